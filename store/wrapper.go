@@ -1,5 +1,7 @@
 package store
 
+import "context"
+
 // Wrapper is a store around another one, such as a circuit breaker. It has the methods of every capability, because
 // what the store inside can do is not known when it is compiled: [As] tells which of them count.
 type Wrapper interface {
@@ -40,3 +42,14 @@ func Find[T any](s any) (T, bool) {
 		s = wrapper.Unwrap()
 	}
 }
+
+type pastFrontKey struct{}
+
+// PastFront returns a context for a reservation that the durable store itself is to answer, and not a cache in front of
+// it: for those who got an answer that they cannot use.
+func PastFront(ctx context.Context) context.Context {
+	return context.WithValue(ctx, pastFrontKey{}, true)
+}
+
+// IsPastFront reports whether a context is of [PastFront].
+func IsPastFront(ctx context.Context) bool { return ctx.Value(pastFrontKey{}) != nil }

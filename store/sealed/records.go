@@ -19,9 +19,18 @@ func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdic
 		if v.Decision == store.DecisionExecute {
 			s.giveBack(ctx, v.Origin, &granted, err)
 		}
+		if askAgain(ctx, &v) {
+			return s.Reserve(store.PastFront(ctx), r)
+		}
 		return store.Verdict{}, err
 	}
 	return v, nil
+}
+
+// askAgain reports whether the durable store may have what a replay could not be opened with: a front can hold an answer
+// under a key that is gone, which was sealed again since.
+func askAgain(ctx context.Context, v *store.Verdict) bool {
+	return v.Decision == store.DecisionReplay && !store.IsPastFront(ctx)
 }
 
 // openVerdict opens what a decision is about. Content that a decision does not need does not stand in its way: a
@@ -190,7 +199,9 @@ func (s *Store) Transact(
 		v.Record.Response = store.Response{}
 	}
 	if err == nil {
-		err = s.openVerdict(&v)
+		if err = s.openVerdict(&v); err != nil && askAgain(ctx, &v) {
+			return s.Transact(store.PastFront(ctx), r, work)
+		}
 	}
 	if err != nil {
 		return store.Verdict{}, s.openFenced(r.ID, err)

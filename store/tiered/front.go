@@ -29,7 +29,7 @@ type Front interface {
 
 // lookUp asks the front for the answer to a reservation, if that is worth it.
 func (s *Store) lookUp(ctx context.Context, r *store.Reservation) (v store.Verdict, hit bool) {
-	if s.away.Load() || ctx.Err() != nil || !s.worth.ask() {
+	if s.away.Load() || ctx.Err() != nil || store.IsPastFront(ctx) || !s.worth.ask() {
 		return v, false
 	}
 	value, err := s.front.Get(lookUpContext{s.bound(), ctx}, r.ID)

@@ -36,7 +36,7 @@ func (s *Store) ResolveStep(ctx context.Context, c store.Claim, p store.Checkpoi
 }
 
 // Rewrite implements [store.Rewriter], and tells the front. If it cannot be told, or is away, that is no error: what it
-// still holds, for MaxAge at most, is the same content under another key, which stays in the key ring as long.
+// still holds, for MaxAge at most, is the same content under another key, and who cannot open it asks past the front.
 func (s *Store) Rewrite(ctx context.Context, c store.Claim, from, to store.Content) error {
 	done := s.Store.Rewrite(ctx, c, from, to)
 	if !s.away.Load() {

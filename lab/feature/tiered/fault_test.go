@@ -1,8 +1,10 @@
 package tiered_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -16,6 +18,8 @@ import (
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
+	"github.com/onceward/onceward/store/sealed"
+	"github.com/onceward/onceward/store/sqlite"
 	"github.com/onceward/onceward/store/tiered"
 )
 
@@ -219,6 +223,91 @@ func TestOldSnapshot(t *testing.T) {
 		t.Errorf("an answer was seen %s after it was busted, want %s at most", last.Sub(busted), maxAge)
 	}
 	t.Logf("the old answer was last seen %s after the bust", last.Sub(busted))
+}
+
+// TestSlowFill: what a node has read before a bust, and a slow connection brings to the front behind it, is not seen.
+func TestSlowFill(t *testing.T) {
+	t.Parallel()
+	server := servers.NewRedis(t)
+	proxy := servers.NewRedisProxy(t, server.URL())
+	durable := memory.New()
+	slow := newNode(t, durable, proxy.URL(), tiered.Config{FrontTimeout: 30 * time.Second})
+	quick := newNode(t, durable, server.URL(), tiered.Config{FrontTimeout: 30 * time.Second})
+	must(t, execute(t.Context(), quick.store, key, "old"))
+	sent, arrives := make(chan struct{}), make(chan struct{})
+	var first sync.Once
+	proxy.Answer(func(command string) bool {
+		if strings.HasPrefix(command, "SET ") {
+			first.Do(func() { close(sent) })
+			<-arrives
+		}
+		return false
+	}, "", 1)
+	if body, hit := slow.retry(); body != "old" || hit {
+		t.Fatalf("%q was replayed, by the front: %t", body, hit)
+	}
+	<-sent
+	must(t, quick.store.Bust(t.Context(), keyID, false))
+	must(t, execute(t.Context(), quick.store, key, "new"))
+	close(arrives)
+	quick.eventually("the fill has arrived", func() bool {
+		stats, err := server.Do(t.Context(), "INFO", "commandstats")
+		must(t, err)
+		return strings.Contains(fmt.Sprint(stats), "cmdstat_set:calls=2,")
+	})
+	for _, n := range []*node{slow, quick} {
+		if body, hit := n.retry(); body != "new" || hit {
+			t.Errorf("%q is replayed, by the front: %t", body, hit)
+		}
+	}
+}
+
+// TestEntryUnderALostKey: an answer that the front holds under a key that is gone does not hide the one that the durable
+// store has under another key.
+func TestEntryUnderALostKey(t *testing.T) {
+	t.Parallel()
+	durable, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "store.db"))
+	must(t, err)
+	n := newNode(t, durable, servers.NewRedis(t).URL(), tiered.Config{})
+	ring := func(inside store.Store, ids ...uint32) *sealed.Store {
+		var config sealed.Config
+		for _, id := range ids {
+			config.Keys = append(config.Keys, sealed.Key{ID: id, Secret: bytes.Repeat([]byte{byte(id)}, 32)})
+		}
+		s, err := sealed.New(inside, config)
+		must(t, err)
+		return s
+	}
+	must(t, execute(t.Context(), ring(n.store, 1), key, "done"))
+	n.eventually("the front answers", func() bool { _, hit := n.retry(); return hit })
+
+	renewed := ring(n.store, 2)
+	ask := func() (verdicts []store.Verdict, err error) {
+		v, err := renewed.Reserve(t.Context(), booking(key))
+		w, workErr := renewed.Transact(t.Context(), booking(key), func(context.Context, store.Verdict) store.Settlement {
+			t.Error("it was executed again")
+			return store.Settlement{Action: store.TxRollback}
+		})
+		return []store.Verdict{v, w}, errors.Join(err, workErr)
+	}
+	if _, err := ask(); !errors.Is(err, store.ErrUnreadable) {
+		t.Errorf("without its key the answer is %v, want ErrUnreadable", err)
+	}
+	resealer, err := sealed.NewResealer(ring(durable, 2, 1), sealed.ResealerConfig{Logger: quiet}) // past the front
+	must(t, err)
+	_, err = resealer.RunOnce(t.Context())
+	must(t, err)
+	hits := n.count.hits.Load()
+	verdicts, err := ask()
+	must(t, err)
+	for _, v := range verdicts {
+		if v.Decision != store.DecisionReplay || string(v.Record.Response.Body) != "done" {
+			t.Errorf("a retry got %s, %q", v.Decision, v.Record.Response.Body)
+		}
+	}
+	if n.count.hits.Load() != hits+2 {
+		t.Error("the front had no answer under the lost key: the test shows nothing")
+	}
 }
 
 // deadFront is a front that fails.
