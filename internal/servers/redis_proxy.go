@@ -100,12 +100,18 @@ type redisLink struct {
 	writing sync.Mutex // of what goes to the client
 
 	mu sync.Mutex
-	// awaited are the traps of the commands that were sent and whose replies the client does not have, nil for those
-	// without one. The first of them, as many as replied says, have their replies from the server.
-	awaited []*trap
+	// awaited are the commands that were sent and whose replies the client does not have. The first of them, as many as
+	// replied says, have their replies from the server.
+	awaited []redisCommand
 	replied int
 	// idle is signalled when the client has got replies.
 	idle *sync.Cond
+}
+
+// redisCommand is a command whose reply is awaited.
+type redisCommand struct {
+	caught  *trap // nil if none has
+	counted bool  // it does not belong to the connection
 }
 
 // carryRedis carries commands and replies until one side ends.
@@ -127,16 +133,19 @@ func (p *RedisProxy) carryRedis(l *link) {
 // carryCommands passes the client's commands on, all that have come at once.
 func (r *redisLink) carryCommands() error {
 	in := bufio.NewReader(r.client)
+	together := false // with one that was counted
 	for {
-		together := in.Buffered() > 0
+		together = together && in.Buffered() > 0
 		var raw []byte
 		value, err := readRESP(in, &raw)
 		if err != nil {
 			return err
 		}
-		if err := r.pass(raw, commandText(value), together); err != nil {
+		counted, err := r.pass(raw, commandText(value), together)
+		if err != nil {
 			return err
 		}
+		together = together || counted
 		if r.raw.Load() {
 			_, err := io.Copy(r.server, in)
 			return err
@@ -154,10 +163,10 @@ func commandText(value any) string {
 	return strings.Join(words, " ")
 }
 
-// pass sends a command to the server, unless it is to be lost or is answered here.
-func (r *redisLink) pass(raw []byte, command string, together bool) error {
+// pass sends a command to the server, unless it is to be lost or is answered here. It reports whether it was counted.
+func (r *redisLink) pass(raw []byte, command string, together bool) (counted bool, err error) {
 	name, _, _ := strings.Cut(strings.ToUpper(command), " ")
-	if !belongsToConnection(name) {
+	if counted = !belongsToConnection(name); counted {
 		r.proxy.commands.Add(1)
 		if !together && !r.awaits() {
 			r.proxy.roundTrips.Add(1)
@@ -165,23 +174,23 @@ func (r *redisLink) pass(raw []byte, command string, together bool) error {
 	}
 	if text, found := r.proxy.answerTo(command); found {
 		r.awaitIdle()
-		return r.write([]byte("-" + text + "\r\n"))
+		return counted, r.write([]byte("-" + text + "\r\n"))
 	}
 	caught := r.proxy.catch(command)
 	if caught != nil && caught.fate == cutRequest {
 		r.proxy.sprung.Add(1)
-		return net.ErrClosed
+		return counted, net.ErrClosed
 	}
 	switch {
 	case name == "PSYNC" || name == "SYNC" || name == "MONITOR":
 		r.raw.Store(true)
 	case !strings.HasSuffix(name, "SUBSCRIBE"): // their replies look like messages
 		r.mu.Lock()
-		r.awaited = append(r.awaited, caught)
+		r.awaited = append(r.awaited, redisCommand{caught, counted})
 		r.mu.Unlock()
 	}
-	_, err := r.server.Write(raw)
-	return err
+	_, err = r.server.Write(raw)
+	return counted, err
 }
 
 // belongsToConnection says whether a client sends a command of its own accord, to begin a connection or to keep it.
@@ -190,10 +199,11 @@ func belongsToConnection(name string) bool {
 	return slices.Contains(names, name)
 }
 
+// awaits reports whether a command that was counted has no reply yet.
 func (r *redisLink) awaits() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return len(r.awaited) > 0
+	return slices.ContainsFunc(r.awaited, func(c redisCommand) bool { return c.counted })
 }
 
 // awaitIdle waits until all that was sent is answered, so that an answer comes in its turn.
@@ -251,7 +261,7 @@ func (r *redisLink) answered() *trap {
 		return nil // the server says why it ends the connection
 	}
 	r.replied++
-	return r.awaited[r.replied-1]
+	return r.awaited[r.replied-1].caught
 }
 
 // deliver gives replies to the client, late if so ordered.

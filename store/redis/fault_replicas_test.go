@@ -112,7 +112,8 @@ func TestReplicaHangsForOthers(t *testing.T) {
 			t.Errorf("A6: a replay took %s, beside writes that wait", took)
 		}
 	}
-	wantUnavailable(t, s.Checkpoint(t.Context(), claim, store.Checkpoint{Point: "charged"}), "S6: a checkpoint that no replica has")
+	err = s.Checkpoint(t.Context(), claim, store.Checkpoint{Point: "charged"})
+	wantUnavailable(t, err, "S6: a checkpoint that no replica has")
 	if rec := look(t, s, "checkpoint"); rec.Point != "charged" {
 		t.Errorf("the checkpoint beside other writes left %+v", rec)
 	}

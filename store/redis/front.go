@@ -16,9 +16,9 @@ import (
 // Front is a cache on Redis for package tiered, which puts it before a durable store. It may lose everything at any time,
 // and so the server may be as fast as it can: no persistence, maxmemory with allkeys-lru, replicas that lag.
 //
-// A look-up is a GET or a part of an MGET, a fill a SET NX PXAT, and a tombstone a SET PX of an empty value: no scripts, and
-// a user of the server needs no more than +@read +@write +@connection +time on ~PREFIX:front:*, and in a cluster
-// +cluster|slots +cluster|shards.
+// A look-up is a GET or a part of an MGET, a fill a SET NX PXAT, and a tombstone a SET PX of an empty value: no scripts. A
+// user of the server needs no more than +@read +@write +@connection +time on ~PREFIX:front:*, with +role behind Sentinel
+// and +cluster|slots +cluster|shards in a cluster.
 type Front struct {
 	prefix  string
 	config  rueidis.ClientOption

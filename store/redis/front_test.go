@@ -157,7 +157,8 @@ func TestFrontAsksForLittle(t *testing.T) {
 	}
 	must(t, f.Invalidate(t.Context(), ids[0], time.Minute))
 	set(t, server, "min-replicas-to-write", "1")
-	wantUnavailable(t, f.Add(t.Context(), store.ID{Key: "new"}, []byte("value"), f.Now().Add(time.Minute)), "a server without replicas")
+	err = f.Add(t.Context(), store.ID{Key: "new"}, []byte("value"), f.Now().Add(time.Minute))
+	wantUnavailable(t, err, "a server without replicas")
 	var calls sync.WaitGroup
 	for i, id := range ids {
 		calls.Go(func() {

@@ -271,7 +271,9 @@ type acks struct {
 func (a acks) wanted() bool { return a.replicas > 0 || a.fsynced }
 
 // acknowledged sends commands and waits until enough replicas have what they wrote.
-func (s *sender) acknowledged(ctx context.Context, commands []rueidis.Completed, first *part) ([]rueidis.RedisResult, error) {
+func (s *sender) acknowledged(ctx context.Context, commands []rueidis.Completed, first *part) (
+	[]rueidis.RedisResult, error,
+) {
 	ctx, cancel := context.WithTimeout(ctx, s.acks.timeout+silence)
 	defer cancel()
 	b, timeout := s.client.B(), s.acks.timeout.Milliseconds()

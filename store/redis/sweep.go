@@ -50,7 +50,7 @@ func (s *Store) sweepBuckets(ctx context.Context, among []bucket, limit int) (sw
 	for len(w.left) > 0 && swept < limit && ctx.Err() == nil {
 		due, err := s.next(ctx, w, min(limit-swept, page))
 		errs = append(errs, err)
-		for len(due) > 0 && swept < limit {
+		for len(due) > 0 && swept < limit && ctx.Err() == nil {
 			some := due[:min(len(due), limit-swept)]
 			n, stayed, err := s.sweepAll(ctx, some)
 			for _, e := range stayed {
