@@ -117,7 +117,7 @@ bench-outbox: ## Measure the outbox against its goals, about 3 minutes; exits 1 
 	$(GO) run ./lab/bench -suite outbox $(BENCHFLAGS)
 
 .PHONY: bench-stores
-bench-stores: ## Measure Redis, tiered, sealed and limits against their goals, about 4 minutes; exits 1 if one is missed (BENCHFLAGS=...)
+bench-stores: ## Measure Redis, tiered, sealed and limits against their goals, about 5 minutes; exits 1 if one is missed (BENCHFLAGS=...)
 	$(GO) run ./lab/bench -suite stores $(BENCHFLAGS)
 
 .PHONY: chaos

@@ -337,15 +337,20 @@ func TestLostGrantIsSmall(t *testing.T) {
 				synctest.Wait()
 			}
 		}
-		takeUntil(func() bool { return shared.last.Want > 100 })
+		asked := func() (want, takes int) {
+			shared.mu.Lock()
+			defer shared.mu.Unlock()
+			return shared.last.Want, shared.takes
+		}
+		takeUntil(func() bool { want, _ := asked(); return want > 100 })
 		time.Sleep(10 * time.Millisecond)
 		shared.fail(func(context.Context) error { return errors.New("the reply was lost") })
-		before := shared.takes
-		takeUntil(func() bool { time.Sleep(2 * time.Millisecond); return shared.takes > before })
+		_, before := asked()
+		takeUntil(func() bool { time.Sleep(2 * time.Millisecond); _, takes := asked(); return takes > before })
 		time.Sleep(1100 * time.Millisecond) // the counters may be asked again
 		_ = l.TakeKey(t.Context(), "alice", day)
-		if shared.takes != before+2 || shared.last.Want > 2 {
-			t.Errorf("L1: after a grant that was lost %d are wanted, in the take %d behind it", shared.last.Want, shared.takes-before)
+		if want, takes := asked(); takes != before+2 || want > 2 {
+			t.Errorf("L1: after a grant that was lost %d are wanted, in the take %d behind it", want, takes-before)
 		}
 		shared.fail(nil)
 		time.Sleep(3 * time.Second)

@@ -92,7 +92,7 @@ var suites = map[string][]part{
 	"postgres":       {measurePostgres},
 	"postgres-scale": {measureScale},
 	"outbox":         {measureOutbox},
-	"stores":         {measureStores, measureSealed},
+	"stores":         {measureStores, measureSpray, measureSealed},
 }
 
 func run(ctx context.Context, args []string, out io.Writer) (status int, err error) {

@@ -53,6 +53,8 @@ var goals = mustParseGoals(`
 	ratio sealed-4k-bytes <=0.34
 	ratio sealed-first-c16 >=0.9
 	ratio limit-shared-c64 >=0.9
+	ratio spray-shared >=0.95
+	ratio spray-local >=0.95
 `)
 
 // goal is the bound that a figure has to keep.

@@ -57,10 +57,10 @@ func (h hunt) all(ctx context.Context, chosen []mutant.Mutant, out io.Writer) er
 		if err != nil {
 			return err
 		}
-		program, err := m.Build(ctx, dir, "github.com/onceward/onceward/lab/chaos")
+		look, err := h.begin(ctx, &m, dir)
 		for seed := 1; err == nil && seed <= h.Seeds; seed++ {
 			var c catch
-			if c, err = h.one(ctx, &m, program, uint64(seed)); err != nil {
+			if c, err = look(uint64(seed)); err != nil {
 				break
 			}
 			fmt.Fprintf(out, row, m.Name, m.Layer, m.Store, c.invariant, c.after.Round(time.Second), m.Mistake)
@@ -77,6 +77,28 @@ func (h hunt) all(ctx context.Context, chosen []mutant.Mutant, out io.Writer) er
 		return fmt.Errorf("%w: %d runs", errSurvived, survived)
 	}
 	return nil
+}
+
+// begin returns what looks for a mutant once: a run, or the test that it has.
+func (h hunt) begin(ctx context.Context, m *mutant.Mutant, dir string) (func(seed uint64) (catch, error), error) {
+	if m.Test != (mutant.Test{}) {
+		return func(uint64) (catch, error) { return byTest(ctx, m, dir) }, nil
+	}
+	program, err := m.Build(ctx, dir, "github.com/onceward/onceward/lab/chaos")
+	return func(seed uint64) (catch, error) { return h.one(ctx, m, program, seed) }, err
+}
+
+// byTest has the test of a mutant look for it. The time to build it counts.
+func byTest(ctx context.Context, m *mutant.Mutant, dir string) (catch, error) {
+	began := time.Now()
+	said, err := m.RunTest(ctx, dir)
+	c := catch{invariant: nothing, after: time.Since(began), said: said}
+	for _, rule := range m.Breaks {
+		if strings.Contains(said, "--- FAIL: "+m.Test.Name) && strings.Contains(said, rule+": ") {
+			c.invariant = rule
+		}
+	}
+	return c, err
 }
 
 // catch is how a hunt ended.

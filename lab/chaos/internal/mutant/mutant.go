@@ -6,6 +6,7 @@ package mutant
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -24,6 +25,9 @@ type Mutant struct {
 	Store string
 	// Breaks are the invariants that it breaks: one of them has to be found.
 	Breaks []string
+	// Test has to find it instead of a run, if no run can: a package and the name of a test in it, which says the rule that
+	// is broken. Default: none.
+	Test Test
 	// Edits make the mistake.
 	Edits []Edit
 	// Faults are those that let it show soonest. Default: all.
@@ -31,6 +35,9 @@ type Mutant struct {
 	// Quiet says that it shows only when all is quiet: what is missing then is missing for good.
 	Quiet bool
 }
+
+// Test is one of the tests of the repository.
+type Test struct{ Package, Name string }
 
 // Edit replaces a text that occurs once in a file.
 type Edit struct {
@@ -71,6 +78,25 @@ func (m *Mutant) Build(ctx context.Context, dir, source string) (program string,
 		return "", fmt.Errorf("mutant %s does not build: %w: %s", m.Name, err, out)
 	}
 	return program, nil
+}
+
+// RunTest runs the test of a mutant that has one, with the mistake, and returns what it said. A test that passes, or could
+// not be run, has said nothing that gives the mutant away.
+func (m *Mutant) RunTest(ctx context.Context, dir string) (said string, err error) {
+	root, err := repositoryRoot(ctx)
+	if err != nil {
+		return "", err
+	}
+	overlay, err := m.overlay(root, dir)
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.CommandContext(ctx, "go", "test", "-count=1", "-overlay", overlay, "-run", "^"+m.Test.Name+"$", m.Test.Package)
+	out, err := cmd.CombinedOutput()
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		err = nil
+	}
+	return string(out), err
 }
 
 // repositoryRoot returns the directory of go.work, because a mutant may change any module.

@@ -32,7 +32,7 @@ func TestMutantsFitTheSource(t *testing.T) {
 	for _, layer := range []string{
 		"engine", "fingerprint", "lease", "sweeper", "reaper", "sqlite", "postgres", "redis", "tiered", "phase", "reconcile", "webhook",
 		"ledger", "outbox",
-		"inbox", "audit",
+		"inbox", "audit", "limit",
 	} {
 		if !layers[layer] {
 			t.Errorf("no mutant makes a mistake in the layer %s", layer)

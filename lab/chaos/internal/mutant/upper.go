@@ -118,6 +118,12 @@ var upper = []Mutant{
 		}},
 	},
 	{
+		Name: "limit-counts-replays", Layer: "limit", Store: redis, Breaks: []string{"A6"},
+		Test:    Test{"github.com/onceward/onceward/lab/feature/limit", "TestReplaysAreFree"},
+		Mistake: "a replay uses up what a scope may have of new keys",
+		Edits:   []Edit{{"limiter.go", "\tif !made {\n\t\te.returnKey()\n\t}\n", "\t_ = made\n"}},
+	},
+	{
 		Name: "no-audit", Layer: "audit", Store: sqlite, Breaks: []string{"I16"},
 		Mistake: "acts are done without a word in the audit",
 		Edits: []Edit{{
