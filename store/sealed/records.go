@@ -24,19 +24,18 @@ func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdic
 	return v, nil
 }
 
-// openVerdict opens what a decision is about. Content that a decision does not need does not stand in its way: a
-// mismatch, for one, is to be told whatever the record holds (S4).
+// openVerdict opens what a decision is about. Content that a decision does not need does not stand in its way, and is left
+// out if it does not open: a mismatch, for one, is to be told whatever the record holds (S4), and an answer is replayed
+// whatever its operation has carried.
 func (s *Store) openVerdict(v *store.Verdict) error {
-	err := s.openRecord(&v.Record)
+	answer, data := s.openContent(&v.Record)
 	switch v.Decision {
-	case store.DecisionMismatch, store.DecisionInProgress, store.DecisionRefused:
-		if err != nil {
-			v.Record.Response = store.Response{Status: v.Record.Response.Status, NotStored: true}
-			v.Record.Data = nil
-		}
-		return nil
+	case store.DecisionReplay:
+		return answer
+	case store.DecisionExecute:
+		return data
 	default:
-		return err
+		return nil
 	}
 }
 
@@ -47,11 +46,13 @@ func (s *Store) giveBack(ctx context.Context, origin store.Origin, rec *store.Re
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTimeout)
 	defer cancel()
 	c := store.Claim{ID: rec.ID, Attempt: rec.Attempt}
+	// Of a grant that is repeated it is not known what it was.
+	repeated := origin == store.OriginRepeated
 	switch {
-	case origin == store.OriginRetried && rec.Point != "":
-		_ = s.Store.Release(ctx, c, cause.Error())
-	case origin == store.OriginResumed:
+	case origin == store.OriginResumed, repeated && rec.OnLost == store.LostResume:
 		_ = s.Store.Extend(ctx, c, store.ClockStep)
+	case rec.Point != "" && (origin == store.OriginRetried || repeated):
+		_ = s.Store.Release(ctx, c, cause.Error())
 	}
 }
 
@@ -82,8 +83,8 @@ func (s *Store) Complete(ctx context.Context, c store.Claim, done *store.Complet
 // repeated returns the refusal of a completion that has happened already, with the same content in other bytes: it was
 // sealed under another key since, or by a program that compresses otherwise. Repeating it succeeds (S6).
 func (s *Store) repeated(c store.Claim, done *store.Completion, err error) *store.FencedError {
-	var fenced *store.FencedError
-	if !errors.As(s.openFenced(c.ID, err), &fenced) || fenced.Response == nil || fenced.Current != c.Attempt {
+	fenced := fencedIn(s.openFenced(c.ID, err))
+	if fenced == nil || fenced.Response == nil || fenced.Current != c.Attempt {
 		return nil
 	}
 	if want := s.redacted(done.Response); !fenced.Response.Equal(&want) {
@@ -95,8 +96,8 @@ func (s *Store) repeated(c store.Claim, done *store.Completion, err error) *stor
 // openFenced opens the answer that a refusal shows. One that cannot be opened is not shown: its owner then knows that
 // it lost, and not to what.
 func (s *Store) openFenced(id store.ID, err error) error {
-	var fenced *store.FencedError
-	if !errors.As(err, &fenced) || fenced.Response == nil {
+	fenced := fencedIn(err)
+	if fenced == nil || fenced.Response == nil {
 		return err
 	}
 	opened, response := *fenced, *fenced.Response
@@ -105,7 +106,34 @@ func (s *Store) openFenced(id store.ID, err error) error {
 	if s.openResponse(p, &response, false) != nil {
 		opened.Response = nil
 	}
-	return &opened
+	if err == error(fenced) {
+		return &opened
+	}
+	return &openedError{err, &opened}
+}
+
+// fencedIn is the refusal that an error wraps, or nil.
+func fencedIn(err error) (fenced *store.FencedError) {
+	errors.As(err, &fenced)
+	return fenced
+}
+
+// openedError is an error that says more than its refusal, whose answer is opened.
+type openedError struct {
+	error
+	fenced *store.FencedError
+}
+
+// Unwrap returns the error as it was.
+func (e *openedError) Unwrap() error { return e.error }
+
+// As finds the refusal with the opened answer.
+func (e *openedError) As(target any) bool {
+	fenced, ok := target.(**store.FencedError)
+	if ok {
+		*fenced = e.fenced
+	}
+	return ok
 }
 
 // Extend implements [store.Store].
@@ -162,13 +190,14 @@ func (s *Store) Transact(
 	ctx context.Context, r *store.Reservation, work func(ctx context.Context, v store.Verdict) store.Settlement,
 ) (store.Verdict, error) {
 	var refused error
+	undone := false // by the work itself: the record is as it was before, and says nothing of this request
 	v, err := s.Store.Transact(ctx, r, func(ctx context.Context, v store.Verdict) store.Settlement {
 		if refused = s.openVerdict(&v); refused != nil {
 			return store.Settlement{Action: store.TxRollback}
 		}
 		p := place{claim: store.Claim{ID: r.ID, Attempt: v.Record.Attempt}, inTx: true}
 		settlement := work(ctx, v)
-		if settlement.Action == store.TxRollback {
+		if undone = settlement.Action == store.TxRollback; undone {
 			return settlement
 		}
 		var done *store.Completion
@@ -182,7 +211,9 @@ func (s *Store) Transact(
 		err = refused
 	}
 	if err == nil {
-		err = s.openVerdict(&v)
+		if err = s.openVerdict(&v); undone && v.Decision == store.DecisionExecute {
+			err = nil
+		}
 	}
 	if err != nil {
 		return store.Verdict{}, s.openFenced(r.ID, err)
@@ -190,17 +221,21 @@ func (s *Store) Transact(
 	return v, nil
 }
 
-// CheckpointTx implements [store.TxCheckpointer].
+// CheckpointTx implements [store.TxCheckpointer]. A refusal that the work itself met is its own: it is handed on as it is.
 func (s *Store) CheckpointTx(ctx context.Context, c store.Claim, lease time.Duration,
 	work func(ctx context.Context) (store.Checkpoint, error),
 ) error {
-	return s.openFenced(c.ID, s.Store.CheckpointTx(ctx, c, lease, func(ctx context.Context) (store.Checkpoint, error) {
-		p, err := work(ctx)
-		if err != nil {
-			return p, err
+	var failure error
+	err := s.Store.CheckpointTx(ctx, c, lease, func(ctx context.Context) (p store.Checkpoint, err error) {
+		if p, failure = work(ctx); failure != nil {
+			return p, failure
 		}
 		return s.sealCheckpoint(c, p)
-	}))
+	})
+	if own := fencedIn(failure); own != nil && own == fencedIn(err) {
+		return err
+	}
+	return s.openFenced(c.ID, err)
 }
 
 // ResolveCompleted implements [store.Reconciler].
