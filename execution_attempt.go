@@ -36,6 +36,10 @@ func (e *execution) reserve(r runner) result {
 		return e.reserveFailed(err, asked)
 	}
 	if res := e.decided(&v, sent); res.kind != 0 {
+		if v.Decision == store.DecisionExecute && res.err == error(store.ErrSealed) {
+			e.granted(&v) // to this program, which cannot read what the operation carries: others can
+			e.release(res.err.Error())
+		}
 		return res
 	}
 	if res := e.begin(&v); res.kind != 0 {
@@ -108,6 +112,7 @@ func (t *transaction) work(ctx context.Context, v store.Verdict) store.Settlemen
 // decided checks what the store decided and tells the observer. The result has no kind if that is to execute.
 func (e *execution) decided(v *store.Verdict, sent time.Time) result {
 	if err := v.Check(&e.reservation); err != nil {
+		e.returnKey()
 		return result{kind: resultFailed, err: err}
 	}
 	e.countDecision(v)
@@ -146,12 +151,10 @@ var errCallerLeft = errors.New("the caller left before execution")
 // begin takes over what was granted. The result has no kind if the runner may work: it may not for a caller that has
 // left, nor where downstream keys cannot be derived, because under other keys what was done before would be done again.
 func (e *execution) begin(v *store.Verdict) result {
-	e.op.attempt, e.op.origin = v.Record.Attempt, v.Origin
+	e.granted(v)
 	if e.settings.mode == modeReserved {
 		e.op.execution = e
 	}
-	e.op.resumed = v.Origin == store.OriginResumed ||
-		v.Origin == store.OriginRepeated && e.reservation.OnLost == store.LostResume
 	e.op.point, e.op.data, e.op.sent = v.Record.Point, v.Record.Data, v.Record.MayHaveSent()
 	e.op.foundData()
 	var err error
@@ -163,6 +166,13 @@ func (e *execution) begin(v *store.Verdict) result {
 		return result{kind: resultCallerLeft, err: errCallerLeft}
 	}
 	return result{}
+}
+
+// granted notes what the attempt is called, and where its grant came from.
+func (e *execution) granted(v *store.Verdict) {
+	e.op.attempt, e.op.origin = v.Record.Attempt, v.Origin
+	e.op.resumed = v.Origin == store.OriginResumed ||
+		v.Origin == store.OriginRepeated && e.reservation.OnLost == store.LostResume
 }
 
 // reserveFailed answers a reservation without an answer: nothing was executed. Where the reply was lost the store may

@@ -355,3 +355,61 @@ func TestATransactorThatDoesNotCallTheWork(t *testing.T) {
 	}
 	w.wantRuns(t, "I9, E4", 0)
 }
+
+// TestGrantOfSealedData: a program without the key ring gives a grant back that it cannot use, so that nothing becomes
+// unknown and those with the ring go on at once (L3).
+func TestGrantOfSealedData(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		onLost    store.LostPolicy
+		replyLost bool
+		want      store.State
+	}{
+		"retried":           {store.LostReconcile, false, store.StateRetryable},
+		"retried, repeated": {store.LostReconcile, true, store.StateRetryable},
+		"resumed":           {store.LostResume, false, store.StateInProgress},
+		"resumed, repeated": {store.LostResume, true, store.StateInProgress},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := newFaultyStore()
+				handler := &counted{then: func(_ http.ResponseWriter, r *http.Request) {
+					op := onceward.FromContext(r.Context())
+					data := []byte(store.SealedPrefix + "sealed elsewhere")
+					if err := op.Checkpoint(store.Checkpoint{Point: "charged", Data: data}); err != nil {
+						t.Error(err)
+					}
+					op.NotExecuted()
+					if c.onLost == store.LostResume {
+						panic(http.ErrAbortHandler)
+					}
+				}}
+				h := newGuard(t, s).Handler(handler, reserved, onceward.OnLost(c.onLost))
+				// As if the process of one that is to be resumed had died.
+				s.abandon = func(context.Context, store.Claim, string) error { return errDown }
+				if c.onLost == store.LostResume {
+					s.release = s.abandon
+				}
+				panicOf(func() { post(h, "k", `{}`) })
+				s.abandon, s.release = nil, nil
+				time.Sleep(time.Hour)
+				if c.replyLost {
+					s.reserve = func(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
+						s.reserve = nil
+						_, _ = s.Store.Reserve(ctx, r)
+						return store.Verdict{}, errDown
+					}
+				}
+				post(h, "k", `{}`).want(t, "L3: without the ring", http.StatusInternalServerError, false)
+				time.Sleep(time.Second) // less than a lease
+				rec, err := s.Get(t.Context(), aliceID("k"))
+				if err != nil || rec.State != c.want || rec.Point != "charged" || !store.IsSealed(rec.Data) ||
+					rec.LeaseUntil.After(time.Now()) {
+					t.Errorf("L3: the record is %+v, %v", rec, err)
+				}
+				handler.wantRuns(t, "L3", 1)
+			})
+		})
+	}
+}

@@ -39,10 +39,12 @@ func ReferenceBody(reference string) []byte {
 	return body
 }
 
-// bodyHeaders describe the body that they came with, and say nothing true about another one.
+// bodyHeaders describe the body that they came with, name it or are signatures over its digest, and say nothing true about
+// another one.
 var bodyHeaders = []string{
 	"Content-Type", "Content-Length", "Content-Encoding", "Content-Language", "Content-Range", "Content-Disposition",
-	"Content-Md5", "Content-Digest", "Repr-Digest", "Digest", "Etag", "Last-Modified", "Accept-Ranges",
+	"Content-Location", "Content-Md5", "Content-Digest", "Repr-Digest", "Digest", "Etag", "Last-Modified", "Accept-Ranges",
+	"Signature", "Signature-Input",
 }
 
 // keep makes the completion of an answer. What the caller gets may be more than what is stored.
@@ -67,6 +69,9 @@ func (o *Operation) referring(response store.Response) store.Response {
 	})
 	response.Header = append(response.Header, store.HeaderField{Name: "Content-Type", Value: "application/json"})
 	response.Body = ReferenceBody(reference)
+	if response.Status == http.StatusPartialContent {
+		response.Status = http.StatusOK // the reference is whole
+	}
 	return response
 }
 

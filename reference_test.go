@@ -23,6 +23,8 @@ func TestWithoutBody(t *testing.T) {
 			h.Set("Content-Type", "text/html")
 			h.Set("Etag", `"abc"`)
 			h.Set("Content-Length", "25")
+			h.Set("Content-Location", "/cards/7")
+			h.Set("Signature", "sig=:AA==:")
 			h.Set("X-Kept", "yes")
 			if reference != "" {
 				onceward.FromContext(r.Context()).SetReference(reference)
@@ -59,6 +61,7 @@ func TestWithoutBody(t *testing.T) {
 				h := again.Header()
 				if again.Code != http.StatusCreated || again.Body.String() != want || h.Get("X-Kept") != "yes" ||
 					h.Get("Location") != "/payments/7" || h.Get("Etag") != "" || h.Get("Content-Type") != "application/json" ||
+					h.Get("Content-Location") != "" || h.Get("Signature") != "" ||
 					h.Get("Idempotent-Replayed") != "true" || run.runs.Load() != ran {
 					t.Errorf("L3: the replay is %d %q %v", again.Code, again.Body, h)
 				}
@@ -79,6 +82,19 @@ func TestWithoutBodyThatIsEmpty(t *testing.T) {
 			t.Errorf("L3: %q, %v", got.Value, err)
 		}
 	}
+}
+
+// TestWithoutBodyOfAPart: a reference is whole, also in the place of a part.
+func TestWithoutBodyOfAPart(t *testing.T) {
+	t.Parallel()
+	run := &counted{then: func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Range", "bytes 0-3/8")
+		w.WriteHeader(http.StatusPartialContent)
+		_, _ = w.Write([]byte("4242"))
+	}}
+	h := newGuard(t, memory.New()).Handler(run, reserved, onceward.WithoutBody(), onceward.OperationName("pay"))
+	post(h, "key", "{}").want(t, "L3: the first", http.StatusPartialContent, false)
+	post(h, "key", "{}").want(t, "L3: the replay", http.StatusOK, true)
 }
 
 // TestDoWithoutBody: of a function the value is replaced in the store, and so for all who repeat the call.

@@ -174,13 +174,13 @@ func (v *Verdict) Check(r *Reservation) error {
 		ok = false
 	}
 	switch {
-	case v.Decision == DecisionReplay && rec.Response.IsSealed(), v.Decision == DecisionExecute && IsSealed(rec.Data):
-		return ErrSealed
 	case !ok:
 		return &UnreadableError{
 			Version: rec.Version,
 			Reason:  "the store answered with a record or a decision that cannot belong to this request",
 		}
+	case v.Decision == DecisionReplay && rec.Response.IsSealed(), v.Decision == DecisionExecute && IsSealed(rec.Data):
+		return ErrSealed
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package sealed
 
 import (
 	"bytes"
+	"cmp"
 	"slices"
 
 	"github.com/onceward/onceward/store"
@@ -156,15 +157,21 @@ func (s *Store) openData(c store.Claim, data []byte) ([]byte, error) {
 }
 
 // openRecord opens the content of a record in its place.
-func (s *Store) openRecord(rec *store.Record) (err error) {
+func (s *Store) openRecord(rec *store.Record) error { return cmp.Or(s.openContent(rec)) }
+
+// openContent opens the answer and the data of a record in their places. What does not open is left out: an answer is
+// then shown with its status alone, as one that was not stored.
+func (s *Store) openContent(rec *store.Record) (answer, data error) {
 	c := store.Claim{ID: rec.ID, Attempt: rec.Attempt}
 	if rec.Response.Status != 0 {
-		if err := s.openResponse(place{claim: c}, &rec.Response, false); err != nil {
-			return err
+		if answer = s.openResponse(place{claim: c}, &rec.Response, false); answer != nil {
+			rec.Response = store.Response{Status: rec.Response.Status, NotStored: true}
 		}
 	}
-	rec.Data, err = s.openData(c, rec.Data)
-	return err
+	if rec.Data, data = s.openData(c, rec.Data); data != nil {
+		rec.Data = nil
+	}
+	return answer, data
 }
 
 // sealCompletion seals the answer of a completion, which stays as it is.

@@ -32,7 +32,7 @@ func (s *Store) LateCompletions(ctx context.Context, id store.ID) ([]store.LateC
 
 // AddExternalEvent implements [store.ExternalEventKeeper].
 func (s *Store) AddExternalEvent(ctx context.Context, e store.ExternalEvent) (bool, error) {
-	if len(e.Body) > 0 && !s.openOnly {
+	if !s.openOnly {
 		body, err := s.ring.seal(eventBinding(&e), e.Body)
 		if err != nil {
 			return false, err
@@ -42,14 +42,19 @@ func (s *Store) AddExternalEvent(ctx context.Context, e store.ExternalEvent) (bo
 	return s.Store.AddExternalEvent(ctx, e)
 }
 
-// eventBinding covers all that an event says, as stores keep it.
+// eventBinding covers all that an event says, as stores keep it: those that count microseconds read the epoch as no time.
 func eventBinding(e *store.ExternalEvent) binding {
 	scope := e.Scope
 	if e.AnyScope {
 		scope = ""
 	}
-	at := number(e.At.UTC().Truncate(time.Microsecond).UnixMicro())
-	return binding{kind: kindEvent, parts: []string{e.Source, yes(e.AnyScope), scope, e.EventID, e.Subject, at}}
+	at := e.At.Truncate(time.Microsecond).UnixMicro()
+	if at == 0 {
+		at = time.Time{}.UnixMicro()
+	}
+	return binding{
+		kind: kindEvent, parts: []string{e.Source, yes(e.AnyScope), scope, e.EventID, e.Subject, number(at)},
+	}
 }
 
 // ExternalEvents implements [store.ExternalEventKeeper]. One that cannot be opened is an error: what is said about a
@@ -61,12 +66,10 @@ func (s *Store) ExternalEvents(ctx context.Context, f store.ExternalEventFilter)
 	}
 	for i := range events {
 		e := &events[i]
-		switch {
-		case len(e.Body) == 0:
-		case !store.IsSealed(e.Body):
-			err = s.plain(e.Body)
-		default:
+		if store.IsSealed(e.Body) {
 			e.Body, _, err = s.ring.open(eventBinding(e), e.Body)
+		} else {
+			err = s.plain(e.Body)
 		}
 		if err != nil {
 			return nil, err

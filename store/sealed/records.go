@@ -33,19 +33,18 @@ func askAgain(ctx context.Context, v *store.Verdict) bool {
 	return v.Decision == store.DecisionReplay && !store.IsPastFront(ctx)
 }
 
-// openVerdict opens what a decision is about. Content that a decision does not need does not stand in its way: a
-// mismatch, for one, is to be told whatever the record holds (S4).
+// openVerdict opens what a decision is about. Content that a decision does not need does not stand in its way, and is left
+// out if it does not open: a mismatch, for one, is to be told whatever the record holds (S4), and an answer is replayed
+// whatever its operation has carried.
 func (s *Store) openVerdict(v *store.Verdict) error {
-	err := s.openRecord(&v.Record)
+	answer, data := s.openContent(&v.Record)
 	switch v.Decision {
-	case store.DecisionMismatch, store.DecisionInProgress, store.DecisionRefused:
-		if err != nil {
-			v.Record.Response = store.Response{Status: v.Record.Response.Status, NotStored: true}
-			v.Record.Data = nil
-		}
-		return nil
+	case store.DecisionReplay:
+		return answer
+	case store.DecisionExecute:
+		return data
 	default:
-		return err
+		return nil
 	}
 }
 
@@ -56,11 +55,13 @@ func (s *Store) giveBack(ctx context.Context, origin store.Origin, rec *store.Re
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTimeout)
 	defer cancel()
 	c := store.Claim{ID: rec.ID, Attempt: rec.Attempt}
+	// Of a grant that is repeated it is not known what it was.
+	repeated := origin == store.OriginRepeated
 	switch {
-	case origin == store.OriginRetried && rec.Point != "":
-		_ = s.Store.Release(ctx, c, cause.Error())
-	case origin == store.OriginResumed:
+	case origin == store.OriginResumed, repeated && rec.OnLost == store.LostResume:
 		_ = s.Store.Extend(ctx, c, store.ClockStep)
+	case rec.Point != "" && (origin == store.OriginRetried || repeated):
+		_ = s.Store.Release(ctx, c, cause.Error())
 	}
 }
 
@@ -91,8 +92,8 @@ func (s *Store) Complete(ctx context.Context, c store.Claim, done *store.Complet
 // repeated returns the refusal of a completion that has happened already, with the same content in other bytes: it was
 // sealed under another key since, or by a program that compresses otherwise. Repeating it succeeds (S6).
 func (s *Store) repeated(c store.Claim, done *store.Completion, err error) *store.FencedError {
-	var fenced *store.FencedError
-	if !errors.As(s.openFenced(c.ID, err), &fenced) || fenced.Response == nil || fenced.Current != c.Attempt {
+	fenced := fencedIn(s.openFenced(c.ID, err))
+	if fenced == nil || fenced.Response == nil || fenced.Current != c.Attempt {
 		return nil
 	}
 	if want := s.redacted(done.Response); !fenced.Response.Equal(&want) {
@@ -104,8 +105,8 @@ func (s *Store) repeated(c store.Claim, done *store.Completion, err error) *stor
 // openFenced opens the answer that a refusal shows. One that cannot be opened is not shown: its owner then knows that
 // it lost, and not to what.
 func (s *Store) openFenced(id store.ID, err error) error {
-	var fenced *store.FencedError
-	if !errors.As(err, &fenced) || fenced.Response == nil {
+	fenced := fencedIn(err)
+	if fenced == nil || fenced.Response == nil {
 		return err
 	}
 	opened, response := *fenced, *fenced.Response
@@ -114,7 +115,34 @@ func (s *Store) openFenced(id store.ID, err error) error {
 	if s.openResponse(p, &response, false) != nil {
 		opened.Response = nil
 	}
-	return &opened
+	if err == error(fenced) {
+		return &opened
+	}
+	return &openedError{err, &opened}
+}
+
+// fencedIn is the refusal that an error wraps, or nil.
+func fencedIn(err error) (fenced *store.FencedError) {
+	errors.As(err, &fenced)
+	return fenced
+}
+
+// openedError is an error that says more than its refusal, whose answer is opened.
+type openedError struct {
+	error
+	fenced *store.FencedError
+}
+
+// Unwrap returns the error as it was.
+func (e *openedError) Unwrap() error { return e.error }
+
+// As finds the refusal with the opened answer.
+func (e *openedError) As(target any) bool {
+	fenced, ok := target.(**store.FencedError)
+	if ok {
+		*fenced = e.fenced
+	}
+	return ok
 }
 
 // Extend implements [store.Store].
@@ -173,6 +201,7 @@ func (s *Store) Transact(
 	var (
 		refused       error
 		plain, sealed store.Response // of the work
+		undone        bool           // by the work itself: the record is as it was before, and says nothing of this request
 	)
 	v, err := s.Store.Transact(ctx, r, func(ctx context.Context, v store.Verdict) store.Settlement {
 		if refused = s.openVerdict(&v); refused != nil {
@@ -180,7 +209,7 @@ func (s *Store) Transact(
 		}
 		p := place{claim: store.Claim{ID: r.ID, Attempt: v.Record.Attempt}, inTx: true}
 		settlement := work(ctx, v)
-		if settlement.Action == store.TxRollback {
+		if undone = settlement.Action == store.TxRollback; undone {
 			return settlement
 		}
 		plain = s.redacted(settlement.Completion.Response)
@@ -199,7 +228,11 @@ func (s *Store) Transact(
 		v.Record.Response = store.Response{}
 	}
 	if err == nil {
-		if err = s.openVerdict(&v); err != nil && askAgain(ctx, &v) {
+		err = s.openVerdict(&v)
+		switch {
+		case undone && v.Decision == store.DecisionExecute:
+			err = nil
+		case err != nil && askAgain(ctx, &v):
 			return s.Transact(store.PastFront(ctx), r, work)
 		}
 	}
@@ -212,17 +245,21 @@ func (s *Store) Transact(
 	return v, nil
 }
 
-// CheckpointTx implements [store.TxCheckpointer].
+// CheckpointTx implements [store.TxCheckpointer]. A refusal that the work itself met is its own: it is handed on as it is.
 func (s *Store) CheckpointTx(ctx context.Context, c store.Claim, lease time.Duration,
 	work func(ctx context.Context) (store.Checkpoint, error),
 ) error {
-	return s.openFenced(c.ID, s.Store.CheckpointTx(ctx, c, lease, func(ctx context.Context) (store.Checkpoint, error) {
-		p, err := work(ctx)
-		if err != nil {
-			return p, err
+	var failure error
+	err := s.Store.CheckpointTx(ctx, c, lease, func(ctx context.Context) (p store.Checkpoint, err error) {
+		if p, failure = work(ctx); failure != nil {
+			return p, failure
 		}
 		return s.sealCheckpoint(c, p)
-	}))
+	})
+	if own := fencedIn(failure); own != nil && own == fencedIn(err) {
+		return err
+	}
+	return s.openFenced(c.ID, err)
 }
 
 // ResolveCompleted implements [store.Reconciler].

@@ -41,9 +41,13 @@ type Report struct {
 	Resealed int
 	// Unreadable is how many of them could not be opened. They stay as they are.
 	Unreadable int
+	// Unseen counts what does not tell its key: the store inside could not read it, or it is sealed in a format that is
+	// not known here. A newer program wrote it, or it is damaged.
+	Unseen Use
 	// InUse counts, for each key, what it still seals after the run. Content that is not sealed is counted in Plain.
 	InUse map[uint32]Use
-	// Plain counts what is not sealed.
+	// Plain counts what is not sealed. External events and late completions are not counted, here as in InUse: those from
+	// before the seal stay until their retention is over.
 	Plain Use
 }
 
@@ -56,9 +60,9 @@ type Use struct {
 	Messages int
 }
 
-// NeedsKey reports whether a key is still needed to open records or messages, as far as the run has seen. External
-// events and late completions are not counted: they need the key until their retention is over.
-func (r *Report) NeedsKey(id uint32) bool { return r.InUse[id] != (Use{}) }
+// NeedsKey reports whether a key is still needed to open records or messages, or may be, for what the run could not look
+// into. External events and late completions are not counted: they need the key until their retention is over.
+func (r *Report) NeedsKey(id uint32) bool { return r.InUse[id] != (Use{}) || r.Unseen != (Use{}) }
 
 // Resealer seals the content of records under the first key of the ring that is under another one, or under none. Any
 // number of nodes may run one at the same time: each record is replaced by compare-and-set, and one that its owner
@@ -149,7 +153,8 @@ func (r *Resealer) RunOnce(ctx context.Context) (Report, error) {
 	return report, nil
 }
 
-// storeTimeout bounds one step of the store: its machine may vanish without a word, and the loop must outlive that.
+// storeTimeout bounds the listing of a page and what is done with one record or one page of messages: the machine of the
+// store may vanish without a word, and the loop must outlive that.
 const storeTimeout = time.Minute
 
 // records goes through all records, page by page.
@@ -172,9 +177,7 @@ func (r *Resealer) records(ctx context.Context, report *Report) error {
 
 // page goes through one page and returns its last ID, or none if there are no more.
 func (r *Resealer) page(ctx context.Context, f store.Filter, report *Report) (last store.ID, err error) {
-	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
-	defer cancel()
-	page, err := r.lister.List(ctx, f)
+	page, err := r.list(ctx, f)
 	if err != nil {
 		return last, err
 	}
@@ -190,10 +193,19 @@ func (r *Resealer) page(ctx context.Context, f store.Filter, report *Report) (la
 	return last, nil
 }
 
+func (r *Resealer) list(ctx context.Context, f store.Filter) ([]store.Record, error) {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	return r.lister.List(ctx, f)
+}
+
 // record seals one record under the first key, if it is not, and counts what it holds then.
 func (r *Resealer) record(ctx context.Context, listed *store.Record, report *Report) error {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
 	if listed.Version == 0 {
 		report.Unreadable++
+		report.Unseen.Records++
 		return nil
 	}
 	if listed.State == store.StateExpired {
@@ -205,13 +217,14 @@ func (r *Resealer) record(ctx context.Context, listed *store.Record, report *Rep
 		return nil
 	case errors.Is(err, store.ErrUnreadable):
 		report.Unreadable++
+		report.Unseen.Records++
 		return nil
 	case err != nil:
 		return err
 	}
 	held := rec.Content()
 	use := usesOf(&held)
-	if !use.plain && use.under(r.store.ring.first.id) {
+	if !use.plain && !use.unseen && use.under(r.store.ring.first.id) {
 		report.count(use)
 		return nil
 	}
@@ -256,11 +269,16 @@ func (r *Resealer) messages(ctx context.Context, report *Report) error {
 			return err
 		}
 		for i := range entries {
-			if id, sealed := keyOf(entries[i].Payload); sealed {
+			payload := entries[i].Payload
+			id, known := keyOf(payload)
+			switch {
+			case known:
 				use := report.InUse[id]
 				use.Messages++
 				report.InUse[id] = use
-			} else {
+			case store.IsSealed(payload):
+				report.Unseen.Messages++
+			default:
 				report.Plain.Messages++
 			}
 		}
@@ -279,8 +297,9 @@ func (r *Resealer) entries(ctx context.Context, box outbox.Store, f outbox.Filte
 
 // uses are the keys that the content of a record is sealed with.
 type uses struct {
-	keys  map[uint32]bool
-	plain bool
+	keys   map[uint32]bool
+	plain  bool
+	unseen bool // of some of it the key cannot be told
 }
 
 // under reports whether the content is under no other key than that.
@@ -292,9 +311,13 @@ func (u *uses) under(id uint32) bool {
 func usesOf(c *store.Content) uses {
 	u := uses{keys: make(map[uint32]bool)}
 	add := func(value []byte) {
-		if id, sealed := keyOf(value); sealed {
+		id, known := keyOf(value)
+		switch {
+		case known:
 			u.keys[id] = true
-		} else {
+		case store.IsSealed(value):
+			u.unseen = true
+		default:
 			u.plain = true
 		}
 	}
@@ -323,5 +346,8 @@ func (r *Report) count(u uses) {
 	}
 	if u.plain {
 		r.Plain.Records++
+	}
+	if u.unseen {
+		r.Unseen.Records++
 	}
 }

@@ -38,7 +38,8 @@ type Config struct {
 	// original. It is given a copy, and makes the same of the same each time. Default: none.
 	Redact func(*store.Response)
 	// RefusePlain refuses content that is not sealed, which is what a store holds from before it was sealed, or what was
-	// written by who has the database and no key. Default: false; such content is read as it is.
+	// written by who has the database and no key. It is for when [Report].Plain is empty and the retentions of external
+	// events and late completions, which that does not count, are over. Default: false; such content is read as it is.
 	RefusePlain bool
 	// OpenOnly opens what is sealed and seals nothing: it is for the deploy before the first one that seals, so that no
 	// node meets a record that it cannot open. Default: false.

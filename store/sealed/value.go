@@ -114,8 +114,8 @@ func yes(b bool) string {
 	return "0"
 }
 
-// keyOf returns the id of the key that a value is sealed with, and false for content that is not sealed.
-func keyOf(value []byte) (id uint32, sealed bool) {
+// keyOf returns the id of the key that a value is sealed with, and false for content that is not sealed or does not tell.
+func keyOf(value []byte) (id uint32, known bool) {
 	h, _, err := parseHead(value)
 	return h.key, err == nil
 }

@@ -34,6 +34,7 @@ func testExternalEvents(t *testing.T, h Harness) {
 	h.test(t, "of several subjects", externalEventsOfSubjects)
 	h.test(t, "each scope for itself", externalEventsOfScopes)
 	h.test(t, "any text", anyExternalEvent)
+	h.test(t, "any time", externalEventsOfAnyTime)
 	h.test(t, "any body", func(e *env) {
 		every := make([]byte, 256)
 		for i := range every {
@@ -217,6 +218,25 @@ func externalEventsInOrder(e *env) {
 	}
 	e.wantExternalEvents("psp", []string{"charge"}, at("z", 0), at("b", 1), at("c1", 2), at("c2", 2), at("d", 3),
 		at("a", 5))
+}
+
+// externalEventsOfAnyTime keeps events whose senders tell odd times, such as the epoch for one that is missing. Stores may
+// read that as no time; the event is there all the same.
+func externalEventsOfAnyTime(e *env) {
+	epoch := time.Unix(0, 0)
+	for name, at := range map[string]time.Time{
+		"none": {}, "epoch": epoch, "before the epoch": epoch.Add(-1), "behind the epoch": epoch.Add(1),
+		"a microsecond before": epoch.Add(-time.Microsecond), "a microsecond behind": epoch.Add(time.Microsecond),
+		"nanoseconds": time.Date(2026, 1, 2, 3, 4, 5, 123_456_789, time.FixedZone("", 3600)),
+		"long ago":    time.Date(1969, 7, 20, 20, 17, 40, 999_999_999, time.UTC),
+	} {
+		n := externalEvent("psp", name, name)
+		n.At = at
+		e.addExternal(n, true)
+		if got := e.externals("psp", name); len(got) != 1 || string(got[0].Body) != name {
+			e.Errorf("B3: the event of %s (%s) comes back as %v", at, name, got)
+		}
+	}
 }
 
 func externalEventsOfSubjects(e *env) {

@@ -32,8 +32,9 @@ func TestStores(t *testing.T) {
 	t.Parallel()
 	for name, suite := range map[string]storetest.Harness{
 		"sqlite": {
-			Open:   sqliteInstance,
-			Groups: servers.UnlessAllStores("Content", "Rewriter", "LateCompletions", "OutboxAnswer", "Restart"),
+			Open: sqliteInstance,
+			Groups: servers.UnlessAllStores("Content", "Rewriter", "LateCompletions", "ExternalEvents", "OutboxAnswer",
+				"Restart"),
 		},
 		"postgres": {
 			Open: postgresInstance, Features: storetest.Features{ConcurrentTx: true},
