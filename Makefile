@@ -27,6 +27,8 @@ SEED  ?= 0
 # In how many runs each mutant has to be caught, and which ones (default: all).
 SEEDS   ?= 1
 MUTANTS ?=
+# How many messages flow in a storm.
+STORM ?= 10000
 # The checkout that is counted.
 DIR ?= .
 # How long a soak goes on, and its directory.
@@ -51,6 +53,9 @@ STORE_MATRIX := \
 	./lab/feature/breaker \
 	./lab/feature/limit \
 	./lab/feature/stack
+
+# The slowest packages, in the order in which their tests begin: one that waits much beside those that keep a processor busy.
+SLOWEST := ./store/postgres ./lab/chaos ./store/redis ./store/sqlite ./lab/outboxcrash ./broker/amqp ./lab/crashtest ./cmd/onceward
 
 # The fuzz targets, as package:function.
 FUZZTARGETS := \
@@ -91,6 +96,10 @@ test-servers: needs ## Test store/postgres on PostgreSQL 14, 16, 17 and 18, fetc
 .PHONY: test-stores
 test-stores: needs ## Run all of the conformance suite on every store and combination of stores; `test` runs a selection of most
 	CGO_ENABLED=1 ONCEWARD_TEST_STORES=all GO="$(GO)" $(GO) run ./lab/progress $(TAGS) $(RACE) -count=1 -vet=off -timeout=30m $(STORE_MATRIX)
+
+.PHONY: test-storm
+test-storm: needs ## Kill workers and restart brokers while 10,000 messages flow, about 3 minutes; `test` lets fewer flow (STORM=10000)
+	CGO_ENABLED=1 ONCEWARD_TEST_STORM='$(STORM)' $(GO) test $(RACE) -count=1 -vet=off -v $(TESTFLAGS) -run '^TestStormOnPostgreSQL$$' ./lab/outboxcrash
 
 .PHONY: lint
 lint: ## Check without running the tests: vet, staticcheck, gofumpt, import rules
@@ -176,7 +185,7 @@ clean: ## Remove what the other targets wrote
 # TESTFLAGS have the form -flag=value here. The slowest packages begin first, so that no processor waits for them at the end.
 .PHONY: tests
 tests:
-	CGO_ENABLED=1 GO="$(GO)" $(GO) run ./lab/progress $(TAGS) $(RACE) -count=1 -vet=off -ldflags="-s -w" $(TESTFLAGS) ./store/postgres ./lab/chaos work
+	CGO_ENABLED=1 GO="$(GO)" $(GO) run ./lab/progress $(TAGS) $(RACE) -count=1 -vet=off -ldflags="-s -w" $(TESTFLAGS) $(SLOWEST) work
 
 .PHONY: quick-tests
 quick-tests:

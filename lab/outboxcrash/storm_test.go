@@ -1,9 +1,12 @@
 package outboxcrash
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -20,14 +23,20 @@ type storm struct {
 	kills, restarts int
 }
 
-// TestStormOnPostgreSQL is I10, at full size: workers are killed and brokers restarted at random while messages flow to
-// Kafka, NATS, RabbitMQ and by HTTP. Every committed message is delivered, in order within its aggregate, and applied
-// once; none that was rolled back ever appears.
+// stormVariable is the size of the storm on PostgreSQL in messages, as make test-storm sets it.
+const stormVariable = "ONCEWARD_TEST_STORM"
+
+// TestStormOnPostgreSQL is I10: workers are killed and brokers restarted at random while messages flow to Kafka, NATS,
+// RabbitMQ and by HTTP. Every committed message is delivered, in order within its aggregate, and applied once; none
+// that was rolled back ever appears. All that is killed and restarted is so while the first messages flow: `make
+// test-storm` lets 10,000 flow.
 //
 // The storms are not parallel: each keeps both processors of a small machine busy.
 func TestStormOnPostgreSQL(t *testing.T) {
+	messages, err := strconv.Atoi(cmp.Or(os.Getenv(stormVariable), "3000"))
+	must(t, err)
 	w := newWorld(t, "postgres")
-	storm{messages: 10_000, accounts: 500, workers: 4, kills: 24, restarts: 2}.blow(t, w)
+	storm{messages: messages, accounts: messages / 20, workers: 4, kills: 24, restarts: 2}.blow(t, w)
 }
 
 // TestStormOnSQLite is the same, smaller, because all processes share one writer.

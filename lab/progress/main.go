@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -140,7 +141,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		out: out, total: total, elapsed: func() time.Duration { return time.Since(started) },
 		printed: make(map[string][]*output),
 	}
-	cmd := exec.CommandContext(ctx, goCommand, append([]string{"test", "-json"}, args...)...)
+	cmd := exec.CommandContext(ctx, goCommand, append([]string{"test", "-json", oneMore()}, args...)...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.Stderr = os.Stderr
 	events, err := cmd.StdoutPipe()
@@ -156,6 +157,10 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	p.close()
 	return cmd.Wait()
 }
+
+// oneMore is the flag that lets one package more be tested or built at once than there are processors: the tests that
+// take longest wait much of their time, for servers, leases and processes that start. A -p among the arguments wins.
+func oneMore() string { return fmt.Sprintf("-p=%d", runtime.GOMAXPROCS(0)+1) }
 
 // count asks the go command how many packages the patterns match: everything that is not a flag with its value behind
 // "=".
