@@ -45,7 +45,7 @@ func openPostgres(t testing.TB, url string) *postgres.Store {
 	return s
 }
 
-// TestConformance: with a breaker around it PostgreSQL is as good as before.
+// TestConformance: with a breaker around it PostgreSQL is as good as before. A machine that is busy does not open it.
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	storetest.Run(t, storetest.Harness{
@@ -58,7 +58,7 @@ func TestConformance(t *testing.T) {
 			t.Cleanup(func() { must(t, conn.Close(context.Background())) })
 			_, err = conn.Exec(t.Context(), `CREATE TABLE business (value text)`)
 			must(t, err)
-			s, err := breaker.New(openPostgres(t, url), breaker.Config{Logger: quiet})
+			s, err := breaker.New(openPostgres(t, url), breaker.Config{SlowCall: time.Minute, Logger: quiet})
 			must(t, err)
 			var mu sync.Mutex
 			return storetest.Instance{Store: s, Business: &storetest.Business{

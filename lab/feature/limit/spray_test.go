@@ -43,6 +43,9 @@ func sprayed() int {
 	return 1000
 }
 
+// portion is how many keys are sprayed before the test is seen to get on.
+const portion = 2_000
+
 func byToken(r *http.Request) (string, error) { return r.Header.Get("Authorization"), nil }
 
 // service is a guarded route over a store.
@@ -164,22 +167,28 @@ func TestSprayedKeys(t *testing.T) {
 			before := bob.visit(t, "before", ended)
 
 			during := make(chan struct{})
-			var attackers, others sync.WaitGroup
+			var others sync.WaitGroup
 			var executed, refused, next atomic.Int64
-			for i := range 8 {
-				attackers.Go(func() {
-					for n := next.Add(1); int(n) <= sprayed(); n = next.Add(1) {
-						switch w := nodes[i%len(nodes)].post("mallory", fmt.Sprint("sprayed", n)); w.Code {
-						case http.StatusCreated:
-							executed.Add(1)
-						case http.StatusTooManyRequests:
-							refused.Add(1)
-						default:
-							t.Errorf("L1: a sprayed key: %d %s", w.Code, w.Body)
+			spray := func(t *testing.T) {
+				var attackers sync.WaitGroup
+				last := min(int(next.Load())+portion, sprayed())
+				for i := range 8 {
+					attackers.Go(func() {
+						for n := next.Add(1); int(n) <= last; n = next.Add(1) {
+							switch w := nodes[i%len(nodes)].post("mallory", fmt.Sprint("sprayed", n)); w.Code {
+							case http.StatusCreated:
+								executed.Add(1)
+							case http.StatusTooManyRequests:
+								refused.Add(1)
+							default:
+								t.Errorf("L1: a sprayed key: %d %s", w.Code, w.Body)
+							}
+							time.Sleep(time.Millisecond) // all of them share this one machine
 						}
-						time.Sleep(time.Millisecond) // all of them share this one machine
-					}
-				})
+					})
+				}
+				attackers.Wait()
+				next.Store(int64(last))
 			}
 			rate, replays := 0.0, 0
 			others.Go(func() { rate = bob.visit(t, "during", during) })
@@ -197,7 +206,9 @@ func TestSprayedKeys(t *testing.T) {
 					time.Sleep(bob.pace)
 				}
 			})
-			attackers.Wait()
+			for int(next.Load()) < sprayed() {
+				t.Run(fmt.Sprint("from ", next.Load()), spray)
+			}
 			close(during)
 			others.Wait()
 			t.Logf("%d keys sprayed: %d executed, %d refused; %d replays of the same scope", executed.Load()+refused.Load(),
