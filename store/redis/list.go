@@ -88,12 +88,12 @@ func (c *chosen) add(at place) {
 
 // listOpen chooses among what is in an index, some buckets at a time, until there is enough.
 func (s *Store) listOpen(ctx context.Context, c *chosen, index int) error {
-	first := 0
+	first, holding := 0, s.names.holding(index)
 	if c.after.bucket != nil {
-		first = c.after.number
+		first = min(c.after.number, len(holding)-1)
 	}
-	for ; first < buckets && len(c.places) < c.limit; first += chunk {
-		places, err := s.indexed(ctx, s.names.buckets[first:min(first+chunk, buckets)], index, c)
+	for ; first < len(holding) && len(c.places) < c.limit; first += chunk {
+		places, err := s.indexed(ctx, holding[first:min(first+chunk, len(holding))], index, c)
 		if err != nil {
 			return err
 		}

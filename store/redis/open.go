@@ -102,7 +102,7 @@ func Open(ctx context.Context, url string, opts ...Option) (*Store, error) {
 	}
 	s := &Store{
 		sender: &sender{client: client, cluster: where.mode == modeCluster, acks: o.acks},
-		names:  newNames(o.prefix), recent: newRecent(), log: o.log,
+		names:  newNames(o.prefix, where.mode == modeCluster), recent: newRecent(), log: o.log,
 	}
 	s.watcher = newWatcher(s)
 	if err := s.inspect(ctx, where.mode, &o); err != nil {
