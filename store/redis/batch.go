@@ -116,7 +116,9 @@ func (s *sender) enqueue(c *call) error {
 }
 
 // worthLane reports whether what waits is worth a batch beside so many on the wire. The caller holds the lock.
-func (s *sender) worthLane(others int) bool { return others == 0 || len(s.queue) >= max(laneWorth, s.sent) }
+func (s *sender) worthLane(others int) bool {
+	return others == 0 || len(s.queue) >= max(laneWorth, s.sent)
+}
 
 func (s *sender) withdraw(c *call) {
 	s.mu.Lock()
