@@ -116,6 +116,19 @@ func TestGoldenValues(t *testing.T) {
 	}
 }
 
+// TestSettledHasNoOwner leaves the lease and the nonce in place when it settles a record, as the script does.
+func TestSettledHasNoOwner(t *testing.T) {
+	t.Parallel()
+	want := goldenValues()["completed"]
+	b := want.appendTo(nil)
+	for _, at := range []int{26, atNonce} {
+		copy(b[at:], "leftover")
+	}
+	if got, err := decode(goldenID, string(b)); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("read as\n%+v (%v), want\n%+v", got, err, want)
+	}
+}
+
 // TestDamagedValues cuts values off, adds to them and changes their format: none is taken for a record.
 func TestDamagedValues(t *testing.T) {
 	t.Parallel()
