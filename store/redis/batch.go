@@ -14,7 +14,7 @@ const (
 	maxBatchBytes = 1 << 20
 	// maxLanes is how many batches are on the wire at once: the client prepares one while the server is at another.
 	maxLanes = 2
-	// laneWorth is how many waiting calls are worth a batch beside the one that is on the wire.
+	// laneWorth is how many waiting calls are worth a batch beside a smaller one that is on the wire.
 	laneWorth = 24
 )
 
@@ -32,8 +32,8 @@ const (
 type call struct {
 	kind   kind
 	script *script  // of kindRun
-	keys   []string // two for a write, one for a look
-	args   []string // four for a write
+	keys   []string // of a write the record and the index, of a look the record
+	args   []string
 
 	done  chan struct{}
 	now   int64 // the server's clock, in microseconds, of a write or a look
@@ -63,7 +63,8 @@ func (c *call) unacked() bool {
 // sender brings calls to the server. Calls of concurrent callers go together: while a batch is on the wire, what arrives
 // gathers, and goes as the next one. Nothing is held back by a timer: a lone caller goes at once. All records that a
 // batch makes and settles go in one run of a script, and all that it looks up in one command, so that much of what a
-// call costs is paid once for all. In a cluster a run of a script has the keys of one slot: there each call goes by
+// call costs is paid once for all, the server's fsync above all: so a second batch goes out beside the first only when it
+// is not the smaller one. In a cluster a run of a script has the keys of one slot: there each call goes by
 // itself, and the client gathers them by node.
 type sender struct {
 	client  rueidis.Client
@@ -74,7 +75,8 @@ type sender struct {
 
 	mu      sync.Mutex
 	queue   []*call
-	lanes   int
+	lanes   int // batches on the wire
+	sent    int // calls in them
 	closed  bool
 	running sync.WaitGroup
 }
@@ -117,11 +119,16 @@ func (s *sender) enqueue(c *call) error {
 		return nil
 	}
 	s.queue = append(s.queue, c)
-	if s.lanes == 0 || s.lanes < maxLanes && len(s.queue) >= laneWorth {
+	if s.lanes < maxLanes && s.worthLane(s.lanes) {
 		s.lanes++
 		s.running.Go(s.lane)
 	}
 	return nil
+}
+
+// worthLane reports whether what waits is worth a batch beside so many on the wire. The caller holds the lock.
+func (s *sender) worthLane(others int) bool {
+	return others == 0 || len(s.queue) >= max(laneWorth, s.sent)
 }
 
 func (s *sender) withdraw(c *call) {
@@ -132,21 +139,19 @@ func (s *sender) withdraw(c *call) {
 	}
 }
 
-// lane sends batches until nothing is left to do.
+// lane sends batches until nothing is left to do, or not enough.
 func (s *sender) lane() {
-	for {
-		calls := s.take()
-		if calls == nil {
-			return
-		}
+	for calls := s.take(0); calls != nil; calls = s.take(len(calls)) {
 		s.send(calls)
 	}
 }
 
-// take takes what has gathered, or ends the lane.
-func (s *sender) take() []*call {
+// take takes what has gathered when a batch of so many calls is back, or ends the lane. What it leaves goes with the
+// batch after the one that is still on the wire.
+func (s *sender) take(back int) []*call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.sent -= back
 	n, bytes := 0, 0
 	for ; n < min(len(s.queue), maxBatch); n++ {
 		bytes += s.queue[n].size()
@@ -154,10 +159,11 @@ func (s *sender) take() []*call {
 			break
 		}
 	}
-	if n == 0 {
+	if n == 0 || !s.worthLane(s.lanes-1) {
 		s.lanes--
 		return nil
 	}
+	s.sent += n
 	calls := slices.Clone(s.queue[:n])
 	s.queue = slices.Delete(s.queue, 0, n)
 	return calls

@@ -49,18 +49,32 @@ type bucket struct {
 // names knows how keys are called.
 type names struct {
 	prefix  string
+	cluster bool
 	buckets [buckets]bucket
 }
 
-func newNames(prefix string) *names {
-	n := &names{prefix: prefix}
+// newNames returns the names of a store. In a cluster each bucket has an index of what is in progress. On a single server
+// that of the first bucket serves all, so that one command enters all records of a batch.
+func newNames(prefix string, cluster bool) *names {
+	n := &names{prefix: prefix, cluster: cluster}
 	for i := range n.buckets {
 		base := fmt.Sprintf("%s:{%03x}:", prefix, i)
 		n.buckets[i] = bucket{number: i, base: base, index: [indexes]string{
 			indexOpen: base + kindOpen, indexUnknown: base + kindUnknown,
 		}}
+		if !cluster {
+			n.buckets[i].index[indexOpen] = n.buckets[0].index[indexOpen]
+		}
 	}
 	return n
+}
+
+// holding returns the buckets that together hold an index.
+func (n *names) holding(index int) []bucket {
+	if index == indexOpen && !n.cluster {
+		return n.buckets[:1]
+	}
+	return n.buckets[:]
 }
 
 // bucketOf returns the bucket of some bytes, for ever the same.

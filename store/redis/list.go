@@ -88,16 +88,16 @@ func (c *chosen) add(at place) {
 
 // listOpen chooses among what is in an index, some buckets at a time, until there is enough.
 func (s *Store) listOpen(ctx context.Context, c *chosen, index int) error {
-	first := 0
+	first, holding := 0, s.names.holding(index)
 	if c.after.bucket != nil {
-		first = c.after.number
+		first = min(c.after.number, len(holding)-1)
 	}
 	until := "+inf"
 	if c.filter.Due {
 		until = number(c.now.UnixMicro())
 	}
-	for ; first < buckets && len(c.places) < c.limit; first += chunk {
-		w := newWalk(s.names.buckets[first:min(first+chunk, buckets)], index, until)
+	for ; first < len(holding) && len(c.places) < c.limit; first += chunk {
+		w := newWalk(holding[first:min(first+chunk, len(holding))], index, until)
 		for len(w.left) > 0 {
 			entries, err := s.next(ctx, w, page)
 			if err != nil {

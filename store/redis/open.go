@@ -103,7 +103,7 @@ func Open(ctx context.Context, url string, opts ...Option) (*Store, error) {
 	}
 	s := &Store{
 		sender: &sender{client: client, cluster: where.mode == modeCluster, acks: o.acks},
-		names:  newNames(o.prefix), recent: newRecent(), log: o.log,
+		names:  newNames(o.prefix, where.mode == modeCluster), recent: newRecent(), log: o.log,
 	}
 	if o.acks.wanted() {
 		s.sender.aside = &sender{client: client, cluster: s.sender.cluster}

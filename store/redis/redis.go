@@ -78,7 +78,7 @@ func (s *Store) create(ctx context.Context, at place, fresh store.Record, lease 
 	v := value{Record: fresh}
 	stored := rueidis.BinaryString(v.appendTo(make([]byte, 0, 256)))
 	c := &call{kind: kindWrite, keys: at.leased(), args: []string{
-		opMake, number(lease / store.ClockStep), stored[atNonce:atCreated], stored[afterCreated:],
+		opMake, number(lease / store.ClockStep), stored[atNonce:],
 	}}
 	if err := s.sender.do(ctx, c); err != nil {
 		return time.Time{}, nil, err
@@ -120,7 +120,7 @@ func (s *Store) Extend(ctx context.Context, c store.Claim, lease time.Duration) 
 
 // stamp is how a record begins that is in progress at an attempt.
 func stamp(attempt int64) string {
-	var b [atLease]byte
+	var b [atSettled]byte
 	b[0], b[1] = format, byte(store.StateInProgress)
 	binary.BigEndian.PutUint64(b[atAttempt:], uint64(attempt))
 	return string(b[:])

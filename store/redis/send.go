@@ -155,9 +155,10 @@ func (s *sender) command(p *part, full bool) rueidis.Completed {
 	b, first := s.client.B(), p.calls[0]
 	switch p.kind {
 	case kindWrite:
-		keys, args := make([]string, 0, 2*len(p.calls)), make([]string, 0, 4*len(p.calls))
+		keys, args := make([]string, 0, 1+len(p.calls)), make([]string, 0, 4*len(p.calls))
+		keys = append(keys, first.keys[1]) // where calls go together, they have one index
 		for _, c := range p.calls {
-			keys, args = append(keys, c.keys...), append(args, c.args...)
+			keys, args = append(keys, c.keys[0]), append(args, c.args...)
 		}
 		return p.script.command(b, full, keys, args)
 	case kindLook, kindGet:

@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -30,8 +31,11 @@ func (s *Store) Sweep(ctx context.Context, limit int) (swept int, err error) {
 		return 0, unavailable(err)
 	}
 	var errs []error
-	for first := 0; first < buckets && swept < limit && ctx.Err() == nil; first += chunk {
-		n, err := s.sweepBuckets(ctx, s.names.buckets[first:first+chunk], limit-swept)
+	for among := range slices.Chunk(s.names.holding(indexOpen), chunk) {
+		if swept >= limit || ctx.Err() != nil {
+			break
+		}
+		n, err := s.sweepBuckets(ctx, among, limit-swept)
 		swept += n
 		errs = append(errs, err)
 	}

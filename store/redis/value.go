@@ -16,22 +16,25 @@ import (
 //	at  size
 //	0   1   the format, 1
 //	1   1   the state; 0 for a record that was removed, of which only the head is left, for its token
-//	2   8   the attempt                     10  8   the end of the lease
-//	18  16  the nonce                       34  8   when it was settled
-//	42  8   when it expires                 50  8   the retention
-//	58  1   flags                           59  1   the policy on a lost owner
-//	60  4   the revision, which grows with each write that changes more than the head
-//	64  8   when it was made                72  1   the version of the record
+//	2   8   the attempt                     10  8   when it was settled
+//	18  8   when it expires                 26  8   the end of the lease
+//	34  8   when it was made                42  16  the nonce
+//	58  8   the retention
+//	66  1   flags                           67  1   the policy on a lost owner
+//	68  4   the revision, which grows with each write that changes more than the head
+//	72  1   the version of the record
 //	73      the fingerprint, reconciliation, names, recovery point and data
 //	…       the tail, absent if there is nothing in it: provider's id, errors, the response
 //
 // Times and the retention are microseconds; numbers of fixed size are big-endian, others and the lengths of texts are
 // varints. Two values of one record with the same head are the same, so a compare-and-set looks at the head alone.
+// What only the server knows of a new record comes first, and a settlement changes only what is before the lease: a
+// script then joins two strings, or three. So what is settled may still have a lease and a nonce, which are not read.
 const (
 	format = 1
 
-	atAttempt, atLease, atNonce       = 2, 10, 18
-	headSize, atCreated, afterCreated = 64, 64, 72
+	atAttempt, atSettled, atNonce = 2, 10, 42
+	headSize                      = 72
 )
 
 // The flags of a stored record.
@@ -59,9 +62,10 @@ func (v *value) appendTo(dst []byte) []byte {
 	start := len(dst)
 	dst = append(dst, format, byte(v.State))
 	dst = binary.BigEndian.AppendUint64(dst, uint64(v.Attempt))
-	dst = appendTime(dst, v.LeaseUntil)
+	for _, t := range [...]time.Time{v.SettledAt, v.ExpiresAt, v.LeaseUntil, v.CreatedAt} {
+		dst = appendTime(dst, t)
+	}
 	dst = append(dst, v.Nonce[:]...)
-	dst = appendTime(appendTime(dst, v.SettledAt), v.ExpiresAt)
 	dst = binary.BigEndian.AppendUint64(dst, uint64(v.Retention/store.ClockStep))
 	dst = append(dst, v.flags(), byte(v.OnLost))
 	dst = binary.BigEndian.AppendUint32(dst, v.revision)
@@ -69,7 +73,6 @@ func (v *value) appendTo(dst []byte) []byte {
 		binary.BigEndian.PutUint64(dst[start+atAttempt:], uint64(v.floor))
 		return dst
 	}
-	dst = appendTime(dst, v.CreatedAt)
 	dst = append(dst, v.Version)
 	dst = binary.AppendUvarint(dst, uint64(v.Fingerprint.Secret))
 	dst = append(dst, v.Fingerprint.Rules)
@@ -240,7 +243,6 @@ func (d *decoder) outline(v *value) (flags byte) {
 	if d.err != nil || v.State == store.StateNone {
 		return flags
 	}
-	v.CreatedAt = d.time()
 	v.Version = d.byte()
 	if d.err == nil && (v.Version == 0 || v.Version > store.RecordVersion) {
 		d.fail("the version is not known to this program")
@@ -262,9 +264,12 @@ func (d *decoder) head(v *value) (flags byte) {
 		d.fail(fmt.Sprintf("the format %d is not known to this program", f))
 	}
 	v.State = store.State(d.byte())
-	v.Attempt, v.LeaseUntil = int64(d.fixed()), d.time()
+	v.Attempt, v.SettledAt, v.ExpiresAt = int64(d.fixed()), d.time(), d.time()
+	v.LeaseUntil, v.CreatedAt = d.time(), d.time()
 	d.copy(v.Nonce[:])
-	v.SettledAt, v.ExpiresAt = d.time(), d.time()
+	if v.State != store.StateInProgress {
+		v.LeaseUntil, v.Nonce = time.Time{}, store.Nonce{}
+	}
 	retention := d.fixed()
 	flags = d.byte()
 	v.OnLost = store.LostPolicy(d.byte())

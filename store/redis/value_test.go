@@ -116,6 +116,19 @@ func TestGoldenValues(t *testing.T) {
 	}
 }
 
+// TestSettledHasNoOwner leaves the lease and the nonce in place when it settles a record, as the script does.
+func TestSettledHasNoOwner(t *testing.T) {
+	t.Parallel()
+	want := goldenValues()["completed"]
+	b := want.appendTo(nil)
+	for _, at := range []int{26, atNonce} {
+		copy(b[at:], "leftover")
+	}
+	if got, err := decode(goldenID, string(b)); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("read as\n%+v (%v), want\n%+v", got, err, want)
+	}
+}
+
 // TestDamagedValues cuts values off, adds to them and changes their format: none is taken for a record.
 func TestDamagedValues(t *testing.T) {
 	t.Parallel()
@@ -123,14 +136,14 @@ func TestDamagedValues(t *testing.T) {
 		b := v.appendTo(nil)
 		damaged := map[string]string{
 			"another format": "\x02" + string(b[1:]), "another state": string(b[:1]) + "\x06" + string(b[2:]),
-			"another flag": string(b[:58]) + "\xff" + string(b[59:]), "another policy": string(b[:59]) + "\x02" + string(b[60:]),
-			"a retention past all time": string(b[:50]) + "\xff" + string(b[51:]), "too long": string(b) + "\x00\x00\x00\x00\x01",
+			"another flag": string(b[:66]) + "\xff" + string(b[67:]), "another policy": string(b[:67]) + "\x02" + string(b[68:]),
+			"a retention past all time": string(b[:58]) + "\xff" + string(b[59:]), "too long": string(b) + "\x00\x00\x00\x00\x01",
 		}
 		if v.State != store.StateNone {
 			damaged["another version"] = string(b[:72]) + "\x02" + string(b[73:])
 		}
 		for n := 1; n < len(b); n++ {
-			if n < atCreated || v.State != store.StateNone {
+			if n < headSize || v.State != store.StateNone {
 				damaged[fmt.Sprint("cut off at ", n)] = string(b[:n])
 			}
 		}

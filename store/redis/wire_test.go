@@ -220,10 +220,16 @@ func TestIndexRefusesRecord(t *testing.T) {
 		_, err := server.Do(t.Context(), command...)
 		must(t, err)
 	}
-	_, err := s.Reserve(t.Context(), booking("first"))
-	wantUnavailable(t, err, "a reservation without an index")
-	if rec := look(t, s, "first"); rec.State != store.StateNone {
-		t.Errorf("a record without its entry is %s", rec.State)
+	var calls sync.WaitGroup
+	for i := range 8 { // some of them go together
+		calls.Go(func() {
+			_, err := s.Reserve(t.Context(), booking(fmt.Sprint("key ", i)))
+			wantUnavailable(t, err, "a reservation without an index")
+		})
+	}
+	calls.Wait()
+	if left := keysOf(t, server, prefix, "r:"); len(left) > 0 {
+		t.Errorf("records without an entry: %q", left)
 	}
 }
 

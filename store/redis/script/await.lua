@@ -7,8 +7,8 @@
 if redis.call('GETRANGE', KEYS[1], 0, 9) ~= ARGV[1] then
 	return 0
 end
-local flags = redis.call('GETRANGE', KEYS[1], 58, 58):byte()
+local flags = redis.call('GETRANGE', KEYS[1], 66, 66):byte()
 if flags < 32 then
-	redis.call('SETRANGE', KEYS[1], 58, string.char(flags + 32))
+	redis.call('SETRANGE', KEYS[1], 66, string.char(flags + 32))
 end
 return 1

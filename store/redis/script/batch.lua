@@ -1,72 +1,71 @@
 #!lua
 -- Makes and settles any number of records, each by itself, at one moment of the server's clock.
 --
--- KEYS, two for each: the record, the index of what is in progress.
--- ARGV, four for each:
---   make, the lease in microseconds, what is stored from the nonce up to when the record was made, what is stored behind
---     that: makes the record if there is none.
+-- KEYS: the index of what is in progress, the records.
+-- ARGV, for each record:
+--   make, the lease in microseconds, what is stored from the nonce on: makes the record if there is none.
 --   complete or release, the smallest retention in microseconds, the attempt in eight bytes, the tail: settles the record
 --     if it is in progress at that attempt, and if that takes no more than to add a tail.
 -- Returns the time in microseconds, and for each 1 if it was made, or when it expires if it was settled, or else what is
 -- stored, or an error.
-local call, pack, unpack = redis.pcall, struct.pack, struct.unpack
+local call, pack = redis.pcall, struct.pack
 local t = call('TIME')
 local now = t[1] * 1000000 + t[2]
-local made = pack('>I8', now)
-local nobody = ('\0'):rep(24)
-local lease, due, begin      -- of the last record that was made: most leases are equal,
-local retention, expires, px -- and most retentions
+local lease, due, begin           -- of the last record that was made: most leases are equal,
+local retention, expires, removal -- and most retentions
+local opened, closed = {}, {}     -- entries of the index
 local reply = {now}
-local n, a = 1, 1
+local a = 1
 
-for i = 1, #KEYS, 2 do
-	local key, op, number, first, rest = KEYS[i], ARGV[a], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3]
+for i = 2, #KEYS do
+	local key, op, number, first = KEYS[i], ARGV[a], ARGV[a + 1], ARGV[a + 2]
 	local result
 	if op == 'make' then
+		a = a + 3
 		if number ~= lease then
 			lease = number
-			begin = '\1\1' .. made .. pack('>I8', now + lease)
+			begin = '\1\1' .. pack('>I8I8I8I8I8', now, 0, 0, now + lease, now)
 			due = string.format('%.0f', now + lease)
 		end
-		result = call('SET', key, begin .. first .. made .. rest, 'NX', 'GET')
-		if not result then
-			result = 1
-			local added = call('ZADD', KEYS[i + 1], due, key)
-			if type(added) == 'table' then -- no record is without its entry
-				call('DEL', key)
-				result = added
-			end
+		result = call('SETNX', key, begin .. first)
+		if result == 1 then
+			opened[#opened + 1] = due
+			opened[#opened + 1] = key
+		elseif result == 0 then
+			result = call('GET', key)
 		end
 	else
+		local rest = ARGV[a + 3]
+		a = a + 4
 		local old = call('GET', key)
 		result = old
 		if type(old) == 'string' and #old > 72 and old:find(first, 3, true) == 3 then
 			local format, state = old:byte(1, 2)
-			local flags = old:byte(59)
+			local flags = old:byte(67)
 			local awaited = flags >= 32
 			if awaited then
 				flags = flags - 32
 			end
 			-- A tail may have to be kept, and a release may drop data.
 			if format == 1 and state == 1 and (flags < 8 or flags < 24 and flags >= 16 and op == 'complete') then
-				local keep = unpack('>I8', old, 51)
+				local keep = struct.unpack('>I8', old, 59)
 				local kept
 				if awaited or tonumber(number) > keep then
 					keep = math.max(keep, number)
-					kept = pack('>I8', keep) .. string.char(flags) .. old:sub(60)
+					kept = old:sub(27, 58) .. pack('>I8', keep) .. string.char(flags) .. old:sub(68)
 				else
-					kept = old:sub(51)
+					kept = old:sub(27)
 				end
 				if keep ~= retention then
 					retention = keep
-					expires = nobody .. pack('>I8I8', now, now + keep)
-					px = string.format('%.0f', math.ceil(keep / 1000) + 60000)
+					expires = pack('>I8I8', now, now + keep)
+					removal = string.format('%.0f', math.ceil((now + keep) / 1000) + 60000)
 				end
 				result = call('SET', key, (op == 'complete' and '\1\2' or '\1\3') .. first .. expires .. kept .. rest,
-					'PX', px)
+					'PXAT', removal)
 				if not result.err then
 					result = now + keep
-					call('ZREM', KEYS[i + 1], key) -- an entry too many does no harm
+					closed[#closed + 1] = key
 					if awaited then
 						call('SPUBLISH', key, '')
 					end
@@ -74,7 +73,21 @@ for i = 1, #KEYS, 2 do
 			end
 		end
 	end
-	n, a = n + 1, a + 4
-	reply[n] = result
+	reply[i] = result
+end
+
+if #opened > 0 then
+	local added = call('ZADD', KEYS[1], unpack(opened))
+	if type(added) == 'table' then -- no record is without its entry
+		for i = 2, #KEYS do
+			if reply[i] == 1 then
+				call('DEL', KEYS[i])
+				reply[i] = added
+			end
+		end
+	end
+end
+if #closed > 0 then
+	call('ZREM', KEYS[1], unpack(closed)) -- an entry too many does no harm
 end
 return reply

@@ -11,5 +11,5 @@ if redis.call('GETRANGE', KEYS[1], 0, 9) ~= ARGV[1] then
 end
 local due = now + ARGV[2]
 redis.call('ZADD', KEYS[2], due, KEYS[1])
-redis.call('SETRANGE', KEYS[1], 10, struct.pack('>I8', due))
+redis.call('SETRANGE', KEYS[1], 26, struct.pack('>I8', due))
 return now

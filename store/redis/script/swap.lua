@@ -9,7 +9,7 @@
 -- count from then.
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
-if redis.call('GETRANGE', KEYS[1], 0, 63) ~= ARGV[1] or now > tonumber(ARGV[2]) then
+if redis.call('GETRANGE', KEYS[1], 0, 71) ~= ARGV[1] or now > tonumber(ARGV[2]) then
 	return {now, redis.call('GET', KEYS[1])}
 end
 if ARGV[6] ~= '0' then
