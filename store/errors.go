@@ -20,6 +20,9 @@ var (
 	// [ErrUnavailable]. Nothing was done, and to repeat the call at once is of no use; the error may have a method
 	// RetryAfter that tells when it is.
 	ErrNotSent = fmt.Errorf("%w: it was not asked", ErrUnavailable)
+	// ErrBusy is returned when another transaction about the same operation is under way. It wraps [ErrUnavailable], and
+	// says nothing about the store, which is well: nothing was done, and the call can be repeated in a moment.
+	ErrBusy = fmt.Errorf("%w for this operation, which another transaction is at", ErrUnavailable)
 	// ErrWorkRefused is returned when the database refused at the commit what the work had written, as a deferred
 	// constraint does. Nothing was executed. A repetition is refused too, unless the conflict was with a transaction
 	// that has ended.

@@ -235,6 +235,8 @@ func judge(ctx context.Context, err error) error {
 		return errNotJudged
 	case errors.Is(err, store.ErrNotSent):
 		return errNotJudged // another breaker, further inside
+	case errors.Is(err, store.ErrBusy):
+		return nil // many who want the same say nothing about the store
 	case errors.Is(err, store.ErrTxOwned), errors.Is(err, store.ErrDeadline), errors.Is(err, store.ErrWorkRefused):
 		return nil // the work's own doing
 	case errors.Is(err, store.ErrUnavailable), errors.Is(err, store.ErrOutcomeUnknown),

@@ -279,6 +279,7 @@ func TestWhatSaysNothingAboutTheStore(t *testing.T) {
 		"invalid": store.ErrInvalidEvent, "work refused": fmt.Errorf("%w: %w", store.ErrUnavailable, store.ErrWorkRefused),
 		"deadline of the work": fmt.Errorf("%w: %w", store.ErrDeadline, context.DeadlineExceeded),
 		"transaction ended":    errors.Join(store.ErrOutcomeUnknown, store.ErrTxOwned), "an application's": errors.New("no"),
+		"a busy operation": store.ErrBusy,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

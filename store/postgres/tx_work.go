@@ -87,7 +87,7 @@ type stepPlan struct {
 // decide makes sure that the step's owner may write.
 func (x *stepPlan) decide(locked bool) (run bool, err error) {
 	if !locked {
-		return false, unavailable(errors.New("another attempt of the operation is still in a transaction"))
+		return false, store.ErrBusy
 	}
 	_, err = x.advanced(&x.before, store.Checkpoint{})
 	return true, err
