@@ -21,8 +21,10 @@ const (
 	// maxContent is the largest content that is sealed or opened: the largest answer that a route may store, with its
 	// header. Compressed content that unfolds to more is refused.
 	maxContent = 257 << 20
-	// extraction separates the keys that are derived here from those that the same secret may serve elsewhere.
-	extraction = "onceward sealed content, version 1"
+	// These separate the keys that are derived here from each other, and from those that the same secret may serve
+	// elsewhere.
+	forContent = "onceward sealed content, version 1"
+	forNonces  = "onceward sealed nonces, version 1"
 )
 
 // ring seals with its first key and opens with all.
@@ -35,19 +37,39 @@ type ring struct {
 	decoder      *zstd.Decoder
 }
 
-// key is what the keys of values are derived from.
+// key is what the keys and nonces of values are derived from.
 type key struct {
-	id uint32
-	// macs holds HMACs under the root of the key: to make one costs about as much as to use it.
-	macs sync.Pool
+	id               uint32
+	contents, nonces macs
 }
 
 func newKey(k Key) (*key, error) {
-	root, err := hkdf.Extract(sha256.New, k.Secret, []byte(extraction))
+	contents, err := hkdf.Extract(sha256.New, k.Secret, []byte(forContent))
 	if err != nil {
 		return nil, fmt.Errorf("key %d: %w", k.ID, err)
 	}
-	return &key{id: k.ID, macs: sync.Pool{New: func() any { return hmac.New(sha256.New, root) }}}, nil
+	nonces, err := hkdf.Extract(sha256.New, k.Secret, []byte(forNonces))
+	if err != nil {
+		return nil, fmt.Errorf("key %d: %w", k.ID, err)
+	}
+	return &key{id: k.ID, contents: newMACs(contents), nonces: newMACs(nonces)}, nil
+}
+
+// macs holds HMACs under one key: to make one costs about as much as to use it.
+type macs struct{ pool *sync.Pool }
+
+func newMACs(key []byte) macs {
+	return macs{&sync.Pool{New: func() any { return hmac.New(sha256.New, key) }}}
+}
+
+// sum returns the HMAC of two parts, one behind the other.
+func (m macs) sum(first, second []byte) []byte {
+	mac := m.pool.Get().(hash.Hash)
+	defer m.pool.Put(mac)
+	mac.Reset()
+	mac.Write(first)
+	mac.Write(second)
+	return mac.Sum(make([]byte, 0, sha256.Size))
 }
 
 func newRing(keys []Key, compressFrom int) (*ring, error) {
@@ -100,14 +122,11 @@ func (r *ring) seal(b binding, content []byte) ([]byte, error) {
 	}
 	value := h.append(make([]byte, 0, maxHead+nonceSize+len(content)+tagSize))
 	data := b.appendTo(value)
-	contentKey, nonceKey := r.first.derive(data)
-	gcm, err := newGCM(contentKey)
+	gcm, err := r.first.gcm(data)
 	if err != nil {
 		return nil, err
 	}
-	mac := hmac.New(sha256.New, nonceKey)
-	mac.Write(content)
-	nonce := mac.Sum(nil)[:nonceSize]
+	nonce := r.first.nonces.sum(data, content)[:nonceSize]
 	return gcm.Seal(append(value, nonce...), nonce, content, data), nil
 }
 
@@ -126,8 +145,7 @@ func (r *ring) open(b binding, value []byte) (content []byte, attempt int64, err
 		return nil, 0, errBroken
 	}
 	data := b.appendTo(value[:len(value)-len(rest)])
-	contentKey, _ := key.derive(data)
-	gcm, err := newGCM(contentKey)
+	gcm, err := key.gcm(data)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -146,24 +164,13 @@ func (r *ring) open(b binding, value []byte) (content []byte, attempt int64, err
 // errBroken says that a value is not what was sealed, or not for this place. Which of them cannot be told.
 var errBroken = unreadable("its seal is broken: it was changed, or belongs to another scope, key, attempt or status")
 
-// derive makes the keys for one place: so no two places share a key, and a nonce needs to be unique for one place
-// alone. It is HKDF-Expand of 64 bytes with the place as info (RFC 5869), on an HMAC that is used again.
-func (k *key) derive(place []byte) (contentKey, nonceKey []byte) {
-	mac := k.macs.Get().(hash.Hash)
-	defer k.macs.Put(mac)
-	both := make([]byte, 0, 2*secretSize)
-	for block := range byte(2) {
-		mac.Reset()
-		mac.Write(both) // the block before
-		mac.Write(place)
-		mac.Write([]byte{block + 1})
-		both = mac.Sum(both)
-	}
-	return both[:secretSize], both[secretSize:]
-}
+// firstBlock is the number of the only block that is expanded.
+var firstBlock = []byte{1}
 
-func newGCM(contentKey []byte) (cipher.AEAD, error) {
-	block, err := aes.NewCipher(contentKey)
+// gcm returns the cipher for one place: no two places share a key, so that a nonce needs to be unique for one place
+// alone. Its key is HKDF-Expand of 32 bytes with the place as info (RFC 5869).
+func (k *key) gcm(place []byte) (cipher.AEAD, error) {
+	block, err := aes.NewCipher(k.contents.sum(place, firstBlock))
 	if err != nil {
 		return nil, err
 	}
