@@ -131,9 +131,6 @@ func (e *execution) settleRelease(reason string) result {
 		e.settled(store.StateUnknown, err)
 		return result{kind: resultReleased}
 	}
-	if left == store.StateNone {
-		e.returnKey()
-	}
 	e.settled(left, nil)
 	return result{kind: resultReleased}
 }

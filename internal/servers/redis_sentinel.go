@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // redisMaster is how sentinels call the primary that they watch.
@@ -214,7 +215,14 @@ func (r *RedisSentinel) FailOver(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := r.sentinels[0].Do(ctx, "SENTINEL", "FAILOVER", redisMaster); err != nil {
+	err = await(ctx, "the sentinels begin a fail-over", func() (bool, error) {
+		_, err := r.sentinels[0].Do(ctx, "SENTINEL", "FAILOVER", redisMaster)
+		if err != nil && strings.HasPrefix(err.Error(), "INPROG") {
+			return false, nil // the last one is not over for this sentinel
+		}
+		return err == nil, err
+	})
+	if err != nil {
 		return err
 	}
 	return await(ctx, "there is another primary", func() (bool, error) {

@@ -29,20 +29,35 @@ func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error
 	if err != nil {
 		return nil, err
 	}
-	chosen := &chosen{filter: f, now: now, limit: limit}
+	var after place
 	if f.After != (store.ID{}) {
-		chosen.after = s.names.place(f.After)
+		after = s.names.place(f.After)
 	}
-	if index := indexFor(f.State); index != indexNone {
-		err = s.listOpen(ctx, chosen, index)
-	} else {
-		err = s.scan(ctx, func(places []place) error { return s.choose(ctx, chosen, places, indexNone) })
+	// Whoever asks takes a short page for the last one. So what is gone when it is read is made up for.
+	for page := []store.Record(nil); ; {
+		chosen := &chosen{filter: f, now: now, limit: limit - len(page) + spare, after: after}
+		if index := indexFor(f.State); index != indexNone {
+			err = s.listOpen(ctx, chosen, index)
+		} else {
+			err = s.scan(ctx, func(places []place) error { return s.choose(ctx, chosen, places, indexNone) })
+		}
+		if err != nil {
+			return nil, err
+		}
+		some, err := s.summaries(ctx, chosen)
+		if err != nil {
+			return nil, err
+		}
+		page = append(page, some...)
+		if len(page) >= limit || len(chosen.places) < chosen.limit {
+			return page[:min(len(page), limit)], nil
+		}
+		after = chosen.places[len(chosen.places)-1]
 	}
-	if err != nil {
-		return nil, err
-	}
-	return s.summaries(ctx, chosen)
 }
+
+// spare is how many places are chosen beyond those that are asked for, because some may be gone when they are read.
+const spare = 16
 
 // indexFor returns the index that holds all records in a state, if there is one.
 func indexFor(state store.State) int { return indexOf(&store.Record{State: state}) }

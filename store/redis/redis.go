@@ -65,7 +65,7 @@ func (s *Store) decide(ctx context.Context, at place, event store.Event, seen *r
 		return store.Verdict{}, err
 	}
 	out, err := s.apply(ctx, at, event, seen)
-	if out.Decision == store.DecisionReplay {
+	if out.Effect == store.EffectNone && out.record.State.Settled() {
 		s.recent.add(at.key)
 	}
 	return store.Verdict{Decision: out.Decision, Origin: out.Origin, Record: out.record, Now: out.now}, err
