@@ -31,7 +31,7 @@ func Trace(run *history.Run, violations []Violation) (lost Lost, rest []Violatio
 	broken := make(map[id]bool)
 	for _, v := range violations {
 		o := id{v.Scope, v.Key}
-		if !risky[o] {
+		if !risky[o] || v.Invariant == "I9" { // no lost write shows the data of another scope
 			rest = append(rest, v)
 			continue
 		}
