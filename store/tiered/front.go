@@ -23,7 +23,7 @@ type Front interface {
 	// of the two it is is one atomic step. What has ended when it arrives is not kept.
 	Add(ctx context.Context, id store.ID, value []byte, end time.Time) error
 	// Invalidate drops what there is for the ID, and leaves a tombstone in its place, in one atomic step: nothing is added
-	// for at least that time, counted from when the front does it. A tombstone that is there is replaced.
+	// for at least that time, counted from when the front does it. A tombstone that is there and ends later stays.
 	Invalidate(ctx context.Context, id store.ID, lasting time.Duration) error
 }
 

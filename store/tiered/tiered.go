@@ -28,8 +28,8 @@
 // [Store.Bust], and what resolves a record from outside, leave a tombstone in the front before they return. It keeps
 // every entry out for at least MaxAge, which is as long as one that was read before can live. If the front cannot be
 // told, what was asked for is done all the same, and the error is a [*store.StaleError] that says until when an old
-// answer can still be seen; the front is told as soon as it is back. A front that forgets a tombstone, by a restart or a fail-over,
-// falls back to MaxAge.
+// answer can still be seen, by the longest MaxAge that a node can have; the front is told as soon as it is back. A front
+// that forgets a tombstone, by a restart or a fail-over, falls back to MaxAge.
 //
 // # With other wrappers
 //
