@@ -161,10 +161,17 @@ var ofWork = map[wrap.Call]bool{
 	"add message": true, "add to answer": true, "remember event": true, "upsert row": true, "lock name": true,
 }
 
+// beginnings holds the calls with which new work begins, or is asked for.
+var beginnings = map[wrap.Call]bool{
+	"reserve": true, "transact": true, "claim messages": true, "begin reconcile": true,
+	"requeue": true, "replay message": true,
+}
+
 // goesThrough reports whether a call is made while the breaker is open too. What an operation asks for while it runs is,
-// such as a transaction in which it writes down what it did, unless it is for new work.
+// such as a transaction in which it writes down what it did, unless it begins new work or is a job in the background: what
+// an operation has started with its context may go on for ever.
 func goesThrough(ctx context.Context, name wrap.Call) bool {
-	return ofWork[name] || name != "reserve" && name != "transact" && onceward.FromContext(ctx) != nil
+	return ofWork[name] || !beginnings[name] && !background[name] && onceward.FromContext(ctx) != nil
 }
 
 // around makes a call, unless the breaker is open, and judges it.
