@@ -18,7 +18,8 @@ type Transactor interface {
 	// [ErrWorkRefused] that the database refused at the commit what work had written.
 	Transact(ctx context.Context, r *Reservation, work func(ctx context.Context, v Verdict) Settlement) (Verdict, error)
 	// LongestWork is the longest that work may take, zero for no limit. The transaction of work that takes longer, with
-	// a little grace, is revoked: it is undone and its key is free, although Transact returns only when work does.
+	// a little grace, is revoked: it is undone and its key is free, although Transact returns only when work does. It is
+	// less than the lease where all other writes wait for work.
 	LongestWork(lease time.Duration) time.Duration
 	// InFlight reports whether a transaction for the ID is under way, as far as this process can see.
 	InFlight(id ID) bool

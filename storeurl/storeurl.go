@@ -14,6 +14,9 @@
 //	postgres://user@host/database?front=redis://host:6379/0
 //	sqlite:store.db?front=rediss+cluster://host,host
 //
+// A circuit breaker goes between the two: open the database without a front, and stack them as docs/choosing-a-store.md
+// shows.
+//
 // The parameter prefix of a Redis is what its keys begin with (see redis.WithPrefix). Databases that share a Redis as
 // their front need one each, or they would answer for each other:
 //

@@ -40,7 +40,8 @@ type Config struct {
 	Window time.Duration
 	// SlowCall is how long a call may take. One that takes longer counts as failed from that moment on, although its
 	// result is used. The work of a handler does not count, nor does waiting for another attempt, nor, as long as the
-	// store answers a look-up in this time, a job in the background or waiting for a handler in a transaction. Default: 1 s.
+	// store answers a look-up in this time, a job in the background or what can wait for a handler in a transaction.
+	// Default: 1 s.
 	SlowCall time.Duration
 	// OpenFor is how long the store is left alone before one call is let through to probe it. With SlowCall it should be
 	// longer than the StoreTimeout of the guard together: a probe that hangs for longer has a second one beside it.
@@ -101,7 +102,10 @@ type Store struct {
 
 	cause error // why the last call failed; the circuit's lock protects it, under which its callbacks are called
 
-	working atomic.Int64 // handlers that are at work in a transaction
+	working atomic.Int64              // handlers that are at work in a transaction
+	left    atomic.Pointer[time.Time] // when the last one of them ended its work; nil if none has
+	// oneWriter is set if all writes wait for handlers, not only what needs a connection of theirs.
+	oneWriter bool
 
 	news    atomic.Bool // there are changes to tell
 	mu      sync.Mutex
@@ -127,7 +131,7 @@ func New(inside store.Store, config Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{config: config}
+	s := &Store{config: config, oneWriter: hasOneWriter(inside)}
 	s.Store = wrap.New(inside, s.around)
 	s.circuit = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		Interval:      config.Window,
@@ -157,10 +161,17 @@ var ofWork = map[wrap.Call]bool{
 	"add message": true, "add to answer": true, "remember event": true, "upsert row": true, "lock name": true,
 }
 
+// beginnings holds the calls with which new work begins, or is asked for.
+var beginnings = map[wrap.Call]bool{
+	"reserve": true, "transact": true, "claim messages": true, "begin reconcile": true,
+	"requeue": true, "replay message": true,
+}
+
 // goesThrough reports whether a call is made while the breaker is open too. What an operation asks for while it runs is,
-// such as a transaction in which it writes down what it did, unless it is for new work.
+// such as a transaction in which it writes down what it did, unless it begins new work or is a job in the background: what
+// an operation has started with its context may go on for ever.
 func goesThrough(ctx context.Context, name wrap.Call) bool {
-	return ofWork[name] || name != "reserve" && name != "transact" && onceward.FromContext(ctx) != nil
+	return ofWork[name] || !beginnings[name] && !background[name] && onceward.FromContext(ctx) != nil
 }
 
 // around makes a call, unless the breaker is open, and judges it.
@@ -168,7 +179,7 @@ func (s *Store) around(ctx context.Context, name wrap.Call, next func(ctx contex
 	if name == "wait" {
 		return next(ctx) // how long it takes is not the store's doing
 	}
-	c, err := s.begin(ctx, name)
+	c, err := s.begin(ctx, name, inTransaction[name])
 	if err != nil {
 		return err
 	}
@@ -182,30 +193,34 @@ type call struct {
 	store *Store
 	ctx   context.Context
 	name  wrap.Call
+	waits bool // it can wait for a handler, also where there are many writers
+	began time.Time
 	done  func(err error) // nil if it does not count
 	slow  *time.Timer
 }
 
 // begin lets a call through, or returns an [*OpenError].
-func (s *Store) begin(ctx context.Context, name wrap.Call) (call, error) {
-	c := call{store: s, ctx: ctx, name: name}
+func (s *Store) begin(ctx context.Context, name wrap.Call, waits bool) (call, error) {
+	c := call{store: s, ctx: ctx, name: name, waits: waits, began: time.Now()}
 	done, err := s.circuit.Allow()
 	s.tell()
 	switch {
 	case err == nil:
 		c.done = done
-		c.slow = time.AfterFunc(s.config.SlowCall, func() {
-			if s.mayTakeLong(name) {
-				s.judgeByLook(done)
-				return
-			}
-			done(fmt.Errorf("%s took longer than %s", name, s.config.SlowCall))
-			s.tell()
-		})
+		c.slow = time.AfterFunc(s.config.SlowCall, c.tookLong)
 	case !goesThrough(ctx, name):
 		return c, s.open()
 	}
 	return c, nil
+}
+
+// tookLong judges a call that has not returned in time.
+func (c call) tookLong() {
+	if c.mayTakeLong() {
+		c.judgeByLook()
+	} else {
+		c.judged(fmt.Errorf("%s took longer than %s", c.name, c.store.config.SlowCall))
+	}
 }
 
 // end judges a call, unless it was judged already because it took too long. It is deferred, with where the error will be:
@@ -213,14 +228,18 @@ func (s *Store) begin(ctx context.Context, name wrap.Call) (call, error) {
 func (c *call) end(err *error) {
 	if c.done != nil && c.slow.Stop() {
 		failure := judge(c.ctx, *err)
-		if errors.Is(failure, context.DeadlineExceeded) && c.store.mayTakeLong(c.name) {
-			go c.store.judgeByLook(c.done)
+		if errors.Is(failure, context.DeadlineExceeded) && c.mayTakeLong() {
+			go c.judgeByLook()
 		} else {
-			c.done(failure)
-			c.store.tell()
+			c.judged(failure)
 		}
 	}
 	c.done = nil
+}
+
+func (c call) judged(failure error) {
+	c.done(failure)
+	c.store.tell()
 }
 
 // errNotJudged is the outcome of a call that says nothing about the store.

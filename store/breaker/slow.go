@@ -11,7 +11,8 @@ import (
 
 // A call can take long although the store is well: it waits for a connection or for the one writer while handlers are at
 // work in their transactions, or it is a job in the background, whose caller gives it a minute. Whether the store is well
-// then a look-up tells, which waits for neither.
+// then a look-up tells, which waits for neither. It says nothing about writes: what cannot wait for a handler is not
+// excused by it.
 
 // background holds the calls that go through many records or messages.
 var background = map[wrap.Call]bool{
@@ -21,13 +22,46 @@ var background = map[wrap.Call]bool{
 	"consumed events": true, "purge events": true,
 }
 
-// mayTakeLong reports whether a call can take long although the store is well.
-func (s *Store) mayTakeLong(name wrap.Call) bool { return background[name] || s.working.Load() > 0 }
+// inTransaction holds the calls that a handler makes in its transaction, where another one can have what they lock.
+var inTransaction = map[wrap.Call]bool{
+	"add message": true, "add to answer": true, "remember event": true, "upsert row": true, "lock name": true,
+}
 
-// judgeByLook judges a call that took too long by a look-up in its place.
-func (s *Store) judgeByLook(done func(err error)) {
-	done(s.look())
-	s.tell()
+// reads holds the calls that wait for no writer.
+var reads = map[wrap.Call]bool{"get": true, "late completions": true}
+
+// hasOneWriter reports whether all writes of a store wait for handlers: such a store gives them less than the lease.
+func hasOneWriter(inside store.Store) bool {
+	in, ok := inside.(store.Transactor)
+	if !ok {
+		return false
+	}
+	longest := in.LongestWork(time.Hour)
+	return 0 < longest && longest < time.Hour
+}
+
+// mayTakeLong reports whether a call can take long although the store is well: it goes through a lot, or there was a
+// handler at work since it began for which it can wait.
+func (c *call) mayTakeLong() bool {
+	s := c.store
+	if background[c.name] {
+		return true
+	}
+	if !c.waits && (!s.oneWriter || reads[c.name]) {
+		return false
+	}
+	left := s.left.Load()
+	return s.working.Load() > 0 || left != nil && left.After(c.began)
+}
+
+// judgeByLook judges a call that took too long by a look-up in its place. One that is excused is no success, because its
+// own question was not answered. But a probe is one: the next would not get further.
+func (c call) judgeByLook() {
+	failure := c.store.look()
+	if failure == nil && c.store.State() != StateHalfOpen {
+		failure = errNotJudged
+	}
+	c.judged(failure)
 }
 
 // look is a look-up that is under way.

@@ -30,8 +30,10 @@ func (t *transaction) enter() {
 // leave begins what comes behind the work.
 func (t *transaction) leave(err error) {
 	t.failed = err
+	now := time.Now()
+	t.store.left.Store(&now)
 	t.store.working.Add(-1)
-	t.call, _ = t.store.begin(t.ctx, "complete")
+	t.call, _ = t.store.begin(t.ctx, "complete", false)
 }
 
 // finish judges what came last. An error of the work itself is none of the store's.
@@ -52,7 +54,7 @@ func (s *Store) Transact(
 		return s.Store.Transact(ctx, r, work)
 	}
 	t := transaction{}
-	if t.call, err = s.begin(ctx, "transact"); err != nil {
+	if t.call, err = s.begin(ctx, "transact", true); err != nil {
 		return v, err
 	}
 	defer t.finish(&err)
@@ -72,7 +74,7 @@ func (s *Store) CheckpointTx(ctx context.Context, c store.Claim, lease time.Dura
 		return s.Store.CheckpointTx(ctx, c, lease, work)
 	}
 	t := transaction{}
-	if t.call, err = s.begin(ctx, "checkpoint"); err != nil {
+	if t.call, err = s.begin(ctx, "checkpoint", true); err != nil {
 		return err
 	}
 	defer t.finish(&err)
@@ -111,7 +113,7 @@ func (s *Store) inTx(ctx context.Context, name wrap.Call, work func(ctx context.
 	run func(work func(ctx context.Context) error) error,
 ) (err error) {
 	t := transaction{}
-	if t.call, err = s.begin(ctx, name); err != nil {
+	if t.call, err = s.begin(ctx, name, true); err != nil {
 		return err
 	}
 	defer t.finish(&err)

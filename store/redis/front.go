@@ -16,9 +16,9 @@ import (
 // Front is a cache on Redis for package tiered, which puts it before a durable store. It may lose everything at any time,
 // and so the server may be as fast as it can: no persistence, maxmemory with allkeys-lru, replicas that lag.
 //
-// A look-up is a GET or a part of an MGET, a fill a SET NX PXAT, and a tombstone a SET PX of an empty value: no scripts. A
-// user of the server needs no more than +@read +@write +@connection +time on ~PREFIX:front:*, with +role behind Sentinel
-// and +cluster|slots +cluster|shards in a cluster.
+// A look-up is a GET or a part of an MGET, a fill a SET NX PXAT, and a tombstone an empty value, which a script sets. A user
+// of the server needs no more than +@read +@write +@connection +time +eval +evalsha on ~PREFIX:front:*, with +role behind
+// Sentinel and +cluster|slots +cluster|shards in a cluster.
 type Front struct {
 	prefix  string
 	config  rueidis.ClientOption
@@ -178,15 +178,18 @@ func (f *Front) Add(ctx context.Context, id store.ID, value []byte, end time.Tim
 	return unavailable(err)
 }
 
-// Invalidate drops what there is for the ID, and leaves a tombstone in its place for at least that time.
+var tombstoneScript = newScript("tombstone")
+
+// Invalidate drops what there is for the ID, and leaves a tombstone in its place for at least that time. One that is there
+// and ends later stays.
 func (f *Front) Invalidate(ctx context.Context, id store.ID, lasting time.Duration) error {
 	s, err := f.ready()
 	if err != nil {
 		return err
 	}
 	// A millisecond more than is asked for: the server's have begun when it counts them.
-	return unavailable(s.ask(ctx, s.client, s.client.B().Set().Key(f.key(id)).Value("").
-		PxMilliseconds(lasting.Milliseconds()+1).Build())[0].Error())
+	args := []string{number(lasting.Milliseconds() + 1)}
+	return s.do(ctx, &call{kind: kindRun, script: tombstoneScript, keys: []string{f.key(id)}, args: args})
 }
 
 // Now returns a moment of the server's clock that is not later than the call, or the zero time if none is known.

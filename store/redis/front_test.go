@@ -138,13 +138,13 @@ func TestFrontURL(t *testing.T) {
 	}
 }
 
-// TestFrontAsksForLittle: a user without scripts can use a front, and what the server has is answered while it takes no
+// TestFrontAsksForLittle: a user with few permissions can use a front, and what the server has is answered while it takes no
 // writes.
 func TestFrontAsksForLittle(t *testing.T) {
 	t.Parallel()
 	server := servers.NewRedis(t)
 	_, err := server.Do(t.Context(), "ACL", "SETUSER", "app", "on", ">secret", "~onceward:front:*", "+@read", "+@write",
-		"+@connection", "+time")
+		"+@connection", "+time", "+eval", "+evalsha")
 	must(t, err)
 	u, err := url.Parse(server.URL())
 	must(t, err)

@@ -36,6 +36,7 @@ func RunFront(t *testing.T, open func(t testing.TB) FrontInstance) {
 		{"what comes late is not kept", frontLate},
 		{"a tombstone keeps out", frontTombstone},
 		{"a tombstone is replaced", frontTombstoneAgain},
+		{"a longer tombstone stays", frontLongerTombstone},
 		{"IDs are apart", frontIdentity},
 		{"the clock goes on", frontClock},
 		{"races", frontRaces},
@@ -169,6 +170,18 @@ func frontTombstoneAgain(e *frontEnv) {
 	e.pass(2 * shortly)
 	e.add(id("key"), "late", calm)
 	e.want(id("key"), "", "behind a tombstone that was left again, for longer")
+}
+
+func frontLongerTombstone(e *frontEnv) {
+	e.invalidate(id("key"), calm)
+	e.invalidate(id("key"), shortly)
+	e.pass(2 * shortly)
+	e.add(id("key"), "late", calm)
+	e.want(id("key"), "", "behind a tombstone that was left again, for a shorter time")
+
+	e.add(id("other"), "old", calm)
+	e.invalidate(id("other"), shortly)
+	e.want(id("other"), "", "behind a tombstone that ends before the value would")
 }
 
 func frontIdentity(e *frontEnv) {

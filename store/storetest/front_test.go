@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"regexp"
 	"sync/atomic"
@@ -18,6 +19,7 @@ import (
 var frontMutants = []string{
 	"tombstones keep nothing out", "tombstones do not end", "what is invalidated stays", "a later value is taken",
 	"ends do not count", "the clock runs ahead", "the clock stands still", "long names are cut", "scope and key run together",
+	"a shorter tombstone is taken",
 }
 
 // brokenFront is a front in memory that breaks a promise.
@@ -25,6 +27,7 @@ type brokenFront struct {
 	*tiered.Memory
 	broken string
 	start  time.Time
+	forgot atomic.Int64 // how often it has forgotten all that it holds
 }
 
 func (f *brokenFront) name(id store.ID) store.ID {
@@ -33,6 +36,8 @@ func (f *brokenFront) name(id store.ID) store.ID {
 		id.Key = id.Key[:250]
 	case f.broken == "scope and key run together":
 		id = store.ID{Key: id.Scope + id.Key}
+	case f.broken == "a shorter tombstone is taken":
+		id.Scope += fmt.Sprint("\x00", f.forgot.Load())
 	}
 	return id
 }
@@ -70,6 +75,10 @@ func (f *brokenFront) Invalidate(ctx context.Context, id store.ID, lasting time.
 		lasting = 0
 	case "tombstones do not end":
 		lasting += calm
+	case "a shorter tombstone is taken":
+		if lasting < calm {
+			f.forgot.Add(1)
+		}
 	case "what is invalidated stays":
 		return nil
 	}
@@ -82,7 +91,7 @@ func TestFronts(t *testing.T) {
 	open := func(clock func() time.Time) tiered.Front {
 		memory := tiered.NewMemory(tiered.MemoryConfig{Clock: clock})
 		if broken := os.Getenv(mutantVariable); broken != "" {
-			return &brokenFront{memory, broken, clock()}
+			return &brokenFront{Memory: memory, broken: broken, start: clock()}
 		}
 		return memory
 	}

@@ -23,13 +23,14 @@ type Front interface {
 	// of the two it is is one atomic step. What has ended when it arrives is not kept.
 	Add(ctx context.Context, id store.ID, value []byte, end time.Time) error
 	// Invalidate drops what there is for the ID, and leaves a tombstone in its place, in one atomic step: nothing is added
-	// for at least that time, counted from when the front does it. A tombstone that is there is replaced.
+	// for at least that time, counted from when the front does it. A tombstone that is there and ends later stays.
 	Invalidate(ctx context.Context, id store.ID, lasting time.Duration) error
 }
 
 // lookUp asks the front for the answer to a reservation, if that is worth it.
 func (s *Store) lookUp(ctx context.Context, r *store.Reservation) (v store.Verdict, hit bool) {
-	if s.away.Load() || ctx.Err() != nil || store.IsPastFront(ctx) || !s.worth.ask() {
+	worth := s.worths.of(r.Scope)
+	if s.away.Load() || ctx.Err() != nil || store.IsPastFront(ctx) || !worth.ask() {
 		return v, false
 	}
 	value, err := s.front.Get(lookUpContext{s.bound(), ctx}, r.ID)
@@ -37,7 +38,7 @@ func (s *Store) lookUp(ctx context.Context, r *store.Reservation) (v store.Verdi
 		v, hit = s.answer(r, value)
 	}
 	if err == nil {
-		s.worth.learn(hit)
+		worth.learn(hit)
 	} else if ctx.Err() == nil { // a caller who has left says nothing about the front
 		s.failed("get", err)
 	}

@@ -50,14 +50,14 @@ func (s *Store) Rewrite(ctx context.Context, c store.Claim, from, to store.Conte
 // told tells the front that the durable store was asked to change a record, and returns what is to be said of both. The
 // front is told after a failure as well: the change may have been made all the same.
 func (s *Store) told(ctx context.Context, id store.ID, lasting time.Duration, done error) error {
-	until := s.config.Clock().Add(s.config.MaxAge)
+	begun := s.config.Clock()
 	err := s.invalidate(context.WithoutCancel(ctx), id, lasting)
 	if err != nil {
-		s.tellLater(id)
+		lasting = s.tellLater(id, lasting)
 		s.failed("invalidate", err) // behind it, so that what waits for the front finds it
 	}
 	if done == nil && err != nil {
-		return &store.StaleError{Until: until, Err: fmt.Errorf("tiered: the front could not be told: %w", err)}
+		return &store.StaleError{Until: begun.Add(lasting), Err: fmt.Errorf("tiered: the front could not be told: %w", err)}
 	}
 	return done
 }
@@ -76,13 +76,18 @@ func (s *Store) invalidate(ctx context.Context, id store.ID, lasting time.Durati
 // maxUntold bounds what is kept for a front that is away. What comes on top ends by its age: its caller was told when.
 const maxUntold = 1 << 14
 
-// tellLater has the front told when it is back, as long as that matters.
-func (s *Store) tellLater(id store.ID) {
+// tellLater has the front told when it is back, as long as that matters, and returns how long that is: the longest that
+// was asked for the ID.
+func (s *Store) tellLater(id store.ID, lasting time.Duration) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.untold) < maxUntold {
-		s.untold[id] = time.Now().Add(s.config.MaxAge)
+	if left := time.Until(s.untold[id]); left > lasting {
+		return left
 	}
+	if len(s.untold) < maxUntold {
+		s.untold[id] = time.Now().Add(lasting)
+	}
+	return lasting
 }
 
 // logInterval is the least time between two words to the log.

@@ -32,9 +32,10 @@ type Memory struct {
 	recent  list.List // of *memoryEntry, the most recently used first
 	// bytes is the size of all entries and tombstones.
 	bytes int
-	// tombstones holds when each ends. They do not give way to entries; they are pruned at prune.
+	// tombstones holds when each ends. They do not give way to entries; they are pruned at prune, and to make room.
 	tombstones map[store.ID]time.Time
 	prune      int
+	pruned     time.Time
 	// shut is when the last of the tombstones has ended that there was no room for: nothing is added until then.
 	shut time.Time
 }
@@ -54,6 +55,9 @@ func tombstoneSize(id store.ID) int { return len(id.Scope) + len(id.Key) + memor
 
 // leastPrune is how many tombstones are kept before those that have ended are looked for.
 const leastPrune = 64
+
+// pruneInterval is the least time between two looks through all tombstones to make room.
+const pruneInterval = time.Second
 
 // NewMemory returns an empty front in this process.
 func NewMemory(config MemoryConfig) *Memory {
@@ -109,12 +113,16 @@ func (m *Memory) Add(_ context.Context, id store.ID, value []byte, end time.Time
 	}
 	m.entries[id] = m.recent.PushFront(added)
 	m.bytes += added.size()
-	m.makeRoom()
+	m.makeRoom(now)
 	return nil
 }
 
-// makeRoom drops what was used least recently, as long as there is too much. The caller holds the lock.
-func (m *Memory) makeRoom() {
+// makeRoom drops tombstones that have ended, and then what was used least recently, as long as there is too much. The
+// caller holds the lock.
+func (m *Memory) makeRoom(now time.Time) {
+	if m.bytes > m.config.MaxBytes && now.Sub(m.pruned) >= pruneInterval {
+		m.pruneTombstones(now)
+	}
 	for m.bytes > m.config.MaxBytes && m.recent.Len() > 0 {
 		m.remove(m.recent.Back())
 	}
@@ -131,11 +139,13 @@ func (m *Memory) Invalidate(_ context.Context, id store.ID, lasting time.Duratio
 	if len(m.tombstones) >= m.prune {
 		m.pruneTombstones(now)
 	}
-	if _, replaced := m.tombstones[id]; !replaced {
+	if _, there := m.tombstones[id]; !there {
 		m.bytes += tombstoneSize(id)
 	}
-	m.tombstones[id] = now.Add(lasting)
-	if m.makeRoom(); m.bytes > m.config.MaxBytes {
+	if end := now.Add(lasting); end.After(m.tombstones[id]) {
+		m.tombstones[id] = end
+	}
+	if m.makeRoom(now); m.bytes > m.config.MaxBytes {
 		m.shutUntilTheyEnd()
 	}
 	return nil
@@ -149,7 +159,7 @@ func (m *Memory) pruneTombstones(now time.Time) {
 			m.bytes -= tombstoneSize(id)
 		}
 	}
-	m.prune = max(leastPrune, 2*len(m.tombstones))
+	m.prune, m.pruned = max(leastPrune, 2*len(m.tombstones)), now
 }
 
 // shutUntilTheyEnd keeps everything out in place of the tombstones, which are all that there is.

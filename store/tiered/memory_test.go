@@ -97,3 +97,20 @@ func TestMemoryOfTombstones(t *testing.T) {
 		}
 	})
 }
+
+// TestMemoryTakesRoomBack: tombstones that have ended give way to what is added, also where no other is left.
+func TestMemoryTakesRoomBack(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		front := tiered.NewMemory(tiered.MemoryConfig{MaxBytes: 100 << 10})
+		for i := range 300 {
+			_ = front.Invalidate(t.Context(), store.ID{Key: fmt.Sprint("gone ", i)}, time.Minute)
+		}
+		time.Sleep(time.Minute)
+		for i := range 70 {
+			_ = front.Add(t.Context(), store.ID{Key: fmt.Sprint(i)}, make([]byte, 1<<10), time.Now().Add(time.Hour))
+		}
+		if value, _ := front.Get(t.Context(), store.ID{Key: "0"}); len(value) == 0 {
+			t.Errorf("a value gave way to %d tombstones, of which all have ended", tiered.Tombstones(front))
+		}
+	})
+}

@@ -11,8 +11,8 @@
 // On any doubt the durable store is asked. That is why the front may be empty, slow, down, evicting, or restored from an
 // old snapshot: the worst that it can cause is a look at the database.
 //
-// Where next to all requests are first executions, which no front can answer, it is asked for a sample of them only, until
-// that finds retries again.
+// Where next to all requests are first executions, which no front can answer, it is asked for a random sample of them only,
+// until that finds retries again. Each node judges that for itself, and for each of 64 parts of the scopes apart.
 //
 // The well-known alternative, a lock in Redis in front of a table, decides nothing here. A lock that can expire, be
 // evicted or be forgotten by a fail-over does not keep a second execution out, so that the table has to do that all the
@@ -28,8 +28,8 @@
 // [Store.Bust], and what resolves a record from outside, leave a tombstone in the front before they return. It keeps
 // every entry out for at least MaxAge, which is as long as one that was read before can live. If the front cannot be
 // told, what was asked for is done all the same, and the error is a [*store.StaleError] that says until when an old
-// answer can still be seen; the front is told as soon as it is back. A front that forgets a tombstone, by a restart or a fail-over,
-// falls back to MaxAge.
+// answer can still be seen, by the longest MaxAge that a node can have; the front is told as soon as it is back. A front
+// that forgets a tombstone, by a restart or a fail-over, falls back to MaxAge.
 //
 // # With other wrappers
 //
@@ -41,6 +41,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"io"
 	"log/slog"
 	"sync"
@@ -131,8 +132,8 @@ type Store struct {
 	fills chan struct{}
 	// away is set while the front is left alone.
 	away atomic.Bool
-	// worth says whether look-ups are worth it.
-	worth worth
+	// worths says whether look-ups are worth it.
+	worths worths
 	// bounds is what bounds the look-ups of the moment.
 	bounds atomic.Pointer[bound]
 
@@ -167,9 +168,9 @@ func New(durable store.Store, front Front, config Config) (*Store, error) {
 	}
 	s := &Store{
 		Store: wrap.New(durable, nil), front: front, config: config,
-		fills: make(chan struct{}, maxFills), untold: make(map[store.ID]time.Time),
+		fills: make(chan struct{}, maxFills), untold: make(map[store.ID]time.Time), worths: worths{seed: maphash.MakeSeed()},
 	}
-	s.worth.assume()
+	s.worths.assume()
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s, nil
 }
@@ -225,7 +226,7 @@ func (s *Store) reserve(
 	if err == nil {
 		s.fill(begun, &v)
 	} else if errors.Is(err, store.ErrUnavailable) {
-		s.worth.assume() // what the front has is all there is
+		s.worths.assume() // what the front has is all there is
 	}
 	return v, err
 }

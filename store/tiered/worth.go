@@ -1,15 +1,36 @@
 package tiered
 
-import "sync/atomic"
+import (
+	"hash/maphash"
+	"math/rand/v2"
+	"sync/atomic"
+)
 
 // worth estimates whether look-ups are worth their while. Where next to all requests are first executions, a look-up
 // costs each of them a round trip and spares the durable store next to nothing: then only a sample is made, which finds
-// out when that changes. Which requests those are does not matter: the durable store answers all of them.
+// out when that changes. Which requests those are does not matter, as long as no client can tell: the durable store answers
+// all of them.
 type worth struct {
 	// points are gained by hits and lost by misses. Without any, look-ups are not worth it.
 	points atomic.Int32
-	// passed counts the look-ups that were not worth it.
-	passed atomic.Uint32
+}
+
+// worths has an estimate for each part of the scopes, so that one which sprays keys decides for few others.
+type worths struct {
+	seed  maphash.Seed
+	parts [64]worth
+}
+
+// of returns the estimate for a scope.
+func (w *worths) of(scope string) *worth {
+	return &w.parts[maphash.String(w.seed, scope)%uint64(len(w.parts))]
+}
+
+// assume takes look-ups for worth it until they prove not to be.
+func (w *worths) assume() {
+	for i := range w.parts {
+		w.parts[i].points.Store(maxPoints)
+	}
 }
 
 const (
@@ -21,11 +42,8 @@ const (
 	sampleOf = 16
 )
 
-// assume takes look-ups for worth it until they prove not to be.
-func (w *worth) assume() { w.points.Store(maxPoints) }
-
 // ask reports whether a look-up is to be made.
-func (w *worth) ask() bool { return w.points.Load() > 0 || w.passed.Add(1)%sampleOf == 0 }
+func (w *worth) ask() bool { return w.points.Load() > 0 || rand.Uint32N(sampleOf) == 0 }
 
 // learn counts what a look-up has found. Of several that do so at once one may be lost: it is an estimate.
 func (w *worth) learn(hit bool) {

@@ -10,12 +10,18 @@ import (
 	"github.com/onceward/onceward/store/tiered"
 )
 
-// firsts makes so many first executions, and returns for how many of them the front was asked.
-func (w *world) firsts(n int) (asked int64) {
+// discourage makes so many first executions in a scope that look-ups are not worth it.
+func (w *world) discourage(scope string) {
+	w.Helper()
+	w.firsts(scope, 300)
+}
+
+// firsts makes so many first executions in a scope, and returns for how many of them the front was asked.
+func (w *world) firsts(scope string, n int) (asked int64) {
 	w.Helper()
 	before := w.front.gets.Load()
 	for i := range n {
-		w.reserve(request(store.ID{Scope: "first", Key: fmt.Sprint(w.durable.asked.Load(), i)}), store.DecisionExecute)
+		w.reserve(request(store.ID{Scope: scope, Key: fmt.Sprint(w.durable.asked.Load(), i)}), store.DecisionExecute)
 	}
 	return w.front.gets.Load() - before
 }
@@ -27,20 +33,58 @@ func TestFirstExecutionsPassTheFront(t *testing.T) {
 		w := newWorld(t, tiered.Config{MaxAge: time.Hour})
 		w.execute(request(key), "done")
 		w.replay("done", false)
-		w.firsts(300)
-		if asked := w.firsts(160); asked != 10 {
-			t.Errorf("the front was asked for %d of 160 first executions, want 10", asked)
+		w.discourage(key.Scope)
+		if asked := w.firsts(key.Scope, 1600); asked < 30 || asked > 250 {
+			t.Errorf("the front was asked for %d of 1600 first executions, want about 100", asked)
 		}
 		hits := w.hits.Load()
-		for range 16 {
+		for range 500 {
 			w.reserve(request(key), store.DecisionReplay)
 		}
-		if got := w.hits.Load() - hits; got == 0 {
-			t.Error("none of 16 retries was answered by the front")
+		if got := w.hits.Load() - hits; got < 100 {
+			t.Errorf("%d of 500 retries were answered by the front", got)
 		}
 		for range 20 {
 			w.replay("done", true)
-			w.firsts(9)
+			w.firsts(key.Scope, 9)
+		}
+	})
+}
+
+// TestSampleHasNoPattern: retries that come at a regular distance are found, wherever in the sample they begin.
+func TestSampleHasNoPattern(t *testing.T) {
+	for shift := range 2 {
+		t.Run(fmt.Sprint(shift), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, tiered.Config{MaxAge: time.Hour})
+				w.execute(request(key), "done")
+				w.replay("done", false)
+				w.discourage(key.Scope)
+				w.firsts(key.Scope, shift)
+				for range 500 {
+					w.reserve(request(key), store.DecisionReplay)
+					if w.hits.Load() > 0 {
+						return
+					}
+					w.firsts(key.Scope, 15)
+				}
+				t.Error("none of 500 retries, one in 16 requests, was answered by the front")
+			})
+		})
+	}
+}
+
+// TestSprayedScope: a scope that sprays keys which are not there turns look-ups off for few others.
+func TestSprayedScope(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, tiered.Config{MaxAge: time.Hour})
+		w.discourage("mallory")
+		asked := int64(0)
+		for i := range 100 {
+			asked += w.firsts(fmt.Sprint("scope ", i), 1)
+		}
+		if asked < 70 {
+			t.Errorf("the front was asked for %d of 100 other scopes", asked)
 		}
 	})
 }
@@ -52,7 +96,7 @@ func TestFrontWhileDurableStoreFails(t *testing.T) {
 		w := newWorld(t, tiered.Config{MaxAge: time.Hour})
 		w.execute(request(key), "done")
 		w.replay("done", false)
-		w.firsts(300)
+		w.discourage(key.Scope)
 		w.durable.down.Store(true)
 		for range 300 {
 			_, err := w.store.Reserve(t.Context(), request(store.ID{Scope: "acme", Key: "new"}))

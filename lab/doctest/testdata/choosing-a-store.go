@@ -9,4 +9,5 @@ import (
 	"github.com/onceward/onceward/store/redis"
 	"github.com/onceward/onceward/store/sealed"
 	"github.com/onceward/onceward/store/tiered"
+	"github.com/onceward/onceward/storeurl"
 )

@@ -16,6 +16,7 @@ import (
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/internal/wrap"
 	"github.com/onceward/onceward/natural"
+	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/breaker"
 	"github.com/onceward/onceward/store/sqlite"
@@ -108,6 +109,38 @@ func TestHandlerWritesWhileOpen(t *testing.T) {
 			t.Errorf("L2: what was done could not be written down: %v", err)
 			onceward.FromContext(r.Context()).Unknown()
 			return
+		}
+		w.WriteHeader(http.StatusCreated)
+	}, "k", `{}`, onceward.Reserved(onceward.FailureUnknown))
+	if w.Code != http.StatusCreated {
+		t.Errorf("L2: %d %s", w.Code, w.Body)
+	}
+}
+
+// TestBeginningsWhileOpen: what begins new work, or goes through a lot, is refused to an operation that runs as well, such
+// as one that has started a worker with its own context.
+func TestBeginningsWhileOpen(t *testing.T) {
+	t.Parallel()
+	x := newShop(t, openSQLite(t), never)
+	claim := store.Claim{ID: store.ID{Scope: "alice", Key: "lost"}, Attempt: 1}
+	w := x.post(func(w http.ResponseWriter, r *http.Request) {
+		x.open()
+		ctx := r.Context()
+		_, claims := x.breaker.ClaimMessages(ctx, []outbox.ClaimRequest{{Topic: "t", Limit: 1}}, time.Minute)
+		_, sweeps := x.breaker.Sweep(ctx, 1)
+		_, lists := x.breaker.List(ctx, store.Filter{})
+		for name, err := range map[string]error{
+			"claim messages": claims, "sweep": sweeps, "list": lists,
+			"begin reconcile": x.breaker.BeginReconcile(ctx, claim, 0, time.Minute),
+			"requeue":         x.breaker.Requeue(ctx, claim, "again"),
+			"replay message":  x.breaker.ReplayMessage(ctx, "0190b5f2-7c3a-7def-8abc-0123456789ab"),
+		} {
+			if !errors.Is(err, store.ErrNotSent) {
+				t.Errorf("L2: %s of an operation while the breaker is open: %v", name, err)
+			}
+		}
+		if _, err := x.breaker.Get(ctx, claim.ID); !errors.Is(err, store.ErrNotFound) {
+			t.Errorf("L2: an operation that runs cannot look: %v", err)
 		}
 		w.WriteHeader(http.StatusCreated)
 	}, "k", `{}`, onceward.Reserved(onceward.FailureUnknown))
