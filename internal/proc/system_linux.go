@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 )
@@ -22,23 +22,52 @@ func setAttributes(cmd *exec.Cmd, orphaned syscall.Signal) {
 
 // processTable lists the processes of the system.
 func processTable() ([]entry, error) {
-	files, err := filepath.Glob("/proc/[0-9]*/stat")
+	system, err := os.Open("/proc")
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("process list: %w", err)
 	}
-	table := make([]entry, 0, len(files))
-	for _, file := range files {
-		line, err := os.ReadFile(file)
+	defer system.Close()
+	names, err := system.Readdirnames(-1)
+	if err != nil {
+		return nil, fmt.Errorf("process list: %w", err)
+	}
+	table := make([]entry, 0, len(names))
+	for _, name := range names {
+		pid, err := strconv.Atoi(name)
 		if err != nil {
-			continue // it has ended since
+			continue // of the system itself
 		}
-		one, err := parseStat(string(line))
-		if err != nil {
+		if table, err = appendProcess(table, pid); err != nil {
 			return nil, err
 		}
-		table = append(table, one)
 	}
 	return table, nil
+}
+
+// statesOf returns the states of those of the processes that are listed. It does not look at the others.
+func statesOf(pids []int) (map[int]byte, error) {
+	var table []entry
+	for _, pid := range pids {
+		var err error
+		if table, err = appendProcess(table, pid); err != nil {
+			return nil, err
+		}
+	}
+	states := make(map[int]byte, len(table))
+	for _, each := range table {
+		states[each.pid] = each.state
+	}
+	return states, nil
+}
+
+// appendProcess appends one process, unless it has ended.
+func appendProcess(table []entry, pid int) ([]entry, error) {
+	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return table, nil
+	}
+	one, err := parseStat(string(line))
+	return append(table, one), err
 }
 
 // parseStat reads a line like "42 (postgres: a (b) c) S 1 ...". The name may hold anything, so what follows it is found

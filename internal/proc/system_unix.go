@@ -37,3 +37,13 @@ func processTable() ([]entry, error) {
 	}
 	return table, nil
 }
+
+// statesOf returns the states of the processes that are listed.
+func statesOf([]int) (map[int]byte, error) {
+	table, err := processTable()
+	states := make(map[int]byte, len(table))
+	for _, each := range table {
+		states[each.pid] = each.state
+	}
+	return states, err
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"slices"
 	"syscall"
 	"time"
 )
@@ -37,20 +38,19 @@ func (p *Process) PauseTree() error {
 	return err
 }
 
-// pauseTree returns the ids of all processes below the given one.
+// pauseTree returns the ids of all processes below the given one. It goes down by generations, with one look at the
+// process table for each: a server has a process for each connection, and a look goes through all of the system.
 func pauseTree(pid int) (below []int, err error) {
-	if err := ignoreGone(syscall.Kill(pid, syscall.SIGSTOP)); err != nil {
-		return nil, err
+	for parents := []int{pid}; len(parents) > 0; {
+		if err := errors.Join(signalAll(syscall.SIGSTOP, parents), awaitStates(isStopped, parents...)); err != nil {
+			return below, err
+		}
+		if parents, err = childrenOf(parents...); err != nil {
+			return below, err
+		}
+		below = append(below, parents...)
 	}
-	if err := awaitStates(isStopped, pid); err != nil {
-		return nil, err
-	}
-	children, err := childrenOf(pid)
-	for _, child := range children {
-		further, childErr := pauseTree(child)
-		below, err = append(append(below, child), further...), errors.Join(err, childErr)
-	}
-	return below, err
+	return below, nil
 }
 
 // ResumeTree lets the process and all that it has started go on, children first.
@@ -78,11 +78,9 @@ func (p *Process) KillTree() error {
 }
 
 // Descendants returns the ids of all processes that the given one has started, and that those have started.
-func Descendants(pid int) ([]int, error) {
-	below, err := childrenOf(pid)
-	for _, child := range below {
-		further, childErr := Descendants(child)
-		below, err = append(below, further...), errors.Join(err, childErr)
+func Descendants(pid int) (below []int, err error) {
+	for parents := []int{pid}; len(parents) > 0 && err == nil; below = append(below, parents...) {
+		parents, err = childrenOf(parents...)
 	}
 	return below, err
 }
@@ -117,14 +115,14 @@ func isGone(state byte) bool { return state == 0 || state == 'Z' || state == 'X'
 
 func isStopped(state byte) bool { return state == 'T' || isGone(state) }
 
-func childrenOf(pid int) ([]int, error) {
+func childrenOf(parents ...int) ([]int, error) {
 	table, err := processTable()
 	if err != nil {
 		return nil, err
 	}
 	var children []int
 	for _, each := range table {
-		if each.parent == pid && !isGone(each.state) {
+		if slices.Contains(parents, each.parent) && !isGone(each.state) {
 			children = append(children, each.pid)
 		}
 	}
@@ -133,26 +131,18 @@ func childrenOf(pid int) ([]int, error) {
 
 // awaitStates waits until each of the processes is in a state that suits. A process that is not listed has state zero.
 func awaitStates(suits func(state byte) bool, pids ...int) error {
+	waiting := slices.Clone(pids)
 	for deadline := time.Now().Add(killLimit); ; time.Sleep(pollEvery) {
-		table, err := processTable()
+		states, err := statesOf(waiting)
 		if err != nil {
 			return err
 		}
-		states := make(map[int]byte, len(table))
-		for _, each := range table {
-			states[each.pid] = each.state
-		}
-		waiting := 0
-		for _, pid := range pids {
-			if !suits(states[pid]) {
-				waiting = pid
-			}
-		}
-		if waiting == 0 {
+		waiting = slices.DeleteFunc(waiting, func(pid int) bool { return suits(states[pid]) })
+		if len(waiting) == 0 {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("proc: process %d does not obey a signal after %v", waiting, killLimit)
+			return fmt.Errorf("proc: process %d does not obey a signal after %v", waiting[0], killLimit)
 		}
 	}
 }

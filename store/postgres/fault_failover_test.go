@@ -130,7 +130,7 @@ func (c *cluster) startTraffic(until string) *traffic {
 				for i := 0; ctx.Err() == nil; i++ {
 					if err := c.try(do, fmt.Sprintf("%s %d of %d until %s", name, i, worker, until)); err != nil {
 						refused.Add(1)
-						time.Sleep(time.Millisecond) // two cores for two servers and this
+						time.Sleep(10 * time.Millisecond) // two cores for two servers and this
 					}
 				}
 			})
