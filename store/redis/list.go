@@ -14,8 +14,12 @@ import (
 
 var _ store.Lister = (*Store)(nil)
 
-// scanCount is how many keys the server looks at in one step of a scan.
-const scanCount = 500
+const (
+	// scanCount is how many keys the server looks at in one step of a scan.
+	scanCount = 500
+	// wholeRecords is how many records are read at once. They may be large, and the calls of others come behind them.
+	wholeRecords = 16
+)
 
 // List implements [store.Lister]. What is in progress or unknown is found by the indexes. Settled records are in none:
 // for a filter that may choose them, each page is a scan of all keys of the database, which does not block the server but
@@ -213,7 +217,7 @@ func unreadable(id store.ID, stored string, err error) value {
 // left out.
 func (s *Store) summaries(ctx context.Context, c *chosen) ([]store.Record, error) {
 	var records []store.Record
-	for places := range slices.Chunk(c.places, chunk) {
+	for places := range slices.Chunk(c.places, wholeRecords) {
 		values, err := s.each(ctx, places, true)
 		if err != nil {
 			return nil, err

@@ -13,14 +13,9 @@ import (
 	"github.com/redis/rueidis"
 )
 
-const (
-	// callTimeout ends what the server does not answer. It is the sender's own: no caller who leaves ends a batch, or a
-	// connection that is being made, for the others.
-	callTimeout = 10 * time.Second
-	// silence is how long a connection that was asked may say nothing before it is given up: longer than a server is busy
-	// with something else, and shorter than what callers of the guard have.
-	silence = 2 * time.Second
-)
+// callTimeout ends what the server does not answer. It is the sender's own: no caller who leaves ends a batch, or a
+// connection that is being made, for the others.
+const callTimeout = 10 * time.Second
 
 // part is what goes as one command.
 type part struct {
@@ -275,8 +270,7 @@ func (a acks) wanted() bool { return a.replicas > 0 || a.fsynced }
 func (s *sender) acknowledged(ctx context.Context, commands []rueidis.Completed, first *part) (
 	[]rueidis.RedisResult, error,
 ) {
-	ctx, cancel := context.WithTimeout(ctx, s.acks.timeout+silence)
-	defer cancel()
+	ctx = context.WithValue(ctx, blocking{}, s.acks.timeout)
 	b, timeout := s.client.B(), s.acks.timeout.Milliseconds()
 	wait := b.Wait().Numreplicas(int64(s.acks.replicas)).Timeout(timeout).Build()
 	if s.acks.fsynced {

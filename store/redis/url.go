@@ -130,8 +130,6 @@ func (l *location) readPath(path, query string) error {
 const (
 	// dialTimeout bounds how long a connection takes to be made, and then to be greeted.
 	dialTimeout = 3 * time.Second
-	// heartbeat is how often a connection on which nothing is heard is asked whether it still is one.
-	heartbeat = 500 * time.Millisecond
 	// topologyRefresh is how often the client asks sentinels and clusters who is primary, beside what they tell it.
 	topologyRefresh = 5 * time.Second
 	// maxRedirections is how often one call follows a slot to another node.
@@ -143,7 +141,7 @@ const (
 func (l *location) config(secured *tls.Config) rueidis.ClientOption {
 	config := rueidis.ClientOption{
 		InitAddress: l.addresses, Username: l.username, Password: l.password, ClientName: l.client, SelectDB: l.database,
-		Dialer: net.Dialer{Timeout: dialTimeout, KeepAlive: heartbeat}, ConnWriteTimeout: silence,
+		Dialer: net.Dialer{Timeout: dialTimeout, KeepAlive: heartbeat}, DialCtxFn: dial, ConnWriteTimeout: callTimeout,
 		DisableCache: true, DisableRetry: true, AlwaysPipelining: true, PipelineMultiplex: 1,
 		ForceSingleClient: l.mode == modeSingle,
 	}
