@@ -3,6 +3,7 @@ package redis
 import (
 	"cmp"
 	"context"
+	"errors"
 	"hash/maphash"
 	"slices"
 	"strings"
@@ -111,7 +112,7 @@ func (s *Store) listOpen(ctx context.Context, c *chosen, index int) error {
 	if c.after.bucket != nil {
 		first = min(c.after.number, len(holding)-1)
 	}
-	until := "+inf"
+	until := ""
 	if c.filter.Due {
 		until = number(c.now.UnixMicro())
 	}
@@ -156,16 +157,17 @@ func (s *Store) choose(ctx context.Context, c *chosen, places []place, index int
 	if err != nil {
 		return err
 	}
+	var stray []place
 	for i := range places {
 		if c.matches(&found[i]) {
 			c.add(places[i])
 		} else if index != indexNone && indexOf(&found[i].Record) != index {
-			if err := s.mend(ctx, places[i], index); err != nil {
-				return err
-			}
+			stray = append(stray, places[i])
 		}
 	}
-	return nil
+	errs := make([]error, len(stray))
+	each(len(stray), func(i int) { errs[i] = s.mend(ctx, stray[i], index) })
+	return errors.Join(errs...)
 }
 
 // each reads the outlines of records, or all of them. Of one that cannot be read it tells the state, if there is one.
