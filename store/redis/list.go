@@ -41,9 +41,12 @@ func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error
 	// Whoever asks takes a short page for the last one. So what is gone when it is read is made up for.
 	for page := []store.Record(nil); ; {
 		chosen := &chosen{filter: f, now: now, limit: limit - len(page) + spare, after: after}
-		if index := indexFor(f.State); index != indexNone {
+		switch index := indexFor(f.State); {
+		case index != indexNone && f.Due:
 			err = s.listOpen(ctx, chosen, index)
-		} else {
+		case index != indexNone:
+			err = s.undisturbed(ctx, func([]rueidis.Client) error { return s.listOpen(ctx, chosen, index) })
+		default:
 			err = s.scan(ctx, func(places []place) error { return s.choose(ctx, chosen, places, indexNone) })
 		}
 		if err != nil {
@@ -236,33 +239,66 @@ func (s *Store) summaries(ctx context.Context, c *chosen) ([]store.Record, error
 
 // scan looks at all records of all servers, some at a time.
 func (s *Store) scan(ctx context.Context, look func([]place) error) error {
-	nodes, err := s.sender.primaries(ctx)
+	pattern := s.names.prefix + ":{???}:" + kindRecord + ":*"
+	return s.undisturbed(ctx, func(nodes []rueidis.Client) error {
+		for _, node := range nodes {
+			for cursor := uint64(0); ; {
+				reply := s.sender.ask(ctx, node, node.B().Scan().Cursor(cursor).Match(pattern).Count(scanCount).Build())[0]
+				found, err := reply.AsScanEntry()
+				if err != nil {
+					return unavailable(err)
+				}
+				var places []place
+				for _, key := range found.Elements {
+					if at, err := s.names.placeOf(key); err == nil {
+						places = append(places, at)
+					}
+				}
+				if err := look(places); err != nil {
+					return err
+				}
+				if cursor = found.Cursor; cursor == 0 {
+					break
+				}
+			}
+		}
+		return nil
+	})
+}
+
+var errDisturbed = errors.New("a server was started or replaced while its records were listed, and some may have been left " +
+	"out: list them again")
+
+// undisturbed scans. A cursor means nothing to a server that has replaced another one, or has loaded its data again: then
+// there is an error, because records may have been left out.
+func (s *Store) undisturbed(ctx context.Context, scan func(nodes []rueidis.Client) error) error {
+	nodes, before, err := s.sender.histories(ctx)
 	if err != nil {
 		return err
 	}
-	pattern := s.names.prefix + ":{???}:" + kindRecord + ":*"
-	for _, node := range nodes {
-		for cursor := uint64(0); ; {
-			reply := s.sender.ask(ctx, node, node.B().Scan().Cursor(cursor).Match(pattern).Count(scanCount).Build())[0]
-			found, err := reply.AsScanEntry()
-			if err != nil {
-				return unavailable(err)
-			}
-			var places []place
-			for _, key := range found.Elements {
-				if at, err := s.names.placeOf(key); err == nil {
-					places = append(places, at)
-				}
-			}
-			if err := look(places); err != nil {
-				return err
-			}
-			if cursor = found.Cursor; cursor == 0 {
-				break
-			}
-		}
+	if err := scan(nodes); err != nil {
+		return err
 	}
-	return nil
+	_, after, err := s.sender.histories(ctx)
+	if err == nil && !slices.Equal(before, after) {
+		err = unavailable(errDisturbed)
+	}
+	return err
+}
+
+// histories returns the servers that hold records, and the histories of replication that they are in, sorted: each
+// start of a server and each fail-over begins another one.
+func (s *sender) histories(ctx context.Context) (nodes []rueidis.Client, histories []string, err error) {
+	nodes, err = s.primaries(ctx)
+	for _, node := range nodes {
+		said, err := s.ask(ctx, node, node.B().Info().Section("replication").Build())[0].ToString()
+		if err != nil {
+			return nil, nil, unavailable(err)
+		}
+		histories = append(histories, info(said)["master_replid"])
+	}
+	slices.Sort(histories)
+	return nodes, histories, err
 }
 
 // Stats implements [store.Lister]. It counts by a scan of all keys of the database, which does not block the server but

@@ -121,3 +121,45 @@ func TestListEnds(t *testing.T) {
 		t.Errorf("%d of %d records are listed after %d pages: %v", len(found), n, reads, err)
 	}
 }
+
+// TestListIsDisturbed: a list in the middle of which the server begins another history, as one that replaces it does, fails:
+// it may have left out records.
+func TestListIsDisturbed(t *testing.T) {
+	t.Parallel()
+	server := servers.NewRedis(t, "enable-debug-command yes")
+	proxy := servers.NewRedisProxy(t, server.URL())
+	s := open(t, proxy.URL())
+	booked(t, s, "open")
+	for name, c := range map[string]struct {
+		command string
+		call    func() error
+	}{
+		"list of all": {"SCAN", func() error {
+			_, err := s.List(t.Context(), store.Filter{})
+			return err
+		}},
+		"list of what is in progress": {"ZSCAN", func() error {
+			_, err := s.List(t.Context(), store.Filter{State: store.StateInProgress})
+			return err
+		}},
+		"count": {"SCAN", func() error {
+			_, err := s.Stats(t.Context())
+			return err
+		}},
+	} {
+		must(t, c.call())
+		proxy.Answer(func(command string) bool {
+			if strings.HasPrefix(command, c.command) {
+				_, err := server.Do(context.Background(), "DEBUG", "CHANGE-REPL-ID")
+				must(t, err)
+			}
+			return false
+		}, "", 1)
+		err := c.call()
+		wantUnavailable(t, err, "a "+name)
+		if err == nil || !strings.Contains(err.Error(), "list them again") {
+			t.Errorf("a %s: %v", name, err)
+		}
+		proxy.Disarm()
+	}
+}
