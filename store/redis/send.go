@@ -54,12 +54,17 @@ func (s *sender) send(calls []*call) {
 
 // deliver sends parts to a server that knows their scripts, and has their slots.
 func (s *sender) deliver(ctx context.Context, parts []*part) {
+	s.teach(ctx, parts)
+	if s.cluster {
+		s.followMove(ctx, parts)
+	}
+}
+
+// teach sends parts, and sends those again as a whole whose scripts the server does not know.
+func (s *sender) teach(ctx context.Context, parts []*part) {
 	s.exchange(ctx, parts, false)
 	if unknown := which(parts, (*rueidis.RedisError).IsNoScript); len(unknown) > 0 {
 		s.exchange(ctx, unknown, true)
-	}
-	if s.cluster {
-		s.followMove(ctx, parts)
 	}
 }
 

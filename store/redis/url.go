@@ -132,6 +132,9 @@ const (
 	dialTimeout = 3 * time.Second
 	// topologyRefresh is how often the client asks sentinels and clusters who is primary, beside what they tell it.
 	topologyRefresh = 5 * time.Second
+	// poolCleanup is how often connections for commands that block are closed that are not used. Each is asked at every
+	// heartbeat whether it still is one.
+	poolCleanup = time.Minute
 	// maxRedirections is how often one call follows a slot to another node.
 	maxRedirections = 8
 )
@@ -143,7 +146,7 @@ func (l *location) config(secured *tls.Config) rueidis.ClientOption {
 		InitAddress: l.addresses, Username: l.username, Password: l.password, ClientName: l.client, SelectDB: l.database,
 		Dialer: net.Dialer{Timeout: dialTimeout, KeepAlive: heartbeat}, DialCtxFn: dial, ConnWriteTimeout: callTimeout,
 		DisableCache: true, DisableRetry: true, AlwaysPipelining: true, PipelineMultiplex: 1,
-		ForceSingleClient: l.mode == modeSingle,
+		BlockingPoolCleanup: poolCleanup, BlockingPoolMinSize: maxLanes, ForceSingleClient: l.mode == modeSingle,
 	}
 	if l.secured {
 		config.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12}
