@@ -22,9 +22,9 @@ type entry struct {
 	score float64
 }
 
-// walk goes through an index of some buckets, a page of each at a time, however many entries a bucket has. Up to a score it
-// goes by score. Without one it scans: new entries have the highest scores, and who goes by score through all would follow
-// them for as long as they come.
+// walk goes through an index of some buckets, a page of each at a time, however many entries a bucket has. Up to a score
+// it goes by score. Without one it scans: new entries have the highest scores, and who goes by score through all would
+// follow them for as long as they come.
 type walk struct {
 	index int
 	until string // the highest score, or empty
@@ -100,8 +100,8 @@ func (w *walk) scanned(in *bucket, reply rueidis.RedisResult, _ int) (found []en
 	return found, step.Cursor != 0, err
 }
 
-// byScore reads entries in the order of their scores. Where the last one that was passed is not in its place, entries of
-// its score have come or gone, and some would be left out: all of that score are read again.
+// byScore reads entries in the order of their scores. Where the last one that was passed is not in its place, entries
+// of its score have come or gone, and some would be left out: all of that score are read again.
 func (w *walk) byScore(in *bucket, reply rueidis.RedisResult, limit int) (found []entry, more bool, err error) {
 	scores, err := reply.AsZScores()
 	if err != nil {

@@ -43,7 +43,8 @@ func TestEarlyAcknowledgement(t *testing.T) {
 }
 
 // TestOneBucket has a tenant put all records into one bucket, more than a few pages of them: sweeping and listing find what
-// they look for, and no command asks for more than a page and the last entry before, or has the server count its way to it.
+// they look for, and no command asks for more than a page and the last entry before, or has the server count its way
+// to it.
 func TestOneBucket(t *testing.T) {
 	t.Parallel()
 	server := servers.Redis(t)

@@ -243,8 +243,8 @@ func (s *Store) scan(ctx context.Context, look func([]place) error) error {
 	return s.undisturbed(ctx, func(nodes []rueidis.Client) error {
 		for _, node := range nodes {
 			for cursor := uint64(0); ; {
-				reply := s.sender.ask(ctx, node, node.B().Scan().Cursor(cursor).Match(pattern).Count(scanCount).Build())[0]
-				found, err := reply.AsScanEntry()
+				step := node.B().Scan().Cursor(cursor).Match(pattern).Count(scanCount).Build()
+				found, err := s.sender.ask(ctx, node, step)[0].AsScanEntry()
 				if err != nil {
 					return unavailable(err)
 				}
@@ -266,11 +266,11 @@ func (s *Store) scan(ctx context.Context, look func([]place) error) error {
 	})
 }
 
-var errDisturbed = errors.New("a server was started or replaced while its records were listed, and some may have been left " +
-	"out: list them again")
+var errDisturbed = errors.New("a server was started or replaced while its records were listed, and some may have been " +
+	"left out: list them again")
 
-// undisturbed scans. A cursor means nothing to a server that has replaced another one, or has loaded its data again: then
-// there is an error, because records may have been left out.
+// undisturbed scans. A cursor means nothing to a server that has replaced another one, or has loaded its data again:
+// then there is an error, because records may have been left out.
 func (s *Store) undisturbed(ctx context.Context, scan func(nodes []rueidis.Client) error) error {
 	nodes, before, err := s.sender.histories(ctx)
 	if err != nil {

@@ -48,8 +48,8 @@ func TestShortPageIsTheLast(t *testing.T) {
 	}
 }
 
-// TestListLeavesOutNothing: a record that is due all the time is listed, although the last one of the page before it has
-// gone meanwhile.
+// TestListLeavesOutNothing: a record that is due all the time is listed, although the last one of the page before it
+// has gone meanwhile.
 func TestListLeavesOutNothing(t *testing.T) {
 	t.Parallel()
 	server := servers.Redis(t)
@@ -82,8 +82,8 @@ func TestListLeavesOutNothing(t *testing.T) {
 	}
 }
 
-// TestListEnds: a list of what is in progress ends, and has all that was there all the time, however fast records come and
-// go and have their leases extended.
+// TestListEnds: a list of what is in progress ends, and has all that was there all the time, however fast records come
+// and go and have their leases extended.
 func TestListEnds(t *testing.T) {
 	t.Parallel()
 	server := servers.Redis(t)
@@ -122,8 +122,8 @@ func TestListEnds(t *testing.T) {
 	}
 }
 
-// TestListIsDisturbed: a list in the middle of which the server begins another history, as one that replaces it does, fails:
-// it may have left out records.
+// TestListIsDisturbed: a list in the middle of which the server begins another history, as one that replaces it does,
+// fails: it may have left out records.
 func TestListIsDisturbed(t *testing.T) {
 	t.Parallel()
 	server := servers.NewRedis(t, "enable-debug-command yes")

@@ -11,8 +11,8 @@ import (
 const (
 	// heartbeat is how often the client asks on a connection on which nothing is heard whether it still is one.
 	heartbeat = 500 * time.Millisecond
-	// silence is how long a connection that was asked may say nothing before it is given up: longer than a server is busy
-	// with something else, and shorter than what callers of the guard have.
+	// silence is how long a connection that was asked may say nothing before it is given up: longer than a server is
+	// busy with something else, and shorter than what callers of the guard have.
 	silence = 2 * time.Second
 )
 
@@ -21,8 +21,8 @@ const (
 type heard struct {
 	net.Conn
 	patience time.Duration
-	// blocks says that the connection is for commands that block, one at a time. The client does not ask while one does,
-	// so that it may be silent from when it was asked.
+	// blocks says that the connection is for commands that block, one at a time. The client does not ask while one
+	// does, so that the silence begins when it was asked.
 	blocks bool
 	// greeting says that the client has set a deadline of its own, as it does until the server has greeted it.
 	greeting atomic.Bool
