@@ -20,6 +20,7 @@ type RedisProxy struct {
 	*Proxy
 	commands atomic.Int64
 	delay    atomic.Int64
+	rate     atomic.Int64
 	// answers are given instead of the server's. They are guarded by the mutex of the proxy.
 	answers []*redisAnswer
 }
@@ -71,6 +72,9 @@ func (p *RedisProxy) Disarm() {
 
 // Delay makes all replies arrive that much later, until it is set again.
 func (p *RedisProxy) Delay(by time.Duration) { p.delay.Store(int64(by)) }
+
+// Throttle makes the replies of each connection arrive at so many bytes a second, until it is set again; 0 is no limit.
+func (p *RedisProxy) Throttle(bytes int) { p.rate.Store(int64(bytes)) }
 
 // Commands is how many commands all clients have sent since the proxy was made, but for those that belong to the
 // connection itself. RoundTrips is how often they had to wait for replies: commands that are sent together, or while
@@ -272,13 +276,32 @@ func (r *redisLink) deliver(out []byte) error {
 		case <-r.closed:
 		}
 	}
-	if err := r.write(out); err != nil {
+	if err := r.trickle(out); err != nil {
 		return err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.awaited, r.replied = r.awaited[r.replied:], 0
 	r.idle.Broadcast()
+	return nil
+}
+
+// trickle writes to the client, at the rate that is allowed.
+func (r *redisLink) trickle(out []byte) error {
+	const pieces = 20 // a second
+	rate := int(r.proxy.rate.Load())
+	if rate == 0 {
+		return r.write(out)
+	}
+	for piece := range slices.Chunk(out, max(1, rate/pieces)) {
+		select {
+		case <-time.After(time.Second * time.Duration(len(piece)) / time.Duration(rate)):
+		case <-r.closed:
+		}
+		if err := r.write(piece); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

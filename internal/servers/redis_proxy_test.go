@@ -148,6 +148,21 @@ func TestRedisRepliesAreDelayed(t *testing.T) {
 	}
 }
 
+func TestRedisRepliesTrickle(t *testing.T) {
+	t.Parallel()
+	p, c, key := proxiedRedis(t)
+	text := strings.Repeat("x", 1000)
+	c.send("SET " + key + " " + text)
+	c.want("OK")
+	p.Throttle(10_000)
+	begun := time.Now()
+	c.send("GET " + key)
+	c.want(text)
+	if took := time.Since(begun); took < 100*time.Millisecond {
+		t.Errorf("it took %v", took)
+	}
+}
+
 // TestRedisMessagesAreNoReplies: what a subscriber gets does not belong to a command, in either version of the
 // protocol.
 func TestRedisMessagesAreNoReplies(t *testing.T) {

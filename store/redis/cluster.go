@@ -16,8 +16,9 @@ import (
 
 const (
 	// movingTime is for how long a call is sent again to a slot that is on its way to another node.
-	movingTime  = 2 * time.Second
-	movingPause = 5 * time.Millisecond
+	movingTime = 2 * time.Second
+	// minMovingPause and maxMovingPause are the pauses before that, which grow.
+	minMovingPause, maxMovingPause = 5 * time.Millisecond, 100 * time.Millisecond
 	// nextNode is how long a node is waited for before another one is asked as well.
 	nextNode = 100 * time.Millisecond
 )
@@ -30,15 +31,15 @@ type redirection struct {
 
 // followMove sends again what the server has not done because its slot, or some of the keys in it, are elsewhere.
 func (s *sender) followMove(ctx context.Context, parts []*part) {
-	for start := time.Now(); time.Since(start) < movingTime; {
+	for start, times := time.Now(), 1; time.Since(start) < movingTime; times++ {
 		moving := which(parts, isMoving)
-		if len(moving) == 0 || !backoff.Sleep(ctx, movingPause) {
+		if len(moving) == 0 || !backoff.Sleep(ctx, backoff.Jittered(minMovingPause, maxMovingPause, times)) {
 			return
 		}
 		for _, p := range moving {
 			p.to = redirected(p.err)
 		}
-		s.exchange(ctx, moving, true)
+		s.teach(ctx, moving)
 	}
 }
 

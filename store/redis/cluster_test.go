@@ -172,6 +172,26 @@ func TestClusterSlotHalfMoved(t *testing.T) {
 			}
 		})
 	}
+	// These are 36 calls of 300 ms at most; a pause that does not grow makes it about 1,500.
+	whole, byHash := rejected(t, cluster, "eval"), rejected(t, cluster, "evalsha")
+	if byHash == 0 || byHash > 700 || whole > 20 {
+		t.Errorf("scripts met a moving slot %d times by their hash, and %d times as a whole", byHash, whole)
+	}
+}
+
+// rejected is how often the nodes of a cluster had to reject a command before it began.
+func rejected(t testing.TB, cluster *servers.RedisCluster, command string) (times int) {
+	t.Helper()
+	for _, node := range cluster.Nodes() {
+		reply, err := node.Do(t.Context(), "INFO", "commandstats")
+		must(t, err)
+		_, stats, _ := strings.Cut(fmt.Sprint(reply), "cmdstat_"+command+":")
+		_, stats, _ = strings.Cut(stats, "rejected_calls=")
+		n := 0
+		_, _ = fmt.Sscan(stats, &n)
+		times += n
+	}
+	return times
 }
 
 // TestClusterSlotMovesToNewNode has a slot on its way to a node that serves none yet, which no client knows: a write that

@@ -55,17 +55,12 @@ func (s *Store) inspect(ctx context.Context, m mode, o *options) error {
 
 // settings returns the settings of one server, and what it says of itself.
 func (s *sender) settings(ctx context.Context, node rueidis.Client) (settings, error) {
-	found := settings{}
 	results := s.ask(ctx, node, node.B().Info().Build(), node.B().ConfigGet().Parameter(inspected...).Build())
 	text, err := results[0].ToString()
 	if err != nil {
 		return nil, fmt.Errorf("redis: INFO, which tells a replica from a primary: %w", unavailable(err))
 	}
-	for line := range strings.Lines(text) {
-		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
-			found[name] = value
-		}
-	}
+	found := info(text)
 	config, err := results[1].AsStrMap()
 	if _, refused := rueidis.IsRedisErr(err); refused || err == nil && len(config) == 0 {
 		found.fromInfo()
@@ -78,6 +73,17 @@ func (s *sender) settings(ctx context.Context, node rueidis.Client) (settings, e
 		found[name] = value
 	}
 	return found, nil
+}
+
+// info reads what a server says of itself.
+func info(text string) settings {
+	found := settings{}
+	for line := range strings.Lines(text) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			found[name] = value
+		}
+	}
+	return found
 }
 
 // fromInfo takes what it can from what the server says of itself.

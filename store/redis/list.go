@@ -3,6 +3,7 @@ package redis
 import (
 	"cmp"
 	"context"
+	"errors"
 	"hash/maphash"
 	"slices"
 	"strings"
@@ -14,8 +15,12 @@ import (
 
 var _ store.Lister = (*Store)(nil)
 
-// scanCount is how many keys the server looks at in one step of a scan.
-const scanCount = 500
+const (
+	// scanCount is how many keys the server looks at in one step of a scan.
+	scanCount = 500
+	// wholeRecords is how many records are read at once. They may be large, and the calls of others come behind them.
+	wholeRecords = 16
+)
 
 // List implements [store.Lister]. What is in progress or unknown is found by the indexes. Settled records are in none:
 // for a filter that may choose them, each page is a scan of all keys of the database, which does not block the server but
@@ -36,9 +41,12 @@ func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error
 	// Whoever asks takes a short page for the last one. So what is gone when it is read is made up for.
 	for page := []store.Record(nil); ; {
 		chosen := &chosen{filter: f, now: now, limit: limit - len(page) + spare, after: after}
-		if index := indexFor(f.State); index != indexNone {
+		switch index := indexFor(f.State); {
+		case index != indexNone && f.Due:
 			err = s.listOpen(ctx, chosen, index)
-		} else {
+		case index != indexNone:
+			err = s.undisturbed(ctx, func([]rueidis.Client) error { return s.listOpen(ctx, chosen, index) })
+		default:
 			err = s.scan(ctx, func(places []place) error { return s.choose(ctx, chosen, places, indexNone) })
 		}
 		if err != nil {
@@ -107,7 +115,7 @@ func (s *Store) listOpen(ctx context.Context, c *chosen, index int) error {
 	if c.after.bucket != nil {
 		first = min(c.after.number, len(holding)-1)
 	}
-	until := "+inf"
+	until := ""
 	if c.filter.Due {
 		until = number(c.now.UnixMicro())
 	}
@@ -152,16 +160,17 @@ func (s *Store) choose(ctx context.Context, c *chosen, places []place, index int
 	if err != nil {
 		return err
 	}
+	var stray []place
 	for i := range places {
 		if c.matches(&found[i]) {
 			c.add(places[i])
 		} else if index != indexNone && indexOf(&found[i].Record) != index {
-			if err := s.mend(ctx, places[i], index); err != nil {
-				return err
-			}
+			stray = append(stray, places[i])
 		}
 	}
-	return nil
+	errs := make([]error, len(stray))
+	each(len(stray), func(i int) { errs[i] = s.mend(ctx, stray[i], index) })
+	return errors.Join(errs...)
 }
 
 // each reads the outlines of records, or all of them. Of one that cannot be read it tells the state, if there is one.
@@ -213,7 +222,7 @@ func unreadable(id store.ID, stored string, err error) value {
 // left out.
 func (s *Store) summaries(ctx context.Context, c *chosen) ([]store.Record, error) {
 	var records []store.Record
-	for places := range slices.Chunk(c.places, chunk) {
+	for places := range slices.Chunk(c.places, wholeRecords) {
 		values, err := s.each(ctx, places, true)
 		if err != nil {
 			return nil, err
@@ -230,33 +239,66 @@ func (s *Store) summaries(ctx context.Context, c *chosen) ([]store.Record, error
 
 // scan looks at all records of all servers, some at a time.
 func (s *Store) scan(ctx context.Context, look func([]place) error) error {
-	nodes, err := s.sender.primaries(ctx)
+	pattern := s.names.prefix + ":{???}:" + kindRecord + ":*"
+	return s.undisturbed(ctx, func(nodes []rueidis.Client) error {
+		for _, node := range nodes {
+			for cursor := uint64(0); ; {
+				step := node.B().Scan().Cursor(cursor).Match(pattern).Count(scanCount).Build()
+				found, err := s.sender.ask(ctx, node, step)[0].AsScanEntry()
+				if err != nil {
+					return unavailable(err)
+				}
+				var places []place
+				for _, key := range found.Elements {
+					if at, err := s.names.placeOf(key); err == nil {
+						places = append(places, at)
+					}
+				}
+				if err := look(places); err != nil {
+					return err
+				}
+				if cursor = found.Cursor; cursor == 0 {
+					break
+				}
+			}
+		}
+		return nil
+	})
+}
+
+var errDisturbed = errors.New("a server was started or replaced while its records were listed, and some may have been " +
+	"left out: list them again")
+
+// undisturbed scans. A cursor means nothing to a server that has replaced another one, or has loaded its data again:
+// then there is an error, because records may have been left out.
+func (s *Store) undisturbed(ctx context.Context, scan func(nodes []rueidis.Client) error) error {
+	nodes, before, err := s.sender.histories(ctx)
 	if err != nil {
 		return err
 	}
-	pattern := s.names.prefix + ":{???}:" + kindRecord + ":*"
-	for _, node := range nodes {
-		for cursor := uint64(0); ; {
-			reply := s.sender.ask(ctx, node, node.B().Scan().Cursor(cursor).Match(pattern).Count(scanCount).Build())[0]
-			found, err := reply.AsScanEntry()
-			if err != nil {
-				return unavailable(err)
-			}
-			var places []place
-			for _, key := range found.Elements {
-				if at, err := s.names.placeOf(key); err == nil {
-					places = append(places, at)
-				}
-			}
-			if err := look(places); err != nil {
-				return err
-			}
-			if cursor = found.Cursor; cursor == 0 {
-				break
-			}
-		}
+	if err := scan(nodes); err != nil {
+		return err
 	}
-	return nil
+	_, after, err := s.sender.histories(ctx)
+	if err == nil && !slices.Equal(before, after) {
+		err = unavailable(errDisturbed)
+	}
+	return err
+}
+
+// histories returns the servers that hold records, and the histories of replication that they are in, sorted: each
+// start of a server and each fail-over begins another one.
+func (s *sender) histories(ctx context.Context) (nodes []rueidis.Client, histories []string, err error) {
+	nodes, err = s.primaries(ctx)
+	for _, node := range nodes {
+		said, err := s.ask(ctx, node, node.B().Info().Section("replication").Build())[0].ToString()
+		if err != nil {
+			return nil, nil, unavailable(err)
+		}
+		histories = append(histories, info(said)["master_replid"])
+	}
+	slices.Sort(histories)
+	return nodes, histories, err
 }
 
 // Stats implements [store.Lister]. It counts by a scan of all keys of the database, which does not block the server but

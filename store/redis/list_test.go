@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
@@ -44,5 +45,121 @@ func TestShortPageIsTheLast(t *testing.T) {
 	}
 	if seen != 4 {
 		t.Errorf("%d of 4 records were seen by paging", seen)
+	}
+}
+
+// TestListLeavesOutNothing: a record that is due all the time is listed, although the last one of the page before it
+// has gone meanwhile.
+func TestListLeavesOutNothing(t *testing.T) {
+	t.Parallel()
+	server := servers.Redis(t)
+	proxy, prefix := servers.NewRedisProxy(t, server.URL()), server.Prefix(t)
+	s, around := open(t, proxy.URL(), redis.WithPrefix(prefix)), open(t, server.URL(), redis.WithPrefix(prefix))
+	const n, page = 300, 256
+	claims := make([]store.Claim, n)
+	for i := range n {
+		r := booking(fmt.Sprint("key", i))
+		r.Lease = time.Millisecond
+		v, err := around.Reserve(t.Context(), r)
+		must(t, err)
+		claims[i] = store.Claim{ID: v.Record.ID, Attempt: v.Record.Attempt}
+	}
+	time.Sleep(2 * time.Millisecond) // all leases are over
+	reads := 0
+	proxy.Answer(func(command string) bool {
+		if strings.HasPrefix(command, "ZRANGEBYSCORE "+prefix) {
+			if reads++; reads == 2 {
+				_, err := around.Complete(context.Background(), claims[page-1], paid("done"))
+				must(t, err)
+			}
+		}
+		return false
+	}, "", 1)
+	found, err := s.List(t.Context(), store.Filter{State: store.StateInProgress, Due: true})
+	must(t, err)
+	if len(found) != n-1 || reads < 2 {
+		t.Errorf("%d of %d records are listed after %d pages", len(found), n-1, reads)
+	}
+}
+
+// TestListEnds: a list of what is in progress ends, and has all that was there all the time, however fast records come
+// and go and have their leases extended.
+func TestListEnds(t *testing.T) {
+	t.Parallel()
+	server := servers.Redis(t)
+	proxy, prefix := servers.NewRedisProxy(t, server.URL()), server.Prefix(t)
+	s, around := open(t, proxy.URL(), redis.WithPrefix(prefix)), open(t, server.URL(), redis.WithPrefix(prefix))
+	const n = 300
+	claims := make([]store.Claim, n)
+	for i := range n {
+		claims[i] = booked(t, around, fmt.Sprint("key", i))
+	}
+	index, entries, reads := prefix+":{000}:p", []string(nil), 0
+	proxy.Answer(func(command string) bool {
+		if _, key, _ := strings.Cut(command, " "); strings.HasPrefix(command, "Z") && strings.HasPrefix(key, index) {
+			reads++
+			must(t, around.Extend(context.Background(), claims[reads%n], time.Hour))
+			if len(entries) > 0 {
+				_, err := server.Do(context.Background(), append([]string{"ZREM", index}, entries...)...)
+				must(t, err)
+			}
+			add := []string{"ZADD", index}
+			entries = entries[:0]
+			for i := range n {
+				entries = append(entries, fmt.Sprint("read", reads, "entry", i))
+				add = append(add, fmt.Sprint(time.Now().Add(time.Minute).UnixMicro()), entries[i])
+			}
+			_, err := server.Do(context.Background(), add...)
+			must(t, err)
+		}
+		return false
+	}, "", 1)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	found, err := s.List(ctx, store.Filter{State: store.StateInProgress})
+	if err != nil || len(found) != n || reads < 2 {
+		t.Errorf("%d of %d records are listed after %d pages: %v", len(found), n, reads, err)
+	}
+}
+
+// TestListIsDisturbed: a list in the middle of which the server begins another history, as one that replaces it does,
+// fails: it may have left out records.
+func TestListIsDisturbed(t *testing.T) {
+	t.Parallel()
+	server := servers.NewRedis(t, "enable-debug-command yes")
+	proxy := servers.NewRedisProxy(t, server.URL())
+	s := open(t, proxy.URL())
+	booked(t, s, "open")
+	for name, c := range map[string]struct {
+		command string
+		call    func() error
+	}{
+		"list of all": {"SCAN", func() error {
+			_, err := s.List(t.Context(), store.Filter{})
+			return err
+		}},
+		"list of what is in progress": {"ZSCAN", func() error {
+			_, err := s.List(t.Context(), store.Filter{State: store.StateInProgress})
+			return err
+		}},
+		"count": {"SCAN", func() error {
+			_, err := s.Stats(t.Context())
+			return err
+		}},
+	} {
+		must(t, c.call())
+		proxy.Answer(func(command string) bool {
+			if strings.HasPrefix(command, c.command) {
+				_, err := server.Do(context.Background(), "DEBUG", "CHANGE-REPL-ID")
+				must(t, err)
+			}
+			return false
+		}, "", 1)
+		err := c.call()
+		wantUnavailable(t, err, "a "+name)
+		if err == nil || !strings.Contains(err.Error(), "list them again") {
+			t.Errorf("a %s: %v", name, err)
+		}
+		proxy.Disarm()
 	}
 }

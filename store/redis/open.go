@@ -40,7 +40,8 @@ func WithTLS(config *tls.Config) Option { return func(o *options) { o.tls = conf
 //
 // It makes it unlikely that a fail-over forgets an acknowledged write, not impossible: the server that is promoted need
 // not be one of those that have it, and Redis has no consensus. It costs the round trip to the replicas in each batch of
-// writes. Replays do not wait. Default: writes do not wait for replicas.
+// writes. Look-ups do not wait, nor do replays of keys that this process has seen; others go with the writes. Default:
+// writes do not wait for replicas.
 func WithReplicas(n int, timeout time.Duration) Option {
 	return func(o *options) { o.acks.replicas, o.acks.timeout = n, timeout }
 }

@@ -13,14 +13,9 @@ import (
 	"github.com/redis/rueidis"
 )
 
-const (
-	// callTimeout ends what the server does not answer. It is the sender's own: no caller who leaves ends a batch, or a
-	// connection that is being made, for the others.
-	callTimeout = 10 * time.Second
-	// silence is how long a connection that was asked may say nothing before it is given up: longer than a server is busy
-	// with something else, and shorter than what callers of the guard have.
-	silence = 2 * time.Second
-)
+// callTimeout ends what the server does not answer. It is the sender's own: no caller who leaves ends a batch, or a
+// connection that is being made, for the others.
+const callTimeout = 10 * time.Second
 
 // part is what goes as one command.
 type part struct {
@@ -59,12 +54,17 @@ func (s *sender) send(calls []*call) {
 
 // deliver sends parts to a server that knows their scripts, and has their slots.
 func (s *sender) deliver(ctx context.Context, parts []*part) {
+	s.teach(ctx, parts)
+	if s.cluster {
+		s.followMove(ctx, parts)
+	}
+}
+
+// teach sends parts, and sends those again as a whole whose scripts the server does not know.
+func (s *sender) teach(ctx context.Context, parts []*part) {
 	s.exchange(ctx, parts, false)
 	if unknown := which(parts, (*rueidis.RedisError).IsNoScript); len(unknown) > 0 {
 		s.exchange(ctx, unknown, true)
-	}
-	if s.cluster {
-		s.followMove(ctx, parts)
 	}
 }
 
@@ -275,8 +275,7 @@ func (a acks) wanted() bool { return a.replicas > 0 || a.fsynced }
 func (s *sender) acknowledged(ctx context.Context, commands []rueidis.Completed, first *part) (
 	[]rueidis.RedisResult, error,
 ) {
-	ctx, cancel := context.WithTimeout(ctx, s.acks.timeout+silence)
-	defer cancel()
+	ctx = context.WithValue(ctx, blocking{}, s.acks.timeout)
 	b, timeout := s.client.B(), s.acks.timeout.Milliseconds()
 	wait := b.Wait().Numreplicas(int64(s.acks.replicas)).Timeout(timeout).Build()
 	if s.acks.fsynced {

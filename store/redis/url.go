@@ -130,10 +130,11 @@ func (l *location) readPath(path, query string) error {
 const (
 	// dialTimeout bounds how long a connection takes to be made, and then to be greeted.
 	dialTimeout = 3 * time.Second
-	// heartbeat is how often a connection on which nothing is heard is asked whether it still is one.
-	heartbeat = 500 * time.Millisecond
 	// topologyRefresh is how often the client asks sentinels and clusters who is primary, beside what they tell it.
 	topologyRefresh = 5 * time.Second
+	// poolCleanup is how often connections for commands that block are closed that are not used. Each is asked at every
+	// heartbeat whether it still is one.
+	poolCleanup = time.Minute
 	// maxRedirections is how often one call follows a slot to another node.
 	maxRedirections = 8
 )
@@ -143,9 +144,9 @@ const (
 func (l *location) config(secured *tls.Config) rueidis.ClientOption {
 	config := rueidis.ClientOption{
 		InitAddress: l.addresses, Username: l.username, Password: l.password, ClientName: l.client, SelectDB: l.database,
-		Dialer: net.Dialer{Timeout: dialTimeout, KeepAlive: heartbeat}, ConnWriteTimeout: silence,
+		Dialer: net.Dialer{Timeout: dialTimeout, KeepAlive: heartbeat}, DialCtxFn: dial, ConnWriteTimeout: callTimeout,
 		DisableCache: true, DisableRetry: true, AlwaysPipelining: true, PipelineMultiplex: 1,
-		ForceSingleClient: l.mode == modeSingle,
+		BlockingPoolCleanup: poolCleanup, BlockingPoolMinSize: maxLanes, ForceSingleClient: l.mode == modeSingle,
 	}
 	if l.secured {
 		config.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12}

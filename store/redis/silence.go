@@ -1,0 +1,78 @@
+package redis
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// heartbeat is how often the client asks on a connection on which nothing is heard whether it still is one.
+	heartbeat = 500 * time.Millisecond
+	// silence is how long a connection that was asked may say nothing before it is given up: longer than a server is
+	// busy with something else, and shorter than what callers of the guard have.
+	silence = 2 * time.Second
+)
+
+// heard is a connection that is given up when nothing comes on it for a while. It counts bytes, not replies: what is
+// behind a large reply is late, not lost.
+type heard struct {
+	net.Conn
+	patience time.Duration
+	// blocks says that the connection is for commands that block, one at a time. The client does not ask while one
+	// does, so that the silence begins when it was asked.
+	blocks bool
+	// greeting says that the client has set a deadline of its own, as it does until the server has greeted it.
+	greeting atomic.Bool
+}
+
+// blocking is the key of a context for how long a command may block on a connection that is made for it.
+type blocking struct{}
+
+// dial makes a connection of the client.
+func dial(ctx context.Context, address string, d *net.Dialer, secured *tls.Config) (conn net.Conn, err error) {
+	if secured != nil {
+		conn, err = (&tls.Dialer{NetDialer: d, Config: secured}).DialContext(ctx, "tcp", address)
+	} else {
+		conn, err = d.DialContext(ctx, "tcp", address)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if longest, blocks := ctx.Value(blocking{}).(time.Duration); blocks {
+		return &heard{Conn: conn, patience: silence + longest, blocks: true}, nil
+	}
+	// The client looks at each heartbeat whether something was heard since the last one: it asks after two at most.
+	return &heard{Conn: conn, patience: 2*heartbeat + silence}, nil
+}
+
+func (c *heard) SetDeadline(t time.Time) error {
+	c.greeting.Store(!t.IsZero())
+	return c.Conn.SetDeadline(t)
+}
+
+func (c *heard) Read(b []byte) (int, error) {
+	if err := c.listen(); err != nil {
+		return 0, err
+	}
+	return c.Conn.Read(b)
+}
+
+func (c *heard) Write(b []byte) (int, error) {
+	if c.blocks {
+		if err := c.listen(); err != nil {
+			return 0, err
+		}
+	}
+	return c.Conn.Write(b)
+}
+
+// listen lets the silence begin.
+func (c *heard) listen() error {
+	if c.greeting.Load() {
+		return nil
+	}
+	return c.SetReadDeadline(time.Now().Add(c.patience))
+}
