@@ -46,11 +46,13 @@ func commitUnless(err error) (store.TxAction, error) {
 }
 
 // advance stores a recovery point in the transaction that took the lock. Like the statements that store an answer, it
-// fails unless it writes exactly one row. It leaves the lease alone, which heartbeats extend meanwhile. A point that keeps
-// the data is not stored over other data than it has seen.
+// fails unless it writes exactly one row. It leaves the lease alone, which heartbeats extend meanwhile. Marks that the same
+// attempt has stored since the row was read, and content that was rewritten, stay: what the point sets is put behind them,
+// where it counts, so that the step need not run again. A row that is as it was read is packed.
 const advance = `WITH written AS (
-		UPDATE @record SET extra = $2, state = CASE WHEN transaction_timestamp() = $3 THEN state END
-		WHERE id = $1 AND attempt = $4 AND state IN (10, 11) AND ($5::bytea IS NULL OR extra = $5)
+		UPDATE @record SET extra = CASE WHEN extra = $2 THEN $3::bytea ELSE extra END || $4::bytea,
+			state = CASE WHEN transaction_timestamp() = $5 THEN state END
+		WHERE id = $1 AND attempt = $6 AND state IN (10, 11)
 		RETURNING attempt)
 	SELECT CASE WHEN count(*) = 1 THEN 1 ELSE (count(*)::text || ' records of onceward were written')::integer END
 	FROM written`
@@ -113,12 +115,12 @@ func (x *stepPlan) prepare(trip *pipeline, deadline time.Time) (err error) {
 
 // write stores the recovery point.
 func (x *stepPlan) write(trip *pipeline) {
-	extra := appendExtra([]byte{}, &x.wanted)
-	var seen []byte
-	if x.point.Data == nil {
-		seen = x.extra
+	packed := x.before
+	if x.point.Data != nil {
+		packed.Data = nil
 	}
-	trip.add(&x.store.sql.advance, x.hash[:], extra, trip.int64(x.began), trip.int64(x.attempt), seen)
+	trip.add(&x.store.sql.advance, x.hash[:], x.extra, appendExtra([]byte{}, &packed), appendPoint([]byte{}, &x.point),
+		trip.int64(x.began), trip.int64(x.attempt))
 }
 
 // learned answers by what is stored: the point is there, or the record is as it was, and nothing was committed. A record
@@ -126,11 +128,11 @@ func (x *stepPlan) write(trip *pipeline) {
 // by the server itself says that nothing was committed.
 func (x *stepPlan) learned(rec *store.Record, cause error) error {
 	_, fenced := x.advanced(rec, store.Checkpoint{})
-	tells := fenced == nil && !samePoint(&x.wanted, &x.before)
+	tells := fenced == nil && !x.same(&x.wanted, &x.before)
 	switch {
-	case tells && samePoint(&x.wanted, rec):
+	case tells && x.same(&x.wanted, rec):
 		return nil
-	case !refusedByServer(cause) && !(tells && samePoint(&x.before, rec)):
+	case !refusedByServer(cause) && !(tells && x.same(&x.before, rec)):
 		return errors.Join(fmt.Errorf("%w: commit: %w; then the record did not tell what became of it",
 			store.ErrOutcomeUnknown, cause), fenced)
 	case fenced != nil:
@@ -150,10 +152,12 @@ func (x *stepPlan) spoiled(reason, cause error) error {
 	return err
 }
 
-// samePoint reports whether two records are equally far.
-func samePoint(a, b *store.Record) bool {
-	return a.Point == b.Point && sameData(a.Data, b.Data) && a.NotReplayable == b.NotReplayable &&
-		a.ProviderID == b.ProviderID
+// same reports whether two records are equally far. A mark that is not the step's does not count: another transaction of
+// the same attempt may have stored it meanwhile.
+func (x *stepPlan) same(a, b *store.Record) bool {
+	return a.Point == b.Point && sameData(a.Data, b.Data) &&
+		(!x.point.NotReplayable || a.NotReplayable == b.NotReplayable) &&
+		(x.point.ProviderID == "" || a.ProviderID == b.ProviderID)
 }
 
 // sameData reports whether two records may carry the same. Sealed data does not tell: a [store.Rewriter] puts the same
