@@ -165,16 +165,13 @@ func (s *Store) Reject(ctx context.Context, c store.Claim) error {
 	return s.openFenced(c.ID, s.Store.Reject(ctx, c))
 }
 
-// Get implements [store.Store].
+// Get implements [store.Store]. A record whose content cannot be opened comes without that, beside the error.
 func (s *Store) Get(ctx context.Context, id store.ID) (store.Record, error) {
 	rec, err := s.Store.Get(ctx, id)
 	if err == nil {
 		err = s.openRecord(&rec)
 	}
-	if err != nil {
-		return store.Record{}, err
-	}
-	return rec, nil
+	return rec, err
 }
 
 // List implements [store.Lister].
