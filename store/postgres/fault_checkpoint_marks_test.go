@@ -39,3 +39,23 @@ func TestCommitOfAMarkedStepLost(t *testing.T) {
 		}
 	}
 }
+
+// TestMarkedStepLeavesNoOldData: the data that a step has replaced is gone from the row, also if marks were stored beside
+// it. It may have been there in the clear, or under a key that is not to be needed.
+func TestMarkedStepLeavesNoOldData(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, servers.Postgres(t))
+	f := newStepFault(t, s, pgxHandle, "paid")
+	must(t, f.store.Checkpoint(t.Context(), f.claim, store.Checkpoint{Point: "begun", Data: []byte("in the clear")}))
+	f.during = func(context.Context, int64) error {
+		return f.store.Checkpoint(t.Context(), f.claim, store.Checkpoint{ProviderID: "ch_9"})
+	}
+	must(t, f.reach(charged))
+	f.wantReached(t, 1, charged, "E3")
+	if number(t, s.admin, `SELECT count(*) FROM onceward_record WHERE position('in the clear'::bytea IN extra) > 0`) != 0 {
+		t.Error("L3: the row still has what the step has replaced")
+	}
+	if rec, err := f.store.Get(t.Context(), f.claim.ID); err != nil || rec.ProviderID != "ch_9" {
+		t.Errorf("S2: the provider's id is %q, %v", rec.ProviderID, err)
+	}
+}
