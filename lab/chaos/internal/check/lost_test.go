@@ -68,8 +68,12 @@ func TestTraceOfWhatWasShown(t *testing.T) {
 		"made long before":         {func(made, _ *history.Write) { made.Began, made.Ended = at(50), at(60) }, false},
 		"nothing was shown":        {func(_, shown *history.Write) { shown.Attempt = 0 }, false},
 		"it was refused":           {func(made, _ *history.Write) { made.Call, made.Err = history.CallComplete, "complete refused: 8" }, false},
-		"of the attempt shown":     {func(made, _ *history.Write) { made.Call, made.Attempt = history.CallComplete, 7 }, true},
-		"of another attempt":       {func(made, _ *history.Write) { made.Call, made.Attempt = history.CallComplete, 6 }, false},
+		"of the attempt shown": {func(made, _ *history.Write) {
+			made.Call, made.Attempt = history.CallComplete, 7
+		}, true},
+		"of another attempt": {func(made, _ *history.Write) {
+			made.Call, made.Attempt = history.CallComplete, 6
+		}, false},
 		"its node died long before": {func(made, _ *history.Write) {
 			made.Began, made.Ended, made.Err = failOverBegan-int64(20*time.Second), 0, ""
 		}, false},
@@ -106,8 +110,16 @@ func TestTraceOfAnAttemptThatWasSafe(t *testing.T) {
 		writes []history.Write
 		traced bool
 	}{
-		"granted before":    {[]history.Write{reserve(10, 20, granted), reserve(150, 190, failed), reserve(160, 170, shown)}, false},
-		"granted again":     {[]history.Write{reserve(150, 190, failed), reserve(160, 170, shown), reserve(250, 260, granted)}, true},
+		"granted before": {[]history.Write{
+			reserve(10, 20, granted),
+			reserve(150, 190, failed),
+			reserve(160, 170, shown),
+		}, false},
+		"granted again": {[]history.Write{
+			reserve(150, 190, failed),
+			reserve(160, 170, shown),
+			reserve(250, 260, granted),
+		}, true},
 		"another fail-over": {[]history.Write{reserve(150, 190, failed), reserve(350, 360, shown)}, false},
 	} {
 		run := &history.Run{
