@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -310,7 +311,10 @@ func TestStatusOfAStoreThatFails(t *testing.T) {
 			t.Parallel()
 			store := &faultyStore{Store: memory.New(), get: test.get}
 			a := serve(newGuard(t, store).StatusHandler(), newRequest(http.MethodGet, "/operations/k", "", ""))
-			a.wantProblem(t, "section 6", test.status, test.code)
+			p := a.wantProblem(t, "section 6", test.status, test.code)
+			if said := p.Title + ": " + p.Detail; strings.Contains(said, "executed") {
+				t.Errorf("section 6: a question after an operation of which nothing is known is answered with %q", said)
+			}
 		})
 	}
 }

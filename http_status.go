@@ -79,6 +79,10 @@ func (h *statusHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), h.guard.config.StoreTimeout)
 	defer cancel()
 	rec, err := h.guard.store.Get(ctx, id)
+	if errors.Is(err, store.ErrUnreadable) && rec.ID == id {
+		h.guard.storeFailed(ctx, statusOperation, "get", err)
+		err = nil // what is asked for can be told without the content
+	}
 	switch {
 	case errors.Is(err, store.ErrNotFound) && h.inFlight(id):
 		h.inProgress(w, id)
@@ -86,9 +90,9 @@ func (h *statusHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.decline(w, r, id, noSuchKey())
 	case err != nil:
 		h.guard.storeFailed(ctx, statusOperation, "get", err)
-		h.decline(w, r, id, failureProblem(err))
+		h.decline(w, r, id, statusProblem(err))
 	case rec.ID != id:
-		h.decline(w, r, id, problemUnreadable.detailed("nothing was executed"))
+		h.decline(w, r, id, statusProblem(store.ErrUnreadable))
 	case !h.visible(&rec, session):
 		h.decline(w, r, id, noSuchKey())
 	default:
@@ -104,6 +108,17 @@ func (h *statusHandler) decline(w http.ResponseWriter, r *http.Request, id store
 	h.guard.answerProblem(r.Context(), w, id, statusOperation, p)
 }
 
+// statusProblem answers when the store could not: unlike after a request that failed so, nothing is known of the operation.
+func statusProblem(err error) *Problem {
+	p := failureProblem(err)
+	if errors.Is(err, store.ErrUnreadable) {
+		p.Detail = "what became of the operation cannot be told; the operator has to look at the record"
+	} else {
+		p.Title, p.Detail = "The status of the operation cannot be told now", "ask again later"
+	}
+	return p
+}
+
 func noSuchKey() *Problem { return problemNoSuchKey.detailed("there is none in your scope") }
 
 // show answers with the record, unless it has expired.
@@ -111,7 +126,7 @@ func (h *statusHandler) show(ctx context.Context, w http.ResponseWriter, r *http
 	switch expired, err := h.expired(ctx, rec); {
 	case err != nil:
 		h.guard.storeFailed(ctx, statusOperation, "reserve", err)
-		h.decline(w, r, rec.ID, failureProblem(err))
+		h.decline(w, r, rec.ID, statusProblem(err))
 	case expired:
 		h.decline(w, r, rec.ID, noSuchKey())
 	default:

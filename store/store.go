@@ -48,7 +48,8 @@ type Store interface {
 	// something cannot be: see [Record.MayHaveSent].
 	Reject(ctx context.Context, c Claim) error
 	// Get returns a record for looking at, or [ErrNotFound]. Records past their expiry are returned until they are
-	// reaped. The slices of a record, here as in a verdict, may be shared: the caller does not change them.
+	// reaped. The slices of a record, here as in a verdict, may be shared: the caller does not change them. With an
+	// [ErrUnreadable] that is about the content alone, the record may come all the same, with its ID and without content.
 	Get(ctx context.Context, id ID) (Record, error)
 }
 

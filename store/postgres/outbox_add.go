@@ -20,12 +20,13 @@ import (
 )
 
 // addMessage adds a message. A number is drawn behind the lock on its lane, so that numbers are in the order of commits
-// there: a CASE evaluates its condition first.
+// there: a CASE evaluates its condition first. The clock is read once, behind it.
 const (
 	addMessage = `INSERT INTO @outbox (number, id, lane, due, created_at, origin_attempt, topic, aggregatetype,
 			aggregateid, type, downstream_key, attributes, origin, payload)
-		VALUES (NUMBER, $1::uuid, $2::bigint, @now() + $3::bigint, @now(), $4::bigint, $5::text, $6::text, $7::text,
-			$8::text, $9::text, $10::text, $11::bytea, $12::bytea)`
+		SELECT number, $1::uuid, $2::bigint, now + $3::bigint, now, $4::bigint, $5::text, $6::text, $7::text,
+			$8::text, $9::text, $10::text, $11::bytea, $12::bytea
+		FROM (SELECT NUMBER AS number, @now() AS now) AS drawn`
 	drawNumber = `nextval('@outbox_number')`
 	// What no worker delivers is apart from what workers look for.
 	drawCaptured = `-` + drawNumber

@@ -228,7 +228,7 @@ func (p *planned) fill(n int) {
 
 // advances finds the statement that stores a recovery point, byKey a look-up by the key of the table.
 var (
-	advances = regexp.MustCompile(`SET extra = \$2, state`)
+	advances = regexp.MustCompile(`SET extra = CASE WHEN extra = \$2`)
 	byKey    = regexp.MustCompile(`Index Cond: \(id = `)
 )
 

@@ -58,6 +58,19 @@ func appendExtra(dst []byte, rec *store.Record) []byte {
 	return dst
 }
 
+// appendPoint encodes what a checkpoint sets. Data that is empty takes away what was there.
+func appendPoint(dst []byte, p *store.Checkpoint) []byte {
+	dst = appendField(dst, tagPoint, p.Point)
+	if p.Data != nil {
+		dst = appendText(append(dst, tagData), string(p.Data))
+	}
+	dst = appendField(dst, tagProviderID, p.ProviderID)
+	if p.NotReplayable {
+		dst = appendField(dst, tagFlags, string([]byte{flagNotReplayable}))
+	}
+	return dst
+}
+
 // keepsSettled reports whether a record in this state says when it was settled or lost. A settled one need not: it
 // follows from the expiry, and what an earlier state left behind does not count.
 func keepsSettled(state store.State) bool {
@@ -90,7 +103,7 @@ func appendSecret(dst []byte, secret uint32) []byte {
 	return binary.BigEndian.AppendUint32(append(dst, tagDownstreamSecret, 4), secret)
 }
 
-// parseExtra reads the fields into a record. The last of a kind counts: SQL functions append.
+// parseExtra reads the fields into a record. The last of a kind counts: SQL functions and steps append.
 func parseExtra(b []byte, rec *store.Record) error {
 	d := reader{rest: b}
 	for len(d.rest) > 0 && !d.failed {

@@ -95,7 +95,7 @@ func (t *transaction) resolve(cause error) error {
 // believe says what became of a commit that no record tells of. What the server itself refused was not committed; it
 // may have left the transaction open.
 func (t *transaction) believe(cause error) error {
-	if undone(cause) || refusedByServer(cause) || errors.Is(cause, errOtherTag) {
+	if undone(cause) || refusedByServer(cause) {
 		return t.store.notCommitted(errors.Join(cause, t.rollback()))
 	}
 	t.close()
@@ -121,7 +121,8 @@ const stateIdleTooLong = "25P03"
 // session does not say so.
 func refusedByServer(err error) bool {
 	var pg *pgconn.PgError
-	return errors.As(err, &pg) && (pg.SeverityUnlocalized == "ERROR" || pg.Code == stateIdleTooLong)
+	return errors.Is(err, errOtherTag) ||
+		errors.As(err, &pg) && (pg.SeverityUnlocalized == "ERROR" || pg.Code == stateIdleTooLong)
 }
 
 const (

@@ -46,14 +46,16 @@ func commitUnless(err error) (store.TxAction, error) {
 }
 
 // advance stores a recovery point in the transaction that took the lock. Like the statements that store an answer, it
-// fails unless it writes exactly one row. It leaves the lease alone, which heartbeats extend meanwhile. A point that keeps
-// the data is not stored over other data than it has seen.
+// fails unless it writes exactly one row. It leaves the lease alone, which heartbeats extend meanwhile. Marks that the same
+// attempt has stored since the row was read, and content that was rewritten, stay: what the point sets is put behind them,
+// where it counts, so that the step need not run again. A row that is as it was read is packed; it tells if it was not.
 const advance = `WITH written AS (
-		UPDATE @record SET extra = $2, state = CASE WHEN transaction_timestamp() = $3 THEN state END
-		WHERE id = $1 AND attempt = $4 AND state IN (10, 11) AND ($5::bytea IS NULL OR extra = $5)
-		RETURNING attempt)
-	SELECT CASE WHEN count(*) = 1 THEN 1 ELSE (count(*)::text || ' records of onceward were written')::integer END
-	FROM written`
+		UPDATE @record SET extra = CASE WHEN extra = $2 THEN $3::bytea ELSE extra END || $4::bytea,
+			state = CASE WHEN transaction_timestamp() = $5 THEN state END
+		WHERE id = $1 AND attempt = $6 AND state IN (10, 11)
+		RETURNING extra = $3::bytea || $4::bytea AS packed)
+	SELECT CASE WHEN count(*) = 1 THEN min(packed::integer)
+		ELSE (count(*)::text || ' records of onceward were written')::integer END FROM written`
 
 var _ store.TxCheckpointer = (*Store)(nil)
 
@@ -71,8 +73,20 @@ func (s *Store) CheckpointTx(
 			attempt:     c.Attempt, run: work,
 		}
 		x.plan = x
-		return x.try(ctx)
+		err := x.try(ctx)
+		if err == nil && x.loose {
+			s.pack(ctx, c)
+		}
+		return err
 	})
+}
+
+// pack writes a row without what does not count any more, such as data in the clear, if it can: an empty checkpoint
+// writes the whole record.
+func (s *Store) pack(ctx context.Context, c store.Claim) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
+	defer cancel()
+	_ = s.Checkpoint(ctx, c, store.Checkpoint{})
 }
 
 // stepPlan is the plan of [Store.CheckpointTx]: a step of an operation and the recovery point that it leads to.
@@ -82,6 +96,7 @@ type stepPlan struct {
 	run     func(context.Context) (store.Checkpoint, error)
 	point   store.Checkpoint
 	wanted  store.Record // with the point
+	loose   bool         // the row still has what the point has replaced
 }
 
 // decide makes sure that the step's owner may write.
@@ -113,12 +128,18 @@ func (x *stepPlan) prepare(trip *pipeline, deadline time.Time) (err error) {
 
 // write stores the recovery point.
 func (x *stepPlan) write(trip *pipeline) {
-	extra := appendExtra([]byte{}, &x.wanted)
-	var seen []byte
-	if x.point.Data == nil {
-		seen = x.extra
+	packed := x.before
+	if x.point.Data != nil {
+		packed.Data = nil
 	}
-	trip.add(&x.store.sql.advance, x.hash[:], extra, trip.int64(x.began), trip.int64(x.attempt), seen)
+	trip.add(&x.store.sql.advance, x.hash[:], x.extra, appendExtra([]byte{}, &packed), appendPoint([]byte{}, &x.point),
+		trip.int64(x.began), trip.int64(x.attempt))
+}
+
+func (x *stepPlan) read(_ int, raw [][]byte) error {
+	v := values{raw: raw}
+	x.loose = v.int32(0) == 0
+	return v.err
 }
 
 // learned answers by what is stored: the point is there, or the record is as it was, and nothing was committed. A record
@@ -126,11 +147,11 @@ func (x *stepPlan) write(trip *pipeline) {
 // by the server itself says that nothing was committed.
 func (x *stepPlan) learned(rec *store.Record, cause error) error {
 	_, fenced := x.advanced(rec, store.Checkpoint{})
-	tells := fenced == nil && !samePoint(&x.wanted, &x.before)
+	tells := fenced == nil && !x.same(&x.wanted, &x.before)
 	switch {
-	case tells && samePoint(&x.wanted, rec):
+	case tells && x.same(&x.wanted, rec):
 		return nil
-	case !refusedByServer(cause) && !(tells && samePoint(&x.before, rec)):
+	case !refusedByServer(cause) && !(tells && x.same(&x.before, rec)):
 		return errors.Join(fmt.Errorf("%w: commit: %w; then the record did not tell what became of it",
 			store.ErrOutcomeUnknown, cause), fenced)
 	case fenced != nil:
@@ -150,10 +171,12 @@ func (x *stepPlan) spoiled(reason, cause error) error {
 	return err
 }
 
-// samePoint reports whether two records are equally far.
-func samePoint(a, b *store.Record) bool {
-	return a.Point == b.Point && sameData(a.Data, b.Data) && a.NotReplayable == b.NotReplayable &&
-		a.ProviderID == b.ProviderID
+// same reports whether two records are equally far. A mark that is not the step's does not count: another transaction of
+// the same attempt may have stored it meanwhile.
+func (x *stepPlan) same(a, b *store.Record) bool {
+	return a.Point == b.Point && sameData(a.Data, b.Data) &&
+		(!x.point.NotReplayable || a.NotReplayable == b.NotReplayable) &&
+		(x.point.ProviderID == "" || a.ProviderID == b.ProviderID)
 }
 
 // sameData reports whether two records may carry the same. Sealed data does not tell: a [store.Rewriter] puts the same

@@ -47,6 +47,9 @@ const (
 	withBody    = 1
 )
 
+// usualHeader is room for the header fields of most answers.
+const usualHeader = 256
+
 // sealResponse seals the header fields and the body of an answer. They are two values, because lists have header fields
 // and no bodies.
 func (s *Store) sealResponse(p place, r store.Response) (store.Response, error) {
@@ -57,16 +60,18 @@ func (s *Store) sealResponse(p place, r store.Response) (store.Response, error) 
 	if len(r.Body) > 0 {
 		mark = withBody
 	}
-	header, err := s.ring.seal(p.header(&r), store.AppendHeader([]byte{mark}, r.Header))
+	content := append(make([]byte, 0, usualHeader), mark)
+	value, err := s.ring.seal(p.header(&r), store.AppendHeader(content, r.Header))
 	if err != nil {
 		return r, err
 	}
+	header := string(value)
 	sealed := store.Response{
 		Status: r.Status, NotStored: r.NotStored,
-		Header: []store.HeaderField{{Name: store.SealedField, Value: string(header)}},
+		Header: []store.HeaderField{{Name: store.SealedField, Value: header}},
 	}
 	if mark == withBody {
-		sealed.Body, err = s.ring.seal(p.body(string(header)), r.Body)
+		sealed.Body, err = s.ring.seal(p.body(header), r.Body)
 	}
 	return sealed, err
 }

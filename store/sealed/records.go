@@ -165,16 +165,13 @@ func (s *Store) Reject(ctx context.Context, c store.Claim) error {
 	return s.openFenced(c.ID, s.Store.Reject(ctx, c))
 }
 
-// Get implements [store.Store].
+// Get implements [store.Store]. A record whose content cannot be opened comes without that, beside the error.
 func (s *Store) Get(ctx context.Context, id store.ID) (store.Record, error) {
 	rec, err := s.Store.Get(ctx, id)
 	if err == nil {
 		err = s.openRecord(&rec)
 	}
-	if err != nil {
-		return store.Record{}, err
-	}
-	return rec, nil
+	return rec, err
 }
 
 // List implements [store.Lister].
@@ -201,7 +198,6 @@ func (s *Store) Transact(
 	var (
 		refused       error
 		plain, sealed store.Response // of the work
-		undone        bool           // by the work itself: the record is as it was before, and says nothing of this request
 	)
 	v, err := s.Store.Transact(ctx, r, func(ctx context.Context, v store.Verdict) store.Settlement {
 		if refused = s.openVerdict(&v); refused != nil {
@@ -209,7 +205,7 @@ func (s *Store) Transact(
 		}
 		p := place{claim: store.Claim{ID: r.ID, Attempt: v.Record.Attempt}, inTx: true}
 		settlement := work(ctx, v)
-		if undone = settlement.Action == store.TxRollback; undone {
+		if settlement.Action == store.TxRollback {
 			return settlement
 		}
 		plain = s.redacted(settlement.Completion.Response)
@@ -230,8 +226,8 @@ func (s *Store) Transact(
 	if err == nil {
 		err = s.openVerdict(&v)
 		switch {
-		case undone && v.Decision == store.DecisionExecute:
-			err = nil
+		case v.Decision == store.DecisionExecute:
+			err = nil // it was: the data that the record carries is for the next attempt
 		case err != nil && askAgain(ctx, &v):
 			return s.Transact(store.PastFront(ctx), r, work)
 		}

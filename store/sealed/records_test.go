@@ -78,6 +78,7 @@ type transacting struct {
 	*memory.Store
 	step   func(work func(context.Context) (store.Checkpoint, error)) error
 	record store.Record // what Transact finds, and returns if it is undone
+	left   []byte       // the data that the record carries when the answer is stored
 }
 
 func (s *transacting) CheckpointTx(
@@ -91,8 +92,12 @@ func (s *transacting) Transact(
 ) (store.Verdict, error) {
 	fresh := store.Record{ID: r.ID, State: store.StateInProgress, Attempt: s.record.Attempt + 1}
 	v := store.Verdict{Decision: store.DecisionExecute, Origin: store.OriginRecreated, Record: fresh}
-	if work(ctx, v).Action == store.TxRollback {
+	settlement := work(ctx, v)
+	switch {
+	case settlement.Action == store.TxRollback:
 		v.Record = s.record
+	case s.left != nil:
+		v.Record.State, v.Record.Response, v.Record.Data = store.StateCompleted, settlement.Completion.Response, s.left
 	}
 	return v, nil
 }
@@ -114,6 +119,27 @@ func TestUndoneOverAnExpiredRecord(t *testing.T) {
 				return store.Settlement{Action: end, Completion: store.Completion{Response: testAnswer}}
 			})
 		if err != nil || v.Decision != store.DecisionExecute || len(v.Record.Response.Body) > 0 || v.Record.Data != nil {
+			t.Errorf("action %d: %s with %+v, %v", end, v.Decision, v.Record, err)
+		}
+	}
+}
+
+// TestAnswerBesideDataOfAnotherKey: an answer that is committed is told, also if the record carries data by then that this
+// node cannot open: between the work and its answer others may have been at the record.
+func TestAnswerBesideDataOfAnotherKey(t *testing.T) {
+	t.Parallel()
+	inside := &transacting{Store: memory.New()}
+	other := open(t, inside, ring(2))
+	completed(t, other)
+	rec, err := inside.Get(t.Context(), testID)
+	must(t, err)
+	inside.left = rec.Data
+	for _, end := range []store.TxAction{store.TxCommit, store.TxCommitAnswer} {
+		v, err := open(t, inside, ring(1)).Transact(t.Context(), reservation(),
+			func(context.Context, store.Verdict) store.Settlement {
+				return store.Settlement{Action: end, Completion: store.Completion{Response: testAnswer}}
+			})
+		if err != nil || v.Decision != store.DecisionExecute || !v.Record.Response.Equal(&testAnswer) || v.Record.Data != nil {
 			t.Errorf("action %d: %s with %+v, %v", end, v.Decision, v.Record, err)
 		}
 	}

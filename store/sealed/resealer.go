@@ -37,9 +37,9 @@ type ResealerConfig struct {
 type Report struct {
 	// Records is how many records were looked at.
 	Records int
-	// Resealed is how many of them were sealed under the first key.
+	// Resealed is how many of them had content that was sealed under the first key.
 	Resealed int
-	// Unreadable is how many of them could not be opened. They stay as they are.
+	// Unreadable is how many of them had content that could not be opened. It stays as it is.
 	Unreadable int
 	// Unseen counts what does not tell its key: the store inside could not read it, or it is sealed in a format that is
 	// not known here. A newer program wrote it, or it is damaged.
@@ -228,33 +228,41 @@ func (r *Resealer) record(ctx context.Context, listed *store.Record, report *Rep
 		report.count(use)
 		return nil
 	}
-	resealed, err := r.reseal(ctx, rec)
+	resealed, opened, err := r.reseal(ctx, rec)
 	switch {
-	case errors.Is(err, store.ErrUnreadable):
-		report.Unreadable++
-		report.count(use)
-	case errors.Is(err, store.ErrFenced):
-		report.count(use) // it has changed since: the next run looks at it again
+	case errors.Is(err, store.ErrUnreadable), errors.Is(err, store.ErrFenced):
+		resealed = held // it has changed since: the next run looks at it again
 	case err != nil:
 		return err
-	default:
+	case !resealed.Equal(&held):
 		report.Resealed++
-		report.count(usesOf(&resealed))
 	}
+	if !opened || errors.Is(err, store.ErrUnreadable) {
+		report.Unreadable++
+	}
+	report.count(usesOf(&resealed))
 	return nil
 }
 
-// reseal replaces the content of a record by the same under the first key.
-func (r *Resealer) reseal(ctx context.Context, rec store.Record) (resealed store.Content, err error) {
+// reseal replaces the content of a record by the same under the first key. What does not open stays as it is.
+func (r *Resealer) reseal(ctx context.Context, rec store.Record) (resealed store.Content, opened bool, err error) {
 	held := rec.Content()
-	if err := r.store.openRecord(&rec); err != nil {
-		return resealed, err
-	}
+	answer, data := r.store.openContent(&rec)
+	opened = answer == nil && data == nil
 	c := store.Claim{ID: rec.ID, Attempt: rec.Attempt}
 	if resealed, err = r.store.sealContent(c, rec.Content()); err != nil {
-		return resealed, err
+		return resealed, opened, err
 	}
-	return resealed, r.rewriter.Rewrite(ctx, c, held, resealed)
+	if answer != nil {
+		resealed.Response = held.Response
+	}
+	if data != nil {
+		resealed.Data = held.Data
+	}
+	if resealed.Equal(&held) {
+		return resealed, opened, nil
+	}
+	return resealed, opened, r.rewriter.Rewrite(ctx, c, held, resealed)
 }
 
 // messages counts the keys of all messages.

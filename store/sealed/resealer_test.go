@@ -43,6 +43,48 @@ func TestKeyOfWhatIsNotSeen(t *testing.T) {
 	}
 }
 
+// TestHalfOfARecord: what opens of a record is resealed, also if the rest does not; that stays as it is, and its key is
+// needed.
+func TestHalfOfARecord(t *testing.T) {
+	t.Parallel()
+	for name, keys := range map[string]struct{ data, answer uint32 }{
+		"the answer opens": {data: 3, answer: 1}, "the data opens": {data: 1, answer: 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inside := memory.New()
+			c := reserve(t, inside)
+			carried := store.Checkpoint{Point: "charged", Data: []byte("carried")}
+			must(t, open(t, inside, ring(keys.data)).Checkpoint(t.Context(), c, carried))
+			_, err := open(t, inside, ring(keys.answer)).Complete(t.Context(), c, &store.Completion{Response: testAnswer})
+			must(t, err)
+			before, err := inside.Get(t.Context(), testID)
+			must(t, err)
+			for run, resealed := range []int{1, 0} {
+				report := reseal(t, open(t, inside, ring(2, 1)))
+				if report.Resealed != resealed || report.Unreadable != 1 || report.NeedsKey(1) || !report.NeedsKey(3) ||
+					report.InUse[2].Records != 1 || report.InUse[3].Records != 1 {
+					t.Errorf("run %d reports %+v", run, report)
+				}
+			}
+			after, err := inside.Get(t.Context(), testID)
+			must(t, err)
+			sameAnswer, sameData := after.Response.Equal(&before.Response), string(after.Data) == string(before.Data)
+			if sameAnswer != (keys.answer == 3) || sameData != (keys.data == 3) {
+				t.Errorf("the answer is as it was: %t, the data: %t", sameAnswer, sameData)
+			}
+			v, err := open(t, inside, ring(2)).Reserve(t.Context(), reservation())
+			if keys.answer == 1 && (err != nil || !v.Record.Response.Equal(&testAnswer)) {
+				t.Errorf("the answer is not replayed when the old key is gone: %s, %v", v.Decision, err)
+			}
+			if rec, err := open(t, inside, ring(2, 3)).Get(t.Context(), testID); err != nil ||
+				!rec.Response.Equal(&testAnswer) || string(rec.Data) != "carried" {
+				t.Errorf("with both keys the record is %+v, %v", rec, err)
+			}
+		})
+	}
+}
+
 // slow is a store that takes its time for each record.
 type slow struct {
 	*memory.Store

@@ -58,18 +58,25 @@ func newKey(k Key) (*key, error) {
 // macs holds HMACs under one key: to make one costs about as much as to use it.
 type macs struct{ pool *sync.Pool }
 
+// mac is an HMAC and room for its sum.
+type mac struct {
+	hash.Hash
+	sum [sha256.Size]byte
+}
+
 func newMACs(key []byte) macs {
-	return macs{&sync.Pool{New: func() any { return hmac.New(sha256.New, key) }}}
+	return macs{&sync.Pool{New: func() any { return &mac{Hash: hmac.New(sha256.New, key)} }}}
 }
 
 // sum returns the HMAC of two parts, one behind the other.
-func (m macs) sum(first, second []byte) []byte {
-	mac := m.pool.Get().(hash.Hash)
+func (m macs) sum(first, second []byte) [sha256.Size]byte {
+	mac := m.pool.Get().(*mac)
 	defer m.pool.Put(mac)
 	mac.Reset()
 	mac.Write(first)
 	mac.Write(second)
-	return mac.Sum(make([]byte, 0, sha256.Size))
+	mac.Sum(mac.sum[:0])
+	return mac.sum
 }
 
 func newRing(keys []Key, compressFrom int) (*ring, error) {
@@ -126,8 +133,9 @@ func (r *ring) seal(b binding, content []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	nonce := r.first.nonces.sum(data, content)[:nonceSize]
-	return gcm.Seal(append(value, nonce...), nonce, content, data), nil
+	nonce := r.first.nonces.sum(data, content)
+	value = append(value, nonce[:nonceSize]...)
+	return gcm.Seal(value, value[len(value)-nonceSize:], content, data), nil
 }
 
 // open returns the content of a value that was sealed for the binding, with the attempt that it was sealed for if the
@@ -170,7 +178,8 @@ var firstBlock = []byte{1}
 // gcm returns the cipher for one place: no two places share a key, so that a nonce needs to be unique for one place
 // alone. Its key is HKDF-Expand of 32 bytes with the place as info (RFC 5869).
 func (k *key) gcm(place []byte) (cipher.AEAD, error) {
-	block, err := aes.NewCipher(k.contents.sum(place, firstBlock))
+	secret := k.contents.sum(place, firstBlock)
+	block, err := aes.NewCipher(secret[:])
 	if err != nil {
 		return nil, err
 	}

@@ -51,7 +51,8 @@ var (
 	}
 )
 
-// golden is one sealed value of each kind. They are never changed, only added to: the files are what was once written.
+// golden is one sealed value of each kind. From the first release on the files are never changed, only added to: they are
+// what was once written.
 func golden(t testing.TB, s *Store) map[string][]byte {
 	t.Helper()
 	values := make(map[string][]byte)

@@ -14,6 +14,7 @@ import (
 func testCheckpointerRaces(t *testing.T, h Harness) {
 	h.test(t, "taken over during the step", stepTakenOver)
 	h.test(t, "settled during the step", stepSettled)
+	h.test(t, "marked during the step", stepMarked)
 	h.test(t, "many keys", stepNeighbours)
 	h.test(t, "one key", stepCrowd)
 	h.test(t, "the caller leaves", stepCancelled)
@@ -107,6 +108,48 @@ func stepSettled(e *env) {
 		if rec := e.get(c.ID); rec.State == store.StateInProgress {
 			e.Errorf("S2: a step undid that its record was %s", name)
 		}
+	}
+}
+
+// stepMarked has the owner store marks in another transaction while its step runs, as the guard does when an answer goes
+// out. Neither loses what the other has written, and the step is not run again for it.
+func stepMarked(e *env) {
+	for name, p := range map[string]store.Checkpoint{
+		"point": {Point: "shipped"}, "point and data": checkpointAt("shipped"), "empty data": {Data: []byte{}},
+		"its own id": {Point: "shipped", ProviderID: "ch_step"},
+	} {
+		c := e.own(id(name))
+		e.must(e.Store.Checkpoint(e.ctx, c, checkpointAt("charged")))
+		want := e.get(c.ID)
+		marks := store.Checkpoint{NotReplayable: true, ProviderID: "ch_meanwhile"}
+		var markErr error
+		var ended <-chan struct{}
+		runs := 0
+		e.must(e.checkpointTx(c, e.stepping(name, func(context.Context) (store.Checkpoint, error) {
+			runs++
+			ended = beside(func() { markErr = e.Store.Checkpoint(e.ctx, c, marks) })
+			return p, nil
+		})))
+		await(e, "the end of the marks", ended)
+		e.must(markErr)
+		got := e.get(c.ID)
+		first, last := marks, p
+		if p.ProviderID != "" && got.ProviderID == marks.ProviderID {
+			first, last = p, marks // on a store with one writer
+		}
+		for _, p := range []store.Checkpoint{first, last} {
+			event := store.Event{Kind: store.EventCheckpoint, Attempt: c.Attempt, Checkpoint: p}
+			var err error
+			want, _, err = store.Step(want, event, e.now())
+			e.must(err)
+		}
+		if diff := diffRecords(got, want, 0); diff != "" {
+			e.Errorf("S2: %s beside marks of the same attempt made it %s", name, diff)
+		}
+		if runs != 1 {
+			e.Errorf("E3: %s beside marks of the same attempt was run %d times", name, runs)
+		}
+		e.wantRows(name, 1, "E3: a step beside marks of the same attempt")
 	}
 }
 

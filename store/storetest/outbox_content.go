@@ -125,6 +125,9 @@ func (e *env) roundTrip(change func(*outbox.Entry)) {
 	if diff := diffEntries(kept, want); diff != "" {
 		e.Errorf("O3: a message is kept as it was added, but has %s", diff)
 	}
+	if kept.Due.Before(want.Due) {
+		e.Errorf("O2: a message that was added at %s, to be delayed by %s, is due at %s", kept.CreatedAt, want.Delay, kept.Due)
+	}
 	wanted := outbox.ClaimRequest{Topic: want.Topic, Limit: everything}
 	if want.Delay > 0 {
 		e.wantIDs(e.claimFor(calm, wanted), "O2: a message is not due before its delay is over")

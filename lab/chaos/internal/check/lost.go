@@ -2,6 +2,7 @@ package check
 
 import (
 	"slices"
+	"time"
 
 	"github.com/onceward/onceward/lab/chaos/internal/history"
 )
@@ -48,31 +49,42 @@ func atRisk(run *history.Run) map[id]bool {
 	for _, s := range run.Slots {
 		slots[id{s.Scope, s.Key}] = s.Slot
 	}
+	writes := make(map[id][]*history.Write)
+	for i := range run.Writes {
+		w := &run.Writes[i]
+		writes[id{w.Scope, w.Key}] = append(writes[id{w.Scope, w.Key}], w)
+	}
 	risky := make(map[id]bool)
-	unanswered := make(map[id][]*history.Write)
-	inDanger := func(w *history.Write) bool {
-		slot, known := slots[id{w.Scope, w.Key}]
-		return known && slices.ContainsFunc(run.FailOvers, func(f history.FailOver) bool { return mayLose(&f, slot, w) })
-	}
-	for i := range run.Writes {
-		w := &run.Writes[i]
-		o := id{w.Scope, w.Key}
-		switch {
-		case acknowledged(w) && inDanger(w):
-			risky[o] = true
-		case (w.Ended == 0 || !w.Accepted && !isFenced(w)) && inDanger(w):
-			unanswered[o] = append(unanswered[o], w)
-		}
-	}
-	for i := range run.Writes {
-		w := &run.Writes[i]
-		o := id{w.Scope, w.Key}
-		if unanswered[o] != nil && shows(w) && inDanger(w) &&
-			slices.ContainsFunc(unanswered[o], func(u *history.Write) bool { return u.Began <= w.Ended }) {
+	for o, slot := range slots {
+		risk := func(f history.FailOver) bool { return holds(&f, slot) && atRiskIn(&f, writes[o]) }
+		if slices.ContainsFunc(run.FailOvers, risk) {
 			risky[o] = true
 		}
 	}
 	return risky
+}
+
+// atRiskIn reports whether a fail-over may have lost a write of an operation that was acknowledged, or that another
+// request was shown.
+func atRiskIn(f *history.FailOver, writes []*history.Write) bool {
+	safe := make(map[int64]bool) // attempts whose grant the replica had
+	var unanswered []*history.Write
+	for _, w := range writes {
+		switch {
+		case acknowledged(w) && mayLose(f, w):
+			return true
+		case acknowledged(w) && w.Granted && w.Ended < f.Began:
+			safe[w.Attempt] = true
+		case (w.Ended == 0 || !w.Accepted && !isFenced(w)) && mayLose(f, w):
+			unanswered = append(unanswered, w)
+		}
+	}
+	return slices.ContainsFunc(writes, func(w *history.Write) bool {
+		return shows(w) && mayLose(f, w) && slices.ContainsFunc(unanswered, func(u *history.Write) bool {
+			made := u.Attempt == w.Attempt || u.Call == history.CallReserve && !safe[w.Attempt]
+			return made && u.Began <= w.Ended
+		})
+	})
 }
 
 // shows reports whether the store has shown a record that it did not change: what another one wrote, who may not have
@@ -89,9 +101,21 @@ func acknowledged(w *history.Write) bool {
 	return w.Accepted && w.Ended != 0
 }
 
-// mayLose reports whether a write to a slot may be lost in a fail-over: it was made by the primary that was lost, not
-// before its replica was last seen to have everything, and not after it was gone.
-func mayLose(f *history.FailOver, slot int, w *history.Write) bool {
-	held := slices.ContainsFunc(f.Slots, func(s [2]int) bool { return s[0] <= slot && slot <= s[1] })
-	return held && (w.Ended >= f.Began || w.Ended == 0) && w.Began <= f.Ended
+// longestCall is how long a call can be under way of a node that died: the store gives it up after 10 s, and the world
+// stops a node or a wire for two leases of 3 s at most.
+const longestCall = int64(16 * time.Second)
+
+// mayLose reports whether a write may be lost in a fail-over: it was made by the primary that was lost, not before its
+// replica was last seen to have everything, and not after it was gone.
+func mayLose(f *history.FailOver, w *history.Write) bool {
+	ended := w.Ended
+	if ended == 0 {
+		ended = w.Began + longestCall
+	}
+	return ended >= f.Began && w.Began <= f.Ended
+}
+
+// holds reports whether a slot was that of the primary that was lost.
+func holds(f *history.FailOver, slot int) bool {
+	return slices.ContainsFunc(f.Slots, func(s [2]int) bool { return s[0] <= slot && slot <= s[1] })
 }

@@ -2,6 +2,7 @@ package check
 
 import (
 	"testing"
+	"time"
 
 	"github.com/onceward/onceward/lab/chaos/internal/history"
 )
@@ -50,27 +51,84 @@ func TestTrace(t *testing.T) {
 // same primary and in the same time.
 func TestTraceOfWhatWasShown(t *testing.T) {
 	t.Parallel()
-	made := history.Write{Scope: "s", Key: "k", Call: history.CallReserve, Began: 150, Ended: 190, Err: "EOF"}
-	shown := history.Write{Scope: "s", Key: "k", Call: history.CallReserve, Began: 160, Ended: 170, Accepted: true, Attempt: 7}
+	const failOverBegan = int64(1000 * time.Second)
+	at := func(n int64) int64 { return failOverBegan - 100 + n }
+	made := history.Write{Scope: "s", Key: "k", Call: history.CallReserve, Began: at(150), Ended: at(190), Err: "EOF"}
+	shown := history.Write{
+		Scope: "s", Key: "k", Call: history.CallReserve, Began: at(160), Ended: at(170), Accepted: true, Attempt: 7,
+	}
 	for name, c := range map[string]struct {
 		change func(made, shown *history.Write)
 		traced bool
 	}{
 		"in time":                  {func(_, _ *history.Write) {}, true},
 		"its node died":            {func(made, _ *history.Write) { made.Ended, made.Err = 0, "" }, true},
-		"shown before it was made": {func(_, shown *history.Write) { shown.Began, shown.Ended = 110, 140 }, false},
-		"shown by the next one":    {func(_, shown *history.Write) { shown.Began, shown.Ended = 210, 220 }, false},
-		"made long before":         {func(made, _ *history.Write) { made.Began, made.Ended = 50, 60 }, false},
+		"shown before it was made": {func(_, shown *history.Write) { shown.Began, shown.Ended = at(110), at(140) }, false},
+		"shown by the next one":    {func(_, shown *history.Write) { shown.Began, shown.Ended = at(210), at(220) }, false},
+		"made long before":         {func(made, _ *history.Write) { made.Began, made.Ended = at(50), at(60) }, false},
 		"nothing was shown":        {func(_, shown *history.Write) { shown.Attempt = 0 }, false},
 		"it was refused":           {func(made, _ *history.Write) { made.Call, made.Err = history.CallComplete, "complete refused: 8" }, false},
+		"of the attempt shown": {func(made, _ *history.Write) {
+			made.Call, made.Attempt = history.CallComplete, 7
+		}, true},
+		"of another attempt": {func(made, _ *history.Write) {
+			made.Call, made.Attempt = history.CallComplete, 6
+		}, false},
+		"its node died long before": {func(made, _ *history.Write) {
+			made.Began, made.Ended, made.Err = failOverBegan-int64(20*time.Second), 0, ""
+		}, false},
+		"its node died shortly before": {func(made, _ *history.Write) {
+			made.Began, made.Ended, made.Err = failOverBegan-int64(10*time.Second), 0, ""
+		}, true},
 	} {
 		a, b := made, shown
 		c.change(&a, &b)
 		run := &history.Run{
-			FailOvers: []history.FailOver{{Began: 100, Ended: 200, Slots: [][2]int{{9, 9}}}},
+			FailOvers: []history.FailOver{{Began: at(100), Ended: at(200), Slots: [][2]int{{9, 9}}}},
 			Writes:    []history.Write{a, b}, Slots: []history.Slot{{Scope: "s", Key: "k", Slot: 9}},
 		}
 		_, rest := Trace(run, []Violation{{Invariant: "I11", Scope: "s", Key: "k"}})
+		if traced := len(rest) == 0; traced != c.traced {
+			t.Errorf("%s: it is traced: %t, want %t", name, traced, c.traced)
+		}
+	}
+}
+
+// TestTraceOfAnAttemptThatWasSafe: a reservation of which no one was told has not made the attempt that was granted long
+// before; and what one fail-over put at risk does not excuse what was shown before another.
+func TestTraceOfAnAttemptThatWasSafe(t *testing.T) {
+	t.Parallel()
+	reserve := func(began, ended int64, change func(*history.Write)) history.Write {
+		w := history.Write{Scope: "s", Key: "k", Call: history.CallReserve, Began: began, Ended: ended}
+		change(&w)
+		return w
+	}
+	granted := func(w *history.Write) { w.Accepted, w.Granted, w.Attempt = true, true, 7 }
+	failed := func(w *history.Write) { w.Err = "EOF" }
+	shown := func(w *history.Write) { w.Accepted, w.Attempt = true, 7 }
+	for name, c := range map[string]struct {
+		writes []history.Write
+		traced bool
+	}{
+		"granted before": {[]history.Write{
+			reserve(10, 20, granted),
+			reserve(150, 190, failed),
+			reserve(160, 170, shown),
+		}, false},
+		"granted again": {[]history.Write{
+			reserve(150, 190, failed),
+			reserve(160, 170, shown),
+			reserve(250, 260, granted),
+		}, true},
+		"another fail-over": {[]history.Write{reserve(150, 190, failed), reserve(350, 360, shown)}, false},
+	} {
+		run := &history.Run{
+			FailOvers: []history.FailOver{
+				{Began: 100, Ended: 200, Slots: [][2]int{{9, 9}}}, {Began: 300, Ended: 400, Slots: [][2]int{{9, 9}}},
+			},
+			Writes: c.writes, Slots: []history.Slot{{Scope: "s", Key: "k", Slot: 9}},
+		}
+		_, rest := Trace(run, []Violation{{Invariant: "I1", Scope: "s", Key: "k"}})
 		if traced := len(rest) == 0; traced != c.traced {
 			t.Errorf("%s: it is traced: %t, want %t", name, traced, c.traced)
 		}
