@@ -180,7 +180,9 @@ func (e *execution) granted(v *store.Verdict) {
 // nothing.
 func (e *execution) reserveFailed(err error, asked bool) result {
 	e.returnKey() // also if a record was made: its client repeats it, and an outage must not use up what the scope may have
-	if !errors.Is(err, store.ErrUnreadable) {
+	if errors.Is(err, store.ErrUnreadable) {
+		e.logError("onceward: not executed, because the record of the key cannot be read", err)
+	} else {
 		e.storeFailed("reserve", err)
 		if asked && e.reservation.OnLost == store.LostReconcile {
 			e.guard.orphans.add(&e.reservation, err)
@@ -196,7 +198,9 @@ func (e *execution) transactFailed(err error) result {
 		return e.unknown(err)
 	case errors.Is(err, store.ErrWorkRefused):
 		e.logError("onceward: the database refused what the handler wrote", err)
-	case !errors.Is(err, store.ErrUnreadable) && !errors.Is(err, store.ErrDeadline):
+	case errors.Is(err, store.ErrUnreadable):
+		e.logError("onceward: not executed, because the record of the key cannot be read", err)
+	case !errors.Is(err, store.ErrDeadline):
 		e.storeFailed("transact", err)
 	}
 	return result{kind: resultFailed, err: err}

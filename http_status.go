@@ -81,7 +81,8 @@ func (h *statusHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	rec, err := h.guard.store.Get(ctx, id)
 	if errors.Is(err, store.ErrUnreadable) && rec.ID == id {
 		h.guard.storeFailed(ctx, statusOperation, "get", err)
-		err = nil // what is asked for can be told without the content
+		// The state can be told without the content. The status code cannot: it is sealed along with it.
+		rec.Response, err = store.Response{}, nil
 	}
 	switch {
 	case errors.Is(err, store.ErrNotFound) && h.inFlight(id):

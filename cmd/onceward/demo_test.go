@@ -121,6 +121,7 @@ func TestCommandLine(t *testing.T) {
 		{"--store postgres://nobody@" + taken.Addr().String() + "/none?sslmode=disable&connect_timeout=1", "--store"},
 		{"--store mysql://localhost/shop", "--store"},
 		{"--store sqlite:payments.db", "--dir"},
+		{"--store sqlite:payments.db?front=redis://127.0.0.1:1/0", "--dir"},
 		{"--store sqlite:/dev/null/payments.db --dir " + t.TempDir(), "--store"},
 		{"--store postgres://nobody@127.0.0.1:1/none", "--store"},
 		{"--dir /dev/null/data", "--dir"},

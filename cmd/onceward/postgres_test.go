@@ -25,6 +25,13 @@ func TestOnPostgres(t *testing.T) {
 	}
 }
 
+// TestOnPostgresBehindAFront: the front is for the store, and PostgreSQL is not told of it.
+func TestOnPostgresBehindAFront(t *testing.T) {
+	t.Parallel()
+	address := servers.Postgres(t).SchemaURL(t) + "&front=" + url.QueryEscape(servers.Redis(t).URL())
+	wantSound(t, runDemo(t, "--payments", "30", "--seed", "5", "--store", address), 30)
+}
+
 // schemaIn finds the schema in what a demo on PostgreSQL says.
 func schemaIn(t *testing.T, said string) string {
 	t.Helper()

@@ -179,6 +179,9 @@ func (s *Store) around(ctx context.Context, name wrap.Call, next func(ctx contex
 	if name == "wait" {
 		return next(ctx) // how long it takes is not the store's doing
 	}
+	if name == "add to answer" {
+		noteMessage(ctx)
+	}
 	c, err := s.begin(ctx, name, inTransaction[name])
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@ package breaker
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/onceward/onceward/inbox"
@@ -18,13 +19,27 @@ import (
 type transaction struct {
 	call
 	failed error // how the work failed, if it did
+	// ordered is set if messages go along with the commit, which then waits for handlers that have added some to the same
+	// aggregate.
+	ordered atomic.Bool
 }
 
-// enter ends what came before the work.
-func (t *transaction) enter() {
+// transactionKey is the key of a context for the transaction that it belongs to.
+type transactionKey struct{}
+
+// enter ends what came before the work, and returns the context for it.
+func (t *transaction) enter(ctx context.Context) context.Context {
 	var none error
 	t.end(&none)
 	t.store.working.Add(1)
+	return context.WithValue(ctx, transactionKey{}, t)
+}
+
+// noteMessage notes that a message goes along with the commit of the transaction that the context belongs to.
+func noteMessage(ctx context.Context) {
+	if t, ok := ctx.Value(transactionKey{}).(*transaction); ok {
+		t.ordered.Store(true)
+	}
 }
 
 // leave begins what comes behind the work.
@@ -33,7 +48,7 @@ func (t *transaction) leave(err error) {
 	now := time.Now()
 	t.store.left.Store(&now)
 	t.store.working.Add(-1)
-	t.call, _ = t.store.begin(t.ctx, "complete", false)
+	t.call, _ = t.store.begin(t.ctx, "complete", t.ordered.Load())
 }
 
 // finish judges what came last. An error of the work itself is none of the store's.
@@ -59,7 +74,7 @@ func (s *Store) Transact(
 	}
 	defer t.finish(&err)
 	return in.Transact(ctx, r, func(ctx context.Context, v store.Verdict) store.Settlement {
-		t.enter()
+		ctx = t.enter(ctx)
 		defer t.leave(nil)
 		return work(ctx, v)
 	})
@@ -79,7 +94,7 @@ func (s *Store) CheckpointTx(ctx context.Context, c store.Claim, lease time.Dura
 	}
 	defer t.finish(&err)
 	return in.CheckpointTx(ctx, c, lease, func(ctx context.Context) (p store.Checkpoint, err error) {
-		t.enter()
+		ctx = t.enter(ctx)
 		defer func() { t.leave(err) }()
 		return work(ctx)
 	})
@@ -118,7 +133,7 @@ func (s *Store) inTx(ctx context.Context, name wrap.Call, work func(ctx context.
 	}
 	defer t.finish(&err)
 	return run(func(ctx context.Context) (err error) {
-		t.enter()
+		ctx = t.enter(ctx)
 		defer func() { t.leave(err) }()
 		return work(ctx)
 	})

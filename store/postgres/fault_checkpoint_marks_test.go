@@ -59,3 +59,39 @@ func TestMarkedStepLeavesNoOldData(t *testing.T) {
 		t.Errorf("S2: the provider's id is %q, %v", rec.ProviderID, err)
 	}
 }
+
+// TestMarkDoesNotTell: that a mark is there does not say that the step was committed which set it too, because the same
+// attempt can have stored it beside the step.
+func TestMarkDoesNotTell(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, servers.Postgres(t))
+	for name, mark := range map[string]store.Checkpoint{"id": {ProviderID: "ch_9"}, "flag": {NotReplayable: true}} {
+		f := newStepFault(t, s, pgxHandle, name)
+		other := s.store(t, pgxHandle, s.url)
+		f.during = func(context.Context, int64) error { return other.Checkpoint(t.Context(), f.claim, mark) }
+		f.proxy.CutRequest(isCommit)
+		if err := f.reach(mark); !errors.Is(err, store.ErrOutcomeUnknown) {
+			t.Errorf("E3: a step whose COMMIT never arrived got %v, want that it is not known", err)
+		}
+		f.wantSprung(t, 1)
+		f.wantRows(t, f.claim.Key, 0, "E3: the COMMIT never arrived")
+	}
+}
+
+// TestLostReplyLeavesNothing: what a step has replaced is not in the row any more, also if its reply was lost.
+func TestLostReplyLeavesNothing(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, servers.Postgres(t))
+	f := newStepFault(t, s, pgxHandle, "paid")
+	other := s.store(t, pgxHandle, s.url)
+	must(t, other.Checkpoint(t.Context(), f.claim, store.Checkpoint{Point: "begun", Data: []byte("in the clear")}))
+	f.during = func(context.Context, int64) error {
+		return other.Checkpoint(t.Context(), f.claim, store.Checkpoint{ProviderID: "ch_9"})
+	}
+	f.proxy.CutReply(isCommit)
+	must(t, f.reach(charged))
+	f.wantSprung(t, 1)
+	if n := number(t, s.admin, `SELECT count(*) FROM onceward_record WHERE position('in the clear'::bytea IN extra) > 0`); n != 0 {
+		t.Error("L3: the row still has what the step has replaced")
+	}
+}

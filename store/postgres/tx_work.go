@@ -147,9 +147,11 @@ func (x *stepPlan) read(_ int, raw [][]byte) error {
 // by the server itself says that nothing was committed.
 func (x *stepPlan) learned(rec *store.Record, cause error) error {
 	_, fenced := x.advanced(rec, store.Checkpoint{})
-	tells := fenced == nil && !x.same(&x.wanted, &x.before)
+	// Marks alone do not tell: the same attempt may have stored the same ones beside the step.
+	tells := fenced == nil && (x.wanted.Point != x.before.Point || !sameData(x.wanted.Data, x.before.Data))
 	switch {
 	case tells && x.same(&x.wanted, rec):
+		x.loose = true // the reply that tells was lost
 		return nil
 	case !refusedByServer(cause) && !(tells && x.same(&x.before, rec)):
 		return errors.Join(fmt.Errorf("%w: commit: %w; then the record did not tell what became of it",

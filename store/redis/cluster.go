@@ -90,6 +90,7 @@ func (s *sender) node(ctx context.Context, p *part) rueidis.Client {
 		return node
 	}
 	// A node that has no slot yet is not known to the client, which takes it up where it is redirected itself.
+	ctx = context.WithValue(ctx, blocking{}, nil) // it is no connection for commands that block
 	_ = s.client.Do(ctx, s.client.B().Exists().Key(p.calls[0].keys[0]).Build()).Error()
 	return s.client.Nodes()[p.to.address]
 }

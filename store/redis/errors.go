@@ -15,7 +15,7 @@ var errClosed = errors.New("the store is closed")
 var explanations = []struct{ word, text string }{
 	{"OOM", "the server is at its maxmemory, and may evict nothing: give it more memory"},
 	{"WRONGTYPE", "a key of the store holds something else: use a prefix of its own"},
-	{"NOPERM", "the user may not do this: see the package documentation for the commands that the store needs"},
+	{"NOPERM", "the user may not do this: docs/redis.md, Permissions, has those that the store and a front need"},
 	{"NOAUTH", "the server wants a password"},
 	{"WRONGPASS", "the server refuses the user or the password"},
 	{"READONLY", "this is a replica, or was made one"},

@@ -3,8 +3,11 @@ package redis_test
 import (
 	"context"
 	"fmt"
+	"io"
+	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -51,6 +54,94 @@ func TestLargeReply(t *testing.T) {
 				t.Errorf("%d connections were given up", n)
 			}
 		})
+	}
+}
+
+// TestLargeRequest: a connection that a slow link is still taking a request from is not silent.
+func TestLargeRequest(t *testing.T) {
+	t.Parallel()
+	primary, _ := replicated(t)
+	const rate, size = 100_000, 350_000
+	for name, options := range ways {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			link := newSlowLink(t, primary.Addr())
+			s := open(t, "redis://"+link.Addr().String(), append(options, redis.WithPrefix(name))...)
+			eventually(t, "the replica follows", func() error {
+				_, err := s.Reserve(t.Context(), booking("first"))
+				return err
+			})
+			claim := booked(t, s, "large")
+			connections := link.made.Load()
+			link.rate.Store(rate)
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			if _, err := s.Complete(ctx, claim, paid(strings.Repeat("x", size))); err != nil {
+				t.Errorf("an answer of %d bytes at %d a second: %v", size, rate, err)
+			}
+			if n := link.made.Load() - connections; n > 0 {
+				t.Errorf("%d connections were given up", n)
+			}
+		})
+	}
+}
+
+// slowLink carries bytes to a server at so many a second, and back at once. It has little room for what it has not carried.
+type slowLink struct {
+	net.Listener
+	to   string
+	rate atomic.Int64 // zero: all
+	made atomic.Int64
+}
+
+func newSlowLink(t *testing.T, to string) *slowLink {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	l := &slowLink{Listener: listener, to: to}
+	var carried sync.WaitGroup
+	carried.Go(func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			l.made.Add(1)
+			must(t, client.(*net.TCPConn).SetReadBuffer(16<<10))
+			carried.Go(func() { l.carry(client) })
+		}
+	})
+	t.Cleanup(func() {
+		listener.Close()
+		carried.Wait()
+	})
+	return l
+}
+
+func (l *slowLink) carry(client net.Conn) {
+	defer client.Close()
+	server, err := net.Dial("tcp", l.to)
+	if err != nil {
+		return
+	}
+	var back sync.WaitGroup
+	defer back.Wait()
+	defer server.Close()
+	back.Go(func() {
+		_, _ = io.Copy(client, server) // until one of them has closed
+		client.Close()
+	})
+	for some := make([]byte, 4096); ; {
+		n, err := client.Read(some)
+		if err != nil {
+			return
+		}
+		if rate := l.rate.Load(); rate > 0 {
+			time.Sleep(time.Second * time.Duration(n) / time.Duration(rate))
+		}
+		if _, err := server.Write(some[:n]); err != nil {
+			return
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -99,20 +100,40 @@ func (f *Front) Close() error {
 
 // dial tries once to connect.
 func (f *Front) dial() {
-	client, err := rueidis.NewClient(f.config)
+	s, err := f.connect()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.connecting = false
 	switch {
 	case f.closed && err == nil:
-		client.Close()
+		s.client.Close()
+		s.finish()
 	case f.closed:
 	case err != nil:
 		f.failure = err
 	default:
-		f.connected.Store(&sender{client: client, cluster: f.cluster})
-		f.work.Go(func() { f.clock.ask(client) })
+		f.connected.Store(s)
+		f.work.Go(func() { f.clock.ask(s.client) })
 	}
+}
+
+// connect makes a client. A server that refuses tombstones is refused itself: it would be found out by the first bust.
+func (f *Front) connect() (*sender, error) {
+	client, err := rueidis.NewClient(f.config)
+	if err != nil {
+		return nil, err
+	}
+	s := &sender{client: client, cluster: f.cluster}
+	ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
+	defer cancel()
+	err = s.do(ctx, tombstone(f.prefix, 1))
+	var refused *rueidis.RedisError
+	if !errors.As(err, &refused) || !strings.HasPrefix(refused.Error(), "NOPERM") && !strings.HasPrefix(refused.Error(), "ERR") {
+		return s, nil // it can, or this is not the time to tell
+	}
+	client.Close()
+	s.finish()
+	return nil, fmt.Errorf("a tombstone cannot be set, for which a front needs Redis 7.0 and a user with +eval and +evalsha: %w", err)
 }
 
 // ready returns what brings calls to the server. Where there is none yet it tries to connect, beside the caller, who comes
@@ -188,8 +209,12 @@ func (f *Front) Invalidate(ctx context.Context, id store.ID, lasting time.Durati
 		return err
 	}
 	// A millisecond more than is asked for: the server's have begun when it counts them.
-	args := []string{number(lasting.Milliseconds() + 1)}
-	return s.do(ctx, &call{kind: kindRun, script: tombstoneScript, keys: []string{f.key(id)}, args: args})
+	return s.do(ctx, tombstone(f.key(id), lasting.Milliseconds()+1))
+}
+
+// tombstone is the call that sets one for so many milliseconds.
+func tombstone(key string, lasting int64) *call {
+	return &call{kind: kindRun, script: tombstoneScript, keys: []string{key}, args: []string{number(lasting)}}
 }
 
 // Now returns a moment of the server's clock that is not later than the call, or the zero time if none is known.

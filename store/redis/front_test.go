@@ -171,6 +171,25 @@ func TestFrontAsksForLittle(t *testing.T) {
 	calls.Wait()
 }
 
+// TestFrontWithoutTombstones: a server that would refuse them is not used, and the reason is told.
+func TestFrontWithoutTombstones(t *testing.T) {
+	t.Parallel()
+	server := servers.NewRedis(t)
+	_, err := server.Do(t.Context(), "ACL", "SETUSER", "app", "on", ">secret", "~onceward:front:*", "+@read", "+@write",
+		"+@connection", "+time")
+	must(t, err)
+	u, err := url.Parse(server.URL())
+	must(t, err)
+	u.User = url.UserPassword("app", "secret")
+	f, err := redis.OpenFront(t.Context(), u.String())
+	must(t, err)
+	defer f.Close()
+	_, err = f.Get(t.Context(), store.ID{Scope: "alice", Key: "key"})
+	if wantUnavailable(t, err, "a front without scripts"); err != nil && !strings.Contains(err.Error(), "+evalsha") {
+		t.Errorf("got %v, want what to grant", err)
+	}
+}
+
 // TestFrontIsClosed: a front whose server says nothing is closed in time, and calls under way end.
 func TestFrontIsClosed(t *testing.T) {
 	t.Parallel()

@@ -61,7 +61,7 @@ func (s *Store) next(ctx context.Context, w *walk, limit int) (found []entry, er
 	}
 	var left []*bucket
 	var errs []error
-	for i, reply := range s.sender.ask(ctx, s.sender.client, commands...) {
+	for i, reply := range s.askPrimary(ctx, s.sender.client, commands...) {
 		some, more, err := read(w.left[i], reply, limit)
 		if err != nil {
 			errs = append(errs, unavailable(err))

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/redis/rueidis"
 )
@@ -20,16 +22,29 @@ var inspected = []string{
 	"appendonly", "appendfsync", "save", "maxmemory-policy", "min-replicas-to-write",
 }
 
+// inspection is what is known of the servers' settings.
+type inspection struct {
+	mode    mode
+	options options
+
+	mu   sync.Mutex
+	last time.Time // when they were read again
+	said []string
+}
+
+// inspectInterval is the least time between two looks at the settings of servers that are in use.
+const inspectInterval = time.Minute
+
 // inspect refuses servers on which the promises of the store do not hold, and tells what a crash or a fail-over can lose.
-func (s *Store) inspect(ctx context.Context, m mode, o *options) error {
-	if m == modeCluster && s.sender.client.Mode() != rueidis.ClientModeCluster {
+func (s *Store) inspect(ctx context.Context) error {
+	i := &s.inspection
+	if i.mode == modeCluster && s.sender.client.Mode() != rueidis.ClientModeCluster {
 		return errors.New("redis: the server is not part of a cluster: use a redis:// URL")
 	}
 	nodes, err := s.sender.primaries(ctx)
 	if err != nil {
 		return err
 	}
-	var said []string
 	var failed []error
 	for _, node := range nodes {
 		found, err := s.sender.settings(ctx, node)
@@ -37,20 +52,68 @@ func (s *Store) inspect(ctx context.Context, m mode, o *options) error {
 			failed = append(failed, err)
 			continue
 		}
-		if err := found.check(m, o); err != nil {
+		if err := found.check(i.mode, &i.options); err != nil {
 			return err
 		}
-		for _, risk := range found.risks(m, o) {
-			if !slices.Contains(said, risk) {
-				said = append(said, risk)
-				o.log.LogAttrs(ctx, slog.LevelWarn, "redis: "+risk)
-			}
-		}
+		s.warn(ctx, found)
 	}
 	if len(failed) == len(nodes) {
 		return errors.Join(failed...)
 	}
-	return nil // a cluster serves without one of its primaries
+	return s.mayWork(ctx) // a cluster serves without one of its primaries
+}
+
+// mayWork returns an error if the user may not run scripts, or not on the keys of the store.
+func (s *Store) mayWork(ctx context.Context) error {
+	key := s.names.holding(indexOpen)[0].index[indexOpen]
+	err := s.sender.ask(ctx, s.sender.client, clockScript.command(s.sender.client.B(), true, []string{key}, nil))[0].Error()
+	if refused, ok := rueidis.IsRedisErr(err); ok && strings.HasPrefix(refused.Error(), "NOPERM") {
+		return fmt.Errorf("redis: the user of the URL may not run scripts on keys that begin with %q: %w",
+			s.names.prefix+":", unavailable(err))
+	}
+	return nil
+}
+
+// inspectAgain reads the settings now and then of the servers that are in use: after a fail-over it is another one, and
+// they can be changed. It refuses nothing any more.
+func (s *Store) inspectAgain(ctx context.Context) {
+	i := &s.inspection
+	i.mu.Lock()
+	due := time.Since(i.last) >= inspectInterval
+	if due {
+		i.last = time.Now()
+	}
+	i.mu.Unlock()
+	if !due {
+		return
+	}
+	nodes, _ := s.sender.primaries(ctx) // those that do not answer are told by who needs them
+	for _, node := range nodes {
+		if found, err := s.sender.settings(ctx, node); err == nil {
+			if err := found.evicts(&i.options); err != nil {
+				s.say(ctx, slog.LevelError, err.Error())
+			}
+			s.warn(ctx, found)
+		}
+	}
+}
+
+// warn tells what a crash or a fail-over can lose.
+func (s *Store) warn(ctx context.Context, found settings) {
+	for _, risk := range found.risks(s.inspection.mode, &s.inspection.options) {
+		s.say(ctx, slog.LevelWarn, "redis: "+risk)
+	}
+}
+
+// say tells something once.
+func (s *Store) say(ctx context.Context, level slog.Level, text string) {
+	i := &s.inspection
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if !slices.Contains(i.said, text) {
+		i.said = append(i.said, text)
+		s.log.LogAttrs(ctx, level, text)
+	}
 }
 
 // settings returns the settings of one server, and what it says of itself.
@@ -97,7 +160,6 @@ func (f settings) fromInfo() {
 
 // check refuses a server that cannot be the store.
 func (f settings) check(m mode, o *options) error {
-	policy := f["maxmemory-policy"]
 	switch {
 	case f["role"] == "slave":
 		return errors.New("redis: the server is a replica: a store needs the primary, or the sentinels that know it " +
@@ -108,13 +170,20 @@ func (f settings) check(m mode, o *options) error {
 		return fmt.Errorf("redis: the server is version %s: WithAOFAcks needs Redis 7.2 or Valkey", f["redis_version"])
 	case f["cluster_enabled"] == "1" && m != modeCluster:
 		return errors.New("redis: the server is part of a cluster: use a redis+cluster:// URL")
-	case policy != "noeviction" && policy != "" && !o.eviction:
-		return fmt.Errorf("redis: the server removes keys when its memory is full (maxmemory-policy %s), and an operation "+
-			"whose record was removed is executed again: set maxmemory-policy noeviction, or accept it by "+
-			"redis.WithEviction()", policy)
 	default:
+		return f.evicts(o)
+	}
+}
+
+// evicts returns an error if the server removes records.
+func (f settings) evicts(o *options) error {
+	policy := f["maxmemory-policy"]
+	if policy == "noeviction" || policy == "" || o.eviction {
 		return nil
 	}
+	return fmt.Errorf("redis: the server removes keys when its memory is full (maxmemory-policy %s), and an operation "+
+		"whose record was removed is executed again: set maxmemory-policy noeviction, or accept it by "+
+		"redis.WithEviction()", policy)
 }
 
 // older reports whether the server is older than a version.
@@ -149,7 +218,7 @@ func (f settings) risks(m mode, o *options) (risks []string) {
 		"what they protected may be executed a second time; set appendfsync always")
 	say(f["hidden"] != "" && f["appendonly"] != "no", "the server does not tell how it writes to its disk (CONFIG GET is "+
 		"refused): without appendfsync always it can lose records")
-	say(policy != "noeviction" && policy != "", "records are removed when the memory is full (maxmemory-policy %s), and what "+
+	say(o.eviction && policy != "noeviction" && policy != "", "records are removed when the memory is full (maxmemory-policy %s), and what "+
 		"they protected is executed a second time", policy)
 	replicas := f["connected_slaves"] != "0" && f["connected_slaves"] != "" || m != modeSingle
 	say(replicas && !o.acks.wanted(), "replication is asynchronous: a fail-over can forget records that were acknowledged, "+

@@ -244,7 +244,7 @@ func (s *Store) scan(ctx context.Context, look func([]place) error) error {
 		for _, node := range nodes {
 			for cursor := uint64(0); ; {
 				step := node.B().Scan().Cursor(cursor).Match(pattern).Count(scanCount).Build()
-				found, err := s.sender.ask(ctx, node, step)[0].AsScanEntry()
+				found, err := s.askPrimary(ctx, node, step)[0].AsScanEntry()
 				if err != nil {
 					return unavailable(err)
 				}
@@ -264,6 +264,22 @@ func (s *Store) scan(ctx context.Context, look func([]place) error) error {
 		}
 		return nil
 	})
+}
+
+// askPrimary asks for what a replica would answer as well, although it may not know all that is stored. A script that goes
+// along is refused by one. In a cluster a replica refuses by itself.
+func (s *Store) askPrimary(
+	ctx context.Context, node rueidis.Client, commands ...rueidis.Completed,
+) []rueidis.RedisResult {
+	if s.sender.cluster {
+		return s.sender.ask(ctx, node, commands...)
+	}
+	said := s.sender.ask(ctx, node, append(commands, clockScript.command(node.B(), true, nil, nil))...)
+	said, clock := said[:len(commands)], said[len(commands)]
+	if err := clock.Error(); err != nil {
+		return slices.Repeat([]rueidis.RedisResult{rueidis.NewErrorResult(err)}, len(commands))
+	}
+	return said
 }
 
 var errDisturbed = errors.New("a server was started or replaced while its records were listed, and some may have been " +
@@ -286,16 +302,17 @@ func (s *Store) undisturbed(ctx context.Context, scan func(nodes []rueidis.Clien
 	return err
 }
 
-// histories returns the servers that hold records, and the histories of replication that they are in, sorted: each
-// start of a server and each fail-over begins another one.
+// histories returns the servers that hold records, and which ones they are, sorted: each start of a server and each
+// fail-over changes that.
 func (s *sender) histories(ctx context.Context) (nodes []rueidis.Client, histories []string, err error) {
 	nodes, err = s.primaries(ctx)
 	for _, node := range nodes {
-		said, err := s.ask(ctx, node, node.B().Info().Section("replication").Build())[0].ToString()
+		said, err := s.ask(ctx, node, node.B().Info().Section("server", "replication").Build())[0].ToString()
 		if err != nil {
 			return nil, nil, unavailable(err)
 		}
-		histories = append(histories, info(said)["master_replid"])
+		found := info(said)
+		histories = append(histories, found["run_id"]+" "+found["master_replid"]+" "+found["role"])
 	}
 	slices.Sort(histories)
 	return nodes, histories, err

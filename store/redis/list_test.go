@@ -3,6 +3,7 @@ package redis_test
 import (
 	"context"
 	"fmt"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -161,5 +162,21 @@ func TestListIsDisturbed(t *testing.T) {
 			t.Errorf("a %s: %v", name, err)
 		}
 		proxy.Disarm()
+	}
+}
+
+// TestListOnAReplica: a server that was made a replica may not know all records, and lists none.
+func TestListOnAReplica(t *testing.T) {
+	t.Parallel()
+	server, other := servers.NewRedis(t), servers.NewRedis(t)
+	s := open(t, server.URL())
+	booked(t, s, "open")
+	host, port, err := net.SplitHostPort(other.Addr())
+	must(t, err)
+	_, err = server.Do(t.Context(), "REPLICAOF", host, port)
+	must(t, err)
+	for _, f := range []store.Filter{{}, {State: store.StateInProgress}, {State: store.StateInProgress, Due: true}} {
+		_, err := s.List(t.Context(), f)
+		wantUnavailable(t, err, fmt.Sprintf("a list of %+v", f))
 	}
 }

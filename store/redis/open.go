@@ -105,12 +105,13 @@ func Open(ctx context.Context, url string, opts ...Option) (*Store, error) {
 	s := &Store{
 		sender: &sender{client: client, cluster: where.mode == modeCluster, acks: o.acks},
 		names:  newNames(o.prefix, where.mode == modeCluster), recent: newRecent(), log: o.log,
+		inspection: inspection{mode: where.mode, options: o},
 	}
 	if o.acks.wanted() {
 		s.sender.aside = &sender{client: client, cluster: s.sender.cluster}
 	}
 	s.watcher = newWatcher(s)
-	if err := s.inspect(ctx, where.mode, &o); err != nil {
+	if err := s.inspect(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil

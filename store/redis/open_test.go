@@ -98,9 +98,29 @@ func TestHiddenSettings(t *testing.T) {
 	if !errors.Is(err, store.ErrUnavailable) || strings.Contains(err.Error(), "wrong") {
 		t.Errorf("a wrong password: %v", err)
 	}
-	_, err = open(t, as("nobody", "secret")).Reserve(t.Context(), booking("key"))
-	if !errors.Is(err, store.ErrUnavailable) || !strings.Contains(err.Error(), "the user may not do this") {
+	_, err = told(t, as("nobody", "secret"))
+	if !errors.Is(err, store.ErrUnavailable) || !strings.Contains(err.Error(), `may not run scripts on keys that begin with "onceward:"`) {
 		t.Errorf("a user without permission: %v", err)
+	}
+}
+
+// TestSettingsChange: what a store would have refused at its start is told when it has become so.
+func TestSettingsChange(t *testing.T) {
+	t.Parallel()
+	server := servers.NewRedis(t)
+	var log bytes.Buffer
+	s, err := redis.Open(t.Context(), server.URL(), redis.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	must(t, err)
+	defer s.Close()
+	set(t, server, "maxmemory-policy", "allkeys-lru", "appendfsync", "everysec")
+	for range 2 {
+		_, err := s.Sweep(t.Context(), 10)
+		must(t, err)
+	}
+	for _, want := range []string{"level=ERROR", "maxmemory-policy allkeys-lru", "appendfsync is everysec"} {
+		if strings.Count(log.String(), want) != 1 {
+			t.Errorf("the logger was told %q, want %q once", log.String(), want)
+		}
 	}
 }
 

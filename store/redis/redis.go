@@ -18,7 +18,8 @@ type Store struct {
 	recent *recent
 	log    *slog.Logger
 
-	watcher *watcher
+	watcher    *watcher
+	inspection inspection
 }
 
 // Close waits for the calls under way, and closes the connections.

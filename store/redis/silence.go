@@ -16,8 +16,16 @@ const (
 	silence = 2 * time.Second
 )
 
+const (
+	// unsent is about how much the system takes before it has been sent: little enough that a slow link sends it within
+	// the silence.
+	unsent = 128 << 10
+	// piece is how much is written at once. What is larger shows by each piece whether the link still takes it.
+	piece = 32 << 10
+)
+
 // heard is a connection that is given up when nothing comes on it for a while. It counts bytes, not replies: what is
-// behind a large reply is late, not lost.
+// behind a large reply is late, not lost, and so is the reply to a large request that is still being sent.
 type heard struct {
 	net.Conn
 	patience time.Duration
@@ -40,6 +48,13 @@ func dial(ctx context.Context, address string, d *net.Dialer, secured *tls.Confi
 	}
 	if err != nil {
 		return nil, err
+	}
+	wire := conn
+	if over, ok := conn.(*tls.Conn); ok {
+		wire = over.NetConn()
+	}
+	if tcp, ok := wire.(*net.TCPConn); ok {
+		_ = tcp.SetWriteBuffer(unsent) // without it a slow link takes longer to be told from a silent one
 	}
 	if longest, blocks := ctx.Value(blocking{}).(time.Duration); blocks {
 		return &heard{Conn: conn, patience: silence + longest, blocks: true}, nil
@@ -66,7 +81,18 @@ func (c *heard) Write(b []byte) (int, error) {
 			return 0, err
 		}
 	}
-	return c.Conn.Write(b)
+	written := 0
+	for len(b)-written > piece {
+		n, err := c.Conn.Write(b[written : written+piece])
+		if written += n; err != nil {
+			return written, err
+		}
+		if err := c.listen(); err != nil {
+			return written, err
+		}
+	}
+	n, err := c.Conn.Write(b[written:])
+	return written + n, err
 }
 
 // listen lets the silence begin.

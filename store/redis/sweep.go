@@ -25,11 +25,12 @@ var (
 const workers = 32
 
 // Sweep implements [store.Sweeper]. What cannot be read, or is on a node that does not answer, does not keep the rest
-// from being swept.
+// from being swept. Now and then it looks at the settings of the servers, which after a fail-over are others.
 func (s *Store) Sweep(ctx context.Context, limit int) (swept int, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, unavailable(err)
 	}
+	s.inspectAgain(ctx)
 	var errs []error
 	for among := range slices.Chunk(s.names.holding(indexOpen), chunk) {
 		if swept >= limit || ctx.Err() != nil {

@@ -1,6 +1,7 @@
 package sealed_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/wrap"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
@@ -23,7 +25,7 @@ func TestStatusWithoutTheKey(t *testing.T) {
 		make func(t *testing.T, s store.Store)
 		want onceward.Status
 	}{
-		"completed": {func(t *testing.T, s store.Store) { completed(t, s) }, onceward.Status{State: "completed", StatusCode: 201}},
+		"completed": {func(t *testing.T, s store.Store) { completed(t, s) }, onceward.Status{State: "completed"}},
 		"in progress": {func(t *testing.T, s store.Store) {
 			must(t, s.Checkpoint(t.Context(), reserve(t, s), store.Checkpoint{Point: "charged", Data: []byte("carried")}))
 		}, onceward.Status{State: "in_progress"}},
@@ -62,4 +64,33 @@ func TestStatusWithoutTheKey(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestTamperedStatus: the status code is sealed along with the answer. One that was changed is not told.
+func TestTamperedStatus(t *testing.T) {
+	t.Parallel()
+	inside := memory.New()
+	completed(t, open(t, inside, ring(1)))
+	s := open(t, tampered{wrap.New(inside, nil)}, ring(1))
+	guard, err := onceward.New(s, onceward.Config{
+		Scope:  func(*http.Request) (string, error) { return "acme", nil },
+		Secret: []byte(strings.Repeat("s", 32)), Logger: slog.New(slog.DiscardHandler),
+	})
+	must(t, err)
+	w := httptest.NewRecorder()
+	guard.StatusHandler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/operations/order-1", nil))
+	if !strings.Contains(w.Body.String(), `"completed"`) || strings.Contains(w.Body.String(), "402") {
+		t.Errorf("L3: %d %s", w.Code, w.Body)
+	}
+}
+
+// tampered is a store in which the status code of each answer was changed.
+type tampered struct{ *wrap.Store }
+
+func (s tampered) Get(ctx context.Context, id store.ID) (store.Record, error) {
+	rec, err := s.Store.Get(ctx, id)
+	if rec.Response.Status != 0 {
+		rec.Response.Status = http.StatusPaymentRequired
+	}
+	return rec, err
 }

@@ -31,7 +31,8 @@ func openStore(ctx context.Context, chosen string, dir directory, secret []byte)
 	if chosen == "" {
 		return demoStore{url: "sqlite:" + dir.file("payments.db")}, nil
 	}
-	if dir.temporary && !strings.Contains(chosen, "://") {
+	place, _, _ := strings.Cut(chosen, "?") // a front has a URL of its own behind it
+	if dir.temporary && !strings.Contains(place, "://") {
 		return demoStore{}, errors.New(
 			"--store with a file needs --dir: the provider's ledger has to last as long as the file")
 	}
@@ -46,12 +47,21 @@ func openStore(ctx context.Context, chosen string, dir directory, secret []byte)
 	}
 	query := parsed.Query()
 	query.Set("search_path", s.schema)
-	parsed.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20") // pgx takes a plus sign as it stands
-	s.url = parsed.String()
+	s.url = withQuery(*parsed, query)
+	if query.Has("front") { // which is for the store alone
+		query.Del("front")
+		query.Del("search_path")
+		s.server = withQuery(*parsed, query)
+	}
 	if err := s.execute(ctx, "CREATE SCHEMA IF NOT EXISTS "+s.schema); err != nil {
 		return demoStore{}, schemaError(err)
 	}
 	return s, nil
+}
+
+func withQuery(u url.URL, query url.Values) string {
+	u.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20") // pgx takes a plus sign as it stands
+	return u.String()
 }
 
 // insufficientPrivilege is the code by which PostgreSQL says that a user may not do something.
