@@ -203,10 +203,9 @@ func unreachableStep(t *testing.T, s *site, h handle, landed bool) (check func()
 
 // partial are checkpoints that keep something of the one before, with what the record then holds.
 var partial = map[string]struct{ p, kept store.Checkpoint }{
-	"point only":     {store.Checkpoint{Point: "shipped"}, store.Checkpoint{Point: "shipped", Data: charged.Data}},
-	"data only":      {store.Checkpoint{Data: []byte("ch_2")}, store.Checkpoint{Point: charged.Point, Data: []byte("ch_2")}},
-	"empty data":     {store.Checkpoint{Data: []byte{}}, store.Checkpoint{Point: charged.Point}},
-	"not replayable": {store.Checkpoint{NotReplayable: true}, charged},
+	"point only": {store.Checkpoint{Point: "shipped"}, store.Checkpoint{Point: "shipped", Data: charged.Data}},
+	"data only":  {store.Checkpoint{Data: []byte("ch_2")}, store.Checkpoint{Point: charged.Point, Data: []byte("ch_2")}},
+	"empty data": {store.Checkpoint{Data: []byte{}}, store.Checkpoint{Point: charged.Point}},
 }
 
 // TestCommitOfAPartialPointLost: a point that leaves some of the record as it was is recognised all the same.
@@ -229,11 +228,12 @@ func TestCommitOfAPartialPointLost(t *testing.T) {
 	}
 }
 
-// TestCommitOfTheSamePointLost: a step that leaves the record as it was cannot be told by it. Nobody is told that it
+// TestCommitOfTheSamePointLost: a step that leaves the record as it was cannot be told by it, nor by a mark, which the same
+// attempt can have stored beside it. Nobody is told that it
 // was committed, or that it was not, who cannot know.
 func TestCommitOfTheSamePointLost(t *testing.T) {
 	t.Parallel()
-	for name, p := range map[string]store.Checkpoint{"the same": charged, "nothing": {}} {
+	for name, p := range map[string]store.Checkpoint{"the same": charged, "nothing": {}, "a mark": {NotReplayable: true}} {
 		for fate, rows := range map[string]int{"reply": 2, "request": 1} {
 			t.Run(name+"/"+fate, func(t *testing.T) {
 				f := newStepFault(t, newSite(t, servers.Postgres(t)), pgxHandle, "paid")

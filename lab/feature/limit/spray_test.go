@@ -84,8 +84,8 @@ type bystander struct {
 	pace    time.Duration
 }
 
-// visit sends requests until it is told to end, and at least some, and returns how many were answered in a second.
-func (b *bystander) visit(t *testing.T, what string, end <-chan struct{}) (rate float64) {
+// visit sends requests until it is told to end, and at least some.
+func (b *bystander) visit(t *testing.T, what string, end <-chan struct{}) {
 	t.Helper()
 	const least = 100
 	served, slowest, started := 0, time.Duration(0), time.Now()
@@ -93,10 +93,9 @@ func (b *bystander) visit(t *testing.T, what string, end <-chan struct{}) (rate 
 		select {
 		case <-end:
 			if i >= least {
-				rate = float64(served) / time.Since(started).Seconds()
-				t.Logf("%s: %d of %d served, %.1f a second; the slowest took %s", what, served, i, rate,
-					slowest.Round(10*time.Microsecond))
-				return rate
+				t.Logf("%s: %d of %d served, %.1f a second; the slowest took %s", what, served, i,
+					float64(served)/time.Since(started).Seconds(), slowest.Round(10*time.Microsecond))
+				return
 			}
 		default:
 		}
@@ -117,7 +116,8 @@ func (b *bystander) visit(t *testing.T, what string, end <-chan struct{}) (rate 
 }
 
 // TestSprayedKeys: one scope sprays keys. Of these exactly the limit is executed and stored, the others are refused;
-// the scope's own replays, and all requests of another scope, go on at their rate before.
+// the scope's own replays, and all requests of another scope, are served. At which rate the benchmarks spray-shared and
+// spray-local of lab/bench say.
 func TestSprayedKeys(t *testing.T) {
 	t.Parallel()
 	const most = 100
@@ -164,7 +164,7 @@ func TestSprayedKeys(t *testing.T) {
 			ended := make(chan struct{})
 			close(ended)
 			bob := &bystander{nodes[len(nodes)-1], "bob", 5 * time.Millisecond}
-			before := bob.visit(t, "before", ended)
+			bob.visit(t, "before", ended)
 
 			during := make(chan struct{})
 			var others sync.WaitGroup
@@ -190,8 +190,8 @@ func TestSprayedKeys(t *testing.T) {
 				attackers.Wait()
 				next.Store(int64(last))
 			}
-			rate, replays := 0.0, 0
-			others.Go(func() { rate = bob.visit(t, "during", during) })
+			replays := 0
+			others.Go(func() { bob.visit(t, "during", during) })
 			others.Go(func() {
 				for ; ; replays++ {
 					select {
@@ -230,9 +230,6 @@ func TestSprayedKeys(t *testing.T) {
 			}
 			if w := nodes[0].post("mallory", "one-more"); w.Code != http.StatusTooManyRequests {
 				t.Errorf("L1: a key past the limit: %d", w.Code)
-			}
-			if sprayed() >= 100_000 && rate < 0.9*before {
-				t.Errorf("L1: a bystander was served %.1f times a second before and %.1f times during the attack", before, rate)
 			}
 			stored := 0
 			for n := range next.Load() + 1 {

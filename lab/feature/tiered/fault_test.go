@@ -234,6 +234,8 @@ func TestSlowFill(t *testing.T) {
 	slow := newNode(t, durable, proxy.URL(), tiered.Config{FrontTimeout: 30 * time.Second})
 	quick := newNode(t, durable, server.URL(), tiered.Config{FrontTimeout: 30 * time.Second})
 	must(t, execute(t.Context(), quick.store, key, "old"))
+	_, err := server.Do(t.Context(), "CONFIG", "RESETSTAT") // the fronts have tried whether they can set
+	must(t, err)
 	sent, arrives := make(chan struct{}), make(chan struct{})
 	var first sync.Once
 	proxy.Answer(func(command string) bool {
