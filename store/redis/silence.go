@@ -19,7 +19,7 @@ const (
 const (
 	// unsent is about how much the system takes before it has been sent: little enough that a slow link sends it within
 	// the silence.
-	unsent = 128 << 10
+	unsent = 64 << 10
 	// piece is how much is written at once. What is larger shows by each piece whether the link still takes it.
 	piece = 32 << 10
 )
