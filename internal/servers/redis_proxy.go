@@ -101,7 +101,7 @@ type redisLink struct {
 	// raw says that what follows is no longer commands and replies.
 	raw atomic.Bool
 
-	writing sync.Mutex // of what goes to the client
+	writing sync.Mutex // of what goes to the client, held until it is known that the client has it
 
 	mu sync.Mutex
 	// awaited are the commands that were sent and whose replies the client does not have. The first of them, as many as
@@ -203,8 +203,11 @@ func belongsToConnection(name string) bool {
 	return slices.Contains(names, name)
 }
 
-// awaits reports whether a command that was counted has no reply yet.
+// awaits reports whether a command that was counted has no reply yet. A client that has just read one is quicker than
+// the note of it: that is waited for.
 func (r *redisLink) awaits() bool {
+	r.writing.Lock()
+	defer r.writing.Unlock()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.ContainsFunc(r.awaited, func(c redisCommand) bool { return c.counted })
@@ -276,7 +279,13 @@ func (r *redisLink) deliver(out []byte) error {
 		case <-r.closed:
 		}
 	}
-	if err := r.trickle(out); err != nil {
+	last, err := r.trickle(out)
+	if err != nil {
+		return err
+	}
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	if _, err := r.client.Write(last); err != nil {
 		return err
 	}
 	r.mu.Lock()
@@ -286,23 +295,24 @@ func (r *redisLink) deliver(out []byte) error {
 	return nil
 }
 
-// trickle writes to the client, at the rate that is allowed.
-func (r *redisLink) trickle(out []byte) error {
+// trickle writes to the client, at the rate that is allowed. It returns the last piece, whose time has come.
+func (r *redisLink) trickle(out []byte) (last []byte, err error) {
 	const pieces = 20 // a second
 	rate := int(r.proxy.rate.Load())
 	if rate == 0 {
-		return r.write(out)
+		return out, nil
 	}
 	for piece := range slices.Chunk(out, max(1, rate/pieces)) {
+		if err := r.write(last); err != nil {
+			return nil, err
+		}
 		select {
 		case <-time.After(time.Second * time.Duration(len(piece)) / time.Duration(rate)):
 		case <-r.closed:
 		}
-		if err := r.write(piece); err != nil {
-			return err
-		}
+		last = piece
 	}
-	return nil
+	return last, nil
 }
 
 // isMessage says whether the server says something by itself, instead of replying: to a subscriber, or about one.

@@ -30,6 +30,8 @@ type batcher struct {
 	lanes      int
 	largest    int
 	worth      int
+	// patience is how long an item waits for the batch before it, until a further lane is opened for it.
+	patience time.Duration
 
 	mu      sync.Mutex
 	queue   []*item
@@ -42,8 +44,7 @@ type batcher struct {
 const (
 	// laneWorth is how many waiting items open a further lane.
 	laneWorth = 4
-	// patience is how long an item waits for the batch before it, and extraLanes how many lanes open for the impatient.
-	patience   = 50 * time.Millisecond
+	// extraLanes is how many lanes open for items that have lost patience.
 	extraLanes = 2
 )
 
@@ -84,7 +85,7 @@ func (b *batcher) enqueue(t *item) error {
 	case b.busy == 0 || b.busy < b.lanes && len(b.queue) >= b.worth:
 		b.open()
 	case b.patient == nil:
-		b.patient = time.AfterFunc(patience, b.lostPatience)
+		b.patient = time.AfterFunc(b.patience, b.lostPatience)
 	}
 	return nil
 }

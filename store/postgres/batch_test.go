@@ -69,7 +69,7 @@ func gather(t testing.TB, store *postgres.Store, proxy *servers.Proxy, n int, ca
 // TestGathering: what concurrent callers ask travels together, whatever it is.
 func TestGathering(t *testing.T) {
 	t.Parallel()
-	s, proxy := openProxied(t, postgres.WithLanes(1))
+	s, proxy := openProxied(t, postgres.OneLane())
 	const n = 60
 	var claims [n]store.Claim
 	for i, key := range keys("owned", n) {
@@ -112,7 +112,7 @@ func TestGathering(t *testing.T) {
 // TestHeartbeatsTogether: many leases cost few statements.
 func TestHeartbeatsTogether(t *testing.T) {
 	t.Parallel()
-	s, proxy := openProxied(t, postgres.WithLanes(1))
+	s, proxy := openProxied(t, postgres.OneLane())
 	const n = 200
 	var claims [n]store.Claim
 	ended := crowd(t.Context(), n, func(ctx context.Context, i int) {
@@ -132,7 +132,7 @@ func TestHeartbeatsTogether(t *testing.T) {
 // TestSameKeyInOneBatch: those who ask for one key at the same moment have one winner.
 func TestSameKeyInOneBatch(t *testing.T) {
 	t.Parallel()
-	s, proxy := openProxied(t, postgres.WithLanes(1))
+	s, proxy := openProxied(t, postgres.OneLane())
 	const n = 20
 	var won, lost atomic.Int64
 	trips := gather(t, s, proxy, n, func(ctx context.Context, _ int) {
@@ -154,7 +154,7 @@ func TestSameKeyInOneBatch(t *testing.T) {
 // TestSameNonceInOneBatch: the same call, repeated while the first is still under way, gets the same grant.
 func TestSameNonceInOneBatch(t *testing.T) {
 	t.Parallel()
-	s, proxy := openProxied(t, postgres.WithLanes(1))
+	s, proxy := openProxied(t, postgres.OneLane())
 	r := reservation("repeated")
 	var attempts sync.Map
 	var created atomic.Int64
@@ -178,7 +178,7 @@ func TestSameNonceInOneBatch(t *testing.T) {
 // TestLeavingInTheQueue: who leaves before its call is on the wire has asked for nothing.
 func TestLeavingInTheQueue(t *testing.T) {
 	t.Parallel()
-	s, proxy := openProxied(t, postgres.WithLanes(1))
+	s, proxy := openProxied(t, postgres.OneLane())
 	letGo := holdLane(t, s, proxy, "holds the lane")
 	ctx, cancel := context.WithCancel(t.Context())
 	leave := crowd(ctx, 10, func(ctx context.Context, i int) {
@@ -201,7 +201,7 @@ func TestLeavingInTheQueue(t *testing.T) {
 // again.
 func TestLeavingOnTheWire(t *testing.T) {
 	t.Parallel()
-	s, proxy := openProxied(t, postgres.WithLanes(1))
+	s, proxy := openProxied(t, postgres.OneLane())
 	letGo := holdLane(t, s, proxy, "holds the lane")
 	ctx, cancel := context.WithCancel(t.Context())
 	left := reservation("left")
@@ -230,7 +230,7 @@ func TestRefusedNeighbour(t *testing.T) {
 	t.Parallel()
 	url := servers.Postgres(t).SchemaURL(t)
 	proxy := servers.NewProxy(t, url)
-	s := openUnasked(t, proxy.URL(), postgres.WithLanes(1))
+	s := openUnasked(t, proxy.URL(), postgres.OneLane())
 	exec(t, openAdmin(t, url), `ALTER TABLE onceward_record ADD CHECK (position('refused'::bytea IN answer) = 0)`)
 	const n, bad = 20, 7
 	var claims [n]store.Claim

@@ -4,10 +4,15 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/onceward/onceward/store"
 )
+
+// OneLane opens no second lane for those who wait for the first. The patience that stores have otherwise is over before
+// a busy machine has gathered a crowd.
+func OneLane() Option { return func(o *options) { o.lanes, o.patience = 1, time.Hour } }
 
 // TestGateIsNotSeizedBehindTheConnection: a handler that took the connection itself in the last call before its time
 // was over may be at it now, and may have ended the transaction.

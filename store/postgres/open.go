@@ -142,6 +142,7 @@ func (s *Store) start(ctx context.Context) error {
 	s.unnamed = config.ConnConfig.DefaultQueryExecMode != pgx.QueryExecModeCacheStatement
 	s.batches = &batcher{
 		pool: s.own, statements: s.sql.batch, unnamed: s.unnamed, lanes: s.options.lanes, largest: maxBatch, worth: laneWorth,
+		patience: s.options.patience,
 	}
 	if s.options.individual {
 		s.batches.lanes, s.batches.largest, s.batches.worth = int(s.own.Config().MaxConns), 1, 1
@@ -288,6 +289,8 @@ type options struct {
 	strict     bool
 	individual bool
 	lanes      int
+	// patience is how long a call waits for the batch before it.
+	patience time.Duration
 	// lockTimeout is how long a locked record holds up its batch.
 	lockTimeout string
 	listenURL   string
@@ -300,7 +303,8 @@ type options struct {
 
 func defaults() options {
 	return options{
-		prefix: defaultPrefix, lanes: defaultLanes, lockTimeout: "2s", logger: slog.Default(), buildInfo: debug.ReadBuildInfo,
+		prefix: defaultPrefix, lanes: defaultLanes, patience: 50 * time.Millisecond, lockTimeout: "2s", logger: slog.Default(),
+		buildInfo: debug.ReadBuildInfo,
 	}
 }
 

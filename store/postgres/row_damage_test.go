@@ -175,7 +175,7 @@ func TestDamagedNeighbour(t *testing.T) {
 	t.Parallel()
 	url := servers.Postgres(t).SchemaURL(t)
 	proxy := servers.NewProxy(t, url)
-	s := openUnasked(t, proxy.URL(), postgres.WithLanes(1))
+	s := openUnasked(t, proxy.URL(), postgres.OneLane())
 	d := &damaged{T: t, store: s, admin: openAdmin(t, url)}
 	var broken []string
 	for what, how := range damages {
