@@ -192,11 +192,11 @@ func (r *RedisSentinel) AwaitPrimary(ctx context.Context) (primary *RedisServer,
 // AwaitReady waits until there is a primary, all other nodes that run follow it, and a further fail-over would be
 // agreed on.
 func (r *RedisSentinel) AwaitReady(ctx context.Context) error {
-	primary, err := r.AwaitPrimary(ctx)
-	if err != nil {
-		return err
-	}
-	err = await(ctx, "there is one primary", func() (bool, error) {
+	err := await(ctx, "there is one primary", func() (bool, error) {
+		primary, err := r.Primary(ctx) // on a busy machine it may change once more by itself
+		if err != nil || !primary.Runs() {
+			return false, nil
+		}
 		for _, s := range r.nodes {
 			info, err := s.Info(ctx)
 			if s.Runs() && (err != nil || (info["role"] == "master") != (s == primary)) {

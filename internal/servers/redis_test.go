@@ -250,13 +250,18 @@ func TestSentinelsPromoteAndDemote(t *testing.T) {
 	must(t, first.Restart())
 	begun = time.Now()
 	must(t, r.AwaitReady(t.Context()))
-	t.Logf("the old primary followed after %v", time.Since(begun))
+	t.Logf("one follows the other after %v", time.Since(begun))
+	replica := first
+	if primary, err = r.Primary(t.Context()); primary == first { // a busy machine has made the sentinels change their mind
+		replica = second
+	}
+	must(t, err)
 	var refused RedisError
-	if _, err := first.Do(t.Context(), "SET", "key", "x"); !errors.As(err, &refused) || !strings.HasPrefix(err.Error(), "READONLY") {
+	if _, err := replica.Do(t.Context(), "SET", "key", "x"); !errors.As(err, &refused) || !strings.HasPrefix(err.Error(), "READONLY") {
 		t.Errorf("err = %v, want READONLY", err)
 	}
 	begun = time.Now()
 	must(t, r.FailOver(t.Context()))
 	t.Logf("back in %v", time.Since(begun))
-	wantReply(t, first, "kept", "GET", "key")
+	wantReply(t, replica, "kept", "GET", "key")
 }
