@@ -144,6 +144,9 @@ func (p *redisPlace) onlyValue(ctx context.Context) (key, value int, err error) 
 		if _, refused := rueidis.IsRedisErr(err); refused {
 			continue // not a string
 		}
+		if err == nil && size == 0 {
+			continue // a front has tried what it may do
+		}
 		if err != nil || value != 0 {
 			return 0, 0, errors.Join(fmt.Errorf("%q is not the only value in the database", name), err)
 		}

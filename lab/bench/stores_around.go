@@ -139,7 +139,7 @@ func (l *lookUps) mostlyHits() error {
 
 // fillFront replays each key until the front holds them all: it is filled beside the requests, and not by each.
 func fillFront(ctx context.Context, st store.Store, p *redisPlace, keys []string) error {
-	for range 10 {
+	for end := time.Now().Add(10 * time.Second); ; {
 		var next atomic.Int64
 		_, err := repeatTimes(min(len(keys), manyCallers), len(keys), func(ctx context.Context) error {
 			return replayOnce(ctx, st, reservation(keys[next.Add(1)-1]))
@@ -147,11 +147,10 @@ func fillFront(ctx context.Context, st store.Store, p *redisPlace, keys []string
 		if err != nil {
 			return err
 		}
-		if p.expect(ctx, int64(len(keys))) == nil {
-			return nil
+		if err := p.holds(ctx, len(keys)); err == nil || time.Now().After(end) {
+			return err
 		}
 	}
-	return p.expect(ctx, int64(len(keys)))
 }
 
 // openFrontGet is a GET of as many bytes as the front holds for a record.

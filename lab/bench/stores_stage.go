@@ -85,6 +85,15 @@ func (p *redisPlace) expect(ctx context.Context, want int64) error {
 	return err
 }
 
+// holds is expect for the entries of a front, without the nameless one by which it has tried what it may do.
+func (p *redisPlace) holds(ctx context.Context, want int) error {
+	keys, err := p.client.Do(ctx, p.client.B().Keys().Pattern("*{}?*").Build()).AsStrSlice()
+	if err == nil && len(keys) < want {
+		err = fmt.Errorf("the front holds %d keys, want %d", len(keys), want)
+	}
+	return err
+}
+
 // close also closes what the way has opened, if anything.
 func (p *redisPlace) close(others ...func() error) func() error {
 	return func() (err error) {
