@@ -98,3 +98,46 @@ type Auditor interface {
 	// PurgeAudit removes at most limit entries that were written longer ago than age, and returns how many.
 	PurgeAudit(ctx context.Context, age time.Duration, limit int) (purged int, err error)
 }
+
+// AuditFilter chooses entries of an audit by when they were written.
+type AuditFilter struct {
+	// ID restricts to one ID if it is not the zero value.
+	ID ID
+	// Since and Until restrict to entries written at or after Since and before Until, where they are not zero.
+	Since, Until time.Time
+	// Limit is the most entries to return; at most [MaxPage], which is the default.
+	Limit int
+}
+
+// AuditLister is an [Auditor] whose entries can be looked through without naming an ID.
+type AuditLister interface {
+	// ListAudit returns the entries that a filter chooses, the newest first.
+	ListAudit(ctx context.Context, f AuditFilter) ([]AuditEntry, error)
+}
+
+// ExecutionEntry is one request of a route whose executions are audited: who called, and what was decided.
+type ExecutionEntry struct {
+	ID
+	// Operation is the method and route pattern.
+	Operation string
+	// Actor is who called, as the service knows them.
+	Actor string
+	// Decision is what the reservation was answered with, and Origin where a grant came from.
+	Decision Decision
+	Origin   Origin
+	// Attempt is that of the record, zero if nothing of it was visible.
+	Attempt int64
+	// At is when it was written; the store sets it.
+	At time.Time
+}
+
+// ExecutionAuditor is a store that keeps an append-only list of requests, apart from that of the operators' acts and
+// with a retention of its own (L7).
+type ExecutionAuditor interface {
+	// AddExecution appends an entry.
+	AddExecution(ctx context.Context, e ExecutionEntry) error
+	// ListExecutions returns the entries that a filter chooses, the newest first.
+	ListExecutions(ctx context.Context, f AuditFilter) ([]ExecutionEntry, error)
+	// PurgeExecutions removes at most limit entries that were written longer ago than age, and returns how many.
+	PurgeExecutions(ctx context.Context, age time.Duration, limit int) (purged int, err error)
+}

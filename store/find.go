@@ -1,0 +1,25 @@
+package store
+
+import (
+	"context"
+	"time"
+)
+
+// Finder is a store that finds a record by what others know of it, by an index: a person who has a log line, or the id
+// that a provider gave, finds the operation in a store of any size. The records come without the bodies of their
+// responses and the data they carry, as those of a [Lister] do.
+type Finder interface {
+	// FindHash returns the record whose ID has that hash, as [ID.Hash] writes it, or [ErrNotFound].
+	FindHash(ctx context.Context, hash string) (Record, error)
+	// FindProviderID returns the records that carry an id that a provider gave, the newest ten at most: ids of several
+	// providers may be equal.
+	FindProviderID(ctx context.Context, providerID string) ([]Record, error)
+}
+
+// Retainer is a store whose settled records can be kept for longer than their retention said.
+type Retainer interface {
+	// Retain makes a settled record expire no sooner than the given time from now, by the store's clock, and returns when
+	// it does. It never makes one expire sooner. It returns [ErrNotFound] if there is none, and a [*FencedError] for one
+	// that is not settled, which does not expire.
+	Retain(ctx context.Context, id ID, d time.Duration) (expires time.Time, err error)
+}
