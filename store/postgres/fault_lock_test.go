@@ -2,8 +2,6 @@ package postgres_test
 
 import (
 	"context"
-	"encoding/binary"
-	"encoding/hex"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -333,13 +331,7 @@ func TestConflictAtCommitOfAConsumer(t *testing.T) {
 }
 
 // lockOf is the key of the advisory lock that the record of a key has.
-func lockOf(store *postgres.Store, key string) int64 {
-	id, err := hex.DecodeString(strings.ReplaceAll(store.RecordID(accountID(key)), "-", ""))
-	if err != nil {
-		panic(err) // it is a UUID
-	}
-	return int64(binary.BigEndian.Uint64(id))
-}
+func lockOf(store *postgres.Store, key string) int64 { return store.LockKey(accountID(key)) }
 
 const takeLock = `SELECT pg_advisory_lock($1)`
 
