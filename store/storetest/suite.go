@@ -212,8 +212,8 @@ var capabilities = []capability{
 	being[store.Transactor](), being[store.TxCheckpointer](), being[store.Waiter](),
 	being[store.Sweeper](), being[store.Reaper](), being[store.Reconciler](), being[store.Buster](),
 	being[store.Lister](), being[store.LateCompletionKeeper](), being[store.ExternalEventKeeper](),
-	being[store.Auditor](), being[store.Rewriter](), being[store.Finder](), being[store.Retainer](), being[outbox.Store](), being[outbox.AnswerStore](),
-	being[inbox.Store](), being[natural.Store](),
+	being[store.Auditor](), being[store.Rewriter](), being[store.Finder](), being[store.Retainer](),
+	being[outbox.Store](), being[outbox.AnswerStore](), being[inbox.Store](), being[natural.Store](),
 }
 
 type capability struct {
