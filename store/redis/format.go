@@ -125,14 +125,22 @@ func (s *Store) takeBack(ctx context.Context, token string) error {
 	return failed
 }
 
-// refuseOldRecords looks for a record under a name of before.
-func (s *Store) refuseOldRecords(ctx context.Context) error {
-	return s.scanKeys(ctx, oldKindRecord, func(keys []string) error {
-		if len(keys) > 0 {
-			return errOldRecords
+// refuseOldRecords looks for a record under a name of before, again where the servers changed meanwhile: one that gets its
+// first replica is such a case, and a store that opens does not fail for it.
+func (s *Store) refuseOldRecords(ctx context.Context) (err error) {
+	const tries = 5
+	for range tries {
+		err = s.scanKeys(ctx, oldKindRecord, func(keys []string) error {
+			if len(keys) > 0 {
+				return errOldRecords
+			}
+			return nil
+		})
+		if !errors.Is(err, errDisturbed) {
+			break
 		}
-		return nil
-	})
+	}
+	return err
 }
 
 // isWrongType reports whether something else is stored at a key than the command is for.
