@@ -251,7 +251,7 @@ func (s *Store) readTables(ctx context.Context) error {
 	if err := s.operations.load(ctx); err != nil {
 		return err
 	}
-	s.secret.Store(&secret)
+	s.naming.Store(newNaming(secret, s.channel))
 	return nil
 }
 
@@ -261,12 +261,12 @@ func (s *Store) ready(ctx context.Context) error {
 	if s.closed.Load() {
 		return unavailable(errClosed)
 	}
-	if s.secret.Load() != nil {
+	if s.naming.Load() != nil {
 		return nil
 	}
 	s.preparing.Lock()
 	defer s.preparing.Unlock()
-	if s.secret.Load() != nil {
+	if s.naming.Load() != nil {
 		return nil
 	}
 	missing, err := s.tablesMissing(ctx)

@@ -16,7 +16,7 @@ import (
 var migrationFiles embed.FS
 
 // schemaVersion is that of the tables which this program knows. The number of migrations is the same.
-const schemaVersion = 2
+const schemaVersion = 3
 
 // The statements about the version of the tables.
 const (

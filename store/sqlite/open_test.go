@@ -107,7 +107,7 @@ func TestNewerTables(t *testing.T) {
 	if err := raw.Close(); err != nil {
 		t.Fatal(err)
 	}
-	wantRefused(t, path, "its tables are of version 1000, and this program knows versions up to 2: use a newer program")
+	wantRefused(t, path, "its tables are of version 1000, and this program knows versions up to 3: use a newer program")
 }
 
 // TestTablesMissing: a failed Open leaves no connection behind that would hold the file.

@@ -1,11 +1,14 @@
 package sqlite
 
 import (
+	"crypto/sha256"
 	"embed"
 	"fmt"
 	"io/fs"
 
 	"github.com/ncruces/go-sqlite3"
+
+	"github.com/onceward/onceward/store"
 )
 
 //go:embed migrations/*.sql
@@ -29,6 +32,9 @@ func migrate(conn *sqlite3.Conn) (err error) {
 	}
 	if version, err := schemaVersion(conn); err != nil || version == len(files) {
 		return err
+	}
+	if err := createFunctions(conn); err != nil {
+		return unavailable(err)
 	}
 	if err := conn.Exec(`BEGIN IMMEDIATE`); err != nil {
 		return unavailable(err)
@@ -55,6 +61,25 @@ func migrate(conn *sqlite3.Conn) (err error) {
 		}
 	}
 	return unavailable(conn.Exec(`COMMIT`))
+}
+
+// createFunctions gives a connection the functions by which the third migration names the records that are there.
+func createFunctions(conn *sqlite3.Conn) error {
+	err := conn.CreateFunction("onceward_id_hash", 1, sqlite3.DETERMINISTIC,
+		func(ctx sqlite3.Context, args ...sqlite3.Value) {
+			sum := sha256.Sum256(args[0].RawBlob())
+			ctx.ResultBlob(sum[:hashSize])
+		})
+	if err != nil {
+		return err
+	}
+	return conn.CreateFunction("onceward_provider_id", 1, sqlite3.DETERMINISTIC,
+		func(ctx sqlite3.Context, args ...sqlite3.Value) {
+			// One that cannot be read says why when it is looked at.
+			if rec, err := store.DecodeRecord(store.ID{}, args[0].RawBlob()); err == nil && rec.ProviderID != "" {
+				ctx.ResultBlob([]byte(rec.ProviderID))
+			}
+		})
 }
 
 // schemaVersion reads which version the tables are of, zero if there are none.

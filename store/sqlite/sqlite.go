@@ -36,6 +36,8 @@ var (
 	_ store.ExternalEventKeeper  = (*Store)(nil)
 	_ store.Auditor              = (*Store)(nil)
 	_ store.Rewriter             = (*Store)(nil)
+	_ store.Finder               = (*Store)(nil)
+	_ store.Retainer             = (*Store)(nil)
 	_ outbox.Store               = (*Store)(nil)
 	_ outbox.AnswerStore         = (*Store)(nil)
 	_ inbox.Store                = (*Store)(nil)
