@@ -7,11 +7,12 @@ import (
 	"testing"
 
 	"github.com/onceward/onceward/cmd/onceward/internal/doctor"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/internal/watchdog"
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Over(m)) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Over(servers.Tests{M: m})) }
 
 // examine runs the doctor.
 func examine(t *testing.T, url string, c doctor.Config) *doctor.Report {

@@ -10,6 +10,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -74,6 +75,41 @@ func TestStandbys(t *testing.T) {
 		lie{"postgres/primary", doctor.Broken, "is a standby", []string{"postgres/listen", "postgres/advisory-locks", "postgres/isolation"}})
 	d.exec(t, `ALTER SYSTEM RESET synchronous_standby_names`)
 	d.exec(t, `SELECT pg_reload_conf()`)
+}
+
+// TestProxyOfPostgres: what comes between the program and a healthy server is found by what it does.
+func TestProxyOfPostgres(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, servers.Postgres(t))
+	for name, test := range map[string]struct {
+		old, new string
+		want     lie
+	}{
+		"an isolation level that is another one": {
+			"READ COMMITTED", "REPEATABLE READ",
+			lie{"postgres/isolation", doctor.Broken, "a second statement does not see what another connection has committed", nil},
+		},
+		"LISTEN that is swallowed": {"LISTEN ", "SELECT 1 AS ", lie{"postgres/listen", doctor.Weak, "did not arrive", nil}},
+		"LISTEN that is refused":   {"LISTEN ", "REFUSE ", lie{"postgres/listen", doctor.Weak, "LISTEN is refused", nil}},
+		"locks that exclude no one": {
+			"pg_try_advisory_xact_lock($1)", "$1::bigint IS NOT NULL",
+			lie{"postgres/advisory-locks", doctor.Broken, "pg_advisory_xact_lock(bigint) does not exclude", nil},
+		},
+		"a clock that is behind": {
+			"SELECT clock_timestamp()", "SELECT clock_timestamp() - interval '1 minute'",
+			lie{"postgres/clock", doctor.Weak, "behind this machine's", nil},
+		},
+		"a clock that goes back": {
+			"SELECT clock_timestamp()", "SELECT now() + (now() - clock_timestamp())",
+			lie{"postgres/clock", doctor.Broken, "went back by", nil},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := postgresLiar(t, d.url(t), func(sql string) string { return strings.ReplaceAll(sql, test.old, test.new) })
+			wantFound(t, examine(t, url, doctor.Config{}), test.want)
+		})
+	}
 }
 
 // TestDeadRows: what vacuum does not clean up is seen.

@@ -144,17 +144,23 @@ func newRedisNode(ctx context.Context, address string, client rueidis.Client) (r
 	if err != nil {
 		return redisNode{}, err
 	}
-	node := redisNode{address: address, client: client, info: map[string]string{}}
-	for line := range strings.Lines(text) {
-		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
-			node.info[name] = value
-		}
-	}
+	node := redisNode{address: address, client: client, info: fields(text)}
 	config, err := client.Do(ctx, client.B().ConfigGet().Parameter("*").Build()).AsStrMap()
 	if err == nil && len(config) > 0 {
 		node.config = config
 	}
 	return node, nil
+}
+
+// fields reads lines of names and values.
+func fields(text string) map[string]string {
+	found := make(map[string]string)
+	for line := range strings.Lines(text) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			found[name] = value
+		}
+	}
+	return found
 }
 
 // key is one that no one else has, below the prefix of the store: its user may write no others. It goes by itself in a

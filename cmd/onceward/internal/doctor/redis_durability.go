@@ -128,11 +128,7 @@ func tryRedisCluster(ctx context.Context, p *redis, r *Result) error {
 			r.saw("CLUSTER INFO%s: %v", on, err)
 			return
 		}
-		state := map[string]string{}
-		for line := range strings.Lines(text) {
-			name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
-			state[name] = value
-		}
+		state := fields(strings.TrimPrefix(text, "txt:")) // the client leaves the kind of text before it
 		r.saw("%s with %s slots%s", state["cluster_state"], state["cluster_slots_ok"], on)
 		if state["cluster_state"] != "ok" || state["cluster_slots_ok"] != slots {
 			r.find(Broken, "bring the missing primaries back, or give their slots to others (redis-cli --cluster fix)",

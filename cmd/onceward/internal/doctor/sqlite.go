@@ -43,7 +43,7 @@ var sqliteTrials = []trial[*sqlite]{
 		"On a full disk nothing is executed: requests are answered 503.", "L2 [16]",
 	}, trySpace},
 	{Check{
-		"sqlite/locks", "Do locks exclude: while one connection writes, can a second one, and one of another process?",
+		"sqlite/locks", "Do locks exclude: while one connection writes, is a second one refused, and do two open files never hold one lock?",
 		"Two writers at once are two executions of one key, and a damaged file.", "S1, E1, I1 [48]",
 	}, trySQLiteLocks},
 	{Check{
