@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/onceward/onceward/cmd/onceward/internal/doctor"
 	"github.com/onceward/onceward/store"
@@ -17,6 +18,8 @@ type doctorCommand struct {
 	Verbose     bool   `short:"v" help:"List every check with what was seen, and notes."`
 	Strict      bool   `help:"Count what could not be checked as a finding."`
 	Metrics     string `placeholder:"URL" help:"Where the service shows its metrics for Prometheus: leases and retention are compared with what happens."`
+	Lease       time.Duration `default:"30s" help:"With --metrics: the shortest lease of the service's routes."`
+	Retention   time.Duration `default:"24h" help:"With --metrics: the shortest retention of the service's routes."`
 	Schema      string `help:"PostgreSQL: the schema of the tables. Default: the first of the role's search_path."`
 	TablePrefix string `default:"onceward_" help:"PostgreSQL: what the names of the tables begin with."`
 	ListenURL   string `placeholder:"URL" help:"PostgreSQL: where the service listens, past a pooler, as by postgres.WithListenURL."`
@@ -44,7 +47,8 @@ func (e doctorError) ExitCode() int { return e.status }
 // Run examines the store and writes the report.
 func (c *doctorCommand) Run(ends interrupts, out io.Writer) error {
 	report, err := doctor.Examine(ends.first, c.URL, doctor.Config{
-		Schema: c.Schema, TablePrefix: c.TablePrefix, ListenURL: c.ListenURL, Replicas: c.Replicas, Metrics: c.Metrics,
+		Schema: c.Schema, TablePrefix: c.TablePrefix, ListenURL: c.ListenURL, Replicas: c.Replicas,
+		Metrics: c.Metrics, Lease: c.Lease, Retention: c.Retention,
 	})
 	if errors.Is(err, store.ErrUnavailable) {
 		return doctorError{fmt.Errorf("doctor: %w", err), doctorUnavailable}

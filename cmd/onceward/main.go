@@ -40,7 +40,8 @@ func report(err error) (status int) {
 	if err.Error() != "" {
 		fmt.Fprintln(os.Stderr, "onceward:", err)
 	}
-	if exit, ok := errors.AsType[kong.ExitCoder](err); ok {
+	var exit kong.ExitCoder
+	if errors.As(err, &exit) {
 		return exit.ExitCode()
 	}
 	return 1

@@ -138,6 +138,10 @@ type Config struct {
 	Replicas int
 	// Metrics is where the service shows its metrics. Default: they are not looked at.
 	Metrics string
+	// Lease is the shortest of the service's routes. Default: 30 s.
+	Lease time.Duration
+	// Retention is the shortest of the service's routes. Default: 24 h.
+	Retention time.Duration
 }
 
 // unavailable is the error of a store that cannot be reached, so that nothing was tried.
@@ -164,7 +168,7 @@ func Examine(ctx context.Context, storeURL string, c Config) (*Report, error) {
 	}
 	if err == nil && c.Metrics != "" {
 		var more []Result
-		more, err = examineMetrics(ctx, c.Metrics)
+		more, err = examineMetrics(ctx, c)
 		report.Results = append(report.Results, more...)
 	}
 	if ctx.Err() != nil {
