@@ -28,6 +28,7 @@ type doctorCommand struct {
 
 // The exit statuses of the doctor beside 0, healthy, and 1, for what else went wrong.
 const (
+	doctorUsage       = 2
 	doctorUnavailable = 5
 	doctorFindings    = 7
 )
@@ -50,10 +51,12 @@ func (c *doctorCommand) Run(ends interrupts, out io.Writer) error {
 		Schema: c.Schema, TablePrefix: c.TablePrefix, ListenURL: c.ListenURL, Replicas: c.Replicas,
 		Metrics: c.Metrics, Lease: c.Lease, Retention: c.Retention,
 	})
-	if errors.Is(err, store.ErrUnavailable) {
+	switch {
+	case errors.Is(err, doctor.ErrUsage):
+		return doctorError{fmt.Errorf("doctor: %w", err), doctorUsage}
+	case errors.Is(err, store.ErrUnavailable):
 		return doctorError{fmt.Errorf("doctor: %w", err), doctorUnavailable}
-	}
-	if err != nil {
+	case err != nil:
 		return fmt.Errorf("doctor: %w", err)
 	}
 	if err := c.write(out, report); err != nil {

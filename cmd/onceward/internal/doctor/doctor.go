@@ -7,6 +7,7 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"strings"
@@ -144,6 +145,12 @@ type Config struct {
 	Retention time.Duration
 }
 
+// ErrUsage is returned when what was asked for cannot be meant, so that nothing was tried.
+var ErrUsage = errors.New("nothing was tried")
+
+// unusable is the error of a URL that cannot be read.
+func unusable(err error) error { return fmt.Errorf("%w: %w", ErrUsage, err) }
+
 // unavailable is the error of a store that cannot be reached, so that nothing was tried.
 func unavailable(err error) error { return fmt.Errorf("%w: %w", store.ErrUnavailable, err) }
 
@@ -155,7 +162,7 @@ const checkLimit = 20 * time.Second
 func Examine(ctx context.Context, storeURL string, c Config) (*Report, error) {
 	at, err := storeurl.Parse(storeURL)
 	if err != nil {
-		return nil, err
+		return nil, unusable(err)
 	}
 	report := &Report{Store: redacted(storeURL)}
 	switch at.Engine {

@@ -1,10 +1,16 @@
 package doctor_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/onceward/onceward/cmd/onceward/internal/doctor"
 	"github.com/onceward/onceward/internal/servers"
@@ -77,4 +83,96 @@ func text(report *doctor.Report) string {
 		return fmt.Sprint(err)
 	}
 	return b.String()
+}
+
+// TestInterrupted: nothing is left behind by a doctor that was interrupted in the middle.
+func TestInterrupted(t *testing.T) {
+	t.Parallel()
+	ctx, interrupt := context.WithCancel(t.Context())
+	s := servers.NewRedis(t)
+	url := redisLiar(t, s.URL(), func(command []string) []string {
+		if command[0] == "PUBLISH" { // some of its keys are there
+			interrupt()
+			return []string{"PUBSUB", "NUMPAT"}
+		}
+		return command
+	})
+	if _, err := doctor.Examine(ctx, url, doctor.Config{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("interrupted: %v", err)
+	}
+	if left, err := s.Do(t.Context(), "DBSIZE"); err != nil || left != int64(0) {
+		t.Errorf("left behind: %v keys, %v", left, err)
+	}
+
+	ctx, interrupt = context.WithCancel(t.Context())
+	d := newDatabase(t, servers.Postgres(t))
+	url = postgresLiar(t, d.url(t), func(sql string) string {
+		if strings.Contains(sql, "pg_try_advisory_lock") { // another connection has the lock
+			interrupt()
+		}
+		return sql
+	})
+	if _, err := doctor.Examine(ctx, url, doctor.Config{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("interrupted: %v", err)
+	}
+	await(t, "the doctor's connections to end", func() (none bool) {
+		err := d.owner.QueryRow(t.Context(), `SELECT count(*) = 0 FROM pg_stat_activity WHERE usename = $1`, d.role).Scan(&none)
+		return err == nil && none
+	})
+
+	ctx, interrupt = context.WithCancel(t.Context())
+	file := newFile(t)
+	defer time.AfterFunc(20*time.Millisecond, interrupt).Stop()
+	for { // until it was interrupted in the middle of something
+		if _, err := doctor.Examine(ctx, file, doctor.Config{}); err != nil {
+			break
+		}
+	}
+	if left, err := os.ReadDir(filepath.Dir(file)); err != nil || len(left) != 1 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// TestNoPasswords: the report is for tickets and chats.
+func TestNoPasswords(t *testing.T) {
+	t.Parallel()
+	s := servers.NewRedis(t)
+	url := strings.Replace(redisUser(t, s), "redis://", "redis+cluster://", 1)
+	_, err := doctor.Examine(t.Context(), url, doctor.Config{})
+	if err != nil && strings.Contains(err.Error(), "password") {
+		t.Errorf("an error shows the password: %v", err)
+	}
+	for _, url := range []string{
+		"postgres://app:password@host/db", "postgres://host/db?password=password&sslmode=disable", "redis+cluster://app:password@a:1,b:2/0",
+		"redis+sentinel://a:1,b:2/name?sentinel_password=password", "postgres://h/d?front=redis://app:password@host/0",
+	} {
+		if shown := doctor.Redacted(url); strings.Contains(strings.ReplaceAll(shown, "password=", ""), "password") {
+			t.Errorf("%s is shown as %s", url, shown)
+		}
+	}
+}
+
+// TestDocumentedChecks: the table of the guide is that of the code.
+func TestDocumentedChecks(t *testing.T) {
+	t.Parallel()
+	guide, err := os.ReadFile("../../../../docs/doctor.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want strings.Builder
+	engine := ""
+	for _, c := range doctor.Checks() {
+		if of, _, _ := strings.Cut(c.Name, "/"); of != engine {
+			engine = of
+			want.Reset()
+		}
+		fmt.Fprintf(&want, "| `%s` | %s | %s | %s |\n", c.Name, c.Tries, c.Why, c.Promise)
+		if !strings.Contains(string(guide), want.String()) {
+			t.Fatalf("docs/doctor.md has no rows, in this order:\n%s", want.String())
+		}
+	}
+	rows := regexp.MustCompile("(?m)^\\| `[a-z]+/").FindAllString(string(guide), -1)
+	if len(rows) != len(doctor.Checks()) {
+		t.Errorf("docs/doctor.md lists %d checks, and there are %d", len(rows), len(doctor.Checks()))
+	}
 }

@@ -134,7 +134,7 @@ func examinePostgres(ctx context.Context, url string, c Config) ([]Result, error
 func newPostgres(url string, c Config) (*postgres, error) {
 	parsed, err := pgxpool.ParseConfig(url)
 	if err != nil {
-		return nil, err
+		return nil, unusable(err)
 	}
 	p := &postgres{config: parsed.ConnConfig, mode: parsed.ConnConfig.DefaultQueryExecMode, schema: c.Schema, prefix: c.TablePrefix}
 	if p.prefix == "" {
@@ -149,7 +149,7 @@ func newPostgres(url string, c Config) (*postgres, error) {
 	if c.ListenURL != "" {
 		direct, err := pgxpool.ParseConfig(c.ListenURL)
 		if err != nil {
-			return nil, fmt.Errorf("the URL to listen at: %w", err)
+			return nil, unusable(fmt.Errorf("the URL to listen at: %w", err))
 		}
 		p.listen = direct.ConnConfig
 		ours(p.listen)

@@ -95,7 +95,7 @@ type redisNode struct {
 func examineRedis(ctx context.Context, at storeurl.Location) ([]Result, error) {
 	option, err := redisstore.ClientOption(at.URL)
 	if err != nil {
-		return nil, err
+		return nil, unusable(err)
 	}
 	p := &redis{prefix: at.Prefix, address: option.InitAddress[0]}
 	if p.prefix == "" {
