@@ -4,12 +4,10 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -268,13 +266,4 @@ func randomKey() int64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails
 	return int64(binary.BigEndian.Uint64(b[:]))
-}
-
-// sqlState is the code of an error of the server.
-func sqlState(err error) string {
-	var failed *pgconn.PgError
-	if errors.As(err, &failed) {
-		return failed.Code
-	}
-	return ""
 }

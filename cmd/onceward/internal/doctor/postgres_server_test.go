@@ -148,6 +148,9 @@ func startPgBouncer(t *testing.T, d *database) string {
 	t.Helper()
 	program, err := exec.LookPath("pgbouncer")
 	if err != nil {
+		program, err = exec.LookPath("/usr/sbin/pgbouncer") // which is not in everyone's search path
+	}
+	if err != nil {
 		t.Fatal("the tests need PgBouncer, which is not installed here. `make test` installs it where it can; on Debian or Ubuntu, " +
 			"as root:\n\n    apt-get update && apt-get install -y --no-install-recommends pgbouncer")
 	}
