@@ -13,17 +13,17 @@ import (
 
 // doctorCommand tries what a store really does.
 type doctorCommand struct {
-	URL         string `arg:"" optional:"" env:"ONCEWARD_STORE" help:"The store: postgres://user@host/database, sqlite:PATH, redis://host:6379/0, redis+sentinel:// or redis+cluster://."`
-	JSON        bool   `name:"json" help:"Write the report as JSON."`
-	Verbose     bool   `short:"v" help:"List every check with what was seen, and notes."`
-	Strict      bool   `help:"Count what could not be checked as a finding."`
-	Metrics     string `placeholder:"URL" help:"Where the service shows its metrics for Prometheus: leases and retention are compared with what happens."`
+	URL         string        `arg:"" optional:"" env:"ONCEWARD_STORE" help:"The store: postgres://user@host/database, sqlite:PATH, redis://host:6379/0, redis+sentinel:// or redis+cluster://."`
+	JSON        bool          `name:"json" help:"Write the report as JSON."`
+	Verbose     bool          `short:"v" help:"List every check with what was seen, and notes."`
+	Strict      bool          `help:"Count what could not be checked as a finding."`
+	Metrics     string        `placeholder:"URL" help:"Where the service shows its metrics for Prometheus: leases and retention are compared with what happens."`
 	Lease       time.Duration `default:"30s" help:"With --metrics: the shortest lease of the service's routes."`
 	Retention   time.Duration `default:"24h" help:"With --metrics: the shortest retention of the service's routes."`
-	Schema      string `help:"PostgreSQL: the schema of the tables. Default: the first of the role's search_path."`
-	TablePrefix string `default:"onceward_" help:"PostgreSQL: what the names of the tables begin with."`
-	ListenURL   string `placeholder:"URL" help:"PostgreSQL: where the service listens, past a pooler, as by postgres.WithListenURL."`
-	Replicas    int    `default:"1" help:"PostgreSQL: how many processes of the service there are, to count connections."`
+	Schema      string        `help:"PostgreSQL: the schema of the tables. Default: the first of the role's search_path."`
+	TablePrefix string        `default:"onceward_" help:"PostgreSQL: what the names of the tables begin with."`
+	ListenURL   string        `placeholder:"URL" help:"PostgreSQL: where the service listens, past a pooler, as by postgres.WithListenURL."`
+	Replicas    int           `default:"1" help:"PostgreSQL: how many processes of the service there are, to count connections."`
 }
 
 // The exit statuses of the doctor beside 0, healthy, and 1, for what else went wrong.

@@ -42,7 +42,10 @@ func TestDoctor(t *testing.T) {
 		t.Fatal(err)
 	}
 	run := runDoctor(t, "sqlite:"+path)
-	for _, want := range []string{"WEAK  sqlite/permissions", "what     the permissions of", "why      ", "do       chmod 600 " + path, "promise  I9, L2 [16]"} {
+	for _, want := range []string{
+		"WEAK  sqlite/permissions", "what     the permissions of", "why      ",
+		"do       chmod 600 " + path, "promise  I9, L2 [16]",
+	} {
 		if run.Code != 7 || !strings.Contains(run.Stdout, want) || run.Stderr != "" {
 			t.Errorf("exit status %d, and it does not say %q: %s%s", run.Code, want, run.Stdout, run.Stderr)
 		}

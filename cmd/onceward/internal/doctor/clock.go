@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// maxSkew is how far the clock of a store may be from that of a node: what clients' first-sent times are off by as well.
+// maxSkew is how far the clock of a store may be from that of a node. First-sent times of clients are off by as much.
 const maxSkew = 2 * time.Second
 
 // reading is what a clock showed, and between which moments of this node.
@@ -22,8 +22,8 @@ func (r reading) bounds() (least, most time.Duration) {
 }
 
 // readClock reads a clock many times.
-func readClock(ctx context.Context, times int, read func(context.Context) (time.Time, error)) (all []reading, err error) {
-	for range times {
+func readClock(ctx context.Context, read func(context.Context) (time.Time, error)) (all []reading, err error) {
+	for range readings {
 		one := reading{before: time.Now()}
 		if one.shown, err = read(ctx); err != nil {
 			return nil, err
@@ -92,7 +92,7 @@ func tryClock(ctx context.Context, p *postgres, r *Result) error {
 		}
 		if _, err = conns[0].Exec(ctx, `BEGIN`); err == nil {
 			var all []reading
-			all, err = readClock(ctx, readings, func(ctx context.Context) (shown time.Time, err error) {
+			all, err = readClock(ctx, func(ctx context.Context) (shown time.Time, err error) {
 				err = conns[0].QueryRow(ctx, clocks[name]).Scan(&shown)
 				return shown, err
 			})

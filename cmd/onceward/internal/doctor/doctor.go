@@ -1,8 +1,8 @@
 // Package doctor tries what a store really does before money depends on it: whether its locks exclude, whether it keeps
 // what it has acknowledged, where its clock is. A setting is believed only where nothing can be tried.
 //
-// It is safe on a store in production: it writes nothing into the tables, files and keys of the store. What it tries, it
-// tries with locks, notifications and keys of its own, which end with its connections or are removed.
+// It is safe on a store in production: it writes nothing into the tables, files and keys of the store. It has locks,
+// notifications, files and keys of its own, which end with its connections or are removed.
 package doctor
 
 import (

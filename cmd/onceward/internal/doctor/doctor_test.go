@@ -116,7 +116,8 @@ func TestInterrupted(t *testing.T) {
 		t.Errorf("interrupted: %v", err)
 	}
 	await(t, "the doctor's connections to end", func() (none bool) {
-		err := d.owner.QueryRow(t.Context(), `SELECT count(*) = 0 FROM pg_stat_activity WHERE usename = $1`, d.role).Scan(&none)
+		err := d.owner.QueryRow(t.Context(), `SELECT count(*) = 0 FROM pg_stat_activity WHERE usename = $1`,
+			d.role).Scan(&none)
 		return err == nil && none
 	})
 
@@ -143,7 +144,8 @@ func TestNoPasswords(t *testing.T) {
 		t.Errorf("an error shows the password: %v", err)
 	}
 	for _, url := range []string{
-		"postgres://app:password@host/db", "postgres://host/db?password=password&sslmode=disable", "redis+cluster://app:password@a:1,b:2/0",
+		"postgres://app:password@host/db", "postgres://host/db?password=password&sslmode=disable",
+		"redis+cluster://app:password@a:1,b:2/0",
 		"redis+sentinel://a:1,b:2/name?sentinel_password=password", "postgres://h/d?front=redis://app:password@host/0",
 	} {
 		if shown := doctor.Redacted(url); strings.Contains(strings.ReplaceAll(shown, "password=", ""), "password") {

@@ -1,9 +1,26 @@
 package doctor
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // Granted are the rights that the doctor expects.
 var Granted = granted
+
+// ExamineImpatient examines a database in which a transaction is old sooner.
+func ExamineImpatient(ctx context.Context, url string, old time.Duration) (*Report, error) {
+	p, err := newPostgres(url, Config{})
+	if err != nil {
+		return nil, err
+	}
+	defer p.close()
+	p.old = old
+	if err := p.meet(ctx); err != nil {
+		return nil, err
+	}
+	return &Report{Store: url, Results: examine(ctx, p, postgresTrials)}, nil
+}
 
 // ExamineUnlocked examines a file with connections that do not lock the doctor's own.
 func ExamineUnlocked(ctx context.Context, path string) (*Report, error) {

@@ -20,10 +20,12 @@ import (
 var metricsTrials = []trial[*metrics]{
 	{Check{
 		"metrics/leases", "Have owners lost their leases, or writes of theirs been refused, since the service was started?",
-		"What such an owner did is unknown until it is reconciled; two attempts may have been at work at once.", "S5, S6, I13 [1, 3]",
+		"What such an owner did is unknown until it is reconciled; two attempts may have been at work at once.",
+		"S5, S6, I13 [1, 3]",
 	}, tryLeases},
 	{Check{
-		"metrics/pauses", "Are heartbeats and pauses of the process (garbage collection, scheduling, calls to the store) well below a third of `--lease`?",
+		"metrics/pauses", "Are heartbeats and pauses of the process (garbage collection, scheduling, calls to the store) " +
+			"well below a third of `--lease`?",
 		"A pause that is longer than what is left of a lease loses it, although the handler is alive.", "S5 [1, 3, 46]",
 	}, tryPauses},
 	{Check{
@@ -162,11 +164,13 @@ func tryLeases(_ context.Context, m *metrics, r *Result) error {
 	r.saw("%.0f leases lost, %.0f writes refused, %.0f records without an owner", lost, fenced, swept)
 	if lost > 0 {
 		longest, _ := m.longest(metricExecutions)
-		r.find(Weak, "give the routes a longer onceward.Lease, or find what pauses the process or the store; settle what is unknown",
+		r.find(Weak, "give the routes a longer onceward.Lease, or find what pauses the process or the store; settle what "+
+			"is unknown",
 			"owners have lost %.0f leases (the lease is %s; the longest execution took at least %s)", lost, m.lease, longest)
 	}
 	if fenced > 0 {
-		r.find(Weak, "look at the late completions of these records (docs/unknown-outcomes.md), and give the routes a longer lease",
+		r.find(Weak, "look at the late completions of these records (docs/unknown-outcomes.md), and give the routes a "+
+			"longer lease",
 			"%.0f writes were refused because another attempt had taken over", fenced)
 	}
 	return nil
@@ -180,13 +184,21 @@ func tryPauses(_ context.Context, m *metrics, r *Result) error {
 		labels     []string
 		do         string
 	}{
-		{"a heartbeat was late by", metricHeartbeatDelay, nil, "give the process more processor time, or the routes a longer lease"},
+		{"a heartbeat was late by", metricHeartbeatDelay, nil, "give the process more processor time, or the routes a " +
+			"longer lease"},
 		{
-			"a call to extend a lease took", metricStoreCalls, []string{"call=extend"},
+			"a call to extend a lease took", metricStoreCalls,
+			[]string{"call=extend"},
 			"look at the store's latency, or give the routes a longer lease",
 		},
-		{"a garbage collection stopped the process for", metricCollections, nil, "give the process more memory, or the routes a longer lease"},
-		{"a goroutine waited to be run for", metricScheduling, nil, "give the process more processor time, or the routes a longer lease"},
+		{
+			"a garbage collection stopped the process for", metricCollections, nil,
+			"give the process more memory, or the routes a longer lease",
+		},
+		{
+			"a goroutine waited to be run for", metricScheduling, nil,
+			"give the process more processor time, or the routes a longer lease",
+		},
 	} {
 		longest, shown := m.longest(source.name, source.labels...)
 		if !shown {
@@ -216,7 +228,8 @@ func tryRetention(_ context.Context, m *metrics, r *Result) error {
 	replays, _ := m.total(metricReservations, "decision=replay")
 	r.saw("%.0f replays, %.0f keys used again after their record had expired", replays, recreated)
 	if recreated > 0 {
-		r.find(Weak, "keep records for longer than clients retry (onceward.Retain), and let clients send Idempotency-First-Sent",
+		r.find(Weak, "keep records for longer than clients retry (onceward.Retain), and let clients send "+
+			"Idempotency-First-Sent",
 			"%.0f keys were used again after their record had expired, and were executed again", recreated)
 	}
 	oldest, shown := m.longest(metricReplayAge)

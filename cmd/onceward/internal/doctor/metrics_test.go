@@ -70,10 +70,16 @@ func TestMetrics(t *testing.T) {
 			fmt.Sprintf(healthyMetrics, 3, 500, 40, 0.002), lie{"metrics/leases", doctor.Weak, "lost 3 leases", nil},
 		},
 		"a store that is slow to extend": {
-			fmt.Sprintf(healthyMetrics, 0, 499, 40, 0.002), lie{"metrics/pauses", doctor.Weak, "extend a lease took at least 10s", nil},
+			fmt.Sprintf(healthyMetrics, 0, 499, 40, 0.002), lie{
+				"metrics/pauses", doctor.Weak,
+				"extend a lease took at least 10s", nil,
+			},
 		},
 		"pauses longer than the lease": {
-			fmt.Sprintf(healthyMetrics, 0, 500, 40, 12.5), lie{"metrics/pauses", doctor.Weak, "stopped the process for at least 12.5s", nil},
+			fmt.Sprintf(healthyMetrics, 0, 500, 40, 12.5), lie{
+				"metrics/pauses", doctor.Weak,
+				"stopped the process for at least 12.5s", nil,
+			},
 		},
 		"heartbeats that are late": {
 			fmt.Sprintf(healthyMetrics, 0, 500, 40, 0.002) + `# TYPE onceward_heartbeat_delay_seconds histogram

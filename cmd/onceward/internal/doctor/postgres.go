@@ -18,27 +18,36 @@ var postgresTrials = []trial[*postgres]{
 	}, tryVersion},
 	{Check{
 		"postgres/primary", "Is it the server that decides: no standby, and not read-only by default?",
-		"A standby is behind: a look-up on it does not find what was executed a moment ago, and nothing can be written.", "S1, L2 [13, 37]",
+		"A standby is behind: a look-up on it does not find what was executed a moment ago, and nothing can be written.",
+		"S1, L2 [13, 37]",
 	}, tryPrimary},
 	{Check{
-		"postgres/advisory-locks", "Do advisory locks exclude: two connections take the same one, by one number and by two, for a " +
-			"transaction and for a session?",
-		"Duplicates in flight run the handler side by side instead of getting a 409, and `LockName` and the order of the outbox " +
-			"exclude no one.", "E1, O2, O6 [8, 48]",
+		"postgres/advisory-locks", "Do advisory locks exclude: two connections take the same one, by one number and by " +
+			"two, for a transaction and for a session?",
+		"Duplicates in flight run the handler side by side instead of getting a 409, and `LockName` and the order of the " +
+			"outbox exclude no one.", "E1, O2, O6 [8, 48]",
 	}, tryLocks},
 	{Check{
-		"postgres/isolation", "Is READ COMMITTED the default, and does a second statement see what another connection has committed " +
-			"since the first?",
-		"A look-up behind the lock does not see what the last holder committed, and the handler runs again; a stricter default makes " +
-			"neighbours undo each other.", "E1, I1 [14, 48]",
+		"postgres/isolation", "Is READ COMMITTED the default, and does a second statement see what another connection has " +
+			"committed since the first?",
+		"A look-up behind the lock does not see what the last holder committed, and the handler runs again; a stricter " +
+			"default makes neighbours undo each other.", "E1, I1 [14, 48]",
 	}, tryIsolation},
 	{Check{
-		"postgres/functions", "Are the functions that the store calls those of the server, and no others before them in the search_path?",
+		"postgres/commit", "Is what one connection has committed committed for another, and what it rolled back undone?",
+		"An answer is sent because the server said COMMIT: if that is not so, the client is told of work that was not done.",
+		"E1, E7, I2 [9, 10]",
+	}, tryCommit},
+	{Check{
+		"postgres/functions", "Are the functions that the store calls those of the server, and no others before them in " +
+			"the search_path?",
 		"A lock, a clock or a hash that somebody else has written does not do what the store relies on.", "E1, S3 [48]",
 	}, tryFunctions},
 	{Check{
-		"postgres/durability", "Are `fsync`, `full_page_writes` and `synchronous_commit` on, for this role and for others that write records?",
-		"A crash loses commits that were acknowledged: the record is gone, the effect is not, and a retry makes it again.", "E7, I1, I2 [11]",
+		"postgres/durability", "Are `fsync`, `full_page_writes` and `synchronous_commit` on, for this role and for others " +
+			"that write records?",
+		"A crash loses commits that were acknowledged: the record is gone, the effect is not, and a retry makes it again.",
+		"E7, I1, I2 [11]",
 	}, tryDurability},
 	{Check{
 		"postgres/commit-time", "How long does a commit take that has to reach the disk, beside one that has not?",
@@ -50,19 +59,22 @@ var postgresTrials = []trial[*postgres]{
 	}, tryStandbys},
 	{Check{
 		"postgres/clock", "Does the store's clock agree with this machine's, go forward, and go on inside of a transaction?",
-		"Leases and expiry are counted by the store's clock; times that clients are told, and first-sent times, are compared with " +
-			"those of nodes.", "S3, S7, L4 [4, 5, 42]",
+		"Leases and expiry are counted by the store's clock; times that clients are told, and first-sent times, are " +
+			"compared with those of nodes.", "S3, S7, L4 [4, 5, 42]",
 	}, tryClock},
 	{Check{
 		"postgres/listen", "Does a notification arrive on another connection that listens?",
-		"Duplicates that wait, and outbox workers, have to look for themselves, which costs a query every 50 ms for each.", "O2 [48]",
+		"Duplicates that wait, and outbox workers, have to look for themselves, which costs a query every 50 ms for each.",
+		"O2 [48]",
 	}, tryListen},
 	{Check{
 		"postgres/pooler", "Does a connection keep its server process between transactions, and prepared statements with it?",
-		"Behind a pooler in transaction mode prepared statements and LISTEN fail, unless the URL and the store are told.", "E1, L2 [48]",
+		"Behind a pooler in transaction mode prepared statements and LISTEN fail, unless the URL and the store are told.",
+		"E1, L2 [48]",
 	}, tryPooler},
 	{Check{
-		"postgres/connections", "Is there room for the connections of the service (`pool_max_conns` and 16, for each of `--replicas`)?",
+		"postgres/connections", "Is there room for the connections of the service (`pool_max_conns` and 16, for each of " +
+			"`--replicas`)?",
 		"Without a connection a request is answered 503, and finished work cannot be settled.", "L2, E7 [15]",
 	}, tryConnections},
 	{Check{
@@ -75,23 +87,26 @@ var postgresTrials = []trial[*postgres]{
 	}, trySchema},
 	{Check{
 		"postgres/indexes", "Are the indexes there that a fresh migration makes, the same, and valid?",
-		"The primary key is the last line of defence against a second execution; without the others each look scans the table.", "S1, B1, B2",
+		"The primary key is the last line of defence against a second execution; without the others each look scans the " +
+			"table.", "S1, B1, B2",
 	}, tryIndexes},
 	{Check{
-		"postgres/tables", "Does something come between the store and its tables: triggers, rules, row security, unlogged tables, a clock " +
-			"left by a test, ballast that is gone?",
+		"postgres/tables", "Does something come between the store and its tables: triggers, rules, row security, unlogged " +
+			"tables, a clock left by a test, ballast that is gone?",
 		"A record that is hidden, changed or lost is an operation that is executed again.", "I1, I7, I12, S3",
 	}, tryTables},
 	{Check{
 		"postgres/privileges", "Has the role what docs/postgresql.md grants, and no more?",
-		"A service that can be made to run SQL of others can then change settled records, the audit, or the functions that reap.", "I7, I9, L7",
+		"A service that can be made to run SQL of others can then change settled records, the audit, or the functions " +
+			"that reap.", "I7, I9, L7",
 	}, tryPrivileges},
 	{Check{
 		"postgres/bloat", "Does autovacuum keep up with the tables of the store?",
 		"Look-ups and the reaper slow down, and the disk fills.", "B2, L2",
 	}, tryBloat},
 	{Check{
-		"postgres/old-transactions", "Is there a transaction, or a replication slot, that keeps vacuum from cleaning up for more than an hour?",
+		"postgres/old-transactions", "Is there a transaction, or a replication slot, that keeps vacuum from cleaning up " +
+			"for more than an hour?",
 		"Nothing that was removed since is given back: the tables grow, and every request gets slower.", "B2, I13",
 	}, tryOldTransactions},
 	{Check{
@@ -107,7 +122,8 @@ type postgres struct {
 	listen *pgx.ConnConfig
 	// mode is how the service sends its statements.
 	mode     pgx.QueryExecMode
-	poolSize int // 0 if the URL does not say
+	poolSize int           // 0 if the URL does not say
+	old      time.Duration // from when on a transaction is old
 	replicas int
 
 	schema, prefix string
@@ -134,14 +150,17 @@ func newPostgres(url string, c Config) (*postgres, error) {
 	if err != nil {
 		return nil, unusable(err)
 	}
-	p := &postgres{config: parsed.ConnConfig, mode: parsed.ConnConfig.DefaultQueryExecMode, schema: c.Schema, prefix: c.TablePrefix}
+	p := &postgres{
+		config: parsed.ConnConfig, mode: parsed.ConnConfig.DefaultQueryExecMode, schema: c.Schema,
+		prefix: c.TablePrefix,
+	}
 	if p.prefix == "" {
 		p.prefix = "onceward_"
 	}
 	if namesPoolSize(url) {
 		p.poolSize = int(parsed.MaxConns)
 	}
-	p.replicas = max(c.Replicas, 1)
+	p.replicas, p.old = max(c.Replicas, 1), oldTransaction
 	ours(p.config)
 	p.listen = p.config
 	if c.ListenURL != "" {
@@ -175,7 +194,8 @@ func (p *postgres) meet(ctx context.Context) error {
 			return err
 		}
 	}
-	return conn.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL, current_setting('server_version_num')::integer`, p.table("schema")).
+	return conn.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL, current_setting('server_version_num')::integer`,
+		p.table("schema")).
 		Scan(&p.tables, &p.version)
 }
 

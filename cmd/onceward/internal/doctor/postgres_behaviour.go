@@ -19,13 +19,19 @@ type lockForm struct {
 }
 
 var lockForms = []lockForm{
-	{"pg_advisory_xact_lock(bigint)", `SELECT pg_advisory_xact_lock($1)`, `SELECT pg_try_advisory_xact_lock($1)`, ``, Broken},
+	{
+		"pg_advisory_xact_lock(bigint)", `SELECT pg_advisory_xact_lock($1)`, `SELECT pg_try_advisory_xact_lock($1)`, ``,
+		Broken,
+	},
 	{
 		"pg_advisory_xact_lock(integer, integer)",
 		`SELECT pg_advisory_xact_lock(($1::bigint >> 32)::integer, ($1::bigint << 32 >> 32)::integer)`,
 		`SELECT pg_try_advisory_xact_lock(($1::bigint >> 32)::integer, ($1::bigint << 32 >> 32)::integer)`, ``, Broken,
 	},
-	{"pg_advisory_lock(bigint)", `SELECT pg_advisory_lock($1)`, `SELECT pg_try_advisory_lock($1)`, `SELECT pg_advisory_unlock_all()`, Weak},
+	{
+		"pg_advisory_lock(bigint)", `SELECT pg_advisory_lock($1)`, `SELECT pg_try_advisory_lock($1)`,
+		`SELECT pg_advisory_unlock_all()`, Weak,
+	},
 }
 
 // tryLocks takes each kind of lock on one connection, and tries to take it on another.
@@ -49,7 +55,8 @@ func tryLocks(ctx context.Context, p *postgres, r *Result) error {
 }
 
 func (p *postgres) tryLock(ctx context.Context, form lockForm, r *Result) error {
-	const do = "use a server, and a way to it, whose advisory locks exclude; until then use reserved mode, which needs none"
+	const do = "use a server, and a way to it, whose advisory locks exclude; until then use reserved mode, which needs " +
+		"none"
 	conns, done, err := p.dial(ctx, 2)
 	if err != nil {
 		return err
@@ -98,7 +105,8 @@ func (p *postgres) tryLock(ctx context.Context, form lockForm, r *Result) error 
 // tryIsolation asks in one transaction, twice, whether another one is visible that commits in between. It looks at
 // numbers of transactions, so that no table is needed.
 func tryIsolation(ctx context.Context, p *postgres, r *Result) error {
-	const do = "ALTER ROLE … SET default_transaction_isolation = 'read committed', or take the setting out of the URL or the database"
+	const do = "ALTER ROLE … SET default_transaction_isolation = 'read committed', or take the setting out of the URL " +
+		"or the database"
 	level := ""
 	if err := p.query(ctx, []any{&level}, `SELECT current_setting('default_transaction_isolation')`); err != nil {
 		return err
@@ -138,17 +146,52 @@ func tryIsolation(ctx context.Context, p *postgres, r *Result) error {
 	return nil
 }
 
+// tryCommit ends two transactions, and asks on another connection what became of them. They have a number each, and write
+// to no table.
+func tryCommit(ctx context.Context, p *postgres, r *Result) error {
+	conns, done, err := p.dial(ctx, 2)
+	if err != nil {
+		return err
+	}
+	defer done()
+	for _, ending := range []struct{ statement, becomes string }{{`COMMIT`, "committed"}, {`ROLLBACK`, "aborted"}} {
+		var number, became string
+		if _, err := conns[0].Exec(ctx, `BEGIN`); err != nil {
+			return err
+		}
+		if err := conns[0].QueryRow(ctx, `SELECT pg_current_xact_id()::text`).Scan(&number); err != nil {
+			return err
+		}
+		tag, err := conns[0].Exec(ctx, ending.statement)
+		if err != nil {
+			return err
+		}
+		err = conns[1].QueryRow(ctx, `SELECT coalesce(pg_xact_status($1::text::xid8), '')`, number).Scan(&became)
+		if err != nil {
+			return err
+		}
+		r.saw("after %s it is %s", ending.statement, became)
+		if became != ending.becomes || tag.String() != ending.statement {
+			r.find(Broken, "use a server, and a way to it, that does what it says",
+				"%s was answered with %s, and another connection sees the transaction as %s", ending.statement, tag, became)
+		}
+	}
+	return nil
+}
+
 // storeFunctions are functions of the server that the store relies on.
 var storeFunctions = []string{
-	"clock_timestamp()", "pg_try_advisory_xact_lock(bigint)", "pg_advisory_xact_lock(bigint)", "pg_advisory_xact_lock(integer,integer)",
+	"clock_timestamp()", "pg_try_advisory_xact_lock(bigint)", "pg_advisory_xact_lock(bigint)",
+	"pg_advisory_xact_lock(integer,integer)",
 	"sha256(bytea)", "hashtextextended(text,bigint)", "date_part(text,timestamp with time zone)", "pg_is_in_recovery()",
-	"transaction_timestamp()", "pg_notify(text,text)", "txid_current_if_assigned()",
+	"transaction_timestamp()", "pg_notify(text,text)",
 }
 
 func tryFunctions(ctx context.Context, p *postgres, r *Result) error {
 	type function struct{ Name, Schema string }
 	found, err := rows[function](ctx, p, `SELECT f.name, coalesce(n.nspname, '') FROM unnest($1::text[]) AS f (name)
-		LEFT JOIN pg_catalog.pg_proc c ON c.oid = to_regprocedure(f.name) LEFT JOIN pg_catalog.pg_namespace n ON n.oid = c.pronamespace`,
+		LEFT JOIN pg_catalog.pg_proc c ON c.oid = to_regprocedure(f.name)
+		LEFT JOIN pg_catalog.pg_namespace n ON n.oid = c.pronamespace`,
 		storeFunctions)
 	if err != nil {
 		return err
@@ -206,7 +249,8 @@ func tryPooler(ctx context.Context, p *postgres, r *Result) error {
 	switch {
 	case pooled:
 		r.saw("a pooler in transaction mode")
-		r.find(Note, "see docs/postgresql.md, behind a pooler: default_query_exec_mode in the URL, and postgres.WithListenURL",
+		r.find(Note, "see docs/postgresql.md, behind a pooler: default_query_exec_mode in the URL, and "+
+			"postgres.WithListenURL",
 			"two connections shared the server process %d: there is a pooler in transaction mode (such as PgBouncer with "+
 				"pool_mode=transaction) in between", pid)
 	case between:
@@ -226,7 +270,8 @@ func tryPooler(ctx context.Context, p *postgres, r *Result) error {
 	if err != nil {
 		said = err.Error()
 	}
-	r.find(Broken, "add default_query_exec_mode=cache_describe to the URL, or use PgBouncer 1.21 or later with max_prepared_statements",
+	r.find(Broken, "add default_query_exec_mode=cache_describe to the URL, or use PgBouncer 1.21 or later with "+
+		"max_prepared_statements",
 		"the URL makes pgx prepare statements, and the pooler in transaction mode (such as PgBouncer) loses them: %s", said)
 	return nil
 }
@@ -260,7 +305,8 @@ const arrival = 2 * time.Second
 
 // tryListen listens on one connection and notifies on another.
 func tryListen(ctx context.Context, p *postgres, r *Result) error {
-	const do = "let the store listen past the pooler or proxy, by postgres.WithListenURL, and tell the doctor by --listen-url"
+	const do = "let the store listen past the pooler or proxy, by postgres.WithListenURL, and tell the doctor by " +
+		"--listen-url"
 	ear, err := pgx.ConnectConfig(ctx, p.listen)
 	if err != nil {
 		r.find(Weak, do, "the server cannot be reached to listen: %v", err)

@@ -35,11 +35,26 @@ type role struct {
 	Super, Bypass, CreateRole, Copies bool
 }
 
+// attributes are those of a role that the store does not need.
+func (me role) attributes() (names []string) {
+	if me.Bypass {
+		names = append(names, "BYPASSRLS")
+	}
+	if me.CreateRole {
+		names = append(names, "CREATEROLE")
+	}
+	if me.Copies {
+		names = append(names, "REPLICATION")
+	}
+	return names
+}
+
 func tryPrivileges(ctx context.Context, p *postgres, r *Result) error {
 	const least = "use a role of its own for the service, with what docs/postgresql.md grants, and migrate as another one"
 	var me role
 	err := p.query(ctx, []any{&me.Name, &me.Super, &me.Bypass, &me.CreateRole, &me.Copies},
-		`SELECT rolname::text, rolsuper, rolbypassrls, rolcreaterole, rolreplication FROM pg_roles WHERE rolname = current_user`)
+		`SELECT rolname::text, rolsuper, rolbypassrls, rolcreaterole, rolreplication
+			FROM pg_roles WHERE rolname = current_user`)
 	if err != nil {
 		return err
 	}
@@ -48,10 +63,8 @@ func tryPrivileges(ctx context.Context, p *postgres, r *Result) error {
 		r.find(Weak, least, "the role %s is a superuser", me.Name)
 		return nil // it may do everything
 	}
-	for attribute, has := range map[string]bool{"BYPASSRLS": me.Bypass, "CREATEROLE": me.CreateRole, "REPLICATION": me.Copies} {
-		if has {
-			r.find(Weak, least, "the role %s has %s, which the store does not need", me.Name, attribute)
-		}
+	for _, attribute := range me.attributes() {
+		r.find(Weak, least, "the role %s has %s, which the store does not need", me.Name, attribute)
 	}
 	if !p.tables {
 		return errNoTables
@@ -77,13 +90,16 @@ func (p *postgres) tryOwner(ctx context.Context, r *Result, me role, least strin
 		return false, err
 	case owner:
 		r.saw("it owns the tables")
-		r.find(Note, least, "the role %s owns the tables: it may drop them, and change the functions that sweep and reap", me.Name)
+		r.find(Note, least, "the role %s owns the tables: it may drop them, and change the functions that sweep and reap",
+			me.Name)
 	case creates:
 		r.find(Weak, "REVOKE CREATE ON SCHEMA "+p.schema+" FROM "+me.Name+" (and from PUBLIC)",
-			"the role %s may create objects in the schema %s, such as a function that is called instead of the store's", me.Name, p.schema)
+			"the role %s may create objects in the schema %s, such as a function that is called instead of the store's",
+			me.Name, p.schema)
 	}
 	if !uses {
-		r.find(Broken, "GRANT USAGE ON SCHEMA "+p.schema+" TO "+me.Name, "the role %s may not use the schema %s", me.Name, p.schema)
+		r.find(Broken, "GRANT USAGE ON SCHEMA "+p.schema+" TO "+me.Name, "the role %s may not use the schema %s", me.Name,
+			p.schema)
 	}
 	return owner, nil
 }
@@ -101,11 +117,13 @@ func (p *postgres) tryRights(ctx context.Context, r *Result, me role, owner bool
 		missing, beyond := without(want, has), without(has, want)
 		if len(missing) > 0 {
 			rights := strings.Join(missing, ", ")
-			r.find(Broken, "GRANT "+rights+" ON "+p.table(name)+" TO "+me.Name, "the role %s lacks %s on %s%s", me.Name, rights, p.prefix, name)
+			r.find(Broken, "GRANT "+rights+" ON "+p.table(name)+" TO "+me.Name, "the role %s lacks %s on %s%s", me.Name,
+				rights, p.prefix, name)
 		}
 		if len(beyond) > 0 && !owner {
 			rights := strings.Join(beyond, ", ")
-			r.find(Weak, "REVOKE "+rights+" ON "+p.table(name)+" FROM "+me.Name, "the role %s has %s on %s%s, which the store does not need",
+			r.find(Weak, "REVOKE "+rights+" ON "+p.table(name)+" FROM "+me.Name,
+				"the role %s has %s on %s%s, which the store does not need",
 				me.Name, rights, p.prefix, name)
 		}
 	}
@@ -115,19 +133,23 @@ func (p *postgres) tryRights(ctx context.Context, r *Result, me role, owner bool
 func (p *postgres) trySequences(ctx context.Context, r *Result, me role) error {
 	for _, name := range grantedSequences {
 		var may bool
-		if err := p.query(ctx, []any{&may}, `SELECT has_sequence_privilege(to_regclass($1), 'USAGE')`, p.table(name)); err != nil {
+		err := p.query(ctx, []any{&may}, `SELECT has_sequence_privilege(to_regclass($1), 'USAGE')`, p.table(name))
+		if err != nil {
 			return err
 		}
 		if !may {
-			r.find(Broken, "GRANT USAGE ON SEQUENCE "+p.table(name)+" TO "+me.Name, "the role %s may not take values of %s%s", me.Name, p.prefix, name)
+			r.find(Broken, "GRANT USAGE ON SEQUENCE "+p.table(name)+" TO "+me.Name, "the role %s may not take values of %s%s",
+				me.Name, p.prefix, name)
 		}
 	}
 	var refused string
 	err := p.query(ctx, []any{&refused}, `SELECT coalesce(string_agg(proname, ', '), '') FROM pg_proc
-		WHERE pronamespace = to_regnamespace(quote_ident($2)) AND starts_with(proname::text, $1::text) AND NOT has_function_privilege(oid, 'EXECUTE')`,
+		WHERE pronamespace = to_regnamespace(quote_ident($2)) AND starts_with(proname::text, $1::text)
+			AND NOT has_function_privilege(oid, 'EXECUTE')`,
 		p.prefix, p.schema)
 	if err == nil && refused != "" {
-		r.find(Broken, "GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA "+p.schema+" TO "+me.Name, "the role %s may not call %s", me.Name, refused)
+		r.find(Broken, "GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA "+p.schema+" TO "+me.Name, "the role %s may not call %s",
+			me.Name, refused)
 	}
 	return err
 }
@@ -135,7 +157,8 @@ func (p *postgres) trySequences(ctx context.Context, r *Result, me role) error {
 // tryPublic looks for what every user of the database may do.
 func (p *postgres) tryPublic(ctx context.Context, r *Result) error {
 	var rights string
-	err := p.query(ctx, []any{&rights}, `SELECT coalesce(string_agg(DISTINCT a.privilege_type || ' on ' || c.relname, ', '), '')
+	err := p.query(ctx, []any{&rights}, `
+		SELECT coalesce(string_agg(DISTINCT a.privilege_type || ' on ' || c.relname, ', '), '')
 		FROM pg_class c CROSS JOIN LATERAL aclexplode(c.relacl) a
 		WHERE c.relnamespace = to_regnamespace(quote_ident($2)) AND starts_with(c.relname::text, $1::text) AND a.grantee = 0`,
 		p.prefix, p.schema)

@@ -64,7 +64,8 @@ func TestStandbys(t *testing.T) {
 	d.exec(t, `ALTER SYSTEM SET synchronous_standby_names = '*'`)
 	d.exec(t, `SELECT pg_reload_conf()`)
 	await(t, "the standby to be waited for", func() (synchronous bool) {
-		err := d.owner.QueryRow(t.Context(), `SELECT count(*) > 0 FROM pg_stat_replication WHERE sync_state = 'sync'`).Scan(&synchronous)
+		err := d.owner.QueryRow(t.Context(), `SELECT count(*) > 0 FROM pg_stat_replication WHERE sync_state =
+			'sync'`).Scan(&synchronous)
 		return err == nil && synchronous
 	})
 	wantHealthy(t, examine(t, d.url(t), doctor.Config{}))
@@ -72,7 +73,10 @@ func TestStandbys(t *testing.T) {
 	follower := *d
 	follower.server = standby
 	wantFound(t, examine(t, follower.url(t), doctor.Config{}),
-		lie{"postgres/primary", doctor.Broken, "is a standby", []string{"postgres/listen", "postgres/advisory-locks", "postgres/isolation"}})
+		lie{"postgres/primary", doctor.Broken, "is a standby", []string{
+			"postgres/listen", "postgres/advisory-locks",
+			"postgres/isolation",
+		}})
 	d.exec(t, `ALTER SYSTEM RESET synchronous_standby_names`)
 	d.exec(t, `SELECT pg_reload_conf()`)
 }
@@ -81,33 +85,48 @@ func TestStandbys(t *testing.T) {
 func TestProxyOfPostgres(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, servers.Postgres(t))
+	replacing := func(old, new string) func(string) string {
+		return func(sql string) string { return strings.ReplaceAll(sql, old, new) }
+	}
 	for name, test := range map[string]struct {
-		old, new string
-		want     lie
+		lies func(sql string) string
+		want lie
 	}{
 		"an isolation level that is another one": {
-			"READ COMMITTED", "REPEATABLE READ",
-			lie{"postgres/isolation", doctor.Broken, "a second statement does not see what another connection has committed", nil},
+			replacing("READ COMMITTED", "REPEATABLE READ"),
+			lie{"postgres/isolation", doctor.Broken, "does not see what another connection has committed", nil},
 		},
-		"LISTEN that is swallowed": {"LISTEN ", "SELECT 1 AS ", lie{"postgres/listen", doctor.Weak, "did not arrive", nil}},
-		"LISTEN that is refused":   {"LISTEN ", "REFUSE ", lie{"postgres/listen", doctor.Weak, "LISTEN is refused", nil}},
+		"a commit that is none": {
+			func(sql string) string {
+				if sql == "COMMIT" {
+					return "ROLLBACK"
+				}
+				return sql
+			},
+			lie{"postgres/commit", doctor.Broken, "another connection sees the transaction as aborted", nil},
+		},
+		"LISTEN that is swallowed": {
+			replacing("LISTEN ", "SELECT 1 AS "), lie{"postgres/listen", doctor.Weak, "did not arrive", nil},
+		},
+		"LISTEN that is refused": {
+			replacing("LISTEN ", "REFUSE "), lie{"postgres/listen", doctor.Weak, "LISTEN is refused", nil},
+		},
 		"locks that exclude no one": {
-			"pg_try_advisory_xact_lock($1)", "$1::bigint IS NOT NULL",
+			replacing("pg_try_advisory_xact_lock($1)", "$1::bigint IS NOT NULL"),
 			lie{"postgres/advisory-locks", doctor.Broken, "pg_advisory_xact_lock(bigint) does not exclude", nil},
 		},
 		"a clock that is behind": {
-			"SELECT clock_timestamp()", "SELECT clock_timestamp() - interval '1 minute'",
+			replacing("SELECT clock_timestamp()", "SELECT clock_timestamp() - interval '1 minute'"),
 			lie{"postgres/clock", doctor.Weak, "behind this machine's", nil},
 		},
 		"a clock that goes back": {
-			"SELECT clock_timestamp()", "SELECT now() + (now() - clock_timestamp())",
+			replacing("SELECT clock_timestamp()", "SELECT now() + (now() - clock_timestamp())"),
 			lie{"postgres/clock", doctor.Broken, "went back by", nil},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			url := postgresLiar(t, d.url(t), func(sql string) string { return strings.ReplaceAll(sql, test.old, test.new) })
-			wantFound(t, examine(t, url, doctor.Config{}), test.want)
+			wantFound(t, examine(t, postgresLiar(t, d.url(t), test.lies), doctor.Config{}), test.want)
 		})
 	}
 }
@@ -116,7 +135,8 @@ func TestProxyOfPostgres(t *testing.T) {
 func TestDeadRows(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, servers.Postgres(t))
-	d.exec(t, `ALTER TABLE onceward_inbox SET (autovacuum_vacuum_threshold = 1000000, autovacuum_vacuum_insert_threshold = -1)`)
+	d.exec(t, `ALTER TABLE onceward_inbox SET (autovacuum_vacuum_threshold = 1000000, autovacuum_vacuum_insert_threshold
+		= -1)`)
 	d.exec(t, `INSERT INTO onceward_inbox SELECT 0, int8send(i), '' FROM generate_series(1, 12000) AS i`)
 	d.exec(t, `DELETE FROM onceward_inbox`)
 	await(t, "the dead rows to be counted", func() (counted bool) {
@@ -124,7 +144,10 @@ func TestDeadRows(t *testing.T) {
 			WHERE relid = 'onceward_inbox'::regclass`).Scan(&counted)
 		return err == nil && counted
 	})
-	wantFound(t, examine(t, d.url(t), doctor.Config{}), lie{"postgres/bloat", doctor.Weak, "onceward_inbox has 12000 dead rows", nil})
+	wantFound(t, examine(t, d.url(t), doctor.Config{}), lie{
+		"postgres/bloat", doctor.Weak,
+		"onceward_inbox has 12000 dead rows", nil,
+	})
 }
 
 // TestPgBouncer: a pooler in transaction mode is seen and named, and what fails behind it. What the guide says to do
@@ -138,7 +161,10 @@ func TestPgBouncer(t *testing.T) {
 	report := examine(t, pooled, doctor.Config{})
 	wantFound(t, report, lie{"postgres/pooler", doctor.Broken, "PgBouncer", []string{"postgres/listen"}})
 	wantFound(t, report, lie{"postgres/pooler", doctor.Note, "a pooler in transaction mode", []string{"postgres/listen"}})
-	wantFound(t, report, lie{"postgres/listen", doctor.Weak, "LISTEN was accepted, and a notification did not arrive", []string{"postgres/pooler"}})
+	wantFound(t, report, lie{
+		"postgres/listen", doctor.Weak, "LISTEN was accepted, and a notification did not arrive",
+		[]string{"postgres/pooler"},
+	})
 
 	wantHealthy(t, examine(t, pooled+"&default_query_exec_mode=cache_describe", doctor.Config{ListenURL: d.url(t)}))
 }
@@ -151,8 +177,8 @@ func startPgBouncer(t *testing.T, d *database) string {
 		program, err = exec.LookPath("/usr/sbin/pgbouncer") // which is not in everyone's search path
 	}
 	if err != nil {
-		t.Fatal("the tests need PgBouncer, which is not installed here. `make test` installs it where it can; on Debian or Ubuntu, " +
-			"as root:\n\n    apt-get update && apt-get install -y --no-install-recommends pgbouncer")
+		t.Fatal("the tests need PgBouncer, which is not installed here. `make test` installs it where it can; on Debian " +
+			"or Ubuntu, as root:\n\n    apt-get update && apt-get install -y --no-install-recommends pgbouncer")
 	}
 	server, err := url.Parse(d.server.URL())
 	if err != nil {
@@ -170,8 +196,10 @@ func startPgBouncer(t *testing.T, d *database) string {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	file := filepath.Join(dir, "pgbouncer.ini")
-	text := fmt.Sprintf("[databases]\n* = host=127.0.0.1 port=%s user=%s\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = %d\n"+
-		"auth_type = any\npool_mode = transaction\ndefault_pool_size = 10\nunix_socket_dir =\n", server.Port(), d.role, address.Port)
+	text := fmt.Sprintf("[databases]\n* = host=127.0.0.1 port=%s user=%s\n[pgbouncer]\nlisten_addr = "+
+		"127.0.0.1\nlisten_port = %d\nauth_type = any\npool_mode = transaction\ndefault_pool_size = 10\nunix_socket_dir "+
+		"=\n", server.Port(), d.role,
+		address.Port)
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,8 @@ func namesPoolSize(text string) bool {
 func tryPrimary(ctx context.Context, p *postgres, r *Result) error {
 	var standby bool
 	var readOnly string
-	err := p.query(ctx, []any{&standby, &readOnly}, `SELECT pg_is_in_recovery(), current_setting('default_transaction_read_only')`)
+	err := p.query(ctx, []any{&standby, &readOnly},
+		`SELECT pg_is_in_recovery(), current_setting('default_transaction_read_only')`)
 	if err != nil {
 		return err
 	}
@@ -56,7 +57,8 @@ func (s setting) from() string {
 }
 
 func (p *postgres) settings(ctx context.Context, names ...string) (map[string]setting, error) {
-	found, err := rows[setting](ctx, p, `SELECT name, setting, source FROM pg_settings WHERE name = ANY ($1::text[])`, names)
+	found, err := rows[setting](ctx, p, `SELECT name, setting, source FROM pg_settings WHERE name = ANY ($1::text[])`,
+		names)
 	if err != nil {
 		return nil, err
 	}
@@ -112,14 +114,16 @@ func (p *postgres) tryOtherRoles(ctx context.Context, r *Result) error {
 
 // selectStandbys finds those who can take over: neither backups, nor who keeps the log, nor logical subscribers. What a
 // role may not see is null.
-const selectStandbys = `SELECT coalesce(application_name, ''), coalesce(sync_state, ''), coalesce(extract(epoch FROM replay_lag)::float8, 0),
-		coalesce(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_receive_lsn() ELSE pg_current_wal_lsn() END, replay_lsn)::float8, 0)
+const selectStandbys = `SELECT coalesce(application_name, ''), coalesce(sync_state, ''),
+		coalesce(extract(epoch FROM replay_lag)::float8, 0), coalesce(pg_wal_lsn_diff(
+			CASE WHEN pg_is_in_recovery() THEN pg_last_wal_receive_lsn() ELSE pg_current_wal_lsn() END, replay_lsn)::float8, 0)
 	FROM pg_stat_replication r
-	WHERE state IS DISTINCT FROM 'backup' AND application_name NOT IN ('pg_basebackup', 'pg_receivewal', 'barman_receive_wal')
+	WHERE state IS DISTINCT FROM 'backup'
+		AND application_name NOT IN ('pg_basebackup', 'pg_receivewal', 'barman_receive_wal')
 		AND NOT EXISTS (SELECT FROM pg_replication_slots s WHERE s.active_pid = r.pid AND s.slot_type = 'logical')`
 
 const (
-	maxReplayLag  = 10.0    // seconds
+	maxReplayLag  = 10.0     // seconds
 	maxReplayDiff = 64 << 20 // bytes
 )
 
@@ -174,7 +178,8 @@ func tryConnections(ctx context.Context, p *postgres, r *Result) error {
 	r.saw("%d may be open, %d are, %d are needed", most, used, needed)
 	if needed > most {
 		r.find(Weak, "raise max_connections (or the limit of the role or the database), or lower pool_max_conns",
-			"%d connections may be open, and %d replicas with a pool of %d may need %d", most, p.replicas, max(p.poolSize, 1), needed)
+			"%d connections may be open, and %d replicas with a pool of %d may need %d", most, p.replicas, max(p.poolSize, 1),
+			needed)
 	}
 	return nil
 }
@@ -211,7 +216,8 @@ func tryTimeouts(ctx context.Context, p *postgres, r *Result) error {
 		limit := time.Duration(ms) * time.Millisecond
 		r.saw("%s=%s", each.name, limit)
 		if limit < each.least {
-			r.find(Weak, fmt.Sprintf("give it at least %s, or 0 for none; it is %s", each.least, s.from()), "%s is %s", each.name, limit)
+			r.find(Weak, fmt.Sprintf("give it at least %s, or 0 for none; it is %s", each.least, s.from()), "%s is %s",
+				each.name, limit)
 		}
 	}
 	if set == 0 {
@@ -223,14 +229,18 @@ func tryTimeouts(ctx context.Context, p *postgres, r *Result) error {
 // oldTransaction is for how long a transaction may stay open.
 const oldTransaction = time.Hour
 
-// selectOld finds what keeps the oldest rows from being removed: transactions, prepared transactions, replication slots.
-const selectOld = `SELECT format('a transaction of %s (process %s, %s)', usename, pid, coalesce(nullif(application_name, ''), 'without a name')),
+// selectOld finds what keeps vacuum from removing rows: transactions, prepared transactions, replication slots.
+const selectOld = `
+	SELECT format('a transaction of %s (process %s, %s)', usename, pid, coalesce(nullif(application_name, ''), 'no name')),
 		extract(epoch FROM pg_catalog.clock_timestamp() - xact_start)::float8
 	FROM pg_stat_activity
-	WHERE datname = current_database() AND backend_type = 'client backend' AND xact_start < pg_catalog.clock_timestamp() - $1::text::interval
+	WHERE datname = current_database() AND backend_type = 'client backend'
+		AND xact_start < pg_catalog.clock_timestamp() - $1::text::interval
 	UNION ALL
-	SELECT format('the prepared transaction %s of %s', gid, owner), extract(epoch FROM pg_catalog.clock_timestamp() - prepared)::float8
-	FROM pg_prepared_xacts WHERE database = current_database() AND prepared < pg_catalog.clock_timestamp() - $1::text::interval
+	SELECT format('the prepared transaction %s of %s', gid, owner),
+		extract(epoch FROM pg_catalog.clock_timestamp() - prepared)::float8
+	FROM pg_prepared_xacts
+	WHERE database = current_database() AND prepared < pg_catalog.clock_timestamp() - $1::text::interval
 	UNION ALL
 	SELECT format('the replication slot %s, %s transactions behind', slot_name, greatest(age(xmin), age(catalog_xmin))), 0
 	FROM pg_replication_slots WHERE NOT active AND greatest(age(xmin), age(catalog_xmin)) > 1000000`
@@ -240,13 +250,14 @@ func tryOldTransactions(ctx context.Context, p *postgres, r *Result) error {
 		What string
 		Age  float64
 	}
-	found, err := rows[holder](ctx, p, selectOld, fmt.Sprintf("%d seconds", int(oldTransaction.Seconds())))
+	found, err := rows[holder](ctx, p, selectOld, fmt.Sprintf("%d milliseconds", p.old.Milliseconds()))
 	if err != nil {
 		return err
 	}
 	for _, h := range found {
-		r.find(Weak, "end it (pg_terminate_backend, ROLLBACK PREPARED, pg_drop_replication_slot) when its owner agrees, and set "+
-			"idle_in_transaction_session_timeout", "%s has been open for %s", h.What, time.Duration(h.Age*float64(time.Second)).Round(time.Second))
+		r.find(Weak, "end it (pg_terminate_backend, ROLLBACK PREPARED, pg_drop_replication_slot) when its owner agrees, "+
+			"and set idle_in_transaction_session_timeout", "%s has been open for %s", h.What,
+			time.Duration(h.Age*float64(time.Second)).Round(time.Second))
 	}
 	var hidden int
 	err = p.query(ctx, []any{&hidden}, `SELECT count(*) FROM pg_stat_activity

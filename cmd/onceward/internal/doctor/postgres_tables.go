@@ -33,7 +33,8 @@ func trySchema(ctx context.Context, p *postgres, r *Result) error {
 		r.find(Broken, "migrate first, as the owner of the tables (onceward migrate up), then deploy",
 			"the tables are of version %d, and this program needs version %d", version, len(known))
 	case compatible > len(known):
-		r.find(Broken, "use a newer program", "the tables are of version %d, for programs that know version %d at least; this one knows %d",
+		r.find(Broken, "use a newer program", "the tables are of version %d, for programs that know version %d at least; "+
+			"this one knows %d",
 			version, compatible, len(known))
 	}
 	return nil
@@ -85,7 +86,8 @@ type index struct {
 	Unique, Valid           bool
 }
 
-const selectIndexes = `SELECT c.relname::text, t.relname::text, pg_get_indexdef(i.indexrelid), i.indisunique, i.indisvalid AND i.indisready
+const selectIndexes = `SELECT c.relname::text, t.relname::text, pg_get_indexdef(i.indexrelid), i.indisunique,
+	i.indisvalid AND i.indisready
 	FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_class t ON t.oid = i.indrelid
 	WHERE t.relnamespace = %s AND starts_with(t.relname::text, $1::text)`
 
@@ -134,14 +136,17 @@ func (p *postgres) judgeIndex(r *Result, want index, have []index) {
 	r.find(severity, "make it: "+madeIn(want.Definition, p.schema), "the index %s of %s is missing", want.Name, want.Table)
 }
 
-var indexHead = regexp.MustCompile(`^CREATE (UNIQUE )?INDEX (\S+) ON (ONLY )?\S+ `)
+var (
+	indexHead       = regexp.MustCompile(`^CREATE (UNIQUE )?INDEX (\S+) ON (ONLY )?\S+ `)
+	temporarySchema = regexp.MustCompile(` ON (ONLY )?pg_temp_\d+\.`)
+)
 
 // shape is the definition of an index without its name and its schema.
 func shape(definition string) string { return indexHead.ReplaceAllString(definition, "$1") }
 
 // madeIn is the statement that makes an index in a schema.
 func madeIn(definition, schema string) string {
-	return regexp.MustCompile(` ON (ONLY )?pg_temp_\d+\.`).ReplaceAllString(definition, " ON "+pgx.Identifier{schema}.Sanitize()+".")
+	return temporarySchema.ReplaceAllString(definition, " ON "+pgx.Identifier{schema}.Sanitize()+".")
 }
 
 // freshIndexes are those that the migrations make.
@@ -189,11 +194,14 @@ type interference struct {
 }
 
 const selectInterference = `SELECT c.relname::text,
-		coalesce((SELECT string_agg(t.tgname, ', ') FROM pg_trigger t WHERE t.tgrelid = c.oid AND NOT t.tgisinternal AND t.tgenabled <> 'D'), ''),
-		coalesce((SELECT string_agg(w.rulename, ', ') FROM pg_rewrite w WHERE w.ev_class = c.oid AND w.rulename <> '_RETURN'), ''),
+		coalesce((SELECT string_agg(t.tgname, ', ') FROM pg_trigger t
+			WHERE t.tgrelid = c.oid AND NOT t.tgisinternal AND t.tgenabled <> 'D'), ''),
+		coalesce((SELECT string_agg(w.rulename, ', ') FROM pg_rewrite w
+			WHERE w.ev_class = c.oid AND w.rulename <> '_RETURN'), ''),
 		row_security_active(c.oid), c.relpersistence = 'u'
 	FROM pg_class c
-	WHERE c.relnamespace = to_regnamespace(quote_ident($2)) AND c.relkind IN ('r', 'p') AND starts_with(c.relname::text, $1::text)
+	WHERE c.relnamespace = to_regnamespace(quote_ident($2)) AND c.relkind IN ('r', 'p')
+		AND starts_with(c.relname::text, $1::text)
 	ORDER BY 1`
 
 // leastBallast is how many rows that are no records keep the planner from scanning. The migration makes 300.
@@ -254,7 +262,8 @@ func tryBloat(ctx context.Context, p *postgres, r *Result) error {
 	if !p.tables {
 		return errNoTables
 	}
-	const do = "let autovacuum run: autovacuum and track_counts on, no autovacuum_enabled=false on the table, and a lower autovacuum_vacuum_scale_factor"
+	const do = "let autovacuum run: autovacuum and track_counts on, no autovacuum_enabled=false on the table, and a " +
+		"lower autovacuum_vacuum_scale_factor"
 	found, err := p.settings(ctx, "autovacuum", "track_counts")
 	if err != nil {
 		return err
@@ -272,7 +281,8 @@ func tryBloat(ctx context.Context, p *postgres, r *Result) error {
 	tables, err := rows[table](ctx, p, `SELECT c.relname::text, coalesce(s.n_live_tup, 0), coalesce(s.n_dead_tup, 0),
 			coalesce('autovacuum_enabled=false' = ANY (c.reloptions) OR 'autovacuum_enabled=off' = ANY (c.reloptions), false)
 		FROM pg_class c LEFT JOIN pg_stat_user_tables s ON s.relid = c.oid
-		WHERE c.relnamespace = to_regnamespace(quote_ident($2)) AND c.relkind = 'r' AND starts_with(c.relname::text, $1::text)`,
+		WHERE c.relnamespace = to_regnamespace(quote_ident($2)) AND c.relkind = 'r'
+			AND starts_with(c.relname::text, $1::text)`,
 		p.prefix, p.schema)
 	if err != nil {
 		return err
@@ -281,7 +291,8 @@ func tryBloat(ctx context.Context, p *postgres, r *Result) error {
 	for _, t := range tables {
 		dead += t.Dead
 		if t.Disabled {
-			r.find(Weak, "ALTER TABLE … RESET (autovacuum_enabled)", "autovacuum is disabled for %s, which has %d dead rows", t.Name, t.Dead)
+			r.find(Weak, "ALTER TABLE … RESET (autovacuum_enabled)", "autovacuum is disabled for %s, which has %d dead rows",
+				t.Name, t.Dead)
 		} else if t.Dead >= leastDead && float64(t.Dead) > deadShare*float64(t.Live) {
 			r.find(Weak, do, "%s has %d dead rows beside %d that live", t.Name, t.Dead, t.Live)
 		}

@@ -26,7 +26,8 @@ var redisTrials = []trial[*redis]{
 		"A replica is behind, and takes no writes.", "S1, L2 [12, 13]",
 	}, tryRedisRole},
 	{Check{
-		"redis/exclusion", "Of many who set one key at once if it is not there (SET NX), on two connections, does exactly one succeed, and does its value stay?",
+		"redis/exclusion", "Of many who set one key at once if it is not there (SET NX), on two connections, does exactly " +
+			"one succeed, and does its value stay?",
 		"Two owners of one key both execute.", "S1, I1 [48]",
 	}, tryRedisExclusion},
 	{Check{
@@ -43,23 +44,27 @@ var redisTrials = []trial[*redis]{
 	}, tryRedisMemory},
 	{Check{
 		"redis/persistence", "Is the append-only file on, written before each answer, and free of errors?",
-		"A crash or a restart loses records that were acknowledged, and what they protected is executed again.", "E7, I1, I2 [11]",
+		"A crash or a restart loses records that were acknowledged, and what they protected is executed again.",
+		"E7, I1, I2 [11]",
 	}, tryRedisPersistence},
 	{Check{
 		"redis/write-time", "How long does a write take, beside a look, and has the disk kept up?",
 		"With `appendfsync always` each write waits for the disk: one that stalls holds up all.", "E7, L2 [11]",
 	}, tryRedisWriteTime},
 	{Check{
-		"redis/replicas", "If replicas follow: does the primary stop without them (`min-replicas-to-write`), and are they there in time (WAIT)?",
+		"redis/replicas", "If replicas follow: does the primary stop without them (`min-replicas-to-write`), and are they " +
+			"there in time (WAIT)?",
 		"Replication is asynchronous: a fail-over forgets what the replica did not have.", "I1, I2 [12]",
 	}, tryRedisReplicas},
 	{Check{
-		"redis/cluster", "In a cluster: is its state ok, are all slots covered, and does one missing part stop only its own keys?",
+		"redis/cluster", "In a cluster: is its state ok, are all slots covered, and does one missing part stop only its " +
+			"own keys?",
 		"Keys of a slot that no one serves are answered 503.", "L2 [12]",
 	}, tryRedisCluster},
 	{Check{
 		"redis/clock", "Do the servers' clocks agree with this machine's and with each other, and go forward?",
-		"Leases and attempt tokens are counted by them; in a cluster and after a fail-over another one counts.", "S3, S7 [4, 5]",
+		"Leases and attempt tokens are counted by them; in a cluster and after a fail-over another one counts.",
+		"S3, S7 [4, 5]",
 	}, tryRedisClock},
 	{Check{
 		"redis/pubsub", "Does a message arrive on another connection that is subscribed?",
@@ -229,7 +234,8 @@ func tryRedisRole(_ context.Context, p *redis, r *Result) error {
 	p.each(r, func(node redisNode, on string) {
 		r.saw("%s%s", node.info["role"], on)
 		if node.info["role"] != "master" {
-			r.find(Broken, "name the primary, or the sentinels that know it (redis+sentinel://)", "the server%s is a replica of %s:%s", on,
+			r.find(Broken, "name the primary, or the sentinels that know it (redis+sentinel://)",
+				"the server%s is a replica of %s:%s", on,
 				node.info["master_host"], node.info["master_port"])
 		}
 		if node.info["cluster_enabled"] == "1" && !p.cluster {
@@ -297,10 +303,12 @@ const probeScript = "#!lua\nredis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2])\n
 
 func tryRedisScripts(ctx context.Context, p *redis, r *Result) error {
 	key, value := p.key(), rand.Text()
-	got, err := p.client.Do(ctx, p.client.B().Eval().Script(probeScript).Numkeys(1).Key(key).Arg(value, strconv.Itoa(keyLife)).Build()).ToString()
+	got, err := p.client.Do(ctx, p.client.B().Eval().Script(probeScript).Numkeys(1).Key(key).
+		Arg(value, strconv.Itoa(keyLife)).Build()).ToString()
 	switch refused, ok := rueidis.IsRedisErr(err); {
 	case ok:
-		r.find(Broken, "let the user run scripts (+@scripting on "+p.prefix+":*), on a server that has them", "a script is refused: %s", refused.Error())
+		r.find(Broken, "let the user run scripts (+@scripting on "+p.prefix+":*), on a server that has them",
+			"a script is refused: %s", refused.Error())
 	case err != nil:
 		return err
 	case got != value:
@@ -319,10 +327,12 @@ func tryRedisEviction(_ context.Context, p *redis, r *Result) error {
 		}
 		r.saw("%s%s", policy, on)
 		if policy != "noeviction" && policy != "" {
-			r.find(Broken, "CONFIG SET maxmemory-policy noeviction, and in the configuration file", "maxmemory-policy%s is %s", on, policy)
+			r.find(Broken, "CONFIG SET maxmemory-policy noeviction, and in the configuration file", "maxmemory-policy%s is %s",
+				on, policy)
 		}
 		if n := node.number("evicted_keys"); n > 0 {
-			r.find(Weak, "compare the provider's ledger since the server was started (ledger reconciliation), and raise maxmemory",
+			r.find(Weak, "compare the provider's ledger since the server was started (ledger reconciliation), and raise "+
+				"maxmemory",
 				"the server%s has evicted %d keys since it was started, and records may be among them", on, n)
 		}
 	})
@@ -337,7 +347,8 @@ func tryRedisMemory(_ context.Context, p *redis, r *Result) error {
 		used, most := node.number("used_memory"), node.number("maxmemory")
 		r.saw("%d MB of %d%s (0: no limit)", used>>20, most>>20, on)
 		if most > 0 && float64(used) > fullMemory*float64(most) {
-			r.find(Weak, "raise maxmemory, or keep records for a shorter time", "%d of %d MB%s are in use", used>>20, most>>20, on)
+			r.find(Weak, "raise maxmemory, or keep records for a shorter time", "%d of %d MB%s are in use", used>>20, most>>20,
+				on)
 		}
 	})
 	return nil

@@ -21,26 +21,30 @@ func tryRedisPersistence(_ context.Context, p *redis, r *Result) error {
 		switch {
 		case node.info["aof_enabled"] == "0":
 			save, _ := node.setting("save")
-			r.find(Broken, "appendonly yes and appendfsync always", "appendonly is off%s: a restart loses all since the last snapshot (save %q)",
+			r.find(Broken, "appendonly yes and appendfsync always", "appendonly is off%s: a restart loses all since the last "+
+				"snapshot (save %q)",
 				on, save)
 		case fsync == "no":
 			r.find(Broken, "appendfsync always", "appendfsync%s is no: a power loss loses about the last half minute", on)
 		case fsync == "everysec":
-			r.find(Note, "appendfsync always, where a second of records must not be lost", "appendfsync%s is everysec: a power loss loses "+
-				"about the last second", on)
+			r.find(Note, "appendfsync always, where a second of records must not be lost",
+				"appendfsync%s is everysec: a power loss loses about the last second", on)
 		}
 		r.saw("aof_enabled=%s appendfsync=%s%s", node.info["aof_enabled"], fsync, on)
 		for _, name := range []string{"aof_last_write_status", "aof_last_bgrewrite_status"} {
 			if status := node.info[name]; status != "ok" && status != "" && node.info["aof_enabled"] == "1" {
-				r.find(Broken, "look at the server's log and its disk", "%s%s is %s: the append-only file is not written", name, on, status)
+				r.find(Broken, "look at the server's log and its disk", "%s%s is %s: the append-only file is not written", name,
+					on, status)
 			}
 		}
 		if status := node.info["rdb_last_bgsave_status"]; status != "ok" && status != "" {
-			r.find(Weak, "look at the server's log and its disk", "the last snapshot%s failed (rdb_last_bgsave_status is %s)", on, status)
+			r.find(Weak, "look at the server's log and its disk", "the last snapshot%s failed (rdb_last_bgsave_status is %s)",
+				on, status)
 		}
 	})
 	if hidden && len(r.Findings) == 0 {
-		return errNotTried("the server does not show how it writes to its disk: allow +config|get, or see that appendfsync is always")
+		return errNotTried("the server does not show how it writes to its disk: allow +config|get, or see that " +
+			"appendfsync is always")
 	}
 	return nil
 }
@@ -70,8 +74,8 @@ func tryRedisWriteTime(ctx context.Context, p *redis, r *Result) error {
 	}
 	p.each(r, func(node redisNode, on string) {
 		if delayed := node.number("aof_delayed_fsync"); delayed > 0 {
-			r.find(Note, "give the append-only file a faster disk of its own", "the disk%s did not keep up %d times since the server was "+
-				"started (aof_delayed_fsync)", on, delayed)
+			r.find(Note, "give the append-only file a faster disk of its own",
+				"the disk%s did not keep up %d times since the server was started (aof_delayed_fsync)", on, delayed)
 		}
 	})
 	return nil
@@ -88,8 +92,10 @@ func tryRedisReplicas(ctx context.Context, p *redis, r *Result) error {
 		r.saw("%d replicas%s", replicas, on)
 		least, seen := node.setting("min-replicas-to-write")
 		if replicas > 0 && seen && least == "0" {
-			r.find(Weak, "min-replicas-to-write 1, and redis.WithReplicas in the service; where a lost key costs money, use PostgreSQL",
-				"%d replicas follow the server%s, which takes writes also when none of them can have it (min-replicas-to-write is 0)", replicas, on)
+			r.find(Weak, "min-replicas-to-write 1, and redis.WithReplicas in the service; where a lost key costs money, use "+
+				"PostgreSQL",
+				"%d replicas follow the server%s, which takes writes also when none of them can have it (min-replicas-to-write "+
+					"is 0)", replicas, on)
 		}
 	})
 	if attached == 0 {
@@ -109,7 +115,8 @@ func tryRedisReplicas(ctx context.Context, p *redis, r *Result) error {
 		return nil
 	}
 	if err == nil && had == 0 {
-		r.find(Weak, "look at the network to the replicas, and at their logs", "no replica had a write within %s (WAIT)", waitFor)
+		r.find(Weak, "look at the network to the replicas, and at their logs", "no replica had a write within %s (WAIT)",
+			waitFor)
 	}
 	return err
 }
@@ -132,7 +139,8 @@ func tryRedisCluster(ctx context.Context, p *redis, r *Result) error {
 		r.saw("%s with %s slots%s", state["cluster_state"], state["cluster_slots_ok"], on)
 		if state["cluster_state"] != "ok" || state["cluster_slots_ok"] != slots {
 			r.find(Broken, "bring the missing primaries back, or give their slots to others (redis-cli --cluster fix)",
-				"the cluster, as seen%s, is %s: %s of %s slots are served", on, state["cluster_state"], state["cluster_slots_ok"], slots)
+				"the cluster, as seen%s, is %s: %s of %s slots are served", on, state["cluster_state"], state["cluster_slots_ok"],
+				slots)
 		}
 		if full, seen := node.setting("cluster-require-full-coverage"); seen && full == "yes" {
 			r.find(Note, "cluster-require-full-coverage no", "while one primary is gone the whole cluster refuses%s "+
@@ -146,7 +154,7 @@ func tryRedisClock(ctx context.Context, p *redis, r *Result) error {
 	var failed error
 	var least, most []time.Duration
 	p.each(r, func(node redisNode, on string) {
-		all, err := readClock(ctx, readings, func(ctx context.Context) (time.Time, error) {
+		all, err := readClock(ctx, func(ctx context.Context) (time.Time, error) {
 			parts, err := node.client.Do(ctx, node.client.B().Time().Build()).AsStrSlice()
 			if err != nil || len(parts) != 2 {
 				return time.Time{}, errors.Join(errors.New("TIME"), err)
@@ -167,7 +175,8 @@ func tryRedisClock(ctx context.Context, p *redis, r *Result) error {
 		return failed
 	}
 	if apart := slices.Max(least) - slices.Min(most); apart > maxSkew {
-		r.find(Weak, "let NTP or its like set the clocks of all servers", "the clocks of the primaries are at least %s apart", round(apart))
+		r.find(Weak, "let NTP or its like set the clocks of all servers",
+			"the clocks of the primaries are at least %s apart", round(apart))
 	}
 	return nil
 }
@@ -237,7 +246,8 @@ func signal(to chan struct{}) {
 
 // tryRedisPrivileges looks at the user, if the server lets it: one with the least rights may not look.
 func tryRedisPrivileges(ctx context.Context, p *redis, r *Result) error {
-	const least = "make a user of its own, by the ACL line of docs/redis.md, and give the default user a password, or turn it off"
+	const least = "make a user of its own, by the ACL line of docs/redis.md, and give the default user a password, or " +
+		"turn it off"
 	me, err := p.client.Do(ctx, p.client.B().AclWhoami().Build()).ToString()
 	if _, refused := rueidis.IsRedisErr(err); refused {
 		r.saw("the user may not ask who it is, as it should be")
@@ -263,9 +273,11 @@ func tryRedisPrivileges(ctx context.Context, p *redis, r *Result) error {
 		severity = Note // no one else reaches it
 	}
 	if slices.Contains(flags, "nopass") {
-		r.find(severity, least, "the user %s has no password, and may do %s: so may everyone who reaches the server", me, commands)
+		r.find(severity, least, "the user %s has no password, and may do %s: so may everyone who reaches the server", me,
+			commands)
 	} else if strings.Contains(commands, "+@all") || strings.Contains(commands, "+@dangerous") {
-		r.find(Weak, least, "the user %s may do %s, also FLUSHALL and CONFIG SET, which the store does not need", me, commands)
+		r.find(Weak, least, "the user %s may do %s, also FLUSHALL and CONFIG SET, which the store does not need", me,
+			commands)
 	}
 	return nil
 }

@@ -13,9 +13,13 @@ import (
 // redisUser makes a user by the line of the guide, and returns the URL with it.
 func redisUser(t *testing.T, s *servers.RedisServer, more ...string) string {
 	t.Helper()
-	must(t, s, append([]string{"ACL", "SETUSER", "app", "on", ">password", "resetkeys", "~onceward:*", "resetchannels", "&onceward:*", "-@all",
-		"+@connection", "+@read", "+@write", "+@scripting", "+@pubsub", "+@transaction", "+info", "+role", "+time", "+config|get", "+wait",
-		"+cluster|slots", "+cluster|shards"}, more...)...)
+	must(t, s, append([]string{
+		"ACL", "SETUSER", "app", "on", ">password", "resetkeys", "~onceward:*", "resetchannels",
+		"&onceward:*", "-@all",
+		"+@connection", "+@read", "+@write", "+@scripting", "+@pubsub", "+@transaction", "+info", "+role", "+time",
+		"+config|get", "+wait",
+		"+cluster|slots", "+cluster|shards",
+	}, more...)...)
 	return strings.Replace(s.URL(), "redis://", "redis://app:password@", 1)
 }
 
@@ -31,9 +35,7 @@ func TestHealthyRedis(t *testing.T) {
 	s := servers.NewRedis(t)
 	for name, url := range map[string]string{"the default user": s.URL(), "a user of its own": redisUser(t, s)} {
 		t.Run(name, func(t *testing.T) {
-			report := examine(t, url, doctor.Config{})
-			wantHealthy(t, report)
-			t.Log(text(report))
+			wantHealthy(t, examine(t, url, doctor.Config{}))
 		})
 	}
 	if left, err := s.Do(t.Context(), "DBSIZE"); err != nil || left != int64(0) {
@@ -43,20 +45,35 @@ func TestHealthyRedis(t *testing.T) {
 	wantHealthy(t, examine(t, s.URL(), doctor.Config{}))
 }
 
-func TestHealthyCluster(t *testing.T) {
+// TestCluster: a cluster is healthy until a slot is served by no one.
+func TestCluster(t *testing.T) {
 	t.Parallel()
-	c := servers.SharedRedisCluster(t)
+	c := servers.NewRedisCluster(t, "min-replicas-to-write 1", "cluster-node-timeout 30000")
+	wantHealthy(t, examine(t, c.URL(), doctor.Config{}))
 	for _, node := range c.Nodes() {
-		must(t, node, "CONFIG", "SET", "min-replicas-to-write", "1")
+		must(t, node, "CONFIG", "SET", "cluster-require-full-coverage", "no")
+		must(t, node, "CLUSTER", "DELSLOTS", "7")
 	}
-	report := examine(t, c.URL(), doctor.Config{})
-	wantHealthy(t, report)
-	t.Log(text(report))
+	wantFound(t, examine(t, c.URL(), doctor.Config{}), lie{"redis/cluster", doctor.Broken, "16383 of 16384 slots", nil})
 }
 
-func TestHealthySentinel(t *testing.T) {
+// TestReplicas: neither is a replica taken for the store, nor a primary for safe that does without its replicas.
+func TestReplicas(t *testing.T) {
 	t.Parallel()
-	s := servers.NewRedisSentinel(t, "min-replicas-to-write 1")
+	s := servers.NewRedisSentinel(t)
+	wantFound(t, examine(t, s.URL(), doctor.Config{}),
+		lie{"redis/replicas", doctor.Weak, "min-replicas-to-write is 0", nil})
+	primary, err := s.Primary(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, node := range s.Nodes() {
+		if node != primary {
+			wantFound(t, examine(t, node.URL(), doctor.Config{}),
+				lie{"redis/primary", doctor.Broken, "is a replica of", []string{"redis/scripts"}})
+		}
+	}
+	must(t, primary, "CONFIG", "SET", "min-replicas-to-write", "1")
 	wantHealthy(t, examine(t, s.URL(), doctor.Config{}))
 }
 
@@ -176,30 +193,4 @@ func TestRightsOfRedis(t *testing.T) {
 	if left := report.NotChecked(); len(left) != 1 || left[0].Check != "redis/persistence" || len(report.Findings()) > 0 {
 		t.Errorf("a server that does not show its settings:\n%s", text(report))
 	}
-}
-
-// TestReplicas: neither a replica is taken for the store, nor a primary for safe that does without its replicas.
-func TestReplicas(t *testing.T) {
-	t.Parallel()
-	s := servers.NewRedisSentinel(t)
-	wantFound(t, examine(t, s.URL(), doctor.Config{}), lie{"redis/replicas", doctor.Weak, "min-replicas-to-write is 0", nil})
-	primary, err := s.Primary(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, node := range s.Nodes() {
-		if node != primary {
-			wantFound(t, examine(t, node.URL(), doctor.Config{}), lie{"redis/primary", doctor.Broken, "is a replica of", []string{"redis/scripts"}})
-		}
-	}
-}
-
-// TestClusterWithAHole: a slot that no one serves is seen.
-func TestClusterWithAHole(t *testing.T) {
-	t.Parallel()
-	c := servers.NewRedisCluster(t, "cluster-require-full-coverage no", "min-replicas-to-write 0")
-	for _, node := range c.Nodes() {
-		must(t, node, "CLUSTER", "DELSLOTS", "7")
-	}
-	wantFound(t, examine(t, c.URL(), doctor.Config{}), lie{"redis/cluster", doctor.Broken, "16383 of 16384 slots", []string{"redis/replicas"}})
 }

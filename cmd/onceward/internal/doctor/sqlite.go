@@ -23,7 +23,8 @@ import (
 var sqliteTrials = []trial[*sqlite]{
 	{Check{
 		"sqlite/file-system", "Is the file on a local file system, which is not in memory?",
-		"Locks and shared memory of network file systems do not exclude other machines; what is in memory does not survive a restart.",
+		"Locks and shared memory of network file systems do not exclude other machines; what is in memory does not " +
+			"survive a restart.",
 		"S1, E7, I1 [16]",
 	}, tryFileSystem},
 	{Check{
@@ -31,8 +32,10 @@ var sqliteTrials = []trial[*sqlite]{
 		"Under another name the same file has another log and other locks: two processes damage it.", "S1, I5 [16]",
 	}, tryLinks},
 	{Check{
-		"sqlite/permissions", "May the file, its log and its directory be read and written by their owner alone, and are all of one owner?",
-		"Answers to payments can be read by others; a log of another user's keeps the service from opening the file.", "I9, L2 [16]",
+		"sqlite/permissions", "May the file, its log and its directory be read and written by their owner alone, and are " +
+			"all of one owner?",
+		"Answers to payments can be read by others; a log of another user's keeps the service from opening the file.",
+		"I9, L2 [16]",
 	}, tryPermissions},
 	{Check{
 		"sqlite/directory", "Can files be made, written and removed beside the database?",
@@ -43,7 +46,8 @@ var sqliteTrials = []trial[*sqlite]{
 		"On a full disk nothing is executed: requests are answered 503.", "L2 [16]",
 	}, trySpace},
 	{Check{
-		"sqlite/locks", "Do locks exclude: while one connection writes, is a second one refused, and do two open files never hold one lock?",
+		"sqlite/locks", "Do locks exclude: while one connection writes, is a second one refused, and do two open files " +
+			"never hold one lock?",
 		"Two writers at once are two executions of one key, and a damaged file.", "S1, E1, I1 [48]",
 	}, trySQLiteLocks},
 	{Check{
@@ -51,9 +55,10 @@ var sqliteTrials = []trial[*sqlite]{
 		"What costs nothing has not reached a disk.", "E7, I2 [11]",
 	}, tryFsync},
 	{Check{
-		"sqlite/journal", "Is the file in the journal mode of the store, a write-ahead log, and is the log of a reasonable size?",
-		"Another journal mode is what another program has set: readers and the writer wait for each other, and group commits are slow. " +
-			"A log that grows is one that a reader never lets go of.", "E1, L2 [16]",
+		"sqlite/journal", "Is the file in the journal mode of the store, a write-ahead log, and is the log of a " +
+			"reasonable size?",
+		"Another journal mode is what another program has set: readers and the writer wait for each other, and group " +
+			"commits are slow. A log that grows is one that a reader never lets go of.", "E1, L2 [16]",
 	}, tryJournal},
 	{Check{
 		"sqlite/integrity", "Is the file free of damage (quick_check)?",
@@ -69,7 +74,8 @@ var sqliteTrials = []trial[*sqlite]{
 	}, trySQLiteSchema},
 	{Check{
 		"sqlite/indexes", "Are the tables and indexes those that a fresh migration makes, and without triggers?",
-		"The unique index of records is the last line of defence against a second execution; without the others each look scans the table.",
+		"The unique index of records is the last line of defence against a second execution; without the others each look " +
+			"scans the table.",
 		"S1, I7, B1, B2",
 	}, trySQLiteIndexes},
 	{Check{
@@ -156,7 +162,8 @@ func trySQLiteLocks(ctx context.Context, p *sqlite, r *Result) error {
 		conns = append(conns, conn)
 	}
 	for _, mode := range []string{"DELETE", "WAL"} {
-		if _, err := conns[0].ExecContext(ctx, `PRAGMA journal_mode = `+mode+`; CREATE TABLE IF NOT EXISTS probe (n INTEGER)`); err != nil {
+		prepare := `PRAGMA journal_mode = ` + mode + `; CREATE TABLE IF NOT EXISTS probe (n INTEGER)`
+		if _, err := conns[0].ExecContext(ctx, prepare); err != nil {
 			return err
 		}
 		if _, err := conns[0].ExecContext(ctx, `BEGIN IMMEDIATE; INSERT INTO probe VALUES (1)`); err != nil {
@@ -230,14 +237,16 @@ func tryJournal(ctx context.Context, p *sqlite, r *Result) error {
 	if info, err := os.Stat(p.path + "-wal"); err == nil {
 		r.saw("the log has %d KB", info.Size()>>10)
 		if info.Size() > largeLog {
-			r.find(Weak, "find the process with a read transaction that stays open, and end it", "the log has grown to %d MB", info.Size()>>20)
+			r.find(Weak, "find the process with a read transaction that stays open, and end it", "the log has grown to %d MB",
+				info.Size()>>20)
 		}
 	}
 	return nil
 }
 
 func tryIntegrity(ctx context.Context, p *sqlite, r *Result) error {
-	const do = "stop the service, copy the file and its -wal, restore a backup or use sqlite3's .recover, and compare with the provider's ledger"
+	const do = "stop the service, copy the file and its -wal, restore a backup or use sqlite3's .recover, and compare " +
+		"with the provider's ledger"
 	found, err := texts(ctx, p.db, `PRAGMA quick_check(5)`)
 	if errors.Is(err, sqlite3.CORRUPT) || errors.Is(err, sqlite3.NOTADB) {
 		r.find(Broken, do, "the file is damaged: %v", err)
@@ -294,10 +303,12 @@ func trySQLiteSchema(ctx context.Context, p *sqlite, r *Result) error {
 	case version == 0:
 		return errNoTables
 	case version < known:
-		r.find(Broken, "open the store once with this program, or onceward migrate up", "the tables are of version %d, and this program needs %d",
+		r.find(Broken, "open the store once with this program, or onceward migrate up",
+			"the tables are of version %d, and this program needs %d",
 			version, known)
 	case version > known:
-		r.find(Broken, "use a newer program", "the tables are of version %d, and this program knows versions up to %d", version, known)
+		r.find(Broken, "use a newer program", "the tables are of version %d, and this program knows versions up to %d",
+			version, known)
 	}
 	return nil
 }
@@ -384,9 +395,11 @@ func judgeThing(r *Result, want thing, have []thing) {
 	case i < 0 && want.sql == "":
 		r.find(severity, "make the table anew, and copy its rows", "%s has lost its unique index %s", want.table, want.name)
 	case i < 0:
-		r.find(severity, "make it: "+strings.Join(strings.Fields(want.sql), " "), "the %s %s is missing", want.kind, want.name)
+		r.find(severity, "make it: "+strings.Join(strings.Fields(want.sql), " "), "the %s %s is missing", want.kind,
+			want.name)
 	case strings.Join(strings.Fields(have[i].sql), " ") != strings.Join(strings.Fields(want.sql), " "):
-		r.find(severity, "make it again as: "+strings.Join(strings.Fields(want.sql), " "), "the %s %s is not as this program knows it: %s",
+		r.find(severity, "make it again as: "+strings.Join(strings.Fields(want.sql), " "),
+			"the %s %s is not as this program knows it: %s",
 			want.kind, want.name, strings.Join(strings.Fields(have[i].sql), " "))
 	}
 }

@@ -22,7 +22,8 @@ func tryPermissions(_ context.Context, p *sqlite, r *Result) error {
 			return err
 		}
 		if open := info.Mode().Perm() & 0o077; open != 0 {
-			r.find(Weak, "chmod 600 "+path, "the permissions of %s are %v: others can read it, or write it", path, info.Mode().Perm())
+			r.find(Weak, "chmod 600 "+path, "the permissions of %s are %v: others can read it, or write it", path,
+				info.Mode().Perm())
 		}
 		of, ok := ownerOf(info)
 		if known && ok && of != owner {

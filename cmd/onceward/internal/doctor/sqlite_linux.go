@@ -35,11 +35,14 @@ func judgeFileSystem(r *Result, kind int64) {
 	r.saw("type %#x", kind)
 	switch {
 	case remote[kind] != "":
-		r.find(Broken, "put the file on a local disk, or use PostgreSQL", "the file is on a network file system (%s)", remote[kind])
+		r.find(Broken, "put the file on a local disk, or use PostgreSQL", "the file is on a network file system (%s)",
+			remote[kind])
 	case volatile[kind] != "":
-		r.find(Broken, "put the file on a disk", "the file is in memory (%s): a restart of the machine loses it", volatile[kind])
+		r.find(Broken, "put the file on a disk", "the file is in memory (%s): a restart of the machine loses it",
+			volatile[kind])
 	case kind == unix.FUSE_SUPER_MAGIC:
-		r.find(Note, "see that it is local and that it keeps what fsync says", "the file is on a file system of a program (FUSE)")
+		r.find(Note, "see that it is local and that it keeps what fsync says",
+			"the file is on a file system of a program (FUSE)")
 	}
 }
 
@@ -65,7 +68,8 @@ func tryLinks(_ context.Context, p *sqlite, r *Result) error {
 		return err
 	}
 	if stat, ok := info.Sys().(*syscall.Stat_t); ok && stat.Nlink > 1 {
-		r.find(Broken, "remove the other names (find -samefile), with the service stopped", "the file has %d names (hard links)", stat.Nlink)
+		r.find(Broken, "remove the other names (find -samefile), with the service stopped",
+			"the file has %d names (hard links)", stat.Nlink)
 	}
 	r.saw("one name")
 	return nil
