@@ -21,7 +21,7 @@ func (r reading) bounds() (least, most time.Duration) {
 	return r.shown.Sub(r.after.Round(0)), r.shown.Sub(r.before.Round(0))
 }
 
-// readClock reads a clock many times.
+// readClock reads a clock many times, with a pause in between in which a clock that goes must go on.
 func readClock(ctx context.Context, read func(context.Context) (time.Time, error)) (all []reading, err error) {
 	for range readings {
 		one := reading{before: time.Now()}
@@ -30,6 +30,7 @@ func readClock(ctx context.Context, read func(context.Context) (time.Time, error
 		}
 		one.after = time.Now()
 		all = append(all, one)
+		time.Sleep(readingPause)
 	}
 	return all, nil
 }
@@ -73,8 +74,11 @@ func judgeClock(r *Result, name string, all []reading) {
 	}
 }
 
-// readings is how often a clock is read.
-const readings = 15
+const (
+	// readings is how often a clock is read.
+	readings     = 15
+	readingPause = 2 * time.Millisecond
+)
 
 // tryClock reads the clock inside of one transaction, as the store does: it must be that of the statement.
 func tryClock(ctx context.Context, p *postgres, r *Result) error {

@@ -3,6 +3,7 @@ package doctor_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"os"
 	"regexp"
@@ -35,7 +36,7 @@ func newDatabase(t *testing.T, server *servers.PostgresServer) *database {
 	q := owner.Query()
 	q.Set("search_path", d.schema)
 	owner.RawQuery = q.Encode()
-	s, err := postgres.Open(t.Context(), owner.String())
+	s, err := postgres.Open(t.Context(), owner.String(), postgres.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -366,7 +367,7 @@ func TestOwner(t *testing.T) {
 // TestOldTransaction: one that stays open is seen by a role that may see it.
 func TestOldTransaction(t *testing.T) {
 	t.Parallel()
-	d := newDatabase(t, servers.NewPostgres(t))
+	d := newDatabase(t, servers.Postgres(t))
 	d.exec(t, `GRANT pg_monitor TO `+d.role)
 	conn, err := pgx.Connect(t.Context(), d.url(t))
 	if err != nil {
