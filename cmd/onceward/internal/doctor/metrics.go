@@ -78,6 +78,7 @@ func readMetrics(ctx context.Context, url string) (map[string]*dto.MetricFamily,
 		return nil, err
 	}
 	request.Header.Set("Accept", "text/plain;version=0.0.4")
+	request.Close = true // it is asked once
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		return nil, err
@@ -211,8 +212,8 @@ func tryPauses(_ context.Context, m *metrics, r *Result) error {
 		}
 	}
 	if !any {
-		return errNotTried(fmt.Sprintf("the service shows none of %s, %s, %s and %s", metricHeartbeatDelay, metricStoreCalls,
-			metricCollections, metricScheduling))
+		return errNotTried(fmt.Sprintf("the service shows nothing of pauses yet: %s, %s of the call extend, %s, %s",
+			metricHeartbeatDelay, metricStoreCalls, metricCollections, metricScheduling))
 	}
 	return nil
 }

@@ -52,10 +52,7 @@ func served(t *testing.T, text string) string {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
 		_, _ = w.Write([]byte(text)) // the client has left
 	}))
-	t.Cleanup(func() {
-		s.Close()
-		http.DefaultClient.CloseIdleConnections()
-	})
+	t.Cleanup(s.Close)
 	return s.URL + "/metrics"
 }
 

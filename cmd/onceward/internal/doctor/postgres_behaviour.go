@@ -301,7 +301,7 @@ func (p *postgres) keepsPrepared(ctx context.Context) (bool, error) {
 }
 
 // arrival is how long a notification may take.
-const arrival = 2 * time.Second
+const arrival = 5 * time.Second
 
 // tryListen listens on one connection and notifies on another.
 func tryListen(ctx context.Context, p *postgres, r *Result) error {

@@ -82,7 +82,7 @@ func tryRedisWriteTime(ctx context.Context, p *redis, r *Result) error {
 }
 
 // waitFor is how long replicas may take to have a write.
-const waitFor = time.Second
+const waitFor = 3 * time.Second
 
 func tryRedisReplicas(ctx context.Context, p *redis, r *Result) error {
 	attached := int64(0)
