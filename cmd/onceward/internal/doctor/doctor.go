@@ -219,10 +219,10 @@ func examine[P any](ctx context.Context, patient P, trials []trial[P]) (results 
 		err := t.try(limited, patient, &r)
 		cancel()
 		switch {
+		case err != nil && onlyNotes(r.Findings):
+			r.Status = StatusNotChecked
 		case len(r.Findings) > 0:
 			r.Status = StatusFinding
-		case err != nil:
-			r.Status = StatusNotChecked
 		}
 		if err != nil {
 			r.saw("%s", strings.Join(strings.Fields(err.Error()), " "))

@@ -18,7 +18,11 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Over(servers.Tests{M: m})) }
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(watchdog.Over(servers.Tests{M: m}),
+		// The client of a cluster closes connections that it does not need any more five seconds later.
+		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient)._refresh.func2"))
+}
 
 // examine runs the doctor.
 func examine(t *testing.T, url string, c doctor.Config) *doctor.Report {

@@ -194,9 +194,8 @@ func (p *postgres) meet(ctx context.Context) error {
 			return err
 		}
 	}
-	return conn.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL, current_setting('server_version_num')::integer`,
-		p.table("schema")).
-		Scan(&p.tables, &p.version)
+	const about = `SELECT to_regclass($1) IS NOT NULL, current_setting('server_version_num')::integer`
+	return conn.QueryRow(ctx, about, p.table("schema")).Scan(&p.tables, &p.version)
 }
 
 // conn is the connection for questions. It is made again when a question before has ended it.

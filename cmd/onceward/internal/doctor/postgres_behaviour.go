@@ -55,8 +55,7 @@ func tryLocks(ctx context.Context, p *postgres, r *Result) error {
 }
 
 func (p *postgres) tryLock(ctx context.Context, form lockForm, r *Result) error {
-	const do = "use a server, and a way to it, whose advisory locks exclude; until then use reserved mode, which needs " +
-		"none"
+	const do = "use a server, and a way to it, whose advisory locks exclude; until then reserved mode, which needs none"
 	conns, done, err := p.dial(ctx, 2)
 	if err != nil {
 		return err

@@ -51,10 +51,17 @@ func TestCluster(t *testing.T) {
 	c := servers.NewRedisCluster(t, "min-replicas-to-write 1", "cluster-node-timeout 30000")
 	wantHealthy(t, examine(t, c.URL(), doctor.Config{}))
 	for _, node := range c.Nodes() {
+		redisUser(t, node)
+	}
+	own := strings.Replace(c.URL(), "redis+cluster://", "redis+cluster://app:password@", 1)
+	wantHealthy(t, examine(t, own, doctor.Config{}))
+	for _, node := range c.Nodes() {
 		must(t, node, "CONFIG", "SET", "cluster-require-full-coverage", "no")
 		must(t, node, "CLUSTER", "DELSLOTS", "7")
 	}
-	wantFound(t, examine(t, c.URL(), doctor.Config{}), lie{"redis/cluster", doctor.Broken, "16383 of 16384 slots", nil})
+	for _, url := range []string{c.URL(), own} {
+		wantFound(t, examine(t, url, doctor.Config{}), lie{"redis/cluster", doctor.Broken, "16383 of 16384 slots", nil})
+	}
 }
 
 // TestReplicas: neither is a replica taken for the store, nor a primary for safe that does without its replicas.
