@@ -42,9 +42,6 @@ type doctorError struct {
 // Unwrap is what went wrong.
 func (e doctorError) Unwrap() error { return e.error }
 
-// ExitCode implements [kong.ExitCoder].
-func (e doctorError) ExitCode() int { return e.status }
-
 // Run examines the store and writes the report.
 func (c *doctorCommand) Run(ends interrupts, out io.Writer) error {
 	report, err := doctor.Examine(ends.first, c.URL, doctor.Config{

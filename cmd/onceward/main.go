@@ -40,9 +40,8 @@ func report(err error) (status int) {
 	if err.Error() != "" {
 		fmt.Fprintln(os.Stderr, "onceward:", err)
 	}
-	var exit kong.ExitCoder
-	if errors.As(err, &exit) {
-		return exit.ExitCode()
+	if ended, ok := errors.AsType[doctorError](err); ok {
+		return ended.status
 	}
 	return 1
 }
