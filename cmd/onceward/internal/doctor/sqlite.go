@@ -285,7 +285,7 @@ func tryBusy(ctx context.Context, p *sqlite, r *Result) error {
 }
 
 func trySQLiteSchema(ctx context.Context, p *sqlite, r *Result) error {
-	version, err := sqliteVersion(ctx, p.db)
+	version, compatible, err := sqliteVersion(ctx, p.db)
 	if err != nil {
 		return err
 	}
@@ -294,7 +294,7 @@ func trySQLiteSchema(ctx context.Context, p *sqlite, r *Result) error {
 		return err
 	}
 	defer done()
-	known, err := sqliteVersion(ctx, fresh)
+	known, _, err := sqliteVersion(ctx, fresh)
 	if err != nil {
 		return err
 	}
@@ -306,20 +306,28 @@ func trySQLiteSchema(ctx context.Context, p *sqlite, r *Result) error {
 		r.find(Broken, "open the store once with this program, or onceward migrate up",
 			"the tables are of version %d, and this program needs %d",
 			version, known)
-	case version > known:
-		r.find(Broken, "use a newer program", "the tables are of version %d, and this program knows versions up to %d",
-			version, known)
+	case compatible > known:
+		r.find(Broken, "use a newer program",
+			"the tables are of version %d, for programs that know version %d at least; this one knows %d", version, compatible,
+			known)
 	}
 	return nil
 }
 
-func sqliteVersion(ctx context.Context, db *sql.DB) (version int, err error) {
-	there, err := texts(ctx, db, `SELECT name FROM sqlite_schema WHERE type = 'table' AND name = 'onceward_schema'`)
-	if err != nil || len(there) == 0 {
-		return 0, err
+// sqliteVersion is that of the tables, and the oldest that a program has to know to use them: the same, unless the tables
+// say otherwise.
+func sqliteVersion(ctx context.Context, db *sql.DB) (version, compatible int, err error) {
+	columns, err := texts(ctx, db, `SELECT name FROM pragma_table_info('onceward_schema')`)
+	if err != nil || len(columns) == 0 {
+		return 0, 0, err
 	}
-	err = db.QueryRowContext(ctx, `SELECT coalesce(max(version), 0) FROM onceward_schema`).Scan(&version)
-	return version, err
+	oldest := "version"
+	if slices.Contains(columns, "compatible") {
+		oldest = "coalesce(compatible, version)"
+	}
+	err = db.QueryRowContext(ctx, `SELECT coalesce(max(version), 0), coalesce(max(`+oldest+`), 0) FROM onceward_schema`).
+		Scan(&version, &compatible)
+	return version, compatible, err
 }
 
 // freshSQLite makes the tables once more in a directory of their own, to compare with: what the program was built with
