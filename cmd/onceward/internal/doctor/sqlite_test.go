@@ -142,7 +142,9 @@ func TestLiesOfSQLite(t *testing.T) {
 		},
 		"a damaged page": {damage, lie{"sqlite/integrity", doctor.Broken, "damaged", nil}},
 		"tables of a newer version": {
-			func(t *testing.T, path string) { change(t, path, `INSERT INTO onceward_schema (version, applied_at) VALUES (99, '')`) },
+			func(t *testing.T, path string) {
+				change(t, path, `INSERT INTO onceward_schema (version, applied_at) VALUES (99, '')`)
+			},
 			lie{"sqlite/schema", doctor.Broken, "version 99", nil},
 		},
 		"a writer that never ends": {
