@@ -145,8 +145,8 @@ func tryIsolation(ctx context.Context, p *postgres, r *Result) error {
 	return nil
 }
 
-// tryCommit ends two transactions, and asks on another connection what became of them. They have a number each, and write
-// to no table.
+// tryCommit ends two transactions, and asks on another connection what became of them. They have a number each, and
+// write to no table.
 func tryCommit(ctx context.Context, p *postgres, r *Result) error {
 	conns, done, err := p.dial(ctx, 2)
 	if err != nil {

@@ -314,8 +314,8 @@ func trySQLiteSchema(ctx context.Context, p *sqlite, r *Result) error {
 	return nil
 }
 
-// sqliteVersion is that of the tables, and the oldest that a program has to know to use them: the same, unless the tables
-// say otherwise.
+// sqliteVersion is that of the tables, and the oldest that a program has to know to use them: the same, unless the
+// tables say otherwise.
 func sqliteVersion(ctx context.Context, db *sql.DB) (version, compatible int, err error) {
 	columns, err := texts(ctx, db, `SELECT name FROM pragma_table_info('onceward_schema')`)
 	if err != nil || len(columns) == 0 {

@@ -14,7 +14,8 @@ func TestFileSystems(t *testing.T) {
 	t.Parallel()
 	for kind, want := range map[int64]string{
 		unix.NFS_SUPER_MAGIC: "network file system (NFS)", unix.CIFS_SUPER_MAGIC: "network file system (CIFS)",
-		unix.TMPFS_MAGIC: "in memory (tmpfs)", unix.EXT4_SUPER_MAGIC: "", unix.XFS_SUPER_MAGIC: "", unix.BTRFS_SUPER_MAGIC: "",
+		unix.TMPFS_MAGIC: "in memory (tmpfs)", unix.EXT4_SUPER_MAGIC: "", unix.XFS_SUPER_MAGIC: "",
+		unix.BTRFS_SUPER_MAGIC: "",
 	} {
 		r := new(Result)
 		judgeFileSystem(r, kind)
