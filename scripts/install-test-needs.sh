@@ -96,6 +96,10 @@ can_run_redis() {
 	command -v redis-server >/dev/null 2>&1
 }
 
+can_run_pgbouncer() {
+	command -v pgbouncer >/dev/null 2>&1 || [ -x /usr/sbin/pgbouncer ]
+}
+
 command -v go >/dev/null 2>&1 || {
 	echo "The tests need Go (see the version in go.mod): https://go.dev/dl/" >&2
 	exit 1
@@ -106,3 +110,4 @@ need "a C compiler and the C library's headers, for 'go test -race'" can_compile
 need "PostgreSQL's programs, to start a server for the tests" can_run_postgres postgresql
 need "RabbitMQ and Erlang's epmd, to start a broker for the tests" can_run_rabbitmq rabbitmq-server
 need "Redis, to start servers for the tests" can_run_redis redis-server
+need "PgBouncer, to put a pooler before a server of the tests" can_run_pgbouncer pgbouncer

@@ -90,11 +90,13 @@ func withFront(ctx context.Context, durable Store, at string, o options) (Store,
 	return s, nil
 }
 
+var errPrefix = errors.New("storeurl: the parameter prefix of a Redis is there twice, or cannot be read")
+
 // redis returns the URL of a Redis without the parameters that are options, and the options.
 func (o options) redis(at string) (rest string, with []redis.Option, err error) {
 	rest, prefixes, err := cutParameter(at, "prefix")
 	if err != nil || len(prefixes) > 1 {
-		return "", nil, errors.New("storeurl: the parameter prefix of a Redis is there twice, or cannot be read")
+		return "", nil, errPrefix
 	}
 	for _, prefix := range prefixes {
 		with = append(with, redis.WithPrefix(prefix))

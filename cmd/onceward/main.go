@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -17,6 +18,7 @@ import (
 // commands is the command line, one field a subcommand.
 type commands struct {
 	Demo      demoCommand    `cmd:"" help:"Run a payments system under clients and a provider that fail, and count what came of it."`
+	Doctor    doctorCommand  `cmd:"" help:"Try what a store really does, and name what would break a promise."`
 	Version   versionCommand `cmd:"" help:"Say which version this is."`
 	DemoChild demoChild      `cmd:"" hidden:""`
 
@@ -29,9 +31,19 @@ type interrupts struct{ first, second context.Context }
 
 func main() {
 	if err := run(listen(), os.Args[1:], os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "onceward:", err)
-		os.Exit(1)
+		os.Exit(report(err))
 	}
+}
+
+// report says what went wrong, and returns the exit status for it.
+func report(err error) (status int) {
+	if err.Error() != "" {
+		fmt.Fprintln(os.Stderr, "onceward:", err)
+	}
+	if ended, ok := errors.AsType[doctorError](err); ok {
+		return ended.status
+	}
+	return 1
 }
 
 // listen waits for interrupts. The third one ends the program where it is.

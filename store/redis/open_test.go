@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -243,5 +244,17 @@ func TestWrongURLs(t *testing.T) {
 		if _, err := redis.Open(ctx, "redis://127.0.0.1:1"); !errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("no server: %v, want ErrUnavailable", err)
 		}
+	}
+}
+
+// TestClientOption: a tool connects as the store does, and a URL that cannot be read is not repeated.
+func TestClientOption(t *testing.T) {
+	t.Parallel()
+	option, err := redis.ClientOption("redis+cluster://app:secret@a:1,b")
+	if err != nil || !slices.Equal(option.InitAddress, []string{"a:1", "b:6379"}) || option.Username != "app" {
+		t.Errorf("the option is %+v (%v)", option, err)
+	}
+	if _, err := redis.ClientOption("http://app:secret@a:1"); err == nil || strings.Contains(err.Error(), "secret") {
+		t.Errorf("another URL: %v", err)
 	}
 }

@@ -139,6 +139,16 @@ const (
 	maxRedirections = 8
 )
 
+// ClientOption returns how the store connects to the servers at a URL, for tools that look at them with a client of their
+// own, as the store would.
+func ClientOption(url string) (rueidis.ClientOption, error) {
+	where, err := parseURL(url)
+	if err != nil {
+		return rueidis.ClientOption{}, err
+	}
+	return where.config(nil), nil
+}
+
 // config returns how the client is set up. It repeats nothing by itself: the store knows what can be repeated. It follows
 // a redirection, because a server that redirects has done nothing.
 func (l *location) config(secured *tls.Config) rueidis.ClientOption {

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/onceward/onceward/cmd/onceward/internal/doctor"
+	"github.com/onceward/onceward/store"
+)
+
+// doctorCommand tries what a store really does.
+type doctorCommand struct {
+	URL         string        `arg:"" optional:"" env:"ONCEWARD_STORE" help:"The store: postgres://user@host/database, sqlite:PATH, redis://host:6379/0, redis+sentinel:// or redis+cluster://."`
+	JSON        bool          `name:"json" help:"Write the report as JSON."`
+	Verbose     bool          `short:"v" help:"List every check with what was seen, and notes."`
+	Strict      bool          `help:"Count what could not be checked as a finding."`
+	Metrics     string        `placeholder:"URL" help:"Where the service shows its metrics for Prometheus: leases and retention are compared with what happens."`
+	Lease       time.Duration `default:"30s" help:"With --metrics: the shortest lease of the service's routes."`
+	Retention   time.Duration `default:"24h" help:"With --metrics: the shortest retention of the service's routes."`
+	Schema      string        `help:"PostgreSQL: the schema of the tables. Default: the first of the role's search_path."`
+	TablePrefix string        `default:"onceward_" help:"PostgreSQL: what the names of the tables begin with."`
+	ListenURL   string        `placeholder:"URL" help:"PostgreSQL: where the service listens, past a pooler, as by postgres.WithListenURL."`
+	Replicas    int           `default:"1" help:"PostgreSQL: how many processes of the service there are, to count connections."`
+}
+
+// The exit statuses of the doctor beside 0, healthy, and 1, for what else went wrong.
+const (
+	doctorUsage       = 2
+	doctorUnavailable = 5
+	doctorFindings    = 7
+)
+
+// doctorError is how the doctor ends if the store is not healthy. Where the report was written it says nothing more.
+type doctorError struct {
+	error
+	status int
+}
+
+// Unwrap is what went wrong.
+func (e doctorError) Unwrap() error { return e.error }
+
+// Run examines the store and writes the report.
+func (c *doctorCommand) Run(ends interrupts, out io.Writer) error {
+	report, err := doctor.Examine(ends.first, c.URL, doctor.Config{
+		Schema: c.Schema, TablePrefix: c.TablePrefix, ListenURL: c.ListenURL, Replicas: c.Replicas,
+		Metrics: c.Metrics, Lease: c.Lease, Retention: c.Retention,
+	})
+	switch {
+	case errors.Is(err, doctor.ErrUsage):
+		return doctorError{fmt.Errorf("doctor: %w", err), doctorUsage}
+	case errors.Is(err, store.ErrUnavailable):
+		return doctorError{fmt.Errorf("doctor: %w", err), doctorUnavailable}
+	case err != nil:
+		return fmt.Errorf("doctor: %w", err)
+	}
+	if err := c.write(out, report); err != nil {
+		return err
+	}
+	if len(report.Findings()) > 0 || c.Strict && len(report.NotChecked()) > 0 {
+		return doctorError{errors.New(""), doctorFindings}
+	}
+	return nil
+}
+
+func (c *doctorCommand) write(out io.Writer, report *doctor.Report) error {
+	if !c.JSON {
+		return report.Print(out, c.Verbose)
+	}
+	encoder := json.NewEncoder(out)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(report)
+}

@@ -1,0 +1,44 @@
+package doctor
+
+import (
+	"context"
+	"time"
+)
+
+// Granted are the rights that the doctor expects.
+var Granted = granted
+
+// ExamineImpatient examines a database in which a transaction is old sooner.
+func ExamineImpatient(ctx context.Context, url string, old time.Duration) (*Report, error) {
+	p, err := newPostgres(url, Config{})
+	if err != nil {
+		return nil, err
+	}
+	defer p.close()
+	p.old = old
+	if err := p.meet(ctx); err != nil {
+		return nil, err
+	}
+	return &Report{Store: url, Results: examine(ctx, p, postgresTrials)}, nil
+}
+
+// ExamineUnlocked examines a file with connections that do not lock the doctor's own.
+func ExamineUnlocked(ctx context.Context, path string) (*Report, error) {
+	p, err := newSQLite(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	defer p.close()
+	p.parameters = "&nolock=1"
+	return &Report{Store: path, Results: examine(ctx, p, sqliteTrials)}, nil
+}
+
+// InMemory reports whether a directory is on a file system that is not a disk's.
+func InMemory(dir string) bool {
+	r := new(Result)
+	_ = tryFileSystem(context.Background(), &sqlite{dir: dir}, r) // where it cannot be told, it is not
+	return len(r.Findings) > 0
+}
+
+// Redacted is a URL as a report shows it.
+func Redacted(url string) string { return redacted(url) }

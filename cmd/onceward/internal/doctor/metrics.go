@@ -1,0 +1,246 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+)
+
+var metricsTrials = []trial[*metrics]{
+	{Check{
+		"metrics/leases", "Have owners lost their leases, or writes of theirs been refused, since the service was started?",
+		"What such an owner did is unknown until it is reconciled; two attempts may have been at work at once.",
+		"S5, S6, I13 [1, 3]",
+	}, tryLeases},
+	{Check{
+		"metrics/pauses", "Are heartbeats and pauses of the process (garbage collection, scheduling, calls to the store) " +
+			"well below a third of `--lease`?",
+		"A pause that is longer than what is left of a lease loses it, although the handler is alive.", "S5 [1, 3, 46]",
+	}, tryPauses},
+	{Check{
+		"metrics/retention", "Do clients still retry when their records have expired, or are about to (`--retention`)?",
+		"A retry that comes after its record has gone is executed again.", "I1, S2, L4 [22]",
+	}, tryRetention},
+}
+
+// The names of the metrics that are looked at, as docs/telemetry.md and the collectors of Go have them.
+const (
+	metricReservations   = "onceward_reservations_total"
+	metricLeasesLost     = "onceward_leases_lost_total"
+	metricFenced         = "onceward_fenced_writes_total"
+	metricSwept          = "onceward_zombies_swept_total"
+	metricExecutions     = "onceward_execution_duration_seconds"
+	metricStoreCalls     = "onceward_store_call_duration_seconds"
+	metricHeartbeatDelay = "onceward_heartbeat_delay_seconds"
+	metricReplayAge      = "onceward_replay_age_seconds"
+	metricCollections    = "go_gc_duration_seconds"
+	metricScheduling     = "go_sched_latencies_seconds"
+)
+
+// metrics are those of a service that is examined.
+type metrics struct {
+	families         map[string]*dto.MetricFamily
+	lease, retention time.Duration
+}
+
+// maxMetrics bounds what is read of them, in bytes.
+const maxMetrics = 64 << 20
+
+// metricsLimit bounds how long the service may take to show its metrics.
+const metricsLimit = 10 * time.Second
+
+func examineMetrics(ctx context.Context, c Config) ([]Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, metricsLimit)
+	defer cancel()
+	m := &metrics{lease: cmp.Or(c.Lease, 30*time.Second), retention: cmp.Or(c.Retention, 24*time.Hour)}
+	var err error
+	if m.families, err = readMetrics(ctx, c.Metrics); err != nil {
+		return nil, unavailable(fmt.Errorf("the metrics of the service: %w", err))
+	}
+	return examine(ctx, m, metricsTrials), nil
+}
+
+// readMetrics asks a service for its metrics.
+func readMetrics(ctx context.Context, url string) (map[string]*dto.MetricFamily, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Accept", "text/plain;version=0.0.4")
+	request.Close = true // it is asked once
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = response.Body.Close() }() // it was read
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s answers %s", url, response.Status)
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(io.LimitReader(response.Body, maxMetrics))
+	if err != nil {
+		return nil, fmt.Errorf("%s does not answer in the text format of Prometheus: %w", url, err)
+	}
+	return families, nil
+}
+
+// errNoMetrics is why nothing can be said about a service.
+const errNoMetrics = errNotTried("the service shows no metrics of Onceward there: see docs/telemetry.md")
+
+// total is the sum of a counter over all series that have these labels, as name=value.
+func (m *metrics) total(name string, labels ...string) (sum float64, shown bool) {
+	family, shown := m.families[name]
+	for _, each := range family.GetMetric() {
+		if hasLabels(each, labels) {
+			sum += each.GetCounter().GetValue() + each.GetUntyped().GetValue()
+		}
+	}
+	return sum, shown
+}
+
+func hasLabels(m *dto.Metric, labels []string) bool {
+	for _, label := range labels {
+		if !slices.ContainsFunc(m.GetLabel(), func(l *dto.LabelPair) bool {
+			return strings.EqualFold(l.GetName()+"="+l.GetValue(), label)
+		}) {
+			return false
+		}
+	}
+	return true
+}
+
+// longest is what the longest of all observations took at least: the lower end of its bucket, or the largest of the
+// quantiles. What a bucket's upper end says may never have happened.
+func (m *metrics) longest(name string, labels ...string) (at time.Duration, shown bool) {
+	for _, each := range m.families[name].GetMetric() {
+		if !hasLabels(each, labels) {
+			continue
+		}
+		shown = true
+		seconds := 0.0
+		for _, q := range each.GetSummary().GetQuantile() {
+			if !math.IsNaN(q.GetValue()) {
+				seconds = max(seconds, q.GetValue())
+			}
+		}
+		seconds = max(seconds, lowerEnd(each.GetHistogram()))
+		at = max(at, time.Duration(seconds*float64(time.Second)))
+	}
+	return at, shown
+}
+
+// lowerEnd is the lower end of the highest bucket of a histogram that holds an observation.
+func lowerEnd(h *dto.Histogram) (seconds float64) {
+	before, below := uint64(0), 0.0
+	for _, bucket := range h.GetBucket() {
+		if bucket.GetCumulativeCount() > before {
+			seconds = below
+		}
+		before, below = bucket.GetCumulativeCount(), max(bucket.GetUpperBound(), 0)
+	}
+	if h.GetSampleCount() > before {
+		seconds = below // behind the last bucket that has an end
+	}
+	return seconds
+}
+
+func tryLeases(_ context.Context, m *metrics, r *Result) error {
+	lost, shown := m.total(metricLeasesLost)
+	fenced, also := m.total(metricFenced)
+	if _, reserving := m.total(metricReservations); !shown && !also && !reserving {
+		return errNoMetrics
+	}
+	swept, _ := m.total(metricSwept)
+	r.saw("%.0f leases lost, %.0f writes refused, %.0f records without an owner", lost, fenced, swept)
+	if lost > 0 {
+		longest, _ := m.longest(metricExecutions)
+		r.find(Weak, "give the routes a longer onceward.Lease, or find what pauses the process or the store; settle what "+
+			"is unknown",
+			"owners have lost %.0f leases (the lease is %s; the longest execution took at least %s)", lost, m.lease, longest)
+	}
+	if fenced > 0 {
+		r.find(Weak, "look at the late completions of these records (docs/unknown-outcomes.md), and give the routes a "+
+			"longer lease",
+			"%.0f writes were refused because another attempt had taken over", fenced)
+	}
+	return nil
+}
+
+func tryPauses(_ context.Context, m *metrics, r *Result) error {
+	most := m.lease / 3 // heartbeats go out at a third: so long a pause leaves one third to be heard in
+	any := false
+	for _, source := range []struct {
+		what, name string
+		labels     []string
+		do         string
+	}{
+		{"a heartbeat was late by", metricHeartbeatDelay, nil, "give the process more processor time, or the routes a " +
+			"longer lease"},
+		{
+			"a call to extend a lease took", metricStoreCalls,
+			[]string{"call=extend"},
+			"look at the store's latency, or give the routes a longer lease",
+		},
+		{
+			"a garbage collection stopped the process for", metricCollections, nil,
+			"give the process more memory, or the routes a longer lease",
+		},
+		{
+			"a goroutine waited to be run for", metricScheduling, nil,
+			"give the process more processor time, or the routes a longer lease",
+		},
+	} {
+		longest, shown := m.longest(source.name, source.labels...)
+		if !shown {
+			continue
+		}
+		any = true
+		r.saw("%s at least %s", source.what, longest)
+		if longest >= most {
+			r.find(Weak, source.do, "%s at least %s, and the lease is %s", source.what, longest, m.lease)
+		}
+	}
+	if !any {
+		return errNotTried(fmt.Sprintf("the service shows nothing of pauses yet: %s, %s of the call extend, %s, %s",
+			metricHeartbeatDelay, metricStoreCalls, metricCollections, metricScheduling))
+	}
+	return nil
+}
+
+// lateReplay is which part of the retention may have passed when a retry comes.
+const lateReplay = 0.8
+
+func tryRetention(_ context.Context, m *metrics, r *Result) error {
+	recreated, shown := m.total(metricReservations, "decision=recreated")
+	if !shown {
+		return errNoMetrics
+	}
+	replays, _ := m.total(metricReservations, "decision=replay")
+	r.saw("%.0f replays, %.0f keys used again after their record had expired", replays, recreated)
+	if recreated > 0 {
+		r.find(Weak, "keep records for longer than clients retry (onceward.Retain), and let clients send "+
+			"Idempotency-First-Sent",
+			"%.0f keys were used again after their record had expired, and were executed again", recreated)
+	}
+	oldest, shown := m.longest(metricReplayAge)
+	if !shown {
+		return errors.New("how old replays are is not shown (" + metricReplayAge + ")")
+	}
+	r.saw("the oldest answer that was replayed was at least %s old", oldest)
+	if float64(oldest) >= lateReplay*float64(m.retention) {
+		r.find(Weak, "keep records for longer than clients retry (onceward.Retain)",
+			"an answer was replayed that was at least %s old, and the retention is %s", oldest, m.retention)
+	}
+	return nil
+}

@@ -1,0 +1,302 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	postgresstore "github.com/onceward/onceward/store/postgres"
+)
+
+func trySchema(ctx context.Context, p *postgres, r *Result) error {
+	if !p.tables {
+		return errNoTables
+	}
+	known, err := migrations()
+	if err != nil {
+		return err
+	}
+	var version, compatible int
+	err = p.query(ctx, []any{&version, &compatible},
+		`SELECT coalesce(max(version), 0), coalesce(max(compatible), 0) FROM `+p.table("schema"))
+	if err != nil {
+		return err
+	}
+	r.saw("version %d, this program knows %d", version, len(known))
+	switch {
+	case version < len(known):
+		r.find(Broken, "migrate first, as the owner of the tables (onceward migrate up), then deploy",
+			"the tables are of version %d, and this program needs version %d", version, len(known))
+	case compatible > len(known):
+		r.find(Broken, "use a newer program", "the tables are of version %d, for programs that know version %d at least; "+
+			"this one knows %d",
+			version, compatible, len(known))
+	}
+	return nil
+}
+
+// migrations are what creates the tables, in their order, without what would undo it.
+func migrations() (texts []string, err error) {
+	files, err := fs.Glob(postgresstore.Migrations(), "*.sql")
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range files {
+		text, err := fs.ReadFile(postgresstore.Migrations(), file)
+		if err != nil {
+			return nil, err
+		}
+		up, _, _ := strings.Cut(string(text), "-- +goose Down")
+		texts = append(texts, up)
+	}
+	return texts, nil
+}
+
+var (
+	gooseBlock = regexp.MustCompile(`(?s)-- \+goose StatementBegin.*?-- \+goose StatementEnd`)
+	lineNote   = regexp.MustCompile(`(?m)--.*$`)
+	tableWork  = regexp.MustCompile(`(?i)^(CREATE TABLE|CREATE SEQUENCE|CREATE (UNIQUE )?INDEX|ALTER TABLE|DROP INDEX)\b`)
+)
+
+// tableStatements are those of the migrations that make tables and indexes.
+func tableStatements(prefix string) (statements []string, err error) {
+	texts, err := migrations()
+	if err != nil {
+		return nil, err
+	}
+	for _, text := range texts {
+		text = lineNote.ReplaceAllString(gooseBlock.ReplaceAllString(text, ""), "")
+		for statement := range strings.SplitSeq(text, ";") {
+			if statement = strings.TrimSpace(statement); tableWork.MatchString(statement) {
+				statements = append(statements, strings.ReplaceAll(statement, "onceward_", prefix))
+			}
+		}
+	}
+	return statements, nil
+}
+
+// index is one of a table of the store.
+type index struct {
+	Name, Table, Definition string
+	Unique, Valid           bool
+}
+
+const selectIndexes = `SELECT c.relname::text, t.relname::text, pg_get_indexdef(i.indexrelid), i.indisunique,
+	i.indisvalid AND i.indisready
+	FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_class t ON t.oid = i.indrelid
+	WHERE t.relnamespace = %s AND starts_with(t.relname::text, $1::text)`
+
+// tryIndexes makes the tables once more, as temporary ones in a transaction that is undone, and compares their indexes
+// with those that are there: what the program was built with is what it needs.
+func tryIndexes(ctx context.Context, p *postgres, r *Result) error {
+	if !p.tables {
+		return errNoTables
+	}
+	have, err := rows[index](ctx, p, fmt.Sprintf(selectIndexes, `to_regnamespace(quote_ident($2))`), p.prefix, p.schema)
+	if err != nil {
+		return err
+	}
+	want, err := p.freshIndexes(ctx)
+	if err != nil {
+		return fmt.Errorf("tables to compare with cannot be made (TEMPORARY on the database is needed): %w", err)
+	}
+	for _, w := range want {
+		p.judgeIndex(r, w, have)
+	}
+	for _, h := range have {
+		if !h.Valid {
+			r.find(Weak, fmt.Sprintf("REINDEX INDEX CONCURRENTLY %s.%s, or drop it if it is not the store's", p.schema, h.Name),
+				"the index %s of %s is not valid: it is written and never used", h.Name, h.Table)
+		}
+	}
+	r.saw("%d indexes of %d", len(have), len(want))
+	return nil
+}
+
+// judgeIndex looks for an index by what it is: its name may be another.
+func (p *postgres) judgeIndex(r *Result, want index, have []index) {
+	alike := func(h index) bool { return h.Table == want.Table && shape(h.Definition) == shape(want.Definition) }
+	if slices.ContainsFunc(have, alike) {
+		return
+	}
+	severity := Weak
+	if want.Unique {
+		severity = Broken
+	}
+	if i := slices.IndexFunc(have, func(h index) bool { return h.Name == want.Name }); i >= 0 {
+		r.find(severity, "drop it and make it again as: "+madeIn(want.Definition, p.schema),
+			"the index %s of %s is not as this program knows it: %s", want.Name, want.Table, have[i].Definition)
+		return
+	}
+	r.find(severity, "make it: "+madeIn(want.Definition, p.schema), "the index %s of %s is missing", want.Name, want.Table)
+}
+
+var (
+	indexHead       = regexp.MustCompile(`^CREATE (UNIQUE )?INDEX (\S+) ON (ONLY )?\S+ `)
+	temporarySchema = regexp.MustCompile(` ON (ONLY )?pg_temp_\d+\.`)
+)
+
+// shape is the definition of an index without its name and its schema.
+func shape(definition string) string { return indexHead.ReplaceAllString(definition, "$1") }
+
+// madeIn is the statement that makes an index in a schema.
+func madeIn(definition, schema string) string {
+	return temporarySchema.ReplaceAllString(definition, " ON "+pgx.Identifier{schema}.Sanitize()+".")
+}
+
+// freshIndexes are those that the migrations make.
+func (p *postgres) freshIndexes(ctx context.Context) ([]index, error) {
+	statements, err := tableStatements(p.prefix)
+	if err != nil {
+		return nil, err
+	}
+	conns, done, err := p.dial(ctx, 1)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	tx, err := conns[0].Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // the connection ends behind it
+	if _, err := tx.Exec(ctx, `SET LOCAL search_path = pg_temp`); err != nil {
+		return nil, err
+	}
+	for _, statement := range statements {
+		if err := inSavepoint(ctx, tx, statement); err != nil && strings.HasPrefix(statement, "CREATE TABLE") {
+			return nil, err // what else cannot be made, such as an index by a function of the store, is not compared
+		}
+	}
+	found, err := tx.Query(ctx, fmt.Sprintf(selectIndexes, `pg_my_temp_schema()`), p.prefix)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(found, pgx.RowToStructByPos[index])
+}
+
+func inSavepoint(ctx context.Context, tx pgx.Tx, statement string) error {
+	return pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, statement)
+		return err
+	})
+}
+
+// interference is what can come between the store and a table.
+type interference struct {
+	Table, Triggers, Rules string
+	Guarded, Unlogged      bool
+}
+
+const selectInterference = `SELECT c.relname::text,
+		coalesce((SELECT string_agg(t.tgname, ', ') FROM pg_trigger t
+			WHERE t.tgrelid = c.oid AND NOT t.tgisinternal AND t.tgenabled <> 'D'), ''),
+		coalesce((SELECT string_agg(w.rulename, ', ') FROM pg_rewrite w
+			WHERE w.ev_class = c.oid AND w.rulename <> '_RETURN'), ''),
+		row_security_active(c.oid), c.relpersistence = 'u'
+	FROM pg_class c
+	WHERE c.relnamespace = to_regnamespace(quote_ident($2)) AND c.relkind IN ('r', 'p')
+		AND starts_with(c.relname::text, $1::text)
+	ORDER BY 1`
+
+// leastBallast is how many rows that are no records keep the planner from scanning. The migration makes 300.
+const leastBallast = 200
+
+func tryTables(ctx context.Context, p *postgres, r *Result) error {
+	if !p.tables {
+		return errNoTables
+	}
+	found, err := rows[interference](ctx, p, selectInterference, p.prefix, p.schema)
+	if err != nil {
+		return err
+	}
+	for _, t := range found {
+		if t.Guarded {
+			r.find(Broken, "ALTER TABLE … DISABLE ROW LEVEL SECURITY: scopes are kept apart by the program",
+				"row security is on for %s: this role does not see all rows, and what it does not see is executed again", t.Table)
+		}
+		if t.Rules != "" {
+			r.find(Broken, "drop the rules", "there are rules on %s that change what is written: %s", t.Table, t.Rules)
+		}
+		if t.Triggers != "" {
+			r.find(Weak, "read the outbox or the table by change-data-capture instead, and drop the triggers",
+				"there are triggers on %s, which run inside of each claim: %s", t.Table, t.Triggers)
+		}
+		if t.Unlogged {
+			r.find(Broken, "ALTER TABLE … SET LOGGED", "%s is unlogged: a crash of the server empties it", t.Table)
+		}
+		if t.Table == p.prefix+"test_clock" {
+			r.find(Broken, "use other tables than those of tests; drop "+t.Table+" if no test runs",
+				"a test moves the clock of these tables, or has died before it gave it back (%s)", t.Table)
+		}
+	}
+	r.saw("%d tables", len(found))
+	return p.tryBallast(ctx, r)
+}
+
+func (p *postgres) tryBallast(ctx context.Context, r *Result) error {
+	var ballast int
+	err := p.query(ctx, []any{&ballast}, `SELECT count(*) FROM `+p.table("record")+` WHERE state = 0`)
+	if err != nil {
+		return err
+	}
+	r.saw("%d rows of ballast", ballast)
+	if ballast < leastBallast {
+		r.find(Weak, "put them back, by the INSERT of the first migration",
+			"%d of 300 rows of ballast are left: the planner may scan the table, and remember that when it has grown", ballast)
+	}
+	return nil
+}
+
+const (
+	leastDead = 10_000 // rows
+	deadShare = 1.0    // dead rows for each that lives
+)
+
+func tryBloat(ctx context.Context, p *postgres, r *Result) error {
+	if !p.tables {
+		return errNoTables
+	}
+	const do = "let autovacuum run: autovacuum and track_counts on, no autovacuum_enabled=false on the table, and a " +
+		"lower autovacuum_vacuum_scale_factor"
+	found, err := p.settings(ctx, "autovacuum", "track_counts")
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{"autovacuum", "track_counts"} {
+		if s := found[name]; s.Value == "off" {
+			r.find(Weak, do, "%s is off, %s", name, s.from())
+		}
+	}
+	type table struct {
+		Name       string
+		Live, Dead int64
+		Disabled   bool
+	}
+	tables, err := rows[table](ctx, p, `SELECT c.relname::text, coalesce(s.n_live_tup, 0), coalesce(s.n_dead_tup, 0),
+			coalesce('autovacuum_enabled=false' = ANY (c.reloptions) OR 'autovacuum_enabled=off' = ANY (c.reloptions), false)
+		FROM pg_class c LEFT JOIN pg_stat_user_tables s ON s.relid = c.oid
+		WHERE c.relnamespace = to_regnamespace(quote_ident($2)) AND c.relkind = 'r'
+			AND starts_with(c.relname::text, $1::text)`,
+		p.prefix, p.schema)
+	if err != nil {
+		return err
+	}
+	var dead int64
+	for _, t := range tables {
+		dead += t.Dead
+		if t.Disabled {
+			r.find(Weak, "ALTER TABLE … RESET (autovacuum_enabled)", "autovacuum is disabled for %s, which has %d dead rows",
+				t.Name, t.Dead)
+		} else if t.Dead >= leastDead && float64(t.Dead) > deadShare*float64(t.Live) {
+			r.find(Weak, do, "%s has %d dead rows beside %d that live", t.Name, t.Dead, t.Live)
+		}
+	}
+	r.saw("%d dead rows", dead)
+	return nil
+}

@@ -1,0 +1,355 @@
+package doctor
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	redisstore "github.com/onceward/onceward/store/redis"
+	"github.com/onceward/onceward/storeurl"
+)
+
+var redisTrials = []trial[*redis]{
+	{Check{
+		"redis/version", "Is each server Redis 7.0 or later, or Valkey?",
+		"The store's scripts need what older ones do not know.", "S1",
+	}, tryRedisVersion},
+	{Check{
+		"redis/primary", "Is each server that is asked a primary, of the kind that the URL names?",
+		"A replica is behind, and takes no writes.", "S1, L2 [12, 13]",
+	}, tryRedisRole},
+	{Check{
+		"redis/exclusion", "Of many who set one key at once if it is not there (SET NX), on two connections, does exactly " +
+			"one succeed, and does its value stay?",
+		"Two owners of one key both execute.", "S1, I1 [48]",
+	}, tryRedisExclusion},
+	{Check{
+		"redis/scripts", "Are scripts run, on keys of the store, and do they see what was written?",
+		"Each step of the store is a script: nothing can be reserved.", "S1, L2",
+	}, tryRedisScripts},
+	{Check{
+		"redis/eviction", "Is `maxmemory-policy` noeviction, and was nothing evicted?",
+		"A record that was evicted is an operation that is executed again.", "I1, I12",
+	}, tryRedisEviction},
+	{Check{
+		"redis/memory", "Is there memory left below `maxmemory`?",
+		"A full server takes no new operations: they are answered 503.", "L2",
+	}, tryRedisMemory},
+	{Check{
+		"redis/persistence", "Is the append-only file on, written before each answer, and free of errors?",
+		"A crash or a restart loses records that were acknowledged, and what they protected is executed again.",
+		"E7, I1, I2 [11]",
+	}, tryRedisPersistence},
+	{Check{
+		"redis/write-time", "How long does a write take, beside a look, and has the disk kept up?",
+		"With `appendfsync always` each write waits for the disk: one that stalls holds up all.", "E7, L2 [11]",
+	}, tryRedisWriteTime},
+	{Check{
+		"redis/replicas", "If replicas follow: does the primary stop without them (`min-replicas-to-write`), and are they " +
+			"there in time (WAIT)?",
+		"Replication is asynchronous: a fail-over forgets what the replica did not have.", "I1, I2 [12]",
+	}, tryRedisReplicas},
+	{Check{
+		"redis/cluster", "In a cluster: is its state ok, are all slots covered, and does one missing part stop only its " +
+			"own keys?",
+		"Keys of a slot that no one serves are answered 503.", "L2 [12]",
+	}, tryRedisCluster},
+	{Check{
+		"redis/clock", "Do the servers' clocks agree with this machine's and with each other, and go forward?",
+		"Leases and attempt tokens are counted by them; in a cluster and after a fail-over another one counts.",
+		"S3, S7 [4, 5]",
+	}, tryRedisClock},
+	{Check{
+		"redis/pubsub", "Does a message arrive on another connection that is subscribed?",
+		"Duplicates that wait have to look for themselves.", "O2 [48]",
+	}, tryRedisPubSub},
+	{Check{
+		"redis/privileges", "Is the user one of the store's own, with what docs/redis.md lists?",
+		"Who reaches the server, or this user's password, can read, change and remove all records.", "I7, I9, I12",
+	}, tryRedisPrivileges},
+}
+
+// redis is a server, or several, that are examined.
+type redis struct {
+	client rueidis.Client
+	// other is a second client, as another node of the service has one.
+	other   rueidis.Client
+	cluster bool
+	prefix  string
+	address string // the first of the URL
+	nodes   []redisNode
+	// left are keys to remove at the end.
+	left []string
+}
+
+// redisNode is one server, and what it says of itself.
+type redisNode struct {
+	address string
+	client  rueidis.Client
+	info    map[string]string
+	config  map[string]string // nil if it may not be seen
+}
+
+func examineRedis(ctx context.Context, at storeurl.Location) ([]Result, error) {
+	option, err := redisstore.ClientOption(at.URL)
+	if err != nil {
+		return nil, unusable(err)
+	}
+	p := &redis{prefix: at.Prefix, address: option.InitAddress[0]}
+	if p.prefix == "" {
+		p.prefix = "onceward"
+	}
+	defer p.close()
+	if err := p.meet(ctx, option); err != nil {
+		return nil, unavailable(err)
+	}
+	return examine(ctx, p, redisTrials), nil
+}
+
+// meet connects twice, and asks each primary about itself.
+func (p *redis) meet(ctx context.Context, option rueidis.ClientOption) (err error) {
+	option.ClientName = "onceward-doctor"
+	if p.client, err = rueidis.NewClient(option); err != nil {
+		return err
+	}
+	if p.other, err = rueidis.NewClient(option); err != nil {
+		return err
+	}
+	p.cluster = p.client.Mode() == rueidis.ClientModeCluster
+	nodes := map[string]rueidis.Client{p.address: p.client}
+	if p.cluster {
+		nodes = p.client.Nodes()
+	}
+	var failed error
+	for _, address := range slices.Sorted(maps.Keys(nodes)) {
+		node, err := newRedisNode(ctx, address, nodes[address])
+		if err != nil {
+			failed = errors.Join(failed, err)
+			continue
+		}
+		if !p.cluster || node.info["role"] == "master" {
+			p.nodes = append(p.nodes, node)
+		}
+	}
+	if len(p.nodes) == 0 {
+		return errors.Join(errors.New("no primary answers"), failed)
+	}
+	return nil
+}
+
+func newRedisNode(ctx context.Context, address string, client rueidis.Client) (redisNode, error) {
+	text, err := client.Do(ctx, client.B().Info().Build()).ToString()
+	if err != nil {
+		return redisNode{}, err
+	}
+	node := redisNode{address: address, client: client, info: fields(text)}
+	config, err := client.Do(ctx, client.B().ConfigGet().Parameter("*").Build()).AsStrMap()
+	if err == nil && len(config) > 0 {
+		node.config = config
+	}
+	return node, nil
+}
+
+// fields reads lines of names and values.
+func fields(text string) map[string]string {
+	found := make(map[string]string)
+	for line := range strings.Lines(text) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			found[name] = value
+		}
+	}
+	return found
+}
+
+// key is one that no one else has, below the prefix of the store: its user may write no others. It goes by itself in a
+// minute, if it is not removed before.
+func (p *redis) key() string {
+	key := p.prefix + ":doctor:" + rand.Text()
+	p.left = append(p.left, key)
+	return key
+}
+
+// keyLife is how long a key of the doctor's lives at most.
+const keyLife = 60 // seconds
+
+// close removes what was made, also when the examination was interrupted.
+func (p *redis) close() {
+	if p.client != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		defer cancel()
+		for _, key := range p.left {
+			_ = p.client.Do(ctx, p.client.B().Del().Key(key).Build()).Error() // it goes by itself
+		}
+		p.client.Close()
+	}
+	if p.other != nil {
+		p.other.Close()
+	}
+}
+
+// each looks at every server.
+func (p *redis) each(r *Result, look func(node redisNode, on string)) {
+	for _, node := range p.nodes {
+		on := ""
+		if len(p.nodes) > 1 {
+			on = " on " + node.address
+		}
+		look(node, on)
+	}
+}
+
+// number is a figure that a server tells of itself.
+func (n redisNode) number(name string) int64 {
+	value, _ := strconv.ParseInt(n.info[name], 10, 64) // what it does not tell is none
+	return value
+}
+
+// setting is how a server is configured; seen is false where it does not say.
+func (n redisNode) setting(name string) (value string, seen bool) {
+	value, seen = n.config[name]
+	return value, seen
+}
+
+func tryRedisVersion(_ context.Context, p *redis, r *Result) error {
+	p.each(r, func(node redisNode, on string) {
+		version := node.info["redis_version"]
+		r.saw("%s%s", version, on)
+		if major, _, ok := strings.Cut(version, "."); ok {
+			if n, err := strconv.Atoi(major); err == nil && n < 7 {
+				r.find(Broken, "use Redis 7.0 or later, or Valkey", "the server%s is version %s", on, version)
+			}
+		}
+	})
+	return nil
+}
+
+func tryRedisRole(_ context.Context, p *redis, r *Result) error {
+	p.each(r, func(node redisNode, on string) {
+		r.saw("%s%s", node.info["role"], on)
+		if node.info["role"] != "master" {
+			r.find(Broken, "name the primary, or the sentinels that know it (redis+sentinel://)",
+				"the server%s is a replica of %s:%s", on,
+				node.info["master_host"], node.info["master_port"])
+		}
+		if node.info["cluster_enabled"] == "1" && !p.cluster {
+			r.find(Broken, "use a redis+cluster:// URL", "the server%s is part of a cluster", on)
+		}
+	})
+	return nil
+}
+
+// contenders is how many want one key at once.
+const contenders = 16
+
+// tryRedisExclusion lets many set one key at once.
+func tryRedisExclusion(ctx context.Context, p *redis, r *Result) error {
+	const rounds = 5
+	for range rounds {
+		key := p.key()
+		type claim struct {
+			who string
+			got bool
+			err error
+		}
+		claims := make(chan claim, contenders)
+		for i := range contenders {
+			client, who := p.client, "contender "+strconv.Itoa(i)
+			if i%2 == 1 {
+				client = p.other
+			}
+			go func() {
+				err := client.Do(ctx, client.B().Set().Key(key).Value(who).Nx().ExSeconds(keyLife).Build()).Error()
+				claims <- claim{who, err == nil, err}
+			}()
+		}
+		var winners []string
+		var failed error
+		for range contenders {
+			c := <-claims
+			if c.got {
+				winners = append(winners, c.who)
+			} else if !rueidis.IsRedisNil(c.err) {
+				failed = c.err
+			}
+		}
+		if failed != nil {
+			return failed
+		}
+		if len(winners) != 1 {
+			r.find(Broken, "use Redis itself: what answers here is a proxy, a cache or a server that does not keep what it says",
+				"%d of %d who set one key at once, if it was not there, were told that they did", len(winners), contenders)
+			return nil
+		}
+		held, err := p.other.Do(ctx, p.other.B().Get().Key(key).Build()).ToString()
+		if err != nil || held != winners[0] {
+			r.find(Broken, "use Redis itself, and its primary: what is written is not what is read",
+				"%s was told that it has the key, and another connection reads %q (%v)", winners[0], held, err)
+			return nil
+		}
+	}
+	r.saw("one of %d each time, in %d rounds", contenders, rounds)
+	return nil
+}
+
+// probeScript writes and reads back, and is refused where the store's scripts are: they begin in the same way.
+const probeScript = "#!lua\nredis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2])\nreturn redis.call('GET', KEYS[1])"
+
+func tryRedisScripts(ctx context.Context, p *redis, r *Result) error {
+	key, value := p.key(), rand.Text()
+	got, err := p.client.Do(ctx, p.client.B().Eval().Script(probeScript).Numkeys(1).Key(key).
+		Arg(value, strconv.Itoa(keyLife)).Build()).ToString()
+	switch refused, ok := rueidis.IsRedisErr(err); {
+	case ok:
+		r.find(Broken, "let the user run scripts (+@scripting on "+p.prefix+":*), on a server that has them",
+			"a script is refused: %s", refused.Error())
+	case err != nil:
+		return err
+	case got != value:
+		r.find(Broken, "use Redis itself", "a script that wrote %q read %q", value, got)
+	default:
+		r.saw("a script wrote and read a key")
+	}
+	return nil
+}
+
+func tryRedisEviction(_ context.Context, p *redis, r *Result) error {
+	p.each(r, func(node redisNode, on string) {
+		policy := node.info["maxmemory_policy"]
+		if set, seen := node.setting("maxmemory-policy"); seen {
+			policy = set
+		}
+		r.saw("%s%s", policy, on)
+		if policy != "noeviction" && policy != "" {
+			r.find(Broken, "CONFIG SET maxmemory-policy noeviction, and in the configuration file", "maxmemory-policy%s is %s",
+				on, policy)
+		}
+		if n := node.number("evicted_keys"); n > 0 {
+			r.find(Weak, "compare the provider's ledger since the server was started (ledger reconciliation), and raise "+
+				"maxmemory",
+				"the server%s has evicted %d keys since it was started, and records may be among them", on, n)
+		}
+	})
+	return nil
+}
+
+// fullMemory is how much of maxmemory may be used.
+const fullMemory = 0.9
+
+func tryRedisMemory(_ context.Context, p *redis, r *Result) error {
+	p.each(r, func(node redisNode, on string) {
+		used, most := node.number("used_memory"), node.number("maxmemory")
+		r.saw("%d MB of %d%s (0: no limit)", used>>20, most>>20, on)
+		if most > 0 && float64(used) > fullMemory*float64(most) {
+			r.find(Weak, "raise maxmemory, or keep records for a shorter time", "%d of %d MB%s are in use", used>>20, most>>20,
+				on)
+		}
+	})
+	return nil
+}

@@ -1,0 +1,445 @@
+package doctor
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ncruces/go-sqlite3"
+	"github.com/ncruces/go-sqlite3/driver"
+
+	sqlitestore "github.com/onceward/onceward/store/sqlite"
+)
+
+var sqliteTrials = []trial[*sqlite]{
+	{Check{
+		"sqlite/file-system", "Is the file on a local file system, which is not in memory?",
+		"Locks and shared memory of network file systems do not exclude other machines; what is in memory does not " +
+			"survive a restart.",
+		"S1, E7, I1 [16]",
+	}, tryFileSystem},
+	{Check{
+		"sqlite/links", "Has the file one name only?",
+		"Under another name the same file has another log and other locks: two processes damage it.", "S1, I5 [16]",
+	}, tryLinks},
+	{Check{
+		"sqlite/permissions", "May the file, its log and its directory be read and written by their owner alone, and are " +
+			"all of one owner?",
+		"Answers to payments can be read by others; a log of another user's keeps the service from opening the file.",
+		"I9, L2 [16]",
+	}, tryPermissions},
+	{Check{
+		"sqlite/directory", "Can files be made, written and removed beside the database?",
+		"Without its log beside it the file cannot be written.", "L2 [16]",
+	}, tryDirectory},
+	{Check{
+		"sqlite/space", "Is there room on the disk for the log and for new records?",
+		"On a full disk nothing is executed: requests are answered 503.", "L2 [16]",
+	}, trySpace},
+	{Check{
+		"sqlite/locks", "Do locks exclude: while one connection writes, is a second one refused, and do two open files " +
+			"never hold one lock?",
+		"Two writers at once are two executions of one key, and a damaged file.", "S1, E1, I1 [48]",
+	}, trySQLiteLocks},
+	{Check{
+		"sqlite/fsync", "How long does it take to make a page durable?",
+		"What costs nothing has not reached a disk.", "E7, I2 [11]",
+	}, tryFsync},
+	{Check{
+		"sqlite/journal", "Is the file in the journal mode of the store, a write-ahead log, and is the log of a " +
+			"reasonable size?",
+		"Another journal mode is what another program has set: readers and the writer wait for each other, and group " +
+			"commits are slow. A log that grows is one that a reader never lets go of.", "E1, L2 [16]",
+	}, tryJournal},
+	{Check{
+		"sqlite/integrity", "Is the file free of damage (quick_check)?",
+		"A damaged page is records that cannot be read, or that are missing.", "I1, I12, S8 [16]",
+	}, tryIntegrity},
+	{Check{
+		"sqlite/busy", "Can the file be locked for writing within five seconds?",
+		"Another program keeps it locked: every request waits, and is answered 503.", "L2 [16]",
+	}, tryBusy},
+	{Check{
+		"sqlite/schema", "Are the tables of a version that this program knows?",
+		"A program that meets tables it does not know refuses to work.", "S8 [32]",
+	}, trySQLiteSchema},
+	{Check{
+		"sqlite/indexes", "Are the tables and indexes those that a fresh migration makes, and without triggers?",
+		"The unique index of records is the last line of defence against a second execution; without the others each look " +
+			"scans the table.",
+		"S1, I7, B1, B2",
+	}, trySQLiteIndexes},
+	{Check{
+		"sqlite/pages", "Is the page size a usual one?",
+		"Answers of a few hundred bytes spill over pages that are too small, and each is read by itself.", "L2",
+	}, tryPages},
+}
+
+// sqlite is a file that is examined.
+type sqlite struct {
+	path string
+	dir  string
+	// scratch is a file of the doctor's own in the same directory, so that what is tried needs no write to the store's.
+	scratch string
+	// parameters are those of the scratch file's connections.
+	parameters string
+	db         *sql.DB
+}
+
+func examineSQLite(ctx context.Context, path string) ([]Result, error) {
+	p, err := newSQLite(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	defer p.close()
+	return examine(ctx, p, sqliteTrials), nil
+}
+
+func newSQLite(ctx context.Context, path string) (*sqlite, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, err
+	}
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, unavailable(fmt.Errorf("there is no file %s: open the store once, or migrate, and ask again", path))
+	case err != nil:
+		return nil, unavailable(err)
+	case !info.Mode().IsRegular():
+		return nil, unavailable(fmt.Errorf("%s is not a file", path))
+	}
+	dir := filepath.Dir(path)
+	p := &sqlite{path: path, dir: dir, scratch: filepath.Join(dir, ".onceward-doctor-"+strings.ToLower(rand.Text())+".db")}
+	if p.db, err = driver.Open(fileURI(path, "mode=rw"), patience(5*time.Second)); err != nil {
+		return nil, unavailable(err)
+	}
+	p.db.SetMaxOpenConns(2)
+	return p, nil
+}
+
+// fileURI names a file with parameters. It is not made if it is not there, unless they say so.
+func fileURI(path, parameters string) string {
+	return (&url.URL{Scheme: "file", OmitHost: true, Path: path, RawQuery: parameters}).String()
+}
+
+// patience is for how long a connection waits for a lock.
+func patience(d time.Duration) func(*sqlite3.Conn) error {
+	return func(conn *sqlite3.Conn) error { return conn.BusyTimeout(d) }
+}
+
+// close removes what was made, also when the examination was interrupted.
+func (p *sqlite) close() {
+	_ = p.db.Close() // nothing was written
+	for _, suffix := range []string{"", "-wal", "-shm", "-journal"} {
+		_ = os.Remove(p.scratch + suffix) // it may not be there
+	}
+}
+
+func trySQLiteLocks(ctx context.Context, p *sqlite, r *Result) error {
+	const do = "put the file on a local file system whose locks work, or use PostgreSQL"
+	var conns []*sql.Conn
+	for range 2 {
+		db, err := driver.Open(fileURI(p.scratch, "mode=rwc"+p.parameters), patience(0))
+		if err != nil {
+			return err
+		}
+		defer func() { _ = db.Close() }() // the file is removed
+		conn, err := db.Conn(ctx)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = conn.Close() }()
+		conns = append(conns, conn)
+	}
+	for _, mode := range []string{"DELETE", "WAL"} {
+		prepare := `PRAGMA journal_mode = ` + mode + `; CREATE TABLE IF NOT EXISTS probe (n INTEGER)`
+		if _, err := conns[0].ExecContext(ctx, prepare); err != nil {
+			return err
+		}
+		if _, err := conns[0].ExecContext(ctx, `BEGIN IMMEDIATE; INSERT INTO probe VALUES (1)`); err != nil {
+			return err
+		}
+		_, err := conns[1].ExecContext(ctx, `BEGIN IMMEDIATE`)
+		switch {
+		case err == nil:
+			r.find(Broken, do, "two connections wrote at once (journal mode %s): the locks of this file system do nothing", mode)
+		case !errors.Is(err, sqlite3.BUSY):
+			return err
+		}
+		_, err = conns[0].ExecContext(ctx, `ROLLBACK`)
+		if err == nil && len(r.Findings) == 0 {
+			_, err = conns[1].ExecContext(ctx, `BEGIN IMMEDIATE; ROLLBACK`)
+		}
+		if err != nil || len(r.Findings) > 0 {
+			return err
+		}
+	}
+	if err := tryFileLock(p, r, do); err != nil {
+		return err
+	}
+	r.saw("the second writer was refused, in both journal modes")
+	return nil
+}
+
+// pages is how many are made durable to see how long it takes.
+const pages = 15
+
+func tryFsync(_ context.Context, p *sqlite, r *Result) error {
+	f, err := os.OpenFile(p.scratch+"-journal", os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }() // it is removed
+	var all []time.Duration
+	page := make([]byte, 4096)
+	for range pages {
+		begun := time.Now()
+		if _, err := f.Write(page); err != nil {
+			return err
+		}
+		if err := f.Sync(); err != nil {
+			r.find(Broken, "put the file on a disk", "the file system refuses to make a page durable (fsync): %v", err)
+			return nil
+		}
+		all = append(all, time.Since(begun))
+	}
+	r.saw("%s, in the middle of %d", round(median(all)), pages)
+	if median(all) < plausibleFlush {
+		r.find(Note, "see that the file is on a disk that keeps it over a power loss, and not in memory",
+			"making a page durable takes %s: less than any disk takes", median(all))
+	}
+	return nil
+}
+
+// largeLog is the size of a log that no checkpoint has brought into the file for long: the store does it at 16 MiB.
+const largeLog = 1 << 30
+
+func tryJournal(ctx context.Context, p *sqlite, r *Result) error {
+	var mode string
+	if err := p.db.QueryRowContext(ctx, `PRAGMA journal_mode`).Scan(&mode); err != nil {
+		return err
+	}
+	r.saw("%s", mode)
+	if mode != "wal" {
+		r.find(Weak, "open the store once more, and find out which program changes it; PRAGMA journal_mode = WAL",
+			"the journal mode of the file is %s", mode)
+	}
+	if info, err := os.Stat(p.path + "-wal"); err == nil {
+		r.saw("the log has %d KB", info.Size()>>10)
+		if info.Size() > largeLog {
+			r.find(Weak, "find the process with a read transaction that stays open, and end it", "the log has grown to %d MB",
+				info.Size()>>20)
+		}
+	}
+	return nil
+}
+
+func tryIntegrity(ctx context.Context, p *sqlite, r *Result) error {
+	const do = "stop the service, copy the file and its -wal, restore a backup or use sqlite3's .recover, and compare " +
+		"with the provider's ledger"
+	found, err := texts(ctx, p.db, `PRAGMA quick_check(5)`)
+	if errors.Is(err, sqlite3.CORRUPT) || errors.Is(err, sqlite3.NOTADB) {
+		r.find(Broken, do, "the file is damaged: %v", err)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if !slices.Equal(found, []string{"ok"}) {
+		r.find(Broken, do, "the file is damaged: %s", strings.Join(found, "; "))
+		return nil
+	}
+	r.saw("quick_check is ok")
+	return nil
+}
+
+// tryBusy takes the lock of the writer, and gives it back without having written.
+func tryBusy(ctx context.Context, p *sqlite, r *Result) error {
+	conn, err := p.db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	begun := time.Now()
+	if _, err := conn.ExecContext(ctx, `BEGIN IMMEDIATE`); err != nil {
+		if errors.Is(err, sqlite3.BUSY) {
+			r.find(Weak, "find the process that keeps a write transaction open (fuser), and end it",
+				"the file has been locked for writing for %s", round(time.Since(begun)))
+			return nil
+		}
+		return err
+	}
+	r.saw("after %s", round(time.Since(begun)))
+	_, err = conn.ExecContext(ctx, `ROLLBACK`)
+	return err
+}
+
+func trySQLiteSchema(ctx context.Context, p *sqlite, r *Result) error {
+	version, compatible, err := sqliteVersion(ctx, p.db)
+	if err != nil {
+		return err
+	}
+	fresh, done, err := freshSQLite(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	known, _, err := sqliteVersion(ctx, fresh)
+	if err != nil {
+		return err
+	}
+	r.saw("version %d, this program knows %d", version, known)
+	switch {
+	case version == 0:
+		return errNoTables
+	case version < known:
+		r.find(Broken, "open the store once with this program, or onceward migrate up",
+			"the tables are of version %d, and this program needs %d",
+			version, known)
+	case compatible > known:
+		r.find(Broken, "use a newer program",
+			"the tables are of version %d, for programs that know version %d at least; this one knows %d", version, compatible,
+			known)
+	}
+	return nil
+}
+
+// sqliteVersion is that of the tables, and the oldest that a program has to know to use them: the same, unless the
+// tables say otherwise.
+func sqliteVersion(ctx context.Context, db *sql.DB) (version, compatible int, err error) {
+	columns, err := texts(ctx, db, `SELECT name FROM pragma_table_info('onceward_schema')`)
+	if err != nil || len(columns) == 0 {
+		return 0, 0, err
+	}
+	oldest := "version"
+	if slices.Contains(columns, "compatible") {
+		oldest = "coalesce(compatible, version)"
+	}
+	err = db.QueryRowContext(ctx, `SELECT coalesce(max(version), 0), coalesce(max(`+oldest+`), 0) FROM onceward_schema`).
+		Scan(&version, &compatible)
+	return version, compatible, err
+}
+
+// freshSQLite makes the tables once more in a directory of their own, to compare with: what the program was built with
+// is what it needs.
+func freshSQLite(ctx context.Context) (db *sql.DB, done func(), err error) {
+	dir, err := os.MkdirTemp("", "onceward-doctor-")
+	if err != nil {
+		return nil, nil, err
+	}
+	s, err := sqlitestore.Open(ctx, filepath.Join(dir, "fresh.db"))
+	if err != nil {
+		return nil, nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	return s.DB(), func() { _, _ = s.Close(), os.RemoveAll(dir) }, nil // it is a temporary directory
+}
+
+// thing is a table, an index or a trigger.
+type thing struct{ kind, name, table, sql string }
+
+func things(ctx context.Context, db *sql.DB) (all []thing, err error) {
+	found, err := db.QueryContext(ctx, `SELECT type, name, tbl_name, coalesce(sql, '') FROM sqlite_schema
+		WHERE tbl_name LIKE 'onceward\_%' ESCAPE '\' AND type IN ('table', 'index', 'trigger') ORDER BY name`)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = found.Close() }() // its error is that of Err
+	for found.Next() {
+		var t thing
+		if err := found.Scan(&t.kind, &t.name, &t.table, &t.sql); err != nil {
+			return nil, err
+		}
+		all = append(all, t)
+	}
+	return all, found.Err()
+}
+
+func trySQLiteIndexes(ctx context.Context, p *sqlite, r *Result) error {
+	have, err := things(ctx, p.db)
+	if err != nil {
+		return err
+	}
+	if len(have) == 0 {
+		return errNoTables
+	}
+	fresh, done, err := freshSQLite(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	want, err := things(ctx, fresh)
+	if err != nil {
+		return err
+	}
+	for _, w := range want {
+		judgeThing(r, w, have)
+	}
+	for _, h := range have {
+		if h.kind == "trigger" && !slices.ContainsFunc(want, func(w thing) bool { return w.name == h.name }) {
+			r.find(Weak, "drop it", "the trigger %s on %s runs inside of each claim", h.name, h.table)
+		}
+	}
+	r.saw("%d tables, indexes and triggers of %d", len(have), len(want))
+	return nil
+}
+
+func judgeThing(r *Result, want thing, have []thing) {
+	i := slices.IndexFunc(have, func(h thing) bool { return h.kind == want.kind && h.name == want.name })
+	severity := Weak
+	if want.kind == "table" || want.sql == "" || strings.Contains(want.sql, "UNIQUE") {
+		severity = Broken
+	}
+	switch {
+	case i < 0 && want.sql == "":
+		r.find(severity, "make the table anew, and copy its rows", "%s has lost its unique index %s", want.table, want.name)
+	case i < 0:
+		r.find(severity, "make it: "+strings.Join(strings.Fields(want.sql), " "), "the %s %s is missing", want.kind,
+			want.name)
+	case strings.Join(strings.Fields(have[i].sql), " ") != strings.Join(strings.Fields(want.sql), " "):
+		r.find(severity, "make it again as: "+strings.Join(strings.Fields(want.sql), " "),
+			"the %s %s is not as this program knows it: %s",
+			want.kind, want.name, strings.Join(strings.Fields(have[i].sql), " "))
+	}
+}
+
+func tryPages(ctx context.Context, p *sqlite, r *Result) error {
+	var size, count, free int64
+	err := p.db.QueryRowContext(ctx, `SELECT page_size, page_count, freelist_count
+		FROM pragma_page_size, pragma_page_count, pragma_freelist_count`).Scan(&size, &count, &free)
+	if err != nil {
+		return err
+	}
+	r.saw("%d pages of %d bytes, %d of them free", count, size, free)
+	if size < 4096 {
+		r.find(Note, "PRAGMA page_size = 4096; VACUUM, with the service stopped and the journal mode DELETE for that time",
+			"pages have %d bytes", size)
+	}
+	return nil
+}
+
+// texts asks for a column of texts.
+func texts(ctx context.Context, db *sql.DB, query string) (all []string, err error) {
+	found, err := db.QueryContext(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = found.Close() }() // its error is that of Err
+	for found.Next() {
+		var text string
+		if err := found.Scan(&text); err != nil {
+			return nil, err
+		}
+		all = append(all, text)
+	}
+	return all, found.Err()
+}

@@ -1,0 +1,64 @@
+package storeurl
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Engine is the kind of store that a URL names.
+type Engine string
+
+// The engines.
+const (
+	Postgres Engine = "postgres"
+	SQLite   Engine = "sqlite"
+	Redis    Engine = "redis"
+)
+
+// Location is what a URL says about where a store is.
+type Location struct {
+	Engine Engine
+	// URL is what the engine's own client takes, without the parameters of this package: a path for SQLite.
+	URL string
+	// Prefix is what the keys of a store on Redis begin with; empty for the default.
+	Prefix string
+	// Front is the URL of the cache before a database; empty if there is none.
+	Front string
+}
+
+// Parse reads a URL without opening anything, for tools that look at a store with a client of their own.
+func Parse(url string) (Location, error) {
+	rest, front, err := cutFront(url)
+	if err != nil {
+		return Location{}, err
+	}
+	scheme, path, found := strings.Cut(rest, ":")
+	switch {
+	case rest == "":
+		return Location{}, errors.New("storeurl: the store is not named: use a path of a file, postgres://user@host/database " +
+			"or redis://host:6379/0")
+	case found && (scheme == "postgres" || scheme == "postgresql"):
+		return Location{Engine: Postgres, URL: rest, Front: front}, nil
+	case found && isRedis(scheme):
+		return parseRedis(rest)
+	case found && scheme == "sqlite":
+		return Location{Engine: SQLite, URL: strings.TrimPrefix(path, "//"), Front: front}, nil
+	case strings.Contains(rest, "://"):
+		return Location{}, fmt.Errorf("storeurl: no store is called %q: use postgres://…, sqlite:PATH or redis://…", scheme)
+	default:
+		return Location{Engine: SQLite, URL: rest, Front: front}, nil
+	}
+}
+
+func parseRedis(url string) (Location, error) {
+	rest, prefixes, err := cutParameter(url, "prefix")
+	if err != nil || len(prefixes) > 1 {
+		return Location{}, errPrefix
+	}
+	at := Location{Engine: Redis, URL: rest}
+	if len(prefixes) == 1 {
+		at.Prefix = prefixes[0]
+	}
+	return at, nil
+}

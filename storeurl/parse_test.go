@@ -1,0 +1,33 @@
+package storeurl_test
+
+import (
+	"testing"
+
+	"github.com/onceward/onceward/storeurl"
+)
+
+func TestParse(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]storeurl.Location{
+		"store.db":                {Engine: storeurl.SQLite, URL: "store.db"},
+		"sqlite:dir/store.db":     {Engine: storeurl.SQLite, URL: "dir/store.db"},
+		"sqlite:///tmp/store.db":  {Engine: storeurl.SQLite, URL: "/tmp/store.db"},
+		"postgres://app@host/db":  {Engine: storeurl.Postgres, URL: "postgres://app@host/db"},
+		"postgresql://host/db":    {Engine: storeurl.Postgres, URL: "postgresql://host/db"},
+		"redis://host:6379/0":     {Engine: storeurl.Redis, URL: "redis://host:6379/0"},
+		"rediss+cluster://a,b":    {Engine: storeurl.Redis, URL: "rediss+cluster://a,b"},
+		"redis://host?prefix=one": {Engine: storeurl.Redis, URL: "redis://host", Prefix: "one"},
+		"postgres://h/d?sslmode=disable&front=redis://r:1/0": {
+			Engine: storeurl.Postgres, URL: "postgres://h/d?sslmode=disable", Front: "redis://r:1/0",
+		},
+	} {
+		if got, err := storeurl.Parse(url); err != nil || got != want {
+			t.Errorf("%s is %+v (%v), want %+v", url, got, err, want)
+		}
+	}
+	for _, url := range []string{"", "mysql://host/db", "redis://h?prefix=a&prefix=b", "postgres://h/d?front=http://x"} {
+		if got, err := storeurl.Parse(url); err == nil {
+			t.Errorf("%q is %+v", url, got)
+		}
+	}
+}
