@@ -32,7 +32,7 @@ const (
 
 // AddLateCompletion implements [store.LateCompletionKeeper].
 func (s *Store) AddLateCompletion(ctx context.Context, late store.LateCompletion) error {
-	if err := s.ready(ctx); err != nil {
+	if err := s.writable(); err != nil {
 		return err
 	}
 	_, err := s.own.Exec(ctx, s.names.render(insertLateCompletion),
@@ -67,7 +67,7 @@ func (s *Store) LateCompletions(ctx context.Context, id store.ID) ([]store.LateC
 
 // AddExternalEvent implements [store.ExternalEventKeeper].
 func (s *Store) AddExternalEvent(ctx context.Context, e store.ExternalEvent) (added bool, err error) {
-	if err := s.ready(ctx); err != nil {
+	if err := s.writable(); err != nil {
 		return false, err
 	}
 	if e.AnyScope {
@@ -116,7 +116,7 @@ func (s *Store) PurgeExternalEvents(ctx context.Context, age time.Duration, limi
 
 // AddAudit implements [store.Auditor].
 func (s *Store) AddAudit(ctx context.Context, e store.AuditEntry) error {
-	if err := s.ready(ctx); err != nil {
+	if err := s.writable(); err != nil {
 		return err
 	}
 	_, err := s.own.Exec(ctx, s.names.render(insertAudit), s.hash(e.ID), e.ID.AppendBinary(nil), e.Attempt,
@@ -152,7 +152,7 @@ func (s *Store) PurgeAudit(ctx context.Context, age time.Duration, limit int) (i
 
 // purge deletes at most limit rows that are older than that.
 func (s *Store) purge(ctx context.Context, statement string, age time.Duration, limit int) (purged int, err error) {
-	if err := s.ready(ctx); err != nil {
+	if err := s.writable(); err != nil {
 		return 0, err
 	}
 	err = s.own.QueryRow(ctx, s.names.render(statement), age, max(limit, 0)).Scan(&purged)

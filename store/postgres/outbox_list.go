@@ -155,7 +155,7 @@ func stateList(states []outbox.State) string {
 
 // ReplayMessage implements [outbox.Store].
 func (s *Store) ReplayMessage(ctx context.Context, id string) error {
-	if err := s.ready(ctx); err != nil {
+	if err := s.writable(); err != nil {
 		return err
 	}
 	if !isUUID(id) {
@@ -180,7 +180,7 @@ func noDeadLetter(id string) error {
 
 // DropMessage implements [outbox.Store].
 func (s *Store) DropMessage(ctx context.Context, id string) error {
-	if err := s.ready(ctx); err != nil {
+	if err := s.writable(); err != nil {
 		return err
 	}
 	if !isUUID(id) {
