@@ -402,7 +402,7 @@ func TestManualMigration(t *testing.T) {
 	url := servers.Postgres(t).SchemaURL(t)
 	for _, option := range []postgres.Option{postgres.WithManualMigration(), postgres.WithReadOnly()} {
 		wantOpenFails(t, url, `there are no tables in schema "`, option)
-		wantOpenFails(t, url, "and this program needs version 2: apply 00001_records.sql, 00002_outbox.sql, by \"onceward migrate up\"", option)
+		wantOpenFails(t, url, "and this program needs version 3: apply 00001_records.sql, 00002_outbox.sql, 00003_operate.sql, by \"onceward migrate up\"", option)
 	}
 	if made := tables(t, openAdmin(t, url)); len(made) != 0 {
 		t.Errorf("opening made %v", made)
@@ -612,7 +612,7 @@ func TestNewerTables(t *testing.T) {
 	exec(t, admin, `INSERT INTO onceward_schema (version, compatible) VALUES (1000, 999)`)
 	before := number(t, admin, `SELECT count(*) FROM onceward_schema`)
 	for _, options := range [][]postgres.Option{nil, {postgres.WithManualMigration()}} {
-		wantOpenFails(t, url, "are of version 1000, this program knows version 2, and the oldest that they can be used with is 999: use a newer program", options...)
+		wantOpenFails(t, url, "are of version 1000, this program knows version 3, and the oldest that they can be used with is 999: use a newer program", options...)
 	}
 	if after := number(t, admin, `SELECT count(*) FROM onceward_schema`); after != before {
 		t.Errorf("%d versions are noted, want %d as before", after, before)
@@ -626,8 +626,8 @@ func TestNewerTablesThatAreCompatible(t *testing.T) {
 	url := servers.Postgres(t).SchemaURL(t)
 	running := openStore(t, url)
 	own(t, running, reservation("before"))
-	exec(t, openAdmin(t, url), `INSERT INTO onceward_schema (version, compatible) VALUES (3, 1)`)
-	exec(t, openAdmin(t, url), `ALTER TABLE onceward_record ADD COLUMN of_version_three text`)
+	exec(t, openAdmin(t, url), `INSERT INTO onceward_schema (version, compatible) VALUES (4, 1)`)
+	exec(t, openAdmin(t, url), `ALTER TABLE onceward_record ADD COLUMN of_version_four text`)
 	exercise(t, running, "running")
 	started := openStore(t, url)
 	exercise(t, started, "started")

@@ -3,7 +3,9 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,8 +21,8 @@ const (
 	fileMode = 0o600
 )
 
-// createFile makes sure that the file exists with tight permissions, and returns its absolute path.
-func createFile(path string) (string, error) {
+// filePath is the absolute path of a file.
+func filePath(path string) (string, error) {
 	if path == "" || strings.HasPrefix(path, ":") || strings.HasPrefix(path, "file:") {
 		return "", fmt.Errorf("sqlite: %q is not the path of a file; for a store in memory use package store/memory",
 			path)
@@ -28,6 +30,45 @@ func createFile(path string) (string, error) {
 	file, err := filepath.Abs(path)
 	if err != nil {
 		return "", fmt.Errorf("sqlite: %w", err)
+	}
+	return file, nil
+}
+
+// readOnlyAddress is how a file is opened for looking only. The log of a file in a directory that cannot be written needs
+// a process that has it open; without one, and without a log, the file is read as one that does not change.
+func readOnlyAddress(path string) (string, error) {
+	file, err := filePath(path)
+	if err != nil {
+		return "", err
+	}
+	address := "file:" + (&url.URL{Path: file}).EscapedPath() + "?mode=ro"
+	err = tryRead(address)
+	if log, statErr := os.Stat(file + "-wal"); err != nil && (statErr != nil || log.Size() == 0) {
+		if tryRead(address+"&immutable=1") == nil {
+			return address + "&immutable=1", nil
+		}
+	}
+	if err != nil {
+		return "", fmt.Errorf("sqlite: open %s for looking only: %w", path, unavailable(err))
+	}
+	return address, nil
+}
+
+// tryRead reads from a file.
+func tryRead(address string) error {
+	conn, err := sqlite3.Open(address)
+	if err != nil {
+		return err
+	}
+	err = query(conn, selectSchema, nil, func(*sqlite3.Stmt) error { return nil })
+	return errors.Join(err, conn.Close())
+}
+
+// createFile makes sure that the file exists with tight permissions, and returns its absolute path.
+func createFile(path string) (string, error) {
+	file, err := filePath(path)
+	if err != nil {
+		return "", err
 	}
 	if err := os.MkdirAll(filepath.Dir(file), dirMode); err != nil {
 		return "", fmt.Errorf("sqlite: create the directory of %s: %w", path, err)
