@@ -5,14 +5,17 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/ncruces/go-sqlite3"
 	sqlitedriver "github.com/ncruces/go-sqlite3/driver"
+	"github.com/ncruces/go-sqlite3/vfs"
 )
 
 // The permissions of what the store creates: answers to payments are for their owner alone.
@@ -41,7 +44,8 @@ func readOnlyAddress(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	address := "file:" + (&url.URL{Path: file}).EscapedPath() + "?mode=ro"
+	registerReader()
+	address := "file:" + (&url.URL{Path: file}).EscapedPath() + "?mode=ro&vfs=" + readerVFS
 	err = tryRead(address)
 	if log, statErr := os.Stat(file + "-wal"); err != nil && (statErr != nil || log.Size() == 0) {
 		if tryRead(address+"&immutable=1") == nil {
@@ -52,6 +56,28 @@ func readOnlyAddress(path string) (string, error) {
 		return "", fmt.Errorf("sqlite: open %s for looking only: %w", path, unavailable(err))
 	}
 	return address, nil
+}
+
+// readerVFS is how files are opened for looking only.
+const readerVFS = "onceward-readonly"
+
+// registerReader makes the way known to the driver, once.
+var registerReader = sync.OnceFunc(func() {
+	vfs.Register(readerVFS, readOnlyFiles{vfs.Find("os").(vfs.VFSFilename)})
+})
+
+// readOnlyFiles opens the log for reading where it cannot be written, as SQLite's own way to the files does: the driver
+// opens it for writing alone, also if the database is not to be written.
+type readOnlyFiles struct{ vfs.VFSFilename }
+
+// OpenFilename implements [vfs.VFSFilename].
+func (v readOnlyFiles) OpenFilename(name *vfs.Filename, flags vfs.OpenFlag) (vfs.File, vfs.OpenFlag, error) {
+	file, opened, err := v.VFSFilename.OpenFilename(name, flags)
+	if flags&vfs.OPEN_WAL != 0 && errors.Is(err, fs.ErrPermission) {
+		flags = flags&^(vfs.OPEN_READWRITE|vfs.OPEN_CREATE) | vfs.OPEN_READONLY
+		return v.VFSFilename.OpenFilename(name, flags)
+	}
+	return file, opened, err
 }
 
 // tryRead reads from a file.
