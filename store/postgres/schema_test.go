@@ -35,6 +35,7 @@ var grants = []string{
 	`SELECT, INSERT, DELETE ON onceward_late_completion`,
 	`SELECT, INSERT, DELETE ON onceward_external_event`,
 	`SELECT, INSERT, DELETE ON onceward_audit`,
+	`SELECT, INSERT, DELETE ON onceward_execution`,
 	`SELECT, INSERT, DELETE ON onceward_outbox`,
 	`SELECT, INSERT, UPDATE, DELETE ON onceward_delivery`,
 	`SELECT ON onceward_message`,
@@ -144,9 +145,12 @@ func tryAll(ctx context.Context, as, key string) error {
 	}
 	added := s.AddAudit(ctx, store.AuditEntry{ID: c.ID, Attempt: c.Attempt})
 	_, read := s.Audit(ctx, c.ID)
+	executed := s.AddExecution(ctx, store.ExecutionEntry{ID: c.ID})
+	_, executions := s.ListExecutions(ctx, store.AuditFilter{})
+	_, purgedExecutions := s.PurgeExecutions(ctx, 0, 1)
 	_, purgedAudit := s.PurgeAudit(ctx, 0, 1)
 	_, purgedExternalEvents := s.PurgeExternalEvents(ctx, 0, 1)
-	return errors.Join(added, read, purgedAudit, purgedExternalEvents, tryBoxes(ctx, s, key))
+	return errors.Join(added, read, executed, executions, purgedExecutions, purgedAudit, purgedExternalEvents, tryBoxes(ctx, s, key))
 }
 
 // tryBoxes sends messages from their beginning to their end, and remembers one as an event.
