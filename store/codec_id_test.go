@@ -108,7 +108,7 @@ func TestParseIDRefuses(t *testing.T) {
 
 func TestTheHashOfAnID(t *testing.T) {
 	t.Parallel()
-	const known = "38402d67e257ad6f"
+	const known = "38402d67e257ad6f791b379c761884b0"
 	id := store.ID{Scope: "alice", Key: "order-1234"}
 	if got := id.Hash(); got != known {
 		t.Errorf("M3: the hash is %q, want %q for good: logs of other versions are searched for it", got, known)
@@ -116,12 +116,15 @@ func TestTheHashOfAnID(t *testing.T) {
 	seen := make(map[string]store.ID)
 	for _, id := range distinctIDs {
 		hash := id.Hash()
-		if !regexp.MustCompile(`^[0-9a-f]{16}$`).MatchString(hash) {
-			t.Errorf("M3: the hash %q is not sixteen hexadecimal digits", hash)
+		if !regexp.MustCompile(`^[0-9a-f]{32}$`).MatchString(hash) {
+			t.Errorf("M3: the hash %q is not 32 hexadecimal digits", hash)
 		}
 		if other, taken := seen[hash]; taken {
 			t.Errorf("M3: %q and %q have the same hash", id, other)
 		}
 		seen[hash] = id
+		if read, err := store.ParseHash(hash); err != nil || read != id.HashBytes() {
+			t.Errorf("the hash %q is read as %x, %v", hash, read, err)
+		}
 	}
 }

@@ -18,10 +18,32 @@ type ID struct {
 	Key string
 }
 
-// Hash names the ID in logs and traces without telling the key.
+// Hash names the ID in logs and traces without telling the key: 32 hexadecimal digits. A [Finder] finds the record by it.
 func (id ID) Hash() string {
-	sum := sha256.Sum256(id.AppendBinary(nil))
-	return hex.EncodeToString(sum[:8])
+	sum := id.HashBytes()
+	return hex.EncodeToString(sum[:])
+}
+
+// HashBytes returns the hash as bytes, the first half of the SHA-256 of the encoded ID. Stores name their records by it,
+// so that a line of a log leads to its record. It never changes: it is stored.
+func (id ID) HashBytes() [16]byte {
+	sum := sha256.Sum256(id.AppendBinary(make([]byte, 0, usualID)))
+	return [16]byte(sum[:16])
+}
+
+// usualID is what most encoded IDs take.
+const usualID = 128
+
+// ParseHash reads a hash as [ID.Hash] writes it, in digits of either case.
+func ParseHash(text string) (hash [16]byte, err error) {
+	if len(text) != hex.EncodedLen(len(hash)) {
+		return hash, fmt.Errorf("%w: %d characters are no hash of a key, which has %d hexadecimal digits",
+			ErrNotFound, len(text), hex.EncodedLen(len(hash)))
+	}
+	if _, err := hex.Decode(hash[:], []byte(text)); err != nil {
+		return hash, fmt.Errorf("%w: the hash of a key is made of hexadecimal digits: %w", ErrNotFound, err)
+	}
+	return hash, nil
 }
 
 // State is where a record stands.

@@ -45,13 +45,15 @@ const (
 	// EventRewrite puts other bytes in the place of a record's content, such as those of the same content under another
 	// key.
 	EventRewrite
+	// EventRetain is an operator's wish that a settled record is kept for longer.
+	EventRetain
 	eventsEnd
 )
 
 var eventNames = [eventsEnd]string{
 	"none", "reserve", "extend", "checkpoint", "complete", "release", "abandon", "reject", "sweep", "reap",
 	"resolve completed", "resolve not executed", "postpone", "bust", "requeue", "begin reconcile", "resolve step",
-	"rewrite",
+	"rewrite", "retain",
 }
 
 // TakesToken reports whether the store must set [Event].Token: after the event no attempt before it may write any more.
@@ -77,7 +79,7 @@ type Event struct {
 	// Attempt names the owner, or what is resolved.
 	Attempt int64
 	// Lease is for EventExtend; for EventBeginReconcile and EventPostpone it is the wait before the next attempt to
-	// reconcile.
+	// reconcile, for EventRetain how long the record is kept from now on at least.
 	Lease time.Duration
 	// Checkpoint is for EventCheckpoint and EventResolveStep.
 	Checkpoint Checkpoint
@@ -161,6 +163,8 @@ func Step(rec Record, ev Event, now time.Time) (Record, Transition, error) {
 		return bust(rec, ev, now)
 	case EventRewrite:
 		return rewrite(rec, ev)
+	case EventRetain:
+		return retain(rec, ev, now)
 	default:
 		return rec, unchanged, fmt.Errorf("%w: kind %d", ErrInvalidEvent, ev.Kind)
 	}
@@ -504,6 +508,31 @@ func bust(rec Record, ev Event, now time.Time) (Record, Transition, error) {
 	default:
 		return rec, unchanged, fenced(&rec, ev)
 	}
+}
+
+// maxRetain is the longest time that an operator can keep a record for.
+const maxRetain = 50 * 365 * 24 * time.Hour
+
+// retain lets a settled record expire later, never sooner. Its retention grows with its expiry, to whole seconds: the one
+// stays the time of its settlement plus the other, and stores may keep two of the three.
+func retain(rec Record, ev Event, now time.Time) (Record, Transition, error) {
+	switch {
+	case ev.Lease < ClockStep || ev.Lease > maxRetain:
+		return rec, unchanged, fmt.Errorf("%w: a record is kept for a time up to %s from now, not for %s",
+			ErrInvalidEvent, maxRetain, ev.Lease)
+	case rec.State == StateNone || rec.expired(now):
+		return rec, unchanged, ErrNotFound
+	case !rec.State.Settled():
+		return rec, unchanged, fenced(&rec, ev)
+	}
+	until := now.Add(ev.Lease)
+	if !until.After(rec.ExpiresAt) {
+		return rec, unchanged, nil
+	}
+	retention := (rec.Retention + until.Sub(rec.ExpiresAt) + time.Second - 1).Truncate(time.Second)
+	rec.ExpiresAt = rec.ExpiresAt.Add(retention - rec.Retention)
+	rec.Retention = retention
+	return rec, written, nil
 }
 
 // rewrite replaces the content of a record that still holds what was read, and changes nothing else. It compares the

@@ -259,13 +259,15 @@ func TestInvalidEvents(t *testing.T) {
 		event store.Event
 	}{
 		{"no kind", storyInProgress, store.Event{}},
-		{"no such kind", storyInProgress, store.Event{Kind: store.EventRewrite + 1}},
+		{"no such kind", storyInProgress, store.Event{Kind: store.EventRetain + 1}},
 		{"no reservation", storyAbsent, store.Event{Kind: store.EventReserve}},
 		{"no fingerprint", storyAbsent, without(func(r *store.Reservation) { r.Fingerprints = nil })},
 		{"no lease", storyAbsent, without(func(r *store.Reservation) { r.Lease = 0 })},
 		{"no retention", storyAbsent, without(func(r *store.Reservation) { r.Retention = 0 })},
 		{"no answer to complete with", storyInProgress, noAnswer(store.EventComplete)},
 		{"no point to go on from", storyInDoubt, noAnswer(store.EventResolveStep)},
+		{"no time to keep it for", storyCompleted, store.Event{Kind: store.EventRetain}},
+		{"too long a time to keep it for", storyCompleted, store.Event{Kind: store.EventRetain, Lease: 1 << 62}},
 		{"no answer to resolve with", storyUnknown, noAnswer(store.EventResolveCompleted)},
 	}
 	for _, test := range tests {
@@ -285,12 +287,55 @@ func TestInvalidEvents(t *testing.T) {
 	}
 }
 
+// TestStepRetains: what is settled expires later, never sooner, and its settlement stays when it was.
+func TestStepRetains(t *testing.T) {
+	t.Parallel()
+	const odd = 123 * time.Microsecond
+	for _, from := range []story{storyCompleted, storyRetryable} {
+		before := recordAfter(t, from...)
+		for _, d := range []time.Duration{1, time.Second, testRetention - odd, testRetention, testRetention + odd} {
+			now := epoch.Add(odd)
+			after, out, err := store.Step(before, store.Event{Kind: store.EventRetain, Lease: d}, now)
+			if d < store.ClockStep {
+				if !errors.Is(err, store.ErrInvalidEvent) {
+					t.Errorf("kept for %s: %v", d, err)
+				}
+				continue
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if grows := now.Add(d).After(before.ExpiresAt); grows != (out.Effect == store.EffectWrite) {
+				t.Errorf("kept for %s: the effect is %d", d, out.Effect)
+			}
+			if after.ExpiresAt.Before(before.ExpiresAt) || after.ExpiresAt.Before(now.Add(d)) ||
+				after.ExpiresAt.Sub(now.Add(d)) >= time.Second && !after.ExpiresAt.Equal(before.ExpiresAt) {
+				t.Errorf("kept for %s from %s, what expired at %s expires at %s", d, now, before.ExpiresAt, after.ExpiresAt)
+			}
+			if !after.SettledAt.Equal(before.SettledAt) || !after.ExpiresAt.Equal(after.SettledAt.Add(after.Retention)) {
+				t.Errorf("kept for %s, it was settled at %s and is kept for %s", d, after.SettledAt, after.Retention)
+			}
+		}
+	}
+	for name, gone := range map[string]story{"nothing": storyAbsent, "what was busted": storyBusted} {
+		ev := store.Event{Kind: store.EventRetain, Lease: testRetention}
+		if _, _, err := store.Step(recordAfter(t, gone...), ev, epoch); !errors.Is(err, store.ErrNotFound) {
+			t.Errorf("%s is kept: %v", name, err)
+		}
+	}
+	ev := store.Event{Kind: store.EventRetain, Lease: testRetention}
+	if _, _, err := store.Step(recordAfter(t, storyCompleted...), ev, epoch.Add(testRetention)); !errors.Is(err,
+		store.ErrNotFound) {
+		t.Errorf("what has expired is kept: %v", err)
+	}
+}
+
 // TestStepHasNoHands: the record that Step is given stays as it is.
 func TestStepHasNoHands(t *testing.T) {
 	t.Parallel()
 	before := recordAfter(t, storyInProgress...)
 	kept := before
-	for kind := store.EventReserve; kind <= store.EventResolveStep; kind++ {
+	for kind := store.EventReserve; kind <= store.EventRetain; kind++ {
 		ev := byOwner(kind)
 		ev.Reservation = newReservation()
 		_, _, _ = store.Step(before, ev, epoch.Add(testRetention))

@@ -364,6 +364,8 @@ func TestStepRefuses(t *testing.T) {
 		{"a requeue of what was busted", storyBusted, byOwner(store.EventRequeue)},
 		{"a bust of what is in progress", storyInProgress, store.Event{Kind: store.EventBust}},
 		{"a bust of what is unknown", storyUnknown, store.Event{Kind: store.EventBust}},
+		{"what is in progress kept for longer", storyInProgress, store.Event{Kind: store.EventRetain, Lease: testRetention}},
+		{"what is unknown kept for longer", storyUnknown, store.Event{Kind: store.EventRetain, Lease: testRetention}},
 	}
 	for kind := store.EventExtend; kind <= store.EventReject; kind++ {
 		tests = append(tests, refusal{"nothing there: " + kind.String(), storyAbsent, byOwner(kind)},

@@ -27,7 +27,7 @@ import (
 //
 // What only some stores can do is an optional interface: [Transactor], [TxCheckpointer], [Waiter], [Sweeper], [Reaper],
 // [SelfReaper], [Reconciler], [Buster], [Lister], [LateCompletionKeeper], [ExternalEventKeeper], [Auditor], [AuditLister],
-// [ExecutionAuditor], [Rewriter].
+// [ExecutionAuditor], [Rewriter], [Finder], [Retainer].
 type Store interface {
 	// Reserve decides what a request may do. It is the only way into a record, and never a look-up followed by an
 	// insert. Repeated with the same nonce, it answers with the same grant. A store may still read the reservation

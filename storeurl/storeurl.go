@@ -57,6 +57,8 @@ type Store interface {
 	store.Buster
 	store.Lister
 	store.Rewriter
+	store.Finder
+	store.Retainer
 	store.LateCompletionKeeper
 	store.ExternalEventKeeper
 	store.Auditor

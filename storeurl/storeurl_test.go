@@ -186,7 +186,7 @@ func TestReadOnly(t *testing.T) {
 			if status, err := storeurl.Status(t.Context(), address); err != nil || status.Err() != nil {
 				t.Errorf("the status is %+v (%v)", status, err)
 			}
-			if script, err := storeurl.PlainSQL(address, 2); err != nil || !strings.Contains(script, "COMMIT;") {
+			if script, err := storeurl.PlainSQL(address, 0); err != nil || !strings.Contains(script, "COMMIT;") {
 				t.Errorf("the script is %q (%v)", script, err)
 			}
 			complete(t, open(t, address, storeurl.WithManualMigration()))

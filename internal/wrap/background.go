@@ -79,6 +79,27 @@ func (s *Store) Rewrite(ctx context.Context, c store.Claim, from, to store.Conte
 	})
 }
 
+// Retain implements [store.Retainer].
+func (s *Store) Retain(ctx context.Context, id store.ID, d time.Duration) (time.Time, error) {
+	return ask(ctx, s, "retain", func(ctx context.Context, in store.Retainer) (time.Time, error) {
+		return in.Retain(ctx, id, d)
+	})
+}
+
+// FindHash implements [store.Finder].
+func (s *Store) FindHash(ctx context.Context, hash string) (store.Record, error) {
+	return ask(ctx, s, "find hash", func(ctx context.Context, in store.Finder) (store.Record, error) {
+		return in.FindHash(ctx, hash)
+	})
+}
+
+// FindProviderID implements [store.Finder].
+func (s *Store) FindProviderID(ctx context.Context, providerID string) ([]store.Record, error) {
+	return ask(ctx, s, "find provider id", func(ctx context.Context, in store.Finder) ([]store.Record, error) {
+		return in.FindProviderID(ctx, providerID)
+	})
+}
+
 // List implements [store.Lister].
 func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error) {
 	return ask(ctx, s, "list", func(ctx context.Context, in store.Lister) ([]store.Record, error) {

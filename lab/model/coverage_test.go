@@ -35,6 +35,7 @@ var faults = []action{
 	{"the reconciler", "writes not executed, the reply is lost"},
 	{"the operator", "busts by force"},
 	{"the operator", "requeues"},
+	{"the operator", "keeps it for longer"},
 	{"the operator", "ends it as completed"},
 	{"the operator", "ends it as not executed"},
 	{"the reconciler", "begins to ask and is gone"},
@@ -100,6 +101,8 @@ var rows = []transition{
 	{expired, kept, store.EventBust, 0, none, false},
 	{inProgress, kept, store.EventBust, 0, expired, false},
 	{unknown, kept, store.EventBust, 0, expired, false},
+	{completed, kept, store.EventRetain, 0, completed, false},
+	{retryable, kept, store.EventRetain, 0, retryable, false},
 
 	{inProgress, kept, reserve, execute, inProgress, false}, // repeated
 	{inProgress, kept, reserve, store.DecisionInProgress, inProgress, false},
@@ -128,6 +131,8 @@ var rows = []transition{
 	{completed, kept, store.EventRequeue, 0, completed, true},
 	{retryable, kept, store.EventRequeue, 0, retryable, true},
 	{expired, kept, store.EventRequeue, 0, expired, true},
+	{inProgress, kept, store.EventRetain, 0, inProgress, true},
+	{unknown, kept, store.EventRetain, 0, unknown, true},
 }
 
 func checkTable(t *testing.T, moved map[transition]int) {

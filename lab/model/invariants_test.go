@@ -71,7 +71,12 @@ func (t *turn) judge(before, after *store.Record, ev store.Event, out store.Tran
 	if ev.Kind != store.EventReserve && ev.Attempt != 0 {
 		t.require(i6, ev.Attempt == before.Attempt)
 	}
-	if before.State.Settled() && !removed {
+	retained := ev.Kind == store.EventRetain
+	if retained {
+		t.require(i7, before.State.Settled() && !over && after.State == before.State && after.Attempt == before.Attempt)
+		t.ledger.left = max(t.ledger.left, int8(ev.Lease/tick))
+	}
+	if before.State.Settled() && !removed && !retained {
 		t.require(i7, before.State == store.StateRetryable && out.Decision == store.DecisionExecute)
 	}
 	if removed && before.State != store.StateNone && before.State != store.StateExpired {

@@ -192,6 +192,12 @@ func (s *search) operatorMoves(w world) {
 	s.try(w, action{"the operator", "busts by force"}, func(t *turn) {
 		_, _, _ = t.apply(store.Event{Kind: store.EventBust, Force: true})
 	})
+	s.try(w, action{"the operator", "keeps it for longer"}, func(t *turn) {
+		_, _, _ = t.apply(store.Event{Kind: store.EventRetain, Lease: retention})
+	})
+	s.try(w, action{"the operator", "keeps it for a moment"}, func(t *turn) {
+		_, _, _ = t.apply(store.Event{Kind: store.EventRetain, Lease: tick})
+	})
 	s.try(w, action{"the operator", "requeues"}, func(t *turn) {
 		_, _, _ = t.apply(store.Event{Kind: store.EventRequeue, Attempt: t.stored().Attempt})
 	})

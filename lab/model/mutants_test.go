@@ -69,6 +69,14 @@ var mutants = []mutant{
 		rules: rules{step: revived},
 	}, []breaches{i2, i7}},
 	{scenario{
+		name: "a record that is kept for longer is kept for less", requests: twice, attempts: 3, bust: true,
+		rules: rules{step: shortened},
+	}, []breaches{i2, i12}},
+	{scenario{
+		name: "a record that is kept for longer comes back", requests: twice, attempts: 3, bust: true,
+		rules: rules{step: retainedLate},
+	}, []breaches{i7}},
+	{scenario{
 		name: "the fingerprint is not compared", requests: andOther, attempts: 3,
 		rules: rules{step: mistaken},
 	}, []breaches{i8}},
@@ -144,6 +152,24 @@ func overwritten(rec store.Record, ev store.Event, now time.Time) (store.Record,
 func revived(rec store.Record, ev store.Event, now time.Time) (store.Record, store.Transition, error) {
 	if ev.Kind == store.EventRequeue && rec.State == store.StateCompleted && rec.Attempt == ev.Attempt {
 		rec.State = store.StateUnknown
+	}
+	return store.Step(rec, ev, now)
+}
+
+// shortened is a store whose operator sets the expiry of what is settled, also to sooner.
+func shortened(rec store.Record, ev store.Event, now time.Time) (store.Record, store.Transition, error) {
+	if ev.Kind == store.EventRetain && rec.State.Settled() {
+		rec.ExpiresAt = now.Add(ev.Lease)
+		return rec, store.Transition{Effect: store.EffectWrite}, nil
+	}
+	return store.Step(rec, ev, now)
+}
+
+// retainedLate is a store whose operator keeps also what has expired.
+func retainedLate(rec store.Record, ev store.Event, now time.Time) (store.Record, store.Transition, error) {
+	if ev.Kind == store.EventRetain && rec.State.Settled() && !now.Before(rec.ExpiresAt) {
+		rec.ExpiresAt = now.Add(ev.Lease)
+		return rec, store.Transition{Effect: store.EffectWrite}, nil
 	}
 	return store.Step(rec, ev, now)
 }

@@ -184,6 +184,7 @@ func essence(rec store.Record) store.Record {
 	if rec.State != store.StateUnknown {
 		rec.ReconcileCount = 0
 	}
+	rec.Retention = min(rec.Retention, retention) // an operator may have kept it for longer, any number of times
 	return rec
 }
 

@@ -16,8 +16,8 @@ import (
 
 // background holds the calls that go through many records or messages.
 var background = map[wrap.Call]bool{
-	"sweep": true, "reap": true, "list": true, "stats": true, "rewrite": true, "audit": true, "purge audit": true,
-	"external events": true, "purge external events": true,
+	"sweep": true, "reap": true, "list": true, "stats": true, "rewrite": true, "find hash": true,
+	"find provider id": true, "audit": true, "purge audit": true, "external events": true, "purge external events": true,
 	"messages": true, "message stats": true, "free messages": true, "purge messages": true,
 	"consumed events": true, "purge events": true,
 }

@@ -20,6 +20,8 @@ var (
 	_ store.Buster     = (*Store)(nil)
 	_ store.Lister     = (*Store)(nil)
 	_ store.Rewriter   = (*Store)(nil)
+	_ store.Finder     = (*Store)(nil)
+	_ store.Retainer   = (*Store)(nil)
 )
 
 // Sweep implements [store.Sweeper].
@@ -102,6 +104,64 @@ func (s *Store) Rewrite(ctx context.Context, c store.Claim, from, to store.Conte
 	return s.write(ctx, c.ID, store.Event{Kind: store.EventRewrite, Attempt: c.Attempt, From: from, To: to})
 }
 
+// Retain implements [store.Retainer].
+func (s *Store) Retain(ctx context.Context, id store.ID, d time.Duration) (time.Time, error) {
+	if err := ctx.Err(); err != nil {
+		return time.Time{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	rec, _, err := s.apply(id, store.Event{Kind: store.EventRetain, Lease: d}, s.now())
+	if err != nil {
+		return time.Time{}, err
+	}
+	return rec.ExpiresAt, nil
+}
+
+// FindHash implements [store.Finder]. Like [Store.FindProviderID] it looks through all records.
+func (s *Store) FindHash(ctx context.Context, hash string) (store.Record, error) {
+	wanted, err := store.ParseHash(hash)
+	if err != nil {
+		return store.Record{}, err
+	}
+	found, err := s.find(ctx, func(rec *store.Record) bool { return rec.HashBytes() == wanted })
+	if err == nil && len(found) == 0 {
+		err = store.ErrNotFound
+	}
+	if err != nil {
+		return store.Record{}, err
+	}
+	return found[0], nil
+}
+
+// FindProviderID implements [store.Finder].
+func (s *Store) FindProviderID(ctx context.Context, providerID string) ([]store.Record, error) {
+	return s.find(ctx, func(rec *store.Record) bool { return rec.ProviderID == providerID && providerID != "" })
+}
+
+// find returns the newest of the records that are wanted.
+func (s *Store) find(ctx context.Context, wanted func(*store.Record) bool) ([]store.Record, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var found []store.Record
+	for _, rec := range s.records {
+		if wanted(rec) {
+			found = append(found, summary(rec))
+		}
+	}
+	return store.Newest(found), nil
+}
+
+// summary is a record without its content.
+func summary(rec *store.Record) store.Record {
+	summary := *rec
+	summary.Data, summary.Response.Body = nil, nil
+	return summary
+}
+
 // List implements [store.Lister].
 func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error) {
 	if err := ctx.Err(); err != nil {
@@ -113,9 +173,7 @@ func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error
 	var chosen []store.Record
 	for _, rec := range s.records {
 		if matches(rec, f, now) {
-			summary := *rec
-			summary.Data, summary.Response.Body = nil, nil
-			chosen = append(chosen, summary)
+			chosen = append(chosen, summary(rec))
 		}
 	}
 	slices.SortFunc(chosen, func(a, b store.Record) int { return compareIDs(a.ID, b.ID) })

@@ -189,23 +189,28 @@ func (s *Store) get(ctx context.Context, id store.ID) (rec store.Record, now tim
 	if err := errors.Join(ctx.Err(), s.ready()); err != nil {
 		return rec, now, unavailable(err)
 	}
-	var at int64
 	r := row{id: s.hash(id)}
+	at, err := s.read(ctx, &r)
+	if err != nil {
+		return rec, now, err
+	}
+	rec, err = r.record(id, s.operations.name)
+	return rec, fromMicros(at), err
+}
+
+// read reads the row of an id, and the clock, on a second connection if the first one turns out dead.
+func (s *Store) read(ctx context.Context, r *row) (at int64, err error) {
 	for range 2 {
-		at, err = s.getOnce(ctx, &r)
+		at, err = s.getOnce(ctx, r)
 		if err == nil || errors.Is(err, pgx.ErrNoRows) || fromStandby(err) || !lost(err) || ctx.Err() != nil {
 			break
 		}
 		s.own.Reset() // a connection turned out dead, and the others are likely dead too
 	}
 	if errors.Is(err, pgx.ErrNoRows) {
-		return rec, now, store.ErrNotFound
+		return 0, store.ErrNotFound
 	}
-	if err != nil {
-		return rec, now, unavailable(err)
-	}
-	rec, err = r.record(id, s.operations.name)
-	return rec, fromMicros(at), err
+	return at, unavailable(err)
 }
 
 // getOnce reads a row on one connection. What a standby does not have may be there all the same.

@@ -65,30 +65,41 @@ func (s *Store) listPart(
 	if err != nil {
 		return nil, last, false, unavailable(err)
 	}
-	found, err := pgx.CollectRows(rows, func(one pgx.CollectableRow) (r row, err error) {
-		err = one.Scan(&r.id, &r.attempt, &r.due, &r.retention, &r.answer, &r.state, &r.request, &r.extra)
-		return r, err
-	})
+	found, err := pgx.CollectRows(rows, scanRow)
 	if err != nil {
 		return nil, last, false, unavailable(err)
 	}
 	for i := range found {
 		last = found[i].id
-		rec, err := found[i].decode(s.operations.name)
-		if errors.Is(err, store.ErrUnavailable) {
+		rec, err := s.summary(ctx, &found[i])
+		if err != nil {
 			return nil, last, false, err
 		}
-		if err != nil {
-			s.logger.WarnContext(ctx, "postgres: a record cannot be read", "id", fmt.Sprintf("%x", last), "error", err)
-			state := store.State(found[i].state / codesPerState)
-			rec = store.Record{ID: rec.ID, State: state, LastError: unreadable(err).Error()}
-		}
-		rec.Data, rec.Response.Body = nil, nil
 		if rec.ID != (store.ID{}) && (f.Scope == "" || rec.Scope == f.Scope) {
 			part = append(part, rec)
 		}
 	}
 	return part, last, len(found) == store.MaxPage, nil
+}
+
+// scanRow reads a row with its id first.
+func scanRow(one pgx.CollectableRow) (r row, err error) {
+	err = one.Scan(&r.id, &r.attempt, &r.due, &r.retention, &r.answer, &r.state, &r.request, &r.extra)
+	return r, err
+}
+
+// summary is a record without its content. Of one that cannot be read it is the ID, if that can be, the state and why.
+func (s *Store) summary(ctx context.Context, r *row) (store.Record, error) {
+	rec, err := r.decode(s.operations.name)
+	if errors.Is(err, store.ErrUnavailable) {
+		return rec, err
+	}
+	if err != nil {
+		s.logger.WarnContext(ctx, "postgres: a record cannot be read", "id", fmt.Sprintf("%x", r.id), "error", err)
+		rec = store.Record{ID: rec.ID, State: store.State(r.state / codesPerState), LastError: unreadable(err).Error()}
+	}
+	rec.Data, rec.Response.Body = nil, nil
+	return rec, nil
 }
 
 // pageStatement chooses how the records are found.
@@ -237,6 +248,15 @@ func (s *Store) Requeue(ctx context.Context, c store.Claim, reason string) error
 // Bust implements [store.Buster].
 func (s *Store) Bust(ctx context.Context, id store.ID, force bool) error {
 	return s.settle(ctx, id, store.Event{Kind: store.EventBust, Force: force})
+}
+
+// Retain implements [store.Retainer].
+func (s *Store) Retain(ctx context.Context, id store.ID, d time.Duration) (time.Time, error) {
+	c, err := s.change(ctx, id, store.Event{Kind: store.EventRetain, Lease: d})
+	if err != nil {
+		return time.Time{}, err
+	}
+	return c.after.ExpiresAt, nil
 }
 
 // Rewrite implements [store.Rewriter].

@@ -234,7 +234,7 @@ func (s *Store) readTables(ctx context.Context) error {
 	if err := s.operations.load(ctx); err != nil {
 		return err
 	}
-	s.secret = secret
+	s.naming = newNaming(secret, s.channel)
 	return nil
 }
 

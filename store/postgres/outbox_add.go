@@ -258,7 +258,7 @@ func (s *Store) lane(m *outbox.Message) int64 {
 	if m.Topic == "" || !m.Ordered() {
 		return 0
 	}
-	b := append(make([]byte, 0, 128), s.secret...)
+	b := append(append(make([]byte, 0, 128), s.naming.secret...), s.naming.tables...)
 	for _, part := range []string{m.Topic, m.AggregateType, m.AggregateID} {
 		b = binary.BigEndian.AppendUint32(b, uint32(len(part)))
 		b = append(b, part...)

@@ -391,6 +391,22 @@ func TestLongerRetention(t *testing.T) {
 // evidence is how that is read which is kept beside the records. It is all that an index finds, and may be sorted.
 func (p *planned) evidence() map[string]func() {
 	return map[string]func(){
+		"find by hash": func() {
+			c := own(p, p.store, reservation(p.key()))
+			if rec, err := p.store.FindHash(p.Context(), c.Hash()); err != nil || rec.ID != c.ID {
+				p.Errorf("by its hash (%v, %v) is found", rec.ID, err)
+			}
+		},
+		"find by provider's id": func() {
+			c := own(p, p.store, reservation(p.key()))
+			done := answer("done")
+			done.ProviderID = "ch_" + c.Key
+			_, err := p.store.Complete(p.Context(), c, done)
+			must(p, err)
+			if found, err := p.store.FindProviderID(p.Context(), done.ProviderID); err != nil || len(found) != 1 {
+				p.Errorf("by its provider's id (%v, %v) is found", found, err)
+			}
+		},
 		"late completions": func() {
 			if found, err := p.store.LateCompletions(p.Context(), p.late()); err != nil || len(found) != 1 {
 				p.Errorf("S6: late completions are (%v, %v)", found, err)

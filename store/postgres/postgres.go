@@ -13,6 +13,7 @@ package postgres
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"log/slog"
@@ -43,6 +44,8 @@ var (
 	_ store.AuditLister          = (*Store)(nil)
 	_ store.ExecutionAuditor     = (*Store)(nil)
 	_ store.Rewriter             = (*Store)(nil)
+	_ store.Finder               = (*Store)(nil)
+	_ store.Retainer             = (*Store)(nil)
 	_ outbox.Store               = (*Store)(nil)
 	_ inbox.Store                = (*Store)(nil)
 	_ natural.Store              = (*Store)(nil)
@@ -74,7 +77,7 @@ type Store struct {
 	// idle is the bound on idle transactions that the connections of handlers have by themselves.
 	idle    time.Duration
 	channel string
-	secret  []byte // what hashes are keyed with
+	naming  *naming
 	closed  atomic.Bool
 	// promoteFailures counts those of the last time, and secretive says that the server keeps to itself what is under
 	// way.
@@ -90,15 +93,43 @@ type Store struct {
 	inFlight map[store.ID]*running // the transactions of this process
 }
 
+// naming is how records, locks and lanes get their numbers.
+type naming struct {
+	// secret keys the names of records, in tables of an earlier version. In others it is empty, and a record is named by
+	// the hash of its ID.
+	secret []byte
+	// tables tells these tables from others in the same database, whose records have the same names and which share the
+	// locks. It is empty where the secret does that.
+	tables string
+	// salt is the same for the keys of locks.
+	salt int64
+}
+
+// newNaming returns how those tables name things.
+func newNaming(secret []byte, tables string) *naming {
+	if len(secret) > 0 {
+		return &naming{secret: secret}
+	}
+	sum := sha256.Sum256([]byte(tables))
+	return &naming{tables: tables, salt: int64(binary.BigEndian.Uint64(sum[:8]))}
+}
+
 // hash names the record of an ID.
 func (s *Store) hash(id store.ID) (hash [16]byte) {
 	b := make([]byte, 0, 128)
-	b = id.AppendBinary(append(b, s.secret...))
+	b = id.AppendBinary(append(b, s.naming.secret...))
 	sum := sha256.Sum256(b)
 	return [16]byte(sum[:16])
 }
 
+// lockKey is the key of the advisory lock of a record. Two records may share it: while one is in flight the other is told
+// to come again.
+func (s *Store) lockKey(hash [16]byte) int64 {
+	return int64(binary.BigEndian.Uint64(hash[:8])) ^ s.naming.salt
+}
+
 // RecordID returns what names the record of an ID in the column id of the table of records, as a UUID in its text form.
+// Its digits are those of [store.ID.Hash], unless the tables are of an earlier version, which had a secret.
 // A table of the application may refer to it; see the guide on PostgreSQL.
 func (s *Store) RecordID(id store.ID) string {
 	h := s.hash(id)

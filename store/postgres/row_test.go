@@ -397,7 +397,7 @@ func drawEvent(t *rapid.T, rec *store.Record, id store.ID) store.Event {
 		r.Fingerprints = []store.Fingerprint{rec.Fingerprint}
 	}
 	return store.Event{
-		Kind:        store.EventKind(rapid.IntRange(int(store.EventReserve), int(store.EventRewrite)).Draw(t, "kind")),
+		Kind:        store.EventKind(rapid.IntRange(int(store.EventReserve), int(store.EventRetain)).Draw(t, "kind")),
 		Reservation: r, Token: rapid.Int64Range(1, 1<<40).Draw(t, "token"), Attempt: rec.Attempt, Lease: r.Lease,
 		Checkpoint: store.Checkpoint{
 			Point: rapid.StringN(0, 10, -1).Draw(t, "point"), Data: drawOptional(t, "data"), NotReplayable: rapid.Bool().Draw(t, "not replayable"),

@@ -150,7 +150,7 @@ func (t *transaction) ask(ctx context.Context) (store.Record, error) {
 	sql := &t.store.sql
 	trip := pipeline{conn: conn.Conn(), unnamed: true}
 	trip.add(&sql.begin)
-	trip.add(&sql.awaitLock, trip.int64(lockKey(t.hash)))
+	trip.add(&sql.awaitLock, trip.int64(t.store.lockKey(t.hash)))
 	told := !t.store.secretive.Load()
 	if told {
 		trip.add(&sql.underWay, trip.int64(t.began))

@@ -177,7 +177,7 @@ func (t *transaction) begin(ctx context.Context) (locked bool, err error) {
 	}
 	trip.add(&sql.begin)
 	if t.keyed {
-		lock := trip.int64(lockKey(t.hash))
+		lock := trip.int64(t.store.lockKey(t.hash))
 		if idle, set := t.idle(); set {
 			trip.add(&sql.claimBounded, lock, strconv.AppendInt(nil, idle.Milliseconds(), 10))
 		} else {

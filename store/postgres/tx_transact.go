@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"time"
@@ -145,10 +144,6 @@ func (x *handlerPlan) result() store.Verdict {
 	}
 	return x.verdict
 }
-
-// lockKey is the key of the advisory lock. Two keys may share it: while one is in flight the other is told to come
-// again.
-func lockKey(hash [16]byte) int64 { return int64(binary.BigEndian.Uint64(hash[:8])) }
 
 // decide says what the request may do. Without the lock it may not execute; what is there it may have.
 func (x *handlerPlan) decide(locked bool) (run bool, err error) {

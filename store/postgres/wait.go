@@ -217,7 +217,7 @@ func (w *watcher) over(ctx context.Context, err error) error {
 // ended looks whether the attempt, or the transaction, is over.
 func (w *watcher) ended(ctx context.Context, key watchKey, one *watch) (bool, error) {
 	if key.attempt == 0 {
-		lock := uint64(lockKey(one.hash))
+		lock := uint64(w.store.lockKey(one.hash))
 		held := false
 		err := w.store.own.QueryRow(ctx, lockHeld, uint32(lock>>32), uint32(lock)).Scan(&held)
 		return !held, err

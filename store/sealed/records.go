@@ -178,16 +178,44 @@ func (s *Store) Get(ctx context.Context, id store.ID) (store.Record, error) {
 func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error) {
 	page, err := s.Store.List(ctx, f)
 	for i := range page {
-		rec := &page[i]
-		if rec.Version == 0 || rec.Response.Status == 0 {
-			continue
-		}
-		p := place{claim: store.Claim{ID: rec.ID, Attempt: rec.Attempt}}
-		if err := s.openResponse(p, &rec.Response, true); err != nil {
-			*rec = store.Record{ID: rec.ID, State: rec.State, LastError: err.Error()}
-		}
+		s.openSummary(&page[i])
 	}
 	return page, err
+}
+
+// FindHash implements [store.Finder]. A record whose content cannot be opened is returned as a list shows it.
+func (s *Store) FindHash(ctx context.Context, hash string) (store.Record, error) {
+	rec, err := s.Store.FindHash(ctx, hash)
+	if err == nil {
+		s.openSummary(&rec)
+	}
+	return rec, err
+}
+
+// FindProviderID implements [store.Finder].
+func (s *Store) FindProviderID(ctx context.Context, providerID string) ([]store.Record, error) {
+	found, err := s.Store.FindProviderID(ctx, providerID)
+	for i := range found {
+		s.openSummary(&found[i])
+	}
+	return found, err
+}
+
+// openSummary opens what a list shows of a record, or says why it cannot be opened.
+func (s *Store) openSummary(rec *store.Record) {
+	if rec.Version == 0 || rec.Response.Status == 0 {
+		return
+	}
+	p := place{claim: store.Claim{ID: rec.ID, Attempt: rec.Attempt}}
+	if err := s.openResponse(p, &rec.Response, true); err != nil {
+		*rec = store.Record{ID: rec.ID, State: rec.State, LastError: err.Error()}
+	}
+}
+
+// Retain implements [store.Retainer].
+func (s *Store) Retain(ctx context.Context, id store.ID, d time.Duration) (time.Time, error) {
+	expires, err := s.Store.Retain(ctx, id, d)
+	return expires, s.openFenced(id, err)
 }
 
 // Transact implements [store.Transactor]. What the work has found cannot be opened: it is not called, and nothing is

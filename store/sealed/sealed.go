@@ -73,6 +73,8 @@ var (
 	_ store.LateCompletionKeeper = (*Store)(nil)
 	_ store.ExternalEventKeeper  = (*Store)(nil)
 	_ store.Rewriter             = (*Store)(nil)
+	_ store.Finder               = (*Store)(nil)
+	_ store.Retainer             = (*Store)(nil)
 	_ outbox.Store               = (*Store)(nil)
 	_ outbox.AnswerStore         = (*Store)(nil)
 	_ outbox.Sealer              = (*Store)(nil)

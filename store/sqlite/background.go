@@ -143,6 +143,15 @@ func (s *Store) Bust(ctx context.Context, id store.ID, force bool) error {
 	return s.write(ctx, id, store.Event{Kind: store.EventBust, Force: force})
 }
 
+// Retain implements [store.Retainer].
+func (s *Store) Retain(ctx context.Context, id store.ID, d time.Duration) (time.Time, error) {
+	t := newTask(id, store.Event{Kind: store.EventRetain, Lease: d})
+	if err := s.writer.do(ctx, t); err != nil {
+		return time.Time{}, err
+	}
+	return t.after.ExpiresAt, nil
+}
+
 // Rewrite implements [store.Rewriter].
 func (s *Store) Rewrite(ctx context.Context, c store.Claim, from, to store.Content) error {
 	return s.write(ctx, c.ID, store.Event{Kind: store.EventRewrite, Attempt: c.Attempt, From: from, To: to})

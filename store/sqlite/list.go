@@ -1,7 +1,6 @@
 package sqlite
 
 import (
-	"bytes"
 	"context"
 	"time"
 
@@ -10,23 +9,33 @@ import (
 )
 
 const (
-	// selectPage walks the unique index on the id from where the last page ended.
+	// selectPage walks the unique index on the hash from where the last page ended. Nothing is indexed by scope: the walk
+	// passes by those of others.
 	selectPage = `SELECT id, record, state FROM onceward_record
-		WHERE id > ?1 AND id < ?2 AND (?3 IS NULL OR state BETWEEN ?3 AND ?3 + 9) AND (?4 IS NULL OR due <= ?4)
-		ORDER BY id LIMIT ?5`
+		WHERE hash > ?1 AND (?2 IS NULL OR substr(id, 1, length(?2)) = ?2)
+			AND (?3 IS NULL OR state BETWEEN ?3 AND ?3 + 9) AND (?4 IS NULL OR due <= ?4)
+		ORDER BY hash LIMIT ?5`
 	// selectOpen is for the records that workers look for again and again, which are few among many: by their state.
 	selectOpen = `SELECT id, record, state FROM onceward_record INDEXED BY onceward_record_due
-		WHERE state IN (?3, ?3 + 1) AND (?4 IS NULL OR due <= ?4) AND id > ?1 AND id < ?2
-		ORDER BY id LIMIT ?5`
+		WHERE state IN (?3, ?3 + 1) AND (?4 IS NULL OR due <= ?4)
+			AND hash > ?1 AND (?2 IS NULL OR substr(id, 1, length(?2)) = ?2)
+		ORDER BY hash LIMIT ?5`
 
 	selectCounts  = `SELECT state, count(*) FROM onceward_record GROUP BY state`
 	selectUnknown = `SELECT record FROM onceward_record WHERE state IN (?1, ?2)`
 )
 
-// List implements [store.Lister].
-func (s *Store) List(ctx context.Context, f store.Filter) (page []store.Record, err error) {
+// List implements [store.Lister]. The order is that of the hashes. Restricted to a scope, it looks through all records, or
+// all of the state.
+func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error) {
+	return s.summaries(ctx, pageStatement(f), pageArgs(f, s.now()))
+}
+
+// summaries runs a query for ids, records and states, and returns the records without their content.
+func (s *Store) summaries(ctx context.Context, text string, args []any) (found []store.Record, err error) {
 	err = s.readers.with(ctx, func(one *reader) error {
-		return query(one.conn, pageStatement(f), pageArgs(f, s.now()), func(stmt *sqlite3.Stmt) error {
+		found = nil
+		return query(one.conn, text, args, func(stmt *sqlite3.Stmt) error {
 			id, err := store.ParseID(stmt.ColumnRawBlob(0))
 			if err != nil {
 				return err
@@ -36,11 +45,11 @@ func (s *Store) List(ctx context.Context, f store.Filter) (page []store.Record, 
 				rec = store.Record{ID: id, State: store.State(stmt.ColumnInt(2) / stateFactor), LastError: err.Error()}
 			}
 			rec.Data, rec.Response.Body = nil, nil
-			page = append(page, rec)
+			found = append(found, rec)
 			return nil
 		})
 	})
-	return page, err
+	return found, err
 }
 
 // pageStatement chooses how the records are found.
@@ -52,8 +61,15 @@ func pageStatement(f store.Filter) string {
 }
 
 func pageArgs(f store.Filter, now time.Time) []any {
-	after, before := bounds(f)
-	args := []any{after, before, nil, nil, store.MaxPage}
+	args := []any{[]byte{}, nil, nil, nil, store.MaxPage}
+	if (f.After != store.ID{}) {
+		args[0] = keyOf(nil, f.After).hash()
+	}
+	if f.Scope != "" {
+		// Without the tag of its key, an ID is what all IDs of its scope begin with.
+		prefix := store.ID{Scope: f.Scope}.AppendBinary(nil)
+		args[1] = prefix[:len(prefix)-1]
+	}
 	if f.State != store.StateNone {
 		args[2] = int(f.State) * stateFactor
 	}
@@ -64,24 +80,6 @@ func pageArgs(f store.Filter, now time.Time) []any {
 		args[4] = min(store.MaxPage, f.Limit)
 	}
 	return args
-}
-
-// bounds are the encoded IDs between which a page lies, both excluded.
-func bounds(f store.Filter) (after, before []byte) {
-	after, before = []byte{}, bytes.Repeat([]byte{0xff},
-		16) // no ID is that large: its length would not fit into memory
-	if f.Scope != "" {
-		// Without the tag of its key, an ID is what all IDs of its scope begin with.
-		prefix := store.ID{Scope: f.Scope}.AppendBinary(nil)
-		after = prefix[:len(prefix)-1]
-		before = append(bytes.Clone(after), 0xff) // larger than any tag
-	}
-	if (f.After != store.ID{}) {
-		if last := f.After.AppendBinary(nil); bytes.Compare(last, after) > 0 {
-			after = last
-		}
-	}
-	return after, before
 }
 
 // Stats implements [store.Lister].

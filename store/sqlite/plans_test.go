@@ -22,6 +22,7 @@ func TestPlans(t *testing.T) {
 		"add an external event":   insertExternalEvent, "external events": selectExternalEvent,
 		"purge external events": deleteExternalEvent,
 		"add an act":            insertAudit, "acts": selectAudit, "purge acts": deleteAudit,
+		"by hash": selectHash, "by provider's id": selectProvider, "change a provider's id": updateProvider,
 		"oldest unknown": selectUnknown, "page": selectPage,
 		"lease a message": leaseMessage, "park a message": parkMessage, "bury a message": buryMessage,
 		"free a message": freeMessage,

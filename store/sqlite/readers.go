@@ -26,7 +26,7 @@ type readers struct {
 type reader struct {
 	conn *sqlite3.Conn
 	get  *sqlite3.Stmt
-	key  []byte
+	key  key
 }
 
 // minReaders keeps a slow read from holding up all others.
@@ -123,7 +123,7 @@ func (r *readers) release(one *reader) {
 // get reads one record; there is none if its state is StateNone.
 func (r *readers) get(ctx context.Context, id store.ID) (rec store.Record, err error) {
 	err = r.with(ctx, func(one *reader) error {
-		one.key = id.AppendBinary(one.key[:0])
+		one.key = keyOf(one.key, id)
 		rec, _, err = loadRecord(one.get, id, one.key)
 		return err
 	})

@@ -1,6 +1,8 @@
 package sqlite
 
 import (
+	"bytes"
+	"crypto/sha256"
 	"fmt"
 	"time"
 
@@ -10,13 +12,33 @@ import (
 
 // The statements of the hot path. Each is a look-up by the primary key.
 const (
-	selectRecord = `SELECT record, rowid FROM onceward_record WHERE id = ?1`
-	insertRecord = `INSERT INTO onceward_record (id, state, due, record) VALUES (?1, ?2, ?3, ?4)`
+	selectRecord = `SELECT record, rowid, id FROM onceward_record WHERE hash = ?1`
+	insertRecord = `INSERT INTO onceward_record (hash, id, state, due, provider_id, record)
+		VALUES (?1, ?5, ?2, ?3, ?6, ?4)`
 	updateRecord = `UPDATE onceward_record SET state = ?2, due = ?3, record = ?4 WHERE rowid = ?1`
-	deleteRecord = `DELETE FROM onceward_record WHERE id = ?1`
-	selectFloor  = `SELECT value FROM onceward_meta WHERE name = 'max_removed_attempt'`
-	raiseFloor   = `UPDATE onceward_meta SET value = max(value, ?1) WHERE name = 'max_removed_attempt'`
+	// updateProvider is for the few records whose provider's id changes.
+	updateProvider = `UPDATE onceward_record SET provider_id = ?2 WHERE rowid = ?1`
+	deleteRecord   = `DELETE FROM onceward_record WHERE hash = ?1`
+	selectFloor    = `SELECT value FROM onceward_meta WHERE name = 'max_removed_attempt'`
+	raiseFloor     = `UPDATE onceward_meta SET value = max(value, ?1) WHERE name = 'max_removed_attempt'`
 )
+
+// key is how the columns name a record: the hash of its ID, and behind that the ID.
+type key []byte
+
+// hashSize is how many bytes of a key are the hash.
+const hashSize = 16
+
+// keyOf makes the key of an ID in the memory of another one.
+func keyOf(k key, id store.ID) key {
+	k = id.AppendBinary(append(k[:0], make([]byte, hashSize)...))
+	sum := sha256.Sum256(k[hashSize:])
+	copy(k, sum[:hashSize])
+	return k
+}
+
+func (k key) hash() []byte { return k[:hashSize] }
+func (k key) id() []byte   { return k[hashSize:] }
 
 // The column state is ten times the state of the record, plus one where another worker than the usual one looks after
 // it.
@@ -40,13 +62,16 @@ func stateColumn(rec *store.Record) int {
 }
 
 // loadRecord runs a prepared look-up. The row is that of the record, zero if there is none.
-func loadRecord(get *sqlite3.Stmt, id store.ID, key []byte) (rec store.Record, row int64, err error) {
-	if err := get.BindBlob(1, key); err != nil {
+func loadRecord(get *sqlite3.Stmt, id store.ID, k key) (rec store.Record, row int64, err error) {
+	if err := get.BindBlob(1, k.hash()); err != nil {
 		return rec, 0, err
 	}
 	if get.Step() {
 		rec, err = store.DecodeRecord(id, get.ColumnRawBlob(0))
 		row = get.ColumnInt64(1)
+		if !bytes.Equal(get.ColumnRawBlob(2), k.id()) {
+			rec, err = store.Record{}, errCollision
+		}
 	}
 	if resetErr := get.Reset(); resetErr != nil {
 		return store.Record{}, 0, resetErr
@@ -54,11 +79,17 @@ func loadRecord(get *sqlite3.Stmt, id store.ID, key []byte) (rec store.Record, r
 	return rec, row, err
 }
 
+// errCollision is for an ID whose hash is that of another one.
+var errCollision = &store.UnreadableError{
+	Version: store.RecordVersion, Reason: "its place is taken by another key, whose hash is the same",
+}
+
 // records is the prepared hot path of the writer's connection. It is used inside a transaction.
 type records struct {
 	conn                                         *sqlite3.Conn
 	get, insert, change, remove, floor, setFloor *sqlite3.Stmt
-	key, value                                   []byte
+	key                                          key
+	value                                        []byte
 	kept                                         map[string]*sqlite3.Stmt // by their texts
 
 	// lowest is the smallest token that is above the floor, read once in each transaction; zero if it was not yet.
@@ -80,7 +111,7 @@ func prepareRecords(conn *sqlite3.Conn) (*records, error) {
 
 // load reads a record as the transaction sees it.
 func (r *records) load(id store.ID) (rec store.Record, row int64, err error) {
-	r.key = id.AppendBinary(r.key[:0])
+	r.key = keyOf(r.key, id)
 	return loadRecord(r.get, id, r.key)
 }
 
@@ -106,7 +137,7 @@ func (r *records) step(id store.ID, event store.Event, now time.Time) (store.Rec
 func (r *records) store(id store.ID, row int64, before, after *store.Record, effect store.Effect) error {
 	switch effect {
 	case store.EffectWrite:
-		return r.save(id, row, after)
+		return r.save(id, row, before, after)
 	case store.EffectRemove:
 		return r.delete(id, before.Attempt)
 	default:
@@ -114,13 +145,12 @@ func (r *records) store(id store.ID, row int64, before, after *store.Record, eff
 	}
 }
 
-// save inserts a record, or changes the row that it was loaded from.
-func (r *records) save(id store.ID, row int64, rec *store.Record) error {
+// save inserts a record, or changes the row that the one before was loaded from.
+func (r *records) save(id store.ID, row int64, before, rec *store.Record) error {
 	put := r.change
 	if row == 0 {
 		put = r.insert
-		r.key = id.AppendBinary(r.key[:0])
-		if err := put.BindBlob(1, r.key); err != nil {
+		if err := r.bindNew(id, rec); err != nil {
 			return err
 		}
 	} else if err := put.BindInt64(1, row); err != nil {
@@ -142,13 +172,36 @@ func (r *records) save(id store.ID, row int64, rec *store.Record) error {
 	if n := r.conn.Changes(); n != 1 {
 		return fmt.Errorf("settling wrote %d rows instead of one", n)
 	}
-	return nil
+	if row == 0 || before.ProviderID == rec.ProviderID {
+		return nil
+	}
+	return r.run(updateProvider, []any{row, nullable(rec.ProviderID)}, nil)
+}
+
+// bindNew binds the columns that only an insert writes.
+func (r *records) bindNew(id store.ID, rec *store.Record) error {
+	r.key = keyOf(r.key, id)
+	if err := r.insert.BindBlob(1, r.key.hash()); err != nil {
+		return err
+	}
+	if err := r.insert.BindBlob(5, r.key.id()); err != nil {
+		return err
+	}
+	return bindOne(r.insert, 6, nullable(rec.ProviderID))
+}
+
+// nullable is how a column holds a text that most rows do not have.
+func nullable(text string) any {
+	if text == "" {
+		return nil
+	}
+	return []byte(text)
 }
 
 // delete removes a record and keeps its token from being used again (S7), in the same transaction.
 func (r *records) delete(id store.ID, attempt int64) error {
-	r.key = id.AppendBinary(r.key[:0])
-	if err := r.remove.BindBlob(1, r.key); err != nil {
+	r.key = keyOf(r.key, id)
+	if err := r.remove.BindBlob(1, r.key.hash()); err != nil {
 		return err
 	}
 	if err := r.remove.Exec(); err != nil {

@@ -2,12 +2,14 @@ package sqlite
 
 import (
 	"context"
+	"crypto/sha256"
 	"embed"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path"
+	"regexp"
 	"strings"
 
 	"github.com/ncruces/go-sqlite3"
@@ -119,6 +121,9 @@ func migrate(conn *sqlite3.Conn) (err error) {
 	if len(status.Pending) == 0 {
 		return status.Err()
 	}
+	if err := createFunctions(conn); err != nil {
+		return unavailable(err)
+	}
 	if err := conn.Exec(`BEGIN IMMEDIATE`); err != nil {
 		return unavailable(err)
 	}
@@ -139,6 +144,25 @@ func migrate(conn *sqlite3.Conn) (err error) {
 		}
 	}
 	return unavailable(conn.Exec(`COMMIT`))
+}
+
+// createFunctions gives a connection the functions by which the third migration names the records that are there.
+func createFunctions(conn *sqlite3.Conn) error {
+	err := conn.CreateFunction("onceward_id_hash", 1, sqlite3.DETERMINISTIC,
+		func(ctx sqlite3.Context, args ...sqlite3.Value) {
+			sum := sha256.Sum256(args[0].RawBlob())
+			ctx.ResultBlob(sum[:hashSize])
+		})
+	if err != nil {
+		return err
+	}
+	return conn.CreateFunction("onceward_provider_id", 1, sqlite3.DETERMINISTIC,
+		func(ctx sqlite3.Context, args ...sqlite3.Value) {
+			// One that cannot be read says why when it is looked at.
+			if rec, err := store.DecodeRecord(store.ID{}, args[0].RawBlob()); err == nil && rec.ProviderID != "" {
+				ctx.ResultBlob([]byte(rec.ProviderID))
+			}
+		})
 }
 
 // rollbackNote undoes a failed migration and says so if even that fails.
@@ -185,9 +209,13 @@ DROP TABLE onceward_found;
 
 `
 
+// byProgram is what a migration does to records that are there by functions of the program, which the shell lacks.
+var byProgram = regexp.MustCompile(`(?s)-- \+program\n.*-- -program\n`)
+
 // PlainSQL returns the migrations after a version, zero for all of them, as one transaction for the shell of SQLite: for
 // those who apply changes of their databases by hand. It refuses tables of another version than that. A file that the
-// shell creates has the permissions of its caller's umask.
+// shell creates has the permissions of its caller's umask. The third migration names the records that are there by a hash
+// that the shell cannot compute: from versions 1 and 2 on, only [Migrate] and [Open] can do it.
 func PlainSQL(from int) (string, error) {
 	files := migrationNames()
 	if from < 0 || from >= len(files) {
@@ -200,7 +228,11 @@ func PlainSQL(from int) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		fmt.Fprintf(&script, "-- %s\n%s\n", files[version-1], text)
+		if from > 0 && byProgram.MatchString(text) {
+			return "", fmt.Errorf("sqlite: %s names the records by a hash that the shell of SQLite cannot compute: "+
+				"use \"onceward migrate up\", or sqlite.Migrate", files[version-1])
+		}
+		fmt.Fprintf(&script, "-- %s\n%s\n", files[version-1], byProgram.ReplaceAllString(text, ""))
 	}
 	script.WriteString("COMMIT;\n")
 	return script.String(), nil

@@ -38,6 +38,8 @@ var (
 	_ store.AuditLister          = (*Store)(nil)
 	_ store.ExecutionAuditor     = (*Store)(nil)
 	_ store.Rewriter             = (*Store)(nil)
+	_ store.Finder               = (*Store)(nil)
+	_ store.Retainer             = (*Store)(nil)
 	_ outbox.Store               = (*Store)(nil)
 	_ outbox.AnswerStore         = (*Store)(nil)
 	_ inbox.Store                = (*Store)(nil)

@@ -254,7 +254,7 @@ func (w *writer) settle(t *task, before *store.Record, s store.Settlement) error
 		t.outcome.Effect = store.EffectNone
 		t.after = *before
 	case t.event.Kind != 0:
-		if err := w.save(t.id, t.row, &t.after); err != nil {
+		if err := w.save(t.id, t.row, before, &t.after); err != nil {
 			return err
 		}
 	}

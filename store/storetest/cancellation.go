@@ -134,6 +134,18 @@ func calls(i Instance) []call {
 			_, err := s.(store.Lister).List(ctx, store.Filter{})
 			return err
 		}},
+		{"retain", has[store.Retainer](i), own, func(ctx context.Context, s store.Store, c store.Claim) error {
+			_, err := s.(store.Retainer).Retain(ctx, c.ID, time.Hour)
+			return err
+		}},
+		{"find hash", has[store.Finder](i), own, func(ctx context.Context, s store.Store, c store.Claim) error {
+			_, err := s.(store.Finder).FindHash(ctx, c.Hash())
+			return err
+		}},
+		{"find provider id", has[store.Finder](i), own, func(ctx context.Context, s store.Store, _ store.Claim) error {
+			_, err := s.(store.Finder).FindProviderID(ctx, "ch_1")
+			return err
+		}},
 		{"stats", lists, own, func(ctx context.Context, s store.Store, _ store.Claim) error {
 			_, err := s.(store.Lister).Stats(ctx)
 			return err

@@ -89,6 +89,11 @@ func (w *walk) moves() map[string]func(*rapid.T) {
 			w.apply(rt, w.drawID(rt), store.Event{Kind: store.EventBust, Force: rapid.Bool().Draw(rt, "force")})
 		}
 	}
+	if has[store.Retainer](w.Instance) {
+		moves["retain"] = func(rt *rapid.T) {
+			w.apply(rt, w.drawID(rt), store.Event{Kind: store.EventRetain, Lease: drawDuration(rt)})
+		}
+	}
 	if has[store.Transactor](w.Instance) {
 		moves["transact"] = w.transactMove
 	}

@@ -123,6 +123,8 @@ var groups = []group{
 	{name: "Buster", needed: has[store.Buster], run: testBuster},
 	{name: "Lister", needed: has[store.Lister], run: testLister},
 	{name: "Rewriter", needed: has[store.Rewriter], run: testRewriter},
+	{name: "Finder", needed: has[store.Finder], run: testFinder},
+	{name: "Retainer", needed: has[store.Retainer], run: testRetainer},
 	{name: "LateCompletions", needed: has[store.LateCompletionKeeper], run: testLateCompletions},
 	{name: "ExternalEvents", needed: has[store.ExternalEventKeeper], run: testExternalEvents},
 	{name: "Audit", needed: has[store.Auditor], run: testAudit},
@@ -212,7 +214,8 @@ var capabilities = []capability{
 	being[store.Transactor](), being[store.TxCheckpointer](), being[store.Waiter](),
 	being[store.Sweeper](), being[store.Reaper](), being[store.Reconciler](), being[store.Buster](),
 	being[store.Lister](), being[store.LateCompletionKeeper](), being[store.ExternalEventKeeper](),
-	being[store.Auditor](), being[store.AuditLister](), being[store.ExecutionAuditor](), being[store.Rewriter](), being[outbox.Store](), being[outbox.AnswerStore](),
+	being[store.Auditor](), being[store.AuditLister](), being[store.ExecutionAuditor](), being[store.Rewriter](),
+	being[store.Finder](), being[store.Retainer](), being[outbox.Store](), being[outbox.AnswerStore](),
 	being[inbox.Store](), being[natural.Store](),
 }
 

@@ -95,7 +95,7 @@ func invalidActions(i Instance) []action {
 
 // actions returns every event that the store has a method for, in each way that matters.
 func actions(i Instance) []action {
-	all := slices.Concat(reserveActions(), ownerActions(), reconcilerActions(), busterActions(), rewriterActions(),
+	all := slices.Concat(reserveActions(), ownerActions(), reconcilerActions(), busterActions(), rewriterActions(), retainerActions(),
 		backgroundActions())
 	return slices.DeleteFunc(all, func(a action) bool { return a.needed != nil && !a.needed(i) })
 }
@@ -316,6 +316,8 @@ func (e *env) do(id store.ID, ev store.Event) (r reply) {
 		r.err = e.Store.(store.Reconciler).Requeue(e.ctx, c, ev.Reason)
 	case store.EventBust:
 		r.err = e.Store.(store.Buster).Bust(e.ctx, id, ev.Force)
+	case store.EventRetain:
+		r.expires, r.err = e.Store.(store.Retainer).Retain(e.ctx, id, ev.Lease)
 	case store.EventRewrite:
 		r.err = e.Store.(store.Rewriter).Rewrite(e.ctx, c, ev.From, ev.To)
 	default:
@@ -379,8 +381,8 @@ func (e *env) judge(before store.Record, ev store.Event, at time.Time, slack tim
 	if wantErr != nil {
 		return nil
 	}
-	if ev.Kind == store.EventComplete && !near(got.expires, want.ExpiresAt, written) {
-		return fmt.Errorf("complete returned the expiry %s, want %s", got.expires, want.ExpiresAt)
+	if (ev.Kind == store.EventComplete || ev.Kind == store.EventRetain) && !near(got.expires, want.ExpiresAt, written) {
+		return fmt.Errorf("%s returned the expiry %s, want %s", ev.Kind, got.expires, want.ExpiresAt)
 	}
 	if ev.Kind == store.EventReserve {
 		return sameVerdict(got.verdict, outcome, want, at, slack)

@@ -7,13 +7,14 @@ CREATE TABLE onceward_schema (
 	applied_at timestamptz NOT NULL DEFAULT now()
 );
 
--- What the names of the records are derived with: it keeps outsiders from finding keys that collide.
+-- What the names of the records are derived with, beside their IDs. It is empty, so that a record is named by the hash that
+-- logs show. Tables of an earlier version have random bytes here and keep them: it never changes, because all programs that
+-- use the tables must find a record under the same name.
 CREATE TABLE onceward_secret (
 	value bytea NOT NULL
 );
 
-INSERT INTO onceward_secret (value)
-SELECT decode(replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', ''), 'hex');
+INSERT INTO onceward_secret (value) VALUES ('');
 
 -- The names of operations, so that a record holds a small number instead of a text.
 CREATE TABLE onceward_operation (
@@ -28,7 +29,7 @@ CREATE SEQUENCE onceward_attempt;
 -- resumed when the lease has run out, 20 completed, 30 retryable, 40 unknown, 41 unknown and left to an operator, 50
 -- expired; 0 is no record.
 CREATE TABLE onceward_record (
-	id        uuid PRIMARY KEY,  -- a keyed hash of scope and key
+	id        uuid PRIMARY KEY,  -- a hash of scope and key, with the secret
 	attempt   bigint NOT NULL,
 	due       bigint NOT NULL,   -- end of the lease, next reconciliation or expiry, in microseconds since 1970
 	retention integer NOT NULL,  -- in seconds or, if negative, in microseconds

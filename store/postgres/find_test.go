@@ -1,0 +1,105 @@
+package postgres_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/onceward/onceward/internal/servers"
+	"github.com/onceward/onceward/store"
+)
+
+// TestRecordIsNamedByItsHash: in psql a record is found by what a log line says.
+func TestRecordIsNamedByItsHash(t *testing.T) {
+	t.Parallel()
+	url := servers.Postgres(t).SchemaURL(t)
+	s := openStore(t, url)
+	c := own(t, s, reservation("key"))
+	if n := number(t, openAdmin(t, url), `SELECT count(*) FROM onceward_record WHERE id = $1::text::uuid`, c.Hash()); n != 1 {
+		t.Errorf("%d rows are named %s", n, c.Hash())
+	}
+	if name := s.RecordID(c.ID); strings.ReplaceAll(name, "-", "") != c.Hash() {
+		t.Errorf("the record %s is named %s", c.Hash(), name)
+	}
+}
+
+// TestTablesWithASecret: tables of an earlier version keep the names that their records have, so that nodes of both
+// versions find the same ones (scenario 32). By hash they are found all the same.
+func TestTablesWithASecret(t *testing.T) {
+	t.Parallel()
+	url := servers.Postgres(t).SchemaURL(t)
+	must(t, openStore(t, url).Close())
+	exec(t, openAdmin(t, url), `UPDATE onceward_secret SET value = '\x00112233445566778899aabbccddeeff'`)
+	s := openStore(t, url)
+	exercise(t, s, "key")
+	c := own(t, s, reservation("found"))
+	if name := s.RecordID(c.ID); strings.ReplaceAll(name, "-", "") == c.Hash() {
+		t.Errorf("the record is named %s, without the secret", name)
+	}
+	if rec, err := s.FindHash(t.Context(), c.Hash()); err != nil || rec.ID != c.ID {
+		t.Errorf("by its hash (%v, %v) is found", rec.ID, err)
+	}
+	exercise(t, openStore(t, url), "again")
+	wantReplay(t, openStore(t, url), "key committed", "key committed", "scenario 32")
+}
+
+// TestTablesBesideTables: two services that share a database have the same key in flight at once. Their records have the
+// same name, and their locks must not be the same: one handler may call the other service, with its own key.
+func TestTablesBesideTables(t *testing.T) {
+	t.Parallel()
+	server := servers.Postgres(t)
+	one, other := openStore(t, server.SchemaURL(t)), openStore(t, server.SchemaURL(t))
+	transacted(t, one, "key", func(context.Context) error {
+		transacted(t, other, "key", nothing)
+		return nil
+	})
+}
+
+// TestProviderIndex: only records that carry a provider's id are in its index, whatever bytes others hold.
+func TestProviderIndex(t *testing.T) {
+	t.Parallel()
+	url := servers.Postgres(t).SchemaURL(t)
+	s, admin := openStore(t, url), openAdmin(t, url)
+	entries := func() int {
+		exec(t, admin, `REINDEX INDEX onceward_record_provider_id`) // which counts
+		return number(t, admin, `SELECT reltuples::bigint FROM pg_class WHERE oid = 'onceward_record_provider_id'::regclass`)
+	}
+	for i := range 50 {
+		r := reservation(fmt.Sprint("key ", i))
+		r.TraceID = strings.Repeat("07", 16)
+		c := own(t, s, r)
+		must(t, s.Checkpoint(t.Context(), c, store.Checkpoint{Point: "\x07", Data: []byte("\x07\x01x")}))
+		complete(t, s, c, "\x07\x01x")
+	}
+	if n := entries(); n != 0 {
+		t.Errorf("%d entries for records without a provider's id", n)
+	}
+	c := own(t, s, reservation("charged"))
+	done := answer("done")
+	done.ProviderID = "ch_1"
+	_, err := s.Complete(t.Context(), c, done)
+	must(t, err)
+	if n := entries(); n != 1 {
+		t.Errorf("%d entries for one record with a provider's id", n)
+	}
+}
+
+// TestProviderIDOfDamagedFields: what cannot be read does not keep a record from being written.
+func TestProviderIDOfDamagedFields(t *testing.T) {
+	t.Parallel()
+	url := servers.Postgres(t).SchemaURL(t)
+	openStore(t, url)
+	admin := openAdmin(t, url)
+	for extra, want := range map[string]string{
+		``: ``, `07`: ``, `0701`: ``, `070178`: `78`, `07ff`: ``, `07ffffffffffffffff`: ``, `0700`: ``, `0780`: ``,
+		`070178070179`: `79`, `0301070701`: ``, `0301070701ff`: `ff`, `07017809`: ``, `07810080`: `80`,
+	} {
+		got := ""
+		must(t, admin.QueryRow(t.Context(),
+			`SELECT coalesce(encode(onceward_provider_id(decode($1, 'hex')), 'hex'), '')`, extra).Scan(&got))
+		if got != want {
+			t.Errorf("%s holds the provider's id %q, want %q", extra, got, want)
+		}
+	}
+}
