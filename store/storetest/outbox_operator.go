@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store"
@@ -81,6 +82,8 @@ func filteredMessages(e *env) {
 			ID: special.ID, Origin: special.Origin, DownstreamKey: special.DownstreamKey, Topic: special.Topic,
 			States: []outbox.State{outbox.StateReady},
 		}, 1},
+		"since an hour ago":               {outbox.Filter{Origin: special.Origin, Since: time.Now().Add(-time.Hour)}, 1},
+		"since an hour from now":          {outbox.Filter{Since: time.Now().Add(time.Hour)}, 0},
 		"an ID, and another topic":        {outbox.Filter{ID: special.ID, Topic: topic}, 0},
 		"a topic, and a state it has not": {outbox.Filter{Topic: special.Topic, States: []outbox.State{outbox.StateDone}}, 0},
 	} {
