@@ -20,6 +20,8 @@ type Call struct {
 	Operation string
 	// Payload is what the call means. A key that comes back with another payload is a mismatch.
 	Payload []byte
+	// Actor is who calls, for the audit of executions: see [AuditExecutions]. Default: empty.
+	Actor string
 }
 
 // Result is what [Guard.Do] returns.
@@ -55,6 +57,7 @@ func (g *Guard) Do(
 		return Result{}, err
 	}
 	f := &function{fn: fn}
+	f.actor = call.Actor
 	f.prepare(g, s, ctx, store.ID{Scope: call.Scope, Key: call.Key}, call.Operation)
 	e := newEncoder()
 	e.call(&call)

@@ -90,6 +90,8 @@ type execution struct {
 	done        store.Completion // the answer that is being stored
 	limit       *LimitError      // the limit that the scope has reached, if it has
 	tookKey     bool             // allowance for a new key was taken
+	actor       string           // who calls, where executions are audited
+	audited     store.Decision   // what was written to that audit last
 	own         *store.Response  // what the caller gets, where that is more than what is stored
 
 	reserveCtx lazyContext

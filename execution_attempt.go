@@ -35,9 +35,9 @@ func (e *execution) reserve(r runner) result {
 	if err != nil {
 		return e.reserveFailed(err, asked)
 	}
-	if res := e.decided(&v, sent); res.kind != 0 {
-		if v.Decision == store.DecisionExecute && res.err == error(store.ErrSealed) {
-			e.granted(&v) // to this program, which cannot read what the operation carries: others can
+	if res := e.decided(e.base, &v, sent); res.kind != 0 {
+		if v.Decision == store.DecisionExecute && (res.err == error(store.ErrSealed) || errors.Is(res.err, errNotAudited)) {
+			e.granted(&v) // to this program, which cannot read what the operation carries, or say who calls: others can
 			e.release(res.err.Error())
 		}
 		return res
@@ -59,7 +59,7 @@ func (e *execution) transact(r runner) result {
 	case err != nil:
 		return e.transactFailed(err)
 	case v.Decision != store.DecisionExecute:
-		return e.decided(&v, t.sent)
+		return e.decided(e.base, &v, t.sent)
 	case !t.ran:
 		err = &store.UnreadableError{Reason: "the store granted an execution and did not call it"}
 		return result{kind: resultFailed, err: err}
@@ -86,7 +86,7 @@ type transaction struct {
 func (t *transaction) work(ctx context.Context, v store.Verdict) store.Settlement {
 	again := t.ran
 	t.ran, t.end = true, outcome{}
-	if t.refused = t.decided(&v, t.sent); t.refused.kind == 0 {
+	if t.refused = t.decided(ctx, &v, t.sent); t.refused.kind == 0 {
 		t.refused = t.begin(&v)
 	}
 	if t.refused.kind != 0 {
@@ -109,9 +109,14 @@ func (t *transaction) work(ctx context.Context, v store.Verdict) store.Settlemen
 	return store.Settlement{Action: store.TxCommit, Completion: t.done}
 }
 
-// decided checks what the store decided and tells the observer. The result has no kind if that is to execute.
-func (e *execution) decided(v *store.Verdict, sent time.Time) result {
-	if err := v.Check(&e.reservation); err != nil {
+// decided checks what the store decided, writes it to the audit if the route says so, and tells the observer. The result has
+// no kind if that is to execute. The context is that of the transaction, or of the caller without its end.
+func (e *execution) decided(ctx context.Context, v *store.Verdict, sent time.Time) result {
+	err := v.Check(&e.reservation)
+	if err == nil && e.settings.audits {
+		err = e.audit(ctx, v)
+	}
+	if err != nil {
 		e.returnKey()
 		return result{kind: resultFailed, err: err}
 	}

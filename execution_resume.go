@@ -200,6 +200,7 @@ func (g *Guard) resumeSettings(options []Option) (*settings, error) {
 // downstream keys this node cannot derive is left to one that can.
 func (e *execution) prepareResume(g *Guard, s *settings, caller context.Context, rec *store.Record) error {
 	e.prepare(g, s, caller, rec.ID, rec.Operation)
+	e.actor = ResumeActor
 	e.reservation.Fingerprints = append(e.prints[:0], rec.Fingerprint)
 	e.reservation.ResumeOnly = true
 	_, err := g.downstream.secret(rec)

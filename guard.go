@@ -21,6 +21,7 @@ type Guard struct {
 	transactor      store.Transactor
 	waiter          store.Waiter
 	lateCompletions store.LateCompletionKeeper
+	executions      store.ExecutionAuditor
 	config          Config
 	secrets         []secretKey
 	downstream      downstreamRing
@@ -56,6 +57,7 @@ func New(s store.Store, config Config) (*Guard, error) {
 	g.transactor, _ = store.As[store.Transactor](s)
 	g.waiter, _ = store.As[store.Waiter](s)
 	g.lateCompletions, _ = store.As[store.LateCompletionKeeper](s)
+	g.executions, _ = store.As[store.ExecutionAuditor](s)
 	return g, nil
 }
 
@@ -73,6 +75,10 @@ func (g *Guard) settings(options []Option) (*settings, error) {
 		if longest := g.transactor.LongestWork(s.lease); longest > 0 {
 			s.deadline = min(s.deadline, longest)
 		}
+	}
+	if s.audits && g.executions == nil {
+		return nil, errors.New("onceward: AuditExecutions(…) needs a store that keeps an audit of executions, a " +
+			"store.ExecutionAuditor: this one does not")
 	}
 	return s, nil
 }

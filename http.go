@@ -47,6 +47,9 @@ func (g *Guard) Route(options ...Option) (func(http.Handler) http.Handler, error
 		return nil, errors.New("onceward: Config.Scope is missing: it says whose keys are whose; " +
 			"use SingleScope if there is one caller only")
 	}
+	if s.audits && s.actor == nil {
+		return nil, errors.New("onceward: AuditExecutions(nil): a route needs a function that says who calls")
+	}
 	if s.retention < defaultRetention {
 		g.config.Logger.Warn(
 			"onceward: answers are kept for less than a day; a client that retries later executes again",
@@ -93,6 +96,9 @@ func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	x := newHTTPExecution(p, w, r)
 	x.session = session
+	if p.settings.audits {
+		x.actor = p.settings.actor(r)
+	}
 	x.prepare(p.guard, p.settings, r.Context(), id, operation)
 	x.serve()
 }

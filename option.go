@@ -97,6 +97,8 @@ type settings struct {
 	firstSent     firstSentRule
 	headers       headerRules
 	withoutBody   bool
+	audits        bool
+	actor         func(*http.Request) string
 }
 
 // Option configures a route, or a call of [Guard.Do].

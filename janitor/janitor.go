@@ -1,7 +1,8 @@
 // Package janitor keeps a store clean: the [Sweeper] makes unknown what its owner left behind, the [Reaper] removes
-// what has expired. Any number of nodes may run both at the same time; each batch is one atomic step of the store.
+// what has expired, the [Purger] removes old entries of the audit of executions. Any number of nodes may run them at the
+// same time; each batch is one atomic step of the store.
 //
-// A [Janitor] does both until its context ends. Each is also there alone, as a Run that loops beside a RunOnce that says
+// A [Janitor] does all until its context ends. Each is also there alone, as a Run that loops beside a RunOnce that says
 // what it did.
 package janitor
 
@@ -24,9 +25,11 @@ import (
 const (
 	DefaultInterval = time.Minute
 	DefaultBatch    = 500
+	// DefaultKeepExecutions is 90 days.
+	DefaultKeepExecutions = 90 * 24 * time.Hour
 )
 
-// Config configures a [Janitor], a [Sweeper] or a [Reaper]. The zero value is ready to use.
+// Config configures a [Janitor], a [Sweeper], a [Reaper] or a [Purger]. The zero value is ready to use.
 type Config struct {
 	// Interval is the longest time between two runs. Up to a fifth of it is left out at random, so that nodes that
 	// were started together do not stay together. Default: [DefaultInterval].
@@ -35,6 +38,9 @@ type Config struct {
 	Batch int
 	// Soft makes the reaper keep the token of what has expired for one more retention. Default: false.
 	Soft bool
+	// KeepExecutions is how long the entries of the audit of executions are kept: see onceward.AuditExecutions. Default:
+	// [DefaultKeepExecutions].
+	KeepExecutions time.Duration
 	// Logger gets failures and what an operator should know. Default: [slog.Default].
 	Logger *slog.Logger
 	// Observer is told of every run. Default: none.
@@ -42,8 +48,12 @@ type Config struct {
 }
 
 func (c Config) withDefaults() (Config, error) {
-	if c.Interval < 0 || c.Batch < 0 {
-		return c, fmt.Errorf("janitor: interval %s and batch %d must not be negative", c.Interval, c.Batch)
+	if c.Interval < 0 || c.Batch < 0 || c.KeepExecutions < 0 {
+		return c, fmt.Errorf("janitor: interval %s, batch %d and the time %s to keep executions must not be negative",
+			c.Interval, c.Batch, c.KeepExecutions)
+	}
+	if c.KeepExecutions == 0 {
+		c.KeepExecutions = DefaultKeepExecutions
 	}
 	if c.Interval == 0 {
 		c.Interval = DefaultInterval
@@ -74,37 +84,45 @@ type SweptEvent struct{ Count int }
 // ReapedEvent is a run of the [Reaper]: it goes to the [onceward.Observer].
 type ReapedEvent struct{ Count int }
 
-// Janitor sweeps and reaps: it is a [onceward.Worker].
+// PurgedEvent is a run of the [Purger]: it goes to the [onceward.Observer].
+type PurgedEvent struct{ Count int }
+
+// Janitor sweeps, reaps and purges: it is a [onceward.Worker].
 type Janitor struct {
 	sweeper *Sweeper
-	reaper  *Reaper
+	reaper  *Reaper // nil where the store removes by itself what has expired
+	purger  *Purger // nil where the store keeps no audit of executions
 }
 
 // New returns a janitor. The store must be a [store.Sweeper] and a [store.Reaper]; if it is not, the error is
-// [errors.ErrUnsupported]. For a [store.SelfReaper] the janitor sweeps alone.
+// [errors.ErrUnsupported]. A [store.SelfReaper] is not reaped, and one that is no [store.ExecutionAuditor] not purged.
 func New(s store.Store, config Config) (*Janitor, error) {
-	sweeper, sweeperErr := NewSweeper(s, config)
-	if self, ok := store.As[store.SelfReaper](s); ok && self.ReapsItself() {
-		if sweeperErr != nil {
-			return nil, sweeperErr
-		}
-		return &Janitor{sweeper: sweeper}, nil
+	var j Janitor
+	var sweeperErr, reaperErr, purgerErr error
+	j.sweeper, sweeperErr = NewSweeper(s, config)
+	if self, ok := store.As[store.SelfReaper](s); !ok || !self.ReapsItself() {
+		j.reaper, reaperErr = NewReaper(s, config)
 	}
-	reaper, reaperErr := NewReaper(s, config)
-	if err := errors.Join(sweeperErr, reaperErr); err != nil {
+	if _, ok := store.As[store.ExecutionAuditor](s); ok {
+		j.purger, purgerErr = NewPurger(s, config)
+	}
+	if err := errors.Join(sweeperErr, reaperErr, purgerErr); err != nil {
 		return nil, err
 	}
-	return &Janitor{sweeper: sweeper, reaper: reaper}, nil
+	return &j, nil
 }
 
-// Run sweeps and reaps until the context ends, and then returns nil. Failures are logged, and it goes on.
+// Run sweeps, reaps and purges until the context ends, and then returns nil. Failures are logged, and it goes on.
 func (j *Janitor) Run(ctx context.Context) error {
-	var both sync.WaitGroup
-	both.Go(func() { _ = j.sweeper.Run(ctx) }) // it returns nil, when the context has ended
+	var all sync.WaitGroup
+	all.Go(func() { _ = j.sweeper.Run(ctx) }) // it returns nil, when the context has ended
 	if j.reaper != nil {
-		both.Go(func() { _ = j.reaper.Run(ctx) }) // as does this
+		all.Go(func() { _ = j.reaper.Run(ctx) }) // as does this
 	}
-	both.Wait()
+	if j.purger != nil {
+		all.Go(func() { _ = j.purger.Run(ctx) }) // and this
+	}
+	all.Wait()
 	return nil
 }
 
@@ -259,4 +277,41 @@ func (r *Reaper) reap(ctx context.Context, limit int) (int, error) {
 // Run reaps now and then until the context ends, and then returns nil. Failures are logged, and it goes on.
 func (r *Reaper) Run(ctx context.Context) error {
 	return r.config.loop(ctx, "reap", r.RunOnce)
+}
+
+// Purger removes entries of the audit of executions that are older than [Config].KeepExecutions.
+type Purger struct {
+	config Config
+	store  store.ExecutionAuditor
+}
+
+// NewPurger returns a purger. The store must be a [store.ExecutionAuditor]; if it is not, the error is
+// [errors.ErrUnsupported].
+func NewPurger(s store.Store, config Config) (*Purger, error) {
+	able, err := capability[store.ExecutionAuditor](s, "purge executions")
+	if err != nil {
+		return nil, err
+	}
+	config, err = config.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	return &Purger{config: config, store: able}, nil
+}
+
+// RunOnce purges until there is nothing left to purge, and says how much it was. With an error it also says how much was
+// purged before.
+func (p *Purger) RunOnce(ctx context.Context) (Report, error) {
+	report, err := inBatches(ctx, p.config.Batch, p.purge)
+	p.config.Observer.Observe(ctx, PurgedEvent{Count: report.Count})
+	return report, err
+}
+
+func (p *Purger) purge(ctx context.Context, limit int) (int, error) {
+	return p.store.PurgeExecutions(ctx, p.config.KeepExecutions, limit)
+}
+
+// Run purges now and then until the context ends, and then returns nil. Failures are logged, and it goes on.
+func (p *Purger) Run(ctx context.Context) error {
+	return p.config.loop(ctx, "purge executions", p.RunOnce)
 }

@@ -492,18 +492,21 @@ func TestNoAnswerDoesNotStopALoop(t *testing.T) {
 	})
 }
 
-// TestAPanicDoesNotEndTheJanitor: it is a failure that is logged, and both jobs go on.
+// TestAPanicDoesNotEndTheJanitor: it is a failure that is logged, and all jobs go on.
 func TestAPanicDoesNotEndTheJanitor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		told := &journal{}
-		var sweeps, reaps int // of the first of each the observer panics
+		var sweeps, reaps, purges int // of the first of each the observer panics
 		config := janitor.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}
 		config.Observer = onceward.ObserverFunc(func(ctx context.Context, e onceward.ObserverEvent) {
 			runs := &sweeps
-			if _, ok := e.(janitor.ReapedEvent); ok {
+			switch e.(type) {
+			case janitor.ReapedEvent:
 				runs = &reaps
+			case janitor.PurgedEvent:
+				runs = &purges
 			}
 			if *runs++; *runs == 1 {
 				panic("a bug")
@@ -519,13 +522,46 @@ func TestAPanicDoesNotEndTheJanitor(t *testing.T) {
 		if err := j.Run(ctx); err != nil {
 			t.Error(err)
 		}
-		for _, job := range []string{"cannot sweep", "cannot reap"} {
+		for _, job := range []string{"cannot sweep", "cannot reap", "cannot purge executions"} {
 			if !strings.Contains(log.String(), job) || !strings.Contains(log.String(), "panic: a bug") {
 				t.Errorf("the log does not tell of %q:\n%s", job, &log)
 			}
 		}
-		if sweeps < 2 || reaps < 2 {
-			t.Errorf("it swept %d times and reaped %d times", sweeps, reaps)
+		if sweeps < 2 || reaps < 2 || purges < 2 {
+			t.Errorf("it swept %d times, reaped %d times and purged %d times", sweeps, reaps, purges)
 		}
 	})
+}
+
+// TestPurger: entries of the audit of executions go when they are older than the configuration says, and not before (L7).
+func TestPurger(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	s := memory.New(memory.WithClock(func() time.Time { return now }))
+	for i := range 5 {
+		now = now.Add(24 * time.Hour)
+		if err := s.AddExecution(t.Context(), store.ExecutionEntry{ID: idOf(i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, test := range []struct {
+		config janitor.Config
+		purged int
+	}{
+		{janitor.Config{}, 0},
+		{janitor.Config{KeepExecutions: 50 * time.Hour, Batch: 1}, 2},
+		{janitor.Config{KeepExecutions: time.Minute}, 2},
+	} {
+		purger, err := janitor.NewPurger(s, quiet(test.config))
+		if err != nil {
+			t.Fatal(err)
+		}
+		report, err := purger.RunOnce(t.Context())
+		if err != nil || report.Count != test.purged {
+			t.Errorf("L7: keeping for %s purged %d (%v), want %d", test.config.KeepExecutions, report.Count, err, test.purged)
+		}
+	}
+	if _, err := janitor.New(s, janitor.Config{KeepExecutions: -1}); err == nil {
+		t.Error("a negative age is accepted")
+	}
 }

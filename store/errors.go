@@ -20,6 +20,8 @@ var (
 	// [ErrUnavailable]. Nothing was done, and to repeat the call at once is of no use; the error may have a method
 	// RetryAfter that tells when it is.
 	ErrNotSent = fmt.Errorf("%w: it was not asked", ErrUnavailable)
+	// ErrReadOnly is returned by the writes of a store that was opened for looking only. It wraps [ErrNotSent].
+	ErrReadOnly = fmt.Errorf("%w: it was opened for looking only", ErrNotSent)
 	// ErrBusy is returned when another transaction about the same operation is under way. It wraps [ErrUnavailable], and
 	// says nothing about the store, which is well: nothing was done, and the call can be repeated in a moment.
 	ErrBusy = fmt.Errorf("%w for this operation, which another transaction is at", ErrUnavailable)

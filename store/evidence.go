@@ -109,6 +109,20 @@ type AuditFilter struct {
 	Limit int
 }
 
+// Page is how many entries are returned at most.
+func (f *AuditFilter) Page() int {
+	if f.Limit > 0 {
+		return min(f.Limit, MaxPage)
+	}
+	return MaxPage
+}
+
+// Chooses reports whether an entry about an ID, written at a moment, is one of the chosen.
+func (f *AuditFilter) Chooses(id ID, at time.Time) bool {
+	return (f.ID == ID{} || f.ID == id) && (f.Since.IsZero() || !at.Before(f.Since)) &&
+		(f.Until.IsZero() || at.Before(f.Until))
+}
+
 // AuditLister is an [Auditor] whose entries can be looked through without naming an ID.
 type AuditLister interface {
 	// ListAudit returns the entries that a filter chooses, the newest first.

@@ -26,8 +26,8 @@ import (
 // returns a [*FencedError]; a record that cannot be read gives an [*UnreadableError].
 //
 // What only some stores can do is an optional interface: [Transactor], [TxCheckpointer], [Waiter], [Sweeper], [Reaper],
-// [SelfReaper], [Reconciler], [Buster], [Lister], [LateCompletionKeeper], [ExternalEventKeeper], [Auditor], [Rewriter],
-// [Finder], [Retainer].
+// [SelfReaper], [Reconciler], [Buster], [Lister], [LateCompletionKeeper], [ExternalEventKeeper], [Auditor], [AuditLister],
+// [ExecutionAuditor], [Rewriter], [Finder], [Retainer].
 type Store interface {
 	// Reserve decides what a request may do. It is the only way into a record, and never a look-up followed by an
 	// insert. Repeated with the same nonce, it answers with the same grant. A store may still read the reservation
@@ -84,7 +84,7 @@ type Reservation struct {
 // Decision is what a reservation was answered with.
 type Decision uint8
 
-// The decisions of a store.
+// The decisions of a store. Their numbers are stored and never change.
 const (
 	// DecisionExecute grants the right to execute.
 	DecisionExecute Decision = iota + 1
@@ -113,7 +113,7 @@ func (d Decision) String() string {
 // Origin says where a granted right to execute came from.
 type Origin uint8
 
-// The origins of a grant.
+// The origins of a grant. Their numbers are stored and never change.
 const (
 	// OriginCreated is a new record.
 	OriginCreated Origin = iota + 1

@@ -62,6 +62,8 @@ type Store interface {
 	store.LateCompletionKeeper
 	store.ExternalEventKeeper
 	store.Auditor
+	store.AuditLister
+	store.ExecutionAuditor
 	outbox.Store
 	outbox.AnswerStore
 	inbox.Store
@@ -110,8 +112,10 @@ type Option func(*options)
 
 // options are what the options say.
 type options struct {
-	clock  func() time.Time
-	logger *slog.Logger
+	clock    func() time.Time
+	logger   *slog.Logger
+	manual   bool
+	readOnly bool
 }
 
 // WithClock makes the store take its time from now where it has no clock of its own, which is SQLite. Default:
@@ -121,6 +125,16 @@ func WithClock(now func() time.Time) Option { return func(o *options) { o.clock 
 // WithLogger is where warnings of PostgreSQL, Redis and a front go. SQLite has none: what is wrong is in its errors.
 // Default: [slog.Default].
 func WithLogger(logger *slog.Logger) Option { return func(o *options) { o.logger = logger } }
+
+// WithManualMigration leaves the tables of a database as they are, and refuses those that are missing or of another version
+// than this program needs: the error wraps [store.ErrSchemaMissing], [store.ErrSchemaOlder] or [store.ErrSchemaNewer]. Redis
+// has no tables. Default: opening brings them up to date.
+func WithManualMigration() Option { return func(o *options) { o.manual = true } }
+
+// ReadOnly opens a store for looking only: its writes return [store.ErrReadOnly]. It leaves tables as they are, as
+// [WithManualMigration] does, passes a front, and does with a user who may only read a database. On Redis the user needs the
+// rights of the service, because looking runs scripts. Default: the store can be written.
+func ReadOnly() Option { return func(o *options) { o.readOnly = true } }
 
 // maxReads bounds the connections for reading, so that they do not crowd out those of the store.
 const maxReads = 8
@@ -136,7 +150,7 @@ func Open(ctx context.Context, url string, with ...Option) (*Database, error) {
 		return nil, err
 	}
 	db, err := openDatabase(ctx, url, o)
-	if err != nil || front == "" {
+	if err != nil || front == "" || o.readOnly { // what the front holds is in the database
 		return db, err
 	}
 	if db.Store, err = withFront(ctx, db.Store, front, o); err != nil {
@@ -180,25 +194,27 @@ func OpenStore(ctx context.Context, url string, with ...Option) (Closer, error) 
 	if err != nil {
 		return nil, err
 	}
+	if o.readOnly {
+		return readOnly(s), nil
+	}
 	return s, nil
 }
 
+var (
+	errNoStore        = errors.New("storeurl: the store is not named: use a path of a file, or postgres://user@host/database")
+	errNoTransactions = errors.New("storeurl: Redis has no transactions, which this program needs: use postgres://… or " +
+		"sqlite:PATH, and Redis in front of it by ?front=redis://…")
+)
+
 func openDatabase(ctx context.Context, url string, o options) (*Database, error) {
-	scheme, rest, found := strings.Cut(url, ":")
+	kind, at, err := databaseOf(url)
 	switch {
-	case url == "":
-		return nil, errors.New("storeurl: the store is not named: use a path of a file, or postgres://user@host/database")
-	case found && (scheme == "postgres" || scheme == "postgresql"):
-		return openPostgres(ctx, url, o)
-	case found && scheme == "sqlite":
-		return openSQLite(ctx, rest, o)
-	case found && isRedis(scheme):
-		return nil, errors.New("storeurl: Redis has no transactions, which this program needs: use postgres://… or " +
-			"sqlite:PATH, and Redis in front of it by ?front=redis://…")
-	case strings.Contains(url, "://"):
-		return nil, fmt.Errorf("storeurl: no store is called %q: use postgres://…, sqlite:PATH or redis://…", scheme)
+	case err != nil:
+		return nil, err
+	case kind == kindPostgres:
+		return openPostgres(ctx, at, o)
 	default:
-		return openSQLite(ctx, url, o)
+		return openSQLite(ctx, at, o)
 	}
 }
 
@@ -212,6 +228,12 @@ func openPostgres(ctx context.Context, url string, o options) (*Database, error)
 	var options []postgres.Option
 	if o.logger != nil {
 		options = append(options, postgres.WithLogger(o.logger))
+	}
+	if o.manual {
+		options = append(options, postgres.WithManualMigration())
+	}
+	if o.readOnly {
+		options = append(options, postgres.WithReadOnly())
 	}
 	store, err := postgres.Open(ctx, url, options...)
 	if err != nil {
@@ -232,7 +254,13 @@ func openSQLite(ctx context.Context, path string, o options) (*Database, error) 
 	if o.clock != nil {
 		options = append(options, sqlite.WithClock(o.clock))
 	}
-	store, err := sqlite.Open(ctx, strings.TrimPrefix(path, "//"), options...)
+	if o.manual {
+		options = append(options, sqlite.WithManualMigration())
+	}
+	if o.readOnly {
+		options = append(options, sqlite.WithReadOnly())
+	}
+	store, err := sqlite.Open(ctx, path, options...)
 	if err != nil {
 		return nil, err
 	}

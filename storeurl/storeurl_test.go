@@ -2,6 +2,7 @@ package storeurl_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -159,5 +160,47 @@ func TestCapabilities(t *testing.T) {
 	})
 	if err != nil {
 		t.Errorf("a message was not added through pgx: %v", err)
+	}
+}
+
+// TestReadOnly: what is opened for looking only shows everything and writes nothing, also behind a front that is away.
+func TestReadOnly(t *testing.T) {
+	t.Parallel()
+	for name, address := range map[string]string{
+		"sqlite":   filepath.Join(t.TempDir(), "store.db"),
+		"postgres": servers.Postgres(t).SchemaURL(t),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, option := range []storeurl.Option{storeurl.ReadOnly(), storeurl.WithManualMigration()} {
+				if _, err := storeurl.Open(t.Context(), address, option); !errors.Is(err, store.ErrSchemaMissing) {
+					t.Errorf("without tables: %v", err)
+				}
+			}
+			if status, err := storeurl.Status(t.Context(), address); err != nil || status.Version != 0 {
+				t.Errorf("the status is %+v (%v)", status, err)
+			}
+			if err := storeurl.Migrate(t.Context(), address); err != nil {
+				t.Fatal(err)
+			}
+			if status, err := storeurl.Status(t.Context(), address); err != nil || status.Err() != nil {
+				t.Errorf("the status is %+v (%v)", status, err)
+			}
+			if script, err := storeurl.PlainSQL(address, 0); err != nil || !strings.Contains(script, "COMMIT;") {
+				t.Errorf("the script is %q (%v)", script, err)
+			}
+			complete(t, open(t, address, storeurl.WithManualMigration()))
+			join := "?"
+			if strings.Contains(address, "?") {
+				join = "&"
+			}
+			db := open(t, address+join+"front=redis://127.0.0.1:1/0", storeurl.ReadOnly())
+			if rec, err := db.Get(t.Context(), reservation(t).ID); err != nil || rec.State != store.StateCompleted {
+				t.Errorf("the record is %s (%v)", rec.State, err)
+			}
+			if err := db.Bust(t.Context(), reservation(t).ID, true); !errors.Is(err, store.ErrReadOnly) {
+				t.Errorf("a bust: %v", err)
+			}
+		})
 	}
 }

@@ -167,3 +167,32 @@ func (s *Store) PurgeAudit(ctx context.Context, age time.Duration, limit int) (i
 		return in.PurgeAudit(ctx, age, limit)
 	})
 }
+
+// ListAudit implements [store.AuditLister].
+func (s *Store) ListAudit(ctx context.Context, f store.AuditFilter) ([]store.AuditEntry, error) {
+	return ask(ctx, s, "list audit", func(ctx context.Context, in store.AuditLister) ([]store.AuditEntry, error) {
+		return in.ListAudit(ctx, f)
+	})
+}
+
+// AddExecution implements [store.ExecutionAuditor].
+func (s *Store) AddExecution(ctx context.Context, e store.ExecutionEntry) error {
+	return call(ctx, s, "add execution", func(ctx context.Context, in store.ExecutionAuditor) error {
+		return in.AddExecution(ctx, e)
+	})
+}
+
+// ListExecutions implements [store.ExecutionAuditor].
+func (s *Store) ListExecutions(ctx context.Context, f store.AuditFilter) ([]store.ExecutionEntry, error) {
+	return ask(ctx, s, "list executions",
+		func(ctx context.Context, in store.ExecutionAuditor) ([]store.ExecutionEntry, error) {
+			return in.ListExecutions(ctx, f)
+		})
+}
+
+// PurgeExecutions implements [store.ExecutionAuditor].
+func (s *Store) PurgeExecutions(ctx context.Context, age time.Duration, limit int) (int, error) {
+	return ask(ctx, s, "purge executions", func(ctx context.Context, in store.ExecutionAuditor) (int, error) {
+		return in.PurgeExecutions(ctx, age, limit)
+	})
+}

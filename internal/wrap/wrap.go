@@ -92,6 +92,8 @@ var (
 	_ store.LateCompletionKeeper = (*Store)(nil)
 	_ store.ExternalEventKeeper  = (*Store)(nil)
 	_ store.Auditor              = (*Store)(nil)
+	_ store.AuditLister          = (*Store)(nil)
+	_ store.ExecutionAuditor     = (*Store)(nil)
 	_ store.Rewriter             = (*Store)(nil)
 	_ store.Finder               = (*Store)(nil)
 	_ store.Retainer             = (*Store)(nil)

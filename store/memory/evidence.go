@@ -15,6 +15,8 @@ var (
 	_ store.LateCompletionKeeper = (*Store)(nil)
 	_ store.ExternalEventKeeper  = (*Store)(nil)
 	_ store.Auditor              = (*Store)(nil)
+	_ store.AuditLister          = (*Store)(nil)
+	_ store.ExecutionAuditor     = (*Store)(nil)
 )
 
 // evidence is what is kept beside the records. The lists are in the order in which they were added to.
@@ -22,6 +24,7 @@ type evidence struct {
 	lateCompletions map[store.ID][]store.LateCompletion
 	events          []store.ExternalEvent
 	audit           []store.AuditEntry
+	executions      []store.ExecutionEntry
 }
 
 // kept is a time as every store keeps it.
@@ -139,6 +142,60 @@ func (s *Store) PurgeAudit(ctx context.Context, age time.Duration, limit int) (p
 	defer s.mu.Unlock()
 	s.audit, purged = purge(s.audit, s.now().Add(-age), limit, func(e *store.AuditEntry) time.Time { return e.At })
 	return purged, nil
+}
+
+// ListAudit implements [store.AuditLister].
+func (s *Store) ListAudit(ctx context.Context, f store.AuditFilter) ([]store.AuditEntry, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return newest(s.audit, &f, func(e *store.AuditEntry) (store.ID, time.Time) { return e.ID, e.At }), nil
+}
+
+// AddExecution implements [store.ExecutionAuditor].
+func (s *Store) AddExecution(ctx context.Context, e store.ExecutionEntry) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e.At = kept(s.now())
+	s.executions = append(s.executions, e)
+	return nil
+}
+
+// ListExecutions implements [store.ExecutionAuditor].
+func (s *Store) ListExecutions(ctx context.Context, f store.AuditFilter) ([]store.ExecutionEntry, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return newest(s.executions, &f, func(e *store.ExecutionEntry) (store.ID, time.Time) { return e.ID, e.At }), nil
+}
+
+// PurgeExecutions implements [store.ExecutionAuditor].
+func (s *Store) PurgeExecutions(ctx context.Context, age time.Duration, limit int) (purged int, err error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.executions, purged = purge(s.executions, s.now().Add(-age), limit,
+		func(e *store.ExecutionEntry) time.Time { return e.At })
+	return purged, nil
+}
+
+// newest returns the entries of a list that a filter chooses, the last ones first.
+func newest[T any](list []T, f *store.AuditFilter, about func(*T) (store.ID, time.Time)) (chosen []T) {
+	for i := len(list) - 1; i >= 0 && len(chosen) < f.Page(); i-- {
+		if id, at := about(&list[i]); f.Chooses(id, at) {
+			chosen = append(chosen, list[i])
+		}
+	}
+	return chosen
 }
 
 // purge removes at most limit entries from before a moment, the first ones first.

@@ -122,7 +122,7 @@ func ApplyEvent(
 
 // remember notes an event, and reports whether it is new.
 func (s *Store) remember(ctx context.Context, app appTx, consumer, eventID string) (first bool, err error) {
-	if err := s.ready(ctx); err != nil {
+	if err := s.writable(); err != nil {
 		return false, err
 	}
 	written, err := app.exec(ctx, s.sql.remember, []byte(eventID), []byte(consumer))

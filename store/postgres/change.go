@@ -40,7 +40,7 @@ type changed struct {
 // change applies an event to a record in a transaction of its own. It is the way of everything that is rare; what is
 // frequent goes through the batcher.
 func (s *Store) change(ctx context.Context, id store.ID, event store.Event) (c changed, err error) {
-	if err := s.ready(ctx); err != nil {
+	if err := s.writable(); err != nil {
 		return c, err
 	}
 	number, err := s.numberFor(ctx, event)
@@ -186,7 +186,7 @@ func rollback(conn *pgx.Conn, limit time.Duration) error {
 
 // get reads a record as it stands, and the clock.
 func (s *Store) get(ctx context.Context, id store.ID) (rec store.Record, now time.Time, err error) {
-	if err := errors.Join(ctx.Err(), s.ready(ctx)); err != nil {
+	if err := errors.Join(ctx.Err(), s.ready()); err != nil {
 		return rec, now, unavailable(err)
 	}
 	r := row{id: s.hash(id)}

@@ -24,10 +24,10 @@ func (s *Store) FindHash(ctx context.Context, hash string) (rec store.Record, er
 	if err != nil {
 		return rec, err
 	}
-	if err := s.ready(ctx); err != nil {
+	if err := s.ready(); err != nil {
 		return rec, err
 	}
-	if len(s.naming.Load().secret) > 0 {
+	if len(s.naming.secret) > 0 {
 		return s.walkToHash(ctx, wanted)
 	}
 	r := row{id: wanted}

@@ -163,7 +163,7 @@ func (s *Store) oldestUnknown(ctx context.Context) (oldest time.Time, err error)
 
 // primary makes sure that it is not a standby that is asked.
 func (s *Store) primary(ctx context.Context) error {
-	if err := s.ready(ctx); err != nil {
+	if err := s.ready(); err != nil {
 		return err
 	}
 	var standby bool
@@ -181,7 +181,7 @@ const (
 
 // Sweep implements [store.Sweeper], by the SQL function that a scheduler may call too.
 func (s *Store) Sweep(ctx context.Context, limit int) (swept int, err error) {
-	if err := s.ready(ctx); err != nil {
+	if err := s.writable(); err != nil {
 		return 0, err
 	}
 	rows, err := s.own.Query(ctx, s.names.render(sweep), limit)
@@ -200,7 +200,7 @@ func (s *Store) Sweep(ctx context.Context, limit int) (swept int, err error) {
 // Reap implements [store.Reaper], by the SQL function that a scheduler may call too. It also forgets late completions
 // that are 90 days old.
 func (s *Store) Reap(ctx context.Context, limit int, soft bool) (reaped int, err error) {
-	if err := s.ready(ctx); err != nil {
+	if err := s.writable(); err != nil {
 		return 0, err
 	}
 	err = s.own.QueryRow(ctx, s.names.render(reap), limit, soft).Scan(&reaped)

@@ -16,7 +16,8 @@ import (
 )
 
 // Open connects to the database at a URL (or a keyword/value string, as libpq takes them) and creates or updates its
-// tables. It logs a warning if the server is configured to lose commits.
+// tables, unless [WithManualMigration] or [WithReadOnly] says otherwise. It logs a warning if the server is configured to
+// lose commits.
 func Open(ctx context.Context, url string, options ...Option) (*Store, error) {
 	opened := new(sockets)
 	pool, err := openHandlers(ctx, url, opened)
@@ -130,7 +131,7 @@ func (s *Store) start(ctx context.Context) error {
 	if err := s.inspect(ctx); err != nil {
 		return err
 	}
-	if err := s.place(ctx); err != nil {
+	if s.names, err = findTables(ctx, s.own, &s.options); err != nil {
 		return err
 	}
 	if err := s.checkDurability(ctx); err != nil {
@@ -200,46 +201,28 @@ func (s *Store) inspect(ctx context.Context) error {
 	return err
 }
 
-// place finds out in which schema the tables are.
-func (s *Store) place(ctx context.Context) error {
-	s.names = names{schema: s.options.schema, prefix: s.options.prefix}
-	if s.names.schema == "" {
-		if err := s.own.QueryRow(ctx, `SELECT coalesce(current_schema(), '')`).Scan(&s.names.schema); err != nil {
+// prepareTables brings the tables up to date, unless the user does that, and reads what the store needs of them.
+func (s *Store) prepareTables(ctx context.Context) error {
+	if !s.options.manual && !s.options.readOnly {
+		if err := s.migrate(ctx); err != nil {
 			return err
 		}
 	}
-	if err := s.names.check(); err != nil {
-		return err
-	}
-	var exists bool
-	schema := pgx.Identifier{s.names.schema}.Sanitize()
-	err := s.own.QueryRow(ctx, `SELECT to_regnamespace($1) IS NOT NULL`, schema).Scan(&exists)
-	if err == nil && !exists {
-		err = fmt.Errorf("there is no schema %q: create it first", s.names.schema)
-	}
-	return err
-}
-
-// prepareTables brings the tables up to date, unless the user does that, and reads what the store needs of them.
-func (s *Store) prepareTables(ctx context.Context) error {
-	if s.options.manual {
-		missing, err := s.tablesMissing(ctx)
-		if err != nil || missing {
-			return err // without tables every call fails and says so, until Migrate has been called
-		}
-		return s.readTables(ctx)
-	}
-	return s.Migrate(ctx)
+	return s.readTables(ctx)
 }
 
 // readTables reads what every record's name is derived with, and the operations.
 func (s *Store) readTables(ctx context.Context) error {
-	if err := s.checkVersion(ctx); err != nil {
+	status, err := readStatus(ctx, s.own, s.names)
+	if err == nil {
+		err = status.Err()
+	}
+	if err != nil {
 		return err
 	}
 	var secret []byte
 	var moved bool
-	err := s.own.QueryRow(ctx, s.names.render(`SELECT value, to_regclass($1) IS NOT NULL FROM @secret`),
+	err = s.own.QueryRow(ctx, s.names.render(`SELECT value, to_regclass($1) IS NOT NULL FROM @secret`),
 		s.names.render(`@test_clock`)).Scan(&secret, &moved)
 	if err != nil {
 		return fmt.Errorf("read the secret of the tables: %w", err)
@@ -251,32 +234,24 @@ func (s *Store) readTables(ctx context.Context) error {
 	if err := s.operations.load(ctx); err != nil {
 		return err
 	}
-	s.naming.Store(newNaming(secret, s.channel))
+	s.naming = newNaming(secret, s.channel)
 	return nil
 }
 
-// ready refuses a store that is closed, or whose tables are not there yet. Tables that another program has made since
-// are noticed.
-func (s *Store) ready(ctx context.Context) error {
+// ready refuses a store that is closed.
+func (s *Store) ready() error {
 	if s.closed.Load() {
 		return unavailable(errClosed)
 	}
-	if s.naming.Load() != nil {
-		return nil
+	return nil
+}
+
+// writable refuses a store that is closed, or was opened for looking only.
+func (s *Store) writable() error {
+	if s.options.readOnly {
+		return fmt.Errorf("postgres: %w", store.ErrReadOnly)
 	}
-	s.preparing.Lock()
-	defer s.preparing.Unlock()
-	if s.naming.Load() != nil {
-		return nil
-	}
-	missing, err := s.tablesMissing(ctx)
-	if err == nil && missing {
-		err = errors.New("there are no tables: call Migrate, or apply Migrations")
-	}
-	if err == nil {
-		err = s.readTables(ctx)
-	}
-	return unavailable(err)
+	return s.ready()
 }
 
 // Option changes a store that is being opened.
@@ -286,6 +261,7 @@ type options struct {
 	schema     string
 	prefix     string
 	manual     bool
+	readOnly   bool
 	strict     bool
 	individual bool
 	lanes      int
@@ -320,9 +296,14 @@ func WithSchema(name string) Option { return func(o *options) { o.schema = name 
 // WithTablePrefix is what the names of tables and functions begin with. Default: onceward_.
 func WithTablePrefix(prefix string) Option { return func(o *options) { o.prefix = prefix } }
 
-// WithManualMigration leaves the tables as they are when the store is opened: call [Store.Migrate], or apply
-// [Migrations] with a tool of your own. Default: opening brings them up to date.
+// WithManualMigration leaves the tables as they are when the store is opened, and refuses to open it if they are missing or
+// of another version than this program needs: call [Migrate] from your deploy, apply [Migrations] with a tool of your
+// own, or run what [PlainSQL] returns. Default: opening brings them up to date.
 func WithManualMigration() Option { return func(o *options) { o.manual = true } }
+
+// WithReadOnly opens the store for looking only: its writes return [store.ErrReadOnly]. It leaves the tables as they are, as
+// [WithManualMigration] does, and does with a user who may only SELECT from them.
+func WithReadOnly() Option { return func(o *options) { o.readOnly = true } }
 
 // WithStrictDurability refuses to open a store on a server that can lose commits it has acknowledged, such as one with
 // standbys of which none is waited for. Neither backups, nor pg_receivewal under its own name, nor logical subscribers

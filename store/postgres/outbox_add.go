@@ -187,7 +187,7 @@ type execFunc func(ctx context.Context, statement string, args ...any) (int64, e
 // writeMessage adds a message by a statement of its own. The gate is that of a handler which may be the one that adds
 // it, or nil.
 func (s *Store) writeMessage(ctx context.Context, exec execFunc, g *gate, e *outbox.Entry) error {
-	if err := s.ready(ctx); err != nil {
+	if err := s.writable(); err != nil {
 		return err
 	}
 	a, err := s.addition(e)
@@ -258,8 +258,7 @@ func (s *Store) lane(m *outbox.Message) int64 {
 	if m.Topic == "" || !m.Ordered() {
 		return 0
 	}
-	n := s.naming.Load()
-	b := append(append(make([]byte, 0, 128), n.secret...), n.tables...)
+	b := append(append(make([]byte, 0, 128), s.naming.secret...), s.naming.tables...)
 	for _, part := range []string{m.Topic, m.AggregateType, m.AggregateID} {
 		b = binary.BigEndian.AppendUint32(b, uint32(len(part)))
 		b = append(b, part...)

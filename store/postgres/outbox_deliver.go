@@ -54,7 +54,7 @@ func (s *Store) promote(ctx context.Context) (all bool, err error) {
 func (s *Store) ClaimMessages(
 	ctx context.Context, requests []outbox.ClaimRequest, lease time.Duration,
 ) (claimed []outbox.Claimed, err error) {
-	if err := s.ready(ctx); err != nil {
+	if err := s.writable(); err != nil {
 		return nil, err
 	}
 	token := newToken()
@@ -198,7 +198,7 @@ func (s *Store) freeLanes(ctx context.Context, lanes []int64) {
 func (s *Store) ExtendMessages(
 	ctx context.Context, leases []outbox.Lease, lease time.Duration,
 ) (lost []outbox.Lease, err error) {
-	if err := s.ready(ctx); err != nil {
+	if err := s.writable(); err != nil {
 		return nil, err
 	}
 	leases, again := apart(leases, func(l outbox.Lease) string { return l.ID })
@@ -261,7 +261,7 @@ func missing(leases []outbox.Lease, ids []string) (lost []outbox.Lease) {
 
 // RecordProviderID implements [outbox.Store].
 func (s *Store) RecordProviderID(ctx context.Context, l outbox.Lease, providerID string) error {
-	if err := s.ready(ctx); err != nil {
+	if err := s.writable(); err != nil {
 		return err
 	}
 	tag, err := s.own.Exec(ctx, s.names.render(recordProvider), l.ID, l.Token, providerID)
@@ -273,7 +273,7 @@ func (s *Store) RecordProviderID(ctx context.Context, l outbox.Lease, providerID
 
 // FinishMessages implements [outbox.Store].
 func (s *Store) FinishMessages(ctx context.Context, outcomes []outbox.Outcome) (fenced []outbox.Lease, err error) {
-	if err := s.ready(ctx); err != nil {
+	if err := s.writable(); err != nil {
 		return nil, err
 	}
 	outcomes, again := apart(outcomes, func(e outbox.Outcome) string { return e.ID })
@@ -380,7 +380,7 @@ func (s *Store) FinishMessageTx(
 
 // FreeMessages implements [outbox.Store].
 func (s *Store) FreeMessages(ctx context.Context) (freed int, err error) {
-	if err := s.ready(ctx); err != nil {
+	if err := s.writable(); err != nil {
 		return 0, err
 	}
 	err = s.own.QueryRow(ctx, s.names.render(freeStuckMessages)).Scan(&freed)

@@ -76,8 +76,8 @@ func (m *messageRow) entry() (outbox.Entry, error) {
 }
 
 // Messages implements [outbox.Store]. By ID it goes by an index, as it does for dead letters, unless no worker has
-// promoted the message; by origin and downstream key it looks at all messages that are still kept, unless the
-// application has made an index for that.
+// promoted the message; by origin and downstream key it looks at all messages that are still kept, or at those since a
+// moment, unless the application has made an index for that.
 func (s *Store) Messages(ctx context.Context, f outbox.Filter) ([]outbox.Entry, error) {
 	if err := s.primary(ctx); err != nil {
 		return nil, err
@@ -126,6 +126,9 @@ func (s *Store) selectMessages(f outbox.Filter) (string, []any) {
 	if len(f.States) > 0 {
 		conditions = append(conditions, "state IN ("+stateList(f.States)+")")
 	}
+	if first := f.FirstID(); first != "" {
+		where("id >= $%d::uuid", first)
+	}
 	if f.After != "" {
 		where("id > $%d::uuid", f.After)
 	}
@@ -155,7 +158,7 @@ func stateList(states []outbox.State) string {
 
 // ReplayMessage implements [outbox.Store].
 func (s *Store) ReplayMessage(ctx context.Context, id string) error {
-	if err := s.ready(ctx); err != nil {
+	if err := s.writable(); err != nil {
 		return err
 	}
 	if !isUUID(id) {
@@ -180,7 +183,7 @@ func noDeadLetter(id string) error {
 
 // DropMessage implements [outbox.Store].
 func (s *Store) DropMessage(ctx context.Context, id string) error {
-	if err := s.ready(ctx); err != nil {
+	if err := s.writable(); err != nil {
 		return err
 	}
 	if !isUUID(id) {

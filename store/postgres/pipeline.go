@@ -163,7 +163,7 @@ func (p *pipeline) int64(v int64) []byte {
 type statements struct {
 	moment, lockRecord, insertRecord, updateRecord, deleteRecord, get string
 
-	remember string
+	remember, insertExecution string
 
 	begin, claim, claimBounded, lookUp, insertAnswer, replaceAnswer, commit, awaitLock, underWay, advance statement
 
@@ -178,7 +178,7 @@ func prepareStatements(n names, channel string, usual bool) statements {
 	}
 	all := statements{
 		moment: n.render(selectMoment), lockRecord: n.render(lockRecord), insertRecord: n.render(insertRecord),
-		remember:     n.render(rememberEvent),
+		remember: n.render(rememberEvent), insertExecution: n.render(insertExecution),
 		updateRecord: n.render(updateRecord), deleteRecord: n.render(deleteRecord), get: n.render(getRecord),
 
 		begin: named("begin", begin), claim: named("claim", claim), claimBounded: named("bounded", claimBounded),

@@ -41,6 +41,8 @@ var (
 	_ store.LateCompletionKeeper = (*Store)(nil)
 	_ store.ExternalEventKeeper  = (*Store)(nil)
 	_ store.Auditor              = (*Store)(nil)
+	_ store.AuditLister          = (*Store)(nil)
+	_ store.ExecutionAuditor     = (*Store)(nil)
 	_ store.Rewriter             = (*Store)(nil)
 	_ store.Finder               = (*Store)(nil)
 	_ store.Retainer             = (*Store)(nil)
@@ -75,13 +77,12 @@ type Store struct {
 	// idle is the bound on idle transactions that the connections of handlers have by themselves.
 	idle    time.Duration
 	channel string
-	naming  atomic.Pointer[naming] // nil until the tables are there
+	naming  *naming
 	closed  atomic.Bool
 	// promoteFailures counts those of the last time, and secretive says that the server keeps to itself what is under
 	// way.
 	promoteFailures atomic.Int32
 	secretive       atomic.Bool
-	preparing       sync.Mutex
 	operations      *operations
 	batches         *batcher
 	bridge          *bridge
@@ -116,7 +117,7 @@ func newNaming(secret []byte, tables string) *naming {
 // hash names the record of an ID.
 func (s *Store) hash(id store.ID) (hash [16]byte) {
 	b := make([]byte, 0, 128)
-	b = id.AppendBinary(append(b, s.naming.Load().secret...))
+	b = id.AppendBinary(append(b, s.naming.secret...))
 	sum := sha256.Sum256(b)
 	return [16]byte(sum[:16])
 }
@@ -124,16 +125,13 @@ func (s *Store) hash(id store.ID) (hash [16]byte) {
 // lockKey is the key of the advisory lock of a record. Two records may share it: while one is in flight the other is told
 // to come again.
 func (s *Store) lockKey(hash [16]byte) int64 {
-	return int64(binary.BigEndian.Uint64(hash[:8])) ^ s.naming.Load().salt
+	return int64(binary.BigEndian.Uint64(hash[:8])) ^ s.naming.salt
 }
 
 // RecordID returns what names the record of an ID in the column id of the table of records, as a UUID in its text form.
 // Its digits are those of [store.ID.Hash], unless the tables are of an earlier version, which had a secret.
-// A table of the application may refer to it; see the guide on PostgreSQL. It is empty as long as there are no tables.
+// A table of the application may refer to it; see the guide on PostgreSQL.
 func (s *Store) RecordID(id store.ID) string {
-	if s.naming.Load() == nil {
-		return ""
-	}
 	h := s.hash(id)
 	return fmt.Sprintf("%x-%x-%x-%x-%x", h[:4], h[4:6], h[6:8], h[8:10], h[10:])
 }
@@ -170,7 +168,7 @@ func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdic
 
 // checkReservation refuses what the state machine would refuse.
 func (s *Store) checkReservation(ctx context.Context, r *store.Reservation) error {
-	if err := s.ready(ctx); err != nil {
+	if err := s.writable(); err != nil {
 		return err
 	}
 	_, _, err := store.Step(store.Record{}, store.Event{Kind: store.EventReserve, Reservation: r, Token: 1}, time.Now())
@@ -222,7 +220,7 @@ func (s *Store) reserved(ctx context.Context, r *store.Reservation, t *item) (v 
 // Extend implements [store.Store].
 func (s *Store) Extend(ctx context.Context, c store.Claim, lease time.Duration) error {
 	event := store.Event{Kind: store.EventExtend, Attempt: c.Attempt, Lease: lease}
-	if err := s.ready(ctx); err != nil {
+	if err := s.writable(); err != nil {
 		return err
 	}
 	if lease < time.Microsecond {
@@ -236,7 +234,7 @@ func (s *Store) Extend(ctx context.Context, c store.Claim, lease time.Duration) 
 // Complete implements [store.Store].
 func (s *Store) Complete(ctx context.Context, c store.Claim, done *store.Completion) (time.Time, error) {
 	event := store.Event{Kind: store.EventComplete, Attempt: c.Attempt, Completion: done}
-	if err := s.ready(ctx); err != nil {
+	if err := s.writable(); err != nil {
 		return time.Time{}, err
 	}
 	if done == nil || done.Response.Status < 200 || done.Response.Status > 999 {

@@ -1,15 +1,19 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"embed"
 	"errors"
 	"fmt"
 	"io/fs"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/onceward/onceward/store"
 )
 
 //go:embed migrations/*.sql
@@ -18,11 +22,8 @@ var migrationFiles embed.FS
 // schemaVersion is that of the tables which this program knows. The number of migrations is the same.
 const schemaVersion = 3
 
-// The statements about the version of the tables.
-const (
-	selectVersion    = `SELECT coalesce(max(version), 0) FROM @schema`
-	selectCompatible = `SELECT coalesce(max(version), 0), coalesce(max(compatible), 0) FROM @schema`
-)
+// selectStatus reads the version of the tables, and the oldest one of a program that may use them.
+const selectStatus = `SELECT coalesce(max(version), 0), coalesce(max(compatible), 0) FROM @schema`
 
 // Migrations holds the migrations in the format of goose, for those who apply them with a tool of their own. They name
 // their tables onceward_… and create them in the first schema of the search_path.
@@ -34,68 +35,115 @@ func Migrations() fs.FS {
 	return sub
 }
 
-// Migrate creates the tables, or brings them up to date, in one transaction. Any number of processes may call it at
-// once. It refuses tables that were made by a newer version which this one cannot work with.
-func (s *Store) Migrate(ctx context.Context) error {
+// migrationNames are the files of [Migrations], in their order.
+func migrationNames() []string {
 	files, err := fs.Glob(Migrations(), "*.sql")
 	if err != nil {
-		return err
+		panic(err) // the pattern is right
 	}
-	missing, err := s.tablesMissing(ctx)
+	return files
+}
+
+// Migrate creates the tables, or brings them up to date, in one transaction. Any number of processes may call it at
+// once. It refuses tables that were made by a newer version which this one cannot work with. The options are those of
+// [Open], which does the same unless it is told not to.
+func Migrate(ctx context.Context, url string, with ...Option) error {
+	automatic := func(o *options) { o.manual, o.readOnly = false, false }
+	s, err := Open(ctx, url, append(slices.Clone(with), automatic)...)
 	if err != nil {
 		return err
 	}
-	version := 0
-	if !missing {
-		if version, err = s.version(ctx); err != nil {
-			return err
-		}
-	}
-	// A user who may not create tables gets by if there is nothing to do.
-	if version < len(files) {
-		if err := pgx.BeginFunc(ctx, s.own, func(tx pgx.Tx) error { return s.migrate(ctx, tx, files) }); err != nil {
-			return fmt.Errorf("migrate: %w", err)
-		}
-	}
-	return s.readTables(ctx)
+	return s.Close()
 }
 
-func (s *Store) migrate(ctx context.Context, tx pgx.Tx, files []string) error {
+// Status returns how the tables stand against what this program needs. It writes nothing, and does with a user who may
+// only SELECT from the table of versions. The options that count are [WithSchema] and [WithTablePrefix].
+func Status(ctx context.Context, url string, with ...Option) (store.SchemaStatus, error) {
+	var status store.SchemaStatus
+	chosen := defaults()
+	for _, option := range with {
+		option(&chosen)
+	}
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return status, fmt.Errorf("postgres: status: %w", err)
+	}
+	conn, err := pgx.ConnectConfig(ctx, config.ConnConfig)
+	if err != nil {
+		return status, fmt.Errorf("postgres: status: %w", err)
+	}
+	defer func() { _ = conn.Close(ctx) }() // it was only read
+	where, err := findTables(ctx, conn, &chosen)
+	if err == nil {
+		status, err = readStatus(ctx, conn, where)
+	}
+	if err != nil {
+		return status, fmt.Errorf("postgres: status: %w", err)
+	}
+	return status, nil
+}
+
+// asker is a connection, or a pool of them.
+type asker interface {
+	QueryRow(ctx context.Context, statement string, args ...any) pgx.Row
+}
+
+// readStatus reads the version of the tables.
+func readStatus(ctx context.Context, conn asker, where names) (store.SchemaStatus, error) {
+	status := store.SchemaStatus{Place: where.place(), Wanted: schemaVersion}
+	var present bool
+	err := conn.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, where.render(`@schema`)).Scan(&present)
+	if err == nil && present {
+		err = conn.QueryRow(ctx, where.render(selectStatus)).Scan(&status.Version, &status.Compatible)
+	}
+	if err != nil {
+		return status, fmt.Errorf("read the version of the tables in %s: %w", status.Place, err)
+	}
+	status.Pending = migrationNames()[min(status.Version, schemaVersion):]
+	return status, nil
+}
+
+// migrate brings the tables up to date. A user who may not create tables gets by if there is nothing to do.
+func (s *Store) migrate(ctx context.Context) error {
+	status, err := readStatus(ctx, s.own, s.names)
+	if err != nil || len(status.Pending) == 0 {
+		return err
+	}
+	if err := pgx.BeginFunc(ctx, s.own, func(tx pgx.Tx) error { return s.migrateIn(ctx, tx) }); err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
+	return nil
+}
+
+func (s *Store) migrateIn(ctx context.Context, tx pgx.Tx) error {
 	const (
 		lock = `SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`
 		path = `SELECT set_config('search_path', $1, true)`
 	)
-	if _, err := tx.Exec(ctx, lock, "onceward migrate "+s.channel); err != nil {
+	if _, err := tx.Exec(ctx, lock, s.names.migrationLock()); err != nil {
 		return err
 	}
 	if _, err := tx.Exec(ctx, path, pgx.Identifier{s.names.schema}.Sanitize()); err != nil {
 		return err
 	}
-	version := 0
-	var present bool
-	err := tx.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, s.names.render(`@schema`)).Scan(&present)
+	status, err := readStatus(ctx, tx, s.names)
 	if err != nil {
 		return err
 	}
-	if present {
-		if err := tx.QueryRow(ctx, s.names.render(selectVersion)).Scan(&version); err != nil {
-			return err
-		}
-	}
-	for _, file := range files[min(version, len(files)):] {
-		text, err := fs.ReadFile(Migrations(), file)
+	for _, file := range status.Pending {
+		text, err := s.names.migration(file)
 		if err != nil {
 			return err
 		}
 		// Without arguments pgx sends a text of several statements as it is.
-		if _, err := tx.Exec(ctx, s.names.migration(upPart(string(text)))); err != nil {
+		if _, err := tx.Exec(ctx, text); err != nil {
 			return fmt.Errorf("%s: %w", file, err)
 		}
 	}
 	return nil
 }
 
-var gooseMark = regexp.MustCompile(`(?m)^-- \+goose .*$`)
+var gooseMark = regexp.MustCompile(`(?m)^-- \+goose .*\n`)
 
 // upPart is the part of a migration that is applied.
 func upPart(text string) string {
@@ -103,39 +151,67 @@ func upPart(text string) string {
 	return gooseMark.ReplaceAllString(up, "")
 }
 
-// tablesMissing reports whether there are no tables at all.
-func (s *Store) tablesMissing(ctx context.Context) (missing bool, err error) {
-	err = s.own.QueryRow(ctx, `SELECT to_regclass($1) IS NULL`, s.names.render(`@schema`)).Scan(&missing)
-	return missing, err
-}
+// plainHead begins what PlainSQL returns, and plainCheck refuses tables of another version. The table is named in a text,
+// because it need not be there.
+const (
+	plainHead = `-- Brings the tables of Onceward in %[1]s from version %[2]d to version %[3]d, in one transaction.
+-- psql -v ON_ERROR_STOP=1 -f THIS_FILE
 
-// version is that of the tables.
-func (s *Store) version(ctx context.Context) (version int, err error) {
-	err = s.own.QueryRow(ctx, s.names.render(selectVersion)).Scan(&version)
-	return version, err
-}
+BEGIN;
 
-// errNewerSchema is returned when the tables belong to a newer version.
-var errNewerSchema = errors.New("the tables were made by a newer version of the program")
+`
+	plainPath  = "SET LOCAL search_path TO %s;\n"
+	plainCheck = `SELECT pg_advisory_xact_lock(hashtextextended(%[1]s, 0));
 
-// checkVersion refuses tables that this program does not know how to use. A newer version may say that older ones still
-// do, so that both can run during a deploy.
-func (s *Store) checkVersion(ctx context.Context) error {
-	var version, compatible int
-	err := s.own.QueryRow(ctx, s.names.render(selectCompatible)).Scan(&version, &compatible)
-	switch {
-	case err != nil:
-		return err
-	case compatible > schemaVersion:
-		return fmt.Errorf("%w: they are of version %d, this program knows version %d, "+
-			"and the oldest that they can be used with is %d: use a newer program",
-			errNewerSchema, version, schemaVersion, compatible)
-	case version < schemaVersion:
-		return fmt.Errorf("the tables are of version %d, and this program needs version %d: call Migrate",
-			version, schemaVersion)
+DO $check$
+DECLARE
+	found integer := 0;
+BEGIN
+	IF to_regclass(%[2]s) IS NOT NULL THEN
+		EXECUTE 'SELECT coalesce(max(version), 0) FROM %[3]s' INTO found;
+	END IF;
+	IF found <> %[4]d THEN
+		RAISE EXCEPTION 'the tables of Onceward are of version %%, and this script is for version %[4]d', found
+			USING HINT = 'Print it again, for the version that is there.';
+	END IF;
+END
+$check$;
+
+`
+)
+
+// PlainSQL returns the migrations after a version, zero for all of them, as one transaction that psql runs as it is: for
+// those who apply changes of their databases by hand, or by a tool of their own. It refuses tables of another version
+// than that. Without a schema it uses the first of the search_path; without a prefix, onceward_.
+func PlainSQL(schema, prefix string, from int) (string, error) {
+	where := names{schema: schema, prefix: cmp.Or(prefix, defaultPrefix)}
+	if err := where.checkPrefix(); err != nil {
+		return "", err
 	}
-	return nil
+	if from < 0 || from >= schemaVersion {
+		return "", fmt.Errorf("postgres: there are no migrations after version %d: the versions are 0 to %d", from,
+			schemaVersion)
+	}
+	var text strings.Builder
+	fmt.Fprintf(&text, plainHead, where.place(), from, schemaVersion)
+	if schema != "" {
+		fmt.Fprintf(&text, plainPath, pgx.Identifier{schema}.Sanitize())
+	}
+	versions := pgx.Identifier{where.prefix + "schema"}.Sanitize()
+	fmt.Fprintf(&text, plainCheck, literal(where.migrationLock()), literal(versions), versions, from)
+	for _, file := range migrationNames()[from:] {
+		up, err := where.migration(file)
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(&text, "-- %s\n%s", file, up)
+	}
+	text.WriteString("COMMIT;\n")
+	return text.String(), nil
 }
+
+// literal writes a text as SQL does.
+func literal(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }
 
 // defaultPrefix is what the names of tables and functions begin with in the migrations.
 const defaultPrefix = "onceward_"
@@ -148,10 +224,45 @@ type names struct {
 
 var prefixPattern = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,29}$`)
 
-func (n names) check() error {
+// findTables finds out in which schema the tables are, or are to be.
+func findTables(ctx context.Context, conn asker, o *options) (names, error) {
+	where := names{schema: o.schema, prefix: o.prefix}
+	if where.schema == "" {
+		if err := conn.QueryRow(ctx, `SELECT coalesce(current_schema(), '')`).Scan(&where.schema); err != nil {
+			return where, err
+		}
+	}
+	if err := where.check(); err != nil {
+		return where, err
+	}
+	var exists bool
+	schema := pgx.Identifier{where.schema}.Sanitize()
+	err := conn.QueryRow(ctx, `SELECT to_regnamespace($1) IS NOT NULL`, schema).Scan(&exists)
+	if err == nil && !exists {
+		err = fmt.Errorf("there is no schema %q: create it first", where.schema)
+	}
+	return where, err
+}
+
+// place says in words where the tables are.
+func (n names) place() string {
+	if n.schema == "" {
+		return "the first schema of the search_path, as " + n.prefix + "…"
+	}
+	return fmt.Sprintf("schema %q, as %s…", n.schema, n.prefix)
+}
+
+func (n names) checkPrefix() error {
 	if !prefixPattern.MatchString(n.prefix) {
 		return fmt.Errorf("postgres: the table prefix %q is not made of at most 30 lower-case letters, digits "+
 			"and underscores", n.prefix)
+	}
+	return nil
+}
+
+func (n names) check() error {
+	if err := n.checkPrefix(); err != nil {
+		return err
 	}
 	if n.schema == "" {
 		return errors.New("postgres: there is no schema to create the tables in: " +
@@ -169,10 +280,14 @@ func (n names) render(statement string) string {
 	})
 }
 
-// migration gives a migration the prefix of the user's choice.
-func (n names) migration(text string) string {
-	return strings.ReplaceAll(text, defaultPrefix, n.prefix)
+// migration is the part of a file that is applied, with the prefix of the user's choice.
+func (n names) migration(file string) (string, error) {
+	text, err := fs.ReadFile(Migrations(), file)
+	return strings.ReplaceAll(upPart(string(text)), defaultPrefix, n.prefix), err
 }
+
+// migrationLock names the lock that keeps others from migrating the same tables.
+func (n names) migrationLock() string { return "onceward migrate " + n.channel() }
 
 // channel is the one on which settled records are announced: one for each set of tables in a database.
 func (n names) channel() string {

@@ -7,6 +7,10 @@ import (
 	"fmt"
 	"io/fs"
 	"net/url"
+	"os"
+	osexec "os/exec"
+	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -31,6 +35,7 @@ var grants = []string{
 	`SELECT, INSERT, DELETE ON onceward_late_completion`,
 	`SELECT, INSERT, DELETE ON onceward_external_event`,
 	`SELECT, INSERT, DELETE ON onceward_audit`,
+	`SELECT, INSERT, DELETE ON onceward_execution`,
 	`SELECT, INSERT, DELETE ON onceward_outbox`,
 	`SELECT, INSERT, UPDATE, DELETE ON onceward_delivery`,
 	`SELECT ON onceward_message`,
@@ -80,7 +85,7 @@ func TestRoleWithoutCreate(t *testing.T) {
 		store := openStore(t, as, options...)
 		exercise(t, store, fmt.Sprint("with ", len(options), " options"))
 		must(t, tryBoxes(t.Context(), store, fmt.Sprint("event of ", len(options))))
-		must(t, store.Migrate(t.Context()))
+		must(t, postgres.Migrate(t.Context(), as, quiet))
 	}
 	user := openAdmin(t, as)
 	if _, err := user.Exec(t.Context(), `CREATE TABLE forbidden ()`); err == nil {
@@ -140,9 +145,12 @@ func tryAll(ctx context.Context, as, key string) error {
 	}
 	added := s.AddAudit(ctx, store.AuditEntry{ID: c.ID, Attempt: c.Attempt})
 	_, read := s.Audit(ctx, c.ID)
+	executed := s.AddExecution(ctx, store.ExecutionEntry{ID: c.ID})
+	_, executions := s.ListExecutions(ctx, store.AuditFilter{})
+	_, purgedExecutions := s.PurgeExecutions(ctx, 0, 1)
 	_, purgedAudit := s.PurgeAudit(ctx, 0, 1)
 	_, purgedExternalEvents := s.PurgeExternalEvents(ctx, 0, 1)
-	return errors.Join(added, read, purgedAudit, purgedExternalEvents, tryBoxes(ctx, s, key))
+	return errors.Join(added, read, executed, executions, purgedExecutions, purgedAudit, purgedExternalEvents, tryBoxes(ctx, s, key))
 }
 
 // tryBoxes sends messages from their beginning to their end, and remembers one as an event.
@@ -392,46 +400,211 @@ func tables(t testing.TB, pool *pgxpool.Pool) []string {
 	return objects(t, pool, schema)
 }
 
-// TestManualMigration: a store that does not make its tables does nothing without them, and says what to do.
+// TestManualMigration: a store that does not make its tables refuses to open without them, and says what to do.
 func TestManualMigration(t *testing.T) {
 	t.Parallel()
 	url := servers.Postgres(t).SchemaURL(t)
-	store := openStore(t, url, postgres.WithManualMigration())
+	for _, option := range []postgres.Option{postgres.WithManualMigration(), postgres.WithReadOnly()} {
+		wantOpenFails(t, url, `there are no tables in schema "`, option)
+		wantOpenFails(t, url, "and this program needs version 3: apply 00001_records.sql, 00002_outbox.sql, 00003_operate.sql, by \"onceward migrate up\"", option)
+	}
 	if made := tables(t, openAdmin(t, url)); len(made) != 0 {
 		t.Errorf("opening made %v", made)
 	}
-	saysMigrate := func(err error) bool { return strings.Contains(err.Error(), "Migrate") }
-	wantUnavailable(t, store, saysMigrate, "WithManualMigration: before Migrate")
-	must(t, store.Migrate(t.Context()))
-	must(t, store.Migrate(t.Context()))
-	exercise(t, store, "key")
-	exercise(t, openStore(t, url, postgres.WithManualMigration()), "again")
+	must(t, postgres.Migrate(t.Context(), url, quiet, postgres.WithManualMigration()))
+	must(t, postgres.Migrate(t.Context(), url, quiet))
+	exercise(t, openStore(t, url, postgres.WithManualMigration()), "key")
 }
 
-// TestTablesMadeMeanwhile: a store that was opened before its tables were there must not work beside them under names
-// that no other process derives: what another process has answered would be executed again.
-func TestTablesMadeMeanwhile(t *testing.T) {
+// TestStatus: it tells which version there is, and which migrations are missing, and changes nothing.
+func TestStatus(t *testing.T) {
 	t.Parallel()
-	url := servers.Postgres(t).SchemaURL(t)
-	early := openStore(t, url, postgres.WithManualMigration())
-	other := openStore(t, url)
-	transacted(t, other, "key", nothing)
-	for name, decide := range map[string]func() (store.Verdict, error){
-		"reserve": func() (store.Verdict, error) { return early.Reserve(t.Context(), reservation("key")) },
-		"transact": func() (store.Verdict, error) {
-			return early.Transact(t.Context(), reservation("key"), func(context.Context, store.Verdict) store.Settlement {
-				t.Errorf("I1: transact executed again what another process has completed")
-				return store.Settlement{}
-			})
-		},
-	} {
-		v, err := decide()
-		if err == nil && v.Decision != store.DecisionReplay || err != nil && !errors.Is(err, store.ErrUnavailable) {
-			t.Errorf("I1: %s of what another process has completed got (%s, %v), want a replay or ErrUnavailable", name, v.Decision, err)
+	server := servers.Postgres(t)
+	schema := server.Schema(t)
+	url := server.URL() + "&search_path=" + schema
+	check := func(want store.SchemaStatus, is error) {
+		t.Helper()
+		want.Place, want.Wanted = fmt.Sprintf("schema %q, as onceward_…", schema), len(migrationNames(t))
+		status, err := postgres.Status(t.Context(), url)
+		if must(t, err); !reflect.DeepEqual(status, want) || !errors.Is(status.Err(), is) {
+			t.Errorf("the status is %+v (%v), want %+v (%v)", status, status.Err(), want, is)
 		}
 	}
-	must(t, early.Migrate(t.Context()))
-	wantReplay(t, early, "key", "key", "I3")
+	check(store.SchemaStatus{Pending: migrationNames(t)}, store.ErrSchemaMissing)
+	admin := openAdmin(t, url)
+	migrateTo(t, admin, 1)
+	check(store.SchemaStatus{Version: 1, Compatible: 1, Pending: migrationNames(t)[1:]}, store.ErrSchemaOlder)
+	wantOpenFails(t, url, "are of version 1, and this program needs", postgres.WithManualMigration())
+	must(t, postgres.Migrate(t.Context(), url, quiet))
+	check(store.SchemaStatus{Version: len(migrationNames(t)), Compatible: 1, Pending: []string{}}, nil)
+}
+
+// TestPlainSQL: what is printed for people makes the same tables as the store, from every version on, and refuses tables of
+// another one without a change.
+func TestPlainSQL(t *testing.T) {
+	t.Parallel()
+	server := servers.Postgres(t)
+	ours := server.SchemaURL(t)
+	openStore(t, ours)
+	want := tables(t, openAdmin(t, ours))
+	for from := range migrationNames(t) {
+		schema := server.Schema(t)
+		admin := openAdmin(t, server.URL()+"&search_path="+schema)
+		migrateTo(t, admin, from)
+		text, err := postgres.PlainSQL(schema, "", from)
+		must(t, err)
+		psql(t, server.URL(), text) // which has another search_path
+		if made := tables(t, admin); !slices.Equal(made, want) {
+			t.Errorf("from version %d it makes\n%v\nthe store makes\n%v", from, made, want)
+		}
+		exercise(t, openStore(t, server.URL(), postgres.WithSchema(schema), postgres.WithManualMigration()), "key")
+		if out, err := tryPSQL(t, server.URL(), text); err == nil || !strings.Contains(out, "of version 3") && !strings.Contains(out, "of version 2") {
+			t.Errorf("run again it says %q (%v)", out, err)
+		}
+		if made := tables(t, admin); !slices.Equal(made, want) {
+			t.Errorf("run again it makes %v", made)
+		}
+	}
+	for _, from := range []int{-1, len(migrationNames(t))} {
+		if _, err := postgres.PlainSQL("", "", from); err == nil {
+			t.Errorf("there are migrations after version %d", from)
+		}
+	}
+	prefixed := server.SchemaURL(t)
+	text, err := postgres.PlainSQL("", "own_", 0)
+	must(t, err)
+	psql(t, prefixed, text)
+	exercise(t, openStore(t, prefixed, postgres.WithTablePrefix("own_"), postgres.WithManualMigration()), "key")
+}
+
+// psql runs a script as a person does.
+func psql(t testing.TB, url, script string) {
+	t.Helper()
+	if out, err := tryPSQL(t, url, script); err != nil {
+		t.Fatalf("psql: %v\n%s", err, out)
+	}
+}
+
+func tryPSQL(t testing.TB, url, script string) (out string, err error) {
+	t.Helper()
+	program, err := osexec.LookPath("psql")
+	must(t, err)
+	file := filepath.Join(t.TempDir(), "script.sql")
+	must(t, os.WriteFile(file, []byte(script), 0o600))
+	said, err := osexec.CommandContext(t.Context(), program, "-X", "-q", "-v", "ON_ERROR_STOP=1", "-f", file, psqlURL(t, url)).CombinedOutput()
+	return string(said), err
+}
+
+// psqlURL is a URL as libpq takes it, which knows no search_path.
+func psqlURL(t testing.TB, text string) string {
+	t.Helper()
+	parsed, err := url.Parse(text)
+	must(t, err)
+	query := parsed.Query()
+	if path := query.Get("search_path"); path != "" {
+		query.Set("options", "-csearch_path="+path)
+	}
+	query.Del("search_path")
+	parsed.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20")
+	return parsed.String()
+}
+
+// migrationNames are the files of the migrations.
+func migrationNames(t testing.TB) []string {
+	t.Helper()
+	files, err := fs.Glob(postgres.Migrations(), "*.sql")
+	must(t, err)
+	return files
+}
+
+// migrateTo applies the first migrations.
+func migrateTo(t testing.TB, pool *pgxpool.Pool, version int) {
+	t.Helper()
+	for _, file := range migrationNames(t)[:version] {
+		text, err := fs.ReadFile(postgres.Migrations(), file)
+		must(t, err)
+		for _, statement := range statements(t, string(text), "Up") {
+			exec(t, pool, statement)
+		}
+	}
+}
+
+// TestReadOnly: with the right to SELECT, and no other, a store shows everything, and writes nothing.
+func TestReadOnly(t *testing.T) {
+	t.Parallel()
+	server := servers.Postgres(t)
+	schema := server.Schema(t)
+	at := server.URL() + "&search_path=" + schema
+	owner := openStore(t, at)
+	exercise(t, owner, "key")
+	lost := own(t, owner, reservation("lost"))
+	must(t, owner.Abandon(t.Context(), lost, "no reply"))
+	must(t, owner.AddAudit(t.Context(), store.AuditEntry{ID: lost.ID, Actor: "ann", Action: "look"}))
+	admin := openAdmin(t, at)
+	role, as := userRole(t, admin, schema)
+	grant(t, admin, []string{`USAGE ON SCHEMA @schema`, `SELECT ON ALL TABLES IN SCHEMA @schema`}, schema, role)
+	s := openStore(t, as, postgres.WithReadOnly())
+	for what, read := range map[string]func() (int, error){
+		"Get": func() (int, error) { _, err := s.Get(t.Context(), lost.ID); return 1, err },
+		"List": func() (int, error) {
+			page, err := s.List(t.Context(), store.Filter{State: store.StateUnknown})
+			return len(page), err
+		},
+		"Stats": func() (int, error) {
+			stats, err := s.Stats(t.Context())
+			return int(stats.Records[store.StateUnknown]), err
+		},
+		"Audit":          func() (int, error) { list, err := s.Audit(t.Context(), lost.ID); return len(list), err },
+		"Messages":       func() (int, error) { _, err := s.Messages(t.Context(), outbox.Filter{}); return 1, err },
+		"MessageStats":   func() (int, error) { _, err := s.MessageStats(t.Context()); return 1, err },
+		"ConsumedEvents": func() (int, error) { _, err := s.ConsumedEvents(t.Context(), "e"); return 1, err },
+		"LateCompletions": func() (int, error) {
+			_, err := s.LateCompletions(t.Context(), lost.ID)
+			return 1, err
+		},
+		"ExternalEvents": func() (int, error) {
+			_, err := s.ExternalEvents(t.Context(), store.ExternalEventFilter{Source: "psp", Subjects: []string{"s"}})
+			return 1, err
+		},
+	} {
+		if n, err := read(); n == 0 || err != nil {
+			t.Errorf("%s: %d (%v)", what, n, err)
+		}
+	}
+	wantWritesRefused(t, s, lost)
+	// The owner's rights make no difference.
+	wantWritesRefused(t, openStore(t, at, postgres.WithReadOnly()), lost)
+	if rec, err := owner.Get(t.Context(), lost.ID); err != nil || rec.State != store.StateUnknown {
+		t.Errorf("the record is now %s (%v)", rec.State, err)
+	}
+}
+
+// wantWritesRefused tries what writes.
+func wantWritesRefused(t testing.TB, s *postgres.Store, c store.Claim) {
+	t.Helper()
+	ctx := t.Context()
+	nothing := func(context.Context) error { return nil }
+	_, reserved := s.Reserve(ctx, reservation("new"))
+	_, completed := s.Complete(ctx, c, answer("late"))
+	_, transacted := s.Transact(ctx, reservation("new"), func(context.Context, store.Verdict) store.Settlement {
+		t.Error("a transaction was run")
+		return store.Settlement{}
+	})
+	_, swept := s.Sweep(ctx, 1)
+	_, reaped := s.Reap(ctx, 1, false)
+	_, purged := s.PurgeAudit(ctx, 0, 1)
+	_, claimed := s.ClaimMessages(ctx, []outbox.ClaimRequest{{Topic: "topic", Limit: 1}}, time.Minute)
+	for what, err := range map[string]error{
+		"Reserve": reserved, "Complete": completed, "Transact": transacted, "Sweep": swept, "Reap": reaped, "PurgeAudit": purged,
+		"ClaimMessages":   claimed,
+		"ResolveExecuted": s.ResolveNotExecuted(ctx, c, "no"), "Extend": s.Extend(ctx, c, time.Minute), "Bust": s.Bust(ctx, c.ID, true),
+		"AddAudit": s.AddAudit(ctx, store.AuditEntry{ID: c.ID}), "InTx": s.InTx(ctx, nothing),
+		"DropMessage": s.DropMessage(ctx, "00000000-0000-0000-0000-000000000000"),
+	} {
+		if !errors.Is(err, store.ErrReadOnly) || !errors.Is(err, store.ErrUnavailable) {
+			t.Errorf("%s of a store that was opened for looking only: %v", what, err)
+		}
+	}
 }
 
 // TestNewerTables: an old program keeps its hands off tables that it does not know how to use.
@@ -443,7 +616,7 @@ func TestNewerTables(t *testing.T) {
 	exec(t, admin, `INSERT INTO onceward_schema (version, compatible) VALUES (1000, 999)`)
 	before := number(t, admin, `SELECT count(*) FROM onceward_schema`)
 	for _, options := range [][]postgres.Option{nil, {postgres.WithManualMigration()}} {
-		wantOpenFails(t, url, "they are of version 1000, this program knows version 3, and the oldest that they can be used with is 999: use a newer program", options...)
+		wantOpenFails(t, url, "are of version 1000, this program knows version 3, and the oldest that they can be used with is 999: use a newer program", options...)
 	}
 	if after := number(t, admin, `SELECT count(*) FROM onceward_schema`); after != before {
 		t.Errorf("%d versions are noted, want %d as before", after, before)
@@ -464,7 +637,7 @@ func TestNewerTablesThatAreCompatible(t *testing.T) {
 	exercise(t, started, "started")
 	wantReplay(t, started, "running committed", "running committed", "scenario 32")
 	wantReplay(t, running, "started committed", "started committed", "scenario 32")
-	must(t, started.Migrate(t.Context()))
+	must(t, postgres.Migrate(t.Context(), url, quiet))
 }
 
 // TestOlderTables: tables that were left behind are not used by chance.
@@ -473,7 +646,7 @@ func TestOlderTables(t *testing.T) {
 	url := servers.Postgres(t).SchemaURL(t)
 	must(t, openStore(t, url).Close())
 	exec(t, openAdmin(t, url), `DELETE FROM onceward_schema`)
-	wantOpenFails(t, url, "call Migrate", postgres.WithManualMigration())
+	wantOpenFails(t, url, "there are no tables in", postgres.WithManualMigration())
 }
 
 // TestTablesMissing: half a set of tables is refused, and says what is not there.

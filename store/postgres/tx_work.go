@@ -14,7 +14,7 @@ import (
 // returns nil. Work does not end the transaction itself. It may be called again after a rollback that was not its own
 // doing, never after a commit. The error wraps [onceward.ErrOutcomeUnknown] if the reply to COMMIT was lost.
 func (s *Store) InTx(ctx context.Context, work func(ctx context.Context) error) error {
-	if err := s.ready(ctx); err != nil {
+	if err := s.writable(); err != nil {
 		return err
 	}
 	return retry(func() error {
@@ -64,7 +64,7 @@ var _ store.TxCheckpointer = (*Store)(nil)
 func (s *Store) CheckpointTx(
 	ctx context.Context, c store.Claim, lease time.Duration, work func(context.Context) (store.Checkpoint, error),
 ) error {
-	if err := s.ready(ctx); err != nil {
+	if err := s.writable(); err != nil {
 		return err
 	}
 	return retry(func() error {

@@ -69,7 +69,9 @@ func newWatcher(s *Store, config *pgxpool.Config) *watcher {
 		store: s, config: config.Copy(), watched: make(map[watchKey]*watch), awaited: make(map[[16]byte]time.Time),
 	}
 	w.ctx, w.stop = context.WithCancel(context.Background())
-	w.listen.start(w)
+	if !s.options.readOnly { // nobody waits for what only looks
+		w.listen.start(w)
+	}
 	return w
 }
 
@@ -78,7 +80,7 @@ func (s *Store) Wait(ctx context.Context, id store.ID, attempt int64) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := s.ready(ctx); err != nil {
+	if err := s.ready(); err != nil {
 		return err
 	}
 	if attempt == 0 {

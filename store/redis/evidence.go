@@ -16,6 +16,8 @@ var (
 	_ store.LateCompletionKeeper = (*Store)(nil)
 	_ store.ExternalEventKeeper  = (*Store)(nil)
 	_ store.Auditor              = (*Store)(nil)
+	_ store.AuditLister          = (*Store)(nil)
+	_ store.ExecutionAuditor     = (*Store)(nil)
 )
 
 const (
@@ -314,6 +316,18 @@ func (s *Store) AddAudit(ctx context.Context, e store.AuditEntry) error {
 	return err
 }
 
+// decodeAudit reads an entry of an audit.
+func decodeAudit(id store.ID, stored string) (store.AuditEntry, error) {
+	written := decoder{rest: stored}
+	e := store.AuditEntry{ID: id, At: written.time()}
+	d := evidenceDecoder(written.rest)
+	e.Attempt = d.int()
+	for _, text := range [...]*string{&e.Actor, &e.Action, &e.Reason, &e.Outcome} {
+		*text = d.text()
+	}
+	return e, d.end()
+}
+
 // Audit implements [store.Auditor].
 func (s *Store) Audit(ctx context.Context, id store.ID) ([]store.AuditEntry, error) {
 	key, _ := s.names.named(kindAudit, id.AppendBinary(nil))
@@ -324,14 +338,8 @@ func (s *Store) Audit(ctx context.Context, id store.ID) ([]store.AuditEntry, err
 	}
 	found := make([]store.AuditEntry, 0, len(kept))
 	for _, stored := range kept {
-		written := decoder{rest: stored}
-		e := store.AuditEntry{ID: id, At: written.time()}
-		d := evidenceDecoder(written.rest)
-		e.Attempt = d.int()
-		for _, text := range [...]*string{&e.Actor, &e.Action, &e.Reason, &e.Outcome} {
-			*text = d.text()
-		}
-		if err := d.end(); err != nil {
+		e, err := decodeAudit(id, stored)
+		if err != nil {
 			return nil, err
 		}
 		found = append(found, e)
@@ -339,14 +347,145 @@ func (s *Store) Audit(ctx context.Context, id store.ID) ([]store.AuditEntry, err
 	return found, nil
 }
 
+// ListAudit implements [store.AuditLister]. Without an ID it looks at the audit of each ID that has one.
+func (s *Store) ListAudit(ctx context.Context, f store.AuditFilter) (chosen []store.AuditEntry, err error) {
+	var keys []string
+	if f.ID != (store.ID{}) {
+		key, _ := s.names.named(kindAudit, f.ID.AppendBinary(nil))
+		keys = append(keys, key)
+	} else if keys, err = s.audited(ctx); err != nil {
+		return nil, err
+	}
+	err = s.newest(ctx, keys, &f, f.Page(), func(key, stored string) error {
+		id, err := s.names.idOf(kindAudit, key)
+		if err != nil {
+			return err
+		}
+		e, err := decodeAudit(id, stored)
+		chosen = append(chosen, e)
+		return err
+	})
+	slices.SortStableFunc(chosen, func(a, b store.AuditEntry) int { return b.At.Compare(a.At) })
+	return chosen[:min(len(chosen), f.Page())], err
+}
+
+// audited returns the keys of all audits.
+func (s *Store) audited(ctx context.Context) (keys []string, err error) {
+	client := s.sender.client
+	for among := range slices.Chunk(s.names.buckets[:], chunk) {
+		commands := make([]rueidis.Completed, len(among))
+		for i := range among {
+			commands[i] = client.B().Zrange().Key(among[i].base + kindWritten).Min("0").Max("-1").Build()
+		}
+		for _, reply := range s.sender.ask(ctx, client, commands...) {
+			some, err := reply.AsStrSlice()
+			if err != nil {
+				return nil, unavailable(err)
+			}
+			keys = append(keys, some...)
+		}
+	}
+	return keys, nil
+}
+
+// newest reads of each of some sorted sets the last entries that a filter may choose, so many at most; below zero, all.
+func (s *Store) newest(
+	ctx context.Context, keys []string, f *store.AuditFilter, limit int, each func(key, stored string) error,
+) error {
+	since, until := "-inf", "+inf"
+	if !f.Since.IsZero() {
+		since = number(f.Since.UnixMicro())
+	}
+	if !f.Until.IsZero() {
+		until = "(" + number(f.Until.UnixMicro())
+	}
+	client := s.sender.client
+	for some := range slices.Chunk(keys, chunk) {
+		commands := make([]rueidis.Completed, len(some))
+		for i, key := range some {
+			commands[i] = client.B().Zrevrangebyscore().Key(key).Max(until).Min(since).Limit(0, int64(limit)).Build()
+		}
+		for i, reply := range s.sender.ask(ctx, client, commands...) {
+			entries, err := reply.AsStrSlice()
+			if err != nil {
+				return unavailable(err)
+			}
+			for _, stored := range entries {
+				if err := each(some[i], stored); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
 // PurgeAudit implements [store.Auditor].
 func (s *Store) PurgeAudit(ctx context.Context, age time.Duration, limit int) (purged int, err error) {
-	return s.purge(ctx, kindWritten, age, limit, func(in *bucket, key, before string, limit int) (int, error) {
-		reply, err := s.run(ctx, purgeScript, []string{key, in.base + kindWritten}, before, number(limit))
+	return s.purgeEntries(ctx, kindWritten, age, limit)
+}
+
+// purgeEntries removes the oldest entries of sorted sets whose keys are in an index.
+func (s *Store) purgeEntries(ctx context.Context, kind string, age time.Duration, limit int) (purged int, err error) {
+	return s.purge(ctx, kind, age, limit, func(in *bucket, key, before string, limit int) (int, error) {
+		reply, err := s.run(ctx, purgeScript, []string{key, in.base + kind}, before, number(limit))
 		if err != nil {
 			return 0, err
 		}
 		n, err := reply.AsInt64()
 		return int(n), unavailable(err)
 	})
+}
+
+// AddExecution implements [store.ExecutionAuditor]. The entries of all IDs of a bucket are in one sorted set.
+func (s *Store) AddExecution(ctx context.Context, e store.ExecutionEntry) error {
+	id := e.ID.AppendBinary(nil)
+	in := s.names.bucketOf(id)
+	b := appendText([]byte{evidenceFormat}, id)
+	b = append(binary.AppendVarint(b, e.Attempt), byte(e.Decision), byte(e.Origin))
+	b = appendText(appendText(b, e.Operation), e.Actor)
+	_, err := s.run(ctx, executionScript, []string{in.base + kindRequests, in.base + kindLogged}, rueidis.BinaryString(b))
+	return err
+}
+
+// decodeExecution reads an audited request.
+func decodeExecution(stored string) (e store.ExecutionEntry, err error) {
+	written := decoder{rest: stored}
+	e.At = written.time()
+	d := evidenceDecoder(written.rest)
+	id := d.text()
+	e.Attempt, e.Decision, e.Origin = d.int(), store.Decision(d.byte()), store.Origin(d.byte())
+	e.Operation, e.Actor = d.text(), d.text()
+	if err := d.end(); err != nil {
+		return e, err
+	}
+	e.ID, err = store.ParseID([]byte(id))
+	return e, err
+}
+
+// ListExecutions implements [store.ExecutionAuditor]. For one ID it looks at all entries of its bucket.
+func (s *Store) ListExecutions(ctx context.Context, f store.AuditFilter) (chosen []store.ExecutionEntry, err error) {
+	among, limit := s.names.buckets[:], f.Page()
+	if f.ID != (store.ID{}) {
+		in := s.names.bucketOf(f.ID.AppendBinary(nil))
+		among, limit = among[in.number:in.number+1], -1 // most are about other IDs
+	}
+	keys := make([]string, len(among))
+	for i := range among {
+		keys[i] = among[i].base + kindRequests
+	}
+	err = s.newest(ctx, keys, &f, limit, func(_, stored string) error {
+		e, err := decodeExecution(stored)
+		if f.Chooses(e.ID, e.At) {
+			chosen = append(chosen, e)
+		}
+		return err
+	})
+	slices.SortStableFunc(chosen, func(a, b store.ExecutionEntry) int { return b.At.Compare(a.At) })
+	return chosen[:min(len(chosen), f.Page())], err
+}
+
+// PurgeExecutions implements [store.ExecutionAuditor].
+func (s *Store) PurgeExecutions(ctx context.Context, age time.Duration, limit int) (purged int, err error) {
+	return s.purgeEntries(ctx, kindLogged, age, limit)
 }

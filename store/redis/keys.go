@@ -29,6 +29,8 @@ const (
 	kindSubject  = "s" // one for each subject: sorted set of the keys of external events about it
 	kindAudit    = "a" // one for each ID: sorted set of entries, by when they were written
 	kindWritten  = "w" // sorted set: the keys of audits, by when their oldest entry was written
+	kindRequests = "y" // sorted set: the audited requests of all IDs of the bucket, by when they were written
+	kindLogged   = "z" // sorted set: the key of the audited requests, by when the oldest was written
 )
 
 // The numbers of the indexes, as scripts count them.
@@ -130,6 +132,15 @@ func (n *names) placeOf(key string) (place, error) {
 		return place{}, fmt.Errorf("redis: %q is not where the store keeps that record", key)
 	}
 	return at, nil
+}
+
+// idOf returns the ID whose key of a kind that is.
+func (n *names) idOf(kind, key string) (store.ID, error) {
+	b, ok := strings.CutPrefix(key, n.prefix+":{")
+	if !ok || len(b) < len("000}:a:") || b[3:7] != "}:"+kind+":" {
+		return store.ID{}, fmt.Errorf("redis: %q is not a key of kind %s", key, kind)
+	}
+	return store.ParseID([]byte(b[7:]))
 }
 
 // hash returns the hash by which the record of a place is named.

@@ -39,6 +39,8 @@ var (
 	forgetScript    = newScript("forget")
 	auditScript     = newScript("audit")
 	purgeScript     = newScript("purge")
+	// Unlike an operator's act, a request that is audited waits until there is memory for it.
+	executionScript = newScriptFrom(strings.Replace(auditScript.source, " flags=allow-oom", "", 1))
 )
 
 // script is a program that the server runs. It is called by its hash, and sent again to a server that does not know it.

@@ -490,3 +490,20 @@ func bytesOnDisk(t *testing.T, path string) (size int64) {
 	}
 	return size
 }
+
+// TestAuditExecutionsInTransaction: a transactional route writes who called without waiting for the writer that it holds.
+func TestAuditExecutionsInTransaction(t *testing.T) {
+	t.Parallel()
+	s := openBusiness(t, newFile(t))
+	h := newGuard(t, s).Handler(paying(), onceward.Transactional(), onceward.OperationName("pay"),
+		onceward.AuditExecutions(func(*http.Request) string { return "ann" }))
+	within(t, "two requests", func() {
+		post(h, "key-1").want(t, http.StatusCreated, false, "L7")
+		post(h, "key-1").want(t, http.StatusCreated, true, "L7")
+	})
+	entries, err := s.ListExecutions(t.Context(), store.AuditFilter{})
+	if err != nil || len(entries) != 2 || entries[1].Decision != store.DecisionExecute || entries[1].Actor != "ann" ||
+		entries[0].Decision != store.DecisionReplay || entries[0].Attempt != entries[1].Attempt {
+		t.Errorf("L7: audited are %+v (%v)", entries, err)
+	}
+}

@@ -3,14 +3,19 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
+	"io/fs"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/ncruces/go-sqlite3"
 	sqlitedriver "github.com/ncruces/go-sqlite3/driver"
+	"github.com/ncruces/go-sqlite3/vfs"
 )
 
 // The permissions of what the store creates: answers to payments are for their owner alone.
@@ -19,8 +24,8 @@ const (
 	fileMode = 0o600
 )
 
-// createFile makes sure that the file exists with tight permissions, and returns its absolute path.
-func createFile(path string) (string, error) {
+// filePath is the absolute path of a file.
+func filePath(path string) (string, error) {
 	if path == "" || strings.HasPrefix(path, ":") || strings.HasPrefix(path, "file:") {
 		return "", fmt.Errorf("sqlite: %q is not the path of a file; for a store in memory use package store/memory",
 			path)
@@ -28,6 +33,68 @@ func createFile(path string) (string, error) {
 	file, err := filepath.Abs(path)
 	if err != nil {
 		return "", fmt.Errorf("sqlite: %w", err)
+	}
+	return file, nil
+}
+
+// readOnlyAddress is how a file is opened for looking only. The log of a file in a directory that cannot be written needs
+// a process that has it open; without one, and without a log, the file is read as one that does not change.
+func readOnlyAddress(path string) (string, error) {
+	file, err := filePath(path)
+	if err != nil {
+		return "", err
+	}
+	registerReader()
+	address := "file:" + (&url.URL{Path: file}).EscapedPath() + "?mode=ro&vfs=" + readerVFS
+	err = tryRead(address)
+	if log, statErr := os.Stat(file + "-wal"); err != nil && (statErr != nil || log.Size() == 0) {
+		if tryRead(address+"&immutable=1") == nil {
+			return address + "&immutable=1", nil
+		}
+	}
+	if err != nil {
+		return "", fmt.Errorf("sqlite: open %s for looking only: %w", path, unavailable(err))
+	}
+	return address, nil
+}
+
+// readerVFS is how files are opened for looking only.
+const readerVFS = "onceward-readonly"
+
+// registerReader makes the way known to the driver, once.
+var registerReader = sync.OnceFunc(func() {
+	vfs.Register(readerVFS, readOnlyFiles{vfs.Find("os").(vfs.VFSFilename)})
+})
+
+// readOnlyFiles opens the log for reading where it cannot be written, as SQLite's own way to the files does: the driver
+// opens it for writing alone, also if the database is not to be written.
+type readOnlyFiles struct{ vfs.VFSFilename }
+
+// OpenFilename implements [vfs.VFSFilename].
+func (v readOnlyFiles) OpenFilename(name *vfs.Filename, flags vfs.OpenFlag) (vfs.File, vfs.OpenFlag, error) {
+	file, opened, err := v.VFSFilename.OpenFilename(name, flags)
+	if flags&vfs.OPEN_WAL != 0 && errors.Is(err, fs.ErrPermission) {
+		flags = flags&^(vfs.OPEN_READWRITE|vfs.OPEN_CREATE) | vfs.OPEN_READONLY
+		return v.VFSFilename.OpenFilename(name, flags)
+	}
+	return file, opened, err
+}
+
+// tryRead reads from a file.
+func tryRead(address string) error {
+	conn, err := sqlite3.Open(address)
+	if err != nil {
+		return err
+	}
+	err = query(conn, selectSchema, nil, func(*sqlite3.Stmt) error { return nil })
+	return errors.Join(err, conn.Close())
+}
+
+// createFile makes sure that the file exists with tight permissions, and returns its absolute path.
+func createFile(path string) (string, error) {
+	file, err := filePath(path)
+	if err != nil {
+		return "", err
 	}
 	if err := os.MkdirAll(filepath.Dir(file), dirMode); err != nil {
 		return "", fmt.Errorf("sqlite: create the directory of %s: %w", path, err)

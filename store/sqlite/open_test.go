@@ -101,13 +101,13 @@ func TestNewerTables(t *testing.T) {
 		t.Fatal(err)
 	}
 	raw := openRaw(t, path)
-	if err := raw.Exec(`INSERT INTO onceward_schema VALUES (1000, 'tomorrow'); PRAGMA wal_checkpoint(TRUNCATE)`); err != nil {
+	if err := raw.Exec(`INSERT INTO onceward_schema (version, applied_at) VALUES (1000, 'tomorrow'); PRAGMA wal_checkpoint(TRUNCATE)`); err != nil {
 		t.Fatal(err)
 	}
 	if err := raw.Close(); err != nil {
 		t.Fatal(err)
 	}
-	wantRefused(t, path, "its tables are of version 1000, and this program knows versions up to 3: use a newer program")
+	wantRefused(t, path, "are of version 1000, this program knows version 3, and the oldest that they can be used with is 1000: use a newer program")
 }
 
 // TestTablesMissing: a failed Open leaves no connection behind that would hold the file.

@@ -59,7 +59,8 @@ func messageArgs(e *outbox.Entry, now time.Time) ([]any, error) {
 	}, nil
 }
 
-// answerMessages are what a transactional handler has added to its answer in one turn.
+// answerMessages are what a transactional handler has added to its answer in one turn, and the entries of the audit about
+// it, which stay whatever the turn comes to.
 type answerMessages struct {
 	store *Store
 	id    store.ID
@@ -68,6 +69,8 @@ type answerMessages struct {
 	over bool
 	size outbox.AnswerSize
 	args [][]any // of insertMessage, for each
+
+	executions []store.ExecutionEntry
 }
 
 type answerKey struct{}
@@ -124,6 +127,30 @@ func (a *answerMessages) write(r *records) error {
 		}
 	}
 	a.store.writer.messages.add(len(a.args))
+	return nil
+}
+
+// addExecution leaves an entry to the end of the turn.
+func (a *answerMessages) addExecution(e *store.ExecutionEntry) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.over {
+		return errAnswered
+	}
+	a.executions = append(a.executions, *e)
+	return nil
+}
+
+// writeExecutions adds the entries in the transaction of the writer.
+func (a *answerMessages) writeExecutions(r *records, now time.Time) error {
+	if a == nil {
+		return nil
+	}
+	for i := range a.executions {
+		if err := r.addExecution(&a.executions[i], now); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

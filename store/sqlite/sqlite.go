@@ -35,6 +35,8 @@ var (
 	_ store.LateCompletionKeeper = (*Store)(nil)
 	_ store.ExternalEventKeeper  = (*Store)(nil)
 	_ store.Auditor              = (*Store)(nil)
+	_ store.AuditLister          = (*Store)(nil)
+	_ store.ExecutionAuditor     = (*Store)(nil)
 	_ store.Rewriter             = (*Store)(nil)
 	_ store.Finder               = (*Store)(nil)
 	_ store.Retainer             = (*Store)(nil)
@@ -46,8 +48,11 @@ var (
 
 // Store is a [store.Store] in an SQLite file. Several processes on one machine may open the same file.
 type Store struct {
-	now     func() time.Time
-	busy    time.Duration
+	now      func() time.Time
+	busy     time.Duration
+	manual   bool
+	readOnly bool
+
 	writer  *writer
 	readers *readers
 	db      *sql.DB
@@ -70,14 +75,27 @@ func WithBusyTimeout(d time.Duration) Option {
 	return func(s *Store) { s.busy = d }
 }
 
+// WithManualMigration leaves the tables as they are when the store is opened, and refuses to open it if the file or its
+// tables are missing, or of another version than this program needs: call [Migrate], or run what [PlainSQL] returns.
+// Default: opening brings them up to date.
+func WithManualMigration() Option {
+	return func(s *Store) { s.manual = true }
+}
+
+// WithReadOnly opens the file for looking only: the store's writes return [store.ErrReadOnly]. It leaves the tables as they
+// are, as [WithManualMigration] does, and does with the right to read the file, also while another process has it open.
+func WithReadOnly() Option {
+	return func(s *Store) { s.readOnly = true }
+}
+
 const (
 	defaultBusyTimeout = 5 * time.Second
 	longestBusyTimeout = time.Hour
 )
 
 // Open opens the file at path, creates it and its directory if they do not exist, readable for their owner only, and
-// brings its tables up to date. It refuses a file that is damaged, is not an SQLite database, or was written by a newer
-// version.
+// brings its tables up to date, unless [WithManualMigration] or [WithReadOnly] says otherwise. It refuses a file that is
+// damaged, is not an SQLite database, or was written by a newer version that this one cannot work with.
 func Open(ctx context.Context, path string, options ...Option) (*Store, error) {
 	s := &Store{now: time.Now, busy: defaultBusyTimeout, inFlight: make(map[store.ID]chan struct{})}
 	for _, option := range options {
@@ -87,7 +105,16 @@ func Open(ctx context.Context, path string, options ...Option) (*Store, error) {
 		return nil, fmt.Errorf("sqlite: open %s: a busy timeout of %s: the limits are 0 and %s", path, s.busy,
 			longestBusyTimeout)
 	}
-	file, err := createFile(path)
+	if s.manual || s.readOnly {
+		status, err := Status(ctx, path)
+		if err == nil {
+			err = status.Err()
+		}
+		if err != nil {
+			return nil, fmt.Errorf("sqlite: open %s: %w", path, err)
+		}
+	}
+	file, err := s.prepareFile(path)
 	if err != nil {
 		return nil, err
 	}
@@ -97,8 +124,18 @@ func Open(ctx context.Context, path string, options ...Option) (*Store, error) {
 	return s, nil
 }
 
+// prepareFile returns what the connections open.
+func (s *Store) prepareFile(path string) (string, error) {
+	if s.readOnly {
+		return readOnlyAddress(path)
+	}
+	return createFile(path)
+}
+
 func (s *Store) open(ctx context.Context, file string) (err error) {
-	if s.writer, err = openWriter(ctx, file, s.busy, s.now); err != nil {
+	if s.readOnly {
+		s.writer = &writer{refuses: fmt.Errorf("sqlite: %w", store.ErrReadOnly)}
+	} else if s.writer, err = openWriter(ctx, file, s.busy, s.now); err != nil {
 		return err
 	}
 	s.writer.committed = s.waits.wake

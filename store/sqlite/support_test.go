@@ -31,6 +31,7 @@ var helpers = map[string]func(path string) error{
 	"contender": contend,
 	"crasher":   runUntilKilled,
 	"adder":     addAndHang,
+	"look":      lookAt,
 }
 
 func TestMain(m *testing.M) {

@@ -246,6 +246,9 @@ func (w *writer) settle(t *task, before *store.Record, s store.Settlement) error
 			return err
 		}
 	}
+	if err := t.member.answer.writeExecutions(w.records, t.now); err != nil {
+		return err
+	}
 	switch {
 	case s.Action == store.TxRollback:
 		t.outcome.Effect = store.EffectNone

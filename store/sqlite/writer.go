@@ -28,6 +28,7 @@ const groupTime = 20 * time.Millisecond
 // transaction: a group is what arrived while the last commit was on its way to the disk, so a lone caller does not wait
 // and many callers share an fsync. There is no timer.
 type writer struct {
+	refuses   error // why nothing is written, of a store that was opened for looking only
 	now       func() time.Time
 	committed func(store.ID) // told of each record that is no longer in progress, after the commit
 	messages  hints          // told of commits in which messages became ready
@@ -175,6 +176,9 @@ func write[T any](ctx context.Context, w *writer, f func(r *records, now time.Ti
 }
 
 func (w *writer) enqueue(t *task) error {
+	if w.refuses != nil {
+		return w.refuses
+	}
 	w.mu.Lock()
 	if w.closed {
 		w.mu.Unlock()
@@ -347,6 +351,9 @@ func (w *writer) commitFailed(group []*task, err error) error {
 
 // close ends the queue and the connection.
 func (w *writer) close() error {
+	if w.refuses != nil {
+		return nil
+	}
 	w.mu.Lock()
 	already := w.closed
 	w.closed = true

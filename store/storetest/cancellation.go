@@ -173,7 +173,7 @@ func calls(i Instance) []call {
 // evidenceCalls are the methods about what is kept beside the records.
 func evidenceCalls(i Instance) []call {
 	keepsLate, keepsEvents := has[store.LateCompletionKeeper](i), has[store.ExternalEventKeeper](i)
-	audits := has[store.Auditor](i)
+	audits, lists, executes := has[store.Auditor](i), has[store.AuditLister](i), has[store.ExecutionAuditor](i)
 	own := func(e *env, id store.ID) store.Claim { return e.own(id) }
 	return []call{
 		{"add late completion", keepsLate, own, func(ctx context.Context, s store.Store, c store.Claim) error {
@@ -202,6 +202,21 @@ func evidenceCalls(i Instance) []call {
 		}},
 		{"audit", audits, own, func(ctx context.Context, s store.Store, c store.Claim) error {
 			_, err := s.(store.Auditor).Audit(ctx, c.ID)
+			return err
+		}},
+		{"list audit", lists, own, func(ctx context.Context, s store.Store, c store.Claim) error {
+			_, err := s.(store.AuditLister).ListAudit(ctx, store.AuditFilter{ID: c.ID})
+			return err
+		}},
+		{"add execution", executes, own, func(ctx context.Context, s store.Store, c store.Claim) error {
+			return s.(store.ExecutionAuditor).AddExecution(ctx, requested(c.ID, c.Attempt))
+		}},
+		{"list executions", executes, own, func(ctx context.Context, s store.Store, c store.Claim) error {
+			_, err := s.(store.ExecutionAuditor).ListExecutions(ctx, store.AuditFilter{ID: c.ID})
+			return err
+		}},
+		{"purge executions", executes, own, func(ctx context.Context, s store.Store, _ store.Claim) error {
+			_, err := s.(store.ExecutionAuditor).PurgeExecutions(ctx, 0, everything)
 			return err
 		}},
 		{"purge audit", audits, own, func(ctx context.Context, s store.Store, _ store.Claim) error {

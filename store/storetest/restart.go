@@ -67,6 +67,15 @@ func testRestart(t *testing.T, h Harness) {
 			e.wantAudit(id("key"), before, after)
 		})
 	}
+	if has[store.ExecutionAuditor](h.probe) {
+		h.test(t, "audited requests", func(e *env) {
+			e.addExecution(requested(id("key"), 1))
+			e.reopen()
+			if n := len(e.executions(store.AuditFilter{ID: id("key")})); n != 1 {
+				e.Errorf("L7: after a restart %d requests are listed, want 1", n)
+			}
+		})
+	}
 	if has[store.Transactor](h.probe) {
 		h.test(t, "a committed transaction", func(e *env) {
 			v, err := e.transact(request(id("key")), e.inserting("row", committing("done")))

@@ -128,6 +128,8 @@ var groups = []group{
 	{name: "LateCompletions", needed: has[store.LateCompletionKeeper], run: testLateCompletions},
 	{name: "ExternalEvents", needed: has[store.ExternalEventKeeper], run: testExternalEvents},
 	{name: "Audit", needed: has[store.Auditor], run: testAudit},
+	{name: "AuditLister", needed: has[store.AuditLister], run: testAuditLister},
+	{name: "Executions", needed: has[store.ExecutionAuditor], run: testExecutions},
 	{name: "Transactor", needed: has[store.Transactor], run: testTransactor},
 	{name: "TransactorRaces", needed: has[store.Transactor], run: testTransactorRaces},
 	{name: "TransactorOwnership", needed: has[store.Transactor], run: testTransactorOwnership},
@@ -212,8 +214,9 @@ var capabilities = []capability{
 	being[store.Transactor](), being[store.TxCheckpointer](), being[store.Waiter](),
 	being[store.Sweeper](), being[store.Reaper](), being[store.Reconciler](), being[store.Buster](),
 	being[store.Lister](), being[store.LateCompletionKeeper](), being[store.ExternalEventKeeper](),
-	being[store.Auditor](), being[store.Rewriter](), being[store.Finder](), being[store.Retainer](),
-	being[outbox.Store](), being[outbox.AnswerStore](), being[inbox.Store](), being[natural.Store](),
+	being[store.Auditor](), being[store.AuditLister](), being[store.ExecutionAuditor](), being[store.Rewriter](),
+	being[store.Finder](), being[store.Retainer](), being[outbox.Store](), being[outbox.AnswerStore](),
+	being[inbox.Store](), being[natural.Store](),
 }
 
 type capability struct {

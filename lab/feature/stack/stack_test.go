@@ -270,6 +270,8 @@ func whole(t *testing.T, s store.Store) {
 	able[store.LateCompletionKeeper](t, s, inside)
 	able[store.ExternalEventKeeper](t, s, inside)
 	able[store.Auditor](t, s, inside)
+	able[store.AuditLister](t, s, inside)
+	able[store.ExecutionAuditor](t, s, inside)
 	able[outbox.Store](t, s, inside)
 	able[outbox.AnswerStore](t, s, inside)
 	able[inbox.Store](t, s, inside)

@@ -19,6 +19,7 @@ var granted = map[string]string{
 	"audit":           "SELECT, INSERT, DELETE",
 	"outbox":          "SELECT, INSERT, DELETE",
 	"delivery":        "SELECT, INSERT, UPDATE, DELETE",
+	"execution":       "SELECT, INSERT, DELETE",
 	"message":         "SELECT",
 	"inbox":           "SELECT, INSERT, DELETE",
 }

@@ -1,0 +1,52 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// These errors say why a store that leaves its tables as they are refuses them.
+var (
+	// ErrSchemaMissing is returned when there are no tables.
+	ErrSchemaMissing = errors.New("onceward: there are no tables")
+	// ErrSchemaOlder is returned when migrations have to be applied first.
+	ErrSchemaOlder = errors.New("onceward: the tables are of an older version")
+	// ErrSchemaNewer is returned when a newer program has made the tables, and this one cannot work with them.
+	ErrSchemaNewer = errors.New("onceward: the tables are of a newer version")
+)
+
+// SchemaStatus is how the tables of a store stand against what this program needs.
+type SchemaStatus struct {
+	// Place says where the tables are: a schema and the beginning of their names, or a file.
+	Place string
+	// Version is that of the tables; zero if there are none.
+	Version int
+	// Wanted is the version that this program needs.
+	Wanted int
+	// Compatible is the oldest version of a program that may use the tables; zero if there are none.
+	Compatible int
+	// Pending are the names of the migrations that have not been applied, in their order.
+	Pending []string
+}
+
+// Err says what is wrong with the tables, and what to do about it, or returns nil if this program can use them.
+func (s *SchemaStatus) Err() error {
+	switch {
+	case s.Compatible > s.Wanted:
+		return fmt.Errorf("%w: those in %s are of version %d, this program knows version %d, and the oldest that they can "+
+			"be used with is %d: use a newer program", ErrSchemaNewer, s.Place, s.Version, s.Wanted, s.Compatible)
+	case s.Version == 0:
+		return fmt.Errorf("%w in %s, and this program needs version %d: %s", ErrSchemaMissing, s.Place, s.Wanted, s.remedy())
+	case s.Version < s.Wanted:
+		return fmt.Errorf("%w: those in %s are of version %d, and this program needs version %d: %s", ErrSchemaOlder,
+			s.Place, s.Version, s.Wanted, s.remedy())
+	default:
+		return nil
+	}
+}
+
+func (s *SchemaStatus) remedy() string {
+	return "apply " + strings.Join(s.Pending, ", ") + ", by \"onceward migrate up\", the function Migrate of the store, or " +
+		"as plain SQL from \"onceward migrate print\""
+}
