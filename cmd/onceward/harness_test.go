@@ -13,6 +13,7 @@ import (
 	"github.com/onceward/onceward/examples/provider"
 	"github.com/onceward/onceward/internal/proc"
 	"github.com/onceward/onceward/internal/proc/proctest"
+	"github.com/onceward/onceward/internal/servers"
 )
 
 // The demo is tested as a user runs it: as a process of its own, over HTTP, and killed where it hurts. The test binary
@@ -29,7 +30,7 @@ func TestMain(m *testing.M) {
 	case os.Getenv(runAsDemo) != "":
 		main()
 	default:
-		os.Exit(m.Run())
+		os.Exit(servers.Main(m))
 	}
 }
 
