@@ -188,7 +188,7 @@ func (c *resolveFlags) stepResolution(
 	if _, err := progress.Checkpoint(outcome); err != nil {
 		return act{}, operate.Usage("%v", err)
 	}
-	a := onRecord(rec, "resolve step "+output.Text(c.Step)+": "+outcome.Result.String())
+	a := onRecord(rec, fmt.Sprintf("resolve step %q as %s", c.Step, outcome.Result))
 	switch outcome.Result {
 	case phase.ResultDone:
 		a.effects = []string{"the operation goes on behind the step: a resumer, or the client's retry, does the others"}

@@ -38,7 +38,7 @@ type sample struct {
 
 // change is the JSON of top: what is, and how fast it changes.
 type change struct {
-	*counts
+	counts
 	RecordsPerSecond   map[string]float64 `json:"records_per_second"`
 	DecisionsPerSecond map[string]float64 `json:"decisions_per_second,omitempty"`
 	Seconds            float64            `json:"seconds"`
@@ -124,7 +124,7 @@ func (c *topCommand) look(ctx context.Context, s *operate.Session) (*sample, err
 // since says what has changed since another sample.
 func (s *sample) since(before *sample) *change {
 	seconds := max(s.at.Sub(before.at).Seconds(), 0.001)
-	c := &change{counts: s.counts, RecordsPerSecond: make(map[string]float64), Seconds: seconds}
+	c := &change{counts: *s.counts, RecordsPerSecond: make(map[string]float64), Seconds: seconds}
 	for state, n := range s.Records {
 		c.RecordsPerSecond[state] = float64(n-before.Records[state]) / seconds
 	}

@@ -74,7 +74,7 @@ func TestResolveStep(t *testing.T) {
 		s.wantCode(t, exitUsage, "guest", acting(append(step, "charge", "--done", "--data-file", lacking)...)...)
 		data := file(t, `{"guest":"secret guest","charge":"ch_1"}`)
 		says(t, s.must(t, acting(append(step, "charge", "--done", "--data-file", data)...)...), "behind the step", "Done")
-		says(t, s.must(t, "keys", "show", s.phased.Hash()), "confirm", "current", "resolve step charge")
+		says(t, s.must(t, "keys", "show", s.phased.Hash()), "confirm", "current", `resolve step "charge" as done`)
 		if rec := s.record(t, s.phased); rec.State != store.StateInProgress {
 			t.Errorf("the record is %s", rec.State)
 		}

@@ -1,6 +1,7 @@
 package story
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -41,27 +42,31 @@ func (t *Story) writeRecord(out *output.Output) {
 	}
 	text := output.Text
 	out.Line("%s", strings.TrimSpace(text(rec.Operation)+" "+rec.Hash()))
-	out.Fields(
+	fields := []string{
 		"scope", text(rec.Scope), "key", text(rec.Key), "state", state,
 		"attempt", number(rec.Attempt), "answer", number(int64(rec.Response.Status)),
 		"provider's id", text(rec.ProviderID), "trace", text(rec.TraceID), "point", text(rec.Point),
-		"last error", text(rec.LastError), "asked last", text(rec.ReconcileError))
-	if rec.State == store.StateInProgress {
-		out.Fields("lease until", out.Time(rec.LeaseUntil)+"; its last heartbeat was one lease before, 30 s by default")
+		"last error", text(rec.LastError), "asked last", text(rec.ReconcileError),
 	}
-	if rec.State == store.StateUnknown {
-		asked := "never"
-		if rec.ReconcileCount > 0 {
-			asked = number(int64(rec.ReconcileCount)) + " times"
-		}
-		next := out.Time(rec.ReconcileAt)
-		if rec.DeadLetter {
-			next = "not by itself"
-		}
-		out.Fields("asked", asked, "asked again", next)
-	}
-	if rec.State.Settled() {
-		out.Fields("expires", out.Time(rec.ExpiresAt))
+	out.Fields(append(fields, t.whenFields(out)...)...)
+}
+
+// whenFields say what time has to do with the record, by its state.
+func (t *Story) whenFields(out *output.Output) []string {
+	rec := &t.record
+	switch {
+	case rec.State == store.StateInProgress && rec.Nonce == store.Nonce{}:
+		return []string{"without owner", "since " + out.Time(rec.LeaseUntil) + ", for the next attempt to go on with"}
+	case rec.State == store.StateInProgress:
+		return []string{"lease until", out.Time(rec.LeaseUntil) + "; its last heartbeat was one lease before, 30 s by default"}
+	case rec.State == store.StateUnknown && rec.DeadLetter:
+		return []string{"asked", fmt.Sprintf("%d times, and not again by itself", rec.ReconcileCount)}
+	case rec.State == store.StateUnknown:
+		return []string{"asked", fmt.Sprintf("%d times, next %s", rec.ReconcileCount, out.Time(rec.ReconcileAt))}
+	case rec.State.Settled():
+		return []string{"expires", out.Time(rec.ExpiresAt)}
+	default:
+		return nil
 	}
 }
 
