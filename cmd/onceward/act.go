@@ -20,8 +20,8 @@ import (
 
 // byFlags say who acts and why. Both are written to the audit.
 type byFlags struct {
-	Why string `help:"Why, for the audit. Required."`
-	Who string `help:"Who acts, for the audit. Default: the user of the operating system."`
+	Why string `group:"Audit" help:"Why, for the audit. Required."`
+	Who string `group:"Audit" help:"Who acts, for the audit. Default: the user of the operating system."`
 }
 
 func (f *byFlags) by() (reconcile.By, error) {
@@ -43,13 +43,13 @@ func (f *byFlags) by() (reconcile.By, error) {
 // actFlags are what every act takes.
 type actFlags struct {
 	byFlags
-	Yes    bool `short:"y" help:"Do not ask at the terminal. Without one it is required."`
-	DryRun bool `help:"Say what would happen, and change nothing."`
+	Yes    bool `short:"y" group:"Acting" help:"Do not ask at the terminal. Without one it is required."`
+	DryRun bool `group:"Acting" help:"Say what would happen, and change nothing."`
 }
 
 // attemptFlags fence an act on a record.
 type attemptFlags struct {
-	Attempt int64 `help:"The attempt that you have seen: if the operation has moved on, nothing is done. Default: the one that is found now."`
+	Attempt int64 `group:"Acting" help:"The attempt that you have seen: if the operation has moved on, nothing is done. Default: the one that is found now."`
 }
 
 // check refuses a record that has moved on.

@@ -17,9 +17,9 @@ import (
 
 // storeFlags say which store is meant.
 type storeFlags struct {
-	Store   string        `env:"ONCEWARD_STORE" placeholder:"URL" help:"The store: postgres://user@host/database, sqlite:PATH or redis://host:6379/0, with ?front=URL if the service has one."`
-	Timeout time.Duration `default:"30s" help:"How long the store may take to answer; 0 for any time."`
-	JSON    bool          `name:"json" help:"Write JSON: one object, or one a line for a list."`
+	Store   string        `env:"ONCEWARD_STORE" placeholder:"URL" group:"Store" help:"The store: postgres://user@host/database, sqlite:PATH or redis://host:6379/0, with ?front=URL if the service has one."`
+	Timeout time.Duration `default:"30s" group:"Store" help:"How long the store may take to answer; 0 for any time."`
+	JSON    bool          `name:"json" group:"Store" help:"Write JSON: one object, or one a line for a list."`
 }
 
 // deadline bounds what a command does.
@@ -44,8 +44,8 @@ func (f *storeFlags) with(ends interrupts, target operate.Target, work func(cont
 
 // watchFlags are for what is worth looking at again.
 type watchFlags struct {
-	Watch bool          `help:"Look again and again, until Ctrl-C."`
-	Every time.Duration `default:"2s" help:"How often with --watch."`
+	Watch bool          `group:"Watching" help:"Look again and again, until Ctrl-C."`
+	Every time.Duration `default:"2s" group:"Watching" help:"How often with --watch."`
 }
 
 // draw draws once, or again and again.
@@ -76,10 +76,11 @@ func (f *watchFlags) draw(
 
 // secretFlags are what of the service's configuration downstream keys and sealed content need.
 type secretFlags struct {
-	SecretFile           string `type:"path" placeholder:"FILE" help:"A file with the service's Config.Secret, for downstream keys. Default: the environment's ONCEWARD_SECRET."`
-	DownstreamSecretFile string `type:"path" placeholder:"FILE" help:"A file with its Config.DownstreamSecret, if it has one. Default: the environment's ONCEWARD_DOWNSTREAM_SECRET."`
-	Namespace            string `env:"ONCEWARD_NAMESPACE" help:"Its Config.Namespace."`
-	SealKeyFile          string `type:"path" placeholder:"FILE" help:"The key ring of a sealed store: a line ID:BASE64 for each key, the current one first."`
+	SecretFile           string   `type:"path" placeholder:"FILE" group:"Secrets of the service" help:"A file with the service's Config.Secret, for downstream keys. Default: the environment's ONCEWARD_SECRET."`
+	DownstreamSecretFile string   `type:"path" placeholder:"FILE" group:"Secrets of the service" help:"A file with its Config.DownstreamSecret, if it has one. Default: the environment's ONCEWARD_DOWNSTREAM_SECRET."`
+	OldSecretFiles       []string `name:"old-secret-file" type:"path" placeholder:"FILE" group:"Secrets of the service" help:"A file with a secret of either kind that was rotated out; for several, repeat it. Default: the environment's ONCEWARD_OLD_SECRET."`
+	Namespace            string   `env:"ONCEWARD_NAMESPACE" group:"Secrets of the service" help:"Its Config.Namespace."`
+	SealKeyFile          string   `type:"path" placeholder:"FILE" group:"Secrets of the service" help:"The key ring of a sealed store: a line ID:BASE64 for each key, the current one first."`
 }
 
 func (f *secretFlags) target(url string) (operate.Target, error) {
@@ -91,8 +92,27 @@ func (f *secretFlags) target(url string) (operate.Target, error) {
 	if target.Secrets.Downstream, err = secret(f.DownstreamSecretFile, "ONCEWARD_DOWNSTREAM_SECRET"); err != nil {
 		return target, err
 	}
+	if target.Secrets.Old, err = f.oldSecrets(); err != nil {
+		return target, err
+	}
 	target.SealKeys, err = sealKeys(f.SealKeyFile)
 	return target, err
+}
+
+// oldSecrets reads what was rotated out.
+func (f *secretFlags) oldSecrets() (old [][]byte, err error) {
+	files := f.OldSecretFiles
+	if len(files) == 0 && os.Getenv("ONCEWARD_OLD_SECRET") != "" {
+		files = []string{""}
+	}
+	for _, file := range files {
+		one, err := secret(file, "ONCEWARD_OLD_SECRET")
+		if err != nil {
+			return nil, err
+		}
+		old = append(old, one)
+	}
+	return old, nil
 }
 
 // secret reads a secret from a file, or else from the environment. A line's end behind it belongs to the editor.
@@ -137,8 +157,8 @@ func sealKeys(file string) ([]sealed.Key, error) {
 
 // pageFlags bound a list.
 type pageFlags struct {
-	Limit int    `default:"50" help:"The most to list."`
-	After string `placeholder:"CURSOR" help:"Go on behind the last one of the page before, as that has printed it."`
+	Limit int    `default:"50" group:"Page" help:"The most to list."`
+	After string `placeholder:"CURSOR" group:"Page" help:"Go on behind the last one of the page before, as that has printed it."`
 }
 
 func (f *pageFlags) check() error {
@@ -151,9 +171,9 @@ func (f *pageFlags) check() error {
 // refFlags name a record.
 type refFlags struct {
 	Ref   string   `arg:"" help:"The operation: its hash as logs show it, a key with --scope, a provider's id, or a downstream key."`
-	Scope *string  `help:"The scope of a key: REF is a key then."`
-	By    string   `enum:",hash,key,downstream,provider" default:"" help:"What REF is, where it could be several: hash, key, downstream or provider."`
-	Steps []string `name:"step-name" placeholder:"NAME" help:"A step that may have sent the downstream key; for several, repeat it."`
+	Scope *string  `group:"Naming the operation" help:"The scope of a key: REF is a key then."`
+	By    string   `enum:",hash,key,downstream,provider" default:"" group:"Naming the operation" help:"What REF is, where it could be several: hash, key, downstream or provider."`
+	Steps []string `name:"step-name" placeholder:"NAME" group:"Naming the operation" help:"A step that may have sent the downstream key; for several, repeat it."`
 }
 
 func (f *refFlags) ref() operate.Ref {

@@ -60,8 +60,12 @@ func TestKeysListPages(t *testing.T) {
 func TestKeysShow(t *testing.T) {
 	onEach(t, func(t *testing.T, s *service) {
 		for _, args := range [][]string{
-			{s.paid.Hash()}, {"order-paid", "--scope", "alice"}, {"pi_order-paid"}, {"--by", "provider", "pi_order-paid"},
-			{"--by", "hash", s.paid.Hash()}, {"--by", "key", "--scope", "alice", "order-paid"},
+			{s.paid.Hash()},
+			{"order-paid", "--scope", "alice"},
+			{"pi_order-paid"},
+			{"--by", "provider", "pi_order-paid"},
+			{"--by", "hash", s.paid.Hash()},
+			{"--by", "key", "--scope", "alice", "order-paid"},
 		} {
 			text := s.must(t, append([]string{"keys", "show"}, args...)...)
 			says(t, text, "POST /payments "+s.paid.Hash(), "completed with 200", "reserved", "trace 4bf92f3577b34da6",

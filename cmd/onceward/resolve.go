@@ -200,6 +200,8 @@ func (c *resolveFlags) stepResolution(
 	if rec.State == store.StateInProgress {
 		a.effects = append(a.effects, "its owner, should it only be paused, is stopped first")
 	}
-	a.do = func(ctx context.Context, by reconcile.By) error { return s.Operator.ResolveStep(ctx, by, claim, outcome) }
+	a.do = func(ctx context.Context, by reconcile.By) error {
+		return s.Operator.ResolveStep(ctx, by, claim, outcome)
+	}
 	return a, nil
 }

@@ -59,7 +59,9 @@ type Target struct {
 // Secrets are what downstream keys are derived with, as the service's configuration has them.
 type Secrets struct {
 	Secret, Downstream []byte
-	Namespace          string
+	// Old are those of either kind that were rotated out.
+	Old       [][]byte
+	Namespace string
 }
 
 // Known reports whether there are any.
@@ -126,8 +128,9 @@ func (s *Session) prepare() (err error) {
 		secrets.Secret = []byte(rand.Text())
 	}
 	s.Guard, err = onceward.New(s.Store, onceward.Config{
-		Secret: secrets.Secret, DownstreamSecret: secrets.Downstream, Namespace: secrets.Namespace,
-		Logger: slog.New(slog.DiscardHandler),
+		Secret: secrets.Secret, DownstreamSecret: secrets.Downstream, OldDownstreamSecrets: secrets.Old,
+		Namespace: secrets.Namespace,
+		Logger:    slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		return Usage("%v", err)
