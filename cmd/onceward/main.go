@@ -29,6 +29,7 @@ type commands struct {
 	Audit   auditCommand   `cmd:"" group:"operate" help:"Show who did what, when and why."`
 	Stats   statsCommand   `cmd:"" group:"operate" help:"Count records and messages."`
 	Top     topCommand     `cmd:"" group:"operate" help:"Show live what goes on."`
+	Migrate migrateCommand `cmd:"" group:"operate" help:"Create the tables of a database, bring them up to date, or say what is missing."`
 	Health  healthCommand  `cmd:"" group:"operate" help:"Say whether a person should look: exit code 0 if all is well, 1 if not."`
 
 	Completion completionCommand `cmd:"" group:"try" help:"Print what a shell needs to complete command lines."`

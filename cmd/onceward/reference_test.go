@@ -135,9 +135,23 @@ func TestFieldsAreDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, shown := range []any{
-		story.Story{}, story.Event{}, story.Step{}, story.Command{}, story.Revealed{}, view.Record{}, view.Message{},
-		view.Audit{}, view.Execution{}, view.Content{}, shownMessage{}, acted{}, counts{}, outboxCounts{}, change{},
-		healthReport{}, healthCheck{},
+		story.Story{},
+		story.Event{},
+		story.Step{},
+		story.Command{},
+		story.Revealed{},
+		view.Record{},
+		view.Message{},
+		view.Audit{},
+		view.Execution{},
+		view.Content{},
+		shownMessage{},
+		acted{},
+		counts{},
+		outboxCounts{},
+		change{},
+		healthReport{},
+		healthCheck{},
 	} {
 		for _, field := range reflect.VisibleFields(reflect.TypeOf(shown)) {
 			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")

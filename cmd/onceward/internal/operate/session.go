@@ -81,13 +81,12 @@ type Session struct {
 
 // Open opens a store. It never changes a table: that is what migrations are asked for.
 func Open(ctx context.Context, target Target) (*Session, error) {
-	if target.URL == "" {
-		return nil, Usage("the store is not named: give --store URL, or set ONCEWARD_STORE; " +
-			"such as postgres://user@host/database, sqlite:PATH or redis://host:6379/0")
+	if err := CheckURL(target.URL); err != nil {
+		return nil, err
 	}
 	opened, err := storeurl.OpenStore(ctx, target.URL, target.options()...)
 	if err != nil {
-		return nil, unavailable(err)
+		return nil, Unavailable(err)
 	}
 	s := &Session{Store: opened, target: target, opened: opened}
 	if err := s.prepare(); err != nil {
@@ -99,12 +98,25 @@ func Open(ctx context.Context, target Target) (*Session, error) {
 func (t *Target) options() []storeurl.Option {
 	// What a service should be warned of at its start is of no use before each answer to a person.
 	quiet := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
-	return []storeurl.Option{storeurl.WithLogger(quiet)}
+	options := []storeurl.Option{storeurl.WithLogger(quiet), storeurl.WithManualMigration()}
+	if !t.Writes {
+		options = append(options, storeurl.ReadOnly())
+	}
+	return options
 }
 
-// unavailable says that a store which cannot be opened cannot answer, whatever the reason.
-func unavailable(err error) error {
-	if errors.Is(err, store.ErrUnavailable) {
+// CheckURL refuses a store that is not named.
+func CheckURL(url string) error {
+	if url == "" {
+		return Usage("the store is not named: give --store URL, or set ONCEWARD_STORE; " +
+			"such as postgres://user@host/database, sqlite:PATH or redis://host:6379/0")
+	}
+	return nil
+}
+
+// Unavailable says that a store which cannot be opened cannot answer, whatever the reason; but for what it can never do.
+func Unavailable(err error) error {
+	if err == nil || errors.Is(err, store.ErrUnavailable) || errors.Is(err, errors.ErrUnsupported) {
 		return err
 	}
 	return &unopened{err}
