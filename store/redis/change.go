@@ -40,7 +40,7 @@ func (s *Store) apply(ctx context.Context, at place, event store.Event, seen *re
 				return outcome{}, err
 			}
 		}
-		before, err := decode(at.id, seen.stored)
+		before, err := decode(at, seen.stored)
 		if err != nil {
 			return outcome{now: seen.now}, err
 		}
@@ -52,8 +52,14 @@ func (s *Store) apply(ctx context.Context, at place, event store.Event, seen *re
 		if err != nil || transition.Effect == store.EffectNone && !s.confirms(event, transition) {
 			return out, err
 		}
+		if err := s.noteProvider(ctx, at, seen.now, &before, &after, transition.Effect); err != nil {
+			return outcome{}, err
+		}
 		read := seen.stored
 		if seen, err = s.swap(ctx, at, seen, before, next(before, after, transition.Effect)); seen == nil {
+			if err == nil {
+				s.dropProvider(ctx, at, &before, &after, transition.Effect)
+			}
 			return out, err
 		}
 		if seen.stored == read {

@@ -18,7 +18,7 @@ import (
 )
 
 // shortSelection is what make test runs of the suite on other kinds of servers than a single one.
-var shortSelection = []string{"Fencing", "Repeats", "Content", "Waiter", "Sweeper", "Lister"}
+var shortSelection = []string{"Fencing", "Repeats", "Content", "Waiter", "Sweeper", "Lister", "Finder", "Retainer"}
 
 func TestStoreOnCluster(t *testing.T) {
 	t.Parallel()

@@ -15,9 +15,10 @@ const buckets = 1024
 
 // The kinds of keys of a bucket. Their names are stored and never change.
 const (
-	kindRecord  = "r" // one for each ID: the record
-	kindOpen    = "p" // sorted set: records in progress, by the end of their lease
-	kindUnknown = "u" // sorted set: unknown records, dead letters too, by when they are due
+	kindRecord   = "h" // one for each ID, by its hash: the record
+	kindOpen     = "o" // sorted set: records in progress, by the end of their lease
+	kindUnknown  = "u" // sorted set: unknown records, dead letters too, by when they are due
+	kindProvider = "i" // one for each provider's id, by its hash: sorted set of the hashes of records, by how long they are kept
 )
 
 // The kinds of keys of what is kept beside the records.
@@ -84,12 +85,17 @@ func (n *names) bucketOf(b []byte) *bucket {
 	return &n.buckets[crc32.ChecksumIEEE(b)%buckets]
 }
 
-// place is where an ID is.
+// place is where a record is.
 type place struct {
 	*bucket
-	id  store.ID
 	key string // of the record
+	// id is that of the record, if it is known: of a place that was found by its key what is stored there tells.
+	id    store.ID
+	known bool
 }
+
+// hashSize is how many bytes of a key are the hash of the ID.
+const hashSize = 16
 
 // named returns the key of a kind for some bytes, and the bucket that it is in.
 func (n *names) named(kind string, b []byte) (string, *bucket) {
@@ -100,27 +106,28 @@ func (n *names) named(kind string, b []byte) (string, *bucket) {
 // leased are the keys that change with a lease: the record and the index of what is in progress.
 func (p *place) leased() []string { return []string{p.key, p.index[indexOpen]} }
 
+// place returns where the record of an ID is.
 func (n *names) place(id store.ID) place {
-	// All bases are of one length: the name is made in one piece, with the base put in when the bucket is known.
-	front := len(n.buckets[0].base) + len(kindRecord+":")
-	b := make([]byte, front, front+len(id.Scope)+len(id.Key)+8)
-	b = id.AppendBinary(b)
-	in := n.bucketOf(b[front:])
-	copy(b[copy(b, in.base):], kindRecord+":")
-	return place{bucket: in, id: id, key: rueidis.BinaryString(b)}
+	at := n.placeOfHash(id.HashBytes())
+	at.id, at.known = id, true
+	return at
+}
+
+// placeOfHash returns where the record is whose ID has that hash.
+func (n *names) placeOfHash(hash [hashSize]byte) place {
+	in := n.bucketOf(hash[:])
+	b := make([]byte, 0, len(in.base)+len(kindRecord+":")+hashSize)
+	b = append(append(append(b, in.base...), kindRecord+":"...), hash[:]...)
+	return place{bucket: in, key: rueidis.BinaryString(b)}
 }
 
 // placeOf returns the place whose record has that key.
 func (n *names) placeOf(key string) (place, error) {
 	b, ok := strings.CutPrefix(key, n.prefix+":{")
-	if !ok || len(b) < len("000}:r:") || b[3:7] != "}:"+kindRecord+":" {
+	if !ok || len(b) != len("000}:h:")+hashSize || b[3:7] != "}:"+kindRecord+":" {
 		return place{}, fmt.Errorf("redis: %q is not the key of a record", key)
 	}
-	id, err := store.ParseID([]byte(b[7:]))
-	if err != nil {
-		return place{}, err
-	}
-	at := n.place(id)
+	at := n.placeOfHash([hashSize]byte([]byte(b[7:])))
 	if at.key != key {
 		return place{}, fmt.Errorf("redis: %q is not where the store keeps that record", key)
 	}
@@ -134,6 +141,18 @@ func (n *names) idOf(kind, key string) (store.ID, error) {
 		return store.ID{}, fmt.Errorf("redis: %q is not a key of kind %s", key, kind)
 	}
 	return store.ParseID([]byte(b[7:]))
+}
+
+// hash returns the hash by which the record of a place is named.
+func (p *place) hash() string { return p.key[len(p.key)-hashSize:] }
+
+// holds reports whether what is stored at a place is the record of its ID. Another key may have the same hash.
+func (p *place) holds(v *value) bool {
+	if p.known || v.State == store.StateNone {
+		return p.id == v.ID || v.State == store.StateNone
+	}
+	hash := v.HashBytes()
+	return string(hash[:]) == p.hash()
 }
 
 // indexOf returns the number of the index that a record belongs to.

@@ -24,7 +24,7 @@ const (
 
 // List implements [store.Lister]. What is in progress or unknown is found by the indexes. Settled records are in none:
 // for a filter that may choose them, each page is a scan of all keys of the database, which does not block the server but
-// takes its time. The order is that of the buckets, and within one that of the encoded IDs.
+// takes its time. The order is that of the buckets, and within one that of the hashes.
 func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error) {
 	limit := store.MaxPage
 	if f.Limit > 0 {
@@ -86,8 +86,7 @@ func comparePlaces(a, b place) int {
 
 // wants reports whether a record at a place may be among those that are listed, as far as the place tells.
 func (c *chosen) wants(at place) bool {
-	if c.filter.Scope != "" && at.id.Scope != c.filter.Scope ||
-		c.after.bucket != nil && comparePlaces(at, c.after) <= 0 {
+	if c.after.bucket != nil && comparePlaces(at, c.after) <= 0 {
 		return false
 	}
 	return len(c.places) < c.limit || comparePlaces(at, c.places[c.limit-1]) < 0
@@ -96,6 +95,7 @@ func (c *chosen) wants(at place) bool {
 // matches reports whether a filter chooses a record. One that cannot be read is chosen by its state, if that can be told.
 func (c *chosen) matches(v *value) bool {
 	return v.State != store.StateNone && (c.filter.State == store.StateNone || v.State == c.filter.State) &&
+		(c.filter.Scope == "" || v.Scope == c.filter.Scope) &&
 		(!c.filter.Due || !v.Due().After(c.now))
 }
 
@@ -173,7 +173,8 @@ func (s *Store) choose(ctx context.Context, c *chosen, places []place, index int
 	return errors.Join(errs...)
 }
 
-// each reads the outlines of records, or all of them. Of one that cannot be read it tells the state, if there is one.
+// each reads the outlines of records, or all of them. Of one that cannot be read it tells the state, if there is one, and
+// the ID, if that can be read.
 func (s *Store) each(ctx context.Context, places []place, whole bool) ([]value, error) {
 	b := s.sender.client.B()
 	commands := make([]rueidis.Completed, len(places))
@@ -196,24 +197,32 @@ func (s *Store) each(ctx context.Context, places []place, whole bool) ([]value, 
 		case err != nil:
 			return nil, unavailable(err)
 		case whole:
-			values[i], err = decode(places[i].id, stored)
+			values[i], err = decode(places[i], stored)
 		default:
 			d := decoder{rest: stored}
 			d.outline(&values[i])
 			err = d.err
 		}
-		if err != nil {
-			values[i] = unreadable(places[i].id, stored, err)
+		if errors.Is(err, errTruncated) && !whole && len(stored) == outlineSize { // its ID is very long
+			long, err := s.each(ctx, places[i:i+1], true)
+			if err != nil {
+				return nil, err
+			}
+			values[i] = long[0]
+		} else if err != nil {
+			values[i] = unreadable(stored, err)
 		}
 	}
 	return values, nil
 }
 
-// unreadable is what is shown of a record that cannot be read.
-func unreadable(id store.ID, stored string, err error) value {
-	v := value{Record: store.Record{ID: id, LastError: err.Error()}}
-	if len(stored) > 1 && stored[0] == format {
+// unreadable is what is shown of a record that cannot be read: its state and its ID, if they can be.
+func unreadable(stored string, err error) value {
+	v := value{Record: store.Record{LastError: err.Error()}}
+	if len(stored) > headSize && stored[0] == format {
 		v.State = store.State(stored[1])
+		d := decoder{rest: stored[headSize:]}
+		v.ID = d.id()
 	}
 	return v
 }
@@ -228,7 +237,8 @@ func (s *Store) summaries(ctx context.Context, c *chosen) ([]store.Record, error
 			return nil, err
 		}
 		for i := range values {
-			if rec := &values[i].Record; c.matches(&values[i]) {
+			// What does not even tell its ID cannot be asked for.
+			if rec := &values[i].Record; c.matches(&values[i]) && rec.ID != (store.ID{}) {
 				rec.Data, rec.Response.Body = nil, nil
 				records = append(records, *rec)
 			}
@@ -239,7 +249,20 @@ func (s *Store) summaries(ctx context.Context, c *chosen) ([]store.Record, error
 
 // scan looks at all records of all servers, some at a time.
 func (s *Store) scan(ctx context.Context, look func([]place) error) error {
-	pattern := s.names.prefix + ":{???}:" + kindRecord + ":*"
+	return s.scanKeys(ctx, kindRecord, func(keys []string) error {
+		var places []place
+		for _, key := range keys {
+			if at, err := s.names.placeOf(key); err == nil {
+				places = append(places, at)
+			}
+		}
+		return look(places)
+	})
+}
+
+// scanKeys looks at all keys of a kind that has one for each ID.
+func (s *Store) scanKeys(ctx context.Context, kind string, look func(keys []string) error) error {
+	pattern := s.names.prefix + ":{???}:" + kind + ":*"
 	return s.undisturbed(ctx, func(nodes []rueidis.Client) error {
 		for _, node := range nodes {
 			for cursor := uint64(0); ; {
@@ -248,13 +271,7 @@ func (s *Store) scan(ctx context.Context, look func([]place) error) error {
 				if err != nil {
 					return unavailable(err)
 				}
-				var places []place
-				for _, key := range found.Elements {
-					if at, err := s.names.placeOf(key); err == nil {
-						places = append(places, at)
-					}
-				}
-				if err := look(places); err != nil {
+				if err := look(found.Elements); err != nil {
 					return err
 				}
 				if cursor = found.Cursor; cursor == 0 {

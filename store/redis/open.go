@@ -85,7 +85,8 @@ func (o *options) check() error {
 // the parameters sentinel_username and sentinel_password are for the sentinels, client_name is shown by CLIENT LIST.
 //
 // Open looks at how the servers are set up. It refuses a replica, a server older than Redis 7.0, and one that evicts
-// records (see [WithEviction]); what a crash or a fail-over can lose it tells the logger.
+// records (see [WithEviction]), and one that holds records of an earlier version under other names; what a crash or a
+// fail-over can lose it tells the logger.
 func Open(ctx context.Context, url string, opts ...Option) (*Store, error) {
 	o := options{prefix: "onceward", log: slog.Default()}
 	for _, option := range opts {
@@ -112,6 +113,9 @@ func Open(ctx context.Context, url string, opts ...Option) (*Store, error) {
 	}
 	s.watcher = newWatcher(s)
 	if err := s.inspect(ctx); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	if err := s.claimFormat(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil

@@ -149,8 +149,12 @@ func (s *Store) settle(ctx context.Context, event store.Event, c store.Claim) (t
 	held := store.Record{Version: store.RecordVersion, State: store.StateInProgress, Attempt: c.Attempt}
 	at := s.names.place(c.ID)
 	settled, _, err := store.Step(held, event, epoch)
-	if err != nil {
-		out, err := s.apply(ctx, at, event, nil) // which error it is depends on the record
+	if err != nil || settled.ProviderID != "" {
+		// Which error it is depends on the record, and so does for how long it is found by its provider's id.
+		out, err := s.apply(ctx, at, event, nil)
+		if err == nil {
+			s.recent.add(at.key)
+		}
 		return out.record.ExpiresAt, err
 	}
 	op, after := opComplete, value{Record: settled}
@@ -188,11 +192,12 @@ func (s *Store) Reject(ctx context.Context, c store.Claim) error {
 
 // Get implements [store.Store].
 func (s *Store) Get(ctx context.Context, id store.ID) (store.Record, error) {
-	found, err := s.look(ctx, s.names.place(id))
+	at := s.names.place(id)
+	found, err := s.look(ctx, at)
 	if err != nil {
 		return store.Record{}, err
 	}
-	v, err := decode(id, found.stored)
+	v, err := decode(at, found.stored)
 	if err == nil && v.State == store.StateNone {
 		err = store.ErrNotFound
 	}

@@ -29,6 +29,8 @@ var (
 	clockScript  = newScript("clock").unacknowledged()
 	awaitScript  = newScript("await").unacknowledged()
 	mendScript   = newScript("mend").unacknowledged()
+	// What others know of a record.
+	providerScript = newScript("provider")
 	// Those of what is kept beside them.
 	lateScript      = newScript("late")
 	eventScript     = newScript("event")

@@ -14,7 +14,7 @@ import (
 // again, followed by what a settlement leaves as it is, and by what a settlement adds:
 //
 //	at  size
-//	0   1   the format, 1
+//	0   1   the format, 2
 //	1   1   the state; 0 for a record that was removed, of which only the head is left, for its token
 //	2   8   the attempt                     10  8   when it was settled
 //	18  8   when it expires                 26  8   the end of the lease
@@ -22,8 +22,9 @@ import (
 //	58  8   the retention
 //	66  1   flags                           67  1   the policy on a lost owner
 //	68  4   the revision, which grows with each write that changes more than the head
-//	72  1   the version of the record
-//	73      the fingerprint, reconciliation, names, recovery point and data
+//	72      the ID
+//	…   1   the version of the record
+//	…       the fingerprint, reconciliation, names, recovery point and data
 //	…       the tail, absent if there is nothing in it: provider's id, errors, the response
 //
 // Times and the retention are microseconds; numbers of fixed size are big-endian, others and the lengths of texts are
@@ -31,7 +32,7 @@ import (
 // What only the server knows of a new record comes first, and a settlement changes only what is before the lease: a
 // script then joins two strings, or three. So what is settled may still have a lease and a nonce, which are not read.
 const (
-	format = 1
+	format = 2
 
 	atAttempt, atSettled, atNonce = 2, 10, 42
 	headSize                      = 72
@@ -73,6 +74,7 @@ func (v *value) appendTo(dst []byte) []byte {
 		binary.BigEndian.PutUint64(dst[start+atAttempt:], uint64(v.floor))
 		return dst
 	}
+	dst = appendText(dst, v.ID.AppendBinary(make([]byte, 0, len(v.Scope)+len(v.Key)+8)))
 	dst = append(dst, v.Version)
 	dst = binary.AppendUvarint(dst, uint64(v.Fingerprint.Secret))
 	dst = append(dst, v.Fingerprint.Rules)
@@ -178,9 +180,9 @@ func fromMicroseconds(us int64) time.Time {
 	return time.UnixMicro(us).UTC()
 }
 
-// decode reads a stored record. A format or a version that is not known here, or bytes that are none, give a
-// [*store.UnreadableError]. The record shares no memory with b.
-func decode(id store.ID, b string) (value, error) {
+// decode reads what is stored at a place. A format or a version that is not known here, the record of another ID, or bytes
+// that are no record, give a [*store.UnreadableError]. The record shares no memory with b.
+func decode(at place, b string) (value, error) {
 	if b == "" {
 		return value{}, nil // there is none
 	}
@@ -189,11 +191,11 @@ func decode(id store.ID, b string) (value, error) {
 	if d.err == nil && d.rest != "" {
 		d.err = fmt.Errorf("%d bytes too many", len(d.rest))
 	}
+	if d.err == nil && !at.holds(&v) {
+		d.err = errors.New("its place is taken by another key, whose hash is the same")
+	}
 	if d.err != nil {
 		return value{}, &store.UnreadableError{Version: v.Version, Reason: d.err.Error()}
-	}
-	if v.State != store.StateNone {
-		v.ID = id
 	}
 	return v, nil
 }
@@ -234,15 +236,16 @@ func (d *decoder) tail(v *value) {
 	}
 }
 
-// outlineSize is how many bytes of a record the outline takes at most.
-const outlineSize = 160
+// outlineSize is how many bytes of a record the outline takes, unless its ID is very long.
+const outlineSize = 256
 
-// outline reads the beginning of a record, which tells whether background work must look at it.
+// outline reads the beginning of a record, which tells which one it is and whether background work must look at it.
 func (d *decoder) outline(v *value) (flags byte) {
 	flags = d.head(v)
 	if d.err != nil || v.State == store.StateNone {
 		return flags
 	}
+	v.ID = d.id()
 	v.Version = d.byte()
 	if d.err == nil && (v.Version == 0 || v.Version > store.RecordVersion) {
 		d.fail("the version is not known to this program")
@@ -256,6 +259,13 @@ func (d *decoder) outline(v *value) (flags byte) {
 	v.ReconcileAt = fromMicroseconds(d.int())
 	v.ReconcileCount = int(d.uint(math.MaxInt32))
 	return flags
+}
+
+func (d *decoder) id() (id store.ID) {
+	if b := d.text(); d.err == nil {
+		id, d.err = store.ParseID([]byte(b))
+	}
+	return id
 }
 
 // head reads the first headSize bytes.

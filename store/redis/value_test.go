@@ -17,7 +17,10 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files of testdata/values again")
 
-var goldenID = store.ID{Scope: "acme", Key: "key"}
+var (
+	goldenID    = store.ID{Scope: "acme", Key: "key"}
+	goldenPlace = newNames("golden", false).place(goldenID)
+)
 
 func goldenTime(after time.Duration) time.Time {
 	return time.Date(2026, 1, 1, 12, 0, 0, 123_456_000, time.UTC).Add(after)
@@ -31,7 +34,7 @@ func goldenFingerprint(session byte) store.Fingerprint {
 	return f
 }
 
-// goldenValues are one value for each thing that format 1 can hold. They are never changed, only added to: the files in
+// goldenValues are one value for each thing that format 2 can hold, the first that was released. They are never changed, only added to: the files in
 // testdata were written by every release so far.
 func goldenValues() map[string]value {
 	return map[string]value{
@@ -81,7 +84,7 @@ func goldenValues() map[string]value {
 	}
 }
 
-func goldenFile(name string) string { return filepath.Join("testdata", "values", "v1-"+name+".hex") }
+func goldenFile(name string) string { return filepath.Join("testdata", "values", "v2-"+name+".hex") }
 
 func TestGoldenValues(t *testing.T) {
 	t.Parallel()
@@ -103,7 +106,7 @@ func TestGoldenValues(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := decode(goldenID, string(b))
+		got, err := decode(goldenPlace, string(b))
 		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%s is read as\n%+v (%v), want\n%+v", name, got, err, want)
 		}
@@ -124,7 +127,7 @@ func TestSettledHasNoOwner(t *testing.T) {
 	for _, at := range []int{26, atNonce} {
 		copy(b[at:], "leftover")
 	}
-	if got, err := decode(goldenID, string(b)); err != nil || !reflect.DeepEqual(got, want) {
+	if got, err := decode(goldenPlace, string(b)); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("read as\n%+v (%v), want\n%+v", got, err, want)
 	}
 }
@@ -134,13 +137,15 @@ func TestDamagedValues(t *testing.T) {
 	t.Parallel()
 	for name, v := range goldenValues() {
 		b := v.appendTo(nil)
+		atVersion := headSize + 1 + len(goldenID.AppendBinary(nil))
 		damaged := map[string]string{
-			"another format": "\x02" + string(b[1:]), "another state": string(b[:1]) + "\x06" + string(b[2:]),
+			"another format": "\x01" + string(b[1:]), "another state": string(b[:1]) + "\x06" + string(b[2:]),
 			"another flag": string(b[:66]) + "\xff" + string(b[67:]), "another policy": string(b[:67]) + "\x02" + string(b[68:]),
 			"a retention past all time": string(b[:58]) + "\xff" + string(b[59:]), "too long": string(b) + "\x00\x00\x00\x00\x01",
 		}
 		if v.State != store.StateNone {
-			damaged["another version"] = string(b[:72]) + "\x02" + string(b[73:])
+			damaged["another version"] = string(b[:atVersion]) + "\x02" + string(b[atVersion+1:])
+			damaged["another ID"] = string(b[:atVersion-1]) + "x" + string(b[atVersion:])
 		}
 		for n := 1; n < len(b); n++ {
 			if n < headSize || v.State != store.StateNone {
@@ -148,7 +153,7 @@ func TestDamagedValues(t *testing.T) {
 			}
 		}
 		for what, stored := range damaged {
-			if got, err := decode(goldenID, stored); !errors.Is(err, store.ErrUnreadable) {
+			if got, err := decode(goldenPlace, stored); !errors.Is(err, store.ErrUnreadable) {
 				t.Errorf("%s, %s: read as %+v (%v), want ErrUnreadable", name, what, got, err)
 			}
 		}
@@ -161,14 +166,14 @@ func FuzzDecode(f *testing.F) {
 		f.Add(v.appendTo(nil))
 	}
 	f.Fuzz(func(t *testing.T, stored []byte) {
-		v, err := decode(goldenID, string(stored))
+		v, err := decode(goldenPlace, string(stored))
 		if err != nil {
 			if !errors.Is(err, store.ErrUnreadable) {
 				t.Fatalf("%v, want ErrUnreadable", err)
 			}
 			return
 		}
-		again, err := decode(goldenID, string(v.appendTo(nil)))
+		again, err := decode(goldenPlace, string(v.appendTo(nil)))
 		if len(stored) > 0 && (err != nil || !reflect.DeepEqual(again, v)) {
 			t.Fatalf("read as\n%+v, stored again as\n%+v (%v)", v, again, err)
 		}

@@ -24,7 +24,7 @@ for i = 2, #KEYS do
 		a = a + 3
 		if number ~= lease then
 			lease = number
-			begin = '\1\1' .. pack('>I8I8I8I8I8', now, 0, 0, now + lease, now)
+			begin = '\2\1' .. pack('>I8I8I8I8I8', now, 0, 0, now + lease, now)
 			due = string.format('%.0f', now + lease)
 		end
 		result = call('SETNX', key, begin .. first)
@@ -47,7 +47,7 @@ for i = 2, #KEYS do
 				flags = flags - 32
 			end
 			-- A tail may have to be kept, and a release may drop data.
-			if format == 1 and state == 1 and (flags < 8 or flags < 24 and flags >= 16 and op == 'complete') then
+			if format == 2 and state == 1 and (flags < 8 or flags < 24 and flags >= 16 and op == 'complete') then
 				local keep = struct.unpack('>I8', old, 59)
 				local kept
 				if awaited or tonumber(number) > keep then
@@ -61,7 +61,7 @@ for i = 2, #KEYS do
 					expires = pack('>I8I8', now, now + keep)
 					removal = string.format('%.0f', math.ceil((now + keep) / 1000) + 60000)
 				end
-				result = call('SET', key, (op == 'complete' and '\1\2' or '\1\3') .. first .. expires .. kept .. rest,
+				result = call('SET', key, (op == 'complete' and '\2\2' or '\2\3') .. first .. expires .. kept .. rest,
 					'PXAT', removal)
 				if not result.err then
 					result = now + keep

@@ -1,0 +1,120 @@
+package redis
+
+import (
+	"context"
+	"crypto/sha256"
+	"time"
+
+	"github.com/onceward/onceward/store"
+)
+
+// The store promises these too.
+var (
+	_ store.Finder   = (*Store)(nil)
+	_ store.Retainer = (*Store)(nil)
+)
+
+// mostAlike is how many records with one provider's id are looked at: those that are kept for the longest time.
+const mostAlike = 100
+
+// providerKey is the key of the index of a provider's id.
+func (n *names) providerKey(providerID string) string {
+	sum := sha256.Sum256([]byte(providerID))
+	key, _ := n.named(kindProvider, sum[:hashSize])
+	return key
+}
+
+// noteProvider notes, before a record is stored, which provider's id leads to it. The two are in different slots of a
+// cluster: an entry may lead to a record that does not carry the id, which whoever finds it sees, but no record is without
+// its entry. It lasts for as long as the record does.
+func (s *Store) noteProvider(
+	ctx context.Context, at place, now time.Time, before *value, after *store.Record, effect store.Effect,
+) error {
+	v := next(*before, *after, effect)
+	if v.ProviderID == "" {
+		return nil
+	}
+	until := "+inf"
+	if ttl := v.timeToLive(now); ttl > 0 {
+		until = number(now.UnixMilli() + ttl)
+	}
+	_, err := s.run(ctx, providerScript, []string{s.names.providerKey(v.ProviderID)}, at.hash(), until)
+	return err
+}
+
+// dropProvider forgets the entry of a provider's id that a record does not carry any more. One that stays, because this
+// failed, leads nowhere.
+func (s *Store) dropProvider(ctx context.Context, at place, before *value, after *store.Record, effect store.Effect) {
+	v := next(*before, *after, effect)
+	if before.ProviderID == "" || before.ProviderID == v.ProviderID {
+		return
+	}
+	client := s.sender.client
+	s.sender.ask(ctx, client, client.B().Zrem().Key(s.names.providerKey(before.ProviderID)).Member(at.hash()).Build())
+}
+
+// FindHash implements [store.Finder].
+func (s *Store) FindHash(ctx context.Context, hash string) (store.Record, error) {
+	wanted, err := store.ParseHash(hash)
+	if err != nil {
+		return store.Record{}, err
+	}
+	at := s.names.placeOfHash(wanted)
+	found, err := s.look(ctx, at)
+	if err != nil {
+		return store.Record{}, err
+	}
+	v, err := decode(at, found.stored)
+	if err != nil {
+		v, err = unreadable(found.stored, err), nil
+	}
+	if v.State == store.StateNone && v.LastError == "" {
+		err = store.ErrNotFound
+	}
+	v.Data, v.Response.Body = nil, nil
+	return v.Record, err
+}
+
+// FindProviderID implements [store.Finder].
+func (s *Store) FindProviderID(ctx context.Context, providerID string) ([]store.Record, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, unavailable(err)
+	}
+	client := s.sender.client
+	alike := client.B().Zrange().Key(s.names.providerKey(providerID)).Min("0").Max(number(mostAlike - 1)).Rev().Build()
+	hashes, err := s.askPrimary(ctx, client, alike)[0].AsStrSlice()
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	places := make([]place, 0, len(hashes))
+	for _, hash := range hashes {
+		if len(hash) == hashSize {
+			places = append(places, s.names.placeOfHash([hashSize]byte([]byte(hash))))
+		}
+	}
+	var found []store.Record
+	for len(places) > 0 {
+		some := places[:min(len(places), wholeRecords)]
+		places = places[len(some):]
+		values, err := s.each(ctx, some, true)
+		if err != nil {
+			return nil, err
+		}
+		for i := range values {
+			if rec := &values[i].Record; rec.ProviderID == providerID && providerID != "" {
+				rec.Data, rec.Response.Body = nil, nil
+				found = append(found, *rec)
+			}
+		}
+	}
+	return store.Newest(found), nil
+}
+
+// Retain implements [store.Retainer].
+func (s *Store) Retain(ctx context.Context, id store.ID, d time.Duration) (time.Time, error) {
+	out, err := s.apply(ctx, s.names.place(id), store.Event{Kind: store.EventRetain, Lease: d}, nil)
+	if err != nil {
+		return time.Time{}, err
+	}
+	return out.record.ExpiresAt, nil
+}
