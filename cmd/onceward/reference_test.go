@@ -58,7 +58,7 @@ func reference(app *kong.Node) string {
 		if leaf.Name == "demo" {
 			continue // its page is the README
 		}
-		fmt.Fprintf(&b, "\n#### `%s`\n\n%s\n", usage(leaf), sentence(leaf.Help))
+		fmt.Fprintf(&b, "\n#### `%s`\n\n%s\n\n", usage(leaf), sentence(leaf.Help))
 		for _, argument := range leaf.Positional {
 			fmt.Fprintf(&b, "- `%s`: %s\n", argument.Summary(), sentence(argument.Help))
 		}
@@ -88,7 +88,7 @@ func reference(app *kong.Node) string {
 		}
 	}
 	for _, title := range shared {
-		fmt.Fprintf(&b, "\n#### %s\n\n", title)
+		fmt.Fprintf(&b, "\n#### Flags: %s\n\n", strings.ToLower(title))
 		for _, flag := range flags[title] {
 			b.WriteString(item(flag))
 		}
@@ -125,7 +125,7 @@ func item(flag *kong.Flag) string {
 
 func sentence(text string) string { return strings.TrimSuffix(text, ".") + "." }
 
-func anchor(title string) string { return strings.ReplaceAll(strings.ToLower(title), " ", "-") }
+func anchor(title string) string { return "flags-" + strings.ReplaceAll(strings.ToLower(title), " ", "-") }
 
 // TestFieldsAreDocumented: programs rely on the fields of --json.
 func TestFieldsAreDocumented(t *testing.T) {
