@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -427,4 +428,41 @@ func TestRefusedStepIsInTheAudit(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestHistoryOfAttempts: the audit tells what each attempt was answered, as far as there is news in it.
+func TestHistoryOfAttempts(t *testing.T) {
+	inTime(t, func(t *testing.T) {
+		s := memory.New()
+		lost := lose(t, s, "key")
+		asked := 0
+		poller := newPoller(t, s, saying(func(context.Context, *store.Record) (reconcile.Answer, error) {
+			if asked++; asked == 14 {
+				return reconcile.Answer{}, errors.New("the bank is closed")
+			}
+			return reconcile.StillUnknown("being looked into"), nil
+		}), reconcile.Config{MaxAttempts: 40})
+		for range 33 {
+			if _, err := poller.Reconcile(t.Context(), lost.ID); err != nil {
+				t.Fatal(err)
+			}
+		}
+		entries, err := s.Audit(t.Context(), lost.ID)
+		must(t, err)
+		var got []string
+		for _, e := range entries {
+			number := strings.TrimPrefix(e.Action, "reconcile attempt ")
+			if e.Attempt != lost.Attempt || e.Actor != "reconciler" {
+				t.Errorf("an attempt is written as %+v", e)
+			}
+			if e.Outcome != "being looked into" {
+				number += " " + e.Outcome
+			}
+			got = append(got, number)
+		}
+		want := []string{"1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "14 the bank is closed", "15", "16", "32"}
+		if !slices.Equal(got, want) {
+			t.Errorf("written are the attempts %q, want %q", got, want)
+		}
+	})
 }

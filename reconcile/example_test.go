@@ -117,6 +117,7 @@ func ExampleOperator() {
 	// order-17 waits for a person: the bank is closed
 	// <nil>
 	// now it is failed_retryable
+	// reconciler: reconcile attempt 1, "", "the bank is closed"
 	// zoe: resolve not executed, "the clerk on the phone says that it was not made", ""
 	// zoe: resolve not executed, "the clerk on the phone says that it was not made", "done"
 }

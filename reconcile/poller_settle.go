@@ -197,6 +197,7 @@ func (p *Poller) postpone(ctx context.Context, rec *store.Record, reason string,
 	}); err != nil {
 		return Report{}, unlessFenced(err)
 	}
+	p.keepAttempt(ctx, rec, short(reason))
 	if _, err := p.guard.DownstreamKey(rec, ""); err != nil {
 		p.config.Logger.ErrorContext(ctx, "reconcile: no downstream key of an operation can be derived, so that nothing "+
 			"can be learned by it", "operation", rec.Operation, "key_hash", rec.Hash(), "error", err)
@@ -209,6 +210,28 @@ func (p *Poller) postpone(ctx context.Context, rec *store.Record, reason string,
 	p.config.Logger.ErrorContext(ctx, "reconcile: a person has to settle an operation",
 		"operation", rec.Operation, "key_hash", rec.Hash(), "attempt", rec.Attempt, "reason", short(reason))
 	return Report{Postponed: 1, DeadLetters: 1}, nil
+}
+
+// keepAttempt writes an attempt that learned nothing to the audit, with its answer, for whoever settles the record in the
+// end. It is no part of the books: should it fail, the log says so.
+func (p *Poller) keepAttempt(ctx context.Context, rec *store.Record, answer string) {
+	if p.auditor == nil || !worthKeeping(rec.ReconcileCount, answer != rec.ReconcileError) {
+		return
+	}
+	err := p.auditor.AddAudit(ctx, store.AuditEntry{
+		ID: rec.ID, Attempt: rec.Attempt, Actor: p.config.Actor,
+		Action: fmt.Sprintf("reconcile attempt %d", rec.ReconcileCount), Outcome: answer,
+	})
+	if err != nil {
+		p.config.Logger.WarnContext(ctx, "reconcile: an attempt could not be written to the audit",
+			"operation", rec.Operation, "key_hash", rec.Hash(), "error", err)
+	}
+}
+
+// worthKeeping bounds what is written of a record that nothing is learned of: the first ten attempts, those whose answer is
+// another one than the last, up to a hundred, and then each that is a power of two.
+func worthKeeping(count int, changed bool) bool {
+	return count <= 10 || changed && count <= 100 || count&(count-1) == 0
 }
 
 func (p *Poller) observe(ctx context.Context, rec *store.Record, outcome string, err error) {

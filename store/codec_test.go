@@ -76,6 +76,11 @@ var goldenRecords = map[string]store.Record{
 		Version: 1, State: store.StateExpired, Fingerprint: goldenFingerprint(0), Attempt: 9, Retention: 24 * time.Hour,
 		CreatedAt: goldenTime(0), SettledAt: goldenTime(1), ExpiresAt: goldenTime(48 * time.Hour),
 	},
+	"first-error": {
+		Version: 1, State: store.StateRetryable, Fingerprint: goldenFingerprint(0), Attempt: 2, Retention: 24 * time.Hour,
+		FirstError: "out of stock", LastError: "not executed", CreatedAt: goldenTime(0), SettledAt: goldenTime(1),
+		ExpiresAt: goldenTime(24 * time.Hour),
+	},
 	"rejected": {
 		Version: 1, State: store.StateExpired, Fingerprint: goldenFingerprint(0), Attempt: 9, Retention: 24 * time.Hour,
 		LastError: "rejected", CreatedAt: goldenTime(0), SettledAt: goldenTime(1), ExpiresAt: goldenTime(24 * time.Hour),
@@ -92,6 +97,19 @@ func goldenFingerprint(session byte) store.Fingerprint {
 		f.Sum[i] = byte(i * 7)
 	}
 	return f
+}
+
+// TestFirstErrorBesideOlderPrograms: a program that knows no first error reads such a record, and shows the last error first.
+func TestFirstErrorBesideOlderPrograms(t *testing.T) {
+	t.Parallel()
+	rec := store.Record{LastError: "lease ran out", FirstError: "out of stock"}
+	if text := rec.Errors(); text != "lease ran out\x00out of stock\x0012" {
+		t.Errorf("both are %q", text)
+	}
+	rec.FirstError = ""
+	if text := rec.Errors(); text != "lease ran out" {
+		t.Errorf("the last one alone is %q", text)
+	}
 }
 
 // TestGoldenRecords holds version 1 to staying readable (S8), and to being written as it always was.

@@ -200,6 +200,9 @@ type Record struct {
 	Response Response
 	// LastError says why the record was last released, that it was rejected, or why its outcome became unknown.
 	LastError string
+	// FirstError is the first of the last errors since the record was made, once another one, or a further attempt, has
+	// taken its place: what began the trouble is often not what ended it.
+	FirstError string
 	// ReconcileAt is when an unknown record is due for reconciliation.
 	ReconcileAt time.Time
 	// ReconcileCount is how often reconciliation was tried.
@@ -235,6 +238,15 @@ const rejectedError = "rejected"
 
 // rejected reports whether the record is what a reject has left.
 func (r *Record) rejected() bool { return r.State == StateExpired && r.LastError == rejectedError }
+
+// fail notes why the record stands as it does, or with no reason that a further attempt is under way or has ended well. The
+// first reason of all stays.
+func (r *Record) fail(reason string) {
+	if r.FirstError == "" {
+		r.FirstError = r.LastError
+	}
+	r.LastError = reason
+}
 
 // resolvedError is the reconcile error of a record that was resolved as not executed. It stays until the record is
 // unknown again and asked about: see [Record.MayHaveSent].

@@ -247,7 +247,8 @@ func grant(rec Record, ev Event, now time.Time, origin Origin) (Record, Transiti
 	rec.LeaseUntil = now.Add(r.Lease.Truncate(ClockStep))
 	rec.Retention = max(rec.Retention, r.Retention.Truncate(ClockStep))
 	rec.SettledAt, rec.ExpiresAt = time.Time{}, time.Time{}
-	rec.LastError, rec.ReconcileCount, rec.ReconcileAt = "", 0, time.Time{}
+	rec.fail("")
+	rec.ReconcileCount, rec.ReconcileAt = 0, time.Time{}
 	if origin != OriginResumed {
 		// What an earlier attempt sent was for a different outcome.
 		rec.NotReplayable = false
@@ -288,7 +289,7 @@ func progress(rec Record, ev Event, now time.Time) Record {
 		if rec.Point == "" {
 			rec.Data = nil // it was this attempt's alone
 		}
-		rec.LastError = ev.Reason
+		rec.fail(ev.Reason)
 		rec = settle(rec, StateRetryable, now)
 	case EventAbandon:
 		rec = lose(rec, now, ev.Reason)
@@ -349,7 +350,7 @@ func answer(rec Record, done *Completion, now time.Time) Record {
 	if done.ProviderID != "" {
 		rec.ProviderID = done.ProviderID
 	}
-	rec.LastError = ""
+	rec.fail("")
 	return settle(rec, StateCompleted, now)
 }
 
@@ -374,7 +375,7 @@ const leaseRanOut = "lease ran out"
 func lose(rec Record, now time.Time, reason string) Record {
 	rec.State = StateUnknown
 	rec.Nonce = Nonce{}
-	rec.LastError = reason
+	rec.fail(reason)
 	rec.LeaseUntil = time.Time{}
 	rec.SettledAt = now
 	rec.ReconcileAt = now
@@ -426,7 +427,7 @@ func resolve(rec Record, ev Event, now time.Time) (Record, Transition, error) {
 	case EventResolveNotExecuted:
 		// The whole of it was not executed, or was undone: a retry starts at the beginning.
 		rec.Point, rec.Data = "", nil
-		rec.LastError = ev.Reason
+		rec.fail(ev.Reason)
 		rec = settle(rec, StateRetryable, now)
 		rec.ReconcileError = resolvedError
 		return rec, written, nil
@@ -451,7 +452,8 @@ func resolveStep(rec Record, ev Event, now time.Time) (Record, Transition, error
 	rec.Nonce = Nonce{}
 	rec.LeaseUntil = now
 	rec.SettledAt, rec.ReconcileAt = time.Time{}, time.Time{}
-	rec.LastError, rec.ReconcileError = "", ""
+	rec.fail("")
+	rec.ReconcileError = ""
 	rec.ReconcileCount, rec.DeadLetter = 0, false
 	return rec, written, nil
 }

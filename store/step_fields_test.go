@@ -397,3 +397,39 @@ func TestResolvedStepGoesOn(t *testing.T) {
 		t.Errorf("a resolution that was overtaken: %v", err)
 	}
 }
+
+// TestFirstError: of several errors the first one stays, through retries, until the record is made anew.
+func TestFirstError(t *testing.T) {
+	t.Parallel()
+	with := func(kind store.EventKind, attempt int64, reason string) store.Event {
+		ev := byOwner(kind)
+		ev.Attempt, ev.Reason = attempt, reason
+		return ev
+	}
+	rec := store.Record{}
+	for i, step := range []struct {
+		event       store.Event
+		first, last string
+	}{
+		{reserveWith(), "", ""},
+		{with(store.EventRelease, 1, "out of stock"), "", "out of stock"},
+		{reserveWith(), "out of stock", ""},
+		{with(store.EventAbandon, 2, "no reply"), "out of stock", "no reply"},
+		{with(store.EventResolveNotExecuted, 2, "never arrived"), "out of stock", "never arrived"},
+		{reserveWith(), "out of stock", ""},
+		{func() store.Event {
+			ev := with(store.EventComplete, 3, "")
+			ev.Completion = &paidAnswer
+			return ev
+		}(), "out of stock", ""},
+	} {
+		rec, _ = mustStep(t, rec, step.event, epoch)
+		if rec.FirstError != step.first || rec.LastError != step.last {
+			t.Errorf("after step %d the errors are %q and %q, want %q and %q", i, rec.FirstError, rec.LastError, step.first, step.last)
+		}
+	}
+	rec, _ = mustStep(t, rec, reserveWith(), rec.ExpiresAt)
+	if rec.FirstError != "" || rec.LastError != "" {
+		t.Errorf("a record that was made anew says %q and %q", rec.FirstError, rec.LastError)
+	}
+}

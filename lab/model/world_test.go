@@ -176,7 +176,7 @@ func essence(rec store.Record) store.Record {
 		rec.ReconcileError = ""
 	}
 	if rec.State != store.StateExpired { // there it tells a rejected record from a busted one
-		rec.LastError = ""
+		rec.LastError, rec.FirstError = "", ""
 	}
 	if rec.State != store.StateInProgress {
 		rec.Nonce = store.Nonce{}

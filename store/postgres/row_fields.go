@@ -17,7 +17,7 @@ const (
 	tagSettled      = 2 // the same; only where it does not follow from the expiry, see keepsSettled
 	tagPoint        = 3
 	tagData         = 4
-	tagLastError    = 5
+	tagLastError    = 5 // the first of several is the first error
 	tagReconciled   = 6 // how often; empty for never
 	tagProviderID   = 7
 	tagTraceID      = 8
@@ -41,7 +41,12 @@ func appendExtra(dst []byte, rec *store.Record) []byte {
 	}
 	dst = appendField(dst, tagPoint, rec.Point)
 	dst = appendField(dst, tagData, string(rec.Data))
-	dst = appendField(dst, tagLastError, rec.LastError)
+	if rec.FirstError != "" { // it is one that another has taken the place of
+		dst = appendField(dst, tagLastError, rec.FirstError)
+		dst = appendText(append(dst, tagLastError), rec.LastError)
+	} else {
+		dst = appendField(dst, tagLastError, rec.LastError)
+	}
 	if rec.ReconcileCount > 0 {
 		dst = appendField(dst, tagReconciled, string(binary.AppendUvarint(nil, uint64(rec.ReconcileCount))))
 	}
@@ -135,6 +140,9 @@ func setField(rec *store.Record, tag byte, value []byte) bool {
 	case tagData:
 		rec.Data = append([]byte(nil), value...)
 	case tagLastError:
+		if rec.FirstError == "" {
+			rec.FirstError = rec.LastError
+		}
 		rec.LastError = string(value)
 	case tagReconciled:
 		n, size := binary.Uvarint(value)

@@ -83,6 +83,11 @@ var goldenRows = map[string]store.Record{
 		State: store.StateExpired, Fingerprint: goldenFingerprint(0), Attempt: 9, Retention: 24 * time.Hour,
 		CreatedAt: goldenTime(0), SettledAt: goldenTime(time.Second), ExpiresAt: goldenTime(48 * time.Hour),
 	},
+	"first-error": {
+		State: store.StateRetryable, Fingerprint: goldenFingerprint(0), Attempt: 2, Retention: 24 * time.Hour,
+		FirstError: "out of stock", LastError: "not executed", CreatedAt: goldenTime(0), SettledAt: goldenTime(time.Second),
+		ExpiresAt: goldenTime(24*time.Hour + time.Second),
+	},
 	"rejected": {
 		State: store.StateExpired, Fingerprint: goldenFingerprint(0), Attempt: 9, Retention: 24 * time.Hour,
 		LastError: "rejected", CreatedAt: goldenTime(0), SettledAt: goldenTime(time.Second),

@@ -97,7 +97,7 @@ func (v *value) appendTail(dst []byte) []byte {
 	if !v.hasTail() {
 		return dst
 	}
-	for _, s := range [...]string{v.ProviderID, v.LastError, v.ReconcileError} {
+	for _, s := range [...]string{v.ProviderID, v.Errors(), v.ReconcileError} {
 		dst = appendText(dst, s)
 	}
 	if v.Response.Status != 0 {
@@ -107,7 +107,7 @@ func (v *value) appendTail(dst []byte) []byte {
 }
 
 func (v *value) hasTail() bool {
-	return v.ProviderID != "" || v.LastError != "" || v.ReconcileError != "" || v.Response.Status != 0
+	return v.ProviderID != "" || v.LastError != "" || v.FirstError != "" || v.ReconcileError != "" || v.Response.Status != 0
 }
 
 func (v *value) flags() (flags byte) {
@@ -231,6 +231,7 @@ func (d *decoder) tail(v *value) {
 	for _, s := range [...]*string{&v.ProviderID, &v.LastError, &v.ReconcileError} {
 		*s = d.text()
 	}
+	v.SetErrors(v.LastError)
 	if d.err == nil && d.rest != "" {
 		v.Response = d.response()
 	}

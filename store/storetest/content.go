@@ -12,6 +12,7 @@ import (
 
 // testContent checks that what goes in comes out, byte for byte (A2, A3).
 func testContent(t *testing.T, h Harness) {
+	h.test(t, "first error", firstError)
 	body := func(n int) []byte {
 		b := make([]byte, n)
 		for i := range b {
@@ -214,5 +215,34 @@ func longestTimes(e *env) {
 	if has[store.Transactor](e.Instance) {
 		e.transacted(longest("transacted"), settling(store.TxCommit, "done"), store.DecisionExecute, "E1")
 		kept("transacted")
+	}
+}
+
+// firstError checks that the first of several errors stays beside the last, whatever writes the record in between.
+func firstError(e *env) {
+	for name, text := range oddTexts() {
+		target := id("error " + name)
+		want := func(first, last string) {
+			e.Helper()
+			if rec := e.get(target); rec.FirstError != first || rec.LastError != last {
+				e.Errorf("the record says %.60q and %.60q, want %.60q and %.60q", rec.FirstError, rec.LastError, first, last)
+			}
+		}
+		c := e.own(target)
+		e.must(e.Store.Release(e.ctx, c, "first "+text))
+		want("", "first "+text)
+		v := e.reserve(request(target))
+		if v.Record.FirstError != "first "+text {
+			e.Errorf("the grant says %.60q, want %.60q", v.Record.FirstError, "first "+text)
+		}
+		c.Attempt = v.Record.Attempt
+		want("first "+text, "")
+		e.must(e.Store.Checkpoint(e.ctx, c, store.Checkpoint{Point: "sent"}))
+		e.must(e.Store.Extend(e.ctx, c, calm))
+		e.must(e.Store.Abandon(e.ctx, c, text))
+		want("first "+text, text)
+		_, err := e.Store.Complete(e.ctx, c, answer("done"))
+		e.must(err)
+		want("first "+text, "")
 	}
 }
