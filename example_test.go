@@ -171,7 +171,7 @@ func ExampleFromContext() {
 	}, onceward.Reserved(onceward.FailureUnknown), onceward.Retain(30*24*time.Hour))
 	show(h, "order-7", `{}`)
 	// Output:
-	// charging with the key 51f77df7d5bc19954613c7e49fe8ca7dc3c91386
+	// charging with the key gthrod6nknhkvbu356v6mzzd7qoulel3eiu6oylhi2ya
 	// 201: charged
 }
 

@@ -21,7 +21,7 @@ type Operation struct {
 	id         store.ID
 	name       string
 	attempt    int64
-	secret     *secretKey // of its downstream keys
+	secret     *downstreamSecret // of its downstream keys
 	resumed    bool
 	point      string
 	sent       bool // an earlier attempt may have sent something: see [store.Record.MayHaveSent]
@@ -117,9 +117,9 @@ func (o *Operation) Point() (string, []byte) {
 	}
 }
 
-// DownstreamKey derives the idempotency key to send to another system for a step of this operation: a keyed hash, which
-// no outsider can compute, of the namespace, the scope, the key and the step. Every attempt, on every node, derives the
-// same one, with the secret of the first attempt. After the record has expired it is still the same, until the secret
+// DownstreamKey derives the idempotency key to send to another system for a step of this operation: 44 letters and digits
+// from the namespace, the scope, the key and the step, which no outsider can compute. Every attempt, on every node, derives
+// the same one, with the secret of the first attempt. After the record has expired it is still the same, until the secret
 // is rotated. [Guard.DownstreamKey] derives it from the record.
 //
 // Of a nil operation, that of a request without protection, it is empty. An empty key must not be sent: the other
@@ -128,7 +128,7 @@ func (o *Operation) DownstreamKey(step string) string {
 	if o == nil || o.secret == nil {
 		return ""
 	}
-	return o.secret.downstreamKey(o.id, step)
+	return o.secret.key(o.id, step)
 }
 
 // NotExecuted says that nothing was done, whatever the handler answers: the record is released, and a retry executes.

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -150,6 +151,8 @@ type downstreamVectors struct {
 		Secret, Namespace, Scope, Key, Step string
 
 		SecretID      uint32 `json:"secret_id"`
+		Derivation    int
+		KeyHash       string `json:"key_hash"`
 		DownstreamKey string `json:"downstream_key"`
 	}
 	Following []struct {
@@ -202,6 +205,7 @@ func TestDownstreamKeyVectors(t *testing.T) {
 				t.Errorf("B6: vector %d, configuration %d: %q, want %q: a retry would charge twice", i, j, got,
 					v.DownstreamKey)
 			}
+			wantOpened(t, newGuard(t, memory.New(), config), v.DownstreamKey, v.SecretID, v.KeyHash, v.Step)
 		}
 	}
 	for i, v := range vectors.Following {
@@ -209,6 +213,50 @@ func TestDownstreamKeyVectors(t *testing.T) {
 			if got := newGuard(t, memory.New(), config).FollowingKey(v.After, v.Step); got != v.DownstreamKey {
 				t.Errorf("B6: following vector %d, configuration %d: %q, want %q", i, j, got, v.DownstreamKey)
 			}
+		}
+	}
+}
+
+// wantOpened checks that a downstream key says of which operation it is to who has its secret; without a hash, it does not.
+func wantOpened(t testing.TB, g *onceward.Guard, key string, secret uint32, hash, step string) {
+	t.Helper()
+	opened := g.OpenDownstreamKey(key)
+	i := slices.IndexFunc(opened, func(k onceward.OpenedKey) bool { return k.Secret == secret })
+	switch {
+	case hash == "" && len(opened) > 0:
+		t.Errorf("B6: a key of the first derivation is opened: %+v", opened)
+	case hash != "" && (i < 0 || opened[i].Hash != hash || !opened[i].IsOf(step) || opened[i].IsOf(step+"x")):
+		t.Errorf("B6: the key %q of %s is opened as %+v", key, hash, opened)
+	}
+}
+
+// TestDownstreamKeysAreOpened: who has the secret, and no one else, learns from a key which operation it is of.
+func TestDownstreamKeysAreOpened(t *testing.T) {
+	t.Parallel()
+	s := memory.New()
+	g := newGuard(t, s)
+	keys, secret := keysOf(t, s, g, "k", "charge", "refund")
+	for i, step := range []string{"charge", "refund"} {
+		wantOpened(t, g, keys[i], secret, aliceID("k").Hash(), step)
+	}
+	if opened := g.OpenDownstreamKey(keys[0]); opened[0].IsOf("refund") {
+		t.Error("B6: the key of a charge is that of a refund")
+	}
+	rotated := newGuard(t, s, func(c *onceward.Config) { c.OldSecrets = [][]byte{c.Secret}; c.Secret = newSecret })
+	wantOpened(t, rotated, keys[0], secret, aliceID("k").Hash(), "charge")
+	for name, other := range map[string]*onceward.Guard{
+		"another secret":    newGuard(t, s, withSecrets(newSecret)),
+		"another namespace": newGuard(t, s, func(c *onceward.Config) { c.Namespace = "refunds" }),
+	} {
+		for _, k := range other.OpenDownstreamKey(keys[0]) {
+			if k.Hash == aliceID("k").Hash() || k.Secret == secret || k.IsOf("charge") {
+				t.Errorf("B6: %s opens the key as %+v", name, k)
+			}
+		}
+	}
+	for _, text := range []string{"", "k", aliceID("k").Hash(), keys[0][:43], keys[0] + "a", strings.ToUpper(keys[0])} {
+		if opened := g.OpenDownstreamKey(text); len(opened) > 0 {
+			t.Errorf("B6: %q is opened as %+v", text, opened)
 		}
 	}
 }
@@ -234,7 +282,7 @@ func TestDownstreamKeys(t *testing.T) {
 	s := memory.New()
 	g := newGuard(t, s)
 	keys, secret := keysOf(t, s, g, "k", "charge", "refund", "")
-	if !regexp.MustCompile(`^[0-9a-f]{40}$`).MatchString(keys[0]) {
+	if !regexp.MustCompile(`^[a-z2-7]{44}$`).MatchString(keys[0]) {
 		t.Errorf("E3: the downstream key is %q", keys[0])
 	}
 	rec := recordOf(t, s, "k")

@@ -333,7 +333,7 @@ func TestAStepThatNeverReturns(t *testing.T) {
 		if got := b.once(r); got != (phase.Report{Finished: 1, Hanging: 2}) || time.Since(began) != 2*time.Minute {
 			t.Errorf("after %s the resumer reports %+v", time.Since(began), got)
 		}
-		if n := strings.Count(log.String(), "hangs in a step"); n != 2 || strings.Contains(log.String(), "a0") {
+		if n := strings.Count(log.String(), "hangs in a step"); n != 2 || strings.Contains(log.String(), "=a0") {
 			t.Errorf("the log is %s", log.String())
 		}
 		b.lose(sound, "shop", "c")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -21,6 +20,8 @@ type Operator struct {
 	settler         store.Reconciler
 	buster          store.Buster
 	lister          store.Lister
+	finder          store.Finder   // nil if the store is none
+	retainer        store.Retainer // likewise
 	auditor         store.Auditor
 	lateCompletions store.LateCompletionKeeper // nil if the store keeps none
 }
@@ -41,6 +42,8 @@ func NewOperator(guard *onceward.Guard, s store.Store) (*Operator, error) {
 		return nil, fmt.Errorf("reconcile: the store lacks what operators need: %w", errors.ErrUnsupported)
 	}
 	op.lateCompletions, _ = store.As[store.LateCompletionKeeper](s)
+	op.finder, _ = store.As[store.Finder](s)
+	op.retainer, _ = store.As[store.Retainer](s)
 	return op, nil
 }
 
@@ -97,6 +100,24 @@ func (op *Operator) Bust(ctx context.Context, by By, id store.ID, force bool) er
 	}
 	c := store.Claim{ID: id, Attempt: rec.Attempt}
 	return op.act(ctx, by, c, action, func() error { return op.buster.Bust(ctx, id, force) })
+}
+
+// Retain keeps a settled record for longer than its retention said: for that long from now, by the store's clock, at least.
+// It returns when the record expires. The error is [errors.ErrUnsupported] if the store is no [store.Retainer].
+func (op *Operator) Retain(ctx context.Context, by By, id store.ID, d time.Duration) (expires time.Time, err error) {
+	if op.retainer == nil {
+		return expires, fmt.Errorf("reconcile: the store does not keep records for longer: %w", errors.ErrUnsupported)
+	}
+	rec, err := op.store.Get(ctx, id) // the audit tells of which attempt it was
+	if err != nil && !refused(err) {
+		return expires, fmt.Errorf("reconcile: nothing was done, because the record could not be looked at: %w", err)
+	}
+	c := store.Claim{ID: id, Attempt: rec.Attempt}
+	err = op.act(ctx, by, c, fmt.Sprintf("retain for %s", d), func() (err error) {
+		expires, err = op.retainer.Retain(ctx, id, d)
+		return err
+	})
+	return expires, err
 }
 
 func (op *Operator) act(ctx context.Context, by By, c store.Claim, action string, do func() error) error {
@@ -178,35 +199,6 @@ func (op *Operator) DeadLetters(ctx context.Context, after store.ID, limit int) 
 	return op.search(ctx, store.Filter{State: store.StateUnknown, After: after}, limit, func(rec *store.Record) bool {
 		return rec.DeadLetter
 	})
-}
-
-// Query says what is known of an operation that is looked for.
-type Query struct {
-	// Subject is a downstream key or a provider's id.
-	Subject string
-	// Steps are the names of the steps that may have used the downstream key.
-	Steps []string
-	// State restricts the search to one state; zero is for all. Without it the whole store is looked through.
-	State store.State
-}
-
-// Find returns the records that a downstream key or a provider's id belongs to, ten at most, without the bodies of
-// their answers. A provider's id is known of those that were completed with it. A key and its scope are enough for
-// [store.Store.Get]; this is for those who have only what the other system knows. It looks through all records of the
-// state, because no index is kept for it. If the downstream keys of some cannot be derived, because their secret is not
-// configured any more, it returns what was found and an error that says so.
-func (op *Operator) Find(ctx context.Context, q Query) ([]store.Record, error) {
-	const most = 10
-	rule := Rule{Steps: q.Steps}
-	var missing error
-	found, err := op.search(ctx, store.Filter{State: q.State}, most, func(rec *store.Record) bool {
-		subjects, err := rule.subjects(op.guard, rec)
-		if err != nil && missing == nil && rec.Version != 0 { // else the record says itself why it cannot be read
-			missing = fmt.Errorf("reconcile: not every record could be compared: %w", err)
-		}
-		return slices.Contains(subjects, q.Subject)
-	})
-	return found, errors.Join(err, missing)
 }
 
 // search collects the wanted records of a filter, at most limit of them; a limit of zero is one of [store.MaxPage].

@@ -399,10 +399,21 @@ func TestFind(t *testing.T) {
 				reconcile.Query{Subject: downstreamKey("running", "notify"), Steps: steps},
 				[]string{"running"},
 			},
-			"by that of a step not named":     {reconcile.Query{Subject: downstreamKey("unknown", "refund"), Steps: steps}, nil},
-			"by downstream key without steps": {reconcile.Query{Subject: downstreamKey("unknown", "transfer")}, nil},
-			"by what nobody has":              {reconcile.Query{Subject: "ch_2", Steps: steps}, nil},
-			"by nothing":                      {reconcile.Query{Steps: steps}, nil},
+			"by that of a step not named": {
+				reconcile.Query{Subject: downstreamKey("unknown", "refund"), Steps: steps},
+				[]string{"unknown"},
+			},
+			"by downstream key without steps": {reconcile.Query{Subject: downstreamKey("unknown", "transfer")}, []string{"unknown"}},
+			"by downstream key, in another state": {
+				reconcile.Query{Subject: downstreamKey("unknown", "transfer"), State: store.StateCompleted}, nil,
+			},
+			"by hash":                {reconcile.Query{Subject: idOf("running").Hash()}, []string{"running"}},
+			"by that of what is not": {reconcile.Query{Subject: idOf("never").Hash()}, nil},
+			"by the key of what is not": {
+				reconcile.Query{Subject: downstreamKey("never", "transfer"), Steps: steps}, nil,
+			},
+			"by what nobody has": {reconcile.Query{Subject: "ch_2", Steps: steps}, nil},
+			"by nothing":         {reconcile.Query{Steps: steps}, nil},
 		} {
 			found, err := operator.Find(t.Context(), c.query)
 			if err != nil || !slices.Equal(keysOf(found), c.want) {

@@ -101,7 +101,7 @@ func TestClusterSlotUnserved(t *testing.T) {
 	overdue(t, open(t, cluster.URL()), records)
 	slot, unserved := slotOf(t, cluster, recordKey(t, cluster, "onceward", "overdue7")), 0
 	for _, key := range keysIn(t, cluster) {
-		if strings.Contains(key, ":r:") && slotOf(t, cluster, key) == slot {
+		if strings.Contains(key, ":h:") && slotOf(t, cluster, key) == slot {
 			unserved++
 		}
 	}

@@ -132,7 +132,7 @@ func TestCountersOnAClockThatWentBack(t *testing.T) {
 	}
 	ask.Rate.Window = time.Hour
 	wantGranted(t, c, ask, 10, "", 0)
-	keys, err := server.Do(t.Context(), "KEYS", prefix+"*")
+	keys, err := server.Do(t.Context(), "KEYS", prefix+":*:c:*")
 	must(t, err)
 	key := fmt.Sprint(keys.([]any)[0])
 	_, err = server.Do(t.Context(), "HSET", key, "t", fmt.Sprint(time.Now().Add(24*time.Hour).UnixMicro()))

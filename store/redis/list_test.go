@@ -95,7 +95,7 @@ func TestListEnds(t *testing.T) {
 	for i := range n {
 		claims[i] = booked(t, around, fmt.Sprint("key", i))
 	}
-	index, entries, reads := prefix+":{000}:p", []string(nil), 0
+	index, entries, reads := prefix+":{000}:o", []string(nil), 0
 	proxy.Answer(func(command string) bool {
 		if _, key, _ := strings.Cut(command, " "); strings.HasPrefix(command, "Z") && strings.HasPrefix(key, index) {
 			reads++

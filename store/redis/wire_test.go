@@ -105,32 +105,43 @@ func TestTimeToLive(t *testing.T) {
 		do           func() error
 		lives, index string
 	}{
-		{"reserve", reserve, "for ever", "p"},
-		{"extend", func() error { return s.Extend(t.Context(), c, time.Hour) }, "for ever", "p"},
-		{"checkpoint", func() error { return s.Checkpoint(t.Context(), c, store.Checkpoint{ProviderID: "x"}) }, "for ever", "p"},
+		{"reserve", reserve, "for ever", "o"},
+		{"extend", func() error { return s.Extend(t.Context(), c, time.Hour) }, "for ever", "o"},
+		{"checkpoint", func() error { return s.Checkpoint(t.Context(), c, store.Checkpoint{ProviderID: "x"}) }, "for ever", "o"},
 		{"release", func() error { return s.Release(t.Context(), c, "no stock") }, "a retention", ""},
-		{"retry", reserve, "for ever", "p"},
+		{"retry", reserve, "for ever", "o"},
 		{"abandon", abandon, "for ever", "u"},
 		{"resolve not executed", func() error { return s.ResolveNotExecuted(t.Context(), c, "never came") }, "a retention", ""},
-		{"retry again", reserve, "for ever", "p"},
+		{"retry again", reserve, "for ever", "o"},
 		{"abandon again", abandon, "for ever", "u"},
 		{"complete late", complete, "a retention", ""},
 		{"bust", func() error { return s.Bust(t.Context(), r.ID, false) }, "a retention", ""},
-		{"reserve anew", reserve, "for ever", "p"},
+		{"reserve anew", reserve, "for ever", "o"},
 		{"complete", complete, "a retention", ""},
 		{"bust the answer", func() error { return s.Bust(t.Context(), r.ID, true) }, "a retention", ""},
-		{"reserve once more", reserve, "for ever", "p"},
+		{"reserve once more", reserve, "for ever", "o"},
 		{"reject", func() error { return s.Reject(t.Context(), c) }, "a retention", ""},
 	} {
 		must(t, step.do())
-		reply, err := server.Do(t.Context(), "PTTL", one(t, server, prefix, "r:"))
-		must(t, err)
-		left := time.Duration(reply.(int64)) * time.Millisecond
-		if step.lives == "for ever" && reply.(int64) != -1 ||
-			step.lives == "a retention" && (left <= r.Retention || left > r.Retention+2*time.Minute) {
-			t.Errorf("S2: after %s the record lives for %s, want %s", step.name, left, step.lives)
+		rec, err := s.Get(t.Context(), r.ID)
+		carries := err == nil && rec.ProviderID != ""
+		if provider := one(t, server, prefix, "i:"); carries != (provider != "") {
+			t.Errorf("after %s the record carries a provider's id: %t, and the index is %q", step.name, carries, provider)
 		}
-		for _, kind := range []string{"p", "u"} {
+		for _, kind := range []string{"h:", "i:"} {
+			key := one(t, server, prefix, kind)
+			if key == "" {
+				continue
+			}
+			reply, err := server.Do(t.Context(), "PTTL", key)
+			must(t, err)
+			left := time.Duration(reply.(int64)) * time.Millisecond
+			if step.lives == "for ever" && reply.(int64) != -1 ||
+				step.lives == "a retention" && (left <= r.Retention || left > r.Retention+2*time.Minute) {
+				t.Errorf("S2: after %s the record, or its provider's id, lives for %s, want %s", step.name, left, step.lives)
+			}
+		}
+		for _, kind := range []string{"o", "u"} {
 			if in := one(t, server, prefix, kind) != ""; in != (kind == step.index) {
 				t.Errorf("after %s the record is in the index %s: %t", step.name, kind, in)
 			}
@@ -149,11 +160,11 @@ func TestIndexIsMended(t *testing.T) {
 	_, err := s.Reserve(t.Context(), lost)
 	must(t, err)
 	must(t, s.Abandon(t.Context(), booked(t, s, "unknown"), "not known"))
-	for _, key := range keysOf(t, server, prefix, "r:") {
+	for _, key := range keysOf(t, server, prefix, "h:") {
 		_, err := server.Do(t.Context(), "DEL", key)
 		must(t, err)
 	}
-	for one(t, server, prefix, "p") != "" {
+	for one(t, server, prefix, "o") != "" {
 		n, err := s.Sweep(t.Context(), 10)
 		if n != 0 || err != nil {
 			t.Fatalf("a sweep of what is gone: %d, %v", n, err)
@@ -173,7 +184,7 @@ func TestForeignKeys(t *testing.T) {
 	prefix := server.Prefix(t)
 	s := open(t, server.URL(), redis.WithPrefix(prefix))
 	c := booked(t, s, "list")
-	key := one(t, server, prefix, "r:")
+	key := one(t, server, prefix, "h:")
 	_, err := server.Do(t.Context(), "DEL", key)
 	must(t, err)
 	_, err = server.Do(t.Context(), "RPUSH", key, "something else")
@@ -197,9 +208,10 @@ func TestForeignKeys(t *testing.T) {
 	calls.Wait()
 
 	booked(t, s, "newer")
-	for _, key := range keysOf(t, server, prefix, "r:") {
-		if strings.HasSuffix(key, "newer") {
-			_, err := server.Do(t.Context(), "SETRANGE", key, "0", "\x02")
+	hash := booking("newer").ID.HashBytes()
+	for _, key := range keysOf(t, server, prefix, "h:") {
+		if strings.HasSuffix(key, string(hash[:])) {
+			_, err := server.Do(t.Context(), "SETRANGE", key, "0", "\x03")
 			must(t, err)
 		}
 	}
@@ -215,8 +227,8 @@ func TestIndexRefusesRecord(t *testing.T) {
 	prefix := server.Prefix(t)
 	s := open(t, server.URL(), redis.WithPrefix(prefix))
 	booked(t, s, "first")
-	index := one(t, server, prefix, "p")
-	for _, command := range [][]string{{"DEL", index, one(t, server, prefix, "r:")}, {"SET", index, "something else"}} {
+	index := one(t, server, prefix, "o")
+	for _, command := range [][]string{{"DEL", index, one(t, server, prefix, "h:")}, {"SET", index, "something else"}} {
 		_, err := server.Do(t.Context(), command...)
 		must(t, err)
 	}
@@ -228,7 +240,7 @@ func TestIndexRefusesRecord(t *testing.T) {
 		})
 	}
 	calls.Wait()
-	if left := keysOf(t, server, prefix, "r:"); len(left) > 0 {
+	if left := keysOf(t, server, prefix, "h:"); len(left) > 0 {
 		t.Errorf("records without an entry: %q", left)
 	}
 }

@@ -1,0 +1,91 @@
+package reconcile
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/onceward/onceward/store"
+)
+
+// Query says what is known of an operation that is looked for.
+type Query struct {
+	// Subject is the hash of a key as logs show it, a downstream key, or a provider's id.
+	Subject string
+	// Steps are the names of the steps that may have used the downstream key. They are needed for keys of the first
+	// derivation, which have 40 hexadecimal digits, and on a store that is no [store.Finder].
+	Steps []string
+	// State restricts the search to one state; zero is for all.
+	State store.State
+}
+
+// Find returns the records that a hash, a downstream key or a provider's id belongs to, ten at most, without the bodies of
+// their answers. A key and its scope are enough for [store.Store.Get]; this is for those who have only what a log shows or
+// the other system knows.
+//
+// On a [store.Finder] it goes by an index. It looks through all records of the state, which takes its time, in two cases:
+// on other stores, and for what may be a downstream key that cannot be opened, because it is of the first derivation or of
+// a secret that is not configured any more; then Steps must name the steps. If the downstream keys of some records cannot
+// be derived for that reason, it returns what was found and an error that says so.
+func (op *Operator) Find(ctx context.Context, q Query) ([]store.Record, error) {
+	if op.finder == nil {
+		return op.walk(ctx, q)
+	}
+	found, err := op.lookUp(ctx, q)
+	if err != nil || len(found) > 0 || len(q.Steps) == 0 || !op.mayBeKey(q.Subject) {
+		return found, err
+	}
+	return op.walk(ctx, q)
+}
+
+// lookUp goes by the indexes of the store.
+func (op *Operator) lookUp(ctx context.Context, q Query) (found []store.Record, err error) {
+	hashes := map[string]func(*store.Record) bool{q.Subject: func(*store.Record) bool { return true }}
+	for _, opened := range op.guard.OpenDownstreamKey(q.Subject) {
+		hashes[opened.Hash] = func(rec *store.Record) bool { return rec.DownstreamSecret == opened.Secret || rec.Version == 0 }
+	}
+	for hash, is := range hashes {
+		rec, err := op.finder.FindHash(ctx, hash)
+		switch {
+		case err == nil && is(&rec):
+			found = append(found, rec)
+		case err != nil && !errors.Is(err, store.ErrNotFound):
+			return nil, err
+		}
+	}
+	carrying, err := op.finder.FindProviderID(ctx, q.Subject)
+	if err != nil {
+		return nil, err
+	}
+	for _, rec := range carrying {
+		if !slices.ContainsFunc(found, func(other store.Record) bool { return other.ID == rec.ID }) {
+			found = append(found, rec)
+		}
+	}
+	return slices.DeleteFunc(found, func(rec store.Record) bool { return q.State != store.StateNone && rec.State != q.State }), nil
+}
+
+// hashedKeyDigits is the length of a downstream key of the first derivation.
+const hashedKeyDigits = 40
+
+// mayBeKey reports whether a text can be a downstream key.
+func (op *Operator) mayBeKey(text string) bool {
+	_, err := hex.DecodeString(text)
+	return len(text) == hashedKeyDigits && err == nil || len(op.guard.OpenDownstreamKey(text)) > 0
+}
+
+// walk looks through all records of a state, and derives the downstream keys of each.
+func (op *Operator) walk(ctx context.Context, q Query) ([]store.Record, error) {
+	rule := Rule{Steps: q.Steps}
+	var missing error
+	found, err := op.search(ctx, store.Filter{State: q.State}, store.MaxFound, func(rec *store.Record) bool {
+		subjects, err := rule.subjects(op.guard, rec)
+		if err != nil && missing == nil && rec.Version != 0 { // else the record says itself why it cannot be read
+			missing = fmt.Errorf("reconcile: not every record could be compared: %w", err)
+		}
+		return rec.Hash() == q.Subject || slices.Contains(subjects, q.Subject)
+	})
+	return found, errors.Join(err, missing)
+}
