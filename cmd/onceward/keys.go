@@ -29,7 +29,7 @@ type keysList struct {
 	watchFlags
 	pageFlags
 	State     string `enum:",in_progress,completed,failed_retryable,unknown,expired" default:"" help:"Only those in this state: in_progress, completed, failed_retryable, unknown or expired. By state, what is open is found by an index."`
-	Scope     string `help:"Only those of this scope. PostgreSQL and Redis look through all records for it."`
+	Scope     string `help:"Only those of this scope. All records are looked through for it, or all of the state."`
 	Operation string `help:"Only those of this operation, such as 'POST /payments'. All records are looked through for it."`
 	Due       bool   `help:"Only those whose lease, next reconciliation or expiry has come."`
 }

@@ -93,7 +93,7 @@ func TestKeysShowPhased(t *testing.T) {
 			t.Fatal(err)
 		}
 		secret := []string{"ONCEWARD_STORE=" + s.url, "ONCEWARD_SECRET=" + serviceSecret, "ONCEWARD_NAMESPACE=test"}
-		for _, args := range [][]string{{s.phased.Hash()}, {key, "--step-name", "charge"}, {key, "--by", "downstream", "--step-name", "charge"}} {
+		for _, args := range [][]string{{s.phased.Hash()}, {key}, {key, "--by", "downstream"}} {
 			result := runCommand(t, secret, append([]string{"keys", "show"}, args...)...)
 			if result.Code != exitOK {
 				t.Errorf("%q: exit code %d: %s", args, result.Code, result.Stderr)

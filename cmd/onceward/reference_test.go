@@ -125,7 +125,9 @@ func item(flag *kong.Flag) string {
 
 func sentence(text string) string { return strings.TrimSuffix(text, ".") + "." }
 
-func anchor(title string) string { return "flags-" + strings.ReplaceAll(strings.ToLower(title), " ", "-") }
+func anchor(title string) string {
+	return "flags-" + strings.ReplaceAll(strings.ToLower(title), " ", "-")
+}
 
 // TestFieldsAreDocumented: programs rely on the fields of --json.
 func TestFieldsAreDocumented(t *testing.T) {

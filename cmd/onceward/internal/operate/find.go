@@ -71,10 +71,10 @@ var hashLength = len(store.ID{}.Hash())
 
 func isHex(s string) bool { return s != "" && strings.Trim(s, "0123456789abcdef") == "" }
 
-// guess tries what the name may be. A downstream key is longer than a hash.
+// guess tries what the name may be.
 func (s *Session) guess(ctx context.Context, ref Ref) (store.ID, error) {
-	mayBeDownstream := len(ref.Text) > hashLength && isHex(ref.Text)
-	if mayBeDownstream && s.KnowsSecrets() {
+	downstream := s.mayBeDownstream(ref.Text)
+	if downstream && s.KnowsSecrets() {
 		id, err := s.findDownstream(ctx, ref)
 		if !errors.Is(err, store.ErrNotFound) {
 			return id, err
@@ -85,11 +85,18 @@ func (s *Session) guess(ctx context.Context, ref Ref) (store.ID, error) {
 		return id, err
 	}
 	hint := "if it is a client's key, add --scope SCOPE"
-	if mayBeDownstream && !s.KnowsSecrets() {
+	if downstream && !s.KnowsSecrets() {
 		hint += "; if it is a downstream key, " + secretHint
 	}
-	return id, fmt.Errorf("no record has %s as its hash or its provider's id: %s: %w", shown(ref.Text), hint,
-		store.ErrNotFound)
+	return id, fmt.Errorf("no record has %s as its provider's id: %s: %w", shown(ref.Text), hint, store.ErrNotFound)
+}
+
+// hashedKeyDigits is how long a downstream key of the first derivation is, which cannot be opened.
+const hashedKeyDigits = 40
+
+// mayBeDownstream reports whether a text has the form of a downstream key. No secret is needed to tell.
+func (s *Session) mayBeDownstream(text string) bool {
+	return len(s.Guard.OpenDownstreamKey(text)) > 0 || len(text) == hashedKeyDigits && isHex(text)
 }
 
 const secretHint = "set ONCEWARD_SECRET or give --secret-file, and --namespace, as the service has them"
@@ -133,7 +140,12 @@ func (s *Session) findDownstream(ctx context.Context, ref Ref) (store.ID, error)
 	if err != nil && len(found) == 0 {
 		return store.ID{}, err
 	}
-	return one(found, "the downstream key "+shown(ref.Text))
+	by := "the downstream key " + shown(ref.Text)
+	if len(ref.Text) == hashedKeyDigits && len(ref.Steps) == 0 {
+		by += ", which does not tell its operation: name the steps that may have sent it with --step-name, " +
+			"and all records are looked through"
+	}
+	return one(found, by)
 }
 
 // one returns the ID of the only record that was found.

@@ -46,7 +46,7 @@ func (t *Story) writeRecord(out *output.Output) {
 		"scope", text(rec.Scope), "key", text(rec.Key), "state", state,
 		"attempt", number(rec.Attempt), "answer", number(int64(rec.Response.Status)),
 		"provider's id", text(rec.ProviderID), "trace", text(rec.TraceID), "point", text(rec.Point),
-		"last error", text(rec.LastError), "asked last", text(rec.ReconcileError),
+		"first error", text(rec.FirstError), "last error", text(rec.LastError), "asked last", text(rec.ReconcileError),
 	}
 	out.Fields(append(fields, t.whenFields(out)...)...)
 }

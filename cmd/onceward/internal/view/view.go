@@ -48,6 +48,7 @@ type Record struct {
 	Point          string    `json:"point,omitempty"`
 	Status         int       `json:"status,omitempty"`
 	ProviderID     string    `json:"provider_id,omitempty"`
+	FirstError     string    `json:"first_error,omitempty"`
 	LastError      string    `json:"last_error,omitempty"`
 	ReconcileCount int       `json:"reconcile_count,omitempty"`
 	ReconcileError string    `json:"reconcile_error,omitempty"`
@@ -65,7 +66,7 @@ func OfRecord(rec *store.Record) Record {
 	return Record{
 		ID: OfID(rec.ID), Operation: rec.Operation, State: rec.State.String(), DeadLetter: rec.DeadLetter,
 		Unreadable: rec.Version == 0, Attempt: rec.Attempt, OnLost: OnLost(rec.OnLost), Point: rec.Point,
-		Status: rec.Response.Status, ProviderID: rec.ProviderID, LastError: rec.LastError,
+		Status: rec.Response.Status, ProviderID: rec.ProviderID, FirstError: rec.FirstError, LastError: rec.LastError,
 		ReconcileCount: rec.ReconcileCount, ReconcileError: rec.ReconcileError, ReconcileAt: utc(rec.ReconcileAt),
 		TraceID: rec.TraceID, CreatedAt: utc(rec.CreatedAt), LeaseUntil: utc(rec.LeaseUntil),
 		SettledAt: utc(rec.SettledAt), ExpiresAt: utc(rec.ExpiresAt), Cursor: operate.Cursor(rec.ID),
