@@ -107,6 +107,12 @@ func (f *actFlags) of(a *act) acted {
 // run shows what would happen, asks, acts, and tells how it ended. Of several acts, one that fails does not keep the
 // others from being done.
 func (f *actFlags) run(out *output.Output, acts []act, deadline func() (context.Context, context.CancelFunc)) error {
+	if len(acts) == 0 && !out.JSON {
+		out.Line("None.")
+	}
+	if len(acts) == 0 {
+		return nil
+	}
 	if !out.JSON {
 		for i := range acts {
 			out.Line("%s: %s", acts[i].action, acts[i].about)
@@ -122,7 +128,8 @@ func (f *actFlags) run(out *output.Output, acts []act, deadline func() (context.
 	if err != nil {
 		return err
 	}
-	if err := f.confirm(os.Stdin, os.Stderr, terminal.Is(os.Stdin)); err != nil {
+	person := terminal.Is(os.Stdin) && !out.JSON // with JSON nothing was shown that could be confirmed
+	if err := f.confirm(os.Stdin, os.Stderr, person); err != nil {
 		return err
 	}
 	var errs []error
@@ -173,7 +180,7 @@ func (f *actFlags) confirm(in io.Reader, ask io.Writer, person bool) error {
 		return nil
 	}
 	if !person {
-		return operate.Refused("nothing was done: there is no terminal to ask at; give --yes if it is meant, " +
+		return operate.Refused("nothing was done: there is nobody to ask at a terminal; give --yes if it is meant, " +
 			"or --dry-run to see what would happen")
 	}
 	fmt.Fprint(ask, "Go on? [y/N] ")

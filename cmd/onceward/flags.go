@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"errors"
+	"fmt"
 	"io"
 	"os"
 	"strconv"
@@ -36,10 +38,19 @@ func (f *storeFlags) with(ends interrupts, target operate.Target, work func(cont
 	defer cancel()
 	s, err := operate.Open(ctx, target)
 	if err != nil {
-		return err
+		return f.late(ctx, err)
 	}
 	defer s.Close()
-	return work(ctx, s)
+	return f.late(ctx, work(ctx, s))
+}
+
+// late says of what was not answered in time how to wait for longer.
+func (f *storeFlags) late(ctx context.Context, err error) error {
+	if err == nil || !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return err
+	}
+	return fmt.Errorf("the store did not answer within %s: see whether it is well, or give --timeout more: %w",
+		f.Timeout, errors.Join(context.DeadlineExceeded, err))
 }
 
 // watchFlags are for what is worth looking at again.

@@ -1,11 +1,16 @@
 package main
 
 import (
+	"context"
+	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 
+	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/cmd/onceward/internal/story"
 	"github.com/onceward/onceward/cmd/onceward/internal/view"
+	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/store"
 )
 
@@ -191,4 +196,40 @@ func TestKeysExtend(t *testing.T) {
 		s.wantCode(t, exitRefused, "settled", acting("keys", "extend", s.unknown.Hash(), "--for", "1h")...)
 		s.wantCode(t, exitUsage, "--for", acting("keys", "extend", s.paid.Hash())...)
 	})
+}
+
+// TestKeysShowHistory: the first cause is told as well as the last, and what the other system has answered each time.
+func TestKeysShowHistory(t *testing.T) {
+	onEach(t, func(t *testing.T, s *service) {
+		id := s.do(t, "alice", "order-released", onceward.OutcomeUnknown(errors.New("the bank hung up")))
+		answers := []string{"being looked into", "still being looked into"}
+		poller, err := reconcile.NewPoller(s.guard, s.store, reconcile.Config{
+			Rules: map[string]reconcile.Rule{"POST /payments": {
+				Resolver: reconcile.ResolverFunc(func(context.Context, *store.Record) (reconcile.Answer, error) {
+					defer func() { answers = answers[1:] }()
+					return reconcile.StillUnknown(answers[0]), nil
+				}),
+			}},
+			Logger: slog.New(slog.DiscardHandler),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if _, err := poller.Reconcile(t.Context(), id); err != nil {
+				t.Fatal(err)
+			}
+		}
+		says(t, s.must(t, "keys", "show", id.Hash()), "first error", "the bank was closed", "last error", "the bank hung up",
+			"reconcile attempt 1: being looked into", "reconcile attempt 2: still being looked into", "2 times")
+	})
+}
+
+// TestUnreadable: a record that cannot be read is told apart from one that is gone.
+func TestUnreadable(t *testing.T) {
+	t.Parallel()
+	s := newService(t, stores["PostgreSQL"](t))
+	execute(t, connect(t, s.url), `UPDATE onceward_record SET answer = '' WHERE id = '`+s.paid.Hash()+`'`)
+	says(t, s.must(t, "keys", "show", s.paid.Hash()), "cannot be read", "500 record-unreadable")
+	says(t, s.must(t, "keys", "list"), "(unreadable)", s.unknown.Hash())
 }

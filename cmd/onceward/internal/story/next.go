@@ -10,14 +10,15 @@ import (
 
 // retryGets says what a retry of the same request would get now. Leases and expiry are judged by the clock of this
 // machine, because a store tells its own only to those who reserve.
-func retryGets(rec *store.Record, now time.Time) string {
+func (t *Story) retryGets(now time.Time) string {
+	rec := &t.record
 	over := !now.Before(rec.LeaseUntil)
 	expired := !rec.ExpiresAt.IsZero() && !now.Before(rec.ExpiresAt)
 	switch {
+	case t.unreadable:
+		return "500 record-unreadable; nothing is executed"
 	case rec.State == store.StateNone, rec.State == store.StateExpired:
 		return "it executes: there is no record"
-	case rec.Version == 0:
-		return "500 record-unreadable; nothing is executed"
 	case rec.State == store.StateInProgress && !over:
 		return "409 with Retry-After, or what the route does about a request in flight: its owner is at work"
 	case rec.State == store.StateInProgress && rec.OnLost == store.LostResume:
@@ -48,7 +49,7 @@ func (t *Story) next(q Question) []Command {
 	}
 	attempt := fmt.Sprintf(" --attempt %d", rec.Attempt)
 	switch {
-	case rec.State == store.StateNone, rec.State == store.StateExpired, rec.Version == 0:
+	case t.unreadable, rec.State == store.StateNone, rec.State == store.StateExpired:
 		return nil
 	case rec.State == store.StateInProgress && !q.Now.Before(rec.LeaseUntil) && rec.OnLost == store.LostResume:
 		return []Command{command("no node goes on with it: take it from its owner before you decide", "unknown stop",

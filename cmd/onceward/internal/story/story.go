@@ -38,9 +38,11 @@ type Story struct {
 	// Revealed is the content, if it was asked for.
 	Revealed *Revealed `json:"revealed,omitempty"`
 
-	record   store.Record
-	progress *phase.Progress
-	late     []store.LateCompletion
+	record store.Record
+	// unreadable says that there is a record, which this program cannot read.
+	unreadable bool
+	progress   *phase.Progress
+	late       []store.LateCompletion
 }
 
 // Event is something that happened.
@@ -86,15 +88,18 @@ type Question struct {
 
 // Tell collects all that is known about an operation. The error is [store.ErrNotFound] if nothing is.
 func Tell(ctx context.Context, s *operate.Session, id store.ID, q Question) (*Story, error) {
+	t := &Story{}
 	h, err := s.Operator.History(ctx, id)
-	if err != nil && !errors.Is(err, store.ErrUnreadable) {
+	if errors.Is(err, store.ErrUnreadable) {
+		t.unreadable = true
+		t.remark("the record cannot be read: %v", err)
+		h.Audit, err = auditOf(ctx, s, id)
+	}
+	if err != nil {
 		return nil, err
 	}
 	h.Record.ID = id
-	t := &Story{record: h.Record, progress: h.Progress, late: h.LateCompletions}
-	if err != nil {
-		t.remark("the record cannot be read: %v", err)
-	}
+	t.record, t.progress, t.late = h.Record, h.Progress, h.LateCompletions
 	t.tellRecord()
 	t.tellHistory(&h)
 	for _, tell := range []func(context.Context, *operate.Session, Question) error{
@@ -104,17 +109,29 @@ func Tell(ctx context.Context, s *operate.Session, id store.ID, q Question) (*St
 			return nil, err
 		}
 	}
-	if h.Record.State == store.StateNone && err == nil && len(t.Events) == 0 {
+	if t.gone() && len(t.Events) == 0 {
 		return nil, fmt.Errorf("nothing is known of it: it has expired, was rejected, or is in another store: %w",
 			store.ErrNotFound)
 	}
 	slices.SortStableFunc(t.Events, func(a, b Event) int { return a.At.Compare(b.At) })
 	t.Record = view.OfRecord(&h.Record)
-	t.Record.Cursor = ""
-	t.Retry = retryGets(&h.Record, q.Now)
+	t.Record.Unreadable, t.Record.Cursor = t.unreadable, ""
+	t.Retry = t.retryGets(q.Now)
 	t.Next = t.next(q)
 	return t, nil
 }
+
+// auditOf reads what was done about an operation whose record cannot be read.
+func auditOf(ctx context.Context, s *operate.Session, id store.ID) ([]store.AuditEntry, error) {
+	auditor, ok := store.As[store.Auditor](s.Store)
+	if !ok {
+		return nil, nil
+	}
+	return auditor.Audit(ctx, id)
+}
+
+// gone reports whether there is no record.
+func (t *Story) gone() bool { return t.record.State == store.StateNone && !t.unreadable }
 
 func (t *Story) remark(format string, args ...any) {
 	t.Remarks = append(t.Remarks, fmt.Sprintf(format, args...))

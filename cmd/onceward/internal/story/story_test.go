@@ -21,7 +21,6 @@ func TestRetryGets(t *testing.T) {
 	}{
 		{"no record", store.Record{}, "it executes"},
 		{"expired and kept", store.Record{Version: 1, State: store.StateExpired}, "it executes"},
-		{"unreadable", store.Record{State: store.StateCompleted}, "500 record-unreadable"},
 		{"in flight", store.Record{Version: 1, State: store.StateInProgress, LeaseUntil: later}, "409 with Retry-After"},
 		{"lost", store.Record{Version: 1, State: store.StateInProgress, LeaseUntil: before}, "409 outcome-unknown"},
 		{"lost, phased", store.Record{
@@ -39,9 +38,12 @@ func TestRetryGets(t *testing.T) {
 			Version: 1, State: store.StateCompleted, ExpiresAt: later, Response: store.Response{Status: 201, NotStored: true},
 		}, "409 response-not-stored"},
 	} {
-		if got := retryGets(&test.rec, now); !strings.Contains(got, test.want) {
+		if got := (&Story{record: test.rec}).retryGets(now); !strings.Contains(got, test.want) {
 			t.Errorf("%s: a retry gets %q, want %q", test.name, got, test.want)
 		}
+	}
+	if got := (&Story{unreadable: true}).retryGets(now); !strings.Contains(got, "500 record-unreadable") {
+		t.Errorf("unreadable: a retry gets %q", got)
 	}
 }
 

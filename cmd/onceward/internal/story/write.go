@@ -34,10 +34,12 @@ func (t *Story) Write(out *output.Output) {
 func (t *Story) writeRecord(out *output.Output) {
 	rec := &t.record
 	state := rec.State.String()
-	if rec.State == store.StateNone {
+	switch {
+	case t.unreadable:
+		state = "cannot be read by this program"
+	case t.gone():
 		state = "no record: it has expired, was rejected, or was busted"
-	}
-	if rec.DeadLetter {
+	case rec.DeadLetter:
 		state += ", a dead letter: a person has to settle it"
 	}
 	text := output.Text
