@@ -27,8 +27,16 @@ func TestAudit(t *testing.T) {
 		if some := objects[view.Audit](t, s, "audit", "--limit", "1"); len(some) != 1 {
 			t.Errorf("with a limit it has %+v", some)
 		}
-		s.wantCode(t, exitUsage, "an age such as 24h", "audit", "--since", "yesterday")
 	})
+}
+
+func TestAuditUsage(t *testing.T) {
+	t.Parallel()
+	result := runCommand(t, []string{"ONCEWARD_STORE=none.db"}, "audit", "--since", "yesterday")
+	if result.Code != exitUsage {
+		t.Errorf("exit code %d", result.Code)
+	}
+	says(t, result.Stderr, "an age such as 24h")
 }
 
 // TestAuditOfExecutions: requests of routes that are audited so are listed apart.

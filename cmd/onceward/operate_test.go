@@ -62,6 +62,26 @@ func onEach(t *testing.T, test func(t *testing.T, s *service)) {
 	}
 }
 
+// onSQLite is for what commands refuse by themselves, before the kind of store could matter.
+func onSQLite(t *testing.T, test func(t *testing.T, s *service)) {
+	t.Helper()
+	t.Parallel()
+	test(t, newService(t, stores["SQLite"](t)))
+}
+
+// TestLooking: what only looks is tested on one and the same store, in any order.
+func TestLooking(t *testing.T) {
+	onEach(t, func(t *testing.T, s *service) {
+		for name, look := range map[string]func(*testing.T, *service){
+			"keys list": lookKeysList, "pages": lookPages, "keys show": lookKeysShow, "keys show phased": lookKeysShowPhased,
+			"keys show JSON": lookKeysShowJSON, "unknown list": lookUnknownList, "stats": lookStats, "top": lookTop,
+			"health": lookHealth,
+		} {
+			t.Run(name, func(t *testing.T) { look(t, s) })
+		}
+	})
+}
+
 // booking is what a phased operation carries.
 type booking struct {
 	Guest  string `json:"guest"`

@@ -12,18 +12,17 @@ import (
 	"github.com/onceward/onceward/internal/proc/proctest"
 )
 
-func TestStats(t *testing.T) {
-	onEach(t, func(t *testing.T, s *service) {
-		says(t, s.must(t, "stats"), "completed", "oldest unknown", "dead letters")
-		got := objects[counts](t, s, "stats")[0]
-		if got.Records["unknown"] != 4 || got.Records["completed"] != 1 || got.Records["failed_retryable"] != 1 ||
-			got.DeadLetters != 1 || got.OldestUnknown.IsZero() {
-			t.Errorf("counted %+v", got)
-		}
-		if keeps := s.letter != ""; (got.Outbox != nil) != keeps || keeps && (got.Outbox.Waiting != 1 || got.Outbox.DeadLetters != 1) {
-			t.Errorf("counted %+v in the outbox", got.Outbox)
-		}
-	})
+func lookStats(t *testing.T, s *service) {
+	t.Helper()
+	says(t, s.must(t, "stats"), "completed", "oldest unknown", "dead letters")
+	got := objects[counts](t, s, "stats")[0]
+	if got.Records["unknown"] != 4 || got.Records["completed"] != 1 || got.Records["failed_retryable"] != 1 ||
+		got.DeadLetters != 1 || got.OldestUnknown.IsZero() {
+		t.Errorf("counted %+v", got)
+	}
+	if keeps := s.letter != ""; (got.Outbox != nil) != keeps || keeps && (got.Outbox.Waiting != 1 || got.Outbox.DeadLetters != 1) {
+		t.Errorf("counted %+v in the outbox", got.Outbox)
+	}
 }
 
 // TestWatch: it goes on until it is interrupted, and that is no error.
@@ -47,37 +46,35 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// TestTop: it shows the store's own numbers, and the decisions that a node counts.
-func TestTop(t *testing.T) {
-	onEach(t, func(t *testing.T, s *service) {
-		says(t, s.must(t, "top", "--once", "--every", "100ms"), "A SECOND", "unknown", "oldest unknown")
-		var created atomic.Int64
-		node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			fmt.Fprintf(w, "onceward_reservations_total{decision=\"created\",operation=\"POST /a\"} %d\n", created.Add(10))
-		}))
-		t.Cleanup(node.Close)
-		got := objects[change](t, s, "top", "--once", "--every", "100ms", "--metrics", node.URL)[0]
-		if got.DecisionsPerSecond["created"] <= 0 || got.Records["unknown"] != 4 || got.Seconds <= 0 {
-			t.Errorf("shown %+v", got)
-		}
-	})
+// lookTop: it shows the store's own numbers, and the decisions that a node counts.
+func lookTop(t *testing.T, s *service) {
+	t.Helper()
+	says(t, s.must(t, "top", "--once", "--every", "100ms"), "A SECOND", "unknown", "oldest unknown")
+	var created atomic.Int64
+	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, "onceward_reservations_total{decision=\"created\",operation=\"POST /a\"} %d\n", created.Add(10))
+	}))
+	t.Cleanup(node.Close)
+	got := objects[change](t, s, "top", "--once", "--every", "100ms", "--metrics", node.URL)[0]
+	if got.DecisionsPerSecond["created"] <= 0 || got.Records["unknown"] != 4 || got.Seconds <= 0 {
+		t.Errorf("shown %+v", got)
+	}
 }
 
-func TestHealth(t *testing.T) {
-	onEach(t, func(t *testing.T, s *service) {
-		result := s.onceward(t, "health")
-		if result.Code != exitFailed {
-			t.Errorf("with dead letters: exit code %d: %s", result.Code, result.Stdout)
-		}
-		says(t, result.Stdout, "dead letters", "NOT OK", "onceward dead list")
-		well := []string{"health", "--max-dead", "1", "--max-outbox-dead", "1"}
-		if got := objects[healthReport](t, s, well...)[0]; !got.OK || len(got.Checks) < 3 {
-			t.Errorf("with room for them: %+v", got)
-		}
-		if result := s.onceward(t, append(well, "--max-unknown-age", "1us")...); result.Code != exitFailed {
-			t.Errorf("with an old one: exit code %d", result.Code)
-		}
-	})
+func lookHealth(t *testing.T, s *service) {
+	t.Helper()
+	result := s.onceward(t, "health")
+	if result.Code != exitFailed {
+		t.Errorf("with dead letters: exit code %d: %s", result.Code, result.Stdout)
+	}
+	says(t, result.Stdout, "dead letters", "NOT OK", "onceward dead list")
+	well := []string{"health", "--max-dead", "1", "--max-outbox-dead", "1"}
+	if got := objects[healthReport](t, s, well...)[0]; !got.OK || len(got.Checks) < 3 {
+		t.Errorf("with room for them: %+v", got)
+	}
+	if result := s.onceward(t, append(well, "--max-unknown-age", "1us")...); result.Code != exitFailed {
+		t.Errorf("with an old one: exit code %d", result.Code)
+	}
 }
 
 // TestUnavailable: a store that does not answer is told apart from one that has nothing.

@@ -9,14 +9,13 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-func TestUnknownList(t *testing.T) {
-	onEach(t, func(t *testing.T, s *service) {
-		says(t, s.must(t, "unknown", "list"), s.unknown.Hash(), s.dead.Hash(), "the bank hung up", "the bank is down")
-		if got := objects[view.Record](t, s, "unknown", "list", "--scope", "bob"); len(got) != 1 || !got[0].DeadLetter {
-			t.Errorf("of bob are unknown %+v", got)
-		}
-		says(t, s.must(t, "unknown", "list", "--lost"), "None.")
-	})
+func lookUnknownList(t *testing.T, s *service) {
+	t.Helper()
+	says(t, s.must(t, "unknown", "list"), s.unknown.Hash(), s.dead.Hash(), "the bank hung up", "the bank is down")
+	if got := objects[view.Record](t, s, "unknown", "list", "--scope", "bob"); len(got) != 1 || !got[0].DeadLetter {
+		t.Errorf("of bob are unknown %+v", got)
+	}
+	says(t, s.must(t, "unknown", "list", "--lost"), "None.")
 }
 
 // file writes content to a file.
@@ -53,7 +52,6 @@ func TestResolveCompleted(t *testing.T) {
 
 func TestResolveNotExecuted(t *testing.T) {
 	onEach(t, func(t *testing.T, s *service) {
-		s.wantCode(t, exitRefused, "no dead letter", acting("dead", "resolve", s.unknown.Hash(), "--not-executed")...)
 		says(t, s.must(t, acting("unknown", "resolve", s.unknown.Hash(), "--not-executed")...), "Done")
 		says(t, s.must(t, acting("dead", "resolve", s.dead.Hash(), "--not-executed")...), "Done")
 		for _, id := range []store.ID{s.unknown, s.dead} {
@@ -69,9 +67,6 @@ func TestResolveNotExecuted(t *testing.T) {
 func TestResolveStep(t *testing.T) {
 	onEach(t, func(t *testing.T, s *service) {
 		step := []string{"unknown", "resolve", s.phased.Hash(), "--step"}
-		s.wantCode(t, exitRefused, "the current step is 'charge'", acting(append(step, "hold", "--done")...)...)
-		lacking := file(t, `{"charge":"ch_1"}`)
-		s.wantCode(t, exitUsage, "guest", acting(append(step, "charge", "--done", "--data-file", lacking)...)...)
 		data := file(t, `{"guest":"secret guest","charge":"ch_1"}`)
 		says(t, s.must(t, acting(append(step, "charge", "--done", "--data-file", data)...)...), "behind the step", "Done")
 		says(t, s.must(t, "keys", "show", s.phased.Hash()), "confirm", "current", `resolve step "charge" as done`)
@@ -86,6 +81,23 @@ func TestResolveStep(t *testing.T) {
 	})
 }
 
+func TestResolveRefused(t *testing.T) {
+	onSQLite(t, func(t *testing.T, s *service) {
+		step := []string{"unknown", "resolve", s.phased.Hash(), "--step"}
+		s.wantCode(t, exitRefused, "the current step is 'charge'", acting(append(step, "hold", "--done")...)...)
+		lacking := file(t, `{"charge":"ch_1"}`)
+		s.wantCode(t, exitUsage, "guest", acting(append(step, "charge", "--done", "--data-file", lacking)...)...)
+		s.wantCode(t, exitRefused, "no dead letter", acting("dead", "resolve", s.unknown.Hash(), "--not-executed")...)
+		s.wantCode(t, exitUsage, "--all", acting("dead", "retry")...)
+		s.wantCode(t, exitRefused, "not unknown", acting("unknown", "retry", s.paid.Hash())...)
+		s.wantCode(t, exitUsage, "phased", acting("unknown", "resolve", s.unknown.Hash(), "--step", "x", "--done")...)
+		s.wantCode(t, exitRefused, "moved on", acting("unknown", "retry", s.unknown.Hash(), "--attempt", "1")...)
+		if rec := s.record(t, s.unknown); rec.State != store.StateUnknown || len(s.audited(t, s.unknown)) != 0 {
+			t.Errorf("what was refused has changed something: %+v", rec)
+		}
+	})
+}
+
 func TestUnknownRetry(t *testing.T) {
 	onEach(t, func(t *testing.T, s *service) {
 		says(t, s.must(t, acting("unknown", "retry", s.unknown.Hash())...), "Done")
@@ -94,8 +106,6 @@ func TestUnknownRetry(t *testing.T) {
 			t.Errorf("the record is %+v", rec)
 		}
 		says(t, s.must(t, "dead", "list"), "None.")
-		s.wantCode(t, exitUsage, "--all", acting("dead", "retry")...)
-		s.wantCode(t, exitRefused, "not unknown", acting("unknown", "retry", s.paid.Hash())...)
 	})
 }
 
