@@ -42,3 +42,188 @@ CREATE TABLE onceward_execution (
 
 CREATE INDEX onceward_execution_id ON onceward_execution (id, at);
 CREATE INDEX onceward_execution_at ON onceward_execution (at);
+
+-- The records, for people. The value of a record is taken apart here alone, byte by byte: a number is bytes of seven bits, the
+-- lowest first, the last of them below 128; a text comes behind its length. The fields: 1 the id of the secret; behind the
+-- fingerprint and the session, 2 the attempt; behind the nonce, 3 the retention, 4 to 8 the end of the lease, the next
+-- reconciliation, creation, settlement and expiry, 9 how often reconciliation was tried; then texts, 10 the operation, 11 the
+-- recovery point, 12 the last error, and behind a zero byte the first one, 13 the id of the provider, 14 the trace, 15 the
+-- data; last, 16 the status of the answer if there is one, or else the reconcile error. Of each, the walk tells the number and
+-- where what follows it begins. A byte is read by its two hexadecimal digits. The scope of an id is as long as its first byte
+-- says or, from 128 on, its first two. Queries by id (x'…') and by state_code go by an index.
+CREATE VIEW onceward_records AS
+SELECT
+	hash AS id,
+	lower(hex(hash)) AS hash,
+	CAST(substr(name, start, size) AS TEXT) AS scope,
+	CASE hex(substr(name, start + size, 1))
+		WHEN '01' THEN lower(substr(hex(substr(name, -16)), 1, 8) || '-' || substr(hex(substr(name, -16)), 9, 4) || '-'
+			|| substr(hex(substr(name, -16)), 13, 4) || '-' || substr(hex(substr(name, -16)), 17, 4) || '-'
+			|| substr(hex(substr(name, -16)), 21))
+		ELSE CAST(substr(name, start + size + 1) AS TEXT)
+	END AS key,
+	CAST(nullif(substr(record, fields ->> '$.10[1]', fields ->> '$.10[0]'), x'') AS TEXT) AS operation,
+	CASE state_code / 10
+		WHEN 1 THEN 'in_progress' WHEN 2 THEN 'completed' WHEN 3 THEN 'failed_retryable' WHEN 4 THEN 'unknown' ELSE 'expired'
+	END AS state,
+	state_code,
+	state_code = 41 AS dead_letter,
+	(fields ->> '$.2[0]') / 2 AS attempt,
+	strftime('%Y-%m-%d %H:%M:%fZ', due / 1e6, 'unixepoch') AS due,
+	strftime('%Y-%m-%d %H:%M:%fZ', nullif(fields ->> '$.6[0]', 0) / 2e6, 'unixepoch') AS created_at,
+	strftime('%Y-%m-%d %H:%M:%fZ', nullif(fields ->> '$.4[0]', 0) / 2e6, 'unixepoch') AS lease_until,
+	strftime('%Y-%m-%d %H:%M:%fZ', nullif(fields ->> '$.5[0]', 0) / 2e6, 'unixepoch') AS reconcile_at,
+	strftime('%Y-%m-%d %H:%M:%fZ', nullif(fields ->> '$.7[0]', 0) / 2e6, 'unixepoch') AS settled_at,
+	strftime('%Y-%m-%d %H:%M:%fZ', nullif(fields ->> '$.8[0]', 0) / 2e6, 'unixepoch') AS expires_at,
+	(fields ->> '$.3[0]') / 2e9 AS retention_seconds,
+	CAST(nullif(substr(record, fields ->> '$.11[1]', fields ->> '$.11[0]'), x'') AS TEXT) AS point,
+	CASE WHEN split > 0
+		THEN CAST(substr(errors, split + 1, instr(substr(errors, split + 1), x'00') - 1) AS TEXT)
+	END AS first_error,
+	CAST(nullif(iif(split > 0, substr(errors, 1, split - 1), errors), x'') AS TEXT) AS last_error,
+	CASE WHEN fields ->> '$.flags' & 36 = 32
+		THEN CAST(nullif(substr(record, fields ->> '$.16[1]', fields ->> '$.16[0]'), x'') AS TEXT)
+	END AS reconcile_error,
+	fields ->> '$.9[0]' AS reconcile_count,
+	CAST(provider_id AS TEXT) AS provider_id,
+	CAST(nullif(substr(record, fields ->> '$.14[1]', fields ->> '$.14[0]'), x'') AS TEXT) AS trace_id,
+	CASE WHEN fields ->> '$.flags' & 4 THEN fields ->> '$.16[0]' END AS answer_status,
+	length(record) AS record_bytes
+FROM (
+	SELECT
+		r.hash, r.id AS name, r.state AS state_code, r.due, r.provider_id, r.record, n.value ->> 0 AS start, n.value ->> 1 AS size,
+		f.value AS fields, substr(r.record, f.value ->> '$.12[1]', f.value ->> '$.12[0]') AS errors,
+		instr(substr(r.record, f.value ->> '$.12[1]', f.value ->> '$.12[0]'), x'00') AS split
+	FROM onceward_record AS r
+	JOIN json_each(json_array((instr('123456789ABCDEF', substr(hex(substr(r.id, 1, 1)), 1, 1)) * 16
+			+ instr('123456789ABCDEF', substr(hex(substr(r.id, 1, 1)), 2, 1))))) AS a
+	JOIN json_each(json_array((instr('123456789ABCDEF', substr(hex(substr(r.id, 2, 1)), 1, 1)) * 16
+			+ instr('123456789ABCDEF', substr(hex(substr(r.id, 2, 1)), 2, 1))))) AS b
+	JOIN json_each(json_array(json_array(
+		iif(a.value < 128, 2, 3), iif(a.value < 128, a.value, (a.value & 127) + b.value * 128)))) AS n
+	JOIN json_each(json_array(json((
+		WITH RECURSIVE
+		head (value, flags) AS (
+			SELECT substr(r.record, 1, 16384), (instr('123456789ABCDEF', substr(hex(substr(r.record, 4, 1)), 1, 1)) * 16
+			+ instr('123456789ABCDEF', substr(hex(substr(r.record, 4, 1)), 2, 1)))
+		),
+		walk (field, at, byte, number, bits, done, found) AS (
+			SELECT 1, 5, NULL, 0, 0, 0, flags FROM head
+			UNION ALL
+			SELECT field, at, (instr('123456789ABCDEF', substr(hex(substr(head.value, at, 1)), 1, 1)) * 16
+			+ instr('123456789ABCDEF', substr(hex(substr(head.value, at, 1)), 2, 1))), number, bits, NULL, NULL
+			FROM walk, head
+			WHERE byte IS NULL AND at <= length(head.value) AND bits < 64 AND (field < 16 OR field = 16 AND flags & 36)
+			UNION ALL
+			SELECT field, at + 1, NULL, number | ((byte & 127) << bits), bits + 7, NULL, NULL
+			FROM walk WHERE byte >= 128
+			UNION ALL
+			SELECT
+				field + 1,
+				at + 1 + CASE field WHEN 1 THEN 33 + (flags & 16) WHEN 2 THEN 16 ELSE iif(field >= 10, number | (byte << bits), 0) END,
+				NULL, 0, 0, field, json_array(number | (byte << bits), at + 1)
+			FROM walk, head WHERE byte < 128
+		)
+		SELECT json_group_object(iif(done = 0, 'flags', done), json(found)) FROM walk WHERE done IS NOT NULL
+	)))) AS f
+);
+
+-- The messages of the outbox, for people. Queries by id, and for one state_code above 1, go by an index.
+CREATE VIEW onceward_messages AS
+SELECT
+	id,
+	topic,
+	aggregatetype AS aggregate_type,
+	aggregateid AS aggregate_id,
+	type,
+	CASE state
+		WHEN 0 THEN 'ready' WHEN 1 THEN 'leased' WHEN 2 THEN 'behind' WHEN 3 THEN 'holding' WHEN 4 THEN 'done' WHEN 5 THEN 'dead'
+		ELSE 'captured'
+	END AS state,
+	state AS state_code,
+	attempts,
+	strftime('%Y-%m-%d %H:%M:%fZ', created_at / 1e6, 'unixepoch') AS created_at,
+	strftime('%Y-%m-%d %H:%M:%fZ', due / 1e6, 'unixepoch') AS due,
+	CAST(substr(name, start, size) AS TEXT) AS origin_scope,
+	CASE WHEN name IS NOT NULL THEN CASE hex(substr(name, start + size, 1))
+		WHEN '01' THEN lower(substr(hex(substr(name, -16)), 1, 8) || '-' || substr(hex(substr(name, -16)), 9, 4) || '-'
+			|| substr(hex(substr(name, -16)), 13, 4) || '-' || substr(hex(substr(name, -16)), 17, 4) || '-'
+			|| substr(hex(substr(name, -16)), 21))
+		ELSE CAST(substr(name, start + size + 1) AS TEXT)
+	END END AS origin_key,
+	origin_attempt,
+	downstream_key,
+	nullif(provider_id, '') AS provider_id,
+	nullif(last_error, '') AS last_error,
+	length(payload) AS payload_bytes
+FROM (
+	SELECT m.*, m.origin AS name, n.value ->> 0 AS start, n.value ->> 1 AS size
+	FROM onceward_outbox AS m
+	JOIN json_each(json_array((instr('123456789ABCDEF', substr(hex(substr(m.origin, 1, 1)), 1, 1)) * 16
+			+ instr('123456789ABCDEF', substr(hex(substr(m.origin, 1, 1)), 2, 1))))) AS a
+	JOIN json_each(json_array((instr('123456789ABCDEF', substr(hex(substr(m.origin, 2, 1)), 1, 1)) * 16
+			+ instr('123456789ABCDEF', substr(hex(substr(m.origin, 2, 1)), 2, 1))))) AS b
+	JOIN json_each(json_array(json_array(
+		iif(a.value < 128, 2, 3), iif(a.value < 128, a.value, (a.value & 127) + b.value * 128)))) AS n
+);
+
+-- Who did what to which record, for people.
+CREATE VIEW onceward_audit_log AS
+SELECT
+	number,
+	strftime('%Y-%m-%d %H:%M:%fZ', at / 1e6, 'unixepoch') AS at,
+	CAST(substr(name, start, size) AS TEXT) AS scope,
+	CASE hex(substr(name, start + size, 1))
+		WHEN '01' THEN lower(substr(hex(substr(name, -16)), 1, 8) || '-' || substr(hex(substr(name, -16)), 9, 4) || '-'
+			|| substr(hex(substr(name, -16)), 13, 4) || '-' || substr(hex(substr(name, -16)), 17, 4) || '-'
+			|| substr(hex(substr(name, -16)), 21))
+		ELSE CAST(substr(name, start + size + 1) AS TEXT)
+	END AS key,
+	attempt,
+	CAST(actor AS TEXT) AS actor,
+	CAST(action AS TEXT) AS action,
+	CAST(reason AS TEXT) AS reason,
+	CAST(outcome AS TEXT) AS outcome
+FROM (
+	SELECT e.*, e.id AS name, n.value ->> 0 AS start, n.value ->> 1 AS size
+	FROM onceward_audit AS e
+	JOIN json_each(json_array((instr('123456789ABCDEF', substr(hex(substr(e.id, 1, 1)), 1, 1)) * 16
+			+ instr('123456789ABCDEF', substr(hex(substr(e.id, 1, 1)), 2, 1))))) AS a
+	JOIN json_each(json_array((instr('123456789ABCDEF', substr(hex(substr(e.id, 2, 1)), 1, 1)) * 16
+			+ instr('123456789ABCDEF', substr(hex(substr(e.id, 2, 1)), 2, 1))))) AS b
+	JOIN json_each(json_array(json_array(
+		iif(a.value < 128, 2, 3), iif(a.value < 128, a.value, (a.value & 127) + b.value * 128)))) AS n
+);
+
+-- The requests of audited routes, for people.
+CREATE VIEW onceward_execution_log AS
+SELECT
+	number,
+	strftime('%Y-%m-%d %H:%M:%fZ', at / 1e6, 'unixepoch') AS at,
+	CAST(substr(name, start, size) AS TEXT) AS scope,
+	CASE hex(substr(name, start + size, 1))
+		WHEN '01' THEN lower(substr(hex(substr(name, -16)), 1, 8) || '-' || substr(hex(substr(name, -16)), 9, 4) || '-'
+			|| substr(hex(substr(name, -16)), 13, 4) || '-' || substr(hex(substr(name, -16)), 17, 4) || '-'
+			|| substr(hex(substr(name, -16)), 21))
+		ELSE CAST(substr(name, start + size + 1) AS TEXT)
+	END AS key,
+	attempt,
+	CAST(operation AS TEXT) AS operation,
+	CAST(actor AS TEXT) AS actor,
+	CASE decision
+		WHEN 1 THEN 'execute' WHEN 2 THEN 'replay' WHEN 3 THEN 'in_progress' WHEN 4 THEN 'mismatch' WHEN 5 THEN 'unknown'
+		WHEN 6 THEN 'refused'
+	END AS decision,
+	CASE origin
+		WHEN 1 THEN 'created' WHEN 2 THEN 'retried' WHEN 3 THEN 'resumed' WHEN 4 THEN 'recreated' WHEN 5 THEN 'repeated'
+	END AS origin
+FROM (
+	SELECT e.*, e.id AS name, n.value ->> 0 AS start, n.value ->> 1 AS size
+	FROM onceward_execution AS e
+	JOIN json_each(json_array((instr('123456789ABCDEF', substr(hex(substr(e.id, 1, 1)), 1, 1)) * 16
+			+ instr('123456789ABCDEF', substr(hex(substr(e.id, 1, 1)), 2, 1))))) AS a
+	JOIN json_each(json_array((instr('123456789ABCDEF', substr(hex(substr(e.id, 2, 1)), 1, 1)) * 16
+			+ instr('123456789ABCDEF', substr(hex(substr(e.id, 2, 1)), 2, 1))))) AS b
+	JOIN json_each(json_array(json_array(
+		iif(a.value < 128, 2, 3), iif(a.value < 128, a.value, (a.value & 127) + b.value * 128)))) AS n
+);
