@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/alecthomas/kong"
 	"github.com/onceward/onceward/cmd/onceward/internal/operate"
 	"github.com/onceward/onceward/store"
 )
@@ -19,11 +20,14 @@ const (
 	exitStale       = 6 // done, but a cache in front of the store may show the old answer for a while
 )
 
-// exitCode says how a command has ended.
+// exitCode says how a command has ended: by the error's own word, if it has one, or else by its class.
 func exitCode(err error) int {
+	var own kong.ExitCoder
 	switch {
 	case err == nil:
 		return exitOK
+	case errors.As(err, &own):
+		return own.ExitCode()
 	case errors.Is(err, operate.ErrUsage), errors.Is(err, errors.ErrUnsupported):
 		return exitUsage
 	case errors.Is(err, store.ErrStale):

@@ -46,9 +46,16 @@ type interrupts struct{ first, second context.Context }
 
 func main() {
 	if err := run(listen(), os.Args[1:], os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "onceward:", output.Lines(err.Error()))
-		os.Exit(exitCode(err))
+		os.Exit(report(err))
 	}
+}
+
+// report says what went wrong, unless the command has said it, and returns the exit code.
+func report(err error) int {
+	if text := err.Error(); text != "" {
+		fmt.Fprintln(os.Stderr, "onceward:", output.Lines(text))
+	}
+	return exitCode(err)
 }
 
 // listen waits for interrupts. The third one ends the program where it is.
