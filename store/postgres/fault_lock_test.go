@@ -2,8 +2,6 @@ package postgres_test
 
 import (
 	"context"
-	"encoding/binary"
-	"encoding/hex"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -333,15 +331,13 @@ func TestConflictAtCommitOfAConsumer(t *testing.T) {
 }
 
 // lockOf is the key of the advisory lock that the record of a key has.
-func lockOf(store *postgres.Store, key string) int64 {
-	id, err := hex.DecodeString(strings.ReplaceAll(store.RecordID(accountID(key)), "-", ""))
-	if err != nil {
-		panic(err) // it is a UUID
-	}
-	return int64(binary.BigEndian.Uint64(id))
-}
+func lockOf(store *postgres.Store, key string) int64 { return store.LockKey(accountID(key)) }
 
-const takeLock = `SELECT pg_advisory_lock($1)`
+const (
+	takeLock = `SELECT pg_advisory_lock($1)`
+	// queueLock is that of a session which is put out while it waits, and with it all that have sent the same.
+	queueLock = `SELECT pg_advisory_lock($1) AS queued`
+)
 
 // queueForLock has a session of its own wait for a lock that is taken. It gets the lock when that is free, and keeps
 // it.
@@ -353,7 +349,7 @@ func queueForLock(t testing.TB, s *site, lock int64) {
 	ctx, leave := context.WithCancel(context.Background())
 	var session sync.WaitGroup
 	session.Go(func() {
-		_, _ = conn.Exec(ctx, takeLock, lock) // it may be put out while it waits
+		_, _ = conn.Exec(ctx, queueLock, lock) // it may be put out while it waits
 		<-ctx.Done()
 		_ = conn.Close(context.Background())
 	})

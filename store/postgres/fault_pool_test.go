@@ -151,7 +151,7 @@ func TestCompletionPastUnansweredCommits(t *testing.T) {
 		t.Errorf("scenario 15: completion has its own way in: %v", err)
 	}
 	// The sessions that have the locks are put out, and not those that ask.
-	exec(t, s.admin, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query = $1`, takeLock)
+	exec(t, s.admin, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query = $1`, queueLock)
 	for range unanswered {
 		if err := await(t, "the end of a commit", ends); err != nil {
 			t.Errorf("the commit had landed: %v", err)

@@ -85,6 +85,36 @@ func TestProviderIndex(t *testing.T) {
 	}
 }
 
+// TestProviderIDsOfBefore: records that were made before there was an index are found by their providers' ids, too, and
+// nodes that were running then go on (scenario 32).
+func TestProviderIDsOfBefore(t *testing.T) {
+	t.Parallel()
+	url := servers.Postgres(t).SchemaURL(t)
+	running, admin := openStore(t, url), openAdmin(t, url)
+	for _, statement := range []string{
+		`DROP INDEX onceward_record_provider_id`, `DROP FUNCTION onceward_provider_id(bytea)`,
+		`DELETE FROM onceward_schema WHERE version = 3`,
+	} {
+		exec(t, admin, statement)
+	}
+	charge := func(key string) store.ID {
+		c := own(t, running, reservation(key))
+		done := answer("done")
+		done.ProviderID = "ch_" + key
+		_, err := running.Complete(t.Context(), c, done)
+		must(t, err)
+		return c.ID
+	}
+	before := charge("before")
+	s := openStore(t, url)
+	after := charge("after")
+	for _, id := range []store.ID{before, after} {
+		if found, err := s.FindProviderID(t.Context(), "ch_"+id.Key); err != nil || len(found) != 1 || found[0].ID != id {
+			t.Errorf("by the id of %s (%v, %v) is found", id.Key, found, err)
+		}
+	}
+}
+
 // TestProviderIDOfDamagedFields: what cannot be read does not keep a record from being written.
 func TestProviderIDOfDamagedFields(t *testing.T) {
 	t.Parallel()

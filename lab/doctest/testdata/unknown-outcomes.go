@@ -26,11 +26,12 @@ type bankEvent struct {
 }
 
 var (
-	ctx    context.Context
-	guard  *onceward.Guard
-	db     *postgres.Store
-	mux    *onceward.Mux
-	poller *reconcile.Poller
+	ctx      context.Context
+	guard    *onceward.Guard
+	db       *postgres.Store
+	mux      *onceward.Mux
+	poller   *reconcile.Poller
+	operator *reconcile.Operator
 
 	secret    []byte
 	tenant    onceward.ScopeFunc
