@@ -207,14 +207,6 @@ func (c *keysExtend) Run(ends interrupts, out io.Writer) error {
 		return operate.Usage("--for must be positive, such as 72h")
 	}
 	return c.acting(ends, &c.secretFlags, &c.actFlags, out, func(ctx context.Context, s *operate.Session) ([]act, error) {
-		retainer, err := operate.Need[store.Retainer](s, "keep a record for longer than its retention")
-		if err != nil {
-			return nil, err
-		}
-		auditor, err := operate.Need[store.Auditor](s, "keep an audit, without which nothing is changed")
-		if err != nil {
-			return nil, err
-		}
 		rec, err := s.Record(ctx, c.ref())
 		if err == nil {
 			err = c.attemptFlags.check(&rec)
@@ -225,14 +217,11 @@ func (c *keysExtend) Run(ends interrupts, out io.Writer) error {
 		if !rec.State.Settled() {
 			return nil, operate.Refused("nothing was done: it is %s, and expires only after it was settled", rec.State)
 		}
-		a := onRecord(&rec, "extend", fmt.Sprintf("it expires at %s now, and in %s at the earliest then",
+		a := onRecord(&rec, "retain", fmt.Sprintf("it expires at %s now, and in %s at the earliest then",
 			output.Moment(rec.ExpiresAt), output.Span(c.For)))
 		a.do = func(ctx context.Context, by reconcile.By) error {
-			claim := store.Claim{ID: rec.ID, Attempt: rec.Attempt}
-			return by.Act(ctx, auditor, claim, "extend by "+c.For.String(), func() error {
-				_, err := retainer.Retain(ctx, rec.ID, c.For)
-				return err
-			})
+			_, err := s.Operator.Retain(ctx, by, rec.ID, c.For)
+			return err
 		}
 		return []act{a}, nil
 	})

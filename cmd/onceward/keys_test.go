@@ -189,7 +189,7 @@ func TestKeysExtend(t *testing.T) {
 		if len(acted) != 1 || !acted[0].Done || after.Sub(before).Hours() < 600 {
 			t.Errorf("%+v: it expires at %s, before at %s", acted, after, before)
 		}
-		wantAudit(t, s, s.paid, "extend by 720h0m0s", by.Why)
+		wantAudit(t, s, s.paid, "retain for 720h0m0s", by.Why)
 	})
 }
 
