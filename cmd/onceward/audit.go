@@ -77,7 +77,7 @@ func (c *auditCommand) acts(ctx context.Context, s *operate.Session, f store.Aud
 	if err != nil {
 		return err
 	}
-	table := output.NewTable("WHEN", "HASH", "ATTEMPT", "WHO", "ACTION", "WHY", "OUTCOME")
+	table := output.NewTable("WHEN", "HASH", "ATTEMPT", "WHO", "ACTION", "WHY", "OUTCOME").Whole(2)
 	for i := range entries {
 		e := view.OfAudit(&entries[i])
 		if out.JSON {
@@ -90,7 +90,7 @@ func (c *auditCommand) acts(ctx context.Context, s *operate.Session, f store.Aud
 		if outcome == "" {
 			outcome = "(begun)"
 		}
-		table.Add(output.Moment(e.At), e.Hash, number(e.Attempt), output.Text(e.Actor), output.Text(e.Action),
+		table.Add(output.Instant(e.At), e.Hash, number(e.Attempt), output.Text(e.Actor), output.Text(e.Action),
 			output.Text(e.Reason), output.Text(outcome))
 	}
 	return writeEntries(out, table, len(entries))
@@ -105,7 +105,7 @@ func (c *auditCommand) executions(ctx context.Context, s *operate.Session, f sto
 	if err != nil {
 		return err
 	}
-	table := output.NewTable("WHEN", "HASH", "ATTEMPT", "WHO", "OPERATION", "DECISION", "ORIGIN")
+	table := output.NewTable("WHEN", "HASH", "ATTEMPT", "WHO", "OPERATION", "DECISION", "ORIGIN").Whole(2)
 	for i := range entries {
 		e := view.OfExecution(&entries[i])
 		if out.JSON {
@@ -114,7 +114,7 @@ func (c *auditCommand) executions(ctx context.Context, s *operate.Session, f sto
 			}
 			continue
 		}
-		table.Add(output.Moment(e.At), e.Hash, number(e.Attempt), output.Text(e.Actor), output.Text(e.Operation), e.Decision,
+		table.Add(output.Instant(e.At), e.Hash, number(e.Attempt), output.Text(e.Actor), output.Text(e.Operation), e.Decision,
 			e.Origin)
 	}
 	return writeEntries(out, table, len(entries))

@@ -92,11 +92,11 @@ func writeRecords(out *output.Output, found []store.Record, more bool) error {
 		out.Line("None.")
 		return nil
 	}
-	table := output.NewTable("HASH", "STATE", "OPERATION", "SCOPE", "KEY", "CREATED", "DUE", "WHY")
+	table := output.NewTable("HASH", "STATE", "OPERATION", "SCOPE", "KEY", "AGE", "DUE", "WHY").Whole(1)
 	for i := range found {
 		rec := &found[i]
 		table.Add(rec.Hash(), stateText(rec), output.Text(rec.Operation), output.Text(rec.Scope), output.Text(rec.Key),
-			out.Age(rec.CreatedAt), dueText(out, rec), output.Text(whyText(rec)))
+			out.Old(rec.CreatedAt), dueText(out, rec), output.Text(whyText(rec)))
 	}
 	out.Table(table)
 	if more {

@@ -113,11 +113,42 @@ func (s *Session) findHash(ctx context.Context, hash string) (store.ID, error) {
 		return store.ID{}, err
 	}
 	rec, err := finder.FindHash(ctx, hash)
-	if errors.Is(err, store.ErrNotFound) {
-		err = fmt.Errorf("no record has the hash %s: it has expired, was rejected or busted, or is in another store: %w",
-			hash, err)
+	if !errors.Is(err, store.ErrNotFound) {
+		return rec.ID, err
 	}
-	return rec.ID, err
+	if id, auditErr := s.findInAudit(ctx, hash); auditErr != nil || id != (store.ID{}) {
+		return id, auditErr
+	}
+	return rec.ID, fmt.Errorf("no record has the hash %s: it has expired, was rejected or busted, or is in another store: %w",
+		hash, err)
+}
+
+// auditPages is how many pages of the audit are looked through for an operation whose record is gone.
+const auditPages = 10
+
+// findInAudit looks among the latest acts for one on an operation with that hash, whose record is gone: who has busted it,
+// for example. It returns the zero ID if there is none.
+func (s *Session) findInAudit(ctx context.Context, hash string) (store.ID, error) {
+	lister, ok := store.As[store.AuditLister](s.Store)
+	if !ok {
+		return store.ID{}, nil
+	}
+	for f, page := (store.AuditFilter{Limit: store.MaxPage}), 0; page < auditPages; page++ {
+		entries, err := lister.ListAudit(ctx, f)
+		if err != nil {
+			return store.ID{}, err
+		}
+		for i := range entries {
+			if entries[i].Hash() == hash {
+				return entries[i].ID, nil
+			}
+		}
+		if len(entries) < store.MaxPage {
+			break
+		}
+		f.Until = entries[len(entries)-1].At
+	}
+	return store.ID{}, nil
 }
 
 func (s *Session) findProvider(ctx context.Context, id string) (store.ID, error) {

@@ -90,6 +90,9 @@ func Moment(t time.Time) string {
 	return t.Local().Format(time.RFC3339)
 }
 
+// Instant shows a moment to the millisecond, for what happens in quick succession.
+func Instant(t time.Time) string { return t.Local().Format("2006-01-02T15:04:05.000Z07:00") }
+
 // Age says how long ago a moment was, or how far ahead it is; a zero time is a dash.
 func (o *Output) Age(t time.Time) string {
 	if t.IsZero() {
@@ -100,6 +103,14 @@ func (o *Output) Age(t time.Time) string {
 		return "in " + Span(-age)
 	}
 	return Span(age) + " ago"
+}
+
+// Old says how old something is, in fewer words than [Output.Age]; a zero time is a dash.
+func (o *Output) Old(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return Span(max(o.now().Sub(t), 0))
 }
 
 // Span writes a duration with the two units that matter.
@@ -120,7 +131,7 @@ func Span(d time.Duration) string {
 }
 
 // clear puts the cursor of a terminal into the first line of an empty screen.
-const clear = "\x1b[H\x1b[2J\x1b[3J"
+const clear = "\x1b[H\x1b[2J"
 
 // Watch draws again and again until the context ends, at once and then after each pause. What was drawn before is
 // cleared where a terminal can do that. The end of the context is no error: it is how a person stops looking.

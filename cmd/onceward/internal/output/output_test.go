@@ -63,10 +63,10 @@ func TestJSONIsSafe(t *testing.T) {
 // TestTableFits: no line wraps, and cells stay in their columns.
 func TestTableFits(t *testing.T) {
 	t.Parallel()
-	for _, width := range []int{0, 30, 40, 80} {
+	for _, width := range []int{0, 40, 60, 80} {
 		var b bytes.Buffer
 		o := &Output{out: &b, width: width, now: time.Now}
-		table := NewTable("HASH", "KEY", "STATE")
+		table := NewTable("HASH", "KEY", "STATE").Whole(1)
 		table.Add("0123456789abcdef", strings.Repeat("é", 40), "unknown")
 		table.Add("0123456789abcdef", "k", "completed")
 		o.Table(table)
@@ -75,6 +75,9 @@ func TestTableFits(t *testing.T) {
 			t.Fatalf("%d lines: %q", len(lines), lines)
 		}
 		for _, line := range lines {
+			if !strings.HasPrefix(line, "0123456789abcdef ") && !strings.HasPrefix(line, "HASH ") {
+				t.Errorf("on %d columns a hash is cut: %q", width, line)
+			}
 			if width > 0 && utf8.RuneCountInString(line) >= width {
 				t.Errorf("on %d columns: %q", width, line)
 			}

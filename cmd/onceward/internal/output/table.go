@@ -9,10 +9,18 @@ import (
 type Table struct {
 	head []string
 	rows [][]string
+	// whole is how many of the first columns are never cut.
+	whole int
 }
 
 // NewTable returns a table with a head.
 func NewTable(head ...string) *Table { return &Table{head: head} }
+
+// Whole says that so many of the first columns are never cut: a hash without its end names nothing.
+func (t *Table) Whole(columns int) *Table {
+	t.whole = columns
+	return t
+}
 
 // Add appends a row.
 func (t *Table) Add(cells ...string) { t.rows = append(t.rows, cells) }
@@ -20,7 +28,7 @@ func (t *Table) Add(cells ...string) { t.rows = append(t.rows, cells) }
 // least is how narrow a column becomes at most: what is cut off further tells nothing.
 const least = 8
 
-// Table writes a table in columns. On a terminal its last columns are cut, so that no line wraps.
+// Table writes a table in columns. On a terminal its widest columns are cut, so that no line wraps if that can be.
 func (o *Output) Table(t *Table) {
 	widths := make([]int, len(t.head))
 	all := append([][]string{t.head}, t.rows...)
@@ -29,7 +37,7 @@ func (o *Output) Table(t *Table) {
 			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
 		}
 	}
-	o.narrow(widths)
+	o.narrow(widths, t.whole)
 	for _, row := range all {
 		var line strings.Builder
 		for i, cell := range row {
@@ -46,8 +54,8 @@ func (o *Output) Table(t *Table) {
 // gap is the room between two columns.
 const gap = 2
 
-// narrow takes room from the widest column until all of them fit.
-func (o *Output) narrow(widths []int) {
+// narrow takes room from the widest column behind the whole ones until all of them fit.
+func (o *Output) narrow(widths []int, whole int) {
 	if o.width == 0 {
 		return
 	}
@@ -55,9 +63,9 @@ func (o *Output) narrow(widths []int) {
 	for _, w := range widths {
 		total += w
 	}
-	for total >= o.width {
-		widest := 0
-		for i := range widths {
+	for total >= o.width && whole < len(widths) {
+		widest := whole
+		for i := whole; i < len(widths); i++ {
 			if widths[i] > widths[widest] {
 				widest = i
 			}

@@ -80,16 +80,21 @@ func number(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
+// writeEvents writes each event whole: in columns, a terminal would have no room for what matters.
 func (t *Story) writeEvents(out *output.Output) {
-	if len(t.Events) == 0 {
-		return
+	if len(t.Events) > 0 {
+		out.Line("\nWhat happened:")
 	}
-	out.Line("")
-	table := output.NewTable("WHEN", "AGE", "WHAT", "BY", "DETAIL")
 	for _, e := range t.Events {
-		table.Add(output.Moment(e.At), out.Age(e.At), output.Text(e.What), output.Text(e.By), output.Text(e.Detail))
+		line := output.Instant(e.At) + "  " + output.Text(e.What)
+		if e.By != "" {
+			line += ", by " + output.Text(e.By)
+		}
+		if e.Detail != "" {
+			line += ": " + output.Text(e.Detail)
+		}
+		out.Line("  %s", line)
 	}
-	out.Table(table)
 }
 
 func (t *Story) writeSteps(out *output.Output) {
@@ -125,11 +130,11 @@ func (t *Story) writeMessages(out *output.Output) {
 
 // WriteMessages writes messages as a table.
 func WriteMessages(out *output.Output, messages []view.Message) {
-	table := output.NewTable("MESSAGE", "TOPIC", "TYPE", "STATE", "TRIES", "ADDED", "DUE", "LAST ERROR")
+	table := output.NewTable("MESSAGE", "TOPIC", "TYPE", "STATE", "TRIES", "AGE", "DUE", "LAST ERROR").Whole(1)
 	for i := range messages {
 		m := &messages[i]
 		table.Add(m.MessageID, output.Text(m.Topic), output.Text(m.Type), m.State, strconv.Itoa(m.Attempts),
-			out.Age(m.CreatedAt), out.Age(m.Due), output.Text(m.LastError))
+			out.Old(m.CreatedAt), out.Age(m.Due), output.Text(m.LastError))
 	}
 	out.Table(table)
 }
