@@ -174,13 +174,13 @@ func (f *actFlags) ended(out *output.Output, a *act, err error) error {
 	return errors.Join(out.Object(said), err)
 }
 
-// confirm asks whether it is meant. Without a terminal nobody can answer.
+// confirm asks whether it is meant. Without a terminal there is no answer.
 func (f *actFlags) confirm(in io.Reader, ask io.Writer, person bool) error {
 	if f.Yes {
 		return nil
 	}
 	if !person {
-		return operate.Refused("nothing was done: there is nobody to ask at a terminal; give --yes if it is meant, " +
+		return operate.Refused("nothing was done: there is no terminal to ask at; give --yes if it is meant, " +
 			"or --dry-run to see what would happen")
 	}
 	fmt.Fprint(ask, "Go on? [y/N] ")

@@ -67,6 +67,22 @@ func TestActReachesTheFront(t *testing.T) {
 	says(t, s.must(t, "keys", "list"), s.unknown.Hash()) // looking goes past the front
 }
 
+// TestFrontCannotBeTold: what was done is said to be done, and that a cache may answer with the old answer for a while.
+func TestFrontCannotBeTold(t *testing.T) {
+	t.Parallel()
+	s := newService(t, stores["SQLite"](t))
+	s.url += "?front=redis://127.0.0.1:1/0"
+	result := s.onceward(t, acting("keys", "bust", s.paid.Hash(), "--json")...)
+	if result.Code != exitStale {
+		t.Errorf("exit code %d: %s", result.Code, result.Stderr)
+	}
+	says(t, result.Stdout, `"done":true`, `"warning":"onceward: done, but an old answer can still be seen`)
+	says(t, result.Stderr, "an old answer can still be seen, until 20")
+	if _, err := s.store.Get(t.Context(), s.paid); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("the record: %v", err)
+	}
+}
+
 // TestSealed: sealed content is shown to who has the key ring alone, and an answer is sealed.
 func TestSealed(t *testing.T) {
 	t.Parallel()

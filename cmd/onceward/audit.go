@@ -53,7 +53,7 @@ func (c *auditCommand) Run(ends interrupts, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return c.draw(ends, &c.storeFlags, target, out, func(ctx context.Context, s *operate.Session, out *output.Output) error {
+	look := func(ctx context.Context, s *operate.Session, out *output.Output) error {
 		filter := store.AuditFilter{Since: c.Since.Time, Until: c.Until.Time, Limit: c.Limit}
 		if c.Ref != "" {
 			ref := operate.Ref{Text: c.Ref, Scope: c.Scope, By: c.By, Steps: c.Steps}
@@ -65,7 +65,8 @@ func (c *auditCommand) Run(ends interrupts, out io.Writer) error {
 			return c.executions(ctx, s, filter, out)
 		}
 		return c.acts(ctx, s, filter, out)
-	})
+	}
+	return c.draw(ends, &c.storeFlags, target, out, look)
 }
 
 func (c *auditCommand) acts(ctx context.Context, s *operate.Session, f store.AuditFilter, out *output.Output) error {
@@ -96,7 +97,9 @@ func (c *auditCommand) acts(ctx context.Context, s *operate.Session, f store.Aud
 	return writeEntries(out, table, len(entries))
 }
 
-func (c *auditCommand) executions(ctx context.Context, s *operate.Session, f store.AuditFilter, out *output.Output) error {
+func (c *auditCommand) executions(
+	ctx context.Context, s *operate.Session, f store.AuditFilter, out *output.Output,
+) error {
 	auditor, err := operate.Need[store.ExecutionAuditor](s, "keep an audit of executions")
 	if err != nil {
 		return err

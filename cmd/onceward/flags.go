@@ -33,7 +33,9 @@ func (f *storeFlags) deadline(ctx context.Context) (context.Context, context.Can
 }
 
 // with opens a store, works with it, and closes it.
-func (f *storeFlags) with(ends interrupts, target operate.Target, work func(context.Context, *operate.Session) error) error {
+func (f *storeFlags) with(
+	ends interrupts, target operate.Target, work func(context.Context, *operate.Session) error,
+) error {
 	ctx, cancel := f.deadline(ends.first)
 	defer cancel()
 	s, err := operate.Open(ctx, target)

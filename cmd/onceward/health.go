@@ -75,8 +75,8 @@ func (r *healthReport) add(name string, ok bool, found, do string) {
 // maxUnknown is the most unknown operations that are looked at.
 const maxUnknown = 100_000
 
-// checkUnknown looks at what is unknown, which is found by an index: to count all records would take the longer the more
-// there are, and a probe comes every few seconds.
+// checkUnknown looks at what is unknown, which is found by an index: to count all records would take the longer the
+// more there are, and a probe comes every few seconds.
 func (c *healthCommand) checkUnknown(ctx context.Context, s *operate.Session, r *healthReport) error {
 	found, more, err := s.List(ctx, store.Filter{State: store.StateUnknown}, maxUnknown, nil)
 	if err != nil {

@@ -69,13 +69,14 @@ func listRecords(
 	if filter.After, err = operate.ParseCursor(page.After); err != nil {
 		return err
 	}
-	return watch.draw(ends, from, operate.Target{URL: from.Store}, out, func(ctx context.Context, s *operate.Session, out *output.Output) error {
+	look := func(ctx context.Context, s *operate.Session, out *output.Output) error {
 		found, more, err := s.List(ctx, filter, page.Limit, wanted)
 		if err != nil {
 			return err
 		}
 		return writeRecords(out, found, more)
-	})
+	}
+	return watch.draw(ends, from, operate.Target{URL: from.Store}, out, look)
 }
 
 // writeRecords writes a page of records.
@@ -254,7 +255,8 @@ func (c *keysBust) Run(ends interrupts, out io.Writer) error {
 		}
 		a := onRecord(&rec, "bust", "the record is removed: the next request with the key executes")
 		if open {
-			a.effects = append(a.effects, "THE WORK MAY BE DONE TWICE: what is under way is not stopped, only refused when it writes")
+			a.effects = append(a.effects,
+				"THE WORK MAY BE DONE TWICE: what is under way is not stopped, only refused when it writes")
 		}
 		a.do = func(ctx context.Context, by reconcile.By) error { return s.Operator.Bust(ctx, by, rec.ID, c.Force) }
 		return []act{a}, nil

@@ -46,7 +46,7 @@ func (c *outboxList) Run(ends interrupts, out io.Writer) error {
 			}
 		}
 	}
-	return c.draw(ends, &c.storeFlags, operate.Target{URL: c.Store}, out, func(ctx context.Context, s *operate.Session, out *output.Output) error {
+	look := func(ctx context.Context, s *operate.Session, out *output.Output) error {
 		box, err := s.Outbox()
 		if err != nil {
 			return err
@@ -57,7 +57,8 @@ func (c *outboxList) Run(ends interrupts, out io.Writer) error {
 		}
 		more := len(found) > c.Limit
 		return writeMessages(out, found[:min(len(found), c.Limit)], more)
-	})
+	}
+	return c.draw(ends, &c.storeFlags, operate.Target{URL: c.Store}, out, look)
 }
 
 // writeMessages writes a page of messages.
@@ -153,7 +154,9 @@ func (c *outboxShow) Run(ends interrupts, out io.Writer) error {
 
 // revealMessage adds the content of a message, and has that audited, about the operation that has added the message or,
 // if none did, about a key that is the message's ID, as the outbox's own acts are.
-func revealMessage(ctx context.Context, s *operate.Session, by reconcile.By, e *outbox.Entry, shown *shownMessage) error {
+func revealMessage(
+	ctx context.Context, s *operate.Session, by reconcile.By, e *outbox.Entry, shown *shownMessage,
+) error {
 	auditor, err := operate.Need[store.Auditor](s, "keep an audit, without which nothing is revealed")
 	if err != nil {
 		return err
@@ -178,7 +181,8 @@ func (m *shownMessage) write(out *output.Output) error {
 	if m.Origin != nil {
 		origin = fmt.Sprintf("%s (key %s of scope %s)", m.Origin.Hash, text(m.Origin.Key), text(m.Origin.Scope))
 	}
-	out.Fields("id", m.MessageID, "state", m.State, "aggregate", strings.TrimSpace(text(m.AggregateType)+" "+text(m.AggregateID)),
+	aggregate := strings.TrimSpace(text(m.AggregateType) + " " + text(m.AggregateID))
+	out.Fields("id", m.MessageID, "state", m.State, "aggregate", aggregate,
 		"added", out.Time(m.CreatedAt), "due, or done", out.Time(m.Due), "attempts", fmt.Sprint(m.Attempts),
 		"last error", text(m.LastError), "downstream key", text(m.DownstreamKey), "provider's id", text(m.ProviderID),
 		"added by", origin, "content", fmt.Sprintf("%d bytes of %s", m.PayloadBytes, text(m.ContentType)))
@@ -239,7 +243,9 @@ func (c *outboxActFlags) each(
 }
 
 // chosen are the messages that are meant.
-func (c *outboxActFlags) chosen(ctx context.Context, s *operate.Session, box outbox.Store) (found []outbox.Entry, err error) {
+func (c *outboxActFlags) chosen(
+	ctx context.Context, s *operate.Session, box outbox.Store,
+) (found []outbox.Entry, err error) {
 	if c.All {
 		return box.Messages(ctx, outbox.Filter{
 			Topic: c.Topic, States: []outbox.State{outbox.StateDead, outbox.StateHolding}, Limit: c.Limit,

@@ -98,8 +98,8 @@ func (c *counts) writeOpen(out *output.Output) {
 	out.Line("")
 	fields := []string{"oldest unknown", out.Time(c.OldestUnknown), "dead letters", strconv.FormatInt(c.DeadLetters, 10)}
 	if c.Outbox != nil {
-		fields = append(fields, "messages waiting", strconv.Itoa(c.Outbox.Waiting), "oldest message", out.Time(c.Outbox.Oldest),
-			"dead messages", strconv.Itoa(c.Outbox.DeadLetters))
+		fields = append(fields, "messages waiting", strconv.Itoa(c.Outbox.Waiting),
+			"oldest message", out.Time(c.Outbox.Oldest), "dead messages", strconv.Itoa(c.Outbox.DeadLetters))
 	}
 	out.Fields(fields...)
 }

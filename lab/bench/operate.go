@@ -38,7 +38,9 @@ type operateCommand struct {
 }
 
 var operateCommands = []operateCommand{
-	{"cli-show-1m", "keys show HASH", func(s *operateSide) []string { return []string{"keys", "show", s.shown.Hash()} }, false},
+	{"cli-show-1m", "keys show HASH", func(s *operateSide) []string {
+		return []string{"keys", "show", s.shown.Hash()}
+	}, false},
 	{"cli-show-1m", "keys show KEY", func(s *operateSide) []string {
 		return []string{"keys", "show", s.shown.Key, "--scope", s.shown.Scope}
 	}, false},
@@ -255,7 +257,8 @@ func (s *operateSide) check(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("a copy cannot be read: %w", err)
 	}
-	if rec.ProviderID != providerID(s.shown.Key) || rec.State != store.StateCompleted || string(rec.Response.Body) != answer {
+	same := rec.ProviderID == providerID(s.shown.Key) && string(rec.Response.Body) == answer
+	if !same || rec.State != store.StateCompleted {
 		return fmt.Errorf("a copy is not what the store would have written: %+v", rec)
 	}
 	lister, _ := store.As[store.Lister](opened)
@@ -263,9 +266,10 @@ func (s *operateSide) check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if got := stats.Records[store.StateCompleted]; got != int64(s.records-openRecords) || stats.DeadLetters != deadRecords {
+	got, want := stats.Records[store.StateCompleted], int64(s.records-openRecords)
+	if got != want || stats.DeadLetters != deadRecords {
 		return fmt.Errorf("there are %d completed records and %d dead letters, want %d and %d", got, stats.DeadLetters,
-			s.records-openRecords, deadRecords)
+			want, deadRecords)
 	}
 	return nil
 }

@@ -77,7 +77,8 @@ func cloneInSQLite(ctx context.Context, path string, template *store.ID, n int) 
 	defer func() { err = errors.Join(err, db.Close()) }()
 	var state, due int64
 	var record []byte
-	err = db.QueryRowContext(ctx, `SELECT state, due, record FROM onceward_record WHERE state = 20`).Scan(&state, &due, &record)
+	err = db.QueryRowContext(ctx, `SELECT state, due, record FROM onceward_record WHERE state = 20`).
+		Scan(&state, &due, &record)
 	if err != nil {
 		return id, err
 	}

@@ -1,5 +1,5 @@
-// Package complete tells a shell how a command line may go on, from the parser's own model of it: so there is nothing to
-// keep in step. What a shell needs is a few lines that ask the program.
+// Package complete tells a shell how a command line may go on, from the parser's own model of it: so there is nothing
+// to keep in step. What a shell needs is a few lines that ask the program.
 package complete
 
 import (

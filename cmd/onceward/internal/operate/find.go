@@ -119,15 +119,15 @@ func (s *Session) findHash(ctx context.Context, hash string) (store.ID, error) {
 	if id, auditErr := s.findInAudit(ctx, hash); auditErr != nil || id != (store.ID{}) {
 		return id, auditErr
 	}
-	return rec.ID, fmt.Errorf("no record has the hash %s: it has expired, was rejected or busted, or is in another store: %w",
-		hash, err)
+	return rec.ID, fmt.Errorf("no record has the hash %s: it has expired, was rejected or busted, "+
+		"or is in another store: %w", hash, err)
 }
 
 // auditPages is how many pages of the audit are looked through for an operation whose record is gone.
 const auditPages = 10
 
-// findInAudit looks among the latest acts for one on an operation with that hash, whose record is gone: who has busted it,
-// for example. It returns the zero ID if there is none.
+// findInAudit looks among the latest acts for one on an operation with that hash, whose record is gone: who has busted
+// it, for example. It returns the zero ID if there is none.
 func (s *Session) findInAudit(ctx context.Context, hash string) (store.ID, error) {
 	lister, ok := store.As[store.AuditLister](s.Store)
 	if !ok {
@@ -194,8 +194,8 @@ func one(found []store.Record, by string) (store.ID, error) {
 	return store.ID{}, Usage("%d records have %s; name one by its hash: %s", len(found), by, strings.Join(hashes, ", "))
 }
 
-// Record finds the record that is meant, and reads all of it. With an error that is [store.ErrUnreadable] the record may
-// come all the same.
+// Record finds the record that is meant, and reads all of it. With an error that is [store.ErrUnreadable] the record
+// may come all the same.
 func (s *Session) Record(ctx context.Context, ref Ref) (store.Record, error) {
 	id, err := s.Find(ctx, ref)
 	if err != nil {

@@ -114,7 +114,8 @@ func CheckURL(url string) error {
 	return nil
 }
 
-// Unavailable says that a store which cannot be opened cannot answer, whatever the reason; but for what it can never do.
+// Unavailable says that a store which cannot be opened cannot answer, whatever the reason, but for what it can never
+// do.
 func Unavailable(err error) error {
 	if err == nil || errors.Is(err, store.ErrUnavailable) || errors.Is(err, errors.ErrUnsupported) {
 		return err

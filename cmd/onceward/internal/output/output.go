@@ -19,7 +19,7 @@ type Output struct {
 	out io.Writer
 	// JSON says that programs read it.
 	JSON bool
-	// width is how many columns there are; zero for any number, where nobody looks.
+	// width is how many columns there are; zero for any number, where no person looks.
 	width int
 	// now is what ages are counted from.
 	now func() time.Time
@@ -46,8 +46,8 @@ func (o *Output) Object(value any) error {
 	return err
 }
 
-// asciiControls escapes what JSON would let through and a terminal may obey: outside of ASCII, such runes are in strings
-// alone.
+// asciiControls escapes what JSON would let through and a terminal may obey: outside of ASCII, such runes are in
+// strings alone.
 func asciiControls(line string) string {
 	var b bytes.Buffer
 	for _, r := range line {

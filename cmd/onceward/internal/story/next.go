@@ -73,7 +73,8 @@ func (t *Story) settling(command func(when, verb, rest string) Command, attempt 
 	if t.record.DeadLetter {
 		queue = "dead"
 	}
-	answer := attempt + " --completed --status 201 --header 'Content-Type: application/json' --body-file answer.json" + reason
+	answer := attempt + " --completed --status 201 --header 'Content-Type: application/json' --body-file answer.json" +
+		reason
 	retry := command("the other system can answer now", queue+" retry", attempt+reason)
 	if t.progress == nil {
 		return []Command{
@@ -84,7 +85,8 @@ func (t *Story) settling(command func(when, verb, rest string) Command, attempt 
 	}
 	step := attempt + " --step " + output.Shell(t.progress.Step)
 	return []Command{
-		command("the step was done: the operation goes on behind it", queue+" resolve", step+" --done --data-file data.json"+reason),
+		command("the step was done: the operation goes on behind it", queue+" resolve",
+			step+" --done --data-file data.json"+reason),
 		command("the step was not done, and will not be: the operation goes on at it", queue+" resolve",
 			step+" --not-executed"+reason),
 		retry,

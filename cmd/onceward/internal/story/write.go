@@ -60,7 +60,9 @@ func (t *Story) whenFields(out *output.Output) []string {
 	case rec.State == store.StateInProgress && rec.Nonce == store.Nonce{}:
 		return []string{"without owner", "since " + out.Time(rec.LeaseUntil) + ", for the next attempt to go on with"}
 	case rec.State == store.StateInProgress:
-		return []string{"lease until", out.Time(rec.LeaseUntil) + "; its last heartbeat was one lease before, 30 s by default"}
+		return []string{
+			"lease until", out.Time(rec.LeaseUntil) + "; its last heartbeat was one lease before, 30 s by default",
+		}
 	case rec.State == store.StateUnknown && rec.DeadLetter:
 		return []string{"asked", fmt.Sprintf("%d times, and not again by itself", rec.ReconcileCount)}
 	case rec.State == store.StateUnknown:

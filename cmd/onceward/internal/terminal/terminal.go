@@ -11,7 +11,7 @@ import (
 const usualWidth = 80
 
 // Is reports whether an input or an output is a terminal. The null device counts as one: nothing is read from it, and
-// nobody sees what is written to it.
+// what is written to it is not seen.
 func Is(stream any) bool {
 	file, ok := stream.(*os.File)
 	if !ok {

@@ -1,5 +1,5 @@
-// Package view says what of a record, a message and an entry of the audit a program is shown: the fields of --json, which
-// are documented and stay. Bodies, payloads and carried data are not among them: they are revealed.
+// Package view says what of a record, a message and an entry of the audit a program is shown: the fields of --json,
+// which are documented and stay. Bodies, payloads and carried data are not among them: they are revealed.
 package view
 
 import (
