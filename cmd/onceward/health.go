@@ -41,20 +41,23 @@ var errUnwell = errors.New("not all is well")
 
 // Run checks.
 func (c *healthCommand) Run(ends interrupts, out io.Writer) error {
-	report := &healthReport{OK: true}
+	found := &healthReport{OK: true}
 	err := c.with(ends, operate.Target{URL: c.Store}, func(ctx context.Context, s *operate.Session) error {
-		report.add("store", true, "it answers, and its tables are right", "")
-		if err := c.checkUnknown(ctx, s, report); err != nil {
+		if err := c.checkUnknown(ctx, s, found); err != nil {
 			return err
 		}
-		return c.checkOutbox(ctx, s, report)
+		return c.checkOutbox(ctx, s, found)
 	})
-	if errors.Is(err, operate.ErrUsage) {
+	report := &healthReport{OK: found.OK}
+	switch {
+	case errors.Is(err, operate.ErrUsage):
 		return err
-	}
-	if err != nil {
+	case err != nil:
 		report.add("store", false, err.Error(), "see whether it runs and can be reached, and run onceward migrate check")
+	default:
+		report.add("store", true, "it answers, and its tables are right", "")
 	}
+	report.Checks = append(report.Checks, found.Checks...)
 	if err := report.write(output.New(out, c.JSON)); err != nil {
 		return err
 	}

@@ -134,18 +134,22 @@ func Span(d time.Duration) string {
 const clear = "\x1b[H\x1b[2J"
 
 // Watch draws again and again until the context ends, at once and then after each pause. What was drawn before is
-// cleared where a terminal can do that. The end of the context is no error: it is how a person stops looking.
+// cleared where a terminal can do that. The end of the context is no error: it is how a person stops looking. Once it
+// has drawn, a failure does not end it, but is shown: what is worth watching may be away for a while.
 func (o *Output) Watch(ctx context.Context, every time.Duration, draw func(*Output) error) error {
-	for {
+	for first := true; ; first = false {
 		// What is drawn is gathered first, so that a slow store does not leave an empty screen.
 		var b bytes.Buffer
 		gathered := *o
 		gathered.out = &b
-		if err := draw(&gathered); err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
+		err := draw(&gathered)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return nil
+		case err != nil && (first || o.JSON):
 			return err
+		case err != nil:
+			gathered.Line("%s: %s", Moment(o.now()), Text(err.Error()))
 		}
 		if terminal.Moves(o.out) && !o.JSON {
 			b = *bytes.NewBufferString(clear + b.String())

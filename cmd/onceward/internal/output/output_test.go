@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -109,14 +111,21 @@ func TestWatch(t *testing.T) {
 	var b bytes.Buffer
 	times := 0
 	err := New(&b, false).Watch(ctx, time.Millisecond, func(o *Output) error {
-		if times++; times == 3 {
+		switch times++; times {
+		case 2:
+			return errors.New("away\x1b")
+		case 4:
 			cancel()
 			return ctx.Err()
 		}
 		o.Line("drawn %d", times)
 		return nil
 	})
-	if err != nil || b.String() != "drawn 1\n\ndrawn 2\n\n" {
-		t.Errorf("%v, %q", err, b.String())
+	drawn := strings.Split(b.String(), "\n\n")
+	if err != nil || len(drawn) != 4 || drawn[0] != "drawn 1" || !strings.HasSuffix(drawn[1], `: away\x1b`) || drawn[2] != "drawn 3" {
+		t.Errorf("%v, %q", err, drawn)
+	}
+	if err := New(&b, false).Watch(t.Context(), time.Millisecond, func(*Output) error { return io.EOF }); err != io.EOF {
+		t.Errorf("what fails at once ends with %v", err)
 	}
 }
