@@ -39,24 +39,23 @@ func TestAuditUsage(t *testing.T) {
 	says(t, result.Stderr, "an age such as 24h")
 }
 
-// TestAuditOfExecutions: requests of routes that are audited so are listed apart.
-func TestAuditOfExecutions(t *testing.T) {
-	onEach(t, func(t *testing.T, s *service) {
-		auditor, ok := store.As[store.ExecutionAuditor](s.store)
-		if !ok {
-			t.Fatal("the store keeps no audit of executions")
-		}
-		err := auditor.AddExecution(t.Context(), store.ExecutionEntry{
-			ID: s.paid, Operation: "POST /payments", Actor: "caller\x1b", Decision: store.DecisionExecute,
-			Origin: store.OriginCreated, Attempt: 7,
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		says(t, s.must(t, "audit", "--executions"), `caller\x1b`, "execute", "created", s.paid.Hash())
-		if got := objects[view.Execution](t, s, "audit", "--executions", s.paid.Hash()); len(got) != 1 || got[0].Attempt != 7 {
-			t.Errorf("listed %+v", got)
-		}
-		says(t, s.must(t, "keys", "show", s.paid.Hash()), "requested: execute, created")
+// tryAuditOfExecutions: requests of routes that are audited so are listed apart.
+func tryAuditOfExecutions(t *testing.T, s *service) {
+	t.Helper()
+	auditor, ok := store.As[store.ExecutionAuditor](s.store)
+	if !ok {
+		t.Fatal("the store keeps no audit of executions")
+	}
+	err := auditor.AddExecution(t.Context(), store.ExecutionEntry{
+		ID: s.paid, Operation: "POST /payments", Actor: "caller\x1b", Decision: store.DecisionExecute,
+		Origin: store.OriginCreated, Attempt: 7,
 	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	says(t, s.must(t, "audit", "--executions"), `caller\x1b`, "execute", "created", s.paid.Hash())
+	if got := objects[view.Execution](t, s, "audit", "--executions", s.paid.Hash()); len(got) != 1 || got[0].Attempt != 7 {
+		t.Errorf("listed %+v", got)
+	}
+	says(t, s.must(t, "keys", "show", s.paid.Hash()), "requested: execute, created")
 }

@@ -129,19 +129,14 @@ func TestKeysNotFound(t *testing.T) {
 	})
 }
 
-// TestReveal: content is shown only when it is asked for, and that is audited.
-func TestReveal(t *testing.T) {
-	onEach(t, func(t *testing.T, s *service) {
-		s.wantCode(t, exitUsage, "--why", "keys", "show", s.paid.Hash(), "--reveal")
-		if entries := s.audited(t, s.paid); len(entries) != 0 {
-			t.Errorf("audited without an act: %+v", entries)
-		}
-		says(t, s.must(t, "keys", "show", s.paid.Hash(), "--reveal", "--why", "a complaint", "--who", "ann"),
-			`{"id":"secret body of order-paid"}`)
-		says(t, s.must(t, "keys", "show", s.phased.Hash(), "--reveal", "--why", "a complaint"), `"secret guest"`)
-		wantAudit(t, s, s.paid, "reveal", "a complaint")
-		says(t, s.must(t, "keys", "show", s.paid.Hash()), "reveal", "ann", "a complaint")
-	})
+// tryReveal: content is shown only when it is asked for, and that is audited.
+func tryReveal(t *testing.T, s *service) {
+	t.Helper()
+	says(t, s.must(t, "keys", "show", s.paid.Hash(), "--reveal", "--why", "a complaint", "--who", "ann"),
+		`{"id":"secret body of order-paid"}`)
+	says(t, s.must(t, "keys", "show", s.phased.Hash(), "--reveal", "--why", "a complaint"), `"secret guest"`)
+	wantAudit(t, s, s.paid, "reveal", "a complaint")
+	says(t, s.must(t, "keys", "show", s.paid.Hash()), "reveal", "ann", "a complaint")
 }
 
 // wantAudit fails the test if the last act on an ID is another one, or did not end well.
@@ -160,6 +155,7 @@ func wantAudit(t *testing.T, s *service, id store.ID, action, why string) {
 // TestBustRefused: what is refused changes nothing, and is not in the audit.
 func TestBustRefused(t *testing.T) {
 	onSQLite(t, func(t *testing.T, s *service) {
+		s.wantCode(t, exitUsage, "--why", "keys", "show", s.paid.Hash(), "--reveal")
 		says(t, s.must(t, "keys", "bust", s.paid.Hash(), "--dry-run"), "the next request with the key executes", "Dry run")
 		s.wantCode(t, exitRefused, "--yes", "keys", "bust", s.paid.Hash(), "--why", "wrong answer")
 		s.wantCode(t, exitUsage, "--why", "keys", "bust", s.paid.Hash(), "--yes")
@@ -171,26 +167,24 @@ func TestBustRefused(t *testing.T) {
 	})
 }
 
-func TestKeysBust(t *testing.T) {
-	onEach(t, func(t *testing.T, s *service) {
-		says(t, s.must(t, acting("keys", "bust", s.paid.Hash())...), "Done")
-		says(t, s.must(t, acting("keys", "bust", s.unknown.Hash(), "--force")...), "TWICE", "Done")
-		wantAudit(t, s, s.paid, "bust", by.Why)
-		wantAudit(t, s, s.unknown, "bust by force", by.Why)
-		says(t, s.must(t, "keys", "show", s.paid.Hash()), "bust", "ann", "it executes: there is no record")
-	})
+func tryBust(t *testing.T, s *service) {
+	t.Helper()
+	says(t, s.must(t, acting("keys", "bust", s.paid.Hash())...), "Done")
+	says(t, s.must(t, acting("keys", "bust", s.hostile.Hash(), "--force")...), "TWICE", "Done")
+	wantAudit(t, s, s.paid, "bust", by.Why)
+	wantAudit(t, s, s.hostile, "bust by force", by.Why)
+	says(t, s.must(t, "keys", "show", s.paid.Hash()), "bust", "ann", "it executes: there is no record")
 }
 
-func TestKeysExtend(t *testing.T) {
-	onEach(t, func(t *testing.T, s *service) {
-		before := s.record(t, s.paid).ExpiresAt
-		acted := objects[acted](t, s, acting("keys", "extend", s.paid.Hash(), "--for", "720h")...)
-		after := s.record(t, s.paid).ExpiresAt
-		if len(acted) != 1 || !acted[0].Done || after.Sub(before).Hours() < 600 {
-			t.Errorf("%+v: it expires at %s, before at %s", acted, after, before)
-		}
-		wantAudit(t, s, s.paid, "retain for 720h0m0s", by.Why)
-	})
+func tryExtend(t *testing.T, s *service) {
+	t.Helper()
+	before := s.record(t, s.paid).ExpiresAt
+	acted := objects[acted](t, s, acting("keys", "extend", s.paid.Hash(), "--for", "720h")...)
+	after := s.record(t, s.paid).ExpiresAt
+	if len(acted) != 1 || !acted[0].Done || after.Sub(before).Hours() < 600 {
+		t.Errorf("%+v: it expires at %s, before at %s", acted, after, before)
+	}
+	wantAudit(t, s, s.paid, "retain for 720h0m0s", by.Why)
 }
 
 func TestExtendRefused(t *testing.T) {
@@ -205,31 +199,30 @@ func TestExtendRefused(t *testing.T) {
 	})
 }
 
-// TestKeysShowHistory: the first cause is told as well as the last, and what the other system has answered each time.
-func TestKeysShowHistory(t *testing.T) {
-	onEach(t, func(t *testing.T, s *service) {
-		id := s.do(t, "alice", "order-released", onceward.OutcomeUnknown(errors.New("the bank hung up")))
-		answers := []string{"being looked into", "still being looked into"}
-		poller, err := reconcile.NewPoller(s.guard, s.store, reconcile.Config{
-			Rules: map[string]reconcile.Rule{"POST /payments": {
-				Resolver: reconcile.ResolverFunc(func(context.Context, *store.Record) (reconcile.Answer, error) {
-					defer func() { answers = answers[1:] }()
-					return reconcile.StillUnknown(answers[0]), nil
-				}),
-			}},
-			Logger: slog.New(slog.DiscardHandler),
-		})
-		if err != nil {
+// tryHistory: the first cause is told as well as the last, and what the other system has answered each time.
+func tryHistory(t *testing.T, s *service) {
+	t.Helper()
+	id := s.do(t, "alice", "order-released", onceward.OutcomeUnknown(errors.New("the bank hung up")))
+	answers := []string{"being looked into", "still being looked into"}
+	poller, err := reconcile.NewPoller(s.guard, s.store, reconcile.Config{
+		Rules: map[string]reconcile.Rule{"POST /payments": {
+			Resolver: reconcile.ResolverFunc(func(context.Context, *store.Record) (reconcile.Answer, error) {
+				defer func() { answers = answers[1:] }()
+				return reconcile.StillUnknown(answers[0]), nil
+			}),
+		}},
+		Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := poller.Reconcile(t.Context(), id); err != nil {
 			t.Fatal(err)
 		}
-		for range 2 {
-			if _, err := poller.Reconcile(t.Context(), id); err != nil {
-				t.Fatal(err)
-			}
-		}
-		says(t, s.must(t, "keys", "show", id.Hash()), "first error", "the bank was closed", "last error", "the bank hung up",
-			"reconcile attempt 1: being looked into", "reconcile attempt 2: still being looked into", "2 times")
-	})
+	}
+	says(t, s.must(t, "keys", "show", id.Hash()), "first error", "the bank was closed", "last error", "the bank hung up",
+		"reconcile attempt 1: being looked into", "reconcile attempt 2: still being looked into", "2 times")
 }
 
 // TestUnreadable: a record that cannot be read is told apart from one that is gone.

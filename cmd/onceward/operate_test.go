@@ -7,13 +7,14 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/onceward/onceward"
-	"github.com/onceward/onceward/internal/proc"
 	"github.com/onceward/onceward/internal/proc/proctest"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/outbox"
@@ -78,6 +79,29 @@ func TestLooking(t *testing.T) {
 			"health": lookHealth,
 		} {
 			t.Run(name, func(t *testing.T) { look(t, s) })
+		}
+	})
+}
+
+// TestActing: what changes something is tested on one and the same store, one after the other.
+func TestActing(t *testing.T) {
+	onEach(t, func(t *testing.T, s *service) {
+		for _, try := range []struct {
+			name string
+			test func(*testing.T, *service)
+		}{
+			{"retry", tryRetry},
+			{"resolve not executed", tryResolveNotExecuted},
+			{"resolve completed", tryResolveCompleted},
+			{"resolve step", tryResolveStep},
+			{"history", tryHistory},
+			{"executions", tryAuditOfExecutions},
+			{"reveal", tryReveal},
+			{"extend", tryExtend},
+			{"bust", tryBust},
+			{"outbox", tryOutbox},
+		} {
+			t.Run(try.name, func(t *testing.T) { try.test(t, s) })
 		}
 	})
 }
@@ -235,8 +259,12 @@ func (s *service) onceward(t *testing.T, args ...string) proctest.Result {
 // runCommand runs a command to its end.
 func runCommand(t *testing.T, env []string, args ...string) proctest.Result {
 	t.Helper()
-	command := proc.Self(runAsDemo, "1", args...)
-	command.Env = append(command.Env, env...)
+	program, err := builtProgram()
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := exec.Command(program, args...)
+	command.Env = append(os.Environ(), env...)
 	result := proctest.Run(t, command)
 	wantHarmless(t, result.Stdout+result.Stderr)
 	return result

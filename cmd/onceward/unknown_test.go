@@ -28,57 +28,52 @@ func file(t *testing.T, content string) string {
 	return name
 }
 
-func TestResolveCompleted(t *testing.T) {
-	onEach(t, func(t *testing.T, s *service) {
-		body := file(t, `{"id":"tr_1"}`)
-		args := []string{
-			"unknown", "resolve", s.unknown.Hash(), "--completed", "--status", "201", "--body-file", body,
-			"--header", "Content-Type: application/json", "--header", "X-Note: a, b", "--provider-id", "tr_1",
-		}
-		says(t, s.must(t, append(args, "--dry-run")...), "every retry gets 201 with a body of 13 bytes", "Dry run")
-		if s.record(t, s.unknown).State != store.StateUnknown {
-			t.Fatal("a dry run has settled it")
-		}
-		says(t, s.must(t, acting(args...)...), "Done")
-		rec := s.record(t, s.unknown)
-		if rec.State != store.StateCompleted || rec.Response.Status != 201 || string(rec.Response.Body) != `{"id":"tr_1"}` ||
-			len(rec.Response.Header) != 2 || rec.Response.Header[1].Value != "a, b" || rec.ProviderID != "tr_1" {
-			t.Errorf("the record is %+v", rec)
-		}
-		wantAudit(t, s, s.unknown, "resolve completed", by.Why)
-		s.wantCode(t, exitRefused, "not unknown", acting(args...)...)
-	})
+func tryResolveCompleted(t *testing.T, s *service) {
+	t.Helper()
+	body := file(t, `{"id":"tr_1"}`)
+	args := []string{
+		"unknown", "resolve", s.unknown.Hash(), "--completed", "--status", "201", "--body-file", body,
+		"--header", "Content-Type: application/json", "--header", "X-Note: a, b", "--provider-id", "tr_1",
+	}
+	says(t, s.must(t, append(args, "--dry-run")...), "every retry gets 201 with a body of 13 bytes", "Dry run")
+	if s.record(t, s.unknown).State != store.StateUnknown {
+		t.Fatal("a dry run has settled it")
+	}
+	says(t, s.must(t, acting(args...)...), "Done")
+	rec := s.record(t, s.unknown)
+	if rec.State != store.StateCompleted || rec.Response.Status != 201 || string(rec.Response.Body) != `{"id":"tr_1"}` ||
+		len(rec.Response.Header) != 2 || rec.Response.Header[1].Value != "a, b" || rec.ProviderID != "tr_1" {
+		t.Errorf("the record is %+v", rec)
+	}
+	wantAudit(t, s, s.unknown, "resolve completed", by.Why)
+	s.wantCode(t, exitRefused, "not unknown", acting(args...)...)
 }
 
-func TestResolveNotExecuted(t *testing.T) {
-	onEach(t, func(t *testing.T, s *service) {
-		says(t, s.must(t, acting("unknown", "resolve", s.unknown.Hash(), "--not-executed")...), "Done")
-		says(t, s.must(t, acting("dead", "resolve", s.dead.Hash(), "--not-executed")...), "Done")
-		for _, id := range []store.ID{s.unknown, s.dead} {
-			if rec := s.record(t, id); rec.State != store.StateRetryable {
-				t.Errorf("%s is %s", id.Key, rec.State)
-			}
-			wantAudit(t, s, id, "resolve not executed", by.Why)
-		}
-	})
+func tryResolveNotExecuted(t *testing.T, s *service) {
+	t.Helper()
+	s.giveUp(t, s.dead)
+	says(t, s.must(t, acting("dead", "resolve", s.dead.Hash(), "--not-executed")...), "Done")
+	if rec := s.record(t, s.dead); rec.State != store.StateRetryable {
+		t.Errorf("the record is %s", rec.State)
+	}
+	wantAudit(t, s, s.dead, "resolve not executed", by.Why)
 }
 
-// TestResolveStep: the operation goes on behind the step that is settled, and an outcome about another one is refused.
-func TestResolveStep(t *testing.T) {
-	onEach(t, func(t *testing.T, s *service) {
-		step := []string{"unknown", "resolve", s.phased.Hash(), "--step"}
-		data := file(t, `{"guest":"secret guest","charge":"ch_1"}`)
-		says(t, s.must(t, acting(append(step, "charge", "--done", "--data-file", data)...)...), "behind the step", "Done")
-		says(t, s.must(t, "keys", "show", s.phased.Hash()), "confirm", "current", `resolve step "charge" as done`)
-		if rec := s.record(t, s.phased); rec.State != store.StateInProgress {
-			t.Errorf("the record is %s", rec.State)
-		}
-		says(t, s.must(t, "unknown", "list", "--lost"), s.phased.Hash())
-		says(t, s.must(t, acting("unknown", "stop", s.phased.Hash())...), "Done")
-		if rec := s.record(t, s.phased); rec.State != store.StateUnknown {
-			t.Errorf("stopped, the record is %s", rec.State)
-		}
-	})
+// tryResolveStep: the operation goes on behind the step that is settled, and an outcome about another one is refused.
+func tryResolveStep(t *testing.T, s *service) {
+	t.Helper()
+	step := []string{"unknown", "resolve", s.phased.Hash(), "--step"}
+	data := file(t, `{"guest":"secret guest","charge":"ch_1"}`)
+	says(t, s.must(t, acting(append(step, "charge", "--done", "--data-file", data)...)...), "behind the step", "Done")
+	says(t, s.must(t, "keys", "show", s.phased.Hash()), "confirm", "current", `resolve step "charge" as done`)
+	if rec := s.record(t, s.phased); rec.State != store.StateInProgress {
+		t.Errorf("the record is %s", rec.State)
+	}
+	says(t, s.must(t, "unknown", "list", "--lost"), s.phased.Hash())
+	says(t, s.must(t, acting("unknown", "stop", s.phased.Hash())...), "Done")
+	if rec := s.record(t, s.phased); rec.State != store.StateUnknown {
+		t.Errorf("stopped, the record is %s", rec.State)
+	}
 }
 
 func TestResolveRefused(t *testing.T) {
@@ -98,15 +93,14 @@ func TestResolveRefused(t *testing.T) {
 	})
 }
 
-func TestUnknownRetry(t *testing.T) {
-	onEach(t, func(t *testing.T, s *service) {
-		says(t, s.must(t, acting("unknown", "retry", s.unknown.Hash())...), "Done")
-		says(t, s.must(t, acting("dead", "retry", "--all")...), s.dead.Hash(), "Done")
-		if rec := s.record(t, s.dead); rec.DeadLetter || rec.State != store.StateUnknown {
-			t.Errorf("the record is %+v", rec)
-		}
-		says(t, s.must(t, "dead", "list"), "None.")
-	})
+func tryRetry(t *testing.T, s *service) {
+	t.Helper()
+	says(t, s.must(t, acting("unknown", "retry", s.unknown.Hash())...), "Done")
+	says(t, s.must(t, acting("dead", "retry", "--all")...), s.dead.Hash(), "Done")
+	if rec := s.record(t, s.dead); rec.DeadLetter || rec.State != store.StateUnknown {
+		t.Errorf("the record is %+v", rec)
+	}
+	says(t, s.must(t, "dead", "list"), "None.")
 }
 
 // TestResolveUsage: what does not fit together is refused before the store is asked.
