@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"crypto/rand"
 	"encoding/base64"
 	"errors"
 	"log/slog"
@@ -51,7 +52,7 @@ func TestConfirm(t *testing.T) {
 // TestActReachesTheFront: with the front in its URL, a bust leaves no old answer in the cache.
 func TestActReachesTheFront(t *testing.T) {
 	t.Parallel()
-	front := servers.Redis(t).URL() + "?prefix=front-of-commands"
+	front := servers.Redis(t).URL() + "?prefix=" + rand.Text()
 	s := newService(t, "sqlite:"+filepath.Join(t.TempDir(), "store.db")+"?front="+url.QueryEscape(front))
 	for range 3 { // the cache has the answer now
 		s.do(t, s.paid.Scope, s.paid.Key, nil)

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -46,9 +47,7 @@ type service struct {
 var stores = map[string]func(t *testing.T) string{
 	"SQLite":     func(t *testing.T) string { return "sqlite:" + filepath.Join(t.TempDir(), "store.db") },
 	"PostgreSQL": func(t *testing.T) string { return servers.Postgres(t).SchemaURL(t) },
-	"Redis": func(t *testing.T) string {
-		return servers.Redis(t).URL() + "?prefix=" + strings.ToLower(strings.NewReplacer("/", "_").Replace(t.Name()))
-	},
+	"Redis":      func(t *testing.T) string { return servers.Redis(t).URL() + "?prefix=" + rand.Text() },
 }
 
 // onEach runs a test on each kind of store, filled by a service.
