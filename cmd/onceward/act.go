@@ -158,7 +158,7 @@ func (f *actFlags) dryRun(out *output.Output, acts []act) error {
 func (f *actFlags) ended(out *output.Output, a *act, err error) error {
 	if err != nil && !errors.Is(err, store.ErrStale) {
 		if errors.Is(err, store.ErrUnavailable) && !errors.Is(err, store.ErrNotSent) {
-			err = fmt.Errorf("it is not known whether it was done: look again, to repeat it is harmless: %w", err)
+			err = fmt.Errorf("%w; unless this says that nothing was done, look again before you repeat it", err)
 		}
 		return fmt.Errorf("%s: %w", a.about, err)
 	}

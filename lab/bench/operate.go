@@ -26,6 +26,8 @@ const (
 	// commandRuns is how often each command runs in a round: a process is started in milliseconds, and no two starts are
 	// alike.
 	commandRuns = 5
+	// warmRuns is how often each runs before that counts.
+	warmRuns = 2
 )
 
 // operateCommand is a command that is to take as long on a large store as on a small one.
@@ -194,13 +196,15 @@ func (c *operateContest) compare(
 			continue
 		}
 		millis := make(series)
-		for range o.rounds * commandRuns {
+		for i := range warmRuns + o.rounds*commandRuns {
 			for _, side := range sides {
 				took, err := c.run(ctx, command, side)
 				if err != nil {
 					return fmt.Errorf("%s: %w", kind, err)
 				}
-				millis.add(side.name(), float64(took.Microseconds())/1e3)
+				if i >= warmRuns {
+					millis.add(side.name(), float64(took.Microseconds())/1e3)
+				}
 			}
 		}
 		ratio := millis.median(many.name()) / millis.median(few.name())

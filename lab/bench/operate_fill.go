@@ -102,7 +102,11 @@ func cloneInSQLite(ctx context.Context, path string, template *store.ID, n int) 
 			return id, err
 		}
 	}
-	return c.middle, tx.Commit()
+	if err := tx.Commit(); err != nil {
+		return id, err
+	}
+	_, err = db.ExecContext(ctx, `PRAGMA wal_checkpoint(TRUNCATE)`) // a service that runs has long done it
+	return c.middle, err
 }
 
 // writeInRedis writes n records through the store, which takes as long as copying would: its values are many keys each.
