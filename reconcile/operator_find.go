@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/store"
 )
 
@@ -42,17 +43,15 @@ func (op *Operator) Find(ctx context.Context, q Query) ([]store.Record, error) {
 
 // lookUp goes by the indexes of the store.
 func (op *Operator) lookUp(ctx context.Context, q Query) (found []store.Record, err error) {
-	hashes := map[string]func(*store.Record) bool{q.Subject: func(*store.Record) bool { return true }}
-	for _, opened := range op.guard.OpenDownstreamKey(q.Subject) {
-		hashes[opened.Hash] = func(rec *store.Record) bool { return rec.DownstreamSecret == opened.Secret || rec.Version == 0 }
-	}
-	for hash, is := range hashes {
-		rec, err := op.finder.FindHash(ctx, hash)
+	keys := append(op.guard.OpenDownstreamKey(q.Subject), onceward.OpenedKey{Hash: q.Subject})
+	for _, key := range keys {
+		rec, err := op.finder.FindHash(ctx, key.Hash)
 		switch {
-		case err == nil && is(&rec):
-			found = append(found, rec)
-		case err != nil && !errors.Is(err, store.ErrNotFound):
+		case errors.Is(err, store.ErrNotFound):
+		case err != nil:
 			return nil, err
+		case key.Secret == 0 || key.Secret == rec.DownstreamSecret || rec.Version == 0: // which cannot be read
+			found = append(found, rec)
 		}
 	}
 	carrying, err := op.finder.FindProviderID(ctx, q.Subject)
@@ -64,7 +63,9 @@ func (op *Operator) lookUp(ctx context.Context, q Query) (found []store.Record, 
 			found = append(found, rec)
 		}
 	}
-	return slices.DeleteFunc(found, func(rec store.Record) bool { return q.State != store.StateNone && rec.State != q.State }), nil
+	return slices.DeleteFunc(found, func(rec store.Record) bool {
+		return q.State != store.StateNone && rec.State != q.State
+	}), nil
 }
 
 // hashedKeyDigits is the length of a downstream key of the first derivation.

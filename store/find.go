@@ -33,6 +33,7 @@ type Retainer interface {
 	// Retain makes a settled record expire no sooner than the given time from now, by the store's clock, and returns when
 	// it does: up to a second later, because what it adds to a retention makes whole seconds of it. It never makes one
 	// expire sooner. It returns [ErrNotFound] if there is none, or none but one past its expiry, and a [*FencedError] for
-	// one that is not settled, which does not expire.
+	// one that is not settled, which does not expire. The retention grows with the expiry: if the record can be retried,
+	// what it comes to then is kept for as long.
 	Retain(ctx context.Context, id ID, d time.Duration) (expires time.Time, err error)
 }

@@ -12,10 +12,10 @@
 // # Keys
 //
 // A record is one key, PREFIX:{BUCKET}:h:HASH, where the hash is that of its ID, as logs show it, in sixteen bytes, and the
-// bucket is one of 1024 by the hash. Records that carry a provider's id are also in a sorted set of that. The bucket is the hash
-// tag: the record, the index of what is in progress and that of what is unknown are in one slot, and one script changes
-// them together. On a single server one index holds all that is in progress, so keys cannot be copied from there to a
-// cluster. Only a settled record has a time to live. Hashes are binary, so names in redis-cli look odd.
+// bucket is one of 1024 by the hash. Records that carry a provider's id are also in a sorted set of that. The bucket is the
+// hash tag: the record, the index of what is in progress and that of what is unknown are in one slot, and one script
+// changes them together. On a single server one index holds all that is in progress, so keys cannot be copied from there to
+// a cluster. Only a settled record has a time to live. Hashes are binary, so names in redis-cli look odd.
 //
 // Records that are in progress or unknown are listed by the indexes. Settled ones are found by SCAN: [Store.List] without
 // a state and [Store.Stats] look at all keys of the database.

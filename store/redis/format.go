@@ -13,9 +13,9 @@ import (
 
 // This file keeps programs apart that would not find each other's records. Up to format 1 a record was named by its ID, and
 // is named by the hash of its ID since: on one server, a program of before and one of today would each execute what the
-// other has. So the first program of today puts something in the place where one of before keeps its index of what is in
-// progress, without which that makes no record: a set, which it takes for a server's error. What is in the set says of which
-// format the records are.
+// other has. So the first program of today puts a set in the place where one of before keeps its index of what is in
+// progress, a sorted set. Without that it makes no record: each reservation fails. What is in the set says of which format
+// the records are.
 
 // The names of before.
 const (
@@ -29,8 +29,8 @@ var formatMark = fmt.Sprintf("%s%d", formatMarks, format)
 const formatMarks = "format "
 
 // errOldRecords refuses a server that a program of before still uses, or has used of late.
-var errOldRecords = errors.New("redis: the server holds records of an earlier version of this program, which this one would " +
-	"not find, and execute again: stop the programs of that version and wait until their records have expired, or use " +
+var errOldRecords = errors.New("redis: the server holds records of an earlier version of this program, which this " +
+	"one would not find, and execute again: stop the programs of that version and wait until their records have expired, or use " +
 	"another prefix (WithPrefix), under which nothing is known of the operations of before")
 
 // claimFormat makes sure that the records are of the format that this program knows, and that no program of before can make
@@ -125,14 +125,22 @@ func (s *Store) takeBack(ctx context.Context, token string) error {
 	return failed
 }
 
-// refuseOldRecords looks for a record under a name of before.
-func (s *Store) refuseOldRecords(ctx context.Context) error {
-	return s.scanKeys(ctx, oldKindRecord, func(keys []string) error {
-		if len(keys) > 0 {
-			return errOldRecords
+// refuseOldRecords looks for a record under a name of before, again where the servers changed meanwhile: one that gets its
+// first replica is such a case, and a store that opens does not fail for it.
+func (s *Store) refuseOldRecords(ctx context.Context) (err error) {
+	const tries = 5
+	for range tries {
+		err = s.scanKeys(ctx, oldKindRecord, func(keys []string) error {
+			if len(keys) > 0 {
+				return errOldRecords
+			}
+			return nil
+		})
+		if !errors.Is(err, errDisturbed) {
+			break
 		}
-		return nil
-	})
+	}
+	return err
 }
 
 // isWrongType reports whether something else is stored at a key than the command is for.

@@ -18,7 +18,7 @@ const (
 	kindRecord   = "h" // one for each ID, by its hash: the record
 	kindOpen     = "o" // sorted set: records in progress, by the end of their lease
 	kindUnknown  = "u" // sorted set: unknown records, dead letters too, by when they are due
-	kindProvider = "i" // one for each provider's id, by its hash: sorted set of the hashes of records, by how long they are kept
+	kindProvider = "i" // one for each provider's id: sorted set of the hashes of records, by how long they are kept
 )
 
 // The kinds of keys of what is kept beside the records.

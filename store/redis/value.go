@@ -74,7 +74,7 @@ func (v *value) appendTo(dst []byte) []byte {
 		binary.BigEndian.PutUint64(dst[start+atAttempt:], uint64(v.floor))
 		return dst
 	}
-	dst = appendText(dst, v.ID.AppendBinary(make([]byte, 0, len(v.Scope)+len(v.Key)+8)))
+	dst = appendText(dst, v.ID.AppendBinary(make([]byte, 0, usualID)))
 	dst = append(dst, v.Version)
 	dst = binary.AppendUvarint(dst, uint64(v.Fingerprint.Secret))
 	dst = append(dst, v.Fingerprint.Rules)
@@ -91,6 +91,9 @@ func (v *value) appendTo(dst []byte) []byte {
 	dst = appendText(dst, v.Data)
 	return v.appendTail(dst)
 }
+
+// usualID is what most encoded IDs take.
+const usualID = 128
 
 // appendTail appends what a settlement adds, or nothing.
 func (v *value) appendTail(dst []byte) []byte {

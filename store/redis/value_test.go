@@ -34,8 +34,8 @@ func goldenFingerprint(session byte) store.Fingerprint {
 	return f
 }
 
-// goldenValues are one value for each thing that format 2 can hold, the first that was released. They are never changed, only added to: the files in
-// testdata were written by every release so far.
+// goldenValues are one value for each thing that format 2 can hold, the first that was released. They are never changed,
+// only added to: the files in testdata were written by every release so far.
 func goldenValues() map[string]value {
 	return map[string]value{
 		"in-progress": {Record: store.Record{

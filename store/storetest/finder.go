@@ -235,30 +235,15 @@ func retainerActions() []action {
 // testRetainer checks that what is kept for longer stays for that long, and is what it was.
 func testRetainer(t *testing.T, h Harness) {
 	h.test(t, "past its expiry", func(e *env) {
-		c := e.own(id("key"), retain(e.brief()))
-		first := e.complete(c, "done")
-		expires, err := e.Store.(store.Retainer).Retain(e.ctx, c.ID, calm)
-		e.must(err)
-		if !expires.After(first) {
-			e.Errorf("a record that expires at %s is kept until %s", first, expires)
-		}
+		c, first := e.retained()
 		e.until(first)
 		if has[store.Reaper](h.probe) {
 			e.reap(everything, false)
 		}
-		e.wantDecision(request(c.ID), store.DecisionReplay, "a record that is kept for longer replays past its first expiry")
-	})
-	h.test(t, "by provider's id", func(e *env) {
-		if !has[store.Finder](h.probe) {
-			return
+		e.wantDecision(request(c.ID), store.DecisionReplay, "what is kept for longer replays past its first expiry")
+		if has[store.Finder](h.probe) {
+			e.wantFoundBy("ch_1", c.ID)
 		}
-		c := e.own(id("key"), retain(e.brief()))
-		e.completeWith(c, "ch_1")
-		first := e.get(c.ID).ExpiresAt
-		_, err := e.Store.(store.Retainer).Retain(e.ctx, c.ID, calm)
-		e.must(err)
-		e.until(first)
-		e.wantFoundBy("ch_1", c.ID)
 	})
 	h.test(t, "no record", func(e *env) {
 		_, err := e.Store.(store.Retainer).Retain(e.ctx, id("key"), calm)
@@ -266,4 +251,23 @@ func testRetainer(t *testing.T, h Harness) {
 			e.Errorf("Retain of no record gave the error %v, want ErrNotFound", err)
 		}
 	})
+}
+
+// retained completes an operation and keeps its record for longer, before it has expired. It returns when it would have.
+func (e *env) retained() (c store.Claim, first time.Time) {
+	e.Helper()
+	for soon := e.brief(); ; soon *= 4 { // on a machine that stands still it may expire in between
+		c = e.own(id("key"), retain(soon))
+		e.completeWith(c, "ch_1")
+		first = e.get(c.ID).ExpiresAt
+		expires, err := e.Store.(store.Retainer).Retain(e.ctx, c.ID, calm)
+		if errors.Is(err, store.ErrNotFound) && e.Advance == nil && soon < calm {
+			continue
+		}
+		e.must(err)
+		if !expires.After(first) {
+			e.Errorf("a record that expires at %s is kept until %s", first, expires)
+		}
+		return c, first
+	}
 }

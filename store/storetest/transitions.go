@@ -95,8 +95,8 @@ func invalidActions(i Instance) []action {
 
 // actions returns every event that the store has a method for, in each way that matters.
 func actions(i Instance) []action {
-	all := slices.Concat(reserveActions(), ownerActions(), reconcilerActions(), busterActions(), rewriterActions(), retainerActions(),
-		backgroundActions())
+	all := slices.Concat(reserveActions(), ownerActions(), reconcilerActions(), busterActions(), rewriterActions(),
+		retainerActions(), backgroundActions())
 	return slices.DeleteFunc(all, func(a action) bool { return a.needed != nil && !a.needed(i) })
 }
 
