@@ -207,14 +207,23 @@ func parentOf(ctx context.Context) *Entry {
 
 // newID makes a UUID of version 7: those made later are larger, which keeps the index on them small and quick.
 func newID(now time.Time) string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // it never fails
+	b := idAt(now)
+	_, _ = rand.Read(b[6:]) // it never fails
+	b[6] = b[6]&0x0f | 0x70
+	b[8] = b[8]&0x3f | 0x80
+	return formatID(b)
+}
+
+// idAt is the beginning of the IDs that are made at a moment, and zeros.
+func idAt(now time.Time) (b [16]byte) {
 	ms := uint64(now.UnixMilli())
 	for i := range 6 {
 		b[i] = byte(ms >> (40 - 8*i))
 	}
-	b[6] = b[6]&0x0f | 0x70
-	b[8] = b[8]&0x3f | 0x80
+	return b
+}
+
+func formatID(b [16]byte) string {
 	text := hex.EncodeToString(b[:])
 	return text[:8] + "-" + text[8:12] + "-" + text[12:16] + "-" + text[16:20] + "-" + text[20:]
 }

@@ -160,10 +160,23 @@ type Filter struct {
 	// Topic restricts to one topic if it is not empty, and States to some states if there are any.
 	Topic  string
 	States []State
+	// Since leaves out messages whose IDs were made before it, if it is not zero: by the clock of the program that added
+	// them, as [Message] IDs tell. There is no index on origins, which each message would pay for; what an operation added
+	// is found quickly by its Origin and the time at which its record was made, less what the handler took, because a
+	// transaction makes its record at its end, and some minutes for clocks that differ.
+	Since time.Time
 	// After continues behind the last entry of the page before, by its ID.
 	After string
 	// Limit bounds the page. Default: 100.
 	Limit int
+}
+
+// FirstID is what the IDs of messages since Since begin with: no smaller one is chosen. It is empty without a Since.
+func (f *Filter) FirstID() string {
+	if f.Since.IsZero() {
+		return ""
+	}
+	return formatID(idAt(f.Since))
 }
 
 // Stats counts what is open, for metrics.

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
+	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/inbox"
 	"github.com/onceward/onceward/store"
 )
@@ -86,7 +88,13 @@ func (t *Tracer) entries(ctx context.Context, query TraceQuery) ([]Entry, error)
 	if query == (TraceQuery{}) {
 		return nil, errors.New("outbox: a trace needs a query: a request, the ID of a message, or a downstream key")
 	}
-	found, err := t.all(ctx, Filter{Origin: query.Request, ID: query.MessageID, DownstreamKey: query.DownstreamKey})
+	since, err := t.since(ctx, query.Request)
+	if err != nil {
+		return nil, err
+	}
+	found, err := t.all(ctx, Filter{
+		Origin: query.Request, ID: query.MessageID, DownstreamKey: query.DownstreamKey, Since: since,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -94,9 +102,32 @@ func (t *Tracer) entries(ctx context.Context, query TraceQuery) ([]Entry, error)
 		return nil, fmt.Errorf("outbox: no message that is still kept fits the query: %w", store.ErrNotFound)
 	}
 	if origin := found[0].Origin; query.Request == (store.ID{}) && origin != (store.ID{}) {
-		return t.all(ctx, Filter{Origin: origin})
+		since, err := t.since(ctx, origin)
+		if err != nil {
+			return nil, err
+		}
+		return t.all(ctx, Filter{Origin: origin, Since: since})
 	}
 	return found, nil
+}
+
+// clockSkew is how far the clocks of a program and of its store may be apart.
+const clockSkew = 10 * time.Minute
+
+// since is before when no message of an operation was added; zero if that is not known.
+func (t *Tracer) since(ctx context.Context, origin store.ID) (time.Time, error) {
+	if t.records == nil || origin == (store.ID{}) {
+		return time.Time{}, nil
+	}
+	rec, err := t.records.Get(ctx, origin)
+	switch {
+	case errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrUnreadable):
+		return time.Time{}, nil
+	case err != nil || rec.CreatedAt.IsZero():
+		return time.Time{}, err
+	}
+	// A transaction makes its record at its end, and may have taken as long as a lease lasts.
+	return rec.CreatedAt.Add(-onceward.MaxLease - clockSkew), nil
 }
 
 // all reads all pages of a list.

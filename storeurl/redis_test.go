@@ -225,3 +225,38 @@ func TestFrontWithAPassword(t *testing.T) {
 		}
 	}
 }
+
+// TestReadOnlyRedis: what is opened for looking only shows what there is, and writes nothing.
+func TestReadOnlyRedis(t *testing.T) {
+	t.Parallel()
+	url := servers.NewRedis(t).URL()
+	complete(t, openStore(t, url))
+	s, err := storeurl.OpenStore(t.Context(), url, storeurl.ReadOnly(), storeurl.WithLogger(slog.New(slog.DiscardHandler)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	id := reservation(t).ID
+	if rec, err := s.Get(t.Context(), id); err != nil || rec.State != store.StateCompleted {
+		t.Errorf("the record is %s (%v)", rec.State, err)
+	}
+	finder, finds := store.As[store.Finder](s)
+	lister, lists := store.As[store.AuditLister](s)
+	buster, busts := store.As[store.Buster](s)
+	executions, audits := store.As[store.ExecutionAuditor](s)
+	if !finds || !lists || !busts || !audits {
+		t.Fatalf("it is a %T", s)
+	}
+	_, found := finder.FindHash(t.Context(), id.Hash())
+	_, listed := lister.ListAudit(t.Context(), store.AuditFilter{})
+	_, audited := executions.ListExecutions(t.Context(), store.AuditFilter{})
+	if err := errors.Join(found, listed, audited); err != nil {
+		t.Error(err)
+	}
+	_, reserved := s.Reserve(t.Context(), reservation(t))
+	for what, err := range map[string]error{"reserve": reserved, "bust": buster.Bust(t.Context(), id, true)} {
+		if !errors.Is(err, store.ErrReadOnly) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}

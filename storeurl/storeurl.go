@@ -132,7 +132,8 @@ func WithLogger(logger *slog.Logger) Option { return func(o *options) { o.logger
 func WithManualMigration() Option { return func(o *options) { o.manual = true } }
 
 // ReadOnly opens a store for looking only: its writes return [store.ErrReadOnly]. It leaves tables as they are, as
-// [WithManualMigration] does, passes a front, and does with a user who may only read. Default: the store can be written.
+// [WithManualMigration] does, passes a front, and does with a user who may only read a database. On Redis the user needs the
+// rights of the service, because looking runs scripts. Default: the store can be written.
 func ReadOnly() Option { return func(o *options) { o.readOnly = true } }
 
 // maxReads bounds the connections for reading, so that they do not crowd out those of the store.
@@ -192,6 +193,9 @@ func OpenStore(ctx context.Context, url string, with ...Option) (Closer, error) 
 	s, err := redis.Open(ctx, url, redisOptions...)
 	if err != nil {
 		return nil, err
+	}
+	if o.readOnly {
+		return readOnly(s), nil
 	}
 	return s, nil
 }

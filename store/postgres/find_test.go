@@ -3,11 +3,13 @@ package postgres_test
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"strings"
 	"testing"
 
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
+	"github.com/onceward/onceward/store/postgres"
 )
 
 // TestRecordIsNamedByItsHash: in psql a record is found by what a log line says.
@@ -91,10 +93,9 @@ func TestProviderIDsOfBefore(t *testing.T) {
 	t.Parallel()
 	url := servers.Postgres(t).SchemaURL(t)
 	running, admin := openStore(t, url), openAdmin(t, url)
-	for _, statement := range []string{
-		`DROP INDEX onceward_record_provider_id`, `DROP FUNCTION onceward_provider_id(bytea)`,
-		`DELETE FROM onceward_schema WHERE version = 3`,
-	} {
+	text, err := fs.ReadFile(postgres.Migrations(), "00003_operate.sql")
+	must(t, err)
+	for _, statement := range statements(t, string(text), "Down") {
 		exec(t, admin, statement)
 	}
 	charge := func(key string) store.ID {

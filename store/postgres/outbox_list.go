@@ -76,8 +76,8 @@ func (m *messageRow) entry() (outbox.Entry, error) {
 }
 
 // Messages implements [outbox.Store]. By ID it goes by an index, as it does for dead letters, unless no worker has
-// promoted the message; by origin and downstream key it looks at all messages that are still kept, unless the
-// application has made an index for that.
+// promoted the message; by origin and downstream key it looks at all messages that are still kept, or at those since a
+// moment, unless the application has made an index for that.
 func (s *Store) Messages(ctx context.Context, f outbox.Filter) ([]outbox.Entry, error) {
 	if err := s.primary(ctx); err != nil {
 		return nil, err
@@ -125,6 +125,9 @@ func (s *Store) selectMessages(f outbox.Filter) (string, []any) {
 	}
 	if len(f.States) > 0 {
 		conditions = append(conditions, "state IN ("+stateList(f.States)+")")
+	}
+	if first := f.FirstID(); first != "" {
+		where("id >= $%d::uuid", first)
 	}
 	if f.After != "" {
 		where("id > $%d::uuid", f.After)

@@ -46,7 +46,7 @@ func openOld(t *testing.T, path string, records int) *sqlite3.Conn {
 	}
 	must(conn.BusyTimeout(time.Minute))
 	must(conn.Exec(writerPragmas + createSchema))
-	for i, file := range []string{"migrations/0001_records.sql", "migrations/0002_outbox.sql"} {
+	for i, file := range []string{"0001_records.sql", "0002_outbox.sql"} {
 		must(applyMigration(conn, file, i+1))
 	}
 	for i := range records {

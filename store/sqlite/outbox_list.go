@@ -98,6 +98,12 @@ func messageQuery(f outbox.Filter, after int64) (text string, args []any) {
 	if f.Topic != "" {
 		restrict("topic", f.Topic)
 	}
+	if first := f.FirstID(); first != "" {
+		// The table is in the order of commits, which is nearly that of the IDs.
+		conditions = append(conditions, `id >= ?`, `number >= (SELECT min(number) FROM (
+			SELECT number FROM onceward_outbox WHERE id >= ? ORDER BY id LIMIT 1000))`)
+		args = append(args, first, first)
+	}
 	if len(f.States) > 0 {
 		index, condition := stateCondition(f)
 		from, conditions = from+index, append(conditions, condition)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store"
@@ -60,6 +61,8 @@ func filteredMessages(e *env) {
 		}
 	}
 	special := fullEntry()
+	special.ID = "01900000-0000-7000-8000-000000000001"
+	made := time.UnixMilli(0x0190_0000_0000)
 	e.committed(func(ctx context.Context) error { return e.box().AddMessage(ctx, e.tx(ctx), &special) })
 	all := len(ids) + 2 // and the head in front of the one that is behind
 	for name, c := range map[string]struct {
@@ -81,6 +84,8 @@ func filteredMessages(e *env) {
 			ID: special.ID, Origin: special.Origin, DownstreamKey: special.DownstreamKey, Topic: special.Topic,
 			States: []outbox.State{outbox.StateReady},
 		}, 1},
+		"since an hour before":            {outbox.Filter{Origin: special.Origin, Since: made.Add(-time.Hour)}, 1},
+		"since an hour after":             {outbox.Filter{Origin: special.Origin, Since: made.Add(time.Hour)}, 0},
 		"an ID, and another topic":        {outbox.Filter{ID: special.ID, Topic: topic}, 0},
 		"a topic, and a state it has not": {outbox.Filter{Topic: special.Topic, States: []outbox.State{outbox.StateDone}}, 0},
 	} {

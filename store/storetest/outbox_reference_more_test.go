@@ -156,7 +156,7 @@ func (r *reference) Messages(_ context.Context, f outbox.Filter) (found []outbox
 
 // fits reports whether a filter chooses a message.
 func fits(m *outbox.Entry, f outbox.Filter) bool {
-	return (f.ID == "" || m.ID == f.ID) && (f.Origin == store.ID{} || m.Origin == f.Origin) &&
+	return m.ID >= f.FirstID() && (f.ID == "" || m.ID == f.ID) && (f.Origin == store.ID{} || m.Origin == f.Origin) &&
 		(f.DownstreamKey == "" || m.DownstreamKey == f.DownstreamKey) && (f.Topic == "" || m.Topic == f.Topic) &&
 		(len(f.States) == 0 || slices.Contains(f.States, m.State))
 }

@@ -23,5 +23,8 @@ var (
 	adminListener, listener     net.Listener
 	cleaner, poller, deliveries onceward.Worker
 
+	transfer      http.Handler
+	userFromToken func(r *http.Request) string
+
 	add func(name, operation, outcome string, n int)
 )

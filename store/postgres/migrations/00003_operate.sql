@@ -328,11 +328,12 @@ $$;
 -- +goose StatementEnd
 
 -- The records, for people. Each state is a constant in a branch of its own, so that a query for one goes by the index on it,
--- and a query by id goes by the primary key. A hash is the id without its dashes. Rows that are no records are not in it.
+-- and a query by id goes by the primary key. A hash is the id without its dashes, unless the tables have a secret. Rows that are
+-- no records are not in it.
 CREATE VIEW onceward_records AS
 SELECT
 	r.id,
-	replace(r.id::text, '-', '') AS hash,
+	encode(substr(sha256((onceward_request_parts(r.request))[3]), 1, 16), 'hex') AS hash,
 	onceward_text(onceward_scope((onceward_request_parts(r.request))[3])) AS scope,
 	onceward_text(onceward_key((onceward_request_parts(r.request))[3])) AS key,
 	onceward_text(coalesce((onceward_request_parts(r.request))[2], (
@@ -360,7 +361,7 @@ FROM onceward_record r WHERE r.state IN (10, 11)
 UNION ALL
 SELECT
 	r.id,
-	replace(r.id::text, '-', '') AS hash,
+	encode(substr(sha256((onceward_request_parts(r.request))[3]), 1, 16), 'hex') AS hash,
 	onceward_text(onceward_scope((onceward_request_parts(r.request))[3])) AS scope,
 	onceward_text(onceward_key((onceward_request_parts(r.request))[3])) AS key,
 	onceward_text(coalesce((onceward_request_parts(r.request))[2], (
@@ -388,7 +389,7 @@ FROM onceward_record r WHERE r.state = 20
 UNION ALL
 SELECT
 	r.id,
-	replace(r.id::text, '-', '') AS hash,
+	encode(substr(sha256((onceward_request_parts(r.request))[3]), 1, 16), 'hex') AS hash,
 	onceward_text(onceward_scope((onceward_request_parts(r.request))[3])) AS scope,
 	onceward_text(onceward_key((onceward_request_parts(r.request))[3])) AS key,
 	onceward_text(coalesce((onceward_request_parts(r.request))[2], (
@@ -416,7 +417,7 @@ FROM onceward_record r WHERE r.state = 30
 UNION ALL
 SELECT
 	r.id,
-	replace(r.id::text, '-', '') AS hash,
+	encode(substr(sha256((onceward_request_parts(r.request))[3]), 1, 16), 'hex') AS hash,
 	onceward_text(onceward_scope((onceward_request_parts(r.request))[3])) AS scope,
 	onceward_text(onceward_key((onceward_request_parts(r.request))[3])) AS key,
 	onceward_text(coalesce((onceward_request_parts(r.request))[2], (
@@ -444,7 +445,7 @@ FROM onceward_record r WHERE r.state IN (40, 41)
 UNION ALL
 SELECT
 	r.id,
-	replace(r.id::text, '-', '') AS hash,
+	encode(substr(sha256((onceward_request_parts(r.request))[3]), 1, 16), 'hex') AS hash,
 	onceward_text(onceward_scope((onceward_request_parts(r.request))[3])) AS scope,
 	onceward_text(onceward_key((onceward_request_parts(r.request))[3])) AS key,
 	onceward_text(coalesce((onceward_request_parts(r.request))[2], (

@@ -1,0 +1,26 @@
+package storeurl
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/onceward/onceward/internal/wrap"
+	"github.com/onceward/onceward/store"
+)
+
+// looks are the calls that only look.
+var looks = []wrap.Call{
+	"get", "list", "stats", "find hash", "find provider id", "late completions", "external events", "audit", "list audit",
+	"list executions", "wait",
+}
+
+// readOnly is a store that has no way of its own to be opened for looking only.
+func readOnly(inside store.Store) *wrap.Store {
+	return wrap.New(inside, func(ctx context.Context, call wrap.Call, next func(ctx context.Context) error) error {
+		if !slices.Contains(looks, call) {
+			return fmt.Errorf("storeurl: %s: %w", call, store.ErrReadOnly)
+		}
+		return next(ctx)
+	})
+}
