@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/onceward/onceward/cmd/onceward/internal/doctor"
-	"github.com/onceward/onceward/store"
 )
 
 // doctorCommand tries what a store really does.
@@ -26,21 +25,8 @@ type doctorCommand struct {
 	Replicas    int           `default:"1" help:"PostgreSQL: how many processes of the service there are, to count connections."`
 }
 
-// The exit statuses of the doctor beside 0, healthy, and 1, for what else went wrong.
-const (
-	doctorUsage       = 2
-	doctorUnavailable = 5
-	doctorFindings    = 7
-)
-
-// doctorError is how the doctor ends if the store is not healthy. Where the report was written it says nothing more.
-type doctorError struct {
-	error
-	status int
-}
-
-// Unwrap is what went wrong.
-func (e doctorError) Unwrap() error { return e.error }
+// errFindings is how the doctor ends if the store is not healthy. Its text is empty: the report has said it.
+var errFindings = errors.New("")
 
 // Run examines the store and writes the report.
 func (c *doctorCommand) Run(ends interrupts, out io.Writer) error {
@@ -48,19 +34,14 @@ func (c *doctorCommand) Run(ends interrupts, out io.Writer) error {
 		Schema: c.Schema, TablePrefix: c.TablePrefix, ListenURL: c.ListenURL, Replicas: c.Replicas,
 		Metrics: c.Metrics, Lease: c.Lease, Retention: c.Retention,
 	})
-	switch {
-	case errors.Is(err, doctor.ErrUsage):
-		return doctorError{fmt.Errorf("doctor: %w", err), doctorUsage}
-	case errors.Is(err, store.ErrUnavailable):
-		return doctorError{fmt.Errorf("doctor: %w", err), doctorUnavailable}
-	case err != nil:
+	if err != nil {
 		return fmt.Errorf("doctor: %w", err)
 	}
 	if err := c.write(out, report); err != nil {
 		return err
 	}
 	if len(report.Findings()) > 0 || c.Strict && len(report.NotChecked()) > 0 {
-		return doctorError{errors.New(""), doctorFindings}
+		return errFindings
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ require (
 	github.com/onceward/onceward/store/postgres v0.1.0
 	github.com/onceward/onceward/store/redis v0.1.0
 	github.com/onceward/onceward/store/sqlite v0.1.0
+	github.com/onceward/onceward/store/sealed v0.1.0
 	github.com/onceward/onceward/storeurl v0.1.0
 	github.com/prometheus/client_model v0.6.3
 	github.com/prometheus/common v0.72.0
@@ -25,6 +26,7 @@ require (
 	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
 	github.com/jackc/puddle/v2 v2.2.3 // indirect
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
+	github.com/klauspost/compress v1.20.3 // indirect
 	github.com/ncruces/go-sqlite3-wasm/v6 v6.3.35304 // indirect
 	github.com/ncruces/julianday v1.0.0 // indirect
 	golang.org/x/sync v0.24.0 // indirect

@@ -1,18 +1,21 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/onceward/onceward/examples/provider"
 	"github.com/onceward/onceward/internal/proc"
 	"github.com/onceward/onceward/internal/proc/proctest"
+	"github.com/onceward/onceward/internal/servers"
 )
 
 // The demo is tested as a user runs it: as a process of its own, over HTTP, and killed where it hurts. The test binary
@@ -29,9 +32,27 @@ func TestMain(m *testing.M) {
 	case os.Getenv(runAsDemo) != "":
 		main()
 	default:
-		os.Exit(m.Run())
+		code := servers.Main(m)
+		_ = os.RemoveAll(programDir()) // what is left there is the system's to clear
+		os.Exit(code)
 	}
 }
+
+// programDir is where the program of this run of the tests is.
+func programDir() string {
+	return filepath.Join(os.TempDir(), fmt.Sprintf("onceward-test-%d", os.Getpid()))
+}
+
+// builtProgram builds the program as users have it, once: operators' commands are many short processes, and the test
+// binary takes four times as long to start under the race detector.
+var builtProgram = sync.OnceValues(func() (string, error) {
+	program := filepath.Join(programDir(), "onceward")
+	said, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", program, ".").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("build the program: %w: %s", err, said)
+	}
+	return program, nil
+})
 
 // demoProcess prepares a demo in a process of its own. Its temporary files are in a directory that is looked at
 // afterwards.

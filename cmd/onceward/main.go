@@ -3,24 +3,40 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 
 	"github.com/alecthomas/kong"
+	"github.com/onceward/onceward/cmd/onceward/internal/operate"
+	"github.com/onceward/onceward/cmd/onceward/internal/output"
 )
 
 // commands is the command line, one field a subcommand.
 type commands struct {
-	Demo      demoCommand    `cmd:"" help:"Run a payments system under clients and a provider that fail, and count what came of it."`
-	Doctor    doctorCommand  `cmd:"" help:"Try what a store really does, and name what would break a promise."`
-	Version   versionCommand `cmd:"" help:"Say which version this is."`
-	DemoChild demoChild      `cmd:"" hidden:""`
+	Demo    demoCommand    `cmd:"" group:"try" help:"Run a payments system under clients and a provider that fail, and count what came of it."`
+	Version versionCommand `cmd:"" group:"try" help:"Say which version this is."`
+
+	Keys    keysCommand    `cmd:"" group:"operate" help:"Look at records, keep them for longer, remove them."`
+	Unknown unknownCommand `cmd:"" group:"operate" help:"Settle operations of which it is not known whether they were done."`
+	Dead    deadCommand    `cmd:"" group:"operate" help:"Settle those of them that wait for a person."`
+	Outbox  outboxCommand  `cmd:"" group:"operate" help:"Look at messages, deliver dead letters again, give them up."`
+	Audit   auditCommand   `cmd:"" group:"operate" help:"Show who did what, when and why."`
+	Stats   statsCommand   `cmd:"" group:"operate" help:"Count records and messages."`
+	Top     topCommand     `cmd:"" group:"operate" help:"Show live what goes on."`
+	Migrate migrateCommand `cmd:"" group:"operate" help:"Create the tables of a database, bring them up to date, or say what is missing."`
+	Doctor  doctorCommand  `cmd:"" group:"operate" help:"Try what a store really does, and name what would break a promise."`
+	Health  healthCommand  `cmd:"" group:"operate" help:"Say whether a person should look: exit code 0 if all is well, 1 if not."`
+
+	Completion completionCommand `cmd:"" group:"try" help:"Print what a shell needs to complete command lines."`
+
+	DemoChild     demoChild     `cmd:"" hidden:""`
+	CompleteWords completeWords `cmd:"" hidden:"" name:"complete-words"`
 
 	ShowVersion versionFlag `name:"version" help:"Say which version this is."`
 }
@@ -35,15 +51,12 @@ func main() {
 	}
 }
 
-// report says what went wrong, and returns the exit status for it.
-func report(err error) (status int) {
-	if err.Error() != "" {
-		fmt.Fprintln(os.Stderr, "onceward:", err)
+// report says what went wrong, unless the command has said it, and returns the exit code.
+func report(err error) int {
+	if text := err.Error(); text != "" {
+		fmt.Fprintln(os.Stderr, "onceward:", output.Lines(text))
 	}
-	if ended, ok := errors.AsType[doctorError](err); ok {
-		return ended.status
-	}
-	return 1
+	return exitCode(err)
 }
 
 // listen waits for interrupts. The third one ends the program where it is.
@@ -64,17 +77,24 @@ func listen() interrupts {
 
 // run executes one command line. What the command says goes to out.
 func run(ends interrupts, args []string, out io.Writer) error {
-	parser, err := kong.New(&commands{}, kong.Name("onceward"),
-		kong.Description("Onceward: the work happens once, and every retry gets the same answer."),
-		kong.Writers(out, out), kong.Bind(ends), kong.BindTo(out, (*io.Writer)(nil)))
+	parser, err := newParser(ends, out)
 	if err != nil {
 		return err
 	}
 	command, err := parser.Parse(understood(args))
 	if err != nil {
-		return fmt.Errorf("%w\n%s shows what there is", err, helpFor(args))
+		return operate.Usage("%v\n%s shows what there is", err, helpFor(parser.Model.Node, args))
 	}
 	return command.Run()
+}
+
+// newParser makes the parser of command lines.
+func newParser(ends interrupts, out io.Writer) (*kong.Kong, error) {
+	return kong.New(&commands{}, kong.Name("onceward"),
+		kong.Description("Onceward: the work happens once, and every retry gets the same answer."),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+		kong.ExplicitGroups([]kong.Group{{Key: "operate", Title: "Operate a store"}, {Key: "try", Title: "More"}}),
+		kong.Writers(out, out), kong.Bind(ends), kong.BindTo(out, (*io.Writer)(nil)))
 }
 
 // understood writes what people type in the way that the parser reads it.
@@ -108,9 +128,15 @@ func joinNegative(args []string) []string {
 }
 
 // helpFor is the command that helps a user who has typed these arguments.
-func helpFor(args []string) string {
-	if len(args) > 0 && args[0] == "demo" {
-		return "onceward demo --help"
+func helpFor(node *kong.Node, args []string) string {
+	help := "onceward"
+	for _, arg := range args {
+		at := slices.IndexFunc(node.Children, func(child *kong.Node) bool { return child.Name == arg })
+		if at < 0 {
+			break
+		}
+		node = node.Children[at]
+		help += " " + arg
 	}
-	return "onceward --help"
+	return help + " --help"
 }

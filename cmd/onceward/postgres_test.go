@@ -98,3 +98,24 @@ func TestServingOnPostgres(t *testing.T) {
 		t.Errorf("the demo shows the password, or does not say where it belongs:\n%s", s.greeted)
 	}
 }
+
+// readingRole makes a role that may only read what is in the schema of a URL, and returns its URL.
+func readingRole(t *testing.T, address string) string {
+	t.Helper()
+	conn := connect(t, address)
+	role := "reader_" + strings.ToLower(rand.Text())
+	parsed, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	schema := parsed.Query().Get("search_path")
+	execute(t, conn, "CREATE ROLE "+role+" LOGIN PASSWORD 'secret'")
+	execute(t, conn, "GRANT USAGE ON SCHEMA "+schema+" TO "+role)
+	execute(t, conn, "GRANT SELECT ON ALL TABLES IN SCHEMA "+schema+" TO "+role)
+	t.Cleanup(func() {
+		execute(t, conn, "DROP OWNED BY "+role)
+		execute(t, conn, "DROP ROLE "+role)
+	})
+	parsed.User = url.UserPassword(role, "secret")
+	return parsed.String()
+}

@@ -3,8 +3,8 @@
 // whole round down, not one side of a ratio.
 //
 // The default suite needs nothing but a disk. The suites postgres, postgres-scale and outbox need the programs of
-// PostgreSQL, of which they start a private server, or the URL of a server that may be filled. The suite stores needs
-// those of Redis as well.
+// PostgreSQL, of which they start a private server, or the URL of a server that may be filled. The suites stores and
+// operate need those of Redis as well.
 //
 // Every figure with a goal is one line that a script can read, "ratio NAME VALUE GOAL" or "allocs NAME VALUE GOAL". All
 // other lines start with # or belong to a Markdown table. The exit status is 1 if a goal is missed.
@@ -84,7 +84,7 @@ type part func(context.Context, *options, *report) error
 const suiteDefault = "default"
 
 // suiteNames lists them for people.
-const suiteNames = "default, postgres, postgres-scale, outbox or stores"
+const suiteNames = "default, postgres, postgres-scale, outbox, stores or operate"
 
 // suites are the measurements, each in the order of the report.
 var suites = map[string][]part{
@@ -93,6 +93,7 @@ var suites = map[string][]part{
 	"postgres-scale": {measureScale},
 	"outbox":         {measureOutbox},
 	"stores":         {measureStores, measureSpray, measureSealed},
+	"operate":        {measureOperate},
 }
 
 func run(ctx context.Context, args []string, out io.Writer) (status int, err error) {

@@ -55,6 +55,8 @@ var goals = mustParseGoals(`
 	ratio limit-shared-c64 >=0.9
 	ratio spray-shared >=0.95
 	ratio spray-local >=0.95
+	ratio cli-show-1m <=1.5
+	ratio cli-list-1m <=1.5
 `)
 
 // goal is the bound that a figure has to keep.

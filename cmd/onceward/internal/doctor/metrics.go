@@ -5,16 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
+
+	"github.com/onceward/onceward/cmd/onceward/internal/scrape"
 )
 
 var metricsTrials = []trial[*metrics]{
@@ -54,9 +52,6 @@ type metrics struct {
 	lease, retention time.Duration
 }
 
-// maxMetrics bounds what is read of them, in bytes.
-const maxMetrics = 64 << 20
-
 // metricsLimit bounds how long the service may take to show its metrics.
 const metricsLimit = 10 * time.Second
 
@@ -65,34 +60,10 @@ func examineMetrics(ctx context.Context, c Config) ([]Result, error) {
 	defer cancel()
 	m := &metrics{lease: cmp.Or(c.Lease, 30*time.Second), retention: cmp.Or(c.Retention, 24*time.Hour)}
 	var err error
-	if m.families, err = readMetrics(ctx, c.Metrics); err != nil {
+	if m.families, err = scrape.Read(ctx, c.Metrics); err != nil {
 		return nil, unavailable(fmt.Errorf("the metrics of the service: %w", err))
 	}
 	return examine(ctx, m, metricsTrials), nil
-}
-
-// readMetrics asks a service for its metrics.
-func readMetrics(ctx context.Context, url string) (map[string]*dto.MetricFamily, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return nil, err
-	}
-	request.Header.Set("Accept", "text/plain;version=0.0.4")
-	request.Close = true // it is asked once
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = response.Body.Close() }() // it was read
-	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s answers %s", url, response.Status)
-	}
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(io.LimitReader(response.Body, maxMetrics))
-	if err != nil {
-		return nil, fmt.Errorf("%s does not answer in the text format of Prometheus: %w", url, err)
-	}
-	return families, nil
 }
 
 // errNoMetrics is why nothing can be said about a service.

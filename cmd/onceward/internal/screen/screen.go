@@ -6,9 +6,10 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strconv"
 	"strings"
 	"time"
+
+	"github.com/onceward/onceward/cmd/onceward/internal/terminal"
 )
 
 // Row is one line of the table.
@@ -41,10 +42,10 @@ type Screen struct {
 
 // New makes a screen. It is a terminal's if out is one that can move its cursor, and in colour unless NO_COLOR is set.
 func New(out io.Writer) *Screen {
-	terminal := isTerminal(out) && os.Getenv("TERM") != "dumb"
+	moves := terminal.Moves(out)
 	return &Screen{
-		out: out, terminal: terminal, colour: terminal && os.Getenv("NO_COLOR") == "",
-		width: func() int { return widthOf(out) },
+		out: out, terminal: moves, colour: moves && os.Getenv("NO_COLOR") == "",
+		width: func() int { return terminal.Width(out) },
 	}
 }
 
@@ -162,30 +163,4 @@ func line(n Numbers) string {
 		parts = append(parts, fmt.Sprintf("%s %d", r.Name, r.Value))
 	}
 	return strings.Join(parts, "  ")
-}
-
-// usualWidth is how wide a terminal is that does not say it.
-const usualWidth = 80
-
-// isTerminal reports whether a person looks at the output.
-func isTerminal(out io.Writer) bool {
-	file, ok := out.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := file.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
-}
-
-// widthOf asks the terminal, then the environment, in which some shells keep it.
-func widthOf(out io.Writer) int {
-	if file, ok := out.(*os.File); ok {
-		if columns := columnsOf(file); columns > 0 {
-			return columns
-		}
-	}
-	if columns, err := strconv.Atoi(os.Getenv("COLUMNS")); err == nil && columns > 0 {
-		return columns
-	}
-	return usualWidth
 }

@@ -1,0 +1,219 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/user"
+	"strings"
+
+	"github.com/onceward/onceward/cmd/onceward/internal/operate"
+	"github.com/onceward/onceward/cmd/onceward/internal/output"
+	"github.com/onceward/onceward/cmd/onceward/internal/terminal"
+	"github.com/onceward/onceward/cmd/onceward/internal/view"
+	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store"
+)
+
+// byFlags say who acts and why. Both are written to the audit.
+type byFlags struct {
+	Why string `group:"Audit" help:"Why, for the audit. Required."`
+	Who string `group:"Audit" help:"Who acts, for the audit. Default: the user of the operating system."`
+}
+
+func (f *byFlags) by() (reconcile.By, error) {
+	by := reconcile.By{Who: f.Who, Why: f.Why}
+	if strings.TrimSpace(by.Why) == "" {
+		return by, operate.Usage("--why is missing: say why, for the audit")
+	}
+	if by.Who == "" {
+		if current, err := user.Current(); err == nil {
+			by.Who = current.Username
+		}
+	}
+	if strings.TrimSpace(by.Who) == "" {
+		return by, operate.Usage("the operating system does not say who you are: give --who")
+	}
+	return by, nil
+}
+
+// actFlags are what every act takes.
+type actFlags struct {
+	byFlags
+	Yes    bool `short:"y" group:"Acting" help:"Do not ask at the terminal. Without one it is required."`
+	DryRun bool `group:"Acting" help:"Say what would happen, and change nothing."`
+}
+
+// attemptFlags fence an act on a record.
+type attemptFlags struct {
+	Attempt int64 `group:"Acting" help:"The attempt that you have seen: if the operation has moved on, nothing is done. Default: the one that is found now."`
+}
+
+// check refuses a record that has moved on.
+func (f *attemptFlags) check(rec *store.Record) error {
+	if f.Attempt != 0 && f.Attempt != rec.Attempt {
+		return operate.Refused("nothing was done: the operation has moved on to attempt %d and is %s; look at it again",
+			rec.Attempt, rec.State)
+	}
+	return nil
+}
+
+// act is what a person is about to do.
+type act struct {
+	// action names it, as the audit does.
+	action string
+	// about is what it is done to, and effects what happens then: both are shown before.
+	about   string
+	effects []string
+	// id and attempt are the operation's; message is the message's instead.
+	id      store.ID
+	attempt int64
+	message string
+	do      func(ctx context.Context, by reconcile.By) error
+}
+
+// onRecord is an act on a record.
+func onRecord(rec *store.Record, action string, effects ...string) act {
+	about := fmt.Sprintf("%s, key %s of scope %s (%s), %s at attempt %d",
+		output.Text(rec.Operation), output.Text(rec.Key), output.Text(rec.Scope), rec.Hash(), rec.State, rec.Attempt)
+	return act{action: action, about: about, effects: effects, id: rec.ID, attempt: rec.Attempt}
+}
+
+// acted is the JSON of an act.
+type acted struct {
+	Done    bool     `json:"done"`
+	DryRun  bool     `json:"dry_run"`
+	Action  string   `json:"action"`
+	Target  *view.ID `json:"target,omitempty"`
+	Attempt int64    `json:"attempt,omitempty"`
+	Message string   `json:"message,omitempty"`
+	Effects []string `json:"effects"`
+	Warning string   `json:"warning,omitempty"`
+}
+
+// of is what is told about an act.
+func (f *actFlags) of(a *act) acted {
+	said := acted{DryRun: f.DryRun, Action: a.action, Attempt: a.attempt, Message: a.message, Effects: a.effects}
+	if a.id != (store.ID{}) {
+		target := view.OfID(a.id)
+		said.Target = &target
+	}
+	return said
+}
+
+// run shows what would happen, asks, acts, and tells how it ended. Of several acts, one that fails does not keep the
+// others from being done.
+func (f *actFlags) run(out *output.Output, acts []act, deadline func() (context.Context, context.CancelFunc)) error {
+	if len(acts) == 0 && !out.JSON {
+		out.Line("None.")
+	}
+	if len(acts) == 0 {
+		return nil
+	}
+	if !out.JSON {
+		for i := range acts {
+			out.Line("%s: %s", acts[i].action, acts[i].about)
+			for _, effect := range acts[i].effects {
+				out.Line("  - %s", effect)
+			}
+		}
+	}
+	if f.DryRun {
+		return f.dryRun(out, acts)
+	}
+	by, err := f.by()
+	if err != nil {
+		return err
+	}
+	person := terminal.Is(os.Stdin) && !out.JSON // with JSON nothing was shown that could be confirmed
+	if err := f.confirm(os.Stdin, os.Stderr, person); err != nil {
+		return err
+	}
+	var errs []error
+	for i := range acts {
+		ctx, cancel := deadline() // the person has taken their time
+		errs = append(errs, f.ended(out, &acts[i], acts[i].do(ctx, by)))
+		cancel()
+	}
+	return errors.Join(errs...)
+}
+
+func (f *actFlags) dryRun(out *output.Output, acts []act) error {
+	if !out.JSON {
+		out.Line("Dry run: nothing was changed.")
+		return nil
+	}
+	for i := range acts {
+		if err := out.Object(f.of(&acts[i])); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ended tells how an act has ended. One that was done, and could not be told to a cache, is done.
+func (f *actFlags) ended(out *output.Output, a *act, err error) error {
+	if err != nil && !errors.Is(err, store.ErrStale) {
+		if errors.Is(err, store.ErrUnavailable) && !errors.Is(err, store.ErrNotSent) {
+			err = fmt.Errorf("%w; unless this says that nothing was done, look again before you repeat it", err)
+		}
+		return fmt.Errorf("%s: %w", a.about, err)
+	}
+	if !out.JSON {
+		out.Line("Done: %s.", a.about)
+		return err
+	}
+	said := f.of(a)
+	said.Done = true
+	if err != nil {
+		said.Warning = err.Error()
+	}
+	return errors.Join(out.Object(said), err)
+}
+
+// confirm asks whether it is meant. Without a terminal there is no answer.
+func (f *actFlags) confirm(in io.Reader, ask io.Writer, person bool) error {
+	if f.Yes {
+		return nil
+	}
+	if !person {
+		return operate.Refused("nothing was done: there is no terminal to ask at; give --yes if it is meant, " +
+			"or --dry-run to see what would happen")
+	}
+	fmt.Fprint(ask, "Go on? [y/N] ")
+	line, _ := bufio.NewReader(in).ReadString('\n') // no answer is a no
+	switch strings.ToLower(strings.TrimSpace(line)) {
+	case "y", "yes":
+		return nil
+	}
+	return operate.Refused("nothing was done")
+}
+
+// acting opens the store, prepares acts, and does them.
+func (f *storeFlags) acting(
+	ends interrupts, secrets *secretFlags, flags *actFlags, out io.Writer,
+	prepare func(context.Context, *operate.Session) ([]act, error),
+) error {
+	target, err := secrets.target(f.Store)
+	if err != nil {
+		return err
+	}
+	target.Writes = !flags.DryRun
+	ctx, cancel := f.deadline(ends.first)
+	defer cancel()
+	s, err := operate.Open(ctx, target)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	acts, err := prepare(ctx, s)
+	if err != nil {
+		return err
+	}
+	return flags.run(output.New(out, f.JSON), acts, func() (context.Context, context.CancelFunc) {
+		return f.deadline(ends.first)
+	})
+}

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"context"
+	"io"
+
+	"github.com/onceward/onceward/cmd/onceward/internal/operate"
+	"github.com/onceward/onceward/store"
+)
+
+// deadCommand is about unknown operations that wait for a person.
+type deadCommand struct {
+	List    deadList    `cmd:"" help:"List the operations that wait for a person: reconciliation has given them up."`
+	Retry   deadRetry   `cmd:"" help:"Have the other system asked again now, with all attempts before it."`
+	Resolve deadResolve `cmd:"" help:"Settle one with what you have learned."`
+}
+
+// deadList lists them.
+type deadList struct {
+	storeFlags
+	watchFlags
+	pageFlags
+	Scope     string `help:"Only those of this scope."`
+	Operation string `help:"Only those of this operation, such as 'POST /payments'."`
+}
+
+// Run lists them.
+func (c *deadList) Run(ends interrupts, out io.Writer) error {
+	filter := store.Filter{Scope: c.Scope, State: store.StateUnknown}
+	return listRecords(ends, &c.storeFlags, &c.watchFlags, &c.pageFlags, out, filter, deadLetters(c.Operation))
+}
+
+// deadLetters chooses dead letters, of one operation if that is named.
+func deadLetters(operation string) func(*store.Record) bool {
+	return func(rec *store.Record) bool { return rec.DeadLetter && (operation == "" || rec.Operation == operation) }
+}
+
+// deadRetry has one looked into again, or all of them.
+type deadRetry struct {
+	Ref   string   `arg:"" optional:"" help:"The operation: its hash as logs show it, a key with --scope, a provider's id, or a downstream key."`
+	Scope *string  `help:"The scope of a key: REF is a key then. With --all, only those of this scope."`
+	By    string   `enum:",hash,key,downstream,provider" default:"" group:"Naming the operation" help:"What REF is, where it could be several: hash, key, downstream or provider."`
+	Steps []string `name:"step-name" placeholder:"NAME" group:"Naming the operation" help:"A step by its name: keys show shows its downstream key, and a downstream key of 40 hexadecimal digits is looked for with it; for several, repeat it."`
+
+	All       bool   `help:"All dead letters, or with --operation and --scope all of those, at most --limit."`
+	Operation string `help:"With --all, only those of this operation."`
+	Limit     int    `default:"1000" help:"With --all, the most to retry."`
+	storeFlags
+	secretFlags
+	actFlags
+	attemptFlags
+}
+
+// Run does it.
+func (c *deadRetry) Run(ends interrupts, out io.Writer) error {
+	if c.All != (c.Ref == "") {
+		return operate.Usage("name one operation, or give --all")
+	}
+	if !c.All {
+		named := refFlags{Ref: c.Ref, Scope: c.Scope, By: c.By, Steps: c.Steps}
+		one := retryFlags{named, c.storeFlags, c.secretFlags, c.actFlags, c.attemptFlags}
+		return one.retry(ends, out, true)
+	}
+	return c.acting(ends, &c.secretFlags, &c.actFlags, out, func(ctx context.Context, s *operate.Session) ([]act, error) {
+		filter := store.Filter{State: store.StateUnknown}
+		if c.Scope != nil {
+			filter.Scope = *c.Scope
+		}
+		found, _, err := s.List(ctx, filter, c.Limit, deadLetters(c.Operation))
+		acts := make([]act, len(found))
+		for i := range found {
+			acts[i] = retryNow(s, &found[i])
+		}
+		return acts, err
+	})
+}
+
+// deadResolve settles one.
+type deadResolve struct {
+	resolveFlags
+}
+
+// Run does it.
+func (c *deadResolve) Run(ends interrupts, out io.Writer) error {
+	return c.resolve(ends, out, true)
+}

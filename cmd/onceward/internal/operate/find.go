@@ -1,0 +1,229 @@
+package operate
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/onceward/onceward/cmd/onceward/internal/output"
+	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store"
+)
+
+// The ways in which a person can name a record.
+const (
+	ByHash       = "hash"
+	ByKey        = "key"
+	ByDownstream = "downstream"
+	ByProvider   = "provider"
+)
+
+// Ref is how a person names a record.
+type Ref struct {
+	// Text is the name itself.
+	Text string
+	// By says what kind of name it is: one of the constants, or empty to find out.
+	By string
+	// Scope is that of a key; nil if it was not given.
+	Scope *string
+	// Steps are the names of steps that may have sent a downstream key.
+	Steps []string
+}
+
+// Find returns the ID of the record that is meant. The error is [store.ErrNotFound] if there is none, and [ErrUsage] if
+// the name could mean several.
+func (s *Session) Find(ctx context.Context, ref Ref) (store.ID, error) {
+	switch ref.kind() {
+	case ByKey:
+		if ref.Scope == nil {
+			return store.ID{}, Usage("a key is looked up within its scope: add --scope SCOPE")
+		}
+		return store.ID{Scope: *ref.Scope, Key: ref.Text}, nil
+	case ByHash:
+		return s.findHash(ctx, ref.Text)
+	case ByDownstream:
+		return s.findDownstream(ctx, ref)
+	case ByProvider:
+		return s.findProvider(ctx, ref.Text)
+	default:
+		return s.guess(ctx, ref)
+	}
+}
+
+// kind is what the name is said to be, or looks like; empty if it may be one of several.
+func (r *Ref) kind() string {
+	switch {
+	case r.By != "":
+		return r.By
+	case r.Scope != nil:
+		return ByKey
+	case len(r.Text) == hashLength && isHex(r.Text):
+		return ByHash
+	default:
+		return ""
+	}
+}
+
+// hashLength is how long a hash is in logs.
+var hashLength = len(store.ID{}.Hash())
+
+func isHex(s string) bool { return s != "" && strings.Trim(s, "0123456789abcdef") == "" }
+
+// guess tries what the name may be.
+func (s *Session) guess(ctx context.Context, ref Ref) (store.ID, error) {
+	downstream := s.mayBeDownstream(ref.Text)
+	if downstream && s.KnowsSecrets() {
+		id, err := s.findDownstream(ctx, ref)
+		if !errors.Is(err, store.ErrNotFound) {
+			return id, err
+		}
+	}
+	id, err := s.findProvider(ctx, ref.Text)
+	if !errors.Is(err, store.ErrNotFound) {
+		return id, err
+	}
+	hint := "if it is a client's key, add --scope SCOPE"
+	if downstream && !s.KnowsSecrets() {
+		hint += "; if it is a downstream key, " + secretHint
+	}
+	return id, fmt.Errorf("no record has %s as its provider's id: %s: %w", shown(ref.Text), hint, store.ErrNotFound)
+}
+
+// hashedKeyDigits is how long a downstream key of the first derivation is, which cannot be opened.
+const hashedKeyDigits = 40
+
+// mayBeDownstream reports whether a text has the form of a downstream key. No secret is needed to tell.
+func (s *Session) mayBeDownstream(text string) bool {
+	return len(s.Guard.OpenDownstreamKey(text)) > 0 || len(text) == hashedKeyDigits && isHex(text)
+}
+
+const secretHint = "set ONCEWARD_SECRET or give --secret-file, and --namespace, as the service has them"
+
+func shown(text string) string { return "'" + output.Text(text) + "'" }
+
+func (s *Session) findHash(ctx context.Context, hash string) (store.ID, error) {
+	if len(hash) != hashLength || !isHex(hash) {
+		return store.ID{}, Usage("%s is no hash: as logs show it, it has %d hexadecimal digits, in lower case",
+			shown(hash), hashLength)
+	}
+	finder, err := Need[store.Finder](s, "find a record by its hash")
+	if err != nil {
+		return store.ID{}, err
+	}
+	rec, err := finder.FindHash(ctx, hash)
+	if !errors.Is(err, store.ErrNotFound) {
+		return rec.ID, err
+	}
+	if id, auditErr := s.findInAudit(ctx, hash); auditErr != nil || id != (store.ID{}) {
+		return id, auditErr
+	}
+	return rec.ID, fmt.Errorf("no record has the hash %s: it has expired, was rejected or busted, "+
+		"or is in another store: %w", hash, err)
+}
+
+// auditPages is how many pages of the audit are looked through for an operation whose record is gone.
+const auditPages = 10
+
+// findInAudit looks among the latest acts for one on an operation with that hash, whose record is gone: who has busted
+// it, for example. It returns the zero ID if there is none.
+func (s *Session) findInAudit(ctx context.Context, hash string) (store.ID, error) {
+	lister, ok := store.As[store.AuditLister](s.Store)
+	if !ok {
+		return store.ID{}, nil
+	}
+	for f, page := (store.AuditFilter{Limit: store.MaxPage}), 0; page < auditPages; page++ {
+		entries, err := lister.ListAudit(ctx, f)
+		if err != nil {
+			return store.ID{}, err
+		}
+		for i := range entries {
+			if entries[i].Hash() == hash {
+				return entries[i].ID, nil
+			}
+		}
+		if len(entries) < store.MaxPage {
+			break
+		}
+		f.Until = entries[len(entries)-1].At
+	}
+	return store.ID{}, nil
+}
+
+func (s *Session) findProvider(ctx context.Context, id string) (store.ID, error) {
+	finder, err := Need[store.Finder](s, "find a record by its provider's id")
+	if err != nil {
+		return store.ID{}, err
+	}
+	found, err := finder.FindProviderID(ctx, id)
+	if err != nil {
+		return store.ID{}, err
+	}
+	return one(found, "the provider's id "+shown(id))
+}
+
+func (s *Session) findDownstream(ctx context.Context, ref Ref) (store.ID, error) {
+	if !s.KnowsSecrets() {
+		return store.ID{}, Usage("a downstream key tells its operation only to who has the service's secret: %s", secretHint)
+	}
+	found, err := s.Operator.Find(ctx, reconcile.Query{Subject: ref.Text, Steps: ref.Steps})
+	if err != nil && len(found) == 0 {
+		return store.ID{}, err
+	}
+	by := "the downstream key " + shown(ref.Text)
+	if len(ref.Text) == hashedKeyDigits && len(ref.Steps) == 0 {
+		by += ", which does not tell its operation: name the steps that may have sent it with --step-name, " +
+			"and all records are looked through"
+	}
+	return one(found, by)
+}
+
+// one returns the ID of the only record that was found.
+func one(found []store.Record, by string) (store.ID, error) {
+	switch len(found) {
+	case 0:
+		return store.ID{}, fmt.Errorf("no record has %s: %w", by, store.ErrNotFound)
+	case 1:
+		return found[0].ID, nil
+	}
+	hashes := make([]string, len(found))
+	for i := range found {
+		hashes[i] = found[i].Hash()
+	}
+	return store.ID{}, Usage("%d records have %s; name one by its hash: %s", len(found), by, strings.Join(hashes, ", "))
+}
+
+// Record finds the record that is meant, and reads all of it. With an error that is [store.ErrUnreadable] the record
+// may come all the same.
+func (s *Session) Record(ctx context.Context, ref Ref) (store.Record, error) {
+	id, err := s.Find(ctx, ref)
+	if err != nil {
+		return store.Record{}, err
+	}
+	rec, err := s.Store.Get(ctx, id)
+	if errors.Is(err, store.ErrNotFound) {
+		err = fmt.Errorf("there is no record of key %s in scope %s: it has expired, was rejected or busted, "+
+			"or is in another store: %w", shown(id.Key), shown(id.Scope), err)
+	}
+	rec.ID = id
+	return rec, err
+}
+
+// Cursor names the place behind a record in a list.
+func Cursor(id store.ID) string { return base64.RawURLEncoding.EncodeToString(id.AppendBinary(nil)) }
+
+// ParseCursor reads a cursor; that of an empty text is the beginning.
+func ParseCursor(text string) (store.ID, error) {
+	if text == "" {
+		return store.ID{}, nil
+	}
+	encoded, err := base64.RawURLEncoding.DecodeString(text)
+	if err == nil {
+		var id store.ID
+		if id, err = store.ParseID(encoded); err == nil {
+			return id, nil
+		}
+	}
+	return store.ID{}, Usage("--after %s is not what a list has printed behind its last record", shown(text))
+}

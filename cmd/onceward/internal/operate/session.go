@@ -1,0 +1,213 @@
+// Package operate opens a store for a person at a terminal, and finds the record that they mean.
+package operate
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store"
+	"github.com/onceward/onceward/store/sealed"
+	"github.com/onceward/onceward/storeurl"
+)
+
+// These errors say how a command ended, beside those of package store.
+var (
+	// ErrUsage is returned when what was asked for cannot be meant.
+	ErrUsage = errors.New("usage")
+	// ErrRefused is returned when an act was not begun, because what it is about is not as the person saw it.
+	ErrRefused = errors.New("refused")
+)
+
+// Usage returns an error that is [ErrUsage].
+func Usage(format string, args ...any) error {
+	return &classified{ErrUsage, fmt.Sprintf(format, args...)}
+}
+
+// Refused returns an error that is [ErrRefused].
+func Refused(format string, args ...any) error {
+	return &classified{ErrRefused, fmt.Sprintf(format, args...)}
+}
+
+// classified is an error of a class that is not in its text.
+type classified struct {
+	class error
+	text  string
+}
+
+func (e *classified) Error() string { return e.text }
+func (e *classified) Unwrap() error { return e.class }
+
+// Target says which store is meant, and with what of the service's configuration it is read.
+type Target struct {
+	// URL names the store, as package storeurl takes it.
+	URL string
+	// Writes says that something is to be changed. Without it a user and a file that can only be read are enough.
+	Writes bool
+	// Secrets are those of the service, which downstream keys are derived with; without any they cannot be.
+	Secrets Secrets
+	// SealKeys is the key ring of a sealed store; without any, sealed content stays so.
+	SealKeys []sealed.Key
+}
+
+// Secrets are what downstream keys are derived with, as the service's configuration has them.
+type Secrets struct {
+	Secret, Downstream []byte
+	// Old are those of either kind that were rotated out.
+	Old       [][]byte
+	Namespace string
+}
+
+// Known reports whether there are any.
+func (s Secrets) Known() bool { return len(s.Secret) > 0 }
+
+// Session is an open store.
+type Session struct {
+	Store store.Store
+	// Guard derives downstream keys, if Target.Secrets were known.
+	Guard *onceward.Guard
+	// Operator acts, and looks at what operators look at.
+	Operator *reconcile.Operator
+
+	target Target
+	opened storeurl.Closer
+}
+
+// Open opens a store. It never changes a table: that is what migrations are asked for.
+func Open(ctx context.Context, target Target) (*Session, error) {
+	if err := CheckURL(target.URL); err != nil {
+		return nil, err
+	}
+	opened, err := storeurl.OpenStore(ctx, target.URL, target.options()...)
+	if err != nil {
+		return nil, Unavailable(err)
+	}
+	s := &Session{Store: opened, target: target, opened: opened}
+	if err := s.prepare(); err != nil {
+		return nil, errors.Join(err, opened.Close())
+	}
+	return s, nil
+}
+
+func (t *Target) options() []storeurl.Option {
+	// What a service should be warned of at its start is of no use before each answer to a person.
+	quiet := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
+	options := []storeurl.Option{storeurl.WithLogger(quiet), storeurl.WithManualMigration()}
+	if !t.Writes {
+		options = append(options, storeurl.ReadOnly())
+	}
+	return options
+}
+
+// CheckURL refuses a store that is not named.
+func CheckURL(url string) error {
+	if url == "" {
+		return Usage("the store is not named: give --store URL, or set ONCEWARD_STORE; " +
+			"such as postgres://user@host/database, sqlite:PATH or redis://host:6379/0")
+	}
+	return nil
+}
+
+// Unavailable says that a store which cannot be opened cannot answer, whatever the reason, but for what it can never
+// do.
+func Unavailable(err error) error {
+	if err == nil || errors.Is(err, store.ErrUnavailable) || errors.Is(err, errors.ErrUnsupported) {
+		return err
+	}
+	return &unopened{err}
+}
+
+// unopened is a store that could not be opened.
+type unopened struct{ err error }
+
+func (e *unopened) Error() string   { return e.err.Error() }
+func (e *unopened) Unwrap() []error { return []error{store.ErrUnavailable, e.err} }
+
+func (s *Session) prepare() (err error) {
+	if len(s.target.SealKeys) > 0 {
+		if s.Store, err = sealed.New(s.opened, sealed.Config{Keys: s.target.SealKeys}); err != nil {
+			return Usage("--seal-key-file: %v", err)
+		}
+	}
+	secrets := s.target.Secrets
+	if !secrets.Known() {
+		// Operators need a guard. With a secret that no record knows it derives no key, and says so.
+		secrets.Secret = []byte(rand.Text())
+	}
+	s.Guard, err = onceward.New(s.Store, onceward.Config{
+		Secret: secrets.Secret, DownstreamSecret: secrets.Downstream, OldDownstreamSecrets: secrets.Old,
+		Namespace: secrets.Namespace,
+		Logger:    slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		return Usage("%v", err)
+	}
+	s.Operator, err = reconcile.NewOperator(s.Guard, s.Store)
+	return err
+}
+
+// Close closes the store.
+func (s *Session) Close() error { return s.opened.Close() }
+
+// KnowsSecrets reports whether downstream keys can be derived.
+func (s *Session) KnowsSecrets() bool { return s.target.Secrets.Known() }
+
+// Unsealed reports whether the session has the key ring of a sealed store.
+func (s *Session) Unsealed() bool { return len(s.target.SealKeys) > 0 }
+
+// Need returns a capability of the store, or an error that says what the store does not do.
+func Need[T any](s *Session, does string) (T, error) {
+	able, ok := store.As[T](s.Store)
+	if !ok {
+		return able, Usage("this store does not %s: SQLite and PostgreSQL do", does)
+	}
+	return able, nil
+}
+
+// Outbox returns the store as one of messages.
+func (s *Session) Outbox() (outbox.Store, error) {
+	return Need[outbox.Store](s, "keep messages, because it has no transactions that they could belong to")
+}
+
+// Lister returns the store as one that can be looked through.
+func (s *Session) Lister() (store.Lister, error) { return Need[store.Lister](s, "list its records") }
+
+// List returns the records of a filter that are wanted, or all of them if wanted is nil, and whether there are more
+// behind them.
+func (s *Session) List(
+	ctx context.Context, f store.Filter, limit int, wanted func(*store.Record) bool,
+) (found []store.Record, more bool, err error) {
+	lister, err := s.Lister()
+	if err != nil {
+		return nil, false, err
+	}
+	f.Limit = store.MaxPage
+	if wanted == nil {
+		f.Limit = min(limit+1, store.MaxPage)
+	}
+	for {
+		page, err := lister.List(ctx, f)
+		if err != nil {
+			return nil, false, err
+		}
+		for i := range page {
+			if wanted != nil && !wanted(&page[i]) {
+				continue
+			}
+			if len(found) == limit {
+				return found, true, nil
+			}
+			found = append(found, page[i])
+		}
+		if len(page) < f.Limit {
+			return found, false, nil
+		}
+		f.After = page[len(page)-1].ID
+	}
+}

@@ -1,0 +1,322 @@
+// Package story tells what happened to one operation, in the order of time: what its record says, what was kept beside
+// it, what was done about it and by whom; then what a retry gets now, and what a person can do.
+package story
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/onceward/onceward/cmd/onceward/internal/operate"
+	"github.com/onceward/onceward/cmd/onceward/internal/view"
+	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/phase"
+	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store"
+)
+
+// Story is all that is known about an operation.
+type Story struct {
+	Record view.Record `json:"record"`
+	// Events are what happened, oldest first.
+	Events []Event `json:"events"`
+	// Steps are those of a phased operation.
+	Steps []Step `json:"steps,omitempty"`
+	// DownstreamKeys are what the steps sent along, by step.
+	DownstreamKeys map[string]string `json:"downstream_keys,omitempty"`
+	// Messages are those that the operation has added to the outbox.
+	Messages []view.Message `json:"messages,omitempty"`
+	// Retry is what a retry would get now.
+	Retry string `json:"retry"`
+	// Next is what a person can do.
+	Next []Command `json:"next,omitempty"`
+	// Remarks are what could not be learned, and why.
+	Remarks []string `json:"remarks,omitempty"`
+	// Revealed is the content, if it was asked for.
+	Revealed *Revealed `json:"revealed,omitempty"`
+
+	record store.Record
+	// unreadable says that there is a record, which this program cannot read.
+	unreadable bool
+	progress   *phase.Progress
+	late       []store.LateCompletion
+}
+
+// Event is something that happened.
+type Event struct {
+	At     time.Time `json:"at"`
+	What   string    `json:"what"`
+	By     string    `json:"by,omitempty"`
+	Detail string    `json:"detail,omitempty"`
+}
+
+// Step is a step of a phased operation.
+type Step struct {
+	Name  string `json:"name"`
+	State string `json:"state"`
+}
+
+// Command is something that a person can do.
+type Command struct {
+	When    string `json:"when"`
+	Command string `json:"command"`
+}
+
+// Revealed is what an operation was answered with, what it carries, and what came too late.
+type Revealed struct {
+	Status  int           `json:"status,omitempty"`
+	Header  []string      `json:"header,omitempty"`
+	Body    *view.Content `json:"body,omitempty"`
+	Carried *view.Content `json:"carried,omitempty"`
+	Late    []Revealed    `json:"late,omitempty"`
+}
+
+// Question says how much is to be told.
+type Question struct {
+	// Steps are names of steps whose downstream keys are wanted, beside those that the record names.
+	Steps []string
+	// Sources are the senders of webhooks whose events are looked for.
+	Sources []string
+	// Suffix ends each command to paste: how the store is named.
+	Suffix string
+	// Now is what ages are counted from.
+	Now time.Time
+}
+
+// Tell collects all that is known about an operation. The error is [store.ErrNotFound] if nothing is.
+func Tell(ctx context.Context, s *operate.Session, id store.ID, q Question) (*Story, error) {
+	t := &Story{}
+	h, err := s.Operator.History(ctx, id)
+	if errors.Is(err, store.ErrUnreadable) {
+		t.unreadable = true
+		t.remark("the record cannot be read: %v", err)
+		h.Audit, err = auditOf(ctx, s, id)
+	}
+	if err != nil {
+		return nil, err
+	}
+	h.Record.ID = id
+	t.record, t.progress, t.late = h.Record, h.Progress, h.LateCompletions
+	t.tellRecord()
+	t.tellHistory(&h)
+	for _, tell := range []func(context.Context, *operate.Session, Question) error{
+		t.tellExecutions, t.tellMessages, t.tellKeys, t.tellExternalEvents,
+	} {
+		if err := tell(ctx, s, q); err != nil {
+			return nil, err
+		}
+	}
+	if t.gone() && len(t.Events) == 0 {
+		return nil, fmt.Errorf("nothing is known of it: it has expired, was rejected, or is in another store: %w",
+			store.ErrNotFound)
+	}
+	slices.SortStableFunc(t.Events, func(a, b Event) int { return a.At.Compare(b.At) })
+	t.Record = view.OfRecord(&h.Record)
+	t.Record.Unreadable, t.Record.Cursor = t.unreadable, ""
+	t.Retry = t.retryGets(q.Now)
+	t.Next = t.next(q)
+	return t, nil
+}
+
+// auditOf reads what was done about an operation whose record cannot be read.
+func auditOf(ctx context.Context, s *operate.Session, id store.ID) ([]store.AuditEntry, error) {
+	auditor, ok := store.As[store.Auditor](s.Store)
+	if !ok {
+		return nil, nil
+	}
+	return auditor.Audit(ctx, id)
+}
+
+// gone reports whether there is no record.
+func (t *Story) gone() bool { return t.record.State == store.StateNone && !t.unreadable }
+
+func (t *Story) remark(format string, args ...any) {
+	t.Remarks = append(t.Remarks, fmt.Sprintf(format, args...))
+}
+
+func (t *Story) add(at time.Time, what, by, detail string) {
+	if !at.IsZero() {
+		t.Events = append(t.Events, Event{At: at.UTC(), What: what, By: by, Detail: detail})
+	}
+}
+
+// tellRecord tells what the record itself says.
+func (t *Story) tellRecord() {
+	rec := &t.record
+	if rec.State == store.StateNone {
+		return
+	}
+	t.add(rec.CreatedAt, "reserved", rec.Operation, traced(rec.TraceID))
+	switch rec.State {
+	case store.StateCompleted:
+		t.add(rec.SettledAt, fmt.Sprintf("completed with %d", rec.Response.Status), "", "")
+	case store.StateRetryable:
+		t.add(rec.SettledAt, "released: nothing was done", "", rec.LastError)
+	case store.StateUnknown:
+		t.add(rec.SettledAt, "became unknown", "", rec.LastError)
+	case store.StateExpired:
+		t.add(rec.SettledAt, "removed, but for its token", "", rec.LastError)
+	}
+	if t.progress == nil {
+		return
+	}
+	for _, step := range t.progress.Steps {
+		t.Steps = append(t.Steps, Step{Name: step.Name, State: step.State.String()})
+	}
+}
+
+func traced(id string) string {
+	if id == "" {
+		return ""
+	}
+	return "trace " + id
+}
+
+// tellHistory tells what is kept beside the record.
+func (t *Story) tellHistory(h *reconcile.History) {
+	for i := range h.LateCompletions {
+		late := &h.LateCompletions[i]
+		t.add(late.At, fmt.Sprintf("a late answer with %d was refused", late.Response.Status),
+			fmt.Sprintf("attempt %d", late.Attempt), "")
+	}
+	for i := range h.Audit {
+		entry := &h.Audit[i]
+		what, detail := entry.Action, entry.Reason
+		if entry.Outcome != "" {
+			what, detail = entry.Action+": "+entry.Outcome, ""
+		}
+		t.add(entry.At, what, entry.Actor, detail)
+	}
+}
+
+// maxRows bounds what is shown of each kind.
+const maxRows = 50
+
+func (t *Story) tellExecutions(ctx context.Context, s *operate.Session, _ Question) error {
+	auditor, ok := store.As[store.ExecutionAuditor](s.Store)
+	if !ok {
+		return nil
+	}
+	entries, err := auditor.ListExecutions(ctx, store.AuditFilter{ID: t.record.ID, Limit: maxRows})
+	if err != nil {
+		return err
+	}
+	for i := range entries {
+		e := view.OfExecution(&entries[i])
+		decided := e.Decision
+		if e.Origin != "" {
+			decided += ", " + e.Origin
+		}
+		t.add(e.At, "requested: "+decided, e.Actor, "")
+	}
+	return nil
+}
+
+func (t *Story) tellMessages(ctx context.Context, s *operate.Session, _ Question) error {
+	box, ok := store.As[outbox.Store](s.Store)
+	if !ok {
+		return nil
+	}
+	entries, err := box.Messages(ctx, outbox.Filter{Origin: t.record.ID, Limit: maxRows})
+	if err != nil {
+		return err
+	}
+	for i := range entries {
+		e := &entries[i]
+		t.Messages = append(t.Messages, view.OfMessage(e))
+		name := fmt.Sprintf("%s to %s, message %s", e.Type, e.Topic, e.ID)
+		t.add(e.CreatedAt, "message added", "", name)
+		switch e.State {
+		case outbox.StateDone:
+			t.add(e.Due, "message delivered", "", name)
+		case outbox.StateDead, outbox.StateHolding:
+			t.add(e.Due, "message became a dead letter", "", name+": "+e.LastError)
+		}
+	}
+	return nil
+}
+
+// tellKeys derives the downstream keys of the steps that are known by name.
+func (t *Story) tellKeys(_ context.Context, s *operate.Session, q Question) error {
+	steps := slices.Clone(q.Steps)
+	for _, step := range t.Steps {
+		steps = append(steps, step.Name)
+	}
+	if t.record.State == store.StateNone || len(steps) == 0 {
+		return nil
+	}
+	if !s.KnowsSecrets() {
+		t.remark("its downstream keys are not shown: set ONCEWARD_SECRET or give --secret-file, and --namespace")
+		return nil
+	}
+	t.DownstreamKeys = make(map[string]string)
+	for _, step := range steps {
+		key, err := s.Guard.DownstreamKey(&t.record, step)
+		if err != nil {
+			t.DownstreamKeys = nil
+			t.remark("%v", err)
+			return nil
+		}
+		t.DownstreamKeys[step] = key
+	}
+	return nil
+}
+
+// tellExternalEvents looks for what other systems have reported. Stores keep events by their source, so that those of a
+// source which was not named are not found.
+func (t *Story) tellExternalEvents(ctx context.Context, s *operate.Session, q Question) error {
+	keeper, ok := store.As[store.ExternalEventKeeper](s.Store)
+	if !ok || len(q.Sources) == 0 {
+		return nil
+	}
+	var subjects []string
+	if t.record.ProviderID != "" {
+		subjects = append(subjects, t.record.ProviderID)
+	}
+	for _, key := range t.DownstreamKeys {
+		subjects = append(subjects, key)
+	}
+	for _, source := range q.Sources {
+		events, err := keeper.ExternalEvents(ctx, store.ExternalEventFilter{
+			Source: source, Scope: t.record.Scope, Subjects: subjects,
+		})
+		if err != nil {
+			return err
+		}
+		for i := range events {
+			e := &events[i]
+			t.add(e.ReceivedAt, "event "+e.EventID+" received", source,
+				"about "+e.Subject+", which happened "+e.At.UTC().Format(time.RFC3339))
+		}
+	}
+	return nil
+}
+
+// Claim names the operation at the attempt that the story is about.
+func (t *Story) Claim() store.Claim { return store.Claim{ID: t.record.ID, Attempt: t.record.Attempt} }
+
+// Reveal adds the content. The caller has it audited.
+func (t *Story) Reveal() {
+	t.Revealed = reveal(&t.record.Response)
+	data := t.record.Data
+	if t.progress != nil {
+		data = t.progress.Data
+	}
+	t.Revealed.Carried = view.OfContent(data)
+	for i := range t.late {
+		t.Revealed.Late = append(t.Revealed.Late, *reveal(&t.late[i].Response))
+	}
+}
+
+func reveal(r *store.Response) *Revealed {
+	shown := &Revealed{Status: r.Status, Body: view.OfContent(r.Body)}
+	for _, field := range r.Header {
+		if field.Name != store.SealedField {
+			shown.Header = append(shown.Header, field.Name+": "+strings.TrimSpace(field.Value))
+		}
+	}
+	return shown
+}

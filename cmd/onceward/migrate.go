@@ -1,0 +1,152 @@
+package main
+
+import (
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/onceward/onceward/cmd/onceward/internal/operate"
+	"github.com/onceward/onceward/cmd/onceward/internal/output"
+	"github.com/onceward/onceward/store"
+	"github.com/onceward/onceward/storeurl"
+)
+
+// migrateCommand is about the tables of SQL stores.
+type migrateCommand struct {
+	Up     migrateUp     `cmd:"" help:"Create the tables, or bring them up to date. All other commands leave them as they are."`
+	Status migrateStatus `cmd:"" help:"Say where the tables are, of which version, and which migrations are missing."`
+	Print  migratePrint  `cmd:"" help:"Print the migrations as plain SQL, for psql -f or the shell of SQLite."`
+	Check  migrateCheck  `cmd:"" help:"Exit with 0 if this version of the program can use the tables, else with 1 and say why."`
+}
+
+// schemaStatus is the JSON of how the tables stand.
+type schemaStatus struct {
+	Place      string   `json:"place"`
+	Version    int      `json:"version"`
+	Wanted     int      `json:"wanted"`
+	Compatible int      `json:"compatible"`
+	Pending    []string `json:"pending"`
+	OK         bool     `json:"ok"`
+	Problem    string   `json:"problem,omitempty"`
+}
+
+// schemaFlags are those of commands about tables.
+type schemaFlags struct{ storeFlags }
+
+// check refuses what has no tables.
+func (f *schemaFlags) check() error {
+	if strings.HasPrefix(f.Store, "redis") {
+		return operate.Usage("Redis has no tables: there is nothing to migrate")
+	}
+	return operate.CheckURL(f.Store)
+}
+
+// status asks how the tables stand.
+func (f *schemaFlags) status(ends interrupts) (store.SchemaStatus, error) {
+	ctx, cancel := f.deadline(ends.first)
+	defer cancel()
+	if err := f.check(); err != nil {
+		return store.SchemaStatus{}, err
+	}
+	status, err := storeurl.Status(ctx, f.Store)
+	return status, operate.Unavailable(err)
+}
+
+// show asks how the tables stand, and says it.
+func (f *schemaFlags) show(ends interrupts, out io.Writer) (store.SchemaStatus, error) {
+	status, err := f.status(ends)
+	if err == nil {
+		err = f.write(out, &status)
+	}
+	return status, err
+}
+
+func (f *schemaFlags) write(out io.Writer, status *store.SchemaStatus) error {
+	shown := output.New(out, f.JSON)
+	problem := ""
+	if err := status.Err(); err != nil {
+		problem = err.Error()
+	}
+	if f.JSON {
+		return shown.Object(schemaStatus{
+			Place: status.Place, Version: status.Version, Wanted: status.Wanted, Compatible: status.Compatible,
+			Pending: append([]string{}, status.Pending...), OK: problem == "", Problem: problem,
+		})
+	}
+	shown.Fields("tables", output.Text(status.Place), "version", strconv.Itoa(status.Version),
+		"this program needs", strconv.Itoa(status.Wanted), "missing", strings.Join(status.Pending, ", "))
+	return nil
+}
+
+// migrateUp brings the tables up to date.
+type migrateUp struct {
+	schemaFlags
+	DryRun bool `help:"Say which migrations are missing, and change nothing."`
+}
+
+// Run does it.
+func (c *migrateUp) Run(ends interrupts, out io.Writer) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	if !c.DryRun {
+		if err := storeurl.Migrate(ends.first, c.Store); err != nil { // a large table takes its time: no deadline
+			return operate.Unavailable(err)
+		}
+	}
+	_, err := c.show(ends, out)
+	return err
+}
+
+// migrateStatus says how the tables stand.
+type migrateStatus struct{ schemaFlags }
+
+// Run says it.
+func (c *migrateStatus) Run(ends interrupts, out io.Writer) error {
+	_, err := c.show(ends, out)
+	return err
+}
+
+// migrateCheck says whether the tables can be used.
+type migrateCheck struct{ schemaFlags }
+
+// Run says it.
+func (c *migrateCheck) Run(ends interrupts, out io.Writer) error {
+	status, err := c.show(ends, out)
+	if err != nil {
+		return err
+	}
+	return status.Err()
+}
+
+// migratePrint prints plain SQL.
+type migratePrint struct {
+	schemaFlags
+	From *int `placeholder:"VERSION" help:"Only what comes after this version; 0 for all. Default: the version that the tables have now."`
+}
+
+// Run prints it.
+func (c *migratePrint) Run(ends interrupts, out io.Writer) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	from := 0
+	if c.From != nil {
+		from = *c.From
+	} else {
+		status, err := c.status(ends)
+		if err != nil {
+			return err
+		}
+		if from = status.Version; len(status.Pending) == 0 {
+			_, err := io.WriteString(out, "-- Nothing to do: the tables are of version "+strconv.Itoa(from)+".\n")
+			return err
+		}
+	}
+	text, err := storeurl.PlainSQL(c.Store, from)
+	if err != nil {
+		return operate.Usage("%v", err)
+	}
+	_, err = io.WriteString(out, text)
+	return err
+}

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/onceward/onceward/internal/proc/proctest"
+	"github.com/onceward/onceward/internal/servers"
+)
+
+// TestMigrate: only up changes tables, and check tells whether they can be used.
+func TestMigrate(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"SQLite", "PostgreSQL"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			s := &service{url: stores[kind](t)}
+			for _, args := range [][]string{{"keys", "list"}, {"stats"}, {"health"}} {
+				if result := s.onceward(t, args...); result.Code == exitOK || !strings.Contains(result.Stdout+result.Stderr, "migrate") {
+					t.Errorf("%q on no tables: exit code %d: %s", args, result.Code, result.Stderr)
+				}
+			}
+			s.must(t, "migrate", "up", "--dry-run")
+			s.wantCode(t, exitFailed, "onceward migrate up", "migrate", "check")
+			if status := objects[schemaStatus](t, s, "migrate", "status")[0]; status.Version != 0 || status.OK {
+				t.Errorf("looking has made tables: %+v", status)
+			}
+			says(t, s.must(t, "migrate", "up"), "version")
+			s.must(t, "migrate", "check")
+			s.must(t, "migrate", "up")
+			if status := objects[schemaStatus](t, s, "migrate", "status")[0]; !status.OK || len(status.Pending) != 0 {
+				t.Errorf("the tables stand at %+v", status)
+			}
+			says(t, s.must(t, "migrate", "print"), "Nothing to do")
+			says(t, s.must(t, "keys", "list"), "None.")
+			s.wantCode(t, exitUsage, "no migrations after version 99", "migrate", "print", "--from", "99")
+		})
+	}
+	redis := &service{url: stores["Redis"](t)}
+	redis.wantCode(t, exitUsage, "Redis has no tables", "migrate", "up")
+	redis.wantCode(t, exitUsage, "Redis has no tables", "migrate", "print", "--from", "0")
+}
+
+// TestMigratePrint: what is printed is what psql runs, and then the tables are right.
+func TestMigratePrint(t *testing.T) {
+	t.Parallel()
+	s := &service{url: servers.Postgres(t).SchemaURL(t)}
+	script := file(t, s.must(t, "migrate", "print"))
+	address, err := url.Parse(s.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parameters := address.Query() // one of them psql takes as an option only
+	schema := parameters.Get("search_path")
+	parameters.Del("search_path")
+	address.RawQuery = parameters.Encode()
+	psql := exec.Command("psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", "-f", script, address.String())
+	psql.Env = append(os.Environ(), "PGOPTIONS=-csearch_path="+schema)
+	result := proctest.Run(t, psql)
+	if result.Code != 0 {
+		t.Fatalf("psql: %s", result.Stderr)
+	}
+	s.must(t, "migrate", "check")
+	says(t, s.must(t, "migrate", "print"), "Nothing to do")
+}
+
+// lookings are the commands that only look.
+func lookings(s *service) [][]string {
+	commands := [][]string{
+		{"keys", "list"},
+		{"keys", "list", "--state", "unknown", "--due"},
+		{"keys", "show", s.paid.Hash()},
+		{"keys", "show", "pi_order-paid"},
+		{"keys", "show", s.phased.Hash()},
+		{"keys", "bust", s.paid.Hash(), "--dry-run"},
+		{"unknown", "list"},
+		{"unknown", "list", "--lost"},
+		{"unknown", "resolve", s.unknown.Hash(), "--not-executed", "--dry-run"},
+		{"dead", "list"},
+		{"audit"},
+		{"audit", "--executions"},
+		{"audit", s.paid.Hash()},
+		{"stats"},
+		{"top", "--once", "--every", "100ms"},
+		{"health", "--max-dead", "9", "--max-outbox-dead", "9"},
+	}
+	if s.letter != "" {
+		commands = append(commands, []string{"outbox", "list"}, []string{"outbox", "show", s.letter},
+			[]string{"migrate", "status"}, []string{"migrate", "check"}, []string{"migrate", "print"})
+	}
+	return commands
+}
+
+// TestReadOnlyRole: everything that only looks does with a role that may only read, and an act says what it lacks.
+func TestReadOnlyRole(t *testing.T) {
+	t.Parallel()
+	s := newService(t, servers.Postgres(t).SchemaURL(t))
+	reader := *s
+	reader.url = readingRole(t, s.url)
+	for _, args := range lookings(s) {
+		reader.must(t, args...)
+	}
+	result := reader.onceward(t, acting("keys", "bust", s.paid.Hash())...)
+	if result.Code != exitUnavailable {
+		t.Errorf("an act of who may only read: exit code %d: %s", result.Code, result.Stderr)
+	}
+	says(t, result.Stderr, "nothing was done, because it could not be written to the audit", "permission denied")
+	if len(s.audited(t, s.paid)) != 0 {
+		t.Error("an act that was refused is in the audit")
+	}
+}
+
+// TestReadOnlyFile: looking does with a file that may only be read, and leaves it as it is, whoever looks.
+func TestReadOnlyFile(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "store.db")
+	s := newService(t, "sqlite:"+path)
+	if err := s.store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	before := content(t, path)
+	for name, mode := range map[string]os.FileMode{path: 0o444, filepath.Dir(path): 0o555} {
+		if err := os.Chmod(name, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() { _ = os.Chmod(filepath.Dir(path), 0o755) })
+	for _, args := range lookings(s) {
+		s.must(t, args...)
+	}
+	if content(t, path) != before {
+		t.Error("the file has changed")
+	}
+}
+
+func content(t *testing.T, path string) string {
+	t.Helper()
+	read, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(read)
+}

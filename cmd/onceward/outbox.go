@@ -1,0 +1,280 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/onceward/onceward/cmd/onceward/internal/operate"
+	"github.com/onceward/onceward/cmd/onceward/internal/output"
+	"github.com/onceward/onceward/cmd/onceward/internal/story"
+	"github.com/onceward/onceward/cmd/onceward/internal/view"
+	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store"
+)
+
+// outboxCommand is about messages.
+type outboxCommand struct {
+	List    outboxList    `cmd:"" help:"List messages, the oldest first."`
+	Show    outboxShow    `cmd:"" help:"Show one message."`
+	Retry   outboxRetry   `cmd:"" help:"Have a dead letter delivered again, with all attempts before it."`
+	Discard outboxDiscard `cmd:"" help:"Give a dead letter up: if it holds up its aggregate, that goes on without it."`
+}
+
+// outboxList lists messages.
+type outboxList struct {
+	storeFlags
+	watchFlags
+	Limit  int      `default:"50" help:"The most to list."`
+	After  string   `placeholder:"ID" help:"Go on behind this message."`
+	States []string `name:"state" enum:"ready,leased,behind,holding,done,dead,captured" placeholder:"STATE" help:"Only those in this state: ready, leased, behind, holding, done, dead or captured; for several, repeat it. Dead letters are dead and holding."`
+	Topic  string   `help:"Only those of this topic."`
+}
+
+// Run lists them.
+func (c *outboxList) Run(ends interrupts, out io.Writer) error {
+	if c.Limit < 1 {
+		return operate.Usage("--limit must be at least 1")
+	}
+	filter := outbox.Filter{Topic: c.Topic, After: c.After, Limit: c.Limit + 1}
+	for state := outbox.StateReady; state <= outbox.StateCaptured; state++ {
+		for _, name := range c.States {
+			if name == state.String() {
+				filter.States = append(filter.States, state)
+			}
+		}
+	}
+	look := func(ctx context.Context, s *operate.Session, out *output.Output) error {
+		box, err := s.Outbox()
+		if err != nil {
+			return err
+		}
+		found, err := box.Messages(ctx, filter)
+		if err != nil {
+			return err
+		}
+		more := len(found) > c.Limit
+		return writeMessages(out, found[:min(len(found), c.Limit)], more)
+	}
+	return c.draw(ends, &c.storeFlags, operate.Target{URL: c.Store}, out, look)
+}
+
+// writeMessages writes a page of messages.
+func writeMessages(out *output.Output, found []outbox.Entry, more bool) error {
+	views := make([]view.Message, len(found))
+	for i := range found {
+		views[i] = view.OfMessage(&found[i])
+	}
+	if out.JSON {
+		for i := range views {
+			if err := out.Object(views[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if len(found) == 0 {
+		out.Line("None.")
+		return nil
+	}
+	story.WriteMessages(out, views)
+	if more {
+		out.Line("There are more: --after %s", found[len(found)-1].ID)
+	}
+	return nil
+}
+
+// messageFlags name a message.
+type messageFlags struct {
+	ID string `arg:"" help:"The message's id, as lists show it."`
+}
+
+// find reads the message.
+func (f *messageFlags) find(ctx context.Context, s *operate.Session) (*outbox.Entry, error) {
+	box, err := s.Outbox()
+	if err != nil {
+		return nil, err
+	}
+	found, err := box.Messages(ctx, outbox.Filter{ID: f.ID, Limit: 1})
+	if err != nil {
+		return nil, err
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("there is no message '%s': it was delivered and purged, or is in another store: %w",
+			output.Text(f.ID), store.ErrNotFound)
+	}
+	return &found[0], nil
+}
+
+// outboxShow shows one message.
+type outboxShow struct {
+	messageFlags
+	storeFlags
+	secretFlags
+	byFlags
+	Reveal bool `help:"Show the payload and the headers. That is audited: --why is required."`
+}
+
+// shownMessage is the JSON of a message that is shown.
+type shownMessage struct {
+	view.Message
+	Headers map[string]string `json:"headers,omitempty"`
+	Payload *view.Content     `json:"payload,omitempty"`
+}
+
+// Run shows it.
+func (c *outboxShow) Run(ends interrupts, out io.Writer) error {
+	target, err := c.target(c.Store)
+	if err != nil {
+		return err
+	}
+	var by reconcile.By
+	if c.Reveal {
+		if by, err = c.by(); err != nil {
+			return err
+		}
+		target.Writes = true
+	}
+	return c.with(ends, target, func(ctx context.Context, s *operate.Session) error {
+		entry, err := c.find(ctx, s)
+		if err != nil {
+			return err
+		}
+		shown := shownMessage{Message: view.OfMessage(entry)}
+		if c.Reveal {
+			if err := revealMessage(ctx, s, by, entry, &shown); err != nil {
+				return err
+			}
+		}
+		return shown.write(output.New(out, c.JSON))
+	})
+}
+
+// revealMessage adds the content of a message, and has that audited, about the operation that has added the message or,
+// if none did, about a key that is the message's ID, as the outbox's own acts are.
+func revealMessage(
+	ctx context.Context, s *operate.Session, by reconcile.By, e *outbox.Entry, shown *shownMessage,
+) error {
+	auditor, err := operate.Need[store.Auditor](s, "keep an audit, without which nothing is revealed")
+	if err != nil {
+		return err
+	}
+	claim := store.Claim{ID: e.Origin, Attempt: e.OriginAttempt}
+	if claim.ID == (store.ID{}) {
+		claim.Key = e.ID
+	}
+	return by.Act(ctx, auditor, claim, "outbox reveal "+e.ID, func() error {
+		shown.Headers, shown.Payload = e.Headers, view.OfContent(e.Payload)
+		return nil
+	})
+}
+
+func (m *shownMessage) write(out *output.Output) error {
+	if out.JSON {
+		return out.Object(m)
+	}
+	text := output.Text
+	out.Line("%s to %s", text(m.Type), text(m.Topic))
+	origin := ""
+	if m.Origin != nil {
+		origin = fmt.Sprintf("%s (key %s of scope %s)", m.Origin.Hash, text(m.Origin.Key), text(m.Origin.Scope))
+	}
+	aggregate := strings.TrimSpace(text(m.AggregateType) + " " + text(m.AggregateID))
+	out.Fields("id", m.MessageID, "state", m.State, "aggregate", aggregate,
+		"added", out.Time(m.CreatedAt), "due, or done", out.Time(m.Due), "attempts", fmt.Sprint(m.Attempts),
+		"last error", text(m.LastError), "downstream key", text(m.DownstreamKey), "provider's id", text(m.ProviderID),
+		"added by", origin, "content", fmt.Sprintf("%d bytes of %s", m.PayloadBytes, text(m.ContentType)))
+	for name, value := range m.Headers {
+		out.Line("  header %s: %s", text(name), text(value))
+	}
+	story.WriteContent(out, "Payload", m.Payload)
+	return nil
+}
+
+// outboxActFlags are those of acts on messages.
+type outboxActFlags struct {
+	IDs   []string `arg:"" optional:"" name:"id" help:"The messages' ids, as lists show them."`
+	All   bool     `help:"All dead letters, or with --topic those of the topic, at most --limit."`
+	Topic string   `help:"With --all, only those of this topic."`
+	Limit int      `default:"1000" help:"With --all, the most."`
+	storeFlags
+	actFlags
+}
+
+// each does something to each message that is meant.
+func (c *outboxActFlags) each(
+	ends interrupts, out io.Writer, action, effect string,
+	do func(op *outbox.Operator, ctx context.Context, who, why, id string) error,
+) error {
+	if c.All != (len(c.IDs) == 0) {
+		return operate.Usage("name messages, or give --all")
+	}
+	return c.acting(ends, &secretFlags{}, &c.actFlags, out, func(ctx context.Context, s *operate.Session) ([]act, error) {
+		box, err := s.Outbox()
+		if err != nil {
+			return nil, err
+		}
+		operator, err := outbox.NewOperator(box)
+		if err != nil {
+			return nil, err
+		}
+		found, err := c.chosen(ctx, s, box)
+		if err != nil {
+			return nil, err
+		}
+		acts := make([]act, len(found))
+		for i := range found {
+			e := &found[i]
+			if e.State != outbox.StateDead && e.State != outbox.StateHolding {
+				return nil, operate.Refused("nothing was done: message %s is %s, and only dead letters can be retried or discarded",
+					e.ID, e.State)
+			}
+			about := fmt.Sprintf("message %s, %s to %s, %s after %d attempts", e.ID, output.Text(e.Type), output.Text(e.Topic),
+				e.State, e.Attempts)
+			acts[i] = act{
+				action: action, about: about, effects: []string{effect}, id: e.Origin, attempt: e.OriginAttempt, message: e.ID,
+				do: func(ctx context.Context, by reconcile.By) error { return do(operator, ctx, by.Who, by.Why, e.ID) },
+			}
+		}
+		return acts, nil
+	})
+}
+
+// chosen are the messages that are meant.
+func (c *outboxActFlags) chosen(
+	ctx context.Context, s *operate.Session, box outbox.Store,
+) (found []outbox.Entry, err error) {
+	if c.All {
+		return box.Messages(ctx, outbox.Filter{
+			Topic: c.Topic, States: []outbox.State{outbox.StateDead, outbox.StateHolding}, Limit: c.Limit,
+		})
+	}
+	for _, id := range c.IDs {
+		e, err := (&messageFlags{ID: id}).find(ctx, s)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, *e)
+	}
+	return found, nil
+}
+
+// outboxRetry has dead letters delivered again.
+type outboxRetry struct{ outboxActFlags }
+
+// Run does it.
+func (c *outboxRetry) Run(ends interrupts, out io.Writer) error {
+	return c.each(ends, out, "outbox replay", "it is delivered again, under the same id and downstream key, "+
+		"with all attempts before it; if its aggregate went on without it, it comes out of order", (*outbox.Operator).Replay)
+}
+
+// outboxDiscard gives dead letters up.
+type outboxDiscard struct{ outboxActFlags }
+
+// Run does it.
+func (c *outboxDiscard) Run(ends interrupts, out io.Writer) error {
+	return c.each(ends, out, "outbox drop", "it is not delivered, and its aggregate goes on without it; "+
+		"it stays in the list of dead letters", (*outbox.Operator).Drop)
+}

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"io"
+
+	"github.com/onceward/onceward/cmd/onceward/internal/operate"
+	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store"
+)
+
+// unknownCommand is about operations of which it is not known whether they were done.
+type unknownCommand struct {
+	List    unknownList    `cmd:"" help:"List the operations whose outcome is unknown, or that have lost their owner."`
+	Resolve unknownResolve `cmd:"" help:"Settle one with what you have learned."`
+	Retry   unknownRetry   `cmd:"" help:"Have the other system asked again now, with all attempts before it."`
+	Stop    unknownStop    `cmd:"" help:"Take a phased operation that has lost its owner away from that owner and from all resumers, before you decide."`
+}
+
+// unknownList lists them.
+type unknownList struct {
+	storeFlags
+	watchFlags
+	pageFlags
+	Scope     string `help:"Only those of this scope."`
+	Operation string `help:"Only those of this operation, such as 'POST /payments'."`
+	Due       bool   `help:"Only those that are due for reconciliation now."`
+	Lost      bool   `help:"Instead those in progress that have lost their owner and wait for a resumer: long past their lease, no node knows them."`
+}
+
+// Run lists them.
+func (c *unknownList) Run(ends interrupts, out io.Writer) error {
+	filter, wanted := store.Filter{Scope: c.Scope, State: store.StateUnknown, Due: c.Due}, ofOperation(c.Operation)
+	if c.Lost {
+		filter.State, filter.Due = store.StateInProgress, true
+		wanted = func(rec *store.Record) bool {
+			return rec.OnLost == store.LostResume && (c.Operation == "" || rec.Operation == c.Operation)
+		}
+	}
+	return listRecords(ends, &c.storeFlags, &c.watchFlags, &c.pageFlags, out, filter, wanted)
+}
+
+// unknownResolve settles an unknown outcome.
+type unknownResolve struct {
+	resolveFlags
+}
+
+// Run does it.
+func (c *unknownResolve) Run(ends interrupts, out io.Writer) error {
+	return c.resolve(ends, out, false)
+}
+
+// unknownRetry has one looked into again.
+type unknownRetry struct {
+	retryFlags
+}
+
+// Run does it.
+func (c *unknownRetry) Run(ends interrupts, out io.Writer) error {
+	return c.retry(ends, out, false)
+}
+
+// retryFlags are those of a command that has unknown outcomes looked into again.
+type retryFlags struct {
+	refFlags
+	storeFlags
+	secretFlags
+	actFlags
+	attemptFlags
+}
+
+// retry has an unknown outcome looked into again.
+func (c *retryFlags) retry(ends interrupts, out io.Writer, dead bool) error {
+	return c.acting(ends, &c.secretFlags, &c.actFlags, out, func(ctx context.Context, s *operate.Session) ([]act, error) {
+		rec, err := s.Record(ctx, c.ref())
+		if err == nil {
+			err = c.attemptFlags.check(&rec)
+		}
+		if err == nil {
+			err = checkUnknown(&rec, dead)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return []act{retryNow(s, &rec)}, nil
+	})
+}
+
+// retryNow is the act that has one looked into again.
+func retryNow(s *operate.Session, rec *store.Record) act {
+	a := onRecord(rec, "retry now", "its resolver is asked at once, or its step looks what became of its call, "+
+		"with all attempts before it; until then a retry of the client is refused")
+	a.do = func(ctx context.Context, by reconcile.By) error {
+		return s.Operator.RetryNow(ctx, by, store.Claim{ID: rec.ID, Attempt: rec.Attempt})
+	}
+	return a
+}
+
+// checkUnknown refuses what is not unknown, nor a phased operation that may have lost its owner: whether it has, the
+// store decides by its own clock.
+func checkUnknown(rec *store.Record, dead bool) error {
+	lost := rec.State == store.StateInProgress && rec.OnLost == store.LostResume
+	switch {
+	case rec.State != store.StateUnknown && !lost:
+		return operate.Refused("nothing was done: its outcome is not unknown, it is %s at attempt %d", rec.State, rec.Attempt)
+	case dead && !rec.DeadLetter:
+		return operate.Refused("nothing was done: it is no dead letter, the other system is still being asked; " +
+			"use unknown instead of dead")
+	}
+	return nil
+}
+
+// unknownStop takes an operation from its lost owner.
+type unknownStop struct {
+	retryFlags
+}
+
+// Run does it.
+func (c *unknownStop) Run(ends interrupts, out io.Writer) error {
+	return c.acting(ends, &c.secretFlags, &c.actFlags, out, func(ctx context.Context, s *operate.Session) ([]act, error) {
+		rec, err := s.Record(ctx, c.ref())
+		if err == nil {
+			err = c.attemptFlags.check(&rec)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if rec.State != store.StateInProgress || rec.OnLost != store.LostResume {
+			return nil, operate.Refused("nothing was done: only a phased operation in progress that has lost its owner "+
+				"can be stopped; this one is %s", rec.State)
+		}
+		a := onRecord(&rec, "stop", "its owner and all resumers are refused from now on, and it is unknown at a new attempt",
+			"what a stopped process has already sent cannot be called back")
+		a.do = func(ctx context.Context, by reconcile.By) error {
+			_, err := s.Operator.Stop(ctx, by, store.Claim{ID: rec.ID, Attempt: rec.Attempt})
+			return err
+		}
+		return []act{a}, nil
+	})
+}

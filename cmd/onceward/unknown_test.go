@@ -1,0 +1,128 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/onceward/onceward/cmd/onceward/internal/view"
+	"github.com/onceward/onceward/store"
+)
+
+func lookUnknownList(t *testing.T, s *service) {
+	t.Helper()
+	says(t, s.must(t, "unknown", "list"), s.unknown.Hash(), s.dead.Hash(), "the bank hung up", "the bank is down")
+	if got := objects[view.Record](t, s, "unknown", "list", "--scope", "bob"); len(got) != 1 || !got[0].DeadLetter {
+		t.Errorf("of bob are unknown %+v", got)
+	}
+	says(t, s.must(t, "unknown", "list", "--lost"), "None.")
+}
+
+// file writes content to a file.
+func file(t *testing.T, content string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "content")
+	if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+func tryResolveCompleted(t *testing.T, s *service) {
+	t.Helper()
+	body := file(t, `{"id":"tr_1"}`)
+	args := []string{
+		"unknown", "resolve", s.unknown.Hash(), "--completed", "--status", "201", "--body-file", body,
+		"--header", "Content-Type: application/json", "--header", "X-Note: a, b", "--provider-id", "tr_1",
+	}
+	says(t, s.must(t, append(args, "--dry-run")...), "every retry gets 201 with a body of 13 bytes", "Dry run")
+	if s.record(t, s.unknown).State != store.StateUnknown {
+		t.Fatal("a dry run has settled it")
+	}
+	says(t, s.must(t, acting(args...)...), "Done")
+	rec := s.record(t, s.unknown)
+	if rec.State != store.StateCompleted || rec.Response.Status != 201 || string(rec.Response.Body) != `{"id":"tr_1"}` ||
+		len(rec.Response.Header) != 2 || rec.Response.Header[1].Value != "a, b" || rec.ProviderID != "tr_1" {
+		t.Errorf("the record is %+v", rec)
+	}
+	wantAudit(t, s, s.unknown, "resolve completed", by.Why)
+	s.wantCode(t, exitRefused, "not unknown", acting(args...)...)
+}
+
+func tryResolveNotExecuted(t *testing.T, s *service) {
+	t.Helper()
+	s.giveUp(t, s.dead)
+	says(t, s.must(t, acting("dead", "resolve", s.dead.Hash(), "--not-executed")...), "Done")
+	if rec := s.record(t, s.dead); rec.State != store.StateRetryable {
+		t.Errorf("the record is %s", rec.State)
+	}
+	wantAudit(t, s, s.dead, "resolve not executed", by.Why)
+}
+
+// tryResolveStep: the operation goes on behind the step that is settled, and an outcome about another one is refused.
+func tryResolveStep(t *testing.T, s *service) {
+	t.Helper()
+	step := []string{"unknown", "resolve", s.phased.Hash(), "--step"}
+	data := file(t, `{"guest":"secret guest","charge":"ch_1"}`)
+	says(t, s.must(t, acting(append(step, "charge", "--done", "--data-file", data)...)...), "behind the step", "Done")
+	says(t, s.must(t, "keys", "show", s.phased.Hash()), "confirm", "current", `resolve step "charge" as done`)
+	if rec := s.record(t, s.phased); rec.State != store.StateInProgress {
+		t.Errorf("the record is %s", rec.State)
+	}
+	says(t, s.must(t, "unknown", "list", "--lost"), s.phased.Hash())
+	says(t, s.must(t, acting("unknown", "stop", s.phased.Hash())...), "Done")
+	if rec := s.record(t, s.phased); rec.State != store.StateUnknown {
+		t.Errorf("stopped, the record is %s", rec.State)
+	}
+}
+
+func TestResolveRefused(t *testing.T) {
+	onSQLite(t, func(t *testing.T, s *service) {
+		step := []string{"unknown", "resolve", s.phased.Hash(), "--step"}
+		s.wantCode(t, exitRefused, "the current step is 'charge'", acting(append(step, "hold", "--done")...)...)
+		lacking := file(t, `{"charge":"ch_1"}`)
+		s.wantCode(t, exitUsage, "guest", acting(append(step, "charge", "--done", "--data-file", lacking)...)...)
+		s.wantCode(t, exitRefused, "no dead letter", acting("dead", "resolve", s.unknown.Hash(), "--not-executed")...)
+		s.wantCode(t, exitUsage, "--all", acting("dead", "retry")...)
+		s.wantCode(t, exitRefused, "not unknown", acting("unknown", "retry", s.paid.Hash())...)
+		s.wantCode(t, exitUsage, "phased", acting("unknown", "resolve", s.unknown.Hash(), "--step", "x", "--done")...)
+		s.wantCode(t, exitRefused, "moved on", acting("unknown", "retry", s.unknown.Hash(), "--attempt", "1")...)
+		if rec := s.record(t, s.unknown); rec.State != store.StateUnknown || len(s.audited(t, s.unknown)) != 0 {
+			t.Errorf("what was refused has changed something: %+v", rec)
+		}
+	})
+}
+
+func tryRetry(t *testing.T, s *service) {
+	t.Helper()
+	says(t, s.must(t, acting("unknown", "retry", s.unknown.Hash())...), "Done")
+	says(t, s.must(t, acting("dead", "retry", "--all")...), s.dead.Hash(), "Done")
+	if rec := s.record(t, s.dead); rec.DeadLetter || rec.State != store.StateUnknown {
+		t.Errorf("the record is %+v", rec)
+	}
+	says(t, s.must(t, "dead", "list"), "None.")
+}
+
+// TestResolveUsage: what does not fit together is refused before the store is asked.
+func TestResolveUsage(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		args []string
+		says string
+	}{
+		{nil, "say what you have learned"},
+		{[]string{"--completed"}, "--status"},
+		{[]string{"--completed", "--not-executed"}, "--not-executed"},
+		{[]string{"--done"}, "--step NAME"},
+		{[]string{"--completed", "--status", "200", "--step", "x"}, "--done"},
+		{[]string{"--not-executed", "--status", "200"}, "--completed"},
+		{[]string{"--not-executed", "--data-file", "x"}, "--data-file"},
+		{[]string{"--not-executed", "--provider-id", "x"}, "--provider-id"},
+	} {
+		result := runCommand(t, nil, append([]string{"unknown", "resolve", "x"}, test.args...)...)
+		if result.Code != exitUsage {
+			t.Errorf("%q: exit code %d", test.args, result.Code)
+		}
+		says(t, result.Stderr, test.says)
+	}
+}
