@@ -35,11 +35,16 @@ var errDown = fmt.Errorf("%w: the test pulled the plug", store.ErrUnavailable)
 type journal struct {
 	mu     sync.Mutex
 	events []onceward.ObserverEvent
+	turns  []onceward.WorkerEvent
 }
 
 func (j *journal) Observe(_ context.Context, e onceward.ObserverEvent) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	if turn, ok := e.(onceward.WorkerEvent); ok {
+		j.turns = append(j.turns, turn)
+		return
+	}
 	j.events = append(j.events, e)
 }
 

@@ -213,7 +213,7 @@ func (p *Poller) postpone(ctx context.Context, rec *store.Record, reason string,
 
 func (p *Poller) observe(ctx context.Context, rec *store.Record, outcome string, err error) {
 	p.config.Observer.Observe(ctx, ReconciledEvent{
-		ID: rec.ID, Operation: rec.Operation, Attempt: rec.Attempt, Outcome: outcome, Err: err,
+		ID: rec.ID, Operation: rec.Operation, Attempt: rec.Attempt, Outcome: outcome, TraceID: rec.TraceID, Err: err,
 	})
 }
 
