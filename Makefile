@@ -78,7 +78,7 @@ help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-21s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: test
-test: ## Check and test everything: install what is missing (by apt: a C compiler, PostgreSQL, Redis, RabbitMQ), lint, all tests with -race
+test: ## Check and test everything: install what is missing (by apt: a C compiler, PostgreSQL, Redis, RabbitMQ, Prometheus), lint, all tests with -race
 	@MAKE="$(MAKE)" sh scripts/steps.sh needs vet staticcheck format-check tests-oldest tests
 
 .PHONY: quick

@@ -96,6 +96,11 @@ can_run_redis() {
 	command -v redis-server >/dev/null 2>&1
 }
 
+# Debian's package brings both; promtool checks the files of the alerts.
+can_run_prometheus() {
+	command -v prometheus >/dev/null 2>&1 && command -v promtool >/dev/null 2>&1
+}
+
 command -v go >/dev/null 2>&1 || {
 	echo "The tests need Go (see the version in go.mod): https://go.dev/dl/" >&2
 	exit 1
@@ -106,3 +111,4 @@ need "a C compiler and the C library's headers, for 'go test -race'" can_compile
 need "PostgreSQL's programs, to start a server for the tests" can_run_postgres postgresql
 need "RabbitMQ and Erlang's epmd, to start a broker for the tests" can_run_rabbitmq rabbitmq-server
 need "Redis, to start servers for the tests" can_run_redis redis-server
+need "Prometheus and promtool, to scrape metrics and to check alerts" can_run_prometheus prometheus
