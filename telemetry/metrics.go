@@ -84,6 +84,11 @@ func newMetrics(meter metric.Meter, config *Config) (*metrics, error) {
 		"call", "outcome")
 	m.storeErrors = b.counter("onceward_store_errors", "Calls to the store that failed for a reason of the store.",
 		"call", "reason")
+	for _, call := range []string{"reserve", "transact"} {
+		for _, reason := range reasons {
+			m.storeErrors.add(context.Background(), 0, call, reason) // so that the first failure is a growth
+		}
+	}
 	m.fencedWrites = b.counter("onceward_fenced_writes", "Writes that were refused because their attempt is not current.",
 		"route")
 	m.leasesLost = b.counter("onceward_leases_lost", "Owners that lost the right to execute.", "route")
@@ -196,6 +201,9 @@ func (m *metrics) storeCalled(ctx context.Context, e *onceward.StoreCalledEvent)
 	}
 	m.storeCalls.record(ctx, e.Elapsed, e.Call, outcome)
 }
+
+// reasons are what reasonOf says.
+var reasons = []string{"not_sent", "timeout", "unreadable", "unavailable"}
 
 // reasonOf says why a call failed.
 func reasonOf(err error) string {

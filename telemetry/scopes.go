@@ -35,6 +35,7 @@ type topScopes struct {
 type scopeCounts struct {
 	counts []int64
 	shown  []int64 // what of the counts was shown
+	begun  bool    // it was shown, as zero
 	recent int64   // halved now and then, so that a place is not kept by what was long ago
 }
 
@@ -161,13 +162,17 @@ func (s *topScopes) promote() {
 	delete(s.waiting, busiest)
 }
 
-// each calls f for each scope that has a place, and for the others together.
+// each calls f for each scope that has a place, and for the others together. A scope begins with zeros: what Prometheus
+// sees first of a series is no growth, and a scope that spikes often is new.
 func (s *topScopes) each(f func(scope string, counts []int64)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, in := range s.placed {
-		f(scopeLabel(name), in.counts)
-		copy(in.shown, in.counts)
+		if in.begun {
+			copy(in.shown, in.counts)
+		}
+		in.begun = true
+		f(scopeLabel(name), in.shown)
 	}
 	f(other, s.others)
 }

@@ -105,6 +105,7 @@ func TestEventsBecomeMetrics(t *testing.T) {
 	for _, e := range everything {
 		n.Observe(t.Context(), e)
 	}
+	n.want(t, `onceward_duplicates_total{scope="tenant"} 0`) // a series begins at zero
 	n.want(t,
 		`onceward_reservations_total{decision="created",route="job"} 1`,
 		`onceward_reservations_total{decision="replay",route="job"} 1`,
