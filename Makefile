@@ -129,6 +129,10 @@ bench-outbox: ## Measure the outbox against its goals, about 3 minutes; exits 1 
 bench-stores: ## Measure Redis, tiered, sealed and limits against their goals, about 5 minutes; exits 1 if one is missed (BENCHFLAGS=...)
 	$(GO) run ./lab/bench -suite stores $(BENCHFLAGS)
 
+.PHONY: bench-telemetry
+bench-telemetry: ## Measure what metrics and traces cost against the goals, about 2 minutes; exits 1 if one is missed (BENCHFLAGS=...)
+	$(GO) run ./lab/bench -suite telemetry $(BENCHFLAGS)
+
 .PHONY: chaos
 chaos: needs ## Let processes be killed, paused and cut off, and check every promise (STORE=sqlite|postgres|redis|redis-cluster|tiered, SEED=..., TIME=60s)
 	$(GO) run ./lab/chaos -store '$(STORE)' -time '$(TIME)' -seed '$(SEED)' $(CHAOSFLAGS)

@@ -85,7 +85,7 @@ func TestABusyScopeTakesAPlace(t *testing.T) {
 	}
 	reader.read(s)
 	reader.read(s) // a series begins at zero
-	s.add("b", 0) // not shown yet when it loses its place
+	s.add("b", 0)  // not shown yet when it loses its place
 	for range 20 {
 		now = now.Add(halveEvery)
 		for range 10 {

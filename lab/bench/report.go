@@ -55,6 +55,8 @@ var goals = mustParseGoals(`
 	ratio limit-shared-c64 >=0.9
 	ratio spray-shared >=0.95
 	ratio spray-local >=0.95
+	ratio telemetry-first-c16 >=0.97
+	ratio telemetry-replay-c16 >=0.95
 `)
 
 // goal is the bound that a figure has to keep.

@@ -49,7 +49,7 @@ func TestPromisedGoals(t *testing.T) {
 		"outbox-add": "<=1.25", "outbox-drain-per-second": ">=5000", "outbox-four-workers": ">=1", "outbox-claim-scale": "<=1.3",
 		"redis-reserve-complete-c64": ">=0.45", "redis-replay-c64": ">=0.8", "tiered-replay-c64": "<=1.3", "tiered-first-c16": ">=0.9",
 		"sealed-4k-bytes": "<=0.34", "sealed-first-c16": ">=0.9", "limit-shared-c64": ">=0.9",
-		"spray-shared": ">=0.95", "spray-local": ">=0.95",
+		"spray-shared": ">=0.95", "spray-local": ">=0.95", "telemetry-first-c16": ">=0.97", "telemetry-replay-c16": ">=0.95",
 	}
 	if len(goals) != len(promised) {
 		t.Errorf("there are %d goals, want %d", len(goals), len(promised))
