@@ -34,9 +34,9 @@ type ExporterConfig struct {
 	Logger *slog.Logger
 }
 
-// Exporter counts what is in the store, for gauges: records by state, the oldest unknown one, messages that wait, dead
-// letters. Of all nodes one does so at a time, and shows the result; the others show nothing. Every node runs one, as an
-// [onceward.Worker].
+// Exporter counts what is in the store, for gauges: records by state, the oldest unknown one, messages that wait,
+// dead letters. Of all nodes one does so at a time, and shows the result; the others show nothing. Every node runs
+// one, as an [onceward.Worker].
 type Exporter struct {
 	telemetry *Telemetry
 	config    ExporterConfig
@@ -80,9 +80,10 @@ func (t *Telemetry) Exporter(config ExporterConfig) (*Exporter, error) {
 
 // Run counts until the context ends, and then returns nil. Failures are logged, and it goes on.
 //
-// Time is cut into terms as long as the interval, the same on all nodes as far as their clocks agree, and a node counts
-// in a term that it has claimed. The one that had the last term claims the next at once, the others when a quarter of it
-// is over: one that lives stays in charge, and when it is gone another takes over within a term and a quarter.
+// Time is cut into terms as long as the interval, the same on all nodes as far as their clocks agree, and a node
+// counts in a term that it has claimed. The one that had the last term claims the next at once, the others when a
+// quarter of it is over: one that lives stays in charge, and when it is gone another takes over within a term and a
+// quarter.
 func (e *Exporter) Run(ctx context.Context) error {
 	defer e.telemetry.metrics.exported.counted.Store(nil)
 	for {
@@ -191,7 +192,8 @@ var states = []store.State{
 func (b *builder) storeGauges(x *exported) {
 	records := b.gauge("onceward_records", "Records in the store by state.", "state")
 	deadLetters := b.gauge("onceward_dead_letters", "Unknown outcomes that wait for a person.")
-	oldest := b.seconds("onceward_oldest_unknown_age", "How long ago the oldest unknown record was made; 0 if there is none.")
+	oldest := b.seconds("onceward_oldest_unknown_age",
+		"How long ago the oldest unknown record was made; 0 if there is none.")
 	depth := b.gauge("onceward_outbox_depth", "Messages that wait to be delivered.")
 	age := b.seconds("onceward_outbox_oldest_age", "How long ago the oldest of them was added; 0 if there is none.")
 	dead := b.gauge("onceward_outbox_dead_letters", "Messages that are not delivered until a person says so.")

@@ -137,7 +137,8 @@ func (b *builder) note(name, kind, help string, of []string, err error) {
 func (b *builder) counter(name, help string, of ...string) *counter {
 	in, err := b.meter.Int64Counter(name, metric.WithDescription(help))
 	b.note(name+"_total", "counter", help, of, err)
-	c := &counter{in: in, series: newSeries(of, func(set attribute.Set) metric.AddOption { return metric.WithAttributeSet(set) })}
+	with := func(set attribute.Set) metric.AddOption { return metric.WithAttributeSet(set) }
+	c := &counter{in: in, series: newSeries(of, with)}
 	if len(of) == 0 && err == nil {
 		c.add(context.Background(), 0) // so that it is there before it counts anything
 	}
@@ -148,7 +149,8 @@ func (b *builder) histogram(name, help string, of ...string) *histogram {
 	in, err := b.meter.Float64Histogram(name, metric.WithDescription(help), metric.WithUnit("s"),
 		metric.WithExplicitBucketBoundaries(durations...))
 	b.note(name+"_seconds", "histogram", help, of, err)
-	return &histogram{in: in, series: newSeries(of, func(set attribute.Set) metric.RecordOption { return metric.WithAttributeSet(set) })}
+	with := func(set attribute.Set) metric.RecordOption { return metric.WithAttributeSet(set) }
+	return &histogram{in: in, series: newSeries(of, with)}
 }
 
 // tally is a counter whose values are asked for.

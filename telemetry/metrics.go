@@ -289,7 +289,8 @@ func (m *metrics) breakerChanged(ctx context.Context, e *breaker.ChangedEvent) {
 
 // breakerState shows the state as one series for each, of which one is 1.
 func (b *builder) breakerState(m *metrics) {
-	gauge := b.gauge("onceward_breaker_state", "Which state the circuit breaker is in: 1 for that, 0 for the others.", "state")
+	gauge := b.gauge("onceward_breaker_state",
+		"Which state the circuit breaker is in: 1 for that, 0 for the others.", "state")
 	b.callback(func(_ context.Context, o metric.Observer) error {
 		now := m.breaker.Load()
 		if live := m.exported.breaker.Load(); live != nil {

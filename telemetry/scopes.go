@@ -16,8 +16,9 @@ import (
 // scope that gives up its place takes its series along, and only what was not shown of it yet goes to the others: their
 // rate does not jump by what another series has told before.
 //
-// Which scopes are the busiest is found out by a Misra-Gries summary of those without a place: what it counts of a scope
-// is never more than there was, so that one that comes once does not look busy, however many such scopes there are.
+// Which scopes are the busiest is found out by a Misra-Gries summary of those without a place: what it counts of a
+// scope is never more than there was, so that one that comes once does not look busy, however many such scopes there
+// are.
 type topScopes struct {
 	limit   int
 	columns int

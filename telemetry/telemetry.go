@@ -7,8 +7,8 @@
 //	mux.Handle("GET /metrics", metrics)
 //
 // A [Telemetry] is an [onceward.Observer] and an [onceward.Propagator]: give it to the guard, the workers, the outbox
-// and the consumers. An [Exporter] beside them counts what is in the store, on one node at a time. The directories alerts
-// and dashboard hold rules for Prometheus and a dashboard for Grafana, and docs/telemetry.md is the guide.
+// and the consumers. An [Exporter] beside them counts what is in the store, on one node at a time. The directories
+// alerts and dashboard hold rules for Prometheus and a dashboard for Grafana, and docs/telemetry.md is the guide.
 package telemetry
 
 import (

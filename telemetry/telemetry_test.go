@@ -159,7 +159,8 @@ func TestTableOfMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	documented := make(map[string]string)
-	for _, row := range regexp.MustCompile("(?m)^\\| `(onceward_[a-z_]+)` \\| (.*) \\|$").FindAllStringSubmatch(string(text), -1) {
+	rows := regexp.MustCompile("(?m)^\\| `(onceward_[a-z_]+)` \\| (.*) \\|$")
+	for _, row := range rows.FindAllStringSubmatch(string(text), -1) {
 		documented[row[1]] = row[2]
 	}
 	for _, m := range telemetry.Metrics() {
@@ -203,7 +204,8 @@ func TestLogHasNoKeys(t *testing.T) {
 
 func TestConfigIsChecked(t *testing.T) {
 	t.Parallel()
-	if _, err := telemetry.New(telemetry.Config{TopScopes: 1001}); err == nil || !strings.Contains(err.Error(), "TopScopes") {
+	_, err := telemetry.New(telemetry.Config{TopScopes: 1001})
+	if err == nil || !strings.Contains(err.Error(), "TopScopes") {
 		t.Error(err)
 	}
 	n := newNode(t)
@@ -215,7 +217,8 @@ func TestConfigIsChecked(t *testing.T) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}
-	if _, err := n.Exporter(telemetry.ExporterConfig{Store: struct{ store.Store }{memory.New()}}); !errors.Is(err, errors.ErrUnsupported) {
+	_, err = n.Exporter(telemetry.ExporterConfig{Store: struct{ store.Store }{memory.New()}})
+	if !errors.Is(err, errors.ErrUnsupported) {
 		t.Error(err)
 	}
 }

@@ -79,7 +79,8 @@ func (t *Telemetry) Inject(ctx context.Context, headers map[string]string) {
 	}
 }
 
-// operationOf is the hash of the operation that a context belongs to: that of the handler, or that which a message told.
+// operationOf is the hash of the operation that a context belongs to: that of the handler, or that which a message
+// told.
 func operationOf(ctx context.Context) string {
 	if op := onceward.FromContext(ctx); op != nil {
 		return store.ID{Scope: op.Scope(), Key: op.Key()}.Hash()

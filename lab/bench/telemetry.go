@@ -30,8 +30,8 @@ var telemetryFigures = []pgFigure{
 	{"telemetry-replay-c16", 16, observedReplay, unobservedReplay},
 }
 
-// telemetryRounds is how many turns there are: the ways differ by a percent or two, and rounds by more. A turn is short,
-// so that what else the machine does meets both ways alike.
+// telemetryRounds is how many turns there are: the ways differ by a percent or two, and rounds by more. A turn is
+// short, so that what else the machine does meets both ways alike.
 const (
 	telemetryRounds = 60
 	telemetryTurn   = 4 // so many turns take as long as one of other suites
@@ -72,7 +72,8 @@ func measureTelemetry(ctx context.Context, o *options, r *report) (err error) {
 // sampledOf is how many operations there are for one that is in a sampled trace.
 const sampledOf = 100
 
-// spanContexts puts operations into traces of their callers: both ways have them, and telemetry alone has a use for them.
+// spanContexts puts operations into traces of their callers: both ways have them, and telemetry alone has a use for
+// them.
 var spanContexts = func() (contexts [sampledOf]trace.SpanContext) {
 	for i := range contexts {
 		config := trace.SpanContextConfig{TraceID: trace.TraceID{1, byte(i)}, SpanID: trace.SpanID{1, byte(i)}, Remote: true}

@@ -17,10 +17,10 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// TestPrometheus is the proof that operators see what happens, and are woken when they should be (M1, M4): the reference
-// system under a load of which each request is known, scraped by a real Prometheus. Each metric moves by what the ledger
-// of the load says, each expression of the dashboard has an answer, and each alert fires when its fault is caused, and
-// not before.
+// TestPrometheus is the proof that operators see what happens, and are woken when they should be (M1, M4): the
+// reference system under a load of which each request is known, scraped by a real Prometheus. Each metric moves by
+// what the ledger of the load says, each expression of the dashboard has an answer, and each alert fires when its
+// fault is caused, and not before.
 func TestPrometheus(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -108,9 +108,9 @@ func (s *shop) order() int {
 	return w.Code
 }
 
-// TestTraceOfOneOperation follows one payment through a crash, a retry that meets it in progress, the resumer of another
-// process, the outbox, a broker and a consumer, and at last a replay (M2): one operation id is on all of it, and each
-// attempt is linked to the first one, in whose trace the rest of the work goes on.
+// TestTraceOfOneOperation follows one payment through a crash, a retry that meets it in progress, the resumer of
+// another process, the outbox, a broker and a consumer, and at last a replay (M2): one operation id is on all of it,
+// and each attempt is linked to the first one, in whose trace the rest of the work goes on.
 func TestTraceOfOneOperation(t *testing.T) {
 	t.Parallel()
 	spans := tracetest.NewInMemoryExporter()

@@ -89,7 +89,9 @@ func newWorld(t *testing.T) *world {
 	w.db, err = storeurl.Open(t.Context(), w.postgres.URL(), storeurl.WithLogger(quiet))
 	must(t, err)
 	t.Cleanup(func() { _ = w.db.Close() })
-	around, err := breaker.New(w.db.Store, breaker.Config{ConsecutiveFailures: 3, OpenFor: longest, SlowCall: longest, Logger: quiet})
+	around, err := breaker.New(w.db.Store, breaker.Config{
+		ConsecutiveFailures: 3, OpenFor: longest, SlowCall: longest, Logger: quiet,
+	})
 	must(t, err)
 	w.db.Store = broken{around, w.db.Store}
 	w.bank, err = provider.Start(context.WithoutCancel(t.Context()), provider.Config{
