@@ -116,7 +116,7 @@ func newWorld(t *testing.T) *world {
 	t.Cleanup(w.server.Close)
 	w.work()
 	w.prometheus = servers.NewPrometheus(t, fmt.Sprintf(`
-global: {scrape_interval: 200ms, scrape_timeout: 200ms, evaluation_interval: 200ms}
+global: {scrape_interval: 400ms, scrape_timeout: 400ms, evaluation_interval: 300ms}
 rule_files: [%s]
 scrape_configs:
   - job_name: payments
