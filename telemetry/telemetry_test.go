@@ -12,7 +12,9 @@ import (
 	"os"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/onceward/onceward"
@@ -270,4 +272,49 @@ type counting struct {
 func (c *counting) Stats(ctx context.Context) (store.Stats, error) {
 	c.stats++
 	return c.Store.Stats(ctx)
+}
+
+// TestAnotherNodeTakesOver lets two nodes run for an hour, of which the one in charge dies half-way: each minute is
+// counted once, one node shows it at a time, and the other takes over within a term and a quarter.
+func TestAnotherNodeTakesOver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &counting{Store: memory.New()}
+		var nodes [2]*node
+		var stop [2]context.CancelFunc
+		var ended sync.WaitGroup
+		for i := range nodes {
+			nodes[i] = newNode(t)
+			e, err := nodes[i].Exporter(telemetry.ExporterConfig{Store: s, Logger: slog.New(slog.DiscardHandler)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var ctx context.Context
+			ctx, stop[i] = context.WithCancel(t.Context())
+			ended.Go(func() { _ = e.Run(ctx) }) // it returns nil, when the context has ended
+			synctest.Wait()
+		}
+		shows := func(i int) bool { return strings.Contains(nodes[i].scrape(t), "\nonceward_dead_letters 0\n") }
+		for minute := range 30 {
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if !shows(0) || shows(1) || s.stats != minute+2 {
+				t.Fatalf("after minute %d: %v and %v show, and %d counts", minute, shows(0), shows(1), s.stats)
+			}
+		}
+		stop[0]()
+		time.Sleep(75 * time.Second)
+		synctest.Wait()
+		if shows(0) || !shows(1) {
+			t.Errorf("the other node has not taken over: %v and %v show", shows(0), shows(1))
+		}
+		before := s.stats
+		time.Sleep(30 * time.Minute)
+		synctest.Wait()
+		if got := s.stats - before; got != 30 {
+			t.Errorf("%d counts in 30 minutes", got)
+		}
+		stop[1]()
+		ended.Wait()
+	})
 }
