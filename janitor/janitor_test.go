@@ -497,6 +497,28 @@ func TestNoAnswerDoesNotStopALoop(t *testing.T) {
 	})
 }
 
+// TestWorkersReport: each run is told, with its failure, after which nobody knows what is left.
+func TestWorkersReport(t *testing.T) {
+	t.Parallel()
+	told := &journal{}
+	sweeper, err := janitor.NewSweeper(memory.New(), quiet(janitor.Config{Observer: told}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := sweeper.RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if _, err := sweeper.RunOnce(ended); err == nil {
+		t.Fatal("it ran after its end")
+	}
+	if len(told.turns) != 2 || told.turns[0].Worker != "sweeper" || told.turns[0].Err != nil || told.turns[0].Backlog != 0 ||
+		!errors.Is(told.turns[1].Err, context.Canceled) || told.turns[1].Backlog >= 0 {
+		t.Errorf("told %+v", told.turns)
+	}
+}
+
 // TestAPanicDoesNotEndTheJanitor: it is a failure that is logged, and both jobs go on.
 func TestAPanicDoesNotEndTheJanitor(t *testing.T) {
 	t.Parallel()
@@ -506,9 +528,14 @@ func TestAPanicDoesNotEndTheJanitor(t *testing.T) {
 		var sweeps, reaps int // of the first of each the observer panics
 		config := janitor.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}
 		config.Observer = onceward.ObserverFunc(func(ctx context.Context, e onceward.ObserverEvent) {
-			runs := &sweeps
-			if _, ok := e.(janitor.ReapedEvent); ok {
+			var runs *int
+			switch e.(type) {
+			case janitor.SweptEvent:
+				runs = &sweeps
+			case janitor.ReapedEvent:
 				runs = &reaps
+			default:
+				return
 			}
 			if *runs++; *runs == 1 {
 				panic("a bug")
