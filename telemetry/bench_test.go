@@ -2,11 +2,13 @@ package telemetry_test
 
 import (
 	"context"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/store"
+	"github.com/onceward/onceward/store/memory"
 )
 
 // BenchmarkReplay is what telemetry adds to a replay outside of sampled traces.
@@ -38,5 +40,39 @@ func BenchmarkFirst(b *testing.B) {
 			ID: id, Operation: "POST /payments", Call: "commit", Elapsed: time.Millisecond,
 		})
 		n.Observe(ctx, onceward.SettledEvent{ID: id, Operation: "POST /payments", State: store.StateCompleted})
+	}
+}
+
+// BenchmarkGuard is a replay and a first execution over the memory store, with telemetry and without.
+func BenchmarkGuard(b *testing.B) {
+	for name, config := range map[string]onceward.Config{
+		"without": {}, "with": {Observer: newNode(b), Propagator: newNode(b)},
+	} {
+		config.Secret = make([]byte, 16)
+		guard, err := onceward.New(memory.New(), config)
+		if err != nil {
+			b.Fatal(err)
+		}
+		do := func(key string) {
+			_, err := guard.Do(context.Background(), onceward.Call{Scope: "s", Key: key, Operation: "job"},
+				func(context.Context) ([]byte, error) { return nil, nil }, onceward.Reserved(onceward.FailureStore))
+			if err != nil {
+				b.Fatal(err)
+			}
+		}
+		b.Run("replay/"+name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				do("key")
+			}
+		})
+		n := 0
+		b.Run("first/"+name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				n++
+				do(strconv.Itoa(n))
+			}
+		})
 	}
 }

@@ -9,13 +9,13 @@ require (
 	go.opentelemetry.io/otel v1.47.0
 	go.opentelemetry.io/otel/exporters/prometheus v0.69.0
 	go.opentelemetry.io/otel/metric v1.47.0
+	go.opentelemetry.io/otel/sdk v1.47.0
 	go.opentelemetry.io/otel/sdk/metric v1.47.0
 )
 
 require (
 	github.com/dunglas/httpsfv v1.1.2 // indirect
 	github.com/sony/gobreaker/v2 v2.4.0 // indirect
-	go.opentelemetry.io/otel/sdk v1.47.0 // indirect
 )
 
 require (

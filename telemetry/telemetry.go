@@ -96,37 +96,44 @@ func New(config Config) (*Telemetry, error) {
 	return &Telemetry{config: config, metrics: m, tracer: config.TracerProvider.Tracer(scopeName)}, nil
 }
 
-// Observe implements [onceward.Observer].
+// Observe implements [onceward.Observer]. Most requests are in no sampled trace: there the context has nothing to say,
+// and to ask it again for each measurement would cost as much as these do.
 func (t *Telemetry) Observe(ctx context.Context, event onceward.ObserverEvent) {
-	m := t.metrics
+	if trace.SpanContextFromContext(ctx).IsSampled() {
+		t.metrics.observe(ctx, event)
+		t.trace(ctx, event)
+	} else {
+		t.metrics.observe(context.Background(), event)
+		if e, ok := event.(reconcile.ReconciledEvent); ok {
+			t.reconcileSpan(ctx, &e) // in the trace of its record
+		}
+	}
+	if t.config.Logger != nil {
+		t.log(ctx, event)
+	}
+}
+
+// observe measures an event.
+func (m *metrics) observe(ctx context.Context, event onceward.ObserverEvent) {
 	switch e := event.(type) {
 	case onceward.DecidedEvent:
 		m.decided(ctx, &e)
-		t.decisionSpan(ctx, &e)
 	case onceward.ExecutedEvent:
 		m.executed(ctx, &e)
-		t.executionSpan(ctx, &e)
 	case onceward.StoreCalledEvent:
 		m.storeCalled(ctx, &e)
-		t.storeSpan(ctx, &e)
 	case onceward.SettledEvent:
 		m.settled(ctx, &e)
 	case outbox.DeliveredEvent:
 		m.delivered(ctx, &e)
-		t.deliverySpan(ctx, &e)
 	case inbox.HandledEvent:
 		m.handled(ctx, &e)
-		t.consumerSpan(ctx, &e)
 	case reconcile.ReconciledEvent:
 		m.reconciled(ctx, &e)
-		t.reconcileSpan(ctx, &e)
 	case onceward.WorkerEvent:
 		m.worked(ctx, &e)
 	default:
 		m.observeRare(ctx, event)
-	}
-	if t.config.Logger != nil {
-		t.log(ctx, event)
 	}
 }
 

@@ -98,18 +98,33 @@ func (t *Telemetry) Extract(ctx context.Context, headers map[string]string) cont
 	return ctx
 }
 
-// span makes a span of something that has ended, where the context is in a trace that is sampled. A span outside of all
-// traces would tell nothing that the metrics do not.
+// trace makes the span of an event in a trace that is sampled.
+func (t *Telemetry) trace(ctx context.Context, event onceward.ObserverEvent) {
+	switch e := event.(type) {
+	case onceward.DecidedEvent:
+		t.decisionSpan(ctx, &e)
+	case onceward.ExecutedEvent:
+		t.executionSpan(ctx, &e)
+	case onceward.StoreCalledEvent:
+		t.storeSpan(ctx, &e)
+	case outbox.DeliveredEvent:
+		t.deliverySpan(ctx, &e)
+	case inbox.HandledEvent:
+		t.consumerSpan(ctx, &e)
+	case reconcile.ReconciledEvent:
+		t.reconcileSpan(ctx, &e)
+	}
+}
+
+// span makes a span of something that has ended. A span outside of all traces would tell nothing that the metrics do
+// not: callers have seen that the context is in one that is sampled.
 func (t *Telemetry) span(
 	ctx context.Context, name string, kind trace.SpanKind, elapsed time.Duration, err error, first string,
-	attributes func() []attribute.KeyValue,
+	attributes []attribute.KeyValue,
 ) {
-	if !trace.SpanContextFromContext(ctx).IsSampled() {
-		return
-	}
 	end := time.Now()
 	options := []trace.SpanStartOption{
-		trace.WithSpanKind(kind), trace.WithTimestamp(end.Add(-elapsed)), trace.WithAttributes(attributes()...),
+		trace.WithSpanKind(kind), trace.WithTimestamp(end.Add(-elapsed)), trace.WithAttributes(attributes...),
 	}
 	if link, ok := firstSpan(first); ok {
 		options = append(options, trace.WithLinks(trace.Link{SpanContext: link}))
@@ -133,57 +148,50 @@ func (t *Telemetry) decisionSpan(ctx context.Context, e *onceward.DecidedEvent) 
 	if e.Decision == store.DecisionExecute && (e.Origin == store.OriginCreated || e.Origin == store.OriginRecreated) {
 		first = "" // it is this one
 	}
-	t.span(ctx, "onceward reserve", trace.SpanKindClient, e.Elapsed, nil, first, func() []attribute.KeyValue {
-		return identified(e.ID, e.Operation, e.Attempt, decision.String(what))
-	})
+	t.span(ctx, "onceward reserve", trace.SpanKindClient, e.Elapsed, nil, first,
+		identified(e.ID, e.Operation, e.Attempt, decision.String(what)))
 }
 
 func (t *Telemetry) executionSpan(ctx context.Context, e *onceward.ExecutedEvent) {
-	t.span(ctx, "onceward execute", trace.SpanKindInternal, e.Elapsed, nil, "", func() []attribute.KeyValue {
-		attributes := identified(e.ID, e.Operation, e.Attempt, attribute.Bool("onceward.panicked", e.Panicked))
-		if e.Status != 0 {
-			attributes = append(attributes, attribute.Int("http.response.status_code", e.Status))
-		}
-		return attributes
-	})
+	attributes := identified(e.ID, e.Operation, e.Attempt, attribute.Bool("onceward.panicked", e.Panicked))
+	if e.Status != 0 {
+		attributes = append(attributes, attribute.Int("http.response.status_code", e.Status))
+	}
+	t.span(ctx, "onceward execute", trace.SpanKindInternal, e.Elapsed, nil, "", attributes)
 }
 
 func (t *Telemetry) storeSpan(ctx context.Context, e *onceward.StoreCalledEvent) {
-	t.span(ctx, "onceward "+e.Call, trace.SpanKindClient, e.Elapsed, e.Err, "", func() []attribute.KeyValue {
-		return identified(e.ID, e.Operation, e.Attempt)
-	})
+	t.span(ctx, "onceward "+e.Call, trace.SpanKindClient, e.Elapsed, e.Err, "",
+		identified(e.ID, e.Operation, e.Attempt))
 }
 
 func (t *Telemetry) deliverySpan(ctx context.Context, e *outbox.DeliveredEvent) {
-	t.span(ctx, "onceward deliver", trace.SpanKindProducer, e.Elapsed, e.Err, "", func() []attribute.KeyValue {
-		attributes := []attribute.KeyValue{
-			attribute.String("messaging.destination.name", e.Topic), attribute.String("messaging.message.id", e.Message),
-			outcome.String(e.Outcome), attemptName.Int(e.Attempts),
-		}
-		if e.ID != (store.ID{}) {
-			attributes = append(attributes, keyHash.String(e.ID.Hash()))
-		}
-		return attributes
-	})
+	attributes := []attribute.KeyValue{
+		attribute.String("messaging.destination.name", e.Topic), attribute.String("messaging.message.id", e.Message),
+		outcome.String(e.Outcome), attemptName.Int(e.Attempts),
+	}
+	if e.ID != (store.ID{}) {
+		attributes = append(attributes, keyHash.String(e.ID.Hash()))
+	}
+	t.span(ctx, "onceward deliver", trace.SpanKindProducer, e.Elapsed, e.Err, "", attributes)
 }
 
 func (t *Telemetry) consumerSpan(ctx context.Context, e *inbox.HandledEvent) {
-	t.span(ctx, "onceward consume", trace.SpanKindConsumer, e.Elapsed, e.Err, "", func() []attribute.KeyValue {
-		attributes := []attribute.KeyValue{
-			attribute.String("messaging.consumer.group.name", e.Consumer), attribute.String("messaging.message.id", e.EventID),
-			attribute.Bool("onceward.applied", e.Applied),
-		}
-		if hash := operationOf(ctx); hash != "" {
-			attributes = append(attributes, keyHash.String(hash))
-		}
-		return attributes
-	})
+	attributes := []attribute.KeyValue{
+		attribute.String("messaging.consumer.group.name", e.Consumer),
+		attribute.String("messaging.message.id", e.EventID), attribute.Bool("onceward.applied", e.Applied),
+	}
+	if hash := operationOf(ctx); hash != "" {
+		attributes = append(attributes, keyHash.String(hash))
+	}
+	t.span(ctx, "onceward consume", trace.SpanKindConsumer, e.Elapsed, e.Err, "", attributes)
 }
 
 // reconcileSpan is the span of a question after an unknown outcome, in the trace of the first execution.
 func (t *Telemetry) reconcileSpan(ctx context.Context, e *reconcile.ReconciledEvent) {
 	ctx = t.Continue(ctx, e.TraceID)
-	t.span(ctx, "onceward reconcile", trace.SpanKindInternal, 0, e.Err, e.TraceID, func() []attribute.KeyValue {
-		return identified(e.ID, e.Operation, e.Attempt, outcome.String(e.Outcome))
-	})
+	if trace.SpanContextFromContext(ctx).IsSampled() {
+		t.span(ctx, "onceward reconcile", trace.SpanKindInternal, 0, e.Err, e.TraceID,
+			identified(e.ID, e.Operation, e.Attempt, outcome.String(e.Outcome)))
+	}
 }
