@@ -49,24 +49,49 @@ func measureTelemetry(ctx context.Context, o *options, r *report) (err error) {
 	r.note("%s", s.about)
 	r.note("metrics are read each second, and of %d operations one is in a trace that is sampled; %d turns of %s each",
 		sampledOf, turns.rounds, turns.time)
-	t := &table{title: "Operations a second on " + s.about, head: []string{"way", callersHead(16)}}
+	t := &table{title: "Operations a second on " + s.about, head: []string{"way", callersHead(16), "µs here"}}
 	for _, f := range telemetryFigures {
 		if !o.wants(f.name) {
 			continue
 		}
-		rates, err := s.contest(ctx, &turns, f)
+		rates, spent, err := s.contestHere(ctx, &turns, f)
 		if err != nil {
 			return err
 		}
 		compareRates(r, f, rates)
 		for _, way := range []string{f.rival, f.way} {
-			t.add(way, grouped(rates.median(way)))
+			t.add(way, grouped(rates.median(way)), fmt.Sprintf("%.1f", spent.median(way)))
 		}
 	}
 	if len(t.rows) > 0 {
 		r.keep(t)
+		r.note("µs are of processor time of this process, which is the client, for an operation")
 	}
 	return nil
+}
+
+// contestHere is contest, and measures what the ways take of the processors in this process: on a machine that is busy
+// with other things it says more than their rate.
+func (s *pgServer) contestHere(ctx context.Context, o *options, f pgFigure) (rates, spent series, err error) {
+	contenders, spent := contendersOf(f), make(series)
+	names := make([]string, len(contenders))
+	for i, c := range contenders {
+		names[i] = c.name
+	}
+	err = s.assemble(ctx, contenders, f.callers, o.time, func(arenas []*arena) error {
+		before, err := processorTimeHere()
+		if err != nil {
+			return err
+		}
+		rates, err = takeTurns(ctx, o, f.callers, names, arenas, func(name string, done float64) error {
+			now, err := processorTimeHere()
+			spent.add(name, float64((now-before).Microseconds())/done)
+			before = now
+			return err
+		})
+		return err
+	})
+	return rates, spent, err
 }
 
 // sampledOf is how many operations there are for one that is in a sampled trace.
