@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -51,36 +52,39 @@ const maxLabels = 2
 // labels are the values of the labels of one series.
 type labels [maxLabels]string
 
-// series keeps the options of each series, which OpenTelemetry would make anew for each measurement otherwise.
-type series[Option any] struct {
+// series are those of an instrument, by the values of its labels. What OpenTelemetry would make anew for each
+// measurement is made once.
+type series[T any] struct {
 	of   []string // the names of the labels
-	make func(attribute.Set) Option
+	make func(attribute.Set) T
 
 	mu    sync.RWMutex
-	known map[labels][]Option
+	known map[labels]T
 }
 
-func newSeries[Option any](of []string, with func(attribute.Set) Option) series[Option] {
-	return series[Option]{of: of, make: with, known: make(map[labels][]Option)}
+func newSeries[T any](of []string, with func(attribute.Set) T) series[T] {
+	return series[T]{of: of, make: with, known: make(map[labels]T)}
 }
 
-// options are those of the series with these values.
-func (s *series[Option]) options(values labels) []Option {
+// get returns the series with these values.
+func (s *series[T]) get(values labels) T {
 	s.mu.RLock()
-	options, known := s.known[values]
+	one, known := s.known[values]
 	s.mu.RUnlock()
 	if known {
-		return options
+		return one
 	}
 	attributes := make([]attribute.KeyValue, len(s.of))
 	for i, name := range s.of {
 		attributes[i] = attribute.String(name, values[i])
 	}
-	options = []Option{s.make(attribute.NewSet(attributes...))}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.known[values] = options
-	return options
+	if one, known = s.known[values]; !known {
+		one = s.make(attribute.NewSet(attributes...))
+		s.known[values] = one
+	}
+	return one
 }
 
 // valuesOf is labels from a list.
@@ -89,24 +93,39 @@ func valuesOf(list []string) (values labels) {
 	return values
 }
 
-// counter counts by its labels.
-type counter struct {
-	in metric.Int64Counter
-	series[metric.AddOption]
+// counter counts by its labels. It is read when OpenTelemetry collects: to add to one of its own counters takes several
+// times as long.
+type counter struct{ series[*total] }
+
+// total is one series of a counter.
+type total struct {
+	n      atomic.Int64
+	labels metric.ObserveOption
 }
 
-func (c *counter) add(ctx context.Context, n int64, values ...string) {
-	c.in.Add(ctx, n, c.options(valuesOf(values))...)
+func newCounter(of []string) *counter {
+	return &counter{newSeries(of, func(set attribute.Set) *total { return &total{labels: metric.WithAttributeSet(set)} })}
+}
+
+func (c *counter) add(n int64, values ...string) { c.get(valuesOf(values)).n.Add(n) }
+
+// observe shows all series.
+func (c *counter) observe(in metric.Int64Observable, o metric.Observer) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	for _, one := range c.known {
+		o.ObserveInt64(in, one.n.Load(), one.labels)
+	}
 }
 
 // histogram measures durations by its labels.
 type histogram struct {
 	in metric.Float64Histogram
-	series[metric.RecordOption]
+	series[[]metric.RecordOption]
 }
 
 func (h *histogram) record(ctx context.Context, d time.Duration, values ...string) {
-	h.in.Record(ctx, d.Seconds(), h.options(valuesOf(values))...)
+	h.in.Record(ctx, d.Seconds(), h.get(valuesOf(values))...)
 }
 
 // durations are the bounds of histograms, in seconds: from what a store in the next rack takes to what a client waits.
@@ -135,13 +154,15 @@ func (b *builder) note(name, kind, help string, of []string, err error) {
 }
 
 func (b *builder) counter(name, help string, of ...string) *counter {
-	in, err := b.meter.Int64Counter(name, metric.WithDescription(help))
-	b.note(name+"_total", "counter", help, of, err)
-	with := func(set attribute.Set) metric.AddOption { return metric.WithAttributeSet(set) }
-	c := &counter{in: in, series: newSeries(of, with)}
-	if len(of) == 0 && err == nil {
-		c.add(context.Background(), 0) // so that it is there before it counts anything
+	in := b.tally(name, help, of...)
+	c := newCounter(of)
+	if len(of) == 0 {
+		c.add(0) // so that it is there before it counts anything
 	}
+	b.callback(func(_ context.Context, o metric.Observer) error {
+		c.observe(in, o)
+		return nil
+	}, in)
 	return c
 }
 
@@ -149,7 +170,9 @@ func (b *builder) histogram(name, help string, of ...string) *histogram {
 	in, err := b.meter.Float64Histogram(name, metric.WithDescription(help), metric.WithUnit("s"),
 		metric.WithExplicitBucketBoundaries(durations...))
 	b.note(name+"_seconds", "histogram", help, of, err)
-	with := func(set attribute.Set) metric.RecordOption { return metric.WithAttributeSet(set) }
+	with := func(set attribute.Set) []metric.RecordOption {
+		return []metric.RecordOption{metric.WithAttributeSet(set)}
+	}
 	return &histogram{in: in, series: newSeries(of, with)}
 }
 

@@ -86,7 +86,7 @@ func newMetrics(meter metric.Meter, config *Config) (*metrics, error) {
 		"call", "reason")
 	for _, call := range []string{"reserve", "transact"} {
 		for _, reason := range reasons {
-			m.storeErrors.add(context.Background(), 0, call, reason) // so that the first failure is a growth
+			m.storeErrors.add(0, call, reason) // so that the first failure is a growth
 		}
 	}
 	m.fencedWrites = b.counter("onceward_fenced_writes", "Writes that were refused because their attempt is not current.",
@@ -160,7 +160,7 @@ const (
 
 func (m *metrics) decided(ctx context.Context, e *onceward.DecidedEvent) {
 	i := decisionIndex(e)
-	m.reservations.add(ctx, 1, m.routes.name(e.Operation), decisions[i])
+	m.reservations.add(1, m.routes.name(e.Operation), decisions[i])
 	m.storeCalls.record(ctx, e.Elapsed, "reserve", "ok")
 	switch i {
 	case decidedReplay, decidedInProgress, decidedUnknown:
@@ -219,25 +219,25 @@ func reasonOf(err error) string {
 	}
 }
 
-func (m *metrics) settled(ctx context.Context, e *onceward.SettledEvent) {
+func (m *metrics) settled(e *onceward.SettledEvent) {
 	route, state := m.routes.name(e.Operation), e.State.String()
 	if e.State == store.StateNone {
 		state = "rejected"
 	}
-	m.outcomes.add(ctx, 1, route, state)
+	m.outcomes.add(1, route, state)
 	if e.State == store.StateUnknown {
-		m.reconcileScheduled.add(ctx, 1, route)
+		m.reconcileScheduled.add(1, route)
 	}
 }
 
-func (m *metrics) reconciled(ctx context.Context, e *reconcile.ReconciledEvent) {
+func (m *metrics) reconciled(e *reconcile.ReconciledEvent) {
 	route := m.routes.name(e.Operation)
 	switch e.Outcome {
 	case "postponed", "dead letter", "hanging":
-		m.reconcileFailed.add(ctx, 1, route, underscored(e.Outcome))
+		m.reconcileFailed.add(1, route, underscored(e.Outcome))
 	case "returned":
 	default:
-		m.reconcileResolved.add(ctx, 1, route, underscored(e.Outcome))
+		m.reconcileResolved.add(1, route, underscored(e.Outcome))
 	}
 }
 
@@ -254,13 +254,13 @@ func underscored(words string) string {
 
 func (m *metrics) delivered(ctx context.Context, e *outbox.DeliveredEvent) {
 	topic := m.topics.name(e.Topic)
-	m.deliveries.add(ctx, 1, topic, underscored(e.Outcome))
+	m.deliveries.add(1, topic, underscored(e.Outcome))
 	if e.Elapsed > 0 {
 		m.deliveryDuration.record(ctx, e.Elapsed, topic)
 	}
 }
 
-func (m *metrics) handled(ctx context.Context, e *inbox.HandledEvent) {
+func (m *metrics) handled(e *inbox.HandledEvent) {
 	outcome := "repeated"
 	switch {
 	case e.Err != nil:
@@ -269,8 +269,8 @@ func (m *metrics) handled(ctx context.Context, e *inbox.HandledEvent) {
 		outcome = "applied"
 	}
 	consumer := m.topics.name(e.Consumer)
-	m.consumed.add(ctx, 1, consumer, outcome)
-	m.worked(ctx, &onceward.WorkerEvent{
+	m.consumed.add(1, consumer, outcome)
+	m.worked(&onceward.WorkerEvent{
 		Worker: "consumer " + consumer, Backlog: -1, Oldest: e.Sent, Elapsed: e.Elapsed, Err: e.Err,
 	})
 }
@@ -282,8 +282,8 @@ func hitOrMiss(hit bool) string {
 	return "miss"
 }
 
-func (m *metrics) breakerChanged(ctx context.Context, e *breaker.ChangedEvent) {
-	m.breakerChanges.add(ctx, 1, e.To.String())
+func (m *metrics) breakerChanged(e *breaker.ChangedEvent) {
+	m.breakerChanges.add(1, e.To.String())
 	m.breaker.Store(int32(e.To) + 1)
 }
 
@@ -324,12 +324,12 @@ type worker struct {
 	oldest  time.Time
 }
 
-func (m *metrics) worked(ctx context.Context, e *onceward.WorkerEvent) {
+func (m *metrics) worked(e *onceward.WorkerEvent) {
 	name, outcome := m.topics.name(e.Worker), "ok"
 	if e.Err != nil {
 		outcome = "failed"
 	}
-	m.workerRuns.add(ctx, 1, name, outcome)
+	m.workerRuns.add(1, name, outcome)
 	m.workers.mu.Lock()
 	defer m.workers.mu.Unlock()
 	w := m.workers.by[name]

@@ -123,53 +123,53 @@ func (m *metrics) observe(ctx context.Context, event onceward.ObserverEvent) {
 	case onceward.StoreCalledEvent:
 		m.storeCalled(ctx, &e)
 	case onceward.SettledEvent:
-		m.settled(ctx, &e)
+		m.settled(&e)
 	case outbox.DeliveredEvent:
 		m.delivered(ctx, &e)
 	case inbox.HandledEvent:
-		m.handled(ctx, &e)
+		m.handled(&e)
 	case reconcile.ReconciledEvent:
-		m.reconciled(ctx, &e)
+		m.reconciled(&e)
 	case onceward.WorkerEvent:
-		m.worked(ctx, &e)
+		m.worked(&e)
 	default:
-		m.observeRare(ctx, event)
+		m.observeRare(event)
 	}
 }
 
 // observeRare counts events that are not on the path of most requests.
-func (m *metrics) observeRare(ctx context.Context, event onceward.ObserverEvent) {
+func (m *metrics) observeRare(event onceward.ObserverEvent) {
 	switch e := event.(type) {
 	case onceward.FencedEvent:
-		m.fencedWrites.add(ctx, 1, m.routes.name(e.Operation))
+		m.fencedWrites.add(1, m.routes.name(e.Operation))
 	case onceward.LeaseLostEvent:
-		m.leasesLost.add(ctx, 1, m.routes.name(e.Operation))
+		m.leasesLost.add(1, m.routes.name(e.Operation))
 	case onceward.StoreFailedEvent:
-		m.storeErrors.add(ctx, 1, e.Call, reasonOf(e.Err))
+		m.storeErrors.add(1, e.Call, reasonOf(e.Err))
 	case onceward.RejectedEvent:
-		m.rejected.add(ctx, 1, m.routes.name(e.Operation), e.Code)
+		m.rejected.add(1, m.routes.name(e.Operation), e.Code)
 	case onceward.ProblemEvent:
-		m.problems.add(ctx, 1, m.routes.name(e.Operation), e.Code)
+		m.problems.add(1, m.routes.name(e.Operation), e.Code)
 	case onceward.BypassedEvent:
-		m.bypassed.add(ctx, 1, m.routes.name(e.Operation))
+		m.bypassed.add(1, m.routes.name(e.Operation))
 	case onceward.UnprotectedEvent:
-		m.unprotected.add(ctx, 1, m.routes.name(e.Operation))
+		m.unprotected.add(1, m.routes.name(e.Operation))
 	case janitor.SweptEvent:
-		m.zombiesSwept.add(ctx, int64(e.Count))
-		m.reconcileScheduled.add(ctx, int64(e.Count), "")
+		m.zombiesSwept.add(int64(e.Count))
+		m.reconcileScheduled.add(int64(e.Count), "")
 	case janitor.ReapedEvent:
-		m.recordsReaped.add(ctx, int64(e.Count))
+		m.recordsReaped.add(int64(e.Count))
 	case breaker.ChangedEvent:
-		m.breakerChanged(ctx, &e)
+		m.breakerChanged(&e)
 	case tiered.LookedUpEvent:
-		m.frontLookups.add(ctx, 1, hitOrMiss(e.Hit))
+		m.frontLookups.add(1, hitOrMiss(e.Hit))
 	case tiered.FrontFailedEvent:
-		m.frontFailures.add(ctx, 1, e.Call)
+		m.frontFailures.add(1, e.Call)
 	case webhook.ReceivedEvent:
-		m.webhooks.add(ctx, 1, e.Outcome)
+		m.webhooks.add(1, e.Outcome)
 	case ledger.FindingEvent:
-		m.ledgerFindings.add(ctx, 1, e.Kind)
+		m.ledgerFindings.add(1, e.Kind)
 	case ledger.WindowEvent:
-		m.ledgerWindows.add(ctx, 1, e.Outcome)
+		m.ledgerWindows.add(1, e.Outcome)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -258,19 +259,19 @@ func TestOneNodeExports(t *testing.T) {
 			n.want(t, `onceward_dead_letters 0`, `onceward_oldest_unknown_age_seconds 0`)
 		}
 	}
-	if shown != 1 || s.stats != 2 {
-		t.Errorf("%d nodes show what is in the store, and asked %d times", shown, s.stats)
+	if shown != 1 || s.stats.Load() != 2 {
+		t.Errorf("%d nodes show what is in the store, and asked %d times", shown, s.stats.Load())
 	}
 }
 
 // counting counts how often a store was counted.
 type counting struct {
 	*memory.Store
-	stats int
+	stats atomic.Int64
 }
 
 func (c *counting) Stats(ctx context.Context) (store.Stats, error) {
-	c.stats++
+	c.stats.Add(1)
 	return c.Store.Stats(ctx)
 }
 
@@ -298,8 +299,8 @@ func TestAnotherNodeTakesOver(t *testing.T) {
 		for minute := range 30 {
 			time.Sleep(time.Minute)
 			synctest.Wait()
-			if !shows(0) || shows(1) || s.stats != minute+2 {
-				t.Fatalf("after minute %d: %v and %v show, and %d counts", minute, shows(0), shows(1), s.stats)
+			if !shows(0) || shows(1) || s.stats.Load() != int64(minute)+2 {
+				t.Fatalf("after minute %d: %v and %v show, and %d counts", minute, shows(0), shows(1), s.stats.Load())
 			}
 		}
 		stop[0]()
@@ -308,10 +309,10 @@ func TestAnotherNodeTakesOver(t *testing.T) {
 		if shows(0) || !shows(1) {
 			t.Errorf("the other node has not taken over: %v and %v show", shows(0), shows(1))
 		}
-		before := s.stats
+		before := s.stats.Load()
 		time.Sleep(30 * time.Minute)
 		synctest.Wait()
-		if got := s.stats - before; got != 30 {
+		if got := s.stats.Load() - before; got != 30 {
 			t.Errorf("%d counts in 30 minutes", got)
 		}
 		stop[1]()

@@ -80,7 +80,8 @@ func TestHeadersOfMessages(t *testing.T) {
 	if headers["onceward-operation"] != "hash" || headers["traceparent"] == "" {
 		t.Errorf("M2: %v", headers)
 	}
-	if got := trace.SpanContextFromContext(n.Extract(t.Context(), headers)); got.TraceID() != span.SpanContext().TraceID() {
+	got := trace.SpanContextFromContext(n.Extract(t.Context(), headers))
+	if got.TraceID() != span.SpanContext().TraceID() {
 		t.Errorf("M2: %v", got)
 	}
 }
