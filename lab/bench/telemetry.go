@@ -47,8 +47,8 @@ func measureTelemetry(ctx context.Context, o *options, r *report) (err error) {
 	turns := *o
 	turns.rounds, turns.time = max(o.rounds*telemetryRounds/defaultRounds, 1), o.time/telemetryTurn
 	r.note("%s", s.about)
-	r.note("metrics are read each second, and of %d operations one is in a trace that is sampled; %d turns of %s each",
-		sampledOf, turns.rounds, turns.time)
+	r.note("metrics are read each %s, and of %d operations one is in a trace that is sampled; %d turns of %s each",
+		scrapeEvery, sampledOf, turns.rounds, turns.time)
 	t := &table{title: "Operations a second on " + s.about, head: []string{"way", callersHead(16), "µs here"}}
 	for _, f := range telemetryFigures {
 		if !o.wants(f.name) {
@@ -134,7 +134,7 @@ func observe(config *onceward.Config) (stop func() error, err error) {
 	config.Observer, config.Propagator = t, t
 	done := make(chan struct{})
 	go func() {
-		ticker := time.NewTicker(time.Second)
+		ticker := time.NewTicker(scrapeEvery)
 		defer ticker.Stop()
 		for {
 			select {
@@ -150,6 +150,9 @@ func observe(config *onceward.Config) (stop func() error, err error) {
 		return tracers.Shutdown(context.Background())
 	}, nil
 }
+
+// scrapeEvery is how often metrics are read: more often than most servers do.
+const scrapeEvery = 5 * time.Second
 
 // scrape reads the metrics, as Prometheus does.
 func scrape(page http.Handler) {

@@ -130,10 +130,6 @@ func (w *world) loadChores(l ledger) {
 		w.do(http.StatusServiceUnavailable, fmt.Sprint("released-", i), "release")
 		w.do(http.StatusCreated, fmt.Sprint("released-", i), "release")
 	}
-	for i := range unknowns {
-		w.do(http.StatusInternalServerError, fmt.Sprint("unknown-", i), "unknown")
-		w.do(http.StatusConflict, fmt.Sprint("unknown-", i), "unknown")
-	}
 	w.do(http.StatusInternalServerError, "busted", "bust")
 	w.expire("expired")
 	w.do(http.StatusCreated, "expired", "ok")
@@ -145,6 +141,10 @@ func (w *world) loadChores(l ledger) {
 		onceward.Reserved(onceward.FailureUnknown), onceward.OnLost(onceward.LostResume))
 	if err == nil {
 		w.Fatal("what is gone was resumed")
+	}
+	for i := range unknowns { // last, because an alert looks at how long they stay
+		w.do(http.StatusInternalServerError, fmt.Sprint("unknown-", i), "unknown")
+		w.do(http.StatusConflict, fmt.Sprint("unknown-", i), "unknown")
 	}
 	l.reservations(choresRoute, "created", fine+released+unknowns+2)
 	l.reservations(choresRoute, "retried", released)
@@ -317,7 +317,7 @@ func (w *world) wantDashboard() {
 			expressions++
 			await(w, fmt.Sprintf("panel %q shows something for %s", panel.Title, target.Expr), func() (bool, string) {
 				samples, err := w.prometheus.Query(w.Context(), fill.Replace(target.Expr))
-				must(w, err) // also where there is nothing to show the expression is one that Prometheus takes
+				must(w, err)                                                                       // also where there is nothing to show the expression is one that Prometheus takes
 				return len(samples) > 0 || strings.Contains(panel.Description, "Empty"), "nothing" // for now, or by design
 			})
 		}
