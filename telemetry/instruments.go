@@ -3,6 +3,9 @@ package telemetry
 import (
 	"context"
 	"errors"
+	"maps"
+	"math"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,30 +21,59 @@ const maxNames = 500
 // other is the name of all that is beyond a limit.
 const other = "other"
 
-// names bounds how many names become labels: they are the application's, and one that puts an id into a name must not
-// take the monitoring down.
-type names struct {
-	mu    sync.RWMutex
-	known map[string]struct{}
+// few is a map that soon has all that it will ever have: it is read on the path of each request, without a lock, and
+// copied for each entry that is new.
+type few[K comparable, V any] struct {
+	mu  sync.Mutex // of those who write
+	now atomic.Pointer[map[K]V]
 }
 
-func newNames() *names { return &names{known: make(map[string]struct{})} }
+func (f *few[K, V]) get(key K) (value V, known bool) {
+	if now := f.now.Load(); now != nil {
+		value, known = (*now)[key]
+	}
+	return value, known
+}
+
+// add puts an entry in that is not there, unless there are so many already, and returns the one that is there then.
+func (f *few[K, V]) add(key K, most int, create func() V) (value V, known bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if value, known = f.get(key); known {
+		return value, true
+	}
+	next := make(map[K]V)
+	if now := f.now.Load(); now != nil {
+		if len(*now) >= most {
+			return value, false
+		}
+		maps.Copy(next, *now)
+	}
+	value = create()
+	next[key] = value
+	f.now.Store(&next)
+	return value, true
+}
+
+// all are its entries.
+func (f *few[K, V]) all() map[K]V {
+	if now := f.now.Load(); now != nil {
+		return *now
+	}
+	return nil
+}
+
+// names bounds how many names become labels: they are the application's, and one that puts an id into a name must not
+// take the monitoring down.
+type names struct{ known few[string, struct{}] }
 
 // name is the label for a name.
 func (n *names) name(name string) string {
-	n.mu.RLock()
-	_, known := n.known[name]
-	n.mu.RUnlock()
-	if known {
+	if _, known := n.known.get(name); known {
 		return name
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if _, known := n.known[name]; !known {
-		if len(n.known) >= maxNames {
-			return other
-		}
-		n.known[name] = struct{}{}
+	if _, known := n.known.add(strings.Clone(name), maxNames, func() struct{} { return struct{}{} }); !known {
+		return other
 	}
 	return name
 }
@@ -55,35 +87,23 @@ type labels [maxLabels]string
 // series are those of an instrument, by the values of its labels. What OpenTelemetry would make anew for each
 // measurement is made once.
 type series[T any] struct {
-	of   []string // the names of the labels
-	make func(attribute.Set) T
-
-	mu    sync.RWMutex
-	known map[labels]T
-}
-
-func newSeries[T any](of []string, with func(attribute.Set) T) series[T] {
-	return series[T]{of: of, make: with, known: make(map[labels]T)}
+	of    []string // the names of the labels
+	make  func(attribute.Set) T
+	known few[labels, T]
 }
 
 // get returns the series with these values.
 func (s *series[T]) get(values labels) T {
-	s.mu.RLock()
-	one, known := s.known[values]
-	s.mu.RUnlock()
-	if known {
+	if one, known := s.known.get(values); known {
 		return one
 	}
-	attributes := make([]attribute.KeyValue, len(s.of))
-	for i, name := range s.of {
-		attributes[i] = attribute.String(name, values[i])
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if one, known = s.known[values]; !known {
-		one = s.make(attribute.NewSet(attributes...))
-		s.known[values] = one
-	}
+	one, _ := s.known.add(values, math.MaxInt, func() T {
+		attributes := make([]attribute.KeyValue, len(s.of))
+		for i, name := range s.of {
+			attributes[i] = attribute.String(name, values[i])
+		}
+		return s.make(attribute.NewSet(attributes...))
+	})
 	return one
 }
 
@@ -104,16 +124,15 @@ type total struct {
 }
 
 func newCounter(of []string) *counter {
-	return &counter{newSeries(of, func(set attribute.Set) *total { return &total{labels: metric.WithAttributeSet(set)} })}
+	with := func(set attribute.Set) *total { return &total{labels: metric.WithAttributeSet(set)} }
+	return &counter{series[*total]{of: of, make: with}}
 }
 
 func (c *counter) add(n int64, values ...string) { c.get(valuesOf(values)).n.Add(n) }
 
 // observe shows all series.
 func (c *counter) observe(in metric.Int64Observable, o metric.Observer) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	for _, one := range c.known {
+	for _, one := range c.known.all() {
 		o.ObserveInt64(in, one.n.Load(), one.labels)
 	}
 }
@@ -173,7 +192,7 @@ func (b *builder) histogram(name, help string, of ...string) *histogram {
 	with := func(set attribute.Set) []metric.RecordOption {
 		return []metric.RecordOption{metric.WithAttributeSet(set)}
 	}
-	return &histogram{in: in, series: newSeries(of, with)}
+	return &histogram{in: in, series: series[[]metric.RecordOption]{of: of, make: with}}
 }
 
 // tally is a counter whose values are asked for.

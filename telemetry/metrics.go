@@ -65,7 +65,7 @@ type metrics struct {
 
 func newMetrics(meter metric.Meter, config *Config) (*metrics, error) {
 	b := &builder{meter: meter}
-	m := &metrics{routes: newNames(), topics: newNames()}
+	m := &metrics{routes: new(names), topics: new(names)}
 	m.reservations = b.counter("onceward_reservations", "Reservations by what the store decided.", "route", "decision")
 	m.duplicates = newTopScopes(config.TopScopes, 1)
 	m.mismatches = newTopScopes(config.TopScopes, 1)
