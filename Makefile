@@ -78,7 +78,7 @@ help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-21s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: test
-test: ## Check and test everything: install what is missing (by apt: a C compiler, PostgreSQL, Redis, RabbitMQ), lint, all tests with -race
+test: ## Check and test everything: install what is missing (by apt: a C compiler, PostgreSQL, Redis, RabbitMQ, Prometheus), lint, all tests with -race
 	@MAKE="$(MAKE)" sh scripts/steps.sh needs vet staticcheck format-check tests-oldest tests
 
 .PHONY: quick
@@ -132,6 +132,10 @@ bench-stores: ## Measure Redis, tiered, sealed and limits against their goals, a
 .PHONY: bench-operate
 bench-operate: ## Measure operators' commands on a million records against a thousand, about 5 minutes; exits 1 if a goal is missed (BENCHFLAGS=...)
 	$(GO) run ./lab/bench -suite operate $(BENCHFLAGS)
+
+.PHONY: bench-telemetry
+bench-telemetry: ## Measure what metrics and traces cost against the goals, about 2 minutes; exits 1 if one is missed (BENCHFLAGS=...)
+	$(GO) run ./lab/bench -suite telemetry $(BENCHFLAGS)
 
 .PHONY: chaos
 chaos: needs ## Let processes be killed, paused and cut off, and check every promise (STORE=sqlite|postgres|redis|redis-cluster|tiered, SEED=..., TIME=60s)

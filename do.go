@@ -159,7 +159,14 @@ type function struct {
 func (f *function) work(ctx context.Context, op *Operation) outcome {
 	f.err, f.unstored, f.panicked = nil, nil, nil
 	op.restart()
+	started := time.Now()
 	value, err := f.call(ctx)
+	if f.guard.config.Observer != nil {
+		f.guard.observe(ctx, ExecutedEvent{
+			ID: f.reservation.ID, Operation: op.name, Attempt: op.attempt, Panicked: f.panicked != nil,
+			Elapsed: time.Since(started),
+		})
+	}
 	said := op.outcome.Load()
 	if said == endedAsWritten && IsRejected(err) {
 		op.Reject()

@@ -33,6 +33,7 @@ func (e *execution) reserve(r runner) result {
 	}
 	ctx.release()
 	if err != nil {
+		e.called("reserve", sent, err)
 		return e.reserveFailed(err, asked)
 	}
 	if res := e.decided(e.base, &v, sent); res.kind != 0 {
@@ -55,6 +56,7 @@ func (e *execution) transact(r runner) result {
 	ctx := e.storeContext(&e.reserveCtx, t.sent)
 	v, err := e.guard.transactor.Transact(ctx, &e.reservation, t.work)
 	ctx.release()
+	t.tell(err)
 	switch {
 	case err != nil:
 		return e.transactFailed(err)
@@ -80,6 +82,17 @@ type transaction struct {
 	ran     bool
 	refused result // why the runner did not work, if it did not
 	end     outcome
+	worked  time.Time // when the runner had worked, if it did and there is an observer
+}
+
+// tell tells the observer how long it took to commit or to undo, or that the transaction could not begin.
+func (t *transaction) tell(err error) {
+	switch {
+	case t.worked != time.Time{}:
+		t.called("commit", t.worked, err)
+	case err != nil:
+		t.called("reserve", t.sent, err)
+	}
 }
 
 // work lets the runner work inside the transaction. It starts afresh each time it is called.
@@ -99,6 +112,9 @@ func (t *transaction) work(ctx context.Context, v store.Verdict) store.Settlemen
 	workCtx := t.workContext(new(lazyContext), ctx)
 	t.end = t.runner.work(workCtx, &t.op)
 	workCtx.release()
+	if t.guard.config.Observer != nil {
+		t.worked = time.Now()
+	}
 	if t.end.kind != outcomeAnswer {
 		return store.Settlement{Action: store.TxRollback}
 	}
@@ -124,7 +140,7 @@ func (e *execution) decided(ctx context.Context, v *store.Verdict, sent time.Tim
 	if e.guard.config.Observer != nil {
 		e.guard.observe(e.base, DecidedEvent{
 			ID: e.reservation.ID, Operation: e.op.name, Decision: v.Decision, Origin: v.Origin,
-			Attempt: v.Record.Attempt, Elapsed: time.Since(sent),
+			Attempt: v.Record.Attempt, TraceID: v.Record.TraceID, Elapsed: time.Since(sent),
 		})
 	}
 	if v.Decision == store.DecisionExecute {
@@ -218,7 +234,7 @@ func (e *execution) release(reason string) {
 		e.settleRelease(reason)
 		return
 	}
-	_ = e.once(func(ctx context.Context) error { return e.guard.store.Extend(ctx, e.claim(), store.ClockStep) })
+	_ = e.once("extend", func(ctx context.Context) error { return e.guard.store.Extend(ctx, e.claim(), store.ClockStep) })
 }
 
 // leaseStart is from when an owner counts its lease, by this node's clock: never later than the store counts (S5).
@@ -243,6 +259,8 @@ func (e *execution) execute(r runner, start time.Time) result {
 		e.release("the grant took longer to arrive than it lasted")
 		return result{kind: resultFailed, err: ErrLeaseLost}
 	}
+	e.guard.keeper.active.Add(1)
+	defer e.guard.keeper.active.Add(-1)
 	e.guard.keeper.add(&e.lease)
 	defer e.guard.keeper.remove(&e.lease)
 	end := r.work(ctx, &e.op)

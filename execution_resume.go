@@ -48,7 +48,7 @@ func (o *Operation) checkpoint(p store.Checkpoint) error {
 	e := o.execution
 	p = o.withProvider(p)
 	o.notePoint(&p)
-	return e.noteProgress(e.persist(func(ctx context.Context) error {
+	return e.noteProgress(e.persist("checkpoint", func(ctx context.Context) error {
 		return e.guard.store.Checkpoint(ctx, e.claim(), p)
 	}))
 }
@@ -75,6 +75,7 @@ func (o *Operation) CheckpointTx(ctx context.Context, work func(ctx context.Cont
 	if !o.useData(dataOfPoints) { // also because a value that is carried inside of work would wait for its transaction
 		return errPointsBesideCarry
 	}
+	began := time.Now()
 	err := s.CheckpointTx(ctx, e.claim(), e.settings.lease, func(ctx context.Context) (store.Checkpoint, error) {
 		p, err := work(ctx)
 		if err == nil {
@@ -82,6 +83,7 @@ func (o *Operation) CheckpointTx(ctx context.Context, work func(ctx context.Cont
 		}
 		return o.withProvider(p), err
 	})
+	e.called("checkpoint tx", began, err)
 	return e.noteProgress(err)
 }
 
@@ -123,10 +125,10 @@ func (e *execution) suspended() outcome {
 
 // settleSuspend lets the lease end after the pause: from then on the operation can be taken over. Should that fail, the
 // lease ends by itself. No heartbeat may come after it.
-func (e *execution) settleSuspend(try func(write func(ctx context.Context) error) error) result {
+func (e *execution) settleSuspend(try func(call string, write func(ctx context.Context) error) error) result {
 	e.guard.keeper.quiet(&e.lease)
 	pause := max(time.Duration(e.op.pause.Load()), store.ClockStep)
-	err := try(func(ctx context.Context) error { return e.guard.store.Extend(ctx, e.claim(), pause) })
+	err := try("extend", func(ctx context.Context) error { return e.guard.store.Extend(ctx, e.claim(), pause) })
 	if res, ok := e.overtaken(err); ok {
 		return res
 	}
@@ -199,6 +201,9 @@ func (g *Guard) resumeSettings(options []Option) (*settings, error) {
 // prepareResume takes the reservation from the record: its fingerprint is that of the request. A record whose
 // downstream keys this node cannot derive is left to one that can.
 func (e *execution) prepareResume(g *Guard, s *settings, caller context.Context, rec *store.Record) error {
+	if g.config.Propagator != nil {
+		caller = g.config.Propagator.Continue(caller, rec.TraceID)
+	}
 	e.prepare(g, s, caller, rec.ID, rec.Operation)
 	e.actor = ResumeActor
 	e.reservation.Fingerprints = append(e.prints[:0], rec.Fingerprint)

@@ -31,9 +31,11 @@ func (e *execution) claim() store.Claim {
 
 func (e *execution) settleAnswer(response store.Response) result {
 	e.keep(response)
-	ctx := e.storeContext(&e.settleCtx, time.Now())
+	sent := time.Now()
+	ctx := e.storeContext(&e.settleCtx, sent)
 	expires, err := e.guard.store.Complete(ctx, e.claim(), &e.done)
 	ctx.release()
+	e.called("complete", sent, err)
 	if err != nil && !final(err) {
 		expires, err = e.completeAgain(err)
 	}
@@ -89,7 +91,7 @@ func (e *execution) overtaken(err error) (result, bool) {
 // already happened succeeds.
 func (e *execution) completeAgain(err error) (expires time.Time, _ error) {
 	e.storeFailed("complete", err)
-	err = e.persist(func(ctx context.Context) (err error) {
+	err = e.persist("complete", func(ctx context.Context) (err error) {
 		expires, err = e.guard.store.Complete(ctx, e.claim(), &e.done)
 		return err
 	})
@@ -102,7 +104,9 @@ func (e *execution) keepLate() {
 		return
 	}
 	late := store.LateCompletion{Claim: e.claim(), Response: e.done.Response, At: time.Now()}
-	err := e.persist(func(ctx context.Context) error { return e.guard.lateCompletions.AddLateCompletion(ctx, late) })
+	err := e.persist("add late completion", func(ctx context.Context) error {
+		return e.guard.lateCompletions.AddLateCompletion(ctx, late)
+	})
 	if err != nil {
 		e.storeFailed("add late completion", err)
 	}
@@ -110,13 +114,13 @@ func (e *execution) keepLate() {
 
 // settleRelease says that nothing was done and, of a request that was rejected, that it counts for nothing.
 func (e *execution) settleRelease(reason string) result {
-	left := store.StateRetryable
+	left, call := store.StateRetryable, "release"
 	write := func(ctx context.Context) error { return e.guard.store.Release(ctx, e.claim(), reason) }
 	if e.op.rejects() {
-		left = store.StateNone
+		left, call = store.StateNone, "reject"
 		write = func(ctx context.Context) error { return e.guard.store.Reject(ctx, e.claim()) }
 	}
-	err := e.persist(write)
+	err := e.persist(call, write)
 	if err != nil {
 		// The lease runs out and the record becomes unknown: safe, but it has to be settled.
 		if res, ok := e.overtaken(err); ok {
@@ -141,7 +145,7 @@ func (e *execution) undone() result {
 	if e.op.rejects() {
 		var err error
 		if e.op.origin != store.OriginCreated {
-			if err = e.persist(e.forget); err != nil {
+			if err = e.persist("reject", e.forget); err != nil {
 				e.storeFailed("reject", err)
 			}
 		}
@@ -172,7 +176,7 @@ func (e *execution) forget(ctx context.Context) error {
 }
 
 func (e *execution) settleUnknown(cause error) result {
-	err := e.once(func(ctx context.Context) error {
+	err := e.once("abandon", func(ctx context.Context) error {
 		if p := e.op.withProvider(store.Checkpoint{}); p.ProviderID != "" {
 			// A reconciler finds it by that. Should this fail, it can be found by the downstream key.
 			_ = e.guard.store.Checkpoint(ctx, e.claim(), p)
@@ -206,6 +210,15 @@ func (e *execution) storeFailed(call string, err error) {
 	e.guard.storeFailed(e.base, e.op.name, call, err)
 }
 
+// called tells the observer of a call to the store.
+func (e *execution) called(call string, sent time.Time, err error) {
+	if e.guard.config.Observer != nil {
+		e.guard.observe(e.base, StoreCalledEvent{
+			ID: e.reservation.ID, Operation: e.op.name, Attempt: e.op.attempt, Call: call, Elapsed: time.Since(sent), Err: err,
+		})
+	}
+}
+
 func (e *execution) settled(state store.State, err error) {
 	if e.guard.config.Observer != nil {
 		e.guard.observe(e.base, SettledEvent{
@@ -228,17 +241,20 @@ const (
 
 // once makes a write for which there is no time left to repeat it. Its context tells of the operation: what belongs to one
 // that runs goes through a circuit breaker.
-func (e *execution) once(write func(ctx context.Context) error) error {
-	ctx := e.storeContext(&lazyContext{op: &e.op}, time.Now())
+func (e *execution) once(call string, write func(ctx context.Context) error) error {
+	sent := time.Now()
+	ctx := e.storeContext(&lazyContext{op: &e.op}, sent)
 	defer ctx.release()
-	return write(ctx)
+	err := write(ctx)
+	e.called(call, sent, err)
+	return err
 }
 
 // persist repeats a write until it is answered, or until settling is given up.
-func (e *execution) persist(write func(ctx context.Context) error) error {
+func (e *execution) persist(call string, write func(ctx context.Context) error) error {
 	deadline := time.Now().Add(e.guard.config.SettleTimeout)
 	for failures := 1; ; failures++ {
-		err := e.once(write)
+		err := e.once(call, write)
 		if err == nil || final(err) {
 			return err
 		}

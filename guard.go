@@ -99,6 +99,9 @@ func (g *Guard) storeFailed(ctx context.Context, operation, call string, err err
 	g.observe(ctx, StoreFailedEvent{Operation: operation, Call: call, Err: err})
 }
 
+// ActiveLeases returns how many attempts of this guard hold a lease now, for a gauge: those in a transaction hold none.
+func (g *Guard) ActiveLeases() int { return int(g.keeper.active.Load()) }
+
 // noteFenced counts a refused write; other errors it leaves to their own path.
 func (g *Guard) noteFenced(ctx context.Context, id store.ID, operation string, err error) {
 	var fenced *store.FencedError
@@ -182,8 +185,11 @@ type Config struct {
 	// SettleTimeout bounds how long storing an answer is tried before the outcome is given up as unknown.
 	// Default: 15 s.
 	SettleTimeout time.Duration
-	// TraceID returns the id of the trace that a context belongs to; it is kept with the record. Default: none.
+	// TraceID returns the id of the trace that a context belongs to; it is kept with the record. Default: that of the
+	// Propagator.
 	TraceID func(ctx context.Context) string
+	// Propagator lets what goes on without its caller belong to the trace of the first execution. Default: none.
+	Propagator Propagator
 	// Limiter bounds what one scope may ask for: new keys, look-ups, mismatches. Package limit has one. Default: none.
 	Limiter Limiter
 	// Observer is told what happens. Default: none.
@@ -243,6 +249,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.SettleTimeout == 0 {
 		c.SettleTimeout = defaultSettleTimeout
+	}
+	if c.TraceID == nil && c.Propagator != nil {
+		c.TraceID = c.Propagator.TraceID
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()

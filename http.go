@@ -297,7 +297,7 @@ func (x *httpExecution) handle(ctx context.Context) {
 
 // markStreaming implements [streamMarker] (A4).
 func (x *httpExecution) markStreaming() error {
-	return x.persist(func(ctx context.Context) error {
+	return x.persist("checkpoint", func(ctx context.Context) error {
 		return x.guard.store.Checkpoint(ctx, x.claim(), store.Checkpoint{NotReplayable: true})
 	})
 }

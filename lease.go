@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/onceward/onceward/store"
@@ -70,6 +71,8 @@ type keeper struct {
 	leases leaseHeap
 	timer  *time.Timer
 	armed  time.Time // when the timer fires; zero if it does not
+
+	active atomic.Int64 // leases whose attempts have not ended
 }
 
 // add starts the heartbeats of a lease.
@@ -149,6 +152,11 @@ func (k *keeper) extend(l *lease) {
 	ctx, cancel := context.WithDeadline(context.Background(), minTime(end, sent.Add(k.guard.config.StoreTimeout)))
 	err := k.guard.store.Extend(ctx, l.claim, l.ttl)
 	cancel()
+	if k.guard.config.Observer != nil {
+		k.guard.observe(ctx, StoreCalledEvent{
+			ID: l.claim.ID, Operation: l.name, Attempt: l.claim.Attempt, Call: "extend", Elapsed: time.Since(sent), Err: err,
+		})
+	}
 	switch {
 	case err == nil:
 		l.mu.Lock()

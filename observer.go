@@ -26,18 +26,20 @@ type ObserverEvent any
 
 type (
 	// DecidedEvent is a reservation that was answered. Attempt is that of the record, Origin counts for a grant alone,
-	// and Elapsed is the time that the store took.
+	// and Elapsed is the time that the store took. TraceID is that of the first execution, as [Config].Propagator wrote it:
+	// an attempt that is not the first one, and a replay, can be linked to it.
 	DecidedEvent struct {
 		store.ID
 		Operation string
 		Decision  store.Decision
 		Origin    store.Origin
 		Attempt   int64
+		TraceID   string
 		Elapsed   time.Duration
 	}
 
-	// ExecutedEvent is an HTTP handler that has ended, with the status that it wrote and the time that it took. A
-	// function of [Guard.Do] has none.
+	// ExecutedEvent is an HTTP handler that has ended, with the status that it wrote and the time that it took; or a
+	// function of [Guard.Do], which has no status.
 	ExecutedEvent struct {
 		store.ID
 		Operation string
@@ -71,6 +73,19 @@ type (
 		store.ID
 		Operation string
 		Attempt   int64
+		Err       error
+	}
+
+	// StoreCalledEvent is a call to the store for an attempt that has ended, with the time that it took. Call is the method
+	// in words, such as "complete", and Err why it failed or was refused; nil if it did not. A reservation that was
+	// answered is a [DecidedEvent] instead, and one that was not is here; a transaction is "commit", from the end of the
+	// handler on. Of a call that is repeated there is one for each time.
+	StoreCalledEvent struct {
+		store.ID
+		Operation string
+		Attempt   int64
+		Call      string
+		Elapsed   time.Duration
 		Err       error
 	}
 
@@ -112,4 +127,32 @@ type (
 	// UnprotectedEvent is a request that ran without protection because it carried no key on a route where the key is
 	// optional.
 	UnprotectedEvent struct{ Operation string }
+
+	// WorkerEvent is a turn of a worker in the background that has ended, with or without an error. Those of this
+	// repository are the "sweeper", the "reaper", the "resumer", the "poller", the "outbox" and the "exporter"; consumers
+	// tell of each message instead.
+	WorkerEvent struct {
+		Worker string
+		// Backlog is how much was due when it looked; a negative number says that it does not know.
+		Backlog int
+		// Oldest is when the oldest of that became due, by the store's clock; zero if there was none, or it does not know.
+		Oldest  time.Time
+		Elapsed time.Duration
+		Err     error
+	}
 )
+
+// Propagator carries the trace that a context belongs to over gaps that no context crosses: a record that another
+// process goes on with, a message that a worker delivers later. Package telemetry has one for OpenTelemetry; without
+// it nothing here knows what a trace is.
+type Propagator interface {
+	// TraceID returns the trace, and the place in it, that a context belongs to; empty if it belongs to none. It is kept
+	// with a record.
+	TraceID(ctx context.Context) string
+	// Continue returns a context that belongs to the trace that TraceID has returned. What it cannot read it ignores.
+	Continue(ctx context.Context, traceID string) context.Context
+	// Inject adds the trace that a context belongs to to the headers of a message.
+	Inject(ctx context.Context, headers map[string]string)
+	// Extract returns a context that belongs to the trace in the headers of a message, if there is one.
+	Extract(ctx context.Context, headers map[string]string) context.Context
+}

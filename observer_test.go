@@ -24,6 +24,7 @@ func (j *journal) summary() (words []string) {
 	defer j.mu.Unlock()
 	for _, event := range j.events {
 		switch e := event.(type) {
+		case onceward.StoreCalledEvent:
 		case onceward.DecidedEvent:
 			words = append(words, fmt.Sprint("decided ", e.Decision, " ", e.Origin))
 		case onceward.ExecutedEvent:
@@ -228,5 +229,48 @@ func TestTheLogNamesAnUnknownOutcomeByItsHash(t *testing.T) {
 	}
 	if strings.Contains(log.String(), "private-key") {
 		t.Errorf("M3: the log tells the key: %s", log.String())
+	}
+}
+
+// TestObserverSeesStoreCalls holds that each call to the store for an attempt is told, with the trace of the first one.
+func TestObserverSeesStoreCalls(t *testing.T) {
+	t.Parallel()
+	events, s := new(journal), newFaultyStore()
+	guard := newGuard(t, s, observedBy(events), func(c *onceward.Config) {
+		c.TraceID = func(context.Context) string { return strings.Repeat("ab", 24) }
+	})
+	call := onceward.Call{Scope: "s", Key: "k", Operation: "job"}
+	run := func() {
+		_, err := guard.Do(t.Context(), call, func(ctx context.Context) ([]byte, error) {
+			if guard.ActiveLeases() != 1 {
+				t.Errorf("%d active leases", guard.ActiveLeases())
+			}
+			return nil, onceward.FromContext(ctx).Checkpoint(store.Checkpoint{Point: "half"})
+		}, onceward.Reserved(onceward.FailureUnknown))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	run()
+	run()
+	if guard.ActiveLeases() != 0 {
+		t.Errorf("%d active leases", guard.ActiveLeases())
+	}
+	var calls []string
+	for _, e := range observed[onceward.StoreCalledEvent](events) {
+		calls = append(calls, e.Call)
+		if e.ID != (store.ID{Scope: "s", Key: "k"}) || e.Operation != "job" || e.Elapsed <= 0 || e.Err != nil {
+			t.Errorf("%+v", e)
+		}
+	}
+	if !slices.Equal(calls, []string{"checkpoint", "complete"}) {
+		t.Errorf("calls: %q", calls)
+	}
+	if executed := observed[onceward.ExecutedEvent](events); len(executed) != 1 || executed[0].Status != 0 {
+		t.Errorf("M1: a function was executed once: %+v", executed)
+	}
+	decided := observed[onceward.DecidedEvent](events)
+	if len(decided) != 2 || decided[1].TraceID != strings.Repeat("ab", 24) {
+		t.Errorf("M2: a replay tells the trace of the first execution: %+v", decided)
 	}
 }

@@ -24,6 +24,20 @@ const MaxName = 255
 // Inbox applies events once.
 type Inbox struct{ store Store }
 
+// HandledEvent is an event that was handled by a consumer of the packages of broker/: it goes to the
+// [onceward.Observer] of that consumer.
+type HandledEvent struct {
+	Consumer string
+	EventID  string
+	// Applied says that it was applied now; without it and without an error it had been applied before.
+	Applied bool
+	// Sent is when the event was made, by its sender's clock; zero if that is not known.
+	Sent    time.Time
+	Elapsed time.Duration
+	// Err is why it was not applied.
+	Err error
+}
+
 // New returns an inbox that remembers events in the store. If that is a wrapper of a store that remembers none, each call
 // returns an error that wraps [errors.ErrUnsupported].
 func New(store Store) *Inbox { return &Inbox{store} }

@@ -43,7 +43,7 @@ type Config struct {
 	KeepExecutions time.Duration
 	// Logger gets failures and what an operator should know. Default: [slog.Default].
 	Logger *slog.Logger
-	// Observer is told of every run. Default: none.
+	// Observer is told of every run, by a [SweptEvent] or a [ReapedEvent] and an [onceward.WorkerEvent]. Default: none.
 	Observer onceward.Observer
 }
 
@@ -164,6 +164,15 @@ func bounded(ctx context.Context, limit int, step func(ctx context.Context, limi
 	return step(ctx, limit)
 }
 
+// tell tells the observer of a run. One that succeeds has left nothing behind that was due.
+func (c *Config) tell(ctx context.Context, worker string, began time.Time, err error) {
+	e := onceward.WorkerEvent{Worker: worker, Elapsed: time.Since(began), Err: err}
+	if err != nil {
+		e.Backlog = -1
+	}
+	c.Observer.Observe(ctx, e)
+}
+
 // loop runs the work now and then until the context ends, and then returns nil.
 func (c *Config) loop(ctx context.Context, job string, once func(context.Context) (Report, error)) error {
 	failures := 0
@@ -226,11 +235,13 @@ func NewSweeper(s store.Store, config Config) (*Sweeper, error) {
 // RunOnce sweeps until there is nothing left to sweep, and says how much it was. With an error it also says how much
 // was swept before.
 func (s *Sweeper) RunOnce(ctx context.Context) (Report, error) {
+	began := time.Now()
 	report, err := inBatches(ctx, s.config.Batch, s.store.Sweep)
 	if report.Count > 0 {
 		s.config.Logger.WarnContext(ctx, "janitor: leases ran out, their outcomes are unknown", "count", report.Count)
 	}
 	s.config.Observer.Observe(ctx, SweptEvent{Count: report.Count})
+	s.config.tell(ctx, "sweeper", began, err)
 	return report, err
 }
 
@@ -262,11 +273,13 @@ func NewReaper(s store.Store, config Config) (*Reaper, error) {
 // RunOnce reaps until there is nothing left to reap, and says how much it was. With an error it also says how much was
 // reaped before.
 func (r *Reaper) RunOnce(ctx context.Context) (Report, error) {
+	began := time.Now()
 	report, err := inBatches(ctx, r.config.Batch, r.reap)
 	if report.Count > 0 {
 		r.config.Logger.DebugContext(ctx, "janitor: records expired", "count", report.Count)
 	}
 	r.config.Observer.Observe(ctx, ReapedEvent{Count: report.Count})
+	r.config.tell(ctx, "reaper", began, err)
 	return report, err
 }
 

@@ -35,11 +35,16 @@ var errDown = fmt.Errorf("%w: the test pulled the plug", store.ErrUnavailable)
 type journal struct {
 	mu     sync.Mutex
 	events []onceward.ObserverEvent
+	turns  []onceward.WorkerEvent
 }
 
 func (j *journal) Observe(_ context.Context, e onceward.ObserverEvent) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	if turn, ok := e.(onceward.WorkerEvent); ok {
+		j.turns = append(j.turns, turn)
+		return
+	}
 	j.events = append(j.events, e)
 }
 
@@ -492,6 +497,28 @@ func TestNoAnswerDoesNotStopALoop(t *testing.T) {
 	})
 }
 
+// TestWorkersReport: each run is told, with its failure, after which nobody knows what is left.
+func TestWorkersReport(t *testing.T) {
+	t.Parallel()
+	told := &journal{}
+	sweeper, err := janitor.NewSweeper(memory.New(), quiet(janitor.Config{Observer: told}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := sweeper.RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if _, err := sweeper.RunOnce(ended); err == nil {
+		t.Fatal("it ran after its end")
+	}
+	if len(told.turns) != 2 || told.turns[0].Worker != "sweeper" || told.turns[0].Err != nil || told.turns[0].Backlog != 0 ||
+		!errors.Is(told.turns[1].Err, context.Canceled) || told.turns[1].Backlog >= 0 {
+		t.Errorf("told %+v", told.turns)
+	}
+}
+
 // TestAPanicDoesNotEndTheJanitor: it is a failure that is logged, and all jobs go on.
 func TestAPanicDoesNotEndTheJanitor(t *testing.T) {
 	t.Parallel()
@@ -501,12 +528,16 @@ func TestAPanicDoesNotEndTheJanitor(t *testing.T) {
 		var sweeps, reaps, purges int // of the first of each the observer panics
 		config := janitor.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}
 		config.Observer = onceward.ObserverFunc(func(ctx context.Context, e onceward.ObserverEvent) {
-			runs := &sweeps
+			var runs *int
 			switch e.(type) {
+			case janitor.SweptEvent:
+				runs = &sweeps
 			case janitor.ReapedEvent:
 				runs = &reaps
 			case janitor.PurgedEvent:
 				runs = &purges
+			default:
+				return
 			}
 			if *runs++; *runs == 1 {
 				panic("a bug")

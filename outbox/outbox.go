@@ -23,6 +23,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/onceward/onceward"
@@ -37,13 +38,17 @@ type Config struct {
 	// Guard derives the downstream keys of messages that are added in [Result.Then] from that of the message before
 	// them, so that they are the same if all of it ever happens again. Default: none; those keys are then random.
 	Guard *onceward.Guard
+	// Propagator puts the trace that a message belongs to into its headers, such as traceparent, so that its delivery and
+	// its consumers continue it. A header that the message has already stays as it is. Default: none.
+	Propagator onceward.Propagator
 }
 
 // Outbox adds messages.
 type Outbox struct {
-	store  Store
-	guard  *onceward.Guard
-	source string
+	store      Store
+	guard      *onceward.Guard
+	propagator onceward.Propagator
+	source     string
 }
 
 // New returns an outbox that keeps its messages in the store. If that is a wrapper of a store that keeps none, the error
@@ -58,7 +63,7 @@ func New(s Store, config Config) (*Outbox, error) {
 	if err := checkText("Source", config.Source); err != nil {
 		return nil, err
 	}
-	return &Outbox{store: s, guard: config.Guard, source: config.Source}, nil
+	return &Outbox{store: s, guard: config.Guard, propagator: config.Propagator, source: config.Source}, nil
 }
 
 // checkStore refuses a store that keeps no messages: a wrapper has all methods, whatever it is around.
@@ -157,6 +162,7 @@ func (o *Outbox) entry(ctx context.Context, m Message) *Entry {
 	if m.Step == "" {
 		m.Step = m.Topic
 	}
+	m.Headers = o.traced(ctx, m.Headers)
 	e := &Entry{Message: m, ID: newID(time.Now())}
 	if m.Topic == "" {
 		e.State = StateCaptured
@@ -173,6 +179,20 @@ func (o *Outbox) entry(ctx context.Context, m Message) *Entry {
 		e.DownstreamKey = randomKey()
 	}
 	return e
+}
+
+// traced returns the headers with those of the trace that the context belongs to. The caller's own map stays as it is.
+func (o *Outbox) traced(ctx context.Context, headers map[string]string) map[string]string {
+	if o.propagator == nil {
+		return headers
+	}
+	with := make(map[string]string, len(headers)+2)
+	o.propagator.Inject(ctx, with)
+	maps.Copy(with, headers)
+	if len(with) == 0 {
+		return headers
+	}
+	return with
 }
 
 // following is the downstream key of a message that follows another one. It takes a secret: the receiver of the first

@@ -53,8 +53,11 @@ type WorkerConfig struct {
 	// written down for 5 s more at most. Default: 10 s.
 	Grace time.Duration
 
-	// Observer is told of each delivery. Default: none.
+	// Observer is told of each delivery, by a [DeliveredEvent], and of each look for messages, by an
+	// [onceward.WorkerEvent]. Default: none.
 	Observer onceward.Observer
+	// Propagator lets deliveries belong to the trace that their messages were added in. Default: none.
+	Propagator onceward.Propagator
 	// Logger gets what an operator should know. Default: [slog.Default].
 	Logger *slog.Logger
 }

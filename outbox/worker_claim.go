@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/onceward/onceward"
 )
 
 // shortestPause is the time before the next look after one that found something. It doubles while nothing is found.
@@ -120,6 +122,7 @@ func (s *workerRun) claim(ctx context.Context) (found int, full bool, err error)
 	claiming, cancel := context.WithTimeout(s.hard, max(s.config.Lease, claimTimeout))
 	claimed, err := s.store.ClaimMessages(claiming, requests, s.config.Lease)
 	cancel()
+	s.tellClaim(claimed, sent, err)
 	if err != nil {
 		return 0, false, err
 	}
@@ -139,6 +142,17 @@ func (s *workerRun) claim(ctx context.Context) (found int, full bool, err error)
 	}
 	// Where no route has room there is nothing to ask for until one has; otherwise a short pause is enough.
 	return len(claimed), full && s.crowded(), nil
+}
+
+// tellClaim tells the observer of a look for messages. What waits beyond what was claimed it does not know.
+func (s *workerRun) tellClaim(claimed []Claimed, sent time.Time, err error) {
+	e := onceward.WorkerEvent{Worker: "outbox", Backlog: len(claimed), Elapsed: time.Since(sent), Err: err}
+	for i := range claimed {
+		if due := claimed[i].CreatedAt.Add(claimed[i].Delay); e.Oldest.IsZero() || due.Before(e.Oldest) {
+			e.Oldest = due
+		}
+	}
+	s.observe(s.hard, e)
 }
 
 // crowded reports whether no route has room.

@@ -100,6 +100,7 @@ func (s *workerRun) deliver(route *routeState, t acquired) (done bool) {
 	defer cancel()
 	ctx, cancelTimeout := context.WithTimeout(ctx, route.Timeout)
 	defer cancelTimeout()
+	ctx = s.traced(ctx, t.Claimed)
 	began := time.Now()
 	entry := t.Entry
 	entry.Attempts = attempts

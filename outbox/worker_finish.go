@@ -2,9 +2,11 @@ package outbox
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
+	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/backoff"
 )
 
@@ -219,7 +221,7 @@ func (s *workerRun) ended(end finished) {
 	}
 	s.untrack(end.route, end.lease, count)
 	if outcome != "" {
-		s.observe(DeliveredEvent{
+		s.observe(s.traced(s.hard, end.Claimed), DeliveredEvent{
 			ID: end.Origin, Topic: end.Topic, Message: end.ID, Attempts: end.attempts, Outcome: outcome, Elapsed: end.elapsed,
 			Err: end.err,
 		})
@@ -227,11 +229,19 @@ func (s *workerRun) ended(end finished) {
 }
 
 // observe tells the observer. A panic of it is logged: the worker, and what else it delivers, goes on.
-func (s *workerRun) observe(e DeliveredEvent) {
+func (s *workerRun) observe(ctx context.Context, e onceward.ObserverEvent) {
 	defer func() {
 		if p := recover(); p != nil {
-			s.config.Logger.Error("outbox: the observer panicked", "message", e.Message, "panic", p)
+			s.config.Logger.Error("outbox: the observer panicked", "event", fmt.Sprintf("%T", e), "panic", p)
 		}
 	}()
-	s.config.Observer.Observe(s.hard, e)
+	s.config.Observer.Observe(ctx, e)
+}
+
+// traced returns a context that belongs to the trace that a message was added in.
+func (s *workerRun) traced(ctx context.Context, c *Claimed) context.Context {
+	if s.config.Propagator == nil {
+		return ctx
+	}
+	return s.config.Propagator.Extract(ctx, c.Headers)
 }

@@ -42,6 +42,8 @@ type ResumerConfig struct {
 	// comparison " and the name of the comparison. They are left alone without a word. Default: none, and every lost
 	// operation that is not one of the resumer's own is logged as a warning at each look.
 	Others []string
+	// Observer is told of each look at the store, by an [onceward.WorkerEvent]. Default: none.
+	Observer onceward.Observer
 	// Logger gets what an operator should know. Default: [slog.Default].
 	Logger *slog.Logger
 }
@@ -153,7 +155,7 @@ type Report struct {
 // rest. It does not wait for operations that hang.
 func (r *Resumer) RunOnce(ctx context.Context) (Report, error) {
 	run := r.newRun(ctx)
-	err := run.Look()
+	err := run.look(ctx)
 	run.Wait()
 	report, failed := run.Take()
 	report.Hanging = r.pool.Hanging()
@@ -174,7 +176,7 @@ func (r *Resumer) Run(ctx context.Context) error {
 	run := r.newRun(ctx)
 	defer run.Wait()
 	fair.Repeat(ctx, r.config.Interval, func() error {
-		err := run.Look()
+		err := run.look(ctx)
 		_, failed := run.Take()
 		return errors.Join(failed, err)
 	}, func(err error) { r.config.Logger.WarnContext(ctx, "phase: resuming failed", "error", err) })
@@ -204,6 +206,18 @@ func (r *Resumer) newRun(ctx context.Context) *resumeRun {
 		Failed: run.Fail,
 	})
 	return run
+}
+
+// look looks at the store once, and tells the observer what it found.
+func (run *resumeRun) look(ctx context.Context) error {
+	began := time.Now()
+	found, err := run.Look()
+	if run.config.Observer != nil {
+		run.config.Observer.Observe(ctx, onceward.WorkerEvent{
+			Worker: "resumer", Backlog: found.Count, Oldest: found.Oldest, Elapsed: time.Since(began), Err: err,
+		})
+	}
+	return err
 }
 
 // wants chooses the lost operations that this resumer has the code of.

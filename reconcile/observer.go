@@ -18,6 +18,8 @@ type ReconciledEvent struct {
 	// or "dead letter"; or, of a question about the record, "hanging" if it has not returned though its time is over,
 	// and "returned" if it has since. Of those two Attempt is not known.
 	Outcome string
+	// TraceID is that of the first execution, if it is known.
+	TraceID string
 	// Err is why nothing was learned.
 	Err error
 }

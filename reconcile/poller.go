@@ -65,7 +65,8 @@ type Config struct {
 
 	// Actor is the name under which settlements are written to the audit. Default: reconciler.
 	Actor string
-	// Observer is told of each record. Default: none.
+	// Observer is told of each record, by a [ReconciledEvent], and of each look at the store, by an
+	// [onceward.WorkerEvent]. Default: none.
 	Observer onceward.Observer
 	// Logger gets what an operator should know. Default: [slog.Default].
 	Logger *slog.Logger

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/fair"
 	"github.com/onceward/onceward/store"
 )
@@ -118,9 +119,14 @@ func (p *Poller) newRun(ctx context.Context) *pollRun {
 // look begins to ask after what is due, and forgets what is not needed any more.
 func (r *pollRun) look() error {
 	r.letters.Store(r.lettersDue())
-	err := r.Look()
+	began := time.Now()
+	found, err := r.Look()
 	r.gone.forget(max(forgetAfter, 2*r.config.MaxBackoff))
-	return errors.Join(err, r.purge(r.ctx))
+	err = errors.Join(err, r.purge(r.ctx))
+	r.config.Observer.Observe(r.ctx, onceward.WorkerEvent{
+		Worker: "poller", Backlog: found.Count, Oldest: found.Oldest, Elapsed: time.Since(began), Err: err,
+	})
+	return err
 }
 
 // wants leaves dead letters alone, unless it is time to look for external events about them.

@@ -236,7 +236,7 @@ func worthKeeping(count int, changed bool) bool {
 
 func (p *Poller) observe(ctx context.Context, rec *store.Record, outcome string, err error) {
 	p.config.Observer.Observe(ctx, ReconciledEvent{
-		ID: rec.ID, Operation: rec.Operation, Attempt: rec.Attempt, Outcome: outcome, Err: err,
+		ID: rec.ID, Operation: rec.Operation, Attempt: rec.Attempt, Outcome: outcome, TraceID: rec.TraceID, Err: err,
 	})
 }
 

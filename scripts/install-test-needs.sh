@@ -100,6 +100,11 @@ can_run_pgbouncer() {
 	command -v pgbouncer >/dev/null 2>&1 || [ -x /usr/sbin/pgbouncer ]
 }
 
+# Debian's package brings both; promtool checks the files of the alerts.
+can_run_prometheus() {
+	command -v prometheus >/dev/null 2>&1 && command -v promtool >/dev/null 2>&1
+}
+
 command -v go >/dev/null 2>&1 || {
 	echo "The tests need Go (see the version in go.mod): https://go.dev/dl/" >&2
 	exit 1
@@ -111,3 +116,4 @@ need "PostgreSQL's programs, to start a server for the tests" can_run_postgres p
 need "RabbitMQ and Erlang's epmd, to start a broker for the tests" can_run_rabbitmq rabbitmq-server
 need "Redis, to start servers for the tests" can_run_redis redis-server
 need "PgBouncer, to put a pooler before a server of the tests" can_run_pgbouncer pgbouncer
+need "Prometheus and promtool, to scrape metrics and to check alerts" can_run_prometheus prometheus

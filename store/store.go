@@ -77,7 +77,8 @@ type Reservation struct {
 	ResumeOnly bool
 	// DownstreamSecret is kept with a new record: see [Record].DownstreamSecret.
 	DownstreamSecret uint32
-	// TraceID is kept with a new record.
+	// TraceID is kept with a new record. One of 32 or 48 lower-case hexadecimal digits, which is a trace, or a trace and a
+	// span, takes the least room.
 	TraceID string
 }
 

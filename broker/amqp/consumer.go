@@ -11,6 +11,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/inbox"
 	"github.com/onceward/onceward/internal/consuming"
 )
@@ -71,8 +72,30 @@ type ConsumerConfig struct {
 	// Heartbeat is how often the broker has to show that it is there. A connection is lost when it misses three times.
 	// Default: [DefaultHeartbeat].
 	Heartbeat time.Duration
+	// Observer is told of each message, by an [inbox.HandledEvent]. Default: none.
+	Observer onceward.Observer
+	// Propagator lets Handle belong to the trace that the headers of the message tell of. Default: none.
+	Propagator onceward.Propagator
 	// Logger gets what failed. Default: [slog.Default].
 	Logger *slog.Logger
+}
+
+// watch is who is told of what the consumer does.
+func (c *ConsumerConfig) watch() consuming.Watch {
+	return consuming.Watch{Observer: c.Observer, Propagator: c.Propagator}
+}
+
+// headersOf returns a function that returns the headers of a message that are text.
+func headersOf(d *amqp091.Delivery) func() map[string]string {
+	return func() map[string]string {
+		headers := make(map[string]string, len(d.Headers))
+		for name, value := range d.Headers {
+			if text, ok := value.(string); ok {
+				headers[name] = text
+			}
+		}
+		return headers
+	}
 }
 
 // HeaderEventID returns the event's ID from where the AMQP binding of CloudEvents puts it, the header cloudEvents:id

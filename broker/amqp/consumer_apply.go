@@ -47,7 +47,7 @@ func (r *runner) apply(ctx context.Context, d *amqp091.Delivery) (o outcome, fai
 		return r.poison(ctx, d, fmt.Errorf("%w: %w", ErrPoison, err)), 0
 	}
 	tried := false
-	_, err = r.Inbox.Handle(ctx, r.Name, id, func(ctx context.Context) error {
+	_, err = r.watch().Handle(ctx, r.Inbox, r.Name, id, headersOf(d), func(ctx context.Context) error {
 		tried = true
 		return consuming.Guard(func() error { return r.Handle(ctx, d) })
 	})

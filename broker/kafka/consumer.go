@@ -10,6 +10,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/inbox"
 	"github.com/onceward/onceward/internal/consuming"
 )
@@ -65,8 +66,28 @@ type ConsumerConfig struct {
 	Workers int
 	// Grace is how long the records that are being applied may go on when Run is to end. Default: [DefaultGrace].
 	Grace time.Duration
+	// Observer is told of each record, by an [inbox.HandledEvent]. Default: none.
+	Observer onceward.Observer
+	// Propagator lets Handle belong to the trace that the headers of the record tell of. Default: none.
+	Propagator onceward.Propagator
 	// Logger gets what failed. Default: [slog.Default].
 	Logger *slog.Logger
+}
+
+// watch is who is told of what the consumer does.
+func (c *ConsumerConfig) watch() consuming.Watch {
+	return consuming.Watch{Observer: c.Observer, Propagator: c.Propagator}
+}
+
+// headersOf returns a function that returns the headers of a record that are text.
+func headersOf(record *kgo.Record) func() map[string]string {
+	return func() map[string]string {
+		headers := make(map[string]string, len(record.Headers))
+		for _, h := range record.Headers {
+			headers[h.Key] = string(h.Value)
+		}
+		return headers
+	}
 }
 
 // HeaderEventID returns the event's ID as the Kafka binding of CloudEvents puts it into the header ce_id.

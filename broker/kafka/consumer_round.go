@@ -177,7 +177,7 @@ func (r *runner) settle(ctx context.Context, record *kgo.Record, attempts int) e
 	if err != nil {
 		return r.poison(ctx, record, err)
 	}
-	_, err = r.Inbox.Handle(ctx, r.Name, id, func(ctx context.Context) error {
+	_, err = r.watch().Handle(ctx, r.Inbox, r.Name, id, headersOf(record), func(ctx context.Context) error {
 		return consuming.Guard(func() error { return r.Handle(ctx, record) })
 	})
 	switch {

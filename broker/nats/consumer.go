@@ -15,6 +15,7 @@ import (
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/inbox"
 	"github.com/onceward/onceward/internal/consuming"
 )
@@ -69,8 +70,32 @@ type ConsumerConfig struct {
 	Buffer int
 	// Grace is how long the messages that are being applied may go on when Run is to end. Default: [DefaultGrace].
 	Grace time.Duration
+	// Observer is told of each message, by an [inbox.HandledEvent]. Default: none.
+	Observer onceward.Observer
+	// Propagator lets Handle belong to the trace that the headers of the message tell of. Default: none.
+	Propagator onceward.Propagator
 	// Logger gets what failed. Default: [slog.Default].
 	Logger *slog.Logger
+}
+
+// watch is who is told of what the consumer does.
+func (c *ConsumerConfig) watch() consuming.Watch {
+	return consuming.Watch{Observer: c.Observer, Propagator: c.Propagator}
+}
+
+// headersOf returns a function that returns the headers of a message that are text.
+func headersOf(m jetstream.Msg) func() map[string]string {
+	return func() map[string]string {
+		headers := make(map[string]string, len(m.Headers()))
+		for name := range m.Headers() {
+			value := m.Headers().Get(name)
+			if decoded, err := decode(value); err == nil {
+				value = decoded
+			}
+			headers[name] = value
+		}
+		return headers
+	}
 }
 
 // check finds what is missing or makes no sense.

@@ -82,6 +82,15 @@ func TestBadPayments(t *testing.T) {
 	if r := s.must(t, "GET", "/payments", "alice", "", ""); strings.TrimSpace(r.body) != "[]" {
 		t.Errorf("payments were made: %s", r.body)
 	}
+	metrics := s.must(t, "GET", "/metrics", "", "", "").body
+	for _, line := range []string{
+		`onceward_reservations_total{decision="created",route="POST /payments"} 5`,
+		`onceward_attempts_settled_total{route="POST /payments",state="rejected"} 5`,
+	} {
+		if !strings.Contains(metrics, "\n"+line+"\n") {
+			t.Errorf("M1: the metrics have no line %s:\n%s", line, metrics)
+		}
+	}
 }
 
 // duplicates sends one request many times at once.

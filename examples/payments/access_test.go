@@ -18,7 +18,7 @@ import (
 
 // openRoutes need no token.
 var openRoutes = []string{
-	"POST /events", "POST /events/{account}", "GET /idempotency", "GET /health", "GET /counters",
+	"POST /events", "POST /events/{account}", "GET /idempotency", "GET /health", "GET /counters", "GET /metrics",
 }
 
 // routes returns the routes of a system.
@@ -133,7 +133,7 @@ func TestRoutesAreAllProtected(t *testing.T) {
 	if unprotected := onceward.Audit(routes, "POST /events", "POST /events/{account}"); len(unprotected) != 0 {
 		t.Errorf("unprotected: %v", unprotected)
 	}
-	if len(routes) != 11 || len(onceward.Audit(routes)) != 2 {
+	if len(routes) != 12 || len(onceward.Audit(routes)) != 2 {
 		t.Errorf("the audit saw %v", routes)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"net/http"
+	"slices"
 	"sync"
 
 	"github.com/onceward/onceward"
@@ -16,13 +17,15 @@ import (
 
 // Counters count what the engine does in this process. They are an [onceward.Observer], and show themselves as JSON.
 type Counters struct {
-	next onceward.Observer
+	next []onceward.Observer
 
 	mu     sync.Mutex
 	counts map[string]int64
 }
 
-func newCounters(next onceward.Observer) *Counters {
+// newCounters returns counters that tell others too; those that are nil are left out.
+func newCounters(next ...onceward.Observer) *Counters {
+	next = slices.DeleteFunc(next, func(o onceward.Observer) bool { return o == nil })
 	return &Counters{next: next, counts: make(map[string]int64)}
 }
 
@@ -33,8 +36,8 @@ func (c *Counters) Observe(ctx context.Context, e onceward.ObserverEvent) {
 		c.counts[name] += n
 		c.mu.Unlock()
 	}
-	if c.next != nil {
-		c.next.Observe(ctx, e)
+	for _, next := range c.next {
+		next.Observe(ctx, e)
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/examples/provider"
 	"github.com/onceward/onceward/janitor"
@@ -17,6 +19,7 @@ import (
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/reconcile/ledger"
 	"github.com/onceward/onceward/storeurl"
+	"github.com/onceward/onceward/telemetry"
 )
 
 // Config configures a [System]. Database, Secret, Tokens, Provider and WebhookSecret are required.
@@ -48,8 +51,10 @@ type Config struct {
 	Rules map[string]reconcile.Rule
 	// Unprotected leaves Onceward out and runs the same handlers as most services do, to see what happens then.
 	Unprotected bool
-	// Observer is told what happens, after the counters. Default: none.
+	// Observer is told what happens, after the counters and the metrics. Default: none.
 	Observer onceward.Observer
+	// TracerProvider gets the spans of requests that are in a trace. Default: that of OpenTelemetry.
+	TracerProvider trace.TracerProvider
 	// Logger gets what an operator should know. Default: [slog.Default].
 	Logger *slog.Logger
 }
@@ -91,6 +96,8 @@ type Timing struct {
 	Compare time.Duration
 	// Settle is how old a window must be to be compared. Default: an hour.
 	Settle time.Duration
+	// Export is the time between two counts of what is in the store, for the metrics. Default: a minute.
+	Export time.Duration
 }
 
 func (t *Timing) setDefaults() {
@@ -101,6 +108,7 @@ func (t *Timing) setDefaults() {
 	t.Backoff = cmp.Or(t.Backoff, time.Second)
 	t.Compare = cmp.Or(t.Compare, ledger.DefaultInterval)
 	t.Settle = cmp.Or(t.Settle, ledger.DefaultSettle)
+	t.Export = cmp.Or(t.Export, telemetry.DefaultExportInterval)
 }
 
 // System is the whole of it: an [http.Handler], and the work in the background.
@@ -112,6 +120,10 @@ type System struct {
 	box      *outbox.Outbox
 	mux      *onceward.Mux
 	counters *Counters
+	// telemetry makes metrics of what happens, which metrics shows.
+	telemetry *telemetry.Telemetry
+	metrics   http.Handler
+	exporter  *telemetry.Exporter
 
 	bookings *phase.Operation[booking]
 	poller   *reconcile.Poller
@@ -130,8 +142,11 @@ func New(ctx context.Context, config Config) (*System, error) {
 	config.Timing.setDefaults()
 	config.Logger = cmp.Or(config.Logger, slog.Default())
 	s := &System{
-		config: config, db: config.Database, mux: onceward.NewMux(), counters: newCounters(config.Observer),
+		config: config, db: config.Database, mux: onceward.NewMux(),
 		provider: &provider.Client{URL: config.Provider, HTTP: &http.Client{Transport: newTransport()}},
+	}
+	if err := s.observe(); err != nil {
+		return nil, err
 	}
 	if err := s.createTables(ctx); err != nil {
 		return nil, err
@@ -141,7 +156,7 @@ func New(ctx context.Context, config Config) (*System, error) {
 		return nil, err
 	}
 	s.guard, err = onceward.New(s.db.Store, onceward.Config{
-		Scope: s.account, Secret: config.Secret, Observer: s.counters, Logger: config.Logger,
+		Scope: s.account, Secret: config.Secret, Observer: s.counters, Propagator: s.telemetry, Logger: config.Logger,
 		Defaults: []onceward.Option{inFlight, onceward.Lease(config.Timing.Lease), onceward.Retain(retention)},
 	})
 	if err != nil {
@@ -159,6 +174,18 @@ func New(ctx context.Context, config Config) (*System, error) {
 	return s, nil
 }
 
+// observe prepares the metrics of this process.
+func (s *System) observe() error {
+	meters, page, err := telemetry.Prometheus()
+	if err != nil {
+		return err
+	}
+	s.metrics = page
+	s.telemetry, err = telemetry.New(telemetry.Config{MeterProvider: meters, TracerProvider: s.config.TracerProvider})
+	s.counters = newCounters(s.telemetry, s.config.Observer)
+	return err
+}
+
 // newTransport keeps enough connections to the provider for all that run at one time.
 func newTransport() http.RoundTripper {
 	t := http.DefaultTransport.(*http.Transport).Clone()
@@ -170,7 +197,16 @@ func newTransport() http.RoundTripper {
 var exempt = []string{"POST /events", "POST /events/{account}"}
 
 func (s *System) assemble() (err error) {
-	if s.box, err = outbox.New(s.db.Store, outbox.Config{Source: "https://payments.example", Guard: s.guard}); err != nil {
+	s.box, err = outbox.New(s.db.Store, outbox.Config{
+		Source: "https://payments.example", Guard: s.guard, Propagator: s.telemetry,
+	})
+	if err != nil {
+		return err
+	}
+	s.exporter, err = s.telemetry.Exporter(telemetry.ExporterConfig{
+		Store: s.db.Store, Guard: s.guard, Interval: s.config.Timing.Export, Logger: s.config.Logger,
+	})
+	if err != nil {
 		return err
 	}
 	s.bookings = s.defineBookings()
@@ -185,7 +221,7 @@ func (s *System) assemble() (err error) {
 	}
 	s.resumer, err = phase.NewResumer(s.guard, s.db.Store, phase.ResumerConfig{
 		Operations: []phase.Resumable{s.bookings}, Others: Comparisons,
-		Interval: s.config.Timing.Look, Logger: s.config.Logger,
+		Interval: s.config.Timing.Look, Observer: s.counters, Logger: s.config.Logger,
 	})
 	if err != nil {
 		return err
@@ -217,6 +253,7 @@ func (s *System) routes() error {
 	s.mux.HandleFunc("GET "+policyPath, showPolicy)
 	s.mux.HandleFunc("GET /health", s.health)
 	s.mux.Handle("GET /counters", s.counters)
+	s.mux.Handle("GET /metrics", s.metrics)
 	if s.config.Routes != nil {
 		s.config.Routes(s.mux, s.guard)
 	}
@@ -268,7 +305,7 @@ func (s *System) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (s *System) Counters() *Counters { return s.counters }
 
 // Work does what goes on in the background until the context ends, and then returns nil: it charges, settles, resumes,
-// compares, sweeps and reaps. Any number of processes may do it at one time. What fails is logged and tried again; an
+// compares, sweeps, reaps and counts. Any number of processes may do it at one time. What fails is logged and tried again; an
 // error says that a worker can never work, or has not stopped.
 func (s *System) Work(ctx context.Context) error {
 	runner := onceward.Runner{Logger: s.config.Logger}
@@ -279,5 +316,5 @@ func (s *System) Work(ctx context.Context) error {
 	for _, comparer := range s.compares {
 		workers = append(workers, comparer)
 	}
-	return runner.Run(ctx, append(workers, s.resumer, s.poller, s.worker)...)
+	return runner.Run(ctx, append(workers, s.resumer, s.poller, s.worker, s.exporter)...)
 }

@@ -161,7 +161,7 @@ func (b *bench) run(ctx context.Context, do func(ctx context.Context, item fair.
 
 func (b *bench) look(r *fair.Run) {
 	b.Helper()
-	if err := r.Look(); err != nil {
+	if _, err := r.Look(); err != nil {
 		b.Fatal(err)
 	}
 }

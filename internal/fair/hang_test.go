@@ -146,7 +146,7 @@ func TestTheEnd(t *testing.T) {
 		if n := s.finished(); n != 6 || b.pool.Held() != 0 || b.pool.Shares() != 0 {
 			b.Errorf("%d were begun; %d are held, with %d shares", n, b.pool.Held(), b.pool.Shares())
 		}
-		if err := r.Look(); !errors.Is(err, context.Canceled) {
+		if _, err := r.Look(); !errors.Is(err, context.Canceled) {
 			b.Errorf("a look after the end: %v", err)
 		}
 	})
@@ -226,7 +226,7 @@ func TestNoAnswerDoesNotStopARun(t *testing.T) {
 			Wants: func(*store.Record) bool { return true },
 			Do:    func(_ context.Context, item fair.Item) { s.finish(item.ID) },
 		})
-		if err := r.Look(); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := r.Look(); !errors.Is(err, context.DeadlineExceeded) {
 			b.Errorf("a look at a store that does not answer returns %v", err)
 		}
 		b.look(r)

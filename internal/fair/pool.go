@@ -206,14 +206,29 @@ func (p *Pool) NewRun(ctx context.Context, work Work) *Run {
 	return &Run{pool: p, ctx: ctx, work: work, operations: make(map[string]*operation)}
 }
 
-// Look looks once through all due records and begins to work on them. It does not wait for that.
-func (r *Run) Look() error {
-	return r.walk(store.Filter{}, func(rec *store.Record, before store.ID) bool {
+// Found is what a look has found to work on: how many records, and when the oldest of them became due.
+type Found struct {
+	Count  int
+	Oldest time.Time
+}
+
+func (f *Found) add(due time.Time) {
+	if f.Count++; f.Oldest.IsZero() || due.Before(f.Oldest) {
+		f.Oldest = due
+	}
+}
+
+// Look looks once through all due records and begins to work on them. It does not wait for that. What it found counts
+// also what an earlier look has found and is not done yet.
+func (r *Run) Look() (found Found, err error) {
+	err = r.walk(store.Filter{}, func(rec *store.Record, before store.ID) bool {
 		if r.work.Wants(rec) {
+			found.add(rec.Due())
 			r.offer(rec, before)
 		}
 		return true
 	})
+	return found, err
 }
 
 // Wait returns when all that was found is done, or hangs, or cannot be done because all places of its operation or its

@@ -19,6 +19,8 @@ const (
 	postgresInstall = "apt-get update && apt-get install -y --no-install-recommends postgresql"
 	rabbitmqInstall = "apt-get update && apt-get install -y --no-install-recommends rabbitmq-server"
 	redisInstall    = "apt-get update && apt-get install -y --no-install-recommends redis-server"
+
+	prometheusInstall = "apt-get update && apt-get install -y --no-install-recommends prometheus"
 )
 
 // postgresPrograms are the programs that a private server needs. Only psql is needed for one that is already there.
@@ -146,6 +148,21 @@ func findRedis(m machine) (program string, err error) {
 			"Or name a server that is already there in %s", redisInstall, redisVariable)
 	}
 	return program, nil
+}
+
+// prometheusPrograms are the server, and the program that checks its files.
+type prometheusPrograms struct{ server, promtool string }
+
+// findPrometheus looks for the programs in the search path.
+func findPrometheus(m machine) (found prometheusPrograms, err error) {
+	found.server, err = m.lookPath("prometheus")
+	promtool, promtoolErr := m.lookPath("promtool")
+	found.promtool = promtool
+	if err = errors.Join(err, promtoolErr); err != nil {
+		return found, fmt.Errorf("the tests need Prometheus' prometheus and promtool, which are not installed here. "+
+			"`make test` installs them where it can; on Debian or Ubuntu, as root:\n\n    %s", prometheusInstall)
+	}
+	return found, nil
 }
 
 // newestFirst sorts paths by the versions in them.

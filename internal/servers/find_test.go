@@ -166,3 +166,17 @@ func TestMissingRedisGivesTheInstallLine(t *testing.T) {
 		}
 	}
 }
+
+func TestMissingPrometheusGivesTheInstallLine(t *testing.T) {
+	_, err := findPrometheus(without())
+	if err == nil {
+		t.Fatal("found a program where there is none")
+	}
+	for _, want := range []string{
+		"apt-get update && apt-get install -y --no-install-recommends prometheus", "make test",
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("the error does not say %q: %v", want, err)
+		}
+	}
+}

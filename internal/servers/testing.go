@@ -185,6 +185,18 @@ func NewRabbitMQ(t testing.TB) *RabbitMQServer {
 	return s
 }
 
+// NewPrometheus starts a server for this test, with a configuration like prometheus.yml, and closes it at the end. The
+// test fails if it cannot be had.
+func NewPrometheus(t testing.TB, config string) *PrometheusServer {
+	t.Helper()
+	s, err := StartPrometheus(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.closeWith(t)
+	return s
+}
+
 // Redis returns the server that all tests of this process share: the one whose URL is in ONCEWARD_TEST_REDIS, or a
 // private one, which is started by the first test that asks. The test fails if there is none. Each test works with keys
 // of its own: see Prefix.

@@ -2,7 +2,7 @@
 // contenders of a figure take turns in the same run, and a figure is the median over the rounds: a busy machine slows a
 // whole round down, not one side of a ratio.
 //
-// The default suite needs nothing but a disk. The suites postgres, postgres-scale and outbox need the programs of
+// The default suite needs nothing but a disk. The suites postgres, postgres-scale, outbox and telemetry need the programs of
 // PostgreSQL, of which they start a private server, or the URL of a server that may be filled. The suites stores and
 // operate need those of Redis as well.
 //
@@ -84,7 +84,7 @@ type part func(context.Context, *options, *report) error
 const suiteDefault = "default"
 
 // suiteNames lists them for people.
-const suiteNames = "default, postgres, postgres-scale, outbox, stores or operate"
+const suiteNames = "default, postgres, postgres-scale, outbox, stores, operate or telemetry"
 
 // suites are the measurements, each in the order of the report.
 var suites = map[string][]part{
@@ -94,6 +94,7 @@ var suites = map[string][]part{
 	"outbox":         {measureOutbox},
 	"stores":         {measureStores, measureSpray, measureSealed},
 	"operate":        {measureOperate},
+	"telemetry":      {measureTelemetry},
 }
 
 func run(ctx context.Context, args []string, out io.Writer) (status int, err error) {

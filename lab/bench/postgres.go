@@ -44,6 +44,10 @@ var pgContenders = []pgContender{
 	{pgHTTPBare, openHTTPBare},
 	{outboxBare, threeStatements.openOutboxBare},
 	{outboxNothing, threeStatements.openOutboxNothing},
+	{unobservedFirst, openObserved(false, observedFirsts)},
+	{observedFirst, openObserved(true, observedFirsts)},
+	{unobservedReplay, openObserved(false, observedReplays)},
+	{observedReplay, openObserved(true, observedReplays)},
 }
 
 // pgFigures are all comparisons of speed, by the number of callers.

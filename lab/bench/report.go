@@ -57,6 +57,8 @@ var goals = mustParseGoals(`
 	ratio spray-local >=0.95
 	ratio cli-show-1m <=1.5
 	ratio cli-list-1m <=1.5
+	ratio telemetry-first-c16 >=0.97
+	ratio telemetry-replay-c16 >=0.95
 `)
 
 // goal is the bound that a figure has to keep.

@@ -51,6 +51,7 @@ func TestPromisedGoals(t *testing.T) {
 		"sealed-4k-bytes": "<=0.34", "sealed-first-c16": ">=0.9", "limit-shared-c64": ">=0.9",
 		"spray-shared": ">=0.95", "spray-local": ">=0.95",
 		"cli-show-1m": "<=1.5", "cli-list-1m": "<=1.5",
+		"telemetry-first-c16": ">=0.97", "telemetry-replay-c16": ">=0.95",
 	}
 	if len(goals) != len(promised) {
 		t.Errorf("there are %d goals, want %d", len(goals), len(promised))

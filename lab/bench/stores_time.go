@@ -38,11 +38,9 @@ func (t *processorTime) turn(ctx context.Context, name string, done float64) err
 
 // sums is what this process and the server have taken since they began.
 func (t *processorTime) sums(ctx context.Context) (here, redis time.Duration, err error) {
-	var used syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
+	if here, err = processorTimeHere(); err != nil {
 		return 0, 0, err
 	}
-	here = time.Duration(used.Utime.Nano() + used.Stime.Nano())
 	info, err := t.stage.redis.Info(ctx)
 	if err != nil {
 		return 0, 0, err
@@ -55,4 +53,13 @@ func (t *processorTime) sums(ctx context.Context) (here, redis time.Duration, er
 		redis += time.Duration(seconds * float64(time.Second))
 	}
 	return here, redis, nil
+}
+
+// processorTimeHere is what this process has taken since it began.
+func processorTimeHere() (time.Duration, error) {
+	var used syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
+		return 0, err
+	}
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano()), nil
 }

@@ -193,7 +193,9 @@ var rules = []rule{
 	},
 	{
 		name: "only storeurl, cmd, examples, oncewardtest, lab and tests depend on several stores",
-		from: func(pkg string) bool { return ours(pkg) && !under(pkg, wiring...) && !under(pkg, testParts...) },
+		from: func(pkg string) bool {
+			return ours(pkg) && !under(pkg, wiring...) && !under(pkg, testParts...) && !under(pkg, "./telemetry")
+		},
 		most: 1,
 		good: []graph{
 			{"./storeurl": {"./store/memory", "./store/sqlite"}},
@@ -205,6 +207,15 @@ var rules = []rule{
 			{"./limit": {"./store/memory", "./store/sqlite"}},
 			{"./adapter/gin": {"./storeurl"}, "./storeurl": {"./store/memory", "./store/sqlite"}},
 		},
+	},
+	{
+		name: "telemetry depends on no store but those around others, whose events it reads",
+		from: func(pkg string) bool { return under(pkg, "./telemetry") },
+		forbidden: func(_, dep string) bool {
+			return isStore(dep) && !under(dep, "./store/breaker", "./store/tiered") || under(dep, "./storeurl")
+		},
+		good: []graph{{"./telemetry": {"./store/breaker", "./store/tiered"}}},
+		bad:  []graph{{"./telemetry": {"./store/postgres"}}, {"./telemetry": {"./storeurl"}}},
 	},
 	{
 		name:      "nothing but lab depends on lab",

@@ -22,7 +22,7 @@ const (
 	tagProviderID   = 7
 	tagTraceID      = 8
 	tagFlags        = 9  // one byte; empty for none
-	tagTraceIDBytes = 10 // a trace id of 32 hexadecimal digits, as sixteen bytes
+	tagTraceIDBytes = 10 // a trace id of 32 hexadecimal digits, or with the id of a span 48, as bytes
 	tagOnLost       = 11 // one byte; only where the column state does not tell
 
 	tagReconcileError   = 12
@@ -95,7 +95,8 @@ func appendTime(dst []byte, tag byte, t time.Time) []byte {
 }
 
 func appendTrace(dst []byte, trace string) []byte {
-	if packed, err := hex.DecodeString(trace); err == nil && len(packed) == 16 && hex.EncodeToString(packed) == trace {
+	packed, err := hex.DecodeString(trace)
+	if err == nil && (len(packed) == 16 || len(packed) == 24) && hex.EncodeToString(packed) == trace {
 		return appendField(dst, tagTraceIDBytes, string(packed))
 	}
 	return appendField(dst, tagTraceID, trace)

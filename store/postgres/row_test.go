@@ -364,7 +364,7 @@ func drawReservation(t *rapid.T, id store.ID) *store.Reservation {
 		Nonce:  nonce, Lease: time.Duration(rapid.Int64Range(1, 1<<40).Draw(t, "lease")) * time.Microsecond,
 		Retention:        drawRetention(t),
 		DownstreamSecret: rapid.Uint32().Draw(t, "downstream secret"),
-		TraceID:          rapid.OneOf(rapid.StringN(0, 40, -1), rapid.StringMatching(`[0-9a-f]{32}`)).Draw(t, "trace"),
+		TraceID:          rapid.OneOf(rapid.StringN(0, 40, -1), rapid.StringMatching(`[0-9a-f]{32}([0-9a-f]{16})?`)).Draw(t, "trace"),
 	}
 }
 

@@ -66,8 +66,8 @@ const manualLease = 15 * time.Second
 // timing lets a demo of seconds show what takes minutes in life.
 func (c *Config) timing() payments.Timing {
 	t := payments.Timing{
-		Arrival: 2 * time.Second,
-		Lease:   2 * time.Second, Call: 500 * time.Millisecond, Look: 200 * time.Millisecond, Backoff: 50 * time.Millisecond,
+		Arrival: 2 * time.Second, Export: time.Second,
+		Lease: 2 * time.Second, Call: 500 * time.Millisecond, Look: 200 * time.Millisecond, Backoff: 50 * time.Millisecond,
 	}
 	if c.NoLoad {
 		// A person who wants to kill the process during a call needs time for it, and to see that it is not forgotten.

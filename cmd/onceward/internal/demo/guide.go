@@ -20,9 +20,10 @@ func (w *world) guide(out io.Writer, url string) error {
 		return err
 	}
 	fmt.Fprintf(out, `Onceward demo: a payments system that does each thing once.
-Listening on %s
-Its payment provider is at %s, with its ledger in %s
-The records are %s
+Listening on %[1]s
+Its metrics are at %[1]s/metrics, for Prometheus
+Its payment provider is at %[2]s, with its ledger in %[3]s
+The records are %[4]s
 
 Try it in another terminal, in this order:
 

@@ -1,0 +1,154 @@
+package telemetry_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/onceward/onceward/examples/provider"
+	"github.com/onceward/onceward/internal/servers"
+	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store"
+)
+
+const rulesFile = "../../../telemetry/alerts/onceward.rules.yml"
+
+// quicker makes seconds of the minutes of the rules, and thresholds that a test can pass without a large load.
+var quicker = strings.NewReplacer(
+	"[5m]", "[4s]", "[1h] offset 5m", "[1m] offset 1m",
+	"for: 1m", "for: 300ms", "for: 2m", "for: 300ms", "for: 5m", "for: 300ms",
+	"> 900", "> 4", "> 300", "> 2", "> 1\n", "> 20\n", "> 0.1\n", "> 4\n",
+)
+
+// quickRules writes the rules for a test of seconds, and returns the file.
+func quickRules(t testing.TB) string {
+	t.Helper()
+	text, err := os.ReadFile(rulesFile)
+	must(t, err)
+	path := filepath.Join(t.TempDir(), "rules.yml")
+	must(t, os.WriteFile(path, []byte(quicker.Replace(string(text))), 0o600))
+	return path
+}
+
+// TestAlertRules checks the rules as they are shipped, and tests them on series of hours.
+func TestAlertRules(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{
+		{"check", "rules", rulesFile}, {"test", "rules", strings.Replace(rulesFile, ".yml", "_test.yml", 1)},
+	} {
+		if out, err := servers.Promtool(t.Context(), args...); err != nil {
+			t.Errorf("M4: promtool %s: %v\n%s", args, err, out)
+		}
+	}
+	text, err := os.ReadFile(rulesFile)
+	must(t, err)
+	handbook, err := os.ReadFile("../../../docs/operators-handbook.md")
+	must(t, err)
+	runbooks := regexp.MustCompile(`operators-handbook\.md#([a-z-]+)`).FindAllStringSubmatch(string(text), -1)
+	if len(runbooks) != 7 || strings.Count(string(text), "- alert:") != 7 {
+		t.Errorf("M4: there are seven alerts, each with a runbook: %q", runbooks)
+	}
+	for _, found := range runbooks {
+		heading := "### " + strings.ToUpper(found[1][:1]) + strings.ReplaceAll(found[1][1:], "-", " ")
+		if !strings.Contains(string(handbook), heading+"\n") {
+			t.Errorf("M4: the handbook has no section %q", heading)
+		}
+	}
+}
+
+// firing are the alerts that fire now.
+func (w *world) firing() []string {
+	w.Helper()
+	samples, err := w.prometheus.Query(w.Context(), `ALERTS{alertstate="firing"}`)
+	must(w, err)
+	names := make(map[string]bool)
+	for _, s := range samples {
+		names[strings.TrimPrefix(s.Labels["alertname"], "Onceward")] = true
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+// wantNoAlert waits until none fires or is about to: on a machine that stands still the load itself may be slow enough.
+func (w *world) wantNoAlert() {
+	w.Helper()
+	w.awaitValue(`count(ALERTS) or vector(0)`, 0)
+}
+
+// wantAlerts causes one fault after the other. An alert fires when its fault is caused, and none whose fault was not.
+func (w *world) wantAlerts() {
+	w.Helper()
+	caused := make(map[string]bool)
+	for _, fault := range []struct {
+		cause  func()
+		alerts []string
+	}{
+		{w.probe, []string{"MismatchesByScope"}},
+		{w.loop, []string{"DuplicatesByScope"}},
+		{w.loseOutcome, []string{"OldestUnknown"}},
+		{w.giveUp, []string{"DeadLetters"}},
+		{w.strandMessage, []string{"OutboxAge"}},
+		{w.loseStore, []string{"ReservationsFail", "BreakerOpen"}},
+	} {
+		fault.cause()
+		for _, alert := range fault.alerts {
+			caused[alert] = true
+			await(w, alert+" fires", func() (bool, string) {
+				firing := w.firing()
+				return slices.Contains(firing, alert), fmt.Sprint(firing)
+			})
+		}
+		for _, alert := range w.firing() {
+			if !caused[alert] {
+				w.Errorf("M4: %s fires though its fault was not caused", alert)
+			}
+		}
+	}
+	must(w, w.postgres.Restart())
+}
+
+// probe uses one key for many requests.
+func (w *world) probe() {
+	for i := range 40 {
+		w.pay(http.StatusUnprocessableEntity, "alice", "pay-0", 1000+i)
+	}
+}
+
+// loop repeats one request without a pause.
+func (w *world) loop() {
+	for range 250 {
+		w.pay(http.StatusCreated, "bob", "pay-0", 100)
+	}
+}
+
+// loseOutcome leaves an outcome unknown.
+func (w *world) loseOutcome() { w.do(http.StatusInternalServerError, "lost", "unknown") }
+
+// giveUp asks after it until a person has to.
+func (w *world) giveUp() {
+	w.reconcile(1, reconcile.ResolverFunc(func(context.Context, *store.Record) (reconcile.Answer, error) {
+		return reconcile.StillUnknown("the other system does not say"), nil
+	}), 1)
+}
+
+// strandMessage lets the provider refuse to charge.
+func (w *world) strandMessage() {
+	must(w, w.bank.SetFaults(provider.Faults{Rules: []provider.Rule{{
+		Match: provider.Match{Method: http.MethodPost}, Kind: provider.ErrorBefore, Status: 503,
+	}}}))
+	w.pay(http.StatusCreated, "bob", "stranded", 100)
+}
+
+// loseStore ends the database.
+func (w *world) loseStore() {
+	must(w, w.postgres.Stop())
+	for i := range 10 {
+		w.pay(http.StatusServiceUnavailable, "bob", fmt.Sprint("down-", i), 100)
+	}
+}

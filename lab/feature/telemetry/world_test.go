@@ -1,0 +1,225 @@
+// Package telemetry_test holds tests of the telemetry of the reference payments system: what a real Prometheus that
+// scrapes it shows, which alerts it fires, and the trace of one operation through all that can happen to it.
+package telemetry_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/examples/payments"
+	"github.com/onceward/onceward/examples/provider"
+	"github.com/onceward/onceward/internal/servers"
+	"github.com/onceward/onceward/internal/watchdog"
+	"github.com/onceward/onceward/store"
+	"github.com/onceward/onceward/store/breaker"
+	"github.com/onceward/onceward/storeurl"
+)
+
+func TestMain(m *testing.M) { os.Exit(servers.Main(watchdog.Over(m))) }
+
+var quiet = slog.New(slog.DiscardHandler)
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// longest is how long a test waits for something that has to come.
+const longest = 30 * time.Second
+
+// await asks until something is so, or fails with what was seen last.
+func await(t testing.TB, what string, so func() (bool, string)) {
+	t.Helper()
+	deadline := time.Now().Add(longest)
+	for {
+		ok, seen := so()
+		if ok {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("waited too long until %s: %s", what, seen)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// world is the payments system on PostgreSQL behind a breaker, its provider, and the Prometheus that scrapes it.
+type world struct {
+	testing.TB
+	postgres   *servers.PostgresServer
+	db         *storeurl.Database
+	bank       *provider.Server
+	system     *payments.System
+	guard      *onceward.Guard
+	server     *httptest.Server
+	prometheus *servers.PrometheusServer
+	chores     chores
+}
+
+// broken is a store behind a breaker, with what a program needs to close it.
+type broken struct {
+	*breaker.Store
+	inside storeurl.Store
+}
+
+func (b broken) Unwrap() store.Store { return b.Store }
+func (b broken) Close() error        { return b.inside.Close() }
+
+// never is longer than any test: workers look once when they start, and the test has its own for what it counts.
+const never = time.Hour
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{TB: t, postgres: servers.NewPostgres(t, "fsync=off"), chores: chores{seen: make(map[string]int)}}
+	var err error
+	w.db, err = storeurl.Open(t.Context(), w.postgres.URL(), storeurl.WithLogger(quiet))
+	must(t, err)
+	t.Cleanup(func() { _ = w.db.Close() })
+	around, err := breaker.New(w.db.Store, breaker.Config{
+		ConsecutiveFailures: 3, OpenFor: longest, SlowCall: longest, Logger: quiet,
+	})
+	must(t, err)
+	w.db.Store = broken{around, w.db.Store}
+	w.bank, err = provider.Start(context.WithoutCancel(t.Context()), provider.Config{
+		Dedup: true, LedgerPath: filepath.Join(t.TempDir(), "ledger"),
+	})
+	must(t, err)
+	t.Cleanup(func() { must(t, w.bank.Close()) })
+	w.system, err = payments.New(t.Context(), payments.Config{
+		Database: w.db, Secret: []byte("a secret of the tests, long enough"), Provider: w.bank.URL,
+		WebhookSecret: "the secret of the webhooks", Tokens: map[string]string{"alice": "alice", "bob": "bob"}, Logger: quiet,
+		Timing: payments.Timing{
+			Lease: 5 * time.Second, Call: longest, Arrival: 100 * time.Millisecond, Look: never, Backoff: 20 * time.Millisecond,
+			Export: time.Second,
+		},
+		Routes: func(mux *onceward.Mux, guard *onceward.Guard) {
+			w.guard = guard
+			mux.Handle(choresRoute, guard.HandlerFunc(w.chore, onceward.Reserved(onceward.FailureUnknown)))
+		},
+	})
+	must(t, err)
+	w.server = httptest.NewServer(w.system)
+	t.Cleanup(w.server.Close)
+	w.work()
+	w.prometheus = servers.NewPrometheus(t, fmt.Sprintf(`
+global: {scrape_interval: 400ms, scrape_timeout: 400ms, evaluation_interval: 300ms}
+rule_files: [%s]
+scrape_configs:
+  - job_name: payments
+    static_configs: [{targets: ["%s"]}]
+`, quickRules(t), strings.TrimPrefix(w.server.URL, "http://")))
+	return w
+}
+
+// work lets the system work in the background until the test ends.
+func (w *world) work() {
+	ctx, stop := context.WithCancel(context.WithoutCancel(w.Context()))
+	done := make(chan error, 1)
+	go func() { done <- w.system.Work(ctx) }()
+	w.Cleanup(func() {
+		stop()
+		must(w, <-done)
+	})
+}
+
+// reply is an answer over HTTP.
+type reply struct {
+	status   int
+	code     string // of a problem
+	location string
+}
+
+var client = &http.Client{Timeout: longest, Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
+
+func (w *world) send(method, path, token, key, body string) reply {
+	w.Helper()
+	request, err := http.NewRequestWithContext(w.Context(), method, w.server.URL+path, strings.NewReader(body))
+	must(w, err)
+	request.Header.Set("Content-Type", "application/json")
+	request.Header.Set("Authorization", "Bearer "+token)
+	if key != "" {
+		request.Header.Set("Idempotency-Key", key)
+	}
+	response, err := client.Do(request)
+	must(w, err)
+	defer response.Body.Close()
+	content, err := io.ReadAll(response.Body)
+	must(w, err)
+	var problem struct {
+		Code string `json:"code"`
+	}
+	_ = json.Unmarshal(content, &problem) // most answers are none
+	return reply{response.StatusCode, problem.Code, response.Header.Get("Location")}
+}
+
+// expect sends a request that has to be answered with a status.
+func (w *world) expect(status int, method, path, token, key, body string) reply {
+	w.Helper()
+	r := w.send(method, path, token, key, body)
+	if r.status != status {
+		w.Fatalf("%s %s with key %s: %d %s, want %d", method, path, key, r.status, r.code, status)
+	}
+	return r
+}
+
+func (w *world) pay(status int, token, key string, amount int) reply {
+	w.Helper()
+	return w.expect(status, http.MethodPost, "/payments", token, key,
+		fmt.Sprintf(`{"customer":"c1","amount":%d,"currency":"EUR"}`, amount))
+}
+
+// choresRoute is a route that ends in whichever way the test wants.
+const choresRoute = "POST /chores"
+
+// chores is how often each key was executed, and what holds one.
+type chores struct {
+	mu   sync.Mutex
+	seen map[string]int
+	hold chan struct{}
+}
+
+func (w *world) do(status int, key, what string) {
+	w.Helper()
+	w.expect(status, http.MethodPost, "/chores", "alice", key, `"`+what+`"`)
+}
+
+func (w *world) chore(rw http.ResponseWriter, r *http.Request) {
+	op := onceward.FromContext(r.Context())
+	w.chores.mu.Lock()
+	w.chores.seen[op.Key()]++
+	first := w.chores.seen[op.Key()] == 1
+	w.chores.mu.Unlock()
+	var what string
+	_ = json.NewDecoder(r.Body).Decode(&what) // the test's own
+	switch {
+	case what == "release" && first:
+		op.NotExecuted()
+		rw.WriteHeader(http.StatusServiceUnavailable)
+		return
+	case what == "unknown":
+		op.Unknown()
+		rw.WriteHeader(http.StatusInternalServerError)
+		return
+	case what == "bust":
+		if err := w.db.Bust(r.Context(), store.ID{Scope: op.Scope(), Key: op.Key()}, true); err != nil {
+			w.Error(err)
+		}
+	case what == "hold":
+		<-w.chores.hold
+	}
+	rw.WriteHeader(http.StatusCreated)
+}

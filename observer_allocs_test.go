@@ -1,0 +1,56 @@
+package onceward_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store/memory"
+)
+
+// silentWriter is a response writer that allocates nothing of its own.
+type silentWriter struct{ header http.Header }
+
+func (w *silentWriter) Header() http.Header         { return w.header }
+func (w *silentWriter) Write(b []byte) (int, error) { return len(b), nil }
+func (w *silentWriter) WriteHeader(int)             {}
+
+// TestWithoutAnObserverNothingIsAllocatedForEvents holds that telemetry costs those nothing who do not use it.
+func TestWithoutAnObserverNothingIsAllocatedForEvents(t *testing.T) {
+	guard := newGuard(t, memory.New())
+	handler := routed(guard.Handler(&counted{}, onceward.Reserved(onceward.FailureStore)))
+	const runs = 1000
+	send := func(key string) {
+		r := newRequest(http.MethodPost, "/payments", key, `{"amount":1}`)
+		handler.ServeHTTP(&silentWriter{header: make(http.Header)}, r)
+	}
+	keys := make([]string, 2*runs+2)
+	for i := range keys {
+		keys[i] = fmt.Sprintf("%s-%d", strings.Repeat("k", 10), i)
+	}
+	request := testing.AllocsPerRun(runs, func() {
+		_ = newRequest(http.MethodPost, "/payments", "k", `{"amount":1}`)
+		_ = &silentWriter{header: make(http.Header)}
+	})
+	next := 0
+	want := func(what string, most float64, call func()) {
+		t.Helper()
+		if got := testing.AllocsPerRun(runs, call); got > most {
+			t.Errorf("%s: %v allocations, and %v are enough", what, got, most)
+		}
+	}
+	want("first", request+firstAllocs, func() { send(keys[next]); next++ })
+	want("replay", request+replayAllocs, func() { send(keys[0]) })
+	next = 0
+	want("do", doAllocs, func() {
+		_, err := guard.Do(context.Background(), onceward.Call{Scope: "s", Key: keys[next], Operation: "job"},
+			func(context.Context) ([]byte, error) { return nil, nil }, onceward.Reserved(onceward.FailureStore))
+		if err != nil {
+			t.Error(err)
+		}
+		next++
+	})
+}

@@ -1,0 +1,218 @@
+package telemetry
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/store"
+	"github.com/onceward/onceward/store/breaker"
+)
+
+// DefaultExportInterval is the time between two looks of an [Exporter] at the store.
+const DefaultExportInterval = time.Minute
+
+// ExporterConfig configures an [Exporter].
+type ExporterConfig struct {
+	// Store is what is counted: a [store.Lister], and an [outbox.Store] if it keeps messages. Required.
+	Store store.Store
+	// Guard shows how many leases are held on this node. Default: none, and that is not shown.
+	Guard *onceward.Guard
+	// Interval is the time between two looks at the store. Less than a second is refused. Default:
+	// [DefaultExportInterval].
+	Interval time.Duration
+	// Logger gets failures. Default: [slog.Default].
+	Logger *slog.Logger
+}
+
+// Exporter counts what is in the store, for gauges: records by state, the oldest unknown one, messages that wait,
+// dead letters. Of all nodes one does so at a time, and shows the result; the others show nothing. Every node runs
+// one, as an [onceward.Worker].
+type Exporter struct {
+	telemetry *Telemetry
+	config    ExporterConfig
+	lister    store.Lister
+	messages  outbox.Store              // nil if the store keeps none
+	claims    store.ExternalEventKeeper // nil if the store keeps none: then every node counts
+	node      string
+	term      string // the last one that was claimed, by this node or by another
+	held      bool   // by this node
+}
+
+// Exporter returns an exporter over a store. If that cannot be looked through, the error is [errors.ErrUnsupported].
+func (t *Telemetry) Exporter(config ExporterConfig) (*Exporter, error) {
+	if config.Store == nil {
+		return nil, errors.New("telemetry: ExporterConfig.Store is missing: it is what is counted")
+	}
+	if config.Interval == 0 {
+		config.Interval = DefaultExportInterval
+	}
+	if config.Interval < time.Second {
+		return nil, fmt.Errorf("telemetry: ExporterConfig.Interval is %s: the least is a second", config.Interval)
+	}
+	if config.Logger == nil {
+		config.Logger = slog.Default()
+	}
+	e := &Exporter{telemetry: t, config: config, node: rand.Text()}
+	var ok bool
+	if e.lister, ok = store.As[store.Lister](config.Store); !ok {
+		return nil, fmt.Errorf("telemetry: %T cannot be looked through: %w", config.Store, errors.ErrUnsupported)
+	}
+	e.messages, _ = store.As[outbox.Store](config.Store)
+	e.claims, _ = store.As[store.ExternalEventKeeper](config.Store)
+	if config.Guard != nil {
+		t.metrics.exported.guard.Store(config.Guard)
+	}
+	if b, ok := store.Find[*breaker.Store](config.Store); ok {
+		t.metrics.exported.breaker.Store(&b)
+	}
+	return e, nil
+}
+
+// Run counts until the context ends, and then returns nil. Failures are logged, and it goes on.
+//
+// Time is cut into terms as long as the interval, the same on all nodes as far as their clocks agree, and a node
+// counts in a term that it has claimed. The one that had the last term claims the next at once, the others when a
+// quarter of it is over: one that lives stays in charge, and when it is gone another takes over within a term and a
+// quarter.
+func (e *Exporter) Run(ctx context.Context) error {
+	defer e.telemetry.metrics.exported.counted.Store(nil)
+	for {
+		if err := e.RunOnce(ctx); err != nil && ctx.Err() == nil {
+			e.config.Logger.WarnContext(ctx, "telemetry: the store could not be counted", "error", err)
+		}
+		next := time.Now().Truncate(e.config.Interval).Add(e.config.Interval)
+		if !e.held {
+			next = next.Add(e.config.Interval / 4)
+		}
+		timer := time.NewTimer(time.Until(next))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		}
+	}
+}
+
+// RunOnce claims the present term and, if no other node has, counts. Where another one has, this node shows nothing.
+func (e *Exporter) RunOnce(ctx context.Context) (err error) {
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, e.config.Interval)
+	defer cancel()
+	if e.held, err = e.claim(ctx, began); err == nil && e.held {
+		err = e.count(ctx)
+	}
+	if err != nil || !e.held {
+		e.telemetry.metrics.exported.counted.Store(nil)
+	}
+	e.telemetry.Observe(ctx, onceward.WorkerEvent{Worker: "exporter", Elapsed: time.Since(began), Err: err})
+	return err
+}
+
+// claimSource is under which name claims are kept, apart from the events of all other senders.
+const claimSource = "onceward exporter"
+
+// claim reports whether the present term is this node's. A claim is an external event of a source of its own, whose id
+// is the term: the store takes one of each, and removes them with the other events that are old.
+func (e *Exporter) claim(ctx context.Context, now time.Time) (bool, error) {
+	if e.claims == nil {
+		return true, nil
+	}
+	term := now.Truncate(e.config.Interval).UTC().Format(time.RFC3339)
+	if term == e.term {
+		return e.held, nil
+	}
+	held, err := e.claims.AddExternalEvent(ctx, store.ExternalEvent{
+		Source: claimSource, EventID: term, Subject: term, AnyScope: true, At: now, Body: []byte(e.node),
+	})
+	if err == nil {
+		e.term = term
+	}
+	return held, err
+}
+
+// count asks the store, with one query each.
+func (e *Exporter) count(ctx context.Context) error {
+	records, err := e.lister.Stats(ctx)
+	if err != nil {
+		return err
+	}
+	c := &counted{records: records, at: time.Now(), until: time.Now().Add(2 * e.config.Interval)}
+	if e.messages != nil {
+		messages, err := e.messages.MessageStats(ctx)
+		if err != nil {
+			return err
+		}
+		c.messages = &messages
+	}
+	e.telemetry.metrics.exported.counted.Store(c)
+	return nil
+}
+
+// exported is what gauges show.
+type exported struct {
+	guard   atomic.Pointer[onceward.Guard]
+	breaker atomic.Pointer[*breaker.Store]
+	counted atomic.Pointer[counted]
+}
+
+// counted is what an exporter has counted, and until when that may be shown.
+type counted struct {
+	records  store.Stats
+	messages *outbox.Stats
+	at       time.Time
+	until    time.Time
+}
+
+func (b *builder) activeLeases(x *exported) {
+	gauge := b.gauge("onceward_active_leases", "Attempts of this node that hold a lease.")
+	b.callback(func(_ context.Context, o metric.Observer) error {
+		if guard := x.guard.Load(); guard != nil {
+			o.ObserveInt64(gauge, int64(guard.ActiveLeases()))
+		}
+		return nil
+	}, gauge)
+}
+
+// states are those that gauges show.
+var states = []store.State{
+	store.StateInProgress, store.StateCompleted, store.StateRetryable, store.StateUnknown, store.StateExpired,
+}
+
+func (b *builder) storeGauges(x *exported) {
+	records := b.gauge("onceward_records", "Records in the store by state.", "state")
+	deadLetters := b.gauge("onceward_dead_letters", "Unknown outcomes that wait for a person.")
+	oldest := b.seconds("onceward_oldest_unknown_age",
+		"How long ago the oldest unknown record was made; 0 if there is none.")
+	depth := b.gauge("onceward_outbox_depth", "Messages that wait to be delivered.")
+	age := b.seconds("onceward_outbox_oldest_age", "How long ago the oldest of them was added; 0 if there is none.")
+	dead := b.gauge("onceward_outbox_dead_letters", "Messages that are not delivered until a person says so.")
+	b.callback(func(_ context.Context, o metric.Observer) error {
+		c, now := x.counted.Load(), time.Now()
+		if c == nil || now.After(c.until) {
+			return nil
+		}
+		for _, state := range states {
+			o.ObserveInt64(records, c.records.Records[state],
+				metric.WithAttributes(attribute.String("state", state.String())))
+		}
+		o.ObserveInt64(deadLetters, c.records.DeadLetters)
+		o.ObserveFloat64(oldest, ageOf(c.records.OldestUnknown, now))
+		if c.messages != nil {
+			o.ObserveInt64(depth, int64(c.messages.Waiting))
+			o.ObserveFloat64(age, ageOf(c.messages.Oldest, now))
+			o.ObserveInt64(dead, int64(c.messages.DeadLetters))
+		}
+		return nil
+	}, records, deadLetters, oldest, depth, age, dead)
+}

@@ -1,0 +1,73 @@
+package telemetry
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store"
+	"github.com/onceward/onceward/store/breaker"
+)
+
+// log writes an event down, without any content, and with the hash of the key in its place (M3).
+func (t *Telemetry) log(ctx context.Context, event onceward.ObserverEvent) {
+	if !t.config.Logger.Enabled(ctx, slog.LevelDebug) {
+		if e, ok := event.(breaker.ChangedEvent); ok {
+			t.logBreaker(ctx, &e)
+		}
+		return
+	}
+	switch e := event.(type) {
+	case onceward.DecidedEvent:
+		t.logRecord(ctx, "onceward: decided", e.ID, e.Operation, e.Attempt,
+			slog.String("decision", decisions[decisionIndex(&e)]), elapsed(e.Elapsed))
+	case onceward.ExecutedEvent:
+		t.logRecord(ctx, "onceward: executed", e.ID, e.Operation, e.Attempt,
+			slog.Int("status", e.Status), slog.Bool("panicked", e.Panicked), elapsed(e.Elapsed))
+	case onceward.SettledEvent:
+		t.logRecord(ctx, "onceward: settled", e.ID, e.Operation, e.Attempt, slog.String("state", e.State.String()))
+	case onceward.StoreCalledEvent:
+		t.logRecord(ctx, "onceward: store called", e.ID, e.Operation, e.Attempt,
+			slog.String("call", e.Call), slog.Bool("failed", e.Err != nil), elapsed(e.Elapsed))
+	case reconcile.ReconciledEvent:
+		t.logRecord(ctx, "onceward: reconciled", e.ID, e.Operation, e.Attempt, slog.String("outcome", e.Outcome))
+	case outbox.DeliveredEvent:
+		t.logRecord(ctx, "onceward: delivered", e.ID, "", int64(e.Attempts), slog.String("topic", e.Topic),
+			slog.String("message", e.Message), slog.String("outcome", e.Outcome), elapsed(e.Elapsed))
+	case inbox.HandledEvent:
+		t.config.Logger.LogAttrs(ctx, slog.LevelDebug, "onceward: consumed", slog.String("consumer", e.Consumer),
+			slog.String("event", e.EventID), slog.Bool("applied", e.Applied), slog.Bool("failed", e.Err != nil),
+			elapsed(e.Elapsed))
+	case breaker.ChangedEvent:
+		t.logBreaker(ctx, &e)
+	}
+}
+
+func elapsed(d time.Duration) slog.Attr { return slog.Duration("elapsed", d) }
+
+// logRecord writes a line about a record.
+func (t *Telemetry) logRecord(
+	ctx context.Context, message string, id store.ID, route string, attempt int64, more ...slog.Attr,
+) {
+	attributes := make([]slog.Attr, 0, 5+len(more))
+	if route != "" {
+		attributes = append(attributes, slog.String("operation", route))
+	}
+	if id != (store.ID{}) {
+		attributes = append(attributes, slog.String("key_hash", id.Hash()))
+	}
+	if t.config.LogKeys {
+		attributes = append(attributes, slog.String("scope", id.Scope), slog.String("key", id.Key))
+	}
+	attributes = append(append(attributes, slog.Int64("attempt", attempt)), more...)
+	t.config.Logger.LogAttrs(ctx, slog.LevelDebug, message, attributes...)
+}
+
+func (t *Telemetry) logBreaker(ctx context.Context, e *breaker.ChangedEvent) {
+	t.config.Logger.LogAttrs(ctx, slog.LevelInfo, "onceward: the circuit breaker has changed",
+		slog.String("from", e.From.String()), slog.String("to", e.To.String()))
+}

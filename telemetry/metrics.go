@@ -1,0 +1,385 @@
+package telemetry
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store"
+	"github.com/onceward/onceward/store/breaker"
+)
+
+// metrics are the instruments of a [Telemetry].
+type metrics struct {
+	made   []Metric
+	routes *names
+	topics *names // and the names of consumers
+
+	reservations *counter
+	executions   *histogram
+	outcomes     *counter
+	storeCalls   *histogram
+	storeErrors  *counter
+	fencedWrites *counter
+	leasesLost   *counter
+	zombiesSwept *counter
+
+	recordsReaped      *counter
+	reconcileScheduled *counter
+	reconcileResolved  *counter
+	reconcileFailed    *counter
+	deliveries         *counter
+	deliveryDuration   *histogram
+	consumed           *counter
+	breakerChanges     *counter
+	rejected           *counter
+	problems           *counter
+	unprotected        *counter
+	bypassed           *counter
+	frontLookups       *counter
+	frontFailures      *counter
+	webhooks           *counter
+	ledgerFindings     *counter
+	ledgerWindows      *counter
+	workerRuns         *counter
+
+	duplicates *topScopes
+	mismatches *topScopes
+	byScope    *topScopes // nil unless it was asked for
+
+	breaker  atomic.Int32 // the state, and one; zero if there is none that is known
+	workers  workers
+	exported exported
+}
+
+func newMetrics(meter metric.Meter, config *Config) (*metrics, error) {
+	b := &builder{meter: meter}
+	m := &metrics{routes: new(names), topics: new(names)}
+	m.reservations = b.counter("onceward_reservations", "Reservations by what the store decided.", "route", "decision")
+	m.duplicates = newTopScopes(config.TopScopes, 1)
+	m.mismatches = newTopScopes(config.TopScopes, 1)
+	b.scopes(m.duplicates, "onceward_duplicates",
+		"Requests whose key was known: replays, those in flight, those whose outcome is unknown.")
+	b.scopes(m.mismatches, "onceward_mismatches", "Requests whose key was used for another request.")
+	if config.ScopeLabels {
+		m.byScope = newTopScopes(config.TopScopes, len(decisions))
+		b.decisionsByScope(m.byScope)
+	}
+	m.executions = b.histogram("onceward_execution_duration", "Executions of handlers, and how long they took.",
+		"route", "outcome")
+	m.outcomes = b.counter("onceward_attempts_settled", "Attempts by the state that they left their record in.",
+		"route", "state")
+	m.storeCalls = b.histogram("onceward_store_call_duration", "Calls to the store, and how long they took.",
+		"call", "outcome")
+	m.storeErrors = b.counter("onceward_store_errors", "Calls to the store that failed for a reason of the store.",
+		"call", "reason")
+	for _, call := range []string{"reserve", "transact"} {
+		for _, reason := range reasons {
+			m.storeErrors.add(0, call, reason) // so that the first failure is a growth
+		}
+	}
+	m.fencedWrites = b.counter("onceward_fenced_writes", "Writes that were refused because their attempt is not current.",
+		"route")
+	m.leasesLost = b.counter("onceward_leases_lost", "Owners that lost the right to execute.", "route")
+	b.activeLeases(&m.exported)
+	m.zombiesSwept = b.counter("onceward_zombies_swept", "Records whose owner was lost, made unknown by the sweeper.")
+	m.recordsReaped = b.counter("onceward_records_reaped", "Records that expired and were removed.")
+	m.reconcileScheduled = b.counter("onceward_reconcile_scheduled",
+		"Outcomes that became unknown and wait to be settled; the route is empty for those that the sweeper found.", "route")
+	m.reconcileResolved = b.counter("onceward_reconcile_resolved", "Unknown outcomes that were settled, and how.",
+		"route", "outcome")
+	m.reconcileFailed = b.counter("onceward_reconcile_failed", "Questions after an unknown outcome that led nowhere.",
+		"route", "outcome")
+	m.deliveries = b.counter("onceward_outbox_deliveries", "Deliveries of messages by how they ended.", "topic", "outcome")
+	m.deliveryDuration = b.histogram("onceward_outbox_delivery_duration", "How long deliveries of messages took.", "topic")
+	m.consumed = b.counter("onceward_consumed_events", "Events that consumers handled, and how.", "consumer", "outcome")
+	m.breakerChanges = b.counter("onceward_breaker_changes", "Changes of the circuit breaker's state.", "to")
+	b.breakerState(m)
+	m.rejected = b.counter("onceward_rejected_requests", "Requests that were refused before any reservation.",
+		"route", "code")
+	m.problems = b.counter("onceward_problems", "Problems that requests were answered with after their reservation.",
+		"route", "code")
+	m.unprotected = b.counter("onceward_unprotected_requests", "Requests that ran without a key where it is optional.",
+		"route")
+	m.bypassed = b.counter("onceward_bypassed_answers", "Answers that a handler gave past the guard.", "route")
+	m.frontLookups = b.counter("onceward_front_lookups", "Look-ups in the front of a tiered store.", "result")
+	m.frontFailures = b.counter("onceward_front_failures", "Failures of the front of a tiered store.", "call")
+	m.webhooks = b.counter("onceward_webhooks", "Webhooks that were received, and what became of them.", "outcome")
+	m.ledgerFindings = b.counter("onceward_ledger_findings", "Differences between a provider's ledger and the local one.",
+		"kind")
+	m.ledgerWindows = b.counter("onceward_ledger_windows", "Windows of a comparison of ledgers that were due.", "outcome")
+	m.workerRuns = b.counter("onceward_worker_runs", "Turns of the workers in the background.", "worker", "outcome")
+	b.workerGauges(&m.workers)
+	b.storeGauges(&m.exported)
+	m.made = b.made
+	return m, b.err()
+}
+
+// decisions are the values of the label of that name, in the order of decisionIndex.
+var decisions = [...]string{
+	"created", "retried", "resumed", "recreated", "repeated", "replay", "in_progress", "mismatch", "unknown", "refused",
+}
+
+// decisionIndex is the place of a decision in decisions.
+func decisionIndex(e *onceward.DecidedEvent) int {
+	switch e.Decision {
+	case store.DecisionExecute:
+		return int(min(max(e.Origin, store.OriginCreated), store.OriginRepeated) - store.OriginCreated)
+	case store.DecisionReplay:
+		return decidedReplay
+	case store.DecisionInProgress:
+		return decidedInProgress
+	case store.DecisionMismatch:
+		return decidedMismatch
+	case store.DecisionUnknown:
+		return decidedUnknown
+	default:
+		return decidedRefused
+	}
+}
+
+// The places of those decisions that do not grant anything. Those that do come before, in the order of [store.Origin].
+const (
+	decidedReplay = int(store.OriginRepeated) + iota
+	decidedInProgress
+	decidedMismatch
+	decidedUnknown
+	decidedRefused
+)
+
+func (m *metrics) decided(ctx context.Context, e *onceward.DecidedEvent) {
+	i := decisionIndex(e)
+	m.reservations.add(1, m.routes.name(e.Operation), decisions[i])
+	m.storeCalls.record(ctx, e.Elapsed, "reserve", "ok")
+	switch i {
+	case decidedReplay, decidedInProgress, decidedUnknown:
+		m.duplicates.add(e.Scope, 0)
+	case decidedMismatch:
+		m.mismatches.add(e.Scope, 0)
+	}
+	if m.byScope != nil {
+		m.byScope.add(e.Scope, i)
+	}
+}
+
+func (m *metrics) executed(ctx context.Context, e *onceward.ExecutedEvent) {
+	outcome := "ok"
+	switch {
+	case e.Panicked:
+		outcome = "panic"
+	case e.Status >= 500:
+		outcome = "5xx"
+	case e.Status >= 400:
+		outcome = "4xx"
+	case e.Status >= 300:
+		outcome = "3xx"
+	case e.Status >= 200:
+		outcome = "2xx"
+	}
+	m.executions.record(ctx, e.Elapsed, m.routes.name(e.Operation), outcome)
+}
+
+func (m *metrics) storeCalled(ctx context.Context, e *onceward.StoreCalledEvent) {
+	outcome := "ok"
+	switch {
+	case e.Err == nil:
+	case errors.Is(e.Err, store.ErrFenced):
+		outcome = "fenced"
+	default:
+		outcome = "error"
+	}
+	m.storeCalls.record(ctx, e.Elapsed, e.Call, outcome)
+}
+
+// reasons are what reasonOf says.
+var reasons = []string{"not_sent", "timeout", "unreadable", "unavailable"}
+
+// reasonOf says why a call failed.
+func reasonOf(err error) string {
+	switch {
+	case errors.Is(err, store.ErrNotSent):
+		return "not_sent"
+	case errors.Is(err, context.DeadlineExceeded):
+		return "timeout"
+	case errors.Is(err, store.ErrUnreadable):
+		return "unreadable"
+	default:
+		return "unavailable"
+	}
+}
+
+func (m *metrics) settled(e *onceward.SettledEvent) {
+	route, state := m.routes.name(e.Operation), e.State.String()
+	if e.State == store.StateNone {
+		state = "rejected"
+	}
+	m.outcomes.add(1, route, state)
+	if e.State == store.StateUnknown {
+		m.reconcileScheduled.add(1, route)
+	}
+}
+
+func (m *metrics) reconciled(e *reconcile.ReconciledEvent) {
+	route := m.routes.name(e.Operation)
+	switch e.Outcome {
+	case "postponed", "dead letter", "hanging":
+		m.reconcileFailed.add(1, route, underscored(e.Outcome))
+	case "returned":
+	default:
+		m.reconcileResolved.add(1, route, underscored(e.Outcome))
+	}
+}
+
+// underscored makes a label of words.
+func underscored(words string) string {
+	b := []byte(words)
+	for i, c := range b {
+		if c == ' ' {
+			b[i] = '_'
+		}
+	}
+	return string(b)
+}
+
+func (m *metrics) delivered(ctx context.Context, e *outbox.DeliveredEvent) {
+	topic := m.topics.name(e.Topic)
+	m.deliveries.add(1, topic, underscored(e.Outcome))
+	if e.Elapsed > 0 {
+		m.deliveryDuration.record(ctx, e.Elapsed, topic)
+	}
+}
+
+func (m *metrics) handled(e *inbox.HandledEvent) {
+	outcome := "repeated"
+	switch {
+	case e.Err != nil:
+		outcome = "failed"
+	case e.Applied:
+		outcome = "applied"
+	}
+	consumer := m.topics.name(e.Consumer)
+	m.consumed.add(1, consumer, outcome)
+	m.worked(&onceward.WorkerEvent{
+		Worker: "consumer " + consumer, Backlog: -1, Oldest: e.Sent, Elapsed: e.Elapsed, Err: e.Err,
+	})
+}
+
+func hitOrMiss(hit bool) string {
+	if hit {
+		return "hit"
+	}
+	return "miss"
+}
+
+func (m *metrics) breakerChanged(e *breaker.ChangedEvent) {
+	m.breakerChanges.add(1, e.To.String())
+	m.breaker.Store(int32(e.To) + 1)
+}
+
+// breakerState shows the state as one series for each, of which one is 1.
+func (b *builder) breakerState(m *metrics) {
+	gauge := b.gauge("onceward_breaker_state",
+		"Which state the circuit breaker is in: 1 for that, 0 for the others.", "state")
+	b.callback(func(_ context.Context, o metric.Observer) error {
+		now := m.breaker.Load()
+		if live := m.exported.breaker.Load(); live != nil {
+			now = int32((*live).State()) + 1
+		}
+		if now == 0 {
+			return nil
+		}
+		for _, s := range []breaker.State{breaker.StateClosed, breaker.StateHalfOpen, breaker.StateOpen} {
+			var is int64
+			if int32(s)+1 == now {
+				is = 1
+			}
+			o.ObserveInt64(gauge, is, metric.WithAttributes(attribute.String("state", s.String())))
+		}
+		return nil
+	}, gauge)
+}
+
+// workers is what is known of the workers of this process.
+type workers struct {
+	mu sync.Mutex
+	by map[string]*worker
+}
+
+// worker is one of them.
+type worker struct {
+	name    string
+	success time.Time
+	backlog int
+	oldest  time.Time
+}
+
+func (m *metrics) worked(e *onceward.WorkerEvent) {
+	name, outcome := m.topics.name(e.Worker), "ok"
+	if e.Err != nil {
+		outcome = "failed"
+	}
+	m.workerRuns.add(1, name, outcome)
+	m.workers.mu.Lock()
+	defer m.workers.mu.Unlock()
+	w := m.workers.by[name]
+	if w == nil {
+		if m.workers.by == nil {
+			m.workers.by = make(map[string]*worker)
+		}
+		w = &worker{name: name}
+		m.workers.by[name] = w
+	}
+	if e.Err == nil {
+		w.success, w.backlog, w.oldest = time.Now(), e.Backlog, e.Oldest
+	}
+}
+
+// all returns them in the order of their names.
+func (w *workers) all() (all []worker) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, each := range w.by {
+		all = append(all, *each)
+	}
+	slices.SortFunc(all, func(a, b worker) int { return cmp.Compare(a.name, b.name) })
+	return all
+}
+
+func (b *builder) workerGauges(all *workers) {
+	success := b.seconds("onceward_worker_last_success_timestamp", "When a worker's turn last succeeded.", "worker")
+	backlog := b.gauge("onceward_worker_backlog", "How much was due when the worker last looked, if it knows.", "worker")
+	oldest := b.seconds("onceward_worker_oldest_age", "How long ago the oldest of that became due.", "worker")
+	b.callback(func(_ context.Context, o metric.Observer) error {
+		for _, w := range all.all() {
+			of := metric.WithAttributes(attribute.String("worker", w.name))
+			if w.success.IsZero() {
+				continue
+			}
+			o.ObserveFloat64(success, float64(w.success.UnixMilli())/1000, of)
+			if w.backlog >= 0 {
+				o.ObserveInt64(backlog, int64(w.backlog), of)
+			}
+			o.ObserveFloat64(oldest, ageOf(w.oldest, w.success), of)
+		}
+		return nil
+	}, success, backlog, oldest)
+}
+
+// ageOf is how old something was at a time, in seconds; zero if there was nothing.
+func ageOf(since, at time.Time) float64 {
+	if since.IsZero() {
+		return 0
+	}
+	return max(at.Sub(since), 0).Seconds()
+}

@@ -1,0 +1,321 @@
+package telemetry_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/janitor"
+	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store"
+	"github.com/onceward/onceward/store/breaker"
+	"github.com/onceward/onceward/store/memory"
+	"github.com/onceward/onceward/telemetry"
+)
+
+// node is a process with a telemetry and its page of metrics.
+type node struct {
+	*telemetry.Telemetry
+	page http.Handler
+}
+
+func newNode(t testing.TB, configure ...func(*telemetry.Config)) *node {
+	t.Helper()
+	meters, page, err := telemetry.Prometheus()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := telemetry.Config{MeterProvider: meters}
+	for _, each := range configure {
+		each(&config)
+	}
+	tel, err := telemetry.New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &node{tel, page}
+}
+
+// scrape returns the page of metrics.
+func (n *node) scrape(t testing.TB) string {
+	t.Helper()
+	w := httptest.NewRecorder()
+	n.page.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	body, err := io.ReadAll(w.Body)
+	if err != nil || w.Code != http.StatusOK {
+		t.Fatal(w.Code, err)
+	}
+	return string(body)
+}
+
+// want looks for lines in the page.
+func (n *node) want(t testing.TB, lines ...string) {
+	t.Helper()
+	page := n.scrape(t)
+	for _, line := range lines {
+		if !strings.Contains(page, "\n"+line+"\n") {
+			t.Errorf("no line %q in\n%s", line, page)
+		}
+	}
+}
+
+var id = store.ID{Scope: "tenant", Key: "key"}
+
+// everything is one event of each kind.
+var everything = []onceward.ObserverEvent{
+	onceward.DecidedEvent{ID: id, Operation: "job", Decision: store.DecisionExecute, Origin: store.OriginCreated},
+	onceward.DecidedEvent{ID: id, Operation: "job", Decision: store.DecisionReplay},
+	onceward.DecidedEvent{ID: id, Operation: "job", Decision: store.DecisionMismatch},
+	onceward.ExecutedEvent{ID: id, Operation: "job", Status: 201},
+	onceward.SettledEvent{ID: id, Operation: "job", State: store.StateUnknown},
+	onceward.FencedEvent{ID: id, Operation: "job"},
+	onceward.LeaseLostEvent{ID: id, Operation: "job"},
+	onceward.StoreCalledEvent{ID: id, Operation: "job", Call: "complete"},
+	onceward.StoreFailedEvent{Operation: "job", Call: "reserve", Err: store.ErrUnavailable},
+	onceward.RejectedEvent{Operation: "job", Code: "key-missing"},
+	onceward.ProblemEvent{ID: id, Operation: "job", Code: "mismatch"},
+	onceward.BypassedEvent{ID: id, Operation: "job"},
+	onceward.UnprotectedEvent{Operation: "job"},
+	onceward.WorkerEvent{Worker: "resumer", Backlog: 3, Oldest: time.Now().Add(-time.Hour)},
+	janitor.SweptEvent{Count: 2},
+	janitor.ReapedEvent{Count: 5},
+	reconcile.ReconciledEvent{ID: id, Operation: "job", Outcome: "completed"},
+	reconcile.ReconciledEvent{ID: id, Operation: "job", Outcome: "dead letter"},
+	outbox.DeliveredEvent{ID: id, Topic: "charges", Outcome: "dead letter", Elapsed: time.Millisecond},
+	inbox.HandledEvent{Consumer: "mailer", Applied: true},
+	breaker.ChangedEvent{From: breaker.StateClosed, To: breaker.StateOpen},
+}
+
+func TestEventsBecomeMetrics(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, func(c *telemetry.Config) { c.ScopeLabels = true })
+	for _, e := range everything {
+		n.Observe(t.Context(), e)
+	}
+	n.want(t, `onceward_duplicates_total{scope="tenant"} 0`) // a series begins at zero
+	n.want(t,
+		`onceward_reservations_total{decision="created",route="job"} 1`,
+		`onceward_reservations_total{decision="replay",route="job"} 1`,
+		`onceward_reservations_total{decision="mismatch",route="job"} 1`,
+		`onceward_scope_reservations_total{decision="replay",scope="tenant"} 1`,
+		`onceward_duplicates_total{scope="tenant"} 1`,
+		`onceward_duplicates_total{scope="other"} 0`,
+		`onceward_mismatches_total{scope="tenant"} 1`,
+		`onceward_execution_duration_seconds_count{outcome="2xx",route="job"} 1`,
+		`onceward_attempts_settled_total{route="job",state="unknown"} 1`,
+		`onceward_fenced_writes_total{route="job"} 1`,
+		`onceward_leases_lost_total{route="job"} 1`,
+		`onceward_store_call_duration_seconds_count{call="reserve",outcome="ok"} 3`,
+		`onceward_store_call_duration_seconds_count{call="complete",outcome="ok"} 1`,
+		`onceward_store_errors_total{call="reserve",reason="unavailable"} 1`,
+		`onceward_rejected_requests_total{code="key-missing",route="job"} 1`,
+		`onceward_problems_total{code="mismatch",route="job"} 1`,
+		`onceward_zombies_swept_total 2`,
+		`onceward_records_reaped_total 5`,
+		`onceward_reconcile_scheduled_total{route="job"} 1`,
+		`onceward_reconcile_scheduled_total{route=""} 2`,
+		`onceward_reconcile_resolved_total{outcome="completed",route="job"} 1`,
+		`onceward_reconcile_failed_total{outcome="dead_letter",route="job"} 1`,
+		`onceward_outbox_deliveries_total{outcome="dead_letter",topic="charges"} 1`,
+		`onceward_consumed_events_total{consumer="mailer",outcome="applied"} 1`,
+		`onceward_breaker_state{state="open"} 1`,
+		`onceward_breaker_state{state="closed"} 0`,
+		`onceward_worker_backlog{worker="resumer"} 3`,
+		`onceward_worker_runs_total{outcome="ok",worker="consumer mailer"} 1`,
+	)
+}
+
+// TestLabelsAreBounded holds that names of the application's making do not become series without end.
+func TestLabelsAreBounded(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	for i := range 2000 {
+		n.Observe(t.Context(), onceward.UnprotectedEvent{Operation: fmt.Sprint("route ", i)})
+	}
+	if series := strings.Count(n.scrape(t), "onceward_unprotected_requests_total{"); series != 501 {
+		t.Errorf("%d series", series)
+	}
+	n.want(t, `onceward_unprotected_requests_total{route="other"} 1500`)
+}
+
+// TestTableOfMetrics holds the table in the documentation to the metrics that exist.
+func TestTableOfMetrics(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../docs/telemetry.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	documented := make(map[string]string)
+	rows := regexp.MustCompile("(?m)^\\| `(onceward_[a-z_]+)` \\| (.*) \\|$")
+	for _, row := range rows.FindAllStringSubmatch(string(text), -1) {
+		documented[row[1]] = row[2]
+	}
+	for _, m := range telemetry.Metrics() {
+		labels := "none"
+		if len(m.Labels) > 0 {
+			labels = "`" + strings.Join(m.Labels, "`, `") + "`"
+		}
+		want := m.Type + " | " + labels + " | " + m.Help
+		if got := documented[m.Name]; got != want {
+			t.Errorf("docs/telemetry.md has %q, and the metric is\n| `%s` | %s |", got, m.Name, want)
+		}
+		delete(documented, m.Name)
+	}
+	for name := range documented {
+		t.Errorf("docs/telemetry.md has %s, which does not exist", name)
+	}
+}
+
+func TestLogHasNoKeys(t *testing.T) {
+	t.Parallel()
+	for _, asked := range []bool{false, true} {
+		var out bytes.Buffer
+		n := newNode(t, func(c *telemetry.Config) {
+			c.LogKeys = asked
+			c.Logger = slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		})
+		secret := store.ID{Scope: "the-tenant", Key: "the-key"}
+		n.Observe(t.Context(), onceward.DecidedEvent{ID: secret, Operation: "job", Decision: store.DecisionReplay})
+		n.Observe(t.Context(), onceward.ExecutedEvent{ID: secret, Operation: "job"})
+		n.Observe(t.Context(), onceward.SettledEvent{ID: secret, Operation: "job", State: store.StateCompleted})
+		n.Observe(t.Context(), outbox.DeliveredEvent{ID: secret, Topic: "charges", Outcome: "done"})
+		log := out.String()
+		if strings.Contains(log, "the-key") != asked || strings.Contains(log, "the-tenant") != asked {
+			t.Errorf("M3: asked for keys: %v:\n%s", asked, log)
+		}
+		if strings.Count(log, secret.Hash()) != 4 || !strings.Contains(log, "decision=replay") {
+			t.Errorf("M3: %s", log)
+		}
+	}
+}
+
+func TestConfigIsChecked(t *testing.T) {
+	t.Parallel()
+	_, err := telemetry.New(telemetry.Config{TopScopes: 1001})
+	if err == nil || !strings.Contains(err.Error(), "TopScopes") {
+		t.Error(err)
+	}
+	n := newNode(t)
+	for want, config := range map[string]telemetry.ExporterConfig{
+		"Store":    {},
+		"Interval": {Store: memory.New(), Interval: time.Millisecond},
+	} {
+		if _, err := n.Exporter(config); err == nil || !strings.Contains(err.Error(), "ExporterConfig."+want) {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+	_, err = n.Exporter(telemetry.ExporterConfig{Store: struct{ store.Store }{memory.New()}})
+	if !errors.Is(err, errors.ErrUnsupported) {
+		t.Error(err)
+	}
+}
+
+// TestOneNodeExports holds that of all nodes one counts, that the others show nothing, and that another one takes over.
+func TestOneNodeExports(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	s := &counting{Store: memory.New(memory.WithClock(func() time.Time { return now }))}
+	guard, err := onceward.New(s, onceward.Config{Secret: make([]byte, 16)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := guard.Do(ctx, onceward.Call{Scope: "s", Key: "k", Operation: "job"},
+		func(context.Context) ([]byte, error) { return nil, nil }, onceward.Reserved(onceward.FailureStore)); err != nil {
+		t.Fatal(err)
+	}
+	const line = `onceward_records{state="completed"} 1`
+	var shown int
+	for range 3 {
+		n := newNode(t)
+		e, err := n.Exporter(telemetry.ExporterConfig{Store: s, Guard: guard, Interval: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if err := e.RunOnce(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n.want(t, `onceward_active_leases 0`)
+		if strings.Contains(n.scrape(t), "\n"+line+"\n") {
+			shown++
+			n.want(t, `onceward_dead_letters 0`, `onceward_oldest_unknown_age_seconds 0`)
+		}
+	}
+	if shown != 1 || s.stats.Load() != 2 {
+		t.Errorf("%d nodes show what is in the store, and asked %d times", shown, s.stats.Load())
+	}
+}
+
+// counting counts how often a store was counted.
+type counting struct {
+	*memory.Store
+	stats atomic.Int64
+}
+
+func (c *counting) Stats(ctx context.Context) (store.Stats, error) {
+	c.stats.Add(1)
+	return c.Store.Stats(ctx)
+}
+
+// TestAnotherNodeTakesOver lets two nodes run for an hour, of which the one in charge dies half-way: each minute is
+// counted once, one node shows it at a time, and the other takes over within a term and a quarter.
+func TestAnotherNodeTakesOver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &counting{Store: memory.New()}
+		var nodes [2]*node
+		var stop [2]context.CancelFunc
+		var ended sync.WaitGroup
+		for i := range nodes {
+			nodes[i] = newNode(t)
+			e, err := nodes[i].Exporter(telemetry.ExporterConfig{Store: s, Logger: slog.New(slog.DiscardHandler)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var ctx context.Context
+			ctx, stop[i] = context.WithCancel(t.Context())
+			ended.Go(func() { _ = e.Run(ctx) }) // it returns nil, when the context has ended
+			synctest.Wait()
+		}
+		shows := func(i int) bool { return strings.Contains(nodes[i].scrape(t), "\nonceward_dead_letters 0\n") }
+		for minute := range 30 {
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if !shows(0) || shows(1) || s.stats.Load() != int64(minute)+2 {
+				t.Fatalf("after minute %d: %v and %v show, and %d counts", minute, shows(0), shows(1), s.stats.Load())
+			}
+		}
+		stop[0]()
+		time.Sleep(75 * time.Second)
+		synctest.Wait()
+		if shows(0) || !shows(1) {
+			t.Errorf("the other node has not taken over: %v and %v show", shows(0), shows(1))
+		}
+		before := s.stats.Load()
+		time.Sleep(30 * time.Minute)
+		synctest.Wait()
+		if got := s.stats.Load() - before; got != 30 {
+			t.Errorf("%d counts in 30 minutes", got)
+		}
+		stop[1]()
+		ended.Wait()
+	})
+}
