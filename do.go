@@ -162,7 +162,7 @@ func (f *function) work(ctx context.Context, op *Operation) outcome {
 	started := time.Now()
 	value, err := f.call(ctx)
 	if f.guard.config.Observer != nil {
-		f.guard.observe(ctx, ExecutedEvent{
+		f.guard.observe(f.base, ExecutedEvent{
 			ID: f.reservation.ID, Operation: op.name, Attempt: op.attempt, Panicked: f.panicked != nil,
 			Elapsed: time.Since(started),
 		})

@@ -83,6 +83,7 @@ type execution struct {
 	settings    *settings
 	caller      context.Context // ends when the caller leaves
 	base        context.Context // the caller's values, never cancelled
+	detached    detachedContext // that is this one
 	reservation store.Reservation
 	prints      [2]store.Fingerprint
 	op          Operation
@@ -102,7 +103,8 @@ type execution struct {
 // prepare fills in the reservation, which the fingerprints are added to.
 func (e *execution) prepare(g *Guard, s *settings, caller context.Context, id store.ID, operation string) {
 	e.guard, e.settings, e.caller = g, s, caller
-	e.base = context.WithoutCancel(caller)
+	e.detached.from = caller
+	e.base = &e.detached
 	e.reservation = store.Reservation{
 		ID: id, Operation: operation, OnLost: s.onLost, Nonce: newNonce(), Lease: s.lease, Retention: s.retention,
 		Fingerprints: e.prints[:0], DownstreamSecret: g.downstream.current(),

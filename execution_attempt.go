@@ -105,7 +105,7 @@ func (t *transaction) work(ctx context.Context, v store.Verdict) store.Settlemen
 	if t.refused.kind != 0 {
 		return store.Settlement{Action: store.TxRollback}
 	}
-	ctx = context.WithoutCancel(ctx)
+	ctx = &detachedContext{ctx}
 	if again {
 		ctx = &watchedContext{ctx, t.base, &t.op.tookTx}
 	}
@@ -140,7 +140,7 @@ func (e *execution) decided(ctx context.Context, v *store.Verdict, sent time.Tim
 	if e.guard.config.Observer != nil {
 		e.guard.observe(e.base, DecidedEvent{
 			ID: e.reservation.ID, Operation: e.op.name, Decision: v.Decision, Origin: v.Origin,
-			Attempt: v.Record.Attempt, TraceID: v.Record.TraceID, Elapsed: time.Since(sent),
+			Attempt: v.Record.Attempt, TraceID: v.Record.TraceID, Age: replayAge(v), Elapsed: time.Since(sent),
 		})
 	}
 	if v.Decision == store.DecisionExecute {
@@ -154,6 +154,14 @@ func (e *execution) decided(ctx context.Context, v *store.Verdict, sent time.Tim
 		res.kind, res.expires = resultStored, v.Record.ExpiresAt
 	}
 	return res
+}
+
+// replayAge is how long ago the answer of a replay was stored.
+func replayAge(v *store.Verdict) time.Duration {
+	if v.Decision != store.DecisionReplay {
+		return 0
+	}
+	return max(v.Now.Sub(v.Record.SettledAt), 0)
 }
 
 var errOwnerLost = errors.New("the owner was lost: its lease ran out before it had settled")

@@ -9,6 +9,28 @@ import (
 	"github.com/onceward/onceward/internal/part"
 )
 
+// detachedContext is [context.WithoutCancel] of another, without an allocation for each value that is looked up: an
+// observer does that with each event.
+type detachedContext struct{ from context.Context }
+
+// Deadline implements [context.Context].
+func (*detachedContext) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
+
+// Done implements [context.Context].
+func (*detachedContext) Done() <-chan struct{} { return nil }
+
+// Err implements [context.Context].
+func (*detachedContext) Err() error { return nil }
+
+// Value implements [context.Context]. By a key of this type the standard library asks for what cancels a context: what to
+// answer is its own to know.
+func (c *detachedContext) Value(key any) any {
+	if _, asksWhatCancels := key.(*int); asksWhatCancels {
+		return context.WithoutCancel(c.from).Value(key)
+	}
+	return c.from.Value(key)
+}
+
 // lazyContext is a context with a deadline that costs nothing until it is waited for: no timer, no channel and no
 // allocation on the path of a quick handler. Once asked for Done it hands everything to a context of the standard
 // library, whose children then need no goroutine to follow it.
@@ -27,7 +49,7 @@ type lazyContext struct {
 	released bool
 }
 
-// start makes the context ready. The parent must not be cancellable: see [context.WithoutCancel].
+// start makes the context ready. The parent must not be cancellable, such as a detachedContext.
 func (c *lazyContext) start(parent context.Context, deadline time.Time, overdue error) *lazyContext {
 	c.parent, c.deadline, c.overdue = parent, deadline, overdue
 	return c

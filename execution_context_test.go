@@ -158,3 +158,29 @@ func TestTheOperationIsInTheContext(t *testing.T) {
 		t.Errorf("FromContext finds %q, want pay", got)
 	}
 }
+
+// TestDetachedContext: it has the values of the caller's context and nothing of its end, as the standard library's own.
+func TestDetachedContext(t *testing.T) {
+	t.Parallel()
+	type key struct{}
+	caller, leave := context.WithCancelCause(context.WithValue(t.Context(), key{}, "value"))
+	caller, release := context.WithTimeout(caller, time.Hour)
+	defer release()
+	leave(errors.New("the caller left"))
+	var detached context.Context = &detachedContext{caller}
+	if _, ok := detached.Deadline(); ok || detached.Done() != nil || detached.Err() != nil || context.Cause(detached) != nil {
+		t.Errorf("it ends with the caller: %v", context.Cause(detached))
+	}
+	if got := detached.Value(key{}); got != "value" {
+		t.Errorf("its value is %v", got)
+	}
+	child, cancel := context.WithCancelCause(detached)
+	if child.Err() != nil {
+		t.Errorf("a child has ended: %v", context.Cause(child))
+	}
+	ended := errors.New("ended")
+	cancel(ended)
+	if context.Cause(child) != ended {
+		t.Errorf("the child ended because of %v", context.Cause(child))
+	}
+}

@@ -270,7 +270,7 @@ func (x *httpExecution) work(ctx context.Context, op *Operation) outcome {
 	x.handle(ctx)
 	end := x.outcome(ctx, op)
 	if x.guard.config.Observer != nil {
-		x.guard.observe(ctx, ExecutedEvent{
+		x.guard.observe(x.base, ExecutedEvent{
 			ID: x.reservation.ID, Operation: op.name, Attempt: op.attempt, Status: x.recorder.status,
 			Panicked: x.panicked != nil, Elapsed: time.Since(started),
 		})

@@ -154,7 +154,8 @@ func (k *keeper) extend(l *lease) {
 	cancel()
 	if k.guard.config.Observer != nil {
 		k.guard.observe(ctx, StoreCalledEvent{
-			ID: l.claim.ID, Operation: l.name, Attempt: l.claim.Attempt, Call: "extend", Elapsed: time.Since(sent), Err: err,
+			ID: l.claim.ID, Operation: l.name, Attempt: l.claim.Attempt, Call: "extend", Err: err,
+			Delay: max(sent.Sub(l.next), 0), Elapsed: time.Since(sent),
 		})
 	}
 	switch {

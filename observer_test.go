@@ -274,3 +274,24 @@ func TestObserverSeesStoreCalls(t *testing.T) {
 		t.Errorf("M2: a replay tells the trace of the first execution: %+v", decided)
 	}
 }
+
+// TestObserverSeesTheAgeOfReplays: with it a retention is compared with how long clients go on to retry.
+func TestObserverSeesTheAgeOfReplays(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		events := new(journal)
+		guard := newGuard(t, memory.New(), observedBy(events))
+		for range 2 {
+			_, err := guard.Do(t.Context(), onceward.Call{Scope: "s", Key: "k", Operation: "job"},
+				func(context.Context) ([]byte, error) { return nil, nil }, onceward.Reserved(onceward.FailureUnknown))
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Hour)
+		}
+		decided := observed[onceward.DecidedEvent](events)
+		if len(decided) != 2 || decided[0].Age != 0 || decided[1].Age != time.Hour {
+			t.Errorf("the ages are not none and an hour: %+v", decided)
+		}
+	})
+}

@@ -30,6 +30,7 @@ type metrics struct {
 	executions   *histogram
 	outcomes     *counter
 	storeCalls   *histogram
+	heartbeats   *histogram
 	storeErrors  *counter
 	fencedWrites *counter
 	leasesLost   *counter
@@ -58,6 +59,8 @@ type metrics struct {
 	mismatches *topScopes
 	byScope    *topScopes // nil unless it was asked for
 
+	oldestReplay atomic.Int64 // the age of the oldest answer that was replayed, in nanoseconds
+
 	breaker  atomic.Int32 // the state, and one; zero if there is none that is known
 	workers  workers
 	exported exported
@@ -76,12 +79,14 @@ func newMetrics(meter metric.Meter, config *Config) (*metrics, error) {
 		m.byScope = newTopScopes(config.TopScopes, len(decisions))
 		b.decisionsByScope(m.byScope)
 	}
+	b.oldestReplay(m)
 	m.executions = b.histogram("onceward_execution_duration", "Executions of handlers, and how long they took.",
 		"route", "outcome")
 	m.outcomes = b.counter("onceward_attempts_settled", "Attempts by the state that they left their record in.",
 		"route", "state")
 	m.storeCalls = b.histogram("onceward_store_call_duration", "Calls to the store, and how long they took.",
 		"call", "outcome")
+	m.heartbeats = b.histogram("onceward_heartbeat_delay", "How late heartbeats were sent: pauses of the process.")
 	m.storeErrors = b.counter("onceward_store_errors", "Calls to the store that failed for a reason of the store.",
 		"call", "reason")
 	for _, call := range []string{"reserve", "transact"} {
@@ -163,7 +168,10 @@ func (m *metrics) decided(ctx context.Context, e *onceward.DecidedEvent) {
 	m.reservations.add(1, m.routes.name(e.Operation), decisions[i])
 	m.storeCalls.record(ctx, e.Elapsed, "reserve", "ok")
 	switch i {
-	case decidedReplay, decidedInProgress, decidedUnknown:
+	case decidedReplay:
+		m.duplicates.add(e.Scope, 0)
+		raise(&m.oldestReplay, int64(e.Age))
+	case decidedInProgress, decidedUnknown:
 		m.duplicates.add(e.Scope, 0)
 	case decidedMismatch:
 		m.mismatches.add(e.Scope, 0)
@@ -171,6 +179,25 @@ func (m *metrics) decided(ctx context.Context, e *onceward.DecidedEvent) {
 	if m.byScope != nil {
 		m.byScope.add(e.Scope, i)
 	}
+}
+
+// raise makes a number at least as large as another.
+func raise(n *atomic.Int64, least int64) {
+	for now := n.Load(); now < least; now = n.Load() {
+		if n.CompareAndSwap(now, least) {
+			return
+		}
+	}
+}
+
+// oldestReplay shows for how long clients go on to send a request: a retention must be longer.
+func (b *builder) oldestReplay(m *metrics) {
+	gauge := b.seconds("onceward_oldest_replay_age",
+		"How old the oldest answer was that was replayed since the process was started.")
+	b.callback(func(_ context.Context, o metric.Observer) error {
+		o.ObserveFloat64(gauge, time.Duration(m.oldestReplay.Load()).Seconds())
+		return nil
+	}, gauge)
 }
 
 func (m *metrics) executed(ctx context.Context, e *onceward.ExecutedEvent) {
@@ -200,6 +227,9 @@ func (m *metrics) storeCalled(ctx context.Context, e *onceward.StoreCalledEvent)
 		outcome = "error"
 	}
 	m.storeCalls.record(ctx, e.Elapsed, e.Call, outcome)
+	if e.Call == "extend" {
+		m.heartbeats.record(ctx, e.Delay)
+	}
 }
 
 // reasons are what reasonOf says.

@@ -80,13 +80,14 @@ var id = store.ID{Scope: "tenant", Key: "key"}
 // everything is one event of each kind.
 var everything = []onceward.ObserverEvent{
 	onceward.DecidedEvent{ID: id, Operation: "job", Decision: store.DecisionExecute, Origin: store.OriginCreated},
-	onceward.DecidedEvent{ID: id, Operation: "job", Decision: store.DecisionReplay},
+	onceward.DecidedEvent{ID: id, Operation: "job", Decision: store.DecisionReplay, Age: 2 * time.Hour},
 	onceward.DecidedEvent{ID: id, Operation: "job", Decision: store.DecisionMismatch},
 	onceward.ExecutedEvent{ID: id, Operation: "job", Status: 201},
 	onceward.SettledEvent{ID: id, Operation: "job", State: store.StateUnknown},
 	onceward.FencedEvent{ID: id, Operation: "job"},
 	onceward.LeaseLostEvent{ID: id, Operation: "job"},
 	onceward.StoreCalledEvent{ID: id, Operation: "job", Call: "complete"},
+	onceward.StoreCalledEvent{ID: id, Operation: "job", Call: "extend", Delay: 3 * time.Second},
 	onceward.StoreFailedEvent{Operation: "job", Call: "reserve", Err: store.ErrUnavailable},
 	onceward.RejectedEvent{Operation: "job", Code: "key-missing"},
 	onceward.ProblemEvent{ID: id, Operation: "job", Code: "mismatch"},
@@ -110,6 +111,9 @@ func TestEventsBecomeMetrics(t *testing.T) {
 	}
 	n.want(t, `onceward_duplicates_total{scope="tenant"} 0`) // a series begins at zero
 	n.want(t,
+		`onceward_oldest_replay_age_seconds 7200`,
+		`onceward_heartbeat_delay_seconds_sum 3`,
+		`onceward_heartbeat_delay_seconds_count 1`,
 		`onceward_reservations_total{decision="created",route="job"} 1`,
 		`onceward_reservations_total{decision="replay",route="job"} 1`,
 		`onceward_reservations_total{decision="mismatch",route="job"} 1`,
