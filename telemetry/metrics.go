@@ -27,7 +27,8 @@ type metrics struct {
 	topics *names // and the names of consumers
 
 	reservations *counter
-	executions   *histogram
+	executions   *counter
+	executing    *counter // in nanoseconds
 	outcomes     *counter
 	storeCalls   *histogram
 	heartbeats   *histogram
@@ -80,8 +81,8 @@ func newMetrics(meter metric.Meter, config *Config) (*metrics, error) {
 		b.decisionsByScope(m.byScope)
 	}
 	b.oldestReplay(m)
-	m.executions = b.histogram("onceward_execution_duration", "Executions of handlers, and how long they took.",
-		"route", "outcome")
+	m.executions = b.counter("onceward_executions", "Executions of handlers by how they ended.", "route", "outcome")
+	m.executing = b.spent("onceward_execution", "How long executions of handlers took, all together.", "route")
 	m.outcomes = b.counter("onceward_attempts_settled", "Attempts by the state that they left their record in.",
 		"route", "state")
 	m.storeCalls = b.histogram("onceward_store_call_duration", "Calls to the store, and how long they took.",
@@ -200,7 +201,7 @@ func (b *builder) oldestReplay(m *metrics) {
 	}, gauge)
 }
 
-func (m *metrics) executed(ctx context.Context, e *onceward.ExecutedEvent) {
+func (m *metrics) executed(e *onceward.ExecutedEvent) {
 	outcome := "ok"
 	switch {
 	case e.Panicked:
@@ -214,7 +215,9 @@ func (m *metrics) executed(ctx context.Context, e *onceward.ExecutedEvent) {
 	case e.Status >= 200:
 		outcome = "2xx"
 	}
-	m.executions.record(ctx, e.Elapsed, m.routes.name(e.Operation), outcome)
+	route := m.routes.name(e.Operation)
+	m.executions.add(1, route, outcome)
+	m.executing.add(int64(e.Elapsed), route)
 }
 
 func (m *metrics) storeCalled(ctx context.Context, e *onceward.StoreCalledEvent) {

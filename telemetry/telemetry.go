@@ -119,7 +119,7 @@ func (m *metrics) observe(ctx context.Context, event onceward.ObserverEvent) {
 	case onceward.DecidedEvent:
 		m.decided(ctx, &e)
 	case onceward.ExecutedEvent:
-		m.executed(ctx, &e)
+		m.executed(&e)
 	case onceward.StoreCalledEvent:
 		m.storeCalled(ctx, &e)
 	case onceward.SettledEvent:

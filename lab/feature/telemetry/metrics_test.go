@@ -79,7 +79,7 @@ func (w *world) loadPayments(l ledger) {
 	l[`onceward_mismatches_total{scope="alice"}`] = mismatches
 	l[`onceward_mismatches_total{scope="other"}`] = 0
 	l[fmt.Sprintf(`onceward_rejected_requests_total{code=%q}`, code)] = without
-	l[`sum(onceward_execution_duration_seconds_count{route="POST /payments",outcome="2xx"})`] = ofAlice + ofBob
+	l[`sum(onceward_executions_total{route="POST /payments",outcome="2xx"})`] = ofAlice + ofBob
 	l[`sum(onceward_store_call_duration_seconds_count{call="commit",outcome="ok"})`] = ofAlice + ofBob
 	l[`sum(onceward_attempts_settled_total{route="POST /payments",state="completed"})`] = ofAlice + ofBob
 	await(w, "all payments are charged", func() (bool, string) {

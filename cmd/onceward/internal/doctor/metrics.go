@@ -38,7 +38,6 @@ const (
 	metricLeasesLost     = "onceward_leases_lost_total"
 	metricFenced         = "onceward_fenced_writes_total"
 	metricSwept          = "onceward_zombies_swept_total"
-	metricExecutions     = "onceward_execution_duration_seconds"
 	metricStoreCalls     = "onceward_store_call_duration_seconds"
 	metricHeartbeatDelay = "onceward_heartbeat_delay_seconds"
 	metricReplayAge      = "onceward_oldest_replay_age_seconds"
@@ -135,10 +134,9 @@ func tryLeases(_ context.Context, m *metrics, r *Result) error {
 	swept, _ := m.total(metricSwept)
 	r.saw("%.0f leases lost, %.0f writes refused, %.0f records without an owner", lost, fenced, swept)
 	if lost > 0 {
-		longest, _ := m.longest(metricExecutions)
 		r.find(Weak, "give the routes a longer onceward.Lease, or find what pauses the process or the store; settle what "+
 			"is unknown",
-			"owners have lost %.0f leases (the lease is %s; the longest execution took at least %s)", lost, m.lease, longest)
+			"owners have lost %.0f leases, of which the shortest are of %s", lost, m.lease)
 	}
 	if fenced > 0 {
 		r.find(Weak, "look at the late completions of these records (docs/unknown-outcomes.md), and give the routes a "+
