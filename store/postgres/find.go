@@ -10,8 +10,8 @@ import (
 // selectProvider goes by the index on what providers call the effects of records; its condition is that of the index. The
 // newest attempts come first, because a provider's id can be that of any number of records.
 const selectProvider = `SELECT id, attempt, due, retention, answer, state, request, extra FROM @record
-	WHERE position('\x07'::bytea IN extra) > 0 AND @provider_id(extra) IS NOT NULL
-		AND sha256(@provider_id(extra)) = sha256($1)
+	WHERE position('\x07'::bytea IN extra) > 0 AND @field(extra, 7) IS NOT NULL
+		AND sha256(@field(extra, 7)) = sha256($1)
 	ORDER BY attempt DESC LIMIT $2`
 
 // mostAlike is how many records with one provider's id are looked at.

@@ -128,7 +128,7 @@ func TestProviderIDOfDamagedFields(t *testing.T) {
 	} {
 		got := ""
 		must(t, admin.QueryRow(t.Context(),
-			`SELECT coalesce(encode(onceward_provider_id(decode($1, 'hex')), 'hex'), '')`, extra).Scan(&got))
+			`SELECT coalesce(encode(onceward_field(decode($1, 'hex'), 7), 'hex'), '')`, extra).Scan(&got))
 		if got != want {
 			t.Errorf("%s holds the provider's id %q, want %q", extra, got, want)
 		}

@@ -1,9 +1,9 @@
 -- +goose Up
 
--- What the provider calls the effect of a record: the field of tag 7 in the column extra, the last one of several, or NULL.
--- It never fails: what is damaged has none.
+-- A field of the column extra by its tag, the last one of several, or NULL. It never fails: what is damaged has none. It calls
+-- nothing of ours, because whoever maintains an index has no search_path to find that by.
 -- +goose StatementBegin
-CREATE FUNCTION onceward_provider_id(extra bytea) RETURNS bytea LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
+CREATE FUNCTION onceward_field(extra bytea, wanted integer) RETURNS bytea LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
 AS $$
 DECLARE
 	fields bytea := extra || ''::bytea; -- read from where it is stored once, not for each byte
@@ -33,7 +33,7 @@ BEGIN
 		IF long > size - at THEN
 			RETURN NULL;
 		END IF;
-		IF tag = 7 THEN
+		IF tag = wanted THEN
 			found := substr(fields, at + 1, long::integer);
 		END IF;
 		at := at + long::integer;
@@ -44,12 +44,12 @@ $$;
 -- +goose StatementEnd
 
 -- Whoever writes a record maintains its indexes, also where functions are not for everybody.
-GRANT EXECUTE ON FUNCTION onceward_provider_id(bytea) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION onceward_field(bytea, integer) TO PUBLIC;
 
 -- For finding a record by what the provider calls its effect. Most records have no such id, and pay for a look for the byte
 -- that is its tag. The hash is there because an index does not take values of every length.
-CREATE INDEX onceward_record_provider_id ON onceward_record (sha256(onceward_provider_id(extra)))
-	WHERE position('\x07'::bytea IN extra) > 0 AND onceward_provider_id(extra) IS NOT NULL;
+CREATE INDEX onceward_record_provider_id ON onceward_record (sha256(onceward_field(extra, 7)))
+	WHERE position('\x07'::bytea IN extra) > 0 AND onceward_field(extra, 7) IS NOT NULL;
 
 -- Requests of routes whose executions are audited: who called, and what was decided. Entries are only added, and stay when
 -- their record is gone. The decisions: 1 execute, 2 replay, 3 in progress, 4 mismatch, 5 unknown, 6 refused; the origins of
@@ -123,48 +123,6 @@ BEGIN
 	RETURN convert_from(b, 'UTF8');
 EXCEPTION WHEN others THEN
 	RETURN encode(b, 'escape');
-END
-$$;
--- +goose StatementEnd
-
--- A field of the column extra by its tag, the last one of several, or NULL.
--- +goose StatementBegin
-CREATE FUNCTION onceward_field(extra bytea, wanted integer) RETURNS bytea LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
-AS $$
-DECLARE
-	fields bytea := extra || ''::bytea; -- read from where it is stored once, not for each byte
-	size   integer := length(fields);
-	at     integer := 0;
-	tag    integer;
-	part   integer;
-	bits   integer;
-	long   bigint;
-	found  bytea;
-BEGIN
-	WHILE at < size LOOP
-		tag := get_byte(fields, at);
-		at := at + 1;
-		long := 0;
-		bits := 0;
-		LOOP
-			IF at >= size OR bits > 28 THEN
-				RETURN NULL;
-			END IF;
-			part := get_byte(fields, at);
-			at := at + 1;
-			long := long | ((part & 127)::bigint << bits);
-			bits := bits + 7;
-			EXIT WHEN part < 128;
-		END LOOP;
-		IF long > size - at THEN
-			RETURN NULL;
-		END IF;
-		IF tag = wanted THEN
-			found := substr(fields, at + 1, long::integer);
-		END IF;
-		at := at + long::integer;
-	END LOOP;
-	RETURN nullif(found, ''::bytea);
 END
 $$;
 -- +goose StatementEnd
@@ -353,7 +311,7 @@ SELECT
 	onceward_text(onceward_field(r.extra, 5)) AS last_error,
 	onceward_text(onceward_field(r.extra, 12)) AS reconcile_error,
 	coalesce(onceward_number(onceward_field(r.extra, 6)), 0) AS reconcile_count,
-	onceward_text(onceward_provider_id(r.extra)) AS provider_id,
+	onceward_text(onceward_field(r.extra, 7)) AS provider_id,
 	coalesce(encode(onceward_field(r.extra, 10), 'hex'), onceward_text(onceward_field(r.extra, 8))) AS trace_id,
 	NULL::integer AS answer_status,
 	NULL::integer AS answer_bytes
@@ -381,7 +339,7 @@ SELECT
 	onceward_text(onceward_field(r.extra, 5)) AS last_error,
 	onceward_text(onceward_field(r.extra, 12)) AS reconcile_error,
 	coalesce(onceward_number(onceward_field(r.extra, 6)), 0) AS reconcile_count,
-	onceward_text(onceward_provider_id(r.extra)) AS provider_id,
+	onceward_text(onceward_field(r.extra, 7)) AS provider_id,
 	coalesce(encode(onceward_field(r.extra, 10), 'hex'), onceward_text(onceward_field(r.extra, 8))) AS trace_id,
 	onceward_number(substr(r.answer, 1, 2)) / 2 AS answer_status,
 	length(r.answer) AS answer_bytes
@@ -409,7 +367,7 @@ SELECT
 	onceward_text(onceward_field(r.extra, 5)) AS last_error,
 	onceward_text(onceward_field(r.extra, 12)) AS reconcile_error,
 	coalesce(onceward_number(onceward_field(r.extra, 6)), 0) AS reconcile_count,
-	onceward_text(onceward_provider_id(r.extra)) AS provider_id,
+	onceward_text(onceward_field(r.extra, 7)) AS provider_id,
 	coalesce(encode(onceward_field(r.extra, 10), 'hex'), onceward_text(onceward_field(r.extra, 8))) AS trace_id,
 	NULL::integer AS answer_status,
 	NULL::integer AS answer_bytes
@@ -437,7 +395,7 @@ SELECT
 	onceward_text(onceward_field(r.extra, 5)) AS last_error,
 	onceward_text(onceward_field(r.extra, 12)) AS reconcile_error,
 	coalesce(onceward_number(onceward_field(r.extra, 6)), 0) AS reconcile_count,
-	onceward_text(onceward_provider_id(r.extra)) AS provider_id,
+	onceward_text(onceward_field(r.extra, 7)) AS provider_id,
 	coalesce(encode(onceward_field(r.extra, 10), 'hex'), onceward_text(onceward_field(r.extra, 8))) AS trace_id,
 	NULL::integer AS answer_status,
 	NULL::integer AS answer_bytes
@@ -465,7 +423,7 @@ SELECT
 	onceward_text(onceward_field(r.extra, 5)) AS last_error,
 	onceward_text(onceward_field(r.extra, 12)) AS reconcile_error,
 	coalesce(onceward_number(onceward_field(r.extra, 6)), 0) AS reconcile_count,
-	onceward_text(onceward_provider_id(r.extra)) AS provider_id,
+	onceward_text(onceward_field(r.extra, 7)) AS provider_id,
 	coalesce(encode(onceward_field(r.extra, 10), 'hex'), onceward_text(onceward_field(r.extra, 8))) AS trace_id,
 	NULL::integer AS answer_status,
 	NULL::integer AS answer_bytes
@@ -788,7 +746,6 @@ DROP FUNCTION onceward_key(bytea);
 DROP FUNCTION onceward_scope(bytea);
 DROP FUNCTION onceward_request_parts(bytea);
 DROP FUNCTION onceward_first_error(bytea);
-DROP FUNCTION onceward_field(bytea, integer);
 DROP FUNCTION onceward_text(bytea);
 DROP FUNCTION onceward_number(bytea);
 DROP FUNCTION onceward_bigint(bytea);
@@ -796,5 +753,5 @@ DROP FUNCTION onceward_time(bigint);
 DROP FUNCTION onceward_purge_executions(interval, integer);
 DROP TABLE onceward_execution;
 DROP INDEX onceward_record_provider_id;
-DROP FUNCTION onceward_provider_id(bytea);
+DROP FUNCTION onceward_field(bytea, integer);
 DELETE FROM onceward_schema WHERE version = 3;
