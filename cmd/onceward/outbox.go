@@ -197,7 +197,7 @@ func (m *shownMessage) write(out *output.Output) error {
 type outboxActFlags struct {
 	IDs   []string `arg:"" optional:"" name:"id" help:"The messages' ids, as lists show them."`
 	All   bool     `help:"All dead letters, or with --topic those of the topic, at most --limit."`
-	Topic string   `help:"With --all, only those of this topic."`
+	Topic *string  `help:"With --all, only those of this topic."`
 	Limit int      `default:"1000" help:"With --all, the most."`
 	storeFlags
 	actFlags
@@ -210,6 +210,9 @@ func (c *outboxActFlags) each(
 ) error {
 	if c.All != (len(c.IDs) == 0) {
 		return operate.Usage("name messages, or give --all")
+	}
+	if err := checkAll(c.Limit, chosen{"--topic", c.Topic}); err != nil {
+		return err
 	}
 	return c.acting(ends, &secretFlags{}, &c.actFlags, out, func(ctx context.Context, s *operate.Session) ([]act, error) {
 		box, err := s.Outbox()
@@ -247,9 +250,11 @@ func (c *outboxActFlags) chosen(
 	ctx context.Context, s *operate.Session, box outbox.Store,
 ) (found []outbox.Entry, err error) {
 	if c.All {
-		return box.Messages(ctx, outbox.Filter{
-			Topic: c.Topic, States: []outbox.State{outbox.StateDead, outbox.StateHolding}, Limit: c.Limit,
-		})
+		filter := outbox.Filter{States: []outbox.State{outbox.StateDead, outbox.StateHolding}, Limit: c.Limit}
+		if c.Topic != nil {
+			filter.Topic = *c.Topic
+		}
+		return box.Messages(ctx, filter)
 	}
 	for _, id := range c.IDs {
 		e, err := (&messageFlags{ID: id}).find(ctx, s)
