@@ -10,6 +10,7 @@ import (
 	"os/user"
 	"strings"
 
+	"github.com/onceward/onceward/cmd/onceward/internal/doctor"
 	"github.com/onceward/onceward/cmd/onceward/internal/operate"
 	"github.com/onceward/onceward/cmd/onceward/internal/output"
 	"github.com/onceward/onceward/cmd/onceward/internal/terminal"
@@ -120,7 +121,7 @@ func (f *actFlags) of(a *act) acted {
 // run shows what would happen, asks, acts, and tells how it ended. Of several acts, one that fails does not keep the
 // others from being done.
 func (f *actFlags) run(
-	ctx context.Context, out *output.Output, acts []act, deadline func() (context.Context, context.CancelFunc),
+	ctx context.Context, where string, out *output.Output, acts []act, deadline func() (context.Context, context.CancelFunc),
 ) error {
 	if len(acts) == 0 && !out.JSON {
 		out.Line("None.")
@@ -144,7 +145,7 @@ func (f *actFlags) run(
 		return err
 	}
 	person := terminal.Is(os.Stdin) && !out.JSON // with JSON nothing was shown that could be confirmed
-	if err := f.confirm(ctx, os.Stdin, os.Stderr, person); err != nil {
+	if err := f.confirm(ctx, os.Stdin, os.Stderr, where, person); err != nil {
 		return err
 	}
 	var errs []error
@@ -189,8 +190,9 @@ func (f *actFlags) ended(out *output.Output, a *act, err error) error {
 	return errors.Join(out.Object(said), err)
 }
 
-// confirm asks whether it is meant. Without a terminal there is no answer, and an interrupt is a no.
-func (f *actFlags) confirm(ctx context.Context, in io.Reader, ask io.Writer, person bool) error {
+// confirm asks whether it is meant, in that store: the one that the environment names may be another than one thinks.
+// Without a terminal there is no answer, and an interrupt is a no.
+func (f *actFlags) confirm(ctx context.Context, in io.Reader, ask io.Writer, where string, person bool) error {
 	if f.Yes {
 		return nil
 	}
@@ -198,7 +200,7 @@ func (f *actFlags) confirm(ctx context.Context, in io.Reader, ask io.Writer, per
 		return operate.Refused("nothing was done: there is no terminal to ask at; give --yes if it is meant, " +
 			"or --dry-run to see what would happen")
 	}
-	fmt.Fprint(ask, "Go on? [y/N] ")
+	fmt.Fprintf(ask, "Go on, in %s? [y/N] ", output.Text(where))
 	answer := make(chan string, 1)
 	go func() {
 		line, _ := bufio.NewReader(in).ReadString('\n') // no answer is a no
@@ -236,7 +238,7 @@ func (f *storeFlags) acting(
 	if err != nil {
 		return err
 	}
-	return flags.run(ends.first, output.New(out, f.JSON), acts, func() (context.Context, context.CancelFunc) {
+	return flags.run(ends.first, doctor.Redacted(f.Store), output.New(out, f.JSON), acts, func() (context.Context, context.CancelFunc) {
 		return f.deadline(ends.first)
 	})
 }

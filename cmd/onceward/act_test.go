@@ -42,12 +42,15 @@ func TestConfirm(t *testing.T) {
 		{types: "y\n"},
 	} {
 		var asked bytes.Buffer
-		err := (&actFlags{Yes: test.yes}).confirm(t.Context(), strings.NewReader(test.types), &asked, test.person)
+		err := (&actFlags{Yes: test.yes}).confirm(t.Context(), strings.NewReader(test.types), &asked, "postgres://staging/db", test.person)
 		if (err == nil) != test.goes || err != nil && !errors.Is(err, operate.ErrRefused) {
 			t.Errorf("%+v: %v", test, err)
 		}
 		if asks := asked.Len() > 0; asks != (test.person && !test.yes) {
 			t.Errorf("%+v: asked %q", test, asked.String())
+		}
+		if asked.Len() > 0 && !strings.Contains(asked.String(), "postgres://staging/db") {
+			t.Errorf("%+v: asked without the store: %q", test, asked.String())
 		}
 	}
 }
@@ -59,7 +62,7 @@ func TestInterruptIsNo(t *testing.T) {
 	t.Cleanup(func() { _ = types.Close() })
 	ctx, interrupt := context.WithCancel(t.Context())
 	asked := make(chan error, 1)
-	go func() { asked <- (&actFlags{}).confirm(ctx, silent, io.Discard, true) }()
+	go func() { asked <- (&actFlags{}).confirm(ctx, silent, io.Discard, "", true) }()
 	interrupt()
 	select {
 	case err := <-asked:

@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
+	"os"
 
 	"github.com/onceward/onceward/cmd/onceward/internal/operate"
 	"github.com/onceward/onceward/store"
@@ -64,7 +66,8 @@ func (c *deadRetry) Run(ends interrupts, out io.Writer) error {
 	if err := checkAll(c.Limit, chosen{"--scope", c.Scope}, chosen{"--operation", c.Operation}); err != nil {
 		return err
 	}
-	return c.acting(ends, &c.secretFlags, &c.actFlags, out, func(ctx context.Context, s *operate.Session) ([]act, error) {
+	more := false
+	err := c.acting(ends, &c.secretFlags, &c.actFlags, out, func(ctx context.Context, s *operate.Session) ([]act, error) {
 		filter := store.Filter{State: store.StateUnknown}
 		if c.Scope != nil {
 			filter.Scope = *c.Scope
@@ -73,13 +76,23 @@ func (c *deadRetry) Run(ends interrupts, out io.Writer) error {
 		if c.Operation != nil {
 			operation = *c.Operation
 		}
-		found, _, err := s.List(ctx, filter, c.Limit, deadLetters(operation))
+		found, rest, err := s.List(ctx, filter, c.Limit, deadLetters(operation))
+		more = rest
 		acts := make([]act, len(found))
 		for i := range found {
 			acts[i] = retryNow(s, &found[i])
 		}
 		return acts, err
 	})
+	return leftOver(err, more)
+}
+
+// leftOver says of acts on all that there were more than the limit.
+func leftOver(err error, more bool) error {
+	if err == nil && more {
+		fmt.Fprintln(os.Stderr, "There are more than --limit: run it again for the others.")
+	}
+	return err
 }
 
 // chosen is a flag that makes some of all; without a value it was not given.
