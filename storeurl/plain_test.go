@@ -23,3 +23,15 @@ func TestPlainSQLNamesItsSchema(t *testing.T) {
 		}
 	}
 }
+
+// TestKeywords: what libpq takes beside URLs is no path, and is not repeated with its password.
+func TestKeywords(t *testing.T) { // not parallel: it changes the directory
+	t.Chdir(t.TempDir())
+	const dsn = "host=127.0.0.1 user=u password=hunter2 dbname=d"
+	_, parseErr := storeurl.Parse(dsn)
+	for _, err := range []error{parseErr, storeurl.Migrate(t.Context(), dsn)} {
+		if err == nil || strings.Contains(err.Error(), "hunter2") || !strings.Contains(err.Error(), "postgres://") {
+			t.Errorf("keywords and values: %v", err)
+		}
+	}
+}

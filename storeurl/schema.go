@@ -99,6 +99,8 @@ func databaseOf(url string) (kind, string, error) {
 		return 0, "", errNoTransactions
 	case strings.Contains(url, "://"):
 		return 0, "", fmt.Errorf("storeurl: no store is called %q: use postgres://…, sqlite:PATH or redis://…", scheme)
+	case keywords.MatchString(url):
+		return 0, "", errKeywords
 	default:
 		return kindSQLite, strings.TrimPrefix(url, "//"), nil
 	}
