@@ -3,6 +3,7 @@ package storeurl
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 )
 
@@ -46,10 +47,18 @@ func Parse(url string) (Location, error) {
 		return Location{Engine: SQLite, URL: strings.TrimPrefix(path, "//"), Front: front}, nil
 	case strings.Contains(rest, "://"):
 		return Location{}, fmt.Errorf("storeurl: no store is called %q: use postgres://…, sqlite:PATH or redis://…", scheme)
+	case keywords.MatchString(rest):
+		return Location{}, errKeywords
 	default:
 		return Location{Engine: SQLite, URL: rest, Front: front}, nil
 	}
 }
+
+// keywords is how libpq is told of a server, other than by a URL. As the path of a file it would put the password into
+// the file's name. Who has such a file writes sqlite: before it.
+var keywords = regexp.MustCompile(`(^|\s)(host|hostaddr|dbname|user|password)\s*=`)
+
+var errKeywords = errors.New("storeurl: keywords and values are not taken: use postgres://user@host/database")
 
 func parseRedis(url string) (Location, error) {
 	rest, prefixes, err := cutParameter(url, "prefix")

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 	"github.com/onceward/onceward/store/sqlite"
@@ -26,12 +28,36 @@ func Status(ctx context.Context, url string) (status store.SchemaStatus, err err
 }
 
 // PlainSQL returns the migrations after a version, zero for all of them, as plain SQL for psql or the shell of SQLite. Of
-// the URL only the kind of database counts: nothing is opened.
+// the URL only the kind of database counts, and the schema that its search_path names: nothing is opened.
 func PlainSQL(url string, from int) (script string, err error) {
 	err = withTables(url,
-		func(string) error { script, err = postgres.PlainSQL("", "", from); return err },
+		func(url string) error {
+			schema, err := schemaOf(url)
+			if err == nil {
+				script, err = postgres.PlainSQL(schema, "", from)
+			}
+			return err
+		},
 		func(string) error { script, err = sqlite.PlainSQL(from); return err })
 	return script, err
+}
+
+// schemaOf is the schema that a URL names by its search_path. psql does not take that parameter: who runs a script there
+// would make the tables somewhere else.
+func schemaOf(url string) (string, error) {
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		return "", fmt.Errorf("storeurl: %w", err)
+	}
+	first, _, _ := strings.Cut(config.RuntimeParams["search_path"], ",")
+	first = strings.TrimSpace(first)
+	if first == `"$user"` || first == "$user" {
+		return "", nil
+	}
+	if quoted, found := strings.CutPrefix(first, `"`); found {
+		return strings.ReplaceAll(strings.TrimSuffix(quoted, `"`), `""`, `"`), nil
+	}
+	return strings.ToLower(first), nil
 }
 
 // withTables calls the function for the kind of database that a URL names, without the parameter front.
@@ -73,6 +99,8 @@ func databaseOf(url string) (kind, string, error) {
 		return 0, "", errNoTransactions
 	case strings.Contains(url, "://"):
 		return 0, "", fmt.Errorf("storeurl: no store is called %q: use postgres://…, sqlite:PATH or redis://…", scheme)
+	case keywords.MatchString(url):
+		return 0, "", errKeywords
 	default:
 		return kindSQLite, strings.TrimPrefix(url, "//"), nil
 	}

@@ -10,6 +10,7 @@ import (
 	"os/user"
 	"strings"
 
+	"github.com/onceward/onceward/cmd/onceward/internal/doctor"
 	"github.com/onceward/onceward/cmd/onceward/internal/operate"
 	"github.com/onceward/onceward/cmd/onceward/internal/output"
 	"github.com/onceward/onceward/cmd/onceward/internal/terminal"
@@ -61,6 +62,19 @@ func (f *attemptFlags) check(rec *store.Record) error {
 	return nil
 }
 
+// unmoved refuses a record that has moved on while a person was making up their mind.
+func unmoved(ctx context.Context, s *operate.Session, shown *store.Record) error {
+	now, err := s.Store.Get(ctx, shown.ID)
+	switch {
+	case err != nil && !errors.Is(err, store.ErrUnreadable):
+		return err
+	case now.Attempt != shown.Attempt || now.State != shown.State:
+		return operate.Refused("nothing was done: the operation has moved on to attempt %d and is %s; look at it again",
+			now.Attempt, now.State)
+	}
+	return nil
+}
+
 // act is what a person is about to do.
 type act struct {
 	// action names it, as the audit does.
@@ -106,7 +120,9 @@ func (f *actFlags) of(a *act) acted {
 
 // run shows what would happen, asks, acts, and tells how it ended. Of several acts, one that fails does not keep the
 // others from being done.
-func (f *actFlags) run(out *output.Output, acts []act, deadline func() (context.Context, context.CancelFunc)) error {
+func (f *actFlags) run(
+	ctx context.Context, where string, out *output.Output, acts []act, deadline func() (context.Context, context.CancelFunc),
+) error {
 	if len(acts) == 0 && !out.JSON {
 		out.Line("None.")
 	}
@@ -129,7 +145,7 @@ func (f *actFlags) run(out *output.Output, acts []act, deadline func() (context.
 		return err
 	}
 	person := terminal.Is(os.Stdin) && !out.JSON // with JSON nothing was shown that could be confirmed
-	if err := f.confirm(os.Stdin, os.Stderr, person); err != nil {
+	if err := f.confirm(ctx, os.Stdin, os.Stderr, where, person); err != nil {
 		return err
 	}
 	var errs []error
@@ -174,8 +190,9 @@ func (f *actFlags) ended(out *output.Output, a *act, err error) error {
 	return errors.Join(out.Object(said), err)
 }
 
-// confirm asks whether it is meant. Without a terminal there is no answer.
-func (f *actFlags) confirm(in io.Reader, ask io.Writer, person bool) error {
+// confirm asks whether it is meant, in that store: the one that the environment names may be another than one thinks.
+// Without a terminal there is no answer, and an interrupt is a no.
+func (f *actFlags) confirm(ctx context.Context, in io.Reader, ask io.Writer, where string, person bool) error {
 	if f.Yes {
 		return nil
 	}
@@ -183,11 +200,19 @@ func (f *actFlags) confirm(in io.Reader, ask io.Writer, person bool) error {
 		return operate.Refused("nothing was done: there is no terminal to ask at; give --yes if it is meant, " +
 			"or --dry-run to see what would happen")
 	}
-	fmt.Fprint(ask, "Go on? [y/N] ")
-	line, _ := bufio.NewReader(in).ReadString('\n') // no answer is a no
-	switch strings.ToLower(strings.TrimSpace(line)) {
-	case "y", "yes":
-		return nil
+	fmt.Fprintf(ask, "Go on, in %s? [y/N] ", output.Text(where))
+	answer := make(chan string, 1)
+	go func() {
+		line, _ := bufio.NewReader(in).ReadString('\n') // no answer is a no
+		answer <- strings.ToLower(strings.TrimSpace(line))
+	}()
+	select {
+	case said := <-answer:
+		if (said == "y" || said == "yes") && ctx.Err() == nil {
+			return nil
+		}
+	case <-ctx.Done():
+		fmt.Fprintln(ask)
 	}
 	return operate.Refused("nothing was done")
 }
@@ -213,7 +238,7 @@ func (f *storeFlags) acting(
 	if err != nil {
 		return err
 	}
-	return flags.run(output.New(out, f.JSON), acts, func() (context.Context, context.CancelFunc) {
+	return flags.run(ends.first, doctor.Redacted(f.Store), output.New(out, f.JSON), acts, func() (context.Context, context.CancelFunc) {
 		return f.deadline(ends.first)
 	})
 }

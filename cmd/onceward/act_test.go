@@ -2,9 +2,11 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
 	"encoding/base64"
 	"errors"
+	"io"
 	"log/slog"
 	"net/url"
 	"os"
@@ -12,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/cmd/onceward/internal/operate"
@@ -39,13 +42,69 @@ func TestConfirm(t *testing.T) {
 		{types: "y\n"},
 	} {
 		var asked bytes.Buffer
-		err := (&actFlags{Yes: test.yes}).confirm(strings.NewReader(test.types), &asked, test.person)
+		err := (&actFlags{Yes: test.yes}).confirm(t.Context(), strings.NewReader(test.types), &asked, "postgres://staging/db", test.person)
 		if (err == nil) != test.goes || err != nil && !errors.Is(err, operate.ErrRefused) {
 			t.Errorf("%+v: %v", test, err)
 		}
 		if asks := asked.Len() > 0; asks != (test.person && !test.yes) {
 			t.Errorf("%+v: asked %q", test, asked.String())
 		}
+		if asked.Len() > 0 && !strings.Contains(asked.String(), "postgres://staging/db") {
+			t.Errorf("%+v: asked without the store: %q", test, asked.String())
+		}
+	}
+}
+
+// TestInterruptIsNo: who interrupts at the question is not kept waiting for Enter, and nothing is done.
+func TestInterruptIsNo(t *testing.T) {
+	t.Parallel()
+	silent, types := io.Pipe()
+	t.Cleanup(func() { _ = types.Close() })
+	ctx, interrupt := context.WithCancel(t.Context())
+	asked := make(chan error, 1)
+	go func() { asked <- (&actFlags{}).confirm(ctx, silent, io.Discard, "", true) }()
+	interrupt()
+	select {
+	case err := <-asked:
+		if !errors.Is(err, operate.ErrRefused) {
+			t.Errorf("interrupted: %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("an interrupt at the question is not heard")
+	}
+}
+
+// TestUnmoved: what a person has confirmed is done to the record that they were shown, and to no later one.
+func TestUnmoved(t *testing.T) {
+	t.Parallel()
+	s := newService(t, stores["SQLite"](t))
+	session, err := operate.Open(t.Context(), operate.Target{URL: s.url, Writes: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = session.Close() })
+	shown := s.record(t, s.unknown)
+	if err := unmoved(t.Context(), session, &shown); err != nil {
+		t.Errorf("as it was shown: %v", err)
+	}
+	s.must(t, acting("unknown", "resolve", s.unknown.Hash(), "--completed", "--status", "201")...)
+	if err := unmoved(t.Context(), session, &shown); !errors.Is(err, operate.ErrRefused) {
+		t.Errorf("settled meanwhile: %v", err)
+	}
+}
+
+// TestEmptyFilter: a variable that is empty in a script does not make all of some.
+func TestEmptyFilter(t *testing.T) {
+	t.Parallel()
+	s := newService(t, stores["SQLite"](t))
+	for _, args := range [][]string{
+		{"dead", "retry", "--all", "--scope", ""},
+		{"dead", "retry", "--all", "--operation", ""},
+		{"outbox", "discard", "--all", "--topic", ""},
+		{"outbox", "retry", "--all", "--limit", "-1"},
+		{"dead", "retry", "--all", "--limit", "0"},
+	} {
+		s.wantCode(t, exitUsage, args[3], acting(args...)...)
 	}
 }
 

@@ -49,6 +49,9 @@ func (c *auditCommand) Run(ends interrupts, out io.Writer) error {
 	if c.Limit < 1 {
 		return operate.Usage("--limit must be at least 1")
 	}
+	if c.Limit > store.MaxPage {
+		return operate.Usage("--limit is at most %d: go on with --until, at the time of the last one", store.MaxPage)
+	}
 	target, err := c.target(c.Store)
 	if err != nil {
 		return err
@@ -78,9 +81,11 @@ func (c *auditCommand) acts(ctx context.Context, s *operate.Session, f store.Aud
 	if err != nil {
 		return err
 	}
+	var last time.Time
 	table := output.NewTable("WHEN", "HASH", "ATTEMPT", "WHO", "ACTION", "WHY", "OUTCOME").Whole(2)
 	for i := range entries {
 		e := view.OfAudit(&entries[i])
+		last = e.At
 		if out.JSON {
 			if err := out.Object(e); err != nil {
 				return err
@@ -94,7 +99,7 @@ func (c *auditCommand) acts(ctx context.Context, s *operate.Session, f store.Aud
 		table.Add(output.Instant(e.At), e.Hash, number(e.Attempt), output.Text(e.Actor), output.Text(e.Action),
 			output.Text(e.Reason), output.Text(outcome))
 	}
-	return writeEntries(out, table, len(entries))
+	return c.writeEntries(out, table, len(entries), last)
 }
 
 func (c *auditCommand) executions(
@@ -108,9 +113,11 @@ func (c *auditCommand) executions(
 	if err != nil {
 		return err
 	}
+	var last time.Time
 	table := output.NewTable("WHEN", "HASH", "ATTEMPT", "WHO", "OPERATION", "DECISION", "ORIGIN").Whole(2)
 	for i := range entries {
 		e := view.OfExecution(&entries[i])
+		last = e.At
 		if out.JSON {
 			if err := out.Object(e); err != nil {
 				return err
@@ -120,17 +127,20 @@ func (c *auditCommand) executions(
 		table.Add(output.Instant(e.At), e.Hash, number(e.Attempt), output.Text(e.Actor), output.Text(e.Operation), e.Decision,
 			e.Origin)
 	}
-	return writeEntries(out, table, len(entries))
+	return c.writeEntries(out, table, len(entries), last)
 }
 
 // writeEntries writes a table of entries for people.
-func writeEntries(out *output.Output, table *output.Table, entries int) error {
+func (c *auditCommand) writeEntries(out *output.Output, table *output.Table, entries int, last time.Time) error {
 	switch {
 	case out.JSON:
 	case entries == 0:
 		out.Line("None.")
 	default:
 		out.Table(table)
+	}
+	if !out.JSON && entries == c.Limit {
+		out.Line("There may be more: --until %s", last.UTC().Format(time.RFC3339Nano))
 	}
 	return nil
 }

@@ -27,6 +27,8 @@ func TestAudit(t *testing.T) {
 		if some := objects[view.Audit](t, s, "audit", "--limit", "1"); len(some) != 1 {
 			t.Errorf("with a limit it has %+v", some)
 		}
+		says(t, s.must(t, "audit", "--limit", "1"), "There may be more: --until 20")
+		s.wantCode(t, exitUsage, "at most 1000", "audit", "--limit", "1001") // and not a part of it without a word
 	})
 }
 

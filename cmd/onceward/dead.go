@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
+	"os"
 
 	"github.com/onceward/onceward/cmd/onceward/internal/operate"
 	"github.com/onceward/onceward/store"
@@ -42,9 +44,9 @@ type deadRetry struct {
 	By    string   `enum:",hash,key,downstream,provider" default:"" group:"Naming the operation" help:"What REF is, where it could be several: hash, key, downstream or provider."`
 	Steps []string `name:"step-name" placeholder:"NAME" group:"Naming the operation" help:"A step by its name: keys show shows its downstream key, and a downstream key of 40 hexadecimal digits is looked for with it; for several, repeat it."`
 
-	All       bool   `help:"All dead letters, or with --operation and --scope all of those, at most --limit."`
-	Operation string `help:"With --all, only those of this operation."`
-	Limit     int    `default:"1000" help:"With --all, the most to retry."`
+	All       bool    `help:"All dead letters, or with --operation and --scope all of those, at most --limit."`
+	Operation *string `help:"With --all, only those of this operation."`
+	Limit     int     `default:"1000" help:"With --all, the most to retry."`
 	storeFlags
 	secretFlags
 	actFlags
@@ -61,18 +63,55 @@ func (c *deadRetry) Run(ends interrupts, out io.Writer) error {
 		one := retryFlags{named, c.storeFlags, c.secretFlags, c.actFlags, c.attemptFlags}
 		return one.retry(ends, out, true)
 	}
-	return c.acting(ends, &c.secretFlags, &c.actFlags, out, func(ctx context.Context, s *operate.Session) ([]act, error) {
+	if err := checkAll(c.Limit, chosen{"--scope", c.Scope}, chosen{"--operation", c.Operation}); err != nil {
+		return err
+	}
+	more := false
+	err := c.acting(ends, &c.secretFlags, &c.actFlags, out, func(ctx context.Context, s *operate.Session) ([]act, error) {
 		filter := store.Filter{State: store.StateUnknown}
 		if c.Scope != nil {
 			filter.Scope = *c.Scope
 		}
-		found, _, err := s.List(ctx, filter, c.Limit, deadLetters(c.Operation))
+		operation := ""
+		if c.Operation != nil {
+			operation = *c.Operation
+		}
+		found, rest, err := s.List(ctx, filter, c.Limit, deadLetters(operation))
+		more = rest
 		acts := make([]act, len(found))
 		for i := range found {
 			acts[i] = retryNow(s, &found[i])
 		}
 		return acts, err
 	})
+	return leftOver(err, more)
+}
+
+// leftOver says of acts on all that there were more than the limit.
+func leftOver(err error, more bool) error {
+	if err == nil && more {
+		fmt.Fprintln(os.Stderr, "There are more than --limit: run it again for the others.")
+	}
+	return err
+}
+
+// chosen is a flag that makes some of all; without a value it was not given.
+type chosen struct {
+	flag  string
+	value *string
+}
+
+// checkAll refuses what would make --all more than was meant: a flag that a script has left empty.
+func checkAll(limit int, flags ...chosen) error {
+	for _, c := range flags {
+		if c.value != nil && *c.value == "" {
+			return operate.Usage("%s is empty: leave it out if all are meant", c.flag)
+		}
+	}
+	if limit < 1 {
+		return operate.Usage("--limit must be at least 1")
+	}
+	return nil
 }
 
 // deadResolve settles one.

@@ -221,6 +221,9 @@ func (c *keysExtend) Run(ends interrupts, out io.Writer) error {
 		a := onRecord(&rec, "retain", fmt.Sprintf("it expires at %s now, and in %s at the earliest then",
 			output.Moment(rec.ExpiresAt), output.Span(c.For)))
 		a.do = func(ctx context.Context, by reconcile.By) error {
+			if err := unmoved(ctx, s, &rec); err != nil {
+				return err
+			}
 			_, err := s.Operator.Retain(ctx, by, rec.ID, c.For)
 			return err
 		}
@@ -258,7 +261,12 @@ func (c *keysBust) Run(ends interrupts, out io.Writer) error {
 			a.effects = append(a.effects,
 				"THE WORK MAY BE DONE TWICE: what is under way is not stopped, only refused when it writes")
 		}
-		a.do = func(ctx context.Context, by reconcile.By) error { return s.Operator.Bust(ctx, by, rec.ID, c.Force) }
+		a.do = func(ctx context.Context, by reconcile.By) error {
+			if err := unmoved(ctx, s, &rec); err != nil {
+				return err
+			}
+			return s.Operator.Bust(ctx, by, rec.ID, c.Force)
+		}
 		return []act{a}, nil
 	})
 }

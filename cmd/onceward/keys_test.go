@@ -78,6 +78,8 @@ func lookKeysShow(t *testing.T, s *service) {
 		"onceward unknown resolve "+s.unknown.Hash()+" --attempt ", "--not-executed", "onceward unknown retry ")
 	says(t, s.must(t, "keys", "show", s.dead.Hash()), "a dead letter", "the bank is down", "onceward dead retry ")
 	says(t, s.must(t, "keys", "show", s.hostile.Hash()), `key\x1b[2J\x1b]0;owned\a\r\nfake line \u202e\xff`)
+	says(t, s.must(t, "keys", "show", s.hostile.Key, "--scope", s.hostile.Scope), s.hostile.Hash())   // byte for byte
+	s.wantCode(t, exitNotFound, "add --scope", "keys", "show", strings.Repeat("0123456789abcdef", 2)) // it may be no hash
 }
 
 // lookKeysShowPhased: the steps are shown, and their downstream keys to who has the secret.

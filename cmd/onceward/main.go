@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -94,7 +95,23 @@ func newParser(ends interrupts, out io.Writer) (*kong.Kong, error) {
 		kong.Description("Onceward: the work happens once, and every retry gets the same answer."),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.ExplicitGroups([]kong.Group{{Key: "operate", Title: "Operate a store"}, {Key: "try", Title: "More"}}),
-		kong.Writers(out, out), kong.Bind(ends), kong.BindTo(out, (*io.Writer)(nil)))
+		kong.Writers(out, out), kong.Bind(ends), kong.BindTo(out, (*io.Writer)(nil)),
+		kong.KindMapper(reflect.String, kong.MapperFunc(exactly)))
+}
+
+// exactly takes an argument as it is. The parser's own way goes through JSON, which replaces what is not UTF-8: of two
+// keys that differ in such a byte, both would be a third one.
+func exactly(at *kong.DecodeContext, target reflect.Value) error {
+	token, err := at.Scan.PopValue("string")
+	if err != nil {
+		return err
+	}
+	text, ok := token.Value.(string)
+	if !ok {
+		return fmt.Errorf("want a text, not %v", token.Value)
+	}
+	target.SetString(text)
+	return nil
 }
 
 // understood writes what people type in the way that the parser reads it.

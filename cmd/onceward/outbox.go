@@ -196,8 +196,8 @@ func (m *shownMessage) write(out *output.Output) error {
 // outboxActFlags are those of acts on messages.
 type outboxActFlags struct {
 	IDs   []string `arg:"" optional:"" name:"id" help:"The messages' ids, as lists show them."`
-	All   bool     `help:"All dead letters, or with --topic those of the topic, at most --limit."`
-	Topic string   `help:"With --all, only those of this topic."`
+	All   bool     `help:"All dead letters, or with --topic those of the topic, at most --limit; to discard, those that hold up an aggregate."`
+	Topic *string  `help:"With --all, only those of this topic."`
 	Limit int      `default:"1000" help:"With --all, the most."`
 	storeFlags
 	actFlags
@@ -205,13 +205,17 @@ type outboxActFlags struct {
 
 // each does something to each message that is meant.
 func (c *outboxActFlags) each(
-	ends interrupts, out io.Writer, action, effect string,
+	ends interrupts, out io.Writer, action, effect string, states []outbox.State,
 	do func(op *outbox.Operator, ctx context.Context, who, why, id string) error,
 ) error {
 	if c.All != (len(c.IDs) == 0) {
 		return operate.Usage("name messages, or give --all")
 	}
-	return c.acting(ends, &secretFlags{}, &c.actFlags, out, func(ctx context.Context, s *operate.Session) ([]act, error) {
+	if err := checkAll(c.Limit, chosen{"--topic", c.Topic}); err != nil {
+		return err
+	}
+	more := false
+	err := c.acting(ends, &secretFlags{}, &c.actFlags, out, func(ctx context.Context, s *operate.Session) ([]act, error) {
 		box, err := s.Outbox()
 		if err != nil {
 			return nil, err
@@ -220,9 +224,12 @@ func (c *outboxActFlags) each(
 		if err != nil {
 			return nil, err
 		}
-		found, err := c.chosen(ctx, s, box)
+		found, err := c.chosen(ctx, s, box, states)
 		if err != nil {
 			return nil, err
+		}
+		if more = c.All && len(found) > c.Limit; more {
+			found = found[:c.Limit]
 		}
 		acts := make([]act, len(found))
 		for i := range found {
@@ -240,16 +247,19 @@ func (c *outboxActFlags) each(
 		}
 		return acts, nil
 	})
+	return leftOver(err, more)
 }
 
-// chosen are the messages that are meant.
+// chosen are the messages that are meant, and one more if there are more than the limit.
 func (c *outboxActFlags) chosen(
-	ctx context.Context, s *operate.Session, box outbox.Store,
+	ctx context.Context, s *operate.Session, box outbox.Store, states []outbox.State,
 ) (found []outbox.Entry, err error) {
 	if c.All {
-		return box.Messages(ctx, outbox.Filter{
-			Topic: c.Topic, States: []outbox.State{outbox.StateDead, outbox.StateHolding}, Limit: c.Limit,
-		})
+		filter := outbox.Filter{States: states, Limit: c.Limit + 1}
+		if c.Topic != nil {
+			filter.Topic = *c.Topic
+		}
+		return box.Messages(ctx, filter)
 	}
 	for _, id := range c.IDs {
 		e, err := (&messageFlags{ID: id}).find(ctx, s)
@@ -267,14 +277,16 @@ type outboxRetry struct{ outboxActFlags }
 // Run does it.
 func (c *outboxRetry) Run(ends interrupts, out io.Writer) error {
 	return c.each(ends, out, "outbox replay", "it is delivered again, under the same id and downstream key, "+
-		"with all attempts before it; if its aggregate went on without it, it comes out of order", (*outbox.Operator).Replay)
+		"with all attempts before it; if its aggregate went on without it, it comes out of order",
+		[]outbox.State{outbox.StateDead, outbox.StateHolding}, (*outbox.Operator).Replay)
 }
 
 // outboxDiscard gives dead letters up.
 type outboxDiscard struct{ outboxActFlags }
 
-// Run does it.
+// Run does it. All are those that hold up an aggregate: a letter that was discarded stays a dead one, and would be found
+// again in the place of one that was not.
 func (c *outboxDiscard) Run(ends interrupts, out io.Writer) error {
 	return c.each(ends, out, "outbox drop", "it is not delivered, and its aggregate goes on without it; "+
-		"it stays in the list of dead letters", (*outbox.Operator).Drop)
+		"it stays in the list of dead letters", []outbox.State{outbox.StateHolding}, (*outbox.Operator).Drop)
 }

@@ -31,6 +31,7 @@ func tryOutbox(t *testing.T, s *service) {
 	says(t, s.must(t, "outbox", "retry", s.letter, "--dry-run"), "delivered again", "Dry run")
 	says(t, s.must(t, acting("outbox", "discard", s.letter)...), "Done")
 	wantMessage(t, s, outbox.StateDead)
+	says(t, s.must(t, acting("outbox", "discard", "--all")...), "None.") // what was discarded is not found again
 	says(t, s.must(t, acting("outbox", "retry", "--all", "--topic", "charges")...), "Done")
 	wantMessage(t, s, outbox.StateReady)
 	wantAudit(t, s, store.ID{Key: s.letter}, "outbox replay "+s.letter, by.Why)

@@ -58,14 +58,27 @@ func (f *outcomeFlags) response() (store.Response, error) {
 	header := make(http.Header)
 	for _, field := range f.Header {
 		name, value, found := strings.Cut(field, ":")
-		if name = strings.TrimSpace(name); !found || name == "" || strings.ContainsAny(field, "\r\n") {
+		if name = strings.TrimSpace(name); !found || !isToken(name) || strings.ContainsFunc(value, isControl) {
 			return store.Response{}, operate.Usage("--header '%s' is not NAME:VALUE", output.Text(field))
 		}
 		header.Add(name, strings.TrimSpace(value))
 	}
 	body, err := readInput(f.BodyFile)
+	if err == nil && len(body) > 0 && (f.Status == http.StatusNoContent || f.Status == http.StatusNotModified) {
+		err = operate.Usage("an answer of status %d has no body: leave --body-file out, or give another --status", f.Status)
+	}
 	return reconcile.Response(f.Status, header, body), err
 }
+
+// isToken reports whether a text can be the name of a header field: others are dropped when they are sent.
+func isToken(name string) bool {
+	return name != "" && !strings.ContainsFunc(name, func(r rune) bool {
+		return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r)
+	})
+}
+
+// isControl reports whether a rune cannot be in the value of a header field.
+func isControl(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }
 
 // outcome is what --step says.
 func (f *outcomeFlags) outcome() (phase.StepOutcome, error) {

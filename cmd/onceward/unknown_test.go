@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/onceward/onceward/cmd/onceward/internal/view"
@@ -125,4 +126,19 @@ func TestResolveUsage(t *testing.T) {
 		}
 		says(t, result.Stderr, test.says)
 	}
+}
+
+// TestImpossibleAnswer: an answer that cannot be sent as it is given is not stored.
+func TestImpossibleAnswer(t *testing.T) {
+	t.Parallel()
+	s := newService(t, stores["SQLite"](t))
+	for want, args := range map[string][]string{
+		"is not NAME:VALUE":         {"--status", "201", "--header", "Content Type: text/plain"},
+		"is not NAME:VALUE'":        {"--status", "201", "--header", "X: a\x01b"},
+		"of status 204 has no body": {"--status", "204", "--body-file", file(t, "a body")},
+	} {
+		s.wantCode(t, exitUsage, strings.TrimSuffix(want, "'"),
+			acting(append([]string{"unknown", "resolve", s.unknown.Hash(), "--completed"}, args...)...)...)
+	}
+	s.must(t, acting("unknown", "resolve", s.unknown.Hash(), "--completed", "--status", "201", "--header", "X-A: b\tc")...)
 }

@@ -45,6 +45,7 @@ func readOnlyAddress(path string) (string, error) {
 		return "", err
 	}
 	registerReader()
+	lendLog(file)
 	address := "file:" + (&url.URL{Path: file}).EscapedPath() + "?mode=ro&vfs=" + readerVFS
 	err = tryRead(address)
 	if log, statErr := os.Stat(file + "-wal"); err != nil && (statErr != nil || log.Size() == 0) {
@@ -80,6 +81,26 @@ func (v readOnlyFiles) OpenFilename(name *vfs.Filename, flags vfs.OpenFlag) (vfs
 	return file, opened, err
 }
 
+// lendLog makes the files that SQLite wants beside a database, where there are none: with the permissions and the owner
+// of the database, which the driver does not give them. A log of somebody else's, such as of root, would
+// keep the service from opening its own file. Where they cannot be made so, they are not made.
+func lendLog(file string) {
+	info, err := os.Stat(file)
+	if err != nil || info.Size() == 0 {
+		return // whoever reads it says why it cannot be read
+	}
+	for _, name := range []string{file + "-wal", file + "-shm"} {
+		beside, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, info.Mode().Perm())
+		if err != nil {
+			continue
+		}
+		err = errors.Join(beside.Chmod(info.Mode().Perm()), own(beside, info))
+		if errors.Join(err, beside.Close()) != nil {
+			_ = os.Remove(name) // SQLite makes its own
+		}
+	}
+}
+
 // tryRead reads from a file.
 func tryRead(address string) error {
 	conn, err := sqlite3.Open(address)
@@ -103,7 +124,9 @@ func createFile(path string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("sqlite: open %s: %w", path, err)
 	}
-	return file, f.Close()
+	err = f.Close()
+	lendLog(file)
+	return file, err
 }
 
 // tighten gives the files that SQLite puts beside the database the permissions of the database, which the driver does

@@ -236,6 +236,42 @@ func TestPermissions(t *testing.T) {
 	wantMode(t, filepath.Dir(filepath.Dir(path)), 0o700)
 }
 
+// TestLookingLeavesNothingOpen: what a look leaves beside the file is for the file's owner, and for nobody else, also if
+// it was root who looked.
+func TestLookingLeavesNothingOpen(t *testing.T) {
+	old := syscall.Umask(0o022)
+	defer syscall.Umask(old)
+	path := filepath.Join(t.TempDir(), "store.db")
+	if err := openStore(t, path).Close(); err != nil {
+		t.Fatal(err)
+	}
+	const nobody = 65534
+	if os.Geteuid() == 0 {
+		if err := os.Chown(path, nobody, nobody); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := sqlite.Status(t.Context(), path); err != nil {
+		t.Fatal(err)
+	}
+	database := statOf(t, path)
+	for _, suffix := range []string{"-wal", "-shm"} {
+		wantMode(t, path+suffix, 0o600)
+		if got, want := statOf(t, path+suffix).Uid, database.Uid; got != want {
+			t.Errorf("%s belongs to user %d, and the database to %d", suffix, got, want)
+		}
+	}
+}
+
+func statOf(t *testing.T, path string) *syscall.Stat_t {
+	t.Helper()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Sys().(*syscall.Stat_t)
+}
+
 // TestExistingPermissions leaves what an administrator chose, and gives it to the files beside.
 func TestExistingPermissions(t *testing.T) {
 	t.Parallel()

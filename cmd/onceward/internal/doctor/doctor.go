@@ -164,7 +164,7 @@ func Examine(ctx context.Context, storeURL string, c Config) (*Report, error) {
 	if err != nil {
 		return nil, unusable(err)
 	}
-	report := &Report{Store: redacted(storeURL)}
+	report := &Report{Store: Redacted(storeURL)}
 	switch at.Engine {
 	case storeurl.Postgres:
 		report.Results, err = examinePostgres(ctx, at.URL, c)
@@ -232,8 +232,8 @@ func examine[P any](ctx context.Context, patient P, trials []trial[P]) (results 
 	return results
 }
 
-// redacted is a URL without what is secret in it.
-func redacted(text string) string {
+// Redacted is a URL without what is secret in it.
+func Redacted(text string) string {
 	scheme, rest, found := strings.Cut(text, "://")
 	if !found {
 		return text
@@ -246,7 +246,7 @@ func redacted(text string) string {
 			}
 		}
 		if q.Has("front") {
-			q.Set("front", redacted(q.Get("front")))
+			q.Set("front", Redacted(q.Get("front")))
 		}
 		u.RawQuery = q.Encode()
 		return u.Redacted()

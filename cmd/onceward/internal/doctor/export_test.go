@@ -39,6 +39,3 @@ func InMemory(dir string) bool {
 	_ = tryFileSystem(context.Background(), &sqlite{dir: dir}, r) // where it cannot be told, it is not
 	return len(r.Findings) > 0
 }
-
-// Redacted is a URL as a report shows it.
-func Redacted(url string) string { return redacted(url) }

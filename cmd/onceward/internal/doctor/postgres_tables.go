@@ -60,6 +60,7 @@ func migrations() (texts []string, err error) {
 var (
 	gooseBlock = regexp.MustCompile(`(?s)-- \+goose StatementBegin.*?-- \+goose StatementEnd`)
 	lineNote   = regexp.MustCompile(`(?m)--.*$`)
+	makesIndex = regexp.MustCompile(`(?i)^CREATE (UNIQUE )?INDEX\b`)
 	tableWork  = regexp.MustCompile(`(?i)^(CREATE TABLE|CREATE SEQUENCE|CREATE (UNIQUE )?INDEX|ALTER TABLE|DROP INDEX)\b`)
 )
 
@@ -120,7 +121,7 @@ func tryIndexes(ctx context.Context, p *postgres, r *Result) error {
 
 // judgeIndex looks for an index by what it is: its name may be another.
 func (p *postgres) judgeIndex(r *Result, want index, have []index) {
-	alike := func(h index) bool { return h.Table == want.Table && shape(h.Definition) == shape(want.Definition) }
+	alike := func(h index) bool { return h.Table == want.Table && p.shape(h.Definition) == p.shape(want.Definition) }
 	if slices.ContainsFunc(have, alike) {
 		return
 	}
@@ -141,8 +142,11 @@ var (
 	temporarySchema = regexp.MustCompile(` ON (ONLY )?pg_temp_\d+\.`)
 )
 
-// shape is the definition of an index without its name and its schema.
-func shape(definition string) string { return indexHead.ReplaceAllString(definition, "$1") }
+// shape is the definition of an index without its name and its schema, which functions in it are also of.
+func (p *postgres) shape(definition string) string {
+	body := indexHead.ReplaceAllString(definition, "$1")
+	return strings.NewReplacer(pgx.Identifier{p.schema}.Sanitize()+".", "", p.schema+".", "").Replace(body)
+}
 
 // madeIn is the statement that makes an index in a schema.
 func madeIn(definition, schema string) string {
@@ -169,8 +173,13 @@ func (p *postgres) freshIndexes(ctx context.Context) ([]index, error) {
 		return nil, err
 	}
 	for _, statement := range statements {
-		if err := inSavepoint(ctx, tx, statement); err != nil && strings.HasPrefix(statement, "CREATE TABLE") {
-			return nil, err // what else cannot be made, such as an index by a function of the store, is not compared
+		err := inSavepoint(ctx, tx, statement)
+		if err != nil && makesIndex.MatchString(statement) { // by a function of the store, which is in its schema
+			within := `SET LOCAL search_path = pg_temp, ` + pgx.Identifier{p.schema}.Sanitize()
+			err = inSavepoint(ctx, tx, within+"; "+statement+"; SET LOCAL search_path = pg_temp")
+		}
+		if err != nil && strings.HasPrefix(statement, "CREATE TABLE") {
+			return nil, err // what else cannot be made is not compared
 		}
 	}
 	found, err := tx.Query(ctx, fmt.Sprintf(selectIndexes, `pg_my_temp_schema()`), p.prefix)

@@ -209,6 +209,11 @@ func TestLiesOfPostgres(t *testing.T) {
 			nil,
 			lie{"postgres/indexes", doctor.Weak, "onceward_record_due of onceward_record is missing", nil},
 		},
+		"a missing index by a function": {
+			func(t *testing.T, d *database) { d.exec(t, `DROP INDEX onceward_record_provider_id`) },
+			nil,
+			lie{"postgres/indexes", doctor.Weak, "onceward_record_provider_id of onceward_record is missing", nil},
+		},
 		"a missing primary key": {
 			func(t *testing.T, d *database) {
 				d.exec(t, `ALTER TABLE onceward_record DROP CONSTRAINT onceward_record_pkey`)

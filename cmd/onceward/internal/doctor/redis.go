@@ -82,6 +82,8 @@ type redis struct {
 	// other is a second client, as another node of the service has one.
 	other   rueidis.Client
 	cluster bool
+	// named says that the URL is that of a cluster, which the client does not insist on.
+	named   bool
 	prefix  string
 	address string // the first of the URL
 	nodes   []redisNode
@@ -102,7 +104,7 @@ func examineRedis(ctx context.Context, at storeurl.Location) ([]Result, error) {
 	if err != nil {
 		return nil, unusable(err)
 	}
-	p := &redis{prefix: at.Prefix, address: option.InitAddress[0]}
+	p := &redis{prefix: at.Prefix, address: option.InitAddress[0], named: strings.Contains(at.URL, "+cluster://")}
 	if p.prefix == "" {
 		p.prefix = "onceward"
 	}
@@ -240,6 +242,10 @@ func tryRedisRole(_ context.Context, p *redis, r *Result) error {
 		}
 		if node.info["cluster_enabled"] == "1" && !p.cluster {
 			r.find(Broken, "use a redis+cluster:// URL", "the server%s is part of a cluster", on)
+		}
+		if p.named && !p.cluster {
+			r.find(Broken, "use a redis:// URL, or name the nodes of the cluster", "the server%s is not part of a cluster, and "+
+				"the store refuses to open it by this URL", on)
 		}
 	})
 	return nil

@@ -30,6 +30,10 @@ func tryRedisPersistence(_ context.Context, p *redis, r *Result) error {
 			r.find(Note, "appendfsync always, where a second of records must not be lost",
 				"appendfsync%s is everysec: a power loss loses about the last second", on)
 		}
+		if during, _ := node.setting("no-appendfsync-on-rewrite"); during == "yes" && node.info["aof_enabled"] == "1" {
+			r.find(Weak, "no-appendfsync-on-rewrite no", "no-appendfsync-on-rewrite%s is yes: while the server saves or rewrites, "+
+				"a power loss loses about the last half minute, whatever appendfsync says", on)
+		}
 		r.saw("aof_enabled=%s appendfsync=%s%s", node.info["aof_enabled"], fsync, on)
 		for _, name := range []string{"aof_last_write_status", "aof_last_bgrewrite_status"} {
 			if status := node.info[name]; status != "ok" && status != "" && node.info["aof_enabled"] == "1" {

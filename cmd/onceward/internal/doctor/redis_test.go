@@ -64,6 +64,14 @@ func TestCluster(t *testing.T) {
 	}
 }
 
+// TestNoCluster: the URL of a cluster with a server that is part of none is what the store refuses.
+func TestNoCluster(t *testing.T) {
+	t.Parallel()
+	url := strings.Replace(servers.NewRedis(t).URL(), "redis://", "redis+cluster://", 1)
+	wantFound(t, examine(t, strings.TrimSuffix(url, "/0"), doctor.Config{}),
+		lie{"redis/primary", doctor.Broken, "is not part of a cluster", nil})
+}
+
 // TestReplicas: neither is a replica taken for the store, nor a primary for safe that does without its replicas.
 func TestReplicas(t *testing.T) {
 	t.Parallel()
@@ -117,6 +125,10 @@ func TestLiesOfRedis(t *testing.T) {
 		"a file that is not flushed": {
 			settings: []string{"appendfsync no"},
 			want:     lie{"redis/persistence", doctor.Broken, "appendfsync is no", nil},
+		},
+		"a file that is not flushed while it is rewritten": {
+			settings: []string{"no-appendfsync-on-rewrite yes"},
+			want:     lie{"redis/persistence", doctor.Weak, "no-appendfsync-on-rewrite is yes", nil},
 		},
 		"memory that is full": {
 			plant: func(t *testing.T, s *servers.RedisServer) {

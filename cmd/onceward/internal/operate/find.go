@@ -59,8 +59,6 @@ func (r *Ref) kind() string {
 		return r.By
 	case r.Scope != nil:
 		return ByKey
-	case len(r.Text) == hashLength && isHex(r.Text):
-		return ByHash
 	default:
 		return ""
 	}
@@ -73,6 +71,9 @@ func isHex(s string) bool { return s != "" && strings.Trim(s, "0123456789abcdef"
 
 // guess tries what the name may be.
 func (s *Session) guess(ctx context.Context, ref Ref) (store.ID, error) {
+	if len(ref.Text) == hashLength && isHex(ref.Text) {
+		return s.guessHash(ctx, ref.Text)
+	}
 	downstream := s.mayBeDownstream(ref.Text)
 	if downstream && s.KnowsSecrets() {
 		id, err := s.findDownstream(ctx, ref)
@@ -89,6 +90,19 @@ func (s *Session) guess(ctx context.Context, ref Ref) (store.ID, error) {
 		hint += "; if it is a downstream key, " + secretHint
 	}
 	return id, fmt.Errorf("no record has %s as its provider's id: %s: %w", shown(ref.Text), hint, store.ErrNotFound)
+}
+
+// guessHash tries what looks like a hash, which an id of a provider's, or a client's key, may be too: a UUID, for example.
+func (s *Session) guessHash(ctx context.Context, text string) (store.ID, error) {
+	id, err := s.findHash(ctx, text)
+	if !errors.Is(err, store.ErrNotFound) {
+		return id, err
+	}
+	id, providerErr := s.findProvider(ctx, text)
+	if !errors.Is(providerErr, store.ErrNotFound) {
+		return id, providerErr
+	}
+	return id, fmt.Errorf("if it is a client's key, add --scope SCOPE: %w", err)
 }
 
 // hashedKeyDigits is how long a downstream key of the first derivation is, which cannot be opened.
