@@ -295,3 +295,28 @@ func TestObserverSeesTheAgeOfReplays(t *testing.T) {
 		}
 	})
 }
+
+// TestAPanicOfTheObserverChangesNothing: neither for the request that it was told of, nor for the process, which a
+// panic among the heartbeats would end.
+func TestAPanicOfTheObserverChangesNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		guard := newGuard(t, memory.New(), loggedTo(&log), func(c *onceward.Config) {
+			c.Observer = onceward.ObserverFunc(func(context.Context, onceward.ObserverEvent) { panic("private") })
+		})
+		handler := &counted{then: func(w http.ResponseWriter, _ *http.Request) {
+			time.Sleep(3 * time.Second) // past some heartbeats
+			w.WriteHeader(http.StatusCreated)
+		}}
+		h := guard.Handler(handler, reserved, onceward.Lease(time.Second))
+		post(h, "k", `{}`).want(t, "M1: the observer panics", http.StatusCreated, false)
+		post(h, "k", `{}`).want(t, "M1: the observer panics", http.StatusCreated, true)
+		handler.wantRuns(t, "E1", 1)
+		for _, event := range []string{"DecidedEvent", "ExecutedEvent", "StoreCalledEvent", "SettledEvent"} {
+			if !strings.Contains(log.String(), "the observer panicked\" event=onceward."+event) {
+				t.Errorf("M3: nothing is said of the panic at %s", event)
+			}
+		}
+	})
+}
