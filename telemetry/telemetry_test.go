@@ -324,3 +324,18 @@ func TestAnotherNodeTakesOver(t *testing.T) {
 		ended.Wait()
 	})
 }
+
+// TestNamesThatAreNoTextLeaveThePageReadable: Prometheus would get nothing at all for one such label.
+func TestNamesThatAreNoTextLeaveThePageReadable(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.Observe(t.Context(), onceward.DecidedEvent{
+		ID: store.ID{Scope: "s\xff", Key: "k"}, Operation: "caf\xe9", Decision: store.DecisionReplay,
+	})
+	n.Observe(t.Context(), outbox.DeliveredEvent{Topic: "t\xff", Outcome: "done"})
+	n.Observe(t.Context(), inbox.HandledEvent{Consumer: "c\xff"})
+	n.want(t,
+		"onceward_reservations_total{decision=\"replay\",route=\"caf\uFFFD\"} 1",
+		"onceward_outbox_deliveries_total{outcome=\"done\",topic=\"t\uFFFD\"} 1",
+		"onceward_consumed_events_total{consumer=\"c\uFFFD\",outcome=\"repeated\"} 1")
+}
