@@ -92,11 +92,28 @@ func operationOf(ctx context.Context) string {
 // Extract implements [onceward.Propagator].
 func (t *Telemetry) Extract(ctx context.Context, headers map[string]string) context.Context {
 	ctx = t.config.Propagator.Extract(ctx, propagation.MapCarrier(headers))
-	if hash := headers[operationHeader]; hash != "" {
+	if hash := headers[operationHeader]; isHash(hash) {
 		ctx = context.WithValue(ctx, operationKey{}, hash)
 	}
 	return ctx
 }
+
+// isHash reports whether a text is one that [store.ID.Hash] could have made. Whoever sends a message writes its
+// headers: what else is there becomes neither an attribute nor a header of the next message.
+func isHash(text string) bool {
+	if len(text) != hashDigits {
+		return false
+	}
+	for i := range len(text) {
+		if c := text[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	return true
+}
+
+// hashDigits is how many digits [store.ID.Hash] has.
+var hashDigits = len(store.ID{}.Hash())
 
 // trace makes the span of an event in a trace that is sampled.
 func (t *Telemetry) trace(ctx context.Context, event onceward.ObserverEvent) {

@@ -2,6 +2,7 @@ package telemetry_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -76,8 +77,15 @@ func TestHeadersOfMessages(t *testing.T) {
 	n, _, tracer := tracing(t, sdktrace.AlwaysSample())
 	ctx, span := tracer.Start(t.Context(), "request")
 	headers := make(map[string]string)
-	n.Inject(n.Extract(ctx, map[string]string{"onceward-operation": "hash"}), headers)
-	if headers["onceward-operation"] != "hash" || headers["traceparent"] == "" {
+	hash := store.ID{Scope: "s", Key: "k"}.Hash()
+	for _, other := range []string{strings.Repeat("x", 1<<20), strings.ToUpper(hash), hash[1:] + "\xff"} {
+		n.Inject(n.Extract(ctx, map[string]string{"onceward-operation": other}), headers)
+		if headers["onceward-operation"] != "" {
+			t.Errorf("M2: %d bytes that are no hash are handed on", len(other))
+		}
+	}
+	n.Inject(n.Extract(ctx, map[string]string{"onceward-operation": hash}), headers)
+	if headers["onceward-operation"] != hash || headers["traceparent"] == "" {
 		t.Errorf("M2: %v", headers)
 	}
 	got := trace.SpanContextFromContext(n.Extract(t.Context(), headers))
