@@ -169,13 +169,15 @@ func (m *metrics) decided(ctx context.Context, e *onceward.DecidedEvent) {
 	m.reservations.add(1, m.routes.name(e.Operation), decisions[i])
 	m.storeCalls.record(ctx, e.Elapsed, "reserve", "ok")
 	switch i {
-	case decidedReplay:
-		m.duplicates.add(e.Scope, 0)
-		raise(&m.oldestReplay, int64(e.Age))
-	case decidedInProgress, decidedUnknown:
-		m.duplicates.add(e.Scope, 0)
+	case decidedReplay, decidedInProgress, decidedUnknown:
+		if !e.Waited { // or it was counted before
+			m.duplicates.add(e.Scope, 0)
+		}
 	case decidedMismatch:
 		m.mismatches.add(e.Scope, 0)
+	}
+	if i == decidedReplay {
+		raise(&m.oldestReplay, int64(e.Age))
 	}
 	if m.byScope != nil {
 		m.byScope.add(e.Scope, i)
