@@ -339,3 +339,40 @@ func TestNamesThatAreNoTextLeaveThePageReadable(t *testing.T) {
 		"onceward_outbox_deliveries_total{outcome=\"done\",topic=\"t\uFFFD\"} 1",
 		"onceward_consumed_events_total{consumer=\"c\uFFFD\",outcome=\"repeated\"} 1")
 }
+
+// failing is a store that cannot be counted at times.
+type failing struct {
+	*memory.Store
+	fails atomic.Bool
+}
+
+func (f *failing) Stats(ctx context.Context) (store.Stats, error) {
+	if f.fails.Load() {
+		return store.Stats{}, store.ErrUnavailable
+	}
+	return f.Store.Stats(ctx)
+}
+
+// TestOneFailureLeavesTheGauges, or an alert that fires would be over, and fire again. What is too old is not shown.
+func TestOneFailureLeavesTheGauges(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n, s := newNode(t), &failing{Store: memory.New()}
+		e, err := n.Exporter(telemetry.ExporterConfig{Store: s, Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		go func() { _ = e.Run(ctx) }()
+		defer synctest.Wait()
+		defer stop()
+		for minute, fails := range []bool{false, true, false, true, true, true, true} {
+			s.fails.Store(fails)
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if got, want := strings.Contains(n.scrape(t), "\nonceward_dead_letters 0\n"), minute < 5; got != want {
+				t.Errorf("minute %d: it is %v that the gauges are shown", minute, got)
+			}
+		}
+	})
+}
