@@ -91,7 +91,7 @@ func newMetrics(meter metric.Meter, config *Config) (*metrics, error) {
 	m.storeErrors = b.counter("onceward_store_errors", "Calls to the store that failed for a reason of the store.",
 		"call", "reason")
 	for _, call := range []string{"reserve", "transact"} {
-		for _, reason := range reasons {
+		for _, reason := range []string{"not_sent", "timeout", "unavailable"} {
 			m.storeErrors.add(0, call, reason) // so that the first failure is a growth
 		}
 	}
@@ -236,9 +236,6 @@ func (m *metrics) storeCalled(ctx context.Context, e *onceward.StoreCalledEvent)
 		m.heartbeats.record(ctx, e.Delay)
 	}
 }
-
-// reasons are what reasonOf says.
-var reasons = []string{"not_sent", "timeout", "unreadable", "unavailable"}
 
 // reasonOf says why a call failed.
 func reasonOf(err error) string {
