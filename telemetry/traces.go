@@ -3,6 +3,7 @@ package telemetry
 import (
 	"context"
 	"encoding/hex"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -140,6 +141,11 @@ func (t *Telemetry) span(
 	attributes []attribute.KeyValue,
 ) {
 	end := time.Now()
+	for i, a := range attributes {
+		if a.Value.Type() == attribute.STRING {
+			attributes[i] = a.Key.String(plain(a.Value.AsString()))
+		}
+	}
 	options := []trace.SpanStartOption{
 		trace.WithSpanKind(kind), trace.WithTimestamp(end.Add(-elapsed)), trace.WithAttributes(attributes...),
 	}
@@ -148,9 +154,21 @@ func (t *Telemetry) span(
 	}
 	_, span := t.tracer.Start(ctx, name, options...)
 	if err != nil {
-		span.SetStatus(codes.Error, err.Error())
+		span.SetStatus(codes.Error, plain(err.Error()))
 	}
 	span.End(trace.WithTimestamp(end))
+}
+
+// maxSpanText is how much of a text a span has: that of a panic has a stack, and that of an error what a provider said.
+const maxSpanText = 500
+
+// plain is what a span has of a text. One that is no UTF-8, such as the id of an event that somebody sent, exporters
+// refuse, together with all spans beside it.
+func plain(text string) string {
+	if len(text) > maxSpanText {
+		text = text[:maxSpanText] + "…"
+	}
+	return strings.ToValidUTF8(text, "\uFFFD")
 }
 
 // identified are the attributes that all spans about a record have.
