@@ -57,12 +57,14 @@ type (
 	// SettledEvent is the end of an attempt: the state that its record was left in, which is [store.StateNone] for a
 	// request that was rejected. Err is why that is [store.StateUnknown], or why the state could not be written. Of an
 	// attempt whose owner was lost the reservation tells that finds it, unless the sweeper was first: it counts what it
-	// finds (janitor.SweptEvent).
+	// finds (janitor.SweptEvent). Unwritten says that the record is not in that state by this attempt: it could not be
+	// written, and the sweeper will tell of it too, or others have gone on with the record, or a commit is in doubt.
 	SettledEvent struct {
 		store.ID
 		Operation string
 		Attempt   int64
 		State     store.State
+		Unwritten bool
 		Err       error
 	}
 

@@ -257,7 +257,7 @@ func (m *metrics) settled(e *onceward.SettledEvent) {
 		state = "rejected"
 	}
 	m.outcomes.add(1, route, state)
-	if e.State == store.StateUnknown {
+	if e.State == store.StateUnknown && !e.Unwritten { // or nothing waits, or whoever finds it counts it
 		m.reconcileScheduled.add(1, route)
 	}
 }

@@ -376,3 +376,48 @@ func TestOneFailureLeavesTheGauges(t *testing.T) {
 		}
 	})
 }
+
+// mute is a store whose abandonments are lost.
+type mute struct{ store.Store }
+
+func (mute) Abandon(context.Context, store.Claim, string) error { return store.ErrUnavailable }
+
+// TestAnUnknownOutcomeIsScheduledOnce, by its owner, or, if that could not write it down, by the sweeper.
+func TestAnUnknownOutcomeIsScheduledOnce(t *testing.T) {
+	t.Parallel()
+	for name, wrap := range map[string]func(store.Store) store.Store{
+		`onceward_reconcile_scheduled_total{route="job"} 1`: func(s store.Store) store.Store { return s },
+		`onceward_reconcile_scheduled_total{route=""} 1`:    func(s store.Store) store.Store { return mute{s} },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			n, s, logger := newNode(t), memory.New(), slog.New(slog.DiscardHandler)
+			guard, err := onceward.New(wrap(s), onceward.Config{Secret: make([]byte, 16), Observer: n, Logger: logger})
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = guard.Do(t.Context(), onceward.Call{Scope: "s", Key: "k", Operation: "job"},
+				func(context.Context) ([]byte, error) { return nil, errors.New("lost") }, onceward.Reserved(onceward.FailureUnknown))
+			if !errors.Is(err, store.ErrOutcomeUnknown) {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Hour)
+			sweeper, err := janitor.NewSweeper(s, janitor.Config{Observer: n, Logger: logger})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := sweeper.RunOnce(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			n.want(t, name)
+			var scheduled int
+			for line := range strings.Lines(n.scrape(t)) {
+				if strings.HasPrefix(line, "onceward_reconcile_scheduled_total") && strings.HasSuffix(line, " 1\n") {
+					scheduled++
+				}
+			}
+			if scheduled != 1 {
+				t.Errorf("M1: it was scheduled %d times", scheduled)
+			}
+		})
+	}
+}
