@@ -100,7 +100,8 @@ func newMetrics(meter metric.Meter, config *Config) (*metrics, error) {
 	m.leasesLost = b.counter("onceward_leases_lost", "Owners that lost the right to execute.", "route")
 	b.activeLeases(&m.exported)
 	m.zombiesSwept = b.counter("onceward_zombies_swept", "Records whose owner was lost, made unknown by the sweeper.")
-	m.recordsReaped = b.counter("onceward_records_reaped", "Records that expired and were removed.")
+	m.recordsReaped = b.counter("onceward_records_reaped",
+		"Records that expired and were removed; by a soft reaper twice, when they are marked and when they are removed.")
 	m.reconcileScheduled = b.counter("onceward_reconcile_scheduled",
 		"Outcomes that became unknown and wait to be settled; the route is empty for those that the sweeper found.", "route")
 	m.reconcileResolved = b.counter("onceward_reconcile_resolved", "Unknown outcomes that were settled, and how.",
