@@ -72,6 +72,9 @@ func (n *names) name(name string) string {
 	if label, known := n.known.get(name); known {
 		return label
 	}
+	if len(n.known.all()) >= maxNames {
+		return other // without a lock: with names that are too many each request comes here
+	}
 	name = strings.Clone(name)
 	label, known := n.known.add(name, maxNames, func() string { return strings.ToValidUTF8(name, "\uFFFD") })
 	if !known {

@@ -120,3 +120,18 @@ func TestScopeLabels(t *testing.T) {
 		t.Errorf("five scopes are shown as %v", labels)
 	}
 }
+
+// TestNamesBeyondTheLimitCostNothing: they come on the path of requests, and may be many.
+func TestNamesBeyondTheLimitCostNothing(t *testing.T) {
+	n := new(names)
+	for i := range maxNames {
+		n.name(strconv.Itoa(i))
+	}
+	if allocs := testing.AllocsPerRun(100, func() {
+		if got := n.name("one more"); got != other {
+			t.Errorf("it is called %q", got)
+		}
+	}); allocs != 0 {
+		t.Errorf("%v allocations", allocs)
+	}
+}
