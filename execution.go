@@ -94,6 +94,8 @@ type execution struct {
 	actor       string           // who calls, where executions are audited
 	audited     store.Decision   // what was written to that audit last
 	own         *store.Response  // what the caller gets, where that is more than what is stored
+	waited      bool             // for an attempt in flight
+	runsAgain   bool             // what it does was undone by the store, and its grant was told of
 
 	reserveCtx lazyContext
 	workCtx    lazyContext
@@ -139,6 +141,7 @@ func (e *execution) run(r runner) result {
 		if err := e.waitForChange(ctx, &res); err != nil {
 			break
 		}
+		e.waited = true
 		res = e.attempt(r)
 	}
 	if res.decision == store.DecisionInProgress && !res.suspended && e.left() {

@@ -27,6 +27,7 @@ func (e *execution) reserve(r runner) result {
 	asked := !errors.Is(err, store.ErrNotSent)
 	if err != nil && asked && !errors.Is(err, store.ErrUnreadable) && ctx.Err() == nil {
 		// The reply may have been lost; the nonce makes the call repeatable.
+		e.called("reserve", sent, err)
 		e.storeFailed("reserve", err)
 		sent = time.Now()
 		v, err = e.guard.store.Reserve(ctx, &e.reservation)
@@ -56,6 +57,7 @@ func (e *execution) transact(r runner) result {
 	ctx := e.storeContext(&e.reserveCtx, t.sent)
 	v, err := e.guard.transactor.Transact(ctx, &e.reservation, t.work)
 	ctx.release()
+	e.runsAgain = false
 	t.tell(err)
 	switch {
 	case err != nil:
@@ -98,7 +100,7 @@ func (t *transaction) tell(err error) {
 // work lets the runner work inside the transaction. It starts afresh each time it is called.
 func (t *transaction) work(ctx context.Context, v store.Verdict) store.Settlement {
 	again := t.ran
-	t.ran, t.end = true, outcome{}
+	t.ran, t.end, t.runsAgain = true, outcome{}, again
 	if t.refused = t.decided(ctx, &v, t.sent); t.refused.kind == 0 {
 		t.refused = t.begin(&v)
 	}
@@ -137,10 +139,11 @@ func (e *execution) decided(ctx context.Context, v *store.Verdict, sent time.Tim
 		return result{kind: resultFailed, err: err}
 	}
 	e.countDecision(v)
-	if e.guard.config.Observer != nil {
+	if e.guard.config.Observer != nil && !e.runsAgain {
 		e.guard.observe(e.base, DecidedEvent{
 			ID: e.reservation.ID, Operation: e.op.name, Decision: v.Decision, Origin: v.Origin,
-			Attempt: v.Record.Attempt, TraceID: v.Record.TraceID, Age: replayAge(v), Elapsed: time.Since(sent),
+			Attempt: v.Record.Attempt, Waited: e.waited, TraceID: v.Record.TraceID, Age: replayAge(v),
+			Elapsed: time.Since(sent),
 		})
 	}
 	if v.Decision == store.DecisionExecute {

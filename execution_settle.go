@@ -132,7 +132,7 @@ func (e *execution) settleRelease(reason string) result {
 			return e.goesOn()
 		}
 		e.logError("onceward: outcome unknown", fmt.Errorf("that nothing was done could not be stored: %w", err))
-		e.settled(store.StateUnknown, err)
+		e.unwritten(store.StateUnknown, err)
 		return result{kind: resultReleased}
 	}
 	e.settled(left, nil)
@@ -189,14 +189,18 @@ func (e *execution) settleUnknown(cause error) result {
 			return res
 		}
 		e.storeFailed("abandon", err)
+		return e.unknown(cause)
 	}
-	return e.unknown(cause)
-}
-
-// unknown is the result of an attempt whose outcome has to be settled from outside. An operator is told.
-func (e *execution) unknown(cause error) result {
 	e.logError("onceward: outcome unknown", cause)
 	e.settled(store.StateUnknown, cause)
+	return result{kind: resultUnknown, err: cause}
+}
+
+// unknown is the result of an attempt whose outcome has to be settled from outside, and whose record does not say so, or
+// not by its doing. An operator is told.
+func (e *execution) unknown(cause error) result {
+	e.logError("onceward: outcome unknown", cause)
+	e.unwritten(store.StateUnknown, cause)
 	return result{kind: resultUnknown, err: cause}
 }
 
@@ -223,6 +227,15 @@ func (e *execution) settled(state store.State, err error) {
 	if e.guard.config.Observer != nil {
 		e.guard.observe(e.base, SettledEvent{
 			ID: e.reservation.ID, Operation: e.op.name, Attempt: e.op.attempt, State: state, Err: err,
+		})
+	}
+}
+
+// unwritten is settled for a state that the record was not brought into.
+func (e *execution) unwritten(state store.State, err error) {
+	if e.guard.config.Observer != nil {
+		e.guard.observe(e.base, SettledEvent{
+			ID: e.reservation.ID, Operation: e.op.name, Attempt: e.op.attempt, State: state, Unwritten: true, Err: err,
 		})
 	}
 }

@@ -83,10 +83,18 @@ func (g *Guard) settings(options []Option) (*settings, error) {
 	return s, nil
 }
 
+// observe tells the observer. A panic of it is logged: what it is told of goes on, such as an execution that was granted,
+// and some of it in goroutines where a panic would end the process.
 func (g *Guard) observe(ctx context.Context, e ObserverEvent) {
-	if g.config.Observer != nil {
-		g.config.Observer.Observe(ctx, e)
+	if g.config.Observer == nil {
+		return
 	}
+	defer func() {
+		if p := recover(); p != nil {
+			g.config.Logger.ErrorContext(ctx, "onceward: the observer panicked", "event", fmt.Sprintf("%T", e), "panic", p)
+		}
+	}()
+	g.config.Observer.Observe(ctx, e)
 }
 
 // storeFailed tells of a call that failed. One that was not sent is no news: that the store failed was told before.

@@ -28,13 +28,16 @@ type (
 	// DecidedEvent is a reservation that was answered. Attempt is that of the record, Origin counts for a grant alone,
 	// and Elapsed is the time that the store took. TraceID is that of the first execution, as [Config].Propagator wrote it:
 	// an attempt that is not the first one, and a replay, can be linked to it. Age is how long ago a replayed answer was
-	// stored, by the store's clock: with the longest of them a retention can be compared.
+	// stored, by the store's clock: with the longest of them a retention can be compared. Waited says that the request has
+	// been decided about before, and has waited for an attempt in flight since. A transaction that runs again is told of
+	// once.
 	DecidedEvent struct {
 		store.ID
 		Operation string
 		Decision  store.Decision
 		Origin    store.Origin
 		Attempt   int64
+		Waited    bool
 		TraceID   string
 		Age       time.Duration
 		Elapsed   time.Duration
@@ -54,12 +57,14 @@ type (
 	// SettledEvent is the end of an attempt: the state that its record was left in, which is [store.StateNone] for a
 	// request that was rejected. Err is why that is [store.StateUnknown], or why the state could not be written. Of an
 	// attempt whose owner was lost the reservation tells that finds it, unless the sweeper was first: it counts what it
-	// finds (janitor.SweptEvent).
+	// finds (janitor.SweptEvent). Unwritten says that the record is not in that state by this attempt: it could not be
+	// written, and the sweeper will tell of it too, or others have gone on with the record, or a commit is in doubt.
 	SettledEvent struct {
 		store.ID
 		Operation string
 		Attempt   int64
 		State     store.State
+		Unwritten bool
 		Err       error
 	}
 

@@ -295,3 +295,101 @@ func TestObserverSeesTheAgeOfReplays(t *testing.T) {
 		}
 	})
 }
+
+// TestAPanicOfTheObserverChangesNothing: neither for the request that it was told of, nor for the process, which a
+// panic among the heartbeats would end.
+func TestAPanicOfTheObserverChangesNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		guard := newGuard(t, memory.New(), loggedTo(&log), func(c *onceward.Config) {
+			c.Observer = onceward.ObserverFunc(func(context.Context, onceward.ObserverEvent) { panic("private") })
+		})
+		handler := &counted{then: func(w http.ResponseWriter, _ *http.Request) {
+			time.Sleep(3 * time.Second) // past some heartbeats
+			w.WriteHeader(http.StatusCreated)
+		}}
+		h := guard.Handler(handler, reserved, onceward.Lease(time.Second))
+		post(h, "k", `{}`).want(t, "M1: the observer panics", http.StatusCreated, false)
+		post(h, "k", `{}`).want(t, "M1: the observer panics", http.StatusCreated, true)
+		handler.wantRuns(t, "E1", 1)
+		for _, event := range []string{"DecidedEvent", "ExecutedEvent", "StoreCalledEvent", "SettledEvent"} {
+			if !strings.Contains(log.String(), "the observer panicked\" event=onceward."+event) {
+				t.Errorf("M3: nothing is said of the panic at %s", event)
+			}
+		}
+	})
+}
+
+// TestATransactionThatRunsAgainIsDecidedOnce: a request is one reservation, however often its work is undone.
+func TestATransactionThatRunsAgainIsDecidedOnce(t *testing.T) {
+	t.Parallel()
+	events := new(journal)
+	s := &scriptedTransactor{Store: memory.New(), longest: time.Second, reruns: 2}
+	h := newGuard(t, s, observedBy(events)).Handler(new(counted), onceward.Transactional())
+	post(h, "k", `{}`)
+	post(h, "k", `{}`)
+	if decided := observed[onceward.DecidedEvent](events); len(decided) != 2 ||
+		decided[0].Origin != store.OriginCreated || decided[1].Decision != store.DecisionReplay {
+		t.Errorf("M1: the observer is told %+v, want one created and one replay", decided)
+	}
+	if executed := observed[onceward.ExecutedEvent](events); len(executed) != 3 {
+		t.Errorf("M1: %d executions, want each run", len(executed))
+	}
+}
+
+// TestEachFailedReservationIsTold, also the first of two. That a record cannot be read is no failure of the store.
+func TestEachFailedReservationIsTold(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		failures      int // before the store answers
+		err           error
+		calls, failed int
+	}{
+		"repeated":   {failures: 1, err: store.ErrUnavailable, calls: 1, failed: 1},
+		"given up":   {failures: 2, err: store.ErrUnavailable, calls: 2, failed: 2},
+		"unreadable": {failures: 2, err: store.ErrUnreadable, calls: 1},
+	} {
+		events, s := new(journal), newFaultyStore()
+		s.reserve = func(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
+			if test.failures--; test.failures < 0 {
+				return s.Store.Reserve(ctx, r)
+			}
+			return store.Verdict{}, test.err
+		}
+		post(newGuard(t, s, observedBy(events)).Handler(new(counted), reserved), "k", `{}`)
+		calls := slices.DeleteFunc(observed[onceward.StoreCalledEvent](events),
+			func(e onceward.StoreCalledEvent) bool { return e.Call != "reserve" || !errors.Is(e.Err, test.err) })
+		failed := slices.DeleteFunc(observed[onceward.StoreFailedEvent](events),
+			func(e onceward.StoreFailedEvent) bool { return e.Call != "reserve" || !errors.Is(e.Err, test.err) })
+		if len(calls) != test.calls || len(failed) != test.failed {
+			t.Errorf("M1: %s: %d calls and %d failures are told", name, len(calls), len(failed))
+		}
+	}
+}
+
+// TestALookAfterAWaitIsToldFromARequest: requests can be counted, whatever the store's way to wait for a change.
+func TestALookAfterAWaitIsToldFromARequest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		events := new(journal)
+		handler := &counted{then: func(http.ResponseWriter, *http.Request) { time.Sleep(time.Second) }}
+		h := newGuard(t, struct{ store.Store }{memory.New()}, observedBy(events)).
+			Handler(handler, reserved, onceward.InFlightWait(time.Minute))
+		go post(h, "k", `{}`)
+		synctest.Wait()
+		post(h, "k", `{}`).want(t, "D5", http.StatusOK, true)
+		synctest.Wait()
+		var requests, looks int
+		for _, e := range observed[onceward.DecidedEvent](events) {
+			if e.Waited {
+				looks++
+			} else {
+				requests++
+			}
+		}
+		if requests != 2 || looks < 2 {
+			t.Errorf("M1: %d requests, and %d looks after waits", requests, looks)
+		}
+	})
+}

@@ -104,7 +104,8 @@ func (e *Exporter) Run(ctx context.Context) error {
 	}
 }
 
-// RunOnce claims the present term and, if no other node has, counts. Where another one has, this node shows nothing.
+// RunOnce claims the present term and, if no other node has, counts. Where another one has, this node shows nothing. A
+// failure leaves what was counted last, for two intervals: alerts that fire are not over because the store was slow once.
 func (e *Exporter) RunOnce(ctx context.Context) (err error) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, e.config.Interval)
@@ -112,8 +113,8 @@ func (e *Exporter) RunOnce(ctx context.Context) (err error) {
 	if e.held, err = e.claim(ctx, began); err == nil && e.held {
 		err = e.count(ctx)
 	}
-	if err != nil || !e.held {
-		e.telemetry.metrics.exported.counted.Store(nil)
+	if err == nil && !e.held {
+		e.telemetry.metrics.exported.counted.Store(nil) // after a failure the last count is shown until it is too old
 	}
 	e.telemetry.Observe(ctx, onceward.WorkerEvent{Worker: "exporter", Elapsed: time.Since(began), Err: err})
 	return err

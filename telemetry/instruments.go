@@ -65,17 +65,22 @@ func (f *few[K, V]) all() map[K]V {
 
 // names bounds how many names become labels: they are the application's, and one that puts an id into a name must not
 // take the monitoring down.
-type names struct{ known few[string, struct{}] }
+type names struct{ known few[string, string] }
 
-// name is the label for a name.
+// name is the label for a name. Prometheus refuses the whole page if one label is no UTF-8.
 func (n *names) name(name string) string {
-	if _, known := n.known.get(name); known {
-		return name
+	if label, known := n.known.get(name); known {
+		return label
 	}
-	if _, known := n.known.add(strings.Clone(name), maxNames, func() struct{} { return struct{}{} }); !known {
+	if len(n.known.all()) >= maxNames {
+		return other // without a lock: with names that are too many each request comes here
+	}
+	name = strings.Clone(name)
+	label, known := n.known.add(name, maxNames, func() string { return strings.ToValidUTF8(name, "\uFFFD") })
+	if !known {
 		return other
 	}
-	return name
+	return label
 }
 
 // maxLabels is the most labels that an instrument has.

@@ -91,7 +91,7 @@ func newMetrics(meter metric.Meter, config *Config) (*metrics, error) {
 	m.storeErrors = b.counter("onceward_store_errors", "Calls to the store that failed for a reason of the store.",
 		"call", "reason")
 	for _, call := range []string{"reserve", "transact"} {
-		for _, reason := range reasons {
+		for _, reason := range []string{"not_sent", "timeout", "unavailable"} {
 			m.storeErrors.add(0, call, reason) // so that the first failure is a growth
 		}
 	}
@@ -100,7 +100,8 @@ func newMetrics(meter metric.Meter, config *Config) (*metrics, error) {
 	m.leasesLost = b.counter("onceward_leases_lost", "Owners that lost the right to execute.", "route")
 	b.activeLeases(&m.exported)
 	m.zombiesSwept = b.counter("onceward_zombies_swept", "Records whose owner was lost, made unknown by the sweeper.")
-	m.recordsReaped = b.counter("onceward_records_reaped", "Records that expired and were removed.")
+	m.recordsReaped = b.counter("onceward_records_reaped",
+		"Records that expired and were removed; by a soft reaper twice, when they are marked and when they are removed.")
 	m.reconcileScheduled = b.counter("onceward_reconcile_scheduled",
 		"Outcomes that became unknown and wait to be settled; the route is empty for those that the sweeper found.", "route")
 	m.reconcileResolved = b.counter("onceward_reconcile_resolved", "Unknown outcomes that were settled, and how.",
@@ -169,13 +170,15 @@ func (m *metrics) decided(ctx context.Context, e *onceward.DecidedEvent) {
 	m.reservations.add(1, m.routes.name(e.Operation), decisions[i])
 	m.storeCalls.record(ctx, e.Elapsed, "reserve", "ok")
 	switch i {
-	case decidedReplay:
-		m.duplicates.add(e.Scope, 0)
-		raise(&m.oldestReplay, int64(e.Age))
-	case decidedInProgress, decidedUnknown:
-		m.duplicates.add(e.Scope, 0)
+	case decidedReplay, decidedInProgress, decidedUnknown:
+		if !e.Waited { // or it was counted before
+			m.duplicates.add(e.Scope, 0)
+		}
 	case decidedMismatch:
 		m.mismatches.add(e.Scope, 0)
+	}
+	if i == decidedReplay {
+		raise(&m.oldestReplay, int64(e.Age))
 	}
 	if m.byScope != nil {
 		m.byScope.add(e.Scope, i)
@@ -235,9 +238,6 @@ func (m *metrics) storeCalled(ctx context.Context, e *onceward.StoreCalledEvent)
 	}
 }
 
-// reasons are what reasonOf says.
-var reasons = []string{"not_sent", "timeout", "unreadable", "unavailable"}
-
 // reasonOf says why a call failed.
 func reasonOf(err error) string {
 	switch {
@@ -258,7 +258,7 @@ func (m *metrics) settled(e *onceward.SettledEvent) {
 		state = "rejected"
 	}
 	m.outcomes.add(1, route, state)
-	if e.State == store.StateUnknown {
+	if e.State == store.StateUnknown && !e.Unwritten { // or nothing waits, or whoever finds it counts it
 		m.reconcileScheduled.add(1, route)
 	}
 }

@@ -2,9 +2,12 @@ package telemetry
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
@@ -178,16 +181,19 @@ func (s *topScopes) each(f func(scope string, counts []int64)) {
 	f(other, s.others)
 }
 
-// scopeLabel is what a scope is shown as. One that is called like the sum of the others is told from it.
+// scopeLabel is what a scope is shown as. One that is called like the sum of the others is told from it, and so are two
+// that are not shown as they are: one series for both would fall back when one of them gives up its place, which
+// Prometheus takes for a restart, and all that is left for growth.
 func scopeLabel(scope string) string {
-	if len(scope) > maxScopeLabel {
-		scope = scope[:maxScopeLabel] + "…"
-	}
-	scope = strings.ToValidUTF8(scope, "\uFFFD")
-	if scope == other {
+	switch {
+	case scope == other:
 		return `"` + other + `"`
+	case len(scope) <= maxScopeLabel && utf8.ValidString(scope):
+		return scope
 	}
-	return scope
+	sum := sha256.Sum256([]byte(scope))
+	shown := strings.ToValidUTF8(scope[:min(len(scope), maxScopeLabel)], "\uFFFD")
+	return shown + "…" + hex.EncodeToString(sum[:4])
 }
 
 // scopes shows a count by scope.

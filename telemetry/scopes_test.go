@@ -3,6 +3,7 @@ package telemetry
 import (
 	"fmt"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 )
@@ -104,10 +105,33 @@ func TestABusyScopeTakesAPlace(t *testing.T) {
 func TestScopeLabels(t *testing.T) {
 	t.Parallel()
 	for scope, want := range map[string]string{
-		"tenant": "tenant", "other": `"other"`, "\xff": "\uFFFD", "": "",
+		"tenant": "tenant", "other": `"other"`, "\xff": "\uFFFD…a8100ae6", "": "",
 	} {
 		if got := scopeLabel(scope); got != want {
 			t.Errorf("%q is shown as %q", scope, got)
 		}
+	}
+	long := strings.Repeat("x", maxScopeLabel)
+	labels := make(map[string]bool)
+	for _, scope := range []string{long, long + "a", long + "b", "\xff", "\xfe"} {
+		labels[scopeLabel(scope)] = true
+	}
+	if len(labels) != 5 {
+		t.Errorf("five scopes are shown as %v", labels)
+	}
+}
+
+// TestNamesBeyondTheLimitCostNothing: they come on the path of requests, and may be many.
+func TestNamesBeyondTheLimitCostNothing(t *testing.T) {
+	n := new(names)
+	for i := range maxNames {
+		n.name(strconv.Itoa(i))
+	}
+	if allocs := testing.AllocsPerRun(100, func() {
+		if got := n.name("one more"); got != other {
+			t.Errorf("it is called %q", got)
+		}
+	}); allocs != 0 {
+		t.Errorf("%v allocations", allocs)
 	}
 }

@@ -324,3 +324,100 @@ func TestAnotherNodeTakesOver(t *testing.T) {
 		ended.Wait()
 	})
 }
+
+// TestNamesThatAreNoTextLeaveThePageReadable: Prometheus would get nothing at all for one such label.
+func TestNamesThatAreNoTextLeaveThePageReadable(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.Observe(t.Context(), onceward.DecidedEvent{
+		ID: store.ID{Scope: "s\xff", Key: "k"}, Operation: "caf\xe9", Decision: store.DecisionReplay,
+	})
+	n.Observe(t.Context(), outbox.DeliveredEvent{Topic: "t\xff", Outcome: "done"})
+	n.Observe(t.Context(), inbox.HandledEvent{Consumer: "c\xff"})
+	n.want(t,
+		"onceward_reservations_total{decision=\"replay\",route=\"caf\uFFFD\"} 1",
+		"onceward_outbox_deliveries_total{outcome=\"done\",topic=\"t\uFFFD\"} 1",
+		"onceward_consumed_events_total{consumer=\"c\uFFFD\",outcome=\"repeated\"} 1")
+}
+
+// failing is a store that cannot be counted at times.
+type failing struct {
+	*memory.Store
+	fails atomic.Bool
+}
+
+func (f *failing) Stats(ctx context.Context) (store.Stats, error) {
+	if f.fails.Load() {
+		return store.Stats{}, store.ErrUnavailable
+	}
+	return f.Store.Stats(ctx)
+}
+
+// TestOneFailureLeavesTheGauges, or an alert that fires would be over, and fire again. What is too old is not shown.
+func TestOneFailureLeavesTheGauges(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n, s := newNode(t), &failing{Store: memory.New()}
+		e, err := n.Exporter(telemetry.ExporterConfig{Store: s, Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		go func() { _ = e.Run(ctx) }()
+		defer synctest.Wait()
+		defer stop()
+		for minute, fails := range []bool{false, true, false, true, true, true, true} {
+			s.fails.Store(fails)
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if got, want := strings.Contains(n.scrape(t), "\nonceward_dead_letters 0\n"), minute < 5; got != want {
+				t.Errorf("minute %d: it is %v that the gauges are shown", minute, got)
+			}
+		}
+	})
+}
+
+// mute is a store whose abandonments are lost.
+type mute struct{ store.Store }
+
+func (mute) Abandon(context.Context, store.Claim, string) error { return store.ErrUnavailable }
+
+// TestAnUnknownOutcomeIsScheduledOnce, by its owner, or, if that could not write it down, by the sweeper.
+func TestAnUnknownOutcomeIsScheduledOnce(t *testing.T) {
+	t.Parallel()
+	for name, wrap := range map[string]func(store.Store) store.Store{
+		`onceward_reconcile_scheduled_total{route="job"} 1`: func(s store.Store) store.Store { return s },
+		`onceward_reconcile_scheduled_total{route=""} 1`:    func(s store.Store) store.Store { return mute{s} },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			n, s, logger := newNode(t), memory.New(), slog.New(slog.DiscardHandler)
+			guard, err := onceward.New(wrap(s), onceward.Config{Secret: make([]byte, 16), Observer: n, Logger: logger})
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = guard.Do(t.Context(), onceward.Call{Scope: "s", Key: "k", Operation: "job"},
+				func(context.Context) ([]byte, error) { return nil, errors.New("lost") }, onceward.Reserved(onceward.FailureUnknown))
+			if !errors.Is(err, store.ErrOutcomeUnknown) {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Hour)
+			sweeper, err := janitor.NewSweeper(s, janitor.Config{Observer: n, Logger: logger})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := sweeper.RunOnce(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			n.want(t, name)
+			var scheduled int
+			for line := range strings.Lines(n.scrape(t)) {
+				if strings.HasPrefix(line, "onceward_reconcile_scheduled_total") && strings.HasSuffix(line, " 1\n") {
+					scheduled++
+				}
+			}
+			if scheduled != 1 {
+				t.Errorf("M1: it was scheduled %d times", scheduled)
+			}
+		})
+	}
+}

@@ -3,6 +3,7 @@ package telemetry
 import (
 	"context"
 	"encoding/hex"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -92,11 +93,28 @@ func operationOf(ctx context.Context) string {
 // Extract implements [onceward.Propagator].
 func (t *Telemetry) Extract(ctx context.Context, headers map[string]string) context.Context {
 	ctx = t.config.Propagator.Extract(ctx, propagation.MapCarrier(headers))
-	if hash := headers[operationHeader]; hash != "" {
+	if hash := headers[operationHeader]; isHash(hash) {
 		ctx = context.WithValue(ctx, operationKey{}, hash)
 	}
 	return ctx
 }
+
+// isHash reports whether a text is one that [store.ID.Hash] could have made. Whoever sends a message writes its
+// headers: what else is there becomes neither an attribute nor a header of the next message.
+func isHash(text string) bool {
+	if len(text) != hashDigits {
+		return false
+	}
+	for i := range len(text) {
+		if c := text[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	return true
+}
+
+// hashDigits is how many digits [store.ID.Hash] has.
+var hashDigits = len(store.ID{}.Hash())
 
 // trace makes the span of an event in a trace that is sampled.
 func (t *Telemetry) trace(ctx context.Context, event onceward.ObserverEvent) {
@@ -123,6 +141,11 @@ func (t *Telemetry) span(
 	attributes []attribute.KeyValue,
 ) {
 	end := time.Now()
+	for i, a := range attributes {
+		if a.Value.Type() == attribute.STRING {
+			attributes[i] = a.Key.String(plain(a.Value.AsString()))
+		}
+	}
 	options := []trace.SpanStartOption{
 		trace.WithSpanKind(kind), trace.WithTimestamp(end.Add(-elapsed)), trace.WithAttributes(attributes...),
 	}
@@ -131,9 +154,21 @@ func (t *Telemetry) span(
 	}
 	_, span := t.tracer.Start(ctx, name, options...)
 	if err != nil {
-		span.SetStatus(codes.Error, err.Error())
+		span.SetStatus(codes.Error, plain(err.Error()))
 	}
 	span.End(trace.WithTimestamp(end))
+}
+
+// maxSpanText is how much of a text a span has: that of a panic has a stack, and that of an error what a provider said.
+const maxSpanText = 500
+
+// plain is what a span has of a text. One that is no UTF-8, such as the id of an event that somebody sent, exporters
+// refuse, together with all spans beside it.
+func plain(text string) string {
+	if len(text) > maxSpanText {
+		text = text[:maxSpanText] + "…"
+	}
+	return strings.ToValidUTF8(text, "\uFFFD")
 }
 
 // identified are the attributes that all spans about a record have.

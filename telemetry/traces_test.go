@@ -2,13 +2,17 @@ package telemetry_test
 
 import (
 	"context"
+	"errors"
+	"strings"
 	"testing"
+	"unicode/utf8"
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/inbox"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/telemetry"
@@ -76,12 +80,38 @@ func TestHeadersOfMessages(t *testing.T) {
 	n, _, tracer := tracing(t, sdktrace.AlwaysSample())
 	ctx, span := tracer.Start(t.Context(), "request")
 	headers := make(map[string]string)
-	n.Inject(n.Extract(ctx, map[string]string{"onceward-operation": "hash"}), headers)
-	if headers["onceward-operation"] != "hash" || headers["traceparent"] == "" {
+	hash := store.ID{Scope: "s", Key: "k"}.Hash()
+	for _, other := range []string{strings.Repeat("x", 1<<20), strings.ToUpper(hash), hash[1:] + "\xff"} {
+		n.Inject(n.Extract(ctx, map[string]string{"onceward-operation": other}), headers)
+		if headers["onceward-operation"] != "" {
+			t.Errorf("M2: %d bytes that are no hash are handed on", len(other))
+		}
+	}
+	n.Inject(n.Extract(ctx, map[string]string{"onceward-operation": hash}), headers)
+	if headers["onceward-operation"] != hash || headers["traceparent"] == "" {
 		t.Errorf("M2: %v", headers)
 	}
 	got := trace.SpanContextFromContext(n.Extract(t.Context(), headers))
 	if got.TraceID() != span.SpanContext().TraceID() {
 		t.Errorf("M2: %v", got)
+	}
+}
+
+// TestTextsOfSpansCanBeExported: what others have said is neither long nor without a meaning in UTF-8.
+func TestTextsOfSpansCanBeExported(t *testing.T) {
+	t.Parallel()
+	n, spans, tracer := tracing(t, sdktrace.AlwaysSample())
+	ctx, _ := tracer.Start(t.Context(), "request")
+	n.Observe(ctx, inbox.HandledEvent{
+		Consumer: "c\xff", EventID: "e\xff", Err: errors.New(strings.Repeat("\xff", 1<<20)),
+	})
+	texts := []string{spans.GetSpans()[0].Status.Description}
+	for _, a := range spans.GetSpans()[0].Attributes {
+		texts = append(texts, a.Value.Emit())
+	}
+	for _, text := range texts {
+		if !utf8.ValidString(text) || len(text) > 2000 {
+			t.Errorf("M2: %d bytes: %q", len(text), text[:min(len(text), 50)])
+		}
 	}
 }

@@ -76,7 +76,7 @@ type ConsumerConfig struct {
 
 // watch is who is told of what the consumer does.
 func (c *ConsumerConfig) watch() consuming.Watch {
-	return consuming.Watch{Observer: c.Observer, Propagator: c.Propagator}
+	return consuming.Watch{Observer: c.Observer, Propagator: c.Propagator, Logger: c.Logger}
 }
 
 // headersOf returns a function that returns the headers of a record that are text.

@@ -2,6 +2,7 @@ package consuming
 
 import (
 	"context"
+	"log/slog"
 	"time"
 
 	"github.com/onceward/onceward"
@@ -12,6 +13,7 @@ import (
 type Watch struct {
 	Observer   onceward.Observer
 	Propagator onceward.Propagator
+	Logger     *slog.Logger // of panics of the observer
 }
 
 // timeHeaders are where the bindings of CloudEvents to Kafka, NATS and AMQP put the time of an event.
@@ -33,11 +35,21 @@ func (w Watch) Handle(
 	began := time.Now()
 	applied, err = box.Handle(ctx, consumer, eventID, fn)
 	if w.Observer != nil {
-		w.Observer.Observe(ctx, inbox.HandledEvent{
+		w.tell(ctx, inbox.HandledEvent{
 			Consumer: consumer, EventID: eventID, Applied: applied, Sent: sent(with), Elapsed: time.Since(began), Err: err,
 		})
 	}
 	return applied, err
+}
+
+// tell tells the observer. A panic of it is logged: it would end the process each time the message comes.
+func (w Watch) tell(ctx context.Context, e inbox.HandledEvent) {
+	defer func() {
+		if p := recover(); p != nil {
+			w.Logger.ErrorContext(ctx, "consumer: the observer panicked", "consumer", e.Consumer, "panic", p)
+		}
+	}()
+	w.Observer.Observe(ctx, e)
 }
 
 // sent is when the sender says that it made the event; zero if it does not.

@@ -1,9 +1,12 @@
 package consuming_test
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"errors"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -68,5 +71,20 @@ func TestWatchTellsAndContinuesTheTrace(t *testing.T) {
 			!errors.Is(told.Err, each.err) || !told.Sent.Equal(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)) || in != "trace" {
 			t.Errorf("%s: %+v in %v", name, told, in)
 		}
+	}
+}
+
+// TestAPanicOfTheObserverIsNotTheMessages: it was applied, and the process goes on.
+func TestAPanicOfTheObserverIsNotTheMessages(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	watch := consuming.Watch{
+		Logger:   slog.New(slog.NewTextHandler(&log, nil)),
+		Observer: onceward.ObserverFunc(func(context.Context, onceward.ObserverEvent) { panic("observer") }),
+	}
+	applied, err := watch.Handle(t.Context(), inbox.New(rememberAll{}), "mailer", "event",
+		func() map[string]string { return nil }, func(context.Context) error { return nil })
+	if !applied || err != nil || !strings.Contains(log.String(), "the observer panicked") {
+		t.Errorf("%v, %v, and the log is %s", applied, err, log.String())
 	}
 }

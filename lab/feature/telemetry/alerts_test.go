@@ -22,7 +22,7 @@ const rulesFile = "../../../telemetry/alerts/onceward.rules.yml"
 
 // quicker makes seconds of the minutes of the rules, and thresholds that a test can pass without a large load.
 var quicker = strings.NewReplacer(
-	"[5m]", "[4s]", "[1h] offset 5m", "[1m] offset 1m",
+	"[5m]", "[4s]", "[3m]", "[4s]", "[1h] offset 5m", "[1m] offset 1m",
 	"for: 1m", "for: 300ms", "for: 2m", "for: 300ms", "for: 5m", "for: 300ms",
 	"> 900", "> 4", "> 300", "> 2", "> 1\n", "> 20\n", "> 0.1\n", "> 4\n",
 )

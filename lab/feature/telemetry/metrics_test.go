@@ -155,7 +155,7 @@ func (w *world) loadChores(l ledger) {
 	l[`sum(onceward_attempts_settled_total{route="POST /chores",state="failed_retryable"})`] = released
 	l[`sum(onceward_attempts_settled_total{route="POST /chores",state="unknown"})`] = unknowns + 1
 	l[`onceward_fenced_writes_total{route="POST /chores"}`] = 1
-	l[`onceward_reconcile_scheduled_total{route="POST /chores"}`] = unknowns + 1
+	l[`onceward_reconcile_scheduled_total{route="POST /chores"}`] = unknowns // of the busted one nothing waits
 	l[`sum(onceward_store_call_duration_seconds_count{call="release"})`] = released
 	l[`sum(onceward_store_call_duration_seconds_count{call="abandon"})`] = unknowns
 	l[`sum(onceward_store_call_duration_seconds_count{call="complete",outcome="fenced"})`] = 1
