@@ -260,3 +260,23 @@ func TestReadOnlyRedis(t *testing.T) {
 		}
 	}
 }
+
+// TestLookingAtAnEmptyRedis: who only looks leaves a server as it is. A mark would keep a service of an earlier version,
+// which has nothing to do just now, from ever making a record again.
+func TestLookingAtAnEmptyRedis(t *testing.T) {
+	t.Parallel()
+	server := servers.NewRedis(t)
+	s, err := storeurl.OpenStore(t.Context(), server.URL(), storeurl.ReadOnly(),
+		storeurl.WithLogger(slog.New(slog.DiscardHandler)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	if _, err := s.Get(t.Context(), reservation(t).ID); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("get: %v", err)
+	}
+	keys, err := server.Do(t.Context(), "KEYS", "*")
+	if err != nil || fmt.Sprint(keys) != "[]" {
+		t.Errorf("the server holds %v (%v)", keys, err)
+	}
+}

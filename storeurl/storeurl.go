@@ -190,6 +190,9 @@ func OpenStore(ctx context.Context, url string, with ...Option) (Closer, error) 
 	if err != nil {
 		return nil, err
 	}
+	if o.readOnly {
+		redisOptions = append(redisOptions, redis.WithReadOnly())
+	}
 	s, err := redis.Open(ctx, url, redisOptions...)
 	if err != nil {
 		return nil, err

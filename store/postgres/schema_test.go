@@ -11,6 +11,7 @@ import (
 	osexec "os/exec"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -436,7 +437,7 @@ func TestStatus(t *testing.T) {
 	check(store.SchemaStatus{Version: 1, Compatible: 1, Pending: migrationNames(t)[1:]}, store.ErrSchemaOlder)
 	wantOpenFails(t, url, "are of version 1, and this program needs", postgres.WithManualMigration())
 	must(t, postgres.Migrate(t.Context(), url, quiet))
-	check(store.SchemaStatus{Version: len(migrationNames(t)), Compatible: 1, Pending: []string{}}, nil)
+	check(store.SchemaStatus{Version: len(migrationNames(t)), Compatible: 3, Pending: []string{}}, nil)
 }
 
 // TestPlainSQL: what is printed for people makes the same tables as the store, from every version on, and refuses tables of
@@ -607,6 +608,26 @@ func wantWritesRefused(t testing.TB, s *postgres.Store, c store.Claim) {
 	}
 }
 
+// TestIndexMadeBefore: the index that takes long in a large table can be made before the migration, while programs of the
+// version before write.
+func TestIndexMadeBefore(t *testing.T) {
+	t.Parallel()
+	at := servers.Postgres(t).SchemaURL(t)
+	admin := openAdmin(t, at)
+	migrateTo(t, admin, 2)
+	text, err := fs.ReadFile(postgres.Migrations(), "00003_operate.sql")
+	must(t, err)
+	for _, part := range []string{`(?s)CREATE OR REPLACE FUNCTION onceward_field.*?\$\$;\n`, `(?s)CREATE INDEX IF NOT EXISTS onceward_record_provider_id.*?;\n`} {
+		statement := regexp.MustCompile(part).FindString(string(text))
+		exec(t, admin, strings.Replace(statement, "CREATE INDEX", "CREATE INDEX CONCURRENTLY", 1))
+	}
+	must(t, postgres.Migrate(t.Context(), at))
+	status, err := postgres.Status(t.Context(), at)
+	if err != nil || status.Err() != nil {
+		t.Errorf("the tables are %+v (%v)", status, err)
+	}
+}
+
 // TestNewerTables: an old program keeps its hands off tables that it does not know how to use.
 func TestNewerTables(t *testing.T) {
 	t.Parallel()
@@ -638,6 +659,22 @@ func TestNewerTablesThatAreCompatible(t *testing.T) {
 	wantReplay(t, started, "running committed", "running committed", "scenario 32")
 	wantReplay(t, running, "started committed", "started committed", "scenario 32")
 	must(t, postgres.Migrate(t.Context(), url, quiet))
+}
+
+// TestOldestProgram: programs of the version before may use the tables that they have made, and no others, in which the
+// keys of locks are not theirs.
+func TestOldestProgram(t *testing.T) {
+	t.Parallel()
+	for secret, want := range map[string]int{`''`: 3, `'\x01'`: 1} {
+		at := servers.Postgres(t).SchemaURL(t)
+		admin := openAdmin(t, at)
+		migrateTo(t, admin, 2)
+		exec(t, admin, `UPDATE onceward_secret SET value = `+secret)
+		must(t, postgres.Migrate(t.Context(), at, quiet))
+		if status, err := postgres.Status(t.Context(), at); err != nil || status.Compatible != want {
+			t.Errorf("with the secret %s the oldest version is %d (%v), want %d", secret, status.Compatible, err, want)
+		}
+	}
 }
 
 // TestOlderTables: tables that were left behind are not used by chance.

@@ -388,7 +388,7 @@ func (s *Store) audited(ctx context.Context) (keys []string, err error) {
 	return keys, nil
 }
 
-// newest reads of each of some sorted sets the last entries that a filter may choose, so many at most; below zero, all.
+// newest reads of each of some sorted sets the last entries that a filter may choose, so many at most.
 func (s *Store) newest(
 	ctx context.Context, keys []string, f *store.AuditFilter, limit int, each func(key, stored string) error,
 ) error {
@@ -463,26 +463,46 @@ func decodeExecution(stored string) (e store.ExecutionEntry, err error) {
 	return e, err
 }
 
-// ListExecutions implements [store.ExecutionAuditor]. For one ID it looks at all entries of its bucket.
+// ListExecutions implements [store.ExecutionAuditor]. For one ID it looks through the entries of its bucket.
 func (s *Store) ListExecutions(ctx context.Context, f store.AuditFilter) (chosen []store.ExecutionEntry, err error) {
-	among, limit := s.names.buckets[:], f.Page()
 	if f.ID != (store.ID{}) {
-		in := s.names.bucketOf(f.ID.AppendBinary(nil))
-		among, limit = among[in.number:in.number+1], -1 // most are about other IDs
+		return s.executionsOf(ctx, f)
 	}
-	keys := make([]string, len(among))
-	for i := range among {
-		keys[i] = among[i].base + kindRequests
+	keys := make([]string, len(s.names.buckets))
+	for i := range keys {
+		keys[i] = s.names.buckets[i].base + kindRequests
 	}
-	err = s.newest(ctx, keys, &f, limit, func(_, stored string) error {
+	err = s.newest(ctx, keys, &f, f.Page(), func(_, stored string) error {
 		e, err := decodeExecution(stored)
-		if f.Chooses(e.ID, e.At) {
-			chosen = append(chosen, e)
-		}
+		chosen = append(chosen, e)
 		return err
 	})
 	slices.SortStableFunc(chosen, func(a, b store.ExecutionEntry) int { return b.At.Compare(a.At) })
 	return chosen[:min(len(chosen), f.Page())], err
+}
+
+// executionsOf looks for the entries of one ID, some at a time: most are about others, and there may be millions, which the
+// server would send in one reply while all others wait.
+func (s *Store) executionsOf(ctx context.Context, f store.AuditFilter) (chosen []store.ExecutionEntry, err error) {
+	const some = 1000
+	keys := []string{s.names.bucketOf(f.ID.AppendBinary(nil)).base + kindRequests}
+	for read := some; read == some && len(chosen) < f.Page(); {
+		read = 0
+		var last time.Time // no two entries of a bucket are of one moment
+		err := s.newest(ctx, keys, &f, some, func(_, stored string) error {
+			e, err := decodeExecution(stored)
+			read, last = read+1, e.At
+			if f.Chooses(e.ID, e.At) {
+				chosen = append(chosen, e)
+			}
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		f.Until = last
+	}
+	return chosen[:min(len(chosen), f.Page())], nil
 }
 
 // PurgeExecutions implements [store.ExecutionAuditor].

@@ -33,16 +33,22 @@ var errOldRecords = errors.New("redis: the server holds records of an earlier ve
 	"one would not find, and execute again: stop the programs of that version and wait until their records have expired, or use " +
 	"another prefix (WithPrefix), under which nothing is known of the operations of before")
 
-// claimFormat makes sure that the records are of the format that this program knows, and that no program of before can make
-// others. It writes when a prefix is used for the first time; then it looks through all keys, too.
-func (s *Store) claimFormat(ctx context.Context) error {
+// checkFormat makes sure that the records are of the format that this program knows and, unless it only looks, that no
+// program of before can make others. It writes when a prefix is used for the first time; then it looks through all keys,
+// too.
+func (s *Store) checkFormat(ctx context.Context, readOnly bool) error {
 	known, err := s.formatKnown(ctx)
 	if err != nil || known {
 		return err
 	}
-	if err := s.refuseOldRecords(ctx); err != nil { // before anyone is kept out
+	if err := s.refuseOldRecords(ctx); err != nil || readOnly { // before anyone is kept out
 		return err
 	}
+	return s.claimFormat(ctx)
+}
+
+// claimFormat keeps programs of before from making records.
+func (s *Store) claimFormat(ctx context.Context) error {
 	// Each program that claims has a member of its own: what one takes back does not undo what another one did.
 	token := "claim " + rand.Text()
 	if err := s.markAll(ctx, func(b rueidis.Builder, key string) rueidis.Completed {

@@ -21,6 +21,7 @@ type options struct {
 	tls      *tls.Config
 	acks     acks
 	eviction bool
+	readOnly bool
 }
 
 // WithPrefix makes all keys of the store begin so: several stores can share a server. Letters, digits and the characters
@@ -57,6 +58,10 @@ func WithAOFAcks(replicas int, timeout time.Duration) Option {
 // WithEviction accepts a server that removes records when its memory is full (a maxmemory-policy other than noeviction).
 // Whoever insists on that accepts that operations are executed a second time. Default: such a server is refused.
 func WithEviction() Option { return func(o *options) { o.eviction = true } }
+
+// WithReadOnly is for those who only look: opening writes nothing. Without it, the first program that opens a prefix keeps
+// those of earlier versions from making records. Default: the store is opened for writing.
+func WithReadOnly() Option { return func(o *options) { o.readOnly = true } }
 
 // prefixes are those that need no quoting in a pattern and leave the hash tag alone.
 var prefixes = regexp.MustCompile(`^[A-Za-z0-9._:-]{1,100}$`)
@@ -115,7 +120,7 @@ func Open(ctx context.Context, url string, opts ...Option) (*Store, error) {
 	if err := s.inspect(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	if err := s.claimFormat(ctx); err != nil {
+	if err := s.checkFormat(ctx, o.readOnly); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil

@@ -99,9 +99,9 @@ func messageQuery(f outbox.Filter, after int64) (text string, args []any) {
 		restrict("topic", f.Topic)
 	}
 	if first := f.FirstID(); first != "" {
-		// The table is in the order of commits, which is nearly that of the IDs.
-		conditions = append(conditions, `id >= ?`, `number >= (SELECT min(number) FROM (
-			SELECT number FROM onceward_outbox WHERE id >= ? ORDER BY id LIMIT 1000))`)
+		// The table is in the order of commits, which is nearly that of the IDs: but a clock may have been set back. So all
+		// IDs since then are looked at, in their index, which tells the numbers.
+		conditions = append(conditions, `id >= ?`, `number >= (SELECT min(number) FROM onceward_outbox WHERE id >= ?)`)
 		args = append(args, first, first)
 	}
 	if len(f.States) > 0 {

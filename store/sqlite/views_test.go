@@ -50,6 +50,10 @@ func fill(t testing.TB, s *sqlite.Store) int {
 	begin("long scope", func(r *store.Reservation) { r.Scope = strings.Repeat("s", 300) })
 	_, err := s.Complete(ctx, begin("completed"), answerOf("done"))
 	must(t, err)
+	laden := begin("laden")
+	must(t, s.Checkpoint(ctx, laden, store.Checkpoint{Point: "charged", Data: []byte(strings.Repeat("x", 20_000))}))
+	_, err = s.Complete(ctx, laden, answerOf("done"))
+	must(t, err)
 	must(t, s.Release(ctx, begin("released"), "out of stock"))
 	must(t, s.Abandon(ctx, begin("unknown"), "no reply"))
 	letter := begin("letter")
@@ -61,7 +65,7 @@ func fill(t testing.TB, s *sqlite.Store) int {
 	}
 	must(t, s.Postpone(ctx, letter, store.Postponement{Count: 200, Wait: time.Hour, MaxAttempts: 1, Reason: "not found"}))
 	must(t, s.Reject(ctx, begin("rejected")))
-	return 10
+	return 11
 }
 
 // TestRecordsView: the shell of SQLite shows what the store says.

@@ -14,6 +14,7 @@ import (
 // testOutboxOperator checks what operators see and do (O3).
 func testOutboxOperator(t *testing.T, h Harness) {
 	h.test(t, "messages by what they are", filteredMessages)
+	h.test(t, "messages since a moment, of a clock that was set back", messagesOfAClockSetBack)
 	h.test(t, "messages page by page", pagedMessages)
 	h.test(t, "replay", replays)
 	h.test(t, "drop", drops)
@@ -92,6 +93,28 @@ func filteredMessages(e *env) {
 		if found := e.listMessages(c.f); len(found) != c.want {
 			e.Errorf("O3: Messages by %s returned %d, want %d", name, len(found), c.want)
 		}
+	}
+}
+
+// messagesOfAClockSetBack looks for a message whose ID is larger than those of many that were added after it.
+func messagesOfAClockSetBack(e *env) {
+	const later = 1001
+	made := time.UnixMilli(0x0190_0000_0000)
+	ahead := fullEntry()
+	ahead.ID = "01900036-ee80-7000-8000-000000000001" // an hour later
+	e.committed(func(ctx context.Context) error { return e.box().AddMessage(ctx, e.tx(ctx), &ahead) })
+	e.committed(func(ctx context.Context) error {
+		for i := range later {
+			m := fullEntry()
+			m.ID, m.Origin.Key = fmt.Sprintf("01900000-0000-7000-8000-%012x", i), "key-2"
+			if err := e.box().AddMessage(ctx, e.tx(ctx), &m); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if found := e.listMessages(outbox.Filter{Origin: ahead.Origin, Since: made.Add(-time.Minute)}); len(found) != 1 {
+		e.Errorf("O3: Messages since a moment returned %d of an operation whose clock was ahead, want 1", len(found))
 	}
 }
 

@@ -1,9 +1,11 @@
 -- +goose Up
 
 -- A field of the column extra by its tag, the last one of several, or NULL. It never fails: what is damaged has none. It calls
--- nothing of ours, because whoever maintains an index has no search_path to find that by.
+-- nothing of ours, because whoever maintains an index has no search_path to find that by. The function and the index may be
+-- there already: to make the index takes seconds for each million of records, during which none can be written, unless it was
+-- made concurrently before (docs/migrations.md).
 -- +goose StatementBegin
-CREATE FUNCTION onceward_field(extra bytea, wanted integer) RETURNS bytea LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
+CREATE OR REPLACE FUNCTION onceward_field(extra bytea, wanted integer) RETURNS bytea LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
 AS $$
 DECLARE
 	fields bytea := extra || ''::bytea; -- read from where it is stored once, not for each byte
@@ -48,7 +50,7 @@ GRANT EXECUTE ON FUNCTION onceward_field(bytea, integer) TO PUBLIC;
 
 -- For finding a record by what the provider calls its effect. Most records have no such id, and pay for a look for the byte
 -- that is its tag. The hash is there because an index does not take values of every length.
-CREATE INDEX onceward_record_provider_id ON onceward_record (sha256(onceward_field(extra, 7)))
+CREATE INDEX IF NOT EXISTS onceward_record_provider_id ON onceward_record (sha256(onceward_field(extra, 7)))
 	WHERE position('\x07'::bytea IN extra) > 0 AND onceward_field(extra, 7) IS NOT NULL;
 
 -- Requests of routes whose executions are audited: who called, and what was decided. Entries are only added, and stay when
@@ -94,10 +96,10 @@ $$;
 -- From here on: what is for people to read. The functions take the columns of records apart, never fail, and are used by
 -- the views alone: neither the program nor an index knows them.
 
--- A moment, which the tables hold in microseconds since 1970; 0 for none.
+-- A moment, which the tables hold in microseconds since 1970; 0 for none. What is damaged may be one that there is not.
 -- +goose StatementBegin
 CREATE FUNCTION onceward_time(us bigint) RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE
-AS $$ SELECT timestamptz 'epoch' + nullif($1, 0) * interval '1 microsecond' $$;
+AS $$ SELECT timestamptz 'epoch' + CASE WHEN $1 <> 0 AND $1 BETWEEN -62135596800000000 AND 253402300799999999 THEN $1 END * interval '1 microsecond' $$;
 -- +goose StatementEnd
 
 -- A number of eight bytes.
@@ -734,7 +736,9 @@ COMMENT ON VIEW onceward_message IS 'The messages of the outbox, wherever they a
 COMMENT ON VIEW onceward_audit_log IS 'Who did what to which record, for people.';
 COMMENT ON VIEW onceward_execution_log IS 'Requests of audited routes, for people.';
 
-INSERT INTO onceward_schema (version, compatible) VALUES (3, 1);
+-- Programs of before go on with tables of theirs, which have a secret. In tables without one the keys of locks are others
+-- than theirs, and two programs would each run a transactional handler for one key.
+INSERT INTO onceward_schema (version, compatible) SELECT 3, CASE WHEN length(value) = 0 THEN 3 ELSE 1 END FROM onceward_secret;
 
 -- +goose Down
 

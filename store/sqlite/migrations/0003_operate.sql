@@ -110,10 +110,10 @@ FROM (
 		walk (field, at, byte, number, bits, done, found) AS (
 			SELECT 1, 5, NULL, 0, 0, 0, flags FROM head
 			UNION ALL
-			SELECT field, at, (instr('123456789ABCDEF', substr(hex(substr(head.value, at, 1)), 1, 1)) * 16
-			+ instr('123456789ABCDEF', substr(hex(substr(head.value, at, 1)), 2, 1))), number, bits, NULL, NULL
+			SELECT field, at, (instr('123456789ABCDEF', substr(hex(substr(iif(at < 16384, head.value, r.record), at, 1)), 1, 1)) * 16
+			+ instr('123456789ABCDEF', substr(hex(substr(iif(at < 16384, head.value, r.record), at, 1)), 2, 1))), number, bits, NULL, NULL
 			FROM walk, head
-			WHERE byte IS NULL AND at <= length(head.value) AND bits < 64 AND (field < 16 OR field = 16 AND flags & 36)
+			WHERE byte IS NULL AND at <= length(r.record) AND bits < 64 AND (field < 16 OR field = 16 AND flags & 36)
 			UNION ALL
 			SELECT field, at + 1, NULL, number | ((byte & 127) << bits), bits + 7, NULL, NULL
 			FROM walk WHERE byte >= 128
