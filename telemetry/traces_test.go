@@ -107,7 +107,7 @@ func TestTextsOfSpansCanBeExported(t *testing.T) {
 	})
 	texts := []string{spans.GetSpans()[0].Status.Description}
 	for _, a := range spans.GetSpans()[0].Attributes {
-		texts = append(texts, a.Value.Emit())
+		texts = append(texts, a.Value.String())
 	}
 	for _, text := range texts {
 		if !utf8.ValidString(text) || len(text) > 2000 {

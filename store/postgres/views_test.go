@@ -135,8 +135,10 @@ func TestOddBytesInViews(t *testing.T) {
 	r := reservation("odd")
 	r.ID = store.ID{Scope: "a\x00b", Key: "\xff\xfe"}
 	must(t, s.Abandon(t.Context(), own(t, s, r), "gr\xfc\x00n"))
-	for name, column := range map[string]string{"cut": `request = substr(request, 1, 40)`, "empty": `request = ''`, "torn": `extra = '\x05ff'`, "alien": `extra = '\x630161'`,
-		"late": `extra = '\x01087fffffffffffffff'`, "early": `extra = '\x01088000000000000000'`, "never": `due = 9223372036854775807`} {
+	for name, column := range map[string]string{
+		"cut": `request = substr(request, 1, 40)`, "empty": `request = ''`, "torn": `extra = '\x05ff'`, "alien": `extra = '\x630161'`,
+		"late": `extra = '\x01087fffffffffffffff'`, "early": `extra = '\x01088000000000000000'`, "never": `due = 9223372036854775807`,
+	} {
 		c := own(t, s, reservation(name))
 		exec(t, admin, `UPDATE onceward_record SET `+column+` WHERE id = '`+s.RecordID(c.ID)+`'`)
 	}
