@@ -22,7 +22,9 @@ type Location struct {
 	Engine Engine
 	// URL is what the engine's own client takes, without the parameters of this package: a path for SQLite.
 	URL string
-	// Prefix is what the keys of a store on Redis begin with; empty for the default.
+	// Schema is where the tables are on PostgreSQL; empty for the first of the role's search_path.
+	Schema string
+	// Prefix is what the names of keys on Redis and of tables on PostgreSQL begin with; empty for the default.
 	Prefix string
 	// Front is the URL of the cache before a database; empty if there is none.
 	Front string
@@ -34,23 +36,36 @@ func Parse(url string) (Location, error) {
 	if err != nil {
 		return Location{}, err
 	}
+	at, err := parse(rest)
+	if err == nil && front != "" && at.Engine == Redis {
+		err = errFrontOfRedis
+	}
+	if err != nil {
+		return Location{}, err
+	}
+	at.Front = front
+	return at, nil
+}
+
+// parse reads a URL that has no parameter front.
+func parse(rest string) (Location, error) {
 	scheme, path, found := strings.Cut(rest, ":")
 	switch {
 	case rest == "":
 		return Location{}, errors.New("storeurl: the store is not named: use a path of a file, postgres://user@host/database " +
 			"or redis://host:6379/0")
 	case found && (scheme == "postgres" || scheme == "postgresql"):
-		return Location{Engine: Postgres, URL: rest, Front: front}, nil
+		return parsePostgres(rest)
 	case found && isRedis(scheme):
 		return parseRedis(rest)
 	case found && scheme == "sqlite":
-		return Location{Engine: SQLite, URL: strings.TrimPrefix(path, "//"), Front: front}, nil
+		return Location{Engine: SQLite, URL: strings.TrimPrefix(path, "//")}, nil
 	case strings.Contains(rest, "://"):
 		return Location{}, fmt.Errorf("storeurl: no store is called %q: use postgres://…, sqlite:PATH or redis://…", scheme)
 	case keywords.MatchString(rest):
 		return Location{}, errKeywords
 	default:
-		return Location{Engine: SQLite, URL: rest, Front: front}, nil
+		return Location{Engine: SQLite, URL: strings.TrimPrefix(rest, "//")}, nil
 	}
 }
 
@@ -59,6 +74,20 @@ func Parse(url string) (Location, error) {
 var keywords = regexp.MustCompile(`(^|\s)(host|hostaddr|dbname|user|password)\s*=`)
 
 var errKeywords = errors.New("storeurl: keywords and values are not taken: use postgres://user@host/database")
+
+func parsePostgres(url string) (at Location, err error) {
+	at = Location{Engine: Postgres, URL: url}
+	for name, to := range map[string]*string{"schema": &at.Schema, "prefix": &at.Prefix} {
+		rest, values, err := cutParameter(at.URL, name)
+		if err != nil || len(values) > 1 {
+			return Location{}, fmt.Errorf("storeurl: the parameter %s is there twice, or cannot be read", name)
+		}
+		if len(values) == 1 {
+			at.URL, *to = rest, values[0]
+		}
+	}
+	return at, nil
+}
 
 func parseRedis(url string) (Location, error) {
 	rest, prefixes, err := cutParameter(url, "prefix")

@@ -17,6 +17,9 @@ func TestParse(t *testing.T) {
 		"redis://host:6379/0":     {Engine: storeurl.Redis, URL: "redis://host:6379/0"},
 		"rediss+cluster://a,b":    {Engine: storeurl.Redis, URL: "rediss+cluster://a,b"},
 		"redis://host?prefix=one": {Engine: storeurl.Redis, URL: "redis://host", Prefix: "one"},
+		"postgres://h/d?schema=app&sslmode=disable&prefix=pay_": {
+			Engine: storeurl.Postgres, URL: "postgres://h/d?sslmode=disable", Schema: "app", Prefix: "pay_",
+		},
 		"postgres://h/d?sslmode=disable&front=redis://r:1/0": {
 			Engine: storeurl.Postgres, URL: "postgres://h/d?sslmode=disable", Front: "redis://r:1/0",
 		},
@@ -25,7 +28,10 @@ func TestParse(t *testing.T) {
 			t.Errorf("%s is %+v (%v), want %+v", url, got, err, want)
 		}
 	}
-	for _, url := range []string{"", "mysql://host/db", "redis://h?prefix=a&prefix=b", "postgres://h/d?front=http://x"} {
+	for _, url := range []string{
+		"", "mysql://host/db", "redis://h?prefix=a&prefix=b", "postgres://h/d?front=http://x",
+		"postgres://h/d?schema=a&schema=b", "redis://h?front=redis://r:1/0",
+	} {
 		if got, err := storeurl.Parse(url); err == nil {
 			t.Errorf("%q is %+v", url, got)
 		}

@@ -14,32 +14,46 @@ import (
 
 // Migrate creates the tables of the database at a URL, or brings them up to date.
 func Migrate(ctx context.Context, url string) error {
-	return withTables(url,
-		func(url string) error { return postgres.Migrate(ctx, url) },
-		func(path string) error { return sqlite.Migrate(ctx, path) })
+	at, err := parseDatabase(url)
+	switch {
+	case err != nil:
+		return err
+	case at.Engine == Postgres:
+		return postgres.Migrate(ctx, at.URL, at.tables()...)
+	default:
+		return sqlite.Migrate(ctx, at.URL)
+	}
 }
 
 // Status returns how the tables of the database at a URL stand against what this program needs. It writes nothing.
-func Status(ctx context.Context, url string) (status store.SchemaStatus, err error) {
-	err = withTables(url,
-		func(url string) error { status, err = postgres.Status(ctx, url); return err },
-		func(path string) error { status, err = sqlite.Status(ctx, path); return err })
-	return status, err
+func Status(ctx context.Context, url string) (store.SchemaStatus, error) {
+	at, err := parseDatabase(url)
+	switch {
+	case err != nil:
+		return store.SchemaStatus{}, err
+	case at.Engine == Postgres:
+		return postgres.Status(ctx, at.URL, at.tables()...)
+	default:
+		return sqlite.Status(ctx, at.URL)
+	}
 }
 
 // PlainSQL returns the migrations after a version, zero for all of them, as plain SQL for psql or the shell of SQLite. Of
-// the URL only the kind of database counts, and the schema that its search_path names: nothing is opened.
-func PlainSQL(url string, from int) (script string, err error) {
-	err = withTables(url,
-		func(url string) error {
-			schema, err := schemaOf(url)
-			if err == nil {
-				script, err = postgres.PlainSQL(schema, "", from)
-			}
-			return err
-		},
-		func(string) error { script, err = sqlite.PlainSQL(from); return err })
-	return script, err
+// the URL only the kind of database counts, and the names of schema and tables: nothing is opened.
+func PlainSQL(url string, from int) (string, error) {
+	at, err := parseDatabase(url)
+	if err != nil {
+		return "", err
+	}
+	if at.Engine == SQLite {
+		return sqlite.PlainSQL(from)
+	}
+	if at.Schema == "" {
+		if at.Schema, err = schemaOf(at.URL); err != nil {
+			return "", err
+		}
+	}
+	return postgres.PlainSQL(at.Schema, at.Prefix, from)
 }
 
 // schemaOf is the schema that a URL names by its search_path. psql does not take that parameter: who runs a script there
@@ -60,48 +74,22 @@ func schemaOf(url string) (string, error) {
 	return strings.ToLower(first), nil
 }
 
-// withTables calls the function for the kind of database that a URL names, without the parameter front.
-func withTables(url string, onPostgres, onSQLite func(at string) error) error {
-	url, _, err := cutFront(url)
-	if err != nil {
-		return err
+// tables says where the tables are.
+func (at *Location) tables() (with []postgres.Option) {
+	if at.Schema != "" {
+		with = append(with, postgres.WithSchema(at.Schema))
 	}
-	kind, at, err := databaseOf(url)
-	switch {
-	case err != nil:
-		return err
-	case kind == kindPostgres:
-		return onPostgres(at)
-	default:
-		return onSQLite(at)
+	if at.Prefix != "" {
+		with = append(with, postgres.WithTablePrefix(at.Prefix))
 	}
+	return with
 }
 
-// kind is one of database.
-type kind uint8
-
-const (
-	kindPostgres kind = iota + 1
-	kindSQLite
-)
-
-// databaseOf says which kind of database a URL names, and what its driver is to be told.
-func databaseOf(url string) (kind, string, error) {
-	scheme, rest, found := strings.Cut(url, ":")
-	switch {
-	case url == "":
-		return 0, "", errNoStore
-	case found && (scheme == "postgres" || scheme == "postgresql"):
-		return kindPostgres, url, nil
-	case found && scheme == "sqlite":
-		return kindSQLite, strings.TrimPrefix(rest, "//"), nil
-	case found && isRedis(scheme):
-		return 0, "", errNoTransactions
-	case strings.Contains(url, "://"):
-		return 0, "", fmt.Errorf("storeurl: no store is called %q: use postgres://…, sqlite:PATH or redis://…", scheme)
-	case keywords.MatchString(url):
-		return 0, "", errKeywords
-	default:
-		return kindSQLite, strings.TrimPrefix(url, "//"), nil
+// parseDatabase reads the URL of a database.
+func parseDatabase(url string) (Location, error) {
+	at, err := Parse(url)
+	if err == nil && at.Engine == Redis {
+		err = errNoTransactions
 	}
+	return at, err
 }

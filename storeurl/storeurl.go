@@ -17,6 +17,11 @@
 // A circuit breaker goes between the two: open the database without a front, and stack them as docs/choosing-a-store.md
 // shows.
 //
+// The parameters schema and prefix of a PostgreSQL say where its tables are and what their names begin with (see
+// postgres.WithSchema and postgres.WithTablePrefix):
+//
+//	postgres://user@host/database?schema=app&prefix=pay_
+//
 // The parameter prefix of a Redis is what its keys begin with (see redis.WithPrefix). Databases that share a Redis as
 // their front need one each, or they would answer for each other:
 //
@@ -145,15 +150,15 @@ func Open(ctx context.Context, url string, with ...Option) (*Database, error) {
 	for _, option := range with {
 		option(&o)
 	}
-	url, front, err := cutFront(url)
+	at, err := parseDatabase(url)
 	if err != nil {
 		return nil, err
 	}
-	db, err := openDatabase(ctx, url, o)
-	if err != nil || front == "" || o.readOnly { // what the front holds is in the database
+	db, err := openDatabase(ctx, &at, o)
+	if err != nil || at.Front == "" || o.readOnly { // what the front holds is in the database
 		return db, err
 	}
-	if db.Store, err = withFront(ctx, db.Store, front, o); err != nil {
+	if db.Store, err = withFront(ctx, db.Store, at.Front, o); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
 	return db, nil
@@ -178,13 +183,8 @@ func OpenStore(ctx context.Context, url string, with ...Option) (Closer, error) 
 	for _, option := range with {
 		option(&o)
 	}
-	_, front, err := cutFront(url)
-	if err != nil {
+	if _, err := Parse(url); err != nil {
 		return nil, err
-	}
-	if front != "" {
-		return nil, errors.New("storeurl: a front is for a database, postgres://… or sqlite:PATH: " +
-			"Redis needs no cache before it, so leave the parameter front out")
 	}
 	url, redisOptions, err := o.redis(url)
 	if err != nil {
@@ -204,31 +204,27 @@ func OpenStore(ctx context.Context, url string, with ...Option) (Closer, error) 
 }
 
 var (
-	errNoStore        = errors.New("storeurl: the store is not named: use a path of a file, or postgres://user@host/database")
+	errFrontOfRedis = errors.New("storeurl: a front is for a database, postgres://… or sqlite:PATH: " +
+		"Redis needs no cache before it, so leave the parameter front out")
 	errNoTransactions = errors.New("storeurl: Redis has no transactions, which this program needs: use postgres://… or " +
 		"sqlite:PATH, and Redis in front of it by ?front=redis://…")
 )
 
-func openDatabase(ctx context.Context, url string, o options) (*Database, error) {
-	kind, at, err := databaseOf(url)
-	switch {
-	case err != nil:
-		return nil, err
-	case kind == kindPostgres:
+func openDatabase(ctx context.Context, at *Location, o options) (*Database, error) {
+	if at.Engine == Postgres {
 		return openPostgres(ctx, at, o)
-	default:
-		return openSQLite(ctx, at, o)
 	}
+	return openSQLite(ctx, at.URL, o)
 }
 
-func openPostgres(ctx context.Context, url string, o options) (*Database, error) {
+func openPostgres(ctx context.Context, at *Location, o options) (*Database, error) {
 	// Not sql.Open: it would hand the parameters of the pool, such as pool_max_conns, on to the server, which refuses
 	// them.
-	parsed, err := pgxpool.ParseConfig(url)
+	parsed, err := pgxpool.ParseConfig(at.URL)
 	if err != nil {
 		return nil, fmt.Errorf("storeurl: %w", err)
 	}
-	var options []postgres.Option
+	options := at.tables()
 	if o.logger != nil {
 		options = append(options, postgres.WithLogger(o.logger))
 	}
@@ -238,7 +234,7 @@ func openPostgres(ctx context.Context, url string, o options) (*Database, error)
 	if o.readOnly {
 		options = append(options, postgres.WithReadOnly())
 	}
-	store, err := postgres.Open(ctx, url, options...)
+	store, err := postgres.Open(ctx, at.URL, options...)
 	if err != nil {
 		return nil, err
 	}

@@ -204,3 +204,30 @@ func TestReadOnly(t *testing.T) {
 		})
 	}
 }
+
+// TestNamedTables: a URL says where the tables are, and what they are called.
+func TestNamedTables(t *testing.T) {
+	t.Parallel()
+	at := servers.Postgres(t).SchemaURL(t)
+	url := at + "&prefix=pay_"
+	if err := storeurl.Migrate(t.Context(), url); err != nil {
+		t.Fatal(err)
+	}
+	status, err := storeurl.Status(t.Context(), url)
+	if err != nil || status.Err() != nil || !strings.Contains(status.Place, "pay_") {
+		t.Errorf("the tables are %+v, %v", status, err)
+	}
+	if status, err := storeurl.Status(t.Context(), at); err != nil || status.Version != 0 {
+		t.Errorf("without the prefix there are tables: %+v, %v", status, err)
+	}
+	s, err := storeurl.Open(t.Context(), url, storeurl.WithManualMigration())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := storeurl.Open(t.Context(), at+"&schema=absent"); err == nil || !strings.Contains(err.Error(), "absent") {
+		t.Errorf("a schema that is not there: %v", err)
+	}
+}

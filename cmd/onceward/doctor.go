@@ -12,17 +12,15 @@ import (
 
 // doctorCommand tries what a store really does.
 type doctorCommand struct {
-	URL         string        `arg:"" optional:"" env:"ONCEWARD_STORE" help:"The store: postgres://user@host/database, sqlite:PATH, redis://host:6379/0, redis+sentinel:// or redis+cluster://."`
-	JSON        bool          `name:"json" help:"Write the report as JSON."`
-	Verbose     bool          `short:"v" help:"List every check with what was seen, and notes."`
-	Strict      bool          `help:"Count what could not be checked as a finding."`
-	Metrics     string        `placeholder:"URL" help:"Where the service shows its metrics for Prometheus: leases and retention are compared with what happens."`
-	Lease       time.Duration `default:"30s" help:"With --metrics: the shortest lease of the service's routes."`
-	Retention   time.Duration `default:"24h" help:"With --metrics: the shortest retention of the service's routes."`
-	Schema      string        `help:"PostgreSQL: the schema of the tables. Default: the first of the role's search_path."`
-	TablePrefix string        `default:"onceward_" help:"PostgreSQL: what the names of the tables begin with."`
-	ListenURL   string        `placeholder:"URL" help:"PostgreSQL: where the service listens, past a pooler, as by postgres.WithListenURL."`
-	Replicas    int           `default:"1" help:"PostgreSQL: how many processes of the service there are, to count connections."`
+	URL       string        `arg:"" optional:"" env:"ONCEWARD_STORE" help:"The store: postgres://user@host/database, sqlite:PATH, redis://host:6379/0, redis+sentinel:// or redis+cluster://."`
+	JSON      bool          `name:"json" help:"Write the report as JSON."`
+	Verbose   bool          `short:"v" help:"List every check with what was seen, and notes."`
+	Strict    bool          `help:"Count what could not be checked as a finding."`
+	Metrics   string        `placeholder:"URL" help:"Where the service shows its metrics for Prometheus: leases and retention are compared with what happens."`
+	Lease     time.Duration `default:"30s" help:"With --metrics: the shortest lease of the service's routes."`
+	Retention time.Duration `default:"24h" help:"With --metrics: the shortest retention of the service's routes."`
+	ListenURL string        `placeholder:"URL" help:"PostgreSQL: where the service listens, past a pooler, as by postgres.WithListenURL."`
+	Replicas  int           `default:"1" help:"PostgreSQL: how many processes of the service there are, to count connections."`
 }
 
 // errFindings is how the doctor ends if the store is not healthy. Its text is empty: the report has said it.
@@ -31,7 +29,7 @@ var errFindings = errors.New("")
 // Run examines the store and writes the report.
 func (c *doctorCommand) Run(ends interrupts, out io.Writer) error {
 	report, err := doctor.Examine(ends.first, c.URL, doctor.Config{
-		Schema: c.Schema, TablePrefix: c.TablePrefix, ListenURL: c.ListenURL, Replicas: c.Replicas,
+		ListenURL: c.ListenURL, Replicas: c.Replicas,
 		Metrics: c.Metrics, Lease: c.Lease, Retention: c.Retention,
 	})
 	if err != nil {

@@ -159,8 +159,12 @@ func TestSettledByAnOperator(t *testing.T) {
 		for _, e := range history.Audit {
 			acts = append(acts, strings.TrimSpace(e.Actor+": "+e.Action+", "+e.Reason+" "+e.Outcome))
 		}
-		want := "zoe: retry now, the bank was down|zoe: retry now, the bank was down done|" +
-			"zoe: resolve not executed, the bank says no|zoe: resolve not executed, the bank says no done"
+		asked := func(n string) string {
+			return "reconciler: reconcile attempt " + n + ",  the other system does not know of it, which proves nothing: " +
+				"the request may still arrive|"
+		}
+		want := asked("1") + asked("2") + "zoe: retry now, the bank was down|zoe: retry now, the bank was down done|" +
+			asked("1") + asked("2") + "zoe: resolve not executed, the bank says no|zoe: resolve not executed, the bank says no done"
 		if got := strings.Join(acts, "|"); got != want {
 			t.Errorf("the audit says %s, want %s", got, want)
 		}

@@ -619,6 +619,9 @@ func TestIndexMadeBefore(t *testing.T) {
 	must(t, err)
 	for _, part := range []string{`(?s)CREATE OR REPLACE FUNCTION onceward_field.*?\$\$;\n`, `(?s)CREATE INDEX IF NOT EXISTS onceward_record_provider_id.*?;\n`} {
 		statement := regexp.MustCompile(part).FindString(string(text))
+		if statement == "" {
+			t.Fatalf("no %s in the migration", part)
+		}
 		exec(t, admin, strings.Replace(statement, "CREATE INDEX", "CREATE INDEX CONCURRENTLY", 1))
 	}
 	must(t, postgres.Migrate(t.Context(), at))

@@ -129,10 +129,6 @@ func (r *Report) NotChecked() (results []Result) {
 
 // Config says how to look.
 type Config struct {
-	// Schema is where the tables are on PostgreSQL. Default: the first of the user's search_path.
-	Schema string
-	// TablePrefix is what the names of the tables begin with on PostgreSQL. Default: onceward_.
-	TablePrefix string
 	// ListenURL is where the service listens, past a pooler (postgres.WithListenURL). Default: like all else.
 	ListenURL string
 	// Replicas is how many processes of the service there are. Default: 1.
@@ -167,7 +163,7 @@ func Examine(ctx context.Context, storeURL string, c Config) (*Report, error) {
 	report := &Report{Store: Redacted(storeURL)}
 	switch at.Engine {
 	case storeurl.Postgres:
-		report.Results, err = examinePostgres(ctx, at.URL, c)
+		report.Results, err = examinePostgres(ctx, &at, c)
 	case storeurl.Redis:
 		report.Results, err = examineRedis(ctx, at)
 	default:

@@ -3,6 +3,8 @@ package doctor
 import (
 	"context"
 	"time"
+
+	"github.com/onceward/onceward/storeurl"
 )
 
 // Granted are the rights that the doctor expects.
@@ -10,7 +12,7 @@ var Granted = granted
 
 // ExamineImpatient examines a database in which a transaction is old sooner.
 func ExamineImpatient(ctx context.Context, url string, old time.Duration) (*Report, error) {
-	p, err := newPostgres(url, Config{})
+	p, err := newPostgres(&storeurl.Location{URL: url}, Config{})
 	if err != nil {
 		return nil, err
 	}

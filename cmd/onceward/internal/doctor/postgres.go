@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -9,6 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/onceward/onceward/storeurl"
 )
 
 var postgresTrials = []trial[*postgres]{
@@ -133,8 +136,8 @@ type postgres struct {
 	main *pgx.Conn
 }
 
-func examinePostgres(ctx context.Context, url string, c Config) ([]Result, error) {
-	p, err := newPostgres(url, c)
+func examinePostgres(ctx context.Context, at *storeurl.Location, c Config) ([]Result, error) {
+	p, err := newPostgres(at, c)
 	if err != nil {
 		return nil, err
 	}
@@ -145,19 +148,16 @@ func examinePostgres(ctx context.Context, url string, c Config) ([]Result, error
 	return examine(ctx, p, postgresTrials), nil
 }
 
-func newPostgres(url string, c Config) (*postgres, error) {
-	parsed, err := pgxpool.ParseConfig(url)
+func newPostgres(at *storeurl.Location, c Config) (*postgres, error) {
+	parsed, err := pgxpool.ParseConfig(at.URL)
 	if err != nil {
 		return nil, unusable(err)
 	}
 	p := &postgres{
-		config: parsed.ConnConfig, mode: parsed.ConnConfig.DefaultQueryExecMode, schema: c.Schema,
-		prefix: c.TablePrefix,
+		config: parsed.ConnConfig, mode: parsed.ConnConfig.DefaultQueryExecMode, schema: at.Schema,
+		prefix: cmp.Or(at.Prefix, "onceward_"),
 	}
-	if p.prefix == "" {
-		p.prefix = "onceward_"
-	}
-	if namesPoolSize(url) {
+	if namesPoolSize(at.URL) {
 		p.poolSize = int(parsed.MaxConns)
 	}
 	p.replicas, p.old = max(c.Replicas, 1), oldTransaction
