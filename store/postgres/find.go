@@ -10,7 +10,9 @@ import (
 // selectProvider goes by the index on what providers call the effects of records; its condition is that of the index. The
 // newest attempts come first, because a provider's id can be that of any number of records.
 const selectProvider = `SELECT id, attempt, due, retention, answer, state, request, extra FROM @record
-	WHERE position('\x07'::bytea IN extra) > 0 AND @field(extra, 7) IS NOT NULL
+	WHERE CASE length(extra) WHEN 0 THEN false WHEN 6 THEN get_byte(extra, 0) <> 13 WHEN 10 THEN get_byte(extra, 0) <> 1
+		WHEN 16 THEN get_byte(extra, 0) <> 1 OR get_byte(extra, 10) <> 13 ELSE true END
+		AND position('\x07'::bytea IN extra) > 0 AND @field(extra, 7) IS NOT NULL
 		AND sha256(@field(extra, 7)) = sha256($1)
 	ORDER BY attempt DESC LIMIT $2`
 

@@ -212,7 +212,7 @@ func TestClusterSlotMovesToNewNode(t *testing.T) {
 		must(t, err)
 		return reply
 	}
-	s := open(t, cluster.URL(), redis.WithReplicas(1, 100*time.Millisecond))
+	s := open(t, cluster.URL(), redis.WithReplicas(1, 2*time.Second))
 	claim := booked(t, s, "key")
 	record := recordKey(t, cluster, "onceward", "key")
 	slot := slotOf(t, cluster, record)

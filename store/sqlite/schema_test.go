@@ -188,10 +188,11 @@ func stranger(t *testing.T, dir, path string) {
 		t.Log("only root can become another user: the file is not looked at by one")
 		return
 	}
-	binary, err := os.ReadFile(os.Args[0])
-	must(t, err)
 	program := filepath.Join(dir, "look")
-	must(t, os.WriteFile(program, binary, 0o755))
+	// By another process: a file that this one has open for writing, and with it a process that another test starts at
+	// this moment, could not be run.
+	must(t, osexec.CommandContext(t.Context(), "cp", os.Args[0], program).Run())
+	must(t, os.Chmod(program, 0o755))
 	c := osexec.CommandContext(t.Context(), program, path)
 	c.Env = append(os.Environ(), helperVariable+"=look")
 	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}

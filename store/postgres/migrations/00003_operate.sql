@@ -48,10 +48,13 @@ $$;
 -- Whoever writes a record maintains its indexes, also where functions are not for everybody.
 GRANT EXECUTE ON FUNCTION onceward_field(bytea, integer) TO PUBLIC;
 
--- For finding a record by what the provider calls its effect. Most records have no such id, and pay for a look for the byte
--- that is its tag. The hash is there because an index does not take values of every length.
+-- For finding a record by what the provider calls its effect. Most records have no such id: those that hold no more than when
+-- they were made, and which secret their downstream keys are derived with, are known by their length and tags, and others pay for
+-- a look for the byte that is the tag. The hash is there because an index does not take values of every length.
 CREATE INDEX IF NOT EXISTS onceward_record_provider_id ON onceward_record (sha256(onceward_field(extra, 7)))
-	WHERE position('\x07'::bytea IN extra) > 0 AND onceward_field(extra, 7) IS NOT NULL;
+	WHERE CASE length(extra) WHEN 0 THEN false WHEN 6 THEN get_byte(extra, 0) <> 13 WHEN 10 THEN get_byte(extra, 0) <> 1
+		WHEN 16 THEN get_byte(extra, 0) <> 1 OR get_byte(extra, 10) <> 13 ELSE true END
+		AND position('\x07'::bytea IN extra) > 0 AND onceward_field(extra, 7) IS NOT NULL;
 
 -- Requests of routes whose executions are audited: who called, and what was decided. Entries are only added, and stay when
 -- their record is gone. The decisions: 1 execute, 2 replay, 3 in progress, 4 mismatch, 5 unknown, 6 refused; the origins of
