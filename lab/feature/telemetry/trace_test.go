@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -46,18 +47,25 @@ type shop struct {
 
 const (
 	ordersRoute = "POST /orders"
-	traceLease  = 300 * time.Millisecond
+	traceLease  = time.Minute
 )
 
+// clock is that of the stores: it goes on by more than a lease when the test says so.
+type clock struct{ ahead atomic.Int64 }
+
+func (c *clock) now() time.Time { return time.Now().Add(time.Duration(c.ahead.Load())) }
+
 // newShop starts a process whose calls to the provider do this.
-func newShop(t *testing.T, file string, spans *tracetest.InMemoryExporter, charge func(s *shop) error) *shop {
+func newShop(
+	t *testing.T, file string, clock *clock, spans *tracetest.InMemoryExporter, charge func(s *shop) error,
+) *shop {
 	t.Helper()
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans))
 	s := &shop{tracer: provider.Tracer("shop")}
 	var err error
 	s.telemetry, err = telemetry.New(telemetry.Config{TracerProvider: provider})
 	must(t, err)
-	s.store, err = sqlite.Open(t.Context(), file)
+	s.store, err = sqlite.Open(t.Context(), file, sqlite.WithClock(clock.now))
 	must(t, err)
 	t.Cleanup(func() { _ = s.store.Close() }) // one of them is closed by the test
 	s.guard, err = onceward.New(s.store, onceward.Config{
@@ -113,13 +121,13 @@ func (s *shop) order() int {
 // and each attempt is linked to the first one, in whose trace the rest of the work goes on.
 func TestTraceOfOneOperation(t *testing.T) {
 	t.Parallel()
-	spans := tracetest.NewInMemoryExporter()
+	spans, clock := tracetest.NewInMemoryExporter(), new(clock)
 	file := filepath.Join(t.TempDir(), "shop.db")
-	crashing := newShop(t, file, spans, func(s *shop) error {
+	crashing := newShop(t, file, clock, spans, func(s *shop) error {
 		// For all that the store can see, the process is gone from here on.
 		return errors.Join(s.store.Close(), errors.New("the process is gone"))
 	})
-	living := newShop(t, file, spans, func(*shop) error { return nil })
+	living := newShop(t, file, clock, spans, func(*shop) error { return nil })
 	stream := newStream(t)
 
 	if status := crashing.order(); status < 400 {
@@ -129,6 +137,7 @@ func TestTraceOfOneOperation(t *testing.T) {
 	if status := living.order(); status != http.StatusConflict {
 		t.Fatalf("a retry while the first attempt is in progress: %d", status)
 	}
+	clock.ahead.Store(int64(2 * traceLease)) // the lease of the first attempt is over
 	resumer, err := phase.NewResumer(living.guard, living.store, phase.ResumerConfig{
 		Operations: []phase.Resumable{living.orders}, Observer: living.telemetry, Logger: quiet,
 	})
