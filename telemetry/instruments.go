@@ -13,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/metric/noop"
+	"go.opentelemetry.io/otel/trace"
 )
 
 // maxNames is how many names from the application, such as those of routes and topics, have series of their own.
@@ -83,6 +84,37 @@ func (n *names) name(name string) string {
 	return label
 }
 
+// routes are the routes that were met, each with the series that most requests to it count in: to find one by its labels
+// would take longer than to count.
+type routes struct {
+	names
+	known few[string, *route]
+}
+
+// route has the series of one route, or of all that are beyond the limit.
+type route struct {
+	label    string
+	decided  [len(decisions)]atomic.Pointer[total]
+	executed [len(outcomes)]atomic.Pointer[total]
+	spent    atomic.Pointer[total]
+	settled  [settledStates]atomic.Pointer[total]
+}
+
+func (r *routes) get(operation string) *route {
+	if one, known := r.known.get(operation); known {
+		return one
+	}
+	label := r.name(operation)
+	if label == other { // all together, and found without a lock
+		operation = other
+		if one, known := r.known.get(other); known {
+			return one
+		}
+	}
+	one, _ := r.known.add(strings.Clone(operation), math.MaxInt, func() *route { return &route{label: label} })
+	return one
+}
+
 // maxLabels is the most labels that an instrument has.
 const maxLabels = 2
 
@@ -135,6 +167,16 @@ func newCounter(of []string) *counter {
 
 func (c *counter) add(n int64, values ...string) { c.get(valuesOf(values)).n.Add(n) }
 
+// addAt is add for a series that has a place where it is remembered.
+func (c *counter) addAt(place *atomic.Pointer[total], n int64, values ...string) {
+	one := place.Load()
+	if one == nil {
+		one = c.get(valuesOf(values))
+		place.Store(one)
+	}
+	one.n.Add(n)
+}
+
 // observe shows all series.
 func (c *counter) observe(in metric.Int64Observable, o metric.Observer) {
 	for _, one := range c.known.all() {
@@ -142,14 +184,60 @@ func (c *counter) observe(in metric.Int64Observable, o metric.Observer) {
 	}
 }
 
-// histogram measures durations by its labels.
+// histogram measures durations by its labels. What OpenTelemetry does with a duration takes several times as long in the
+// midst of other work as right behind another duration: they are gathered, and handed on together.
 type histogram struct {
 	in metric.Float64Histogram
-	series[[]metric.RecordOption]
+	series[*gathered]
 }
 
+// gathered are durations of one series that OpenTelemetry does not have yet.
+type gathered struct {
+	labels []metric.RecordOption
+	mu     sync.Mutex
+	n      int
+	list   [maxGathered]time.Duration
+}
+
+// maxGathered is how many durations are gathered at most.
+const maxGathered = 64
+
+// record measures a duration. One of a sampled trace is handed on at once, with its context: it may become an example
+// that leads to the trace.
 func (h *histogram) record(ctx context.Context, d time.Duration, values ...string) {
-	h.in.Record(ctx, d.Seconds(), h.get(valuesOf(values))...)
+	h.recordAt(ctx, h.get(valuesOf(values)), d)
+}
+
+// recordAt is record for a series that was found before.
+func (h *histogram) recordAt(ctx context.Context, g *gathered, d time.Duration) {
+	if trace.SpanContextFromContext(ctx).IsSampled() {
+		h.in.Record(ctx, d.Seconds(), g.labels...)
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.list[g.n] = d
+	g.n++
+	if g.n == maxGathered {
+		h.handOn(g)
+	}
+}
+
+// handOn gives OpenTelemetry what was gathered. The caller has the lock, so that whoever collects behind it has all.
+func (h *histogram) handOn(g *gathered) {
+	for _, d := range g.list[:g.n] {
+		h.in.Record(context.Background(), d.Seconds(), g.labels...)
+	}
+	g.n = 0
+}
+
+// collect hands on what is left.
+func (h *histogram) collect() {
+	for _, g := range h.known.all() {
+		g.mu.Lock()
+		h.handOn(g)
+		g.mu.Unlock()
+	}
 }
 
 // durations are the bounds of histograms, in seconds: from what a store in the next rack takes to what a client waits.
@@ -168,6 +256,9 @@ type builder struct {
 	meter metric.Meter
 	errs  []error
 	made  []Metric
+
+	histograms []*histogram
+	observable []metric.Observable
 }
 
 func (b *builder) note(name, kind, help string, of []string, err error) {
@@ -208,10 +299,12 @@ func (b *builder) histogram(name, help string, of ...string) *histogram {
 	in, err := b.meter.Float64Histogram(name, metric.WithDescription(help), metric.WithUnit("s"),
 		metric.WithExplicitBucketBoundaries(durations...))
 	b.note(name+"_seconds", "histogram", help, of, err)
-	with := func(set attribute.Set) []metric.RecordOption {
-		return []metric.RecordOption{metric.WithAttributeSet(set)}
+	with := func(set attribute.Set) *gathered {
+		return &gathered{labels: []metric.RecordOption{metric.WithAttributeSet(set)}}
 	}
-	return &histogram{in: in, series: series[[]metric.RecordOption]{of: of, make: with}}
+	h := &histogram{in: in, series: series[*gathered]{of: of, make: with}}
+	b.histograms = append(b.histograms, h)
+	return h
 }
 
 // tally is a counter whose values are asked for.
@@ -235,11 +328,23 @@ func (b *builder) seconds(name, help string, of ...string) metric.Float64Observa
 	return in
 }
 
+// collectHistograms has histograms complete when they are read: OpenTelemetry asks all that can be asked first.
+func (b *builder) collectHistograms() {
+	histograms := b.histograms
+	b.callback(func(context.Context, metric.Observer) error {
+		for _, h := range histograms {
+			h.collect()
+		}
+		return nil
+	}, b.observable...)
+}
+
 // callback has instruments asked together.
 func (b *builder) callback(f metric.Callback, of ...metric.Observable) {
 	if len(b.errs) > 0 {
 		return
 	}
+	b.observable = append(b.observable, of...)
 	if _, err := b.meter.RegisterCallback(f, of...); err != nil {
 		b.errs = append(b.errs, err)
 	}

@@ -23,14 +23,15 @@ import (
 // metrics are the instruments of a [Telemetry].
 type metrics struct {
 	made   []Metric
-	routes *names
+	routes *routes
 	topics *names // and the names of consumers
 
 	reservations *counter
 	executions   *counter
 	executing    *counter // in nanoseconds
-	outcomes     *counter
+	settlements  *counter
 	storeCalls   *histogram
+	reserved     *gathered // of storeCalls
 	heartbeats   *histogram
 	storeErrors  *counter
 	fencedWrites *counter
@@ -69,7 +70,7 @@ type metrics struct {
 
 func newMetrics(meter metric.Meter, config *Config) (*metrics, error) {
 	b := &builder{meter: meter}
-	m := &metrics{routes: new(names), topics: new(names)}
+	m := &metrics{routes: new(routes), topics: new(names)}
 	m.reservations = b.counter("onceward_reservations", "Reservations by what the store decided.", "route", "decision")
 	m.duplicates = newTopScopes(config.TopScopes, 1)
 	m.mismatches = newTopScopes(config.TopScopes, 1)
@@ -83,10 +84,11 @@ func newMetrics(meter metric.Meter, config *Config) (*metrics, error) {
 	b.oldestReplay(m)
 	m.executions = b.counter("onceward_executions", "Executions of handlers by how they ended.", "route", "outcome")
 	m.executing = b.spent("onceward_execution", "How long executions of handlers took, all together.", "route")
-	m.outcomes = b.counter("onceward_attempts_settled", "Attempts by the state that they left their record in.",
+	m.settlements = b.counter("onceward_attempts_settled", "Attempts by the state that they left their record in.",
 		"route", "state")
 	m.storeCalls = b.histogram("onceward_store_call_duration", "Calls to the store, and how long they took.",
 		"call", "outcome")
+	m.reserved = m.storeCalls.get(labels{"reserve", "ok"})
 	m.heartbeats = b.histogram("onceward_heartbeat_delay", "How late heartbeats were sent: pauses of the process.")
 	m.storeErrors = b.counter("onceward_store_errors", "Calls to the store that failed for a reason of the store.",
 		"call", "reason")
@@ -129,6 +131,7 @@ func newMetrics(meter metric.Meter, config *Config) (*metrics, error) {
 	m.workerRuns = b.counter("onceward_worker_runs", "Turns of the workers in the background.", "worker", "outcome")
 	b.workerGauges(&m.workers)
 	b.storeGauges(&m.exported)
+	b.collectHistograms()
 	m.made = b.made
 	return m, b.err()
 }
@@ -167,8 +170,9 @@ const (
 
 func (m *metrics) decided(ctx context.Context, e *onceward.DecidedEvent) {
 	i := decisionIndex(e)
-	m.reservations.add(1, m.routes.name(e.Operation), decisions[i])
-	m.storeCalls.record(ctx, e.Elapsed, "reserve", "ok")
+	r := m.routes.get(e.Operation)
+	m.reservations.addAt(&r.decided[i], 1, r.label, decisions[i])
+	m.storeCalls.recordAt(ctx, m.reserved, e.Elapsed)
 	switch i {
 	case decidedReplay, decidedInProgress, decidedUnknown:
 		if !e.Waited { // or it was counted before
@@ -204,23 +208,31 @@ func (b *builder) oldestReplay(m *metrics) {
 	}, gauge)
 }
 
-func (m *metrics) executed(e *onceward.ExecutedEvent) {
-	outcome := "ok"
+// outcomes are the values of the label of that name of executions, in the order of outcomeIndex.
+var outcomes = [...]string{"ok", "panic", "5xx", "4xx", "3xx", "2xx"}
+
+// outcomeIndex is the place of an execution's outcome in outcomes.
+func outcomeIndex(e *onceward.ExecutedEvent) int {
 	switch {
 	case e.Panicked:
-		outcome = "panic"
+		return 1
 	case e.Status >= 500:
-		outcome = "5xx"
+		return 2
 	case e.Status >= 400:
-		outcome = "4xx"
+		return 3
 	case e.Status >= 300:
-		outcome = "3xx"
+		return 4
 	case e.Status >= 200:
-		outcome = "2xx"
+		return 5
+	default:
+		return 0
 	}
-	route := m.routes.name(e.Operation)
-	m.executions.add(1, route, outcome)
-	m.executing.add(int64(e.Elapsed), route)
+}
+
+func (m *metrics) executed(e *onceward.ExecutedEvent) {
+	r, i := m.routes.get(e.Operation), outcomeIndex(e)
+	m.executions.addAt(&r.executed[i], 1, r.label, outcomes[i])
+	m.executing.addAt(&r.spent, int64(e.Elapsed), r.label)
 }
 
 func (m *metrics) storeCalled(ctx context.Context, e *onceward.StoreCalledEvent) {
@@ -252,14 +264,17 @@ func reasonOf(err error) string {
 	}
 }
 
+// settledStates is how many states a record can be left in; that of a rejected request is none.
+const settledStates = int(store.StateExpired) + 1
+
 func (m *metrics) settled(e *onceward.SettledEvent) {
-	route, state := m.routes.name(e.Operation), e.State.String()
+	r, state := m.routes.get(e.Operation), e.State.String()
 	if e.State == store.StateNone {
 		state = "rejected"
 	}
-	m.outcomes.add(1, route, state)
+	m.settlements.addAt(&r.settled[e.State], 1, r.label, state)
 	if e.State == store.StateUnknown && !e.Unwritten { // or nothing waits, or whoever finds it counts it
-		m.reconcileScheduled.add(1, route)
+		m.reconcileScheduled.add(1, r.label)
 	}
 }
 

@@ -18,6 +18,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/inbox"
 	"github.com/onceward/onceward/janitor"
@@ -55,8 +57,15 @@ func newNode(t testing.TB, configure ...func(*telemetry.Config)) *node {
 // scrape returns the page of metrics.
 func (n *node) scrape(t testing.TB) string {
 	t.Helper()
-	w := httptest.NewRecorder()
-	n.page.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	return n.scrapeAs(t, "text/plain")
+}
+
+// scrapeAs returns the page in one of its forms.
+func (n *node) scrapeAs(t testing.TB, accept string) string {
+	t.Helper()
+	w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/metrics", nil)
+	r.Header.Set("Accept", accept)
+	n.page.ServeHTTP(w, r)
 	body, err := io.ReadAll(w.Body)
 	if err != nil || w.Code != http.StatusOK {
 		t.Fatal(w.Code, err)
@@ -146,6 +155,47 @@ func TestEventsBecomeMetrics(t *testing.T) {
 	)
 }
 
+// TestHistogramsAreCompleteWhenRead holds that durations which are gathered are in the histogram whenever it is read,
+// also while others measure, and that one of a sampled trace leads to it.
+func TestHistogramsAreCompleteWhenRead(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	decided := func(ctx context.Context) {
+		n.Observe(ctx, onceward.DecidedEvent{ID: id, Operation: "job", Decision: store.DecisionReplay, Elapsed: time.Second})
+	}
+	counted := func(count, sum int) {
+		t.Helper()
+		n.want(t, fmt.Sprintf(`onceward_store_call_duration_seconds_count{call="reserve",outcome="ok"} %d`, count),
+			fmt.Sprintf(`onceward_store_call_duration_seconds_sum{call="reserve",outcome="ok"} %d`, sum),
+			fmt.Sprintf(`onceward_reservations_total{decision="replay",route="job"} %d`, count))
+	}
+	for i := range 3 {
+		decided(t.Context())
+		counted(i+1, i+1)
+	}
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 250 {
+				decided(t.Context())
+			}
+		})
+	}
+	for range 20 {
+		n.scrape(t)
+	}
+	wg.Wait()
+	counted(2003, 2003)
+	sampled := trace.ContextWithSpanContext(t.Context(), trace.NewSpanContext(trace.SpanContextConfig{
+		TraceID: trace.TraceID{15: 7}, SpanID: trace.SpanID{7: 7}, TraceFlags: trace.FlagsSampled,
+	}))
+	decided(sampled)
+	counted(2004, 2004)
+	if page := n.scrapeAs(t, "application/openmetrics-text"); !strings.Contains(page, `trace_id="00000000000000000000000000000007"`) {
+		t.Errorf("no example of the trace in\n%s", page)
+	}
+}
+
 // TestLabelsAreBounded holds that names of the application's making do not become series without end.
 func TestLabelsAreBounded(t *testing.T) {
 	t.Parallel()
@@ -157,6 +207,11 @@ func TestLabelsAreBounded(t *testing.T) {
 		t.Errorf("%d series", series)
 	}
 	n.want(t, `onceward_unprotected_requests_total{route="other"} 1500`)
+	for _, name := range []string{"route 7", "route 1998", "route 1999"} {
+		n.Observe(t.Context(), onceward.ExecutedEvent{ID: id, Operation: name, Status: 200})
+	}
+	n.want(t, `onceward_executions_total{outcome="2xx",route="route 7"} 1`,
+		`onceward_executions_total{outcome="2xx",route="other"} 2`)
 }
 
 // TestTableOfMetrics holds the table in the documentation to the metrics that exist.
