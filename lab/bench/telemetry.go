@@ -30,11 +30,11 @@ var telemetryFigures = []pgFigure{
 	{"telemetry-replay-c16", 16, observedReplay, unobservedReplay},
 }
 
-// telemetryRounds is how many turns there are: the ways differ by a percent or two, and rounds by more. A turn is
+// telemetryRounds is how many turns there are: the ways differ by two percent or three, and rounds by ten. A turn is
 // short, so that what else the machine does meets both ways alike.
 const (
-	telemetryRounds = 60
-	telemetryTurn   = 4 // so many turns take as long as one of other suites
+	telemetryRounds = 240
+	telemetryTurn   = 8 // so many turns take as long as one of other suites
 )
 
 // measureTelemetry compares what metrics and traces cost.
