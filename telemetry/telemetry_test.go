@@ -380,6 +380,43 @@ func TestAnotherNodeTakesOver(t *testing.T) {
 	})
 }
 
+// TestClaimsOfAClockThatWasAhead: a node whose clock was ahead by an hour has claimed an hour, and is gone. What it has
+// claimed further ahead than a term does not keep the others from counting, and terms are by the clock of the store.
+func TestClaimsOfAClockThatWasAhead(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		late := func() time.Time { return time.Now().Add(-20 * time.Minute) } // the clocks of nodes are ahead of it
+		s := memory.New(memory.WithClock(late))
+		for minute := range 60 {
+			term := late().Truncate(time.Minute).Add(time.Duration(minute+1) * time.Minute).UTC().Format(time.RFC3339)
+			if _, err := s.AddExternalEvent(t.Context(), store.ExternalEvent{
+				Source: "onceward exporter", EventID: term, Subject: term, AnyScope: true, Body: []byte("the other node"),
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n := newNode(t)
+		e, err := n.Exporter(telemetry.ExporterConfig{Store: s, Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		go func() { _ = e.Run(ctx) }()
+		defer synctest.Wait()
+		defer stop()
+		synctest.Wait()
+		for minute := range 100 {
+			shown := strings.Contains(n.scrape(t), "\nonceward_dead_letters 0\n")
+			believed := minute == 1 || minute == 2 // in which this node waits for a quarter of a term
+			if shown == believed {
+				t.Errorf("minute %d: it is %v that the gauges are shown", minute, shown)
+			}
+			time.Sleep(time.Minute)
+			synctest.Wait()
+		}
+	})
+}
+
 // TestNamesThatAreNoTextLeaveThePageReadable: Prometheus would get nothing at all for one such label.
 func TestNamesThatAreNoTextLeaveThePageReadable(t *testing.T) {
 	t.Parallel()
