@@ -49,7 +49,8 @@ type Exporter struct {
 	held      bool      // by this node
 }
 
-// Exporter returns an exporter over a store. If that cannot be looked through, the error is [errors.ErrUnsupported].
+// Exporter returns the exporter over a store. If that cannot be looked through, the error is [errors.ErrUnsupported]. A
+// telemetry has one: two would hide each other's gauges, which have no label for the store.
 func (t *Telemetry) Exporter(config ExporterConfig) (*Exporter, error) {
 	if config.Store == nil {
 		return nil, errors.New("telemetry: ExporterConfig.Store is missing: it is what is counted")
@@ -67,6 +68,9 @@ func (t *Telemetry) Exporter(config ExporterConfig) (*Exporter, error) {
 	var ok bool
 	if e.lister, ok = store.As[store.Lister](config.Store); !ok {
 		return nil, fmt.Errorf("telemetry: %T cannot be looked through: %w", config.Store, errors.ErrUnsupported)
+	}
+	if t.metrics.exported.taken.Swap(true) {
+		return nil, errors.New("telemetry: there is an exporter already: make a Telemetry, and a registry, for each store")
 	}
 	e.messages, _ = store.As[outbox.Store](config.Store)
 	e.claims, _ = store.As[store.ExternalEventKeeper](config.Store)
@@ -223,6 +227,7 @@ func (e *Exporter) count(ctx context.Context) error {
 
 // exported is what gauges show.
 type exported struct {
+	taken   atomic.Bool // by an exporter
 	guard   atomic.Pointer[onceward.Guard]
 	breaker atomic.Pointer[*breaker.Store]
 	counted atomic.Pointer[counted]

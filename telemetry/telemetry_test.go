@@ -105,6 +105,7 @@ var everything = []onceward.ObserverEvent{
 	onceward.WorkerEvent{Worker: "resumer", Backlog: 3, Oldest: time.Now().Add(-time.Hour)},
 	janitor.SweptEvent{Count: 2},
 	janitor.ReapedEvent{Count: 5},
+	janitor.PurgedEvent{Count: 7},
 	reconcile.ReconciledEvent{ID: id, Operation: "job", Outcome: "completed"},
 	reconcile.ReconciledEvent{ID: id, Operation: "job", Outcome: "dead letter"},
 	outbox.DeliveredEvent{ID: id, Topic: "charges", Outcome: "dead letter", Elapsed: time.Millisecond},
@@ -118,7 +119,15 @@ func TestEventsBecomeMetrics(t *testing.T) {
 	for _, e := range everything {
 		n.Observe(t.Context(), e)
 	}
-	n.want(t, `onceward_duplicates_total{scope="tenant"} 0`) // a series begins at zero
+	page := n.scrape(t) // a series begins at zero
+	for _, line := range []string{
+		`onceward_duplicates_total{scope="tenant"} 0`,
+		`onceward_scope_reservations_total{decision="replay",scope="tenant"} 0`,
+	} {
+		if !strings.Contains(page, "\n"+line+"\n") {
+			t.Errorf("M1: the first scrape has no line %s", line)
+		}
+	}
 	n.want(t,
 		`onceward_oldest_replay_age_seconds 7200`,
 		`onceward_heartbeat_delay_seconds_sum 3`,
@@ -142,6 +151,7 @@ func TestEventsBecomeMetrics(t *testing.T) {
 		`onceward_problems_total{code="mismatch",route="job"} 1`,
 		`onceward_zombies_swept_total 2`,
 		`onceward_records_reaped_total 5`,
+		`onceward_executions_purged_total 7`,
 		`onceward_reconcile_scheduled_total{route="job"} 1`,
 		`onceward_reconcile_scheduled_total{route=""} 2`,
 		`onceward_reconcile_resolved_total{outcome="completed",route="job"} 1`,
@@ -283,6 +293,36 @@ func TestConfigIsChecked(t *testing.T) {
 	_, err = n.Exporter(telemetry.ExporterConfig{Store: struct{ store.Store }{memory.New()}})
 	if !errors.Is(err, errors.ErrUnsupported) {
 		t.Error(err)
+	}
+}
+
+// TestTelemetriesOfOneProvider add up, on one page; exporters would hide each other's gauges, and the second is refused.
+func TestTelemetriesOfOneProvider(t *testing.T) {
+	t.Parallel()
+	meters, page, err := telemetry.Prometheus()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		each, err := telemetry.New(telemetry.Config{MeterProvider: meters})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range everything {
+			each.Observe(t.Context(), e)
+		}
+		if _, err := each.Exporter(telemetry.ExporterConfig{Store: memory.New()}); err != nil {
+			t.Error(err)
+		}
+		_, err = each.Exporter(telemetry.ExporterConfig{Store: memory.New()})
+		if err == nil || !strings.Contains(err.Error(), "exporter already") {
+			t.Errorf("a second exporter: %v", err)
+		}
+	}
+	w := httptest.NewRecorder()
+	page.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	if line := `onceward_records_reaped_total 10`; w.Code != 200 || !strings.Contains(w.Body.String(), "\n"+line+"\n") {
+		t.Errorf("%d, without the line %s:\n%s", w.Code, line, w.Body)
 	}
 }
 
