@@ -322,7 +322,7 @@ func (m *metrics) handled(e *inbox.HandledEvent) {
 	consumer := m.topics.name(e.Consumer)
 	m.consumed.add(1, consumer, outcome)
 	m.worked(&onceward.WorkerEvent{
-		Worker: "consumer " + consumer, Backlog: -1, Oldest: e.Sent, Elapsed: e.Elapsed, Err: e.Err,
+		Worker: "consumer " + consumer, Backlog: e.Backlog, Oldest: e.Sent, Elapsed: e.Elapsed, Err: e.Err,
 	})
 }
 
