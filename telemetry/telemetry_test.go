@@ -296,7 +296,7 @@ func TestConfigIsChecked(t *testing.T) {
 	}
 }
 
-// TestTelemetriesOfOneProvider add up, on one page; exporters would hide each other's gauges, and the second is refused.
+// TestTelemetriesOfOneProvider add up, on one page. Exporters would hide each other's gauges: the second is refused.
 func TestTelemetriesOfOneProvider(t *testing.T) {
 	t.Parallel()
 	meters, page, err := telemetry.Prometheus()

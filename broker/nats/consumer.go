@@ -78,7 +78,8 @@ type ConsumerConfig struct {
 	Logger *slog.Logger
 }
 
-// watch is who is told of what the consumer does with a message. The server tells with it how many it has not delivered.
+// watch is who is told of what the consumer does with a message. With that the server tells how many it has not
+// delivered.
 func (c *ConsumerConfig) watch(m jetstream.Msg) consuming.Watch {
 	return consuming.Watch{
 		Observer: c.Observer, Propagator: c.Propagator, Logger: c.Logger,

@@ -331,8 +331,9 @@ func (s *scraped) wantDashboard() {
 			expressions++
 			await(s, fmt.Sprintf("panel %q shows something for %s", panel.Title, target.Expr), func() (bool, string) {
 				samples, err := s.prometheus.Query(s.Context(), fill.Replace(target.Expr))
-				must(s, err)                                                                       // also where there is nothing to show the expression is one that Prometheus takes
-				return len(samples) > 0 || strings.Contains(panel.Description, "Empty"), "nothing" // for now, or by design
+				must(s, err) // also where there is nothing to show the expression is one that Prometheus takes
+				// Nothing is there for now, or by design.
+				return len(samples) > 0 || strings.Contains(panel.Description, "Empty"), "nothing"
 			})
 		}
 	}
