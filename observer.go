@@ -138,8 +138,8 @@ type (
 	UnprotectedEvent struct{ Operation string }
 
 	// WorkerEvent is a turn of a worker in the background that has ended, with or without an error. Those of this
-	// repository are the "sweeper", the "reaper", the "resumer", the "poller", the "outbox" and the "exporter"; consumers
-	// tell of each message instead.
+	// repository are the "sweeper", the "reaper", the "purger", the "resumer", the "poller", the "outbox" and the
+	// "exporter"; consumers tell of each message instead.
 	WorkerEvent struct {
 		Worker string
 		// Backlog is how much was due when it looked; a negative number says that it does not know.

@@ -32,7 +32,10 @@ type HandledEvent struct {
 	// Applied says that it was applied now; without it and without an error it had been applied before.
 	Applied bool
 	// Sent is when the event was made, by its sender's clock; zero if that is not known.
-	Sent    time.Time
+	Sent time.Time
+	// Backlog is how many more events wait at the broker, as far as the consumer knows; a negative number says that it
+	// does not.
+	Backlog int
 	Elapsed time.Duration
 	// Err is why it was not applied.
 	Err error

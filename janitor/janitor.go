@@ -43,7 +43,8 @@ type Config struct {
 	KeepExecutions time.Duration
 	// Logger gets failures and what an operator should know. Default: [slog.Default].
 	Logger *slog.Logger
-	// Observer is told of every run, by a [SweptEvent] or a [ReapedEvent] and an [onceward.WorkerEvent]. Default: none.
+	// Observer is told of every run, by a [SweptEvent], a [ReapedEvent] or a [PurgedEvent] and an [onceward.WorkerEvent].
+	// Default: none.
 	Observer onceward.Observer
 }
 
@@ -315,8 +316,10 @@ func NewPurger(s store.Store, config Config) (*Purger, error) {
 // RunOnce purges until there is nothing left to purge, and says how much it was. With an error it also says how much was
 // purged before.
 func (p *Purger) RunOnce(ctx context.Context) (Report, error) {
+	began := time.Now()
 	report, err := inBatches(ctx, p.config.Batch, p.purge)
 	p.config.Observer.Observe(ctx, PurgedEvent{Count: report.Count})
+	p.config.tell(ctx, "purger", began, err)
 	return report, err
 }
 

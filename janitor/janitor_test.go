@@ -501,21 +501,29 @@ func TestNoAnswerDoesNotStopALoop(t *testing.T) {
 func TestWorkersReport(t *testing.T) {
 	t.Parallel()
 	told := &journal{}
-	sweeper, err := janitor.NewSweeper(memory.New(), quiet(janitor.Config{Observer: told}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := sweeper.RunOnce(t.Context()); err != nil {
+	config := quiet(janitor.Config{Observer: told})
+	sweeper, sweeperErr := janitor.NewSweeper(memory.New(), config)
+	reaper, reaperErr := janitor.NewReaper(memory.New(), config)
+	purger, purgerErr := janitor.NewPurger(memory.New(), config)
+	if err := errors.Join(sweeperErr, reaperErr, purgerErr); err != nil {
 		t.Fatal(err)
 	}
 	ended, end := context.WithCancel(t.Context())
 	end()
-	if _, err := sweeper.RunOnce(ended); err == nil {
-		t.Fatal("it ran after its end")
-	}
-	if len(told.turns) != 2 || told.turns[0].Worker != "sweeper" || told.turns[0].Err != nil || told.turns[0].Backlog != 0 ||
-		!errors.Is(told.turns[1].Err, context.Canceled) || told.turns[1].Backlog >= 0 {
-		t.Errorf("told %+v", told.turns)
+	for name, worker := range map[string]interface {
+		RunOnce(ctx context.Context) (janitor.Report, error)
+	}{"sweeper": sweeper, "reaper": reaper, "purger": purger} {
+		told.turns = nil
+		if _, err := worker.RunOnce(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := worker.RunOnce(ended); err == nil {
+			t.Fatal("it ran after its end")
+		}
+		if len(told.turns) != 2 || told.turns[0].Worker != name || told.turns[0].Err != nil || told.turns[0].Backlog != 0 ||
+			!errors.Is(told.turns[1].Err, context.Canceled) || told.turns[1].Backlog >= 0 {
+			t.Errorf("%s told %+v", name, told.turns)
+		}
 	}
 }
 

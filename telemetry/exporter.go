@@ -44,11 +44,13 @@ type Exporter struct {
 	messages  outbox.Store              // nil if the store keeps none
 	claims    store.ExternalEventKeeper // nil if the store keeps none: then every node counts
 	node      string
-	term      string // the last one that was claimed, by this node or by another
-	held      bool   // by this node
+	clock     storeClock
+	term      time.Time // the last one that was claimed, by this node or by another
+	held      bool      // by this node
 }
 
-// Exporter returns an exporter over a store. If that cannot be looked through, the error is [errors.ErrUnsupported].
+// Exporter returns the exporter over a store. If that cannot be looked through, the error is [errors.ErrUnsupported]. A
+// telemetry has one: two would hide each other's gauges, which have no label for the store.
 func (t *Telemetry) Exporter(config ExporterConfig) (*Exporter, error) {
 	if config.Store == nil {
 		return nil, errors.New("telemetry: ExporterConfig.Store is missing: it is what is counted")
@@ -67,6 +69,9 @@ func (t *Telemetry) Exporter(config ExporterConfig) (*Exporter, error) {
 	if e.lister, ok = store.As[store.Lister](config.Store); !ok {
 		return nil, fmt.Errorf("telemetry: %T cannot be looked through: %w", config.Store, errors.ErrUnsupported)
 	}
+	if t.metrics.exported.taken.Swap(true) {
+		return nil, errors.New("telemetry: there is an exporter already: make a Telemetry, and a registry, for each store")
+	}
 	e.messages, _ = store.As[outbox.Store](config.Store)
 	e.claims, _ = store.As[store.ExternalEventKeeper](config.Store)
 	if config.Guard != nil {
@@ -80,21 +85,21 @@ func (t *Telemetry) Exporter(config ExporterConfig) (*Exporter, error) {
 
 // Run counts until the context ends, and then returns nil. Failures are logged, and it goes on.
 //
-// Time is cut into terms as long as the interval, the same on all nodes as far as their clocks agree, and a node
-// counts in a term that it has claimed. The one that had the last term claims the next at once, the others when a
-// quarter of it is over: one that lives stays in charge, and when it is gone another takes over within a term and a
-// quarter.
+// The time of the store is cut into terms as long as the interval, and a node counts in a term that it has claimed. The
+// one that had the last term claims the next at once, the others when a quarter of it is over: one that lives stays in
+// charge, and when it is gone another takes over within a term and a quarter.
 func (e *Exporter) Run(ctx context.Context) error {
 	defer e.telemetry.metrics.exported.counted.Store(nil)
 	for {
 		if err := e.RunOnce(ctx); err != nil && ctx.Err() == nil {
 			e.config.Logger.WarnContext(ctx, "telemetry: the store could not be counted", "error", err)
 		}
-		next := time.Now().Truncate(e.config.Interval).Add(e.config.Interval)
+		now := e.clock.now()
+		next := now.Truncate(e.config.Interval).Add(e.config.Interval)
 		if !e.held {
 			next = next.Add(e.config.Interval / 4)
 		}
-		timer := time.NewTimer(time.Until(next))
+		timer := time.NewTimer(next.Sub(now))
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
@@ -110,7 +115,7 @@ func (e *Exporter) RunOnce(ctx context.Context) (err error) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, e.config.Interval)
 	defer cancel()
-	if e.held, err = e.claim(ctx, began); err == nil && e.held {
+	if e.held, err = e.claim(ctx); err == nil && e.held {
 		err = e.count(ctx)
 	}
 	if err == nil && !e.held {
@@ -125,21 +130,81 @@ const claimSource = "onceward exporter"
 
 // claim reports whether the present term is this node's. A claim is an external event of a source of its own, whose id
 // is the term: the store takes one of each, and removes them with the other events that are old.
-func (e *Exporter) claim(ctx context.Context, now time.Time) (bool, error) {
+//
+// A claim that was made more than a term ahead is not believed, and the next id is claimed: it is of a node whose clock
+// was ahead, and which may be gone by now.
+func (e *Exporter) claim(ctx context.Context) (bool, error) {
 	if e.claims == nil {
 		return true, nil
 	}
-	term := now.Truncate(e.config.Interval).UTC().Format(time.RFC3339)
-	if term == e.term {
+	if err := e.askTime(ctx); err != nil {
+		return false, err
+	}
+	term := e.clock.now().Truncate(e.config.Interval)
+	if term.Equal(e.term) {
 		return e.held, nil
 	}
-	held, err := e.claims.AddExternalEvent(ctx, store.ExternalEvent{
-		Source: claimSource, EventID: term, Subject: term, AnyScope: true, At: now, Body: []byte(e.node),
-	})
-	if err == nil {
-		e.term = term
+	id := term.UTC().Format(time.RFC3339)
+	for n := 2; ; n++ {
+		kept, err := e.keep(ctx, id)
+		if err != nil {
+			return false, err
+		}
+		own := string(kept.Body) == e.node
+		if own || term.Sub(kept.ReceivedAt) <= e.config.Interval {
+			e.term = term
+			return own, nil
+		}
+		id = fmt.Sprint(term.UTC().Format(time.RFC3339), " ", n)
 	}
-	return held, err
+}
+
+// keep has the store keep an event of this node, unless there is one of that id, and returns the one that is there.
+func (e *Exporter) keep(ctx context.Context, id string) (store.ExternalEvent, error) {
+	event := store.ExternalEvent{
+		Source: claimSource, EventID: id, Subject: id, AnyScope: true, At: time.Now(), Body: []byte(e.node),
+	}
+	if _, err := e.claims.AddExternalEvent(ctx, event); err != nil {
+		return event, err
+	}
+	kept, err := e.claims.ExternalEvents(ctx, store.ExternalEventFilter{Source: claimSource, Subjects: []string{id}})
+	if err == nil && len(kept) != 1 {
+		err = fmt.Errorf("telemetry: the store has %d events of the id %q that it keeps", len(kept), id)
+	}
+	if err != nil {
+		return event, err
+	}
+	return kept[0], nil
+}
+
+// storeClock is the clock of the store, as it was seen last: those of nodes may differ, and terms must not.
+type storeClock struct {
+	seen time.Time // what the store's clock said
+	at   time.Time // when it was, by that of the node
+}
+
+// now is the store's time, or that of the node as long as the former is not known.
+func (c *storeClock) now() time.Time {
+	if c.at.IsZero() {
+		return time.Now()
+	}
+	return c.seen.Add(time.Since(c.at))
+}
+
+// askEvery is how often the store is asked for its time: in an hour clocks do not drift apart by much.
+const askEvery = time.Hour
+
+// askTime asks the store for its time, if that is due: it is in each event that it keeps.
+func (e *Exporter) askTime(ctx context.Context) error {
+	if !e.clock.at.IsZero() && time.Since(e.clock.at) < askEvery {
+		return nil
+	}
+	began := time.Now()
+	kept, err := e.keep(ctx, "node "+rand.Text())
+	if err == nil {
+		e.clock = storeClock{seen: kept.ReceivedAt, at: began.Add(time.Since(began) / 2)}
+	}
+	return err
 }
 
 // count asks the store, with one query each.
@@ -162,6 +227,7 @@ func (e *Exporter) count(ctx context.Context) error {
 
 // exported is what gauges show.
 type exported struct {
+	taken   atomic.Bool // by an exporter
 	guard   atomic.Pointer[onceward.Guard]
 	breaker atomic.Pointer[*breaker.Store]
 	counted atomic.Pointer[counted]

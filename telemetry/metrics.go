@@ -39,6 +39,7 @@ type metrics struct {
 	zombiesSwept *counter
 
 	recordsReaped      *counter
+	executionsPurged   *counter
 	reconcileScheduled *counter
 	reconcileResolved  *counter
 	reconcileFailed    *counter
@@ -104,6 +105,8 @@ func newMetrics(meter metric.Meter, config *Config) (*metrics, error) {
 	m.zombiesSwept = b.counter("onceward_zombies_swept", "Records whose owner was lost, made unknown by the sweeper.")
 	m.recordsReaped = b.counter("onceward_records_reaped",
 		"Records that expired and were removed; by a soft reaper twice, when they are marked and when they are removed.")
+	m.executionsPurged = b.counter("onceward_executions_purged",
+		"Entries of the audit of executions that were old and removed.")
 	m.reconcileScheduled = b.counter("onceward_reconcile_scheduled",
 		"Outcomes that became unknown and wait to be settled; the route is empty for those that the sweeper found.", "route")
 	m.reconcileResolved = b.counter("onceward_reconcile_resolved", "Unknown outcomes that were settled, and how.",
@@ -319,7 +322,7 @@ func (m *metrics) handled(e *inbox.HandledEvent) {
 	consumer := m.topics.name(e.Consumer)
 	m.consumed.add(1, consumer, outcome)
 	m.worked(&onceward.WorkerEvent{
-		Worker: "consumer " + consumer, Backlog: -1, Oldest: e.Sent, Elapsed: e.Elapsed, Err: e.Err,
+		Worker: "consumer " + consumer, Backlog: e.Backlog, Oldest: e.Sent, Elapsed: e.Elapsed, Err: e.Err,
 	})
 }
 

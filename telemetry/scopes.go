@@ -214,10 +214,8 @@ func (b *builder) decisionsByScope(s *topScopes) {
 	b.callback(func(_ context.Context, o metric.Observer) error {
 		s.each(func(scope string, counts []int64) {
 			for i, n := range counts {
-				if n > 0 {
-					o.ObserveInt64(tally, n, metric.WithAttributes(
-						attribute.String("scope", scope), attribute.String("decision", decisions[i])))
-				}
+				o.ObserveInt64(tally, n, metric.WithAttributes(
+					attribute.String("scope", scope), attribute.String("decision", decisions[i])))
 			}
 		})
 		return nil

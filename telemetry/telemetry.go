@@ -159,6 +159,8 @@ func (m *metrics) observeRare(event onceward.ObserverEvent) {
 		m.reconcileScheduled.add(int64(e.Count), "")
 	case janitor.ReapedEvent:
 		m.recordsReaped.add(int64(e.Count))
+	case janitor.PurgedEvent:
+		m.executionsPurged.add(int64(e.Count))
 	case breaker.ChangedEvent:
 		m.breakerChanged(&e)
 	case tiered.LookedUpEvent:

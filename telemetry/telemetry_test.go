@@ -105,6 +105,7 @@ var everything = []onceward.ObserverEvent{
 	onceward.WorkerEvent{Worker: "resumer", Backlog: 3, Oldest: time.Now().Add(-time.Hour)},
 	janitor.SweptEvent{Count: 2},
 	janitor.ReapedEvent{Count: 5},
+	janitor.PurgedEvent{Count: 7},
 	reconcile.ReconciledEvent{ID: id, Operation: "job", Outcome: "completed"},
 	reconcile.ReconciledEvent{ID: id, Operation: "job", Outcome: "dead letter"},
 	outbox.DeliveredEvent{ID: id, Topic: "charges", Outcome: "dead letter", Elapsed: time.Millisecond},
@@ -118,7 +119,15 @@ func TestEventsBecomeMetrics(t *testing.T) {
 	for _, e := range everything {
 		n.Observe(t.Context(), e)
 	}
-	n.want(t, `onceward_duplicates_total{scope="tenant"} 0`) // a series begins at zero
+	page := n.scrape(t) // a series begins at zero
+	for _, line := range []string{
+		`onceward_duplicates_total{scope="tenant"} 0`,
+		`onceward_scope_reservations_total{decision="replay",scope="tenant"} 0`,
+	} {
+		if !strings.Contains(page, "\n"+line+"\n") {
+			t.Errorf("M1: the first scrape has no line %s", line)
+		}
+	}
 	n.want(t,
 		`onceward_oldest_replay_age_seconds 7200`,
 		`onceward_heartbeat_delay_seconds_sum 3`,
@@ -142,6 +151,7 @@ func TestEventsBecomeMetrics(t *testing.T) {
 		`onceward_problems_total{code="mismatch",route="job"} 1`,
 		`onceward_zombies_swept_total 2`,
 		`onceward_records_reaped_total 5`,
+		`onceward_executions_purged_total 7`,
 		`onceward_reconcile_scheduled_total{route="job"} 1`,
 		`onceward_reconcile_scheduled_total{route=""} 2`,
 		`onceward_reconcile_resolved_total{outcome="completed",route="job"} 1`,
@@ -286,6 +296,36 @@ func TestConfigIsChecked(t *testing.T) {
 	}
 }
 
+// TestTelemetriesOfOneProvider add up, on one page. Exporters would hide each other's gauges: the second is refused.
+func TestTelemetriesOfOneProvider(t *testing.T) {
+	t.Parallel()
+	meters, page, err := telemetry.Prometheus()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		each, err := telemetry.New(telemetry.Config{MeterProvider: meters})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range everything {
+			each.Observe(t.Context(), e)
+		}
+		if _, err := each.Exporter(telemetry.ExporterConfig{Store: memory.New()}); err != nil {
+			t.Error(err)
+		}
+		_, err = each.Exporter(telemetry.ExporterConfig{Store: memory.New()})
+		if err == nil || !strings.Contains(err.Error(), "exporter already") {
+			t.Errorf("a second exporter: %v", err)
+		}
+	}
+	w := httptest.NewRecorder()
+	page.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	if line := `onceward_records_reaped_total 10`; w.Code != 200 || !strings.Contains(w.Body.String(), "\n"+line+"\n") {
+		t.Errorf("%d, without the line %s:\n%s", w.Code, line, w.Body)
+	}
+}
+
 // TestOneNodeExports holds that of all nodes one counts, that the others show nothing, and that another one takes over.
 func TestOneNodeExports(t *testing.T) {
 	t.Parallel()
@@ -377,6 +417,43 @@ func TestAnotherNodeTakesOver(t *testing.T) {
 		}
 		stop[1]()
 		ended.Wait()
+	})
+}
+
+// TestClaimsOfAClockThatWasAhead: a node whose clock was ahead by an hour has claimed an hour, and is gone. What it has
+// claimed further ahead than a term does not keep the others from counting, and terms are by the clock of the store.
+func TestClaimsOfAClockThatWasAhead(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		late := func() time.Time { return time.Now().Add(-20 * time.Minute) } // the clocks of nodes are ahead of it
+		s := memory.New(memory.WithClock(late))
+		for minute := range 60 {
+			term := late().Truncate(time.Minute).Add(time.Duration(minute+1) * time.Minute).UTC().Format(time.RFC3339)
+			if _, err := s.AddExternalEvent(t.Context(), store.ExternalEvent{
+				Source: "onceward exporter", EventID: term, Subject: term, AnyScope: true, Body: []byte("the other node"),
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n := newNode(t)
+		e, err := n.Exporter(telemetry.ExporterConfig{Store: s, Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		go func() { _ = e.Run(ctx) }()
+		defer synctest.Wait()
+		defer stop()
+		synctest.Wait()
+		for minute := range 100 {
+			shown := strings.Contains(n.scrape(t), "\nonceward_dead_letters 0\n")
+			believed := minute == 1 || minute == 2 // in which this node waits for a quarter of a term
+			if shown == believed {
+				t.Errorf("minute %d: it is %v that the gauges are shown", minute, shown)
+			}
+			time.Sleep(time.Minute)
+			synctest.Wait()
+		}
 	})
 }
 

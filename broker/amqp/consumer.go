@@ -80,11 +80,6 @@ type ConsumerConfig struct {
 	Logger *slog.Logger
 }
 
-// watch is who is told of what the consumer does.
-func (c *ConsumerConfig) watch() consuming.Watch {
-	return consuming.Watch{Observer: c.Observer, Propagator: c.Propagator, Logger: c.Logger}
-}
-
 // headersOf returns a function that returns the headers of a message that are text.
 func headersOf(d *amqp091.Delivery) func() map[string]string {
 	return func() map[string]string {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
@@ -19,6 +20,16 @@ type runner struct {
 	work sync.WaitGroup
 	// failures are those of the events, by their IDs.
 	failures consuming.Failures[string]
+	// backlog is how many messages waited in the queue when it was last looked at, or negative.
+	backlog atomic.Int64
+}
+
+// watch is who is told of what the consumer does.
+func (r *runner) watch() consuming.Watch {
+	return consuming.Watch{
+		Observer: r.Observer, Propagator: r.Propagator, Logger: r.Logger,
+		Backlog: func() int { return int(r.backlog.Load()) },
+	}
 }
 
 // pause waits after a number of failures, or until the context ends.

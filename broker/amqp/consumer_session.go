@@ -3,9 +3,12 @@ package amqp
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/onceward/onceward/internal/backoff"
 )
 
 // consumerSession is one connection that consumes. When it is lost it is replaced: what was delivered on it cannot be
@@ -25,8 +28,37 @@ func (r *runner) session(ctx, applying context.Context) (lived time.Duration, er
 		return 0, err
 	}
 	begun := time.Now()
+	looking, stop := context.WithCancel(ctx)
+	var looks sync.WaitGroup
+	if s.Observer != nil {
+		looks.Go(func() { s.look(looking) })
+	}
 	err = s.consume(ctx, applying)
+	stop()
+	looks.Wait() // the connection is closed by now, which ends a look that hangs
 	return time.Since(begun), err
+}
+
+// lookEvery is the time between two looks at how many messages wait in the queue.
+const lookEvery = 15 * time.Second
+
+// look looks at the queue now and then until the context ends.
+func (s *consumerSession) look(ctx context.Context) {
+	for backoff.Sleep(ctx, lookEvery) {
+		s.lookOnce()
+	}
+}
+
+// lookOnce asks the broker how many messages wait, on a channel of its own: the broker closes one on which it refuses.
+func (s *consumerSession) lookOnce() {
+	seen := -1
+	if channel, err := s.conn.Channel(); err == nil {
+		if queue, err := channel.QueueDeclarePassive(s.Queue, true, false, false, false, nil); err == nil {
+			seen = queue.Messages
+		}
+		_ = channel.Close() // at the latest it is closed with the connection
+	}
+	s.backlog.Store(int64(seen))
 }
 
 // open connects and begins to consume. The client does not heed a context: if that ends, or time is up, the connection
@@ -57,6 +89,9 @@ func (s *consumerSession) begin() (err error) {
 	s.closing = s.channel.NotifyClose(make(chan *amqp091.Error, 1))
 	if err = s.channel.Qos(s.Prefetch, 0, false); err != nil {
 		return err
+	}
+	if s.Observer != nil {
+		s.lookOnce()
 	}
 	s.deliveries, err = s.channel.Consume(s.Queue, s.Name, false, false, false, false, nil)
 	return err

@@ -12,6 +12,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/broker/amqp"
 	"github.com/onceward/onceward/inbox"
 	"github.com/onceward/onceward/store"
@@ -37,6 +38,23 @@ func TestEachEventIsAppliedOnce(t *testing.T) {
 	}
 	if n := server.depth(t, queue); n != 0 {
 		t.Errorf("%d messages are left", n)
+	}
+}
+
+// M1: with each event the observer learns how many waited in the queue when it was last looked at.
+func TestBacklogIsTold(t *testing.T) {
+	t.Parallel()
+	server := sharedRabbitMQ(t)
+	queue := server.queue(t, nil)
+	send(t, server, queue, "a", "b", "c")
+	told := make(chan int, 3)
+	start(t, server, newFakeStore(), amqp.ConsumerConfig{
+		Queue: queue, Observer: onceward.ObserverFunc(func(_ context.Context, e onceward.ObserverEvent) {
+			told <- e.(inbox.HandledEvent).Backlog
+		}),
+	})
+	if n := await(t, "an event", told); n != 3 {
+		t.Errorf("told %d, want 3", n)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -28,6 +29,16 @@ type runner struct {
 	// waiting are the partitions in which a record has failed. Only Run's goroutine changes it, between the works on
 	// partitions.
 	waiting map[partition]*wait
+	// backlog is how many records of the partitions of the present round are not worked on yet, here or at the broker.
+	backlog atomic.Int64
+}
+
+// watch is who is told of what the consumer does with a record.
+func (r *runner) watch() consuming.Watch {
+	return consuming.Watch{
+		Observer: r.Observer, Propagator: r.Propagator, Logger: r.Logger,
+		Backlog: func() int { return int(max(r.backlog.Add(-1), 0)) },
+	}
 }
 
 // progress is how far the work on a partition got in a round.
@@ -55,9 +66,20 @@ func (r *runner) round(ctx context.Context) error {
 	if len(records) == 0 {
 		return nil
 	}
+	r.backlog.Store(backlogOf(fetches))
 	all := r.workOn(ctx, records)
 	r.commit(ctx, all)
 	return r.putBack(ctx, all)
+}
+
+// backlogOf is how many records there are from the first that was fetched of each partition on.
+func backlogOf(fetches kgo.Fetches) (n int64) {
+	fetches.EachPartition(func(p kgo.FetchTopicPartition) {
+		if len(p.Records) > 0 {
+			n += p.HighWatermark - p.Records[0].Offset
+		}
+	})
+	return n
 }
 
 // poll waits for records, but not for longer than until a waiting partition is due.

@@ -78,9 +78,19 @@ type ConsumerConfig struct {
 	Logger *slog.Logger
 }
 
-// watch is who is told of what the consumer does.
-func (c *ConsumerConfig) watch() consuming.Watch {
-	return consuming.Watch{Observer: c.Observer, Propagator: c.Propagator, Logger: c.Logger}
+// watch is who is told of what the consumer does with a message. With that the server tells how many it has not
+// delivered.
+func (c *ConsumerConfig) watch(m jetstream.Msg) consuming.Watch {
+	return consuming.Watch{
+		Observer: c.Observer, Propagator: c.Propagator, Logger: c.Logger,
+		Backlog: func() int {
+			metadata, err := m.Metadata()
+			if err != nil {
+				return -1
+			}
+			return int(min(metadata.NumPending, math.MaxInt32))
+		},
+	}
 }
 
 // headersOf returns a function that returns the headers of a message that are text.

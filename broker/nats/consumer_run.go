@@ -194,7 +194,7 @@ func (r *runner) try(ctx context.Context, m jetstream.Msg, sequence uint64) (out
 	if err != nil {
 		return r.poison(ctx, m, sequence, err)
 	}
-	_, err = r.watch().Handle(ctx, r.Inbox, r.Name, id, headersOf(m), func(ctx context.Context) error {
+	_, err = r.watch(m).Handle(ctx, r.Inbox, r.Name, id, headersOf(m), func(ctx context.Context) error {
 		return consuming.Guard(func() error { return r.Handle(ctx, m) })
 	})
 	if err == nil {

@@ -1,5 +1,5 @@
 // Command service is a skeleton for production: a shop whose orders are transactional and whose payments call a
-// provider, on PostgreSQL, with all workers, start-up checks, health, counters and an orderly end. Take it as a
+// provider, on PostgreSQL, with all workers, start-up checks, health, metrics and an orderly end. Take it as a
 // beginning. docs/production.md explains each decision.
 //
 //	service migrate   creates or updates the tables, as their owner, and lets the service's role use them
@@ -26,6 +26,7 @@ import (
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
+	"github.com/onceward/onceward/telemetry"
 )
 
 func main() {
@@ -76,8 +77,9 @@ func serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s := &service{
-		provider: &provider.Client{URL: c.provider, HTTP: &http.Client{Timeout: calling}}, monitor: newMonitor(),
+	s := &service{provider: &provider.Client{URL: c.provider, HTTP: &http.Client{Timeout: calling}}}
+	if s.monitor, err = newMonitor(); err != nil {
+		return err
 	}
 	start, cancel := context.WithTimeout(ctx, starting)
 	defer cancel()
@@ -183,13 +185,16 @@ func (s *service) routes(c config) (http.Handler, error) {
 	s.guard, err = onceward.New(s.store, onceward.Config{
 		Scope: c.tenant, Secret: c.secret, OldSecrets: c.oldSecrets,
 		Namespace: "shop", // tells our downstream keys from those of other services at the same provider
-		Observer:  s.monitor, StoreTimeout: storing,
+		Observer:  s.monitor, Propagator: s.monitor, StoreTimeout: storing,
 		Defaults: []onceward.Option{onceward.Deadline(deadline), onceward.InFlightWait(waiting)},
 	})
 	if err != nil {
 		return nil, err
 	}
-	if s.box, err = outbox.New(s.store, outbox.Config{Source: "https://shop.example", Guard: s.guard}); err != nil {
+	s.box, err = outbox.New(s.store, outbox.Config{
+		Source: "https://shop.example", Guard: s.guard, Propagator: s.monitor,
+	})
+	if err != nil {
 		return nil, err
 	}
 	mux := onceward.NewMux()
@@ -220,10 +225,15 @@ func (s *service) workers(c config) ([]onceward.Worker, error) {
 		return nil, err
 	}
 	deliveries, err := outbox.NewWorker(s.store, outbox.WorkerConfig{
-		Observer: s.monitor, Routes: map[string]outbox.Route{ordersTopic: {Handler: outbox.Publish(publisher)}},
+		Observer: s.monitor, Propagator: s.monitor,
+		Routes: map[string]outbox.Route{ordersTopic: {Handler: outbox.Publish(publisher)}},
 	})
 	if err != nil {
 		return nil, err
 	}
-	return []onceward.Worker{cleaner, poller, deliveries}, nil
+	exporter, err := s.monitor.Exporter(telemetry.ExporterConfig{Store: s.store, Guard: s.guard})
+	if err != nil {
+		return nil, err
+	}
+	return []onceward.Worker{cleaner, poller, deliveries, exporter}, nil
 }

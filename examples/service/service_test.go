@@ -442,17 +442,20 @@ func (w *world) checkMetrics() {
 		}
 	}
 	for _, want := range []string{
-		`onceward_decided_total{operation="POST /orders",outcome="execute"} `,
-		`onceward_settled_total{operation="POST /payments",outcome="completed"} `,
-		`onceward_delivered_total{operation="orders",outcome="done"} `,
+		`onceward_reservations_total{decision="created",route="POST /orders"} `,
+		`onceward_attempts_settled_total{route="POST /payments",state="completed"} `,
+		`onceward_outbox_deliveries_total{outcome="done",topic="orders"} `,
 	} {
 		if !strings.Contains(all.String(), want) {
 			w.t.Errorf("no replica counts %s:\n%s", want, &all)
 		}
 	}
-	for _, bad := range []string{`outcome="unknown"`, "onceward_reconciled_total", "onceward_lease_lost_total"} {
+	for _, bad := range []string{
+		`",state="unknown"`, "onceward_reconcile_resolved_total{", "onceward_leases_lost_total{",
+		`onceward_worker_runs_total{outcome="failed"`,
+	} {
 		if strings.Contains(all.String(), bad) {
-			w.t.Errorf("a handler was cut off: %s is counted:\n%s", bad, &all)
+			w.t.Errorf("a handler was cut off, or a worker has failed: %s is counted:\n%s", bad, &all)
 		}
 	}
 }

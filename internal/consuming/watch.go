@@ -14,6 +14,8 @@ type Watch struct {
 	Observer   onceward.Observer
 	Propagator onceward.Propagator
 	Logger     *slog.Logger // of panics of the observer
+	// Backlog says how many events wait at the broker once one was handled; nil if that is not known.
+	Backlog func() int
 }
 
 // timeHeaders are where the bindings of CloudEvents to Kafka, NATS and AMQP put the time of an event.
@@ -36,10 +38,18 @@ func (w Watch) Handle(
 	applied, err = box.Handle(ctx, consumer, eventID, fn)
 	if w.Observer != nil {
 		w.tell(ctx, inbox.HandledEvent{
-			Consumer: consumer, EventID: eventID, Applied: applied, Sent: sent(with), Elapsed: time.Since(began), Err: err,
+			Consumer: consumer, EventID: eventID, Applied: applied, Sent: sent(with), Backlog: w.backlog(),
+			Elapsed: time.Since(began), Err: err,
 		})
 	}
 	return applied, err
+}
+
+func (w Watch) backlog() int {
+	if w.Backlog == nil {
+		return -1
+	}
+	return w.Backlog()
 }
 
 // tell tells the observer. A panic of it is logged: it would end the process each time the message comes.

@@ -49,7 +49,7 @@ func TestWatchTellsAndContinuesTheTrace(t *testing.T) {
 		var told inbox.HandledEvent
 		var in any
 		watch := consuming.Watch{
-			Propagator: headerTrace{},
+			Propagator: headerTrace{}, Backlog: func() int { return 7 },
 			Observer: onceward.ObserverFunc(func(ctx context.Context, e onceward.ObserverEvent) {
 				told, in = e.(inbox.HandledEvent), ctx.Value(traceKey{})
 			}),
@@ -68,7 +68,8 @@ func TestWatchTellsAndContinuesTheTrace(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, applied, err)
 		}
 		if told.Consumer != "mailer" || told.EventID != "event" || told.Applied != each.applied ||
-			!errors.Is(told.Err, each.err) || !told.Sent.Equal(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)) || in != "trace" {
+			!errors.Is(told.Err, each.err) || !told.Sent.Equal(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)) ||
+			told.Backlog != 7 || in != "trace" {
 			t.Errorf("%s: %+v in %v", name, told, in)
 		}
 	}

@@ -3,6 +3,7 @@ package kafka_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/inbox"
 )
 
 // O5: events that come twice are applied once, those of a partition in order, and the offsets follow.
@@ -26,6 +30,25 @@ func TestAppliesEachEventOnce(t *testing.T) {
 	b.awaitCommitted(t)
 	run.stop(t)
 	b.expectOnce(t, events)
+}
+
+// M1: with each event the observer learns how many are behind it, also those that were not fetched with it.
+func TestBacklogIsTold(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.produce(t, 0, ids(0, 0, 5)...)
+	c := b.config(t)
+	c.MaxRecords = 2
+	var told []int
+	c.Observer = onceward.ObserverFunc(func(_ context.Context, e onceward.ObserverEvent) {
+		told = append(told, e.(inbox.HandledEvent).Backlog)
+	})
+	run := start(t, c)
+	b.awaitCommitted(t)
+	run.stop(t)
+	if want := []int{4, 3, 2, 1, 0}; !slices.Equal(told, want) {
+		t.Errorf("told %d, want %d", told, want)
+	}
 }
 
 // A consumer that starts again goes on where the last one has committed.

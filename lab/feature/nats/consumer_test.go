@@ -10,6 +10,9 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/inbox"
 )
 
 // O5: events that come twice are applied once, in order.
@@ -24,6 +27,24 @@ func TestAppliesEachEventOnce(t *testing.T) {
 	b.awaitSettled(t, c)
 	run.stop(t)
 	b.expect(t, ids(0, 15)...)
+}
+
+// M1: with each event the observer learns how many are behind it.
+func TestBacklogIsTold(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.publish(t, ids(0, 5)...)
+	c := b.config(t)
+	var told []int
+	c.Observer = onceward.ObserverFunc(func(_ context.Context, e onceward.ObserverEvent) {
+		told = append(told, e.(inbox.HandledEvent).Backlog)
+	})
+	run := start(t, c)
+	b.awaitSettled(t, c)
+	run.stop(t)
+	if want := []int{4, 3, 2, 1, 0}; !slices.Equal(told, want) {
+		t.Errorf("told %d, want %d", told, want)
+	}
 }
 
 // The server restarts in the middle, on the same port and directory: nothing is lost, and nothing applied twice.

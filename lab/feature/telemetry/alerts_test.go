@@ -64,91 +64,84 @@ func TestAlertRules(t *testing.T) {
 }
 
 // firing are the alerts that fire now.
-func (w *world) firing() []string {
-	w.Helper()
-	samples, err := w.prometheus.Query(w.Context(), `ALERTS{alertstate="firing"}`)
-	must(w, err)
+func (s *scraped) firing() []string {
+	s.Helper()
+	samples, err := s.prometheus.Query(s.Context(), `ALERTS{alertstate="firing"}`)
+	must(s, err)
 	names := make(map[string]bool)
-	for _, s := range samples {
-		names[strings.TrimPrefix(s.Labels["alertname"], "Onceward")] = true
+	for _, each := range samples {
+		names[strings.TrimPrefix(each.Labels["alertname"], "Onceward")] = true
 	}
 	return slices.Sorted(maps.Keys(names))
 }
 
 // wantNoAlert waits until none fires or is about to: on a machine that stands still the load itself may be slow enough.
-func (w *world) wantNoAlert() {
-	w.Helper()
-	w.awaitValue(`count(ALERTS) or vector(0)`, 0)
+func (s *scraped) wantNoAlert() {
+	s.Helper()
+	s.awaitValue(`count(ALERTS) or vector(0)`, 0)
+}
+
+// fault is one that a test causes, and the alerts that fire then.
+type fault struct {
+	cause  func()
+	alerts []string
 }
 
 // wantAlerts causes one fault after the other. An alert fires when its fault is caused, and none whose fault was not.
-func (w *world) wantAlerts() {
-	w.Helper()
+func (s *scraped) wantAlerts(faults ...fault) {
+	s.Helper()
 	caused := make(map[string]bool)
-	for _, fault := range []struct {
-		cause  func()
-		alerts []string
-	}{
-		{w.probe, []string{"MismatchesByScope"}},
-		{w.loop, []string{"DuplicatesByScope"}},
-		{w.loseOutcome, []string{"OldestUnknown"}},
-		{w.giveUp, []string{"DeadLetters"}},
-		{w.strandMessage, []string{"OutboxAge"}},
-		{w.loseStore, []string{"ReservationsFail", "BreakerOpen"}},
-	} {
+	for _, fault := range faults {
 		fault.cause()
 		for _, alert := range fault.alerts {
 			caused[alert] = true
-			await(w, alert+" fires", func() (bool, string) {
-				firing := w.firing()
+			await(s, alert+" fires", func() (bool, string) {
+				firing := s.firing()
 				return slices.Contains(firing, alert), fmt.Sprint(firing)
 			})
 		}
-		for _, alert := range w.firing() {
+		for _, alert := range s.firing() {
 			if !caused[alert] {
-				w.Errorf("M4: %s fires though its fault was not caused", alert)
+				s.Errorf("M4: %s fires though its fault was not caused", alert)
 			}
 		}
 	}
-	must(w, w.postgres.Restart())
 }
 
 // probe uses one key for many requests.
-func (w *world) probe() {
+func (s *scraped) probe() {
 	for i := range 40 {
-		w.pay(http.StatusUnprocessableEntity, "alice", "pay-0", 1000+i)
+		s.pay(http.StatusUnprocessableEntity, "alice", "pay-0", 1000+i)
 	}
 }
 
 // loop repeats one request without a pause.
-func (w *world) loop() {
+func (s *scraped) loop() {
 	for range 250 {
-		w.pay(http.StatusCreated, "bob", "pay-0", 100)
+		s.pay(http.StatusCreated, "bob", "pay-0", 100)
 	}
 }
 
-// loseOutcome leaves an outcome unknown.
-func (w *world) loseOutcome() { w.do(http.StatusInternalServerError, "lost", "unknown") }
-
-// giveUp asks after it until a person has to.
+// giveUp leaves an outcome unknown, and asks after it until a person has to.
 func (w *world) giveUp() {
+	w.do(http.StatusInternalServerError, "lost", "unknown")
 	w.reconcile(1, reconcile.ResolverFunc(func(context.Context, *store.Record) (reconcile.Answer, error) {
 		return reconcile.StillUnknown("the other system does not say"), nil
 	}), 1)
 }
 
 // strandMessage lets the provider refuse to charge.
-func (w *world) strandMessage() {
-	must(w, w.bank.SetFaults(provider.Faults{Rules: []provider.Rule{{
+func (s *scraped) strandMessage() {
+	s.setFaults(provider.Rule{
 		Match: provider.Match{Method: http.MethodPost}, Kind: provider.ErrorBefore, Status: 503,
-	}}}))
-	w.pay(http.StatusCreated, "bob", "stranded", 100)
+	})
+	s.pay(http.StatusCreated, "bob", "stranded", 100)
 }
 
 // loseStore ends the database.
-func (w *world) loseStore() {
-	must(w, w.postgres.Stop())
+func (s *scraped) loseStore() {
+	must(s, s.postgres.Stop())
 	for i := range 10 {
-		w.pay(http.StatusServiceUnavailable, "bob", fmt.Sprint("down-", i), 100)
+		s.pay(http.StatusServiceUnavailable, "bob", fmt.Sprint("down-", i), 100)
 	}
 }

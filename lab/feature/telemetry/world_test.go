@@ -3,6 +3,7 @@
 package telemetry_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -57,17 +58,54 @@ func await(t testing.TB, what string, so func() (bool, string)) {
 	}
 }
 
-// world is the payments system on PostgreSQL behind a breaker, its provider, and the Prometheus that scrapes it.
-type world struct {
+// scraped is a payments system on PostgreSQL as its clients see it, and the Prometheus that scrapes it.
+type scraped struct {
 	testing.TB
+	url        string
+	bank       string // the URL of the payment provider
 	postgres   *servers.PostgresServer
-	db         *storeurl.Database
-	bank       *provider.Server
-	system     *payments.System
-	guard      *onceward.Guard
-	server     *httptest.Server
 	prometheus *servers.PrometheusServer
-	chores     chores
+}
+
+// scrape starts the Prometheus, with the alerts.
+func (s *scraped) scrape() {
+	s.Helper()
+	s.prometheus = servers.NewPrometheus(s, fmt.Sprintf(`
+global: {scrape_interval: 400ms, scrape_timeout: 400ms, evaluation_interval: 300ms}
+rule_files: [%s]
+scrape_configs:
+  - job_name: payments
+    static_configs: [{targets: ["%s"]}]
+`, quickRules(s), strings.TrimPrefix(s.url, "http://")))
+}
+
+// setFaults has the provider fail by rules, or by none.
+func (s *scraped) setFaults(rules ...provider.Rule) {
+	s.Helper()
+	method, body := http.MethodDelete, []byte(nil)
+	if len(rules) > 0 {
+		var err error
+		method = http.MethodPut
+		body, err = json.Marshal(provider.Faults{Rules: rules})
+		must(s, err)
+	}
+	request, err := http.NewRequestWithContext(s.Context(), method, s.bank+"/faults", bytes.NewReader(body))
+	must(s, err)
+	response, err := client.Do(request)
+	must(s, err)
+	must(s, response.Body.Close())
+	if response.StatusCode != http.StatusNoContent {
+		s.Fatalf("the provider does not take the faults: %s", response.Status)
+	}
+}
+
+// world is such a system in this process, behind a breaker, with a route that ends in whichever way the test wants.
+type world struct {
+	scraped
+	db     *storeurl.Database
+	system *payments.System
+	guard  *onceward.Guard
+	chores chores
 }
 
 // broken is a store behind a breaker, with what a program needs to close it.
@@ -84,7 +122,9 @@ const never = time.Hour
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{TB: t, postgres: servers.NewPostgres(t, "fsync=off"), chores: chores{seen: make(map[string]int)}}
+	w := &world{
+		scraped: scraped{TB: t, postgres: servers.NewPostgres(t, "fsync=off")}, chores: chores{seen: make(map[string]int)},
+	}
 	var err error
 	w.db, err = storeurl.Open(t.Context(), w.postgres.URL(), storeurl.WithLogger(quiet))
 	must(t, err)
@@ -94,13 +134,13 @@ func newWorld(t *testing.T) *world {
 	})
 	must(t, err)
 	w.db.Store = broken{around, w.db.Store}
-	w.bank, err = provider.Start(context.WithoutCancel(t.Context()), provider.Config{
+	bank, err := provider.Start(context.WithoutCancel(t.Context()), provider.Config{
 		Dedup: true, LedgerPath: filepath.Join(t.TempDir(), "ledger"),
 	})
 	must(t, err)
-	t.Cleanup(func() { must(t, w.bank.Close()) })
+	t.Cleanup(func() { must(t, bank.Close()) })
 	w.system, err = payments.New(t.Context(), payments.Config{
-		Database: w.db, Secret: []byte("a secret of the tests, long enough"), Provider: w.bank.URL,
+		Database: w.db, Secret: []byte("a secret of the tests, long enough"), Provider: bank.URL,
 		WebhookSecret: "the secret of the webhooks", Tokens: map[string]string{"alice": "alice", "bob": "bob"}, Logger: quiet,
 		Timing: payments.Timing{
 			Lease: 5 * time.Second, Call: longest, Arrival: 100 * time.Millisecond, Look: never, Backoff: 20 * time.Millisecond,
@@ -112,16 +152,11 @@ func newWorld(t *testing.T) *world {
 		},
 	})
 	must(t, err)
-	w.server = httptest.NewServer(w.system)
-	t.Cleanup(w.server.Close)
+	server := httptest.NewServer(w.system)
+	t.Cleanup(server.Close)
+	w.url, w.bank = server.URL, bank.URL
 	w.work()
-	w.prometheus = servers.NewPrometheus(t, fmt.Sprintf(`
-global: {scrape_interval: 400ms, scrape_timeout: 400ms, evaluation_interval: 300ms}
-rule_files: [%s]
-scrape_configs:
-  - job_name: payments
-    static_configs: [{targets: ["%s"]}]
-`, quickRules(t), strings.TrimPrefix(w.server.URL, "http://")))
+	w.scrape()
 	return w
 }
 
@@ -141,44 +176,48 @@ type reply struct {
 	status   int
 	code     string // of a problem
 	location string
+	replayed bool
 }
 
 var client = &http.Client{Timeout: longest, Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
 
-func (w *world) send(method, path, token, key, body string) reply {
-	w.Helper()
-	request, err := http.NewRequestWithContext(w.Context(), method, w.server.URL+path, strings.NewReader(body))
-	must(w, err)
+func (s *scraped) send(method, path, token, key, body string) reply {
+	s.Helper()
+	request, err := http.NewRequestWithContext(s.Context(), method, s.url+path, strings.NewReader(body))
+	must(s, err)
 	request.Header.Set("Content-Type", "application/json")
 	request.Header.Set("Authorization", "Bearer "+token)
 	if key != "" {
 		request.Header.Set("Idempotency-Key", key)
 	}
 	response, err := client.Do(request)
-	must(w, err)
+	must(s, err)
 	defer response.Body.Close()
 	content, err := io.ReadAll(response.Body)
-	must(w, err)
+	must(s, err)
 	var problem struct {
 		Code string `json:"code"`
 	}
 	_ = json.Unmarshal(content, &problem) // most answers are none
-	return reply{response.StatusCode, problem.Code, response.Header.Get("Location")}
+	return reply{
+		response.StatusCode, problem.Code, response.Header.Get("Location"),
+		response.Header.Get("Idempotent-Replayed") != "",
+	}
 }
 
 // expect sends a request that has to be answered with a status.
-func (w *world) expect(status int, method, path, token, key, body string) reply {
-	w.Helper()
-	r := w.send(method, path, token, key, body)
+func (s *scraped) expect(status int, method, path, token, key, body string) reply {
+	s.Helper()
+	r := s.send(method, path, token, key, body)
 	if r.status != status {
-		w.Fatalf("%s %s with key %s: %d %s, want %d", method, path, key, r.status, r.code, status)
+		s.Fatalf("%s %s with key %s: %d %s, want %d", method, path, key, r.status, r.code, status)
 	}
 	return r
 }
 
-func (w *world) pay(status int, token, key string, amount int) reply {
-	w.Helper()
-	return w.expect(status, http.MethodPost, "/payments", token, key,
+func (s *scraped) pay(status int, token, key string, amount int) reply {
+	s.Helper()
+	return s.expect(status, http.MethodPost, "/payments", token, key,
 		fmt.Sprintf(`{"customer":"c1","amount":%d,"currency":"EUR"}`, amount))
 }
 
