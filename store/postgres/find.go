@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/onceward/onceward/store"
 )
 
@@ -19,8 +20,11 @@ const selectProvider = `SELECT id, attempt, due, retention, answer, state, reque
 // mostAlike is how many records with one provider's id are looked at.
 const mostAlike = 100
 
+// selectRequests reads what the hashes of all records can be computed from, and nothing else of them.
+const selectRequests = `SELECT id, request FROM @record WHERE state > 0`
+
 // FindHash implements [store.Finder]: by the primary key, or, in tables of an earlier version, whose names have a secret in
-// them, by looking through all records.
+// them, by looking through all records, a second or two for a million.
 func (s *Store) FindHash(ctx context.Context, hash string) (rec store.Record, err error) {
 	wanted, err := store.ParseHash(hash)
 	if err != nil {
@@ -29,33 +33,47 @@ func (s *Store) FindHash(ctx context.Context, hash string) (rec store.Record, er
 	if err := s.ready(); err != nil {
 		return rec, err
 	}
-	if len(s.naming.secret) > 0 {
-		return s.walkToHash(ctx, wanted)
-	}
 	r := row{id: wanted}
+	if len(s.naming.secret) > 0 {
+		if r.id, err = s.nameOfHash(ctx, wanted); err != nil {
+			return rec, err
+		}
+	}
 	if _, err := s.read(ctx, &r); err != nil {
 		return rec, err
 	}
 	return s.summary(ctx, &r)
 }
 
-// walkToHash looks through all records for the one whose ID has that hash.
-func (s *Store) walkToHash(ctx context.Context, wanted [16]byte) (store.Record, error) {
-	for f := (store.Filter{}); ; {
-		page, err := s.List(ctx, f)
-		if err != nil {
-			return store.Record{}, err
-		}
-		for i := range page {
-			if page[i].HashBytes() == wanted {
-				return page[i], nil
-			}
-		}
-		if len(page) < store.MaxPage {
-			return store.Record{}, store.ErrNotFound
-		}
-		f.After = page[len(page)-1].ID
+// nameOfHash looks through all records for the name of the one whose ID has that hash. It is one statement, in the order of
+// the table, and the caller's context bounds it, not what a database allows the statements of requests. The hashes are
+// computed here because SQL takes several times as long.
+func (s *Store) nameOfHash(ctx context.Context, wanted [16]byte) (found [16]byte, err error) {
+	if err := s.primary(ctx); err != nil {
+		return found, err
 	}
+	err = pgx.BeginTxFunc(ctx, s.own, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `SET LOCAL statement_timeout = 0`); err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, s.names.render(selectRequests))
+		if err != nil {
+			return err
+		}
+		var name [16]byte
+		var asked []byte
+		_, err = pgx.ForEachRow(rows, []any{&name, (*pgtype.DriverBytes)(&asked)}, func() error {
+			if r, err := parseRequest(asked); err == nil && r.id.HashBytes() == wanted {
+				found = name
+			}
+			return nil
+		})
+		return err
+	})
+	if err == nil && found == [16]byte{} {
+		return found, store.ErrNotFound
+	}
+	return found, unavailable(err)
 }
 
 // FindProviderID implements [store.Finder].
