@@ -11,12 +11,13 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// AuditExecutions writes each request that gets a decision to the audit of executions before it has any effect (L7): who
-// called, under which key, and whether it was executed, replayed or refused. What cannot be written is not done: the caller
-// gets 503, and may try again. The function says who calls; for [Guard.Do] it may be nil, because [Call].Actor says it. An
-// attempt that is resumed without its caller is written with the actor [ResumeActor]. Requests that are refused before
-// a decision, and those without a key, are not written. Of who calls, at most 255 bytes are written, because callers may have
-// a say in it: what is longer is cut between two characters and ends in "…", and bytes that are no UTF-8 become "?".
+// AuditExecutions writes each request that gets a decision to the audit of executions before it has any effect (L7):
+// who called, under which key, and whether it was executed, replayed or refused. What cannot be written is not done:
+// the caller gets 503, and may try again. The function says who calls; for [Guard.Do] it may be nil, because
+// [Call].Actor says it. An attempt that is resumed without its caller is written with the actor [ResumeActor]. Requests
+// that are refused before a decision, and those without a key, are not written. Of who calls, at most 255 bytes are
+// written, because callers may have a say in it: what is longer is cut between two characters and ends in "…", and
+// bytes that are no UTF-8 become "?".
 //
 // It costs a write to the store with each request, replays too. The janitor removes old entries. The store must be a
 // [store.ExecutionAuditor]. Default: executions are not audited.

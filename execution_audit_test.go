@@ -74,7 +74,8 @@ func TestAuditExecutions(t *testing.T) {
 	}
 }
 
-// TestAuditedActorIsBounded: callers who have a say in their names neither fill the audit nor put what is no text into it.
+// TestAuditedActorIsBounded: callers who have a say in their names neither fill the audit nor put what is no text into
+// it.
 func TestAuditedActorIsBounded(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ actor, want string }{

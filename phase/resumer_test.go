@@ -184,7 +184,8 @@ func TestTwoResumers(t *testing.T) {
 	})
 }
 
-// TestAuditOfPhasedExecutions: of a phased operation the request, its resumption and a retry are audited, each once (L7).
+// TestAuditOfPhasedExecutions: of a phased operation the request, its resumption and a retry are audited, each once
+// (L7).
 func TestAuditOfPhasedExecutions(t *testing.T) {
 	t.Parallel()
 	s := memory.New()
@@ -192,7 +193,8 @@ func TestAuditOfPhasedExecutions(t *testing.T) {
 	var down atomic.Bool
 	down.Store(true)
 	o, err := phase.New(phase.Definition[order]{
-		Name: "POST /orders", MinBackoff: quickly, Answer: func(o *order) phase.Answer { return phase.JSON(http.StatusCreated, o) },
+		Name: "POST /orders", MinBackoff: quickly,
+		Answer: func(o *order) phase.Answer { return phase.JSON(http.StatusCreated, o) },
 		Steps: []phase.Step[order]{b.local("seat", takeSeat), b.local("confirm", func(context.Context, *order) error {
 			if down.Swap(false) {
 				return errDown
@@ -216,7 +218,8 @@ func TestAuditOfPhasedExecutions(t *testing.T) {
 		got = append(got, fmt.Sprint(e.Actor, " ", e.Operation, " ", e.Decision, " ", e.Origin))
 	}
 	want := []string{
-		"ann POST /orders execute created", onceward.ResumeActor + " POST /orders execute resumed", "ann POST /orders replay none",
+		"ann POST /orders execute created", onceward.ResumeActor + " POST /orders execute resumed",
+		"ann POST /orders replay none",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("L7: audited are %q, want %q", got, want)

@@ -8,14 +8,21 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// selectProvider goes by the index on what providers call the effects of records; its condition is that of the index. The
-// newest attempts come first, because a provider's id can be that of any number of records.
-const selectProvider = `SELECT id, attempt, due, retention, answer, state, request, extra FROM @record
-	WHERE CASE length(extra) WHEN 0 THEN false WHEN 6 THEN get_byte(extra, 0) <> 13 WHEN 10 THEN get_byte(extra, 0) <> 1
-		WHEN 16 THEN get_byte(extra, 0) <> 1 OR get_byte(extra, 10) <> 13 ELSE true END
-		AND position('\x07'::bytea IN extra) > 0 AND @field(extra, 7) IS NOT NULL
-		AND sha256(@field(extra, 7)) = sha256($1)
-	ORDER BY attempt DESC LIMIT $2`
+const (
+	// withProvider is the condition of the index on what providers call the effects of records.
+	withProvider = `CASE length(extra) WHEN 0 THEN false WHEN 6 THEN get_byte(extra, 0) <> 13
+		WHEN 10 THEN get_byte(extra, 0) <> 1 WHEN 16 THEN get_byte(extra, 0) <> 1 OR get_byte(extra, 10) <> 13 ELSE true END
+		AND position('\x07'::bytea IN extra) > 0 AND @field(extra, 7) IS NOT NULL`
+	// selectProvider goes by that index. The newest attempts come first, because a provider's id can be that of any number
+	// of records.
+	selectProvider = `SELECT id, attempt, due, retention, answer, state, request, extra FROM @record
+		WHERE ` + withProvider + ` AND sha256(@field(extra, 7)) = sha256($1)
+		ORDER BY attempt DESC LIMIT $2`
+	// indexProviders makes that index as the third migration does, while others write. Its name takes no schema: it is in
+	// that of its table.
+	indexProviders = `CREATE INDEX CONCURRENTLY IF NOT EXISTS %s ON @record (sha256(@field(extra, 7)))
+		WHERE ` + withProvider
+)
 
 // mostAlike is how many records with one provider's id are looked at.
 const mostAlike = 100
@@ -45,9 +52,9 @@ func (s *Store) FindHash(ctx context.Context, hash string) (rec store.Record, er
 	return s.summary(ctx, &r)
 }
 
-// nameOfHash looks through all records for the name of the one whose ID has that hash. It is one statement, in the order of
-// the table, and the caller's context bounds it, not what a database allows the statements of requests. The hashes are
-// computed here because SQL takes several times as long.
+// nameOfHash looks through all records for the name of the one whose ID has that hash. It is one statement, in the
+// order of the table, and the caller's context bounds it, not what a database allows the statements of requests. The
+// hashes are computed here because SQL takes several times as long.
 func (s *Store) nameOfHash(ctx context.Context, wanted [16]byte) (found [16]byte, err error) {
 	if err := s.primary(ctx); err != nil {
 		return found, err

@@ -41,7 +41,8 @@ func TestTablesWithASecret(t *testing.T) {
 		t.Errorf("the record is named %s, without the secret", name)
 	}
 	torn := own(t, s, reservation("torn"))
-	exec(t, openAdmin(t, url), `UPDATE onceward_record SET request = substr(request, 1, 20) WHERE id = '`+s.RecordID(torn.ID)+`'`)
+	exec(t, openAdmin(t, url),
+		`UPDATE onceward_record SET request = substr(request, 1, 20) WHERE id = '`+s.RecordID(torn.ID)+`'`)
 	if rec, err := s.FindHash(t.Context(), c.Hash()); err != nil || rec.ID != c.ID || rec.State != store.StateInProgress {
 		t.Errorf("by its hash (%v, %v) is found", rec, err)
 	}

@@ -153,7 +153,8 @@ func TestOddBytesInViews(t *testing.T) {
 	}
 	for _, state := range []int{10, 11, 20, 30, 40, 41, 50} {
 		for _, due := range []string{"-9223372036854775808", "0", "9223372036854775807"} {
-			exec(t, admin, fmt.Sprintf(`UPDATE onceward_record SET state = %d, due = %s, retention = 2147483647 WHERE state > 0`, state, due))
+			exec(t, admin, fmt.Sprintf(
+				`UPDATE onceward_record SET state = %d, due = %s, retention = 2147483647 WHERE state > 0`, state, due))
 			if n := number(t, admin, `SELECT count(r::text) FROM onceward_records AS r`); n != 8 {
 				t.Errorf("in state %d and due %s the view shows %d records, want 8", state, due, n)
 			}

@@ -130,7 +130,10 @@ func TestErrorsInView(t *testing.T) {
 	t.Parallel()
 	path := newFile(t)
 	s := openBusiness(t, path)
-	texts := []string{"", "no reply", "no\x00reply", "\x00", "\x007", "a\x00b\x001", "a\x00\x000", "12", "a\x0099999999999999999999", "gr\xfcn"}
+	texts := []string{
+		"", "no reply", "no\x00reply", "\x00", "\x007", "a\x00b\x001", "a\x00\x000", "12",
+		"a\x0099999999999999999999", "gr\xfcn",
+	}
 	for _, first := range texts {
 		for _, last := range texts {
 			key := fmt.Sprintf("%x-%x", first, last)
@@ -138,14 +141,16 @@ func TestErrorsInView(t *testing.T) {
 			must(t, s.Abandon(t.Context(), claimed(t, s, key), last))
 		}
 	}
-	all := rows(t, path, `SELECT key, hex(ifnull(first_error, '')) AS first, hex(ifnull(last_error, '')) AS last FROM onceward_records;`)
+	all := rows(t, path, `SELECT key, hex(ifnull(first_error, '')) AS first, hex(ifnull(last_error, '')) AS last
+		FROM onceward_records;`)
 	if len(all) != len(texts)*len(texts) {
 		t.Errorf("the view shows %d records", len(all))
 	}
 	for _, got := range all {
 		rec, err := s.Get(t.Context(), reservation(fmt.Sprint(got["key"])).ID)
 		must(t, err)
-		if first, last := fmt.Sprintf("%X", rec.FirstError), fmt.Sprintf("%X", rec.LastError); got["first"] != first || got["last"] != last {
+		first, last := fmt.Sprintf("%X", rec.FirstError), fmt.Sprintf("%X", rec.LastError)
+		if got["first"] != first || got["last"] != last {
 			t.Errorf("the view shows the errors %v and %v, want %v and %v", got["first"], got["last"], first, last)
 		}
 	}

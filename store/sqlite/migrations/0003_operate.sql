@@ -43,14 +43,15 @@ CREATE TABLE onceward_execution (
 CREATE INDEX onceward_execution_id ON onceward_execution (id, at);
 CREATE INDEX onceward_execution_at ON onceward_execution (at);
 
--- The records, for people. The value of a record is taken apart here alone, byte by byte: a number is bytes of seven bits, the
--- lowest first, the last of them below 128; a text comes behind its length. The fields: 1 the id of the secret; behind the
--- fingerprint and the session, 2 the attempt; behind the nonce, 3 the retention, 4 to 8 the end of the lease, the next
--- reconciliation, creation, settlement and expiry, 9 how often reconciliation was tried; then texts, 10 the operation, 11 the
--- recovery point, 12 the last error, and behind a zero byte the first one, with another and its length behind it, 13 the id of the provider, 14 the trace, 15 the
--- data; last, 16 the status of the answer if there is one, or else the reconcile error. Of each, the walk tells the number and
--- where what follows it begins. A byte is read by its two hexadecimal digits. The scope of an id is as long as its first byte
--- says or, from 128 on, its first two. Queries by id (x'…') and by state_code go by an index.
+-- The records, for people. The value of a record is taken apart here alone, byte by byte: a number is bytes of seven
+-- bits, the lowest first, the last of them below 128; a text comes behind its length. The fields: 1 the id of the
+-- secret; behind the fingerprint and the session, 2 the attempt; behind the nonce, 3 the retention, 4 to 8 the end of
+-- the lease, the next reconciliation, creation, settlement and expiry, 9 how often reconciliation was tried; then
+-- texts, 10 the operation, 11 the recovery point, 12 the last error, and behind a zero byte the first one, with another
+-- and its length behind it, 13 the id of the provider, 14 the trace, 15 the data; last, 16 the status of the answer if
+-- there is one, or else the reconcile error. Of each, the walk tells the number and where what follows it begins. A
+-- byte is read by its two hexadecimal digits. The scope of an id is as long as its first byte says or, from 128 on, its
+-- first two. Queries by id (x'…') and by state_code go by an index.
 CREATE VIEW onceward_records AS
 SELECT
 	hash AS id,

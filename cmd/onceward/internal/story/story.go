@@ -198,8 +198,8 @@ func (t *Story) tellHistory(h *reconcile.History) {
 	}
 }
 
-// noteAct takes from the audit which attempts were unknown. That is what the poller asks about and what can be resolved; an
-// act that did not succeed says nothing. It was so when the act began, which has an entry of its own.
+// noteAct takes from the audit which attempts were unknown. That is what the poller asks about and what can be
+// resolved; an act that did not succeed says nothing. It was so when the act began, which has an entry of its own.
 func (t *Story) noteAct(entry *store.AuditEntry, begun map[string]time.Time) {
 	act := fmt.Sprint(entry.Attempt, entry.Action, entry.Actor)
 	switch {
@@ -217,8 +217,8 @@ func (t *Story) noteAct(entry *store.AuditEntry, begun map[string]time.Time) {
 	}
 }
 
-// noteUnknown keeps when the outcome of an attempt is first known to have been unknown. What was before the record was made
-// is about another operation under its key.
+// noteUnknown keeps when the outcome of an attempt is first known to have been unknown. What was before the record was
+// made is about another operation under its key.
 func (t *Story) noteUnknown(attempt int64, at time.Time) {
 	if at.Before(t.record.CreatedAt) {
 		return
@@ -231,8 +231,8 @@ func (t *Story) noteUnknown(attempt int64, at time.Time) {
 	}
 }
 
-// tellUnknown tells of attempts that were unknown, which a record says only while it is: of those before, when it is first
-// known, and what went wrong first. These events come before others of the same moment, by which they are known.
+// tellUnknown tells of attempts that were unknown, which a record says only while it is: of those before, when it is
+// first known, and what went wrong first. These events come before others of the same moment, by which they are known.
 func (t *Story) tellUnknown() {
 	told := t.Events
 	t.Events = nil

@@ -86,7 +86,8 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// TestWasUnknown: what a settled record does not tell any more is told by what was done about it, as far as that proves it.
+// TestWasUnknown: what a settled record does not tell any more is told by what was done about it, as far as that proves
+// it.
 func TestWasUnknown(t *testing.T) {
 	t.Parallel()
 	made := time.Date(2026, 11, 17, 8, 0, 0, 0, time.UTC)
@@ -95,7 +96,8 @@ func TestWasUnknown(t *testing.T) {
 		return store.AuditEntry{At: after(minutes), Attempt: attempt, Action: action, Outcome: outcome}
 	}
 	story := &Story{record: store.Record{
-		Version: 1, State: store.StateCompleted, Attempt: 9, CreatedAt: made, SettledAt: after(9), FirstError: "lease ran out",
+		Version: 1, State: store.StateCompleted, Attempt: 9, CreatedAt: made, SettledAt: after(9),
+		FirstError: "lease ran out",
 	}}
 	story.tellHistory(&reconcile.History{Audit: []store.AuditEntry{
 		entry(-5, 2, "reconcile attempt 1", "not found"), // of an earlier record under the key
