@@ -20,7 +20,7 @@ type Call struct {
 	Operation string
 	// Payload is what the call means. A key that comes back with another payload is a mismatch.
 	Payload []byte
-	// Actor is who calls, for the audit of executions: see [AuditExecutions]. Default: empty.
+	// Actor is who calls, for the audit of executions: see [AuditExecutions], which bounds it. Default: empty.
 	Actor string
 }
 

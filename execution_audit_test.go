@@ -74,12 +74,34 @@ func TestAuditExecutions(t *testing.T) {
 	}
 }
 
+// TestAuditedActorIsBounded: callers who have a say in their names neither fill the audit nor put what is no text into
+// it.
+func TestAuditedActorIsBounded(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ actor, want string }{
+		"as long as may be":     {strings.Repeat("é", 127) + "x", strings.Repeat("é", 127) + "x"},
+		"a megabyte":            {strings.Repeat("x", 1<<20), strings.Repeat("x", 252) + "…"},
+		"cut between bytes":     {"x" + strings.Repeat("é", 200), "x" + strings.Repeat("é", 125) + "…"},
+		"no text":               {"a\xff\xfeb", "a?b"},
+		"much that is no text":  {strings.Repeat("\xff", 1000), "?…"},
+		"no start of character": {strings.Repeat("\x80", 1000), "…"},
+	} {
+		s := memory.New()
+		h := routed(newGuard(t, s).Handler(&counted{}, reserved,
+			onceward.AuditExecutions(func(*http.Request) string { return test.actor })))
+		post(h, "key-1", `{}`)
+		if got := auditedAs(t, s); len(got) != 1 || got[0] != test.want+" execute created" {
+			t.Errorf("L7: %s: audited is %q, want %q", name, got, test.want)
+		}
+	}
+}
+
 // TestAuditExecutionsOfAWait: a duplicate that waits is written as in progress once, and then with what it gets.
 func TestAuditExecutionsOfAWait(t *testing.T) {
 	t.Parallel()
 	s := memory.New()
-	running, finish := make(chan struct{}), make(chan struct{})
-	h := routed(newGuard(t, plain{s}).HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	running, finish, asked := make(chan struct{}), make(chan struct{}), make(chan struct{}, 1000)
+	h := routed(newGuard(t, plain{s, asked}).HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		close(running)
 		<-finish
 		w.WriteHeader(http.StatusCreated)
@@ -89,20 +111,23 @@ func TestAuditExecutionsOfAWait(t *testing.T) {
 	await(t, "the handler", running)
 	second := make(chan answer, 1)
 	go func() { second <- post(h, "key-1", `{}`) }()
-	for deadline := time.Now().Add(20 * time.Second); len(auditedAs(t, s)) < 2 && time.Now().Before(deadline); {
-		time.Sleep(time.Millisecond)
+	for range 4 { // by the first, by the second, and by that again and again
+		await(t, "another reservation", asked)
 	}
-	time.Sleep(200 * time.Millisecond) // in which a store that cannot notify is asked again
 	close(finish)
 	await(t, "the first answer", first).want(t, "E1", http.StatusCreated, false)
 	await(t, "the second answer", second).want(t, "E1", http.StatusCreated, true)
 	wantAudited(t, s, "ann execute created", "ann in_progress", "ann replay")
 }
 
-// plain is a store that cannot notify.
-type plain struct{ s *memory.Store }
+// plain is a store that cannot notify, and tells when it is asked to reserve.
+type plain struct {
+	s     *memory.Store
+	asked chan<- struct{}
+}
 
 func (p plain) Reserve(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
+	p.asked <- struct{}{}
 	return p.s.Reserve(ctx, r)
 }
 

@@ -225,6 +225,9 @@ func tryHistory(t *testing.T, s *service) {
 	}
 	says(t, s.must(t, "keys", "show", id.Hash()), "first error", "the bank was closed", "last error", "the bank hung up",
 		"reconcile attempt 1: being looked into", "reconcile attempt 2: still being looked into", "2 times")
+	s.must(t, acting("unknown", "resolve", id.Hash(), "--completed", "--status", "201")...)
+	says(t, s.must(t, "keys", "show", id.Hash()), "completed with 201",
+		"was unknown: the first error was the bank was closed", "reconcile attempt 1: being looked into", "resolve completed")
 }
 
 // TestUnreadable: a record that cannot be read is told apart from one that is gone.

@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"strings"
@@ -39,8 +40,14 @@ func TestTablesWithASecret(t *testing.T) {
 	if name := s.RecordID(c.ID); strings.ReplaceAll(name, "-", "") == c.Hash() {
 		t.Errorf("the record is named %s, without the secret", name)
 	}
-	if rec, err := s.FindHash(t.Context(), c.Hash()); err != nil || rec.ID != c.ID {
-		t.Errorf("by its hash (%v, %v) is found", rec.ID, err)
+	torn := own(t, s, reservation("torn"))
+	exec(t, openAdmin(t, url),
+		`UPDATE onceward_record SET request = substr(request, 1, 20) WHERE id = '`+s.RecordID(torn.ID)+`'`)
+	if rec, err := s.FindHash(t.Context(), c.Hash()); err != nil || rec.ID != c.ID || rec.State != store.StateInProgress {
+		t.Errorf("by its hash (%v, %v) is found", rec, err)
+	}
+	if rec, err := s.FindHash(t.Context(), reservation("absent").Hash()); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("by a hash that no record has (%v, %v) is found", rec.ID, err)
 	}
 	exercise(t, openStore(t, url), "again")
 	wantReplay(t, openStore(t, url), "key committed", "key committed", "scenario 32")

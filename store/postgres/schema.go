@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -44,10 +45,14 @@ func migrationNames() []string {
 	return files
 }
 
-// Migrate creates the tables, or brings them up to date, in one transaction. Any number of processes may call it at
-// once. It refuses tables that were made by a newer version which this one cannot work with. The options are those of
-// [Open], which does the same unless it is told not to.
+// Migrate creates the tables, or brings them up to date. Any number of processes may call it at once. It refuses tables
+// that were made by a newer version which this one cannot work with. The options are those of [Open], which does the
+// same in one transaction, unless it is told not to. Migrate makes the index that takes long in a large table before
+// that, while other programs write: it waits for transactions that were open then.
 func Migrate(ctx context.Context, url string, with ...Option) error {
+	if err := look(ctx, url, with, indexAhead); err != nil {
+		return fmt.Errorf("postgres: migrate: %w", err)
+	}
 	automatic := func(o *options) { o.manual, o.readOnly = false, false }
 	s, err := Open(ctx, url, append(slices.Clone(with), automatic)...)
 	if err != nil {
@@ -58,29 +63,113 @@ func Migrate(ctx context.Context, url string, with ...Option) error {
 
 // Status returns how the tables stand against what this program needs. It writes nothing, and does with a user who may
 // only SELECT from the table of versions. The options that count are [WithSchema] and [WithTablePrefix].
-func Status(ctx context.Context, url string, with ...Option) (store.SchemaStatus, error) {
-	var status store.SchemaStatus
+func Status(ctx context.Context, url string, with ...Option) (status store.SchemaStatus, err error) {
+	err = look(ctx, url, with, func(_ context.Context, _ *pgx.Conn, _ names, found store.SchemaStatus) error {
+		status = found
+		return nil
+	})
+	if err != nil {
+		return status, fmt.Errorf("postgres: status: %w", err)
+	}
+	return status, nil
+}
+
+// look finds out how the tables stand, by a connection of its own, and calls a function with it.
+func look(
+	ctx context.Context, url string, with []Option,
+	do func(ctx context.Context, conn *pgx.Conn, where names, status store.SchemaStatus) error,
+) error {
 	chosen := defaults()
 	for _, option := range with {
 		option(&chosen)
 	}
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
-		return status, fmt.Errorf("postgres: status: %w", err)
+		return err
 	}
 	conn, err := pgx.ConnectConfig(ctx, config.ConnConfig)
 	if err != nil {
-		return status, fmt.Errorf("postgres: status: %w", err)
+		return err
 	}
-	defer func() { _ = conn.Close(ctx) }() // it was only read
+	defer func() { _ = conn.Close(ctx) }() // nothing is under way
 	where, err := findTables(ctx, conn, &chosen)
-	if err == nil {
-		status, err = readStatus(ctx, conn, where)
-	}
 	if err != nil {
-		return status, fmt.Errorf("postgres: status: %w", err)
+		return err
 	}
-	return status, nil
+	status, err := readStatus(ctx, conn, where)
+	if err != nil {
+		return err
+	}
+	return do(ctx, conn, where, status)
+}
+
+// indexing is the migration that makes an index on the table of records, and indexVersion what it makes of the tables.
+const (
+	indexing     = "00003_operate.sql"
+	indexVersion = 3
+)
+
+// indexAhead makes that index, and the function it needs, which comes before it in the migration: that leaves both
+// alone. Of several at once, one does it. The others must not wait in a transaction, because the one waits for those
+// that look at anything; and the lock belongs to a transaction on another connection, so that a pooler cannot lose it.
+// It is taken by the simple protocol, after which that transaction looks at nothing any more.
+func indexAhead(ctx context.Context, conn *pgx.Conn, where names, status store.SchemaStatus) error {
+	if status.Version == 0 || status.Version >= indexVersion {
+		return nil
+	}
+	text, err := where.migration(indexing)
+	if err != nil {
+		return err
+	}
+	function, _, _ := strings.Cut(text, "CREATE INDEX")
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		if err := where.enter(ctx, tx); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, function)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	guard, err := pgx.ConnectConfig(ctx, conn.Config())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = guard.Close(ctx) }() // it has written nothing
+	for done := false; !done && err == nil; {
+		err = pgx.BeginFunc(ctx, guard, func(tx pgx.Tx) error {
+			const lock = `SELECT pg_try_advisory_xact_lock(hashtextextended($1, 0))`
+			name := where.migrationLock() + " index"
+			err := tx.QueryRow(ctx, lock, pgx.QueryExecModeSimpleProtocol, name).Scan(&done)
+			if err == nil && done {
+				err = where.makeIndex(ctx, conn)
+			}
+			return err
+		})
+		if !done {
+			time.Sleep(indexPoll)
+		}
+	}
+	return err
+}
+
+// indexPoll is how often it is looked whether another one has made the index.
+const indexPoll = 100 * time.Millisecond
+
+// makeIndex makes the index on the ids of providers, or makes it whole where another has left it half made.
+func (n names) makeIndex(ctx context.Context, conn *pgx.Conn) error {
+	index := n.prefix + "record_provider_id"
+	name := pgx.Identifier{n.schema, index}.Sanitize()
+	if _, err := conn.Exec(ctx, n.render(fmt.Sprintf(indexProviders, pgx.Identifier{index}.Sanitize()))); err != nil {
+		return fmt.Errorf("make the index %s, which is whole after the next try: %w", name, err)
+	}
+	var whole bool
+	err := conn.QueryRow(ctx, `SELECT indisvalid FROM pg_index WHERE indexrelid = $1::text::regclass`, name).Scan(&whole)
+	if err == nil && !whole {
+		_, err = conn.Exec(ctx, `REINDEX INDEX CONCURRENTLY `+name)
+	}
+	return err
 }
 
 // asker is a connection, or a pool of them.
@@ -116,14 +205,7 @@ func (s *Store) migrate(ctx context.Context) error {
 }
 
 func (s *Store) migrateIn(ctx context.Context, tx pgx.Tx) error {
-	const (
-		lock = `SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`
-		path = `SELECT set_config('search_path', $1, true)`
-	)
-	if _, err := tx.Exec(ctx, lock, s.names.migrationLock()); err != nil {
-		return err
-	}
-	if _, err := tx.Exec(ctx, path, pgx.Identifier{s.names.schema}.Sanitize()); err != nil {
+	if err := s.names.enter(ctx, tx); err != nil {
 		return err
 	}
 	status, err := readStatus(ctx, tx, s.names)
@@ -284,6 +366,20 @@ func (n names) render(statement string) string {
 func (n names) migration(file string) (string, error) {
 	text, err := fs.ReadFile(Migrations(), file)
 	return strings.ReplaceAll(upPart(string(text)), defaultPrefix, n.prefix), err
+}
+
+// enter keeps others from migrating the same tables until the transaction ends, and lets its statements name them
+// without their schema.
+func (n names) enter(ctx context.Context, tx pgx.Tx) error {
+	const (
+		lock = `SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`
+		path = `SELECT set_config('search_path', $1, true)`
+	)
+	if _, err := tx.Exec(ctx, lock, n.migrationLock()); err != nil {
+		return err
+	}
+	_, err := tx.Exec(ctx, path, pgx.Identifier{n.schema}.Sanitize())
+	return err
 }
 
 // migrationLock names the lock that keeps others from migrating the same tables.

@@ -420,9 +420,8 @@ func TestManualMigration(t *testing.T) {
 // TestStatus: it tells which version there is, and which migrations are missing, and changes nothing.
 func TestStatus(t *testing.T) {
 	t.Parallel()
-	server := servers.Postgres(t)
-	schema := server.Schema(t)
-	url := server.URL() + "&search_path=" + schema
+	const schema = "public"
+	url := databaseURL(t) // Migrate waits for the transactions of a whole database
 	check := func(want store.SchemaStatus, is error) {
 		t.Helper()
 		want.Place, want.Wanted = fmt.Sprintf("schema %q, as onceward_…", schema), len(migrationNames(t))
@@ -628,6 +627,82 @@ func TestIndexMadeBefore(t *testing.T) {
 	status, err := postgres.Status(t.Context(), at)
 	if err != nil || status.Err() != nil {
 		t.Errorf("the tables are %+v (%v)", status, err)
+	}
+}
+
+// TestMigrateWhileOthersWrite: the index that takes long in a large table is made while programs of the version before
+// write, by one of several that migrate at once, and is the one that the migration would have made.
+func TestMigrateWhileOthersWrite(t *testing.T) {
+	t.Parallel()
+	const (
+		definition = `SELECT pg_get_indexdef(indexrelid) FROM pg_index
+			WHERE indexrelid = 'onceward_record_provider_id'::regclass AND indisvalid`
+		touch = `UPDATE onceward_record SET attempt = attempt
+			WHERE id = (SELECT id FROM onceward_record ORDER BY id LIMIT 1 OFFSET $1)`
+	)
+	plain := func(admin *pgxpool.Pool, schema string) (text string) {
+		must(t, admin.QueryRow(t.Context(), definition).Scan(&text))
+		return strings.ReplaceAll(text, schema+".", "")
+	}
+	at := databaseURL(t)
+	admin, unmigrated := openAdmin(t, at), openAdmin(t, at+"&search_path=fresh")
+	exec(t, admin, `CREATE SCHEMA fresh`)
+	migrateTo(t, admin, 2)
+	migrateTo(t, unmigrated, 3)
+	writer, err := admin.Begin(t.Context())
+	must(t, err)
+	_, err = writer.Exec(t.Context(), touch, 1)
+	must(t, err)
+	const migrators = 3
+	migrated := make(chan error, migrators)
+	for range migrators {
+		go func() { migrated <- postgres.Migrate(t.Context(), at) }()
+	}
+	for deadline := time.Now().Add(20 * time.Second); number(t, admin, `SELECT count(*) FROM pg_stat_progress_create_index
+		WHERE relid = 'onceward_record'::regclass AND command = 'CREATE INDEX CONCURRENTLY'`) == 0; {
+		if time.Now().After(deadline) {
+			t.Fatal("no index is being made")
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	_, err = admin.Exec(t.Context(), touch, 2) // behind an index that keeps writers out it would wait for the first one
+	must(t, err)
+	must(t, writer.Commit(t.Context()))
+	for range migrators {
+		must(t, <-migrated)
+	}
+	if made, want := plain(admin, "public"), plain(unmigrated, "fresh"); made != want {
+		t.Errorf("the index is\n%s, want\n%s", made, want)
+	}
+}
+
+// TestIndexLeftHalfMade: an index that a migration has left half made is made whole by the next one.
+func TestIndexLeftHalfMade(t *testing.T) {
+	t.Parallel()
+	at := databaseURL(t)
+	admin := openAdmin(t, at)
+	migrateTo(t, admin, 2)
+	const invalid = `SELECT count(*) FROM pg_index WHERE indrelid = 'onceward_record'::regclass AND NOT indisvalid`
+	ctx, cancel := context.WithCancel(t.Context())
+	writer, err := admin.Begin(t.Context())
+	must(t, err)
+	_, err = writer.Exec(t.Context(), `UPDATE onceward_record SET attempt = attempt`)
+	must(t, err)
+	failed := make(chan error, 1)
+	go func() { failed <- postgres.Migrate(ctx, at) }()
+	for deadline := time.Now().Add(20 * time.Second); number(t, admin, invalid) == 0; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("no index is being made")
+		}
+	}
+	cancel()
+	if err := <-failed; err == nil {
+		t.Error("a migration that was cancelled succeeded")
+	}
+	must(t, writer.Rollback(t.Context()))
+	must(t, postgres.Migrate(t.Context(), at))
+	if n := number(t, admin, invalid); n != 0 {
+		t.Errorf("%d indexes are not valid", n)
 	}
 }
 

@@ -151,6 +151,15 @@ func TestOddBytesInViews(t *testing.T) {
 	if n := number(t, admin, `SELECT count(r::text) FROM onceward_records AS r`); n != 8 {
 		t.Errorf("the view shows %d records, want 8", n)
 	}
+	for _, state := range []int{10, 11, 20, 30, 40, 41, 50} {
+		for _, due := range []string{"-9223372036854775808", "0", "9223372036854775807"} {
+			exec(t, admin, fmt.Sprintf(
+				`UPDATE onceward_record SET state = %d, due = %s, retention = 2147483647 WHERE state > 0`, state, due))
+			if n := number(t, admin, `SELECT count(r::text) FROM onceward_records AS r`); n != 8 {
+				t.Errorf("in state %d and due %s the view shows %d records, want 8", state, due, n)
+			}
+		}
+	}
 	for i, b := range []string{``, `\x80`, `\xffffffffff`, `\x05`, `\x0061`, `\x006101`, `\x01610130`} {
 		exec(t, admin, fmt.Sprintf(`SELECT onceward_scope('%s'), onceward_key('%s'), onceward_field('%s', %d), onceward_first_error('%s'),
 			onceward_number('%s'), onceward_bigint('%s'), onceward_request_parts('%s')`, b, b, b, i, b, b, b, b))

@@ -286,22 +286,28 @@ func TestListenerLost(t *testing.T) {
 	c.wantTold("a transaction after it has come back", c.inFlight(store.TxRollback))
 }
 
-// TestPoolerLosesNotifications: a connection on which nothing is ever heard, as through a pooler that shares them, is
-// found out, and the store looks for itself. A database of its own stands for the pooler: notifications do not leave
-// theirs.
-func TestPoolerLosesNotifications(t *testing.T) {
-	t.Parallel()
+// databaseURL makes a database for a test that must not meet the transactions of others, and returns its URL.
+func databaseURL(t testing.TB) string {
+	t.Helper()
 	server := servers.Postgres(t)
 	database := server.Schema(t) // a name that is not taken
 	must(t, server.Exec(t.Context(), `CREATE DATABASE `+database))
 	t.Cleanup(func() {
 		must(t, server.Exec(context.Background(), `DROP DATABASE `+database+` WITH (FORCE)`))
 	})
-	deaf, err := url.Parse(server.URL())
+	at, err := url.Parse(server.URL())
 	must(t, err)
-	deaf.Path = "/" + database
+	at.Path = "/" + database
+	return at.String()
+}
+
+// TestPoolerLosesNotifications: a connection on which nothing is ever heard, as through a pooler that shares them, is
+// found out, and the store looks for itself. A database of its own stands for the pooler: notifications do not leave
+// theirs.
+func TestPoolerLosesNotifications(t *testing.T) {
+	t.Parallel()
 	book, logging := newLogbook()
-	c := newCouple(t, postgres.WithListenURL(deaf.String()), logging)
+	c := newCouple(t, postgres.WithListenURL(databaseURL(t)), logging)
 	c.wantLooking("before it is found out", c.completed())
 	eventually(t, "the store has warned", 20*time.Second, func() bool { return len(book.find("cannot listen for notifications")) > 0 })
 	if told := book.find("give WithListenURL an address past it"); len(told) == 0 {

@@ -125,6 +125,37 @@ func TestRecordsView(t *testing.T) {
 	}
 }
 
+// TestErrorsInView: two errors are told apart, whatever bytes they hold.
+func TestErrorsInView(t *testing.T) {
+	t.Parallel()
+	path := newFile(t)
+	s := openBusiness(t, path)
+	texts := []string{
+		"", "no reply", "no\x00reply", "\x00", "\x007", "a\x00b\x001", "a\x00\x000", "12",
+		"a\x0099999999999999999999", "gr\xfcn",
+	}
+	for _, first := range texts {
+		for _, last := range texts {
+			key := fmt.Sprintf("%x-%x", first, last)
+			must(t, s.Release(t.Context(), claimed(t, s, key), first))
+			must(t, s.Abandon(t.Context(), claimed(t, s, key), last))
+		}
+	}
+	all := rows(t, path, `SELECT key, hex(ifnull(first_error, '')) AS first, hex(ifnull(last_error, '')) AS last
+		FROM onceward_records;`)
+	if len(all) != len(texts)*len(texts) {
+		t.Errorf("the view shows %d records", len(all))
+	}
+	for _, got := range all {
+		rec, err := s.Get(t.Context(), reservation(fmt.Sprint(got["key"])).ID)
+		must(t, err)
+		first, last := fmt.Sprintf("%X", rec.FirstError), fmt.Sprintf("%X", rec.LastError)
+		if got["first"] != first || got["last"] != last {
+			t.Errorf("the view shows the errors %v and %v, want %v and %v", got["first"], got["last"], first, last)
+		}
+	}
+}
+
 // TestDamagedInView: a record that cannot be read is shown as far as it goes, and hides no other.
 func TestDamagedInView(t *testing.T) {
 	t.Parallel()

@@ -43,14 +43,15 @@ CREATE TABLE onceward_execution (
 CREATE INDEX onceward_execution_id ON onceward_execution (id, at);
 CREATE INDEX onceward_execution_at ON onceward_execution (at);
 
--- The records, for people. The value of a record is taken apart here alone, byte by byte: a number is bytes of seven bits, the
--- lowest first, the last of them below 128; a text comes behind its length. The fields: 1 the id of the secret; behind the
--- fingerprint and the session, 2 the attempt; behind the nonce, 3 the retention, 4 to 8 the end of the lease, the next
--- reconciliation, creation, settlement and expiry, 9 how often reconciliation was tried; then texts, 10 the operation, 11 the
--- recovery point, 12 the last error, and behind a zero byte the first one, 13 the id of the provider, 14 the trace, 15 the
--- data; last, 16 the status of the answer if there is one, or else the reconcile error. Of each, the walk tells the number and
--- where what follows it begins. A byte is read by its two hexadecimal digits. The scope of an id is as long as its first byte
--- says or, from 128 on, its first two. Queries by id (x'…') and by state_code go by an index.
+-- The records, for people. The value of a record is taken apart here alone, byte by byte: a number is bytes of seven
+-- bits, the lowest first, the last of them below 128; a text comes behind its length. The fields: 1 the id of the
+-- secret; behind the fingerprint and the session, 2 the attempt; behind the nonce, 3 the retention, 4 to 8 the end of
+-- the lease, the next reconciliation, creation, settlement and expiry, 9 how often reconciliation was tried; then
+-- texts, 10 the operation, 11 the recovery point, 12 the last error, and behind a zero byte the first one, with another
+-- and its length behind it, 13 the id of the provider, 14 the trace, 15 the data; last, 16 the status of the answer if
+-- there is one, or else the reconcile error. Of each, the walk tells the number and where what follows it begins. A
+-- byte is read by its two hexadecimal digits. The scope of an id is as long as its first byte says or, from 128 on, its
+-- first two. Queries by id (x'…') and by state_code go by an index.
 CREATE VIEW onceward_records AS
 SELECT
 	hash AS id,
@@ -77,9 +78,7 @@ SELECT
 	strftime('%Y-%m-%d %H:%M:%fZ', nullif(fields ->> '$.8[0]', 0) / 2e6, 'unixepoch') AS expires_at,
 	(fields ->> '$.3[0]') / 2e9 AS retention_seconds,
 	CAST(nullif(substr(record, fields ->> '$.11[1]', fields ->> '$.11[0]'), x'') AS TEXT) AS point,
-	CASE WHEN split > 0
-		THEN CAST(substr(errors, split + 1, instr(substr(errors, split + 1), x'00') - 1) AS TEXT)
-	END AS first_error,
+	CASE WHEN split > 0 THEN CAST(nullif(substr(errors, split + 1, zero - split - 1), x'') AS TEXT) END AS first_error,
 	CAST(nullif(iif(split > 0, substr(errors, 1, split - 1), errors), x'') AS TEXT) AS last_error,
 	CASE WHEN fields ->> '$.flags' & 36 = 32
 		THEN CAST(nullif(substr(record, fields ->> '$.16[1]', fields ->> '$.16[0]'), x'') AS TEXT)
@@ -90,10 +89,13 @@ SELECT
 	CASE WHEN fields ->> '$.flags' & 4 THEN fields ->> '$.16[0]' END AS answer_status,
 	length(record) AS record_bytes
 FROM (
-	SELECT
+	SELECT *, iif(substr(errors, zero, 1) = x'00' AND CAST(substr(errors, zero + 1) AS TEXT) = CAST(digits AS TEXT)
+		AND digits BETWEEN 0 AND zero - 2 AND substr(errors, zero - digits - 1, 1) = x'00', zero - digits - 1, 0) AS split
+	FROM (SELECT *, CAST(CAST(substr(errors, zero + 1) AS TEXT) AS INTEGER) AS digits
+	FROM (SELECT *, length(CAST(rtrim(CAST(errors AS TEXT), '0123456789') AS BLOB)) AS zero
+	FROM (SELECT
 		r.hash, r.id AS name, r.state AS state_code, r.due, r.provider_id, r.record, n.value ->> 0 AS start, n.value ->> 1 AS size,
-		f.value AS fields, substr(r.record, f.value ->> '$.12[1]', f.value ->> '$.12[0]') AS errors,
-		instr(substr(r.record, f.value ->> '$.12[1]', f.value ->> '$.12[0]'), x'00') AS split
+		f.value AS fields, substr(r.record, f.value ->> '$.12[1]', f.value ->> '$.12[0]') AS errors
 	FROM onceward_record AS r
 	JOIN json_each(json_array((instr('123456789ABCDEF', substr(hex(substr(r.id, 1, 1)), 1, 1)) * 16
 			+ instr('123456789ABCDEF', substr(hex(substr(r.id, 1, 1)), 2, 1))))) AS a
@@ -126,6 +128,7 @@ FROM (
 		)
 		SELECT json_group_object(iif(done = 0, 'flags', done), json(found)) FROM walk WHERE done IS NOT NULL
 	)))) AS f
+	)))
 );
 
 -- The messages of the outbox, for people. Queries by id, and for one state_code above 1, go by an index.

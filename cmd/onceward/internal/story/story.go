@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -43,6 +44,8 @@ type Story struct {
 	unreadable bool
 	progress   *phase.Progress
 	late       []store.LateCompletion
+	// unknown says since when at the latest the outcomes of attempts were unknown, by attempt.
+	unknown map[int64]time.Time
 }
 
 // Event is something that happened.
@@ -113,6 +116,7 @@ func Tell(ctx context.Context, s *operate.Session, id store.ID, q Question) (*St
 		return nil, fmt.Errorf("nothing is known of it: it has expired, was rejected, or is in another store: %w",
 			store.ErrNotFound)
 	}
+	t.tellUnknown()
 	slices.SortStableFunc(t.Events, func(a, b Event) int { return a.At.Compare(b.At) })
 	t.Record = view.OfRecord(&h.Record)
 	t.Record.Unreadable, t.Record.Cursor = t.unreadable, ""
@@ -182,14 +186,67 @@ func (t *Story) tellHistory(h *reconcile.History) {
 		t.add(late.At, fmt.Sprintf("a late answer with %d was refused", late.Response.Status),
 			fmt.Sprintf("attempt %d", late.Attempt), "")
 	}
+	begun := make(map[string]time.Time)
 	for i := range h.Audit {
 		entry := &h.Audit[i]
+		t.noteAct(entry, begun)
 		what, detail := entry.Action, entry.Reason
 		if entry.Outcome != "" {
 			what, detail = entry.Action+": "+entry.Outcome, ""
 		}
 		t.add(entry.At, what, entry.Actor, detail)
 	}
+}
+
+// noteAct takes from the audit which attempts were unknown. That is what the poller asks about and what can be
+// resolved; an act that did not succeed says nothing. It was so when the act began, which has an entry of its own.
+func (t *Story) noteAct(entry *store.AuditEntry, begun map[string]time.Time) {
+	act := fmt.Sprint(entry.Attempt, entry.Action, entry.Actor)
+	switch {
+	case strings.HasPrefix(entry.Action, "reconcile attempt "):
+		t.noteUnknown(entry.Attempt, entry.At)
+	case !strings.HasPrefix(entry.Action, "resolve ") && entry.Action != "retry now":
+	case entry.Outcome == "":
+		begun[act] = entry.At
+	case entry.Outcome == "done":
+		at, ok := begun[act]
+		if !ok {
+			at = entry.At
+		}
+		t.noteUnknown(entry.Attempt, at)
+	}
+}
+
+// noteUnknown keeps when the outcome of an attempt is first known to have been unknown. What was before the record was
+// made is about another operation under its key.
+func (t *Story) noteUnknown(attempt int64, at time.Time) {
+	if at.Before(t.record.CreatedAt) {
+		return
+	}
+	if t.unknown == nil {
+		t.unknown = make(map[int64]time.Time)
+	}
+	if before, ok := t.unknown[attempt]; !ok || at.Before(before) {
+		t.unknown[attempt] = at
+	}
+}
+
+// tellUnknown tells of attempts that were unknown, which a record says only while it is: of those before, when it is
+// first known, and what went wrong first. These events come before others of the same moment, by which they are known.
+func (t *Story) tellUnknown() {
+	told := t.Events
+	t.Events = nil
+	for i, attempt := range slices.Sorted(maps.Keys(t.unknown)) {
+		if t.record.State == store.StateUnknown && t.record.Attempt == attempt {
+			continue
+		}
+		cause := ""
+		if i == 0 && t.record.FirstError != "" {
+			cause = "the first error was " + t.record.FirstError
+		}
+		t.add(t.unknown[attempt], fmt.Sprintf("the outcome of attempt %d was unknown", attempt), "", cause)
+	}
+	t.Events = append(t.Events, told...)
 }
 
 // maxRows bounds what is shown of each kind.
@@ -211,6 +268,9 @@ func (t *Story) tellExecutions(ctx context.Context, s *operate.Session, _ Questi
 			decided += ", " + e.Origin
 		}
 		t.add(e.At, "requested: "+decided, e.Actor, "")
+		if entries[i].Decision == store.DecisionUnknown {
+			t.noteUnknown(e.Attempt, e.At)
+		}
 	}
 	return nil
 }

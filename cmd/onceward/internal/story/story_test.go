@@ -1,11 +1,13 @@
 package story
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/onceward/onceward/phase"
+	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/store"
 )
 
@@ -81,5 +83,46 @@ func TestNext(t *testing.T) {
 	lost := told(store.Record{State: store.StateInProgress, OnLost: store.LostResume, LeaseUntil: now}, nil)
 	if !strings.Contains(lost, "onceward unknown stop ") {
 		t.Errorf("for a lost one: %s", lost)
+	}
+}
+
+// TestWasUnknown: what a settled record does not tell any more is told by what was done about it, as far as that proves
+// it.
+func TestWasUnknown(t *testing.T) {
+	t.Parallel()
+	made := time.Date(2026, 11, 17, 8, 0, 0, 0, time.UTC)
+	after := func(minutes int) time.Time { return made.Add(time.Duration(minutes) * time.Minute) }
+	entry := func(minutes int, attempt int64, action, outcome string) store.AuditEntry {
+		return store.AuditEntry{At: after(minutes), Attempt: attempt, Action: action, Outcome: outcome}
+	}
+	story := &Story{record: store.Record{
+		Version: 1, State: store.StateCompleted, Attempt: 9, CreatedAt: made, SettledAt: after(9),
+		FirstError: "lease ran out",
+	}}
+	story.tellHistory(&reconcile.History{Audit: []store.AuditEntry{
+		entry(-5, 2, "reconcile attempt 1", "not found"), // of an earlier record under the key
+		entry(1, 7, "resolve completed", ""), entry(1, 7, "resolve completed", "failed: it is in progress"),
+		entry(2, 7, "reveal", ""), entry(2, 7, "reveal", "done"),
+		entry(3, 7, "reconcile attempt 1", "not found"), entry(4, 7, "reconcile attempt 2", "not found"),
+		entry(5, 8, `resolve step "charge" as done`, ""), entry(6, 8, `resolve step "charge" as done`, "done"),
+	}})
+	story.tellUnknown()
+	var got []string
+	for _, e := range story.Events {
+		if strings.Contains(e.What, "was unknown") {
+			got = append(got, e.At.Format("15:04 ")+e.What+": "+e.Detail)
+		}
+	}
+	want := []string{
+		"08:03 the outcome of attempt 7 was unknown: the first error was lease ran out",
+		"08:05 the outcome of attempt 8 was unknown: ",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("the story tells %q, want %q", got, want)
+	}
+	story = &Story{record: store.Record{Version: 1, State: store.StateUnknown, Attempt: 7, CreatedAt: made}}
+	story.noteUnknown(7, after(1))
+	if story.tellUnknown(); len(story.Events) != 0 {
+		t.Errorf("what the record tells itself is told again: %v", story.Events)
 	}
 }
