@@ -362,13 +362,11 @@ func count(stats *store.Stats, v *value) {
 		return
 	}
 	stats.Records[v.State]++
-	if v.State != store.StateUnknown {
-		return
-	}
-	if v.DeadLetter {
+	switch {
+	case v.State != store.StateUnknown || v.SettledAt.IsZero(): // it cannot be read
+	case v.DeadLetter:
 		stats.DeadLetters++
-	}
-	if stats.OldestUnknown.IsZero() || v.CreatedAt.Before(stats.OldestUnknown) && !v.CreatedAt.IsZero() {
-		stats.OldestUnknown = v.CreatedAt
+	case stats.OldestUnknown.IsZero() || v.SettledAt.Before(stats.OldestUnknown):
+		stats.OldestUnknown = v.SettledAt
 	}
 }
