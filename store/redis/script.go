@@ -29,6 +29,7 @@ var (
 	clockScript  = newScript("clock").unacknowledged()
 	awaitScript  = newScript("await").unacknowledged()
 	mendScript   = newScript("mend").unacknowledged()
+	countScript  = newScript("count").unacknowledged()
 	// What others know of a record.
 	providerScript = newScript("provider")
 	// Those of what is kept beside them.
