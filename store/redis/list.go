@@ -373,7 +373,8 @@ type counter struct {
 
 // countSome counts what one step of a scan meets, and reads what the server could not count.
 func (s *Store) countSome(ctx context.Context, c *counter, node rueidis.Client, cursor uint64) (uint64, error) {
-	step := countScript.command(node.B(), true, nil, []string{strconv.FormatUint(cursor, 10), c.pattern, number(countStep)})
+	args := []string{strconv.FormatUint(cursor, 10), c.pattern, number(countStep)}
+	step := countScript.command(node.B(), true, nil, args)
 	found, err := s.sender.ask(ctx, node, step)[0].ToArray()
 	if err != nil {
 		return 0, unavailable(err)

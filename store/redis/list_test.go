@@ -185,8 +185,8 @@ func TestListOnAReplica(t *testing.T) {
 	wantUnavailable(t, err, "a count")
 }
 
-// TestCountLeavesAnswersAlone: to count records takes a few commands for each thousand of them, and reads those alone that
-// are unknown, or of a program that is newer.
+// TestCountLeavesAnswersAlone: to count records takes a few commands for each thousand of them, and reads those alone
+// that are unknown.
 func TestCountLeavesAnswersAlone(t *testing.T) {
 	t.Parallel()
 	server := servers.NewRedis(t)

@@ -225,8 +225,8 @@ func statistics(e *env) {
 	}
 }
 
-// unknownAge follows two unknown records through reconciliation. What has waited for the longest time counts from when it
-// became unknown, however often it was asked after, until it is a dead letter, which waits for a person.
+// unknownAge follows two unknown records through reconciliation. What has waited for the longest time counts from when
+// it became unknown, however often it was asked after, until it is a dead letter, which waits for a person.
 func unknownAge(e *env, oldest, younger store.Claim) {
 	first, second := e.get(oldest.ID).SettledAt, e.get(younger.ID).SettledAt
 	e.postpone(oldest, 0)

@@ -1,10 +1,10 @@
 #!lua flags=allow-oom,allow-cross-slot-keys
--- Makes one step of a scan, and counts the records that it meets by their state: what a count needs of a million records
--- does not leave the server.
+-- Makes one step of a scan, and counts the records that it meets by their state: what a count needs of them does not
+-- leave the server.
 --
 -- ARGV: the cursor, the pattern of the names, how many keys to look at.
--- Returns the next cursor, how many records are in each state from 0 on, and the names of those that have to be looked at:
--- they are unknown, of another format, or not to be read here, as while their slot moves.
+-- Returns the next cursor, how many records are in each state from 0 on, and the names of those that have to be looked
+-- at: they are unknown, of another format, or not to be read here, as while their slot moves.
 local pcall = redis.pcall
 local step = redis.call('SCAN', ARGV[1], 'MATCH', ARGV[2], 'COUNT', ARGV[3])
 local counts, others = {0, 0, 0, 0, 0, 0}, {}
