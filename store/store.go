@@ -316,7 +316,8 @@ type Stats struct {
 	Records map[State]int64
 	// DeadLetters counts the unknown records that wait for a person.
 	DeadLetters int64
-	// OldestUnknown is the creation time of the oldest unknown record; zero if there is none.
+	// OldestUnknown is when, of the unknown records that are no dead letters, the first one became unknown, which is its
+	// SettledAt; zero if there is none. What a person has to settle is no more a matter of waiting.
 	OldestUnknown time.Time
 }
 

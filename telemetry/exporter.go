@@ -260,7 +260,7 @@ func (b *builder) storeGauges(x *exported) {
 	records := b.gauge("onceward_records", "Records in the store by state.", "state")
 	deadLetters := b.gauge("onceward_dead_letters", "Unknown outcomes that wait for a person.")
 	oldest := b.seconds("onceward_oldest_unknown_age",
-		"How long ago the oldest unknown record was made; 0 if there is none.")
+		"How long the oldest outcome that is no dead letter has been unknown; 0 if there is none.")
 	depth := b.gauge("onceward_outbox_depth", "Messages that wait to be delivered.")
 	age := b.seconds("onceward_outbox_oldest_age", "How long ago the oldest of them was added; 0 if there is none.")
 	dead := b.gauge("onceward_outbox_dead_letters", "Messages that are not delivered until a person says so.")

@@ -15,7 +15,7 @@ import (
 // healthCommand says whether a person should look.
 type healthCommand struct {
 	storeFlags
-	MaxUnknownAge time.Duration `default:"15m" help:"How old the oldest unknown operation may be."`
+	MaxUnknownAge time.Duration `default:"15m" help:"For how long an outcome may be unknown that is no dead letter."`
 	MaxDead       int64         `default:"0" help:"How many dead letters there may be."`
 	MaxOutboxAge  time.Duration `default:"5m" help:"How old the oldest message that waits may be."`
 	MaxOutboxDead int           `default:"0" help:"How many dead letters there may be in the outbox."`
@@ -88,18 +88,18 @@ func (c *healthCommand) checkUnknown(ctx context.Context, s *operate.Session, r 
 	var oldest time.Time
 	var dead int64
 	for i := range found {
-		if at := found[i].CreatedAt; !at.IsZero() && (oldest.IsZero() || at.Before(oldest)) {
-			oldest = at
-		}
-		if found[i].DeadLetter {
+		switch at := found[i].SettledAt; {
+		case found[i].DeadLetter:
 			dead++
+		case !at.IsZero() && (oldest.IsZero() || at.Before(oldest)):
+			oldest = at
 		}
 	}
 	age := time.Duration(0)
 	text := "none"
-	if len(found) > 0 {
+	if waiting := int64(len(found)) - dead; waiting > 0 {
 		age = time.Since(oldest)
-		text = fmt.Sprintf("%d, the oldest is %s old", len(found), output.Span(age))
+		text = fmt.Sprintf("%d, the oldest for %s", waiting, output.Span(age))
 	}
 	r.add("unknown", age <= c.MaxUnknownAge && !more, text,
 		"see whether the poller runs and the provider answers: onceward unknown list")

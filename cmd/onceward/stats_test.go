@@ -67,7 +67,7 @@ func lookHealth(t *testing.T, s *service) {
 	if result.Code != exitFailed {
 		t.Errorf("with dead letters: exit code %d: %s", result.Code, result.Stdout)
 	}
-	says(t, result.Stdout, "dead letters", "NOT OK", "onceward dead list")
+	says(t, result.Stdout, "3, the oldest for", "dead letters", "NOT OK", "onceward dead list")
 	well := []string{"health", "--max-dead", "1", "--max-outbox-dead", "1"}
 	if got := objects[healthReport](t, s, well...)[0]; !got.OK || len(got.Checks) < 3 {
 		t.Errorf("with room for them: %+v", got)

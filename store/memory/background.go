@@ -206,14 +206,12 @@ func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 	stats := store.Stats{Records: make(map[store.State]int64)}
 	for _, rec := range s.records {
 		stats.Records[rec.State]++
-		if rec.State != store.StateUnknown {
-			continue
-		}
-		if rec.DeadLetter {
+		switch {
+		case rec.State != store.StateUnknown:
+		case rec.DeadLetter:
 			stats.DeadLetters++
-		}
-		if stats.OldestUnknown.IsZero() || rec.CreatedAt.Before(stats.OldestUnknown) {
-			stats.OldestUnknown = rec.CreatedAt
+		case stats.OldestUnknown.IsZero() || rec.SettledAt.Before(stats.OldestUnknown):
+			stats.OldestUnknown = rec.SettledAt
 		}
 	}
 	return stats, nil

@@ -25,7 +25,7 @@ const (
 			WHERE state IN (%d, %d) AND (NOT $2::boolean OR due <= (SELECT @now())))
 		SELECT * FROM open WHERE id > $1 ORDER BY id LIMIT $3`
 	selectCounts  = `SELECT state, count(*) FROM @record WHERE state > 0 GROUP BY state`
-	selectUnknown = `SELECT extra FROM @record WHERE state IN (40, 41)`
+	selectUnknown = `SELECT extra FROM @record WHERE state = 40`
 )
 
 // List implements [store.Lister]. The order is that of the records' hashes. Restricted to a scope, it looks through all
@@ -141,7 +141,7 @@ func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 	return stats, err
 }
 
-// oldestUnknown reads all unknown records: there are few, or an operator has other worries.
+// oldestUnknown reads all unknown records but dead letters: there are few, or an operator has other worries.
 func (s *Store) oldestUnknown(ctx context.Context) (oldest time.Time, err error) {
 	rows, err := s.own.Query(ctx, s.names.render(selectUnknown))
 	if err != nil {
@@ -153,8 +153,8 @@ func (s *Store) oldestUnknown(ctx context.Context) (oldest time.Time, err error)
 		if err := parseExtra(extra, &rec); err != nil {
 			return nil // it is listed as one that cannot be read
 		}
-		if oldest.IsZero() || rec.CreatedAt.Before(oldest) {
-			oldest = rec.CreatedAt
+		if oldest.IsZero() || rec.SettledAt.Before(oldest) {
+			oldest = rec.SettledAt
 		}
 		return nil
 	})

@@ -32,7 +32,7 @@ const (
 type call struct {
 	kind   kind
 	script *script  // of kindRun
-	keys   []string // of a write the record and the index, of a look the record
+	keys   []string // of a write the record, the index and perhaps that of its provider's id, of a look the record
 	args   []string
 
 	done  chan struct{}
@@ -46,6 +46,7 @@ const (
 	opMake     = "make"
 	opComplete = "complete"
 	opRelease  = "release"
+	opIdentify = "identify" // complete with a provider's id
 )
 
 func (c *call) size() (bytes int) {

@@ -52,13 +52,14 @@ func (s *Store) apply(ctx context.Context, at place, event store.Event, seen *re
 		if err != nil || transition.Effect == store.EffectNone && !s.confirms(event, transition) {
 			return out, err
 		}
-		if err := s.noteProvider(ctx, at, seen.now, &before, &after, transition.Effect); err != nil {
+		stored := next(before, after, transition.Effect)
+		if err := s.noteProvider(ctx, at, seen.now, &stored); err != nil {
 			return outcome{}, err
 		}
 		read := seen.stored
-		if seen, err = s.swap(ctx, at, seen, before, next(before, after, transition.Effect)); seen == nil {
+		if seen, err = s.swap(ctx, at, seen, before, stored); seen == nil {
 			if err == nil {
-				s.dropProvider(ctx, at, &before, &after, transition.Effect)
+				s.dropProvider(ctx, at, &before, &stored)
 			}
 			return out, err
 		}
@@ -109,11 +110,14 @@ func (s *Store) swap(ctx context.Context, at place, seen *reading, before, after
 	if to != indexNone {
 		due = after.Due().UnixMicro()
 	}
-	message, err := s.run(ctx, swapScript,
-		[]string{at.key, at.index[indexOpen], at.index[indexUnknown]},
+	keys := []string{at.key, at.index[indexOpen], at.index[indexUnknown]}
+	if after.ProviderID != "" && !s.names.cluster {
+		keys = append(keys, s.names.providerKey(after.ProviderID))
+	}
+	message, err := s.run(ctx, swapScript, keys,
 		seen.stored[:min(headSize, len(seen.stored))], number(seen.now.Add(freshness+s.sender.acks.timeout).UnixMicro()),
 		rueidis.BinaryString(after.appendTo(nil)), number(after.timeToLive(seen.now)),
-		number(indexOf(&before.Record)), number(to), number(due), tell)
+		number(indexOf(&before.Record)), number(to), number(due), tell, after.keptUntil(seen.now))
 	if err != nil || message.IsInt64() {
 		return nil, err
 	}

@@ -142,6 +142,7 @@ func TestClusterSlotHalfMoved(t *testing.T) {
 	for prefix, options := range ways {
 		t.Run(prefix, func(t *testing.T) {
 			s := open(t, cluster.URL(), append(options, redis.WithPrefix(prefix))...)
+			made := int64(0)
 			for _, op := range operations {
 				for keysMoved := range 4 {
 					key := fmt.Sprint(prefix, op.name, keysMoved) // prefixes share the slots of equal keys
@@ -161,6 +162,10 @@ func TestClusterSlotHalfMoved(t *testing.T) {
 					if _, err := s.Get(t.Context(), claim.ID); err != nil {
 						t.Errorf("get while the slot moves: %v", err)
 					}
+					made++
+					if n := counted(t, s); n != made {
+						t.Errorf("%d records are counted while the slot moves, want %d", n, made)
+					}
 					must(t, cluster.EndMove(t.Context(), slot, to))
 					if err := op.call(t.Context(), s, claim); err != nil {
 						t.Errorf("S6: %s after the slot has moved: %v", op.name, err)
@@ -177,6 +182,17 @@ func TestClusterSlotHalfMoved(t *testing.T) {
 	if byHash == 0 || byHash > 950 || whole > 20 {
 		t.Errorf("scripts met a moving slot %d times by their hash, and %d times as a whole", byHash, whole)
 	}
+}
+
+// counted is how many records there are.
+func counted(t testing.TB, s store.Lister) (sum int64) {
+	t.Helper()
+	stats, err := s.Stats(t.Context())
+	must(t, err)
+	for _, n := range stats.Records {
+		sum += n
+	}
+	return sum
 }
 
 // rejected is how often the nodes of a cluster had to reject a command before it began.

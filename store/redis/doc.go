@@ -18,7 +18,8 @@
 // a cluster. Only a settled record has a time to live. Hashes are binary, so names in redis-cli look odd.
 //
 // Records that are in progress or unknown are listed by the indexes. Settled ones are found by SCAN: [Store.List] without
-// a state and [Store.Stats] look at all keys of the database.
+// a state and [Store.Stats] walk all keys of the database, the latter within the server, by a script that takes the
+// names of keys from SCAN instead of being told them.
 //
 // # What the server needs
 //

@@ -24,29 +24,30 @@ func (n *names) providerKey(providerID string) string {
 	return key
 }
 
-// noteProvider notes, before a record is stored, which provider's id leads to it. The two are in different slots of a
-// cluster: an entry may lead to a record that does not carry the id, which whoever finds it sees, but no record is without
-// its entry. It lasts for as long as the record does.
-func (s *Store) noteProvider(
-	ctx context.Context, at place, now time.Time, before *value, after *store.Record, effect store.Effect,
-) error {
-	v := next(*before, *after, effect)
-	if v.ProviderID == "" {
+// noteProvider notes in a cluster, before a record is stored, which provider's id leads to it. The two are in different
+// slots: an entry may lead to a record that does not carry the id, which is seen when it is read, but no record is
+// without its entry. It lasts for as long as the record does. On a single server the script that stores the record notes
+// it.
+func (s *Store) noteProvider(ctx context.Context, at place, now time.Time, v *value) error {
+	if v.ProviderID == "" || !s.names.cluster {
 		return nil
 	}
-	until := "+inf"
-	if ttl := v.timeToLive(now); ttl > 0 {
-		until = number(now.UnixMilli() + ttl)
-	}
-	_, err := s.run(ctx, providerScript, []string{s.names.providerKey(v.ProviderID)}, at.hash(), until)
+	_, err := s.run(ctx, providerScript, []string{s.names.providerKey(v.ProviderID)}, at.hash(), v.keptUntil(now))
 	return err
+}
+
+// keptUntil is until when the server keeps a value, in milliseconds since 1970.
+func (v *value) keptUntil(now time.Time) string {
+	if ttl := v.timeToLive(now); ttl > 0 {
+		return number(now.UnixMilli() + ttl)
+	}
+	return "+inf"
 }
 
 // dropProvider forgets the entry of a provider's id that a record does not carry any more. One that stays, because this
 // failed, leads nowhere.
-func (s *Store) dropProvider(ctx context.Context, at place, before *value, after *store.Record, effect store.Effect) {
-	v := next(*before, *after, effect)
-	if before.ProviderID == "" || before.ProviderID == v.ProviderID {
+func (s *Store) dropProvider(ctx context.Context, at place, before, after *value) {
+	if before.ProviderID == "" || before.ProviderID == after.ProviderID {
 		return
 	}
 	client := s.sender.client

@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"hash/maphash"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -18,6 +18,8 @@ var _ store.Lister = (*Store)(nil)
 const (
 	// scanCount is how many keys the server looks at in one step of a scan.
 	scanCount = 500
+	// countStep is how many of them it counts in one step, for well under a millisecond: the calls of others come between.
+	countStep = 200
 	// wholeRecords is how many records are read at once. They may be large, and the calls of others come behind them.
 	wholeRecords = 16
 )
@@ -263,18 +265,28 @@ func (s *Store) scan(ctx context.Context, look func([]place) error) error {
 // scanKeys looks at all keys of a kind that has one for each ID.
 func (s *Store) scanKeys(ctx context.Context, kind string, look func(keys []string) error) error {
 	pattern := s.names.prefix + ":{???}:" + kind + ":*"
+	return s.eachStep(ctx, func(node rueidis.Client, cursor uint64) (uint64, error) {
+		step := node.B().Scan().Cursor(cursor).Match(pattern).Count(scanCount).Build()
+		found, err := s.askPrimary(ctx, node, step)[0].AsScanEntry()
+		if err != nil {
+			return 0, unavailable(err)
+		}
+		return found.Cursor, look(found.Elements)
+	})
+}
+
+// eachStep scans all servers: it makes steps from a cursor to the next one, on each from 0 until that is 0 again.
+func (s *Store) eachStep(
+	ctx context.Context, step func(node rueidis.Client, cursor uint64) (next uint64, err error),
+) error {
 	return s.undisturbed(ctx, func(nodes []rueidis.Client) error {
 		for _, node := range nodes {
 			for cursor := uint64(0); ; {
-				step := node.B().Scan().Cursor(cursor).Match(pattern).Count(scanCount).Build()
-				found, err := s.askPrimary(ctx, node, step)[0].AsScanEntry()
+				next, err := step(node, cursor)
 				if err != nil {
-					return unavailable(err)
-				}
-				if err := look(found.Elements); err != nil {
 					return err
 				}
-				if cursor = found.Cursor; cursor == 0 {
+				if cursor = next; cursor == 0 {
 					break
 				}
 			}
@@ -336,25 +348,71 @@ func (s *sender) histories(ctx context.Context) (nodes []rueidis.Client, histori
 }
 
 // Stats implements [store.Lister]. It counts by a scan of all keys of the database, which does not block the server but
-// takes its time, and some memory for each key.
+// takes its time. The server counts what it meets: only what is unknown is read, and no answer. A settled record may be
+// counted twice in the moment in which the server makes its table of keys smaller.
 func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
-	stats := store.Stats{Records: make(map[store.State]int64)}
-	seed, seen := maphash.MakeSeed(), make(map[uint64]struct{}) // a scan may meet a key twice
-	err := s.scan(ctx, func(places []place) error {
-		values, err := s.each(ctx, places, false)
-		for i := range values {
-			h := maphash.String(seed, places[i].key)
-			if _, twice := seen[h]; !twice {
-				seen[h] = struct{}{}
-				count(&stats, &values[i])
-			}
-		}
-		return err
+	c := counter{
+		Stats: store.Stats{Records: make(map[store.State]int64)}, seen: make(map[string]struct{}),
+		pattern: s.names.prefix + ":{???}:" + kindRecord + ":" + strings.Repeat("?", hashSize),
+	}
+	err := s.eachStep(ctx, func(node rueidis.Client, cursor uint64) (uint64, error) {
+		return s.countSome(ctx, &c, node, cursor)
 	})
 	if err != nil {
 		return store.Stats{}, err
 	}
-	return stats, nil
+	return c.Stats, nil
+}
+
+// counter counts the records that a scan meets.
+type counter struct {
+	store.Stats
+	pattern string              // of their names
+	seen    map[string]struct{} // what was read: a scan may meet a key twice
+}
+
+// countSome counts what one step of a scan meets, and reads what the server could not count.
+func (s *Store) countSome(ctx context.Context, c *counter, node rueidis.Client, cursor uint64) (uint64, error) {
+	args := []string{strconv.FormatUint(cursor, 10), c.pattern, number(countStep)}
+	step := countScript.command(node.B(), true, nil, args)
+	found, err := s.sender.ask(ctx, node, step)[0].ToArray()
+	if err != nil {
+		return 0, unavailable(err)
+	}
+	if len(found) != 3 {
+		return 0, unexpected(nil)
+	}
+	next, err1 := found[0].AsUint64()
+	counts, err2 := found[1].AsIntSlice()
+	others, err3 := found[2].AsStrSlice()
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return 0, unexpected(err)
+	}
+	for state, n := range counts {
+		if state != int(store.StateNone) && n > 0 {
+			c.Records[store.State(state)] += n
+		}
+	}
+	return next, s.countOthers(ctx, c, others)
+}
+
+// countOthers counts the records with these names by their outlines.
+func (s *Store) countOthers(ctx context.Context, c *counter, names []string) error {
+	var places []place
+	for _, name := range names {
+		if _, twice := c.seen[name]; twice {
+			continue
+		}
+		c.seen[name] = struct{}{}
+		if at, err := s.names.placeOf(name); err == nil {
+			places = append(places, at)
+		}
+	}
+	values, err := s.each(ctx, places, false)
+	for i := range values {
+		count(&c.Stats, &values[i])
+	}
+	return err
 }
 
 func count(stats *store.Stats, v *value) {
@@ -362,13 +420,11 @@ func count(stats *store.Stats, v *value) {
 		return
 	}
 	stats.Records[v.State]++
-	if v.State != store.StateUnknown {
-		return
-	}
-	if v.DeadLetter {
+	switch {
+	case v.State != store.StateUnknown || v.SettledAt.IsZero(): // it cannot be read
+	case v.DeadLetter:
 		stats.DeadLetters++
-	}
-	if stats.OldestUnknown.IsZero() || v.CreatedAt.Before(stats.OldestUnknown) && !v.CreatedAt.IsZero() {
-		stats.OldestUnknown = v.CreatedAt
+	case stats.OldestUnknown.IsZero() || v.SettledAt.Before(stats.OldestUnknown):
+		stats.OldestUnknown = v.SettledAt
 	}
 }

@@ -3,8 +3,10 @@ package redis_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -143,7 +145,7 @@ func TestListIsDisturbed(t *testing.T) {
 			_, err := s.List(t.Context(), store.Filter{State: store.StateInProgress})
 			return err
 		}},
-		"count": {"SCAN", func() error {
+		"count": {"EVAL", func() error {
 			_, err := s.Stats(t.Context())
 			return err
 		}},
@@ -178,5 +180,49 @@ func TestListOnAReplica(t *testing.T) {
 	for _, f := range []store.Filter{{}, {State: store.StateInProgress}, {State: store.StateInProgress, Due: true}} {
 		_, err := s.List(t.Context(), f)
 		wantUnavailable(t, err, fmt.Sprintf("a list of %+v", f))
+	}
+	_, err = s.Stats(t.Context())
+	wantUnavailable(t, err, "a count")
+}
+
+// TestCountLeavesAnswersAlone: to count records takes a few commands for each thousand of them, and reads those alone
+// that are unknown.
+func TestCountLeavesAnswersAlone(t *testing.T) {
+	t.Parallel()
+	server := servers.NewRedis(t)
+	proxy := servers.NewRedisProxy(t, server.URL())
+	s, around := open(t, proxy.URL()), open(t, server.URL())
+	const settled, lost = 1200, 3
+	var calls sync.WaitGroup
+	for part := range 8 {
+		calls.Go(func() {
+			for i := range settled / 8 {
+				c := booked(t, around, fmt.Sprint("settled ", part, " ", i))
+				_, err := around.Complete(t.Context(), c, paid(strings.Repeat("x", 1000)))
+				must(t, err)
+			}
+		})
+	}
+	calls.Wait()
+	for i := range lost {
+		must(t, around.Abandon(t.Context(), booked(t, around, fmt.Sprint("lost ", i)), "not known"))
+	}
+	must(t, around.Bust(t.Context(), booking("settled 0 0").ID, false))
+	booked(t, around, "open")
+
+	keys, err := server.Do(t.Context(), "DBSIZE")
+	must(t, err)
+	before := proxy.Commands()
+	stats, err := s.Stats(t.Context())
+	must(t, err)
+	want := map[store.State]int64{
+		store.StateCompleted: settled - 1, store.StateUnknown: lost, store.StateInProgress: 1,
+	}
+	if !maps.Equal(stats.Records, want) {
+		t.Errorf("%v are counted, want %v", stats.Records, want)
+	}
+	const step, beside = 200, 4 // keys of a step; commands before and after the scan, and one more step
+	if n, most := proxy.Commands()-before, int(keys.(int64))/step+beside+lost; n > most {
+		t.Errorf("a count of %d records took %d commands, want at most %d", settled, n, most)
 	}
 }

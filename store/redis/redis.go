@@ -144,12 +144,13 @@ func (s *Store) Release(ctx context.Context, c store.Claim, reason string) error
 }
 
 // settle settles a record that its owner holds in one round trip, if what was stored before needs no more than a tail.
+// In a cluster that is not so for one with a provider's id, by which it is found in another slot.
 func (s *Store) settle(ctx context.Context, event store.Event, c store.Claim) (time.Time, error) {
 	// The step on a record that holds nothing says what is to be added to one that does.
 	held := store.Record{Version: store.RecordVersion, State: store.StateInProgress, Attempt: c.Attempt}
 	at := s.names.place(c.ID)
 	settled, _, err := store.Step(held, event, epoch)
-	if err != nil || settled.ProviderID != "" {
+	if err != nil || settled.ProviderID != "" && s.names.cluster {
 		// Which error it is depends on the record, and so does for how long it is found by its provider's id.
 		out, err := s.apply(ctx, at, event, nil)
 		if err == nil {
@@ -157,11 +158,14 @@ func (s *Store) settle(ctx context.Context, event store.Event, c store.Claim) (t
 		}
 		return out.record.ExpiresAt, err
 	}
-	op, after := opComplete, value{Record: settled}
-	if event.Kind == store.EventRelease {
+	op, after, keys := opComplete, value{Record: settled}, at.leased()
+	switch {
+	case event.Kind == store.EventRelease:
 		op = opRelease
+	case settled.ProviderID != "":
+		op, keys = opIdentify, append(keys, s.names.providerKey(settled.ProviderID))
 	}
-	call := &call{kind: kindWrite, keys: at.leased(), args: []string{
+	call := &call{kind: kindWrite, keys: keys, args: []string{
 		op, number(settled.Retention / store.ClockStep), stamp(c.Attempt)[atAttempt:],
 		rueidis.BinaryString(after.appendTail(nil)),
 	}}

@@ -21,16 +21,17 @@ var sources embed.FS
 // for records that are there.
 var (
 	// Those of records.
-	batchScript  = newScript("batch")
+	batchScript  = newScript("batch", "note")
 	settleScript = newScriptFrom(strings.Replace(batchScript.source, "#!lua", "#!lua flags=allow-oom", 1))
 	extendScript = newScript("extend")
-	swapScript   = newScript("swap")
+	swapScript   = newScript("swap", "note")
 	readScript   = newScript("read").unacknowledged()
 	clockScript  = newScript("clock").unacknowledged()
 	awaitScript  = newScript("await").unacknowledged()
 	mendScript   = newScript("mend").unacknowledged()
+	countScript  = newScript("count").unacknowledged()
 	// What others know of a record.
-	providerScript = newScript("provider")
+	providerScript = newScript("provider", "note")
 	// Those of what is kept beside them.
 	lateScript      = newScript("late")
 	eventScript     = newScript("event")
@@ -50,12 +51,21 @@ type script struct {
 	unacked bool
 }
 
-func newScript(name string) *script {
+// newScript returns a script. The parts that it needs stand behind its first line, in which the server finds its flags.
+func newScript(name string, parts ...string) *script {
+	flags, body, _ := strings.Cut(readSource(name), "\n")
+	for _, part := range parts {
+		body = readSource(part) + body
+	}
+	return newScriptFrom(flags + "\n" + body)
+}
+
+func readSource(name string) string {
 	source, err := sources.ReadFile("script/" + name + ".lua")
 	if err != nil {
 		panic(err) // it was there when the program was built
 	}
-	return newScriptFrom(string(source))
+	return string(source)
 }
 
 func newScriptFrom(source string) *script {

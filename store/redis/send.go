@@ -158,7 +158,7 @@ func (s *sender) command(p *part, full bool) rueidis.Completed {
 		keys, args := make([]string, 0, 1+len(p.calls)), make([]string, 0, 4*len(p.calls))
 		keys = append(keys, first.keys[1]) // where calls go together, they have one index
 		for _, c := range p.calls {
-			keys, args = append(keys, c.keys[0]), append(args, c.args...)
+			keys, args = append(append(keys, c.keys[0]), c.keys[2:]...), append(args, c.args...)
 		}
 		return p.script.command(b, full, keys, args)
 	case kindLook, kindGet:

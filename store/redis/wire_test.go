@@ -58,6 +58,15 @@ func TestRoundTrips(t *testing.T) {
 			released := booked(t, g.around, key+" released")
 			return g.through.Release(t.Context(), released, "no stock")
 		})
+		identified := paid("done")
+		identified.ProviderID = "ch_" + key
+		c = booked(t, g.around, key+" identified")
+		for range 2 {
+			wantOne("a completion with a provider's id, and its repetition", func() error {
+				_, err := g.through.Complete(t.Context(), c, identified)
+				return err
+			})
+		}
 		wantOne("a look", func() error { _, err := g.through.Get(t.Context(), first.ID); return err })
 	}
 }

@@ -22,7 +22,7 @@ const (
 		ORDER BY hash LIMIT ?5`
 
 	selectCounts  = `SELECT state, count(*) FROM onceward_record GROUP BY state`
-	selectUnknown = `SELECT record FROM onceward_record WHERE state IN (?1, ?2)`
+	selectUnknown = `SELECT record FROM onceward_record WHERE state = ?1`
 )
 
 // List implements [store.Lister]. The order is that of the hashes. Restricted to a scope, it looks through all records, or
@@ -103,12 +103,12 @@ func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 	return stats, err
 }
 
-// oldestUnknown reads all unknown records: there are few, or an operator has other worries.
+// oldestUnknown reads all unknown records but dead letters: there are few, or an operator has other worries.
 func oldestUnknown(conn *sqlite3.Conn) (oldest time.Time, err error) {
-	err = query(conn, selectUnknown, []any{stateUnknown, stateDeadLetter}, func(stmt *sqlite3.Stmt) error {
+	err = query(conn, selectUnknown, []any{stateUnknown}, func(stmt *sqlite3.Stmt) error {
 		rec, err := store.DecodeRecord(store.ID{}, stmt.ColumnRawBlob(0))
-		if err == nil && (oldest.IsZero() || rec.CreatedAt.Before(oldest)) {
-			oldest = rec.CreatedAt
+		if err == nil && (oldest.IsZero() || rec.SettledAt.Before(oldest)) {
+			oldest = rec.SettledAt
 		}
 		return nil // one that cannot be read is listed as such
 	})

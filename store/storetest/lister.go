@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/onceward/onceward/store"
 )
@@ -199,12 +200,13 @@ func dueByTheStore(e *env) {
 }
 
 func statistics(e *env) {
+	younger := e.own(id("made first, lost last"))
 	oldest := e.lose(id("oldest"))
 	e.pass(e.brief())
 	want := map[store.State]int64{
 		store.StateInProgress: 2, store.StateCompleted: 1, store.StateRetryable: 3, store.StateUnknown: 2,
 	}
-	e.lose(id("younger"))
+	e.must(e.Store.Abandon(e.ctx, younger, "connection reset"))
 	e.own(id("running 1"))
 	e.own(id("running 2"))
 	e.complete(e.own(id("completed")), "stored")
@@ -217,16 +219,33 @@ func statistics(e *env) {
 			e.Errorf("M1: %d records are counted as %s, want %d", stats.Records[state], state, want[state])
 		}
 	}
-	if created := e.get(oldest.ID).CreatedAt; !stats.OldestUnknown.Equal(created) {
-		e.Errorf("M4: the oldest unknown record is from %s, want %s", stats.OldestUnknown, created)
-	}
-	if stats.DeadLetters != 0 {
-		e.Errorf("M4: %d dead letters, want none", stats.DeadLetters)
-	}
+	e.wantUnknown("two are lost", 0, e.get(oldest.ID).SettledAt)
 	if has[store.Reconciler](e.Instance) {
-		e.postpone(oldest, 1)
-		if n := e.stats().DeadLetters; n != 1 {
-			e.Errorf("M4: %d dead letters, want 1", n)
-		}
+		unknownAge(e, oldest, younger)
+	}
+}
+
+// unknownAge follows two unknown records through reconciliation. What has waited for the longest time counts from when
+// it became unknown, however often it was asked after, until it is a dead letter, which waits for a person.
+func unknownAge(e *env, oldest, younger store.Claim) {
+	first, second := e.get(oldest.ID).SettledAt, e.get(younger.ID).SettledAt
+	e.postpone(oldest, 0)
+	e.wantUnknown("the oldest is postponed", 0, first)
+	e.postpone(oldest, 1)
+	e.wantUnknown("the oldest is a dead letter", 1, second)
+	e.postpone(younger, 1)
+	e.wantUnknown("both are dead letters", 2, time.Time{})
+	e.must(e.resolver().Requeue(e.ctx, oldest, "the provider answers again"))
+	e.wantUnknown("the oldest is requeued", 1, first)
+	e.resolveNotExecuted(oldest)
+	e.wantUnknown("the oldest is settled", 1, time.Time{})
+}
+
+// wantUnknown checks what the statistics say of unknown records.
+func (e *env) wantUnknown(when string, dead int64, oldest time.Time) {
+	e.Helper()
+	if stats := e.stats(); stats.DeadLetters != dead || !stats.OldestUnknown.Equal(oldest) {
+		e.Errorf("M4: %s: %d dead letters and the oldest unknown outcome of %s, want %d and %s", when,
+			stats.DeadLetters, stats.OldestUnknown, dead, oldest)
 	}
 }

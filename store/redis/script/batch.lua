@@ -1,11 +1,12 @@
 #!lua
 -- Makes and settles any number of records, each by itself, at one moment of the server's clock.
 --
--- KEYS: the index of what is in progress, the records.
+-- KEYS: the index of what is in progress, the records; behind one that is identified, the index of its provider's id.
 -- ARGV, for each record:
 --   make, the lease in microseconds, what is stored from the nonce on: makes the record if there is none.
 --   complete or release, the smallest retention in microseconds, the attempt in eight bytes, the tail: settles the record
 --     if it is in progress at that attempt, and if that takes no more than to add a tail.
+--   identify, and what follows complete: completes it with a tail that has a provider's id, which is noted.
 -- Returns the time in microseconds, and for each 1 if it was made, or when it expires if it was settled, or else what is
 -- stored, or an error.
 local call, pack = redis.pcall, struct.pack
@@ -15,11 +16,16 @@ local lease, due, begin           -- of the last record that was made: most leas
 local retention, expires, removal -- and most retentions
 local opened, closed = {}, {}     -- entries of the index
 local reply = {now}
-local a = 1
+local a, k = 1, 2
 
-for i = 2, #KEYS do
-	local key, op, number, first = KEYS[i], ARGV[a], ARGV[a + 1], ARGV[a + 2]
-	local result
+while KEYS[k] do
+	local key, op, number, first = KEYS[k], ARGV[a], ARGV[a + 1], ARGV[a + 2]
+	local result, provider
+	k = k + 1
+	if op == 'identify' then
+		op, provider = 'complete', KEYS[k]
+		k = k + 1
+	end
 	if op == 'make' then
 		a = a + 3
 		if number ~= lease then
@@ -61,8 +67,8 @@ for i = 2, #KEYS do
 					expires = pack('>I8I8', now, now + keep)
 					removal = string.format('%.0f', math.ceil((now + keep) / 1000) + 60000)
 				end
-				result = call('SET', key, (op == 'complete' and '\2\2' or '\2\3') .. first .. expires .. kept .. rest,
-					'PXAT', removal)
+				local settled = (op == 'complete' and '\2\2' or '\2\3') .. first .. expires .. kept .. rest
+				result = provider and note(provider, key:sub(-16), removal) or call('SET', key, settled, 'PXAT', removal)
 				if not result.err then
 					result = now + keep
 					closed[#closed + 1] = key
@@ -73,15 +79,17 @@ for i = 2, #KEYS do
 			end
 		end
 	end
-	reply[i] = result
+	reply[#reply + 1] = result
 end
 
 if #opened > 0 then
 	local added = call('ZADD', KEYS[1], unpack(opened))
 	if type(added) == 'table' then -- no record is without its entry
-		for i = 2, #KEYS do
+		for i = 2, #opened, 2 do
+			call('DEL', opened[i])
+		end
+		for i = 2, #reply do
 			if reply[i] == 1 then
-				call('DEL', KEYS[i])
 				reply[i] = added
 			end
 		end
