@@ -137,19 +137,22 @@ func (s *PostgresServer) pidFile() (lines [8]string, err error) {
 }
 
 // stop shuts the server down in the order that its operator would call fast.
-func (s *PostgresServer) stop() error {
+func (s *PostgresServer) stop() error { return s.shutDown(syscall.SIGINT) }
+
+// end shuts the server down in the way that its operator would call immediate: what is in memory is not written any
+// more. It is not killed, because what would be left lies partly outside of its directory.
+func (s *PostgresServer) end() error { return s.shutDown(syscall.SIGQUIT) }
+
+func (s *PostgresServer) shutDown(signal syscall.Signal) error {
 	if s.proc == nil {
 		return nil
 	}
-	if err := s.stopBy(syscall.SIGINT); err != nil {
+	if err := s.stopBy(signal); err != nil {
 		return errors.Join(err, s.kill())
 	}
 	s.proc = nil
 	return nil
 }
-
-// end is stop: what is left of a server that was killed lies partly outside of its directory.
-func (s *PostgresServer) end() error { return s.stop() }
 
 // kill kills what runs. If the server has ended by itself, some of its processes may be left, and nothing here knows
 // which: then its own precautions stay in place, and it refuses to start again beside them.
