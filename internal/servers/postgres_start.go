@@ -21,10 +21,14 @@ var postgresTemplate template
 
 type template struct {
 	mu sync.Mutex
-	// dir is inside the workspace, so it is gone if that was removed in between.
+	// dir is gone if the workspace that it was in was removed in between.
 	dir  string
 	made int
 }
+
+// TemplatesVariable names the environment variable that holds a directory in which the processes of one run of tests
+// leave to each other what they copy servers from.
+const TemplatesVariable = "ONCEWARD_TEST_TEMPLATES"
 
 // newPostgresDir makes a directory with the data of a server that never ran.
 func newPostgresDir(ctx context.Context, programs postgresPrograms, as owner) (string, error) {
@@ -35,12 +39,10 @@ func newPostgresDir(ctx context.Context, programs postgresPrograms, as owner) (s
 	t := &postgresTemplate
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if filepath.Dir(t.dir) != parent {
-		dir := filepath.Join(parent, "postgres-template")
-		if err := initPostgres(ctx, programs, as, dir); err != nil {
-			return "", errors.Join(err, os.RemoveAll(dir))
+	if _, err := os.Stat(t.dir); err != nil {
+		if t.dir, err = findPostgresTemplate(ctx, programs, as, parent); err != nil {
+			return "", err
 		}
-		t.dir = dir
 	}
 	t.made++
 	dir := filepath.Join(parent, "postgres-"+strconv.Itoa(t.made))
@@ -49,6 +51,26 @@ func newPostgresDir(ctx context.Context, programs postgresPrograms, as owner) (s
 	}
 	if err := as.copyTree(t.dir, filepath.Join(dir, "data")); err != nil {
 		return "", errors.Join(err, os.RemoveAll(dir))
+	}
+	return dir, nil
+}
+
+// findPostgresTemplate finds the database that another process has left, or makes one and leaves it to others. Of two
+// processes that do so at once, one keeps its own.
+func findPostgresTemplate(ctx context.Context, programs postgresPrograms, as owner, parent string) (string, error) {
+	common := ""
+	if dir := os.Getenv(TemplatesVariable); dir != "" {
+		common = filepath.Join(dir, "postgres")
+		if _, err := os.Stat(common); err == nil {
+			return common, nil
+		}
+	}
+	dir := filepath.Join(parent, "postgres-template")
+	if err := initPostgres(ctx, programs, as, dir); err != nil {
+		return "", errors.Join(err, os.RemoveAll(dir))
+	}
+	if common != "" && os.Rename(dir, common) == nil {
+		return common, nil
 	}
 	return dir, nil
 }

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -46,6 +47,23 @@ func TestSharedServerIsSafeByDefault(t *testing.T) {
 		"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on", "max_connections": "300",
 	} {
 		wantAnswer(t, s, "SHOW "+setting, want)
+	}
+}
+
+// TestProcessesShareATemplate: what the first process of a run has made is what the others copy.
+func TestProcessesShareATemplate(t *testing.T) {
+	t.Setenv(TemplatesVariable, reachableDir(t))
+	programs, err := findPostgres(thisMachine())
+	must(t, err)
+	as, err := serverOwner("postgres", postgresInstall)
+	must(t, err)
+	first, err := findPostgresTemplate(t.Context(), programs, as, reachableDir(t))
+	must(t, err)
+	if second, err := findPostgresTemplate(t.Context(), programs, as, reachableDir(t)); err != nil || second != first {
+		t.Errorf("the next process copies %q (%v), want %q", second, err, first)
+	}
+	if _, err := os.Stat(filepath.Join(first, "PG_VERSION")); err != nil {
+		t.Error(err)
 	}
 }
 
