@@ -94,11 +94,9 @@ func TestSchemasAreApart(t *testing.T) {
 	}
 }
 
-// TestSchemaIsDroppedAfterTheTest: a server that stays is left as it was.
 func TestSchemaIsDroppedAfterTheTest(t *testing.T) {
 	t.Parallel()
-	s, err := startSharedPostgres(Postgres(t).URL())
-	must(t, err)
+	s := Postgres(t)
 	var name string
 	t.Run("with a table", func(t *testing.T) {
 		name = s.Schema(t)

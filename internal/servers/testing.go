@@ -299,15 +299,14 @@ func uniqueName(test string) string {
 	return strings.ToLower(plain[:min(len(plain), most)] + "_" + rand.Text())
 }
 
-// Schema creates a schema for this test. It is removed at the end with all that is in it from a server that stays; one
-// that was started here ends soon, and takes less time for that than to remove what it holds.
+// Schema creates a schema for this test, and removes it with all that is in it at the end.
 func (s *PostgresServer) Schema(t testing.TB) (name string) {
 	t.Helper()
 	name = s.Name(t)
 	if err := s.Exec(t.Context(), "CREATE SCHEMA "+name); err != nil {
 		t.Fatalf("create a schema: %v", err)
 	}
-	if s.dir == "" {
+	if s.shared {
 		t.Cleanup(func() { s.dropSchema(t, name) })
 	}
 	return name
