@@ -10,6 +10,10 @@ GOFUMPT     ?= mvdan.cc/gofumpt@v0.12.0
 # used by one goroutine at a time, and to watch it took a third of the suite's time; each search is the work of one goroutine.
 RACE := -race -gcflags=github.com/ncruces/go-sqlite3-wasm/...=-race=false -gcflags=github.com/onceward/onceward/lab/model=-race=false
 
+# A program that the race detector watches waits at its end for races that are still to come, by default for a second. A hundred programs
+# of tests and many more processes that they start would wait for minutes in all.
+GORACE ?= atexit_sleep_ms=50
+
 # gin is in a test alone, and its MessagePack, which no test speaks, would take most of the time that it takes to compile.
 TAGS := -tags=nomsgpack
 
@@ -193,7 +197,7 @@ clean: ## Remove what the other targets wrote
 # TESTFLAGS have the form -flag=value here. The slowest packages begin first, so that no processor waits for them at the end.
 .PHONY: tests
 tests:
-	CGO_ENABLED=1 GO="$(GO)" $(GO) run ./lab/progress $(TAGS) $(RACE) -count=1 -vet=off -ldflags="-s -w" $(TESTFLAGS) $(SLOWEST) work
+	CGO_ENABLED=1 GORACE="$(GORACE)" GO="$(GO)" $(GO) run ./lab/progress $(TAGS) $(RACE) -count=1 -vet=off -ldflags="-s -w" $(TESTFLAGS) $(SLOWEST) work
 
 .PHONY: quick-tests
 quick-tests:

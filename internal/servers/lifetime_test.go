@@ -85,6 +85,7 @@ func must(t testing.TB, err error) {
 // TestServerEndsWithItsProcess: a server does not outlive a test process that had no time to stop it, and the next
 // process removes its files.
 func TestServerEndsWithItsProcess(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []string{"running", "paused", "rabbitmq", "redis"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel() // a paused server takes five seconds to give up waiting for its processes
@@ -131,6 +132,7 @@ func reachableDir(t *testing.T) string {
 }
 
 func TestOnlyLeftoversAreRemoved(t *testing.T) {
+	t.Parallel()
 	parent := t.TempDir()
 	ours := fmt.Sprintf("%s%d-1", dirPrefix, os.Getpid())
 	keep := []string{ours, dirPrefix + "x-1", dirPrefix + "0-1", dirPrefix + "-5-1", dirPrefix + "99999999", "else-99999999-1"}
@@ -147,6 +149,7 @@ func TestOnlyLeftoversAreRemoved(t *testing.T) {
 }
 
 func TestCopyTree(t *testing.T) {
+	t.Parallel()
 	from, to := t.TempDir(), filepath.Join(t.TempDir(), "copy")
 	must(t, os.MkdirAll(filepath.Join(from, "a", "empty"), 0o700))
 	must(t, os.WriteFile(filepath.Join(from, "a", "file"), []byte("text"), 0o600))

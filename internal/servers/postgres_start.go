@@ -21,10 +21,14 @@ var postgresTemplate template
 
 type template struct {
 	mu sync.Mutex
-	// dir is inside the workspace, so it is gone if that was removed in between.
+	// dir is gone if the workspace that it was in was removed in between.
 	dir  string
 	made int
 }
+
+// TemplatesVariable names the environment variable that holds a directory in which the processes of one run of tests
+// leave to each other what they copy servers from.
+const TemplatesVariable = "ONCEWARD_TEST_TEMPLATES"
 
 // newPostgresDir makes a directory with the data of a server that never ran.
 func newPostgresDir(ctx context.Context, programs postgresPrograms, as owner) (string, error) {
@@ -35,12 +39,10 @@ func newPostgresDir(ctx context.Context, programs postgresPrograms, as owner) (s
 	t := &postgresTemplate
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if filepath.Dir(t.dir) != parent {
-		dir := filepath.Join(parent, "postgres-template")
-		if err := initPostgres(ctx, programs, as, dir); err != nil {
-			return "", errors.Join(err, os.RemoveAll(dir))
+	if _, err := os.Stat(t.dir); err != nil {
+		if t.dir, err = findPostgresTemplate(ctx, programs, as, parent); err != nil {
+			return "", err
 		}
-		t.dir = dir
 	}
 	t.made++
 	dir := filepath.Join(parent, "postgres-"+strconv.Itoa(t.made))
@@ -49,6 +51,26 @@ func newPostgresDir(ctx context.Context, programs postgresPrograms, as owner) (s
 	}
 	if err := as.copyTree(t.dir, filepath.Join(dir, "data")); err != nil {
 		return "", errors.Join(err, os.RemoveAll(dir))
+	}
+	return dir, nil
+}
+
+// findPostgresTemplate finds the database that another process has left, or makes one and leaves it to others. Of two
+// processes that do so at once, one keeps its own.
+func findPostgresTemplate(ctx context.Context, programs postgresPrograms, as owner, parent string) (string, error) {
+	common := ""
+	if dir := os.Getenv(TemplatesVariable); dir != "" {
+		common = filepath.Join(dir, "postgres")
+		if _, err := os.Stat(common); err == nil {
+			return common, nil
+		}
+	}
+	dir := filepath.Join(parent, "postgres-template")
+	if err := initPostgres(ctx, programs, as, dir); err != nil {
+		return "", errors.Join(err, os.RemoveAll(dir))
+	}
+	if common != "" && os.Rename(dir, common) == nil {
+		return common, nil
 	}
 	return dir, nil
 }
@@ -137,19 +159,22 @@ func (s *PostgresServer) pidFile() (lines [8]string, err error) {
 }
 
 // stop shuts the server down in the order that its operator would call fast.
-func (s *PostgresServer) stop() error {
+func (s *PostgresServer) stop() error { return s.shutDown(syscall.SIGINT) }
+
+// end shuts the server down in the way that its operator would call immediate: what is in memory is not written any
+// more. It is not killed, because what would be left lies partly outside of its directory.
+func (s *PostgresServer) end() error { return s.shutDown(syscall.SIGQUIT) }
+
+func (s *PostgresServer) shutDown(signal syscall.Signal) error {
 	if s.proc == nil {
 		return nil
 	}
-	if err := s.stopBy(syscall.SIGINT); err != nil {
+	if err := s.stopBy(signal); err != nil {
 		return errors.Join(err, s.kill())
 	}
 	s.proc = nil
 	return nil
 }
-
-// end is stop: what is left of a server that was killed lies partly outside of its directory.
-func (s *PostgresServer) end() error { return s.stop() }
 
 // kill kills what runs. If the server has ended by itself, some of its processes may be left, and nothing here knows
 // which: then its own precautions stay in place, and it refuses to start again beside them.

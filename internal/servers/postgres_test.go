@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -32,6 +33,7 @@ func wantAnswer(t testing.TB, s *PostgresServer, sql, want string) {
 }
 
 func TestSharedServerIsOne(t *testing.T) {
+	t.Parallel()
 	first, second := Postgres(t), Postgres(t)
 	if first != second {
 		t.Error("two calls gave two servers")
@@ -39,6 +41,7 @@ func TestSharedServerIsOne(t *testing.T) {
 }
 
 func TestSharedServerIsSafeByDefault(t *testing.T) {
+	t.Parallel()
 	s := Postgres(t)
 	for setting, want := range map[string]string{
 		"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on", "max_connections": "300",
@@ -47,7 +50,25 @@ func TestSharedServerIsSafeByDefault(t *testing.T) {
 	}
 }
 
+// TestProcessesShareATemplate: what the first process of a run has made is what the others copy.
+func TestProcessesShareATemplate(t *testing.T) {
+	t.Setenv(TemplatesVariable, reachableDir(t))
+	programs, err := findPostgres(thisMachine())
+	must(t, err)
+	as, err := serverOwner("postgres", postgresInstall)
+	must(t, err)
+	first, err := findPostgresTemplate(t.Context(), programs, as, reachableDir(t))
+	must(t, err)
+	if second, err := findPostgresTemplate(t.Context(), programs, as, reachableDir(t)); err != nil || second != first {
+		t.Errorf("the next process copies %q (%v), want %q", second, err, first)
+	}
+	if _, err := os.Stat(filepath.Join(first, "PG_VERSION")); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestAnswersOfPsql(t *testing.T) {
+	t.Parallel()
 	s := Postgres(t)
 	wantAnswer(t, s, "SELECT n, 'a' FROM generate_series(1, 2) AS n", "1|a\n2|a")
 	wantAnswer(t, s, "SET lock_timeout = '1s'; SELECT ''", "")
@@ -62,6 +83,7 @@ func TestAnswersOfPsql(t *testing.T) {
 }
 
 func TestSchemasAreApart(t *testing.T) {
+	t.Parallel()
 	s := Postgres(t)
 	first, second := s.Schema(t), s.Schema(t)
 	must(t, s.Exec(t.Context(), "CREATE TABLE "+first+".things (id int); INSERT INTO "+first+".things VALUES (1)"))
@@ -73,6 +95,7 @@ func TestSchemasAreApart(t *testing.T) {
 }
 
 func TestSchemaIsDroppedAfterTheTest(t *testing.T) {
+	t.Parallel()
 	s := Postgres(t)
 	var name string
 	t.Run("with a table", func(t *testing.T) {
@@ -83,6 +106,7 @@ func TestSchemaIsDroppedAfterTheTest(t *testing.T) {
 }
 
 func TestSchemaNamesNeedNoQuotes(t *testing.T) {
+	t.Parallel()
 	for _, test := range []string{"TestA/b c-ü'\"", "Test" + strings.Repeat("ü", 100)} {
 		name := uniqueName(test)
 		if len(name) > 63 || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" {
@@ -92,6 +116,7 @@ func TestSchemaNamesNeedNoQuotes(t *testing.T) {
 }
 
 func TestKillKeepsWhatIsCommitted(t *testing.T) {
+	t.Parallel()
 	s := NewPostgres(t)
 	must(t, s.Exec(t.Context(), "CREATE TABLE things (id int); INSERT INTO things VALUES (1)"))
 	session := proctest.Start(t, exec.Command(s.programs.psql, "-X", "-q", "-d", s.URL()))
@@ -117,6 +142,7 @@ func TestKillKeepsWhatIsCommitted(t *testing.T) {
 }
 
 func TestStopIsClean(t *testing.T) {
+	t.Parallel()
 	s := NewPostgres(t, "fsync=off")
 	must(t, s.Exec(t.Context(), "CREATE TABLE things (id int)"))
 	must(t, s.Pause())
@@ -141,6 +167,7 @@ func TestStopIsClean(t *testing.T) {
 }
 
 func TestPauseMakesQueriesWait(t *testing.T) {
+	t.Parallel()
 	s := NewPostgres(t)
 	must(t, s.Pause())
 	answered := make(chan error, 1)
@@ -159,6 +186,7 @@ func TestPauseMakesQueriesWait(t *testing.T) {
 }
 
 func TestPausedServerCanBeKilled(t *testing.T) {
+	t.Parallel()
 	server := NewPostgres(t)
 	must(t, server.Pause())
 	must(t, server.Kill())
@@ -166,6 +194,7 @@ func TestPausedServerCanBeKilled(t *testing.T) {
 }
 
 func TestFailedStartShowsTheLog(t *testing.T) {
+	t.Parallel()
 	_, err := StartPostgres(t.Context(), "no_such_setting=1")
 	if err == nil || !strings.Contains(err.Error(), "unrecognized configuration parameter") {
 		t.Errorf("err = %v, want the server's own words", err)
@@ -173,6 +202,7 @@ func TestFailedStartShowsTheLog(t *testing.T) {
 }
 
 func TestOtherServerIsUsedAndLeftAlone(t *testing.T) {
+	t.Parallel()
 	private := NewPostgres(t)
 	server, err := startSharedPostgres(private.URL())
 	must(t, err)
@@ -191,6 +221,7 @@ func TestOtherServerIsUsedAndLeftAlone(t *testing.T) {
 }
 
 func TestOtherServerMustBeThere(t *testing.T) {
+	t.Parallel()
 	for _, url := range []string{"host=localhost", "postgres://postgres@127.0.0.1:1/postgres?sslmode=disable"} {
 		if _, err := startSharedPostgres(url); err == nil || !strings.Contains(err.Error(), postgresVariable) {
 			t.Errorf("%s: err = %v, want the name of the variable in it", url, err)

@@ -34,6 +34,7 @@ func TestRabbitMQIsKilledAndRestarted(t *testing.T) {
 	t.Logf("the broker started in %v", time.Since(begun))
 	must(t, greet(t, s))
 	wantLoopback(t, s)
+	wantLeftAlone(t, s)
 	pids := rabbitmqPIDs(s)
 	must(t, s.Kill())
 	must(t, proc.AwaitGone(pids...))
@@ -93,13 +94,10 @@ func TestFailedRabbitMQStartShowsTheLog(t *testing.T) {
 	}
 }
 
-func TestOtherRabbitMQIsUsedAndLeftAlone(t *testing.T) {
-	t.Parallel()
-	shared := RabbitMQ(t)
-	server, err := startSharedRabbitMQ(shared.URL())
-	if other := RabbitMQ(t); other != shared {
-		t.Error("two calls gave two brokers")
-	}
+// wantLeftAlone: a broker that was not started here is used and left alone.
+func wantLeftAlone(t *testing.T, s *RabbitMQServer) {
+	t.Helper()
+	server, err := startSharedRabbitMQ(s.URL())
 	must(t, err)
 	for name, do := range map[string]func() error{
 		"Kill": server.Kill, "Restart": server.Restart, "Pause": server.Pause, "Resume": server.Resume, "Stop": server.Stop,
@@ -109,7 +107,7 @@ func TestOtherRabbitMQIsUsedAndLeftAlone(t *testing.T) {
 		}
 	}
 	must(t, server.Close())
-	must(t, greet(t, shared))
+	must(t, greet(t, s))
 }
 
 func TestUnusableRabbitMQIsNamedWithoutItsPassword(t *testing.T) {

@@ -18,9 +18,12 @@ package servers
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
+	"runtime"
+	"strconv"
 	"sync"
 )
 
@@ -61,8 +64,13 @@ func CloseAll() error {
 	return errors.Join(append(errs, workspace.remove())...)
 }
 
-// Main runs the tests, then stops and removes all servers of this process, and returns the code to exit with.
+// Main runs the tests, then stops and removes all servers of this process, and returns the code to exit with. Twice as
+// many run at once as there are processors, unless -parallel says how many: most of them wait, for a server, its disk
+// or the end of a lock.
 func Main(m interface{ Run() int }) int {
+	if err := flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0))); err != nil {
+		panic(err)
+	}
 	code := m.Run()
 	if err := CloseAll(); err != nil {
 		fmt.Fprintln(os.Stderr, "servers:", err)

@@ -11,6 +11,7 @@ import (
 // TestMutantsAreCaught demands that the checker finds a few of the mutants, each by the promise that it breaks (I14).
 // They are in one program, to be built and run once. `make mutants` demands it of all, each alone.
 func TestMutantsAreCaught(t *testing.T) {
+	t.Parallel()
 	chosen, err := mutant.Named("inbox-apart", "no-audit") // they are built soonest
 	if err != nil {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 // TestSoakGoesOn: a soak that was started again on its directory counts on from where it was, and leaves nothing else
 // there.
 func TestSoakGoesOn(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	for start, hours := range []float64{1e-9, 1e9} {
 		s := soak{dir: dir, hours: hours, options: options{

@@ -21,6 +21,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/onceward/onceward/internal/servers"
 )
 
 // event is one line of `go test -json`: see `go doc test2json`.
@@ -144,6 +146,12 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	cmd := exec.CommandContext(ctx, goCommand, append([]string{"test", "-json", oneMore()}, args...)...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.Stderr = os.Stderr
+	templates, err := os.MkdirTemp("", "onceward-templates-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(templates)
+	cmd.Env = append(os.Environ(), servers.TemplatesVariable+"="+templates)
 	events, err := cmd.StdoutPipe()
 	if err != nil {
 		return err

@@ -76,6 +76,7 @@ func insertInTransaction(t *testing.T, conn *pgx.Conn) error {
 }
 
 func TestCutReplyOfCommit(t *testing.T) {
+	t.Parallel()
 	proxy, through, around := proxied(t)
 	proxy.CutReply(statementIs("commit"))
 	if err := insertInTransaction(t, through); err == nil || !through.IsClosed() {
@@ -92,6 +93,7 @@ func TestCutReplyOfCommit(t *testing.T) {
 }
 
 func TestCutRequestOfCommit(t *testing.T) {
+	t.Parallel()
 	proxy, through, around := proxied(t)
 	proxy.CutRequest(statementIs("commit"))
 	if err := insertInTransaction(t, through); err == nil {
@@ -105,6 +107,7 @@ func TestCutRequestOfCommit(t *testing.T) {
 
 // Each way of executing that pgx has is recognised, and what is only prepared is not.
 func TestEachWayToExecuteIsSeen(t *testing.T) {
+	t.Parallel()
 	const insert = "INSERT INTO things VALUES ($1)"
 	for _, mode := range []pgx.QueryExecMode{
 		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec,
@@ -137,6 +140,7 @@ func TestEachWayToExecuteIsSeen(t *testing.T) {
 }
 
 func TestPreparingIsNotExecuting(t *testing.T) {
+	t.Parallel()
 	proxy, through, _ := proxied(t)
 	proxy.CutReply(statementIs("SELECT 1"))
 	_, err := through.Prepare(t.Context(), "one", "SELECT 1")
@@ -150,6 +154,7 @@ func TestPreparingIsNotExecuting(t *testing.T) {
 }
 
 func TestHoldReply(t *testing.T) {
+	t.Parallel()
 	proxy, through, around := proxied(t)
 	release := proxy.HoldReply(statementIs("commit"))
 	answered := make(chan error, 1)
@@ -176,6 +181,7 @@ func TestHoldReply(t *testing.T) {
 }
 
 func TestAwaitSprungEndsWithItsContext(t *testing.T) {
+	t.Parallel()
 	proxy, _, _ := proxied(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -185,6 +191,7 @@ func TestAwaitSprungEndsWithItsContext(t *testing.T) {
 }
 
 func TestRoundTripsAreCounted(t *testing.T) {
+	t.Parallel()
 	proxy, through, _ := proxied(t)
 	steps := []struct {
 		name string
@@ -224,6 +231,7 @@ func copyRows(t *testing.T, conn *pgx.Conn) {
 
 // A batch is lost as a whole, whichever of its statements matches.
 func TestCutRequestTakesTheWholeBatch(t *testing.T) {
+	t.Parallel()
 	proxy, through, around := proxied(t)
 	execute(t, through, "INSERT INTO things VALUES ($1)", 0)
 	calls := 0
@@ -245,6 +253,7 @@ func TestCutRequestTakesTheWholeBatch(t *testing.T) {
 }
 
 func TestCutReplyOfCopy(t *testing.T) {
+	t.Parallel()
 	proxy, through, around := proxied(t)
 	proxy.CutReply(func(sql string) bool { return strings.HasPrefix(sql, "copy") })
 	_, err := through.CopyFrom(t.Context(), pgx.Identifier{"things"}, []string{"id"}, pgx.CopyFromRows([][]any{{1}, {2}}))
@@ -257,6 +266,7 @@ func TestCutReplyOfCopy(t *testing.T) {
 }
 
 func TestDropAllAndRefuse(t *testing.T) {
+	t.Parallel()
 	proxy, through, _ := proxied(t)
 	execute(t, through, "SELECT 1")
 	proxy.Refuse(true)
@@ -278,6 +288,7 @@ func TestDropAllAndRefuse(t *testing.T) {
 
 // A statement is cancelled over a connection of its own, which is not a session.
 func TestCancelPasses(t *testing.T) {
+	t.Parallel()
 	_, through, _ := proxied(t)
 	asleep := make(chan error, 1)
 	var working sync.WaitGroup
@@ -301,6 +312,7 @@ func TestCancelPasses(t *testing.T) {
 
 // The last words of a server reach the client.
 func TestServerThatEndsIsHeard(t *testing.T) {
+	t.Parallel()
 	server := servers.NewPostgres(t)
 	proxy := servers.NewProxy(t, server.URL())
 	through := connect(t, proxy.URL())
@@ -316,6 +328,7 @@ func TestServerThatEndsIsHeard(t *testing.T) {
 }
 
 func TestProxySharedByManyClients(t *testing.T) {
+	t.Parallel()
 	proxy, _, around := proxied(t)
 	proxy.CutReply(statementIs("commit"))
 	var clients sync.WaitGroup
@@ -337,6 +350,7 @@ func TestProxySharedByManyClients(t *testing.T) {
 }
 
 func TestProxyNeedsAnAddress(t *testing.T) {
+	t.Parallel()
 	for _, url := range []string{"postgres:///postgres", "host=localhost", "://"} {
 		if p, err := servers.StartProxy(url); err == nil {
 			t.Errorf("%q was accepted: %v", url, p.Close())

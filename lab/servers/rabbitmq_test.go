@@ -68,8 +68,8 @@ func wantMessage(t testing.TB, s *servers.RabbitMQServer, queue, body string) {
 func TestSharedRabbitMQ(t *testing.T) {
 	t.Parallel()
 	s := servers.RabbitMQ(t)
-	if !s.Shared() {
-		t.Error("it is not said to be shared")
+	if s != servers.RabbitMQ(t) || !s.Shared() {
+		t.Error("two calls gave two brokers, or it is not said to be shared")
 	}
 	first, second := declare(t, s), declare(t, s)
 	publish(t, s, first, "hello")

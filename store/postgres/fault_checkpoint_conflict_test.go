@@ -24,6 +24,7 @@ func raising(code string) string {
 // passes the error on, wraps it or overlooks it, it gets another chance.
 func TestStepUndoneByNeighboursIsRunAgain(t *testing.T) {
 	t.Parallel()
+	s := newSite(t, servers.Postgres(t))
 	answers := map[string]func(err error) error{
 		"passed on":  func(err error) error { return err },
 		"replaced":   func(error) error { return errors.New("could not book") },
@@ -33,7 +34,7 @@ func TestStepUndoneByNeighboursIsRunAgain(t *testing.T) {
 		for _, code := range []string{"40001", "40P01"} {
 			for name, answer := range answers {
 				t.Run(h.name+"/"+code+"/"+name, func(t *testing.T) {
-					f := newStepFault(t, newSite(t, servers.Postgres(t)), h, "paid")
+					f := newStepFault(t, s, h, t.Name())
 					f.during = func(ctx context.Context, run int64) error {
 						if run > 2 {
 							return nil
@@ -90,10 +91,10 @@ func TestStepsInADeadlock(t *testing.T) {
 // TestStepUndoneAtCommit has the commit fail as it does by its neighbours: once, and for ever.
 func TestStepUndoneAtCommit(t *testing.T) {
 	t.Parallel()
+	s := newSite(t, servers.Postgres(t))
 	for _, code := range []string{"40001", "40P01"} {
 		t.Run(code, func(t *testing.T) {
-			s := newSite(t, servers.Postgres(t))
-			f := newStepFault(t, s, pgxHandle, "paid")
+			f := newStepFault(t, s, pgxHandle, t.Name())
 			s.failAtCommit(t, code, 1)
 			must(t, f.reach(charged))
 			f.wantRuns(t, 2, "it is run again")
@@ -101,8 +102,7 @@ func TestStepUndoneAtCommit(t *testing.T) {
 		})
 	}
 	t.Run("for ever", func(t *testing.T) {
-		s := newSite(t, servers.Postgres(t))
-		f := newStepFault(t, s, pgxHandle, "paid")
+		f := newStepFault(t, s, pgxHandle, t.Name())
 		s.failAtCommit(t, "40001", always)
 		wantNotExecuted(t, f.reach(charged), "it ends some day")
 		f.wantReached(t, 0, store.Checkpoint{}, "nothing was executed")
@@ -118,10 +118,10 @@ func TestStepUndoneAtCommit(t *testing.T) {
 // TestStepRefusedAtCommit has a deferred constraint refuse: the step would be refused again, so it is not repeated.
 func TestStepRefusedAtCommit(t *testing.T) {
 	t.Parallel()
+	s := newSite(t, servers.Postgres(t))
 	for name, code := range map[string]string{"check": "23514", "unique": "23505", "not null": "23502", "text": "22P02"} {
 		t.Run(name, func(t *testing.T) {
-			s := newSite(t, servers.Postgres(t))
-			f := newStepFault(t, s, pgxHandle, "paid")
+			f := newStepFault(t, s, pgxHandle, t.Name())
 			s.failAtCommit(t, code, always)
 			wantWorkRefused(t, f.reach(charged), "the commit was refused")
 			f.wantReached(t, 0, store.Checkpoint{}, "the commit was refused")
@@ -156,13 +156,14 @@ func TestStepOverlooksAFailure(t *testing.T) {
 // TestStepEndsItsTransaction: what a step commits by itself is without a point, and no record tells of it.
 func TestStepEndsItsTransaction(t *testing.T) {
 	t.Parallel()
+	s := newSite(t, servers.Postgres(t))
 	for _, h := range bothHandles {
 		for statement, rows := range map[string]int{
 			`COMMIT`: 1, `ROLLBACK`: 0, `COMMIT AND CHAIN`: 1, `COMMIT; BEGIN; SELECT 1`: 1, `ROLLBACK; BEGIN; SELECT 1`: 0,
 		} {
 			for name, failure := range map[string]error{"succeeds": nil, "fails": errors.New("declined")} {
 				t.Run(h.name+"/"+statement+"/"+name, func(t *testing.T) {
-					f := newStepFault(t, newSite(t, servers.Postgres(t)), h, "paid")
+					f := newStepFault(t, s, h, t.Name())
 					f.during = func(ctx context.Context, _ int64) error {
 						must(t, h.run(ctx, statement))
 						return failure
@@ -270,11 +271,11 @@ var intrusions = map[string]intrusion{
 // kept.
 func TestStepLosesItsRecord(t *testing.T) {
 	t.Parallel()
+	s := newSite(t, servers.Postgres(t))
+	other := s.store(t, pgxHandle, s.url)
 	for name, intrude := range intrusions {
 		t.Run("to "+name, func(t *testing.T) {
-			s := newSite(t, servers.Postgres(t))
-			other := s.store(t, pgxHandle, s.url)
-			f := newStepFault(t, s, pgxHandle, "paid")
+			f := newStepFault(t, s, pgxHandle, t.Name())
 			var left store.Record
 			f.during = func(context.Context, int64) error {
 				intrude(t, f, other)
@@ -286,7 +287,7 @@ func TestStepLosesItsRecord(t *testing.T) {
 			if !errors.As(err, &fenced) || errors.Is(err, store.ErrOutcomeUnknown) || fenced.Attempt != f.claim.Attempt {
 				t.Errorf("S6: got %v, want a *FencedError", err)
 			}
-			f.wantRows(t, "paid", 0, "S6: its writes are undone")
+			f.wantRows(t, f.claim.Key, 0, "S6: its writes are undone")
 			f.wantRuns(t, 1, "S6: it is not run again")
 			after, _ := other.Get(t.Context(), f.claim.ID)
 			if after.State != left.State || after.Attempt != left.Attempt || after.Point != left.Point {

@@ -233,10 +233,11 @@ func TestCommitOfAPartialPointLost(t *testing.T) {
 // was committed, or that it was not, who cannot know.
 func TestCommitOfTheSamePointLost(t *testing.T) {
 	t.Parallel()
+	s := newSite(t, servers.Postgres(t))
 	for name, p := range map[string]store.Checkpoint{"the same": charged, "nothing": {}, "a mark": {NotReplayable: true}} {
 		for fate, rows := range map[string]int{"reply": 2, "request": 1} {
 			t.Run(name+"/"+fate, func(t *testing.T) {
-				f := newStepFault(t, newSite(t, servers.Postgres(t)), pgxHandle, "paid")
+				f := newStepFault(t, s, pgxHandle, t.Name())
 				must(t, f.reach(charged))
 				if fate == "reply" {
 					f.proxy.CutReply(isCommit)

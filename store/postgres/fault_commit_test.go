@@ -296,11 +296,13 @@ func TestDeadlockIsRunAgain(t *testing.T) {
 }
 
 // failAtCommit makes commits of the business table fail by a deferred trigger, as serialisation failures do, with the
-// code, so many times. The count is a sequence, which no rollback takes back.
+// code, so many times, instead of what was there before. The count is a sequence, which no rollback takes back.
 func (s *site) failAtCommit(t testing.TB, code string, times int) {
 	t.Helper()
+	exec(t, s.admin, `DROP TRIGGER IF EXISTS fail ON business`)
+	exec(t, s.admin, `DROP SEQUENCE IF EXISTS tries`)
 	exec(t, s.admin, `CREATE SEQUENCE tries`)
-	exec(t, s.admin, fmt.Sprintf(`CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$
+	exec(t, s.admin, fmt.Sprintf(`CREATE OR REPLACE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$
 		BEGIN
 			IF nextval('tries') <= %d THEN
 				RAISE EXCEPTION 'not now' USING ERRCODE = '%s';
@@ -315,17 +317,17 @@ const always = 1_000_000
 
 func TestSerializationFailureAtCommit(t *testing.T) {
 	t.Parallel()
+	s := newSite(t, servers.Postgres(t))
 	for _, h := range bothHandles {
 		for _, code := range []string{"40001", "40P01"} {
 			t.Run(h.name+"/"+code, func(t *testing.T) {
-				s := newSite(t, servers.Postgres(t))
 				s.failAtCommit(t, code, 1)
 				st := s.store(t, h, s.url)
-				p := &payer{handle: h, value: "paid"}
-				v, err := st.Transact(t.Context(), booking("paid"), p.work)
+				p := &payer{handle: h, value: t.Name()}
+				v, err := st.Transact(t.Context(), booking(t.Name()), p.work)
 				wantVerdict(t, v, err, store.DecisionExecute, 2, "the transaction is run again")
-				s.wantRows(t, "paid", 1, "I1")
-				v, err = st.Transact(t.Context(), booking("paid"), p.work)
+				s.wantRows(t, t.Name(), 1, "I1")
+				v, err = st.Transact(t.Context(), booking(t.Name()), p.work)
 				wantVerdict(t, v, err, store.DecisionReplay, 2, "I3")
 			})
 		}
@@ -362,12 +364,12 @@ func TestSerializationFailureForEver(t *testing.T) {
 // statements, too.
 func TestRefusedAtCommit(t *testing.T) {
 	t.Parallel()
+	s := newSite(t, servers.Postgres(t))
 	for name, code := range map[string]string{
 		"check": "23514", "unique": "23505", "not null": "23502", "division by zero": "22012", "raised": "P0001",
 		"two rows": "21000", "a check of a view": "44000",
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newSite(t, servers.Postgres(t))
 			s.failAtCommit(t, code, always)
 			st := s.store(t, pgxHandle, s.url)
 			p := &payer{handle: pgxHandle, value: "paid"}
@@ -386,9 +388,9 @@ func TestRefusedAtCommit(t *testing.T) {
 // TestNotRefusedAtCommit has deferred triggers fail for reasons that are not in what was written: it may help to wait.
 func TestNotRefusedAtCommit(t *testing.T) {
 	t.Parallel()
+	s := newSite(t, servers.Postgres(t))
 	for name, code := range map[string]string{"a missing table": "42P01", "a full disk": "53100", "a lock": "55P03"} {
 		t.Run(name, func(t *testing.T) {
-			s := newSite(t, servers.Postgres(t))
 			s.failAtCommit(t, code, always)
 			store := s.store(t, pgxHandle, s.url)
 			_, err := store.Transact(t.Context(), booking("paid"), (&payer{handle: pgxHandle, value: "paid"}).work)

@@ -329,6 +329,7 @@ func TestNodeClocksApart(t *testing.T) {
 	t.Parallel()
 	for name, ahead := range clockOffsets {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s := newSite(t, servers.Postgres(t))
 			store := s.store(t, pgxHandle, s.url)
 			move := postgres.NewTestClock(t, store).Advance
@@ -351,7 +352,7 @@ func liveOwnerIsNotSwept(t *testing.T, s *site, store *postgres.Store) {
 			t.Errorf("S5: a live owner was told %v", err)
 		}
 		w.WriteHeader(http.StatusCreated)
-	}, onceward.Reserved(onceward.FailureUnknown), onceward.Lease(600*time.Millisecond))
+	}, onceward.Reserved(onceward.FailureUnknown), onceward.Lease(2*time.Second))
 	done := make(chan httpReply, 1)
 	go func() { done <- post(route, "live") }()
 	await(t, "the handler", running)
@@ -364,7 +365,7 @@ func liveOwnerIsNotSwept(t *testing.T, s *site, store *postgres.Store) {
 			case <-stop:
 				swept <- n
 				return
-			default:
+			case <-time.After(5 * time.Millisecond):
 				one, err := store.Sweep(t.Context(), 10)
 				if err != nil {
 					t.Errorf("sweep: %v", err)

@@ -2,7 +2,6 @@ package postgres_test
 
 import (
 	"context"
-	"flag"
 	"io"
 	"log/slog"
 	"os"
@@ -20,14 +19,7 @@ import (
 	"github.com/onceward/onceward/store/storetest"
 )
 
-// TestMain lets more tests run at once than there are processors, unless -parallel says how many: most of them wait,
-// for the server, its disk or the end of a lock.
-func TestMain(m *testing.M) {
-	if err := flag.Set("test.parallel", "4"); err != nil {
-		panic(err)
-	}
-	os.Exit(servers.Main(watchdog.Over(m)))
-}
+func TestMain(m *testing.M) { os.Exit(servers.Main(watchdog.Over(m))) }
 
 var quiet = postgres.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil)))
 

@@ -97,6 +97,7 @@ func crowdBucket(t *testing.T, s *Store, n int, policy func(i int) store.LostPol
 	t.Helper()
 	claims := make([]store.Claim, n)
 	var calls sync.WaitGroup
+	atOnce := make(chan struct{}, 50)
 	for i, tried := 0, 0; i < n; tried++ {
 		id := store.ID{Scope: "alice", Key: fmt.Sprint("key", tried)}
 		if s.names.place(id).number != 7 {
@@ -108,7 +109,9 @@ func crowdBucket(t *testing.T, s *Store, n int, policy func(i int) store.LostPol
 		}
 		_, _ = rand.Read(r.Nonce[:])
 		claim := &claims[i]
+		atOnce <- struct{}{}
 		calls.Go(func() {
+			defer func() { <-atOnce }()
 			v, err := s.Reserve(t.Context(), r)
 			if err != nil {
 				t.Error(err)

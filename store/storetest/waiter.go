@@ -121,7 +121,7 @@ func (e *env) wakes(c store.Claim, change func()) {
 
 // noLostWakeUp lets the end come while the wait begins.
 func noLostWakeUp(e *env) {
-	ctx, cancel := context.WithTimeout(e.ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(e.ctx, 30*time.Second)
 	defer cancel()
 	for _, id := range ids(100) {
 		c := e.own(id)
