@@ -22,6 +22,7 @@ type migrateCommand struct {
 // schemaStatus is the JSON of how the tables stand.
 type schemaStatus struct {
 	Place      string   `json:"place"`
+	Absent     bool     `json:"absent,omitempty"`
 	Version    int      `json:"version"`
 	Wanted     int      `json:"wanted"`
 	Compatible int      `json:"compatible"`
@@ -69,11 +70,15 @@ func (f *schemaFlags) write(out io.Writer, status *store.SchemaStatus) error {
 	}
 	if f.JSON {
 		return shown.Object(schemaStatus{
-			Place: status.Place, Version: status.Version, Wanted: status.Wanted, Compatible: status.Compatible,
+			Place: status.Place, Absent: status.Absent, Version: status.Version, Wanted: status.Wanted, Compatible: status.Compatible,
 			Pending: append([]string{}, status.Pending...), OK: problem == "", Problem: problem,
 		})
 	}
-	shown.Fields("tables", output.Text(status.Place), "version", strconv.Itoa(status.Version),
+	place := output.Text(status.Place)
+	if status.Absent {
+		place += ", a file that does not exist"
+	}
+	shown.Fields("tables", place, "version", strconv.Itoa(status.Version),
 		"this program needs", strconv.Itoa(status.Wanted), "missing", strings.Join(status.Pending, ", "))
 	return nil
 }
