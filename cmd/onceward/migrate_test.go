@@ -32,9 +32,12 @@ func TestMigrate(t *testing.T) {
 			if status := objects[schemaStatus](t, s, "migrate", "status")[0]; status.Version != 0 || status.OK {
 				t.Errorf("looking has made tables: %+v", status)
 			}
-			says(t, s.must(t, "migrate", "up"), "version")
+			s.wantCode(t, exitRefused, "nothing was done", "migrate", "up")
+			s.wantCode(t, exitRefused, "give --yes", "migrate", "up", "--json")
+			s.wantCode(t, exitFailed, "there are no tables", "migrate", "check")
+			says(t, s.must(t, "migrate", "up", "--yes"), "from version 0 to 3: ", "_records.sql", "this program needs")
 			s.must(t, "migrate", "check")
-			s.must(t, "migrate", "up")
+			s.must(t, "migrate", "up") // there is nothing to ask about
 			if status := objects[schemaStatus](t, s, "migrate", "status")[0]; !status.OK || len(status.Pending) != 0 {
 				t.Errorf("the tables stand at %+v", status)
 			}
@@ -208,7 +211,7 @@ func TestFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := &service{url: stores["SQLite"](t)}
-	s.must(t, "migrate", "up")
+	s.must(t, "migrate", "up", "--yes")
 	for _, line := range []string{
 		"keys list", "unknown list", "dead list", "outbox list", "audit", "stats", "top --once --every 100ms", "health",
 		"migrate status", "migrate print --from 0", "migrate check", "completion bash", "version", "--version", "--help",

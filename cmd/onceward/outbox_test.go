@@ -33,7 +33,7 @@ func tryOutbox(t *testing.T, s *service) {
 	s.wantCode(t, exitFailed, "not all is well", health...)
 	says(t, s.must(t, acting("outbox", "discard", s.letter)...), "Done")
 	wantMessage(t, s, outbox.StateDead)
-	s.must(t, health...) // a person has decided
+	s.must(t, health...)                                                 // a person has decided
 	says(t, s.must(t, acting("outbox", "discard", "--all")...), "None.") // what was discarded is not found again
 	says(t, s.must(t, acting("outbox", "retry", "--all", "--topic", "charges")...), "Done")
 	wantMessage(t, s, outbox.StateReady)
