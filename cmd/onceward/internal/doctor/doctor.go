@@ -212,8 +212,8 @@ type trial[P any] struct {
 }
 
 // examine makes all checks, one after the other: what one does must not be taken for what another looks for. It ends
-// early when it is interrupted. Once a check has run out of time the others have a tenth of it: of a store that does not
-// answer any more, it is soon said.
+// early when it is interrupted. Once a check has run out of time the others have a tenth of it: of a store that does
+// not answer any more, it is soon said.
 func examine[P any](ctx context.Context, limit time.Duration, patient P, trials []trial[P]) (results []Result) {
 	left := limit
 	for _, t := range trials {
