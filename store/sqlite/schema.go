@@ -71,7 +71,9 @@ func Status(ctx context.Context, path string) (store.SchemaStatus, error) {
 	if err != nil {
 		return status, unavailable(err)
 	}
-	status, err = readStatus(conn, path)
+	if err = conn.BusyTimeout(defaultBusyTimeout); err == nil {
+		status, err = readStatus(conn, path)
+	}
 	return status, errors.Join(err, conn.Close())
 }
 
