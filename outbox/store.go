@@ -47,8 +47,8 @@ type Store interface {
 	// ReplayMessage makes a dead letter StateReady, and counts its attempts again from zero. It returns
 	// [store.ErrNotFound] if there is no dead letter of that ID.
 	ReplayMessage(ctx context.Context, id string) error
-	// DropMessage makes a dead letter that holds up its aggregate one that does not, and leaves other dead letters
-	// alone. It returns [store.ErrNotFound] if there is no dead letter of that ID.
+	// DropMessage gives a dead letter up: it is StateDead, holds up its aggregate no longer, and is not counted by
+	// MessageStats any more. It returns [store.ErrNotFound] if there is no dead letter of that ID.
 	DropMessage(ctx context.Context, id string) error
 	// MessageStats counts what is open.
 	MessageStats(ctx context.Context) (Stats, error)
@@ -182,7 +182,7 @@ func (f *Filter) FirstID() string {
 // Stats counts what is open, for metrics.
 type Stats struct {
 	// Waiting counts messages that are StateReady, StateLeased or StateBehind, DeadLetters those that are StateDead or
-	// StateHolding.
+	// StateHolding and wait for a decision: not those that were dropped.
 	Waiting, DeadLetters int
 	// Oldest is when the oldest of those that wait was added. It is zero if there is none.
 	Oldest time.Time

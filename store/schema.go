@@ -20,6 +20,8 @@ var (
 type SchemaStatus struct {
 	// Place says where the tables are: a schema and the beginning of their names, or a file.
 	Place string
+	// Absent says that Place is a file that does not exist.
+	Absent bool
 	// Version is that of the tables; zero if there are none.
 	Version int
 	// Wanted is the version that this program needs.
@@ -36,6 +38,8 @@ func (s *SchemaStatus) Err() error {
 	case s.Compatible > s.Wanted:
 		return fmt.Errorf("%w: those in %s are of version %d, this program knows version %d, and the oldest that they can "+
 			"be used with is %d: use a newer program", ErrSchemaNewer, s.Place, s.Version, s.Wanted, s.Compatible)
+	case s.Absent:
+		return fmt.Errorf("%w: the file %s does not exist; if that is its name, %s", ErrSchemaMissing, s.Place, s.remedy())
 	case s.Version == 0:
 		return fmt.Errorf("%w in %s, and this program needs version %d: %s", ErrSchemaMissing, s.Place, s.Wanted, s.remedy())
 	case s.Version < s.Wanted:

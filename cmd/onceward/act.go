@@ -44,6 +44,11 @@ func (f *byFlags) by() (reconcile.By, error) {
 // actFlags are what every act takes.
 type actFlags struct {
 	byFlags
+	confirmFlags
+}
+
+// confirmFlags are those of everything that changes a store.
+type confirmFlags struct {
 	Yes    bool `short:"y" group:"Acting" help:"Do not ask at the terminal. Without one it is required."`
 	DryRun bool `group:"Acting" help:"Say what would happen, and change nothing."`
 }
@@ -192,7 +197,7 @@ func (f *actFlags) ended(out *output.Output, a *act, err error) error {
 
 // confirm asks whether it is meant, in that store: the one that the environment names may be another than one thinks.
 // Without a terminal there is no answer, and an interrupt is a no.
-func (f *actFlags) confirm(ctx context.Context, in io.Reader, ask io.Writer, where string, person bool) error {
+func (f *confirmFlags) confirm(ctx context.Context, in io.Reader, ask io.Writer, where string, person bool) error {
 	if f.Yes {
 		return nil
 	}

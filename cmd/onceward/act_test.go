@@ -42,7 +42,8 @@ func TestConfirm(t *testing.T) {
 		{types: "y\n"},
 	} {
 		var asked bytes.Buffer
-		err := (&actFlags{Yes: test.yes}).confirm(t.Context(), strings.NewReader(test.types), &asked, "postgres://staging/db", test.person)
+		err := (&confirmFlags{Yes: test.yes}).confirm(t.Context(), strings.NewReader(test.types), &asked,
+			"postgres://staging/db", test.person)
 		if (err == nil) != test.goes || err != nil && !errors.Is(err, operate.ErrRefused) {
 			t.Errorf("%+v: %v", test, err)
 		}
@@ -62,7 +63,7 @@ func TestInterruptIsNo(t *testing.T) {
 	t.Cleanup(func() { _ = types.Close() })
 	ctx, interrupt := context.WithCancel(t.Context())
 	asked := make(chan error, 1)
-	go func() { asked <- (&actFlags{}).confirm(ctx, silent, io.Discard, "", true) }()
+	go func() { asked <- (&confirmFlags{}).confirm(ctx, silent, io.Discard, "", true) }()
 	interrupt()
 	select {
 	case err := <-asked:

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward/cmd/onceward/internal/doctor"
+	"github.com/onceward/onceward/cmd/onceward/internal/operate"
 )
 
 // doctorCommand tries what a store really does.
@@ -15,7 +16,7 @@ type doctorCommand struct {
 	URL       string        `arg:"" optional:"" env:"ONCEWARD_STORE" help:"The store: postgres://user@host/database, sqlite:PATH, redis://host:6379/0, redis+sentinel:// or redis+cluster://."`
 	JSON      bool          `name:"json" help:"Write the report as JSON."`
 	Verbose   bool          `short:"v" help:"List every check with what was seen, and notes."`
-	Strict    bool          `help:"Count what could not be checked as a finding."`
+	Timeout   time.Duration `default:"20s" help:"How long one check may take."`
 	Metrics   string        `placeholder:"URL" help:"Where the service shows its metrics for Prometheus: leases and retention are compared with what happens."`
 	Lease     time.Duration `default:"30s" help:"With --metrics: the shortest lease of the service's routes."`
 	Retention time.Duration `default:"24h" help:"With --metrics: the shortest retention of the service's routes."`
@@ -23,14 +24,21 @@ type doctorCommand struct {
 	Replicas  int           `default:"1" help:"PostgreSQL: how many processes of the service there are, to count connections."`
 }
 
-// errFindings is how the doctor ends if the store is not healthy. Its text is empty: the report has said it.
-var errFindings = errors.New("")
+// These errors are how the doctor ends if the store is not healthy, or if that cannot be told. Their texts are empty:
+// the report has said it.
+var (
+	errFindings  = errors.New("")
+	errUnchecked = errors.New("")
+)
 
 // Run examines the store and writes the report.
 func (c *doctorCommand) Run(ends interrupts, out io.Writer) error {
+	if c.Timeout <= 0 {
+		return operate.Usage("--timeout %s: give each check some time", c.Timeout)
+	}
 	report, err := doctor.Examine(ends.first, c.URL, doctor.Config{
 		ListenURL: c.ListenURL, Replicas: c.Replicas,
-		Metrics: c.Metrics, Lease: c.Lease, Retention: c.Retention,
+		Metrics: c.Metrics, Lease: c.Lease, Retention: c.Retention, Timeout: c.Timeout,
 	})
 	if err != nil {
 		return fmt.Errorf("doctor: %w", err)
@@ -38,10 +46,14 @@ func (c *doctorCommand) Run(ends interrupts, out io.Writer) error {
 	if err := c.write(out, report); err != nil {
 		return err
 	}
-	if len(report.Findings()) > 0 || c.Strict && len(report.NotChecked()) > 0 {
+	switch {
+	case len(report.Findings()) > 0:
 		return errFindings
+	case len(report.NotChecked()) > 0:
+		return errUnchecked
+	default:
+		return nil
 	}
-	return nil
 }
 
 func (c *doctorCommand) write(out io.Writer, report *doctor.Report) error {

@@ -79,8 +79,8 @@ func TestDoctorEnds(t *testing.T) {
 		{5, "there is no file", []string{filepath.Join(t.TempDir(), "none.db")}},
 		{5, "connect", []string{"postgres://nobody@127.0.0.1:1/none?connect_timeout=1"}},
 		{5, "connect", []string{"redis://127.0.0.1:1"}},
-		{0, "3 not checked", []string{redis.URL(), "--metrics", "SERVED"}},
-		{7, "3 not checked", []string{redis.URL(), "--strict", "--metrics", "SERVED"}},
+		{8, "3 not checked", []string{redis.URL(), "--metrics", "SERVED"}},
+		{2, "some time", []string{redis.URL(), "--timeout", "0s"}},
 	} {
 		t.Run(strings.Join(test.args, " "), func(t *testing.T) {
 			for i, arg := range test.args {

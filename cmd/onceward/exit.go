@@ -19,6 +19,7 @@ const (
 	exitUnavailable = 5 // the store cannot answer; an act may have been done all the same
 	exitStale       = 6 // done, but a cache in front of the store may show the old answer for a while
 	exitFindings    = 7 // the doctor has findings
+	exitUnchecked   = 8 // the doctor has none, and could not check everything: what cannot be checked is not healthy
 )
 
 // exitCode says how a command has ended, by the class of its error.
@@ -28,6 +29,8 @@ func exitCode(err error) int {
 		return exitOK
 	case errors.Is(err, errFindings):
 		return exitFindings
+	case errors.Is(err, errUnchecked):
+		return exitUnchecked
 	case errors.Is(err, operate.ErrUsage), errors.Is(err, doctor.ErrUsage), errors.Is(err, errors.ErrUnsupported):
 		return exitUsage
 	case errors.Is(err, store.ErrStale):

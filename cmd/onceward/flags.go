@@ -83,6 +83,9 @@ func (f *watchFlags) draw(
 	return screen.Watch(ends.first, f.Every, func(out *output.Output) error {
 		ctx, cancel := from.deadline(ends.first)
 		defer cancel()
+		if err := s.Refresh(ctx); err != nil {
+			return err
+		}
 		return draw(ctx, s, out)
 	})
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/alecthomas/kong"
 	"github.com/onceward/onceward/cmd/onceward/internal/operate"
 	"github.com/onceward/onceward/cmd/onceward/internal/output"
+	"github.com/onceward/onceward/cmd/onceward/internal/terminal"
 )
 
 // commands is the command line, one field a subcommand.
@@ -77,16 +78,27 @@ func listen() interrupts {
 }
 
 // run executes one command line. What the command says goes to out.
+// What could not be written is an error: a list that was cut short by a full disk is not all there is.
 func run(ends interrupts, args []string, out io.Writer) error {
-	parser, err := newParser(ends, out)
+	checked := terminal.Check(out)
+	parser, err := newParser(ends, checked)
 	if err != nil {
 		return err
+	}
+	parser.Exit = func(code int) { // behind help and the version
+		if err := checked.Err(); err != nil {
+			code = report(err)
+		}
+		os.Exit(code)
 	}
 	command, err := parser.Parse(understood(args))
 	if err != nil {
 		return operate.Usage("%v\n%s shows what there is", err, helpFor(parser.Model.Node, args))
 	}
-	return command.Run()
+	if err := command.Run(); err != nil {
+		return err
+	}
+	return checked.Err()
 }
 
 // newParser makes the parser of command lines.

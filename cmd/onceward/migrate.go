@@ -2,18 +2,21 @@ package main
 
 import (
 	"io"
+	"os"
 	"strconv"
 	"strings"
 
+	"github.com/onceward/onceward/cmd/onceward/internal/doctor"
 	"github.com/onceward/onceward/cmd/onceward/internal/operate"
 	"github.com/onceward/onceward/cmd/onceward/internal/output"
+	"github.com/onceward/onceward/cmd/onceward/internal/terminal"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/storeurl"
 )
 
 // migrateCommand is about the tables of SQL stores.
 type migrateCommand struct {
-	Up     migrateUp     `cmd:"" help:"Create the tables, or bring them up to date. All other commands leave them as they are."`
+	Up     migrateUp     `cmd:"" help:"Create the tables, or bring them up to date. It says what it will do, and asks. All other commands leave them as they are."`
 	Status migrateStatus `cmd:"" help:"Say where the tables are, of which version, and which migrations are missing."`
 	Print  migratePrint  `cmd:"" help:"Print the migrations as plain SQL, for psql -f or the shell of SQLite."`
 	Check  migrateCheck  `cmd:"" help:"Exit with 0 if this version of the program can use the tables, else with 1 and say why."`
@@ -22,6 +25,7 @@ type migrateCommand struct {
 // schemaStatus is the JSON of how the tables stand.
 type schemaStatus struct {
 	Place      string   `json:"place"`
+	Absent     bool     `json:"absent,omitempty"`
 	Version    int      `json:"version"`
 	Wanted     int      `json:"wanted"`
 	Compatible int      `json:"compatible"`
@@ -69,11 +73,16 @@ func (f *schemaFlags) write(out io.Writer, status *store.SchemaStatus) error {
 	}
 	if f.JSON {
 		return shown.Object(schemaStatus{
-			Place: status.Place, Version: status.Version, Wanted: status.Wanted, Compatible: status.Compatible,
+			Place: status.Place, Absent: status.Absent,
+			Version: status.Version, Wanted: status.Wanted, Compatible: status.Compatible,
 			Pending: append([]string{}, status.Pending...), OK: problem == "", Problem: problem,
 		})
 	}
-	shown.Fields("tables", output.Text(status.Place), "version", strconv.Itoa(status.Version),
+	place := output.Text(status.Place)
+	if status.Absent {
+		place += ", a file that does not exist"
+	}
+	shown.Fields("tables", place, "version", strconv.Itoa(status.Version),
 		"this program needs", strconv.Itoa(status.Wanted), "missing", strings.Join(status.Pending, ", "))
 	return nil
 }
@@ -81,20 +90,33 @@ func (f *schemaFlags) write(out io.Writer, status *store.SchemaStatus) error {
 // migrateUp brings the tables up to date.
 type migrateUp struct {
 	schemaFlags
-	DryRun bool `help:"Say which migrations are missing, and change nothing."`
+	confirmFlags
 }
 
-// Run does it.
+// Run says what it will do, asks, and does it.
 func (c *migrateUp) Run(ends interrupts, out io.Writer) error {
-	if err := c.check(); err != nil {
+	status, err := c.status(ends)
+	if err != nil {
 		return err
 	}
-	if !c.DryRun {
-		if err := storeurl.Migrate(ends.first, c.Store); err != nil { // a large table takes its time: no deadline
-			return operate.Unavailable(err)
+	if c.DryRun || len(status.Pending) == 0 {
+		if err := c.write(out, &status); err != nil || len(status.Pending) > 0 {
+			return err
 		}
+		return status.Err() // tables of a newer version
 	}
-	_, err := c.show(ends, out)
+	if !c.JSON {
+		output.New(out, false).Line("migrate %s from version %d to %d: %s", output.Text(status.Place), status.Version,
+			status.Wanted, strings.Join(status.Pending, ", "))
+	}
+	person := terminal.Is(os.Stdin) && !c.JSON // with JSON nothing was shown that could be confirmed
+	if err := c.confirm(ends.first, os.Stdin, os.Stderr, doctor.Redacted(c.Store), person); err != nil {
+		return err
+	}
+	if err := storeurl.Migrate(ends.first, c.Store); err != nil { // a large table takes its time: no deadline
+		return operate.Unavailable(err)
+	}
+	_, err = c.show(ends, out)
 	return err
 }
 

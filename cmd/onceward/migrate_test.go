@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+	"io/fs"
 	"net/url"
 	"os"
 	"os/exec"
@@ -8,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/onceward/onceward/internal/proc"
 	"github.com/onceward/onceward/internal/proc/proctest"
 	"github.com/onceward/onceward/internal/servers"
 )
@@ -29,9 +32,12 @@ func TestMigrate(t *testing.T) {
 			if status := objects[schemaStatus](t, s, "migrate", "status")[0]; status.Version != 0 || status.OK {
 				t.Errorf("looking has made tables: %+v", status)
 			}
-			says(t, s.must(t, "migrate", "up"), "version")
+			s.wantCode(t, exitRefused, "nothing was done", "migrate", "up")
+			s.wantCode(t, exitRefused, "give --yes", "migrate", "up", "--json")
+			s.wantCode(t, exitFailed, "there are no tables", "migrate", "check")
+			says(t, s.must(t, "migrate", "up", "--yes"), "from version 0 to 3: ", "_records.sql", "this program needs")
 			s.must(t, "migrate", "check")
-			s.must(t, "migrate", "up")
+			s.must(t, "migrate", "up") // there is nothing to ask about
 			if status := objects[schemaStatus](t, s, "migrate", "status")[0]; !status.OK || len(status.Pending) != 0 {
 				t.Errorf("the tables stand at %+v", status)
 			}
@@ -134,6 +140,90 @@ func TestReadOnlyFile(t *testing.T) {
 	}
 	if content(t, path) != before {
 		t.Error("the file has changed")
+	}
+}
+
+// TestWatchingAFile: who may only read a file that no process has open, and goes on looking, sees what others do to it.
+func TestWatchingAFile(t *testing.T) {
+	t.Parallel()
+	dir, err := os.MkdirTemp("", "onceward-watch-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	path := filepath.Join(dir, "store.db")
+	s := newService(t, "sqlite:"+path)
+	if err := s.store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Chmod(path, 0o644), os.Chmod(dir, 0o555)); err != nil {
+		t.Fatal(err)
+	}
+	program, err := builtProgram()
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := exec.Command(program, "stats", "--json", "--watch", "--every", "100ms", "--store", s.url)
+	if os.Getuid() == 0 { // who may do everything
+		proc.RunAs(command, 65534, 65534)
+	}
+	watching := proctest.Start(t, command)
+	if line := watching.Hear("{"); !strings.Contains(line, `"completed":1`) {
+		t.Fatalf("shown at first: %s", line)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s.must(t, acting("keys", "bust", s.paid.Hash())...)
+	line := ""
+	for turns := 0; turns < 100 && !strings.Contains(line, `"completed":0`); turns++ {
+		line = watching.Hear("{")
+	}
+	if !strings.Contains(line, `"completed":0`) {
+		t.Errorf("shown ten seconds later: %s", line)
+	}
+}
+
+// TestNoFileYet: a file that does not exist is called so.
+func TestNoFileYet(t *testing.T) {
+	t.Parallel()
+	s := &service{url: "sqlite:" + filepath.Join(t.TempDir(), "none.db")}
+	for _, args := range [][]string{{"keys", "list"}, {"migrate", "check"}, {"migrate", "status"}, {"health"}} {
+		if result := s.onceward(t, args...); !strings.Contains(result.Stdout+result.Stderr, "does not exist") {
+			t.Errorf("%q: exit code %d: %s%s", args, result.Code, result.Stdout, result.Stderr)
+		}
+	}
+}
+
+// TestFullDisk: what could not be written is no success, whatever was to be said.
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return // Linux has it
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = full.Close() }()
+	program, err := builtProgram()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &service{url: stores["SQLite"](t)}
+	s.must(t, "migrate", "up", "--yes")
+	for _, line := range []string{
+		"keys list", "unknown list", "dead list", "outbox list", "audit", "stats", "top --once --every 100ms", "health",
+		"migrate status", "migrate print --from 0", "migrate check", "completion bash", "version", "--version", "--help",
+		"keys --help",
+	} {
+		var said strings.Builder
+		command := exec.Command(program, strings.Fields(line)...)
+		command.Env = append(os.Environ(), "ONCEWARD_STORE="+s.url)
+		command.Stdout, command.Stderr = full, &said
+		if err := command.Run(); err == nil || !strings.Contains(said.String(), "no space left") {
+			t.Errorf("%s: %v: %s", line, err, said.String())
+		}
 	}
 }
 

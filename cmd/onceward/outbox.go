@@ -288,5 +288,6 @@ type outboxDiscard struct{ outboxActFlags }
 // again in the place of one that was not.
 func (c *outboxDiscard) Run(ends interrupts, out io.Writer) error {
 	return c.each(ends, out, "outbox drop", "it is not delivered, and its aggregate goes on without it; "+
-		"it stays in the list of dead letters", []outbox.State{outbox.StateHolding}, (*outbox.Operator).Drop)
+		"it stays in the list of dead letters, and is not counted any more",
+		[]outbox.State{outbox.StateHolding}, (*outbox.Operator).Drop)
 }

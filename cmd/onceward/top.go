@@ -100,6 +100,9 @@ func pause(ctx context.Context, d time.Duration) bool {
 func (c *topCommand) look(ctx context.Context, s *operate.Session) (*sample, error) {
 	ctx, cancel := c.deadline(ctx)
 	defer cancel()
+	if err := s.Refresh(ctx); err != nil {
+		return nil, err
+	}
 	begun := time.Now()
 	counted, err := count(ctx, s)
 	if err != nil {

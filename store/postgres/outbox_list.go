@@ -18,14 +18,16 @@ const (
 	messageColumns = `id::text, due, created_at, origin_attempt, attempts, state, topic, aggregatetype, aggregateid, type,
 		downstream_key, attributes, origin, payload, provider_id, last_error`
 
-	replayMessage = `UPDATE @delivery SET state = 0, due = @now(), attempts = 0 WHERE id = $1::uuid AND state IN (3, 5)`
-	dropMessage   = `UPDATE @delivery SET state = 5 WHERE id = $1::uuid AND state IN (3, 5) RETURNING lane`
+	replayMessage = `UPDATE @delivery SET state = 0, due = @now(), attempts = 0, token = 0
+		WHERE id = $1::uuid AND state IN (3, 5)`
+	// dropMessage marks a dead letter as given up by a token that no lease has: it waits for no decision any more.
+	dropMessage = `UPDATE @delivery SET state = 5, token = -1 WHERE id = $1::uuid AND state IN (3, 5) RETURNING lane`
 
 	// countMessages counts by the indexes that hold what is open alone.
 	countMessages = `SELECT
 			(SELECT count(*) FROM @outbox WHERE number > 0) + (SELECT count(*) FROM @delivery WHERE state < 2)
 				+ (SELECT count(*) FROM @delivery WHERE state = 2 AND state > 1),
-			(SELECT count(*) FROM @delivery WHERE state IN (3, 5) AND state > 1),
+			(SELECT count(*) FROM @delivery WHERE state IN (3, 5) AND state > 1 AND token >= 0),
 			least((SELECT created_at FROM @outbox WHERE number > 0 ORDER BY number LIMIT 1),
 				(SELECT min(created_at) FROM @delivery WHERE state < 2),
 				(SELECT min(created_at) FROM @delivery WHERE state = 2 AND state > 1))`

@@ -101,13 +101,16 @@ func lendLog(file string) {
 	}
 }
 
-// tryRead reads from a file.
+// tryRead reads from a file. It waits for a process that is just opening or closing it, and keeps it for that moment.
 func tryRead(address string) error {
 	conn, err := sqlite3.Open(address)
 	if err != nil {
 		return err
 	}
-	err = query(conn, selectSchema, nil, func(*sqlite3.Stmt) error { return nil })
+	err = conn.BusyTimeout(defaultBusyTimeout)
+	if err == nil {
+		err = query(conn, selectSchema, nil, func(*sqlite3.Stmt) error { return nil })
+	}
 	return errors.Join(err, conn.Close())
 }
 

@@ -22,8 +22,10 @@ const (
 		attempts = ?5, provider_id = iif(?6 = '', provider_id, ?6), last_error = iif(?7 = '', last_error, ?7)
 		WHERE id = ?1 AND token = ?2 AND state = 1 RETURNING lane`
 
-	replayMessage = `UPDATE onceward_outbox SET state = 0, due = ?2, attempts = 0 WHERE id = ?1 AND state IN (3, 5)`
-	dropMessage   = `UPDATE onceward_outbox SET state = 5 WHERE id = ?1 AND state IN (3, 5) RETURNING lane`
+	replayMessage = `UPDATE onceward_outbox SET state = 0, due = ?2, attempts = 0, token = 0
+		WHERE id = ?1 AND state IN (3, 5)`
+	// dropMessage marks a dead letter as given up by a token that no lease has: it waits for no decision any more.
+	dropMessage = `UPDATE onceward_outbox SET state = 5, token = -1 WHERE id = ?1 AND state IN (3, 5) RETURNING lane`
 )
 
 // ExtendMessages implements [outbox.Store].

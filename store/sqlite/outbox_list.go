@@ -19,7 +19,8 @@ const (
 	// The counts read indexes of what is open, and no messages.
 	countLive   = `SELECT count(*), min(created_at) FROM onceward_outbox INDEXED BY onceward_outbox_claim WHERE state < 2`
 	countBehind = `SELECT count(*), min(created_at) FROM onceward_outbox INDEXED BY onceward_outbox_behind WHERE state = 2`
-	countDead   = `SELECT count(*), 0 FROM onceward_outbox INDEXED BY onceward_outbox_dead WHERE state IN (3, 5)`
+	countDead   = `SELECT count(*), 0 FROM onceward_outbox INDEXED BY onceward_outbox_dead
+		WHERE state IN (3, 5) AND token >= 0`
 
 	deleteMessages = `DELETE FROM onceward_outbox WHERE number IN
 		(SELECT number FROM onceward_outbox INDEXED BY onceward_outbox_purge WHERE state IN (4, 6) AND due < ?1

@@ -62,7 +62,7 @@ func TestMessagePlans(t *testing.T) {
 		selectFront:      "SEARCH onceward_outbox USING COVERING INDEX onceward_outbox_order (lane=?); ",
 		countLive:        "SCAN onceward_outbox USING COVERING INDEX onceward_outbox_claim; ",
 		countBehind:      "SCAN onceward_outbox USING COVERING INDEX onceward_outbox_behind; ",
-		countDead:        "SCAN onceward_outbox USING COVERING INDEX onceward_outbox_dead; ",
+		countDead:        "SCAN onceward_outbox USING INDEX onceward_outbox_dead; ",
 		dead:             "SEARCH onceward_outbox USING INDEX onceward_outbox_dead (number>?); ",
 		byID:             "SEARCH onceward_outbox USING INDEX sqlite_autoindex_onceward_outbox_1 (id=?); ",
 		next:             "SEARCH onceward_outbox USING INTEGER PRIMARY KEY (rowid>?); ",

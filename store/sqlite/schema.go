@@ -52,7 +52,7 @@ func Migrate(ctx context.Context, path string) error {
 }
 
 // Status returns how the tables of a file stand against what this program needs. It writes nothing: of a file that does
-// not exist it says that there are no tables.
+// not exist it says so.
 func Status(ctx context.Context, path string) (store.SchemaStatus, error) {
 	status := store.SchemaStatus{Place: path, Wanted: len(migrationNames()), Pending: migrationNames()}
 	file, err := filePath(path)
@@ -60,6 +60,7 @@ func Status(ctx context.Context, path string) (store.SchemaStatus, error) {
 		return status, err
 	}
 	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
+		status.Absent = true
 		return status, ctx.Err()
 	}
 	address, err := readOnlyAddress(path)
@@ -70,7 +71,9 @@ func Status(ctx context.Context, path string) (store.SchemaStatus, error) {
 	if err != nil {
 		return status, unavailable(err)
 	}
-	status, err = readStatus(conn, path)
+	if err = conn.BusyTimeout(defaultBusyTimeout); err == nil {
+		status, err = readStatus(conn, path)
+	}
 	return status, errors.Join(err, conn.Close())
 }
 

@@ -31,6 +31,7 @@ var mutants = map[string]string{
 	"claims are not atomic":                            "OutboxCrowd",
 	"nobody is woken":                                  "OutboxUpkeep",
 	"a replay keeps the attempts":                      "OutboxOperator",
+	"a dropped dead letter is counted":                 "OutboxOperator",
 	"an event is remembered in spite of a rollback":    "InboxTransactions",
 	"the same event is noted twice at once":            "InboxTransactions",
 	"what is kept is overwritten":                      "Natural",

@@ -219,6 +219,12 @@ func messageStats(e *env) {
 	e.must(e.box().ReplayMessage(e.ctx, ids[outbox.StateDead]))
 	want = outbox.Stats{Waiting: 5, DeadLetters: 1, Oldest: e.message(ids[outbox.StateDead]).CreatedAt}
 	e.wantStats(want)
+	e.must(e.box().DropMessage(e.ctx, ids[outbox.StateHolding])) // a person has decided
+	want.DeadLetters = 0
+	e.wantStats(want)
+	e.must(e.box().ReplayMessage(e.ctx, ids[outbox.StateHolding]))
+	want.Waiting++
+	e.wantStats(want)
 }
 
 func (e *env) wantStats(want outbox.Stats) {

@@ -169,12 +169,15 @@ func (r *reference) ReplayMessage(_ context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	m.State, m.Due = outbox.StateReady, r.clock()
+	m.State, m.Due, m.token = outbox.StateReady, r.clock(), 0
 	if r.broken != "a replay keeps the attempts" {
 		m.Attempts = 0
 	}
 	return nil
 }
+
+// dropped is the token of a dead letter that was dropped: no lease has it.
+const dropped = -1
 
 // DropMessage implements [outbox.Store].
 func (r *reference) DropMessage(_ context.Context, id string) error {
@@ -184,7 +187,10 @@ func (r *reference) DropMessage(_ context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	m.State = outbox.StateDead
+	m.State, m.token = outbox.StateDead, dropped
+	if r.broken == "a dropped dead letter is counted" {
+		m.token = 0
+	}
 	r.free()
 	return nil
 }
@@ -201,7 +207,9 @@ func (r *reference) MessageStats(context.Context) (s outbox.Stats, err error) {
 				s.Oldest = m.CreatedAt
 			}
 		case outbox.StateDead, outbox.StateHolding:
-			s.DeadLetters++
+			if m.token != dropped {
+				s.DeadLetters++
+			}
 		}
 	}
 	return s, nil

@@ -693,7 +693,7 @@ COMMENT ON COLUMN onceward_delivery.number IS 'The order of messages.';
 COMMENT ON COLUMN onceward_delivery.lane IS 'A hash of topic and aggregate, within which messages keep their order; 0 for none.';
 COMMENT ON COLUMN onceward_delivery.due IS 'Next delivery, end of the lease, or when it was done, in microseconds since 1970.';
 COMMENT ON COLUMN onceward_delivery.created_at IS 'When it was added, likewise.';
-COMMENT ON COLUMN onceward_delivery.token IS 'That of the lease, zero if there is none.';
+COMMENT ON COLUMN onceward_delivery.token IS 'That of the lease, zero if there is none, below zero for a dead letter that was given up.';
 COMMENT ON COLUMN onceward_delivery.origin_attempt IS 'The attempt of the operation that added it.';
 COMMENT ON COLUMN onceward_delivery.attempts IS 'How often it was delivered.';
 COMMENT ON COLUMN onceward_delivery.state IS '0 ready, 1 leased, 2 behind an earlier one, 3 dead and holding up its aggregate, 4 done, 5 dead.';

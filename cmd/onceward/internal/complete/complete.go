@@ -29,7 +29,16 @@ _%[1]s() {
 }
 compdef _%[1]s %[1]s
 `,
-	"fish": `complete -c %[1]s -a '(%[1]s ` + Command + ` -- (commandline -opc)[2..] (commandline -ct) 2>/dev/null)'
+	// Files are offered only where the program knows nothing.
+	"fish": `function __%[1]s_complete
+	set -l found (%[1]s ` + Command + ` -- (commandline -opc)[2..] (commandline -ct) 2>/dev/null)
+	if test (count $found) -gt 0
+		printf '%%s\n' $found
+	else
+		__fish_complete_path (commandline -ct)
+	end
+end
+complete -c %[1]s -f -a '(__%[1]s_complete)'
 `,
 }
 

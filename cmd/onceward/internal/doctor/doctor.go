@@ -6,6 +6,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -139,6 +140,8 @@ type Config struct {
 	Lease time.Duration
 	// Retention is the shortest of the service's routes. Default: 24 h.
 	Retention time.Duration
+	// Timeout bounds how long one check takes. Default: 20 s.
+	Timeout time.Duration
 }
 
 // ErrUsage is returned when what was asked for cannot be meant, so that nothing was tried.
@@ -150,9 +153,6 @@ func unusable(err error) error { return fmt.Errorf("%w: %w", ErrUsage, err) }
 // unavailable is the error of a store that cannot be reached, so that nothing was tried.
 func unavailable(err error) error { return fmt.Errorf("%w: %w", store.ErrUnavailable, err) }
 
-// checkLimit bounds how long one check takes.
-const checkLimit = 20 * time.Second
-
 // Examine tries what the store at a URL does. It returns an error if it could not begin, which wraps
 // [store.ErrUnavailable] if the store cannot be reached, or if it was interrupted.
 func Examine(ctx context.Context, storeURL string, c Config) (*Report, error) {
@@ -160,14 +160,15 @@ func Examine(ctx context.Context, storeURL string, c Config) (*Report, error) {
 	if err != nil {
 		return nil, unusable(err)
 	}
+	c.Timeout = cmp.Or(c.Timeout, 20*time.Second)
 	report := &Report{Store: Redacted(storeURL)}
 	switch at.Engine {
 	case storeurl.Postgres:
 		report.Results, err = examinePostgres(ctx, &at, c)
 	case storeurl.Redis:
-		report.Results, err = examineRedis(ctx, at)
+		report.Results, err = examineRedis(ctx, at, c)
 	default:
-		report.Results, err = examineSQLite(ctx, at.URL)
+		report.Results, err = examineSQLite(ctx, at.URL, c)
 	}
 	if err == nil && c.Metrics != "" {
 		var more []Result
@@ -197,6 +198,13 @@ func Checks() (all []Check) {
 	return all
 }
 
+// within bounds how long it takes to reach a store.
+func within(ctx context.Context, limit time.Duration, meet func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return meet(ctx)
+}
+
 // trial is a check and how it is made on a patient.
 type trial[P any] struct {
 	Check
@@ -204,15 +212,21 @@ type trial[P any] struct {
 }
 
 // examine makes all checks, one after the other: what one does must not be taken for what another looks for. It ends
-// early when it is interrupted.
-func examine[P any](ctx context.Context, patient P, trials []trial[P]) (results []Result) {
+// early when it is interrupted. Once a check has run out of time the others have a tenth of it: of a store that does
+// not answer any more, it is soon said.
+func examine[P any](ctx context.Context, limit time.Duration, patient P, trials []trial[P]) (results []Result) {
+	left := limit
 	for _, t := range trials {
 		if ctx.Err() != nil {
 			return results
 		}
 		r := Result{Check: t.Name, Status: StatusOK, about: t.Check}
-		limited, cancel := context.WithTimeout(ctx, checkLimit)
+		limited, cancel := context.WithTimeout(ctx, left)
 		err := t.try(limited, patient, &r)
+		if err != nil && limited.Err() != nil {
+			err = fmt.Errorf("not answered within %s: %w", left, err)
+			left = limit / 10
+		}
 		cancel()
 		switch {
 		case err != nil && onlyNotes(r.Findings):

@@ -21,7 +21,7 @@ func ExamineImpatient(ctx context.Context, url string, old time.Duration) (*Repo
 	if err := p.meet(ctx); err != nil {
 		return nil, err
 	}
-	return &Report{Store: url, Results: examine(ctx, p, postgresTrials)}, nil
+	return &Report{Store: url, Results: examine(ctx, time.Minute, p, postgresTrials)}, nil
 }
 
 // ExamineUnlocked examines a file with connections that do not lock the doctor's own.
@@ -32,7 +32,7 @@ func ExamineUnlocked(ctx context.Context, path string) (*Report, error) {
 	}
 	defer p.close()
 	p.parameters = "&nolock=1"
-	return &Report{Store: path, Results: examine(ctx, p, sqliteTrials)}, nil
+	return &Report{Store: path, Results: examine(ctx, time.Minute, p, sqliteTrials)}, nil
 }
 
 // InMemory reports whether a directory is on a file system that is not a disk's.

@@ -62,7 +62,7 @@ func examineMetrics(ctx context.Context, c Config) ([]Result, error) {
 	if m.families, err = scrape.Read(ctx, c.Metrics); err != nil {
 		return nil, unavailable(fmt.Errorf("the metrics of the service: %w", err))
 	}
-	return examine(ctx, m, metricsTrials), nil
+	return examine(ctx, c.Timeout, m, metricsTrials), nil
 }
 
 // errNoMetrics is why nothing can be said about a service.

@@ -99,6 +99,11 @@ var postgresTrials = []trial[*postgres]{
 		"A record that is hidden, changed or lost is an operation that is executed again.", "I1, I7, I12, S3",
 	}, tryTables},
 	{Check{
+		"postgres/tokens", "Are the sequences of attempt tokens and of messages past the greatest number in the tables?",
+		"After a restore without them numbers are used twice: an owner that was fenced may write again, and messages " +
+			"overtake each other.", "S6, S7, O2, I6",
+	}, tryTokens},
+	{Check{
 		"postgres/privileges", "Has the role what docs/postgresql.md grants, and no more?",
 		"A service that can be made to run SQL of others can then change settled records, the audit, or the functions " +
 			"that reap.", "I7, I9, L7",
@@ -142,10 +147,10 @@ func examinePostgres(ctx context.Context, at *storeurl.Location, c Config) ([]Re
 		return nil, err
 	}
 	defer p.close()
-	if err := p.meet(ctx); err != nil {
+	if err := within(ctx, c.Timeout, p.meet); err != nil {
 		return nil, unavailable(err)
 	}
-	return examine(ctx, p, postgresTrials), nil
+	return examine(ctx, c.Timeout, p, postgresTrials), nil
 }
 
 func newPostgres(at *storeurl.Location, c Config) (*postgres, error) {

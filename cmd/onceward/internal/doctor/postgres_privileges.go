@@ -27,8 +27,14 @@ var granted = map[string]string{
 // grantedSequences are those whose values a role takes.
 var grantedSequences = []string{"attempt", "outbox_number"}
 
-// allRights are those that there can be on a table.
-var allRights = []string{"SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE", "REFERENCES", "TRIGGER"}
+// allRights are those that there can be on a table of this server, which refuses to be asked for others.
+func (p *postgres) allRights() []string {
+	rights := []string{"SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE", "REFERENCES", "TRIGGER"}
+	if p.version >= 170000 {
+		rights = append(rights, "MAINTAIN") // LOCK TABLE, VACUUM and REINDEX, for one
+	}
+	return rights
+}
 
 // role is who the service is.
 type role struct {
@@ -110,7 +116,7 @@ func (p *postgres) tryRights(ctx context.Context, r *Result, me role, owner bool
 	for _, name := range slices.Sorted(maps.Keys(granted)) {
 		var has []string
 		err := p.query(ctx, []any{&has}, `SELECT coalesce(array_agg(x.name), '{}') FROM unnest($2::text[]) AS x (name)
-			WHERE has_table_privilege(to_regclass($1), x.name)`, p.table(name), allRights)
+			WHERE has_table_privilege(to_regclass($1), x.name)`, p.table(name), p.allRights())
 		if err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -148,6 +149,22 @@ func TestDeadRows(t *testing.T) {
 		"postgres/bloat", doctor.Weak,
 		"onceward_inbox has 12000 dead rows", nil,
 	})
+}
+
+// TestHangs: a check that is not answered ends in time, is not taken for a good one, and does not hold up the others.
+func TestHangs(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, servers.Postgres(t))
+	d.exec(t, `BEGIN; LOCK TABLE onceward_record IN ACCESS EXCLUSIVE MODE`)
+	report := examine(t, d.url(t), doctor.Config{Timeout: 2 * time.Second})
+	d.exec(t, `ROLLBACK`)
+	hung := slices.ContainsFunc(report.NotChecked(), func(r doctor.Result) bool {
+		return strings.Contains(r.Seen, "not answered within 2s")
+	})
+	ended := report.Results[len(report.Results)-1]
+	if !hung || len(report.Findings()) > 0 || ended.Check != "postgres/wraparound" || ended.Status != doctor.StatusOK {
+		t.Errorf("a table that is locked:\n%s", text(report))
+	}
 }
 
 // TestPgBouncer: a pooler in transaction mode is seen and named, and what fails behind it. What the guide says to do

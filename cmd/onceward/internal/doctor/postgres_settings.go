@@ -162,7 +162,8 @@ const ownConnections = 16
 func tryConnections(ctx context.Context, p *postgres, r *Result) error {
 	var most, used, role, database int
 	err := p.query(ctx, []any{&most, &used, &role, &database}, `SELECT
-		current_setting('max_connections')::integer - current_setting('superuser_reserved_connections')::integer,
+		current_setting('max_connections')::integer - current_setting('superuser_reserved_connections')::integer
+			- coalesce(current_setting('reserved_connections', true)::integer, 0), -- of PostgreSQL 16
 		(SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
 		(SELECT rolconnlimit FROM pg_roles WHERE rolname = current_user),
 		(SELECT datconnlimit FROM pg_database WHERE datname = current_database())`)

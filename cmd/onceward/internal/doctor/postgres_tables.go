@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -260,6 +261,64 @@ func (p *postgres) tryBallast(ctx context.Context, r *Result) error {
 			"%d of 300 rows of ballast are left: the planner may scan the table, and remember that when it has grown", ballast)
 	}
 	return nil
+}
+
+// drawn are the sequences of the store, and the columns that hold what was drawn from them. Captured messages have the
+// number below zero.
+var drawn = []struct {
+	sequence string
+	from     map[string]string
+}{
+	{"attempt", map[string]string{
+		"record": "attempt", "late_completion": "attempt", "audit": "attempt", "execution": "attempt",
+		"outbox": "origin_attempt", "delivery": "origin_attempt",
+	}},
+	{"outbox_number", map[string]string{"outbox": "abs(number)", "delivery": "number"}},
+}
+
+// mostRead bounds how much of a table is read to find the greatest number in it: of a larger one, pages are drawn by
+// lot. A sequence that is behind is so by thousands, all over the table.
+const mostRead = 256 << 20
+
+// tryTokens looks at the tables first: a sequence that is asked afterwards is past all that they held.
+func tryTokens(ctx context.Context, p *postgres, r *Result) error {
+	if !p.tables {
+		return errNoTables
+	}
+	for _, d := range drawn {
+		var greatest, last int64
+		for _, table := range slices.Sorted(maps.Keys(d.from)) {
+			found, err := p.greatest(ctx, p.table(table), d.from[table])
+			if err != nil {
+				return err
+			}
+			greatest = max(greatest, found)
+		}
+		sequence := p.table(d.sequence)
+		err := p.query(ctx, []any{&last}, `SELECT coalesce(pg_sequence_last_value(to_regclass($1)), 0)`, sequence)
+		if err != nil {
+			return err
+		}
+		r.saw("%s%s is at %d, the tables at %d", p.prefix, d.sequence, last, greatest)
+		if last < greatest {
+			r.find(Broken, fmt.Sprintf("stop the service, and SELECT setval('%s', %d): a million past what is left, because "+
+				"rows with larger numbers may be gone", sequence, greatest+1_000_000),
+				"the sequence %s%s is at %d, and the tables hold %d", p.prefix, d.sequence, last, greatest)
+		}
+	}
+	return nil
+}
+
+// greatest is the greatest number in a column.
+func (p *postgres) greatest(ctx context.Context, table, column string) (found int64, err error) {
+	var size int64
+	if err := p.query(ctx, []any{&size}, `SELECT pg_relation_size(to_regclass($1))`, table); err != nil {
+		return 0, err
+	}
+	share := min(100, 100*float64(mostRead)/float64(max(size, 1)))
+	err = p.query(ctx, []any{&found},
+		`SELECT coalesce(max(`+column+`), 0) FROM `+table+` TABLESAMPLE SYSTEM ($1)`, share)
+	return found, err
 }
 
 const (

@@ -235,6 +235,24 @@ func TestLiesOfPostgres(t *testing.T) {
 			nil,
 			lie{"postgres/indexes", doctor.Weak, "is not valid", nil},
 		},
+		"a sequence of attempts that is behind": {
+			func(t *testing.T, d *database) {
+				d.exec(t, `INSERT INTO onceward_late_completion (id, attempt, at, response)
+					VALUES (gen_random_uuid(), 1001, 0, '')`)
+				d.exec(t, `SELECT setval('onceward_attempt', 1000)`)
+			},
+			nil,
+			lie{"postgres/tokens", doctor.Broken, "onceward_attempt is at 1000, and the tables hold 1001", nil},
+		},
+		"a sequence of messages that is behind": {
+			func(t *testing.T, d *database) {
+				d.exec(t, `INSERT INTO onceward_outbox (number, id, lane, due, created_at, origin_attempt, topic, aggregatetype,
+						aggregateid, type, downstream_key, attributes, payload)
+					VALUES (-5, gen_random_uuid(), 0, 0, 0, 0, '', '', '', '', '', '{}', '')`)
+			},
+			nil,
+			lie{"postgres/tokens", doctor.Broken, "onceward_outbox_number is at 0, and the tables hold 5", nil},
+		},
 		"autovacuum disabled": {
 			func(t *testing.T, d *database) {
 				d.exec(t, `ALTER TABLE onceward_record SET (autovacuum_enabled = false)`)
@@ -341,6 +359,24 @@ func TestLiesOfPostgres(t *testing.T) {
 	}
 }
 
+// TestRightsOfNewerServers: a right that not every server knows is one too many where there is one.
+func TestRightsOfNewerServers(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, servers.Postgres(t))
+	var version int
+	err := d.owner.QueryRow(t.Context(), `SELECT current_setting('server_version_num')::integer`).Scan(&version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	right := "TRIGGER"
+	if version >= 170000 {
+		right = "MAINTAIN"
+	}
+	d.exec(t, `GRANT `+right+` ON onceward_audit TO `+d.role)
+	wantFound(t, examine(t, d.url(t), doctor.Config{}),
+		lie{"postgres/privileges", doctor.Weak, right + " on onceward_audit", nil})
+}
+
 // TestNoTablesYet: a database that the store was never opened on is no sick one.
 func TestNoTablesYet(t *testing.T) {
 	t.Parallel()
@@ -351,7 +387,7 @@ func TestNoTablesYet(t *testing.T) {
 			t.Errorf("%s: %s", f.Check, f.What)
 		}
 	}
-	if n := len(report.NotChecked()); n != 4 {
+	if n := len(report.NotChecked()); n != 5 {
 		t.Errorf("%d checks were not made:\n%s", n, text(report))
 	}
 }

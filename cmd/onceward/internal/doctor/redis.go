@@ -99,7 +99,7 @@ type redisNode struct {
 	config  map[string]string // nil if it may not be seen
 }
 
-func examineRedis(ctx context.Context, at storeurl.Location) ([]Result, error) {
+func examineRedis(ctx context.Context, at storeurl.Location, c Config) ([]Result, error) {
 	option, err := redisstore.ClientOption(at.URL)
 	if err != nil {
 		return nil, unusable(err)
@@ -109,10 +109,11 @@ func examineRedis(ctx context.Context, at storeurl.Location) ([]Result, error) {
 		p.prefix = "onceward"
 	}
 	defer p.close()
-	if err := p.meet(ctx, option); err != nil {
+	meet := func(ctx context.Context) error { return p.meet(ctx, option) }
+	if err := within(ctx, c.Timeout, meet); err != nil {
 		return nil, unavailable(err)
 	}
-	return examine(ctx, p, redisTrials), nil
+	return examine(ctx, c.Timeout, p, redisTrials), nil
 }
 
 // meet connects twice, and asks each primary about itself.

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"database/sql"
@@ -10,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -79,6 +81,11 @@ var sqliteTrials = []trial[*sqlite]{
 		"S1, I7, B1, B2",
 	}, trySQLiteIndexes},
 	{Check{
+		"sqlite/tokens", "Is the greatest attempt token of removed records kept, and is none that is known of larger?",
+		"After a restore without it, and with a clock that was set back, tokens are used twice: an owner that was fenced " +
+			"may write again.", "S6, S7, I6",
+	}, trySQLiteTokens},
+	{Check{
 		"sqlite/pages", "Is the page size a usual one?",
 		"Answers of a few hundred bytes spill over pages that are too small, and each is read by itself.", "L2",
 	}, tryPages},
@@ -95,13 +102,13 @@ type sqlite struct {
 	db         *sql.DB
 }
 
-func examineSQLite(ctx context.Context, path string) ([]Result, error) {
+func examineSQLite(ctx context.Context, path string, c Config) ([]Result, error) {
 	p, err := newSQLite(ctx, path)
 	if err != nil {
 		return nil, err
 	}
 	defer p.close()
-	return examine(ctx, p, sqliteTrials), nil
+	return examine(ctx, c.Timeout, p, sqliteTrials), nil
 }
 
 func newSQLite(ctx context.Context, path string) (*sqlite, error) {
@@ -119,12 +126,27 @@ func newSQLite(ctx context.Context, path string) (*sqlite, error) {
 		return nil, unavailable(fmt.Errorf("%s is not a file", path))
 	}
 	dir := filepath.Dir(path)
+	removeLeftovers(dir)
 	p := &sqlite{path: path, dir: dir, scratch: filepath.Join(dir, ".onceward-doctor-"+strings.ToLower(rand.Text())+".db")}
 	if p.db, err = driver.Open(fileURI(path, "mode=rw"), patience(5*time.Second)); err != nil {
 		return nil, unavailable(err)
 	}
 	p.db.SetMaxOpenConns(2)
 	return p, nil
+}
+
+var scratchName = regexp.MustCompile(`^\.onceward-doctor-[a-z2-7]{26}\.db(-wal|-shm|-journal)?$`)
+
+// removeLeftovers removes the files of a doctor that was killed: those of one that is at work are younger.
+func removeLeftovers(dir string) {
+	entries, _ := os.ReadDir(dir) // one that cannot be read is found by the checks
+	for _, entry := range entries {
+		info, err := entry.Info()
+		if err == nil && info.Mode().IsRegular() && scratchName.MatchString(entry.Name()) &&
+			time.Since(info.ModTime()) > time.Hour {
+			_ = os.Remove(filepath.Join(dir, entry.Name())) // the next one tries again
+		}
+	}
 }
 
 // fileURI names a file with parameters. It is not made if it is not there, unless they say so.
@@ -410,6 +432,36 @@ func judgeThing(r *Result, want thing, have []thing) {
 			"the %s %s is not as this program knows it: %s",
 			want.kind, want.name, strings.Join(strings.Fields(have[i].sql), " "))
 	}
+}
+
+// trySQLiteTokens compares what the store keeps of removed records with what the audit and late completions tell of
+// them.
+func trySQLiteTokens(ctx context.Context, p *sqlite, r *Result) error {
+	if version, _, err := sqliteVersion(ctx, p.db); err != nil || version == 0 {
+		return cmp.Or[error](err, errNoTables)
+	}
+	var kept sql.NullInt64
+	var known int64
+	err := p.db.QueryRowContext(ctx, `WITH
+			kept (value) AS (SELECT max(value) FROM onceward_meta WHERE name = 'max_removed_attempt'),
+			larger (id, attempt) AS (
+				SELECT id, attempt FROM onceward_audit, kept WHERE attempt > coalesce(value, 0) UNION ALL
+				SELECT id, attempt FROM onceward_late_completion, kept WHERE attempt > coalesce(value, 0))
+		SELECT (SELECT value FROM kept),
+			(SELECT coalesce(max(attempt), 0) FROM larger WHERE id NOT IN (SELECT id FROM onceward_record))`).Scan(&kept, &known)
+	if err != nil {
+		return err
+	}
+	r.saw("%d", kept.Int64)
+	do := fmt.Sprintf("stop the service, and INSERT OR REPLACE INTO onceward_meta (name, value) VALUES "+
+		"('max_removed_attempt', %d)", max(known, time.Now().UnixMicro()))
+	switch {
+	case !kept.Valid:
+		r.find(Broken, do, "the greatest token of removed records is not kept (onceward_meta, max_removed_attempt)")
+	case known > 0:
+		r.find(Broken, do, "the greatest token of removed records is kept as %d, and one of them had %d", kept.Int64, known)
+	}
+	return nil
 }
 
 func tryPages(ctx context.Context, p *sqlite, r *Result) error {

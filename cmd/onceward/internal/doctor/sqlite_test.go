@@ -2,9 +2,12 @@ package doctor_test
 
 import (
 	"database/sql"
+	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/ncruces/go-sqlite3/driver"
 
@@ -140,6 +143,17 @@ func TestLiesOfSQLite(t *testing.T) {
 			},
 			lie{"sqlite/indexes", doctor.Weak, "the trigger slow", nil},
 		},
+		"a token of a removed record that is forgotten": {
+			func(t *testing.T, path string) {
+				change(t, path, `INSERT INTO onceward_audit (id, attempt, actor, action, reason, outcome, at)
+					VALUES (x'00', 1790000000000000, x'', x'', x'', x'', 0)`)
+			},
+			lie{"sqlite/tokens", doctor.Broken, "and one of them had 1790000000000000", nil},
+		},
+		"tokens of removed records that are not kept": {
+			func(t *testing.T, path string) { change(t, path, `DELETE FROM onceward_meta`) },
+			lie{"sqlite/tokens", doctor.Broken, "is not kept", nil},
+		},
 		"a damaged page": {damage, lie{"sqlite/integrity", doctor.Broken, "damaged", nil}},
 		"tables of a newer version": {
 			func(t *testing.T, path string) {
@@ -219,5 +233,29 @@ func TestNoFile(t *testing.T) {
 	}
 	if _, err := os.Stat(path); err == nil {
 		t.Error("it was made")
+	}
+}
+
+// TestLeftovers: what a doctor that was killed has left is removed by the next one; what is not the doctor's stays.
+func TestLeftovers(t *testing.T) {
+	t.Parallel()
+	path := newFile(t)
+	dir := filepath.Dir(path)
+	old := time.Now().Add(-2 * time.Hour)
+	for name, age := range map[string]time.Time{
+		".onceward-doctor-" + strings.Repeat("a", 26) + ".db":     old,
+		".onceward-doctor-" + strings.Repeat("a", 26) + ".db-wal": old,
+		".onceward-doctor-" + strings.Repeat("b", 26) + ".db":     time.Now(), // of one that is at work
+		".onceward-doctor-of-zoe.db":                              old,
+	} {
+		file := filepath.Join(dir, name)
+		if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Chtimes(file, age, age)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantHealthy(t, examine(t, path, doctor.Config{}))
+	left, err := filepath.Glob(filepath.Join(dir, ".onceward-doctor-*"))
+	if err != nil || len(left) != 2 || !strings.Contains(left[0], "bbb") || !strings.Contains(left[1], "zoe") {
+		t.Errorf("left behind: %q, %v", left, err)
 	}
 }

@@ -152,6 +152,21 @@ func (s *Session) prepare() (err error) {
 	return err
 }
 
+// Refresh lets a session that goes on see what others have written since. A file that can only be read, and that no
+// process has open, is read as one that does not change: files are opened again.
+func (s *Session) Refresh(ctx context.Context) error {
+	if at, err := storeurl.Parse(s.target.URL); err != nil || at.Engine != storeurl.SQLite {
+		return err
+	}
+	again, err := Open(ctx, s.target)
+	if err != nil {
+		return err
+	}
+	opened := s.opened
+	*s = *again
+	return opened.Close()
+}
+
 // Close closes the store.
 func (s *Session) Close() error { return s.opened.Close() }
 

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"strconv"
+	"sync"
 )
 
 // usualWidth is how wide a terminal is that does not say it.
@@ -13,7 +14,7 @@ const usualWidth = 80
 // Is reports whether an input or an output is a terminal. The null device counts as one: nothing is read from it, and
 // what is written to it is not seen.
 func Is(stream any) bool {
-	file, ok := stream.(*os.File)
+	file, ok := fileOf(stream)
 	if !ok {
 		return false
 	}
@@ -21,12 +22,50 @@ func Is(stream any) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
+// fileOf is the file of a stream, also behind a [Checked].
+func fileOf(stream any) (*os.File, bool) {
+	if checked, ok := stream.(*Checked); ok {
+		stream = checked.out
+	}
+	file, ok := stream.(*os.File)
+	return file, ok
+}
+
+// Checked is an output that remembers whether all was written, for those who write much and ask at the end. It may be
+// used by several goroutines at once.
+type Checked struct {
+	out io.Writer
+	mu  sync.Mutex
+	err error
+}
+
+// Check returns out as one that remembers.
+func Check(out io.Writer) *Checked { return &Checked{out: out} }
+
+// Write implements [io.Writer].
+func (c *Checked) Write(p []byte) (int, error) {
+	n, err := c.out.Write(p)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == nil {
+		c.err = err
+	}
+	return n, err
+}
+
+// Err returns the first error of writing.
+func (c *Checked) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
 // Moves reports whether an output is a terminal that can move its cursor.
 func Moves(out io.Writer) bool { return Is(out) && os.Getenv("TERM") != "dumb" }
 
 // Width asks the terminal, then the environment, in which some shells keep it.
 func Width(out io.Writer) int {
-	if file, ok := out.(*os.File); ok {
+	if file, ok := fileOf(out); ok {
 		if columns := columnsOf(file); columns > 0 {
 			return columns
 		}
