@@ -107,8 +107,8 @@ func IsNotExecuted(err error) bool {
 // and none that says that the outcome is unknown.
 func IsRejected(err error) bool { return markOf(err) == outcomeReject }
 
-// markOf is what an error says of itself; of one that says nothing, [outcomeAnswer]. One that also says that the outcome
-// is unknown, wherever in its tree, is taken at that word.
+// markOf is what an error says of itself; of one that says nothing, [outcomeAnswer]. One that also says that the
+// outcome is unknown, wherever in its tree, is taken at that word.
 func markOf(err error) outcomeKind {
 	var marked *outcomeError
 	switch {

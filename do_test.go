@@ -353,7 +353,9 @@ func TestCallsThatAreRefused(t *testing.T) {
 
 func TestMarkingNoError(t *testing.T) {
 	t.Parallel()
-	for name, mark := range map[string]func(error) error{"NotExecuted": onceward.NotExecuted, "OutcomeUnknown": onceward.OutcomeUnknown} {
+	for name, mark := range map[string]func(error) error{
+		"NotExecuted": onceward.NotExecuted, "OutcomeUnknown": onceward.OutcomeUnknown,
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			if err := mark(nil); err != nil {

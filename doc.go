@@ -33,8 +33,8 @@
 // A handler reaches its [Operation] with [FromContext]: to derive the key that it sends to the next system, to ask
 // whether it still holds the right to execute, and to say how it ended.
 //
-// What goes on beside the handlers, such as package janitor, reconcile, phase and outbox, is a [Worker]. [Run] runs them
-// all, with the server ([Guard.Server]), and stops them in the right order.
+// What goes on beside the handlers, such as package janitor, reconcile, phase and outbox, is a [Worker]. [Run] runs
+// them all, with the server ([Guard.Server]), and stops them in the right order.
 //
 // Answers of Onceward itself are a [Problem], as RFC 9457 has it. An [Observer] is told of everything that happens.
 //

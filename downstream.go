@@ -12,14 +12,15 @@ import (
 )
 
 // This file derives the idempotency keys that are sent to other systems. There are two derivations, and a record keeps,
-// with the id of its secret, which one is its own. The first is a keyed hash. The second can be opened by whoever has the
-// secret: it shows the hash of the operation's ID, by which a store finds the record. It is
+// with the id of its secret, which one is its own. The first is a keyed hash. The second can be opened by those who
+// have the secret: it shows the hash of the operation's ID, by which a store finds the record. It is
 //
 //	base32(AES_k(hash) ‖ tag)    tag = HMAC(secret, step)    k = HMAC(secret, tag)
 //
 // in 44 small letters and digits, because a provider takes no more than 45 characters, and another one may not tell
-// letters of different cases apart. The tag has 88 bits, so that any number of steps of one operation have keys of their
-// own, and each has a cipher of its own: a receiver of two steps of an operation cannot tell that they belong together.
+// letters of different cases apart. The tag has 88 bits, so that any number of steps of one operation have keys of
+// their own, and each has a cipher of its own: a receiver of two steps of an operation cannot tell that they belong
+// together.
 
 // The labels of what is derived: what was derived for one purpose never equals what was derived for another. They never
 // change, nor does what follows them: a provider that has seen a key must see the same one again
@@ -173,10 +174,10 @@ type OpenedKey struct {
 // IsOf reports whether it is the key of a step of that name.
 func (k *OpenedKey) IsOf(step string) bool { return slices.Equal(k.tag, k.secret.tag(step)) }
 
-// OpenDownstreamKey says of which operation a downstream key is, so that a person who has what the other system knows finds
-// the record by a [store.Finder]. There is an answer for each secret that is configured, because the key does not tell with
-// which of them it was derived: at most one leads to a record. There is none for a text that is no such key, or that is one
-// of the first derivation, which cannot be opened: see docs/unknown-outcomes.md.
+// OpenDownstreamKey says of which operation a downstream key is, so that a person who has what the other system knows
+// finds the record by a [store.Finder]. There is an answer for each secret that is configured, because the key does not
+// tell with which of them it was derived: at most one leads to a record. There is none for a text that is no such key,
+// or that is one of the first derivation, which cannot be opened: see docs/unknown-outcomes.md.
 func (g *Guard) OpenDownstreamKey(key string) (opened []OpenedKey) {
 	b, err := openableEncoding.DecodeString(key)
 	if err != nil || len(b) != aes.BlockSize+stepTagSize || openableEncoding.EncodeToString(b) != key {

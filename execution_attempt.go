@@ -127,8 +127,8 @@ func (t *transaction) work(ctx context.Context, v store.Verdict) store.Settlemen
 	return store.Settlement{Action: store.TxCommit, Completion: t.done}
 }
 
-// decided checks what the store decided, writes it to the audit if the route says so, and tells the observer. The result has
-// no kind if that is to execute. The context is that of the transaction, or of the caller without its end.
+// decided checks what the store decided, writes it to the audit if the route says so, and tells the observer. The
+// result has no kind if that is to execute. The context is that of the transaction, or of the caller without its end.
 func (e *execution) decided(ctx context.Context, v *store.Verdict, sent time.Time) result {
 	err := v.Check(&e.reservation)
 	if err == nil && e.settings.audits {
@@ -211,7 +211,8 @@ func (e *execution) granted(v *store.Verdict) {
 // hold a grant without an owner, which is released, so that the key is not locked for a lease and then unknown for
 // nothing.
 func (e *execution) reserveFailed(err error, asked bool) result {
-	e.returnKey() // also if a record was made: its client repeats it, and an outage must not use up what the scope may have
+	// Also if a record was made: its client repeats it, and an outage must not use up what the scope may have.
+	e.returnKey()
 	if errors.Is(err, store.ErrUnreadable) {
 		e.logError("onceward: not executed, because the record of the key cannot be read", err)
 	} else {

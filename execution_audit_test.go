@@ -30,7 +30,8 @@ func auditedAs(t testing.TB, s store.ExecutionAuditor) (found []string) {
 		if e.Attempt == 0 && e.Decision != store.DecisionRefused || e.Operation == "" || e.Key == "" {
 			t.Errorf("L7: an entry is %+v", e)
 		}
-		found = append(found, strings.TrimSpace(fmt.Sprint(e.Actor, " ", e.Decision, " ", strings.TrimPrefix(e.Origin.String(), "none"))))
+		found = append(found,
+			strings.TrimSpace(fmt.Sprint(e.Actor, " ", e.Decision, " ", strings.TrimPrefix(e.Origin.String(), "none"))))
 	}
 	return found
 }
@@ -105,7 +106,8 @@ func TestAuditExecutionsOfAWait(t *testing.T) {
 		close(running)
 		<-finish
 		w.WriteHeader(http.StatusCreated)
-	}, reserved, onceward.AuditExecutions(func(*http.Request) string { return "ann" }), onceward.InFlightWait(30*time.Second)))
+	}, reserved, onceward.AuditExecutions(func(*http.Request) string { return "ann" }),
+		onceward.InFlightWait(30*time.Second)))
 	first := make(chan answer, 1)
 	go func() { first <- post(h, "key-1", `{}`) }()
 	await(t, "the handler", running)
@@ -233,7 +235,8 @@ func TestAuditOfAResume(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := g.Resume(t.Context(), &rec, func(context.Context) ([]byte, error) { return nil, nil }, options...); err != nil {
+	nothing := func(context.Context) ([]byte, error) { return nil, nil }
+	if _, err := g.Resume(t.Context(), &rec, nothing, options...); err != nil {
 		t.Fatal(err)
 	}
 	wantAudited(t, s, "queue execute created", onceward.ResumeActor+" execute resumed")

@@ -22,8 +22,8 @@ func (*detachedContext) Done() <-chan struct{} { return nil }
 // Err implements [context.Context].
 func (*detachedContext) Err() error { return nil }
 
-// Value implements [context.Context]. By a key of this type the standard library asks for what cancels a context: what to
-// answer is its own to know.
+// Value implements [context.Context]. By a key of this type the standard library asks for what cancels a context: what
+// to answer is its own to know.
 func (c *detachedContext) Value(key any) any {
 	if _, asksWhatCancels := key.(*int); asksWhatCancels {
 		return context.WithoutCancel(c.from).Value(key)

@@ -168,7 +168,8 @@ func TestDetachedContext(t *testing.T) {
 	defer release()
 	leave(errors.New("the caller left"))
 	var detached context.Context = &detachedContext{caller}
-	if _, ok := detached.Deadline(); ok || detached.Done() != nil || detached.Err() != nil || context.Cause(detached) != nil {
+	if _, ok := detached.Deadline(); ok || detached.Done() != nil || detached.Err() != nil ||
+		context.Cause(detached) != nil {
 		t.Errorf("it ends with the caller: %v", context.Cause(detached))
 	}
 	if got := detached.Value(key{}); got != "value" {

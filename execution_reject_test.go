@@ -73,7 +73,9 @@ func TestARejectedRequestKeepsItsKey(t *testing.T) {
 // undoingTransactor is a store whose rollbacks leave what was there before.
 type undoingTransactor struct{ *memory.Store }
 
-func (s *undoingTransactor) Transact(ctx context.Context, r *store.Reservation, work func(context.Context, store.Verdict) store.Settlement) (store.Verdict, error) {
+func (s *undoingTransactor) Transact(
+	ctx context.Context, r *store.Reservation, work func(context.Context, store.Verdict) store.Settlement,
+) (store.Verdict, error) {
 	before, err := s.Get(ctx, r.ID)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return store.Verdict{}, err
@@ -81,7 +83,8 @@ func (s *undoingTransactor) Transact(ctx context.Context, r *store.Reservation, 
 	now := time.Now()
 	v := store.Verdict{Now: now}
 	after, transition, err := store.Step(before, store.Event{Kind: store.EventReserve, Reservation: r, Token: 1}, now)
-	if v.Decision, v.Origin, v.Record = transition.Decision, transition.Origin, after; err != nil || v.Decision != store.DecisionExecute {
+	v.Decision, v.Origin, v.Record = transition.Decision, transition.Origin, after
+	if err != nil || v.Decision != store.DecisionExecute {
 		return v, err
 	}
 	end := work(ctx, v)
@@ -134,7 +137,8 @@ func TestAForgottenRecordIsTheOneFound(t *testing.T) {
 			w.WriteHeader(http.StatusBadRequest)
 		}, onceward.Transactional())
 		post(h, "k", invalid).want(t, "E5", http.StatusBadRequest, false)
-		if rec, err := s.Get(t.Context(), aliceID("k")); err != nil || rec.State != store.StateRetryable || rec.Point != point {
+		if rec, err := s.Get(t.Context(), aliceID("k")); err != nil || rec.State != store.StateRetryable ||
+			rec.Point != point {
 			t.Errorf("E5: the record is %s at %q, error %v", rec.State, rec.Point, err)
 		}
 	}
@@ -246,7 +250,8 @@ func TestARejectAfterARecoveryPoint(t *testing.T) {
 	h := newGuard(t, s).Handler(handler, reserved, onceward.OnLost(store.LostResume))
 	for range 2 {
 		post(h, "k", `{}`).want(t, "E5", http.StatusBadRequest, false)
-		if rec, err := s.Get(t.Context(), aliceID("k")); err != nil || rec.State != store.StateRetryable || rec.Point != "charged" {
+		if rec, err := s.Get(t.Context(), aliceID("k")); err != nil || rec.State != store.StateRetryable ||
+			rec.Point != "charged" {
 			t.Errorf("E5: the record is %s at %q, error %v", rec.State, rec.Point, err)
 		}
 	}
@@ -363,11 +368,13 @@ func TestAnUnknownOutcomeOutweighsOtherMarks(t *testing.T) {
 		"of another":   onceward.Rejected(onceward.ErrOutcomeUnknown),
 	} {
 		s := memory.New()
-		_, err := newGuard(t, s).Do(t.Context(), someCall, func(context.Context) ([]byte, error) { return nil, failure }, reserved)
+		_, err := newGuard(t, s).Do(t.Context(), someCall,
+			func(context.Context) ([]byte, error) { return nil, failure }, reserved)
 		if !errors.Is(err, onceward.ErrOutcomeUnknown) || onceward.IsRejected(err) || onceward.IsNotExecuted(err) {
 			t.Errorf("E5: %s: Do returned %v", name, err)
 		}
-		if rec, err := s.Get(t.Context(), store.ID{Scope: someCall.Scope, Key: someCall.Key}); err != nil || rec.State != store.StateUnknown {
+		if rec, err := s.Get(t.Context(), store.ID{Scope: someCall.Scope, Key: someCall.Key}); err != nil ||
+			rec.State != store.StateUnknown {
 			t.Errorf("E5: %s: the record is %s, error %v", name, rec.State, err)
 		}
 	}

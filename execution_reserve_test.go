@@ -341,7 +341,9 @@ func TestAVerdictWithoutAResponse(t *testing.T) {
 // idleTransactor grants an execution and does not call it.
 type idleTransactor struct{ scriptedTransactor }
 
-func (s *idleTransactor) Transact(ctx context.Context, r *store.Reservation, _ func(context.Context, store.Verdict) store.Settlement) (store.Verdict, error) {
+func (s *idleTransactor) Transact(
+	ctx context.Context, r *store.Reservation, _ func(context.Context, store.Verdict) store.Settlement,
+) (store.Verdict, error) {
 	return s.Reserve(ctx, r)
 }
 

@@ -265,7 +265,9 @@ func TestHowAResumedHandlerEnds(t *testing.T) {
 				store := newFaultyStore()
 				guard := newGuard(t, store)
 				rec := lost(t, guard, store, "k", resumable()...)
-				handler := &counted{then: func(_ http.ResponseWriter, r *http.Request) { c.then(onceward.FromContext(r.Context())) }}
+				handler := &counted{then: func(_ http.ResponseWriter, r *http.Request) {
+					c.then(onceward.FromContext(r.Context()))
+				}}
 				if err := guard.ResumeHandler(t.Context(), rec, handler, resumable()...); !errors.Is(err, c.err) {
 					t.Errorf("B5: the error is %v, want %v", err, c.err)
 				}
@@ -482,7 +484,8 @@ func TestCompleteThatIsRefusedForGood(t *testing.T) {
 	wantState(t, "E7", s, "k", store.StateUnknown)
 }
 
-// TestAResumedAttemptSeesNoCarriedValueAsAPoint: Point tells of recovery points alone, and the value can be carried again.
+// TestAResumedAttemptSeesNoCarriedValueAsAPoint: Point tells of recovery points alone, and the value can be carried
+// again.
 func TestAResumedAttemptSeesNoCarriedValueAsAPoint(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

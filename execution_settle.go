@@ -196,8 +196,8 @@ func (e *execution) settleUnknown(cause error) result {
 	return result{kind: resultUnknown, err: cause}
 }
 
-// unknown is the result of an attempt whose outcome has to be settled from outside, and whose record does not say so, or
-// not by its doing. An operator is told.
+// unknown is the result of an attempt whose outcome has to be settled from outside, and whose record does not say so,
+// or not by its doing. An operator is told.
 func (e *execution) unknown(cause error) result {
 	e.logError("onceward: outcome unknown", cause)
 	e.unwritten(store.StateUnknown, cause)
@@ -252,8 +252,8 @@ const (
 	maxSettleBackoff = time.Second
 )
 
-// once makes a write for which there is no time left to repeat it. Its context tells of the operation: what belongs to one
-// that runs goes through a circuit breaker.
+// once makes a write for which there is no time left to repeat it. Its context tells of the operation: what belongs to
+// one that runs goes through a circuit breaker.
 func (e *execution) once(call string, write func(ctx context.Context) error) error {
 	sent := time.Now()
 	ctx := e.storeContext(&lazyContext{op: &e.op}, sent)

@@ -221,7 +221,9 @@ func TestReleaseThatFails(t *testing.T) {
 			}
 			return s.Store.Release(ctx, c, reason)
 		}
-		handler := &counted{then: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }}
+		handler := &counted{then: func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}}
 		h := newGuard(t, s, observedBy(events), loggedTo(&log)).Handler(handler, onceward.Reserved(onceward.FailureRetry))
 		post(h, "k", `{}`).want(t, "E5", http.StatusServiceUnavailable, false)
 		wantState(t, "E5: released after retries", s, "k", store.StateRetryable)

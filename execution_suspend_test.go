@@ -492,7 +492,8 @@ func TestSetReason(t *testing.T) {
 				op.SetReason("the bank is on fire")
 				c.say(op)
 			}
-			h := guard.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { say(onceward.FromContext(r.Context())) }, resumable()...)
+			h := guard.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { say(onceward.FromContext(r.Context())) },
+				resumable()...)
 			post(h, "k", `{}`)
 			if rec := recordOf(t, s, "k"); rec.State != c.state || rec.LastError != "the bank is on fire" {
 				t.Errorf("E5: the record of the handler is %s: %s", rec.State, rec.LastError)

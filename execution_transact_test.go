@@ -29,7 +29,9 @@ type scriptedTransactor struct {
 	done    store.Completion
 }
 
-func (s *scriptedTransactor) Transact(ctx context.Context, r *store.Reservation, work func(context.Context, store.Verdict) store.Settlement) (store.Verdict, error) {
+func (s *scriptedTransactor) Transact(
+	ctx context.Context, r *store.Reservation, work func(context.Context, store.Verdict) store.Settlement,
+) (store.Verdict, error) {
 	if s.inFlight[r.ID] {
 		return store.Verdict{Decision: store.DecisionInProgress}, nil
 	}
@@ -307,7 +309,8 @@ func TestPartsOfAnOperationInAStep(t *testing.T) {
 	guard := newGuard(t, memory.New())
 	step := part.WithStep(t.Context(), "book")
 	for _, key := range []string{"1", "2"} {
-		_, err := guard.Do(step, onceward.Call{Scope: "alice", Key: key, Operation: "mail"}, func(ctx context.Context) ([]byte, error) {
+		call := onceward.Call{Scope: "alice", Key: key, Operation: "mail"}
+		_, err := guard.Do(step, call, func(ctx context.Context) ([]byte, error) {
 			if got, want := partsOf(ctx, "mail", "mail"), []string{"mail", "mail #2"}; !slices.Equal(got, want) {
 				t.Errorf("the parts of operation %s are %q, want %q", key, got, want)
 			}

@@ -32,7 +32,9 @@ func (v variant) request(key string, edits ...edit) *http.Request {
 
 func multipartBody(boundary, value string) variant {
 	body := "--B\r\nContent-Disposition: form-data; name=\"amount\"\r\n\r\n" + value + "\r\n--B--\r\n"
-	return variant{body: strings.ReplaceAll(body, "--B", "--"+boundary), media: "multipart/form-data; boundary=" + boundary}
+	return variant{
+		body: strings.ReplaceAll(body, "--B", "--"+boundary), media: "multipart/form-data; boundary=" + boundary,
+	}
 }
 
 func form(body string) variant {

@@ -83,8 +83,8 @@ func (g *Guard) settings(options []Option) (*settings, error) {
 	return s, nil
 }
 
-// observe tells the observer. A panic of it is logged: what it is told of goes on, such as an execution that was granted,
-// and some of it in goroutines where a panic would end the process.
+// observe tells the observer. A panic of it is logged: what it is told of goes on, such as an execution that was
+// granted, and some of it in goroutines where a panic would end the process.
 func (g *Guard) observe(ctx context.Context, e ObserverEvent) {
 	if g.config.Observer == nil {
 		return

@@ -113,7 +113,8 @@ func readAnswer(t testing.TB, conn net.Conn) answer {
 }
 
 // head is the start of a request of alice, up to what frames its body.
-const head = "POST /payments HTTP/1.1\nHost: test\nAuthorization: Bearer alice\nContent-Type: application/json\nConnection: close\n"
+const head = "POST /payments HTTP/1.1\nHost: test\nAuthorization: Bearer alice\n" +
+	"Content-Type: application/json\nConnection: close\n"
 
 func TestBodyCutOff(t *testing.T) {
 	t.Parallel()

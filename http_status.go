@@ -109,7 +109,8 @@ func (h *statusHandler) decline(w http.ResponseWriter, r *http.Request, id store
 	h.guard.answerProblem(r.Context(), w, id, statusOperation, p)
 }
 
-// statusProblem answers when the store could not: unlike after a request that failed so, nothing is known of the operation.
+// statusProblem answers when the store could not: unlike after a request that failed so,
+// nothing is known of the operation.
 func statusProblem(err error) *Problem {
 	p := failureProblem(err)
 	if errors.Is(err, store.ErrUnreadable) {

@@ -276,7 +276,9 @@ func (f flushing) Write(p []byte) (int, error) {
 func TestAFailureThatIsFlushed(t *testing.T) {
 	t.Parallel()
 	rows := failures()
-	for _, name := range []string{"401", "408", "425", "429", "500", "501", "502", "503", "504", "not executed, with 500", "unknown, with 500"} {
+	for _, name := range []string{
+		"401", "408", "425", "429", "500", "501", "502", "503", "504", "not executed, with 500", "unknown, with 500",
+	} {
 		row := rows[name]
 		fail := func(w http.ResponseWriter, r *http.Request) { row.fail(flushing{w}, r) }
 		for policy, test := range map[string]struct {

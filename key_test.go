@@ -110,7 +110,8 @@ func TestRefusedKeysExecuteNothing(t *testing.T) {
 func TestStrictRefusesEverythingButStrings(t *testing.T) {
 	t.Parallel()
 	for _, line := range []string{"token", "42", "4.2", ":aGk=:", "?1", "@1659578233", `%"display"`, `("a")`} {
-		if _, err := onceward.ParseKey(line, onceward.KeyRules{Syntax: onceward.SyntaxStrict}); !errors.Is(err, onceward.ErrBadKey) {
+		_, err := onceward.ParseKey(line, onceward.KeyRules{Syntax: onceward.SyntaxStrict})
+		if !errors.Is(err, onceward.ErrBadKey) {
 			t.Errorf("H2: strict: ParseKey(%q): %v, want ErrBadKey", line, err)
 		}
 	}
@@ -194,7 +195,9 @@ func TestMissingKey(t *testing.T) {
 
 func TestOtherMethodsPassStraightThrough(t *testing.T) {
 	t.Parallel()
-	for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodPut, http.MethodDelete} {
+	for _, method := range []string{
+		http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodPut, http.MethodDelete,
+	} {
 		for name, key := range map[string]string{"with a key": "k", "without a key": "", "with a bad key": "a,b"} {
 			t.Run(method+" "+name, func(t *testing.T) {
 				store := memory.New()
@@ -264,7 +267,9 @@ func FuzzParseKey(f *testing.F) {
 	for _, lines := range refusedKeys {
 		f.Add(lines[0])
 	}
-	for _, line := range []string{"k", `"k"`, `"a\"b\\c"`, `"k";a;b=1`, someUUID, `"k"; a="\""`, "  k", "4111111111111111"} {
+	for _, line := range []string{
+		"k", `"k"`, `"a\"b\\c"`, `"k";a;b=1`, someUUID, `"k"; a="\""`, "  k", "4111111111111111",
+	} {
 		f.Add(line)
 	}
 	f.Fuzz(func(t *testing.T, line string) {

@@ -15,13 +15,13 @@ import (
 // Limiter bounds what one scope may ask for (L1). Package limit has one. It is asked on the path of the request, and
 // bounds by itself how long it takes.
 //
-// A replay is free (A6): what would make a new record needs allowance, which is taken before the store is asked, because
-// only the store can tell, and given back if no record was made. A scope without allowance is not turned away: its
-// request is reserved in the same one step, but may not create a record.
+// A replay is free (A6): what would make a new record needs allowance, which is taken before the store is asked,
+// because only the store can tell, and given back if no record was made. A scope without allowance is not turned away:
+// its request is reserved in the same one step, but may not create a record.
 type Limiter interface {
 	// TakeKey takes allowance for one new key of a scope, whose record will be kept for the retention. It returns the
-	// limit that stands in the way, or nil. That may be [LimitMismatches]: where it is used up, new keys are refused too, so
-	// that the answer does not tell whether a key is taken.
+	// limit that stands in the way, or nil. That may be [LimitMismatches]: where it is used up, new keys are refused too,
+	// so that the answer does not tell whether a key is taken.
 	TakeKey(ctx context.Context, scope string, retention time.Duration) *LimitError
 	// ReturnKey gives back what TakeKey took: no record was made.
 	ReturnKey(scope string, retention time.Duration)
@@ -124,8 +124,8 @@ func (e *execution) returnKey() {
 	}
 }
 
-// countDecision settles with the limiter what the store has decided. Of a grant that is repeated it is not known what it
-// was the first time: it is taken for a new key.
+// countDecision settles with the limiter what the store has decided. Of a grant that is repeated it is not known what
+// it was the first time: it is taken for a new key.
 func (e *execution) countDecision(v *store.Verdict) {
 	made := v.Decision == store.DecisionExecute && v.Origin != store.OriginRetried && v.Origin != store.OriginResumed
 	if !made {

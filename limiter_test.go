@@ -164,8 +164,11 @@ func TestAllowanceIsGivenBack(t *testing.T) {
 	t.Run("a transaction that is rolled back", func(t *testing.T) {
 		t.Parallel()
 		limit := &allowance{keys: 10}
-		handler := &counted{then: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }}
-		h := newGuard(t, &scriptedTransactor{Store: memory.New()}, limitedBy(limit)).Handler(handler, onceward.Transactional())
+		handler := &counted{then: func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusInternalServerError)
+		}}
+		guard := newGuard(t, &scriptedTransactor{Store: memory.New()}, limitedBy(limit))
+		h := guard.Handler(handler, onceward.Transactional())
 		post(h, "k", `{}`)
 		handler.wantRuns(t, "L1", 1)
 		limit.wantLeft(t, "L1", 10)

@@ -17,7 +17,8 @@ func operationName(method, pattern string) string {
 	return method + " " + pattern
 }
 
-// operationNames is what a guard knows of the names of operations, from how it was configured and its routes were built.
+// operationNames is what a guard knows of the names of operations,
+// from how it was configured and its routes were built.
 type operationNames struct {
 	mu      sync.Mutex
 	known   map[string]bool
@@ -49,7 +50,8 @@ func (n *operationNames) addLocked(names ...string) {
 	}
 }
 
-// addRoute notes a route that was built. Its name is that of [OperationName], or will be known when a [Mux] is given it.
+// addRoute notes a route that was built. Its name is that of [OperationName],
+// or will be known when a [Mux] is given it.
 func (n *operationNames) addRoute(p *protected) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

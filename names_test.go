@@ -44,7 +44,8 @@ func TestAnOperationWithoutANameIsRefused(t *testing.T) {
 	}
 	handler.wantRuns(t, "section 1, operation", 0)
 	wantNothingStored(t, "section 1, operation", s)
-	if n := strings.Count(log.String(), "level=ERROR"); n != 1 || !strings.Contains(log.String(), "onceward.OperationName") {
+	if n := strings.Count(log.String(), "level=ERROR"); n != 1 ||
+		!strings.Contains(log.String(), "onceward.OperationName") {
 		t.Errorf("section 1: %d errors in the log, want one with the remedy: %s", n, log.String())
 	}
 	for _, e := range observed[onceward.RejectedEvent](events) {

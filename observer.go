@@ -26,11 +26,11 @@ type ObserverEvent any
 
 type (
 	// DecidedEvent is a reservation that was answered. Attempt is that of the record, Origin counts for a grant alone,
-	// and Elapsed is the time that the store took. TraceID is that of the first execution, as [Config].Propagator wrote it:
-	// an attempt that is not the first one, and a replay, can be linked to it. Age is how long ago a replayed answer was
-	// stored, by the store's clock: with the longest of them a retention can be compared. Waited says that the request has
-	// been decided about before, and has waited for an attempt in flight since. A transaction that runs again is told of
-	// once.
+	// and Elapsed is the time that the store took. TraceID is that of the first execution, as [Config].Propagator wrote
+	// it: an attempt that is not the first one, and a replay, can be linked to it. Age is how long ago a replayed answer
+	// was stored, by the store's clock: with the longest of them a retention can be compared. Waited says that the request
+	// has been decided about before, and has waited for an attempt in flight since. A transaction that runs again is told
+	// of once.
 	DecidedEvent struct {
 		store.ID
 		Operation string
@@ -83,11 +83,11 @@ type (
 		Err       error
 	}
 
-	// StoreCalledEvent is a call to the store for an attempt that has ended, with the time that it took. Call is the method
-	// in words, such as "complete", and Err why it failed or was refused; nil if it did not. A reservation that was
+	// StoreCalledEvent is a call to the store for an attempt that has ended, with the time that it took. Call is the
+	// method in words, such as "complete", and Err why it failed or was refused; nil if it did not. A reservation that was
 	// answered is a [DecidedEvent] instead, and one that was not is here; a transaction is "commit", from the end of the
-	// handler on. Of a call that is repeated there is one for each time. Delay is how late a heartbeat, "extend", was sent:
-	// a process that pauses for longer than what is left of a lease loses it.
+	// handler on. Of a call that is repeated there is one for each time. Delay is how late a heartbeat, "extend", was
+	// sent: a process that pauses for longer than what is left of a lease loses it.
 	StoreCalledEvent struct {
 		store.ID
 		Operation string

@@ -90,7 +90,9 @@ func TestEventsCarryWhatTheyAreAbout(t *testing.T) {
 	events := new(journal)
 	h := newGuard(t, memory.New(), observedBy(events)).Handler(new(counted), onceward.Reserved(onceward.FailureRetry))
 	post(h, "k", `{}`)
-	decided, executed, settled := observed[onceward.DecidedEvent](events), observed[onceward.ExecutedEvent](events), observed[onceward.SettledEvent](events)
+	decided := observed[onceward.DecidedEvent](events)
+	executed := observed[onceward.ExecutedEvent](events)
+	settled := observed[onceward.SettledEvent](events)
 	if len(decided) != 1 || len(executed) != 1 || len(settled) != 1 {
 		t.Fatalf("M1: %d decided, %d executed, %d settled; want one each", len(decided), len(executed), len(settled))
 	}
@@ -220,7 +222,9 @@ func TestNamesOfDecisions(t *testing.T) {
 func TestTheLogNamesAnUnknownOutcomeByItsHash(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
-	handler := &counted{then: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }}
+	handler := &counted{then: func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusInternalServerError)
+	}}
 	guard := newGuard(t, memory.New(), func(c *onceward.Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 	post(guard.Handler(handler, reserved), "private-key", `{}`)
 	if !strings.Contains(log.String(), "outcome unknown") ||

@@ -117,10 +117,10 @@ func (o *Operation) Point() (string, []byte) {
 	}
 }
 
-// DownstreamKey derives the idempotency key to send to another system for a step of this operation: 44 letters and digits
-// from the namespace, the scope, the key and the step, which no outsider can compute. Every attempt, on every node, derives
-// the same one, with the secret of the first attempt. After the record has expired it is still the same, until the secret
-// is rotated. [Guard.DownstreamKey] derives it from the record.
+// DownstreamKey derives the idempotency key to send to another system for a step of this operation: 44 letters and
+// digits from the namespace, the scope, the key and the step, which no outsider can compute. Every attempt, on every
+// node, derives the same one, with the secret of the first attempt. After the record has expired it is still the same,
+// until the secret is rotated. [Guard.DownstreamKey] derives it from the record.
 //
 // Of a nil operation, that of a request without protection, it is empty. An empty key must not be sent: the other
 // system could take all such calls for one. Send no key then, or one from the business data.

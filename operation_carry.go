@@ -141,8 +141,8 @@ func Carried[T any](rec *store.Record) (T, error) {
 func carries(data []byte) bool { return bytes.HasPrefix(data, []byte(envelopePrefix)) }
 
 // KeepData says that the handler keeps data of its own at its recovery points, as package phase does: from then on
-// [Operation.Carry] is refused. It is an error if the attempt that this one resumes has carried a value: its call may be
-// out, of which the handler knows nothing.
+// [Operation.Carry] is refused. It is an error if the attempt that this one resumes has carried a value: its call may
+// be out, of which the handler knows nothing.
 func (o *Operation) KeepData() error {
 	if o != nil && !o.useData(dataOfPoints) {
 		return errPointsBesideCarry

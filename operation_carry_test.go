@@ -24,7 +24,9 @@ type transfer struct {
 var rent = transfer{Account: "DE02", Cents: 90_000}
 
 // carrying runs a handler that does something with its operation and ends as unknown, and returns its record.
-func carrying(t *testing.T, s store.Store, do func(ctx context.Context, op *onceward.Operation) error, options ...onceward.Option) (*store.Record, error) {
+func carrying(
+	t *testing.T, s store.Store, do func(ctx context.Context, op *onceward.Operation) error, options ...onceward.Option,
+) (*store.Record, error) {
 	t.Helper()
 	var err error
 	h := newGuard(t, s).HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -203,11 +205,15 @@ func TestCarryBesideRecoveryPoints(t *testing.T) {
 		}
 		return op.Checkpoint(point)
 	}, onceward.OnLost(store.LostResume))
-	if got, readErr := onceward.Carried[transfer](rec); err == nil || readErr != nil || got != rent || rec.Point != "charged" {
+	if got, readErr := onceward.Carried[transfer](rec); err == nil || readErr != nil || got != rent ||
+		rec.Point != "charged" {
 		t.Errorf("E3: a recovery point beside a carried value got %v; carried %+v, %v, at %q", err, got, readErr, rec.Point)
 	}
-	for _, data := range []string{`{"onceward-carry":2,"value":{}}`, `{"onceward-carry":1,"value":`, `{"onceward-carry":1}`} {
-		if _, err := onceward.Carried[transfer](&store.Record{Data: []byte(data)}); err == nil || errors.Is(err, onceward.ErrNothingCarried) {
+	for _, data := range []string{
+		`{"onceward-carry":2,"value":{}}`, `{"onceward-carry":1,"value":`, `{"onceward-carry":1}`,
+	} {
+		if _, err := onceward.Carried[transfer](&store.Record{Data: []byte(data)}); err == nil ||
+			errors.Is(err, onceward.ErrNothingCarried) {
 			t.Errorf("S8: Carried of %s got %v", data, err)
 		}
 	}

@@ -172,8 +172,8 @@ func (g *Guard) occurrence(p *Problem) *Problem {
 	return &now
 }
 
-// writeProblem answers with an occurrence. Its code gets the name that the client expects at the last moment: observers and
-// logs know the problem by Onceward's own.
+// writeProblem answers with an occurrence. Its code gets the name that the client expects at the last moment: observers
+// and logs know the problem by Onceward's own.
 func (g *Guard) writeProblem(w http.ResponseWriter, now *Problem) {
 	now.Code = g.config.ProblemCode(now.Code)
 	now.Write(w)
@@ -267,7 +267,8 @@ func (g *Guard) decisionProblem(res *result) *Problem {
 	case store.DecisionRefused:
 		return &problemRefused
 	default:
-		return problemInProgress.detailed("the first one is still being processed; retry later with the same key to get its answer")
+		return problemInProgress.detailed("the first one is still being processed; " +
+			"retry later with the same key to get its answer")
 	}
 }
 

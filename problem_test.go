@@ -57,14 +57,18 @@ var answers = map[string]struct {
 		return post(newGuard(t, memory.New(), profile).Handler(new(counted), reserved), "a,b", `{}`)
 	}},
 	"outcome unknown, on a retry": {http.StatusConflict, "outcome-unknown", true, true, func(t *testing.T, profile func(*onceward.Config)) answer {
-		handler := &counted{then: func(_ http.ResponseWriter, r *http.Request) { onceward.FromContext(r.Context()).Unknown() }}
+		handler := &counted{then: func(_ http.ResponseWriter, r *http.Request) {
+			onceward.FromContext(r.Context()).Unknown()
+		}}
 		h := newGuard(t, memory.New(), profile).Handler(handler, reserved)
 		post(h, "k", `{}`)
 		defer handler.wantRuns(t, "section 6", 1)
 		return post(h, "k", `{}`)
 	}},
 	"outcome became unknown": {http.StatusInternalServerError, "outcome-unknown", true, false, func(t *testing.T, profile func(*onceward.Config)) answer {
-		handler := &counted{then: func(_ http.ResponseWriter, r *http.Request) { onceward.FromContext(r.Context()).Unknown() }}
+		handler := &counted{then: func(_ http.ResponseWriter, r *http.Request) {
+			onceward.FromContext(r.Context()).Unknown()
+		}}
 		return post(newGuard(t, memory.New(), profile).Handler(handler, reserved), "k", `{}`)
 	}},
 	"unreadable": {http.StatusInternalServerError, "record-unreadable", false, false, func(t *testing.T, profile func(*onceward.Config)) answer {

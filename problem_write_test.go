@@ -32,7 +32,8 @@ func TestProblemsOfAnotherBase(t *testing.T) {
 			t.Errorf("A1: %s is not in %s", want, a.body)
 		}
 	}
-	if got := a.header.Get("Link"); got != `<https://api.example.com/problems/missing-key>; rel="describedby"; type="text/html"` {
+	want := `<https://api.example.com/problems/missing-key>; rel="describedby"; type="text/html"`
+	if got := a.header.Get("Link"); got != want {
 		t.Errorf("A1: Link %q", got)
 	}
 	if told := observed[onceward.RejectedEvent](events); len(told) != 1 || told[0].Code != "missing-key" {

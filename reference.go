@@ -39,8 +39,8 @@ func ReferenceBody(reference string) []byte {
 	return body
 }
 
-// bodyHeaders describe the body that they came with, name it or are signatures over its digest, and say nothing true about
-// another one.
+// bodyHeaders describe the body that they came with, name it or are signatures over its digest, and say nothing true
+// about another one.
 var bodyHeaders = []string{
 	"Content-Type", "Content-Length", "Content-Encoding", "Content-Language", "Content-Range", "Content-Disposition",
 	"Content-Location", "Content-Md5", "Content-Digest", "Repr-Digest", "Digest", "Etag", "Last-Modified", "Accept-Ranges",

@@ -66,8 +66,8 @@ func (k *secretKey) sum(dst, message []byte) []byte {
 
 // WarnSharedProvider says that another service seems to use the same account at a provider, and by which sign. If this
 // guard has no [Config].Namespace, that is logged as a warning, once: two services with equal scopes, keys and secrets
-// send equal downstream keys, and the second one is given the first one's effect. A poller and a ledger comparer call it
-// where they see such a sign; so may a resolver that finds an effect which is none of its service's own.
+// send equal downstream keys, and the second one is given the first one's effect. A poller and a ledger comparer call
+// it where they see such a sign; so may a resolver that finds an effect which is none of its service's own.
 func (g *Guard) WarnSharedProvider(ctx context.Context, sign string, attrs ...any) {
 	if g.config.Namespace != "" {
 		return

@@ -217,7 +217,8 @@ func TestDownstreamKeyVectors(t *testing.T) {
 	}
 }
 
-// wantOpened checks that a downstream key says of which operation it is to who has its secret; without a hash, it does not.
+// wantOpened checks that a downstream key says of which operation it is to who has its secret; without a hash, it does
+// not.
 func wantOpened(t testing.TB, g *onceward.Guard, key string, secret uint32, hash, step string) {
 	t.Helper()
 	opened := g.OpenDownstreamKey(key)
@@ -393,7 +394,9 @@ func TestADownstreamSecretThatIsLost(t *testing.T) {
 			route := func(config func(*onceward.Config), next http.Handler) http.Handler {
 				return newGuard(t, s, config).Handler(next, onceward.Reserved(onceward.FailureRetry))
 			}
-			unavailable := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
+			unavailable := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.WriteHeader(http.StatusServiceUnavailable)
+			})
 			post(route(before, unavailable), "k", `{}`)
 			for range 2 {
 				post(route(lost, handler), "k", `{}`).

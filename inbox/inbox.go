@@ -41,8 +41,8 @@ type HandledEvent struct {
 	Err error
 }
 
-// New returns an inbox that remembers events in the store. If that is a wrapper of a store that remembers none, each call
-// returns an error that wraps [errors.ErrUnsupported].
+// New returns an inbox that remembers events in the store. If that is a wrapper of a store that remembers none, each
+// call returns an error that wraps [errors.ErrUnsupported].
 func New(store Store) *Inbox { return &Inbox{store} }
 
 // Do runs fn unless the consumer has had the event before, and reports whether it ran. The event is remembered in tx, a

@@ -1,6 +1,6 @@
 // Package janitor keeps a store clean: the [Sweeper] makes unknown what its owner left behind, the [Reaper] removes
-// what has expired, the [Purger] removes old entries of the audit of executions. Any number of nodes may run them at the
-// same time; each batch is one atomic step of the store.
+// what has expired, the [Purger] removes old entries of the audit of executions. Any number of nodes may run them at
+// the same time; each batch is one atomic step of the store.
 //
 // A [Janitor] does all until its context ends. Each is also there alone, as a Run that loops beside a RunOnce that says
 // what it did.
@@ -190,8 +190,8 @@ func (c *Config) loop(ctx context.Context, job string, once func(context.Context
 	}
 }
 
-// guarded runs the work once. A panic, of the store or of the observer, is a failure like any other: the loop may run in
-// a goroutine of its own, where it would end the process.
+// guarded runs the work once. A panic, of the store or of the observer, is a failure like any other: the loop may run
+// in a goroutine of its own, where it would end the process.
 func guarded(ctx context.Context, once func(context.Context) (Report, error)) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -313,8 +313,8 @@ func NewPurger(s store.Store, config Config) (*Purger, error) {
 	return &Purger{config: config, store: able}, nil
 }
 
-// RunOnce purges until there is nothing left to purge, and says how much it was. With an error it also says how much was
-// purged before.
+// RunOnce purges until there is nothing left to purge, and says how much it was. With an error it also says how much
+// was purged before.
 func (p *Purger) RunOnce(ctx context.Context) (Report, error) {
 	began := time.Now()
 	report, err := inBatches(ctx, p.config.Batch, p.purge)

@@ -8,8 +8,9 @@ import (
 // Counters holds counts that the nodes of a service share. Package store/redis has one.
 //
 // A node does not ask for each request. It takes a portion of a scope's allowance, which it uses up by itself, or gives
-// back after a moment. The closer a scope is to its limit the smaller the portions become, down to the one that a request
-// needs now, so that all nodes together never allow more than the limit, and a low limit can be used to the last.
+// back after a moment. The closer a scope is to its limit the smaller the portions become, down to the one that a
+// request needs now, so that all nodes together never allow more than the limit,
+// and a low limit can be used to the last.
 type Counters interface {
 	// Take first takes back what was not used. Of what is left then, it grants what is needed, if there is so much, and up
 	// to what is wanted, but of that no more than the part that [PortionShare] says. It is one atomic step, by the clock

@@ -1,5 +1,5 @@
-// Package limit bounds what one scope may ask for (L1): how many new keys it makes, how many it has at one time, and how
-// often it asks for a status or sends another request under a key that was used. Replays are free.
+// Package limit bounds what one scope may ask for (L1): how many new keys it makes, how many it has at one time, and
+// how often it asks for a status or sends another request under a key that was used. Replays are free.
 //
 //	limiter, err := limit.New(limit.Config{Limits: limit.Limits{
 //		NewKeys:    limit.Rate{Limit: 600, Window: time.Minute},
@@ -54,9 +54,9 @@ type Config struct {
 	// For returns the limits of a scope, such as by the plan that a customer pays for. It is called for each request,
 	// must be quick, and may return other limits than before: they count at once. Default: Limits.
 	For func(scope string) Limits
-	// MaxScopes is how many scopes are remembered, at about 250 bytes each, and up to 600 more where ActiveKeys is set. What
-	// is idle goes as others come. Past the number those that have used the least go too, and start afresh when they come
-	// back. Default: 250,000.
+	// MaxScopes is how many scopes are remembered, at about 250 bytes each, and up to 600 more where ActiveKeys is set.
+	// What is idle goes as others come. Past the number those that have used the least go too, and start afresh when they
+	// come back. Default: 250,000.
 	MaxScopes int
 	// Counters holds the counts that nodes share. Default: none, each process counts for itself.
 	Counters Counters
@@ -165,8 +165,8 @@ func (l *Limiter) ReturnKey(scope string, retention time.Duration) {
 	}
 }
 
-// CountOut stops counting an active key of a scope before its time, the oldest of them. It is for a key that an operator
-// has removed, and for one that has become a dead letter (B3) before its retention is over: call it for each
+// CountOut stops counting an active key of a scope before its time, the oldest of them. It is for a key that an
+// operator has removed, and for one that has become a dead letter (B3) before its retention is over: call it for each
 // reconcile.ReconciledEvent whose Outcome is "dead letter".
 func (l *Limiter) CountOut(ctx context.Context, scope string) error {
 	a := &ask{scope: scope, name: onceward.LimitNewKeys, active: l.config.For(scope).ActiveKeys}

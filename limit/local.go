@@ -122,7 +122,8 @@ func (s *shard) usage(scope string, now time.Duration) *usage {
 }
 
 // clean removes some of what is idle, and, where there is no room, of those that it looked at the one that has used the
-// least: one that is at its limit would have it all again. Where the look begins is random, so that all come by in time.
+// least: one that is at its limit would have it all again. Where the look begins is random,
+// so that all come by in time.
 func (s *shard) clean(now time.Duration) {
 	looked, least, lowest := 0, "", math.Inf(1)
 	for scope, u := range s.scopes {

@@ -51,8 +51,8 @@ type Outbox struct {
 	source     string
 }
 
-// New returns an outbox that keeps its messages in the store. If that is a wrapper of a store that keeps none, the error
-// is [errors.ErrUnsupported].
+// New returns an outbox that keeps its messages in the store. If that is a wrapper of a store that keeps none, the
+// error is [errors.ErrUnsupported].
 func New(s Store, config Config) (*Outbox, error) {
 	if err := checkStore(s); err != nil {
 		return nil, err

@@ -166,8 +166,8 @@ func (r *Resumer) RunOnce(ctx context.Context) (Report, error) {
 // Failures are logged, and it goes on. No look at the store waits for what the looks before it have found.
 //
 // It checks the names of its operations first: see [onceward.Guard.CheckOperations]. So call it when the routes are
-// there. An operation that no route has, nor [onceward.Config].Operations, as one that is only run by [Operation.Do], is
-// an error that wraps [onceward.ErrMisconfigured], which is logged too.
+// there. An operation that no route has, nor [onceward.Config].Operations, as one that is only run by [Operation.Do],
+// is an error that wraps [onceward.ErrMisconfigured], which is logged too.
 func (r *Resumer) Run(ctx context.Context) error {
 	if err := r.checkNames(); err != nil {
 		r.config.Logger.ErrorContext(ctx, "phase: the resumer does not run", "error", err)

@@ -102,8 +102,8 @@ func (op *Operator) Bust(ctx context.Context, by By, id store.ID, force bool) er
 	return op.act(ctx, by, c, action, func() error { return op.buster.Bust(ctx, id, force) })
 }
 
-// Retain keeps a settled record for longer than its retention said: for that long from now, by the store's clock, at least.
-// It returns when the record expires. The error is [errors.ErrUnsupported] if the store is no [store.Retainer].
+// Retain keeps a settled record for longer than its retention said: for that long from now, by the store's clock, at
+// least. It returns when the record expires. The error is [errors.ErrUnsupported] if the store is no [store.Retainer].
 func (op *Operator) Retain(ctx context.Context, by By, id store.ID, d time.Duration) (expires time.Time, err error) {
 	if op.retainer == nil {
 		return expires, fmt.Errorf("reconcile: the store does not keep records for longer: %w", errors.ErrUnsupported)

@@ -22,14 +22,14 @@ type Query struct {
 	State store.State
 }
 
-// Find returns the records that a hash, a downstream key or a provider's id belongs to, ten at most, without the bodies of
-// their answers. A key and its scope are enough for [store.Store.Get]; this is for those who have only what a log shows or
-// the other system knows.
+// Find returns the records that a hash, a downstream key or a provider's id belongs to, ten at most, without the bodies
+// of their answers. A key and its scope are enough for [store.Store.Get]; this is for those who have only what a log
+// shows or the other system knows.
 //
-// On a [store.Finder] it goes by an index. It looks through all records of the state, which takes its time, in two cases:
-// on other stores, and for what may be a downstream key that cannot be opened, because it is of the first derivation or of
-// a secret that is not configured any more; then Steps must name the steps. If the downstream keys of some records cannot
-// be derived for that reason, it returns what was found and an error that says so.
+// On a [store.Finder] it goes by an index. It looks through all records of the state, which takes its time, in two
+// cases: on other stores, and for what may be a downstream key that cannot be opened, because it is of the first
+// derivation or of a secret that is not configured any more; then Steps must name the steps. If the downstream keys of
+// some records cannot be derived for that reason, it returns what was found and an error that says so.
 func (op *Operator) Find(ctx context.Context, q Query) ([]store.Record, error) {
 	if op.finder == nil {
 		return op.walk(ctx, q)

@@ -212,8 +212,8 @@ func (p *Poller) postpone(ctx context.Context, rec *store.Record, reason string,
 	return Report{Postponed: 1, DeadLetters: 1}, nil
 }
 
-// keepAttempt writes an attempt that learned nothing to the audit, with its answer, for whoever settles the record in the
-// end. It is no part of the books: should it fail, the log says so.
+// keepAttempt writes an attempt that learned nothing to the audit, with its answer, for the person who settles the
+// record in the end. It is no part of the books: should it fail, the log says so.
 func (p *Poller) keepAttempt(ctx context.Context, rec *store.Record, answer string) {
 	if p.auditor == nil || !worthKeeping(rec.ReconcileCount, answer != rec.ReconcileError) {
 		return
@@ -228,8 +228,8 @@ func (p *Poller) keepAttempt(ctx context.Context, rec *store.Record, answer stri
 	}
 }
 
-// worthKeeping bounds what is written of a record that nothing is learned of: the first ten attempts, those whose answer is
-// another one than the last, up to a hundred, and then each that is a power of two.
+// worthKeeping bounds what is written of a record that nothing is learned of: the first ten attempts, those whose
+// answer is another one than the last, up to a hundred, and then each that is a power of two.
 func worthKeeping(count int, changed bool) bool {
 	return count <= 10 || changed && count <= 100 || count&(count-1) == 0
 }

@@ -144,9 +144,9 @@ func (r *Record) AppendBinary(dst []byte) []byte {
 	return dst
 }
 
-// Errors returns the last error and the first one as one text, for a store that keeps them in one place. It is the last one
-// alone for most records. Otherwise the first one comes behind it, between a zero byte and another with its length: a
-// program of before the first error was kept takes it all for the last one, which is for people to read.
+// Errors returns the last error and the first one as one text, for a store that keeps them in one place. It is the last
+// one alone for most records. Otherwise the first one comes behind it, between a zero byte and another with its length:
+// a program of before the first error was kept takes it all for the last one, which is for people to read.
 func (r *Record) Errors() string {
 	if last, _ := splitErrors(r.LastError); r.FirstError == "" && last == r.LastError {
 		return r.LastError

@@ -18,14 +18,15 @@ type ID struct {
 	Key string
 }
 
-// Hash names the ID in logs and traces without telling the key: 32 hexadecimal digits. A [Finder] finds the record by it.
+// Hash names the ID in logs and traces without telling the key: 32 hexadecimal digits.
+// A [Finder] finds the record by it.
 func (id ID) Hash() string {
 	sum := id.HashBytes()
 	return hex.EncodeToString(sum[:])
 }
 
-// HashBytes returns the hash as bytes, the first half of the SHA-256 of the encoded ID. Stores name their records by it,
-// so that a line of a log leads to its record. It never changes: it is stored.
+// HashBytes returns the hash as bytes, the first half of the SHA-256 of the encoded ID. Stores name their records by
+// it, so that a line of a log leads to its record. It never changes: it is stored.
 func (id ID) HashBytes() [16]byte {
 	sum := sha256.Sum256(id.AppendBinary(make([]byte, 0, usualID)))
 	return [16]byte(sum[:16])
@@ -239,8 +240,8 @@ const rejectedError = "rejected"
 // rejected reports whether the record is what a reject has left.
 func (r *Record) rejected() bool { return r.State == StateExpired && r.LastError == rejectedError }
 
-// fail notes why the record stands as it does, or with no reason that a further attempt is under way or has ended well. The
-// first reason of all stays.
+// fail notes why the record stands as it does, or with no reason that a further attempt is under way or has ended well.
+// The first reason of all stays.
 func (r *Record) fail(reason string) {
 	if r.FirstError == "" {
 		r.FirstError = r.LastError

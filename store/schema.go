@@ -51,6 +51,6 @@ func (s *SchemaStatus) Err() error {
 }
 
 func (s *SchemaStatus) remedy() string {
-	return "apply " + strings.Join(s.Pending, ", ") + ", by \"onceward migrate up\", the function Migrate of the store, or " +
-		"as plain SQL from \"onceward migrate print\""
+	return "apply " + strings.Join(s.Pending, ", ") + ", by \"onceward migrate up\", the function Migrate of the store, " +
+		"or as plain SQL from \"onceward migrate print\""
 }

@@ -515,8 +515,8 @@ func bust(rec Record, ev Event, now time.Time) (Record, Transition, error) {
 // maxRetain is the longest time that an operator can keep a record for.
 const maxRetain = 50 * 365 * 24 * time.Hour
 
-// retain lets a settled record expire later, never sooner. Its retention grows with its expiry, to whole seconds: the one
-// stays the time of its settlement plus the other, and stores may keep two of the three.
+// retain lets a settled record expire later, never sooner. Its retention grows with its expiry, to whole seconds: the
+// one stays the time of its settlement plus the other, and stores may keep two of the three.
 func retain(rec Record, ev Event, now time.Time) (Record, Transition, error) {
 	switch {
 	case ev.Lease < ClockStep || ev.Lease > maxRetain:

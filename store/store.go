@@ -26,8 +26,8 @@ import (
 // returns a [*FencedError]; a record that cannot be read gives an [*UnreadableError].
 //
 // What only some stores can do is an optional interface: [Transactor], [TxCheckpointer], [Waiter], [Sweeper], [Reaper],
-// [SelfReaper], [Reconciler], [Buster], [Lister], [LateCompletionKeeper], [ExternalEventKeeper], [Auditor], [AuditLister],
-// [ExecutionAuditor], [Rewriter], [Finder], [Retainer].
+// [SelfReaper], [Reconciler], [Buster], [Lister], [LateCompletionKeeper], [ExternalEventKeeper], [Auditor],
+// [AuditLister], [ExecutionAuditor], [Rewriter], [Finder], [Retainer].
 type Store interface {
 	// Reserve decides what a request may do. It is the only way into a record, and never a look-up followed by an
 	// insert. Repeated with the same nonce, it answers with the same grant. A store may still read the reservation
@@ -45,8 +45,8 @@ type Store interface {
 	// Abandon says that it is not known what was done.
 	Abandon(ctx context.Context, c Claim, reason string) error
 	// Reject says that nothing was done, and that the request counts for nothing, as if it had never come: the next
-	// reservation executes, whatever its fingerprint. What was released by the same attempt can still be rejected; what may have sent
-	// something cannot be: see [Record.MayHaveSent].
+	// reservation executes, whatever its fingerprint. What was released by the same attempt can still be rejected; what
+	// may have sent something cannot be: see [Record.MayHaveSent].
 	Reject(ctx context.Context, c Claim) error
 	// Get returns a record for looking at, or [ErrNotFound]. Records past their expiry are returned until they are
 	// reaped. The slices of a record, here as in a verdict, may be shared: the caller does not change them. With an

@@ -27,8 +27,8 @@ func As[T any](s any) (T, bool) {
 	return none, false
 }
 
-// Find returns the outermost T among s and the stores inside of it. It is for what belongs to one type of store, such as
-// a transaction of its driver.
+// Find returns the outermost T among s and the stores inside of it. It is for what belongs to one type of store, such
+// as a transaction of its driver.
 func Find[T any](s any) (T, bool) {
 	for {
 		if found, ok := s.(T); ok {

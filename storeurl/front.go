@@ -21,8 +21,9 @@ func isRedis(scheme string) bool {
 var errFront = errors.New("storeurl: the parameter front is not the URL of a Redis server: write " +
 	"?front=redis://host:6379/0, with & # and % inside of it escaped")
 
-// cutFront takes the parameter front out of a URL and leaves the rest as it is: the databases read it themselves. A path
-// with a question mark in it stays a path. What it says about a wrong URL does not repeat it: it may hold a password.
+// cutFront takes the parameter front out of a URL and leaves the rest as it is: the databases read it themselves. A
+// path with a question mark in it stays a path. What it says about a wrong URL does not repeat it:
+// it may hold a password.
 func cutFront(text string) (rest, front string, err error) {
 	rest, fronts, err := cutParameter(text, "front")
 	if err != nil || len(fronts) > 1 || len(fronts) == 1 && !isFront(fronts[0]) {
@@ -56,8 +57,8 @@ func cutParameter(text, name string) (rest string, values []string, err error) {
 	return rest, values, nil
 }
 
-// isFront reports whether that can be the URL of a front. What seems to be a port and is no number is the beginning of a
-// password with a & in it that was not escaped: a server of that name would be asked for, and logged.
+// isFront reports whether that can be the URL of a front. What seems to be a port and is no number is the beginning of
+// a password with a & in it that was not escaped: a server of that name would be asked for, and logged.
 func isFront(text string) bool {
 	scheme, rest, found := strings.Cut(text, "://")
 	if i := strings.IndexAny(rest, "/?"); i >= 0 {

@@ -52,8 +52,8 @@ func parse(rest string) (Location, error) {
 	scheme, path, found := strings.Cut(rest, ":")
 	switch {
 	case rest == "":
-		return Location{}, errors.New("storeurl: the store is not named: use a path of a file, postgres://user@host/database " +
-			"or redis://host:6379/0")
+		return Location{}, errors.New("storeurl: the store is not named: use a path of a file, " +
+			"postgres://user@host/database or redis://host:6379/0")
 	case found && (scheme == "postgres" || scheme == "postgresql"):
 		return parsePostgres(rest)
 	case found && isRedis(scheme):

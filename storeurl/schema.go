@@ -38,8 +38,8 @@ func Status(ctx context.Context, url string) (store.SchemaStatus, error) {
 	}
 }
 
-// PlainSQL returns the migrations after a version, zero for all of them, as plain SQL for psql or the shell of SQLite. Of
-// the URL only the kind of database counts, and the names of schema and tables: nothing is opened.
+// PlainSQL returns the migrations after a version, zero for all of them, as plain SQL for psql or the shell of SQLite.
+// Of the URL only the kind of database counts, and the names of schema and tables: nothing is opened.
 func PlainSQL(url string, from int) (string, error) {
 	at, err := parseDatabase(url)
 	if err != nil {
@@ -56,8 +56,8 @@ func PlainSQL(url string, from int) (string, error) {
 	return postgres.PlainSQL(at.Schema, at.Prefix, from)
 }
 
-// schemaOf is the schema that a URL names by its search_path. psql does not take that parameter: who runs a script there
-// would make the tables somewhere else.
+// schemaOf is the schema that a URL names by its search_path. psql does not take that parameter: who runs a script
+// there would make the tables somewhere else.
 func schemaOf(url string) (string, error) {
 	config, err := pgx.ParseConfig(url)
 	if err != nil {

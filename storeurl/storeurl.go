@@ -8,8 +8,8 @@
 //
 // [Open] takes databases, for programs with transactions. [OpenStore] takes all of them.
 //
-// The parameter front puts a cache on Redis before a database (see package tiered). It is the URL of that server, escaped
-// with %XX, if it has a & # or % in it:
+// The parameter front puts a cache on Redis before a database (see package tiered). It is the URL of that server,
+// escaped with %XX, if it has a & # or % in it:
 //
 //	postgres://user@host/database?front=redis://host:6379/0
 //	sqlite:store.db?front=rediss+cluster://host,host
@@ -131,14 +131,14 @@ func WithClock(now func() time.Time) Option { return func(o *options) { o.clock 
 // Default: [slog.Default].
 func WithLogger(logger *slog.Logger) Option { return func(o *options) { o.logger = logger } }
 
-// WithManualMigration leaves the tables of a database as they are, and refuses those that are missing or of another version
-// than this program needs: the error wraps [store.ErrSchemaMissing], [store.ErrSchemaOlder] or [store.ErrSchemaNewer]. Redis
-// has no tables. Default: opening brings them up to date.
+// WithManualMigration leaves the tables of a database as they are, and refuses those that are missing or of another
+// version than this program needs: the error wraps [store.ErrSchemaMissing], [store.ErrSchemaOlder] or
+// [store.ErrSchemaNewer]. Redis has no tables. Default: opening brings them up to date.
 func WithManualMigration() Option { return func(o *options) { o.manual = true } }
 
 // ReadOnly opens a store for looking only: its writes return [store.ErrReadOnly]. It leaves tables as they are, as
-// [WithManualMigration] does, passes a front, and does with a user who may only read a database. On Redis the user needs the
-// rights of the service, because looking runs scripts. Default: the store can be written.
+// [WithManualMigration] does, passes a front, and does with a user who may only read a database. On Redis the user
+// needs the rights of the service, because looking runs scripts. Default: the store can be written.
 func ReadOnly() Option { return func(o *options) { o.readOnly = true } }
 
 // maxReads bounds the connections for reading, so that they do not crowd out those of the store.

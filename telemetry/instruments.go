@@ -84,8 +84,8 @@ func (n *names) name(name string) string {
 	return label
 }
 
-// routes are the routes that were met, each with the series that most requests to it count in: to find one by its labels
-// would take longer than to count.
+// routes are the routes that were met, each with the series that most requests to it count in: to find one by its
+// labels would take longer than to count.
 type routes struct {
 	names
 	known few[string, *route]
@@ -121,7 +121,7 @@ const maxLabels = 2
 // labels are the values of the labels of one series.
 type labels [maxLabels]string
 
-// series are those of an instrument, by the values of its labels. What OpenTelemetry would make anew for each
+// series are those of an instrument, by the values of its labels. What OpenTelemetry would make again for each
 // measurement is made once.
 type series[T any] struct {
 	of    []string // the names of the labels
@@ -184,8 +184,8 @@ func (c *counter) observe(in metric.Int64Observable, o metric.Observer) {
 	}
 }
 
-// histogram measures durations by its labels. What OpenTelemetry does with a duration takes several times as long in the
-// midst of other work as right behind another duration: they are gathered, and handed on together.
+// histogram measures durations by its labels. What OpenTelemetry does with a duration takes several times as long in
+// the midst of other work as right behind another duration: they are gathered, and handed on together.
 type histogram struct {
 	in metric.Float64Histogram
 	series[*gathered]
@@ -223,7 +223,7 @@ func (h *histogram) recordAt(ctx context.Context, g *gathered, d time.Duration) 
 	}
 }
 
-// handOn gives OpenTelemetry what was gathered. The caller has the lock, so that whoever collects behind it has all.
+// handOn gives OpenTelemetry what was gathered. The caller has the lock, so that a collection after it has all.
 func (h *histogram) handOn(g *gathered) {
 	for _, d := range g.list[:g.n] {
 		h.in.Record(context.Background(), d.Seconds(), g.labels...)

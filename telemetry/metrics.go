@@ -276,7 +276,7 @@ func (m *metrics) settled(e *onceward.SettledEvent) {
 		state = "rejected"
 	}
 	m.settlements.addAt(&r.settled[e.State], 1, r.label, state)
-	if e.State == store.StateUnknown && !e.Unwritten { // or nothing waits, or whoever finds it counts it
+	if e.State == store.StateUnknown && !e.Unwritten { // or nothing waits, or the node that finds it counts it
 		m.reconcileScheduled.add(1, r.label)
 	}
 }

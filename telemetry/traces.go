@@ -99,7 +99,7 @@ func (t *Telemetry) Extract(ctx context.Context, headers map[string]string) cont
 	return ctx
 }
 
-// isHash reports whether a text is one that [store.ID.Hash] could have made. Whoever sends a message writes its
+// isHash reports whether a text is one that [store.ID.Hash] could have made. The sender of a message writes its
 // headers: what else is there becomes neither an attribute nor a header of the next message.
 func isHash(text string) bool {
 	if len(text) != hashDigits {
@@ -162,8 +162,8 @@ func (t *Telemetry) span(
 // maxSpanText is how much of a text a span has: that of a panic has a stack, and that of an error what a provider said.
 const maxSpanText = 500
 
-// plain is what a span has of a text. One that is no UTF-8, such as the id of an event that somebody sent, exporters
-// refuse, together with all spans beside it.
+// plain is what a span has of a text. One that is no UTF-8, such as the id of an event that came from outside,
+// exporters refuse, together with all spans beside it.
 func plain(text string) string {
 	if len(text) > maxSpanText {
 		text = text[:maxSpanText] + "…"

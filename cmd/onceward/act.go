@@ -126,7 +126,8 @@ func (f *actFlags) of(a *act) acted {
 // run shows what would happen, asks, acts, and tells how it ended. Of several acts, one that fails does not keep the
 // others from being done.
 func (f *actFlags) run(
-	ctx context.Context, where string, out *output.Output, acts []act, deadline func() (context.Context, context.CancelFunc),
+	ctx context.Context, where string, out *output.Output, acts []act,
+	deadline func() (context.Context, context.CancelFunc),
 ) error {
 	if len(acts) == 0 && !out.JSON {
 		out.Line("None.")
@@ -243,7 +244,6 @@ func (f *storeFlags) acting(
 	if err != nil {
 		return err
 	}
-	return flags.run(ends.first, doctor.Redacted(f.Store), output.New(out, f.JSON), acts, func() (context.Context, context.CancelFunc) {
-		return f.deadline(ends.first)
-	})
+	deadline := func() (context.Context, context.CancelFunc) { return f.deadline(ends.first) }
+	return flags.run(ends.first, doctor.Redacted(f.Store), output.New(out, f.JSON), acts, deadline)
 }

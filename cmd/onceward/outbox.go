@@ -284,8 +284,8 @@ func (c *outboxRetry) Run(ends interrupts, out io.Writer) error {
 // outboxDiscard gives dead letters up.
 type outboxDiscard struct{ outboxActFlags }
 
-// Run does it. All are those that hold up an aggregate: a letter that was discarded stays a dead one, and would be found
-// again in the place of one that was not.
+// Run does it. All are those that hold up an aggregate: a letter that was discarded stays a dead one, and would be
+// found again in the place of one that was not.
 func (c *outboxDiscard) Run(ends interrupts, out io.Writer) error {
 	return c.each(ends, out, "outbox drop", "it is not delivered, and its aggregate goes on without it; "+
 		"it stays in the list of dead letters, and is not counted any more",

@@ -10,8 +10,8 @@ import (
 	"github.com/onceward/onceward"
 )
 
-// isOpen reports whether a path needs no token: the provider signs its webhooks, health and metrics are for machines inside, and the
-// policy for those who have no account yet.
+// isOpen reports whether a path needs no token: the provider signs its webhooks, health and metrics are for machines
+// inside, and the policy for those who have no account yet.
 func isOpen(path string) bool {
 	account, ofAccount := strings.CutPrefix(path, "/events/")
 	return path == "/events" || ofAccount && !strings.Contains(account, "/") ||

@@ -26,7 +26,8 @@ func (s *System) newWorker() (*outbox.Worker, error) {
 			Handler: s.charge, Timeout: t.Call, MaxAttempts: 1000, MinBackoff: t.Backoff, MaxBackoff: 20 * t.Backoff,
 			Concurrency: 16,
 		}},
-		Lease: t.Lease, Poll: min(t.Look, longestPoll), Observer: s.counters, Propagator: s.telemetry, Logger: s.config.Logger,
+		Lease: t.Lease, Poll: min(t.Look, longestPoll),
+		Observer: s.counters, Propagator: s.telemetry, Logger: s.config.Logger,
 	})
 }
 

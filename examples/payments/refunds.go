@@ -104,7 +104,7 @@ func (s *System) answerRefund(w http.ResponseWriter, r *http.Request, payment st
 	answer(w, http.StatusCreated, refundOf(accountFrom(r.Context()), payment, made))
 }
 
-// refundOf is the answer to a refund that was made, whoever gives it.
+// refundOf is the answer to a refund that was made, no matter which part of the system gives it.
 func refundOf(account, payment string, made provider.Refund) Refund {
 	return Refund{ID: made.ID, Account: account, Payment: payment, Reference: made.Reference, Amount: made.Amount}
 }

@@ -305,8 +305,8 @@ func (s *System) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (s *System) Counters() *Counters { return s.counters }
 
 // Work does what goes on in the background until the context ends, and then returns nil: it charges, settles, resumes,
-// compares, sweeps, reaps and counts. Any number of processes may do it at one time. What fails is logged and tried again; an
-// error says that a worker can never work, or has not stopped.
+// compares, sweeps, reaps and counts. Any number of processes may do it at one time. What fails is logged and tried
+// again; an error says that a worker can never work, or has not stopped.
 func (s *System) Work(ctx context.Context) error {
 	runner := onceward.Runner{Logger: s.config.Logger}
 	if s.config.Unprotected {

@@ -106,7 +106,7 @@ func (s *service) createPayment(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// paymentAnswer is the answer about a charge, whoever learns of it first: the handler or the resolver.
+// paymentAnswer is the answer about a charge, whether the handler or the resolver learns of it first.
 func paymentAnswer(c provider.Charge) store.Response {
 	status := http.StatusCreated
 	if c.Status == provider.Declined {

@@ -9,7 +9,7 @@ import (
 	"github.com/onceward/onceward/inbox"
 )
 
-// Watch is who is told of what a consumer does. The zero value tells nobody.
+// Watch is who is told of what a consumer does. The zero value tells no one.
 type Watch struct {
 	Observer   onceward.Observer
 	Propagator onceward.Propagator

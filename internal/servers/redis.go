@@ -66,7 +66,7 @@ func newRedis(kind string, settings []string) (*RedisServer, error) {
 	return s, nil
 }
 
-// choosePorts finds a port to listen on, and writes the configuration, which a server later writes anew by itself when
+// choosePorts finds a port to listen on, and writes the configuration, which a server later rewrites by itself when
 // its role changes.
 func (s *RedisServer) choosePorts() (err error) {
 	if s.port, err = freePort(); err != nil {
@@ -203,7 +203,7 @@ func (s *RedisServer) stop() error {
 // end is kill: a server leaves nothing outside of its directory.
 func (s *RedisServer) end() error { return s.kill() }
 
-// kill kills what runs, with the process that writes its data anew, if there is one.
+// kill kills what runs, with the process that rewrites its data, if there is one.
 func (s *RedisServer) kill() error {
 	running := s.proc
 	s.proc = nil

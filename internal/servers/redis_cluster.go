@@ -228,8 +228,8 @@ func (c *RedisCluster) nodeOf(id string) (*RedisServer, error) {
 	return nil, fmt.Errorf("servers: the cluster has no node %s", id)
 }
 
-// AwaitPrimary waits until all primaries agree on one of the slot that runs, and all slots are served again, and returns
-// it: after the end of a primary, its replica.
+// AwaitPrimary waits until all primaries agree on one of the slot that runs, and all slots are served again, and
+// returns it: after the end of a primary, its replica.
 func (c *RedisCluster) AwaitPrimary(ctx context.Context, slot int) (primary *RedisServer, err error) {
 	err = await(ctx, fmt.Sprintf("slot %d has a primary", slot), func() (bool, error) {
 		primary, err = c.Primary(ctx, slot)
@@ -284,8 +284,8 @@ func (c *RedisCluster) MoveKeys(ctx context.Context, slot int, to *RedisServer, 
 	return len(keys), err
 }
 
-// EndMove moves what is left of a slot that moves, and makes the new primary serve it. The replicas of others learn that
-// a moment later.
+// EndMove moves what is left of a slot that moves, and makes the new primary serve it. The replicas of others learn
+// that a moment later.
 func (c *RedisCluster) EndMove(ctx context.Context, slot int, to *RedisServer) error {
 	from, err := c.Primary(ctx, slot)
 	if err != nil || from == to {

@@ -127,9 +127,9 @@ func useRedis(ctx context.Context, address string) (*RedisServer, error) {
 // wholeMatrixVariable makes tests of many combinations of stores run all of each instead of a selection.
 const wholeMatrixVariable = "ONCEWARD_TEST_STORES"
 
-// UnlessAllStores returns the groups of the conformance suite that are run of one of many combinations of stores: those given, or
-// all where ONCEWARD_TEST_STORES is "all", as make test-stores sets it. All of every combination would take too long
-// for each change.
+// UnlessAllStores returns the groups of the conformance suite that are run of one of many combinations of stores: those
+// given, or all where ONCEWARD_TEST_STORES is "all", as make test-stores sets it. All of every combination would take
+// too long for each change.
 func UnlessAllStores(groups ...string) []string {
 	if os.Getenv(wholeMatrixVariable) == "all" {
 		return nil

@@ -90,7 +90,9 @@ func (s *Store) ReplayMessage(ctx context.Context, id string) error {
 
 // DropMessage implements [outbox.Store].
 func (s *Store) DropMessage(ctx context.Context, id string) error {
-	return call(ctx, s, "drop message", func(ctx context.Context, in outbox.Store) error { return in.DropMessage(ctx, id) })
+	return call(ctx, s, "drop message", func(ctx context.Context, in outbox.Store) error {
+		return in.DropMessage(ctx, id)
+	})
 }
 
 // MessageStats implements [outbox.Store].

@@ -23,8 +23,8 @@ type Store struct {
 	around Around
 }
 
-// Around is called for each call that has a context, with its name, and makes it by calling next, or does not. It returns
-// the error of the call.
+// Around is called for each call that has a context, with its name, and makes it by calling next, or does not. It
+// returns the error of the call.
 type Around func(ctx context.Context, call Call, next func(ctx context.Context) error) error
 
 // Call is the name of a method in words, as errors and observers show it.

@@ -63,7 +63,8 @@ func warmUp(a *arena, callers int, length time.Duration) error {
 // Each other round goes backwards: what the server does at intervals of its own, such as a checkpoint, would otherwise
 // meet one of them more often. It says after each turn how many operations were done in it.
 func takeTurns(
-	ctx context.Context, o *options, callers int, names []string, arenas []*arena, after func(name string, done float64) error,
+	ctx context.Context, o *options, callers int, names []string, arenas []*arena,
+	after func(name string, done float64) error,
 ) (series, error) {
 	rates := make(series)
 	for round := range o.rounds {

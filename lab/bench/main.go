@@ -2,9 +2,9 @@
 // contenders of a figure take turns in the same run, and a figure is the median over the rounds: a busy machine slows a
 // whole round down, not one side of a ratio.
 //
-// The default suite needs nothing but a disk. The suites postgres, postgres-scale, outbox and telemetry need the programs of
-// PostgreSQL, of which they start a private server, or the URL of a server that may be filled. The suites stores and
-// operate need those of Redis as well.
+// The default suite needs nothing but a disk. The suites postgres, postgres-scale, outbox and telemetry need the
+// programs of PostgreSQL, of which they start a private server, or the URL of a server that may be filled. The suites
+// stores and operate need those of Redis as well.
 //
 // Every figure with a goal is one line that a script can read, "ratio NAME VALUE GOAL" or "allocs NAME VALUE GOAL". All
 // other lines start with # or belong to a Markdown table. The exit status is 1 if a goal is missed.

@@ -82,19 +82,21 @@ func (s *pgServer) withDone(ctx context.Context, done int, use func(*claimSide) 
 }
 
 func (c *claimSide) add(ctx context.Context, messages int) error {
-	_, err := c.site.pool.Exec(ctx, fmt.Sprintf(fillOutbox, accounts, accounts), outboxTopic, []byte(outboxPayload), messages)
+	fill := fmt.Sprintf(fillOutbox, accounts, accounts)
+	_, err := c.site.pool.Exec(ctx, fill, outboxTopic, []byte(outboxPayload), messages)
 	return err
 }
 
 // turn is the mean time of a claim. What is claimed is finished before the next, outside of the time.
 func (c *claimSide) turn(ctx context.Context) (mean time.Duration, err error) {
 	var took time.Duration
+	wanted := []outbox.ClaimRequest{{Topic: outboxTopic, Limit: claimBatch}}
 	for range claimTimes {
 		if err := c.add(ctx, claimBatch); err != nil {
 			return 0, err
 		}
 		start := time.Now()
-		claimed, err := c.store.ClaimMessages(ctx, []outbox.ClaimRequest{{Topic: outboxTopic, Limit: claimBatch}}, time.Minute)
+		claimed, err := c.store.ClaimMessages(ctx, wanted, time.Minute)
 		took += time.Since(start)
 		if err == nil && len(claimed) != claimBatch {
 			err = fmt.Errorf("%d messages were claimed, want %d", len(claimed), claimBatch)

@@ -62,7 +62,8 @@ func (s *pgServer) drainOnce(ctx context.Context, workers int) (rate float64, er
 			return err
 		}
 		defer func() { _ = store.Close() }()
-		if _, err := site.pool.Exec(ctx, fmt.Sprintf(fillOutbox, accounts, accounts), outboxTopic, []byte(outboxPayload), drainMessages); err != nil {
+		fill := fmt.Sprintf(fillOutbox, accounts, accounts)
+		if _, err := site.pool.Exec(ctx, fill, outboxTopic, []byte(outboxPayload), drainMessages); err != nil {
 			return err
 		}
 		if _, err := site.pool.Exec(ctx, `ANALYZE onceward_outbox`); err != nil {
@@ -70,7 +71,8 @@ func (s *pgServer) drainOnce(ctx context.Context, workers int) (rate float64, er
 		}
 		took, err := runWorkers(ctx, workers, drainSettings{URL: s.url, Schema: site.schema})
 		rate = drainMessages / took.Seconds()
-		return errors.Join(err, site.expect(ctx, drainMessages, `SELECT count(*) FROM onceward_delivery WHERE state = 4 AND attempts > 0`))
+		return errors.Join(err, site.expect(ctx, drainMessages,
+			`SELECT count(*) FROM onceward_delivery WHERE state = 4 AND attempts > 0`))
 	})
 	return rate, err
 }
@@ -168,7 +170,9 @@ func workOnce(ctx context.Context, encoded string, in io.Reader, out io.Writer) 
 	}
 	defer func() { _ = store.Close() }()
 	nothing := func(context.Context, *outbox.Delivery) (outbox.Result, error) { return outbox.Result{}, nil }
-	worker, err := outbox.NewWorker(store, outbox.WorkerConfig{Routes: map[string]outbox.Route{outboxTopic: {Handler: nothing}}})
+	worker, err := outbox.NewWorker(store, outbox.WorkerConfig{
+		Routes: map[string]outbox.Route{outboxTopic: {Handler: nothing}},
+	})
 	if err != nil {
 		return err
 	}

@@ -52,8 +52,8 @@ type paymentMethod struct {
 var (
 	firstNames = strings.Fields(`Ada Bruno Chiara Dmitri Elif Farid Greta Hugo Ines Jonas Karim Lena Marek Noor Olga Pedro
 		Quentin Rosa Sven Tomas Uma Viktor Wanda Ximena Yusuf Zoë`)
-	lastNames = strings.Fields(`Almeida Brontë Castro Dubois Eriksen Fischer García Horvat Ivanova Jansen Kowalski Lindqvist
-		Moreau Novák Okafor Petrov Quispe Rossi Schmidt Tanaka Ünal Vargas Weber Xu Yilmaz Zimmermann`)
+	lastNames = strings.Fields(`Almeida Brontë Castro Dubois Eriksen Fischer García Horvat Ivanova Jansen Kowalski
+		Lindqvist Moreau Novák Okafor Petrov Quispe Rossi Schmidt Tanaka Ünal Vargas Weber Xu Yilmaz Zimmermann`)
 	mailHosts = []string{"example.com", "example.org", "mail.example.net"}
 	statuses  = []string{"succeeded", "succeeded", "succeeded", "refunded", "failed"}
 	brands    = []string{"visa", "mastercard", "amex"}

@@ -338,7 +338,8 @@ func (b *pgBusiness) openOutboxBare(ctx context.Context, s *pgSite) (*arena, err
 	if err != nil {
 		return nil, err
 	}
-	_, err = s.pool.Exec(ctx, `CREATE TABLE message (id uuid PRIMARY KEY, aggregate text NOT NULL, payload bytea NOT NULL)`)
+	_, err = s.pool.Exec(ctx,
+		`CREATE TABLE message (id uuid PRIMARY KEY, aggregate text NOT NULL, payload bytea NOT NULL)`)
 	check := a.check
 	a.check = func(ctx context.Context, done int64) error {
 		return errors.Join(check(ctx, done), s.expect(ctx, done, `SELECT count(*) FROM message`))

@@ -30,10 +30,12 @@ const (
 	// fillArticle writes finished keys as the design leaves them.
 	fillArticle = `INSERT INTO idempotency_keys (idempotency_key, locked_at, request_method, request_params, request_path,
 			response_code, response_body, recovery_point, user_id)
-		SELECT gen_random_uuid()::text, NULL, 'POST', '` + articleParams + `', '/payments', 201, '` + answer + `', 'finished', 1042
+		SELECT gen_random_uuid()::text, NULL, 'POST', '` + articleParams + `', '/payments', 201, '` +
+		answer + `', 'finished', 1042
 		FROM generate_series(1, $1::int)`
 	// articleParams is a typical request.
-	articleParams = `{"amount":18497,"currency":"EUR","reference":"ORD-2024-000184","source":"tok_1MzxLq2eZvKYlo2CqQTfYQ4B"}`
+	articleParams = `{"amount":18497,"currency":"EUR","reference":"ORD-2024-000184",` +
+		`"source":"tok_1MzxLq2eZvKYlo2CqQTfYQ4B"}`
 )
 
 // The statements of the design. They name the row by its primary key, as the articles do and any mapper of objects

@@ -84,8 +84,8 @@ func (s *pgServer) measureSizes(ctx context.Context, o *options, r *report) erro
 		if err != nil {
 			return fmt.Errorf("%s: %w", l.name, err)
 		}
-		t.add(l.name, grouped(float64(keys)), grouped(bytes.table), grouped(bytes.indexes), grouped(bytes.table+bytes.indexes))
 		sizes[l.name] = bytes.table + bytes.indexes
+		t.add(l.name, grouped(float64(keys)), grouped(bytes.table), grouped(bytes.indexes), grouped(sizes[l.name]))
 	}
 	r.keep(t)
 	r.judge(name, sizes[layoutTransactional]/min(sizes[layoutTextbook], sizes[layoutArticle]))

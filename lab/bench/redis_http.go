@@ -37,9 +37,9 @@ func openFiberNothing(_ context.Context, s *stage) (*arena, error) {
 	return serveFiber(s.callers, nil, nil)
 }
 
-// openFiberRedis is the handler behind fiber's middleware. Its storage is shared by all nodes, its lock is not: it is in
-// the process, so two nodes that get a key at the same time both execute it. Nothing is stored before the handler has
-// run, so a crash leaves no trace; what was sent is not compared, and a key belongs to everyone.
+// openFiberRedis is the handler behind fiber's middleware. Its storage is shared by all nodes, its lock is not: it is
+// in the process, so two nodes that get a key at the same time both execute it. Nothing is stored before the handler
+// has run, so a crash leaves no trace; what was sent is not compared, and a key belongs to everyone.
 func openFiberRedis(_ context.Context, s *stage) (*arena, error) {
 	p, err := s.place()
 	if err != nil {

@@ -102,8 +102,9 @@ func (s *stage) getOf(ctx context.Context, keySize, valueSize int) (*arena, erro
 	}, nil
 }
 
-// The recipe of many articles: a lock that runs out by itself, then the answer over it. An owner that is slower than its
-// lock, or dies, is executed again; what was sent is not compared; a late owner overwrites the answer of its successor.
+// The recipe of many articles: a lock that runs out by itself, then the answer over it. An owner that is slower than
+// its lock, or dies, is executed again; what was sent is not compared;
+// a late owner overwrites the answer of its successor.
 const (
 	recipeLock = 30 * time.Second
 	recipeKeep = 24 * time.Hour

@@ -53,7 +53,8 @@ func openRedisReplay(ctx context.Context, s *stage) (*arena, error) {
 	}, fill(ctx, st, keys)
 }
 
-// The first replays of keys: so many keys are replayed once by each of so many stores, which is more than a contest does.
+// The first replays of keys: so many keys are replayed once by each of so many stores,
+// which is more than a contest does.
 const (
 	firstReplayKeys   = 1 << 16
 	firstReplayStores = 16

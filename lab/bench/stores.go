@@ -168,7 +168,10 @@ func measureStores(ctx context.Context, o *options, r *report) (err error) {
 		return postgres, err
 	}
 	r.note("clients are in this process, over TCP on loopback; each Redis is private and begins without data")
-	t := &table{title: "Operations a second", head: []string{"way", "Redis", "callers", "a second", "µs here", "µs in Redis"}}
+	t := &table{
+		title: "Operations a second",
+		head:  []string{"way", "Redis", "callers", "a second", "µs here", "µs in Redis"},
+	}
 	for i := range storesContests {
 		c := &storesContests[i]
 		if !o.wants(c.names()...) {
@@ -190,7 +193,8 @@ func measureStores(ctx context.Context, o *options, r *report) (err error) {
 		return nil
 	}
 	r.keep(t)
-	r.note("µs are of processor time for an operation: here that of this process, which is the client, in Redis the server's")
+	r.note("µs are of processor time for an operation: here that of this process, which is the client, " +
+		"in Redis the server's")
 	return noteSync(o, r)
 }
 

@@ -23,8 +23,8 @@ type wrapping func(ctx context.Context, s *stage, inside pgStore) (pgStore, erro
 
 func unwrapped(_ context.Context, _ *stage, inside pgStore) (pgStore, error) { return inside, nil }
 
-// openFirst returns the claim, one business insert and the stored answer in a transaction of PostgreSQL, through a store
-// with something around it.
+// openFirst returns the claim, one business insert and the stored answer in a transaction of PostgreSQL, through a
+// store with something around it.
 func openFirst(wrap wrapping, body func() []byte) func(context.Context, *stage) (*arena, error) {
 	return func(ctx context.Context, s *stage) (*arena, error) {
 		site, leave, err := s.site(ctx)
@@ -56,9 +56,12 @@ func openFirst(wrap wrapping, body func() []byte) func(context.Context, *stage) 
 
 func shortBody() []byte { return []byte(answer) }
 
+// sealSecret is the key that the stores here are sealed with.
+const sealSecret = "thirty-two bytes that are secret"
+
 // sealing seals what the store keeps.
 func sealing(_ context.Context, _ *stage, inside pgStore) (pgStore, error) {
-	return sealed.New(inside, sealed.Config{Keys: []sealed.Key{{ID: 1, Secret: []byte("thirty-two bytes that are secret")}}})
+	return sealed.New(inside, sealed.Config{Keys: []sealed.Key{{ID: 1, Secret: []byte(sealSecret)}}})
 }
 
 // lookUps counts what a front was asked, and what it answered.
@@ -78,7 +81,9 @@ func (l *lookUps) Observe(_ context.Context, event onceward.ObserverEvent) {
 const frontAge = 30 * time.Minute
 
 // withFront puts a Redis in front of a store.
-func withFront(ctx context.Context, p *redisPlace, inside store.Store, observer onceward.Observer) (*tiered.Store, error) {
+func withFront(
+	ctx context.Context, p *redisPlace, inside store.Store, observer onceward.Observer,
+) (*tiered.Store, error) {
 	front, err := redis.OpenFront(ctx, p.url)
 	if err != nil {
 		return nil, err
@@ -219,7 +224,8 @@ func doOnce(ctx context.Context, guard *onceward.Guard) error {
 	call := onceward.Call{
 		Scope: fmt.Sprintf("tenant-%d", rand.N(limitedScopes)), Key: newKey(), Operation: "pay", Payload: orderBytes,
 	}
-	result, err := guard.Do(ctx, call, func(context.Context) ([]byte, error) { return []byte(answer), nil }, reservedOption)
+	nothing := func(context.Context) ([]byte, error) { return []byte(answer), nil }
+	result, err := guard.Do(ctx, call, nothing, reservedOption)
 	if err == nil && (result.Replayed || len(result.Value) != len(answer)) {
 		err = fmt.Errorf("the result was %+v", result)
 	}
@@ -238,7 +244,10 @@ var sealedPages = []struct {
 // measureSealed compares the bytes of a record, sealed and not. It needs no server: the record is measured in the form
 // that every store can keep it in.
 func measureSealed(ctx context.Context, o *options, r *report) error {
-	t := &table{title: "Bytes of a record with its answer", head: []string{"answer", "answer alone", "record", "sealed record"}}
+	t := &table{
+		title: "Bytes of a record with its answer",
+		head:  []string{"answer", "answer alone", "record", "sealed record"},
+	}
 	for _, p := range sealedPages {
 		if !o.wants(p.figure) {
 			continue
@@ -264,7 +273,7 @@ func measureSealed(ctx context.Context, o *options, r *report) error {
 // sealedSize completes a record with that answer, and returns how long it is, unsealed and sealed.
 func sealedSize(ctx context.Context, page []byte) (plain, closed int, err error) {
 	inside := memory.New()
-	st, err := sealed.New(inside, sealed.Config{Keys: []sealed.Key{{ID: 1, Secret: []byte("thirty-two bytes that are secret")}}})
+	st, err := sealed.New(inside, sealed.Config{Keys: []sealed.Key{{ID: 1, Secret: []byte(sealSecret)}}})
 	if err != nil {
 		return 0, 0, err
 	}

@@ -22,15 +22,15 @@ import (
 	"github.com/onceward/onceward/store/sqlite"
 )
 
-// One scope sprays keys as fast as it can, and is refused at its limit, while requests that have to be served come at an
-// even pace. They share the processors with the sprayer, so their latency is for information, and the figure is what was
-// served in a second during the attack against before, by turns, of that kind of request which has lost the most.
+// One scope sprays keys as fast as it can, and is refused at its limit, while requests that have to be served come at
+// an even pace. They share the processors with the sprayer, so their latency is for information, and the figure is what
+// was served in a second during the attack against before, by turns, of that kind of request which has lost the most.
 const (
 	sprayedKeys  = 100_000 // in all rounds
 	sprayCallers = 4       // without a pause: no processor is idle
 	sprayLimit   = 100
-	// visitPace is the time from one request of a kind that has to be served to the next, and visitCallers how many of a kind
-	// can be under way.
+	// visitPace is the time from one request of a kind that has to be served to the next, and visitCallers how many of a
+	// kind can be under way.
 	visitPace    = 10 * time.Millisecond
 	visitCallers = 16
 )
@@ -42,11 +42,13 @@ var visits = []string{"new key of another scope", "replay of another scope", "re
 type sprayedWay struct {
 	figure, about string
 	mode          onceward.Option
-	open          func(ctx context.Context, s *stage, dir string) (st store.Store, counters limit.Counters, done func() error, err error)
+	open          func(ctx context.Context, s *stage, dir string) (
+		st store.Store, counters limit.Counters, done func() error, err error,
+	)
 }
 
-// sprayedWays are all of them. On SQLite, whose calls are work of this process, the sprayer takes the processors that the
-// writer needs: how much is left is for information.
+// sprayedWays are all of them. On SQLite, whose calls are work of this process, the sprayer takes the processors that
+// the writer needs: how much is left is for information.
 var sprayedWays = []sprayedWay{
 	{
 		"spray-shared", "Redis, shared counters", onceward.Reserved(onceward.FailureUnknown),

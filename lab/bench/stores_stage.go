@@ -21,7 +21,9 @@ type stage struct {
 }
 
 // openStage starts the Redis of a contest.
-func openStage(ctx context.Context, c *storesContest, postgres func(context.Context) (*pgServer, error)) (*stage, error) {
+func openStage(
+	ctx context.Context, c *storesContest, postgres func(context.Context) (*pgServer, error),
+) (*stage, error) {
 	// A log that is written again in the background would slow one turn down, and not another.
 	settings := append([]string{"auto-aof-rewrite-percentage 0", "databases 64"}, c.redis.settings...)
 	redis, err := servers.StartRedis(ctx, settings...)

@@ -68,7 +68,8 @@ func chaos(ctx context.Context, args []string, out io.Writer) error {
 	flags.SetOutput(out)
 	stores := flags.String("store", "sqlite,postgres",
 		"stores to run on, with commas between them: "+strings.Join(world.Stores, ", "))
-	flags.IntVar(&o.Replicas, "replicas", 0, "how many replicas must have a write of redis-cluster before it counts (WAIT)")
+	flags.IntVar(&o.Replicas, "replicas", 0,
+		"how many replicas must have a write of redis-cluster before it counts (WAIT)")
 	flags.DurationVar(&o.Time, "time", time.Minute, "how long faults happen on each store")
 	flags.Uint64Var(&o.Seed, "seed", 0, "seed of faults and requests (default: drawn)")
 	flags.IntVar(&o.Clients, "clients", 24, "number of clients")

@@ -29,8 +29,10 @@ const shown = 5
 // print writes the report for people. The last line says it all.
 func (r *report) print(out io.Writer) {
 	c := r.counts
-	fmt.Fprintf(out, "operations %d, attempts %d, replays %d; given up by their clients %d\n", c.Operations, c.Attempts, c.Replays, c.Abandoned)
-	fmt.Fprintf(out, "with overlapping attempts %d; outcome unknown %d, of which settled %d\n", c.Overlapping, c.Unknown, c.Settled)
+	fmt.Fprintf(out, "operations %d, attempts %d, replays %d; given up by their clients %d\n",
+		c.Operations, c.Attempts, c.Replays, c.Abandoned)
+	fmt.Fprintf(out, "with overlapping attempts %d; outcome unknown %d, of which settled %d\n",
+		c.Overlapping, c.Unknown, c.Settled)
 	fmt.Fprintf(out, "writes refused from old owners %d; executed again after expiry %d\n", c.Fenced, c.AfterExpiry)
 	fmt.Fprintf(out, "parcels %d; operators' acts %d; forged webhooks %d\n", c.Parcels, c.Acts, c.Forgeries)
 	fmt.Fprintf(out, "answers: %s\n", listed(c.Answers))
@@ -43,7 +45,8 @@ func (r *report) print(out io.Writer) {
 
 // flags are those that repeat the run.
 func (o *options) flags() string {
-	flags := fmt.Sprintf("-store %s -seed %d -time %s -clients %d -every %s -clocks=%t", o.Store, o.Seed, o.Time, o.Clients, o.Every, o.Clocks)
+	flags := fmt.Sprintf("-store %s -seed %d -time %s -clients %d -every %s -clocks=%t",
+		o.Store, o.Seed, o.Time, o.Clients, o.Every, o.Clocks)
 	if o.Replicas > 0 {
 		flags += fmt.Sprintf(" -replicas %d", o.Replicas)
 	}

@@ -201,7 +201,8 @@ func (o options) settle(ctx context.Context, w *world.World, l *load.Load) ([]ch
 		return nil, err
 	}
 	if left := l.Finish(settling); left > 0 {
-		return []check.Violation{{Invariant: "I13", Detail: fmt.Sprintf("%d operations were not answered within %s after the last fault", left, o.Settle)}}, ctx.Err()
+		detail := fmt.Sprintf("%d operations were not answered within %s after the last fault", left, o.Settle)
+		return []check.Violation{{Invariant: "I13", Detail: detail}}, ctx.Err()
 	}
 	for {
 		quiet, err := w.Quiet(settling)

@@ -52,7 +52,8 @@ const readsClock = "func Now() Time {\n\tsec, nsec, mono := runtimeNow()\n"
 // shiftNow returns the source of the time package with a Now that is off by what the environment says.
 func shiftNow(source string) (string, error) {
 	if strings.Count(source, readsClock) != 1 {
-		return "", fmt.Errorf("this version of Go reads the clock in another way: start with -clocks=false, and change shiftNow")
+		return "", fmt.Errorf("this version of Go reads the clock in another way: " +
+			"start with -clocks=false, and change shiftNow")
 	}
 	return strings.Replace(source, readsClock, readsClock+"\tsec += clockOffset\n", 1), nil
 }

@@ -305,9 +305,9 @@ func (rc *Receiver) observe(ctx context.Context, e ReceivedEvent) {
 	rc.config.Observer.Observe(ctx, e)
 }
 
-// challenge is the WWW-Authenticate of a 401, which RFC 9110 asks for. No scheme of webhook signatures is registered, so
-// it is a name alone: the sender knows how it signs, and no one else need be told. A 403 would say that the sender is
-// known and may not do this, while here it is not known who sent the delivery.
+// challenge is the WWW-Authenticate of a 401, which RFC 9110 asks for. No scheme of webhook signatures is registered,
+// so it is a name alone: the sender knows how it signs, and no one else need be told. A 403 would say that the sender
+// is known and may not do this, while here it is not known who sent the delivery.
 const challenge = "Webhook-Signature"
 
 // The answers to a delivery that is not taken. They say no more than the status does: what was wrong is in the log.

@@ -114,8 +114,8 @@ type Store struct {
 	looking *look // nil if none is under way
 }
 
-// fronted is a store that answers some calls without the store inside, as that of package tiered does. Around it a breaker
-// would stay closed while the store inside is sick, and once open keep retries from the front.
+// fronted is a store that answers some calls without the store inside, as that of package tiered does. Around it a
+// breaker would stay closed while the store inside is sick, and once open keep retries from the front.
 type fronted interface{ FrontAway() bool }
 
 // New returns a breaker around a store, or an error that says what in the configuration cannot be right.
@@ -151,8 +151,8 @@ func (c *Config) trips(counts gobreaker.Counts) bool {
 		int(calls) >= c.MinCalls && float64(counts.TotalFailures) >= c.FailureRatio*float64(calls)
 }
 
-// ofWork holds the calls of work that runs: the writes of its owner, what is done inside of a transaction that has begun,
-// and what a worker writes about an effect that has happened or a poller about what it has learned.
+// ofWork holds the calls of work that runs: the writes of its owner, what is done inside of a transaction that has
+// begun, and what a worker writes about an effect that has happened or a poller about what it has learned.
 var ofWork = map[wrap.Call]bool{
 	"extend": true, "checkpoint": true, "complete": true, "release": true, "abandon": true, "reject": true,
 	"add late completion": true, "postpone": true,
@@ -167,9 +167,9 @@ var beginnings = map[wrap.Call]bool{
 	"requeue": true, "replay message": true,
 }
 
-// goesThrough reports whether a call is made while the breaker is open too. What an operation asks for while it runs is,
-// such as a transaction in which it writes down what it did, unless it begins new work or is a job in the background: what
-// an operation has started with its context may go on for ever.
+// goesThrough reports whether a call is made while the breaker is open too. What an operation asks for while it runs
+// is, such as a transaction in which it writes down what it did, unless it begins new work or is a job in the
+// background: what an operation has started with its context may go on for ever.
 func goesThrough(ctx context.Context, name wrap.Call) bool {
 	return ofWork[name] || !beginnings[name] && !background[name] && onceward.FromContext(ctx) != nil
 }
@@ -226,8 +226,8 @@ func (c call) tookLong() {
 	}
 }
 
-// end judges a call, unless it was judged already because it took too long. It is deferred, with where the error will be:
-// a store that panics must not leave a probe behind that never ends.
+// end judges a call, unless it was judged already because it took too long. It is deferred, with where the error will
+// be: a store that panics must not leave a probe behind that never ends.
 func (c *call) end(err *error) {
 	if c.done != nil && c.slow.Stop() {
 		failure := judge(c.ctx, *err)

@@ -9,10 +9,10 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// A call can take long although the store is well: it waits for a connection or for the one writer while handlers are at
-// work in their transactions, or it is a job in the background, whose caller gives it a minute. Whether the store is well
-// then a look-up tells, which waits for neither. It says nothing about writes: what cannot wait for a handler is not
-// excused by it.
+// A call can take long although the store is well: it waits for a connection or for the one writer while handlers are
+// at work in their transactions, or it is a job in the background, whose caller gives it a minute. Whether the store is
+// well then a look-up tells, which waits for neither. It says nothing about writes: what cannot wait for a handler is
+// not excused by it.
 
 // background holds the calls that go through many records or messages.
 var background = map[wrap.Call]bool{
@@ -54,8 +54,8 @@ func (c *call) mayTakeLong() bool {
 	return s.working.Load() > 0 || left != nil && left.After(c.began)
 }
 
-// judgeByLook judges a call that took too long by a look-up in its place. One that is excused is no success, because its
-// own question was not answered. But a probe is one: the next would not get further.
+// judgeByLook judges a call that took too long by a look-up in its place. One that is excused is no success, because
+// its own question was not answered. But a probe is one: the next would not get further.
 func (c call) judgeByLook() {
 	failure := c.store.look()
 	if failure == nil && c.store.State() != StateHalfOpen {
@@ -70,8 +70,8 @@ type look struct {
 	err   error // why the store is not well, if it is not
 }
 
-// look asks the store for a record that is not there, and returns why it is not well, or nil. Those who ask while a look-up
-// is under way share its answer; none of them waits for longer than a call may take.
+// look asks the store for a record that is not there, and returns why it is not well, or nil. Those who ask while a
+// look-up is under way share its answer; none of them waits for longer than a call may take.
 func (s *Store) look() error {
 	s.mu.Lock()
 	l := s.looking

@@ -139,9 +139,9 @@ func (s *Store) tell() {
 	}
 }
 
-// Health returns a handler for a load balancer or a monitor: 503 while the breaker is open, with the time until the next
-// probe, and 200 otherwise. It is 200 as well while the breaker is half open, and says so: requests have to come for one
-// of them to probe the store.
+// Health returns a handler for a load balancer or a monitor: 503 while the breaker is open, with the time until the
+// next probe, and 200 otherwise. It is 200 as well while the breaker is half open, and says so: requests have to come
+// for one of them to probe the store.
 func (s *Store) Health() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		state, code := s.State(), http.StatusOK

@@ -86,13 +86,15 @@ func TestTransactionsThatAreNone(t *testing.T) {
 		"postgres: there is no transaction": func() error {
 			_, added := postgres.AddMessage(t.Context(), u.box, nil, messageOf("a"))
 			_, applied := postgres.ApplyEvent(t.Context(), events, nil, "consumer", "event", runs)
-			_, written := postgres.UpsertRow(t.Context(), nil, natural.Upsert{Table: "t", Key: []natural.Column{{Name: "id", Value: 1}}})
+			_, written := postgres.UpsertRow(t.Context(), nil,
+				natural.Upsert{Table: "t", Key: []natural.Column{{Name: "id", Value: 1}}})
 			return allOf(added, applied, written, postgres.LockName(t.Context(), nil, "name"))
 		},
 		"not over a store of this package": func() error {
 			_, added := postgres.AddMessage(t.Context(), foreign, nil, messageOf("a"))
 			_, queued := postgres.QueueMessage(t.Context(), foreign, new(pgx.Batch), messageOf("a"))
-			_, applied := postgres.ApplyEvent(t.Context(), inbox.New(struct{ inbox.Store }{u.store}), nil, "consumer", "event", runs)
+			_, applied := postgres.ApplyEvent(t.Context(), inbox.New(struct{ inbox.Store }{u.store}), nil,
+				"consumer", "event", runs)
 			return allOf(added, queued, applied)
 		},
 		"is missing": func() error {

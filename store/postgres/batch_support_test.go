@@ -124,7 +124,8 @@ func wantReplay(t testing.TB, s store.Store, key, body, rule string) {
 	t.Helper()
 	v, err := s.Reserve(context.Background(), reservation(key))
 	if err != nil || v.Decision != store.DecisionReplay || string(v.Record.Response.Body) != body {
-		t.Errorf("%s: %q got (%s, %.40q, %v), want the stored answer %.40q", rule, key, v.Decision, v.Record.Response.Body, err, body)
+		t.Errorf("%s: %q got (%s, %.40q, %v), want the stored answer %.40q",
+			rule, key, v.Decision, v.Record.Response.Body, err, body)
 	}
 }
 

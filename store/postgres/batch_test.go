@@ -53,7 +53,9 @@ func holdLane(t testing.TB, store *postgres.Store, proxy *servers.Proxy, key str
 }
 
 // gather lets n calls wait while the one lane is busy, lets them go, and returns how many round trips they took.
-func gather(t testing.TB, store *postgres.Store, proxy *servers.Proxy, n int, call func(ctx context.Context, i int)) (trips int) {
+func gather(
+	t testing.TB, store *postgres.Store, proxy *servers.Proxy, n int, call func(ctx context.Context, i int),
+) (trips int) {
 	t.Helper()
 	letGo := holdLane(t, store, proxy, "holds the lane")
 	before := proxy.RoundTrips()
@@ -147,7 +149,8 @@ func TestSameKeyInOneBatch(t *testing.T) {
 		}
 	})
 	if won.Load() != 1 || lost.Load() != n-1 || trips > n+1 {
-		t.Errorf("S1: %d won and %d were told that it is in progress, in %d round trips; want one winner of %d", won.Load(), lost.Load(), trips, n)
+		t.Errorf("S1: %d won and %d were told that it is in progress, in %d round trips; want one winner of %d",
+			won.Load(), lost.Load(), trips, n)
 	}
 }
 
@@ -187,7 +190,8 @@ func TestLeavingInTheQueue(t *testing.T) {
 			t.Errorf("who left got %v", err)
 		}
 	})
-	stay := crowd(t.Context(), 10, func(ctx context.Context, i int) { ownIn(ctx, t, s, reservation(keys("stays", 10)[i])) })
+	stay := crowd(t.Context(), 10,
+		func(ctx context.Context, i int) { ownIn(ctx, t, s, reservation(keys("stays", 10)[i])) })
 	cancel()
 	leave() // they do not wait for the lane, which is still held
 	letGo()
@@ -210,7 +214,8 @@ func TestLeavingOnTheWire(t *testing.T) {
 			t.Errorf("who left got %v", err)
 		}
 	})
-	stay := crowd(t.Context(), 10, func(ctx context.Context, i int) { ownIn(ctx, t, s, reservation(keys("stays", 10)[i])) })
+	stay := crowd(t.Context(), 10,
+		func(ctx context.Context, i int) { ownIn(ctx, t, s, reservation(keys("stays", 10)[i])) })
 	sprung := proxy.Sprung()
 	release := proxy.HoldReply(isBatch)
 	t.Cleanup(release)
@@ -220,7 +225,8 @@ func TestLeavingOnTheWire(t *testing.T) {
 	leave()
 	release()
 	stay()
-	if v, err := s.Reserve(t.Context(), left); err != nil || v.Decision != store.DecisionExecute || v.Origin != store.OriginRepeated {
+	if v, err := s.Reserve(t.Context(), left); err != nil || v.Decision != store.DecisionExecute ||
+		v.Origin != store.OriginRepeated {
 		t.Errorf("S9: the same call again got (%s, %s, %v), want the same grant", v.Decision, v.Origin, err)
 	}
 }
@@ -276,7 +282,8 @@ func TestLargeAnswers(t *testing.T) {
 			t.Errorf("an answer of a mebibyte got %v", err)
 		}
 	})()
-	if whole := number(t, openAdmin(t, url), `SELECT count(*) FROM onceward_record WHERE octet_length(answer) > $1`, size); whole != n {
+	if whole := number(t, openAdmin(t, url),
+		`SELECT count(*) FROM onceward_record WHERE octet_length(answer) > $1`, size); whole != n {
 		t.Errorf("%d of %d answers were stored", whole, n)
 	}
 	for i := 0; i < n; i += 20 {

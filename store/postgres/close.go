@@ -74,8 +74,8 @@ func (s *Store) closeParts() {
 	}
 }
 
-// sockets are the connections that a store opened, below what pgx makes of them. A pool waits for those that are in use,
-// and for the server's farewell to the others: closing them here ends both.
+// sockets are the connections that a store opened, below what pgx makes of them. A pool waits for those that are in
+// use, and for the server's farewell to the others: closing them here ends both.
 type sockets struct {
 	dial pgconn.DialFunc // as it was without them
 

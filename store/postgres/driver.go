@@ -29,10 +29,11 @@ func (s *Store) warnOfDriver(ctx context.Context) {
 	if minor < firstRepeating {
 		return
 	}
-	s.logger.WarnContext(ctx, "onceward: with this release of pgx database/sql runs a statement a second time, and reports no "+
-		"error, if its reply was lost: an Exec without arguments outside of a transaction, or with the simple protocol any "+
-		"Exec there. The transactions of handlers are safe. Elsewhere put such writes into a transaction, "+
-		"or use a pgxpool.Pool, or pgx v5.8.0. Where that is done, WithRepeatingDriver ends this warning", "pgx", version)
+	s.logger.WarnContext(ctx, "onceward: with this release of pgx database/sql runs a statement a second time, and "+
+		"reports no error, if its reply was lost: an Exec without arguments outside of a transaction, or with the "+
+		"simple protocol any Exec there. The transactions of handlers are safe. Elsewhere put such writes into a "+
+		"transaction, or use a pgxpool.Pool, or pgx v5.8.0. Where that is done, WithRepeatingDriver ends this "+
+		"warning", "pgx", version)
 }
 
 // driverVersion is the release of the driver that the program was built with, and its minor version. That is -1 where

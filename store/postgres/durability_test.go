@@ -53,7 +53,9 @@ func TestCarelessServer(t *testing.T) {
 	t.Parallel()
 	server := servers.NewPostgres(t, "fsync=off", "synchronous_commit=off", "full_page_writes=off")
 	wantWarnings(t, server.URL(), "fsync is off", "full_page_writes is off", "synchronous_commit is off")
-	for _, says := range []string{"the server can lose commits", "fsync is off", "full_page_writes is off", "synchronous_commit is off"} {
+	for _, says := range []string{
+		"the server can lose commits", "fsync is off", "full_page_writes is off", "synchronous_commit is off",
+	} {
 		wantOpenFails(t, server.URL(), says, postgres.WithStrictDurability())
 	}
 }
@@ -98,7 +100,8 @@ func TestNoStandbys(t *testing.T) {
 	exec(t, admin, `SELECT pg_create_logical_replication_slot('subscriber', 'pgoutput')`)
 	stream(t, server, "a backup tool", `BASE_BACKUP`)
 	stream(t, server, "pg_basebackup", `START_REPLICATION `+at)
-	stream(t, server, "subscriber", `START_REPLICATION SLOT subscriber LOGICAL 0/0 (proto_version '1', publication_names 'everything')`)
+	stream(t, server, "subscriber",
+		`START_REPLICATION SLOT subscriber LOGICAL 0/0 (proto_version '1', publication_names 'everything')`)
 	eventually(t, "all stream", 20*time.Second, func() bool {
 		return number(t, admin, `SELECT count(*) FROM pg_stat_replication WHERE state <> 'startup'`) == 3
 	})
@@ -131,10 +134,12 @@ func receive(t *testing.T, server *servers.PostgresServer, name string) {
 	parsed, err := url.Parse(server.URL())
 	must(t, err)
 	var programs string
-	must(t, openAdmin(t, server.URL()).QueryRow(t.Context(), `SELECT setting FROM pg_config WHERE name = 'BINDIR'`).Scan(&programs))
+	must(t, openAdmin(t, server.URL()).QueryRow(t.Context(),
+		`SELECT setting FROM pg_config WHERE name = 'BINDIR'`).Scan(&programs))
 	program := filepath.Join(programs, "pg_receivewal")
 	if _, err := os.Stat(program); err != nil {
-		t.Fatalf("there is no receiver of the log: %v; install it: apt-get update && apt-get install -y --no-install-recommends postgresql", err)
+		t.Fatalf("there is no receiver of the log: %v; install it: "+
+			"apt-get update && apt-get install -y --no-install-recommends postgresql", err)
 	}
 	proctest.Start(t, osexec.Command(program, "--synchronous", "--no-loop", "-D", t.TempDir(), "-d",
 		"host="+parsed.Hostname()+" port="+parsed.Port()+" user="+parsed.User.Username()+" application_name="+name))

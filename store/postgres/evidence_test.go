@@ -22,13 +22,15 @@ func TestAuditIsReadableByItself(t *testing.T) {
 	url := servers.Postgres(t).SchemaURL(t)
 	s, admin := openStore(t, url), openAdmin(t, url)
 	c := own(t, s, reservation("key"))
-	must(t, s.AddAudit(t.Context(), store.AuditEntry{ID: c.ID, Attempt: c.Attempt, Actor: "ops", Action: "bust", Reason: "stuck"}))
+	must(t, s.AddAudit(t.Context(),
+		store.AuditEntry{ID: c.ID, Attempt: c.Attempt, Actor: "ops", Action: "bust", Reason: "stuck"}))
 	must(t, s.Bust(t.Context(), c.ID, true))
 	must(t, s.Bust(t.Context(), c.ID, false))
 	wantState(t, s, c.Key, store.StateNone, "section 4")
 	var record, actor, reason string
 	var name []byte
-	must(t, admin.QueryRow(t.Context(), `SELECT id::text, name, convert_from(actor, 'UTF8'), convert_from(reason, 'UTF8') FROM onceward_audit`).
+	must(t, admin.QueryRow(t.Context(),
+		`SELECT id::text, name, convert_from(actor, 'UTF8'), convert_from(reason, 'UTF8') FROM onceward_audit`).
 		Scan(&record, &name, &actor, &reason))
 	page, err := os.ReadFile("../../docs/postgresql.md")
 	must(t, err)
@@ -42,7 +44,8 @@ func TestAuditIsReadableByItself(t *testing.T) {
 		shown[0]["scope"] != c.Scope || shown[0]["key"] != c.Key {
 		t.Errorf("L7: the query of docs/postgresql.md shows %v", shown)
 	}
-	if id, err := store.ParseID(name); err != nil || id != c.ID || record != s.RecordID(c.ID) || actor != "ops" || reason != "stuck" {
+	if id, err := store.ParseID(name); err != nil || id != c.ID || record != s.RecordID(c.ID) || actor != "ops" ||
+		reason != "stuck" {
 		t.Errorf("L7: the entry is about %v (%v), record %s, by %q because %q", id, err, record, actor, reason)
 	}
 }
@@ -64,7 +67,9 @@ func TestSchedulerPurges(t *testing.T) {
 		column := map[string]string{"external_event": "received_at", "audit": "at"}[table]
 		exec(t, scheduler, fmt.Sprintf(`UPDATE %s.onceward_%s SET %s = %s - 63115200000000 WHERE ctid = (SELECT max(ctid) FROM %[1]s.onceward_%[2]s)`,
 			schema, table, column, column))
-		function := schema + map[string]string{"external_event": ".onceward_purge_external_events", "audit": ".onceward_purge_audit"}[table]
+		function := schema + map[string]string{
+			"external_event": ".onceward_purge_external_events", "audit": ".onceward_purge_audit",
+		}[table]
 		for _, call := range []struct {
 			arguments string
 			want      int
@@ -87,7 +92,8 @@ func TestExternalEventsWhereAllIsSerializable(t *testing.T) {
 		added, errs := 0, []error(nil)
 		for range 8 {
 			group.Go(func() {
-				was, err := s.AddExternalEvent(t.Context(), store.ExternalEvent{Source: "psp", EventID: fmt.Sprint(round), At: time.Now()})
+				was, err := s.AddExternalEvent(t.Context(),
+					store.ExternalEvent{Source: "psp", EventID: fmt.Sprint(round), At: time.Now()})
 				mu.Lock()
 				defer mu.Unlock()
 				errs = append(errs, err)
@@ -129,7 +135,8 @@ func TestPurgersAtOnce(t *testing.T) {
 		}
 	})
 	ended()
-	if left, err := s.ExternalEvents(t.Context(), store.ExternalEventFilter{Source: "psp", Subjects: []string{""}}); err != nil || len(left)+total != n {
+	if left, err := s.ExternalEvents(t.Context(),
+		store.ExternalEventFilter{Source: "psp", Subjects: []string{""}}); err != nil || len(left)+total != n {
 		t.Errorf("L7: %d were purged and %d are left (%v), want %d together", total, len(left), err, n)
 	}
 }

@@ -36,7 +36,8 @@ func Example() {
 	}
 	http.Handle("POST /payments", guard.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var id string
-		err := postgres.Tx(r.Context()).QueryRow(r.Context(), `INSERT INTO payment (amount) VALUES (1999) RETURNING id`).Scan(&id)
+		err := postgres.Tx(r.Context()).QueryRow(r.Context(),
+			`INSERT INTO payment (amount) VALUES (1999) RETURNING id`).Scan(&id)
 		if err != nil {
 			http.Error(w, "try again", http.StatusInternalServerError) // everything is undone
 			return

@@ -356,7 +356,8 @@ func TestStalledOwnerLosesItsLock(t *testing.T) {
 	next.insists(t, charged)
 	next.wantReached(t, 1, charged, "E8: no path leaves a key locked")
 	goOn()
-	if err := await(t, "the end of the stalled step", done); !errors.Is(err, store.ErrFenced) && !errors.Is(err, store.ErrUnavailable) {
+	if err := await(t, "the end of the stalled step", done); !errors.Is(err, store.ErrFenced) &&
+		!errors.Is(err, store.ErrUnavailable) {
 		t.Errorf("S6: the step of an owner that was put out got %v, want ErrFenced or ErrUnavailable", err)
 	}
 	next.wantReached(t, 1, charged, "S6: what came late")

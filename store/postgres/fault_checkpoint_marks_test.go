@@ -9,8 +9,8 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// TestCommitOfAMarkedStepLost has the owner store marks beside a step whose commit is lost on the way, or its reply. What
-// became of the step is told by its point all the same.
+// TestCommitOfAMarkedStepLost has the owner store marks beside a step whose commit is lost on the way, or its reply.
+// What became of the step is told by its point all the same.
 func TestCommitOfAMarkedStepLost(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, servers.Postgres(t))
@@ -40,8 +40,8 @@ func TestCommitOfAMarkedStepLost(t *testing.T) {
 	}
 }
 
-// TestMarkedStepLeavesNoOldData: the data that a step has replaced is gone from the row, also if marks were stored beside
-// it. It may have been there in the clear, or under a key that is not to be needed.
+// TestMarkedStepLeavesNoOldData: the data that a step has replaced is gone from the row, also if marks were stored
+// beside it. It may have been there in the clear, or under a key that is not to be needed.
 func TestMarkedStepLeavesNoOldData(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, servers.Postgres(t))
@@ -91,7 +91,8 @@ func TestLostReplyLeavesNothing(t *testing.T) {
 	f.proxy.CutReply(isCommit)
 	must(t, f.reach(charged))
 	f.wantSprung(t, 1)
-	if n := number(t, s.admin, `SELECT count(*) FROM onceward_record WHERE position('in the clear'::bytea IN extra) > 0`); n != 0 {
+	if n := number(t, s.admin,
+		`SELECT count(*) FROM onceward_record WHERE position('in the clear'::bytea IN extra) > 0`); n != 0 {
 		t.Error("L3: the row still has what the step has replaced")
 	}
 }

@@ -77,7 +77,8 @@ func (f *stepFault) wantReached(t testing.TB, rows int, want store.Checkpoint, r
 	f.wantRows(t, f.claim.Key, rows, rule)
 	rec, err := f.store.Get(t.Context(), f.claim.ID)
 	if err != nil || rec.Point != want.Point || string(rec.Data) != string(want.Data) {
-		t.Errorf("%s: the record is at %q with %q (%v), want %q with %q", rule, rec.Point, rec.Data, err, want.Point, want.Data)
+		t.Errorf("%s: the record is at %q with %q (%v), want %q with %q",
+			rule, rec.Point, rec.Data, err, want.Point, want.Data)
 	}
 }
 
@@ -228,9 +229,9 @@ func TestCommitOfAPartialPointLost(t *testing.T) {
 	}
 }
 
-// TestCommitOfTheSamePointLost: a step that leaves the record as it was cannot be told by it, nor by a mark, which the same
-// attempt can have stored beside it. Nobody is told that it
-// was committed, or that it was not, who cannot know.
+// TestCommitOfTheSamePointLost: a step that leaves the record as it was cannot be told by it, nor by a mark, which the
+// same attempt can have stored beside it. A caller is not told that it was committed, or that it was not, where that
+// cannot be known.
 func TestCommitOfTheSamePointLost(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, servers.Postgres(t))
@@ -301,8 +302,9 @@ func TestCommittedStepIsTakenOver(t *testing.T) {
 	}
 }
 
-// TestCommittedStepIsRewritten has the data of a committed step rewritten, as under another key, before its owner learns
-// what became of the commit. Whoever finds other bytes than its own does not say that nothing was committed.
+// TestCommittedStepIsRewritten has the data of a committed step rewritten, as under another key, before its owner
+// learns what became of the commit. An owner that finds other bytes than its own does not say that nothing was
+// committed.
 func TestCommittedStepIsRewritten(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, servers.Postgres(t))

@@ -152,7 +152,8 @@ func TestClientLeavesBeforeItsBodyIsThere(t *testing.T) {
 			asked := counting(proxy)
 			conn, err := net.Dial("tcp", c.Listener.Addr().String())
 			must(t, err)
-			_, err = conn.Write([]byte("POST / HTTP/1.1\r\nHost: test\r\nIdempotency-Key: key\r\nContent-Length: 12\r\n\r\n{\"amo"))
+			_, err = conn.Write([]byte("POST / HTTP/1.1\r\nHost: test\r\nIdempotency-Key: key\r\n" +
+				"Content-Length: 12\r\n\r\n{\"amo"))
 			must(t, err)
 			must(t, conn.Close())
 			await(t, "the end of the first request", c.done)

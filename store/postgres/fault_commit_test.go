@@ -145,7 +145,8 @@ func TestCommittedAnswerIsRewritten(t *testing.T) {
 	must(t, other.Rewrite(t.Context(), store.Claim{ID: rec.ID, Attempt: rec.Attempt}, rec.Content(), to))
 	f.proxy.DropAll()
 	owner := await(t, "the owner's answer", done)
-	if v := owner.verdict; owner.err != nil || v.Decision != store.DecisionReplay || !v.Record.Response.Equal(&to.Response) {
+	if v := owner.verdict; owner.err != nil || v.Decision != store.DecisionReplay ||
+		!v.Record.Response.Equal(&to.Response) {
 		t.Errorf("E7: got %s with %q, %v; want the replay of what is stored", v.Decision, v.Record.Response.Body, owner.err)
 	}
 	f.wantRows(t, "paid", 1, "I2")

@@ -151,7 +151,8 @@ func TestDriverRepeatsAnExec(t *testing.T) {
 				rows = 2
 			}
 			if (err == nil) != (rows == 2) || proxy.Sprung() != 1 {
-				t.Errorf("with pgx v5.%d the reply was cut %d times, and Exec returned %v; want once, and no error only if it is repeated",
+				t.Errorf("with pgx v5.%d the reply was cut %d times, and Exec returned %v; "+
+					"want once, and no error only if it is repeated",
 					driverMinor(t), proxy.Sprung(), err)
 			}
 			s.wantRows(t, "paid", rows, "an Exec outside of our transactions")

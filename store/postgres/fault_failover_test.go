@@ -206,7 +206,8 @@ func TestFailOverAndBackUnderTraffic(t *testing.T) {
 func (c *cluster) wantNothingTwice() {
 	c.Helper()
 	admin := openAdmin(c, c.primary.URL())
-	if n := number(c, admin, `SELECT count(*) FROM (SELECT FROM business GROUP BY value HAVING count(*) > 1) AS doubled`); n != 0 {
+	if n := number(c, admin,
+		`SELECT count(*) FROM (SELECT FROM business GROUP BY value HAVING count(*) > 1) AS doubled`); n != 0 {
 		c.Errorf("I1: %d keys were executed more than once", n)
 	}
 }
@@ -261,7 +262,8 @@ func TestCommitLostInAFailOver(t *testing.T) {
 				go func() { done <- c.try(waysIn[kind], "paid") }()
 				awaitCaught(t, c.proxy, 1)
 				eventually(t, "the standby is asked", 20*time.Second, func() bool {
-					return number(t, admin, `SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()`) > 0
+					return number(t, admin,
+						`SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()`) > 0
 				})
 				recover(c)
 				started := time.Now()

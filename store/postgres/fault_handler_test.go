@@ -155,7 +155,8 @@ func (s *lateSite) start(t *testing.T, hang hanging) *lateHandler {
 // awaitFree waits until the store's own node does not see the transaction any more.
 func (s *lateSite) awaitFree(t *testing.T) {
 	t.Helper()
-	eventually(t, "the transaction is in flight", 20*time.Second, func() bool { return s.store.InFlight(accountID("key")) })
+	eventually(t, "the transaction is in flight", 20*time.Second,
+		func() bool { return s.store.InFlight(accountID("key")) })
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	if err := s.store.Wait(ctx, accountID("key"), 0); err != nil {

@@ -267,7 +267,8 @@ func TestTwoProcessesOneKey(t *testing.T) {
 		t.Errorf("the processes executed %d and %d and met in flight %d times: they did not compete",
 			p.executed[0].Load(), p.executed[1].Load(), p.conflicts.Load())
 	}
-	t.Logf("the processes executed %d and %d, and met in flight %d times", p.executed[0].Load(), p.executed[1].Load(), p.conflicts.Load())
+	t.Logf("the processes executed %d and %d, and met in flight %d times",
+		p.executed[0].Load(), p.executed[1].Load(), p.conflicts.Load())
 }
 
 // wantOneRowEach checks that there is one row for each of so many values.

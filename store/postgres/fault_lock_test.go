@@ -253,7 +253,8 @@ func TestReplyToCommitLostWithoutLocks(t *testing.T) {
 func TestReplyToCommitLostBySecretiveServer(t *testing.T) {
 	t.Parallel()
 	s := newLocklessSite(t, isolations[0])
-	exec(t, s.admin, `CREATE FUNCTION refuse() RETURNS timestamptz LANGUAGE plpgsql AS $$ BEGIN RAISE insufficient_privilege; END $$`)
+	exec(t, s.admin,
+		`CREATE FUNCTION refuse() RETURNS timestamptz LANGUAGE plpgsql AS $$ BEGIN RAISE insufficient_privilege; END $$`)
 	exec(t, s.admin, `CREATE VIEW pg_stat_activity AS SELECT refuse() AS xact_start`)
 	f := newCommitFault(t, s, pgxHandle, "paid")
 	f.proxy.CutReply(isCommit)
@@ -266,7 +267,8 @@ func TestReplyToCommitLostBySecretiveServer(t *testing.T) {
 func TestSlowCommitLostWithoutLocks(t *testing.T) {
 	t.Parallel()
 	s := newLocklessSite(t, isolations[0])
-	exec(t, s.admin, `CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(4); RETURN NULL; END $$`)
+	exec(t, s.admin,
+		`CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(4); RETURN NULL; END $$`)
 	exec(t, s.admin, `CREATE CONSTRAINT TRIGGER dawdle AFTER INSERT ON business
 		DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION dawdle()`)
 	f := newCommitFault(t, s, pgxHandle, "paid")
@@ -278,7 +280,8 @@ func TestSlowCommitLostWithoutLocks(t *testing.T) {
 	connections := f.proxy.Connections()
 	f.proxy.Refuse(true) // also the driver's wish to cancel what it lost
 	f.proxy.DropAll()
-	eventually(t, "the store has tried to ask", 30*time.Second, func() bool { return f.proxy.Connections() > connections+2 })
+	eventually(t, "the store has tried to ask", 30*time.Second,
+		func() bool { return f.proxy.Connections() > connections+2 })
 	f.proxy.Refuse(false)
 	got := await(t, "the owner's answer", done)
 	wantVerdict(t, got.verdict, got.err, store.DecisionExecute, 1, "I4: the commit took effect, if late")
@@ -322,7 +325,8 @@ func TestConflictAtCommitOfAConsumer(t *testing.T) {
 	s.failAtCommit(t, "40001", 2)
 	consumer := inbox.New(s.store(t, pgxHandle, s.url))
 	for _, want := range []bool{true, false} {
-		applied, err := consumer.Handle(t.Context(), "books", "event", func(ctx context.Context) error { return insertPgx(ctx, "event") })
+		applied, err := consumer.Handle(t.Context(), "books", "event",
+			func(ctx context.Context) error { return insertPgx(ctx, "event") })
 		if applied != want || err != nil {
 			t.Errorf("I10: applied is %t (%v), want %t", applied, err, want)
 		}
@@ -358,7 +362,8 @@ func queueForLock(t testing.TB, s *site, lock int64) {
 		session.Wait()
 	})
 	eventually(t, "the session waits for the lock", 10*time.Second, func() (waits bool) {
-		must(t, s.admin.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND pid = $1)`,
+		must(t, s.admin.QueryRow(t.Context(),
+			`SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND pid = $1)`,
 			pid).Scan(&waits))
 		return waits
 	})

@@ -60,8 +60,10 @@ func runTeller(url string) error {
 	}
 	tell := &teller{pool: pool, lines: make(chan struct{})}
 	mux := http.NewServeMux()
-	mux.Handle("POST /transactional", guard.HandlerFunc(tell.pay(insertReturning), onceward.Transactional(), onceward.Lease(tellerLease)))
-	mux.Handle("POST /reserved", guard.HandlerFunc(tell.pay(tell.insertOutside), onceward.Reserved(onceward.FailureUnknown), onceward.Lease(tellerLease)))
+	mux.Handle("POST /transactional",
+		guard.HandlerFunc(tell.pay(insertReturning), onceward.Transactional(), onceward.Lease(tellerLease)))
+	mux.Handle("POST /reserved", guard.HandlerFunc(tell.pay(tell.insertOutside),
+		onceward.Reserved(onceward.FailureUnknown), onceward.Lease(tellerLease)))
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		return err
@@ -85,7 +87,8 @@ func insertReturning(ctx context.Context, value string) (number int64, err error
 
 // insertOutside adds a row as another system would, which knows nothing of transactions or leases.
 func (tell *teller) insertOutside(_ context.Context, value string) (number int64, err error) {
-	err = tell.pool.QueryRow(context.Background(), `INSERT INTO business (value) VALUES ($1) RETURNING number`, value).Scan(&number)
+	err = tell.pool.QueryRow(context.Background(),
+		`INSERT INTO business (value) VALUES ($1) RETURNING number`, value).Scan(&number)
 	return number, err
 }
 

@@ -27,7 +27,8 @@ var waysToGetStuck = map[string]stuck{
 	"the record is locked": func(t *testing.T, s *site, _ *servers.Proxy, store *postgres.Store, key string) func() {
 		tx, err := s.admin.Begin(t.Context())
 		must(t, err)
-		_, err = tx.Exec(t.Context(), `SELECT FROM onceward_record WHERE id = $1::uuid FOR UPDATE`, store.RecordID(accountID(key)))
+		_, err = tx.Exec(t.Context(), `SELECT FROM onceward_record WHERE id = $1::uuid FOR UPDATE`,
+			store.RecordID(accountID(key)))
 		must(t, err)
 		return func() { _ = tx.Rollback(context.Background()) }
 	},
@@ -51,7 +52,8 @@ func TestStuckRequestHoldsUpNobodyElse(t *testing.T) {
 			letGo := getStuck(t, s, proxy, st, "stuck")
 			extended := make(chan error, 1)
 			go func() {
-				extended <- st.Extend(context.Background(), store.Claim{ID: accountID("stuck"), Attempt: v.Record.Attempt}, time.Minute)
+				extended <- st.Extend(context.Background(), store.Claim{ID: accountID("stuck"), Attempt: v.Record.Attempt},
+					time.Minute)
 			}()
 			eventually(t, "the heartbeat is under way", 10*time.Second, func() bool { return sent.Load() > 0 })
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // what a guard gives to the store

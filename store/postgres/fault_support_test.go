@@ -113,7 +113,8 @@ func (p *payer) wantRuns(t testing.TB, want int64, rule string) {
 func wantVerdict(t testing.TB, v store.Verdict, err error, want store.Decision, run int, rule string) {
 	t.Helper()
 	body := fmt.Sprintf("run %d", run)
-	if err != nil || v.Decision != want || v.Record.State != store.StateCompleted || string(v.Record.Response.Body) != body {
+	if err != nil || v.Decision != want || v.Record.State != store.StateCompleted ||
+		string(v.Record.Response.Body) != body {
 		t.Errorf("%s: got %s, %s with %q (%v); want %s, completed with %q",
 			rule, v.Decision, v.Record.State, v.Record.Response.Body, err, want, body)
 	}
@@ -129,7 +130,8 @@ func wantNotExecuted(t testing.TB, err error, rule string) {
 // wantWorkRefused checks for an error by which nothing was executed, and which trying again does not mend.
 func wantWorkRefused(t testing.TB, err error, rule string) {
 	t.Helper()
-	if !errors.Is(err, store.ErrWorkRefused) || errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrOutcomeUnknown) {
+	if !errors.Is(err, store.ErrWorkRefused) || errors.Is(err, store.ErrUnavailable) ||
+		errors.Is(err, store.ErrOutcomeUnknown) {
 		t.Errorf("%s: got %v, want ErrWorkRefused", rule, err)
 	}
 }

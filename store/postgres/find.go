@@ -30,8 +30,8 @@ const mostAlike = 100
 // selectRequests reads what the hashes of all records can be computed from, and nothing else of them.
 const selectRequests = `SELECT id, request FROM @record WHERE state > 0`
 
-// FindHash implements [store.Finder]: by the primary key, or, in tables of an earlier version, whose names have a secret in
-// them, by looking through all records, a second or two for a million.
+// FindHash implements [store.Finder]: by the primary key, or, in tables of an earlier version, whose names have a
+// secret in them, by looking through all records, a second or two for a million.
 func (s *Store) FindHash(ctx context.Context, hash string) (rec store.Record, err error) {
 	wanted, err := store.ParseHash(hash)
 	if err != nil {

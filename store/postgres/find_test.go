@@ -19,7 +19,8 @@ func TestRecordIsNamedByItsHash(t *testing.T) {
 	url := servers.Postgres(t).SchemaURL(t)
 	s := openStore(t, url)
 	c := own(t, s, reservation("key"))
-	if n := number(t, openAdmin(t, url), `SELECT count(*) FROM onceward_record WHERE id = $1::text::uuid`, c.Hash()); n != 1 {
+	if n := number(t, openAdmin(t, url),
+		`SELECT count(*) FROM onceward_record WHERE id = $1::text::uuid`, c.Hash()); n != 1 {
 		t.Errorf("%d rows are named %s", n, c.Hash())
 	}
 	if name := s.RecordID(c.ID); strings.ReplaceAll(name, "-", "") != c.Hash() {
@@ -53,8 +54,8 @@ func TestTablesWithASecret(t *testing.T) {
 	wantReplay(t, openStore(t, url), "key committed", "key committed", "scenario 32")
 }
 
-// TestTablesBesideTables: two services that share a database have the same key in flight at once. Their records have the
-// same name, and their locks must not be the same: one handler may call the other service, with its own key.
+// TestTablesBesideTables: two services that share a database have the same key in flight at once. Their records have
+// the same name, and their locks must not be the same: one handler may call the other service, with its own key.
 func TestTablesBesideTables(t *testing.T) {
 	t.Parallel()
 	server := servers.Postgres(t)
@@ -72,7 +73,8 @@ func TestProviderIndex(t *testing.T) {
 	s, admin := openStore(t, url), openAdmin(t, url)
 	entries := func() int {
 		exec(t, admin, `REINDEX INDEX onceward_record_provider_id`) // which counts
-		return number(t, admin, `SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = 'onceward_record_provider_id'::regclass`)
+		return number(t, admin,
+			`SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = 'onceward_record_provider_id'::regclass`)
 	}
 	for i := range 50 {
 		r := reservation(fmt.Sprint("key ", i))

@@ -16,8 +16,8 @@ import (
 )
 
 // Open connects to the database at a URL (or a keyword/value string, as libpq takes them) and creates or updates its
-// tables, unless [WithManualMigration] or [WithReadOnly] says otherwise. It logs a warning if the server is configured to
-// lose commits.
+// tables, unless [WithManualMigration] or [WithReadOnly] says otherwise. It logs a warning if the server is configured
+// to lose commits.
 func Open(ctx context.Context, url string, options ...Option) (*Store, error) {
 	opened := new(sockets)
 	pool, err := openHandlers(ctx, url, opened)
@@ -83,8 +83,8 @@ func New(ctx context.Context, pool *pgxpool.Pool, options ...Option) (*Store, er
 
 // NewSQL makes a store that runs transactional handlers on connections of db, which must use the driver of
 // github.com/jackc/pgx/v5/stdlib. It stays the caller's to close, after the store. For everything else the store opens
-// a few connections of its own with the same settings, but without the hooks of stdlib, which cannot be seen: where they
-// matter, use [New] with a pool.
+// a few connections of its own with the same settings, but without the hooks of stdlib, which cannot be seen: where
+// they matter, use [New] with a pool.
 //
 // It logs a warning if the program was built with a release of pgx with which database/sql runs some statements twice
 // when their replies are lost, outside of the transactions of this package, unless [WithRepeatingDriver] says that this
@@ -279,8 +279,8 @@ type options struct {
 
 func defaults() options {
 	return options{
-		prefix: defaultPrefix, lanes: defaultLanes, patience: 50 * time.Millisecond, lockTimeout: "2s", logger: slog.Default(),
-		buildInfo: debug.ReadBuildInfo,
+		prefix: defaultPrefix, lanes: defaultLanes, patience: 50 * time.Millisecond, lockTimeout: "2s",
+		logger: slog.Default(), buildInfo: debug.ReadBuildInfo,
 	}
 }
 
@@ -296,13 +296,13 @@ func WithSchema(name string) Option { return func(o *options) { o.schema = name 
 // WithTablePrefix is what the names of tables and functions begin with. Default: onceward_.
 func WithTablePrefix(prefix string) Option { return func(o *options) { o.prefix = prefix } }
 
-// WithManualMigration leaves the tables as they are when the store is opened, and refuses to open it if they are missing or
-// of another version than this program needs: call [Migrate] from your deploy, apply [Migrations] with a tool of your
-// own, or run what [PlainSQL] returns. Default: opening brings them up to date.
+// WithManualMigration leaves the tables as they are when the store is opened, and refuses to open it if they are
+// missing or of another version than this program needs: call [Migrate] from your deploy, apply [Migrations] with a
+// tool of your own, or run what [PlainSQL] returns. Default: opening brings them up to date.
 func WithManualMigration() Option { return func(o *options) { o.manual = true } }
 
-// WithReadOnly opens the store for looking only: its writes return [store.ErrReadOnly]. It leaves the tables as they are, as
-// [WithManualMigration] does, and does with a user who may only SELECT from them.
+// WithReadOnly opens the store for looking only: its writes return [store.ErrReadOnly]. It leaves the tables as they
+// are, as [WithManualMigration] does, and does with a user who may only SELECT from them.
 func WithReadOnly() Option { return func(o *options) { o.readOnly = true } }
 
 // WithStrictDurability refuses to open a store on a server that can lose commits it has acknowledged, such as one with

@@ -56,7 +56,8 @@ func TestAggregateHeld(t *testing.T) {
 	must(t, err)
 	adder{t, u.box}.write(t.Context(), holder, "first")
 	work := func(ctx context.Context) { adder{t, u.box}.answer(ctx, "second") }
-	if err := handled(t, u.store, "key", store.TxCommit, work); !errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrOutcomeUnknown) {
+	if err := handled(t, u.store, "key", store.TxCommit, work); !errors.Is(err, store.ErrUnavailable) ||
+		errors.Is(err, store.ErrOutcomeUnknown) {
 		t.Errorf("I5: %v, want ErrUnavailable", err)
 	}
 	must(t, holder.Commit(t.Context()))
@@ -137,7 +138,8 @@ func TestDeadlockOfWrittenAndAdded(t *testing.T) {
 		})
 	}
 	group.Wait()
-	if got := slices.Sorted(slices.Values(strings.Fields(typesInOrder(t, u.store)))); runs.Load() != 3 || strings.Join(got, " ") != "00 01 10 11" {
+	if got := slices.Sorted(slices.Values(strings.Fields(typesInOrder(t, u.store)))); runs.Load() != 3 ||
+		strings.Join(got, " ") != "00 01 10 11" {
 		t.Errorf("O1: the messages are %q after %d runs, want each once after 3", got, runs.Load())
 	}
 }
@@ -155,7 +157,8 @@ func TestNoDeadlockOfMessages(t *testing.T) {
 				err := handled(t, u.store, fmt.Sprint(i, " ", n), store.TxCommit, func(ctx context.Context) {
 					runs[i]++
 					for _, aggregate := range aggregates {
-						if _, err := u.box.AddToAnswer(ctx, outbox.Message{Topic: "topic", AggregateID: aggregate, Type: "t"}); err != nil {
+						if _, err := u.box.AddToAnswer(ctx,
+							outbox.Message{Topic: "topic", AggregateID: aggregate, Type: "t"}); err != nil {
 							t.Error(err)
 						}
 					}
@@ -184,7 +187,8 @@ func TestAggregatesInOpposingOrder(t *testing.T) {
 			for range each {
 				err := u.store.InTx(t.Context(), func(ctx context.Context) error {
 					for _, aggregate := range aggregates {
-						if _, err := postgres.AddMessage(ctx, u.box, postgres.Tx(ctx), outbox.Message{Topic: "topic", AggregateID: aggregate, Type: "t"}); err != nil {
+						if _, err := postgres.AddMessage(ctx, u.box, postgres.Tx(ctx),
+							outbox.Message{Topic: "topic", AggregateID: aggregate, Type: "t"}); err != nil {
 							return err
 						}
 					}

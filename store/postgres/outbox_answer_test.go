@@ -115,7 +115,9 @@ func (m *messageTest) inTx(t *testing.T, s *postgres.Store, a adder) {
 }
 
 // run runs a test in one of the two ways.
-func (m *messageTest) run(t *testing.T, name string, way func(m *messageTest, t *testing.T, s *postgres.Store, a adder)) {
+func (m *messageTest) run(
+	t *testing.T, name string, way func(m *messageTest, t *testing.T, s *postgres.Store, a adder),
+) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {
 		t.Parallel()

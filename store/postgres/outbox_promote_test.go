@@ -41,7 +41,8 @@ func (u *outboxTest) add(topic, aggregate string, kinds ...string) (ids []string
 	u.Helper()
 	for _, kind := range kinds {
 		must(u, u.store.InTx(u.Context(), func(ctx context.Context) error {
-			id, err := postgres.AddMessage(ctx, u.box, postgres.Tx(ctx), outbox.Message{Topic: topic, AggregateID: aggregate, Type: kind})
+			id, err := postgres.AddMessage(ctx, u.box, postgres.Tx(ctx),
+				outbox.Message{Topic: topic, AggregateID: aggregate, Type: kind})
 			ids = append(ids, id)
 			return err
 		}))
@@ -245,7 +246,8 @@ func TestMessagesOfBothTables(t *testing.T) {
 	slices.Sort(want)
 	var got []string
 	for after := ""; ; {
-		page, err := u.store.Messages(t.Context(), outbox.Filter{Topic: "topic", States: []outbox.State{outbox.StateReady}, After: after, Limit: 1})
+		page, err := u.store.Messages(t.Context(),
+			outbox.Filter{Topic: "topic", States: []outbox.State{outbox.StateReady}, After: after, Limit: 1})
 		must(t, err)
 		if len(page) == 0 {
 			break
@@ -313,7 +315,8 @@ func TestFreeingLocksInOrder(t *testing.T) {
 	u := newOutboxTest(t, "&deadlock_timeout=50ms")
 	u.add("topic", "1", "first", "second")
 	exec(t, u.admin, `SELECT onceward_outbox_promote(10)`)
-	for _, kind := range []string{"second", "first"} { // a worker died before it could free them; where they lie, the first is last
+	// A worker died before it could free them; where they lie, the first is last.
+	for _, kind := range []string{"second", "first"} {
 		exec(t, u.admin, `UPDATE onceward_delivery SET state = 2 WHERE type = $1`, kind)
 	}
 	u.lockBoth(func() error {
@@ -376,7 +379,8 @@ func (u *outboxTest) lockBoth(waits func() error) {
 func TestSlowPromotion(t *testing.T) {
 	t.Parallel()
 	u := newOutboxTest(t, "")
-	exec(t, u.admin, `CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.01); RETURN NEW; END $$`)
+	exec(t, u.admin,
+		`CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.01); RETURN NEW; END $$`)
 	exec(t, u.admin, `CREATE TRIGGER dawdle BEFORE INSERT ON onceward_delivery FOR EACH ROW EXECUTE FUNCTION dawdle()`)
 	exec(t, u.admin, `INSERT INTO onceward_outbox (id, number, lane, due, created_at, origin_attempt, topic, aggregatetype, aggregateid, type,
 			downstream_key, attributes, payload)

@@ -47,7 +47,8 @@ func TestIdleWorkerIsQuiet(t *testing.T) {
 		must(t, store.Close())
 		pool.Close()
 	})
-	worker, err := outbox.NewWorker(store, delivering(func(context.Context, *outbox.Delivery) (outbox.Result, error) { return outbox.Result{}, nil }))
+	worker, err := outbox.NewWorker(store,
+		delivering(func(context.Context, *outbox.Delivery) (outbox.Result, error) { return outbox.Result{}, nil }))
 	must(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
@@ -167,7 +168,8 @@ func TestMessageInABatch(t *testing.T) {
 		return pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 			var batch pgx.Batch
 			batch.Queue(`INSERT INTO business VALUES ($1)`, value)
-			if _, err := postgres.QueueMessage(t.Context(), box, &batch, outbox.Message{Topic: "topic", AggregateID: value, Type: "t"}); err != nil {
+			if _, err := postgres.QueueMessage(t.Context(), box, &batch,
+				outbox.Message{Topic: "topic", AggregateID: value, Type: "t"}); err != nil {
 				return err
 			}
 			return tx.SendBatch(t.Context(), &batch).Close()

@@ -32,12 +32,14 @@ func TestPlansOfTheOutbox(t *testing.T) {
 	exec(t, p.admin, `INSERT INTO onceward_outbox (number, id, lane, due, created_at, origin_attempt, topic, aggregatetype, aggregateid, type, downstream_key, attributes, payload)
 		SELECT -nextval('onceward_outbox_number'), gen_random_uuid(), 0, onceward_now(), onceward_now(), 0, '', 'a', i::text, 't', 'd', '{}', ''
 		FROM generate_series(1, 20000) AS i`)
-	exec(t, p.admin, `INSERT INTO onceward_inbox (applied_at, event_id, consumer) SELECT onceward_now() + i, int8send(i), 'c' FROM generate_series(1, 20000) AS i`)
+	exec(t, p.admin, `INSERT INTO onceward_inbox (applied_at, event_id, consumer) `+
+		`SELECT onceward_now() + i, int8send(i), 'c' FROM generate_series(1, 20000) AS i`)
 	p.checkBoxes("on tables that have grown since")
 	exec(t, p.admin, `ANALYZE onceward_outbox, onceward_delivery, onceward_inbox`)
 	p.checkBoxes("on tables of twenty thousand")
 	p.checkBox("dead letters are listed on tables of twenty thousand", func() {
-		_, err := p.store.Messages(p.Context(), outbox.Filter{States: []outbox.State{outbox.StateHolding, outbox.StateDead}, Limit: 10})
+		_, err := p.store.Messages(p.Context(),
+			outbox.Filter{States: []outbox.State{outbox.StateHolding, outbox.StateDead}, Limit: 10})
 		must(p, err)
 	})
 }
@@ -93,7 +95,8 @@ func (p *planned) message() {
 	topic := fmt.Sprint("planned ", p.used)
 	must(p, p.store.InTx(p.Context(), func(ctx context.Context) error {
 		for range 2 {
-			if _, err := postgres.AddMessage(ctx, box, postgres.Tx(ctx), outbox.Message{Topic: topic, AggregateID: "1", Type: "t"}); err != nil {
+			if _, err := postgres.AddMessage(ctx, box, postgres.Tx(ctx),
+				outbox.Message{Topic: topic, AggregateID: "1", Type: "t"}); err != nil {
 				return err
 			}
 		}
@@ -109,7 +112,8 @@ func (p *planned) message() {
 	_, err = p.store.ExtendMessages(p.Context(), []outbox.Lease{first, second}, time.Minute)
 	must(p, err)
 	must(p, p.store.RecordProviderID(p.Context(), first, "ch_1"))
-	must(p, p.store.FinishMessageTx(p.Context(), outbox.Outcome{Lease: first, State: outbox.StateDone}, func(context.Context) error { return nil }))
+	must(p, p.store.FinishMessageTx(p.Context(), outbox.Outcome{Lease: first, State: outbox.StateDone},
+		func(context.Context) error { return nil }))
 	_, err = p.store.FinishMessages(p.Context(), []outbox.Outcome{{Lease: second, State: outbox.StateDead}})
 	must(p, err)
 	must(p, p.store.ReplayMessage(p.Context(), second.ID))
@@ -117,7 +121,8 @@ func (p *planned) message() {
 	must(p, err)
 	_, err = p.store.ConsumedEvents(p.Context(), topic)
 	must(p, err)
-	if _, err := p.store.ClaimMessages(p.Context(), []outbox.ClaimRequest{{Topic: topic, Limit: 10}}, time.Minute); err != nil {
+	wants := []outbox.ClaimRequest{{Topic: topic, Limit: 10}}
+	if _, err := p.store.ClaimMessages(p.Context(), wants, time.Minute); err != nil {
 		p.Fatal(err)
 	}
 }

@@ -165,7 +165,8 @@ func (p *planned) overReleased() {
 
 func (p *planned) steps() {
 	c := own(p, p.store, reservation(p.key()))
-	must(p, p.store.CheckpointTx(p.Context(), c, time.Minute, func(context.Context) (store.Checkpoint, error) { return charged, nil }))
+	must(p, p.store.CheckpointTx(p.Context(), c, time.Minute,
+		func(context.Context) (store.Checkpoint, error) { return charged, nil }))
 }
 
 func (p *planned) waits() {
@@ -367,7 +368,8 @@ func TestFunctionsInPlace(t *testing.T) {
 	}
 	const calls = `SELECT coalesce(sum(calls), 0) FROM pg_stat_user_functions
 		WHERE schemaname = current_schema() AND (funcname = 'onceward_sweep') = $1`
-	eventually(t, "the call of a function was counted", 20*time.Second, func() bool { // PostgreSQL 14 counts a little later
+	// PostgreSQL 14 counts a little later.
+	eventually(t, "the call of a function was counted", 20*time.Second, func() bool {
 		return number(t, admin, calls, true) == 1
 	})
 	if n := number(t, admin, calls, false); n != 0 {
@@ -434,7 +436,8 @@ func (p *planned) late() store.ID {
 
 func (p *planned) event() (subject string) {
 	subject = p.key()
-	_, err := p.store.AddExternalEvent(p.Context(), store.ExternalEvent{Source: "psp", Scope: "tenant", EventID: subject, Subject: subject})
+	_, err := p.store.AddExternalEvent(p.Context(),
+		store.ExternalEvent{Source: "psp", Scope: "tenant", EventID: subject, Subject: subject})
 	must(p, err)
 	return subject
 }

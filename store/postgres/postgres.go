@@ -122,8 +122,8 @@ func (s *Store) hash(id store.ID) (hash [16]byte) {
 	return [16]byte(sum[:16])
 }
 
-// lockKey is the key of the advisory lock of a record. Two records may share it: while one is in flight the other is told
-// to come again.
+// lockKey is the key of the advisory lock of a record. Two records may share it: while one is in flight the other is
+// told to come again.
 func (s *Store) lockKey(hash [16]byte) int64 {
 	return int64(binary.BigEndian.Uint64(hash[:8])) ^ s.naming.salt
 }

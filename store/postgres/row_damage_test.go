@@ -52,7 +52,8 @@ func (d *damaged) damage(key, how string) {
 // print is the row as it stands.
 func (d *damaged) print(key string) (text string) {
 	d.Helper()
-	must(d, d.admin.QueryRow(d.Context(), `SELECT r::text FROM onceward_record r WHERE id = $1`, d.store.RecordID(idOf(key))).Scan(&text))
+	must(d, d.admin.QueryRow(d.Context(), `SELECT r::text FROM onceward_record r WHERE id = $1`,
+		d.store.RecordID(idOf(key))).Scan(&text))
 	return text
 }
 
@@ -113,7 +114,8 @@ func TestDamagedRowsAreListed(t *testing.T) {
 	if len(page) != 2 || listed["whole"].Version != store.RecordVersion {
 		t.Errorf("S8: %d records were listed, want the whole one and the damaged one", len(page))
 	}
-	if rec := listed["damaged"]; rec.Version != 0 || rec.State != store.StateUnknown || !strings.Contains(rec.LastError, "unreadable") {
+	if rec := listed["damaged"]; rec.Version != 0 || rec.State != store.StateUnknown ||
+		!strings.Contains(rec.LastError, "unreadable") {
 		t.Errorf("S8: the damaged one is listed as version %d, %s: %s", rec.Version, rec.State, rec.LastError)
 	}
 	if _, err := d.store.Stats(t.Context()); err != nil {

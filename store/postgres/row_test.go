@@ -254,7 +254,8 @@ func wantRoundTrip(t *rapid.T, rec *store.Record, number int32) {
 	if want := *rec; !reflect.DeepEqual(got, want) {
 		t.Fatalf("S8: a record that is %s comes back as\n%+v, want\n%+v", rec.State, got, want)
 	}
-	if _, err := r.record(store.ID{Scope: rec.Scope, Key: rec.Key + "x"}, named(rec.Operation)); !errors.Is(err, store.ErrUnreadable) {
+	if _, err := r.record(store.ID{Scope: rec.Scope, Key: rec.Key + "x"},
+		named(rec.Operation)); !errors.Is(err, store.ErrUnreadable) {
 		t.Fatalf("I9: the record of another key got %v, want ErrUnreadable", err)
 	}
 }
@@ -309,7 +310,9 @@ func FuzzDecodeRow(f *testing.F) {
 		f.Add(r.attempt, r.due, r.retention, r.state, r.answer, r.request, r.extra)
 	}
 	f.Fuzz(func(t *testing.T, attempt, due int64, retention int32, state int16, answer, request, extra []byte) {
-		r := row{attempt: attempt, due: due, retention: retention, state: state, answer: answer, request: request, extra: extra}
+		r := row{
+			attempt: attempt, due: due, retention: retention, state: state, answer: answer, request: request, extra: extra,
+		}
 		rec, err := r.decode(named("POST /payments"))
 		if err != nil || retention == math.MinInt32 { // which no program writes
 			return
@@ -331,7 +334,8 @@ func FuzzDecodeRow(f *testing.F) {
 
 // drawID draws a key, often one that is packed.
 func drawID(t *rapid.T) store.ID {
-	key := rapid.OneOf(rapid.StringN(0, 40, -1), rapid.StringMatching(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`))
+	key := rapid.OneOf(rapid.StringN(0, 40, -1),
+		rapid.StringMatching(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`))
 	return store.ID{Scope: rapid.StringN(0, 20, -1).Draw(t, "scope"), Key: key.Draw(t, "key")}
 }
 
@@ -376,10 +380,15 @@ func drawResponse(t *rapid.T) store.Response {
 			return store.HeaderField{Name: rapid.OneOf(rapid.SampledFrom(commonNames), text).Draw(t, "name"), Removed: true}
 		}),
 		rapid.Custom(func(t *rapid.T) store.HeaderField {
-			return store.HeaderField{Name: rapid.SampledFrom(commonNames).Draw(t, "name"), Value: text.Draw(t, "value"), Append: rapid.Bool().Draw(t, "append")}
+			return store.HeaderField{
+				Name:  rapid.SampledFrom(commonNames).Draw(t, "name"),
+				Value: text.Draw(t, "value"), Append: rapid.Bool().Draw(t, "append"),
+			}
 		}),
 		rapid.Custom(func(t *rapid.T) store.HeaderField {
-			return store.HeaderField{Name: text.Draw(t, "name"), Value: text.Draw(t, "value"), Append: rapid.Bool().Draw(t, "append")}
+			return store.HeaderField{
+				Name: text.Draw(t, "name"), Value: text.Draw(t, "value"), Append: rapid.Bool().Draw(t, "append"),
+			}
 		}),
 	)
 	return store.Response{

@@ -233,8 +233,8 @@ func upPart(text string) string {
 	return gooseMark.ReplaceAllString(up, "")
 }
 
-// plainHead begins what PlainSQL returns, and plainCheck refuses tables of another version. The table is named in a text,
-// because it need not be there.
+// plainHead begins what PlainSQL returns, and plainCheck refuses tables of another version. The table is named in a
+// text, because it need not be there.
 const (
 	plainHead = `-- Brings the tables of Onceward in %[1]s from version %[2]d to version %[3]d, in one transaction.
 -- psql -v ON_ERROR_STOP=1 -f THIS_FILE
@@ -262,9 +262,9 @@ $check$;
 `
 )
 
-// PlainSQL returns the migrations after a version, zero for all of them, as one transaction that psql runs as it is: for
-// those who apply changes of their databases by hand, or by a tool of their own. It refuses tables of another version
-// than that. Without a schema it uses the first of the search_path; without a prefix, onceward_.
+// PlainSQL returns the migrations after a version, zero for all of them, as one transaction that psql runs as it is:
+// for those who apply changes of their databases by hand, or by a tool of their own. It refuses tables of another
+// version than that. Without a schema it uses the first of the search_path; without a prefix, onceward_.
 func PlainSQL(schema, prefix string, from int) (string, error) {
 	where := names{schema: schema, prefix: cmp.Or(prefix, defaultPrefix)}
 	if err := where.checkPrefix(); err != nil {

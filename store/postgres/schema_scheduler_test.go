@@ -46,8 +46,10 @@ func TestScheduler(t *testing.T) {
 		wantState(t, s, key, want, "section 7")
 	}
 	rec, err := s.Get(t.Context(), idOf("first lost"))
-	if err != nil || rec.LastError != "lease ran out" || rec.ReconcileAt.IsZero() || !rec.SettledAt.Equal(rec.ReconcileAt) {
-		t.Errorf("section 7: what a scheduler swept says (%q, lost %s, due %s, %v)", rec.LastError, rec.SettledAt, rec.ReconcileAt, err)
+	if err != nil || rec.LastError != "lease ran out" || rec.ReconcileAt.IsZero() ||
+		!rec.SettledAt.Equal(rec.ReconcileAt) {
+		t.Errorf("section 7: what a scheduler swept says (%q, lost %s, due %s, %v)",
+			rec.LastError, rec.SettledAt, rec.ReconcileAt, err)
 	}
 }
 
@@ -63,7 +65,8 @@ func TestSchedulerReapsSoftly(t *testing.T) {
 	soft := func() int { return number(t, scheduler, `SELECT onceward_reap(10, true)`) }
 	eventually(t, "the record is marked", 10*time.Second, func() bool { return soft() == 1 })
 	rec, err := s.Get(t.Context(), r.ID)
-	if err != nil || rec.State != store.StateExpired || rec.Attempt != c.Attempt || rec.Response.Status != 0 || rec.SettledAt.IsZero() {
+	if err != nil || rec.State != store.StateExpired || rec.Attempt != c.Attempt || rec.Response.Status != 0 ||
+		rec.SettledAt.IsZero() {
 		t.Errorf("section 7: the tombstone is %+v (%v)", rec, err)
 	}
 	eventually(t, "the tombstone is gone", 10*time.Second, func() bool { return soft() == 1 })
@@ -84,7 +87,8 @@ func TestBackgroundWaitsForNobody(t *testing.T) {
 	must(t, err)
 	defer func() { _ = tx.Rollback(context.Background()) }()
 	var n int
-	must(t, tx.QueryRow(t.Context(), `SELECT count(*) FROM (SELECT FROM onceward_record WHERE id::text = ANY ($1) FOR UPDATE) AS locked`, held).Scan(&n))
+	must(t, tx.QueryRow(t.Context(),
+		`SELECT count(*) FROM (SELECT FROM onceward_record WHERE id::text = ANY ($1) FOR UPDATE) AS locked`, held).Scan(&n))
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	wantDone(t, store, ctx, 1, "while others are held")

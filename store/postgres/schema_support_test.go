@@ -96,7 +96,8 @@ func exerciseReconciler(t *testing.T, s *postgres.Store, word string) {
 		c := own(t, s, reservation(key))
 		must(t, s.Abandon(t.Context(), c, "the connection was lost"))
 		must(t, s.BeginReconcile(t.Context(), c, 0, time.Minute))
-		must(t, s.Postpone(t.Context(), c, store.Postponement{Count: 1, Wait: time.Minute, MaxAttempts: 1, Reason: "not found yet"}))
+		must(t, s.Postpone(t.Context(), c,
+			store.Postponement{Count: 1, Wait: time.Minute, MaxAttempts: 1, Reason: "not found yet"}))
 		must(t, s.Requeue(t.Context(), c, "ask again"))
 		claims = append(claims, c)
 	}
@@ -110,13 +111,17 @@ func exerciseReconciler(t *testing.T, s *postgres.Store, word string) {
 func exerciseEvidence(t *testing.T, s *postgres.Store, word string) {
 	t.Helper()
 	c := store.Claim{ID: idOf(word + " evident"), Attempt: 7}
-	late := store.LateCompletion{Claim: c, Response: answer("late").Response, At: time.Now().UTC().Truncate(time.Microsecond)}
+	late := store.LateCompletion{
+		Claim: c, Response: answer("late").Response, At: time.Now().UTC().Truncate(time.Microsecond),
+	}
 	must(t, s.AddLateCompletion(t.Context(), late))
 	found, err := s.LateCompletions(t.Context(), c.ID)
 	if err != nil || len(found) != 1 || string(found[0].Response.Body) != "late" {
 		t.Errorf("S6: late completions are (%v, %v)", found, err)
 	}
-	event := store.ExternalEvent{Source: "psp", Scope: "tenant", EventID: word, Subject: c.Key, At: time.Now(), Body: []byte("paid")}
+	event := store.ExternalEvent{
+		Source: "psp", Scope: "tenant", EventID: word, Subject: c.Key, At: time.Now(), Body: []byte("paid"),
+	}
 	for _, want := range []bool{true, false} {
 		if added, err := s.AddExternalEvent(t.Context(), event); err != nil || added != want {
 			t.Errorf("B3: an external event was added (%t, %v), want %t", added, err, want)

@@ -151,7 +151,8 @@ func tryAll(ctx context.Context, as, key string) error {
 	_, purgedExecutions := s.PurgeExecutions(ctx, 0, 1)
 	_, purgedAudit := s.PurgeAudit(ctx, 0, 1)
 	_, purgedExternalEvents := s.PurgeExternalEvents(ctx, 0, 1)
-	return errors.Join(added, read, executed, executions, purgedExecutions, purgedAudit, purgedExternalEvents, tryBoxes(ctx, s, key))
+	return errors.Join(added, read, executed, executions, purgedExecutions, purgedAudit, purgedExternalEvents,
+		tryBoxes(ctx, s, key))
 }
 
 // tryBoxes sends messages from their beginning to their end, and remembers one as an event.
@@ -224,7 +225,8 @@ func TestOpenAgain(t *testing.T) {
 			wantReplay(t, store, fmt.Sprint("key-", earlier), fmt.Sprint("key-", earlier), "I3")
 		}
 		must(t, store.Close())
-		if n := number(t, admin, `SELECT count(*) FROM onceward_schema`); n != number(t, admin, `SELECT max(version) FROM onceward_schema`) {
+		latest := number(t, admin, `SELECT max(version) FROM onceward_schema`)
+		if n := number(t, admin, `SELECT count(*) FROM onceward_schema`); n != latest {
 			t.Errorf("%d migrations are noted", n)
 		}
 	}
@@ -309,7 +311,9 @@ func TestWrongPlaces(t *testing.T) {
 	t.Parallel()
 	server := servers.Postgres(t)
 	url := server.SchemaURL(t)
-	for _, prefix := range []string{"", "Upper_", "with space", "1st_", `quote"_`, "drop;", "ünicode_", strings.Repeat("x", 31)} {
+	for _, prefix := range []string{
+		"", "Upper_", "with space", "1st_", `quote"_`, "drop;", "ünicode_", strings.Repeat("x", 31),
+	} {
 		wantOpenFails(t, url, fmt.Sprintf("the table prefix %q", prefix), postgres.WithTablePrefix(prefix))
 	}
 	wantOpenFails(t, url, "no_such_schema", postgres.WithSchema("no_such_schema"))
@@ -407,7 +411,8 @@ func TestManualMigration(t *testing.T) {
 	url := servers.Postgres(t).SchemaURL(t)
 	for _, option := range []postgres.Option{postgres.WithManualMigration(), postgres.WithReadOnly()} {
 		wantOpenFails(t, url, `there are no tables in schema "`, option)
-		wantOpenFails(t, url, "and this program needs version 3: apply 00001_records.sql, 00002_outbox.sql, 00003_operate.sql, by \"onceward migrate up\"", option)
+		wantOpenFails(t, url, "and this program needs version 3: apply 00001_records.sql, 00002_outbox.sql, "+
+			"00003_operate.sql, by \"onceward migrate up\"", option)
 	}
 	if made := tables(t, openAdmin(t, url)); len(made) != 0 {
 		t.Errorf("opening made %v", made)
@@ -439,8 +444,8 @@ func TestStatus(t *testing.T) {
 	check(store.SchemaStatus{Version: len(migrationNames(t)), Compatible: 3, Pending: []string{}}, nil)
 }
 
-// TestPlainSQL: what is printed for people makes the same tables as the store, from every version on, and refuses tables of
-// another one without a change.
+// TestPlainSQL: what is printed for people makes the same tables as the store, from every version on, and refuses
+// tables of another one without a change.
 func TestPlainSQL(t *testing.T) {
 	t.Parallel()
 	server := servers.Postgres(t)
@@ -458,7 +463,8 @@ func TestPlainSQL(t *testing.T) {
 			t.Errorf("from version %d it makes\n%v\nthe store makes\n%v", from, made, want)
 		}
 		exercise(t, openStore(t, server.URL(), postgres.WithSchema(schema), postgres.WithManualMigration()), "key")
-		if out, err := tryPSQL(t, server.URL(), text); err == nil || !strings.Contains(out, "of version 3") && !strings.Contains(out, "of version 2") {
+		if out, err := tryPSQL(t, server.URL(), text); err == nil ||
+			!strings.Contains(out, "of version 3") && !strings.Contains(out, "of version 2") {
 			t.Errorf("run again it says %q (%v)", out, err)
 		}
 		if made := tables(t, admin); !slices.Equal(made, want) {
@@ -491,7 +497,8 @@ func tryPSQL(t testing.TB, url, script string) (out string, err error) {
 	must(t, err)
 	file := filepath.Join(t.TempDir(), "script.sql")
 	must(t, os.WriteFile(file, []byte(script), 0o600))
-	said, err := osexec.CommandContext(t.Context(), program, "-X", "-q", "-v", "ON_ERROR_STOP=1", "-f", file, psqlURL(t, url)).CombinedOutput()
+	said, err := osexec.CommandContext(t.Context(), program, "-X", "-q", "-v", "ON_ERROR_STOP=1", "-f", file,
+		psqlURL(t, url)).CombinedOutput()
 	return string(said), err
 }
 
@@ -607,8 +614,8 @@ func wantWritesRefused(t testing.TB, s *postgres.Store, c store.Claim) {
 	}
 }
 
-// TestIndexMadeBefore: the index that takes long in a large table can be made before the migration, while programs of the
-// version before write.
+// TestIndexMadeBefore: the index that takes long in a large table can be made before the migration, while programs of
+// the version before write.
 func TestIndexMadeBefore(t *testing.T) {
 	t.Parallel()
 	at := servers.Postgres(t).SchemaURL(t)
@@ -616,7 +623,10 @@ func TestIndexMadeBefore(t *testing.T) {
 	migrateTo(t, admin, 2)
 	text, err := fs.ReadFile(postgres.Migrations(), "00003_operate.sql")
 	must(t, err)
-	for _, part := range []string{`(?s)CREATE OR REPLACE FUNCTION onceward_field.*?\$\$;\n`, `(?s)CREATE INDEX IF NOT EXISTS onceward_record_provider_id.*?;\n`} {
+	for _, part := range []string{
+		`(?s)CREATE OR REPLACE FUNCTION onceward_field.*?\$\$;\n`,
+		`(?s)CREATE INDEX IF NOT EXISTS onceward_record_provider_id.*?;\n`,
+	} {
 		statement := regexp.MustCompile(part).FindString(string(text))
 		if statement == "" {
 			t.Fatalf("no %s in the migration", part)
@@ -715,7 +725,8 @@ func TestNewerTables(t *testing.T) {
 	exec(t, admin, `INSERT INTO onceward_schema (version, compatible) VALUES (1000, 999)`)
 	before := number(t, admin, `SELECT count(*) FROM onceward_schema`)
 	for _, options := range [][]postgres.Option{nil, {postgres.WithManualMigration()}} {
-		wantOpenFails(t, url, "are of version 1000, this program knows version 3, and the oldest that they can be used with is 999: use a newer program", options...)
+		wantOpenFails(t, url, "are of version 1000, this program knows version 3, "+
+			"and the oldest that they can be used with is 999: use a newer program", options...)
 	}
 	if after := number(t, admin, `SELECT count(*) FROM onceward_schema`); after != before {
 		t.Errorf("%d versions are noted, want %d as before", after, before)

@@ -48,8 +48,9 @@ const (
 )
 
 // NewTestClock returns the clock of a store whose tables belong to this test alone, such as in a schema that the test
-// has made. It fails the test if they hold a record or a message: a clock that jumps would do harm to others' operations. When the
-// test ends the tables have the server's time again. The store's user must own the tables, as one does who made them.
+// has made. It fails the test if they hold a record or a message: a clock that jumps would do harm to others'
+// operations. When the test ends the tables have the server's time again. The store's user must own the tables, as one
+// does who made them.
 func NewTestClock(t TestingT, s *Store) *TestClock {
 	t.Helper()
 	c := &TestClock{t: t, names: s.names, config: s.own.Config().ConnConfig}
@@ -71,7 +72,8 @@ func NewTestClock(t TestingT, s *Store) *TestClock {
 // begin makes the clock one that can be moved, if it may be.
 func (c *TestClock) begin(ctx context.Context) error {
 	var used, moved bool
-	err := c.conn.QueryRow(ctx, c.names.render(`SELECT EXISTS (SELECT FROM @record WHERE state <> 0) OR EXISTS (SELECT FROM @outbox),
+	err := c.conn.QueryRow(ctx,
+		c.names.render(`SELECT EXISTS (SELECT FROM @record WHERE state <> 0) OR EXISTS (SELECT FROM @outbox),
 			to_regclass($1) IS NOT NULL`), c.names.render(`@test_clock`)).Scan(&used, &moved)
 	switch {
 	case err != nil:
@@ -79,9 +81,11 @@ func (c *TestClock) begin(ctx context.Context) error {
 	case used:
 		return errors.New("its tables hold records or messages already: open it in a schema of the test's own")
 	case moved:
-		return errors.New("there is another clock for its tables, or a test has left one: open it in a schema of the test's own")
+		return errors.New("there is another clock for its tables, or a test has left one: " +
+			"open it in a schema of the test's own")
 	}
-	err = c.conn.QueryRow(ctx, `SELECT pg_get_functiondef(to_regprocedure($1))`, c.names.render(`@now()`)).Scan(&c.original)
+	err = c.conn.QueryRow(ctx, `SELECT pg_get_functiondef(to_regprocedure($1))`,
+		c.names.render(`@now()`)).Scan(&c.original)
 	if err != nil {
 		return err
 	}

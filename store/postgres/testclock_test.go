@@ -178,7 +178,8 @@ func TestClockOutlivesItsConnection(t *testing.T) {
 	kill()
 	users.run(func() { clock.Advance(time.Hour) })
 	users.run(func() { clock.Advance(time.Hour) })
-	if ahead := number(t, admin, `SELECT (onceward_now() / 1000000 - extract(epoch FROM clock_timestamp()))::int / 60`); ahead < 119 || ahead > 120 {
+	if ahead := number(t, admin,
+		`SELECT (onceward_now() / 1000000 - extract(epoch FROM clock_timestamp()))::int / 60`); ahead < 119 || ahead > 120 {
 		t.Errorf("the clock is %d minutes ahead, want two hours", ahead)
 	}
 	if n := warnings(); n != 1 {
@@ -221,7 +222,8 @@ func TestContextWithTx(t *testing.T) {
 			t.Errorf("the handler's Rollback returned %v", err)
 		}
 		must(t, postgres.LockName(ctx, tx, "business 1"))
-		_, err := postgres.UpsertRow(ctx, tx, natural.Upsert{Table: "business", Key: []natural.Column{{Name: "id", Value: "1"}}})
+		_, err := postgres.UpsertRow(ctx, tx,
+			natural.Upsert{Table: "business", Key: []natural.Column{{Name: "id", Value: "1"}}})
 		must(t, err)
 		applied, err := postgres.ApplyEvent(ctx, events, tx, "consumer", "event", func(ctx context.Context) error {
 			_, err := postgres.AddMessage(ctx, u.box, tx, messageOf("added"))

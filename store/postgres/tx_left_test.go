@@ -83,7 +83,8 @@ func TestGoroutineGoesOn(t *testing.T) {
 			})
 			late := await(t, "the context of the handler", left)
 			transacted(t, s.store, "second", func(ctx context.Context) error {
-				for name, insert := range map[string]func(context.Context, string) error{"pgx": insertPgx, "database/sql": insertSQL} {
+				inserts := map[string]func(context.Context, string) error{"pgx": insertPgx, "database/sql": insertSQL}
+				for name, insert := range inserts {
 					if err := insert(late, "late by "+name); err == nil {
 						t.Errorf("E1: a goroutine that goes on wrote by %s", name)
 					}
@@ -148,7 +149,8 @@ func TestStatementUnderWay(t *testing.T) {
 			ended <- errors.Join(err, late)
 		}()
 		eventually(t, "the statement is under way", 10*time.Second, func() bool {
-			return number(t, s.admin, `SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(0.5)%' AND state = 'active' AND pid <> pg_backend_pid()`) == 1
+			return number(t, s.admin, `SELECT count(*) FROM pg_stat_activity `+
+				`WHERE query LIKE '%pg_sleep(0.5)%' AND state = 'active' AND pid <> pg_backend_pid()`) == 1
 		})
 		return nil
 	})

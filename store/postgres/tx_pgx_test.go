@@ -129,7 +129,8 @@ func TestStatementsAtOnce(t *testing.T) {
 			t.Errorf("the batch found %d rows, %q (%v)", n, got, err)
 		}
 		must(t, results.Close())
-		copied, err := tx.CopyFrom(ctx, pgx.Identifier{"business"}, []string{"value"}, pgx.CopyFromRows([][]any{{"copy 1"}, {"copy 2"}}))
+		copied, err := tx.CopyFrom(ctx, pgx.Identifier{"business"}, []string{"value"},
+			pgx.CopyFromRows([][]any{{"copy 1"}, {"copy 2"}}))
 		if err != nil || copied != 2 {
 			t.Errorf("copied (%d, %v)", copied, err)
 		}
@@ -282,7 +283,8 @@ func newReferring(t *testing.T, h handle) *shop {
 // refer inserts a row that refers to the record of its own operation.
 func (s *shop) refer(id store.ID) func(ctx context.Context) error {
 	return func(ctx context.Context) error {
-		_, err := postgres.Tx(ctx).Exec(ctx, `INSERT INTO business (value, record) VALUES ($1, $2)`, id.Key, s.store.RecordID(id))
+		_, err := postgres.Tx(ctx).Exec(ctx, `INSERT INTO business (value, record) VALUES ($1, $2)`,
+			id.Key, s.store.RecordID(id))
 		return err
 	}
 }

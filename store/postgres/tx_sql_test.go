@@ -77,7 +77,8 @@ func TestSQLStatements(t *testing.T) {
 		}
 		must(s, find.Close())
 		var value string
-		if err := tx.QueryRowContext(ctx, `SELECT value FROM business WHERE false`).Scan(&value); !errors.Is(err, sql.ErrNoRows) {
+		err = tx.QueryRowContext(ctx, `SELECT value FROM business WHERE false`).Scan(&value)
+		if !errors.Is(err, sql.ErrNoRows) {
 			s.Errorf("no rows got %v", err)
 		}
 		if sum := sumOf(s, tx, `SELECT i FROM generate_series(1, 100) AS i`); sum != 5050 {
@@ -148,7 +149,8 @@ func TestForeignDriver(t *testing.T) {
 	db := sql.OpenDB(foreign{})
 	defer db.Close()
 	_, err := postgres.NewSQL(t.Context(), db, quiet)
-	if err == nil || !strings.Contains(err.Error(), "hands out postgres_test.foreign; open it with the driver of github.com/jackc/pgx/v5/stdlib") {
+	if err == nil || !strings.Contains(err.Error(),
+		"hands out postgres_test.foreign; open it with the driver of github.com/jackc/pgx/v5/stdlib") {
 		t.Errorf("a foreign driver got %v", err)
 	}
 }

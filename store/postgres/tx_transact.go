@@ -244,8 +244,8 @@ func (x *handlerPlan) read(_ int, raw [][]byte) error {
 	return v.err
 }
 
-// learned answers by what is stored. If there is no answer of the same request that is new, the commit did not land, and
-// nothing was executed.
+// learned answers by what is stored. If there is no answer of the same request that is new, the commit did not land,
+// and nothing was executed.
 func (x *handlerPlan) learned(rec *store.Record, cause error) error {
 	if rec.State == store.StateCompleted && rec.Fingerprint == x.settled.Fingerprint && rec.Attempt != x.before.Attempt {
 		x.answered(rec)

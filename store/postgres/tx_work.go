@@ -46,9 +46,10 @@ func commitUnless(err error) (store.TxAction, error) {
 }
 
 // advance stores a recovery point in the transaction that took the lock. Like the statements that store an answer, it
-// fails unless it writes exactly one row. It leaves the lease alone, which heartbeats extend meanwhile. Marks that the same
-// attempt has stored since the row was read, and content that was rewritten, stay: what the point sets is put behind them,
-// where it counts, so that the step need not run again. A row that is as it was read is packed; it tells if it was not.
+// fails unless it writes exactly one row. It leaves the lease alone, which heartbeats extend meanwhile. Marks that the
+// same attempt has stored since the row was read, and content that was rewritten, stay: what the point sets is put
+// behind them, where it counts, so that the step need not run again. A row that is as it was read is packed; it tells
+// if it was not.
 const advance = `WITH written AS (
 		UPDATE @record SET extra = CASE WHEN extra = $2 THEN $3::bytea ELSE extra END || $4::bytea,
 			state = CASE WHEN transaction_timestamp() = $5 THEN state END
@@ -142,9 +143,9 @@ func (x *stepPlan) read(_ int, raw [][]byte) error {
 	return v.err
 }
 
-// learned answers by what is stored: the point is there, or the record is as it was, and nothing was committed. A record
-// that had the same point before the step, is neither or is another attempt's by now does not tell; then only a refusal
-// by the server itself says that nothing was committed.
+// learned answers by what is stored: the point is there, or the record is as it was, and nothing was committed. A
+// record that had the same point before the step, is neither or is another attempt's by now does not tell; then only a
+// refusal by the server itself says that nothing was committed.
 func (x *stepPlan) learned(rec *store.Record, cause error) error {
 	_, fenced := x.advanced(rec, store.Checkpoint{})
 	// Marks alone do not tell: the same attempt may have stored the same ones beside the step.
@@ -173,8 +174,8 @@ func (x *stepPlan) spoiled(reason, cause error) error {
 	return err
 }
 
-// same reports whether two records are equally far. A mark that is not the step's does not count: another transaction of
-// the same attempt may have stored it meanwhile.
+// same reports whether two records are equally far. A mark that is not the step's does not count: another transaction
+// of the same attempt may have stored it meanwhile.
 func (x *stepPlan) same(a, b *store.Record) bool {
 	return a.Point == b.Point && sameData(a.Data, b.Data) &&
 		(!x.point.NotReplayable || a.NotReplayable == b.NotReplayable) &&

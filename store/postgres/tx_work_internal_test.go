@@ -9,12 +9,14 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// TestStepWhoseCommitIsARollback: a server that answers COMMIT with ROLLBACK has committed nothing, also where the record
-// does not tell, as with sealed data that is there before and after. A reply that is lost says nothing.
+// TestStepWhoseCommitIsARollback: a server that answers COMMIT with ROLLBACK has committed nothing, also where the
+// record does not tell, as with sealed data that is there before and after. A reply that is lost says nothing.
 func TestStepWhoseCommitIsARollback(t *testing.T) {
 	t.Parallel()
 	sealed := []byte(store.SealedPrefix + "1")
-	rec := store.Record{Version: store.RecordVersion, State: store.StateInProgress, Attempt: 7, Point: "charged", Data: sealed}
+	rec := store.Record{
+		Version: store.RecordVersion, State: store.StateInProgress, Attempt: 7, Point: "charged", Data: sealed,
+	}
 	for name, c := range map[string]struct {
 		cause   error
 		unknown bool

@@ -143,7 +143,8 @@ func TestOddBytesInViews(t *testing.T) {
 		exec(t, admin, `UPDATE onceward_record SET `+column+` WHERE id = '`+s.RecordID(c.ID)+`'`)
 	}
 	var scope, key, last string
-	must(t, admin.QueryRow(t.Context(), `SELECT scope, key, last_error FROM onceward_records WHERE state = 'unknown'`).Scan(&scope, &key, &last))
+	must(t, admin.QueryRow(t.Context(),
+		`SELECT scope, key, last_error FROM onceward_records WHERE state = 'unknown'`).Scan(&scope, &key, &last))
 	if scope != `a\000b` || key != `\377\376` || last != `gr\374\000n` {
 		t.Errorf("what is no text is shown as %q, %q and %q", scope, key, last)
 	}
@@ -175,15 +176,20 @@ func TestOtherViews(t *testing.T) {
 	must(t, err)
 	must(t, s.InTx(t.Context(), func(ctx context.Context) error {
 		for _, topic := range []string{"new", ""} {
-			if _, err := box.Add(ctx, onceward.Tx(ctx), outbox.Message{Topic: topic, AggregateType: "order", AggregateID: "7", Type: "paid", Payload: []byte("{}")}); err != nil {
+			if _, err := box.Add(ctx, onceward.Tx(ctx), outbox.Message{
+				Topic: topic, AggregateType: "order", AggregateID: "7", Type: "paid", Payload: []byte("{}"),
+			}); err != nil {
 				return err
 			}
 		}
 		return nil
 	}))
 	id := store.ID{Scope: "alice", Key: "0f8fad5b-d9cb-469f-a165-70867728950e"}
-	must(t, s.AddAudit(t.Context(), store.AuditEntry{ID: id, Attempt: 3, Actor: "zoé", Action: "bust", Reason: "why", Outcome: "done"}))
-	must(t, s.AddExecution(t.Context(), store.ExecutionEntry{ID: id, Attempt: 3, Actor: "zoé", Operation: "POST /x", Decision: store.DecisionExecute, Origin: store.OriginRetried}))
+	must(t, s.AddAudit(t.Context(),
+		store.AuditEntry{ID: id, Attempt: 3, Actor: "zoé", Action: "bust", Reason: "why", Outcome: "done"}))
+	must(t, s.AddExecution(t.Context(), store.ExecutionEntry{
+		ID: id, Attempt: 3, Actor: "zoé", Operation: "POST /x", Decision: store.DecisionExecute, Origin: store.OriginRetried,
+	}))
 	must(t, s.AddExecution(t.Context(), store.ExecutionEntry{ID: id, Decision: store.DecisionRefused}))
 	for statement, want := range map[string]string{
 		`SELECT string_agg(concat_ws(' ', topic, aggregate_type, aggregate_id, type, state, attempts, payload_bytes), ';' ORDER BY state)

@@ -69,7 +69,7 @@ func newWatcher(s *Store, config *pgxpool.Config) *watcher {
 		store: s, config: config.Copy(), watched: make(map[watchKey]*watch), awaited: make(map[[16]byte]time.Time),
 	}
 	w.ctx, w.stop = context.WithCancel(context.Background())
-	if !s.options.readOnly { // nobody waits for what only looks
+	if !s.options.readOnly { // no caller waits on a store that only looks
 		w.listen.start(w)
 	}
 	return w

@@ -309,7 +309,8 @@ func TestPoolerLosesNotifications(t *testing.T) {
 	book, logging := newLogbook()
 	c := newCouple(t, postgres.WithListenURL(databaseURL(t)), logging)
 	c.wantLooking("before it is found out", c.completed())
-	eventually(t, "the store has warned", 20*time.Second, func() bool { return len(book.find("cannot listen for notifications")) > 0 })
+	eventually(t, "the store has warned", 20*time.Second,
+		func() bool { return len(book.find("cannot listen for notifications")) > 0 })
 	if told := book.find("give WithListenURL an address past it"); len(told) == 0 {
 		t.Errorf("it does not say what to do: %q", book.find("cannot listen"))
 	}
@@ -328,7 +329,8 @@ func TestListenURL(t *testing.T) {
 	if lines := book.find("cannot listen"); len(lines) > 0 {
 		t.Errorf("after %s it said %q", time.Since(began), lines)
 	}
-	if n := number(t, c.admin, `SELECT count(*) FROM pg_stat_activity WHERE application_name = $1 AND query LIKE 'LISTEN %'`, name); n != 1 {
+	if n := number(t, c.admin,
+		`SELECT count(*) FROM pg_stat_activity WHERE application_name = $1 AND query LIKE 'LISTEN %'`, name); n != 1 {
 		t.Errorf("%d sessions listen where they were told to, want 1", n)
 	}
 	if listeners := c.listeners(); len(listeners) != 0 {
@@ -400,7 +402,8 @@ func TestListenRefused(t *testing.T) {
 	t.Parallel()
 	book, logging := newLogbook()
 	c := newCouple(t, postgres.WithListenURL(refusing(t)), logging)
-	eventually(t, "the store has warned", 20*time.Second, func() bool { return len(book.find("LISTEN is not supported")) > 0 })
+	eventually(t, "the store has warned", 20*time.Second,
+		func() bool { return len(book.find("LISTEN is not supported")) > 0 })
 	c.wantLooking("for an attempt", c.completed())
 	for _, ending := range []store.TxAction{store.TxCommit, store.TxCommitAnswer, store.TxRollback} {
 		c.wantLooking("for a transaction", c.inFlight(ending))
@@ -457,7 +460,8 @@ func (c *couple) listeners() (found []int32) {
 func (c *couple) channel() (name string) {
 	c.Helper()
 	eventually(c, "the store listens", 10*time.Second, func() bool { return len(c.listeners()) == 1 })
-	must(c, c.admin.QueryRow(c.Context(), `SELECT query FROM pg_stat_activity WHERE pid = $1`, c.listeners()[0]).Scan(&name))
+	must(c, c.admin.QueryRow(c.Context(), `SELECT query FROM pg_stat_activity WHERE pid = $1`,
+		c.listeners()[0]).Scan(&name))
 	return strings.Trim(strings.TrimPrefix(name, "LISTEN "), `"`)
 }
 

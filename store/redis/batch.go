@@ -61,11 +61,11 @@ func (c *call) unacked() bool {
 	return c.kind == kindLook || c.kind == kindRun && c.script.unacked
 }
 
-// sender brings calls to the server. Calls of concurrent callers go together: while a batch is on the wire, what arrives
-// gathers, and goes as the next one. Nothing is held back by a timer: a lone caller goes at once. All records that a
-// batch makes and settles go in one run of a script, and all that it looks up in one command, so that much of what a
-// call costs is paid once for all, the server's fsync above all: so a second batch goes out beside the first only when it
-// is not the smaller one. In a cluster a run of a script has the keys of one slot: there each call goes by
+// sender brings calls to the server. Calls of concurrent callers go together: while a batch is on the wire, what
+// arrives gathers, and goes as the next one. Nothing is held back by a timer: a lone caller goes at once. All records
+// that a batch makes and settles go in one run of a script, and all that it looks up in one command, so that much of
+// what a call costs is paid once for all, the server's fsync above all: so a second batch goes out beside the first
+// only when it is not the smaller one. In a cluster a run of a script has the keys of one slot: there each call goes by
 // itself, and the client gathers them by node.
 type sender struct {
 	client  rueidis.Client

@@ -70,8 +70,8 @@ func (s *Store) apply(ctx context.Context, at place, event store.Event, seen *re
 	return outcome{}, unavailable(errStale)
 }
 
-// confirms reports whether what was already done, by a call whose reply was lost or missed an acknowledgement, is written
-// again as it stands: the replicas have to acknowledge it to whoever is told that it is done.
+// confirms reports whether what was already done, by a call whose reply was lost or missed an acknowledgement, is
+// written again as it stands: the replicas have to acknowledge it to the caller who is told that it is done.
 func (s *Store) confirms(event store.Event, found store.Transition) bool {
 	switch event.Kind {
 	case store.EventReserve:

@@ -60,9 +60,9 @@ func redirected(err error) (to redirection) {
 	return to
 }
 
-// alone sends commands of which the last one blocks, on a connection that they have to themselves: the server counts what
-// was written through it, and no command behind may wait. In a cluster the client would follow a redirection without the
-// command that blocks: there the caller follows it.
+// alone sends commands of which the last one blocks, on a connection that they have to themselves: the server counts
+// what was written through it, and no command behind may wait. In a cluster the client would follow a redirection
+// without the command that blocks: there the caller follows it.
 func (s *sender) alone(ctx context.Context, commands []rueidis.Completed, first *part) []rueidis.RedisResult {
 	if !s.cluster {
 		return s.client.DoMulti(ctx, commands...)
@@ -95,8 +95,8 @@ func (s *sender) node(ctx context.Context, p *part) rueidis.Client {
 	return s.client.Nodes()[p.to.address]
 }
 
-// askAny asks for what every node of a cluster knows, and returns the first answer and whose it is. It asks one node after
-// the other, but does not wait long for one that does not answer.
+// askAny asks for what every node of a cluster knows, and returns the first answer and whose it is. It asks one node
+// after the other, but does not wait long for one that does not answer.
 func (s *sender) askAny(ctx context.Context, command func(rueidis.Builder) rueidis.Completed) (
 	address string, answer rueidis.RedisResult,
 ) {

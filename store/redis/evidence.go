@@ -27,7 +27,8 @@ const (
 	evidenceFormat = 1
 )
 
-// AddLateCompletion implements [store.LateCompletionKeeper]. What is kept for an ID is removed 90 days after the last one.
+// AddLateCompletion implements [store.LateCompletionKeeper].
+// What is kept for an ID is removed 90 days after the last one.
 func (s *Store) AddLateCompletion(ctx context.Context, late store.LateCompletion) error {
 	key, _ := s.names.named(kindLate, late.ID.AppendBinary(nil))
 	b := binary.AppendVarint([]byte{evidenceFormat}, late.Attempt)
@@ -93,9 +94,9 @@ func eventName(e *store.ExternalEvent) []byte {
 // subjectName is what external events are found by.
 func subjectName(source, subject string) []byte { return append(appendText(nil, source), subject...) }
 
-// AddExternalEvent implements [store.ExternalEventKeeper]. The event and the index of its subject are in different slots of
-// a cluster: the index is written first, so that an entry may lead nowhere but no event is without one. It is written
-// again afterwards, for the case that the event was purged, and the entry with it, between the two.
+// AddExternalEvent implements [store.ExternalEventKeeper]. The event and the index of its subject are in different
+// slots of a cluster: the index is written first, so that an entry may lead nowhere but no event is without one. It is
+// written again afterwards, for the case that the event was purged, and the entry with it, between the two.
 func (s *Store) AddExternalEvent(ctx context.Context, e store.ExternalEvent) (added bool, err error) {
 	if e.AnyScope {
 		e.Scope = ""
@@ -138,7 +139,9 @@ func decodeEvent(stored string) (e store.ExternalEvent, err error) {
 }
 
 // ExternalEvents implements [store.ExternalEventKeeper].
-func (s *Store) ExternalEvents(ctx context.Context, f store.ExternalEventFilter) (found []store.ExternalEvent, err error) {
+func (s *Store) ExternalEvents(
+	ctx context.Context, f store.ExternalEventFilter,
+) (found []store.ExternalEvent, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, unavailable(err)
 	}
@@ -250,8 +253,8 @@ func (s *Store) forgetEvent(ctx context.Context, in *bucket, key, before string)
 	return int(n), unavailable(err)
 }
 
-// purge removes what was kept longer ago than an age, the oldest first, at most so many. The keys that may hold such are in
-// an index by time.
+// purge removes what was kept longer ago than an age, the oldest first, at most so many. The keys that may hold such
+// are in an index by time.
 func (s *Store) purge(ctx context.Context, kind string, age time.Duration, limit int,
 	remove func(in *bucket, key, before string, limit int) (int, error),
 ) (purged int, err error) {
@@ -481,8 +484,8 @@ func (s *Store) ListExecutions(ctx context.Context, f store.AuditFilter) (chosen
 	return chosen[:min(len(chosen), f.Page())], err
 }
 
-// executionsOf looks for the entries of one ID, some at a time: most are about others, and there may be millions, which the
-// server would send in one reply while all others wait.
+// executionsOf looks for the entries of one ID, some at a time: most are about others, and there may be millions, which
+// the server would send in one reply while all others wait.
 func (s *Store) executionsOf(ctx context.Context, f store.AuditFilter) (chosen []store.ExecutionEntry, err error) {
 	const some = 1000
 	keys := []string{s.names.bucketOf(f.ID.AppendBinary(nil)).base + kindRequests}

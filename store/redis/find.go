@@ -26,8 +26,8 @@ func (n *names) providerKey(providerID string) string {
 
 // noteProvider notes in a cluster, before a record is stored, which provider's id leads to it. The two are in different
 // slots: an entry may lead to a record that does not carry the id, which is seen when it is read, but no record is
-// without its entry. It lasts for as long as the record does. On a single server the script that stores the record notes
-// it.
+// without its entry. It lasts for as long as the record does. On a single server the script that stores the record
+// notes it.
 func (s *Store) noteProvider(ctx context.Context, at place, now time.Time, v *value) error {
 	if v.ProviderID == "" || !s.names.cluster {
 		return nil

@@ -11,11 +11,11 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// This file keeps programs apart that would not find each other's records. Up to format 1 a record was named by its ID, and
-// is named by the hash of its ID since: on one server, a program of before and one of today would each execute what the
-// other has. So the first program of today puts a set in the place where one of before keeps its index of what is in
-// progress, a sorted set. Without that it makes no record: each reservation fails. What is in the set says of which format
-// the records are.
+// This file keeps programs apart that would not find each other's records. Up to format 1 a record was named by its ID,
+// and is named by the hash of its ID since: on one server, a program of before and one of today would each execute what
+// the other has. So the first program of today puts a set in the place where one of before keeps its index of what is
+// in progress, a sorted set. Without that it makes no record: each reservation fails. What is in the set says of which
+// format the records are.
 
 // The names of before.
 const (
@@ -30,12 +30,12 @@ const formatMarks = "format "
 
 // errOldRecords refuses a server that a program of before still uses, or has used of late.
 var errOldRecords = errors.New("redis: the server holds records of an earlier version of this program, which this " +
-	"one would not find, and execute again: stop the programs of that version and wait until their records have expired, or use " +
-	"another prefix (WithPrefix), under which nothing is known of the operations of before")
+	"one would not find, and execute again: stop the programs of that version and wait until their records have " +
+	"expired, or use another prefix (WithPrefix), under which nothing is known of the operations of before")
 
 // checkFormat makes sure that the records are of the format that this program knows and, unless it only looks, that no
-// program of before can make others. It writes when a prefix is used for the first time; then it looks through all keys,
-// too.
+// program of before can make others. It writes when a prefix is used for the first time; then it looks through all
+// keys, too.
 func (s *Store) checkFormat(ctx context.Context, readOnly bool) error {
 	known, err := s.formatKnown(ctx)
 	if err != nil || known {
@@ -131,8 +131,8 @@ func (s *Store) takeBack(ctx context.Context, token string) error {
 	return failed
 }
 
-// refuseOldRecords looks for a record under a name of before, again where the servers changed meanwhile: one that gets its
-// first replica is such a case, and a store that opens does not fail for it.
+// refuseOldRecords looks for a record under a name of before, again where the servers changed meanwhile: one that gets
+// its first replica is such a case, and a store that opens does not fail for it.
 func (s *Store) refuseOldRecords(ctx context.Context) (err error) {
 	const tries = 5
 	for range tries {

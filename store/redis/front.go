@@ -14,12 +14,12 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Front is a cache on Redis for package tiered, which puts it before a durable store. It may lose everything at any time,
-// and so the server may be as fast as it can: no persistence, maxmemory with allkeys-lru, replicas that lag.
+// Front is a cache on Redis for package tiered, which puts it before a durable store. It may lose everything at any
+// time, and so the server may be as fast as it can: no persistence, maxmemory with allkeys-lru, replicas that lag.
 //
-// A look-up is a GET or a part of an MGET, a fill a SET NX PXAT, and a tombstone an empty value, which a script sets. A user
-// of the server needs no more than +@read +@write +@connection +time +eval +evalsha on ~PREFIX:front:*, with +role behind
-// Sentinel and +cluster|slots +cluster|shards in a cluster.
+// A look-up is a GET or a part of an MGET, a fill a SET NX PXAT, and a tombstone an empty value, which a script sets. A
+// user of the server needs no more than +@read +@write +@connection +time +eval +evalsha on ~PREFIX:front:*, with +role
+// behind Sentinel and +cluster|slots +cluster|shards in a cluster.
 type Front struct {
 	prefix  string
 	config  rueidis.ClientOption
@@ -36,9 +36,9 @@ type Front struct {
 	work       sync.WaitGroup
 }
 
-// OpenFront connects to the servers of a URL, of the kinds that [Open] takes. A server that is away is no error: the front
-// answers when it is back, and until then the durable store does. Nor does it matter how the server is set up. Of the
-// options, [WithPrefix] and [WithTLS] count.
+// OpenFront connects to the servers of a URL, of the kinds that [Open] takes. A server that is away is no error: the
+// front answers when it is back, and until then the durable store does. Nor does it matter how the server is set up. Of
+// the options, [WithPrefix] and [WithTLS] count.
 func OpenFront(ctx context.Context, url string, opts ...Option) (*Front, error) {
 	o := options{prefix: "onceward"}
 	for _, option := range opts {
@@ -76,8 +76,8 @@ var errConnecting = errors.New("there is no connection yet")
 // closeTimeout is how long Close waits for a server that does not answer.
 const closeTimeout = time.Second
 
-// Close ends the calls under way with an error, and closes the connections. It takes no more than about a second: what a
-// server holds up that does not answer ends by itself.
+// Close ends the calls under way with an error, and closes the connections. It takes no more than about a second: what
+// a server holds up that does not answer ends by itself.
 func (f *Front) Close() error {
 	f.mu.Lock()
 	f.failure, f.closed = errClosed, true
@@ -128,16 +128,18 @@ func (f *Front) connect() (*sender, error) {
 	defer cancel()
 	err = s.do(ctx, tombstone(f.prefix, 1))
 	var refused *rueidis.RedisError
-	if !errors.As(err, &refused) || !strings.HasPrefix(refused.Error(), "NOPERM") && !strings.HasPrefix(refused.Error(), "ERR") {
+	if !errors.As(err, &refused) ||
+		!strings.HasPrefix(refused.Error(), "NOPERM") && !strings.HasPrefix(refused.Error(), "ERR") {
 		return s, nil // it can, or this is not the time to tell
 	}
 	client.Close()
 	s.finish()
-	return nil, fmt.Errorf("a tombstone cannot be set, for which a front needs Redis 7.0 and a user with +eval and +evalsha: %w", err)
+	return nil, fmt.Errorf("a tombstone cannot be set, for which a front needs Redis 7.0 and "+
+		"a user with +eval and +evalsha: %w", err)
 }
 
-// ready returns what brings calls to the server. Where there is none yet it tries to connect, beside the caller, who comes
-// again.
+// ready returns what brings calls to the server. Where there is none yet it tries to connect, beside the caller, who
+// comes again.
 func (f *Front) ready() (*sender, error) {
 	if s := f.connected.Load(); s != nil {
 		return s, nil
@@ -156,8 +158,8 @@ func (f *Front) key(id store.ID) string {
 	return string(id.AppendBinary(append(buf[:0], f.prefix...)))
 }
 
-// Get returns what was added for the ID and has not ended, or nothing. Look-ups of concurrent callers go as one command,
-// but for a cluster, where the client gathers them by node.
+// Get returns what was added for the ID and has not ended, or nothing. Look-ups of concurrent callers go as one
+// command, but for a cluster, where the client gathers them by node.
 func (f *Front) Get(ctx context.Context, id store.ID) ([]byte, error) {
 	s, err := f.ready()
 	if err != nil {
@@ -201,8 +203,8 @@ func (f *Front) Add(ctx context.Context, id store.ID, value []byte, end time.Tim
 
 var tombstoneScript = newScript("tombstone")
 
-// Invalidate drops what there is for the ID, and leaves a tombstone in its place for at least that time. One that is there
-// and ends later stays.
+// Invalidate drops what there is for the ID, and leaves a tombstone in its place for at least that time. One that is
+// there and ends later stays.
 func (f *Front) Invalidate(ctx context.Context, id store.ID, lasting time.Duration) error {
 	s, err := f.ready()
 	if err != nil {

@@ -22,9 +22,9 @@ type entry struct {
 	score float64
 }
 
-// walk goes through an index of some buckets, a page of each at a time, however many entries a bucket has. Up to a score
-// it goes by score. Without one it scans: new entries have the highest scores, and who goes by score through all would
-// follow them for as long as they come.
+// walk goes through an index of some buckets, a page of each at a time, however many entries a bucket has. Up to a
+// score it goes by score. Without one it scans: new entries have the highest scores, and who goes by score through all
+// would follow them for as long as they come.
 type walk struct {
 	index int
 	until string // the highest score, or empty
@@ -49,8 +49,8 @@ func newWalk(among []bucket, index int, until string) *walk {
 	return w
 }
 
-// next returns the next entries of all buckets that may have some. What cannot be asked for is left out, and an error is
-// returned beside the rest.
+// next returns the next entries of all buckets that may have some. What cannot be asked for is left out, and an error
+// is returned beside the rest.
 func (s *Store) next(ctx context.Context, w *walk, limit int) (found []entry, err error) {
 	read, commands := w.byScore, make([]rueidis.Completed, len(w.left))
 	if w.until == "" {

@@ -35,7 +35,8 @@ type inspection struct {
 // inspectInterval is the least time between two looks at the settings of servers that are in use.
 const inspectInterval = time.Minute
 
-// inspect refuses servers on which the promises of the store do not hold, and tells what a crash or a fail-over can lose.
+// inspect refuses servers on which the promises of the store do not hold,
+// and tells what a crash or a fail-over can lose.
 func (s *Store) inspect(ctx context.Context) error {
 	i := &s.inspection
 	if i.mode == modeCluster && s.sender.client.Mode() != rueidis.ClientModeCluster {
@@ -66,7 +67,8 @@ func (s *Store) inspect(ctx context.Context) error {
 // mayWork returns an error if the user may not run scripts, or not on the keys of the store.
 func (s *Store) mayWork(ctx context.Context) error {
 	key := s.names.holding(indexOpen)[0].index[indexOpen]
-	err := s.sender.ask(ctx, s.sender.client, clockScript.command(s.sender.client.B(), true, []string{key}, nil))[0].Error()
+	clock := clockScript.command(s.sender.client.B(), true, []string{key}, nil)
+	err := s.sender.ask(ctx, s.sender.client, clock)[0].Error()
 	if refused, ok := rueidis.IsRedisErr(err); ok && strings.HasPrefix(refused.Error(), "NOPERM") {
 		return fmt.Errorf("redis: the user of the URL may not run scripts on keys that begin with %q: %w",
 			s.names.prefix+":", unavailable(err))
@@ -210,19 +212,21 @@ func (f settings) risks(m mode, o *options) (risks []string) {
 	say(f["appendonly"] == "no", "appendonly is off: a crash or a restart of the server loses every record since its "+
 		"last snapshot (save %q), and what they protected may be executed a second time; set appendonly yes and "+
 		"appendfsync always", f["save"])
-	say(appendonly && fsync == "everysec", "appendfsync is everysec: a power loss loses about the last second of records, "+
+	say(appendonly && fsync == "everysec", "appendfsync is everysec: a power loss loses about the last second of "+
+		"records, and what they protected may be executed a second time; set appendfsync always")
+	say(appendonly && fsync == "everysec" && o.acks.fsynced && f.older(8, 0),
+		"a server before Redis 8.0 may acknowledge to WAITAOF what is not on its disk yet, "+
+			"where appendfsync is everysec; set appendfsync always")
+	say(appendonly && fsync == "no", "appendfsync is no: a power loss loses the records of the last half minute or so, "+
 		"and what they protected may be executed a second time; set appendfsync always")
-	say(appendonly && fsync == "everysec" && o.acks.fsynced && f.older(8, 0), "a server before Redis 8.0 may acknowledge to "+
-		"WAITAOF what is not on its disk yet, where appendfsync is everysec; set appendfsync always")
-	say(appendonly && fsync == "no", "appendfsync is no: a power loss loses the records of the last half minute or so, and "+
-		"what they protected may be executed a second time; set appendfsync always")
 	say(f["hidden"] != "" && f["appendonly"] != "no", "the server does not tell how it writes to its disk (CONFIG GET is "+
 		"refused): without appendfsync always it can lose records")
-	say(o.eviction && policy != "noeviction" && policy != "", "records are removed when the memory is full (maxmemory-policy %s), and what "+
-		"they protected is executed a second time", policy)
+	say(o.eviction && policy != "noeviction" && policy != "",
+		"records are removed when the memory is full (maxmemory-policy %s), "+
+			"and what they protected is executed a second time", policy)
 	replicas := f["connected_slaves"] != "0" && f["connected_slaves"] != "" || m != modeSingle
-	say(replicas && !o.acks.wanted(), "replication is asynchronous: a fail-over can forget records that were acknowledged, "+
-		"and what they protected may be executed a second time; redis.WithReplicas makes that less likely")
+	say(replicas && !o.acks.wanted(), "replication is asynchronous: a fail-over can forget records that were "+
+		"acknowledged, and what they protected may be executed a second time; redis.WithReplicas makes that less likely")
 	say(replicas && o.acks.wanted(), "a fail-over can forget records that were acknowledged although writes wait for "+
 		"replicas, because one that is promoted need not have them")
 	return risks

@@ -56,8 +56,8 @@ type names struct {
 	buckets [buckets]bucket
 }
 
-// newNames returns the names of a store. In a cluster each bucket has an index of what is in progress. On a single server
-// that of the first bucket serves all, so that one command enters all records of a batch.
+// newNames returns the names of a store. In a cluster each bucket has an index of what is in progress. On a single
+// server that of the first bucket serves all, so that one command enters all records of a batch.
 func newNames(prefix string, cluster bool) *names {
 	n := &names{prefix: prefix, cluster: cluster}
 	for i := range n.buckets {

@@ -25,8 +25,8 @@ const (
 )
 
 // List implements [store.Lister]. What is in progress or unknown is found by the indexes. Settled records are in none:
-// for a filter that may choose them, each page is a scan of all keys of the database, which does not block the server but
-// takes its time. The order is that of the buckets, and within one that of the hashes.
+// for a filter that may choose them, each page is a scan of all keys of the database, which does not block the server
+// but takes its time. The order is that of the buckets, and within one that of the hashes.
 func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error) {
 	limit := store.MaxPage
 	if f.Limit > 0 {
@@ -40,7 +40,7 @@ func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error
 	if f.After != (store.ID{}) {
 		after = s.names.place(f.After)
 	}
-	// Whoever asks takes a short page for the last one. So what is gone when it is read is made up for.
+	// The caller takes a short page for the last one. So what is gone when it is read is made up for.
 	for page := []store.Record(nil); ; {
 		chosen := &chosen{filter: f, now: now, limit: limit - len(page) + spare, after: after}
 		switch index := indexFor(f.State); {
@@ -94,7 +94,8 @@ func (c *chosen) wants(at place) bool {
 	return len(c.places) < c.limit || comparePlaces(at, c.places[c.limit-1]) < 0
 }
 
-// matches reports whether a filter chooses a record. One that cannot be read is chosen by its state, if that can be told.
+// matches reports whether a filter chooses a record. One that cannot be read is chosen by its state,
+// if that can be told.
 func (c *chosen) matches(v *value) bool {
 	return v.State != store.StateNone && (c.filter.State == store.StateNone || v.State == c.filter.State) &&
 		(c.filter.Scope == "" || v.Scope == c.filter.Scope) &&
@@ -175,8 +176,8 @@ func (s *Store) choose(ctx context.Context, c *chosen, places []place, index int
 	return errors.Join(errs...)
 }
 
-// each reads the outlines of records, or all of them. Of one that cannot be read it tells the state, if there is one, and
-// the ID, if that can be read.
+// each reads the outlines of records, or all of them. Of one that cannot be read it tells the state, if there is one,
+// and the ID, if that can be read.
 func (s *Store) each(ctx context.Context, places []place, whole bool) ([]value, error) {
 	b := s.sender.client.B()
 	commands := make([]rueidis.Completed, len(places))
@@ -295,8 +296,8 @@ func (s *Store) eachStep(
 	})
 }
 
-// askPrimary asks for what a replica would answer as well, although it may not know all that is stored. A script that goes
-// along is refused by one. In a cluster a replica refuses by itself.
+// askPrimary asks for what a replica would answer as well, although it may not know all that is stored. A script that
+// goes along is refused by one. In a cluster a replica refuses by itself.
 func (s *Store) askPrimary(
 	ctx context.Context, node rueidis.Client, commands ...rueidis.Completed,
 ) []rueidis.RedisResult {
@@ -311,8 +312,8 @@ func (s *Store) askPrimary(
 	return said
 }
 
-var errDisturbed = errors.New("a server was started or replaced while its records were listed, and some may have been " +
-	"left out: list them again")
+var errDisturbed = errors.New("a server was started or replaced while its records were listed, and some may have " +
+	"been left out: list them again")
 
 // undisturbed scans. A cursor means nothing to a server that has replaced another one, or has loaded its data again:
 // then there is an error, because records may have been left out.

@@ -24,8 +24,8 @@ type options struct {
 	readOnly bool
 }
 
-// WithPrefix makes all keys of the store begin so: several stores can share a server. Letters, digits and the characters
-// ". _ : -" are allowed. Default: "onceward".
+// WithPrefix makes all keys of the store begin so: several stores can share a server. Letters, digits and the
+// characters ". _ : -" are allowed. Default: "onceward".
 func WithPrefix(prefix string) Option { return func(o *options) { o.prefix = prefix } }
 
 // WithLogger sets who is told what an operator should know. Default: [slog.Default].
@@ -35,32 +35,33 @@ func WithLogger(log *slog.Logger) Option { return func(o *options) { o.log = log
 // certificate. Default: the authorities that the system trusts, TLS 1.2 and later.
 func WithTLS(config *tls.Config) Option { return func(o *options) { o.tls = config } }
 
-// WithReplicas makes each write wait until so many replicas have it in memory, by WAIT. With fewer after the timeout the
-// call fails with an error that wraps [store.ErrUnavailable]: what was written stays written, and may or may not survive
-// a fail-over.
+// WithReplicas makes each write wait until so many replicas have it in memory, by WAIT. With fewer after the timeout
+// the call fails with an error that wraps [store.ErrUnavailable]: what was written stays written, and may or may not
+// survive a fail-over.
 //
 // It makes it unlikely that a fail-over forgets an acknowledged write, not impossible: the server that is promoted need
-// not be one of those that have it, and Redis has no consensus. It costs the round trip to the replicas in each batch of
-// writes. Look-ups do not wait, nor do replays of keys that this process has seen; others go with the writes. Default:
-// writes do not wait for replicas.
+// not be one of those that have it, and Redis has no consensus. It costs the round trip to the replicas in each batch
+// of writes. Look-ups do not wait, nor do replays of keys that this process has seen; others go with the writes.
+// Default: writes do not wait for replicas.
 func WithReplicas(n int, timeout time.Duration) Option {
 	return func(o *options) { o.acks.replicas, o.acks.timeout = n, timeout }
 }
 
-// WithAOFAcks makes each write wait until it is in the append-only file of the server itself and of so many replicas, by
-// WAITAOF: with appendfsync everysec that is up to a second. It needs Redis 7.2 or Valkey, and appendonly; like
+// WithAOFAcks makes each write wait until it is in the append-only file of the server itself and of so many replicas,
+// by WAITAOF: with appendfsync everysec that is up to a second. It needs Redis 7.2 or Valkey, and appendonly; like
 // [WithReplicas] it does not make a fail-over safe. With everysec, servers before Redis 8.0 and Valkey may acknowledge
 // what is not on the disk yet (redis/redis#13793): set appendfsync always there. Default: off.
 func WithAOFAcks(replicas int, timeout time.Duration) Option {
 	return func(o *options) { o.acks = acks{replicas: replicas, timeout: timeout, fsynced: true} }
 }
 
-// WithEviction accepts a server that removes records when its memory is full (a maxmemory-policy other than noeviction).
-// Whoever insists on that accepts that operations are executed a second time. Default: such a server is refused.
+// WithEviction accepts a server that removes records when its memory is full (a maxmemory-policy other than
+// noeviction). Those who insist on that accept that operations are executed a second time.
+// Default: such a server is refused.
 func WithEviction() Option { return func(o *options) { o.eviction = true } }
 
-// WithReadOnly is for those who only look: opening writes nothing. Without it, the first program that opens a prefix keeps
-// those of earlier versions from making records. Default: the store is opened for writing.
+// WithReadOnly is for those who only look: opening writes nothing. Without it, the first program that opens a prefix
+// keeps those of earlier versions from making records. Default: the store is opened for writing.
 func WithReadOnly() Option { return func(o *options) { o.readOnly = true } }
 
 // prefixes are those that need no quoting in a pattern and leave the hash tag alone.

@@ -10,8 +10,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Store is a [store.Store] on Redis. It has every capability of package store but transactions, and removes by itself what
-// has expired.
+// Store is a [store.Store] on Redis. It has every capability of package store but transactions, and removes by itself
+// what has expired.
 type Store struct {
 	sender *sender
 	names  *names

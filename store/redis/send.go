@@ -68,8 +68,8 @@ func (s *sender) teach(ctx context.Context, parts []*part) {
 	}
 }
 
-// settleWithoutMemory sends again what the server has not done because its memory is full, but for records that would have
-// to be made: the answer of work that was done is worth more than the limit.
+// settleWithoutMemory sends again what the server has not done because its memory is full, but for records that would
+// have to be made: the answer of work that was done is worth more than the limit.
 func (s *sender) settleWithoutMemory(ctx context.Context, parts []*part) []*part {
 	for _, p := range which(parts, isOOM) {
 		settle := &part{kind: kindWrite, script: settleScript}
@@ -141,9 +141,11 @@ func (s *sender) exchange(ctx context.Context, parts []*part, full bool) {
 	}
 }
 
-// roundTrip sends commands together, where the first part goes. If acknowledgements are wanted it also waits for them, and
-// returns what is missing.
-func (s *sender) roundTrip(ctx context.Context, commands []rueidis.Completed, first *part) ([]rueidis.RedisResult, error) {
+// roundTrip sends commands together, where the first part goes. If acknowledgements are wanted it also waits for them,
+// and returns what is missing.
+func (s *sender) roundTrip(
+	ctx context.Context, commands []rueidis.Completed, first *part,
+) ([]rueidis.RedisResult, error) {
 	if s.acks.wanted() {
 		return s.acknowledged(ctx, commands, first)
 	}

@@ -128,8 +128,8 @@ func each(n int, do func(i int)) {
 	running.Wait()
 }
 
-// mend removes the entry of a record from an index if the record does not belong into it. It may have come back since it
-// was looked at, so the server looks again.
+// mend removes the entry of a record from an index if the record does not belong into it. It may have come back since
+// it was looked at, so the server looks again.
 func (s *Store) mend(ctx context.Context, at place, index int) error {
 	state := store.StateInProgress
 	if index == indexUnknown {

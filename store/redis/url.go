@@ -41,8 +41,8 @@ type location struct {
 	client    string
 }
 
-var errURL = errors.New("redis: want a URL like redis://user:password@host:6379/0, redis+sentinel://host:26379,host:26379/NAME " +
-	"or redis+cluster://host:6379,host:6379")
+var errURL = errors.New("redis: want a URL like redis://user:password@host:6379/0, " +
+	"redis+sentinel://host:26379,host:26379/NAME or redis+cluster://host:6379,host:6379")
 
 // parseURL reads a URL. What it says about a wrong one does not repeat it: it may hold a password.
 func parseURL(text string) (*location, error) {
@@ -139,8 +139,8 @@ const (
 	maxRedirections = 8
 )
 
-// ClientOption returns how the store connects to the servers at a URL, for tools that look at them with a client of their
-// own, as the store would.
+// ClientOption returns how the store connects to the servers at a URL, for tools that look at them with a client of
+// their own, as the store would.
 func ClientOption(url string) (rueidis.ClientOption, error) {
 	where, err := parseURL(url)
 	if err != nil {
@@ -149,8 +149,8 @@ func ClientOption(url string) (rueidis.ClientOption, error) {
 	return where.config(nil), nil
 }
 
-// config returns how the client is set up. It repeats nothing by itself: the store knows what can be repeated. It follows
-// a redirection, because a server that redirects has done nothing.
+// config returns how the client is set up. It repeats nothing by itself: the store knows what can be repeated. It
+// follows a redirection, because a server that redirects has done nothing.
 func (l *location) config(secured *tls.Config) rueidis.ClientOption {
 	config := rueidis.ClientOption{
 		InitAddress: l.addresses, Username: l.username, Password: l.password, ClientName: l.client, SelectDB: l.database,

@@ -45,7 +45,7 @@ const (
 	flagSession
 	flagTail    // there was a tail before the record was settled: settling it takes more than to add one
 	flagData    // there is data
-	flagAwaited // a process waits for the record: whoever ends the attempt publishes that
+	flagAwaited // a process waits for the record: the call that ends the attempt publishes that
 	flagsKnown  = 1<<iota - 1
 )
 
@@ -110,7 +110,8 @@ func (v *value) appendTail(dst []byte) []byte {
 }
 
 func (v *value) hasTail() bool {
-	return v.ProviderID != "" || v.LastError != "" || v.FirstError != "" || v.ReconcileError != "" || v.Response.Status != 0
+	return v.ProviderID != "" || v.LastError != "" || v.FirstError != "" || v.ReconcileError != "" ||
+		v.Response.Status != 0
 }
 
 func (v *value) flags() (flags byte) {
@@ -183,8 +184,8 @@ func fromMicroseconds(us int64) time.Time {
 	return time.UnixMicro(us).UTC()
 }
 
-// decode reads what is stored at a place. A format or a version that is not known here, the record of another ID, or bytes
-// that are no record, give a [*store.UnreadableError]. The record shares no memory with b.
+// decode reads what is stored at a place. A format or a version that is not known here, the record of another ID, or
+// bytes that are no record, give a [*store.UnreadableError]. The record shares no memory with b.
 func decode(at place, b string) (value, error) {
 	if b == "" {
 		return value{}, nil // there is none

@@ -50,8 +50,8 @@ func newWatcher(s *Store) *watcher {
 	return w
 }
 
-// Wait implements [store.Waiter]. Whoever waits marks the record, and whoever ends the attempt of a marked record
-// publishes that: a record that is not waited for costs nothing.
+// Wait implements [store.Waiter]. A waiter marks the record, and the call that ends the attempt of a marked
+// record publishes that: a record that is not waited for costs nothing.
 func (s *Store) Wait(ctx context.Context, id store.ID, attempt int64) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -122,8 +122,8 @@ func (w *watcher) run(ctx context.Context, key watchKey, one *watch) {
 	subscription.Wait()
 }
 
-// subscribe listens to what is published about a record, again and again if the connection is lost. It closes heard when
-// it hears for the first time.
+// subscribe listens to what is published about a record, again and again if the connection is lost. It closes heard
+// when it hears for the first time.
 func (w *watcher) subscribe(ctx context.Context, key string, told, heard chan struct{}) {
 	tell := func() {
 		select {

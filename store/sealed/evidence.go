@@ -42,7 +42,8 @@ func (s *Store) AddExternalEvent(ctx context.Context, e store.ExternalEvent) (bo
 	return s.Store.AddExternalEvent(ctx, e)
 }
 
-// eventBinding covers all that an event says, as stores keep it: those that count microseconds read the epoch as no time.
+// eventBinding covers all that an event says, as stores keep it:
+// those that count microseconds read the epoch as no time.
 func eventBinding(e *store.ExternalEvent) binding {
 	scope := e.Scope
 	if e.AnyScope {

@@ -27,15 +27,15 @@ func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdic
 	return v, nil
 }
 
-// askAgain reports whether the durable store may have what a replay could not be opened with: a front can hold an answer
-// under a key that is gone, which was sealed again since.
+// askAgain reports whether the durable store may have what a replay could not be opened with: a front can hold an
+// answer under a key that is gone, which was sealed again since.
 func askAgain(ctx context.Context, v *store.Verdict) bool {
 	return v.Decision == store.DecisionReplay && !store.IsPastFront(ctx)
 }
 
-// openVerdict opens what a decision is about. Content that a decision does not need does not stand in its way, and is left
-// out if it does not open: a mismatch, for one, is to be told whatever the record holds (S4), and an answer is replayed
-// whatever its operation has carried.
+// openVerdict opens what a decision is about. Content that a decision does not need does not stand in its way, and is
+// left out if it does not open: a mismatch, for one, is to be told whatever the record holds (S4), and an answer is
+// replayed whatever its operation has carried.
 func (s *Store) openVerdict(v *store.Verdict) error {
 	answer, data := s.openContent(&v.Record)
 	switch v.Decision {
@@ -269,7 +269,8 @@ func (s *Store) Transact(
 	return v, nil
 }
 
-// CheckpointTx implements [store.TxCheckpointer]. A refusal that the work itself met is its own: it is handed on as it is.
+// CheckpointTx implements [store.TxCheckpointer]. A refusal that the work itself met is its own:
+// it is handed on as it is.
 func (s *Store) CheckpointTx(ctx context.Context, c store.Claim, lease time.Duration,
 	work func(ctx context.Context) (store.Checkpoint, error),
 ) error {

@@ -60,8 +60,8 @@ type Use struct {
 	Messages int
 }
 
-// NeedsKey reports whether a key is still needed to open records or messages, or may be, for what the run could not look
-// into. External events and late completions are not counted: they need the key until their retention is over.
+// NeedsKey reports whether a key is still needed to open records or messages, or may be, for what the run could not
+// look into. External events and late completions are not counted: they need the key until their retention is over.
 func (r *Report) NeedsKey(id uint32) bool { return r.InUse[id] != (Use{}) || r.Unseen != (Use{}) }
 
 // Resealer seals the content of records under the first key of the ring that is under another one, or under none. Any
@@ -153,8 +153,8 @@ func (r *Resealer) RunOnce(ctx context.Context) (Report, error) {
 	return report, nil
 }
 
-// storeTimeout bounds the listing of a page and what is done with one record or one page of messages: the machine of the
-// store may vanish without a word, and the loop must outlive that.
+// storeTimeout bounds the listing of a page and what is done with one record or one page of messages: the machine of
+// the store may vanish without a word, and the loop must outlive that.
 const storeTimeout = time.Minute
 
 // records goes through all records, page by page.

@@ -9,8 +9,8 @@ import (
 )
 
 // A sealed value is, in this order: store.SealedPrefix, the version of the format, flags, the id of the key, the
-// attempt it was sealed for if the flags say so, the nonce, and what AES-GCM made of the content. Everything before the nonce
-// is authenticated. The format is kept readable for ever; golden files in testdata hold it to that.
+// attempt it was sealed for if the flags say so, the nonce, and what AES-GCM made of the content. Everything before the
+// nonce is authenticated. The format is kept readable for ever; golden files in testdata hold it to that.
 const (
 	formatVersion = 1
 
@@ -114,7 +114,8 @@ func yes(b bool) string {
 	return "0"
 }
 
-// keyOf returns the id of the key that a value is sealed with, and false for content that is not sealed or does not tell.
+// keyOf returns the id of the key that a value is sealed with,
+// and false for content that is not sealed or does not tell.
 func keyOf(value []byte) (id uint32, known bool) {
 	h, _, err := parseHead(value)
 	return h.key, err == nil

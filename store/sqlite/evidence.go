@@ -199,9 +199,9 @@ func (s *Store) listNewest(
 	})
 }
 
-// AddExecution implements [store.ExecutionAuditor]. Called by the transaction of a handler, whose turn with the only writer
-// it is, it leaves the entry to the end of that turn: it is stored with what the turn comes to, and if it cannot be
-// stored, the transaction is not.
+// AddExecution implements [store.ExecutionAuditor]. Called by the transaction of a handler, whose turn with the only
+// writer it is, it leaves the entry to the end of that turn: it is stored with what the turn comes to, and if it cannot
+// be stored, the transaction is not.
 func (s *Store) AddExecution(ctx context.Context, e store.ExecutionEntry) error {
 	if answer, _ := ctx.Value(answerKey{}).(*answerMessages); answer != nil && answer.store == s {
 		return answer.addExecution(&e)

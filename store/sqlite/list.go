@@ -25,8 +25,8 @@ const (
 	selectUnknown = `SELECT record FROM onceward_record WHERE state = ?1`
 )
 
-// List implements [store.Lister]. The order is that of the hashes. Restricted to a scope, it looks through all records, or
-// all of the state.
+// List implements [store.Lister]. The order is that of the hashes. Restricted to a scope, it looks through all records,
+// or all of the state.
 func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error) {
 	return s.summaries(ctx, pageStatement(f), pageArgs(f, s.now()))
 }

@@ -37,8 +37,8 @@ func filePath(path string) (string, error) {
 	return file, nil
 }
 
-// readOnlyAddress is how a file is opened for looking only. The log of a file in a directory that cannot be written needs
-// a process that has it open; without one, and without a log, the file is read as one that does not change.
+// readOnlyAddress is how a file is opened for looking only. The log of a file in a directory that cannot be written
+// needs a process that has it open; without one, and without a log, the file is read as one that does not change.
 func readOnlyAddress(path string) (string, error) {
 	file, err := filePath(path)
 	if err != nil {
@@ -82,12 +82,12 @@ func (v readOnlyFiles) OpenFilename(name *vfs.Filename, flags vfs.OpenFlag) (vfs
 }
 
 // lendLog makes the files that SQLite wants beside a database, where there are none: with the permissions and the owner
-// of the database, which the driver does not give them. A log of somebody else's, such as of root, would
+// of the database, which the driver does not give them. A log of another user's, such as of root, would
 // keep the service from opening its own file. Where they cannot be made so, they are not made.
 func lendLog(file string) {
 	info, err := os.Stat(file)
 	if err != nil || info.Size() == 0 {
-		return // whoever reads it says why it cannot be read
+		return // opening it will say why it cannot be read
 	}
 	for _, name := range []string{file + "-wal", file + "-shm"} {
 		beside, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, info.Mode().Perm())

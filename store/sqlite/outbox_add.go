@@ -59,8 +59,8 @@ func messageArgs(e *outbox.Entry, now time.Time) ([]any, error) {
 	}, nil
 }
 
-// answerMessages are what a transactional handler has added to its answer in one turn, and the entries of the audit about
-// it, which stay whatever the turn comes to.
+// answerMessages are what a transactional handler has added to its answer in one turn, and the entries of the audit
+// about it, which stay whatever the turn comes to.
 type answerMessages struct {
 	store *Store
 	id    store.ID

@@ -190,12 +190,12 @@ func applyMigration(conn *sqlite3.Conn, file string, version int) error {
 // migrationText is a migration together with the note of its version.
 func migrationText(file string, version int) (string, error) {
 	text, err := migrations.ReadFile("migrations/" + file)
-	return fmt.Sprintf("%s\nINSERT INTO onceward_schema (version, applied_at) VALUES (%d, datetime('now'));\n", text, version),
-		err
+	return fmt.Sprintf("%s\nINSERT INTO onceward_schema (version, applied_at) VALUES (%d, datetime('now'));\n",
+		text, version), err
 }
 
-// plainHead begins what PlainSQL returns. The shell of SQLite goes on after an error unless it is told not to, and has no
-// other way to raise one than a constraint.
+// plainHead begins what PlainSQL returns. The shell of SQLite goes on after an error unless it is told not to, and has
+// no other way to raise one than a constraint.
 const plainHead = `-- Brings the tables of Onceward from version %[1]d to version %[2]d, in one transaction.
 -- sqlite3 FILE < THIS_FILE
 .bail on
@@ -215,10 +215,10 @@ DROP TABLE onceward_found;
 // byProgram is what a migration does to records that are there by functions of the program, which the shell lacks.
 var byProgram = regexp.MustCompile(`(?s)-- \+program\n.*-- -program\n`)
 
-// PlainSQL returns the migrations after a version, zero for all of them, as one transaction for the shell of SQLite: for
-// those who apply changes of their databases by hand. It refuses tables of another version than that. A file that the
-// shell creates has the permissions of its caller's umask. The third migration names the records that are there by a hash
-// that the shell cannot compute: from versions 1 and 2 on, only [Migrate] and [Open] can do it.
+// PlainSQL returns the migrations after a version, zero for all of them, as one transaction for the shell of SQLite:
+// for those who apply changes of their databases by hand. It refuses tables of another version than that. A file that
+// the shell creates has the permissions of its caller's umask. The third migration names the records that are there by
+// a hash that the shell cannot compute: from versions 1 and 2 on, only [Migrate] and [Open] can do it.
 func PlainSQL(from int) (string, error) {
 	files := migrationNames()
 	if from < 0 || from >= len(files) {

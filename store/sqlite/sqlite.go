@@ -82,8 +82,9 @@ func WithManualMigration() Option {
 	return func(s *Store) { s.manual = true }
 }
 
-// WithReadOnly opens the file for looking only: the store's writes return [store.ErrReadOnly]. It leaves the tables as they
-// are, as [WithManualMigration] does, and does with the right to read the file, also while another process has it open.
+// WithReadOnly opens the file for looking only: the store's writes return [store.ErrReadOnly]. It leaves the tables as
+// they are, as [WithManualMigration] does, and does with the right to read the file,
+// also while another process has it open.
 func WithReadOnly() Option {
 	return func(s *Store) { s.readOnly = true }
 }
@@ -94,8 +95,8 @@ const (
 )
 
 // Open opens the file at path, creates it and its directory if they do not exist, readable for their owner only, and
-// brings its tables up to date, unless [WithManualMigration] or [WithReadOnly] says otherwise. It refuses a file that is
-// damaged, is not an SQLite database, or was written by a newer version that this one cannot work with.
+// brings its tables up to date, unless [WithManualMigration] or [WithReadOnly] says otherwise. It refuses a file that
+// is damaged, is not an SQLite database, or was written by a newer version that this one cannot work with.
 func Open(ctx context.Context, path string, options ...Option) (*Store, error) {
 	s := &Store{now: time.Now, busy: defaultBusyTimeout, inFlight: make(map[store.ID]chan struct{})}
 	for _, option := range options {

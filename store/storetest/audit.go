@@ -173,8 +173,8 @@ func listed[T any](found []T, about func(T) (store.ID, int64)) (names []string) 
 	return names
 }
 
-// newestFirst adds entries about three IDs, one after the other, and lists them by all that a filter can say. The times of
-// an ID come oldest first.
+// newestFirst adds entries about three IDs, one after the other, and lists them by all that a filter can say. The times
+// of an ID come oldest first.
 func (e *env) newestFirst(
 	add func(id store.ID, i int), list func(f store.AuditFilter) []string, times func(id store.ID) []time.Time,
 ) {

@@ -111,8 +111,8 @@ func stepSettled(e *env) {
 	}
 }
 
-// stepMarked has the owner store marks in another transaction while its step runs, as the guard does when an answer goes
-// out. Neither loses what the other has written, and the step is not run again for it.
+// stepMarked has the owner store marks in another transaction while its step runs, as the guard does when an answer
+// goes out. Neither loses what the other has written, and the step is not run again for it.
 func stepMarked(e *env) {
 	for name, p := range map[string]store.Checkpoint{
 		"point": {Point: "shipped"}, "point and data": checkpointAt("shipped"), "empty data": {Data: []byte{}},

@@ -220,8 +220,8 @@ func externalEventsInOrder(e *env) {
 		at("a", 5))
 }
 
-// externalEventsOfAnyTime keeps events whose senders tell odd times, such as the epoch for one that is missing. Stores may
-// read that as no time; the event is there all the same.
+// externalEventsOfAnyTime keeps events whose senders tell odd times, such as the epoch for one that is missing. Stores
+// may read that as no time; the event is there all the same.
 func externalEventsOfAnyTime(e *env) {
 	epoch := time.Unix(0, 0)
 	for name, at := range map[string]time.Time{

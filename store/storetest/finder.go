@@ -253,7 +253,8 @@ func testRetainer(t *testing.T, h Harness) {
 	})
 }
 
-// retained completes an operation and keeps its record for longer, before it has expired. It returns when it would have.
+// retained completes an operation and keeps its record for longer, before it has expired.
+// It returns when it would have.
 func (e *env) retained() (c store.Claim, first time.Time) {
 	e.Helper()
 	for soon := e.brief(); ; soon *= 4 { // on a machine that stands still it may expire in between

@@ -126,7 +126,8 @@ func (e *env) roundTrip(change func(*outbox.Entry)) {
 		e.Errorf("O3: a message is kept as it was added, but has %s", diff)
 	}
 	if kept.Due.Before(want.Due) {
-		e.Errorf("O2: a message that was added at %s, to be delayed by %s, is due at %s", kept.CreatedAt, want.Delay, kept.Due)
+		e.Errorf("O2: a message that was added at %s, to be delayed by %s, is due at %s",
+			kept.CreatedAt, want.Delay, kept.Due)
 	}
 	wanted := outbox.ClaimRequest{Topic: want.Topic, Limit: everything}
 	if want.Delay > 0 {

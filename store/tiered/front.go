@@ -7,9 +7,9 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Front is a cache in front of a durable store: a server that nodes share, such as Redis (redis.OpenFront) or memcached,
-// or [Memory] in a process that is alone. It may lose what it holds at any time. What it must not do is answer with what
-// it was told to drop, or beyond its end: storetest.RunFront tests that.
+// Front is a cache in front of a durable store: a server that nodes share, such as Redis (redis.OpenFront) or
+// memcached, or [Memory] in a process that is alone. It may lose what it holds at any time. What it must not do is
+// answer with what it was told to drop, or beyond its end: storetest.RunFront tests that.
 //
 // A call returns when its context ends. Values belong to both sides: neither changes them.
 type Front interface {
@@ -77,8 +77,8 @@ func (s *Store) bound() context.Context {
 }
 
 // answer replays what the front holds, if that is what the durable store would do: the state machine is asked, with the
-// durable store's clock as far as it can be known here. What is older than MaxAge by the clocks of the nodes is refused,
-// as is what seems to come from the future: then the clocks do not tell.
+// durable store's clock as far as it can be known here. What is older than MaxAge by the clocks of the nodes is
+// refused, as is what seems to come from the future: then the clocks do not tell.
 func (s *Store) answer(r *store.Reservation, value []byte) (store.Verdict, bool) {
 	held, err := decodeEntry(r.ID, value)
 	if err != nil {

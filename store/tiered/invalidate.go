@@ -12,8 +12,8 @@ import (
 
 // This file holds what makes an answer of the front old, and what is done about a front that cannot be told.
 
-// Bust implements [store.Buster]. The front has dropped the record when it returns; if it could not be told, the error is
-// a [*store.StaleError].
+// Bust implements [store.Buster]. The front has dropped the record when it returns; if it could not be told, the error
+// is a [*store.StaleError].
 func (s *Store) Bust(ctx context.Context, id store.ID, force bool) error {
 	// The longest MaxAge, not that of this node: one that has a longer one may be about to fill in what it has read.
 	return s.told(ctx, id, MaxMaxAge, s.Store.Bust(ctx, id, force))

@@ -22,8 +22,8 @@ type MemoryConfig struct {
 }
 
 // Memory is a [Front] in this process. No other process hears of what is busted here, nor does this one hear of what
-// others bust: where several processes use one durable store, what one of them busts can still be seen in the others for
-// MaxAge, and no error says so.
+// others bust: where several processes use one durable store, what one of them busts can still be seen in the others
+// for MaxAge, and no error says so.
 type Memory struct {
 	config MemoryConfig
 

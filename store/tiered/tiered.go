@@ -8,11 +8,11 @@
 //
 // The durable store alone decides. The front grants nothing, locks nothing and refuses nothing: all that it can say is
 // what the durable store has said before, which is the final answer of a completed record, for at most [Config].MaxAge.
-// On any doubt the durable store is asked. That is why the front may be empty, slow, down, evicting, or restored from an
-// old snapshot: the worst that it can cause is a look at the database.
+// On any doubt the durable store is asked. That is why the front may be empty, slow, down, evicting, or restored from
+// an old snapshot: the worst that it can cause is a look at the database.
 //
-// Where next to all requests are first executions, which no front can answer, it is asked for a random sample of them only,
-// until that finds retries again. Each node judges that for itself, and for each of 64 parts of the scopes apart.
+// Where next to all requests are first executions, which no front can answer, it is asked for a random sample of them
+// only, until that finds retries again. Each node judges that for itself, and for each of 64 parts of the scopes apart.
 //
 // The well-known alternative, a lock in Redis in front of a table, decides nothing here. A lock that can expire, be
 // evicted or be forgotten by a fail-over does not keep a second execution out, so that the table has to do that all the
@@ -22,19 +22,19 @@
 //
 // A completed record changes in two ways only: it expires, and it is busted. An entry of the front ends at an absolute
 // moment of the front's own clock: MaxAge after the durable store was read, or when the record expires, whichever comes
-// first. An entry that arrives late, because its process was paused on the way, arrives dead. As a second line the reader
-// refuses what is older than MaxAge by the clocks of the nodes, in case the front's clock was set back.
+// first. An entry that arrives late, because its process was paused on the way, arrives dead. As a second line the
+// reader refuses what is older than MaxAge by the clocks of the nodes, in case the front's clock was set back.
 //
 // [Store.Bust], and what resolves a record from outside, leave a tombstone in the front before they return. It keeps
 // every entry out for at least MaxAge, which is as long as one that was read before can live. If the front cannot be
 // told, what was asked for is done all the same, and the error is a [*store.StaleError] that says until when an old
-// answer can still be seen, by the longest MaxAge that a node can have; the front is told as soon as it is back. A front
-// that forgets a tombstone, by a restart or a fail-over, falls back to MaxAge.
+// answer can still be seen, by the longest MaxAge that a node can have; the front is told as soon as it is back. A
+// front that forgets a tombstone, by a restart or a fail-over, falls back to MaxAge.
 //
 // # With other wrappers
 //
-// Package sealed belongs outside, so that what the front holds is sealed too. A circuit breaker belongs inside: the front
-// goes on to answer retries while the database is away. The other way round each of them is refused.
+// Package sealed belongs outside, so that what the front holds is sealed too. A circuit breaker belongs inside: the
+// front goes on to answer retries while the database is away. The other way round each of them is refused.
 package tiered
 
 import (
@@ -115,8 +115,8 @@ func (c Config) withDefaults() (Config, error) {
 // durable store was asked too. There is none for requests that passed the front by.
 type LookedUpEvent struct{ Hit bool }
 
-// FrontFailedEvent is a failure after which the front is left alone for a while: it goes to the [onceward.Observer]. Call
-// is the method in words, such as "get".
+// FrontFailedEvent is a failure after which the front is left alone for a while: it goes to the [onceward.Observer].
+// Call is the method in words, such as "get".
 type FrontFailedEvent struct {
 	Call string
 	Err  error

@@ -8,8 +8,8 @@ import (
 
 // worth estimates whether look-ups are worth their while. Where next to all requests are first executions, a look-up
 // costs each of them a round trip and spares the durable store next to nothing: then only a sample is made, which finds
-// out when that changes. Which requests those are does not matter, as long as no client can tell: the durable store answers
-// all of them.
+// out when that changes. Which requests those are does not matter, as long as no client can tell: the durable store
+// answers all of them.
 type worth struct {
 	// points are gained by hits and lost by misses. Without any, look-ups are not worth it.
 	points atomic.Int32

@@ -72,7 +72,8 @@ func TestRefusedMessages(t *testing.T) {
 		spy, box := newSpy(t, nil)
 		m := about("a", "m")
 		change(&m)
-		if id, err := box.Add(t.Context(), new(sql.Tx), m); err == nil || err.Error() != want || id != "" || len(spy.added) != 0 {
+		if id, err := box.Add(t.Context(), new(sql.Tx), m); err == nil || err.Error() != want || id != "" ||
+			len(spy.added) != 0 {
 			t.Errorf("got %q, %v, want %s", id, err, want)
 		}
 	}
@@ -89,7 +90,8 @@ func TestLargestMessages(t *testing.T) {
 		b.add(m)
 		b.run(b.worker(b.store, outbox.Route{Handler: func(_ context.Context, d *outbox.Delivery) (outbox.Result, error) {
 			got := d.Message
-			if got.Type != long || got.AggregateID != long || got.Subject != long || len(got.Payload) != len(m.Payload) || !maps.Equal(got.Headers, m.Headers) {
+			if got.Type != long || got.AggregateID != long || got.Subject != long || len(got.Payload) != len(m.Payload) ||
+				!maps.Equal(got.Headers, m.Headers) {
 				b.Errorf("delivered was %.300v", got)
 			}
 			return outbox.Result{}, nil
@@ -111,7 +113,8 @@ func TestNewOutbox(t *testing.T) {
 	if _, err := outbox.New(nil, outbox.Config{}); err == nil || err.Error() != "outbox: there is no store" {
 		t.Errorf("without a store: %v", err)
 	}
-	if _, err := outbox.New(new(spyStore), outbox.Config{Source: "a\nb"}); err == nil || !strings.Contains(err.Error(), "Message.Source") {
+	if _, err := outbox.New(new(spyStore), outbox.Config{Source: "a\nb"}); err == nil ||
+		!strings.Contains(err.Error(), "Message.Source") {
 		t.Errorf("with a source of two lines: %v", err)
 	}
 }
@@ -126,13 +129,16 @@ func TestDefaults(t *testing.T) {
 		before := time.Now()
 		ids := b.add(about("p1", "m"), m)
 		short, full := b.entry(ids[0]), b.entry(ids[1])
-		if short.Source != "https://shop.example" || short.Subject != "p1" || short.ContentType != "application/json" || short.Step != topic {
+		if short.Source != "https://shop.example" || short.Subject != "p1" || short.ContentType != "application/json" ||
+			short.Step != topic {
 			b.Errorf("filled in was %+v", short)
 		}
-		if full.Source != "s" || full.Subject != "j" || full.ContentType != "text/plain" || full.Step != "p" || full.Headers["Trace"] != "1" {
+		if full.Source != "s" || full.Subject != "j" || full.ContentType != "text/plain" || full.Step != "p" ||
+			full.Headers["Trace"] != "1" {
 			b.Errorf("kept was %+v", full)
 		}
-		if short.State != outbox.StateReady || !short.CreatedAt.Equal(before) || !short.Due.Equal(before) || short.Attempts != 0 {
+		if short.State != outbox.StateReady || !short.CreatedAt.Equal(before) || !short.Due.Equal(before) ||
+			short.Attempts != 0 {
 			b.Errorf("it begins as %+v", short)
 		}
 		spy, box := newSpy(b.T, nil)
@@ -184,8 +190,10 @@ func TestEvent(t *testing.T) {
 	for _, a := range event.Attributes() {
 		attributes = append(attributes, a.Name+"="+a.Value)
 	}
-	want := "specversion=1.0 id=i source=s type=t subject=j time=2026-01-02T02:04:05.000006Z partitionkey=payment/p1 idempotencykey=k"
-	if got := strings.Join(attributes, " "); got != want || string(event.Data) != "d" || event.ContentType != "c" || event.Topic != topic {
+	want := "specversion=1.0 id=i source=s type=t subject=j time=2026-01-02T02:04:05.000006Z " +
+		"partitionkey=payment/p1 idempotencykey=k"
+	if got := strings.Join(attributes, " "); got != want || string(event.Data) != "d" || event.ContentType != "c" ||
+		event.Topic != topic {
 		t.Errorf("the event is %s, %+v", got, event)
 	}
 	e.AggregateID, e.Subject = "", ""

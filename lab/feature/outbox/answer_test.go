@@ -41,7 +41,8 @@ func TestMessagesOfAnAnswer(t *testing.T) {
 		}
 		rec, err := b.store.Get(b.Context(), found[1].Origin)
 		b.must(err)
-		if want, err := b.newGuard().DownstreamKey(&rec, "outbox "+topic); err != nil || found[1].DownstreamKey != want || want == spy.added[0].DownstreamKey {
+		if want, err := b.newGuard().DownstreamKey(&rec, "outbox "+topic); err != nil || found[1].DownstreamKey != want ||
+			want == spy.added[0].DownstreamKey {
 			b.Errorf("O3: the key is %s, want %s, %v", found[1].DownstreamKey, want, err)
 		}
 		b.run(b.worker(b.store, outbox.Route{Handler: fails(nil)}), outbox.Report{Delivered: 2})

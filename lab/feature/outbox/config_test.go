@@ -74,7 +74,8 @@ func TestRefusedConfigs(t *testing.T) {
 	if _, err := outbox.NewWorker(new(spyStore), concurrency); err == nil {
 		t.Error("a negative Concurrency was taken")
 	}
-	if _, err := outbox.NewWorker(nil, route(func(*outbox.Route) {})); err == nil || err.Error() != "outbox: there is no store" {
+	if _, err := outbox.NewWorker(nil, route(func(*outbox.Route) {})); err == nil ||
+		err.Error() != "outbox: there is no store" {
 		t.Errorf("without a store: %v", err)
 	}
 }

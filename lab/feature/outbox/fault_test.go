@@ -21,7 +21,9 @@ type faulty struct {
 	calls                      atomic.Int32 // of FinishMessages
 }
 
-func (f *faulty) ClaimMessages(ctx context.Context, wants []outbox.ClaimRequest, lease time.Duration) ([]outbox.Claimed, error) {
+func (f *faulty) ClaimMessages(
+	ctx context.Context, wants []outbox.ClaimRequest, lease time.Duration,
+) ([]outbox.Claimed, error) {
 	if f.claims.Add(-1) >= 0 {
 		return nil, errDown
 	}
@@ -170,7 +172,9 @@ type lateStore struct {
 	once  atomic.Bool
 }
 
-func (s *lateStore) ClaimMessages(ctx context.Context, wants []outbox.ClaimRequest, lease time.Duration) ([]outbox.Claimed, error) {
+func (s *lateStore) ClaimMessages(
+	ctx context.Context, wants []outbox.ClaimRequest, lease time.Duration,
+) ([]outbox.Claimed, error) {
 	claimed, err := s.Store.ClaimMessages(ctx, wants, lease)
 	if err == nil && len(claimed) == 0 && s.once.CompareAndSwap(false, true) {
 		close(s.letGo)

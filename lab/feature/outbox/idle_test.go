@@ -88,7 +88,9 @@ func (s *emptyStore) most() (most int) {
 }
 
 // inIdleTime runs a worker that has nothing to do and has settled down.
-func inIdleTime(t *testing.T, hears bool, test func(t *testing.T, store *emptyStore), configure ...func(*outbox.WorkerConfig)) {
+func inIdleTime(
+	t *testing.T, hears bool, test func(t *testing.T, store *emptyStore), configure ...func(*outbox.WorkerConfig),
+) {
 	t.Helper()
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -135,12 +137,15 @@ func TestIdle(t *testing.T) {
 // TestIdleWithAShortLease: a lease that is no longer than a few looks leaves room for claims between the looks after
 // what is stuck.
 func TestIdleWithAShortLease(t *testing.T) {
-	for name, lease := range map[string]time.Duration{"as long as a look": time.Second, "shorter": 300 * time.Millisecond} {
+	for name, lease := range map[string]time.Duration{
+		"as long as a look": time.Second, "shorter": 300 * time.Millisecond,
+	} {
 		t.Run(name, func(t *testing.T) {
 			inIdleTime(t, true, func(t *testing.T, store *emptyStore) {
 				time.Sleep(time.Minute)
 				if claims, frees := store.asked("claim"), store.asked("free"); claims < 25 || frees < 25 || claims+frees > 65 {
-					t.Errorf("in a minute it claimed %d times and looked %d times after what is stuck, want both half the time", claims, frees)
+					t.Errorf("in a minute it claimed %d times and looked %d times after what is stuck, want both half the time",
+						claims, frees)
 				}
 			}, func(c *outbox.WorkerConfig) { c.Lease = lease })
 		})

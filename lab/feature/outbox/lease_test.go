@@ -18,14 +18,18 @@ type deafStore struct {
 	deaf atomic.Bool
 }
 
-func (s *deafStore) ClaimMessages(ctx context.Context, wants []outbox.ClaimRequest, lease time.Duration) ([]outbox.Claimed, error) {
+func (s *deafStore) ClaimMessages(
+	ctx context.Context, wants []outbox.ClaimRequest, lease time.Duration,
+) ([]outbox.Claimed, error) {
 	if s.deaf.Load() {
 		return nil, errDown
 	}
 	return s.Store.ClaimMessages(ctx, wants, lease)
 }
 
-func (s *deafStore) ExtendMessages(ctx context.Context, leases []outbox.Lease, lease time.Duration) ([]outbox.Lease, error) {
+func (s *deafStore) ExtendMessages(
+	ctx context.Context, leases []outbox.Lease, lease time.Duration,
+) ([]outbox.Lease, error) {
 	if s.deaf.Load() {
 		return nil, errDown
 	}
@@ -171,7 +175,9 @@ func TestLeaseOverBeforeTheDelivery(t *testing.T) {
 	inTime(t, func(b *bench) {
 		store := &deafStore{Store: b.store}
 		letGo := make(chan struct{})
-		old := &clerk{does: func(context.Context, *outbox.Delivery) (outbox.Result, error) { <-letGo; return outbox.Result{}, nil }}
+		old := &clerk{
+			does: func(context.Context, *outbox.Delivery) (outbox.Result, error) { <-letGo; return outbox.Result{}, nil },
+		}
 		ids := b.add(about("a", "first"), about("a", "second"))
 		stop := b.start(b.worker(store, outbox.Route{Handler: old.deliver, Timeout: time.Hour}))
 		synctest.Wait()

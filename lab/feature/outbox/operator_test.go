@@ -60,7 +60,8 @@ func TestReplay(t *testing.T) {
 		if e := b.entry(id); e.State != outbox.StateReady || e.Attempts != 0 || e.DownstreamKey != before.DownstreamKey {
 			b.Errorf("it is %s after %d tries, under %s", e.State, e.Attempts, e.DownstreamKey)
 		}
-		b.wantAudit(store.ID{Key: id}, "zoe: outbox replay "+id+", the bank is back []", "zoe: outbox replay "+id+", the bank is back [done]")
+		b.wantAudit(store.ID{Key: id}, "zoe: outbox replay "+id+", the bank is back []",
+			"zoe: outbox replay "+id+", the bank is back [done]")
 		b.run(b.worker(b.store, outbox.Route{Handler: new(clerk).deliver}), outbox.Report{Delivered: 1})
 	})
 }
@@ -74,7 +75,8 @@ func TestOperatorAboutAnOperation(t *testing.T) {
 		b.must(err)
 		id := letters[0].ID
 		b.must(b.operator(b.store).Drop(b.Context(), "zoe", "a test", id))
-		b.wantAudit(store.ID{Scope: "shop", Key: "k"}, "zoe: outbox drop "+id+", a test []", "zoe: outbox drop "+id+", a test [done]")
+		b.wantAudit(store.ID{Scope: "shop", Key: "k"}, "zoe: outbox drop "+id+", a test []",
+			"zoe: outbox drop "+id+", a test [done]")
 	})
 }
 
@@ -84,7 +86,8 @@ func TestDrop(t *testing.T) {
 		ids := b.kill(about("", "m"))
 		b.must(b.operator(b.store).Drop(b.Context(), "zoe", "a test", ids[0]))
 		b.wantStates("dropped", ids, outbox.StateDead)
-		b.wantAudit(store.ID{Key: ids[0]}, "zoe: outbox drop "+ids[0]+", a test []", "zoe: outbox drop "+ids[0]+", a test [done]")
+		b.wantAudit(store.ID{Key: ids[0]}, "zoe: outbox drop "+ids[0]+", a test []",
+			"zoe: outbox drop "+ids[0]+", a test [done]")
 		letters, err := b.operator(b.store).DeadLetters(b.Context(), "", 10)
 		if err != nil || len(letters) != 1 || letters[0].ID != ids[0] {
 			b.Errorf("the dead letters are %+v, %v", letters, err)
@@ -121,12 +124,14 @@ func TestRefusedActs(t *testing.T) {
 		operator := b.operator(b.store)
 		for _, by := range [][2]string{{"", "why"}, {"who", ""}, {" ", "why"}, {"who", "\t"}} {
 			for _, act := range []func(ctx context.Context, who, why, id string) error{operator.Replay, operator.Drop} {
-				if err := act(b.Context(), by[0], by[1], id); err == nil || !strings.Contains(err.Error(), "needs to say who acts and why") {
+				if err := act(b.Context(), by[0], by[1], id); err == nil ||
+					!strings.Contains(err.Error(), "needs to say who acts and why") {
 					b.Errorf("by %q because %q: %v", by[0], by[1], err)
 				}
 			}
 		}
-		if err := operator.Replay(b.Context(), "zoe", "why", "no such id"); !errors.Is(err, store.ErrNotFound) || !strings.Contains(err.Error(), "there is no message no such id") {
+		if err := operator.Replay(b.Context(), "zoe", "why", "no such id"); !errors.Is(err, store.ErrNotFound) ||
+			!strings.Contains(err.Error(), "there is no message no such id") {
 			b.Errorf("an unknown message: %v", err)
 		}
 		b.wantStates("untouched", []string{id}, outbox.StateDead)
@@ -141,7 +146,9 @@ func TestActsThatFail(t *testing.T) {
 		if err := b.operator(b.store).Replay(b.Context(), "zoe", "why", id); !errors.Is(err, store.ErrNotFound) {
 			b.Errorf("a message that is no dead letter: %v", err)
 		}
-		b.wantAudit(store.ID{Key: id}, "zoe: outbox replay "+id+", why []", "zoe: outbox replay "+id+", why [failed: outbox: message "+id+" is ready, not a dead letter: "+store.ErrNotFound.Error()+"]")
+		b.wantAudit(store.ID{Key: id}, "zoe: outbox replay "+id+", why []",
+			"zoe: outbox replay "+id+", why [failed: outbox: message "+id+" is ready, not a dead letter: "+
+				store.ErrNotFound.Error()+"]")
 	})
 }
 

@@ -15,15 +15,18 @@ import (
 func TestPoison(t *testing.T) {
 	inTime(t, func(b *bench) {
 		mail := &clerk{does: fails(errDown, "poison")}
-		ids := b.add(about("a", "poison"), about("a", "behind-1"), about("a", "behind-2"), about("b", "other"), about("", "free"))
+		ids := b.add(about("a", "poison"), about("a", "behind-1"), about("a", "behind-2"),
+			about("b", "other"), about("", "free"))
 		w := b.worker(b.store, outbox.Route{Handler: mail.deliver, MaxAttempts: 3})
 		b.run(w, outbox.Report{Delivered: 2, Retried: 1})
-		b.wantStates("nobody else waits", ids, outbox.StateReady, outbox.StateBehind, outbox.StateBehind, outbox.StateDone, outbox.StateDone)
+		b.wantStates("nobody else waits", ids,
+			outbox.StateReady, outbox.StateBehind, outbox.StateBehind, outbox.StateDone, outbox.StateDone)
 		time.Sleep(time.Second)
 		b.run(w, outbox.Report{Retried: 1})
 		time.Sleep(2 * time.Second)
 		b.run(w, outbox.Report{Delivered: 2, DeadLetters: 1})
-		b.wantStates("its aggregate goes on", ids, outbox.StateDead, outbox.StateDone, outbox.StateDone, outbox.StateDone, outbox.StateDone)
+		b.wantStates("its aggregate goes on", ids,
+			outbox.StateDead, outbox.StateDone, outbox.StateDone, outbox.StateDone, outbox.StateDone)
 		seen := mail.deliveries()
 		if tail := fmt.Sprint(seen[len(seen)-3:]); tail != "[poison behind-1 behind-2]" {
 			b.Errorf("the aggregate went on with %s", tail)
@@ -110,10 +113,12 @@ func TestBegunTooOften(t *testing.T) {
 		for range 3 {
 			b.crash(1)
 		}
-		b.run(b.worker(b.store, outbox.Route{Handler: mail.deliver, MaxAttempts: 3}), outbox.Report{Delivered: 1, DeadLetters: 1})
+		b.run(b.worker(b.store, outbox.Route{Handler: mail.deliver, MaxAttempts: 3}),
+			outbox.Report{Delivered: 1, DeadLetters: 1})
 		mail.want(b, "the killer is left alone", "behind")
 		e := b.entry(ids[0])
-		if e.State != outbox.StateDead || e.Attempts != 3 || e.LastError != "outbox: the message cannot be delivered: a delivery was begun 3 times, and did not come to an end" {
+		if e.State != outbox.StateDead || e.Attempts != 3 ||
+			e.LastError != "outbox: the message cannot be delivered: a delivery was begun 3 times, and did not come to an end" {
 			b.Errorf("it is %s after %d tries: %q", e.State, e.Attempts, e.LastError)
 		}
 	})

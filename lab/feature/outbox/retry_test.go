@@ -34,7 +34,8 @@ func TestGrowingPauses(t *testing.T) {
 	inTime(t, func(b *bench) {
 		mail := &clerk{does: fails(errDown, "m")}
 		id := b.add(about("", "m"))[0]
-		w := b.worker(b.store, outbox.Route{Handler: mail.deliver, MaxAttempts: 7, MinBackoff: time.Second, MaxBackoff: 5 * time.Second})
+		w := b.worker(b.store,
+			outbox.Route{Handler: mail.deliver, MaxAttempts: 7, MinBackoff: time.Second, MaxBackoff: 5 * time.Second})
 		longest := []time.Duration{1, 2, 4, 5, 5, 5}
 		got := b.pauses(w, id)
 		if len(got) != len(longest) {
@@ -111,7 +112,8 @@ func TestPermanent(t *testing.T) {
 		reason := errors.New("there is no such account")
 		id := b.add(about("", "m"))[0]
 		b.run(b.worker(b.store, outbox.Route{Handler: fails(outbox.Permanent(reason), "m")}), outbox.Report{DeadLetters: 1})
-		if e := b.entry(id); e.State != outbox.StateDead || e.Attempts != 1 || !strings.Contains(e.LastError, reason.Error()) {
+		if e := b.entry(id); e.State != outbox.StateDead || e.Attempts != 1 ||
+			!strings.Contains(e.LastError, reason.Error()) {
 			b.Errorf("it is %s after %d tries: %q", e.State, e.Attempts, e.LastError)
 		}
 		if err := outbox.Permanent(reason); !errors.Is(err, reason) || !errors.Is(err, outbox.ErrPermanent) {
@@ -151,7 +153,8 @@ func TestRetryAfter(t *testing.T) {
 func TestLongErrors(t *testing.T) {
 	inTime(t, func(b *bench) {
 		id := b.add(about("", "m"))[0]
-		b.run(b.worker(b.store, outbox.Route{Handler: fails(errors.New("\x00"+strings.Repeat("ä", 5000)), "m")}), outbox.Report{Retried: 1})
+		b.run(b.worker(b.store, outbox.Route{Handler: fails(errors.New("\x00"+strings.Repeat("ä", 5000)), "m")}),
+			outbox.Report{Retried: 1})
 		if got := b.entry(id).LastError; got != " "+strings.Repeat("ä", 999) {
 			b.Errorf("of the error are kept %d bytes: %.20q…", len(got), got)
 		}

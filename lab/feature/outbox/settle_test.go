@@ -123,7 +123,8 @@ func TestSettledOtherwise(t *testing.T) {
 	id := store.ID{Scope: "shop", Key: "k"}
 	for name, otherwise := range map[string]func(b *bench, s *shop, c store.Claim) error{
 		"completed": func(b *bench, _ *shop, c store.Claim) error {
-			return b.store.ResolveCompleted(b.Context(), c, &store.Completion{Response: store.Response{Status: 402, Body: []byte("declined")}})
+			return b.store.ResolveCompleted(b.Context(), c,
+				&store.Completion{Response: store.Response{Status: 402, Body: []byte("declined")}})
 		},
 		"removed": func(b *bench, _ *shop, c store.Claim) error { return b.store.Bust(b.Context(), c.ID, true) },
 		"not executed": func(b *bench, _ *shop, c store.Claim) error {

@@ -151,7 +151,8 @@ func TestHangingReceivers(t *testing.T) {
 func TestPurge(t *testing.T) {
 	inTime(t, func(b *bench) {
 		b.add(about("a", "m"))
-		stop := b.start(b.worker(b.store, outbox.Route{Handler: new(clerk).deliver}, func(c *outbox.WorkerConfig) { c.Retention = 5 * time.Minute }))
+		stop := b.start(b.worker(b.store, outbox.Route{Handler: new(clerk).deliver},
+			func(c *outbox.WorkerConfig) { c.Retention = 5 * time.Minute }))
 		defer stop()
 		left := func() int {
 			found, err := b.store.Messages(b.Context(), outbox.Filter{})

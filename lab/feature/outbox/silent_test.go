@@ -26,7 +26,9 @@ func first(ctx context.Context, calls *atomic.Int64) error {
 	return errDown
 }
 
-func (s *silent) ClaimMessages(ctx context.Context, wants []outbox.ClaimRequest, lease time.Duration) ([]outbox.Claimed, error) {
+func (s *silent) ClaimMessages(
+	ctx context.Context, wants []outbox.ClaimRequest, lease time.Duration,
+) ([]outbox.Claimed, error) {
 	if err := first(ctx, &s.claims); err != nil {
 		return nil, err
 	}
@@ -113,7 +115,9 @@ func TestNoAnswerDoesNotStopAWorker(t *testing.T) {
 		ids = append(ids, b.add(about("", "later"))...)
 		time.Sleep(time.Minute)
 		b.wantStates("O2", ids, outbox.StateDone, outbox.StateDone)
-		for kind, calls := range map[string]*atomic.Int64{"claimed": &store.claims, "freed": &store.frees, "purged": &store.purges} {
+		for kind, calls := range map[string]*atomic.Int64{
+			"claimed": &store.claims, "freed": &store.frees, "purged": &store.purges,
+		} {
 			if calls.Load() < 2 {
 				b.Errorf("nothing was %s after the call that got no answer", kind)
 			}

@@ -113,7 +113,9 @@ type slowStore struct {
 	taken chan struct{}
 }
 
-func (s *slowStore) ClaimMessages(ctx context.Context, wants []outbox.ClaimRequest, lease time.Duration) ([]outbox.Claimed, error) {
+func (s *slowStore) ClaimMessages(
+	ctx context.Context, wants []outbox.ClaimRequest, lease time.Duration,
+) ([]outbox.Claimed, error) {
 	claimed, err := s.Store.ClaimMessages(ctx, wants, lease)
 	if err != nil || len(claimed) == 0 {
 		return claimed, err

@@ -66,7 +66,9 @@ func (b *bench) must(err error) {
 
 // about is a message about an aggregate; without one it waits for no other. Its type is its name in the tests.
 func about(aggregate, name string) outbox.Message {
-	return outbox.Message{Topic: topic, AggregateType: "payment", AggregateID: aggregate, Type: name, Payload: []byte(`{}`)}
+	return outbox.Message{
+		Topic: topic, AggregateType: "payment", AggregateID: aggregate, Type: name, Payload: []byte(`{}`),
+	}
 }
 
 // add commits messages in one transaction, and returns their IDs.
@@ -250,7 +252,8 @@ func write(ctx context.Context, line string) error {
 func (b *bench) wantLines(rule, want string) {
 	b.Helper()
 	var got string
-	b.must(b.store.DB().QueryRowContext(b.Context(), `SELECT coalesce(group_concat(line, ' ' ORDER BY rowid), '') FROM book`).Scan(&got))
+	b.must(b.store.DB().QueryRowContext(b.Context(),
+		`SELECT coalesce(group_concat(line, ' ' ORDER BY rowid), '') FROM book`).Scan(&got))
 	if got != want {
 		b.Errorf("%s: the book says %q, want %q", rule, got, want)
 	}

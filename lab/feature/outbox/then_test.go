@@ -52,7 +52,8 @@ func TestADeliveryWithoutAWorker(t *testing.T) {
 	if err := d.CheckLease(); err != nil {
 		t.Errorf("it is not alive: %v", err)
 	}
-	if err := d.RecordProviderID(t.Context(), "ch_1"); err == nil || err.Error() != "outbox: this delivery is not a worker's" {
+	if err := d.RecordProviderID(t.Context(), "ch_1"); err == nil ||
+		err.Error() != "outbox: this delivery is not a worker's" {
 		t.Errorf("recording came to %v", err)
 	}
 }

@@ -88,16 +88,21 @@ func TestTrace(t *testing.T) {
 	}
 	for i, name := range []string{"charged", "booked"} {
 		trail := trails[i]
-		if trail.Request != request || trail.Record == nil || trail.Record.State != store.StateCompleted || trail.Record.ID != request {
+		if trail.Request != request || trail.Record == nil || trail.Record.State != store.StateCompleted ||
+			trail.Record.ID != request {
 			t.Errorf("%s comes from %v, which is %+v", name, trail.Request, trail.Record)
 		}
-		if trail.Message.Type != name || trail.Message.State != outbox.StateDone || trail.Message.ProviderID != "offset-"+name {
+		if trail.Message.Type != name || trail.Message.State != outbox.StateDone ||
+			trail.Message.ProviderID != "offset-"+name {
 			t.Errorf("the message is %+v", trail.Message)
 		}
-		if c := trail.Consumers; len(c) != 2 || c[0].Consumer != "ledger" || c[1].Consumer != "mailer" || c[0].EventID != trail.Message.ID {
+		if c := trail.Consumers; len(c) != 2 || c[0].Consumer != "ledger" || c[1].Consumer != "mailer" ||
+			c[0].EventID != trail.Message.ID {
 			t.Errorf("%s was consumed by %+v", name, c)
 		}
-		for _, query := range []outbox.TraceQuery{{MessageID: trail.Message.ID}, {DownstreamKey: trail.Message.DownstreamKey}} {
+		for _, query := range []outbox.TraceQuery{
+			{MessageID: trail.Message.ID}, {DownstreamKey: trail.Message.DownstreamKey},
+		} {
 			same, err := tracer.Trace(t.Context(), query)
 			if err != nil || !reflect.DeepEqual(same, trails) {
 				t.Errorf("%+v leads to %+v, %v", query, same, err)
@@ -121,7 +126,8 @@ func TestTraceWithoutARequest(t *testing.T) {
 	if trail := trails[0]; trail.Record != nil || trail.Message.ID != ids[1] || len(trail.Consumers) != 1 {
 		t.Errorf("the trail is %+v", trail)
 	}
-	alone, err := newTracer(t, withoutRecords{b.store}, outbox.TracerConfig{}).Trace(t.Context(), outbox.TraceQuery{MessageID: ids[1]})
+	alone, err := newTracer(t, withoutRecords{b.store}, outbox.TracerConfig{}).
+		Trace(t.Context(), outbox.TraceQuery{MessageID: ids[1]})
 	if err != nil || len(alone) != 1 || alone[0].Consumers != nil {
 		t.Errorf("where there is nothing else the trail is %+v, %v", alone, err)
 	}
@@ -172,10 +178,13 @@ func TestTraceLeadsNowhere(t *testing.T) {
 	b := newBench(t)
 	b.add(about("a", "m"))
 	tracer := newTracer(t, b.store, outbox.TracerConfig{})
-	if _, err := tracer.Trace(t.Context(), outbox.TraceQuery{}); err == nil || !strings.Contains(err.Error(), "a trace needs a query") {
+	if _, err := tracer.Trace(t.Context(), outbox.TraceQuery{}); err == nil ||
+		!strings.Contains(err.Error(), "a trace needs a query") {
 		t.Errorf("without a query: %v", err)
 	}
-	for _, query := range []outbox.TraceQuery{{Request: store.ID{Scope: "shop", Key: "k"}}, {MessageID: "no such id"}, {DownstreamKey: "no such key"}} {
+	for _, query := range []outbox.TraceQuery{
+		{Request: store.ID{Scope: "shop", Key: "k"}}, {MessageID: "no such id"}, {DownstreamKey: "no such key"},
+	} {
 		if trails, err := tracer.Trace(t.Context(), query); !errors.Is(err, store.ErrNotFound) || trails != nil {
 			t.Errorf("%+v leads to %+v, %v", query, trails, err)
 		}
@@ -209,7 +218,8 @@ func TestTraceOfWhatFollows(t *testing.T) {
 			}}, nil
 		}
 		b.run(b.worker(b.store, outbox.Route{Handler: handler}), outbox.Report{Delivered: 3})
-		trails, err := newTracer(t, b.store, outbox.TracerConfig{}).Trace(b.Context(), outbox.TraceQuery{Request: store.ID{Scope: "shop", Key: "k"}})
+		trails, err := newTracer(t, b.store, outbox.TracerConfig{}).
+			Trace(b.Context(), outbox.TraceQuery{Request: store.ID{Scope: "shop", Key: "k"}})
 		b.must(err)
 		return trails
 	}

@@ -31,8 +31,9 @@ func tryRedisPersistence(_ context.Context, p *redis, r *Result) error {
 				"appendfsync%s is everysec: a power loss loses about the last second", on)
 		}
 		if during, _ := node.setting("no-appendfsync-on-rewrite"); during == "yes" && node.info["aof_enabled"] == "1" {
-			r.find(Weak, "no-appendfsync-on-rewrite no", "no-appendfsync-on-rewrite%s is yes: while the server saves or rewrites, "+
-				"a power loss loses about the last half minute, whatever appendfsync says", on)
+			r.find(Weak, "no-appendfsync-on-rewrite no",
+				"no-appendfsync-on-rewrite%s is yes: while the server saves or rewrites, "+
+					"a power loss loses about the last half minute, whatever appendfsync says", on)
 		}
 		r.saw("aof_enabled=%s appendfsync=%s%s", node.info["aof_enabled"], fsync, on)
 		for _, name := range []string{"aof_last_write_status", "aof_last_bgrewrite_status"} {

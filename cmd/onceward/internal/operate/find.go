@@ -92,7 +92,8 @@ func (s *Session) guess(ctx context.Context, ref Ref) (store.ID, error) {
 	return id, fmt.Errorf("no record has %s as its provider's id: %s: %w", shown(ref.Text), hint, store.ErrNotFound)
 }
 
-// guessHash tries what looks like a hash, which an id of a provider's, or a client's key, may be too: a UUID, for example.
+// guessHash tries what looks like a hash, which an id of a provider's, or a client's key, may be too:
+// a UUID, for example.
 func (s *Session) guessHash(ctx context.Context, text string) (store.ID, error) {
 	id, err := s.findHash(ctx, text)
 	if !errors.Is(err, store.ErrNotFound) {

@@ -18,7 +18,8 @@ func checkEqualAnswers(o *operation, f *findings) {
 		case first == nil:
 			first = a
 		case a.Payload != first.Payload:
-			f.add("I3", o, "payloads %q and %q were both answered: %s and %s", first.Payload, a.Payload, describe(first), describe(a))
+			f.add("I3", o, "payloads %q and %q were both answered: %s and %s",
+				first.Payload, a.Payload, describe(first), describe(a))
 			return
 		case !sameAnswer(first, a):
 			f.add("I3", o, "two answers to the same request differ: %s and %s", describe(first), describe(a))

@@ -224,9 +224,9 @@ type Step struct {
 	Clock int64 `json:"clock"`
 }
 
-// FailOver is when a replica took the place of its primary, in a store that acknowledges writes before its replicas have
-// them. What was written before Began the replica had; what was acknowledged from then on until Ended, when the primary
-// was gone, it may not have had.
+// FailOver is when a replica took the place of its primary, in a store that acknowledges writes before its replicas
+// have them. What was written before Began the replica had; what was acknowledged from then on until Ended, when the
+// primary was gone, it may not have had.
 type FailOver struct {
 	Fault string `json:"fault"`
 	Began int64  `json:"began"`

@@ -57,7 +57,8 @@ func New(config Config) *Load {
 	// A connection that is used again hides attempts: net/http sends a request with a key again by itself when it
 	// breaks.
 	transport := &http.Transport{DisableKeepAlives: true}
-	return &Load{Config: config, http: &http.Client{Transport: transport, Timeout: answerLimit}, paid: make(map[string][]string)}
+	client := &http.Client{Transport: transport, Timeout: answerLimit}
+	return &Load{Config: config, http: client, paid: make(map[string][]string)}
 }
 
 const (

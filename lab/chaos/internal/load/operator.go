@@ -74,15 +74,16 @@ func (o *Operator) attend(ctx context.Context, rec *store.Record) {
 		return
 	}
 	if old, acted := o.settled[rec.ID]; acted && old != rec.Attempt {
-		o.load.act(ctx, o.random, []string{node.ActNotExecuted, node.ActCompleted, node.ActRetry}[o.random.IntN(3)], rec.ID, old)
+		acts := []string{node.ActNotExecuted, node.ActCompleted, node.ActRetry}
+		o.load.act(ctx, o.random, acts[o.random.IntN(len(acts))], rec.ID, old)
 	}
 	if o.load.act(ctx, o.random, node.ActNotExecuted, rec.ID, rec.Attempt) {
 		o.settled[rec.ID] = rec.Attempt
 	}
 }
 
-// bust has the answer of an operation removed that clients know, and sends it again: the old answer must be gone. It may
-// execute again, because it has no effect.
+// bust has the answer of an operation removed that clients know, and sends it again: the old answer must be gone. It
+// may execute again, because it has no effect.
 func (l *Load) bust(ctx context.Context, random *rand.Rand, op *operation) {
 	l.round(ctx, random, op) // who looks at it again may keep it
 	if l.act(ctx, random, node.ActBust, store.ID{Scope: op.scope(), Key: op.key}, 0) {

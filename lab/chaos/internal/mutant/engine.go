@@ -42,7 +42,8 @@ var engine = []Mutant{
 		Mistake: "that a call is about to be made is not written down",
 		Edits: []Edit{{
 			"execution_resume.go",
-			"e.persist(\"checkpoint\", func(ctx context.Context) error {\n\t\treturn e.guard.store.Checkpoint(ctx, e.claim(), p)\n\t})",
+			"e.persist(\"checkpoint\", func(ctx context.Context) error {\n" +
+				"\t\treturn e.guard.store.Checkpoint(ctx, e.claim(), p)\n\t})",
 			"nil",
 		}},
 	},

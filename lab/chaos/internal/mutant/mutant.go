@@ -25,8 +25,8 @@ type Mutant struct {
 	Store string
 	// Breaks are the invariants that it breaks: one of them has to be found.
 	Breaks []string
-	// Test has to find it instead of a run, if no run can: a package and the name of a test in it, which says the rule that
-	// is broken. Default: none.
+	// Test has to find it instead of a run, if no run can: a package and the name of a test in it, which says the rule
+	// that is broken. Default: none.
 	Test Test
 	// Edits make the mistake.
 	Edits []Edit
@@ -80,8 +80,8 @@ func (m *Mutant) Build(ctx context.Context, dir, source string) (program string,
 	return program, nil
 }
 
-// RunTest runs the test of a mutant that has one, with the mistake, and returns what it said. A test that passes, or could
-// not be run, has said nothing that gives the mutant away.
+// RunTest runs the test of a mutant that has one, with the mistake, and returns what it said. A test that passes, or
+// could not be run, has said nothing that gives the mutant away.
 func (m *Mutant) RunTest(ctx context.Context, dir string) (said string, err error) {
 	root, err := repositoryRoot(ctx)
 	if err != nil {
@@ -91,7 +91,8 @@ func (m *Mutant) RunTest(ctx context.Context, dir string) (said string, err erro
 	if err != nil {
 		return "", err
 	}
-	cmd := exec.CommandContext(ctx, "go", "test", "-count=1", "-overlay", overlay, "-run", "^"+m.Test.Name+"$", m.Test.Package)
+	cmd := exec.CommandContext(ctx, "go", "test", "-count=1", "-overlay", overlay,
+		"-run", "^"+m.Test.Name+"$", m.Test.Package)
 	out, err := cmd.CombinedOutput()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
 		err = nil

@@ -40,7 +40,8 @@ func appendEntry(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	e.ID, e.Account = rand.Text(), onceward.FromContext(r.Context()).Scope()
-	_, err := onceward.Tx(r.Context()).ExecContext(r.Context(), `INSERT INTO entry (id, reference) VALUES ($1, $2)`, e.ID, e.Reference)
+	_, err := onceward.Tx(r.Context()).ExecContext(r.Context(),
+		`INSERT INTO entry (id, reference) VALUES ($1, $2)`, e.ID, e.Reference)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return

@@ -168,12 +168,16 @@ func (j *journaled) Checkpoint(ctx context.Context, c store.Claim, p store.Check
 }
 
 // CheckpointTx implements [store.TxCheckpointer].
-func (j *journaled) CheckpointTx(ctx context.Context, c store.Claim, lease time.Duration, work func(context.Context) (store.Checkpoint, error)) error {
+func (j *journaled) CheckpointTx(
+	ctx context.Context, c store.Claim, lease time.Duration, work func(context.Context) (store.Checkpoint, error),
+) error {
 	return j.claimed(history.CallCheckpoint, c, "", func() error { return j.Store.CheckpointTx(ctx, c, lease, work) })
 }
 
 // Complete implements [store.Store].
-func (j *journaled) Complete(ctx context.Context, c store.Claim, done *store.Completion) (expires time.Time, err error) {
+func (j *journaled) Complete(
+	ctx context.Context, c store.Claim, done *store.Completion,
+) (expires time.Time, err error) {
 	err = j.settled(history.CallComplete, c, Digest(&done.Response), func() (time.Time, error) {
 		var err error
 		expires, err = j.Store.Complete(ctx, c, done)
@@ -199,12 +203,16 @@ func (j *journaled) Reject(ctx context.Context, c store.Claim) error {
 
 // ResolveCompleted implements [store.Reconciler].
 func (j *journaled) ResolveCompleted(ctx context.Context, c store.Claim, done *store.Completion) error {
-	return j.claimed(history.CallResolveCompleted, c, Digest(&done.Response), func() error { return j.Store.ResolveCompleted(ctx, c, done) })
+	return j.claimed(history.CallResolveCompleted, c, Digest(&done.Response), func() error {
+		return j.Store.ResolveCompleted(ctx, c, done)
+	})
 }
 
 // ResolveNotExecuted implements [store.Reconciler].
 func (j *journaled) ResolveNotExecuted(ctx context.Context, c store.Claim, reason string) error {
-	return j.claimed(history.CallResolveNotExecuted, c, "", func() error { return j.Store.ResolveNotExecuted(ctx, c, reason) })
+	return j.claimed(history.CallResolveNotExecuted, c, "", func() error {
+		return j.Store.ResolveNotExecuted(ctx, c, reason)
+	})
 }
 
 // Bust implements [store.Buster].

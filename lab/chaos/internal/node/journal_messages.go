@@ -12,9 +12,9 @@ import (
 // The calls about messages are journaled too: which worker was given a message, and whose word about it was taken.
 
 // ClaimMessages implements [outbox.Store].
-func (j *journaled) ClaimMessages(ctx context.Context, wants []outbox.ClaimRequest, lease time.Duration) ([]outbox.Claimed,
-	error,
-) {
+func (j *journaled) ClaimMessages(
+	ctx context.Context, wants []outbox.ClaimRequest, lease time.Duration,
+) ([]outbox.Claimed, error) {
 	began := history.Now()
 	claimed, err := j.Store.ClaimMessages(ctx, wants, lease)
 	for i := range claimed {

@@ -62,8 +62,8 @@ type Settings struct {
 // request is on its way for as long as wires hold it back and providers delay it. The windows of comparisons are
 // longer, because the store's clock leaps by hours, and each of them is compared.
 var Timing = payments.Timing{
-	Lease: 3 * time.Second, Call: 700 * time.Millisecond, Arrival: 5 * time.Second, Look: 300 * time.Millisecond, Backoff: 100 * time.Millisecond,
-	Compare: 20 * time.Second, Settle: time.Second,
+	Lease: 3 * time.Second, Call: 700 * time.Millisecond, Arrival: 5 * time.Second, Look: 300 * time.Millisecond,
+	Backoff: 100 * time.Millisecond, Compare: 20 * time.Second, Settle: time.Second,
 }
 
 // Retention is how long the routes keep their answers that the store's clock leaps past.

@@ -141,7 +141,8 @@ func (b *bank) ask(ctx context.Context, rec *store.Record) (reconcile.Answer, er
 // show holds a lock on a file for as long as an attempt may make calls. The system frees it when the process dies, but
 // not while it is paused: that is what tells the dead from those that sleep.
 func (b *bank) show(op *onceward.Operation) (release func(), err error) {
-	file, err := os.OpenFile(b.ownerFile(store.ID{Scope: op.Scope(), Key: op.Key()}, op.Attempt()), os.O_CREATE|os.O_RDWR, 0o644)
+	name := b.ownerFile(store.ID{Scope: op.Scope(), Key: op.Key()}, op.Attempt())
+	file, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, err
 	}

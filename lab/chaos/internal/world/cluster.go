@@ -16,8 +16,8 @@ import (
 	"github.com/onceward/onceward/lab/chaos/internal/history"
 )
 
-// cluster is a Redis Cluster of three primaries with a replica each. In front of each server is a wire, whose address the
-// server announces as its own: clients and its replica come over it.
+// cluster is a Redis Cluster of three primaries with a replica each. In front of each server is a wire, whose address
+// the server announces as its own: clients and its replica come over it.
 type cluster struct {
 	world   *World
 	servers *servers.RedisCluster

@@ -136,7 +136,8 @@ func (w *World) Harvest(ctx context.Context, run *history.Run) error {
 	if c, ok := w.database.(*cluster); ok {
 		err = errors.Join(err, c.harvestSlots(ctx, run))
 	}
-	err = errors.Join(err, db.Close(), w.harvestLedger("acquirer", "charges", run, owners), w.harvestLedger("bank", "transfers", run, owners))
+	err = errors.Join(err, db.Close(),
+		w.harvestLedger("acquirer", "charges", run, owners), w.harvestLedger("bank", "transfers", run, owners))
 	w.clock.Lock()
 	run.Steps = append(run.Steps, w.steps...)
 	w.clock.Unlock()
@@ -234,7 +235,10 @@ func recordOf(rec *store.Record) history.Record {
 // harvestMessages reads the messages that were not delivered. What became of the others shows elsewhere.
 func harvestMessages(ctx context.Context, db *storeurl.Database, run *history.Run) error {
 	filter := outbox.Filter{
-		States: []outbox.State{outbox.StateReady, outbox.StateLeased, outbox.StateBehind, outbox.StateHolding, outbox.StateDead}, Limit: 1000,
+		States: []outbox.State{
+			outbox.StateReady, outbox.StateLeased, outbox.StateBehind, outbox.StateHolding, outbox.StateDead,
+		},
+		Limit: 1000,
 	}
 	for {
 		page, err := db.Messages(ctx, filter)
@@ -255,7 +259,10 @@ func harvestMessages(ctx context.Context, db *storeurl.Database, run *history.Ru
 }
 
 func (w *World) harvestRows(ctx context.Context, db *sql.DB, run *history.Run, owners map[string]store.ID) error {
-	for table, columns := range map[string]string{"payment": "state, ''", "booking": "state, item", "refund": "'', ''", "entry": "'', ''"} {
+	tables := map[string]string{
+		"payment": "state, ''", "booking": "state, item", "refund": "'', ''", "entry": "'', ''",
+	}
+	for table, columns := range tables {
 		rows, err := db.QueryContext(ctx, fmt.Sprintf(`SELECT id, reference, %s FROM %s WHERE reference LIKE $1`,
 			columns, table), w.window+"%")
 		if err != nil {

@@ -213,8 +213,8 @@ func (w *World) startNodes(ctx context.Context) error {
 		return err
 	}
 	settings := node.Settings{
-		Store: w.database.url(), Front: w.database.front(), Replicas: w.Replicas, Clock: w.database.clockFile(), Owners: w.owners(),
-		Acquirer: "http://" + w.providers[0].addr(), Bank: "http://" + w.providers[1].addr(),
+		Store: w.database.url(), Front: w.database.front(), Replicas: w.Replicas, Clock: w.database.clockFile(),
+		Owners: w.owners(), Acquirer: "http://" + w.providers[0].addr(), Bank: "http://" + w.providers[1].addr(),
 	}
 	if w.Log {
 		settings.Log = filepath.Join(w.Dir, "nodes.log")
