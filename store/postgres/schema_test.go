@@ -706,6 +706,37 @@ func TestIndexLeftHalfMade(t *testing.T) {
 	}
 }
 
+// TestMigratePatiently: what a database bounds for requests, and its level of isolation, do not end or stop what takes
+// long.
+func TestMigratePatiently(t *testing.T) {
+	t.Parallel()
+	at := databaseURL(t)
+	admin := openAdmin(t, at)
+	migrateTo(t, admin, 2)
+	const bound = time.Second
+	exec(t, admin, `DO $$ BEGIN
+		EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = ''repeatable read''', current_database());
+		EXECUTE format('ALTER DATABASE %I SET statement_timeout = ''1s''', current_database());
+		EXECUTE format('ALTER DATABASE %I SET idle_in_transaction_session_timeout = ''1s''', current_database());
+	END $$`)
+	writer, err := admin.Begin(t.Context()) // on a connection of before
+	must(t, err)
+	defer func() { _ = writer.Rollback(t.Context()) }() // if it was not reached below
+	_, err = writer.Exec(t.Context(), `UPDATE onceward_record SET attempt = attempt`)
+	must(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	migrated := make(chan error, 1)
+	go func() { migrated <- postgres.Migrate(ctx, at) }()
+	select {
+	case err := <-migrated:
+		t.Fatalf("it has ended before the transaction that it waits for: %v", err)
+	case <-time.After(bound + bound/2):
+	}
+	must(t, writer.Rollback(t.Context()))
+	must(t, <-migrated)
+}
+
 // TestNewerTables: an old program keeps its hands off tables that it does not know how to use.
 func TestNewerTables(t *testing.T) {
 	t.Parallel()
