@@ -127,6 +127,9 @@ func indexAhead(ctx context.Context, conn *pgx.Conn, where names, status store.S
 		if err := where.enter(ctx, tx); err != nil {
 			return err
 		}
+		if err := where.checkOwner(ctx, tx); err != nil {
+			return err
+		}
 		_, err := tx.Exec(ctx, function)
 		return err
 	})
@@ -152,6 +155,20 @@ func indexAhead(ctx context.Context, conn *pgx.Conn, where names, status store.S
 		if !done {
 			time.Sleep(indexPoll)
 		}
+	}
+	return err
+}
+
+// checkOwner refuses a role that may not make an index on the table of records, before it leaves the function behind,
+// which the owner of the tables could then not replace.
+func (n names) checkOwner(ctx context.Context, tx pgx.Tx) error {
+	const selectOwner = `SELECT pg_has_role(relowner, 'USAGE'), relowner::regrole::text FROM pg_class
+		WHERE oid = to_regclass($1)`
+	var owns bool
+	var owner string
+	err := tx.QueryRow(ctx, selectOwner, n.render(`@record`)).Scan(&owns, &owner)
+	if err == nil && !owns {
+		err = fmt.Errorf("the tables in %s belong to the role %s: migrate as that one", n.place(), owner)
 	}
 	return err
 }

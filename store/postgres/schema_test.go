@@ -737,6 +737,27 @@ func TestMigratePatiently(t *testing.T) {
 	must(t, <-migrated)
 }
 
+// TestMigrateAsAnother: a role that may create things, and does not own the tables, leaves nothing behind that would
+// keep their owner from migrating.
+func TestMigrateAsAnother(t *testing.T) {
+	t.Parallel()
+	url := servers.Postgres(t).SchemaURL(t)
+	admin := openAdmin(t, url)
+	migrateTo(t, admin, 2)
+	var schema string
+	must(t, admin.QueryRow(t.Context(), `SELECT current_schema()`).Scan(&schema))
+	role, as := userRole(t, admin, schema)
+	exec(t, admin, fmt.Sprintf(`GRANT ALL ON SCHEMA %[1]s TO %[2]s; GRANT ALL ON ALL TABLES IN SCHEMA %[1]s TO %[2]s`,
+		schema, role))
+	if err := postgres.Migrate(t.Context(), as); err == nil || !strings.Contains(err.Error(), "migrate as that one") {
+		t.Errorf("another role than the owner migrates: %v", err)
+	}
+	if n := number(t, admin, `SELECT count(*) FROM pg_proc WHERE pronamespace = current_schema()::regnamespace
+		AND proname = 'onceward_field'`); n != 0 {
+		t.Error("the function is another's now")
+	}
+}
+
 // TestNewerTables: an old program keeps its hands off tables that it does not know how to use.
 func TestNewerTables(t *testing.T) {
 	t.Parallel()
