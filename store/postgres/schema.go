@@ -254,12 +254,31 @@ func (s *Store) migrateIn(ctx context.Context, tx pgx.Tx) error {
 		if err != nil {
 			return err
 		}
+		if file == indexing {
+			if text, err = s.names.withoutIndex(ctx, tx, text); err != nil {
+				return err
+			}
+		}
 		// Without arguments pgx sends a text of several statements as it is.
 		if _, err := tx.Exec(ctx, text); err != nil {
 			return fmt.Errorf("%s: %w", file, err)
 		}
 	}
 	return nil
+}
+
+// withoutIndex leaves the index out of the migration that makes it if it is there: the server would find that out
+// behind a lock that waits for all who write, and keeps others from it.
+func (n names) withoutIndex(ctx context.Context, tx pgx.Tx, text string) (string, error) {
+	var made bool
+	index := pgx.Identifier{n.schema, n.prefix + "record_provider_id"}.Sanitize()
+	err := tx.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, index).Scan(&made)
+	if err != nil || !made {
+		return text, err
+	}
+	before, rest, _ := strings.Cut(text, "CREATE INDEX IF NOT EXISTS")
+	_, after, _ := strings.Cut(rest, ";")
+	return before + after, nil
 }
 
 var gooseMark = regexp.MustCompile(`(?m)^-- \+goose .*\n`)
