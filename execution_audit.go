@@ -58,13 +58,14 @@ const maxActor = 255
 
 // boundedActor is who called, as it is written: short, and a text.
 func boundedActor(who string) string {
+	who = strings.ToValidUTF8(who, "?") // before it is cut: what is no text has no place to cut it at
 	if len(who) <= maxActor {
-		return strings.ToValidUTF8(who, "?")
+		return who
 	}
 	const more = "…"
 	end := maxActor - len(more)
-	for end > 0 && !utf8.RuneStart(who[end]) {
+	for !utf8.RuneStart(who[end]) {
 		end--
 	}
-	return strings.ToValidUTF8(who[:end], "?") + more
+	return who[:end] + more
 }

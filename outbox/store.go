@@ -160,6 +160,8 @@ type Filter struct {
 	// Topic restricts to one topic if it is not empty, and States to some states if there are any.
 	Topic  string
 	States []State
+	// Undropped leaves out dead letters that were dropped: a person has decided about them.
+	Undropped bool
 	// Since leaves out messages whose IDs were made before it, if it is not zero: by the clock of the program that added
 	// them, as [Message] IDs tell. There is no index on origins, which each message would pay for; what an operation added
 	// is found quickly by its Origin and the time at which its record was made, less what the handler took, because a

@@ -196,7 +196,7 @@ func (m *shownMessage) write(out *output.Output) error {
 // outboxActFlags are those of acts on messages.
 type outboxActFlags struct {
 	IDs   []string `arg:"" optional:"" name:"id" help:"The messages' ids, as lists show them."`
-	All   bool     `help:"All dead letters, or with --topic those of the topic, at most --limit; to discard, those that hold up an aggregate."`
+	All   bool     `help:"All dead letters but those that were discarded, or with --topic those of the topic, at most --limit; to discard, those that hold up an aggregate."`
 	Topic *string  `help:"With --all, only those of this topic."`
 	Limit int      `default:"1000" help:"With --all, the most."`
 	storeFlags
@@ -255,7 +255,7 @@ func (c *outboxActFlags) chosen(
 	ctx context.Context, s *operate.Session, box outbox.Store, states []outbox.State,
 ) (found []outbox.Entry, err error) {
 	if c.All {
-		filter := outbox.Filter{States: states, Limit: c.Limit + 1}
+		filter := outbox.Filter{States: states, Undropped: true, Limit: c.Limit + 1}
 		if c.Topic != nil {
 			filter.Topic = *c.Topic
 		}

@@ -29,13 +29,15 @@ func tryOutbox(t *testing.T, s *service) {
 	says(t, s.must(t, "outbox", "show", s.letter, "--reveal", "--why", "a complaint"), "secret payload")
 	wantAudit(t, s, store.ID{Key: s.letter}, "outbox reveal "+s.letter, "a complaint")
 	says(t, s.must(t, "outbox", "retry", s.letter, "--dry-run"), "delivered again", "Dry run")
+	says(t, s.must(t, "outbox", "retry", "--all", "--topic", "charges", "--dry-run"), s.letter, "Dry run")
 	health := []string{"health", "--max-dead", "9", "--max-unknown-age", "99h"}
 	s.wantCode(t, exitFailed, "not all is well", health...)
 	says(t, s.must(t, acting("outbox", "discard", s.letter)...), "Done")
 	wantMessage(t, s, outbox.StateDead)
 	s.must(t, health...)                                                 // a person has decided
 	says(t, s.must(t, acting("outbox", "discard", "--all")...), "None.") // what was discarded is not found again
-	says(t, s.must(t, acting("outbox", "retry", "--all", "--topic", "charges")...), "Done")
+	says(t, s.must(t, acting("outbox", "retry", "--all")...), "None.")   // nor delivered with others
+	says(t, s.must(t, acting("outbox", "retry", s.letter)...), "Done")
 	wantMessage(t, s, outbox.StateReady)
 	wantAudit(t, s, store.ID{Key: s.letter}, "outbox replay "+s.letter, by.Why)
 	s.wantCode(t, exitRefused, "only dead letters", acting("outbox", "retry", s.letter)...)

@@ -128,6 +128,9 @@ func (s *Store) selectMessages(f outbox.Filter) (string, []any) {
 	if len(f.States) > 0 {
 		conditions = append(conditions, "state IN ("+stateList(f.States)+")")
 	}
+	if f.Undropped {
+		conditions = append(conditions, `NOT EXISTS (SELECT FROM @delivery AS d WHERE d.id = m.id AND d.token < 0)`)
+	}
 	if first := f.FirstID(); first != "" {
 		where("id >= $%d::uuid", first)
 	}

@@ -112,7 +112,8 @@ const (
 // indexAhead makes that index, and the function it needs, which comes before it in the migration: that leaves both
 // alone. Of several at once, one does it. The others must not wait in a transaction, because the one waits for those
 // that look at anything; and the lock belongs to a transaction on another connection, so that a pooler cannot lose it.
-// It is taken by the simple protocol, after which that transaction looks at nothing any more.
+// It is taken by the simple protocol, after which that transaction looks at nothing any more; at a stricter level of
+// isolation, which a database may have as its default, it would go on looking, and both would wait forever.
 func indexAhead(ctx context.Context, conn *pgx.Conn, where names, status store.SchemaStatus) error {
 	if status.Version == 0 || status.Version >= indexVersion {
 		return nil
@@ -126,24 +127,28 @@ func indexAhead(ctx context.Context, conn *pgx.Conn, where names, status store.S
 		if err := where.enter(ctx, tx); err != nil {
 			return err
 		}
+		if err := where.checkOwner(ctx, tx); err != nil {
+			return err
+		}
 		_, err := tx.Exec(ctx, function)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	guard, err := pgx.ConnectConfig(ctx, conn.Config())
+	builder, err := connectPatient(ctx, conn.Config())
 	if err != nil {
 		return err
 	}
-	defer func() { _ = guard.Close(ctx) }() // it has written nothing
+	defer func() { _ = builder.Close(ctx) }() // nothing is under way
 	for done := false; !done && err == nil; {
-		err = pgx.BeginFunc(ctx, guard, func(tx pgx.Tx) error {
-			const lock = `SELECT pg_try_advisory_xact_lock(hashtextextended($1, 0))`
+		err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+			const lock = `SELECT pg_try_advisory_xact_lock(hashtextextended($1, 0))
+				FROM set_config('idle_in_transaction_session_timeout', '0', true)`
 			name := where.migrationLock() + " index"
 			err := tx.QueryRow(ctx, lock, pgx.QueryExecModeSimpleProtocol, name).Scan(&done)
 			if err == nil && done {
-				err = where.makeIndex(ctx, conn)
+				err = where.makeIndex(ctx, builder)
 			}
 			return err
 		})
@@ -154,22 +159,54 @@ func indexAhead(ctx context.Context, conn *pgx.Conn, where names, status store.S
 	return err
 }
 
+// checkOwner refuses a role that may not make an index on the table of records, before it leaves the function behind,
+// which the owner of the tables could then not replace.
+func (n names) checkOwner(ctx context.Context, tx pgx.Tx) error {
+	const selectOwner = `SELECT pg_has_role(relowner, 'USAGE'), relowner::regrole::text FROM pg_class
+		WHERE oid = to_regclass($1)`
+	var owns bool
+	var owner string
+	err := tx.QueryRow(ctx, selectOwner, n.render(`@record`)).Scan(&owns, &owner)
+	if err == nil && !owns {
+		err = fmt.Errorf("the tables in %s belong to the role %s: migrate as that one", n.place(), owner)
+	}
+	return err
+}
+
 // indexPoll is how often it is looked whether another one has made the index.
 const indexPoll = 100 * time.Millisecond
 
-// makeIndex makes the index on the ids of providers, or makes it whole where another has left it half made.
+// connectPatient opens a connection on which the caller's context bounds statements, not what a database allows those
+// of requests: an index that is never whole would be begun with each try. Behind a pooler that does not let it, that
+// stays as it is.
+func connectPatient(ctx context.Context, config *pgx.ConnConfig) (*pgx.Conn, error) {
+	tuned := config.Copy()
+	tuned.RuntimeParams["statement_timeout"], tuned.RuntimeParams["lock_timeout"] = "0", "0"
+	conn, err := pgx.ConnectConfig(ctx, tuned)
+	if sqlState(err) == stateUnsupportedParameter {
+		return pgx.ConnectConfig(ctx, config)
+	}
+	return conn, err
+}
+
+// makeIndex makes the index on the ids of providers. One that another has left half made is dropped first: whatever
+// fails, there is no more than one.
 func (n names) makeIndex(ctx context.Context, conn *pgx.Conn) error {
+	const selectHalf = `SELECT EXISTS (SELECT FROM pg_index WHERE indexrelid = to_regclass($1) AND NOT indisvalid)`
 	index := n.prefix + "record_provider_id"
 	name := pgx.Identifier{n.schema, index}.Sanitize()
-	if _, err := conn.Exec(ctx, n.render(fmt.Sprintf(indexProviders, pgx.Identifier{index}.Sanitize()))); err != nil {
+	var half bool
+	err := conn.QueryRow(ctx, selectHalf, name).Scan(&half)
+	if err == nil && half {
+		_, err = conn.Exec(ctx, `DROP INDEX CONCURRENTLY IF EXISTS `+name)
+	}
+	if err == nil {
+		_, err = conn.Exec(ctx, n.render(fmt.Sprintf(indexProviders, pgx.Identifier{index}.Sanitize())))
+	}
+	if err != nil {
 		return fmt.Errorf("make the index %s, which is whole after the next try: %w", name, err)
 	}
-	var whole bool
-	err := conn.QueryRow(ctx, `SELECT indisvalid FROM pg_index WHERE indexrelid = $1::text::regclass`, name).Scan(&whole)
-	if err == nil && !whole {
-		_, err = conn.Exec(ctx, `REINDEX INDEX CONCURRENTLY `+name)
-	}
-	return err
+	return nil
 }
 
 // asker is a connection, or a pool of them.
@@ -217,12 +254,31 @@ func (s *Store) migrateIn(ctx context.Context, tx pgx.Tx) error {
 		if err != nil {
 			return err
 		}
+		if file == indexing {
+			if text, err = s.names.withoutIndex(ctx, tx, text); err != nil {
+				return err
+			}
+		}
 		// Without arguments pgx sends a text of several statements as it is.
 		if _, err := tx.Exec(ctx, text); err != nil {
 			return fmt.Errorf("%s: %w", file, err)
 		}
 	}
 	return nil
+}
+
+// withoutIndex leaves the index out of the migration that makes it if it is there: the server would find that out
+// behind a lock that waits for all who write, and keeps others from it.
+func (n names) withoutIndex(ctx context.Context, tx pgx.Tx, text string) (string, error) {
+	var made bool
+	index := pgx.Identifier{n.schema, n.prefix + "record_provider_id"}.Sanitize()
+	err := tx.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, index).Scan(&made)
+	if err != nil || !made {
+		return text, err
+	}
+	before, rest, _ := strings.Cut(text, "CREATE INDEX IF NOT EXISTS")
+	_, after, _ := strings.Cut(rest, ";")
+	return before + after, nil
 }
 
 var gooseMark = regexp.MustCompile(`(?m)^-- \+goose .*\n`)

@@ -633,6 +633,11 @@ func TestIndexMadeBefore(t *testing.T) {
 		}
 		exec(t, admin, strings.Replace(statement, "CREATE INDEX", "CREATE INDEX CONCURRENTLY", 1))
 	}
+	writer, err := admin.Begin(t.Context())
+	must(t, err)
+	defer func() { _ = writer.Rollback(t.Context()) }() // the migration does not wait for it
+	_, err = writer.Exec(t.Context(), `UPDATE onceward_record SET attempt = attempt`)
+	must(t, err)
 	must(t, postgres.Migrate(t.Context(), at))
 	status, err := postgres.Status(t.Context(), at)
 	if err != nil || status.Err() != nil {
@@ -713,6 +718,58 @@ func TestIndexLeftHalfMade(t *testing.T) {
 	must(t, postgres.Migrate(t.Context(), at))
 	if n := number(t, admin, invalid); n != 0 {
 		t.Errorf("%d indexes are not valid", n)
+	}
+}
+
+// TestMigratePatiently: what a database bounds for requests, and its level of isolation, do not end or stop what takes
+// long.
+func TestMigratePatiently(t *testing.T) {
+	t.Parallel()
+	at := databaseURL(t)
+	admin := openAdmin(t, at)
+	migrateTo(t, admin, 2)
+	const bound = time.Second
+	exec(t, admin, `DO $$ BEGIN
+		EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = ''repeatable read''', current_database());
+		EXECUTE format('ALTER DATABASE %I SET statement_timeout = ''1s''', current_database());
+		EXECUTE format('ALTER DATABASE %I SET idle_in_transaction_session_timeout = ''1s''', current_database());
+	END $$`)
+	writer, err := admin.Begin(t.Context()) // on a connection of before
+	must(t, err)
+	defer func() { _ = writer.Rollback(t.Context()) }() // if it was not reached below
+	_, err = writer.Exec(t.Context(), `UPDATE onceward_record SET attempt = attempt`)
+	must(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	migrated := make(chan error, 1)
+	go func() { migrated <- postgres.Migrate(ctx, at) }()
+	select {
+	case err := <-migrated:
+		t.Fatalf("it has ended before the transaction that it waits for: %v", err)
+	case <-time.After(bound + bound/2):
+	}
+	must(t, writer.Rollback(t.Context()))
+	must(t, <-migrated)
+}
+
+// TestMigrateAsAnother: a role that may create things, and does not own the tables, leaves nothing behind that would
+// keep their owner from migrating.
+func TestMigrateAsAnother(t *testing.T) {
+	t.Parallel()
+	url := servers.Postgres(t).SchemaURL(t)
+	admin := openAdmin(t, url)
+	migrateTo(t, admin, 2)
+	var schema string
+	must(t, admin.QueryRow(t.Context(), `SELECT current_schema()`).Scan(&schema))
+	role, as := userRole(t, admin, schema)
+	exec(t, admin, fmt.Sprintf(`GRANT ALL ON SCHEMA %[1]s TO %[2]s; GRANT ALL ON ALL TABLES IN SCHEMA %[1]s TO %[2]s`,
+		schema, role))
+	if err := postgres.Migrate(t.Context(), as); err == nil || !strings.Contains(err.Error(), "migrate as that one") {
+		t.Errorf("another role than the owner migrates: %v", err)
+	}
+	if n := number(t, admin, `SELECT count(*) FROM pg_proc WHERE pronamespace = current_schema()::regnamespace
+		AND proname = 'onceward_field'`); n != 0 {
+		t.Error("the function is another's now")
 	}
 }
 

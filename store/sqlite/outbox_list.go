@@ -99,6 +99,9 @@ func messageQuery(f outbox.Filter, after int64) (text string, args []any) {
 	if f.Topic != "" {
 		restrict("topic", f.Topic)
 	}
+	if f.Undropped {
+		conditions = append(conditions, `token >= 0`)
+	}
 	if first := f.FirstID(); first != "" {
 		// The table is in the order of commits, which is nearly that of the IDs: but a clock may have been set back. So all
 		// IDs since then are looked at, in their index, which tells the numbers.

@@ -186,6 +186,11 @@ func drops(e *env) {
 			}
 		}
 	}
+	undropped := e.listMessages(outbox.Filter{Undropped: true})
+	isDead := func(m outbox.Entry) bool { return m.State == outbox.StateDead }
+	if n := len(e.listMessages(outbox.Filter{})); len(undropped) != n-2 || slices.ContainsFunc(undropped, isDead) {
+		e.Errorf("O3: of %d messages, two of them dropped, %d are not: %+v", n, len(undropped), undropped)
+	}
 	e.must(e.box().ReplayMessage(e.ctx, ids[outbox.StateHolding])) // it is still a dead letter
 }
 

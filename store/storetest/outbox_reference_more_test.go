@@ -146,7 +146,7 @@ func (r *reference) Messages(_ context.Context, f outbox.Filter) (found []outbox
 	}
 	behind := f.After == ""
 	for _, m := range r.messages {
-		if behind && fits(&m.Entry, f) && len(found) < f.Limit {
+		if behind && fits(&m.Entry, f) && !(f.Undropped && m.token == dropped) && len(found) < f.Limit {
 			found = append(found, m.Entry)
 		}
 		behind = behind || m.ID == f.After

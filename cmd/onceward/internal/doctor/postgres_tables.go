@@ -295,7 +295,12 @@ func tryTokens(ctx context.Context, p *postgres, r *Result) error {
 			greatest = max(greatest, found)
 		}
 		sequence := p.table(d.sequence)
-		err := p.query(ctx, []any{&last}, `SELECT coalesce(pg_sequence_last_value(to_regclass($1)), 0)`, sequence)
+		var seen bool // servers from version 18 on answer NULL where others refuse
+		err := p.query(ctx, []any{&seen, &last}, `SELECT has_sequence_privilege(to_regclass($1), 'USAGE, SELECT'),
+			coalesce(pg_sequence_last_value(to_regclass($1)), 0)`, sequence)
+		if err == nil && !seen {
+			err = fmt.Errorf("permission denied for sequence %s%s", p.prefix, d.sequence)
+		}
 		if err != nil {
 			return err
 		}

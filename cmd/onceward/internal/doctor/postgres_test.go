@@ -359,6 +359,18 @@ func TestLiesOfPostgres(t *testing.T) {
 	}
 }
 
+// TestTokensOfOthers: where a role may not look at the sequences, nothing is said about them.
+func TestTokensOfOthers(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, servers.Postgres(t))
+	d.exec(t, `INSERT INTO onceward_late_completion (id, attempt, at, response) VALUES (gen_random_uuid(), 9, 0, '');
+		SELECT setval('onceward_attempt', 10); REVOKE ALL ON SEQUENCE onceward_attempt FROM `+d.role)
+	report := examine(t, d.url(t), doctor.Config{})
+	if left := report.NotChecked(); len(left) != 1 || left[0].Check != "postgres/tokens" {
+		t.Errorf("a sequence of others:\n%s", text(report))
+	}
+}
+
 // TestRightsOfNewerServers: a right that not every server knows is one too many where there is one.
 func TestRightsOfNewerServers(t *testing.T) {
 	t.Parallel()

@@ -421,17 +421,21 @@ func judgeThing(r *Result, want thing, have []thing) {
 	if want.kind == "table" || want.sql == "" || strings.Contains(want.sql, "UNIQUE") {
 		severity = Broken
 	}
+	made := oneLine(want.sql)
 	switch {
 	case i < 0 && want.sql == "":
-		r.find(severity, "make the table anew, and copy its rows", "%s has lost its unique index %s", want.table, want.name)
+		r.find(severity, "make the table again, and copy its rows", "%s has lost its unique index %s", want.table, want.name)
 	case i < 0:
-		r.find(severity, "make it: "+strings.Join(strings.Fields(want.sql), " "), "the %s %s is missing", want.kind,
-			want.name)
-	case strings.Join(strings.Fields(have[i].sql), " ") != strings.Join(strings.Fields(want.sql), " "):
-		r.find(severity, "make it again as: "+strings.Join(strings.Fields(want.sql), " "),
-			"the %s %s is not as this program knows it: %s",
-			want.kind, want.name, strings.Join(strings.Fields(have[i].sql), " "))
+		r.find(severity, "make it: "+made, "the %s %s is missing", want.kind, want.name)
+	case oneLine(have[i].sql) != made:
+		r.find(severity, "make it again as: "+made, "the %s %s is not as this program knows it: %s", want.kind, want.name,
+			oneLine(have[i].sql))
 	}
+}
+
+// oneLine writes a statement in one line, without its comments: they would go on to its end.
+func oneLine(sql string) string {
+	return strings.Join(strings.Fields(lineNote.ReplaceAllString(sql, "")), " ")
 }
 
 // trySQLiteTokens compares what the store keeps of removed records with what the audit and late completions tell of

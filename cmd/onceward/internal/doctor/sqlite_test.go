@@ -84,6 +84,24 @@ func TestHealthySQLite(t *testing.T) {
 	wantHealthy(t, examine(t, path, doctor.Config{}))
 }
 
+// TestMissingTables: what the doctor says to make is a statement that makes it.
+func TestMissingTables(t *testing.T) {
+	t.Parallel()
+	path := newFile(t)
+	change(t, path, `DROP TABLE onceward_execution`)
+	for _, found := range examine(t, path, doctor.Config{}).Findings() {
+		statement, says := strings.CutPrefix(found.Do, "make it: ")
+		if !says {
+			t.Errorf("found besides: %+v", found)
+			continue
+		}
+		change(t, path, statement)
+	}
+	if report := examine(t, path, doctor.Config{}); len(report.Findings()) > 0 {
+		t.Errorf("after what it says was done:\n%s", text(report))
+	}
+}
+
 // TestLiesOfSQLite plants what breaks promises, one at a time.
 func TestLiesOfSQLite(t *testing.T) {
 	t.Parallel()
