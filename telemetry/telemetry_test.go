@@ -509,6 +509,36 @@ func TestOneFailureLeavesTheGauges(t *testing.T) {
 	})
 }
 
+// TestANodeThatCannotCountGivesWay: it can claim terms, and would keep all others from counting for ever.
+func TestANodeThatCannotCountGivesWay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.New()
+		unfit := &failing{Store: s}
+		unfit.fails.Store(true)
+		nodes := [2]*node{newNode(t), newNode(t)}
+		ctx, stop := context.WithCancel(t.Context())
+		defer synctest.Wait()
+		defer stop()
+		for i, of := range []store.Store{unfit, s} {
+			e, err := nodes[i].Exporter(telemetry.ExporterConfig{Store: of, Logger: slog.New(slog.DiscardHandler)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			go func() { _ = e.Run(ctx) }()
+			synctest.Wait()
+		}
+		time.Sleep(2*time.Minute + 20*time.Second)
+		for minute := range 10 {
+			synctest.Wait()
+			if !strings.Contains(nodes[1].scrape(t), "\nonceward_dead_letters 0\n") {
+				t.Errorf("minute %d: no gauges, because of a node that cannot count", minute)
+			}
+			time.Sleep(time.Minute)
+		}
+	})
+}
+
 // mute is a store whose abandonments are lost.
 type mute struct{ store.Store }
 
