@@ -472,6 +472,18 @@ func TestNamesThatAreNoTextLeaveThePageReadable(t *testing.T) {
 		"onceward_consumed_events_total{consumer=\"c\uFFFD\",outcome=\"repeated\"} 1")
 }
 
+// TestManyTopicsLeaveTheWorkersTheirNames: alerts go by that of the exporter.
+func TestManyTopicsLeaveTheWorkersTheirNames(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	for i := range 501 {
+		n.Observe(t.Context(), outbox.DeliveredEvent{Topic: fmt.Sprint("tenant ", i), Outcome: "done"})
+	}
+	n.Observe(t.Context(), onceward.WorkerEvent{Worker: "exporter"})
+	n.want(t, `onceward_worker_runs_total{outcome="ok",worker="exporter"} 1`,
+		`onceward_outbox_deliveries_total{outcome="done",topic="other"} 1`)
+}
+
 // failing is a store that cannot be counted at times.
 type failing struct {
 	*memory.Store
