@@ -219,7 +219,7 @@ func (e *Exporter) count(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c := &counted{records: records, at: time.Now(), until: time.Now().Add(2 * e.config.Interval)}
+	c := &counted{records: records, until: time.Now().Add(2 * e.config.Interval)}
 	if e.messages != nil {
 		messages, err := e.messages.MessageStats(ctx)
 		if err != nil {
@@ -243,7 +243,6 @@ type exported struct {
 type counted struct {
 	records  store.Stats
 	messages *outbox.Stats
-	at       time.Time
 	until    time.Time
 }
 
