@@ -87,16 +87,22 @@ func (t *Telemetry) Exporter(config ExporterConfig) (*Exporter, error) {
 //
 // The time of the store is cut into terms as long as the interval, and a node counts in a term that it has claimed. The
 // one that had the last term claims the next at once, the others when a quarter of it is over: one that lives stays in
-// charge, and when it is gone another takes over within a term and a quarter.
+// charge, and when it is gone another takes over within a term and a quarter. One that fails twice in a row shows nothing
+// any more, and claims after the others: it may be the only one that cannot count.
 func (e *Exporter) Run(ctx context.Context) error {
 	defer e.telemetry.metrics.exported.counted.Store(nil)
-	for {
-		if err := e.RunOnce(ctx); err != nil && ctx.Err() == nil {
+	for failures := 0; ; {
+		if err := e.RunOnce(ctx); err == nil {
+			failures = 0
+		} else if failures++; ctx.Err() == nil {
 			e.config.Logger.WarnContext(ctx, "telemetry: the store could not be counted", "error", err)
 		}
 		now := e.clock.now()
 		next := now.Truncate(e.config.Interval).Add(e.config.Interval)
-		if !e.held {
+		switch {
+		case failures > 1:
+			next = next.Add(e.config.Interval / 2)
+		case !e.held:
 			next = next.Add(e.config.Interval / 4)
 		}
 		timer := time.NewTimer(next.Sub(now))
@@ -214,7 +220,7 @@ func (e *Exporter) count(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c := &counted{records: records, at: time.Now(), until: time.Now().Add(2 * e.config.Interval)}
+	c := &counted{records: records, until: time.Now().Add(2 * e.config.Interval)}
 	if e.messages != nil {
 		messages, err := e.messages.MessageStats(ctx)
 		if err != nil {
@@ -238,7 +244,6 @@ type exported struct {
 type counted struct {
 	records  store.Stats
 	messages *outbox.Stats
-	at       time.Time
 	until    time.Time
 }
 

@@ -25,6 +25,7 @@ type metrics struct {
 	made   []Metric
 	routes *routes
 	topics *names // and the names of consumers
+	turns  *names // of workers: many topics do not take theirs
 
 	reservations *counter
 	executions   *counter
@@ -71,7 +72,7 @@ type metrics struct {
 
 func newMetrics(meter metric.Meter, config *Config) (*metrics, error) {
 	b := &builder{meter: meter}
-	m := &metrics{routes: new(routes), topics: new(names)}
+	m := &metrics{routes: new(routes), topics: new(names), turns: new(names)}
 	m.reservations = b.counter("onceward_reservations", "Reservations by what the store decided.", "route", "decision")
 	m.duplicates = newTopScopes(config.TopScopes, 1)
 	m.mismatches = newTopScopes(config.TopScopes, 1)
@@ -376,7 +377,7 @@ type worker struct {
 }
 
 func (m *metrics) worked(e *onceward.WorkerEvent) {
-	name, outcome := m.topics.name(e.Worker), "ok"
+	name, outcome := m.turns.name(e.Worker), "ok"
 	if e.Err != nil {
 		outcome = "failed"
 	}

@@ -472,6 +472,18 @@ func TestNamesThatAreNoTextLeaveThePageReadable(t *testing.T) {
 		"onceward_consumed_events_total{consumer=\"c\uFFFD\",outcome=\"repeated\"} 1")
 }
 
+// TestManyTopicsLeaveTheWorkersTheirNames: alerts go by that of the exporter.
+func TestManyTopicsLeaveTheWorkersTheirNames(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	for i := range 501 {
+		n.Observe(t.Context(), outbox.DeliveredEvent{Topic: fmt.Sprint("tenant ", i), Outcome: "done"})
+	}
+	n.Observe(t.Context(), onceward.WorkerEvent{Worker: "exporter"})
+	n.want(t, `onceward_worker_runs_total{outcome="ok",worker="exporter"} 1`,
+		`onceward_outbox_deliveries_total{outcome="done",topic="other"} 1`)
+}
+
 // failing is a store that cannot be counted at times.
 type failing struct {
 	*memory.Store
@@ -505,6 +517,36 @@ func TestOneFailureLeavesTheGauges(t *testing.T) {
 			if got, want := strings.Contains(n.scrape(t), "\nonceward_dead_letters 0\n"), minute < 5; got != want {
 				t.Errorf("minute %d: it is %v that the gauges are shown", minute, got)
 			}
+		}
+	})
+}
+
+// TestANodeThatCannotCountGivesWay: it can claim terms, and would keep all others from counting for ever.
+func TestANodeThatCannotCountGivesWay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.New()
+		unfit := &failing{Store: s}
+		unfit.fails.Store(true)
+		nodes := [2]*node{newNode(t), newNode(t)}
+		ctx, stop := context.WithCancel(t.Context())
+		defer synctest.Wait()
+		defer stop()
+		for i, of := range []store.Store{unfit, s} {
+			e, err := nodes[i].Exporter(telemetry.ExporterConfig{Store: of, Logger: slog.New(slog.DiscardHandler)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			go func() { _ = e.Run(ctx) }()
+			synctest.Wait()
+		}
+		time.Sleep(2*time.Minute + 20*time.Second)
+		for minute := range 10 {
+			synctest.Wait()
+			if !strings.Contains(nodes[1].scrape(t), "\nonceward_dead_letters 0\n") {
+				t.Errorf("minute %d: no gauges, because of a node that cannot count", minute)
+			}
+			time.Sleep(time.Minute)
 		}
 	})
 }

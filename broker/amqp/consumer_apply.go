@@ -20,7 +20,8 @@ type runner struct {
 	work sync.WaitGroup
 	// failures are those of the events, by their IDs.
 	failures consuming.Failures[string]
-	// backlog is how many messages waited in the queue when it was last looked at, or negative.
+	// backlog is how many messages waited in the queue when it was last looked at, less those that were handled since,
+	// or negative.
 	backlog atomic.Int64
 }
 
@@ -28,7 +29,21 @@ type runner struct {
 func (r *runner) watch() consuming.Watch {
 	return consuming.Watch{
 		Observer: r.Observer, Propagator: r.Propagator, Logger: r.Logger,
-		Backlog: func() int { return int(r.backlog.Load()) },
+		Backlog: r.left,
+	}
+}
+
+// left is how many messages wait when one more was handled. A short rush is over before the queue is looked at again, and
+// what is told with its last message stays on show until another one comes.
+func (r *runner) left() int {
+	for {
+		n := r.backlog.Load()
+		switch {
+		case n <= 0:
+			return int(n)
+		case r.backlog.CompareAndSwap(n, n-1):
+			return int(n - 1)
+		}
 	}
 }
 

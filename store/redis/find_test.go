@@ -2,6 +2,7 @@ package redis_test
 
 import (
 	"fmt"
+	"net/url"
 	"sync"
 	"testing"
 	"time"
@@ -95,5 +96,40 @@ func TestProviderIndexRefuses(t *testing.T) {
 	}
 	if rec := look(t, s, "plain"); rec.State != store.StateCompleted {
 		t.Errorf("what went along is %s", rec.State)
+	}
+}
+
+// TestProviderIndexIsRefusedHalfWay: a server that takes the entry and refuses what follows it, here for a user who may
+// not, fails that completion alone. What goes along in the batch is done, and a record that it makes is swept later.
+func TestProviderIndexIsRefusedHalfWay(t *testing.T) {
+	t.Parallel()
+	server := servers.NewRedis(t)
+	_, err := server.Do(t.Context(), "ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all", "-pexpireat")
+	must(t, err)
+	u, err := url.Parse(server.URL())
+	must(t, err)
+	u.User = url.UserPassword("app", "secret")
+	s := open(t, u.String())
+	identified := paid("done")
+	identified.ProviderID = "ch_1"
+	refused := booked(t, s, "refused")
+	var calls sync.WaitGroup
+	for i := range 64 { // some of them go together
+		calls.Go(func() {
+			_, err := s.Complete(t.Context(), refused, identified)
+			wantUnavailable(t, err, "a completion whose provider's id cannot be noted")
+		})
+		calls.Go(func() {
+			if _, err := s.Reserve(t.Context(), booking(fmt.Sprint("along ", i))); err != nil {
+				t.Errorf("a reservation that went along: %v", err)
+			}
+		})
+	}
+	calls.Wait()
+	records := keysOf(t, server, "onceward", "h:")
+	open, err := server.Do(t.Context(), "ZCARD", one(t, server, "onceward", "o"))
+	must(t, err)
+	if open != int64(len(records)) {
+		t.Errorf("%d records in progress, and %v in the index", len(records), open)
 	}
 }

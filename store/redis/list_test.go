@@ -226,3 +226,21 @@ func TestCountLeavesAnswersAlone(t *testing.T) {
 		t.Errorf("a count of %d records took %d commands, want at most %d", settled, n, most)
 	}
 }
+
+// TestCountOfARecordThatIsCut: what is left of a record, even a byte, does not keep the others from being counted.
+func TestCountOfARecordThatIsCut(t *testing.T) {
+	t.Parallel()
+	server := servers.Redis(t)
+	prefix := server.Prefix(t)
+	s := open(t, server.URL(), redis.WithPrefix(prefix))
+	booked(t, s, "cut")
+	key := one(t, server, prefix, "h:")
+	booked(t, s, "whole")
+	for size := range 5 {
+		_, err := server.Do(t.Context(), "SET", key, "\x02\x01\x00\x00"[:size])
+		must(t, err)
+		if stats, err := s.Stats(t.Context()); err != nil || stats.Records[store.StateInProgress] == 0 {
+			t.Errorf("cut to %d bytes: %+v, %v", size, stats, err)
+		}
+	}
+}

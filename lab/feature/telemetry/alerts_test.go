@@ -136,6 +136,7 @@ func (s *scraped) strandMessage() {
 		Match: provider.Match{Method: http.MethodPost}, Kind: provider.ErrorBefore, Status: 503,
 	})
 	s.pay(http.StatusCreated, "bob", "stranded", 100)
+	s.awaitValue(`onceward_outbox_depth`, 1)
 }
 
 // loseStore ends the database.

@@ -256,4 +256,5 @@ func (d *demo) loseRefund() {
 		provider.Rule{Match: refunds, Kind: provider.WebhookDrop},
 		provider.Rule{Match: provider.Match{Method: http.MethodGet}, Kind: provider.ErrorBefore, Status: 503})
 	d.send(http.MethodPost, of+"/refund", "alice", "never-told", `{"amount":1}`)
+	d.awaitValue(`onceward_records{state="unknown"}`, 1)
 }

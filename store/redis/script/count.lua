@@ -14,7 +14,7 @@ for _, key in ipairs(step[2]) do
 	if type(head) == 'string' then
 		format, state = head:byte(1, 2)
 	end
-	if format == 2 and state ~= 4 and counts[state + 1] then
+	if format == 2 and state and state ~= 4 and counts[state + 1] then
 		counts[state + 1] = counts[state + 1] + 1
 	elseif head ~= '' then
 		others[#others + 1] = key
