@@ -39,7 +39,8 @@ func (s *SchemaStatus) Err() error {
 		return fmt.Errorf("%w: those in %s are of version %d, this program knows version %d, and the oldest that they can "+
 			"be used with is %d: use a newer program", ErrSchemaNewer, s.Place, s.Version, s.Wanted, s.Compatible)
 	case s.Absent:
-		return fmt.Errorf("%w: the file %s does not exist; if that is its name, %s", ErrSchemaMissing, s.Place, s.remedy())
+		return fmt.Errorf("%w: the file %s does not exist; if that is its name, this program needs version %d: %s",
+			ErrSchemaMissing, s.Place, s.Wanted, s.remedy())
 	case s.Version == 0:
 		return fmt.Errorf("%w in %s, and this program needs version %d: %s", ErrSchemaMissing, s.Place, s.Wanted, s.remedy())
 	case s.Version < s.Wanted:

@@ -184,18 +184,21 @@ func TestClientLeaves(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	handler := paying()
 	pay := handler.then
-	done := make(chan struct{})
+	left, done := make(chan struct{}), make(chan struct{})
 	handler.then = func(w http.ResponseWriter, r *http.Request, run int64) {
 		defer close(done)
 		_, _ = io.Copy(io.Discard, r.Body)
 		leave()
+		await(t, "the client to be gone", left)
 		if r.Context().Err() != nil {
 			t.Error("E6: the client going away cancelled the work")
 		}
 		pay(w, r, run)
 	}
 	server, store := serve(t, handler, onceward.InFlightWait(20*time.Second))
-	if _, err := send(ctx, server, "key"); err == nil {
+	_, err := send(ctx, server, "key")
+	close(left)
+	if err == nil {
 		t.Error("the client did not leave")
 	}
 	await(t, "the end of the handler", done)

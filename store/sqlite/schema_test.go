@@ -104,14 +104,16 @@ func TestManualMigration(t *testing.T) {
 		path := migrated(t, version)
 		status, err := sqlite.Status(t.Context(), path)
 		want := store.SchemaStatus{
-			Place: path, Version: version, Wanted: newestVersion, Compatible: version, Pending: names[version:],
+			Place: path, Absent: version == 0, Version: version, Wanted: newestVersion, Compatible: version,
+			Pending: names[version:],
 		}
 		if must(t, err); !reflect.DeepEqual(status, want) || !errors.Is(status.Err(), wrong) {
 			t.Errorf("the status is %+v (%v), want %+v (%v)", status, status.Err(), want, wrong)
 		}
 		for _, option := range []sqlite.Option{sqlite.WithManualMigration(), sqlite.WithReadOnly()} {
 			_, err := sqlite.Open(t.Context(), path, option)
-			if !errors.Is(err, wrong) || !strings.Contains(err.Error(), "needs version 3: apply "+strings.Join(names[version:], ", ")) {
+			remedy := "needs version 3: apply " + strings.Join(names[version:], ", ")
+			if !errors.Is(err, wrong) || !strings.Contains(err.Error(), remedy) {
 				t.Errorf("on tables of version %d: %v", version, err)
 			}
 		}
