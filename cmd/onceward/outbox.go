@@ -31,6 +31,7 @@ type outboxList struct {
 	After  string   `placeholder:"ID" help:"Go on behind this message."`
 	States []string `name:"state" enum:"ready,leased,behind,holding,done,dead,captured" placeholder:"STATE" help:"Only those in this state: ready, leased, behind, holding, done, dead or captured; for several, repeat it. Dead letters are dead and holding."`
 	Topic  string   `help:"Only those of this topic."`
+	Open   bool     `help:"Leave out dead letters that were discarded, as counts do."`
 }
 
 // Run lists them.
@@ -38,7 +39,7 @@ func (c *outboxList) Run(ends interrupts, out io.Writer) error {
 	if c.Limit < 1 {
 		return operate.Usage("--limit must be at least 1")
 	}
-	filter := outbox.Filter{Topic: c.Topic, After: c.After, Limit: c.Limit + 1}
+	filter := outbox.Filter{Topic: c.Topic, After: c.After, Undropped: c.Open, Limit: c.Limit + 1}
 	for state := outbox.StateReady; state <= outbox.StateCaptured; state++ {
 		for _, name := range c.States {
 			if name == state.String() {

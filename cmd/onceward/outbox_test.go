@@ -35,6 +35,8 @@ func tryOutbox(t *testing.T, s *service) {
 	says(t, s.must(t, acting("outbox", "discard", s.letter)...), "Done")
 	wantMessage(t, s, outbox.StateDead)
 	s.must(t, health...)                                                 // a person has decided
+	says(t, s.must(t, "outbox", "list", "--state", "dead"), s.letter)
+	says(t, s.must(t, "outbox", "list", "--state", "dead", "--open"), "None.")
 	says(t, s.must(t, acting("outbox", "discard", "--all")...), "None.") // what was discarded is not found again
 	says(t, s.must(t, acting("outbox", "retry", "--all")...), "None.")   // nor delivered with others
 	says(t, s.must(t, acting("outbox", "retry", s.letter)...), "Done")
