@@ -34,7 +34,7 @@ func tryOutbox(t *testing.T, s *service) {
 	s.wantCode(t, exitFailed, "not all is well", health...)
 	says(t, s.must(t, acting("outbox", "discard", s.letter)...), "Done")
 	wantMessage(t, s, outbox.StateDead)
-	s.must(t, health...)                                                 // a person has decided
+	s.must(t, health...) // a person has decided
 	says(t, s.must(t, "outbox", "list", "--state", "dead"), s.letter)
 	says(t, s.must(t, "outbox", "list", "--state", "dead", "--open"), "None.")
 	says(t, s.must(t, acting("outbox", "discard", "--all")...), "None.") // what was discarded is not found again
