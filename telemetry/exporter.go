@@ -116,8 +116,7 @@ func (e *Exporter) Run(ctx context.Context) error {
 }
 
 // RunOnce claims the present term and, if no other node has, counts. Where another one has, this node shows nothing. A
-// failure leaves what was counted last, for two intervals:
-// alerts that fire are not over because the store was slow once.
+// failure leaves what was counted last, for two intervals: alerts that fire are not over because the store was slow once.
 func (e *Exporter) RunOnce(ctx context.Context) (err error) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, e.config.Interval)

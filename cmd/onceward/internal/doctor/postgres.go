@@ -44,7 +44,7 @@ var postgresTrials = []trial[*postgres]{
 	{Check{
 		"postgres/functions", "Are the functions that the store calls those of the server, and no others before them in " +
 			"the search_path?",
-		"A lock, a clock or a hash that somebody else has written does not do what the store relies on.", "E1, S3 [48]",
+		"A lock, a clock or a hash that others have written does not do what the store relies on.", "E1, S3 [48]",
 	}, tryFunctions},
 	{Check{
 		"postgres/durability", "Are `fsync`, `full_page_writes` and `synchronous_commit` on, for this role and for others " +

@@ -139,7 +139,7 @@ func tryIsolation(ctx context.Context, p *postgres, r *Result) error {
 	}
 	r.saw("a commit in between is seen: %t", sees)
 	if saw || !sees {
-		r.find(Broken, "use a server whose READ COMMITTED looks anew with each statement",
+		r.find(Broken, "use a server whose READ COMMITTED looks again with each statement",
 			"at READ COMMITTED a second statement does not see what another connection has committed since the first")
 	}
 	return nil
