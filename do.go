@@ -20,6 +20,9 @@ type Call struct {
 	Operation string
 	// Payload is what the call means. A key that comes back with another payload is a mismatch.
 	Payload []byte
+	// Header is what came along with a call of [Procedure.Serve], under canonical names: its key, if Key is empty, and the
+	// time of its first sending. Default: none.
+	Header http.Header
 	// Actor is who calls, for the audit of executions: see [AuditExecutions], which bounds it. Default: empty.
 	Actor string
 }
@@ -57,13 +60,18 @@ func (g *Guard) Do(
 		return Result{}, err
 	}
 	f := &function{fn: fn}
-	f.actor = call.Actor
-	f.prepare(g, s, ctx, store.ID{Scope: call.Scope, Key: call.Key}, call.Operation)
-	e := newEncoder()
-	e.call(&call)
-	f.reservation.Fingerprints = e.fingerprints(f.prints[:0], callRules, g.secrets, call.Scope, "")
-	e.free()
+	f.prepareCall(g, s, ctx, &call)
 	return f.do()
+}
+
+// prepareCall is [execution.prepare] for a call, with its fingerprint.
+func (e *execution) prepareCall(g *Guard, s *settings, caller context.Context, call *Call) {
+	e.actor = call.Actor
+	e.prepare(g, s, caller, store.ID{Scope: call.Scope, Key: call.Key}, call.Operation)
+	encoder := newEncoder()
+	encoder.call(call)
+	e.reservation.Fingerprints = encoder.fingerprints(e.prints[:0], callRules, g.secrets, call.Scope, "")
+	encoder.free()
 }
 
 // do takes the call to its result. A panic of the function goes on.

@@ -188,14 +188,20 @@ func (g *Guard) ResumeHandler(ctx context.Context, rec *store.Record, next http.
 
 func (g *Guard) resumeSettings(options []Option) (*settings, error) {
 	s, err := g.settings(options)
-	if err == nil && (s.mode != modeReserved || s.onLost != store.LostResume) {
-		err = errors.New("onceward: only a route with Reserved(…) and OnLost(LostResume) can be resumed")
-	}
 	if err != nil {
 		return nil, err
 	}
-	s.inFlight = inFlightConflict // there is no caller that waits
-	return s, nil
+	return s.resumed()
+}
+
+// resumed returns the settings for an attempt that goes on without its caller.
+func (s *settings) resumed() (*settings, error) {
+	if s.mode != modeReserved || s.onLost != store.LostResume {
+		return nil, errors.New("onceward: only a route with Reserved(…) and OnLost(LostResume) can be resumed")
+	}
+	now := *s
+	now.inFlight = inFlightConflict // there is no caller that waits
+	return &now, nil
 }
 
 // prepareResume takes the reservation from the record: its fingerprint is that of the request. A record whose

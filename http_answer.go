@@ -39,15 +39,23 @@ func (x *httpExecution) outcome(ctx context.Context, op *Operation) outcome {
 		return end
 	}
 	response := rec.response()
-	switch {
-	case response.Status < http.StatusOK:
+	if response.Status < http.StatusOK {
 		return x.unanswered(ctx, "the handler tried to switch protocols", &problemHandlerFailed)
+	}
+	end := x.judge(ctx, response)
+	x.passOn = end.kind == outcomeUnknown
+	return end
+}
+
+// judge says what a whole answer means, by its status (E5).
+func (e *execution) judge(ctx context.Context, response store.Response) outcome {
+	switch {
 	case retryLater(response.Status):
 		return outcome{kind: outcomeRelease, reason: "the handler answered " + strconv.Itoa(response.Status)}
 	case response.Status >= http.StatusInternalServerError:
-		return x.failedOutcome(ctx, response)
+		return e.failedOutcome(ctx, response)
 	default:
-		undo := response.Status >= http.StatusBadRequest && !op.keepWrites.Load()
+		undo := response.Status >= http.StatusBadRequest && !e.op.keepWrites.Load()
 		return outcome{kind: outcomeAnswer, response: response, undoWork: undo}
 	}
 }
@@ -67,8 +75,8 @@ func failed(status int) bool { return status >= http.StatusInternalServerError |
 
 // failedOutcome judges a 5xx. Answers that only say something about the moment are never stored: 503 says that nothing
 // was done, while a gateway's 502 or 504 says nothing about what was.
-func (x *httpExecution) failedOutcome(ctx context.Context, response store.Response) outcome {
-	onFailure := x.onFailure(ctx)
+func (e *execution) failedOutcome(ctx context.Context, response store.Response) outcome {
+	onFailure := e.onFailure(ctx)
 	if onFailure == FailureStore {
 		switch response.Status {
 		case http.StatusServiceUnavailable:
@@ -77,7 +85,6 @@ func (x *httpExecution) failedOutcome(ctx context.Context, response store.Respon
 			onFailure = FailureUnknown
 		}
 	}
-	x.passOn = onFailure == FailureUnknown
 	reason := "the handler answered " + strconv.Itoa(response.Status)
 	return failedAs(onFailure, reason, func() store.Response { return response })
 }

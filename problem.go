@@ -183,12 +183,17 @@ func (g *Guard) writeProblem(w http.ResponseWriter, now *Problem) {
 func (g *Guard) answerProblem(
 	ctx context.Context, w http.ResponseWriter, id store.ID, operation string, p *Problem,
 ) {
+	g.writeProblem(w, g.tellProblem(ctx, id, operation, p))
+}
+
+// tellProblem makes an occurrence of a problem after a reservation, and tells the log and the observer of it.
+func (g *Guard) tellProblem(ctx context.Context, id store.ID, operation string, p *Problem) *Problem {
 	now := g.occurrence(p)
 	g.logProblem(ctx, operation, now, "key_hash", id.Hash())
 	g.observe(ctx, ProblemEvent{
 		ID: id, Operation: operation, Status: now.Status, Code: now.Code, Instance: now.Instance,
 	})
-	g.writeProblem(w, now)
+	return now
 }
 
 // logProblem ties the instance that a client may report to what else the log says. A failure of ours is worth a line by

@@ -1,0 +1,325 @@
+package onceward
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/onceward/onceward/store"
+)
+
+// Procedure is a protected operation that does not come by net/http: a gRPC method, a tool of MCP, a mutation. It is to
+// them what [Guard.Handler] is to a route: it reads the key, refuses what is not valid, runs the work once, judges its
+// answer by the same rules, and says what is wrong as a [Problem]. Adapters of frameworks are made of it; a job or a
+// consumer wants [Guard.Do].
+type Procedure struct {
+	guard    *Guard
+	settings *settings
+}
+
+// Procedure returns an operation with the options of a route. Options that need an HTTP request are refused, if to do
+// without them would weaken a promise: [BindSession] and [WithoutBody].
+func (g *Guard) Procedure(options ...Option) (*Procedure, error) {
+	s, err := g.settings(options)
+	switch {
+	case err != nil:
+		return nil, err
+	case s.session != nil:
+		return nil, errors.New("onceward: BindSession(…) is for HTTP routes: make the session a part of the scope")
+	case s.withoutBody:
+		return nil, errors.New("onceward: WithoutBody() is for HTTP routes: keep what must not be stored out of the answer")
+	default:
+		return &Procedure{guard: g, settings: s}, nil
+	}
+}
+
+// Answer is what a procedure answers, in a form of its own. Its status says what it means, by the rules for the answers
+// of handlers (E5): 2xx and 3xx commit, a 4xx undoes the writes of a transaction and is stored, 401, 408, 425, 429 and
+// 503 say that nothing was done, and other 5xx follow the [Failure] of the route.
+type Answer struct {
+	// Status is an HTTP status, 200 or above. Default: 200.
+	Status int
+	// ContentType says what Body is, to the program that replays it and to an operator. A problem of its own is not to
+	// be given as application/problem+json, which is kept for those of Onceward. Default: application/octet-stream.
+	ContentType string
+	// Body is all that a replay needs.
+	Body []byte
+}
+
+func (a Answer) withDefaults() Answer {
+	a.Status = cmp.Or(a.Status, http.StatusOK)
+	a.ContentType = cmp.Or(a.ContentType, "application/octet-stream")
+	return a
+}
+
+// Served is what [Procedure.Serve] returns.
+type Served struct {
+	Answer
+	// Replayed says that the answer is that of an earlier attempt.
+	Replayed bool
+	// ExpiresAt is until when the answer is kept; zero for one that is not kept.
+	ExpiresAt time.Time
+}
+
+// Serve runs fn at most once for the call, and returns its answer, of now or of an earlier attempt. A call without a
+// Key has it in its Header, by the rules of [Config].Keys; if it has none and the procedure has [KeyOptional], fn runs
+// unprotected. The context's cancellation does not reach fn, but its values do; fn is bounded by the [Deadline] option,
+// and may run again if a database undid its transaction. A panic of fn goes on.
+//
+// Where there is no answer of fn's to give, the error is a *[Problem], which was told to the log and the observer.
+func (p *Procedure) Serve(ctx context.Context, call Call, fn func(ctx context.Context) Answer) (Served, error) {
+	p.guard.handling.Add(1)
+	defer p.guard.handling.Add(-1)
+	if call.Operation == "" {
+		return Served{}, p.refuse(ctx, call.Operation, problemUnnamed.detailed("the call does not say what it does"))
+	}
+	if call.Scope == "" {
+		return Served{}, p.Refuse(ctx, call.Operation, ErrUnauthenticated)
+	}
+	if call.Key == "" {
+		key, err := p.guard.config.Keys.fromHeader(call.Header)
+		if errors.Is(err, ErrNoKey) && p.settings.optional {
+			p.guard.observe(ctx, UnprotectedEvent{Operation: call.Operation})
+			return Served{Answer: fn(ctx).withDefaults()}, nil
+		}
+		if err != nil {
+			return Served{}, p.Refuse(ctx, call.Operation, err)
+		}
+		call.Key = key
+	}
+	if problem := p.refusal(&call); problem != nil {
+		return Served{}, p.refuse(ctx, call.Operation, problem)
+	}
+	f := &procedureRun{fn: fn}
+	f.prepareCall(p.guard, p.settings, ctx, &call)
+	return f.served()
+}
+
+// Resume takes over an operation of [Procedure.Serve] whose owner was lost, without its caller: see [Guard.Resume].
+func (p *Procedure) Resume(ctx context.Context, rec *store.Record, fn func(ctx context.Context) Answer) error {
+	s, err := p.settings.resumed()
+	if err != nil {
+		return err
+	}
+	f := &procedureRun{fn: fn}
+	if err := f.prepareResume(p.guard, s, ctx, rec); err != nil {
+		return err
+	}
+	res := f.run(f)
+	if f.panicked != nil {
+		panic(f.panicked)
+	}
+	return f.failure(&res)
+}
+
+// Refuse says why a call is not served, when its caller or its key cannot be told: the error is that of a scope function
+// or of [ParseKey]. Nothing was executed. The problem was told to the log and the observer.
+func (p *Procedure) Refuse(ctx context.Context, operation string, err error) *Problem {
+	switch {
+	case errors.Is(err, ErrUnauthenticated):
+		return p.refuse(ctx, operation, unauthenticated(err, "nothing was executed"))
+	case errors.Is(err, ErrNoKey), errors.Is(err, ErrBadKey), errors.Is(err, ErrPersonalKey):
+		return p.refuse(ctx, operation, keyProblem(err))
+	default:
+		p.guard.storeFailed(ctx, operation, "scope", err)
+		return p.refuse(ctx, operation,
+			problemUnavailable.detailed("the caller could not be identified; nothing was executed"))
+	}
+}
+
+// refusal is what is wrong with a call that has a key.
+func (p *Procedure) refusal(call *Call) *Problem {
+	if err := call.check(); err != nil {
+		return keyProblem(err)
+	}
+	if int64(len(call.Payload)) > p.settings.bodyLimit {
+		return tooLarge(p.settings.bodyLimit)
+	}
+	return p.settings.firstSent.check(call.Header, time.Now(), p.settings.retention)
+}
+
+// refuse tells of a call that is refused before any reservation.
+func (p *Procedure) refuse(ctx context.Context, operation string, problem *Problem) *Problem {
+	now := p.guard.occurrence(problem)
+	p.guard.logProblem(ctx, operation, now)
+	p.guard.observe(ctx, RejectedEvent{Operation: operation, Code: now.Code, Instance: now.Instance})
+	now.Code = p.guard.config.ProblemCode(now.Code)
+	return now
+}
+
+// procedureRun is one call of [Procedure.Serve].
+type procedureRun struct {
+	execution
+	fn       func(ctx context.Context) Answer
+	answer   Answer   // of the last run
+	problem  *Problem // Onceward's own in its place
+	passOn   bool     // the answer is given although the outcome is unknown
+	panicked any
+}
+
+// work implements [runner].
+func (f *procedureRun) work(ctx context.Context, op *Operation) outcome {
+	f.answer, f.problem, f.passOn, f.panicked = Answer{}, nil, false, nil
+	op.restart()
+	started := time.Now()
+	f.call(ctx)
+	end := f.outcome(ctx, op)
+	if f.guard.config.Observer != nil {
+		f.guard.observe(f.base, ExecutedEvent{
+			ID: f.reservation.ID, Operation: op.name, Attempt: op.attempt, Status: f.answer.Status,
+			Panicked: f.panicked != nil, Elapsed: time.Since(started),
+		})
+	}
+	return end
+}
+
+// call runs the function and keeps its panic for after the result (E8).
+func (f *procedureRun) call(ctx context.Context) {
+	defer func() { f.panicked = recover() }()
+	f.answer = f.fn(ctx)
+}
+
+// outcome judges what the function did and said, as that of a handler is judged (E5).
+func (f *procedureRun) outcome(ctx context.Context, op *Operation) outcome {
+	transactional := f.settings.mode == modeTransactional
+	switch said := op.outcome.Load(); {
+	case said == endedUnknown && !transactional:
+		f.passOn = f.answer.Status >= http.StatusInternalServerError
+		return outcome{kind: outcomeUnknown, reason: op.reasonOr("the procedure said that the outcome is unknown")}
+	case said == endedSuspended && !transactional:
+		return f.suspended()
+	case said != endedAsWritten:
+		return f.saidNotExecuted(op)
+	case f.panicked != nil:
+		return f.unanswered(ctx, "the procedure panicked", &problemHandlerFailed)
+	case f.answer.Status == 0 && ctx.Err() != nil:
+		reason := "the procedure ran past its deadline, or lost its lease, and gave no answer"
+		return f.unanswered(ctx, reason, &problemDeadline)
+	case f.answer.Status != 0 && f.answer.Status < http.StatusOK:
+		return f.unanswered(ctx, "the procedure answered without a final status", &problemHandlerFailed)
+	}
+	response := f.response()
+	if response.NotStored && transactional {
+		f.problem = &problemTooLarge
+		return outcome{kind: outcomeRelease, reason: errTooLarge.Error()}
+	}
+	end := f.judge(ctx, response)
+	f.passOn = end.kind == outcomeUnknown
+	return end
+}
+
+// saidNotExecuted: an answer that claims success would contradict it, and is replaced.
+func (f *procedureRun) saidNotExecuted(op *Operation) outcome {
+	if f.answer.Status < http.StatusBadRequest {
+		f.problem = problemNotExecuted.detailed("retry with the same key")
+	}
+	reason := "the procedure said that nothing was executed"
+	if op.rejected.Load() {
+		reason = "the procedure rejected the call"
+	}
+	return outcome{kind: outcomeRelease, reason: op.reasonOr(reason)}
+}
+
+// unanswered is the outcome of a run without an answer of its own.
+func (f *procedureRun) unanswered(ctx context.Context, reason string, problem *Problem) outcome {
+	f.problem = problem
+	return failedAs(f.onFailure(ctx), reason, func() store.Response {
+		f.answer = storedProblem(f.guard.occurrence(&problemHandlerFailed))
+		f.problem = nil
+		return f.response()
+	})
+}
+
+// problemType is the media type of a problem, also of one that is stored as the answer of a procedure that panicked.
+const problemType = "application/problem+json"
+
+func storedProblem(p *Problem) Answer {
+	body, _ := json.Marshal(p) // of text and numbers
+	return Answer{Status: p.Status, ContentType: problemType, Body: body}
+}
+
+// response is the answer as it is stored. It shares no memory with the caller's.
+func (f *procedureRun) response() store.Response {
+	f.answer = f.answer.withDefaults()
+	if len(f.answer.Body) > f.settings.responseLimit {
+		return store.Response{Status: f.answer.Status, NotStored: true}
+	}
+	return store.Response{
+		Status: f.answer.Status,
+		Header: []store.HeaderField{{Name: "Content-Type", Value: f.answer.ContentType}},
+		Body:   slices.Clone(f.answer.Body),
+	}
+}
+
+// served takes the call to its result. A panic of the function goes on (E8).
+func (f *procedureRun) served() (Served, error) {
+	res := f.run(f)
+	if f.panicked != nil {
+		panic(f.panicked)
+	}
+	switch res.kind {
+	case resultAnswer:
+		return Served{Answer: f.answer, ExpiresAt: res.expires}, f.storedProblem(&f.answer)
+	case resultStored:
+		return f.replayed(&res)
+	case resultReleased:
+		return f.unkept()
+	case resultUnknown:
+		if !f.passOn {
+			f.problem = becameUnknown()
+		}
+		return f.unkept()
+	case resultDecision:
+		return Served{}, f.tell(f.guard.decisionProblem(&res))
+	case resultCallerLeft:
+		return Served{}, f.tell(problemNotExecuted.detailed("the caller left before execution"))
+	default:
+		return Served{}, f.tell(failureProblem(res.err))
+	}
+}
+
+// unkept gives the answer of the function although it is not stored, or Onceward's own in its place.
+func (f *procedureRun) unkept() (Served, error) {
+	if f.problem != nil {
+		return Served{}, f.tell(f.problem)
+	}
+	return Served{Answer: f.answer}, nil
+}
+
+// replayed gives the stored answer.
+func (f *procedureRun) replayed(res *result) (Served, error) {
+	response := res.answer()
+	if response.NotStored {
+		return Served{}, f.tell(problemNotStored.detailed("it was too large; the call is not executed again"))
+	}
+	answer := Answer{Status: response.Status, Body: slices.Clone(response.Body)}
+	for _, field := range response.Header {
+		if field.Name == "Content-Type" {
+			answer.ContentType = field.Value
+		}
+	}
+	return Served{Answer: answer, Replayed: true, ExpiresAt: res.expires}, f.storedProblem(&answer)
+}
+
+// storedProblem is the problem that was stored in the place of an answer; nil if it is an answer.
+func (f *procedureRun) storedProblem(a *Answer) error {
+	if a.ContentType != problemType {
+		return nil
+	}
+	p := new(Problem)
+	if err := json.Unmarshal(a.Body, p); err != nil {
+		return f.tell(failureProblem(&store.UnreadableError{Reason: err.Error()}))
+	}
+	return p
+}
+
+// tell tells of a problem after the reservation.
+func (f *procedureRun) tell(p *Problem) *Problem {
+	now := f.guard.tellProblem(f.base, f.reservation.ID, f.op.name, p)
+	now.Code = f.guard.config.ProblemCode(now.Code)
+	return now
+}
