@@ -199,7 +199,9 @@ func TestProcedureInFlight(t *testing.T) {
 		leave()
 		post(h, "k", `{}`).wantProblem(t, "S1", http.StatusConflict, "in-progress")
 		waiter := make(chan answer)
-		go func() { waiter <- post(asProcedure(guard, handler, reserved, onceward.InFlightWait(time.Minute)), "k", `{}`) }()
+		go func() {
+			waiter <- post(asProcedure(guard, handler, reserved, onceward.InFlightWait(time.Minute)), "k", `{}`)
+		}()
 		synctest.Wait()
 		close(finish)
 		(<-first).want(t, "E6: its caller left", http.StatusNoContent, false)
