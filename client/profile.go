@@ -100,7 +100,7 @@ func serverErrors() []int {
 const (
 	keyHeader       = "Idempotency-Key"
 	firstSentHeader = "Idempotency-First-Sent"
-	replayedHeader  = "Idempotency-Replayed"
+	replayedHeader  = "Idempotent-Replayed"
 	expiresHeader   = "Idempotency-Key-Expires"
 )
 
