@@ -51,7 +51,6 @@ func (op *operation) judge(resp *http.Response, err error) verdict {
 		}
 		return v
 	}
-	op.learnExpiry(resp)
 	v := op.judgeAnswer(resp)
 	if !v.accepted {
 		v.after, v.told = retryAfter(resp)

@@ -117,6 +117,7 @@ func (op *operation) attempt() (*http.Response, error) {
 	resp, err := op.transport.config.Base.RoundTrip(sent)
 	if err == nil {
 		resp.Request = sent
+		op.learnExpiry(resp) // even of an answer that is cut off
 		err = op.capture(resp, cancel)
 	} else if cancel != nil {
 		cancel()

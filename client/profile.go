@@ -67,7 +67,7 @@ func ProfileStripe() *Profile {
 func ProfilePayPal() *Profile {
 	return &Profile{
 		Name: "paypal", Header: "PayPal-Request-Id", MaxLength: 108, Window: 6 * time.Hour,
-		RetryStatuses: append(serverErrors(), http.StatusTooManyRequests),
+		RetryStatuses: serverErrors(),
 		KeepsRefusals: true,
 	}
 }

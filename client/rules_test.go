@@ -340,7 +340,8 @@ func TestWindow(t *testing.T) {
 	})
 	run("with an answer", func(t *testing.T) {
 		service := &script{lines: []line{says(409, "in-progress", true)}}
-		check(t, post(t.Context(), newClient(t, patient(service))), time.Now().Add(day), true, service)
+		begun := time.Now()
+		check(t, post(t.Context(), newClient(t, patient(service))), begun.Add(day), true, service)
 	})
 	run("of the service, by its own clock", func(t *testing.T) {
 		cutOff := line{status: 201, header: map[string]string{
@@ -357,7 +358,8 @@ func TestWindow(t *testing.T) {
 			}
 			return resp, err
 		})
-		check(t, post(t.Context(), newClient(t, c)), time.Now().Add(2*time.Hour), true, service)
+		begun := time.Now()
+		check(t, post(t.Context(), newClient(t, c)), begun.Add(2*time.Hour), true, service)
 	})
 	run("resumed", func(t *testing.T) {
 		service := &script{lines: []line{created}}

@@ -2,7 +2,6 @@ package client_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -268,26 +267,31 @@ func TestAttemptTimeout(t *testing.T) {
 	})
 }
 
-// TestTraces keeps a trace of the caller's, and the values of its context.
+// TestTraces keeps a trace of the caller's beside the operation's own.
 func TestTraces(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWire()
-		c := newClient(t, client.Config{Base: serve(t, w, &counted{})})
+		c := newClient(t, client.Config{Base: serve(t, w, &counted{}), MaxAttempts: 1})
 		got := 0
-		type own struct{}
-		ctx := context.WithValue(t.Context(), own{}, "value")
-		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { got++ }})
+		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
+			GotConn: func(httptrace.GotConnInfo) { got++ },
+		})
 		post(ctx, c)
 		if got != 1 {
 			t.Errorf("the caller's trace was told of %d connections", got)
 		}
-		w.mu.Lock()
-		w.cuts = []cut{{request: -1, answer: 0}, {request: -1, answer: 0}}
-		w.mu.Unlock()
 		c.CloseIdleConnections()
-		if lost := post(ctx, newClient(t, client.Config{Base: c.Transport, MaxAttempts: 1})); lost.err != nil {
-			t.Errorf("a transport around another: %+v", lost)
+		w.mu.Lock()
+		w.cuts = []cut{{request: -1, answer: 0}}
+		w.mu.Unlock()
+		if lost := post(ctx, c); got != 2 || lost.outcome != client.OutcomeUnknown {
+			t.Errorf("%d connections: %+v", got, lost)
+		}
+		c.CloseIdleConnections()
+		w.refused.Store(true)
+		if refused := post(ctx, c); got != 2 || refused.outcome != client.OutcomeNotExecuted {
+			t.Errorf("%d connections: %+v", got, refused)
 		}
 	})
 }
