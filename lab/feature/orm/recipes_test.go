@@ -68,7 +68,7 @@ func (noConnections) Connect(context.Context) (driver.Conn, error) {
 func (noConnections) Driver() driver.Driver { return nil }
 
 func onGORM(dialector gorm.Dialector) orm {
-	db, err := gorm.Open(dialector, &gorm.Config{DisableAutomaticPing: true, Logger: logger.Discard})
+	db, err := gorm.Open(dialector, &gorm.Config{DisableAutomaticPing: true, PrepareStmt: true, Logger: logger.Discard})
 	if err != nil {
 		panic(err)
 	}
@@ -102,7 +102,10 @@ func onEnt(name string) orm {
 		pay: viaent.Pay(name),
 		write: func(ctx context.Context, id string) error {
 			client := ent.NewClient(ent.Driver(viaent.OnTx(ctx, name)))
-			return client.Payment.Create().SetID(id).SetAmount(7).Exec(ctx)
+			if err := client.Payment.Create().SetID(id).SetAmount(6).Exec(ctx); err != nil {
+				return err
+			}
+			return client.Payment.UpdateOneID(id).SetAmount(7).Exec(ctx) // for which ent begins a transaction
 		},
 		end:     func(ctx context.Context) error { return ent.NewClient(ent.Driver(viaent.OnTx(ctx, name))).Close() },
 		refusal: "the guard ends its transaction itself",

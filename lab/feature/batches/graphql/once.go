@@ -1,5 +1,5 @@
-// Package payments is the recipe of docs/batches.md for GraphQL.
-package payments
+// Package mutations is the recipe of docs/batches.md for GraphQL.
+package mutations
 
 import (
 	"context"
@@ -19,8 +19,8 @@ type Mutations struct {
 // Once makes a resolver of a function that runs inside of the guard.
 func (m Mutations) Once(f func(ctx context.Context, args map[string]any) (any, error)) graphql.FieldResolveFn {
 	return func(p graphql.ResolveParams) (any, error) {
-		call := onceward.Call{Operation: "mutation " + p.Info.FieldName}
 		r := requestOf(p)
+		call := onceward.Call{Operation: "mutation " + p.Info.FieldName, Header: r.Header}
 		if r.mutations++; r.mutations > 100 {
 			return nil, failure{&onceward.Problem{Code: "too-many", Title: "100 mutations at most; this one was not executed"}}
 		}

@@ -18,9 +18,9 @@ func (s Server) serve(r *http.Request, scope string, c call, single bool) *reply
 	case method == nil:
 		return c.reply(&reply{Error: &Error{Code: -32601, Message: "no such method"}})
 	}
-	header := http.Header{}
-	if single {
-		header = r.Header.Clone()
+	header := r.Header.Clone()
+	if !single {
+		header.Del("Idempotency-Key") // a key of the batch is none of its calls
 	}
 	var params struct{ IdempotencyKey string }
 	if json.Unmarshal(c.Params, &params) == nil && params.IdempotencyKey != "" {

@@ -2,7 +2,6 @@
 package payments
 
 import (
-	"context"
 	"encoding/json"
 	"net/http"
 
@@ -32,17 +31,18 @@ func (b Batch) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	answers := make([]answer, len(items))
 	for i, item := range items {
-		answers[i] = b.serve(r.Context(), scope, item)
+		answers[i] = b.serve(r, scope, item)
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(answers)
 }
 
-func (b Batch) serve(ctx context.Context, scope string, item item) answer {
-	call := onceward.Call{Scope: scope, Operation: "pay", Header: http.Header{}}
+func (b Batch) serve(r *http.Request, scope string, item item) answer {
+	call := onceward.Call{Scope: scope, Operation: "pay", Header: r.Header.Clone()}
+	call.Header.Del("Idempotency-Key") // a key of the batch is none of its items
 	if item.Key != "" {
-		call.Header.Set("Idempotency-Key", item.Key) // checked by the rules for keys
+		call.Header.Set("Idempotency-Key", item.Key) // checked by the guard's rules for keys
 	}
 	call.Payload, _ = json.Marshal(item.payment) // of text and numbers
-	return toAnswer(b.Serve(ctx, call, item.pay))
+	return toAnswer(b.Serve(r.Context(), call, item.pay))
 }
