@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-// mostLines is where a source file has to be split, unless a program wrote it. Most tell their story in 100 to 300 lines.
+// mostLines is where a source file has to be split, unless a program wrote it. Most tell their story in 100 to 300.
 const mostLines = 600
 
 // generated matches what the go command takes for the mark of a generated file.

@@ -93,7 +93,7 @@ func onBun(dialect schema.Dialect) orm {
 			_, err := db.BeginTx(ctx, nil)
 			return err
 		},
-		refusal: "in the transaction of the guard alone",
+		refusal: "for the transaction of the guard alone",
 	}
 }
 

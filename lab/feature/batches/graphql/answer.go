@@ -3,7 +3,6 @@ package mutations
 import (
 	"encoding/json"
 	"errors"
-	"net/http"
 
 	"github.com/onceward/onceward"
 )
@@ -14,7 +13,7 @@ func answer(result any, err error) onceward.Answer {
 	if err = errors.Join(err, unreadable); err == nil {
 		return onceward.Answer{ContentType: "application/json", Body: body}
 	}
-	problem := &onceward.Problem{Status: http.StatusInternalServerError, Title: "it failed", Code: "failed", Retryable: true}
+	problem := &onceward.Problem{Status: 500, Title: "it failed", Code: "failed", Retryable: true}
 	errors.As(err, &problem)
 	body, _ = json.Marshal(problem) // of text and numbers
 	return onceward.Answer{Status: problem.Status, ContentType: "application/json", Body: body}

@@ -27,7 +27,7 @@ func (onTx) ResolveConn(ctx context.Context, _ bun.Query) bun.IConn {
 }
 
 func (onTx) Connect(context.Context) (driver.Conn, error) {
-	return nil, errors.New("this bun works in the transaction of the guard alone: use the handler's context, and Savepoint")
+	return nil, errors.New("this bun is for the transaction of the guard alone: use the handler's context, and Savepoint")
 }
 
 func (onTx) Driver() driver.Driver { return nil }
