@@ -4,6 +4,7 @@ package batches
 
 import (
 	"bytes"
+	"context"
 	"database/sql"
 	"encoding/json"
 	"fmt"
@@ -77,6 +78,7 @@ type service struct {
 	store *sqlite.Store
 	url   string
 	lose  atomic.Bool // the next reply
+	leave atomic.Bool // the client does, when the next item has run
 }
 
 func newService(t *testing.T, p protocol) *service {
@@ -93,6 +95,11 @@ func newService(t *testing.T, p protocol) *service {
 	}))
 	guard, err := onceward.New(s.store, onceward.Config{
 		Scope: onceward.SingleScope("shop"), Secret: []byte("the secret of the tests"), Logger: slog.New(slog.DiscardHandler),
+		Observer: onceward.ObserverFunc(func(ctx context.Context, e onceward.ObserverEvent) {
+			if _, ok := e.(onceward.ExecutedEvent); ok && s.leave.Swap(false) {
+				ctx.Value(leaveKey{}).(context.CancelFunc)()
+			}
+		}),
 	})
 	s.must(err)
 	procedure, err := guard.Procedure(onceward.Transactional())
@@ -104,6 +111,9 @@ func newService(t *testing.T, p protocol) *service {
 		return "shop", nil
 	})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx, leave := context.WithCancel(r.Context())
+		defer leave()
+		r = r.WithContext(context.WithValue(ctx, leaveKey{}, leave))
 		if !s.lose.Swap(false) {
 			handler.ServeHTTP(w, r)
 			return
@@ -115,6 +125,9 @@ func newService(t *testing.T, p protocol) *service {
 	s.url = server.URL
 	return s
 }
+
+// leaveKey is where the context of a request has what ends it, as the server does when the client has left.
+type leaveKey struct{}
 
 func (s *service) must(err error) {
 	s.Helper()
@@ -216,6 +229,20 @@ func TestLostReply(t *testing.T) {
 		s.wantPayments("lost", 2)
 		s.want("again", s.send(batch...), "", "")
 		s.wantPayments("again", 2)
+	})
+}
+
+// TestClientLeaves: the item that runs is finished, those behind it are not begun, and the repetition does the rest.
+func TestClientLeaves(t *testing.T) {
+	onEach(t, func(s *service) {
+		batch := []item{{"a", "1", 5}, {"b", "2", 5}, {"c", "3", 5}}
+		s.leave.Store(true)
+		if _, _, err := s.post(s.encode(batch)); err != nil {
+			s.Error(err)
+		}
+		s.wantPayments("left", 1)
+		s.want("again", s.send(batch...), "", "", "")
+		s.wantPayments("again", 3)
 	})
 }
 

@@ -30,9 +30,10 @@ func Handler(schema graphql.Schema) http.HandlerFunc {
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
+		// The mutations are told when the client leaves; the library would return at once, while one runs.
+		ctx := context.WithValue(context.WithoutCancel(r.Context()), requestKey{}, &request{Request: r})
 		_ = json.NewEncoder(w).Encode(graphql.Do(graphql.Params{
-			Schema: schema, RequestString: body.Query, VariableValues: body.Variables,
-			Context: context.WithValue(r.Context(), requestKey{}, &request{Request: r}),
+			Schema: schema, RequestString: body.Query, VariableValues: body.Variables, Context: ctx,
 		}))
 	}
 }

@@ -26,15 +26,15 @@ func (m Mutations) Once(f func(ctx context.Context, args map[string]any) (any, e
 		}
 		var err error
 		if call.Scope, err = m.Scope(r.Request); err != nil {
-			return nil, failure{m.Refuse(p.Context, call.Operation, err)}
+			return nil, failure{m.Refuse(r.Context(), call.Operation, err)}
 		}
 		if call.Key, err = keyOf(p); err != nil {
-			return nil, failure{m.Refuse(p.Context, call.Operation, err)}
+			return nil, failure{m.Refuse(r.Context(), call.Operation, err)}
 		}
 		if call.Payload, err = json.Marshal(p.Args); err != nil { // as coerced: the text of the query may change
 			return nil, err
 		}
-		served, err := m.Serve(p.Context, call, func(ctx context.Context) onceward.Answer { return answer(f(ctx, p.Args)) })
+		served, err := m.Serve(r.Context(), call, func(ctx context.Context) onceward.Answer { return answer(f(ctx, p.Args)) })
 		problem := new(onceward.Problem)
 		if errors.As(err, &problem) || served.Status >= 400 && json.Unmarshal(served.Body, problem) == nil {
 			return nil, failure{problem}
