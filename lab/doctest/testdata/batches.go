@@ -1,0 +1,7 @@
+package page
+
+import (
+	"time"
+
+	"github.com/onceward/onceward"
+)

@@ -1,0 +1,224 @@
+package batches
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	viagraphql "github.com/onceward/onceward/lab/feature/batches/graphql"
+	viajsonrpc "github.com/onceward/onceward/lab/feature/batches/jsonrpc"
+	viarest "github.com/onceward/onceward/lab/feature/batches/rest"
+
+	"github.com/onceward/onceward"
+)
+
+// protocol is a directory here, its section of the page, and how a client speaks.
+type protocol struct {
+	dir, section string
+	handler      func(s *service, p *onceward.Procedure, scope onceward.ScopeFunc) http.Handler
+	encode       func(items []item) string
+	decode       func(answer []byte, items int) ([]outcome, error)
+}
+
+var protocols = []protocol{
+	{"rest", "A batch of a REST API", rest, encodeREST, decodeREST},
+	{"jsonrpc", "JSON-RPC 2.0", jsonRPC, encodeRPC, decodeRPC},
+	{"graphql", "GraphQL", graphQL, encodeGraphQL, decodeGraphQL},
+}
+
+func rest(_ *service, p *onceward.Procedure, scope onceward.ScopeFunc) http.Handler {
+	return viarest.Batch{Procedure: p, Scope: scope}
+}
+
+func encodeREST(items []item) string {
+	var all []string
+	for _, i := range items {
+		all = append(all, fmt.Sprintf(`{"key":%s,"account":%s,"amount":%d}`, quote(i.key), quote(i.account), i.amount))
+	}
+	return "[" + strings.Join(all, ",") + "]"
+}
+
+func decodeREST(answer []byte, _ int) (outcomes []outcome, err error) {
+	var got []struct {
+		Status int
+		Body   struct {
+			ID, Error, Code string
+			Retryable       bool
+		}
+	}
+	err = json.Unmarshal(answer, &got)
+	for _, g := range got {
+		if (g.Status == http.StatusCreated) != (g.Body.ID != "") {
+			err = fmt.Errorf("status %d for %+v", g.Status, g.Body)
+		}
+		outcomes = append(outcomes, outcome{g.Body.ID, g.Body.Error + g.Body.Code, g.Body.Retryable})
+	}
+	return outcomes, err
+}
+
+func jsonRPC(_ *service, p *onceward.Procedure, scope onceward.ScopeFunc) http.Handler {
+	type methods = map[string]func(context.Context, json.RawMessage) (any, *viajsonrpc.Error)
+	return viajsonrpc.Server{Procedure: p, Scope: scope, Methods: methods{"pay": viajsonrpc.Pay}}
+}
+
+func encodeRPC(items []item) string {
+	var all []string
+	for at, i := range items {
+		all = append(all, fmt.Sprintf(
+			`{"jsonrpc":"2.0","id":%d,"method":"pay","params":{"idempotencyKey":%s,"account":%s,"amount":%d}}`,
+			at, quote(i.key), quote(i.account), i.amount))
+	}
+	return "[" + strings.Join(all, ",") + "]"
+}
+
+func decodeRPC(answer []byte, _ int) (outcomes []outcome, err error) {
+	var got []struct {
+		ID     int
+		Result struct{ ID string }
+		Error  struct {
+			Message string
+			Data    struct {
+				Code      string
+				Retryable bool
+			}
+		}
+	}
+	err = json.Unmarshal(answer, &got)
+	for at, g := range got {
+		if g.ID != at {
+			err = fmt.Errorf("reply %d has the id %d", at, g.ID)
+		}
+		failed := g.Error.Data.Code
+		if failed == "" {
+			failed = g.Error.Message
+		}
+		outcomes = append(outcomes, outcome{g.Result.ID, failed, g.Error.Data.Retryable})
+	}
+	return outcomes, err
+}
+
+func graphQL(s *service, p *onceward.Procedure, scope onceward.ScopeFunc) http.Handler {
+	schema, err := viagraphql.NewSchema(viagraphql.Mutations{Procedure: p, Scope: scope})
+	s.must(err)
+	return viagraphql.Handler(schema)
+}
+
+func encodeGraphQL(items []item) string {
+	var query strings.Builder
+	query.WriteString("mutation {")
+	for at, i := range items {
+		directive := ""
+		if i.key != "" {
+			directive = "@idempotent(key: " + quote(i.key) + ")"
+		}
+		fmt.Fprintf(&query, " n%d: pay(account: %s, amount: %d) %s { id }", at, quote(i.account), i.amount, directive)
+	}
+	return `{"query":` + quote(query.String()+"}") + `}`
+}
+
+// reply is an answer of GraphQL.
+type reply struct {
+	Data   map[string]*struct{ ID string }
+	Errors []struct {
+		Message    string
+		Path       []string
+		Extensions struct {
+			Code      string
+			Retryable bool
+		}
+	}
+}
+
+func decodeGraphQL(answer []byte, items int) ([]outcome, error) {
+	var got reply
+	err := json.Unmarshal(answer, &got)
+	outcomes := make([]outcome, items)
+	for at := range outcomes {
+		name := fmt.Sprint("n", at)
+		if paid := got.Data[name]; paid != nil {
+			outcomes[at].id = paid.ID
+		}
+		for _, e := range got.Errors {
+			if len(e.Path) == 1 && e.Path[0] == name {
+				outcomes[at].failed, outcomes[at].retryable = e.Extensions.Code, e.Extensions.Retryable
+			}
+		}
+	}
+	return outcomes, err
+}
+
+// TestKeysOfMutations: from a directive with a variable, an argument, and the header; and the text of a query may
+// change, and what it selects, as long as the arguments are the same.
+func TestKeysOfMutations(t *testing.T) {
+	t.Parallel()
+	s := newService(t, protocols[2])
+	ask := func(body string, header ...string) (got reply) {
+		t.Helper()
+		_, answer, err := s.post(body, header...)
+		s.must(err)
+		s.must(json.Unmarshal(answer, &got))
+		return got
+	}
+	same := func(what, alias string, a, b reply) {
+		t.Helper()
+		if a.Data[alias] == nil || b.Data[alias] == nil || a.Data[alias].ID != b.Data[alias].ID || a.Data[alias].ID == "" {
+			t.Errorf("%s: got %+v and %+v", what, a, b)
+		}
+	}
+	literal := ask(`{"query":"mutation { pay(account: \"1\", amount: 5) @idempotent(key: \"d\") { id } }"}`)
+	variable := ask(`{"query":"mutation M($k: String!, $n: Int!) { pay(amount: $n, account: \"1\") ` +
+		`@idempotent(key: $k) { id account amount } }","variables":{"k":"d","n":5}}`)
+	same("a directive", "pay", literal, variable)
+	argument := `{"query":"mutation { pay(account: \"1\", amount: 5, key: \"a\") { id } }"}`
+	same("an argument", "pay", ask(argument), ask(argument))
+	header := `{"query":"mutation { x: pay(account: \"1\", amount: 5) { id } y: pay(account: \"1\", amount: 5) { id } }"}`
+	first := ask(header, "Idempotency-Key", "h")
+	again := ask(header, "Idempotency-Key", `"h"`)
+	same("a header", "x", first, again)
+	same("a header", "y", first, again)
+	if first.Data["x"].ID == first.Data["y"].ID {
+		t.Error("two mutations under one header are one payment")
+	}
+	s.wantPayments("in all", 4)
+}
+
+// TestCallsOfJSONRPC: what is not in every protocol.
+func TestCallsOfJSONRPC(t *testing.T) {
+	t.Parallel()
+	s := newService(t, protocols[1])
+	want := func(what, body, want string, header ...string) string {
+		t.Helper()
+		_, answer, err := s.post(body, header...)
+		s.must(err)
+		if got := string(answer); got != want && (want == "" || !strings.Contains(got, want)) {
+			t.Errorf("%s: got %s, want %s", what, got, want)
+		}
+		return string(answer)
+	}
+	pay := func(id string) string {
+		return `{"jsonrpc":"2.0","method":"pay","params":{"account":"1","amount":5}` + id + `}`
+	}
+	first := want("a single call", pay(`,"id":1`), `"result":{"id":"`, "Idempotency-Key", "s")
+	again := want("with another id", pay(`,"id":"two"`), `"id":"two"`, "Idempotency-Key", "s")
+	if strings.Replace(first, `"id":1`, `"id":"two"`, 1) != again {
+		t.Errorf("got %s, replayed as %s", first, again)
+	}
+	reordered := `{"id":3,"params":{ "amount":5, "account":"1" },"method":"pay","jsonrpc":"2.0"}`
+	want("in another order", reordered, strings.Replace(first, `"id":1`, `"id":3`, 1), "Idempotency-Key", "s")
+	want("the id is no key", pay(`,"id":1`), `"code":"missing-key"`)
+	want("nor is the header one of a batch", "["+pay(`,"id":1`)+"]", `"code":"missing-key"`, "Idempotency-Key", "s")
+	s.wantPayments("one key", 1)
+
+	want("a notification", pay(""), "", "Idempotency-Key", "n")
+	want("a notification again", pay(""), "", "Idempotency-Key", "n")
+	s.wantPayments("a notification", 2)
+
+	want("no JSON", `{`, `-32700`)
+	want("no call", `[1]`, `[{"error":{"code":-32600,"message":"not a call of JSON-RPC 2.0"},"id":null,"jsonrpc":"2.0"}]`)
+	want("an empty batch", `[]`, `-32600`)
+	want("no method", `{"jsonrpc":"2.0","id":1,"method":"steal"}`, `-32601`)
+	s.wantPayments("in all", 2)
+}

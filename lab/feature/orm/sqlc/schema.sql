@@ -1,0 +1,1 @@
+CREATE TABLE payment (id TEXT PRIMARY KEY, amount BIGINT NOT NULL CHECK (amount > 0));
