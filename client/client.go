@@ -1,0 +1,13 @@
+package client
+
+import "net/http"
+
+// NewClient returns an [http.Client] whose requests are operations of a [Transport]. Its Timeout, if you set one, is
+// over all attempts.
+func NewClient(c Config) (*http.Client, error) {
+	t, err := New(c)
+	if err != nil {
+		return nil, err
+	}
+	return &http.Client{Transport: t}, nil
+}

@@ -1,0 +1,111 @@
+package client
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// ErrBadKey is returned when a key is not one that the profile allows. Nothing was sent.
+var ErrBadKey = errors.New("client: the idempotency key is not valid")
+
+// NewKey returns a new key: a UUID of version 7, which is random but for the time that it begins with, so that stores
+// which sort keys put new ones together.
+func NewKey() string {
+	var key [keyLength]byte
+	putKey(&key)
+	return string(key[:])
+}
+
+const keyLength = 36
+
+// putKey writes a new key as text.
+func putKey(key *[keyLength]byte) {
+	var u [16]byte
+	_, _ = rand.Read(u[6:]) // it never fails
+	now := uint64(time.Now().UnixMilli())
+	for i := range 6 {
+		u[i] = byte(now >> (40 - 8*i))
+	}
+	u[6], u[8] = u[6]&0x0f|0x70, u[8]&0x3f|0x80
+	hex.Encode(key[0:8], u[0:4])
+	hex.Encode(key[9:13], u[4:6])
+	hex.Encode(key[14:18], u[6:8])
+	hex.Encode(key[19:23], u[8:10])
+	hex.Encode(key[24:36], u[10:16])
+	key[8], key[13], key[18], key[23] = '-', '-', '-', '-'
+}
+
+type keyContext struct{}
+
+// WithKey returns a context whose requests are sent with this key, unless they carry one in their header. Give it to
+// one operation only.
+func WithKey(ctx context.Context, key string) context.Context {
+	return context.WithValue(ctx, keyContext{}, key)
+}
+
+type resumedContext struct{}
+
+// Resumed returns a context for an operation that was begun before, maybe by a process that is gone: it was first sent
+// at that time, from which its window counts, and it may have been executed. The key comes with [WithKey] or with the
+// header.
+func Resumed(ctx context.Context, firstSent time.Time) context.Context {
+	return context.WithValue(ctx, resumedContext{}, firstSent)
+}
+
+// KeyOf returns the key that the operation of a response was sent with, as the caller knows it: without quotes. It is
+// empty for a response that no [Transport] has returned. Of an error, [UnfinishedError] knows the key.
+func KeyOf(resp *http.Response) string {
+	if op := operationOf(resp); op != nil {
+		return op.key
+	}
+	return ""
+}
+
+// encode writes a key as the profile has it in the header, or says why it is not allowed.
+func (p *Profile) encode(key string) (string, error) {
+	switch {
+	case key == "":
+		return "", badKey("it is empty")
+	case len(key) > p.MaxLength:
+		return "", badKey("it has %d characters, and %s allows %d", len(key), p.Name, p.MaxLength)
+	}
+	for i := range len(key) {
+		if c := key[i]; c <= ' ' && !(c == ' ' && p.Quoted) || c > '~' {
+			return "", badKey("it contains the byte 0x%02x", c)
+		}
+	}
+	if !p.Quoted {
+		return key, nil
+	}
+	return `"` + quoter.Replace(key) + `"`, nil
+}
+
+var quoter = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
+
+// decode reads a key from a header's value. What is not quoted is the key itself.
+func (p *Profile) decode(value string) (string, error) {
+	value = strings.Trim(value, " ")
+	if !p.Quoted || !strings.HasPrefix(value, `"`) {
+		return value, nil
+	}
+	var key strings.Builder
+	for i := 1; i < len(value); i++ {
+		switch c := value[i]; {
+		case c == '"' && i == len(value)-1:
+			return key.String(), nil
+		case c == '\\' && i+1 < len(value)-1 && (value[i+1] == '"' || value[i+1] == '\\'):
+			i++
+			key.WriteByte(value[i])
+		case c == '"' || c == '\\':
+			return "", badKey("%s is not a quoted string", value)
+		default:
+			key.WriteByte(c)
+		}
+	}
+	return "", badKey("%s is not a quoted string", value)
+}
