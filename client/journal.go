@@ -25,7 +25,7 @@ type Journal interface {
 	Claim(ctx context.Context, host string, limit int, lease time.Duration) ([]Claimed, error)
 	// Settle writes down what a claim came to. It returns [ErrFenced], and changes nothing, if the token is no longer
 	// current. To repeat it is harmless.
-	Settle(ctx context.Context, l Lease, outcome Outcome) error
+	Settle(ctx context.Context, l Lease, s Settlement) error
 
 	// Get returns an operation, or [ErrNotFound].
 	Get(ctx context.Context, key string) (Operation, error)
@@ -34,7 +34,7 @@ type Journal interface {
 	// Resolve gives an operation that is StateUnknown the answer that a person found out, and has it told. It returns
 	// [ErrNotFound] if there is no such operation in that state.
 	Resolve(ctx context.Context, key string, answer Answer) error
-	// Purge removes at most limit operations that were answered and told longer ago than age. What is unknown stays,
+	// Purge removes at most limit operations that were answered longer ago than age, and told. What is unknown stays,
 	// until a person resolves it.
 	Purge(ctx context.Context, age time.Duration, limit int) (purged int, err error)
 }
@@ -102,8 +102,8 @@ type Claimed struct {
 // Lease returns the lease.
 func (c *Claimed) Lease() Lease { return Lease{Key: c.Key, Token: c.Token} }
 
-// Outcome is what a claim came to.
-type Outcome struct {
+// Settlement is what a claim came to.
+type Settlement struct {
 	// State is StateAnswered, with the answer; StateUnknown; or StatePending for another attempt.
 	State  State
 	Answer Answer

@@ -3,9 +3,7 @@ package client
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"database/sql"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -58,14 +56,11 @@ var ErrSecretHeader = errors.New("client: a durable operation does not keep cred
 // secretHeaders are those that hold credentials by their definition, or by habit.
 var secretHeaders = []string{"Authorization", "Proxy-Authorization", "Cookie", "X-Api-Key"}
 
-// keyHeader is where a request may have its key already.
-const keyHeader = "Idempotency-Key"
-
 // Enqueue writes a request into the journal, in a transaction of the application: it will be sent if and only if that is
 // committed, and not before. It returns the key, by which [Worker.Wait] and [Journal].Get know the operation. A journal
 // with another type of transaction has a function of its own, such as postgres.Enqueue for pgx.
 //
-// A request that has an Idempotency-Key keeps that as its key: one that is made of what the operation is about, such as
+// A request that has a key, by [WithKey] or in the header Idempotency-Key, keeps it: one that is made of what the operation is about, such as
 // an order's number, makes a second Enqueue of the same an [ErrExists], which changes nothing.
 func Enqueue(ctx context.Context, journal Journal, tx *sql.Tx, request *http.Request) (key string, err error) {
 	if tx == nil {
@@ -102,11 +97,27 @@ func NewOperation(request *http.Request) (*Operation, error) {
 	if o.Header == nil {
 		o.Header = make(http.Header)
 	}
-	if o.Key = o.Header.Get(keyHeader); o.Key == "" {
-		o.Key = randomKey()
+	if o.Key, err = keyToKeep(request); err != nil {
+		return nil, err
 	}
 	o.Header.Del(keyHeader)
 	return o, nil
+}
+
+// keyToKeep is the key that the request has, by its context or its header, or a new one.
+func keyToKeep(request *http.Request) (key string, err error) {
+	ietf := ProfileIETF()
+	if key, _ = request.Context().Value(keyContext{}).(string); key == "" {
+		key, err = ietf.decode(request.Header.Get(keyHeader))
+	}
+	switch {
+	case err != nil:
+		return "", err
+	case key == "":
+		return NewKey(), nil
+	}
+	_, err = ietf.encode(key)
+	return key, err
 }
 
 // checkTarget refuses what cannot be sent later, and by another process.
@@ -132,15 +143,6 @@ func readBody(request *http.Request) ([]byte, error) {
 		return nil, fmt.Errorf("client: the body of a durable operation has more than %d bytes", MaxBody)
 	}
 	return body, nil
-}
-
-// randomKey is a random UUID.
-func randomKey() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // it never fails
-	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
-	text := hex.EncodeToString(b[:])
-	return strings.Join([]string{text[:8], text[8:12], text[12:16], text[16:20], text[20:]}, "-")
 }
 
 // Host is what operations share their places by: one server that hangs delays its own alone.

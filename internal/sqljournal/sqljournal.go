@@ -98,10 +98,10 @@ func (j *Journal) Claim(
 }
 
 // Settle implements [client.Journal].
-func (j *Journal) Settle(ctx context.Context, l client.Lease, outcome client.Outcome) error {
-	a := &outcome.Answer
+func (j *Journal) Settle(ctx context.Context, l client.Lease, s client.Settlement) error {
+	a := &s.Answer
 	return j.change(ctx, client.ErrFenced, j.sql.settle,
-		int(outcome.State), flag(outcome.Told), outcome.After.Microseconds(), plainText(outcome.Error),
+		int(s.State), flag(s.Told), s.After.Microseconds(), plainText(s.Error),
 		a.Status, encodeHeader(a.Header), append([]byte{}, a.Body...), flag(a.Truncated), l.Key, l.Token)
 }
 

@@ -62,13 +62,7 @@ CREATE INDEX @index_settled ON @journal (settled_at) WHERE told = 1 AND state = 
 
 // Schema is all that creates the tables, for those who do it by hand.
 func (d Dialect) Schema() string {
-	var text strings.Builder
-	text.WriteString(d.render(createVersions) + ";\n")
-	for i, migration := range migrations {
-		text.WriteString(d.render(migration))
-		fmt.Fprintf(&text, d.render(addVersion)+";\n", i+1)
-	}
-	return text.String()
+	return strings.Join(d.migrationsAfter(0), ";\n") + ";\n"
 }
 
 const (
@@ -99,19 +93,30 @@ func (j *Journal) migrate(ctx context.Context) error {
 
 // apply runs the migrations after a version.
 func (j *Journal) apply(ctx context.Context, tx *sql.Tx, version int) error {
-	statements := []string{createVersions}
-	for i, migration := range migrations[version:] {
-		for _, statement := range strings.Split(strings.TrimSpace(migration), ";\n") {
-			statements = append(statements, strings.TrimSuffix(statement, ";"))
-		}
-		statements = append(statements, fmt.Sprintf(addVersion, version+i+1))
-	}
-	for _, statement := range statements {
-		if _, err := tx.ExecContext(ctx, j.config.render(statement)); err != nil {
+	for _, statement := range j.config.migrationsAfter(version) {
+		if _, err := tx.ExecContext(ctx, statement); err != nil {
 			return fmt.Errorf("create the tables of the journal: %w", err)
 		}
 	}
 	return nil
+}
+
+// migrationsAfter are the statements that bring tables of a version up to date.
+func (d Dialect) migrationsAfter(version int) []string {
+	statements := []string{d.render(createVersions)}
+	for i, migration := range migrations[version:] {
+		for _, statement := range strings.Split(strings.TrimSpace(migration), ";\n") {
+			statements = append(statements, d.render(strings.TrimSuffix(statement, ";")))
+		}
+		statements = append(statements, d.render(fmt.Sprintf(addVersion, version+i+1)))
+	}
+	return statements
+}
+
+// Writes are all statements that write, for a store that lets no others write to its tables.
+func (d Dialect) Writes() []string {
+	s := d.statements()
+	return append(d.migrationsAfter(0), s.add, s.claim, s.settle, s.resolve, s.purge)
 }
 
 // ErrNewer is returned for tables that a newer version of the program made.
@@ -140,8 +145,8 @@ type statements struct {
 }
 
 // columns are what scan reads.
-const columns = `j.key, j.method, j.url, j.header, j.body, j.state, j.told, j.attempts, j.last_error,
-	j.status, j.answer_header, j.answer_body, j.truncated, j.created_at, j.first_sent, j.settled_at, j.due, j.token, @now`
+const columns = `key, method, url, header, body, state, told, attempts, last_error,
+	status, answer_header, answer_body, truncated, created_at, first_sent, settled_at, due, token, @now`
 
 // statements puts the dialect into the statements. Parameters are numbered as they first appear, which is how SQLite
 // counts them; a CAST gives those a type that PostgreSQL could not guess.
@@ -162,7 +167,7 @@ func (d Dialect) statements() statements {
 		// The operations are chosen once, however the rest is planned.
 		claim: d.render(`WITH chosen AS MATERIALIZED (SELECT key FROM @journal
 				WHERE told = 0 AND host = $1 AND due <= @now ORDER BY due LIMIT CAST($2 AS BIGINT) @skip)
-			UPDATE @journal AS j
+			UPDATE @journal
 			SET token = token + 1, due = @now + CAST($3 AS BIGINT), attempts = attempts + CASE state WHEN 0 THEN 1 ELSE 0 END,
 				first_sent = CASE WHEN state = 0 AND first_sent = 0 THEN @now ELSE first_sent END
 			WHERE key IN (SELECT key FROM chosen)
@@ -177,12 +182,12 @@ func (d Dialect) statements() statements {
 				truncated = CASE state WHEN 0 THEN CAST($8 AS INTEGER) ELSE truncated END,
 				settled_at = CASE WHEN state = 0 AND CAST($1 AS INTEGER) <> 0 THEN @now ELSE settled_at END
 			WHERE key = $9 AND token = $10 AND state IN (0, CAST($1 AS INTEGER))`),
-		get: d.render(`SELECT ` + columns + ` FROM @journal AS j WHERE j.key = $1`),
-		list: d.render(`SELECT ` + columns + ` FROM @journal AS j
-			WHERE j.key > $1 AND (CAST($2 AS INTEGER) >> j.state) & 1 = 1 ORDER BY j.key LIMIT CAST($3 AS BIGINT)`),
-		listOpen: d.render(`SELECT ` + columns + ` FROM @journal AS j
-			WHERE j.key > $1 AND (CAST($2 AS INTEGER) >> j.state) & 1 = 1 AND (j.told = 0 OR j.state <> 1)
-			ORDER BY j.key LIMIT CAST($3 AS BIGINT)`),
+		get: d.render(`SELECT ` + columns + ` FROM @journal WHERE key = $1`),
+		list: d.render(`SELECT ` + columns + ` FROM @journal
+			WHERE key > $1 AND (CAST($2 AS INTEGER) >> state) & 1 = 1 ORDER BY key LIMIT CAST($3 AS BIGINT)`),
+		listOpen: d.render(`SELECT ` + columns + ` FROM @journal
+			WHERE key > $1 AND (CAST($2 AS INTEGER) >> state) & 1 = 1 AND (told = 0 OR state <> 1)
+			ORDER BY key LIMIT CAST($3 AS BIGINT)`),
 		resolve: d.render(`UPDATE @journal
 			SET state = 1, told = 0, token = token + 1, due = @now, settled_at = @now, status = $1, answer_header = $2,
 				answer_body = $3, truncated = $4
