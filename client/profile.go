@@ -52,6 +52,50 @@ func ProfileIETF() *Profile {
 	}
 }
 
+// ProfileStripe is that of Stripe's API v1.
+func ProfileStripe() *Profile {
+	return &Profile{
+		Name: "stripe", Header: keyHeader, MaxLength: 255, Window: 24 * time.Hour,
+		ReplayedHeader: "Idempotent-Replayed", RetryHeader: "Stripe-Should-Retry",
+		RetryStatuses: append(serverErrors(), http.StatusTooManyRequests),
+		WaitStatuses:  []int{http.StatusConflict},
+		KeepsRefusals: true,
+	}
+}
+
+// ProfilePayPal is that of PayPal's Orders API v2, which keeps keys for the shortest time of PayPal's.
+func ProfilePayPal() *Profile {
+	return &Profile{
+		Name: "paypal", Header: "PayPal-Request-Id", MaxLength: 108, Window: 6 * time.Hour,
+		RetryStatuses: append(serverErrors(), http.StatusTooManyRequests),
+		KeepsRefusals: true,
+	}
+}
+
+// ProfileCheckout is that of Checkout.com, which keeps no result of a request that failed, and executes it again: only
+// an attempt without an answer is sent again, and what is still under way is waited for.
+func ProfileCheckout() *Profile {
+	return &Profile{
+		Name: "checkout.com", Header: "Cko-Idempotency-Key", Window: 24 * time.Hour,
+		RetryStatuses: []int{}, WaitStatuses: []int{http.StatusTooManyRequests},
+	}
+}
+
+// ProfilePPRO is that of PPRO.
+func ProfilePPRO() *Profile {
+	return &Profile{
+		Name: "ppro", Header: "Request-Idempotency-Key", Window: 24 * time.Hour, ReplayedHeader: "Request-Idempotency",
+		RetryStatuses: serverErrors(), WaitStatuses: []int{http.StatusConflict},
+	}
+}
+
+// serverErrors are those that a provider means by 5xx.
+func serverErrors() []int {
+	return []int{
+		http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout,
+	}
+}
+
 // The names of header fields that Onceward has. They are those of the root package, which a caller does not need.
 const (
 	keyHeader       = "Idempotency-Key"

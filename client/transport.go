@@ -1,8 +1,12 @@
 package client
 
 import (
-	"context"
+	"fmt"
 	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
 )
 
 // Transport is an [http.RoundTripper] that gives operations their keys and sends them until they are answered, as far
@@ -10,6 +14,9 @@ import (
 type Transport struct {
 	config  Config
 	profile *Profile
+	// direct says that Base is net/http's own, which tells of each connection that it uses.
+	direct bool
+	stamp  atomic.Pointer[stamp]
 }
 
 // New returns a transport, or an error that wraps [ErrMisconfigured].
@@ -18,40 +25,198 @@ func New(c Config) (*Transport, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Transport{config: c, profile: c.Profile}, nil
+	_, direct := c.Base.(*http.Transport)
+	return &Transport{config: c, profile: c.Profile, direct: direct}, nil
 }
 
 // RoundTrip sends one operation. Its key is that of the request's header, or that of [WithKey], or a new one. The
 // request is not changed; the response's own Request is what was sent last, with the key in its header.
 //
 // An error is an [UnfinishedError]. A response may be one that is no final answer, when there is no time or no budget to
-// ask again: [Classify] tells.
+// ask again: [Classify] tells. A redirect is followed by the [http.Client]: within the origin as the same operation,
+// with the same key. To another origin an operation is not redirected, and no other request takes the key along.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	return t.config.Base.RoundTrip(req)
-}
-
-// operation is one logical operation, and the context of what is sent for it.
-type operation struct {
-	context.Context
-	key     string
-	outcome Outcome
-}
-
-type operationContext struct{}
-
-// Value finds the operation itself, beside what the caller's context has.
-func (op *operation) Value(key any) any {
-	if key == (operationContext{}) {
-		return op
+	before := operationOf(req.Response)
+	switch {
+	case before != nil && req.Method != before.request.Method:
+		return t.config.Base.RoundTrip(t.withoutKey(req))
+	case !t.protects(req):
+		return t.config.Base.RoundTrip(req)
 	}
-	return op.Context.Value(key)
+	op, err := t.begin(req, before)
+	if err != nil {
+		closeBody(req)
+		return op.fail(err)
+	}
+	t.config.Budget.begin()
+	return op.run()
 }
 
-// operationOf finds the operation that a response belongs to.
-func operationOf(resp *http.Response) *operation {
-	if resp == nil || resp.Request == nil {
-		return nil
+// CloseIdleConnections closes what the base transport keeps, for [http.Client.CloseIdleConnections].
+func (t *Transport) CloseIdleConnections() {
+	if base, ok := t.config.Base.(interface{ CloseIdleConnections() }); ok {
+		base.CloseIdleConnections()
 	}
-	op, _ := resp.Request.Context().Value(operationContext{}).(*operation)
-	return op
+}
+
+// protects reports whether a request is an operation.
+func (t *Transport) protects(req *http.Request) bool {
+	return slices.Contains(t.config.Methods, req.Method) || len(req.Header[t.profile.Header]) > 0 ||
+		req.Context().Value(keyContext{}) != nil
+}
+
+// withoutKey is a request that an operation was answered with, as by a 303: it is no operation, but net/http gives it
+// the header of the first one.
+func (t *Transport) withoutKey(req *http.Request) *http.Request {
+	req = req.Clone(req.Context())
+	req.Header.Del(t.profile.Header)
+	if t.profile.FirstSentHeader != "" {
+		req.Header.Del(t.profile.FirstSentHeader)
+	}
+	return req
+}
+
+// begin makes the operation of a request: its key, its times, and a header and a body that can be sent again. If it
+// fails nothing was sent.
+func (t *Transport) begin(req *http.Request, before *operation) (*operation, error) {
+	op := newOperation(t, req)
+	if before != nil {
+		op.key, op.attempts, op.began = before.key, before.attempts, before.began
+		op.firstSent, op.mayHaveExecuted = before.firstSent, before.mayHaveExecuted
+		if !sameOrigin(before.request.URL, req.URL) {
+			return op, ErrRedirectedAway
+		}
+	}
+	line, err := op.chooseKey()
+	if err != nil {
+		return op, err
+	}
+	sent, err := op.chooseFirstSent()
+	if err != nil {
+		return op, err
+	}
+	// A time in the future, by a wrong clock, must not make the window longer.
+	op.until = earlier(op.firstSent, op.began).Add(safePart(t.profile.Window))
+	if !op.began.Before(op.until) {
+		op.mayHaveExecuted = true // when it was first sent, by whoever knows that time
+		return op, fmt.Errorf("%w: it was first sent at %v, and %s keeps keys for %v",
+			ErrWindowClosed, op.firstSent.UTC(), t.profile.Name, t.profile.Window)
+	}
+	if err := req.Context().Err(); err != nil {
+		return op, err
+	}
+	op.setHeader(req.Header, line, sent)
+	return op, op.keepBody(req)
+}
+
+// chooseKey finds or makes the key, and returns it as it stands in the header.
+func (op *operation) chooseKey() (line string, err error) {
+	p := op.transport.profile
+	lines := op.request.Header[p.Header]
+	switch given, has := op.Context.Value(keyContext{}).(string); {
+	case op.key != "": // that of the request which was redirected
+	case len(lines) > 1:
+		return "", badKey("it stands in %d lines of the header %s", len(lines), p.Header)
+	case len(lines) == 1:
+		if op.key, err = p.decode(lines[0]); err != nil {
+			return "", err
+		}
+	case has:
+		op.key = given
+	default:
+		return op.newKey()
+	}
+	return p.encode(op.key)
+}
+
+// newKey makes a key and its line of the header in one piece.
+func (op *operation) newKey() (line string, err error) {
+	p := op.transport.profile
+	if keyLength > p.MaxLength {
+		return "", badKey("a new one has %d characters, and %s allows %d: give it one", keyLength, p.Name, p.MaxLength)
+	}
+	var b [keyLength + 2]byte
+	putKey((*[keyLength]byte)(b[1 : keyLength+1]))
+	if !p.Quoted {
+		op.key = string(b[1 : keyLength+1])
+		return op.key, nil
+	}
+	b[0], b[keyLength+1] = '"', '"'
+	line = string(b[:])
+	op.key = line[1 : keyLength+1]
+	return line, nil
+}
+
+// chooseFirstSent finds when the operation was first sent, and returns it as it stands in the header.
+func (op *operation) chooseFirstSent() (line string, err error) {
+	name := op.transport.profile.FirstSentHeader
+	if resumed, ok := op.Context.Value(resumedContext{}).(time.Time); ok {
+		op.firstSent, op.mayHaveExecuted = resumed, true
+	}
+	if lines := op.request.Header[name]; name != "" && len(lines) > 0 && op.firstSent.IsZero() {
+		if op.firstSent, err = http.ParseTime(lines[0]); err != nil {
+			return "", fmt.Errorf("client: the header %s is no HTTP date: %w", name, err)
+		}
+		return lines[0], nil
+	}
+	if op.firstSent.IsZero() {
+		op.firstSent = op.began
+		return op.transport.timestamp(op.began), nil
+	}
+	return op.firstSent.UTC().Format(http.TimeFormat), nil
+}
+
+// stamp is a second as it stands in a header.
+type stamp struct {
+	second int64
+	text   string
+}
+
+// timestamp formats a time, once for all operations of a second.
+func (t *Transport) timestamp(at time.Time) string {
+	last := t.stamp.Load()
+	if last == nil || last.second != at.Unix() {
+		last = &stamp{second: at.Unix(), text: at.UTC().Format(http.TimeFormat)}
+		t.stamp.Store(last)
+	}
+	return last.text
+}
+
+// setHeader makes the header that is sent: the caller's, with the key and the time. The values of the others are
+// shared, because a transport does not change them.
+func (op *operation) setHeader(from http.Header, line, sent string) {
+	p := op.transport.profile
+	h := make(http.Header, len(from)+2)
+	for name, values := range from {
+		h[name] = values
+	}
+	op.values = [2]string{line, sent}
+	h[p.Header] = op.values[0:1:1]
+	if p.FirstSentHeader != "" {
+		h[p.FirstSentHeader] = op.values[1:2:2]
+	}
+	op.request.Header = h
+}
+
+// safePart is how much of a window is used: what is sent in the last twentieth could arrive, by a slow network or a
+// clock that drifts, when the key is forgotten.
+func safePart(window time.Duration) time.Duration { return window - window/20 }
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+func closeBody(req *http.Request) {
+	if req.Body != nil {
+		_ = req.Body.Close() // nothing of it was used
+	}
+}
+
+// contentType is the media type of an answer, without parameters.
+func contentType(resp *http.Response) string {
+	kind, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
+	return strings.ToLower(strings.TrimSpace(kind))
 }

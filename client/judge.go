@@ -1,0 +1,188 @@
+package client
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// verdict is what an attempt came to.
+type verdict struct {
+	// accepted says that the answer is for the caller: asking again would not change it, or is not safe.
+	accepted bool
+	// stored says that the service has marked the answer as one that it keeps.
+	stored bool
+	// failed says that the next attempt is a retry of one that failed, and not a wait for one under way.
+	failed bool
+	// outcome is what this attempt alone says of the operation.
+	outcome Outcome
+	// reason is why it is not accepted.
+	reason string
+	// after is the wait that the service asks for, if it told one.
+	after time.Duration
+	told  bool
+	// status is where to ask for the operation, if the service said so.
+	status *url.URL
+}
+
+// judge says what an attempt came to. The rules are a table in docs/client.md, in this order.
+func (op *operation) judge(resp *http.Response, err error) verdict {
+	if err != nil {
+		v := verdict{failed: true, reason: "error"}
+		if op.notSent(err) {
+			v.outcome = OutcomeNotExecuted
+		}
+		return v
+	}
+	op.learnExpiry(resp)
+	v := op.judgeAnswer(resp)
+	if !v.accepted {
+		v.after, v.told = retryAfter(resp)
+	}
+	return v
+}
+
+func (op *operation) judgeAnswer(resp *http.Response) verdict {
+	p := op.transport.profile
+	if op.replayed(resp) || p.ExpiresHeader != "" && resp.Header.Get(p.ExpiresHeader) != "" {
+		return verdict{accepted: true, stored: true, outcome: OutcomeAnswered}
+	}
+	reason := "status " + strconv.Itoa(resp.StatusCode)
+	if p.RetryHeader != "" {
+		switch resp.Header.Get(p.RetryHeader) {
+		case "true":
+			return verdict{failed: true, reason: reason}
+		case "false":
+			return verdict{accepted: true, outcome: byStatus(resp.StatusCode)}
+		}
+	}
+	if problem, ok := op.problem(resp); ok {
+		return problem.verdict(resp.StatusCode)
+	}
+	if at, ours := op.underWay(resp); ours {
+		return verdict{reason: "accepted", status: at}
+	}
+	switch {
+	case slices.Contains(p.WaitStatuses, resp.StatusCode):
+		return verdict{reason: reason}
+	case slices.Contains(p.RetryStatuses, resp.StatusCode):
+		return verdict{failed: true, reason: reason}
+	default:
+		return verdict{accepted: true, outcome: byStatus(resp.StatusCode)}
+	}
+}
+
+// byStatus is what an answer says that is not asked for again: a failure of a service that does not say more may have
+// come before or after the work.
+func byStatus(status int) Outcome {
+	if status >= http.StatusInternalServerError {
+		return OutcomeUnknown
+	}
+	return OutcomeAnswered
+}
+
+// problem is what counts of a problem document (RFC 9457) as Onceward writes it.
+type problem struct {
+	Code      string `json:"code"`
+	Retryable *bool  `json:"retryable"`
+}
+
+// problem reads the answer's problem, if it has one that says whether to send the request again.
+func (op *operation) problem(resp *http.Response) (p problem, ok bool) {
+	if resp.StatusCode < http.StatusBadRequest || contentType(resp) != problemType {
+		return p, false
+	}
+	err := json.Unmarshal(op.answer.content, &p)
+	return p, err == nil && p.Retryable != nil
+}
+
+const problemType = "application/problem+json"
+
+// notExecuted are the codes of Onceward's problems that say: nothing was executed by this request.
+var notExecuted = []string{
+	"body-incomplete", "unauthenticated", "store-unavailable", "new-keys-refused", "mismatches-refused",
+	"not-executed", "work-refused", "deadline-exceeded",
+}
+
+func (p *problem) verdict(status int) verdict {
+	v := verdict{accepted: !*p.Retryable, reason: p.Code}
+	switch {
+	case slices.Contains(notExecuted, p.Code):
+		v.outcome = OutcomeNotExecuted
+	case v.accepted && p.Code != "record-unreadable":
+		v.outcome = OutcomeAnswered
+	}
+	// With a 409 the service says that another attempt is under way, or that it is finding out what became of one.
+	v.failed = !v.accepted && status != http.StatusConflict
+	return v
+}
+
+// underWay recognises a 202 by which Onceward says that the operation is under way, and not the answer of a handler
+// that has accepted something: it is the status of this very key. It returns where to ask, if that is of the same
+// origin: what the request has of credentials goes there too.
+func (op *operation) underWay(resp *http.Response) (at *url.URL, ours bool) {
+	if resp.StatusCode != http.StatusAccepted || contentType(resp) != "application/json" {
+		return nil, false
+	}
+	var s status
+	if json.Unmarshal(op.answer.content, &s) != nil || s.Key != op.key || s.State != stateInProgress {
+		return nil, false
+	}
+	location := resp.Header.Get("Location")
+	at, err := op.request.URL.Parse(location)
+	if location == "" || err != nil || !sameOrigin(at, op.request.URL) || at.User != nil {
+		return nil, true
+	}
+	return at, true
+}
+
+// replayed reports whether an answer is one that the service had stored.
+func (op *operation) replayed(resp *http.Response) bool {
+	name := op.transport.profile.ReplayedHeader
+	return name != "" && strings.EqualFold(resp.Header.Get(name), "true")
+}
+
+// learnExpiry takes over until when the service says that it keeps the key, in place of the profile's window. Its
+// clock counts only against itself: by the answer's Date, if it has one.
+func (op *operation) learnExpiry(resp *http.Response) {
+	name := op.transport.profile.ExpiresHeader
+	if name == "" {
+		return
+	}
+	expires, err := http.ParseTime(resp.Header.Get(name))
+	if err != nil {
+		return
+	}
+	now := time.Now()
+	theirs, err := http.ParseTime(resp.Header.Get("Date"))
+	if err != nil {
+		theirs = now
+	}
+	op.until = now.Add(safePart(max(expires.Sub(theirs), 0)))
+}
+
+// longestWait is longer than any time that is waited, and can be added to.
+const longestWait = 365 * 24 * time.Hour
+
+// retryAfter reads the header of that name: seconds, or an HTTP date.
+func retryAfter(resp *http.Response) (after time.Duration, told bool) {
+	value := resp.Header.Get("Retry-After")
+	if value == "" {
+		return 0, false
+	}
+	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil {
+		return min(time.Duration(seconds)*time.Second, longestWait), true
+	} else if errors.Is(err, strconv.ErrRange) {
+		return longestWait, true
+	}
+	at, err := http.ParseTime(value)
+	if err != nil {
+		return 0, false
+	}
+	return min(max(time.Until(at), 0), longestWait), true
+}
