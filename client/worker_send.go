@@ -16,7 +16,10 @@ import (
 func (w *Worker) attend(ctx context.Context, c *Claimed, claimed time.Time) {
 	if c.State == StatePending {
 		s := w.send(ctx, c, claimed)
-		s.Told = s.State != StatePending && w.config.OnSettled == nil
+		if s.State != StatePending {
+			s.Told = w.config.OnSettled == nil
+			s.After = w.lease() - time.Since(claimed) // it is still this worker that has to tell of it
+		}
 		if !w.settle(ctx, c, claimed, s) {
 			return
 		}
