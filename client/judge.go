@@ -21,8 +21,8 @@ type verdict struct {
 	failed bool
 	// outcome is what this attempt alone says of the operation.
 	outcome Outcome
-	// reason is why it is not accepted.
-	reason string
+	// code is that of the service's problem, if it is for that that the answer is not accepted.
+	code string
 	// after is the wait that the service asks for, if it told one.
 	after time.Duration
 	told  bool
@@ -30,10 +30,22 @@ type verdict struct {
 	status *url.URL
 }
 
+// reason is why an answer is not accepted, in a word or two.
+func (v *verdict) reason(resp *http.Response) string {
+	switch {
+	case v.code != "":
+		return v.code
+	case resp == nil:
+		return "error"
+	default:
+		return "status " + strconv.Itoa(resp.StatusCode)
+	}
+}
+
 // judge says what an attempt came to. The rules are a table in docs/client.md, in this order.
 func (op *operation) judge(resp *http.Response, err error) verdict {
 	if err != nil {
-		v := verdict{failed: true, reason: "error"}
+		v := verdict{failed: true}
 		if op.notSent(err) {
 			v.outcome = OutcomeNotExecuted
 		}
@@ -52,26 +64,25 @@ func (op *operation) judgeAnswer(resp *http.Response) verdict {
 	if op.replayed(resp) || p.ExpiresHeader != "" && resp.Header.Get(p.ExpiresHeader) != "" {
 		return verdict{accepted: true, stored: true, outcome: OutcomeAnswered}
 	}
-	reason := "status " + strconv.Itoa(resp.StatusCode)
 	if p.RetryHeader != "" {
 		switch resp.Header.Get(p.RetryHeader) {
 		case "true":
-			return verdict{failed: true, reason: reason}
+			return verdict{failed: true}
 		case "false":
 			return verdict{accepted: true, outcome: byStatus(resp.StatusCode)}
 		}
 	}
-	if problem, ok := op.problem(resp); ok {
+	if problem := op.problem(resp); problem != nil {
 		return problem.verdict(resp.StatusCode)
 	}
 	if at, ours := op.underWay(resp); ours {
-		return verdict{reason: "accepted", status: at}
+		return verdict{status: at}
 	}
 	switch {
 	case slices.Contains(p.WaitStatuses, resp.StatusCode):
-		return verdict{reason: reason}
+		return verdict{}
 	case slices.Contains(p.RetryStatuses, resp.StatusCode):
-		return verdict{failed: true, reason: reason}
+		return verdict{failed: true}
 	default:
 		return verdict{accepted: true, outcome: byStatus(resp.StatusCode)}
 	}
@@ -93,12 +104,15 @@ type problem struct {
 }
 
 // problem reads the answer's problem, if it has one that says whether to send the request again.
-func (op *operation) problem(resp *http.Response) (p problem, ok bool) {
+func (op *operation) problem(resp *http.Response) *problem {
 	if resp.StatusCode < http.StatusBadRequest || contentType(resp) != problemType {
-		return p, false
+		return nil
 	}
-	err := json.Unmarshal(op.answer.content, &p)
-	return p, err == nil && p.Retryable != nil
+	p := new(problem)
+	if json.Unmarshal(op.answer.content, p) != nil || p.Retryable == nil {
+		return nil
+	}
+	return p
 }
 
 const problemType = "application/problem+json"
@@ -110,7 +124,7 @@ var notExecuted = []string{
 }
 
 func (p *problem) verdict(status int) verdict {
-	v := verdict{accepted: !*p.Retryable, reason: p.Code}
+	v := verdict{accepted: !*p.Retryable, code: p.Code}
 	switch {
 	case slices.Contains(notExecuted, p.Code):
 		v.outcome = OutcomeNotExecuted
@@ -151,7 +165,7 @@ func (op *operation) replayed(resp *http.Response) bool {
 // clock counts only against itself: by the answer's Date, if it has one.
 func (op *operation) learnExpiry(resp *http.Response) {
 	name := op.transport.profile.ExpiresHeader
-	if name == "" {
+	if name == "" || resp.Header.Get(name) == "" {
 		return
 	}
 	expires, err := http.ParseTime(resp.Header.Get(name))

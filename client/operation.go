@@ -93,11 +93,11 @@ func (op *operation) run() (*http.Response, error) {
 		if v.accepted {
 			return op.finish(resp, op.settled(resp, v))
 		}
-		if why := op.pause(v); why != nil {
+		if why := op.pause(v, resp); why != nil {
 			return op.giveUp(resp, err, v, why)
 		}
 		if v.status != nil {
-			if why := op.follow(v); why != nil {
+			if why := op.follow(v, resp); why != nil {
 				return op.giveUp(resp, err, v, why)
 			}
 		}
@@ -177,7 +177,7 @@ func (op *operation) notSent(err error) bool {
 }
 
 // pause waits before the next attempt, or says why there must be none.
-func (op *operation) pause(v verdict) error {
+func (op *operation) pause(v verdict, resp *http.Response) error {
 	c := &op.transport.config
 	if err := op.Context.Err(); err != nil {
 		return err
@@ -202,7 +202,9 @@ func (op *operation) pause(v verdict) error {
 		return ErrBudgetSpent
 	}
 	if c.Observer != nil {
-		op.observe(WaitEvent{Request: op.original, Key: op.key, Attempt: op.attempts, Reason: v.reason, Wait: wait})
+		op.observe(WaitEvent{
+			Request: op.original, Key: op.key, Attempt: op.attempts, Reason: v.reason(resp), Wait: wait,
+		})
 	}
 	if !backoff.Sleep(op.Context, wait) {
 		return op.Context.Err()
@@ -252,7 +254,7 @@ func (op *operation) giveUp(resp *http.Response, err error, v verdict, why error
 		return op.finish(resp, v.outcome)
 	case resp != nil:
 		discard(resp)
-		err = fmt.Errorf("%w, after the answer %s", why, v.reason)
+		err = fmt.Errorf("%w, after the answer %s", why, v.reason(resp))
 	case errors.Is(err, why):
 	default:
 		err = fmt.Errorf("%w, after: %w", why, err)

@@ -56,7 +56,7 @@ func ProfileIETF() *Profile {
 func ProfileStripe() *Profile {
 	return &Profile{
 		Name: "stripe", Header: keyHeader, MaxLength: 255, Window: 24 * time.Hour,
-		ReplayedHeader: "Idempotent-Replayed", RetryHeader: "Stripe-Should-Retry",
+		RetryHeader:   "Stripe-Should-Retry",
 		RetryStatuses: append(serverErrors(), http.StatusTooManyRequests),
 		WaitStatuses:  []int{http.StatusConflict},
 		KeepsRefusals: true,
@@ -100,7 +100,7 @@ func serverErrors() []int {
 const (
 	keyHeader       = "Idempotency-Key"
 	firstSentHeader = "Idempotency-First-Sent"
-	replayedHeader  = "Idempotency-Replayed"
+	replayedHeader  = "Idempotent-Replayed"
 	expiresHeader   = "Idempotency-Key-Expires"
 )
 

@@ -17,14 +17,14 @@ const stateInProgress = "in_progress"
 
 // follow asks for the status of an operation under way until that is settled, so that the request with its body is not
 // sent again and again. What came of it the operation itself is asked for then. It returns why there is no time for
-// that.
-func (op *operation) follow(v verdict) error {
+// that. The response is the one that led here.
+func (op *operation) follow(v verdict, resp *http.Response) error {
 	for {
 		next, again := op.poll(v)
 		if !again {
 			return nil
 		}
-		if why := op.pause(next); why != nil {
+		if why := op.pause(next, resp); why != nil {
 			return why
 		}
 	}
@@ -38,7 +38,7 @@ func (op *operation) poll(v verdict) (next verdict, again bool) {
 		defer cancel()
 	}
 	resp, err := op.transport.config.Base.RoundTrip(req)
-	next = verdict{reason: "accepted", status: v.status}
+	next = verdict{status: v.status}
 	code := 0
 	if err == nil {
 		defer discard(resp)
