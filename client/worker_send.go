@@ -55,7 +55,8 @@ var errWindowOver = fmt.Errorf("%w: the window since it was first sent has passe
 // send sends an operation, unless its window has passed, and says what is to be written down of it. The window counts
 // by the journal's clock, and what has passed since the claim by this process's.
 func (w *Worker) send(ctx context.Context, c *Claimed, claimed time.Time) Settlement {
-	left := c.FirstSent.Add(w.config.Transport.profile.Window).Sub(c.Now) - time.Since(claimed)
+	window := safePart(w.config.Transport.profile.Window)
+	left := c.FirstSent.Add(window).Sub(c.Now) - time.Since(claimed)
 	if left <= 0 {
 		return Settlement{State: StateUnknown, Error: errWindowOver.Error() + ". Before that: " + c.LastError}
 	}
@@ -65,6 +66,8 @@ func (w *Worker) send(ctx context.Context, c *Claimed, claimed time.Time) Settle
 	switch {
 	case err == nil:
 		return Settlement{State: StateAnswered, Answer: answer}
+	case closedByService(err):
+		return Settlement{State: StateUnknown, Error: err.Error()}
 	case ctx.Err() != nil:
 		return Settlement{State: StatePending, Error: err.Error()} // the worker ends: the next one need not wait
 	}
@@ -72,6 +75,13 @@ func (w *Worker) send(ctx context.Context, c *Claimed, claimed time.Time) Settle
 		State: StatePending, Error: err.Error(),
 		After: backoff.Jittered(w.config.MinBackoff, w.config.MaxBackoff, c.Attempts),
 	}
+}
+
+// closedByService reports whether the service has said that it keeps the key for less long than its profile promises.
+// Without an attempt it was this process's clock alone that closed the window, and another worker's may be right.
+func closedByService(err error) bool {
+	unfinished := (*UnfinishedError)(nil)
+	return errors.Is(err, ErrWindowClosed) && errors.As(err, &unfinished) && unfinished.Attempts > 0
 }
 
 // exchange sends an operation once, as the caller sees it, and returns its final answer. A panic of the application's
@@ -86,6 +96,7 @@ func (w *Worker) exchange(ctx context.Context, o *Operation) (a Answer, err erro
 	if err != nil {
 		return a, err
 	}
+	request.Header.Del(w.config.Transport.profile.Header) // the journal's key goes before one that it was enqueued with
 	if w.config.Prepare != nil {
 		if err := w.config.Prepare(request); err != nil {
 			return a, fmt.Errorf("client: prepare: %w", err)

@@ -27,7 +27,8 @@ type Dialect struct {
 // render puts the words of the dialect into a statement.
 func (d Dialect) render(statement string) string {
 	return strings.NewReplacer(
-		"@journal_schema", d.Versions, "@journal", d.Table, "@now", d.Now, "@skip", d.Skip, "@bytes", d.Bytes, "@text", d.Text,
+		"@journal_schema", d.Versions, "@journal", d.Table, "@now", d.Now, "@skip", d.Skip,
+		"@bytes", d.Bytes, "@text", d.Text,
 		"@index", strings.NewReplacer(`"`, "", ".", "_").Replace(d.Table[strings.LastIndex(d.Table, ".")+1:]),
 	).Replace(statement)
 }

@@ -47,7 +47,8 @@ func OpenJournal(ctx context.Context, path string) (*Journal, error) {
 	if err != nil {
 		return nil, err
 	}
-	db, err := sqlitedriver.Open("file:"+(&url.URL{Path: file}).EscapedPath()+"?_txlock=immediate", func(conn *sqlite3.Conn) error {
+	address := "file:" + (&url.URL{Path: file}).EscapedPath() + "?_txlock=immediate"
+	db, err := sqlitedriver.Open(address, func(conn *sqlite3.Conn) error {
 		if err := configure(conn, defaultBusyTimeout, writerPragmas); err != nil {
 			return err
 		}

@@ -63,12 +63,20 @@ func openFileAt(t *testing.T, path string) journal {
 }
 
 func openInStore(t *testing.T) journal {
-	s, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "service.db"))
+	path := filepath.Join(t.TempDir(), "service.db")
+	s, err := sqlite.Open(t.Context(), path)
 	must(t, err)
 	t.Cleanup(func() { must(t, s.Close()) })
 	j, err := s.Journal(t.Context())
 	must(t, err)
-	opened := journal{Journal: j, update: s.Update, exec: execWith(s.Update)}
+	past := func(ctx context.Context, f func(tx *sql.Tx) error) error {
+		side, err := sqlite.OpenJournal(ctx, path) // the store lets its own tables be changed by itself alone
+		if err != nil {
+			return err
+		}
+		return errors.Join(side.Update(ctx, f), side.Close())
+	}
+	opened := journal{Journal: j, update: s.Update, exec: execWith(past)}
 	opened.again = func(*testing.T) journal { return opened }
 	return opened
 }
