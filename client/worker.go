@@ -93,8 +93,8 @@ type Worker struct {
 // Report counts what a run did.
 type Report struct {
 	// Answered, Unknown and Postponed count operations by what sending them came to, Told those of which OnSettled was
-	// told, and Fenced those that another worker had taken up.
-	Answered, Unknown, Postponed, Told, Fenced int
+	// told, Fenced those that another worker had taken up, and Failed those of which nothing could be written down.
+	Answered, Unknown, Postponed, Told, Fenced, Failed int
 }
 
 // NewWorker returns a worker, or an error that wraps [ErrMisconfigured].
@@ -157,18 +157,16 @@ func (w *Worker) pause(ctx context.Context, d time.Duration, wakes bool) {
 }
 
 // RunOnce sends what is due, waits for what comes of it, and says that. Operations that are to be sent again later are
-// left for later. It is not to be called while [Worker.Run] runs.
+// left for later, as are all when the journal fails. It is not to be called while [Worker.Run] runs.
 func (w *Worker) RunOnce(ctx context.Context) (Report, error) {
-	w.mu.Lock()
-	w.report = Report{}
-	w.mu.Unlock()
+	w.count(func(r *Report) { *r = Report{} })
 	for {
 		taken, err := w.take(ctx)
 		w.sending.Wait()
-		if err != nil || taken == 0 {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			return w.report, err
+		report := Report{}
+		w.count(func(r *Report) { report = *r })
+		if err != nil || taken == 0 || report.Failed > 0 {
+			return report, err
 		}
 	}
 }

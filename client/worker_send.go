@@ -188,6 +188,7 @@ func (w *Worker) settle(ctx context.Context, c *Claimed, claimed time.Time, s Se
 			return false
 		}
 		if !backoff.Sleep(writing, backoff.Jittered(minSettleBackoff, maxSettleBackoff, failures)) {
+			w.count(func(r *Report) { r.Failed++ })
 			w.config.Logger.ErrorContext(ctx, "client: what came of an operation could not be written down, and it is sent "+
 				"again", "host", c.Host(), "error", err)
 			return false
