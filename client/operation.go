@@ -218,10 +218,10 @@ func (op *operation) timeFor(wait time.Duration) error {
 	then := time.Now().Add(wait)
 	deadline, has := op.Context.Deadline()
 	switch {
-	case !then.Before(op.until):
-		return ErrWindowClosed
 	case has && !then.Before(deadline), then.After(op.began.Add(op.transport.config.Timeout)):
 		return ErrTimeout
+	case !then.Before(op.until):
+		return ErrWindowClosed
 	default:
 		return nil
 	}
