@@ -2,7 +2,7 @@ package check
 
 import "github.com/onceward/onceward/lab/chaos/internal/history"
 
-// checkCalls is I17: what a caller has written into its journal is answered in the end, and the caller is told. That it
+// checkCalls is I18: what a caller has written into its journal is answered in the end, and the caller is told. That it
 // was done once, and that the answer is the one which the server keeps, is in the rules for all operations.
 func checkCalls(run *history.Run, f *findings) {
 	for i := range run.Calls {
@@ -11,9 +11,9 @@ func checkCalls(run *history.Run, f *findings) {
 		switch {
 		case run.Unsettled && c.State == "pending":
 		case c.State != "answered":
-			f.add("I17", o, "the caller's operation is %s", c.State)
+			f.add("I18", o, "the caller's operation is %s", c.State)
 		case c.Heard == 0 && !run.Unsettled:
-			f.add("I17", o, "the caller was not told of the answer")
+			f.add("I18", o, "the caller was not told of the answer")
 		}
 	}
 }

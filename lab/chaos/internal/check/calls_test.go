@@ -3,9 +3,9 @@ package check
 import "github.com/onceward/onceward/lab/chaos/internal/history"
 
 var callCorruptions = []corruption{
-	{"a caller that was not told", func(s *story) { s.call("answered", 0) }, []string{"I17"}},
-	{"an operation of a caller that ended without an answer", func(s *story) { s.call("unknown", 1) }, []string{"I17"}},
-	{"an operation of a caller that was never finished", func(s *story) { s.call("pending", 0) }, []string{"I17"}},
+	{"a caller that was not told", func(s *story) { s.call("answered", 0) }, []string{"I18"}},
+	{"an operation of a caller that ended without an answer", func(s *story) { s.call("unknown", 1) }, []string{"I18"}},
+	{"an operation of a caller that was never finished", func(s *story) { s.call("pending", 0) }, []string{"I18"}},
 }
 
 // call adds an operation of a caller, which is the transfer of the story.

@@ -8,7 +8,7 @@ import (
 
 // Violation is a promise that was broken.
 type Violation struct {
-	// Invariant is "I1" to "I17", or "I11 undecided" if the search for an order took too long.
+	// Invariant is "I1" to "I18", or "I11 undecided" if the search for an order took too long.
 	Invariant string
 	// Scope and Key name the operation, if it is about one.
 	Scope, Key string

@@ -21,7 +21,7 @@ var corruptions = slices.Concat(effectCorruptions, valueCorruptions, answerCorru
 
 var allInvariants = []string{
 	"I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I10", "I11", "I12", "I13", "I14",
-	"I15", "I16", "I17",
+	"I15", "I16", "I18",
 }
 
 var effectCorruptions = []corruption{

@@ -128,7 +128,7 @@ var upper = []Mutant{
 		Faults: []string{"caller-kill", "reply-cut", "server-kill"},
 	},
 	{
-		Name: "caller-not-told", Layer: "client", Store: sqlite, Breaks: []string{"I17"}, Quiet: true,
+		Name: "caller-not-told", Layer: "client", Store: sqlite, Breaks: []string{"I18"}, Quiet: true,
 		Mistake: "an operation counts as told before the caller was told",
 		Edits: []Edit{{
 			"client/worker_send.go", "\t\t\ts.Told = w.config.OnSettled == nil\n", "\t\t\ts.Told = true\n",
