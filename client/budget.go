@@ -6,8 +6,8 @@ import (
 )
 
 // Budget bounds retries over all operations that share it. Each operation adds a fraction of a retry to it, and time
-// adds a floor, so that a caller with little traffic can retry too. In an outage the traffic grows by that fraction, and
-// not by the number of attempts.
+// adds a floor, so that a caller with little traffic can retry too. In an outage the traffic grows by that fraction,
+// and not by the number of attempts.
 type Budget struct {
 	ratio, floor float64
 

@@ -17,7 +17,8 @@ func TestObserver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		seen := &events{}
 		service := &script{lines: []line{
-			{err: errReset}, says(503, "not-executed", true).with("Retry-After", "2"), answers(503),
+			{err: errReset},
+			says(503, "not-executed", true).with("Retry-After", "2"), answers(503),
 			created.with("Idempotent-Replayed", "true"),
 		}}
 		got := post(t.Context(), newClient(t, client.Config{Base: service, Observer: seen}))

@@ -128,13 +128,16 @@ func TestRules(t *testing.T) {
 		"unauthenticated":      {nil, []line{says(401, "unauthenticated", false)}, 1, 401, client.OutcomeNotExecuted},
 		"handler failed":       {nil, []line{says(500, "handler-failed", false)}, 1, 500, client.OutcomeAnswered},
 		"unreadable":           {nil, []line{says(500, "record-unreadable", false)}, 1, 500, client.OutcomeUnknown},
-		"lost, then too old":   {nil, []line{reset, says(412, "first-sent-too-old", false)}, 2, 412, client.OutcomeUnknown},
-		"lost, then 401":       {nil, []line{reset, answers(401)}, 2, 401, client.OutcomeUnknown},
+		"lost, then too old": {
+			nil, []line{reset, says(412, "first-sent-too-old", false)}, 2, 412, client.OutcomeUnknown,
+		},
+		"lost, then 401": {nil, []line{reset, answers(401)}, 2, 401, client.OutcomeUnknown},
 		"lost, then a stored refusal": {
 			nil, []line{reset, answers(402).with("Idempotency-Key-Expires", expires)}, 2, 402, client.OutcomeAnswered,
 		},
 		"a problem that is no JSON": {
-			nil, []line{{status: 503, header: map[string]string{"Content-Type": "application/problem+json"}, body: "{"}, created},
+			nil,
+			[]line{{status: 503, header: map[string]string{"Content-Type": "application/problem+json"}, body: "{"}, created},
 			2, 201, client.OutcomeAnswered,
 		},
 		"accepted by a handler": {
@@ -144,9 +147,16 @@ func TestRules(t *testing.T) {
 			}}, 1, 202, client.OutcomeAnswered,
 		},
 
-		"Stripe: 409":          {client.ProfileStripe(), []line{answers(409), created}, 2, 201, client.OutcomeAnswered},
-		"Stripe: do not retry": {client.ProfileStripe(), []line{answers(500).with("Stripe-Should-Retry", "false")}, 1, 500, client.OutcomeUnknown},
-		"Stripe: retry":        {client.ProfileStripe(), []line{answers(400).with("Stripe-Should-Retry", "true"), created}, 2, 201, client.OutcomeAnswered},
+		"Stripe: 409": {client.ProfileStripe(), []line{answers(409), created}, 2, 201, client.OutcomeAnswered},
+		"Stripe: do not retry": {
+			client.ProfileStripe(), []line{answers(500).with("Stripe-Should-Retry", "false")}, 1, 500, client.OutcomeUnknown,
+		},
+		"Stripe: retry": {
+			client.ProfileStripe(),
+			[]line{answers(400).with("Stripe-Should-Retry", "true"), created},
+			2, 201,
+			client.OutcomeAnswered,
+		},
 		"Stripe: lost, then declined": {
 			client.ProfileStripe(), []line{reset, answers(402)}, 2, 402, client.OutcomeAnswered,
 		},
@@ -155,7 +165,9 @@ func TestRules(t *testing.T) {
 		"Checkout.com: 500":      {client.ProfileCheckout(), []line{answers(500), created}, 1, 500, client.OutcomeUnknown},
 		"Checkout.com: 429":      {client.ProfileCheckout(), []line{answers(429), created}, 2, 201, client.OutcomeAnswered},
 		"PPRO: 409":              {client.ProfilePPRO(), []line{answers(409), created}, 2, 201, client.OutcomeAnswered},
-		"PPRO: 500 replayed":     {client.ProfilePPRO(), []line{answers(500).with("Request-Idempotency", "true")}, 1, 500, client.OutcomeAnswered},
+		"PPRO: 500 replayed": {
+			client.ProfilePPRO(), []line{answers(500).with("Request-Idempotency", "true")}, 1, 500, client.OutcomeAnswered,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -211,42 +223,64 @@ func TestWaits(t *testing.T) {
 		outcome     client.Outcome
 	}{
 		"seconds": {
-			client.Config{}, 0, []line{answers(503).with("Retry-After", "7"), created}, 7 * time.Second, 7200 * time.Millisecond,
+			client.Config{},
+			0,
+			[]line{answers(503).with("Retry-After", "7"), created},
+			7 * time.Second, 7200 * time.Millisecond,
 			201, client.OutcomeAnswered,
 		},
 		"date": {
-			client.Config{}, 0, []line{answers(503).with("Retry-After", "Sat, 01 Jan 2000 00:00:09 GMT"), created},
+			client.Config{},
+			0,
+			[]line{answers(503).with("Retry-After", "Sat, 01 Jan 2000 00:00:09 GMT"), created},
 			9 * time.Second, 9200 * time.Millisecond, 201, client.OutcomeAnswered,
 		},
 		"date in the past": {
-			client.Config{}, 0, []line{answers(503).with("Retry-After", "Sat, 01 Jan 1999 00:00:09 GMT"), created},
+			client.Config{},
+			0,
+			[]line{answers(503).with("Retry-After", "Sat, 01 Jan 1999 00:00:09 GMT"), created},
 			0, 200 * time.Millisecond, 201, client.OutcomeAnswered,
 		},
 		"longer than there is time": {
 			client.Config{}, 0, []line{answers(503).with("Retry-After", "70"), created}, 0, 0, 503, client.OutcomeUnknown,
 		},
 		"longer than any time": {
-			client.Config{}, 0, []line{answers(503).with("Retry-After", "99999999999999999999"), created}, 0, 0,
+			client.Config{},
+			0,
+			[]line{answers(503).with("Retry-After", "99999999999999999999"), created},
+			0, 0,
 			503, client.OutcomeUnknown,
 		},
 		"nonsense": {
-			client.Config{}, 0, []line{answers(503).with("Retry-After", "soon"), created}, 0, 200 * time.Millisecond,
+			client.Config{},
+			0,
+			[]line{answers(503).with("Retry-After", "soon"), created},
+			0, 200 * time.Millisecond,
 			201, client.OutcomeAnswered,
 		},
 		"longer than the caller has": {
-			client.Config{}, 5 * time.Second, []line{answers(503).with("Retry-After", "5"), created}, 0, 0,
+			client.Config{},
+			5 * time.Second,
+			[]line{answers(503).with("Retry-After", "5"), created},
+			0, 0,
 			503, client.OutcomeUnknown,
 		},
 		"backoff": {
-			client.Config{MaxAttempts: 9, MinBackoff: time.Second, MaxBackoff: 4 * time.Second}, 0, []line{answers(503)},
+			client.Config{MaxAttempts: 9, MinBackoff: time.Second, MaxBackoff: 4 * time.Second},
+			0,
+			[]line{answers(503)},
 			time.Second, 31 * time.Second, 503, client.OutcomeUnknown,
 		},
 		"in progress for longer than the timeout": {
-			client.Config{Timeout: 10 * time.Second, MaxAttempts: 1}, 0, []line{busy.with("Retry-After", "1")},
+			client.Config{Timeout: 10 * time.Second, MaxAttempts: 1},
+			0,
+			[]line{busy.with("Retry-After", "1")},
 			8 * time.Second, 10 * time.Second, 409, client.OutcomeUnknown,
 		},
 		"in progress for longer than the caller has": {
-			client.Config{MaxAttempts: 1}, 10 * time.Second, []line{busy.with("Retry-After", "1")},
+			client.Config{MaxAttempts: 1},
+			10 * time.Second,
+			[]line{busy.with("Retry-After", "1")},
 			8 * time.Second, 10 * time.Second, 409, client.OutcomeUnknown,
 		},
 	} {

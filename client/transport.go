@@ -32,8 +32,8 @@ func New(c Config) (*Transport, error) {
 // RoundTrip sends one operation. Its key is that of the request's header, or that of [WithKey], or a new one. The
 // request is not changed; the response's own Request is what was sent last, with the key in its header.
 //
-// An error is an [UnfinishedError]. A response may be one that is no final answer, when there is no time or no budget to
-// ask again: [Classify] tells. A redirect is followed by the [http.Client]: within the origin as the same operation,
+// An error is an [UnfinishedError]. A response may be one that is no final answer, when there is no time or no budget
+// to ask again: [Classify] tells. A redirect is followed by the [http.Client]: within the origin as the same operation,
 // with the same key. To another origin an operation is not redirected, and no other request takes the key along.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	before := operationOf(req.Response)

@@ -54,6 +54,7 @@ func TestKeys(t *testing.T) {
 	ietf, stripe, paypal := client.ProfileIETF(), client.ProfileStripe(), client.ProfilePayPal()
 	small := client.ProfileStripe()
 	small.MaxLength = 20
+	long := strings.Repeat("a", 255)
 	for name, each := range map[string]struct {
 		profile   *client.Profile
 		given     string // by the context
@@ -71,7 +72,7 @@ func TestKeys(t *testing.T) {
 		"two lines":             {ietf, "", inHeader(ietf, "a", "b"), "", ""},
 		"empty":                 {ietf, "", inHeader(ietf, ""), "", ""},
 		"too long":              {ietf, strings.Repeat("a", 256), nil, "", ""},
-		"long":                  {ietf, strings.Repeat("a", 255), nil, strings.Repeat("a", 255), `"` + strings.Repeat("a", 255) + `"`},
+		"long":                  {ietf, long, nil, long, `"` + long + `"`},
 		"no ASCII":              {ietf, "ä", nil, "", ""},
 		"a line break":          {ietf, "a\r\nX: y", nil, "", ""},
 		"Stripe":                {stripe, "a", nil, "a", "a"},
@@ -98,7 +99,8 @@ func TestKeys(t *testing.T) {
 				}
 				return
 			}
-			if sent := service.sent[0].Header.Values(each.profile.Header); got.key != each.key || len(sent) != 1 || sent[0] != each.sent {
+			sent := service.sent[0].Header.Values(each.profile.Header)
+			if got.key != each.key || len(sent) != 1 || sent[0] != each.sent {
 				t.Errorf("the key %q was sent as %q: %+v", got.key, sent, got)
 			}
 		})

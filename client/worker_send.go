@@ -92,11 +92,10 @@ func (w *Worker) exchange(ctx context.Context, o *Operation) (a Answer, err erro
 			err = fmt.Errorf("client: panic: %v", p)
 		}
 	}()
-	request, err := o.request(Resumed(WithKey(ctx, o.Key), o.FirstSent))
+	request, err := w.request(ctx, o)
 	if err != nil {
 		return a, err
 	}
-	request.Header.Del(w.config.Transport.profile.Header) // the journal's key goes before one that it was enqueued with
 	if w.config.Prepare != nil {
 		if err := w.config.Prepare(request); err != nil {
 			return a, fmt.Errorf("client: prepare: %w", err)
@@ -119,6 +118,25 @@ func (w *Worker) exchange(ctx context.Context, o *Operation) (a Answer, err erro
 		a.Body, a.Truncated = body[:MaxAnswer], true
 	}
 	return a, nil
+}
+
+// request is the next sending. From the second on it may have been executed by one before; of the first it is known that
+// there was none, so that a refusal of any kind is its answer.
+func (w *Worker) request(ctx context.Context, o *Operation) (*http.Request, error) {
+	profile := w.config.Transport.profile
+	ctx = WithKey(ctx, o.Key)
+	if o.Attempts > 1 {
+		ctx = Resumed(ctx, o.FirstSent)
+	}
+	request, err := o.request(ctx)
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Del(profile.Header) // the journal's key goes before one that it was enqueued with
+	if profile.FirstSentHeader != "" {
+		request.Header.Set(profile.FirstSentHeader, o.FirstSent.UTC().Format(http.TimeFormat))
+	}
+	return request, nil
 }
 
 // keptHeader is what is kept of the header of an answer: no credentials.

@@ -100,6 +100,15 @@ var rules = []rule{
 		},
 	},
 	{
+		name: "the client depends on nothing but the standard library and internal packages",
+		from: func(pkg string) bool { return under(pkg, "./client") },
+		forbidden: func(_, dep string) bool {
+			return !standard(dep) && !under(dep, "./client") && !under(dep, "./internal")
+		},
+		good: []graph{{"./client": {"net/http", "database/sql", "./internal/backoff"}}},
+		bad:  []graph{{"./client": {"."}}, {"./client": {"github.com/dunglas/httpsfv"}}},
+	},
+	{
 		name:      "a feature depends on no store",
 		from:      func(pkg string) bool { return under(pkg, features...) },
 		forbidden: func(_, dep string) bool { return isStore(dep) },

@@ -363,6 +363,29 @@ func TestWindowIsOver(t *testing.T) {
 	})
 }
 
+// TestRefusal: what is refused at once is answered. After a sending that may have been executed, a refusal that the
+// service does not keep says nothing about that one.
+func TestRefusal(t *testing.T) {
+	t.Parallel()
+	j := openFile(t)
+	refuses := func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnprocessableEntity) }
+	cutOff := func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
+	atOnce, later := newService(t, refuses), newService(t, cutOff, refuses)
+	keys := j.enqueue(t, request(t, "", atOnce.URL, ""), request(t, "", later.URL, ""))
+	w := newWorker(t, j, client.WorkerConfig{})
+	runs(t, w)
+	for i, want := range []int{http.StatusUnprocessableEntity, http.StatusCreated} {
+		o, err := w.Wait(t.Context(), keys[i])
+		must(t, err)
+		wants(t, o, client.StateAnswered, true)
+		if o.Answer.Status != want {
+			t.Errorf("the answer is %d, want %d", o.Answer.Status, want)
+		}
+	}
+	atOnce.wantOneKey(t, 1)
+	later.wantOneKey(t, 3)
+}
+
 // TestHangingHost delays its own operations alone.
 func TestHangingHost(t *testing.T) {
 	t.Parallel()

@@ -122,8 +122,7 @@ var upper = []Mutant{
 		Name: "caller-new-key", Layer: "client", Store: sqlite, Breaks: []string{"I1", "I2"},
 		Mistake: "a caller sends an operation again under another key",
 		Edits: []Edit{{
-			"client/worker_send.go", "Resumed(WithKey(ctx, o.Key), o.FirstSent)",
-			"Resumed(WithKey(ctx, NewKey()), o.FirstSent)",
+			"client/worker_send.go", "\tctx = WithKey(ctx, o.Key)\n", "\tctx = WithKey(ctx, NewKey())\n",
 		}},
 		Faults: []string{"caller-kill", "reply-cut", "server-kill"},
 	},
