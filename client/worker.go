@@ -250,7 +250,10 @@ func (w *Worker) Wait(ctx context.Context, key string) (Operation, error) {
 	defer w.forget(key, settled)
 	for {
 		o, err := w.journal.Get(ctx, key)
-		if err != nil || o.State != StatePending {
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return o, errors.Join(context.Cause(ctx), errPending)
+		case err != nil || o.State != StatePending:
 			return o, err
 		}
 		timer := time.NewTimer(w.config.Poll) // another process may settle it
@@ -266,7 +269,7 @@ func (w *Worker) Wait(ctx context.Context, key string) (Operation, error) {
 }
 
 // errPending goes with the end of a context, which says nothing about the operation.
-var errPending = errors.New("client: the operation is still pending, and will be sent on")
+var errPending = errors.New("client: the operation may be pending still, and is sent on by the workers")
 
 // forget ends a wait.
 func (w *Worker) forget(key string, settled chan struct{}) {

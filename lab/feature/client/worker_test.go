@@ -189,7 +189,7 @@ func TestAnswerThatCannotBeKept(t *testing.T) {
 	s := newService(t)
 	key := j.enqueue(t, request(t, "", s.URL, ""))[0]
 	full := &broken{Journal: j, settlements: func(client.Settlement) error { return errDisk }}
-	report, err := newWorker(t, full, client.WorkerConfig{SendTimeout: 100 * time.Millisecond}).RunOnce(t.Context())
+	report, err := newWorker(t, full, client.WorkerConfig{SendTimeout: 500 * time.Millisecond}).RunOnce(t.Context())
 	must(t, err)
 	if report != (client.Report{Failed: 1}) {
 		t.Errorf("the report is %+v", report)
@@ -241,7 +241,7 @@ func TestPausedWorkerIsFenced(t *testing.T) {
 			<-awake
 			return nil
 		}}
-		first := newWorker(t, sleepy, client.WorkerConfig{SendTimeout: time.Second})
+		first := newWorker(t, sleepy, client.WorkerConfig{})
 		done := make(chan client.Report)
 		go func() {
 			report, err := first.RunOnce(t.Context())
@@ -296,7 +296,7 @@ func TestToldAtLeastOnce(t *testing.T) {
 		return errDisk
 	}}
 	_, _ = newWorker(t, dying, client.WorkerConfig{
-		SendTimeout: 50 * time.Millisecond,
+		SendTimeout: time.Second,
 		OnSettled:   func(ctx context.Context, _ client.Operation) error { return ctx.Err() },
 	}).RunOnce(ctx)
 	wants(t, j.get(t, key), client.StateAnswered, false)
@@ -460,8 +460,8 @@ func TestWaitEnds(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	if o, err := w.Wait(ctx, key); !errors.Is(err, context.DeadlineExceeded) || o.Key != key {
-		t.Errorf("%+v, %v", o, err)
+	if _, err := w.Wait(ctx, key); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
 	}
 }
 
