@@ -11,6 +11,8 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -48,7 +50,26 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	os.Exit(servers.Main(watchdog.Over(m)))
+	os.Exit(run(m))
+}
+
+// program is the command, built once for all tests.
+var program string
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "onceward-callercrash-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	program = filepath.Join(dir, "onceward")
+	build := exec.Command("go", "build", "-race=false", "-ldflags=-s -w", "-o", program, "../../cmd/onceward")
+	if out, err := build.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "the program does not build: %v\n%s", err, out)
+		return 1
+	}
+	return servers.Main(watchdog.Over(m))
 }
 
 // The tables of the caller: an order for each payment, and what it was told about it.
