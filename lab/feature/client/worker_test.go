@@ -422,7 +422,7 @@ func TestStoppedWorker(t *testing.T) {
 	key := j.enqueue(t, request(t, "", s.URL, ""))[0]
 	ctx, stop := context.WithCancel(t.Context())
 	var first sync.WaitGroup
-	first.Go(func() { _ = newWorker(t, j, client.WorkerConfig{}).Run(ctx) })
+	first.Go(func() { _ = newWorker(t, j, client.WorkerConfig{MinBackoff: time.Hour}).Run(ctx) })
 	<-arrived
 	stop()
 	first.Wait()
