@@ -118,6 +118,9 @@ func (o options) window(ctx context.Context, out io.Writer, watch *watch, w *wor
 		Seed: o.Seed, Window: name, Clients: o.Clients, Fronts: w.Fronts(), Recorder: recorder, Plain: w.Plain(),
 	})
 	unsettled, err := o.weather(ctx, out, watch, w, l)
+	if err == nil {
+		err = w.RecordCalls(ctx, recorder)
+	}
 	if err := errors.Join(err, l.Err(), recorder.Close(), w.Collapsed()); err != nil {
 		return nil, err
 	}

@@ -19,9 +19,9 @@ import (
 // turn, and keeps it from ending the transaction, from touching the store's own tables, and from going on after its
 // turn. Each turn has a gate of its own, so that nothing that a handler holds on to can reach into the turn of another.
 //
-// Messages and events are added through the handler's transaction too. The statements that do so are let through by
-// their exact text, because the rules see no more than an action and a table: to them a REPLACE, which removes rows, is
-// an INSERT.
+// Messages, events and durable operations are added through the handler's transaction too. The statements that do so
+// are let through by their exact text, because the rules see no more than an action and a table: to them a REPLACE,
+// which removes rows, is an INSERT.
 type gate struct {
 	inner sqlitedriver.Conn
 	bound context.Context // ends with the longest that the turn may take
@@ -54,7 +54,7 @@ var tellingPragmas = []string{
 }
 
 // trusted are the store's own statements that come through a handler's transaction.
-var trusted = []string{insertMessage, insertEvent}
+var trusted = append(journalDialect.Writes(), insertMessage, insertEvent)
 
 // forbidden holds the rules for a handler's turn. They are checked when a statement is prepared, so the store's own
 // statements, prepared before, do not pay for them.
@@ -199,6 +199,7 @@ func (g *gate) ExecContext(
 		return nil, driver.ErrSkip
 	}
 	err = g.during(ctx, func(ctx context.Context) error {
+		defer g.trust(slices.Contains(trusted, query))()
 		result, err = execer.ExecContext(ctx, query, args)
 		return err
 	})

@@ -8,7 +8,7 @@ import (
 
 // Violation is a promise that was broken.
 type Violation struct {
-	// Invariant is "I1" to "I16", or "I11 undecided" if the search for an order took too long.
+	// Invariant is "I1" to "I18", or "I11 undecided" if the search for an order took too long.
 	Invariant string
 	// Scope and Key name the operation, if it is about one.
 	Scope, Key string
@@ -52,6 +52,7 @@ func Check(run *history.Run) []Violation {
 	checkForgeries(x, run, f)
 	checkLedgers(x, run, f)
 	checkActs(run, f)
+	checkCalls(run, f)
 	checkFaults(run, f)
 	return f.violations
 }

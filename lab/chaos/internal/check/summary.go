@@ -27,6 +27,8 @@ type Counts struct {
 	Fenced, AfterExpiry int
 	// Acts are those of operators, and Forgeries the webhooks of others than the provider.
 	Acts, Forgeries int
+	// Calls are the operations in the journals of callers.
+	Calls int
 	// Parcels are the messages of which several are about one thing.
 	Parcels int
 	// Answers counts the attempts by what came back: a problem code, "success", "refusal", "no answer" or "other".
@@ -37,7 +39,7 @@ type Counts struct {
 func Summary(run *history.Run) Counts {
 	c := Counts{
 		Attempts: len(run.Attempts), Answers: make(map[string]int), Acts: len(run.Acts),
-		Forgeries: len(run.Forgeries),
+		Forgeries: len(run.Forgeries), Calls: len(run.Calls),
 	}
 	for i := range run.Attempts {
 		a := &run.Attempts[i]

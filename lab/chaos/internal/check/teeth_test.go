@@ -17,11 +17,11 @@ type corruption struct {
 // corruptions are at least one for each thing that an invariant says.
 var corruptions = slices.Concat(effectCorruptions, valueCorruptions, answerCorruptions, tokenCorruptions,
 	quietCorruptions,
-	harderCorruptions)
+	harderCorruptions, callCorruptions)
 
 var allInvariants = []string{
 	"I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I10", "I11", "I12", "I13", "I14",
-	"I15", "I16",
+	"I15", "I16", "I18",
 }
 
 var effectCorruptions = []corruption{

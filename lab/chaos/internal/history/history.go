@@ -251,6 +251,16 @@ type Slot struct {
 	Slot  int    `json:"slot"`
 }
 
+// Call is an operation in the journal of a caller when all is quiet.
+type Call struct {
+	Scope string `json:"scope"`
+	Key   string `json:"key"`
+	// State is "pending", "answered" or "unknown".
+	State string `json:"state"`
+	// Heard is how often the caller was told of it.
+	Heard int `json:"heard"`
+}
+
 // Run is everything that a run left behind.
 type Run struct {
 	Attempts []Attempt
@@ -261,6 +271,7 @@ type Run struct {
 	Stock    []Stock
 	Messages []Message
 	Acts     []Act
+	Calls    []Call
 	Audits   []Audit
 	// Forgeries are the webhooks of others than the provider.
 	Forgeries []Forgery

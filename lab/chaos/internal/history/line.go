@@ -12,6 +12,7 @@ type line struct {
 	Stock     *Stock     `json:"stock,omitempty"`
 	Message   *Message   `json:"message,omitempty"`
 	Act       *Act       `json:"act,omitempty"`
+	Call      *Call      `json:"call,omitempty"`
 	Audit     *Audit     `json:"audit,omitempty"`
 	Forgery   *Forgery   `json:"forgery,omitempty"`
 	Finding   *Finding   `json:"finding,omitempty"`

@@ -93,6 +93,8 @@ func (r *reader) add(text []byte) error {
 		r.run.Messages = append(r.run.Messages, *l.Message)
 	case l.Act != nil:
 		r.run.Acts = append(r.run.Acts, *l.Act)
+	case l.Call != nil:
+		r.run.Calls = append(r.run.Calls, *l.Call)
 	case l.Audit != nil:
 		r.run.Audits = append(r.run.Audits, *l.Audit)
 	case l.Forgery != nil:

@@ -36,6 +36,9 @@ func (r *Recorder) Add(a Attempt) error { return r.write(&line{Attempt: &a}) }
 // AddAct records an act of an operator.
 func (r *Recorder) AddAct(a Act) error { return r.write(&line{Act: &a}) }
 
+// AddCall records an operation of a caller.
+func (r *Recorder) AddCall(c Call) error { return r.write(&line{Call: &c}) }
+
 // AddForgery records a webhook that the provider did not send.
 func (r *Recorder) AddForgery(f Forgery) error { return r.write(&line{Forgery: &f}) }
 

@@ -119,6 +119,31 @@ var upper = []Mutant{
 		}},
 	},
 	{
+		Name: "caller-new-key", Layer: "client", Store: sqlite, Breaks: []string{"I1", "I2"},
+		Mistake: "a caller sends an operation again under another key",
+		Edits: []Edit{{
+			"client/worker_send.go", "\tctx = WithKey(ctx, o.Key)\n", "\tctx = WithKey(ctx, NewKey())\n",
+		}},
+		Faults: []string{"caller-kill", "reply-cut", "server-kill"},
+	},
+	{
+		Name: "caller-not-told", Layer: "client", Store: sqlite, Breaks: []string{"I18"}, Quiet: true,
+		Mistake: "an operation counts as told before the caller was told",
+		Edits: []Edit{{
+			"client/worker_send.go", "\t\t\ts.Told = w.config.OnSettled == nil\n", "\t\t\ts.Told = true\n",
+		}},
+		Faults: []string{"caller-kill"},
+	},
+	{
+		Name: "never-taken-up", Layer: "client", Store: sqlite, Breaks: []string{"I13"},
+		Mistake: "what a caller was at when it was killed is never taken up again",
+		Edits: []Edit{{
+			"internal/sqljournal/statements.go", "due = @now + CAST($3 AS BIGINT), attempts",
+			"due = @now + 3600000000 + CAST($3 AS BIGINT), attempts",
+		}},
+		Faults: []string{"caller-kill"},
+	},
+	{
 		Name: "limit-counts-replays", Layer: "limit", Store: redis, Breaks: []string{"A6"},
 		Test:    Test{"github.com/onceward/onceward/lab/feature/limit", "TestReplaysAreFree"},
 		Mistake: "a replay uses up what a scope may have of new keys",

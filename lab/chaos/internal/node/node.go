@@ -40,6 +40,9 @@ type Settings struct {
 	// Provider is set for a process that is a provider, and says how it behaves. The other fields are for nodes.
 	Provider *provider.Config
 
+	// Caller is set for a process that is a caller, and says what it does. The other fields are for nodes.
+	Caller *Caller
+
 	// Store is the URL of the store, and Front that of a Redis in front of it; empty for none.
 	Store, Front string
 	// Replicas is how many replicas must have a write before a Redis store counts it as written.
@@ -119,6 +122,9 @@ func Main() (ran bool, err error) {
 		}
 		fmt.Printf("http://%s\n", listener.Addr())
 		return true, provider.Serve(ctx, *s.Provider, listener)
+	}
+	if s.Caller != nil {
+		return true, s.call(ctx, "http://"+listener.Addr().String())
 	}
 	return true, s.run(ctx, listener)
 }

@@ -55,6 +55,8 @@ func (w *World) possible() []Fault {
 		{"worker-kill", func(context.Context) error { return pick(w, w.workers).Restart(w.short(), nil) }},
 		{"server-pause", func(context.Context) error { return pick(w, w.servers).Sleep(w.pastLease()) }},
 		{"worker-pause", func(context.Context) error { return pick(w, w.workers).Sleep(w.pastLease()) }},
+		{"caller-kill", w.killCallers},
+		{"caller-pause", func(context.Context) error { return pick(w, w.callers).Sleep(w.pastLease()) }},
 		{"provider-kill", w.killProvider},
 		{"request-cut", w.onWire(&w.fronts, resetting, toServer, 200*time.Millisecond)},
 		{"reply-cut", w.onWire(&w.fronts, cutShort, fromServer, 400*time.Millisecond)},
@@ -92,6 +94,16 @@ func (w *World) onWire(wires *[]*wire, how trouble, direction int, length time.D
 		pick(w, *wires).suffer(ctx, how, direction, length)
 		return nil
 	}
+}
+
+// killCallers kills callers several times in a row: what one was at, the next lives find in its journal.
+func (w *World) killCallers(context.Context) error {
+	for range 4 {
+		if err := pick(w, w.callers).Restart(w.short(), nil); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (w *World) killProvider(ctx context.Context) error {

@@ -29,8 +29,12 @@ func (w *World) Quiet(ctx context.Context) (bool, error) {
 	}
 	defer db.Close()
 	open, err := openRecords(ctx, db)
-	if err != nil || len(open) > 0 || w.Plain() {
-		return err == nil && len(open) == 0, err
+	if err != nil || len(open) > 0 {
+		return false, err
+	}
+	calls, err := w.openCalls(ctx)
+	if err != nil || calls > 0 || w.Plain() {
+		return err == nil && calls == 0, err
 	}
 	messages, err := db.MessageStats(ctx)
 	if err != nil || messages.Waiting > 0 {
@@ -81,6 +85,9 @@ func (w *World) Waiting(ctx context.Context) string {
 	in := records.Records
 	left := fmt.Sprintf("%d records in progress, %d unknown, %d messages",
 		in[store.StateInProgress], in[store.StateUnknown], messages.Waiting)
+	if calls, err := w.openCalls(ctx); err != nil || calls > 0 {
+		left += fmt.Sprintf(", %d operations of callers (%v)", calls, err)
+	}
 	if busy := w.database.busy(ctx); busy != "" {
 		left += "; " + busy
 	}

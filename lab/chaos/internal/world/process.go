@@ -62,7 +62,7 @@ func (p *Process) start() error {
 	if p.addr != "" {
 		settings.Addr = p.addr
 	}
-	if settings.Provider == nil {
+	if settings.Provider == nil && settings.Caller == nil {
 		settings.Journal = filepath.Join(p.dir, settings.Name+journalSuffix)
 	}
 	encoded, err := json.Marshal(settings)

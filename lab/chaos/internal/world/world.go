@@ -52,8 +52,12 @@ type World struct {
 	bank      *Process
 	servers   []*Process
 	workers   []*Process
+	callers   []*Process
 	fronts    []*wire
 	providers []*wire
+
+	// calls are the journals of the callers, past all faults.
+	calls []*node.CallerJournal
 
 	// window is the one that goes on, and windows how many there were with it.
 	window  string
@@ -116,7 +120,10 @@ func New(ctx context.Context, config Config) (w *World, err error) {
 	if err := w.startProviders(); err != nil {
 		return w, err
 	}
-	return w, w.startNodes(ctx)
+	if err := w.startNodes(ctx); err != nil {
+		return w, err
+	}
+	return w, w.startCallers(ctx)
 }
 
 // Begin begins a window: a time of faults that is checked by itself. Its references begin with its name. Providers
@@ -144,8 +151,8 @@ func (w *World) Begin(ctx context.Context, window string) error {
 			return err
 		}
 	}
-	if w.Plain() {
-		return nil
+	if err := w.letCall(true); err != nil || w.Plain() {
+		return err
 	}
 	return w.countStock(ctx)
 }
@@ -173,7 +180,7 @@ func (w *World) End(ctx context.Context) error {
 	for _, file := range owners {
 		errs = append(errs, os.Remove(filepath.Join(w.owners(), file.Name())))
 	}
-	return errors.Join(append(errs, err)...)
+	return errors.Join(append(errs, err, w.forgetCalls(ctx))...)
 }
 
 // owners is where nodes show which calls they are still at.
@@ -254,7 +261,9 @@ func (w *World) webhook() provider.Webhook {
 }
 
 // processes are all that run.
-func (w *World) processes() []*Process { return append(w.nodes(), w.acquirer, w.bank) }
+func (w *World) processes() []*Process {
+	return slices.Concat(w.nodes(), w.callers, []*Process{w.acquirer, w.bank})
+}
 
 // nodes are the servers and the workers.
 func (w *World) nodes() []*Process { return slices.Concat(w.servers, w.workers) }
@@ -277,7 +286,7 @@ func (w *World) Fronts() []string {
 	return urls
 }
 
-// Calm ends all faults: providers behave from now on. What is paused or down comes back by itself.
+// Calm ends all faults: providers behave from now on, and callers only finish what they have ordered. What is paused or down comes back by itself.
 func (w *World) Calm(ctx context.Context) error {
 	var errs []error
 	for _, p := range []*Process{w.acquirer, w.bank} {
@@ -285,7 +294,7 @@ func (w *World) Calm(ctx context.Context) error {
 		p.settings.Provider.Faults = provider.Faults{}
 		errs = append(errs, (&provider.Client{URL: p.URL()}).ClearFaults(ctx))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, w.letCall(false))...)
 }
 
 // Journals are the files in which all lives of all nodes wrote down their calls to the store.
@@ -302,8 +311,11 @@ func (w *World) Close() error {
 	}
 	w.network.close()
 	var err error
+	for _, journal := range w.calls {
+		err = errors.Join(err, journal.Close())
+	}
 	if w.view != nil {
-		err = w.view.Close()
+		err = errors.Join(err, w.view.Close())
 	}
 	if w.database == nil {
 		return err

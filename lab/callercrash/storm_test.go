@@ -1,0 +1,266 @@
+package callercrash
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward/client"
+	"github.com/onceward/onceward/examples/provider"
+	"github.com/onceward/onceward/internal/proc"
+	"github.com/onceward/onceward/internal/proc/proctest"
+	"github.com/onceward/onceward/store/sqlite"
+)
+
+// callsVariable is how many payments the caller makes.
+const callsVariable = "ONCEWARD_TEST_CALLS"
+
+// TestCallerIsKilled is the proof of durable operations: a caller pays through the demo, whose provider fails in all
+// ways that it can, over a network that loses replies; caller and demo are killed at random and started again. In the
+// end each order was charged once, and the caller was told of each.
+func TestCallerIsKilled(t *testing.T) {
+	payments, err := strconv.Atoi(cmp.Or(os.Getenv(callsVariable), "200"))
+	must(t, err)
+	s := newStorm(t, payments)
+	s.blow(func() bool { return s.counts().told == payments })
+	s.settle()
+	made := s.counts()
+	t.Logf("%d callers and %d demos were killed; %d operations were enqueued, %d answered, %d told of, %d of them more "+
+		"than once; %d sendings, %d charges in the ledger of %d orders", s.callers, s.demos, made.orders, made.answered,
+		made.told, made.toldAgain, made.attempts, made.charges, made.charged)
+	want := counts{orders: payments, answered: payments, told: payments, charges: payments, charged: payments}
+	made.toldAgain, made.attempts = 0, 0
+	if made != want {
+		t.Errorf("in the end: %+v, want %+v", made, want)
+	}
+	s.wantSameAnswers()
+}
+
+// TestForgetfulCallerIsCaught shows that the storm has teeth: a caller that writes down what it sent after it has sent
+// it pays twice.
+func TestForgetfulCallerIsCaught(t *testing.T) {
+	s := newStorm(t, 100_000)
+	s.settings.Forgetful = true
+	s.blow(func() bool { return s.twice() > 0 })
+}
+
+// storm is a demo and a caller, which come and go.
+type storm struct {
+	*testing.T
+	settings callerSettings
+	dir      string
+	addr     string
+	ledger   string
+	bank     string
+	random   *rand.Rand
+
+	caller, demo   *proc.Process
+	callers, demos int
+	kills          int // how many callers are killed at most
+	journal        *sqlite.Journal
+}
+
+func newStorm(t *testing.T, payments int) *storm {
+	t.Helper()
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	s := &storm{T: t, dir: t.TempDir(), random: rand.New(rand.NewPCG(seed, 1)), kills: max(6, payments/50)}
+	s.settings = callerSettings{Journal: filepath.Join(s.dir, "caller.db"), Payments: payments}
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	s.addr = free.Addr().String()
+	must(t, free.Close())
+	s.startDemo()
+	s.startCaller()
+	s.journal, err = sqlite.OpenJournal(t.Context(), s.settings.Journal)
+	must(t, err)
+	t.Cleanup(func() { must(t, s.journal.Close()) })
+	return s
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// startDemo starts the demo where the last one was, and lets its provider fail.
+func (s *storm) startDemo() {
+	s.Helper()
+	p, err := proc.Start(exec.Command(program, "demo", "--no-load", "--addr", s.addr, "--dir", filepath.Join(s.dir, "demo")))
+	must(s, err)
+	s.Cleanup(func() { must(s, p.Kill()) })
+	s.demo = p
+	for line := ""; !strings.Contains(line, "Ctrl-C"); {
+		if line, err = p.Expect("", proctest.Limit); err != nil {
+			s.Fatalf("the demo does not start: %v\n%s", err, p.Stderr())
+		}
+		if url, found := strings.CutPrefix(line, "Listening on "); found {
+			s.settings.URL = url
+		}
+		if at, found := strings.CutPrefix(line, "Its payment provider is at "); found {
+			s.bank, s.ledger, _ = strings.Cut(at, ", with its ledger in ")
+		}
+	}
+	s.setFaults(provider.RandomFaults(s.random.Uint64(), 200*time.Millisecond, map[provider.Kind]float64{
+		provider.TimeoutBefore: 0.02, provider.TimeoutAfter: 0.02, provider.ResetBefore: 0.02, provider.ResetAfter: 0.02,
+		provider.ErrorBefore: 0.02, provider.ErrorAfter: 0.02, provider.Delay: 0.02, provider.WebhookDuplicate: 0.05,
+		provider.WebhookDrop: 0.05,
+	}))
+}
+
+// setFaults replaces the faults of the provider.
+func (s *storm) setFaults(faults provider.Faults) {
+	s.Helper()
+	body, err := json.Marshal(faults)
+	must(s, err)
+	request, err := http.NewRequestWithContext(s.Context(), http.MethodPut, s.bank+"/faults", bytes.NewReader(body))
+	must(s, err)
+	response, err := http.DefaultClient.Do(request)
+	must(s, err)
+	must(s, response.Body.Close())
+	if response.StatusCode != http.StatusNoContent {
+		s.Fatalf("the provider takes no faults: %s", response.Status)
+	}
+}
+
+func (s *storm) startCaller() {
+	s.Helper()
+	encoded, err := json.Marshal(s.settings)
+	must(s, err)
+	p, err := proc.Start(proc.Self(callerVariable, string(encoded)))
+	must(s, err)
+	s.Cleanup(func() { must(s, p.Kill()) })
+	s.caller = p
+	if _, err := p.Expect("working", proctest.Limit); err != nil {
+		s.Fatalf("the caller does not start: %v\n%s", err, p.Stderr())
+	}
+}
+
+// blow kills callers, and now and then a demo, until it is over, and some were killed. Callers that were killed often
+// enough are left to finish.
+func (s *storm) blow(over func() bool) {
+	s.Helper()
+	deadline := time.Now().Add(10 * time.Minute)
+	for !over() || s.callers < 3 {
+		if time.Now().After(deadline) {
+			s.Fatalf("it is not over after %d callers and %d demos: %+v", s.callers, s.demos, s.counts())
+		}
+		time.Sleep(time.Duration(100+s.random.IntN(900)) * time.Millisecond) // the kill comes at random
+		if s.caller.Ended() {
+			s.Fatalf("a caller has ended by itself: %s", s.caller.Stderr())
+		}
+		if s.callers >= s.kills {
+			continue
+		}
+		must(s, s.caller.Kill())
+		s.callers++
+		if s.random.IntN(6) == 0 {
+			must(s, s.demo.Kill())
+			s.demos++
+			s.startDemo()
+		}
+		s.startCaller()
+	}
+}
+
+// settle lets the demo charge in peace what it has taken.
+func (s *storm) settle() {
+	s.Helper()
+	s.setFaults(provider.Faults{Rules: []provider.Rule{}})
+	for deadline := time.Now().Add(time.Minute); s.counts().charged < s.settings.Payments; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			return // the counts tell
+		}
+	}
+}
+
+// counts are what there is in the end.
+type counts struct {
+	// orders are those of the caller, answered the operations of the journal that were, told those it was told of.
+	orders, answered, told, toldAgain, attempts int
+	// charges are those in the ledger, and charged the orders that have one.
+	charges, charged int
+}
+
+func (s *storm) counts() (c counts) {
+	s.Helper()
+	for query, into := range map[string]*int{
+		`SELECT count(*) FROM orders`:                                            &c.orders,
+		`SELECT count(*) FROM onceward_journal WHERE state = 1 AND status = 201`: &c.answered,
+		`SELECT count(*) FROM told WHERE status = 201`:                           &c.told,
+		`SELECT count(*) FROM told WHERE times > 1`:                              &c.toldAgain,
+		`SELECT coalesce(sum(attempts), 0) FROM onceward_journal`:                &c.attempts,
+	} {
+		must(s, s.journal.DB().QueryRowContext(s.Context(), query).Scan(into))
+	}
+	for _, n := range s.charges() {
+		c.charges += n
+		c.charged++
+	}
+	return c
+}
+
+// charges counts the charges of each order.
+func (s *storm) charges() map[string]int {
+	s.Helper()
+	ledger, err := provider.ReadLedger(s.ledger)
+	must(s, err)
+	found := make(map[string]int)
+	for _, entry := range ledger {
+		if entry.Type == provider.EntryCharge {
+			found[entry.Charge.Reference]++
+		}
+	}
+	return found
+}
+
+// twice counts the orders that were charged more than once.
+func (s *storm) twice() (n int) {
+	for _, charges := range s.charges() {
+		if charges > 1 {
+			n++
+		}
+	}
+	return n
+}
+
+// wantSameAnswers: what the caller was told of an order is what the server answers now, byte for byte.
+func (s *storm) wantSameAnswers() {
+	s.Helper()
+	rows, err := s.journal.DB().QueryContext(s.Context(),
+		`SELECT number, key, body FROM orders JOIN told USING (key) ORDER BY random() LIMIT 50`)
+	must(s, err)
+	defer func() { must(s, rows.Close()) }()
+	plain, err := client.NewClient(client.Config{})
+	must(s, err)
+	for rows.Next() {
+		var number int
+		var key, body string
+		must(s, rows.Scan(&number, &key, &body))
+		request, err := s.settings.payment(client.WithKey(s.Context(), key), number)
+		must(s, err)
+		must(s, authorize(request))
+		response, err := plain.Do(request)
+		must(s, err)
+		var again bytes.Buffer
+		_, err = again.ReadFrom(response.Body)
+		must(s, err)
+		must(s, response.Body.Close())
+		if again.String() != body || response.Header.Get("Idempotent-Replayed") != "true" {
+			s.Errorf("order %d was told %s, and is now answered %d %s", number, body, response.StatusCode, again.String())
+		}
+	}
+	must(s, rows.Err())
+}
