@@ -260,12 +260,12 @@ func (r *run) judgeEvents() {
 // watchProviders has the run told of the calls to the providers.
 func (r *run) watchProviders() {
 	for _, p := range r.config.Providers {
-		p.watch(func(_ int, call ProviderCall) { r.entered(call) }, nil)
+		p.AtCall(func(_ int, call ProviderCall) { r.called(call) })
 	}
 }
 
-// entered is told of a call before it has its effect.
-func (r *run) entered(call ProviderCall) {
+// called is told of a call before it has its effect.
+func (r *run) called(call ProviderCall) {
 	r.log.add("provider", "%s %s, key %.12s", call.Method, call.Path, call.Key)
 	if r.Faults().InTransaction() {
 		r.report(KindCallInTx, call.Path, "%s %s was called while the handler's transaction was open", call.Method, call.Path)

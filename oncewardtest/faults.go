@@ -62,9 +62,9 @@ var (
 // store. It has the capabilities of the store inside.
 type Faults struct {
 	*wrap.Store
-	t     TestingT                            // nil for a check, which knows what it reaches
-	heard func(call string, err error)        // told of each call when it returns; may be nil
-	lease func(reservation store.Reservation) // told of each reservation; may be nil
+	t        TestingT                     // nil for a check, which knows what it reaches
+	heard    func(call string, err error) // told of each call when it returns; may be nil
+	reserved func(r store.Reservation)    // told of each reservation; may be nil
 
 	mu     sync.Mutex
 	down   bool
@@ -261,8 +261,8 @@ func (f *Faults) Reserve(ctx context.Context, r *store.Reservation) (store.Verdi
 }
 
 func (f *Faults) note(r *store.Reservation) {
-	if f.lease != nil {
-		f.lease(*r)
+	if f.reserved != nil {
+		f.reserved(*r)
 	}
 }
 

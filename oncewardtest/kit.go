@@ -140,7 +140,7 @@ func (k *Kit) newProcess() *process {
 		faults = NewFaults(k.t, k.config.Store)
 	}
 	faults.heard = func(call string, err error) { k.log.call(call, err) }
-	faults.lease = func(r store.Reservation) {
+	faults.reserved = func(r store.Reservation) {
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		k.reservation = r

@@ -39,9 +39,8 @@ type Provider struct {
 	URL string
 
 	config ProviderConfig
-	// entered is told of each call, with its number from 1, before it has its effect, and left after that; both may be
-	// nil.
-	entered, left func(n int, call ProviderCall)
+	// arrived is told of each call, with its number from 1, before it has its effect; it may be nil.
+	arrived func(n int, call ProviderCall)
 
 	mu      sync.Mutex
 	calls   []ProviderCall
@@ -139,18 +138,15 @@ func (p *Provider) take(call ProviderCall) (providerAnswer, error) {
 	p.calls = append(p.calls, call)
 	n := len(p.calls)
 	fault := p.faults[n]
-	entered, left := p.entered, p.left
+	arrived := p.arrived
 	p.mu.Unlock()
-	if entered != nil {
-		entered(n, call)
+	if arrived != nil {
+		arrived(n, call)
 	}
 	if fault == providerRefuses {
 		return providerAnswer{}, ErrProviderLost
 	}
 	answer := p.make(call)
-	if left != nil {
-		left(n, call)
-	}
 	if fault == providerLosesReply {
 		return providerAnswer{}, ErrProviderLost
 	}
@@ -176,9 +172,10 @@ func (p *Provider) make(call ProviderCall) providerAnswer {
 	return answer
 }
 
-// watch has the checker told of each call.
-func (p *Provider) watch(entered, left func(n int, call ProviderCall)) {
+// AtCall calls a function whenever a call has arrived, with its number from 1, before it has its effect: to hold it, to
+// move the clock, or to end the process meanwhile.
+func (p *Provider) AtCall(arrived func(n int, call ProviderCall)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.entered, p.left = entered, left
+	p.arrived = arrived
 }

@@ -216,12 +216,12 @@ func (r *run) overtake() {
 
 // atCall does something once the n-th call to a provider has arrived, before it is answered.
 func (r *run) atCall(p *Provider, n int, do func()) {
-	p.watch(func(m int, call ProviderCall) {
-		r.entered(call)
+	p.AtCall(func(m int, call ProviderCall) {
+		r.called(call)
 		if m == n {
 			do()
 		}
-	}, nil)
+	})
 }
 
 // dawdling is how long a slow provider takes.

@@ -4,11 +4,14 @@ import (
 	"context"
 	"crypto/rand"
 	"database/sql"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
 
 	"github.com/ncruces/go-sqlite3/vfs/mvcc"
+	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/sqlite"
 )
 
@@ -81,4 +84,22 @@ func NewStore(t TestingT, statements ...string) (*sqlite.Store, *Clock) {
 		t.Fatalf("oncewardtest: make the tables: %v", err)
 	}
 	return s, clock
+}
+
+// InTx calls a function with the context of a handler in a transaction, without a guard, and undoes what it wrote: to
+// test a handler by itself. The handler's onceward.Tx is there, and on PostgreSQL its postgres.Tx.
+func InTx(t TestingT, s store.Store, f func(ctx context.Context)) {
+	t.Helper()
+	able, ok := store.As[inbox.Store](s)
+	if !ok {
+		t.Fatalf("oncewardtest: a %T has no transactions: use NewStore, or a store of a database", s)
+	}
+	undo := errors.New("oncewardtest: undone")
+	err := able.InTx(t.Context(), func(ctx context.Context) error {
+		f(ctx)
+		return undo
+	})
+	if !errors.Is(err, undo) {
+		t.Fatalf("oncewardtest: run in a transaction: %v", err)
+	}
 }
