@@ -27,8 +27,8 @@ type Clock struct {
 	now time.Time
 }
 
-// NewClock returns a clock that shows the present time.
-func NewClock() *Clock { return &Clock{now: time.Now()} }
+// NewClock returns a clock that shows the present time, as exactly as stores keep it.
+func NewClock() *Clock { return &Clock{now: time.Now().UTC().Truncate(store.ClockStep)} }
 
 // Now returns the time that the clock shows.
 func (c *Clock) Now() time.Time {
