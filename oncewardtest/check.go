@@ -138,6 +138,9 @@ func (r *run) clean() {
 	case answer.Lost || answer.Code != "" || answer.Status >= http.StatusInternalServerError:
 		r.report(KindFailed, "", "the answer is %s: %.200s", answer, answer.Body)
 		return
+	case len(r.Faults().Calls()) == 0:
+		r.report(KindFailed, "", "the answer is %s, and no guard has asked the store: is it a protected route?", answer)
+		return
 	case total == 0 && answer.Status < http.StatusBadRequest:
 		r.report(KindUncounted, "", "the answer is %s, and each of %v is 0", answer, slices.Sorted(maps.Keys(unit)))
 		return

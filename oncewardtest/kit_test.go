@@ -275,7 +275,7 @@ func TestCheckIsMisused(t *testing.T) {
 		return config
 	}
 	wantKinds(t, oncewardtest.Find(t, uncounted, payment), oncewardtest.KindUncounted)
-	wantKinds(t, oncewardtest.Find(t, paying, oncewardtest.Post("/nowhere", `{}`)))
+	wantKinds(t, oncewardtest.Find(t, paying, oncewardtest.Post("/nowhere", `{}`)), oncewardtest.KindFailed)
 	failing := setup(transactional(func(w http.ResponseWriter, _ *http.Request) { answer(w, errors.New("no")) }), false)
 	wantKinds(t, oncewardtest.Find(t, failing, payment), oncewardtest.KindFailed)
 	broken := func(t oncewardtest.TestingT) oncewardtest.Config {
