@@ -27,11 +27,11 @@ type Answer struct {
 	retryable bool // Onceward says that the request may be sent again
 }
 
-// problem reads a problem of Onceward's, if the answer is one.
-func (a *Answer) problem(w *writer) {
+// readProblem reads a problem of Onceward's, if the answer is one.
+func (a *Answer) readProblem() {
 	var problem onceward.Problem
-	if strings.HasPrefix(w.Header().Get("Content-Type"), "application/problem+json") &&
-		json.Unmarshal(w.Body.Bytes(), &problem) == nil {
+	if strings.HasPrefix(a.Header.Get("Content-Type"), "application/problem+json") &&
+		json.Unmarshal([]byte(a.Body), &problem) == nil {
 		a.Code, a.retryable = problem.Code, problem.Retryable
 	}
 }

@@ -20,7 +20,7 @@ type Point struct {
 	Call string
 	// N counts the calls of that name from 1. Default: the next one.
 	N int
-	// Late is for the moment after the call: the store has done it, and nobody has its reply.
+	// Late is for the moment after the call: the store has done it, and its reply is still to come.
 	Late bool
 }
 

@@ -50,7 +50,8 @@ var remedies = map[Kind]string{
 		"the call; or say that the outcome is unknown (FailureUnknown, Operation.Unknown) once the call may be out",
 	KindLost: "the handler answered a success although what it called had failed: look at each error that it drops, " +
 		"and answer 5xx",
-	KindStuck: "look at the last answers: the handler fails again in every attempt, or waits for what a lost one left behind",
+	KindStuck: "look at the last answers: the handler fails again in every attempt, or waits for what a lost one has " +
+		"left behind",
 	KindPastTx: "write through onceward.Tx(ctx) or postgres.Tx(ctx), and through no other handle; what leaves the " +
 		"database belongs into the outbox",
 	KindCallInTx: "put the call into the outbox, or make the route Reserved or phased: a rollback does not undo a call, " +
@@ -62,7 +63,8 @@ var remedies = map[Kind]string{
 		"call: providers refuse another body under a key that they know",
 	KindEarly: "do it before the handler returns; what may be done later belongs into the outbox: a goroutine is gone " +
 		"with its process, and the client was told that all is done",
-	KindBypass: "answer through the ResponseWriter that the guard hands to the handler; see docs/routers.md for frameworks",
+	KindBypass: "answer through the ResponseWriter that the guard hands to the handler; docs/routers.md shows how with " +
+		"frameworks",
 }
 
 // Finding is something that a check has found.

@@ -225,9 +225,11 @@ func (k *Kit) send(ctx context.Context, p *process, r Request) *Answer {
 		answered = true
 	}()
 	<-ended
-	a := &Answer{t: k.t, log: &k.log, request: r, Lost: !answered, Status: w.Code, Header: w.Header(), Body: w.Body.String()}
-	a.replayed = w.Header().Get(cmp.Or(k.config.Guard.ReplayedHeader, "Idempotent-Replayed")) == "true"
-	a.problem(w)
+	a := &Answer{
+		t: k.t, log: &k.log, request: r, Lost: !answered, Status: w.Code, Header: w.Header(), Body: w.Body.String(),
+		replayed: w.Header().Get(cmp.Or(k.config.Guard.ReplayedHeader, "Idempotent-Replayed")) == "true",
+	}
+	a.readProblem()
 	if panicked != nil {
 		k.log.add("service", "panic: %v", panicked)
 	}
@@ -240,27 +242,6 @@ func (k *Kit) keyHeader() string {
 		return names[0]
 	}
 	return onceward.DefaultKeyHeader
-}
-
-// writer is what the service answers to. It shows the guard whether it was, as those of frameworks do.
-type writer struct {
-	*httptest.ResponseRecorder
-	written bool
-}
-
-// Written reports whether there is an answer.
-func (w *writer) Written() bool { return w.written }
-
-// WriteHeader implements [http.ResponseWriter].
-func (w *writer) WriteHeader(status int) {
-	w.written = w.written || status >= http.StatusOK
-	w.ResponseRecorder.WriteHeader(status)
-}
-
-// Write implements [http.ResponseWriter].
-func (w *writer) Write(b []byte) (int, error) {
-	w.written = true
-	return w.ResponseRecorder.Write(b)
 }
 
 // ExecutedOnce fails the test unless each effect that there is was made once, and at least one was: whatever was sent,
@@ -279,72 +260,4 @@ func (k *Kit) ExecutedOnce() {
 		k.t.Errorf("oncewardtest: nothing was executed: %s are all 0; if there was an effect, count it in Config.Effects\n%s",
 			strings.Join(slices.Sorted(maps.Keys(k.effects)), ", "), k.log.text())
 	}
-}
-
-// Request is a request of a client.
-type Request struct {
-	// Method and Path are those of the request; the path may have a query. Default: POST.
-	Method, Path string
-	// Key is its idempotency key. Default: one of the kit's.
-	Key string
-	// Header has further headers, such as those of authentication. Default: a Content-Type for JSON.
-	Header http.Header
-	// Body is its content.
-	Body string
-}
-
-// Post is a request with a JSON body.
-func Post(path, body string) Request { return Request{Path: path, Body: body} }
-
-// String names the request.
-func (r Request) String() string { return cmp.Or(r.Method, http.MethodPost) + " " + r.Path }
-
-func (r Request) build(ctx context.Context, keyHeader string) *http.Request {
-	request := httptest.NewRequestWithContext(ctx, cmp.Or(r.Method, http.MethodPost), r.Path, strings.NewReader(r.Body))
-	request.Header.Set("Content-Type", "application/json")
-	for name, values := range r.Header {
-		request.Header[http.CanonicalHeaderKey(name)] = values
-	}
-	if r.Key != "" {
-		request.Header.Set(keyHeader, r.Key)
-	}
-	return request
-}
-
-// journal is what has happened, a line for each event.
-type journal struct {
-	mu    sync.Mutex
-	lines []string
-}
-
-func (j *journal) add(who, format string, args ...any) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.lines = append(j.lines, fmt.Sprintf("%-8s  %s", who, fmt.Sprintf(format, args...)))
-}
-
-func (j *journal) call(name string, err error) {
-	if err != nil {
-		j.add("store", "%s: %v", name, err)
-		return
-	}
-	j.add("store", "%s", name)
-}
-
-// maxHistory is how many lines of a history are shown: a check that needs more has gone round in circles.
-const maxHistory = 40
-
-// text returns the history.
-func (j *journal) text() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	var b strings.Builder
-	for i, line := range j.lines {
-		if i == maxHistory {
-			_, _ = fmt.Fprintf(&b, "    … and %d lines more\n", len(j.lines)-i)
-			break
-		}
-		_, _ = fmt.Fprintf(&b, "    %2d  %s\n", i+1, line)
-	}
-	return b.String()
 }

@@ -104,7 +104,8 @@ func TestStoreFaults(t *testing.T) {
 		},
 		{
 			"a transaction that cannot begin", paying,
-			func(f *oncewardtest.Faults) { f.LoseReplyAt(oncewardtest.Before("transact")) }, false, "503 store-unavailable", "201",
+			func(f *oncewardtest.Faults) { f.LoseReplyAt(oncewardtest.Before("transact")) }, false,
+			"503 store-unavailable", "201",
 		},
 		{
 			"a transaction whose beginning is not heard of", paying,
@@ -125,7 +126,8 @@ func TestStoreFaults(t *testing.T) {
 		},
 		{
 			"a crash with the answer at hand", charging,
-			func(f *oncewardtest.Faults) { f.CrashAt(oncewardtest.Before("complete")) }, true, "no answer", "409 outcome-unknown",
+			func(f *oncewardtest.Faults) { f.CrashAt(oncewardtest.Before("complete")) }, true,
+			"no answer", "409 outcome-unknown",
 		},
 		{
 			"a crash with the answer stored", charging,
@@ -283,7 +285,8 @@ func TestCheckIsMisused(t *testing.T) {
 		return oncewardtest.Config{Store: store, Clock: clock}
 	}
 	wantKinds(t, oncewardtest.Find(t, broken, payment), oncewardtest.KindFailed)
-	wantFailure(t, recorded(t, func(t oncewardtest.TestingT) { oncewardtest.New(t, oncewardtest.Config{}) }), "needs Service")
+	nothing := func(t oncewardtest.TestingT) { oncewardtest.New(t, oncewardtest.Config{}) }
+	wantFailure(t, recorded(t, nothing), "needs Service")
 	wantFailure(t, recorded(t, func(t oncewardtest.TestingT) { oncewardtest.Check(t, paying) }), "needs a request")
 }
 
@@ -337,8 +340,8 @@ func TestCapabilities(t *testing.T) {
 	}
 }
 
-// TestConformance: a store in memory, with faults around it that do not come, is as good as one on a disk. These are the
-// chapters of the suite in which one would show that it is none.
+// TestConformance: a store in memory, with faults around it that do not come, is as good as one on a disk. These are
+// the chapters of the suite in which one would show that it is none.
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	groups := []string{"Lost", "Content", "Waiter", "Transactor", "TransactorOwnership", "Checkpointer", "OutboxAnswer"}

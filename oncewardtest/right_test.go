@@ -84,7 +84,9 @@ var right = []struct {
 				panic(err)
 			}
 			return guard.Handler(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-				_, err := box.AddToAnswer(r.Context(), outbox.Message{Topic: "payments", Type: "payment.made", Payload: []byte(`{}`)})
+				_, err := box.AddToAnswer(r.Context(), outbox.Message{
+					Topic: "payments", Type: "payment.made", Payload: []byte(`{}`),
+				})
 				answer(rw, errors.Join(err, insert(r.Context())))
 			}), onceward.Transactional())
 		},

@@ -32,7 +32,9 @@ func (c *checker) scenarios() []scenario {
 		}
 	}
 	for _, table := range c.tables {
-		all = append(all, scenario{"the database refuses what is written to " + table, func(r *run) { r.refuseWrites(table) }})
+		all = append(all, scenario{
+			"the database refuses what is written to " + table, func(r *run) { r.refuseWrites(table) },
+		})
 	}
 	return all
 }
@@ -245,8 +247,8 @@ func tablesOf(s store.Store) (tables []string) {
 	if !ok {
 		return nil
 	}
-	rows, err := db.DB().Query(`SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'onceward\_%' ESCAPE '\'
-		AND name NOT LIKE 'sqlite\_%' ESCAPE '\' ORDER BY name`)
+	rows, err := db.DB().Query(`SELECT name FROM sqlite_master WHERE type = 'table' AND
+		name NOT LIKE 'onceward\_%' ESCAPE '\' AND name NOT LIKE 'sqlite\_%' ESCAPE '\' ORDER BY name`)
 	if err != nil {
 		return nil
 	}

@@ -44,8 +44,8 @@ func (c *Clock) Advance(d time.Duration) {
 	c.now = c.now.Add(d)
 }
 
-// emptyStore is a store with its tables and nothing in them, made once: to make them takes most of the time that it takes
-// to open one.
+// emptyStore is a store with its tables and nothing in them, made once: to make them takes most of the time of opening
+// one.
 var emptyStore = sync.OnceValues(func() (mvcc.Snapshot, error) {
 	name := rand.Text()
 	s, err := sqlite.Open(context.Background(), "/"+name, sqlite.WithVFS("mvcc"))

@@ -164,7 +164,7 @@ var wrong = []struct {
 				answer(rw, nil)
 			}), onceward.Reserved(onceward.FailureUnknown))
 		},
-		want: []oncewardtest.Kind{oncewardtest.KindLost}, // the goroutine had nobody to tell its error
+		want: []oncewardtest.Kind{oncewardtest.KindLost}, // the goroutine could not tell its error
 		may:  []oncewardtest.Kind{oncewardtest.KindEarly},
 	},
 	{

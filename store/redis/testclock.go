@@ -17,7 +17,8 @@ type TestingT interface {
 
 // TestClock moves the clock of a store in a test: leases end, and answers expire, without waiting for it. Time goes on
 // by the server's clock, so much ahead of it, for this store alone: another one on the same keys, a front and a limiter
-// have the server's. The server removes what has expired by its own clock, which is later; until then it counts as gone.
+// have the server's. The server removes what has expired by its own clock, which is later; until then it counts as
+// gone.
 // Timers of Go do not move: a worker looks again when its RunOnce is called, and a handler keeps its deadline.
 type TestClock struct {
 	t     TestingT

@@ -49,7 +49,8 @@ func TestTestClock(t *testing.T) {
 	clock.Advance(31 * time.Second)
 	sweep(1)
 	v := reserve("lost", 4)
-	if ahead := v.Now.Sub(lost.Now); v.Decision != store.DecisionUnknown || ahead < 31*time.Second || ahead > 61*time.Second {
+	ahead := v.Now.Sub(lost.Now)
+	if v.Decision != store.DecisionUnknown || ahead < 31*time.Second || ahead > 61*time.Second {
 		t.Fatalf("after the lease: %s, %s ahead", v.Decision, ahead)
 	}
 	if v := reserve("kept", 5); v.Decision != store.DecisionReplay || !v.Record.ExpiresAt.Equal(expires) {
@@ -107,7 +108,7 @@ func TestTestClockUnderAGuard(t *testing.T) {
 	v, err := s.Reserve(t.Context(), &store.Reservation{
 		ID: store.ID{Scope: "shop", Key: "key-2"}, Operation: "test", Nonce: store.Nonce{1},
 		Fingerprints: []store.Fingerprint{{}},
-		Lease: time.Minute, Retention: time.Hour,
+		Lease:        time.Minute, Retention: time.Hour,
 	})
 	if must(t, err); time.Until(v.Now).Abs() > time.Hour {
 		t.Errorf("after the test the store's time is %s", v.Now)
