@@ -1,6 +1,7 @@
 package oncewardtest
 
 import (
+	"crypto/rand"
 	"fmt"
 	"maps"
 	"net/http"
@@ -13,9 +14,12 @@ import (
 
 // Check sends each request to a service through duplicates, crashes, lost replies and failures, and fails the test for
 // each thing that it finds wrong: what ran twice, what was lost, what was called without the right key. Each run takes
-// place in a world of its own, which setup builds, and fails at one place: those are all the calls to the store and to
-// the providers that the same request makes when nothing fails. After the fault the client repeats its request until it
-// has an answer. Nothing is left to chance: the same handler gets the same report.
+// place in a world that setup builds, under a key of its own, and fails at one place: those are all the calls to the
+// store and to the providers that the same request makes when nothing fails. After the fault the client repeats its
+// request until it has an answer. Nothing is left to chance: the same handler gets the same report.
+//
+// Effects are counted from the beginning of a run. So a store that takes long to make may be shared by all runs, if the
+// service accepts the same content under another key.
 func Check(t TestingT, setup func(t TestingT) Config, requests ...Request) {
 	t.Helper()
 	for _, found := range Find(t, setup, requests...) {
@@ -31,9 +35,6 @@ func Find(t TestingT, setup func(t TestingT) Config, requests ...Request) []Find
 	}
 	found := &findings{}
 	for _, request := range requests {
-		if request.Key == "" {
-			request.Key = `"oncewardtest-operation-1"`
-		}
 		c := &checker{test: t, setup: setup, request: request, found: found}
 		if c.play(scenario{"nothing fails", (*run).clean}); c.status == 0 {
 			continue
@@ -79,7 +80,8 @@ func (c *checker) play(s scenario) {
 			t.Fatalf("Config needs Service, Store and Clock; NewStore makes the last two")
 		}
 		r := &run{Kit: newKit(t, config, true), checker: c, name: s.name, request: c.request}
-		r.watchProviders()
+		r.request.Key = newKey()
+		r.begin()
 		s.play(r)
 		r.judgeCalls()
 		r.judgeEvents()
@@ -90,12 +92,17 @@ func (c *checker) play(s scenario) {
 	}
 }
 
+// newKey returns a key that was never used, in a form that all syntaxes accept: runs may share a store.
+func newKey() string { return `"oncewardtest-` + rand.Text() + `"` }
+
 // run is one scenario that is played.
 type run struct {
 	*Kit
 	checker *checker
 	name    string
 	request Request
+	before  map[string]int  // the effects that there were before it
+	earlier []int           // of each provider, the calls that there were before it
 	blamed  map[string]bool // effects of which something was said
 	opCalls []int           // of each provider, how many calls the first of two operations made
 	expired bool
@@ -107,14 +114,26 @@ func (r *run) report(kind Kind, about, format string, args ...any) {
 	}, about)
 }
 
-// count counts all effects.
+// begin takes down what there is already, and has the run told of the calls to the providers.
+func (r *run) begin() {
+	r.before = r.count()
+	for _, p := range r.config.Providers {
+		r.earlier = append(r.earlier, len(p.Calls()))
+		p.AtCall(func(_ int, call ProviderCall) { r.called(call) })
+	}
+}
+
+// count counts the effects of the run.
 func (r *run) count() map[string]int {
 	counts := make(map[string]int)
 	for name, effect := range r.effects {
-		counts[name] = effect()
+		counts[name] = effect() - r.before[name]
 	}
 	return counts
 }
+
+// calls returns the calls of the run to a provider.
+func (r *run) calls(i int) []ProviderCall { return r.config.Providers[i].Calls()[r.earlier[i]:] }
 
 // lateness is how long effects are waited for that come after their answer.
 const lateness = 25 * time.Millisecond
@@ -148,9 +167,9 @@ func (r *run) clean() {
 	c.status, c.unit, c.calls = answer.Status, unit, r.Faults().Calls()
 	c.transactional = slices.ContainsFunc(c.calls, func(p Point) bool { return p.Call == "transact" })
 	c.tables = tablesOf(r.config.Store)
-	for _, p := range r.config.Providers {
-		c.providerCalls = append(c.providerCalls, len(p.Calls()))
-		c.keys = append(c.keys, keysOf(p.Calls()))
+	for i := range r.config.Providers {
+		c.providerCalls = append(c.providerCalls, len(r.calls(i)))
+		c.keys = append(c.keys, keysOf(r.calls(i)))
 	}
 }
 
@@ -260,16 +279,9 @@ func (r *run) judgeEvents() {
 	}
 }
 
-// watchProviders has the run told of the calls to the providers.
-func (r *run) watchProviders() {
-	for _, p := range r.config.Providers {
-		p.AtCall(func(_ int, call ProviderCall) { r.called(call) })
-	}
-}
-
 // called is told of a call before it has its effect.
 func (r *run) called(call ProviderCall) {
-	r.log.add("provider", "%s %s, key %.12s", call.Method, call.Path, call.Key)
+	r.log.add("provider", "%s %s, %s", call.Method, call.Path, r.log.keyName(call.Key))
 	if r.Faults().InTransaction() {
 		r.report(KindCallInTx, call.Path, "%s %s was called while the handler's transaction was open", call.Method, call.Path)
 	}
@@ -280,8 +292,8 @@ func (r *run) called(call ProviderCall) {
 
 // judgeCalls blames calls by their keys and their bodies.
 func (r *run) judgeCalls() {
-	for i, p := range r.config.Providers {
-		calls := p.Calls()
+	for i := range r.config.Providers {
+		calls := r.calls(i)
 		bodies := make(map[string]ProviderCall)
 		for _, call := range calls {
 			name := call.Method + " " + call.Path
@@ -323,8 +335,7 @@ func (r *run) judgeShared(calls []ProviderCall, first int) {
 			return other.Key == call.Key && other.Method == call.Method && other.Path == call.Path
 		}
 		if call.Key != "" && slices.ContainsFunc(calls[:first], same) {
-			r.report(KindSharedKey, call.Path, "%s %s of two operations came under the key %.12s…", call.Method, call.Path,
-				call.Key)
+			r.report(KindSharedKey, call.Path, "%s %s of two operations came under one key", call.Method, call.Path)
 		}
 	}
 }

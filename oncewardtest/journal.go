@@ -2,6 +2,7 @@ package oncewardtest
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -10,6 +11,26 @@ import (
 type journal struct {
 	mu    sync.Mutex
 	lines []string
+	keys  []string // in the order of their appearance
+}
+
+// keyName names a key by a letter: what matters of keys, which are long and random, is which of them are equal.
+func (j *journal) keyName(key string) string {
+	if key == "" {
+		return "no key"
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	i := slices.Index(j.keys, key)
+	if i < 0 {
+		i = len(j.keys)
+		j.keys = append(j.keys, key)
+	}
+	const letters = 26
+	if i < letters {
+		return "key " + string(rune('A'+i))
+	}
+	return fmt.Sprintf("key %d", i+1)
 }
 
 func (j *journal) add(who, format string, args ...any) {

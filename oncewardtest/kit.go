@@ -211,7 +211,7 @@ func (k *Kit) Send(r Request) *Answer { return k.send(k.t.Context(), k.current()
 
 // send sends a request to a process, as a server does: a panic of the handler is an answer that does not come.
 func (k *Kit) send(ctx context.Context, p *process, r Request) *Answer {
-	k.log.add("client", "%s, key %s", r, r.Key)
+	k.log.add("client", "%s, %s", r, k.log.keyName(r.Key))
 	request := r.build(ctx, k.keyHeader())
 	w := &writer{ResponseRecorder: httptest.NewRecorder()}
 	answered, ended := false, make(chan struct{})

@@ -262,7 +262,7 @@ func TestReport(t *testing.T) {
 	failures := check()
 	wantFailure(t, failures, "POST /payments: ran twice: effects at the provider: 2, want 1",
 		"when: the provider's answer is lost at call 1 to the provider (and in 1 other runs)",
-		"what to do: ", "4  store     release\n", "8  provider  POST /charges, key ", "got 201")
+		"what to do: ", "4  store     release\n", "8  provider  POST /charges, key B\n", "got 201")
 	if again := check(); !slices.Equal(again, failures) {
 		t.Errorf("the second report is another one:\n%s\n%s", failures, again)
 	}

@@ -12,7 +12,7 @@ import (
 type Request struct {
 	// Method and Path are those of the request; the path may have a query. Default: POST.
 	Method, Path string
-	// Key is its idempotency key. Default: one of the kit's.
+	// Key is its idempotency key, as it stands in the header. A check has keys of its own. Default: none.
 	Key string
 	// Header has further headers, such as those of authentication. Default: a Content-Type for JSON.
 	Header http.Header

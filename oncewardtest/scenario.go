@@ -83,31 +83,30 @@ func providerScenarios(i, n int) []scenario {
 	at := fmt.Sprintf("at call %d to the provider", n)
 	return []scenario{
 		{"the provider cannot be reached " + at, func(r *run) {
-			r.config.Providers[i].RefuseCall(n)
+			r.config.Providers[i].RefuseCall(r.earlier[i] + n)
 			r.Send(r.request)
 			r.settle()
 		}},
 		{"the provider's answer is lost " + at, func(r *run) {
-			r.config.Providers[i].LoseReply(n)
+			r.config.Providers[i].LoseReply(r.earlier[i] + n)
 			r.Send(r.request)
 			r.settle()
 		}},
 		{"the provider's answer is lost " + at + ", and the process is restarted", func(r *run) {
-			r.config.Providers[i].LoseReply(n)
+			r.config.Providers[i].LoseReply(r.earlier[i] + n)
 			r.Send(r.request)
 			r.Restart()
 			r.settle()
 		}},
 		{"the process is gone " + at, func(r *run) {
-			p := r.config.Providers[i]
-			p.LoseReply(n)
-			r.atCall(p, n, func() { r.Faults().LoseOwner() })
+			r.config.Providers[i].LoseReply(r.earlier[i] + n)
+			r.atCall(i, n, func() { r.Faults().LoseOwner() })
 			r.Send(r.request)
 			r.Restart()
 			r.settle()
 		}},
 		{"the lease ends " + at + ", and the client repeats its request", func(r *run) {
-			r.atCall(r.config.Providers[i], n, func() {
+			r.atCall(i, n, func() {
 				if !r.Faults().InTransaction() {
 					r.overtake()
 				}
@@ -116,8 +115,7 @@ func providerScenarios(i, n int) []scenario {
 			r.settle()
 		}},
 		{"the provider is slow " + at, func(r *run) {
-			p := r.config.Providers[i]
-			r.atCall(p, n, r.dawdle)
+			r.atCall(i, n, r.dawdle)
 			r.Send(r.request)
 			r.settle()
 		}},
@@ -169,11 +167,11 @@ func (r *run) concurrent() {
 // refuse what is there already.
 func (r *run) twoOperations() {
 	r.Send(r.request)
-	for _, p := range r.config.Providers {
-		r.opCalls = append(r.opCalls, len(p.Calls()))
+	for i := range r.config.Providers {
+		r.opCalls = append(r.opCalls, len(r.calls(i)))
 	}
 	second := r.request
-	second.Key = `"oncewardtest-operation-2"`
+	second.Key = newKey()
 	r.Send(second)
 }
 
@@ -216,11 +214,11 @@ func (r *run) overtake() {
 	r.send(r.t.Context(), r.newProcess(), r.request)
 }
 
-// atCall does something once the n-th call to a provider has arrived, before it is answered.
-func (r *run) atCall(p *Provider, n int, do func()) {
-	p.AtCall(func(m int, call ProviderCall) {
+// atCall does something once the n-th call of the run to a provider has arrived, before it is answered.
+func (r *run) atCall(i, n int, do func()) {
+	r.config.Providers[i].AtCall(func(m int, call ProviderCall) {
 		r.called(call)
-		if m == n {
+		if m == r.earlier[i]+n {
 			do()
 		}
 	})

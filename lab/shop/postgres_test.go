@@ -16,8 +16,8 @@ import (
 	"github.com/onceward/onceward/store/postgres"
 )
 
-// onPostgres is the world on PostgreSQL, in a schema of its own.
-func onPostgres(t oncewardtest.TestingT) oncewardtest.Config {
+// openPostgres opens a store in a schema of the test's own, with the table of payments.
+func openPostgres(t *testing.T) (*postgres.Store, *pgxpool.Pool) {
 	config, err := pgxpool.ParseConfig(os.Getenv("TEST_DATABASE_URL"))
 	check(t, err)
 	schema := "test_" + strings.ToLower(rand.Text())
@@ -25,26 +25,32 @@ func onPostgres(t oncewardtest.TestingT) oncewardtest.Config {
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	check(t, err)
 	t.Cleanup(pool.Close)
-	_, err = pool.Exec(t.Context(), `CREATE SCHEMA `+schema+`; CREATE TABLE `+schema+`.payment (amount bigint NOT NULL)`)
+	_, err = pool.Exec(t.Context(), `CREATE SCHEMA `+schema)
 	check(t, err)
 	t.Cleanup(func() { _, _ = pool.Exec(context.Background(), `DROP SCHEMA `+schema+` CASCADE`) })
+	_, err = pool.Exec(t.Context(), `CREATE TABLE payment (amount bigint NOT NULL)`)
+	check(t, err)
 	store, err := postgres.New(t.Context(), pool)
 	check(t, err)
 	t.Cleanup(func() { _ = store.Close() })
-	return oncewardtest.Config{
-		Store: store, Clock: postgres.NewTestClock(t, store),
-		Effects: oncewardtest.Rows(stdlib.OpenDBFromPool(pool), "payment"),
-		Service: func(guard *onceward.Guard) http.Handler { return shop.New(guard, nil) },
-	}
+	return store, pool
 }
 
-func check(t oncewardtest.TestingT, err error) {
+func check(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
-		t.Fatalf("%v", err)
+		t.Fatal(err)
 	}
 }
 
+// TestShopOnPostgres is the same check. All of its runs share the store, because that takes a while to make.
 func TestShopOnPostgres(t *testing.T) {
-	oncewardtest.Check(t, onPostgres, oncewardtest.Post("/payments", `{"amount": 1200}`))
+	store, pool := openPostgres(t)
+	clock, db := postgres.NewTestClock(t, store), stdlib.OpenDBFromPool(pool)
+	oncewardtest.Check(t, func(oncewardtest.TestingT) oncewardtest.Config {
+		return oncewardtest.Config{
+			Store: store, Clock: clock, Effects: oncewardtest.Rows(db, "payment"),
+			Service: func(guard *onceward.Guard) http.Handler { return shop.New(guard, nil) },
+		}
+	}, oncewardtest.Post("/payments", `{"amount": 1200}`))
 }

@@ -99,24 +99,19 @@ func TestOnRedis(t *testing.T) {
 // TestOnPostgres: a handler that takes the transaction of pgx, and one that writes with the pool instead.
 func TestOnPostgres(t *testing.T) {
 	t.Parallel()
-	on := func(insert func(ctx context.Context, pool *pgxpool.Pool) error) func(t oncewardtest.TestingT) oncewardtest.Config {
-		return func(u oncewardtest.TestingT) oncewardtest.Config {
-			pool, err := pgxpool.New(u.Context(), servers.Postgres(t).SchemaURL(t))
-			if err != nil {
-				u.Fatalf("%v", err)
-			}
-			u.Cleanup(pool.Close)
-			if _, err := pool.Exec(u.Context(), `CREATE TABLE payment (amount bigint)`); err != nil {
-				u.Fatalf("%v", err)
-			}
-			s, err := postgres.New(u.Context(), pool)
-			if err != nil {
-				u.Fatalf("%v", err)
-			}
-			u.Cleanup(func() { _ = s.Close() })
+	pool, err := pgxpool.New(t.Context(), servers.Postgres(t).SchemaURL(t))
+	must(t, err)
+	t.Cleanup(pool.Close)
+	_, err = pool.Exec(t.Context(), `CREATE TABLE payment (amount bigint)`)
+	must(t, err)
+	s, err := postgres.New(t.Context(), pool)
+	must(t, err)
+	t.Cleanup(func() { must(t, s.Close()) })
+	clock, db := postgres.NewTestClock(t, s), stdlib.OpenDBFromPool(pool)
+	on := func(insert func(ctx context.Context, pool *pgxpool.Pool) error) func(oncewardtest.TestingT) oncewardtest.Config {
+		return func(oncewardtest.TestingT) oncewardtest.Config {
 			return oncewardtest.Config{
-				Store: s, Clock: postgres.NewTestClock(u, s),
-				Effects: oncewardtest.Rows(stdlib.OpenDBFromPool(pool), "payment"),
+				Store: s, Clock: clock, Effects: oncewardtest.Rows(db, "payment"),
 				Service: route(func(w http.ResponseWriter, r *http.Request) {
 					if err := insert(r.Context(), pool); err != nil {
 						http.Error(w, err.Error(), http.StatusInternalServerError)
@@ -129,6 +124,13 @@ func TestOnPostgres(t *testing.T) {
 	}
 	wantKinds(t, on(insertByTx))
 	wantKinds(t, on(insertByPool), oncewardtest.KindPastTx)
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 const insertPayment = `INSERT INTO payment (amount) VALUES (1200)`
