@@ -190,9 +190,11 @@ var rules = []rule{
 			{"./store/dynamodb": {"example.com/sdk"}, "example.com/sdk": {"testing"}},
 			{"./cmd/onceward": {"./internal/proc"}, "./internal/proc": {"os/exec"}},
 			{"./internal/servers": {"testing", "./internal/proc"}, "./internal/proc": {"os/exec"}},
+			{"./oncewardtest": {"testing", "./store/sqlite"}, "./store/sqlite": {"time"}},
 		},
 		bad: []graph{
 			{"./store/sqlite": {"testing/fstest"}},
+			{"./examples/service": {"./oncewardtest"}, "./oncewardtest": {"net/http/httptest"}},
 			{"./cmd/onceward": {"./store/storetest"}},
 			{"./examples/payments": {"./internal/servers"}},
 			{"./cmd/onceward": {"./internal/proc/proctest"}},
@@ -211,6 +213,7 @@ var rules = []rule{
 			{"./cmd/onceward": {"./storeurl"}, "./storeurl": {"./store/memory", "./store/sqlite"}},
 			{"./limit": {"./store/memory"}},
 			{"./limit": {"./store/sqlite", "./store/sqlite/internal/batch"}},
+			{"./oncewardtest": {"./store/memory", "./store/sqlite"}},
 		},
 		bad: []graph{
 			{"./limit": {"./store/memory", "./store/sqlite"}},
@@ -225,6 +228,13 @@ var rules = []rule{
 		},
 		good: []graph{{"./telemetry": {"./store/breaker", "./store/tiered"}}},
 		bad:  []graph{{"./telemetry": {"./store/postgres"}}, {"./telemetry": {"./storeurl"}}},
+	},
+	{
+		name:      "oncewardtest depends on no store that needs a server: who tests on SQLite gets no driver of others",
+		from:      func(pkg string) bool { return under(pkg, "./oncewardtest") },
+		forbidden: func(_, dep string) bool { return isStore(dep) && !under(dep, "./store/sqlite", "./store/memory") },
+		good:      []graph{{"./oncewardtest": {"./store/sqlite", "./store/memory"}}},
+		bad:       []graph{{"./oncewardtest": {"./store/postgres"}}, {"./oncewardtest": {"./store/redis"}}},
 	},
 	{
 		name:      "nothing but lab depends on lab",

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/redis/rueidis"
 )
@@ -68,6 +69,8 @@ func (c *call) unacked() bool {
 // only when it is not the smaller one. In a cluster a run of a script has the keys of one slot: there each call goes by
 // itself, and the client gathers them by node.
 type sender struct {
+	ahead atomic.Int64 // how far a [TestClock] has moved the time, in microseconds; zero in every program
+
 	client  rueidis.Client
 	cluster bool
 	acks    acks

@@ -127,7 +127,7 @@ func (s *sender) exchange(ctx context.Context, parts []*part, full bool) {
 		looks = looks || p.looksUpMany()
 	}
 	if looks {
-		commands = append(commands, clockScript.command(s.client.B(), full, nil, nil))
+		commands = append(commands, s.timed(clockScript).command(s.client.B(), full, nil, nil))
 	}
 	results, missing := s.roundTrip(ctx, commands, parts[0])
 	for i, p := range parts {
@@ -162,10 +162,10 @@ func (s *sender) command(p *part, full bool) rueidis.Completed {
 		for _, c := range p.calls {
 			keys, args = append(append(keys, c.keys[0]), c.keys[2:]...), append(args, c.args...)
 		}
-		return p.script.command(b, full, keys, args)
+		return s.timed(p.script).command(b, full, keys, args)
 	case kindLook, kindGet:
 		if p.tellsTime() {
-			return readScript.command(b, full, first.keys, nil)
+			return s.timed(readScript).command(b, full, first.keys, nil)
 		}
 		keys := make([]string, len(p.calls))
 		for i, c := range p.calls {
@@ -173,7 +173,7 @@ func (s *sender) command(p *part, full bool) rueidis.Completed {
 		}
 		return b.Mget().Key(keys...).Build()
 	default:
-		return first.script.command(b, full, first.keys, first.args)
+		return s.timed(first.script).command(b, full, first.keys, first.args)
 	}
 }
 

@@ -152,5 +152,5 @@ func (s *Store) clock(ctx context.Context) (time.Time, error) {
 		reply = s.sender.ask(ctx, s.sender.client, build(s.sender.client.B()))[0]
 	}
 	at, err := clock(reply)
-	return time.UnixMicro(at).UTC(), err
+	return time.UnixMicro(at + s.sender.ahead.Load()).UTC(), err
 }

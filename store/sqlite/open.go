@@ -37,6 +37,11 @@ func filePath(path string) (string, error) {
 	return file, nil
 }
 
+// vfsAddress is how a path is opened by a VFS of the program's choice.
+func vfsAddress(path, name string) string {
+	return "file:" + (&url.URL{Path: path}).EscapedPath() + "?vfs=" + url.QueryEscape(name)
+}
+
 // readOnlyAddress is how a file is opened for looking only. The log of a file in a directory that cannot be written
 // needs a process that has it open; without one, and without a log, the file is read as one that does not change.
 func readOnlyAddress(path string) (string, error) {

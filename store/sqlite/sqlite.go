@@ -52,6 +52,7 @@ type Store struct {
 	busy     time.Duration
 	manual   bool
 	readOnly bool
+	vfs      string
 
 	writer  *writer
 	readers *readers
@@ -89,6 +90,13 @@ func WithReadOnly() Option {
 	return func(s *Store) { s.readOnly = true }
 }
 
+// WithVFS opens the path by a VFS that the program has registered with the driver, and not as a file of the system:
+// for tests, with one that keeps it in memory. It must let readers go on beside a writer, as the driver's "mvcc" does,
+// because no write-ahead log is asked for there. What it keeps is as durable as it says. Default: files.
+func WithVFS(name string) Option {
+	return func(s *Store) { s.vfs = name }
+}
+
 const (
 	defaultBusyTimeout = 5 * time.Second
 	longestBusyTimeout = time.Hour
@@ -105,6 +113,9 @@ func Open(ctx context.Context, path string, options ...Option) (*Store, error) {
 	if s.busy < 0 || s.busy > longestBusyTimeout {
 		return nil, fmt.Errorf("sqlite: open %s: a busy timeout of %s: the limits are 0 and %s", path, s.busy,
 			longestBusyTimeout)
+	}
+	if s.vfs != "" && (s.manual || s.readOnly) {
+		return nil, fmt.Errorf("sqlite: open %s: WithVFS is for a store that makes its own tables", path)
 	}
 	if s.manual || s.readOnly {
 		status, err := Status(ctx, path)
@@ -127,16 +138,20 @@ func Open(ctx context.Context, path string, options ...Option) (*Store, error) {
 
 // prepareFile returns what the connections open.
 func (s *Store) prepareFile(path string) (string, error) {
-	if s.readOnly {
+	switch {
+	case s.vfs != "":
+		return vfsAddress(path, s.vfs), nil
+	case s.readOnly:
 		return readOnlyAddress(path)
+	default:
+		return createFile(path)
 	}
-	return createFile(path)
 }
 
 func (s *Store) open(ctx context.Context, file string) (err error) {
 	if s.readOnly {
 		s.writer = &writer{refuses: fmt.Errorf("sqlite: %w", store.ErrReadOnly)}
-	} else if s.writer, err = openWriter(ctx, file, s.busy, s.now); err != nil {
+	} else if s.writer, err = openWriter(ctx, file, s.vfs == "", s.busy, s.now); err != nil {
 		return err
 	}
 	s.writer.committed = s.waits.wake

@@ -47,14 +47,17 @@ type writer struct {
 	ended  chan struct{}
 }
 
-// openWriter opens the connection, brings the tables up to date and starts the goroutine.
-func openWriter(ctx context.Context, file string, busy time.Duration, now func() time.Time) (*writer, error) {
+// openWriter opens the connection, brings the tables up to date and starts the goroutine. What is no file of the system
+// has neither a log nor permissions.
+func openWriter(
+	ctx context.Context, file string, isFile bool, busy time.Duration, now func() time.Time,
+) (*writer, error) {
 	conn, err := openConn(ctx, file)
 	if err != nil {
 		return nil, err
 	}
 	w := &writer{now: now, conn: conn, raw: conn.Raw(), wake: make(chan struct{}, 1), ended: make(chan struct{})}
-	if err := w.setUp(busy); err != nil {
+	if err := w.setUp(isFile, busy); err != nil {
 		return nil, errors.Join(err, w.disconnect())
 	}
 	w.db = sql.OpenDB(turns{w})
@@ -72,12 +75,14 @@ func (t turns) Connect(context.Context) (driver.Conn, error) { return t.gate, ni
 // Driver implements [driver.Connector].
 func (turns) Driver() driver.Driver { return new(sqlitedriver.SQLite) }
 
-func (w *writer) setUp(busy time.Duration) error {
+func (w *writer) setUp(isFile bool, busy time.Duration) error {
 	if err := w.configure(busy); err != nil {
 		return err
 	}
-	if err := requireLog(w.raw); err != nil {
-		return err
+	if isFile {
+		if err := requireLog(w.raw); err != nil {
+			return err
+		}
 	}
 	if err := migrate(w.raw); err != nil {
 		return err
@@ -100,8 +105,10 @@ func (w *writer) setUp(busy time.Duration) error {
 	if err != nil {
 		return err
 	}
-	if err := tighten(w.raw.Filename("main").String()); err != nil {
-		return err
+	if isFile {
+		if err := tighten(w.raw.Filename("main").String()); err != nil {
+			return err
+		}
 	}
 	return w.raw.SetAuthorizer(w.authorize)
 }

@@ -1,0 +1,66 @@
+package oncewardtest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// journal is what has happened, a line for each event.
+type journal struct {
+	mu    sync.Mutex
+	lines []string
+	keys  []string // in the order of their appearance
+}
+
+// keyName names a key by a letter: what matters of keys, which are long and random, is which of them are equal.
+func (j *journal) keyName(key string) string {
+	if key == "" {
+		return "no key"
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	i := slices.Index(j.keys, key)
+	if i < 0 {
+		i = len(j.keys)
+		j.keys = append(j.keys, key)
+	}
+	const letters = 26
+	if i < letters {
+		return "key " + string(rune('A'+i))
+	}
+	return fmt.Sprintf("key %d", i+1)
+}
+
+func (j *journal) add(who, format string, args ...any) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.lines = append(j.lines, fmt.Sprintf("%-8s  %s", who, fmt.Sprintf(format, args...)))
+}
+
+func (j *journal) call(name string, err error) {
+	if err != nil {
+		j.add("store", "%s: %v", name, err)
+		return
+	}
+	j.add("store", "%s", name)
+}
+
+// maxHistory is how many lines of a history are shown: a check that needs more has gone round in circles.
+const maxHistory = 40
+
+// text returns the history.
+func (j *journal) text() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	var b strings.Builder
+	for i, line := range j.lines {
+		if i == maxHistory {
+			_, _ = fmt.Fprintf(&b, "    … and %d lines more\n", len(j.lines)-i)
+			break
+		}
+		_, _ = fmt.Fprintf(&b, "    %2d  %s\n", i+1, line)
+	}
+	return b.String()
+}

@@ -1,0 +1,93 @@
+package oncewardtest
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+)
+
+// TestingT is what the kit needs of a *testing.T.
+type TestingT interface {
+	Helper()
+	Cleanup(func())
+	Context() context.Context
+	Errorf(format string, args ...any)
+	Fatalf(format string, args ...any)
+}
+
+// scenarioT is the test that one run of a check takes place in: it ends with the run, and its failures are findings.
+type scenarioT struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+
+	mu       sync.Mutex
+	cleanups []func()
+	failures []string
+}
+
+func newScenarioT(ctx context.Context) *scenarioT {
+	t := &scenarioT{}
+	t.ctx, t.cancel = context.WithCancel(ctx)
+	return t
+}
+
+// Helper implements [TestingT].
+func (t *scenarioT) Helper() {}
+
+// Context implements [TestingT].
+func (t *scenarioT) Context() context.Context { return t.ctx }
+
+// Cleanup implements [TestingT].
+func (t *scenarioT) Cleanup(f func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.cleanups = append(t.cleanups, f)
+}
+
+// Errorf implements [TestingT].
+func (t *scenarioT) Errorf(format string, args ...any) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.failures = append(t.failures, fmt.Sprintf(format, args...))
+}
+
+// Fatalf implements [TestingT]: it ends the goroutine, as that of a *testing.T does.
+func (t *scenarioT) Fatalf(format string, args ...any) {
+	t.Errorf(format, args...)
+	runtime.Goexit()
+}
+
+// run runs a part of the test in a goroutine of its own, up to its end or to where it fails.
+func (t *scenarioT) run(f func()) {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		f()
+	}()
+	<-ended
+}
+
+// end cleans up, the last first.
+func (t *scenarioT) end() {
+	t.cancel()
+	for {
+		t.mu.Lock()
+		last := len(t.cleanups) - 1
+		if last < 0 {
+			t.mu.Unlock()
+			return
+		}
+		cleanup := t.cleanups[last]
+		t.cleanups = t.cleanups[:last]
+		t.mu.Unlock()
+		t.run(cleanup)
+	}
+}
+
+// failed returns what went wrong, if anything did.
+func (t *scenarioT) failed() []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.failures
+}
