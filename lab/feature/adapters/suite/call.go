@@ -2,6 +2,7 @@ package suite
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"time"
 )
@@ -58,6 +59,12 @@ type Answer struct {
 	RetryAfter time.Duration
 	// Expires is until when the answer is kept; zero if that is not said.
 	Expires time.Time
+}
+
+// String describes the answer for the message of a test.
+func (a Answer) String() string {
+	return fmt.Sprintf("%d %s, replayed %t, retryable %t after %s, body %.200q",
+		a.Status, a.Code, a.Replayed, a.Retryable, a.RetryAfter, a.Body)
 }
 
 // Caller calls a server.

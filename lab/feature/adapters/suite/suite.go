@@ -43,13 +43,26 @@ type Wrong struct {
 	Name string
 	// Serve protects in the wrong way. The work replies with a status alone.
 	Serve Serve
-	// Late says that the framework answers when the guard has ended. What the guard stored is then what it had.
-	// Default: the answer is sent before the guard has one.
-	Late bool
-	// NotRerun says that the wrapper is wrong only where a transaction is undone: its handler cannot run again.
-	// Default: it is wrong at each request.
-	NotRerun bool
+	// Mistake is what the guard notices of it. Default: [AnsweredPast].
+	Mistake Mistake
+	// RunsAgain says that the framework goes on to the handler by itself, also when the guard has replayed an answer, as
+	// gin does without c.Abort. Default: a retry executes nothing.
+	RunsAgain bool
 }
+
+// Mistake is what a wrong wrapper does.
+type Mistake uint8
+
+const (
+	// AnsweredPast is an answer to another writer than the guard's. The client has it, and retries do not get it.
+	AnsweredPast Mistake = iota
+	// AnsweredLate is an answer that the framework makes when the guard has ended.
+	AnsweredLate
+	// NoAnswer is an answer of which the guard sees nothing at all, and it stores an empty one.
+	NoAnswer
+	// NotRerun is a handler that cannot run again when its transaction was undone.
+	NotRerun
+)
 
 // Features is what a transport has. What it has not is not tested.
 type Features struct {
@@ -147,8 +160,9 @@ func Run(t *testing.T, adapter Adapter) {
 	for _, wrong := range adapter.Wrong {
 		t.Run("Wrong/"+wrong.Name, func(t *testing.T) {
 			t.Parallel()
-			adapter.Serve = wrong.Serve
-			testWrong(newService(t, adapter), wrong)
+			wrongly := adapter
+			wrongly.Serve = wrong.Serve
+			wrongs[wrong.Mistake](newService(t, wrongly), wrong)
 		})
 	}
 }
