@@ -39,7 +39,10 @@ func (r *Routes) add(method, path string, handler echo.HandlerFunc, middlewares 
 	if method == echo.RouteNotFound {
 		return
 	}
-	route := onceward.RouteInfo{Method: method, Pattern: path, Handler: protection(handler)}
+	route := onceward.RouteInfo{Method: method, Pattern: path}
+	if handler != nil && reflect.ValueOf(handler).Pointer() == serving {
+		route.Handler = protection(handler)
+	}
 	for _, m := range middlewares {
 		if reflect.ValueOf(m).Pointer() == wrapping {
 			route.Handler = protection(m(nil))
@@ -60,11 +63,8 @@ type probe struct {
 	found http.Handler
 }
 
-// protection is that of a handler; nil if it has none.
+// protection is that of a handler of this package.
 func protection(h echo.HandlerFunc) http.Handler {
-	if h == nil || reflect.ValueOf(h).Pointer() != serving {
-		return nil
-	}
 	var p probe
 	_ = h(&p) // it only leaves its protection there
 	return p.found

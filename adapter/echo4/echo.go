@@ -17,7 +17,8 @@ import (
 
 // Handler returns next with protection: for each key, next runs once. It is [Middleware] for one handler.
 func Handler(guard *onceward.Guard, next echo.HandlerFunc, options ...onceward.Option) echo.HandlerFunc {
-	return Middleware(guard, options...)(next)
+	r := &route{middleware: newMiddleware(guard, options), next: next}
+	return r.serve
 }
 
 // Middleware returns a middleware that protects a route, or those of a group. The operation is named by the method and
@@ -28,8 +29,7 @@ func Handler(guard *onceward.Guard, next echo.HandlerFunc, options ...onceward.O
 // its transaction: what it has left in c by then is still there. To what is in front, an error that was answered is
 // none.
 func Middleware(guard *onceward.Guard, options ...onceward.Option) echo.MiddlewareFunc {
-	m := &middleware{protected: guard.HandlerFunc(run, options...)}
-	return m.wrap
+	return newMiddleware(guard, options).wrap
 }
 
 // FromRequest returns echo's context of a request that the guard was given, for a [onceward.ScopeFunc] that needs what
@@ -45,9 +45,13 @@ func FromRequest(r *http.Request) (echo.Context, bool) {
 // middleware is a protection.
 type middleware struct{ protected http.Handler }
 
-// wrap is a method, so that an audit knows it from other middlewares.
+func newMiddleware(guard *onceward.Guard, options []onceward.Option) *middleware {
+	return &middleware{protected: guard.HandlerFunc(run, options...)}
+}
+
+// wrap is a method, so that an audit knows it from other middlewares. echo calls it at each request.
 func (m *middleware) wrap(next echo.HandlerFunc) echo.HandlerFunc {
-	return (&route{middleware: m, next: next}).serve
+	return func(c echo.Context) error { return m.serve(c, next) }
 }
 
 // route is a handler with protection.
@@ -56,12 +60,18 @@ type route struct {
 	next echo.HandlerFunc
 }
 
+// serve is a method, so that an audit knows it from other handlers.
+func (r *route) serve(c echo.Context) error { return r.middleware.serve(c, r.next) }
+
 // exchange is a request on its way through the guard, in whose context it travels.
 type exchange struct {
 	context.Context
 	echo echo.Context
 	next echo.HandlerFunc
-	err  error // of a request without protection, which echo answers
+	// first is the response of the first run.
+	first echo.Response
+	ran   bool
+	err   error // of a request without protection, which echo answers
 }
 
 type exchangeKey struct{}
@@ -75,9 +85,9 @@ func (x *exchange) Value(key any) any {
 }
 
 // serve is what echo calls.
-func (r *route) serve(c echo.Context) error {
+func (m *middleware) serve(c echo.Context, next echo.HandlerFunc) error {
 	if p, ok := c.(*probe); ok {
-		p.found = r.protected
+		p.found = m.protected
 		return nil
 	}
 	request, response := c.Request(), c.Response()
@@ -85,10 +95,10 @@ func (r *route) serve(c echo.Context) error {
 		c.SetRequest(request)
 		c.SetResponse(response)
 	}()
-	x := &exchange{Context: request.Context(), echo: c, next: r.next}
+	x := &exchange{Context: request.Context(), echo: c, next: next}
 	inner := request.WithContext(x)
 	inner.Pattern = c.Path()
-	r.protected.ServeHTTP(response, inner)
+	m.protected.ServeHTTP(response, inner)
 	return x.err
 }
 
@@ -101,8 +111,19 @@ func run(w http.ResponseWriter, r *http.Request) {
 		x.err = x.next(c)
 		return
 	}
-	c.SetResponse(echo.NewResponse(w, c.Echo()))
+	c.SetResponse(x.answerTo(w))
 	if err := x.next(c); err != nil {
 		c.Error(err)
 	}
+}
+
+// answerTo is echo's kind of writer around that of the guard. What a run that was undone has left behind must not reach
+// into the next one.
+func (x *exchange) answerTo(w http.ResponseWriter) *echo.Response {
+	response := echo.NewResponse(w, x.echo.Echo())
+	if x.ran {
+		return response
+	}
+	x.ran, x.first = true, *response
+	return &x.first
 }

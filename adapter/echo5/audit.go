@@ -43,7 +43,10 @@ func (r *Routes) add(method, path string, handler echo.HandlerFunc, middlewares 
 	if method == echo.RouteAny {
 		method = "" // all of them
 	}
-	route := onceward.RouteInfo{Method: method, Pattern: path, Handler: protection(handler)}
+	route := onceward.RouteInfo{Method: method, Pattern: path}
+	if handler != nil && reflect.ValueOf(handler).Pointer() == serving {
+		route.Handler = protection(handler)
+	}
 	for _, m := range middlewares {
 		if reflect.ValueOf(m).Pointer() == wrapping {
 			route.Handler = protection(m(nil))
@@ -61,11 +64,8 @@ var (
 // probed is where a protected handler leaves its protection, if it is called without a request.
 const probed = "github.com/onceward/onceward/adapter/echo5"
 
-// protection is that of a handler; nil if it has none.
+// protection is that of a handler of this package.
 func protection(h echo.HandlerFunc) http.Handler {
-	if h == nil || reflect.ValueOf(h).Pointer() != serving {
-		return nil
-	}
 	var c echo.Context
 	_ = h(&c) // it only leaves its protection there
 	return c.Get(probed).(http.Handler)

@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/url"
 	"reflect"
 
 	"github.com/gofiber/fiber/v3"
@@ -75,6 +76,7 @@ type exchange struct {
 	context.Context
 	fiber  fiber.Ctx
 	route  *fiber.Route
+	url    url.URL
 	body   body
 	writer writer
 	ran    bool

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/textproto"
 	"net/url"
+	"strings"
 	"sync"
 
 	"github.com/gofiber/fiber/v3"
@@ -84,12 +85,11 @@ func (h *headers) request(x *exchange) (*http.Request, error) {
 	}
 	next := h.texts()
 	target := next()
-	u, err := url.ParseRequestURI(target)
-	if err != nil {
+	if err := parseTarget(target, &x.url); err != nil {
 		return nil, err
 	}
 	request := (&http.Request{
-		Method: c.Method(), URL: u, RequestURI: target, Host: next(), RemoteAddr: next(), Header: h.in,
+		Method: c.Method(), URL: &x.url, RequestURI: target, Host: next(), RemoteAddr: next(), Header: h.in,
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, TLS: c.RequestCtx().TLSConnectionState(),
 		Pattern: x.route.Path,
 	}).WithContext(x)
@@ -101,6 +101,33 @@ func (h *headers) request(x *exchange) (*http.Request, error) {
 	h.forget()
 	x.body.open(request, c)
 	return request, nil
+}
+
+// parseTarget reads the target of a request. Most have nothing in their path to unescape, and need no memory then.
+func parseTarget(target string, to *url.URL) error {
+	path, query, found := strings.Cut(target, "?")
+	if strings.HasPrefix(path, "/") && !strings.HasPrefix(path, "//") && plain(path) && plain(query) {
+		*to = url.URL{Path: path, RawQuery: query, ForceQuery: found && query == ""}
+		return nil
+	}
+	u, err := url.ParseRequestURI(target)
+	if err == nil {
+		*to = *u
+	}
+	return err
+}
+
+// plain reports whether a part of a target has only characters that stand for themselves.
+func plain(part string) bool {
+	for i := range len(part) {
+		switch c := part[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
+		case strings.IndexByte("/-._~=&", c) >= 0:
+		default:
+			return false
+		}
+	}
+	return true
 }
 
 // addAddress notes the address of the client, without an allocation if it is one of TCP.
