@@ -39,10 +39,10 @@ func Example() {
 		if err != nil {
 			panic(err)
 		}
-		fmt.Println(response.StatusCode, string(body), response.Header.Get("Idempotent-Replayed"))
+		fmt.Println(response.StatusCode, string(body), response.Header.Get("Idempotent-Replayed") == "true")
 	}
 	// Output:
-	// 201 payment 1
+	// 201 payment 1 false
 	// 201 payment 1 true
 }
 

@@ -33,10 +33,10 @@ func Example() {
 	for range 2 {
 		w := httptest.NewRecorder()
 		engine.ServeHTTP(w, request())
-		fmt.Println(w.Code, w.Body, w.Header().Get("Idempotent-Replayed"))
+		fmt.Println(w.Code, w.Body, w.Header().Get("Idempotent-Replayed") == "true")
 	}
 	// Output:
-	// 201 payment 1
+	// 201 payment 1 false
 	// 201 payment 1 true
 }
 

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gin-gonic/gin"
 	"go.uber.org/goleak"
@@ -209,6 +210,25 @@ func TestUnprotectedRequests(t *testing.T) {
 		request := suite.Request{Key: key, Tenant: "alice", Payment: suite.Payment{Account: "a"}}
 		if got, err := caller.Call(t.Context(), request); err != nil || got.Body != "part" {
 			t.Errorf("key %q: got %+v, error %v", key, got, err)
+		}
+	}
+}
+
+// TestStatusAlone: c.Status writes nothing by itself, and is an answer all the same, be it that of silence.
+func TestStatusAlone(t *testing.T) {
+	t.Parallel()
+	guard := newGuard(t, onceward.SingleScope("shop"))
+	engine := gin.New()
+	engine.POST("/accounts/:account/payments", oncewardgin.Handler(guard, func(c *gin.Context) {
+		<-c.Request.Context().Done() // so that silence would be a failure
+		c.Status(http.StatusOK)
+	}, onceward.Reserved(onceward.FailureUnknown), onceward.Deadline(time.Millisecond)))
+	caller := suite.ServeHTTP(t, engine)
+	for _, replayed := range []bool{false, true} {
+		request := suite.Request{Key: "k", Tenant: "alice", Payment: suite.Payment{Account: "a"}}
+		got, err := caller.Call(t.Context(), request)
+		if err != nil || got.Status != http.StatusOK || got.Replayed != replayed {
+			t.Errorf("got %+v, error %v", got, err)
 		}
 	}
 }
