@@ -3,6 +3,7 @@ package echo4
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -201,6 +202,35 @@ func TestErrorsOfUnprotectedRequests(t *testing.T) {
 	}
 	if len(seen) != 2 || !errors.Is(seen[0], echo.ErrForbidden) || seen[1] != nil {
 		t.Errorf("in front of the guard the errors are %v, want the unprotected one alone", seen)
+	}
+}
+
+// TestLeftBehind: what a run that was undone has left behind does not reach into the next one.
+func TestLeftBehind(t *testing.T) {
+	t.Parallel()
+	guard, err := onceward.New(suite.NewUndoingStore(t), onceward.Config{
+		Scope: onceward.SingleScope("shop"), Secret: []byte("the secret of the tests"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var left []http.ResponseWriter
+	router := newRouter()
+	router.POST("/accounts/:account/payments", func(c echo.Context) error {
+		for _, w := range left {
+			w.WriteHeader(http.StatusTeapot)
+			_, _ = w.Write([]byte("left behind"))
+		}
+		left = append(left, c.Response())
+		return c.String(http.StatusCreated, fmt.Sprint("run ", len(left)))
+	}, oncewardecho.Middleware(guard, onceward.Transactional()))
+	caller := suite.ServeHTTP(t, router)
+	for _, replayed := range []bool{false, true} {
+		request := suite.Request{Key: "k", Tenant: "alice", Payment: suite.Payment{Account: "a"}}
+		got, err := caller.Call(t.Context(), request)
+		if err != nil || got.Status != http.StatusCreated || got.Body != "run 2" || got.Replayed != replayed {
+			t.Errorf("got %+v, error %v", got, err)
+		}
 	}
 }
 

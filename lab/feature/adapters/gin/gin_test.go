@@ -233,6 +233,35 @@ func TestStatusAlone(t *testing.T) {
 	}
 }
 
+// TestLeftBehind: what a run that was undone has left behind does not reach into the next one.
+func TestLeftBehind(t *testing.T) {
+	t.Parallel()
+	guard, err := onceward.New(suite.NewUndoingStore(t), onceward.Config{
+		Scope: onceward.SingleScope("shop"), Secret: []byte("the secret of the tests"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var left []http.ResponseWriter
+	engine := gin.New()
+	engine.POST("/accounts/:account/payments", oncewardgin.Handler(guard, func(c *gin.Context) {
+		for _, w := range left {
+			w.WriteHeader(http.StatusTeapot)
+			_, _ = w.Write([]byte("left behind"))
+		}
+		left = append(left, c.Writer)
+		c.String(http.StatusCreated, "run %d", len(left))
+	}, onceward.Transactional()))
+	caller := suite.ServeHTTP(t, engine)
+	for _, replayed := range []bool{false, true} {
+		request := suite.Request{Key: "k", Tenant: "alice", Payment: suite.Payment{Account: "a"}}
+		got, err := caller.Call(t.Context(), request)
+		if err != nil || got.Status != http.StatusCreated || got.Body != "run 2" || got.Replayed != replayed {
+			t.Errorf("got %+v, error %v", got, err)
+		}
+	}
+}
+
 func newGuard(t testing.TB, scope onceward.ScopeFunc) *onceward.Guard {
 	t.Helper()
 	guard, err := onceward.New(memory.New(), onceward.Config{Scope: scope, Secret: []byte("the secret of the tests")})

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"testing"
 	"time"
 
 	"github.com/onceward/onceward"
@@ -209,6 +210,13 @@ func testDeadline(s *service) {
 		}
 	}
 	undone.wantRuns("transactional", 2)
+}
+
+// NewUndoingStore returns a store that undoes the first run of each transaction, for tests of what an adapter does when
+// a handler runs again.
+func NewUndoingStore(t *testing.T) store.Store {
+	t.Helper()
+	return undoing{newService(t, Adapter{}).store}
 }
 
 // undoing is a store that undoes the first run of each transaction, as a database does whose neighbours were faster.
