@@ -5,6 +5,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"net/http"
 	"strings"
@@ -20,6 +21,7 @@ import (
 	oncewardfiber "github.com/onceward/onceward/adapter/fiber"
 	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/lab/feature/adapters/suite"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -318,6 +320,39 @@ type broken struct{}
 
 // Read implements [io.Reader].
 func (broken) Read([]byte) (int, error) { return 0, errors.New("the test breaks the stream") }
+
+// forgetful is a store that keeps no answers.
+type forgetful struct{ *memory.Store }
+
+// Complete implements [store.Store].
+func (forgetful) Complete(context.Context, store.Claim, *store.Completion) (time.Time, error) {
+	return time.Time{}, store.ErrUnavailable
+}
+
+// TestAnswerThatCouldNotEnd: where net/http would have its connection cut, which would end a process of fasthttp, the
+// client is told that the request failed.
+func TestAnswerThatCouldNotEnd(t *testing.T) {
+	t.Parallel()
+	guard, err := onceward.New(forgetful{memory.New()}, onceward.Config{
+		Scope: onceward.SingleScope("shop"), Secret: []byte("the secret of the tests"),
+		SettleTimeout: 20 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	app := fiber.New()
+	large := strings.Repeat("r", 100)
+	app.Post("/accounts/:account/payments", oncewardfiber.Handler(guard, func(c fiber.Ctx) error {
+		return c.Status(http.StatusCreated).SendString(large)
+	}, reserved, onceward.ResponseLimit(10)))
+	caller := listen(t, app)
+	if got := call(t, caller, "k"); got.Status != http.StatusInternalServerError || strings.Contains(got.Body, large) {
+		t.Errorf("got %+v, want a failure", got)
+	}
+	if got := call(t, caller, "k"); got.Status != http.StatusConflict {
+		t.Errorf("again: got %+v, want a conflict", got)
+	}
+}
 
 func call(t *testing.T, caller suite.Caller, key string) suite.Answer {
 	t.Helper()
