@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/onceward/onceward/store"
@@ -69,7 +70,11 @@ type protected struct {
 	next     http.Handler
 	placed   bool      // the guard's names say where it is, or that it is nowhere
 	unnamed  sync.Once // that it has no name was told
+	latest   atomic.Pointer[patternName]
 }
+
+// patternName is the name of an operation, with what it was made of.
+type patternName struct{ method, pattern, name string }
 
 // ServeHTTP implements [http.Handler].
 func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -104,12 +109,18 @@ func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // operation names what the request does: by the name of the route, or by method and pattern. It is empty where there is
-// neither: a path is not taken for a name, because it may have values in it. The path counts in the fingerprint.
+// neither: a path is not taken for a name, because it may have values in it. The path counts in the fingerprint. Most
+// handlers are on one route, whose name is made once.
 func (p *protected) operation(r *http.Request) string {
 	if p.settings.operation != "" || r.Pattern == "" {
 		return p.settings.operation
 	}
-	return operationName(r.Method, r.Pattern)
+	if latest := p.latest.Load(); latest != nil && latest.method == r.Method && latest.pattern == r.Pattern {
+		return latest.name
+	}
+	name := operationName(r.Method, r.Pattern)
+	p.latest.Store(&patternName{r.Method, r.Pattern, name})
+	return name
 }
 
 // rejectUnnamed refuses a request of an operation without a name: under its method alone it would share the rules of

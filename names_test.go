@@ -190,6 +190,13 @@ func TestNamesAreCheckedAgainstRoutes(t *testing.T) {
 			onMux(g)
 			http.NewServeMux().Handle("POST /elsewhere", g.Handler(nop, reserved))
 		}, nil, []string{"POST /payments", "POST /elsewhere"}, "", `POST /elsewhere`},
+		"another router, audited": {func(g *onceward.Guard) {
+			onMux(g)
+			onceward.Audit([]onceward.RouteInfo{
+				{Method: http.MethodPost, Pattern: "/elsewhere", Handler: g.Handler(nop, reserved)},
+				{Method: "*", Pattern: "/all", Handler: g.Handler(nop, reserved)},
+			})
+		}, nil, []string{"POST /payments", "POST /elsewhere", "PATCH /all", "PATCH /elsewhere"}, `operation "PATCH /elsewhere"`, ""},
 		"an audit makes no routes": {func(g *onceward.Guard) {
 			onMux(g)
 			onceward.Audit([]onceward.RouteInfo{{

@@ -11,6 +11,10 @@ require (
 	github.com/nats-io/nats.go v1.55.0
 	github.com/ncruces/go-sqlite3 v0.35.6
 	github.com/onceward/onceward v0.1.0
+	github.com/onceward/onceward/adapter/echo4 v0.1.0
+	github.com/onceward/onceward/adapter/echo5 v0.1.0
+	github.com/onceward/onceward/adapter/fiber v0.1.0
+	github.com/onceward/onceward/adapter/gin v0.1.0
 	github.com/onceward/onceward/examples v0.1.0
 	github.com/onceward/onceward/oncewardtest v0.1.0
 	github.com/onceward/onceward/store/breaker v0.1.0
@@ -24,6 +28,7 @@ require (
 	github.com/rabbitmq/amqp091-go v1.16.0
 	github.com/twmb/franz-go v1.22.2
 	github.com/twmb/franz-go/pkg/kfake v0.0.0-20260918054303-01f206a7e32c
+	github.com/valyala/fasthttp v1.69.0
 	go.opentelemetry.io/otel/sdk v1.47.0
 	go.opentelemetry.io/otel/trace v1.47.0
 	go.uber.org/goleak v1.3.0
@@ -79,7 +84,6 @@ require (
 	github.com/twitchyliquid64/golang-asm v0.15.1 // indirect
 	github.com/ugorji/go/codec v1.3.1 // indirect
 	github.com/valyala/bytebufferpool v1.0.0 // indirect
-	github.com/valyala/fasthttp v1.69.0 // indirect
 	github.com/valyala/fasttemplate v1.2.2 // indirect
 	go.mongodb.org/mongo-driver/v2 v2.5.0 // indirect
 	go.opentelemetry.io/auto/sdk v1.2.1 // indirect

@@ -28,7 +28,7 @@ type rule struct {
 var (
 	features = []string{
 		"./phase", "./outbox", "./inbox", "./natural", "./reconcile", "./janitor", "./limit", "./proxy", "./console", "./client", "./check",
-		"./broker",
+		"./broker", "./adapter",
 	}
 	wiring = []string{"./storeurl", "./cmd", "./examples", "./oncewardtest", "./lab"}
 	// testParts are packages that tests import, and so may import testing: suites, servers that are closed at the end of a
@@ -54,6 +54,12 @@ func storeOf(pkg string) string {
 func brokerOf(pkg string) string {
 	name, _, _ := strings.Cut(strings.TrimPrefix(pkg, "./broker/"), "/")
 	return name
+}
+
+// adapterOf is the directory of the adapter that a package below ./adapter belongs to.
+func adapterOf(pkg string) string {
+	name, _, _ := strings.Cut(strings.TrimPrefix(pkg, "./adapter/"), "/")
+	return "./adapter/" + name
 }
 
 func isStore(pkg string) bool { return storeOf(pkg) != "" }
@@ -121,7 +127,17 @@ var rules = []rule{
 			{"./janitor": {"./store/memory"}},
 			{"./broker/kafka": {"./store/postgres"}},
 			{"./proxy": {"./storeurl"}, "./storeurl": {"./store/redis"}},
+			{"./adapter/gin": {"./store/memory"}},
 		},
+	},
+	{
+		name: "an adapter depends on no other adapter",
+		from: func(pkg string) bool { return under(pkg, "./adapter") },
+		forbidden: func(pkg, dep string) bool {
+			return under(dep, "./adapter") && !under(dep, adapterOf(pkg))
+		},
+		good: []graph{{"./adapter/mcp": {".", "./adapter/mcp/internal/wire"}}},
+		bad:  []graph{{"./adapter/echo5": {"./adapter/echo4"}}},
 	},
 	{
 		name:      "a store depends on no other store",

@@ -7,14 +7,16 @@ import (
 
 	"github.com/labstack/echo/v4"
 	"github.com/onceward/onceward"
+	oncewardecho4 "github.com/onceward/onceward/adapter/echo4"
 )
 
 // NewRouter serves payments.
 func NewRouter(guard *onceward.Guard) (http.Handler, error) {
-	router, protect := echo.New(), Protector{}
+	router := echo.New()
+	routes := oncewardecho4.Watch(router)
 	accounts := router.Group("/accounts/:account")
-	protect.Handle(accounts.Add, http.MethodPost, "/payments", createPayment, guard, onceward.Transactional())
-	return router, protect.Audit(router)
+	accounts.POST("/payments", createPayment, oncewardecho4.Middleware(guard, onceward.Transactional()))
+	return router, routes.Audit()
 }
 
 func createPayment(c echo.Context) error {

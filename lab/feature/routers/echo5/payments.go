@@ -7,6 +7,7 @@ import (
 
 	"github.com/labstack/echo/v5"
 	"github.com/onceward/onceward"
+	oncewardecho5 "github.com/onceward/onceward/adapter/echo5"
 )
 
 // Charge asks a bank for money. The bank recognises a repetition by the key.
@@ -14,8 +15,9 @@ type Charge func(ctx context.Context, key, account string, amount int64) (id str
 
 // NewRouter serves payments.
 func NewRouter(guard *onceward.Guard, charge Charge) (http.Handler, error) {
-	router, protect := echo.New(), Protector{}
-	protect.Handle(router.Add, http.MethodPost, "/accounts/:account/payments", func(c *echo.Context) error {
+	router := echo.New()
+	routes := oncewardecho5.Watch(router)
+	router.POST("/accounts/:account/payments", func(c *echo.Context) error {
 		var order struct{ Amount int64 }
 		if err := c.Bind(&order); err != nil {
 			onceward.FromContext(c.Request().Context()).Reject() // the corrected request may use the same key
@@ -27,6 +29,6 @@ func NewRouter(guard *onceward.Guard, charge Charge) (http.Handler, error) {
 			return echo.NewHTTPError(http.StatusBadGateway, "the bank did not answer")
 		}
 		return c.JSON(http.StatusCreated, map[string]string{"id": id})
-	}, guard, onceward.Reserved(onceward.FailureUnknown))
-	return router, protect.Audit(router)
+	}, oncewardecho5.Middleware(guard, onceward.Reserved(onceward.FailureUnknown)))
+	return router, routes.Audit()
 }

@@ -7,14 +7,15 @@ import (
 
 	"github.com/gin-gonic/gin"
 	"github.com/onceward/onceward"
+	oncewardgin "github.com/onceward/onceward/adapter/gin"
 )
 
 // NewRouter serves payments.
 func NewRouter(guard *onceward.Guard) (http.Handler, error) {
-	engine, protect := gin.New(), Protector{}
+	engine := gin.New()
 	accounts := engine.Group("/accounts/:account")
-	protect.Handle(accounts, http.MethodPost, "/payments", createPayment, guard, onceward.Transactional())
-	return engine, protect.Audit(engine)
+	accounts.POST("/payments", oncewardgin.Handler(guard, createPayment, onceward.Transactional()))
+	return engine, oncewardgin.Audit(engine)
 }
 
 func createPayment(c *gin.Context) {

@@ -1,0 +1,199 @@
+// Package oncewardfiber protects handlers of fiber v3:
+//
+//	app.Post("/accounts/:account/payments", oncewardfiber.Handler(guard, createPayment, onceward.Transactional()))
+//
+// There is no middleware form: fiber's chain runs once, and the guard runs a handler again if the database undid its
+// transaction.
+//
+// fiber stands on fasthttp, whose requests and buffers are used again. What the guard gets is a copy.
+package oncewardfiber
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"reflect"
+
+	"github.com/gofiber/fiber/v3"
+
+	"github.com/onceward/onceward"
+)
+
+// ErrNotLast is what a request fails with whose protected handler is a middleware, or has handlers behind it: they
+// could not run again, and would run without protection.
+var ErrNotLast = errors.New("oncewardfiber: a protected handler is not the last one of its route: " +
+	"register it by app.Post or its kin, with nothing behind it")
+
+// Handler returns next with protection: for each key, next runs once. The operation is named by its method and the path
+// of its route, such as "POST /accounts/:account/payments". It panics if the options cannot be right, as
+// [onceward.Guard.Handler] does.
+//
+// next finds the transaction and the operation in c.Context(). An error that it returns is answered inside of the guard,
+// by the ErrorHandler of the app, so that the answer is stored. It is the last one of its route: see [ErrNotLast].
+// Middlewares in front of it run at each retry.
+//
+// A body that streams is read whole before it is sent, because it is stored. That a client has left is not seen, as
+// fasthttp does not tell; its work goes on in any case.
+func Handler(guard *onceward.Guard, next fiber.Handler, options ...onceward.Option) fiber.Handler {
+	r := &route{next: next}
+	r.protected = guard.HandlerFunc(r.run, options...)
+	return r.serve
+}
+
+// FromRequest returns fiber's context of a request that the guard was given, for a [onceward.ScopeFunc] that needs what
+// a middleware has set there. It may be used as long as the request is served.
+func FromRequest(r *http.Request) (fiber.Ctx, bool) {
+	x, ok := r.Context().Value(exchangeKey{}).(*exchange)
+	if !ok {
+		return nil, false
+	}
+	return x.fiber, true
+}
+
+// Audit returns an error if a route of the app changes state, and is neither protected nor exempt: see
+// [onceward.AuditStrict]. Guards learn the names of their operations from it. Call it when all routes are registered.
+func Audit(app *fiber.App, exempt ...string) error {
+	var routes []onceward.RouteInfo
+	for _, r := range app.GetRoutes(true) {
+		route := onceward.RouteInfo{Method: r.Method, Pattern: r.Path}
+		if n := len(r.Handlers); n > 0 {
+			route.Handler = protection(r.Handlers[n-1])
+		}
+		routes = append(routes, route)
+	}
+	return onceward.AuditStrict(routes, exempt...)
+}
+
+// route is a handler with protection.
+type route struct {
+	next      fiber.Handler
+	protected http.Handler
+}
+
+// exchange is a request on its way through the guard, in whose context it travels.
+type exchange struct {
+	context.Context
+	fiber  fiber.Ctx
+	route  *fiber.Route
+	url    url.URL
+	body   body
+	writer writer
+	ran    bool
+
+	unprotected bool  // the handler has the request and the response as they are
+	err         error // of such a request, which fiber answers
+}
+
+type exchangeKey struct{}
+
+// Value implements [context.Context].
+func (x *exchange) Value(key any) any {
+	if _, ok := key.(exchangeKey); ok {
+		return x
+	}
+	return x.Context.Value(key)
+}
+
+// serve is what fiber calls.
+func (r *route) serve(c fiber.Ctx) error {
+	if p, ok := c.(*probe); ok {
+		p.found = r.protected
+		return nil
+	}
+	if c.IsMiddleware() {
+		return ErrNotLast
+	}
+	x := &exchange{Context: c.Context(), fiber: c, route: c.Route()}
+	x.writer.open(c.Response())
+	defer x.end()
+	request, err := x.writer.headers.request(x)
+	if err != nil {
+		return fiber.NewError(fiber.StatusBadRequest, err.Error())
+	}
+	x.serve(r.protected, request)
+	return x.err
+}
+
+// serve lets the guard answer. Where it would cut the connection, because it has sent an answer whose end it could not
+// store, there is still time to say that it failed.
+func (x *exchange) serve(protected http.Handler, request *http.Request) {
+	defer func() {
+		switch p := recover(); p {
+		case nil:
+		case http.ErrAbortHandler:
+			x.writer.written, x.err = false, fiber.ErrInternalServerError
+		default:
+			panic(p)
+		}
+	}()
+	protected.ServeHTTP(&x.writer, request)
+}
+
+// end leaves the guard's answer in fiber's response, or what was in front of the guard if there is none: nothing of a
+// handler that panicked.
+func (x *exchange) end() {
+	x.fiber.SetContext(x.Context)
+	switch {
+	case x.writer.written:
+		x.writer.response.CopyTo(x.fiber.Response())
+	case x.ran:
+		x.writer.before.CopyTo(x.fiber.Response())
+	}
+	if x.body.leftOver() && !x.unprotected {
+		x.fiber.RequestCtx().SetConnectionClose()
+	}
+	x.writer.close()
+}
+
+// run is what the guard calls: again, if the database undid the transaction.
+func (r *route) run(w http.ResponseWriter, request *http.Request) {
+	x := request.Context().Value(exchangeKey{}).(*exchange)
+	c := x.fiber
+	c.SetContext(request.Context())
+	if w == http.ResponseWriter(&x.writer) {
+		x.unprotected = true
+		x.err = r.next(c)
+		return
+	}
+	if x.ran && c.Route() != x.route {
+		return // c.Next went on to another route, and cannot do so again: the guard notices that nothing ran
+	}
+	if x.ran {
+		x.writer.before.CopyTo(c.Response())
+	}
+	x.ran = true
+	if err := x.body.handOn(c, request); err != nil {
+		panic(err) // it is in memory
+	}
+	if err := r.next(c); err != nil {
+		answerError(c, err)
+	}
+	x.take(w)
+}
+
+// answerError answers an error as fiber does when the chain has ended.
+func answerError(c fiber.Ctx, err error) {
+	if c.App().ErrorHandler(c, err) != nil {
+		_ = c.SendStatus(fiber.StatusInternalServerError) // it always returns nil
+	}
+}
+
+// probe is the context with which a protected handler is asked for its protection.
+type probe struct {
+	fiber.Ctx
+	found http.Handler
+}
+
+// serving is the code of all protected handlers.
+var serving = reflect.ValueOf((*route)(nil).serve).Pointer()
+
+// protection is that of a handler; nil if it has none.
+func protection(h fiber.Handler) http.Handler {
+	if reflect.ValueOf(h).Pointer() != serving {
+		return nil
+	}
+	var p probe
+	_ = h(&p) // it only leaves its protection there
+	return p.found
+}

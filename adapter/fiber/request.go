@@ -1,0 +1,193 @@
+package oncewardfiber
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"net/textproto"
+	"net/url"
+	"strings"
+	"sync"
+
+	"github.com/gofiber/fiber/v3"
+)
+
+// headers is memory for the header fields of a request and of its answer: maps and lists, which are used again. The
+// texts in them are not: they may live on in a record.
+type headers struct {
+	in, out http.Header
+	values  []string
+	scratch []byte
+	ends    []int
+}
+
+var headersPool = sync.Pool{New: func() any { return &headers{in: make(http.Header), out: make(http.Header)} }}
+
+// maxScratch bounds the memory that idle headers hold.
+const maxScratch = 16 << 10
+
+// free gives the memory back.
+func (h *headers) free() {
+	if cap(h.scratch) > maxScratch {
+		return
+	}
+	clear(h.in)
+	clear(h.out)
+	clear(h.values)
+	h.values, h.scratch, h.ends = h.values[:0], h.scratch[:0], h.ends[:0]
+	headersPool.Put(h)
+}
+
+// add notes a part of a text.
+func (h *headers) add(part []byte) {
+	h.scratch = append(h.scratch, part...)
+	h.ends = append(h.ends, len(h.scratch))
+}
+
+// texts makes strings of the parts, in one allocation, and hands them out in order.
+func (h *headers) texts() (next func() string) {
+	all, start, i := string(h.scratch), 0, 0
+	ends := h.ends
+	return func() string {
+		text := all[start:ends[i]]
+		start, i = ends[i], i+1
+		return text
+	}
+}
+
+// forget makes room for other parts.
+func (h *headers) forget() { h.scratch, h.ends = h.scratch[:0], h.ends[:0] }
+
+// set puts a value into a header, behind those of the same name.
+func (h *headers) set(to http.Header, name, value string) {
+	name = textproto.CanonicalMIMEHeaderKey(name)
+	if old, there := to[name]; there {
+		to[name] = append(old, value)
+		return
+	}
+	h.values = append(h.values, value)
+	n := len(h.values)
+	to[name] = h.values[n-1 : n : n]
+}
+
+// request builds what the guard takes for the request: a copy of fasthttp's.
+func (h *headers) request(x *exchange) (*http.Request, error) {
+	c := x.fiber
+	from := c.Request()
+	h.add(from.Header.RequestURI())
+	h.add(from.Header.Host())
+	h.addAddress(c.RequestCtx().RemoteAddr())
+	fields := 0
+	for name, value := range from.Header.All() {
+		h.add(name)
+		h.add(value)
+		fields++
+	}
+	next := h.texts()
+	target := next()
+	if err := parseTarget(target, &x.url); err != nil {
+		return nil, err
+	}
+	request := (&http.Request{
+		Method: c.Method(), URL: &x.url, RequestURI: target, Host: next(), RemoteAddr: next(), Header: h.in,
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, TLS: c.RequestCtx().TLSConnectionState(),
+		Pattern: x.route.Path,
+	}).WithContext(x)
+	for range fields {
+		if name, value := next(), next(); name != fiber.HeaderHost { // as net/http has it
+			h.set(h.in, name, value)
+		}
+	}
+	h.forget()
+	x.body.open(request, c)
+	return request, nil
+}
+
+// parseTarget reads the target of a request. Most have nothing in their path to unescape, and need no memory then.
+func parseTarget(target string, to *url.URL) error {
+	path, query, found := strings.Cut(target, "?")
+	if strings.HasPrefix(path, "/") && !strings.HasPrefix(path, "//") && plain(path) && plain(query) {
+		*to = url.URL{Path: path, RawQuery: query, ForceQuery: found && query == ""}
+		return nil
+	}
+	u, err := url.ParseRequestURI(target)
+	if err == nil {
+		*to = *u
+	}
+	return err
+}
+
+// plain reports whether a part of a target has only characters that stand for themselves.
+func plain(part string) bool {
+	for i := range len(part) {
+		switch c := part[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
+		case strings.IndexByte("/-._~=&", c) >= 0:
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// addAddress notes the address of the client, without an allocation if it is one of TCP.
+func (h *headers) addAddress(address net.Addr) {
+	if tcp, ok := address.(*net.TCPAddr); ok {
+		h.scratch = tcp.AddrPort().AppendTo(h.scratch)
+	} else if address != nil {
+		h.scratch = append(h.scratch, address.String()...)
+	}
+	h.ends = append(h.ends, len(h.scratch))
+}
+
+// body is that of a request: in memory, or a stream.
+type body struct {
+	content []byte
+	offset  int
+	stream  io.Reader // nil for one in memory
+	ended   bool      // the stream was read up to its end
+}
+
+// open makes the body that of the request.
+func (b *body) open(r *http.Request, c fiber.Ctx) {
+	from := c.Request()
+	r.Body = b
+	if from.IsBodyStream() {
+		b.stream = from.BodyStream()
+		r.ContentLength = max(int64(from.Header.ContentLength()), -1)
+		return
+	}
+	b.content = from.Body()
+	r.ContentLength = int64(len(b.content))
+}
+
+// Read implements [io.Reader].
+func (b *body) Read(p []byte) (int, error) {
+	if b.stream != nil {
+		n, err := b.stream.Read(p)
+		b.ended = err == io.EOF
+		return n, err
+	}
+	if b.offset >= len(b.content) {
+		return 0, io.EOF
+	}
+	n := copy(p, b.content[b.offset:])
+	b.offset += n
+	return n, nil
+}
+
+// Close implements [io.Closer].
+func (b *body) Close() error { return nil }
+
+// handOn gives a stream, which the guard has read, back to fiber. What is in memory is still there.
+func (b *body) handOn(c fiber.Ctx, r *http.Request) error {
+	if b.stream == nil {
+		return nil
+	}
+	content, err := io.ReadAll(r.Body)
+	c.Request().SetBodyRaw(content)
+	return err
+}
+
+// leftOver reports whether there is more of the stream than was read. fasthttp would take that for the next request.
+func (b *body) leftOver() bool { return b.stream != nil && !b.ended }

@@ -1,0 +1,137 @@
+package oncewardfiber
+
+import (
+	"bytes"
+	"net/http"
+	"strings"
+
+	"github.com/gofiber/fiber/v3"
+	"github.com/valyala/fasthttp"
+)
+
+// writer is what the guard answers to. The answer becomes fiber's when the guard has ended: until then the handler has
+// that for its own.
+type writer struct {
+	header   http.Header
+	before   *fasthttp.Response // what was in front of the guard
+	response *fasthttp.Response
+	headers  *headers
+	written  bool
+}
+
+// open begins with what is in front of the guard.
+func (w *writer) open(outer *fasthttp.Response) {
+	w.before, w.response = fasthttp.AcquireResponse(), fasthttp.AcquireResponse()
+	w.headers = headersPool.Get().(*headers)
+	w.header = w.headers.out
+	outer.CopyTo(w.before)
+	w.headers.fields(outer, w.header)
+}
+
+// close gives the memory back.
+func (w *writer) close() {
+	fasthttp.ReleaseResponse(w.before)
+	fasthttp.ReleaseResponse(w.response)
+	w.headers.free()
+}
+
+// Header implements [http.ResponseWriter].
+func (w *writer) Header() http.Header { return w.header }
+
+// WriteHeader implements [http.ResponseWriter].
+func (w *writer) WriteHeader(status int) {
+	if w.written {
+		return
+	}
+	w.written = true
+	w.before.CopyTo(w.response)
+	w.response.ResetBody()
+	to := &w.response.Header
+	for name := range w.before.Header.All() {
+		if _, there := w.header[string(name)]; !there && !ofServer(name) {
+			to.DelBytes(name)
+		}
+	}
+	for name, values := range w.header {
+		if name == fiber.HeaderContentLength || strings.HasPrefix(name, http.TrailerPrefix) {
+			continue
+		}
+		to.Del(name)
+		for _, value := range values {
+			to.Add(name, value)
+		}
+	}
+	w.response.SetStatusCode(status)
+}
+
+// Write implements [http.ResponseWriter].
+func (w *writer) Write(p []byte) (int, error) {
+	if !w.written {
+		w.WriteHeader(http.StatusOK)
+	}
+	w.response.AppendBody(p)
+	return len(p), nil
+}
+
+// take hands the answer that the handler made in fiber's response to the guard. A response that was not touched is no
+// answer: that is the guard's to judge.
+func (x *exchange) take(to http.ResponseWriter) {
+	response := x.fiber.Response()
+	if response.IsBodyStream() {
+		x.gather(response)
+	}
+	header := to.Header()
+	clear(header)
+	x.writer.headers.fields(response, header)
+	status, content := response.StatusCode(), response.Body()
+	if status != fiber.StatusOK || len(content) > 0 {
+		to.WriteHeader(status)
+		_, _ = to.Write(content) // of an answer that is too large the guard tells
+	}
+}
+
+// gather reads a stream whole. One that breaks off is an error, as of the handler.
+func (x *exchange) gather(response *fasthttp.Response) {
+	var content bytes.Buffer
+	if err := response.BodyWriteTo(&content); err != nil {
+		x.writer.before.CopyTo(response)
+		answerError(x.fiber, err)
+		return
+	}
+	response.SetBodyRaw(content.Bytes())
+}
+
+// fields copies the header fields of a response, but for those that fasthttp sets by itself.
+func (h *headers) fields(from *fasthttp.Response, to http.Header) {
+	n := 0
+	for name, value := range from.Header.All() {
+		if !ofServer(name) && !(string(name) == fiber.HeaderContentType && string(value) == defaultContentType) {
+			h.add(name)
+			h.add(value)
+			n++
+		}
+	}
+	if n == 0 {
+		return
+	}
+	next := h.texts()
+	for range n {
+		name, value := next(), next()
+		h.set(to, name, value)
+	}
+	h.forget()
+}
+
+// defaultContentType is what fasthttp sends where none was set.
+const defaultContentType = "text/plain; charset=utf-8"
+
+// ofServer reports whether a field is up to the server, which knows how it frames an answer.
+func ofServer(name []byte) bool {
+	switch string(name) {
+	case fiber.HeaderContentLength, fiber.HeaderTransferEncoding, fiber.HeaderConnection, fiber.HeaderServer,
+		fiber.HeaderDate, fiber.HeaderTrailer:
+		return true
+	default:
+		return false
+	}
+}

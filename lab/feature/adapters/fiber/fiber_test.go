@@ -1,0 +1,374 @@
+// Package fiber runs the suite of adapters for fiber v3.
+package fiber
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gofiber/fiber/v3"
+	"github.com/gofiber/fiber/v3/middleware/adaptor"
+	recoverer "github.com/gofiber/fiber/v3/middleware/recover"
+	"go.uber.org/goleak"
+
+	"github.com/onceward/onceward"
+	oncewardfiber "github.com/onceward/onceward/adapter/fiber"
+	"github.com/onceward/onceward/internal/watchdog"
+	"github.com/onceward/onceward/lab/feature/adapters/suite"
+	"github.com/onceward/onceward/store"
+	"github.com/onceward/onceward/store/memory"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(watchdog.Over(m),
+		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"),    // as long as the process
+		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"), // ten seconds longer than a server
+	)
+}
+
+// operation is the name that payments have to have.
+const operation = "POST /accounts/:account/payments"
+
+var reserved = onceward.Reserved(onceward.FailureUnknown)
+
+func TestAdapter(t *testing.T) {
+	t.Parallel()
+	suite.Run(t, suite.Adapter{
+		Name: "fiber", Operation: operation, Serve: serve, Features: suite.HTTPFeatures,
+		Wrong: []suite.Wrong{
+			{Name: "the adaptor of fiber", Serve: wrongAdaptor, Mistake: suite.NoAnswer},
+			{Name: "its own response", Serve: wrongResponse, Mistake: suite.NoAnswer},
+			{Name: "a chain that runs once", Serve: wrongNext, Mistake: suite.NotRerun},
+		},
+	})
+}
+
+// TestStreamedBodies: the table holds also where the bodies of requests are not read in advance.
+func TestStreamedBodies(t *testing.T) {
+	t.Parallel()
+	suite.Run(t, suite.Adapter{
+		Name: "fiber", Operation: operation, Serve: serveStreams, Features: suite.HTTPFeatures,
+	})
+}
+
+func serve(t *testing.T, guard *onceward.Guard, work suite.Work, options ...onceward.Option) suite.Caller {
+	return serveWith(t, fiber.Config{}, guard, work, options)
+}
+
+func serveStreams(t *testing.T, guard *onceward.Guard, work suite.Work, options ...onceward.Option) suite.Caller {
+	return serveWith(t, fiber.Config{StreamRequestBody: true, BodyLimit: 64}, guard, work, options)
+}
+
+func serveWith(
+	t *testing.T, config fiber.Config, guard *onceward.Guard, work suite.Work, options []onceward.Option,
+) suite.Caller {
+	app := fiber.New(config)
+	app.Use(recoverer.New())
+	accounts := app.Group("/accounts/:account")
+	accounts.Post("/payments", oncewardfiber.Handler(guard, handler(work), options...))
+	accounts.Post("/refunds", oncewardfiber.Handler(guard, handler(work), options...))
+	return listen(t, app)
+}
+
+// listen serves on loopback until the test ends.
+func listen(t *testing.T, app *fiber.App) suite.Caller {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- app.Listener(listener, fiber.ListenConfig{DisableStartupMessage: true}) }()
+	transport := new(http.Transport)
+	t.Cleanup(func() {
+		transport.CloseIdleConnections()
+		if err := app.ShutdownWithTimeout(10 * time.Second); err != nil {
+			t.Error(err)
+		}
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return suite.HTTP{URL: "http://" + listener.Addr().String(), Client: &http.Client{Transport: transport}}
+}
+
+// handler is the work as fiber has it: a refusal or a failure is an error, where no header goes with it.
+func handler(work suite.Work) fiber.Handler {
+	return func(c fiber.Ctx) error {
+		var payment suite.Payment
+		if err := c.Bind().JSON(&payment); err != nil {
+			return fiber.NewError(http.StatusTeapot, err.Error())
+		}
+		if c.Params("account") != payment.Account {
+			return fiber.NewError(http.StatusTeapot, suite.ErrOtherAccount.Error())
+		}
+		reply := work(c.Context(), payment)
+		for name, value := range reply.Header {
+			c.Set(name, value)
+		}
+		switch {
+		case reply.Status == 0:
+			return nil
+		case reply.Status >= http.StatusBadRequest:
+			return fiber.NewError(reply.Status, reply.Body)
+		default:
+			return c.Status(reply.Status).SendString(reply.Body)
+		}
+	}
+}
+
+// wrongAdaptor takes fiber's own adaptor, which runs the handler when the guard has ended.
+func wrongAdaptor(t *testing.T, guard *onceward.Guard, work suite.Work, options ...onceward.Option) suite.Caller {
+	app := fiber.New()
+	options = append(options, onceward.OperationName(operation))
+	app.Post("/accounts/:account/payments", adaptor.HTTPMiddleware(guard.Middleware(options...)), handler(work))
+	return listen(t, app)
+}
+
+// wrongResponse runs the handler in the guard, with fiber's own response.
+func wrongResponse(t *testing.T, guard *onceward.Guard, work suite.Work, options ...onceward.Option) suite.Caller {
+	app := fiber.New()
+	options = append(options, onceward.OperationName(operation))
+	app.Post("/accounts/:account/payments", func(c fiber.Ctx) (err error) {
+		protected := guard.HandlerFunc(func(http.ResponseWriter, *http.Request) { err = handler(work)(c) }, options...)
+		return errors.Join(err, adaptor.HTTPHandler(protected)(c))
+	})
+	return listen(t, app)
+}
+
+// wrongNext goes on to another route, which fiber cannot do again.
+func wrongNext(t *testing.T, guard *onceward.Guard, work suite.Work, options ...onceward.Option) suite.Caller {
+	app := fiber.New()
+	next := func(c fiber.Ctx) error { return c.Next() }
+	app.Post("/accounts/:account/payments", oncewardfiber.Handler(guard, next, options...))
+	app.Post("/accounts/:account/*", handler(work))
+	return listen(t, app)
+}
+
+// TestNotLast: a protected handler is no middleware.
+func TestNotLast(t *testing.T) {
+	t.Parallel()
+	guard := newGuard(t, onceward.SingleScope("shop"))
+	protected := oncewardfiber.Handler(guard, func(c fiber.Ctx) error { return c.Next() }, reserved)
+	behind := func(fiber.Ctx) error {
+		t.Error("a handler behind the protected one ran")
+		return nil
+	}
+	for name, register := range map[string]func(app *fiber.App){
+		"use":  func(app *fiber.App) { app.Use(protected); app.Post("/accounts/:account/payments", behind) },
+		"post": func(app *fiber.App) { app.Post("/accounts/:account/payments", protected, behind) },
+	} {
+		app := fiber.New()
+		register(app)
+		got := call(t, listen(t, app), "k")
+		if got.Status != http.StatusInternalServerError || got.Body != oncewardfiber.ErrNotLast.Error() {
+			t.Errorf("%s: got %+v", name, got)
+		}
+	}
+}
+
+// TestAudit: the guard learns its names, and a route that is not protected is found.
+func TestAudit(t *testing.T) {
+	t.Parallel()
+	guard := newGuard(t, onceward.SingleScope("shop"))
+	app := fiber.New()
+	created := func(c fiber.Ctx) error { return c.SendStatus(http.StatusCreated) }
+	app.Use(recoverer.New())
+	app.Group("/accounts/:account").Post("/payments", oncewardfiber.Handler(guard, created, reserved))
+	app.Get("/", created)
+	if err := guard.CheckOperations("POST /payment"); err != nil {
+		t.Errorf("before the audit no name is certain, but: %v", err)
+	}
+	if err := oncewardfiber.Audit(app); err != nil {
+		t.Error(err)
+	}
+	if err := guard.CheckOperations(operation); err != nil {
+		t.Error(err)
+	}
+	if err := guard.CheckOperations("POST /payment"); !errors.Is(err, onceward.ErrMisconfigured) {
+		t.Errorf("a name that no route has is %v, want ErrMisconfigured", err)
+	}
+	app.Post("/login", created)
+	app.Put("/vain", oncewardfiber.Handler(guard, created, reserved))
+	err := oncewardfiber.Audit(app)
+	if err == nil || !strings.Contains(err.Error(), "not protected: POST /login, PUT /vain:") {
+		t.Errorf("routes that are not protected are %v", err)
+	}
+	if err := oncewardfiber.Audit(app, "POST /login", "PUT /vain"); err != nil {
+		t.Errorf("routes that are exempt are %v", err)
+	}
+}
+
+// TestScopeFromTheFramework: the scope may come from what a middleware of fiber has set.
+func TestScopeFromTheFramework(t *testing.T) {
+	t.Parallel()
+	guard := newGuard(t, func(r *http.Request) (string, error) {
+		c, ok := oncewardfiber.FromRequest(r)
+		if !ok {
+			return "", errors.New("no context of fiber")
+		}
+		if r.RemoteAddr != c.RequestCtx().RemoteAddr().String() || r.Host != c.Host() || r.TLS != nil {
+			t.Errorf("the request is from %q to %q", r.RemoteAddr, r.Host)
+		}
+		return fiber.Locals[string](c, "tenant"), nil
+	})
+	app := fiber.New()
+	app.Use(func(c fiber.Ctx) error {
+		c.Locals("tenant", strings.Clone(c.Get("Authorization")))
+		return c.Next()
+	})
+	app.Post("/accounts/:account/payments", oncewardfiber.Handler(guard, func(c fiber.Ctx) error {
+		return c.SendString(onceward.FromContext(c.Context()).Scope())
+	}, reserved))
+	if got := call(t, listen(t, app), "k"); got.Body != "Bearer alice" {
+		t.Errorf("got %+v", got)
+	}
+	if _, ok := oncewardfiber.FromRequest(new(http.Request)); ok {
+		t.Error("a request that did not come through fiber has a context of it")
+	}
+}
+
+// TestAroundTheGuard: what is in front of the guard keeps its header, its context and the errors of requests without
+// protection; what the handler removes is removed from replays too.
+func TestAroundTheGuard(t *testing.T) {
+	t.Parallel()
+	guard := newGuard(t, onceward.SingleScope("shop"))
+	app := fiber.New()
+	type key struct{}
+	var seen []error
+	app.Use(func(c fiber.Ctx) error {
+		c.Set("X-Outer", "yes")
+		c.Set("X-Removed", "yes")
+		c.Append("Vary", "Origin")
+		c.SetContext(context.WithValue(c.Context(), key{}, "outer"))
+		before := c.Context()
+		err := c.Next()
+		if c.Context() != before {
+			t.Error("the context in front of the guard is the guard's")
+		}
+		seen = append(seen, err)
+		return err
+	})
+	app.Post("/accounts/:account/payments", oncewardfiber.Handler(guard, func(c fiber.Ctx) error {
+		if c.Context().Value(key{}) != "outer" {
+			t.Error("the handler does not see what was set in front of the guard")
+		}
+		c.Response().Header.Del("X-Removed")
+		c.Append("Vary", "Accept")
+		c.Cookie(&fiber.Cookie{Name: "seen", Value: "1"})
+		return fiber.NewError(http.StatusForbidden, "no")
+	}, reserved, onceward.KeyOptional()))
+	caller := listen(t, app)
+	for _, test := range []struct {
+		key      string
+		replayed bool
+	}{{"", false}, {"k", false}, {"k", true}} {
+		got := call(t, caller, test.key)
+		if got.Status != http.StatusForbidden || got.Body != "no" || got.Replayed != test.replayed {
+			t.Errorf("key %q: got %+v", test.key, got)
+		}
+		h := got.Header
+		if h.Get("X-Outer") != "yes" || h.Get("X-Removed") != "" || h.Get("Vary") != "Origin, Accept" {
+			t.Errorf("key %q: the header is %v", test.key, h)
+		}
+		if cookie := h.Get("Set-Cookie"); !test.replayed && !strings.HasPrefix(cookie, "seen=1") {
+			t.Errorf("key %q: the cookie is %q", test.key, cookie)
+		}
+	}
+	if len(seen) != 3 || seen[0] == nil || seen[1] != nil || seen[2] != nil {
+		t.Errorf("in front of the guard the errors are %v, want the unprotected one alone", seen)
+	}
+}
+
+// TestStreamedAnswers: they are read whole, and stored; one that breaks off is an error.
+func TestStreamedAnswers(t *testing.T) {
+	t.Parallel()
+	guard := newGuard(t, onceward.SingleScope("shop"))
+	app := fiber.New()
+	app.Post("/accounts/:account/payments", oncewardfiber.Handler(guard, func(c fiber.Ctx) error {
+		return c.Status(http.StatusCreated).SendStreamWriter(func(w *bufio.Writer) {
+			for _, part := range []string{"one ", "two"} {
+				_, _ = w.WriteString(part)
+				_ = w.Flush()
+			}
+		})
+	}, reserved))
+	app.Post("/accounts/:account/refunds", oncewardfiber.Handler(guard, func(c fiber.Ctx) error {
+		return c.Status(http.StatusCreated).SendStream(broken{})
+	}, reserved))
+	caller := listen(t, app)
+	for _, replayed := range []bool{false, true} {
+		got := call(t, caller, "k")
+		if got.Status != http.StatusCreated || got.Body != "one two" || got.Replayed != replayed {
+			t.Errorf("got %+v", got)
+		}
+	}
+	request := suite.Request{Key: "l", Tenant: "alice", Refund: true, Payment: suite.Payment{Account: "a"}}
+	if got, err := caller.Call(t.Context(), request); err != nil || got.Status != http.StatusInternalServerError {
+		t.Errorf("a stream that breaks off: got %+v, error %v", got, err)
+	}
+}
+
+// broken is a stream that breaks off.
+type broken struct{}
+
+// Read implements [io.Reader].
+func (broken) Read([]byte) (int, error) { return 0, errors.New("the test breaks the stream") }
+
+// forgetful is a store that keeps no answers.
+type forgetful struct{ *memory.Store }
+
+// Complete implements [store.Store].
+func (forgetful) Complete(context.Context, store.Claim, *store.Completion) (time.Time, error) {
+	return time.Time{}, store.ErrUnavailable
+}
+
+// TestAnswerThatCouldNotEnd: where net/http would have its connection cut, which would end a process of fasthttp, the
+// client is told that the request failed.
+func TestAnswerThatCouldNotEnd(t *testing.T) {
+	t.Parallel()
+	guard, err := onceward.New(forgetful{memory.New()}, onceward.Config{
+		Scope: onceward.SingleScope("shop"), Secret: []byte("the secret of the tests"),
+		SettleTimeout: 20 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	app := fiber.New()
+	large := strings.Repeat("r", 100)
+	app.Post("/accounts/:account/payments", oncewardfiber.Handler(guard, func(c fiber.Ctx) error {
+		return c.Status(http.StatusCreated).SendString(large)
+	}, reserved, onceward.ResponseLimit(10)))
+	caller := listen(t, app)
+	if got := call(t, caller, "k"); got.Status != http.StatusInternalServerError || strings.Contains(got.Body, large) {
+		t.Errorf("got %+v, want a failure", got)
+	}
+	if got := call(t, caller, "k"); got.Status != http.StatusConflict {
+		t.Errorf("again: got %+v, want a conflict", got)
+	}
+}
+
+func call(t *testing.T, caller suite.Caller, key string) suite.Answer {
+	t.Helper()
+	request := suite.Request{Key: key, Tenant: "alice", Payment: suite.Payment{Account: "a"}}
+	got, err := caller.Call(t.Context(), request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+func newGuard(t testing.TB, scope onceward.ScopeFunc) *onceward.Guard {
+	t.Helper()
+	guard, err := onceward.New(memory.New(), onceward.Config{Scope: scope, Secret: []byte("the secret of the tests")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return guard
+}
