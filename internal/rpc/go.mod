@@ -7,3 +7,5 @@ require (
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20261019180522-ce908d29299b
 	google.golang.org/protobuf v1.36.12
 )
+
+require github.com/dunglas/httpsfv v1.1.2 // indirect

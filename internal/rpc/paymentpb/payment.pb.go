@@ -187,8 +187,9 @@ func (*Payment_Token) isPayment_Source() {}
 
 type Receipt struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Body          string                 `protobuf:"bytes,1,opt,name=body,proto3" json:"body,omitempty"`
+	Body          []byte                 `protobuf:"bytes,1,opt,name=body,proto3" json:"body,omitempty"`
 	Labels        map[string]string      `protobuf:"bytes,2,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Status        int32                  `protobuf:"varint,3,opt,name=status,proto3" json:"status,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -223,11 +224,11 @@ func (*Receipt) Descriptor() ([]byte, []int) {
 	return file_payment_proto_rawDescGZIP(), []int{1}
 }
 
-func (x *Receipt) GetBody() string {
+func (x *Receipt) GetBody() []byte {
 	if x != nil {
 		return x.Body
 	}
-	return ""
+	return nil
 }
 
 func (x *Receipt) GetLabels() map[string]string {
@@ -235,6 +236,13 @@ func (x *Receipt) GetLabels() map[string]string {
 		return x.Labels
 	}
 	return nil
+}
+
+func (x *Receipt) GetStatus() int32 {
+	if x != nil {
+		return x.Status
+	}
+	return 0
 }
 
 var File_payment_proto protoreflect.FileDescriptor
@@ -262,10 +270,11 @@ const file_payment_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\b\n" +
 	"\x06sourceB\n" +
 	"\n" +
-	"\b_capture\"\x94\x01\n" +
+	"\b_capture\"\xac\x01\n" +
 	"\aReceipt\x12\x12\n" +
-	"\x04body\x18\x01 \x01(\tR\x04body\x12:\n" +
-	"\x06labels\x18\x02 \x03(\v2\".onceward.test.Receipt.LabelsEntryR\x06labels\x1a9\n" +
+	"\x04body\x18\x01 \x01(\fR\x04body\x12:\n" +
+	"\x06labels\x18\x02 \x03(\v2\".onceward.test.Receipt.LabelsEntryR\x06labels\x12\x16\n" +
+	"\x06status\x18\x03 \x01(\x05R\x06status\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x012\xf5\x01\n" +
