@@ -3,6 +3,7 @@ module github.com/onceward/onceward/lab
 go 1.26.0
 
 require (
+	connectrpc.com/connect v1.21.1
 	github.com/anishathalye/porcupine v1.3.1
 	github.com/go-chi/chi/v5 v5.5.0
 	github.com/jackc/pgx/v5 v5.12.0
@@ -10,6 +11,7 @@ require (
 	github.com/nats-io/nats.go v1.55.0
 	github.com/ncruces/go-sqlite3 v0.35.6
 	github.com/onceward/onceward v0.1.0
+	github.com/onceward/onceward/adapter/connect v0.1.0
 	github.com/onceward/onceward/adapter/grpc v0.1.0
 	github.com/onceward/onceward/examples v0.1.0
 	github.com/onceward/onceward/internal/rpc v0.1.0
