@@ -82,4 +82,3 @@ func isUUID4(s string) bool {
 	}
 	return true
 }
-

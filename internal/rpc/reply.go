@@ -87,11 +87,10 @@ func (m *Method) appendResponse(b []byte, response proto.Message) ([]byte, error
 	return appendEncoded(b, response)
 }
 
-func appendEncoded(b []byte, message proto.Message) (_ []byte, err error) {
-	return appendSized(b, func(b []byte) []byte {
-		b, err = proto.MarshalOptions{}.MarshalAppend(b, message)
-		return b
-	}), err
+// appendEncoded appends a message behind its length.
+func appendEncoded(b []byte, message proto.Message) ([]byte, error) {
+	b = protowire.AppendVarint(b, uint64(proto.Size(message)))
+	return proto.MarshalOptions{}.MarshalAppend(b, message)
 }
 
 // appendFields appends those fields of a header that are stored.

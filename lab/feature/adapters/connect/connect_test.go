@@ -33,9 +33,9 @@ const (
 
 // protocols are the ways of a client to speak to the one server.
 var protocols = map[string][]connect.ClientOption{
-	"Connect": {connect.WithProtoJSON(), connect.WithSendGzip()},
+	"Connect": {connect.WithProtoJSON()},
 	"gRPC":    {connect.WithGRPC()},
-	"gRPCWeb": {connect.WithGRPCWeb(), connect.WithSendGzip()},
+	"gRPCWeb": {connect.WithGRPCWeb()},
 }
 
 func TestAdapter(t *testing.T) {
