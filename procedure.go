@@ -144,10 +144,9 @@ func (p *Procedure) RequestFields() []string {
 	return append(slices.Clone(p.guard.config.Keys.Headers), FirstSentHeader)
 }
 
-// AnswerFields returns the header fields that go out with an answer, where a transport has such: until when it is kept,
-// and whether it is a replay.
-func (p *Procedure) AnswerFields(s *Served) []store.HeaderField {
-	fields := make([]store.HeaderField, 0, 2)
+// AppendAnswerFields appends the header fields that go out with an answer, where a transport has such: until when it is
+// kept, and whether it is a replay.
+func (p *Procedure) AppendAnswerFields(fields []store.HeaderField, s *Served) []store.HeaderField {
 	if !s.ExpiresAt.IsZero() {
 		fields = append(fields, store.HeaderField{Name: expiresHeader, Value: s.ExpiresAt.UTC().Format(http.TimeFormat)})
 	}

@@ -23,6 +23,7 @@ type execution struct {
 	next     connect.UnaryFunc
 	response connect.AnyResponse // of the last run, or a replay
 	err      error               // in its place
+	room     [256]byte           // for what the request says, of most requests
 
 	// A handler sets fields in its response, or in what its context has of the call. There are also those of
 	// interceptors in front of this one: they are taken away while the handler runs.
@@ -36,7 +37,9 @@ func newExecution(
 	x := &execution{method: m, request: request, next: next}
 	if info, ok := connect.CallInfoForHandlerContext(ctx); ok {
 		x.header, x.trailer = info.ResponseHeader(), info.ResponseTrailer()
-		x.outerHeader, x.outerTrailer = maps.Clone(x.header), maps.Clone(x.trailer)
+		if len(x.header) > 0 || len(x.trailer) > 0 {
+			x.outerHeader, x.outerTrailer = maps.Clone(x.header), maps.Clone(x.trailer)
+		}
 	}
 	return x
 }
@@ -101,7 +104,9 @@ func (x *execution) replay(ctx context.Context, stored onceward.Answer) {
 	}
 	x.response, _ = x.method.response.wrap(reply.Message) // which New has tried
 	add(x.response.Header(), reply.Header)
-	add(x.response.Trailer(), reply.Trailer)
+	if len(reply.Trailer) > 0 { // which are not made for nothing
+		add(x.response.Trailer(), reply.Trailer)
+	}
 }
 
 // forget takes back what a run left that does not count.
@@ -112,8 +117,9 @@ func (x *execution) forget() {
 	x.restore()
 }
 
-// tell adds fields of the guard's to the header of the answer.
-func (x *execution) tell(fields []store.HeaderField) {
+// tell adds the fields of the guard's to the header of the answer.
+func (x *execution) tell(served *onceward.Served) {
+	var room [2]store.HeaderField
 	header := x.header
 	if x.response != nil {
 		header = x.response.Header()
@@ -121,7 +127,7 @@ func (x *execution) tell(fields []store.HeaderField) {
 	if header == nil { // of a call that no handler serves
 		return
 	}
-	for _, f := range fields {
+	for _, f := range x.method.AppendAnswerFields(room[:0], served) {
 		header.Set(f.Name, f.Value)
 	}
 }

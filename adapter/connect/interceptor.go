@@ -163,22 +163,27 @@ func (i *Interceptor) serve(
 	if err != nil {
 		return nil, problemError(m.Refuse(ctx, m.Name, err))
 	}
-	call, err := m.Call(scope, request.Header(), message)
+	x := newExecution(ctx, m, request, next)
+	call, err := m.Call(scope, request.Header(), message, x.room[:0])
 	if err != nil {
 		return nil, problemError(m.Refuse(ctx, m.Name, err))
 	}
-	x := newExecution(ctx, m, request, next)
 	served, err := m.Serve(ctx, call, x.run)
-	switch problem := (*onceward.Problem)(nil); {
-	case errors.As(err, &problem):
-		x.forget()
-		x.tell(m.AnswerFields(&served))
-		return nil, problemError(problem)
+	switch {
 	case err != nil:
-		return nil, err
+		x.forget()
+		x.err = failed(err)
 	case served.Replayed:
 		x.replay(ctx, served.Answer)
 	}
-	x.tell(m.AnswerFields(&served))
+	x.tell(&served)
 	return x.response, x.err
+}
+
+// failed answers with the problem that the guard has.
+func failed(err error) error {
+	if problem := (*onceward.Problem)(nil); errors.As(err, &problem) {
+		return problemError(problem)
+	}
+	return err
 }

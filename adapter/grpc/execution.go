@@ -2,7 +2,6 @@ package oncewardgrpc
 
 import (
 	"context"
-	"strings"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/rpc"
-	"github.com/onceward/onceward/store"
 )
 
 // execution runs the handler of one call. To the handler it is the stream that takes its header and trailer, which are
@@ -21,8 +19,9 @@ type execution struct {
 	method  *rpc.Method
 	request any
 	handler grpc.UnaryHandler
-	reply   any   // of the last run
-	err     error // in its place
+	reply   any       // of the last run
+	err     error     // in its place
+	room    [256]byte // for what the request says, of most requests
 
 	mu              sync.Mutex // a goroutine that the handler left behind may still call
 	header, trailer metadata.MD
@@ -92,23 +91,14 @@ func replay(ctx context.Context, m *rpc.Method, stored onceward.Answer) (any, er
 
 // lower spells names as metadata does: an answer may have been stored by a server of Connect.
 func lower(h map[string][]string) metadata.MD {
+	if len(h) == 0 {
+		return nil
+	}
 	md := make(metadata.MD, len(h))
 	for name, values := range h {
 		md.Append(name, values...)
 	}
 	return md
-}
-
-// send adds fields of the guard's to the header of the answer.
-func send(ctx context.Context, fields []store.HeaderField) {
-	if len(fields) == 0 {
-		return
-	}
-	md := make(metadata.MD, len(fields))
-	for _, f := range fields {
-		md[strings.ToLower(f.Name)] = []string{f.Value}
-	}
-	setFields(ctx, md, nil)
 }
 
 // setFields sets the header and the trailer of the answer. It fails only if nothing can be sent any more, or there is no

@@ -21,6 +21,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -29,6 +30,7 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/rpc"
+	"github.com/onceward/onceward/store"
 )
 
 // Config configures an [Interceptor].
@@ -57,6 +59,7 @@ type Method struct {
 type Interceptor struct {
 	scope   func(ctx context.Context, method string) (string, error)
 	methods map[string]*rpc.Method
+	names   map[string]string // of the guard's fields, as metadata spells them
 }
 
 // New returns an interceptor, or an error that says what cannot be right, such as a method that streams.
@@ -67,13 +70,18 @@ func New(guard *onceward.Guard, config Config) (*Interceptor, error) {
 	case len(config.Methods) == 0:
 		return nil, errors.New("oncewardgrpc: Config.Methods is empty: nothing would be protected")
 	}
-	i := &Interceptor{scope: config.Scope, methods: make(map[string]*rpc.Method, len(config.Methods))}
+	i := &Interceptor{
+		scope: config.Scope, methods: make(map[string]*rpc.Method, len(config.Methods)), names: make(map[string]string),
+	}
 	for name, m := range config.Methods {
 		method, err := rpc.NewMethod(guard, name, m.RequestID, m.Options)
 		if err != nil {
 			return nil, err
 		}
 		i.methods[name] = method
+		for _, f := range method.AppendAnswerFields(nil, &onceward.Served{Replayed: true, ExpiresAt: time.Now()}) {
+			i.names[f.Name] = strings.ToLower(f.Name)
+		}
 	}
 	return i, nil
 }
@@ -111,24 +119,53 @@ func (i *Interceptor) Unary(
 	if err != nil {
 		return nil, refuse(ctx, m.Refuse(ctx, m.Name, err))
 	}
-	call, err := m.Call(scope, header(ctx, m), message)
+	x := &execution{method: m, request: request, handler: handler}
+	call, err := m.Call(scope, header(ctx, m), message, x.room[:0])
 	if err != nil {
 		return nil, refuse(ctx, m.Refuse(ctx, m.Name, err))
 	}
-	x := &execution{method: m, request: request, handler: handler}
 	served, err := m.Serve(ctx, call, x.run)
-	send(ctx, m.AnswerFields(&served))
-	switch problem := (*onceward.Problem)(nil); {
-	case errors.As(err, &problem):
-		return nil, refuse(ctx, problem)
+	i.tell(ctx, m, &served)
+	switch {
 	case err != nil:
-		return nil, err
+		return nil, failed(ctx, err)
 	case served.Replayed:
 		return replay(ctx, m, served.Answer)
 	default:
 		x.send(ctx)
 		return x.reply, x.err
 	}
+}
+
+// failed answers with the problem that the guard has.
+func failed(ctx context.Context, err error) error {
+	if problem := (*onceward.Problem)(nil); errors.As(err, &problem) {
+		return refuse(ctx, problem)
+	}
+	return err
+}
+
+// tell adds the fields of the guard's to the header of the answer.
+func (i *Interceptor) tell(ctx context.Context, m *rpc.Method, served *onceward.Served) {
+	var room [2]store.HeaderField
+	fields := m.AppendAnswerFields(room[:0], served)
+	if len(fields) == 0 {
+		return
+	}
+	md, values := make(metadata.MD, len(fields)), make([]string, len(fields))
+	for n, f := range fields {
+		values[n] = f.Value
+		md[i.lower(f.Name)] = values[n : n+1 : n+1]
+	}
+	setFields(ctx, md, nil)
+}
+
+// lower spells the name of a field as metadata does.
+func (i *Interceptor) lower(name string) string {
+	if known, ok := i.names[name]; ok {
+		return known
+	}
+	return strings.ToLower(name)
 }
 
 // header is what of the metadata the guard reads.

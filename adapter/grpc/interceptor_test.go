@@ -3,6 +3,7 @@ package oncewardgrpc_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
@@ -24,7 +25,9 @@ const create = "/onceward.test.Payments/Create"
 
 func newGuard(t testing.TB, s store.Store) *onceward.Guard {
 	t.Helper()
-	guard, err := onceward.New(s, onceward.Config{Secret: []byte("the secret of the tests")})
+	guard, err := onceward.New(s, onceward.Config{
+		Secret: []byte("the secret of the tests"), Logger: slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

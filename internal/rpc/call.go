@@ -3,6 +3,7 @@ package rpc
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -10,9 +11,12 @@ import (
 	"github.com/onceward/onceward"
 )
 
-// Call describes a call with this request to the guard. The header has the fields of [Method.Fields] at least. An error
-// says what is wrong with the key: it is for [onceward.Procedure.Refuse].
-func (m *Method) Call(scope string, header http.Header, request proto.Message) (onceward.Call, error) {
+// Call describes a call with this request to the guard. The header has the fields of [Method.Fields] at least; room is
+// memory for the payload, if that is small. An error says what is wrong with the key: it is for
+// [onceward.Procedure.Refuse].
+func (m *Method) Call(
+	scope string, header http.Header, request proto.Message, room []byte,
+) (onceward.Call, error) {
 	reflected := request.ProtoReflect()
 	call := onceward.Call{Scope: scope, Operation: m.Name, Header: header}
 	if m.requestID != 0 {
@@ -23,7 +27,7 @@ func (m *Method) Call(scope string, header http.Header, request proto.Message) (
 			}
 		}
 	}
-	call.Payload = appendMessage(make([]byte, 0, proto.Size(request)), reflected, m.requestID)
+	call.Payload = appendMessage(slices.Grow(room, proto.Size(request)), reflected, m.requestID)
 	return call, nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"sync"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -27,27 +28,49 @@ type field struct {
 // What a program does not know it takes as it was sent. So a request with an unknown field that a client may encode in
 // more than one way, a map above all, can still look different.
 func appendMessage(b []byte, m protoreflect.Message, without protoreflect.FieldNumber) []byte {
-	fields := make([]field, 0, 8)
-	m.Range(func(d protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-		if d.Number() != without {
-			fields = append(fields, field{number: d.Number(), descriptor: d, value: v})
-		}
-		return true
-	})
+	c := collectors.Get().(*collector)
+	defer c.free()
+	c.without = without
+	m.Range(c.visit)
 	for unknown := m.GetUnknown(); len(unknown) > 0; {
 		number, _, n := protowire.ConsumeField(unknown)
-		if n < 0 {
-			fields = append(fields, field{number: math.MaxInt32, record: unknown}) // which no decoder lets pass
-			break
+		if n < 0 { // which no decoder lets pass
+			number, n = math.MaxInt32, len(unknown)
 		}
-		fields = append(fields, field{number: number, record: unknown[:n]})
+		c.fields = append(c.fields, field{number: number, record: unknown[:n]})
 		unknown = unknown[n:]
 	}
-	slices.SortStableFunc(fields, func(a, b field) int { return cmp.Compare(a.number, b.number) })
-	for i := range fields {
-		b = fields[i].append(b)
+	slices.SortStableFunc(c.fields, func(a, b field) int { return cmp.Compare(a.number, b.number) })
+	for i := range c.fields {
+		b = c.fields[i].append(b)
 	}
 	return b
+}
+
+// collector gathers the fields of a message. It is used again, so that a call of few fields allocates nothing for it.
+type collector struct {
+	fields  []field
+	without protoreflect.FieldNumber
+	visit   func(protoreflect.FieldDescriptor, protoreflect.Value) bool
+}
+
+var collectors = sync.Pool{New: func() any {
+	c := new(collector)
+	c.visit = c.add
+	return c
+}}
+
+func (c *collector) add(d protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+	if d.Number() != c.without {
+		c.fields = append(c.fields, field{number: d.Number(), descriptor: d, value: v})
+	}
+	return true
+}
+
+func (c *collector) free() {
+	clear(c.fields)
+	c.fields = c.fields[:0]
+	collectors.Put(c)
 }
 
 func (f *field) append(b []byte) []byte {

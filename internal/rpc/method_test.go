@@ -103,7 +103,7 @@ func TestRequestID(t *testing.T) {
 		if test.header != nil {
 			header["Idempotency-Key"] = test.header
 		}
-		call, err := m.Call("scope", header, &paymentpb.Payment{RequestId: test.id})
+		call, err := m.Call("scope", header, &paymentpb.Payment{RequestId: test.id}, nil)
 		if (test.want == nil) != errors.Is(err, onceward.ErrBadKey) {
 			t.Errorf("%s: error %v", test.what, err)
 		}

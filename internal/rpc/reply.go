@@ -43,6 +43,9 @@ const (
 // Say passes on what the error of a handler says of itself: that nothing was executed, that the request is not valid, or
 // that it is not known what was done.
 func Say(ctx context.Context, err error) {
+	if err == nil {
+		return
+	}
 	op := onceward.FromContext(ctx)
 	switch {
 	case onceward.IsOutcomeUnknown(err):
@@ -112,11 +115,10 @@ func (m *Method) appendFields(b []byte, number protowire.Number, h map[string][]
 
 // Reply reads a stored answer. One that a resolver or an operator gave is in JSON: the response, or the google.rpc.Status
 // of an error.
-func (m *Method) Reply(a onceward.Answer) (*Reply, error) {
+func (m *Method) Reply(a onceward.Answer) (r Reply, err error) {
 	if a.ContentType == ContentType {
 		return m.decode(a.Body)
 	}
-	r := &Reply{}
 	var into proto.Message
 	if a.Status >= http.StatusBadRequest {
 		r.Status = new(status.Status)
@@ -130,58 +132,54 @@ func (m *Method) Reply(a onceward.Answer) (*Reply, error) {
 	case len(a.Body) == 0 && r.Status == nil:
 		return r, nil
 	case media != "application/json":
-		return nil, fmt.Errorf("onceward: a stored answer of type %q is none of %s", a.ContentType, m.Name)
+		return r, fmt.Errorf("onceward: a stored answer of type %q is none of %s", a.ContentType, m.Name)
 	}
 	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(a.Body, into); err != nil {
-		return nil, err
+		return r, err
 	}
 	if r.Status != nil && r.Status.GetCode() == 0 {
-		return nil, errors.New("onceward: the stored answer of an error has no code")
+		return r, errors.New("onceward: the stored answer of an error has no code")
 	}
 	return r, nil
 }
 
 // decode reads what Answer wrote.
-func (m *Method) decode(b []byte) (*Reply, error) {
-	r, name := &Reply{}, ""
+func (m *Method) decode(b []byte) (r Reply, err error) {
+	ofType := false
 	for len(b) > 0 {
 		number, kind, n := protowire.ConsumeTag(b)
 		if n < 0 || kind != protowire.BytesType {
-			return nil, errUnreadable
+			return r, errUnreadable
 		}
 		value, size := protowire.ConsumeBytes(b[n:])
 		if size < 0 {
-			return nil, errUnreadable
+			return r, errUnreadable
 		}
 		b = b[n+size:]
-		var err error
-		switch number {
-		case fieldStatus:
+		switch {
+		case number == fieldStatus:
 			r.Status = new(status.Status)
 			err = proto.Unmarshal(value, r.Status)
-		case fieldType:
-			name = string(value)
-		case fieldMessage:
-			if want := string(m.Output.Descriptor().FullName()); name != want {
-				return nil, fmt.Errorf("onceward: %s answers with a %s, and the stored answer is a %s", m.Name, want, name)
-			}
+		case number == fieldType:
+			ofType = string(value) == string(m.Output.Descriptor().FullName())
+		case number == fieldMessage && ofType:
 			r.Message = m.Output.New().Interface()
 			err = proto.Unmarshal(value, r.Message)
-		case fieldHeader:
+		case number == fieldHeader:
 			err = readField(&r.Header, value)
-		case fieldTrailer:
+		case number == fieldTrailer:
 			err = readField(&r.Trailer, value)
-		case fieldMeta:
+		case number == fieldMeta:
 			err = readField(&r.Meta, value)
-		default:
+		default: // also a message of another type than the method has now
 			err = errUnreadable
 		}
 		if err != nil {
-			return nil, err
+			return r, err
 		}
 	}
 	if r.Status == nil && r.Message == nil {
-		return nil, errUnreadable
+		return r, errUnreadable
 	}
 	return r, nil
 }
