@@ -28,7 +28,7 @@ type rule struct {
 var (
 	features = []string{
 		"./phase", "./outbox", "./inbox", "./natural", "./reconcile", "./janitor", "./limit", "./proxy", "./console", "./client", "./check",
-		"./broker",
+		"./broker", "./adapter",
 	}
 	wiring = []string{"./storeurl", "./cmd", "./examples", "./oncewardtest", "./lab"}
 	// testParts are packages that tests import, and so may import testing: suites, servers that are closed at the end of a
@@ -126,6 +126,23 @@ var rules = []rule{
 			{"./store/tiered": {"./store/redis"}},
 			{"./store/sqlite/internal/batch": {"./store/memory"}},
 			{"./store/sealed": {"./limit"}, "./limit": {"./store/memory"}},
+		},
+	},
+	{
+		name: "what the adapters for RPC share knows neither framework, and neither knows the other's",
+		from: func(pkg string) bool { return under(pkg, "./internal/rpc", "./adapter/grpc", "./adapter/connect") },
+		forbidden: func(pkg, dep string) bool {
+			return under(dep, "google.golang.org/grpc", "./adapter/grpc") && !under(pkg, "./adapter/grpc") ||
+				under(dep, "connectrpc.com/connect", "./adapter/connect") && !under(pkg, "./adapter/connect")
+		},
+		good: []graph{
+			{"./adapter/grpc": {"./internal/rpc", "google.golang.org/grpc/status"}},
+			{"./adapter/connect": {"./internal/rpc", "connectrpc.com/connect"}},
+		},
+		bad: []graph{
+			{"./adapter/connect": {"./internal/rpc"}, "./internal/rpc": {"google.golang.org/grpc/codes"}},
+			{"./adapter/grpc": {"connectrpc.com/connect"}},
+			{"./internal/rpc": {"./adapter/connect"}},
 		},
 	},
 	{
