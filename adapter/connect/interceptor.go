@@ -1,6 +1,6 @@
-// Package oncewardconnect protects unary methods of a Connect server, whichever protocol a client speaks to it (Connect,
-// gRPC or gRPC-Web): each call with a key runs at most once, by the rules that hold for handlers of net/http, and its
-// retries get the answer of the first.
+// Package oncewardconnect protects unary methods of a Connect server, whichever protocol a client speaks to it
+// (Connect, gRPC or gRPC-Web): each call with a key runs at most once, by the rules that hold for handlers of net/http,
+// and its retries get the answer of the first.
 //
 //	protect, err := oncewardconnect.New(guard, oncewardconnect.Config{
 //		Scope: tenantOf, // from what an interceptor in front of this one has authenticated
@@ -14,8 +14,8 @@
 //	…
 //	path, handler := paymentsv1connect.NewPaymentsHandler(service, connect.WithInterceptors(authenticate, protect))
 //
-// The key comes in the header Idempotency-Key, or in a field of the request as AIP-155 has it. What a code means for the
-// guard, and with which codes it answers itself, is in docs/rpc.md.
+// The key comes in the header Idempotency-Key, or in a field of the request as AIP-155 has it. What a code means for
+// the guard, and with which codes it answers itself, is in docs/rpc.md.
 package oncewardconnect
 
 import (

@@ -20,10 +20,10 @@ type field struct {
 }
 
 // appendMessage appends a message in the one form that stands for what it says: the wire format, with fields in the
-// order of their numbers and maps in that of their keys. The deterministic mode of the protobuf library promises no more
-// than one form within one build, and puts the fields that the program does not know behind all others: two nodes in the
-// middle of a deploy would then take one request for two. Here a field that only the newer schema knows stands where it
-// stands for the newer program.
+// order of their numbers and maps in that of their keys. The deterministic mode of the protobuf library promises no
+// more than one form within one build, and puts the fields that the program does not know behind all others: two nodes
+// in the middle of a deploy would then take one request for two. Here a field that only the newer schema knows stands
+// where it stands for the newer program.
 //
 // What a program does not know it takes as it was sent. So a request with an unknown field that a client may encode in
 // more than one way, a map above all, can still look different.

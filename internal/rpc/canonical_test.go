@@ -62,8 +62,8 @@ func TestCanonicalOfMaps(t *testing.T) {
 	}
 }
 
-// TestCanonicalOfUnknownFields: while a deploy is under way, a node that does not know a new field yet and one that does
-// see the same request.
+// TestCanonicalOfUnknownFields: while a deploy is under way, a node that does not know a new field yet and one that
+// does see the same request.
 func TestCanonicalOfUnknownFields(t *testing.T) {
 	t.Parallel()
 	sent := full()
@@ -73,7 +73,9 @@ func TestCanonicalOfUnknownFields(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := canonical(sent)
-	for _, missing := range []protoreflect.Name{"account", "amount", "labels", "shares", "parent", "parts", "token", "rate"} {
+	for _, missing := range []protoreflect.Name{
+		"account", "amount", "labels", "shares", "parent", "parts", "token", "rate",
+	} {
 		old := dynamicpb.NewMessage(without(t, missing))
 		if err := proto.Unmarshal(wire, old); err != nil {
 			t.Fatal(err)

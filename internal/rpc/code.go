@@ -16,8 +16,8 @@ import (
 )
 
 // statuses are the codes of a handler's answer as statuses of HTTP, by which the guard judges it (E5). They are those
-// that google.rpc.Code names, but for CANCELLED: 499 would be stored as an answer, and says as little about what was done
-// as DEADLINE_EXCEEDED does.
+// that google.rpc.Code names, but for CANCELLED: 499 would be stored as an answer, and says as little about what was
+// done as DEADLINE_EXCEEDED does.
 var statuses = map[code.Code]int{
 	code.Code_OK:                  http.StatusOK,
 	code.Code_CANCELLED:           http.StatusGatewayTimeout,
@@ -46,7 +46,8 @@ func httpStatus(c int32) int {
 	return http.StatusInternalServerError
 }
 
-// ProblemFields are the header fields that go out with a problem: how a caller who is not known could authenticate (A8).
+// ProblemFields are the header fields that go out with a problem: how a caller who is not known could authenticate
+// (A8).
 func ProblemFields(p *onceward.Problem) map[string][]string {
 	if len(p.Challenges) == 0 {
 		return nil
@@ -66,8 +67,8 @@ func ProblemFields(p *onceward.Problem) map[string][]string {
 // ErrorDomain is the domain of the ErrorInfo in Onceward's own answers.
 const ErrorDomain = "onceward"
 
-// ProblemStatus is a problem as the status of a call, with an ErrorInfo that says what is wrong, and a RetryInfo where it
-// is known when to come again.
+// ProblemStatus is a problem as the status of a call, with an ErrorInfo that says what is wrong, and a RetryInfo where
+// it is known when to come again.
 func ProblemStatus(p *onceward.Problem) *status.Status {
 	s := &status.Status{Code: int32(problemCode(p)), Message: p.Error()}
 	add := func(detail proto.Message) {
@@ -88,9 +89,9 @@ func ProblemStatus(p *onceward.Problem) *status.Status {
 	return s
 }
 
-// problemCode is the code of a problem. UNAVAILABLE, which clients retry by themselves, is for those where the same call
-// may come again at once, and has not been executed or is in flight. An outcome that is not known is UNKNOWN: ABORTED
-// would invite the client to do it all over again, with another key.
+// problemCode is the code of a problem. UNAVAILABLE, which clients retry by themselves, is for those where the same
+// call may come again at once, and has not been executed or is in flight. An outcome that is not known is UNKNOWN:
+// ABORTED would invite the client to do it all over again, with another key.
 func problemCode(p *onceward.Problem) code.Code {
 	switch name := ownCode(p); {
 	case name == "outcome-unknown":
@@ -116,6 +117,6 @@ func problemCode(p *onceward.Problem) code.Code {
 	return code.Code_INTERNAL
 }
 
-// ownCode is Onceward's own code of a problem. [onceward.Config].ProblemCode may have renamed it, but not its type, which
-// ends in it, behind one of these characters.
+// ownCode is Onceward's own code of a problem. [onceward.Config].ProblemCode may have renamed it, but not its type,
+// which ends in it, behind one of these characters.
 func ownCode(p *onceward.Problem) string { return p.Type[strings.LastIndexAny(p.Type, "/#=:?")+1:] }

@@ -40,8 +40,8 @@ const (
 	fieldMeta
 )
 
-// Say passes on what the error of a handler says of itself: that nothing was executed, that the request is not valid, or
-// that it is not known what was done.
+// Say passes on what the error of a handler says of itself: that nothing was executed, that the request is not valid,
+// or that it is not known what was done.
 func Say(ctx context.Context, err error) {
 	if err == nil {
 		return
@@ -113,8 +113,8 @@ func (m *Method) appendFields(b []byte, number protowire.Number, h map[string][]
 	return b
 }
 
-// Reply reads a stored answer. One that a resolver or an operator gave is in JSON: the response, or the google.rpc.Status
-// of an error.
+// Reply reads a stored answer. One that a resolver or an operator gave is in JSON: the response, or the
+// google.rpc.Status of an error.
 func (m *Method) Reply(a onceward.Answer) (r Reply, err error) {
 	if a.ContentType == ContentType {
 		return m.decode(a.Body)

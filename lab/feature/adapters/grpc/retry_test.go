@@ -112,7 +112,8 @@ func (s *shop) cut() {
 func (s *shop) wantPayments(want int) {
 	s.Helper()
 	var got int
-	if err := s.store.DB().QueryRowContext(s.Context(), `SELECT count(*) FROM payment`).Scan(&got); err != nil || got != want {
+	err := s.store.DB().QueryRowContext(s.Context(), `SELECT count(*) FROM payment`).Scan(&got)
+	if err != nil || got != want {
 		s.Errorf("%d payments, error %v; want %d", got, err, want)
 	}
 }
@@ -134,8 +135,8 @@ func insert(ctx context.Context, p *paymentpb.Payment) (*paymentpb.Receipt, erro
 	return &paymentpb.Receipt{Body: []byte(fmt.Sprint(key, " paid ", p.GetAmount()))}, nil
 }
 
-// TestRetriesOfTheLibrary: the connection breaks after each commit, before the reply is sent. The client's library retries
-// by its policy, with the key that its interceptor gave the call, and is given the answer: one effect for each.
+// TestRetriesOfTheLibrary: the connection breaks after each commit, before the reply is sent. The client's library
+// retries by its policy, with the key that its interceptor gave the call, and is given the answer: one effect for each.
 func TestRetriesOfTheLibrary(t *testing.T) {
 	t.Parallel()
 	var s *shop
@@ -166,8 +167,8 @@ func TestRetriesOfTheLibrary(t *testing.T) {
 	s.wantPayments(payments)
 }
 
-// TestRetryWhileInFlight: the connection breaks while the handler works, which goes on. The retry is told that the first
-// call is in flight, and when to come again, by means that the library knows: it comes, and is given the answer.
+// TestRetryWhileInFlight: the connection breaks while the handler works, which goes on. The retry is told that the
+// first call is in flight, and when to come again, by means that the library knows: it comes, and is given the answer.
 func TestRetryWhileInFlight(t *testing.T) {
 	t.Parallel()
 	started, release := make(chan struct{}), make(chan struct{})
