@@ -130,18 +130,20 @@ func TestHowAReservedHandlerFails(t *testing.T) {
 			"store":   {onceward.FailureStore, row.store},
 			"unknown": {onceward.FailureUnknown, row.unknown},
 		} {
-			t.Run(name+", "+policy, func(t *testing.T) {
-				t.Parallel()
-				synctest.Test(t, func(t *testing.T) { checkFailure(t, row.fail, test.failure, test.want) })
-			})
+			for door, protect := range doors {
+				t.Run(name+", "+policy+", "+door, func(t *testing.T) {
+					t.Parallel()
+					synctest.Test(t, func(t *testing.T) { checkFailure(t, protect, row.fail, test.failure, test.want) })
+				})
+			}
 		}
 	}
 }
 
 // checkFailure lets a handler fail once, then retries with a handler that succeeds.
-func checkFailure(t *testing.T, fail http.HandlerFunc, failure onceward.Failure, want outcome) {
+func checkFailure(t *testing.T, protect door, fail http.HandlerFunc, failure onceward.Failure, want outcome) {
 	s, handler := memory.New(), &counted{then: fail}
-	h := newGuard(t, s).Handler(handler, onceward.Reserved(failure), onceward.Deadline(2*time.Second))
+	h := protect(newGuard(t, s), handler, onceward.Reserved(failure), onceward.Deadline(2*time.Second))
 	var first answer
 	panicked := panicOf(func() { first = post(h, "k", `{}`) })
 	switch {

@@ -291,7 +291,7 @@ func TestAFailureThatIsFlushed(t *testing.T) {
 		} {
 			t.Run(name+", "+policy, func(t *testing.T) {
 				t.Parallel()
-				synctest.Test(t, func(t *testing.T) { checkFailure(t, fail, test.failure, test.want) })
+				synctest.Test(t, func(t *testing.T) { checkFailure(t, doors["handler"], fail, test.failure, test.want) })
 			})
 		}
 	}

@@ -53,4 +53,19 @@ func TestWithoutAnObserverNothingIsAllocatedForEvents(t *testing.T) {
 		}
 		next++
 	})
+	procedure, err := guard.Procedure(onceward.Reserved(onceward.FailureStore))
+	if err != nil {
+		t.Fatal(err)
+	}
+	next = 0
+	want("serve", serveAllocs, func() {
+		call := onceward.Call{Scope: "p", Key: keys[next], Operation: "method"}
+		_, err := procedure.Serve(context.Background(), call, func(context.Context) onceward.Answer {
+			return onceward.Answer{ContentType: "text/plain"}
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		next++
+	})
 }
