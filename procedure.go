@@ -131,6 +131,37 @@ func (p *Procedure) Refuse(ctx context.Context, operation string, err error) *Pr
 	}
 }
 
+// Unreadable says that the stored answer of a call cannot be given again by the program that asks for it: its form is
+// not one that the adapter knows. Nothing was executed now. The problem was told to the log and the observer.
+func (p *Procedure) Unreadable(ctx context.Context, operation string, err error) *Problem {
+	p.guard.storeFailed(ctx, operation, "replay", err)
+	return p.refuse(ctx, operation, failureProblem(&store.UnreadableError{Reason: err.Error()}))
+}
+
+// RequestFields returns the canonical names of the fields of a [Call].Header that Serve reads: those of the key, the
+// first of which counts, and last that of the time of first sending.
+func (p *Procedure) RequestFields() []string {
+	return append(slices.Clone(p.guard.config.Keys.Headers), FirstSentHeader)
+}
+
+// AppendAnswerFields appends the header fields that go out with an answer, where a transport has such: until when it is
+// kept, and whether it is a replay.
+func (p *Procedure) AppendAnswerFields(fields []store.HeaderField, s *Served) []store.HeaderField {
+	if !s.ExpiresAt.IsZero() {
+		fields = append(fields, store.HeaderField{Name: expiresHeader, Value: s.ExpiresAt.UTC().Format(http.TimeFormat)})
+	}
+	if s.Replayed {
+		fields = append(fields, store.HeaderField{Name: p.guard.config.ReplayedHeader, Value: "true"})
+	}
+	return fields
+}
+
+// KeepsField reports whether a header field of an answer is to be stored with it, by the rules for the fields of a
+// handler's answer (A2) and by [StoreHeaders] and [DropHeaders].
+func (p *Procedure) KeepsField(name string) bool {
+	return p.settings.headers.keeps(http.CanonicalHeaderKey(name))
+}
+
 // refusal is what is wrong with a call that has a key.
 func (p *Procedure) refusal(call *Call) *Problem {
 	if err := call.check(); err != nil {

@@ -3,6 +3,7 @@ module github.com/onceward/onceward/lab
 go 1.26.0
 
 require (
+	connectrpc.com/connect v1.21.1
 	github.com/anishathalye/porcupine v1.3.1
 	github.com/go-chi/chi/v5 v5.5.0
 	github.com/graphql-go/graphql v0.8.1
@@ -11,11 +12,14 @@ require (
 	github.com/nats-io/nats.go v1.55.0
 	github.com/ncruces/go-sqlite3 v0.35.6
 	github.com/onceward/onceward v0.1.0
+	github.com/onceward/onceward/adapter/connect v0.1.0
 	github.com/onceward/onceward/adapter/echo4 v0.1.0
 	github.com/onceward/onceward/adapter/echo5 v0.1.0
 	github.com/onceward/onceward/adapter/fiber v0.1.0
 	github.com/onceward/onceward/adapter/gin v0.1.0
+	github.com/onceward/onceward/adapter/grpc v0.1.0
 	github.com/onceward/onceward/examples v0.1.0
+	github.com/onceward/onceward/internal/rpc v0.1.0
 	github.com/onceward/onceward/oncewardtest v0.1.0
 	github.com/onceward/onceward/store/breaker v0.1.0
 	github.com/onceward/onceward/store/postgres v0.1.0
@@ -34,6 +38,9 @@ require (
 	go.uber.org/goleak v1.3.0
 	golang.org/x/mod v0.41.0
 	golang.org/x/sys v0.49.0
+	google.golang.org/genproto/googleapis/rpc v0.0.0-20261019180522-ce908d29299b
+	google.golang.org/grpc v1.84.0
+	google.golang.org/protobuf v1.36.12
 	pgregory.net/rapid v1.3.0
 )
 
@@ -96,7 +103,6 @@ require (
 	go.uber.org/multierr v1.11.0 // indirect
 	golang.org/x/arch v0.22.0 // indirect
 	golang.org/x/net v0.61.0 // indirect
-	google.golang.org/protobuf v1.36.12 // indirect
 )
 
 require (

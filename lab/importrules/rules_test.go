@@ -154,6 +154,23 @@ var rules = []rule{
 		},
 	},
 	{
+		name: "what the adapters for RPC share knows neither framework, and neither knows the other's",
+		from: func(pkg string) bool { return under(pkg, "./internal/rpc", "./adapter/grpc", "./adapter/connect") },
+		forbidden: func(pkg, dep string) bool {
+			return under(dep, "google.golang.org/grpc", "./adapter/grpc") && !under(pkg, "./adapter/grpc") ||
+				under(dep, "connectrpc.com/connect", "./adapter/connect") && !under(pkg, "./adapter/connect")
+		},
+		good: []graph{
+			{"./adapter/grpc": {"./internal/rpc", "google.golang.org/grpc/status"}},
+			{"./adapter/connect": {"./internal/rpc", "connectrpc.com/connect"}},
+		},
+		bad: []graph{
+			{"./adapter/connect": {"./internal/rpc"}, "./internal/rpc": {"google.golang.org/grpc/codes"}},
+			{"./adapter/grpc": {"connectrpc.com/connect"}},
+			{"./internal/rpc": {"./adapter/connect"}},
+		},
+	},
+	{
 		name:      "a broker depends on no other broker",
 		from:      func(pkg string) bool { return under(pkg, "./broker") },
 		forbidden: func(pkg, dep string) bool { return under(dep, "./broker") && brokerOf(dep) != brokerOf(pkg) },

@@ -1,0 +1,196 @@
+package oncewardconnect
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net/http"
+	"os"
+
+	"connectrpc.com/connect"
+	"google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/rpc"
+	"github.com/onceward/onceward/store"
+)
+
+// execution runs the handler of one call.
+type execution struct {
+	method   *method
+	request  connect.AnyRequest
+	next     connect.UnaryFunc
+	response connect.AnyResponse // of the last run, or a replay
+	err      error               // in its place
+	room     [256]byte           // for what the request says, of most requests
+
+	// A handler sets fields in its response, or in what its context has of the call. There are also those of
+	// interceptors in front of this one: they are taken away while the handler runs.
+	header, trailer           http.Header // of the context; nil if it has none
+	outerHeader, outerTrailer http.Header
+}
+
+func newExecution(
+	ctx context.Context, m *method, request connect.AnyRequest, next connect.UnaryFunc,
+) *execution {
+	x := &execution{method: m, request: request, next: next}
+	if info, ok := connect.CallInfoForHandlerContext(ctx); ok {
+		x.header, x.trailer = info.ResponseHeader(), info.ResponseTrailer()
+		if len(x.header) > 0 || len(x.trailer) > 0 {
+			x.outerHeader, x.outerTrailer = maps.Clone(x.header), maps.Clone(x.trailer)
+		}
+	}
+	return x
+}
+
+// run is the work of the guard: it may run again if a database undid it.
+func (x *execution) run(ctx context.Context) onceward.Answer {
+	clear(x.header)
+	clear(x.trailer)
+	defer x.restore()
+	if x.response, x.err = x.next(ctx, x.request); x.err != nil {
+		x.response = nil
+	}
+	rpc.Say(ctx, x.err)
+	answer, err := x.answer()
+	if err != nil {
+		x.response, x.err = nil, connect.NewError(connect.CodeInternal, err)
+		answer, _ = x.answer() // of a text
+	}
+	return answer
+}
+
+// restore gives the fields of other interceptors back.
+func (x *execution) restore() {
+	add(x.header, x.outerHeader)
+	add(x.trailer, x.outerTrailer)
+}
+
+// answer is what the handler returned, as it is stored.
+func (x *execution) answer() (onceward.Answer, error) {
+	reply := rpc.Reply{Header: x.header, Trailer: x.trailer}
+	if x.err != nil {
+		reply.Status = statusOf(x.err)
+		if coded := (*connect.Error)(nil); errors.As(x.err, &coded) {
+			reply.Meta = coded.Meta()
+		}
+		return x.method.Answer(&reply)
+	}
+	var err error
+	if reply.Message, err = rpc.Message(x.response.Any()); err != nil {
+		return onceward.Answer{}, err
+	}
+	reply.Header = joined(x.header, x.response.Header())
+	reply.Trailer = joined(x.trailer, x.response.Trailer())
+	return x.method.Answer(&reply)
+}
+
+// replay makes a stored answer the outcome of the call.
+func (x *execution) replay(ctx context.Context, stored onceward.Answer) {
+	x.forget()
+	reply, err := x.method.Reply(stored)
+	if err != nil {
+		x.err = problemError(x.method.Unreadable(ctx, x.method.Name, err))
+		return
+	}
+	if reply.Status != nil {
+		failed := errorOf(reply.Status)
+		add(failed.Meta(), reply.Meta)
+		add(x.header, reply.Header)
+		add(x.trailer, reply.Trailer)
+		x.err = failed
+		return
+	}
+	x.response, _ = x.method.response.wrap(reply.Message) // which New has tried
+	add(x.response.Header(), reply.Header)
+	if len(reply.Trailer) > 0 { // which are not made for nothing
+		add(x.response.Trailer(), reply.Trailer)
+	}
+}
+
+// forget takes back what a run left that does not count.
+func (x *execution) forget() {
+	x.response, x.err = nil, nil
+	clear(x.header)
+	clear(x.trailer)
+	x.restore()
+}
+
+// tell adds the fields of the guard's to the header of the answer.
+func (x *execution) tell(served *onceward.Served) {
+	var room [2]store.HeaderField
+	header := x.header
+	if x.response != nil {
+		header = x.response.Header()
+	}
+	if header == nil { // of a call that no handler serves
+		return
+	}
+	for _, f := range x.method.AppendAnswerFields(room[:0], served) {
+		header.Set(f.Name, f.Value)
+	}
+}
+
+// add adds the values of one header to another, if there is one.
+func add(to, from http.Header) {
+	if to == nil {
+		return
+	}
+	for name, values := range from {
+		name = http.CanonicalHeaderKey(name) // an answer may have been stored by a server of gRPC
+		to[name] = append(to[name], values...)
+	}
+}
+
+// joined returns the values of both headers.
+func joined(a, b http.Header) http.Header {
+	switch {
+	case len(a) == 0:
+		return b
+	case len(b) == 0:
+		return a
+	}
+	all := a.Clone()
+	add(all, b)
+	return all
+}
+
+// statusOf is the status that the server sends for an error of a handler.
+func statusOf(err error) *status.Status {
+	coded := (*connect.Error)(nil)
+	switch {
+	case errors.As(err, &coded):
+	case errors.Is(err, context.Canceled):
+		coded = connect.NewError(connect.CodeCanceled, err)
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+		coded = connect.NewError(connect.CodeDeadlineExceeded, err)
+	default:
+		coded = connect.NewError(connect.CodeUnknown, err)
+	}
+	s := &status.Status{Code: int32(coded.Code()), Message: coded.Message()}
+	for _, detail := range coded.Details() {
+		s.Details = append(s.Details, &anypb.Any{
+			TypeUrl: "type.googleapis.com/" + detail.Type(), Value: detail.Bytes(),
+		})
+	}
+	return s
+}
+
+// errorOf is a status as an error of Connect.
+func errorOf(s *status.Status) *connect.Error {
+	failed := connect.NewError(connect.Code(s.GetCode()), errors.New(s.GetMessage()))
+	for _, packed := range s.GetDetails() {
+		if detail, err := connect.NewErrorDetail(packed); err == nil { // one that is packed always is
+			failed.AddDetail(detail)
+		}
+	}
+	return failed
+}
+
+// problemError answers with a problem.
+func problemError(p *onceward.Problem) error {
+	failed := errorOf(rpc.ProblemStatus(p))
+	add(failed.Meta(), rpc.ProblemFields(p))
+	return failed
+}

@@ -1,0 +1,90 @@
+package oncewardconnect_test
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+
+	"connectrpc.com/connect"
+
+	"github.com/onceward/onceward"
+	oncewardconnect "github.com/onceward/onceward/adapter/connect"
+	"github.com/onceward/onceward/internal/rpc/paymentpb"
+	"github.com/onceward/onceward/store/memory"
+)
+
+const create = "/onceward.test.Payments/Create"
+
+type (
+	request  = connect.Request[paymentpb.Payment]
+	response = connect.Response[paymentpb.Receipt]
+)
+
+func newGuard(t *testing.T) *onceward.Guard {
+	t.Helper()
+	guard, err := onceward.New(memory.New(), onceward.Config{
+		Secret: []byte("the secret of the tests"), Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return guard
+}
+
+func scope(context.Context, connect.AnyRequest) (string, error) { return "tenant", nil }
+
+func pay(context.Context, *request) (*response, error) {
+	return connect.NewResponse(&paymentpb.Receipt{Status: 201}), nil
+}
+
+func protection(t *testing.T, options ...onceward.Option) *oncewardconnect.Interceptor {
+	t.Helper()
+	protect, err := oncewardconnect.New(newGuard(t), oncewardconnect.Config{
+		Scope: scope, Methods: map[string]oncewardconnect.Method{
+			create: {Options: options, Response: oncewardconnect.Response[paymentpb.Receipt]()},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return protect
+}
+
+func TestNew(t *testing.T) {
+	t.Parallel()
+	options := []onceward.Option{onceward.Reserved(onceward.FailureUnknown)}
+	receipt := oncewardconnect.Response[paymentpb.Receipt]()
+	one := func(name string, m oncewardconnect.Method) oncewardconnect.Config {
+		return oncewardconnect.Config{Scope: scope, Methods: map[string]oncewardconnect.Method{name: m}}
+	}
+	wrong := oncewardconnect.Response[paymentpb.Payment]()
+	for want, config := range map[string]oncewardconnect.Config{
+		"Config.Scope is missing": {Methods: map[string]oncewardconnect.Method{create: {}}},
+		"Config.Methods is empty": {Scope: scope},
+		"only unary methods can be protected": one("/onceward.test.Payments/Watch",
+			oncewardconnect.Method{Options: options, Response: receipt}),
+		"the Response of /onceward.test.Payments/Create is missing": one(create,
+			oncewardconnect.Method{Options: options}),
+		"is a onceward.test.Receipt": one(create, oncewardconnect.Method{Options: options, Response: wrong}),
+	} {
+		_, err := oncewardconnect.New(newGuard(t), config)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v", want, err)
+		}
+	}
+}
+
+func TestAudit(t *testing.T) {
+	t.Parallel()
+	protect := protection(t, onceward.Reserved(onceward.FailureUnknown))
+	const refund, watch = "/onceward.test.Payments/Refund", "/onceward.test.Payments/Watch"
+	services := paymentpb.File_payment_proto.Services()
+	if got := protect.Audit(services); !slices.Equal(got, []string{refund, watch}) {
+		t.Errorf("got %q", got)
+	}
+	if got := protect.Audit(services, watch, refund); len(got) != 0 {
+		t.Errorf("those that are exempt are listed: %q", got)
+	}
+}

@@ -1,0 +1,197 @@
+// Package oncewardgrpc protects unary methods of a gRPC server: each call with a key runs at most once, by the rules
+// that hold for handlers of net/http, and its retries get the answer of the first.
+//
+//	protect, err := oncewardgrpc.New(guard, oncewardgrpc.Config{
+//		Scope: tenantOf, // from what an interceptor in front of this one has authenticated
+//		Methods: map[string]oncewardgrpc.Method{
+//			paymentspb.Payments_Create_FullMethodName: {Options: []onceward.Option{onceward.Transactional()}},
+//		},
+//	})
+//	…
+//	server := grpc.NewServer(grpc.ChainUnaryInterceptor(authenticate, protect.Unary))
+//
+// The key comes in the metadata as idempotency-key, or in a field of the request as AIP-155 has it. What a code means
+// for the guard, and with which codes it answers itself, is in docs/rpc.md.
+package oncewardgrpc
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/rpc"
+	"github.com/onceward/onceward/store"
+)
+
+// Config configures an [Interceptor].
+type Config struct {
+	// Scope names the security boundary that the key of a call lives in, from authentication: a tenant, an account. It
+	// is given the full name of the method. An error that wraps [onceward.ErrUnauthenticated], or an empty scope, is
+	// answered with UNAUTHENTICATED, any other error with UNAVAILABLE; nothing is executed. It is required, and has no
+	// default.
+	Scope func(ctx context.Context, method string) (string, error)
+	// Methods are the methods that are protected, under their full names, such as /acme.payments.v1.Payments/Create.
+	// Others pass straight through: [Interceptor.Audit] lists them. At least one is required; there is no default.
+	Methods map[string]Method
+}
+
+// Method says how a method is protected.
+type Method struct {
+	// Options are those of a route: [onceward.Transactional] or [onceward.Reserved] at least. Default: those of
+	// [onceward.Config].Defaults.
+	Options []onceward.Option
+	// RequestID names a string field of the request that may carry the key, as AIP-155 has it: a UUID of version 4. It
+	// is none of what the request means. If the metadata has a key too, it must be the same. Default: none.
+	RequestID string
+}
+
+// Interceptor protects methods of a server.
+type Interceptor struct {
+	scope   func(ctx context.Context, method string) (string, error)
+	methods map[string]*rpc.Method
+	names   map[string]string // of the guard's fields, as metadata spells them
+}
+
+// New returns an interceptor, or an error that says what cannot be right, such as a method that streams.
+func New(guard *onceward.Guard, config Config) (*Interceptor, error) {
+	switch {
+	case config.Scope == nil:
+		return nil, errors.New("oncewardgrpc: Config.Scope is missing: it says whose key it is")
+	case len(config.Methods) == 0:
+		return nil, errors.New("oncewardgrpc: Config.Methods is empty: nothing would be protected")
+	}
+	i := &Interceptor{
+		scope: config.Scope, methods: make(map[string]*rpc.Method, len(config.Methods)), names: make(map[string]string),
+	}
+	for name, m := range config.Methods {
+		method, err := rpc.NewMethod(guard, name, m.RequestID, m.Options)
+		if err != nil {
+			return nil, err
+		}
+		i.methods[name] = method
+		for _, f := range method.AppendAnswerFields(nil, &onceward.Served{Replayed: true, ExpiresAt: time.Now()}) {
+			i.names[f.Name] = strings.ToLower(f.Name)
+		}
+	}
+	return i, nil
+}
+
+// Audit returns the full names of a server's methods that may change state and are not protected, streams too (L6), in
+// their order. It leaves out those in exempt, and those whose schema gives them an idempotency_level: they have no side
+// effects, or may be repeated as they are.
+func (i *Interceptor) Audit(services map[string]grpc.ServiceInfo, exempt ...string) (unprotected []string) {
+	for service, info := range services {
+		for _, method := range info.Methods {
+			name := "/" + service + "/" + method.Name
+			if i.methods[name] == nil && !slices.Contains(exempt, name) && rpc.ChangesState(name) {
+				unprotected = append(unprotected, name)
+			}
+		}
+	}
+	slices.Sort(unprotected)
+	return unprotected
+}
+
+// Unary is a [grpc.UnaryServerInterceptor]. Interceptors that authenticate, or recover from panics, come before it;
+// those behind it run only when the handler does.
+func (i *Interceptor) Unary(
+	ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
+) (any, error) {
+	m := i.methods[info.FullMethod]
+	if m == nil {
+		return handler(ctx, request)
+	}
+	message, err := rpc.Message(request)
+	if err != nil {
+		return nil, status.Error(codes.Internal, err.Error())
+	}
+	scope, err := i.scope(ctx, m.Name)
+	if err != nil {
+		return nil, refuse(ctx, m.Refuse(ctx, m.Name, err))
+	}
+	x := &execution{method: m, request: request, handler: handler}
+	call, err := m.Call(scope, header(ctx, m), message, x.room[:0])
+	if err != nil {
+		return nil, refuse(ctx, m.Refuse(ctx, m.Name, err))
+	}
+	served, err := m.Serve(ctx, call, x.run)
+	i.tell(ctx, m, &served)
+	switch {
+	case err != nil:
+		return nil, failed(ctx, err)
+	case served.Replayed:
+		return replay(ctx, m, served.Answer)
+	default:
+		x.send(ctx)
+		return x.reply, x.err
+	}
+}
+
+// failed answers with the problem that the guard has.
+func failed(ctx context.Context, err error) error {
+	if problem := (*onceward.Problem)(nil); errors.As(err, &problem) {
+		return refuse(ctx, problem)
+	}
+	return err
+}
+
+// tell adds the fields of the guard's to the header of the answer.
+func (i *Interceptor) tell(ctx context.Context, m *rpc.Method, served *onceward.Served) {
+	var room [2]store.HeaderField
+	fields := m.AppendAnswerFields(room[:0], served)
+	if len(fields) == 0 {
+		return
+	}
+	md, values := make(metadata.MD, len(fields)), make([]string, len(fields))
+	for n, f := range fields {
+		values[n] = f.Value
+		md[i.lower(f.Name)] = values[n : n+1 : n+1]
+	}
+	setFields(ctx, md, nil)
+}
+
+// lower spells the name of a field as metadata does.
+func (i *Interceptor) lower(name string) string {
+	if known, ok := i.names[name]; ok {
+		return known
+	}
+	return strings.ToLower(name)
+}
+
+// header is what of the metadata the guard reads.
+func header(ctx context.Context, m *rpc.Method) http.Header {
+	h := make(http.Header, len(m.Fields))
+	for _, name := range m.Fields {
+		if values := metadata.ValueFromIncomingContext(ctx, name); len(values) > 0 {
+			h[name] = values
+		}
+	}
+	return h
+}
+
+// refuse answers with a problem. A client that retries by itself is told when, or that it should not.
+func refuse(ctx context.Context, p *onceward.Problem) error {
+	for name, values := range rpc.ProblemFields(p) {
+		_ = grpc.SetHeader(ctx, metadata.MD{strings.ToLower(name): values}) // fails only if nothing can be sent any more
+	}
+	switch {
+	case !p.Retryable:
+		_ = grpc.SetTrailer(ctx, metadata.Pairs(pushback, "-1"))
+	case p.RetryAfter > 0:
+		_ = grpc.SetTrailer(ctx, metadata.Pairs(pushback, strconv.FormatInt(p.RetryAfter.Milliseconds(), 10)))
+	}
+	return status.FromProto(rpc.ProblemStatus(p)).Err()
+}
+
+// pushback is how a server tells the retries of the client's library what to do: milliseconds, or a negative number.
+const pushback = "grpc-retry-pushback-ms"

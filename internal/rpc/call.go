@@ -1,0 +1,88 @@
+package rpc
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/onceward/onceward"
+)
+
+// Call describes a call with this request to the guard. The header has the fields of [Method.Fields] at least; room is
+// memory for the payload, if that is small. An error says what is wrong with the key: it is for
+// [onceward.Procedure.Refuse].
+func (m *Method) Call(
+	scope string, header http.Header, request proto.Message, room []byte,
+) (onceward.Call, error) {
+	reflected := request.ProtoReflect()
+	call := onceward.Call{Scope: scope, Operation: m.Name, Header: header}
+	if m.requestID != 0 {
+		if field := reflected.Descriptor().Fields().ByNumber(m.requestID); field != nil {
+			id := reflected.Get(field).String()
+			if err := m.takeID(&call, id); err != nil {
+				return call, err
+			}
+		}
+	}
+	call.Payload = appendMessage(slices.Grow(room, proto.Size(request)), reflected, m.requestID)
+	return call, nil
+}
+
+// takeID makes the request's id the key of a call, by the rules for keys in a header. One that is there has to be the
+// same.
+func (m *Method) takeID(call *onceward.Call, id string) error {
+	if id == "" {
+		return nil
+	}
+	if !isUUID4(id) {
+		return fmt.Errorf("%w: the id of the request is not a UUID of version 4", onceward.ErrBadKey)
+	}
+	id = strings.ToLower(id)
+	for _, name := range m.Fields[:len(m.Fields)-1] {
+		lines := call.Header[name]
+		if len(lines) == 0 {
+			continue
+		}
+		if len(lines) == 1 && !strings.EqualFold(strings.Trim(lines[0], `" `), id) {
+			return fmt.Errorf("%w: it differs from the id of the request; send one of them", onceward.ErrBadKey)
+		}
+		if len(lines) > 1 {
+			return nil // which the guard refuses
+		}
+	}
+	sent := call.Header[onceward.FirstSentHeader]
+	call.Header = http.Header{m.Fields[0]: {`"` + id + `"`}}
+	if len(sent) > 0 {
+		call.Header[onceward.FirstSentHeader] = sent
+	}
+	return nil
+}
+
+// isUUID4 recognises a random UUID as RFC 9562 writes it, in either case: what AIP-155 asks for.
+func isUUID4(s string) bool {
+	if len(s) != 36 {
+		return false
+	}
+	for i := range len(s) {
+		switch c := s[i] | 0x20; {
+		case i == 8 || i == 13 || i == 18 || i == 23:
+			if s[i] != '-' {
+				return false
+			}
+		case i == 14:
+			if s[i] != '4' {
+				return false
+			}
+		case i == 19:
+			if c != '8' && c != '9' && c != 'a' && c != 'b' {
+				return false
+			}
+		case (c < '0' || c > '9') && (c < 'a' || c > 'f'):
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,122 @@
+package rpc
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+
+	"google.golang.org/genproto/googleapis/rpc/code"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/onceward/onceward"
+)
+
+// statuses are the codes of a handler's answer as statuses of HTTP, by which the guard judges it (E5). They are those
+// that google.rpc.Code names, but for CANCELLED: 499 would be stored as an answer, and says as little about what was
+// done as DEADLINE_EXCEEDED does.
+var statuses = map[code.Code]int{
+	code.Code_OK:                  http.StatusOK,
+	code.Code_CANCELLED:           http.StatusGatewayTimeout,
+	code.Code_UNKNOWN:             http.StatusInternalServerError,
+	code.Code_INVALID_ARGUMENT:    http.StatusBadRequest,
+	code.Code_DEADLINE_EXCEEDED:   http.StatusGatewayTimeout,
+	code.Code_NOT_FOUND:           http.StatusNotFound,
+	code.Code_ALREADY_EXISTS:      http.StatusConflict,
+	code.Code_PERMISSION_DENIED:   http.StatusForbidden,
+	code.Code_RESOURCE_EXHAUSTED:  http.StatusTooManyRequests,
+	code.Code_FAILED_PRECONDITION: http.StatusBadRequest,
+	code.Code_ABORTED:             http.StatusConflict,
+	code.Code_OUT_OF_RANGE:        http.StatusBadRequest,
+	code.Code_UNIMPLEMENTED:       http.StatusNotImplemented,
+	code.Code_INTERNAL:            http.StatusInternalServerError,
+	code.Code_UNAVAILABLE:         http.StatusServiceUnavailable,
+	code.Code_DATA_LOSS:           http.StatusInternalServerError,
+	code.Code_UNAUTHENTICATED:     http.StatusUnauthorized,
+}
+
+// httpStatus is the status of a code; one that does not exist is UNKNOWN.
+func httpStatus(c int32) int {
+	if s, ok := statuses[code.Code(c)]; ok {
+		return s
+	}
+	return http.StatusInternalServerError
+}
+
+// ProblemFields are the header fields that go out with a problem: how a caller who is not known could authenticate
+// (A8).
+func ProblemFields(p *onceward.Problem) map[string][]string {
+	if len(p.Challenges) == 0 {
+		return nil
+	}
+	values := make([]string, len(p.Challenges))
+	for i, challenge := range p.Challenges {
+		values[i] = strings.Map(func(r rune) rune {
+			if r < ' ' || r > '~' {
+				return ' '
+			}
+			return r
+		}, challenge)
+	}
+	return map[string][]string{"Www-Authenticate": values}
+}
+
+// ErrorDomain is the domain of the ErrorInfo in Onceward's own answers.
+const ErrorDomain = "onceward"
+
+// ProblemStatus is a problem as the status of a call, with an ErrorInfo that says what is wrong, and a RetryInfo where
+// it is known when to come again.
+func ProblemStatus(p *onceward.Problem) *status.Status {
+	s := &status.Status{Code: int32(problemCode(p)), Message: p.Error()}
+	add := func(detail proto.Message) {
+		if packed, err := anypb.New(detail); err == nil { // which a message of text does not fail
+			s.Details = append(s.Details, packed)
+		}
+	}
+	add(&errdetails.ErrorInfo{
+		Reason: strings.ToUpper(strings.ReplaceAll(p.Code, "-", "_")), Domain: ErrorDomain,
+		Metadata: map[string]string{
+			"code": p.Code, "type": p.Type, "instance": p.Instance,
+			"status": strconv.Itoa(p.Status), "retryable": strconv.FormatBool(p.Retryable),
+		},
+	})
+	if p.RetryAfter > 0 {
+		add(&errdetails.RetryInfo{RetryDelay: durationpb.New(p.RetryAfter)})
+	}
+	return s
+}
+
+// problemCode is the code of a problem. UNAVAILABLE, which clients retry by themselves, is for those where the same
+// call may come again at once, and has not been executed or is in flight. An outcome that is not known is UNKNOWN:
+// ABORTED would invite the client to do it all over again, with another key.
+func problemCode(p *onceward.Problem) code.Code {
+	switch name := ownCode(p); {
+	case name == "outcome-unknown":
+		return code.Code_UNKNOWN
+	case name == "in-progress":
+		return code.Code_UNAVAILABLE
+	case name == "response-not-stored":
+		return code.Code_ALREADY_EXISTS
+	}
+	switch p.Status {
+	case http.StatusPreconditionFailed, http.StatusUnprocessableEntity:
+		return code.Code_FAILED_PRECONDITION
+	case http.StatusUnauthorized:
+		return code.Code_UNAUTHENTICATED
+	case http.StatusTooManyRequests:
+		return code.Code_RESOURCE_EXHAUSTED
+	case http.StatusServiceUnavailable:
+		return code.Code_UNAVAILABLE
+	}
+	if p.Status < http.StatusInternalServerError {
+		return code.Code_INVALID_ARGUMENT
+	}
+	return code.Code_INTERNAL
+}
+
+// ownCode is Onceward's own code of a problem. [onceward.Config].ProblemCode may have renamed it, but not its type,
+// which ends in it, behind one of these characters.
+func ownCode(p *onceward.Problem) string { return p.Type[strings.LastIndexAny(p.Type, "/#=:?")+1:] }

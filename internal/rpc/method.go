@@ -1,0 +1,96 @@
+// Package rpc is what the adapters for gRPC and Connect have in common: how a call of a unary method of protobuf is
+// told from another, how its answer is stored, and which code says what. It knows neither framework.
+package rpc
+
+import (
+	"fmt"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/descriptorpb"
+
+	"github.com/onceward/onceward"
+)
+
+// Method is a unary method that is protected.
+type Method struct {
+	*onceward.Procedure
+	// Name is the full name of the method, as in "/acme.payments.v1.Payments/Create": that of the operation.
+	Name string
+	// Fields are the canonical names of the request's fields that are read: see [onceward.Procedure.RequestFields].
+	Fields []string
+	// Output is the type of the response.
+	Output protoreflect.MessageType
+
+	requestID protoreflect.FieldNumber // zero if keys come by metadata alone
+}
+
+// NewMethod finds a method among those that are linked into the program, and says what cannot be right: a name that is
+// none, a method that streams, a field that cannot carry a key. RequestID is the name of that field; empty for none.
+func NewMethod(guard *onceward.Guard, name, requestID string, options []onceward.Option) (*Method, error) {
+	found, err := find(name)
+	if err != nil {
+		return nil, err
+	}
+	if found.IsStreamingClient() || found.IsStreamingServer() {
+		return nil, fmt.Errorf("onceward: %s streams: only unary methods can be protected, because a stream cannot be "+
+			"answered again", name)
+	}
+	m := &Method{Name: name}
+	if m.Output, err = protoregistry.GlobalTypes.FindMessageByName(found.Output().FullName()); err != nil {
+		return nil, fmt.Errorf("onceward: the response of %s: %w", name, err)
+	}
+	if requestID != "" {
+		field := found.Input().Fields().ByName(protoreflect.Name(requestID))
+		if field == nil || field.Kind() != protoreflect.StringKind || field.IsList() {
+			return nil, fmt.Errorf("onceward: %s has no string %q to carry a key", found.Input().FullName(), requestID)
+		}
+		m.requestID = field.Number()
+	}
+	if m.Procedure, err = guard.Procedure(options...); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	m.Fields = m.RequestFields()
+	return m, nil
+}
+
+// find looks a method up by its full name.
+func find(name string) (protoreflect.MethodDescriptor, error) {
+	service, method, ok := strings.Cut(strings.TrimPrefix(name, "/"), "/")
+	if !ok || !strings.HasPrefix(name, "/") {
+		return nil, fmt.Errorf("onceward: %q is not the full name of a method, such as /acme.payments.v1.Payments/Create",
+			name)
+	}
+	descriptor, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service))
+	if err != nil {
+		return nil, fmt.Errorf("onceward: %s: no service of that name is linked into the program: %w", name, err)
+	}
+	if s, ok := descriptor.(protoreflect.ServiceDescriptor); ok {
+		if found := s.Methods().ByName(protoreflect.Name(method)); found != nil {
+			return found, nil
+		}
+	}
+	return nil, fmt.Errorf("onceward: there is no method %s", name)
+}
+
+// ChangesState reports whether a method may need protection: it is not marked as one without side effects, or as
+// idempotent by itself, by the option idempotency_level. One that is not known may.
+func ChangesState(name string) bool {
+	found, err := find(name)
+	if err != nil {
+		return true
+	}
+	options, _ := found.Options().(*descriptorpb.MethodOptions)
+	return options.GetIdempotencyLevel() == descriptorpb.MethodOptions_IDEMPOTENCY_UNKNOWN
+}
+
+// Message returns what a framework handed over as a message of protobuf.
+func Message(v any) (proto.Message, error) {
+	m, ok := v.(proto.Message)
+	if !ok || !m.ProtoReflect().IsValid() {
+		return nil, fmt.Errorf("onceward: %T is not a message of protobuf", v)
+	}
+	return m, nil
+}
