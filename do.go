@@ -115,6 +115,10 @@ func IsNotExecuted(err error) bool {
 // and none that says that the outcome is unknown.
 func IsRejected(err error) bool { return markOf(err) == outcomeReject }
 
+// IsOutcomeUnknown reports whether an error says of itself that it is not known what was done: whether it wraps one of
+// [OutcomeUnknown], or [ErrOutcomeUnknown] beside another mark.
+func IsOutcomeUnknown(err error) bool { return markOf(err) == outcomeUnknown }
+
 // markOf is what an error says of itself; of one that says nothing, [outcomeAnswer]. One that also says that the
 // outcome is unknown, wherever in its tree, is taken at that word.
 func markOf(err error) outcomeKind {
