@@ -11,7 +11,7 @@ import (
 type RouteInfo struct {
 	// Method is the method that the route answers; empty for all.
 	Method string
-	// Pattern is the path pattern.
+	// Pattern is the path pattern, as the router writes it into http.Request.Pattern.
 	Pattern string
 	// Handler is what answers. It counts as protected if it was made by [Guard.Handler] or its kin, or unwraps to such
 	// a handler by a method Unwrap() http.Handler.
@@ -28,9 +28,12 @@ func (r RouteInfo) String() string {
 // Audit returns the routes that change state and are not protected (L6): those of POST and PATCH, those of every
 // method, and those that were given a guard which does not cover their method, such as a PUT without [Methods]. Routes
 // in exempt, written as String writes them, are left out: say there which ones need no protection.
+//
+// Guards learn from it where their handlers are, and so the names of the operations: see [Guard.CheckOperations].
 func Audit(routes []RouteInfo, exempt ...string) []RouteInfo {
 	var unprotected []RouteInfo
 	for _, route := range routes {
+		route.place()
 		if slices.Contains(exempt, route.String()) {
 			continue
 		}
@@ -57,6 +60,19 @@ func AuditStrict(routes []RouteInfo, exempt ...string) error {
 	}
 	return fmt.Errorf("onceward: %s not protected: %s: protect %s with Guard.Handler, or exempt %s by name",
 		what, strings.Join(names, ", "), them, them)
+}
+
+// place tells the guard of a protected route where it is.
+func (r RouteInfo) place() {
+	p := guardOf(r.Handler)
+	if p == nil {
+		return
+	}
+	method := r.Method
+	if r.everyMethod() {
+		method = ""
+	}
+	p.guard.names.placeRoute(p, method, r.Pattern)
 }
 
 // stateChanging holds the methods that need protection.

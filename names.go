@@ -50,8 +50,8 @@ func (n *operationNames) addLocked(names ...string) {
 	}
 }
 
-// addRoute notes a route that was built. Its name is that of [OperationName],
-// or will be known when a [Mux] is given it.
+// addRoute notes a route that was built. Its name is that of [OperationName], or will be known when a [Mux] or an [Audit]
+// is given it.
 func (n *operationNames) addRoute(p *protected) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -101,8 +101,9 @@ func (n *operationNames) placeRoute(p *protected, method, pattern string) {
 }
 
 // CheckOperations checks names under which records are looked for, such as those of a poller's rules, against the
-// operations that exist: those of the guard's routes, which are known where they have an [OperationName] or are on a
-// [Mux], and those of [Config].Operations. A name that is none of them would wait for records that never come.
+// operations that exist: those of the guard's routes, which are known where they have an [OperationName], are on a
+// [Mux] or were given to [Audit], and those of [Config].Operations. A name that is none of them would wait for records
+// that never come.
 //
 // If the names of all routes are known, such a name is an error that wraps [ErrMisconfigured]. If there are no routes,
 // as in a process of workers alone, or some are on another router, or there are more names than the 4096 that are kept,

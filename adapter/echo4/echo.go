@@ -1,0 +1,108 @@
+// Package oncewardecho4 protects handlers of echo v4:
+//
+//	router.POST("/accounts/:account/payments", createPayment, oncewardecho4.Middleware(guard, onceward.Transactional()))
+//
+// The answer to an error that a handler returns is made inside of the guard, by the router's own HTTPErrorHandler, so
+// that it is stored like any other.
+package oncewardecho4
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/onceward/onceward"
+)
+
+// Handler returns next with protection: for each key, next runs once. It is [Middleware] for one handler.
+func Handler(guard *onceward.Guard, next echo.HandlerFunc, options ...onceward.Option) echo.HandlerFunc {
+	return Middleware(guard, options...)(next)
+}
+
+// Middleware returns a middleware that protects a route, or those of a group. The operation is named by the method and
+// the path of the route, such as "POST /accounts/:account/payments". It panics if the options cannot be right, as
+// [onceward.Guard.Middleware] does.
+//
+// What it wraps finds the transaction and the operation in c.Request().Context(). It runs again if the database undid
+// its transaction: what it has left in c by then is still there. To what is in front, an error that was answered is
+// none.
+func Middleware(guard *onceward.Guard, options ...onceward.Option) echo.MiddlewareFunc {
+	m := &middleware{protected: guard.HandlerFunc(run, options...)}
+	return m.wrap
+}
+
+// FromRequest returns echo's context of a request that the guard was given, for a [onceward.ScopeFunc] that needs what
+// a middleware has set there. It may be used as long as the request is served.
+func FromRequest(r *http.Request) (echo.Context, bool) {
+	x, ok := r.Context().Value(exchangeKey{}).(*exchange)
+	if !ok {
+		return nil, false
+	}
+	return x.echo, true
+}
+
+// middleware is a protection.
+type middleware struct{ protected http.Handler }
+
+// wrap is a method, so that an audit knows it from other middlewares.
+func (m *middleware) wrap(next echo.HandlerFunc) echo.HandlerFunc {
+	return (&route{middleware: m, next: next}).serve
+}
+
+// route is a handler with protection.
+type route struct {
+	*middleware
+	next echo.HandlerFunc
+}
+
+// exchange is a request on its way through the guard, in whose context it travels.
+type exchange struct {
+	context.Context
+	echo echo.Context
+	next echo.HandlerFunc
+	err  error // of a request without protection, which echo answers
+}
+
+type exchangeKey struct{}
+
+// Value implements [context.Context].
+func (x *exchange) Value(key any) any {
+	if _, ok := key.(exchangeKey); ok {
+		return x
+	}
+	return x.Context.Value(key)
+}
+
+// serve is what echo calls.
+func (r *route) serve(c echo.Context) error {
+	if p, ok := c.(*probe); ok {
+		p.found = r.protected
+		return nil
+	}
+	request, response := c.Request(), c.Response()
+	defer func() {
+		c.SetRequest(request)
+		c.SetResponse(response)
+	}()
+	x := &exchange{Context: request.Context(), echo: c, next: r.next}
+	inner := request.WithContext(x)
+	inner.Pattern = c.Path()
+	r.protected.ServeHTTP(response, inner)
+	return x.err
+}
+
+// run is what the guard calls: again, if the database undid the transaction.
+func run(w http.ResponseWriter, r *http.Request) {
+	x := r.Context().Value(exchangeKey{}).(*exchange)
+	c := x.echo
+	c.SetRequest(r)
+	if _, own := w.(*echo.Response); own { // the request runs without protection
+		x.err = x.next(c)
+		return
+	}
+	c.SetResponse(echo.NewResponse(w, c.Echo()))
+	if err := x.next(c); err != nil {
+		c.Error(err)
+	}
+}

@@ -1,0 +1,8 @@
+module github.com/onceward/onceward/adapter/echo5
+
+go 1.26.0
+
+require (
+	github.com/labstack/echo/v5 v5.3.1
+	github.com/onceward/onceward v0.1.0
+)
