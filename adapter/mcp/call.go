@@ -158,7 +158,9 @@ func (c *call) failed(ctx context.Context, err error) onceward.Answer {
 }
 
 // invalidArguments reports whether the SDK refused the arguments by the input schema, before the tool was called.
-func invalidArguments(err error) bool { return strings.HasPrefix(err.Error(), `validating "arguments":`) }
+func invalidArguments(err error) bool {
+	return strings.HasPrefix(err.Error(), `validating "arguments":`)
+}
 
 // saysInvalid reports whether an error of the protocol says that the call itself is wrong. It is stored as an answer:
 // if the tool did something all the same, a retry does not do it again.

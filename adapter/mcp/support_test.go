@@ -308,7 +308,10 @@ func plainServer(path string) *mcp.Server {
 				return nil, nil, errInternal
 			}
 			if token := req.Params.GetProgressToken(); token != nil {
-				_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: 1})
+				for step := range 20 { // what comes with the result may be late
+					_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: float64(step)})
+					time.Sleep(5 * time.Millisecond)
+				}
 			}
 			text := fmt.Sprintf("booked %d", calls.Add(1))
 			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}}, nil, nil

@@ -85,13 +85,12 @@ func (b *bench) booking() *mcp.Server {
 func TestMeaningOfResults(t *testing.T) {
 	t.Parallel()
 	said := errors.New("it broke")
-	refused := &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "no table"}}, IsError: true}
 	unknown, retry := onceward.Reserved(onceward.FailureUnknown), onceward.Reserved(onceward.FailureRetry)
 	keep := onceward.Reserved(onceward.FailureStore)
 	for name, tc := range map[string]struct {
 		option onceward.Option
 		meant  onceward.Failure
-		result *mcp.CallToolResult
+		refuse bool   // the tool makes a result with IsError itself
 		err    error  // of a typed tool: SetError
 		wire   error  // of the protocol
 		runs   int    // after two calls with the same key
@@ -99,10 +98,10 @@ func TestMeaningOfResults(t *testing.T) {
 		first  string // the code of the problem, empty for an answer, "error" for an error of the protocol
 		second string
 	}{
-		"an error result is an answer":              {option: unknown, result: refused, runs: 1, writes: 1},
-		"in a transaction it is undone":             {option: onceward.Transactional(), result: refused, runs: 1},
-		"or it means that nothing was done":         {option: unknown, meant: onceward.FailureRetry, result: refused, runs: 2, writes: 2},
-		"or that something may have been":           {option: unknown, meant: onceward.FailureUnknown, result: refused, runs: 1, writes: 1, first: "outcome-unknown", second: "outcome-unknown"},
+		"an error result is an answer":              {option: unknown, refuse: true, runs: 1, writes: 1},
+		"in a transaction it is undone":             {option: onceward.Transactional(), refuse: true, runs: 1},
+		"or it means that nothing was done":         {option: unknown, meant: onceward.FailureRetry, refuse: true, runs: 2, writes: 2},
+		"or that something may have been":           {option: unknown, meant: onceward.FailureUnknown, refuse: true, runs: 1, writes: 1, first: "outcome-unknown", second: "outcome-unknown"},
 		"a failure may have done something":         {option: unknown, err: said, runs: 1, writes: 1, first: "outcome-unknown", second: "outcome-unknown"},
 		"a failure did nothing":                     {option: retry, err: said, runs: 2, writes: 2},
 		"a failure is kept":                         {option: keep, err: said, runs: 1, writes: 1},
@@ -114,7 +113,7 @@ func TestMeaningOfResults(t *testing.T) {
 		"a protocol error is kept":                  {option: keep, wire: errInternal, runs: 1, writes: 1, first: "error", second: "error"},
 		"a protocol error for the arguments":        {option: unknown, wire: &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "no"}, runs: 1, writes: 1, first: "error", second: "error"},
 		"a protocol error that says nothing was do": {option: unknown, wire: onceward.NotExecuted(said), runs: 2, writes: 2, first: "not-executed", second: "not-executed"},
-		"no result":                                 {option: unknown, runs: 1, writes: 1, first: "outcome-unknown", second: "outcome-unknown"},
+		"no result": {option: unknown, runs: 1, writes: 1, first: "outcome-unknown", second: "outcome-unknown"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -135,7 +134,10 @@ func TestMeaningOfResults(t *testing.T) {
 						result.SetError(tc.err)
 						return result, nil
 					}
-					return tc.result, tc.wire
+					if tc.refuse {
+						return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "no table"}}, IsError: true}, nil
+					}
+					return nil, tc.wire
 				})
 			var texts []string
 			for _, want := range []string{tc.first, tc.second} {
@@ -405,7 +407,9 @@ func TestList(t *testing.T) {
 		t.Error(err)
 	}
 	server.AddTool(&mcp.Tool{Name: "cancel", InputSchema: map[string]any{"type": "object"}},
-		func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) { return &mcp.CallToolResult{}, nil })
+		func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+			return &mcp.CallToolResult{}, nil
+		})
 	if err := tools.Audit(t.Context(), server); err == nil || !strings.Contains(err.Error(), "not protected: cancel:") {
 		t.Errorf("the audit says %v", err)
 	}
