@@ -9,7 +9,9 @@ require (
 	github.com/nats-io/nats-server/v2 v2.15.2
 	github.com/nats-io/nats.go v1.55.0
 	github.com/ncruces/go-sqlite3 v0.35.6
+	github.com/modelcontextprotocol/go-sdk v1.8.0
 	github.com/onceward/onceward v0.1.0
+	github.com/onceward/onceward/adapter/mcp v0.1.0
 	github.com/onceward/onceward/examples v0.1.0
 	github.com/onceward/onceward/store/breaker v0.1.0
 	github.com/onceward/onceward/store/postgres v0.1.0

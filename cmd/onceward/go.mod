@@ -5,8 +5,10 @@ go 1.26.0
 require (
 	github.com/alecthomas/kong v1.16.1
 	github.com/jackc/pgx/v5 v5.12.0
+	github.com/modelcontextprotocol/go-sdk v1.8.0
 	github.com/ncruces/go-sqlite3 v0.35.6
 	github.com/onceward/onceward v0.1.0
+	github.com/onceward/onceward/adapter/mcp v0.1.0
 	github.com/onceward/onceward/examples v0.1.0
 	github.com/onceward/onceward/store/postgres v0.1.0
 	github.com/onceward/onceward/store/redis v0.1.0
