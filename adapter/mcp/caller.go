@@ -134,10 +134,26 @@ func (c *Caller) attempt(ctx context.Context, params *mcp.CallToolParams) (*mcp.
 	return nil, fmt.Errorf("%w: %w", ErrReplyLost, err)
 }
 
+// The codes of errors that the SDK makes itself, in the form of an answer, when there is none: a side that is closing,
+// and a transport that failed.
+const (
+	codeClientClosing = -32003
+	codeServerClosing = -32004
+	codeRejected      = -32005
+)
+
 // isAnswer reports whether an error came from the server, as its answer.
 func isAnswer(err error) bool {
 	var wire *jsonrpc.Error
-	return errors.As(err, &wire) && !errors.Is(err, mcp.ErrConnectionClosed) && !errors.Is(err, mcp.ErrSessionMissing)
+	if !errors.As(err, &wire) || errors.Is(err, mcp.ErrConnectionClosed) || errors.Is(err, mcp.ErrSessionMissing) {
+		return false
+	}
+	switch wire.Code {
+	case codeClientClosing, codeServerClosing, codeRejected:
+		return false
+	default:
+		return true
+	}
 }
 
 // protects asks the server whether a tool knows keys.

@@ -79,12 +79,12 @@ func paid(pay func(ctx context.Context, to string) error) *sdk.Server {
 	return server
 }
 
-// dying ends the process behind one of a hundred effects, before the reply goes out.
+// dying ends the process behind one of sixty effects, before the reply goes out.
 func dying(dir string) sdk.Middleware {
 	return func(next sdk.MethodHandler) sdk.MethodHandler {
 		return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 			result, err := next(ctx, method, req)
-			if method == "tools/call" && rand.N(100) == 0 {
+			if method == "tools/call" && rand.N(60) == 0 {
 				die(dir)
 			}
 			return result, err
