@@ -36,7 +36,10 @@ const scope = "storm"
 
 func TestMain(m *testing.M) {
 	role, dir, found := strings.Cut(os.Getenv(roleVariable), ":")
-	if !found {
+	switch {
+	case !found && os.Getenv(callsVariable) != "":
+		os.Exit(m.Run()) // a long storm is at one point whenever the watchdog looks
+	case !found:
 		os.Exit(watchdog.Over(m).Run())
 	}
 	serve := map[string]func(context.Context, string) error{
