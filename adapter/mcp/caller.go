@@ -90,8 +90,8 @@ func WithKey(params *mcp.CallToolParams) *mcp.CallToolParams {
 	return &keyed
 }
 
-// CallTool makes a call, with the key in its params or a new one, until there is an answer. An answer is a result of the
-// tool, an error of the protocol, or a [Problem] that may not be tried again. An unknown outcome is returned too: it is
+// CallTool makes a call, with the key in its params or a new one, until there is an answer: a result of the tool, an
+// error of the protocol, or a [Problem] that may not be tried again. An unknown outcome is returned too: it is
 // the application's, or its model's, to act on.
 func (c *Caller) CallTool(ctx context.Context, params *mcp.CallToolParams) (*mcp.CallToolResult, error) {
 	params = WithKey(params)

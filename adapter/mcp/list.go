@@ -145,7 +145,7 @@ func (c *catalog) get(name string) *mcp.Tool {
 	return c.tools[name]
 }
 
-// find returns the definition of the tool of a call, and asks the server if it was not seen before. It is nil for a tool
+// find returns the definition of the tool of a call, and asks the server if it was not seen before. It is nil for one
 // that the server does not list.
 func (c *catalog) find(ctx context.Context, req *mcp.CallToolRequest, next mcp.MethodHandler) *mcp.Tool {
 	if tool := c.get(req.Params.Name); tool != nil {

@@ -82,31 +82,32 @@ var texts = map[string]wording{
 	"in-progress": {ExecutedUnknown, "The same call is being carried out at this moment. Do not start it again as a new " +
 		"operation. AGAIN, call TOOL with SAME to get its result."},
 	codeUnknown: {ExecutedUnknown, "It is not known whether this was done: it may have been carried out. Do not " +
-		"call TOOL for it as a new operation, because it could then happen twice. AGAIN, call TOOL with SAME to ask for the " +
-		"result. If that still says that the outcome is unknown, tell the user that it may have happened and is being " +
+		"call TOOL for it as a new operation, because it could then happen twice. AGAIN, call TOOL with SAME to ask for " +
+		"the result. If that still says that the outcome is unknown, tell the user that it may have happened and is being " +
 		"checked."},
 	"record-unreadable": {ExecutedUnknown, "It is not known whether this was done: the record of an earlier call cannot " +
 		"be read. Do not call TOOL for it again, with this or any other idempotency key. Tell the user that it may have " +
 		"happened and that the operator of this service has to check it."},
 	"response-not-stored": {ExecutedYes, "This was carried out by an earlier call, but its result was too large to be " +
-		"kept. Do not call TOOL for it again. Look the result up with another tool if there is one, or tell the user that it " +
-		"was done."},
-	"store-unavailable": {ExecutedNo, "This call did nothing: the service cannot reach its records at the moment. AGAIN, " +
-		"call TOOL with SAME. If it fails repeatedly, tell the user to try later."},
+		"kept. Do not call TOOL for it again. Look the result up with another tool if there is one, or tell the user that " +
+		"it was done."},
+	"store-unavailable": {ExecutedNo, "This call did nothing: the service cannot reach its records at the moment. " +
+		"AGAIN, call TOOL with SAME. If it fails repeatedly, tell the user to try later."},
 	"new-keys-refused": {ExecutedNo, "Nothing was done: too many new operations were asked for. AGAIN, call TOOL with " +
 		"SAME. Do not make several calls at once."},
-	"mismatches-refused": {ExecutedNo, "Nothing was done: too many calls reused an idempotency key with other arguments. " +
-		"AGAIN, call TOOL with SAME, and use a new key for each new operation only."},
+	"mismatches-refused": {ExecutedNo, "Nothing was done: too many calls reused an idempotency key with other " +
+		"arguments. AGAIN, call TOOL with SAME, and use a new key for each new operation only."},
 	"not-executed": {ExecutedNo, "Nothing was done. AGAIN, call TOOL with SAME. If it fails repeatedly, tell the user " +
 		"that it was not done."},
-	"deadline-exceeded": {ExecutedNo, "Nothing was done: it took too long and was undone. AGAIN, call TOOL with SAME. If " +
-		"it fails repeatedly, tell the user that it was not done."},
+	"deadline-exceeded": {ExecutedNo, "Nothing was done: it took too long and was undone. AGAIN, call TOOL with SAME. " +
+		"If it fails repeatedly, tell the user that it was not done."},
 	"handler-failed": {ExecutedUnknown, "The tool failed with an internal error. Do not call TOOL for this as a new " +
 		"operation: something may have been done. Tell the user that it failed and has to be checked."},
 	"work-refused": {ExecutedNo, "Nothing was done: the database refused the work. You may call TOOL once more with " +
 		"SAME. If it fails again, tell the user that it was not done."},
 	"response-too-large": {ExecutedNo, "Nothing was done: the result would have been too large to be kept, and the work " +
-		"was undone. Calling again with the same arguments does not help. Ask for less, as a new operation, or tell the user."},
+		"was undone. Calling again with the same arguments does not help. Ask for less, as a new operation, or tell " +
+		"the user."},
 	"first-sent-missing": {ExecutedNo, "Nothing was done: the client did not say when this call was first made. Calling " +
 		"again does not help. Tell the user that their client is not set up for this tool."},
 	"first-sent-invalid": {ExecutedNo, "Nothing was done: the client's time of the first call cannot be read. Calling " +
@@ -118,8 +119,8 @@ var texts = map[string]wording{
 }
 
 // otherwise is for a code that is not in the table.
-var otherwise = wording{ExecutedUnknown, "The call could not be completed (DETAIL). Do not call TOOL for this as a new " +
-	"operation. Tell the user that it has to be checked."}
+var otherwise = wording{ExecutedUnknown, "The call could not be completed (DETAIL). Do not call TOOL for this as a " +
+	"new operation. Tell the user that it has to be checked."}
 
 // unknownPause is after what time a model is to ask again for an unknown outcome.
 const unknownPause = 5 * time.Second

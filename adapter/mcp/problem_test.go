@@ -23,8 +23,10 @@ func TestTexts(t *testing.T) {
 		want []string
 		not  []string
 	}{
-		{"outcome-unknown", argument, []string{"may have been carried out", "Do not call pay for it as a new operation",
-			"In 5 seconds, call pay with exactly the same arguments, including \"id\"", "tell the user"}, []string{"Nothing was done"}},
+		{"outcome-unknown", argument, []string{
+			"may have been carried out", "Do not call pay for it as a new operation",
+			"In 5 seconds, call pay with exactly the same arguments, including \"id\"", "tell the user",
+		}, []string{"Nothing was done"}},
 		{"outcome-unknown", meta, []string{"the same idempotency key"}, nil},
 		{"outcome-unknown", intent, []string{"call pay with exactly the same arguments to ask"}, []string{"key"}},
 		{"in-progress", argument, []string{"at this moment", "In 2 seconds, call pay", "Do not start it again"}, []string{"Nothing was done"}},

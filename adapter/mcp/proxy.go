@@ -142,8 +142,8 @@ func (p *Proxy) client() *mcp.Client {
 	})
 }
 
-// unlisted is added to the server and removed again, which tells its clients that a list has changed. No client sees it:
-// lists are those of the server behind.
+// unlisted is added to the server and removed again, which tells its clients that a list has changed. No client sees
+// it: lists are those of the server behind.
 const unlisted = "onceward-unlisted"
 
 // toolsChanged forgets what is known of the tools, and tells the clients.
@@ -175,9 +175,11 @@ func (p *Proxy) serverLike(behind *mcp.InitializeResult) *mcp.Server {
 			implementation = behind.ServerInfo
 		}
 		if behind.Capabilities != nil {
-			capabilities := *behind.Capabilities
-			capabilities.Logging = nil
-			options.Capabilities = &capabilities
+			can := behind.Capabilities
+			options.Capabilities = &mcp.ServerCapabilities{ // all but logging
+				Experimental: can.Experimental, Extensions: can.Extensions, Completions: can.Completions,
+				Prompts: can.Prompts, Resources: can.Resources, Tools: can.Tools,
+			}
 		}
 	}
 	server := mcp.NewServer(implementation, options)

@@ -87,8 +87,6 @@ type booked struct {
 	Number int64 `json:"number"`
 }
 
-var yes = true
-
 // bookingServer has a transactional tool with a key argument, a reserved one with a key in _meta, and one that reads.
 func bookingServer(guard *onceward.Guard, s *sqlite.Store) (*mcp.Server, *oncewardmcp.Tools, error) {
 	server := mcp.NewServer(&mcp.Implementation{Name: "bookings", Version: "v1"}, nil)
@@ -100,7 +98,7 @@ func bookingServer(guard *onceward.Guard, s *sqlite.Store) (*mcp.Server, *oncewa
 		})
 	mcp.AddTool(server, &mcp.Tool{Name: "send_mail"},
 		func(ctx context.Context, _ *mcp.CallToolRequest, in booking) (*mcp.CallToolResult, any, error) {
-			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "sent to " + in.Guest}}}, nil, insert(ctx, s, in.Guest)
+			return said("sent to " + in.Guest), nil, insert(ctx, s, in.Guest)
 		})
 	mcp.AddTool(server, &mcp.Tool{Name: "list_tables", Annotations: &mcp.ToolAnnotations{ReadOnlyHint: true}},
 		func(context.Context, *mcp.CallToolRequest, any) (*mcp.CallToolResult, any, error) {
@@ -118,6 +116,11 @@ func bookingServer(guard *onceward.Guard, s *sqlite.Store) (*mcp.Server, *oncewa
 	}
 	server.AddReceivingMiddleware(tools.Middleware)
 	return server, tools, nil
+}
+
+// said is a result of text.
+func said(text string) *mcp.CallToolResult {
+	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}}
 }
 
 func insert(ctx context.Context, s *sqlite.Store, guest string) error {

@@ -44,13 +44,14 @@ func (u *upstream) get(ctx context.Context) (*mcp.ClientSession, error) {
 	case u.session != nil:
 		return u.session, nil
 	case time.Now().Before(u.next):
-		return nil, fmt.Errorf("%w: the next attempt to connect is in %s", errDown, time.Until(u.next).Round(time.Millisecond))
+		return nil, fmt.Errorf("%w: it is not tried again before %s", errDown, u.next.Format(time.RFC3339))
 	}
 	session, err := u.open(ctx)
 	if err != nil {
 		u.failures++
 		u.next = time.Now().Add(backoff.Exponential(u.min, u.max, u.failures))
-		u.log.WarnContext(ctx, "onceward: the server behind the proxy cannot be reached", "failures", u.failures, "error", err)
+		u.log.WarnContext(ctx, "onceward: the server behind the proxy cannot be reached", "failures", u.failures,
+			"error", err)
 		return nil, fmt.Errorf("%w: %w", errDown, err)
 	}
 	u.session, u.failures = session, 0
