@@ -97,7 +97,8 @@ func TestProxyRepeats(t *testing.T) {
 			t.Error("a server that died has answered")
 		}
 		eventually(t, "the next server", func() bool {
-			return text(callTool(t, session, &mcp.CallToolParams{Name: "menu"})) == "soup"
+			menu, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "menu"})
+			return err == nil && text(menu) == "soup"
 		})
 	}
 	effects := lines(t, path)

@@ -103,8 +103,12 @@ func (u *upstream) close() error {
 	return err
 }
 
-// judged marks an error of a call that was surely not sent. Of every other it is not known what the server did.
+// judged marks an error of a call that was surely not sent. Of every other it is not known what the server did. The
+// next call gets a new session if this one is gone.
 func (u *upstream) judged(session *mcp.ClientSession, err error) error {
+	if errors.Is(err, mcp.ErrConnectionClosed) {
+		u.drop(session)
+	}
 	var dial *net.OpError
 	if errors.Is(err, mcp.ErrSessionMissing) || errors.As(err, &dial) && dial.Op == "dial" {
 		u.drop(session)
