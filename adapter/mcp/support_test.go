@@ -299,6 +299,9 @@ func plainServer(path string) *mcp.Server {
 			if in.Guest == "busy" {
 				return nil, nil, errors.New("there is no table")
 			}
+			if in.Token != "" && req.Params.Meta[oncewardmcp.MetaKey] != in.Token {
+				return nil, nil, errors.New("the keys in _meta and in the argument differ")
+			}
 			if err := appendLine(path, in.Guest+" "+in.Token); err != nil {
 				return nil, nil, err
 			}
