@@ -75,7 +75,10 @@ func TestIsOutcomeUnknown(t *testing.T) {
 		err  error
 		want bool
 	}{
-		{nil, false}, {plain, false}, {onceward.NotExecuted(plain), false}, {onceward.OutcomeUnknown(plain), true},
+		{nil, false},
+		{plain, false},
+		{onceward.NotExecuted(plain), false},
+		{onceward.OutcomeUnknown(plain), true},
 		{errors.Join(onceward.NotExecuted(plain), onceward.OutcomeUnknown(plain)), true},
 	} {
 		if got := onceward.IsOutcomeUnknown(tc.err); got != tc.want {
