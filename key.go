@@ -174,6 +174,23 @@ func decodeBare(value string) (string, error) {
 	return value, nil
 }
 
+// checkDecoded holds a key to the rules that did not come as a line of a header.
+func (k *KeyRules) checkDecoded(key string) error {
+	if !plainText(key) {
+		return badKey("only visible ASCII and spaces are allowed")
+	}
+	return k.check(key)
+}
+
+func plainText(key string) bool {
+	for i := range len(key) {
+		if c := key[i]; c < ' ' || c > '~' {
+			return false
+		}
+	}
+	return true
+}
+
 func (k *KeyRules) check(key string) error {
 	switch {
 	case key == "":

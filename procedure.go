@@ -63,10 +63,12 @@ type Served struct {
 	Replayed bool
 	// ExpiresAt is until when the answer is kept; zero for one that is not kept.
 	ExpiresAt time.Time
+	// Unknown says that the answer was passed on although the outcome is unknown: it is that of a failure.
+	Unknown bool
 }
 
-// Serve runs fn at most once for the call, and returns its answer, of now or of an earlier attempt. A call without a
-// Key has it in its Header, by the rules of [Config].Keys; if it has none and the procedure has [KeyOptional], fn runs
+// Serve runs fn at most once for the call, and returns its answer, of now or of an earlier attempt. The rules of
+// [Config].Keys hold for its Key, but for the syntax; a call without one has it in its Header. If it has none and the procedure has [KeyOptional], fn runs
 // unprotected. The context's cancellation does not reach fn, but its values do; fn is bounded by the [Deadline] option,
 // and may run again if a database undid its transaction. A panic of fn goes on.
 //
@@ -165,6 +167,9 @@ func (p *Procedure) KeepsField(name string) bool {
 // refusal is what is wrong with a call that has a key.
 func (p *Procedure) refusal(call *Call) *Problem {
 	if err := call.check(); err != nil {
+		return keyProblem(err)
+	}
+	if err := p.guard.config.Keys.checkDecoded(call.Key); err != nil {
 		return keyProblem(err)
 	}
 	if int64(len(call.Payload)) > p.settings.bodyLimit {
@@ -303,7 +308,9 @@ func (f *procedureRun) served() (Served, error) {
 		if !f.passOn {
 			f.problem = becameUnknown()
 		}
-		return f.unkept()
+		served, err := f.unkept()
+		served.Unknown = err == nil
+		return served, err
 	case resultDecision:
 		return Served{}, f.tell(f.guard.decisionProblem(&res))
 	case resultCallerLeft:

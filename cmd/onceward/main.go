@@ -35,6 +35,8 @@ type commands struct {
 	Doctor  doctorCommand  `cmd:"" group:"operate" help:"Try what a store really does, and name what would break a promise."`
 	Health  healthCommand  `cmd:"" group:"operate" help:"Say whether a person should look: exit code 0 if all is well, 1 if not."`
 
+	McpProxy mcpProxyCommand `cmd:"" name:"mcp-proxy" group:"run" help:"Stand in front of a server of MCP, and let its tool calls happen once."`
+
 	Completion completionCommand `cmd:"" group:"try" help:"Print what a shell needs to complete command lines."`
 
 	DemoChild     demoChild     `cmd:"" hidden:""`
@@ -106,7 +108,9 @@ func newParser(ends interrupts, out io.Writer) (*kong.Kong, error) {
 	return kong.New(&commands{}, kong.Name("onceward"),
 		kong.Description("Onceward: the work happens once, and every retry gets the same answer."),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
-		kong.ExplicitGroups([]kong.Group{{Key: "operate", Title: "Operate a store"}, {Key: "try", Title: "More"}}),
+		kong.ExplicitGroups([]kong.Group{
+			{Key: "operate", Title: "Operate a store"}, {Key: "run", Title: "Protect a server"}, {Key: "try", Title: "More"},
+		}),
 		kong.Writers(out, out), kong.Bind(ends), kong.BindTo(out, (*io.Writer)(nil)),
 		kong.KindMapper(reflect.String, kong.MapperFunc(exactly)))
 }
@@ -141,10 +145,13 @@ func understood(args []string) []string {
 var negative = regexp.MustCompile(`^-\d+$`)
 
 // joinNegative joins a flag and the negative number behind it, which the parser would take for another flag: that the
-// number is too small is said better by who knows what it is for.
+// number is too small is said better by who knows what it is for. What is behind -- belongs to another program.
 func joinNegative(args []string) []string {
 	var joined []string
-	for _, arg := range args {
+	for i, arg := range args {
+		if arg == "--" {
+			return append(joined, args[i:]...)
+		}
 		last := len(joined) - 1
 		if last >= 0 && negative.MatchString(arg) && strings.HasPrefix(joined[last], "--") &&
 			!strings.Contains(joined[last], "=") {

@@ -1,0 +1,176 @@
+package oncewardmcp
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// keyDescription tells a model what to do with the key argument.
+const keyDescription = "Identifies this one operation, so that it happens once even if you have to call again. " +
+	"Choose a new random value, such as a UUID, for each new operation. If you call again because you saw no result, " +
+	"or because the result told you to, send exactly the same value and the same other arguments."
+
+// repeatable reports whether a tool says of itself that a repetition does no harm.
+func repeatable(tool *mcp.Tool) bool {
+	return tool.Annotations != nil && (tool.Annotations.ReadOnlyHint || tool.Annotations.IdempotentHint)
+}
+
+// of finds the protection of a tool by its definition; nil if it has none.
+func (t *Tools) of(tool *mcp.Tool) *protection {
+	if p := t.tools[tool.Name]; p != nil {
+		return p
+	}
+	if repeatable(tool) {
+		return nil
+	}
+	return t.tools[OtherTools]
+}
+
+// Unprotected returns the names of tools that change state and are not protected: those whose annotations do not say
+// that they read only or are idempotent. Tools in exempt are left out: say there which ones need no protection.
+func (t *Tools) Unprotected(tools []*mcp.Tool, exempt ...string) []string {
+	var names []string
+	for _, tool := range tools {
+		if !repeatable(tool) && t.of(tool) == nil && !slices.Contains(exempt, tool.Name) {
+			names = append(names, tool.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Audit asks a server for its tools, over a connection in memory, and returns an error that names those that change
+// state and are not protected: for a test, or for a program that must not start with such a tool.
+func (t *Tools) Audit(ctx context.Context, server *mcp.Server, exempt ...string) error {
+	there, here := mcp.NewInMemoryTransports()
+	serving, err := server.Connect(ctx, there, nil)
+	if err != nil {
+		return err
+	}
+	defer serving.Close()
+	session, err := mcp.NewClient(&mcp.Implementation{Name: "onceward-audit"}, nil).Connect(ctx, here, nil)
+	if err != nil {
+		return err
+	}
+	defer session.Close()
+	var tools []*mcp.Tool
+	for tool, err := range session.Tools(ctx, nil) {
+		if err != nil {
+			return err
+		}
+		tools = append(tools, tool)
+	}
+	if names := t.Unprotected(tools, exempt...); len(names) > 0 {
+		return fmt.Errorf("oncewardmcp: tools change state and are not protected: %s: name them in Config.Tools, "+
+			"give them the annotation readOnlyHint or idempotentHint if it is true, or exempt them",
+			strings.Join(names, ", "))
+	}
+	return nil
+}
+
+// describe adds to a list of tools what a caller has to know about the protected ones. The server's own tools stay as
+// they are.
+func (t *Tools) describe(list *mcp.ListToolsResult) *mcp.ListToolsResult {
+	described := *list
+	described.Tools = slices.Clone(list.Tools)
+	for i, tool := range described.Tools {
+		t.catalog.add(tool)
+		if p := t.of(tool); p != nil {
+			described.Tools[i] = p.describe(tool)
+		}
+	}
+	return &described
+}
+
+// describe is a tool with a mark in _meta, and with the key argument in its input schema.
+func (p *protection) describe(tool *mcp.Tool) *mcp.Tool {
+	described := *tool
+	described.Meta = maps.Clone(tool.Meta)
+	if described.Meta == nil {
+		described.Meta = make(mcp.Meta)
+	}
+	about := map[string]any{"required": p.KeyArgument == "" && p.Intent == nil}
+	if p.KeyArgument != "" {
+		about["argument"] = p.KeyArgument
+		described.InputSchema = withKey(tool.InputSchema, p.KeyArgument, p.Intent == nil)
+	}
+	described.Meta[MetaKey] = about
+	return &described
+}
+
+// withKey is an input schema with the key argument. One that is no object is left as it is: the SDK refuses such tools.
+func withKey(schema any, name string, required bool) any {
+	encoded, err := json.Marshal(schema)
+	var object map[string]any
+	if err != nil || json.Unmarshal(encoded, &object) != nil || object == nil {
+		return schema
+	}
+	properties, _ := object["properties"].(map[string]any)
+	if properties == nil {
+		properties = make(map[string]any)
+	}
+	properties[name] = map[string]any{"type": "string", "minLength": 1, "maxLength": 255, "description": keyDescription}
+	object["properties"] = properties
+	if names, _ := object["required"].([]any); required && !slices.Contains(names, any(name)) {
+		object["required"] = append(names, name)
+	}
+	return object
+}
+
+// catalog keeps the definitions of the tools that were seen.
+type catalog struct {
+	mu    sync.Mutex
+	tools map[string]*mcp.Tool
+}
+
+func (c *catalog) add(tool *mcp.Tool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.tools == nil {
+		c.tools = make(map[string]*mcp.Tool)
+	}
+	c.tools[tool.Name] = tool
+}
+
+func (c *catalog) get(name string) *mcp.Tool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.tools[name]
+}
+
+// find returns the definition of the tool of a call, and asks the server if it was not seen before. It is nil for one
+// that the server does not list.
+func (c *catalog) find(ctx context.Context, req *mcp.CallToolRequest, next mcp.MethodHandler) *mcp.Tool {
+	if tool := c.get(req.Params.Name); tool != nil {
+		return tool
+	}
+	for cursor := ""; ; {
+		result, err := next(ctx, methodList, &mcp.ListToolsRequest{
+			Session: req.Session, Params: &mcp.ListToolsParams{Cursor: cursor}, Extra: req.Extra,
+		})
+		list, ok := result.(*mcp.ListToolsResult)
+		if err != nil || !ok || list == nil {
+			return nil
+		}
+		for _, tool := range list.Tools {
+			c.add(tool)
+		}
+		if cursor = list.NextCursor; cursor == "" {
+			return c.get(req.Params.Name)
+		}
+	}
+}
+
+// forget drops what was seen, because it may have changed.
+func (c *catalog) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.tools = nil
+}

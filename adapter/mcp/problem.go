@@ -1,0 +1,197 @@
+package oncewardmcp
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/onceward/onceward"
+)
+
+// Problem is the structured content of a result that Onceward gives in the tool's place. The text beside it says the
+// same to a language model. It is also in _meta, under [MetaProblem]: a tool with an output schema has no other
+// structured content than by that schema.
+type Problem struct {
+	// Code is stable, for programs: docs/problems.md has a paragraph for each.
+	Code  string `json:"code"`
+	Title string `json:"title"`
+	// Executed says whether the operation of this key was done: "no", "yes" or "unknown".
+	Executed Executed `json:"executed"`
+	// Retryable says whether the same call may be made again with the same key.
+	Retryable bool `json:"retryable"`
+	// RetryAfterSeconds is when; zero if that is not known.
+	RetryAfterSeconds int `json:"retry_after_seconds,omitempty"`
+	// Detail says more, to a person.
+	Detail string `json:"detail,omitempty"`
+	// Instance names this one occurrence, in logs too.
+	Instance string `json:"instance"`
+}
+
+// Executed says whether an operation was done.
+type Executed string
+
+// Whether an operation was done.
+const (
+	ExecutedNo      Executed = "no"
+	ExecutedYes     Executed = "yes"
+	ExecutedUnknown Executed = "unknown"
+)
+
+// ProblemOf returns the problem that a result of a tool holds in the place of an answer; nil if it is an answer.
+func ProblemOf(result *mcp.CallToolResult) *Problem {
+	if result == nil || result.Meta[MetaProblem] == nil {
+		return nil
+	}
+	encoded, err := json.Marshal(result.Meta[MetaProblem])
+	p := new(Problem)
+	if err != nil || json.Unmarshal(encoded, p) != nil {
+		return nil
+	}
+	return p
+}
+
+// wording is what a language model is told about a problem. In the text stand TOOL for the tool's name, SAME for what a
+// repeated call has to have in common with this one, AGAIN for when it may be made, KEY for how a call gets a key, NEW
+// for how to ask for another operation, and DETAIL for what else is known.
+type wording struct {
+	executed Executed
+	text     string
+}
+
+const codeUnknown = "outcome-unknown"
+
+// texts has a wording for each code. They say what is known, then what to do, and what not to do.
+var texts = map[string]wording{
+	"missing-key": {ExecutedNo, "Nothing was done: this call has no idempotency key. KEY Then call TOOL again."},
+	"invalid-key": {ExecutedNo, "Nothing was done: the idempotency key of this call is not valid (DETAIL). KEY " +
+		"Then call TOOL again."},
+	"personal-data-key": {ExecutedNo, "Nothing was done: the idempotency key looks like personal data. KEY " +
+		"Then call TOOL again."},
+	"unauthenticated": {ExecutedNo, "Nothing was done: the caller is not authenticated. Calling again does not help. " +
+		"Tell the user that they have to sign in."},
+	"body-too-large": {ExecutedNo, "Nothing was done: the arguments are too large. Make them smaller and call TOOL as a " +
+		"new operation."},
+	"mismatch": {ExecutedNo, "This call did nothing: its idempotency key belongs to an earlier call of TOOL with other " +
+		"arguments, and that one may have been carried out. If you meant to repeat the earlier call, send its arguments " +
+		"unchanged. If this is a different operation that the user wants in addition, NEW"},
+	"in-progress": {ExecutedUnknown, "The same call is being carried out at this moment. Do not start it again as a new " +
+		"operation. AGAIN, call TOOL with SAME to get its result."},
+	codeUnknown: {ExecutedUnknown, "It is not known whether this was done: it may have been carried out. Do not " +
+		"call TOOL for it as a new operation, because it could then happen twice. AGAIN, call TOOL with SAME to ask for " +
+		"the result. If that still says that the outcome is unknown, tell the user that it may have happened and is being " +
+		"checked."},
+	"record-unreadable": {ExecutedUnknown, "It is not known whether this was done: the record of an earlier call cannot " +
+		"be read. Do not call TOOL for it again, with this or any other idempotency key. Tell the user that it may have " +
+		"happened and that the operator of this service has to check it."},
+	"response-not-stored": {ExecutedYes, "This was carried out by an earlier call, but its result was too large to be " +
+		"kept. Do not call TOOL for it again. Look the result up with another tool if there is one, or tell the user that " +
+		"it was done."},
+	"store-unavailable": {ExecutedNo, "This call did nothing: the service cannot reach its records at the moment. " +
+		"AGAIN, call TOOL with SAME. If it fails repeatedly, tell the user to try later."},
+	"new-keys-refused": {ExecutedNo, "Nothing was done: too many new operations were asked for. AGAIN, call TOOL with " +
+		"SAME. Do not make several calls at once."},
+	"mismatches-refused": {ExecutedNo, "Nothing was done: too many calls reused an idempotency key with other " +
+		"arguments. AGAIN, call TOOL with SAME, and use a new key for each new operation only."},
+	"not-executed": {ExecutedNo, "Nothing was done. AGAIN, call TOOL with SAME. If it fails repeatedly, tell the user " +
+		"that it was not done."},
+	"deadline-exceeded": {ExecutedNo, "Nothing was done: it took too long and was undone. AGAIN, call TOOL with SAME. " +
+		"If it fails repeatedly, tell the user that it was not done."},
+	"handler-failed": {ExecutedUnknown, "The tool failed with an internal error. Do not call TOOL for this as a new " +
+		"operation: something may have been done. Tell the user that it failed and has to be checked."},
+	"work-refused": {ExecutedNo, "Nothing was done: the database refused the work. You may call TOOL once more with " +
+		"SAME. If it fails again, tell the user that it was not done."},
+	"response-too-large": {ExecutedNo, "Nothing was done: the result would have been too large to be kept, and the work " +
+		"was undone. Calling again with the same arguments does not help. Ask for less, as a new operation, or tell " +
+		"the user."},
+	"first-sent-missing": {ExecutedNo, "Nothing was done: the client did not say when this call was first made. Calling " +
+		"again does not help. Tell the user that their client is not set up for this tool."},
+	"first-sent-invalid": {ExecutedNo, "Nothing was done: the client's time of the first call cannot be read. Calling " +
+		"again does not help. Tell the user that their client is not set up for this tool."},
+	"first-sent-too-old": {ExecutedUnknown, "This call did nothing: it was first made too long ago to tell whether it " +
+		"was carried out then. Do not repeat it. Check with another tool whether it happened, or ask the user."},
+	"first-sent-in-future": {ExecutedNo, "Nothing was done: the client's clock is ahead. Calling again does not help. " +
+		"Tell the user that the clock of their client is wrong."},
+}
+
+// otherwise is for a code that is not in the table.
+var otherwise = wording{ExecutedUnknown, "The call could not be completed (DETAIL). Do not call TOOL for this as a " +
+	"new operation. Tell the user that it has to be checked."}
+
+// unknownPause is after what time a model is to ask again for an unknown outcome.
+const unknownPause = 5 * time.Second
+
+// unknownProblem is told in the place of a failure after which the outcome is unknown.
+func unknownProblem(detail string) *onceward.Problem {
+	return &onceward.Problem{
+		Type: onceward.DefaultProblemBase + codeUnknown, Code: codeUnknown, Status: http.StatusConflict,
+		Title: "The outcome of the request is not known yet", Instance: onceward.NewInstance(), Retryable: true,
+		Detail: detail,
+	}
+}
+
+// problem is the result that tells a model, a program and a person what is wrong.
+func (t *Tools) problem(
+	ctx context.Context, tool *protection, req *mcp.CallToolRequest, next mcp.MethodHandler, p *onceward.Problem,
+) *mcp.CallToolResult {
+	said, ok := texts[codeOf(p)]
+	if !ok {
+		said = otherwise
+	}
+	wait := p.RetryAfter
+	if wait == 0 && codeOf(p) == codeUnknown {
+		wait = unknownPause
+	}
+	problem := &Problem{
+		Code: p.Code, Title: p.Title, Executed: said.executed, Retryable: p.Retryable,
+		RetryAfterSeconds: int(math.Ceil(wait.Seconds())), Detail: p.Detail, Instance: p.Instance,
+	}
+	result := &mcp.CallToolResult{
+		Meta: mcp.Meta{MetaProblem: problem}, IsError: true,
+		Content: []mcp.Content{&mcp.TextContent{Text: tool.say(said.text, req.Params.Name, problem)}},
+	}
+	if definition := t.catalog.find(ctx, req, next); definition == nil || definition.OutputSchema == nil {
+		result.StructuredContent = problem
+	}
+	return result
+}
+
+// codeOf is Onceward's own code of a problem, whose Code may have been given another name for clients.
+func codeOf(p *onceward.Problem) string { return p.Type[strings.LastIndexAny(p.Type, "/#=:?")+1:] }
+
+// say fills in a text.
+func (p *protection) say(text, tool string, problem *Problem) string {
+	var key, same, fresh string
+	switch {
+	case p.KeyArgument != "":
+		key = fmt.Sprintf("Put a new random value, such as a UUID, into the argument %q.", p.KeyArgument)
+		same = fmt.Sprintf("exactly the same arguments, including %q", p.KeyArgument)
+		fresh = fmt.Sprintf("call it with a new value of %q.", p.KeyArgument)
+	case p.Intent != nil:
+		key = "Give the arguments " + strings.Join(p.Intent.Arguments, ", ") + "."
+		same = "exactly the same arguments"
+		fresh = "ask the user first: this tool takes calls with the same " + strings.Join(p.Intent.Arguments, ", ") +
+			" for one operation."
+	default:
+		key = "Its client has to send one in _meta, as " + MetaKey + "."
+		same = "exactly the same arguments and the same idempotency key"
+		fresh = "call it with a new idempotency key."
+	}
+	return strings.NewReplacer("KEY", key, "SAME", same, "NEW", fresh, "AGAIN", again(problem.RetryAfterSeconds),
+		"TOOL", tool, "DETAIL", strings.TrimSuffix(problem.Detail, ".")).Replace(text)
+}
+
+func again(seconds int) string {
+	switch seconds {
+	case 0:
+		return "Later"
+	case 1:
+		return "In 1 second"
+	default:
+		return fmt.Sprintf("In %d seconds", seconds)
+	}
+}

@@ -1,0 +1,193 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	oncewardmcp "github.com/onceward/onceward/adapter/mcp"
+)
+
+// serveMCP is a server that knows nothing of Onceward: each booking is a line of a file, and the guest "die" ends it.
+func serveMCP(path string) int {
+	server := mcp.NewServer(&mcp.Implementation{Name: "bookings"}, nil)
+	mcp.AddTool(server, &mcp.Tool{Name: "book"},
+		func(_ context.Context, _ *mcp.CallToolRequest, in struct {
+			Guest string `json:"guest"`
+		},
+		) (*mcp.CallToolResult, any, error) {
+			f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+			if err != nil {
+				return nil, nil, err
+			}
+			defer f.Close()
+			_, err = fmt.Fprintln(f, in.Guest)
+			if in.Guest == "die" {
+				os.Exit(3)
+			}
+			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "booked for " + in.Guest}}}, nil, err
+		})
+	if err := server.Run(context.Background(), &mcp.StdioTransport{}); err != nil {
+		return 1
+	}
+	return 0
+}
+
+// proxyCommand is the proxy in front of that server.
+func proxyCommand(t *testing.T, dir string, flags ...string) *exec.Cmd {
+	t.Helper()
+	program, err := builtProgram()
+	if err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := slices.Concat([]string{"mcp-proxy", "--store", "sqlite:" + filepath.Join(dir, "store.db")}, flags,
+		[]string{"--", self})
+	command := exec.Command(program, args...)
+	command.Env = append(os.Environ(), "ONCEWARD_SECRET=0123456789abcdef", runAsMCP+"="+filepath.Join(dir, "effects"))
+	return command
+}
+
+func mcpSession(t *testing.T, transport mcp.Transport) *mcp.ClientSession {
+	t.Helper()
+	session, err := mcp.NewClient(&mcp.Implementation{Name: "test"}, nil).Connect(t.Context(), transport, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = session.Close() })
+	return session
+}
+
+func bookTable(t *testing.T, session *mcp.ClientSession, key, guest string) (string, *oncewardmcp.Problem) {
+	t.Helper()
+	result, err := session.CallTool(t.Context(), &mcp.CallToolParams{
+		Name: "book", Arguments: map[string]any{"guest": guest, "idempotency_key": key},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return result.Content[0].(*mcp.TextContent).Text, oncewardmcp.ProblemOf(result)
+}
+
+func wantEffects(t *testing.T, dir, want string) {
+	t.Helper()
+	effects, err := os.ReadFile(filepath.Join(dir, "effects"))
+	if got := strings.Join(strings.Fields(string(effects)), " "); err != nil || got != want {
+		t.Errorf("the effects are %q, %v, want %q", got, err, want)
+	}
+}
+
+// TestMCPProxyOnStdio: a client of a proxied server repeats calls also over a restart of the proxy, and what became
+// unknown is settled by an operator.
+func TestMCPProxyOnStdio(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	first := mcpSession(t, &mcp.CommandTransport{Command: proxyCommand(t, dir)})
+	if text, _ := bookTable(t, first, "k1", "Ada"); text != "booked for Ada" {
+		t.Errorf("the first call got %q", text)
+	}
+	if err := first.Close(); err != nil {
+		t.Errorf("the proxy ended with %v", err)
+	}
+	session := mcpSession(t, &mcp.CommandTransport{Command: proxyCommand(t, dir)})
+	if text, _ := bookTable(t, session, "k1", "Ada"); text != "booked for Ada" {
+		t.Errorf("the same call got %q", text)
+	}
+	if text, problem := bookTable(t, session, "k2", "die"); problem == nil || problem.Code != "outcome-unknown" {
+		t.Errorf("a server that died got %q", text)
+	}
+	body := filepath.Join(dir, "body")
+	if err := os.WriteFile(body, []byte("It was booked."), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	program, err := builtProgram()
+	if err != nil {
+		t.Fatal(err)
+	}
+	said, err := exec.Command(program, "unknown", "resolve", "k2", "--scope", "mcp", "--completed", "--status", "200",
+		"--body-file", body, "--yes", "--who", "ops", "--why", "asked", "--store", "sqlite:"+filepath.Join(dir, "store.db")).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, said)
+	}
+	if text, problem := bookTable(t, session, "k2", "die"); text != "It was booked." || problem != nil {
+		t.Errorf("after the operator the call got %q", text)
+	}
+	wantEffects(t, dir, "Ada die")
+}
+
+// TestMCPProxyOnHTTP: the proxy serves many clients, each in its own scope, and ends in order.
+func TestMCPProxyOnHTTP(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	command := proxyCommand(t, dir, "--listen", "127.0.0.1:0", "--intent", "book=guest", "--protect", "book")
+	out, err := command.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = command.Process.Kill() }()
+	line, err := bufio.NewReader(out).ReadString('\n')
+	url, found := strings.CutPrefix(strings.TrimSpace(line), "listening on ")
+	if err != nil || !found {
+		t.Fatalf("the proxy says %q, %v", line, err)
+	}
+	session := mcpSession(t, &mcp.StreamableClientTransport{Endpoint: url})
+	for range 2 {
+		result, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "book", Arguments: map[string]any{"guest": "Ada"}})
+		if err != nil || result.IsError {
+			t.Errorf("got %+v, %v", result, err)
+		}
+	}
+	wantEffects(t, dir, "Ada")
+	_ = session.Close()
+	if err := command.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- command.Wait() }()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Errorf("the proxy ended with %v", err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("the proxy did not end")
+	}
+}
+
+// TestMCPProxyFlags: what cannot be meant is said before anything is started.
+func TestMCPProxyFlags(t *testing.T) {
+	t.Setenv("ONCEWARD_SECRET", "0123456789abcdef")
+	t.Setenv("ONCEWARD_STORE", "")
+	for want, args := range map[string][]string{
+		"the server is not named":        {"--store", "x.db"},
+		"the server is named twice":      {"--store", "x.db", "--upstream", "http://127.0.0.1:1", "--", "cat"},
+		"--scope-header is for --listen": {"--store", "x.db", "--scope-header", "X-User", "--", "cat"},
+		"the tool pay has flags":         {"--store", "x.db", "--protect", "book", "--knows-key", "pay", "--", "cat"},
+		"take answer, retry or unknown":  {"--store", "x.db", "--protect", "pay", "--errors", "pay=maybe", "--", "cat"},
+		"the store is not named":         {"--", "cat"},
+		"the secret cannot be read":      {"--store", "x.db", "--secret-file", "/nowhere", "--", "cat"},
+	} {
+		err := run(interrupts{t.Context(), t.Context()}, append([]string{"mcp-proxy"}, args...), os.Stdout)
+		if err == nil || !strings.Contains(err.Error(), want) || exitCode(err) != exitUsage {
+			t.Errorf("%v: got %v with the exit code %d, want %q", args, err, exitCode(err), want)
+		}
+	}
+	if got := joinNegative([]string{"--limit", "-1", "--", "server", "--level", "-2"}); strings.Join(got, " ") !=
+		"--limit=-1 -- server --level -2" {
+		t.Errorf("the command line is read as %q", got)
+	}
+}
