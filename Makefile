@@ -14,7 +14,7 @@ RACE := -race -gcflags=github.com/ncruces/go-sqlite3-wasm/...=-race=false -gcfla
 # of tests and many more processes that they start would wait for minutes in all.
 GORACE ?= atexit_sleep_ms=50
 
-# gin is in a test alone, and its MessagePack, which no test speaks, would take most of the time that it takes to compile.
+# MessagePack, which no test of gin speaks, would take most of the time that gin takes to compile.
 TAGS := -tags=nomsgpack
 
 # How long each fuzz target runs, and what is handed to `go test`, `go run ./lab/bench`, `go run ./lab/chaos` and the demo.
@@ -31,8 +31,9 @@ SEED  ?= 0
 # In how many runs each mutant has to be caught, and which ones (default: all).
 SEEDS   ?= 1
 MUTANTS ?=
-# How many messages flow in a storm.
+# How many messages flow in a storm, how many payments a caller makes, and how many tools are called.
 STORM ?= 10000
+CALLS ?= 10000
 # The checkout that is counted.
 DIR ?= .
 # How long a soak goes on, and its directory.
@@ -104,6 +105,14 @@ test-stores: needs ## Run all of the conformance suite on every store and combin
 .PHONY: test-storm
 test-storm: needs ## Kill workers and restart brokers while 10,000 messages flow, about 3 minutes; `test` lets fewer flow (STORM=10000)
 	CGO_ENABLED=1 ONCEWARD_TEST_STORM='$(STORM)' $(GO) test $(RACE) -count=1 -vet=off -v $(TESTFLAGS) -run '^TestStormOnPostgreSQL$$' ./lab/outboxcrash
+
+.PHONY: test-caller
+test-caller: needs ## Kill a caller and the demo while it makes 10,000 payments, 2 to 4 minutes; `test` makes fewer (CALLS=10000)
+	CGO_ENABLED=1 ONCEWARD_TEST_CALLS='$(CALLS)' $(GO) test $(RACE) -count=1 -vet=off -v -timeout=20m -run '^TestCallerIsKilled$$' ./lab/callercrash
+
+.PHONY: test-mcp
+test-mcp: needs ## Lose the replies to 10,000 tool calls of MCP and kill their servers, about 10 minutes; `test` makes fewer (CALLS=10000)
+	CGO_ENABLED=1 ONCEWARD_MCP_CALLS='$(CALLS)' $(GO) test $(RACE) -count=1 -vet=off -v -timeout=30m -run Storm ./lab/feature/mcp
 
 .PHONY: lint
 lint: ## Check without running the tests: vet, staticcheck, gofumpt, import rules
