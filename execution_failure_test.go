@@ -190,6 +190,36 @@ func checkFailure(t *testing.T, protect door, fail http.HandlerFunc, failure onc
 	}
 }
 
+// TestAnAnswerThatIsNotKept: a client that has lost an answer before can tell that this one comes from the guard, which
+// found nothing done, and not from a gateway in front of it.
+func TestAnAnswerThatIsNotKept(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		say    func(*onceward.Operation)
+		status int
+		want   string
+	}{
+		"rejected":     {(*onceward.Operation).Reject, http.StatusBadRequest, "not-executed"},
+		"not executed": {(*onceward.Operation).NotExecuted, http.StatusConflict, "not-executed"},
+		"released":     {func(*onceward.Operation) {}, http.StatusTooManyRequests, "not-executed"},
+		"kept":         {func(*onceward.Operation) {}, http.StatusPaymentRequired, ""},
+		"unknown":      {(*onceward.Operation).Unknown, http.StatusBadGateway, ""},
+	} {
+		h := newGuard(t, memory.New()).HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			test.say(onceward.FromContext(r.Context()))
+			w.Header().Set("X-First", "1")
+			w.WriteHeader(test.status)
+		}, reserved)
+		a := post(h, "k", `{}`)
+		if got := a.header.Get("Idempotency-Outcome"); a.status != test.status || got != test.want {
+			t.Errorf("section 6, %s: %d with the outcome %q, want %d with %q", name, a.status, got, test.status, test.want)
+		}
+		if got := a.header["X-First"]; len(got) != 1 || got[0] != "1" {
+			t.Errorf("section 6, %s: the handler's own field is %q", name, got)
+		}
+	}
+}
+
 // TestAnOutcomeThatTheHandlerDoesNotKnow: the client is not told that the store failed.
 func TestAnOutcomeThatTheHandlerDoesNotKnow(t *testing.T) {
 	t.Parallel()

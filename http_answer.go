@@ -162,12 +162,12 @@ func (x *httpExecution) answer(res *result) {
 	case resultStored:
 		x.replay(res)
 	case resultReleased:
-		x.sendUnkept()
+		x.sendUnkept("not-executed")
 	case resultUnknown:
 		if !x.passOn {
 			x.problem = becameUnknown()
 		}
-		x.sendUnkept()
+		x.sendUnkept("")
 	case resultDecision:
 		x.decline(res)
 	case resultFailed:
@@ -193,14 +193,20 @@ func (x *httpExecution) sendOwn(res *result) {
 	send(x.recorder.real, res.response.Status, res.response.Body, x.recorder.trailers)
 }
 
-// sendUnkept sends the handler's answer although it is not stored, or Onceward's own in its place.
-func (x *httpExecution) sendUnkept() {
+// sendUnkept sends the handler's answer although it is not stored, or Onceward's own in its place. One by which nothing
+// was done is marked as such, so that a client can tell it from the words of a gateway, which say nothing about the
+// attempts before.
+func (x *httpExecution) sendUnkept(outcome string) {
 	rec := x.recorder
 	if x.problem != nil {
 		x.answerProblem(rec.real, x.problem)
 		return
 	}
-	rec.sendHeader(0)
+	room := rec.sendHeader(1)
+	if outcome != "" {
+		room = append(room, outcome)
+		rec.real.Header()[outcomeHeader] = room[len(room)-1 : len(room) : len(room)]
+	}
 	send(rec.real, rec.status, rec.body, rec.trailers)
 }
 

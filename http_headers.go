@@ -60,13 +60,16 @@ func canonicalNames(names []string) []string {
 // expiresHeader tells the client until when a retry gets the same answer.
 const expiresHeader = "Idempotency-Key-Expires"
 
+// outcomeHeader tells the client that nothing was done, where the answer is not kept and is the handler's own.
+const outcomeHeader = "Idempotency-Outcome"
+
 // neverStored holds the headers that belong to one connection or one caller, and those that Onceward itself sets.
 var neverStored = map[string]bool{
 	"Connection": true, "Keep-Alive": true, "Proxy-Connection": true, "Te": true, "Trailer": true,
 	"Transfer-Encoding": true, "Upgrade": true,
 	"Set-Cookie": true, "Set-Cookie2": true, "Www-Authenticate": true, "Authentication-Info": true,
 	"Proxy-Authenticate": true, "Proxy-Authentication-Info": true,
-	expiresHeader: true, defaultReplayedHeader: true,
+	expiresHeader: true, outcomeHeader: true, defaultReplayedHeader: true,
 }
 
 // perTransmission holds the headers that say something about one transmission.
