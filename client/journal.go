@@ -31,6 +31,8 @@ type Journal interface {
 	Get(ctx context.Context, key string) (Operation, error)
 	// List returns operations in the order of their keys.
 	List(ctx context.Context, f Filter) ([]Operation, error)
+	// Stats counts what is open. It costs the more the more is open, whatever else the journal keeps.
+	Stats(ctx context.Context) (Stats, error)
 	// Resolve gives an operation that is StateUnknown the answer that a person found out, and has it told. It returns
 	// [ErrNotFound] if there is no such operation in that state.
 	Resolve(ctx context.Context, key string, answer Answer) error
@@ -113,6 +115,16 @@ type Settlement struct {
 	After time.Duration
 	// Error is kept as the last error if it is not empty.
 	Error string
+}
+
+// Stats is what is open in a journal.
+type Stats struct {
+	// Pending is how many operations are to be sent, or to be sent again, and OldestPending when the oldest of them was
+	// enqueued, by the journal's clock; zero if there is none.
+	Pending       int
+	OldestPending time.Time
+	// Unknown is how many wait for a person to resolve them.
+	Unknown int
 }
 
 // Filter chooses operations. The zero value chooses all.

@@ -34,6 +34,9 @@ type WorkerConfig struct {
 	MinBackoff, MaxBackoff time.Duration
 	// Poll is how often the worker looks for operations that it was not told of by [Worker.Wake]. Default: 500ms.
 	Poll time.Duration
+	// Observer is told of the journal, and of what sendings come to; what the Transport does it tells its own. Default:
+	// that of the Transport.
+	Observer Observer
 	// Logger gets operations that became unknown, and what went wrong with the journal or with OnSettled. Default:
 	// [slog.Default].
 	Logger *slog.Logger
@@ -63,6 +66,9 @@ func (c WorkerConfig) withDefaults() (WorkerConfig, error) {
 		if c.Transport, err = New(Config{}); err != nil {
 			return c, err
 		}
+	}
+	if c.Observer == nil {
+		c.Observer = c.Transport.config.Observer
 	}
 	setDefault(&c.SendTimeout, defaultSendTimeout)
 	setDefault(&c.MaxSending, defaultMaxSending)
@@ -125,6 +131,9 @@ func (w *Worker) Wake() {
 // or another: with the same key, so that it is harmless. A journal that fails is asked again.
 func (w *Worker) Run(ctx context.Context) error {
 	defer w.sending.Wait()
+	if w.config.Observer != nil {
+		w.sending.Go(func() { w.watch(ctx) })
+	}
 	failures := 0
 	for ctx.Err() == nil {
 		_, err := w.take(ctx)
@@ -156,6 +165,25 @@ func (w *Worker) pause(ctx context.Context, d time.Duration, wakes bool) {
 	}
 }
 
+// countEvery is how often a worker that is observed counts what is open in its journal.
+const countEvery = time.Minute
+
+// watch tells the observer what is open in the journal until the context ends.
+func (w *Worker) watch(ctx context.Context) {
+	for again := true; again; again = backoff.Sleep(ctx, countEvery) {
+		counting, cancel := context.WithTimeout(ctx, countEvery)
+		stats, err := w.journal.Stats(counting)
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+		case err != nil:
+			w.config.Logger.WarnContext(ctx, "client: the journal could not be counted", "error", err)
+		default:
+			w.config.Observer.ObserveClient(ctx, CountedEvent{stats})
+		}
+	}
+}
+
 // RunOnce sends what is due, waits for what comes of it, and says that. Operations that are to be sent again later are
 // left for later, as are all when the journal fails. It is not to be called while [Worker.Run] runs.
 func (w *Worker) RunOnce(ctx context.Context) (Report, error) {
@@ -171,9 +199,18 @@ func (w *Worker) RunOnce(ctx context.Context) (Report, error) {
 	}
 }
 
-// take claims what is due, as far as there are places, and begins to send it. Hosts come in a random order, so that
-// none has the first of them always.
+// take claims what is due, as far as there are places, and begins to send it.
 func (w *Worker) take(ctx context.Context) (taken int, err error) {
+	began := time.Now()
+	taken, err = w.takeAll(ctx)
+	if w.config.Observer != nil && ctx.Err() == nil {
+		w.config.Observer.ObserveClient(ctx, ClaimedEvent{Count: taken, Err: err, Elapsed: time.Since(began)})
+	}
+	return taken, err
+}
+
+// takeAll is take for each host. They come in a random order, so that none has the first places always.
+func (w *Worker) takeAll(ctx context.Context) (taken int, err error) {
 	hosts, err := w.journal.DueHosts(ctx)
 	if err != nil {
 		return 0, err

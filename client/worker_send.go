@@ -35,6 +35,11 @@ func (w *Worker) attend(ctx context.Context, c *Claimed, claimed time.Time) {
 
 // note counts what sending came to, and tells who should know.
 func (w *Worker) note(ctx context.Context, c *Claimed, s Settlement) {
+	if w.config.Observer != nil {
+		w.config.Observer.ObserveClient(ctx, SettledEvent{
+			Key: c.Key, Host: c.Host(), State: s.State, Attempts: c.Attempts, Error: s.Error,
+		})
+	}
 	switch s.State {
 	case StateAnswered:
 		w.count(func(r *Report) { r.Answered++ })

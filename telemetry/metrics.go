@@ -68,6 +68,8 @@ type metrics struct {
 	breaker  atomic.Int32 // the state, and one; zero if there is none that is known
 	workers  workers
 	exported exported
+
+	client *clientMetrics
 }
 
 func newMetrics(meter metric.Meter, config *Config) (*metrics, error) {
@@ -135,6 +137,7 @@ func newMetrics(meter metric.Meter, config *Config) (*metrics, error) {
 	m.workerRuns = b.counter("onceward_worker_runs", "Turns of the workers in the background.", "worker", "outcome")
 	b.workerGauges(&m.workers)
 	b.storeGauges(&m.exported)
+	m.client = newClientMetrics(b, config)
 	b.collectHistograms()
 	m.made = b.made
 	return m, b.err()

@@ -7,7 +7,7 @@
 //	mux.Handle("GET /metrics", metrics)
 //
 // A [Telemetry] is an [onceward.Observer] and an [onceward.Propagator]: give it to the guard, the workers, the outbox
-// and the consumers. An [Exporter] beside them counts what is in the store, on one node at a time. The directories
+// and the consumers. At the caller's side it is a [client.Observer]. An [Exporter] beside them counts what is in the store, on one node at a time. The directories
 // alerts and dashboard hold rules for Prometheus and a dashboard for Grafana, and docs/telemetry.md is the guide.
 package telemetry
 
@@ -15,6 +15,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
 
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/metric"
@@ -22,6 +23,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/client"
 	"github.com/onceward/onceward/inbox"
 	"github.com/onceward/onceward/janitor"
 	"github.com/onceward/onceward/outbox"
@@ -54,6 +56,14 @@ type Config struct {
 	// ScopeLabels counts the decisions of reservations by scope too. Default: duplicates and mismatches alone are.
 	ScopeLabels bool
 
+	// ClientHosts counts a caller's operations by the host that they are sent to, the first 500 for themselves. Default:
+	// all together.
+	ClientHosts bool
+	// ClientScope is the scope by which the service keeps the key of a caller's request, such as the caller's tenant
+	// there. With it the caller's spans and logs have the same hash of the key as those of the service. Default: none, and
+	// the hash is the caller's own.
+	ClientScope func(request *http.Request) string
+
 	// Logger gets a line for each event: at debug level what is usual, at info level what changes slowly, such as the
 	// state of a breaker. Failures the guard and the workers log themselves. Default: none.
 	Logger *slog.Logger
@@ -61,7 +71,9 @@ type Config struct {
 	LogKeys bool
 }
 
-// Telemetry is an [onceward.Observer] and an [onceward.Propagator]. It is safe for concurrent use.
+var _ client.Observer = (*Telemetry)(nil)
+
+// Telemetry is an [onceward.Observer], an [onceward.Propagator] and a [client.Observer]. It is safe for concurrent use.
 type Telemetry struct {
 	config  Config
 	metrics *metrics

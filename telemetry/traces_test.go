@@ -19,11 +19,14 @@ import (
 )
 
 // tracing is a node whose spans are kept, and which samples or not.
-func tracing(t *testing.T, sampler sdktrace.Sampler) (*node, *tracetest.InMemoryExporter, trace.Tracer) {
+func tracing(
+	t *testing.T, sampler sdktrace.Sampler, configure ...func(*telemetry.Config),
+) (*node, *tracetest.InMemoryExporter, trace.Tracer) {
 	t.Helper()
 	spans := tracetest.NewInMemoryExporter()
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans), sdktrace.WithSampler(sampler))
-	return newNode(t, func(c *telemetry.Config) { c.TracerProvider = provider }), spans, provider.Tracer("test")
+	configure = append(configure, func(c *telemetry.Config) { c.TracerProvider = provider })
+	return newNode(t, configure...), spans, provider.Tracer("test")
 }
 
 var decided = onceward.DecidedEvent{ID: id, Operation: "job", Decision: store.DecisionReplay}

@@ -133,6 +133,17 @@ func (j *Journal) List(ctx context.Context, f client.Filter) ([]client.Operation
 	return j.read(ctx, statement, f.After, chosen, cmp.Or(f.Limit, 100))
 }
 
+// Stats implements [client.Journal].
+func (j *Journal) Stats(ctx context.Context) (s client.Stats, err error) {
+	err = each(ctx, j.config.Read, j.sql.stats, nil, func(rows *sql.Rows) error {
+		var oldest int64
+		err := rows.Scan(&s.Pending, &oldest, &s.Unknown)
+		s.OldestPending = timeOf(oldest)
+		return err
+	})
+	return s, err
+}
+
 // Resolve implements [client.Journal].
 func (j *Journal) Resolve(ctx context.Context, key string, answer client.Answer) error {
 	return j.change(ctx, client.ErrNotFound, j.sql.resolve,

@@ -142,7 +142,7 @@ func (j *Journal) version(ctx context.Context, q Querier) (version int, err erro
 
 // statements are the statements of a journal in its dialect.
 type statements struct {
-	add, dueHosts, claim, settle, get, list, listOpen, resolve, purge string
+	add, dueHosts, claim, settle, get, list, listOpen, stats, resolve, purge string
 }
 
 // columns are what scan reads.
@@ -189,6 +189,10 @@ func (d Dialect) statements() statements {
 		listOpen: d.render(`SELECT ` + columns + ` FROM @journal
 			WHERE key > $1 AND (CAST($2 AS INTEGER) >> state) & 1 = 1 AND (told = 0 OR state <> 1)
 			ORDER BY key LIMIT CAST($3 AS BIGINT)`),
+		// Its condition is that of the index of what is open.
+		stats: d.render(`SELECT count(CASE state WHEN 0 THEN 1 END), coalesce(min(CASE state WHEN 0 THEN created_at END), 0),
+				count(CASE state WHEN 2 THEN 1 END)
+			FROM @journal WHERE told = 0 OR state <> 1`),
 		resolve: d.render(`UPDATE @journal
 			SET state = 1, told = 0, token = token + 1, due = @now, settled_at = @now, status = $1, answer_header = $2,
 				answer_body = $3, truncated = $4

@@ -1,13 +1,28 @@
 package page
 
 import (
+	"context"
+	"database/sql"
 	"io"
+	"net/http"
 	"time"
 
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/onceward/onceward/client"
+	"github.com/onceward/onceward/telemetry"
 )
 
 var (
-	url  string
-	body io.Reader
+	ctx     context.Context
+	url     string
+	body    io.Reader
+	meters  metric.MeterProvider
+	tracers trace.TracerProvider
+	traced  http.RoundTripper
+	journal client.Journal
+	tx      *sql.Tx
+	request *http.Request
 )

@@ -310,6 +310,9 @@ func TestUntoldIsClaimedAgain(t *testing.T) {
 func TestListAndPurge(t *testing.T) {
 	t.Parallel()
 	onJournals(t, func(t *testing.T, j journal) {
+		if stats, err := j.Stats(t.Context()); stats != (client.Stats{}) || err != nil {
+			t.Errorf("an empty journal has %+v, %v", stats, err)
+		}
 		for i, state := range []client.State{client.StatePending, client.StateAnswered, client.StateUnknown} {
 			j.enqueue(t, request(t, fmt.Sprint(i), payURL, ""))
 			c := j.claim(t, 1, time.Minute)[0]
@@ -334,6 +337,14 @@ func TestListAndPurge(t *testing.T) {
 			if !slices.Equal(keys, test.want) {
 				t.Errorf("%+v lists %q, want %q", test.filter, keys, test.want)
 			}
+		}
+		j.exec(t, `UPDATE onceward_journal SET created_at = created_at - 3600000000 WHERE key <> '0'`)
+		oldest := j.get(t, "0").CreatedAt
+		j.enqueue(t, request(t, "3", payURL, ""))
+		stats, err := j.Stats(t.Context())
+		must(t, err)
+		if want := (client.Stats{Pending: 2, OldestPending: oldest, Unknown: 1}); stats != want {
+			t.Errorf("open are %+v, want %+v", stats, want)
 		}
 		if purged, err := j.Purge(t.Context(), time.Hour, 10); purged != 0 || err != nil {
 			t.Errorf("what is not old: %d, %v", purged, err)

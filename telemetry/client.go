@@ -1,0 +1,225 @@
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/client"
+	"github.com/onceward/onceward/store"
+)
+
+// clientMetrics are the instruments of the caller's side.
+type clientMetrics struct {
+	byHost  bool
+	hosts   names
+	reasons names // of waits: some are the services' words
+
+	operations *counter
+	replays    *counter
+	durations  *histogram
+	attempts   *counter
+	polls      *counter
+	waits      *counter
+	sendings   *counter
+
+	counted atomic.Pointer[countedJournal]
+}
+
+// countedJournal is what a worker has counted, and until when that may be shown.
+type countedJournal struct {
+	client.Stats
+	until time.Time
+}
+
+// journalShown is how long a count is shown: a worker counts once a minute, and may fail to once.
+const journalShown = 150 * time.Second
+
+func newClientMetrics(b *builder, config *Config) *clientMetrics {
+	m := &clientMetrics{byHost: config.ClientHosts}
+	m.operations = b.counter("onceward_client_operations", "Operations of a caller by what became of them.",
+		"host", "outcome")
+	m.replays = b.counter("onceward_client_replays", "Operations that were answered with an answer that was stored.",
+		"host")
+	m.durations = b.histogram("onceward_client_operation_duration",
+		"How long operations of a caller took, with all attempts and waits.", "host")
+	m.attempts = b.counter("onceward_client_attempts", "Attempts to send operations, by what they brought.",
+		"host", "result")
+	m.polls = b.counter("onceward_client_polls", "Questions for the status of operations under way, by what they brought.",
+		"host", "result")
+	m.waits = b.counter("onceward_client_waits", "Waits of a caller before an operation is sent again, or asked for.",
+		"reason")
+	m.sendings = b.counter("onceward_client_durable_sendings",
+		"Sendings of durable operations by what was written down of them.", "host", "state")
+	b.journalGauges(m)
+	return m
+}
+
+func (b *builder) journalGauges(m *clientMetrics) {
+	pending := b.gauge("onceward_client_durable_pending", "Durable operations that are to be sent, or to be sent again.")
+	oldest := b.seconds("onceward_client_durable_oldest_age",
+		"How long ago the oldest of them was enqueued; 0 if there is none.")
+	unknown := b.gauge("onceward_client_durable_unknown",
+		"Durable operations that ended without an answer, and wait for a person.")
+	b.callback(func(_ context.Context, o metric.Observer) error {
+		c, now := m.counted.Load(), time.Now()
+		if c == nil || now.After(c.until) {
+			return nil
+		}
+		o.ObserveInt64(pending, int64(c.Pending))
+		o.ObserveFloat64(oldest, ageOf(c.OldestPending, now))
+		o.ObserveInt64(unknown, int64(c.Unknown))
+		return nil
+	}, pending, oldest, unknown)
+}
+
+// ObserveClient implements [client.Observer].
+func (t *Telemetry) ObserveClient(ctx context.Context, event client.Event) {
+	switch e := event.(type) {
+	case client.AttemptEvent:
+		t.clientAttempt(ctx, &e)
+	case client.WaitEvent:
+		t.metrics.client.waits.add(1, t.metrics.client.reason(e.Reason))
+	case client.FinishedEvent:
+		t.clientFinished(ctx, &e)
+	case client.SettledEvent:
+		t.metrics.client.sendings.add(1, t.metrics.client.host(e.Host), e.State.String())
+	case client.ClaimedEvent:
+		t.metrics.worked(&onceward.WorkerEvent{Worker: "client", Backlog: -1, Elapsed: e.Elapsed, Err: e.Err})
+	case client.CountedEvent:
+		t.metrics.client.counted.Store(&countedJournal{e.Stats, time.Now().Add(journalShown)})
+	}
+}
+
+// host is the label for a host; empty, which is no label, unless hosts are asked for.
+func (m *clientMetrics) host(host string) string {
+	if !m.byHost {
+		return ""
+	}
+	return m.hosts.name(strings.ToLower(host))
+}
+
+// target is where a request goes: nowhere, if it was refused for that.
+func target(request *http.Request) *url.URL {
+	if request.URL == nil {
+		return new(url.URL)
+	}
+	return request.URL
+}
+
+// maxReason is how long the reason of a wait may be: a longer one is no code.
+const maxReason = 64
+
+// reason is the label for the reason of a wait.
+func (m *clientMetrics) reason(reason string) string {
+	if len(reason) > maxReason {
+		return other
+	}
+	return underscored(m.reasons.name(reason))
+}
+
+// resultOf is what an attempt brought.
+func resultOf(e *client.AttemptEvent) string {
+	switch {
+	case e.Err != nil:
+		return "error"
+	case e.Status >= 500:
+		return "5xx"
+	case e.Status >= 400:
+		return "4xx"
+	case e.Status >= 300:
+		return "3xx"
+	default:
+		return "2xx"
+	}
+}
+
+func (t *Telemetry) clientAttempt(ctx context.Context, e *client.AttemptEvent) {
+	m, name := t.metrics.client, "onceward attempt"
+	count := m.attempts
+	if e.Polled {
+		count, name = m.polls, "onceward poll"
+	}
+	count.add(1, m.host(target(e.Request).Host), resultOf(e))
+	if ctx, ok := t.callerTrace(ctx, e.Request); ok {
+		t.span(ctx, name, trace.SpanKindClient, e.Elapsed, e.Err, "",
+			t.called(e.Request, e.Key, e.Status, attemptName.Int(e.Attempt)))
+	}
+}
+
+func (t *Telemetry) clientFinished(ctx context.Context, e *client.FinishedEvent) {
+	m, host := t.metrics.client, t.metrics.client.host(target(e.Request).Host)
+	m.operations.add(0, host, client.OutcomeUnknown.String()) // so that the first one is a growth
+	m.operations.add(1, host, e.Outcome.String())
+	if e.Replayed {
+		m.replays.add(1, host)
+	}
+	ctx, sampled := t.callerTrace(ctx, e.Request)
+	m.durations.record(ctx, e.Elapsed, host)
+	if sampled {
+		t.span(ctx, "onceward call", trace.SpanKindInternal, e.Elapsed, unanswered(e), "",
+			t.called(e.Request, e.Key, e.Status, attribute.Int("onceward.attempts", e.Attempts),
+				outcome.String(e.Outcome.String()), attribute.Bool("onceward.replayed", e.Replayed)))
+	}
+	if t.config.Logger != nil && t.config.Logger.Enabled(ctx, slog.LevelDebug) {
+		t.logRecord(ctx, "onceward: called", t.callerID(e.Request, e.Key), "", int64(e.Attempts),
+			slog.String("host", target(e.Request).Host), slog.String("outcome", e.Outcome.String()),
+			slog.Int("status", e.Status), slog.Bool("replayed", e.Replayed), elapsed(e.Elapsed))
+	}
+}
+
+// unanswered is why an operation has no answer, without the key.
+func unanswered(e *client.FinishedEvent) error {
+	switch {
+	case errors.Is(e.Err, client.ErrBadKey):
+		return client.ErrBadKey // what is around it may quote the key
+	case e.Err == nil && e.Outcome != client.OutcomeAnswered:
+		return errors.New("the outcome is " + e.Outcome.String())
+	default:
+		return e.Err
+	}
+}
+
+// callerTrace is the context of a caller's spans, and whether they are in a sampled trace. A durable operation is sent
+// outside of the trace that it was enqueued in: that is in its header, if the application has put it there.
+func (t *Telemetry) callerTrace(ctx context.Context, request *http.Request) (context.Context, bool) {
+	in := trace.SpanContextFromContext(ctx)
+	if !in.IsValid() {
+		ctx = t.config.Propagator.Extract(ctx, propagation.HeaderCarrier(request.Header))
+		in = trace.SpanContextFromContext(ctx)
+	}
+	return ctx, in.IsSampled()
+}
+
+// callerID is the record that the service has of an operation, as far as the caller knows.
+func (t *Telemetry) callerID(request *http.Request, key string) store.ID {
+	id := store.ID{Key: key}
+	if t.config.ClientScope != nil {
+		id.Scope = t.config.ClientScope(request)
+	}
+	return id
+}
+
+// called are the attributes of a caller's spans.
+func (t *Telemetry) called(
+	request *http.Request, key string, status int, more ...attribute.KeyValue,
+) []attribute.KeyValue {
+	more = append(more, keyHash.String(t.callerID(request, key).Hash()),
+		attribute.String("http.request.method", request.Method),
+		attribute.String("server.address", target(request).Hostname()))
+	if status != 0 {
+		more = append(more, attribute.Int("http.response.status_code", status))
+	}
+	return more
+}
