@@ -20,6 +20,7 @@ import (
 type execution struct {
 	method   *method
 	request  connect.AnyRequest
+	call     rpc.Call
 	next     connect.UnaryFunc
 	response connect.AnyResponse // of the last run, or a replay
 	err      error               // in its place
@@ -49,9 +50,7 @@ func (x *execution) run(ctx context.Context) onceward.Answer {
 	clear(x.header)
 	clear(x.trailer)
 	defer x.restore()
-	if x.response, x.err = x.next(ctx, x.request); x.err != nil {
-		x.response = nil
-	}
+	x.handle(ctx)
 	rpc.Say(ctx, x.err)
 	answer, err := x.answer()
 	if err != nil {
@@ -59,6 +58,17 @@ func (x *execution) run(ctx context.Context) onceward.Answer {
 		answer, _ = x.answer() // of a text
 	}
 	return answer
+}
+
+// handle runs the handler, on the request as it came.
+func (x *execution) handle(ctx context.Context) {
+	if err := x.method.Begin(&x.call); err != nil {
+		x.response, x.err = nil, connect.NewError(connect.CodeInternal, err)
+		return
+	}
+	if x.response, x.err = x.next(ctx, x.request); x.err != nil {
+		x.response = nil
+	}
 }
 
 // restore gives the fields of other interceptors back.

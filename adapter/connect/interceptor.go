@@ -164,11 +164,10 @@ func (i *Interceptor) serve(
 		return nil, problemError(m.Refuse(ctx, m.Name, err))
 	}
 	x := newExecution(ctx, m, request, next)
-	call, err := m.Call(scope, request.Header(), message, x.room[:0])
-	if err != nil {
+	if x.call, err = m.Call(scope, request.Header(), message, x.room[:0]); err != nil {
 		return nil, problemError(m.Refuse(ctx, m.Name, err))
 	}
-	served, err := m.Serve(ctx, call, x.run)
+	served, err := m.Serve(ctx, x.call.Call, x.run)
 	switch {
 	case err != nil:
 		x.forget()

@@ -120,11 +120,10 @@ func (i *Interceptor) Unary(
 		return nil, refuse(ctx, m.Refuse(ctx, m.Name, err))
 	}
 	x := &execution{method: m, request: request, handler: handler}
-	call, err := m.Call(scope, header(ctx, m), message, x.room[:0])
-	if err != nil {
+	if x.call, err = m.Call(scope, header(ctx, m), message, x.room[:0]); err != nil {
 		return nil, refuse(ctx, m.Refuse(ctx, m.Name, err))
 	}
-	served, err := m.Serve(ctx, call, x.run)
+	served, err := m.Serve(ctx, x.call.Call, x.run)
 	i.tell(ctx, m, &served)
 	switch {
 	case err != nil:
