@@ -283,3 +283,29 @@ func TestProblemStatus(t *testing.T) {
 		}
 	}
 }
+
+// TestErrorsThatSayOK: an error is none of what commits, whatever its code.
+func TestErrorsThatSayOK(t *testing.T) {
+	t.Parallel()
+	m := newMethod(t)
+	answer, err := m.Answer(&Reply{Status: &status.Status{Code: int32(code.Code_OK), Message: "no"}})
+	if err != nil || answer.Status != http.StatusInternalServerError {
+		t.Fatalf("got %d, error %v", answer.Status, err)
+	}
+	if got, err := m.Reply(answer); err != nil || got.Status.GetCode() != int32(code.Code_UNKNOWN) {
+		t.Errorf("the replay is %v, error %v", got.Status, err)
+	}
+}
+
+// TestErrorsThatAreNoText: a message with bytes of the caller's does not turn a refusal into a failure.
+func TestErrorsThatAreNoText(t *testing.T) {
+	t.Parallel()
+	m := newMethod(t)
+	answer, err := m.Answer(&Reply{Status: &status.Status{Code: int32(code.Code_INVALID_ARGUMENT), Message: "no \xff"}})
+	if err != nil || answer.Status != http.StatusBadRequest {
+		t.Fatalf("got %d, error %v", answer.Status, err)
+	}
+	if got, err := m.Reply(answer); err != nil || got.Status.GetMessage() != "no \ufffd" {
+		t.Errorf("the replay is %v, error %v", got.Status, err)
+	}
+}
