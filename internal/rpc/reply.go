@@ -121,7 +121,8 @@ func (m *Method) appendFields(b []byte, number protowire.Number, h map[string][]
 		}
 		for _, value := range h[name] {
 			b = protowire.AppendTag(b, number, protowire.BytesType)
-			b = appendSized(b, func(b []byte) []byte { return append(protowire.AppendString(b, name), value...) })
+			b = protowire.AppendVarint(b, uint64(protowire.SizeBytes(len(name))+len(value)))
+			b = append(protowire.AppendString(b, name), value...)
 		}
 	}
 	return b
