@@ -101,7 +101,7 @@ func (x *execution) replay(ctx context.Context, stored onceward.Answer) {
 	x.forget()
 	reply, err := x.method.Reply(stored)
 	if err != nil {
-		x.err = problemError(x.method.Unreadable(ctx, x.method.Name, err))
+		x.err = problemError(x.method.Unreadable(ctx, x.method.Operation(), err))
 		return
 	}
 	if reply.Status != nil {

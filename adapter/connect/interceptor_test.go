@@ -2,7 +2,9 @@ package oncewardconnect_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -86,5 +88,32 @@ func TestAudit(t *testing.T) {
 	}
 	if got := protect.Audit(services, watch, refund); len(got) != 0 {
 		t.Errorf("those that are exempt are listed: %q", got)
+	}
+}
+
+// TestScopesThatFail: an error of a scope function that has a code of its own means what it says.
+func TestScopesThatFail(t *testing.T) {
+	t.Parallel()
+	for want, failed := range map[connect.Code]error{
+		connect.CodeUnauthenticated:  connect.NewError(connect.CodeUnauthenticated, errors.New("who?")),
+		connect.CodePermissionDenied: connect.NewError(connect.CodePermissionDenied, errors.New("not you")),
+		connect.CodeUnavailable:      errors.New("the directory is down"),
+	} {
+		protect, err := oncewardconnect.New(newGuard(t), oncewardconnect.Config{
+			Scope: func(context.Context, connect.AnyRequest) (string, error) { return "", failed },
+			Methods: map[string]oncewardconnect.Method{create: {
+				Options:  []onceward.Option{onceward.Reserved(onceward.FailureUnknown)},
+				Response: oncewardconnect.Response[paymentpb.Receipt](),
+			}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		server := httptest.NewServer(connect.NewUnaryHandler(create, pay, connect.WithInterceptors(protect)))
+		defer server.Close()
+		client := connect.NewClient[paymentpb.Payment, paymentpb.Receipt](server.Client(), server.URL+create)
+		if _, err := client.CallUnary(t.Context(), connect.NewRequest(&paymentpb.Payment{})); connect.CodeOf(err) != want {
+			t.Errorf("%v: got %v", failed, err)
+		}
 	}
 }

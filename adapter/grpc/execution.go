@@ -90,7 +90,7 @@ func (x *execution) send(ctx context.Context) {
 func replay(ctx context.Context, m *rpc.Method, stored onceward.Answer) (any, error) {
 	reply, err := m.Reply(stored)
 	if err != nil {
-		return nil, refuse(ctx, m.Unreadable(ctx, m.Name, err))
+		return nil, refuse(ctx, m.Unreadable(ctx, m.Operation(), err))
 	}
 	setFields(ctx, lower(reply.Header), lower(reply.Trailer))
 	if reply.Status != nil {

@@ -25,7 +25,7 @@ type Call struct {
 // [onceward.Procedure.Refuse].
 func (m *Method) Call(scope string, header http.Header, request proto.Message, room []byte) (Call, error) {
 	reflected := request.ProtoReflect()
-	call := Call{Call: onceward.Call{Scope: scope, Operation: m.Name, Header: header}, request: request}
+	call := Call{Call: onceward.Call{Scope: scope, Actor: scope, Header: header}, request: request}
 	if field := m.idField(reflected); field != nil {
 		call.id = reflected.Get(field).String()
 		if err := m.takeID(&call.Call, call.id); err != nil {
@@ -59,8 +59,7 @@ func (m *Method) idField(request protoreflect.Message) protoreflect.FieldDescrip
 	return request.Descriptor().Fields().ByNumber(m.requestID)
 }
 
-// takeID makes the request's id the key of a call, by the rules for keys in a header. One that is there has to be the
-// same.
+// takeID makes the request's id the key of a call. One that is in the header has to be the same.
 func (m *Method) takeID(call *onceward.Call, id string) error {
 	if id == "" {
 		return nil
@@ -68,23 +67,21 @@ func (m *Method) takeID(call *onceward.Call, id string) error {
 	if !isUUID4(id) {
 		return fmt.Errorf("%w: the id of the request is not a UUID of version 4", onceward.ErrBadKey)
 	}
-	id = strings.ToLower(id)
+	call.Key = strings.ToLower(id)
 	for _, name := range m.Fields[:len(m.Fields)-1] {
 		lines := call.Header[name]
-		if len(lines) == 0 {
-			continue
-		}
-		if len(lines) == 1 && !strings.EqualFold(strings.Trim(lines[0], `" `), id) {
-			return fmt.Errorf("%w: it differs from the id of the request; send one of them", onceward.ErrBadKey)
-		}
 		if len(lines) > 1 {
-			return nil // which the guard refuses
+			return fmt.Errorf("%w: it was sent %d times; send it once", onceward.ErrBadKey, len(lines))
 		}
-	}
-	sent := call.Header[onceward.FirstSentHeader]
-	call.Header = http.Header{m.Fields[0]: {`"` + id + `"`}}
-	if len(sent) > 0 {
-		call.Header[onceward.FirstSentHeader] = sent
+		for _, line := range lines {
+			key, err := m.ParseKey(line)
+			if err != nil {
+				return err
+			}
+			if !strings.EqualFold(key, id) {
+				return fmt.Errorf("%w: it differs from the id of the request; send one of them", onceward.ErrBadKey)
+			}
+		}
 	}
 	return nil
 }
