@@ -13,7 +13,9 @@ import (
 
 	"github.com/onceward/onceward"
 	oncewardconnect "github.com/onceward/onceward/adapter/connect"
+	"github.com/onceward/onceward/internal/rpc"
 	"github.com/onceward/onceward/internal/rpc/paymentpb"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -115,5 +117,61 @@ func TestScopesThatFail(t *testing.T) {
 		if _, err := client.CallUnary(t.Context(), connect.NewRequest(&paymentpb.Payment{})); connect.CodeOf(err) != want {
 			t.Errorf("%v: got %v", failed, err)
 		}
+	}
+}
+
+// TestBinaryFields: what a handler of gRPC set as bytes, a server of Connect sends in base64, and the other way round.
+func TestBinaryFields(t *testing.T) {
+	t.Parallel()
+	s := memory.New()
+	guard, err := onceward.New(s, onceward.Config{
+		Secret: []byte("the secret of the tests"), Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	options := []onceward.Option{onceward.Reserved(onceward.FailureUnknown)}
+	protect, err := oncewardconnect.New(guard, oncewardconnect.Config{
+		Scope: scope, Methods: map[string]oncewardconnect.Method{
+			create: {Options: options, Response: oncewardconnect.Response[paymentpb.Receipt]()},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const bytes = "\x00\xff\n"
+	server := httptest.NewServer(connect.NewUnaryHandler(create, func(context.Context, *request) (*response, error) {
+		r := connect.NewResponse(&paymentpb.Receipt{})
+		r.Header().Set("X-Bytes-Bin", connect.EncodeBinaryHeader([]byte(bytes)))
+		return r, nil
+	}, connect.WithInterceptors(protect)))
+	defer server.Close()
+	client := connect.NewClient[paymentpb.Payment, paymentpb.Receipt](server.Client(), server.URL+create)
+	for range 2 {
+		r := connect.NewRequest(&paymentpb.Payment{})
+		r.Header().Set("Idempotency-Key", "k")
+		answer, err := client.CallUnary(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := connect.DecodeBinaryHeader(answer.Header().Get("X-Bytes-Bin"))
+		if err != nil || string(got) != bytes {
+			t.Errorf("got %q, error %v", got, err)
+		}
+	}
+	// As a server of gRPC finds it.
+	method, err := rpc.NewMethod(guard, create, "", options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	record, err := s.Get(t.Context(), store.ID{Scope: "tenant", Key: "k"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reply, err := method.Reply(onceward.Answer{
+		Status: record.Response.Status, ContentType: rpc.ContentType, Body: record.Response.Body,
+	})
+	if err != nil || len(reply.Header["X-Bytes-Bin"]) != 1 || reply.Header["X-Bytes-Bin"][0] != bytes {
+		t.Errorf("stored are %q, error %v", reply.Header, err)
 	}
 }
