@@ -24,10 +24,10 @@ type Procedure struct {
 // Procedure returns an operation with the options of a route, and counts it among those of [Guard.CheckOperations]. Its
 // name is that of [OperationName]; without one each [Call] says what it does.
 //
-// Options that read an HTTP request, or answer one, are refused: a call has none. Of [Config].Defaults those are refused
-// whose promise would be broken: [BindSession], [WithoutBody], and what may add to the fingerprint, [IncludeHeaders] and
-// [FingerprintBy], unless they are taken back, as by IncludeHeaders() and FingerprintBy(nil). Others are left out, as
-// [InFlightAccepted] is: a duplicate of a call in flight is a conflict.
+// Options that read an HTTP request, or answer one, are refused: a call has none. Of [Config].Defaults those are
+// refused whose promise would be broken: [BindSession], [WithoutBody], and what may add to the fingerprint,
+// [IncludeHeaders] and [FingerprintBy], unless they are taken back, as by IncludeHeaders() and FingerprintBy(nil).
+// Others are left out, as [InFlightAccepted] is: a duplicate of a call in flight is a conflict.
 func (g *Guard) Procedure(options ...Option) (*Procedure, error) {
 	s, err := g.settings(options)
 	if err != nil {

@@ -379,3 +379,17 @@ func TestScopesThatFail(t *testing.T) {
 		}
 	}
 }
+
+// TestReason: an operator who has to settle an outcome finds what the handler said.
+func TestReason(t *testing.T) {
+	t.Parallel()
+	s := memory.New()
+	protect := protection(t, s, onceward.Reserved(onceward.FailureRetry))
+	_, _, _ = call(protect, "k", func(context.Context, any) (any, error) {
+		return nil, onceward.OutcomeUnknown(errors.New("the provider hung up"))
+	})
+	record, err := s.Get(t.Context(), store.ID{Scope: "tenant", Key: "k"})
+	if err != nil || record.State != store.StateUnknown || record.LastError != "the provider hung up" {
+		t.Errorf("got %s, %q, error %v", record.State, record.LastError, err)
+	}
+}

@@ -43,7 +43,7 @@ const (
 )
 
 // Say passes on what the error of a handler says of itself: that nothing was executed, that the request is not valid,
-// or that it is not known what was done.
+// or that it is not known what was done. Its text is the reason that an operator finds.
 func Say(ctx context.Context, err error) {
 	if err == nil {
 		return
@@ -52,10 +52,12 @@ func Say(ctx context.Context, err error) {
 	switch {
 	case onceward.IsOutcomeUnknown(err):
 		op.Unknown()
+		op.SetReason(err.Error())
 	case onceward.IsRejected(err):
 		op.Reject()
 	case onceward.IsNotExecuted(err):
 		op.NotExecuted()
+		op.SetReason(err.Error())
 	}
 }
 
