@@ -66,6 +66,18 @@ func (n *operationNames) addRoute(p *protected) {
 	n.addLocked(p.settings.operation)
 }
 
+// addProcedure notes a procedure that was built. One without a name has those of its calls, which are not known.
+func (n *operationNames) addProcedure(name string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.routes++
+	if name == "" {
+		n.unnamed++
+		return
+	}
+	n.addLocked(name)
+}
+
 // dropRoute takes back a route that was built only to look at it. It may have been built around what is not the probe
 // itself.
 func (n *operationNames) dropRoute(p *protected) {
@@ -101,9 +113,9 @@ func (n *operationNames) placeRoute(p *protected, method, pattern string) {
 }
 
 // CheckOperations checks names under which records are looked for, such as those of a poller's rules, against the
-// operations that exist: those of the guard's routes, which are known where they have an [OperationName], are on a
-// [Mux] or were given to [Audit], and those of [Config].Operations. A name that is none of them would wait for records
-// that never come.
+// operations that exist: those of the guard's routes and procedures, which are known where they have an
+// [OperationName], are on a [Mux] or were given to [Audit], and those of [Config].Operations. A name that is none of
+// them would wait for records that never come.
 //
 // If the names of all routes are known, such a name is an error that wraps [ErrMisconfigured]. If there are no routes,
 // as in a process of workers alone, or some are on another router, or there are more names than the 4096 that are kept,

@@ -1,6 +1,7 @@
 package onceward
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -41,7 +42,8 @@ type Problem struct {
 	// Limit is what a 429 tells in the header fields RateLimit and RateLimit-Policy. Default: none.
 	Limit *LimitError `json:"-"`
 
-	notNews bool // the log has been told of what lies behind it
+	ownCode string // if Code is another name for it
+	notNews bool   // the log has been told of what lies behind it
 }
 
 // The problems that Onceward answers with. Their details and statuses are filled in per request.
@@ -106,6 +108,10 @@ func (p *Problem) Error() string {
 	}
 	return "onceward: " + p.Title + ": " + p.Detail
 }
+
+// OwnCode returns the code that Onceward has for the problem, for adapters that have an answer of their own to each:
+// [Config].ProblemCode may have given Code another name.
+func (p *Problem) OwnCode() string { return cmp.Or(p.ownCode, p.Code) }
 
 // Write answers a request with the problem, for a middleware or an adapter that refuses in the words of Onceward. What
 // is empty it fills in: the Instance with a new one, and the Type with that of [DefaultProblemBase], so that a code of
@@ -174,9 +180,12 @@ func (g *Guard) occurrence(p *Problem) *Problem {
 
 // writeProblem answers with an occurrence. Its code gets the name that the client expects at the last moment: observers
 // and logs know the problem by Onceward's own.
-func (g *Guard) writeProblem(w http.ResponseWriter, now *Problem) {
-	now.Code = g.config.ProblemCode(now.Code)
-	now.Write(w)
+func (g *Guard) writeProblem(w http.ResponseWriter, now *Problem) { g.renamed(now).Write(w) }
+
+// renamed gives the code of an occurrence the name that clients know.
+func (g *Guard) renamed(now *Problem) *Problem {
+	now.ownCode, now.Code = now.Code, g.config.ProblemCode(now.Code)
+	return now
 }
 
 // answerProblem answers with a problem after a reservation, or about one.

@@ -21,21 +21,65 @@ type Procedure struct {
 	settings *settings
 }
 
-// Procedure returns an operation with the options of a route. Options that need an HTTP request are refused, if to do
-// without them would weaken a promise: [BindSession] and [WithoutBody].
+// Procedure returns an operation with the options of a route, and counts it among those of [Guard.CheckOperations]. Its
+// name is that of [OperationName]; without one each [Call] says what it does.
+//
+// Options that read an HTTP request, or answer one, are refused: a call has none. Of [Config].Defaults those are
+// refused whose promise would be broken: [BindSession], [WithoutBody], and what may add to the fingerprint,
+// [IncludeHeaders] and [FingerprintBy], unless they are taken back, as by IncludeHeaders() and FingerprintBy(nil).
+// Others are left out, as [InFlightAccepted] is: a duplicate of a call in flight is a conflict.
 func (g *Guard) Procedure(options ...Option) (*Procedure, error) {
 	s, err := g.settings(options)
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, err
+	}
+	own := new(settings)
+	for _, option := range options {
+		_ = option(own) // which has succeeded before
+	}
+	if err := cmp.Or(s.refuseBroken(), own.refuseUnused()); err != nil {
+		return nil, err
+	}
+	g.names.addProcedure(s.operation)
+	return &Procedure{guard: g, settings: s}, nil
+}
+
+// refuseBroken refuses options without which a promise would be broken.
+func (s *settings) refuseBroken() error {
+	switch {
 	case s.session != nil:
-		return nil, errors.New("onceward: BindSession(…) is for HTTP routes: make the session a part of the scope")
+		return errors.New("onceward: BindSession(…) is for HTTP routes: make the session a part of the scope")
 	case s.withoutBody:
-		return nil, errors.New("onceward: WithoutBody() is for HTTP routes: keep what must not be stored out of the answer")
+		return errors.New("onceward: WithoutBody() is for HTTP routes: keep what must not be stored out of the answer")
+	case len(s.fingerprint.headers) > 0:
+		return errors.New("onceward: IncludeHeaders(…) is for HTTP routes: make what counts a part of Call.Payload")
+	case s.fingerprint.custom != nil:
+		return errors.New("onceward: FingerprintBy(…) is for HTTP routes: make what counts the Call.Payload")
 	default:
-		return &Procedure{guard: g, settings: s}, nil
+		return nil
 	}
 }
+
+// refuseUnused refuses options that would have no effect.
+func (s *settings) refuseUnused() error {
+	switch {
+	case len(s.include) > 0 || len(s.ignore) > 0:
+		return errors.New("onceward: IncludeJSON(…) and IgnoreJSON(…) are for HTTP routes: " +
+			"leave what does not count out of Call.Payload")
+	case len(s.methods) > 0:
+		return errors.New("onceward: Methods(…) is for HTTP routes: a procedure has none")
+	case s.inFlight == inFlightAccepted:
+		return errors.New("onceward: InFlightAccepted(…) is for HTTP routes: use InFlightWait(…)")
+	default:
+		return nil
+	}
+}
+
+// Operation returns the name of [OperationName]; empty if each call says what it does.
+func (p *Procedure) Operation() string { return p.settings.operation }
+
+// ParseKey reads a key that came along with a call as it would stand in a header line, by the rules of [Config].Keys.
+func (p *Procedure) ParseKey(line string) (string, error) { return p.guard.config.Keys.parse(line) }
 
 // Answer is what a procedure answers, in a form of its own. Its status says what it means, by the rules for the answers
 // of handlers (E5): 2xx and 3xx commit, a 4xx undoes the writes of a transaction and is stored, 401, 408, 425, 429 and
@@ -68,15 +112,17 @@ type Served struct {
 }
 
 // Serve runs fn at most once for the call, and returns its answer, of now or of an earlier attempt. The rules of
-// [Config].Keys hold for its Key, but for the syntax; a call without one has it in its Header. If it has none and the procedure has [KeyOptional], fn runs
-// unprotected. The context's cancellation does not reach fn, but its values do; fn is bounded by the [Deadline] option,
-// and may run again if a database undid its transaction. A panic of fn goes on.
+// [Config].Keys hold for its Key, but for the syntax; a call without one has it in its Header. If it has none and the
+// procedure has [KeyOptional], fn runs unprotected. A call without an Operation has that of the procedure.
+//
+// The context's cancellation does not reach fn, but its values do; fn is bounded by the [Deadline] option, and may run
+// again if a database undid its transaction: what it is given has to be the same then. A panic of fn goes on.
 //
 // Where there is no answer of fn's to give, the error is a *[Problem], which was told to the log and the observer.
 func (p *Procedure) Serve(ctx context.Context, call Call, fn func(ctx context.Context) Answer) (Served, error) {
 	p.guard.handling.Add(1)
 	defer p.guard.handling.Add(-1)
-	if call.Operation == "" {
+	if call.Operation = cmp.Or(call.Operation, p.settings.operation); call.Operation == "" {
 		return Served{}, p.refuse(ctx, call.Operation, problemUnnamed.detailed("the call does not say what it does"))
 	}
 	if call.Scope == "" {
@@ -119,7 +165,7 @@ func (p *Procedure) Resume(ctx context.Context, rec *store.Record, fn func(ctx c
 }
 
 // Refuse says why a call is not served, when its caller or its key cannot be told: the error is that of a scope function
-// or of [ParseKey]. Nothing was executed. The problem was told to the log and the observer.
+// or of [Procedure.ParseKey]. Nothing was executed. The problem was told to the log and the observer.
 func (p *Procedure) Refuse(ctx context.Context, operation string, err error) *Problem {
 	switch {
 	case errors.Is(err, ErrUnauthenticated):
@@ -183,8 +229,7 @@ func (p *Procedure) refuse(ctx context.Context, operation string, problem *Probl
 	now := p.guard.occurrence(problem)
 	p.guard.logProblem(ctx, operation, now)
 	p.guard.observe(ctx, RejectedEvent{Operation: operation, Code: now.Code, Instance: now.Instance})
-	now.Code = p.guard.config.ProblemCode(now.Code)
-	return now
+	return p.guard.renamed(now)
 }
 
 // procedureRun is one call of [Procedure.Serve].
@@ -352,12 +397,10 @@ func (f *procedureRun) storedProblem(a *Answer) error {
 	if err := json.Unmarshal(a.Body, p); err != nil {
 		return f.tell(failureProblem(&store.UnreadableError{Reason: err.Error()}))
 	}
-	return p
+	return f.guard.renamed(p)
 }
 
 // tell tells of a problem after the reservation.
 func (f *procedureRun) tell(p *Problem) *Problem {
-	now := f.guard.tellProblem(f.base, f.reservation.ID, f.op.name, p)
-	now.Code = f.guard.config.ProblemCode(now.Code)
-	return now
+	return f.guard.renamed(f.guard.tellProblem(f.base, f.reservation.ID, f.op.name, p))
 }

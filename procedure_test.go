@@ -287,11 +287,18 @@ func TestProceduresThatAreRefused(t *testing.T) {
 	t.Parallel()
 	guard := newGuard(t, memory.New())
 	session := func(*http.Request) string { return "s" }
+	byNothing := func(*http.Request, []byte) ([]byte, error) { return nil, nil }
 	for text, options := range map[string][]onceward.Option{
-		"BindSession":   {reserved, onceward.BindSession(session)},
-		"WithoutBody":   {reserved, onceward.WithoutBody()},
-		"Transactional": {onceward.Transactional()},
-		"Reserved":      {},
+		"BindSession":      {reserved, onceward.BindSession(session)},
+		"WithoutBody":      {reserved, onceward.WithoutBody()},
+		"IncludeHeaders":   {reserved, onceward.IncludeHeaders("Api-Version")},
+		"FingerprintBy":    {reserved, onceward.FingerprintBy(byNothing)},
+		"IncludeJSON":      {reserved, onceward.IncludeJSON("/a")},
+		"IgnoreJSON":       {reserved, onceward.IgnoreJSON("/a")},
+		"Methods":          {reserved, onceward.Methods(http.MethodPut)},
+		"InFlightAccepted": {reserved, onceward.InFlightAccepted("/operations/")},
+		"Transactional":    {onceward.Transactional()},
+		"Reserved":         {},
 	} {
 		if _, err := guard.Procedure(options...); err == nil || !strings.Contains(err.Error(), text) {
 			t.Errorf("%s: got %v", text, err)
@@ -303,5 +310,105 @@ func TestProceduresThatAreRefused(t *testing.T) {
 	}
 	if err := procedure.Resume(t.Context(), new(store.Record), nil); err == nil {
 		t.Error("B5: what is not to be resumed was resumed")
+	}
+}
+
+// TestProceduresUnderDefaults: options that all HTTP routes have keep no procedure from being, unless its calls would
+// then be told apart by less than was asked for.
+func TestProceduresUnderDefaults(t *testing.T) {
+	t.Parallel()
+	with := func(options ...onceward.Option) *onceward.Guard {
+		return newGuard(t, memory.New(), func(c *onceward.Config) { c.Defaults = append(c.Defaults, options...) })
+	}
+	guard := with(reserved, onceward.InFlightAccepted("/operations/"), onceward.Methods(http.MethodPut),
+		onceward.IgnoreJSON("/at"), onceward.IncludeJSON("/amount"))
+	procedure, err := guard.Procedure()
+	if err != nil {
+		t.Fatal(err)
+	}
+	call := onceward.Call{Scope: "s", Key: "k", Operation: "pay", Payload: []byte(`{"at": 1}`)}
+	_, err = procedure.Serve(t.Context(), call, func(ctx context.Context) onceward.Answer {
+		_, err := procedure.Serve(ctx, call, nil)
+		if problem := (*onceward.Problem)(nil); !errors.As(err, &problem) || problem.Code != "in-progress" {
+			t.Errorf("S1: a duplicate in flight got %v", err)
+		}
+		return onceward.Answer{}
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	call.Payload = []byte(`{"at": 2}`)
+	_, err = procedure.Serve(t.Context(), call, nil)
+	if problem := (*onceward.Problem)(nil); !errors.As(err, &problem) || problem.Code != "mismatch" {
+		t.Errorf("S4: another payload got %v", err)
+	}
+	guard = with(reserved, onceward.IncludeHeaders("Api-Version"))
+	if _, err := guard.Procedure(); err == nil {
+		t.Error("section 3: calls of two versions would be one")
+	}
+	if _, err := guard.Procedure(onceward.IncludeHeaders()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestProcedureWithAName: pollers may look for it, and its calls need none.
+func TestProcedureWithAName(t *testing.T) {
+	t.Parallel()
+	guard := newGuard(t, memory.New())
+	procedure, err := guard.Procedure(reserved, onceward.OperationName("pay"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := guard.CheckOperations("pay"); err != nil || procedure.Operation() != "pay" {
+		t.Errorf("it is %q, error %v", procedure.Operation(), err)
+	}
+	if err := guard.CheckOperations("refund"); !errors.Is(err, onceward.ErrMisconfigured) {
+		t.Errorf("got %v", err)
+	}
+	_, err = procedure.Serve(t.Context(), onceward.Call{Scope: "s", Key: "k"}, func(ctx context.Context) onceward.Answer {
+		if got := onceward.FromContext(ctx).Name(); got != "pay" {
+			t.Errorf("the operation is %q", got)
+		}
+		return onceward.Answer{}
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if _, err := guard.Procedure(reserved); err != nil {
+		t.Fatal(err)
+	}
+	if err := guard.CheckOperations("refund"); err != nil {
+		t.Errorf("a call may say what it does, so nothing is certain: %v", err)
+	}
+}
+
+// TestProcedureWithOtherCodes: clients know problems by other names, stored ones too, and adapters by Onceward's own.
+func TestProcedureWithOtherCodes(t *testing.T) {
+	t.Parallel()
+	guard := newGuard(t, memory.New(), func(c *onceward.Config) {
+		c.ProblemCode = func(code string) string { return "our-" + code }
+	})
+	procedure, err := guard.Procedure(onceward.Reserved(onceward.FailureStore), onceward.OperationName("pay"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := func(err error, code string) {
+		t.Helper()
+		problem := new(onceward.Problem)
+		if !errors.As(err, &problem) || problem.Code != "our-"+code || problem.OwnCode() != code {
+			t.Errorf("got %v: %q, %q", err, problem.Code, problem.OwnCode())
+		}
+	}
+	_, err = procedure.Serve(t.Context(), onceward.Call{Scope: "s"}, nil)
+	want(err, "missing-key")
+	call := onceward.Call{Scope: "s", Key: "k"}
+	func() {
+		defer func() { _ = recover() }()
+		_, _ = procedure.Serve(t.Context(), call, func(context.Context) onceward.Answer { panic("no") })
+	}()
+	_, err = procedure.Serve(t.Context(), call, nil)
+	want(err, "handler-failed")
+	if got := (&onceward.Problem{Code: "mine"}).OwnCode(); got != "mine" {
+		t.Errorf("got %q", got)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/http"
 	"os"
+	"strings"
 
 	"connectrpc.com/connect"
 	"google.golang.org/genproto/googleapis/rpc/status"
@@ -20,6 +21,7 @@ import (
 type execution struct {
 	method   *method
 	request  connect.AnyRequest
+	call     rpc.Call
 	next     connect.UnaryFunc
 	response connect.AnyResponse // of the last run, or a replay
 	err      error               // in its place
@@ -49,9 +51,7 @@ func (x *execution) run(ctx context.Context) onceward.Answer {
 	clear(x.header)
 	clear(x.trailer)
 	defer x.restore()
-	if x.response, x.err = x.next(ctx, x.request); x.err != nil {
-		x.response = nil
-	}
+	x.handle(ctx)
 	rpc.Say(ctx, x.err)
 	answer, err := x.answer()
 	if err != nil {
@@ -59,6 +59,17 @@ func (x *execution) run(ctx context.Context) onceward.Answer {
 		answer, _ = x.answer() // of a text
 	}
 	return answer
+}
+
+// handle runs the handler, on the request as it came.
+func (x *execution) handle(ctx context.Context) {
+	if err := x.method.Begin(&x.call); err != nil {
+		x.response, x.err = nil, connect.NewError(connect.CodeInternal, err)
+		return
+	}
+	if x.response, x.err = x.next(ctx, x.request); x.err != nil {
+		x.response = nil
+	}
 }
 
 // restore gives the fields of other interceptors back.
@@ -69,11 +80,11 @@ func (x *execution) restore() {
 
 // answer is what the handler returned, as it is stored.
 func (x *execution) answer() (onceward.Answer, error) {
-	reply := rpc.Reply{Header: x.header, Trailer: x.trailer}
+	reply := rpc.Reply{Header: decoded(x.header), Trailer: decoded(x.trailer)}
 	if x.err != nil {
 		reply.Status = statusOf(x.err)
 		if coded := (*connect.Error)(nil); errors.As(x.err, &coded) {
-			reply.Meta = coded.Meta()
+			reply.Meta = decoded(coded.Meta())
 		}
 		return x.method.Answer(&reply)
 	}
@@ -81,8 +92,8 @@ func (x *execution) answer() (onceward.Answer, error) {
 	if reply.Message, err = rpc.Message(x.response.Any()); err != nil {
 		return onceward.Answer{}, err
 	}
-	reply.Header = joined(x.header, x.response.Header())
-	reply.Trailer = joined(x.trailer, x.response.Trailer())
+	reply.Header = decoded(joined(x.header, x.response.Header()))
+	reply.Trailer = decoded(joined(x.trailer, x.response.Trailer()))
 	return x.method.Answer(&reply)
 }
 
@@ -91,21 +102,21 @@ func (x *execution) replay(ctx context.Context, stored onceward.Answer) {
 	x.forget()
 	reply, err := x.method.Reply(stored)
 	if err != nil {
-		x.err = problemError(x.method.Unreadable(ctx, x.method.Name, err))
+		x.err = problemError(x.method.Unreadable(ctx, x.method.Operation(), err))
 		return
 	}
 	if reply.Status != nil {
 		failed := errorOf(reply.Status)
-		add(failed.Meta(), reply.Meta)
-		add(x.header, reply.Header)
-		add(x.trailer, reply.Trailer)
+		add(failed.Meta(), encoded(reply.Meta))
+		add(x.header, encoded(reply.Header))
+		add(x.trailer, encoded(reply.Trailer))
 		x.err = failed
 		return
 	}
 	x.response, _ = x.method.response.wrap(reply.Message) // which New has tried
-	add(x.response.Header(), reply.Header)
+	add(x.response.Header(), encoded(reply.Header))
 	if len(reply.Trailer) > 0 { // which are not made for nothing
-		add(x.response.Trailer(), reply.Trailer)
+		add(x.response.Trailer(), encoded(reply.Trailer))
 	}
 }
 
@@ -154,6 +165,43 @@ func joined(a, b http.Header) http.Header {
 	all := a.Clone()
 	add(all, b)
 	return all
+}
+
+// decoded returns a header as it is stored. The values of names that end in -bin are bytes, which handlers of gRPC have
+// as they are, and those of Connect in base64. What is no base64 stays as it is.
+func decoded(h http.Header) http.Header {
+	return withBinary(h, func(value string) string {
+		if raw, err := connect.DecodeBinaryHeader(value); err == nil {
+			return string(raw)
+		}
+		return value
+	})
+}
+
+// encoded returns a stored header as a handler of Connect would have set it.
+func encoded(h http.Header) http.Header {
+	return withBinary(h, func(value string) string { return connect.EncodeBinaryHeader([]byte(value)) })
+}
+
+// withBinary returns a header with other values of names that end in -bin. Where there is none it is the same.
+func withBinary(h http.Header, change func(string) string) http.Header {
+	var changed http.Header
+	for name, values := range h {
+		if !strings.HasSuffix(strings.ToLower(name), "-bin") {
+			continue
+		}
+		if changed == nil {
+			changed = maps.Clone(h)
+		}
+		changed[name] = make([]string, len(values))
+		for i, value := range values {
+			changed[name][i] = change(value)
+		}
+	}
+	if changed == nil {
+		return h
+	}
+	return changed
 }
 
 // statusOf is the status that the server sends for an error of a handler.

@@ -36,8 +36,11 @@ import (
 type Config struct {
 	// Scope names the security boundary that the key of a call lives in, from authentication: a tenant, an account. It
 	// must not look at the message. An error that wraps [onceward.ErrUnauthenticated], or an empty scope, is answered
-	// with unauthenticated, any other error with unavailable; nothing is executed. It is required, and has no default.
+	// with unauthenticated, one with the code unauthenticated or permission_denied as it is, and any other with
+	// unavailable; nothing is executed. It is required, and has no default.
 	Scope func(ctx context.Context, request connect.AnyRequest) (string, error)
+	// Actor names who calls, for the audit of executions: see [onceward.AuditExecutions]. Default: the scope.
+	Actor func(ctx context.Context, request connect.AnyRequest) string
 	// Methods are the methods that are protected, under the names of their procedures, such as
 	// /acme.payments.v1.Payments/Create. Others pass straight through: [Interceptor.Audit] lists them. At least one is
 	// required; there is no default.
@@ -76,6 +79,7 @@ func Response[T any, P interface {
 // Interceptor protects methods of a server.
 type Interceptor struct {
 	scope   func(ctx context.Context, request connect.AnyRequest) (string, error)
+	actor   func(ctx context.Context, request connect.AnyRequest) string // nil for the scope
 	methods map[string]*method
 }
 
@@ -95,7 +99,7 @@ func New(guard *onceward.Guard, config Config) (*Interceptor, error) {
 	case len(config.Methods) == 0:
 		return nil, errors.New("oncewardconnect: Config.Methods is empty: nothing would be protected")
 	}
-	i := &Interceptor{scope: config.Scope, methods: make(map[string]*method, len(config.Methods))}
+	i := &Interceptor{scope: config.Scope, actor: config.Actor, methods: make(map[string]*method, len(config.Methods))}
 	for name, m := range config.Methods {
 		found, err := rpc.NewMethod(guard, name, m.RequestID, m.Options)
 		if err != nil {
@@ -161,14 +165,16 @@ func (i *Interceptor) serve(
 	}
 	scope, err := i.scope(ctx, request)
 	if err != nil {
-		return nil, problemError(m.Refuse(ctx, m.Name, err))
+		return nil, refuseCaller(ctx, m, err)
 	}
 	x := newExecution(ctx, m, request, next)
-	call, err := m.Call(scope, request.Header(), message, x.room[:0])
-	if err != nil {
-		return nil, problemError(m.Refuse(ctx, m.Name, err))
+	if x.call, err = m.Call(scope, request.Header(), message, x.room[:0]); err != nil {
+		return nil, problemError(m.Refuse(ctx, m.Operation(), err))
 	}
-	served, err := m.Serve(ctx, call, x.run)
+	if i.actor != nil {
+		x.call.Actor = i.actor(ctx, request)
+	}
+	served, err := m.Serve(ctx, x.call.Call, x.run)
 	switch {
 	case err != nil:
 		x.forget()
@@ -178,6 +184,17 @@ func (i *Interceptor) serve(
 	}
 	x.tell(&served)
 	return x.response, x.err
+}
+
+// refuseCaller answers a call whose scope is not known. What the service says to those who may not call stays as it is.
+func refuseCaller(ctx context.Context, m *method, err error) error {
+	switch connect.CodeOf(err) {
+	case connect.CodeUnauthenticated, connect.CodePermissionDenied:
+		m.Refuse(ctx, m.Operation(), onceward.ErrUnauthenticated)
+		return err
+	default:
+		return problemError(m.Refuse(ctx, m.Operation(), err))
+	}
 }
 
 // failed answers with the problem that the guard has.

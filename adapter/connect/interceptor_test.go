@@ -2,7 +2,9 @@ package oncewardconnect_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -11,7 +13,9 @@ import (
 
 	"github.com/onceward/onceward"
 	oncewardconnect "github.com/onceward/onceward/adapter/connect"
+	"github.com/onceward/onceward/internal/rpc"
 	"github.com/onceward/onceward/internal/rpc/paymentpb"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -86,5 +90,88 @@ func TestAudit(t *testing.T) {
 	}
 	if got := protect.Audit(services, watch, refund); len(got) != 0 {
 		t.Errorf("those that are exempt are listed: %q", got)
+	}
+}
+
+// TestScopesThatFail: an error of a scope function that has a code of its own means what it says.
+func TestScopesThatFail(t *testing.T) {
+	t.Parallel()
+	for want, failed := range map[connect.Code]error{
+		connect.CodeUnauthenticated:  connect.NewError(connect.CodeUnauthenticated, errors.New("who?")),
+		connect.CodePermissionDenied: connect.NewError(connect.CodePermissionDenied, errors.New("not you")),
+		connect.CodeUnavailable:      errors.New("the directory is down"),
+	} {
+		protect, err := oncewardconnect.New(newGuard(t), oncewardconnect.Config{
+			Scope: func(context.Context, connect.AnyRequest) (string, error) { return "", failed },
+			Methods: map[string]oncewardconnect.Method{create: {
+				Options:  []onceward.Option{onceward.Reserved(onceward.FailureUnknown)},
+				Response: oncewardconnect.Response[paymentpb.Receipt](),
+			}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		server := httptest.NewServer(connect.NewUnaryHandler(create, pay, connect.WithInterceptors(protect)))
+		defer server.Close()
+		client := connect.NewClient[paymentpb.Payment, paymentpb.Receipt](server.Client(), server.URL+create)
+		if _, err := client.CallUnary(t.Context(), connect.NewRequest(&paymentpb.Payment{})); connect.CodeOf(err) != want {
+			t.Errorf("%v: got %v", failed, err)
+		}
+	}
+}
+
+// TestBinaryFields: what a handler of gRPC set as bytes, a server of Connect sends in base64, and the other way round.
+func TestBinaryFields(t *testing.T) {
+	t.Parallel()
+	s := memory.New()
+	guard, err := onceward.New(s, onceward.Config{
+		Secret: []byte("the secret of the tests"), Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	options := []onceward.Option{onceward.Reserved(onceward.FailureUnknown)}
+	protect, err := oncewardconnect.New(guard, oncewardconnect.Config{
+		Scope: scope, Methods: map[string]oncewardconnect.Method{
+			create: {Options: options, Response: oncewardconnect.Response[paymentpb.Receipt]()},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const bytes = "\x00\xff\n"
+	server := httptest.NewServer(connect.NewUnaryHandler(create, func(context.Context, *request) (*response, error) {
+		r := connect.NewResponse(&paymentpb.Receipt{})
+		r.Header().Set("X-Bytes-Bin", connect.EncodeBinaryHeader([]byte(bytes)))
+		return r, nil
+	}, connect.WithInterceptors(protect)))
+	defer server.Close()
+	client := connect.NewClient[paymentpb.Payment, paymentpb.Receipt](server.Client(), server.URL+create)
+	for range 2 {
+		r := connect.NewRequest(&paymentpb.Payment{})
+		r.Header().Set("Idempotency-Key", "k")
+		answer, err := client.CallUnary(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := connect.DecodeBinaryHeader(answer.Header().Get("X-Bytes-Bin"))
+		if err != nil || string(got) != bytes {
+			t.Errorf("got %q, error %v", got, err)
+		}
+	}
+	// As a server of gRPC finds it.
+	method, err := rpc.NewMethod(guard, create, "", options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	record, err := s.Get(t.Context(), store.ID{Scope: "tenant", Key: "k"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reply, err := method.Reply(onceward.Answer{
+		Status: record.Response.Status, ContentType: rpc.ContentType, Body: record.Response.Body,
+	})
+	if err != nil || len(reply.Header["X-Bytes-Bin"]) != 1 || reply.Header["X-Bytes-Bin"][0] != bytes {
+		t.Errorf("stored are %q, error %v", reply.Header, err)
 	}
 }

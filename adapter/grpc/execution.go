@@ -18,6 +18,7 @@ import (
 type execution struct {
 	method  *rpc.Method
 	request any
+	call    rpc.Call
 	handler grpc.UnaryHandler
 	reply   any       // of the last run
 	err     error     // in its place
@@ -35,7 +36,7 @@ func (x *execution) run(ctx context.Context) onceward.Answer {
 	x.mu.Lock()
 	x.header, x.trailer, x.headerSent = nil, nil, false
 	x.mu.Unlock()
-	x.reply, x.err = x.handler(grpc.NewContextWithServerTransportStream(ctx, x), x.request)
+	x.handle(ctx)
 	rpc.Say(ctx, x.err)
 	answer, err := x.answer()
 	if err != nil {
@@ -43,6 +44,15 @@ func (x *execution) run(ctx context.Context) onceward.Answer {
 		answer, _ = x.answer() // of a text
 	}
 	return answer
+}
+
+// handle runs the handler, on the request as it came.
+func (x *execution) handle(ctx context.Context) {
+	if err := x.method.Begin(&x.call); err != nil {
+		x.reply, x.err = nil, status.Error(codes.Internal, err.Error())
+		return
+	}
+	x.reply, x.err = x.handler(grpc.NewContextWithServerTransportStream(ctx, x), x.request)
 }
 
 // answer is what the handler returned, as it is stored.
@@ -80,7 +90,7 @@ func (x *execution) send(ctx context.Context) {
 func replay(ctx context.Context, m *rpc.Method, stored onceward.Answer) (any, error) {
 	reply, err := m.Reply(stored)
 	if err != nil {
-		return nil, refuse(ctx, m.Unreadable(ctx, m.Name, err))
+		return nil, refuse(ctx, m.Unreadable(ctx, m.Operation(), err))
 	}
 	setFields(ctx, lower(reply.Header), lower(reply.Trailer))
 	if reply.Status != nil {

@@ -37,9 +37,11 @@ import (
 type Config struct {
 	// Scope names the security boundary that the key of a call lives in, from authentication: a tenant, an account. It
 	// is given the full name of the method. An error that wraps [onceward.ErrUnauthenticated], or an empty scope, is
-	// answered with UNAUTHENTICATED, any other error with UNAVAILABLE; nothing is executed. It is required, and has no
-	// default.
+	// answered with UNAUTHENTICATED, one with the code UNAUTHENTICATED or PERMISSION_DENIED as it is, and any other with
+	// UNAVAILABLE; nothing is executed. It is required, and has no default.
 	Scope func(ctx context.Context, method string) (string, error)
+	// Actor names who calls, for the audit of executions: see [onceward.AuditExecutions]. Default: the scope.
+	Actor func(ctx context.Context, method string) string
 	// Methods are the methods that are protected, under their full names, such as /acme.payments.v1.Payments/Create.
 	// Others pass straight through: [Interceptor.Audit] lists them. At least one is required; there is no default.
 	Methods map[string]Method
@@ -58,6 +60,7 @@ type Method struct {
 // Interceptor protects methods of a server.
 type Interceptor struct {
 	scope   func(ctx context.Context, method string) (string, error)
+	actor   func(ctx context.Context, method string) string // nil for the scope
 	methods map[string]*rpc.Method
 	names   map[string]string // of the guard's fields, as metadata spells them
 }
@@ -71,7 +74,8 @@ func New(guard *onceward.Guard, config Config) (*Interceptor, error) {
 		return nil, errors.New("oncewardgrpc: Config.Methods is empty: nothing would be protected")
 	}
 	i := &Interceptor{
-		scope: config.Scope, methods: make(map[string]*rpc.Method, len(config.Methods)), names: make(map[string]string),
+		scope: config.Scope, actor: config.Actor,
+		methods: make(map[string]*rpc.Method, len(config.Methods)), names: make(map[string]string),
 	}
 	for name, m := range config.Methods {
 		method, err := rpc.NewMethod(guard, name, m.RequestID, m.Options)
@@ -117,14 +121,16 @@ func (i *Interceptor) Unary(
 	}
 	scope, err := i.scope(ctx, m.Name)
 	if err != nil {
-		return nil, refuse(ctx, m.Refuse(ctx, m.Name, err))
+		return nil, refuseCaller(ctx, m, err)
 	}
 	x := &execution{method: m, request: request, handler: handler}
-	call, err := m.Call(scope, header(ctx, m), message, x.room[:0])
-	if err != nil {
-		return nil, refuse(ctx, m.Refuse(ctx, m.Name, err))
+	if x.call, err = m.Call(scope, header(ctx, m), message, x.room[:0]); err != nil {
+		return nil, refuse(ctx, m.Refuse(ctx, m.Operation(), err))
 	}
-	served, err := m.Serve(ctx, call, x.run)
+	if i.actor != nil {
+		x.call.Actor = i.actor(ctx, m.Name)
+	}
+	served, err := m.Serve(ctx, x.call.Call, x.run)
 	i.tell(ctx, m, &served)
 	switch {
 	case err != nil:
@@ -177,6 +183,17 @@ func header(ctx context.Context, m *rpc.Method) http.Header {
 		}
 	}
 	return h
+}
+
+// refuseCaller answers a call whose scope is not known. What the service says to those who may not call stays as it is.
+func refuseCaller(ctx context.Context, m *rpc.Method, err error) error {
+	switch status.Code(err) {
+	case codes.Unauthenticated, codes.PermissionDenied:
+		m.Refuse(ctx, m.Operation(), onceward.ErrUnauthenticated)
+		return err
+	default:
+		return refuse(ctx, m.Refuse(ctx, m.Operation(), err))
+	}
 }
 
 // refuse answers with a problem. A client that retries by itself is told when, or that it should not.

@@ -3,6 +3,7 @@ package oncewardgrpc_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -304,5 +305,91 @@ func TestResolved(t *testing.T) {
 		if receipt, ok := reply.(*paymentpb.Receipt); !ok || receipt.GetStatus() != 201 {
 			t.Errorf("%s: got %v", what, reply)
 		}
+	}
+}
+
+// TestAudited: the audit of executions says who called, and pollers know the names of methods.
+func TestAudited(t *testing.T) {
+	t.Parallel()
+	for want, actor := range map[string]func(context.Context, string) string{
+		"tenant": nil, "ada": func(context.Context, string) string { return "ada" },
+	} {
+		s := memory.New()
+		guard := newGuard(t, s)
+		protect, err := oncewardgrpc.New(guard, oncewardgrpc.Config{Scope: scope, Actor: actor, Methods: methods(
+			onceward.Reserved(onceward.FailureUnknown), onceward.AuditExecutions(nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := guard.CheckOperations(create); err != nil {
+			t.Error(err)
+		}
+		if err := guard.CheckOperations(create + "d"); !errors.Is(err, onceward.ErrMisconfigured) {
+			t.Errorf("a name that does not exist: %v", err)
+		}
+		_, _, _ = call(protect, "k", func(context.Context, any) (any, error) { return &paymentpb.Receipt{}, nil })
+		entries, err := s.ListExecutions(t.Context(), store.AuditFilter{})
+		if err != nil || len(entries) != 1 || entries[0].Actor != want || entries[0].Operation != create {
+			t.Errorf("got %+v, error %v, want %s", entries, err, want)
+		}
+	}
+}
+
+// TestRenamedMethod: a method that was renamed keeps the name of its operation, and so its keys.
+func TestRenamedMethod(t *testing.T) {
+	t.Parallel()
+	s := memory.New()
+	reply := func(context.Context, any) (any, error) { return &paymentpb.Receipt{Status: 7}, nil }
+	if _, _, err := call(protection(t, s, onceward.Reserved(onceward.FailureUnknown),
+		onceward.OperationName("/onceward.test.Payments/Make")), "k", reply); err != nil {
+		t.Fatal(err)
+	}
+	renamed := protection(t, s, onceward.Reserved(onceward.FailureUnknown),
+		onceward.OperationName("/onceward.test.Payments/Make"))
+	if _, sent, err := call(renamed, "k", reply); err != nil || len(sent.header.Get("idempotent-replayed")) != 1 {
+		t.Errorf("got %v, error %v", sent.header, err)
+	}
+	if _, _, err := call(protection(t, s, onceward.Reserved(onceward.FailureUnknown)), "k", reply); status.Code(err) !=
+		codes.FailedPrecondition {
+		t.Errorf("under another name: %v", err)
+	}
+}
+
+// TestScopesThatFail: an error of a scope function that has a code of its own means what it says.
+func TestScopesThatFail(t *testing.T) {
+	t.Parallel()
+	for want, failed := range map[codes.Code]error{
+		codes.Unauthenticated:  status.Error(codes.Unauthenticated, "who?"),
+		codes.PermissionDenied: fmt.Errorf("scope: %w", status.Error(codes.PermissionDenied, "not you")),
+		codes.Unavailable:      errors.New("the directory is down"),
+	} {
+		protect, err := oncewardgrpc.New(newGuard(t, memory.New()), oncewardgrpc.Config{
+			Scope:   func(context.Context, string) (string, error) { return "", failed },
+			Methods: methods(onceward.Reserved(onceward.FailureUnknown)),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _, err = call(protect, "k", func(context.Context, any) (any, error) {
+			t.Error("executed")
+			return nil, nil
+		})
+		if status.Code(err) != want {
+			t.Errorf("%v: got %v", failed, err)
+		}
+	}
+}
+
+// TestReason: an operator who has to settle an outcome finds what the handler said.
+func TestReason(t *testing.T) {
+	t.Parallel()
+	s := memory.New()
+	protect := protection(t, s, onceward.Reserved(onceward.FailureRetry))
+	_, _, _ = call(protect, "k", func(context.Context, any) (any, error) {
+		return nil, onceward.OutcomeUnknown(errors.New("the provider hung up"))
+	})
+	record, err := s.Get(t.Context(), store.ID{Scope: "tenant", Key: "k"})
+	if err != nil || record.State != store.StateUnknown || record.LastError != "the provider hung up" {
+		t.Errorf("got %s, %q, error %v", record.State, record.LastError, err)
 	}
 }

@@ -39,7 +39,7 @@ func operation(tool string) string { return methodCall + " " + tool }
 func (t *Tools) serve(
 	ctx context.Context, tool *protection, req *mcp.CallToolRequest, next mcp.MethodHandler,
 ) (mcp.Result, error) {
-	name := operation(req.Params.Name)
+	name := tool.procedure.Operation()
 	who, err := tool.identify(req)
 	if errors.Is(err, errArguments) {
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: err.Error() + "; nothing was done"}

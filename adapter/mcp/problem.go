@@ -138,12 +138,12 @@ func unknownProblem(detail string) *onceward.Problem {
 func (t *Tools) problem(
 	ctx context.Context, tool *protection, req *mcp.CallToolRequest, next mcp.MethodHandler, p *onceward.Problem,
 ) *mcp.CallToolResult {
-	said, ok := texts[codeOf(p)]
+	said, ok := texts[p.OwnCode()]
 	if !ok {
 		said = otherwise
 	}
 	wait := p.RetryAfter
-	if wait == 0 && codeOf(p) == codeUnknown {
+	if wait == 0 && p.OwnCode() == codeUnknown {
 		wait = unknownPause
 	}
 	problem := &Problem{
@@ -159,9 +159,6 @@ func (t *Tools) problem(
 	}
 	return result
 }
-
-// codeOf is Onceward's own code of a problem, whose Code may have been given another name for clients.
-func codeOf(p *onceward.Problem) string { return p.Type[strings.LastIndexAny(p.Type, "/#=:?")+1:] }
 
 // say fills in a text.
 func (p *protection) say(text, tool string, problem *Problem) string {

@@ -1,6 +1,7 @@
 package oncewardmcp
 
 import (
+	"log/slog"
 	"os"
 	"regexp"
 	"slices"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store/memory"
 )
 
 // TestTexts: each problem tells a model what is known, and what to do about it, in words that fit how the key is sent.
@@ -115,7 +117,17 @@ func TestTextsAreComplete(t *testing.T) {
 // that does not fit it.
 func TestProblemNames(t *testing.T) {
 	t.Parallel()
-	problem := &onceward.Problem{Type: "https://example.com/problems?mismatch", Code: "idempotency-key-already-used"}
+	guard, err := onceward.New(memory.New(), onceward.Config{
+		Secret: []byte("0123456789abcdef"), Logger: slog.New(slog.DiscardHandler), ProblemCode: onceward.DraftCode,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	procedure, err := guard.Procedure(onceward.Reserved(onceward.FailureUnknown))
+	if err != nil {
+		t.Fatal(err)
+	}
+	problem := procedure.Refuse(t.Context(), "pay", onceward.ErrNoKey)
 	for name, schema := range map[string]any{"with a schema": map[string]any{"type": "object"}, "without": nil} {
 		tools := &Tools{}
 		tools.catalog.add(&mcp.Tool{Name: "pay", OutputSchema: schema})

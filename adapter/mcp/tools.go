@@ -112,7 +112,8 @@ func New(guard *onceward.Guard, config Config) (*Tools, error) {
 		if err := tool.check(); err != nil {
 			return nil, fmt.Errorf("oncewardmcp: tool %q: %w", name, err)
 		}
-		procedure, err := guard.Procedure(tool.Options...)
+		options := append([]onceward.Option{onceward.OperationName(operation(name))}, tool.Options...)
+		procedure, err := guard.Procedure(options...)
 		if err != nil {
 			return nil, fmt.Errorf("oncewardmcp: tool %q: %w", name, err)
 		}

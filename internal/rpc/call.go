@@ -7,32 +7,59 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/onceward/onceward"
 )
 
+// Call is a call of a method: what the guard is told of it, and the request, which a handler may change.
+type Call struct {
+	onceward.Call
+	request proto.Message
+	id      string // of the request, as it came
+	begun   bool
+}
+
 // Call describes a call with this request to the guard. The header has the fields of [Method.Fields] at least; room is
 // memory for the payload, if that is small. An error says what is wrong with the key: it is for
 // [onceward.Procedure.Refuse].
-func (m *Method) Call(
-	scope string, header http.Header, request proto.Message, room []byte,
-) (onceward.Call, error) {
+func (m *Method) Call(scope string, header http.Header, request proto.Message, room []byte) (Call, error) {
 	reflected := request.ProtoReflect()
-	call := onceward.Call{Scope: scope, Operation: m.Name, Header: header}
-	if m.requestID != 0 {
-		if field := reflected.Descriptor().Fields().ByNumber(m.requestID); field != nil {
-			id := reflected.Get(field).String()
-			if err := m.takeID(&call, id); err != nil {
-				return call, err
-			}
+	call := Call{Call: onceward.Call{Scope: scope, Actor: scope, Header: header}, request: request}
+	if field := m.idField(reflected); field != nil {
+		call.id = reflected.Get(field).String()
+		if err := m.takeID(&call.Call, call.id); err != nil {
+			return call, err
 		}
 	}
 	call.Payload = appendMessage(slices.Grow(room, proto.Size(request)), reflected, m.requestID)
 	return call, nil
 }
 
-// takeID makes the request's id the key of a call, by the rules for keys in a header. One that is there has to be the
-// same.
+// Begin makes the request ready for a run of the handler. Before each but the first, which a database undid, it is made
+// again what it was when it came: the handler may have changed it, and would start from that.
+func (m *Method) Begin(c *Call) error {
+	if !c.begun {
+		c.begun = true
+		return nil
+	}
+	proto.Reset(c.request)
+	if err := (proto.UnmarshalOptions{AllowPartial: true}).Unmarshal(c.Payload, c.request); err != nil {
+		return err
+	}
+	if c.id != "" {
+		reflected := c.request.ProtoReflect()
+		reflected.Set(m.idField(reflected), protoreflect.ValueOfString(c.id))
+	}
+	return nil
+}
+
+// idField is the field of a request that may carry the key; nil if there is none.
+func (m *Method) idField(request protoreflect.Message) protoreflect.FieldDescriptor {
+	return request.Descriptor().Fields().ByNumber(m.requestID)
+}
+
+// takeID makes the request's id the key of a call. One that is in the header has to be the same.
 func (m *Method) takeID(call *onceward.Call, id string) error {
 	if id == "" {
 		return nil
@@ -40,23 +67,21 @@ func (m *Method) takeID(call *onceward.Call, id string) error {
 	if !isUUID4(id) {
 		return fmt.Errorf("%w: the id of the request is not a UUID of version 4", onceward.ErrBadKey)
 	}
-	id = strings.ToLower(id)
+	call.Key = strings.ToLower(id)
 	for _, name := range m.Fields[:len(m.Fields)-1] {
 		lines := call.Header[name]
-		if len(lines) == 0 {
-			continue
-		}
-		if len(lines) == 1 && !strings.EqualFold(strings.Trim(lines[0], `" `), id) {
-			return fmt.Errorf("%w: it differs from the id of the request; send one of them", onceward.ErrBadKey)
-		}
 		if len(lines) > 1 {
-			return nil // which the guard refuses
+			return fmt.Errorf("%w: it was sent %d times; send it once", onceward.ErrBadKey, len(lines))
 		}
-	}
-	sent := call.Header[onceward.FirstSentHeader]
-	call.Header = http.Header{m.Fields[0]: {`"` + id + `"`}}
-	if len(sent) > 0 {
-		call.Header[onceward.FirstSentHeader] = sent
+		for _, line := range lines {
+			key, err := m.ParseKey(line)
+			if err != nil {
+				return err
+			}
+			if !strings.EqualFold(key, id) {
+				return fmt.Errorf("%w: it differs from the id of the request; send one of them", onceward.ErrBadKey)
+			}
+		}
 	}
 	return nil
 }

@@ -11,12 +11,17 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// field is one field of a message: one that the program knows, or else the bytes of a record as it came.
+// field is one field of a message.
 type field struct {
-	number     protoreflect.FieldNumber
 	descriptor protoreflect.FieldDescriptor
 	value      protoreflect.Value
-	record     []byte
+}
+
+// record is where, among the fields that a program does not know, some of one number are. There may be many: a caller
+// chooses.
+type record struct {
+	number   protoreflect.FieldNumber
+	from, to int
 }
 
 // appendMessage appends a message in the one form that stands for what it says: the wire format, with fields in the
@@ -28,28 +33,79 @@ type field struct {
 // What a program does not know it takes as it was sent. So a request with an unknown field that a client may encode in
 // more than one way, a map above all, can still look different.
 func appendMessage(b []byte, m protoreflect.Message, without protoreflect.FieldNumber) []byte {
-	c := collectors.Get().(*collector)
-	defer c.free()
-	c.without = without
-	m.Range(c.visit)
-	for unknown := m.GetUnknown(); len(unknown) > 0; {
-		number, _, n := protowire.ConsumeField(unknown)
-		if n < 0 { // which no decoder lets pass
-			number, n = math.MaxInt32, len(unknown)
-		}
-		c.fields = append(c.fields, field{number: number, record: unknown[:n]})
-		unknown = unknown[n:]
-	}
-	slices.SortStableFunc(c.fields, func(a, b field) int { return cmp.Compare(a.number, b.number) })
-	for i := range c.fields {
-		b = c.fields[i].append(b)
+	w := writers.Get().(*writer)
+	defer writers.Put(w)
+	w.b, w.lengths, w.more = b, w.lengths[:0], 0
+	w.message(m, without)
+	b, w.b = w.end(), nil
+	return b
+}
+
+// writer writes a message in time that grows with its size, however deep it is nested: the length of a part, which is
+// known behind it, is put in its place at the end.
+type writer struct {
+	b       []byte   // without the lengths
+	lengths []length // in the order of their places
+	more    int      // how many bytes those that are known will take
+}
+
+var writers = sync.Pool{New: func() any { return new(writer) }}
+
+// length is that of the part which starts at a place.
+type length struct{ at, size int }
+
+// part writes what has its length in front.
+func (w *writer) part(content func()) {
+	n, start := len(w.lengths), len(w.b)+w.more
+	w.lengths = append(w.lengths, length{at: len(w.b)})
+	content()
+	size := len(w.b) + w.more - start
+	w.lengths[n].size = size
+	w.more += protowire.SizeVarint(uint64(size))
+}
+
+// end puts the lengths in their places, from the last to the first.
+func (w *writer) end() []byte {
+	from := len(w.b)
+	b := slices.Grow(w.b, w.more)[:from+w.more]
+	to := len(b)
+	for _, l := range slices.Backward(w.lengths) {
+		to -= copy(b[to-(from-l.at):], b[l.at:from])
+		from = l.at
+		to -= protowire.SizeVarint(uint64(l.size))
+		protowire.AppendVarint(b[to:to], uint64(l.size))
 	}
 	return b
 }
 
-// collector gathers the fields of a message. It is used again, so that a call of few fields allocates nothing for it.
+func (w *writer) message(m protoreflect.Message, without protoreflect.FieldNumber) {
+	c := collectors.Get().(*collector)
+	defer c.free()
+	c.without = without
+	m.Range(c.visit)
+	unknown := m.GetUnknown()
+	c.addUnknown(unknown)
+	slices.SortFunc(c.fields, func(a, b field) int { return cmp.Compare(a.descriptor.Number(), b.descriptor.Number()) })
+	slices.SortFunc(c.records, func(a, b record) int {
+		return cmp.Or(cmp.Compare(a.number, b.number), cmp.Compare(a.from, b.from))
+	})
+	records := c.records
+	for i := range c.fields {
+		for ; len(records) > 0 && records[0].number < c.fields[i].descriptor.Number(); records = records[1:] {
+			w.b = append(w.b, unknown[records[0].from:records[0].to]...)
+		}
+		w.field(&c.fields[i])
+	}
+	for _, r := range records {
+		w.b = append(w.b, unknown[r.from:r.to]...)
+	}
+}
+
+// collector gathers the fields of a message: those that the program knows, and records of others. It is used again, so
+// that a call of few fields allocates nothing for it.
 type collector struct {
 	fields  []field
+	records []record
 	without protoreflect.FieldNumber
 	visit   func(protoreflect.FieldDescriptor, protoreflect.Value) bool
 }
@@ -62,64 +118,91 @@ var collectors = sync.Pool{New: func() any {
 
 func (c *collector) add(d protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 	if d.Number() != c.without {
-		c.fields = append(c.fields, field{number: d.Number(), descriptor: d, value: v})
+		c.fields = append(c.fields, field{d, v})
 	}
 	return true
 }
 
+func (c *collector) addUnknown(all []byte) {
+	for from := 0; from < len(all); {
+		number, _, n := protowire.ConsumeField(all[from:])
+		if n < 0 { // which no decoder lets pass
+			number, n = math.MaxInt32, len(all)-from
+		}
+		if last := len(c.records) - 1; last >= 0 && c.records[last].number == number {
+			c.records[last].to += n
+		} else {
+			c.records = append(c.records, record{number, from, from + n})
+		}
+		from += n
+	}
+}
+
 func (c *collector) free() {
 	clear(c.fields)
-	c.fields = c.fields[:0]
+	c.fields, c.records = c.fields[:0], c.records[:0]
 	collectors.Put(c)
 }
 
-func (f *field) append(b []byte) []byte {
+func (w *writer) field(f *field) {
 	switch d := f.descriptor; {
-	case d == nil:
-		return append(b, f.record...)
 	case d.IsMap():
-		return appendMap(b, d, f.value.Map())
+		w.entries(d, f.value.Map())
 	case d.IsList() && d.IsPacked():
-		b = protowire.AppendTag(b, d.Number(), protowire.BytesType)
-		return appendSized(b, func(b []byte) []byte {
+		w.b = protowire.AppendTag(w.b, d.Number(), protowire.BytesType)
+		w.part(func() {
 			for i := range f.value.List().Len() {
-				b = appendValue(b, d, f.value.List().Get(i))
+				w.value(d, f.value.List().Get(i))
 			}
-			return b
 		})
 	case d.IsList():
 		for i := range f.value.List().Len() {
-			b = appendField(b, d, f.value.List().Get(i))
+			w.single(d, f.value.List().Get(i))
 		}
-		return b
 	default:
-		return appendField(b, d, f.value)
+		w.single(d, f.value)
 	}
 }
 
-// appendMap appends the entries of a map in the order of their bytes.
-func appendMap(b []byte, d protoreflect.FieldDescriptor, m protoreflect.Map) []byte {
-	entries := make([][]byte, 0, m.Len())
-	m.Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
-		entries = append(entries, appendField(appendField(nil, d.MapKey(), k.Value()), d.MapValue(), v))
+// entries writes a map in the order of its keys' bytes.
+func (w *writer) entries(d protoreflect.FieldDescriptor, m protoreflect.Map) {
+	type entry struct {
+		key     protoreflect.MapKey
+		encoded []byte
+	}
+	all := make([]entry, 0, m.Len())
+	m.Range(func(k protoreflect.MapKey, _ protoreflect.Value) bool {
+		all = append(all, entry{k, appendScalar(nil, d.MapKey(), k.Value())})
 		return true
 	})
-	slices.SortFunc(entries, bytes.Compare)
-	for _, entry := range entries {
-		b = protowire.AppendTag(b, d.Number(), protowire.BytesType)
-		b = protowire.AppendBytes(b, entry)
+	slices.SortFunc(all, func(a, b entry) int { return bytes.Compare(a.encoded, b.encoded) })
+	for i := range all {
+		w.b = protowire.AppendTag(w.b, d.Number(), protowire.BytesType)
+		w.part(func() {
+			w.single(d.MapKey(), all[i].key.Value())
+			w.single(d.MapValue(), m.Get(all[i].key))
+		})
 	}
-	return b
 }
 
-// appendField appends one value with its tag.
-func appendField(b []byte, d protoreflect.FieldDescriptor, v protoreflect.Value) []byte {
-	b = protowire.AppendTag(b, d.Number(), wireType(d.Kind()))
-	b = appendValue(b, d, v)
+// single writes one value with its tag.
+func (w *writer) single(d protoreflect.FieldDescriptor, v protoreflect.Value) {
+	w.b = protowire.AppendTag(w.b, d.Number(), wireType(d.Kind()))
+	w.value(d, v)
 	if d.Kind() == protoreflect.GroupKind {
-		b = protowire.AppendTag(b, d.Number(), protowire.EndGroupType)
+		w.b = protowire.AppendTag(w.b, d.Number(), protowire.EndGroupType)
 	}
-	return b
+}
+
+func (w *writer) value(d protoreflect.FieldDescriptor, v protoreflect.Value) {
+	switch d.Kind() {
+	case protoreflect.GroupKind:
+		w.message(v.Message(), 0)
+	case protoreflect.MessageKind:
+		w.part(func() { w.message(v.Message(), 0) })
+	default:
+		w.b = appendScalar(w.b, d, v)
+	}
 }
 
 func wireType(k protoreflect.Kind) protowire.Type {
@@ -137,7 +220,7 @@ func wireType(k protoreflect.Kind) protowire.Type {
 	}
 }
 
-func appendValue(b []byte, d protoreflect.FieldDescriptor, v protoreflect.Value) []byte {
+func appendScalar(b []byte, d protoreflect.FieldDescriptor, v protoreflect.Value) []byte {
 	switch d.Kind() {
 	case protoreflect.BoolKind:
 		return protowire.AppendVarint(b, protowire.EncodeBool(v.Bool()))
@@ -163,19 +246,7 @@ func appendValue(b []byte, d protoreflect.FieldDescriptor, v protoreflect.Value)
 		return protowire.AppendFixed64(b, math.Float64bits(v.Float()))
 	case protoreflect.StringKind:
 		return protowire.AppendString(b, v.String())
-	case protoreflect.BytesKind:
-		return protowire.AppendBytes(b, v.Bytes())
-	case protoreflect.GroupKind:
-		return appendMessage(b, v.Message(), 0)
 	default:
-		return appendSized(b, func(b []byte) []byte { return appendMessage(b, v.Message(), 0) })
+		return protowire.AppendBytes(b, v.Bytes())
 	}
-}
-
-// appendSized appends what a function appends, behind its length.
-func appendSized(b []byte, content func([]byte) []byte) []byte {
-	start := len(b)
-	b = content(b)
-	var length [10]byte
-	return slices.Insert(b, start, protowire.AppendVarint(length[:0], uint64(len(b)-start))...)
 }

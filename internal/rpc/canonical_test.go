@@ -3,7 +3,9 @@ package rpc
 import (
 	"bytes"
 	"math"
+	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -12,6 +14,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/descriptorpb"
 	"google.golang.org/protobuf/types/dynamicpb"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/onceward/onceward/internal/rpc/paymentpb"
 )
@@ -133,5 +136,30 @@ func TestCanonicalWithoutID(t *testing.T) {
 	}
 	if two.Parts[0].RequestId = "of a part"; bytes.Equal(strip(one), strip(two)) {
 		t.Error("what a part says does not count")
+	}
+}
+
+// TestCanonicalOfDepth: the time grows with the size, however deep a message is nested: a caller chooses both.
+func TestCanonicalOfDepth(t *testing.T) {
+	t.Parallel()
+	const depth = 3000
+	deep := &paymentpb.Payment{Memo: strings.Repeat("x", 4<<20)}
+	value := structpb.NewStringValue(deep.Memo)
+	for range depth {
+		deep = &paymentpb.Payment{Parent: deep}
+		value = structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{"a": value}})
+	}
+	for _, m := range []proto.Message{deep, value} {
+		want, err := proto.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if !bytes.Equal(canonical(m), want) {
+			t.Errorf("%T: a message of one field is not its wire format", m)
+		}
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("%T: it took %s", m, took)
+		}
 	}
 }

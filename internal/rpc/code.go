@@ -93,7 +93,7 @@ func ProblemStatus(p *onceward.Problem) *status.Status {
 // call may come again at once, and has not been executed or is in flight. An outcome that is not known is UNKNOWN:
 // ABORTED would invite the client to do it all over again, with another key.
 func problemCode(p *onceward.Problem) code.Code {
-	switch name := ownCode(p); {
+	switch name := p.OwnCode(); {
 	case name == "outcome-unknown":
 		return code.Code_UNKNOWN
 	case name == "in-progress":
@@ -116,7 +116,3 @@ func problemCode(p *onceward.Problem) code.Code {
 	}
 	return code.Code_INTERNAL
 }
-
-// ownCode is Onceward's own code of a problem. [onceward.Config].ProblemCode may have renamed it, but not its type,
-// which ends in it, behind one of these characters.
-func ownCode(p *onceward.Problem) string { return p.Type[strings.LastIndexAny(p.Type, "/#=:?")+1:] }

@@ -17,7 +17,8 @@ import (
 // Method is a unary method that is protected.
 type Method struct {
 	*onceward.Procedure
-	// Name is the full name of the method, as in "/acme.payments.v1.Payments/Create": that of the operation.
+	// Name is the full name of the method, as in "/acme.payments.v1.Payments/Create": that of the operation too, unless an
+	// option names it.
 	Name string
 	// Fields are the canonical names of the request's fields that are read: see [onceward.Procedure.RequestFields].
 	Fields []string
@@ -49,6 +50,7 @@ func NewMethod(guard *onceward.Guard, name, requestID string, options []onceward
 		}
 		m.requestID = field.Number()
 	}
+	options = append([]onceward.Option{onceward.OperationName(name)}, options...)
 	if m.Procedure, err = guard.Procedure(options...); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}

@@ -78,37 +78,34 @@ func TestChangesState(t *testing.T) {
 // TestRequestID: the key is in the header, or the request, or the same in both.
 func TestRequestID(t *testing.T) {
 	t.Parallel()
-	const id = "8e03978e-40d5-43dd-bc93-6894a57f9324"
+	const id, bad = "8e03978e-40d5-43dd-bc93-6894a57f9324", "not valid"
 	m := newMethod(t)
 	for _, test := range []struct {
 		what, id string
 		header   []string
-		want     []string // nil for a key that is not valid
+		want     string // the key that the guard is given
 	}{
-		{"neither", "", nil, []string{}},
-		{"header", "", []string{"k"}, []string{"k"}},
-		{"id", id, nil, []string{`"` + id + `"`}},
-		{"id in capitals", strings.ToUpper(id), nil, []string{`"` + id + `"`}},
-		{"both", id, []string{id}, []string{`"` + id + `"`}},
-		{"both, quoted", id, []string{`"` + id + `"`}, []string{`"` + id + `"`}},
-		{"another", id, []string{"k"}, nil},
-		{"two lines, which the guard refuses", id, []string{id, id}, []string{id, id}},
-		{"not a UUID", "seven", nil, nil},
-		{"of version 1", "8e03978e-40d5-13dd-bc93-6894a57f9324", nil, nil},
-		{"of another variant", "8e03978e-40d5-43dd-cc93-6894a57f9324", nil, nil},
-		{"not hexadecimal", "8e03978e-40d5-43dd-bc93-6894a57f932g", nil, nil},
-		{"without dashes", "8e03978e440d5443dd4bc9346894a57f9324", nil, nil},
+		{"neither, or in the header", "", []string{"k"}, ""},
+		{"id", id, nil, id},
+		{"id in capitals", strings.ToUpper(id), nil, id},
+		{"both", id, []string{id}, id},
+		{"both, quoted", id, []string{`"` + id + `"`}, id},
+		{"another", id, []string{"k"}, bad},
+		{"two lines", id, []string{id, id}, bad},
+		{"one that is not valid", id, []string{`"` + id}, bad},
+		{"not a UUID", "seven", nil, bad},
+		{"of version 1", "8e03978e-40d5-13dd-bc93-6894a57f9324", nil, bad},
+		{"of another variant", "8e03978e-40d5-43dd-cc93-6894a57f9324", nil, bad},
+		{"not hexadecimal", "8e03978e-40d5-43dd-bc93-6894a57f932g", nil, bad},
+		{"without dashes", "8e03978e440d5443dd4bc9346894a57f9324", nil, bad},
 	} {
 		header := http.Header{onceward.FirstSentHeader: {"then"}}
 		if test.header != nil {
 			header["Idempotency-Key"] = test.header
 		}
 		call, err := m.Call("scope", header, &paymentpb.Payment{RequestId: test.id}, nil)
-		if (test.want == nil) != errors.Is(err, onceward.ErrBadKey) {
-			t.Errorf("%s: error %v", test.what, err)
-		}
-		if got := call.Header["Idempotency-Key"]; test.want != nil && strings.Join(got, ",") != strings.Join(test.want, ",") {
-			t.Errorf("%s: got %q", test.what, got)
+		if errors.Is(err, onceward.ErrBadKey) != (test.want == bad) || err == nil && call.Key != test.want {
+			t.Errorf("%s: got %q, error %v", test.what, call.Key, err)
 		}
 		if got := call.Header.Get(onceward.FirstSentHeader); got != "then" {
 			t.Errorf("%s: the time of first sending is %q", test.what, got)
@@ -171,7 +168,7 @@ func TestReply(t *testing.T) {
 }
 
 func addDetail(s *status.Status, detail proto.Message) error {
-	packed := ProblemStatus(&onceward.Problem{Type: "#mismatch"}).GetDetails()[0]
+	packed := ProblemStatus(&onceward.Problem{Code: "mismatch"}).GetDetails()[0]
 	if err := packed.MarshalFrom(detail); err != nil {
 		return err
 	}
@@ -264,7 +261,7 @@ func TestProblemStatus(t *testing.T) {
 		{"store-unavailable", 503, code.Code_UNAVAILABLE},
 	} {
 		got := ProblemStatus(&onceward.Problem{
-			Type: "https://example.com/problems#" + test.name, Code: "renamed-code", Status: test.status, Title: "no",
+			Type: "https://example.com/problems#" + test.name, Code: test.name, Status: test.status, Title: "no",
 			Retryable: true, RetryAfter: 2e9, Instance: "urn:uuid:7",
 		})
 		if code.Code(got.GetCode()) != test.want {
@@ -274,12 +271,38 @@ func TestProblemStatus(t *testing.T) {
 		if err := errors.Join(got.GetDetails()[0].UnmarshalTo(info), got.GetDetails()[1].UnmarshalTo(retry)); err != nil {
 			t.Fatal(err)
 		}
-		if info.GetReason() != "RENAMED_CODE" || info.GetDomain() != "onceward" ||
-			info.GetMetadata()["code"] != "renamed-code" || info.GetMetadata()["retryable"] != "true" {
+		if info.GetReason() != strings.ToUpper(strings.ReplaceAll(test.name, "-", "_")) || info.GetDomain() != "onceward" ||
+			info.GetMetadata()["code"] != test.name || info.GetMetadata()["retryable"] != "true" {
 			t.Errorf("%s: got %v", test.name, info)
 		}
 		if !proto.Equal(retry.GetRetryDelay(), durationpb.New(2e9)) {
 			t.Errorf("%s: got %v", test.name, retry)
 		}
+	}
+}
+
+// TestErrorsThatSayOK: an error is none of what commits, whatever its code.
+func TestErrorsThatSayOK(t *testing.T) {
+	t.Parallel()
+	m := newMethod(t)
+	answer, err := m.Answer(&Reply{Status: &status.Status{Code: int32(code.Code_OK), Message: "no"}})
+	if err != nil || answer.Status != http.StatusInternalServerError {
+		t.Fatalf("got %d, error %v", answer.Status, err)
+	}
+	if got, err := m.Reply(answer); err != nil || got.Status.GetCode() != int32(code.Code_UNKNOWN) {
+		t.Errorf("the replay is %v, error %v", got.Status, err)
+	}
+}
+
+// TestErrorsThatAreNoText: a message with bytes of the caller's does not turn a refusal into a failure.
+func TestErrorsThatAreNoText(t *testing.T) {
+	t.Parallel()
+	m := newMethod(t)
+	answer, err := m.Answer(&Reply{Status: &status.Status{Code: int32(code.Code_INVALID_ARGUMENT), Message: "no \xff"}})
+	if err != nil || answer.Status != http.StatusBadRequest {
+		t.Fatalf("got %d, error %v", answer.Status, err)
+	}
+	if got, err := m.Reply(answer); err != nil || got.Status.GetMessage() != "no \ufffd" {
+		t.Errorf("the replay is %v, error %v", got.Status, err)
 	}
 }

@@ -8,7 +8,9 @@ import (
 	"mime"
 	"net/http"
 	"slices"
+	"strings"
 
+	"google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -41,7 +43,7 @@ const (
 )
 
 // Say passes on what the error of a handler says of itself: that nothing was executed, that the request is not valid,
-// or that it is not known what was done.
+// or that it is not known what was done. Its text is the reason that an operator finds.
 func Say(ctx context.Context, err error) {
 	if err == nil {
 		return
@@ -50,10 +52,12 @@ func Say(ctx context.Context, err error) {
 	switch {
 	case onceward.IsOutcomeUnknown(err):
 		op.Unknown()
+		op.SetReason(err.Error())
 	case onceward.IsRejected(err):
 		op.Reject()
 	case onceward.IsNotExecuted(err):
 		op.NotExecuted()
+		op.SetReason(err.Error())
 	}
 }
 
@@ -63,9 +67,10 @@ func (m *Method) Answer(r *Reply) (onceward.Answer, error) {
 	answer := onceward.Answer{Status: http.StatusOK, ContentType: ContentType}
 	var err error
 	if r.Status != nil {
-		answer.Status = httpStatus(r.Status.GetCode())
+		failed := sendable(r.Status)
+		answer.Status = httpStatus(failed.GetCode())
 		answer.Body = protowire.AppendTag(answer.Body, fieldStatus, protowire.BytesType)
-		answer.Body, err = appendEncoded(answer.Body, r.Status)
+		answer.Body, err = appendEncoded(answer.Body, failed)
 	} else {
 		answer.Body, err = m.appendResponse(answer.Body, r.Message)
 	}
@@ -76,6 +81,17 @@ func (m *Method) Answer(r *Reply) (onceward.Answer, error) {
 	answer.Body = m.appendFields(answer.Body, fieldTrailer, r.Trailer)
 	answer.Body = m.appendFields(answer.Body, fieldMeta, r.Meta)
 	return answer, nil
+}
+
+// sendable is the status of an error as servers send it: its message is a text, whatever the caller sent that is quoted
+// in it, and its code is not that of success.
+func sendable(s *status.Status) *status.Status {
+	text := strings.ToValidUTF8(s.GetMessage(), "\ufffd")
+	failed := &status.Status{Code: s.GetCode(), Message: text, Details: s.GetDetails()}
+	if failed.GetCode() == int32(code.Code_OK) {
+		failed.Code = int32(code.Code_UNKNOWN)
+	}
+	return failed
 }
 
 func (m *Method) appendResponse(b []byte, response proto.Message) ([]byte, error) {
@@ -107,7 +123,8 @@ func (m *Method) appendFields(b []byte, number protowire.Number, h map[string][]
 		}
 		for _, value := range h[name] {
 			b = protowire.AppendTag(b, number, protowire.BytesType)
-			b = appendSized(b, func(b []byte) []byte { return append(protowire.AppendString(b, name), value...) })
+			b = protowire.AppendVarint(b, uint64(protowire.SizeBytes(len(name))+len(value)))
+			b = append(protowire.AppendString(b, name), value...)
 		}
 	}
 	return b

@@ -14,7 +14,7 @@ var idempotent = graphql.NewDirective(graphql.DirectiveConfig{
 
 // keyOf finds the key of a mutation: in its directive, in its argument, or in the header of the request. One in the
 // header stands for all mutations of the request, which differ by their names in the answer.
-func keyOf(p graphql.ResolveParams) (string, error) {
+func (m Mutations) keyOf(p graphql.ResolveParams) (string, error) {
 	key, _ := p.Args["key"].(string)
 	for _, directive := range p.Info.FieldASTs[0].Directives {
 		if directive.Name.Value == idempotent.Name && len(directive.Arguments) == 1 {
@@ -27,12 +27,12 @@ func keyOf(p graphql.ResolveParams) (string, error) {
 		}
 	}
 	if key != "" {
-		return onceward.ParseKey(key, onceward.KeyRules{})
+		return key, nil // which the procedure checks
 	}
 	line := requestOf(p).Header.Get(onceward.DefaultKeyHeader)
 	if line == "" {
 		return "", onceward.ErrNoKey
 	}
-	key, err := onceward.ParseKey(line, onceward.KeyRules{})
+	key, err := m.ParseKey(line)
 	return key + ":" + p.Info.Path.Key.(string), err
 }

@@ -28,7 +28,7 @@ func (m Mutations) Once(f func(ctx context.Context, args map[string]any) (any, e
 		if call.Scope, err = m.Scope(r.Request); err != nil {
 			return nil, failure{m.Refuse(r.Context(), call.Operation, err)}
 		}
-		if call.Key, err = keyOf(p); err != nil {
+		if call.Key, err = m.keyOf(p); err != nil {
 			return nil, failure{m.Refuse(r.Context(), call.Operation, err)}
 		}
 		if call.Payload, err = json.Marshal(p.Args); err != nil { // as coerced: the text of the query may change
