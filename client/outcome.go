@@ -41,13 +41,16 @@ func Classify(resp *http.Response, err error) Outcome {
 		}
 		return OutcomeUnknown
 	}
-	if op := operationOf(resp); op != nil {
+	op := operationOf(resp)
+	success := resp != nil && resp.StatusCode >= 200 && resp.StatusCode < 300
+	switch {
+	case op != nil && (success || resp.Request.Method == op.request.Method):
 		return op.outcome
-	}
-	if resp != nil && resp.StatusCode >= 200 && resp.StatusCode < 300 {
+	case op == nil && success:
 		return OutcomeAnswered
+	default: // also if what an operation was redirected to refuses to be seen: the operation itself was not refused
+		return OutcomeUnknown
 	}
-	return OutcomeUnknown
 }
 
 // UnfinishedError is returned when an operation has ended without an answer.
