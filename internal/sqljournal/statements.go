@@ -150,7 +150,8 @@ const columns = `key, method, url, header, body, state, told, attempts, last_err
 	status, answer_header, answer_body, truncated, created_at, first_sent, settled_at, due, token, @now`
 
 // statements puts the dialect into the statements. Parameters are numbered as they first appear, which is how SQLite
-// counts them; a CAST gives those a type that PostgreSQL could not guess.
+// counts them; a CAST gives those a type that PostgreSQL could not guess. What an index is to find by the clock is
+// compared with (SELECT @now), which is asked once: a clock that goes on within a statement is no bound for an index.
 func (d Dialect) statements() statements {
 	return statements{
 		add: d.render(`INSERT INTO @journal (key, host, method, url, header, body, state, told, attempts, token,
@@ -163,11 +164,11 @@ func (d Dialect) statements() statements {
 				UNION ALL
 				SELECT (SELECT min(host) FROM @journal WHERE told = 0 AND host > hosts.host)
 				FROM hosts WHERE hosts.host IS NOT NULL)
-			SELECT host FROM hosts WHERE host IS NOT NULL AND EXISTS (
-				SELECT 1 FROM @journal AS j WHERE j.told = 0 AND j.host = hosts.host AND j.due <= @now)`),
+			SELECT host FROM hosts WHERE host IS NOT NULL AND (
+				SELECT min(due) FROM @journal AS j WHERE j.told = 0 AND j.host = hosts.host) <= (SELECT @now)`),
 		// The operations are chosen once, however the rest is planned.
 		claim: d.render(`WITH chosen AS MATERIALIZED (SELECT key FROM @journal
-				WHERE told = 0 AND host = $1 AND due <= @now ORDER BY due LIMIT CAST($2 AS BIGINT) @skip)
+				WHERE told = 0 AND host = $1 AND due <= (SELECT @now) ORDER BY due LIMIT CAST($2 AS BIGINT) @skip)
 			UPDATE @journal
 			SET token = token + 1, due = @now + CAST($3 AS BIGINT), attempts = attempts + CASE state WHEN 0 THEN 1 ELSE 0 END,
 				first_sent = CASE WHEN state = 0 AND first_sent = 0 THEN @now ELSE first_sent END
@@ -194,6 +195,6 @@ func (d Dialect) statements() statements {
 				answer_body = $3, truncated = $4
 			WHERE key = $5 AND state = 2`),
 		purge: d.render(`DELETE FROM @journal WHERE key IN (SELECT key FROM @journal
-			WHERE told = 1 AND state = 1 AND settled_at <= @now - CAST($1 AS BIGINT) LIMIT CAST($2 AS BIGINT))`),
+			WHERE told = 1 AND state = 1 AND settled_at <= (SELECT @now) - CAST($1 AS BIGINT) LIMIT CAST($2 AS BIGINT))`),
 	}
 }
