@@ -118,19 +118,15 @@ func (t *Transport) begin(req *http.Request, before *operation) (*operation, err
 // chooseKey finds or makes the key, and returns it as it stands in the header.
 func (op *operation) chooseKey() (line string, err error) {
 	p := op.transport.profile
-	lines := op.request.Header[p.Header]
-	switch given, has := op.Context.Value(keyContext{}).(string); {
-	case op.key != "": // that of the request which was redirected
-	case len(lines) > 1:
-		return "", badKey("it stands in %d lines of the header %s", len(lines), p.Header)
-	case len(lines) == 1:
-		if op.key, err = p.decode(lines[0]); err != nil {
+	if op.key == "" { // otherwise it is that of the request which was redirected
+		key, given, err := p.givenKey(&op.request)
+		switch {
+		case err != nil:
 			return "", err
+		case !given:
+			return op.newKey()
 		}
-	case has:
-		op.key = given
-	default:
-		return op.newKey()
+		op.key = key
 	}
 	return p.encode(op.key)
 }

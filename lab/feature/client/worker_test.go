@@ -432,6 +432,26 @@ func TestStoppedWorker(t *testing.T) {
 	s.wantOneKey(t, 2)
 }
 
+// TestHostIsKept: a server that is reached by its address is asked by its name.
+func TestHostIsKept(t *testing.T) {
+	t.Parallel()
+	onJournals(t, func(t *testing.T, j journal) {
+		hosts := make(chan string, 1)
+		s := newService(t, func(_ http.ResponseWriter, r *http.Request) { hosts <- r.Host })
+		r := request(t, "", s.URL, "")
+		r.Host = "pay.example"
+		key := j.enqueue(t, r)[0]
+		_, err := newWorker(t, j, client.WorkerConfig{}).RunOnce(t.Context())
+		must(t, err)
+		if host := <-hosts; host != "pay.example" {
+			t.Errorf("%s was asked for", host)
+		}
+		o, err := j.Get(t.Context(), key)
+		must(t, err)
+		wants(t, o, client.StateAnswered, true)
+	})
+}
+
 // TestLongAnswer: what was done is not forgotten because its answer is long.
 func TestLongAnswer(t *testing.T) {
 	t.Parallel()
