@@ -221,12 +221,16 @@ func (op *operation) timeFor(wait time.Duration) error {
 	switch {
 	case has && !then.Before(deadline), then.After(op.began.Add(op.transport.config.Timeout)):
 		return ErrTimeout
-	case !then.Before(op.until):
+	case reached(then, op.until):
 		return ErrWindowClosed
 	default:
 		return nil
 	}
 }
+
+// reached reports whether a time has come, by either clock: that which the system counts stands still while the machine
+// sleeps, and the other may be set back.
+func reached(now, at time.Time) bool { return !now.Before(at) || !now.Round(0).Before(at) }
 
 // settled is what an accepted answer says of the whole operation. If an attempt before it may have executed, then a
 // refusal that is not the stored answer does not tell what became of that attempt: an expired token, for example.
