@@ -49,6 +49,10 @@ const (
 	defaultPoll             = 500 * time.Millisecond
 )
 
+// journalTimeout bounds each question to the journal: one that hangs, as when the other end of its connection has lost
+// its power, is asked again on another.
+const journalTimeout = 10 * time.Second
+
 func (c WorkerConfig) withDefaults() (WorkerConfig, error) {
 	switch {
 	case c.SendTimeout < 0 || c.Poll < 0:
@@ -174,7 +178,9 @@ func (w *Worker) RunOnce(ctx context.Context) (Report, error) {
 // take claims what is due, as far as there are places, and begins to send it. Hosts come in a random order, so that
 // none has the first of them always.
 func (w *Worker) take(ctx context.Context) (taken int, err error) {
-	hosts, err := w.journal.DueHosts(ctx)
+	asking, cancel := context.WithTimeout(ctx, journalTimeout)
+	hosts, err := w.journal.DueHosts(asking)
+	cancel()
 	if err != nil {
 		return 0, err
 	}
@@ -196,7 +202,9 @@ func (w *Worker) takeOf(ctx context.Context, host string) (taken int, err error)
 		return 0, nil
 	}
 	began := time.Now() // the lease counts from before the journal was asked
-	claimed, err := w.journal.Claim(ctx, host, places, w.lease())
+	asking, cancel := context.WithTimeout(ctx, journalTimeout)
+	claimed, err := w.journal.Claim(asking, host, places, w.lease())
+	cancel()
 	for range places - len(claimed) {
 		w.leave(host)
 	}

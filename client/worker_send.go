@@ -41,7 +41,7 @@ func (w *Worker) note(ctx context.Context, c *Claimed, s Settlement) {
 	case StateUnknown:
 		w.count(func(r *Report) { r.Unknown++ })
 		w.config.Logger.ErrorContext(ctx, "client: an operation ended without an answer, and a person has to find out "+
-			"whether it was executed", "host", c.Host(), "attempts", c.Attempts, "error", s.Error)
+			"whether it was executed: Journal.List with Open shows it", "host", c.Host(), "attempts", c.Attempts)
 	default:
 		w.count(func(r *Report) { r.Postponed++ })
 		return
@@ -197,7 +197,9 @@ func (w *Worker) settle(ctx context.Context, c *Claimed, claimed time.Time, s Se
 		cancel()
 	})()
 	for failures := 1; ; failures++ {
-		err := w.journal.Settle(writing, c.Lease(), s)
+		asking, cancel := context.WithTimeout(writing, journalTimeout)
+		err := w.journal.Settle(asking, c.Lease(), s)
+		cancel()
 		switch {
 		case err == nil:
 			return true
