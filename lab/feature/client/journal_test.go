@@ -492,3 +492,24 @@ func TestWhatIsLeftForLaterCostsNothing(t *testing.T) {
 		t.Errorf("to find nothing due took %d rows", rows)
 	}
 }
+
+// TestWriterThatWaits for another, or by mistake for itself, heeds its context. SQLite has one writer at a time.
+func TestWriterThatWaits(t *testing.T) {
+	t.Parallel()
+	for name, open := range map[string]func(t *testing.T) journal{"sqlite": openFile, "sqlite store": openInStore} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			j := open(t)
+			must(t, j.update(t.Context(), func(*sql.Tx) error {
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+				defer cancel()
+				if n, err := j.Purge(ctx, 0, 1); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("it was written beside another writer: %d, %v", n, err)
+				}
+				return nil
+			}))
+			_, err := j.Purge(t.Context(), 0, 1)
+			must(t, err)
+		})
+	}
+}
