@@ -84,7 +84,11 @@ func (j *Journal) migrate(ctx context.Context) error {
 				return err
 			}
 		}
-		version, err := j.version(ctx, tx)
+		// Whether the table is there PostgreSQL may still remember from before the lock; what is in it, it looks up.
+		if _, err := tx.ExecContext(ctx, j.config.render(createVersions)); err != nil {
+			return fmt.Errorf("create the tables of the journal: %w", err)
+		}
+		version, err := j.latest(ctx, tx)
 		if err != nil || version == len(migrations) {
 			return err // another was faster
 		}
@@ -133,6 +137,11 @@ func (j *Journal) version(ctx context.Context, q Querier) (version int, err erro
 	if err != nil || !there {
 		return 0, err
 	}
+	return j.latest(ctx, q)
+}
+
+// latest is the version that the tables were brought to last.
+func (j *Journal) latest(ctx context.Context, q Querier) (version int, err error) {
 	err = each(ctx, q, j.config.render(selectVersion), nil, func(rows *sql.Rows) error { return rows.Scan(&version) })
 	if err == nil && version > len(migrations) {
 		err = fmt.Errorf("%w: they are of version %d, and it knows %d", ErrNewer, version, len(migrations))

@@ -493,6 +493,20 @@ func TestWhatIsLeftForLaterCostsNothing(t *testing.T) {
 	}
 }
 
+// TestTablesAreCreatedOnce by nodes that start at the same time.
+func TestTablesAreCreatedOnce(t *testing.T) {
+	t.Parallel()
+	onJournals(t, func(t *testing.T, j journal) {
+		j.exec(t, `DROP TABLE onceward_journal`)
+		j.exec(t, `DROP TABLE onceward_journal_schema`)
+		var nodes sync.WaitGroup
+		for range 8 {
+			nodes.Go(func() { j.again(t) })
+		}
+		nodes.Wait()
+	})
+}
+
 // TestWriterThatWaits for another, or by mistake for itself, heeds its context. SQLite has one writer at a time.
 func TestWriterThatWaits(t *testing.T) {
 	t.Parallel()
