@@ -14,14 +14,15 @@ import (
 
 // WorkerConfig configures a [Worker]. The zero value is good for a service that is protected by Onceward.
 type WorkerConfig struct {
-	// Transport sends the operations, and its profile says for how long. Default: that of the zero [Config].
+	// Transport sends all operations of the journal, with the header of its profile and within its window. Default: that
+	// of the zero [Config].
 	Transport *Transport
 	// Prepare is called for each sending, and adds what the journal does not keep, such as credentials. It must not
 	// change what the operation means. Its error is one of the sending: it is tried again later. Default: none.
 	Prepare func(request *http.Request) error
 	// OnSettled is told of each operation that was answered, or whose outcome is unknown: at least once, and again until
-	// it returns nil, also after a crash. All workers of a journal have the same. Default: none; then operations count
-	// as told when they are settled.
+	// it returns nil, also after a crash. It must end with its context. All workers of a journal have the same. Default:
+	// none; then operations count as told when they are settled.
 	OnSettled func(ctx context.Context, o Operation) error
 	// SendTimeout bounds one sending, with the retries of the Transport within it, and each call of OnSettled. What a
 	// worker was at that died is taken up by another after twice that. Default: 30s.
