@@ -130,7 +130,7 @@ func keyToKeep(request *http.Request) (key string, err error) {
 func checkTarget(target *url.URL) error {
 	switch {
 	case target == nil || target.Host == "" || target.Scheme != "https" && target.Scheme != "http":
-		return fmt.Errorf("client: %q is not the whole URL of a server", target)
+		return fmt.Errorf("client: %q is not the whole URL of a server", target.Redacted())
 	case target.User != nil:
 		return fmt.Errorf("%w: the URL has some", ErrSecretHeader)
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -36,6 +37,16 @@ func TestARequestIsEnqueuedTwice(t *testing.T) {
 	short.ContentLength = 5
 	if o, err := client.NewOperation(short); err == nil {
 		t.Errorf("a body that is shorter than announced was taken: %q", o.Body)
+	}
+}
+
+// TestNoPasswordInTheError: what is refused is not shown with its secrets.
+func TestNoPasswordInTheError(t *testing.T) {
+	t.Parallel()
+	req := newRequest(t, nil)
+	req.URL = &url.URL{Scheme: "ftp", Host: "payments.test", User: url.UserPassword("alice", "password")}
+	if _, err := client.NewOperation(req); err == nil || strings.Contains(err.Error(), "password") {
+		t.Error(err)
 	}
 }
 
