@@ -36,6 +36,8 @@ type Operation struct {
 	// CreatedAt is when it was enqueued, FirstSent when it was sent first, and SettledAt when its answer was written
 	// down, or that there is none. They are of the journal's clock, and zero for what has not happened.
 	CreatedAt, FirstSent, SettledAt time.Time
+	// KeptUntil is until when it may be sent, if the service has told that, in an answer that was cut off.
+	KeptUntil time.Time
 	// Due is when it will be looked after next: sent, told of, or taken from a worker that has died.
 	Due time.Time
 }

@@ -178,7 +178,7 @@ func (op *operation) learnExpiry(resp *http.Response) {
 	if err != nil {
 		theirs = now
 	}
-	op.until = now.Add(safePart(max(expires.Sub(theirs), 0)))
+	op.until, op.told = now.Add(safePart(max(expires.Sub(theirs), 0))), true
 }
 
 // longestWait is longer than any time that is waited, and can be added to.

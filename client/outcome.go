@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 )
 
 // Outcome is what is known of an operation when its request has ended.
@@ -64,6 +65,8 @@ type UnfinishedError struct {
 	MayHaveExecuted bool
 	// Err is why there is no answer, and why it was not tried again.
 	Err error
+
+	keptUntil time.Time // by the service, for a worker; zero if it told nothing
 }
 
 // Error says whether the operation may have been executed.

@@ -50,6 +50,7 @@ CREATE TABLE @journal (
 	created_at    BIGINT NOT NULL,
 	first_sent    BIGINT NOT NULL,
 	settled_at    BIGINT NOT NULL,
+	kept_until    BIGINT NOT NULL,
 	last_error    TEXT NOT NULL,
 	status        INTEGER NOT NULL,
 	answer_header @bytes NOT NULL,
@@ -156,7 +157,7 @@ type statements struct {
 
 // columns are what scan reads.
 const columns = `key, method, url, header, body, state, told, attempts, last_error,
-	status, answer_header, answer_body, truncated, created_at, first_sent, settled_at, due, token, @now`
+	status, answer_header, answer_body, truncated, created_at, first_sent, settled_at, kept_until, due, token, @now`
 
 // statements puts the dialect into the statements. Parameters are numbered as they first appear, which is how SQLite
 // counts them; a CAST gives those a type that PostgreSQL could not guess. What an index is to find by the clock is
@@ -164,8 +165,8 @@ const columns = `key, method, url, header, body, state, told, attempts, last_err
 func (d Dialect) statements() statements {
 	return statements{
 		add: d.render(`INSERT INTO @journal (key, host, method, url, header, body, state, told, attempts, token,
-				due, created_at, first_sent, settled_at, last_error, status, answer_header, answer_body, truncated)
-			VALUES ($1, $2, $3, $4, $5, $6, 0, 0, 0, 0, @now, @now, 0, 0, '', 0, '', '', 0)
+				due, created_at, first_sent, settled_at, kept_until, last_error, status, answer_header, answer_body, truncated)
+			VALUES ($1, $2, $3, $4, $5, $6, 0, 0, 0, 0, @now, @now, 0, 0, 0, '', 0, '', '', 0)
 			ON CONFLICT (key) DO NOTHING`),
 		// It goes from one host to the next in the index, past all that one host has.
 		dueHosts: d.render(`WITH RECURSIVE hosts (host) AS (
@@ -191,8 +192,9 @@ func (d Dialect) statements() statements {
 				answer_header = CASE state WHEN 0 THEN $6 ELSE answer_header END,
 				answer_body = CASE state WHEN 0 THEN $7 ELSE answer_body END,
 				truncated = CASE state WHEN 0 THEN CAST($8 AS INTEGER) ELSE truncated END,
-				settled_at = CASE WHEN state = 0 AND CAST($1 AS INTEGER) <> 0 THEN @now ELSE settled_at END
-			WHERE key = $9 AND token = $10 AND state IN (0, CAST($1 AS INTEGER))`),
+				settled_at = CASE WHEN state = 0 AND CAST($1 AS INTEGER) <> 0 THEN @now ELSE settled_at END,
+				kept_until = CASE WHEN CAST($9 AS BIGINT) <> 0 THEN @now + CAST($9 AS BIGINT) ELSE kept_until END
+			WHERE key = $10 AND token = $11 AND state IN (0, CAST($1 AS INTEGER))`),
 		get: d.render(`SELECT ` + columns + ` FROM @journal WHERE key = $1`),
 		list: d.render(`SELECT ` + columns + ` FROM @journal
 			WHERE key > $1 AND (CAST($2 AS INTEGER) >> state) & 1 = 1 ORDER BY key LIMIT CAST($3 AS BIGINT)`),

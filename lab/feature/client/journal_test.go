@@ -467,8 +467,9 @@ func TestWhatIsLeftForLaterCostsNothing(t *testing.T) {
 	must(t, err)
 	t.Cleanup(func() { must(t, j.Close()) })
 	_, err = pool.Exec(t.Context(), `INSERT INTO onceward_journal (key, host, method, url, header, body, state, told,
-			attempts, token, due, created_at, first_sent, settled_at, last_error, status, answer_header, answer_body, truncated)
-		SELECT 'k' || i, 'down.test', 'POST', 'http://down.test/', '', '', 0, 0, 1, 1, 9e15 + i, 1, 1, 0, '', 0, '', '', 0
+			attempts, token, due, created_at, first_sent, settled_at, kept_until, last_error, status, answer_header,
+			answer_body, truncated)
+		SELECT 'k' || i, 'down.test', 'POST', 'http://down.test/', '', '', 0, 0, 1, 1, 9e15 + i, 1, 1, 0, 0, '', 0, '', '', 0
 		FROM generate_series(1, 5000) AS i`)
 	must(t, err)
 	_, err = pool.Exec(t.Context(), `ANALYZE onceward_journal`)

@@ -452,6 +452,36 @@ func TestHostIsKept(t *testing.T) {
 	})
 }
 
+// TestWindowThatTheServiceTold is remembered: an answer that was cut off said for how long the key is kept, which is
+// less long than its profile promises.
+func TestWindowThatTheServiceTold(t *testing.T) {
+	t.Parallel()
+	onJournals(t, func(t *testing.T, j journal) {
+		s := newService(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Idempotency-Key-Expires", time.Now().Add(10*time.Minute).UTC().Format(http.TimeFormat))
+			w.Header().Set("Content-Length", "5")
+			w.WriteHeader(http.StatusCreated)
+		})
+		key := j.enqueue(t, request(t, "", s.URL, ""))[0]
+		w := newWorker(t, j, client.WorkerConfig{MinBackoff: time.Hour})
+		_, err := w.RunOnce(t.Context())
+		must(t, err)
+		o, err := j.Get(t.Context(), key)
+		must(t, err)
+		wants(t, o, client.StatePending, false)
+		if kept := time.Until(o.KeptUntil); kept < 8*time.Minute || kept > 10*time.Minute {
+			t.Errorf("it is kept for %v", kept)
+		}
+		j.exec(t, `UPDATE onceward_journal SET due = 0, kept_until = kept_until - 600000000`) // ten minutes later
+		_, err = w.RunOnce(t.Context())
+		must(t, err)
+		o, err = j.Get(t.Context(), key)
+		must(t, err)
+		wants(t, o, client.StateUnknown, true)
+		s.wantOneKey(t, 1)
+	})
+}
+
 // TestLongAnswer: what was done is not forgotten because its answer is long.
 func TestLongAnswer(t *testing.T) {
 	t.Parallel()
