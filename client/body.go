@@ -54,7 +54,10 @@ func (op *operation) capture(resp *http.Response, cancel context.CancelFunc) err
 	}
 	var whole bool
 	var err error
-	if limit > 0 && resp.ContentLength <= limit {
+	switch {
+	case resp.Body == http.NoBody: // also of an answer to HEAD, whatever length it announces
+		whole = true
+	case limit > 0 && resp.ContentLength <= limit:
 		whole, err = op.read(resp, limit)
 	}
 	switch {
@@ -126,11 +129,10 @@ func (b *endingBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// discard lets go of an answer that is not returned. A short rest of it is read, so that its connection can be kept.
+// discard lets go of an answer that is not returned. What was not read of it is too long, or a stream that may never
+// end: to wait for it would keep the operation from being sent again.
 func discard(resp *http.Response) {
-	if resp == nil {
-		return
+	if resp != nil {
+		_ = resp.Body.Close() // the answer is of no use any more
 	}
-	_, _ = io.CopyN(io.Discard, resp.Body, peekLimit) // the answer is of no use any more
-	_ = resp.Body.Close()
 }

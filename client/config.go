@@ -10,7 +10,8 @@ import (
 
 // Config is how a [Transport] sends operations. The zero value is good for a service that is protected by Onceward.
 type Config struct {
-	// Base sends each attempt. Default: [http.DefaultTransport].
+	// Base sends each attempt. Of an [http.Transport] it is known when nothing was sent, unless another is registered
+	// with it by RegisterProtocol, as for HTTP/3: hide such a one in a type of your own. Default: [http.DefaultTransport].
 	Base http.RoundTripper
 	// Profile is how the service takes keys. Default: [ProfileIETF].
 	Profile *Profile

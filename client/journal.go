@@ -113,6 +113,9 @@ type Settlement struct {
 	Told bool
 	// After is how long to leave it alone from now on.
 	After time.Duration
+	// KeptFor is for how long from now on the operation may be sent, by what the service has told of its key. It is kept
+	// unless it is 0.
+	KeptFor time.Duration
 	// Error is kept as the last error if it is not empty.
 	Error string
 }

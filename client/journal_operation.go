@@ -36,6 +36,8 @@ type Operation struct {
 	// CreatedAt is when it was enqueued, FirstSent when it was sent first, and SettledAt when its answer was written
 	// down, or that there is none. They are of the journal's clock, and zero for what has not happened.
 	CreatedAt, FirstSent, SettledAt time.Time
+	// KeptUntil is until when it may be sent, if the service has told that, in an answer that was cut off.
+	KeptUntil time.Time
 	// Due is when it will be looked after next: sent, told of, or taken from a worker that has died.
 	Due time.Time
 }
@@ -75,7 +77,7 @@ func Enqueue(ctx context.Context, journal Journal, tx *sql.Tx, request *http.Req
 }
 
 // NewOperation makes the operation of a request, and reads its body. It is for those who implement a [Journal]; others
-// call [Enqueue].
+// call [Enqueue]. The request may be used again, as by a transaction that is repeated.
 func NewOperation(request *http.Request) (*Operation, error) {
 	if err := checkTarget(request.URL); err != nil {
 		return nil, err
@@ -102,19 +104,24 @@ func NewOperation(request *http.Request) (*Operation, error) {
 		return nil, err
 	}
 	o.Header.Del(keyHeader)
+	o.Header.Del(hostHeader) // net/http does not send that
+	if request.Host != "" && request.Host != request.URL.Host {
+		o.Header.Set(hostHeader, request.Host)
+	}
 	return o, nil
 }
 
-// keyToKeep is the key that the request has, by its context or its header, or a new one.
+// hostHeader is where the journal keeps by which name a server is asked that is reached by another one.
+const hostHeader = "Host"
+
+// keyToKeep is the key that the request has, or a new one.
 func keyToKeep(request *http.Request) (key string, err error) {
 	ietf := ProfileIETF()
-	if key, _ = request.Context().Value(keyContext{}).(string); key == "" {
-		key, err = ietf.decode(request.Header.Get(keyHeader))
-	}
+	key, given, err := ietf.givenKey(request)
 	switch {
 	case err != nil:
 		return "", err
-	case key == "":
+	case !given:
 		return NewKey(), nil
 	}
 	_, err = ietf.encode(key)
@@ -125,13 +132,14 @@ func keyToKeep(request *http.Request) (key string, err error) {
 func checkTarget(target *url.URL) error {
 	switch {
 	case target == nil || target.Host == "" || target.Scheme != "https" && target.Scheme != "http":
-		return fmt.Errorf("client: %q is not the whole URL of a server", target)
+		return fmt.Errorf("client: %q is not the whole URL of a server", target.Redacted())
 	case target.User != nil:
 		return fmt.Errorf("%w: the URL has some", ErrSecretHeader)
 	}
 	return nil
 }
 
+// readBody reads the body, and gives the request one that can be read again.
 func readBody(request *http.Request) ([]byte, error) {
 	if request.Body == nil {
 		return nil, nil
@@ -140,9 +148,14 @@ func readBody(request *http.Request) ([]byte, error) {
 	if err := errors.Join(err, request.Body.Close()); err != nil {
 		return nil, fmt.Errorf("client: read the body to enqueue: %w", err)
 	}
-	if len(body) > MaxBody {
+	switch {
+	case len(body) > MaxBody:
 		return nil, fmt.Errorf("client: the body of a durable operation has more than %d bytes", MaxBody)
+	case request.ContentLength > 0 && request.ContentLength != int64(len(body)):
+		return nil, fmt.Errorf("client: the request body has %d bytes, and not %d as announced", len(body),
+			request.ContentLength)
 	}
+	request.Body = io.NopCloser(bytes.NewReader(body))
 	return body, nil
 }
 
@@ -163,6 +176,10 @@ func (o *Operation) request(ctx context.Context) (*http.Request, error) {
 	}
 	if o.Header != nil {
 		request.Header = o.Header.Clone()
+	}
+	if host := request.Header.Get(hostHeader); host != "" {
+		request.Host = host
+		request.Header.Del(hostHeader)
 	}
 	return request, nil
 }

@@ -88,9 +88,11 @@ func (op *operation) judgeAnswer(resp *http.Response) verdict {
 }
 
 // byStatus is what an answer says that is not asked for again: a failure of a service that does not say more may have
-// come before or after the work.
+// come before or after the work, and a redirect may come from what is in front of it, as that to a page for logging in.
+// Only a 303 says that the work was done.
 func byStatus(status int) Outcome {
-	if status >= http.StatusInternalServerError {
+	redirect := status >= 300 && status < 400 && status != http.StatusSeeOther
+	if redirect || status >= http.StatusInternalServerError {
 		return OutcomeUnknown
 	}
 	return OutcomeAnswered
@@ -176,7 +178,7 @@ func (op *operation) learnExpiry(resp *http.Response) {
 	if err != nil {
 		theirs = now
 	}
-	op.until = now.Add(safePart(max(expires.Sub(theirs), 0)))
+	op.until, op.told = now.Add(safePart(max(expires.Sub(theirs), 0))), true
 }
 
 // longestWait is longer than any time that is waited, and can be added to.

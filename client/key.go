@@ -66,6 +66,20 @@ func KeyOf(resp *http.Response) string {
 	return ""
 }
 
+// givenKey is the key that a request has: that of its header, or that of [WithKey].
+func (p *Profile) givenKey(req *http.Request) (key string, given bool, err error) {
+	switch lines := req.Header[p.Header]; len(lines) {
+	case 0:
+		key, given = req.Context().Value(keyContext{}).(string)
+		return key, given, nil
+	case 1:
+		key, err = p.decode(lines[0])
+		return key, true, err
+	default:
+		return "", true, badKey("it stands in %d lines of the header %s", len(lines), p.Header)
+	}
+}
+
 // encode writes a key as the profile has it in the header, or says why it is not allowed.
 func (p *Profile) encode(key string) (string, error) {
 	switch {

@@ -29,6 +29,7 @@ type operation struct {
 	began     time.Time
 	firstSent time.Time
 	until     time.Time // when nothing may be sent any more
+	told      bool      // that, by the service
 
 	attempts int // that were handed to the base
 	failures int // of those, without an answer that counts
@@ -221,12 +222,24 @@ func (op *operation) timeFor(wait time.Duration) error {
 	switch {
 	case has && !then.Before(deadline), then.After(op.began.Add(op.transport.config.Timeout)):
 		return ErrTimeout
-	case !then.Before(op.until):
+	case reached(then, op.until):
 		return ErrWindowClosed
 	default:
 		return nil
 	}
 }
+
+// keptUntil is until when the operation may be sent by what the service has told, or zero if it told nothing.
+func (op *operation) keptUntil() time.Time {
+	if !op.told {
+		return time.Time{}
+	}
+	return op.until
+}
+
+// reached reports whether a time has come, by either clock: that which the system counts stands still while the machine
+// sleeps, and the other may be set back.
+func reached(now, at time.Time) bool { return !now.Before(at) || !now.Round(0).Before(at) }
 
 // settled is what an accepted answer says of the whole operation. If an attempt before it may have executed, then a
 // refusal that is not the stored answer does not tell what became of that attempt: an expired token, for example.
@@ -278,7 +291,7 @@ func (op *operation) finish(resp *http.Response, outcome Outcome) (*http.Respons
 // fail returns an error.
 func (op *operation) fail(err error) (*http.Response, error) {
 	unfinished := &UnfinishedError{
-		Key: op.key, Attempts: op.attempts, MayHaveExecuted: op.mayHaveExecuted, Err: err,
+		Key: op.key, Attempts: op.attempts, MayHaveExecuted: op.mayHaveExecuted, Err: err, keptUntil: op.keptUntil(),
 	}
 	if op.transport.config.Observer != nil {
 		op.observe(FinishedEvent{

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 )
 
 // Outcome is what is known of an operation when its request has ended.
@@ -41,13 +42,16 @@ func Classify(resp *http.Response, err error) Outcome {
 		}
 		return OutcomeUnknown
 	}
-	if op := operationOf(resp); op != nil {
+	op := operationOf(resp)
+	success := resp != nil && resp.StatusCode >= 200 && resp.StatusCode < 300
+	switch {
+	case op != nil && (success || resp.Request.Method == op.request.Method):
 		return op.outcome
-	}
-	if resp != nil && resp.StatusCode >= 200 && resp.StatusCode < 300 {
+	case op == nil && success:
 		return OutcomeAnswered
+	default: // also if what an operation was redirected to refuses to be seen: the operation itself was not refused
+		return OutcomeUnknown
 	}
-	return OutcomeUnknown
 }
 
 // UnfinishedError is returned when an operation has ended without an answer.
@@ -61,6 +65,8 @@ type UnfinishedError struct {
 	MayHaveExecuted bool
 	// Err is why there is no answer, and why it was not tried again.
 	Err error
+
+	keptUntil time.Time // by the service, for a worker; zero if it told nothing
 }
 
 // Error says whether the operation may have been executed.

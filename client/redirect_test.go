@@ -2,6 +2,7 @@ package client_test
 
 import (
 	"errors"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -86,6 +87,42 @@ func TestRedirects(t *testing.T) {
 		}
 		if elsewhere.Swap(0) != 1 {
 			t.Error("the result was not fetched from the other origin")
+		}
+	}
+}
+
+// TestARedirectToAPageIsNoAnswer redirects an operation as what stands in front of a service does when it wants the
+// caller to log in, or to use https: net/http gets that page, which says nothing of the operation.
+func TestARedirectToAPageIsNoAnswer(t *testing.T) {
+	t.Parallel()
+	for _, each := range []struct {
+		redirect, page int
+		header         map[string]string
+		want           client.Outcome
+	}{
+		{http.StatusMovedPermanently, 200, nil, client.OutcomeUnknown},
+		{http.StatusFound, 200, nil, client.OutcomeUnknown},
+		{http.StatusFound, 200, map[string]string{"Idempotent-Replayed": "true"}, client.OutcomeAnswered},
+		{http.StatusSeeOther, 200, nil, client.OutcomeAnswered},
+		{http.StatusSeeOther, 404, nil, client.OutcomeUnknown}, // the operation was not refused
+	} {
+		moved := line{status: each.redirect, header: map[string]string{"Location": "/page"}}
+		maps.Copy(moved.header, each.header)
+		away := line{status: http.StatusFound, header: map[string]string{"Location": "http://elsewhere.test/page"}}
+		for _, given := range []func(*http.Request){
+			func(r *http.Request) { *r = *r.WithContext(client.WithKey(r.Context(), "a")) },
+			func(r *http.Request) { r.Header.Set("Idempotency-Key", "a") },
+		} {
+			service := &script{lines: []line{moved, away, answers(each.page)}}
+			r := post(t.Context(), newClient(t, client.Config{Base: service}), given)
+			if r.want(t, each.page, each.want, false); r.key != "a" {
+				t.Errorf("the response has the key %q", r.key)
+			}
+			for _, seen := range service.sent[1:] {
+				if seen.Header.Get("Idempotency-Key") != "" || seen.Header.Get("Idempotency-First-Sent") != "" {
+					t.Errorf("%s was sent %v", seen.URL, seen.Header)
+				}
+			}
 		}
 	}
 }

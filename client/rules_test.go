@@ -96,7 +96,7 @@ func TestRules(t *testing.T) {
 	}{
 		"success":                  {nil, []line{created}, 1, 201, client.OutcomeAnswered},
 		"refused":                  {nil, []line{answers(404)}, 1, 404, client.OutcomeAnswered},
-		"redirect without address": {nil, []line{answers(304)}, 1, 304, client.OutcomeAnswered},
+		"redirect without address": {nil, []line{answers(304)}, 1, 304, client.OutcomeUnknown},
 		"reset once":               {nil, []line{reset, created}, 2, 201, client.OutcomeAnswered},
 		"reset always":             {nil, []line{reset}, 5, 0, client.OutcomeUnknown},
 		"dial always":              {nil, []line{dial}, 5, 0, client.OutcomeNotExecuted},

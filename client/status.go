@@ -2,6 +2,7 @@ package client
 
 import (
 	"encoding/json"
+	"io"
 	"net/http"
 	"strings"
 	"time"
@@ -41,7 +42,10 @@ func (op *operation) poll(v verdict) (next verdict, again bool) {
 	next = verdict{status: v.status}
 	code := 0
 	if err == nil {
-		defer discard(resp)
+		defer func() {
+			_, _ = io.CopyN(io.Discard, resp.Body, peekLimit) // so that its connection can be kept
+			discard(resp)
+		}()
 		code = resp.StatusCode
 		next.after, next.told = retryAfter(resp)
 	}

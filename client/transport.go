@@ -1,6 +1,7 @@
 package client
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"slices"
@@ -39,7 +40,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	before := operationOf(req.Response)
 	switch {
 	case before != nil && req.Method != before.request.Method:
-		return t.config.Base.RoundTrip(t.withoutKey(req))
+		return t.see(req, before)
 	case !t.protects(req):
 		return t.config.Base.RoundTrip(req)
 	}
@@ -65,15 +66,20 @@ func (t *Transport) protects(req *http.Request) bool {
 		req.Context().Value(keyContext{}) != nil
 }
 
-// withoutKey is a request that an operation was answered with, as by a 303: it is no operation, but net/http gives it
-// the header of the first one.
-func (t *Transport) withoutKey(req *http.Request) *http.Request {
-	req = req.Clone(req.Context())
+// see sends a request that an operation was answered with, as by a 303: it is no operation, but net/http gives it the
+// header and the context of the first one. Its response leads back to the operation, whose outcome it does not change,
+// and from which a further redirect comes.
+func (t *Transport) see(req *http.Request, op *operation) (*http.Response, error) {
+	req = req.Clone(context.WithValue(req.Context(), operationContext{}, op))
 	req.Header.Del(t.profile.Header)
 	if t.profile.FirstSentHeader != "" {
 		req.Header.Del(t.profile.FirstSentHeader)
 	}
-	return req
+	resp, err := t.config.Base.RoundTrip(req)
+	if err == nil {
+		resp.Request = req
+	}
+	return resp, err
 }
 
 // begin makes the operation of a request: its key, its times, and a header and a body that can be sent again. If it
@@ -112,19 +118,15 @@ func (t *Transport) begin(req *http.Request, before *operation) (*operation, err
 // chooseKey finds or makes the key, and returns it as it stands in the header.
 func (op *operation) chooseKey() (line string, err error) {
 	p := op.transport.profile
-	lines := op.request.Header[p.Header]
-	switch given, has := op.Context.Value(keyContext{}).(string); {
-	case op.key != "": // that of the request which was redirected
-	case len(lines) > 1:
-		return "", badKey("it stands in %d lines of the header %s", len(lines), p.Header)
-	case len(lines) == 1:
-		if op.key, err = p.decode(lines[0]); err != nil {
+	if op.key == "" { // otherwise it is that of the request which was redirected
+		key, given, err := p.givenKey(&op.request)
+		switch {
+		case err != nil:
 			return "", err
+		case !given:
+			return op.newKey()
 		}
-	case has:
-		op.key = given
-	default:
-		return op.newKey()
+		op.key = key
 	}
 	return p.encode(op.key)
 }

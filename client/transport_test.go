@@ -2,13 +2,16 @@ package client_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
+	"net/http/httptest"
 	"net/http/httptrace"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/iotest"
 	"testing/synctest"
@@ -294,4 +297,53 @@ func TestTraces(t *testing.T) {
 			t.Errorf("%d connections: %+v", got, refused)
 		}
 	})
+}
+
+// TestAnAnswerThatNeverComes: a failure is known by its status, however long what it says is to be.
+func TestAnAnswerThatNeverComes(t *testing.T) {
+	t.Parallel()
+	var requests atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if requests.Add(1) > 1 {
+			return
+		}
+		w.Header().Set("Content-Length", "2000000")
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_ = http.NewResponseController(w).Flush()
+		_, _ = io.Copy(io.Discard, r.Body)
+		<-r.Context().Done()
+	}))
+	t.Cleanup(server.Close)
+	c := newClient(t, client.Config{Base: &http.Transport{DisableKeepAlives: true}, MinBackoff: 1, MaxBackoff: 1})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL, strings.NewReader("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := c.Do(req)
+	if client.Classify(resp, err) != client.OutcomeAnswered || resp.Body.Close() != nil || requests.Load() != 2 {
+		t.Errorf("after %d requests: %v", requests.Load(), err)
+	}
+}
+
+// TestHead: an answer to HEAD announces a length, and has no body that could be cut off.
+func TestHead(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "5")
+	}))
+	t.Cleanup(server.Close)
+	c := newClient(t, client.Config{Base: &http.Transport{DisableKeepAlives: true}, MaxAttempts: 1})
+	req, err := http.NewRequestWithContext(client.WithKey(t.Context(), "a"), http.MethodHead, server.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := c.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp.Body.Close() != nil || resp.ContentLength != 5 {
+		t.Errorf("got %+v", resp)
+	}
 }

@@ -14,14 +14,15 @@ import (
 
 // WorkerConfig configures a [Worker]. The zero value is good for a service that is protected by Onceward.
 type WorkerConfig struct {
-	// Transport sends the operations, and its profile says for how long. Default: that of the zero [Config].
+	// Transport sends all operations of the journal, with the header of its profile and within its window. Default: that
+	// of the zero [Config].
 	Transport *Transport
 	// Prepare is called for each sending, and adds what the journal does not keep, such as credentials. It must not
 	// change what the operation means. Its error is one of the sending: it is tried again later. Default: none.
 	Prepare func(request *http.Request) error
 	// OnSettled is told of each operation that was answered, or whose outcome is unknown: at least once, and again until
-	// it returns nil, also after a crash. All workers of a journal have the same. Default: none; then operations count
-	// as told when they are settled.
+	// it returns nil, also after a crash. It must end with its context. All workers of a journal have the same. Default:
+	// none; then operations count as told when they are settled.
 	OnSettled func(ctx context.Context, o Operation) error
 	// SendTimeout bounds one sending, with the retries of the Transport within it, and each call of OnSettled. What a
 	// worker was at that died is taken up by another after twice that. Default: 30s.
@@ -51,6 +52,10 @@ const (
 	defaultWorkerMaxBackoff = 5 * time.Minute
 	defaultPoll             = 500 * time.Millisecond
 )
+
+// journalTimeout bounds each question to the journal: one that hangs, as when the other end of its connection has lost
+// its power, is asked again on another.
+const journalTimeout = 10 * time.Second
 
 func (c WorkerConfig) withDefaults() (WorkerConfig, error) {
 	switch {
@@ -171,7 +176,7 @@ const countEvery = time.Minute
 // watch tells the observer what is open in the journal until the context ends.
 func (w *Worker) watch(ctx context.Context) {
 	for again := true; again; again = backoff.Sleep(ctx, countEvery) {
-		counting, cancel := context.WithTimeout(ctx, countEvery)
+		counting, cancel := context.WithTimeout(ctx, journalTimeout)
 		stats, err := w.journal.Stats(counting)
 		cancel()
 		switch {
@@ -211,7 +216,9 @@ func (w *Worker) take(ctx context.Context) (taken int, err error) {
 
 // takeAll is take for each host. They come in a random order, so that none has the first places always.
 func (w *Worker) takeAll(ctx context.Context) (taken int, err error) {
-	hosts, err := w.journal.DueHosts(ctx)
+	asking, cancel := context.WithTimeout(ctx, journalTimeout)
+	hosts, err := w.journal.DueHosts(asking)
+	cancel()
 	if err != nil {
 		return 0, err
 	}
@@ -233,7 +240,9 @@ func (w *Worker) takeOf(ctx context.Context, host string) (taken int, err error)
 		return 0, nil
 	}
 	began := time.Now() // the lease counts from before the journal was asked
-	claimed, err := w.journal.Claim(ctx, host, places, w.lease())
+	asking, cancel := context.WithTimeout(ctx, journalTimeout)
+	claimed, err := w.journal.Claim(asking, host, places, w.lease())
+	cancel()
 	for range places - len(claimed) {
 		w.leave(host)
 	}

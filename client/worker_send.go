@@ -46,7 +46,7 @@ func (w *Worker) note(ctx context.Context, c *Claimed, s Settlement) {
 	case StateUnknown:
 		w.count(func(r *Report) { r.Unknown++ })
 		w.config.Logger.ErrorContext(ctx, "client: an operation ended without an answer, and a person has to find out "+
-			"whether it was executed", "host", c.Host(), "attempts", c.Attempts, "error", s.Error)
+			"whether it was executed: Journal.List with Open shows it", "host", c.Host(), "attempts", c.Attempts)
 	default:
 		w.count(func(r *Report) { r.Postponed++ })
 		return
@@ -60,26 +60,31 @@ var errWindowOver = fmt.Errorf("%w: the window since it was first sent has passe
 // send sends an operation, unless its window has passed, and says what is to be written down of it. The window counts
 // by the journal's clock, and what has passed since the claim by this process's.
 func (w *Worker) send(ctx context.Context, c *Claimed, claimed time.Time) Settlement {
-	window := safePart(w.config.Transport.profile.Window)
-	left := c.FirstSent.Add(window).Sub(c.Now) - time.Since(claimed)
+	until := c.FirstSent.Add(safePart(w.config.Transport.profile.Window))
+	if !c.KeptUntil.IsZero() {
+		until = earlier(until, c.KeptUntil)
+	}
+	left := until.Sub(c.Now) - time.Since(claimed)
 	if left <= 0 {
 		return Settlement{State: StateUnknown, Error: errWindowOver.Error() + ". Before that: " + c.LastError}
 	}
 	sending, cancel := context.WithTimeout(ctx, min(w.config.SendTimeout, left))
 	defer cancel()
-	answer, err := w.exchange(sending, &c.Operation)
+	answer, kept, err := w.exchange(sending, &c.Operation)
 	switch {
 	case err == nil:
 		return Settlement{State: StateAnswered, Answer: answer}
 	case closedByService(err):
 		return Settlement{State: StateUnknown, Error: err.Error()}
-	case ctx.Err() != nil:
-		return Settlement{State: StatePending, Error: err.Error()} // the worker ends: the next one need not wait
 	}
-	return Settlement{
-		State: StatePending, Error: err.Error(),
-		After: backoff.Jittered(w.config.MinBackoff, w.config.MaxBackoff, c.Attempts),
+	s := Settlement{State: StatePending, Error: err.Error()}
+	if !kept.IsZero() {
+		s.KeptFor = max(time.Until(kept), time.Microsecond)
 	}
+	if ctx.Err() == nil { // otherwise the worker ends: the next one need not wait
+		s.After = backoff.Jittered(w.config.MinBackoff, w.config.MaxBackoff, c.Attempts)
+	}
+	return s
 }
 
 // closedByService reports whether the service has said that it keeps the key for less long than its profile promises.
@@ -89,9 +94,9 @@ func closedByService(err error) bool {
 	return errors.Is(err, ErrWindowClosed) && errors.As(err, &unfinished) && unfinished.Attempts > 0
 }
 
-// exchange sends an operation once, as the caller sees it, and returns its final answer. A panic of the application's
-// function is an error of the sending.
-func (w *Worker) exchange(ctx context.Context, o *Operation) (a Answer, err error) {
+// exchange sends an operation once, as the caller sees it, and returns its final answer, or until when the service has
+// told that it keeps the key. A panic of the application's function is an error of the sending.
+func (w *Worker) exchange(ctx context.Context, o *Operation) (a Answer, kept time.Time, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("client: panic: %v", p)
@@ -99,30 +104,35 @@ func (w *Worker) exchange(ctx context.Context, o *Operation) (a Answer, err erro
 	}()
 	request, err := w.request(ctx, o)
 	if err != nil {
-		return a, err
+		return a, kept, err
 	}
 	if w.config.Prepare != nil {
 		if err := w.config.Prepare(request); err != nil {
-			return a, fmt.Errorf("client: prepare: %w", err)
+			return a, kept, fmt.Errorf("client: prepare: %w", err)
 		}
 	}
 	response, err := w.config.Transport.RoundTrip(request)
-	if err != nil {
-		return a, err
+	if unfinished := (*UnfinishedError)(nil); errors.As(err, &unfinished) {
+		return a, unfinished.keptUntil, err
+	} else if err != nil {
+		return a, kept, err
 	}
 	defer response.Body.Close()
+	if op := operationOf(response); op != nil {
+		kept = op.keptUntil()
+	}
 	body, err := io.ReadAll(io.LimitReader(response.Body, MaxAnswer+1))
 	if err != nil {
-		return a, fmt.Errorf("client: read the answer: %w", err)
+		return a, kept, fmt.Errorf("client: read the answer: %w", err)
 	}
 	if outcome := Classify(response, nil); outcome != OutcomeAnswered {
-		return a, fmt.Errorf("client: status %d, outcome %s: %.200q", response.StatusCode, outcome, body)
+		return a, kept, fmt.Errorf("client: status %d, outcome %s: %.200q", response.StatusCode, outcome, body)
 	}
 	a = Answer{Status: response.StatusCode, Header: keptHeader(response.Header), Body: body}
 	if len(body) > MaxAnswer {
 		a.Body, a.Truncated = body[:MaxAnswer], true
 	}
-	return a, nil
+	return a, kept, nil
 }
 
 // request is the next sending. From the second on it may have been executed by one before; of the first it is known that
@@ -202,7 +212,9 @@ func (w *Worker) settle(ctx context.Context, c *Claimed, claimed time.Time, s Se
 		cancel()
 	})()
 	for failures := 1; ; failures++ {
-		err := w.journal.Settle(writing, c.Lease(), s)
+		asking, cancel := context.WithTimeout(writing, journalTimeout)
+		err := w.journal.Settle(asking, c.Lease(), s)
+		cancel()
 		switch {
 		case err == nil:
 			return true

@@ -102,7 +102,8 @@ func (j *Journal) Settle(ctx context.Context, l client.Lease, s client.Settlemen
 	a := &s.Answer
 	return j.change(ctx, client.ErrFenced, j.sql.settle,
 		int(s.State), flag(s.Told), s.After.Microseconds(), plainText(s.Error),
-		a.Status, encodeHeader(a.Header), append([]byte{}, a.Body...), flag(a.Truncated), l.Key, l.Token)
+		a.Status, encodeHeader(a.Header), append([]byte{}, a.Body...), flag(a.Truncated),
+		s.KeptFor.Microseconds(), l.Key, l.Token)
 }
 
 // Get implements [client.Journal].
@@ -204,16 +205,17 @@ func each(ctx context.Context, q Querier, statement string, args []any, f func(r
 // scan reads a row of columns.
 func scan(rows *sql.Rows) (c client.Claimed, err error) {
 	var header, answerHeader []byte
-	var told, truncated, created, firstSent, settled, due, now int64
+	var told, truncated, created, firstSent, settled, kept, due, now int64
 	o := &c.Operation
 	err = rows.Scan(&o.Key, &o.Method, &o.URL, &header, &o.Body, &o.State, &told, &o.Attempts, &o.LastError,
-		&o.Answer.Status, &answerHeader, &o.Answer.Body, &truncated, &created, &firstSent, &settled, &due, &c.Token, &now)
+		&o.Answer.Status, &answerHeader, &o.Answer.Body, &truncated, &created, &firstSent, &settled, &kept, &due,
+		&c.Token, &now)
 	if err != nil {
 		return c, err
 	}
 	o.Told, o.Answer.Truncated = told != 0, truncated != 0
 	o.CreatedAt, o.FirstSent, o.SettledAt = timeOf(created), timeOf(firstSent), timeOf(settled)
-	o.Due, c.Now = timeOf(due), timeOf(now)
+	o.KeptUntil, o.Due, c.Now = timeOf(kept), timeOf(due), timeOf(now)
 	if o.Header, err = decodeHeader(header); err == nil {
 		o.Answer.Header, err = decodeHeader(answerHeader)
 	}

@@ -50,6 +50,7 @@ CREATE TABLE @journal (
 	created_at    BIGINT NOT NULL,
 	first_sent    BIGINT NOT NULL,
 	settled_at    BIGINT NOT NULL,
+	kept_until    BIGINT NOT NULL,
 	last_error    TEXT NOT NULL,
 	status        INTEGER NOT NULL,
 	answer_header @bytes NOT NULL,
@@ -84,7 +85,11 @@ func (j *Journal) migrate(ctx context.Context) error {
 				return err
 			}
 		}
-		version, err := j.version(ctx, tx)
+		// Whether the table is there PostgreSQL may still remember from before the lock; what is in it, it looks up.
+		if _, err := tx.ExecContext(ctx, j.config.render(createVersions)); err != nil {
+			return fmt.Errorf("create the tables of the journal: %w", err)
+		}
+		version, err := j.latest(ctx, tx)
 		if err != nil || version == len(migrations) {
 			return err // another was faster
 		}
@@ -133,6 +138,11 @@ func (j *Journal) version(ctx context.Context, q Querier) (version int, err erro
 	if err != nil || !there {
 		return 0, err
 	}
+	return j.latest(ctx, q)
+}
+
+// latest is the version that the tables were brought to last.
+func (j *Journal) latest(ctx context.Context, q Querier) (version int, err error) {
 	err = each(ctx, q, j.config.render(selectVersion), nil, func(rows *sql.Rows) error { return rows.Scan(&version) })
 	if err == nil && version > len(migrations) {
 		err = fmt.Errorf("%w: they are of version %d, and it knows %d", ErrNewer, version, len(migrations))
@@ -147,15 +157,16 @@ type statements struct {
 
 // columns are what scan reads.
 const columns = `key, method, url, header, body, state, told, attempts, last_error,
-	status, answer_header, answer_body, truncated, created_at, first_sent, settled_at, due, token, @now`
+	status, answer_header, answer_body, truncated, created_at, first_sent, settled_at, kept_until, due, token, @now`
 
 // statements puts the dialect into the statements. Parameters are numbered as they first appear, which is how SQLite
-// counts them; a CAST gives those a type that PostgreSQL could not guess.
+// counts them; a CAST gives those a type that PostgreSQL could not guess. What an index is to find by the clock is
+// compared with (SELECT @now), which is asked once: a clock that goes on within a statement is no bound for an index.
 func (d Dialect) statements() statements {
 	return statements{
 		add: d.render(`INSERT INTO @journal (key, host, method, url, header, body, state, told, attempts, token,
-				due, created_at, first_sent, settled_at, last_error, status, answer_header, answer_body, truncated)
-			VALUES ($1, $2, $3, $4, $5, $6, 0, 0, 0, 0, @now, @now, 0, 0, '', 0, '', '', 0)
+				due, created_at, first_sent, settled_at, kept_until, last_error, status, answer_header, answer_body, truncated)
+			VALUES ($1, $2, $3, $4, $5, $6, 0, 0, 0, 0, @now, @now, 0, 0, 0, '', 0, '', '', 0)
 			ON CONFLICT (key) DO NOTHING`),
 		// It goes from one host to the next in the index, past all that one host has.
 		dueHosts: d.render(`WITH RECURSIVE hosts (host) AS (
@@ -163,11 +174,11 @@ func (d Dialect) statements() statements {
 				UNION ALL
 				SELECT (SELECT min(host) FROM @journal WHERE told = 0 AND host > hosts.host)
 				FROM hosts WHERE hosts.host IS NOT NULL)
-			SELECT host FROM hosts WHERE host IS NOT NULL AND EXISTS (
-				SELECT 1 FROM @journal AS j WHERE j.told = 0 AND j.host = hosts.host AND j.due <= @now)`),
+			SELECT host FROM hosts WHERE host IS NOT NULL AND (
+				SELECT min(due) FROM @journal AS j WHERE j.told = 0 AND j.host = hosts.host) <= (SELECT @now)`),
 		// The operations are chosen once, however the rest is planned.
 		claim: d.render(`WITH chosen AS MATERIALIZED (SELECT key FROM @journal
-				WHERE told = 0 AND host = $1 AND due <= @now ORDER BY due LIMIT CAST($2 AS BIGINT) @skip)
+				WHERE told = 0 AND host = $1 AND due <= (SELECT @now) ORDER BY due LIMIT CAST($2 AS BIGINT) @skip)
 			UPDATE @journal
 			SET token = token + 1, due = @now + CAST($3 AS BIGINT), attempts = attempts + CASE state WHEN 0 THEN 1 ELSE 0 END,
 				first_sent = CASE WHEN state = 0 AND first_sent = 0 THEN @now ELSE first_sent END
@@ -181,8 +192,9 @@ func (d Dialect) statements() statements {
 				answer_header = CASE state WHEN 0 THEN $6 ELSE answer_header END,
 				answer_body = CASE state WHEN 0 THEN $7 ELSE answer_body END,
 				truncated = CASE state WHEN 0 THEN CAST($8 AS INTEGER) ELSE truncated END,
-				settled_at = CASE WHEN state = 0 AND CAST($1 AS INTEGER) <> 0 THEN @now ELSE settled_at END
-			WHERE key = $9 AND token = $10 AND state IN (0, CAST($1 AS INTEGER))`),
+				settled_at = CASE WHEN state = 0 AND CAST($1 AS INTEGER) <> 0 THEN @now ELSE settled_at END,
+				kept_until = CASE WHEN CAST($9 AS BIGINT) <> 0 THEN @now + CAST($9 AS BIGINT) ELSE kept_until END
+			WHERE key = $10 AND token = $11 AND state IN (0, CAST($1 AS INTEGER))`),
 		get: d.render(`SELECT ` + columns + ` FROM @journal WHERE key = $1`),
 		list: d.render(`SELECT ` + columns + ` FROM @journal
 			WHERE key > $1 AND (CAST($2 AS INTEGER) >> state) & 1 = 1 ORDER BY key LIMIT CAST($3 AS BIGINT)`),
@@ -198,6 +210,6 @@ func (d Dialect) statements() statements {
 				answer_body = $3, truncated = $4
 			WHERE key = $5 AND state = 2`),
 		purge: d.render(`DELETE FROM @journal WHERE key IN (SELECT key FROM @journal
-			WHERE told = 1 AND state = 1 AND settled_at <= @now - CAST($1 AS BIGINT) LIMIT CAST($2 AS BIGINT))`),
+			WHERE told = 1 AND state = 1 AND settled_at <= (SELECT @now) - CAST($1 AS BIGINT) LIMIT CAST($2 AS BIGINT))`),
 	}
 }

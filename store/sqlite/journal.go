@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"sync"
 
 	"github.com/ncruces/go-sqlite3"
 	sqlitedriver "github.com/ncruces/go-sqlite3/driver"
@@ -59,18 +58,14 @@ func OpenJournal(ctx context.Context, path string) (*Journal, error) {
 	}
 	db.SetMaxOpenConns(journalConnections)
 	j := &Journal{db: db, close: db.Close}
-	var turn sync.Mutex // waiting for each other is fair, and asking SQLite for its lock again and again is not
+	turn := make(writerTurn, 1)
 	j.update = func(ctx context.Context, f func(tx *sql.Tx) error) error {
-		turn.Lock()
-		defer turn.Unlock()
-		return inTx(ctx, db, f)
+		return turn.take(ctx, func() error { return inTx(ctx, db, f) })
 	}
 	j.Journal, err = sqljournal.Open(ctx, sqljournal.Config{
 		Dialect: journalDialect, Read: db, Update: j.update,
-		Write: func(_ context.Context, f func(q sqljournal.Querier) error) error {
-			turn.Lock()
-			defer turn.Unlock()
-			return f(db)
+		Write: func(ctx context.Context, f func(q sqljournal.Querier) error) error {
+			return turn.take(ctx, func() error { return f(db) })
 		},
 	})
 	if err == nil {
@@ -80,6 +75,21 @@ func OpenJournal(ctx context.Context, path string) (*Journal, error) {
 		return nil, errors.Join(fmt.Errorf("sqlite: open %s: %w", path, unavailable(err)), db.Close())
 	}
 	return j, nil
+}
+
+// writerTurn lets one write at a time: waiting for each other is fair, asking SQLite for its lock again and again is
+// not.
+type writerTurn chan struct{}
+
+// take runs f when it is its turn, unless the context ends before that.
+func (t writerTurn) take(ctx context.Context, f func() error) error {
+	select {
+	case t <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	defer func() { <-t }()
+	return f()
 }
 
 // inTx runs f in a transaction.

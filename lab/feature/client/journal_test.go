@@ -466,3 +466,76 @@ func awaits(t testing.TB, what string, so func() bool) {
 		}
 	}
 }
+
+// TestWhatIsLeftForLaterCostsNothing: a server that is down for long has thousands of operations that are not due. The
+// index passes over them, by one comparison with the clock and not by one for each.
+func TestWhatIsLeftForLaterCostsNothing(t *testing.T) {
+	t.Parallel()
+	pool, err := pgxpool.New(t.Context(), servers.Postgres(t).SchemaURL(t)+"&pool_max_conns=1")
+	must(t, err)
+	t.Cleanup(pool.Close)
+	j, err := postgres.NewJournal(t.Context(), pool)
+	must(t, err)
+	t.Cleanup(func() { must(t, j.Close()) })
+	_, err = pool.Exec(t.Context(), `INSERT INTO onceward_journal (key, host, method, url, header, body, state, told,
+			attempts, token, due, created_at, first_sent, settled_at, kept_until, last_error, status, answer_header,
+			answer_body, truncated)
+		SELECT 'k' || i, 'down.test', 'POST', 'http://down.test/', '', '', 0, 0, 1, 1, 9e15 + i, 1, 1, 0, 0, '', 0, '', '', 0
+		FROM generate_series(1, 5000) AS i`)
+	must(t, err)
+	_, err = pool.Exec(t.Context(), `ANALYZE onceward_journal`)
+	must(t, err)
+	read := func() (rows int) {
+		_, err := pool.Exec(t.Context(), `SELECT pg_stat_force_next_flush()`)
+		must(t, err)
+		must(t, pool.QueryRow(t.Context(), `SELECT sum(idx_tup_read) + (SELECT seq_tup_read FROM pg_stat_user_tables
+			WHERE relid = to_regclass('onceward_journal')) FROM pg_stat_user_indexes
+			WHERE relid = to_regclass('onceward_journal')`).Scan(&rows))
+		return rows
+	}
+	before := read()
+	if hosts, err := j.DueHosts(t.Context()); err != nil || len(hosts) != 0 {
+		t.Fatal(hosts, err)
+	}
+	if claimed, err := j.Claim(t.Context(), "down.test", 8, time.Minute); err != nil || len(claimed) != 0 {
+		t.Fatal(claimed, err)
+	}
+	if rows := read() - before; rows > 100 {
+		t.Errorf("to find nothing due took %d rows", rows)
+	}
+}
+
+// TestTablesAreCreatedOnce by nodes that start at the same time.
+func TestTablesAreCreatedOnce(t *testing.T) {
+	t.Parallel()
+	onJournals(t, func(t *testing.T, j journal) {
+		j.exec(t, `DROP TABLE onceward_journal`)
+		j.exec(t, `DROP TABLE onceward_journal_schema`)
+		var nodes sync.WaitGroup
+		for range 8 {
+			nodes.Go(func() { j.again(t) })
+		}
+		nodes.Wait()
+	})
+}
+
+// TestWriterThatWaits for another, or by mistake for itself, heeds its context. SQLite has one writer at a time.
+func TestWriterThatWaits(t *testing.T) {
+	t.Parallel()
+	for name, open := range map[string]func(t *testing.T) journal{"sqlite": openFile, "sqlite store": openInStore} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			j := open(t)
+			must(t, j.update(t.Context(), func(*sql.Tx) error {
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+				defer cancel()
+				if n, err := j.Purge(ctx, 0, 1); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("it was written beside another writer: %d, %v", n, err)
+				}
+				return nil
+			}))
+			_, err := j.Purge(t.Context(), 0, 1)
+			must(t, err)
+		})
+	}
+}

@@ -432,6 +432,56 @@ func TestStoppedWorker(t *testing.T) {
 	s.wantOneKey(t, 2)
 }
 
+// TestHostIsKept: a server that is reached by its address is asked by its name.
+func TestHostIsKept(t *testing.T) {
+	t.Parallel()
+	onJournals(t, func(t *testing.T, j journal) {
+		hosts := make(chan string, 1)
+		s := newService(t, func(_ http.ResponseWriter, r *http.Request) { hosts <- r.Host })
+		r := request(t, "", s.URL, "")
+		r.Host = "pay.example"
+		key := j.enqueue(t, r)[0]
+		_, err := newWorker(t, j, client.WorkerConfig{}).RunOnce(t.Context())
+		must(t, err)
+		if host := <-hosts; host != "pay.example" {
+			t.Errorf("%s was asked for", host)
+		}
+		o, err := j.Get(t.Context(), key)
+		must(t, err)
+		wants(t, o, client.StateAnswered, true)
+	})
+}
+
+// TestWindowThatTheServiceTold is remembered: an answer that was cut off said for how long the key is kept, which is
+// less long than its profile promises.
+func TestWindowThatTheServiceTold(t *testing.T) {
+	t.Parallel()
+	onJournals(t, func(t *testing.T, j journal) {
+		s := newService(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Idempotency-Key-Expires", time.Now().Add(10*time.Minute).UTC().Format(http.TimeFormat))
+			w.Header().Set("Content-Length", "5")
+			w.WriteHeader(http.StatusCreated)
+		})
+		key := j.enqueue(t, request(t, "", s.URL, ""))[0]
+		w := newWorker(t, j, client.WorkerConfig{MinBackoff: time.Hour})
+		_, err := w.RunOnce(t.Context())
+		must(t, err)
+		o, err := j.Get(t.Context(), key)
+		must(t, err)
+		wants(t, o, client.StatePending, false)
+		if kept := time.Until(o.KeptUntil); kept < 8*time.Minute || kept > 10*time.Minute {
+			t.Errorf("it is kept for %v", kept)
+		}
+		j.exec(t, `UPDATE onceward_journal SET due = 0, kept_until = kept_until - 600000000`) // ten minutes later
+		_, err = w.RunOnce(t.Context())
+		must(t, err)
+		o, err = j.Get(t.Context(), key)
+		must(t, err)
+		wants(t, o, client.StateUnknown, true)
+		s.wantOneKey(t, 1)
+	})
+}
+
 // TestLongAnswer: what was done is not forgotten because its answer is long.
 func TestLongAnswer(t *testing.T) {
 	t.Parallel()
