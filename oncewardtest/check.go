@@ -163,7 +163,8 @@ func (r *run) clean() {
 		r.report(KindFailed, "", "the answer is %s: %.200s%s", answer, answer.Body, deadlockHint(answer))
 		return
 	case len(r.Faults().Calls()) == 0:
-		r.report(KindFailed, "", "the answer is %s, and no guard has asked the store: is it a protected route?", answer)
+		r.report(KindFailed, "", "the answer is %s, and the guard that Config.Service was given has not asked "+
+			"the store: is it a protected route, by that guard?", answer)
 		return
 	case none && answer.Status < http.StatusBadRequest:
 		r.report(KindUncounted, "", "the answer is %s, and each of %v is 0", answer, slices.Sorted(maps.Keys(unit)))
@@ -304,7 +305,8 @@ func (r *run) judgeEvents() {
 func (r *run) called(call ProviderCall) {
 	r.log.add("provider", "%s %s, %s", call.Method, call.Path, r.log.keyName(call.Key))
 	if r.Faults().InTransaction() {
-		r.report(KindCallInTx, r.about(call), "%s %s was called while the handler's transaction was open", call.Method, call.Path)
+		r.report(KindCallInTx, r.about(call), "%s %s was called while the handler's transaction was open",
+			call.Method, call.Path)
 	}
 	if r.sending.Load() == 0 && !r.crashes {
 		r.report(KindEarly, r.about(call), "%s %s was called after the client had its answer", call.Method, call.Path)

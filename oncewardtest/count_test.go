@@ -13,9 +13,12 @@ import (
 )
 
 // shelf is a world in which things are taken away: seats that are free, and what is left on an account.
-func shelf(handle func(w *world) http.HandlerFunc, mode onceward.Option) func(oncewardtest.TestingT) oncewardtest.Config {
+func shelf(
+	handle func(w *world) http.HandlerFunc, mode onceward.Option,
+) func(oncewardtest.TestingT) oncewardtest.Config {
 	return func(t oncewardtest.TestingT) oncewardtest.Config {
-		store, clock := oncewardtest.NewStore(t, table, `CREATE TABLE free (seat INTEGER)`, `INSERT INTO free VALUES (1), (2)`,
+		store, clock := oncewardtest.NewStore(t, table,
+			`CREATE TABLE free (seat INTEGER)`, `INSERT INTO free VALUES (1), (2)`,
 			`CREATE TABLE account (balance INTEGER)`, `INSERT INTO account VALUES (9000)`)
 		w := &world{store, oncewardtest.NewProvider(t, oncewardtest.ProviderConfig{Dedups: true})}
 		effects := oncewardtest.Rows(store.DB(), "free", "payment")
