@@ -59,8 +59,8 @@ var remedies = map[Kind]string{
 	KindNoKey:     "send Operation.DownstreamKey(step) along, so that the other system recognises the call of a retry",
 	KindOtherKey:  "derive the key with Operation.DownstreamKey(step): it is the same in every attempt",
 	KindSharedKey: "derive the key with Operation.DownstreamKey(step): it is another one for every operation",
-	KindOtherBody: "take times and ids from the request, or ids from Operation.DownstreamKey, or keep them in the data of " +
-		"a phased route: providers refuse another body under a key that they know",
+	KindOtherBody: "take times and ids from the request, or ids from Operation.DownstreamKey, or keep them in the data " +
+		"of a phased route: providers refuse another body under a key that they know",
 	KindEarly: "do it before the handler returns; what may be done later belongs into the outbox: a goroutine is gone " +
 		"with its process, and the client was told that all is done",
 	KindBypass: "answer through the ResponseWriter that the guard hands to the handler; docs/routers.md shows how with " +

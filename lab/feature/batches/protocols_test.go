@@ -205,7 +205,8 @@ func TestQueriesOfGraphQL(t *testing.T) {
 	want("one field, twice", `mutation B {`+pay("b", "id")+pay("b", "amount")+`}`, `"amount":5`)
 	s.wantPayments("one key", 1)
 	want("two keys for one field", `mutation B {`+pay("c", "id")+pay("d", "id")+`}`, `"invalid-key"`)
-	want("two directives", `mutation B {`+strings.Replace(pay("c", "id"), "{", `@idempotent(key: "d") {`, 1)+`}`, `"invalid-key"`)
+	two := strings.Replace(pay("c", "id"), "{", `@idempotent(key: "d") {`, 1)
+	want("two directives", `mutation B {`+two+`}`, `"invalid-key"`)
 	want("a query", `query B { shop }`, `"shop":null`)
 	const deep = 4000 // takes the library half a minute
 	want("deep", `query B `+strings.Repeat("{a", deep)+strings.Repeat("}", deep), "too large")
