@@ -69,7 +69,7 @@ func (a *Answer) Replayed(first *Answer) *Answer {
 }
 
 // Refused fails the test unless Onceward refused the request with a problem of this code: "in-progress", "mismatch",
-// "outcome-unknown", "unavailable" and others, which docs/problems.md lists.
+// "outcome-unknown", "store-unavailable" and others, which docs/problems.md lists.
 func (a *Answer) Refused(code string) *Answer {
 	a.t.Helper()
 	if a.Lost || a.Code != code {

@@ -33,17 +33,13 @@ func Find(t TestingT, setup func(t TestingT) Config, requests ...Request) []Find
 	if len(requests) == 0 {
 		t.Fatalf("oncewardtest: Check needs a request to send")
 	}
-	found := &findings{}
+	var found []Finding
 	for _, request := range requests {
-		c := &checker{test: t, setup: setup, request: request, found: found}
-		if c.play(scenario{"nothing fails", (*run).clean}); c.status == 0 {
-			continue
-		}
-		for _, s := range c.scenarios() {
-			c.play(s)
-		}
+		c := &checker{test: t, setup: setup, request: request, found: &findings{}}
+		c.check()
+		found = append(found, c.found.all()...)
 	}
-	return found.all()
+	return found
 }
 
 // checker checks one request.
@@ -59,8 +55,19 @@ type checker struct {
 	calls         []Point
 	providerCalls []int
 	keys          []map[string]int // of each provider, how many keys each of its calls came under
+	names         map[string]bool  // of the calls to providers
 	transactional bool
 	tables        []string // those that can be made to refuse what is written
+}
+
+// check plays all scenarios, if the request can be checked.
+func (c *checker) check() {
+	if c.play(scenario{"nothing fails", (*run).clean}); c.status == 0 {
+		return
+	}
+	for _, s := range c.scenarios() {
+		c.play(s)
+	}
 }
 
 // scenario is one run: what is made to fail, in words, and how.
@@ -106,6 +113,7 @@ type run struct {
 	blamed  map[string]bool // effects of which something was said
 	opCalls []int           // of each provider, how many calls the first of two operations made
 	expired bool
+	crashes bool // what a handler waits for outlives it, which in a real crash it would not
 }
 
 func (r *run) report(kind Kind, about, format string, args ...any) {
@@ -119,7 +127,7 @@ func (r *run) begin() {
 	r.before = r.count()
 	for _, p := range r.config.Providers {
 		r.earlier = append(r.earlier, len(p.Calls()))
-		p.AtCall(func(_ int, call ProviderCall) { r.called(call) })
+		p.watch(func(_ int, call ProviderCall) { r.called(call) })
 	}
 }
 
@@ -138,6 +146,14 @@ func (r *run) calls(i int) []ProviderCall { return r.config.Providers[i].Calls()
 // lateness is how long effects are waited for that come after their answer.
 const lateness = 25 * time.Millisecond
 
+// longest is how long they are waited for if there is none at all.
+const longest = time.Second
+
+// nothing reports whether no effect was counted.
+func nothing(counts map[string]int) bool {
+	return !slices.ContainsFunc(slices.Collect(maps.Values(counts)), func(n int) bool { return n != 0 })
+}
+
 // clean is the run in which nothing fails: what it does is what all others are compared with.
 func (r *run) clean() {
 	answer := r.Send(r.request)
@@ -145,32 +161,45 @@ func (r *run) clean() {
 	at := r.count()
 	time.Sleep(lateness)
 	unit := r.count()
+	for waited := lateness; nothing(unit) && answer.Status < http.StatusBadRequest && waited < longest; waited += lateness {
+		time.Sleep(lateness) // a goroutine on a busy machine
+		unit = r.count()
+	}
 	r.judgeLateness(at, unit)
 	c := r.checker
-	total := 0
-	for _, n := range unit {
-		total += n
-	}
 	switch {
 	case c.found.has(KindBypass):
 		return // no answer was stored, so that all else would follow from that
 	case answer.Lost || answer.Code != "" || answer.Status >= http.StatusInternalServerError:
-		r.report(KindFailed, "", "the answer is %s: %.200s", answer, answer.Body)
+		r.report(KindFailed, "", "the answer is %s: %.200s%s", answer, answer.Body, deadlockHint(answer))
 		return
 	case len(r.Faults().Calls()) == 0:
-		r.report(KindFailed, "", "the answer is %s, and no guard has asked the store: is it a protected route?", answer)
+		r.report(KindFailed, "", "the answer is %s, and the guard that Config.Service was given has not asked "+
+			"the store: is it a protected route, by that guard?", answer)
 		return
-	case total == 0 && answer.Status < http.StatusBadRequest:
+	case nothing(unit) && answer.Status < http.StatusBadRequest:
 		r.report(KindUncounted, "", "the answer is %s, and each of %v is 0", answer, slices.Sorted(maps.Keys(unit)))
 		return
 	}
 	c.status, c.unit, c.calls = answer.Status, unit, r.Faults().Calls()
 	c.transactional = slices.ContainsFunc(c.calls, func(p Point) bool { return p.Call == "transact" })
 	c.tables = tablesOf(r.config.Store)
+	c.names = make(map[string]bool)
 	for i := range r.config.Providers {
+		for _, call := range r.calls(i) {
+			c.names[call.Method+" "+call.Path] = true
+		}
 		c.providerCalls = append(c.providerCalls, len(r.calls(i)))
 		c.keys = append(c.keys, keysOf(r.calls(i)))
 	}
+}
+
+// deadlockHint says why a request that nothing hinders may take until its deadline.
+func deadlockHint(a *Answer) string {
+	if a.Code != "deadline-exceeded" {
+		return ""
+	}
+	return "; a transactional handler that writes past onceward.Tx(ctx) waits for its own transaction"
 }
 
 // judgeLateness blames effects that came after the answer.
@@ -229,18 +258,22 @@ func (r *run) passLease() {
 
 // judge compares what was done with what the client was told last.
 func (r *run) judge(last *Answer) {
-	if !r.final(last) {
+	if !r.final(last) && !r.expired { // else the service may have refused what is there already
 		r.report(KindStuck, "", "after %d retries the client still gets %s: %.200s", maxRetries, last, last.Body)
 	}
 	told := r.final(last) && last.Code == "" && last.Status < http.StatusBadRequest
 	counts := r.count()
 	for _, name := range slices.Sorted(maps.Keys(counts)) {
 		n, unit := counts[name], r.checker.unit[name]
+		more, less := n > unit, n < unit
+		if unit < 0 {
+			more, less = n < unit, n > unit // it takes away, such as rows or an amount
+		}
 		switch {
 		case r.blamed[name] || r.expired:
-		case n > unit:
+		case more:
 			r.report(KindTwice, name, "%s: %d, want %d", name, n, unit)
-		case n < unit && told:
+		case less && told:
 			r.report(KindLost, name, "%s: %d, want %d, and the client was told %s", name, n, unit, last)
 		}
 	}
@@ -283,11 +316,21 @@ func (r *run) judgeEvents() {
 func (r *run) called(call ProviderCall) {
 	r.log.add("provider", "%s %s, %s", call.Method, call.Path, r.log.keyName(call.Key))
 	if r.Faults().InTransaction() {
-		r.report(KindCallInTx, call.Path, "%s %s was called while the handler's transaction was open", call.Method, call.Path)
+		r.report(KindCallInTx, r.about(call), "%s %s was called while the handler's transaction was open",
+			call.Method, call.Path)
 	}
-	if r.sending.Load() == 0 {
-		r.report(KindEarly, call.Path, "%s %s was called after the client had its answer", call.Method, call.Path)
+	if r.sending.Load() == 0 && !r.crashes {
+		r.report(KindEarly, r.about(call), "%s %s was called after the client had its answer", call.Method, call.Path)
 	}
+}
+
+// about is what a call is the same by in all runs. A path that has an id of the run in it is not in the others.
+func (r *run) about(call ProviderCall) string {
+	name := call.Method + " " + call.Path
+	if r.checker.names != nil && !r.checker.names[name] {
+		return call.Method
+	}
+	return name
 }
 
 // judgeCalls blames calls by their keys and their bodies.
@@ -298,13 +341,13 @@ func (r *run) judgeCalls() {
 		for _, call := range calls {
 			name := call.Method + " " + call.Path
 			if call.Key == "" {
-				if call.Method != http.MethodGet && call.Method != http.MethodHead {
-					r.report(KindNoKey, name, "%s came without a key", name)
+				if !call.repeatable() {
+					r.report(KindNoKey, r.about(call), "%s came without a key", name)
 				}
 				continue
 			}
 			if first, ok := bodies[name+call.Key]; ok && first.Body != call.Body {
-				r.report(KindOtherBody, name, "%s under one key: first %.100s, then %.100s", name, first.Body, call.Body)
+				r.report(KindOtherBody, r.about(call), "%s under one key: first %.100s, then %.100s", name, first.Body, call.Body)
 			} else if !ok {
 				bodies[name+call.Key] = call
 			}
@@ -335,7 +378,7 @@ func (r *run) judgeShared(calls []ProviderCall, first int) {
 			return other.Key == call.Key && other.Method == call.Method && other.Path == call.Path
 		}
 		if call.Key != "" && slices.ContainsFunc(calls[:first], same) {
-			r.report(KindSharedKey, call.Path, "%s %s of two operations came under one key", call.Method, call.Path)
+			r.report(KindSharedKey, r.about(call), "%s %s of two operations came under one key", call.Method, call.Path)
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package oncewardtest
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -43,8 +42,9 @@ const (
 
 // remedies say what to do about each kind.
 var remedies = map[Kind]string{
-	KindFailed:    "make the request of the check one that your service accepts, headers and tables included",
-	KindUncounted: "count the effect in Config.Effects, or hand the provider over in Config.Providers",
+	KindFailed: "make the request of the check one that your service accepts, headers and tables included",
+	KindUncounted: "count the effect in Config.Effects, or hand the provider over in Config.Providers; what is left " +
+		"to a goroutine is gone with the request's context",
 	KindTwice: "an attempt that ended without an answer had made it, and the retry made it again: write it with " +
 		"onceward.Tx in a transactional route; or send the other system Operation.DownstreamKey, by which it recognises " +
 		"the call; or say that the outcome is unknown (FailureUnknown, Operation.Unknown) once the call may be out",
@@ -59,8 +59,8 @@ var remedies = map[Kind]string{
 	KindNoKey:     "send Operation.DownstreamKey(step) along, so that the other system recognises the call of a retry",
 	KindOtherKey:  "derive the key with Operation.DownstreamKey(step): it is the same in every attempt",
 	KindSharedKey: "derive the key with Operation.DownstreamKey(step): it is another one for every operation",
-	KindOtherBody: "take times, random values and ids from the request, or keep them with Operation.Carry before the " +
-		"call: providers refuse another body under a key that they know",
+	KindOtherBody: "take times and ids from the request, or ids from Operation.DownstreamKey, or keep them in the data " +
+		"of a phased route: providers refuse another body under a key that they know",
 	KindEarly: "do it before the handler returns; what may be done later belongs into the outbox: a goroutine is gone " +
 		"with its process, and the client was told that all is done",
 	KindBypass: "answer through the ResponseWriter that the guard hands to the handler; docs/routers.md shows how with " +
@@ -121,7 +121,7 @@ func (f *findings) has(kind Kind) bool {
 	return slices.ContainsFunc(f.list, func(one *Finding) bool { return one.Kind == kind })
 }
 
-// all returns the findings, those of the same request together.
+// all returns the findings.
 func (f *findings) all() []Finding {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -129,6 +129,5 @@ func (f *findings) all() []Finding {
 	for _, one := range f.list {
 		all = append(all, *one)
 	}
-	slices.SortStableFunc(all, func(a, b Finding) int { return cmp.Compare(a.Request.String(), b.Request.String()) })
 	return all
 }

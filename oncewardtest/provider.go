@@ -16,7 +16,8 @@ import (
 // ProviderConfig is what a [Provider] does.
 type ProviderConfig struct {
 	// Dedups makes it recognise a key: a call under one that it has seen gets the first answer, and has no effect.
-	// Default: each call has its effect.
+	// Default: each POST or PATCH has its effect. A PUT or DELETE of the same path has one effect in any case, because
+	// that is what its method says, and a GET has none.
 	Dedups bool
 	// KeyHeader is the header that keys come in. Default: Idempotency-Key.
 	KeyHeader string
@@ -29,6 +30,16 @@ type ProviderCall struct {
 	Method, Path, Key, Body string
 }
 
+// reads reports whether the call changes nothing, by its method.
+func (c ProviderCall) reads() bool {
+	return c.Method == http.MethodGet || c.Method == http.MethodHead || c.Method == http.MethodOptions
+}
+
+// repeatable reports whether the call does the same if it is made again, by its method, and needs no key.
+func (c ProviderCall) repeatable() bool {
+	return c.reads() || c.Method == http.MethodPut || c.Method == http.MethodDelete
+}
+
 // ErrProviderLost is returned by [Provider.Call] where over HTTP the connection is cut.
 var ErrProviderLost = errors.New("oncewardtest: the connection to the provider was lost")
 
@@ -39,13 +50,15 @@ type Provider struct {
 	URL string
 
 	config ProviderConfig
-	// arrived is told of each call, with its number from 1, before it has its effect; it may be nil.
-	arrived func(n int, call ProviderCall)
+	making sync.Mutex // one effect after the other
 
-	mu      sync.Mutex
+	mu sync.Mutex
+	// arrived and checked are told of each call, with its number from 1, before it has its effect; they may be nil.
+	arrived func(n int, call ProviderCall) // the test's own
+	checked func(n int, call ProviderCall) // that of a check
 	calls   []ProviderCall
 	effects int
-	answers map[string]providerAnswer // by key
+	answers map[string]providerAnswer // by what calls are recognised by
 	faults  map[int]providerFault     // by the number of the call
 }
 
@@ -138,10 +151,12 @@ func (p *Provider) take(call ProviderCall) (providerAnswer, error) {
 	p.calls = append(p.calls, call)
 	n := len(p.calls)
 	fault := p.faults[n]
-	arrived := p.arrived
+	told := []func(int, ProviderCall){p.arrived, p.checked}
 	p.mu.Unlock()
-	if arrived != nil {
-		arrived(n, call)
+	for _, tell := range told {
+		if tell != nil {
+			tell(n, call)
+		}
 	}
 	if fault == providerRefuses {
 		return providerAnswer{}, ErrProviderLost
@@ -155,21 +170,40 @@ func (p *Provider) take(call ProviderCall) (providerAnswer, error) {
 
 // make makes the effect of a call, unless it has been made.
 func (p *Provider) make(call ProviderCall) providerAnswer {
+	p.making.Lock()
+	defer p.making.Unlock()
+	identity := p.identity(call)
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	known := p.config.Dedups && call.Key != ""
-	if answer, ok := p.answers[call.Key]; ok && known {
+	answer, known := p.answers[identity]
+	n := p.effects + 1
+	p.mu.Unlock()
+	if known {
 		return answer
 	}
-	status, body := p.config.Answer(call, p.effects+1)
-	answer := providerAnswer{status, body}
-	if status < http.StatusBadRequest {
+	answer.status, answer.body = p.config.Answer(call, n) // which may ask the provider what it has got
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if answer.status < http.StatusBadRequest && !call.reads() {
 		p.effects++
 	}
-	if known {
-		p.answers[call.Key] = answer
+	if identity != "" {
+		p.answers[identity] = answer
 	}
 	return answer
+}
+
+// identity is what a call is recognised by; empty if each has an effect of its own.
+func (p *Provider) identity(call ProviderCall) string {
+	switch {
+	case call.reads():
+		return ""
+	case p.config.Dedups && call.Key != "":
+		return "key " + call.Key
+	case call.repeatable():
+		return call.Method + " " + call.Path
+	default:
+		return ""
+	}
 }
 
 // AtCall calls a function whenever a call has arrived, with its number from 1, before it has its effect: to hold it, to
@@ -178,4 +212,12 @@ func (p *Provider) AtCall(arrived func(n int, call ProviderCall)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.arrived = arrived
+}
+
+// watch has a run of a check told of each call, and begins with a provider that knows none: runs may share it.
+func (p *Provider) watch(checked func(n int, call ProviderCall)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.checked = checked
+	clear(p.answers)
 }

@@ -92,6 +92,35 @@ var right = []struct {
 		},
 	},
 	{
+		name: "a question to the provider before the call",
+		build: reserved(onceward.FailureRetry, func(w *world) http.HandlerFunc {
+			return func(rw http.ResponseWriter, r *http.Request) {
+				err := w.call(r.Context(), http.MethodGet, "/customers/1", "", "")
+				if err == nil {
+					err = w.charge(r.Context(), onceward.FromContext(r.Context()).DownstreamKey("charge"), `{}`)
+				}
+				answer(rw, err)
+			}
+		}),
+		dedups: true,
+	},
+	{
+		name: "a PUT, which needs no key",
+		build: reserved(onceward.FailureRetry, func(w *world) http.HandlerFunc {
+			return func(rw http.ResponseWriter, r *http.Request) {
+				path := "/charges/" + onceward.FromContext(r.Context()).DownstreamKey("charge")
+				answer(rw, w.call(r.Context(), http.MethodPut, path, "", `{}`))
+			}
+		}),
+	},
+	{
+		name: "a row that can be there once, also after the answer has expired",
+		build: transactional(func(rw http.ResponseWriter, r *http.Request) {
+			_, err := onceward.Tx(r.Context()).ExecContext(r.Context(), `INSERT INTO payment (rowid, amount) VALUES (1, 2)`)
+			answer(rw, err)
+		}),
+	},
+	{
 		name: "a request that is rejected",
 		build: transactional(func(rw http.ResponseWriter, r *http.Request) {
 			onceward.FromContext(r.Context()).Reject()

@@ -49,6 +49,7 @@ func storeScenarios(p Point, first bool) []scenario {
 				r.failAndSettle(p)
 			}},
 			scenario{"the process crashes " + p.String(), func(r *run) {
+				r.crashes = true
 				r.Faults().CrashAt(p)
 				r.failAndSettle(p)
 			}},
@@ -140,7 +141,12 @@ func (r *run) failAndSettle(p Point) {
 }
 
 func (r *run) duplicate() {
-	r.Send(r.request)
+	first := r.Send(r.request)
+	if first.Status != r.checker.status {
+		r.report(KindFailed, "", "the same request under another key got %d in an earlier run and now %s: %.200s; "+
+			"the runs meet in something that they share, such as a store: build it in the function that makes the world",
+			r.checker.status, first, first.Body)
+	}
 	r.settle()
 }
 
@@ -216,7 +222,7 @@ func (r *run) overtake() {
 
 // atCall does something once the n-th call of the run to a provider has arrived, before it is answered.
 func (r *run) atCall(i, n int, do func()) {
-	r.config.Providers[i].AtCall(func(m int, call ProviderCall) {
+	r.config.Providers[i].watch(func(m int, call ProviderCall) {
 		r.called(call)
 		if m == r.earlier[i]+n {
 			do()

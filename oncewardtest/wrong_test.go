@@ -52,7 +52,11 @@ func insert(ctx context.Context) error {
 
 // charge calls the provider over HTTP.
 func (w *world) charge(ctx context.Context, key, body string) error {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, w.provider.URL+"/charges", strings.NewReader(body))
+	return w.call(ctx, http.MethodPost, "/charges", key, body)
+}
+
+func (w *world) call(ctx context.Context, method, path, key, body string) error {
+	r, err := http.NewRequestWithContext(ctx, method, w.provider.URL+path, strings.NewReader(body))
 	if err != nil {
 		return err
 	}
@@ -232,6 +236,16 @@ var wrong = []struct {
 		}),
 		dedups: true,
 		want:   []oncewardtest.Kind{oncewardtest.KindOtherBody},
+	},
+	{
+		name: "makes an id for each attempt",
+		build: reserved(onceward.FailureRetry, func(w *world) http.HandlerFunc {
+			return func(rw http.ResponseWriter, r *http.Request) {
+				answer(rw, w.call(r.Context(), http.MethodPut, "/charges/"+rand.Text(), "", `{}`))
+			}
+		}),
+		dedups: true,
+		want:   []oncewardtest.Kind{oncewardtest.KindTwice},
 	},
 	{
 		name: "commits its transaction itself",

@@ -185,6 +185,36 @@ func TestKeysOfMutations(t *testing.T) {
 	s.wantPayments("in all", 4)
 }
 
+// TestQueriesOfGraphQL: what other clients write, and what only an attacker does.
+func TestQueriesOfGraphQL(t *testing.T) {
+	t.Parallel()
+	s := newService(t, protocols[2])
+	want := func(what, query, want string) {
+		t.Helper()
+		_, answer, err := s.post(`{"operationName":"B","query":` + quote(query) + `}`)
+		s.must(err)
+		if !strings.Contains(string(answer), want) {
+			t.Errorf("%s: got %.300s, want %s", what, answer, want)
+		}
+	}
+	pay := func(key, selected string) string {
+		return ` pay(account: "1", amount: 5) @idempotent(key: "` + key + `") {` + selected + `} `
+	}
+	want("one operation of two", `mutation A {`+pay("a", "id")+`} mutation B {`+pay("b", "id")+`}`, `"id":"`)
+	want("in a fragment", `mutation B { ...F } fragment F on Mutation {`+pay("b", "id")+`}`, `"id":"`)
+	want("one field, twice", `mutation B {`+pay("b", "id")+pay("b", "amount")+`}`, `"amount":5`)
+	s.wantPayments("one key", 1)
+	want("two keys for one field", `mutation B {`+pay("c", "id")+pay("d", "id")+`}`, `"invalid-key"`)
+	two := strings.Replace(pay("c", "id"), "{", `@idempotent(key: "d") {`, 1)
+	want("two directives", `mutation B {`+two+`}`, `"invalid-key"`)
+	want("a query", `query B { shop }`, `"shop":null`)
+	const deep = 4000 // takes the library half a minute
+	want("deep", `query B `+strings.Repeat("{a", deep)+strings.Repeat("}", deep), "too large")
+	want("deep, with comments", `query B `+strings.Repeat("{a #}\n", deep)+strings.Repeat("}", deep), "too large")
+	want("wide", `query B {`+strings.Repeat("shop ", deep)+`}`, "too large")
+	s.wantPayments("refused", 1)
+}
+
 // TestCallsOfJSONRPC: what is not in every protocol.
 func TestCallsOfJSONRPC(t *testing.T) {
 	t.Parallel()

@@ -251,3 +251,34 @@ func TestEndsAreTheGuards(t *testing.T) {
 		s.want("replay", s.post(url, "k", ``), http.StatusCreated, true)
 	})
 }
+
+// TestRawEnds: a statement that ends the transaction past the ORM is refused on SQLite, and makes the outcome unknown on
+// PostgreSQL, where nothing runs a second time.
+func TestRawEnds(t *testing.T) {
+	onEach(t, func(s *service) {
+		for i, statement := range []string{"COMMIT", "/* really */ END", "ROLLBACK", "COMMIT; BEGIN", "COMMIT AND CHAIN"} {
+			var runs int
+			var refused error
+			url := s.serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				runs++
+				if err := s.write(r.Context(), statement); err != nil {
+					s.Error(err)
+				}
+				refused = s.raw(r.Context(), statement)
+				w.WriteHeader(http.StatusCreated)
+			}))
+			key := "key-" + strconv.Itoa(i)
+			first, again := s.post(url, key, ``), s.post(url, key, ``)
+			switch {
+			case refused != nil:
+				s.want(statement, first, http.StatusCreated, false)
+				s.want(statement+" again", again, http.StatusCreated, true)
+			case first.status != http.StatusInternalServerError || !strings.Contains(again.body, "outcome-unknown"):
+				s.Errorf("%s: got %+v, and then %+v", statement, first, again)
+			}
+			if onSQLite := strings.HasSuffix(s.Name(), "/SQLite"); runs != 1 || (refused != nil) != onSQLite {
+				s.Errorf("%s: ran %d times, refused by %v", statement, runs, refused)
+			}
+		}
+	})
+}

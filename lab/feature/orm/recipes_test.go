@@ -40,6 +40,7 @@ type orm struct {
 	write   func(ctx context.Context, id string) error // a payment of 7
 	end     func(ctx context.Context) error            // as the ORM would end a transaction by itself
 	refusal string                                     // in the error of end, if that is not ErrTxOwned
+	raw     func(ctx context.Context, statement string) error
 }
 
 var recipes = []recipe{
@@ -78,6 +79,7 @@ func onGORM(dialector gorm.Dialector) orm {
 			return viagorm.OnTx(ctx, db).Create(&viagorm.Payment{ID: id, Amount: 7}).Error
 		},
 		end: func(ctx context.Context) error { return viagorm.OnTx(ctx, db).Commit().Error },
+		raw: func(ctx context.Context, statement string) error { return viagorm.OnTx(ctx, db).Exec(statement).Error },
 	}
 }
 
@@ -94,6 +96,10 @@ func onBun(dialect schema.Dialect) orm {
 			return err
 		},
 		refusal: "for the transaction of the guard alone",
+		raw: func(ctx context.Context, statement string) error {
+			_, err := db.NewRaw(statement).Exec(ctx)
+			return err
+		},
 	}
 }
 
@@ -109,6 +115,9 @@ func onEnt(name string) orm {
 		},
 		end:     func(ctx context.Context) error { return ent.NewClient(ent.Driver(viaent.OnTx(ctx, name))).Close() },
 		refusal: "the guard ends its transaction itself",
+		raw: func(ctx context.Context, statement string) error {
+			return viaent.OnTx(ctx, name).Exec(ctx, statement, []any{}, nil)
+		},
 	}
 }
 
@@ -119,6 +128,10 @@ func onSQLC() orm {
 			return query.New(onceward.Tx(ctx)).CreatePayment(ctx, query.CreatePaymentParams{ID: id, Amount: 7})
 		},
 		end: func(ctx context.Context) error { return onceward.Tx(ctx).Commit() },
+		raw: func(ctx context.Context, statement string) error {
+			_, err := onceward.Tx(ctx).ExecContext(ctx, statement)
+			return err
+		},
 	}
 }
 
@@ -129,5 +142,9 @@ func onPgx() orm {
 			return pgxquery.New(postgres.Tx(ctx)).CreatePayment(ctx, pgxquery.CreatePaymentParams{ID: id, Amount: 7})
 		},
 		end: func(ctx context.Context) error { return postgres.Tx(ctx).Commit(ctx) },
+		raw: func(ctx context.Context, statement string) error {
+			_, err := postgres.Tx(ctx).Exec(ctx, statement)
+			return err
+		},
 	}
 }

@@ -13,17 +13,23 @@ var idempotent = graphql.NewDirective(graphql.DirectiveConfig{
 })
 
 // keyOf finds the key of a mutation: in its directive, in its argument, or in the header of the request. One in the
-// header stands for all mutations of the request, which differ by their names in the answer.
+// header stands for all mutations of the request, which differ by their names in the answer. A field that the query
+// names more than once is one mutation, and has one key.
 func (m Mutations) keyOf(p graphql.ResolveParams) (string, error) {
 	key, _ := p.Args["key"].(string)
-	for _, directive := range p.Info.FieldASTs[0].Directives {
-		if directive.Name.Value == idempotent.Name && len(directive.Arguments) == 1 {
-			switch value := directive.Arguments[0].Value.(type) {
-			case *ast.StringValue:
-				key = value.Value
-			case *ast.Variable:
-				key, _ = p.Info.VariableValues[value.Name.Value].(string)
+	for _, field := range p.Info.FieldASTs {
+		for _, directive := range field.Directives {
+			if directive.Name.Value != idempotent.Name || len(directive.Arguments) != 1 {
+				continue
 			}
+			next, _ := directive.Arguments[0].Value.GetValue().(string)
+			if variable, ok := directive.Arguments[0].Value.(*ast.Variable); ok {
+				next, _ = p.Info.VariableValues[variable.Name.Value].(string)
+			}
+			if key != "" && key != next {
+				return "", onceward.ErrBadKey
+			}
+			key = next
 		}
 	}
 	if key != "" {

@@ -17,7 +17,9 @@ func NewSchema(m Mutations) (graphql.Schema, error) {
 	}})
 	return graphql.NewSchema(graphql.SchemaConfig{
 		Directives: append([]*graphql.Directive{idempotent}, graphql.SpecifiedDirectives...),
-		Query:      graphql.NewObject(graphql.ObjectConfig{Name: "Query", Fields: graphql.Fields{"shop": {Type: text}}}),
+		Query: graphql.NewObject(graphql.ObjectConfig{Name: "Query", Fields: graphql.Fields{
+			"shop": {Type: graphql.String},
+		}}),
 		Mutation: graphql.NewObject(graphql.ObjectConfig{Name: "Mutation", Fields: graphql.Fields{"pay": {
 			Type: payment, Resolve: m.Once(pay),
 			Args: graphql.FieldConfigArgument{"account": {Type: text}, "amount": {Type: amount}, "key": {Type: graphql.String}},
