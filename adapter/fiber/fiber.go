@@ -74,12 +74,13 @@ type route struct {
 // exchange is a request on its way through the guard, in whose context it travels.
 type exchange struct {
 	context.Context
-	fiber  fiber.Ctx
-	route  *fiber.Route
-	url    url.URL
-	body   body
-	writer writer
-	ran    bool
+	fiber   fiber.Ctx
+	route   *fiber.Route
+	request http.Request
+	url     url.URL
+	body    body
+	writer  writer
+	ran     bool
 
 	unprotected bool  // the handler has the request and the response as they are
 	err         error // of such a request, which fiber answers
@@ -107,17 +108,16 @@ func (r *route) serve(c fiber.Ctx) error {
 	x := &exchange{Context: c.Context(), fiber: c, route: c.Route()}
 	x.writer.open(c.Response())
 	defer x.end()
-	request, err := x.writer.headers.request(x)
-	if err != nil {
+	if err := x.writer.headers.request(x); err != nil {
 		return fiber.NewError(fiber.StatusBadRequest, err.Error())
 	}
-	x.serve(r.protected, request)
+	x.serve(r.protected)
 	return x.err
 }
 
 // serve lets the guard answer. Where it would cut the connection, because it has sent an answer whose end it could not
 // store, there is still time to say that it failed.
-func (x *exchange) serve(protected http.Handler, request *http.Request) {
+func (x *exchange) serve(protected http.Handler) {
 	defer func() {
 		switch p := recover(); p {
 		case nil:
@@ -127,7 +127,7 @@ func (x *exchange) serve(protected http.Handler, request *http.Request) {
 			panic(p)
 		}
 	}()
-	protected.ServeHTTP(&x.writer, request)
+	protected.ServeHTTP(&x.writer, &x.request)
 }
 
 // end leaves the guard's answer in fiber's response, or what was in front of the guard if there is none: nothing of a

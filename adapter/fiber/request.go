@@ -71,7 +71,7 @@ func (h *headers) set(to http.Header, name, value string) {
 }
 
 // request builds what the guard takes for the request: a copy of fasthttp's.
-func (h *headers) request(x *exchange) (*http.Request, error) {
+func (h *headers) request(x *exchange) error {
 	c := x.fiber
 	from := c.Request()
 	h.add(from.Header.RequestURI())
@@ -86,9 +86,9 @@ func (h *headers) request(x *exchange) (*http.Request, error) {
 	next := h.texts()
 	target := next()
 	if err := parseTarget(target, &x.url); err != nil {
-		return nil, err
+		return err
 	}
-	request := (&http.Request{
+	x.request = *(&http.Request{
 		Method: c.Method(), URL: &x.url, RequestURI: target, Host: next(), RemoteAddr: next(), Header: h.in,
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, TLS: c.RequestCtx().TLSConnectionState(),
 		Pattern: x.route.Path,
@@ -99,8 +99,8 @@ func (h *headers) request(x *exchange) (*http.Request, error) {
 		}
 	}
 	h.forget()
-	x.body.open(request, c)
-	return request, nil
+	x.body.open(&x.request, c)
+	return nil
 }
 
 // parseTarget reads the target of a request. Most have nothing in their path to unescape, and need no memory then.
