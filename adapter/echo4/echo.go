@@ -68,6 +68,8 @@ type exchange struct {
 	context.Context
 	echo echo.Context
 	next echo.HandlerFunc
+	// request is the guard's.
+	request http.Request
 	// first is the response of the first run.
 	first echo.Response
 	ran   bool
@@ -96,9 +98,9 @@ func (m *middleware) serve(c echo.Context, next echo.HandlerFunc) error {
 		c.SetResponse(response)
 	}()
 	x := &exchange{Context: request.Context(), echo: c, next: next}
-	inner := request.WithContext(x)
-	inner.Pattern = c.Path()
-	m.protected.ServeHTTP(response, inner)
+	x.request = *request.WithContext(x)
+	x.request.Pattern = c.Path()
+	m.protected.ServeHTTP(response, &x.request)
 	return x.err
 }
 

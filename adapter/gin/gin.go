@@ -59,11 +59,12 @@ type route struct {
 // exchange is a request on its way through the guard, in whose context it travels.
 type exchange struct {
 	context.Context
-	gin    *gin.Context
-	keys   map[any]any // what was set in front of the handler
-	errors int         // how many
-	ran    bool
-	first  writer
+	gin     *gin.Context
+	request http.Request // the guard's
+	keys    map[any]any  // what was set in front of the handler
+	errors  int          // how many
+	ran     bool
+	first   writer
 }
 
 type exchangeKey struct{}
@@ -86,9 +87,9 @@ func (r *route) serve(c *gin.Context) {
 	w, request := c.Writer, c.Request
 	defer func() { c.Writer, c.Request = w, request }()
 	x := &exchange{Context: request.Context(), gin: c, keys: maps.Clone(c.Keys), errors: len(c.Errors)}
-	inner := request.WithContext(x)
-	inner.Pattern = c.FullPath()
-	r.protected.ServeHTTP(w, inner)
+	x.request = *request.WithContext(x)
+	x.request.Pattern = c.FullPath()
+	r.protected.ServeHTTP(w, &x.request)
 }
 
 // run is what the guard calls: again, if the database undid the transaction. Of what the handler told gin before, nothing
