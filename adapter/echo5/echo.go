@@ -110,11 +110,11 @@ func (m *middleware) serve(c *echo.Context, next echo.HandlerFunc) error {
 func run(w http.ResponseWriter, r *http.Request) {
 	x := r.Context().Value(exchangeKey{}).(*exchange)
 	c := x.echo
-	c.SetRequest(r)
-	if w == x.response { // the request runs without protection
+	if w == x.response { // the request runs without protection, and is echo's own
 		x.err = x.next(c)
 		return
 	}
+	c.SetRequest(r)
 	c.SetResponse(x.answerTo(w))
 	if err := x.next(c); err != nil {
 		c.Echo().HTTPErrorHandler(c, err)

@@ -97,12 +97,11 @@ func (r *route) serve(c *gin.Context) {
 func (r *route) run(w http.ResponseWriter, request *http.Request) {
 	x := request.Context().Value(exchangeKey{}).(*exchange)
 	c := x.gin
-	c.Request = request
-	if own, ok := w.(gin.ResponseWriter); ok { // the request runs without protection
-		c.Writer = own
+	if _, own := w.(gin.ResponseWriter); own { // the request runs without protection, and is gin's own
 		r.next(c)
 		return
 	}
+	c.Request = request
 	answer := &x.first
 	if x.ran {
 		c.Keys, c.Errors, answer = maps.Clone(x.keys), c.Errors[:x.errors], new(writer)

@@ -262,6 +262,17 @@ func TestLeftBehind(t *testing.T) {
 	}
 }
 
+// TestTemporaryFiles: those of a form in a request without protection are removed too.
+func TestTemporaryFiles(t *testing.T) {
+	t.Parallel()
+	guard := newGuard(t, onceward.SingleScope("shop"))
+	engine := gin.New()
+	engine.POST("/accounts/:account/payments", oncewardgin.Handler(guard, func(c *gin.Context) {
+		c.String(http.StatusOK, "%s", suite.TemporaryFile(t, c.Request))
+	}, onceward.Reserved(onceward.FailureUnknown), onceward.KeyOptional()))
+	suite.WantFilesRemoved(t, engine)
+}
+
 func newGuard(t testing.TB, scope onceward.ScopeFunc) *onceward.Guard {
 	t.Helper()
 	guard, err := onceward.New(memory.New(), onceward.Config{Scope: scope, Secret: []byte("the secret of the tests")})
