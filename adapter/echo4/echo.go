@@ -22,8 +22,8 @@ func Handler(guard *onceward.Guard, next echo.HandlerFunc, options ...onceward.O
 }
 
 // Middleware returns a middleware that protects a route, or those of a group. The operation is named by the method and
-// the path of the route, such as "POST /accounts/:account/payments". It panics if the options cannot be right, as
-// [onceward.Guard.Middleware] does.
+// the path of the route, such as "POST /accounts/:account/payments", with its host if it was registered by
+// [echo.Echo.Host]. It panics if the options cannot be right, as [onceward.Guard.Middleware] does.
 //
 // What it wraps finds the transaction and the operation in c.Request().Context(). It runs again if the database undid
 // its transaction: what it has left in c by then is still there. To what is in front, an error that was answered is
@@ -99,9 +99,18 @@ func (m *middleware) serve(c echo.Context, next echo.HandlerFunc) error {
 	}()
 	x := &exchange{Context: request.Context(), echo: c, next: next}
 	x.request = *request.WithContext(x)
-	x.request.Pattern = c.Path()
+	x.request.Pattern = pattern(c)
 	m.protected.ServeHTTP(response, &x.request)
 	return x.err
+}
+
+// pattern is the path of the route, behind its host if it belongs to one, as in patterns of [http.ServeMux].
+func pattern(c echo.Context) string {
+	host := c.Request().Host
+	if _, its := c.Echo().Routers()[host]; its {
+		return host + c.Path()
+	}
+	return c.Path()
 }
 
 // run is what the guard calls: again, if the database undid the transaction.
