@@ -107,7 +107,7 @@ func (r *route) run(w http.ResponseWriter, request *http.Request) {
 		c.Keys, c.Errors, answer = maps.Clone(x.keys), c.Errors[:x.errors], new(writer)
 	}
 	x.ran = true
-	answer.ResponseWriter = w
+	answer.ResponseWriter, answer.ctx = w, request.Context()
 	c.Writer = answer
 	r.next(c)
 	answer.end()
