@@ -152,9 +152,9 @@ func (p *protected) identify(r *http.Request) (id store.ID, session string, prob
 	return store.ID{Scope: scope, Key: key}, session, p.refuseByHeader(r)
 }
 
-// caller finds out whose request it is, and of which session where keys are bound to one. The scope is kept, by a store in
-// memory or a limit, for longer than the request, whose memory some frameworks use again, strings and all: fiber does. So
-// it is a copy, one for all requests of a scope.
+// caller finds out whose request it is, and of which session where keys are bound to one. The scope is kept, by a store
+// in memory or a limit, for longer than the request, whose memory some frameworks use again, strings and all: fiber
+// does. So it is a copy, one for all requests of a scope.
 func (p *protected) caller(r *http.Request) (scope, session string, problem *Problem) {
 	scope, err := p.guard.config.Scope(r)
 	switch {

@@ -52,8 +52,8 @@ func FromRequest(r *http.Request) (fiber.Ctx, bool) {
 }
 
 // Audit returns an error if a route of the app changes state, and is neither protected nor exempt: see
-// [onceward.AuditStrict]. Guards learn the names of their operations from it. Call it when all routes are registered and
-// all apps are mounted: it takes in their routes, as fiber does at its start and only once.
+// [onceward.AuditStrict]. Guards learn the names of their operations from it. Call it when all routes are registered
+// and all apps are mounted: it takes in their routes, as fiber does at its start and only once.
 func Audit(app *fiber.App, exempt ...string) error {
 	app.Handler() // with its side effect: GetRoutes has the routes of mounted apps then
 	var routes []onceward.RouteInfo
@@ -151,9 +151,9 @@ func (x *exchange) end() {
 	}
 }
 
-// run is what the guard calls: again, if the database undid the transaction. fiber's timeout middleware, be it inside or
-// around, abandons a handler that goes on behind it and writes its own answer over the handler's: what that was is not
-// known.
+// run is what the guard calls: again, if the database undid the transaction. fiber's timeout middleware, be it inside
+// or around, abandons a handler that goes on behind it and writes its own answer over the handler's: what that was is
+// not known.
 func (r *route) run(w http.ResponseWriter, request *http.Request) {
 	x := request.Context().Value(exchangeKey{}).(*exchange)
 	c := x.fiber

@@ -382,7 +382,7 @@ func TestAbandoned(t *testing.T) {
 	}
 }
 
-// TestScopesThatAreViews: fiber uses the memory of its strings again. Those that a scope is made of are the guard's own.
+// TestScopesThatAreViews: fiber uses the memory of its strings again. Those that are a scope are the guard's own.
 func TestScopesThatAreViews(t *testing.T) {
 	t.Parallel()
 	guard := newGuard(t, func(r *http.Request) (string, error) {

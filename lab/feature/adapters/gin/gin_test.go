@@ -233,7 +233,7 @@ func TestStatusAlone(t *testing.T) {
 	}
 }
 
-// TestStreamWithoutEnd: what streams until its client leaves ends at the deadline, as the work goes on without a client.
+// TestStreamWithoutEnd: what streams until its client leaves ends at the deadline: the work goes on without a client.
 func TestStreamWithoutEnd(t *testing.T) {
 	t.Parallel()
 	guard := newGuard(t, onceward.SingleScope("shop"))
