@@ -85,8 +85,12 @@ func (r RouteInfo) changesState() bool {
 	return r.everyMethod() || slices.Contains(stateChanging, r.Method)
 }
 
-// safe holds the methods that change nothing.
-var safe = []string{http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace}
+// safe holds the methods that change nothing, among them those that routers add to routes of all methods. CONNECT asks
+// for a tunnel, which cannot be replayed.
+var safe = []string{
+	http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodConnect,
+	"PROPFIND", "QUERY", "REPORT", "SEARCH",
+}
 
 // guardedInVain reports whether the route has a guard that lets its only method pass.
 func (r RouteInfo) guardedInVain() bool {

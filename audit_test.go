@@ -76,3 +76,21 @@ func TestAuditOfAMux(t *testing.T) {
 		t.Errorf("L6: the mux does not serve its routes: %d", a.status)
 	}
 }
+
+// TestAuditOfAllMethods: routers that list a route of all methods once for each ask for no guard where it is in vain.
+func TestAuditOfAllMethods(t *testing.T) {
+	t.Parallel()
+	methods := onceward.Methods(http.MethodPost, http.MethodPatch, http.MethodPut, http.MethodDelete)
+	handler := newGuard(t, memory.New()).Handler(http.NotFoundHandler(), reserved, methods)
+	var routes []onceward.RouteInfo
+	for _, method := range []string{
+		"GET", "HEAD", "OPTIONS", "TRACE", "CONNECT", "POST", "PATCH", "PUT", "DELETE", // gin and fiber
+		"PROPFIND", "REPORT", // echo
+		"QUERY", "SEARCH",
+	} {
+		routes = append(routes, onceward.RouteInfo{Method: method, Pattern: "/any", Handler: handler})
+	}
+	if err := onceward.AuditStrict(routes); err != nil {
+		t.Error(err)
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unique"
 
 	"github.com/onceward/onceward/store"
 )
@@ -102,7 +103,7 @@ func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x := newHTTPExecution(p, w, r)
 	x.session = session
 	if p.settings.audits {
-		x.actor = p.settings.actor(r)
+		x.actor = strings.Clone(p.settings.actor(r))
 	}
 	x.prepare(p.guard, p.settings, r.Context(), id, operation)
 	x.serve()
@@ -151,7 +152,9 @@ func (p *protected) identify(r *http.Request) (id store.ID, session string, prob
 	return store.ID{Scope: scope, Key: key}, session, p.refuseByHeader(r)
 }
 
-// caller finds out whose request it is, and of which session where keys are bound to one.
+// caller finds out whose request it is, and of which session where keys are bound to one. The scope is kept, by a store
+// in memory or a limit, for longer than the request, whose memory some frameworks use again, strings and all: fiber
+// does. So it is a copy, one for all requests of a scope.
 func (p *protected) caller(r *http.Request) (scope, session string, problem *Problem) {
 	scope, err := p.guard.config.Scope(r)
 	switch {
@@ -168,7 +171,7 @@ func (p *protected) caller(r *http.Request) (scope, session string, problem *Pro
 			return "", "", problem
 		}
 	}
-	return scope, session, nil
+	return unique.Make(scope).Value(), session, nil
 }
 
 // refuseByHeader refuses what needs no look at the body.

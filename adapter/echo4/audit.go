@@ -23,7 +23,7 @@ func Watch(router *echo.Echo) *Routes {
 		if before != nil {
 			before(host, route, handler, middlewares)
 		}
-		r.add(route.Method, route.Path, handler, middlewares)
+		r.add(route.Method, host+route.Path, handler, middlewares)
 	}
 	return r
 }

@@ -22,8 +22,8 @@ func Handler(guard *onceward.Guard, next echo.HandlerFunc, options ...onceward.O
 }
 
 // Middleware returns a middleware that protects a route, or those of a group. The operation is named by the method and
-// the path of the route, such as "POST /accounts/:account/payments". It panics if the options cannot be right, as
-// [onceward.Guard.Middleware] does.
+// the path of the route, such as "POST /accounts/:account/payments", with its host if it was registered by
+// [echo.Echo.Host]. It panics if the options cannot be right, as [onceward.Guard.Middleware] does.
 //
 // What it wraps finds the transaction and the operation in c.Request().Context(). It runs again if the database undid
 // its transaction: what it has left in c by then is still there. To what is in front, an error that was answered is
@@ -68,6 +68,8 @@ type exchange struct {
 	context.Context
 	echo echo.Context
 	next echo.HandlerFunc
+	// request is the guard's.
+	request http.Request
 	// first is the response of the first run.
 	first echo.Response
 	ran   bool
@@ -96,21 +98,30 @@ func (m *middleware) serve(c echo.Context, next echo.HandlerFunc) error {
 		c.SetResponse(response)
 	}()
 	x := &exchange{Context: request.Context(), echo: c, next: next}
-	inner := request.WithContext(x)
-	inner.Pattern = c.Path()
-	m.protected.ServeHTTP(response, inner)
+	x.request = *request.WithContext(x)
+	x.request.Pattern = pattern(c)
+	m.protected.ServeHTTP(response, &x.request)
 	return x.err
+}
+
+// pattern is the path of the route, behind its host if it belongs to one, as in patterns of [http.ServeMux].
+func pattern(c echo.Context) string {
+	host := c.Request().Host
+	if _, its := c.Echo().Routers()[host]; its {
+		return host + c.Path()
+	}
+	return c.Path()
 }
 
 // run is what the guard calls: again, if the database undid the transaction.
 func run(w http.ResponseWriter, r *http.Request) {
 	x := r.Context().Value(exchangeKey{}).(*exchange)
 	c := x.echo
-	c.SetRequest(r)
-	if _, own := w.(*echo.Response); own { // the request runs without protection
+	if _, own := w.(*echo.Response); own { // the request runs without protection, and is echo's own
 		x.err = x.next(c)
 		return
 	}
+	c.SetRequest(r)
 	c.SetResponse(x.answerTo(w))
 	if err := x.next(c); err != nil {
 		c.Error(err)

@@ -68,6 +68,8 @@ type exchange struct {
 	context.Context
 	echo *echo.Context
 	next echo.HandlerFunc
+	// request is the guard's.
+	request http.Request
 	// response is echo's own, past the guard.
 	response http.ResponseWriter
 	// first is the response of the first run.
@@ -98,9 +100,9 @@ func (m *middleware) serve(c *echo.Context, next echo.HandlerFunc) error {
 		c.SetResponse(response)
 	}()
 	x := &exchange{Context: request.Context(), echo: c, next: next, response: response}
-	inner := request.WithContext(x)
-	inner.Pattern = c.Path()
-	m.protected.ServeHTTP(response, inner)
+	x.request = *request.WithContext(x)
+	x.request.Pattern = c.Path()
+	m.protected.ServeHTTP(response, &x.request)
 	return x.err
 }
 
@@ -108,11 +110,11 @@ func (m *middleware) serve(c *echo.Context, next echo.HandlerFunc) error {
 func run(w http.ResponseWriter, r *http.Request) {
 	x := r.Context().Value(exchangeKey{}).(*exchange)
 	c := x.echo
-	c.SetRequest(r)
-	if w == x.response { // the request runs without protection
+	if w == x.response { // the request runs without protection, and is echo's own
 		x.err = x.next(c)
 		return
 	}
+	c.SetRequest(r)
 	c.SetResponse(x.answerTo(w))
 	if err := x.next(c); err != nil {
 		c.Echo().HTTPErrorHandler(c, err)

@@ -52,8 +52,10 @@ func FromRequest(r *http.Request) (fiber.Ctx, bool) {
 }
 
 // Audit returns an error if a route of the app changes state, and is neither protected nor exempt: see
-// [onceward.AuditStrict]. Guards learn the names of their operations from it. Call it when all routes are registered.
+// [onceward.AuditStrict]. Guards learn the names of their operations from it. Call it when all routes are registered
+// and all apps are mounted: it takes in their routes, as fiber does at its start and only once.
 func Audit(app *fiber.App, exempt ...string) error {
+	app.Handler() // with its side effect: GetRoutes has the routes of mounted apps then
 	var routes []onceward.RouteInfo
 	for _, r := range app.GetRoutes(true) {
 		route := onceward.RouteInfo{Method: r.Method, Pattern: r.Path}
@@ -74,12 +76,13 @@ type route struct {
 // exchange is a request on its way through the guard, in whose context it travels.
 type exchange struct {
 	context.Context
-	fiber  fiber.Ctx
-	route  *fiber.Route
-	url    url.URL
-	body   body
-	writer writer
-	ran    bool
+	fiber   fiber.Ctx
+	route   *fiber.Route
+	request http.Request
+	url     url.URL
+	body    body
+	writer  writer
+	ran     bool
 
 	unprotected bool  // the handler has the request and the response as they are
 	err         error // of such a request, which fiber answers
@@ -107,17 +110,16 @@ func (r *route) serve(c fiber.Ctx) error {
 	x := &exchange{Context: c.Context(), fiber: c, route: c.Route()}
 	x.writer.open(c.Response())
 	defer x.end()
-	request, err := x.writer.headers.request(x)
-	if err != nil {
+	if err := x.writer.headers.request(x); err != nil {
 		return fiber.NewError(fiber.StatusBadRequest, err.Error())
 	}
-	x.serve(r.protected, request)
+	x.serve(r.protected)
 	return x.err
 }
 
 // serve lets the guard answer. Where it would cut the connection, because it has sent an answer whose end it could not
 // store, there is still time to say that it failed.
-func (x *exchange) serve(protected http.Handler, request *http.Request) {
+func (x *exchange) serve(protected http.Handler) {
 	defer func() {
 		switch p := recover(); p {
 		case nil:
@@ -127,12 +129,16 @@ func (x *exchange) serve(protected http.Handler, request *http.Request) {
 			panic(p)
 		}
 	}()
-	protected.ServeHTTP(&x.writer, request)
+	protected.ServeHTTP(&x.writer, &x.request)
 }
 
 // end leaves the guard's answer in fiber's response, or what was in front of the guard if there is none: nothing of a
 // handler that panicked.
 func (x *exchange) end() {
+	defer x.writer.close()
+	if x.fiber.IsAbandoned() {
+		return // it is answered, and perhaps in use
+	}
 	x.fiber.SetContext(x.Context)
 	switch {
 	case x.writer.written:
@@ -143,10 +149,11 @@ func (x *exchange) end() {
 	if x.body.leftOver() && !x.unprotected {
 		x.fiber.RequestCtx().SetConnectionClose()
 	}
-	x.writer.close()
 }
 
-// run is what the guard calls: again, if the database undid the transaction.
+// run is what the guard calls: again, if the database undid the transaction. fiber's timeout middleware, be it inside
+// or around, abandons a handler that goes on behind it and writes its own answer over the handler's: what that was is
+// not known.
 func (r *route) run(w http.ResponseWriter, request *http.Request) {
 	x := request.Context().Value(exchangeKey{}).(*exchange)
 	c := x.fiber
@@ -166,10 +173,16 @@ func (r *route) run(w http.ResponseWriter, request *http.Request) {
 	if err := x.body.handOn(c, request); err != nil {
 		panic(err) // it is in memory
 	}
-	if err := r.next(c); err != nil {
-		answerError(c, err)
+	err := r.next(c)
+	if !c.IsAbandoned() {
+		if err != nil {
+			answerError(c, err)
+		}
+		x.take(request.Context(), w)
 	}
-	x.take(w)
+	if c.IsAbandoned() {
+		onceward.FromContext(request.Context()).Unknown()
+	}
 }
 
 // answerError answers an error as fiber does when the chain has ended.

@@ -1,7 +1,6 @@
 package oncewardfiber
 
 import (
-	"io"
 	"net"
 	"net/http"
 	"net/textproto"
@@ -71,7 +70,7 @@ func (h *headers) set(to http.Header, name, value string) {
 }
 
 // request builds what the guard takes for the request: a copy of fasthttp's.
-func (h *headers) request(x *exchange) (*http.Request, error) {
+func (h *headers) request(x *exchange) error {
 	c := x.fiber
 	from := c.Request()
 	h.add(from.Header.RequestURI())
@@ -86,9 +85,9 @@ func (h *headers) request(x *exchange) (*http.Request, error) {
 	next := h.texts()
 	target := next()
 	if err := parseTarget(target, &x.url); err != nil {
-		return nil, err
+		return err
 	}
-	request := (&http.Request{
+	x.request = *(&http.Request{
 		Method: c.Method(), URL: &x.url, RequestURI: target, Host: next(), RemoteAddr: next(), Header: h.in,
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, TLS: c.RequestCtx().TLSConnectionState(),
 		Pattern: x.route.Path,
@@ -99,8 +98,7 @@ func (h *headers) request(x *exchange) (*http.Request, error) {
 		}
 	}
 	h.forget()
-	x.body.open(request, c)
-	return request, nil
+	return x.body.open(&x.request, c)
 }
 
 // parseTarget reads the target of a request. Most have nothing in their path to unescape, and need no memory then.
@@ -139,55 +137,3 @@ func (h *headers) addAddress(address net.Addr) {
 	}
 	h.ends = append(h.ends, len(h.scratch))
 }
-
-// body is that of a request: in memory, or a stream.
-type body struct {
-	content []byte
-	offset  int
-	stream  io.Reader // nil for one in memory
-	ended   bool      // the stream was read up to its end
-}
-
-// open makes the body that of the request.
-func (b *body) open(r *http.Request, c fiber.Ctx) {
-	from := c.Request()
-	r.Body = b
-	if from.IsBodyStream() {
-		b.stream = from.BodyStream()
-		r.ContentLength = max(int64(from.Header.ContentLength()), -1)
-		return
-	}
-	b.content = from.Body()
-	r.ContentLength = int64(len(b.content))
-}
-
-// Read implements [io.Reader].
-func (b *body) Read(p []byte) (int, error) {
-	if b.stream != nil {
-		n, err := b.stream.Read(p)
-		b.ended = err == io.EOF
-		return n, err
-	}
-	if b.offset >= len(b.content) {
-		return 0, io.EOF
-	}
-	n := copy(p, b.content[b.offset:])
-	b.offset += n
-	return n, nil
-}
-
-// Close implements [io.Closer].
-func (b *body) Close() error { return nil }
-
-// handOn gives a stream, which the guard has read, back to fiber. What is in memory is still there.
-func (b *body) handOn(c fiber.Ctx, r *http.Request) error {
-	if b.stream == nil {
-		return nil
-	}
-	content, err := io.ReadAll(r.Body)
-	c.Request().SetBodyRaw(content)
-	return err
-}
-
-// leftOver reports whether there is more of the stream than was read. fasthttp would take that for the next request.
-func (b *body) leftOver() bool { return b.stream != nil && !b.ended }

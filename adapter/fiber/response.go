@@ -1,7 +1,7 @@
 package oncewardfiber
 
 import (
-	"bytes"
+	"context"
 	"net/http"
 	"strings"
 
@@ -38,9 +38,9 @@ func (w *writer) close() {
 // Header implements [http.ResponseWriter].
 func (w *writer) Header() http.Header { return w.header }
 
-// WriteHeader implements [http.ResponseWriter].
+// WriteHeader implements [http.ResponseWriter]. fasthttp would take an informational answer for the last one.
 func (w *writer) WriteHeader(status int) {
-	if w.written {
+	if w.written || status < http.StatusOK {
 		return
 	}
 	w.written = true
@@ -75,10 +75,10 @@ func (w *writer) Write(p []byte) (int, error) {
 
 // take hands the answer that the handler made in fiber's response to the guard. A response that was not touched is no
 // answer: that is the guard's to judge.
-func (x *exchange) take(to http.ResponseWriter) {
+func (x *exchange) take(ctx context.Context, to http.ResponseWriter) {
 	response := x.fiber.Response()
 	if response.IsBodyStream() {
-		x.gather(response)
+		x.gather(ctx, response)
 	}
 	header := to.Header()
 	clear(header)
@@ -90,15 +90,34 @@ func (x *exchange) take(to http.ResponseWriter) {
 	}
 }
 
-// gather reads a stream whole. One that breaks off is an error, as of the handler.
-func (x *exchange) gather(response *fasthttp.Response) {
-	var content bytes.Buffer
+// gather reads a stream whole. One that breaks off, or is still under way at the deadline, is an error, as of the
+// handler. That of a handler which was late already is read to its end: an answer counts, late or not.
+func (x *exchange) gather(ctx context.Context, response *fasthttp.Response) {
+	if ctx.Err() != nil {
+		ctx = context.WithoutCancel(ctx)
+	}
+	content := gathered{ctx: ctx}
 	if err := response.BodyWriteTo(&content); err != nil {
 		x.writer.before.CopyTo(response)
 		answerError(x.fiber, err)
 		return
 	}
-	response.SetBodyRaw(content.Bytes())
+	response.SetBodyRaw(content.content)
+}
+
+// gathered takes in a stream until a context ends: what streams for as long as its client is there would never end.
+type gathered struct {
+	ctx     context.Context
+	content []byte
+}
+
+// Write implements [io.Writer].
+func (g *gathered) Write(p []byte) (int, error) {
+	if g.ctx.Err() != nil {
+		return 0, context.Cause(g.ctx)
+	}
+	g.content = append(g.content, p...)
+	return len(p), nil
 }
 
 // fields copies the header fields of a response, but for those that fasthttp sets by itself.

@@ -59,11 +59,12 @@ type route struct {
 // exchange is a request on its way through the guard, in whose context it travels.
 type exchange struct {
 	context.Context
-	gin    *gin.Context
-	keys   map[any]any // what was set in front of the handler
-	errors int         // how many
-	ran    bool
-	first  writer
+	gin     *gin.Context
+	request http.Request // the guard's
+	keys    map[any]any  // what was set in front of the handler
+	errors  int          // how many
+	ran     bool
+	first   writer
 }
 
 type exchangeKey struct{}
@@ -86,9 +87,9 @@ func (r *route) serve(c *gin.Context) {
 	w, request := c.Writer, c.Request
 	defer func() { c.Writer, c.Request = w, request }()
 	x := &exchange{Context: request.Context(), gin: c, keys: maps.Clone(c.Keys), errors: len(c.Errors)}
-	inner := request.WithContext(x)
-	inner.Pattern = c.FullPath()
-	r.protected.ServeHTTP(w, inner)
+	x.request = *request.WithContext(x)
+	x.request.Pattern = c.FullPath()
+	r.protected.ServeHTTP(w, &x.request)
 }
 
 // run is what the guard calls: again, if the database undid the transaction. Of what the handler told gin before, nothing
@@ -96,18 +97,17 @@ func (r *route) serve(c *gin.Context) {
 func (r *route) run(w http.ResponseWriter, request *http.Request) {
 	x := request.Context().Value(exchangeKey{}).(*exchange)
 	c := x.gin
-	c.Request = request
-	if own, ok := w.(gin.ResponseWriter); ok { // the request runs without protection
-		c.Writer = own
+	if _, own := w.(gin.ResponseWriter); own { // the request runs without protection, and is gin's own
 		r.next(c)
 		return
 	}
+	c.Request = request
 	answer := &x.first
 	if x.ran {
 		c.Keys, c.Errors, answer = maps.Clone(x.keys), c.Errors[:x.errors], new(writer)
 	}
 	x.ran = true
-	answer.ResponseWriter = w
+	answer.ResponseWriter, answer.ctx = w, request.Context()
 	c.Writer = answer
 	r.next(c)
 	answer.end()

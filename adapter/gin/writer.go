@@ -2,6 +2,7 @@ package oncewardgin
 
 import (
 	"bufio"
+	"context"
 	"io"
 	"net"
 	"net/http"
@@ -13,7 +14,8 @@ import (
 // that a later one replaces it.
 type writer struct {
 	http.ResponseWriter
-	status  int // zero if none was given
+	ctx     context.Context // the handler's
+	status  int             // zero if none was given
 	size    int
 	written bool
 }
@@ -86,8 +88,13 @@ func (w *writer) Flush() {
 // Hijack implements [http.Hijacker]: a connection that was taken over cannot be replayed.
 func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, http.ErrNotSupported }
 
-// CloseNotify implements [http.CloseNotifier]. The work goes on without its client, so it never tells.
-func (w *writer) CloseNotify() <-chan bool { return nil }
+// CloseNotify implements [http.CloseNotifier]. The work goes on without its client, so it tells of the end of the
+// handler's own context: what streams as long as its client is there would never end.
+func (w *writer) CloseNotify() <-chan bool {
+	ended := make(chan bool, 1)
+	context.AfterFunc(w.ctx, func() { ended <- true })
+	return ended
+}
 
 // Pusher implements [gin.ResponseWriter].
 func (w *writer) Pusher() http.Pusher { return nil }

@@ -164,9 +164,24 @@ func overFasthttp(h fasthttp.RequestHandler) send {
 	}
 }
 
-// costs are the allocations that protection adds to a request: to one that is executed, and to one that is replayed,
-// which is compared with one to a handler that does nothing.
-func costs(t *testing.T, f framework) (first, replay float64) {
+// cost is how many allocations protection adds to a request.
+type cost struct {
+	first        float64 // to one that is executed
+	replay       float64 // to one that is replayed, beside a bare handler that answers
+	replayToIdle float64 // the same, beside one that does nothing: a replay does not run the handler
+}
+
+// String shows the cost in the message of a test.
+func (c cost) String() string {
+	return fmt.Sprintf("first %.0f, replay %.0f, replay beside an idle handler %.0f", c.first, c.replay, c.replayToIdle)
+}
+
+// within reports whether the cost is at most that of another and so many more.
+func (c cost) within(other cost, more float64) bool {
+	return c.first <= other.first+more && c.replay <= other.replay+more && c.replayToIdle <= other.replayToIdle+more
+}
+
+func costOf(t *testing.T, f framework) (c cost) {
 	t.Helper()
 	guard, err := onceward.New(memory.New(), onceward.Config{
 		Scope: onceward.SingleScope("shop"), Secret: []byte("the secret of the tests"),
@@ -182,23 +197,22 @@ func costs(t *testing.T, f framework) (first, replay float64) {
 	}
 	protected, bare, idle := f(guard, false, onceward.Reserved(onceward.FailureStore)), f(nil, false), f(nil, true)
 	next := 0
-	first = testing.AllocsPerRun(runs, func() { protected(keys[next]); next++ })
-	first -= testing.AllocsPerRun(runs, func() { bare(keys[0]) })
-	replay = testing.AllocsPerRun(runs, func() { protected(keys[0]) })
-	replay -= testing.AllocsPerRun(runs, func() { idle(keys[0]) })
-	return first, replay
+	executed := testing.AllocsPerRun(runs, func() { protected(keys[next]); next++ })
+	replayed := testing.AllocsPerRun(runs, func() { protected(keys[0]) })
+	answered := testing.AllocsPerRun(runs, func() { bare(keys[0]) })
+	nothing := testing.AllocsPerRun(runs, func() { idle(keys[0]) })
+	return cost{first: executed - answered, replay: replayed - answered, replayToIdle: replayed - nothing}
 }
 
 func TestAllocations(t *testing.T) {
 	const more = 4
-	first, replay := costs(t, netHTTP)
-	t.Logf("%-8s first %2.0f, replay %2.0f", "net/http", first, replay)
+	base := costOf(t, netHTTP)
+	t.Logf("%-8s %s", "net/http", base)
 	for name, f := range frameworks {
-		gotFirst, gotReplay := costs(t, f)
-		t.Logf("%-8s first %2.0f, replay %2.0f", name, gotFirst, gotReplay)
-		if gotFirst > first+more || gotReplay > replay+more {
-			t.Errorf("%s: protection allocates %v times at first and %v for a replay; over net/http it is %v and %v",
-				name, gotFirst, gotReplay, first, replay)
+		got := costOf(t, f)
+		t.Logf("%-8s %s", name, got)
+		if !got.within(base, more) {
+			t.Errorf("%s: protection allocates %s; over net/http %s, and %d more are allowed", name, got, base, more)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -230,6 +231,48 @@ func TestLeftBehind(t *testing.T) {
 		got, err := caller.Call(t.Context(), request)
 		if err != nil || got.Status != http.StatusCreated || got.Body != "run 2" || got.Replayed != replayed {
 			t.Errorf("got %+v, error %v", got, err)
+		}
+	}
+}
+
+// TestTemporaryFiles: those of a form in a request without protection are removed too.
+func TestTemporaryFiles(t *testing.T) {
+	t.Parallel()
+	guard := newGuard(t, onceward.SingleScope("shop"))
+	router := echo.New()
+	router.POST("/accounts/:account/payments", func(c echo.Context) error {
+		return c.String(http.StatusOK, suite.TemporaryFile(t, c.Request()))
+	}, oncewardecho.Middleware(guard, onceward.Reserved(onceward.FailureUnknown), onceward.KeyOptional()))
+	suite.WantFilesRemoved(t, router)
+}
+
+// TestHosts: the same path of another host is another operation.
+func TestHosts(t *testing.T) {
+	t.Parallel()
+	guard := newGuard(t, onceward.SingleScope("shop"))
+	router := echo.New()
+	routes := oncewardecho.Watch(router)
+	protect := oncewardecho.Middleware(guard, onceward.Reserved(onceward.FailureUnknown))
+	for _, host := range []string{"one.example", "two.example"} {
+		router.Host(host).POST("/payments", func(c echo.Context) error { return c.String(http.StatusOK, host) }, protect)
+	}
+	router.POST("/payments", func(c echo.Context) error { return c.String(http.StatusOK, "any") }, protect)
+	if err := routes.Audit(); err != nil {
+		t.Error(err)
+	}
+	if err := guard.CheckOperations("POST one.example/payments", "POST /payments"); err != nil {
+		t.Error(err)
+	}
+	for _, key := range []string{"k", "l"} {
+		for i, host := range []string{"one.example", "two.example", "three.example"} {
+			request := httptest.NewRequest(http.MethodPost, "/payments", strings.NewReader("{}"))
+			request.Host = host
+			request.Header.Set("Idempotency-Key", key)
+			w := httptest.NewRecorder()
+			router.ServeHTTP(w, request)
+			if want := http.StatusUnprocessableEntity; i > 0 && w.Code != want || i == 0 && w.Body.String() != host {
+				t.Errorf("%s: got %d %s", host, w.Code, w.Body)
+			}
 		}
 	}
 }

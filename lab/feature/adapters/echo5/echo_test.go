@@ -234,6 +234,17 @@ func TestLeftBehind(t *testing.T) {
 	}
 }
 
+// TestTemporaryFiles: those of a form in a request without protection are removed too.
+func TestTemporaryFiles(t *testing.T) {
+	t.Parallel()
+	guard := newGuard(t, onceward.SingleScope("shop"))
+	router := echo.New()
+	router.POST("/accounts/:account/payments", func(c *echo.Context) error {
+		return c.String(http.StatusOK, suite.TemporaryFile(t, c.Request()))
+	}, oncewardecho.Middleware(guard, onceward.Reserved(onceward.FailureUnknown), onceward.KeyOptional()))
+	suite.WantFilesRemoved(t, router)
+}
+
 func newGuard(t testing.TB, scope onceward.ScopeFunc) *onceward.Guard {
 	t.Helper()
 	guard, err := onceward.New(memory.New(), onceward.Config{Scope: scope, Secret: []byte("the secret of the tests")})

@@ -5,16 +5,19 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/gofiber/fiber/v3"
 	"github.com/gofiber/fiber/v3/middleware/adaptor"
 	recoverer "github.com/gofiber/fiber/v3/middleware/recover"
+	"github.com/gofiber/fiber/v3/middleware/timeout"
 	"go.uber.org/goleak"
 
 	"github.com/onceward/onceward"
@@ -182,13 +185,17 @@ func TestAudit(t *testing.T) {
 	app.Use(recoverer.New())
 	app.Group("/accounts/:account").Post("/payments", oncewardfiber.Handler(guard, created, reserved))
 	app.Get("/", created)
+	mounted := fiber.New()
+	mounted.Post("/refunds", oncewardfiber.Handler(guard, created, reserved))
+	mounted.Post("/open", created)
+	app.Use("/shop", mounted)
 	if err := guard.CheckOperations("POST /payment"); err != nil {
 		t.Errorf("before the audit no name is certain, but: %v", err)
 	}
-	if err := oncewardfiber.Audit(app); err != nil {
+	if err := oncewardfiber.Audit(app, "POST /shop/open"); err != nil {
 		t.Error(err)
 	}
-	if err := guard.CheckOperations(operation); err != nil {
+	if err := guard.CheckOperations(operation, "POST /shop/refunds"); err != nil {
 		t.Error(err)
 	}
 	if err := guard.CheckOperations("POST /payment"); !errors.Is(err, onceward.ErrMisconfigured) {
@@ -197,10 +204,10 @@ func TestAudit(t *testing.T) {
 	app.Post("/login", created)
 	app.Put("/vain", oncewardfiber.Handler(guard, created, reserved))
 	err := oncewardfiber.Audit(app)
-	if err == nil || !strings.Contains(err.Error(), "not protected: POST /login, PUT /vain:") {
+	if err == nil || !strings.Contains(err.Error(), "not protected: POST /shop/open, POST /login, PUT /vain:") {
 		t.Errorf("routes that are not protected are %v", err)
 	}
-	if err := oncewardfiber.Audit(app, "POST /login", "PUT /vain"); err != nil {
+	if err := oncewardfiber.Audit(app, "POST /login", "POST /shop/open", "PUT /vain"); err != nil {
 		t.Errorf("routes that are exempt are %v", err)
 	}
 }
@@ -312,6 +319,90 @@ func TestStreamedAnswers(t *testing.T) {
 	request := suite.Request{Key: "l", Tenant: "alice", Refund: true, Payment: suite.Payment{Account: "a"}}
 	if got, err := caller.Call(t.Context(), request); err != nil || got.Status != http.StatusInternalServerError {
 		t.Errorf("a stream that breaks off: got %+v, error %v", got, err)
+	}
+}
+
+// TestStreamWithoutEnd: what streams until its client leaves ends at the deadline.
+func TestStreamWithoutEnd(t *testing.T) {
+	t.Parallel()
+	guard := newGuard(t, onceward.SingleScope("shop"))
+	app := fiber.New()
+	ended := make(chan struct{})
+	app.Post("/accounts/:account/payments", oncewardfiber.Handler(guard, func(c fiber.Ctx) error {
+		return c.SendStreamWriter(func(w *bufio.Writer) {
+			defer close(ended)
+			for w.Flush() == nil {
+				_, _ = w.WriteString("data: still here\n\n")
+			}
+		})
+	}, reserved, onceward.Deadline(10*time.Millisecond)))
+	caller := listen(t, app)
+	if got := call(t, caller, "k"); got.Status != http.StatusInternalServerError {
+		t.Errorf("got %+v, want a failure", got)
+	}
+	<-ended
+	if got := call(t, caller, "k"); got.Code != "outcome-unknown" {
+		t.Errorf("again: got %+v, want unknown", got)
+	}
+}
+
+// TestInformationalStatus: as in net/http it does not end an answer.
+func TestInformationalStatus(t *testing.T) {
+	t.Parallel()
+	app := fiber.New()
+	app.Post("/accounts/:account/payments", oncewardfiber.Handler(newGuard(t, onceward.SingleScope("shop")),
+		func(c fiber.Ctx) error { return c.Status(http.StatusEarlyHints).SendString("made") }, reserved))
+	caller := listen(t, app)
+	for _, replayed := range []bool{false, true} {
+		if got := call(t, caller, "k"); got.Status != http.StatusOK || got.Body != "made" || got.Replayed != replayed {
+			t.Errorf("got %+v", got)
+		}
+	}
+}
+
+// TestAbandoned: a handler that fiber's timeout middleware gave up goes on behind it, so that it must not run again.
+func TestAbandoned(t *testing.T) {
+	t.Parallel()
+	var runs atomic.Int64
+	open := make(chan struct{})
+	defer close(open)
+	app := fiber.New()
+	app.Post("/accounts/:account/payments", oncewardfiber.Handler(newGuard(t, onceward.SingleScope("shop")),
+		timeout.New(func(fiber.Ctx) error {
+			runs.Add(1)
+			<-open
+			return nil
+		}, timeout.Config{Timeout: time.Millisecond}), reserved))
+	caller := listen(t, app)
+	if got := call(t, caller, "k"); got.Status != http.StatusRequestTimeout {
+		t.Errorf("got %+v, want a timeout", got)
+	}
+	if got := call(t, caller, "k"); got.Code != "outcome-unknown" || runs.Load() != 1 {
+		t.Errorf("again: got %+v after %d runs, want an unknown outcome of one", got, runs.Load())
+	}
+}
+
+// TestScopesThatAreViews: fiber uses the memory of its strings again. Those that are a scope are the guard's own.
+func TestScopesThatAreViews(t *testing.T) {
+	t.Parallel()
+	guard := newGuard(t, func(r *http.Request) (string, error) {
+		c, _ := oncewardfiber.FromRequest(r)
+		return c.Get("Authorization"), nil
+	})
+	app := fiber.New()
+	app.Post("/accounts/:account/payments", oncewardfiber.Handler(guard, func(c fiber.Ctx) error {
+		return c.SendString(c.Get("Authorization"))
+	}, reserved))
+	caller := listen(t, app)
+	for _, replayed := range []bool{false, true} {
+		for i := range 20 {
+			tenant := fmt.Sprint("tenant-", i)
+			request := suite.Request{Key: "k", Tenant: tenant, Payment: suite.Payment{Account: "a"}}
+			got, err := caller.Call(t.Context(), request)
+			if err != nil || got.Body != "Bearer "+tenant || got.Replayed != replayed {
+				t.Fatalf("%s: got %+v, error %v", tenant, got, err)
+			}
+		}
 	}
 }
 

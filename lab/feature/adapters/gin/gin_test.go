@@ -233,6 +233,29 @@ func TestStatusAlone(t *testing.T) {
 	}
 }
 
+// TestStreamWithoutEnd: what streams until its client leaves ends at the deadline: the work goes on without a client.
+func TestStreamWithoutEnd(t *testing.T) {
+	t.Parallel()
+	guard := newGuard(t, onceward.SingleScope("shop"))
+	engine := gin.New()
+	engine.POST("/accounts/:account/payments", oncewardgin.Handler(guard, func(c *gin.Context) {
+		if !c.Stream(func(w io.Writer) bool {
+			_, _ = io.WriteString(w, "data: still here\n\n")
+			return true
+		}) {
+			t.Error("the stream ended by itself")
+		}
+	}, onceward.Reserved(onceward.FailureUnknown), onceward.Deadline(10*time.Millisecond)))
+	caller := suite.ServeHTTP(t, engine)
+	request := suite.Request{Key: "k", Tenant: "alice", Payment: suite.Payment{Account: "a"}}
+	if got, err := caller.Call(t.Context(), request); err == nil {
+		t.Errorf("got %+v, want a connection that is cut", got)
+	}
+	if got, err := caller.Call(t.Context(), request); err != nil || got.Code != "outcome-unknown" {
+		t.Errorf("again: got %+v, error %v, want unknown", got, err)
+	}
+}
+
 // TestLeftBehind: what a run that was undone has left behind does not reach into the next one.
 func TestLeftBehind(t *testing.T) {
 	t.Parallel()
@@ -260,6 +283,17 @@ func TestLeftBehind(t *testing.T) {
 			t.Errorf("got %+v, error %v", got, err)
 		}
 	}
+}
+
+// TestTemporaryFiles: those of a form in a request without protection are removed too.
+func TestTemporaryFiles(t *testing.T) {
+	t.Parallel()
+	guard := newGuard(t, onceward.SingleScope("shop"))
+	engine := gin.New()
+	engine.POST("/accounts/:account/payments", oncewardgin.Handler(guard, func(c *gin.Context) {
+		c.String(http.StatusOK, "%s", suite.TemporaryFile(t, c.Request))
+	}, onceward.Reserved(onceward.FailureUnknown), onceward.KeyOptional()))
+	suite.WantFilesRemoved(t, engine)
 }
 
 func newGuard(t testing.TB, scope onceward.ScopeFunc) *onceward.Guard {

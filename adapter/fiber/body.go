@@ -1,0 +1,120 @@
+package oncewardfiber
+
+import (
+	"bytes"
+	"io"
+	"maps"
+	"mime/multipart"
+	"net/http"
+	"slices"
+
+	"github.com/gofiber/fiber/v3"
+	"github.com/valyala/fasthttp"
+)
+
+// body is that of a request: in memory, or a stream.
+type body struct {
+	content []byte
+	offset  int
+	stream  io.Reader // nil for one in memory
+	ended   bool      // the stream was read up to its end
+}
+
+// open makes the body that of the request.
+func (b *body) open(r *http.Request, c fiber.Ctx) (err error) {
+	from := c.Request()
+	r.Body = b
+	if from.IsBodyStream() {
+		b.stream = from.BodyStream()
+		r.ContentLength = max(int64(from.Header.ContentLength()), -1)
+		return nil
+	}
+	b.content, err = content(from)
+	r.ContentLength = int64(len(b.content))
+	return err
+}
+
+// content is a body in memory. fasthttp reads forms in advance, and writes them again in an order that changes, or puts
+// an error in their place: a retry would be another request, or another request a retry.
+func content(from *fasthttp.Request) ([]byte, error) {
+	boundary := from.Header.MultipartFormBoundary()
+	if len(boundary) == 0 || len(from.Header.ContentEncoding()) > 0 {
+		return from.Body(), nil
+	}
+	form, err := from.MultipartForm()
+	if err != nil { // it was not read in advance
+		return from.Body(), nil
+	}
+	return formContent(form, string(boundary))
+}
+
+// formContent writes a form in the order of its names. Only the order within a name is one that handlers see.
+func formContent(form *multipart.Form, boundary string) ([]byte, error) {
+	var content bytes.Buffer
+	to := multipart.NewWriter(&content)
+	if err := to.SetBoundary(boundary); err != nil {
+		return nil, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(form.Value)) {
+		for _, value := range form.Value[name] {
+			if err := to.WriteField(name, value); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(form.File)) {
+		for _, file := range form.File[name] {
+			if err := writeFile(to, file); err != nil {
+				return nil, err
+			}
+		}
+	}
+	err := to.Close()
+	return content.Bytes(), err
+}
+
+// writeFile writes a file of a form.
+func writeFile(to *multipart.Writer, header *multipart.FileHeader) error {
+	part, err := to.CreatePart(header.Header)
+	if err != nil {
+		return err
+	}
+	file, err := header.Open()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }() // it was only read
+	_, err = io.Copy(part, file)
+	return err
+}
+
+// Read implements [io.Reader].
+func (b *body) Read(p []byte) (int, error) {
+	if b.stream != nil {
+		n, err := b.stream.Read(p)
+		b.ended = err == io.EOF
+		return n, err
+	}
+	if b.offset >= len(b.content) {
+		return 0, io.EOF
+	}
+	n := copy(p, b.content[b.offset:])
+	b.offset += n
+	return n, nil
+}
+
+// Close implements [io.Closer].
+func (b *body) Close() error { return nil }
+
+// handOn gives a stream, which the guard has read, back to fiber. What is in memory is still there.
+func (b *body) handOn(c fiber.Ctx, r *http.Request) error {
+	if b.stream == nil {
+		return nil
+	}
+	content, err := io.ReadAll(r.Body)
+	c.Request().SetBodyRaw(content)
+	return err
+}
+
+// leftOver reports whether there is more of the stream than was read. fasthttp would take that for the next request.
+func (b *body) leftOver() bool { return b.stream != nil && !b.ended }
