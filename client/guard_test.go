@@ -248,3 +248,40 @@ func TestRefusals(t *testing.T) {
 		}
 	})
 }
+
+// TestARefusalAfterALostAnswer: the service's own refusal is the answer, because the guard found nothing done. That of
+// a gateway says nothing about the attempt before.
+func TestARefusalAfterALostAnswer(t *testing.T) {
+	t.Parallel()
+	refuse := func(w http.ResponseWriter, r *http.Request) {
+		onceward.FromContext(r.Context()).Reject()
+		w.WriteHeader(http.StatusBadRequest)
+	}
+	gateway := func(h http.Handler) http.Handler {
+		attempts := 0
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if attempts++; attempts > 1 {
+				w.WriteHeader(http.StatusBadRequest)
+				return
+			}
+			h.ServeHTTP(w, r)
+		})
+	}
+	for name, each := range map[string]struct {
+		front func(http.Handler) http.Handler
+		want  client.Outcome
+	}{
+		"by the service": {func(h http.Handler) http.Handler { return h }, client.OutcomeAnswered},
+		"by a gateway":   {gateway, client.OutcomeUnknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w, handler := newWire(), &counted{then: refuse}
+				w.cuts = []cut{{request: -1, answer: 0}}
+				c := newClient(t, client.Config{Base: serve(t, w, each.front(guarded(t, memory.New(), handler, reserved)))})
+				post(t.Context(), c).want(t, http.StatusBadRequest, each.want, false)
+			})
+		})
+	}
+}

@@ -15,8 +15,9 @@ import (
 type verdict struct {
 	// accepted says that the answer is for the caller: asking again would not change it, or is not safe.
 	accepted bool
-	// stored says that the service has marked the answer as one that it keeps.
-	stored bool
+	// marked says that the service has marked the answer as the operation's own: one that it keeps, or one by which
+	// nothing was done.
+	marked bool
 	// failed says that the next attempt is a retry of one that failed, and not a wait for one under way.
 	failed bool
 	// outcome is what this attempt alone says of the operation.
@@ -61,7 +62,13 @@ func (op *operation) judge(resp *http.Response, err error) verdict {
 func (op *operation) judgeAnswer(resp *http.Response) verdict {
 	p := op.transport.profile
 	if op.replayed(resp) || p.ExpiresHeader != "" && resp.Header.Get(p.ExpiresHeader) != "" {
-		return verdict{accepted: true, stored: true, outcome: OutcomeAnswered}
+		return verdict{accepted: true, marked: true, outcome: OutcomeAnswered}
+	}
+	if p.OutcomeHeader != "" && resp.Header.Get(p.OutcomeHeader) == notExecutedOutcome {
+		if slices.Contains(p.RetryStatuses, resp.StatusCode) {
+			return verdict{failed: true, outcome: OutcomeNotExecuted}
+		}
+		return verdict{accepted: true, marked: true, outcome: OutcomeAnswered}
 	}
 	if p.RetryHeader != "" {
 		switch resp.Header.Get(p.RetryHeader) {

@@ -244,7 +244,7 @@ func reached(now, at time.Time) bool { return !now.Before(at) || !now.Round(0).B
 // settled is what an accepted answer says of the whole operation. If an attempt before it may have executed, then a
 // refusal that is not the stored answer does not tell what became of that attempt: an expired token, for example.
 func (op *operation) settled(resp *http.Response, v verdict) Outcome {
-	if !op.mayHaveExecuted || v.stored || v.outcome == OutcomeUnknown || resp.StatusCode < http.StatusBadRequest {
+	if !op.mayHaveExecuted || v.marked || v.outcome == OutcomeUnknown || resp.StatusCode < http.StatusBadRequest {
 		return v.outcome
 	}
 	if op.transport.profile.ExpiresHeader != "" {

@@ -27,6 +27,9 @@ type Profile struct {
 	ReplayedHeader string
 	// ExpiresHeader tells until when an answer is kept, as an HTTP date. Default: the service does not tell.
 	ExpiresHeader string
+	// OutcomeHeader says not-executed in an answer by which nothing was done and which is not kept: a refusal then is the
+	// operation's own, and not that of a gateway. Default: the service does not tell.
+	OutcomeHeader string
 	// RetryHeader says true or false for whether to send the operation again; it goes before the status. Default: the
 	// service does not tell.
 	RetryHeader string
@@ -47,6 +50,7 @@ func ProfileIETF() *Profile {
 	return &Profile{
 		Name: "ietf", Header: keyHeader, Quoted: true, MaxLength: 255, Window: 24 * time.Hour,
 		FirstSentHeader: firstSentHeader, ReplayedHeader: replayedHeader, ExpiresHeader: expiresHeader,
+		OutcomeHeader: outcomeHeader,
 		RetryStatuses: append(momentary(), http.StatusInternalServerError),
 		KeepsRefusals: true,
 	}
@@ -102,7 +106,11 @@ const (
 	firstSentHeader = "Idempotency-First-Sent"
 	replayedHeader  = "Idempotent-Replayed"
 	expiresHeader   = "Idempotency-Key-Expires"
+	outcomeHeader   = "Idempotency-Outcome"
 )
+
+// notExecutedOutcome is what an OutcomeHeader says.
+const notExecutedOutcome = "not-executed"
 
 // momentary are the statuses that say something about the moment, and nothing about the operation.
 func momentary() []int {
@@ -122,7 +130,7 @@ func (p Profile) withDefaults() (Profile, error) {
 	}
 	p.RetryStatuses, p.WaitStatuses = slices.Clone(p.RetryStatuses), slices.Clone(p.WaitStatuses)
 	for _, name := range []*string{
-		&p.Header, &p.FirstSentHeader, &p.ReplayedHeader, &p.ExpiresHeader, &p.RetryHeader,
+		&p.Header, &p.FirstSentHeader, &p.ReplayedHeader, &p.ExpiresHeader, &p.OutcomeHeader, &p.RetryHeader,
 	} {
 		*name = http.CanonicalHeaderKey(*name)
 	}
