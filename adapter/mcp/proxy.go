@@ -46,7 +46,8 @@ func (t *ProxyTool) tool() Tool {
 // ProxyConfig configures [NewProxy].
 type ProxyConfig struct {
 	// Connect returns a transport to the server behind the proxy, a new one each time, such as an
-	// [mcp.CommandTransport]. It is required, and called again when the session has ended.
+	// [mcp.CommandTransport]. It is required, and called again when the session has ended. The context lasts as long as
+	// the proxy.
 	Connect func(ctx context.Context) (mcp.Transport, error)
 	// Scope names the scope of a call. It is required.
 	Scope ScopeFunc
@@ -55,12 +56,18 @@ type ProxyConfig struct {
 	// MinBackoff and MaxBackoff bound the time between two attempts to reach the server behind, which doubles.
 	// Default: 100 ms and 30 s.
 	MinBackoff, MaxBackoff time.Duration
+	// ConnectTimeout bounds an attempt to reach the server behind, from its start to its answer to the handshake; calls
+	// wait meanwhile. Default: 1 min.
+	ConnectTimeout time.Duration
 	// Logger is told of a server behind that is gone. Default: [slog.Default].
 	Logger *slog.Logger
 }
 
-// The default of ProxyConfig.MaxBackoff.
-const defaultProxyBackoff = 30 * time.Second
+// The defaults of ProxyConfig.
+const (
+	defaultProxyBackoff   = 30 * time.Second
+	defaultConnectTimeout = time.Minute
+)
 
 // Proxy stands in front of a server of MCP that does not know Onceward, and lets its tool calls happen once. Whatever
 // else a client asks is passed on: prompts, resources and their subscriptions, completions, and notifications that a
@@ -86,6 +93,9 @@ func NewProxy(ctx context.Context, guard *onceward.Guard, config ProxyConfig) (*
 	if config.MaxBackoff == 0 {
 		config.MaxBackoff = max(defaultProxyBackoff, config.MinBackoff)
 	}
+	if config.ConnectTimeout == 0 {
+		config.ConnectTimeout = defaultConnectTimeout
+	}
 	if config.Logger == nil {
 		config.Logger = slog.Default()
 	}
@@ -100,10 +110,14 @@ func NewProxy(ctx context.Context, guard *onceward.Guard, config ProxyConfig) (*
 	p := &Proxy{config: config, tools: protected}
 	p.upstream = upstream{
 		client: p.client(), connect: config.Connect, changed: p.toolsChanged, log: config.Logger,
-		min: config.MinBackoff, max: config.MaxBackoff,
+		min: config.MinBackoff, max: config.MaxBackoff, timeout: config.ConnectTimeout,
 	}
+	p.upstream.ending, p.upstream.end = context.WithCancel(context.Background())
+	p.upstream.living, p.upstream.die = context.WithCancel(context.WithoutCancel(ctx))
+	defer context.AfterFunc(ctx, p.upstream.end)()
 	session, err := p.upstream.get(ctx)
 	if err != nil {
+		_ = p.upstream.close() // there is nothing to close but what has failed
 		return nil, fmt.Errorf("oncewardmcp: %w", err)
 	}
 	p.server.Store(p.serverLike(session.InitializeResult()))
@@ -221,9 +235,10 @@ func (p *Proxy) forward(next mcp.MethodHandler) mcp.MethodHandler {
 		if err != nil {
 			return nil, onceward.NotExecuted(err)
 		}
+		ctx, sent := notingPosts(ctx)
 		result, err := send(ctx, session)
 		if err != nil {
-			return nil, p.upstream.judged(session, err)
+			return nil, p.upstream.judged(session, sent, err)
 		}
 		return result, nil
 	}
