@@ -2,8 +2,10 @@ package oncewardmcp_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -193,4 +195,89 @@ func TestProxyDyingServer(t *testing.T) {
 	if n := starts.Load(); n != 1 {
 		t.Errorf("it was started %d times", n)
 	}
+}
+
+// TestProxyCloseDoesNotWait: a call that hangs does not keep a proxy that is closed, and its outcome is unknown.
+func TestProxyCloseDoesNotWait(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	f := &forgetful{began: make(chan struct{}, 1)}
+	f.hold.Store(true)
+	web := httptest.NewServer(f)
+	t.Cleanup(func() {
+		web.CloseClientConnections()
+		web.Close()
+	})
+	proxy := b.proxy(oncewardmcp.ProxyTool{}, func(context.Context) (mcp.Transport, error) {
+		return &mcp.StreamableClientTransport{Endpoint: web.URL}, nil
+	})
+	session := overHTTP(t, proxy.Server(), newest)
+	done := make(chan *mcp.CallToolResult, 1)
+	go func() {
+		result, _ := session.CallTool(t.Context(), book("k1", "Ada"))
+		done <- result
+	}()
+	<-f.began
+	_ = proxy.Close()
+	select {
+	case result := <-done:
+		wantProblem(t, result, "outcome-unknown")
+	case <-time.After(20 * time.Second):
+		t.Fatal("the call got no answer")
+	}
+}
+
+// TestProxyOwnArgument: a tool that has an argument of the key's name itself gets a key of the proxy's own in it.
+func TestProxyOwnArgument(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	proxy, path := b.proxied(oncewardmcp.ProxyTool{KeyArgument: "token"})
+	session := overHTTP(t, proxy.Server(), newest)
+	for range 2 {
+		callTool(t, session, &mcp.CallToolParams{Name: "book", Arguments: map[string]any{"guest": "Ada", "token": "mine"}})
+	}
+	effects := lines(t, path)
+	if len(effects) != 1 || len(effects[0]) < 30 || strings.Contains(effects[0], "mine") {
+		t.Errorf("the effects are %q", effects)
+	}
+}
+
+// TestProxyHidesTheQuery: a secret in the URL of the server behind is shown neither to clients nor in logs.
+func TestProxyHidesTheQuery(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	endpoint := listen(t, plainServer(b.path+".lines"), newest)
+	var cut atomic.Bool
+	var logged bytes.Buffer
+	config := proxyConfig(func(context.Context) (mcp.Transport, error) {
+		return &mcp.StreamableClientTransport{
+			Endpoint: endpoint + "?token=hush", HTTPClient: &http.Client{Transport: cutting{&cut}},
+		}, nil
+	})
+	config.Logger = slog.New(slog.NewTextHandler(&logged, nil))
+	proxy, err := oncewardmcp.NewProxy(t.Context(), b.guard, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	session := overHTTP(t, proxy.Server(), newest)
+	cut.Store(true)
+	problem := wantProblem(t, callTool(t, session, book("k1", "Ada")), "outcome-unknown")
+	if strings.Contains(problem.Detail, "hush") || !strings.Contains(problem.Detail, "the wire is cut") {
+		t.Errorf("the problem is %+v", problem)
+	}
+	_ = session.Close()
+	_ = proxy.Close()
+	if strings.Contains(logged.String(), "hush") {
+		t.Errorf("logged was %s", logged.String())
+	}
+}
+
+// cutting is a wire that can be cut.
+type cutting struct{ cut *atomic.Bool }
+
+func (c cutting) RoundTrip(r *http.Request) (*http.Response, error) {
+	if c.cut.Load() {
+		return nil, errors.New("the wire is cut")
+	}
+	return http.DefaultTransport.RoundTrip(r)
 }

@@ -26,7 +26,8 @@ type ProxyTool struct {
 	// ForwardArgument, and does not execute a call with the same key again: an attempt whose end was not seen is then
 	// repeated. Default: false; its outcome is unknown, until an operator or a poller settles it.
 	KnowsKey bool
-	// ForwardArgument names the argument in which the server behind takes a key. Default: none.
+	// ForwardArgument names the argument in which the server behind takes a key. Default: KeyArgument if the tool itself
+	// has an argument of that name, otherwise none.
 	ForwardArgument string
 	// Options are further options of a route, such as [onceward.Retain]; the mode is reserved. Default: none.
 	Options []onceward.Option
@@ -221,7 +222,8 @@ func (p *Proxy) Unprotected(ctx context.Context) ([]string, error) {
 	return p.tools.Unprotected(tools), nil
 }
 
-// Close ends the session with the server behind. Wait for the guard first: see [onceward.Guard.Wait].
+// Close ends the session with the server behind. Wait for the guard first, see [onceward.Guard.Wait]: what becomes of
+// calls that are on their way is unknown.
 func (p *Proxy) Close() error { return p.upstream.close() }
 
 // forward sends what clients ask to the server behind.
@@ -235,6 +237,9 @@ func (p *Proxy) forward(next mcp.MethodHandler) mcp.MethodHandler {
 		if err != nil {
 			return nil, onceward.NotExecuted(err)
 		}
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(p.upstream.ending, cancel)()
 		ctx, sent := notingPosts(ctx)
 		result, err := send(ctx, session)
 		if err != nil {
@@ -310,7 +315,7 @@ func (p *Proxy) call(ctx context.Context, session *mcp.ClientSession, req *mcp.C
 			params.Meta = make(mcp.Meta)
 		}
 		params.Meta[MetaKey] = key
-		arguments, err := p.withKey(req, key)
+		arguments, err := p.withKey(ctx, req, key)
 		if err != nil {
 			return nil, onceward.NotExecuted(err)
 		}
@@ -325,20 +330,38 @@ func (p *Proxy) call(ctx context.Context, session *mcp.ClientSession, req *mcp.C
 }
 
 // withKey is the arguments with the key where the server behind takes it.
-func (p *Proxy) withKey(req *mcp.CallToolRequest, key string) (json.RawMessage, error) {
-	tool, named := p.config.Tools[req.Params.Name]
-	if !named {
-		tool = p.config.Tools[OtherTools]
-	}
-	if tool.ForwardArgument == "" {
+func (p *Proxy) withKey(ctx context.Context, req *mcp.CallToolRequest, key string) (json.RawMessage, error) {
+	name := p.keyArgumentBehind(ctx, req)
+	if name == "" {
 		return req.Params.Arguments, nil
 	}
 	arguments := make(map[string]json.RawMessage)
 	if err := json.Unmarshal(req.Params.Arguments, &arguments); err != nil {
 		return nil, err
 	}
-	arguments[tool.ForwardArgument], _ = json.Marshal(key) // of text
+	arguments[name], _ = json.Marshal(key) // of text
 	return json.Marshal(arguments)
+}
+
+// keyArgumentBehind is the argument in which the server behind takes a key; empty if there is none.
+func (p *Proxy) keyArgumentBehind(ctx context.Context, req *mcp.CallToolRequest) string {
+	tool, named := p.config.Tools[req.Params.Name]
+	if !named {
+		tool = p.config.Tools[OtherTools]
+	}
+	if tool.ForwardArgument != "" || tool.KeyArgument == "" {
+		return tool.ForwardArgument
+	}
+	definition := p.tools.catalog.find(ctx, req, p.forward(nil))
+	if definition == nil {
+		return ""
+	}
+	schema, _ := definition.InputSchema.(map[string]any)
+	properties, _ := schema["properties"].(map[string]any)
+	if _, own := properties[tool.KeyArgument]; !own {
+		return ""
+	}
+	return tool.KeyArgument
 }
 
 func (p *Proxy) subscribe(ctx context.Context, req *mcp.SubscribeRequest) error {

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -55,7 +57,7 @@ func (u *upstream) get(ctx context.Context) (*mcp.ClientSession, error) {
 		return nil, fmt.Errorf("%w: it is not tried again before %s", errDown, u.next.Format(time.RFC3339))
 	}
 	session, err := u.open(ctx)
-	if err != nil {
+	if err = withoutQuery(err); err != nil {
 		u.failures++
 		u.next = time.Now().Add(u.pause())
 		u.log.WarnContext(ctx, "onceward: the server behind the proxy cannot be reached", "failures", u.failures,
@@ -84,7 +86,7 @@ func (u *upstream) open(ctx context.Context) (*mcp.ClientSession, error) {
 
 // watch waits for the end of a session, and lets the next call open another.
 func (u *upstream) watch(session *mcp.ClientSession) {
-	err := session.Wait()
+	err := withoutQuery(session.Wait())
 	u.drop(session)
 	_ = session.Close() // collects the process
 	u.mu.Lock()
@@ -133,6 +135,7 @@ func (u *upstream) close() error {
 // very call that it does not know the session. Of every other it is not known what the server did, also of a call
 // whose session was lost behind it. The next call gets a new session if this one is gone.
 func (u *upstream) judged(session *mcp.ClientSession, sent *posting, err error) error {
+	err = withoutQuery(err)
 	var dial *net.OpError
 	switch {
 	case errors.As(err, &dial) && dial.Op == "dial":
@@ -149,3 +152,26 @@ func (u *upstream) judged(session *mcp.ClientSession, sent *posting, err error) 
 	}
 	return onceward.NotExecuted(err)
 }
+
+// withoutQuery is an error that does not show the query of a URL, in which there may be a secret: clients see the errors
+// of the server behind.
+func withoutQuery(err error) error {
+	var web *url.Error
+	if !errors.As(err, &web) {
+		return err
+	}
+	shown, _, found := strings.Cut(web.URL, "?")
+	if !found {
+		return err
+	}
+	return &hiding{err, strings.ReplaceAll(err.Error(), web.URL, shown)}
+}
+
+// hiding is an error with another text.
+type hiding struct {
+	error
+	text string
+}
+
+func (h *hiding) Error() string { return h.text }
+func (h *hiding) Unwrap() error { return h.error }
