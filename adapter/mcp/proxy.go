@@ -81,6 +81,7 @@ type Proxy struct {
 	server   atomic.Pointer[mcp.Server] // nil until the server behind has said what it is
 	upstream upstream
 	progress progress
+	watched  subscriptions
 }
 
 // NewProxy connects to the server behind and returns the proxy. Close it.
@@ -110,7 +111,7 @@ func NewProxy(ctx context.Context, guard *onceward.Guard, config ProxyConfig) (*
 	}
 	p := &Proxy{config: config, tools: protected}
 	p.upstream = upstream{
-		client: p.client(), connect: config.Connect, changed: p.toolsChanged, log: config.Logger,
+		client: p.client(), connect: config.Connect, opening: p.resubscribe, changed: p.toolsChanged, log: config.Logger,
 		min: config.MinBackoff, max: config.MaxBackoff, timeout: config.ConnectTimeout,
 	}
 	p.upstream.ending, p.upstream.end = context.WithCancel(context.Background())
@@ -362,22 +363,6 @@ func (p *Proxy) keyArgumentBehind(ctx context.Context, req *mcp.CallToolRequest)
 		return ""
 	}
 	return tool.KeyArgument
-}
-
-func (p *Proxy) subscribe(ctx context.Context, req *mcp.SubscribeRequest) error {
-	session, err := p.upstream.get(ctx)
-	if err != nil {
-		return err
-	}
-	return session.Subscribe(ctx, &mcp.SubscribeParams{URI: req.Params.URI})
-}
-
-func (p *Proxy) unsubscribe(ctx context.Context, req *mcp.UnsubscribeRequest) error {
-	session, err := p.upstream.get(ctx)
-	if err != nil {
-		return err
-	}
-	return session.Unsubscribe(ctx, &mcp.UnsubscribeParams{URI: req.Params.URI})
 }
 
 // progress finds the client that a notification of progress is for. Clients choose tokens as they like, so that those

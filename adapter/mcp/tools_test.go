@@ -566,3 +566,29 @@ func rawCall(t *testing.T, endpoint string) string {
 	}
 	return string(body)
 }
+
+// TestEndlessList: a list of tools without an end does not keep a call from its answer.
+func TestEndlessList(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	tools, err := oncewardmcp.New(b.guard, oncewardmcp.Config{
+		Scope: oncewardmcp.SingleScope("s"),
+		Tools: map[string]oncewardmcp.Tool{
+			oncewardmcp.OtherTools: {Options: []onceward.Option{onceward.Reserved(onceward.FailureUnknown)}},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	handler := tools.Middleware(func(_ context.Context, method string, _ mcp.Request) (mcp.Result, error) {
+		if method == "tools/list" {
+			return &mcp.ListToolsResult{NextCursor: "more"}, nil
+		}
+		return said("done"), nil
+	})
+	result, err := handler(t.Context(), "tools/call", &mcp.CallToolRequest{Params: &mcp.CallToolParamsRaw{Name: "act"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantProblem(t, result.(*mcp.CallToolResult), "missing-key")
+}

@@ -21,7 +21,8 @@ import (
 type upstream struct {
 	client  *mcp.Client
 	connect func(ctx context.Context) (mcp.Transport, error)
-	changed func() // the server behind may have other tools now
+	opening func(*mcp.ClientSession) // there is a new session
+	changed func()                   // the server behind may have other tools now
 	log     *slog.Logger
 	min     time.Duration
 	max     time.Duration
@@ -65,6 +66,7 @@ func (u *upstream) get(ctx context.Context) (*mcp.ClientSession, error) {
 		return nil, fmt.Errorf("%w: %w", errDown, err)
 	}
 	u.session, u.opened = session, time.Now()
+	u.watching.Go(func() { u.opening(session) })
 	u.watching.Go(func() { u.watch(session) })
 	return session, nil
 }
