@@ -90,6 +90,8 @@ func (c *mcpProxyCommand) serve(
 ) error {
 	ctx, cancel := context.WithCancel(ends.first)
 	defer cancel()
+	// The first interrupt waits for calls, and the second one gives them up.
+	defer context.AfterFunc(ends.second, func() { _ = proxy.Close() })()
 	var ended error
 	server := onceward.Worker(onceward.WorkerFunc(func(ctx context.Context) error {
 		if err := proxy.Server().Run(ctx, &mcp.StdioTransport{}); ctx.Err() == nil && !errors.Is(err, io.EOF) {

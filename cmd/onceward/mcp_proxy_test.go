@@ -17,11 +17,12 @@ import (
 	oncewardmcp "github.com/onceward/onceward/adapter/mcp"
 )
 
-// serveMCP is a server that knows nothing of Onceward: each booking is a line of a file, and the guest "die" ends it.
+// serveMCP is a server that knows nothing of Onceward: each booking is a line of a file, the guest "die" ends it, and
+// "hang" waits until the call is given up.
 func serveMCP(path string) int {
 	server := mcp.NewServer(&mcp.Implementation{Name: "bookings"}, nil)
 	mcp.AddTool(server, &mcp.Tool{Name: "book"},
-		func(_ context.Context, _ *mcp.CallToolRequest, in struct {
+		func(ctx context.Context, _ *mcp.CallToolRequest, in struct {
 			Guest string `json:"guest"`
 		},
 		) (*mcp.CallToolResult, any, error) {
@@ -31,8 +32,11 @@ func serveMCP(path string) int {
 			}
 			defer f.Close()
 			_, err = fmt.Fprintln(f, in.Guest)
-			if in.Guest == "die" {
+			switch in.Guest {
+			case "die":
 				os.Exit(3)
+			case "hang":
+				<-ctx.Done()
 			}
 			text := "booked for " + in.Guest
 			if in.Guest == "spy" {
@@ -231,6 +235,48 @@ func TestMCPProxyOnHTTP(t *testing.T) {
 	case <-time.After(30 * time.Second):
 		t.Error("the proxy did not end")
 	}
+}
+
+// TestMCPProxyInterrupts: the first interrupt waits for a call that hangs, and the second one gives it up.
+func TestMCPProxyInterrupts(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	command := proxyCommand(t, dir)
+	session := mcpSession(t, &mcp.CommandTransport{Command: command, TerminateDuration: time.Minute})
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		_, _ = session.CallTool(t.Context(), &mcp.CallToolParams{
+			Name: "book", Arguments: map[string]any{"guest": "hang", "idempotency_key": "k"},
+		})
+	}()
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if _, err := os.Stat(filepath.Join(dir, "effects")); err == nil {
+			break
+		}
+	}
+	for range 2 {
+		if err := command.Process.Signal(os.Interrupt); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(100 * time.Millisecond) // two signals at once are one
+	}
+	ended := make(chan struct{})
+	go func() {
+		_ = session.Close()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+		<-answered
+	case <-time.After(30 * time.Second):
+		t.Fatal("the proxy did not end")
+	}
+	next := mcpSession(t, &mcp.CommandTransport{Command: proxyCommand(t, dir)})
+	if text, problem := bookTable(t, next, "k", "hang"); problem == nil || problem.Code != "outcome-unknown" {
+		t.Errorf("the call that was given up got %q", text)
+	}
+	wantEffects(t, dir, "hang")
 }
 
 // TestMCPProxyFlags: what cannot be meant is said before anything is started.
