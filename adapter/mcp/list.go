@@ -146,7 +146,8 @@ func (c *catalog) get(name string) *mcp.Tool {
 	return c.tools[name]
 }
 
-// The bounds of a search for a tool: a server that hangs, or whose list has no end, does not keep a call from its answer.
+// The bounds of a search for a tool: a server that hangs, or whose list has no end, does not keep a call from its
+// answer.
 const (
 	findTimeout = 10 * time.Second
 	maxPages    = 100

@@ -2,7 +2,6 @@ package oncewardmcp_test
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +10,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -248,13 +248,17 @@ func TestProxyHidesTheQuery(t *testing.T) {
 	b := newBench(t)
 	endpoint := listen(t, plainServer(b.path+".lines"), newest)
 	var cut atomic.Bool
-	var logged bytes.Buffer
+	logged, err := os.Create(b.path + ".log")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = logged.Close() })
 	config := proxyConfig(func(context.Context) (mcp.Transport, error) {
 		return &mcp.StreamableClientTransport{
 			Endpoint: endpoint + "?token=hush", HTTPClient: &http.Client{Transport: cutting{&cut}},
 		}, nil
 	})
-	config.Logger = slog.New(slog.NewTextHandler(&logged, nil))
+	config.Logger = slog.New(slog.NewTextHandler(logged, nil))
 	proxy, err := oncewardmcp.NewProxy(t.Context(), b.guard, config)
 	if err != nil {
 		t.Fatal(err)
@@ -267,8 +271,8 @@ func TestProxyHidesTheQuery(t *testing.T) {
 	}
 	_ = session.Close()
 	_ = proxy.Close()
-	if strings.Contains(logged.String(), "hush") {
-		t.Errorf("logged was %s", logged.String())
+	if got := strings.Join(lines(t, logged.Name()), "\n"); got == "" || strings.Contains(got, "hush") {
+		t.Errorf("logged was %s", got)
 	}
 }
 

@@ -78,8 +78,8 @@ var texts = map[string]wording{
 	"body-too-large": {ExecutedNo, "Nothing was done: the arguments are too large. Make them smaller and call TOOL as a " +
 		"new operation."},
 	"mismatch": {ExecutedNo, "This call did nothing: its idempotency key belongs to an earlier call, of TOOL with other " +
-		"arguments or of another tool, and that one may have been carried out. If you meant to repeat the earlier call, send its arguments " +
-		"unchanged. If this is a different operation that the user wants in addition, NEW"},
+		"arguments or of another tool, and that one may have been carried out. If you meant to repeat the earlier call, " +
+		"send its arguments unchanged. If this is a different operation that the user wants in addition, NEW"},
 	"in-progress": {ExecutedUnknown, "The same call is being carried out at this moment. Do not start it again as a new " +
 		"operation. AGAIN, call TOOL with SAME to get its result."},
 	codeUnknown: {ExecutedUnknown, "It is not known whether this was done: it may have been carried out. Do not " +

@@ -155,8 +155,8 @@ func (u *upstream) judged(session *mcp.ClientSession, sent *posting, err error) 
 	return onceward.NotExecuted(err)
 }
 
-// withoutQuery is an error that does not show the query of a URL, in which there may be a secret: clients see the errors
-// of the server behind.
+// withoutQuery is an error that does not show the query of a URL, in which there may be a secret: clients see errors of
+// the server behind.
 func withoutQuery(err error) error {
 	var web *url.Error
 	if !errors.As(err, &web) {
