@@ -113,6 +113,9 @@ func TestMCPProxyOnStdio(t *testing.T) {
 	if text, _ := bookTable(t, session, "k1", "Ada"); text != "booked for Ada" {
 		t.Errorf("the same call got %q", text)
 	}
+	if text, _ := bookTable(t, session, "k3", "spy"); text != "" {
+		t.Errorf("the server behind was told %q", text)
+	}
 	if text, problem := bookTable(t, session, "k2", "die"); problem == nil || problem.Code != "outcome-unknown" {
 		t.Errorf("a server that died got %q", text)
 	}
@@ -132,10 +135,7 @@ func TestMCPProxyOnStdio(t *testing.T) {
 	if text, problem := bookTable(t, session, "k2", "die"); text != "It was booked." || problem != nil {
 		t.Errorf("after the operator the call got %q", text)
 	}
-	if text, _ := bookTable(t, session, "k3", "spy"); text != "" {
-		t.Errorf("the server behind was told %q", text)
-	}
-	wantEffects(t, dir, "Ada die spy")
+	wantEffects(t, dir, "Ada spy die")
 }
 
 // listening starts a proxy over HTTP, and returns its URL.
