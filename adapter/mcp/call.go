@@ -64,7 +64,14 @@ func (t *Tools) serve(
 	case served.Unknown:
 		return t.problem(ctx, tool, req, next, unknownProblem(c.failure())), nil
 	case served.Replayed:
-		return replay(&served)
+		result, wire, err := replay(&served)
+		if err != nil {
+			return t.problem(ctx, tool, req, next, tool.procedure.Unreadable(ctx, name, err)), nil
+		}
+		if wire != nil {
+			return nil, wire
+		}
+		return result, nil
 	default:
 		return c.answered(served.ExpiresAt)
 	}
@@ -114,10 +121,25 @@ func (c *call) run(ctx context.Context) onceward.Answer {
 		return onceward.Answer{Status: nothingDone} // the tool asks before it acts
 	case r.IsError && r.GetError() != nil:
 		return c.failed(ctx, r.GetError())
+	case ProblemOf(r) != nil:
+		return c.behind(ctx, ProblemOf(r))
 	case r.IsError:
 		return c.refused(ctx)
 	default:
 		return c.encoded(ctx, http.StatusOK)
+	}
+}
+
+// behind is a result in which a server behind, protected too, says what is wrong. It is about a record that will
+// change, and kept only if the operation was done.
+func (c *call) behind(ctx context.Context, problem *Problem) onceward.Answer {
+	switch problem.Executed {
+	case ExecutedNo:
+		return onceward.Answer{Status: nothingDone}
+	case ExecutedYes:
+		return c.encoded(ctx, http.StatusUnprocessableEntity)
+	default:
+		return c.encoded(ctx, http.StatusInternalServerError)
 	}
 }
 
@@ -233,26 +255,42 @@ func (c *call) answered(expires time.Time) (mcp.Result, error) {
 	return &result, nil
 }
 
-// replay is the stored answer. One that an operator has written may have any form, and is given as text.
-func replay(served *onceward.Served) (mcp.Result, error) {
+// replay is the stored answer, a result or an error of the protocol. One that an operator has written may have any
+// form, and is given as text.
+func replay(served *onceward.Served) (*mcp.CallToolResult, *jsonrpc.Error, error) {
 	result := new(mcp.CallToolResult)
 	switch served.ContentType {
 	case errorType:
 		wire := new(jsonrpc.Error)
-		if err := json.Unmarshal(served.Body, wire); err != nil {
-			return nil, err
-		}
-		return nil, wire
+		return nil, wire, json.Unmarshal(served.Body, wire)
 	case resultType:
-		if err := json.Unmarshal(served.Body, result); err != nil {
-			return nil, err
+		if err := decode(served.Body, result); err != nil {
+			return nil, nil, err
 		}
 	default:
 		result.Content = []mcp.Content{&mcp.TextContent{Text: string(served.Body)}}
 		result.IsError = served.Status >= http.StatusBadRequest
 	}
 	mark(result, true, served.ExpiresAt)
-	return result, nil
+	return result, nil, nil
+}
+
+// decode reads a result as it was written. What may have any form stays as it is: a number is not rounded.
+func decode(body []byte, result *mcp.CallToolResult) error {
+	var exact struct {
+		Meta              map[string]json.RawMessage `json:"_meta"`
+		StructuredContent json.RawMessage            `json:"structuredContent"`
+	}
+	if err := errors.Join(json.Unmarshal(body, result), json.Unmarshal(body, &exact)); err != nil {
+		return err
+	}
+	for name, value := range exact.Meta {
+		result.Meta[name] = value
+	}
+	if exact.StructuredContent != nil {
+		result.StructuredContent = exact.StructuredContent
+	}
+	return nil
 }
 
 // mark says in _meta what a client may want to know about a result.

@@ -95,26 +95,42 @@ func WithKey(params *mcp.CallToolParams) *mcp.CallToolParams {
 // the application's, or its model's, to act on.
 func (c *Caller) CallTool(ctx context.Context, params *mcp.CallToolParams) (*mcp.CallToolResult, error) {
 	params = WithKey(params)
+	var lost error // with the last attempt
 	for attempt := 1; ; attempt++ {
-		result, err := c.attempt(ctx, params)
+		result, err := c.repeat(ctx, params, lost)
 		pause := backoff.Jittered(c.config.MinBackoff, c.config.MaxBackoff, attempt)
 		switch problem := ProblemOf(result); {
 		case err == nil && (problem == nil || !problem.Retryable || problem.Code == codeUnknown):
 			return result, nil
 		case err == nil:
 			pause = max(pause, time.Duration(problem.RetryAfterSeconds)*time.Second)
-		case ctx.Err() != nil || !errors.Is(err, ErrReplyLost):
+		case ctx.Err() != nil || !errors.Is(err, ErrReplyLost) || errors.Is(err, errUnprotected):
 			return nil, err
 		}
 		if attempt >= c.config.MaxAttempts || !backoff.Sleep(ctx, pause) {
 			return result, err
 		}
-		if err == nil {
-			continue
+		if err != nil {
+			lost = err
 		}
-		if known, asked := c.protects(ctx, params.Name); asked == nil && !known {
-			return nil, fmt.Errorf("%w, and is not made again: the server does not say that it knows the key", err)
-		}
+	}
+}
+
+var errUnprotected = errors.New("it is not made again: the server does not say that it knows the key")
+
+// repeat makes the call, but after a lost reply only if the server says that it knows the key. While it cannot be asked
+// nothing is repeated.
+func (c *Caller) repeat(ctx context.Context, params *mcp.CallToolParams, lost error) (*mcp.CallToolResult, error) {
+	if lost == nil {
+		return c.attempt(ctx, params)
+	}
+	switch known, err := c.protects(ctx, params.Name); {
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", ErrReplyLost, err)
+	case !known:
+		return nil, fmt.Errorf("%w, and %w", lost, errUnprotected)
+	default:
+		return c.attempt(ctx, params)
 	}
 }
 
@@ -168,8 +184,11 @@ func (c *Caller) protects(ctx context.Context, name string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, c.config.AttemptTimeout)
+	defer cancel()
 	for tool, err := range session.Tools(ctx, nil) {
 		if err != nil {
+			c.drop(session)
 			return false, err
 		}
 		if tool.Name == name {

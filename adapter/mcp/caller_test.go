@@ -137,3 +137,35 @@ func TestCallerDoesNotRepeat(t *testing.T) {
 		t.Errorf("the tool ran %d times", runs.Load())
 	}
 }
+
+// TestCallerAsksBeforeItRepeats: a server that is down when the caller wants to know whether a tool is protected is
+// asked again, and the call is not repeated meanwhile.
+func TestCallerAsksBeforeItRepeats(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	path := b.path + ".lines"
+	var lost atomic.Bool
+	var connects atomic.Int64
+	caller, err := oncewardmcp.NewCaller(oncewardmcp.CallerConfig{
+		MinBackoff: time.Millisecond,
+		Connect: func(ctx context.Context) (*mcp.ClientSession, error) {
+			if connects.Add(1) == 2 {
+				return nil, errors.New("connection refused")
+			}
+			here, there := mcp.NewInMemoryTransports()
+			go func() { _ = plainServer(path).Run(context.WithoutCancel(ctx), there) }()
+			return mcp.NewClient(&mcp.Implementation{Name: "caller"}, nil).Connect(ctx, &losing{here, &lost}, nil)
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer caller.Close()
+	_, err = caller.CallTool(t.Context(), &mcp.CallToolParams{Name: "book", Arguments: map[string]any{"guest": "Ada"}})
+	if !errors.Is(err, oncewardmcp.ErrReplyLost) {
+		t.Errorf("got %v", err)
+	}
+	if got := lines(t, path); len(got) != 1 {
+		t.Errorf("the effects are %q", got)
+	}
+}

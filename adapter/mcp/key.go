@@ -20,7 +20,7 @@ import (
 // A call with the same intent and other arguments beside it is refused as a mismatch, and not executed.
 type Intent struct {
 	// Arguments are the names of those that say what is meant, such as guest and time. At least one is required, and a
-	// call has to bring at least one of them.
+	// call has to bring at least one of them; one that is null counts as missing.
 	Arguments []string
 	// Within names what the intent belongs to, such as the conversation: the same call within another one is another
 	// operation. It must be the same for a retry on a new connection, so an id of the MCP session or of the JSON-RPC
@@ -50,8 +50,8 @@ func (i *Intent) key(req *mcp.CallToolRequest, arguments map[string]json.RawMess
 	parts := [][]byte{[]byte(req.Params.Name), []byte(within)}
 	named := 0
 	for _, name := range slices.Compact(slices.Sorted(slices.Values(i.Arguments))) {
-		value, ok := arguments[name]
-		if !ok {
+		value := arguments[name]
+		if len(value) == 0 || string(value) == "null" { // a retry may leave out what was null
 			continue
 		}
 		exact, err := canon.Append(nil, value, nil)

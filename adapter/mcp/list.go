@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -145,13 +146,22 @@ func (c *catalog) get(name string) *mcp.Tool {
 	return c.tools[name]
 }
 
+// The bounds of a search for a tool: a server that hangs, or whose list has no end, does not keep a call from its
+// answer.
+const (
+	findTimeout = 10 * time.Second
+	maxPages    = 100
+)
+
 // find returns the definition of the tool of a call, and asks the server if it was not seen before. It is nil for one
 // that the server does not list.
 func (c *catalog) find(ctx context.Context, req *mcp.CallToolRequest, next mcp.MethodHandler) *mcp.Tool {
 	if tool := c.get(req.Params.Name); tool != nil {
 		return tool
 	}
-	for cursor := ""; ; {
+	ctx, cancel := context.WithTimeout(ctx, findTimeout)
+	defer cancel()
+	for cursor, page := "", 0; page < maxPages; page++ {
 		result, err := next(ctx, methodList, &mcp.ListToolsRequest{
 			Session: req.Session, Params: &mcp.ListToolsParams{Cursor: cursor}, Extra: req.Extra,
 		})
@@ -163,9 +173,10 @@ func (c *catalog) find(ctx context.Context, req *mcp.CallToolRequest, next mcp.M
 			c.add(tool)
 		}
 		if cursor = list.NextCursor; cursor == "" {
-			return c.get(req.Params.Name)
+			break
 		}
 	}
+	return c.get(req.Params.Name)
 }
 
 // forget drops what was seen, because it may have changed.

@@ -20,7 +20,8 @@ type Problem struct {
 	// Code is stable, for programs: docs/problems.md has a paragraph for each.
 	Code  string `json:"code"`
 	Title string `json:"title"`
-	// Executed says whether the operation of this key was done: "no", "yes" or "unknown".
+	// Executed says whether the operation was done: "no", "yes" or "unknown". Where a call is refused before its record is
+	// read, it says nothing about earlier calls.
 	Executed Executed `json:"executed"`
 	// Retryable says whether the same call may be made again with the same key.
 	Retryable bool `json:"retryable"`
@@ -76,9 +77,9 @@ var texts = map[string]wording{
 		"Tell the user that they have to sign in."},
 	"body-too-large": {ExecutedNo, "Nothing was done: the arguments are too large. Make them smaller and call TOOL as a " +
 		"new operation."},
-	"mismatch": {ExecutedNo, "This call did nothing: its idempotency key belongs to an earlier call of TOOL with other " +
-		"arguments, and that one may have been carried out. If you meant to repeat the earlier call, send its arguments " +
-		"unchanged. If this is a different operation that the user wants in addition, NEW"},
+	"mismatch": {ExecutedNo, "This call did nothing: its idempotency key belongs to an earlier call, of TOOL with other " +
+		"arguments or of another tool, and that one may have been carried out. If you meant to repeat the earlier call, " +
+		"send its arguments unchanged. If this is a different operation that the user wants in addition, NEW"},
 	"in-progress": {ExecutedUnknown, "The same call is being carried out at this moment. Do not start it again as a new " +
 		"operation. AGAIN, call TOOL with SAME to get its result."},
 	codeUnknown: {ExecutedUnknown, "It is not known whether this was done: it may have been carried out. Do not " +
@@ -92,7 +93,8 @@ var texts = map[string]wording{
 		"kept. Do not call TOOL for it again. Look the result up with another tool if there is one, or tell the user that " +
 		"it was done."},
 	"store-unavailable": {ExecutedNo, "This call did nothing: the service cannot reach its records at the moment. " +
-		"AGAIN, call TOOL with SAME. If it fails repeatedly, tell the user to try later."},
+		"AGAIN, call TOOL with SAME. If it fails repeatedly, tell the user to try later, and that an earlier call for it " +
+		"whose result was not seen may have been carried out."},
 	"new-keys-refused": {ExecutedNo, "Nothing was done: too many new operations were asked for. AGAIN, call TOOL with " +
 		"SAME. Do not make several calls at once."},
 	"mismatches-refused": {ExecutedNo, "Nothing was done: too many calls reused an idempotency key with other " +
@@ -152,7 +154,7 @@ func (t *Tools) problem(
 	}
 	result := &mcp.CallToolResult{
 		Meta: mcp.Meta{MetaProblem: problem}, IsError: true,
-		Content: []mcp.Content{&mcp.TextContent{Text: tool.say(said.text, req.Params.Name, problem)}},
+		Content: []mcp.Content{&mcp.TextContent{Text: tool.say(said.text, req, problem)}},
 	}
 	if definition := t.catalog.find(ctx, req, next); definition == nil || definition.OutputSchema == nil {
 		result.StructuredContent = problem
@@ -161,25 +163,41 @@ func (t *Tools) problem(
 }
 
 // say fills in a text.
-func (p *protection) say(text, tool string, problem *Problem) string {
-	var key, same, fresh string
+func (p *protection) say(text string, req *mcp.CallToolRequest, problem *Problem) string {
+	var key, fresh string
 	switch {
 	case p.KeyArgument != "":
 		key = fmt.Sprintf("Put a new random value, such as a UUID, into the argument %q.", p.KeyArgument)
-		same = fmt.Sprintf("exactly the same arguments, including %q", p.KeyArgument)
 		fresh = fmt.Sprintf("call it with a new value of %q.", p.KeyArgument)
 	case p.Intent != nil:
 		key = "Give the arguments " + strings.Join(p.Intent.Arguments, ", ") + "."
-		same = "exactly the same arguments"
 		fresh = "ask the user first: this tool takes calls with the same " + strings.Join(p.Intent.Arguments, ", ") +
 			" for one operation."
 	default:
 		key = "Its client has to send one in _meta, as " + MetaKey + "."
-		same = "exactly the same arguments and the same idempotency key"
 		fresh = "call it with a new idempotency key."
 	}
-	return strings.NewReplacer("KEY", key, "SAME", same, "NEW", fresh, "AGAIN", again(problem.RetryAfterSeconds),
-		"TOOL", tool, "DETAIL", strings.TrimSuffix(problem.Detail, ".")).Replace(text)
+	return strings.NewReplacer("KEY", key, "SAME", p.same(req), "NEW", fresh, "AGAIN", again(problem.RetryAfterSeconds),
+		"TOOL", req.Params.Name, "DETAIL", strings.TrimSuffix(problem.Detail, ".")).Replace(text)
+}
+
+// same is what a repetition of this very call has to have in common with it: a model that adds a key where one was
+// derived asks for another operation.
+func (p *protection) same(req *mcp.CallToolRequest) string {
+	var arguments map[string]json.RawMessage
+	_ = json.Unmarshal(req.Params.Arguments, &arguments) // what cannot be read brings no key
+	_, given := arguments[p.KeyArgument]
+	_, inMeta := req.Params.Meta[MetaKey]
+	switch {
+	case p.KeyArgument != "" && (given || !inMeta && p.Intent == nil):
+		return fmt.Sprintf("exactly the same arguments and the same %q", p.KeyArgument)
+	case p.Intent == nil || inMeta:
+		return "exactly the same arguments and the same idempotency key"
+	case p.KeyArgument != "":
+		return fmt.Sprintf("exactly the same arguments and again no %q", p.KeyArgument)
+	default:
+		return "exactly the same arguments"
+	}
 }
 
 func again(seconds int) string {

@@ -19,6 +19,8 @@ func TestTexts(t *testing.T) {
 	argument := &protection{Tool: Tool{KeyArgument: "id"}}
 	meta := &protection{}
 	intent := &protection{Tool: Tool{Intent: &Intent{Arguments: []string{"guest", "time"}}}}
+	both := &protection{Tool: Tool{KeyArgument: "id", Intent: intent.Intent}}
+	req := &mcp.CallToolRequest{Params: &mcp.CallToolParamsRaw{Name: "pay"}}
 	for _, tc := range []struct {
 		code string
 		tool *protection
@@ -27,10 +29,11 @@ func TestTexts(t *testing.T) {
 	}{
 		{"outcome-unknown", argument, []string{
 			"may have been carried out", "Do not call pay for it as a new operation",
-			"In 5 seconds, call pay with exactly the same arguments, including \"id\"", "tell the user",
+			"In 5 seconds, call pay with exactly the same arguments and the same \"id\" to ask", "tell the user",
 		}, []string{"Nothing was done"}},
 		{"outcome-unknown", meta, []string{"the same idempotency key"}, nil},
 		{"outcome-unknown", intent, []string{"call pay with exactly the same arguments to ask"}, []string{"key"}},
+		{"outcome-unknown", both, []string{"the same arguments and again no \"id\" to ask"}, nil},
 		{"in-progress", argument, []string{"at this moment", "In 2 seconds, call pay", "Do not start it again"}, []string{"Nothing was done"}},
 		{"mismatch", argument, []string{"This call did nothing", "may have been carried out", "a new value of \"id\""}, nil},
 		{"mismatch", intent, []string{"ask the user first", "guest, time"}, nil},
@@ -65,7 +68,7 @@ func TestTexts(t *testing.T) {
 		if tc.code == "outcome-unknown" {
 			seconds = 5
 		}
-		text := tc.tool.say(said.text, "pay", &Problem{Code: tc.code, RetryAfterSeconds: seconds, Detail: "the detail."})
+		text := tc.tool.say(said.text, req, &Problem{Code: tc.code, RetryAfterSeconds: seconds, Detail: "the detail."})
 		for _, want := range tc.want {
 			if !strings.Contains(text, want) {
 				t.Errorf("%s: %q is not in %q", tc.code, want, text)

@@ -26,7 +26,8 @@ type ProxyTool struct {
 	// ForwardArgument, and does not execute a call with the same key again: an attempt whose end was not seen is then
 	// repeated. Default: false; its outcome is unknown, until an operator or a poller settles it.
 	KnowsKey bool
-	// ForwardArgument names the argument in which the server behind takes a key. Default: none.
+	// ForwardArgument names the argument in which the server behind takes a key. Default: KeyArgument if the tool itself
+	// has an argument of that name, otherwise none.
 	ForwardArgument string
 	// Options are further options of a route, such as [onceward.Retain]; the mode is reserved. Default: none.
 	Options []onceward.Option
@@ -46,7 +47,8 @@ func (t *ProxyTool) tool() Tool {
 // ProxyConfig configures [NewProxy].
 type ProxyConfig struct {
 	// Connect returns a transport to the server behind the proxy, a new one each time, such as an
-	// [mcp.CommandTransport]. It is required, and called again when the session has ended.
+	// [mcp.CommandTransport]. It is required, and called again when the session has ended. The context lasts as long as
+	// the proxy.
 	Connect func(ctx context.Context) (mcp.Transport, error)
 	// Scope names the scope of a call. It is required.
 	Scope ScopeFunc
@@ -55,12 +57,18 @@ type ProxyConfig struct {
 	// MinBackoff and MaxBackoff bound the time between two attempts to reach the server behind, which doubles.
 	// Default: 100 ms and 30 s.
 	MinBackoff, MaxBackoff time.Duration
+	// ConnectTimeout bounds an attempt to reach the server behind, from its start to its answer to the handshake; calls
+	// wait meanwhile. Default: 1 min.
+	ConnectTimeout time.Duration
 	// Logger is told of a server behind that is gone. Default: [slog.Default].
 	Logger *slog.Logger
 }
 
-// The default of ProxyConfig.MaxBackoff.
-const defaultProxyBackoff = 30 * time.Second
+// The defaults of ProxyConfig.
+const (
+	defaultProxyBackoff   = 30 * time.Second
+	defaultConnectTimeout = time.Minute
+)
 
 // Proxy stands in front of a server of MCP that does not know Onceward, and lets its tool calls happen once. Whatever
 // else a client asks is passed on: prompts, resources and their subscriptions, completions, and notifications that a
@@ -73,6 +81,7 @@ type Proxy struct {
 	server   atomic.Pointer[mcp.Server] // nil until the server behind has said what it is
 	upstream upstream
 	progress progress
+	watched  subscriptions
 }
 
 // NewProxy connects to the server behind and returns the proxy. Close it.
@@ -85,6 +94,9 @@ func NewProxy(ctx context.Context, guard *onceward.Guard, config ProxyConfig) (*
 	}
 	if config.MaxBackoff == 0 {
 		config.MaxBackoff = max(defaultProxyBackoff, config.MinBackoff)
+	}
+	if config.ConnectTimeout == 0 {
+		config.ConnectTimeout = defaultConnectTimeout
 	}
 	if config.Logger == nil {
 		config.Logger = slog.Default()
@@ -99,11 +111,15 @@ func NewProxy(ctx context.Context, guard *onceward.Guard, config ProxyConfig) (*
 	}
 	p := &Proxy{config: config, tools: protected}
 	p.upstream = upstream{
-		client: p.client(), connect: config.Connect, changed: p.toolsChanged, log: config.Logger,
-		min: config.MinBackoff, max: config.MaxBackoff,
+		client: p.client(), connect: config.Connect, opening: p.resubscribe, changed: p.toolsChanged, log: config.Logger,
+		min: config.MinBackoff, max: config.MaxBackoff, timeout: config.ConnectTimeout,
 	}
+	p.upstream.ending, p.upstream.end = context.WithCancel(context.Background())
+	p.upstream.living, p.upstream.die = context.WithCancel(context.WithoutCancel(ctx))
+	defer context.AfterFunc(ctx, p.upstream.end)()
 	session, err := p.upstream.get(ctx)
 	if err != nil {
+		_ = p.upstream.close() // there is nothing to close but what has failed
 		return nil, fmt.Errorf("oncewardmcp: %w", err)
 	}
 	p.server.Store(p.serverLike(session.InitializeResult()))
@@ -207,7 +223,8 @@ func (p *Proxy) Unprotected(ctx context.Context) ([]string, error) {
 	return p.tools.Unprotected(tools), nil
 }
 
-// Close ends the session with the server behind. Wait for the guard first: see [onceward.Guard.Wait].
+// Close ends the session with the server behind. Wait for the guard first, see [onceward.Guard.Wait]: what becomes of
+// calls that are on their way is unknown.
 func (p *Proxy) Close() error { return p.upstream.close() }
 
 // forward sends what clients ask to the server behind.
@@ -221,9 +238,13 @@ func (p *Proxy) forward(next mcp.MethodHandler) mcp.MethodHandler {
 		if err != nil {
 			return nil, onceward.NotExecuted(err)
 		}
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(p.upstream.ending, cancel)()
+		ctx, sent := notingPosts(ctx)
 		result, err := send(ctx, session)
 		if err != nil {
-			return nil, p.upstream.judged(session, err)
+			return nil, p.upstream.judged(session, sent, err)
 		}
 		return result, nil
 	}
@@ -295,7 +316,7 @@ func (p *Proxy) call(ctx context.Context, session *mcp.ClientSession, req *mcp.C
 			params.Meta = make(mcp.Meta)
 		}
 		params.Meta[MetaKey] = key
-		arguments, err := p.withKey(req, key)
+		arguments, err := p.withKey(ctx, req, key)
 		if err != nil {
 			return nil, onceward.NotExecuted(err)
 		}
@@ -310,36 +331,38 @@ func (p *Proxy) call(ctx context.Context, session *mcp.ClientSession, req *mcp.C
 }
 
 // withKey is the arguments with the key where the server behind takes it.
-func (p *Proxy) withKey(req *mcp.CallToolRequest, key string) (json.RawMessage, error) {
-	tool, named := p.config.Tools[req.Params.Name]
-	if !named {
-		tool = p.config.Tools[OtherTools]
-	}
-	if tool.ForwardArgument == "" {
+func (p *Proxy) withKey(ctx context.Context, req *mcp.CallToolRequest, key string) (json.RawMessage, error) {
+	name := p.keyArgumentBehind(ctx, req)
+	if name == "" {
 		return req.Params.Arguments, nil
 	}
 	arguments := make(map[string]json.RawMessage)
 	if err := json.Unmarshal(req.Params.Arguments, &arguments); err != nil {
 		return nil, err
 	}
-	arguments[tool.ForwardArgument], _ = json.Marshal(key) // of text
+	arguments[name], _ = json.Marshal(key) // of text
 	return json.Marshal(arguments)
 }
 
-func (p *Proxy) subscribe(ctx context.Context, req *mcp.SubscribeRequest) error {
-	session, err := p.upstream.get(ctx)
-	if err != nil {
-		return err
+// keyArgumentBehind is the argument in which the server behind takes a key; empty if there is none.
+func (p *Proxy) keyArgumentBehind(ctx context.Context, req *mcp.CallToolRequest) string {
+	tool, named := p.config.Tools[req.Params.Name]
+	if !named {
+		tool = p.config.Tools[OtherTools]
 	}
-	return session.Subscribe(ctx, &mcp.SubscribeParams{URI: req.Params.URI})
-}
-
-func (p *Proxy) unsubscribe(ctx context.Context, req *mcp.UnsubscribeRequest) error {
-	session, err := p.upstream.get(ctx)
-	if err != nil {
-		return err
+	if tool.ForwardArgument != "" || tool.KeyArgument == "" {
+		return tool.ForwardArgument
 	}
-	return session.Unsubscribe(ctx, &mcp.UnsubscribeParams{URI: req.Params.URI})
+	definition := p.tools.catalog.find(ctx, req, p.forward(nil))
+	if definition == nil {
+		return ""
+	}
+	schema, _ := definition.InputSchema.(map[string]any)
+	properties, _ := schema["properties"].(map[string]any)
+	if _, own := properties[tool.KeyArgument]; !own {
+		return ""
+	}
+	return tool.KeyArgument
 }
 
 // progress finds the client that a notification of progress is for. Clients choose tokens as they like, so that those

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -245,5 +246,50 @@ func TestProxyOptions(t *testing.T) {
 	}
 	if got := lines(t, path); len(got) != 2 {
 		t.Errorf("the effects are %q", got)
+	}
+}
+
+// TestProblemsBehindAreNoAnswers: what a protected server behind a proxy says about its records is not kept as the
+// answer: the next call asks again if that server knows the key, and the outcome is unknown if it does not.
+func TestProblemsBehindAreNoAnswers(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		tool     oncewardmcp.ProxyTool
+		executed oncewardmcp.Executed
+		want     string // the code of a problem, or none for the answer
+	}{
+		"unknown, and it knows the key": {oncewardmcp.ProxyTool{KnowsKey: true}, oncewardmcp.ExecutedUnknown, ""},
+		"unknown":                       {oncewardmcp.ProxyTool{}, oncewardmcp.ExecutedUnknown, "outcome-unknown"},
+		"not done":                      {oncewardmcp.ProxyTool{}, oncewardmcp.ExecutedNo, ""},
+		"done":                          {oncewardmcp.ProxyTool{}, oncewardmcp.ExecutedYes, "behind"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			server := mcp.NewServer(&mcp.Implementation{Name: "behind"}, nil)
+			var calls atomic.Int64
+			server.AddTool(&mcp.Tool{Name: "book", InputSchema: map[string]any{"type": "object"}},
+				func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+					if calls.Add(1) > 1 {
+						return said("booked"), nil
+					}
+					result := said("wait")
+					result.IsError = true
+					result.Meta = mcp.Meta{oncewardmcp.MetaProblem: oncewardmcp.Problem{Code: "behind", Executed: tc.executed}}
+					return result, nil
+				})
+			endpoint := listen(t, server, newest)
+			proxy := b.proxy(tc.tool, func(context.Context) (mcp.Transport, error) {
+				return &mcp.StreamableClientTransport{Endpoint: endpoint}, nil
+			})
+			session := overHTTP(t, proxy.Server(), newest)
+			callTool(t, session, book("k", "Ada"))
+			second := callTool(t, session, book("k", "Ada"))
+			if tc.want != "" {
+				wantProblem(t, second, tc.want)
+			} else if text(second) != "booked" {
+				t.Errorf("the second call got %q", text(second))
+			}
+		})
 	}
 }

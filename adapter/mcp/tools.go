@@ -61,7 +61,8 @@ type Tool struct {
 	Options []onceward.Option
 	// KeyArgument names an argument that carries the key, for models whose client does not. It is added to the tool's
 	// input schema with words for the model, and taken away before the tool sees its arguments. It counts for more than
-	// the key in _meta, which a client may make for each call. Default: none; the key is in _meta.
+	// the key in _meta, which a client may make for each call. It must not be an argument of the tool's own. Default:
+	// none; the key is in _meta.
 	KeyArgument string
 	// Intent derives a key for a call that brings none. Default: none; such a call is refused.
 	Intent *Intent

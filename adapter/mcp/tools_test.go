@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"reflect"
 	"slices"
@@ -321,6 +322,11 @@ func TestKeys(t *testing.T) {
 			&mcp.CallToolParams{Name: "act", Arguments: arguments{"guest": "Ada"}},
 			keyed("act", "on purpose", arguments{"guest": "Ada"}), "executed",
 		},
+		"the same intent, once with null and once without": {
+			oncewardmcp.Tool{Options: reserved, Intent: intent},
+			&mcp.CallToolParams{Name: "act", Arguments: arguments{"guest": "Ada", "time": nil}},
+			&mcp.CallToolParams{Name: "act", Arguments: arguments{"guest": "Ada"}}, "mismatch",
+		},
 		"no intent at all": {
 			oncewardmcp.Tool{Options: reserved, Intent: intent},
 			&mcp.CallToolParams{Name: "act", Arguments: arguments{"guest": "Ada"}},
@@ -516,4 +522,73 @@ func TestNewRefuses(t *testing.T) {
 			t.Errorf("%s: got %v, want %q", name, err, tc.want)
 		}
 	}
+}
+
+// TestNumbersStayExact: a replay has the numbers of the first answer.
+func TestNumbersStayExact(t *testing.T) {
+	t.Parallel()
+	const exact = `{"account":9007199254740993,"amount":1.10}`
+	b := newBench(t)
+	act := func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		result := said("done")
+		result.StructuredContent = json.RawMessage(exact)
+		result.Meta = mcp.Meta{"ref": json.RawMessage(`9007199254740993`)}
+		return result, nil
+	}
+	server := b.acting(oncewardmcp.Tool{Options: []onceward.Option{onceward.Reserved(onceward.FailureUnknown)}}, act)
+	endpoint := listen(t, server, newest)
+	for range 2 {
+		got := rawCall(t, endpoint)
+		if strings.Count(got, "9007199254740993") != 2 || !strings.Contains(got, "1.10") {
+			t.Errorf("got %s", got)
+		}
+	}
+}
+
+// rawCall makes a call of the tool act, and returns the bytes of the reply: a client in Go would round numbers itself.
+func rawCall(t *testing.T, endpoint string) string {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, endpoint, strings.NewReader(
+		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"act","_meta":{"`+oncewardmcp.MetaKey+`":"k"}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	response, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(body)
+}
+
+// TestEndlessList: a list of tools without an end does not keep a call from its answer.
+func TestEndlessList(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	tools, err := oncewardmcp.New(b.guard, oncewardmcp.Config{
+		Scope: oncewardmcp.SingleScope("s"),
+		Tools: map[string]oncewardmcp.Tool{
+			oncewardmcp.OtherTools: {Options: []onceward.Option{onceward.Reserved(onceward.FailureUnknown)}},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	handler := tools.Middleware(func(_ context.Context, method string, _ mcp.Request) (mcp.Result, error) {
+		if method == "tools/list" {
+			return &mcp.ListToolsResult{NextCursor: "more"}, nil
+		}
+		return said("done"), nil
+	})
+	result, err := handler(t.Context(), "tools/call", &mcp.CallToolRequest{Params: &mcp.CallToolParamsRaw{Name: "act"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantProblem(t, result.(*mcp.CallToolResult), "missing-key")
 }

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
+	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -18,13 +21,21 @@ import (
 type upstream struct {
 	client  *mcp.Client
 	connect func(ctx context.Context) (mcp.Transport, error)
-	changed func() // the server behind may have other tools now
+	opening func(*mcp.ClientSession) // there is a new session
+	changed func()                   // the server behind may have other tools now
 	log     *slog.Logger
 	min     time.Duration
 	max     time.Duration
+	timeout time.Duration // of an attempt to connect
+
+	ending context.Context // is done when no session is to be opened any more
+	end    context.CancelFunc
+	living context.Context // is done when there is no session any more
+	die    context.CancelFunc
 
 	mu       sync.Mutex
 	session  *mcp.ClientSession
+	opened   time.Time
 	failures int
 	next     time.Time // no attempt to connect before
 	closed   bool
@@ -47,29 +58,37 @@ func (u *upstream) get(ctx context.Context) (*mcp.ClientSession, error) {
 		return nil, fmt.Errorf("%w: it is not tried again before %s", errDown, u.next.Format(time.RFC3339))
 	}
 	session, err := u.open(ctx)
-	if err != nil {
+	if err = withoutQuery(err); err != nil {
 		u.failures++
-		u.next = time.Now().Add(backoff.Exponential(u.min, u.max, u.failures))
+		u.next = time.Now().Add(u.pause())
 		u.log.WarnContext(ctx, "onceward: the server behind the proxy cannot be reached", "failures", u.failures,
 			"error", err)
 		return nil, fmt.Errorf("%w: %w", errDown, err)
 	}
-	u.session, u.failures = session, 0
+	u.session, u.opened = session, time.Now()
+	u.watching.Go(func() { u.opening(session) })
 	u.watching.Go(func() { u.watch(session) })
 	return session, nil
 }
 
+// pause is the time to wait after so many failures.
+func (u *upstream) pause() time.Duration { return backoff.Exponential(u.min, u.max, u.failures) }
+
+// open opens a session. A caller that leaves does not stop it, because others wait for the same one.
 func (u *upstream) open(ctx context.Context) (*mcp.ClientSession, error) {
-	transport, err := u.connect(ctx)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), u.timeout)
+	defer cancel()
+	defer context.AfterFunc(u.ending, cancel)()
+	transport, err := u.connect(u.living)
 	if err != nil {
 		return nil, err
 	}
-	return u.client.Connect(context.WithoutCancel(ctx), transport, nil)
+	return u.client.Connect(ctx, noting(transport), nil)
 }
 
 // watch waits for the end of a session, and lets the next call open another.
 func (u *upstream) watch(session *mcp.ClientSession) {
-	err := session.Wait()
+	err := withoutQuery(session.Wait())
 	u.drop(session)
 	_ = session.Close() // collects the process
 	u.mu.Lock()
@@ -82,15 +101,26 @@ func (u *upstream) watch(session *mcp.ClientSession) {
 	u.changed()
 }
 
+// steady is for how many pauses a session has to last so that its end does not count as one more failure.
+const steady = 10
+
 func (u *upstream) drop(session *mcp.ClientSession) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.session == session {
-		u.session = nil
+	if u.session != session {
+		return
 	}
+	u.session = nil
+	if u.failures++; time.Since(u.opened) > steady*u.pause() {
+		u.failures = 0
+		return
+	}
+	u.next = time.Now().Add(u.pause()) // it dies as often as it is started
 }
 
 func (u *upstream) close() error {
+	u.end()
+	defer u.die()
 	u.mu.Lock()
 	session := u.session
 	u.session, u.closed = nil, true
@@ -103,16 +133,47 @@ func (u *upstream) close() error {
 	return err
 }
 
-// judged marks an error of a call that was surely not sent. Of every other it is not known what the server did. The
-// next call gets a new session if this one is gone.
-func (u *upstream) judged(session *mcp.ClientSession, err error) error {
-	if errors.Is(err, mcp.ErrConnectionClosed) {
-		u.drop(session)
-	}
+// judged marks an error of a call that was surely not executed: the server was not reached, or said in answer to this
+// very call that it does not know the session. Of every other it is not known what the server did, also of a call
+// whose session was lost behind it. The next call gets a new session if this one is gone.
+func (u *upstream) judged(session *mcp.ClientSession, sent *posting, err error) error {
+	err = withoutQuery(err)
 	var dial *net.OpError
-	if errors.Is(err, mcp.ErrSessionMissing) || errors.As(err, &dial) && dial.Op == "dial" {
+	switch {
+	case errors.As(err, &dial) && dial.Op == "dial":
+	case errors.Is(err, mcp.ErrSessionMissing):
 		u.drop(session)
-		return onceward.NotExecuted(err)
+		if sent.status() != http.StatusNotFound {
+			return err
+		}
+	case errors.Is(err, mcp.ErrConnectionClosed):
+		u.drop(session)
+		return err
+	default:
+		return err
 	}
-	return err
+	return onceward.NotExecuted(err)
 }
+
+// withoutQuery is an error that does not show the query of a URL, in which there may be a secret: clients see errors of
+// the server behind.
+func withoutQuery(err error) error {
+	var web *url.Error
+	if !errors.As(err, &web) {
+		return err
+	}
+	shown, _, found := strings.Cut(web.URL, "?")
+	if !found {
+		return err
+	}
+	return &hiding{err, strings.ReplaceAll(err.Error(), web.URL, shown)}
+}
+
+// hiding is an error with another text.
+type hiding struct {
+	error
+	text string
+}
+
+func (h *hiding) Error() string { return h.text }
+func (h *hiding) Unwrap() error { return h.error }

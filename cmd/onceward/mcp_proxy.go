@@ -90,6 +90,8 @@ func (c *mcpProxyCommand) serve(
 ) error {
 	ctx, cancel := context.WithCancel(ends.first)
 	defer cancel()
+	// The first interrupt waits for calls, and the second one gives them up.
+	defer context.AfterFunc(ends.second, func() { _ = proxy.Close() })()
 	var ended error
 	server := onceward.Worker(onceward.WorkerFunc(func(ctx context.Context) error {
 		if err := proxy.Server().Run(ctx, &mcp.StdioTransport{}); ctx.Err() == nil && !errors.Is(err, io.EOF) {
@@ -207,13 +209,20 @@ func (c *mcpProxyCommand) connect(context.Context) (mcp.Transport, error) {
 	}
 	command := exec.Command(c.Command[0], c.Command[1:]...)
 	command.Stderr = os.Stderr
+	command.Env = slices.DeleteFunc(os.Environ(), func(variable string) bool { // which are not for others to know
+		return strings.HasPrefix(variable, "ONCEWARD_SECRET=") || strings.HasPrefix(variable, "ONCEWARD_STORE=")
+	})
 	return &mcp.CommandTransport{Command: command}, nil
 }
 
-// headerScope takes the scope from a header field.
+// headerScope takes the scope from a header field. Of two it cannot be told which one a client has added.
 func (c *mcpProxyCommand) headerScope(_ context.Context, req *mcp.CallToolRequest) (string, error) {
 	if req.Extra == nil {
 		return "", onceward.ErrUnauthenticated
 	}
-	return req.Extra.Header.Get(c.ScopeHeader), nil
+	values := req.Extra.Header.Values(c.ScopeHeader)
+	if len(values) != 1 {
+		return "", onceward.ErrUnauthenticated
+	}
+	return values[0], nil
 }

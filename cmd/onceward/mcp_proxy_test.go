@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,11 +17,12 @@ import (
 	oncewardmcp "github.com/onceward/onceward/adapter/mcp"
 )
 
-// serveMCP is a server that knows nothing of Onceward: each booking is a line of a file, and the guest "die" ends it.
+// serveMCP is a server that knows nothing of Onceward: each booking is a line of a file, the guest "die" ends it, and
+// "hang" waits until the call is given up.
 func serveMCP(path string) int {
 	server := mcp.NewServer(&mcp.Implementation{Name: "bookings"}, nil)
 	mcp.AddTool(server, &mcp.Tool{Name: "book"},
-		func(_ context.Context, _ *mcp.CallToolRequest, in struct {
+		func(ctx context.Context, _ *mcp.CallToolRequest, in struct {
 			Guest string `json:"guest"`
 		},
 		) (*mcp.CallToolResult, any, error) {
@@ -30,10 +32,17 @@ func serveMCP(path string) int {
 			}
 			defer f.Close()
 			_, err = fmt.Fprintln(f, in.Guest)
-			if in.Guest == "die" {
+			switch in.Guest {
+			case "die":
 				os.Exit(3)
+			case "hang":
+				<-ctx.Done()
 			}
-			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "booked for " + in.Guest}}}, nil, err
+			text := "booked for " + in.Guest
+			if in.Guest == "spy" {
+				text = os.Getenv("ONCEWARD_SECRET") + os.Getenv("ONCEWARD_STORE")
+			}
+			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}}, nil, err
 		})
 	if err := server.Run(context.Background(), &mcp.StdioTransport{}); err != nil {
 		return 1
@@ -104,6 +113,9 @@ func TestMCPProxyOnStdio(t *testing.T) {
 	if text, _ := bookTable(t, session, "k1", "Ada"); text != "booked for Ada" {
 		t.Errorf("the same call got %q", text)
 	}
+	if text, _ := bookTable(t, session, "k3", "spy"); text != "" {
+		t.Errorf("the server behind was told %q", text)
+	}
 	if text, problem := bookTable(t, session, "k2", "die"); problem == nil || problem.Code != "outcome-unknown" {
 		t.Errorf("a server that died got %q", text)
 	}
@@ -123,14 +135,12 @@ func TestMCPProxyOnStdio(t *testing.T) {
 	if text, problem := bookTable(t, session, "k2", "die"); text != "It was booked." || problem != nil {
 		t.Errorf("after the operator the call got %q", text)
 	}
-	wantEffects(t, dir, "Ada die")
+	wantEffects(t, dir, "Ada spy die")
 }
 
-// TestMCPProxyOnHTTP: the proxy serves many clients, each in its own scope, and ends in order.
-func TestMCPProxyOnHTTP(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	command := proxyCommand(t, dir, "--listen", "127.0.0.1:0", "--intent", "book=guest", "--protect", "book")
+// listening starts a proxy over HTTP, and returns its URL.
+func listening(t *testing.T, command *exec.Cmd) (started *exec.Cmd, url string) {
+	t.Helper()
 	out, err := command.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -138,12 +148,71 @@ func TestMCPProxyOnHTTP(t *testing.T) {
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = command.Process.Kill() }()
+	t.Cleanup(func() { _ = command.Process.Kill() })
 	line, err := bufio.NewReader(out).ReadString('\n')
 	url, found := strings.CutPrefix(strings.TrimSpace(line), "listening on ")
 	if err != nil || !found {
 		t.Fatalf("the proxy says %q, %v", line, err)
 	}
+	return command, url
+}
+
+// tenants adds header fields to requests.
+type tenants []string
+
+func (h tenants) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	for _, name := range h {
+		r.Header.Add("X-Tenant", name)
+	}
+	return http.DefaultTransport.RoundTrip(r)
+}
+
+// TestMCPProxyScopeHeader: tenants with the same key do not meet, and one that cannot be told is refused. The server
+// behind is another proxy, over HTTP.
+func TestMCPProxyScopeHeader(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	_, behind := listening(t, proxyCommand(t, dir, "--listen", "127.0.0.1:0"))
+	program, err := builtProgram()
+	if err != nil {
+		t.Fatal(err)
+	}
+	front := exec.Command(program, "mcp-proxy", "--store", "sqlite:"+filepath.Join(dir, "front.db"), "--listen", "127.0.0.1:0",
+		"--scope-header", "X-Tenant", "--upstream", behind)
+	front.Env = append(os.Environ(), "ONCEWARD_SECRET=0123456789abcdef")
+	_, url := listening(t, front)
+	for _, tc := range []struct {
+		header tenants
+		guest  string
+		want   string
+	}{
+		{tenants{"a"}, "Ada", "booked for Ada"},
+		{tenants{"b"}, "Bob", "booked for Bob"},
+		{tenants{"a"}, "Ada", "booked for Ada"},
+		{nil, "Ada", "unauthenticated"},
+		{tenants{""}, "Ada", "unauthenticated"},
+		{tenants{"a", "b"}, "Ada", "unauthenticated"},
+		{tenants{"b"}, "Ada", "mismatch"},
+	} {
+		session := mcpSession(t, &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: tc.header}})
+		text, problem := bookTable(t, session, "k", tc.guest)
+		if problem != nil {
+			text = problem.Code
+		}
+		if text != tc.want {
+			t.Errorf("%q for %s got %q, want %q", tc.header, tc.guest, text, tc.want)
+		}
+		_ = session.Close()
+	}
+	wantEffects(t, dir, "Ada Bob")
+}
+
+// TestMCPProxyOnHTTP: the proxy serves many clients, each in its own scope, and ends in order.
+func TestMCPProxyOnHTTP(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	command, url := listening(t, proxyCommand(t, dir, "--listen", "127.0.0.1:0", "--intent", "book=guest", "--protect", "book"))
 	session := mcpSession(t, &mcp.StreamableClientTransport{Endpoint: url})
 	for range 2 {
 		result, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "book", Arguments: map[string]any{"guest": "Ada"}})
@@ -166,6 +235,48 @@ func TestMCPProxyOnHTTP(t *testing.T) {
 	case <-time.After(30 * time.Second):
 		t.Error("the proxy did not end")
 	}
+}
+
+// TestMCPProxyInterrupts: the first interrupt waits for a call that hangs, and the second one gives it up.
+func TestMCPProxyInterrupts(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	command := proxyCommand(t, dir)
+	session := mcpSession(t, &mcp.CommandTransport{Command: command, TerminateDuration: time.Minute})
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		_, _ = session.CallTool(t.Context(), &mcp.CallToolParams{
+			Name: "book", Arguments: map[string]any{"guest": "hang", "idempotency_key": "k"},
+		})
+	}()
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if _, err := os.Stat(filepath.Join(dir, "effects")); err == nil {
+			break
+		}
+	}
+	for range 2 {
+		if err := command.Process.Signal(os.Interrupt); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(100 * time.Millisecond) // two signals at once are one
+	}
+	ended := make(chan struct{})
+	go func() {
+		_ = session.Close()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+		<-answered
+	case <-time.After(30 * time.Second):
+		t.Fatal("the proxy did not end")
+	}
+	next := mcpSession(t, &mcp.CommandTransport{Command: proxyCommand(t, dir)})
+	if text, problem := bookTable(t, next, "k", "hang"); problem == nil || problem.Code != "outcome-unknown" {
+		t.Errorf("the call that was given up got %q", text)
+	}
+	wantEffects(t, dir, "hang")
 }
 
 // TestMCPProxyFlags: what cannot be meant is said before anything is started.

@@ -19,7 +19,7 @@ func TestRun(t *testing.T) {
 	for _, want := range []string{
 		"result (the result of the first call): Booking 1: Ada at 19:00.",
 		"result (the result of the first call): Ada has paid 20.00.",
-		"result: This call did nothing: its idempotency key belongs to an earlier call of pay_deposit",
+		"result: This call did nothing: its idempotency key belongs to an earlier call, of pay_deposit",
 		"Bookings made: 1. Payments taken: 1.",
 	} {
 		if !strings.Contains(said, want) {
