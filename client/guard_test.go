@@ -280,7 +280,8 @@ func TestARefusalAfterALostAnswer(t *testing.T) {
 				w, handler := newWire(), &counted{then: refuse}
 				w.cuts = []cut{{request: -1, answer: 0}}
 				c := newClient(t, client.Config{Base: serve(t, w, each.front(guarded(t, memory.New(), handler, reserved)))})
-				post(t.Context(), c).want(t, http.StatusBadRequest, each.want, false)
+				got := post(t.Context(), c)
+				got.want(t, http.StatusBadRequest, each.want, false)
 			})
 		})
 	}
