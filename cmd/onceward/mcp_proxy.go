@@ -25,9 +25,10 @@ import (
 
 // mcpProxyCommand stands in front of a server of MCP and lets its tool calls happen once.
 type mcpProxyCommand struct {
-	Command  []string `arg:"" optional:"" help:"The server behind the proxy, with its arguments: a command that serves on its standard input and output. Write -- before it."`
-	Upstream string   `placeholder:"URL" group:"Server" help:"The server behind the proxy instead of a command: the URL of its streamable HTTP."`
-	Listen   string   `placeholder:"ADDRESS" group:"Server" help:"Serve streamable HTTP there, such as 127.0.0.1:8080; port 0 takes a free one. Default: serve on the standard input and output."`
+	Command   []string `arg:"" optional:"" help:"The server behind the proxy, with its arguments: a command that serves on its standard input and output. Write -- before it."`
+	Upstream  string   `placeholder:"URL" group:"Server" help:"The server behind the proxy instead of a command: the URL of its streamable HTTP."`
+	TokenFile string   `type:"path" placeholder:"FILE" group:"Server" help:"A file with the bearer token for --upstream. It is read for each request, so that the token can be changed."`
+	Listen    string   `placeholder:"ADDRESS" group:"Server" help:"Serve streamable HTTP there, such as 127.0.0.1:8080; port 0 takes a free one. Default: serve on the standard input and output."`
 
 	Store      string        `env:"ONCEWARD_STORE" placeholder:"URL" group:"Records" help:"The store: postgres://user@host/database, sqlite:PATH or redis://host:6379/0. Its tables are created if they are missing."`
 	SecretFile string        `type:"path" placeholder:"FILE" group:"Records" help:"A file with a secret of 16 random bytes or more, which stays the same over restarts. Default: the environment's ONCEWARD_SECRET."`
@@ -122,7 +123,7 @@ func (c *mcpProxyCommand) serve(
 // have to come back to.
 func httpServer(server *mcp.Server) *http.Server {
 	handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server },
-		&mcp.StreamableHTTPOptions{Stateless: true})
+		&mcp.StreamableHTTPOptions{Stateless: true, CrossOriginProtection: http.NewCrossOriginProtection()})
 	web := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
 	web.RegisterOnShutdown(func() { // streams that would never end
 		for session := range server.Sessions() {
@@ -163,6 +164,8 @@ func (c *mcpProxyCommand) check() error {
 		return operate.Usage("the server is not named: give its command behind --, or --upstream URL")
 	case c.Upstream != "" && len(c.Command) > 0:
 		return operate.Usage("the server is named twice: give a command or --upstream, not both")
+	case c.TokenFile != "" && c.Upstream == "":
+		return operate.Usage("--token-file is for --upstream: a command has its own environment")
 	case c.ScopeHeader != "" && c.Listen == "":
 		return operate.Usage("--scope-header is for --listen: there are no header fields on the standard input")
 	}
@@ -205,7 +208,11 @@ func (c *mcpProxyCommand) tool(name string) (oncewardmcp.ProxyTool, error) {
 // connect starts the server behind, or reaches it.
 func (c *mcpProxyCommand) connect(context.Context) (mcp.Transport, error) {
 	if c.Upstream != "" {
-		return &mcp.StreamableClientTransport{Endpoint: c.Upstream}, nil
+		web := &mcp.StreamableClientTransport{Endpoint: c.Upstream}
+		if c.TokenFile != "" {
+			web.HTTPClient = &http.Client{Transport: bearer(c.TokenFile), CheckRedirect: keepOrigin}
+		}
+		return web, nil
 	}
 	command := exec.Command(c.Command[0], c.Command[1:]...)
 	command.Stderr = os.Stderr
@@ -213,6 +220,28 @@ func (c *mcpProxyCommand) connect(context.Context) (mcp.Transport, error) {
 		return strings.HasPrefix(variable, "ONCEWARD_SECRET=") || strings.HasPrefix(variable, "ONCEWARD_STORE=")
 	})
 	return &mcp.CommandTransport{Command: command}, nil
+}
+
+// bearer is a transport with the token of a file.
+type bearer string
+
+// RoundTrip implements [http.RoundTripper].
+func (file bearer) RoundTrip(r *http.Request) (*http.Response, error) {
+	token, err := os.ReadFile(string(file))
+	if err != nil {
+		return nil, err
+	}
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	return http.DefaultTransport.RoundTrip(r)
+}
+
+// keepOrigin follows no redirect that would take the token to another server.
+func keepOrigin(r *http.Request, via []*http.Request) error {
+	if r.URL.Scheme != via[0].URL.Scheme || r.URL.Host != via[0].URL.Host || len(via) > 10 {
+		return http.ErrUseLastResponse
+	}
+	return nil
 }
 
 // headerScope takes the scope from a header field. Of two it cannot be told which one a client has added.

@@ -5,11 +5,15 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -206,6 +210,69 @@ func TestMCPProxyScopeHeader(t *testing.T) {
 		_ = session.Close()
 	}
 	wantEffects(t, dir, "Ada Bob")
+}
+
+// TestMCPProxyTokenFile: the token reaches the server behind, also after it was changed, and no other server.
+func TestMCPProxyTokenFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	_, behind := listening(t, proxyCommand(t, dir, "--listen", "127.0.0.1:0"))
+	target, err := url.Parse(behind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if token := r.Header.Get("Authorization"); token != "" {
+			t.Errorf("another server got %q", token)
+		}
+	}))
+	t.Cleanup(other.Close)
+	pass := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }}
+	var valid atomic.Value
+	valid.Store("Bearer one")
+	secured := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != valid.Load() {
+			http.Redirect(w, r, other.URL, http.StatusTemporaryRedirect)
+			return
+		}
+		pass.ServeHTTP(w, r)
+	}))
+	t.Cleanup(secured.Close)
+	token := filepath.Join(dir, "token")
+	if err := os.WriteFile(token, []byte("one\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	program, err := builtProgram()
+	if err != nil {
+		t.Fatal(err)
+	}
+	front := exec.Command(program, "mcp-proxy", "--store", "sqlite:"+filepath.Join(dir, "front.db"), "--listen", "127.0.0.1:0",
+		"--upstream", secured.URL, "--token-file", token)
+	front.Env = append(os.Environ(), "ONCEWARD_SECRET=0123456789abcdef")
+	_, address := listening(t, front)
+	session := mcpSession(t, &mcp.StreamableClientTransport{Endpoint: address})
+	if text, problem := bookTable(t, session, "first", "Ada"); problem != nil || text != "booked for Ada" {
+		t.Fatalf("got %q, %+v", text, problem)
+	}
+	valid.Store("Bearer two")
+	if text, problem := bookTable(t, session, "second", "Bob"); problem == nil {
+		t.Errorf("with the old token: %q", text)
+	}
+	if err := os.WriteFile(token, []byte("two\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	text, problem := bookTable(t, session, "third", "Eve")
+	for range 50 { // the proxy leaves a server alone for a moment that has refused it
+		if problem == nil || problem.Executed != "no" {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+		text, problem = bookTable(t, session, "third", "Eve")
+	}
+	if problem != nil || text != "booked for Eve" {
+		t.Errorf("with the new token: %q, %+v", text, problem)
+	}
+	wantEffects(t, dir, "Ada Eve")
 }
 
 // TestMCPProxyOnHTTP: the proxy serves many clients, each in its own scope, and ends in order.
