@@ -12,7 +12,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -27,37 +26,6 @@ import (
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Over(m)) }
-
-// TestThePageShowsTheRecipes: the text of each section is the files that the other tests run, and each is short.
-func TestThePageShowsTheRecipes(t *testing.T) {
-	t.Parallel()
-	page, err := os.ReadFile("../../../docs/batches.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range protocols {
-		_, section, _ := strings.Cut(string(page), "\n## "+p.section+"\n")
-		section, _, _ = strings.Cut(section, "\n## ")
-		files, err := filepath.Glob(filepath.Join(p.dir, "*.go"))
-		if err != nil || len(files) == 0 {
-			t.Fatalf("%s: no recipe: %v", p.dir, err)
-		}
-		for _, name := range files {
-			file, err := os.ReadFile(name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			text := string(file)
-			text = text[strings.Index(text, "package "):] // without its comment
-			if !strings.Contains(section, "```go\n"+text+"```\n") {
-				t.Errorf("docs/batches.md: the section %q does not show %s", p.section, name)
-			}
-			if lines := strings.Count(text, "\n"); lines >= 50 {
-				t.Errorf("%s: a recipe of %d lines", name, lines)
-			}
-		}
-	}
-}
 
 // item is a payment of a batch.
 type item struct {

@@ -15,18 +15,18 @@ import (
 	"github.com/onceward/onceward"
 )
 
-// protocol is a directory here, its section of the page, and how a client speaks.
+// protocol is a directory here, and how a client speaks.
 type protocol struct {
-	dir, section string
-	handler      func(s *service, p *onceward.Procedure, scope onceward.ScopeFunc) http.Handler
-	encode       func(items []item) string
-	decode       func(answer []byte, items int) ([]outcome, error)
+	dir     string
+	handler func(s *service, p *onceward.Procedure, scope onceward.ScopeFunc) http.Handler
+	encode  func(items []item) string
+	decode  func(answer []byte, items int) ([]outcome, error)
 }
 
 var protocols = []protocol{
-	{"rest", "A batch of a REST API", rest, encodeREST, decodeREST},
-	{"jsonrpc", "JSON-RPC 2.0", jsonRPC, encodeRPC, decodeRPC},
-	{"graphql", "GraphQL", graphQL, encodeGraphQL, decodeGraphQL},
+	{"rest", rest, encodeREST, decodeREST},
+	{"jsonrpc", jsonRPC, encodeRPC, decodeRPC},
+	{"graphql", graphQL, encodeGraphQL, decodeGraphQL},
 }
 
 func rest(_ *service, p *onceward.Procedure, scope onceward.ScopeFunc) http.Handler {

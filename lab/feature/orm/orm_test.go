@@ -27,37 +27,6 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(servers.Main(watchdog.Over(m))) }
 
-// TestThePageShowsTheRecipes: the text of each section is the files that the other tests run, and each is short.
-func TestThePageShowsTheRecipes(t *testing.T) {
-	t.Parallel()
-	page, err := os.ReadFile("../../../docs/orm.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, r := range recipes {
-		_, section, _ := strings.Cut(string(page), "\n## "+r.section+"\n")
-		section, _, _ = strings.Cut(section, "\n## ")
-		files, err := filepath.Glob(filepath.Join(r.dir, "*.go"))
-		if err != nil || len(files) == 0 {
-			t.Fatalf("%s: no recipe: %v", r.dir, err)
-		}
-		for _, name := range files {
-			file, err := os.ReadFile(name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			text := string(file)
-			text = text[strings.Index(text, "package "):] // without its comment
-			if !strings.Contains(section, "```go\n"+text+"```\n") {
-				t.Errorf("docs/orm.md: the section %q does not show %s", r.section, name)
-			}
-			if lines := strings.Count(text, "\n"); lines >= 50 {
-				t.Errorf("%s: a recipe of %d lines", name, lines)
-			}
-		}
-	}
-}
-
 // service has payments in a database, and the recipe's way to it.
 type service struct {
 	*testing.T

@@ -28,9 +28,9 @@ import (
 	"github.com/onceward/onceward/store/postgres"
 )
 
-// recipe is a directory here, its section of the page, and what it makes for each database.
+// recipe is a directory here, and what it makes for each database.
 type recipe struct {
-	dir, section     string
+	dir              string
 	sqlite, postgres func() orm
 }
 
@@ -44,17 +44,17 @@ type orm struct {
 }
 
 var recipes = []recipe{
-	{"gorm", "GORM", func() orm { return onGORM(gormlite.OpenDB(closed)) }, func() orm {
+	{"gorm", func() orm { return onGORM(gormlite.OpenDB(closed)) }, func() orm {
 		return onGORM(gormpostgres.New(gormpostgres.Config{Conn: closed}))
 	}},
 	{
-		"bun", "bun",
+		"bun",
 		func() orm { return onBun(sqlitedialect.New()) },
 		func() orm { return onBun(pgdialect.New()) },
 	},
-	{"ent", "ent", func() orm { return onEnt(dialect.SQLite) }, func() orm { return onEnt(dialect.Postgres) }},
-	{"sqlc", "sqlc with database/sql", onSQLC, onSQLC},
-	{"sqlcpgx", "sqlc with pgx", nil, onPgx},
+	{"ent", func() orm { return onEnt(dialect.SQLite) }, func() orm { return onEnt(dialect.Postgres) }},
+	{"sqlc", onSQLC, onSQLC},
+	{"sqlcpgx", nil, onPgx},
 }
 
 // closed has no connections: what goes past the transaction of the guard fails.

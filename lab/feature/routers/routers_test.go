@@ -12,7 +12,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -44,9 +43,9 @@ func TestMain(m *testing.M) {
 	)
 }
 
-// recipe is a directory here, its section of the page, and what it serves.
+// recipe is a directory here, and what it serves.
 type recipe struct {
-	dir, section  string
+	dir           string
 	operation     string
 	transactional bool
 	router        func(s *service) http.Handler
@@ -59,52 +58,21 @@ const (
 )
 
 var recipes = []recipe{
-	{"nethttp", "net/http", braced, true, func(s *service) http.Handler { return viahttp.NewRouter(s.guard) }},
-	{"chi", "chi", braced, false, func(s *service) http.Handler { return viachi.NewRouter(s.guard, s.charge) }},
-	{"gorilla", "gorilla/mux", braced, true, func(s *service) http.Handler {
+	{"nethttp", braced, true, func(s *service) http.Handler { return viahttp.NewRouter(s.guard) }},
+	{"chi", braced, false, func(s *service) http.Handler { return viachi.NewRouter(s.guard, s.charge) }},
+	{"gorilla", braced, true, func(s *service) http.Handler {
 		return s.built(viagorilla.NewRouter(s.guard))
 	}},
-	{"gin", "gin", colon, true, func(s *service) http.Handler { return s.built(viagin.NewRouter(s.guard)) }},
-	{"echo4", "echo v4", colon, true, func(s *service) http.Handler { return s.built(viaecho4.NewRouter(s.guard)) }},
-	{"echo5", "echo v5", colon, false, func(s *service) http.Handler {
+	{"gin", colon, true, func(s *service) http.Handler { return s.built(viagin.NewRouter(s.guard)) }},
+	{"echo4", colon, true, func(s *service) http.Handler { return s.built(viaecho4.NewRouter(s.guard)) }},
+	{"echo5", colon, false, func(s *service) http.Handler {
 		return s.built(viaecho5.NewRouter(s.guard, s.charge))
 	}},
-	{"fiber", "fiber", colon, true, func(s *service) http.Handler {
+	{"fiber", colon, true, func(s *service) http.Handler {
 		app, err := viafiber.NewApp(s.guard)
 		s.must(err)
 		return adaptor.FiberApp(app)
 	}},
-}
-
-// TestThePageShowsTheRecipes: the text of each section is the file that the other tests run, and is short.
-func TestThePageShowsTheRecipes(t *testing.T) {
-	t.Parallel()
-	page, err := os.ReadFile("../../../docs/routers.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, r := range recipes {
-		_, section, _ := strings.Cut(string(page), "\n## "+r.section+"\n")
-		section, _, _ = strings.Cut(section, "\n## ")
-		files, err := filepath.Glob(filepath.Join(r.dir, "*.go"))
-		if err != nil || len(files) == 0 {
-			t.Fatalf("%s: no recipe: %v", r.dir, err)
-		}
-		for _, name := range files {
-			file, err := os.ReadFile(name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			text := string(file)
-			text = text[strings.Index(text, "package "):] // without its comment
-			if !strings.Contains(section, "```go\n"+text+"```\n") {
-				t.Errorf("docs/routers.md: the section %q does not show %s", r.section, name)
-			}
-			if lines := strings.Count(text, "\n"); lines >= 50 {
-				t.Errorf("%s: a recipe of %d lines", name, lines)
-			}
-		}
-	}
 }
 
 // service is what a recipe runs on: a store with a table of payments, a bank, and what the guard logged and told.
