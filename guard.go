@@ -222,8 +222,8 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	c.Keys = keys
 	if len(c.Secret) == 0 {
-		return c, errors.New("onceward: Config.Secret is missing: it keys the fingerprints, " +
-			"and must be the same on every node and stay the same over restarts")
+		return c, errors.New("onceward: Config.Secret is missing: give it 16 random bytes or more, " +
+			"the same on every node and over restarts")
 	}
 	if c.Profile > ProfileStripe {
 		return c, fmt.Errorf("onceward: profile %d does not exist: use onceward.ProfileIETF or onceward.ProfileStripe",

@@ -59,8 +59,8 @@ var ErrSecretHeader = errors.New("client: a durable operation does not keep cred
 var secretHeaders = []string{"Authorization", "Proxy-Authorization", "Cookie", "X-Api-Key"}
 
 // Enqueue writes a request into the journal, in a transaction of the application: it will be sent if and only if that
-// is committed, and not before. It returns the key, by which [Worker.Wait] and [Journal].Get know the operation. A journal
-// with another type of transaction has a function of its own, such as postgres.Enqueue for pgx.
+// is committed, and not before. It returns the key, by which [Worker.Wait] and [Journal].Get know the operation. A
+// journal with another type of transaction has a function of its own, such as postgres.Enqueue for pgx.
 //
 // A request that has a key, by [WithKey] or in the header Idempotency-Key, keeps it: one that is made of what the
 // operation is about, such as an order's number, makes a second Enqueue of the same an [ErrExists], which changes

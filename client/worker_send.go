@@ -135,8 +135,8 @@ func (w *Worker) exchange(ctx context.Context, o *Operation) (a Answer, kept tim
 	return a, kept, nil
 }
 
-// request is the next sending. From the second on it may have been executed by one before; of the first it is known that
-// there was none, so that a refusal of any kind is its answer.
+// request is the next sending. From the second on it may have been executed by one before; of the first it is known
+// that there was none, so that a refusal of any kind is its answer.
 func (w *Worker) request(ctx context.Context, o *Operation) (*http.Request, error) {
 	profile := w.config.Transport.profile
 	ctx = WithKey(ctx, o.Key)

@@ -2,6 +2,9 @@
 //
 //	app.Post("/accounts/:account/payments", oncewardfiber.Handler(guard, createPayment, onceward.Transactional()))
 //
+// In the handler, c.Context() has the transaction. [Audit] fails a start with routes that were forgotten, and
+// [FromRequest] gives a scope function what an authentication in fiber has set. docs/routers.md has a whole program.
+//
 // There is no middleware form: fiber's chain runs once, and the guard runs a handler again if the database undid its
 // transaction.
 //
@@ -29,8 +32,9 @@ var ErrNotLast = errors.New("oncewardfiber: a protected handler is not the last 
 // of its route, such as "POST /accounts/:account/payments". It panics if the options cannot be right, as
 // [onceward.Guard.Handler] does.
 //
-// next finds the transaction and the operation in c.Context(). An error that it returns is answered inside of the guard,
-// by the ErrorHandler of the app, so that the answer is stored. It is the last one of its route: see [ErrNotLast].
+// next finds the transaction and the operation in c.Context(). An error that it returns is answered inside of the
+// guard, by the ErrorHandler of the app, so that the answer is stored. It is the last one of its route: see
+// [ErrNotLast].
 // Middlewares in front of it run at each retry.
 //
 // A body that streams is read whole before it is sent, because it is stored. That a client has left is not seen, as

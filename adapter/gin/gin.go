@@ -2,6 +2,9 @@
 //
 //	engine.POST("/accounts/:account/payments", oncewardgin.Handler(guard, createPayment, onceward.Transactional()))
 //
+// In the handler, c.Request.Context() has the transaction. [Audit] fails a start with routes that were forgotten, and
+// [FromRequest] gives a scope function what an authentication in gin has set. docs/routers.md has a whole program.
+//
 // There is no middleware form: gin's chain runs once, and the guard runs a handler again if the database undid its
 // transaction.
 package oncewardgin
@@ -92,8 +95,8 @@ func (r *route) serve(c *gin.Context) {
 	r.protected.ServeHTTP(w, &x.request)
 }
 
-// run is what the guard calls: again, if the database undid the transaction. Of what the handler told gin before, nothing
-// is left then.
+// run is what the guard calls: again, if the database undid the transaction. Of what the handler told gin before,
+// nothing is left then.
 func (r *route) run(w http.ResponseWriter, request *http.Request) {
 	x := request.Context().Value(exchangeKey{}).(*exchange)
 	c := x.gin

@@ -10,8 +10,8 @@ import (
 	"github.com/gin-gonic/gin"
 )
 
-// writer is gin's kind of writer around that of the guard. As gin's own it keeps a status back until there is a body, so
-// that a later one replaces it.
+// writer is gin's kind of writer around that of the guard. As gin's own it keeps a status back until there is a body,
+// so that a later one replaces it.
 type writer struct {
 	http.ResponseWriter
 	ctx     context.Context // the handler's

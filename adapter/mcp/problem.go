@@ -152,6 +152,9 @@ func (t *Tools) problem(
 		Code: p.Code, Title: p.Title, Executed: said.executed, Retryable: p.Retryable,
 		RetryAfterSeconds: int(math.Ceil(wait.Seconds())), Detail: p.Detail, Instance: p.Instance,
 	}
+	if p.OwnCode() == "missing-key" {
+		problem.Detail = "" // it names a header of HTTP; the text says where the key of a call belongs
+	}
 	result := &mcp.CallToolResult{
 		Meta: mcp.Meta{MetaProblem: problem}, IsError: true,
 		Content: []mcp.Content{&mcp.TextContent{Text: tool.say(said.text, req, problem)}},

@@ -54,7 +54,9 @@ func TestCallsHappenOnce(t *testing.T) {
 				t.Error("it is not said until when the result is kept")
 			}
 			wantProblem(t, book("k1", "Bob"), "mismatch")
-			wantProblem(t, book("", "Bob"), "missing-key")
+			if p := wantProblem(t, book("", "Bob"), "missing-key"); p.Detail != "" {
+				t.Errorf("a caller without headers is told to %s", p.Detail)
+			}
 			wantProblem(t, book("bad\u0000key", "Bob"), "invalid-key")
 			b.wantBookings(1)
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -37,13 +38,23 @@ type mcpProxyCommand struct {
 	Scope       string `default:"mcp" group:"Callers" help:"The scope of all keys: who calls."`
 	ScopeHeader string `placeholder:"NAME" group:"Callers" help:"Take the scope from this header field instead, which what is in front of the proxy has to set. With --listen."`
 
-	Protect         []string          `default:"*" sep:"none" placeholder:"TOOL" group:"Tools" help:"A tool whose calls happen once; * for all that do not say of themselves that they read only or are idempotent. For several, repeat it."`
-	KeyArgument     string            `default:"idempotency_key" placeholder:"NAME" group:"Tools" help:"The argument with the key, which is added to protected tools for models to fill in; empty for none. A key in _meta is taken too."`
+	Protect         []string          `default:"*" sep:"none" placeholder:"TOOL" group:"Tools" help:"A tool whose calls happen once; * for all that do not say of themselves that they read only or are idempotent. For several, repeat it. Default: *, and the tools that other flags name."`
+	KeyArgument     string            `default:"idempotency_key" placeholder:"NAME" group:"Tools" help:"The argument with the key, which is added to protected tools for models to fill in; empty for none. A key in _meta is taken too. Default: idempotency_key."`
 	Intent          map[string]string `mapsep:"none" placeholder:"TOOL=ARGUMENT,…" group:"Tools" help:"Derive the key of a call without one from these arguments. A repetition that is meant gets the first result, until it expires. For several tools, repeat it."`
 	KnowsKey        []string          `sep:"none" placeholder:"TOOL" group:"Tools" help:"The server recognises the key that the proxy sends with this tool's calls, and does not execute one twice: a call whose end was not seen is then repeated, and never unknown. For several, repeat it."`
 	ForwardArgument map[string]string `mapsep:"none" placeholder:"TOOL=ARGUMENT" group:"Tools" help:"The argument in which this tool takes a key. It is also in _meta. For several tools, repeat it."`
 	Errors          map[string]string `mapsep:"none" placeholder:"TOOL=MEANING" group:"Tools" help:"What an error result of this tool means: answer, and it is kept; retry, and nothing was done; or unknown. For several tools, repeat it. Default: answer."`
 	Deadline        time.Duration     `default:"1m" group:"Tools" help:"How long a call may take. What becomes of it then is unknown."`
+}
+
+// Help shows how it is started.
+func (mcpProxyCommand) Help() string {
+	return `It needs a store and a secret, which stay the same over restarts:
+
+  head -c 32 /dev/urandom | base64 > mcp.secret
+  onceward mcp-proxy --store sqlite:mcp.db --secret-file mcp.secret -- npx some-mcp-server
+
+Give the host of the model this command in the place of the server's. docs/mcp.md says more.`
 }
 
 // Run serves until the client, or an interrupt, ends it.
@@ -149,7 +160,7 @@ func (c *mcpProxyCommand) config() (config oncewardmcp.ProxyConfig, key []byte, 
 		config.Scope = c.headerScope
 	}
 	config.Tools = make(map[string]oncewardmcp.ProxyTool)
-	for _, name := range c.Protect {
+	for _, name := range slices.Concat(c.Protect, c.named()) {
 		if config.Tools[name], err = c.tool(name); err != nil {
 			return config, nil, err
 		}
@@ -169,19 +180,22 @@ func (c *mcpProxyCommand) check() error {
 	case c.ScopeHeader != "" && c.Listen == "":
 		return operate.Usage("--scope-header is for --listen: there are no header fields on the standard input")
 	}
-	named := slices.Clone(c.KnowsKey)
-	for _, flags := range []map[string]string{c.Intent, c.ForwardArgument, c.Errors} {
-		for name := range flags {
-			named = append(named, name)
-		}
-	}
-	for _, name := range named {
-		if !slices.Contains(c.Protect, name) {
+	for _, name := range c.named() {
+		if !slices.Contains(c.Protect, name) && !slices.Contains(c.Protect, oncewardmcp.OtherTools) {
 			return operate.Usage("the tool %s has flags and is not protected: add --protect %s", output.Text(name),
 				output.Shell(name))
 		}
 	}
 	return operate.CheckURL(c.Store)
+}
+
+// named are the tools that have flags of their own.
+func (c *mcpProxyCommand) named() []string {
+	names := slices.Clone(c.KnowsKey)
+	for _, flags := range []map[string]string{c.Intent, c.ForwardArgument, c.Errors} {
+		names = slices.AppendSeq(names, maps.Keys(flags))
+	}
+	return names
 }
 
 // tool says how one tool is protected.

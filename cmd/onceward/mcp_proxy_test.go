@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/onceward/onceward"
 	oncewardmcp "github.com/onceward/onceward/adapter/mcp"
 )
 
@@ -355,7 +356,7 @@ func TestMCPProxyFlags(t *testing.T) {
 		"the server is named twice":      {"--store", "x.db", "--upstream", "http://127.0.0.1:1", "--", "cat"},
 		"--scope-header is for --listen": {"--store", "x.db", "--scope-header", "X-User", "--", "cat"},
 		"the tool pay has flags":         {"--store", "x.db", "--protect", "book", "--knows-key", "pay", "--", "cat"},
-		"take answer, retry or unknown":  {"--store", "x.db", "--protect", "pay", "--errors", "pay=maybe", "--", "cat"},
+		"take answer, retry or unknown":  {"--store", "x.db", "--errors", "pay=maybe", "--", "cat"},
 		"the store is not named":         {"--", "cat"},
 		"the secret cannot be read":      {"--store", "x.db", "--secret-file", "/nowhere", "--", "cat"},
 	} {
@@ -367,5 +368,23 @@ func TestMCPProxyFlags(t *testing.T) {
 	if got := joinNegative([]string{"--limit", "-1", "--", "server", "--level", "-2"}); strings.Join(got, " ") !=
 		"--limit=-1 -- server --level -2" {
 		t.Errorf("the command line is read as %q", got)
+	}
+}
+
+// TestMCPProxyFlagsOfOneTool: a tool with a flag of its own is protected by it, and the others stay protected.
+func TestMCPProxyFlagsOfOneTool(t *testing.T) {
+	t.Setenv("ONCEWARD_SECRET", "0123456789abcdef")
+	command := mcpProxyCommand{
+		Command: []string{"cat"}, Store: "sqlite:x.db", Protect: []string{"*"}, KnowsKey: []string{"pay"},
+		Errors: map[string]string{"book": "unknown"},
+	}
+	config, _, err := command.config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tools := config.Tools
+	if len(tools) != 3 || !tools["pay"].KnowsKey || tools["book"].ErrorResult != onceward.FailureUnknown ||
+		tools["*"].KnowsKey || tools["*"].ErrorResult != 0 {
+		t.Errorf("the tools are protected as %+v", tools)
 	}
 }

@@ -74,7 +74,7 @@ func find(name string) (protoreflect.MethodDescriptor, error) {
 			return found, nil
 		}
 	}
-	return nil, fmt.Errorf("onceward: there is no method %s", name)
+	return nil, fmt.Errorf("onceward: %s: the service has no such method: use the constant that is generated for it", name)
 }
 
 // ChangesState reports whether a method may need protection: it is not marked as one without side effects, or as
