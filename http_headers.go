@@ -72,6 +72,12 @@ var neverStored = map[string]bool{
 	expiresHeader: true, outcomeHeader: true, defaultReplayedHeader: true,
 }
 
+// ofGuard reports whether a header is Onceward's own word to the client. A handler does not say it, nor pass it on from
+// another service: the client would take it for what this guard knows.
+func ofGuard(name string) bool {
+	return name == expiresHeader || name == outcomeHeader || name == defaultReplayedHeader
+}
+
 // perTransmission holds the headers that say something about one transmission.
 var perTransmission = map[string]bool{
 	"Date": true, "Content-Length": true, "Age": true, "Server-Timing": true, "Server": true,
@@ -112,8 +118,9 @@ func (h *headerRules) keepsRemoval(name string) bool {
 }
 
 // fields captures what a handler did to the header, compared with how it was before the handler ran: those to store
-// first, in a stable order, then those that are sent with this answer only. Trailers come behind the body, and are none
-// of them; how an answer is framed is the server's, so that the first one and its replays are alike.
+// first, in a stable order, then those that are sent with this answer only, without those of the guard. Trailers come
+// behind the body, and are none of them; how an answer is framed is the server's, so that the first one and its replays
+// are alike.
 func (h *headerRules) fields(before, after http.Header) (all []store.HeaderField, stored int) {
 	n := len(before)
 	for _, values := range after {
@@ -132,7 +139,7 @@ func (h *headerRules) fields(before, after http.Header) (all []store.HeaderField
 	slices.SortStableFunc(all, func(a, b store.HeaderField) int { return strings.Compare(a.Name, b.Name) })
 	for name, values := range after {
 		canonical := textproto.CanonicalMIMEHeaderKey(name)
-		if strings.HasPrefix(name, http.TrailerPrefix) || canonical == "Transfer-Encoding" {
+		if strings.HasPrefix(name, http.TrailerPrefix) || canonical == "Transfer-Encoding" || ofGuard(canonical) {
 			continue
 		}
 		if !h.keeps(canonical) || listed(connection, canonical) {
