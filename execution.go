@@ -71,6 +71,9 @@ type result struct {
 	record   store.Record
 	now      time.Time
 	err      error
+	// nothingDone says of resultReleased that it is no attempt's word alone: none left a trace of something done, and the
+	// store knows that none did.
+	nothingDone bool
 	// limit is the one that a decision comes from; nil if there is none.
 	limit *LimitError
 	// suspended says that the operation in progress is this one, which goes on later.

@@ -220,6 +220,52 @@ func TestAnAnswerThatIsNotKept(t *testing.T) {
 	}
 }
 
+// TestAReleaseThatDoesNotSayNothingWasDone: the client takes the mark for a proof about all attempts, so it is not sent
+// where one of them left a trace of something done, nor where the store does not know of the release.
+func TestAReleaseThatDoesNotSayNothingWasDone(t *testing.T) {
+	t.Parallel()
+	point := func(op *onceward.Operation) error { return op.Checkpoint(store.Checkpoint{Point: "charged"}) }
+	for name, test := range map[string]struct {
+		first, second func(op *onceward.Operation) error
+		release       error
+	}{
+		"a recovery point": {first: point},
+		"an earlier one":   {first: point, second: func(*onceward.Operation) error { return nil }},
+		"a carried value": {first: func(op *onceward.Operation) error {
+			return op.Carry(context.Background(), rent)
+		}},
+		"a provider's id":     {first: func(op *onceward.Operation) error { op.SetProviderID("ch_1"); return nil }},
+		"a fenced release":    {first: func(*onceward.Operation) error { return nil }, release: store.ErrFenced},
+		"an unstored release": {first: func(*onceward.Operation) error { return nil }, release: errDown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := newFaultyStore()
+				if test.release != nil {
+					s.release = func(context.Context, store.Claim, string) error { return test.release }
+				}
+				does := test.first
+				h := newGuard(t, s).HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if err := does(onceward.FromContext(r.Context())); err != nil {
+						t.Error(err)
+					}
+					w.WriteHeader(http.StatusTooManyRequests)
+				}, reserved)
+				a := post(h, "k", `{}`)
+				if test.second != nil {
+					does = test.second
+					a = post(h, "k", `{}`)
+				}
+				a.want(t, "E5: the handler's own answer", http.StatusTooManyRequests, false)
+				if got := a.header.Get("Idempotency-Outcome"); got != "" {
+					t.Errorf("section 6: the outcome is marked as %q", got)
+				}
+			})
+		})
+	}
+}
+
 // TestAnOutcomeThatTheHandlerDoesNotKnow: the client is not told that the store failed.
 func TestAnOutcomeThatTheHandlerDoesNotKnow(t *testing.T) {
 	t.Parallel()

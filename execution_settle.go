@@ -136,7 +136,7 @@ func (e *execution) settleRelease(reason string) result {
 		return result{kind: resultReleased}
 	}
 	e.settled(left, nil)
-	return result{kind: resultReleased}
+	return result{kind: resultReleased, nothingDone: !e.op.mayHaveSent()}
 }
 
 // undone is the result of a transaction that was rolled back. Of a request that was rejected nothing may count, nor
@@ -151,7 +151,7 @@ func (e *execution) undone() result {
 		}
 		e.settled(store.StateNone, err)
 	}
-	return result{kind: resultReleased}
+	return result{kind: resultReleased, nothingDone: !e.op.mayHaveSent()}
 }
 
 // forget rejects the record that a transaction has found and left as it was. One that has changed since is another

@@ -67,6 +67,7 @@ func (g *Guard) settings(options []Option) (*settings, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.headers.replayed = g.config.ReplayedHeader
 	if s.mode == modeTransactional {
 		if g.transactor == nil {
 			return nil, errors.New("onceward: Transactional() needs a store that shares its transactions, " +

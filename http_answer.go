@@ -162,12 +162,12 @@ func (x *httpExecution) answer(res *result) {
 	case resultStored:
 		x.replay(res)
 	case resultReleased:
-		x.sendUnkept("not-executed")
+		x.sendUnkept(res)
 	case resultUnknown:
 		if !x.passOn {
 			x.problem = becameUnknown()
 		}
-		x.sendUnkept("")
+		x.sendUnkept(res)
 	case resultDecision:
 		x.decline(res)
 	case resultFailed:
@@ -193,18 +193,18 @@ func (x *httpExecution) sendOwn(res *result) {
 	send(x.recorder.real, res.response.Status, res.response.Body, x.recorder.trailers)
 }
 
-// sendUnkept sends the handler's answer although it is not stored, or Onceward's own in its place. One by which nothing
-// was done is marked as such, so that a client can tell it from the words of a gateway, which say nothing about the
-// attempts before.
-func (x *httpExecution) sendUnkept(outcome string) {
+// sendUnkept sends the handler's answer although it is not stored, or Onceward's own in its place. Where nothing was
+// done, by any attempt, it is marked as such, so that a client can tell it from the words of a gateway, which say nothing
+// about the attempts before.
+func (x *httpExecution) sendUnkept(res *result) {
 	rec := x.recorder
 	if x.problem != nil {
 		x.answerProblem(rec.real, x.problem)
 		return
 	}
 	room := rec.sendHeader(1)
-	if outcome != "" {
-		room = append(room, outcome)
+	if res.nothingDone {
+		room = append(room, "not-executed")
 		rec.real.Header()[outcomeHeader] = room[len(room)-1 : len(room) : len(room)]
 	}
 	send(rec.real, rec.status, rec.body, rec.trailers)

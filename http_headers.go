@@ -14,6 +14,8 @@ import (
 type headerRules struct {
 	store []string
 	drop  []string
+	// replayed is the name of the guard's own that marks a replay.
+	replayed string
 }
 
 // StoreHeaders stores response headers of which by default each answer gets its own: a request id, for example. Headers
@@ -63,13 +65,18 @@ const expiresHeader = "Idempotency-Key-Expires"
 // outcomeHeader tells the client that nothing was done, where the answer is not kept and is the handler's own.
 const outcomeHeader = "Idempotency-Outcome"
 
-// neverStored holds the headers that belong to one connection or one caller, and those that Onceward itself sets.
+// neverStored holds the headers that belong to one connection or one caller.
 var neverStored = map[string]bool{
 	"Connection": true, "Keep-Alive": true, "Proxy-Connection": true, "Te": true, "Trailer": true,
 	"Transfer-Encoding": true, "Upgrade": true,
 	"Set-Cookie": true, "Set-Cookie2": true, "Www-Authenticate": true, "Authentication-Info": true,
 	"Proxy-Authenticate": true, "Proxy-Authentication-Info": true,
-	expiresHeader: true, outcomeHeader: true, defaultReplayedHeader: true,
+}
+
+// ofGuard reports whether a header is Onceward's own word to the client. A handler does not say it, nor pass it on from
+// another service: the client would take it for what this guard knows.
+func (h *headerRules) ofGuard(name string) bool {
+	return name == expiresHeader || name == outcomeHeader || name == defaultReplayedHeader || name == h.replayed
 }
 
 // perTransmission holds the headers that say something about one transmission.
@@ -90,7 +97,9 @@ var perTransmissionPrefixes = []string{"Ratelimit-", "X-Ratelimit-", "Access-Con
 // keeps reports whether a response header is stored.
 func (h *headerRules) keeps(name string) bool {
 	switch {
-	case neverStored[name] || strings.HasPrefix(name, http.TrailerPrefix) || slices.Contains(h.drop, name):
+	case neverStored[name] || h.ofGuard(name):
+		return false
+	case strings.HasPrefix(name, http.TrailerPrefix) || slices.Contains(h.drop, name):
 		return false
 	case slices.Contains(h.store, name):
 		return true
@@ -112,8 +121,9 @@ func (h *headerRules) keepsRemoval(name string) bool {
 }
 
 // fields captures what a handler did to the header, compared with how it was before the handler ran: those to store
-// first, in a stable order, then those that are sent with this answer only. Trailers come behind the body, and are none
-// of them; how an answer is framed is the server's, so that the first one and its replays are alike.
+// first, in a stable order, then those that are sent with this answer only, without those of the guard. Trailers come
+// behind the body, and are none of them; how an answer is framed is the server's, so that the first one and its replays
+// are alike.
 func (h *headerRules) fields(before, after http.Header) (all []store.HeaderField, stored int) {
 	n := len(before)
 	for _, values := range after {
@@ -132,7 +142,7 @@ func (h *headerRules) fields(before, after http.Header) (all []store.HeaderField
 	slices.SortStableFunc(all, func(a, b store.HeaderField) int { return strings.Compare(a.Name, b.Name) })
 	for name, values := range after {
 		canonical := textproto.CanonicalMIMEHeaderKey(name)
-		if strings.HasPrefix(name, http.TrailerPrefix) || canonical == "Transfer-Encoding" {
+		if strings.HasPrefix(name, http.TrailerPrefix) || canonical == "Transfer-Encoding" || h.ofGuard(canonical) {
 			continue
 		}
 		if !h.keeps(canonical) || listed(connection, canonical) {

@@ -486,3 +486,33 @@ func TestNoTrailersBehindAFailure(t *testing.T) {
 		}
 	}
 }
+
+// TestAHandlerDoesNotSpeakForTheGuard: a handler that passes on the answer of another service, which has a guard too,
+// passes on none of that guard's words. A client would take them for those of this one.
+func TestAHandlerDoesNotSpeakForTheGuard(t *testing.T) {
+	t.Parallel()
+	for name, ending := range map[string]func(w http.ResponseWriter){
+		"unknown":  func(w http.ResponseWriter) { w.WriteHeader(http.StatusBadGateway) },
+		"kept":     func(w http.ResponseWriter) { w.WriteHeader(http.StatusCreated) },
+		"streamed": func(w http.ResponseWriter) { w.WriteHeader(http.StatusCreated); w.(http.Flusher).Flush() },
+	} {
+		guard := newGuard(t, memory.New(), func(c *onceward.Config) { c.ReplayedHeader = "X-Replayed" })
+		h := guard.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Idempotency-Outcome", "not-executed")
+			w.Header().Set("Idempotency-Key-Expires", "Thu, 01 Jan 1970 00:00:00 GMT")
+			w.Header().Set("Idempotent-Replayed", "true")
+			w.Header().Set("X-Replayed", "true")
+			ending(w)
+		}, onceward.Reserved(onceward.FailureUnknown))
+		a := post(h, "k", `{}`)
+		for _, field := range []string{
+			"Idempotency-Outcome", "Idempotency-Key-Expires", "Idempotent-Replayed", "X-Replayed",
+		} {
+			got := a.header.Values(field)
+			ours := name == "kept" && field == "Idempotency-Key-Expires"
+			if ours && (len(got) != 1 || strings.Contains(got[0], "1970")) || !ours && len(got) != 0 {
+				t.Errorf("section 6, %s: %s is %q", name, field, got)
+			}
+		}
+	}
+}

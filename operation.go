@@ -151,9 +151,12 @@ func (o *Operation) Reject() {
 }
 
 // rejects reports whether nothing is to be kept of the request: it was rejected, and no attempt left anything behind.
-func (o *Operation) rejects() bool {
-	sent := o.sent || o.recorded.Load() || o.dataUse.Load() == dataCarried || o.providerID.Load() != nil
-	return o.rejected.Load() && o.speaksForAll() && !sent
+func (o *Operation) rejects() bool { return o.rejected.Load() && o.speaksForAll() && !o.mayHaveSent() }
+
+// mayHaveSent reports whether this attempt, or one before it, left a trace of something that was sent elsewhere: see
+// [store.Record.MayHaveSent].
+func (o *Operation) mayHaveSent() bool {
+	return o.sent || o.recorded.Load() || o.dataUse.Load() == dataCarried || o.providerID.Load() != nil
 }
 
 // speaksForAll reports whether "nothing was done" holds of the attempts before this one too. One that resumed knows of

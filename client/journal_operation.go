@@ -87,6 +87,9 @@ func NewOperation(request *http.Request) (*Operation, error) {
 			return nil, fmt.Errorf("%w: %s", ErrSecretHeader, name)
 		}
 	}
+	if err := checkHeader(request.Header); err != nil {
+		return nil, err
+	}
 	body, err := readBody(request)
 	if err != nil {
 		return nil, err
@@ -107,6 +110,9 @@ func NewOperation(request *http.Request) (*Operation, error) {
 	o.Header.Del(hostHeader) // net/http does not send that
 	if request.Host != "" && request.Host != request.URL.Host {
 		o.Header.Set(hostHeader, request.Host)
+	}
+	if _, err := o.request(request.Context()); err != nil {
+		return nil, fmt.Errorf("client: the request cannot be sent: %w", err)
 	}
 	return o, nil
 }
@@ -138,6 +144,29 @@ func checkTarget(target *url.URL) error {
 	}
 	return nil
 }
+
+// checkHeader refuses fields that net/http would refuse to send, at each attempt. Their values are not shown.
+func checkHeader(header http.Header) error {
+	for name, values := range header {
+		if name == "" || strings.ContainsFunc(name, notInName) {
+			return fmt.Errorf("client: %q is not the name of a header field", name)
+		}
+		for _, value := range values {
+			if strings.ContainsFunc(value, isControl) {
+				return fmt.Errorf("client: the header field %s has a control character in its value", name)
+			}
+		}
+	}
+	return nil
+}
+
+// notInName reports whether a character is none of a token (RFC 9110, section 5.6.2).
+func notInName(r rune) bool {
+	letter := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
+	return !letter && !strings.ContainsRune("!#$%&'*+-.^_`|~", r)
+}
+
+func isControl(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }
 
 // readBody reads the body, and gives the request one that can be read again.
 func readBody(request *http.Request) ([]byte, error) {

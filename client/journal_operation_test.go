@@ -50,6 +50,31 @@ func TestNoPasswordInTheError(t *testing.T) {
 	}
 }
 
+// TestARequestThatNetHTTPWouldRefuse is refused when it is enqueued, while there is a caller who can be told.
+func TestARequestThatNetHTTPWouldRefuse(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(r *http.Request){
+		"a control character": func(r *http.Request) { r.Header.Set("X-Customer", "Ann\x01") },
+		"a second line":       func(r *http.Request) { r.Header.Set("X-Customer", "Ann\r\nX-Admin: yes") },
+		"a deleted character": func(r *http.Request) { r.Header.Set("X-Customer", "Ann\x7f") },
+		"a name with a space": func(r *http.Request) { r.Header["X Customer"] = []string{"Ann"} },
+		"a name of none":      func(r *http.Request) { r.Header[""] = []string{"Ann"} },
+		"a method":            func(r *http.Request) { r.Method = "PO ST" },
+		"a host":              func(r *http.Request) { r.URL.Host = "payments test" },
+	} {
+		req := newRequest(t, nil)
+		spoil(req)
+		if _, err := client.NewOperation(req); err == nil {
+			t.Errorf("%s that cannot be sent was enqueued", name)
+		}
+	}
+	req := newRequest(t, nil)
+	req.Header["X-Customer"] = []string{"Zo\xeb\tB", "Zoë", ""}
+	if _, err := client.NewOperation(req); err != nil {
+		t.Errorf("a header that can be sent: %v", err)
+	}
+}
+
 // TestKeysOfOperations: which key a request has is the same when it is enqueued as when it is sent.
 func TestKeysOfOperations(t *testing.T) {
 	t.Parallel()

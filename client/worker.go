@@ -18,7 +18,9 @@ type WorkerConfig struct {
 	// of the zero [Config].
 	Transport *Transport
 	// Prepare is called for each sending, and adds what the journal does not keep, such as credentials. It must not
-	// change what the operation means. Its error is one of the sending: it is tried again later. Default: none.
+	// change what the operation means, nor as whom it is sent: services know keys by their callers, and one that is sent
+	// again as another caller is a new operation. So all workers of a journal have the same. Its error is one of the
+	// sending: it is tried again later. Default: none.
 	Prepare func(request *http.Request) error
 	// OnSettled is told of each operation that was answered, or whose outcome is unknown: at least once, and again until
 	// it returns nil, also after a crash. It must end with its context. All workers of a journal have the same. Default:

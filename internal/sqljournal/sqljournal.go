@@ -3,7 +3,6 @@
 package sqljournal
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"context"
@@ -216,12 +215,7 @@ func scan(rows *sql.Rows) (c client.Claimed, err error) {
 	o.Told, o.Answer.Truncated = told != 0, truncated != 0
 	o.CreatedAt, o.FirstSent, o.SettledAt = timeOf(created), timeOf(firstSent), timeOf(settled)
 	o.KeptUntil, o.Due, c.Now = timeOf(kept), timeOf(due), timeOf(now)
-	if o.Header, err = decodeHeader(header); err == nil {
-		o.Answer.Header, err = decodeHeader(answerHeader)
-	}
-	if err != nil {
-		return c, fmt.Errorf("the headers of operation %s: %w", o.Key, err)
-	}
+	o.Header, o.Answer.Header = decodeHeader(header), decodeHeader(answerHeader)
 	return c, nil
 }
 
@@ -247,13 +241,16 @@ func encodeHeader(header http.Header) []byte {
 	return text.Bytes()
 }
 
-func decodeHeader(text []byte) (http.Header, error) {
-	if len(text) == 0 {
-		return http.Header{}, nil
+// decodeHeader reads what encodeHeader wrote. It takes whatever else it finds there as far as it goes: an operation with
+// a header that cannot be sent must not keep those from being read that are claimed together with it.
+func decodeHeader(text []byte) http.Header {
+	header := http.Header{}
+	for line := range strings.Lines(string(text)) {
+		if name, value, ok := strings.Cut(line, ":"); ok {
+			header.Add(name, textproto.TrimString(value))
+		}
 	}
-	whole := append(bytes.Clone(text), "\r\n"...)
-	header, err := textproto.NewReader(bufio.NewReader(bytes.NewReader(whole))).ReadMIMEHeader()
-	return http.Header(header), err
+	return header
 }
 
 // maxError bounds what is kept of an error.

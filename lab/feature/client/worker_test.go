@@ -2,6 +2,7 @@ package client_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"io"
 	"log/slog"
@@ -384,6 +385,23 @@ func TestRefusal(t *testing.T) {
 	}
 	atOnce.wantOneKey(t, 1)
 	later.wantOneKey(t, 3)
+}
+
+// TestAnOperationThatCannotBeSent does not keep those beside it from being sent, whatever its row holds.
+func TestAnOperationThatCannotBeSent(t *testing.T) {
+	t.Parallel()
+	onJournals(t, func(t *testing.T, j journal) {
+		s := newService(t)
+		bad, err := client.NewOperation(request(t, "a-bad", s.URL, `{}`))
+		must(t, err)
+		bad.Header.Set("X-Customer", "Ann\x00")
+		must(t, j.update(t.Context(), func(tx *sql.Tx) error { return j.Add(t.Context(), tx, bad) }))
+		j.enqueue(t, request(t, "b-good", s.URL, `{}`))
+		_, err = newWorker(t, j, client.WorkerConfig{MinBackoff: time.Minute}).RunOnce(t.Context())
+		must(t, err)
+		wants(t, j.get(t, "b-good"), client.StateAnswered, true)
+		wants(t, j.get(t, "a-bad"), client.StatePending, false)
+	})
 }
 
 // TestHangingHost delays its own operations alone.
