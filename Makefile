@@ -57,7 +57,8 @@ STORE_MATRIX := \
 	./lab/feature/sealed \
 	./lab/feature/breaker \
 	./lab/feature/limit \
-	./lab/feature/stack
+	./lab/feature/stack \
+	./oncewardtest
 
 # The slowest packages, in the order in which their tests begin: one that waits much beside those that keep a processor busy.
 SLOWEST := ./store/postgres ./lab/chaos ./store/redis ./store/sqlite ./lab/outboxcrash ./broker/amqp ./lab/crashtest ./cmd/onceward

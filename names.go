@@ -50,8 +50,8 @@ func (n *operationNames) addLocked(names ...string) {
 	}
 }
 
-// addRoute notes a route that was built. Its name is that of [OperationName], or will be known when a [Mux] or an [Audit]
-// is given it.
+// addRoute notes a route that was built. Its name is that of [OperationName], or will be known when a [Mux] or an
+// [Audit] is given it.
 func (n *operationNames) addRoute(p *protected) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

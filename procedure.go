@@ -82,8 +82,8 @@ func (p *Procedure) Operation() string { return p.settings.operation }
 func (p *Procedure) ParseKey(line string) (string, error) { return p.guard.config.Keys.parse(line) }
 
 // Answer is what a procedure answers, in a form of its own. Its status says what it means, by the rules for the answers
-// of handlers (E5): 2xx and 3xx commit, a 4xx undoes the writes of a transaction and is stored, 401, 408, 425, 429 and
-// 503 say that nothing was done, and other 5xx follow the [Failure] of the route.
+// of handlers (E5): 2xx and 3xx commit, a 4xx undoes the writes of a transaction and is stored, 401, 408, 425 and 429
+// say that nothing was done, and a 5xx undoes a transaction, or else follows the [Failure] of the route.
 type Answer struct {
 	// Status is an HTTP status, 200 or above. Default: 200.
 	Status int

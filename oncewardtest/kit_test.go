@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/oncewardtest"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
@@ -344,7 +345,7 @@ func TestCapabilities(t *testing.T) {
 // the chapters of the suite in which one would show that it is none.
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	groups := []string{"Lost", "Content", "Waiter", "Transactor", "TransactorOwnership", "Checkpointer", "OutboxAnswer"}
+	groups := servers.UnlessAllStores("Content", "Transactor", "Checkpointer")
 	storetest.Run(t, storetest.Harness{Groups: groups, Open: func(t testing.TB) storetest.Instance {
 		s, clock := oncewardtest.NewStore(t, `CREATE TABLE business (value TEXT NOT NULL)`)
 		return storetest.Instance{
