@@ -134,8 +134,9 @@ func (c *mcpProxyCommand) serve(
 // have to come back to.
 func httpServer(server *mcp.Server) *http.Server {
 	handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server },
-		&mcp.StreamableHTTPOptions{Stateless: true, CrossOriginProtection: http.NewCrossOriginProtection()})
-	web := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
+		&mcp.StreamableHTTPOptions{Stateless: true})
+	protected := http.NewCrossOriginProtection().Handler(handler) // from pages of other origins
+	web := &http.Server{Handler: protected, ReadHeaderTimeout: 10 * time.Second}
 	web.RegisterOnShutdown(func() { // streams that would never end
 		for session := range server.Sessions() {
 			_ = session.Close()
