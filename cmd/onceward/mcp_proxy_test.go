@@ -289,6 +289,7 @@ func TestMCPProxyOnHTTP(t *testing.T) {
 		}
 	}
 	wantEffects(t, dir, "Ada")
+	wantForeignPageRefused(t, url)
 	_ = session.Close()
 	if err := command.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
@@ -302,6 +303,24 @@ func TestMCPProxyOnHTTP(t *testing.T) {
 		}
 	case <-time.After(30 * time.Second):
 		t.Error("the proxy did not end")
+	}
+}
+
+// wantForeignPageRefused: a page that a browser shows cannot call the tools of its user's machine.
+func wantForeignPageRefused(t *testing.T, url string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(`{}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Sec-Fetch-Site", "cross-site")
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusForbidden {
+		t.Errorf("a page of another origin got %s", response.Status)
 	}
 }
 
