@@ -19,7 +19,7 @@ TAGS := -tags=nomsgpack
 
 # How long each fuzz target runs, and what is handed to `go test`, `go run ./lab/bench`, `go run ./lab/chaos` and the demo.
 FUZZTIME   ?= 30s
-TESTFLAGS  ?= -timeout=8m
+TESTFLAGS  ?= -timeout=12m
 BENCHFLAGS ?=
 CHAOSFLAGS ?=
 DEMOFLAGS  ?=
