@@ -49,8 +49,8 @@ func TestNewMethod(t *testing.T) {
 	}{
 		{"onceward.test.Payments.Create", "", reserved, "not the full name"},
 		{"/onceward.test.Paymnts/Create", "", reserved, "no service of that name"},
-		{"/onceward.test.Payments/Creat", "", reserved, "no method"},
-		{"/onceward.test.Payment/Create", "", reserved, "no method"},
+		{"/onceward.test.Payments/Creat", "", reserved, "no such method"},
+		{"/onceward.test.Payment/Create", "", reserved, "no such method"},
 		{"/onceward.test.Payments/Watch", "", reserved, "streams"},
 		{"/onceward.test.Payments/Create", "id", reserved, `no string "id"`},
 		{"/onceward.test.Payments/Create", "amount", reserved, `no string "amount"`},
