@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store"
@@ -19,6 +20,10 @@ func TestAnswersInAGroup(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	inWriter(t, s, func(w *writer) error {
+		w.groupTime = time.Hour // a slow machine must not divide the group
+		return nil
+	})
 	letGo := holdWriter(t, s)
 	all := runGroup(t, s, []string{"a", "refused", "panics", "spoils", "b"},
 		func(ctx context.Context, key string) store.Settlement {

@@ -30,6 +30,7 @@ const groupTime = 20 * time.Millisecond
 type writer struct {
 	refuses   error // why nothing is written, of a store that was opened for looking only
 	now       func() time.Time
+	groupTime time.Duration
 	committed func(store.ID) // told of each record that is no longer in progress, after the commit
 	messages  hints          // told of commits in which messages became ready
 
@@ -56,7 +57,10 @@ func openWriter(
 	if err != nil {
 		return nil, err
 	}
-	w := &writer{now: now, conn: conn, raw: conn.Raw(), wake: make(chan struct{}, 1), ended: make(chan struct{})}
+	w := &writer{
+		now: now, groupTime: groupTime, conn: conn, raw: conn.Raw(),
+		wake: make(chan struct{}, 1), ended: make(chan struct{}),
+	}
 	if err := w.setUp(isFile, busy); err != nil {
 		return nil, errors.Join(err, w.disconnect())
 	}
@@ -306,7 +310,7 @@ func (w *writer) transaction(group []*task) (n int, err error) {
 				return n, w.spoil(t, err)
 			}
 		}
-		if t.member != nil && time.Since(began) > groupTime {
+		if t.member != nil && time.Since(began) > w.groupTime {
 			break
 		}
 	}
