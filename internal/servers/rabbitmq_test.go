@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"net/url"
 	"os"
 	"strings"
@@ -91,6 +92,22 @@ func TestFailedRabbitMQStartShowsTheLog(t *testing.T) {
 	t.Cleanup(func() { must(t, s.Close()) })
 	if err := s.startSomewhere(t.Context()); err == nil || !strings.Contains(err.Error(), "no good name") {
 		t.Errorf("err = %v, want the broker's own words", err)
+	}
+}
+
+// TestTakenPortForNodesIsSeen: it has words of its own for that, and another port is tried.
+func TestTakenPortForNodesIsSeen(t *testing.T) {
+	t.Parallel()
+	s, err := newRabbitMQ("onceward-taken")
+	must(t, err)
+	t.Cleanup(func() { must(t, s.Close()) })
+	must(t, s.choosePorts())
+	taken, err := net.Listen("tcp4", "127.0.0.1:0")
+	must(t, err)
+	defer taken.Close()
+	s.ports.node = taken.Addr().(*net.TCPAddr).Port
+	if err := s.start(t.Context()); !errors.Is(err, errPortTaken) {
+		t.Errorf("err = %v, want that the port is taken", err)
 	}
 }
 

@@ -135,10 +135,21 @@ func cleanEnviron(prefixes ...string) (environ []string) {
 func (s *server) startFailure(err error) error {
 	log := s.Log()
 	end := log[max(0, len(log)-4000):]
-	if strings.Contains(end, "Address already in use") || strings.Contains(end, "eaddrinuse") {
+	if saysPortTaken(end) {
 		return fmt.Errorf("%w: %s\n%s", errPortTaken, s.url, log)
 	}
 	return fmt.Errorf("servers: %s does not start: %w\n%s", s.kind, err, log)
+}
+
+// saysPortTaken is whether a server's log says so: each of them has words of its own, and RabbitMQ has three.
+func saysPortTaken(log string) bool {
+	log = strings.ToLower(log)
+	for _, words := range []string{"address already in use", "eaddrinuse", "dist_port_already_used"} {
+		if strings.Contains(log, words) {
+			return true
+		}
+	}
+	return false
 }
 
 // URL is where the server is, for a user who may do everything.
