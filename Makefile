@@ -50,6 +50,7 @@ POSTGRES_VERSIONS ?= 14.23.0-beta.17 16.14.0-beta.17 17.10.0-beta.17 18.4.0-beta
 # The packages that run the conformance suite on many stores, or on many combinations of them.
 STORE_MATRIX := \
 	./store/redis \
+	./store/sqlite \
 	./store/postgres \
 	./store/sealed \
 	./store/breaker \

@@ -140,14 +140,14 @@ func TestSettledByAnOperator(t *testing.T) {
 		w.becomesUnknown(shop, "k")
 		operator, err := reconcile.NewOperator(w.guard, w.store)
 		must(t, err)
-		letter := w.awaitsDeadLetter(shop, operator)
+		letter := w.awaitsDeadLetter(shop, operator, 2)
 		w.retryIsRefused(shop, "k")
 		claim := store.Claim{ID: letter.ID, Attempt: letter.Attempt}
 		if err := operator.ResolveNotExecuted(t.Context(), reconcile.By{Who: "zoe"}, claim); err == nil {
 			t.Error("an act without a reason was accepted")
 		}
 		must(t, operator.RetryNow(t.Context(), reconcile.By{Who: "zoe", Why: "the bank was down"}, claim))
-		w.awaitsDeadLetter(shop, operator)
+		w.awaitsDeadLetter(shop, operator, 6) // with the operator's own two
 		must(t, operator.ResolveNotExecuted(t.Context(), reconcile.By{Who: "zoe", Why: "the bank says no"}, claim))
 		w.provider.ClearFaults()
 		if r := shop.settles("/payments", "k", payment); r.status != http.StatusCreated || w.charges("k") != 1 {
@@ -171,14 +171,19 @@ func TestSettledByAnOperator(t *testing.T) {
 	})
 }
 
-// awaitsDeadLetter waits until the poller has given up.
-func (w *world) awaitsDeadLetter(p *shopProcess, operator *reconcile.Operator) store.Record {
+// awaitsDeadLetter waits until the poller has given up and has written its last attempt, which it does behind that, to
+// the audit.
+func (w *world) awaitsDeadLetter(p *shopProcess, operator *reconcile.Operator, audited int) store.Record {
 	w.Helper()
 	for {
 		letters, err := operator.DeadLetters(w.Context(), store.ID{}, 10)
 		must(w, err)
 		if len(letters) == 1 {
-			return letters[0]
+			history, err := operator.History(w.Context(), letters[0].ID)
+			must(w, err)
+			if len(history.Audit) >= audited {
+				return letters[0]
+			}
 		}
 		p.awaits("a dead letter")
 	}

@@ -33,7 +33,7 @@ const stormVariable = "ONCEWARD_TEST_STORM"
 //
 // The storms are not parallel: each keeps both processors of a small machine busy.
 func TestStormOnPostgreSQL(t *testing.T) {
-	messages, err := strconv.Atoi(cmp.Or(os.Getenv(stormVariable), "3000"))
+	messages, err := strconv.Atoi(cmp.Or(os.Getenv(stormVariable), "2000"))
 	must(t, err)
 	w := newWorld(t, "postgres")
 	storm{messages: messages, accounts: messages / 20, workers: 4, kills: 24, restarts: 2}.blow(t, w)
@@ -42,7 +42,7 @@ func TestStormOnPostgreSQL(t *testing.T) {
 // TestStormOnSQLite is the same, smaller, because all processes share one writer.
 func TestStormOnSQLite(t *testing.T) {
 	w := newWorld(t, "sqlite")
-	storm{messages: 1_000, accounts: 50, workers: 2, kills: 6, restarts: 1}.blow(t, w)
+	storm{messages: 600, accounts: 30, workers: 2, kills: 6, restarts: 1}.blow(t, w)
 }
 
 func (s storm) blow(t *testing.T, w *world) {

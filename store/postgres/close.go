@@ -13,13 +13,14 @@ import (
 const (
 	// closeTimeout is how long what is under way may take to end when the store is closed.
 	closeTimeout = 5 * time.Second
-	// hardTimeout is how long it may take then without its connections.
-	hardTimeout = time.Second
+	// hardTimeout is how long it may take then without its connections: on a busy machine it is not a matter of
+	// milliseconds.
+	hardTimeout = 3 * time.Second
 )
 
 // Close ends what is under way and closes the connections that the store opened. What has not ended after 5 s has its
 // connections closed, as if the server had gone: a server may hang, and a handler may never return. The error says that
-// something is still under way a second after that.
+// something is still under way 3 s after that.
 func (s *Store) Close() error {
 	s.closed.Store(true)
 	ended := make(chan struct{})

@@ -17,15 +17,13 @@ import (
 	"github.com/onceward/onceward/store/storetest"
 )
 
-// shortSelection is what make test runs of the suite on other kinds of servers than a single one.
-var shortSelection = []string{"Fencing", "Repeats", "Content", "Waiter", "Sweeper", "Lister", "Finder", "Retainer"}
-
 func TestStoreOnCluster(t *testing.T) {
 	t.Parallel()
 	c := servers.SharedRedisCluster(t)
 	storetest.Run(t, storetest.Harness{
-		Open:   func(t testing.TB) storetest.Instance { return instance(t, c.URL(), c.Name(t)) },
-		Groups: servers.UnlessAllStores(shortSelection...),
+		Open: func(t testing.TB) storetest.Instance { return instance(t, c.URL(), c.Name(t)) },
+		Groups: servers.UnlessAllStores("Fencing", "Repeats", "Content", "Waiter", "Sweeper", "Lister", "Finder",
+			"Retainer"),
 	})
 }
 
