@@ -114,8 +114,8 @@ func lower(h map[string][]string) metadata.MD {
 // setFields sets the header and the trailer of the answer. It fails only if nothing can be sent any more, or there is
 // no stream, because the interceptor was called by something else than a server.
 func setFields(ctx context.Context, header, trailer metadata.MD) {
-	_ = grpc.SetHeader(ctx, header)
-	_ = grpc.SetTrailer(ctx, trailer)
+	_ = grpc.SetHeader(ctx, header)   // as said above
+	_ = grpc.SetTrailer(ctx, trailer) // likewise
 }
 
 // Method implements [grpc.ServerTransportStream].
