@@ -132,7 +132,7 @@ func openPGReplay(ctx context.Context, s *pgSite) (*arena, error) {
 	keys := newKeys(replayedKeys)
 	return &arena{
 		operate: func(ctx context.Context) error { return replayOnce(ctx, store, reservation(keys[rand.N(len(keys))])) },
-		check:   func(ctx context.Context, _ int64) error { return s.expect(ctx, replayedKeys, pgRecords) },
+		check:   func(ctx context.Context, _ int64) error { return s.expect(ctx, int64(replayedKeys), pgRecords) },
 		close:   store.Close,
 	}, fill(ctx, store, keys)
 }

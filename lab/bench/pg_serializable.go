@@ -53,19 +53,17 @@ const (
 	articleUser = 1042
 )
 
-// articleKeys is how many keys the table holds when a turn begins. In an empty one all keys share a page of the index,
-// and SERIALIZABLE then takes almost any two transactions for a conflict: that would not be the design's everyday life.
-const articleKeys = 50_000
-
 // maxRetries ends a loop of conflicts that a person would want to know about.
 const maxRetries = 1000
 
-// openArticle is the check-then-insert of the articles with one business insert, all in one transaction.
+// openArticle is the check-then-insert of the articles with one business insert, all in one transaction. Its table holds
+// keys when a turn begins: in an empty one all keys share a page of the index, and SERIALIZABLE then takes almost any two
+// transactions for a conflict, which would not be the design's everyday life.
 func openArticle(ctx context.Context, s *pgSite) (*arena, error) {
 	if _, err := s.pool.Exec(ctx, createArticle); err != nil {
 		return nil, err
 	}
-	if _, err := s.pool.Exec(ctx, fillArticle, articleKeys); err != nil {
+	if _, err := s.pool.Exec(ctx, fillArticle, s.rows); err != nil {
 		return nil, err
 	}
 	if _, err := s.pool.Exec(ctx, `VACUUM ANALYZE idempotency_keys`); err != nil {
@@ -79,7 +77,7 @@ func openArticle(ctx context.Context, s *pgSite) (*arena, error) {
 			return err
 		},
 		check: func(ctx context.Context, done int64) error {
-			err := s.expect(ctx, done+articleKeys, `SELECT count(*) FROM idempotency_keys WHERE recovery_point = 'finished'`)
+			err := s.expect(ctx, done+s.rows, `SELECT count(*) FROM idempotency_keys WHERE recovery_point = 'finished'`)
 			return errors.Join(err, oneRow.check(ctx, s, done))
 		},
 		remark: func(done int64) string {

@@ -97,7 +97,7 @@ func (s *stage) getOf(ctx context.Context, keySize, valueSize int) (*arena, erro
 			}
 			return err
 		},
-		check: func(ctx context.Context, _ int64) error { return p.expect(ctx, replayedKeys) },
+		check: func(ctx context.Context, _ int64) error { return p.expect(ctx, int64(replayedKeys)) },
 		close: p.close(),
 	}, nil
 }

@@ -48,17 +48,17 @@ func openRedisReplay(ctx context.Context, s *stage) (*arena, error) {
 	keys := newKeys(replayedKeys)
 	return &arena{
 		operate: func(ctx context.Context) error { return replayOnce(ctx, st, reservation(keys[rand.N(len(keys))])) },
-		check:   func(ctx context.Context, _ int64) error { return p.expect(ctx, replayedKeys) },
+		check:   func(ctx context.Context, _ int64) error { return p.expect(ctx, int64(replayedKeys)) },
 		close:   p.close(st.Close),
 	}, fill(ctx, st, keys)
 }
 
-// The first replays of keys: so many keys are replayed once by each of so many stores,
-// which is more than a contest does.
-const (
-	firstReplayKeys   = 1 << 16
-	firstReplayStores = 16
-)
+// firstReplayKeys is how many keys are replayed once by each of the stores, which is more than a contest does. Tests
+// make it few.
+var firstReplayKeys = 1 << 16
+
+// firstReplayStores is how many stores replay them.
+const firstReplayStores = 16
 
 // openRedisFirstReplay is the replay of keys that the process which replays them has not seen before, as after a retry
 // that came to another node.
@@ -86,7 +86,7 @@ func openRedisFirstReplay(ctx context.Context, s *stage) (*arena, error) {
 			}
 			return replayOnce(ctx, stores[n/len(keys)], reservation(keys[n%len(keys)]))
 		},
-		check: func(ctx context.Context, _ int64) error { return p.expect(ctx, firstReplayKeys) },
+		check: func(ctx context.Context, _ int64) error { return p.expect(ctx, int64(firstReplayKeys)) },
 		close: p.close(closing...),
 	}, err
 }

@@ -223,6 +223,6 @@ func observedReplays(ctx context.Context, s *pgSite, _ pgStore, guard *onceward.
 	}
 	return &arena{
 		operate: func(ctx context.Context) error { return doPayment(ctx, guard, keys[rand.N(len(keys))], true) },
-		check:   func(ctx context.Context, _ int64) error { return s.expect(ctx, replayedKeys, pgRecords) },
+		check:   func(ctx context.Context, _ int64) error { return s.expect(ctx, int64(replayedKeys), pgRecords) },
 	}, nil
 }
