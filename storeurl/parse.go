@@ -14,7 +14,9 @@ type Engine string
 const (
 	Postgres Engine = "postgres"
 	SQLite   Engine = "sqlite"
+	MySQL    Engine = "mysql"
 	Redis    Engine = "redis"
+	DynamoDB Engine = "dynamodb"
 )
 
 // Location is what a URL says about where a store is.

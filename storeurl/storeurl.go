@@ -83,26 +83,22 @@ type Store interface {
 // Database is a store, with a way to read the application's own tables in the same database.
 type Database struct {
 	Store
-	reads *sql.DB
+	engine Engine
+	reads  *sql.DB
 	// owned is set if the reading side is not closed with the store.
 	owned bool
 	// countColumns counts the columns of a table with a name: none or one.
 	countColumns string
 }
 
+// Engine is the kind of database, for what one writes differently on each, such as types of columns.
+func (d *Database) Engine() Engine { return d.engine }
+
 // Reads is for reading tables of the application. Writes go through a transaction of the store.
 func (d *Database) Reads() *sql.DB { return d.reads }
 
 // Unwrap implements [store.Wrapper]: what belongs to one kind of database is found through it.
 func (d *Database) Unwrap() store.Store { return d.Store }
-
-// HasColumn reports whether a table has a column, for programs that add to tables of an earlier version: SQLite has no
-// ADD COLUMN IF NOT EXISTS.
-func (d *Database) HasColumn(ctx context.Context, tx *sql.Tx, table, column string) (bool, error) {
-	var n int
-	err := tx.QueryRowContext(ctx, d.countColumns, table, column).Scan(&n)
-	return n > 0, err
-}
 
 // Close closes the store and the connections for reading.
 func (d *Database) Close() error {
@@ -242,7 +238,7 @@ func openPostgres(ctx context.Context, at *Location, o options) (*Database, erro
 	reads.SetMaxOpenConns(maxReads)
 	reads.SetMaxIdleConns(maxReads)
 	return &Database{
-		Store: store, reads: reads, owned: true,
+		Store: store, engine: Postgres, reads: reads, owned: true,
 		countColumns: `SELECT count(*) FROM pg_attribute
 			WHERE attrelid = to_regclass($1) AND attname = $2 AND attnum > 0 AND NOT attisdropped`,
 	}, nil
@@ -264,6 +260,7 @@ func openSQLite(ctx context.Context, path string, o options) (*Database, error) 
 		return nil, err
 	}
 	return &Database{
-		Store: store, reads: store.DB(), countColumns: `SELECT count(*) FROM pragma_table_info($1) WHERE name = $2`,
+		Store: store, engine: SQLite, reads: store.DB(),
+		countColumns: `SELECT count(*) FROM pragma_table_info($1) WHERE name = $2`,
 	}, nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/examples/provider"
+	"github.com/onceward/onceward/natural"
 	"github.com/onceward/onceward/phase"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/store"
@@ -92,18 +93,22 @@ func readBooking(r *http.Request) (*booking, error) {
 // reservePlace takes one place, or ends the booking with an answer if there is none: what it wrote is undone then.
 func (s *System) reservePlace(ctx context.Context, b *booking) error {
 	tx := onceward.Tx(ctx)
-	inserted, err := rowsChanged(tx.ExecContext(ctx,
-		`INSERT INTO booking (id, account, request, reference, item, price, state)
-		VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (id) DO NOTHING`,
-		b.ID, b.Account, onceward.FromContext(ctx).Key(), b.Reference, b.Item, b.Price, b.State))
+	inserted, err := s.insert(ctx, "booking", b.ID, []natural.Column{
+		{Name: "account", Value: b.Account},
+		{Name: "request", Value: onceward.FromContext(ctx).Key()},
+		{Name: "reference", Value: b.Reference},
+		{Name: "item", Value: b.Item},
+		{Name: "price", Value: b.Price},
+		{Name: "state", Value: b.State},
+	})
 	if err != nil {
 		return err
 	}
-	if inserted == 0 {
-		return bookedBefore(ctx, tx, b)
+	if !inserted {
+		return s.bookedBefore(ctx, tx, b)
 	}
 	taken, err := rowsChanged(tx.ExecContext(ctx,
-		`UPDATE stock SET places = places - 1 WHERE item = $1 AND places > 0`, b.Item))
+		s.db.Bind(`UPDATE stock SET places = places - 1 WHERE item = $1 AND places > 0`), b.Item))
 	if err == nil && taken == 0 {
 		err = phase.Finish(phase.JSON(http.StatusConflict, problem{b.Item + " is sold out"}))
 	}
@@ -112,10 +117,10 @@ func (s *System) reservePlace(ctx context.Context, b *booking) error {
 
 // bookedBefore is for a request that comes again when its record has expired: what it did is still there, so it takes
 // no second place, and ends with the answer that it had.
-func bookedBefore(ctx context.Context, tx *sql.Tx, b *booking) error {
+func (s *System) bookedBefore(ctx context.Context, tx *sql.Tx, b *booking) error {
 	asked := b.placeOrder
 	row := tx.QueryRowContext(ctx,
-		`SELECT reference, item, price, state, charge, charged_at, reason FROM booking WHERE id = $1`, b.ID)
+		s.db.Bind(`SELECT reference, item, price, state, charge, charged_at, reason FROM booking WHERE id = $1`), b.ID)
 	err := row.Scan(&b.Reference, &b.Item, &b.Price, &b.State, &b.Charge, &b.ChargedAt, &b.Reason)
 	switch {
 	case err != nil:
@@ -182,13 +187,15 @@ func (s *System) askAboutBooking(ctx context.Context, rec *store.Record) (reconc
 func (s *System) confirmBooking(ctx context.Context, b *booking) error {
 	tx := onceward.Tx(ctx)
 	if b.State == declined || b.State == refused {
-		if _, err := tx.ExecContext(ctx, `UPDATE stock SET places = places + 1 WHERE item = $1`, b.Item); err != nil {
+		_, err := tx.ExecContext(ctx, s.db.Bind(`UPDATE stock SET places = places + 1 WHERE item = $1`), b.Item)
+		if err != nil {
 			return err
 		}
 	} else {
 		b.State = confirmed
 	}
-	_, err := tx.ExecContext(ctx, `UPDATE booking SET state = $1, charge = $2, charged_at = $3, reason = $4 WHERE id = $5`,
+	_, err := tx.ExecContext(ctx,
+		s.db.Bind(`UPDATE booking SET state = $1, charge = $2, charged_at = $3, reason = $4 WHERE id = $5`),
 		b.State, b.Charge, b.ChargedAt, b.Reason, b.ID)
 	return err
 }

@@ -53,14 +53,14 @@ func (s *System) charge(ctx context.Context, d *outbox.Delivery) (outbox.Result,
 	}
 	return outbox.Result{
 		ProviderID: made.ID,
-		Then:       func(ctx context.Context) error { return notePaymentCharged(ctx, p.ID, made) },
+		Then:       func(ctx context.Context) error { return s.notePaymentCharged(ctx, p.ID, made) },
 	}, nil
 }
 
 // notePaymentCharged writes down what became of a payment, in the transaction that ends its message.
-func notePaymentCharged(ctx context.Context, id string, made provider.Charge) error {
+func (s *System) notePaymentCharged(ctx context.Context, id string, made provider.Charge) error {
 	changed, err := rowsChanged(onceward.Tx(ctx).ExecContext(ctx,
-		`UPDATE payment SET state = $1, charge = $2, charged_at = $3 WHERE id = $4`,
+		s.db.Bind(`UPDATE payment SET state = $1, charge = $2, charged_at = $3 WHERE id = $4`),
 		chargeState(made), made.ID, made.Created.UnixMicro(), id))
 	if err == nil && changed != 1 {
 		err = fmt.Errorf("payment %s: %d rows changed, want 1", id, changed)

@@ -13,6 +13,7 @@ import (
 	"unicode"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/natural"
 	"github.com/onceward/onceward/outbox"
 )
 
@@ -91,7 +92,7 @@ func (s *System) createPayment(w http.ResponseWriter, r *http.Request) {
 		reject(w, r, err.Error())
 		return
 	}
-	p, err := insertPayment(r.Context(), order)
+	p, err := s.insertPayment(r.Context(), order)
 	if err == nil && p.Order != order {
 		fail(w, http.StatusUnprocessableEntity, keyReused)
 		return
@@ -108,13 +109,27 @@ func (s *System) createPayment(w http.ResponseWriter, r *http.Request) {
 }
 
 // insertPayment writes the payment down, or finds it if the same request wrote it so long ago that its record has
-// expired. The update that changes nothing is there to have the row returned in both cases.
-func insertPayment(ctx context.Context, o Order) (*Payment, error) {
+// expired.
+func (s *System) insertPayment(ctx context.Context, o Order) (*Payment, error) {
+	p := &Payment{
+		ID: newID(ctx, "pay"), Account: accountFrom(ctx), Order: o, State: pending,
+		CreatedAt: time.Now().UTC().Format(timeLayout),
+	}
+	inserted, err := s.insert(ctx, "payment", p.ID, []natural.Column{
+		{Name: "account", Value: p.Account},
+		{Name: "request", Value: onceward.FromContext(ctx).Key()},
+		{Name: "reference", Value: p.Reference},
+		{Name: "customer", Value: p.Customer},
+		{Name: "amount", Value: p.Amount},
+		{Name: "currency", Value: p.Currency},
+		{Name: "state", Value: p.State},
+		{Name: "created_at", Value: p.CreatedAt},
+	})
+	if err != nil || inserted {
+		return p, err
+	}
 	return scanPayment(onceward.Tx(ctx).QueryRowContext(ctx,
-		`INSERT INTO payment (id, account, request, reference, customer, amount, currency, state, created_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (id) DO UPDATE SET id = payment.id RETURNING `+paymentColumns,
-		newID(ctx, "pay"), accountFrom(ctx), onceward.FromContext(ctx).Key(), o.Reference, o.Customer, o.Amount, o.Currency,
-		pending, time.Now().UTC().Format(timeLayout)))
+		s.db.Bind(`SELECT `+paymentColumns+` FROM payment WHERE id = $1`), p.ID))
 }
 
 // timeLayout has all digits, so that texts are in the order of times.
@@ -170,7 +185,7 @@ func (s *System) payment(ctx context.Context, account, id string) (*Payment, err
 
 // payments reads those that a condition chooses.
 func (s *System) payments(ctx context.Context, where string, args ...any) ([]Payment, error) {
-	rows, err := s.db.Reads().QueryContext(ctx, `SELECT `+paymentColumns+` FROM payment WHERE `+where, args...)
+	rows, err := s.db.Reads().QueryContext(ctx, s.db.Bind(`SELECT `+paymentColumns+` FROM payment WHERE `+where), args...)
 	if err != nil {
 		return nil, err
 	}
