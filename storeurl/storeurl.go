@@ -1,12 +1,15 @@
 // Package storeurl opens the store that a URL names, so that a program runs on another one without a change:
 //
 //	postgres://user@host/database     PostgreSQL
+//	mysql://user@host,host/database   MySQL, MariaDB, and Galera clusters of it; mariadb:// is the same
 //	sqlite:PATH, or just a path       SQLite
 //	redis://host:6379/0               Redis; rediss:// with TLS
 //	redis+sentinel://host,host/NAME   Redis behind Sentinel; rediss+sentinel:// with TLS
 //	redis+cluster://host,host         Redis Cluster; rediss+cluster:// with TLS
 //
-// [Open] takes databases, for programs with transactions. [OpenStore] takes all of them.
+//	dynamodb://TABLE?region=REGION    DynamoDB; with &endpoint=URL where it is not that of the region
+//
+// [Open] takes databases, for programs with transactions of SQL. [OpenStore] takes all of them.
 //
 // The parameter front puts a cache on Redis before a database (see package tiered). It is the URL of that server,
 // escaped with %XX, if it has a & # or % in it:
@@ -21,6 +24,8 @@
 // postgres.WithSchema and postgres.WithTablePrefix):
 //
 //	postgres://user@host/database?schema=app&prefix=pay_
+//
+// On MySQL the schema is the database itself, and prefix is the same (see mysql.WithTablePrefix).
 //
 // The parameter prefix of a Redis is what its keys begin with (see redis.WithPrefix). Databases that share a Redis as
 // their front need one each, or they would answer for each other:
@@ -45,6 +50,8 @@ import (
 	"github.com/onceward/onceward/natural"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store"
+	"github.com/onceward/onceward/store/dynamodb"
+	"github.com/onceward/onceward/store/mysql"
 	"github.com/onceward/onceward/store/postgres"
 	"github.com/onceward/onceward/store/redis"
 	"github.com/onceward/onceward/store/sqlite"
@@ -123,24 +130,26 @@ type options struct {
 // [time.Now].
 func WithClock(now func() time.Time) Option { return func(o *options) { o.clock = now } }
 
-// WithLogger is where warnings of PostgreSQL, Redis and a front go. SQLite has none: what is wrong is in its errors.
+// WithLogger is where warnings of servers and a front go. SQLite has none: what is wrong is in its errors.
 // Default: [slog.Default].
 func WithLogger(logger *slog.Logger) Option { return func(o *options) { o.logger = logger } }
 
 // WithManualMigration leaves the tables of a database as they are, and refuses those that are missing or of another
 // version than this program needs: the error wraps [store.ErrSchemaMissing], [store.ErrSchemaOlder] or
-// [store.ErrSchemaNewer]. Redis has no tables. Default: opening brings them up to date.
+// [store.ErrSchemaNewer]. Redis has no tables; of DynamoDB a table that is missing is refused. Default: opening brings
+// them up to date.
 func WithManualMigration() Option { return func(o *options) { o.manual = true } }
 
 // ReadOnly opens a store for looking only: its writes return [store.ErrReadOnly]. It leaves tables as they are, as
-// [WithManualMigration] does, passes a front, and does with a user who may only read a database. On Redis the user
-// needs the rights of the service, because looking runs scripts. Default: the store can be written.
+// [WithManualMigration] does, passes a front, and does with a user who may only read a database, or a table of
+// DynamoDB. On Redis the user needs the rights of the service, because looking runs scripts. Default: the store can be
+// written.
 func ReadOnly() Option { return func(o *options) { o.readOnly = true } }
 
 // maxReads bounds the connections for reading, so that they do not crowd out those of the store.
 const maxReads = 8
 
-// Open opens the database at a URL, PostgreSQL or SQLite, behind a front if the URL names one.
+// Open opens the database at a URL, PostgreSQL, MySQL or SQLite, behind a front if the URL names one.
 func Open(ctx context.Context, url string, with ...Option) (*Database, error) {
 	var o options
 	for _, option := range with {
@@ -166,22 +175,31 @@ type Closer interface {
 	io.Closer
 }
 
-// OpenStore opens the store at a URL: what [Open] opens, and those on Redis, which have no transactions.
+// OpenStore opens the store at a URL: what [Open] opens, and those on Redis and DynamoDB, which have no transactions of
+// SQL.
 func OpenStore(ctx context.Context, url string, with ...Option) (Closer, error) {
-	if scheme, _, _ := strings.Cut(url, ":"); !isRedis(scheme) {
-		db, err := Open(ctx, url, with...)
-		if err != nil {
-			return nil, err // and not a nil *Database, which is not nil as a Closer
-		}
-		return db, nil
+	at, err := Parse(url)
+	if err != nil {
+		return nil, err
 	}
 	var o options
 	for _, option := range with {
 		option(&o)
 	}
-	if _, err := Parse(url); err != nil {
-		return nil, err
+	switch at.Engine {
+	case Redis:
+		return openRedis(ctx, url, o)
+	case DynamoDB:
+		return openDynamoDB(ctx, url, o)
 	}
+	db, err := Open(ctx, url, with...)
+	if err != nil {
+		return nil, err // and not a nil *Database, which is not nil as a Closer
+	}
+	return db, nil
+}
+
+func openRedis(ctx context.Context, url string, o options) (Closer, error) {
 	url, redisOptions, err := o.redis(url)
 	if err != nil {
 		return nil, err
@@ -200,17 +218,21 @@ func OpenStore(ctx context.Context, url string, with ...Option) (Closer, error) 
 }
 
 var (
-	errFrontOfRedis = errors.New("storeurl: a front is for a database, postgres://… or sqlite:PATH: " +
-		"Redis needs no cache before it, so leave the parameter front out")
-	errNoTransactions = errors.New("storeurl: Redis has no transactions, which this program needs: use postgres://… or " +
-		"sqlite:PATH, and Redis in front of it by ?front=redis://…")
+	errFrontOfOther = errors.New("storeurl: a front is for a database, postgres://…, mysql://… or sqlite:PATH: " +
+		"Redis and DynamoDB need no cache before them, so leave the parameter front out")
+	errNoTransactions = errors.New("storeurl: Redis and DynamoDB have no transactions of SQL, which this program needs: " +
+		"use postgres://…, mysql://… or sqlite:PATH, and Redis in front of it by ?front=redis://…")
 )
 
 func openDatabase(ctx context.Context, at *Location, o options) (*Database, error) {
-	if at.Engine == Postgres {
+	switch at.Engine {
+	case Postgres:
 		return openPostgres(ctx, at, o)
+	case MySQL:
+		return openMySQL(ctx, at, o)
+	default:
+		return openSQLite(ctx, at.URL, o)
 	}
-	return openSQLite(ctx, at.URL, o)
 }
 
 func openPostgres(ctx context.Context, at *Location, o options) (*Database, error) {
@@ -244,6 +266,28 @@ func openPostgres(ctx context.Context, at *Location, o options) (*Database, erro
 	}, nil
 }
 
+func openMySQL(ctx context.Context, at *Location, o options) (*Database, error) {
+	options := at.tablesMySQL()
+	if o.logger != nil {
+		options = append(options, mysql.WithLogger(o.logger))
+	}
+	if o.manual {
+		options = append(options, mysql.WithManualMigration())
+	}
+	if o.readOnly {
+		options = append(options, mysql.WithReadOnly())
+	}
+	store, err := mysql.Open(ctx, at.URL, options...)
+	if err != nil {
+		return nil, err
+	}
+	return &Database{
+		Store: store, engine: MySQL, reads: store.DB(),
+		countColumns: `SELECT count(*) FROM information_schema.columns
+			WHERE table_schema = DATABASE() AND table_name = ? AND column_name = ?`,
+	}, nil
+}
+
 func openSQLite(ctx context.Context, path string, o options) (*Database, error) {
 	var options []sqlite.Option
 	if o.clock != nil {
@@ -263,4 +307,22 @@ func openSQLite(ctx context.Context, path string, o options) (*Database, error) 
 		Store: store, engine: SQLite, reads: store.DB(),
 		countColumns: `SELECT count(*) FROM pragma_table_info($1) WHERE name = $2`,
 	}, nil
+}
+
+func openDynamoDB(ctx context.Context, url string, o options) (Closer, error) {
+	var options []dynamodb.Option
+	if o.logger != nil {
+		options = append(options, dynamodb.WithLogger(o.logger))
+	}
+	if o.manual || o.readOnly {
+		options = append(options, dynamodb.WithManualMigration())
+	}
+	s, err := dynamodb.Open(ctx, url, options...)
+	if err != nil {
+		return nil, err
+	}
+	if o.readOnly {
+		return readOnly(s), nil
+	}
+	return s, nil
 }

@@ -32,7 +32,7 @@ var Comparisons = []string{"ledger comparison charges", "ledger comparison refun
 func (s *System) Comparers(prefix string, since time.Time, interval time.Duration) (all []*ledger.Comparer, err error) {
 	t := s.config.Timing
 	for _, b := range s.books() {
-		comparer, err := ledger.NewComparer(s.db.Store, ledger.Config{
+		comparer, err := ledger.NewComparer(s.store, ledger.Config{
 			Name: prefix + b.name, Provider: b.there, Local: b.here, Guard: s.guard, Since: since,
 			Interval: interval, Settle: t.Settle, Grace: min(ledger.DefaultGrace, t.Compare/4), MinBackoff: t.Backoff,
 			Observer: s.counters, Logger: s.config.Logger,

@@ -2,7 +2,6 @@ package payments
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -150,7 +149,7 @@ func (s *System) orderCharge(ctx context.Context, p *Payment) error {
 
 // listPayments shows the caller's latest payments.
 func (s *System) listPayments(w http.ResponseWriter, r *http.Request) {
-	payments, err := s.payments(r.Context(), `account = $1 ORDER BY created_at DESC LIMIT 100`, accountFrom(r.Context()))
+	payments, err := s.books.payments(r.Context(), accountFrom(r.Context()))
 	if err != nil {
 		s.broken(w, r, "read the payments", err)
 		return
@@ -160,45 +159,15 @@ func (s *System) listPayments(w http.ResponseWriter, r *http.Request) {
 
 // showPayment shows one of the caller's payments, as it stands now.
 func (s *System) showPayment(w http.ResponseWriter, r *http.Request) {
-	p, err := s.payment(r.Context(), accountFrom(r.Context()), r.PathValue("id"))
+	p, err := s.books.payment(r.Context(), accountFrom(r.Context()), r.PathValue("id"))
 	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		fail(w, http.StatusNotFound, "there is no such payment")
+	case errors.Is(err, errNoPayment):
+		fail(w, http.StatusNotFound, errNoPayment.Error())
 	case err != nil:
 		s.broken(w, r, "read the payment", err)
 	default:
 		answer(w, http.StatusOK, p)
 	}
-}
-
-// payment reads one payment of an account. The error is [sql.ErrNoRows] if it has none of that id.
-func (s *System) payment(ctx context.Context, account, id string) (*Payment, error) {
-	found, err := s.payments(ctx, `account = $1 AND id = $2`, account, id)
-	if err == nil && len(found) == 0 {
-		err = sql.ErrNoRows
-	}
-	if err != nil {
-		return nil, err
-	}
-	return &found[0], nil
-}
-
-// payments reads those that a condition chooses.
-func (s *System) payments(ctx context.Context, where string, args ...any) ([]Payment, error) {
-	rows, err := s.db.Reads().QueryContext(ctx, s.db.Bind(`SELECT `+paymentColumns+` FROM payment WHERE `+where), args...)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	found := []Payment{}
-	for rows.Next() {
-		p, err := scanPayment(rows)
-		if err != nil {
-			return nil, err
-		}
-		found = append(found, *p)
-	}
-	return found, rows.Err()
 }
 
 const paymentColumns = `id, account, reference, customer, amount, currency, state, charge, created_at`

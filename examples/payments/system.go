@@ -18,6 +18,7 @@ import (
 	"github.com/onceward/onceward/phase"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/reconcile/ledger"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/storeurl"
 	"github.com/onceward/onceward/telemetry"
 )
@@ -114,6 +115,8 @@ func (t *Timing) setDefaults() {
 // System is the whole of it: an [http.Handler], and the work in the background.
 type System struct {
 	config   Config
+	store    store.Store
+	books    books
 	db       *storeurl.Database
 	provider *provider.Client
 	guard    *onceward.Guard
@@ -142,20 +145,21 @@ func New(ctx context.Context, config Config) (*System, error) {
 	config.Timing.setDefaults()
 	config.Logger = cmp.Or(config.Logger, slog.Default())
 	s := &System{
-		config: config, db: config.Database, mux: onceward.NewMux(),
+		config: config, store: config.Database.Store, books: sqlBooks{config.Database}, db: config.Database,
+		mux: onceward.NewMux(),
 		provider: &provider.Client{URL: config.Provider, HTTP: &http.Client{Transport: newTransport()}},
 	}
 	if err := s.observe(); err != nil {
 		return nil, err
 	}
-	if err := s.createTables(ctx); err != nil {
+	if err := s.books.create(ctx); err != nil {
 		return nil, err
 	}
 	inFlight, err := inFlightOption(config.InFlight)
 	if err != nil {
 		return nil, err
 	}
-	s.guard, err = onceward.New(s.db.Store, onceward.Config{
+	s.guard, err = onceward.New(s.store, onceward.Config{
 		Scope: s.account, Secret: config.Secret, Observer: s.counters, Propagator: s.telemetry, Logger: config.Logger,
 		Defaults: []onceward.Option{inFlight, onceward.Lease(config.Timing.Lease), onceward.Retain(retention)},
 	})
@@ -197,14 +201,14 @@ func newTransport() http.RoundTripper {
 var exempt = []string{"POST /events", "POST /events/{account}"}
 
 func (s *System) assemble() (err error) {
-	s.box, err = outbox.New(s.db.Store, outbox.Config{
+	s.box, err = outbox.New(s.store, outbox.Config{
 		Source: "https://payments.example", Guard: s.guard, Propagator: s.telemetry,
 	})
 	if err != nil {
 		return err
 	}
 	s.exporter, err = s.telemetry.Exporter(telemetry.ExporterConfig{
-		Store: s.db.Store, Guard: s.guard, Interval: s.config.Timing.Export, Logger: s.config.Logger,
+		Store: s.store, Guard: s.guard, Interval: s.config.Timing.Export, Logger: s.config.Logger,
 	})
 	if err != nil {
 		return err
@@ -219,7 +223,7 @@ func (s *System) assemble() (err error) {
 	if s.compares, err = s.Comparers("", s.config.Since, s.config.Timing.Compare); err != nil {
 		return err
 	}
-	s.resumer, err = phase.NewResumer(s.guard, s.db.Store, phase.ResumerConfig{
+	s.resumer, err = phase.NewResumer(s.guard, s.store, phase.ResumerConfig{
 		Operations: []phase.Resumable{s.bookings}, Others: Comparisons,
 		Interval: s.config.Timing.Look, Observer: s.counters, Logger: s.config.Logger,
 	})
@@ -227,7 +231,7 @@ func (s *System) assemble() (err error) {
 		return err
 	}
 	cleaning := janitor.Config{Interval: s.config.Timing.Look, Observer: s.counters, Logger: s.config.Logger}
-	if s.janitor, err = janitor.New(s.db.Store, cleaning); err != nil {
+	if s.janitor, err = janitor.New(s.store, cleaning); err != nil {
 		return err
 	}
 	return s.routes()

@@ -65,15 +65,15 @@ type addition struct{ table, column, kind string }
 // comparison that goes that far back reports it as missing here.
 var additions = []addition{{"refund", "made_at", "BIGINT NOT NULL DEFAULT 0"}}
 
-// createTables makes what is missing.
-func (s *System) createTables(ctx context.Context) error {
+// create implements books.
+func (b sqlBooks) create(ctx context.Context) error {
 	tables := schema
-	if s.db.Engine() == storeurl.MySQL {
+	if b.db.Engine() == storeurl.MySQL {
 		tables = schemaMySQL
 	}
-	err := s.db.Define(ctx, tables...)
+	err := b.db.Define(ctx, tables...)
 	if err == nil {
-		err = s.addColumns(ctx)
+		err = b.addColumns(ctx)
 	}
 	if err != nil {
 		return fmt.Errorf("create the tables: %w", err)
@@ -83,17 +83,17 @@ func (s *System) createTables(ctx context.Context) error {
 
 // addColumns adds what tables of an earlier version lack, once: processes that start at one time wait for each other.
 // On MySQL there was no earlier version, and a column could not be added in a transaction.
-func (s *System) addColumns(ctx context.Context) error {
-	if s.db.Engine() == storeurl.MySQL {
+func (b sqlBooks) addColumns(ctx context.Context) error {
+	if b.db.Engine() == storeurl.MySQL {
 		return nil
 	}
-	return s.db.InTx(ctx, func(ctx context.Context) error {
+	return b.db.InTx(ctx, func(ctx context.Context) error {
 		tx := onceward.Tx(ctx)
-		if err := s.db.LockName(ctx, tx, "add columns to the tables of payments"); err != nil {
+		if err := b.db.LockName(ctx, tx, "add columns to the tables of payments"); err != nil {
 			return err
 		}
 		for _, a := range additions {
-			there, err := s.db.HasColumn(ctx, tx, a.table, a.column)
+			there, err := b.db.HasColumn(ctx, tx, a.table, a.column)
 			if err == nil && !there {
 				_, err = tx.ExecContext(ctx, fmt.Sprintf(`ALTER TABLE %s ADD COLUMN %s %s`, a.table, a.column, a.kind))
 			}
