@@ -5,13 +5,16 @@ go 1.26.0
 require (
 	github.com/jackc/pgx/v5 v5.8.0
 	github.com/onceward/onceward v0.1.0
+	github.com/onceward/onceward/store/mysql v0.1.0
 	github.com/onceward/onceward/store/postgres v0.1.0
 	github.com/onceward/onceward/store/redis v0.1.0
 	github.com/onceward/onceward/store/sqlite v0.1.0
 )
 
 require (
+	filippo.io/edwards25519 v1.2.0 // indirect
 	github.com/dunglas/httpsfv v1.1.2 // indirect
+	github.com/go-sql-driver/mysql v1.10.1 // indirect
 	github.com/jackc/pgpassfile v1.0.0 // indirect
 	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
 	github.com/jackc/puddle/v2 v2.2.2 // indirect

@@ -94,14 +94,6 @@ func (at *Location) tables() (with []postgres.Option) {
 	return with
 }
 
-// tablesMySQL is the same for MySQL.
-func (at *Location) tablesMySQL() (with []mysql.Option) {
-	if at.Prefix != "" {
-		with = append(with, mysql.WithTablePrefix(at.Prefix))
-	}
-	return with
-}
-
 // parseDatabase reads the URL of a database.
 func parseDatabase(url string) (Location, error) {
 	at, err := Parse(url)

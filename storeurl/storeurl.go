@@ -40,7 +40,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -50,8 +49,6 @@ import (
 	"github.com/onceward/onceward/natural"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store"
-	"github.com/onceward/onceward/store/dynamodb"
-	"github.com/onceward/onceward/store/mysql"
 	"github.com/onceward/onceward/store/postgres"
 	"github.com/onceward/onceward/store/redis"
 	"github.com/onceward/onceward/store/sqlite"
@@ -186,11 +183,8 @@ func OpenStore(ctx context.Context, url string, with ...Option) (Closer, error) 
 	for _, option := range with {
 		option(&o)
 	}
-	switch at.Engine {
-	case Redis:
+	if at.Engine == Redis {
 		return openRedis(ctx, url, o)
-	case DynamoDB:
-		return openDynamoDB(ctx, url, o)
 	}
 	db, err := Open(ctx, url, with...)
 	if err != nil {
@@ -266,28 +260,6 @@ func openPostgres(ctx context.Context, at *Location, o options) (*Database, erro
 	}, nil
 }
 
-func openMySQL(ctx context.Context, at *Location, o options) (*Database, error) {
-	options := at.tablesMySQL()
-	if o.logger != nil {
-		options = append(options, mysql.WithLogger(o.logger))
-	}
-	if o.manual {
-		options = append(options, mysql.WithManualMigration())
-	}
-	if o.readOnly {
-		options = append(options, mysql.WithReadOnly())
-	}
-	store, err := mysql.Open(ctx, at.URL, options...)
-	if err != nil {
-		return nil, err
-	}
-	return &Database{
-		Store: store, engine: MySQL, reads: store.DB(),
-		countColumns: `SELECT count(*) FROM information_schema.columns
-			WHERE table_schema = DATABASE() AND table_name = ? AND column_name = ?`,
-	}, nil
-}
-
 func openSQLite(ctx context.Context, path string, o options) (*Database, error) {
 	var options []sqlite.Option
 	if o.clock != nil {
@@ -307,22 +279,4 @@ func openSQLite(ctx context.Context, path string, o options) (*Database, error) 
 		Store: store, engine: SQLite, reads: store.DB(),
 		countColumns: `SELECT count(*) FROM pragma_table_info($1) WHERE name = $2`,
 	}, nil
-}
-
-func openDynamoDB(ctx context.Context, url string, o options) (Closer, error) {
-	var options []dynamodb.Option
-	if o.logger != nil {
-		options = append(options, dynamodb.WithLogger(o.logger))
-	}
-	if o.manual || o.readOnly {
-		options = append(options, dynamodb.WithManualMigration())
-	}
-	s, err := dynamodb.Open(ctx, url, options...)
-	if err != nil {
-		return nil, err
-	}
-	if o.readOnly {
-		return readOnly(s), nil
-	}
-	return s, nil
 }

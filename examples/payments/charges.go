@@ -21,7 +21,7 @@ const longestPoll = 500 * time.Millisecond
 // newWorker delivers what payments have ordered. Attempts are many, because to give up means that a person has to look.
 func (s *System) newWorker() (*outbox.Worker, error) {
 	t := s.config.Timing
-	return outbox.NewWorker(s.store, outbox.WorkerConfig{
+	return outbox.NewWorker(s.db.Store, outbox.WorkerConfig{
 		Routes: map[string]outbox.Route{chargesTopic: {
 			Handler: s.charge, Timeout: t.Call, MaxAttempts: 1000, MinBackoff: t.Backoff, MaxBackoff: 20 * t.Backoff,
 			Concurrency: 16,

@@ -149,7 +149,7 @@ func (s *System) orderCharge(ctx context.Context, p *Payment) error {
 
 // listPayments shows the caller's latest payments.
 func (s *System) listPayments(w http.ResponseWriter, r *http.Request) {
-	payments, err := s.books.payments(r.Context(), accountFrom(r.Context()))
+	payments, err := s.storage.payments(r.Context(), accountFrom(r.Context()))
 	if err != nil {
 		s.broken(w, r, "read the payments", err)
 		return
@@ -159,7 +159,7 @@ func (s *System) listPayments(w http.ResponseWriter, r *http.Request) {
 
 // showPayment shows one of the caller's payments, as it stands now.
 func (s *System) showPayment(w http.ResponseWriter, r *http.Request) {
-	p, err := s.books.payment(r.Context(), accountFrom(r.Context()), r.PathValue("id"))
+	p, err := s.storage.payment(r.Context(), accountFrom(r.Context()), r.PathValue("id"))
 	switch {
 	case errors.Is(err, errNoPayment):
 		fail(w, http.StatusNotFound, errNoPayment.Error())

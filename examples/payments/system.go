@@ -112,11 +112,18 @@ func (t *Timing) setDefaults() {
 	t.Export = cmp.Or(t.Export, telemetry.DefaultExportInterval)
 }
 
+// recordStore is what the parts of the system need of a store, whatever it keeps its records in.
+type recordStore interface {
+	store.Store
+	store.Lister
+	store.ExternalEventKeeper
+}
+
 // System is the whole of it: an [http.Handler], and the work in the background.
 type System struct {
 	config   Config
-	store    store.Store
-	books    books
+	store    recordStore
+	storage  storage
 	db       *storeurl.Database
 	provider *provider.Client
 	guard    *onceward.Guard
@@ -145,14 +152,14 @@ func New(ctx context.Context, config Config) (*System, error) {
 	config.Timing.setDefaults()
 	config.Logger = cmp.Or(config.Logger, slog.Default())
 	s := &System{
-		config: config, store: config.Database.Store, books: sqlBooks{config.Database}, db: config.Database,
-		mux: onceward.NewMux(),
+		config: config, store: config.Database.Store, storage: sqlStorage{config.Database}, db: config.Database,
+		mux:      onceward.NewMux(),
 		provider: &provider.Client{URL: config.Provider, HTTP: &http.Client{Transport: newTransport()}},
 	}
 	if err := s.observe(); err != nil {
 		return nil, err
 	}
-	if err := s.books.create(ctx); err != nil {
+	if err := s.storage.create(ctx); err != nil {
 		return nil, err
 	}
 	inFlight, err := inFlightOption(config.InFlight)
@@ -201,7 +208,7 @@ func newTransport() http.RoundTripper {
 var exempt = []string{"POST /events", "POST /events/{account}"}
 
 func (s *System) assemble() (err error) {
-	s.box, err = outbox.New(s.store, outbox.Config{
+	s.box, err = outbox.New(s.db.Store, outbox.Config{
 		Source: "https://payments.example", Guard: s.guard, Propagator: s.telemetry,
 	})
 	if err != nil {

@@ -65,8 +65,8 @@ type addition struct{ table, column, kind string }
 // comparison that goes that far back reports it as missing here.
 var additions = []addition{{"refund", "made_at", "BIGINT NOT NULL DEFAULT 0"}}
 
-// create implements books.
-func (b sqlBooks) create(ctx context.Context) error {
+// create implements storage.
+func (b sqlStorage) create(ctx context.Context) error {
 	tables := schema
 	if b.db.Engine() == storeurl.MySQL {
 		tables = schemaMySQL
@@ -83,7 +83,7 @@ func (b sqlBooks) create(ctx context.Context) error {
 
 // addColumns adds what tables of an earlier version lack, once: processes that start at one time wait for each other.
 // On MySQL there was no earlier version, and a column could not be added in a transaction.
-func (b sqlBooks) addColumns(ctx context.Context) error {
+func (b sqlStorage) addColumns(ctx context.Context) error {
 	if b.db.Engine() == storeurl.MySQL {
 		return nil
 	}

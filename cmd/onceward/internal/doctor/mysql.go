@@ -105,7 +105,7 @@ func examineMySQL(ctx context.Context, storeURL string, at *storeurl.Location, c
 		return nil, unusable(err)
 	}
 	p := &mysql{
-		url: storeURL, prefix: cmp.Or(at.Prefix, mysqlstore.DefaultTablePrefix), replicas: max(c.Replicas, 1),
+		url: storeURL, prefix: cmp.Or(at.Prefix, "onceward_"), replicas: max(c.Replicas, 1),
 		silent: make(map[string]error),
 	}
 	defer p.close()

@@ -10,8 +10,8 @@ import (
 	"github.com/onceward/onceward/storeurl"
 )
 
-// books are where the system writes down what it has done: rows of a database, or items of DynamoDB.
-type books interface {
+// storage is where the system writes down what it has done: rows of a database, or items of DynamoDB.
+type storage interface {
 	// create makes the tables that are missing.
 	create(ctx context.Context) error
 	// payments reads up to a hundred payments of an account.
@@ -27,14 +27,14 @@ type books interface {
 
 var errNoPayment = errors.New("there is no such payment")
 
-// sqlBooks are rows.
-type sqlBooks struct{ db *storeurl.Database }
+// sqlStorage is rows of a database.
+type sqlStorage struct{ db *storeurl.Database }
 
-func (b sqlBooks) payments(ctx context.Context, account string) ([]Payment, error) {
+func (b sqlStorage) payments(ctx context.Context, account string) ([]Payment, error) {
 	return b.find(ctx, `account = $1 ORDER BY created_at DESC LIMIT 100`, account)
 }
 
-func (b sqlBooks) payment(ctx context.Context, account, id string) (*Payment, error) {
+func (b sqlStorage) payment(ctx context.Context, account, id string) (*Payment, error) {
 	found, err := b.find(ctx, `account = $1 AND id = $2`, account, id)
 	if err == nil && len(found) == 0 {
 		err = errNoPayment
@@ -46,7 +46,7 @@ func (b sqlBooks) payment(ctx context.Context, account, id string) (*Payment, er
 }
 
 // find reads the payments that a condition chooses.
-func (b sqlBooks) find(ctx context.Context, where string, args ...any) ([]Payment, error) {
+func (b sqlStorage) find(ctx context.Context, where string, args ...any) ([]Payment, error) {
 	query := b.db.Bind(`SELECT ` + paymentColumns + ` FROM payment WHERE ` + where)
 	rows, err := b.db.Reads().QueryContext(ctx, query, args...)
 	if err != nil {
@@ -64,7 +64,7 @@ func (b sqlBooks) find(ctx context.Context, where string, args ...any) ([]Paymen
 	return found, rows.Err()
 }
 
-func (b sqlBooks) noteRefund(ctx context.Context, payment string, made provider.Refund) error {
+func (b sqlStorage) noteRefund(ctx context.Context, payment string, made provider.Refund) error {
 	return b.db.InTx(ctx, func(ctx context.Context) error {
 		_, err := b.db.UpsertRow(ctx, onceward.Tx(ctx), natural.Upsert{
 			Table: "refund", Key: []natural.Column{{Name: "id", Value: made.ID}},
@@ -79,7 +79,7 @@ func (b sqlBooks) noteRefund(ctx context.Context, payment string, made provider.
 	})
 }
 
-func (b sqlBooks) waiting(ctx context.Context) (int, error) {
+func (b sqlStorage) waiting(ctx context.Context) (int, error) {
 	messages, err := b.db.MessageStats(ctx)
 	return messages.Waiting, err
 }
