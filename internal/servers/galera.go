@@ -34,6 +34,9 @@ type galeraNode struct {
 	position string
 }
 
+// galeraNowhere is the position of data that was never in a group.
+const galeraNowhere = "00000000-0000-0000-0000-000000000000:-1"
+
 // galeraSize is how many nodes a cluster has: with one gone, the others are a majority.
 const galeraSize = 3
 
@@ -43,7 +46,7 @@ func StartGalera(ctx context.Context, settings ...string) (*GaleraCluster, error
 	return retryPorts(func() (*GaleraCluster, error) {
 		c, err := newGalera(ctx, settings)
 		if err == nil {
-			err = c.startFirst(ctx)
+			err = c.startFrom(ctx, c.nodes[0])
 		}
 		if err != nil {
 			return nil, errors.Join(err, c.Close())
@@ -52,8 +55,7 @@ func StartGalera(ctx context.Context, settings ...string) (*GaleraCluster, error
 	})
 }
 
-// newGalera is a cluster that does not run yet. All of its nodes begin with the same data, and know it: to copy it from
-// the first one would take seconds.
+// newGalera is a cluster that does not run yet.
 func newGalera(ctx context.Context, settings []string) (*GaleraCluster, error) {
 	c := new(GaleraCluster)
 	provider, err := findGalera(thisMachine())
@@ -67,7 +69,7 @@ func newGalera(ctx context.Context, settings []string) (*GaleraCluster, error) {
 			return c, err
 		}
 		c.nodes = append(c.nodes, s)
-		s.node = &galeraNode{provider: provider, position: "6a1e7a00-0000-4000-8000-000000000001:0"}
+		s.node = &galeraNode{provider: provider, position: galeraNowhere}
 		if err := s.choosePorts(); err != nil {
 			return c, err
 		}
@@ -82,16 +84,6 @@ func newGalera(ctx context.Context, settings []string) (*GaleraCluster, error) {
 		s.node.members = strings.Join(members, ",")
 	}
 	return c, nil
-}
-
-// startFirst starts all nodes with their first data.
-func (c *GaleraCluster) startFirst(ctx context.Context) error {
-	for _, s := range c.nodes {
-		if err := s.writeState(s.node.position); err != nil {
-			return err
-		}
-	}
-	return c.startFrom(ctx, c.nodes[0])
 }
 
 // startFrom starts all nodes, of which none runs, one of them as the beginning of a new group.
@@ -260,16 +252,16 @@ func (c *GaleraCluster) AwaitNoQuorum(ctx context.Context, s *MariaDBServer) err
 // CutOff makes a node lose all messages from and to the others until Rejoin, as a network that is divided does. Clients
 // reach it as before.
 func (c *GaleraCluster) CutOff(ctx context.Context, s *MariaDBServer) error {
-	return s.isolate(ctx, true)
+	return s.isolate(ctx, 1)
 }
 
 // Rejoin lets a node that was cut off hear the others again.
 func (c *GaleraCluster) Rejoin(ctx context.Context, s *MariaDBServer) error {
-	return s.isolate(ctx, false)
+	return s.isolate(ctx, 0)
 }
 
-func (s *MariaDBServer) isolate(ctx context.Context, isolated bool) error {
-	return s.Exec(ctx, fmt.Sprintf("SET GLOBAL wsrep_provider_options='gmcast.isolate=%t'", isolated))
+func (s *MariaDBServer) isolate(ctx context.Context, isolated int) error {
+	return s.Exec(ctx, fmt.Sprintf("SET GLOBAL wsrep_provider_options='gmcast.isolate=%d'", isolated))
 }
 
 // Bootstrap makes a node decide alone whose group has lost its quorum, as its operator does when the others are known

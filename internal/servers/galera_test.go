@@ -7,6 +7,7 @@ import (
 // TestGaleraLosesAndRegainsItsQuorum: nodes are killed, paused and cut off, and what was committed is on all of them.
 func TestGaleraLosesAndRegainsItsQuorum(t *testing.T) {
 	t.Parallel()
+	InAllStores(t)
 	c := NewGalera(t)
 	first, second, third := c.Nodes()[0], c.Nodes()[1], c.Nodes()[2]
 	must(t, first.Exec(t.Context(), "CREATE TABLE things (id int PRIMARY KEY)"))

@@ -29,6 +29,9 @@ var (
 	sharedMariaDB = sync.OnceValues(func() (*MariaDBServer, error) {
 		return startSharedMariaDB(os.Getenv(mariadbVariable))
 	})
+	sharedDynamoDB = sync.OnceValues(func() (*DynamoDBServer, error) {
+		return startSharedDynamoDB(os.Getenv(dynamodbVariable))
+	})
 	sharedGalera = sync.OnceValues(func() (*GaleraCluster, error) {
 		return StartGalera(context.Background())
 	})
@@ -163,6 +166,21 @@ func useMariaDB(ctx context.Context, address string) (*MariaDBServer, error) {
 	return s, nil
 }
 
+// startSharedDynamoDB uses the server at the endpoint, or starts one if there is none, which keeps nothing on disk.
+func startSharedDynamoDB(endpoint string) (s *DynamoDBServer, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*startLimit)
+	defer cancel()
+	if endpoint == "" {
+		if s, err = startDynamoDB(ctx, false); err != nil {
+			return nil, err
+		}
+	} else if s = (&DynamoDBServer{server: server{kind: "DynamoDB", url: endpoint}}); !s.answers(ctx) {
+		return nil, fmt.Errorf("the DynamoDB that %s names does not answer", dynamodbVariable)
+	}
+	s.shared = true
+	return s, nil
+}
+
 // wholeMatrixVariable makes tests of many combinations of stores run all of each instead of a selection.
 const wholeMatrixVariable = "ONCEWARD_TEST_STORES"
 
@@ -170,10 +188,21 @@ const wholeMatrixVariable = "ONCEWARD_TEST_STORES"
 // given, or all where ONCEWARD_TEST_STORES is "all", as make test-stores sets it. All of every combination would take
 // too long for each change.
 func UnlessAllStores(groups ...string) []string {
-	if os.Getenv(wholeMatrixVariable) == "all" {
+	if allStores() {
 		return nil
 	}
 	return groups
+}
+
+func allStores() bool { return os.Getenv(wholeMatrixVariable) == "all" }
+
+// InAllStores leaves a test to the runs with ONCEWARD_TEST_STORES set to "all": it needs a group of servers that takes
+// too long to start for each change.
+func InAllStores(t testing.TB) {
+	t.Helper()
+	if !allStores() {
+		t.Skipf("it runs with %s=all, as make test-stores sets it", wholeMatrixVariable)
+	}
 }
 
 // Postgres returns the server that all tests of this process share: the one whose URL is in ONCEWARD_TEST_POSTGRES, or
@@ -322,6 +351,30 @@ func MariaDB(t testing.TB) *MariaDBServer {
 func NewMariaDB(t testing.TB, settings ...string) *MariaDBServer {
 	t.Helper()
 	s, err := StartMariaDB(t.Context(), settings...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.closeWith(t)
+	return s
+}
+
+// DynamoDB returns the server that all tests of this process share: the one whose endpoint is in
+// ONCEWARD_TEST_DYNAMODB, or a private one, which is started by the first test that asks. The test fails if there is
+// none. Each test works with a table of its own: see Name.
+func DynamoDB(t testing.TB) *DynamoDBServer {
+	t.Helper()
+	s, err := sharedDynamoDB()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// NewDynamoDB starts a server for this test alone, whose items survive Kill, and closes it at the end. The others share
+// the one of DynamoDB.
+func NewDynamoDB(t testing.TB) *DynamoDBServer {
+	t.Helper()
+	s, err := StartDynamoDB(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

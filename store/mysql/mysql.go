@@ -26,7 +26,21 @@ import (
 
 // The store promises all of these.
 var (
-	_ store.Store = (*Store)(nil)
+	_ store.Store                = (*Store)(nil)
+	_ store.Waiter               = (*Store)(nil)
+	_ store.Sweeper              = (*Store)(nil)
+	_ store.Reaper               = (*Store)(nil)
+	_ store.Reconciler           = (*Store)(nil)
+	_ store.Buster               = (*Store)(nil)
+	_ store.Lister               = (*Store)(nil)
+	_ store.LateCompletionKeeper = (*Store)(nil)
+	_ store.ExternalEventKeeper  = (*Store)(nil)
+	_ store.Auditor              = (*Store)(nil)
+	_ store.AuditLister          = (*Store)(nil)
+	_ store.ExecutionAuditor     = (*Store)(nil)
+	_ store.Rewriter             = (*Store)(nil)
+	_ store.Finder               = (*Store)(nil)
+	_ store.Retainer             = (*Store)(nil)
 )
 
 // Store is a [store.Store] in MySQL or MariaDB. Any number of processes may use the same tables.
