@@ -12,8 +12,6 @@ import (
 	"unicode"
 
 	"github.com/onceward/onceward"
-	"github.com/onceward/onceward/natural"
-	"github.com/onceward/onceward/outbox"
 )
 
 // Order is what a client asks for. It is apart from [Payment], so that no client can ask for a state or an account.
@@ -91,13 +89,13 @@ func (s *System) createPayment(w http.ResponseWriter, r *http.Request) {
 		reject(w, r, err.Error())
 		return
 	}
-	p, err := s.insertPayment(r.Context(), order)
+	p, err := s.storage.addPayment(r.Context(), newPayment(r.Context(), order))
 	if err == nil && p.Order != order {
 		fail(w, http.StatusUnprocessableEntity, keyReused)
 		return
 	}
 	if err == nil {
-		err = s.orderCharge(r.Context(), p)
+		err = s.storage.orderCharge(r.Context(), p)
 	}
 	if err != nil {
 		s.broken(w, r, "write the payment", err)
@@ -107,45 +105,16 @@ func (s *System) createPayment(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusCreated, p)
 }
 
-// insertPayment writes the payment down, or finds it if the same request wrote it so long ago that its record has
-// expired.
-func (s *System) insertPayment(ctx context.Context, o Order) (*Payment, error) {
-	p := &Payment{
+// newPayment is what becomes of an order.
+func newPayment(ctx context.Context, o Order) *Payment {
+	return &Payment{
 		ID: newID(ctx, "pay"), Account: accountFrom(ctx), Order: o, State: pending,
 		CreatedAt: time.Now().UTC().Format(timeLayout),
 	}
-	inserted, err := s.insert(ctx, "payment", p.ID, []natural.Column{
-		{Name: "account", Value: p.Account},
-		{Name: "request", Value: onceward.FromContext(ctx).Key()},
-		{Name: "reference", Value: p.Reference},
-		{Name: "customer", Value: p.Customer},
-		{Name: "amount", Value: p.Amount},
-		{Name: "currency", Value: p.Currency},
-		{Name: "state", Value: p.State},
-		{Name: "created_at", Value: p.CreatedAt},
-	})
-	if err != nil || inserted {
-		return p, err
-	}
-	return scanPayment(onceward.Tx(ctx).QueryRowContext(ctx,
-		s.db.Bind(`SELECT `+paymentColumns+` FROM payment WHERE id = $1`), p.ID))
 }
 
 // timeLayout has all digits, so that texts are in the order of times.
 const timeLayout = "2006-01-02T15:04:05.000000Z"
-
-// orderCharge has the worker charge the payment. To order it again is harmless: the downstream key is the same, and the
-// provider answers with the charge that it has.
-func (s *System) orderCharge(ctx context.Context, p *Payment) error {
-	payload, err := json.Marshal(p)
-	if err != nil {
-		return err
-	}
-	_, err = s.box.Add(ctx, onceward.Tx(ctx), outbox.Message{
-		Topic: chargesTopic, AggregateType: "payment", AggregateID: p.ID, Type: "payment.created", Payload: payload,
-	})
-	return err
-}
 
 // listPayments shows the caller's latest payments.
 func (s *System) listPayments(w http.ResponseWriter, r *http.Request) {
@@ -168,14 +137,4 @@ func (s *System) showPayment(w http.ResponseWriter, r *http.Request) {
 	default:
 		answer(w, http.StatusOK, p)
 	}
-}
-
-const paymentColumns = `id, account, reference, customer, amount, currency, state, charge, created_at`
-
-// scanPayment reads the paymentColumns of a row.
-func scanPayment(row interface{ Scan(into ...any) error }) (*Payment, error) {
-	var p Payment
-	err := row.Scan(&p.ID, &p.Account, &p.Reference, &p.Customer, &p.Amount, &p.Currency, &p.State, &p.Charge,
-		&p.CreatedAt)
-	return &p, err
 }

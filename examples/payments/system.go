@@ -23,10 +23,12 @@ import (
 	"github.com/onceward/onceward/telemetry"
 )
 
-// Config configures a [System]. Database, Secret, Tokens, Provider and WebhookSecret are required.
+// Config configures a [System]. Database or Items, Secret, Tokens, Provider and WebhookSecret are required.
 type Config struct {
 	// Database keeps the records and the tables of the system.
 	Database *storeurl.Database
+	// Items keeps them on DynamoDB instead. There is no outbox there, and no comparison of ledgers.
+	Items *Items
 	// Secret keys the fingerprints: at least 16 random bytes, the same on every node and over restarts.
 	Secret []byte
 	// Tokens are the accounts by their bearer tokens. An account is a scope: the same key of two accounts is two
@@ -67,8 +69,10 @@ const minWebhookSecret = 16
 func (c *Config) check() error {
 	_, unnamed := c.Tokens[""]
 	switch {
-	case c.Database == nil:
-		return errors.New("payments: Config.Database is missing: open one with storeurl.Open")
+	case (c.Database == nil) == (c.Items == nil):
+		return errors.New("payments: one of Config.Database and Config.Items is needed: open a database with storeurl.Open")
+	case c.Items != nil && c.Unprotected:
+		return errors.New("payments: Config.Unprotected is for a database: on DynamoDB it is the guard that commits")
 	case len(c.Tokens) == 0 || unnamed:
 		return errors.New("payments: Config.Tokens is empty, or holds an empty token: it says whose request is whose")
 	case c.Provider == "":
@@ -127,7 +131,6 @@ type System struct {
 	db       *storeurl.Database
 	provider *provider.Client
 	guard    *onceward.Guard
-	box      *outbox.Outbox
 	mux      *onceward.Mux
 	counters *Counters
 	// telemetry makes metrics of what happens, which metrics shows.
@@ -137,7 +140,7 @@ type System struct {
 
 	bookings *phase.Operation[booking]
 	poller   *reconcile.Poller
-	worker   *outbox.Worker
+	worker   onceward.Worker
 	resumer  *phase.Resumer
 	compares []*ledger.Comparer
 	janitor  *janitor.Janitor
@@ -152,14 +155,15 @@ func New(ctx context.Context, config Config) (*System, error) {
 	config.Timing.setDefaults()
 	config.Logger = cmp.Or(config.Logger, slog.Default())
 	s := &System{
-		config: config, store: config.Database.Store, storage: sqlStorage{config.Database}, db: config.Database,
-		mux:      onceward.NewMux(),
+		config: config, db: config.Database, mux: onceward.NewMux(),
 		provider: &provider.Client{URL: config.Provider, HTTP: &http.Client{Transport: newTransport()}},
 	}
-	if err := s.observe(); err != nil {
-		return nil, err
+	if config.Items != nil {
+		s.store = config.Items.Store
+	} else {
+		s.store = s.db.Store
 	}
-	if err := s.storage.create(ctx); err != nil {
+	if err := s.observe(); err != nil {
 		return nil, err
 	}
 	inFlight, err := inFlightOption(config.InFlight)
@@ -171,6 +175,12 @@ func New(ctx context.Context, config Config) (*System, error) {
 		Defaults: []onceward.Option{inFlight, onceward.Lease(config.Timing.Lease), onceward.Retain(retention)},
 	})
 	if err != nil {
+		return nil, err
+	}
+	if err := s.openStorage(); err != nil {
+		return nil, err
+	}
+	if err := s.storage.create(ctx); err != nil {
 		return nil, err
 	}
 	if err := s.assemble(); err != nil {
@@ -207,13 +217,29 @@ func newTransport() http.RoundTripper {
 // exempt are the routes that change state and need no key: the receiver recognises a webhook by the id of its event.
 var exempt = []string{"POST /events", "POST /events/{account}"}
 
-func (s *System) assemble() (err error) {
-	s.box, err = outbox.New(s.db.Store, outbox.Config{
+// openStorage chooses where things are written down, and who charges what was ordered there.
+func (s *System) openStorage() error {
+	if s.config.Items != nil {
+		items := &itemStorage{Items: *s.config.Items}
+		s.storage, s.worker = items, &charger{system: s, items: items}
+		return nil
+	}
+	box, err := outbox.New(s.db.Store, outbox.Config{
 		Source: "https://payments.example", Guard: s.guard, Propagator: s.telemetry,
 	})
 	if err != nil {
 		return err
 	}
+	rows := &sqlStorage{s.db, box}
+	s.storage = rows
+	if s.worker, err = s.newWorker(rows); err != nil {
+		return err
+	}
+	s.compares, err = s.Comparers("", s.config.Since, s.config.Timing.Compare)
+	return err
+}
+
+func (s *System) assemble() (err error) {
 	s.exporter, err = s.telemetry.Exporter(telemetry.ExporterConfig{
 		Store: s.store, Guard: s.guard, Interval: s.config.Timing.Export, Logger: s.config.Logger,
 	})
@@ -222,12 +248,6 @@ func (s *System) assemble() (err error) {
 	}
 	s.bookings = s.defineBookings()
 	if s.poller, err = s.newPoller(); err != nil {
-		return err
-	}
-	if s.worker, err = s.newWorker(); err != nil {
-		return err
-	}
-	if s.compares, err = s.Comparers("", s.config.Since, s.config.Timing.Compare); err != nil {
 		return err
 	}
 	s.resumer, err = phase.NewResumer(s.guard, s.store, phase.ResumerConfig{
@@ -310,6 +330,12 @@ func inFlightOption(policy string) (onceward.Option, error) {
 func (s *System) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	linkPolicy(w)
 	s.authenticate(s.mux).ServeHTTP(w, r)
+}
+
+// Waiting counts the charges that were ordered and are not made yet.
+func (s *System) Waiting(ctx context.Context) (int, error) {
+	found, err := s.storage.messages(ctx)
+	return found.Waiting, err
 }
 
 // Counters are what has happened in this process.

@@ -66,7 +66,7 @@ type addition struct{ table, column, kind string }
 var additions = []addition{{"refund", "made_at", "BIGINT NOT NULL DEFAULT 0"}}
 
 // create implements storage.
-func (b sqlStorage) create(ctx context.Context) error {
+func (b *sqlStorage) create(ctx context.Context) error {
 	tables := schema
 	if b.db.Engine() == storeurl.MySQL {
 		tables = schemaMySQL
@@ -83,7 +83,7 @@ func (b sqlStorage) create(ctx context.Context) error {
 
 // addColumns adds what tables of an earlier version lack, once: processes that start at one time wait for each other.
 // On MySQL there was no earlier version, and a column could not be added in a transaction.
-func (b sqlStorage) addColumns(ctx context.Context) error {
+func (b *sqlStorage) addColumns(ctx context.Context) error {
 	if b.db.Engine() == storeurl.MySQL {
 		return nil
 	}
@@ -106,8 +106,8 @@ func (b sqlStorage) addColumns(ctx context.Context) error {
 }
 
 // insert writes a row down, and reports whether it did: one of the same id that is there stays as it is.
-func (s *System) insert(ctx context.Context, table, id string, values []natural.Column) (inserted bool, err error) {
-	outcome, err := s.db.UpsertRow(ctx, onceward.Tx(ctx), natural.Upsert{
+func (b *sqlStorage) insert(ctx context.Context, table, id string, values []natural.Column) (inserted bool, err error) {
+	outcome, err := b.db.UpsertRow(ctx, onceward.Tx(ctx), natural.Upsert{
 		Table: table, Key: []natural.Column{{Name: "id", Value: id}}, Values: values,
 		Final: "id", FinalValues: []any{id},
 	})
