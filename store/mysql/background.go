@@ -158,7 +158,7 @@ func (s *Store) removeOver(ctx context.Context, hashes []any, largest int64) (re
 		return 0, err
 	}
 	statement := deleteOver + strings.Repeat("?, ", len(hashes)-1) + "?)"
-	result, err := s.execOnce(ctx, s.names.render(statement), append([]any{largest}, hashes...)...)
+	result, err := s.execOnce(ctx, s.where.Load().names.render(statement), append([]any{largest}, hashes...)...)
 	switch {
 	case (locked(err) || undone(err)) && len(hashes) > 1:
 		for i := range hashes {

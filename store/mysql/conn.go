@@ -47,6 +47,8 @@ const selectNode = `SHOW VARIABLES WHERE Variable_name IN ('read_only', 'super_r
 type connector struct {
 	hosts   []sqldriver.Connector
 	current atomic.Int32 // the index of the host of the last connection
+	// rotates makes each connection one to the next host.
+	rotates bool
 }
 
 // newConnector prepares connections to the hosts of a URL, changed by tune.
@@ -69,6 +71,9 @@ func newConnector(where *location, tune func(*driver.Config)) (*connector, error
 func (c *connector) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	var errs []error
 	first := int(c.current.Load())
+	if c.rotates {
+		first++
+	}
 	for i := range c.hosts {
 		host := (first + i) % len(c.hosts)
 		conn, err := c.connect(ctx, c.hosts[host])
@@ -157,11 +162,14 @@ func tuneOwn(config *driver.Config) {
 }
 
 // openPool opens a pool of connections.
-func openPool(c *connector, most int) *sql.DB {
+func openPool(c *connector, o *options) *sql.DB {
 	db := sql.OpenDB(c)
-	db.SetMaxOpenConns(most)
-	db.SetMaxIdleConns(most)
+	db.SetMaxOpenConns(o.connections)
+	db.SetMaxIdleConns(o.connections)
 	db.SetConnMaxIdleTime(maxIdle)
+	if c.rotates = o.spread; c.rotates {
+		db.SetMaxIdleConns(-1)
+	}
 	return db
 }
 

@@ -56,8 +56,7 @@ type Store struct {
 
 	location *location
 
-	names names
-	// where renders statements; a test that moves the clock replaces it.
+	// where says where the tables are, and what the time is; a test that moves the clock replaces it.
 	where  atomic.Pointer[rendering]
 	closed atomic.Bool
 	waits  hub

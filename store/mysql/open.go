@@ -48,7 +48,7 @@ func open(ctx context.Context, handlers *sql.DB, url string, with []Option) (*St
 func (s *Store) openHandlers() error {
 	connector, err := newConnector(s.location, func(*driver.Config) {})
 	if err == nil {
-		s.handlers, s.opened = openPool(connector, s.options.connections), true
+		s.handlers, s.opened = openPool(connector, &s.options), true
 	}
 	return err
 }
@@ -68,7 +68,7 @@ func openServer(ctx context.Context, url string, with []Option) (*Store, error) 
 	if err != nil {
 		return nil, err
 	}
-	s.location, s.own = where, openPool(connector, s.options.connections)
+	s.location, s.own = where, openPool(connector, &s.options)
 	if err := s.findTables(ctx); err != nil {
 		return nil, errors.Join(err, s.own.Close())
 	}
@@ -77,8 +77,8 @@ func openServer(ctx context.Context, url string, with []Option) (*Store, error) 
 
 // findTables finds out in which database the tables are, or are to be.
 func (s *Store) findTables(ctx context.Context) error {
-	s.names = names{prefix: s.options.prefix, clock: serverClock}
-	if err := s.names.checkPrefix(); err != nil {
+	where := names{prefix: s.options.prefix, clock: serverClock}
+	if err := where.checkPrefix(); err != nil {
 		return err
 	}
 	var database sql.NullString
@@ -88,8 +88,8 @@ func (s *Store) findTables(ctx context.Context) error {
 	if !database.Valid {
 		return errors.New("the URL names no database")
 	}
-	s.names.database = database.String
-	s.where.Store(&rendering{names: s.names})
+	where.database = database.String
+	s.where.Store(&rendering{names: where})
 	return nil
 }
 
@@ -153,6 +153,8 @@ type options struct {
 	strict       bool
 	syncReplicas bool
 	connections  int
+	// spread makes each call of its own connection, to each host in turn.
+	spread bool
 	logger       *slog.Logger
 }
 
