@@ -17,8 +17,8 @@ func TestParse(t *testing.T) {
 		"redis://host:6379/0":     {Engine: storeurl.Redis, URL: "redis://host:6379/0"},
 		"rediss+cluster://a,b":    {Engine: storeurl.Redis, URL: "rediss+cluster://a,b"},
 		"redis://host?prefix=one": {Engine: storeurl.Redis, URL: "redis://host", Prefix: "one"},
-		"mysql://app@a:1,b:2/db": {Engine: storeurl.MySQL, URL: "mysql://app@a:1,b:2/db"},
-		"mariadb://h/d?tls=true": {Engine: storeurl.MySQL, URL: "mysql://h/d?tls=true"},
+		"mysql://app@a:1,b:2/db":  {Engine: storeurl.MySQL, URL: "mysql://app@a:1,b:2/db"},
+		"mariadb://h/d?tls=true":  {Engine: storeurl.MySQL, URL: "mysql://h/d?tls=true"},
 		"mysql://h/d?prefix=pay_&tls=true&front=redis://r:1/0": {
 			Engine: storeurl.MySQL, URL: "mysql://h/d?tls=true", Prefix: "pay_", Front: "redis://r:1/0",
 		},

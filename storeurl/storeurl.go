@@ -183,8 +183,11 @@ func OpenStore(ctx context.Context, url string, with ...Option) (Closer, error) 
 	for _, option := range with {
 		option(&o)
 	}
-	if at.Engine == Redis {
+	switch at.Engine {
+	case Redis:
 		return openRedis(ctx, url, o)
+	case DynamoDB:
+		return openDynamoDB(ctx, at.URL, o)
 	}
 	db, err := Open(ctx, url, with...)
 	if err != nil {

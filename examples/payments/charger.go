@@ -2,6 +2,7 @@ package payments
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -84,11 +85,11 @@ func (c *charger) note(ctx context.Context, p *Payment, made provider.Charge) er
 	if err != nil {
 		return err
 	}
-	if err := c.end(ctx, p.ID, types.Put{TableName: &c.items.Table, Item: one}); err != nil {
-		return err
+	ended, err := c.end(ctx, p.ID, types.Put{TableName: &c.items.Table, Item: one})
+	if ended {
+		c.system.counters.add("delivered done", 1)
 	}
-	c.system.counters.add("delivered done", 1)
-	return nil
+	return err
 }
 
 // giveUp leaves an order that the provider has refused for good to a person.
@@ -98,14 +99,27 @@ func (c *charger) giveUp(ctx context.Context, order chargeOrder, reason string) 
 	if err != nil {
 		return err
 	}
-	return c.end(ctx, order.Payment.ID, types.Put{TableName: &c.items.Table, Item: one})
+	_, err = c.end(ctx, order.Payment.ID, types.Put{TableName: &c.items.Table, Item: one})
+	return err
 }
 
-// end writes an item and removes the order in one transaction.
-func (c *charger) end(ctx context.Context, id string, put types.Put) error {
-	_, err := c.items.Client.TransactWriteItems(ctx, &ddb.TransactWriteItemsInput{TransactItems: []types.TransactWriteItem{
+// end writes an item and removes the order in one transaction, and reports whether it was this one that did: another
+// process may have been faster.
+func (c *charger) end(ctx context.Context, id string, put types.Put) (ended bool, err error) {
+	_, err = c.items.Client.TransactWriteItems(ctx, &ddb.TransactWriteItemsInput{TransactItems: []types.TransactWriteItem{
 		{Put: &put},
-		{Delete: &types.Delete{TableName: aws.String(c.items.Table), Key: keyOf(chargesPartition, id)}},
+		{Delete: &types.Delete{
+			TableName: &c.items.Table, Key: keyOf(chargesPartition, id),
+			ConditionExpression: aws.String("attribute_exists(" + attrPartition + ")"),
+		}},
 	}})
-	return err
+	var cancelled *types.TransactionCanceledException
+	if errors.As(err, &cancelled) {
+		for _, reason := range cancelled.CancellationReasons {
+			if aws.ToString(reason.Code) == "ConditionalCheckFailed" {
+				return false, nil
+			}
+		}
+	}
+	return err == nil, err
 }

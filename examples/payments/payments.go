@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 	"unicode"
-
-	"github.com/onceward/onceward"
 )
 
 // Order is what a client asks for. It is apart from [Payment], so that no client can ask for a state or an account.

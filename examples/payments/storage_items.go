@@ -59,7 +59,9 @@ type item = map[string]types.AttributeValue
 
 func text(s string) types.AttributeValue { return &types.AttributeValueMemberS{Value: s} }
 
-func keyOf(partition, sort string) item { return item{attrPartition: text(partition), attrSort: text(sort)} }
+func keyOf(partition, sort string) item {
+	return item{attrPartition: text(partition), attrSort: text(sort)}
+}
 
 func accountPartition(account string) string { return "account#" + account }
 
@@ -123,7 +125,7 @@ func (s *itemStorage) putNew(one item) types.Put {
 func (s *itemStorage) putOver(one item, state string) types.Put {
 	return types.Put{
 		TableName: &s.Table, Item: one, ConditionExpression: aws.String("#state = :state"),
-		ExpressionAttributeNames: map[string]string{"#state": attrState}, // which is a word of its own there
+		ExpressionAttributeNames:  map[string]string{"#state": attrState}, // which is a word of its own there
 		ExpressionAttributeValues: item{":state": text(state)},
 	}
 }
@@ -275,8 +277,8 @@ func bookingItem(b *booking) (item, error) {
 func (s *itemStorage) takePlaces(name string, n int) types.Update {
 	return types.Update{
 		TableName: &s.Table, Key: keyOf(stockPartition, name),
-		UpdateExpression:    aws.String("SET " + attrPlaces + " = " + attrPlaces + " - :n"),
-		ConditionExpression: aws.String(attrPlaces + " >= :n"),
+		UpdateExpression:          aws.String("SET " + attrPlaces + " = " + attrPlaces + " - :n"),
+		ConditionExpression:       aws.String(attrPlaces + " >= :n"),
 		ExpressionAttributeValues: item{":n": &types.AttributeValueMemberN{Value: strconv.Itoa(n)}},
 	}
 }

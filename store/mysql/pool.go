@@ -18,7 +18,8 @@ func OpenDB(url string) (*sql.DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	return openPool(connector, defaultConnections), nil
+	o := defaults()
+	return openPool(connector, &o), nil
 }
 
 // DriverConfigs says how to connect to each host of a URL, for tools that look at one after the other.
