@@ -1,0 +1,215 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	sqldriver "database/sql/driver"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// rawConn is a connection of the driver, past database/sql. A transaction that the store runs uses one, because only
+// there several statements can go in one round trip with each of their results.
+type rawConn interface {
+	sqldriver.Conn
+	sqldriver.ConnPrepareContext
+	sqldriver.ExecerContext
+	sqldriver.QueryerContext
+	sqldriver.NamedValueChecker
+	sqldriver.Validator
+}
+
+// link is the connection of one transaction. It is taken from its pool as a whole, so that nothing but the transaction
+// uses what database/sql would call at other times only.
+type link struct {
+	pool *sql.Conn
+	raw  rawConn
+	// joins says that the server takes several statements in one text.
+	joins bool
+}
+
+// connect takes a connection from a pool.
+func connect(ctx context.Context, db *sql.DB, joins bool) (*link, error) {
+	pool, err := db.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l := &link{pool: pool, joins: joins}
+	err = pool.Raw(func(conn any) error {
+		raw, ok := conn.(rawConn)
+		if !ok {
+			return fmt.Errorf("mysql: a connection is a %T: the store needs those of github.com/go-sql-driver/mysql", conn)
+		}
+		l.raw = raw
+		return nil
+	})
+	if err != nil {
+		return nil, errors.Join(err, pool.Close())
+	}
+	return l, nil
+}
+
+// lost reports whether the connection is closed.
+func (l *link) lost() bool { return !l.raw.IsValid() }
+
+// cut closes the connection under the hands of whoever uses it. The server undoes what was not committed when it notices.
+func (l *link) cut() { _ = l.raw.Close() }
+
+// release returns the connection to its pool, which does not use one again that was cut.
+func (l *link) release() {
+	if l.lost() {
+		_ = l.pool.Raw(func(any) error { return sqldriver.ErrBadConn })
+	}
+	_ = l.pool.Close()
+}
+
+// statement is a text with its arguments, which are numbers and bytes alone: as literals they mean the same in every
+// sql_mode.
+type statement struct {
+	text string
+	args []any
+}
+
+// stmt makes a statement.
+func stmt(text string, args ...any) statement { return statement{text, args} }
+
+// literal writes the statement with its arguments in their places.
+func (s *statement) literal() string {
+	var b strings.Builder
+	text := s.text
+	for _, arg := range s.args {
+		before, after, _ := strings.Cut(text, "?")
+		b.WriteString(before)
+		text = after
+		switch value := arg.(type) {
+		case nil:
+			b.WriteString("NULL")
+		case int64:
+			b.WriteString(strconv.FormatInt(value, 10))
+		case int:
+			b.WriteString(strconv.Itoa(value))
+		case []byte:
+			b.WriteString("x'")
+			b.WriteString(hex.EncodeToString(value))
+			b.WriteByte('\'')
+		case string:
+			b.WriteString("x'")
+			b.WriteString(hex.EncodeToString([]byte(value)))
+			b.WriteByte('\'')
+		default:
+			panic(fmt.Sprintf("mysql: an argument of type %T", arg))
+		}
+	}
+	b.WriteString(text)
+	return b.String()
+}
+
+// texts puts statements into as few round trips as the connection can.
+func (l *link) texts(statements []statement) []string {
+	all := make([]string, len(statements))
+	for i := range statements {
+		all[i] = statements[i].literal()
+	}
+	if l.joins {
+		return []string{strings.Join(all, "; ")}
+	}
+	return all
+}
+
+// allIDs is what the driver tells of several statements: its own Result of newer versions.
+type allIDs interface{ AllLastInsertIds() []int64 }
+
+// exec runs statements that return no rows, up to the first that fails. It returns the LAST_INSERT_ID of each.
+func (l *link) exec(deadline time.Time, statements ...statement) (ids []int64, err error) {
+	ctx, cancel := context.WithDeadline(context.Background(), deadline)
+	defer cancel()
+	for _, text := range l.texts(statements) {
+		result, err := l.raw.ExecContext(ctx, text, nil)
+		if err != nil {
+			return nil, err
+		}
+		if all, ok := result.(allIDs); ok {
+			ids = append(ids, all.AllLastInsertIds()...)
+			continue
+		}
+		id, err := result.LastInsertId()
+		if err != nil {
+			return nil, err
+		}
+		ids = append(ids, id)
+	}
+	return ids, nil
+}
+
+// query runs statements of which some return rows, up to the first that fails. Read is called with each row, and the
+// number of the result that it belongs to: statements without rows are not counted.
+func (l *link) query(
+	deadline time.Time, read func(result int, row []sqldriver.Value) error, statements ...statement,
+) error {
+	ctx, cancel := context.WithDeadline(context.Background(), deadline)
+	defer cancel()
+	result := 0
+	for _, text := range l.texts(statements) {
+		rows, err := l.raw.QueryContext(ctx, text, nil)
+		if err != nil {
+			return err
+		}
+		results, err := readResults(rows, func(nth int, row []sqldriver.Value) error { return read(result+nth, row) })
+		result += results
+		if err != nil {
+			return errors.Join(err, rows.Close())
+		}
+		if err := rows.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readResults reads all rows of all results, and returns how many results there were.
+func readResults(rows sqldriver.Rows, read func(nth int, row []sqldriver.Value) error) (results int, err error) {
+	for {
+		if columns := len(rows.Columns()); columns > 0 {
+			row := make([]sqldriver.Value, columns)
+			for err = rows.Next(row); err == nil; err = rows.Next(row) {
+				if err := read(results, row); err != nil {
+					return results, err
+				}
+			}
+			if err != io.EOF {
+				return results, err
+			}
+			results++
+		}
+		sets, ok := rows.(sqldriver.RowsNextResultSet)
+		if !ok {
+			return results, nil
+		}
+		if err := sets.NextResultSet(); err == io.EOF {
+			return results, nil
+		} else if err != nil {
+			return results, err
+		}
+	}
+}
+
+// int64Of reads a number, which the driver returns as such or, in older versions, as text.
+func int64Of(value sqldriver.Value) (int64, error) {
+	switch v := value.(type) {
+	case int64:
+		return v, nil
+	case uint64:
+		return int64(v), nil
+	case []byte:
+		return strconv.ParseInt(string(v), 10, 64)
+	case nil:
+		return 0, errors.New("mysql: a number is missing")
+	default:
+		return 0, fmt.Errorf("mysql: a number came as a %T", value)
+	}
+}
