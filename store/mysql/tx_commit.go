@@ -2,8 +2,10 @@ package mysql
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/onceward/onceward/internal/backoff"
@@ -25,12 +27,12 @@ func (t *transaction) commit(first ...statement) error {
 	}
 	statements := append(first, t.addMessages()...)
 	offset := len(statements)
-	statements = t.ending(append(append(statements, t.plan.write()...), commit))
-	ids, err := t.link.exec(time.Now().Add(settleTimeout), statements...)
+	statements = t.ending(append(append(statements, t.plan.write()...), commit)...)
+	all, err := t.link.exec(time.Now().Add(settleTimeout), statements...)
 	if err != nil {
 		err = t.failed(err)
 	} else {
-		t.plan.wrote(ids[offset:])
+		t.plan.wrote(all.ids[offset:])
 	}
 	if err == nil && t.adds.Load() {
 		t.store.messages.wake() // those in this process who wait for messages
@@ -41,7 +43,7 @@ func (t *transaction) commit(first ...statement) error {
 // failed finds out what became of a last round trip that ended in an error. The error does not tell which of its
 // statements failed.
 func (t *transaction) failed(cause error) error {
-	if number(cause) == errorNoSavepoint {
+	if mysqlNumber(cause) == errorNoSavepoint {
 		_ = t.rollback()
 		return t.plan.spoiled(errEnded, nil)
 	}
@@ -90,18 +92,52 @@ func notCommitted(cause error) error {
 	return unavailable(fmt.Errorf("commit: %w", cause))
 }
 
-// lockAnyRecord waits until no transaction that is under way has written the record, and reads it then.
-const lockAnyRecord = `SELECT ` + columns + ` FROM @record r WHERE r.hash = ? FOR UPDATE`
+// Where the reply to a commit was lost, the record tells what became of it, once the transaction is over. On the server
+// that had it, the row that it wrote is locked until then. On a cluster another node may be asked, which knows no locks of
+// the first: there a write to the same row, committed in between, makes certain that the other one is refused if it still
+// comes. That write is the fence; elsewhere it does no harm.
+const (
+	lockRecord   = `SELECT ` + columns + ` FROM @record r WHERE r.hash = ? FOR UPDATE`
+	insertAbsent = `INSERT INTO @record (hash, attempt, revision, state, due, created_at, settled_at, id, record)
+		VALUES (?, 0, 0, 0, 0, 0, 0, x'', x'')`
+	deleteAbsent = `DELETE FROM @record WHERE hash = ? AND attempt = 0`
+	touchRow     = `UPDATE @record SET revision = revision + 1 WHERE hash = ? AND attempt = ? AND revision = ?`
+)
 
-// ask reads the record when the transaction, which has locked it, is over. A record in StateNone stands for none.
-func (t *transaction) ask(ctx context.Context) (rec store.Record, err error) {
-	r := row{hash: t.id.HashBytes()}
-	found, err := t.store.lookLocked(ctx, &r)
-	switch {
-	case err != nil:
-		return rec, fmt.Errorf("%w: %w", errNotLearned, err)
-	case !found:
-		return rec, nil
+// lookLocked reads a row by its hash, behind a lock that waits for transactions which have written it.
+func (s *Store) lookLocked(ctx context.Context, r *row) (found bool, err error) {
+	err = s.with(ctx, func(conn *sql.Conn) error {
+		err := conn.QueryRowContext(ctx, s.render(lockRecord), r.hash[:]).Scan(&r.attempt, &r.revision, &r.state,
+			&r.due, &r.createdAt, &r.settledAt, &r.id, &r.record)
+		if found = err == nil; errors.Is(err, sql.ErrNoRows) {
+			return nil
+		}
+		return err
+	})
+	return found, err
+}
+
+// fenceAbsent makes certain that a transaction which wanted to make a record does not.
+func (s *Store) fenceAbsent(ctx context.Context, hash [16]byte) error {
+	return s.fence(ctx, stmt(s.render(insertAbsent), hash[:]), stmt(s.render(deleteAbsent), hash[:]))
+}
+
+// fenceRow makes certain that a transaction which wanted to write over a row does not.
+func (s *Store) fenceRow(ctx context.Context, r *row) error {
+	return s.fence(ctx, stmt(s.render(touchRow), r.hash[:], r.attempt, r.revision), exactlyOne)
+}
+
+// fence commits statements in a transaction of its own.
+func (s *Store) fence(ctx context.Context, statements ...statement) error {
+	texts := []string{`START TRANSACTION`}
+	for i := range statements {
+		texts = append(texts, statements[i].literal())
 	}
-	return r.recordOf(t.id)
+	return s.with(ctx, func(conn *sql.Conn) error {
+		_, err := conn.ExecContext(ctx, strings.Join(append(texts, `COMMIT`), "; "))
+		if err != nil {
+			discard(conn) // it may be in a transaction
+		}
+		return err
+	})
 }

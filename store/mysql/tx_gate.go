@@ -111,7 +111,7 @@ func (g *gate) query(
 func (g *gate) note(err error) {
 	g.undone = g.undone || undone(err) || locked(err)
 	g.gone = g.gone || undone(err)
-	if err == nil || number(err) != 0 {
+	if err == nil || mysqlNumber(err) != 0 {
 		g.ending.Store(false) // it was answered: whether it ended the transaction is seen at the end
 	}
 }

@@ -10,8 +10,78 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
+
+	driver "github.com/go-sql-driver/mysql"
+
+	"github.com/onceward/onceward/store"
 )
+
+// transactions is what the store keeps for the transactions that it runs.
+type transactions struct {
+	bridge *bridge
+	// joins says that the connections of handlers take several statements in one text.
+	joins bool
+	// unique are the keys of tables that are known to be unique.
+	unique sync.Map
+	// messages wakes those who wait for messages.
+	messages hints
+
+	mu sync.Mutex
+	// flights are the operations that have a transaction under way in this process.
+	flights map[store.ID]*running
+}
+
+// openHandlers opens the pool for handlers, whose statements are sent as the URL says.
+func (s *Store) openHandlers() error {
+	connector, err := newConnector(s.location, tuneHandlers, setHandlers)
+	if err == nil {
+		s.handlers, s.opened = openPool(connector, s.options.connections), true
+		s.handlers.SetConnMaxIdleTime(handlersIdle / 2)
+	}
+	return err
+}
+
+// tuneHandlers sets how connections for handlers are made. Values go into the statements, and several statements into
+// one text, so that a transaction takes few round trips. The rest is as the URL says.
+func tuneHandlers(config *driver.Config) {
+	config.InterpolateParams = true
+	config.MultiStatements = true
+	config.CheckConnLiveness = true
+	config.MaxAllowedPacket = 0
+}
+
+// openTransactions finds out what the connections of handlers can do.
+func (s *Store) openTransactions(ctx context.Context) error {
+	s.bridge = newBridge()
+	if s.opened {
+		s.joins = true
+		return nil
+	}
+	l, err := connect(ctx, s.handlers, true)
+	if err != nil {
+		return err
+	}
+	defer l.release()
+	_, err = l.exec(undisturbed(ctx), stmt(`DO 1`), stmt(`DO 2`))
+	s.joins = err == nil
+	if mysqlNumber(err) != 0 {
+		return nil // it takes one at a time
+	}
+	return err
+}
+
+// closeTransactions closes what the store has opened for handlers.
+func (s *Store) closeTransactions() error {
+	if s.bridge != nil {
+		s.bridge.close()
+	}
+	if s.opened {
+		return s.handlers.Close()
+	}
+	return nil
+}
 
 // rawConn is a connection of the driver, past database/sql. A transaction that the store runs uses one, because only
 // there several statements can go in one round trip with each of their results.
@@ -98,7 +168,7 @@ func (s *statement) literal() string {
 			b.WriteString(hex.EncodeToString(value))
 			b.WriteByte('\'')
 		case string:
-			b.WriteString("x'")
+			b.WriteString("_utf8mb4 x'")
 			b.WriteString(hex.EncodeToString([]byte(value)))
 			b.WriteByte('\'')
 		default:
@@ -121,79 +191,64 @@ func (l *link) texts(statements []statement) []string {
 	return all
 }
 
-// allIDs is what the driver tells of several statements: its own Result of newer versions.
-type allIDs interface{ AllLastInsertIds() []int64 }
+// results are what statements came to: the LAST_INSERT_ID of each, and how many rows it wrote.
+type results struct{ ids, rows []int64 }
 
-// exec runs statements that return no rows, up to the first that fails. It returns the LAST_INSERT_ID of each.
-func (l *link) exec(deadline time.Time, statements ...statement) (ids []int64, err error) {
+// exec runs statements that return no rows, up to the first that fails.
+func (l *link) exec(deadline time.Time, statements ...statement) (all results, err error) {
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
 	for _, text := range l.texts(statements) {
 		result, err := l.raw.ExecContext(ctx, text, nil)
 		if err != nil {
-			return nil, err
+			return results{}, err
 		}
-		if all, ok := result.(allIDs); ok {
-			ids = append(ids, all.AllLastInsertIds()...)
-			continue
+		each, ok := result.(driver.Result)
+		if !ok {
+			return results{}, fmt.Errorf("mysql: a result is a %T: the driver is older than v1.8", result)
 		}
-		id, err := result.LastInsertId()
-		if err != nil {
-			return nil, err
-		}
-		ids = append(ids, id)
+		all.ids = append(all.ids, each.AllLastInsertIds()...)
+		all.rows = append(all.rows, each.AllRowsAffected()...)
 	}
-	return ids, nil
+	return all, nil
 }
 
-// query runs statements of which some return rows, up to the first that fails. Read is called with each row, and the
-// number of the result that it belongs to: statements without rows are not counted.
-func (l *link) query(
-	deadline time.Time, read func(result int, row []sqldriver.Value) error, statements ...statement,
-) error {
+// query runs statements of which some return rows, up to the first that fails. Read is called with each row.
+func (l *link) query(deadline time.Time, read func(row []sqldriver.Value) error, statements ...statement) error {
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
-	result := 0
 	for _, text := range l.texts(statements) {
 		rows, err := l.raw.QueryContext(ctx, text, nil)
 		if err != nil {
 			return err
 		}
-		results, err := readResults(rows, func(nth int, row []sqldriver.Value) error { return read(result+nth, row) })
-		result += results
-		if err != nil {
-			return errors.Join(err, rows.Close())
-		}
-		if err := rows.Close(); err != nil {
+		if err := errors.Join(readResults(rows, read), rows.Close()); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// readResults reads all rows of all results, and returns how many results there were.
-func readResults(rows sqldriver.Rows, read func(nth int, row []sqldriver.Value) error) (results int, err error) {
+// readResults reads all rows of all results.
+func readResults(rows sqldriver.Rows, read func(row []sqldriver.Value) error) (err error) {
 	for {
-		if columns := len(rows.Columns()); columns > 0 {
-			row := make([]sqldriver.Value, columns)
-			for err = rows.Next(row); err == nil; err = rows.Next(row) {
-				if err := read(results, row); err != nil {
-					return results, err
-				}
+		row := make([]sqldriver.Value, len(rows.Columns()))
+		for err = rows.Next(row); err == nil && len(row) > 0; err = rows.Next(row) {
+			if err := read(row); err != nil {
+				return err
 			}
-			if err != io.EOF {
-				return results, err
-			}
-			results++
+		}
+		if err != io.EOF {
+			return err
 		}
 		sets, ok := rows.(sqldriver.RowsNextResultSet)
 		if !ok {
-			return results, nil
+			return nil
 		}
 		if err := sets.NextResultSet(); err == io.EOF {
-			return results, nil
+			return nil
 		} else if err != nil {
-			return results, err
+			return err
 		}
 	}
 }

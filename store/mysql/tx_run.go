@@ -2,10 +2,12 @@ package mysql
 
 import (
 	"context"
+	"database/sql"
 	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
 	"math"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,9 +23,10 @@ import (
 // plan is what distinguishes one kind of transaction from the others. It embeds its transaction, whose methods are the
 // defaults: those of a transaction without a record.
 type plan interface {
-	// begin adds to the first round trip, by claim and read, and says by what came back whether the work is run.
+	// claim is what the first round trip does, read takes the rows that come back, and decide says by them, or by the
+	// error that stopped it, whether the work is run.
 	claim() []statement
-	read(result int, row []sqldriver.Value) error
+	read(row []sqldriver.Value) error
 	decide(cause error) (run bool, err error)
 	// declined says how the call ends if the work is not run. The transaction is rolled back by then.
 	declined() error
@@ -34,8 +37,7 @@ type plan interface {
 	// write is what is written together with COMMIT, and wrote reads the LAST_INSERT_ID of each statement.
 	write() []statement
 	wrote(ids []int64)
-	// over makes sure that the transaction is over, whose connection is lost, and learned says then what became of a
-	// commit that ended in an error.
+	// learned says what became of a commit that ended in an error, or errNotLearned.
 	learned(ctx context.Context, cause error) error
 	// spoiled is the error of work that has ended the transaction itself. The cause is the work's own error.
 	spoiled(reason, cause error) error
@@ -56,8 +58,9 @@ type transaction struct {
 	// answers says that there will be an answer, to which the work may add messages; adds, that it added any.
 	answers bool
 	adds    atomic.Bool
-	// session is the server's number of the connection.
+	// session is the server's number of the connection, and node which server that is.
 	session int64
+	node    string
 
 	// limit is how long the work may take, zero for as long as it likes. The timer revokes the transaction of work that
 	// takes longer. claimed goes to the first of the two, the work or the timer; revoking is over when the transaction
@@ -73,14 +76,14 @@ type transaction struct {
 
 // The defaults of a plan.
 
-func (t *transaction) claim() []statement                               { return nil }
-func (t *transaction) read(int, []sqldriver.Value) error                { return nil }
-func (t *transaction) decide(cause error) (bool, error)                 { return cause == nil, cause }
-func (t *transaction) declined() error                                  { return nil }
-func (t *transaction) prepare() error                                   { return nil }
-func (t *transaction) write() []statement                               { return nil }
-func (t *transaction) wrote([]int64)                                    {}
-func (t *transaction) learned(_ context.Context, cause error) error     { return t.believe(cause) }
+func (t *transaction) claim() []statement                           { return nil }
+func (t *transaction) read([]sqldriver.Value) error                 { return nil }
+func (t *transaction) decide(cause error) (bool, error)             { return cause == nil, cause }
+func (t *transaction) declined() error                              { return nil }
+func (t *transaction) prepare() error                               { return nil }
+func (t *transaction) write() []statement                           { return nil }
+func (t *transaction) wrote([]int64)                                {}
+func (t *transaction) learned(_ context.Context, cause error) error { return t.believe(cause) }
 func (t *transaction) spoiled(reason, cause error) error {
 	return errors.Join(fmt.Errorf("%w: %w: %w", store.ErrOutcomeUnknown, store.ErrTxOwned, reason), cause)
 }
@@ -129,7 +132,7 @@ func (t *transaction) try(ctx context.Context) (err error) {
 	if err := left(ctx); err != nil {
 		return err
 	}
-	if t.link, err = connect(ctx, t.store.handlers, t.store.joins()); err != nil {
+	if t.link, err = connect(ctx, t.store.handlers, t.store.joins); err != nil {
 		return unavailable(err)
 	}
 	defer t.release()
@@ -156,8 +159,14 @@ var (
 	commit           = stmt(`COMMIT`)
 	rollback         = stmt(`ROLLBACK`)
 	// selectSession names the connection, so that the server can be told to end it.
-	selectSession = stmt(`SELECT CONNECTION_ID()`)
+	selectSession = stmt(`SELECT 0 + CONNECTION_ID(), ` + thisNode + `, 0, 0`)
 )
+
+// thisNode tells one server of a cluster from the others.
+const thisNode = `CONCAT_WS(' ', @@hostname, @@port, @@datadir)`
+
+// sessionColumns is how many columns selectSession has: no other statement of a beginning has as many.
+const sessionColumns = 4
 
 // errorNoSavepoint is that of a savepoint which is gone.
 const errorNoSavepoint = 1305
@@ -167,52 +176,84 @@ const errorNoSavepoint = 1305
 // rows that are not there, and sees what was committed a moment ago. A node that stops in mid-transaction is put out by
 // the server when it has been idle for too long.
 const (
-	keepSession = `SET @onceward_autocommit = @@autocommit, @onceward_lock_wait = @@innodb_lock_wait_timeout,
+	// setBorrowed sets a connection of the application, and returnBorrowed gives it back as it was.
+	keepBorrowed = `SET @onceward_autocommit = @@autocommit, @onceward_lock_wait = @@innodb_lock_wait_timeout,
 		@onceward_idle = @@wait_timeout`
-	setTxSession = `SET SESSION autocommit = 0, innodb_lock_wait_timeout = ?, wait_timeout = ?`
-	setTxLevel   = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED`
-	// resetTxSession gives a connection of the application back as it was.
-	resetTxSession = `SET SESSION autocommit = @onceward_autocommit, innodb_lock_wait_timeout = @onceward_lock_wait,
+	setBorrowed    = `SET SESSION autocommit = 0, innodb_lock_wait_timeout = ?, wait_timeout = ?`
+	setBorrowedTx  = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED`
+	returnBorrowed = `SET SESSION autocommit = @onceward_autocommit, innodb_lock_wait_timeout = @onceward_lock_wait,
 		wait_timeout = @onceward_idle`
+	// setIdle sets how long a connection of the store may be idle.
+	setIdle = `SET SESSION wait_timeout = ?`
 )
 
-// before are the statements that come first in a transaction.
-func (t *transaction) before() []statement {
-	set := stmt(setTxSession, lockWait, int64(math.Ceil(t.idle().Seconds())))
-	return []statement{stmt(keepSession), set, stmt(setTxLevel)}
-}
+// setHandlers sets the sessions of the store's own connections for handlers.
+var setHandlers = fmt.Sprintf(`SET SESSION autocommit = 0, innodb_lock_wait_timeout = %d, wait_timeout = %d`, lockWait,
+	int(handlersIdle.Seconds()))
 
-// idleGrace is how much longer than its lease an idle transaction may live.
-const idleGrace = 5 * time.Second
+const (
+	// idleGrace is how much longer than its lease an idle transaction may live.
+	idleGrace = 5 * time.Second
+	// handlersIdle is how long a connection for handlers may be idle: twice as long as a usual lease.
+	handlersIdle = time.Minute
+	// plainIdle is how long a transaction may be idle that has no lease.
+	plainIdle = 10 * time.Minute
+)
 
-// idle is how long the transaction may be idle.
-func (t *transaction) idle() time.Duration {
-	if t.lease == 0 {
-		return plainIdle
+// beginning are the statements that come first in a transaction.
+func (t *transaction) beginning() []statement {
+	idle, set := t.idle()
+	switch {
+	case !t.store.opened:
+		return []statement{stmt(keepBorrowed), stmt(setBorrowed, lockWait, idle), stmt(setBorrowedTx)}
+	case set:
+		return []statement{stmt(setIdle, idle)}
+	default:
+		return nil
 	}
-	return max(t.lease, time.Second) + idleGrace
 }
 
-// plainIdle is how long a transaction may be idle that has no lease.
-const plainIdle = 10 * time.Minute
+// ending is how a transaction ends by these statements: the connection is what it was before.
+func (t *transaction) ending(statements ...statement) []statement {
+	if _, set := t.idle(); !t.store.opened {
+		statements = append(statements, stmt(returnBorrowed))
+	} else if set {
+		statements = append(statements, stmt(setIdle, int(handlersIdle.Seconds())))
+	}
+	return statements
+}
+
+// idle is how many seconds the transaction may be idle, and whether that has to be said: the store's own connections are
+// bounded by themselves at about what is usual.
+func (t *transaction) idle() (seconds int, set bool) {
+	idle := plainIdle
+	if t.lease > 0 {
+		idle = max(t.lease, time.Second) + idleGrace
+	}
+	return int(math.Ceil(idle.Seconds())), idle > handlersIdle || 2*idle < handlersIdle
+}
 
 // begin is the first round trip: what the plan claims, the savepoint, and the number of the connection. A caller who
 // leaves does not cut it off, because the server would keep what is locked until it noticed.
 func (t *transaction) begin(ctx context.Context) error {
-	statements := append(t.before(), t.plan.claim()...)
-	last := 0
-	read := func(result int, row []sqldriver.Value) (err error) {
-		last = result
-		if len(row) == 1 {
-			t.session, err = int64Of(row[0])
-			return err
+	statements := append(t.beginning(), t.plan.claim()...)
+	read := func(row []sqldriver.Value) error {
+		if len(row) == sessionColumns {
+			return t.readSession(row)
 		}
-		return t.plan.read(result, row)
+		return t.plan.read(row)
 	}
 	err := t.link.query(undisturbed(ctx), read, append(statements, setSavepoint, selectSession)...)
 	if err == nil && t.session == 0 {
-		err = fmt.Errorf("mysql: the server did not number its connection: %d results", last)
+		err = errors.New("the server did not number its connection")
 	}
+	return err
+}
+
+// readSession takes what selectSession returns.
+func (t *transaction) readSession(row []sqldriver.Value) (err error) {
+	t.node = text(row[1])
+	t.session, err = int64Of(row[0])
 	return err
 }
 
@@ -295,8 +336,8 @@ func (t *transaction) execute(ctx context.Context) (action store.TxAction, err e
 
 // What work may leave of its transaction.
 var (
-	errEnded = errors.New("the work ended the transaction that is not its to end")
-	errLost  = errors.New("the connection was lost before the work was done")
+	errEnded  = errors.New("the work ended the transaction that is not its to end")
+	errLost   = errors.New("the connection was lost before the work was done")
 	errCalled = errors.New("the connection was lost in a statement that may have ended the transaction")
 )
 
@@ -326,8 +367,8 @@ func (t *transaction) finish(action store.TxAction, cause error) error {
 // undo rolls back, and returns the cause. If a statement failed because of the neighbours, the work gets another
 // chance.
 func (t *transaction) undo(cause error, statements ...statement) error {
-	_, err := t.link.exec(time.Now().Add(settleTimeout), t.ending(statements)...)
-	if number(err) == errorNoSavepoint {
+	_, err := t.link.exec(time.Now().Add(settleTimeout), t.ending(statements...)...)
+	if mysqlNumber(err) == errorNoSavepoint {
 		_ = t.rollback()
 		return t.plan.spoiled(errEnded, cause)
 	}
@@ -340,17 +381,12 @@ func (t *transaction) undo(cause error, statements ...statement) error {
 	return cause
 }
 
-// ending is how a transaction ends by these statements: the connection is what it was before.
-func (t *transaction) ending(statements []statement) []statement {
-	return append(statements, stmt(resetTxSession))
-}
-
 // rollback ends the transaction without a trace.
 func (t *transaction) rollback() error {
 	if t.link.lost() {
 		return nil
 	}
-	_, err := t.link.exec(time.Now().Add(settleTimeout), t.ending([]statement{rollback})...)
+	_, err := t.link.exec(time.Now().Add(settleTimeout), t.ending(rollback)...)
 	return err
 }
 
@@ -441,12 +477,18 @@ func (t *transaction) undoLate() (quiet bool, err error) {
 }
 
 // kill tells the server to end the connection of the transaction, if it is still at it: it would go on with a statement
-// to its end.
+// to its end, and it does not hear at once of a connection that was cut. Another server would end another's.
 func (t *transaction) kill() {
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 	defer cancel()
-	kill := stmt(`KILL CONNECTION ?`, t.session)
-	_, _ = t.store.exec(ctx, kill.literal()) // it may be gone, which is what is wanted
+	_ = t.store.with(ctx, func(conn *sql.Conn) error {
+		var node string
+		err := conn.QueryRowContext(ctx, `SELECT `+thisNode).Scan(&node)
+		if err == nil && node == t.node {
+			_, err = conn.ExecContext(ctx, `KILL CONNECTION `+strconv.FormatInt(t.session, 10))
+		}
+		return err // it may be gone, which is what is wanted
+	})
 }
 
 // lookTimeout bounds a look at the server on the side.

@@ -73,7 +73,9 @@ var (
 )
 
 // BeginTx has nothing to do: the transaction has begun.
-func (c *bridgeConn) BeginTx(context.Context, sqldriver.TxOptions) (sqldriver.Tx, error) { return ownedTx{}, nil }
+func (c *bridgeConn) BeginTx(context.Context, sqldriver.TxOptions) (sqldriver.Tx, error) {
+	return ownedTx{}, nil
+}
 
 // Begin has nothing to do either.
 func (c *bridgeConn) Begin() (sqldriver.Tx, error) { return ownedTx{}, nil }

@@ -2,7 +2,6 @@ package mysql
 
 import (
 	"context"
-	"database/sql"
 	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
@@ -66,6 +65,13 @@ func (s *Store) leave(id store.ID, f *running) {
 	}
 }
 
+// A record is also locked for the moment in which it is changed, or removed by a reaper. So it is asked for a few times
+// before a transaction of another process is taken to have it.
+const (
+	heldTries = 5
+	heldTime  = 100 * time.Millisecond
+)
+
 // Transact implements [store.Transactor]. The work is run again if the server undid the transaction because of its
 // neighbours, and decided again if another one was faster. On a cluster that certifies at commit, a duplicate on another
 // node may run the work too: of the two one is committed, and the other one, undone, gets its answer.
@@ -86,12 +92,15 @@ func (s *Store) Transact(
 	}
 	defer s.waits.wake(r.ID)
 	defer s.leave(r.ID, f)
+	tries, began := 0, time.Now()
 	err = retry(ctx, func() error {
+		tries++
 		x := &handlerPlan{
 			transaction: transaction{
 				store: s, keyed: true, id: r.ID, lease: r.Lease, answers: true, limit: s.LongestWork(r.Lease), flight: f,
 			},
 			event: event, run: work, fresh: fresh, creates: outcome.Effect == store.EffectWrite,
+			patient: tries <= heldTries && time.Since(began) < heldTime,
 		}
 		x.plan = x
 		err := x.try(ctx)
@@ -111,15 +120,16 @@ type handlerPlan struct {
 	creates bool
 
 	// found is the row that was there, if exists says so, and now the clock; before is its record.
-	found   row
-	exists  bool
+	found    row
+	exists   bool
 	inserted bool
-	now     time.Time
-	before  store.Record
+	now      time.Time
+	before   store.Record
 	// granted is the record with the right to execute, and held the row that has it, to be written over.
 	granted store.Record
 	held    row
-	elsewhere bool
+	// patient says that a record which is locked is asked for again, and elsewhere that it stayed locked.
+	patient, elsewhere bool
 
 	executed   bool
 	verdict    store.Verdict
@@ -153,7 +163,7 @@ func (x *handlerPlan) claim() []statement {
 }
 
 // read takes the row that was found, or the token and the time of the one that was made.
-func (x *handlerPlan) read(_ int, raw []sqldriver.Value) error {
+func (x *handlerPlan) read(raw []sqldriver.Value) error {
 	if len(raw) == claimColumns {
 		attempt, err := int64Of(raw[0])
 		if err != nil {
@@ -182,6 +192,8 @@ const claimColumns = 2
 // have.
 func (x *handlerPlan) decide(cause error) (run bool, err error) {
 	switch {
+	case locked(cause) && x.patient:
+		return false, &undoneError{cause}
 	case locked(cause):
 		x.elsewhere = true
 		return false, nil
@@ -215,11 +227,7 @@ func (x *handlerPlan) decideFound(cause error) (run bool, err error) {
 		return false, err
 	}
 	x.held = x.found
-	read := func(_ int, raw []sqldriver.Value) (err error) {
-		x.session, err = int64Of(raw[0])
-		return err
-	}
-	return true, x.link.query(time.Now().Add(settleTimeout), read, setSavepoint, selectSession)
+	return true, x.link.query(time.Now().Add(settleTimeout), x.readSession, setSavepoint, selectSession)
 }
 
 // step applies the reservation to what was found.
@@ -330,9 +338,22 @@ func (x *handlerPlan) wrote(ids []int64) {
 // learned answers by what is stored. If there is no answer of the same request that is new, the commit did not land,
 // and nothing was executed.
 func (x *handlerPlan) learned(ctx context.Context, cause error) error {
-	rec, err := x.ask(ctx)
+	now := row{hash: x.id.HashBytes()}
+	found, err := x.store.lookLocked(ctx, &now)
+	if err == nil && !found {
+		err = x.store.fenceAbsent(ctx, now.hash)
+	} else if err == nil && now.equal(&x.found) {
+		err = x.store.fenceRow(ctx, &now)
+	}
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", errNotLearned, err)
+	}
+	if !found {
+		return notCommitted(cause)
+	}
+	rec, err := now.recordOf(x.id)
+	if err != nil {
+		return errors.Join(fmt.Errorf("%w: commit: %w", store.ErrOutcomeUnknown, cause), err)
 	}
 	if rec.State != store.StateCompleted || rec.Fingerprint != x.settled.Fingerprint || rec.Attempt == x.before.Attempt {
 		return notCommitted(cause)
@@ -361,17 +382,16 @@ func (x *handlerPlan) spoiled(reason, _ error) error {
 	return errors.Join(fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, reason), err)
 }
 
-// lookLocked reads a row of the hash, behind a lock that waits for transactions which have written it.
-func (s *Store) lookLocked(ctx context.Context, r *row) (found bool, err error) {
-	err = s.with(ctx, func(conn *sql.Conn) error {
-		err := conn.QueryRowContext(ctx, s.render(lockAnyRecord), r.hash[:]).Scan(&r.attempt, &r.revision, &r.state,
-			&r.due, &r.createdAt, &r.settledAt, &r.id, &r.record)
-		if errors.Is(err, sql.ErrNoRows) {
-			found = false
-			return nil
+// read takes a row of columns. The driver's bytes are its own.
+func (r *row) read(raw []sqldriver.Value) (err error) {
+	numbers := make([]int64, len(raw)-2)
+	for i := range numbers {
+		if numbers[i], err = int64Of(raw[i]); err != nil {
+			return err
 		}
-		found = err == nil
-		return err
-	})
-	return found, err
+	}
+	r.attempt, r.revision, r.state, r.due = numbers[0], numbers[1], int(numbers[2]), numbers[3]
+	r.createdAt, r.settledAt = numbers[4], numbers[5]
+	r.id, r.record = []byte(text(raw[6])), []byte(text(raw[7]))
+	return nil
 }
