@@ -6,6 +6,7 @@ import (
 	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -152,14 +153,24 @@ func queryPairs(ctx context.Context, conn sqldriver.Conn, statement string) (pai
 
 // tuneOwn sets how the store's own connections are made. Values go into the statements, so that each call is one round
 // trip; rows count as affected if they were found; the server's limit on the size of a packet counts.
-func tuneOwn(config *driver.Config) {
+func (s *Store) tuneOwn(config *driver.Config) {
 	config.InterpolateParams = true
 	config.ClientFoundRows = true
 	config.MultiStatements = true
 	config.ParseTime = false
 	config.CheckConnLiveness = true
 	config.MaxAllowedPacket = 0
+	config.Logger = driverLog{s.logger}
 }
+
+// tuneHandlers sets how connections for handlers are made: as the URL says.
+func (s *Store) tuneHandlers(config *driver.Config) { config.Logger = driverLog{s.logger} }
+
+// driverLog takes what the driver says, which is about connections that have died: whoever used one gets an error too.
+type driverLog struct{ *slog.Logger }
+
+// Print implements the interface of the driver.
+func (l driverLog) Print(v ...any) { l.Debug("onceward: mysql: " + fmt.Sprint(v...)) }
 
 // openPool opens a pool of connections.
 func openPool(c *connector, o *options) *sql.DB {
