@@ -6,6 +6,7 @@ import (
 	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -49,6 +50,8 @@ type connector struct {
 	// session are the statements that set a session.
 	session []string
 	current atomic.Int32 // the index of the host of the last connection
+	// rotates makes each connection one to the next host.
+	rotates bool
 }
 
 // newConnector prepares connections to the hosts of a URL, changed by tune and then by the statements of the session.
@@ -71,6 +74,9 @@ func newConnector(where *location, tune func(*driver.Config), session ...string)
 func (c *connector) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	var errs []error
 	first := int(c.current.Load())
+	if c.rotates {
+		first++
+	}
 	for i := range c.hosts {
 		host := (first + i) % len(c.hosts)
 		conn, err := c.connect(ctx, c.hosts[host])
@@ -149,21 +155,31 @@ func queryPairs(ctx context.Context, conn sqldriver.Conn, statement string) (pai
 
 // tuneOwn sets how the store's own connections are made. Values go into the statements, so that each call is one round
 // trip; rows count as affected if they were found; the server's limit on the size of a packet counts.
-func tuneOwn(config *driver.Config) {
+func (s *Store) tuneOwn(config *driver.Config) {
 	config.InterpolateParams = true
 	config.ClientFoundRows = true
 	config.MultiStatements = true
 	config.ParseTime = false
 	config.CheckConnLiveness = true
 	config.MaxAllowedPacket = 0
+	config.Logger = driverLog{s.logger}
 }
 
+// driverLog takes what the driver says, which is about connections that have died: whoever used one gets an error too.
+type driverLog struct{ *slog.Logger }
+
+// Print implements the interface of the driver.
+func (l driverLog) Print(v ...any) { l.Debug("onceward: mysql: " + fmt.Sprint(v...)) }
+
 // openPool opens a pool of connections.
-func openPool(c *connector, most int) *sql.DB {
+func openPool(c *connector, o *options) *sql.DB {
 	db := sql.OpenDB(c)
-	db.SetMaxOpenConns(most)
-	db.SetMaxIdleConns(most)
+	db.SetMaxOpenConns(o.connections)
+	db.SetMaxIdleConns(o.connections)
 	db.SetConnMaxIdleTime(maxIdle)
+	if c.rotates = o.spread; c.rotates {
+		db.SetMaxIdleConns(-1)
+	}
 	return db
 }
 

@@ -19,10 +19,12 @@ CREATE TABLE IF NOT EXISTS onceward_record (
 	settled_at  BIGINT NOT NULL COMMENT 'When it was settled or lost, zero if it is neither.',
 	id          MEDIUMBLOB NOT NULL COMMENT 'Scope and key, length-prefixed.',
 	provider_id BLOB COMMENT 'What the provider calls the effect, NULL for most: a copy, for the index.',
-	record      LONGBLOB NOT NULL COMMENT 'Everything else, as the program encodes it.',
+	record      MEDIUMBLOB NOT NULL COMMENT 'Everything else, as the program encodes it.',
+	body        LONGBLOB COMMENT 'The body of the stored answer, NULL for none.',
+	data        LONGBLOB COMMENT 'What a phased operation carries from step to step, NULL for nothing.',
 	PRIMARY KEY (hash),
-	KEY onceward_record_due (state, due),
-	KEY onceward_record_provider_id (provider_id(64))
+	KEY due (state, due),
+	KEY provider_id (provider_id(64))
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC COMMENT = 'The records, one for each idempotency key.';
 
 -- Single numbers: max_removed_attempt is at least the largest attempt token of a record that was removed.
@@ -41,8 +43,8 @@ CREATE TABLE IF NOT EXISTS onceward_late_completion (
 	attempt BIGINT NOT NULL COMMENT 'The attempt whose answer it is.',
 	at      BIGINT NOT NULL COMMENT 'When it was refused.',
 	record  LONGBLOB NOT NULL COMMENT 'The refused answer, in the encoding of a record.',
-	KEY onceward_late_completion_hash (hash, at),
-	KEY onceward_late_completion_at (at)
+	KEY hash (hash, at),
+	KEY at (at)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC COMMENT = 'Answers that came too late and were refused.';
 
 -- What other systems told by themselves, such as webhooks. Texts that come from outside are bytes of any length, which no
@@ -59,8 +61,8 @@ CREATE TABLE IF NOT EXISTS onceward_external_event (
 	received_at BIGINT NOT NULL COMMENT 'When it was kept.',
 	body        LONGBLOB NOT NULL COMMENT 'The event itself.',
 	PRIMARY KEY (identity),
-	KEY onceward_external_event_about (about),
-	KEY onceward_external_event_received (received_at)
+	KEY about (about),
+	KEY received_at (received_at)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC COMMENT = 'What other systems told by themselves, such as webhooks.';
 
 -- Who did what to which record, and why. Entries are only added, and stay when their record is gone.
@@ -74,8 +76,8 @@ CREATE TABLE IF NOT EXISTS onceward_audit (
 	action  MEDIUMBLOB NOT NULL COMMENT 'What was done.',
 	reason  MEDIUMBLOB NOT NULL COMMENT 'Why, in the words of the actor.',
 	outcome MEDIUMBLOB NOT NULL COMMENT 'Empty before the act; in a second entry, how it ended.',
-	KEY onceward_audit_hash (hash, at),
-	KEY onceward_audit_at (at)
+	KEY hash (hash, at),
+	KEY at (at)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC COMMENT = 'Who did what to which record, and why.';
 
 -- Requests of routes whose executions are audited. Entries are only added, and stay when their record is gone.
@@ -89,8 +91,8 @@ CREATE TABLE IF NOT EXISTS onceward_execution (
 	origin    TINYINT NOT NULL COMMENT 'Of an execution: 1 created, 2 retried, 3 resumed, 4 recreated, 5 repeated; 0 for none.',
 	operation MEDIUMBLOB NOT NULL COMMENT 'The method and route pattern.',
 	actor     MEDIUMBLOB NOT NULL COMMENT 'Who called, as the service knows them.',
-	KEY onceward_execution_hash (hash, at),
-	KEY onceward_execution_at (at)
+	KEY hash (hash, at),
+	KEY at (at)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC COMMENT = 'Requests of routes whose executions are audited.';
 
 INSERT IGNORE INTO onceward_schema (version, compatible) VALUES (1, 1);
