@@ -97,7 +97,7 @@ func busy(err error) error { return fmt.Errorf("%w: mysql: %w", store.ErrBusy, e
 // changeOnce reads, decides and writes.
 func (s *Store) changeOnce(ctx context.Context, id store.ID, event store.Event) (c changed, err error) {
 	if err := s.look(ctx, id, &c); err != nil {
-		return c, err
+		return c, unavailable(err)
 	}
 	if c.exists {
 		if c.before, err = c.found.recordOf(id); err != nil {
@@ -110,7 +110,7 @@ func (s *Store) changeOnce(ctx context.Context, id store.ID, event store.Event) 
 	if c.after, c.outcome, err = store.Step(c.before, event, c.now); err != nil {
 		return c, err
 	}
-	return c, s.write(ctx, &c)
+	return c, unavailable(s.write(ctx, &c))
 }
 
 // look reads the row of an ID with the clock.

@@ -6,6 +6,7 @@ import (
 	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -45,15 +46,17 @@ const selectNode = `SHOW VARIABLES WHERE Variable_name IN ('read_only', 'super_r
 // connector makes connections to the first of several hosts that takes writes. It begins with the one that the last
 // connection was made to, so that all of them lead to the same node for as long as that one works.
 type connector struct {
-	hosts   []sqldriver.Connector
+	hosts []sqldriver.Connector
+	// session are the statements that set a session.
+	session []string
 	current atomic.Int32 // the index of the host of the last connection
 	// rotates makes each connection one to the next host.
 	rotates bool
 }
 
-// newConnector prepares connections to the hosts of a URL, changed by tune.
-func newConnector(where *location, tune func(*driver.Config)) (*connector, error) {
-	c := &connector{}
+// newConnector prepares connections to the hosts of a URL, changed by tune and then by the statements of the session.
+func newConnector(where *location, tune func(*driver.Config), session ...string) (*connector, error) {
+	c := &connector{session: session}
 	for _, address := range where.addresses {
 		config := where.config.Clone()
 		config.Addr = address
@@ -98,14 +101,14 @@ func (c *connector) connect(ctx context.Context, host sqldriver.Connector) (sqld
 	if err != nil {
 		return nil, err
 	}
-	if err := prepareSession(ctx, conn); err != nil {
+	if err := prepareSession(ctx, conn, c.session); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	return conn, nil
 }
 
 // prepareSession sets a session, and refuses that of a node which takes no writes.
-func prepareSession(ctx context.Context, conn sqldriver.Conn) error {
+func prepareSession(ctx context.Context, conn sqldriver.Conn, session []string) error {
 	node, err := queryPairs(ctx, conn, selectNode)
 	if err != nil {
 		return err
@@ -115,7 +118,7 @@ func prepareSession(ctx context.Context, conn sqldriver.Conn) error {
 			return ErrReadOnlyNode
 		}
 	}
-	statements := []string{setIsolation, setSession}
+	statements := append([]string{setIsolation}, session...)
 	if node["wsrep_on"] == "ON" {
 		statements = append(statements, setGaleraReads)
 	}
@@ -152,14 +155,21 @@ func queryPairs(ctx context.Context, conn sqldriver.Conn, statement string) (pai
 
 // tuneOwn sets how the store's own connections are made. Values go into the statements, so that each call is one round
 // trip; rows count as affected if they were found; the server's limit on the size of a packet counts.
-func tuneOwn(config *driver.Config) {
+func (s *Store) tuneOwn(config *driver.Config) {
 	config.InterpolateParams = true
 	config.ClientFoundRows = true
 	config.MultiStatements = true
 	config.ParseTime = false
 	config.CheckConnLiveness = true
 	config.MaxAllowedPacket = 0
+	config.Logger = driverLog{s.logger}
 }
+
+// driverLog takes what the driver says, which is about connections that have died: whoever used one gets an error too.
+type driverLog struct{ *slog.Logger }
+
+// Print implements the interface of the driver.
+func (l driverLog) Print(v ...any) { l.Debug("onceward: mysql: " + fmt.Sprint(v...)) }
 
 // openPool opens a pool of connections.
 func openPool(c *connector, o *options) *sql.DB {

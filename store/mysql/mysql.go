@@ -51,6 +51,7 @@ type Store struct {
 	// handlers is where the connections of transactions come from; opened says that the store opened it.
 	handlers *sql.DB
 	opened   bool
+	transactions
 	// own is for everything else, so that settling never waits for a connection that a handler holds.
 	own *sql.DB
 
@@ -63,11 +64,12 @@ type Store struct {
 }
 
 // insertNew makes a record in one round trip. Its time, and with it its token, is that of the server, and comes back as
-// the id of the insert; where the clock has stood at or before a token that was removed, nothing is inserted.
+// the id of the insert. Nothing is inserted where that is not above all tokens that were removed, nor on a server that
+// is to be read-only: its administrators could still write there.
 const insertNew = `INSERT INTO @record
 		(hash, attempt, revision, state, due, created_at, settled_at, id, provider_id, record)
 	SELECT ?, LAST_INSERT_ID(@now), 0, ?, @now + ?, @now, 0, ?, NULL, ?
-	FROM @meta WHERE name = 'max_removed_attempt' AND value < @now`
+	FROM @meta WHERE name = 'max_removed_attempt' AND value < @now AND NOT @read_only`
 
 // Reserve implements [store.Store].
 func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdict, error) {

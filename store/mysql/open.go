@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"sync"
 
-	driver "github.com/go-sql-driver/mysql"
 	"github.com/onceward/onceward/store"
 )
 
@@ -36,21 +35,15 @@ func open(ctx context.Context, handlers *sql.DB, url string, with []Option) (*St
 		err = s.openHandlers()
 	}
 	if err == nil {
+		err = s.openTransactions(ctx)
+	}
+	if err == nil {
 		err = s.start(ctx)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("mysql: open: %w", err), s.Close())
 	}
 	return s, nil
-}
-
-// openHandlers opens the pool for handlers, whose statements are sent as the URL says.
-func (s *Store) openHandlers() error {
-	connector, err := newConnector(s.location, func(*driver.Config) {})
-	if err == nil {
-		s.handlers, s.opened = openPool(connector, &s.options), true
-	}
-	return err
 }
 
 // openServer opens the store's own connections, and finds out where the tables are, or are to be.
@@ -64,13 +57,13 @@ func openServer(ctx context.Context, url string, with []Option) (*Store, error) 
 	if err != nil {
 		return nil, err
 	}
-	connector, err := newConnector(where, tuneOwn)
+	connector, err := newConnector(where, s.tuneOwn, setSession)
 	if err != nil {
 		return nil, err
 	}
 	s.location, s.own = where, openPool(connector, &s.options)
 	if err := s.findTables(ctx); err != nil {
-		return nil, errors.Join(err, s.own.Close())
+		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
 }
@@ -118,11 +111,10 @@ func (s *Store) start(ctx context.Context) error {
 // Close closes the connections that the store opened. What is under way keeps its own until it ends.
 func (s *Store) Close() error {
 	s.closed.Store(true)
-	var errs []error
-	if s.opened {
-		errs = append(errs, s.handlers.Close())
-	}
-	return errors.Join(append(errs, s.own.Close())...)
+	// The errors of both say that a connection had died before.
+	s.closeTransactions()
+	_ = s.own.Close()
+	return nil
 }
 
 var errClosed = errors.New("the store is closed")
@@ -155,7 +147,7 @@ type options struct {
 	connections  int
 	// spread makes each call of its own connection, to each host in turn.
 	spread bool
-	logger       *slog.Logger
+	logger *slog.Logger
 }
 
 func defaults() options {

@@ -1,8 +1,8 @@
 package mysql
 
 import (
-	"errors"
 	"context"
+	"errors"
 	"sync"
 	"time"
 
