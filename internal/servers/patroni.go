@@ -347,10 +347,10 @@ func (c *PatroniCluster) URL() string {
 	return PatroniURL(addresses...)
 }
 
-// PatroniURL is the URL of nodes that are reached at other addresses.
+// PatroniURL is the URL of nodes that are reached at other addresses. A node that does not answer is not waited for.
 func PatroniURL(addresses ...string) string {
 	return "postgres://postgres@" + strings.Join(addresses, ",") +
-		"/postgres?sslmode=disable&target_session_attrs=read-write"
+		"/postgres?sslmode=disable&target_session_attrs=read-write&connect_timeout=2"
 }
 
 // Leader is the node that is the primary, by what the nodes that run say. It is an error if there is none, or if there
