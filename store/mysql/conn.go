@@ -33,9 +33,11 @@ var setSession = fmt.Sprintf(`SET SESSION autocommit = 1, innodb_lock_wait_timeo
 
 const setIsolation = `SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED`
 
-// The settings by which nodes of a cluster wait until they have what the others committed before they read.
+// The settings by which nodes of a cluster wait until they have what the others committed before they read. A node of
+// Galera that has lost its quorum still lets sessions be set: what it refuses is the question behind that.
 const (
 	setGaleraReads = `SET SESSION wsrep_sync_wait = 1`
+	askGalera      = `DO 1`
 	setGroupReads  = `SET SESSION group_replication_consistency = 'BEFORE'`
 )
 
@@ -114,13 +116,13 @@ func prepareSession(ctx context.Context, conn sqldriver.Conn, session []string) 
 		return err
 	}
 	for _, name := range []string{"read_only", "super_read_only", "innodb_read_only"} {
-		if node[name] == "ON" {
+		if value := node[name]; value != "" && value != "OFF" {
 			return ErrReadOnlyNode
 		}
 	}
 	statements := append([]string{setIsolation}, session...)
 	if node["wsrep_on"] == "ON" {
-		statements = append(statements, setGaleraReads)
+		statements = append(statements, setGaleraReads, askGalera)
 	}
 	if node["group_replication_group_name"] != "" {
 		statements = append(statements, setGroupReads)
@@ -174,13 +176,19 @@ func (l driverLog) Print(v ...any) { l.Debug("onceward: mysql: " + fmt.Sprint(v.
 // openPool opens a pool of connections.
 func openPool(c *connector, o *options) *sql.DB {
 	db := sql.OpenDB(c)
+	c.rotates = o.spread
 	db.SetMaxOpenConns(o.connections)
-	db.SetMaxIdleConns(o.connections)
+	db.SetMaxIdleConns(o.idle())
 	db.SetConnMaxIdleTime(maxIdle)
-	if c.rotates = o.spread; c.rotates {
-		db.SetMaxIdleConns(-1)
-	}
 	return db
+}
+
+// idle is how many connections a pool keeps that are not used.
+func (o *options) idle() int {
+	if o.spread {
+		return -1
+	}
+	return o.connections
 }
 
 // maxIdle is how long a connection is kept that is not used.
@@ -209,6 +217,7 @@ func (s *Store) once(ctx context.Context, do func(conn *sql.Conn) error) error {
 	err = do(conn)
 	if unfit(err) {
 		discard(conn)
+		s.leaveNode()
 	}
 	_ = conn.Close() // it goes back to its pool
 	return err
@@ -217,4 +226,10 @@ func (s *Store) once(ctx context.Context, do func(conn *sql.Conn) error) error {
 // discard makes the pool close a connection.
 func discard(conn *sql.Conn) {
 	_ = conn.Raw(func(any) error { return sqldriver.ErrBadConn }) // this is how
+}
+
+// leaveNode closes the connections that are idle, which lead to the node that one of them has found unfit.
+func (s *Store) leaveNode() {
+	s.own.SetMaxIdleConns(-1)
+	s.own.SetMaxIdleConns(s.options.idle())
 }
