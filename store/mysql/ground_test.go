@@ -65,7 +65,8 @@ const firstMoment = 1767323045000000
 // clear makes a ground as if it were new: without rows, and without the tables that a test has made.
 func (g *ground) clear(t testing.TB) {
 	t.Helper()
-	for _, table := range column(t, g.admin, `SHOW TABLES`) {
+	for _, table := range column(t, g.admin, `SELECT table_name FROM information_schema.tables
+		WHERE table_schema = DATABASE() AND table_type = 'BASE TABLE'`) {
 		switch {
 		case table == "onceward_schema":
 		case table == "onceward_meta":
@@ -85,7 +86,7 @@ func openAdmin(t testing.TB, url string) *sql.DB {
 	user, rest, _ := strings.Cut(rest, "@")
 	hosts, database, _ := strings.Cut(rest, "/")
 	host, _, _ := strings.Cut(hosts, ",")
-	db, err := sql.Open("mysql", user+"@tcp("+host+")/"+database+"?sql_mode='ANSI'")
+	db, err := sql.Open("mysql", user+"@tcp("+host+")/"+database+"?sql_mode='ANSI'&wsrep_sync_wait=1")
 	must(t, err)
 	t.Cleanup(func() { _ = db.Close() })
 	return db

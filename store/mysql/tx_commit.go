@@ -47,13 +47,13 @@ func (t *transaction) failed(cause error) error {
 		_ = t.rollback()
 		return t.plan.spoiled(errEnded, nil)
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), txAskTimeout)
+	defer cancel()
 	if !t.keyed {
-		return t.believe(cause)
+		return t.plan.learned(ctx, cause)
 	}
 	t.link.cut()
 	t.kill()
-	ctx, cancel := context.WithTimeout(context.Background(), txAskTimeout)
-	defer cancel()
 	for n := 1; ; n++ {
 		err := t.plan.learned(ctx, cause)
 		if !errors.Is(err, errNotLearned) {
