@@ -25,8 +25,8 @@ const (
 // with one more round trip.
 const maxGranted = 4096
 
-// granted remembers the records of attempts that this process owns, as they were granted, but for their leases. A record
-// at the same attempt and revision is the same, so that an owner can write to it without reading it first.
+// granted remembers the records of attempts that this process owns, as they were granted, but for their leases. A
+// record at the same attempt and revision is the same, so that an owner can write to it without reading it first.
 type granted struct {
 	mu      sync.Mutex
 	records map[store.Claim]grantedRecord
@@ -59,8 +59,8 @@ func (g *granted) take(c store.Claim) (grantedRecord, bool) {
 	return found, ok
 }
 
-// extendAtOnce is a heartbeat in one round trip. It reports false if that did not change the record, or if it is not known
-// whether it did: the state machine then says why, or does it.
+// extendAtOnce is a heartbeat in one round trip. It reports false if that did not change the record, or if it is not
+// known whether it did: the state machine then says why, or does it.
 func (s *Store) extendAtOnce(ctx context.Context, c store.Claim, lease time.Duration) bool {
 	owned, ok := s.granted.take(c)
 	if !ok || lease < store.ClockStep {
@@ -74,8 +74,8 @@ func (s *Store) extendAtOnce(ctx context.Context, c store.Claim, lease time.Dura
 	return true
 }
 
-// completeAtOnce stores an answer in one round trip. It reports false if that did not change the record, or if it is not
-// known whether it did: the state machine then finds out.
+// completeAtOnce stores an answer in one round trip. It reports false if that did not change the record, or if it is
+// not known whether it did: the state machine then finds out.
 func (s *Store) completeAtOnce(
 	ctx context.Context, c store.Claim, done *store.Completion,
 ) (expires time.Time, completed bool) {

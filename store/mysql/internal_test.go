@@ -44,7 +44,10 @@ func TestMySQLTopology(t *testing.T) {
 		failOver string
 	}{
 		{"innodb_flush_log_at_trx_commit=1 sync_binlog=1 log_bin=ON", 0, "", ""},
-		{"innodb_flush_log_at_trx_commit=1 sync_binlog=0 log_bin=ON innodb_doublewrite=OFF", 1, "sync_binlog doublewrite", "none"},
+		{
+			"innodb_flush_log_at_trx_commit=1 sync_binlog=0 log_bin=ON innodb_doublewrite=OFF", 1,
+			"sync_binlog doublewrite", "none",
+		},
 		{
 			"log_bin=ON sync_binlog=1 rpl_semi_sync_source_enabled=ON rpl_semi_sync_source_status=ON " +
 				"rpl_semi_sync_source_timeout=4294967295 rpl_semi_sync_source_wait_point=AFTER_SYNC", 2, "", "",
