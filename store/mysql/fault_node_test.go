@@ -12,7 +12,8 @@ import (
 	"github.com/onceward/onceward/store/mysql"
 )
 
-// TestServerKilledAndRestarted: what was acknowledged is there, calls in between are refused, and the same store goes on.
+// TestServerKilledAndRestarted: what was acknowledged is there, calls in between are refused, and the same store goes
+// on.
 func TestServerKilledAndRestarted(t *testing.T) {
 	t.Parallel()
 	server := servers.NewMariaDB(t)
