@@ -42,9 +42,9 @@ type PatroniNode struct {
 // The times of Patroni: the primary has to say at least every lease that it is alive, and else the other takes over. A
 // primary that cannot reach etcd gives up before that.
 const (
-	patroniLease = 8
+	patroniLease = 6
 	patroniLoop  = 1
-	patroniRetry = 3
+	patroniRetry = 2
 )
 
 // PatroniLease is after how long a primary that is gone is replaced.
