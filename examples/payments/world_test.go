@@ -268,7 +268,7 @@ func (w *world) eventually(what string, done func() bool) {
 // number asks the database for one.
 func (w *world) number(query string, args ...any) (n int) {
 	w.Helper()
-	must(w, w.db.Reads().QueryRowContext(w.Context(), query, args...).Scan(&n))
+	must(w, w.db.Reads().QueryRowContext(w.Context(), w.db.Bind(query), args...).Scan(&n))
 	return n
 }
 
