@@ -14,7 +14,7 @@ import (
 )
 
 // Stores are the kinds of stores that a run can take place on.
-var Stores = []string{"sqlite", "postgres", "redis", Cluster, "tiered", Patroni}
+var Stores = []string{"sqlite", "postgres", "redis", Cluster, "tiered", Patroni, "mysql", Galera}
 
 // Cluster is the store that may forget what it has acknowledged, when a replica takes over.
 const Cluster = "redis-cluster"
@@ -22,9 +22,12 @@ const Cluster = "redis-cluster"
 // Patroni is the store whose standby takes over, with all that was acknowledged, when the primary is gone.
 const Patroni = "postgres-patroni"
 
+// Galera is the store of several servers that all take writes.
+const Galera = "galera"
+
 // database is the store of a world, and what can happen to it.
 type database interface {
-	// url is what nodes open, and direct what can be opened past all faults.
+	// url is what a node opens, which may be another one for each, and direct what can be opened past all faults.
 	url() string
 	direct() string
 	// front is the URL of a Redis in front of the store, empty for none.
@@ -78,6 +81,10 @@ func openDatabase(ctx context.Context, w *World) (database, error) {
 		return openRedis(ctx, w)
 	case "tiered":
 		return openTiered(ctx, w)
+	case "mysql":
+		return openMySQL(ctx, w)
+	case Galera:
+		return openGalera(ctx, w)
 	case Patroni:
 		return openPatroni(ctx, w)
 	case Cluster:
