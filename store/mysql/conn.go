@@ -116,7 +116,7 @@ func prepareSession(ctx context.Context, conn sqldriver.Conn, session []string) 
 		return err
 	}
 	for _, name := range []string{"read_only", "super_read_only", "innodb_read_only"} {
-		if node[name] == "ON" {
+		if value := node[name]; value != "" && value != "OFF" {
 			return ErrReadOnlyNode
 		}
 	}

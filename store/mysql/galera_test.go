@@ -15,13 +15,13 @@ import (
 	"github.com/onceward/onceward/store/storetest"
 )
 
-// TestStoreOnGalera spreads the calls over three nodes: each goes to the next one. `make test-engines` runs all.
+// TestStoreOnGalera spreads the calls over three nodes: each goes to the next one.
 func TestStoreOnGalera(t *testing.T) {
 	t.Parallel()
+	servers.InAllStores(t)
 	among := &grounds{run: t, url: func(t testing.TB) string { return servers.SharedGalera(t).DatabaseURL(t) }}
 	storetest.Run(t, storetest.Harness{
 		Features: storetest.Features{ConcurrentTx: true},
-		Groups:   servers.UnlessAllStores("Races", "Fencing"),
 		Open:     func(t testing.TB) storetest.Instance { return instance(t, among, mysql.Spread) },
 	})
 }

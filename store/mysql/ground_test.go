@@ -65,7 +65,8 @@ const firstMoment = 1767323045000000
 // clear makes a ground as if it were new: without rows, and without the tables that a test has made.
 func (g *ground) clear(t testing.TB) {
 	t.Helper()
-	for _, table := range column(t, g.admin, `SHOW TABLES`) {
+	for _, table := range column(t, g.admin, `SELECT table_name FROM information_schema.tables
+		WHERE table_schema = DATABASE() AND table_type = 'BASE TABLE'`) {
 		switch {
 		case table == "onceward_schema":
 		case table == "onceward_meta":

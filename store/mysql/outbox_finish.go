@@ -137,7 +137,8 @@ func (s *Store) finishing(o *outbox.Outcome) statement {
 		after = o.After.Microseconds()
 	}
 	state := int(o.State)
-	return stmt(s.render(finishMessage), state, state, state, after, o.Attempts, column(o.ProviderID), column(o.Error),
+	return stmt(s.render(finishMessage), state, state, state, after, o.Attempts, nullable([]byte(o.ProviderID)),
+		nullable([]byte(o.Error)),
 		o.ID, o.Token)
 }
 

@@ -144,7 +144,7 @@ func (s *Store) MessageStats(ctx context.Context) (stats outbox.Stats, err error
 // PurgeMessages implements [outbox.Store]. When no more messages are left to remove, it removes locks that were not taken
 // for as long.
 func (s *Store) PurgeMessages(ctx context.Context, age time.Duration, limit int) (purged int, err error) {
-	if err := errors.Join(s.writable(), left(ctx)); err != nil {
+	if err := errors.Join(s.writable(), left(ctx)); err != nil || limit <= 0 {
 		return 0, err
 	}
 	err = s.update(ctx, func(tx *sql.Tx) (err error) {

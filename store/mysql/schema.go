@@ -192,7 +192,7 @@ func (n names) render(statement string) string {
 		case "@now":
 			return n.clock
 		case "@read_only":
-			return "@@global.read_only"
+			return "(CONCAT(@@global.read_only) NOT IN ('0', 'OFF'))"
 		default:
 			return quote(n.database) + "." + quote(n.prefix+mark[1:])
 		}

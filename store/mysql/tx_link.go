@@ -164,6 +164,10 @@ func (s *statement) literal() string {
 		case int:
 			b.WriteString(strconv.Itoa(value))
 		case []byte:
+			if value == nil {
+				b.WriteString("NULL")
+				continue
+			}
 			b.WriteString("x'")
 			b.WriteString(hex.EncodeToString(value))
 			b.WriteByte('\'')

@@ -212,11 +212,11 @@ func senselessUpserts(e *env) {
 
 // twoColumns has a key of two columns, of which either alone is not unique.
 func twoColumns(e *env) {
-	e.table(`CREATE TABLE lines (item INTEGER NOT NULL, shop VARCHAR(64) NOT NULL, closed INTEGER NOT NULL, note TEXT,
+	e.table(`CREATE TABLE order_lines (item INTEGER NOT NULL, shop VARCHAR(64) NOT NULL, closed INTEGER NOT NULL, note TEXT,
 		UNIQUE (shop, item))`)
 	line := func(shop string, item, closed int, note string) natural.Upsert {
 		return natural.Upsert{
-			Table:  "lines",
+			Table:  "order_lines",
 			Key:    []natural.Column{{Name: "shop", Value: shop}, {Name: "item", Value: item}},
 			Values: []natural.Column{{Name: "closed", Value: closed}, {Name: "note", Value: note}},
 			Final:  "closed", FinalValues: []any{1, 7},
@@ -229,7 +229,7 @@ func twoColumns(e *env) {
 	e.upsert(line("x", 1, 0, "again"), natural.OutcomeKept, "O6: a final state that is a number")
 	e.upsert(line("y", 1, 0, "again"), natural.OutcomeKept, "O6: another final state that is a number")
 	e.upsert(line("x", 2, 0, "again"), natural.OutcomeUpdated, "O6: its neighbours are final, it is not")
-	e.wantTexts(`SELECT shop || item || ' ' || closed || ' ' || note FROM lines ORDER BY shop, item`,
+	e.wantTexts(`SELECT shop || item || ' ' || closed || ' ' || note FROM order_lines ORDER BY shop, item`,
 		"O6: a key of two columns",
 		"x1 1 closed", "x2 0 again", "y1 7 third")
 }
