@@ -5,7 +5,6 @@ import (
 	"errors"
 	"strings"
 
-	"github.com/onceward/onceward/internal/wrap"
 	"github.com/onceward/onceward/store/mysql"
 )
 
@@ -20,7 +19,7 @@ func openMySQL(ctx context.Context, at *Location, o options) (*Database, error) 
 	if o.readOnly {
 		options = append(options, mysql.WithReadOnly())
 	}
-	url := forHandlers(at.URL)
+	url := foundRows(at.URL)
 	store, err := mysql.Open(ctx, url, options...)
 	if err != nil {
 		return nil, err
@@ -32,27 +31,25 @@ func openMySQL(ctx context.Context, at *Location, o options) (*Database, error) 
 	reads.SetMaxOpenConns(maxReads)
 	reads.SetMaxIdleConns(maxReads)
 	return &Database{
-		Store: wrap.New(store, nil), engine: MySQL, reads: reads, owned: true,
+		Store: store, engine: MySQL, reads: reads, owned: true,
 		countColumns: `SELECT count(*) FROM information_schema.columns
 			WHERE table_schema = DATABASE() AND table_name = ? AND column_name = ?`,
 	}, nil
 }
 
-// forHandlers adds what makes one handler serve several databases, unless the URL says otherwise: a row that an UPDATE
-// has found counts as affected, as elsewhere, also if it was the same before; and a statement with parameters is one
-// round trip.
-func forHandlers(url string) string {
-	for _, parameter := range []string{"clientFoundRows", "interpolateParams"} {
-		if _, query, _ := strings.Cut(url, "?"); strings.Contains("&"+query, "&"+parameter+"=") {
-			continue
-		}
-		separator := "?"
-		if strings.Contains(url, "?") {
-			separator = "&"
-		}
-		url += separator + parameter + "=true"
+// foundRows adds what makes one handler serve several databases, unless the URL says otherwise: a row that an UPDATE has
+// found counts as affected, as it does elsewhere, also if it was the same before.
+func foundRows(url string) string {
+	const parameter = "clientFoundRows="
+	_, query, has := strings.Cut(url, "?")
+	switch {
+	case strings.Contains("&"+query, "&"+parameter):
+		return url
+	case has:
+		return url + "&" + parameter + "true"
+	default:
+		return url + "?" + parameter + "true"
 	}
-	return url
 }
 
 // tablesMySQL says what the tables are called.

@@ -7,14 +7,16 @@ import (
 )
 
 // OpenDB returns a pool of connections for statements of the application's own, such as those that read its tables
-// outside of handlers. They are made as the store's are: to the first of several hosts that takes writes, and with the
-// same settings of the session. Close it when done.
+// outside of handlers. They are made as the store's are: to the first of several hosts that takes writes, at READ
+// COMMITTED, and in a cluster so that they see what was committed on the other nodes. Close it when done.
 func OpenDB(url string) (*sql.DB, error) {
 	where, err := parseURL(url)
 	if err != nil {
 		return nil, err
 	}
-	connector, err := newConnector(where, func(*driver.Config) {})
+	connector, err := newConnector(where, func(config *driver.Config) {
+		config.InterpolateParams, config.CheckConnLiveness, config.MaxAllowedPacket = true, true, 0
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -18,6 +18,8 @@ import (
 // the provider's ledger is in the directory, and the system must not know charges that the ledger does not.
 type demoStore struct {
 	url string
+	// items is the table of what the system writes down on a store without SQL.
+	items string
 	// kind is what people call the store, where is what the demo has made on its server, empty for a file, and drop
 	// removes that.
 	kind, where string
@@ -51,9 +53,11 @@ func openStore(ctx context.Context, chosen string, dir directory, secret []byte)
 		return openSchema(ctx, chosen, name)
 	case storeurl.MySQL:
 		return openMySQL(ctx, chosen, name)
+	case storeurl.DynamoDB:
+		return openTables(ctx, chosen, hex.EncodeToString(sum[:6]))
 	default:
 		return demoStore{}, fmt.Errorf("--store: the demo needs transactions, which %s has not: use postgres://…, "+
-			"mysql://… or sqlite:PATH", at.Engine)
+			"mysql://…, dynamodb://… or sqlite:PATH", at.Engine)
 	}
 }
 
