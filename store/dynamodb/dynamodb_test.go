@@ -38,17 +38,22 @@ func urlOf(server *servers.DynamoDBServer, table string) string {
 	return "dynamodb://" + table + "?" + url.Values{"region": {"eu-central-1"}, "endpoint": {server.URL()}}.Encode()
 }
 
-// newURL is the URL of a table that belongs to the test, and is removed with it.
-func newURL(t testing.TB) (where, table string) {
-	t.Helper()
+// newName is a name that no other test has.
+func newName(kind string) string {
 	var b [8]byte
 	_, _ = rand.Read(b[:])
-	table = "records-" + hex.EncodeToString(b[:])
-	where = urlOf(servers.DynamoDB(t), table)
+	return kind + "-" + hex.EncodeToString(b[:])
+}
+
+// newURL is the URL of a table that belongs to the test, and is removed with it.
+func newURL(t testing.TB) string {
+	t.Helper()
+	table := newName("records")
+	where := urlOf(servers.DynamoDB(t), table)
 	t.Cleanup(func() {
 		_, _ = clientOf(t, where).DeleteTable(context.Background(), &ddb.DeleteTableInput{TableName: &table})
 	})
-	return where, table
+	return where
 }
 
 // clientOf is a client for what handlers and tests do beside the store.
@@ -71,8 +76,7 @@ func open(t testing.TB, where string, options ...dynamodb.Option) *dynamodb.Stor
 // fresh opens an empty store on the shared server.
 func fresh(t testing.TB, options ...dynamodb.Option) *dynamodb.Store {
 	t.Helper()
-	where, _ := newURL(t)
-	return open(t, where, options...)
+	return open(t, newURL(t), options...)
 }
 
 // business is a table of the application beside the store.
@@ -82,10 +86,10 @@ type business struct {
 	table  string
 }
 
-// businessTable makes the table that all tests of this process share.
-func newBusiness(t testing.TB, where, table string) *business {
+// newBusiness makes the table on the server of a store.
+func newBusiness(t testing.TB, where string) *business {
 	t.Helper()
-	b := &business{t: t, client: clientOf(t, where), table: table + "-business"}
+	b := &business{t: t, client: clientOf(t, where), table: newName("business")}
 	_, err := b.client.CreateTable(t.Context(), &ddb.CreateTableInput{
 		TableName: &b.table, BillingMode: types.BillingModePayPerRequest,
 		AttributeDefinitions: []types.AttributeDefinition{
@@ -106,11 +110,9 @@ func newBusiness(t testing.TB, where, table string) *business {
 
 // row is an item of the table.
 func (b *business) row(value string) types.Put {
-	var name [8]byte
-	_, _ = rand.Read(name[:])
 	return types.Put{TableName: &b.table, Item: map[string]types.AttributeValue{
 		"value": &types.AttributeValueMemberS{Value: value},
-		"row":   &types.AttributeValueMemberS{Value: hex.EncodeToString(name[:])},
+		"row":   &types.AttributeValueMemberS{Value: newName("row")},
 	}}
 }
 
@@ -133,7 +135,7 @@ func (b *business) count(value string) int {
 // instance opens an empty store for the suite, whose clock stands still until the suite moves it.
 func instance(t testing.TB, options ...dynamodb.Option) storetest.Instance {
 	t.Helper()
-	where, table := newURL(t)
+	where := newURL(t)
 	var clock atomic.Int64
 	clock.Store(time.Now().UnixMicro())
 	again := func(t testing.TB) *dynamodb.Store {
@@ -141,7 +143,7 @@ func instance(t testing.TB, options ...dynamodb.Option) storetest.Instance {
 		s.SetClock(func() time.Time { return time.UnixMicro(clock.Load()).UTC() })
 		return s
 	}
-	s, rows := again(t), newBusiness(t, where, table)
+	s, rows := again(t), newBusiness(t, where)
 	return storetest.Instance{
 		Store:   s,
 		Advance: func(d time.Duration) { clock.Add(d.Microseconds()) },

@@ -8,3 +8,6 @@ func (s *Store) SetClock(now func() time.Time) {
 	defer s.clock.mu.Unlock()
 	s.clock.set = now
 }
+
+// SizeOf is what an item takes.
+var SizeOf = sizeOf
