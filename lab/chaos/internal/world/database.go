@@ -14,7 +14,7 @@ import (
 )
 
 // Stores are the kinds of stores that a run can take place on.
-var Stores = []string{"sqlite", "postgres", "redis", Cluster, "tiered", Patroni, "mysql", Galera}
+var Stores = []string{"sqlite", "postgres", "redis", Cluster, "tiered", Patroni, "mysql", Galera, "dynamodb"}
 
 // Cluster is the store that may forget what it has acknowledged, when a replica takes over.
 const Cluster = "redis-cluster"
@@ -34,7 +34,7 @@ type database interface {
 	front() string
 	// clockFile is the clock of a store that has none of its own.
 	clockFile() string
-	// plain says that the store has no transactions, and a clock that cannot be put off.
+	// plain says that the store has no tables for transactions, and a clock that cannot be put off.
 	plain() bool
 	// setClock puts the store's clock off. That of a plain one is left as it is.
 	setClock(ctx context.Context, offset time.Duration) error
@@ -83,6 +83,8 @@ func openDatabase(ctx context.Context, w *World) (database, error) {
 		return openTiered(ctx, w)
 	case "mysql":
 		return openMySQL(ctx, w)
+	case "dynamodb":
+		return openDynamoDB(ctx, w)
 	case Galera:
 		return openGalera(ctx, w)
 	case Patroni:
