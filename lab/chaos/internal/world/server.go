@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/onceward/onceward/internal/servers"
-	"github.com/onceward/onceward/lab/chaos/internal/node"
 )
 
 // server is a PostgreSQL server with a standby, if that is ever to take over. In front of the primary are a proxy that
@@ -59,11 +58,7 @@ func (s *server) prepare(ctx context.Context) error { return preparePostgres(ctx
 
 // preparePostgres makes the tables of the store at a URL, and gives it a clock that can be put off.
 func preparePostgres(ctx context.Context, url string) error {
-	db, err := node.Open(ctx, url, 0)
-	if err != nil {
-		return err
-	}
-	if err := db.Close(); err != nil {
+	if err := makeTables(ctx, url); err != nil {
 		return err
 	}
 	return onPostgres(ctx, url, `

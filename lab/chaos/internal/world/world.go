@@ -220,13 +220,14 @@ func (w *World) startNodes(ctx context.Context) error {
 		return err
 	}
 	settings := node.Settings{
-		Store: w.database.url(), Front: w.database.front(), Replicas: w.Replicas, Clock: w.database.clockFile(),
+		Front: w.database.front(), Replicas: w.Replicas, Clock: w.database.clockFile(),
 		Owners: w.owners(), Acquirer: "http://" + w.providers[0].addr(), Bank: "http://" + w.providers[1].addr(),
 	}
 	if w.Log {
 		settings.Log = filepath.Join(w.Dir, "nodes.log")
 	}
 	for i := range w.Servers {
+		settings.Store = w.database.url()
 		settings.Serve, settings.Work = true, i == 0 // one node does both, as small services do
 		settings.Generation = 1 + i%2
 		server := w.process(fmt.Sprintf("server-%d", i+1), settings)
@@ -241,6 +242,7 @@ func (w *World) startNodes(ctx context.Context) error {
 		w.fronts = append(w.fronts, front)
 	}
 	for i := range w.Workers {
+		settings.Store = w.database.url()
 		settings.Serve, settings.Work, settings.Generation = false, true, 2
 		worker := w.process(fmt.Sprintf("worker-%d", i+1), settings)
 		w.workers = append(w.workers, worker)
