@@ -103,7 +103,7 @@ func TestLiesOfDynamoDB(t *testing.T) {
 				}
 				return body
 			},
-			want: lie{"dynamodb/transactions", doctor.Broken, "was done twice", nil},
+			want: lie{"dynamodb/transactions", doctor.Broken, "was tried twice", nil},
 		},
 		"a clock an hour ahead": {
 			answer: func(r *http.Response) error {
