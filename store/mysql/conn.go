@@ -48,15 +48,17 @@ const selectNode = `SHOW VARIABLES WHERE Variable_name IN ('read_only', 'super_r
 // connector makes connections to the first of several hosts that takes writes. It begins with the one that the last
 // connection was made to, so that all of them lead to the same node for as long as that one works.
 type connector struct {
-	hosts   []sqldriver.Connector
+	hosts []sqldriver.Connector
+	// session are the statements that set a session.
+	session []string
 	current atomic.Int32 // the index of the host of the last connection
 	// rotates makes each connection one to the next host.
 	rotates bool
 }
 
-// newConnector prepares connections to the hosts of a URL, changed by tune.
-func newConnector(where *location, tune func(*driver.Config)) (*connector, error) {
-	c := &connector{}
+// newConnector prepares connections to the hosts of a URL, changed by tune and then by the statements of the session.
+func newConnector(where *location, tune func(*driver.Config), session ...string) (*connector, error) {
+	c := &connector{session: session}
 	for _, address := range where.addresses {
 		config := where.config.Clone()
 		config.Addr = address
@@ -101,14 +103,14 @@ func (c *connector) connect(ctx context.Context, host sqldriver.Connector) (sqld
 	if err != nil {
 		return nil, err
 	}
-	if err := prepareSession(ctx, conn); err != nil {
+	if err := prepareSession(ctx, conn, c.session); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	return conn, nil
 }
 
 // prepareSession sets a session, and refuses that of a node which takes no writes.
-func prepareSession(ctx context.Context, conn sqldriver.Conn) error {
+func prepareSession(ctx context.Context, conn sqldriver.Conn, session []string) error {
 	node, err := queryPairs(ctx, conn, selectNode)
 	if err != nil {
 		return err
@@ -118,7 +120,7 @@ func prepareSession(ctx context.Context, conn sqldriver.Conn) error {
 			return ErrReadOnlyNode
 		}
 	}
-	statements := []string{setIsolation, setSession}
+	statements := append([]string{setIsolation}, session...)
 	if node["wsrep_on"] == "ON" {
 		statements = append(statements, setGaleraReads, askGalera)
 	}
@@ -164,9 +166,6 @@ func (s *Store) tuneOwn(config *driver.Config) {
 	config.MaxAllowedPacket = 0
 	config.Logger = driverLog{s.logger}
 }
-
-// tuneHandlers sets how connections for handlers are made: as the URL says.
-func (s *Store) tuneHandlers(config *driver.Config) { config.Logger = driverLog{s.logger} }
 
 // driverLog takes what the driver says, which is about connections that have died: whoever used one gets an error too.
 type driverLog struct{ *slog.Logger }

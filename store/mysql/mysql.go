@@ -51,6 +51,7 @@ type Store struct {
 	// handlers is where the connections of transactions come from; opened says that the store opened it.
 	handlers *sql.DB
 	opened   bool
+	transactions
 	// own is for everything else, so that settling never waits for a connection that a handler holds.
 	own *sql.DB
 

@@ -1,6 +1,7 @@
 package mysql_test
 
 import (
+	"context"
 	"io"
 	"log/slog"
 	"os"
@@ -8,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/store"
@@ -51,15 +53,41 @@ func instanceOnTheRealClock(
 ) (storetest.Instance, func() *mysql.Store) {
 	t.Helper()
 	ground := among.take(t)
-	s := openStore(t, ground.url, options...)
+	url := ground.url + "?sql_mode='ANSI'"
+	s := openStore(t, url, options...)
 	return storetest.Instance{
-		Store: s,
+		Store:    s,
+		Business: business(ground),
 		Reopen: func(t testing.TB) store.Store {
 			must(t, s.Close())
-			s = openStore(t, ground.url, options...)
+			s = openStore(t, url, options...)
 			return s
 		},
 	}, func() *mysql.Store { return s }
+}
+
+// business is the table of the application. Sessions of the application say what the suite writes: double quotes for names,
+// and || to join texts.
+func business(g *ground) *storetest.Business {
+	return &storetest.Business{
+		Insert: func(ctx context.Context, value string) error {
+			_, err := onceward.Tx(ctx).ExecContext(ctx, `INSERT INTO business VALUES (?)`, value)
+			return err
+		},
+		Count: func(value string) (n int) {
+			_ = g.admin.QueryRow(`SELECT COUNT(*) FROM business WHERE value = ?`, value).Scan(&n)
+			return n
+		},
+		Define: func(statement string) error {
+			_, err := g.admin.Exec(statement)
+			return err
+		},
+		Enders: []string{
+			"BEGIN", "START TRANSACTION", "SET autocommit = 1", "CREATE TABLE more (i INT)", "DROP TABLE IF EXISTS more",
+			"TRUNCATE TABLE more", "/*! COMMIT */", "EXECUTE IMMEDIATE 'COMMIT'", "EXECUTE IMMEDIATE 'ROLLBACK'",
+			"EXECUTE IMMEDIATE 'CREATE TABLE IF NOT EXISTS more (i INT)'",
+		},
+	}
 }
 
 // TestStore runs a selection of the suite; `make test-stores` runs all.

@@ -35,21 +35,15 @@ func open(ctx context.Context, handlers *sql.DB, url string, with []Option) (*St
 		err = s.openHandlers()
 	}
 	if err == nil {
+		err = s.openTransactions(ctx)
+	}
+	if err == nil {
 		err = s.start(ctx)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("mysql: open: %w", err), s.Close())
 	}
 	return s, nil
-}
-
-// openHandlers opens the pool for handlers, whose statements are sent as the URL says.
-func (s *Store) openHandlers() error {
-	connector, err := newConnector(s.location, s.tuneHandlers)
-	if err == nil {
-		s.handlers, s.opened = openPool(connector, &s.options), true
-	}
-	return err
 }
 
 // openServer opens the store's own connections, and finds out where the tables are, or are to be.
@@ -63,7 +57,7 @@ func openServer(ctx context.Context, url string, with []Option) (*Store, error) 
 	if err != nil {
 		return nil, err
 	}
-	connector, err := newConnector(where, s.tuneOwn)
+	connector, err := newConnector(where, s.tuneOwn, setSession)
 	if err != nil {
 		return nil, err
 	}
@@ -118,9 +112,7 @@ func (s *Store) start(ctx context.Context) error {
 func (s *Store) Close() error {
 	s.closed.Store(true)
 	// The errors of both say that a connection had died before.
-	if s.opened {
-		_ = s.handlers.Close()
-	}
+	s.closeTransactions()
 	_ = s.own.Close()
 	return nil
 }
