@@ -136,15 +136,21 @@ func TestRoundTrips(t *testing.T) {
 	}
 	var claim store.Claim
 	trips("a reservation", 1, func() { claim = own(t, l, reservation("key")) })
-	trips("a heartbeat", 2, func() { must(t, l.Extend(t.Context(), claim, time.Minute)) })
-	trips("a completion", 2, func() {
+	complete := func() {
 		_, err := l.Complete(t.Context(), claim, answer("done"))
 		must(t, err)
-	})
+	}
+	trips("a completion", 1, complete)
 	trips("a replay", 2, func() {
 		v, err := l.Reserve(t.Context(), reservation("key"))
 		if err != nil || v.Decision != store.DecisionReplay {
 			t.Errorf("the retry got (%s, %v)", v.Decision, err)
 		}
 	})
+	claim = own(t, l, reservation("long"))
+	trips("a heartbeat", 1, func() { must(t, l.Extend(t.Context(), claim, time.Minute)) })
+	trips("a completion behind a heartbeat", 1, complete)
+	claim = own(t, l, reservation("stepped"))
+	must(t, l.past.Extend(t.Context(), claim, time.Minute))
+	trips("a completion behind the write of another process", 3, complete)
 }

@@ -36,8 +36,8 @@ func pinned(t testing.TB, cluster *servers.GaleraCluster) (stores []*mysql.Store
 	return stores
 }
 
-// TestNodesRaceOnGalera: of nodes that reserve one key at once, one is granted; those that lose at their commit learn it
-// (scenario 48).
+// TestNodesRaceOnGalera: of nodes that reserve one key at once, one is granted; those that lose at their commit learn
+// it (scenario 48).
 func TestNodesRaceOnGalera(t *testing.T) {
 	t.Parallel()
 	stores := pinned(t, servers.SharedGalera(t))
@@ -75,7 +75,8 @@ func TestNodesRaceOnGalera(t *testing.T) {
 	}
 }
 
-// TestQuorumLost: a node that is cut off executes nothing, one of the majority does, and all of them do again behind it.
+// TestQuorumLost: a node that is cut off executes nothing, one of the majority does, and all of them do again behind
+// it.
 func TestQuorumLost(t *testing.T) {
 	t.Parallel()
 	servers.InAllStores(t)

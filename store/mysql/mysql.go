@@ -61,6 +61,8 @@ type Store struct {
 	where  atomic.Pointer[rendering]
 	closed atomic.Bool
 	waits  hub
+	// granted is what this process owns.
+	granted granted
 }
 
 // insertNew makes a record in one round trip. Its time, and with it its token, is that of the server, and comes back as
@@ -85,6 +87,7 @@ func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdic
 		v, err := s.insertNew(ctx, r, fresh)
 		switch {
 		case err == nil:
+			s.granted.add(&v.Record, 0)
 			return v, nil
 		case locked(err):
 			return s.inFlight(ctx, event, err)
@@ -93,8 +96,11 @@ func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdic
 		}
 	}
 	c, err := s.change(ctx, r.ID, event)
-	if errors.Is(err, store.ErrBusy) {
+	switch {
+	case errors.Is(err, store.ErrBusy):
 		return s.inFlight(ctx, event, err)
+	case err == nil && c.outcome.Effect == store.EffectWrite && c.outcome.Decision == store.DecisionExecute:
+		s.granted.add(&c.after, c.wrote.revision)
 	}
 	return c.verdict(), err
 }
@@ -145,6 +151,12 @@ func (s *Store) inFlight(ctx context.Context, event store.Event, cause error) (s
 
 // Extend implements [store.Store].
 func (s *Store) Extend(ctx context.Context, c store.Claim, lease time.Duration) error {
+	if err := errors.Join(s.writable(), left(ctx)); err != nil {
+		return err
+	}
+	if s.extendAtOnce(ctx, c, lease) {
+		return nil
+	}
 	return s.apply(ctx, c.ID, store.Event{Kind: store.EventExtend, Attempt: c.Attempt, Lease: lease})
 }
 
@@ -155,6 +167,13 @@ func (s *Store) Checkpoint(ctx context.Context, c store.Claim, p store.Checkpoin
 
 // Complete implements [store.Store].
 func (s *Store) Complete(ctx context.Context, c store.Claim, done *store.Completion) (time.Time, error) {
+	if err := errors.Join(s.writable(), left(ctx)); err != nil {
+		return time.Time{}, err
+	}
+	if expires, completed := s.completeAtOnce(ctx, c, done); completed {
+		s.waits.wake(c.ID)
+		return expires, nil
+	}
 	made, err := s.settle(ctx, c.ID, store.Event{Kind: store.EventComplete, Attempt: c.Attempt, Completion: done})
 	if err != nil {
 		return time.Time{}, err
@@ -191,6 +210,7 @@ func (s *Store) apply(ctx context.Context, id store.ID, event store.Event) error
 
 // settle applies an event, and wakes those who wait for the record if it is no longer in progress.
 func (s *Store) settle(ctx context.Context, id store.ID, event store.Event) (changed, error) {
+	s.granted.take(store.Claim{ID: id, Attempt: event.Attempt})
 	c, err := s.change(ctx, id, event)
 	if err == nil && (c.after.State != store.StateInProgress || c.after.Attempt != c.before.Attempt) {
 		s.waits.wake(id)

@@ -117,8 +117,8 @@ func upPart(text string) string {
 // plainHead begins what PlainSQL returns. The server has no way to stop a script but an error: the version that is not
 // there is looked for in a way that gives one.
 const (
-	plainHead = `-- Brings the tables of Onceward from version %[1]d to version %[2]d. What is there already is left as it is:
--- a script that was broken off can be run again.
+	plainHead = `-- Brings the tables of Onceward from version %[1]d to version %[2]d. What is there stays: a script
+-- that was broken off can be run again.
 -- mysql DATABASE < THIS_FILE
 
 `
