@@ -83,6 +83,9 @@ func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdic
 	if err := left(ctx); err != nil {
 		return store.Verdict{}, err
 	}
+	if s.InFlight(r.ID) {
+		return s.inFlight(ctx, event, nil)
+	}
 	if outcome.Effect == store.EffectWrite {
 		v, err := s.insertNew(ctx, r, fresh)
 		switch {
@@ -132,8 +135,8 @@ func (s *Store) insertNew(ctx context.Context, r *store.Reservation, rec store.R
 	return store.Verdict{Decision: store.DecisionExecute, Origin: store.OriginCreated, Record: rec, Now: now}, nil
 }
 
-// inFlight answers a reservation whose record is locked by the transaction of another one: by what is committed if
-// that decides it, or else as in progress.
+// inFlight answers a reservation whose record is in the hands of a transaction: by what is committed if that decides
+// it, or else as in progress.
 func (s *Store) inFlight(ctx context.Context, event store.Event, cause error) (store.Verdict, error) {
 	rec, now, err := s.get(ctx, event.Reservation.ID)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {

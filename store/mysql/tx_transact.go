@@ -105,8 +105,8 @@ func (s *Store) InFlight(id store.ID) bool {
 	return s.flights[id] != nil
 }
 
-// running is a transaction of this process.
-type running struct{}
+// running is a transaction of this process. It is not empty, so that each has an address of its own.
+type running struct{ _ byte }
 
 // enter notes a transaction in flight, so that duplicates within the process are seen without asking the server. It
 // returns nil if there is one already.
