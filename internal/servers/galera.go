@@ -136,7 +136,8 @@ func (n *galeraNode) arguments() []string {
 // and may begin a group again.
 func (s *MariaDBServer) writeState(position string) error {
 	group, number, _ := strings.Cut(position, ":")
-	text := fmt.Sprintf("# GALERA saved state\nversion: 2.1\nuuid:    %s\nseqno:   %s\nsafe_to_bootstrap: 1\n", group, number)
+	text := fmt.Sprintf("# GALERA saved state\nversion: 2.1\nuuid:    %s\nseqno:   %s\nsafe_to_bootstrap: 1\n",
+		group, number)
 	file := filepath.Join(s.Dir(), "grastate.dat")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return err
