@@ -23,7 +23,7 @@ import (
 func Open(ctx context.Context, url string, replicas int, options ...storeurl.Option) (*storeurl.Database, error) {
 	logger := slog.New(slog.DiscardHandler)
 	options = append(options, storeurl.WithLogger(logger))
-	if strings.HasPrefix(url, "dynamodb:") {
+	if collects(url) {
 		s, err := storeurl.OpenStore(ctx, url, options...)
 		if err != nil {
 			return nil, err
@@ -44,11 +44,14 @@ func Open(ctx context.Context, url string, replicas int, options ...storeurl.Opt
 	return &storeurl.Database{Store: wrap.New(s, nil)}, nil
 }
 
+// collects reports whether a store commits what its handlers have collected, in the place of tables.
+func collects(url string) bool { return strings.HasPrefix(url, "dynamodb:") }
+
 // Transacts reports whether a store has the tables of an application, which transactions are about.
 func Transacts(db *storeurl.Database) bool { return db.Reads() != nil }
 
-// plain is the system on a store without transactions: the harder routes alone, whose effects are in the ledger of the
-// bank, and those who settle, resume and sweep.
+// plain is the system on a store without tables: the harder routes alone, whose effects are in the ledger of the bank,
+// entries where they can be collected, and those who settle, resume and sweep.
 func (s Settings) plain(_ context.Context, p *parts) (*system, error) {
 	guard, err := onceward.New(p.db.Store, onceward.Config{
 		Scope: account, Secret: []byte(fingerprintSecret), Logger: p.logger,
@@ -63,6 +66,9 @@ func (s Settings) plain(_ context.Context, p *parts) (*system, error) {
 	}
 	mux := onceward.NewMux()
 	p.routes(mux, guard, agency)
+	if collects(s.Store) {
+		mux.Handle(entries, guard.HandlerFunc(appendItem, onceward.Transactional()))
+	}
 	if err := onceward.AuditStrict(mux.Routes()); err != nil {
 		return nil, err
 	}

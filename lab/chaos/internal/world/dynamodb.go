@@ -4,10 +4,14 @@ import (
 	"context"
 	"errors"
 	"net/url"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/onceward/onceward/internal/servers"
+	"github.com/onceward/onceward/lab/chaos/internal/history"
+	"github.com/onceward/onceward/lab/chaos/internal/node"
+	"github.com/onceward/onceward/store"
 )
 
 // dynamodb is a server that speaks DynamoDB's protocol and has each write on disk before it acknowledges it. In front of
@@ -33,7 +37,25 @@ func openDynamoDB(ctx context.Context, w *World) (database, error) {
 	if d.wire, err = w.network.lay("database", d.way.addr()); err != nil {
 		return nil, errors.Join(err, d.close())
 	}
-	return d, makeTables(ctx, d.direct())
+	if err := errors.Join(makeTables(ctx, d.direct()), node.CreateEntryItems(ctx, d.direct())); err != nil {
+		return nil, errors.Join(err, d.close())
+	}
+	return d, nil
+}
+
+// harvestItems reads the entries of the window.
+func (d *dynamodb) harvestItems(ctx context.Context, run *history.Run, owners map[string]store.ID) error {
+	entries, err := node.EntryItems(ctx, d.direct())
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Reference, d.world.window) {
+			continue
+		}
+		owner := owners[e.Reference]
+		run.Rows = append(run.Rows, history.Row{
+			Table: "entry", ID: e.ID, Reference: e.Reference, Scope: owner.Scope, Key: owner.Key,
+		})
+	}
+	return err
 }
 
 // dynamodbURL is the URL of a store whose service is at an address.

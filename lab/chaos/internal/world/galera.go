@@ -91,7 +91,7 @@ func (g *galera) setClock(_ context.Context, offset time.Duration) error {
 }
 
 // queued is how long the faults take that wait for each other.
-func (g *galera) queued() time.Duration { return 7 * 20 * time.Second }
+func (g *galera) queued() time.Duration { return 6 * 40 * time.Second }
 
 func (g *galera) faults() []Fault {
 	wires := make([]*wire, len(g.fronts))

@@ -140,6 +140,9 @@ func (w *World) Harvest(ctx context.Context, run *history.Run) error {
 	} else {
 		err = errors.Join(err, w.harvestTables(ctx, db, run, owners))
 	}
+	if d, ok := w.database.(*dynamodb); ok {
+		err = errors.Join(err, d.harvestItems(ctx, run, owners))
+	}
 	if c, ok := w.database.(*cluster); ok {
 		err = errors.Join(err, c.harvestSlots(ctx, run))
 	}

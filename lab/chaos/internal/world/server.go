@@ -234,10 +234,16 @@ func (s *server) trap(ctx context.Context, arm func(match func(sql string) bool)
 // commitsCut is how many commits are lost at a time.
 const commitsCut = 5
 
+// isCommit reports whether a text that a client sends is a COMMIT, or ends with one.
+func isCommit(sql string) bool {
+	const commit = "commit"
+	sql = strings.ToLower(strings.TrimSpace(sql))
+	return strings.HasPrefix(sql, commit) || strings.HasSuffix(sql, commit)
+}
+
 // trapCommits catches some commits on their way through a proxy, or the answers to them.
 func trapCommits(ctx context.Context, proxy *servers.Proxy, arm func(match func(sql string) bool)) error {
 	defer proxy.Disarm()
-	isCommit := func(sql string) bool { return strings.HasPrefix(strings.ToLower(sql), "commit") }
 	waiting, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	for caught := range commitsCut {

@@ -157,8 +157,14 @@ func (w *World) Begin(ctx context.Context, window string) error {
 	return w.countStock(ctx)
 }
 
-// Plain reports whether the store has no transactions: nodes serve the routes that need none.
+// Plain reports whether the store has no tables: nodes serve the routes that need none.
 func (w *World) Plain() bool { return w.database.plain() }
+
+// Collects reports whether the store has items in the place of tables, for entries.
+func (w *World) Collects() bool {
+	_, collects := w.database.(*dynamodb)
+	return collects
+}
 
 // End forgets what was recorded in a window that was checked, so that files do not grow. What begins before and ends
 // after it is left over in the journals.
