@@ -102,6 +102,9 @@ func open(ctx context.Context, handlers source, opened *sockets, chosen []Option
 		return nil, fmt.Errorf("postgres: open: %d lanes: each takes a connection, and the most is %d",
 			s.options.lanes, maxLanes)
 	}
+	if err := s.options.checkPartitions(); err != nil {
+		return nil, fmt.Errorf("postgres: open: %w", err)
+	}
 	s.logger = s.options.logger
 	if err := s.start(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("postgres: open: %w", err), s.Close())
@@ -217,6 +220,9 @@ func (s *Store) readTables(ctx context.Context) error {
 	if err == nil {
 		err = status.Err()
 	}
+	if err == nil {
+		err = s.options.matchPartitions(&status)
+	}
 	if err != nil {
 		return err
 	}
@@ -265,6 +271,10 @@ type options struct {
 	strict     bool
 	individual bool
 	lanes      int
+	// partitions is over how many the records are to be spread; zero for however it is.
+	partitions int
+	// converts says that other tables than those that are asked for are converted afterwards.
+	converts bool
 	// patience is how long a call waits for the batch before it.
 	patience time.Duration
 	// lockTimeout is how long a locked record holds up its batch.
