@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 )
 
@@ -26,6 +27,11 @@ type Location struct {
 	Schema string
 	// Prefix is what the names of keys on Redis and of tables on PostgreSQL begin with; empty for the default.
 	Prefix string
+	// Partitions is over how many partitions the records are spread on PostgreSQL when its tables are made; zero for one
+	// table, or for however it is.
+	Partitions int
+	// SyncReplicasOnly says that a store is refused which could lose acknowledged answers at a fail-over.
+	SyncReplicasOnly bool
 	// Front is the URL of the cache before a database; empty if there is none.
 	Front string
 }
@@ -77,7 +83,10 @@ var errKeywords = errors.New("storeurl: keywords and values are not taken: use p
 
 func parsePostgres(url string) (at Location, err error) {
 	at = Location{Engine: Postgres, URL: url}
-	for name, to := range map[string]*string{"schema": &at.Schema, "prefix": &at.Prefix} {
+	var partitions, replicas string
+	for name, to := range map[string]*string{
+		"schema": &at.Schema, "prefix": &at.Prefix, "partitions": &partitions, syncReplicasOnly: &replicas,
+	} {
 		rest, values, err := cutParameter(at.URL, name)
 		if err != nil || len(values) > 1 {
 			return Location{}, fmt.Errorf("storeurl: the parameter %s is there twice, or cannot be read", name)
@@ -86,7 +95,28 @@ func parsePostgres(url string) (at Location, err error) {
 			at.URL, *to = rest, values[0]
 		}
 	}
-	return at, nil
+	if partitions != "" {
+		if at.Partitions, err = strconv.Atoi(partitions); err != nil {
+			return Location{}, errors.New("storeurl: the parameter partitions is not a number")
+		}
+	}
+	at.SyncReplicasOnly, err = parseSwitch(syncReplicasOnly, replicas)
+	return at, err
+}
+
+// syncReplicasOnly is the parameter of stores that must not lose acknowledged answers at a fail-over.
+const syncReplicasOnly = "sync_replicas_only"
+
+// parseSwitch reads a parameter that is true or false; one that is not there is false.
+func parseSwitch(name, value string) (bool, error) {
+	switch value {
+	case "true":
+		return true, nil
+	case "", "false":
+		return false, nil
+	default:
+		return false, fmt.Errorf("storeurl: the parameter %s is true or false", name)
+	}
 }
 
 func parseRedis(url string) (Location, error) {

@@ -22,6 +22,11 @@
 //
 //	postgres://user@host/database?schema=app&prefix=pay_
 //
+// The parameter partitions says over how many partitions its records are spread when its tables are made (see
+// postgres.WithPartitions). Several hosts are tried in their order until one is the primary:
+//
+//	postgres://user@first:5432,second:5432/database?partitions=32
+//
 // The parameter prefix of a Redis is what its keys begin with (see redis.WithPrefix). Databases that share a Redis as
 // their front need one each, or they would answer for each other:
 //

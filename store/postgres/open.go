@@ -17,7 +17,7 @@ import (
 
 // Open connects to the database at a URL (or a keyword/value string, as libpq takes them) and creates or updates its
 // tables, unless [WithManualMigration] or [WithReadOnly] says otherwise. It logs a warning if the server is configured
-// to lose commits.
+// to lose commits. Of several servers in the URL it uses the primary, as [PoolConfig] says.
 func Open(ctx context.Context, url string, options ...Option) (*Store, error) {
 	opened := new(sockets)
 	pool, err := openHandlers(ctx, url, opened)
@@ -44,7 +44,7 @@ const (
 // openHandlers opens the pool for handlers. Its connections bound idle transactions by themselves, so that it costs
 // nothing in each transaction; behind a pooler that does not let them, each transaction does.
 func openHandlers(ctx context.Context, url string, opened *sockets) (*pgxpool.Pool, error) {
-	config, err := pgxpool.ParseConfig(url)
+	config, err := PoolConfig(url)
 	if err != nil {
 		return nil, err
 	}
@@ -117,6 +117,7 @@ func (s *Store) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	s.warnOfHosts(ctx, config.ConnConfig)
 	config.ConnConfig.DialFunc = s.sockets.dialing(config.ConnConfig.DialFunc)
 	// What is sent on these connections can be repeated when one turns out dead: asking first would double the trips of
 	// a caller who is alone.
@@ -138,6 +139,9 @@ func (s *Store) start(ctx context.Context) error {
 		return err
 	}
 	if err := s.checkDurability(ctx); err != nil {
+		return err
+	}
+	if err := s.requireReplicas(ctx); err != nil {
 		return err
 	}
 	s.channel = s.names.channel()
@@ -252,10 +256,13 @@ func (s *Store) ready() error {
 	return nil
 }
 
-// writable refuses a store that is closed, or was opened for looking only.
+// writable refuses a store that is closed, was opened for looking only, or must not write now.
 func (s *Store) writable() error {
 	if s.options.readOnly {
 		return fmt.Errorf("postgres: %w", store.ErrReadOnly)
+	}
+	if err := s.replicas.refusal(); err != nil {
+		return err
 	}
 	return s.ready()
 }
@@ -269,6 +276,7 @@ type options struct {
 	manual     bool
 	readOnly   bool
 	strict     bool
+	syncOnly   bool
 	individual bool
 	lanes      int
 	// partitions is over how many the records are to be spread; zero for however it is.

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/onceward/onceward/store"
 )
 
@@ -90,7 +89,7 @@ func look(
 	for _, option := range with {
 		option(&chosen)
 	}
-	config, err := pgxpool.ParseConfig(url)
+	config, err := PoolConfig(url)
 	if err != nil {
 		return err
 	}
@@ -337,7 +336,7 @@ $check$;
 // PlainSQL returns the migrations after a version, zero for all of them, as one transaction that psql runs as it is:
 // for those who apply changes of their databases by hand, or by a tool of their own. It refuses tables of another
 // version than that. Without a schema it uses the first of the search_path; without a prefix, onceward_. Of the options
-// [WithPartitions] counts, and converts records that are there.
+// [WithPartitions] counts, and converts records that are there, also those of the newest version.
 func PlainSQL(schema, prefix string, from int, with ...Option) (string, error) {
 	where := names{schema: schema, prefix: cmp.Or(prefix, defaultPrefix)}
 	var chosen options
@@ -347,7 +346,7 @@ func PlainSQL(schema, prefix string, from int, with ...Option) (string, error) {
 	if err := errors.Join(where.checkPrefix(), chosen.checkPartitions()); err != nil {
 		return "", err
 	}
-	if from < 0 || from >= schemaVersion {
+	if from < 0 || from > schemaVersion || from == schemaVersion && chosen.partitions == 0 {
 		return "", fmt.Errorf("postgres: there are no migrations after version %d: the versions are 0 to %d", from,
 			schemaVersion)
 	}
