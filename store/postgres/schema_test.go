@@ -534,6 +534,16 @@ func migrateTo(t testing.TB, pool *pgxpool.Pool, version int) {
 	}
 }
 
+// migrateDownTo takes the later migrations back.
+func migrateDownTo(t testing.TB, pool *pgxpool.Pool, version int) {
+	t.Helper()
+	for each := len(migrationNames(t)); each > version; each-- {
+		for _, statement := range statements(t, readMigration(t, each), "Down") {
+			exec(t, pool, statement)
+		}
+	}
+}
+
 // readMigration is the text of the one that makes a version.
 func readMigration(t testing.TB, version int) string {
 	t.Helper()
