@@ -83,9 +83,9 @@ var errKeywords = errors.New("storeurl: keywords and values are not taken: use p
 
 func parsePostgres(url string) (at Location, err error) {
 	at = Location{Engine: Postgres, URL: url}
-	var partitions, replicas string
+	var partitions string
 	for name, to := range map[string]*string{
-		"schema": &at.Schema, "prefix": &at.Prefix, "partitions": &partitions, syncReplicasOnly: &replicas,
+		"schema": &at.Schema, "prefix": &at.Prefix, "partitions": &partitions,
 	} {
 		rest, values, err := cutParameter(at.URL, name)
 		if err != nil || len(values) > 1 {
@@ -100,23 +100,23 @@ func parsePostgres(url string) (at Location, err error) {
 			return Location{}, errors.New("storeurl: the parameter partitions is not a number")
 		}
 	}
-	at.SyncReplicasOnly, err = parseSwitch(syncReplicasOnly, replicas)
+	at.URL, at.SyncReplicasOnly, err = cutSwitch(at.URL, syncReplicasOnly)
 	return at, err
 }
 
 // syncReplicasOnly is the parameter of stores that must not lose acknowledged answers at a fail-over.
 const syncReplicasOnly = "sync_replicas_only"
 
-// parseSwitch reads a parameter that is true or false; one that is not there is false.
-func parseSwitch(name, value string) (bool, error) {
-	switch value {
-	case "true":
-		return true, nil
-	case "", "false":
-		return false, nil
-	default:
-		return false, fmt.Errorf("storeurl: the parameter %s is true or false", name)
+// cutSwitch takes a parameter out of a URL that is true or false; one that is not there is false.
+func cutSwitch(url, name string) (rest string, on bool, err error) {
+	rest, values, err := cutParameter(url, name)
+	if err != nil || len(values) > 1 || len(values) == 1 && values[0] != "true" && values[0] != "false" {
+		return url, false, fmt.Errorf("storeurl: the parameter %s is neither true nor false, or is there twice", name)
 	}
+	if len(values) == 0 {
+		return url, false, nil
+	}
+	return rest, values[0] == "true", nil
 }
 
 func parseRedis(url string) (Location, error) {
@@ -128,5 +128,6 @@ func parseRedis(url string) (Location, error) {
 	if len(prefixes) == 1 {
 		at.Prefix = prefixes[0]
 	}
-	return at, nil
+	at.URL, at.SyncReplicasOnly, err = cutSwitch(at.URL, syncReplicasOnly)
+	return at, err
 }

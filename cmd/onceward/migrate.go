@@ -103,8 +103,8 @@ func (f *partitionFlags) partitioned(url string) (string, int, error) {
 	if err != nil || f.Partitions == 0 {
 		return url, at.Partitions, err
 	}
-	if at.Engine != storeurl.Postgres {
-		return url, 0, operate.Usage("--partitions is for PostgreSQL")
+	if at.Engine != storeurl.Postgres || f.Partitions < 2 || f.Partitions > 256 {
+		return url, 0, operate.Usage("--partitions is for PostgreSQL, and takes 2 to 256")
 	}
 	mark := "?"
 	if strings.Contains(url, "?") {
@@ -137,13 +137,13 @@ func (c *migrateUp) Run(ends interrupts, out io.Writer) error {
 		}
 		return status.Err() // tables of a newer version
 	}
-	if !c.JSON {
+	if !c.JSON && len(status.Pending) > 0 {
 		output.New(out, false).Line("migrate %s from version %d to %d: %s", output.Text(status.Place), status.Version,
 			status.Wanted, strings.Join(status.Pending, ", "))
-		if converts {
-			output.New(out, false).Line("spread the records over %d partitions: they are copied, and nothing is executed meanwhile",
-				partitions)
-		}
+	}
+	if !c.JSON && converts {
+		output.New(out, false).Line("spread the records in %s over %d partitions: they are copied, and nothing is executed "+
+			"meanwhile", output.Text(status.Place), partitions)
 	}
 	person := terminal.Is(os.Stdin) && !c.JSON // with JSON nothing was shown that could be confirmed
 	if err := c.confirm(ends.first, os.Stdin, os.Stderr, doctor.Redacted(c.Store), person); err != nil {
