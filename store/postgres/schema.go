@@ -20,7 +20,7 @@ import (
 var migrationFiles embed.FS
 
 // schemaVersion is that of the tables which this program knows. The number of migrations is the same.
-const schemaVersion = 4
+const schemaVersion = 5
 
 // selectStatus reads the version of the tables, and the oldest one of a program that may use them.
 const selectStatus = `SELECT coalesce(max(version), 0), coalesce(max(compatible), 0) FROM @schema`

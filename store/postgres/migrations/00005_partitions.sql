@@ -207,7 +207,7 @@ BEGIN
 	DROP TABLE onceward_record_before;
 	ANALYZE onceward_record;
 	-- Programs of before take a refusal by a partition for one of a table of the application's.
-	UPDATE onceward_schema SET compatible = greatest(compatible, 4) WHERE version = 4;
+	UPDATE onceward_schema SET compatible = greatest(compatible, 5) WHERE version = 5;
 END
 $$;
 -- +goose StatementEnd
@@ -216,7 +216,7 @@ $$;
 REVOKE EXECUTE ON FUNCTION onceward_partition(integer) FROM PUBLIC;
 
 -- Programs of the version before may go on with tables that are not partitioned.
-INSERT INTO onceward_schema (version, compatible) SELECT 4, max(compatible) FROM onceward_schema;
+INSERT INTO onceward_schema (version, compatible) SELECT 5, max(compatible) FROM onceward_schema;
 
 -- +goose Down
 
@@ -311,4 +311,4 @@ END
 $$;
 -- +goose StatementEnd
 
-DELETE FROM onceward_schema WHERE version = 4;
+DELETE FROM onceward_schema WHERE version = 5;
