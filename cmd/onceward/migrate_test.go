@@ -53,6 +53,26 @@ func TestMigrate(t *testing.T) {
 	dynamo.wantCode(t, exitUsage, "DynamoDB has no migrations", "migrate", "status")
 }
 
+// TestMigratePartitions: records are spread over partitions when the tables are made, and later when asked for.
+func TestMigratePartitions(t *testing.T) {
+	t.Parallel()
+	s := &service{url: servers.Postgres(t).SchemaURL(t)}
+	says(t, s.must(t, "migrate", "print", "--partitions", "4"), `SELECT "onceward_partition"(4)`)
+	s.must(t, "migrate", "up", "--yes", "--partitions", "4")
+	partitions := func() int { return objects[schemaStatus](t, s, "migrate", "status")[0].Partitions }
+	if n := partitions(); n != 4 {
+		t.Errorf("the records are in %d partitions, want 4", n)
+	}
+	s.wantCode(t, exitRefused, "nothing was done", "migrate", "up", "--partitions", "8")
+	says(t, s.must(t, "migrate", "up", "--yes", "--partitions", "8"), "over 8 partitions")
+	if n := partitions(); n != 8 {
+		t.Errorf("the records are in %d partitions, want 8", n)
+	}
+	says(t, s.onceward(t, "doctor").Stdout, "a superuser", "1 finding.") // which is that of the test
+	s.wantCode(t, exitUsage, "for PostgreSQL", "migrate", "up", "--partitions", "4", "--store", "sqlite:"+file(t, ""))
+	s.wantCode(t, exitUsage, "2 to 256", "migrate", "up", "--partitions", "1000")
+}
+
 // TestMigratePrint: what is printed is what psql runs, and then the tables are right.
 func TestMigratePrint(t *testing.T) {
 	t.Parallel()
