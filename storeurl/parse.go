@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 )
 
@@ -14,7 +15,9 @@ type Engine string
 const (
 	Postgres Engine = "postgres"
 	SQLite   Engine = "sqlite"
+	MySQL    Engine = "mysql"
 	Redis    Engine = "redis"
+	DynamoDB Engine = "dynamodb"
 )
 
 // Location is what a URL says about where a store is.
@@ -24,8 +27,13 @@ type Location struct {
 	URL string
 	// Schema is where the tables are on PostgreSQL; empty for the first of the role's search_path.
 	Schema string
-	// Prefix is what the names of keys on Redis and of tables on PostgreSQL begin with; empty for the default.
+	// Prefix is what the names of keys on Redis and of tables on PostgreSQL and MySQL begin with; empty for the default.
 	Prefix string
+	// Partitions is over how many partitions the records are spread on PostgreSQL when its tables are made; zero for one
+	// table, or for however it is.
+	Partitions int
+	// SyncReplicasOnly says that a store is refused which could lose acknowledged answers at a fail-over.
+	SyncReplicasOnly bool
 	// Front is the URL of the cache before a database; empty if there is none.
 	Front string
 }
@@ -37,8 +45,8 @@ func Parse(url string) (Location, error) {
 		return Location{}, err
 	}
 	at, err := parse(rest)
-	if err == nil && front != "" && at.Engine == Redis {
-		err = errFrontOfRedis
+	if err == nil && front != "" && !at.Engine.isDatabase() {
+		err = errFrontOfOther
 	}
 	if err != nil {
 		return Location{}, err
@@ -53,17 +61,24 @@ func parse(rest string) (Location, error) {
 	switch {
 	case rest == "":
 		return Location{}, errors.New("storeurl: the store is not named: use a path of a file, " +
-			"postgres://user@host/database or redis://host:6379/0")
+			"postgres://user@host/database, mysql://user@host/database, redis://host:6379/0 or dynamodb://TABLE")
 	case found && (scheme == "postgres" || scheme == "postgresql"):
-		return parsePostgres(rest)
+		return parseTables(Postgres, rest)
+	case found && (scheme == "mysql" || scheme == "mariadb"):
+		return parseTables(MySQL, "mysql:"+path)
 	case found && isRedis(scheme):
 		return parseRedis(rest)
+	case found && scheme == "dynamodb":
+		return Location{Engine: DynamoDB, URL: rest}, nil
 	case found && scheme == "sqlite":
 		return Location{Engine: SQLite, URL: strings.TrimPrefix(path, "//")}, nil
 	case strings.Contains(rest, "://"):
-		return Location{}, fmt.Errorf("storeurl: no store is called %q: use postgres://…, sqlite:PATH or redis://…", scheme)
+		return Location{}, fmt.Errorf("storeurl: no store is called %q: use postgres://…, mysql://…, sqlite:PATH, "+
+			"redis://… or dynamodb://…", scheme)
 	case keywords.MatchString(rest):
 		return Location{}, errKeywords
+	case dataSource.MatchString(rest):
+		return Location{}, errDataSource
 	default:
 		return Location{Engine: SQLite, URL: strings.TrimPrefix(rest, "//")}, nil
 	}
@@ -75,9 +90,24 @@ var keywords = regexp.MustCompile(`(^|\s)(host|hostaddr|dbname|user|password)\s*
 
 var errKeywords = errors.New("storeurl: keywords and values are not taken: use postgres://user@host/database")
 
-func parsePostgres(url string) (at Location, err error) {
-	at = Location{Engine: Postgres, URL: url}
-	for name, to := range map[string]*string{"schema": &at.Schema, "prefix": &at.Prefix} {
+// dataSource is how the driver of MySQL is told of a server. As the path of a file it would be no better.
+var dataSource = regexp.MustCompile(`@?(tcp|unix)\(.*\)/`)
+
+var errDataSource = errors.New("storeurl: a data source name is not taken: use mysql://user@host:3306/database")
+
+// isDatabase reports whether the engine has tables and transactions.
+func (e Engine) isDatabase() bool { return e == Postgres || e == SQLite || e == MySQL }
+
+// parseTables reads the URL of a server with tables, and which of them are meant. A schema and partitions are for
+// PostgreSQL: to MySQL the schema is the database itself.
+func parseTables(engine Engine, url string) (at Location, err error) {
+	at = Location{Engine: engine, URL: url}
+	var partitions string
+	parameters := map[string]*string{"prefix": &at.Prefix}
+	if engine == Postgres {
+		parameters["schema"], parameters["partitions"] = &at.Schema, &partitions
+	}
+	for name, to := range parameters {
 		rest, values, err := cutParameter(at.URL, name)
 		if err != nil || len(values) > 1 {
 			return Location{}, fmt.Errorf("storeurl: the parameter %s is there twice, or cannot be read", name)
@@ -86,7 +116,28 @@ func parsePostgres(url string) (at Location, err error) {
 			at.URL, *to = rest, values[0]
 		}
 	}
-	return at, nil
+	if partitions != "" {
+		if at.Partitions, err = strconv.Atoi(partitions); err != nil {
+			return Location{}, errors.New("storeurl: the parameter partitions is not a number")
+		}
+	}
+	at.URL, at.SyncReplicasOnly, err = cutSwitch(at.URL, syncReplicasOnly)
+	return at, err
+}
+
+// syncReplicasOnly is the parameter of stores that must not lose acknowledged answers at a fail-over.
+const syncReplicasOnly = "sync_replicas_only"
+
+// cutSwitch takes a parameter out of a URL that is true or false; one that is not there is false.
+func cutSwitch(url, name string) (rest string, on bool, err error) {
+	rest, values, err := cutParameter(url, name)
+	if err != nil || len(values) > 1 || len(values) == 1 && values[0] != "true" && values[0] != "false" {
+		return url, false, fmt.Errorf("storeurl: the parameter %s is neither true nor false, or is there twice", name)
+	}
+	if len(values) == 0 {
+		return url, false, nil
+	}
+	return rest, values[0] == "true", nil
 }
 
 func parseRedis(url string) (Location, error) {
@@ -98,5 +149,6 @@ func parseRedis(url string) (Location, error) {
 	if len(prefixes) == 1 {
 		at.Prefix = prefixes[0]
 	}
-	return at, nil
+	at.URL, at.SyncReplicasOnly, err = cutSwitch(at.URL, syncReplicasOnly)
+	return at, err
 }

@@ -8,11 +8,13 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/onceward/onceward/store"
+	"github.com/onceward/onceward/store/mysql"
 	"github.com/onceward/onceward/store/postgres"
 	"github.com/onceward/onceward/store/sqlite"
 )
 
-// Migrate creates the tables of the database at a URL, or brings them up to date.
+// Migrate creates the tables of the database at a URL, or brings them up to date. With the parameter partitions it also
+// converts tables of PostgreSQL that are there, during which nothing is executed.
 func Migrate(ctx context.Context, url string) error {
 	at, err := parseDatabase(url)
 	switch {
@@ -20,6 +22,8 @@ func Migrate(ctx context.Context, url string) error {
 		return err
 	case at.Engine == Postgres:
 		return postgres.Migrate(ctx, at.URL, at.tables()...)
+	case at.Engine == MySQL:
+		return mysql.Migrate(ctx, at.URL, at.tablesMySQL()...)
 	default:
 		return sqlite.Migrate(ctx, at.URL)
 	}
@@ -33,27 +37,33 @@ func Status(ctx context.Context, url string) (store.SchemaStatus, error) {
 		return store.SchemaStatus{}, err
 	case at.Engine == Postgres:
 		return postgres.Status(ctx, at.URL, at.tables()...)
+	case at.Engine == MySQL:
+		return mysql.Status(ctx, at.URL, at.tablesMySQL()...)
 	default:
 		return sqlite.Status(ctx, at.URL)
 	}
 }
 
-// PlainSQL returns the migrations after a version, zero for all of them, as plain SQL for psql or the shell of SQLite.
+// PlainSQL returns the migrations after a version, zero for all of them, as plain SQL for psql, mariadb or the shell of
+// SQLite.
 // Of the URL only the kind of database counts, and the names of schema and tables: nothing is opened.
 func PlainSQL(url string, from int) (string, error) {
 	at, err := parseDatabase(url)
 	if err != nil {
 		return "", err
 	}
-	if at.Engine == SQLite {
+	switch at.Engine {
+	case SQLite:
 		return sqlite.PlainSQL(from)
+	case MySQL:
+		return mysql.PlainSQL(at.Prefix, from)
 	}
 	if at.Schema == "" {
 		if at.Schema, err = schemaOf(at.URL); err != nil {
 			return "", err
 		}
 	}
-	return postgres.PlainSQL(at.Schema, at.Prefix, from)
+	return postgres.PlainSQL(at.Schema, at.Prefix, from, at.tables()...)
 }
 
 // schemaOf is the schema that a URL names by its search_path. psql does not take that parameter: who runs a script
@@ -74,7 +84,7 @@ func schemaOf(url string) (string, error) {
 	return strings.ToLower(first), nil
 }
 
-// tables says where the tables are.
+// tables says where the tables are, and how they are made.
 func (at *Location) tables() (with []postgres.Option) {
 	if at.Schema != "" {
 		with = append(with, postgres.WithSchema(at.Schema))
@@ -82,13 +92,16 @@ func (at *Location) tables() (with []postgres.Option) {
 	if at.Prefix != "" {
 		with = append(with, postgres.WithTablePrefix(at.Prefix))
 	}
+	if at.Partitions != 0 {
+		with = append(with, postgres.WithPartitions(at.Partitions))
+	}
 	return with
 }
 
 // parseDatabase reads the URL of a database.
 func parseDatabase(url string) (Location, error) {
 	at, err := Parse(url)
-	if err == nil && at.Engine == Redis {
+	if err == nil && !at.Engine.isDatabase() {
 		err = errNoTransactions
 	}
 	return at, err

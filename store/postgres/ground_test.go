@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/onceward/onceward/internal/servers"
+	"github.com/onceward/onceward/store/postgres"
 )
 
 // ground is a schema with the tables of a store, a business table and a clock that only the test moves. To make one and
@@ -25,7 +26,9 @@ type ground struct {
 
 // grounds are those of one run of the suite.
 type grounds struct {
-	run  testing.TB
+	run testing.TB
+	// made is how their tables are made.
+	made []postgres.Option
 	mu   sync.Mutex
 	idle []*ground
 }
@@ -41,7 +44,7 @@ func (g *grounds) take(t testing.TB) *ground {
 	}
 	g.mu.Unlock()
 	if taken == nil {
-		taken = newGround(t, g.run)
+		taken = newGround(t, g.run, g.made...)
 	} else {
 		taken.clear(t)
 	}
@@ -55,7 +58,7 @@ func (g *grounds) take(t testing.TB) *ground {
 }
 
 // newGround makes a ground that lasts as long as the run.
-func newGround(t, run testing.TB) *ground {
+func newGround(t, run testing.TB, made ...postgres.Option) *ground {
 	t.Helper()
 	url := servers.Postgres(t).SchemaURL(run)
 	admin, err := pgxpool.New(context.Background(), url)
@@ -64,7 +67,7 @@ func newGround(t, run testing.TB) *ground {
 	var schema string
 	must(t, admin.QueryRow(t.Context(), `SELECT current_schema()`).Scan(&schema))
 	g := &ground{url: url + "&application_name=" + schema, schema: schema, admin: admin}
-	openStore(t, g.url) // makes the tables
+	openStore(t, g.url, made...) // makes the tables
 	exec(t, admin, `CREATE TABLE business (value TEXT NOT NULL)`)
 	exec(t, admin, `CREATE TABLE test_clock (at bigint NOT NULL)`)
 	exec(t, admin, `INSERT INTO test_clock VALUES (`+firstMoment+`)`)
@@ -87,7 +90,8 @@ BEGIN
 	FOR name IN SELECT relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r' LOOP
 		CASE
 			WHEN name IN ('test_clock', 'onceward_schema', 'onceward_secret') THEN NULL;
-			WHEN name = 'onceward_record' THEN DELETE FROM onceward_record WHERE state <> 0; -- the ballast has state 0
+			WHEN name ~ '^onceward_record(_p\d+_\d+)?$' THEN -- the ballast has state 0
+				EXECUTE format('DELETE FROM %I WHERE state <> 0', name);
 			WHEN name = 'business' OR starts_with(name, 'onceward_') THEN EXECUTE format('DELETE FROM %I', name);
 			ELSE EXECUTE format('DROP TABLE %I CASCADE', name);
 		END CASE;

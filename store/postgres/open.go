@@ -17,7 +17,7 @@ import (
 
 // Open connects to the database at a URL (or a keyword/value string, as libpq takes them) and creates or updates its
 // tables, unless [WithManualMigration] or [WithReadOnly] says otherwise. It logs a warning if the server is configured
-// to lose commits.
+// to lose commits. Of several servers in the URL it uses the primary, as [PoolConfig] says.
 func Open(ctx context.Context, url string, options ...Option) (*Store, error) {
 	opened := new(sockets)
 	pool, err := openHandlers(ctx, url, opened)
@@ -44,7 +44,7 @@ const (
 // openHandlers opens the pool for handlers. Its connections bound idle transactions by themselves, so that it costs
 // nothing in each transaction; behind a pooler that does not let them, each transaction does.
 func openHandlers(ctx context.Context, url string, opened *sockets) (*pgxpool.Pool, error) {
-	config, err := pgxpool.ParseConfig(url)
+	config, err := PoolConfig(url)
 	if err != nil {
 		return nil, err
 	}
@@ -102,6 +102,9 @@ func open(ctx context.Context, handlers source, opened *sockets, chosen []Option
 		return nil, fmt.Errorf("postgres: open: %d lanes: each takes a connection, and the most is %d",
 			s.options.lanes, maxLanes)
 	}
+	if err := s.options.checkPartitions(); err != nil {
+		return nil, fmt.Errorf("postgres: open: %w", err)
+	}
 	s.logger = s.options.logger
 	if err := s.start(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("postgres: open: %w", err), s.Close())
@@ -114,6 +117,7 @@ func (s *Store) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	s.warnOfHosts(ctx, config.ConnConfig)
 	config.ConnConfig.DialFunc = s.sockets.dialing(config.ConnConfig.DialFunc)
 	// What is sent on these connections can be repeated when one turns out dead: asking first would double the trips of
 	// a caller who is alone.
@@ -135,6 +139,9 @@ func (s *Store) start(ctx context.Context) error {
 		return err
 	}
 	if err := s.checkDurability(ctx); err != nil {
+		return err
+	}
+	if err := s.requireReplicas(ctx); err != nil {
 		return err
 	}
 	s.channel = s.names.channel()
@@ -217,6 +224,9 @@ func (s *Store) readTables(ctx context.Context) error {
 	if err == nil {
 		err = status.Err()
 	}
+	if err == nil {
+		err = s.options.matchPartitions(&status)
+	}
 	if err != nil {
 		return err
 	}
@@ -246,10 +256,13 @@ func (s *Store) ready() error {
 	return nil
 }
 
-// writable refuses a store that is closed, or was opened for looking only.
+// writable refuses a store that is closed, was opened for looking only, or must not write now.
 func (s *Store) writable() error {
 	if s.options.readOnly {
 		return fmt.Errorf("postgres: %w", store.ErrReadOnly)
+	}
+	if err := s.replicas.refusal(); err != nil {
+		return err
 	}
 	return s.ready()
 }
@@ -263,8 +276,13 @@ type options struct {
 	manual     bool
 	readOnly   bool
 	strict     bool
+	syncOnly   bool
 	individual bool
 	lanes      int
+	// partitions is over how many the records are to be spread; zero for however it is.
+	partitions int
+	// converts says that other tables than those that are asked for are converted afterwards.
+	converts bool
 	// patience is how long a call waits for the batch before it.
 	patience time.Duration
 	// lockTimeout is how long a locked record holds up its batch.

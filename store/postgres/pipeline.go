@@ -27,11 +27,16 @@ type pipeline struct {
 	// unnamed says that the connection cannot keep prepared statements, as behind some poolers.
 	unnamed bool
 	count   int
+	// warned says that the server sent a warning along, such as that a commit did not wait for its standbys.
+	warned bool
 	// tag is that of the last statement, numbers the memory of parameters: neither is worth an allocation of its own.
 	tag     [maxTag]byte
 	numbers [64]byte
 	used    int
 }
+
+// stateWarning is that of warnings which have no state of their own.
+const stateWarning = "01000"
 
 // maxTag is longer than the tag of any statement of this package.
 const maxTag = 32
@@ -108,6 +113,8 @@ func (p *pipeline) run(deadline time.Time, read func(statement int, values [][]b
 		case *pgproto3.CommandComplete:
 			tag = append(p.tag[:0], m.CommandTag...)
 			statement++
+		case *pgproto3.NoticeResponse:
+			p.warned = p.warned || m.Code == stateWarning
 		case *pgproto3.ErrorResponse:
 			err = pgconn.ErrorResponseToPgError(m)
 		case *pgproto3.ReadyForQuery:

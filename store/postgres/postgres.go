@@ -67,6 +67,8 @@ type Store struct {
 	asking *pgxpool.Pool
 	// scout finds out whether the address leads to a server that takes writes.
 	scout scout
+	// replicas knows whether commits wait for a standby, if they must.
+	replicas replicas
 
 	names names
 	sql   statements

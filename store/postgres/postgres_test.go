@@ -124,7 +124,11 @@ func exec(t testing.TB, pool *pgxpool.Pool, statement string, args ...any) {
 // conform runs the suite, or groups of it.
 func (h handle) conform(t *testing.T, groups ...string) {
 	t.Helper()
-	among := &grounds{run: t}
+	h.conformOn(t, &grounds{run: t}, groups...)
+}
+
+func (h handle) conformOn(t *testing.T, among *grounds, groups ...string) {
+	t.Helper()
 	storetest.Run(t, storetest.Harness{
 		Features: storetest.Features{ConcurrentTx: true},
 		Groups:   groups,

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/onceward/onceward/store"
 )
 
@@ -21,7 +20,7 @@ import (
 var migrationFiles embed.FS
 
 // schemaVersion is that of the tables which this program knows. The number of migrations is the same.
-const schemaVersion = 3
+const schemaVersion = 5
 
 // selectStatus reads the version of the tables, and the oldest one of a program that may use them.
 const selectStatus = `SELECT coalesce(max(version), 0), coalesce(max(compatible), 0) FROM @schema`
@@ -48,17 +47,24 @@ func migrationNames() []string {
 // Migrate creates the tables, or brings them up to date. Any number of processes may call it at once. It refuses tables
 // that were made by a newer version which this one cannot work with. The options are those of [Open], which does the
 // same in one transaction, unless it is told not to. Migrate makes the index that takes long in a large table before
-// that, while other programs write: it waits for transactions that were open then.
+// that, while other programs write: it waits for transactions that were open then. With [WithPartitions] it also converts
+// tables that are there, during which nothing can be executed.
 func Migrate(ctx context.Context, url string, with ...Option) error {
 	if err := look(ctx, url, with, indexAhead); err != nil {
 		return fmt.Errorf("postgres: migrate: %w", err)
 	}
-	automatic := func(o *options) { o.manual, o.readOnly = false, false }
+	automatic := func(o *options) { o.manual, o.readOnly, o.converts = false, false, true }
 	s, err := Open(ctx, url, append(slices.Clone(with), automatic)...)
 	if err != nil {
 		return err
 	}
-	return s.Close()
+	if err := s.Close(); err != nil || s.options.partitions == 0 {
+		return err
+	}
+	if err := look(ctx, url, with, s.options.convert); err != nil {
+		return fmt.Errorf("postgres: migrate: %w", err)
+	}
+	return nil
 }
 
 // Status returns how the tables stand against what this program needs. It writes nothing, and does with a user who may
@@ -83,7 +89,7 @@ func look(
 	for _, option := range with {
 		option(&chosen)
 	}
-	config, err := pgxpool.ParseConfig(url)
+	config, err := PoolConfig(url)
 	if err != nil {
 		return err
 	}
@@ -222,6 +228,9 @@ func readStatus(ctx context.Context, conn asker, where names) (store.SchemaStatu
 	if err == nil && present {
 		err = conn.QueryRow(ctx, where.render(selectStatus)).Scan(&status.Version, &status.Compatible)
 	}
+	if err == nil && present {
+		err = conn.QueryRow(ctx, selectPartitions, where.render(`@record`)).Scan(&status.Partitions)
+	}
 	if err != nil {
 		return status, fmt.Errorf("read the version of the tables in %s: %w", status.Place, err)
 	}
@@ -264,6 +273,11 @@ func (s *Store) migrateIn(ctx context.Context, tx pgx.Tx) error {
 			return fmt.Errorf("%s: %w", file, err)
 		}
 	}
+	if status.Version == 0 && s.options.partitions > 0 {
+		if _, err := tx.Exec(ctx, s.names.render(partition), s.options.partitions); err != nil {
+			return fmt.Errorf("make %d partitions: %w", s.options.partitions, err)
+		}
+	}
 	return nil
 }
 
@@ -298,8 +312,9 @@ const (
 BEGIN;
 
 `
-	plainPath  = "SET LOCAL search_path TO %s;\n"
-	plainCheck = `SELECT pg_advisory_xact_lock(hashtextextended(%[1]s, 0));
+	plainPartition = "\n-- Everybody is locked out while records that are there are copied.\nSELECT %s(%d);\n"
+	plainPath      = "SET LOCAL search_path TO %s;\n"
+	plainCheck     = `SELECT pg_advisory_xact_lock(hashtextextended(%[1]s, 0));
 
 DO $check$
 DECLARE
@@ -320,13 +335,18 @@ $check$;
 
 // PlainSQL returns the migrations after a version, zero for all of them, as one transaction that psql runs as it is:
 // for those who apply changes of their databases by hand, or by a tool of their own. It refuses tables of another
-// version than that. Without a schema it uses the first of the search_path; without a prefix, onceward_.
-func PlainSQL(schema, prefix string, from int) (string, error) {
+// version than that. Without a schema it uses the first of the search_path; without a prefix, onceward_. Of the options
+// [WithPartitions] counts, and converts records that are there, also those of the newest version.
+func PlainSQL(schema, prefix string, from int, with ...Option) (string, error) {
 	where := names{schema: schema, prefix: cmp.Or(prefix, defaultPrefix)}
-	if err := where.checkPrefix(); err != nil {
+	var chosen options
+	for _, option := range with {
+		option(&chosen)
+	}
+	if err := errors.Join(where.checkPrefix(), chosen.checkPartitions()); err != nil {
 		return "", err
 	}
-	if from < 0 || from >= schemaVersion {
+	if from < 0 || from > schemaVersion || from == schemaVersion && chosen.partitions == 0 {
 		return "", fmt.Errorf("postgres: there are no migrations after version %d: the versions are 0 to %d", from,
 			schemaVersion)
 	}
@@ -343,6 +363,9 @@ func PlainSQL(schema, prefix string, from int) (string, error) {
 			return "", err
 		}
 		fmt.Fprintf(&text, "-- %s\n%s", file, up)
+	}
+	if chosen.partitions > 0 {
+		fmt.Fprintf(&text, plainPartition, pgx.Identifier{where.prefix + "partition"}.Sanitize(), chosen.partitions)
 	}
 	text.WriteString("COMMIT;\n")
 	return text.String(), nil

@@ -411,8 +411,8 @@ func TestManualMigration(t *testing.T) {
 	url := servers.Postgres(t).SchemaURL(t)
 	for _, option := range []postgres.Option{postgres.WithManualMigration(), postgres.WithReadOnly()} {
 		wantOpenFails(t, url, `there are no tables in schema "`, option)
-		wantOpenFails(t, url, "and this program needs version 3: apply 00001_records.sql, 00002_outbox.sql, "+
-			"00003_operate.sql, by \"onceward migrate up\"", option)
+		wantOpenFails(t, url, "and this program needs version 4: apply 00001_records.sql, 00002_outbox.sql, "+
+			"00003_operate.sql, 00004_partitions.sql, by \"onceward migrate up\"", option)
 	}
 	if made := tables(t, openAdmin(t, url)); len(made) != 0 {
 		t.Errorf("opening made %v", made)
@@ -464,7 +464,7 @@ func TestPlainSQL(t *testing.T) {
 		}
 		exercise(t, openStore(t, server.URL(), postgres.WithSchema(schema), postgres.WithManualMigration()), "key")
 		if out, err := tryPSQL(t, server.URL(), text); err == nil ||
-			!strings.Contains(out, "of version 3") && !strings.Contains(out, "of version 2") {
+			!strings.Contains(out, "of version 4") && !strings.Contains(out, "of version 2") {
 			t.Errorf("run again it says %q (%v)", out, err)
 		}
 		if made := tables(t, admin); !slices.Equal(made, want) {
@@ -527,13 +527,29 @@ func migrationNames(t testing.TB) []string {
 // migrateTo applies the first migrations.
 func migrateTo(t testing.TB, pool *pgxpool.Pool, version int) {
 	t.Helper()
-	for _, file := range migrationNames(t)[:version] {
-		text, err := fs.ReadFile(postgres.Migrations(), file)
-		must(t, err)
-		for _, statement := range statements(t, string(text), "Up") {
+	for each := range version {
+		for _, statement := range statements(t, readMigration(t, each+1), "Up") {
 			exec(t, pool, statement)
 		}
 	}
+}
+
+// migrateDownTo takes the later migrations back.
+func migrateDownTo(t testing.TB, pool *pgxpool.Pool, version int) {
+	t.Helper()
+	for each := len(migrationNames(t)); each > version; each-- {
+		for _, statement := range statements(t, readMigration(t, each), "Down") {
+			exec(t, pool, statement)
+		}
+	}
+}
+
+// readMigration is the text of the one that makes a version.
+func readMigration(t testing.TB, version int) string {
+	t.Helper()
+	text, err := fs.ReadFile(postgres.Migrations(), migrationNames(t)[version-1])
+	must(t, err)
+	return string(text)
 }
 
 // TestReadOnly: with the right to SELECT, and no other, a store shows everything, and writes nothing.
@@ -782,7 +798,7 @@ func TestNewerTables(t *testing.T) {
 	exec(t, admin, `INSERT INTO onceward_schema (version, compatible) VALUES (1000, 999)`)
 	before := number(t, admin, `SELECT count(*) FROM onceward_schema`)
 	for _, options := range [][]postgres.Option{nil, {postgres.WithManualMigration()}} {
-		wantOpenFails(t, url, "are of version 1000, this program knows version 3, "+
+		wantOpenFails(t, url, "are of version 1000, this program knows version 4, "+
 			"and the oldest that they can be used with is 999: use a newer program", options...)
 	}
 	if after := number(t, admin, `SELECT count(*) FROM onceward_schema`); after != before {
@@ -797,8 +813,8 @@ func TestNewerTablesThatAreCompatible(t *testing.T) {
 	url := servers.Postgres(t).SchemaURL(t)
 	running := openStore(t, url)
 	own(t, running, reservation("before"))
-	exec(t, openAdmin(t, url), `INSERT INTO onceward_schema (version, compatible) VALUES (4, 1)`)
-	exec(t, openAdmin(t, url), `ALTER TABLE onceward_record ADD COLUMN of_version_four text`)
+	exec(t, openAdmin(t, url), `INSERT INTO onceward_schema (version, compatible) VALUES (5, 1)`)
+	exec(t, openAdmin(t, url), `ALTER TABLE onceward_record ADD COLUMN of_version_five text`)
 	exercise(t, running, "running")
 	started := openStore(t, url)
 	exercise(t, started, "started")

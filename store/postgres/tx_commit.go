@@ -29,6 +29,8 @@ func (t *transaction) commit() error {
 	trip.add(&t.store.sql.commit)
 	if err = committed(trip.run(deadline, t.plan.read)); err != nil {
 		err = t.resolve(err)
+	} else {
+		err = t.store.confirmed(trip.warned)
 	}
 	if err == nil && t.adds.Load() {
 		t.store.messages.wake() // those in this process who wait for messages
@@ -81,6 +83,9 @@ func (t *transaction) resolve(cause error) error {
 	defer cancel()
 	for {
 		rec, err := t.ask(ctx)
+		if err == nil && rec.State != store.StateNone {
+			err = replicated(ctx, t.store.asking)
+		}
 		switch {
 		case err == nil:
 			return t.plan.learned(&rec, cause)

@@ -403,7 +403,11 @@ func (l *listener) session(w *watcher) error {
 // connect connects as the application's pool does.
 func (l *listener) connect(w *watcher) (*pgx.Conn, error) {
 	if w.store.options.listenURL != "" {
-		return pgx.Connect(w.ctx, w.store.options.listenURL)
+		config, err := PoolConfig(w.store.options.listenURL)
+		if err != nil {
+			return nil, err
+		}
+		return pgx.ConnectConfig(w.ctx, config.ConnConfig)
 	}
 	config := w.config.ConnConfig.Copy()
 	if w.config.BeforeConnect != nil {

@@ -15,9 +15,17 @@ import (
 // natural returns the store as one that writes rows with names of their own.
 func (e *env) natural() natural.Store { return e.Store.(natural.Store) }
 
-// table makes a table through a transaction of the application.
+// table makes a table through a transaction of the application, or beside it where that ends transactions.
 func (e *env) table(statements ...string) {
 	e.Helper()
+	if e.Business != nil && e.Business.Define != nil {
+		for _, statement := range statements {
+			if err := e.Business.Define(statement); err != nil {
+				e.Fatalf("%s: %v", statement, err)
+			}
+		}
+		return
+	}
 	e.committed(func(ctx context.Context) error {
 		for _, statement := range statements {
 			if _, err := onceward.Tx(ctx).ExecContext(ctx, statement); err != nil {
@@ -78,7 +86,7 @@ func (e *env) upsert(u natural.Upsert, want natural.Outcome, rule string) {
 
 // The table of payments, and all that is in it.
 const (
-	payments    = `CREATE TABLE payments (id TEXT PRIMARY KEY, state TEXT, amount INTEGER)`
+	payments    = `CREATE TABLE payments (id VARCHAR(64) PRIMARY KEY, state TEXT, amount INTEGER)`
 	allPayments = `SELECT id || ' ' || coalesce(state, 'null') || ' ' || amount FROM payments ORDER BY id`
 )
 
@@ -143,7 +151,8 @@ func testNatural(t *testing.T, h Harness) {
 		e.wantTexts(allPayments, "O6: written without a transaction")
 	})
 	h.test(t, "locked", lockedNames)
-	if h.Features.ConcurrentTx {
+	h.test(t, "locked, and counted by many", lockedAndCounted)
+	if h.Features.ConcurrentTx && !h.Features.Certifies {
 		h.test(t, "locked by one at a time", func(e *env) { lockWaits(e, nil) })
 		h.test(t, "locked by one at a time, undone", func(e *env) { lockWaits(e, errUndone) })
 	}
@@ -204,11 +213,11 @@ func senselessUpserts(e *env) {
 
 // twoColumns has a key of two columns, of which either alone is not unique.
 func twoColumns(e *env) {
-	e.table(`CREATE TABLE lines (item INTEGER NOT NULL, shop TEXT NOT NULL, closed INTEGER NOT NULL, note TEXT,
+	e.table(`CREATE TABLE order_lines (item INTEGER NOT NULL, shop VARCHAR(64) NOT NULL, closed INTEGER NOT NULL, note TEXT,
 		UNIQUE (shop, item))`)
 	line := func(shop string, item, closed int, note string) natural.Upsert {
 		return natural.Upsert{
-			Table:  "lines",
+			Table:  "order_lines",
 			Key:    []natural.Column{{Name: "shop", Value: shop}, {Name: "item", Value: item}},
 			Values: []natural.Column{{Name: "closed", Value: closed}, {Name: "note", Value: note}},
 			Final:  "closed", FinalValues: []any{1, 7},
@@ -221,7 +230,7 @@ func twoColumns(e *env) {
 	e.upsert(line("x", 1, 0, "again"), natural.OutcomeKept, "O6: a final state that is a number")
 	e.upsert(line("y", 1, 0, "again"), natural.OutcomeKept, "O6: another final state that is a number")
 	e.upsert(line("x", 2, 0, "again"), natural.OutcomeUpdated, "O6: its neighbours are final, it is not")
-	e.wantTexts(`SELECT shop || item || ' ' || closed || ' ' || note FROM lines ORDER BY shop, item`,
+	e.wantTexts(`SELECT shop || item || ' ' || closed || ' ' || note FROM order_lines ORDER BY shop, item`,
 		"O6: a key of two columns",
 		"x1 1 closed", "x2 0 again", "y1 7 third")
 }
@@ -251,7 +260,7 @@ func oddNames(e *env) {
 	for i, name := range names {
 		columns[i] = quote(name) + " TEXT"
 	}
-	e.table(fmt.Sprintf(`CREATE TABLE %s ("the key?" TEXT PRIMARY KEY, %s)`, quote(table), strings.Join(columns, ", ")))
+	e.table(fmt.Sprintf(`CREATE TABLE %s ("the key?" VARCHAR(64) PRIMARY KEY, %s)`, quote(table), strings.Join(columns, ", ")))
 	row := func(value string) natural.Upsert {
 		u := natural.Upsert{
 			Table: table, Key: []natural.Column{{Name: "the key?", Value: "it's"}},
@@ -308,6 +317,28 @@ func lockedNames(e *env) {
 		e.committed(e.locking("a", "a", "b", "", "für 東京", `' " ; --`, strings.Repeat("long", 1000)))
 		e.rolledBack(e.locking("a", "b", "a"))
 	}
+}
+
+// lockedAndCounted has many read a number and write the next one, each behind the same lock: none is lost.
+func lockedAndCounted(e *env) {
+	e.table(payments, `INSERT INTO payments (id, state, amount) VALUES ('a', 'new', 0)`)
+	const n = 8
+	errs := make([]error, n)
+	together(n, func(i int) {
+		errs[i] = e.inTx(func(ctx context.Context) error {
+			if err := e.locking("a")(ctx); err != nil {
+				return err
+			}
+			var amount int
+			if err := e.tx(ctx).QueryRowContext(ctx, `SELECT amount FROM payments`).Scan(&amount); err != nil {
+				return err
+			}
+			_, err := e.tx(ctx).ExecContext(ctx, fmt.Sprintf(`UPDATE payments SET amount = %d`, amount+1))
+			return err
+		})
+	})
+	e.must(errors.Join(errs...))
+	e.wantTexts(allPayments, "O6: a number that is counted behind a lock", fmt.Sprint("a new ", n))
 }
 
 // lockWaits has a second transaction ask for a name while the first one has it, which then ends as given.

@@ -69,9 +69,16 @@ type Business struct {
 	Insert func(ctx context.Context, value string) error
 	// Count returns how many rows with the value are committed. It must not wait for a transaction in flight.
 	Count func(value string) int
+	// Define runs a statement outside of any transaction, such as a DDL where that ends one. It is nil where the tables
+	// of a test can be made through a transaction of the store.
+	Define func(statement string) error
 	// Enders holds further statements that end a transaction on this database, such as a DDL where that commits. COMMIT
 	// and ROLLBACK are always tried.
 	Enders []string
+	// Collects says that the context carries no *sql.Tx: Insert adds to what is sent, all of it at once, when the work has
+	// ended. There are no statements then that fail or end a transaction in mid-work, and what they would do is not
+	// tested; that there is no *sql.Tx is. Default: false.
+	Collects bool
 }
 
 // Features says of a store what its methods do not show.
@@ -80,6 +87,10 @@ type Features struct {
 	// commits. Leave it out for a database with one writer: what two transactions at once do to each other is not
 	// tested then. Default: false.
 	ConcurrentTx bool
+	// Certifies says that two transactions that write the same row need not wait for each other: one of them is refused at
+	// its commit, and run again. So do the nodes of a cluster without a common lock. That one waits for the other is not
+	// tested then, only what the two come to. Default: false.
+	Certifies bool
 	// NoEmptyScope says that the store refuses an empty scope. Default: false.
 	NoEmptyScope bool
 	// MaxBody is the largest body that the store keeps, if that is less than 1 MiB. Default: 1 MiB.

@@ -165,10 +165,16 @@ func Examine(ctx context.Context, storeURL string, c Config) (*Report, error) {
 	switch at.Engine {
 	case storeurl.Postgres:
 		report.Results, err = examinePostgres(ctx, &at, c)
+	case storeurl.SQLite:
+		report.Results, err = examineSQLite(ctx, at.URL, c)
+	case storeurl.MySQL:
+		report.Results, err = examineMySQL(ctx, storeURL, &at, c)
 	case storeurl.Redis:
 		report.Results, err = examineRedis(ctx, at, c)
+	case storeurl.DynamoDB:
+		report.Results, err = examineDynamoDB(ctx, &at, c)
 	default:
-		report.Results, err = examineSQLite(ctx, at.URL, c)
+		err = unusable(fmt.Errorf("there are no checks for %s", at.Engine))
 	}
 	if err == nil && c.Metrics != "" {
 		var more []Result
@@ -186,10 +192,16 @@ func Checks() (all []Check) {
 	for _, t := range postgresTrials {
 		all = append(all, t.Check)
 	}
+	for _, t := range mysqlTrials {
+		all = append(all, t.Check)
+	}
 	for _, t := range sqliteTrials {
 		all = append(all, t.Check)
 	}
 	for _, t := range redisTrials {
+		all = append(all, t.Check)
+	}
+	for _, t := range dynamoTrials {
 		all = append(all, t.Check)
 	}
 	for _, t := range metricsTrials {

@@ -1,0 +1,364 @@
+package mysql
+
+import (
+	"context"
+	sqldriver "database/sql/driver"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/onceward/onceward/store"
+)
+
+var _ store.Transactor = (*Store)(nil)
+
+// The statements of a transaction with a record. Its record is written once, at the end, over nothing or over what was
+// seen at the beginning. Until then a row of another table stands for it, which is there for as long as the transaction
+// lasts, and keeps the next one of the same key from beginning: to find it locked costs no wait. That table is small, and
+// its rows have one index: what is written twice is not the record. The primary key of the records stays the last line of
+// defence.
+const (
+	lockClaim   = `SELECT l.name FROM @lock l WHERE l.name = ? FOR UPDATE NOWAIT`
+	insertClaim = `INSERT INTO @lock (name, number) VALUES (?, @now) ON DUPLICATE KEY UPDATE number = @now`
+	deleteClaim = `DELETE FROM @lock WHERE name = ?`
+	// lookUp always returns a row. What of it is the record is null if there is none. It is a statement behind the lock: so
+	// it sees what the last holder of that has committed.
+	lookUp = `SELECT @now, CONNECTION_ID(), @node, @read_only, m.value, ` + allColumns + `
+		FROM @meta m LEFT JOIN @record r ON r.hash = ? WHERE m.name = 'max_removed_attempt'`
+	// writeNew makes a record, unless its token may have been used for one that was removed since it was drawn.
+	writeNew = `INSERT INTO @record
+			(hash, attempt, revision, state, due, created_at, settled_at, id, provider_id, record, body, data)
+		SELECT ?, ?, 0, ?, LAST_INSERT_ID(@now + ?), @now, @now, ?, ?, ?, ?, ? FROM @meta
+		WHERE name = 'max_removed_attempt' AND value < ?`
+	// writeOver writes over the record that was found, at the attempt and the revision that it had then.
+	writeOver = `UPDATE @record SET attempt = ?, revision = revision + 1, state = ?, due = LAST_INSERT_ID(@now + ?),
+			settled_at = @now, created_at = ?, provider_id = ?, record = ?, body = ?, data = ?
+		WHERE hash = ? AND attempt = ? AND revision = ?`
+)
+
+// allColumns are those that row.read takes.
+const allColumns = columns + `, r.body, r.data`
+
+// claims are the statements that begin a transaction with a record.
+func (s *Store) claims(id store.ID) []statement {
+	name, hash := claimOf(id), id.HashBytes()
+	return []statement{
+		stmt(s.render(lockClaim), name), stmt(s.render(insertClaim), name), stmt(s.render(lookUp), hash[:]),
+	}
+}
+
+// claimOf is the name of the row that stands for a record while a transaction has it.
+func claimOf(id store.ID) []byte { return lockOf("record", id.AppendBinary(nil)) }
+
+// view is what a transaction with a record has seen.
+type view struct {
+	now      time.Time
+	readOnly bool
+	// floor is the largest token of what was removed.
+	floor  int64
+	found  row
+	exists bool
+	before store.Record
+}
+
+// viewColumns is how many columns lookUp has in front of those of the record, and all of them.
+const (
+	viewColumns = 5
+	allOfLookUp = viewColumns + 10
+)
+
+// readView takes a row of lookUp; those of other statements tell nothing.
+func (t *transaction) readView(raw []sqldriver.Value, v *view) error {
+	if len(raw) != allOfLookUp {
+		return nil
+	}
+	now, err := int64Of(raw[0])
+	if err == nil {
+		t.session, err = int64Of(raw[1])
+	}
+	if err == nil {
+		v.floor, err = int64Of(raw[4])
+	}
+	if err != nil {
+		return err
+	}
+	readOnly, err := int64Of(raw[3])
+	*v = view{now: fromMicros(now), floor: v.floor, readOnly: readOnly != 0, found: row{hash: t.id.HashBytes()}}
+	t.node = text(raw[2])
+	if err != nil || raw[viewColumns] == nil {
+		return err
+	}
+	if v.exists = true; v.found.read(raw[viewColumns:]) != nil {
+		return errDamaged
+	}
+	v.before, err = v.found.recordOf(t.id)
+	return err
+}
+
+// LongestWork implements [store.Transactor]: a handler gets the lease.
+func (s *Store) LongestWork(lease time.Duration) time.Duration { return lease }
+
+// InFlight implements [store.Transactor].
+func (s *Store) InFlight(id store.ID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.flights[id] != nil
+}
+
+// running is a transaction of this process. It is not empty, so that each has an address of its own.
+type running struct{ _ byte }
+
+// enter notes a transaction in flight, so that duplicates within the process are seen without asking the server. It
+// returns nil if there is one already.
+func (s *Store) enter(id store.ID) *running {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.flights[id] != nil {
+		return nil
+	}
+	if s.flights == nil {
+		s.flights = make(map[store.ID]*running)
+	}
+	f := &running{}
+	s.flights[id] = f
+	return f
+}
+
+// leave notes that the transaction is over. One that was taken back from its work is over before that returns, and
+// the next one may be in flight by then.
+func (s *Store) leave(id store.ID, f *running) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.flights[id] == f {
+		delete(s.flights, id)
+	}
+}
+
+// Transact implements [store.Transactor]. The work is run again if the server undid the transaction because of its
+// neighbours, and decided again if another one was faster. On a cluster that certifies at commit, a duplicate on another
+// node may run the work too: of the two one is committed, and the other one, undone, gets its answer.
+func (s *Store) Transact(
+	ctx context.Context, r *store.Reservation, work func(context.Context, store.Verdict) store.Settlement,
+) (v store.Verdict, err error) {
+	event := store.Event{Kind: store.EventReserve, Reservation: r, Token: 1}
+	if _, _, err := store.Step(store.Record{}, event, time.Now()); err != nil {
+		return v, err
+	}
+	if err := s.writable(); err != nil {
+		return v, err
+	}
+	if err := left(ctx); err != nil {
+		return v, err
+	}
+	f := s.enter(r.ID)
+	if f == nil {
+		return s.inFlight(ctx, event, nil)
+	}
+	defer s.waits.wake(r.ID)
+	defer s.leave(r.ID, f)
+	err = retry(ctx, func() error {
+		x := &handlerPlan{
+			transaction: transaction{
+				store: s, keyed: true, id: r.ID, lease: r.Lease, answers: true, limit: s.LongestWork(r.Lease), flight: f,
+			},
+			event: event, run: work,
+		}
+		x.plan = x
+		err := x.try(ctx)
+		v = x.result()
+		return err
+	})
+	return v, err
+}
+
+// handlerPlan is the plan of [Store.Transact]: the work of a handler and its answer.
+type handlerPlan struct {
+	transaction
+	event store.Event
+	run   func(context.Context, store.Verdict) store.Settlement
+	view
+	granted store.Record // with the right to execute
+	// elsewhere says that a transaction of another process has the record.
+	elsewhere bool
+
+	executed   bool
+	verdict    store.Verdict
+	settlement store.Settlement
+	settled    store.Record
+}
+
+// result is the verdict.
+func (x *handlerPlan) result() store.Verdict {
+	switch {
+	case !x.executed || x.verdict.Decision != store.DecisionExecute: // not run, or another one was faster
+	case x.settlement.Action == store.TxRollback:
+		x.verdict.Record = x.before
+	default:
+		x.verdict.Record = x.settled
+	}
+	return x.verdict
+}
+
+func (x *handlerPlan) claim() []statement { return x.store.claims(x.id) }
+
+func (x *handlerPlan) read(raw []sqldriver.Value) error { return x.readView(raw, &x.view) }
+
+// decide says what the request may do. Where another transaction has the record it may not execute; what is there it may
+// have.
+func (x *handlerPlan) decide(cause error) (run bool, err error) {
+	switch {
+	case locked(cause):
+		x.elsewhere = true
+		return false, nil
+	case cause != nil:
+		return false, cause
+	case x.readOnly:
+		return false, ErrReadOnlyNode
+	}
+	event := x.event
+	event.Token = max(micros(x.now), x.floor+1)
+	after, outcome, err := store.Step(x.before, event, x.now)
+	if err != nil {
+		return false, err
+	}
+	x.granted = after
+	x.verdict = store.Verdict{Decision: outcome.Decision, Origin: x.origin(outcome.Origin), Record: after, Now: x.now}
+	return outcome.Decision == store.DecisionExecute && outcome.Origin != store.OriginRepeated, nil
+}
+
+// origin is that of the work which has run already, if it has.
+func (x *handlerPlan) origin(found store.Origin) store.Origin {
+	if x.executed {
+		return x.verdict.Origin
+	}
+	return found
+}
+
+// declined looks at what is committed where another transaction has the record, and writes down a lease that was found
+// to have run out.
+func (x *handlerPlan) declined() (err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
+	defer cancel()
+	switch {
+	case x.elsewhere:
+		x.verdict, err = x.store.inFlight(ctx, x.event, nil)
+	case x.verdict.Decision == store.DecisionUnknown && x.before.State == store.StateInProgress:
+		x.verdict, err = x.lose(ctx)
+	}
+	return err
+}
+
+// lose writes down that the owner of the record has lost its lease, unless it was settled in the meantime.
+func (x *handlerPlan) lose(ctx context.Context) (store.Verdict, error) {
+	existing := *x.event.Reservation
+	existing.NoCreate = true
+	c, err := x.store.change(ctx, existing.ID, store.Event{Kind: store.EventReserve, Reservation: &existing})
+	switch {
+	case err != nil:
+		return store.Verdict{}, err
+	case c.outcome.Decision == store.DecisionExecute, c.outcome.Decision == store.DecisionRefused:
+		// It was released or removed just now: what was granted here is not taken, and the caller asks again.
+		_, err = x.store.change(ctx, existing.ID, store.Event{
+			Kind: store.EventRelease, Attempt: c.after.Attempt, Reason: "the grant was not taken",
+		})
+		if errors.Is(err, store.ErrFenced) {
+			err = nil
+		}
+		return store.Verdict{Decision: store.DecisionInProgress, Now: c.now}, err
+	default:
+		return c.verdict(), nil
+	}
+}
+
+// work runs the handler. That the caller leaves does not end it.
+func (x *handlerPlan) work(ctx context.Context) (store.TxAction, error) {
+	x.executed = true
+	x.settlement = x.run(ctx, x.verdict)
+	return x.settlement.Action, nil
+}
+
+func (x *handlerPlan) prepare() (err error) {
+	complete := store.Event{Kind: store.EventComplete, Attempt: x.granted.Attempt, Completion: &x.settlement.Completion}
+	if x.settled, _, err = store.Step(x.granted, complete, x.now); err != nil {
+		return unavailable(fmt.Errorf("settle: %w", err))
+	}
+	return nil
+}
+
+// write stores the answer.
+func (x *handlerPlan) write() []statement {
+	rec := &x.settled
+	w := encode(rec)
+	retention := rec.Retention.Microseconds()
+	answer := stmt(x.store.render(writeNew), w.hash[:], w.attempt, w.state, retention, w.id, w.provider, w.record, w.body,
+		w.data, w.attempt)
+	if x.exists {
+		answer = stmt(x.store.render(writeOver), w.attempt, w.state, retention, w.createdAt, w.provider, w.record, w.body,
+			w.data, w.hash[:], x.found.attempt, x.found.revision)
+	}
+	return []statement{stmt(x.store.render(deleteClaim), claimOf(x.id)), answer, exactlyOne}
+}
+
+// wrote fills in the server's clock.
+func (x *handlerPlan) wrote(ids []int64) {
+	x.settled.ExpiresAt = fromMicros(ids[1])
+	x.settled.SettledAt = x.settled.ExpiresAt.Add(-x.settled.Retention)
+	if !x.exists {
+		x.settled.CreatedAt = x.settled.SettledAt // a transaction makes its record at its end
+	}
+}
+
+// learned answers by what is stored: the token is that of this transaction, or the commit did not land, and nothing was
+// executed.
+func (x *handlerPlan) learned(ctx context.Context, cause error) error {
+	if err := x.store.fenceClaim(ctx, x.id); err != nil {
+		return fmt.Errorf("%w: %w", errNotLearned, err)
+	}
+	rec, _, err := x.store.get(ctx, x.id)
+	switch {
+	case errors.Is(err, store.ErrUnreadable):
+		return errors.Join(fmt.Errorf("%w: commit: %w", store.ErrOutcomeUnknown, cause), err)
+	case err != nil && !errors.Is(err, store.ErrNotFound):
+		return fmt.Errorf("%w: %w", errNotLearned, err)
+	case rec.State == store.StateCompleted && rec.Attempt == x.settled.Attempt:
+		x.settled = rec
+		return nil
+	case duplicate(cause) && rec.Attempt == x.before.Attempt:
+		return fmt.Errorf("%w: add a message: %w", store.ErrWorkRefused, cause) // it was not the record that was there
+	default:
+		return notCommitted(cause)
+	}
+}
+
+// spoiled records, in a transaction of its own, that it is not known what became of the work. If the work has committed
+// the claim with what it wrote, it is found by its nonce.
+func (x *handlerPlan) spoiled(reason, _ error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
+	defer cancel()
+	claimed, err := x.store.change(ctx, x.id, x.event)
+	if err == nil && claimed.outcome.Decision == store.DecisionExecute {
+		_, err = x.store.change(ctx, x.id, store.Event{
+			Kind: store.EventAbandon, Attempt: claimed.after.Attempt, Reason: reason.Error(),
+		})
+	}
+	return errors.Join(fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, reason), err)
+}
+
+// read takes a row of allColumns. The driver's bytes are its own.
+func (r *row) read(raw []sqldriver.Value) (err error) {
+	for i, to := range []*int64{&r.attempt, &r.revision, nil, &r.due, &r.createdAt, &r.settledAt} {
+		value, err := int64Of(raw[i])
+		if err != nil {
+			return err
+		}
+		if to == nil {
+			r.state = int(value)
+		} else {
+			*to = value
+		}
+	}
+	for i, to := range []*[]byte{&r.id, &r.record, &r.body, &r.data} {
+		*to = []byte(text(raw[6+i]))
+	}
+	return nil
+}

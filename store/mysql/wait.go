@@ -1,0 +1,112 @@
+package mysql
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/onceward/onceward/internal/backoff"
+	"github.com/onceward/onceward/store"
+)
+
+// hub wakes those who wait for a record that this process settles. It remembers a record for as long as a caller waits.
+type hub struct {
+	mu      sync.Mutex
+	changed map[store.ID]*watched
+}
+
+// watched is a record that a caller waits for.
+type watched struct {
+	settled chan struct{} // closed when it is settled
+	waiting int
+}
+
+// watch returns what is told when the record is settled. It is released with leave.
+func (h *hub) watch(id store.ID) *watched {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.changed == nil {
+		h.changed = make(map[store.ID]*watched)
+	}
+	w := h.changed[id]
+	if w == nil {
+		w = &watched{settled: make(chan struct{})}
+		h.changed[id] = w
+	}
+	w.waiting++
+	return w
+}
+
+// leave ends a wait; the last one to leave takes the record away.
+func (h *hub) leave(id store.ID, w *watched) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	w.waiting--
+	if w.waiting == 0 && h.changed[id] == w {
+		delete(h.changed, id)
+	}
+}
+
+// wake ends the waits for a record.
+func (h *hub) wake(id store.ID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if w := h.changed[id]; w != nil {
+		close(w.settled)
+		delete(h.changed, id)
+	}
+}
+
+// How soon a change by another process is seen; those of this process wake the waiter at once. The longer a wait has
+// lasted, the less often is asked.
+const (
+	minPoll = 20 * time.Millisecond
+	maxPoll = 500 * time.Millisecond
+)
+
+// Wait implements [store.Waiter].
+func (s *Store) Wait(ctx context.Context, id store.ID, attempt int64) error {
+	changed := s.waits.watch(id)
+	defer s.waits.leave(id, changed)
+	for polls := 1; ; polls++ {
+		rec, _, err := s.get(ctx, id)
+		if err != nil && !errors.Is(err, store.ErrNotFound) {
+			return err
+		}
+		if over, err := s.over(ctx, &rec, id, attempt); over || err != nil {
+			return err
+		}
+		timer := time.NewTimer(backoff.Jittered(minPoll, maxPoll, polls))
+		select {
+		case <-changed.settled:
+			timer.Stop()
+			return nil
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		}
+	}
+}
+
+// over reports whether a record is no longer in progress at an attempt. An attempt of zero stands for a transaction in
+// flight, in this process or in another one, which nothing can be seen of but its lock.
+func (s *Store) over(ctx context.Context, rec *store.Record, id store.ID, attempt int64) (bool, error) {
+	if attempt != 0 {
+		return rec.State != store.StateInProgress || rec.Attempt != attempt, nil
+	}
+	if s.InFlight(id) {
+		return false, nil
+	}
+	return s.unlocked(ctx, id)
+}
+
+// unlocked reports whether no transaction that is under way has claimed the record.
+func (s *Store) unlocked(ctx context.Context, id store.ID) (bool, error) {
+	_, err := s.exec(ctx, lockClaim, claimOf(id))
+	if locked(err) || undone(err) {
+		return false, nil
+	}
+	return err == nil, unavailable(err)
+}
