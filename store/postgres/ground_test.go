@@ -25,7 +25,10 @@ type ground struct {
 
 // grounds are those of one run of the suite.
 type grounds struct {
-	run  testing.TB
+	run testing.TB
+	// place says where the next is: for the stores, and for those who look past them.
+	place func(t, run testing.TB) (url, admin string)
+
 	mu   sync.Mutex
 	idle []*ground
 }
@@ -41,7 +44,7 @@ func (g *grounds) take(t testing.TB) *ground {
 	}
 	g.mu.Unlock()
 	if taken == nil {
-		taken = newGround(t, g.run)
+		taken = newGround(t, g)
 	} else {
 		taken.clear(t)
 	}
@@ -55,10 +58,11 @@ func (g *grounds) take(t testing.TB) *ground {
 }
 
 // newGround makes a ground that lasts as long as the run.
-func newGround(t, run testing.TB) *ground {
+func newGround(t testing.TB, among *grounds) *ground {
 	t.Helper()
-	url := servers.Postgres(t).SchemaURL(run)
-	admin, err := pgxpool.New(context.Background(), url)
+	run := among.run
+	url, past := among.place(t, run)
+	admin, err := pgxpool.New(context.Background(), past)
 	must(t, err)
 	run.Cleanup(admin.Close)
 	var schema string
@@ -71,6 +75,12 @@ func newGround(t, run testing.TB) *ground {
 	exec(t, admin, fmt.Sprintf(
 		`CREATE OR REPLACE FUNCTION onceward_now() RETURNS bigint LANGUAGE sql VOLATILE AS 'SELECT at FROM %s.test_clock'`, schema))
 	return g
+}
+
+// onSharedServer has a ground in a schema of its own.
+func onSharedServer(t, run testing.TB) (url, admin string) {
+	url = servers.Postgres(t).SchemaURL(run)
+	return url, url
 }
 
 // firstMoment is when each test begins, in microseconds since 1970.

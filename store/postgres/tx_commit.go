@@ -48,7 +48,11 @@ func (t *transaction) commitAnswer() error {
 	defer cancel()
 	locked, err := t.begin(ctx)
 	if err != nil {
-		return errors.Join(err, t.rollback())
+		failed := t.rollback()
+		if undone(err) && failed == nil {
+			return &undoneError{err}
+		}
+		return errors.Join(err, failed)
 	}
 	if run, err := t.decided(locked); !run {
 		return err
@@ -128,7 +132,7 @@ func refusedByServer(err error) bool {
 const (
 	// awaitLock waits until the lock is free: the transaction that had it is then certainly over. A standby has
 	// locks of its own.
-	awaitLock = `SELECT pg_is_in_recovery(), pg_advisory_xact_lock($1)`
+	awaitLock = `SELECT pg_is_in_recovery(), LOCK`
 	// underWay finds the transaction by its beginning. Where locks do nothing, as with some servers and poolers, it may
 	// not be over yet. A server that does not tell is not asked: then the lock alone counts.
 	underWay = `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE xact_start = $1)`

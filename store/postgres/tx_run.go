@@ -123,6 +123,7 @@ func retry(try func() error) error {
 		case n == maxTries:
 			return unavailable(fmt.Errorf("the transaction was undone %d times: %w", n, err))
 		}
+		pauseUndone(context.Background(), n) // the caller's time is looked at by the next try
 	}
 }
 
@@ -157,9 +158,9 @@ func (t *transaction) try(ctx context.Context) (err error) {
 // looked at once would not see what the last holder of the lock has committed. A node that stops in mid-transaction is
 // put out by the server after a bounded time of idleness.
 const (
-	claim        = `SELECT pg_try_advisory_xact_lock($1), transaction_timestamp()`
-	claimBounded = `SELECT pg_try_advisory_xact_lock($1), transaction_timestamp(),
-		set_config('idle_in_transaction_session_timeout', $2, true)`
+	claim        = `SELECT LOCK, transaction_timestamp()`
+	claimBounded = `SELECT LOCK, transaction_timestamp(),
+		set_config('idle_in_transaction_session_timeout', IDLE, true)`
 	lookUp = `SELECT @now(), attempt, due, retention, answer, state, request, extra FROM @record WHERE id = $1`
 )
 
@@ -177,12 +178,7 @@ func (t *transaction) begin(ctx context.Context) (locked bool, err error) {
 	}
 	trip.add(&sql.begin)
 	if t.keyed {
-		lock := trip.int64(t.store.lockKey(t.hash))
-		if idle, set := t.idle(); set {
-			trip.add(&sql.claimBounded, lock, strconv.AppendInt(nil, idle.Milliseconds(), 10))
-		} else {
-			trip.add(&sql.claim, lock)
-		}
+		t.claim(trip)
 		trip.add(&sql.lookUp, t.hash[:])
 	}
 	seen := view{}
@@ -209,6 +205,19 @@ func (t *transaction) begin(ctx context.Context) (locked bool, err error) {
 	return locked, err
 }
 
+// claim adds the lock to the first round trip.
+func (t *transaction) claim(trip *pipeline) {
+	statement, parameters := &t.store.sql.claim, append(make([][]byte, 0, 3), trip.int64(t.store.lockKey(t.hash)))
+	if t.store.locking.rows() {
+		parameters = append(parameters, t.hash[:])
+	}
+	if idle, set := t.idle(); set {
+		statement = &t.store.sql.claimBounded
+		parameters = append(parameters, strconv.AppendInt(nil, idle.Milliseconds(), 10))
+	}
+	trip.add(statement, parameters...)
+}
+
 // newTrip begins a round trip on the transaction's connection.
 func (t *transaction) newTrip() *pipeline {
 	t.trip = pipeline{conn: t.conn, unnamed: t.store.unnamed}
@@ -232,7 +241,7 @@ func undisturbed(ctx context.Context) time.Time {
 }
 
 // notBegun ends a transaction in which nothing was done because of an error at its beginning. It is worth another
-// try if the connection turned out dead, or if what was prepared there has been discarded.
+// try if the connection turned out dead, if what was prepared there has been discarded, or if the server undid it.
 func (t *transaction) notBegun(ctx context.Context, err error) error {
 	noteStandby(t.conn, err)
 	if sqlState(err) == stateNoSuchStatement {
@@ -241,7 +250,11 @@ func (t *transaction) notBegun(ctx context.Context, err error) error {
 	if t.conn.IsClosed() && ctx.Err() == nil {
 		return &undoneError{err}
 	}
-	return errors.Join(err, t.rollback())
+	failed := t.rollback()
+	if undone(err) && failed == nil {
+		return &undoneError{err}
+	}
+	return errors.Join(err, failed)
 }
 
 // decided asks the plan whether the work is run, and rolls back if not.
