@@ -102,10 +102,12 @@ func TestProviderIDsOfBefore(t *testing.T) {
 	t.Parallel()
 	url := servers.Postgres(t).SchemaURL(t)
 	running, admin := openStore(t, url), openAdmin(t, url)
-	text, err := fs.ReadFile(postgres.Migrations(), "00003_operate.sql")
-	must(t, err)
-	for _, statement := range statements(t, string(text), "Down") {
-		exec(t, admin, statement)
+	for _, file := range []string{"00004_locks.sql", "00003_operate.sql"} {
+		text, err := fs.ReadFile(postgres.Migrations(), file)
+		must(t, err)
+		for _, statement := range statements(t, string(text), "Down") {
+			exec(t, admin, statement)
+		}
 	}
 	charge := func(key string) store.ID {
 		c := own(t, running, reservation(key))

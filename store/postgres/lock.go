@@ -68,7 +68,7 @@ const answerThere = `CASE WHEN EXISTS (SELECT FROM @record WHERE id = HASH AND s
 	THEN false ELSE LOCK END`
 
 // claims are the statements by which a transaction begins: the second bounds its idleness, by its last parameter. The
-// first parameter is the key of the lock, and with rows the second one is the hash of the record.
+// first parameter is the key of the lock, and with rows the second one is the hash of a record whose answer does.
 func (l locking) claims() (plain, bounded string) {
 	lock, last := l.try(`$1::bigint`), "$2"
 	if l.rows() {
@@ -129,12 +129,13 @@ func (s *Store) lockHeldBy(ctx context.Context, hash [16]byte) (held bool, err e
 
 // rowHeld asks in a transaction that is undone: so what it takes is free again at once, without a write to the disk.
 func (s *Store) rowHeld(ctx context.Context, text string, args ...any) (held bool, err error) {
-	err = s.own.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
+	ask := func(conn *pgxpool.Conn) error {
 		batch := &pgx.Batch{}
 		batch.Queue(begin)
 		batch.Queue(text, args...).QueryRow(func(row pgx.Row) error { return row.Scan(&held) })
 		batch.Queue(`ROLLBACK`)
 		return conn.SendBatch(ctx, batch).Close()
-	})
+	}
+	err = repeatUndone(ctx, func() error { return s.own.AcquireFunc(ctx, ask) })
 	return held, err
 }

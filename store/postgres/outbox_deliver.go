@@ -76,7 +76,7 @@ func (s *Store) ClaimMessages(
 			all = all || len(claimed) > 0
 		case len(claimed) > 0:
 			return claimed, nil // the next one meets it too
-		case undone(err) && undoings < maxTries:
+		case undone(err) && undoings < maxUndone:
 			undoings++ // where transactions are more isolated than these need
 			pauseUndone(ctx, undoings)
 		default:

@@ -34,6 +34,9 @@ func (s *Store) Behaviour() Behaviour {
 	return found
 }
 
+// strict says that transactions are undone where they meet, more often than those of PostgreSQL.
+func (b *Behaviour) strict() bool { return b.Isolation != "" && b.Isolation != readCommitted }
+
 // WithRowLocks makes transactions exclude each other by rows of the table onceward_lock, and not by the advisory locks
 // of the server alone. Default: only if two connections could hold the same advisory lock when the store was opened.
 func WithRowLocks() Option { return func(o *options) { o.rowLocks = true } }
@@ -137,7 +140,7 @@ func (s *Store) reportBehaviour(ctx context.Context) {
 	if s.found.RowLocks && !s.options.rowLocks {
 		means = append(means, "advisory locks do nothing: rows take their place, which cost a write each")
 	}
-	if s.found.Isolation != "" && s.found.Isolation != readCommitted {
+	if s.found.strict() {
 		means = append(means, "transactions are "+s.found.Isolation+" although they ask for less: "+
 			"those that meet are undone and run again")
 	}

@@ -103,13 +103,12 @@ func serializableURL(address string) string {
 // TestStoreOnLocksThatDoNothing and those that follow run the suite on servers that behave otherwise.
 func TestStoreOnLocksThatDoNothing(t *testing.T) {
 	t.Parallel()
-	pgxHandle.conformOn(t, schemasIn(changedDatabase(t, withIdleLocks())), servers.UnlessAllStores("Transactor",
-		"TransactorRaces", "Natural", "OutboxTransactions")...)
+	pgxHandle.conformOn(t, schemasIn(changedDatabase(t, withIdleLocks())), servers.UnlessAllStores("TransactorRaces", "Natural")...)
 }
 
 func TestStoreWithoutAdvisoryLocks(t *testing.T) {
 	t.Parallel()
-	pgxHandle.conformOn(t, schemasIn(changedDatabase(t, withoutLocks)), servers.UnlessAllStores("TransactorRaces")...)
+	pgxHandle.conformOn(t, schemasIn(changedDatabase(t, withoutLocks)), servers.UnlessAllStores("Natural")...)
 }
 
 func TestStoreWithoutNotifications(t *testing.T) {
@@ -128,12 +127,25 @@ func TestStoreOnSerializableDatabase(t *testing.T) {
 	pgxHandle.conformOn(t, func(_, run testing.TB) (url, admin string) {
 		admin = servers.Postgres(run).SchemaURL(run)
 		return serializableURL(admin), admin
-	}, servers.UnlessAllStores("TransactorRaces")...)
+	}, servers.UnlessAllStores("Repeats")...)
 }
 
+// TestStoreWhereAllIsSerializable leaves the chapters out in which a step meets its own heartbeat each time it is run:
+// where every transaction is serializable, that undoes the step.
 func TestStoreWhereAllIsSerializable(t *testing.T) {
 	t.Parallel()
-	pgxHandle.conformOn(t, behindProxy(alwaysSerializable), servers.UnlessAllStores("TransactorRaces")...)
+	groups := servers.UnlessAllStores("Repeats")
+	if groups == nil {
+		groups = []string{
+			"Transitions", "Races", "RacesWithSweeper", "RacesWithReaper", "RacesWithReconciler", "RacesWithBuster", "Lost",
+			"Fencing", "Repeats", "Content", "Restart", "Waiter", "Sweeper", "Reaper", "Reconciler", "Buster", "Lister",
+			"LateCompletions", "ExternalEvents", "Audit", "Executions", "Transactor", "TransactorRaces",
+			"TransactorOwnership", "CheckpointerModel", "CheckpointerOwnership", "Outbox", "OutboxOrder",
+			"OutboxTransactions", "OutboxAnswer", "OutboxLeases", "OutboxFencing", "OutboxFinishTx", "OutboxCrowd", "Inbox",
+			"InboxTransactions", "Natural",
+		}
+	}
+	pgxHandle.conformOn(t, behindProxy(alwaysSerializable), groups...)
 }
 
 // TestBehaviour: a store says what it found.
@@ -247,10 +259,11 @@ func (r *race) run(t testing.TB, stores []*postgres.Store) {
 		var all sync.WaitGroup
 		for _, s := range stores {
 			all.Go(func() {
-				v, err := s.Transact(context.Background(), booking(key), func(ctx context.Context, _ store.Verdict) store.Settlement {
-					r.runs.Add(1)
-					return committing("done", func(ctx context.Context) error { return insertPgx(ctx, key) })(ctx, store.Verdict{})
-				})
+				work := func(ctx context.Context, v store.Verdict) store.Settlement {
+					said := fmt.Sprint("run ", r.runs.Add(1)) // no two say the same
+					return committing(said, func(ctx context.Context) error { return insertPgx(ctx, key) })(ctx, v)
+				}
+				v, err := s.Transact(context.Background(), booking(key), work)
 				if err != nil {
 					t.Errorf("%s: %v", key, err)
 					return
@@ -287,6 +300,69 @@ func TestDuplicatesDoNotRunWhereLocksDoNothing(t *testing.T) {
 				t.Errorf("%d locks are left", left)
 			}
 		})
+	}
+}
+
+// TestRaceWhereAllIsSerializable: nodes that race where every transaction is serializable, and locks do nothing, undo
+// each other. One commits, nobody is told that it failed, and what was undone is run again.
+func TestRaceWhereAllIsSerializable(t *testing.T) {
+	t.Parallel()
+	s := &site{url: changedDatabase(t, withIdleLocks())}
+	s.admin = openAdmin(t, s.url)
+	exec(t, s.admin, `CREATE TABLE business (number bigint GENERATED ALWAYS AS IDENTITY, value TEXT NOT NULL)`)
+	proxy := servers.NewProxy(t, s.url)
+	alwaysSerializable(proxy)
+	s.url = proxy.URL()
+	r := &race{keys: 40, nodes: 6}
+	r.run(t, s.nodes(t, pgxHandle, r.nodes))
+	if n := r.told[store.DecisionExecute].Load(); n != 40 {
+		t.Errorf("I1: %d of 40 executed", n)
+	}
+	if rows, keys := number(t, s.admin, `SELECT count(*) FROM business`),
+		number(t, s.admin, `SELECT count(DISTINCT value) FROM business`); rows != 40 || keys != 40 {
+		t.Errorf("I1: %d rows of %d keys", rows, keys)
+	}
+	t.Logf("the work ran %d times", r.runs.Load())
+}
+
+// TestCommitRefusedInReservedMode: a conflict that a server tells of at the end of a statement's own transaction is
+// decided again, in every table.
+func TestCommitRefusedInReservedMode(t *testing.T) {
+	t.Parallel()
+	address := servers.Postgres(t).SchemaURL(t)
+	s, admin := openStore(t, address), openAdmin(t, address)
+	exec(t, admin, `CREATE SEQUENCE conflicts`)
+	exec(t, admin, `CREATE FUNCTION conflict() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN
+			IF nextval('conflicts') % 3 <> 0 THEN
+				RAISE serialization_failure;
+			END IF;
+			RETURN NULL;
+		END $$`)
+	for _, table := range []string{"record", "operation", "late_completion", "external_event", "audit", "execution", "delivery"} {
+		exec(t, admin, fmt.Sprintf(`CREATE CONSTRAINT TRIGGER conflict AFTER INSERT OR UPDATE OR DELETE ON onceward_%s
+			DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION conflict()`, table))
+	}
+	claim := own(t, s, called("key", "POST /new"))
+	must(t, s.Extend(t.Context(), claim, time.Minute))
+	complete(t, s, claim, "done")
+	wantReplay(t, s, "key", "done", "I3")
+	must(t, s.AddLateCompletion(t.Context(), store.LateCompletion{Claim: claim, At: time.Now()}))
+	must(t, s.AddAudit(t.Context(), store.AuditEntry{ID: claim.ID, Actor: "alice", Action: "look", At: time.Now()}))
+	must(t, s.AddExecution(t.Context(), store.ExecutionEntry{ID: claim.ID, Actor: "alice", At: time.Now()}))
+	added, err := s.AddExternalEvent(t.Context(), store.ExternalEvent{Source: "bank", EventID: "1", At: time.Now()})
+	if err != nil || !added {
+		t.Errorf("an event was added: %t (%v)", added, err)
+	}
+	lost := own(t, s, called("lost", "POST /new"))
+	must(t, s.Extend(t.Context(), lost, time.Microsecond))
+	if n, err := s.Sweep(t.Context(), 10); n != 1 || err != nil {
+		t.Errorf("%d records were swept (%v)", n, err)
+	}
+	for table, want := range map[string]int{"late_completion": 1, "external_event": 1, "audit": 1, "execution": 1} {
+		if n := number(t, admin, `SELECT count(*) FROM onceward_`+table); n != want {
+			t.Errorf("%d rows in %s, want %d", n, table, want)
+		}
 	}
 }
 

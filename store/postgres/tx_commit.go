@@ -50,7 +50,7 @@ func (t *transaction) commitAnswer() error {
 	if err != nil {
 		failed := t.rollback()
 		if undone(err) && failed == nil {
-			return &undoneError{err}
+			return &undoneError{cause: err}
 		}
 		return errors.Join(err, failed)
 	}
@@ -110,7 +110,7 @@ func (t *transaction) believe(cause error) error {
 func (s *Store) notCommitted(cause error) error {
 	switch {
 	case undone(cause) || s.lostRace(cause):
-		return &undoneError{cause}
+		return &undoneError{cause: cause}
 	case s.refusedWork(cause):
 		return fmt.Errorf("%w: commit: %w", store.ErrWorkRefused, cause)
 	default:
@@ -144,7 +144,9 @@ const (
 // errUnderWay says that a transaction is not over.
 var errUnderWay = errors.New("the transaction is still under way")
 
-// ask looks the record up when the transaction is over. A record in StateNone stands for none.
+// ask looks the record up when the transaction is over. A record in StateNone stands for none. The lock is waited for in
+// a transaction of its own: where every transaction sees what was there when it began, one that began to wait before
+// the commit would not see the record.
 func (t *transaction) ask(ctx context.Context) (store.Record, error) {
 	conn, err := t.store.asking.Acquire(ctx)
 	if err != nil {
@@ -159,8 +161,8 @@ func (t *transaction) ask(ctx context.Context) (store.Record, error) {
 	if told {
 		trip.add(&sql.underWay, trip.int64(t.began))
 	}
-	trip.add(&sql.lookUp, t.hash[:])
 	trip.add(&sql.commit)
+	trip.add(&sql.lookUp, t.hash[:])
 	deadline, _ := ctx.Deadline()
 	exists, found := false, row{id: t.hash}
 	_, err = trip.run(deadline, func(statement int, raw [][]byte) error {

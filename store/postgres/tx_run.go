@@ -97,8 +97,11 @@ func (t *transaction) spoiled(reason, cause error) error {
 }
 
 // undoneError says that a transaction was undone, for certain, by no fault of its own: it is worth another try. There
-// may be no cause but that.
-type undoneError struct{ cause error }
+// may be no cause but that. If it is early, the work was not run.
+type undoneError struct {
+	cause error
+	early bool
+}
 
 func (e *undoneError) Error() string {
 	if e.cause == nil {
@@ -111,7 +114,7 @@ func (e *undoneError) Unwrap() error { return e.cause }
 
 // retry runs tries until one is not undone by the server. The work's own error does not make it run again, though it
 // may wrap that of a transaction inside of it, nor does it run again if that one may have been committed.
-func retry(try func() error) error {
+func (s *Store) retry(try func() error) error {
 	for n := 1; ; n++ {
 		err := try()
 		own, ok := err.(*undoneError)
@@ -120,7 +123,7 @@ func retry(try func() error) error {
 			return err
 		case errors.Is(err, store.ErrOutcomeUnknown):
 			return own.cause
-		case n == maxTries:
+		case n >= maxUndone || n >= maxTries && !own.early && !s.found.strict():
 			return unavailable(fmt.Errorf("the transaction was undone %d times: %w", n, err))
 		}
 		pauseUndone(context.Background(), n) // the caller's time is looked at by the next try
@@ -209,7 +212,11 @@ func (t *transaction) begin(ctx context.Context) (locked bool, err error) {
 func (t *transaction) claim(trip *pipeline) {
 	statement, parameters := &t.store.sql.claim, append(make([][]byte, 0, 3), trip.int64(t.store.lockKey(t.hash)))
 	if t.store.locking.rows() {
-		parameters = append(parameters, t.hash[:])
+		var answered []byte // null, unless an answer that is there is all that is wanted
+		if t.answers {
+			answered = t.hash[:]
+		}
+		parameters = append(parameters, answered)
 	}
 	if idle, set := t.idle(); set {
 		statement = &t.store.sql.claimBounded
@@ -248,11 +255,11 @@ func (t *transaction) notBegun(ctx context.Context, err error) error {
 		t.close()
 	}
 	if t.conn.IsClosed() && ctx.Err() == nil {
-		return &undoneError{err}
+		return &undoneError{cause: err}
 	}
 	failed := t.rollback()
 	if undone(err) && failed == nil {
-		return &undoneError{err}
+		return &undoneError{cause: err, early: true}
 	}
 	return errors.Join(err, failed)
 }
@@ -369,7 +376,7 @@ func (t *transaction) undo(cause error) error {
 	case err != nil && cause == nil:
 		return unavailable(err)
 	case t.gate.undone:
-		return &undoneError{cause}
+		return &undoneError{cause: cause}
 	default:
 		return cause
 	}

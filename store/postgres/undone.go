@@ -14,6 +14,8 @@ import (
 const (
 	minUndonePause = 2 * time.Millisecond
 	maxUndonePause = 100 * time.Millisecond
+	// maxUndone is how often something is tried that is the store's own. Work of the application is run less often.
+	maxUndone = 20
 )
 
 // pauseUndone waits after a number of tries that were undone, and reports whether the caller still waits.
@@ -26,7 +28,7 @@ func pauseUndone(ctx context.Context, tries int) bool {
 func repeatUndone(ctx context.Context, do func() error) error {
 	for tries := 1; ; tries++ {
 		err := do()
-		if !undone(err) || tries > maxTries || !pauseUndone(ctx, tries) {
+		if !undone(err) || tries >= maxUndone || !pauseUndone(ctx, tries) {
 			return err
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -366,7 +367,11 @@ func (l *listener) run(w *watcher) {
 		}
 		failures++
 		pause := backoff.Jittered(minListenBackoff, maxListenBackoff, failures)
-		w.store.logger.Warn("onceward: cannot listen for notifications: duplicates that wait look for themselves",
+		level := slog.LevelWarn
+		if failures > 1 {
+			level = slog.LevelDebug // some servers never will
+		}
+		w.store.logger.Log(w.ctx, level, "onceward: cannot listen for notifications: duplicates that wait look for themselves",
 			"error", err, "again_in", pause, "remedy", listenRemedy)
 		if !backoff.Sleep(w.ctx, pause) {
 			return

@@ -29,17 +29,27 @@ END
 $$;
 -- +goose StatementEnd
 
--- Takes a lock if it is free, and reports whether it was. An insert cannot be told not to wait, but not to wait for long.
+-- Takes a lock if it is free, and reports whether it was. An insert cannot be told not to wait, but not to wait for long. What
+-- it waited for is in the context of the error: if not for another entry of the index, but for the table, which has to grow,
+-- the lock may be free, and is tried again.
 -- +goose StatementBegin
 CREATE FUNCTION onceward_try_lock(wanted_space smallint, wanted bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET lock_timeout = '10ms'
 AS $$
+DECLARE
+	waited text;
 BEGIN
-	RETURN onceward_take_lock(wanted_space, wanted);
-EXCEPTION
-	WHEN lock_not_available THEN
-		RETURN false;
+	FOR try IN 1..5 LOOP
+		BEGIN
+			RETURN onceward_take_lock(wanted_space, wanted);
+		EXCEPTION
+			WHEN lock_not_available THEN
+				GET STACKED DIAGNOSTICS waited = PG_EXCEPTION_CONTEXT;
+				EXIT WHEN strpos(waited, 'onceward_lock_pkey') > 0;
+		END;
+	END LOOP;
+	RETURN false;
 END
 $$;
 -- +goose StatementEnd
