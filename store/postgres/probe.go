@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -103,7 +104,7 @@ func (s *Store) tryLocks(ctx context.Context, holder *pgx.Conn) (exclude bool, e
 	defer other.Release()
 	got, err := other.Conn().PgConn().Exec(ctx, fmt.Sprintf(tryTrial, keys...)+`; `+notifyTrial).ReadAll()
 	if len(got) == 0 || len(got[0].Rows) != 1 {
-		return false, errors.Join(err, errNoTrial)
+		return false, cmp.Or(err, errNoTrial)
 	}
 	s.noteNotify(err)
 	return string(got[0].Rows[0][0]) == "f", nil
@@ -135,7 +136,8 @@ func (s *Store) reportBehaviour(ctx context.Context) {
 	}
 	var means []string
 	if s.found.Doubt != "" {
-		means = append(means, "it could not be found out whether advisory locks exclude, and they are taken to: "+s.found.Doubt)
+		means = append(means, "it could not be found out whether advisory locks exclude, and they are taken to: "+
+			s.found.Doubt)
 	}
 	if s.found.RowLocks && !s.options.rowLocks {
 		means = append(means, "advisory locks do nothing: rows take their place, which cost a write each")

@@ -218,7 +218,8 @@ func TestBehaviour(t *testing.T) {
 				t.Errorf("it found %+v, want %+v", got, want)
 			}
 			said := book.find("does not behave as PostgreSQL does")
-			if each.warns == "" && len(said) > 0 || each.warns != "" && (len(said) != 1 || !strings.Contains(said[0], each.warns)) {
+			if each.warns == "" && len(said) > 0 ||
+				each.warns != "" && (len(said) != 1 || !strings.Contains(said[0], each.warns)) {
 				t.Errorf("it warned %q, want %q", said, each.warns)
 			}
 			exercise(t, s, "key")
@@ -371,8 +372,8 @@ func TestCommitRefusedInReservedMode(t *testing.T) {
 func TestProgramsOfBothKinds(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, servers.Postgres(t))
-	byRows, byLocks := s.store(t, pgxHandle, s.url, postgres.WithRowLocks()), s.store(t, pgxHandle, s.url)
-	for _, pair := range [][2]*postgres.Store{{byRows, byLocks}, {byLocks, byRows}, {byRows, s.store(t, pgxHandle, s.url, postgres.WithRowLocks())}} {
+	byRows, byLocks := s.nodes(t, pgxHandle, 2, postgres.WithRowLocks()), s.store(t, pgxHandle, s.url)
+	for _, pair := range [][2]*postgres.Store{{byRows[0], byLocks}, {byLocks, byRows[0]}, {byRows[0], byRows[1]}} {
 		key := fmt.Sprintf("%p %p", pair[0], pair[1])
 		v, err := pair[0].Transact(t.Context(), booking(key), func(ctx context.Context, _ store.Verdict) store.Settlement {
 			other, err := pair[1].Transact(t.Context(), booking(key), committing("twice", nothing))
@@ -499,6 +500,32 @@ func TestMigrationsWhereLocksDoNothing(t *testing.T) {
 			}
 			for range cap(opened) {
 				if err := await(t, "the store", opened); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+// TestJournalsWhereLocksDoNothing: callers that open their journals at the same time all have one.
+func TestJournalsWhereLocksDoNothing(t *testing.T) {
+	t.Parallel()
+	for name, changes := range map[string][]string{"do nothing": withIdleLocks(), "are missing": withoutLocks} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			address := changedDatabase(t, changes)
+			opened := make(chan error, 4)
+			for range cap(opened) {
+				go func() {
+					j, err := postgres.OpenJournal(context.Background(), address)
+					if err == nil {
+						err = j.Close()
+					}
+					opened <- err
+				}()
+			}
+			for range cap(opened) {
+				if err := await(t, "the journal", opened); err != nil {
 					t.Error(err)
 				}
 			}

@@ -235,15 +235,13 @@ func (s *Store) migrate(ctx context.Context) error {
 	if err != nil || len(status.Pending) == 0 {
 		return err
 	}
-	for tries := 1; ; tries++ {
-		err := pgx.BeginFunc(ctx, s.own, func(tx pgx.Tx) error { return s.migrateIn(ctx, tx) })
-		switch {
-		case err == nil:
-			return nil
-		case tries > maxTries || !meetsMigration(err) || !pauseUndone(ctx, tries):
-			return fmt.Errorf("migrate: %w", err)
-		}
+	err = repeatOn(ctx, meetsMigration, func() error {
+		return pgx.BeginFunc(ctx, s.own, func(tx pgx.Tx) error { return s.migrateIn(ctx, tx) })
+	})
+	if err != nil {
+		return fmt.Errorf("migrate: %w", err)
 	}
+	return nil
 }
 
 // The states of what another one has made at the same time: tables, and things that tables have.

@@ -25,10 +25,13 @@ func pauseUndone(ctx context.Context, tries int) bool {
 
 // repeatUndone does something again, a few times, that the server undid because of its neighbours. Nothing of it was
 // done then, be it told at a statement or at the commit: so it need not be a thing that may be done twice.
-func repeatUndone(ctx context.Context, do func() error) error {
+func repeatUndone(ctx context.Context, do func() error) error { return repeatOn(ctx, undone, do) }
+
+// repeatOn does something again, a few times, after errors of a kind.
+func repeatOn(ctx context.Context, again func(error) bool, do func() error) error {
 	for tries := 1; ; tries++ {
 		err := do()
-		if !undone(err) || tries >= maxUndone || !pauseUndone(ctx, tries) {
+		if !again(err) || tries >= maxUndone || !pauseUndone(ctx, tries) {
 			return err
 		}
 	}
@@ -66,7 +69,9 @@ func (r *ownRow) Scan(dest ...any) error {
 }
 
 // collect runs a statement that returns rows, and reads all of them.
-func collect[T any](ctx context.Context, p *ownPool, sql string, args []any, read pgx.RowToFunc[T]) (all []T, err error) {
+func collect[T any](
+	ctx context.Context, p *ownPool, sql string, args []any, read pgx.RowToFunc[T],
+) (all []T, err error) {
 	err = repeatUndone(ctx, func() error {
 		rows, err := p.Query(ctx, sql, args...)
 		if err != nil {

@@ -17,13 +17,12 @@ COMMENT ON COLUMN onceward_lock.key IS 'What is locked.';
 -- +goose StatementBegin
 CREATE FUNCTION onceward_take_lock(wanted_space smallint, wanted bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_bitmapscan = off
 AS $$
+DECLARE
+	place tid;
 BEGIN
-	INSERT INTO onceward_lock (space, key) VALUES (wanted_space, wanted);
-	DELETE FROM onceward_lock t WHERE t.space = wanted_space AND t.key = wanted;
+	INSERT INTO onceward_lock (space, key) VALUES (wanted_space, wanted) RETURNING ctid INTO place;
+	DELETE FROM onceward_lock t WHERE t.ctid = place;
 	RETURN true;
 END
 $$;
@@ -38,11 +37,14 @@ SET search_path FROM CURRENT
 SET lock_timeout = '10ms'
 AS $$
 DECLARE
+	place  tid;
 	waited text;
 BEGIN
 	FOR try IN 1..5 LOOP
 		BEGIN
-			RETURN onceward_take_lock(wanted_space, wanted);
+			INSERT INTO onceward_lock (space, key) VALUES (wanted_space, wanted) RETURNING ctid INTO place;
+			DELETE FROM onceward_lock t WHERE t.ctid = place;
+			RETURN true;
 		EXCEPTION
 			WHEN lock_not_available THEN
 				GET STACKED DIAGNOSTICS waited = PG_EXCEPTION_CONTEXT;
