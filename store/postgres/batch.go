@@ -205,6 +205,7 @@ func repeated(ctx context.Context, pool *pgxpool.Pool, do func() error) error {
 		case err == nil || ctx.Err() != nil || try >= maxTries || fromStandby(err):
 			return unavailable(err)
 		case undone(err):
+			pauseUndone(ctx, try+1)
 		case lost(err) && !dead:
 			dead = true
 			pool.Reset() // the others are likely dead too

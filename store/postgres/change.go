@@ -211,7 +211,10 @@ func (s *Store) get(ctx context.Context, id store.ID) (rec store.Record, now tim
 // read reads the row of an id, and the clock, on a second connection if the first one turns out dead.
 func (s *Store) read(ctx context.Context, r *row) (at int64, err error) {
 	for range 2 {
-		at, err = s.getOnce(ctx, r)
+		err = repeatUndone(ctx, func() (err error) {
+			at, err = s.getOnce(ctx, r)
+			return err
+		})
 		if err == nil || errors.Is(err, pgx.ErrNoRows) || fromStandby(err) || !lost(err) || ctx.Err() != nil {
 			break
 		}

@@ -29,6 +29,9 @@ type grounds struct {
 	run testing.TB
 	// made is how their tables are made.
 	made []postgres.Option
+	// place says where the next is: for the stores, and for those who look past them.
+	place func(t, run testing.TB) (url, admin string)
+
 	mu   sync.Mutex
 	idle []*ground
 }
@@ -44,7 +47,7 @@ func (g *grounds) take(t testing.TB) *ground {
 	}
 	g.mu.Unlock()
 	if taken == nil {
-		taken = newGround(t, g.run, g.made...)
+		taken = newGround(t, g)
 	} else {
 		taken.clear(t)
 	}
@@ -58,22 +61,29 @@ func (g *grounds) take(t testing.TB) *ground {
 }
 
 // newGround makes a ground that lasts as long as the run.
-func newGround(t, run testing.TB, made ...postgres.Option) *ground {
+func newGround(t testing.TB, among *grounds) *ground {
 	t.Helper()
-	url := servers.Postgres(t).SchemaURL(run)
-	admin, err := pgxpool.New(context.Background(), url)
+	run := among.run
+	url, past := among.place(t, run)
+	admin, err := pgxpool.New(context.Background(), past)
 	must(t, err)
 	run.Cleanup(admin.Close)
 	var schema string
 	must(t, admin.QueryRow(t.Context(), `SELECT current_schema()`).Scan(&schema))
 	g := &ground{url: url + "&application_name=" + schema, schema: schema, admin: admin}
-	openStore(t, g.url, made...) // makes the tables
+	openStore(t, g.url, among.made...) // makes the tables
 	exec(t, admin, `CREATE TABLE business (value TEXT NOT NULL)`)
 	exec(t, admin, `CREATE TABLE test_clock (at bigint NOT NULL)`)
 	exec(t, admin, `INSERT INTO test_clock VALUES (`+firstMoment+`)`)
 	exec(t, admin, fmt.Sprintf(
 		`CREATE OR REPLACE FUNCTION onceward_now() RETURNS bigint LANGUAGE sql VOLATILE AS 'SELECT at FROM %s.test_clock'`, schema))
 	return g
+}
+
+// onSharedServer has a ground in a schema of its own.
+func onSharedServer(t, run testing.TB) (url, admin string) {
+	url = servers.Postgres(t).SchemaURL(run)
+	return url, url
 }
 
 // firstMoment is when each test begins, in microseconds since 1970.

@@ -126,9 +126,11 @@ func (s *Store) start(ctx context.Context) error {
 		return err
 	}
 	config.ShouldPing = s.pingMisled
-	if s.own, err = openOwn(ctx, config, &s.options); err != nil {
+	own, err := openOwn(ctx, config, &s.options)
+	if err != nil {
 		return err
 	}
+	s.own = &ownPool{own}
 	if s.asking, err = openOwn(ctx, config, &options{lanes: askingConnections - spareConnections}); err != nil {
 		return err
 	}
@@ -145,11 +147,11 @@ func (s *Store) start(ctx context.Context) error {
 		return err
 	}
 	s.channel = s.names.channel()
-	s.sql = prepareStatements(s.names, s.channel, s.usual)
-	s.operations = newOperations(s.own, s.names)
+	s.sql = prepareStatements(s.names, s.channel, s.usual, s.locking)
+	s.operations = newOperations(s.own, s.names, s.locking)
 	s.unnamed = config.ConnConfig.DefaultQueryExecMode != pgx.QueryExecModeCacheStatement
 	s.batches = &batcher{
-		pool: s.own, statements: s.sql.batch, unnamed: s.unnamed, lanes: s.options.lanes, largest: maxBatch, worth: laneWorth,
+		pool: own, statements: s.sql.batch, unnamed: s.unnamed, lanes: s.options.lanes, largest: maxBatch, worth: laneWorth,
 		patience: s.options.patience,
 	}
 	if s.options.individual {
@@ -176,7 +178,7 @@ func openOwn(ctx context.Context, config *pgxpool.Config, o *options) (*pgxpool.
 	setDefault(tuned, "lock_timeout", o.lockTimeout)
 	// The statements look at what they write, and are made for this level: at a stricter one, which a database may have
 	// as its default, the server would undo what meets a neighbour.
-	tuned.ConnConfig.RuntimeParams["default_transaction_isolation"] = "read committed"
+	tuned.ConnConfig.RuntimeParams["default_transaction_isolation"] = readCommitted
 	return openTuned(ctx, tuned, own)
 }
 
@@ -195,7 +197,7 @@ const selectSession = `SELECT setting::bigint,
 		AND current_setting('server_version_num')::integer >= 140000
 	FROM pg_settings WHERE name = $1`
 
-// inspect finds out how the connections of handlers are set up.
+// inspect finds out how the connections of handlers are set up, and how the server behaves.
 func (s *Store) inspect(ctx context.Context) error {
 	conn, err := s.handlers.acquire(ctx)
 	if err != nil {
@@ -205,6 +207,9 @@ func (s *Store) inspect(ctx context.Context) error {
 	var idle int64
 	err = conn.pgx().QueryRow(ctx, selectSession, idleParameter).Scan(&idle, &s.usual)
 	s.idle = time.Duration(idle) * time.Millisecond
+	if err == nil {
+		s.probe(ctx, conn.pgx())
+	}
 	return err
 }
 
@@ -215,7 +220,11 @@ func (s *Store) prepareTables(ctx context.Context) error {
 			return err
 		}
 	}
-	return s.readTables(ctx)
+	if err := s.readTables(ctx); err != nil {
+		return err
+	}
+	s.reportBehaviour(ctx)
+	return s.tryRowLock(ctx)
 }
 
 // readTables reads what every record's name is derived with, and the operations.
@@ -288,7 +297,9 @@ type options struct {
 	// lockTimeout is how long a locked record holds up its batch.
 	lockTimeout string
 	listenURL   string
-	logger      *slog.Logger
+	// rowLocks and advisoryLocks are what the program knows of the server's locks.
+	rowLocks, advisoryLocks bool
+	logger                  *slog.Logger
 	// repeatingDriver says that the program knows what its driver repeats.
 	repeatingDriver bool
 	// buildInfo is what the program knows of its modules.

@@ -65,9 +65,10 @@ const selectPartitions = `SELECT count(*) FROM pg_inherits WHERE inhparent = to_
 // partition is the call of the migration's function.
 const partition = `SELECT @partition($1)`
 
-// convert spreads records that are there over as many partitions as were asked for.
-func (o *options) convert(ctx context.Context, conn *pgx.Conn, where names, status store.SchemaStatus) error {
-	if o.partitions == 0 || o.partitions == status.Partitions {
+// convert spreads records that are there over as many partitions as were asked for. The store may be closed.
+func (s *Store) convert(ctx context.Context, conn *pgx.Conn, where names, status store.SchemaStatus) error {
+	wanted := s.options.partitions
+	if wanted == 0 || wanted == status.Partitions {
 		return nil
 	}
 	patient, err := connectPatient(ctx, conn.Config())
@@ -76,15 +77,15 @@ func (o *options) convert(ctx context.Context, conn *pgx.Conn, where names, stat
 	}
 	defer func() { _ = patient.Close(ctx) }() // nothing is under way
 	err = pgx.BeginTxFunc(ctx, patient, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		if err := where.enter(ctx, tx); err != nil {
+		if err := where.enter(ctx, tx, s.locking); err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, where.render(partition), o.partitions)
+		_, err := tx.Exec(ctx, where.render(partition), wanted)
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("convert the records in %s to %d partitions, of which nothing is done: %w",
-			status.Place, o.partitions, err)
+			status.Place, wanted, err)
 	}
 	return nil
 }

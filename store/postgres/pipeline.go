@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -170,7 +171,7 @@ func (p *pipeline) int64(v int64) []byte {
 type statements struct {
 	moment, lockRecord, insertRecord, updateRecord, deleteRecord, get string
 
-	remember, insertExecution string
+	remember, insertExecution, lockName string
 
 	begin, claim, claimBounded, lookUp, insertAnswer, replaceAnswer, commit, awaitLock, underWay, advance statement
 
@@ -178,24 +179,26 @@ type statements struct {
 	add   addStatements
 }
 
-func prepareStatements(n names, channel string, usual bool) statements {
+func prepareStatements(n names, channel string, usual bool, locks locking) statements {
 	// Several stores may share a connection: their statements have different names.
 	named := func(name, text string) statement {
 		return statement{name: channel + "_" + name, text: n.render(text)}
 	}
+	plainClaim, boundedClaim := locks.claims()
 	all := statements{
 		moment: n.render(selectMoment), lockRecord: n.render(lockRecord), insertRecord: n.render(insertRecord),
 		remember: n.render(rememberEvent), insertExecution: n.render(insertExecution),
+		lockName:     n.render(strings.Replace(lockName, "LOCK", locks.takePair(`$1::bigint`), 1)),
 		updateRecord: n.render(updateRecord), deleteRecord: n.render(deleteRecord), get: n.render(getRecord),
 
-		begin: named("begin", begin), claim: named("claim", claim), claimBounded: named("bounded", claimBounded),
+		begin: named("begin", begin), claim: named("claim", plainClaim), claimBounded: named("bounded", boundedClaim),
 		lookUp:       named("lookup", lookUp),
 		insertAnswer: named("insert", insertAnswer), replaceAnswer: named("replace", replaceAnswer),
-		commit: named("commit", `COMMIT`), awaitLock: named("await", awaitLock),
+		commit: named("commit", `COMMIT`), awaitLock: named("await", strings.Replace(awaitLock, "LOCK", locks.take(`$1::bigint`), 1)),
 		underWay: named("underway", underWay),
 		advance:  named("advance", advance),
 	}
-	all.add = prepareAdd(channel, named)
+	all.add = prepareAdd(channel, locks, named)
 	if usual {
 		all.begin.text = `BEGIN`
 	}

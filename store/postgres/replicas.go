@@ -131,9 +131,6 @@ func (r *replicas) close() {
 // nothing.
 const confirm = `SELECT pg_logical_emit_message(true, 'onceward', '')`
 
-// stateUndefinedFunction is what servers answer that only resemble PostgreSQL.
-const stateUndefinedFunction = "42883"
-
 // replicated waits until the standbys that commits wait for have all that was committed so far. A commit whose wait was
 // cut off, by a restart of the server, an administrator or a lost connection, can be seen before they have it: who finds
 // it so must not answer for it yet. The log is in one order, so that a further commit, which waits as it should, tells.

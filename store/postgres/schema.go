@@ -61,7 +61,7 @@ func Migrate(ctx context.Context, url string, with ...Option) error {
 	if err := s.Close(); err != nil || s.options.partitions == 0 {
 		return err
 	}
-	if err := look(ctx, url, with, s.options.convert); err != nil {
+	if err := look(ctx, url, with, s.convert); err != nil {
 		return fmt.Errorf("postgres: migrate: %w", err)
 	}
 	return nil
@@ -130,7 +130,7 @@ func indexAhead(ctx context.Context, conn *pgx.Conn, where names, status store.S
 	}
 	function, _, _ := strings.Cut(text, "CREATE INDEX")
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		if err := where.enter(ctx, tx); err != nil {
+		if err := where.enter(ctx, tx, advisoryLocks); err != nil {
 			return err
 		}
 		if err := where.checkOwner(ctx, tx); err != nil {
@@ -244,14 +244,37 @@ func (s *Store) migrate(ctx context.Context) error {
 	if err != nil || len(status.Pending) == 0 {
 		return err
 	}
-	if err := pgx.BeginFunc(ctx, s.own, func(tx pgx.Tx) error { return s.migrateIn(ctx, tx) }); err != nil {
+	err = repeatOn(ctx, meetsMigration, func() error {
+		return pgx.BeginFunc(ctx, s.own, func(tx pgx.Tx) error { return s.migrateIn(ctx, tx) })
+	})
+	if err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
 	return nil
 }
 
+// The states of what another one has made at the same time: tables, and things that tables have.
+const (
+	stateDuplicateTable    = "42P07"
+	stateDuplicateObject   = "42710"
+	stateDuplicateFunction = "42723"
+	stateInternal          = "XX000" // a row of the catalogue that another one has just changed
+)
+
+// meetsMigration reports whether a migration failed because another one is under way. Where there are no advisory
+// locks, or transactions see what was there when they began, the lock does not keep them apart: all but one are undone,
+// and find nothing to do when they look again.
+func meetsMigration(err error) bool {
+	switch sqlState(err) {
+	case stateDuplicateTable, stateDuplicateObject, stateDuplicateFunction, stateUniqueViolation, stateInternal:
+		return true
+	default:
+		return undone(err)
+	}
+}
+
 func (s *Store) migrateIn(ctx context.Context, tx pgx.Tx) error {
-	if err := s.names.enter(ctx, tx); err != nil {
+	if err := s.names.enter(ctx, tx, s.locking); err != nil {
 		return err
 	}
 	status, err := readStatus(ctx, tx, s.names)
@@ -449,15 +472,30 @@ func (n names) migration(file string) (string, error) {
 
 // enter keeps others from migrating the same tables until the transaction ends, and lets its statements name them
 // without their schema.
-func (n names) enter(ctx context.Context, tx pgx.Tx) error {
-	const (
-		lock = `SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`
-		path = `SELECT set_config('search_path', $1, true)`
-	)
-	if _, err := tx.Exec(ctx, lock, n.migrationLock()); err != nil {
-		return err
+func (n names) enter(ctx context.Context, tx pgx.Tx, locks locking) error {
+	const path = `SELECT set_config('search_path', $1, true)`
+	if locks != rowLocks {
+		lock := `SELECT ` + advisoryLocks.take(`hashtextextended($1, 0)`)
+		if _, err := tx.Exec(ctx, lock, n.migrationLock()); err != nil {
+			return err
+		}
+	}
+	if locks.rows() {
+		if err := n.lockVersions(ctx, tx); err != nil {
+			return err
+		}
 	}
 	_, err := tx.Exec(ctx, path, pgx.Identifier{n.schema}.Sanitize())
+	return err
+}
+
+// lockVersions keeps others from migrating by the table of versions, if it is there: that of locks may not be.
+func (n names) lockVersions(ctx context.Context, tx pgx.Tx) error {
+	var present bool
+	err := tx.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, n.render(`@schema`)).Scan(&present)
+	if err == nil && present {
+		_, err = tx.Exec(ctx, n.render(`LOCK TABLE @schema IN SHARE ROW EXCLUSIVE MODE`))
+	}
 	return err
 }
 

@@ -27,8 +27,9 @@ var postgresTrials = []trial[*postgres]{
 	{Check{
 		"postgres/advisory-locks", "Do advisory locks exclude: two connections take the same one, by one number and by " +
 			"two, for a transaction and for a session?",
-		"Duplicates in flight run the handler side by side instead of getting a 409, and `LockName` and the order of the " +
-			"outbox exclude no one.", "E1, O2, O6 [8, 48]",
+		"The store takes a row for each claim, name and ordered message, which costs a write. Programs that do not know " +
+			"of it run duplicates in flight side by side, and neither `LockName` nor the order of the outbox excludes.",
+		"E1, O2, O6 [8, 48]",
 	}, tryLocks},
 	{Check{
 		"postgres/isolation", "Is READ COMMITTED the default, and does a second statement see what another connection has " +
