@@ -184,13 +184,15 @@ func (n names) place() string { return fmt.Sprintf("database %q, as %s…", n.da
 
 var nameMark = regexp.MustCompile(`@[a-z_0-9]+`)
 
-// render puts names into a statement: @record becomes `database`.`onceward_record`, @now the time, and @read_only
-// whether the server refuses writes.
+// render puts names into a statement: @record becomes `database`.`onceward_record`, @now the time, @node which server it
+// is, and @read_only whether that refuses writes.
 func (n names) render(statement string) string {
 	return nameMark.ReplaceAllStringFunc(statement, func(mark string) string {
 		switch mark {
 		case "@now":
 			return n.clock
+		case "@node":
+			return thisNode
 		case "@read_only":
 			return "(CONCAT(@@global.read_only) NOT IN ('0', 'OFF'))"
 		default:
