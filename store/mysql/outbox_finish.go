@@ -213,9 +213,6 @@ func (x *messagePlan) learned(ctx context.Context, cause error) error {
 	return err
 }
 
-// errorTwoRows is what exactlyOne says.
-const errorTwoRows = 1242
-
 // ReplayMessage implements [outbox.Store].
 func (s *Store) ReplayMessage(ctx context.Context, id string) error {
 	return s.operate(ctx, replayMessage, id)

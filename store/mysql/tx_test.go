@@ -54,7 +54,7 @@ func TestBorrowedConnection(t *testing.T) {
 	}
 	transacted(t, s, "committed", refusing(t, "I1"), store.DecisionReplay, "I1")
 	var state string
-	must(t, db.QueryRow(`SELECT CONCAT_WS(' ', @@autocommit, @@wait_timeout, @@innodb_lock_wait_timeout,
+	must(t, db.QueryRow(`SELECT CONCAT_WS(' ', @@autocommit + 0, @@wait_timeout, @@innodb_lock_wait_timeout,
 		@@in_transaction)`).Scan(&state))
 	if state != "1 1234 77 0" {
 		t.Errorf("the connection came back as %q", state)
