@@ -119,8 +119,8 @@ func TestQuorumLost(t *testing.T) {
 	wantState(t, all, "key", store.StateCompleted, "E7")
 }
 
-// TestTransactionsRaceOnGalera: the nodes know nothing of each other's locks, so handlers of one key may run on several of
-// them. One is committed; those that are refused at their commit are decided again, and replay it (scenario 48).
+// TestTransactionsRaceOnGalera: the nodes know nothing of each other's locks, so handlers of one key may run on several
+// of them. One is committed; those that are refused at their commit are decided again, and replay it (scenario 48).
 func TestTransactionsRaceOnGalera(t *testing.T) {
 	t.Parallel()
 	cluster := servers.SharedGalera(t)

@@ -184,8 +184,8 @@ func (n names) place() string { return fmt.Sprintf("database %q, as %s…", n.da
 
 var nameMark = regexp.MustCompile(`@[a-z_0-9]+`)
 
-// render puts names into a statement: @record becomes `database`.`onceward_record`, @now the time, @node which server it
-// is, and @read_only whether that refuses writes.
+// render puts names into a statement: @record becomes `database`.`onceward_record`, @now the time, @node which server
+// it is, and @read_only whether that refuses writes.
 func (n names) render(statement string) string {
 	return nameMark.ReplaceAllStringFunc(statement, func(mark string) string {
 		switch mark {

@@ -97,10 +97,10 @@ func notCommitted(cause error) error {
 	return unavailable(fmt.Errorf("commit: %w", cause))
 }
 
-// fenceClaim makes certain that the transaction which has claimed a record is over, or is not committed any more, so that
-// the record tells what became of it. On the server that had it, the row that stands for the record is locked until then.
-// On a cluster another node may be asked, which knows no locks of the first: there a write to the same row, committed in
-// between, makes certain that the other one is refused if it still comes.
+// fenceClaim makes certain that the transaction which has claimed a record is over, or is not committed any more, so
+// that the record tells what became of it. On the server that had it, the row that stands for the record is locked
+// until then. On a cluster another node may be asked, which knows no locks of the first: there a write to the same row,
+// committed in between, makes certain that the other one is refused if it still comes.
 func (s *Store) fenceClaim(ctx context.Context, id store.ID) error {
 	name := claimOf(id)
 	return s.fence(ctx, stmt(s.render(insertClaim), name), stmt(s.render(deleteClaim), name))

@@ -168,9 +168,9 @@ const thisNode = `CONCAT(@@hostname, ':', @@port)`
 const errorNoSavepoint = 1305
 
 // The session of a transaction. A statement that fails with a deadlock ends the transaction: with autocommit off what
-// follows it is part of another one, and is undone, instead of being committed by itself. READ COMMITTED takes no locks on
-// rows that are not there, and sees what was committed a moment ago. A node that stops in mid-transaction is put out by
-// the server when it has been idle for too long.
+// follows it is part of another one, and is undone, instead of being committed by itself. READ COMMITTED takes no locks
+// on rows that are not there, and sees what was committed a moment ago. A node that stops in mid-transaction is put out
+// by the server when it has been idle for too long.
 const (
 	// setBorrowed sets a connection of the application, and returnBorrowed gives it back as it was.
 	keepBorrowed = `SET @onceward_autocommit = @@autocommit, @onceward_lock_wait = @@innodb_lock_wait_timeout,
@@ -219,8 +219,8 @@ func (t *transaction) ending(statements ...statement) []statement {
 	return statements
 }
 
-// idle is how many seconds the transaction may be idle, and whether that has to be said: the store's own connections are
-// bounded by themselves at about what is usual.
+// idle is how many seconds the transaction may be idle, and whether that has to be said: the store's own connections
+// are bounded by themselves at about what is usual.
 func (t *transaction) idle() (seconds int, set bool) {
 	idle := plainIdle
 	if t.lease > 0 {

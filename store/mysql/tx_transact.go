@@ -14,15 +14,15 @@ var _ store.Transactor = (*Store)(nil)
 
 // The statements of a transaction with a record. Its record is written once, at the end, over nothing or over what was
 // seen at the beginning. Until then a row of another table stands for it, which is there for as long as the transaction
-// lasts, and keeps the next one of the same key from beginning: to find it locked costs no wait. That table is small, and
-// its rows have one index: what is written twice is not the record. The primary key of the records stays the last line of
-// defence.
+// lasts, and keeps the next one of the same key from beginning: to find it locked costs no wait. That table is small,
+// and its rows have one index: what is written twice is not the record. The primary key of the records stays the last
+// line of defence.
 const (
 	lockClaim   = `SELECT l.name FROM @lock l WHERE l.name = ? FOR UPDATE NOWAIT`
 	insertClaim = `INSERT INTO @lock (name, number) VALUES (?, @now) ON DUPLICATE KEY UPDATE number = @now`
 	deleteClaim = `DELETE FROM @lock WHERE name = ?`
-	// lookUp always returns a row. What of it is the record is null if there is none. It is a statement behind the lock: so
-	// it sees what the last holder of that has committed.
+	// lookUp always returns a row. What of it is the record is null if there is none. It is a statement behind the
+	// lock: so it sees what the last holder of that has committed.
 	lookUp = `SELECT @now, CONNECTION_ID(), @node, @read_only, m.value, ` + allColumns + `
 		FROM @meta m LEFT JOIN @record r ON r.hash = ? WHERE m.name = 'max_removed_attempt'`
 	// writeNew makes a record, unless its token may have been used for one that was removed since it was drawn.
@@ -135,8 +135,8 @@ func (s *Store) leave(id store.ID, f *running) {
 }
 
 // Transact implements [store.Transactor]. The work is run again if the server undid the transaction because of its
-// neighbours, and decided again if another one was faster. On a cluster that certifies at commit, a duplicate on another
-// node may run the work too: of the two one is committed, and the other one, undone, gets its answer.
+// neighbours, and decided again if another one was faster. On a cluster that certifies at commit, a duplicate on
+// another node may run the work too: of the two one is committed, and the other one, undone, gets its answer.
 func (s *Store) Transact(
 	ctx context.Context, r *store.Reservation, work func(context.Context, store.Verdict) store.Settlement,
 ) (v store.Verdict, err error) {
@@ -203,8 +203,8 @@ func (x *handlerPlan) claim() []statement { return x.store.claims(x.id) }
 
 func (x *handlerPlan) read(raw []sqldriver.Value) error { return x.readView(raw, &x.view) }
 
-// decide says what the request may do. Where another transaction has the record it may not execute; what is there it may
-// have.
+// decide says what the request may do. Where another transaction has the record it may not execute; what is there it
+// may have.
 func (x *handlerPlan) decide(cause error) (run bool, err error) {
 	switch {
 	case locked(cause):

@@ -11,10 +11,10 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// InTx implements [inbox.Store]: it runs work in a transaction, which work takes from its context with [onceward.Tx], and
-// commits if work returns nil. Work does not end the transaction itself. It may be called again after a rollback that
-// was not its own doing, never after a commit. The error wraps [onceward.ErrOutcomeUnknown] if the reply to COMMIT was
-// lost.
+// InTx implements [inbox.Store]: it runs work in a transaction, which work takes from its context with [onceward.Tx],
+// and commits if work returns nil. Work does not end the transaction itself. It may be called again after a rollback
+// that was not its own doing, never after a commit. The error wraps [onceward.ErrOutcomeUnknown] if the reply to COMMIT
+// was lost.
 func (s *Store) InTx(ctx context.Context, work func(ctx context.Context) error) error {
 	if err := s.writable(); err != nil {
 		return err
@@ -107,8 +107,8 @@ func (x *stepPlan) work(ctx context.Context) (action store.TxAction, err error) 
 // readAgain reads the row of a record behind its lock.
 const readAgain = `SELECT ` + allColumns + ` FROM @record r WHERE r.hash = ? FOR UPDATE`
 
-// prepare reads the row again, now behind its lock: marks that the same attempt has stored meanwhile, and a lease that was
-// extended, stay.
+// prepare reads the row again, now behind its lock: marks that the same attempt has stored meanwhile, and a lease that
+// was extended, stay.
 func (x *stepPlan) prepare() (err error) {
 	x.exists, x.before = false, store.Record{}
 	read := func(raw []sqldriver.Value) (err error) {

@@ -213,8 +213,8 @@ func senselessUpserts(e *env) {
 
 // twoColumns has a key of two columns, of which either alone is not unique.
 func twoColumns(e *env) {
-	e.table(`CREATE TABLE order_lines (item INTEGER NOT NULL, shop VARCHAR(64) NOT NULL, closed INTEGER NOT NULL, note TEXT,
-		UNIQUE (shop, item))`)
+	e.table(`CREATE TABLE order_lines (item INTEGER NOT NULL, shop VARCHAR(64) NOT NULL, closed INTEGER NOT NULL,
+		note TEXT, UNIQUE (shop, item))`)
 	line := func(shop string, item, closed int, note string) natural.Upsert {
 		return natural.Upsert{
 			Table:  "order_lines",
@@ -260,7 +260,8 @@ func oddNames(e *env) {
 	for i, name := range names {
 		columns[i] = quote(name) + " TEXT"
 	}
-	e.table(fmt.Sprintf(`CREATE TABLE %s ("the key?" VARCHAR(64) PRIMARY KEY, %s)`, quote(table), strings.Join(columns, ", ")))
+	e.table(fmt.Sprintf(`CREATE TABLE %s ("the key?" VARCHAR(64) PRIMARY KEY, %s)`, quote(table),
+		strings.Join(columns, ", ")))
 	row := func(value string) natural.Upsert {
 		u := natural.Upsert{
 			Table: table, Key: []natural.Column{{Name: "the key?", Value: "it's"}},
