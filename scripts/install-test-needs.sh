@@ -3,6 +3,10 @@
 #
 # The product is pure Go and needs none of this. Each need is one line at the end of this file: that is the place to add
 # a server for a new store.
+#
+#	sh scripts/install-test-needs.sh [engines]
+#
+# With "engines" it is also what only the groups of servers need: Galera, Patroni and etcd. `make test` does not.
 set -eu
 
 # need DESCRIPTION CHECK PACKAGE... installs the Debian packages unless the check succeeds, and checks again.
@@ -105,6 +109,36 @@ can_run_prometheus() {
 	command -v prometheus >/dev/null 2>&1 && command -v promtool >/dev/null 2>&1
 }
 
+# A server's program is often not in the search path of others than root. Root's tests run it as the user that the
+# package creates.
+can_run_mariadb() {
+	if [ "$(id -u)" -eq 0 ]; then
+		id mysql >/dev/null 2>&1 || return 1
+	fi
+	command -v mariadbd >/dev/null 2>&1 || [ -x /usr/sbin/mariadbd ] || return 1
+	command -v mariadb-install-db >/dev/null 2>&1 && command -v mariadb >/dev/null 2>&1
+}
+
+# npm fetches Dynoxide, unless one is named.
+can_run_dynoxide() {
+	[ -n "${ONCEWARD_TEST_DYNOXIDE:-}${ONCEWARD_TEST_DYNAMODB:-}" ] || command -v npm >/dev/null 2>&1
+}
+
+# Galera is a library of MariaDB's server, whose nodes copy data by rsync.
+can_run_galera() {
+	command -v rsync >/dev/null 2>&1 || return 1
+	for library in /usr/lib/galera/libgalera_smm.so /usr/lib*/galera-4/libgalera_smm.so; do
+		if [ -e "$library" ]; then
+			return 0
+		fi
+	done
+	return 1
+}
+
+can_run_patroni() {
+	command -v patroni >/dev/null 2>&1 && command -v etcd >/dev/null 2>&1
+}
+
 command -v go >/dev/null 2>&1 || {
 	echo "The tests need Go (see the version in go.mod): https://go.dev/dl/" >&2
 	exit 1
@@ -117,3 +151,9 @@ need "RabbitMQ and Erlang's epmd, to start a broker for the tests" can_run_rabbi
 need "Redis, to start servers for the tests" can_run_redis redis-server
 need "PgBouncer, to put a pooler before a server of the tests" can_run_pgbouncer pgbouncer
 need "Prometheus and promtool, to scrape metrics and to check alerts" can_run_prometheus prometheus
+need "MariaDB, to start servers for the tests" can_run_mariadb mariadb-server
+need "npm, to fetch Dynoxide, which speaks DynamoDB's protocol" can_run_dynoxide npm
+if [ "${1:-}" = engines ]; then
+	need "Galera and rsync, to start a cluster of MariaDB" can_run_galera galera-4 rsync
+	need "Patroni and etcd, to start PostgreSQL servers that replace each other" can_run_patroni patroni etcd-server
+fi

@@ -38,10 +38,30 @@ func (p *Process) PauseTree() error {
 	return err
 }
 
-// pauseTree returns the ids of all processes below the given one. It goes down by generations, with one look at the
+// PauseTrees stops processes and all that they have started, like PauseTree. It is for those that a process which was
+// started here has started, and that have left its tree: a supervisor's servers.
+func PauseTrees(pids ...int) error {
+	_, err := pauseTree(pids...)
+	return err
+}
+
+// ResumeTrees lets processes and all that they have started go on, children first.
+func ResumeTrees(pids ...int) error {
+	below, err := Descendants(pids...)
+	return errors.Join(err, signalAll(syscall.SIGCONT, below), signalAll(syscall.SIGCONT, pids))
+}
+
+// KillTrees ends processes and all that they have started at one point in time, and returns when all of them are gone.
+func KillTrees(pids ...int) error {
+	below, err := pauseTree(pids...)
+	all := append(slices.Clone(pids), below...)
+	return errors.Join(err, signalAll(syscall.SIGKILL, all), AwaitGone(all...))
+}
+
+// pauseTree returns the ids of all processes below the given ones. It goes down by generations, with one look at the
 // process table for each: a server has a process for each connection, and a look goes through all of the system.
-func pauseTree(pid int) (below []int, err error) {
-	for parents := []int{pid}; len(parents) > 0; {
+func pauseTree(pids ...int) (below []int, err error) {
+	for parents := pids; len(parents) > 0; {
 		if err := errors.Join(signalAll(syscall.SIGSTOP, parents), awaitStates(isStopped, parents...)); err != nil {
 			return below, err
 		}
@@ -77,9 +97,9 @@ func (p *Process) KillTree() error {
 	return errors.Join(err, AwaitGone(below...))
 }
 
-// Descendants returns the ids of all processes that the given one has started, and that those have started.
-func Descendants(pid int) (below []int, err error) {
-	for parents := []int{pid}; len(parents) > 0 && err == nil; below = append(below, parents...) {
+// Descendants returns the ids of all processes that the given ones have started, and that those have started.
+func Descendants(pids ...int) (below []int, err error) {
+	for parents := pids; len(parents) > 0 && err == nil; below = append(below, parents...) {
 		parents, err = childrenOf(parents...)
 	}
 	return below, err

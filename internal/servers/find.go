@@ -19,6 +19,10 @@ const (
 	postgresInstall = "apt-get update && apt-get install -y --no-install-recommends postgresql"
 	rabbitmqInstall = "apt-get update && apt-get install -y --no-install-recommends rabbitmq-server"
 	redisInstall    = "apt-get update && apt-get install -y --no-install-recommends redis-server"
+	mariadbInstall  = "apt-get update && apt-get install -y --no-install-recommends mariadb-server"
+	galeraInstall   = "apt-get update && apt-get install -y --no-install-recommends mariadb-server galera-4 rsync"
+	npmInstall      = "apt-get update && apt-get install -y --no-install-recommends npm"
+	patroniInstall  = "apt-get update && apt-get install -y --no-install-recommends postgresql patroni etcd-server"
 
 	prometheusInstall = "apt-get update && apt-get install -y --no-install-recommends prometheus"
 )
@@ -148,6 +152,71 @@ func findRedis(m machine) (program string, err error) {
 			"Or name a server that is already there in %s", redisInstall, redisVariable)
 	}
 	return program, nil
+}
+
+// mariadbPrograms are the server, the program that makes its data, and the client. Only the client is needed for a
+// server that is already there.
+type mariadbPrograms struct{ server, install, client string }
+
+// findMariaDB looks for the programs in the search path and where Debian puts a server, which root's search path alone
+// has.
+func findMariaDB(m machine) (found mariadbPrograms, err error) {
+	for program, path := range map[string]*string{
+		"mariadbd": &found.server, "mariadb-install-db": &found.install, "mariadb": &found.client,
+	} {
+		if *path, err = lookInSbin(m, program); err != nil {
+			return found, fmt.Errorf("the tests need MariaDB's %s, which is not installed here. "+
+				"`make test` installs it where it can; on Debian or Ubuntu, as root:\n\n    %s\n\n"+
+				"Or name a server that is already there in %s", program, mariadbInstall, mariadbVariable)
+		}
+	}
+	return found, nil
+}
+
+// findGalera looks for the library that makes MariaDB a node of a cluster.
+func findGalera(m machine) (provider string, err error) {
+	_, err = m.lookPath("rsync")
+	for _, pattern := range []string{"/usr/lib/galera/libgalera_smm.so", "/usr/lib*/galera-4/libgalera_smm.so"} {
+		found, globErr := m.glob(pattern)
+		if err == nil && globErr == nil && len(found) > 0 {
+			return found[0], nil
+		}
+	}
+	return "", fmt.Errorf("the tests need Galera's libgalera_smm.so and rsync, which are not installed here. "+
+		"On Debian or Ubuntu, as root:\n\n    %s", galeraInstall)
+}
+
+// patroniPrograms are what watches PostgreSQL servers and makes one of them the primary, and where it keeps which.
+type patroniPrograms struct {
+	postgresPrograms
+	patroni, etcd string
+}
+
+// findPatroni looks for the programs in the search path, and for PostgreSQL where findPostgres does.
+func findPatroni(m machine) (found patroniPrograms, err error) {
+	if found.postgresPrograms, err = findPostgres(m); err != nil {
+		return found, err
+	}
+	var etcdErr error
+	found.patroni, err = m.lookPath("patroni")
+	found.etcd, etcdErr = m.lookPath("etcd")
+	if err = errors.Join(err, etcdErr); err != nil {
+		return found, fmt.Errorf("the tests need Patroni and etcd, which are not installed here (%w). "+
+			"On Debian or Ubuntu, as root:\n\n    %s", err, patroniInstall)
+	}
+	return found, nil
+}
+
+// lookInSbin looks for a program in the search path, and where those are that an administrator runs.
+func lookInSbin(m machine, program string) (string, error) {
+	path, err := m.lookPath(program)
+	if err == nil {
+		return path, nil
+	}
+	if found, globErr := m.glob("/usr/sbin/" + program); globErr == nil && len(found) > 0 {
+		return found[0], nil
+	}
+	return "", err
 }
 
 // prometheusPrograms are the server, and the program that checks its files.

@@ -104,6 +104,8 @@ func parseTarget(serverURL string) (parsed *url.URL, target string, err error) {
 		return nil, "", fmt.Errorf("servers: a proxy needs a URL with a host, not %q", serverURL)
 	case parsed.Port() == "" && parsed.Scheme == "redis":
 		return parsed, net.JoinHostPort(parsed.Hostname(), "6379"), nil
+	case parsed.Port() == "" && parsed.Scheme == "mysql":
+		return parsed, net.JoinHostPort(parsed.Hostname(), "3306"), nil
 	case parsed.Port() == "":
 		return parsed, net.JoinHostPort(parsed.Hostname(), "5432"), nil
 	default:

@@ -10,69 +10,16 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 )
 
-// postgresTemplate is an empty database that is copied for each server: to make one takes a second, to copy it much
-// less.
-var postgresTemplate template
-
-type template struct {
-	mu sync.Mutex
-	// dir is gone if the workspace that it was in was removed in between.
-	dir  string
-	made int
-}
-
-// TemplatesVariable names the environment variable that holds a directory in which the processes of one run of tests
-// leave to each other what they copy servers from.
-const TemplatesVariable = "ONCEWARD_TEST_TEMPLATES"
+// postgresTemplate is an empty database that is copied for each server.
+var postgresTemplate = template{name: "postgres"}
 
 // newPostgresDir makes a directory with the data of a server that never ran.
 func newPostgresDir(ctx context.Context, programs postgresPrograms, as owner) (string, error) {
-	parent, err := workspace.dir()
-	if err != nil {
-		return "", err
-	}
-	t := &postgresTemplate
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if _, err := os.Stat(t.dir); err != nil {
-		if t.dir, err = findPostgresTemplate(ctx, programs, as, parent); err != nil {
-			return "", err
-		}
-	}
-	t.made++
-	dir := filepath.Join(parent, "postgres-"+strconv.Itoa(t.made))
-	if err := as.makeDir(dir); err != nil {
-		return "", err
-	}
-	if err := as.copyTree(t.dir, filepath.Join(dir, "data")); err != nil {
-		return "", errors.Join(err, os.RemoveAll(dir))
-	}
-	return dir, nil
-}
-
-// findPostgresTemplate finds the database that another process has left, or makes one and leaves it to others. Of two
-// processes that do so at once, one keeps its own.
-func findPostgresTemplate(ctx context.Context, programs postgresPrograms, as owner, parent string) (string, error) {
-	common := ""
-	if dir := os.Getenv(TemplatesVariable); dir != "" {
-		common = filepath.Join(dir, "postgres")
-		if _, err := os.Stat(common); err == nil {
-			return common, nil
-		}
-	}
-	dir := filepath.Join(parent, "postgres-template")
-	if err := initPostgres(ctx, programs, as, dir); err != nil {
-		return "", errors.Join(err, os.RemoveAll(dir))
-	}
-	if common != "" && os.Rename(dir, common) == nil {
-		return common, nil
-	}
-	return dir, nil
+	return postgresTemplate.newDir(as, func(dir string) error { return initPostgres(ctx, programs, as, dir) })
 }
 
 // initPostgres makes the data directory of a server. It need not survive a power loss, so it is not flushed.

@@ -57,9 +57,10 @@ func TestProcessesShareATemplate(t *testing.T) {
 	must(t, err)
 	as, err := serverOwner("postgres", postgresInstall)
 	must(t, err)
-	first, err := findPostgresTemplate(t.Context(), programs, as, reachableDir(t))
+	init := func(dir string) error { return initPostgres(t.Context(), programs, as, dir) }
+	first, err := postgresTemplate.find(reachableDir(t), init)
 	must(t, err)
-	if second, err := findPostgresTemplate(t.Context(), programs, as, reachableDir(t)); err != nil || second != first {
+	if second, err := postgresTemplate.find(reachableDir(t), init); err != nil || second != first {
 		t.Errorf("the next process copies %q (%v), want %q", second, err, first)
 	}
 	if _, err := os.Stat(filepath.Join(first, "PG_VERSION")); err != nil {

@@ -121,6 +121,11 @@ func (s *RedisServer) awaitReady(ctx context.Context) error {
 
 // await asks until something is so, which it must be within the time that a server may take to start. An error ends it.
 func await(ctx context.Context, what string, is func() (bool, error)) error {
+	return awaitEvery(ctx, pollEvery, what, is)
+}
+
+// awaitEvery is await for what costs more to ask.
+func awaitEvery(ctx context.Context, every time.Duration, what string, is func() (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
 	for {
@@ -131,7 +136,7 @@ func await(ctx context.Context, what string, is func() (bool, error)) error {
 		case ctx.Err() != nil:
 			return fmt.Errorf("servers: waiting until %s: %w", what, ctx.Err())
 		}
-		time.Sleep(pollEvery)
+		time.Sleep(every)
 	}
 }
 

@@ -26,6 +26,15 @@ var (
 	sharedRedis = sync.OnceValues(func() (*RedisServer, error) {
 		return startSharedRedis(os.Getenv(redisVariable))
 	})
+	sharedMariaDB = sync.OnceValues(func() (*MariaDBServer, error) {
+		return startSharedMariaDB(os.Getenv(mariadbVariable))
+	})
+	sharedDynamoDB = sync.OnceValues(func() (*DynamoDBServer, error) {
+		return startSharedDynamoDB(os.Getenv(dynamodbVariable))
+	})
+	sharedGalera = sync.OnceValues(func() (*GaleraCluster, error) {
+		return StartGalera(context.Background())
+	})
 	// A cluster that is not broken on purpose has time to see that a node is only slow.
 	sharedRedisCluster = sync.OnceValues(func() (*RedisCluster, error) {
 		return StartRedisCluster(context.Background(), "cluster-node-timeout 30000")
@@ -124,6 +133,54 @@ func useRedis(ctx context.Context, address string) (*RedisServer, error) {
 	return s, nil
 }
 
+// startSharedMariaDB uses the server at the URL, or starts one if there is none.
+func startSharedMariaDB(address string) (s *MariaDBServer, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*startLimit)
+	defer cancel()
+	if address == "" {
+		s, err = StartMariaDB(ctx)
+	} else {
+		s, err = useMariaDB(ctx, address)
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.shared = true
+	return s, nil
+}
+
+// useMariaDB is a server that is already there. Neither the URL nor what the parser says about it is in an error: they
+// may hold a password.
+func useMariaDB(ctx context.Context, address string) (*MariaDBServer, error) {
+	parsed, err := url.Parse(address)
+	if err != nil || parsed.Port() == "" || parsed.Scheme != "mysql" {
+		return nil, fmt.Errorf("%s does not hold a URL like mysql://user:password@host:port/database", mariadbVariable)
+	}
+	s := &MariaDBServer{server: server{kind: "MariaDB", url: address}}
+	if s.programs.client, err = lookInSbin(thisMachine(), "mariadb"); err != nil {
+		return nil, fmt.Errorf("the tests need MariaDB's client. On Debian or Ubuntu, as root:\n\n    %s", mariadbInstall)
+	}
+	if err := s.Exec(ctx, "SELECT 1"); err != nil {
+		return nil, fmt.Errorf("the MariaDB that %s names: %w", mariadbVariable, err)
+	}
+	return s, nil
+}
+
+// startSharedDynamoDB uses the server at the endpoint, or starts one if there is none, which keeps nothing on disk.
+func startSharedDynamoDB(endpoint string) (s *DynamoDBServer, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*startLimit)
+	defer cancel()
+	if endpoint == "" {
+		if s, err = startDynamoDB(ctx, false); err != nil {
+			return nil, err
+		}
+	} else if s = (&DynamoDBServer{server: server{kind: "DynamoDB", url: endpoint}}); !s.answers(ctx) {
+		return nil, fmt.Errorf("the DynamoDB that %s names does not answer", dynamodbVariable)
+	}
+	s.shared = true
+	return s, nil
+}
+
 // wholeMatrixVariable makes tests of many combinations of stores run all of each instead of a selection.
 const wholeMatrixVariable = "ONCEWARD_TEST_STORES"
 
@@ -131,10 +188,21 @@ const wholeMatrixVariable = "ONCEWARD_TEST_STORES"
 // given, or all where ONCEWARD_TEST_STORES is "all", as make test-stores sets it. All of every combination would take
 // too long for each change.
 func UnlessAllStores(groups ...string) []string {
-	if os.Getenv(wholeMatrixVariable) == "all" {
+	if allStores() {
 		return nil
 	}
 	return groups
+}
+
+func allStores() bool { return os.Getenv(wholeMatrixVariable) == "all" }
+
+// InAllStores leaves a test to the runs with ONCEWARD_TEST_STORES set to "all": it needs a group of servers that takes
+// too long to start for each change.
+func InAllStores(t testing.TB) {
+	t.Helper()
+	if !allStores() {
+		t.Skipf("it runs with %s=all, as make test-stores sets it", wholeMatrixVariable)
+	}
 }
 
 // Postgres returns the server that all tests of this process share: the one whose URL is in ONCEWARD_TEST_POSTGRES, or
@@ -266,6 +334,77 @@ func NewRedisSentinel(t testing.TB, settings ...string) *RedisSentinel {
 	return r
 }
 
+// MariaDB returns the server that all tests of this process share: the one whose URL is in ONCEWARD_TEST_MARIADB, or a
+// private one, which is started by the first test that asks. The test fails if there is none. Each test works in a
+// database of its own: see Database.
+func MariaDB(t testing.TB) *MariaDBServer {
+	t.Helper()
+	s, err := sharedMariaDB()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// NewMariaDB starts a server for this test alone, with further settings like "lock-wait-timeout=5", and closes it at
+// the end. It is for tests that kill, stop or pause it, or need other settings; the others share the one of MariaDB.
+func NewMariaDB(t testing.TB, settings ...string) *MariaDBServer {
+	t.Helper()
+	s, err := StartMariaDB(t.Context(), settings...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.closeWith(t)
+	return s
+}
+
+// DynamoDB returns the server that all tests of this process share: the one whose endpoint is in
+// ONCEWARD_TEST_DYNAMODB, or a private one, which is started by the first test that asks. The test fails if there is
+// none. Each test works with a table of its own: see Name.
+func DynamoDB(t testing.TB) *DynamoDBServer {
+	t.Helper()
+	s, err := sharedDynamoDB()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// NewDynamoDB starts a server for this test alone, whose items survive Kill, and closes it at the end. The others share
+// the one of DynamoDB.
+func NewDynamoDB(t testing.TB) *DynamoDBServer {
+	t.Helper()
+	s, err := StartDynamoDB(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.closeWith(t)
+	return s
+}
+
+// SharedGalera returns the cluster that all tests of this process share, for tests that do not break it. It is started
+// by the first test that asks. Each test works in a database of its own: see Database.
+func SharedGalera(t testing.TB) *GaleraCluster {
+	t.Helper()
+	c, err := sharedGalera()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// NewGalera starts a cluster for this test alone, and closes it at the end. It is for tests that break it; the others
+// share the one of SharedGalera.
+func NewGalera(t testing.TB, settings ...string) *GaleraCluster {
+	t.Helper()
+	c, err := StartGalera(t.Context(), settings...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.closeWith(t)
+	return c
+}
+
 // closeWith closes the server at the end of the test, which shows its log if it has failed.
 func (s *server) closeWith(t testing.TB) {
 	t.Cleanup(func() {
@@ -331,6 +470,39 @@ func (s *PostgresServer) SchemaURL(t testing.TB) string {
 		t.Fatal(err)
 	}
 	return address
+}
+
+// Database creates a database for this test, and removes it with all that is in it at the end. It returns its name.
+func (s *MariaDBServer) Database(t testing.TB) (name string) {
+	t.Helper()
+	name = s.Name(t)
+	if err := s.Exec(t.Context(), "CREATE DATABASE "+name); err != nil {
+		t.Fatalf("create a database: %v", err)
+	}
+	if s.shared {
+		t.Cleanup(func() { s.dropDatabase(t, name) })
+	}
+	return name
+}
+
+// dropDatabase does not wait for ever if a transaction of the test is still open.
+func (s *MariaDBServer) dropDatabase(t testing.TB, name string) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if err := s.Exec(ctx, "SET lock_wait_timeout = 20; DROP DATABASE IF EXISTS "+name); err != nil {
+		t.Errorf("drop the database of the test: %v", err)
+	}
+}
+
+// DatabaseURL creates a database like Database, and returns its URL.
+func (s *MariaDBServer) DatabaseURL(t testing.TB) string {
+	t.Helper()
+	parsed, err := url.Parse(s.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed.Path = "/" + s.Database(t)
+	return parsed.String()
 }
 
 // Prefix makes a text for all keys of this test to begin with, or to have within. They are removed at the end from a

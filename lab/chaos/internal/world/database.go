@@ -14,10 +14,13 @@ import (
 )
 
 // Stores are the kinds of stores that a run can take place on.
-var Stores = []string{"sqlite", "postgres", "redis", Cluster, "tiered"}
+var Stores = []string{"sqlite", "postgres", "redis", Cluster, "tiered", Patroni}
 
 // Cluster is the store that may forget what it has acknowledged, when a replica takes over.
 const Cluster = "redis-cluster"
+
+// Patroni is the store whose standby takes over, with all that was acknowledged, when the primary is gone.
+const Patroni = "postgres-patroni"
 
 // database is the store of a world, and what can happen to it.
 type database interface {
@@ -75,6 +78,8 @@ func openDatabase(ctx context.Context, w *World) (database, error) {
 		return openRedis(ctx, w)
 	case "tiered":
 		return openTiered(ctx, w)
+	case Patroni:
+		return openPatroni(ctx, w)
 	case Cluster:
 		return openCluster(ctx, w)
 	default:

@@ -55,15 +55,18 @@ func openServer(ctx context.Context, w *World) (database, error) {
 }
 
 // prepare makes the tables, and gives the store a clock that can be put off.
-func (s *server) prepare(ctx context.Context) error {
-	db, err := node.Open(ctx, s.direct(), 0)
+func (s *server) prepare(ctx context.Context) error { return preparePostgres(ctx, s.direct()) }
+
+// preparePostgres makes the tables of the store at a URL, and gives it a clock that can be put off.
+func preparePostgres(ctx context.Context, url string) error {
+	db, err := node.Open(ctx, url, 0)
 	if err != nil {
 		return err
 	}
 	if err := db.Close(); err != nil {
 		return err
 	}
-	return s.primary.Exec(ctx, `
+	return onPostgres(ctx, url, `
 		CREATE TABLE clock_offset (id int PRIMARY KEY, micros bigint NOT NULL);
 		INSERT INTO clock_offset VALUES (1, 0);
 		CREATE OR REPLACE FUNCTION onceward_now() RETURNS bigint LANGUAGE sql VOLATILE AS
@@ -87,17 +90,29 @@ func (s *server) plain() bool       { return false }
 func (s *server) setClock(ctx context.Context, offset time.Duration) error {
 	s.acts.Lock()
 	defer s.acts.Unlock()
-	conn, err := pgx.Connect(ctx, s.direct())
+	return onPostgres(ctx, s.direct(), setPostgresClock(offset))
+}
+
+// onPostgres runs statements past all faults.
+func onPostgres(ctx context.Context, url, sql string) error {
+	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
 		return err
 	}
-	_, err = conn.Exec(ctx, `UPDATE clock_offset SET micros = $1`, offset.Microseconds())
+	_, err = conn.Exec(ctx, sql)
 	return errors.Join(err, conn.Close(ctx))
 }
 
-// busy lists the sessions that are in a transaction or wait for a lock.
-func (s *server) busy(ctx context.Context) string {
-	conn, err := pgx.Connect(ctx, s.direct())
+// setPostgresClock is the statement that puts the clock off.
+func setPostgresClock(offset time.Duration) string {
+	return fmt.Sprintf(`UPDATE public.clock_offset SET micros = %d`, offset.Microseconds())
+}
+
+func (s *server) busy(ctx context.Context) string { return postgresBusy(ctx, s.direct()) }
+
+// postgresBusy lists the sessions that are in a transaction or wait for a lock.
+func postgresBusy(ctx context.Context, url string) string {
+	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
 		return err.Error()
 	}
@@ -214,21 +229,26 @@ func (s *server) awaitStandby(ctx context.Context) error {
 	return nil
 }
 
-// commitsCut is how many commits are lost at a time.
-const commitsCut = 5
-
 // trap catches some commits, one after the other.
 func (s *server) trap(ctx context.Context, arm func(match func(sql string) bool)) error {
 	s.cuts.Lock()
 	defer s.cuts.Unlock()
-	defer s.proxy.Disarm()
+	return trapCommits(ctx, s.proxy, arm)
+}
+
+// commitsCut is how many commits are lost at a time.
+const commitsCut = 5
+
+// trapCommits catches some commits on their way through a proxy, or the answers to them.
+func trapCommits(ctx context.Context, proxy *servers.Proxy, arm func(match func(sql string) bool)) error {
+	defer proxy.Disarm()
 	isCommit := func(sql string) bool { return strings.HasPrefix(strings.ToLower(sql), "commit") }
 	waiting, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	for caught := range commitsCut {
-		before := s.proxy.Sprung()
+		before := proxy.Sprung()
 		arm(isCommit)
-		if err := s.proxy.AwaitSprung(waiting, before+1); err != nil && caught == 0 {
+		if err := proxy.AwaitSprung(waiting, before+1); err != nil && caught == 0 {
 			return errNotFired // nothing was committed
 		} else if err != nil {
 			return nil

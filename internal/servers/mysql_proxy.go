@@ -1,0 +1,194 @@
+package servers
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"testing"
+)
+
+// NewMySQLProxy starts a proxy in front of the MariaDB or MySQL server with this URL, and closes it at the end of the
+// test. It does what Proxy does for PostgreSQL, with commands instead of batches: a statement, or one that is prepared
+// or executed. Connections must be neither encrypted nor compressed: the server does not offer it through the proxy.
+func NewMySQLProxy(t testing.TB, serverURL string) *Proxy {
+	t.Helper()
+	p, err := StartMySQLProxy(serverURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Errorf("close the proxy: %v", err)
+		}
+	})
+	return p
+}
+
+// StartMySQLProxy starts a proxy like NewMySQLProxy. Close it when done.
+func StartMySQLProxy(serverURL string) (*Proxy, error) {
+	return startProxy(serverURL, (*link).carryMySQL)
+}
+
+// mysqlLink is a connection whose commands and replies are told apart. A client waits for the reply to a command before
+// it sends the next one, so that there is never more than one.
+type mysqlLink struct {
+	*link
+
+	mu sync.Mutex
+	// reply is what is awaited, nil between commands; sql and caught belong to it.
+	reply  *mysqlReply
+	sql    string
+	caught *trap
+	// prepared are the texts of the statements that were prepared, by the ids that the server gave them.
+	prepared map[uint32]string
+}
+
+// carryMySQL carries packets in both directions until one side ends.
+func (l *link) carryMySQL() {
+	m := &mysqlLink{link: l, prepared: make(map[uint32]string)}
+	out, in := bufio.NewReader(l.server), bufio.NewReader(l.client)
+	if err := m.greet(out, in); err != nil {
+		l.close(err)
+		return
+	}
+	var replies sync.WaitGroup
+	replies.Go(func() { l.close(m.carryReplies(out)) })
+	l.close(m.carryCommands(in))
+	replies.Wait()
+}
+
+// greet carries packets until the server has let the client in: each waits for the other.
+func (m *mysqlLink) greet(out, in *bufio.Reader) error {
+	greeting, err := readMySQLPacket(out)
+	if err != nil {
+		return err
+	}
+	plainGreeting(greeting)
+	if _, err := m.client.Write(greeting); err != nil {
+		return err
+	}
+	for {
+		answer, err := readMySQLPacket(in)
+		if err != nil {
+			return err
+		}
+		if _, err := m.server.Write(answer); err != nil {
+			return err
+		}
+		reply, err := readMySQLPacket(out)
+		if err != nil {
+			return err
+		}
+		if _, err := m.client.Write(reply); err != nil {
+			return err
+		}
+		switch reply.kind() {
+		case mysqlOK:
+			return nil
+		case mysqlError:
+			return io.EOF
+		}
+	}
+}
+
+// carryCommands passes the client's commands on.
+func (m *mysqlLink) carryCommands(in *bufio.Reader) error {
+	for {
+		packet, err := readMySQLPacket(in)
+		if err != nil {
+			return err
+		}
+		if err := m.expect(packet); err != nil {
+			return err
+		}
+		if _, err := m.server.Write(packet); err != nil {
+			return err
+		}
+	}
+}
+
+// expect takes note of what the server is about to answer, before it can. It returns an error if the command is lost.
+func (m *mysqlLink) expect(packet mysqlPacket) error {
+	kind := packet.kind()
+	if kind == mysqlQuit || kind == mysqlLongData || kind == mysqlClose {
+		return nil // they have no reply
+	}
+	m.proxy.roundTrips.Add(1)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.reply, m.sql, m.caught = &mysqlReply{command: kind}, "", nil
+	switch body := packet.body(); kind {
+	case mysqlQuery:
+		m.sql = string(body[1:])
+		m.caught = m.proxy.catch(m.sql)
+	case mysqlPrepare:
+		m.sql = string(body[1:])
+	case mysqlExecute:
+		m.sql = m.prepared[statementID(body)]
+		m.caught = m.proxy.catch(m.sql)
+	}
+	if m.caught != nil && m.caught.fate == cutRequest {
+		m.proxy.sprung.Add(1)
+		return net.ErrClosed
+	}
+	return nil
+}
+
+// statementID is the number of a statement in a packet about it.
+func statementID(body []byte) uint32 {
+	if len(body) < 5 {
+		return 0
+	}
+	return binary.LittleEndian.Uint32(body[1:])
+}
+
+// carryReplies passes the server's packets on. The reply to a command that was caught is kept until it has come in
+// full.
+func (m *mysqlLink) carryReplies(in *bufio.Reader) error {
+	out := bufio.NewWriterSize(m.client, 32<<10)
+	var kept []byte
+	for {
+		packet, err := readMySQLPacket(in)
+		if err != nil {
+			return errors.Join(err, out.Flush()) // the last words of a server that ends are worth reading
+		}
+		caught, done := m.note(packet)
+		if caught == nil {
+			_, _ = out.Write(packet) // the error comes back from Flush
+		} else {
+			kept = append(kept, packet...)
+		}
+		if caught != nil && done {
+			if err := m.decide(caught); err != nil {
+				return err
+			}
+			_, _ = out.Write(kept)
+			kept = nil
+		}
+		if in.Buffered() == 0 {
+			if err := out.Flush(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// note follows a packet of the server: which trap has caught the command, and whether its reply is complete.
+func (m *mysqlLink) note(packet mysqlPacket) (caught *trap, done bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.reply == nil {
+		return nil, true // it ends the connection of its own accord
+	}
+	if m.reply.command == mysqlPrepare && m.reply.ends == 0 && packet.kind() == mysqlOK {
+		m.prepared[statementID(packet.body())] = m.sql
+	}
+	caught, done = m.caught, m.reply.add(packet)
+	if done {
+		m.reply = nil
+	}
+	return caught, done
+}
