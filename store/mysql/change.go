@@ -1,0 +1,253 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/onceward/onceward/internal/backoff"
+	"github.com/onceward/onceward/store"
+)
+
+// The statements by which a record is changed as [store.Step] says. A record is read without a lock, and written on the
+// condition that it still is at the attempt and the revision that was read: what another one has written in between
+// makes it zero rows, and is decided again. So there is nothing that a node which stops in the middle could hold.
+const (
+	// selectRecord reads a record, if there is one, with the clock and the largest token of what was removed.
+	selectRecord = `SELECT @now, @read_only, m.value, ` + columns + ` FROM @meta m LEFT JOIN @record r ON r.hash = ?
+		WHERE m.name = 'max_removed_attempt'`
+	// insertRecord makes a record, unless its token may have been used for one that was removed since it was read.
+	insertRecord = `INSERT INTO @record
+			(hash, attempt, revision, state, due, created_at, settled_at, id, provider_id, record)
+		SELECT ?, ?, 0, ?, ?, ?, ?, ?, ?, ? FROM @meta WHERE name = 'max_removed_attempt' AND value < ?`
+	updateRecord = `UPDATE @record SET attempt = ?, revision = revision + 1, state = ?, due = ?, created_at = ?,
+			settled_at = ?, provider_id = ?, record = ? WHERE hash = ? AND attempt = ? AND revision = ?`
+	// raiseFloor comes before what removes records: should that not come, it does no harm.
+	raiseFloor   = `UPDATE @meta SET value = ? WHERE name = 'max_removed_attempt' AND value < ?`
+	deleteRecord = `DELETE FROM @record WHERE hash = ? AND attempt = ? AND revision = ?`
+)
+
+// changed is a record before and after an event.
+type changed struct {
+	before, after store.Record
+	outcome       store.Transition
+	now           time.Time
+	// found is the row that was there, if exists says that there was one, and wrote the one that took its place.
+	found, wrote row
+	exists       bool
+	floor        int64
+}
+
+// verdict is what the change of a reservation comes to.
+func (c *changed) verdict() store.Verdict {
+	return store.Verdict{Decision: c.outcome.Decision, Origin: c.outcome.Origin, Record: c.after, Now: c.now}
+}
+
+const (
+	// maxRaces is how often a change is decided again because another one came first. Each time one of them gets on.
+	maxRaces = 50
+	// maxLocked is how often a change waits for a row that is locked.
+	maxLocked = 2
+)
+
+// errRace says that another write came between the reading of a record and its writing. Nothing was written.
+var errRace = errors.New("the record is changed all the time")
+
+// change applies an event to a record.
+func (s *Store) change(ctx context.Context, id store.ID, event store.Event) (c changed, err error) {
+	if err := s.writable(); err != nil {
+		return c, err
+	}
+	waits := 0
+	for races := 1; ; races++ {
+		if err := left(ctx); err != nil {
+			return c, err
+		}
+		c, err = s.changeOnce(ctx, id, event)
+		if errors.Is(err, errUnanswered) {
+			err = s.unanswered(ctx, id, &c, event, err)
+		}
+		switch {
+		case err == nil, races >= maxRaces:
+			return c, unavailable(err)
+		case locked(err):
+			if waits++; waits >= maxLocked {
+				return c, busy(err)
+			}
+		case !errors.Is(err, errRace) && !undone(err) && !duplicate(err):
+			return c, err
+		}
+		backoff.Sleep(ctx, backoff.Jittered(racePause, maxRacePause, races))
+	}
+}
+
+// How long those who meet at one record keep out of each other's way.
+const (
+	racePause    = 200 * time.Microsecond
+	maxRacePause = 50 * time.Millisecond
+)
+
+// busy says that another transaction is at the record.
+func busy(err error) error { return fmt.Errorf("%w: mysql: %w", store.ErrBusy, err) }
+
+// changeOnce reads, decides and writes.
+func (s *Store) changeOnce(ctx context.Context, id store.ID, event store.Event) (c changed, err error) {
+	if err := s.look(ctx, id, &c); err != nil {
+		return c, err
+	}
+	if c.exists {
+		if c.before, err = c.found.recordOf(id); err != nil {
+			return c, err
+		}
+	}
+	if event.Kind.TakesToken() {
+		event.Token = max(micros(c.now), c.floor+1)
+	}
+	if c.after, c.outcome, err = store.Step(c.before, event, c.now); err != nil {
+		return c, err
+	}
+	return c, s.write(ctx, &c)
+}
+
+// look reads the row of an ID with the clock.
+func (s *Store) look(ctx context.Context, id store.ID, c *changed) error {
+	c.found = row{hash: id.HashBytes()}
+	return s.with(ctx, func(conn *sql.Conn) error {
+		var now int64
+		var readOnly bool
+		var attempt, revision, state, due, createdAt, settledAt sql.NullInt64
+		r := &c.found
+		err := conn.QueryRowContext(ctx, s.render(selectRecord), r.hash[:]).Scan(&now, &readOnly, &c.floor,
+			&attempt, &revision, &state, &due, &createdAt, &settledAt, &r.id, &r.record)
+		if err != nil {
+			return err
+		}
+		if readOnly {
+			return ErrReadOnlyNode
+		}
+		c.now, c.exists = fromMicros(now), attempt.Valid
+		r.attempt, r.revision, r.state, r.due = attempt.Int64, revision.Int64, int(state.Int64), due.Int64
+		r.createdAt, r.settledAt = createdAt.Int64, settledAt.Int64
+		return nil
+	})
+}
+
+// write carries an effect out, on the condition that the record is what was read.
+func (s *Store) write(ctx context.Context, c *changed) error {
+	found := &c.found
+	switch c.outcome.Effect {
+	case store.EffectRemove:
+		if err := s.raise(ctx, found.attempt); err != nil {
+			return err
+		}
+		return s.writeOne(ctx, deleteRecord, found.hash[:], found.attempt, found.revision)
+	case store.EffectWrite:
+	default:
+		return nil
+	}
+	c.wrote = encode(&c.after)
+	w := &c.wrote
+	if !c.exists {
+		return s.writeOne(ctx, insertRecord, w.hash[:], w.attempt, w.state, w.due, w.createdAt, w.settledAt, w.id, w.provider,
+			w.record, w.attempt)
+	}
+	w.revision = found.revision + 1
+	return s.writeOne(ctx, updateRecord, w.attempt, w.state, w.due, w.createdAt, w.settledAt, w.provider, w.record,
+		found.hash[:], found.attempt, found.revision)
+}
+
+// raise makes sure that no token up to that of a record which is about to be removed is given out again.
+func (s *Store) raise(ctx context.Context, attempt int64) error {
+	_, err := s.exec(ctx, raiseFloor, attempt, attempt)
+	if errors.Is(err, errUnanswered) {
+		_, err = s.exec(ctx, raiseFloor, attempt, attempt) // which can be repeated
+	}
+	return err
+}
+
+// writeOne runs a statement that writes one row, or none if the record is no more what was read.
+func (s *Store) writeOne(ctx context.Context, statement string, args ...any) error {
+	result, err := s.exec(ctx, statement, args...)
+	if err != nil {
+		return err
+	}
+	if n, err := result.RowsAffected(); err != nil || n != 1 {
+		return errors.Join(errRace, err)
+	}
+	return nil
+}
+
+// exec runs a statement that is a transaction by itself. An error that leaves open whether it landed is marked so.
+func (s *Store) exec(ctx context.Context, statement string, args ...any) (result sql.Result, err error) {
+	err = s.with(ctx, func(conn *sql.Conn) error {
+		result, err = conn.ExecContext(ctx, s.render(statement), args...)
+		return err
+	})
+	return result, unanswered(err)
+}
+
+// unanswered finds out what became of a change whose reply was lost. A reservation is decided again, because its nonce
+// finds the grant; any other change is made again only if it is certain that it was not made: an event without a fence,
+// such as a bust, would meet what came since.
+func (s *Store) unanswered(ctx context.Context, id store.ID, c *changed, event store.Event, cause error) error {
+	if event.Kind == store.EventReserve {
+		return fmt.Errorf("%w: %w", errRace, cause)
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	for failures := 1; ; failures++ {
+		var now changed
+		err := s.look(ctx, id, &now)
+		switch {
+		case err == nil && c.madeOf(&now):
+			return nil
+		case err == nil && c.unmadeOf(&now):
+			// Should it be under way still, one of the two finds another revision.
+			return fmt.Errorf("%w: %w", errRace, cause)
+		case err == nil:
+			return unavailable(cause)
+		}
+		if !backoff.Sleep(ctx, backoff.Exponential(askPause, maxAskPause, failures)) {
+			return unavailable(cause)
+		}
+	}
+}
+
+const (
+	// askTimeout bounds how long it is asked what became of a write, for callers who would wait for longer.
+	askTimeout = 30 * time.Second
+	// How long it is waited between two questions.
+	askPause    = 20 * time.Millisecond
+	maxAskPause = time.Second
+)
+
+// madeOf reports whether the record is what the change made of it.
+func (c *changed) madeOf(now *changed) bool {
+	if c.outcome.Effect == store.EffectRemove {
+		return !now.exists
+	}
+	return now.exists && now.found.equal(&c.wrote)
+}
+
+// unmadeOf reports whether the record is what it was before the change.
+func (c *changed) unmadeOf(now *changed) bool {
+	return now.exists == c.exists && (!c.exists || now.found.equal(&c.found))
+}
+
+// get reads a record as it stands, and the clock.
+func (s *Store) get(ctx context.Context, id store.ID) (rec store.Record, now time.Time, err error) {
+	if err := errors.Join(left(ctx), s.ready()); err != nil {
+		return rec, now, err
+	}
+	var c changed
+	if err := s.look(ctx, id, &c); err != nil {
+		return rec, now, unavailable(err)
+	}
+	if !c.exists {
+		return rec, c.now, store.ErrNotFound
+	}
+	rec, err = c.found.recordOf(id)
+	return rec, c.now, err
+}

@@ -1,0 +1,204 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	sqldriver "database/sql/driver"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	driver "github.com/go-sql-driver/mysql"
+)
+
+// ErrReadOnlyNode is returned when a server takes no writes: it is a replica, which is behind the one that decides, or
+// is about to become one.
+var ErrReadOnlyNode = errors.New("mysql: this server is read-only: it may be behind the one that decides")
+
+// What a session of the store's own is set to, so that no call waits for long.
+const (
+	// lockWait is how many seconds a statement waits for a row that another transaction has locked.
+	lockWait = 1
+	// tableWait is the same for a table that is being changed.
+	tableWait = 5
+)
+
+// setSession makes a session what the statements need. READ COMMITTED takes no locks on rows that are not there, and
+// sees what was committed a moment ago; with autocommit, a statement by itself is a transaction.
+var setSession = fmt.Sprintf(`SET SESSION autocommit = 1, innodb_lock_wait_timeout = %d, lock_wait_timeout = %d,
+	sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'`, lockWait, tableWait)
+
+const setIsolation = `SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED`
+
+// The settings by which nodes of a cluster wait until they have what the others committed before they read.
+const (
+	setGaleraReads = `SET SESSION wsrep_sync_wait = 1`
+	setGroupReads  = `SET SESSION group_replication_consistency = 'BEFORE'`
+)
+
+// selectNode asks what kind of node this is. SHOW also works where a variable is not known.
+const selectNode = `SHOW VARIABLES WHERE Variable_name IN ('read_only', 'super_read_only', 'innodb_read_only',
+	'wsrep_on', 'group_replication_group_name')`
+
+// connector makes connections to the first of several hosts that takes writes. It begins with the one that the last
+// connection was made to, so that all of them lead to the same node for as long as that one works.
+type connector struct {
+	hosts []sqldriver.Connector
+	// session are the statements that set a session.
+	session []string
+	current atomic.Int32 // the index of the host of the last connection
+}
+
+// newConnector prepares connections to the hosts of a URL, changed by tune and then by the statements of the session.
+func newConnector(where *location, tune func(*driver.Config), session ...string) (*connector, error) {
+	c := &connector{session: session}
+	for _, address := range where.addresses {
+		config := where.config.Clone()
+		config.Addr = address
+		tune(config)
+		host, err := driver.NewConnector(config)
+		if err != nil {
+			return nil, err
+		}
+		c.hosts = append(c.hosts, host)
+	}
+	return c, nil
+}
+
+// Connect implements the interface of package database/sql/driver.
+func (c *connector) Connect(ctx context.Context) (sqldriver.Conn, error) {
+	var errs []error
+	first := int(c.current.Load())
+	for i := range c.hosts {
+		host := (first + i) % len(c.hosts)
+		conn, err := c.connect(ctx, c.hosts[host])
+		if err == nil {
+			c.current.Store(int32(host))
+			return conn, nil
+		}
+		errs = append(errs, err)
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, errors.Join(errs...)
+}
+
+// Driver implements the interface of package database/sql/driver.
+func (c *connector) Driver() sqldriver.Driver { return driver.MySQLDriver{} }
+
+// connect makes one connection, and sets its session.
+func (c *connector) connect(ctx context.Context, host sqldriver.Connector) (sqldriver.Conn, error) {
+	conn, err := host.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := prepareSession(ctx, conn, c.session); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return conn, nil
+}
+
+// prepareSession sets a session, and refuses that of a node which takes no writes.
+func prepareSession(ctx context.Context, conn sqldriver.Conn, session []string) error {
+	node, err := queryPairs(ctx, conn, selectNode)
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{"read_only", "super_read_only", "innodb_read_only"} {
+		if node[name] == "ON" {
+			return ErrReadOnlyNode
+		}
+	}
+	statements := append([]string{setIsolation}, session...)
+	if node["wsrep_on"] == "ON" {
+		statements = append(statements, setGaleraReads)
+	}
+	if node["group_replication_group_name"] != "" {
+		statements = append(statements, setGroupReads)
+	}
+	for _, statement := range statements {
+		if _, err := conn.(sqldriver.ExecerContext).ExecContext(ctx, statement, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// queryPairs runs a SHOW of names and values on a connection that is not in a pool yet.
+func queryPairs(ctx context.Context, conn sqldriver.Conn, statement string) (pairs map[string]string, err error) {
+	rows, err := conn.(sqldriver.QueryerContext).QueryContext(ctx, statement, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	pairs = make(map[string]string)
+	for {
+		var pair [2]sqldriver.Value
+		switch err := rows.Next(pair[:]); {
+		case errors.Is(err, errEndOfRows):
+			return pairs, nil
+		case err != nil:
+			return nil, err
+		}
+		pairs[strings.ToLower(text(pair[0]))] = text(pair[1])
+	}
+}
+
+// tuneOwn sets how the store's own connections are made. Values go into the statements, so that each call is one round
+// trip; rows count as affected if they were found; the server's limit on the size of a packet counts.
+func tuneOwn(config *driver.Config) {
+	config.InterpolateParams = true
+	config.ClientFoundRows = true
+	config.MultiStatements = true
+	config.ParseTime = false
+	config.CheckConnLiveness = true
+	config.MaxAllowedPacket = 0
+}
+
+// openPool opens a pool of connections.
+func openPool(c *connector, most int) *sql.DB {
+	db := sql.OpenDB(c)
+	db.SetMaxOpenConns(most)
+	db.SetMaxIdleConns(most)
+	db.SetConnMaxIdleTime(maxIdle)
+	return db
+}
+
+// maxIdle is how long a connection is kept that is not used.
+const maxIdle = 5 * time.Minute
+
+// attempts is how often a call is made that did not get through: the connections of a pool turn out dead together, and
+// a node that refuses writes is left for the next one.
+const attempts = 3
+
+// with calls a function with a connection of the store's own, again with another one if nothing was sent. The
+// connection to a node that takes no writes is closed.
+func (s *Store) with(ctx context.Context, do func(conn *sql.Conn) error) error {
+	for attempt := 1; ; attempt++ {
+		err := s.once(ctx, do)
+		if err == nil || !notSent(err) || attempt >= attempts || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+func (s *Store) once(ctx context.Context, do func(conn *sql.Conn) error) error {
+	conn, err := s.own.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	err = do(conn)
+	if unfit(err) {
+		discard(conn)
+	}
+	_ = conn.Close() // it goes back to its pool
+	return err
+}
+
+// discard makes the pool close a connection.
+func discard(conn *sql.Conn) {
+	_ = conn.Raw(func(any) error { return sqldriver.ErrBadConn }) // this is how
+}

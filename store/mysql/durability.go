@@ -1,0 +1,5 @@
+package mysql
+
+import "context"
+
+func (s *Store) checkDurability(context.Context) error { return nil }

@@ -1,0 +1,102 @@
+package mysql
+
+import (
+	"context"
+	sqldriver "database/sql/driver"
+	"errors"
+	"fmt"
+	"slices"
+
+	driver "github.com/go-sql-driver/mysql"
+	"github.com/onceward/onceward/store"
+)
+
+// unavailable wraps an error of the database.
+func unavailable(err error) error {
+	if err == nil || errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrUnreadable) {
+		return err
+	}
+	return fmt.Errorf("%w: mysql: %w", store.ErrUnavailable, err)
+}
+
+// The numbers of errors that the store knows how to answer.
+const (
+	errorNotReady        = 1047 // Galera: this node is not part of a quorum, or not caught up
+	errorShutdown        = 1053
+	errorDuplicate       = 1062
+	errorNormalShutdown  = 1079
+	errorNoSuchTable     = 1146
+	errorDuringCommit    = 1180 // Galera: the quorum was lost while it was asked
+	errorLockWait        = 1205
+	errorDeadlock        = 1213 // on Galera and in group replication also the loser's, at its commit
+	errorReadOnlyOption  = 1290
+	errorInterrupted     = 1317
+	errorReadOnlyTx      = 1792
+	errorReadOnlyMode    = 1836
+	errorKilled          = 1927
+	errorNoWait          = 3572 // MySQL alone: NOWAIT met a lock. MariaDB says errorLockWait
+	errorKilledByTimeout = 4031 // MySQL alone: the server has closed an idle connection
+)
+
+// mysqlNumber is what the server gave to an error, or zero.
+func mysqlNumber(err error) uint16 {
+	if refused, ok := errors.AsType[*driver.MySQLError](err); ok {
+		return refused.Number
+	}
+	return 0
+}
+
+// undone reports whether the server undid what was asked for a reason that a repetition may not meet again: it lost to
+// another transaction.
+func undone(err error) bool { return mysqlNumber(err) == errorDeadlock }
+
+// locked reports whether another transaction kept a row locked for longer than is waited for. Nothing was written.
+func locked(err error) bool {
+	n := mysqlNumber(err)
+	return n == errorLockWait || n == errorNoWait
+}
+
+// duplicate reports whether a row is there already.
+func duplicate(err error) bool { return mysqlNumber(err) == errorDuplicate }
+
+// unfit reports whether an error says that its node takes no writes now: the connection is closed, and another node
+// may take them. Nothing was written.
+func unfit(err error) bool {
+	return errors.Is(err, ErrReadOnlyNode) ||
+		slices.Contains([]uint16{errorNotReady, errorReadOnlyOption, errorReadOnlyTx, errorReadOnlyMode}, mysqlNumber(err))
+}
+
+// notSent reports whether nothing was written because the connection was of no use.
+func notSent(err error) bool { return errors.Is(err, sqldriver.ErrBadConn) || unfit(err) }
+
+// answered reports whether an error of a write says for certain that nothing was written. The others leave it open: the
+// connection ended, the caller left, or the server said that it was stopped or had lost its quorum in the middle of it.
+func answered(err error) bool {
+	if notSent(err) || errors.Is(err, driver.ErrPktTooLarge) {
+		return true
+	}
+	n := mysqlNumber(err)
+	open := []uint16{
+		errorShutdown, errorNormalShutdown, errorDuringCommit, errorInterrupted, errorKilled, errorKilledByTimeout,
+	}
+	return n != 0 && !slices.Contains(open, n)
+}
+
+// errUnanswered says that it is not known whether a write landed.
+var errUnanswered = errors.New("it is not known yet what became of the write")
+
+// unanswered marks the error of a write that may have landed.
+func unanswered(err error) error {
+	if err == nil || answered(err) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", errUnanswered, err)
+}
+
+// left reports whether the caller has left.
+func left(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return unavailable(err)
+	}
+	return nil
+}

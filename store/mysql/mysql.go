@@ -1,0 +1,185 @@
+// Package mysql keeps records in MySQL 8 or MariaDB 10.11, alone or in a cluster that certifies at commit, such as
+// Galera.
+//
+// It rests on the primary key alone: a reservation is one INSERT, and every other write names the attempt and the
+// revision that it was decided on. Nothing is locked between two statements, nothing waits for long, and no lock of the
+// server's own is used, because those are per node. A transactional handler's writes, its claim and its answer are one
+// transaction.
+//
+//	store, err := mysql.Open(ctx, "mysql://user:password@host:3306/database")
+//
+// Handlers take their transaction with [onceward.Tx], as a *sql.Tx. [New] runs them on a *sql.DB of the application.
+//
+// It is tested on MariaDB and on Galera. For MySQL it is written, and not run there.
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/onceward/onceward/store"
+)
+
+// The store promises all of these.
+var (
+	_ store.Store = (*Store)(nil)
+)
+
+// Store is a [store.Store] in MySQL or MariaDB. Any number of processes may use the same tables.
+type Store struct {
+	options options
+	logger  *slog.Logger
+
+	// handlers is where the connections of transactions come from; opened says that the store opened it.
+	handlers *sql.DB
+	opened   bool
+	transactions
+	// own is for everything else, so that settling never waits for a connection that a handler holds.
+	own *sql.DB
+
+	location *location
+
+	names names
+	// where renders statements; a test that moves the clock replaces it.
+	where  atomic.Pointer[rendering]
+	closed atomic.Bool
+	waits  hub
+}
+
+// insertNew makes a record in one round trip. Its time, and with it its token, is that of the server, and comes back as
+// the id of the insert; where the clock has stood at or before a token that was removed, nothing is inserted.
+const insertNew = `INSERT INTO @record
+		(hash, attempt, revision, state, due, created_at, settled_at, id, provider_id, record)
+	SELECT ?, LAST_INSERT_ID(@now), 0, ?, @now + ?, @now, 0, ?, NULL, ?
+	FROM @meta WHERE name = 'max_removed_attempt' AND value < @now`
+
+// Reserve implements [store.Store].
+func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
+	event := store.Event{Kind: store.EventReserve, Reservation: r, Token: 1}
+	fresh, outcome, err := store.Step(store.Record{}, event, time.Now())
+	if err = errors.Join(err, s.writable()); err != nil {
+		return store.Verdict{}, err
+	}
+	if err := left(ctx); err != nil {
+		return store.Verdict{}, err
+	}
+	if outcome.Effect == store.EffectWrite {
+		v, err := s.insertNew(ctx, r, fresh)
+		switch {
+		case err == nil:
+			return v, nil
+		case locked(err):
+			return s.inFlight(ctx, event, err)
+		case !s.decideAgain(err):
+			return store.Verdict{}, unavailable(err)
+		}
+	}
+	c, err := s.change(ctx, r.ID, event)
+	if errors.Is(err, store.ErrBusy) {
+		return s.inFlight(ctx, event, err)
+	}
+	return c.verdict(), err
+}
+
+// decideAgain reports whether an insert met something that is to be looked at: a record that is there, another insert
+// at the same moment, or the loss of its own reply.
+func (s *Store) decideAgain(err error) bool {
+	return duplicate(err) || undone(err) || errors.Is(err, errRace) || errors.Is(err, errUnanswered)
+}
+
+// insertNew makes a record that does not exist.
+func (s *Store) insertNew(ctx context.Context, r *store.Reservation, rec store.Record) (v store.Verdict, err error) {
+	lease := r.Lease.Truncate(store.ClockStep)
+	hash := r.ID.HashBytes()
+	result, err := s.exec(ctx, insertNew, hash[:], stateCode(&rec), lease.Microseconds(), r.ID.AppendBinary(nil),
+		encodeRest(&rec))
+	if err != nil {
+		return v, err
+	}
+	if n, err := result.RowsAffected(); err != nil || n != 1 {
+		return v, errors.Join(errRace, err)
+	}
+	at, err := result.LastInsertId()
+	if err != nil {
+		return v, err
+	}
+	now := fromMicros(at)
+	rec.Attempt, rec.CreatedAt, rec.LeaseUntil = at, now, now.Add(lease)
+	return store.Verdict{Decision: store.DecisionExecute, Origin: store.OriginCreated, Record: rec, Now: now}, nil
+}
+
+// inFlight answers a reservation whose record is locked by the transaction of another one: by what is committed if
+// that decides it, or else as in progress.
+func (s *Store) inFlight(ctx context.Context, event store.Event, cause error) (store.Verdict, error) {
+	rec, now, err := s.get(ctx, event.Reservation.ID)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return store.Verdict{}, errors.Join(err, cause)
+	}
+	after, outcome, err := store.Step(rec, event, now)
+	if err != nil {
+		return store.Verdict{}, err
+	}
+	if outcome.Effect == store.EffectNone && outcome.Decision != store.DecisionRefused {
+		return store.Verdict{Decision: outcome.Decision, Origin: outcome.Origin, Record: after, Now: now}, nil
+	}
+	return store.Verdict{Decision: store.DecisionInProgress, Now: now}, nil
+}
+
+// Extend implements [store.Store].
+func (s *Store) Extend(ctx context.Context, c store.Claim, lease time.Duration) error {
+	return s.apply(ctx, c.ID, store.Event{Kind: store.EventExtend, Attempt: c.Attempt, Lease: lease})
+}
+
+// Checkpoint implements [store.Store].
+func (s *Store) Checkpoint(ctx context.Context, c store.Claim, p store.Checkpoint) error {
+	return s.apply(ctx, c.ID, store.Event{Kind: store.EventCheckpoint, Attempt: c.Attempt, Checkpoint: p})
+}
+
+// Complete implements [store.Store].
+func (s *Store) Complete(ctx context.Context, c store.Claim, done *store.Completion) (time.Time, error) {
+	made, err := s.settle(ctx, c.ID, store.Event{Kind: store.EventComplete, Attempt: c.Attempt, Completion: done})
+	if err != nil {
+		return time.Time{}, err
+	}
+	return made.after.ExpiresAt, nil
+}
+
+// Release implements [store.Store].
+func (s *Store) Release(ctx context.Context, c store.Claim, reason string) error {
+	return s.apply(ctx, c.ID, store.Event{Kind: store.EventRelease, Attempt: c.Attempt, Reason: reason})
+}
+
+// Abandon implements [store.Store].
+func (s *Store) Abandon(ctx context.Context, c store.Claim, reason string) error {
+	return s.apply(ctx, c.ID, store.Event{Kind: store.EventAbandon, Attempt: c.Attempt, Reason: reason})
+}
+
+// Reject implements [store.Store].
+func (s *Store) Reject(ctx context.Context, c store.Claim) error {
+	return s.apply(ctx, c.ID, store.Event{Kind: store.EventReject, Attempt: c.Attempt})
+}
+
+// Get implements [store.Store].
+func (s *Store) Get(ctx context.Context, id store.ID) (store.Record, error) {
+	rec, _, err := s.get(ctx, id)
+	return rec, err
+}
+
+// apply applies an event of which only the error is needed.
+func (s *Store) apply(ctx context.Context, id store.ID, event store.Event) error {
+	_, err := s.settle(ctx, id, event)
+	return err
+}
+
+// settle applies an event, and wakes those who wait for the record if it is no longer in progress.
+func (s *Store) settle(ctx context.Context, id store.ID, event store.Event) (changed, error) {
+	c, err := s.change(ctx, id, event)
+	if err == nil && (c.after.State != store.StateInProgress || c.after.Attempt != c.before.Attempt) {
+		s.waits.wake(id)
+	}
+	return c, err
+}

@@ -1,0 +1,183 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"github.com/onceward/onceward/store"
+)
+
+// Open connects to the database at a URL, such as mysql://user:password@host1:3306,host2:3306/database, or by a data
+// source name of the driver, and creates or updates its tables, unless [WithManualMigration] or [WithReadOnly] says
+// otherwise. Of several hosts it uses the first that takes writes, and another one when that fails. It logs a warning
+// if the server is configured to lose commits.
+func Open(ctx context.Context, url string, options ...Option) (*Store, error) {
+	return open(ctx, nil, url, options)
+}
+
+// New makes a store that runs transactional handlers on connections of db, which stays the caller's to close, after the
+// store. For everything else the store opens a few connections of its own at the URL, which leads to the same database:
+// a *sql.DB does not tell how it connects, and settling must not wait for a connection that a handler holds.
+func New(ctx context.Context, db *sql.DB, url string, options ...Option) (*Store, error) {
+	return open(ctx, db, url, options)
+}
+
+func open(ctx context.Context, handlers *sql.DB, url string, with []Option) (*Store, error) {
+	s, err := openServer(ctx, url, with)
+	if err != nil {
+		return nil, fmt.Errorf("mysql: open: %w", err)
+	}
+	if s.handlers = handlers; handlers == nil {
+		err = s.openHandlers()
+	}
+	if err == nil {
+		err = s.openTransactions(ctx)
+	}
+	if err == nil {
+		err = s.start(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("mysql: open: %w", err), s.Close())
+	}
+	return s, nil
+}
+
+// openServer opens the store's own connections, and finds out where the tables are, or are to be.
+func openServer(ctx context.Context, url string, with []Option) (*Store, error) {
+	s := &Store{options: defaults()}
+	for _, option := range with {
+		option(&s.options)
+	}
+	s.logger = s.options.logger
+	where, err := parseURL(url)
+	if err != nil {
+		return nil, err
+	}
+	connector, err := newConnector(where, tuneOwn, setSession)
+	if err != nil {
+		return nil, err
+	}
+	s.location, s.own = where, openPool(connector, s.options.connections)
+	if err := s.findTables(ctx); err != nil {
+		return nil, errors.Join(err, s.own.Close())
+	}
+	return s, nil
+}
+
+// findTables finds out in which database the tables are, or are to be.
+func (s *Store) findTables(ctx context.Context) error {
+	s.names = names{prefix: s.options.prefix, clock: serverClock}
+	if err := s.names.checkPrefix(); err != nil {
+		return err
+	}
+	var database sql.NullString
+	if err := s.own.QueryRowContext(ctx, `SELECT DATABASE()`).Scan(&database); err != nil {
+		return err
+	}
+	if !database.Valid {
+		return errors.New("the URL names no database")
+	}
+	s.names.database = database.String
+	s.where.Store(&rendering{names: s.names})
+	return nil
+}
+
+// rendering keeps the statements as they are sent.
+type rendering struct {
+	names    names
+	rendered sync.Map // of strings, by what was written in the program
+}
+
+func (s *Store) start(ctx context.Context) error {
+	if err := s.checkDurability(ctx); err != nil {
+		return err
+	}
+	if !s.options.manual && !s.options.readOnly {
+		if err := s.migrate(ctx); err != nil {
+			return err
+		}
+	}
+	status, err := s.status(ctx)
+	if err == nil {
+		err = status.Err()
+	}
+	return err
+}
+
+// Close closes the connections that the store opened. What is under way keeps its own until it ends.
+func (s *Store) Close() error {
+	s.closed.Store(true)
+	errs := []error{s.closeTransactions()}
+	return errors.Join(append(errs, s.own.Close())...)
+}
+
+var errClosed = errors.New("the store is closed")
+
+// ready refuses a store that is closed.
+func (s *Store) ready() error {
+	if s.closed.Load() {
+		return unavailable(errClosed)
+	}
+	return nil
+}
+
+// writable refuses a store that is closed, or was opened for looking only.
+func (s *Store) writable() error {
+	if s.options.readOnly {
+		return fmt.Errorf("mysql: %w", store.ErrReadOnly)
+	}
+	return s.ready()
+}
+
+// Option changes a store that is being opened.
+type Option func(*options)
+
+type options struct {
+	prefix       string
+	manual       bool
+	readOnly     bool
+	strict       bool
+	syncReplicas bool
+	connections  int
+	logger       *slog.Logger
+}
+
+func defaults() options {
+	return options{prefix: defaultPrefix, connections: defaultConnections, logger: slog.Default()}
+}
+
+// defaultConnections is how many connections a pool has at most. Commits of several connections share what they wait
+// for on the disk.
+const defaultConnections = 32
+
+// WithTablePrefix is what the names of tables begin with. Default: onceward_.
+func WithTablePrefix(prefix string) Option { return func(o *options) { o.prefix = prefix } }
+
+// WithManualMigration leaves the tables as they are when the store is opened, and refuses to open it if they are
+// missing or of another version than this program needs: call [Migrate] from your deploy, apply [Migrations] with a
+// tool of your own, or run what [PlainSQL] returns. Default: opening brings them up to date.
+func WithManualMigration() Option { return func(o *options) { o.manual = true } }
+
+// WithReadOnly opens the store for looking only: its writes return [store.ErrReadOnly]. It leaves the tables as they
+// are, as [WithManualMigration] does, and does with a user who may only SELECT from them.
+func WithReadOnly() Option { return func(o *options) { o.readOnly = true } }
+
+// WithStrictDurability refuses to open a store on a server that can lose commits it has acknowledged when it crashes.
+// Default: a warning.
+func WithStrictDurability() Option { return func(o *options) { o.strict = true } }
+
+// WithSyncReplicasOnly refuses to open a store on a server whose fail-over can lose commits it has acknowledged: one
+// with replicas that are not waited for. Galera and group replication are waited for. Default: a warning, if the
+// replicas can be seen.
+func WithSyncReplicasOnly() Option { return func(o *options) { o.syncReplicas = true } }
+
+// WithConnections is how many connections the store's own pool has at most, and the pool for handlers if the store
+// opens it. Default: 32.
+func WithConnections(n int) Option { return func(o *options) { o.connections = max(n, 1) } }
+
+// WithLogger is where warnings go. Default: [slog.Default].
+func WithLogger(logger *slog.Logger) Option { return func(o *options) { o.logger = logger } }

@@ -1,0 +1,217 @@
+package mysql
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"sync"
+
+	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/store"
+)
+
+// The statements that add a message. Its place in the order of its aggregate is drawn from a row that stays locked until
+// the transaction ends, so that it is the order of commits, on a cluster too: of two nodes that add at once, one is
+// refused at its commit.
+const (
+	drawPlace = `INSERT INTO @lock (name, number) VALUES (?, LAST_INSERT_ID(@now))
+		ON DUPLICATE KEY UPDATE number = LAST_INSERT_ID(GREATEST(number + 1, @now))`
+	addMessage = `INSERT INTO @outbox (place, id, lane, open_lane, state, topic, due, created_at, origin_attempt,
+			aggregatetype, aggregateid, type, downstream_key, origin, attributes, payload)
+		VALUES (PLACE, ?, ?, ?, ?, ?, @now + ?, @now, ?, ?, ?, ?, ?, ?, ?, ?)`
+)
+
+// The two ways to add: behind a place that was drawn in the same session just before, and without an order.
+var (
+	addOrdered   = replacePlace(`LAST_INSERT_ID()`)
+	addUnordered = replacePlace(`0`)
+)
+
+func replacePlace(place string) string {
+	return regexp.MustCompile(`PLACE`).ReplaceAllLiteralString(addMessage, place)
+}
+
+// errNoTx is returned for a transaction that is nil.
+var errNoTx = errors.New("mysql: there is no transaction: pass one, such as onceward.Tx(ctx)")
+
+// attributes are what of a message no statement looks at.
+type attributes struct {
+	ContentType string            `json:"contenttype,omitempty"`
+	Source      string            `json:"source,omitempty"`
+	Subject     string            `json:"subject,omitempty"`
+	Step        string            `json:"step,omitempty"`
+	Headers     map[string]string `json:"headers,omitempty"`
+}
+
+// addition is a message that is ready to be written. It shares no memory with its entry.
+type addition struct {
+	lane    int64
+	ordered bool
+	args    []any
+}
+
+var uuidPattern = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
+
+// newAddition makes an entry ready to be written.
+func newAddition(e *outbox.Entry) (a addition, err error) {
+	if !uuidPattern.MatchString(e.ID) {
+		return a, fmt.Errorf("mysql: the ID of a message is a UUID in lower case, not %q", e.ID)
+	}
+	more, err := json.Marshal(attributes{e.ContentType, e.Source, e.Subject, e.Step, e.Headers})
+	if err != nil {
+		return a, err
+	}
+	state := outbox.StateReady
+	delay := e.Delay.Microseconds()
+	if e.Topic == "" {
+		state, delay = outbox.StateCaptured, 0
+	}
+	var lane, origin any
+	if a.ordered = e.Ordered() && e.Topic != ""; a.ordered {
+		a.lane = laneOf(&e.Message)
+		lane = a.lane
+	}
+	if e.Origin != (store.ID{}) {
+		origin = e.Origin.AppendBinary(nil)
+	}
+	a.args = []any{
+		e.ID, lane, lane, int64(state), []byte(e.Topic), delay, e.OriginAttempt, e.AggregateType, e.AggregateID, e.Type,
+		[]byte(e.DownstreamKey), origin, more, append([]byte{}, e.Payload...),
+	}
+	return a, nil
+}
+
+// laneOf is the number within which messages keep their order. Two aggregates may have the same: they then wait for each
+// other.
+func laneOf(m *outbox.Message) int64 {
+	b := make([]byte, 0, 128)
+	for _, part := range []string{m.Topic, m.AggregateType, m.AggregateID} {
+		b = binary.BigEndian.AppendUint32(b, uint32(len(part)))
+		b = append(b, part...)
+	}
+	sum := sha256.Sum256(b)
+	return int64(binary.BigEndian.Uint64(sum[:]))
+}
+
+// lockOf is the name of the row that is locked for something of a kind.
+func lockOf(kind string, name []byte) []byte {
+	sum := sha256.Sum256(append([]byte("onceward "+kind+"\x00"), name...))
+	return sum[:16]
+}
+
+// laneLock is the name of the row from which the places of a lane are drawn.
+func laneLock(lane int64) []byte { return lockOf("lane", binary.BigEndian.AppendUint64(nil, uint64(lane))) }
+
+// statement is the one that adds the message.
+func (a *addition) statement() string {
+	if a.ordered {
+		return addOrdered
+	}
+	return addUnordered
+}
+
+// AddMessage implements [outbox.Store].
+func (s *Store) AddMessage(ctx context.Context, tx *sql.Tx, e *outbox.Entry) error {
+	if tx == nil {
+		return errNoTx
+	}
+	if err := s.writable(); err != nil {
+		return err
+	}
+	a, err := newAddition(e)
+	if err != nil {
+		return err
+	}
+	if g, _ := ctx.Value(gateKey{}).(*gate); g != nil && g.t.store == s {
+		g.t.adds.Store(true)
+	}
+	defer s.messages.wake() // it may be committed soon
+	if a.ordered {
+		if _, err := tx.ExecContext(ctx, s.render(drawPlace), laneLock(a.lane)); err != nil {
+			return err
+		}
+	}
+	_, err = tx.ExecContext(ctx, s.render(a.statement()), a.args...)
+	return err
+}
+
+// AddToAnswer implements [outbox.AnswerStore]: the message goes along with the answer and COMMIT in one round trip.
+func (s *Store) AddToAnswer(ctx context.Context, e *outbox.Entry) error {
+	g, _ := ctx.Value(gateKey{}).(*gate)
+	if g == nil || g.t.store != s || !g.t.answers || !e.OfOperation(g.t.id) {
+		return outbox.ErrNoAnswer
+	}
+	a, err := newAddition(e)
+	if err != nil {
+		return err
+	}
+	if err := g.enter(); err != nil {
+		return err
+	}
+	defer g.leave()
+	if err := g.answerSize.Add(e); err != nil {
+		return err
+	}
+	g.t.adds.Store(true)
+	g.messages = append(g.messages, a)
+	return nil
+}
+
+// addMessages are the statements for the messages of the answer, sorted by their lanes: transactions that all take their
+// locks in the same order do not wait for each other in a circle.
+func (t *transaction) addMessages() (all []statement) {
+	slices.SortStableFunc(t.gate.messages, func(a, b addition) int { return cmp.Compare(a.lane, b.lane) })
+	for i := range t.gate.messages {
+		a := &t.gate.messages[i]
+		if a.ordered {
+			all = append(all, stmt(t.store.render(drawPlace), laneLock(a.lane)))
+		}
+		all = append(all, stmt(t.store.render(a.statement()), a.args...))
+	}
+	return all
+}
+
+// hints tells watchers of messages that this process made ready. What other processes add is found by polling.
+type hints struct {
+	mu       sync.Mutex
+	watchers map[chan struct{}]struct{}
+}
+
+// wake tells those who watch. A watcher that has not yet looked at its last hint needs no other.
+func (h *hints) wake() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for watcher := range h.watchers {
+		select {
+		case watcher <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// WatchMessages implements [outbox.Store].
+func (s *Store) WatchMessages() (told <-chan struct{}, stop func()) {
+	h := &s.messages
+	watcher := make(chan struct{}, 1)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.watchers == nil {
+		h.watchers = make(map[chan struct{}]struct{})
+	}
+	h.watchers[watcher] = struct{}{}
+	return watcher, func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.watchers, watcher)
+	}
+}
+
+// HearsMessages implements [outbox.Store]: the server has no way to tell other processes.
+func (s *Store) HearsMessages() bool { return false }

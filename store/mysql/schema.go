@@ -1,0 +1,220 @@
+package mysql
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/onceward/onceward/store"
+)
+
+//go:embed migrations/*.sql
+var migrationFiles embed.FS
+
+// Migrations holds the migrations in the format of goose, for those who apply them with a tool of their own. They name
+// their tables onceward_… and create them in the database of the session.
+func Migrations() fs.FS {
+	sub, err := fs.Sub(migrationFiles, "migrations")
+	if err != nil {
+		panic(err) // the directory is compiled in
+	}
+	return sub
+}
+
+// migrationNames are the files of [Migrations], in their order.
+func migrationNames() []string {
+	files, err := fs.Glob(Migrations(), "*.sql")
+	if err != nil {
+		panic(err) // the pattern is right
+	}
+	return files
+}
+
+// schemaVersion is that of the tables which this program knows: the number of migrations.
+func schemaVersion() int { return len(migrationNames()) }
+
+// Migrate creates the tables, or brings them up to date. Any number of processes may call it at once, on any node:
+// what one has made the others leave as it is, and a version counts only when all of it is there, because the server
+// commits each statement by itself. It refuses tables that were made by a newer version which this one cannot work
+// with. The options are those of [Open], which does the same unless it is told not to.
+func Migrate(ctx context.Context, url string, with ...Option) error {
+	automatic := func(o *options) { o.manual, o.readOnly = false, false }
+	s, err := Open(ctx, url, append(slices.Clone(with), automatic)...)
+	if err != nil {
+		return err
+	}
+	return s.Close()
+}
+
+// Status returns how the tables stand against what this program needs. It writes nothing, and does with a user who may
+// only SELECT from the table of versions. The option that counts is [WithTablePrefix].
+func Status(ctx context.Context, url string, with ...Option) (status store.SchemaStatus, err error) {
+	s, err := openServer(ctx, url, with)
+	if err == nil {
+		status, err = s.status(ctx)
+		err = errors.Join(err, s.Close())
+	}
+	if err != nil {
+		return status, fmt.Errorf("mysql: status: %w", err)
+	}
+	return status, nil
+}
+
+// selectStatus reads the version of the tables, and the oldest one of a program that may use them.
+const selectStatus = `SELECT COALESCE(MAX(version), 0), COALESCE(MAX(compatible), 0) FROM @schema`
+
+// status reads the version of the tables.
+func (s *Store) status(ctx context.Context) (store.SchemaStatus, error) {
+	status := store.SchemaStatus{Place: s.names.place(), Wanted: schemaVersion()}
+	err := s.with(ctx, func(conn *sql.Conn) error {
+		return conn.QueryRowContext(ctx, s.render(selectStatus)).Scan(&status.Version, &status.Compatible)
+	})
+	if err != nil && mysqlNumber(err) != errorNoSuchTable {
+		return status, fmt.Errorf("read the version of the tables in %s: %w", status.Place, err)
+	}
+	status.Pending = migrationNames()[min(status.Version, schemaVersion()):]
+	return status, nil
+}
+
+// migrate brings the tables up to date. A user who may not create tables gets by if there is nothing to do.
+func (s *Store) migrate(ctx context.Context) error {
+	status, err := s.status(ctx)
+	if err != nil || len(status.Pending) == 0 {
+		return err
+	}
+	for _, file := range status.Pending {
+		text, err := s.names.migration(file)
+		if err != nil {
+			return err
+		}
+		// Each statement may be repeated, so that a migration which was broken off is gone through again.
+		err = s.with(ctx, func(conn *sql.Conn) error {
+			_, err := conn.ExecContext(ctx, text)
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("migrate: %s: %w", file, err)
+		}
+	}
+	return nil
+}
+
+var gooseMark = regexp.MustCompile(`(?m)^-- \+goose .*\n`)
+
+// upPart is the part of a migration that is applied.
+func upPart(text string) string {
+	up, _, _ := strings.Cut(text, "-- +goose Down")
+	return gooseMark.ReplaceAllString(up, "")
+}
+
+// plainHead begins what PlainSQL returns. The server has no way to stop a script but an error: the version that is not
+// there is looked for in a way that gives one.
+const (
+	plainHead = `-- Brings the tables of Onceward from version %[1]d to version %[2]d. What is there already is left as it is:
+-- a script that was broken off can be run again.
+-- mysql DATABASE < THIS_FILE
+
+`
+	plainCheck = `-- Refuses tables of an older version: the subquery then has two rows, which is an error.
+SELECT IF(MAX(version) >= %[2]d, 1, (SELECT 1 UNION ALL SELECT 2)) FROM %[1]s;
+
+`
+)
+
+// PlainSQL returns the migrations after a version, zero for all of them, as a script that the server's client runs as
+// it is: for those who apply changes of their databases by hand, or by a tool of their own. Without a prefix it uses
+// onceward_.
+func PlainSQL(prefix string, from int) (string, error) {
+	where := names{prefix: cmp.Or(prefix, defaultPrefix)}
+	if err := where.checkPrefix(); err != nil {
+		return "", err
+	}
+	if from < 0 || from >= schemaVersion() {
+		return "", fmt.Errorf("mysql: there are no migrations after version %d: the versions are 0 to %d", from,
+			schemaVersion())
+	}
+	var script strings.Builder
+	fmt.Fprintf(&script, plainHead, from, schemaVersion())
+	if from > 0 {
+		fmt.Fprintf(&script, plainCheck, quote(where.prefix+"schema"), from)
+	}
+	for _, file := range migrationNames()[from:] {
+		up, err := where.migration(file)
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(&script, "-- %s\n%s", file, up)
+	}
+	return script.String(), nil
+}
+
+// defaultPrefix is what the names of tables begin with in the migrations.
+const defaultPrefix = "onceward_"
+
+// names says where the tables are, and what the time is.
+type names struct {
+	database string
+	prefix   string
+	// clock is the expression for the time in microseconds since 1970.
+	clock string
+}
+
+// serverClock is the moment of the statement by the server's clock, whatever the time zone of the session.
+const serverClock = `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))`
+
+var prefixPattern = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,29}$`)
+
+func (n names) checkPrefix() error {
+	if !prefixPattern.MatchString(n.prefix) {
+		return fmt.Errorf("mysql: the table prefix %q is not made of at most 30 lower-case letters, digits "+
+			"and underscores", n.prefix)
+	}
+	return nil
+}
+
+// place says in words where the tables are.
+func (n names) place() string { return fmt.Sprintf("database %q, as %s…", n.database, n.prefix) }
+
+var nameMark = regexp.MustCompile(`@[a-z_0-9]+`)
+
+// render puts names into a statement: @record becomes `database`.`onceward_record`, @now the time, and @read_only
+// whether the server refuses writes.
+func (n names) render(statement string) string {
+	return nameMark.ReplaceAllStringFunc(statement, func(mark string) string {
+		switch mark {
+		case "@now":
+			return n.clock
+		case "@read_only":
+			return "@@global.read_only"
+		default:
+			return quote(n.database) + "." + quote(n.prefix+mark[1:])
+		}
+	})
+}
+
+// quote writes a name as SQL does.
+func quote(name string) string { return "`" + strings.ReplaceAll(name, "`", "``") + "`" }
+
+// migration is the part of a file that is applied, with the prefix of the user's choice.
+func (n names) migration(file string) (string, error) {
+	text, err := fs.ReadFile(Migrations(), file)
+	return strings.ReplaceAll(upPart(string(text)), defaultPrefix, n.prefix), err
+}
+
+// render puts the names of the tables into a statement. What was rendered once is kept.
+func (s *Store) render(statement string) string {
+	where := s.where.Load()
+	if text, ok := where.rendered.Load(statement); ok {
+		return text.(string)
+	}
+	text := where.names.render(statement)
+	where.rendered.Store(statement, text)
+	return text
+}

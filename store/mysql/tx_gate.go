@@ -1,0 +1,321 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	sqldriver "database/sql/driver"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/store"
+)
+
+// gate stands between a handler and its transaction. It refuses what would end the transaction, and is closed when the
+// handler has returned: what is left of the handler, such as a goroutine or rows that were not closed, cannot touch what
+// follows. What ends the transaction behind its back, such as a procedure that commits, is noticed when the transaction
+// is ended: see [transaction.savepoint].
+type gate struct {
+	t *transaction
+
+	// over is set before the gate is closed, so that no call gets in between; late, if the handler has not returned by
+	// then.
+	over   atomic.Bool
+	late   atomic.Bool
+	mu     sync.Mutex
+	closed bool
+	// open results are closed with the gate, because they keep the connection busy.
+	results map[sqldriver.Rows]struct{}
+	sqlTx   *sql.Tx
+	ctx     handlerContext
+
+	// messages are those that the handler added to its answer.
+	messages   []addition
+	answerSize outbox.AnswerSize
+
+	// undone says that a statement failed because of the neighbours, gone that the server undid the whole transaction
+	// with it.
+	undone, gone bool
+	// ending says that the last statement of the handler may have ended the transaction: its answer may never come.
+	ending atomic.Bool
+}
+
+var (
+	errOver = fmt.Errorf("%w: the handler has returned, and its transaction is over", store.ErrTxOwned)
+	// errGone is what a handler sees that goes on after the server has undone its transaction.
+	errGone = errors.New("mysql: the transaction was undone by the server, because of another one: return, to be run again")
+)
+
+// enter is held while the handler uses the connection.
+func (g *gate) enter() error {
+	g.mu.Lock()
+	if g.over.Load() {
+		g.mu.Unlock()
+		if g.late.Load() {
+			return errLate
+		}
+		return errOver
+	}
+	return nil
+}
+
+func (g *gate) leave() { g.mu.Unlock() }
+
+// run lets the handler use the connection for a statement.
+func (g *gate) run(ctx context.Context, text string, call func(ctx context.Context, raw rawConn) error) error {
+	if err := g.enter(); err != nil {
+		return err
+	}
+	defer g.leave()
+	switch {
+	case g.gone:
+		return errGone
+	case ends(text):
+		return fmt.Errorf("%w: %.40q would end it", store.ErrTxOwned, text)
+	case g.t.link.joins && several(text):
+		return errSeveral
+	}
+	g.ending.Store(mayEnd(text))
+	err := call(ctx, g.t.link.raw)
+	if !errors.Is(err, sqldriver.ErrSkip) {
+		g.note(err)
+	}
+	return err
+}
+
+// query is run for a statement that returns rows, which end with the gate.
+func (g *gate) query(
+	ctx context.Context, text string, call func(ctx context.Context, raw rawConn) (sqldriver.Rows, error),
+) (rows sqldriver.Rows, err error) {
+	err = g.run(ctx, text, func(ctx context.Context, raw rawConn) error {
+		inner, err := call(ctx, raw)
+		if err != nil {
+			return err
+		}
+		if g.results == nil {
+			g.results = make(map[sqldriver.Rows]struct{})
+		}
+		g.results[inner] = struct{}{}
+		rows = &bridgeRows{inner: inner, gate: g, columns: inner.Columns()}
+		return nil
+	})
+	return rows, err
+}
+
+// note looks at how a statement ended. The caller holds the gate.
+func (g *gate) note(err error) {
+	g.undone = g.undone || undone(err) || locked(err)
+	g.gone = g.gone || undone(err)
+	if err == nil || mysqlNumber(err) != 0 {
+		g.ending.Store(false) // it was answered: whether it ended the transaction is seen at the end
+	}
+}
+
+// close waits for the call that is under way, and closes what was left open.
+func (g *gate) close() {
+	g.over.Store(true)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.shut()
+}
+
+// shut closes what was left open. The caller holds the gate.
+func (g *gate) shut() {
+	g.closed = true
+	for rows := range g.results {
+		_ = rows.Close() // the error is that of the connection, which is looked at
+	}
+	g.results = nil
+	if tx := g.sqlTx; tx != nil {
+		// It only ends the handle, for which it waits until the handle's rows are closed; they can do no harm any more.
+		go func() { _ = tx.Rollback() }()
+	}
+}
+
+// lock keeps out a handler that has not returned. A call that is under way goes on.
+func (g *gate) lock() {
+	g.late.Store(true)
+	g.over.Store(true)
+}
+
+// seize closes the gate in front of a handler that has not returned, and reports whether it is done with the
+// connection: no call is under way, and no result is open.
+func (g *gate) seize() bool {
+	if !g.mu.TryLock() {
+		return false
+	}
+	defer g.mu.Unlock()
+	if len(g.results) > 0 {
+		return false
+	}
+	g.shut()
+	return true
+}
+
+// seizeWithin closes the gate when the call that is under way has noticed that its connection was cut.
+func (g *gate) seizeWithin(limit time.Duration) bool {
+	for end := time.Now().Add(limit); !g.mu.TryLock(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			return false
+		}
+	}
+	defer g.mu.Unlock()
+	g.shut()
+	return true
+}
+
+// context carries the transaction to the handler.
+func (g *gate) context(ctx context.Context) context.Context {
+	g.ctx.Context, g.ctx.gate = ctx, g
+	return &g.ctx
+}
+
+type gateKey struct{}
+
+// handlerContext carries a transaction to a handler. The *sql.Tx of the transaction is made when it is asked for.
+type handlerContext struct {
+	context.Context
+	gate *gate
+
+	once   sync.Once
+	values context.Context
+}
+
+// Value implements [context.Context].
+func (c *handlerContext) Value(key any) any {
+	if key == (gateKey{}) {
+		return c.gate
+	}
+	c.once.Do(func() { c.values = store.ContextWithTxFunc(c.Context, c.gate.sql) })
+	return c.values.Value(key)
+}
+
+// errSeveral is what a handler gets whose text holds more than one statement. The store's connections would take it,
+// and what was put into a text would be run.
+var errSeveral = errors.New("mysql: a text holds several statements: run one at a time")
+
+// enders are the words by which statements begin that end a transaction, also those by which the server commits what
+// came before them.
+var enders = []string{
+	"COMMIT", "BEGIN", "START", "XA", "LOCK", "UNLOCK", "ALTER", "ANALYZE", "CACHE", "CHANGE", "CHECK", "FLUSH", "GRANT",
+	"INSTALL", "OPTIMIZE", "RENAME", "REPAIR", "RESET", "REVOKE", "SHUTDOWN", "STOP", "TRUNCATE", "UNINSTALL", "IMPORT",
+}
+
+// ends reports whether a statement would end a transaction, as far as its first words tell.
+func ends(text string) bool {
+	words := firstWords(text)
+	switch words[0] {
+	case "ROLLBACK":
+		return !slices.Contains(words[1:], "TO")
+	case "CREATE", "DROP":
+		return !slices.Contains(words[1:], "TEMPORARY")
+	case "SET":
+		return strings.Contains(strings.ToUpper(text), "AUTOCOMMIT")
+	default:
+		return slices.Contains(enders, words[0])
+	}
+}
+
+// plain are the words by which statements begin that cannot end a transaction.
+var plain = []string{
+	"SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE", "WITH", "SAVEPOINT", "RELEASE", "ROLLBACK", "SHOW", "EXPLAIN",
+	"DESCRIBE", "DESC", "DO", "SET", "VALUES", "CREATE", "DROP", "USE",
+}
+
+// mayEnd reports whether a statement that is let through may end a transaction all the same.
+func mayEnd(text string) bool { return !slices.Contains(plain, firstWords(text)[0]) }
+
+// firstWords are the first four words of a statement in upper case, behind its comments. A comment that the server runs
+// is none.
+func firstWords(text string) (words [4]string) {
+	for i := range words {
+		text = behindComments(text)
+		end := strings.IndexFunc(text, func(r rune) bool { return !isLetter(r) })
+		if end < 0 {
+			end = len(text)
+		}
+		words[i] = strings.ToUpper(text[:end])
+		text = text[end:]
+	}
+	return words
+}
+
+func isLetter(r rune) bool { return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r == '_' }
+
+// behindComments is a text without the space and the comments that it begins with.
+func behindComments(text string) string {
+	for {
+		text = strings.TrimLeft(text, " \t\r\n\f\v;(")
+		switch {
+		case strings.HasPrefix(text, "/*!"), strings.HasPrefix(text, "/*M!"):
+			_, text, _ = strings.Cut(text, "!")
+			text = strings.TrimLeft(text, "0123456789")
+		case strings.HasPrefix(text, "/*"):
+			_, text, _ = strings.Cut(text, "*/")
+		case strings.HasPrefix(text, "--"), strings.HasPrefix(text, "#"):
+			_, text, _ = strings.Cut(text, "\n")
+		default:
+			return text
+		}
+	}
+}
+
+// several reports whether a text holds more than one statement: whether a semicolon that is neither quoted nor in a
+// comment has anything but space and comments behind it. What it cannot tell it takes for several.
+func several(text string) bool {
+	for i := 0; i < len(text); {
+		switch c := text[i]; {
+		case c == ';':
+			return behindComments(text[i:]) != ""
+		case c == '\'' || c == '"' || c == '`':
+			end := quotedEnd(text[i:])
+			if end < 0 {
+				return strings.Contains(text[i:], ";")
+			}
+			i += end
+		case c == '#', strings.HasPrefix(text[i:], "-- "), strings.HasPrefix(text[i:], "--\n"):
+			end := strings.IndexByte(text[i:], '\n')
+			if end < 0 {
+				return false
+			}
+			i += end
+		case strings.HasPrefix(text[i:], "/*") && !strings.HasPrefix(text[i:], "/*!") && !strings.HasPrefix(text[i:], "/*M!"):
+			end := strings.Index(text[i:], "*/")
+			if end < 0 {
+				return strings.Contains(text[i:], ";")
+			}
+			i += end + len("*/")
+		default:
+			i++
+		}
+	}
+	return false
+}
+
+// quotedEnd is where a quoted text ends, whether or not a backslash escapes: if the two differ, it is not known, which is
+// -1.
+func quotedEnd(text string) int {
+	quote, escaped, plain := text[0], -1, -1
+	for i := 1; i < len(text) && escaped < 0; i++ {
+		switch text[i] {
+		case '\\':
+			if quote != '`' {
+				i++
+			}
+		case quote:
+			escaped = i + 1
+		}
+	}
+	if i := strings.IndexByte(text[1:], quote); i >= 0 {
+		plain = i + 2
+	}
+	if escaped != plain {
+		return -1
+	}
+	return escaped
+}

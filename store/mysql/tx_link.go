@@ -1,0 +1,270 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	sqldriver "database/sql/driver"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	driver "github.com/go-sql-driver/mysql"
+
+	"github.com/onceward/onceward/store"
+)
+
+// transactions is what the store keeps for the transactions that it runs.
+type transactions struct {
+	bridge *bridge
+	// joins says that the connections of handlers take several statements in one text.
+	joins bool
+	// unique are the keys of tables that are known to be unique.
+	unique sync.Map
+	// messages wakes those who wait for messages.
+	messages hints
+
+	mu sync.Mutex
+	// flights are the operations that have a transaction under way in this process.
+	flights map[store.ID]*running
+}
+
+// openHandlers opens the pool for handlers, whose statements are sent as the URL says.
+func (s *Store) openHandlers() error {
+	connector, err := newConnector(s.location, tuneHandlers, setHandlers)
+	if err == nil {
+		s.handlers, s.opened = openPool(connector, s.options.connections), true
+		s.handlers.SetConnMaxIdleTime(handlersIdle / 2)
+	}
+	return err
+}
+
+// tuneHandlers sets how connections for handlers are made. Values go into the statements, and several statements into
+// one text, so that a transaction takes few round trips. The rest is as the URL says.
+func tuneHandlers(config *driver.Config) {
+	config.InterpolateParams = true
+	config.MultiStatements = true
+	config.CheckConnLiveness = true
+	config.MaxAllowedPacket = 0
+}
+
+// openTransactions finds out what the connections of handlers can do.
+func (s *Store) openTransactions(ctx context.Context) error {
+	s.bridge = newBridge()
+	if s.opened {
+		s.joins = true
+		return nil
+	}
+	l, err := connect(ctx, s.handlers, true)
+	if err != nil {
+		return err
+	}
+	defer l.release()
+	_, err = l.exec(undisturbed(ctx), stmt(`DO 1`), stmt(`DO 2`))
+	s.joins = err == nil
+	if mysqlNumber(err) != 0 {
+		return nil // it takes one at a time
+	}
+	return err
+}
+
+// closeTransactions closes what the store has opened for handlers.
+func (s *Store) closeTransactions() error {
+	if s.bridge != nil {
+		s.bridge.close()
+	}
+	if s.opened {
+		return s.handlers.Close()
+	}
+	return nil
+}
+
+// rawConn is a connection of the driver, past database/sql. A transaction that the store runs uses one, because only
+// there several statements can go in one round trip with each of their results.
+type rawConn interface {
+	sqldriver.Conn
+	sqldriver.ConnPrepareContext
+	sqldriver.ExecerContext
+	sqldriver.QueryerContext
+	sqldriver.NamedValueChecker
+	sqldriver.Validator
+}
+
+// link is the connection of one transaction. It is taken from its pool as a whole, so that nothing but the transaction
+// uses what database/sql would call at other times only.
+type link struct {
+	pool *sql.Conn
+	raw  rawConn
+	// joins says that the server takes several statements in one text.
+	joins bool
+}
+
+// connect takes a connection from a pool.
+func connect(ctx context.Context, db *sql.DB, joins bool) (*link, error) {
+	pool, err := db.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l := &link{pool: pool, joins: joins}
+	err = pool.Raw(func(conn any) error {
+		raw, ok := conn.(rawConn)
+		if !ok {
+			return fmt.Errorf("mysql: a connection is a %T: the store needs those of github.com/go-sql-driver/mysql", conn)
+		}
+		l.raw = raw
+		return nil
+	})
+	if err != nil {
+		return nil, errors.Join(err, pool.Close())
+	}
+	return l, nil
+}
+
+// lost reports whether the connection is closed.
+func (l *link) lost() bool { return !l.raw.IsValid() }
+
+// cut closes the connection under the hands of whoever uses it. The server undoes what was not committed when it notices.
+func (l *link) cut() { _ = l.raw.Close() }
+
+// release returns the connection to its pool, which does not use one again that was cut.
+func (l *link) release() {
+	if l.lost() {
+		_ = l.pool.Raw(func(any) error { return sqldriver.ErrBadConn })
+	}
+	_ = l.pool.Close()
+}
+
+// statement is a text with its arguments, which are numbers and bytes alone: as literals they mean the same in every
+// sql_mode.
+type statement struct {
+	text string
+	args []any
+}
+
+// stmt makes a statement.
+func stmt(text string, args ...any) statement { return statement{text, args} }
+
+// literal writes the statement with its arguments in their places.
+func (s *statement) literal() string {
+	var b strings.Builder
+	text := s.text
+	for _, arg := range s.args {
+		before, after, _ := strings.Cut(text, "?")
+		b.WriteString(before)
+		text = after
+		switch value := arg.(type) {
+		case nil:
+			b.WriteString("NULL")
+		case int64:
+			b.WriteString(strconv.FormatInt(value, 10))
+		case int:
+			b.WriteString(strconv.Itoa(value))
+		case []byte:
+			b.WriteString("x'")
+			b.WriteString(hex.EncodeToString(value))
+			b.WriteByte('\'')
+		case string:
+			b.WriteString("_utf8mb4 x'")
+			b.WriteString(hex.EncodeToString([]byte(value)))
+			b.WriteByte('\'')
+		default:
+			panic(fmt.Sprintf("mysql: an argument of type %T", arg))
+		}
+	}
+	b.WriteString(text)
+	return b.String()
+}
+
+// texts puts statements into as few round trips as the connection can.
+func (l *link) texts(statements []statement) []string {
+	all := make([]string, len(statements))
+	for i := range statements {
+		all[i] = statements[i].literal()
+	}
+	if l.joins {
+		return []string{strings.Join(all, "; ")}
+	}
+	return all
+}
+
+// results are what statements came to: the LAST_INSERT_ID of each, and how many rows it wrote.
+type results struct{ ids, rows []int64 }
+
+// exec runs statements that return no rows, up to the first that fails.
+func (l *link) exec(deadline time.Time, statements ...statement) (all results, err error) {
+	ctx, cancel := context.WithDeadline(context.Background(), deadline)
+	defer cancel()
+	for _, text := range l.texts(statements) {
+		result, err := l.raw.ExecContext(ctx, text, nil)
+		if err != nil {
+			return results{}, err
+		}
+		each, ok := result.(driver.Result)
+		if !ok {
+			return results{}, fmt.Errorf("mysql: a result is a %T: the driver is older than v1.8", result)
+		}
+		all.ids = append(all.ids, each.AllLastInsertIds()...)
+		all.rows = append(all.rows, each.AllRowsAffected()...)
+	}
+	return all, nil
+}
+
+// query runs statements of which some return rows, up to the first that fails. Read is called with each row.
+func (l *link) query(deadline time.Time, read func(row []sqldriver.Value) error, statements ...statement) error {
+	ctx, cancel := context.WithDeadline(context.Background(), deadline)
+	defer cancel()
+	for _, text := range l.texts(statements) {
+		rows, err := l.raw.QueryContext(ctx, text, nil)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(readResults(rows, read), rows.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readResults reads all rows of all results.
+func readResults(rows sqldriver.Rows, read func(row []sqldriver.Value) error) (err error) {
+	for {
+		row := make([]sqldriver.Value, len(rows.Columns()))
+		for err = rows.Next(row); err == nil && len(row) > 0; err = rows.Next(row) {
+			if err := read(row); err != nil {
+				return err
+			}
+		}
+		if err != io.EOF {
+			return err
+		}
+		sets, ok := rows.(sqldriver.RowsNextResultSet)
+		if !ok {
+			return nil
+		}
+		if err := sets.NextResultSet(); err == io.EOF {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+}
+
+// int64Of reads a number, which the driver returns as such or, in older versions, as text.
+func int64Of(value sqldriver.Value) (int64, error) {
+	switch v := value.(type) {
+	case int64:
+		return v, nil
+	case uint64:
+		return int64(v), nil
+	case []byte:
+		return strconv.ParseInt(string(v), 10, 64)
+	case nil:
+		return 0, errors.New("mysql: a number is missing")
+	default:
+		return 0, fmt.Errorf("mysql: a number came as a %T", value)
+	}
+}

@@ -1,0 +1,495 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	sqldriver "database/sql/driver"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/onceward/onceward/internal/backoff"
+	"github.com/onceward/onceward/store"
+)
+
+// A transaction that the store runs for a caller goes one way: it takes a connection, begins, decides, hands the
+// transaction to the work through a gate, and commits or rolls back what the work has left of it. [Store.Transact],
+// [Store.CheckpointTx], [Store.FinishMessageTx] and [Store.InTx] differ in their plans alone.
+
+// plan is what distinguishes one kind of transaction from the others. It embeds its transaction, whose methods are the
+// defaults: those of a transaction without a record.
+type plan interface {
+	// claim is what the first round trip does, read takes the rows that come back, and decide says by them, or by the
+	// error that stopped it, whether the work is run.
+	claim() []statement
+	read(row []sqldriver.Value) error
+	decide(cause error) (run bool, err error)
+	// declined says how the call ends if the work is not run. The transaction is rolled back by then.
+	declined() error
+	// work calls the caller's work. The error is the work's own; one with which everything is to be undone.
+	work(ctx context.Context) (store.TxAction, error)
+	// prepare makes ready what is written together with COMMIT, and may use the connection for it.
+	prepare() error
+	// write is what is written together with COMMIT, and wrote reads the LAST_INSERT_ID of each statement.
+	write() []statement
+	wrote(ids []int64)
+	// learned says what became of a commit that ended in an error, or errNotLearned.
+	learned(ctx context.Context, cause error) error
+	// spoiled is the error of work that has ended the transaction itself. The cause is the work's own error.
+	spoiled(reason, cause error) error
+}
+
+// transaction is one try of a transaction that the store runs.
+type transaction struct {
+	plan  plan
+	store *Store
+	link  *link
+	gate  gate
+
+	// keyed says that there is a record, which tells what became of the transaction, and id which.
+	keyed bool
+	id    store.ID
+	// lease is the time after which the server may end a transaction that is idle.
+	lease time.Duration
+	// answers says that there will be an answer, to which the work may add messages; adds, that it added any.
+	answers bool
+	adds    atomic.Bool
+	// session is the server's number of the connection, and node which server that is.
+	session int64
+	node    string
+
+	// limit is how long the work may take, zero for as long as it likes. The timer revokes the transaction of work that
+	// takes longer. claimed goes to the first of the two, the work or the timer; revoking is over when the transaction
+	// was revoked, and then late says what that came to, and released that the connection is released.
+	limit    time.Duration
+	timer    *time.Timer
+	claimed  atomic.Bool
+	revoking sync.WaitGroup
+	late     error
+	released bool
+	flight   *running
+}
+
+// The defaults of a plan.
+
+func (t *transaction) claim() []statement                           { return nil }
+func (t *transaction) read([]sqldriver.Value) error                 { return nil }
+func (t *transaction) decide(cause error) (bool, error)             { return cause == nil, cause }
+func (t *transaction) declined() error                              { return nil }
+func (t *transaction) prepare() error                               { return nil }
+func (t *transaction) write() []statement                           { return nil }
+func (t *transaction) wrote([]int64)                                {}
+func (t *transaction) learned(_ context.Context, cause error) error { return t.believe(cause) }
+func (t *transaction) spoiled(reason, cause error) error {
+	return errors.Join(fmt.Errorf("%w: %w: %w", store.ErrOutcomeUnknown, store.ErrTxOwned, reason), cause)
+}
+
+// undoneError says that a transaction was undone, for certain, by no fault of its own: it is worth another try. There
+// may be no cause but that.
+type undoneError struct{ cause error }
+
+func (e *undoneError) Error() string {
+	if e.cause == nil {
+		return "decide again"
+	}
+	return "decide again: " + e.cause.Error()
+}
+
+func (e *undoneError) Unwrap() error { return e.cause }
+
+const (
+	// maxTries is how often a transaction is run that the server undoes. On a cluster, each time another one of the same
+	// key, or about the same row, was committed.
+	maxTries = 10
+	// How long those that were undone keep out of each other's way.
+	undonePause    = time.Millisecond
+	maxUndonePause = 100 * time.Millisecond
+)
+
+// retry runs tries until one is not undone by the server. The work's own error does not make it run again, though it
+// may wrap that of a transaction inside of it, nor does it run again if that one may have been committed.
+func retry(ctx context.Context, try func() error) error {
+	for n := 1; ; n++ {
+		err := try()
+		own, ok := err.(*undoneError)
+		switch {
+		case !ok:
+			return err
+		case errors.Is(err, store.ErrOutcomeUnknown):
+			return own.cause
+		case n == maxTries || !backoff.Sleep(ctx, backoff.Jittered(undonePause, maxUndonePause, n)):
+			return unavailable(fmt.Errorf("the transaction was undone %d times: %w", n, err))
+		}
+	}
+}
+
+// try runs the transaction once.
+func (t *transaction) try(ctx context.Context) (err error) {
+	if err := left(ctx); err != nil {
+		return err
+	}
+	if t.link, err = connect(ctx, t.store.handlers, t.store.joins); err != nil {
+		return unavailable(err)
+	}
+	defer t.release()
+	cause := t.begin(ctx)
+	if t.link.lost() {
+		return t.notBegun(ctx, cause)
+	}
+	if run, err := t.decided(ctx, cause); !run {
+		return err
+	}
+	action, err := t.execute(ctx)
+	if t.late != nil {
+		return t.late
+	}
+	return t.finish(action, err)
+}
+
+// The store's savepoint marks the transaction: it is gone if the transaction was ended, whoever did it and whatever was
+// begun since, and then what names it is an SQL error that stops a commit.
+var (
+	setSavepoint     = stmt(`SAVEPOINT onceward_begun`)
+	releaseSavepoint = stmt(`RELEASE SAVEPOINT onceward_begun`)
+	toSavepoint      = stmt(`ROLLBACK TO SAVEPOINT onceward_begun`)
+	commit           = stmt(`COMMIT`)
+	rollback         = stmt(`ROLLBACK`)
+	// selectSession names the connection, so that the server can be told to end it.
+	selectSession = stmt(`SELECT 0 + CONNECTION_ID(), ` + thisNode + `, 0, 0`)
+)
+
+// thisNode tells one server of a cluster from the others.
+const thisNode = `CONCAT_WS(' ', @@hostname, @@port, @@datadir)`
+
+// sessionColumns is how many columns selectSession has: no other statement of a beginning has as many.
+const sessionColumns = 4
+
+// errorNoSavepoint is that of a savepoint which is gone.
+const errorNoSavepoint = 1305
+
+// The session of a transaction. A statement that fails with a deadlock ends the transaction: with autocommit off what
+// follows it is part of another one, and is undone, instead of being committed by itself. READ COMMITTED takes no locks on
+// rows that are not there, and sees what was committed a moment ago. A node that stops in mid-transaction is put out by
+// the server when it has been idle for too long.
+const (
+	// setBorrowed sets a connection of the application, and returnBorrowed gives it back as it was.
+	keepBorrowed = `SET @onceward_autocommit = @@autocommit, @onceward_lock_wait = @@innodb_lock_wait_timeout,
+		@onceward_idle = @@wait_timeout`
+	setBorrowed    = `SET SESSION autocommit = 0, innodb_lock_wait_timeout = ?, wait_timeout = ?`
+	setBorrowedTx  = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED`
+	returnBorrowed = `SET SESSION autocommit = @onceward_autocommit, innodb_lock_wait_timeout = @onceward_lock_wait,
+		wait_timeout = @onceward_idle`
+	// setIdle sets how long a connection of the store may be idle.
+	setIdle = `SET SESSION wait_timeout = ?`
+)
+
+// setHandlers sets the sessions of the store's own connections for handlers.
+var setHandlers = fmt.Sprintf(`SET SESSION autocommit = 0, innodb_lock_wait_timeout = %d, wait_timeout = %d`, lockWait,
+	int(handlersIdle.Seconds()))
+
+const (
+	// idleGrace is how much longer than its lease an idle transaction may live.
+	idleGrace = 5 * time.Second
+	// handlersIdle is how long a connection for handlers may be idle: twice as long as a usual lease.
+	handlersIdle = time.Minute
+	// plainIdle is how long a transaction may be idle that has no lease.
+	plainIdle = 10 * time.Minute
+)
+
+// beginning are the statements that come first in a transaction.
+func (t *transaction) beginning() []statement {
+	idle, set := t.idle()
+	switch {
+	case !t.store.opened:
+		return []statement{stmt(keepBorrowed), stmt(setBorrowed, lockWait, idle), stmt(setBorrowedTx)}
+	case set:
+		return []statement{stmt(setIdle, idle)}
+	default:
+		return nil
+	}
+}
+
+// ending is how a transaction ends by these statements: the connection is what it was before.
+func (t *transaction) ending(statements ...statement) []statement {
+	if _, set := t.idle(); !t.store.opened {
+		statements = append(statements, stmt(returnBorrowed))
+	} else if set {
+		statements = append(statements, stmt(setIdle, int(handlersIdle.Seconds())))
+	}
+	return statements
+}
+
+// idle is how many seconds the transaction may be idle, and whether that has to be said: the store's own connections are
+// bounded by themselves at about what is usual.
+func (t *transaction) idle() (seconds int, set bool) {
+	idle := plainIdle
+	if t.lease > 0 {
+		idle = max(t.lease, time.Second) + idleGrace
+	}
+	return int(math.Ceil(idle.Seconds())), idle > handlersIdle || 2*idle < handlersIdle
+}
+
+// begin is the first round trip: what the plan claims, the savepoint, and the number of the connection. A caller who
+// leaves does not cut it off, because the server would keep what is locked until it noticed.
+func (t *transaction) begin(ctx context.Context) error {
+	statements := append(t.beginning(), t.plan.claim()...)
+	read := func(row []sqldriver.Value) error {
+		if len(row) == sessionColumns {
+			return t.readSession(row)
+		}
+		return t.plan.read(row)
+	}
+	err := t.link.query(undisturbed(ctx), read, append(statements, setSavepoint, selectSession)...)
+	if err == nil && t.session == 0 {
+		err = errors.New("the server did not number its connection")
+	}
+	return err
+}
+
+// readSession takes what selectSession returns.
+func (t *transaction) readSession(row []sqldriver.Value) (err error) {
+	t.node = text(row[1])
+	t.session, err = int64Of(row[0])
+	return err
+}
+
+// undisturbed is when the caller's time is up: a caller who leaves earlier does not count.
+func undisturbed(ctx context.Context) time.Time {
+	latest := time.Now().Add(settleTimeout)
+	if until, bounded := ctx.Deadline(); bounded && until.Before(latest) {
+		return until
+	}
+	return latest
+}
+
+// notBegun ends a transaction whose connection was lost at its beginning: nothing was done. It is worth another try if
+// the connection turned out dead.
+func (t *transaction) notBegun(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		return &undoneError{err}
+	}
+	return unavailable(err)
+}
+
+// decided asks the plan whether the work is run, and rolls back if not. An error that says the node takes no writes
+// makes the pool look for another one.
+func (t *transaction) decided(ctx context.Context, cause error) (run bool, err error) {
+	run, err = t.plan.decide(cause)
+	if run && err == nil {
+		if err = left(ctx); err == nil {
+			return true, nil
+		}
+	}
+	if unfit(err) {
+		t.link.cut()
+		return false, &undoneError{err}
+	}
+	if undone(err) {
+		err = &undoneError{err}
+	}
+	if failure := t.rollback(); failure != nil {
+		t.link.cut() // the server undoes what it loses the connection of
+	}
+	if err != nil {
+		if _, again := err.(*undoneError); !again {
+			err = unavailableUnlessRefused(err)
+		}
+		return false, err
+	}
+	return false, t.plan.declined()
+}
+
+// unavailableUnlessRefused wraps an error of the database, and leaves one of the model as it is.
+func unavailableUnlessRefused(err error) error {
+	if errors.Is(err, store.ErrFenced) || errors.Is(err, store.ErrInvalidEvent) {
+		return err
+	}
+	return unavailable(err)
+}
+
+// execute hands the transaction to the work and closes the gate behind it, also if the work panics or ends its
+// goroutine.
+func (t *transaction) execute(ctx context.Context) (action store.TxAction, err error) {
+	returned := false
+	defer func() {
+		if !t.inTime() {
+			return
+		}
+		t.gate.close()
+		if !returned && t.rollback() != nil {
+			t.link.cut()
+		}
+	}()
+	if t.limit > 0 {
+		ctx = context.WithoutCancel(ctx) // its limit alone ends the work
+	}
+	t.gate.t = t
+	t.watch()
+	action, err = t.plan.work(t.gate.context(ctx))
+	returned = true
+	return action, err
+}
+
+// What work may leave of its transaction.
+var (
+	errEnded  = errors.New("the work ended the transaction that is not its to end")
+	errLost   = errors.New("the connection was lost before the work was done")
+	errCalled = errors.New("the connection was lost in a statement that may have ended the transaction")
+)
+
+// finish ends the transaction as the work said. The cause is the work's error.
+func (t *transaction) finish(action store.TxAction, cause error) error {
+	switch {
+	case t.link.lost() && t.gate.ending.Load():
+		return t.plan.spoiled(errCalled, cause)
+	case t.link.lost() && t.gate.undone:
+		return &undoneError{errors.Join(errLost, cause)}
+	case t.link.lost():
+		return unavailable(errors.Join(errLost, cause))
+	case t.gate.gone:
+		return t.undo(cause, rollback) // what came after it was refused
+	}
+	switch action {
+	case store.TxRollback:
+		return t.undo(cause, releaseSavepoint, rollback)
+	case store.TxCommitAnswer:
+		t.gate.messages = nil
+		return t.commit(toSavepoint, releaseSavepoint)
+	default:
+		return t.commit(releaseSavepoint)
+	}
+}
+
+// undo rolls back, and returns the cause. If a statement failed because of the neighbours, the work gets another
+// chance.
+func (t *transaction) undo(cause error, statements ...statement) error {
+	_, err := t.link.exec(time.Now().Add(settleTimeout), t.ending(statements...)...)
+	if mysqlNumber(err) == errorNoSavepoint {
+		_ = t.rollback()
+		return t.plan.spoiled(errEnded, cause)
+	}
+	if err != nil {
+		t.link.cut() // the server undoes what it loses the connection of
+	}
+	if t.gate.undone || undone(err) {
+		return &undoneError{cause}
+	}
+	return cause
+}
+
+// rollback ends the transaction without a trace.
+func (t *transaction) rollback() error {
+	if t.link.lost() {
+		return nil
+	}
+	_, err := t.link.exec(time.Now().Add(settleTimeout), t.ending(rollback)...)
+	return err
+}
+
+// release returns the connection, unless that was done when the transaction was revoked.
+func (t *transaction) release() {
+	if !t.released {
+		t.link.release()
+	}
+}
+
+// Work that does not return would keep its key locked for ever. When its time is over the transaction is revoked:
+// undone, its lock let go, and its key free again. The work goes on without it, and whatever it tries or returns comes
+// to nothing.
+
+const (
+	// lateGrace is how long work may take to notice its deadline before its transaction is revoked.
+	lateGrace = 250 * time.Millisecond
+	// quietWait is how long a statement may take to notice that its connection was cut.
+	quietWait = time.Second
+)
+
+// errLate is what late work sees, and what becomes of it, unless it may have ended the transaction itself.
+var (
+	errLate = fmt.Errorf("%w: the transaction was revoked, because the handler did not return in time",
+		store.ErrDeadline)
+	errLateEnded = errors.New("the work may have ended the transaction that is not its to end, and did not return")
+)
+
+// watch revokes the transaction if the work has a limit and has not returned by then.
+func (t *transaction) watch() {
+	if t.limit > 0 {
+		t.revoking.Add(1)
+		t.timer = time.AfterFunc(t.limit+lateGrace, t.revoke)
+	}
+}
+
+// inTime notes that the work has returned. If the transaction was revoked before, it waits until that is done and
+// reports false.
+func (t *transaction) inTime() bool {
+	if t.timer == nil {
+		return true
+	}
+	t.timer.Stop()
+	if t.claimed.CompareAndSwap(false, true) {
+		return true
+	}
+	t.revoking.Wait()
+	return false
+}
+
+// revoke ends the transaction of work that is late, unless that has just returned.
+func (t *transaction) revoke() {
+	if !t.claimed.CompareAndSwap(false, true) {
+		return
+	}
+	defer t.revoking.Done()
+	quiet := false
+	quiet, t.late = t.undoLate()
+	if t.flight != nil {
+		t.store.leave(t.id, t.flight)
+	}
+	t.store.waits.wake(t.id)
+	if !quiet {
+		t.gate.close() // which waits as long as the call under way takes
+	}
+	t.link.cut() // it is not used again: late work may know it
+	t.link.release()
+	t.released = true
+}
+
+// undoLate ends the transaction, and returns what that came to. It reports whether the work is done with the
+// connection.
+func (t *transaction) undoLate() (quiet bool, err error) {
+	t.gate.lock()
+	if t.gate.seize() {
+		if err := t.finish(store.TxRollback, nil); errors.Is(err, store.ErrOutcomeUnknown) {
+			return true, err
+		}
+		return true, unavailable(errLate)
+	}
+	t.link.cut()
+	t.kill()
+	quiet = t.gate.seizeWithin(quietWait)
+	if t.gate.ending.Load() {
+		return quiet, t.plan.spoiled(errLateEnded, nil)
+	}
+	return quiet, unavailable(errLate)
+}
+
+// kill tells the server to end the connection of the transaction, if it is still at it: it would go on with a statement
+// to its end, and it does not hear at once of a connection that was cut. Another server would end another's.
+func (t *transaction) kill() {
+	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
+	defer cancel()
+	_ = t.store.with(ctx, func(conn *sql.Conn) error {
+		var node string
+		err := conn.QueryRowContext(ctx, `SELECT `+thisNode).Scan(&node)
+		if err == nil && node == t.node {
+			_, err = conn.ExecContext(ctx, `KILL CONNECTION `+strconv.FormatInt(t.session, 10))
+		}
+		return err // it may be gone, which is what is wanted
+	})
+}
+
+// lookTimeout bounds a look at the server on the side.
+const lookTimeout = 5 * time.Second

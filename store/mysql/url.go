@@ -1,0 +1,89 @@
+package mysql
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+	"time"
+
+	driver "github.com/go-sql-driver/mysql"
+)
+
+var errURL = errors.New("mysql: want a URL like mysql://user:password@host:3306,host:3306/database?parameter=value, " +
+	"or a data source name of the driver")
+
+const (
+	defaultPort = "3306"
+	// dialTimeout bounds how long a connection takes to be made, so that a host that is gone does not keep a caller from
+	// the next one.
+	dialTimeout = 3 * time.Second
+)
+
+// location is what a URL says.
+type location struct {
+	// config is how to connect, to the first of the addresses.
+	config    *driver.Config
+	addresses []string
+}
+
+// parseURL reads a URL, or a data source name of the driver. What it says about a wrong one does not repeat it: it may
+// hold a password.
+func parseURL(text string) (*location, error) {
+	scheme, rest, isURL := strings.Cut(text, "://")
+	if !isURL || strings.ContainsAny(scheme, "/@:") {
+		return parseDSN(text)
+	}
+	if scheme != "mysql" && scheme != "mariadb" {
+		return nil, fmt.Errorf("%w; the scheme is not one of these", errURL)
+	}
+	authority, path := rest, ""
+	if i := strings.IndexAny(rest, "/?"); i >= 0 {
+		authority, path = rest[:i], rest[i:]
+	}
+	hosts := authority[strings.LastIndex(authority, "@")+1:]
+	// A URL has one host: the others are not the parser's business.
+	u, err := url.Parse("mysql://" + authority[:len(authority)-len(hosts)] + "host" + path)
+	if err != nil || u.Fragment != "" {
+		return nil, fmt.Errorf("%w; this one cannot be read: are special characters in the password escaped?", errURL)
+	}
+	where, err := parseDSN("/?" + u.RawQuery)
+	if err != nil {
+		return nil, err
+	}
+	config := where.config
+	config.User = u.User.Username()
+	config.Passwd, _ = u.User.Password()
+	config.DBName = strings.Trim(u.Path, "/")
+	where.addresses = nil
+	if err := where.readHosts(hosts); err != nil {
+		return nil, err
+	}
+	config.Net, config.Addr = "tcp", where.addresses[0]
+	return where, nil
+}
+
+func parseDSN(text string) (*location, error) {
+	config, err := driver.ParseDSN(text)
+	if err != nil {
+		return nil, fmt.Errorf("%w; its form or its parameters cannot be read", errURL)
+	}
+	config.Timeout = cmp.Or(config.Timeout, dialTimeout)
+	return &location{config: config, addresses: []string{config.Addr}}, nil
+}
+
+func (l *location) readHosts(list string) error {
+	for one := range strings.SplitSeq(list, ",") {
+		host, port, err := net.SplitHostPort(one)
+		if err != nil {
+			host, port = strings.Trim(one, "[]"), ""
+		}
+		if host == "" || strings.ContainsAny(host, " /") {
+			return fmt.Errorf("%w; a host is missing or wrong", errURL)
+		}
+		l.addresses = append(l.addresses, net.JoinHostPort(host, cmp.Or(port, defaultPort)))
+	}
+	return nil
+}
