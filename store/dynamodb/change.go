@@ -1,0 +1,180 @@
+package dynamodb
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/onceward/onceward/store"
+)
+
+// maxTurns is how often a call decides again because the record was changed by another one in the meantime.
+const maxTurns = 100
+
+// outcome is what an event came to.
+type outcome struct {
+	store.Transition
+	record store.Record
+	now    time.Time
+}
+
+// sight is what is believed to be stored.
+type sight struct {
+	*value
+	// guessed says that it was not read in this call: it may only be written over, on condition that it is right, and
+	// nothing is concluded from it.
+	guessed bool
+}
+
+// apply does an event to a record: decide by [store.Step], and store the result if the record is still as it was seen.
+// A guess that is right saves the look; one that is wrong is answered with what is stored.
+func (s *Store) apply(ctx context.Context, at place, event store.Event, seen sight) (outcome, error) {
+	if err := s.ready(ctx); err != nil {
+		return outcome{}, err
+	}
+	for range maxTurns {
+		if seen.value == nil {
+			found, err := s.look(ctx, at)
+			if err != nil {
+				return outcome{now: s.clock.now()}, err
+			}
+			seen = sight{value: found}
+		}
+		if !at.known {
+			at.id, at.known = seen.ID, seen.State != store.StateNone
+		}
+		now := s.clock.now()
+		out, err := s.decide(event, seen.value, now)
+		if err != nil || out.Effect == store.EffectNone {
+			if seen.guessed {
+				seen = sight{}
+				continue
+			}
+			return out, err
+		}
+		next := following(seen.value, out.record, out.Effect)
+		instead, err := s.replace(ctx, &at, next, seen.write, now)
+		switch {
+		case err != nil:
+			return outcome{now: now}, err
+		case instead == nil:
+			s.changed(at.id, seen.value, next)
+			return out, nil
+		}
+		seen = sight{value: instead}
+	}
+	return outcome{}, unavailable(errContention)
+}
+
+// decide is the step from what is stored. While a transaction holds a claim on the item no other request executes.
+func (s *Store) decide(event store.Event, before *value, now time.Time) (outcome, error) {
+	if event.Kind.TakesToken() {
+		event.Token = s.clock.token(max(before.floor, before.claim.token))
+	}
+	if event.Completion != nil {
+		event.Completion = fitting(event.Completion, &before.Record)
+	}
+	moment := s.moment(event.Kind, &before.Record, now)
+	after, transition, err := store.Step(before.Record, event, moment)
+	if transition.Decision == store.DecisionExecute && transition.Effect == store.EffectWrite &&
+		before.claim.live(now.Add(-s.clock.margin())) {
+		return outcome{Transition: store.Transition{Decision: store.DecisionInProgress}, now: now}, nil
+	}
+	return outcome{Transition: transition, record: after, now: moment}, err
+}
+
+// moment is the time that an event is decided at. The clocks of two nodes may differ: within the margin behind the end
+// of a lease, or behind an expiry, those who did not grant it take it for not yet over.
+func (s *Store) moment(kind store.EventKind, rec *store.Record, now time.Time) time.Time {
+	switch kind {
+	case store.EventReserve, store.EventSweep, store.EventResolveCompleted, store.EventResolveNotExecuted,
+		store.EventResolveStep:
+	default:
+		return now
+	}
+	if rec.State != store.StateInProgress && !rec.State.Settled() {
+		return now
+	}
+	if due := rec.Due(); !now.Before(due) && now.Before(due.Add(s.clock.margin())) {
+		return due.Add(-store.ClockStep)
+	}
+	return now
+}
+
+// otherFields is room for what an item holds beside the fields that can be large.
+const otherFields = 8 << 10
+
+// fitting is a completion that can be stored. An answer that does not fit into an item is kept without its body, as one
+// that is past the limit of its route is: it is not replayed, and not executed again. It depends on nothing that the
+// completion changes, so that one that is repeated comes to the same.
+func fitting(done *store.Completion, rec *store.Record) *store.Completion {
+	response := &done.Response
+	size := otherFields + len(response.Body) + len(rec.Data)
+	for i := range response.Header {
+		size += len(response.Header[i].Name) + len(response.Header[i].Value)
+	}
+	if size <= maxItem || response.NotStored {
+		return done
+	}
+	small := *done
+	small.Response.Body, small.Response.NotStored = nil, true
+	if response.IsSealed() {
+		small.Response.Header = nil // it is sealed together with the body
+	}
+	return &small
+}
+
+// following is what is stored after a step. A claim is dropped by every write that is not its own: its transaction
+// then cannot commit, and decides again.
+func following(before *value, after store.Record, effect store.Effect) *value {
+	next := &value{Record: after, dueAt: before.dueAt}
+	if effect == store.EffectRemove {
+		next.Record, next.floor = store.Record{}, max(before.Attempt, before.floor)
+	}
+	if before.State != after.State || before.Attempt != after.Attempt {
+		next.dueAt = 0
+	}
+	if before.Attempt == after.Attempt {
+		next.commit = before.commit
+	}
+	return next
+}
+
+// replace stores a value over the one that a write has left. It returns what is there instead if that has changed, and
+// nil if the value is stored: also if an earlier try of the same request had stored it.
+func (s *Store) replace(ctx context.Context, at *place, next *value, over string, now time.Time) (*value, error) {
+	next.write = newWrite()
+	it := s.encode(at, next, now)
+	if size := sizeOf(it); size > maxItem {
+		return nil, fmt.Errorf("%w: with what the operation carries and its answer it would be %d bytes", ErrTooLarge, size)
+	}
+	found, err := s.putOver(ctx, it, over)
+	if err != nil || found == nil {
+		return nil, err
+	}
+	instead, err := decode(at, found)
+	if err == nil && instead.write == next.write {
+		return nil, nil
+	}
+	return instead, err
+}
+
+// changed notes what a write has changed: who waits is woken, and an owner's next write need not look.
+func (s *Store) changed(id store.ID, before, after *value) {
+	s.hold(id, after)
+	if after.State != store.StateInProgress || after.Attempt != before.Attempt {
+		s.watcher.wake(id)
+	}
+	if after.State.Settled() {
+		s.recent.add(id)
+	}
+}
+
+// look returns what is stored now.
+func (s *Store) look(ctx context.Context, at place) (*value, error) {
+	found, err := s.get(ctx, at.key())
+	if err != nil {
+		return nil, err
+	}
+	return decode(&at, found)
+}

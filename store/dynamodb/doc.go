@@ -1,0 +1,2 @@
+// Package dynamodb keeps records in a table of Amazon DynamoDB.
+package dynamodb

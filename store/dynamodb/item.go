@@ -1,0 +1,359 @@
+package dynamodb
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+	"github.com/onceward/onceward/store"
+)
+
+// This file holds how a record is kept as an item. All items of the store are in one table with two binary keys. The
+// first byte of the partition key is the kind of the item, and behind it is a hash: of a record it is the hash of its
+// ID, as logs show it, and the ID itself is in the item and is compared.
+const (
+	attrPartition = "pk"
+	attrSort      = "sk"
+	// attrWrite names the write that made the item what it is. Each write has a new one, and is made on condition that the
+	// one before it is still there: a repeated request finds its own name and knows that it has landed.
+	attrWrite = "write"
+	// attrID is the encoded ID.
+	attrID = "id"
+	// attrState is the name of the state, for people and for scans; attrRecord is the encoded record without its body
+	// and data, which are apart so that lists need not carry them.
+	attrState, attrRecord, attrBody, attrData = "state", "record", "body", "data"
+	// attrFloor is the token of a record that was removed.
+	attrFloor = "floor"
+	// attrClaim is the claim of a transaction on the item.
+	attrClaim = "claim"
+	// attrCommit names the last write by which a transaction was committed. Later writes of the same attempt leave it.
+	attrCommit = "commit"
+	// attrDueShard and attrDueAt are the keys of the index of what is due.
+	attrDueShard, attrDueAt = "due_shard", "due_at"
+	// attrProvider is the key of the index of provider's ids.
+	attrProvider = "provider"
+	// attrExpires is when the service may remove the item, in seconds since 1970.
+	attrExpires = "expires"
+)
+
+// The kinds of items.
+const (
+	kindMeta      = 'm'
+	kindRecord    = 'r'
+	kindLate      = 'l'
+	kindAudit     = 'a'
+	kindExecution = 'x'
+	kindEvent     = 'e'
+	kindEventName = 'n'
+)
+
+// The kinds of entries in the index of what is due.
+const (
+	dueInProgress = 'p'
+	dueUnknown    = 'u'
+)
+
+// maxItem is the largest item that DynamoDB keeps.
+const maxItem = 400 << 10
+
+// ErrTooLarge is returned when what is to be stored does not fit into an item of 400 KB. It wraps
+// [store.ErrInvalidEvent]: to repeat the call is of no use, and nothing was changed.
+var ErrTooLarge = fmt.Errorf("%w: dynamodb: an item holds at most 400 KB", store.ErrInvalidEvent)
+
+// item is an item as the client sends and receives it.
+type item = map[string]types.AttributeValue
+
+func binaryValue(b []byte) types.AttributeValue { return &types.AttributeValueMemberB{Value: b} }
+
+func textValue(s string) types.AttributeValue { return &types.AttributeValueMemberS{Value: s} }
+
+func numberValue(n int64) types.AttributeValue {
+	return &types.AttributeValueMemberN{Value: strconv.FormatInt(n, 10)}
+}
+
+func bytesOf(v types.AttributeValue) []byte {
+	if b, ok := v.(*types.AttributeValueMemberB); ok {
+		return b.Value
+	}
+	return nil
+}
+
+func textOf(v types.AttributeValue) string {
+	if s, ok := v.(*types.AttributeValueMemberS); ok {
+		return s.Value
+	}
+	return ""
+}
+
+// stringValue is a text that may hold any bytes: one that is no UTF-8 is kept as binary.
+func stringValue(s string) types.AttributeValue {
+	if utf8.ValidString(s) {
+		return textValue(s)
+	}
+	return binaryValue([]byte(s))
+}
+
+func stringOf(v types.AttributeValue) string { return textOf(v) + string(bytesOf(v)) }
+
+func numberOf(v types.AttributeValue) int64 {
+	if n, ok := v.(*types.AttributeValueMemberN); ok {
+		parsed, _ := strconv.ParseInt(n.Value, 10, 64) // the service keeps nothing else as a number
+		return parsed
+	}
+	return 0
+}
+
+// place is where a record is kept.
+type place struct {
+	hash [16]byte
+	// id is the ID of the record, if known.
+	id    store.ID
+	known bool
+}
+
+func placeOf(id store.ID) place { return place{hash: id.HashBytes(), id: id, known: true} }
+
+// single is the sort key of an item that is alone in its partition.
+var single = []byte{0}
+
+// keyOf is the key of an item of a kind.
+func keyOf(kind byte, hash []byte, sort []byte) item {
+	return item{
+		attrPartition: binaryValue(append([]byte{kind}, hash...)),
+		attrSort:      binaryValue(sort),
+	}
+}
+
+func (p *place) key() item { return keyOf(kindRecord, p.hash[:], single) }
+
+// claim is the right of a transaction to commit. It is kept in the item beside the record, which stays as it was until
+// the commit.
+type claim struct {
+	token int64
+	until time.Time
+}
+
+// live reports whether a claim holds at a moment.
+func (c *claim) live(now time.Time) bool { return c.token != 0 && now.Before(c.until) }
+
+func (c *claim) appendTo(dst []byte) []byte {
+	dst = binary.BigEndian.AppendUint64(dst, uint64(c.token))
+	return binary.BigEndian.AppendUint64(dst, uint64(c.until.UnixMicro()))
+}
+
+// value is what an item holds about an ID.
+type value struct {
+	store.Record
+	// write names the write that stored it; empty if there is no item.
+	write string
+	// floor is the token of a record that was removed: none that is made again may have it (S7).
+	floor int64
+	claim claim
+	// commit names the write by which the attempt last committed a transaction.
+	commit string
+	// dueAt is where the index of what is due has it, in microseconds.
+	dueAt int64
+}
+
+// newWrite returns a name that no other write has.
+func newWrite() string {
+	var b [12]byte
+	_, _ = rand.Read(b[:])
+	return string(b[:])
+}
+
+// slack is for how long the service keeps an item past the time at which it counts for nothing. The clocks of the
+// service and of the nodes may differ, and a record that is found past its expiry tells its token.
+const slack = time.Hour
+
+// expires is when the service may remove the item, or the zero time for never: time alone removes nothing that is in
+// progress or unknown (S2).
+func (v *value) expires(now time.Time) (at time.Time) {
+	switch v.State {
+	case store.StateInProgress, store.StateUnknown:
+		return time.Time{}
+	case store.StateNone:
+		at = now
+	default:
+		at = v.ExpiresAt
+	}
+	if v.claim.token != 0 && at.Before(v.claim.until) {
+		at = v.claim.until
+	}
+	return at.Add(slack)
+}
+
+// dueKind is the part of the index of what is due that a record belongs to, or zero for none.
+func dueKind(state store.State) byte {
+	switch state {
+	case store.StateInProgress:
+		return dueInProgress
+	case store.StateUnknown:
+		return dueUnknown
+	default:
+		return 0
+	}
+}
+
+// encode makes the item of a value. The index of what is due is a hint: it may have a record earlier than it is due, so
+// that a heartbeat need not write it again.
+func (s *Store) encode(at *place, v *value, now time.Time) item {
+	it := at.key()
+	it[attrWrite] = binaryValue([]byte(v.write))
+	it[attrID] = binaryValue(at.id.AppendBinary(nil))
+	if v.State != store.StateNone {
+		head := v.Record
+		head.Response.Body, head.Data = nil, nil
+		it[attrState] = textValue(v.State.String())
+		it[attrRecord] = binaryValue(head.AppendBinary(nil))
+	}
+	if len(v.Response.Body) > 0 {
+		it[attrBody] = binaryValue(v.Response.Body)
+	}
+	if len(v.Data) > 0 {
+		it[attrData] = binaryValue(v.Data)
+	}
+	if v.floor != 0 {
+		it[attrFloor] = numberValue(v.floor)
+	}
+	if v.claim.token != 0 {
+		it[attrClaim] = binaryValue(v.claim.appendTo(nil))
+	}
+	if v.commit != "" {
+		it[attrCommit] = binaryValue([]byte(v.commit))
+	}
+	if kind := dueKind(v.State); kind != 0 {
+		v.dueAt = dueHint(v)
+		it[attrDueShard] = binaryValue([]byte{kind, s.shardOf(at.hash[:])})
+		it[attrDueAt] = numberValue(v.dueAt)
+	}
+	if v.ProviderID != "" {
+		it[attrProvider] = binaryValue(hashOf([]byte(v.ProviderID)))
+	}
+	if expires := v.expires(now); !expires.IsZero() {
+		it[attrExpires] = numberValue(expires.Unix())
+	}
+	return it
+}
+
+// dueHint is where the index is to have a record: where it has it already, unless it is due before that.
+func dueHint(v *value) int64 {
+	due := v.Due().UnixMicro()
+	if v.State == store.StateInProgress && v.dueAt != 0 && v.dueAt <= due {
+		return v.dueAt
+	}
+	return due
+}
+
+// decode reads an item. A version that is not known here, the record of another ID, or bytes that are no record, give a
+// [*store.UnreadableError]; the value then has the state and the ID, if they can be told.
+func decode(at *place, it item) (*value, error) {
+	v := &value{
+		write: string(bytesOf(it[attrWrite])), floor: numberOf(it[attrFloor]), dueAt: numberOf(it[attrDueAt]),
+		commit: string(bytesOf(it[attrCommit])),
+	}
+	if len(it) == 0 {
+		return v, nil
+	}
+	id, err := store.ParseID(bytesOf(it[attrID]))
+	if err == nil && id.HashBytes() != at.hash {
+		err = errors.New("its ID is not the one that its key was made of")
+	}
+	if err == nil && at.known && id != at.id {
+		err = errors.New("its place is taken by another key, whose hash is the same")
+	}
+	if err == nil && v.write == "" {
+		err = errors.New("it does not say by which write it was stored")
+	}
+	if err != nil {
+		return unreadable(v, it, id, &store.UnreadableError{Reason: err.Error()})
+	}
+	if err := v.claim.decode(bytesOf(it[attrClaim])); err != nil {
+		return unreadable(v, it, id, err)
+	}
+	stored := bytesOf(it[attrRecord])
+	if stored == nil {
+		return v, nil
+	}
+	if v.Record, err = store.DecodeRecord(id, stored); err != nil {
+		return unreadable(v, it, id, err)
+	}
+	v.Data, v.Response.Body = bytesOf(it[attrData]), bytesOf(it[attrBody])
+	return v, nil
+}
+
+// unreadable is what can be told of an item that cannot be read.
+func unreadable(v *value, it item, id store.ID, err error) (*value, error) {
+	v.Record = store.Record{ID: id, LastError: err.Error()}
+	name := textOf(it[attrState])
+	for state := store.StateInProgress; state <= store.StateExpired; state++ {
+		if state.String() == name {
+			v.State = state
+		}
+	}
+	return v, err
+}
+
+func (c *claim) decode(b []byte) error {
+	if len(b) == 0 {
+		return nil
+	}
+	if len(b) != 16 {
+		return &store.UnreadableError{Reason: "the claim of a transaction is damaged"}
+	}
+	c.token = int64(binary.BigEndian.Uint64(b))
+	c.until = time.UnixMicro(int64(binary.BigEndian.Uint64(b[8:]))).UTC()
+	return nil
+}
+
+// sizeOf is how large DynamoDB takes an item to be, or a little more.
+func sizeOf(it item) (size int) {
+	for name, v := range it {
+		size += len(name) + valueSize(v)
+	}
+	return size
+}
+
+const (
+	// numberSize is the most that a number takes.
+	numberSize = 21
+	// nestingSize is what a list or map takes beside what is in it, and entrySize what each of its entries adds.
+	nestingSize, entrySize = 3, 1
+)
+
+func valueSize(v types.AttributeValue) (size int) {
+	switch v := v.(type) {
+	case *types.AttributeValueMemberB:
+		return len(v.Value)
+	case *types.AttributeValueMemberS:
+		return len(v.Value)
+	case *types.AttributeValueMemberN:
+		return numberSize
+	case *types.AttributeValueMemberL:
+		for _, one := range v.Value {
+			size += valueSize(one) + entrySize
+		}
+		return size + nestingSize
+	case *types.AttributeValueMemberM:
+		return sizeOf(v.Value) + len(v.Value)*entrySize + nestingSize
+	case *types.AttributeValueMemberBS:
+		for _, one := range v.Value {
+			size += len(one)
+		}
+		return size
+	case *types.AttributeValueMemberSS:
+		for _, one := range v.Value {
+			size += len(one)
+		}
+		return size
+	case *types.AttributeValueMemberNS:
+		return len(v.Value) * numberSize
+	default:
+		return 1
+	}
+}

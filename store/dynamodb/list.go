@@ -1,0 +1,181 @@
+package dynamodb
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	ddb "github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/onceward/onceward/store"
+)
+
+var _ store.Lister = (*Store)(nil)
+
+// summaryAttributes are those that a list needs.
+var summaryAttributes = []string{attrPartition, attrSort, attrID, attrWrite, attrState, attrRecord}
+
+// List implements [store.Lister]. What is in progress or unknown is found by the index of what is due, which follows the
+// table a moment later, and is then read as it is. Settled records are in no index: for a filter that may choose them
+// the table is scanned, which reads, and is charged for, every item from After on until the page is full. The order is
+// that of the table, or of the index.
+func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error) {
+	c := &chosen{Filter: f, limit: store.MaxPage, now: s.clock.now(), margin: s.clock.margin()}
+	if f.Limit > 0 {
+		c.limit = min(c.limit, f.Limit)
+	}
+	if dueKind(f.State) != 0 {
+		if err := s.listDue(ctx, c); err != nil {
+			return nil, err
+		}
+		return c.records, nil
+	}
+	if err := s.scan(ctx, c.After, c.State, c.add); err != nil {
+		return nil, err
+	}
+	return c.records, nil
+}
+
+// chosen gathers the records that a filter chooses.
+type chosen struct {
+	store.Filter
+	limit   int
+	now     time.Time
+	margin  time.Duration
+	records []store.Record
+}
+
+// add takes a record if the filter chooses it, and reports whether there is room for more.
+func (c *chosen) add(it item) (more bool) {
+	at, ok := placeOfKey(it)
+	if !ok {
+		return true
+	}
+	v, err := decode(&at, it)
+	// What does not even tell its ID cannot be asked for.
+	if v.State == store.StateNone || v.ID == (store.ID{}) || c.Scope != "" && v.Scope != c.Scope ||
+		c.State != store.StateNone && v.State != c.State || c.Due && err == nil && !c.isDue(&v.Record) {
+		return true
+	}
+	c.records = append(c.records, v.Record)
+	return len(c.records) < c.limit
+}
+
+// isDue reports whether the time of a record has come. What other nodes may take for running is not due.
+func (c *chosen) isDue(rec *store.Record) bool {
+	if rec.State == store.StateUnknown {
+		return !rec.Due().After(c.now)
+	}
+	return !rec.Due().After(c.now.Add(-c.margin))
+}
+
+// listDue chooses among what a part of the index of what is due holds.
+func (s *Store) listDue(ctx context.Context, c *chosen) error {
+	until := always
+	if c.Due {
+		until = c.now.UnixMicro()
+	}
+	first, after := 0, []byte(nil)
+	if c.After != (store.ID{}) {
+		at := placeOf(c.After)
+		first, after = int(s.shardOf(at.hash[:])), append([]byte{kindRecord}, at.hash[:]...)
+	}
+	for shard := first; shard < s.shards; shard++ {
+		var keys []item
+		err := s.eachDue(ctx, dueRange{kind: dueKind(c.State), shard: byte(shard), until: until},
+			func(page []item) (bool, error) {
+				for _, key := range page {
+					if shard != first || bytes.Compare(bytesOf(key[attrPartition]), after) > 0 {
+						keys = append(keys, key)
+					}
+				}
+				return true, nil
+			})
+		if err != nil {
+			return err
+		}
+		slices.SortFunc(keys, compareKeys)
+		for some := range slices.Chunk(keys, batchKeys) {
+			found, err := s.readAll(ctx, some, summaryAttributes...)
+			if err != nil {
+				return err
+			}
+			slices.SortFunc(found, compareKeys)
+			for _, it := range found {
+				if !c.add(it) {
+					return nil
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func compareKeys(a, b item) int {
+	return bytes.Compare(bytesOf(a[attrPartition]), bytesOf(b[attrPartition]))
+}
+
+// scan calls found with the summaries of all records behind an ID, until it returns false.
+func (s *Store) scan(ctx context.Context, after store.ID, state store.State, found func(item) (more bool)) error {
+	in := &ddb.ScanInput{
+		TableName: &s.table, ConsistentRead: aws.Bool(true),
+		FilterExpression:          aws.String("begins_with(#pk, :kind)"),
+		ExpressionAttributeValues: item{":kind": binaryValue([]byte{kindRecord})},
+	}
+	in.ProjectionExpression, in.ExpressionAttributeNames = projection(summaryAttributes)
+	if state != store.StateNone {
+		in.FilterExpression = aws.String("begins_with(#pk, :kind) AND #state = :state")
+		in.ExpressionAttributeValues[":state"] = textValue(state.String())
+	}
+	if after != (store.ID{}) {
+		at := placeOf(after)
+		in.ExclusiveStartKey = at.key()
+	}
+	for {
+		if err := s.ready(ctx); err != nil {
+			return err
+		}
+		out, err := s.client.Scan(ctx, in, s.observing)
+		if err != nil {
+			return unavailable(err)
+		}
+		for _, it := range out.Items {
+			if !found(it) {
+				return nil
+			}
+		}
+		if len(out.LastEvaluatedKey) == 0 {
+			return nil
+		}
+		in.ExclusiveStartKey = out.LastEvaluatedKey
+	}
+}
+
+// Stats implements [store.Lister]. It scans the table, which reads, and is charged for, every item of it.
+func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
+	stats := store.Stats{Records: make(map[store.State]int64)}
+	err := s.scan(ctx, store.ID{}, store.StateNone, func(it item) bool {
+		at, ok := placeOfKey(it)
+		if !ok {
+			return true
+		}
+		v, err := decode(&at, it)
+		if v.State == store.StateNone {
+			return true
+		}
+		stats.Records[v.State]++
+		switch {
+		case err != nil || v.State != store.StateUnknown:
+		case v.DeadLetter:
+			stats.DeadLetters++
+		case stats.OldestUnknown.IsZero() || v.SettledAt.Before(stats.OldestUnknown):
+			stats.OldestUnknown = v.SettledAt
+		}
+		return true
+	})
+	if err != nil {
+		return store.Stats{}, err
+	}
+	return stats, nil
+}

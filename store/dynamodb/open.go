@@ -1,0 +1,201 @@
+package dynamodb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/aws/retry"
+	"github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	ddb "github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/onceward/onceward/store"
+)
+
+// Option changes a store that is being opened.
+type Option func(*options)
+
+type options struct {
+	log         *slog.Logger
+	shards      int
+	manual      bool
+	readOnly    bool
+	globalTable bool
+	transport   http.RoundTripper
+}
+
+// WithLogger sets who is told what an operator should know. Default: [slog.Default].
+func WithLogger(log *slog.Logger) Option { return func(o *options) { o.log = log } }
+
+// WithManualMigration leaves the table as it is: [Open] fails if it does not exist. Default: the table is made if there
+// is none.
+func WithManualMigration() Option { return func(o *options) { o.manual = true } }
+
+// WithReadOnly opens the store for looking only: its writes return [store.ErrReadOnly]. It leaves the table as it is.
+// Default: the store is opened for writing.
+func WithReadOnly() Option { return func(o *options) { o.readOnly = true } }
+
+// WithShards sets into how many parts the index of what is due is cut, from 1 to 256. Each takes about 500 new
+// operations a second. The number is kept in the table, and only grows: a smaller one than it has is ignored. Default:
+// 16.
+func WithShards(n int) Option { return func(o *options) { o.shards = n } }
+
+// WithGlobalTable accepts a table that has replicas in other regions without strong consistency between them. There a
+// condition holds within one region only, and of two writes to one key in two regions the last one wins: an operation
+// whose key comes to both is executed twice. It is right only if each key is served by one region at a time, also
+// during a fail-over. Default: such a table is refused.
+func WithGlobalTable() Option { return func(o *options) { o.globalTable = true } }
+
+// WithTransport sends the requests of a store that is opened by its URL through a transport, such as one that counts or
+// disturbs them in a test. [New] ignores it. Default: a transport of the store's own.
+func WithTransport(t http.RoundTripper) Option { return func(o *options) { o.transport = t } }
+
+const (
+	defaultShards = 16
+	maxShards     = 256
+	// maxAttempts is how often the client that Open makes sends a request in all: the guard repeats what is worth it.
+	maxAttempts = 3
+	// maxBackoff is the longest pause between them.
+	maxBackoff = time.Second
+	// attemptTimeout is how long one of them may take: an answer that is lost is not waited for until the caller's
+	// deadline.
+	attemptTimeout = 3 * time.Second
+	dialTimeout    = 2 * time.Second
+	// idleConnections is how many connections are kept.
+	idleConnections = 256
+)
+
+func (o *options) check() error {
+	if o.shards < 1 || o.shards > maxShards {
+		return fmt.Errorf("dynamodb: WithShards(%d): the index of what is due has 1 to %d parts", o.shards, maxShards)
+	}
+	return nil
+}
+
+func newOptions(with []Option) (options, error) {
+	o := options{log: slog.Default(), shards: defaultShards}
+	for _, option := range with {
+		option(&o)
+	}
+	return o, o.check()
+}
+
+// Open connects to the table of a URL:
+//
+//	dynamodb://TABLE?region=eu-central-1
+//	dynamodb://TABLE?region=eu-central-1&endpoint=http://127.0.0.1:8000
+//	dynamodb://TABLE?region=eu-central-1&profile=NAME
+//
+// Region and credentials come from the environment, the shared files or the role of the machine, as for every program
+// that uses the AWS SDK, where the URL does not say otherwise. With an endpoint on loopback and no credentials, as for an
+// emulator, any are used. See [New] for what is done with the table.
+func Open(ctx context.Context, url string, with ...Option) (*Store, error) {
+	o, err := newOptions(with)
+	if err != nil {
+		return nil, err
+	}
+	where, err := parseURL(url)
+	if err != nil {
+		return nil, err
+	}
+	own := &http.Client{Transport: o.transport, Timeout: attemptTimeout}
+	if o.transport == nil {
+		own.Transport = newTransport()
+	}
+	client, err := where.client(ctx, own)
+	if err != nil {
+		return nil, err
+	}
+	return open(ctx, client, where.table, own, &o)
+}
+
+// New uses a table through a client of the caller's, whose retryer it leaves as it is. Unless [WithManualMigration] or
+// [WithReadOnly] says otherwise it makes the table if there is none: see [Table]. It refuses a table with other keys or
+// without the indexes, one that a newer program has made, and a global table (see [WithGlobalTable]). That expired items
+// are not removed, or that the clock of this node is wrong, it tells the logger.
+func New(ctx context.Context, client *ddb.Client, table string, with ...Option) (*Store, error) {
+	o, err := newOptions(with)
+	if err != nil {
+		return nil, err
+	}
+	return open(ctx, client, table, nil, &o)
+}
+
+func open(ctx context.Context, client *ddb.Client, table string, own *http.Client, o *options) (*Store, error) {
+	s := &Store{
+		client: client, table: table, shards: o.shards, readOnly: o.readOnly, log: o.log, own: own,
+		clock: newClock(), recent: newRecent(),
+		held:    held{values: make(map[store.ID]*value)},
+		flights: flights{count: make(map[store.ID]int)},
+	}
+	s.watcher = newWatcher(s)
+	if err := s.prepare(ctx, o); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	switch skew, known := s.clock.skew(); {
+	case !known:
+		s.log.WarnContext(ctx, "dynamodb: the service does not tell its time: this node's clock decides", "table", table)
+	case skew.Abs() >= notableSkew:
+		s.log.WarnContext(ctx, "dynamodb: the clock of this node is wrong: the store counts by the service's",
+			"table", table, "off_by", -skew)
+	}
+	return s, nil
+}
+
+func newTransport() *http.Transport {
+	return &http.Transport{
+		Proxy:       http.ProxyFromEnvironment,
+		DialContext: (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext,
+		// Under load a pool of two connections, the default of net/http, would make new ones all the time.
+		MaxIdleConns: idleConnections, MaxIdleConnsPerHost: idleConnections, IdleConnTimeout: 90 * time.Second,
+		TLSHandshakeTimeout: dialTimeout, ForceAttemptHTTP2: true,
+	}
+}
+
+// Client returns a client as [Open] makes one, for handlers and tools that use the same tables as the store's URL says.
+func Client(ctx context.Context, url string) (*ddb.Client, error) {
+	where, err := parseURL(url)
+	if err != nil {
+		return nil, err
+	}
+	return where.client(ctx, &http.Client{Transport: newTransport(), Timeout: attemptTimeout})
+}
+
+// client makes a client. It repeats a request three times in all, with pauses of up to a second, within the deadline of
+// its caller.
+func (l *location) client(ctx context.Context, own *http.Client) (*ddb.Client, error) {
+	load := []func(*config.LoadOptions) error{
+		config.WithHTTPClient(own),
+		config.WithRetryer(func() aws.Retryer {
+			return retry.NewStandard(func(o *retry.StandardOptions) {
+				o.MaxAttempts, o.MaxBackoff = maxAttempts, maxBackoff
+			})
+		}),
+	}
+	if l.region != "" {
+		load = append(load, config.WithRegion(l.region))
+	}
+	if l.profile != "" {
+		load = append(load, config.WithSharedConfigProfile(l.profile))
+	}
+	if l.emulated() {
+		load = append(load, config.WithCredentialsProvider(credentials.NewStaticCredentialsProvider("local", "local", "")))
+	}
+	loaded, err := config.LoadDefaultConfig(ctx, load...)
+	if err != nil {
+		return nil, fmt.Errorf("dynamodb: read the configuration of the AWS SDK: %w", err)
+	}
+	if loaded.Region == "" {
+		return nil, errors.New("dynamodb: no region is configured: add ?region=… to the URL, or set AWS_REGION")
+	}
+	return ddb.NewFromConfig(loaded, func(o *ddb.Options) {
+		if l.endpoint != "" {
+			o.BaseEndpoint = aws.String(l.endpoint)
+		}
+	}), nil
+}

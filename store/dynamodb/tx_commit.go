@@ -1,0 +1,282 @@
+package dynamodb
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	ddb "github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+	"github.com/aws/smithy-go"
+	"github.com/onceward/onceward/internal/backoff"
+	"github.com/onceward/onceward/store"
+)
+
+const (
+	// maxTransacts is how often a transaction is sent that met another one, was throttled, or got no answer.
+	maxTransacts     = 8
+	minTransactPause = 10 * time.Millisecond
+	maxTransactPause = time.Second
+)
+
+// The reasons for which the service cancels a transaction.
+const (
+	reasonCondition = "ConditionalCheckFailed"
+	reasonNone      = "None"
+)
+
+// passing are the reasons that may be gone in a moment.
+var passing = map[string]bool{
+	reasonNone: true, "TransactionConflict": true, "ProvisionedThroughputExceeded": true, "ThrottlingError": true,
+}
+
+// commit stores the finished record over the claim, together with what was collected.
+func (t *transaction) commit(ctx context.Context, next *value, items []types.TransactWriteItem) (
+	v store.Verdict, again bool, err error,
+) {
+	s, done := t.store, t.granted
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
+	defer cancel()
+	instead, err := s.commit(ctx, &t.at, next, t.claimed.write, items)
+	if err != nil && !errors.Is(err, store.ErrWorkRefused) {
+		// Whether it was committed is not guessed: if the claim can be given back, it was not and never will be.
+		var unknown error
+		if instead, unknown = t.giveBack(ctx); unknown != nil {
+			return v, false, fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, errors.Join(err, unknown))
+		}
+	}
+	switch {
+	case instead != nil && next.landed(instead):
+		done.Record = next.Record
+	case errors.Is(err, store.ErrWorkRefused):
+		t.undo(ctx)
+		return v, false, err
+	case err != nil:
+		return v, false, unavailable(err)
+	case instead != nil:
+		return v, true, nil
+	}
+	done.Record = next.Record
+	s.changed(t.at.id, t.claimed, next)
+	return done, false, nil
+}
+
+// landed reports whether what is stored comes from a commit, perhaps by way of later writes.
+func (v *value) landed(stored *value) bool {
+	return stored.write == v.write || stored.commit == v.write
+}
+
+// commit stores a value over the one that a write has left, together with other items. It returns what is there instead
+// if that has changed: nothing was stored then, unless by an earlier try, see landed. After an error that wraps
+// [store.ErrWorkRefused] nothing was stored; after any other it is not known.
+func (s *Store) commit(ctx context.Context, at *place, next *value, over string, items []types.TransactWriteItem) (
+	instead *value, err error,
+) {
+	next.write = newWrite()
+	next.commit = next.write
+	it := s.encode(at, next, s.clock.now())
+	if size := sizeOf(it); size > maxItem {
+		return nil, fmt.Errorf("%w: %w, and not %d bytes", store.ErrWorkRefused, ErrTooLarge, size)
+	}
+	var found item
+	if len(items) == 0 {
+		found, err = s.putOver(ctx, it, over)
+	} else {
+		found, err = s.putTogether(ctx, it, over, items, at.token(next))
+	}
+	if err != nil || found == nil {
+		return nil, err
+	}
+	instead, err = decode(at, found)
+	if err == nil && instead.write == next.write {
+		return nil, nil
+	}
+	return instead, err
+}
+
+// token names a commit to the service: while it knows the name, a repeated request is answered as the first one was.
+func (p *place) token(next *value) string {
+	name := strconv.AppendInt(p.hash[:], next.Attempt, 10)
+	return hex.EncodeToString(hashOf(append(name, next.write...)))
+}
+
+// putTogether is putOver for an item that is stored together with others.
+func (s *Store) putTogether(ctx context.Context, it item, over string, items []types.TransactWriteItem, token string) (
+	instead item, err error,
+) {
+	if err := s.writable(ctx); err != nil {
+		return nil, err
+	}
+	expression, names, values := condition(over)
+	all := append([]types.TransactWriteItem{{Put: &types.Put{
+		TableName: &s.table, Item: it,
+		ConditionExpression: &expression, ExpressionAttributeNames: names, ExpressionAttributeValues: values,
+		ReturnValuesOnConditionCheckFailure: types.ReturnValuesOnConditionCheckFailureAllOld,
+	}}}, items...)
+	err = s.transactRetrying(ctx, &ddb.TransactWriteItemsInput{TransactItems: all, ClientRequestToken: aws.String(token)})
+	var cancelled *types.TransactionCanceledException
+	switch {
+	case err == nil:
+		return nil, nil
+	case errors.As(err, &cancelled):
+		if instead, refused := refusedBy(cancelled, 0); refused {
+			return instead, nil
+		}
+		return nil, refusedWork(cancelled, items)
+	case codeOf(err) == "ValidationException":
+		return nil, fmt.Errorf("%w: %w", store.ErrWorkRefused, err)
+	default:
+		return nil, unavailable(err)
+	}
+}
+
+// refusedBy returns what is stored under an item of a transaction whose condition was not met.
+func refusedBy(cancelled *types.TransactionCanceledException, i int) (instead item, refused bool) {
+	if i >= len(cancelled.CancellationReasons) || aws.ToString(cancelled.CancellationReasons[i].Code) != reasonCondition {
+		return nil, false
+	}
+	if instead = cancelled.CancellationReasons[i].Item; instead == nil {
+		instead = item{}
+	}
+	return instead, true
+}
+
+// refusedWork says which of the collected items the service refused.
+func refusedWork(cancelled *types.TransactionCanceledException, items []types.TransactWriteItem) error {
+	for i, reason := range cancelled.CancellationReasons {
+		code := aws.ToString(reason.Code)
+		if i == 0 && !passing[code] {
+			return fmt.Errorf("%w: the record: %s: %s", store.ErrWorkRefused, code, aws.ToString(reason.Message))
+		}
+		if i > 0 && i <= len(items) && !passing[code] {
+			return fmt.Errorf("%w: item %d, %s: %s: %s", store.ErrWorkRefused, i-1, describe(&items[i-1]), code,
+				aws.ToString(reason.Message))
+		}
+	}
+	return unavailable(cancelled)
+}
+
+// describe names a collected item without its content.
+func describe(one *types.TransactWriteItem) string {
+	switch {
+	case one.Put != nil:
+		return "a Put into " + aws.ToString(one.Put.TableName)
+	case one.Update != nil:
+		return "an Update in " + aws.ToString(one.Update.TableName)
+	case one.Delete != nil:
+		return "a Delete from " + aws.ToString(one.Delete.TableName)
+	default:
+		return "a Check in " + aws.ToString(one.ConditionCheck.TableName)
+	}
+}
+
+// transactRetrying sends a transaction, again and again while it meets others, is throttled or gets no answer.
+func (s *Store) transactRetrying(ctx context.Context, in *ddb.TransactWriteItemsInput) error {
+	for tries := 1; ; tries++ {
+		_, err := s.client.TransactWriteItems(ctx, in, s.observing)
+		if err == nil || !worthRepeating(err) || tries == maxTransacts ||
+			!backoff.Sleep(ctx, backoff.Jittered(minTransactPause, maxTransactPause, tries)) {
+			return err
+		}
+	}
+}
+
+// worthRepeating reports whether the same transaction may go through in a moment.
+func worthRepeating(err error) bool {
+	var cancelled *types.TransactionCanceledException
+	if errors.As(err, &cancelled) {
+		for _, reason := range cancelled.CancellationReasons {
+			if !passing[aws.ToString(reason.Code)] {
+				return false
+			}
+		}
+		return true
+	}
+	var reported smithy.APIError
+	if !errors.As(err, &reported) {
+		return true // there was no answer
+	}
+	var underWay *types.TransactionInProgressException
+	return errors.As(err, &underWay) || reported.ErrorFault() == smithy.FaultServer || throttled(reported.ErrorCode())
+}
+
+// throttled reports whether a code says that there were too many requests.
+func throttled(code string) bool {
+	switch code {
+	case "ProvisionedThroughputExceededException", "ThrottlingException", "RequestLimitExceeded":
+		return true
+	default:
+		return false
+	}
+}
+
+// CheckpointTx implements [store.TxCheckpointer]: what the work collects is committed together with the checkpoint. The
+// work locks nothing: a heartbeat may come between, and the commit is then made over that.
+func (s *Store) CheckpointTx(ctx context.Context, c store.Claim, _ time.Duration,
+	work func(context.Context) (store.Checkpoint, error),
+) error {
+	if err := s.writable(ctx); err != nil {
+		return err
+	}
+	at := placeOf(c.ID)
+	seen, err := s.look(ctx, at)
+	if err != nil {
+		return err
+	}
+	event := store.Event{Kind: store.EventCheckpoint, Attempt: c.Attempt}
+	if _, err := s.decide(event, seen, s.clock.now()); err != nil {
+		return err // a step whose owner may no longer write does not run
+	}
+	writes := &Collector{table: s.table}
+	defer func() { _, _ = writes.close(ErrTransactionOver) }() // also if it panics
+	if event.Checkpoint, err = work(ContextWithWrites(ctx, writes)); err != nil {
+		return err
+	}
+	items, err := writes.close(ErrTransactionOver)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
+	defer cancel()
+	return s.commitCheckpoint(ctx, &at, event, seen, items)
+}
+
+// commitCheckpoint commits a checkpoint over what is stored, and again over what has come in between.
+func (s *Store) commitCheckpoint(ctx context.Context, at *place, event store.Event, seen *value,
+	items []types.TransactWriteItem,
+) error {
+	for range maxTurns {
+		out, err := s.decide(event, seen, s.clock.now())
+		if err != nil {
+			return err
+		}
+		next := following(seen, out.record, out.Effect)
+		instead, err := s.commit(ctx, at, next, seen.write, items)
+		if err != nil && !errors.Is(err, store.ErrWorkRefused) {
+			// Whether it was committed is not guessed: if the record can be stored as it was, it was not and never will be.
+			var unknown error
+			same := *seen
+			if instead, unknown = s.replace(ctx, at, &same, seen.write, s.clock.now()); unknown != nil {
+				return fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, errors.Join(err, unknown))
+			}
+			if instead == nil || !next.landed(instead) {
+				return unavailable(err)
+			}
+		}
+		switch {
+		case instead != nil && next.landed(instead):
+			return nil
+		case err != nil:
+			return err
+		case instead == nil:
+			s.changed(at.id, seen, next)
+			return nil
+		}
+		seen = instead
+	}
+	return unavailable(errContention)
+}

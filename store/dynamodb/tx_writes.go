@@ -1,0 +1,142 @@
+package dynamodb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+	"github.com/onceward/onceward/store"
+)
+
+const (
+	// MaxWrites is how many writes and checks a handler can collect: DynamoDB takes 100 in one transaction, and one of
+	// them is the record.
+	MaxWrites = 99
+	// maxTransaction is how large all items of a transaction may be together.
+	maxTransaction = 4 << 20
+)
+
+// These errors are returned by a [Collector].
+var (
+	// ErrTooManyWrites is returned for a write past [MaxWrites]. The transaction is not committed then, whatever the
+	// handler answers.
+	ErrTooManyWrites = fmt.Errorf("dynamodb: a transaction has at most %d writes and checks beside its record", MaxWrites)
+	// ErrWritesTooLarge is returned for a write that makes the transaction larger than 4 MB. The transaction is not
+	// committed then.
+	ErrWritesTooLarge = errors.New("dynamodb: a transaction has at most 4 MB")
+	// ErrOwnTable is returned for a write to the table of the store. The transaction is not committed then.
+	ErrOwnTable = errors.New("dynamodb: the table belongs to the store: a handler's items go into another one")
+	// ErrTransactionOver is returned for a write that comes when the transaction has ended.
+	ErrTransactionOver = errors.New("dynamodb: the transaction has ended")
+)
+
+// Collector gathers what a handler wants written. Nothing is sent before the handler has answered: then all of it is
+// committed together with the finished record, or nothing. It is safe for use by several goroutines.
+//
+// What a handler reads it reads with a client of its own, outside of the transaction: it may have changed when the
+// writes are committed. Where that matters, add a condition to the write, or a Check on an item that is only read: if it
+// does not hold at the commit nothing is written, and the request ends with an error that wraps [store.ErrWorkRefused].
+type Collector struct {
+	table string // of the store; empty if there is none
+
+	mu    sync.Mutex
+	items []types.TransactWriteItem
+	size  int
+	// failed is why it must not be committed, and over why nothing can be added any more.
+	failed, over error
+}
+
+// NewCollector returns a collector, for tests that call a handler by itself: see [ContextWithWrites].
+func NewCollector() *Collector { return &Collector{} }
+
+type writesKey struct{}
+
+// ContextWithWrites returns a context from which a handler takes the collector, with [Writes]. It is for tests that call
+// a handler by itself, without a guard: what it has collected is then in [Collector.Items].
+func ContextWithWrites(ctx context.Context, c *Collector) context.Context {
+	return context.WithValue(ctx, writesKey{}, c)
+}
+
+// Writes returns the collector of a transactional handler, or of a step of a phased one. It panics if there is none:
+// a write that is made past the transaction would be made twice.
+func Writes(ctx context.Context) *Collector {
+	c, ok := LookupWrites(ctx)
+	if !ok {
+		panic("dynamodb: no transaction in this context: is the route built with onceward.Transactional() on a " +
+			"dynamodb store, is its method one that is protected (POST and PATCH, unless onceward.Methods says otherwise), " +
+			"and is the context the handler's own?")
+	}
+	return c
+}
+
+// LookupWrites returns the collector of a transactional handler, if there is one.
+func LookupWrites(ctx context.Context) (*Collector, bool) {
+	c, ok := ctx.Value(writesKey{}).(*Collector)
+	return c, ok
+}
+
+// Put adds an item that is to be stored.
+func (c *Collector) Put(p types.Put) error {
+	size := sizeOf(p.Item) + sizeOf(p.ExpressionAttributeValues)
+	return c.add(p.TableName, size, types.TransactWriteItem{Put: &p})
+}
+
+// Update adds a change to an item.
+func (c *Collector) Update(u types.Update) error {
+	size := sizeOf(u.Key) + sizeOf(u.ExpressionAttributeValues)
+	return c.add(u.TableName, size, types.TransactWriteItem{Update: &u})
+}
+
+// Delete adds the removal of an item.
+func (c *Collector) Delete(d types.Delete) error {
+	size := sizeOf(d.Key) + sizeOf(d.ExpressionAttributeValues)
+	return c.add(d.TableName, size, types.TransactWriteItem{Delete: &d})
+}
+
+// Check adds a condition on an item that is not changed, such as on what the handler has read.
+func (c *Collector) Check(check types.ConditionCheck) error {
+	size := sizeOf(check.Key) + sizeOf(check.ExpressionAttributeValues)
+	return c.add(check.TableName, size, types.TransactWriteItem{ConditionCheck: &check})
+}
+
+// Items returns what was collected so far.
+func (c *Collector) Items() []types.TransactWriteItem {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]types.TransactWriteItem(nil), c.items...)
+}
+
+func (c *Collector) add(table *string, size int, one types.TransactWriteItem) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.over != nil:
+		return c.over
+	case c.table != "" && table != nil && *table == c.table:
+		c.failed = ErrOwnTable
+	case len(c.items) == MaxWrites:
+		c.failed = ErrTooManyWrites
+	case c.size+size > maxTransaction-maxItem:
+		c.failed = ErrWritesTooLarge
+	}
+	if c.failed != nil {
+		return c.failed
+	}
+	c.items, c.size = append(c.items, one), c.size+size
+	return nil
+}
+
+// close ends the collection, and returns what was collected, or why it must not be committed.
+func (c *Collector) close(why error) ([]types.TransactWriteItem, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over == nil {
+		c.over = why
+	}
+	if c.failed != nil {
+		return nil, fmt.Errorf("%w: %w", store.ErrWorkRefused, c.failed)
+	}
+	return c.items, nil
+}
