@@ -113,7 +113,7 @@ func TestStoresContenders(t *testing.T) {
 	for i := range storesWays {
 		w := &storesWays[i]
 		t.Run(w.name, func(t *testing.T) {
-			err := s.run(ctx, w, func(a *arena) error {
+			err := s.opener(w).run(ctx, func(a *arena) error {
 				_, err := repeatTimes(callers, times, a.operate)
 				return err
 			})

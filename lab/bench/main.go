@@ -4,7 +4,8 @@
 //
 // The default suite needs nothing but a disk. The suites postgres, postgres-scale, outbox and telemetry need the
 // programs of PostgreSQL, of which they start a private server, or the URL of a server that may be filled. The suites
-// stores and operate need those of Redis as well.
+// stores and operate need those of Redis as well, and the suite engines those of MariaDB and Dynoxide, a server that
+// speaks DynamoDB's protocol.
 //
 // Every figure with a goal is one line that a script can read, "ratio NAME VALUE GOAL" or "allocs NAME VALUE GOAL". All
 // other lines start with # or belong to a Markdown table. The exit status is 1 if a goal is missed.
@@ -84,7 +85,7 @@ type part func(context.Context, *options, *report) error
 const suiteDefault = "default"
 
 // suiteNames lists them for people.
-const suiteNames = "default, postgres, postgres-scale, outbox, stores, operate or telemetry"
+const suiteNames = "default, postgres, postgres-scale, outbox, stores, engines, operate or telemetry"
 
 // suites are the measurements, each in the order of the report.
 var suites = map[string][]part{
@@ -93,6 +94,7 @@ var suites = map[string][]part{
 	"postgres-scale": {measureScale},
 	"outbox":         {measureOutbox},
 	"stores":         {measureStores, measureSpray, measureSealed},
+	"engines":        {measureEngines},
 	"operate":        {measureOperate},
 	"telemetry":      {measureTelemetry},
 }
