@@ -207,7 +207,7 @@ func (s *Store) encodeEvent(e *store.ExternalEvent, subject, name []byte) item {
 		it[attrAny] = numberValue(1)
 	}
 	it[attrDueShard] = binaryValue([]byte{kindEvent, s.shardOf(name)})
-	it[attrDueAt] = numberValue(received)
+	it[attrDueAt] = numberValue(s.clock.token(0))
 	return it
 }
 
@@ -275,8 +275,8 @@ func (s *Store) remove(ctx context.Context, key item) error {
 	return unavailable(err)
 }
 
-// purge removes what was written longer ago than an age, by what an attribute says, the oldest of each part of the
-// index first, and returns how many.
+// purge removes what was written longer ago than an age, by what an attribute says, the oldest first, and returns how
+// many.
 func (s *Store) purge(ctx context.Context, kind byte, written string, age time.Duration, limit int,
 	remove func(it item) error,
 ) (purged int, err error) {
@@ -284,29 +284,41 @@ func (s *Store) purge(ctx context.Context, kind byte, written string, age time.D
 		return 0, err
 	}
 	before := s.clock.now().Add(-age).UnixMicro()
-	for shard := range s.shards {
-		r := dueRange{kind: kind, shard: byte(shard), until: before + indexLead}
-		err := s.eachDue(ctx, r, func(keys []item) (bool, error) {
-			found, err := s.readAll(ctx, keys)
-			if err != nil {
-				return false, err
-			}
-			for _, it := range found {
-				if numberOf(it[written]) >= before {
-					continue
-				}
-				if err := remove(it); err != nil {
-					return false, err
-				}
-				if purged++; purged >= limit {
-					return false, nil
-				}
-			}
-			return true, nil
-		})
-		if err != nil || purged >= limit {
+	entries, err := s.oldest(ctx, kind, before+indexLead, limit)
+	if err != nil {
+		return 0, err
+	}
+	for some := range slices.Chunk(entries, batchKeys) {
+		found, err := s.readAll(ctx, some)
+		if err != nil {
 			return purged, err
+		}
+		for _, it := range found {
+			if numberOf(it[written]) >= before {
+				continue
+			}
+			if err := remove(it); err != nil {
+				return purged, err
+			}
+			purged++
 		}
 	}
 	return purged, nil
+}
+
+// oldest returns the first entries of a kind up to a moment, from all parts of the index.
+func (s *Store) oldest(ctx context.Context, kind byte, until int64, limit int) (entries []item, err error) {
+	for shard := range s.shards {
+		taken := 0
+		err := s.eachDue(ctx, dueRange{kind: kind, shard: byte(shard), until: until}, func(page []item) (bool, error) {
+			page = page[:min(len(page), limit-taken)]
+			entries, taken = append(entries, page...), taken+len(page)
+			return taken < limit, nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	slices.SortFunc(entries, func(a, b item) int { return cmp.Compare(numberOf(a[attrDueAt]), numberOf(b[attrDueAt])) })
+	return entries[:min(len(entries), limit)], nil
 }

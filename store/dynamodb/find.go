@@ -42,17 +42,15 @@ func (s *Store) FindProviderID(ctx context.Context, providerID string) ([]store.
 		ExpressionAttributeNames:  map[string]string{"#provider": attrProvider},
 		ExpressionAttributeValues: item{":provider": binaryValue(hashOf([]byte(providerID)))},
 	}
-	var keys []item
-	err := s.eachPage(ctx, in, func(items []item) (bool, error) {
-		for _, it := range items {
-			keys = append(keys, item{attrPartition: it[attrPartition], attrSort: it[attrSort]})
-		}
+	var entries []item
+	err := s.eachPage(ctx, in, func(page []item) (bool, error) {
+		entries = page
 		return false, nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	items, err := s.readAll(ctx, keys, summaryAttributes...)
+	items, err := s.readAll(ctx, entries, summaryAttributes...)
 	if err != nil {
 		return nil, err
 	}

@@ -68,7 +68,12 @@ var ErrTooLarge = fmt.Errorf("%w: dynamodb: an item holds at most 400 KB", store
 // item is an item as the client sends and receives it.
 type item = map[string]types.AttributeValue
 
-func binaryValue(b []byte) types.AttributeValue { return &types.AttributeValueMemberB{Value: b} }
+func binaryValue(b []byte) types.AttributeValue {
+	if b == nil {
+		b = []byte{} // the client would send null
+	}
+	return &types.AttributeValueMemberB{Value: b}
+}
 
 func textValue(s string) types.AttributeValue { return &types.AttributeValueMemberS{Value: s} }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/aws/retry"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	ddb "github.com/aws/aws-sdk-go-v2/service/dynamodb"
@@ -66,6 +67,7 @@ const (
 	// deadline.
 	attemptTimeout = 3 * time.Second
 	dialTimeout    = 2 * time.Second
+	keepAlive      = 30 * time.Second
 	// idleConnections is how many connections are kept.
 	idleConnections = 256
 )
@@ -103,11 +105,7 @@ func Open(ctx context.Context, url string, with ...Option) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	own := &http.Client{Transport: o.transport, Timeout: attemptTimeout}
-	if o.transport == nil {
-		own.Transport = newTransport()
-	}
-	client, err := where.client(ctx, own)
+	client, own, err := where.client(ctx, o.transport)
 	if err != nil {
 		return nil, err
 	}
@@ -147,30 +145,22 @@ func open(ctx context.Context, client *ddb.Client, table string, own *http.Clien
 	return s, nil
 }
 
-func newTransport() *http.Transport {
-	return &http.Transport{
-		Proxy:       http.ProxyFromEnvironment,
-		DialContext: (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext,
-		// Under load a pool of two connections, the default of net/http, would make new ones all the time.
-		MaxIdleConns: idleConnections, MaxIdleConnsPerHost: idleConnections, IdleConnTimeout: 90 * time.Second,
-		TLSHandshakeTimeout: dialTimeout, ForceAttemptHTTP2: true,
-	}
-}
-
 // Client returns a client as [Open] makes one, for handlers and tools that use the same tables as the store's URL says.
 func Client(ctx context.Context, url string) (*ddb.Client, error) {
 	where, err := parseURL(url)
 	if err != nil {
 		return nil, err
 	}
-	return where.client(ctx, &http.Client{Transport: newTransport(), Timeout: attemptTimeout})
+	client, _, err := where.client(ctx, nil)
+	return client, err
 }
 
-// client makes a client. It repeats a request three times in all, with pauses of up to a second, within the deadline of
+// client makes a client, and returns what it sends its requests with. It repeats a request three times in all, with pauses of up to a second, within the deadline of
 // its caller.
-func (l *location) client(ctx context.Context, own *http.Client) (*ddb.Client, error) {
+func (l *location) client(ctx context.Context, transport http.RoundTripper) (*ddb.Client, *http.Client, error) {
 	load := []func(*config.LoadOptions) error{
-		config.WithHTTPClient(own),
+		// The SDK adds the authorities of AWS_CA_BUNDLE to it.
+		config.WithHTTPClient(awshttp.NewBuildableClient().WithTimeout(attemptTimeout).WithTransportOptions(pooled)),
 		config.WithRetryer(func() aws.Retryer {
 			return retry.NewStandard(func(o *retry.StandardOptions) {
 				o.MaxAttempts, o.MaxBackoff = maxAttempts, maxBackoff
@@ -188,14 +178,25 @@ func (l *location) client(ctx context.Context, own *http.Client) (*ddb.Client, e
 	}
 	loaded, err := config.LoadDefaultConfig(ctx, load...)
 	if err != nil {
-		return nil, fmt.Errorf("dynamodb: read the configuration of the AWS SDK: %w", err)
+		return nil, nil, fmt.Errorf("dynamodb: read the configuration of the AWS SDK: %w", err)
 	}
 	if loaded.Region == "" {
-		return nil, errors.New("dynamodb: no region is configured: add ?region=… to the URL, or set AWS_REGION")
+		return nil, nil, errors.New("dynamodb: no region is configured: add ?region=… to the URL, or set AWS_REGION")
+	}
+	own := &http.Client{Transport: transport, Timeout: attemptTimeout}
+	if made, ok := loaded.HTTPClient.(*awshttp.BuildableClient); ok && transport == nil {
+		own.Transport = made.GetTransport()
 	}
 	return ddb.NewFromConfig(loaded, func(o *ddb.Options) {
+		o.HTTPClient = own
 		if l.endpoint != "" {
 			o.BaseEndpoint = aws.String(l.endpoint)
 		}
-	}), nil
+	}), own, nil
+}
+
+// pooled keeps connections for many callers: under load a few of them would be made and closed all the time.
+func pooled(t *http.Transport) {
+	t.MaxIdleConns, t.MaxIdleConnsPerHost, t.TLSHandshakeTimeout = idleConnections, idleConnections, dialTimeout
+	t.DialContext = (&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext
 }

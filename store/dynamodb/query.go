@@ -26,9 +26,9 @@ type dueRange struct {
 // always is an end of a range that no entry is behind.
 const always = int64(1) << 62
 
-// eachDue calls found with the keys of the entries of a range, page by page, until it returns false. The index follows
-// the table a moment later: an entry is a hint, and what it leads to is looked at again.
-func (s *Store) eachDue(ctx context.Context, r dueRange, found func(keys []item) (more bool, err error)) error {
+// eachDue calls found with the entries of a range, page by page, until it returns false. The index follows the table a
+// moment later: an entry is a hint, and what it leads to is looked at again.
+func (s *Store) eachDue(ctx context.Context, r dueRange, found func(entries []item) (more bool, err error)) error {
 	in := &ddb.QueryInput{
 		TableName: &s.table, IndexName: aws.String(indexDue), ScanIndexForward: aws.Bool(!r.newest),
 		KeyConditionExpression:   aws.String("#due_shard = :shard AND #due_at BETWEEN :from AND :until"),
@@ -38,13 +38,16 @@ func (s *Store) eachDue(ctx context.Context, r dueRange, found func(keys []item)
 			":from":  numberValue(r.from), ":until": numberValue(r.until),
 		},
 	}
-	return s.eachPage(ctx, in, func(items []item) (bool, error) {
-		keys := make([]item, len(items))
-		for i, it := range items {
-			keys[i] = item{attrPartition: it[attrPartition], attrSort: it[attrSort]}
-		}
-		return found(keys)
-	})
+	return s.eachPage(ctx, in, found)
+}
+
+// keysOf are the keys of items.
+func keysOf(items []item) []item {
+	keys := make([]item, len(items))
+	for i, it := range items {
+		keys[i] = item{attrPartition: it[attrPartition], attrSort: it[attrSort]}
+	}
+	return keys
 }
 
 // eachPage calls found with each page of a query until it returns false.
@@ -73,10 +76,11 @@ const (
 	maxUnprocessedPause = time.Second
 )
 
-// readAll reads items as they are now. Those that are gone are left out; the order is not that of the keys.
-func (s *Store) readAll(ctx context.Context, keys []item, attributes ...string) (found []item, err error) {
-	for chunk := range slices.Chunk(keys, batchKeys) {
-		left := types.KeysAndAttributes{Keys: chunk, ConsistentRead: aws.Bool(true)}
+// readAll reads what entries of an index lead to as it is now. What is gone is left out; the order is not that of the
+// entries.
+func (s *Store) readAll(ctx context.Context, entries []item, attributes ...string) (found []item, err error) {
+	for chunk := range slices.Chunk(entries, batchKeys) {
+		left := types.KeysAndAttributes{Keys: keysOf(chunk), ConsistentRead: aws.Bool(true)}
 		left.ProjectionExpression, left.ExpressionAttributeNames = projection(attributes)
 		for failures := 0; len(left.Keys) > 0; {
 			if err := s.ready(ctx); err != nil {

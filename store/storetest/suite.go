@@ -72,6 +72,10 @@ type Business struct {
 	// Enders holds further statements that end a transaction on this database, such as a DDL where that commits. COMMIT
 	// and ROLLBACK are always tried.
 	Enders []string
+	// Collects says that the context carries no *sql.Tx: Insert adds to what is sent, all of it at once, when the work has
+	// ended. There are no statements then that fail or end a transaction in mid-work, and what they would do is not
+	// tested; that there is no *sql.Tx is. Default: false.
+	Collects bool
 }
 
 // Features says of a store what its methods do not show.

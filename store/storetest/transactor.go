@@ -84,19 +84,18 @@ func testTransactor(t *testing.T, h Harness) {
 		e.transacted(request(id("key")), e.inserting("row", committing("done")), store.DecisionExecute, "E1")
 		e.wantRows("row", 1, "E1: the retry that succeeded")
 	})
-	h.test(t, "a failed statement and a stored answer", func(e *env) {
-		failing := e.inserting("row", func(ctx context.Context, _ store.Verdict) store.Settlement {
-			if _, err := onceward.Tx(ctx).ExecContext(ctx,
-				"INSERT INTO no_such_table_anywhere VALUES (1)"); err == nil {
-				e.Error("a statement on a table that does not exist went through")
-			}
-			return store.Settlement{Action: store.TxCommitAnswer, Completion: *answer("conflict")}
+	if h.probe.Business.Collects {
+		h.test(t, "no *sql.Tx", func(e *env) {
+			e.transacted(request(id("key")), func(ctx context.Context, _ store.Verdict) store.Settlement {
+				if _, ok := onceward.LookupTx(ctx); ok {
+					e.Error("the store says that work collects its writes, and gives it a *sql.Tx")
+				}
+				return store.Settlement{Action: store.TxRollback}
+			}, store.DecisionExecute, "E1")
 		})
-		e.transacted(request(id("key")), failing, store.DecisionExecute,
-			"E1: a handler that ran into a failed statement and answers 409 works")
-		e.wantRows("row", 0, "E1: a 4xx undoes the work")
-		e.wantState(id("key"), store.StateCompleted, "E1: a 4xx is stored")
-	})
+	} else {
+		h.test(t, "a failed statement and a stored answer", transactFailedStatement)
+	}
 	h.test(t, "content", func(e *env) {
 		e.transacted(request(id("key"), session(3)), func(context.Context, store.Verdict) store.Settlement {
 			return store.Settlement{Action: store.TxCommit, Completion: *rich()}
@@ -126,6 +125,21 @@ func testTransactor(t *testing.T, h Harness) {
 	if has[store.Waiter](h.probe) {
 		h.test(t, "waiting for a transaction", transactWaits)
 	}
+}
+
+// transactFailedStatement answers with a 409 after a statement that failed (E1).
+func transactFailedStatement(e *env) {
+	failing := e.inserting("row", func(ctx context.Context, _ store.Verdict) store.Settlement {
+		if _, err := onceward.Tx(ctx).ExecContext(ctx,
+			"INSERT INTO no_such_table_anywhere VALUES (1)"); err == nil {
+			e.Error("a statement on a table that does not exist went through")
+		}
+		return store.Settlement{Action: store.TxCommitAnswer, Completion: *answer("conflict")}
+	})
+	e.transacted(request(id("key")), failing, store.DecisionExecute,
+		"E1: a handler that ran into a failed statement and answers 409 works")
+	e.wantRows("row", 0, "E1: a 4xx undoes the work")
+	e.wantState(id("key"), store.StateCompleted, "E1: a 4xx is stored")
 }
 
 func transactCommits(e *env) {

@@ -1,0 +1,222 @@
+package dynamodb_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward/internal/servers"
+	"github.com/onceward/onceward/store"
+	"github.com/onceward/onceward/store/dynamodb"
+	"github.com/onceward/onceward/store/storetest"
+)
+
+// TestLostReplies loses the reply to each write once. The client sends it again, and the condition that is not met then
+// tells that it has landed (S6, S9): whatever a repetition by another caller would be told, this one succeeded.
+func TestLostReplies(t *testing.T) {
+	t.Parallel()
+	s, wire, _ := disturbed(t)
+	ctx := t.Context()
+	lose := func() { wire.Arm(servers.DynamoDBReplyLost, 1, writes) }
+	for _, test := range []struct {
+		name string
+		call func(c store.Claim) error
+		want func(rec store.Record) bool
+	}{
+		{"extend", func(c store.Claim) error { return s.Extend(ctx, c, time.Hour) }, func(rec store.Record) bool {
+			return rec.LeaseUntil.Sub(rec.CreatedAt) > 50*time.Minute
+		}},
+		{"checkpoint", func(c store.Claim) error {
+			return s.Checkpoint(ctx, c, store.Checkpoint{Point: "charged"})
+		}, func(rec store.Record) bool { return rec.Point == "charged" }},
+		{"complete", func(c store.Claim) error {
+			_, err := s.Complete(ctx, c, answer("done"))
+			return err
+		}, func(rec store.Record) bool { return rec.State == store.StateCompleted }},
+		{"release", func(c store.Claim) error { return s.Release(ctx, c, "no stock") }, func(rec store.Record) bool {
+			return rec.State == store.StateRetryable
+		}},
+		{"abandon", func(c store.Claim) error { return s.Abandon(ctx, c, "timeout") }, func(rec store.Record) bool {
+			return rec.State == store.StateUnknown
+		}},
+		{"begin reconcile", func(c store.Claim) error {
+			must(t, s.Abandon(ctx, c, "timeout"))
+			lose()
+			return s.BeginReconcile(ctx, c, 0, time.Minute)
+		}, func(rec store.Record) bool { return rec.ReconcileCount == 1 }},
+		{"bust", func(c store.Claim) error { return s.Bust(ctx, c.ID, true) }, func(rec store.Record) bool {
+			return rec.State == store.StateExpired
+		}},
+	} {
+		lose()
+		v := reserve(t, s, request(test.name), store.DecisionExecute)
+		if v.Origin != store.OriginCreated {
+			t.Errorf("%s: a reservation whose reply was lost is %s, want created", test.name, v.Origin)
+		}
+		lose()
+		if err := test.call(claimOf(v)); err != nil {
+			t.Errorf("%s: its reply was lost once, and it got %v", test.name, err)
+		}
+		rec, err := s.Get(ctx, v.Record.ID)
+		if err != nil || !test.want(rec) {
+			t.Errorf("%s: the record is %s (%v): %+v", test.name, rec.State, err, rec)
+		}
+	}
+	added, err := s.AddExternalEvent(ctx, store.ExternalEvent{Source: "psp", EventID: "1", Scope: "acme", Subject: "x"})
+	must(t, err)
+	lose()
+	again, err := s.AddExternalEvent(ctx, store.ExternalEvent{Source: "psp", EventID: "2", Scope: "acme", Subject: "x"})
+	must(t, err)
+	if !added || !again {
+		t.Errorf("events were added: %t, and with a lost reply %t, want both", added, again)
+	}
+}
+
+// TestThrottled: the client waits and repeats, within the bounds of its caller, and then says that nothing is known.
+func TestThrottled(t *testing.T) {
+	t.Parallel()
+	s, wire, _ := disturbed(t)
+	wire.Arm(servers.DynamoDBThrottled, 2, writes)
+	complete(t, s, "throttled twice", "done")
+	wire.Arm(servers.DynamoDBThrottled, 1000, writes)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	_, err := s.Reserve(ctx, request("throttled"))
+	if !errors.Is(err, store.ErrUnavailable) || time.Since(began) > 5*time.Second {
+		t.Errorf("got %v after %s, want ErrUnavailable within the caller's time", err, time.Since(began))
+	}
+}
+
+// TestSentLater delivers writes when their callers have long gone on: they find that the record has changed, and do
+// nothing.
+func TestSentLater(t *testing.T) {
+	t.Parallel()
+	where := newURL(t)
+	wire := servers.NewDynamoDBTransport(1)
+	t.Cleanup(wire.Close)
+	s, calm := trying(t, where, wire, 1), open(t, where)
+	wire.Disturb(100*time.Millisecond, nil)
+	for i := range 20 {
+		c := claimOf(reserve(t, calm, request(fmt.Sprint(i)), store.DecisionExecute))
+		rec, err := s.Get(t.Context(), c.ID)
+		must(t, err)
+		wire.Arm(servers.DynamoDBSentLater, 1, anyOf("PutItem"))
+		if err := s.Abandon(t.Context(), c, "late"); !errors.Is(err, store.ErrUnavailable) {
+			t.Fatalf("a write that was cut off got %v, want ErrUnavailable", err)
+		}
+		_, err = calm.Complete(t.Context(), claimOf(store.Verdict{Record: rec}), answer("done"))
+		must(t, err)
+	}
+	wire.Close()
+	for i := range 20 {
+		rec, err := calm.Get(t.Context(), store.ID{Scope: "acme", Key: fmt.Sprint(i)})
+		if err != nil || rec.State != store.StateCompleted {
+			t.Errorf("I7: the record %d is %s (%v), want completed: a late write came over it", i, rec.State, err)
+		}
+	}
+}
+
+// noise is what a bad day is like.
+var noise = map[servers.DynamoDBFault]float64{
+	servers.DynamoDBNotSent: 0.03, servers.DynamoDBReplyLost: 0.05, servers.DynamoDBSentLater: 0.03,
+	servers.DynamoDBThrottled: 0.05, servers.DynamoDBLate: 0.05,
+}
+
+// TestRaceOfNodes lets eight nodes race for the same keys, half of them in transactions, while requests get lost: each
+// operation is executed once.
+func TestRaceOfNodes(t *testing.T) {
+	t.Parallel()
+	const nodes, keys = 8, 200
+	where := newURL(t)
+	rows := newBusiness(t, where)
+	var stores []*dynamodb.Store
+	for i := range nodes {
+		wire := servers.NewDynamoDBTransport(uint64(i))
+		t.Cleanup(wire.Close)
+		stores = append(stores, trying(t, where, wire, 20))
+		wire.Disturb(5*time.Millisecond, noise)
+	}
+	executed := make([]atomic.Int32, keys)
+	var racing sync.WaitGroup
+	for _, s := range stores {
+		racing.Go(func() {
+			for key := range keys {
+				raceFor(t, s, rows, key, &executed[key])
+			}
+		})
+	}
+	racing.Wait()
+	for key := range keys {
+		name := fmt.Sprint("key-", key)
+		rec, err := stores[0].Get(t.Context(), store.ID{Scope: "acme", Key: name})
+		if err != nil || rec.State != store.StateCompleted {
+			t.Errorf("%s is %s (%v), want completed", name, rec.State, err)
+		}
+		if key%2 == 0 && executed[key].Load() != 1 {
+			t.Errorf("I1: %s was executed %d times", name, executed[key].Load())
+		}
+		if n := rows.count(name); key%2 == 1 && n != 1 {
+			t.Errorf("I1: the writes of %s were committed %d times", name, n)
+		}
+	}
+}
+
+// raceFor asks for a key until it is settled.
+func raceFor(t *testing.T, s *dynamodb.Store, rows *business, key int, executed *atomic.Int32) {
+	name := fmt.Sprint("key-", key)
+	for {
+		r := request(name)
+		var v store.Verdict
+		var err error
+		if key%2 == 1 {
+			v, err = s.Transact(t.Context(), r, committing(t, func(ctx context.Context) error {
+				return rows.insert(ctx, name)
+			}))
+		} else if v, err = s.Reserve(t.Context(), r); err == nil && v.Decision == store.DecisionExecute {
+			executed.Add(1)
+			_, err = s.Complete(t.Context(), claimOf(v), answer("done"))
+		}
+		switch {
+		case err != nil:
+			t.Errorf("%s: %v", name, err)
+			return
+		case v.Decision == store.DecisionReplay || v.Decision == store.DecisionExecute:
+			return
+		case v.Decision != store.DecisionInProgress:
+			t.Errorf("%s: got %s", name, v.Decision)
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// TestStoreOnABadDay runs the suite while requests get lost, are throttled and come late; `make test-stores` runs more
+// of it.
+func TestStoreOnABadDay(t *testing.T) {
+	t.Parallel()
+	var seed atomic.Uint64
+	storetest.Run(t, storetest.Harness{
+		Features: features,
+		Groups:   servers.UnlessAllStores("Repeats", "Fencing"),
+		Open: func(t testing.TB) storetest.Instance {
+			where := newURL(t)
+			wire := servers.NewDynamoDBTransport(seed.Add(1))
+			t.Cleanup(wire.Close)
+			s := trying(t, where, wire, 20)
+			var clock atomic.Int64
+			clock.Store(time.Now().UnixMicro())
+			s.SetClock(func() time.Time { return time.UnixMicro(clock.Load()).UTC() })
+			rows := newBusiness(t, where)
+			wire.Disturb(5*time.Millisecond, noise)
+			return storetest.Instance{
+				Store: s, Advance: func(d time.Duration) { clock.Add(d.Microseconds()) },
+				Business: &storetest.Business{Insert: rows.insert, Count: rows.count, Collects: true},
+			}
+		},
+	})
+}
