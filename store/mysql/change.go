@@ -16,14 +16,16 @@ import (
 // makes it zero rows, and is decided again. So there is nothing that a node which stops in the middle could hold.
 const (
 	// selectRecord reads a record, if there is one, with the clock and the largest token of what was removed.
-	selectRecord = `SELECT @now, @read_only, m.value, ` + columns + ` FROM @meta m LEFT JOIN @record r ON r.hash = ?
+	selectRecord = `SELECT @now, @read_only, m.value, ` + columns + `, r.body, r.data
+		FROM @meta m LEFT JOIN @record r ON r.hash = ?
 		WHERE m.name = 'max_removed_attempt'`
 	// insertRecord makes a record, unless its token may have been used for one that was removed since it was read.
 	insertRecord = `INSERT INTO @record
-			(hash, attempt, revision, state, due, created_at, settled_at, id, provider_id, record)
-		SELECT ?, ?, 0, ?, ?, ?, ?, ?, ?, ? FROM @meta WHERE name = 'max_removed_attempt' AND value < ?`
+			(hash, attempt, revision, state, due, created_at, settled_at, id, provider_id, record, body, data)
+		SELECT ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM @meta WHERE name = 'max_removed_attempt' AND value < ?`
 	updateRecord = `UPDATE @record SET attempt = ?, revision = revision + 1, state = ?, due = ?, created_at = ?,
-			settled_at = ?, provider_id = ?, record = ? WHERE hash = ? AND attempt = ? AND revision = ?`
+			settled_at = ?, provider_id = ?, record = ?, body = ?, data = ?
+		WHERE hash = ? AND attempt = ? AND revision = ?`
 	// raiseFloor comes before what removes records: should that not come, it does no harm.
 	raiseFloor   = `UPDATE @meta SET value = ? WHERE name = 'max_removed_attempt' AND value < ?`
 	deleteRecord = `DELETE FROM @record WHERE hash = ? AND attempt = ? AND revision = ?`
@@ -95,7 +97,7 @@ func busy(err error) error { return fmt.Errorf("%w: mysql: %w", store.ErrBusy, e
 // changeOnce reads, decides and writes.
 func (s *Store) changeOnce(ctx context.Context, id store.ID, event store.Event) (c changed, err error) {
 	if err := s.look(ctx, id, &c); err != nil {
-		return c, err
+		return c, unavailable(err)
 	}
 	if c.exists {
 		if c.before, err = c.found.recordOf(id); err != nil {
@@ -108,7 +110,7 @@ func (s *Store) changeOnce(ctx context.Context, id store.ID, event store.Event) 
 	if c.after, c.outcome, err = store.Step(c.before, event, c.now); err != nil {
 		return c, err
 	}
-	return c, s.write(ctx, &c)
+	return c, unavailable(s.write(ctx, &c))
 }
 
 // look reads the row of an ID with the clock.
@@ -120,7 +122,7 @@ func (s *Store) look(ctx context.Context, id store.ID, c *changed) error {
 		var attempt, revision, state, due, createdAt, settledAt sql.NullInt64
 		r := &c.found
 		err := conn.QueryRowContext(ctx, s.render(selectRecord), r.hash[:]).Scan(&now, &readOnly, &c.floor,
-			&attempt, &revision, &state, &due, &createdAt, &settledAt, &r.id, &r.record)
+			&attempt, &revision, &state, &due, &createdAt, &settledAt, &r.id, &r.record, &r.body, &r.data)
 		if err != nil {
 			return err
 		}
@@ -151,18 +153,18 @@ func (s *Store) write(ctx context.Context, c *changed) error {
 	w := &c.wrote
 	if !c.exists {
 		return s.writeOne(ctx, insertRecord, w.hash[:], w.attempt, w.state, w.due, w.createdAt, w.settledAt, w.id, w.provider,
-			w.record, w.attempt)
+			w.record, w.body, w.data, w.attempt)
 	}
 	w.revision = found.revision + 1
-	return s.writeOne(ctx, updateRecord, w.attempt, w.state, w.due, w.createdAt, w.settledAt, w.provider, w.record,
-		found.hash[:], found.attempt, found.revision)
+	return s.writeOne(ctx, updateRecord, w.attempt, w.state, w.due, w.createdAt, w.settledAt, w.provider, w.record, w.body,
+		w.data, found.hash[:], found.attempt, found.revision)
 }
 
 // raise makes sure that no token up to that of a record which is about to be removed is given out again.
 func (s *Store) raise(ctx context.Context, attempt int64) error {
-	_, err := s.exec(ctx, raiseFloor, attempt, attempt)
+	_, err := s.execAgain(ctx, raiseFloor, attempt, attempt)
 	if errors.Is(err, errUnanswered) {
-		_, err = s.exec(ctx, raiseFloor, attempt, attempt) // which can be repeated
+		_, err = s.execAgain(ctx, raiseFloor, attempt, attempt) // which can be repeated
 	}
 	return err
 }
@@ -180,12 +182,28 @@ func (s *Store) writeOne(ctx context.Context, statement string, args ...any) err
 }
 
 // exec runs a statement that is a transaction by itself. An error that leaves open whether it landed is marked so.
-func (s *Store) exec(ctx context.Context, statement string, args ...any) (result sql.Result, err error) {
+func (s *Store) exec(ctx context.Context, statement string, args ...any) (sql.Result, error) {
+	return s.execOnce(ctx, s.render(statement), args...)
+}
+
+// execOnce is exec for a statement that is rendered already.
+func (s *Store) execOnce(ctx context.Context, statement string, args ...any) (result sql.Result, err error) {
 	err = s.with(ctx, func(conn *sql.Conn) error {
-		result, err = conn.ExecContext(ctx, s.render(statement), args...)
+		result, err = conn.ExecContext(ctx, statement, args...)
 		return err
 	})
 	return result, unanswered(err)
+}
+
+// execAgain is exec that is repeated if it lost to another transaction, and so was undone.
+func (s *Store) execAgain(ctx context.Context, statement string, args ...any) (result sql.Result, err error) {
+	for failures := 1; ; failures++ {
+		result, err = s.exec(ctx, statement, args...)
+		if !undone(err) || failures >= maxRaces ||
+			!backoff.Sleep(ctx, backoff.Jittered(racePause, maxRacePause, failures)) {
+			return result, err
+		}
+	}
 }
 
 // unanswered finds out what became of a change whose reply was lost. A reservation is decided again, because its nonce

@@ -6,6 +6,7 @@ import (
 	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -32,9 +33,11 @@ var setSession = fmt.Sprintf(`SET SESSION autocommit = 1, innodb_lock_wait_timeo
 
 const setIsolation = `SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED`
 
-// The settings by which nodes of a cluster wait until they have what the others committed before they read.
+// The settings by which nodes of a cluster wait until they have what the others committed before they read. A node of
+// Galera that has lost its quorum still lets sessions be set: what it refuses is the question behind that.
 const (
 	setGaleraReads = `SET SESSION wsrep_sync_wait = 1`
+	askGalera      = `DO 1`
 	setGroupReads  = `SET SESSION group_replication_consistency = 'BEFORE'`
 )
 
@@ -49,6 +52,8 @@ type connector struct {
 	// session are the statements that set a session.
 	session []string
 	current atomic.Int32 // the index of the host of the last connection
+	// rotates makes each connection one to the next host.
+	rotates bool
 }
 
 // newConnector prepares connections to the hosts of a URL, changed by tune and then by the statements of the session.
@@ -71,6 +76,9 @@ func newConnector(where *location, tune func(*driver.Config), session ...string)
 func (c *connector) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	var errs []error
 	first := int(c.current.Load())
+	if c.rotates {
+		first++
+	}
 	for i := range c.hosts {
 		host := (first + i) % len(c.hosts)
 		conn, err := c.connect(ctx, c.hosts[host])
@@ -108,13 +116,13 @@ func prepareSession(ctx context.Context, conn sqldriver.Conn, session []string) 
 		return err
 	}
 	for _, name := range []string{"read_only", "super_read_only", "innodb_read_only"} {
-		if node[name] == "ON" {
+		if value := node[name]; value != "" && value != "OFF" {
 			return ErrReadOnlyNode
 		}
 	}
 	statements := append([]string{setIsolation}, session...)
 	if node["wsrep_on"] == "ON" {
-		statements = append(statements, setGaleraReads)
+		statements = append(statements, setGaleraReads, askGalera)
 	}
 	if node["group_replication_group_name"] != "" {
 		statements = append(statements, setGroupReads)
@@ -149,22 +157,38 @@ func queryPairs(ctx context.Context, conn sqldriver.Conn, statement string) (pai
 
 // tuneOwn sets how the store's own connections are made. Values go into the statements, so that each call is one round
 // trip; rows count as affected if they were found; the server's limit on the size of a packet counts.
-func tuneOwn(config *driver.Config) {
+func (s *Store) tuneOwn(config *driver.Config) {
 	config.InterpolateParams = true
 	config.ClientFoundRows = true
 	config.MultiStatements = true
 	config.ParseTime = false
 	config.CheckConnLiveness = true
 	config.MaxAllowedPacket = 0
+	config.Logger = driverLog{s.logger}
 }
 
+// driverLog takes what the driver says, which is about connections that have died: whoever used one gets an error too.
+type driverLog struct{ *slog.Logger }
+
+// Print implements the interface of the driver.
+func (l driverLog) Print(v ...any) { l.Debug("onceward: mysql: " + fmt.Sprint(v...)) }
+
 // openPool opens a pool of connections.
-func openPool(c *connector, most int) *sql.DB {
+func openPool(c *connector, o *options) *sql.DB {
 	db := sql.OpenDB(c)
-	db.SetMaxOpenConns(most)
-	db.SetMaxIdleConns(most)
+	c.rotates = o.spread
+	db.SetMaxOpenConns(o.connections)
+	db.SetMaxIdleConns(o.idle())
 	db.SetConnMaxIdleTime(maxIdle)
 	return db
+}
+
+// idle is how many connections a pool keeps that are not used.
+func (o *options) idle() int {
+	if o.spread {
+		return -1
+	}
+	return o.connections
 }
 
 // maxIdle is how long a connection is kept that is not used.
@@ -193,6 +217,7 @@ func (s *Store) once(ctx context.Context, do func(conn *sql.Conn) error) error {
 	err = do(conn)
 	if unfit(err) {
 		discard(conn)
+		s.leaveNode()
 	}
 	_ = conn.Close() // it goes back to its pool
 	return err
@@ -201,4 +226,10 @@ func (s *Store) once(ctx context.Context, do func(conn *sql.Conn) error) error {
 // discard makes the pool close a connection.
 func discard(conn *sql.Conn) {
 	_ = conn.Raw(func(any) error { return sqldriver.ErrBadConn }) // this is how
+}
+
+// leaveNode closes the connections that are idle, which lead to the node that one of them has found unfit.
+func (s *Store) leaveNode() {
+	s.own.SetMaxIdleConns(-1)
+	s.own.SetMaxIdleConns(s.options.idle())
 }

@@ -42,7 +42,7 @@ func (s *Store) RememberEvent(ctx context.Context, tx *sql.Tx, consumer, eventID
 
 // PurgeEvents implements [inbox.Store].
 func (s *Store) PurgeEvents(ctx context.Context, age time.Duration, limit int) (purged int, err error) {
-	if err := errors.Join(s.writable(), left(ctx)); err != nil {
+	if err := errors.Join(s.writable(), left(ctx)); err != nil || limit <= 0 {
 		return 0, err
 	}
 	err = s.update(ctx, func(tx *sql.Tx) error {

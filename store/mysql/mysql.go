@@ -26,7 +26,21 @@ import (
 
 // The store promises all of these.
 var (
-	_ store.Store = (*Store)(nil)
+	_ store.Store                = (*Store)(nil)
+	_ store.Waiter               = (*Store)(nil)
+	_ store.Sweeper              = (*Store)(nil)
+	_ store.Reaper               = (*Store)(nil)
+	_ store.Reconciler           = (*Store)(nil)
+	_ store.Buster               = (*Store)(nil)
+	_ store.Lister               = (*Store)(nil)
+	_ store.LateCompletionKeeper = (*Store)(nil)
+	_ store.ExternalEventKeeper  = (*Store)(nil)
+	_ store.Auditor              = (*Store)(nil)
+	_ store.AuditLister          = (*Store)(nil)
+	_ store.ExecutionAuditor     = (*Store)(nil)
+	_ store.Rewriter             = (*Store)(nil)
+	_ store.Finder               = (*Store)(nil)
+	_ store.Retainer             = (*Store)(nil)
 )
 
 // Store is a [store.Store] in MySQL or MariaDB. Any number of processes may use the same tables.
@@ -43,19 +57,19 @@ type Store struct {
 
 	location *location
 
-	names names
-	// where renders statements; a test that moves the clock replaces it.
+	// where says where the tables are, and what the time is; a test that moves the clock replaces it.
 	where  atomic.Pointer[rendering]
 	closed atomic.Bool
 	waits  hub
 }
 
 // insertNew makes a record in one round trip. Its time, and with it its token, is that of the server, and comes back as
-// the id of the insert; where the clock has stood at or before a token that was removed, nothing is inserted.
+// the id of the insert. Nothing is inserted where that is not above all tokens that were removed, nor on a server that
+// is to be read-only: its administrators could still write there.
 const insertNew = `INSERT INTO @record
 		(hash, attempt, revision, state, due, created_at, settled_at, id, provider_id, record)
 	SELECT ?, LAST_INSERT_ID(@now), 0, ?, @now + ?, @now, 0, ?, NULL, ?
-	FROM @meta WHERE name = 'max_removed_attempt' AND value < @now`
+	FROM @meta WHERE name = 'max_removed_attempt' AND value < @now AND NOT @read_only`
 
 // Reserve implements [store.Store].
 func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdict, error) {

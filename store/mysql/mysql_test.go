@@ -1,55 +1,117 @@
 package mysql_test
 
 import (
-	"database/sql"
-	"fmt"
+	"context"
+	"io"
+	"log/slog"
 	"os"
 	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/servers"
+	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/mysql"
 	"github.com/onceward/onceward/store/storetest"
 )
 
-var counter atomic.Int64
+func TestMain(m *testing.M) { os.Exit(servers.Main(watchdog.Over(m))) }
 
-func fresh(t testing.TB) string {
+var quiet = mysql.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil)))
+
+// openStore opens a store that is closed with the test.
+func openStore(t testing.TB, url string, options ...mysql.Option) *mysql.Store {
 	t.Helper()
-	base := os.Getenv("MRECPORT")
-	admin, err := sql.Open("mysql", "root@tcp(127.0.0.1:"+base+")/")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer admin.Close()
-	name := fmt.Sprintf("t%d_%d", os.Getpid(), counter.Add(1))
-	if _, err := admin.Exec("CREATE DATABASE " + name); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		admin, _ := sql.Open("mysql", "root@tcp(127.0.0.1:"+base+")/")
-		defer admin.Close()
-		admin.Exec("DROP DATABASE " + name)
-	})
-	return "mysql://root@127.0.0.1:" + base + "/" + name
+	s, err := mysql.Open(t.Context(), url, append(options, quiet)...)
+	must(t, err)
+	t.Cleanup(func() { must(t, s.Close()) })
+	return s
 }
 
+// instance opens a store for the suite, whose clock stands still until the suite moves it.
+func instance(t testing.TB, among *grounds, options ...mysql.Option) storetest.Instance {
+	t.Helper()
+	i, s := instanceOnTheRealClock(t, among, options...)
+	var clock atomic.Int64
+	clock.Store(firstMoment)
+	s().SetTime(firstMoment)
+	i.Advance = func(d time.Duration) { s().SetTime(clock.Add(d.Microseconds())) }
+	reopen := i.Reopen
+	i.Reopen = func(t testing.TB) store.Store {
+		opened := reopen(t)
+		s().SetTime(clock.Load())
+		return opened
+	}
+	return i
+}
+
+// instanceOnTheRealClock opens a store for the suite. The function returns the store, which Reopen changes.
+func instanceOnTheRealClock(
+	t testing.TB, among *grounds, options ...mysql.Option,
+) (storetest.Instance, func() *mysql.Store) {
+	t.Helper()
+	ground := among.take(t)
+	url := ground.url + "?sql_mode='ANSI'"
+	s := openStore(t, url, options...)
+	return storetest.Instance{
+		Store:    s,
+		Business: business(ground),
+		Reopen: func(t testing.TB) store.Store {
+			must(t, s.Close())
+			s = openStore(t, url, options...)
+			return s
+		},
+	}, func() *mysql.Store { return s }
+}
+
+// business is the table of the application. Sessions of the application say what the suite writes: double quotes for names,
+// and || to join texts.
+func business(g *ground) *storetest.Business {
+	return &storetest.Business{
+		Insert: func(ctx context.Context, value string) error {
+			_, err := onceward.Tx(ctx).ExecContext(ctx, `INSERT INTO business VALUES (?)`, value)
+			return err
+		},
+		Count: func(value string) (n int) {
+			_ = g.admin.QueryRow(`SELECT COUNT(*) FROM business WHERE value = ?`, value).Scan(&n)
+			return n
+		},
+		Define: func(statement string) error {
+			_, err := g.admin.Exec(statement)
+			return err
+		},
+		Enders: []string{
+			"BEGIN", "START TRANSACTION", "SET autocommit = 1", "CREATE TABLE more (i INT)", "DROP TABLE IF EXISTS more",
+			"TRUNCATE TABLE more", "/*! COMMIT */", "EXECUTE IMMEDIATE 'COMMIT'", "EXECUTE IMMEDIATE 'ROLLBACK'",
+			"EXECUTE IMMEDIATE 'CREATE TABLE IF NOT EXISTS more (i INT)'",
+		},
+	}
+}
+
+// TestStore runs a selection of the suite; `make test-stores` runs all.
 func TestStore(t *testing.T) {
+	t.Parallel()
+	among := &grounds{run: t, url: mariadb}
 	storetest.Run(t, storetest.Harness{
+		Features: storetest.Features{ConcurrentTx: true},
+		Groups: servers.UnlessAllStores("Transitions", "Races", "RacesWithReaper", "Expiry", "Fencing", "Tokens", "Repeats",
+			"Identity", "Content", "Cancellation", "Restart", "Sweeper", "Lister", "Finder", "Audit", "Executions"),
+		Open: func(t testing.TB) storetest.Instance { return instance(t, among) },
+	})
+}
+
+// TestStoreOnTheRealClock runs what depends on the clock as it runs in production; `make test-stores` runs all.
+func TestStoreOnTheRealClock(t *testing.T) {
+	t.Parallel()
+	among := &grounds{run: t, url: mariadb}
+	storetest.Run(t, storetest.Harness{
+		Features: storetest.Features{ConcurrentTx: true},
+		Groups:   servers.UnlessAllStores("Lost", "Waiter", "Reaper"),
 		Open: func(t testing.TB) storetest.Instance {
-			url := fresh(t)
-			s, err := mysql.Open(t.Context(), url)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { s.Close() })
-			return storetest.Instance{Store: s, Reopen: func(t testing.TB) store.Store {
-				s.Close()
-				if s, err = mysql.Open(t.Context(), url); err != nil {
-					t.Fatal(err)
-				}
-				return s
-			}}
+			i, _ := instanceOnTheRealClock(t, among)
+			return i
 		},
 	})
 }

@@ -57,21 +57,21 @@ func openServer(ctx context.Context, url string, with []Option) (*Store, error) 
 	if err != nil {
 		return nil, err
 	}
-	connector, err := newConnector(where, tuneOwn, setSession)
+	connector, err := newConnector(where, s.tuneOwn, setSession)
 	if err != nil {
 		return nil, err
 	}
-	s.location, s.own = where, openPool(connector, s.options.connections)
+	s.location, s.own = where, openPool(connector, &s.options)
 	if err := s.findTables(ctx); err != nil {
-		return nil, errors.Join(err, s.own.Close())
+		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
 }
 
 // findTables finds out in which database the tables are, or are to be.
 func (s *Store) findTables(ctx context.Context) error {
-	s.names = names{prefix: s.options.prefix, clock: serverClock}
-	if err := s.names.checkPrefix(); err != nil {
+	where := names{prefix: s.options.prefix, clock: serverClock}
+	if err := where.checkPrefix(); err != nil {
 		return err
 	}
 	var database sql.NullString
@@ -81,8 +81,8 @@ func (s *Store) findTables(ctx context.Context) error {
 	if !database.Valid {
 		return errors.New("the URL names no database")
 	}
-	s.names.database = database.String
-	s.where.Store(&rendering{names: s.names})
+	where.database = database.String
+	s.where.Store(&rendering{names: where})
 	return nil
 }
 
@@ -111,8 +111,10 @@ func (s *Store) start(ctx context.Context) error {
 // Close closes the connections that the store opened. What is under way keeps its own until it ends.
 func (s *Store) Close() error {
 	s.closed.Store(true)
-	errs := []error{s.closeTransactions()}
-	return errors.Join(append(errs, s.own.Close())...)
+	// The errors of both say that a connection had died before.
+	s.closeTransactions()
+	_ = s.own.Close()
+	return nil
 }
 
 var errClosed = errors.New("the store is closed")
@@ -143,7 +145,9 @@ type options struct {
 	strict       bool
 	syncReplicas bool
 	connections  int
-	logger       *slog.Logger
+	// spread makes each call of its own connection, to each host in turn.
+	spread bool
+	logger *slog.Logger
 }
 
 func defaults() options {

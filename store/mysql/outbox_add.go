@@ -107,7 +107,9 @@ func lockOf(kind string, name []byte) []byte {
 }
 
 // laneLock is the name of the row from which the places of a lane are drawn.
-func laneLock(lane int64) []byte { return lockOf("lane", binary.BigEndian.AppendUint64(nil, uint64(lane))) }
+func laneLock(lane int64) []byte {
+	return lockOf("lane", binary.BigEndian.AppendUint64(nil, uint64(lane)))
+}
 
 // statement is the one that adds the message.
 func (a *addition) statement() string {

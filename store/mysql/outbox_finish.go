@@ -137,7 +137,8 @@ func (s *Store) finishing(o *outbox.Outcome) statement {
 		after = o.After.Microseconds()
 	}
 	state := int(o.State)
-	return stmt(s.render(finishMessage), state, state, state, after, o.Attempts, column(o.ProviderID), column(o.Error),
+	return stmt(s.render(finishMessage), state, state, state, after, o.Attempts, nullable([]byte(o.ProviderID)),
+		nullable([]byte(o.Error)),
 		o.ID, o.Token)
 }
 
@@ -199,7 +200,9 @@ func (x *messagePlan) decide(cause error) (run bool, err error) {
 }
 
 // write ends the lease, if it is still held.
-func (x *messagePlan) write() []statement { return []statement{x.store.finishing(&x.outcome), exactlyOne} }
+func (x *messagePlan) write() []statement {
+	return []statement{x.store.finishing(&x.outcome), exactlyOne}
+}
 
 // learned tells a lease that was lost in the meantime from other refusals.
 func (x *messagePlan) learned(ctx context.Context, cause error) error {
@@ -256,7 +259,7 @@ func (s *Store) freeBehind(ctx context.Context, ids ...string) error {
 func (s *Store) lanes(ctx context.Context, query string, args ...any) (map[int64]bool, error) {
 	found := make(map[int64]bool)
 	err := s.with(ctx, func(conn *sql.Conn) error {
-		rows, err := conn.QueryContext(ctx, s.names.render(query), args...)
+		rows, err := conn.QueryContext(ctx, s.renderOnce(query), args...)
 		if err != nil {
 			return err
 		}

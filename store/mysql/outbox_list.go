@@ -62,7 +62,7 @@ func (s *Store) Messages(ctx context.Context, f outbox.Filter) (entries []outbox
 	}
 	query, args := messageQuery(f)
 	err = s.with(ctx, func(conn *sql.Conn) error {
-		rows, err := conn.QueryContext(ctx, s.names.render(query), args...)
+		rows, err := conn.QueryContext(ctx, s.renderOnce(query), args...)
 		if err != nil {
 			return err
 		}
@@ -78,6 +78,9 @@ func (s *Store) Messages(ctx context.Context, f outbox.Filter) (entries []outbox
 	})
 	return entries, unavailable(err)
 }
+
+// renderOnce is render for a statement that is made for one call: it is not kept.
+func (s *Store) renderOnce(statement string) string { return s.where.Load().names.render(statement) }
 
 // messageQuery makes the statement for a page, in the order of IDs, which are made by time. An origin or a downstream
 // key has no index: operators ask for them, one at a time, and each message would pay for it.
@@ -141,7 +144,7 @@ func (s *Store) MessageStats(ctx context.Context) (stats outbox.Stats, err error
 // PurgeMessages implements [outbox.Store]. When no more messages are left to remove, it removes locks that were not taken
 // for as long.
 func (s *Store) PurgeMessages(ctx context.Context, age time.Duration, limit int) (purged int, err error) {
-	if err := errors.Join(s.writable(), left(ctx)); err != nil {
+	if err := errors.Join(s.writable(), left(ctx)); err != nil || limit <= 0 {
 		return 0, err
 	}
 	err = s.update(ctx, func(tx *sql.Tx) (err error) {

@@ -9,8 +9,8 @@ import (
 )
 
 // row is a record as its columns hold it. The times and the attempt have columns of their own, so that one statement can
-// set them by the server's clock; the column record holds everything else, encoded as package store does it, with
-// those left zero.
+// set them by the server's clock. So have the body of the answer and the data, so that records can be looked through
+// without them. The column record holds everything else, encoded as package store does it, with those left out.
 type row struct {
 	hash      [16]byte
 	attempt   int64
@@ -21,10 +21,11 @@ type row struct {
 	settledAt int64
 	id        []byte
 	record    []byte
-	provider  []byte // nil for none
+	// These are nil for none.
+	provider, body, data []byte
 }
 
-// columns are those that row.scan reads.
+// columns are those of a record without its content.
 const columns = `r.attempt, r.revision, r.state, r.due, r.created_at, r.settled_at, r.id, r.record`
 
 // codesPerState is how far apart the codes of the column state are: ten times the state, plus one for a record that
@@ -69,7 +70,8 @@ func encode(rec *store.Record) row {
 	return row{
 		hash: rec.ID.HashBytes(), attempt: rec.Attempt, state: stateCode(rec), due: micros(rec.Due()),
 		createdAt: micros(rec.CreatedAt), settledAt: micros(rec.SettledAt),
-		id: rec.ID.AppendBinary(nil), record: encodeRest(rec), provider: providerColumn(rec.ProviderID),
+		id: rec.ID.AppendBinary(nil), record: encodeRest(rec), provider: nullable([]byte(rec.ProviderID)),
+		body: nullable(rec.Response.Body), data: nullable(rec.Data),
 	}
 }
 
@@ -79,21 +81,22 @@ func encodeRest(rec *store.Record) []byte {
 	rest.Attempt = 0
 	rest.LeaseUntil, rest.ReconcileAt, rest.ExpiresAt = time.Time{}, time.Time{}, time.Time{}
 	rest.CreatedAt, rest.SettledAt = time.Time{}, time.Time{}
-	return rest.AppendBinary(make([]byte, 0, usualRecord+len(rec.Response.Body)+len(rec.Data)))
+	rest.Response.Body, rest.Data = nil, nil
+	return rest.AppendBinary(make([]byte, 0, usualRecord))
 }
 
-// usualRecord is what most records take, without their bodies.
+// usualRecord is what most records take.
 const usualRecord = 256
 
-// providerColumn is NULL for most records.
-func providerColumn(id string) []byte {
-	if id == "" {
+// nullable is NULL for nothing.
+func nullable(value []byte) []byte {
+	if len(value) == 0 {
 		return nil
 	}
-	return []byte(id)
+	return value
 }
 
-// record is the inverse of encode, for the record that the caller names.
+// recordOf is the inverse of encode, for the record that the caller names.
 func (r *row) recordOf(id store.ID) (store.Record, error) {
 	if !bytes.Equal(r.id, id.AppendBinary(nil)) {
 		return store.Record{}, errCollision
@@ -108,6 +111,7 @@ func (r *row) decode(id store.ID) (store.Record, error) {
 		return store.Record{}, err
 	}
 	rec.Attempt, rec.CreatedAt, rec.SettledAt = r.attempt, fromMicros(r.createdAt), fromMicros(r.settledAt)
+	rec.Response.Body, rec.Data = nullable(r.body), nullable(r.data)
 	due := fromMicros(r.due)
 	switch rec.State {
 	case store.StateInProgress:
@@ -137,7 +141,8 @@ var (
 func (r *row) equal(other *row) bool {
 	return r.hash == other.hash && r.attempt == other.attempt && r.revision == other.revision && r.state == other.state &&
 		r.due == other.due && r.createdAt == other.createdAt && r.settledAt == other.settledAt &&
-		bytes.Equal(r.id, other.id) && bytes.Equal(r.record, other.record)
+		bytes.Equal(r.id, other.id) && bytes.Equal(r.record, other.record) && bytes.Equal(r.body, other.body) &&
+		bytes.Equal(r.data, other.data)
 }
 
 // errEndOfRows is what a driver says behind the last row.

@@ -72,7 +72,7 @@ const selectStatus = `SELECT COALESCE(MAX(version), 0), COALESCE(MAX(compatible)
 
 // status reads the version of the tables.
 func (s *Store) status(ctx context.Context) (store.SchemaStatus, error) {
-	status := store.SchemaStatus{Place: s.names.place(), Wanted: schemaVersion()}
+	status := store.SchemaStatus{Place: s.where.Load().names.place(), Wanted: schemaVersion()}
 	err := s.with(ctx, func(conn *sql.Conn) error {
 		return conn.QueryRowContext(ctx, s.render(selectStatus)).Scan(&status.Version, &status.Compatible)
 	})
@@ -90,7 +90,7 @@ func (s *Store) migrate(ctx context.Context) error {
 		return err
 	}
 	for _, file := range status.Pending {
-		text, err := s.names.migration(file)
+		text, err := s.where.Load().names.migration(file)
 		if err != nil {
 			return err
 		}
@@ -192,7 +192,7 @@ func (n names) render(statement string) string {
 		case "@now":
 			return n.clock
 		case "@read_only":
-			return "@@global.read_only"
+			return "(CONCAT(@@global.read_only) NOT IN ('0', 'OFF'))"
 		default:
 			return quote(n.database) + "." + quote(n.prefix+mark[1:])
 		}

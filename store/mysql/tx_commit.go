@@ -47,13 +47,13 @@ func (t *transaction) failed(cause error) error {
 		_ = t.rollback()
 		return t.plan.spoiled(errEnded, nil)
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), txAskTimeout)
+	defer cancel()
 	if !t.keyed {
-		return t.believe(cause)
+		return t.plan.learned(ctx, cause)
 	}
 	t.link.cut()
 	t.kill()
-	ctx, cancel := context.WithTimeout(context.Background(), txAskTimeout)
-	defer cancel()
 	for n := 1; ; n++ {
 		err := t.plan.learned(ctx, cause)
 		if !errors.Is(err, errNotLearned) {
@@ -97,7 +97,7 @@ func notCommitted(cause error) error {
 // the first: there a write to the same row, committed in between, makes certain that the other one is refused if it still
 // comes. That write is the fence; elsewhere it does no harm.
 const (
-	lockRecord   = `SELECT ` + columns + ` FROM @record r WHERE r.hash = ? FOR UPDATE`
+	lockRecord   = `SELECT ` + allColumns + ` FROM @record r WHERE r.hash = ? FOR UPDATE`
 	insertAbsent = `INSERT INTO @record (hash, attempt, revision, state, due, created_at, settled_at, id, record)
 		VALUES (?, 0, 0, 0, 0, 0, 0, x'', x'')`
 	deleteAbsent = `DELETE FROM @record WHERE hash = ? AND attempt = 0`
@@ -108,7 +108,7 @@ const (
 func (s *Store) lookLocked(ctx context.Context, r *row) (found bool, err error) {
 	err = s.with(ctx, func(conn *sql.Conn) error {
 		err := conn.QueryRowContext(ctx, s.render(lockRecord), r.hash[:]).Scan(&r.attempt, &r.revision, &r.state,
-			&r.due, &r.createdAt, &r.settledAt, &r.id, &r.record)
+			&r.due, &r.createdAt, &r.settledAt, &r.id, &r.record, &r.body, &r.data)
 		if found = err == nil; errors.Is(err, sql.ErrNoRows) {
 			return nil
 		}

@@ -35,9 +35,9 @@ type transactions struct {
 
 // openHandlers opens the pool for handlers, whose statements are sent as the URL says.
 func (s *Store) openHandlers() error {
-	connector, err := newConnector(s.location, tuneHandlers, setHandlers)
+	connector, err := newConnector(s.location, s.tuneHandlers, setHandlers)
 	if err == nil {
-		s.handlers, s.opened = openPool(connector, s.options.connections), true
+		s.handlers, s.opened = openPool(connector, &s.options), true
 		s.handlers.SetConnMaxIdleTime(handlersIdle / 2)
 	}
 	return err
@@ -45,11 +45,12 @@ func (s *Store) openHandlers() error {
 
 // tuneHandlers sets how connections for handlers are made. Values go into the statements, and several statements into
 // one text, so that a transaction takes few round trips. The rest is as the URL says.
-func tuneHandlers(config *driver.Config) {
+func (s *Store) tuneHandlers(config *driver.Config) {
 	config.InterpolateParams = true
 	config.MultiStatements = true
 	config.CheckConnLiveness = true
 	config.MaxAllowedPacket = 0
+	config.Logger = driverLog{s.logger}
 }
 
 // openTransactions finds out what the connections of handlers can do.
@@ -73,14 +74,13 @@ func (s *Store) openTransactions(ctx context.Context) error {
 }
 
 // closeTransactions closes what the store has opened for handlers.
-func (s *Store) closeTransactions() error {
+func (s *Store) closeTransactions() {
 	if s.bridge != nil {
 		s.bridge.close()
 	}
 	if s.opened {
-		return s.handlers.Close()
+		_ = s.handlers.Close()
 	}
-	return nil
 }
 
 // rawConn is a connection of the driver, past database/sql. A transaction that the store runs uses one, because only
@@ -164,6 +164,10 @@ func (s *statement) literal() string {
 		case int:
 			b.WriteString(strconv.Itoa(value))
 		case []byte:
+			if value == nil {
+				b.WriteString("NULL")
+				continue
+			}
 			b.WriteString("x'")
 			b.WriteString(hex.EncodeToString(value))
 			b.WriteByte('\'')

@@ -16,15 +16,20 @@ var _ store.Transactor = (*Store)(nil)
 // progress, and nobody but the transaction sees it; whoever inserts the same waits for it. The first statement finds a
 // row that is there, or one that another transaction is about to commit: it does not wait for that.
 const (
-	claimFound = `SELECT @now, ` + columns + ` FROM @record r WHERE r.hash = ? FOR UPDATE NOWAIT`
-	claimNew   = `INSERT INTO @record (hash, attempt, revision, state, due, created_at, settled_at, id, provider_id, record)
+	claimFound = `SELECT @now, ` + allColumns + ` FROM @record r WHERE r.hash = ? FOR UPDATE NOWAIT`
+	// claimNew inserts nothing on a server that is to be read-only: its administrators could still write there.
+	claimNew = `INSERT INTO @record (hash, attempt, revision, state, due, created_at, settled_at, id, provider_id, record)
 		SELECT ?, GREATEST(@now, value + 1), 0, ?, @now + ?, @now, 0, ?, NULL, ? FROM @meta
-		WHERE name = 'max_removed_attempt'`
+		WHERE name = 'max_removed_attempt' AND NOT @read_only`
 	readClaim = `SELECT r.attempt, r.created_at FROM @record r WHERE r.hash = ?`
 	// writeAnswer writes over the row that was claimed, at the attempt and the revision that it had then.
 	writeAnswer = `UPDATE @record SET attempt = ?, revision = revision + 1, state = ?, due = LAST_INSERT_ID(@now + ?),
-		created_at = ?, settled_at = @now, provider_id = ?, record = ? WHERE hash = ? AND attempt = ? AND revision = ?`
+		created_at = ?, settled_at = @now, provider_id = ?, record = ?, body = ?, data = ?
+		WHERE hash = ? AND attempt = ? AND revision = ?`
 )
+
+// allColumns are those that row.read takes.
+const allColumns = columns + `, r.body, r.data`
 
 // LongestWork implements [store.Transactor]: a handler gets the lease.
 func (s *Store) LongestWork(lease time.Duration) time.Duration { return lease }
@@ -206,7 +211,7 @@ func (x *handlerPlan) decide(cause error) (run bool, err error) {
 	case !x.creates:
 		return false, x.step()
 	case !x.inserted:
-		return false, errors.New("mysql: a row of the table of single numbers is missing")
+		return false, ErrReadOnlyNode
 	}
 	x.verdict = store.Verdict{
 		Decision: store.DecisionExecute, Origin: x.origin(store.OriginCreated), Record: x.granted, Now: x.now,
@@ -316,17 +321,9 @@ func (x *handlerPlan) write() []statement {
 	rec := &x.settled
 	return []statement{
 		stmt(x.store.render(writeAnswer), rec.Attempt, stateCode(rec), rec.Retention.Microseconds(), micros(rec.CreatedAt),
-			column(rec.ProviderID), encodeRest(rec), x.held.hash[:], x.held.attempt, x.held.revision),
+			nullable([]byte(rec.ProviderID)), encodeRest(rec), nullable(rec.Response.Body), nullable(rec.Data), x.held.hash[:], x.held.attempt, x.held.revision),
 		exactlyOne,
 	}
-}
-
-// column is NULL for a text that is empty.
-func column(text string) any {
-	if text == "" {
-		return nil
-	}
-	return []byte(text)
 }
 
 // wrote fills in the server's clock.
@@ -382,16 +379,21 @@ func (x *handlerPlan) spoiled(reason, _ error) error {
 	return errors.Join(fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, reason), err)
 }
 
-// read takes a row of columns. The driver's bytes are its own.
+// read takes a row of allColumns. The driver's bytes are its own.
 func (r *row) read(raw []sqldriver.Value) (err error) {
-	numbers := make([]int64, len(raw)-2)
-	for i := range numbers {
-		if numbers[i], err = int64Of(raw[i]); err != nil {
+	for i, to := range []*int64{&r.attempt, &r.revision, nil, &r.due, &r.createdAt, &r.settledAt} {
+		value, err := int64Of(raw[i])
+		if err != nil {
 			return err
 		}
+		if to == nil {
+			r.state = int(value)
+		} else {
+			*to = value
+		}
 	}
-	r.attempt, r.revision, r.state, r.due = numbers[0], numbers[1], int(numbers[2]), numbers[3]
-	r.createdAt, r.settledAt = numbers[4], numbers[5]
-	r.id, r.record = []byte(text(raw[6])), []byte(text(raw[7]))
+	for i, to := range []*[]byte{&r.id, &r.record, &r.body, &r.data} {
+		*to = []byte(text(raw[6+i]))
+	}
 	return nil
 }

@@ -51,7 +51,7 @@ const (
 	claimStep  = `SELECT r.name FROM @lock r WHERE r.name = ? FOR UPDATE NOWAIT`
 	insertStep = `INSERT INTO @lock (name, number) VALUES (?, @now) ON DUPLICATE KEY UPDATE number = @now`
 	deleteStep = `DELETE FROM @lock WHERE name = ?`
-	readStep   = `SELECT @now, ` + columns + ` FROM @record r WHERE r.hash = ?`
+	readStep   = `SELECT @now, ` + allColumns + ` FROM @record r WHERE r.hash = ?`
 )
 
 var _ store.TxCheckpointer = (*Store)(nil)
@@ -158,7 +158,7 @@ func (x *stepPlan) write() []statement {
 	return []statement{
 		stmt(x.store.render(deleteStep), x.name),
 		stmt(x.store.render(updateRecord), w.attempt, w.state, w.due, w.createdAt, w.settledAt,
-			column(x.wanted.ProviderID), w.record, w.hash[:], x.found.attempt, x.found.revision),
+			w.provider, w.record, w.body, w.data, w.hash[:], x.found.attempt, x.found.revision),
 		exactlyOne,
 	}
 }

@@ -1,8 +1,8 @@
 package mysql
 
 import (
-	"errors"
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -74,8 +74,8 @@ func (s *Store) Wait(ctx context.Context, id store.ID, attempt int64) error {
 		if err != nil && !errors.Is(err, store.ErrNotFound) {
 			return err
 		}
-		if rec.State != store.StateInProgress || rec.Attempt != attempt {
-			return nil
+		if over, err := s.over(ctx, &rec, id, attempt); over || err != nil {
+			return err
 		}
 		timer := time.NewTimer(backoff.Jittered(minPoll, maxPoll, polls))
 		select {
@@ -88,4 +88,29 @@ func (s *Store) Wait(ctx context.Context, id store.ID, attempt int64) error {
 			return ctx.Err()
 		}
 	}
+}
+
+// over reports whether a record is no longer in progress at an attempt. An attempt of zero stands for a transaction in
+// flight, in this process or in another one, which nothing can be seen of but its lock.
+func (s *Store) over(ctx context.Context, rec *store.Record, id store.ID, attempt int64) (bool, error) {
+	if attempt != 0 {
+		return rec.State != store.StateInProgress || rec.Attempt != attempt, nil
+	}
+	if s.InFlight(id) {
+		return false, nil
+	}
+	return s.unlocked(ctx, id)
+}
+
+// selectUnlocked fails at once if a transaction that is under way has made the record, or holds it.
+const selectUnlocked = `SELECT r.attempt FROM @record r WHERE r.hash = ? FOR UPDATE NOWAIT`
+
+// unlocked reports whether no transaction has the record.
+func (s *Store) unlocked(ctx context.Context, id store.ID) (bool, error) {
+	hash := id.HashBytes()
+	_, err := s.exec(ctx, selectUnlocked, hash[:])
+	if locked(err) || undone(err) {
+		return false, nil
+	}
+	return err == nil, unavailable(err)
 }

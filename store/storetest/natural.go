@@ -15,9 +15,17 @@ import (
 // natural returns the store as one that writes rows with names of their own.
 func (e *env) natural() natural.Store { return e.Store.(natural.Store) }
 
-// table makes a table through a transaction of the application.
+// table makes a table through a transaction of the application, or beside it where that ends transactions.
 func (e *env) table(statements ...string) {
 	e.Helper()
+	if e.Business != nil && e.Business.Define != nil {
+		for _, statement := range statements {
+			if err := e.Business.Define(statement); err != nil {
+				e.Fatalf("%s: %v", statement, err)
+			}
+		}
+		return
+	}
 	e.committed(func(ctx context.Context) error {
 		for _, statement := range statements {
 			if _, err := onceward.Tx(ctx).ExecContext(ctx, statement); err != nil {
@@ -78,7 +86,7 @@ func (e *env) upsert(u natural.Upsert, want natural.Outcome, rule string) {
 
 // The table of payments, and all that is in it.
 const (
-	payments    = `CREATE TABLE payments (id TEXT PRIMARY KEY, state TEXT, amount INTEGER)`
+	payments    = `CREATE TABLE payments (id VARCHAR(64) PRIMARY KEY, state TEXT, amount INTEGER)`
 	allPayments = `SELECT id || ' ' || coalesce(state, 'null') || ' ' || amount FROM payments ORDER BY id`
 )
 
@@ -204,11 +212,11 @@ func senselessUpserts(e *env) {
 
 // twoColumns has a key of two columns, of which either alone is not unique.
 func twoColumns(e *env) {
-	e.table(`CREATE TABLE lines (item INTEGER NOT NULL, shop TEXT NOT NULL, closed INTEGER NOT NULL, note TEXT,
+	e.table(`CREATE TABLE order_lines (item INTEGER NOT NULL, shop VARCHAR(64) NOT NULL, closed INTEGER NOT NULL, note TEXT,
 		UNIQUE (shop, item))`)
 	line := func(shop string, item, closed int, note string) natural.Upsert {
 		return natural.Upsert{
-			Table:  "lines",
+			Table:  "order_lines",
 			Key:    []natural.Column{{Name: "shop", Value: shop}, {Name: "item", Value: item}},
 			Values: []natural.Column{{Name: "closed", Value: closed}, {Name: "note", Value: note}},
 			Final:  "closed", FinalValues: []any{1, 7},
@@ -221,7 +229,7 @@ func twoColumns(e *env) {
 	e.upsert(line("x", 1, 0, "again"), natural.OutcomeKept, "O6: a final state that is a number")
 	e.upsert(line("y", 1, 0, "again"), natural.OutcomeKept, "O6: another final state that is a number")
 	e.upsert(line("x", 2, 0, "again"), natural.OutcomeUpdated, "O6: its neighbours are final, it is not")
-	e.wantTexts(`SELECT shop || item || ' ' || closed || ' ' || note FROM lines ORDER BY shop, item`,
+	e.wantTexts(`SELECT shop || item || ' ' || closed || ' ' || note FROM order_lines ORDER BY shop, item`,
 		"O6: a key of two columns",
 		"x1 1 closed", "x2 0 again", "y1 7 third")
 }
@@ -251,7 +259,7 @@ func oddNames(e *env) {
 	for i, name := range names {
 		columns[i] = quote(name) + " TEXT"
 	}
-	e.table(fmt.Sprintf(`CREATE TABLE %s ("the key?" TEXT PRIMARY KEY, %s)`, quote(table), strings.Join(columns, ", ")))
+	e.table(fmt.Sprintf(`CREATE TABLE %s ("the key?" VARCHAR(64) PRIMARY KEY, %s)`, quote(table), strings.Join(columns, ", ")))
 	row := func(value string) natural.Upsert {
 		u := natural.Upsert{
 			Table: table, Key: []natural.Column{{Name: "the key?", Value: "it's"}},

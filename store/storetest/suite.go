@@ -69,6 +69,9 @@ type Business struct {
 	Insert func(ctx context.Context, value string) error
 	// Count returns how many rows with the value are committed. It must not wait for a transaction in flight.
 	Count func(value string) int
+	// Define runs a statement outside of any transaction, such as a DDL where that ends one. It is nil where the tables
+	// of a test can be made through a transaction of the store.
+	Define func(statement string) error
 	// Enders holds further statements that end a transaction on this database, such as a DDL where that commits. COMMIT
 	// and ROLLBACK are always tried.
 	Enders []string

@@ -19,10 +19,12 @@ CREATE TABLE IF NOT EXISTS onceward_record (
 	settled_at  BIGINT NOT NULL COMMENT 'When it was settled or lost, zero if it is neither.',
 	id          MEDIUMBLOB NOT NULL COMMENT 'Scope and key, length-prefixed.',
 	provider_id BLOB COMMENT 'What the provider calls the effect, NULL for most: a copy, for the index.',
-	record      LONGBLOB NOT NULL COMMENT 'Everything else, as the program encodes it.',
+	record      MEDIUMBLOB NOT NULL COMMENT 'Everything else, as the program encodes it.',
+	body        LONGBLOB COMMENT 'The body of the stored answer, NULL for none.',
+	data        LONGBLOB COMMENT 'What a phased operation carries from step to step, NULL for nothing.',
 	PRIMARY KEY (hash),
-	KEY onceward_record_due (state, due),
-	KEY onceward_record_provider_id (provider_id(64))
+	KEY due (state, due),
+	KEY provider_id (provider_id(64))
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC COMMENT = 'The records, one for each idempotency key.';
 
 -- Single numbers: max_removed_attempt is at least the largest attempt token of a record that was removed.
@@ -41,8 +43,8 @@ CREATE TABLE IF NOT EXISTS onceward_late_completion (
 	attempt BIGINT NOT NULL COMMENT 'The attempt whose answer it is.',
 	at      BIGINT NOT NULL COMMENT 'When it was refused.',
 	record  LONGBLOB NOT NULL COMMENT 'The refused answer, in the encoding of a record.',
-	KEY onceward_late_completion_hash (hash, at),
-	KEY onceward_late_completion_at (at)
+	KEY hash (hash, at),
+	KEY at (at)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC COMMENT = 'Answers that came too late and were refused.';
 
 -- What other systems told by themselves, such as webhooks. Texts that come from outside are bytes of any length, which no
@@ -59,8 +61,8 @@ CREATE TABLE IF NOT EXISTS onceward_external_event (
 	received_at BIGINT NOT NULL COMMENT 'When it was kept.',
 	body        LONGBLOB NOT NULL COMMENT 'The event itself.',
 	PRIMARY KEY (identity),
-	KEY onceward_external_event_about (about),
-	KEY onceward_external_event_received (received_at)
+	KEY about (about),
+	KEY received_at (received_at)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC COMMENT = 'What other systems told by themselves, such as webhooks.';
 
 -- Who did what to which record, and why. Entries are only added, and stay when their record is gone.
@@ -74,8 +76,8 @@ CREATE TABLE IF NOT EXISTS onceward_audit (
 	action  MEDIUMBLOB NOT NULL COMMENT 'What was done.',
 	reason  MEDIUMBLOB NOT NULL COMMENT 'Why, in the words of the actor.',
 	outcome MEDIUMBLOB NOT NULL COMMENT 'Empty before the act; in a second entry, how it ended.',
-	KEY onceward_audit_hash (hash, at),
-	KEY onceward_audit_at (at)
+	KEY hash (hash, at),
+	KEY at (at)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC COMMENT = 'Who did what to which record, and why.';
 
 -- Requests of routes whose executions are audited. Entries are only added, and stay when their record is gone.
@@ -89,14 +91,92 @@ CREATE TABLE IF NOT EXISTS onceward_execution (
 	origin    TINYINT NOT NULL COMMENT 'Of an execution: 1 created, 2 retried, 3 resumed, 4 recreated, 5 repeated; 0 for none.',
 	operation MEDIUMBLOB NOT NULL COMMENT 'The method and route pattern.',
 	actor     MEDIUMBLOB NOT NULL COMMENT 'Who called, as the service knows them.',
-	KEY onceward_execution_hash (hash, at),
-	KEY onceward_execution_at (at)
+	KEY hash (hash, at),
+	KEY at (at)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC COMMENT = 'Requests of routes whose executions are audited.';
+
+-- The records, for people; times are in UTC. The scope of an id is as long as its first byte says or, from 128 on, its
+-- first two. Queries by id (x'…') and by state_code go by an index.
+CREATE OR REPLACE SQL SECURITY INVOKER VIEW onceward_records AS
+SELECT
+	r.hash AS id,
+	LOWER(HEX(r.hash)) AS hash,
+	CONVERT(SUBSTRING(r.id, r.start, r.size) USING utf8mb4) AS scope,
+	CASE ORD(SUBSTRING(r.id, r.start + r.size, 1))
+		WHEN 1 THEN LOWER(CONCAT_WS('-', HEX(SUBSTRING(r.id, -16, 4)), HEX(SUBSTRING(r.id, -12, 2)),
+			HEX(SUBSTRING(r.id, -10, 2)), HEX(SUBSTRING(r.id, -8, 2)), HEX(SUBSTRING(r.id, -6))))
+		ELSE CONVERT(SUBSTRING(r.id, r.start + r.size + 1) USING utf8mb4)
+	END AS `key`,
+	ELT(r.state DIV 10, 'in_progress', 'completed', 'failed_retryable', 'unknown', 'expired') AS state,
+	r.state AS state_code,
+	r.state = 41 AS dead_letter,
+	r.attempt,
+	TIMESTAMPADD(MICROSECOND, r.created_at, '1970-01-01') AS created_at,
+	IF(r.state DIV 10 = 1, TIMESTAMPADD(MICROSECOND, r.due, '1970-01-01'), NULL) AS lease_until,
+	IF(r.state DIV 10 = 4, TIMESTAMPADD(MICROSECOND, r.due, '1970-01-01'), NULL) AS reconcile_at,
+	TIMESTAMPADD(MICROSECOND, NULLIF(r.settled_at, 0), '1970-01-01') AS settled_at,
+	IF(r.state DIV 10 IN (2, 3, 5), TIMESTAMPADD(MICROSECOND, r.due, '1970-01-01'), NULL) AS expires_at,
+	CONVERT(r.provider_id USING utf8mb4) AS provider_id,
+	COALESCE(LENGTH(r.body), 0) AS body_bytes
+FROM (
+	SELECT t.*, IF(ORD(t.id) < 128, 2, 3) AS start,
+		IF(ORD(t.id) < 128, ORD(t.id), (ORD(t.id) & 127) + ORD(SUBSTRING(t.id, 2, 1)) * 128) AS size
+	FROM onceward_record t
+) r;
+
+-- Who did what to which record, for people.
+CREATE OR REPLACE SQL SECURITY INVOKER VIEW onceward_audit_log AS
+SELECT
+	e.number,
+	TIMESTAMPADD(MICROSECOND, e.at, '1970-01-01') AS at,
+	e.hash AS id,
+	CONVERT(SUBSTRING(e.id, e.start, e.size) USING utf8mb4) AS scope,
+	CASE ORD(SUBSTRING(e.id, e.start + e.size, 1))
+		WHEN 1 THEN LOWER(CONCAT_WS('-', HEX(SUBSTRING(e.id, -16, 4)), HEX(SUBSTRING(e.id, -12, 2)),
+			HEX(SUBSTRING(e.id, -10, 2)), HEX(SUBSTRING(e.id, -8, 2)), HEX(SUBSTRING(e.id, -6))))
+		ELSE CONVERT(SUBSTRING(e.id, e.start + e.size + 1) USING utf8mb4)
+	END AS `key`,
+	e.attempt,
+	CONVERT(e.actor USING utf8mb4) AS actor,
+	CONVERT(e.action USING utf8mb4) AS action,
+	CONVERT(e.reason USING utf8mb4) AS reason,
+	CONVERT(e.outcome USING utf8mb4) AS outcome
+FROM (
+	SELECT t.*, IF(ORD(t.id) < 128, 2, 3) AS start,
+		IF(ORD(t.id) < 128, ORD(t.id), (ORD(t.id) & 127) + ORD(SUBSTRING(t.id, 2, 1)) * 128) AS size
+	FROM onceward_audit t
+) e;
+
+-- The requests of audited routes, for people.
+CREATE OR REPLACE SQL SECURITY INVOKER VIEW onceward_execution_log AS
+SELECT
+	e.number,
+	TIMESTAMPADD(MICROSECOND, e.at, '1970-01-01') AS at,
+	e.hash AS id,
+	CONVERT(SUBSTRING(e.id, e.start, e.size) USING utf8mb4) AS scope,
+	CASE ORD(SUBSTRING(e.id, e.start + e.size, 1))
+		WHEN 1 THEN LOWER(CONCAT_WS('-', HEX(SUBSTRING(e.id, -16, 4)), HEX(SUBSTRING(e.id, -12, 2)),
+			HEX(SUBSTRING(e.id, -10, 2)), HEX(SUBSTRING(e.id, -8, 2)), HEX(SUBSTRING(e.id, -6))))
+		ELSE CONVERT(SUBSTRING(e.id, e.start + e.size + 1) USING utf8mb4)
+	END AS `key`,
+	e.attempt,
+	CONVERT(e.operation USING utf8mb4) AS operation,
+	CONVERT(e.actor USING utf8mb4) AS actor,
+	ELT(e.decision, 'execute', 'replay', 'in_progress', 'mismatch', 'unknown', 'refused') AS decision,
+	ELT(e.origin, 'created', 'retried', 'resumed', 'recreated', 'repeated') AS origin
+FROM (
+	SELECT t.*, IF(ORD(t.id) < 128, 2, 3) AS start,
+		IF(ORD(t.id) < 128, ORD(t.id), (ORD(t.id) & 127) + ORD(SUBSTRING(t.id, 2, 1)) * 128) AS size
+	FROM onceward_execution t
+) e;
 
 INSERT IGNORE INTO onceward_schema (version, compatible) VALUES (1, 1);
 
 -- +goose Down
 
+DROP VIEW onceward_execution_log;
+DROP VIEW onceward_audit_log;
+DROP VIEW onceward_records;
 DROP TABLE onceward_execution;
 DROP TABLE onceward_audit;
 DROP TABLE onceward_external_event;

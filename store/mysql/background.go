@@ -1,0 +1,234 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/onceward/onceward/store"
+)
+
+// The statements of background work. Each walks the index on state and due, or goes by the primary key: nothing scans
+// the table. What they find is read without a lock, and decided again by whatever changes it (S10).
+const (
+	selectDue = `SELECT r.id FROM @record r FORCE INDEX (due) WHERE r.state = ? AND r.due <= @now
+		ORDER BY r.due LIMIT ? OFFSET ?`
+	selectOver = `SELECT r.hash, r.attempt, ORD(r.record) FROM @record r FORCE INDEX (due)
+		WHERE r.state = ? AND r.due <= @now ORDER BY r.due LIMIT ? OFFSET ?`
+	// deleteOver removes what is settled and past its expiry, whatever it was when it was found.
+	deleteOver = `DELETE r FROM @record r FORCE INDEX (PRIMARY)
+		WHERE r.state IN (20, 30, 50) AND r.due <= @now AND r.attempt <= ? AND r.hash IN (`
+)
+
+// Sweep implements [store.Sweeper].
+func (s *Store) Sweep(ctx context.Context, limit int) (int, error) {
+	w := &work{store: s, limit: limit}
+	err := w.stepDue(ctx, store.Event{Kind: store.EventSweep}, codeInProgress)
+	return w.result(err)
+}
+
+// Reap implements [store.Reaper]. It also removes late completions at the end of their retention.
+func (s *Store) Reap(ctx context.Context, limit int, soft bool) (int, error) {
+	if err := s.writable(); err != nil {
+		return 0, err
+	}
+	w := &work{store: s, limit: limit}
+	err := w.remove(ctx, codeExpired)
+	for _, state := range []int{codeCompleted, codeRetryable} {
+		switch {
+		case err != nil:
+		case soft:
+			err = w.stepDue(ctx, store.Event{Kind: store.EventReap, Soft: true}, state)
+		default:
+			err = w.remove(ctx, state)
+		}
+	}
+	if err == nil {
+		_, err = s.exec(ctx, deleteLateCompletion, lateCompletionRetention.Microseconds(), limit)
+	}
+	return w.result(err)
+}
+
+// work is one event for many records.
+type work struct {
+	store      *Store
+	limit      int
+	done       int
+	unreadable error // of the last record that cannot be read
+}
+
+// result is what the work came to. A record that cannot be read is reported, and does not keep the others from being
+// looked after: a janitor goes on after a full batch, and the last one reports.
+func (w *work) result(err error) (int, error) {
+	if err != nil || w.done >= w.limit {
+		return w.done, unavailable(err)
+	}
+	return w.done, w.unreadable
+}
+
+// stepDue goes through the records that are due in one state until so many have changed or there are no more. What does
+// not change is passed over from then on.
+func (w *work) stepDue(ctx context.Context, event store.Event, state int) error {
+	passed := 0
+	for w.done < w.limit {
+		ids, err := w.store.due(ctx, state, w.limit-w.done, passed)
+		if err != nil || len(ids) == 0 {
+			return err
+		}
+		for _, id := range ids {
+			c, err := w.store.settle(ctx, id, event)
+			switch {
+			case errors.Is(err, store.ErrUnreadable):
+				w.unreadable = err
+				passed++
+			case errors.Is(err, store.ErrBusy):
+				passed++ // a transaction is at it, and settles it
+			case err != nil:
+				return err
+			case c.outcome.Effect == store.EffectNone:
+				passed++
+			default:
+				w.done++
+			}
+		}
+	}
+	return nil
+}
+
+// due returns the records that are due in a state, behind those that were passed over.
+func (s *Store) due(ctx context.Context, state, limit, passed int) (ids []store.ID, err error) {
+	err = s.query(ctx, selectDue, []any{state, limit, passed}, func(rows *sql.Rows) error {
+		var name []byte
+		if err := rows.Scan(&name); err != nil {
+			return err
+		}
+		id, err := store.ParseID(name)
+		ids = append(ids, id)
+		return err
+	})
+	return ids, err
+}
+
+// remove removes the records of a state that are past their expiry, in one statement for many.
+func (w *work) remove(ctx context.Context, state int) error {
+	passed := 0
+	for w.done < w.limit {
+		var hashes []any
+		var largest int64
+		found := 0
+		args := []any{state, w.limit - w.done, passed}
+		err := w.store.query(ctx, selectOver, args, func(rows *sql.Rows) error {
+			var hash []byte
+			var attempt int64
+			var version uint8
+			err := rows.Scan(&hash, &attempt, &version)
+			found++
+			if version == 0 || version > store.RecordVersion {
+				passed++
+				w.unreadable = &store.UnreadableError{
+					Version: version, Reason: "the version is not known to this program",
+				}
+				return err
+			}
+			hashes, largest = append(hashes, hash), max(largest, attempt)
+			return err
+		})
+		if err != nil || found == 0 {
+			return err
+		}
+		removed, err := w.store.removeOver(ctx, hashes, largest)
+		if err != nil {
+			return err
+		}
+		w.done += removed
+		passed += len(hashes) - removed // others have been at them
+	}
+	return nil
+}
+
+// removeOver removes those of some records that are still settled and past their expiry, with tokens up to the largest.
+// Where a transaction is at one of them they are removed one by one.
+func (s *Store) removeOver(ctx context.Context, hashes []any, largest int64) (removed int, err error) {
+	if len(hashes) == 0 {
+		return 0, nil
+	}
+	if err := s.raise(ctx, largest); err != nil {
+		return 0, err
+	}
+	statement := deleteOver + strings.Repeat("?, ", len(hashes)-1) + "?)"
+	result, err := s.execOnce(ctx, s.where.Load().names.render(statement), append([]any{largest}, hashes...)...)
+	switch {
+	case (locked(err) || undone(err)) && len(hashes) > 1:
+		for i := range hashes {
+			n, err := s.removeOver(ctx, hashes[i:i+1], largest)
+			removed += n
+			if err != nil {
+				return removed, err
+			}
+		}
+		return removed, nil
+	case locked(err) || undone(err):
+		return 0, nil
+	case err != nil:
+		return 0, err
+	}
+	n, err := result.RowsAffected()
+	return int(n), err
+}
+
+// ResolveCompleted implements [store.Reconciler].
+func (s *Store) ResolveCompleted(ctx context.Context, c store.Claim, done *store.Completion) error {
+	return s.apply(ctx, c.ID, store.Event{Kind: store.EventResolveCompleted, Attempt: c.Attempt, Completion: done})
+}
+
+// ResolveNotExecuted implements [store.Reconciler].
+func (s *Store) ResolveNotExecuted(ctx context.Context, c store.Claim, reason string) error {
+	return s.apply(ctx, c.ID, store.Event{Kind: store.EventResolveNotExecuted, Attempt: c.Attempt, Reason: reason})
+}
+
+// ResolveStep implements [store.Reconciler].
+func (s *Store) ResolveStep(ctx context.Context, c store.Claim, p store.Checkpoint) error {
+	return s.apply(ctx, c.ID, store.Event{Kind: store.EventResolveStep, Attempt: c.Attempt, Checkpoint: p})
+}
+
+// BeginReconcile implements [store.Reconciler].
+func (s *Store) BeginReconcile(ctx context.Context, c store.Claim, count int, wait time.Duration) error {
+	return s.apply(ctx, c.ID, store.Event{
+		Kind: store.EventBeginReconcile, Attempt: c.Attempt, Count: count,
+		Lease: wait,
+	})
+}
+
+// Postpone implements [store.Reconciler].
+func (s *Store) Postpone(ctx context.Context, c store.Claim, p store.Postponement) error {
+	return s.apply(ctx, c.ID, store.Event{
+		Kind: store.EventPostpone, Attempt: c.Attempt, Count: p.Count, Lease: p.Wait, MaxAttempts: p.MaxAttempts,
+		Reason: p.Reason, Untried: p.Untried,
+	})
+}
+
+// Requeue implements [store.Reconciler].
+func (s *Store) Requeue(ctx context.Context, c store.Claim, reason string) error {
+	return s.apply(ctx, c.ID, store.Event{Kind: store.EventRequeue, Attempt: c.Attempt, Reason: reason})
+}
+
+// Bust implements [store.Buster].
+func (s *Store) Bust(ctx context.Context, id store.ID, force bool) error {
+	return s.apply(ctx, id, store.Event{Kind: store.EventBust, Force: force})
+}
+
+// Retain implements [store.Retainer].
+func (s *Store) Retain(ctx context.Context, id store.ID, d time.Duration) (time.Time, error) {
+	c, err := s.change(ctx, id, store.Event{Kind: store.EventRetain, Lease: d})
+	if err != nil {
+		return time.Time{}, err
+	}
+	return c.after.ExpiresAt, nil
+}
+
+// Rewrite implements [store.Rewriter].
+func (s *Store) Rewrite(ctx context.Context, c store.Claim, from, to store.Content) error {
+	return s.apply(ctx, c.ID, store.Event{Kind: store.EventRewrite, Attempt: c.Attempt, From: from, To: to})
+}

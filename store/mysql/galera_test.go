@@ -1,0 +1,119 @@
+package mysql_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward/internal/servers"
+	"github.com/onceward/onceward/store"
+	"github.com/onceward/onceward/store/mysql"
+	"github.com/onceward/onceward/store/storetest"
+)
+
+// TestStoreOnGalera spreads the calls over three nodes: each goes to the next one.
+func TestStoreOnGalera(t *testing.T) {
+	t.Parallel()
+	servers.InAllStores(t)
+	among := &grounds{run: t, url: func(t testing.TB) string { return servers.SharedGalera(t).DatabaseURL(t) }}
+	storetest.Run(t, storetest.Harness{
+		Features: storetest.Features{ConcurrentTx: true},
+		Open:     func(t testing.TB) storetest.Instance { return instance(t, among, mysql.Spread) },
+	})
+}
+
+// pinned opens a store on each node of a cluster.
+func pinned(t testing.TB, cluster *servers.GaleraCluster) (stores []*mysql.Store) {
+	t.Helper()
+	database := cluster.Database(t)
+	for _, node := range cluster.Nodes() {
+		stores = append(stores, openStore(t, "mysql://root@"+node.Addr()+"/"+database))
+	}
+	return stores
+}
+
+// TestNodesRaceOnGalera: of nodes that reserve one key at once, one is granted; those that lose at their commit learn it
+// (scenario 48).
+func TestNodesRaceOnGalera(t *testing.T) {
+	t.Parallel()
+	stores := pinned(t, servers.SharedGalera(t))
+	const keys, racers = 30, 2
+	var granted, refused, failed atomic.Int64
+	var crowd sync.WaitGroup
+	for key := range keys {
+		for _, s := range stores {
+			for range racers {
+				crowd.Go(func() {
+					v, err := s.Reserve(t.Context(), reservation(fmt.Sprint(key)))
+					switch {
+					case err != nil:
+						t.Errorf("a reservation: %v", err)
+						failed.Add(1)
+					case v.Decision == store.DecisionExecute:
+						granted.Add(1)
+						claim := store.Claim{ID: v.Record.ID, Attempt: v.Record.Attempt}
+						if _, err := s.Complete(t.Context(), claim, answer("done")); err != nil {
+							t.Errorf("a completion: %v", err)
+						}
+					default:
+						refused.Add(1)
+					}
+				})
+			}
+		}
+	}
+	crowd.Wait()
+	if granted.Load() != keys || refused.Load() != keys*(racers*int64(len(stores))-1) {
+		t.Errorf("S1: %d grants for %d keys, %d others", granted.Load(), keys, refused.Load())
+	}
+	for _, s := range stores {
+		wantState(t, s, "0", store.StateCompleted, "what one node has committed the others see")
+	}
+}
+
+// TestQuorumLost: a node that is cut off executes nothing, one of the majority does, and all of them do again behind it.
+func TestQuorumLost(t *testing.T) {
+	t.Parallel()
+	servers.InAllStores(t)
+	cluster := servers.NewGalera(t)
+	stores := pinned(t, cluster)
+	nodes := cluster.Nodes()
+	all := openStore(t, cluster.URL())
+	claim := own(t, all, reservation("key"))
+	for i := range stores {
+		own(t, stores[i], reservation(fmt.Sprint("before ", i)))
+	}
+	must(t, cluster.CutOff(t.Context(), nodes[0]))
+	must(t, cluster.AwaitNoQuorum(t.Context(), nodes[0]))
+	if _, err := stores[0].Reserve(t.Context(), reservation("cut off")); !errors.Is(err, store.ErrUnavailable) {
+		t.Errorf("L2: a reservation without a quorum returned %v", err)
+	}
+	if rec, err := stores[0].Get(t.Context(), idOf("before 0")); !errors.Is(err, store.ErrUnavailable) {
+		t.Errorf("scenario 13: a node that may be behind was asked: %s, %v", rec.State, err)
+	}
+	own(t, stores[1], reservation("majority"))
+	_, err := all.Complete(t.Context(), claim, answer("done"))
+	must(t, err)
+	must(t, cluster.Rejoin(t.Context(), nodes[0]))
+	must(t, cluster.AwaitReady(t.Context()))
+	wantState(t, stores[0], "majority", store.StateInProgress, "it has what the majority has")
+	own(t, stores[0], reservation("cut off"))
+
+	for _, node := range nodes[1:] {
+		must(t, node.Kill())
+	}
+	must(t, cluster.AwaitNoQuorum(t.Context(), nodes[0]))
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if _, err := all.Reserve(ctx, reservation("alone")); !errors.Is(err, store.ErrUnavailable) {
+		t.Errorf("L2: a reservation without a quorum returned %v", err)
+	}
+	must(t, cluster.Bootstrap(t.Context(), nodes[0]))
+	must(t, cluster.AwaitReady(t.Context()))
+	own(t, all, reservation("alone"))
+	wantState(t, all, "key", store.StateCompleted, "E7")
+}

@@ -1,0 +1,138 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/onceward/onceward/store"
+)
+
+const (
+	// selectPage walks the primary key from where the last page ended. Nothing is indexed by scope: the walk passes by
+	// those of others.
+	selectPage = `SELECT ` + columns + ` FROM @record r FORCE INDEX (PRIMARY) WHERE r.hash > ?`
+	// selectOpen is for the records that workers look for again and again, which are few among many: by their state.
+	selectOpen = `SELECT ` + columns + ` FROM @record r FORCE INDEX (due) WHERE r.hash > ?`
+
+	selectCounts  = `SELECT r.state, COUNT(*) FROM @record r FORCE INDEX (due) GROUP BY r.state`
+	selectUnknown = `SELECT COALESCE(MIN(r.settled_at), 0) FROM @record r FORCE INDEX (due) WHERE r.state = ?`
+)
+
+// List implements [store.Lister]. The order is that of the hashes. Restricted to a scope, it looks through all records,
+// or all of the state.
+func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error) {
+	var after [16]byte
+	statement, args := selectPage, []any{[]byte{}}
+	if (f.After != store.ID{}) {
+		after = f.After.HashBytes()
+		args[0] = after[:]
+	}
+	var conditions strings.Builder
+	if f.State != store.StateNone {
+		conditions.WriteString(` AND r.state IN (?, ?)`)
+		args = append(args, int(f.State)*codesPerState, int(f.State)*codesPerState+1)
+	}
+	if f.State == store.StateInProgress || f.State == store.StateUnknown {
+		statement = selectOpen
+	}
+	if f.Scope != "" {
+		// Without the tag of its key, an ID is what all IDs of its scope begin with.
+		prefix := store.ID{Scope: f.Scope}.AppendBinary(nil)
+		conditions.WriteString(` AND LEFT(r.id, ?) = ?`)
+		args = append(args, len(prefix)-1, prefix[:len(prefix)-1])
+	}
+	if f.Due {
+		conditions.WriteString(` AND r.due <= @now`)
+	}
+	limit := store.MaxPage
+	if f.Limit > 0 {
+		limit = min(limit, f.Limit)
+	}
+	return s.summaries(ctx, statement+conditions.String()+` ORDER BY r.hash LIMIT ?`, append(args, limit)...)
+}
+
+// summaries runs a query for the columns of records, and returns these without their content.
+func (s *Store) summaries(ctx context.Context, statement string, args ...any) (found []store.Record, err error) {
+	err = s.query(ctx, statement, args, func(rows *sql.Rows) error {
+		var r row
+		err := rows.Scan(&r.attempt, &r.revision, &r.state, &r.due, &r.createdAt, &r.settledAt, &r.id, &r.record)
+		if err != nil {
+			return err
+		}
+		id, err := store.ParseID(r.id)
+		if err != nil {
+			return unreadable(err)
+		}
+		rec, err := r.decode(id)
+		if err != nil {
+			rec = store.Record{ID: id, State: store.State(r.state / codesPerState), LastError: err.Error()}
+		}
+		found = append(found, rec)
+		return nil
+	})
+	return found, err
+}
+
+// unreadable is for a name that cannot be read.
+func unreadable(err error) error {
+	return &store.UnreadableError{Version: store.RecordVersion, Reason: err.Error()}
+}
+
+// Stats implements [store.Lister].
+func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
+	stats := store.Stats{Records: make(map[store.State]int64)}
+	err := s.query(ctx, selectCounts, nil, func(rows *sql.Rows) error {
+		var state int
+		var count int64
+		if err := rows.Scan(&state, &count); err != nil {
+			return err
+		}
+		stats.Records[store.State(state/codesPerState)] += count
+		if state == codeDeadLetter {
+			stats.DeadLetters += count
+		}
+		return nil
+	})
+	if err != nil {
+		return stats, err
+	}
+	err = s.query(ctx, selectUnknown, []any{codeUnknown}, func(rows *sql.Rows) error {
+		var oldest int64
+		err := rows.Scan(&oldest)
+		stats.OldestUnknown = fromMicros(oldest)
+		return err
+	})
+	return stats, err
+}
+
+// query runs a statement that reads, and calls a function with each of its rows. It is repeated on another connection
+// only if nothing was sent.
+func (s *Store) query(ctx context.Context, statement string, args []any, each func(rows *sql.Rows) error) error {
+	if err := errors.Join(left(ctx), s.ready()); err != nil {
+		return err
+	}
+	return unavailable(s.with(ctx, func(conn *sql.Conn) error {
+		rows, err := conn.QueryContext(ctx, s.render(statement), args...)
+		if err != nil {
+			return err
+		}
+		for rows.Next() && err == nil {
+			err = each(rows)
+		}
+		return errors.Join(err, rows.Close(), rows.Err())
+	}))
+}
+
+// clock reads the time of the store.
+func (s *Store) clock(ctx context.Context) (now time.Time, err error) {
+	err = s.query(ctx, `SELECT @now`, nil, func(rows *sql.Rows) error {
+		var at int64
+		err := rows.Scan(&at)
+		now = fromMicros(at)
+		return err
+	})
+	return now, err
+}

@@ -1,0 +1,166 @@
+package mysql_test
+
+import (
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward/internal/servers"
+	"github.com/onceward/onceward/store"
+	"github.com/onceward/onceward/store/mysql"
+)
+
+// TestMigrateAtOnce: any number of programs may be started at once on an empty database.
+func TestMigrateAtOnce(t *testing.T) {
+	t.Parallel()
+	url := mariadb(t)
+	var crowd sync.WaitGroup
+	for range 4 {
+		crowd.Go(func() {
+			if err := mysql.Migrate(t.Context(), url, quiet); err != nil {
+				t.Errorf("migrate: %v", err)
+			}
+		})
+	}
+	crowd.Wait()
+	status, err := mysql.Status(t.Context(), url)
+	if err != nil || status.Err() != nil || len(status.Pending) != 0 || status.Version != status.Wanted {
+		t.Errorf("the status is %+v, %v", status, err)
+	}
+}
+
+// TestManualMigration: a store that is told to leaves the tables as they are, and says what to do.
+func TestManualMigration(t *testing.T) {
+	t.Parallel()
+	url := mariadb(t)
+	admin := openAdmin(t, url)
+	for name, option := range map[string]mysql.Option{
+		"manual": mysql.WithManualMigration(), "read-only": mysql.WithReadOnly(),
+	} {
+		if _, err := mysql.Open(t.Context(), url, option, quiet); !errors.Is(err, store.ErrSchemaMissing) {
+			t.Errorf("%s: opened without tables: %v", name, err)
+		}
+	}
+	if n := len(column(t, admin, `SHOW TABLES`)); n != 0 {
+		t.Errorf("%d tables were made", n)
+	}
+	must(t, mysql.Migrate(t.Context(), url, mysql.WithManualMigration(), quiet))
+	own(t, openStore(t, url, mysql.WithManualMigration()), reservation("key"))
+	exec(t, admin, `INSERT INTO onceward_schema (version, compatible) VALUES (99, 1)`)
+	openStore(t, url, mysql.WithManualMigration())
+	exec(t, admin, `UPDATE onceward_schema SET compatible = 99 WHERE version = 99`)
+	if _, err := mysql.Open(t.Context(), url, quiet); !errors.Is(err, store.ErrSchemaNewer) {
+		t.Errorf("tables of a newer program were opened: %v", err)
+	}
+}
+
+// TestReadOnlyStore: a user who may only look can look.
+func TestReadOnlyStore(t *testing.T) {
+	t.Parallel()
+	server := servers.NewMariaDB(t)
+	s := openStore(t, server.URL())
+	own(t, s, reservation("key"))
+	must(t, server.Exec(t.Context(), "CREATE USER looker; GRANT SELECT ON test.* TO looker"))
+	looking := openStore(t, "mysql://looker@"+server.Addr()+"/test", mysql.WithReadOnly())
+	wantState(t, looking, "key", store.StateInProgress, "a look")
+	found, err := looking.List(t.Context(), store.Filter{})
+	if err != nil || len(found) != 1 {
+		t.Errorf("listed %d, %v", len(found), err)
+	}
+	if _, err := looking.Reserve(t.Context(), reservation("other")); !errors.Is(err, store.ErrReadOnly) {
+		t.Errorf("a write of a store for looking: %v", err)
+	}
+	if err := looking.Bust(t.Context(), idOf("key"), true); !errors.Is(err, store.ErrReadOnly) {
+		t.Errorf("a bust by a store for looking: %v", err)
+	}
+}
+
+// TestTablePrefix: stores with different prefixes share a database, and nothing else.
+func TestTablePrefix(t *testing.T) {
+	t.Parallel()
+	url := mariadb(t)
+	first, second := openStore(t, url), openStore(t, url, mysql.WithTablePrefix("other_"))
+	own(t, first, reservation("key"))
+	own(t, second, reservation("key"))
+	for _, table := range column(t, openAdmin(t, url), `SHOW TABLES`) {
+		if !strings.HasPrefix(table, "onceward_") && !strings.HasPrefix(table, "other_") {
+			t.Errorf("there is a table %s", table)
+		}
+	}
+	for _, prefix := range []string{"", "Upper_", "a`b", strings.Repeat("x", 31)} {
+		if _, err := mysql.Open(t.Context(), url, mysql.WithTablePrefix(prefix), quiet); err == nil {
+			t.Errorf("the prefix %q was accepted", prefix)
+		}
+	}
+}
+
+// TestPlainSQL: the script makes what a store needs, by the server's own client, and can be run again.
+func TestPlainSQL(t *testing.T) {
+	t.Parallel()
+	server := servers.NewMariaDB(t)
+	script, err := mysql.PlainSQL("plain_", 0)
+	must(t, err)
+	must(t, server.Exec(t.Context(), script))
+	must(t, server.Exec(t.Context(), script))
+	own(t, openStore(t, server.URL(), mysql.WithManualMigration(), mysql.WithTablePrefix("plain_")), reservation("key"))
+	if _, err := mysql.PlainSQL("", 99); err == nil {
+		t.Error("there are migrations after version 99")
+	}
+}
+
+// TestViews: people find a record by what they know of it.
+func TestViews(t *testing.T) {
+	t.Parallel()
+	url := mariadb(t)
+	s, admin := openStore(t, url), openAdmin(t, url)
+	for _, key := range []string{"plain", "01234567-89ab-cdef-0123-456789abcdef"} {
+		for _, scope := range []string{"", "alice", strings.Repeat("é", 100)} {
+			r := reservation(key)
+			r.Scope = scope
+			claim := own(t, s, r)
+			_, err := s.Complete(t.Context(), claim, answer("body"))
+			must(t, err)
+			must(t, s.AddAudit(t.Context(), store.AuditEntry{ID: r.ID, Actor: "eve", Action: "look", Reason: "why"}))
+			must(t, s.AddExecution(t.Context(), store.ExecutionEntry{
+				ID: r.ID, Operation: "POST /payments", Decision: store.DecisionExecute, Origin: store.OriginCreated,
+			}))
+			if n := number(t, admin, `SELECT COUNT(*) FROM onceward_records WHERE hash = ? AND scope = ? AND `+"`key`"+` = ?
+				AND state = 'completed' AND attempt = ? AND body_bytes = 4 AND lease_until IS NULL
+				AND TIMESTAMPDIFF(SECOND, settled_at, expires_at) = 3600`, r.Hash(), scope, key, claim.Attempt); n != 1 {
+				t.Errorf("scope %q, key %q: %d records", scope, key, n)
+			}
+			for _, view := range []string{"onceward_audit_log", "onceward_execution_log"} {
+				if n := number(t, admin, `SELECT COUNT(*) FROM `+view+` WHERE scope = ? AND `+"`key`"+` = ?`, scope, key); n != 1 {
+					t.Errorf("scope %q, key %q: %d entries in %s", scope, key, n, view)
+				}
+			}
+		}
+	}
+}
+
+// TestTestClock: the clock moves for the store, and is given back.
+func TestTestClock(t *testing.T) {
+	t.Parallel()
+	s := openStore(t, mariadb(t))
+	t.Run("moved", func(t *testing.T) {
+		clock := mysql.NewTestClock(t, s)
+		claim := own(t, s, reservation("key"))
+		clock.Advance(2 * time.Minute)
+		v, err := s.Reserve(t.Context(), reservation("key"))
+		if err != nil || v.Decision != store.DecisionUnknown {
+			t.Errorf("behind its lease the record is %s, %v", v.Decision, err)
+		}
+		_, err = s.Complete(t.Context(), claim, answer("late"))
+		must(t, err)
+		clock.Advance(2 * time.Hour)
+		if reaped, err := s.Reap(t.Context(), 10, false); err != nil || reaped != 1 {
+			t.Errorf("reaped %d, %v", reaped, err)
+		}
+	})
+	v, err := s.Reserve(t.Context(), reservation("after"))
+	if err != nil || time.Since(v.Now).Abs() > time.Minute {
+		t.Errorf("the clock stands at %s (%v)", v.Now, err)
+	}
+}
