@@ -22,7 +22,7 @@ type dynamodbServer struct {
 }
 
 func openDynamoDBServer(ctx context.Context) (*dynamodbServer, error) {
-	server, err := servers.StartDynamoDB(ctx)
+	server, err := servers.StartDynamoDBInMemory(ctx)
 	if err != nil {
 		return nil, err
 	}
