@@ -11,8 +11,9 @@ import (
 // and answered follows a range in which the difference between the service's clock and this node's must be. The ranges
 // of many answers are cut with each other, until what is left is about as wide as a round trip.
 //
-// A node whose clock is within the range counts by its own clock; one that is outside counts by the nearest end. The
-// clock runs on by the node's monotonic clock, so that a step of the wall clock does not matter, and it never goes back.
+// A node whose clock is within the range counts by its own clock, so that nodes which are synchronised agree; one that
+// is outside counts by the middle of the range. The clock runs on by the node's monotonic clock, so that a step of the
+// wall clock does not matter, and it never goes back.
 type clock struct {
 	mu        sync.Mutex
 	base      time.Time     // the node's clock when this one was made
@@ -85,7 +86,12 @@ func (c *clock) read() time.Time {
 }
 
 // offset is what is added to the node's clock: nothing, if that may be right.
-func (c *clock) offset() time.Duration { return min(max(0, c.low), c.high) }
+func (c *clock) offset() time.Duration {
+	if c.low <= 0 && c.high >= 0 {
+		return 0
+	}
+	return c.low + (c.high-c.low)/2
+}
 
 // skew returns what the node's clock is off by, and false if the service has not told its time.
 func (c *clock) skew() (by time.Duration, known bool) {

@@ -149,7 +149,9 @@ func instance(t testing.TB, options ...dynamodb.Option) storetest.Instance {
 		Advance: func(d time.Duration) { clock.Add(d.Microseconds()) },
 		Reopen: func(t testing.TB) store.Store {
 			must(t, s.Close())
+			before := s
 			s = again(t)
+			s.ContinueFrom(before)
 			return s
 		},
 		Business: &storetest.Business{Insert: rows.insert, Count: rows.count, Collects: true},
@@ -159,10 +161,13 @@ func instance(t testing.TB, options ...dynamodb.Option) storetest.Instance {
 // features says that an item holds 400 KB.
 var features = storetest.Features{MaxBody: 350 << 10}
 
+// TestStore proves the store; `make test-stores` runs all chapters.
 func TestStore(t *testing.T) {
 	t.Parallel()
 	storetest.Run(t, storetest.Harness{
 		Features: features,
+		Groups: servers.UnlessAllStores("Transitions", "Expiry", "Lost", "Fencing", "Tokens", "Repeats", "Content", "Restart",
+			"Sweeper", "Finder", "ExternalEvents", "Audit", "Transactor", "TransactorOwnership", "Checkpointer"),
 		Open:     func(t testing.TB) storetest.Instance { return instance(t) },
 	})
 }

@@ -282,8 +282,11 @@ func decode(at *place, it item) (*value, error) {
 		return unreadable(v, it, id, err)
 	}
 	stored := bytesOf(it[attrRecord])
-	if stored == nil {
+	switch {
+	case stored == nil && it[attrState] == nil:
 		return v, nil
+	case stored == nil:
+		return unreadable(v, it, id, &store.UnreadableError{Reason: "it has a state, and no record"})
 	}
 	if v.Record, err = store.DecodeRecord(id, stored); err != nil {
 		return unreadable(v, it, id, err)

@@ -169,7 +169,7 @@ func (s *Store) underWay(ctx context.Context, key watchKey) (bool, error) {
 	}
 	v, err := decode(&at, found)
 	if key.attempt == 0 {
-		return err == nil && v.claim.live(s.clock.now()), err
+		return err == nil && v.claim.live(s.clock.now().Add(-s.clock.margin())), err
 	}
 	return err == nil && v.State == store.StateInProgress && v.Attempt == key.attempt, err
 }
