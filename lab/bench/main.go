@@ -94,7 +94,7 @@ var suites = map[string][]part{
 	"postgres-scale": {measureScale},
 	"outbox":         {measureOutbox},
 	"stores":         {measureStores, measureSpray, measureSealed},
-	"engines":        {measureEngines},
+	"engines":        {measureEngines, measureCosts},
 	"operate":        {measureOperate},
 	"telemetry":      {measureTelemetry},
 }

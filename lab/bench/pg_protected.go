@@ -77,8 +77,8 @@ func (b *pgBusiness) openReservedOperation(ctx context.Context, s *pgSite) (*are
 		operate: func(ctx context.Context) error {
 			return reserveWorkComplete(ctx, st, newKey(), func(ctx context.Context) error { return b.plainly(ctx, s) })
 		},
-		check:   func(ctx context.Context, done int64) error { return b.checkRecords(ctx, s, done) },
-		close:   st.Close,
+		check: func(ctx context.Context, done int64) error { return b.checkRecords(ctx, s, done) },
+		close: st.Close,
 	}, errors.Join(b.create(ctx, s), fillRecords(ctx, s, st))
 }
 
