@@ -131,11 +131,12 @@ func dashed(settings []string) []string {
 }
 
 // arguments are the settings; one that comes later wins. A host whose connections are cut too often would be locked
-// out, which is what faults do.
+// out, which is what faults do. A server that starts removes the temporary tables that it finds, also those of others
+// that use the same directory.
 func (s *MariaDBServer) arguments() []string {
 	settings := []string{
 		"datadir=" + s.Dir(), "port=" + strconv.Itoa(s.port), "bind-address=127.0.0.1",
-		"socket=" + filepath.Join(s.dir, "socket"), "tmpdir=" + s.dir, "pid-file=" + s.pidFile(), "skip-name-resolve",
+		"socket=" + filepath.Join(s.dir, "socket"), "pid-file=" + s.pidFile(), "tmpdir=" + s.dir, "skip-name-resolve",
 		"max-connections=300", "max-connect-errors=4294967295",
 		"innodb-flush-log-at-trx-commit=1", "innodb-log-file-size=16M", "innodb-buffer-pool-size=128M",
 		"character-set-server=utf8mb4",

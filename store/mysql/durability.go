@@ -47,8 +47,8 @@ func (t *topology) certified() bool {
 }
 
 // errStatementLog is returned for a server that the store cannot work with.
-var errStatementLog = errors.New("binlog_format is STATEMENT, with which the server refuses writes at READ COMMITTED: " +
-	"set it to ROW or MIXED")
+var errStatementLog = errors.New("binlog_format is STATEMENT, with which the server refuses writes at " +
+	"READ COMMITTED: set it to ROW or MIXED")
 
 // checkDurability says what the server's settings mean for commits that it has acknowledged, before a caller relies on
 // them.

@@ -77,7 +77,8 @@ func TestLostCommitOfAStep(t *testing.T) {
 		})
 		rec := wantState(t, l.past, key, store.StateInProgress, "scenario 9")
 		rows := number(t, admin, `SELECT COUNT(*) FROM business WHERE value = ?`, key)
-		if errors.Is(err, store.ErrOutcomeUnknown) || (err == nil) != (rows == 1) || (err == nil) != (rec.Point == "charged") {
+		if errors.Is(err, store.ErrOutcomeUnknown) || (err == nil) != (rows == 1) ||
+			(err == nil) != (rec.Point == "charged") {
 			t.Errorf("scenario 9: a lost %s: %v, with %d rows and point %q", key, err, rows, rec.Point)
 		}
 	}

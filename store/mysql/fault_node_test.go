@@ -12,7 +12,8 @@ import (
 	"github.com/onceward/onceward/store/mysql"
 )
 
-// TestServerKilledAndRestarted: what was acknowledged is there, calls in between are refused, and the same store goes on.
+// TestServerKilledAndRestarted: what was acknowledged is there, calls in between are refused, and the same store goes
+// on.
 func TestServerKilledAndRestarted(t *testing.T) {
 	t.Parallel()
 	server := servers.NewMariaDB(t)
@@ -58,7 +59,9 @@ func TestReadOnlyNode(t *testing.T) {
 	alone := openStore(t, strings.TrimSuffix(first.URL(), "/test")+"/"+name)
 	openStore(t, strings.TrimSuffix(second.URL(), "/test")+"/"+name) // makes the tables
 	both := openStore(t, "mysql://root@"+first.Addr()+","+second.Addr()+"/"+name)
+	user := openStore(t, asUser(t, strings.TrimSuffix(first.URL(), "/test")+"/"+name, "SELECT, INSERT, UPDATE, DELETE"))
 	claim := own(t, both, reservation("key"))
+	own(t, user, reservation("user's"))
 	wantState(t, alone, "key", store.StateInProgress, "the first host")
 
 	must(t, first.Exec(t.Context(), "SET GLOBAL read_only = 1"))
@@ -67,6 +70,9 @@ func TestReadOnlyNode(t *testing.T) {
 			!errors.Is(err, mysql.ErrReadOnlyNode) {
 			t.Errorf("a reservation on a read-only node returned %v", err)
 		}
+	}
+	if _, err := user.Reserve(t.Context(), reservation("user's other")); !errors.Is(err, store.ErrUnavailable) {
+		t.Errorf("a reservation that a read-only node refuses returned %v", err)
 	}
 	if _, err := alone.Complete(t.Context(), claim, answer("done")); !errors.Is(err, mysql.ErrReadOnlyNode) {
 		t.Errorf("a completion on a read-only node returned %v", err)
@@ -79,24 +85,6 @@ func TestReadOnlyNode(t *testing.T) {
 	wantState(t, alone, "moved", store.StateNone, "it went to the second host")
 	wantState(t, alone, "reserved", store.StateNone, "L2: nothing was written")
 	wantState(t, alone, "key", store.StateInProgress, "nor was the answer")
-}
-
-// TestReadOnlyForUsers is TestReadOnlyNode for a user whom the server refuses.
-func TestReadOnlyForUsers(t *testing.T) {
-	t.Parallel()
-	server := servers.NewMariaDB(t)
-	must(t, server.Exec(t.Context(), "CREATE USER app IDENTIFIED BY 'p@ss/word'; GRANT ALL ON test.* TO app"))
-	s := openStore(t, "mysql://app:p%40ss%2Fword@"+server.Addr()+"/test")
-	claim := own(t, s, reservation("key"))
-	must(t, server.Exec(t.Context(), "SET GLOBAL read_only = 1"))
-	_, err := s.Reserve(t.Context(), reservation("other"))
-	_, completeErr := s.Complete(t.Context(), claim, answer("done"))
-	if !errors.Is(err, store.ErrUnavailable) || !errors.Is(completeErr, store.ErrUnavailable) {
-		t.Errorf("on a read-only node: %v, %v", err, completeErr)
-	}
-	must(t, server.Exec(t.Context(), "SET GLOBAL read_only = 0"))
-	_, err = s.Complete(t.Context(), claim, answer("done"))
-	must(t, err)
 }
 
 // TestLockedRecord: a transaction that holds a record makes others wait for a bounded time only.

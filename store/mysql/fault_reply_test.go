@@ -1,6 +1,7 @@
 package mysql_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -136,15 +137,38 @@ func TestRoundTrips(t *testing.T) {
 	}
 	var claim store.Claim
 	trips("a reservation", 1, func() { claim = own(t, l, reservation("key")) })
-	trips("a heartbeat", 2, func() { must(t, l.Extend(t.Context(), claim, time.Minute)) })
-	trips("a completion", 2, func() {
+	complete := func() {
 		_, err := l.Complete(t.Context(), claim, answer("done"))
 		must(t, err)
-	})
+	}
+	trips("a completion", 1, complete)
 	trips("a replay", 2, func() {
 		v, err := l.Reserve(t.Context(), reservation("key"))
 		if err != nil || v.Decision != store.DecisionReplay {
 			t.Errorf("the retry got (%s, %v)", v.Decision, err)
 		}
 	})
+	claim = own(t, l, reservation("long"))
+	trips("a heartbeat", 1, func() { must(t, l.Extend(t.Context(), claim, time.Minute)) })
+	trips("a completion behind a heartbeat", 1, complete)
+	claim = own(t, l, reservation("stepped"))
+	must(t, l.past.Extend(t.Context(), claim, time.Minute))
+	trips("a completion behind the write of another process", 3, complete)
+}
+
+// TestReservedMeetsTransaction: a transaction of the same process is seen without waiting for its lock (E1).
+func TestReservedMeetsTransaction(t *testing.T) {
+	t.Parallel()
+	l := newLossy(t)
+	_, err := l.Transact(t.Context(), reservation("key"), func(ctx context.Context, _ store.Verdict) store.Settlement {
+		l.proxy.CutRequest(begins("INSERT"))
+		defer l.proxy.Disarm()
+		v, err := l.Reserve(t.Context(), reservation("key"))
+		if err != nil || v.Decision != store.DecisionInProgress || l.proxy.Sprung() != 0 {
+			t.Errorf("E1: a duplicate got (%s, %v), and asked the server %d times", v.Decision, err, l.proxy.Sprung())
+		}
+		return store.Settlement{Action: store.TxRollback}
+	})
+	must(t, err)
+	own(t, l, reservation("key"))
 }

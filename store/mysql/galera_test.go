@@ -21,7 +21,7 @@ func TestStoreOnGalera(t *testing.T) {
 	servers.InAllStores(t)
 	among := &grounds{run: t, url: func(t testing.TB) string { return servers.SharedGalera(t).DatabaseURL(t) }}
 	storetest.Run(t, storetest.Harness{
-		Features: storetest.Features{ConcurrentTx: true},
+		Features: storetest.Features{ConcurrentTx: true, Certifies: true},
 		Open:     func(t testing.TB) storetest.Instance { return instance(t, among, mysql.Spread) },
 	})
 }
@@ -36,8 +36,8 @@ func pinned(t testing.TB, cluster *servers.GaleraCluster) (stores []*mysql.Store
 	return stores
 }
 
-// TestNodesRaceOnGalera: of nodes that reserve one key at once, one is granted; those that lose at their commit learn it
-// (scenario 48).
+// TestNodesRaceOnGalera: of nodes that reserve one key at once, one is granted; those that lose at their commit learn
+// it (scenario 48).
 func TestNodesRaceOnGalera(t *testing.T) {
 	t.Parallel()
 	stores := pinned(t, servers.SharedGalera(t))
@@ -75,7 +75,8 @@ func TestNodesRaceOnGalera(t *testing.T) {
 	}
 }
 
-// TestQuorumLost: a node that is cut off executes nothing, one of the majority does, and all of them do again behind it.
+// TestQuorumLost: a node that is cut off executes nothing, one of the majority does, and all of them do again behind
+// it.
 func TestQuorumLost(t *testing.T) {
 	t.Parallel()
 	servers.InAllStores(t)
@@ -116,4 +117,54 @@ func TestQuorumLost(t *testing.T) {
 	must(t, cluster.AwaitReady(t.Context()))
 	own(t, all, reservation("alone"))
 	wantState(t, all, "key", store.StateCompleted, "E7")
+}
+
+// TestTransactionsRaceOnGalera: the nodes know nothing of each other's locks, so handlers of one key may run on several
+// of them. One is committed; those that are refused at their commit are decided again, and replay it (scenario 48).
+func TestTransactionsRaceOnGalera(t *testing.T) {
+	t.Parallel()
+	cluster := servers.SharedGalera(t)
+	database := cluster.Database(t)
+	var stores []*mysql.Store
+	for _, node := range cluster.Nodes() {
+		stores = append(stores, openStore(t, "mysql://root@"+node.Addr()+"/"+database))
+	}
+	db := openAdmin(t, "mysql://root@"+cluster.Nodes()[0].Addr()+"/"+database)
+	exec(t, db, `CREATE TABLE business (value VARCHAR(255) NOT NULL) ENGINE = InnoDB`)
+	const keys = 20
+	var granted, runs atomic.Int64
+	var crowd sync.WaitGroup
+	for key := range keys {
+		var bodies sync.Map
+		for i, s := range stores {
+			crowd.Go(func() {
+				name := fmt.Sprint(key)
+				v, err := s.Transact(t.Context(), reservation(name), func(ctx context.Context, _ store.Verdict) store.Settlement {
+					runs.Add(1)
+					if err := insert(ctx, name); err != nil {
+						return settled(store.TxRollback, "")
+					}
+					return settled(store.TxCommit, fmt.Sprint("node ", i))
+				})
+				switch {
+				case err != nil:
+					t.Errorf("I4: %v", err)
+				case v.Decision == store.DecisionExecute:
+					granted.Add(1)
+					fallthrough
+				case v.Decision == store.DecisionReplay:
+					body := string(v.Record.Response.Body)
+					if other, seen := bodies.LoadOrStore("", body); seen && other != body {
+						t.Errorf("I3: key %d was answered by %s and by %s", key, other, body)
+					}
+				case v.Decision != store.DecisionInProgress:
+					t.Errorf("S1: %s", v.Decision)
+				}
+			})
+		}
+	}
+	crowd.Wait()
+	if rows := number(t, db, `SELECT COUNT(*) FROM business`); rows != keys || granted.Load() != keys {
+		t.Errorf("I1: %d rows and %d grants for %d keys, in %d runs", rows, granted.Load(), keys, runs.Load())
+	}
 }

@@ -86,7 +86,7 @@ func openAdmin(t testing.TB, url string) *sql.DB {
 	user, rest, _ := strings.Cut(rest, "@")
 	hosts, database, _ := strings.Cut(rest, "/")
 	host, _, _ := strings.Cut(hosts, ",")
-	db, err := sql.Open("mysql", user+"@tcp("+host+")/"+database+"?sql_mode='ANSI'")
+	db, err := sql.Open("mysql", user+"@tcp("+host+")/"+database+"?sql_mode='ANSI'&wsrep_sync_wait=1")
 	must(t, err)
 	t.Cleanup(func() { _ = db.Close() })
 	return db

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"strings"
-	"time"
 
 	"github.com/onceward/onceward/store"
 )
@@ -124,15 +123,4 @@ func (s *Store) query(ctx context.Context, statement string, args []any, each fu
 		}
 		return errors.Join(err, rows.Close(), rows.Err())
 	}))
-}
-
-// clock reads the time of the store.
-func (s *Store) clock(ctx context.Context) (now time.Time, err error) {
-	err = s.query(ctx, `SELECT @now`, nil, func(rows *sql.Rows) error {
-		var at int64
-		err := rows.Scan(&at)
-		now = fromMicros(at)
-		return err
-	})
-	return now, err
 }

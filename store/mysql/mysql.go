@@ -61,6 +61,8 @@ type Store struct {
 	where  atomic.Pointer[rendering]
 	closed atomic.Bool
 	waits  hub
+	// granted is what this process owns.
+	granted granted
 }
 
 // insertNew makes a record in one round trip. Its time, and with it its token, is that of the server, and comes back as
@@ -81,10 +83,14 @@ func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdic
 	if err := left(ctx); err != nil {
 		return store.Verdict{}, err
 	}
+	if s.InFlight(r.ID) {
+		return s.inFlight(ctx, event, nil)
+	}
 	if outcome.Effect == store.EffectWrite {
 		v, err := s.insertNew(ctx, r, fresh)
 		switch {
 		case err == nil:
+			s.granted.add(&v.Record, 0)
 			return v, nil
 		case locked(err):
 			return s.inFlight(ctx, event, err)
@@ -93,8 +99,11 @@ func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdic
 		}
 	}
 	c, err := s.change(ctx, r.ID, event)
-	if errors.Is(err, store.ErrBusy) {
+	switch {
+	case errors.Is(err, store.ErrBusy):
 		return s.inFlight(ctx, event, err)
+	case err == nil && c.outcome.Effect == store.EffectWrite && c.outcome.Decision == store.DecisionExecute:
+		s.granted.add(&c.after, c.wrote.revision)
 	}
 	return c.verdict(), err
 }
@@ -126,8 +135,8 @@ func (s *Store) insertNew(ctx context.Context, r *store.Reservation, rec store.R
 	return store.Verdict{Decision: store.DecisionExecute, Origin: store.OriginCreated, Record: rec, Now: now}, nil
 }
 
-// inFlight answers a reservation whose record is locked by the transaction of another one: by what is committed if
-// that decides it, or else as in progress.
+// inFlight answers a reservation whose record is in the hands of a transaction: by what is committed if that decides
+// it, or else as in progress.
 func (s *Store) inFlight(ctx context.Context, event store.Event, cause error) (store.Verdict, error) {
 	rec, now, err := s.get(ctx, event.Reservation.ID)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
@@ -145,6 +154,12 @@ func (s *Store) inFlight(ctx context.Context, event store.Event, cause error) (s
 
 // Extend implements [store.Store].
 func (s *Store) Extend(ctx context.Context, c store.Claim, lease time.Duration) error {
+	if err := errors.Join(s.writable(), left(ctx)); err != nil {
+		return err
+	}
+	if s.extendAtOnce(ctx, c, lease) {
+		return nil
+	}
 	return s.apply(ctx, c.ID, store.Event{Kind: store.EventExtend, Attempt: c.Attempt, Lease: lease})
 }
 
@@ -155,6 +170,13 @@ func (s *Store) Checkpoint(ctx context.Context, c store.Claim, p store.Checkpoin
 
 // Complete implements [store.Store].
 func (s *Store) Complete(ctx context.Context, c store.Claim, done *store.Completion) (time.Time, error) {
+	if err := errors.Join(s.writable(), left(ctx)); err != nil {
+		return time.Time{}, err
+	}
+	if expires, completed := s.completeAtOnce(ctx, c, done); completed {
+		s.waits.wake(c.ID)
+		return expires, nil
+	}
 	made, err := s.settle(ctx, c.ID, store.Event{Kind: store.EventComplete, Attempt: c.Attempt, Completion: done})
 	if err != nil {
 		return time.Time{}, err
@@ -191,6 +213,7 @@ func (s *Store) apply(ctx context.Context, id store.ID, event store.Event) error
 
 // settle applies an event, and wakes those who wait for the record if it is no longer in progress.
 func (s *Store) settle(ctx context.Context, id store.ID, event store.Event) (changed, error) {
+	s.granted.take(store.Claim{ID: id, Attempt: event.Attempt})
 	c, err := s.change(ctx, id, event)
 	if err == nil && (c.after.State != store.StateInProgress || c.after.Attempt != c.before.Attempt) {
 		s.waits.wake(id)

@@ -66,8 +66,8 @@ func instanceOnTheRealClock(
 	}, func() *mysql.Store { return s }
 }
 
-// business is the table of the application. Sessions of the application say what the suite writes: double quotes for names,
-// and || to join texts.
+// business is the table of the application. Sessions of the application say what the suite writes: double quotes for
+// names, and || to join texts.
 func business(g *ground) *storetest.Business {
 	return &storetest.Business{
 		Insert: func(ctx context.Context, value string) error {

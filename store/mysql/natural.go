@@ -125,8 +125,8 @@ func tableOf(u *natural.Upsert) string {
 const selectUnique = `SELECT INDEX_NAME, COLUMN_NAME FROM information_schema.STATISTICS
 	WHERE TABLE_SCHEMA = COALESCE(?, DATABASE()) AND TABLE_NAME = ? AND NON_UNIQUE = 0 AND SUB_PART IS NULL`
 
-// requireUnique refuses a key that the table does not keep unique: of two that insert, both would. The server would take
-// it. That a key is unique is remembered.
+// requireUnique refuses a key that the table does not keep unique: of two that insert, both would. The server would
+// take it. That a key is unique is remembered.
 func (s *Store) requireUnique(ctx context.Context, tx *sql.Tx, u *natural.Upsert) error {
 	var key []string
 	for _, column := range u.Key {

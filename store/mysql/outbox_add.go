@@ -17,9 +17,9 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// The statements that add a message. Its place in the order of its aggregate is drawn from a row that stays locked until
-// the transaction ends, so that it is the order of commits, on a cluster too: of two nodes that add at once, one is
-// refused at its commit.
+// The statements that add a message. Its place in the order of its aggregate is drawn from a row that stays locked
+// until the transaction ends, so that it is the order of commits, on a cluster too: of two nodes that add at once, one
+// is refused at its commit.
 const (
 	drawPlace = `INSERT INTO @lock (name, number) VALUES (?, LAST_INSERT_ID(@now))
 		ON DUPLICATE KEY UPDATE number = LAST_INSERT_ID(GREATEST(number + 1, @now))`
@@ -88,8 +88,8 @@ func newAddition(e *outbox.Entry) (a addition, err error) {
 	return a, nil
 }
 
-// laneOf is the number within which messages keep their order. Two aggregates may have the same: they then wait for each
-// other.
+// laneOf is the number within which messages keep their order. Two aggregates may have the same: they then wait for
+// each other.
 func laneOf(m *outbox.Message) int64 {
 	b := make([]byte, 0, 128)
 	for _, part := range []string{m.Topic, m.AggregateType, m.AggregateID} {
@@ -166,8 +166,8 @@ func (s *Store) AddToAnswer(ctx context.Context, e *outbox.Entry) error {
 	return nil
 }
 
-// addMessages are the statements for the messages of the answer, sorted by their lanes: transactions that all take their
-// locks in the same order do not wait for each other in a circle.
+// addMessages are the statements for the messages of the answer, sorted by their lanes: transactions that all take
+// their locks in the same order do not wait for each other in a circle.
 func (t *transaction) addMessages() (all []statement) {
 	slices.SortStableFunc(t.gate.messages, func(a, b addition) int { return cmp.Compare(a.lane, b.lane) })
 	for i := range t.gate.messages {

@@ -16,8 +16,8 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
-// The statements of a claim. It chooses among rows that nobody else is at, and writes on the condition that they are what
-// was read: the lease rests on that write alone.
+// The statements of a claim. It chooses among rows that nobody else is at, and writes on the condition that they are
+// what was read: the lease rests on that write alone.
 const (
 	selectAnyDue = `SELECT EXISTS (SELECT 1 FROM @outbox WHERE state = 0 AND topic = ? AND due <= @now)
 		OR EXISTS (SELECT 1 FROM @outbox WHERE state = 1 AND topic = ? AND due <= @now)`
@@ -80,8 +80,8 @@ func (s *Store) anyDue(ctx context.Context, requests []outbox.ClaimRequest) (due
 	return due, err
 }
 
-// update runs a function in a transaction of the store's own, again if that was undone because of its neighbours. If the
-// reply to its commit is lost, what it has done may be there or not.
+// update runs a function in a transaction of the store's own, again if that was undone because of its neighbours. If
+// the reply to its commit is lost, what it has done may be there or not.
 func (s *Store) update(ctx context.Context, f func(tx *sql.Tx) error) error {
 	for n := 1; ; n++ {
 		err := s.with(ctx, func(conn *sql.Conn) error {
@@ -204,8 +204,8 @@ func eachRow(rows *sql.Rows, f func() error) (err error) {
 	return errors.Join(err, rows.Err(), rows.Close())
 }
 
-// decide leases those that have nothing in front of them, or only what this claim takes too, and parks the others. A try
-// is counted for the first of a lane alone, because the others may not be begun.
+// decide leases those that have nothing in front of them, or only what this claim takes too, and parks the others. A
+// try is counted for the first of a lane alone, because the others may not be begun.
 func (c *claim) decide(candidates []candidate) error {
 	slices.SortStableFunc(candidates, func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(a.lane, b.lane), cmp.Compare(a.place, b.place))

@@ -109,8 +109,8 @@ func (s *Store) RecordProviderID(ctx context.Context, l outbox.Lease, providerID
 	return err
 }
 
-// FinishMessages implements [outbox.Store]. What was behind them is freed afterwards: should the program end in between,
-// [Store.FreeMessages] finds it. The messages are written in the order of their IDs, as all others do.
+// FinishMessages implements [outbox.Store]. What was behind them is freed afterwards: should the program end in
+// between, [Store.FreeMessages] finds it. The messages are written in the order of their IDs, as all others do.
 func (s *Store) FinishMessages(ctx context.Context, outcomes []outbox.Outcome) ([]outbox.Lease, error) {
 	if err := errors.Join(s.writable(), checkOutcomes(outcomes...), left(ctx)); err != nil || len(outcomes) == 0 {
 		return nil, err
@@ -213,9 +213,6 @@ func (x *messagePlan) learned(ctx context.Context, cause error) error {
 	return err
 }
 
-// errorTwoRows is what exactlyOne says.
-const errorTwoRows = 1242
-
 // ReplayMessage implements [outbox.Store].
 func (s *Store) ReplayMessage(ctx context.Context, id string) error {
 	return s.operate(ctx, replayMessage, id)
@@ -279,8 +276,8 @@ func (s *Store) freeLanes(ctx context.Context, lanes map[int64]bool) error {
 	return err
 }
 
-// free is freeLanes, and returns how many it has freed: the first of each lane at most. That what it has read has changed
-// since does no harm: a claim looks at the order again.
+// free is freeLanes, and returns how many it has freed: the first of each lane at most. That what it has read has
+// changed since does no harm: a claim looks at the order again.
 func (s *Store) free(ctx context.Context, lanes map[int64]bool) (freed int, err error) {
 	if len(lanes) == 0 {
 		return 0, nil

@@ -141,8 +141,8 @@ func (s *Store) MessageStats(ctx context.Context) (stats outbox.Stats, err error
 	return stats, unavailable(err)
 }
 
-// PurgeMessages implements [outbox.Store]. When no more messages are left to remove, it removes locks that were not taken
-// for as long.
+// PurgeMessages implements [outbox.Store]. When no more messages are left to remove, it removes locks that were not
+// taken for as long.
 func (s *Store) PurgeMessages(ctx context.Context, age time.Duration, limit int) (purged int, err error) {
 	if err := errors.Join(s.writable(), left(ctx)); err != nil || limit <= 0 {
 		return 0, err
@@ -157,8 +157,8 @@ func (s *Store) PurgeMessages(ctx context.Context, age time.Duration, limit int)
 	return purged, s.update(ctx, func(tx *sql.Tx) error { return s.purgeLocks(ctx, tx, max(age, minLockAge), limit) })
 }
 
-// minLockAge is how long locks are kept at least: a clock that steps back by less makes no place smaller than one that was
-// drawn before.
+// minLockAge is how long locks are kept at least: a clock that steps back by less makes no place smaller than one that
+// was drawn before.
 const minLockAge = time.Hour
 
 // doneTopic is a topic with messages that are done, or captured.

@@ -8,9 +8,9 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// row is a record as its columns hold it. The times and the attempt have columns of their own, so that one statement can
-// set them by the server's clock. So have the body of the answer and the data, so that records can be looked through
-// without them. The column record holds everything else, encoded as package store does it, with those left out.
+// row is a record as its columns hold it. The times and the attempt have columns of their own, so that one statement
+// can set them by the server's clock. So have the body of the answer and the data, so that records can be looked
+// through without them. The column record holds everything else, encoded as package store does it, with those left out.
 type row struct {
 	hash      [16]byte
 	attempt   int64

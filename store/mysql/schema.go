@@ -117,8 +117,8 @@ func upPart(text string) string {
 // plainHead begins what PlainSQL returns. The server has no way to stop a script but an error: the version that is not
 // there is looked for in a way that gives one.
 const (
-	plainHead = `-- Brings the tables of Onceward from version %[1]d to version %[2]d. What is there already is left as it is:
--- a script that was broken off can be run again.
+	plainHead = `-- Brings the tables of Onceward from version %[1]d to version %[2]d. What is there stays: a script
+-- that was broken off can be run again.
 -- mysql DATABASE < THIS_FILE
 
 `
@@ -184,13 +184,15 @@ func (n names) place() string { return fmt.Sprintf("database %q, as %s…", n.da
 
 var nameMark = regexp.MustCompile(`@[a-z_0-9]+`)
 
-// render puts names into a statement: @record becomes `database`.`onceward_record`, @now the time, and @read_only
-// whether the server refuses writes.
+// render puts names into a statement: @record becomes `database`.`onceward_record`, @now the time, @node which server
+// it is, and @read_only whether that refuses writes.
 func (n names) render(statement string) string {
 	return nameMark.ReplaceAllStringFunc(statement, func(mark string) string {
 		switch mark {
 		case "@now":
 			return n.clock
+		case "@node":
+			return thisNode
 		case "@read_only":
 			return "(CONCAT(@@global.read_only) NOT IN ('0', 'OFF'))"
 		default:

@@ -1,6 +1,7 @@
 package mysql_test
 
 import (
+	"crypto/rand"
 	"errors"
 	"strings"
 	"sync"
@@ -59,11 +60,9 @@ func TestManualMigration(t *testing.T) {
 // TestReadOnlyStore: a user who may only look can look.
 func TestReadOnlyStore(t *testing.T) {
 	t.Parallel()
-	server := servers.NewMariaDB(t)
-	s := openStore(t, server.URL())
-	own(t, s, reservation("key"))
-	must(t, server.Exec(t.Context(), "CREATE USER looker; GRANT SELECT ON test.* TO looker"))
-	looking := openStore(t, "mysql://looker@"+server.Addr()+"/test", mysql.WithReadOnly())
+	url := mariadb(t)
+	own(t, openStore(t, url), reservation("key"))
+	looking := openStore(t, asUser(t, url, "SELECT"), mysql.WithReadOnly())
 	wantState(t, looking, "key", store.StateInProgress, "a look")
 	found, err := looking.List(t.Context(), store.Filter{})
 	if err != nil || len(found) != 1 {
@@ -75,6 +74,34 @@ func TestReadOnlyStore(t *testing.T) {
 	if err := looking.Bust(t.Context(), idOf("key"), true); !errors.Is(err, store.ErrReadOnly) {
 		t.Errorf("a bust by a store for looking: %v", err)
 	}
+}
+
+// asUser is a URL of a database for a new user with these privileges.
+func asUser(t testing.TB, url, privileges string) string {
+	t.Helper()
+	admin := openAdmin(t, url)
+	name := "user" + strings.ToLower(rand.Text()[:12])
+	exec(t, admin, `CREATE USER `+name+` IDENTIFIED BY 'p@ss/word'`)
+	t.Cleanup(func() { exec(t, admin, `DROP USER `+name) })
+	exec(t, admin, `GRANT `+privileges+` ON `+url[strings.LastIndex(url, "/")+1:]+`.* TO `+name)
+	return strings.Replace(url, "root@", name+":p%40ss%2Fword@", 1)
+}
+
+// TestLeastPrivileges: the service gets by with what it reads and writes.
+func TestLeastPrivileges(t *testing.T) {
+	t.Parallel()
+	url := mariadb(t)
+	openStore(t, url)
+	s := openStore(t, asUser(t, url, "SELECT, INSERT, UPDATE, DELETE"))
+	claim := own(t, s, reservation("key"))
+	_, err := s.Complete(t.Context(), claim, answer("done"))
+	must(t, err)
+	must(t, s.Bust(t.Context(), idOf("key"), false))
+	_, err = s.Reap(t.Context(), 10, false)
+	must(t, err)
+	must(t, s.AddAudit(t.Context(), store.AuditEntry{ID: idOf("key"), Actor: "eve"}))
+	other := openStore(t, asUser(t, mariadb(t), "SELECT, INSERT, UPDATE, DELETE, CREATE, CREATE VIEW, ALTER, INDEX, DROP"))
+	own(t, other, reservation("key"))
 }
 
 // TestTablePrefix: stores with different prefixes share a database, and nothing else.
@@ -99,12 +126,13 @@ func TestTablePrefix(t *testing.T) {
 // TestPlainSQL: the script makes what a store needs, by the server's own client, and can be run again.
 func TestPlainSQL(t *testing.T) {
 	t.Parallel()
-	server := servers.NewMariaDB(t)
+	server, url := servers.MariaDB(t), mariadb(t)
 	script, err := mysql.PlainSQL("plain_", 0)
 	must(t, err)
-	must(t, server.Exec(t.Context(), script))
-	must(t, server.Exec(t.Context(), script))
-	own(t, openStore(t, server.URL(), mysql.WithManualMigration(), mysql.WithTablePrefix("plain_")), reservation("key"))
+	for range 2 {
+		must(t, server.Exec(t.Context(), "USE "+url[strings.LastIndex(url, "/")+1:]+";"+script))
+	}
+	own(t, openStore(t, url, mysql.WithManualMigration(), mysql.WithTablePrefix("plain_")), reservation("key"))
 	if _, err := mysql.PlainSQL("", 99); err == nil {
 		t.Error("there are migrations after version 99")
 	}

@@ -18,6 +18,9 @@ const settleTimeout = 15 * time.Second
 // exactlyOne stops a commit if the statement in front of it did not write one row: a subquery of two rows is an error.
 var exactlyOne = stmt(`SET @onceward_written = IF(ROW_COUNT() = 1, 1, (SELECT 1 UNION ALL SELECT 2))`)
 
+// errorTwoRows is what exactlyOne says.
+const errorTwoRows = 1242
+
 // commit is the last round trip: the savepoint, by which a transaction that was ended is noticed, the messages of the
 // answer, what the plan writes, and COMMIT.
 func (t *transaction) commit(first ...statement) error {
@@ -52,8 +55,10 @@ func (t *transaction) failed(cause error) error {
 	if !t.keyed {
 		return t.plan.learned(ctx, cause)
 	}
-	t.link.cut()
-	t.kill()
+	if !answered(cause) || t.rollback() != nil {
+		t.link.cut()
+		t.kill()
+	}
 	for n := 1; ; n++ {
 		err := t.plan.learned(ctx, cause)
 		if !errors.Is(err, errNotLearned) {
@@ -86,45 +91,19 @@ func (t *transaction) believe(cause error) error {
 
 // notCommitted is the error of a transaction that was certainly not committed.
 func notCommitted(cause error) error {
-	if undone(cause) || locked(cause) || unfit(cause) {
+	if undone(cause) || locked(cause) || unfit(cause) || duplicate(cause) || mysqlNumber(cause) == errorTwoRows {
 		return &undoneError{cause}
 	}
 	return unavailable(fmt.Errorf("commit: %w", cause))
 }
 
-// Where the reply to a commit was lost, the record tells what became of it, once the transaction is over. On the server
-// that had it, the row that it wrote is locked until then. On a cluster another node may be asked, which knows no locks of
-// the first: there a write to the same row, committed in between, makes certain that the other one is refused if it still
-// comes. That write is the fence; elsewhere it does no harm.
-const (
-	lockRecord   = `SELECT ` + allColumns + ` FROM @record r WHERE r.hash = ? FOR UPDATE`
-	insertAbsent = `INSERT INTO @record (hash, attempt, revision, state, due, created_at, settled_at, id, record)
-		VALUES (?, 0, 0, 0, 0, 0, 0, x'', x'')`
-	deleteAbsent = `DELETE FROM @record WHERE hash = ? AND attempt = 0`
-	touchRow     = `UPDATE @record SET revision = revision + 1 WHERE hash = ? AND attempt = ? AND revision = ?`
-)
-
-// lookLocked reads a row by its hash, behind a lock that waits for transactions which have written it.
-func (s *Store) lookLocked(ctx context.Context, r *row) (found bool, err error) {
-	err = s.with(ctx, func(conn *sql.Conn) error {
-		err := conn.QueryRowContext(ctx, s.render(lockRecord), r.hash[:]).Scan(&r.attempt, &r.revision, &r.state,
-			&r.due, &r.createdAt, &r.settledAt, &r.id, &r.record, &r.body, &r.data)
-		if found = err == nil; errors.Is(err, sql.ErrNoRows) {
-			return nil
-		}
-		return err
-	})
-	return found, err
-}
-
-// fenceAbsent makes certain that a transaction which wanted to make a record does not.
-func (s *Store) fenceAbsent(ctx context.Context, hash [16]byte) error {
-	return s.fence(ctx, stmt(s.render(insertAbsent), hash[:]), stmt(s.render(deleteAbsent), hash[:]))
-}
-
-// fenceRow makes certain that a transaction which wanted to write over a row does not.
-func (s *Store) fenceRow(ctx context.Context, r *row) error {
-	return s.fence(ctx, stmt(s.render(touchRow), r.hash[:], r.attempt, r.revision), exactlyOne)
+// fenceClaim makes certain that the transaction which has claimed a record is over, or is not committed any more, so
+// that the record tells what became of it. On the server that had it, the row that stands for the record is locked
+// until then. On a cluster another node may be asked, which knows no locks of the first: there a write to the same row,
+// committed in between, makes certain that the other one is refused if it still comes.
+func (s *Store) fenceClaim(ctx context.Context, id store.ID) error {
+	name := claimOf(id)
+	return s.fence(ctx, stmt(s.render(insertClaim), name), stmt(s.render(deleteClaim), name))
 }
 
 // fence commits statements in a transaction of its own.

@@ -17,9 +17,9 @@ import (
 )
 
 // gate stands between a handler and its transaction. It refuses what would end the transaction, and is closed when the
-// handler has returned: what is left of the handler, such as a goroutine or rows that were not closed, cannot touch what
-// follows. What ends the transaction behind its back, such as a procedure that commits, is noticed when the transaction
-// is ended: see [transaction.savepoint].
+// handler has returned: what is left of the handler, such as a goroutine or rows that were not closed, cannot touch
+// what follows. What ends the transaction behind its back, such as a procedure that commits, is noticed when the
+// transaction is ended: see [transaction.savepoint].
 type gate struct {
 	t *transaction
 
@@ -48,7 +48,7 @@ type gate struct {
 var (
 	errOver = fmt.Errorf("%w: the handler has returned, and its transaction is over", store.ErrTxOwned)
 	// errGone is what a handler sees that goes on after the server has undone its transaction.
-	errGone = errors.New("mysql: the transaction was undone by the server, because of another one: return, to be run again")
+	errGone = errors.New("mysql: the server undid the transaction, because of another one: return, to be run again")
 )
 
 // enter is held while the handler uses the connection.
@@ -297,8 +297,8 @@ func several(text string) bool {
 	return false
 }
 
-// quotedEnd is where a quoted text ends, whether or not a backslash escapes: if the two differ, it is not known, which is
-// -1.
+// quotedEnd is where a quoted text ends, whether or not a backslash escapes: if the two differ, it is not known, which
+// is -1.
 func quotedEnd(text string) int {
 	quote, escaped, plain := text[0], -1, -1
 	for i := 1; i < len(text) && escaped < 0; i++ {

@@ -127,7 +127,8 @@ func connect(ctx context.Context, db *sql.DB, joins bool) (*link, error) {
 // lost reports whether the connection is closed.
 func (l *link) lost() bool { return !l.raw.IsValid() }
 
-// cut closes the connection under the hands of whoever uses it. The server undoes what was not committed when it notices.
+// cut closes the connection under the hands of whoever uses it. The server undoes what was not committed when it
+// notices.
 func (l *link) cut() { _ = l.raw.Close() }
 
 // release returns the connection to its pool, which does not use one again that was cut.

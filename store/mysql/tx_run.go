@@ -58,7 +58,8 @@ type transaction struct {
 	// answers says that there will be an answer, to which the work may add messages; adds, that it added any.
 	answers bool
 	adds    atomic.Bool
-	// session is the server's number of the connection, and node which server that is.
+	// session is the server's number of the connection, and node which server that is; both are known where there is a
+	// record.
 	session int64
 	node    string
 
@@ -158,23 +159,18 @@ var (
 	toSavepoint      = stmt(`ROLLBACK TO SAVEPOINT onceward_begun`)
 	commit           = stmt(`COMMIT`)
 	rollback         = stmt(`ROLLBACK`)
-	// selectSession names the connection, so that the server can be told to end it.
-	selectSession = stmt(`SELECT 0 + CONNECTION_ID(), ` + thisNode + `, 0, 0`)
 )
 
 // thisNode tells one server of a cluster from the others.
-const thisNode = `CONCAT_WS(' ', @@hostname, @@port, @@datadir)`
-
-// sessionColumns is how many columns selectSession has: no other statement of a beginning has as many.
-const sessionColumns = 4
+const thisNode = `CONCAT(@@hostname, ':', @@port)`
 
 // errorNoSavepoint is that of a savepoint which is gone.
 const errorNoSavepoint = 1305
 
 // The session of a transaction. A statement that fails with a deadlock ends the transaction: with autocommit off what
-// follows it is part of another one, and is undone, instead of being committed by itself. READ COMMITTED takes no locks on
-// rows that are not there, and sees what was committed a moment ago. A node that stops in mid-transaction is put out by
-// the server when it has been idle for too long.
+// follows it is part of another one, and is undone, instead of being committed by itself. READ COMMITTED takes no locks
+// on rows that are not there, and sees what was committed a moment ago. A node that stops in mid-transaction is put out
+// by the server when it has been idle for too long.
 const (
 	// setBorrowed sets a connection of the application, and returnBorrowed gives it back as it was.
 	keepBorrowed = `SET @onceward_autocommit = @@autocommit, @onceward_lock_wait = @@innodb_lock_wait_timeout,
@@ -195,7 +191,7 @@ const (
 	// idleGrace is how much longer than its lease an idle transaction may live.
 	idleGrace = 5 * time.Second
 	// handlersIdle is how long a connection for handlers may be idle: twice as long as a usual lease.
-	handlersIdle = time.Minute
+	handlersIdle = 70 * time.Second
 	// plainIdle is how long a transaction may be idle that has no lease.
 	plainIdle = 10 * time.Minute
 )
@@ -223,8 +219,8 @@ func (t *transaction) ending(statements ...statement) []statement {
 	return statements
 }
 
-// idle is how many seconds the transaction may be idle, and whether that has to be said: the store's own connections are
-// bounded by themselves at about what is usual.
+// idle is how many seconds the transaction may be idle, and whether that has to be said: the store's own connections
+// are bounded by themselves at about what is usual.
 func (t *transaction) idle() (seconds int, set bool) {
 	idle := plainIdle
 	if t.lease > 0 {
@@ -233,28 +229,11 @@ func (t *transaction) idle() (seconds int, set bool) {
 	return int(math.Ceil(idle.Seconds())), idle > handlersIdle || 2*idle < handlersIdle
 }
 
-// begin is the first round trip: what the plan claims, the savepoint, and the number of the connection. A caller who
+// begin is the first round trip: what the plan claims, and the savepoint. A caller who
 // leaves does not cut it off, because the server would keep what is locked until it noticed.
 func (t *transaction) begin(ctx context.Context) error {
 	statements := append(t.beginning(), t.plan.claim()...)
-	read := func(row []sqldriver.Value) error {
-		if len(row) == sessionColumns {
-			return t.readSession(row)
-		}
-		return t.plan.read(row)
-	}
-	err := t.link.query(undisturbed(ctx), read, append(statements, setSavepoint, selectSession)...)
-	if err == nil && t.session == 0 {
-		err = errors.New("the server did not number its connection")
-	}
-	return err
-}
-
-// readSession takes what selectSession returns.
-func (t *transaction) readSession(row []sqldriver.Value) (err error) {
-	t.node = text(row[1])
-	t.session, err = int64Of(row[0])
-	return err
+	return t.link.query(undisturbed(ctx), t.plan.read, append(statements, setSavepoint)...)
 }
 
 // undisturbed is when the caller's time is up: a caller who leaves earlier does not count.
@@ -343,6 +322,9 @@ var (
 
 // finish ends the transaction as the work said. The cause is the work's error.
 func (t *transaction) finish(action store.TxAction, cause error) error {
+	if t.link.lost() {
+		t.kill() // so that its key is free
+	}
 	switch {
 	case t.link.lost() && t.gate.ending.Load():
 		return t.plan.spoiled(errCalled, cause)
@@ -479,6 +461,9 @@ func (t *transaction) undoLate() (quiet bool, err error) {
 // kill tells the server to end the connection of the transaction, if it is still at it: it would go on with a statement
 // to its end, and it does not hear at once of a connection that was cut. Another server would end another's.
 func (t *transaction) kill() {
+	if t.session == 0 {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 	defer cancel()
 	_ = t.store.with(ctx, func(conn *sql.Conn) error {

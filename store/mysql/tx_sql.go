@@ -162,7 +162,9 @@ func (s *bridgeStmt) Exec([]sqldriver.Value) (sqldriver.Result, error) { return 
 func (s *bridgeStmt) Query([]sqldriver.Value) (sqldriver.Rows, error) { return nil, sqldriver.ErrSkip }
 
 // ExecContext runs the statement.
-func (s *bridgeStmt) ExecContext(ctx context.Context, args []sqldriver.NamedValue) (result sqldriver.Result, err error) {
+func (s *bridgeStmt) ExecContext(
+	ctx context.Context, args []sqldriver.NamedValue,
+) (result sqldriver.Result, err error) {
 	err = s.gate.run(ctx, s.query, func(ctx context.Context, _ rawConn) (err error) {
 		result, err = s.inner.(sqldriver.StmtExecContext).ExecContext(ctx, args)
 		return err

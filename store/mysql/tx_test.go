@@ -15,8 +15,8 @@ import (
 	"github.com/onceward/onceward/store/storetest"
 )
 
-// TestStoreOnAPoolOfTheApplication runs transactions on a *sql.DB that takes one statement at a time, and prepares those
-// with arguments.
+// TestStoreOnAPoolOfTheApplication runs transactions on a *sql.DB that takes one statement at a time, and prepares
+// those with arguments.
 func TestStoreOnAPoolOfTheApplication(t *testing.T) {
 	t.Parallel()
 	among := &grounds{run: t, url: mariadb}
@@ -54,7 +54,7 @@ func TestBorrowedConnection(t *testing.T) {
 	}
 	transacted(t, s, "committed", refusing(t, "I1"), store.DecisionReplay, "I1")
 	var state string
-	must(t, db.QueryRow(`SELECT CONCAT_WS(' ', @@autocommit, @@wait_timeout, @@innodb_lock_wait_timeout,
+	must(t, db.QueryRow(`SELECT CONCAT_WS(' ', @@autocommit + 0, @@wait_timeout, @@innodb_lock_wait_timeout,
 		@@in_transaction)`).Scan(&state))
 	if state != "1 1234 77 0" {
 		t.Errorf("the connection came back as %q", state)
@@ -89,8 +89,8 @@ func TestDuplicateOnAnotherNode(t *testing.T) {
 	transacted(t, second, "key", refusing(t, "I1"), store.DecisionReplay, "I1")
 }
 
-// TestDeadlockInTheWork: of two handlers that lock two rows in opposite order one is undone by the server, and run again.
-// One that ignores it cannot go on.
+// TestDeadlockInTheWork: of two handlers that lock two rows in opposite order one is undone by the server, and run
+// again. One that ignores it cannot go on.
 func TestDeadlockInTheWork(t *testing.T) {
 	t.Parallel()
 	url := mariadb(t)
@@ -181,8 +181,8 @@ func TestSeveralStatements(t *testing.T) {
 	}
 }
 
-// TestKilledServer: the server is killed while a transaction is under way, and started again. Nothing of it is there, and
-// the retry executes.
+// TestKilledServer: the server is killed while a transaction is under way, and started again. Nothing of it is there,
+// and the retry executes.
 func TestKilledServer(t *testing.T) {
 	t.Parallel()
 	server, err := servers.StartMariaDB(t.Context())

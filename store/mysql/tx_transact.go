@@ -12,24 +12,88 @@ import (
 
 var _ store.Transactor = (*Store)(nil)
 
-// The statements of a transaction with a record. The claim is the record itself: its row is inserted first, in
-// progress, and nobody but the transaction sees it; whoever inserts the same waits for it. The first statement finds a
-// row that is there, or one that another transaction is about to commit: it does not wait for that.
+// The statements of a transaction with a record. Its record is written once, at the end, over nothing or over what was
+// seen at the beginning. Until then a row of another table stands for it, which is there for as long as the transaction
+// lasts, and keeps the next one of the same key from beginning: to find it locked costs no wait. That table is small,
+// and its rows have one index: what is written twice is not the record. The primary key of the records stays the last
+// line of defence.
 const (
-	claimFound = `SELECT @now, ` + allColumns + ` FROM @record r WHERE r.hash = ? FOR UPDATE NOWAIT`
-	// claimNew inserts nothing on a server that is to be read-only: its administrators could still write there.
-	claimNew = `INSERT INTO @record (hash, attempt, revision, state, due, created_at, settled_at, id, provider_id, record)
-		SELECT ?, GREATEST(@now, value + 1), 0, ?, @now + ?, @now, 0, ?, NULL, ? FROM @meta
-		WHERE name = 'max_removed_attempt' AND NOT @read_only`
-	readClaim = `SELECT r.attempt, r.created_at FROM @record r WHERE r.hash = ?`
-	// writeAnswer writes over the row that was claimed, at the attempt and the revision that it had then.
-	writeAnswer = `UPDATE @record SET attempt = ?, revision = revision + 1, state = ?, due = LAST_INSERT_ID(@now + ?),
-		created_at = ?, settled_at = @now, provider_id = ?, record = ?, body = ?, data = ?
+	lockClaim   = `SELECT l.name FROM @lock l WHERE l.name = ? FOR UPDATE NOWAIT`
+	insertClaim = `INSERT INTO @lock (name, number) VALUES (?, @now) ON DUPLICATE KEY UPDATE number = @now`
+	deleteClaim = `DELETE FROM @lock WHERE name = ?`
+	// lookUp always returns a row. What of it is the record is null if there is none. It is a statement behind the
+	// lock: so it sees what the last holder of that has committed.
+	lookUp = `SELECT @now, CONNECTION_ID(), @node, @read_only, m.value, ` + allColumns + `
+		FROM @meta m LEFT JOIN @record r ON r.hash = ? WHERE m.name = 'max_removed_attempt'`
+	// writeNew makes a record, unless its token may have been used for one that was removed since it was drawn.
+	writeNew = `INSERT INTO @record
+			(hash, attempt, revision, state, due, created_at, settled_at, id, provider_id, record, body, data)
+		SELECT ?, ?, 0, ?, LAST_INSERT_ID(@now + ?), @now, @now, ?, ?, ?, ?, ? FROM @meta
+		WHERE name = 'max_removed_attempt' AND value < ?`
+	// writeOver writes over the record that was found, at the attempt and the revision that it had then.
+	writeOver = `UPDATE @record SET attempt = ?, revision = revision + 1, state = ?, due = LAST_INSERT_ID(@now + ?),
+			settled_at = @now, created_at = ?, provider_id = ?, record = ?, body = ?, data = ?
 		WHERE hash = ? AND attempt = ? AND revision = ?`
 )
 
 // allColumns are those that row.read takes.
 const allColumns = columns + `, r.body, r.data`
+
+// claims are the statements that begin a transaction with a record.
+func (s *Store) claims(id store.ID) []statement {
+	name, hash := claimOf(id), id.HashBytes()
+	return []statement{
+		stmt(s.render(lockClaim), name), stmt(s.render(insertClaim), name), stmt(s.render(lookUp), hash[:]),
+	}
+}
+
+// claimOf is the name of the row that stands for a record while a transaction has it.
+func claimOf(id store.ID) []byte { return lockOf("record", id.AppendBinary(nil)) }
+
+// view is what a transaction with a record has seen.
+type view struct {
+	now      time.Time
+	readOnly bool
+	// floor is the largest token of what was removed.
+	floor  int64
+	found  row
+	exists bool
+	before store.Record
+}
+
+// viewColumns is how many columns lookUp has in front of those of the record, and all of them.
+const (
+	viewColumns = 5
+	allOfLookUp = viewColumns + 10
+)
+
+// readView takes a row of lookUp; those of other statements tell nothing.
+func (t *transaction) readView(raw []sqldriver.Value, v *view) error {
+	if len(raw) != allOfLookUp {
+		return nil
+	}
+	now, err := int64Of(raw[0])
+	if err == nil {
+		t.session, err = int64Of(raw[1])
+	}
+	if err == nil {
+		v.floor, err = int64Of(raw[4])
+	}
+	if err != nil {
+		return err
+	}
+	readOnly, err := int64Of(raw[3])
+	*v = view{now: fromMicros(now), floor: v.floor, readOnly: readOnly != 0, found: row{hash: t.id.HashBytes()}}
+	t.node = text(raw[2])
+	if err != nil || raw[viewColumns] == nil {
+		return err
+	}
+	if v.exists = true; v.found.read(raw[viewColumns:]) != nil {
+		return errDamaged
+	}
+	v.before, err = v.found.recordOf(t.id)
+	return err
+}
 
 // LongestWork implements [store.Transactor]: a handler gets the lease.
 func (s *Store) LongestWork(lease time.Duration) time.Duration { return lease }
@@ -41,8 +105,8 @@ func (s *Store) InFlight(id store.ID) bool {
 	return s.flights[id] != nil
 }
 
-// running is a transaction of this process.
-type running struct{}
+// running is a transaction of this process. It is not empty, so that each has an address of its own.
+type running struct{ _ byte }
 
 // enter notes a transaction in flight, so that duplicates within the process are seen without asking the server. It
 // returns nil if there is one already.
@@ -70,22 +134,17 @@ func (s *Store) leave(id store.ID, f *running) {
 	}
 }
 
-// A record is also locked for the moment in which it is changed, or removed by a reaper. So it is asked for a few times
-// before a transaction of another process is taken to have it.
-const (
-	heldTries = 5
-	heldTime  = 100 * time.Millisecond
-)
-
 // Transact implements [store.Transactor]. The work is run again if the server undid the transaction because of its
-// neighbours, and decided again if another one was faster. On a cluster that certifies at commit, a duplicate on another
-// node may run the work too: of the two one is committed, and the other one, undone, gets its answer.
+// neighbours, and decided again if another one was faster. On a cluster that certifies at commit, a duplicate on
+// another node may run the work too: of the two one is committed, and the other one, undone, gets its answer.
 func (s *Store) Transact(
 	ctx context.Context, r *store.Reservation, work func(context.Context, store.Verdict) store.Settlement,
 ) (v store.Verdict, err error) {
 	event := store.Event{Kind: store.EventReserve, Reservation: r, Token: 1}
-	fresh, outcome, err := store.Step(store.Record{}, event, time.Now())
-	if err := errors.Join(err, s.writable()); err != nil {
+	if _, _, err := store.Step(store.Record{}, event, time.Now()); err != nil {
+		return v, err
+	}
+	if err := s.writable(); err != nil {
 		return v, err
 	}
 	if err := left(ctx); err != nil {
@@ -97,15 +156,12 @@ func (s *Store) Transact(
 	}
 	defer s.waits.wake(r.ID)
 	defer s.leave(r.ID, f)
-	tries, began := 0, time.Now()
 	err = retry(ctx, func() error {
-		tries++
 		x := &handlerPlan{
 			transaction: transaction{
 				store: s, keyed: true, id: r.ID, lease: r.Lease, answers: true, limit: s.LongestWork(r.Lease), flight: f,
 			},
-			event: event, run: work, fresh: fresh, creates: outcome.Effect == store.EffectWrite,
-			patient: tries <= heldTries && time.Since(began) < heldTime,
+			event: event, run: work,
 		}
 		x.plan = x
 		err := x.try(ctx)
@@ -120,21 +176,10 @@ type handlerPlan struct {
 	transaction
 	event store.Event
 	run   func(context.Context, store.Verdict) store.Settlement
-	// fresh is the record that is made if there is none, which creates says.
-	fresh   store.Record
-	creates bool
-
-	// found is the row that was there, if exists says so, and now the clock; before is its record.
-	found    row
-	exists   bool
-	inserted bool
-	now      time.Time
-	before   store.Record
-	// granted is the record with the right to execute, and held the row that has it, to be written over.
-	granted store.Record
-	held    row
-	// patient says that a record which is locked is asked for again, and elsewhere that it stayed locked.
-	patient, elsewhere bool
+	view
+	granted store.Record // with the right to execute
+	// elsewhere says that a transaction of another process has the record.
+	elsewhere bool
 
 	executed   bool
 	verdict    store.Verdict
@@ -154,101 +199,31 @@ func (x *handlerPlan) result() store.Verdict {
 	return x.verdict
 }
 
-func (x *handlerPlan) claim() []statement {
-	hash := x.id.HashBytes()
-	all := []statement{stmt(x.store.render(claimFound), hash[:])}
-	if !x.creates {
-		return all
-	}
-	lease := x.event.Reservation.Lease.Truncate(store.ClockStep)
-	return append(all,
-		stmt(x.store.render(claimNew), hash[:], stateCode(&x.fresh), lease.Microseconds(), x.id.AppendBinary(nil),
-			encodeRest(&x.fresh)),
-		stmt(x.store.render(readClaim), hash[:]))
-}
+func (x *handlerPlan) claim() []statement { return x.store.claims(x.id) }
 
-// read takes the row that was found, or the token and the time of the one that was made.
-func (x *handlerPlan) read(raw []sqldriver.Value) error {
-	if len(raw) == claimColumns {
-		attempt, err := int64Of(raw[0])
-		if err != nil {
-			return err
-		}
-		at, err := int64Of(raw[1])
-		x.inserted, x.now = true, fromMicros(at)
-		x.granted = x.fresh
-		x.granted.Attempt, x.granted.CreatedAt = attempt, x.now
-		x.granted.LeaseUntil = x.now.Add(x.event.Reservation.Lease.Truncate(store.ClockStep))
-		return err
-	}
-	now, err := int64Of(raw[0])
-	if err != nil {
-		return err
-	}
-	x.exists, x.now = true, fromMicros(now)
-	x.found = row{hash: x.id.HashBytes()}
-	return x.found.read(raw[1:])
-}
+func (x *handlerPlan) read(raw []sqldriver.Value) error { return x.readView(raw, &x.view) }
 
-// claimColumns is how many columns readClaim has: fewer than those of a row.
-const claimColumns = 2
-
-// decide says what the request may do. Where another transaction has the record it may not execute; what is there it may
-// have.
+// decide says what the request may do. Where another transaction has the record it may not execute; what is there it
+// may have.
 func (x *handlerPlan) decide(cause error) (run bool, err error) {
 	switch {
-	case locked(cause) && x.patient:
-		return false, &undoneError{cause}
 	case locked(cause):
 		x.elsewhere = true
 		return false, nil
-	case x.exists:
-		return x.decideFound(cause)
-	case duplicate(cause):
-		return false, &undoneError{cause} // it came in between
 	case cause != nil:
 		return false, cause
-	case !x.creates:
-		return false, x.step()
-	case !x.inserted:
+	case x.readOnly:
 		return false, ErrReadOnlyNode
 	}
-	x.verdict = store.Verdict{
-		Decision: store.DecisionExecute, Origin: x.origin(store.OriginCreated), Record: x.granted, Now: x.now,
-	}
-	x.held = row{hash: x.id.HashBytes(), attempt: x.granted.Attempt}
-	return true, nil
-}
-
-// decideFound decides by the row that is there, which is locked. That the insert found it too is no error.
-func (x *handlerPlan) decideFound(cause error) (run bool, err error) {
-	if cause != nil && !duplicate(cause) {
-		return false, cause
-	}
-	if x.before, err = x.found.recordOf(x.id); err != nil {
-		return false, err
-	}
-	if err := x.step(); err != nil || x.verdict.Decision != store.DecisionExecute || x.verdict.Origin == store.OriginRepeated {
-		return false, err
-	}
-	x.held = x.found
-	return true, x.link.query(time.Now().Add(settleTimeout), x.readSession, setSavepoint, selectSession)
-}
-
-// step applies the reservation to what was found.
-func (x *handlerPlan) step() error {
 	event := x.event
-	event.Token = max(micros(x.now), 1)
-	if x.now.IsZero() {
-		x.now = time.Now() // there is no row, and none is made
-	}
+	event.Token = max(micros(x.now), x.floor+1)
 	after, outcome, err := store.Step(x.before, event, x.now)
 	if err != nil {
-		return err
+		return false, err
 	}
 	x.granted = after
 	x.verdict = store.Verdict{Decision: outcome.Decision, Origin: x.origin(outcome.Origin), Record: after, Now: x.now}
-	return nil
+	return outcome.Decision == store.DecisionExecute && outcome.Origin != store.OriginRepeated, nil
 }
 
 // origin is that of the work which has run already, if it has.
@@ -269,12 +244,6 @@ func (x *handlerPlan) declined() (err error) {
 		x.verdict, err = x.store.inFlight(ctx, x.event, nil)
 	case x.verdict.Decision == store.DecisionUnknown && x.before.State == store.StateInProgress:
 		x.verdict, err = x.lose(ctx)
-	case x.verdict.Decision == store.DecisionRefused && !x.exists:
-		var now time.Time
-		if _, now, err = x.store.get(ctx, x.id); errors.Is(err, store.ErrNotFound) {
-			err = nil
-		}
-		x.verdict.Now = now
 	}
 	return err
 }
@@ -319,50 +288,46 @@ func (x *handlerPlan) prepare() (err error) {
 // write stores the answer.
 func (x *handlerPlan) write() []statement {
 	rec := &x.settled
-	return []statement{
-		stmt(x.store.render(writeAnswer), rec.Attempt, stateCode(rec), rec.Retention.Microseconds(), micros(rec.CreatedAt),
-			nullable([]byte(rec.ProviderID)), encodeRest(rec), nullable(rec.Response.Body), nullable(rec.Data), x.held.hash[:], x.held.attempt, x.held.revision),
-		exactlyOne,
+	w := encode(rec)
+	retention := rec.Retention.Microseconds()
+	answer := stmt(x.store.render(writeNew), w.hash[:], w.attempt, w.state, retention, w.id, w.provider, w.record, w.body,
+		w.data, w.attempt)
+	if x.exists {
+		answer = stmt(x.store.render(writeOver), w.attempt, w.state, retention, w.createdAt, w.provider, w.record, w.body,
+			w.data, w.hash[:], x.found.attempt, x.found.revision)
 	}
+	return []statement{stmt(x.store.render(deleteClaim), claimOf(x.id)), answer, exactlyOne}
 }
 
 // wrote fills in the server's clock.
 func (x *handlerPlan) wrote(ids []int64) {
-	x.settled.ExpiresAt = fromMicros(ids[0])
+	x.settled.ExpiresAt = fromMicros(ids[1])
 	x.settled.SettledAt = x.settled.ExpiresAt.Add(-x.settled.Retention)
+	if !x.exists {
+		x.settled.CreatedAt = x.settled.SettledAt // a transaction makes its record at its end
+	}
 }
 
-// learned answers by what is stored. If there is no answer of the same request that is new, the commit did not land,
-// and nothing was executed.
+// learned answers by what is stored: the token is that of this transaction, or the commit did not land, and nothing was
+// executed.
 func (x *handlerPlan) learned(ctx context.Context, cause error) error {
-	now := row{hash: x.id.HashBytes()}
-	found, err := x.store.lookLocked(ctx, &now)
-	if err == nil && !found {
-		err = x.store.fenceAbsent(ctx, now.hash)
-	} else if err == nil && now.equal(&x.found) {
-		err = x.store.fenceRow(ctx, &now)
-	}
-	if err != nil {
+	if err := x.store.fenceClaim(ctx, x.id); err != nil {
 		return fmt.Errorf("%w: %w", errNotLearned, err)
 	}
-	if !found {
-		return notCommitted(cause)
-	}
-	rec, err := now.recordOf(x.id)
-	if err != nil {
+	rec, _, err := x.store.get(ctx, x.id)
+	switch {
+	case errors.Is(err, store.ErrUnreadable):
 		return errors.Join(fmt.Errorf("%w: commit: %w", store.ErrOutcomeUnknown, cause), err)
-	}
-	if rec.State != store.StateCompleted || rec.Fingerprint != x.settled.Fingerprint || rec.Attempt == x.before.Attempt {
+	case err != nil && !errors.Is(err, store.ErrNotFound):
+		return fmt.Errorf("%w: %w", errNotLearned, err)
+	case rec.State == store.StateCompleted && rec.Attempt == x.settled.Attempt:
+		x.settled = rec
+		return nil
+	case duplicate(cause) && rec.Attempt == x.before.Attempt:
+		return fmt.Errorf("%w: add a message: %w", store.ErrWorkRefused, cause) // it was not the record that was there
+	default:
 		return notCommitted(cause)
 	}
-	// An answer that says the same was either made by this transaction or makes no difference. One that does not is
-	// another's, or the own in the bytes of another key: it is replayed.
-	if rec.Response.Equal(&x.settled.Response) {
-		x.settled = rec
-	} else {
-		x.verdict = store.Verdict{Decision: store.DecisionReplay, Record: rec, Now: x.now}
-	}
-	return nil
 }
 
 // spoiled records, in a transaction of its own, that it is not known what became of the work. If the work has committed

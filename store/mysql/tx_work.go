@@ -3,7 +3,6 @@ package mysql
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
@@ -12,10 +11,10 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// InTx implements [inbox.Store]: it runs work in a transaction, which work takes from its context with [onceward.Tx], and
-// commits if work returns nil. Work does not end the transaction itself. It may be called again after a rollback that
-// was not its own doing, never after a commit. The error wraps [onceward.ErrOutcomeUnknown] if the reply to COMMIT was
-// lost.
+// InTx implements [inbox.Store]: it runs work in a transaction, which work takes from its context with [onceward.Tx],
+// and commits if work returns nil. Work does not end the transaction itself. It may be called again after a rollback
+// that was not its own doing, never after a commit. The error wraps [onceward.ErrOutcomeUnknown] if the reply to COMMIT
+// was lost.
 func (s *Store) InTx(ctx context.Context, work func(ctx context.Context) error) error {
 	if err := s.writable(); err != nil {
 		return err
@@ -45,30 +44,20 @@ func commitUnless(err error) (store.TxAction, error) {
 	return store.TxCommit, nil
 }
 
-// The statements of a step. The row of its record stays free for heartbeats until the end; another row, that only steps
-// of the same record know, is there for as long as the transaction lasts and keeps the next one from beginning.
-const (
-	claimStep  = `SELECT r.name FROM @lock r WHERE r.name = ? FOR UPDATE NOWAIT`
-	insertStep = `INSERT INTO @lock (name, number) VALUES (?, @now) ON DUPLICATE KEY UPDATE number = @now`
-	deleteStep = `DELETE FROM @lock WHERE name = ?`
-	readStep   = `SELECT @now, ` + allColumns + ` FROM @record r WHERE r.hash = ?`
-)
-
 var _ store.TxCheckpointer = (*Store)(nil)
 
-// CheckpointTx implements [store.TxCheckpointer].
+// CheckpointTx implements [store.TxCheckpointer]. It claims the record as a transactional handler does. The row of the
+// record itself stays free for heartbeats until the end.
 func (s *Store) CheckpointTx(
 	ctx context.Context, c store.Claim, lease time.Duration, work func(context.Context) (store.Checkpoint, error),
 ) error {
 	if err := s.writable(); err != nil {
 		return err
 	}
-	id := append([]byte("onceward step\x00"), c.ID.AppendBinary(nil)...)
-	sum := sha256.Sum256(id)
 	return retry(ctx, func() error {
 		x := &stepPlan{
 			transaction: transaction{store: s, keyed: true, id: c.ID, lease: lease},
-			name:        sum[:16], attempt: c.Attempt, run: work,
+			attempt:     c.Attempt, run: work,
 		}
 		x.plan = x
 		return x.try(ctx)
@@ -78,43 +67,17 @@ func (s *Store) CheckpointTx(
 // stepPlan is the plan of [Store.CheckpointTx]: a step of an operation and the recovery point that it leads to.
 type stepPlan struct {
 	transaction
-	name    []byte // of the lock
 	attempt int64
 	run     func(context.Context) (store.Checkpoint, error)
 	point   store.Checkpoint
 
-	// found is the row, now the clock and before the record, at the beginning and again at the end.
-	found  row
-	now    time.Time
-	before store.Record
+	view                // at the beginning, and again at the end
 	wanted store.Record // with the point
-	exists bool
 }
 
-func (x *stepPlan) claim() []statement {
-	hash := x.id.HashBytes()
-	return []statement{
-		stmt(x.store.render(claimStep), x.name), stmt(x.store.render(insertStep), x.name),
-		stmt(x.store.render(readStep), hash[:]),
-	}
-}
+func (x *stepPlan) claim() []statement { return x.store.claims(x.id) }
 
-// read takes the row of the record; the other one tells nothing.
-func (x *stepPlan) read(raw []sqldriver.Value) error {
-	if len(raw) == 1 {
-		return nil
-	}
-	now, err := int64Of(raw[0])
-	if err != nil {
-		return err
-	}
-	x.exists, x.now, x.found = true, fromMicros(now), row{hash: x.id.HashBytes()}
-	if err := x.found.read(raw[1:]); err != nil {
-		return err
-	}
-	x.before, err = x.found.recordOf(x.id)
-	return err
-}
+func (x *stepPlan) read(raw []sqldriver.Value) error { return x.readView(raw, &x.view) }
 
 // decide makes sure that the step's owner may write.
 func (x *stepPlan) decide(cause error) (run bool, err error) {
@@ -123,6 +86,8 @@ func (x *stepPlan) decide(cause error) (run bool, err error) {
 		return false, store.ErrBusy
 	case cause != nil:
 		return false, cause
+	case x.readOnly:
+		return false, ErrReadOnlyNode
 	}
 	_, err = x.advanced(&x.before, store.Checkpoint{})
 	return err == nil, err
@@ -139,13 +104,21 @@ func (x *stepPlan) work(ctx context.Context) (action store.TxAction, err error) 
 	return commitUnless(err)
 }
 
-// prepare reads the row again, now behind its lock: marks that the same attempt has stored meanwhile, and a lease that was
-// extended, stay.
-func (x *stepPlan) prepare() error {
+// readAgain reads the row of a record behind its lock.
+const readAgain = `SELECT ` + allColumns + ` FROM @record r WHERE r.hash = ? FOR UPDATE`
+
+// prepare reads the row again, now behind its lock: marks that the same attempt has stored meanwhile, and a lease that
+// was extended, stay.
+func (x *stepPlan) prepare() (err error) {
 	x.exists, x.before = false, store.Record{}
+	read := func(raw []sqldriver.Value) (err error) {
+		if x.exists, err = true, x.found.read(raw); err == nil {
+			x.before, err = x.found.recordOf(x.id)
+		}
+		return err
+	}
 	hash := x.id.HashBytes()
-	err := x.link.query(time.Now().Add(settleTimeout), x.read, stmt(x.store.render(readStep)+` FOR UPDATE`, hash[:]))
-	if err != nil {
+	if err := x.link.query(time.Now().Add(settleTimeout), read, stmt(x.store.render(readAgain), hash[:])); err != nil {
 		return unavailable(err)
 	}
 	x.wanted, err = x.advanced(&x.before, x.point)
@@ -156,7 +129,7 @@ func (x *stepPlan) prepare() error {
 func (x *stepPlan) write() []statement {
 	w := encode(&x.wanted)
 	return []statement{
-		stmt(x.store.render(deleteStep), x.name),
+		stmt(x.store.render(deleteClaim), claimOf(x.id)),
 		stmt(x.store.render(updateRecord), w.attempt, w.state, w.due, w.createdAt, w.settledAt,
 			w.provider, w.record, w.body, w.data, w.hash[:], x.found.attempt, x.found.revision),
 		exactlyOne,
@@ -167,9 +140,7 @@ func (x *stepPlan) write() []statement {
 // record that had the same point before the step, is neither or is another attempt's by now does not tell; then only a
 // refusal by the server itself says that nothing was committed.
 func (x *stepPlan) learned(ctx context.Context, cause error) error {
-	// It waits for the step, and keeps it from being committed later.
-	lock, unlock := stmt(x.store.render(insertStep), x.name), stmt(x.store.render(deleteStep), x.name)
-	err := x.store.fence(ctx, lock, unlock)
+	err := x.store.fenceClaim(ctx, x.id)
 	var rec store.Record
 	if err == nil {
 		rec, _, err = x.store.get(ctx, x.id)

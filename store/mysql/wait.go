@@ -102,13 +102,9 @@ func (s *Store) over(ctx context.Context, rec *store.Record, id store.ID, attemp
 	return s.unlocked(ctx, id)
 }
 
-// selectUnlocked fails at once if a transaction that is under way has made the record, or holds it.
-const selectUnlocked = `SELECT r.attempt FROM @record r WHERE r.hash = ? FOR UPDATE NOWAIT`
-
-// unlocked reports whether no transaction has the record.
+// unlocked reports whether no transaction that is under way has claimed the record.
 func (s *Store) unlocked(ctx context.Context, id store.ID) (bool, error) {
-	hash := id.HashBytes()
-	_, err := s.exec(ctx, selectUnlocked, hash[:])
+	_, err := s.exec(ctx, lockClaim, claimOf(id))
 	if locked(err) || undone(err) {
 		return false, nil
 	}

@@ -67,6 +67,8 @@ func testInboxTransactions(t *testing.T, h Harness) {
 			e.must(end(nil))
 			e.wantConsumers("evt", "O5: after the commit", "ledger", "mailer")
 		})
+	}
+	if h.Features.ConcurrentTx && !h.Features.Certifies {
 		h.test(t, "the same event at once, committed", func(e *env) { eventWaits(e, nil) })
 		h.test(t, "the same event at once, undone", func(e *env) { eventWaits(e, errUndone) })
 	}

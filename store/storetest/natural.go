@@ -151,7 +151,8 @@ func testNatural(t *testing.T, h Harness) {
 		e.wantTexts(allPayments, "O6: written without a transaction")
 	})
 	h.test(t, "locked", lockedNames)
-	if h.Features.ConcurrentTx {
+	h.test(t, "locked, and counted by many", lockedAndCounted)
+	if h.Features.ConcurrentTx && !h.Features.Certifies {
 		h.test(t, "locked by one at a time", func(e *env) { lockWaits(e, nil) })
 		h.test(t, "locked by one at a time, undone", func(e *env) { lockWaits(e, errUndone) })
 	}
@@ -212,8 +213,8 @@ func senselessUpserts(e *env) {
 
 // twoColumns has a key of two columns, of which either alone is not unique.
 func twoColumns(e *env) {
-	e.table(`CREATE TABLE order_lines (item INTEGER NOT NULL, shop VARCHAR(64) NOT NULL, closed INTEGER NOT NULL, note TEXT,
-		UNIQUE (shop, item))`)
+	e.table(`CREATE TABLE order_lines (item INTEGER NOT NULL, shop VARCHAR(64) NOT NULL, closed INTEGER NOT NULL,
+		note TEXT, UNIQUE (shop, item))`)
 	line := func(shop string, item, closed int, note string) natural.Upsert {
 		return natural.Upsert{
 			Table:  "order_lines",
@@ -259,7 +260,8 @@ func oddNames(e *env) {
 	for i, name := range names {
 		columns[i] = quote(name) + " TEXT"
 	}
-	e.table(fmt.Sprintf(`CREATE TABLE %s ("the key?" VARCHAR(64) PRIMARY KEY, %s)`, quote(table), strings.Join(columns, ", ")))
+	e.table(fmt.Sprintf(`CREATE TABLE %s ("the key?" VARCHAR(64) PRIMARY KEY, %s)`, quote(table),
+		strings.Join(columns, ", ")))
 	row := func(value string) natural.Upsert {
 		u := natural.Upsert{
 			Table: table, Key: []natural.Column{{Name: "the key?", Value: "it's"}},
@@ -316,6 +318,28 @@ func lockedNames(e *env) {
 		e.committed(e.locking("a", "a", "b", "", "für 東京", `' " ; --`, strings.Repeat("long", 1000)))
 		e.rolledBack(e.locking("a", "b", "a"))
 	}
+}
+
+// lockedAndCounted has many read a number and write the next one, each behind the same lock: none is lost.
+func lockedAndCounted(e *env) {
+	e.table(payments, `INSERT INTO payments (id, state, amount) VALUES ('a', 'new', 0)`)
+	const n = 8
+	errs := make([]error, n)
+	together(n, func(i int) {
+		errs[i] = e.inTx(func(ctx context.Context) error {
+			if err := e.locking("a")(ctx); err != nil {
+				return err
+			}
+			var amount int
+			if err := e.tx(ctx).QueryRowContext(ctx, `SELECT amount FROM payments`).Scan(&amount); err != nil {
+				return err
+			}
+			_, err := e.tx(ctx).ExecContext(ctx, fmt.Sprintf(`UPDATE payments SET amount = %d`, amount+1))
+			return err
+		})
+	})
+	e.must(errors.Join(errs...))
+	e.wantTexts(allPayments, "O6: a number that is counted behind a lock", fmt.Sprint("a new ", n))
 }
 
 // lockWaits has a second transaction ask for a name while the first one has it, which then ends as given.

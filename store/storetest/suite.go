@@ -87,6 +87,10 @@ type Features struct {
 	// commits. Leave it out for a database with one writer: what two transactions at once do to each other is not
 	// tested then. Default: false.
 	ConcurrentTx bool
+	// Certifies says that two transactions that write the same row need not wait for each other: one of them is refused at
+	// its commit, and run again. So do the nodes of a cluster without a common lock. That one waits for the other is not
+	// tested then, only what the two come to. Default: false.
+	Certifies bool
 	// NoEmptyScope says that the store refuses an empty scope. Default: false.
 	NoEmptyScope bool
 	// MaxBody is the largest body that the store keeps, if that is less than 1 MiB. Default: 1 MiB.

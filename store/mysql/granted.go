@@ -1,0 +1,103 @@
+package mysql
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/onceward/onceward/store"
+)
+
+// The writes of an owner that cost one round trip, because nothing has to be read for them.
+const (
+	// extendRecord is a heartbeat: it changes one column.
+	extendRecord = `UPDATE @record SET revision = revision + 1, due = @now + ?
+		WHERE hash = ? AND attempt = ? AND revision = ? AND NOT @read_only`
+	// completeRecord stores the answer of an attempt whose record is still what was granted. The expiry comes back as the
+	// id of an insert does.
+	completeRecord = `UPDATE @record SET revision = revision + 1, state = ?, due = LAST_INSERT_ID(@now + ?),
+			settled_at = @now, provider_id = ?, record = ?, body = ?
+		WHERE hash = ? AND attempt = ? AND revision = ? AND NOT @read_only`
+)
+
+// maxGranted is how many grants are remembered: more handlers than that do not run at once in one process, or complete
+// with one more round trip.
+const maxGranted = 4096
+
+// granted remembers the records of attempts that this process owns, as they were granted, but for their leases. A
+// record at the same attempt and revision is the same, so that an owner can write to it without reading it first.
+type granted struct {
+	mu      sync.Mutex
+	records map[store.Claim]grantedRecord
+}
+
+type grantedRecord struct {
+	record   store.Record
+	revision int64
+}
+
+// add remembers a grant.
+func (g *granted) add(rec *store.Record, revision int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.records == nil {
+		g.records = make(map[store.Claim]grantedRecord)
+	}
+	if len(g.records) >= maxGranted {
+		clear(g.records)
+	}
+	g.records[store.Claim{ID: rec.ID, Attempt: rec.Attempt}] = grantedRecord{*rec, revision}
+}
+
+// take returns what was granted, and forgets it: whatever comes next changes the record.
+func (g *granted) take(c store.Claim) (grantedRecord, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	found, ok := g.records[c]
+	delete(g.records, c)
+	return found, ok
+}
+
+// extendAtOnce is a heartbeat in one round trip. It reports false if that did not change the record, or if it is not
+// known whether it did: the state machine then says why, or does it.
+func (s *Store) extendAtOnce(ctx context.Context, c store.Claim, lease time.Duration) bool {
+	owned, ok := s.granted.take(c)
+	if !ok || lease < store.ClockStep {
+		return false
+	}
+	hash := c.HashBytes()
+	if s.writeOne(ctx, extendRecord, lease.Microseconds(), hash[:], c.Attempt, owned.revision) != nil {
+		return false
+	}
+	s.granted.add(&owned.record, owned.revision+1)
+	return true
+}
+
+// completeAtOnce stores an answer in one round trip. It reports false if that did not change the record, or if it is
+// not known whether it did: the state machine then finds out.
+func (s *Store) completeAtOnce(
+	ctx context.Context, c store.Claim, done *store.Completion,
+) (expires time.Time, completed bool) {
+	before, ok := s.granted.take(c)
+	if !ok {
+		return expires, false
+	}
+	event := store.Event{Kind: store.EventComplete, Attempt: c.Attempt, Completion: done}
+	after, _, err := store.Step(before.record, event, before.record.CreatedAt)
+	if err != nil {
+		return expires, false
+	}
+	w := encode(&after)
+	result, err := s.exec(ctx, completeRecord, w.state, after.Retention.Microseconds(), w.provider, w.record, w.body,
+		w.hash[:], c.Attempt, before.revision)
+	if err != nil {
+		return expires, false
+	}
+	n, err := result.RowsAffected()
+	at, idErr := result.LastInsertId()
+	if errors.Join(err, idErr) != nil || n != 1 {
+		return expires, false
+	}
+	return fromMicros(at), true
+}
