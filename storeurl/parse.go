@@ -14,7 +14,9 @@ type Engine string
 const (
 	Postgres Engine = "postgres"
 	SQLite   Engine = "sqlite"
+	MySQL    Engine = "mysql"
 	Redis    Engine = "redis"
+	DynamoDB Engine = "dynamodb"
 )
 
 // Location is what a URL says about where a store is.
@@ -24,7 +26,7 @@ type Location struct {
 	URL string
 	// Schema is where the tables are on PostgreSQL; empty for the first of the role's search_path.
 	Schema string
-	// Prefix is what the names of keys on Redis and of tables on PostgreSQL begin with; empty for the default.
+	// Prefix is what the names of keys on Redis and of tables on PostgreSQL and MySQL begin with; empty for the default.
 	Prefix string
 	// Front is the URL of the cache before a database; empty if there is none.
 	Front string
@@ -37,8 +39,8 @@ func Parse(url string) (Location, error) {
 		return Location{}, err
 	}
 	at, err := parse(rest)
-	if err == nil && front != "" && at.Engine == Redis {
-		err = errFrontOfRedis
+	if err == nil && front != "" && !at.Engine.isDatabase() {
+		err = errFrontOfOther
 	}
 	if err != nil {
 		return Location{}, err
@@ -53,17 +55,24 @@ func parse(rest string) (Location, error) {
 	switch {
 	case rest == "":
 		return Location{}, errors.New("storeurl: the store is not named: use a path of a file, " +
-			"postgres://user@host/database or redis://host:6379/0")
+			"postgres://user@host/database, mysql://user@host/database, redis://host:6379/0 or dynamodb://TABLE")
 	case found && (scheme == "postgres" || scheme == "postgresql"):
-		return parsePostgres(rest)
+		return parseTables(Postgres, rest)
+	case found && (scheme == "mysql" || scheme == "mariadb"):
+		return parseTables(MySQL, "mysql:"+path)
 	case found && isRedis(scheme):
 		return parseRedis(rest)
+	case found && scheme == "dynamodb":
+		return Location{Engine: DynamoDB, URL: rest}, nil
 	case found && scheme == "sqlite":
 		return Location{Engine: SQLite, URL: strings.TrimPrefix(path, "//")}, nil
 	case strings.Contains(rest, "://"):
-		return Location{}, fmt.Errorf("storeurl: no store is called %q: use postgres://…, sqlite:PATH or redis://…", scheme)
+		return Location{}, fmt.Errorf("storeurl: no store is called %q: use postgres://…, mysql://…, sqlite:PATH, "+
+			"redis://… or dynamodb://…", scheme)
 	case keywords.MatchString(rest):
 		return Location{}, errKeywords
+	case dataSource.MatchString(rest):
+		return Location{}, errDataSource
 	default:
 		return Location{Engine: SQLite, URL: strings.TrimPrefix(rest, "//")}, nil
 	}
@@ -75,9 +84,23 @@ var keywords = regexp.MustCompile(`(^|\s)(host|hostaddr|dbname|user|password)\s*
 
 var errKeywords = errors.New("storeurl: keywords and values are not taken: use postgres://user@host/database")
 
-func parsePostgres(url string) (at Location, err error) {
-	at = Location{Engine: Postgres, URL: url}
-	for name, to := range map[string]*string{"schema": &at.Schema, "prefix": &at.Prefix} {
+// dataSource is how the driver of MySQL is told of a server. As the path of a file it would be no better.
+var dataSource = regexp.MustCompile(`@?(tcp|unix)\(.*\)/`)
+
+var errDataSource = errors.New("storeurl: a data source name is not taken: use mysql://user@host:3306/database")
+
+// isDatabase reports whether the engine has tables and transactions.
+func (e Engine) isDatabase() bool { return e == Postgres || e == SQLite || e == MySQL }
+
+// parseTables reads the URL of a server with tables, and which of them are meant. A schema is for PostgreSQL: to MySQL
+// it is the database itself.
+func parseTables(engine Engine, url string) (at Location, err error) {
+	at = Location{Engine: engine, URL: url}
+	parameters := map[string]*string{"schema": &at.Schema, "prefix": &at.Prefix}
+	if engine != Postgres {
+		delete(parameters, "schema")
+	}
+	for name, to := range parameters {
 		rest, values, err := cutParameter(at.URL, name)
 		if err != nil || len(values) > 1 {
 			return Location{}, fmt.Errorf("storeurl: the parameter %s is there twice, or cannot be read", name)

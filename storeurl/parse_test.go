@@ -17,6 +17,14 @@ func TestParse(t *testing.T) {
 		"redis://host:6379/0":     {Engine: storeurl.Redis, URL: "redis://host:6379/0"},
 		"rediss+cluster://a,b":    {Engine: storeurl.Redis, URL: "rediss+cluster://a,b"},
 		"redis://host?prefix=one": {Engine: storeurl.Redis, URL: "redis://host", Prefix: "one"},
+		"mysql://app@a:1,b:2/db":  {Engine: storeurl.MySQL, URL: "mysql://app@a:1,b:2/db"},
+		"mariadb://h/d?tls=true":  {Engine: storeurl.MySQL, URL: "mysql://h/d?tls=true"},
+		"mysql://h/d?prefix=pay_&tls=true&front=redis://r:1/0": {
+			Engine: storeurl.MySQL, URL: "mysql://h/d?tls=true", Prefix: "pay_", Front: "redis://r:1/0",
+		},
+		"dynamodb://records?region=eu-central-1": {
+			Engine: storeurl.DynamoDB, URL: "dynamodb://records?region=eu-central-1",
+		},
 		"postgres://h/d?schema=app&sslmode=disable&prefix=pay_": {
 			Engine: storeurl.Postgres, URL: "postgres://h/d?sslmode=disable", Schema: "app", Prefix: "pay_",
 		},
@@ -29,8 +37,10 @@ func TestParse(t *testing.T) {
 		}
 	}
 	for _, url := range []string{
-		"", "mysql://host/db", "redis://h?prefix=a&prefix=b", "postgres://h/d?front=http://x",
+		"", "oracle://host/db", "redis://h?prefix=a&prefix=b", "postgres://h/d?front=http://x",
 		"postgres://h/d?schema=a&schema=b", "redis://h?front=redis://r:1/0",
+		"mysql://h/d?prefix=a&prefix=b", "dynamodb://records?front=redis://r:1/0", "app:secret@tcp(host:3306)/db",
+		"unix(/run/mysqld.sock)/db",
 	} {
 		if got, err := storeurl.Parse(url); err == nil {
 			t.Errorf("%q is %+v", url, got)

@@ -188,7 +188,11 @@ func TestRedisRefused(t *testing.T) {
 		{file + "?front=redis://u:secret@127.0.0.1?prefix=", "is no prefix"},
 		{"redis://u:secret@127.0.0.1?prefix=a%20b", "is no prefix"},
 		{"redis://u:secret@127.0.0.1?prefix=a&prefix=b", "the parameter prefix"},
-		{"mysql://u:secret@127.0.0.1?front=redis://127.0.0.1", "use postgres://"},
+		{"oracle://u:secret@127.0.0.1?front=redis://127.0.0.1", "use postgres://"},
+		{"dynamodb://u:secret@table?front=redis://127.0.0.1", "a front is for a database"},
+		{"mysql://u:secret@127.0.0.1:1/shop", "127.0.0.1:1"},
+		{"mysql://u:secret%zz@127.0.0.1:1/shop", "cannot be read"},
+		{"mysql://u:secret@127.0.0.1:1/shop?prefix=A", "the table prefix"},
 	}
 	for _, test := range tests {
 		s, err := storeurl.OpenStore(ctx, test.url)

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/onceward/onceward/store"
+	"github.com/onceward/onceward/store/mysql"
 	"github.com/onceward/onceward/store/postgres"
 	"github.com/onceward/onceward/store/sqlite"
 )
@@ -20,6 +21,8 @@ func Migrate(ctx context.Context, url string) error {
 		return err
 	case at.Engine == Postgres:
 		return postgres.Migrate(ctx, at.URL, at.tables()...)
+	case at.Engine == MySQL:
+		return mysql.Migrate(ctx, at.URL, at.tablesMySQL()...)
 	default:
 		return sqlite.Migrate(ctx, at.URL)
 	}
@@ -33,20 +36,26 @@ func Status(ctx context.Context, url string) (store.SchemaStatus, error) {
 		return store.SchemaStatus{}, err
 	case at.Engine == Postgres:
 		return postgres.Status(ctx, at.URL, at.tables()...)
+	case at.Engine == MySQL:
+		return mysql.Status(ctx, at.URL, at.tablesMySQL()...)
 	default:
 		return sqlite.Status(ctx, at.URL)
 	}
 }
 
-// PlainSQL returns the migrations after a version, zero for all of them, as plain SQL for psql or the shell of SQLite.
+// PlainSQL returns the migrations after a version, zero for all of them, as plain SQL for psql, mariadb or the shell of
+// SQLite.
 // Of the URL only the kind of database counts, and the names of schema and tables: nothing is opened.
 func PlainSQL(url string, from int) (string, error) {
 	at, err := parseDatabase(url)
 	if err != nil {
 		return "", err
 	}
-	if at.Engine == SQLite {
+	switch at.Engine {
+	case SQLite:
 		return sqlite.PlainSQL(from)
+	case MySQL:
+		return mysql.PlainSQL(at.Prefix, from)
 	}
 	if at.Schema == "" {
 		if at.Schema, err = schemaOf(at.URL); err != nil {
@@ -88,7 +97,7 @@ func (at *Location) tables() (with []postgres.Option) {
 // parseDatabase reads the URL of a database.
 func parseDatabase(url string) (Location, error) {
 	at, err := Parse(url)
-	if err == nil && at.Engine == Redis {
+	if err == nil && !at.Engine.isDatabase() {
 		err = errNoTransactions
 	}
 	return at, err

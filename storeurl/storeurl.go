@@ -1,12 +1,15 @@
 // Package storeurl opens the store that a URL names, so that a program runs on another one without a change:
 //
 //	postgres://user@host/database     PostgreSQL
+//	mysql://user@host,host/database   MySQL, MariaDB, and Galera clusters of it; mariadb:// is the same
 //	sqlite:PATH, or just a path       SQLite
 //	redis://host:6379/0               Redis; rediss:// with TLS
 //	redis+sentinel://host,host/NAME   Redis behind Sentinel; rediss+sentinel:// with TLS
 //	redis+cluster://host,host         Redis Cluster; rediss+cluster:// with TLS
 //
-// [Open] takes databases, for programs with transactions. [OpenStore] takes all of them.
+//	dynamodb://TABLE?region=REGION    DynamoDB; with &endpoint=URL where it is not that of the region
+//
+// [Open] takes databases, for programs with transactions of SQL. [OpenStore] takes all of them.
 //
 // The parameter front puts a cache on Redis before a database (see package tiered). It is the URL of that server,
 // escaped with %XX, if it has a & # or % in it:
@@ -22,6 +25,8 @@
 //
 //	postgres://user@host/database?schema=app&prefix=pay_
 //
+// On MySQL the schema is the database itself, and prefix is the same (see mysql.WithTablePrefix).
+//
 // The parameter prefix of a Redis is what its keys begin with (see redis.WithPrefix). Databases that share a Redis as
 // their front need one each, or they would answer for each other:
 //
@@ -35,7 +40,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -83,26 +87,22 @@ type Store interface {
 // Database is a store, with a way to read the application's own tables in the same database.
 type Database struct {
 	Store
-	reads *sql.DB
+	engine Engine
+	reads  *sql.DB
 	// owned is set if the reading side is not closed with the store.
 	owned bool
 	// countColumns counts the columns of a table with a name: none or one.
 	countColumns string
 }
 
+// Engine is the kind of database, for what one writes differently on each, such as types of columns.
+func (d *Database) Engine() Engine { return d.engine }
+
 // Reads is for reading tables of the application. Writes go through a transaction of the store.
 func (d *Database) Reads() *sql.DB { return d.reads }
 
 // Unwrap implements [store.Wrapper]: what belongs to one kind of database is found through it.
 func (d *Database) Unwrap() store.Store { return d.Store }
-
-// HasColumn reports whether a table has a column, for programs that add to tables of an earlier version: SQLite has no
-// ADD COLUMN IF NOT EXISTS.
-func (d *Database) HasColumn(ctx context.Context, tx *sql.Tx, table, column string) (bool, error) {
-	var n int
-	err := tx.QueryRowContext(ctx, d.countColumns, table, column).Scan(&n)
-	return n > 0, err
-}
 
 // Close closes the store and the connections for reading.
 func (d *Database) Close() error {
@@ -127,24 +127,26 @@ type options struct {
 // [time.Now].
 func WithClock(now func() time.Time) Option { return func(o *options) { o.clock = now } }
 
-// WithLogger is where warnings of PostgreSQL, Redis and a front go. SQLite has none: what is wrong is in its errors.
+// WithLogger is where warnings of servers and a front go. SQLite has none: what is wrong is in its errors.
 // Default: [slog.Default].
 func WithLogger(logger *slog.Logger) Option { return func(o *options) { o.logger = logger } }
 
 // WithManualMigration leaves the tables of a database as they are, and refuses those that are missing or of another
 // version than this program needs: the error wraps [store.ErrSchemaMissing], [store.ErrSchemaOlder] or
-// [store.ErrSchemaNewer]. Redis has no tables. Default: opening brings them up to date.
+// [store.ErrSchemaNewer]. Redis has no tables; of DynamoDB a table that is missing is refused. Default: opening brings
+// them up to date.
 func WithManualMigration() Option { return func(o *options) { o.manual = true } }
 
 // ReadOnly opens a store for looking only: its writes return [store.ErrReadOnly]. It leaves tables as they are, as
-// [WithManualMigration] does, passes a front, and does with a user who may only read a database. On Redis the user
-// needs the rights of the service, because looking runs scripts. Default: the store can be written.
+// [WithManualMigration] does, passes a front, and does with a user who may only read a database, or a table of
+// DynamoDB. On Redis the user needs the rights of the service, because looking runs scripts. Default: the store can be
+// written.
 func ReadOnly() Option { return func(o *options) { o.readOnly = true } }
 
 // maxReads bounds the connections for reading, so that they do not crowd out those of the store.
 const maxReads = 8
 
-// Open opens the database at a URL, PostgreSQL or SQLite, behind a front if the URL names one.
+// Open opens the database at a URL, PostgreSQL, MySQL or SQLite, behind a front if the URL names one.
 func Open(ctx context.Context, url string, with ...Option) (*Database, error) {
 	var o options
 	for _, option := range with {
@@ -170,22 +172,31 @@ type Closer interface {
 	io.Closer
 }
 
-// OpenStore opens the store at a URL: what [Open] opens, and those on Redis, which have no transactions.
+// OpenStore opens the store at a URL: what [Open] opens, and those on Redis and DynamoDB, which have no transactions of
+// SQL.
 func OpenStore(ctx context.Context, url string, with ...Option) (Closer, error) {
-	if scheme, _, _ := strings.Cut(url, ":"); !isRedis(scheme) {
-		db, err := Open(ctx, url, with...)
-		if err != nil {
-			return nil, err // and not a nil *Database, which is not nil as a Closer
-		}
-		return db, nil
+	at, err := Parse(url)
+	if err != nil {
+		return nil, err
 	}
 	var o options
 	for _, option := range with {
 		option(&o)
 	}
-	if _, err := Parse(url); err != nil {
-		return nil, err
+	switch at.Engine {
+	case Redis:
+		return openRedis(ctx, url, o)
+	case DynamoDB:
+		return openDynamoDB(ctx, at.URL, o)
 	}
+	db, err := Open(ctx, url, with...)
+	if err != nil {
+		return nil, err // and not a nil *Database, which is not nil as a Closer
+	}
+	return db, nil
+}
+
+func openRedis(ctx context.Context, url string, o options) (Closer, error) {
 	url, redisOptions, err := o.redis(url)
 	if err != nil {
 		return nil, err
@@ -204,17 +215,21 @@ func OpenStore(ctx context.Context, url string, with ...Option) (Closer, error) 
 }
 
 var (
-	errFrontOfRedis = errors.New("storeurl: a front is for a database, postgres://… or sqlite:PATH: " +
-		"Redis needs no cache before it, so leave the parameter front out")
-	errNoTransactions = errors.New("storeurl: Redis has no transactions, which this program needs: use postgres://… or " +
-		"sqlite:PATH, and Redis in front of it by ?front=redis://…")
+	errFrontOfOther = errors.New("storeurl: a front is for a database, postgres://…, mysql://… or sqlite:PATH: " +
+		"Redis and DynamoDB need no cache before them, so leave the parameter front out")
+	errNoTransactions = errors.New("storeurl: Redis and DynamoDB have no transactions of SQL, which this program needs: " +
+		"use postgres://…, mysql://… or sqlite:PATH, and Redis in front of it by ?front=redis://…")
 )
 
 func openDatabase(ctx context.Context, at *Location, o options) (*Database, error) {
-	if at.Engine == Postgres {
+	switch at.Engine {
+	case Postgres:
 		return openPostgres(ctx, at, o)
+	case MySQL:
+		return openMySQL(ctx, at, o)
+	default:
+		return openSQLite(ctx, at.URL, o)
 	}
-	return openSQLite(ctx, at.URL, o)
 }
 
 func openPostgres(ctx context.Context, at *Location, o options) (*Database, error) {
@@ -242,7 +257,7 @@ func openPostgres(ctx context.Context, at *Location, o options) (*Database, erro
 	reads.SetMaxOpenConns(maxReads)
 	reads.SetMaxIdleConns(maxReads)
 	return &Database{
-		Store: store, reads: reads, owned: true,
+		Store: store, engine: Postgres, reads: reads, owned: true,
 		countColumns: `SELECT count(*) FROM pg_attribute
 			WHERE attrelid = to_regclass($1) AND attname = $2 AND attnum > 0 AND NOT attisdropped`,
 	}, nil
@@ -264,6 +279,7 @@ func openSQLite(ctx context.Context, path string, o options) (*Database, error) 
 		return nil, err
 	}
 	return &Database{
-		Store: store, reads: store.DB(), countColumns: `SELECT count(*) FROM pragma_table_info($1) WHERE name = $2`,
+		Store: store, engine: SQLite, reads: store.DB(),
+		countColumns: `SELECT count(*) FROM pragma_table_info($1) WHERE name = $2`,
 	}, nil
 }

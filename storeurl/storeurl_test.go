@@ -122,7 +122,10 @@ func TestRefused(t *testing.T) {
 	defer cancel()
 	for url, want := range map[string]string{
 		"":                                 "the store is not named",
-		"mysql://root@localhost/payments":  `no store is called "mysql"`,
+		"oracle://root@localhost/payments": `no store is called "oracle"`,
+		"mysql://nobody@127.0.0.1:1/no":    "127.0.0.1",
+		"app:secret@tcp(localhost)/shop":   "use mysql://",
+		"dynamodb://records":               "no transactions of SQL",
 		"sqlite:":                          "is not the path of a file",
 		":memory:":                         "is not the path of a file",
 		"postgres://localhost:1:2/x":       "storeurl",

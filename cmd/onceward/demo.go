@@ -12,7 +12,7 @@ type demoCommand struct {
 	Payments    int    `default:"2500" help:"How many payments the clients ask for; refunds and bookings come along."`
 	Seed        uint64 `help:"Repeat the load of an earlier run, and its faults but for what depends on time. Default: a random one."`
 	Processes   int    `default:"1" help:"How many processes serve. With more than one, each is killed and restarted, and one is paused past its lease."`
-	Store       string `help:"Where the records are: sqlite:PATH, or postgres://user@host/database, where the demo makes a schema of its own, and drops it unless --dir is given. Default: an SQLite file in --dir." placeholder:"URL"`
+	Store       string `help:"Where the records are: sqlite:PATH, or a server: postgres://user@host/database, where the demo makes a schema of its own, mysql://user@host/, where it makes a database, or dynamodb://NAME, where it makes tables; it drops what it made unless --dir is given. Default: an SQLite file in --dir." placeholder:"URL"`
 	Dir         string `type:"path" help:"Directory for the data, kept over a restart. Default: a temporary one, removed at the end."`
 	Unprotected bool   `help:"The same load and faults without Onceward, to see what happens then."`
 	NoLoad      bool   `help:"Only serve, and say what to try with curl."`

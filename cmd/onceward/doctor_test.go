@@ -73,7 +73,7 @@ func TestDoctorEnds(t *testing.T) {
 		args []string
 	}{
 		{0, "No findings.", []string{redis.URL()}},
-		{2, "no store is called", []string{"mysql://localhost/shop"}},
+		{2, "no store is called", []string{"oracle://localhost/shop"}},
 		{2, "the store is not named", nil},
 		{2, "cannot be read", []string{"redis://user:p%zz@localhost"}},
 		{5, "there is no file", []string{filepath.Join(t.TempDir(), "none.db")}},

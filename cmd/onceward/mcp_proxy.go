@@ -31,7 +31,7 @@ type mcpProxyCommand struct {
 	TokenFile string   `type:"path" placeholder:"FILE" group:"Server" help:"A file with the bearer token for --upstream. It is read for each request, so that the token can be changed."`
 	Listen    string   `placeholder:"ADDRESS" group:"Server" help:"Serve streamable HTTP there, such as 127.0.0.1:8080; port 0 takes a free one. Default: serve on the standard input and output."`
 
-	Store      string        `env:"ONCEWARD_STORE" placeholder:"URL" group:"Records" help:"The store: postgres://user@host/database, sqlite:PATH or redis://host:6379/0. Its tables are created if they are missing."`
+	Store      string        `env:"ONCEWARD_STORE" placeholder:"URL" group:"Records" help:"The store: postgres://user@host/database, mysql://user@host/database, sqlite:PATH, redis://host:6379/0 or dynamodb://TABLE. Its tables are created if they are missing."`
 	SecretFile string        `type:"path" placeholder:"FILE" group:"Records" help:"A file with a secret of 16 random bytes or more, which stays the same over restarts. Default: the environment's ONCEWARD_SECRET."`
 	Retain     time.Duration `default:"24h" group:"Records" help:"How long results are kept."`
 

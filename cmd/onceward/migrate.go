@@ -18,7 +18,7 @@ import (
 type migrateCommand struct {
 	Up     migrateUp     `cmd:"" help:"Create the tables, or bring them up to date. It says what it will do, and asks. All other commands leave them as they are."`
 	Status migrateStatus `cmd:"" help:"Say where the tables are, of which version, and which migrations are missing."`
-	Print  migratePrint  `cmd:"" help:"Print the migrations as plain SQL, for psql -f or the shell of SQLite."`
+	Print  migratePrint  `cmd:"" help:"Print the migrations as plain SQL, for psql -f, the client of MySQL or the shell of SQLite."`
 	Check  migrateCheck  `cmd:"" help:"Exit with 0 if this version of the program can use the tables, else with 1 and say why."`
 }
 
@@ -39,10 +39,20 @@ type schemaFlags struct{ storeFlags }
 
 // check refuses what has no tables.
 func (f *schemaFlags) check() error {
-	if strings.HasPrefix(f.Store, "redis") {
-		return operate.Usage("Redis has no tables: there is nothing to migrate")
+	if err := operate.CheckURL(f.Store); err != nil {
+		return err
 	}
-	return operate.CheckURL(f.Store)
+	at, err := storeurl.Parse(f.Store)
+	switch {
+	case err != nil:
+		return nil // whoever opens it says what is wrong
+	case at.Engine == storeurl.Redis:
+		return operate.Usage("Redis has no tables: there is nothing to migrate")
+	case at.Engine == storeurl.DynamoDB:
+		return operate.Usage("DynamoDB has no migrations: its one table is made when the store is opened, or by what " +
+			"docs/dynamodb.md says")
+	}
+	return nil
 }
 
 // status asks how the tables stand.

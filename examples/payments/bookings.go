@@ -2,7 +2,6 @@ package payments
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -89,37 +88,17 @@ func readBooking(r *http.Request) (*booking, error) {
 	}, nil
 }
 
-// reservePlace takes one place, or ends the booking with an answer if there is none: what it wrote is undone then.
+// reservePlace takes one place, or ends the booking with an answer if there is none: what it wrote is undone then. A
+// request that comes again when its record has expired finds what it did still there, so it takes no second place, and
+// ends with the answer that it had.
 func (s *System) reservePlace(ctx context.Context, b *booking) error {
-	tx := onceward.Tx(ctx)
-	inserted, err := rowsChanged(tx.ExecContext(ctx,
-		`INSERT INTO booking (id, account, request, reference, item, price, state)
-		VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (id) DO NOTHING`,
-		b.ID, b.Account, onceward.FromContext(ctx).Key(), b.Reference, b.Item, b.Price, b.State))
-	if err != nil {
-		return err
-	}
-	if inserted == 0 {
-		return bookedBefore(ctx, tx, b)
-	}
-	taken, err := rowsChanged(tx.ExecContext(ctx,
-		`UPDATE stock SET places = places - 1 WHERE item = $1 AND places > 0`, b.Item))
-	if err == nil && taken == 0 {
-		err = phase.Finish(phase.JSON(http.StatusConflict, problem{b.Item + " is sold out"}))
-	}
-	return err
-}
-
-// bookedBefore is for a request that comes again when its record has expired: what it did is still there, so it takes
-// no second place, and ends with the answer that it had.
-func bookedBefore(ctx context.Context, tx *sql.Tx, b *booking) error {
 	asked := b.placeOrder
-	row := tx.QueryRowContext(ctx,
-		`SELECT reference, item, price, state, charge, charged_at, reason FROM booking WHERE id = $1`, b.ID)
-	err := row.Scan(&b.Reference, &b.Item, &b.Price, &b.State, &b.Charge, &b.ChargedAt, &b.Reason)
+	reservation, err := s.storage.reserve(ctx, b)
 	switch {
-	case err != nil:
+	case err != nil || reservation == reservedNow:
 		return err
+	case reservation == soldOut:
+		return phase.Finish(phase.JSON(http.StatusConflict, problem{b.Item + " is sold out"}))
 	case b.placeOrder != asked:
 		return phase.Finish(phase.JSON(http.StatusUnprocessableEntity, problem{keyReused}))
 	case b.State == reserved:
@@ -180,18 +159,14 @@ func (s *System) askAboutBooking(ctx context.Context, rec *store.Record) (reconc
 
 // confirmBooking writes down how the charge ended, and gives the place back if no money moved.
 func (s *System) confirmBooking(ctx context.Context, b *booking) error {
-	tx := onceward.Tx(ctx)
-	if b.State == declined || b.State == refused {
-		if _, err := tx.ExecContext(ctx, `UPDATE stock SET places = places + 1 WHERE item = $1`, b.Item); err != nil {
-			return err
-		}
-	} else {
+	if b.moved() {
 		b.State = confirmed
 	}
-	_, err := tx.ExecContext(ctx, `UPDATE booking SET state = $1, charge = $2, charged_at = $3, reason = $4 WHERE id = $5`,
-		b.State, b.Charge, b.ChargedAt, b.Reason, b.ID)
-	return err
+	return s.storage.confirm(ctx, b)
 }
+
+// moved reports whether the charge of a booking was made.
+func (b *booking) moved() bool { return b.State != declined && b.State != refused }
 
 func bookingAnswer(b *booking) phase.Answer {
 	switch b.State {

@@ -4,10 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"time"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/examples/provider"
 	"github.com/onceward/onceward/outbox"
 )
@@ -19,11 +17,12 @@ const chargesTopic = "charges"
 const longestPoll = 500 * time.Millisecond
 
 // newWorker delivers what payments have ordered. Attempts are many, because to give up means that a person has to look.
-func (s *System) newWorker() (*outbox.Worker, error) {
+func (s *System) newWorker(rows *sqlStorage) (*outbox.Worker, error) {
 	t := s.config.Timing
-	return outbox.NewWorker(s.db.Store, outbox.WorkerConfig{
+	return outbox.NewWorker(rows.db.Store, outbox.WorkerConfig{
 		Routes: map[string]outbox.Route{chargesTopic: {
-			Handler: s.charge, Timeout: t.Call, MaxAttempts: 1000, MinBackoff: t.Backoff, MaxBackoff: 20 * t.Backoff,
+			Handler: func(ctx context.Context, d *outbox.Delivery) (outbox.Result, error) { return s.charge(ctx, rows, d) },
+			Timeout: t.Call, MaxAttempts: 1000, MinBackoff: t.Backoff, MaxBackoff: 20 * t.Backoff,
 			Concurrency: 16,
 		}},
 		Lease: t.Lease, Poll: min(t.Look, longestPoll),
@@ -33,39 +32,34 @@ func (s *System) newWorker() (*outbox.Worker, error) {
 
 // charge has the provider charge a payment. It may run again after it succeeded, if its process died before that was
 // written down: the downstream key is the same then, and the provider answers with the charge that it has.
-func (s *System) charge(ctx context.Context, d *outbox.Delivery) (outbox.Result, error) {
+func (s *System) charge(ctx context.Context, rows *sqlStorage, d *outbox.Delivery) (outbox.Result, error) {
 	var p Payment
 	if err := json.Unmarshal(d.Payload, &p); err != nil {
 		return outbox.Result{}, outbox.Permanent(err)
 	}
-	made, err := s.provider.Charge(ctx, d.DownstreamKey, provider.ChargeRequest{
-		Amount: p.Amount, Currency: p.Currency, Reference: p.Reference, Metadata: map[string]string{"payment": p.ID},
-	})
+	made, err := s.callCharge(ctx, d.DownstreamKey, &p)
 	if _, final := finalRefusal(err); final {
 		return outbox.Result{}, outbox.Permanent(err) // a dead letter, for a person
 	}
-	var no *provider.DeclinedError
-	switch {
-	case errors.As(err, &no):
-		made = no.Charge // a card that is declined is an answer, not a failure
-	case err != nil:
+	if err != nil {
 		return outbox.Result{}, err // tried again later
 	}
 	return outbox.Result{
 		ProviderID: made.ID,
-		Then:       func(ctx context.Context) error { return notePaymentCharged(ctx, p.ID, made) },
+		Then:       func(ctx context.Context) error { return rows.notePaymentCharged(ctx, p.ID, made) },
 	}, nil
 }
 
-// notePaymentCharged writes down what became of a payment, in the transaction that ends its message.
-func notePaymentCharged(ctx context.Context, id string, made provider.Charge) error {
-	changed, err := rowsChanged(onceward.Tx(ctx).ExecContext(ctx,
-		`UPDATE payment SET state = $1, charge = $2, charged_at = $3 WHERE id = $4`,
-		chargeState(made), made.ID, made.Created.UnixMicro(), id))
-	if err == nil && changed != 1 {
-		err = fmt.Errorf("payment %s: %d rows changed, want 1", id, changed)
+// callCharge makes the call. A card that is declined is an answer, not a failure.
+func (s *System) callCharge(ctx context.Context, key string, p *Payment) (provider.Charge, error) {
+	made, err := s.provider.Charge(ctx, key, provider.ChargeRequest{
+		Amount: p.Amount, Currency: p.Currency, Reference: p.Reference, Metadata: map[string]string{"payment": p.ID},
+	})
+	var no *provider.DeclinedError
+	if errors.As(err, &no) {
+		return no.Charge, nil
 	}
-	return err
+	return made, err
 }
 
 func chargeState(made provider.Charge) string {

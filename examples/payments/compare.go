@@ -32,7 +32,7 @@ var Comparisons = []string{"ledger comparison charges", "ledger comparison refun
 func (s *System) Comparers(prefix string, since time.Time, interval time.Duration) (all []*ledger.Comparer, err error) {
 	t := s.config.Timing
 	for _, b := range s.books() {
-		comparer, err := ledger.NewComparer(s.db.Store, ledger.Config{
+		comparer, err := ledger.NewComparer(s.store, ledger.Config{
 			Name: prefix + b.name, Provider: b.there, Local: b.here, Guard: s.guard, Since: since,
 			Interval: interval, Settle: t.Settle, Grace: min(ledger.DefaultGrace, t.Compare/4), MinBackoff: t.Backoff,
 			Observer: s.counters, Logger: s.config.Logger,
@@ -119,9 +119,9 @@ func (s *System) chargesHere(ctx context.Context, w ledger.Window, after string)
 			SELECT charge, amount, currency, state, charged_at, id FROM payment WHERE charge > $1
 			UNION ALL
 			SELECT charge, price, $2, CASE state WHEN 'confirmed' THEN 'charged' ELSE state END, charged_at, id
-				FROM booking WHERE charge > $1
-		) AS ours WHERE charged_at >= $3 AND charged_at < $4 ORDER BY charge`,
-		after, bookingCurrency, w.From.UnixMicro(), w.To.UnixMicro())
+				FROM booking WHERE charge > $3
+		) AS ours WHERE charged_at >= $4 AND charged_at < $5 ORDER BY charge`,
+		after, bookingCurrency, after, w.From.UnixMicro(), w.To.UnixMicro())
 }
 
 // refundsHere is the same for refunds.
@@ -135,7 +135,7 @@ func (s *System) refundsHere(ctx context.Context, w ledger.Window, after string)
 func (s *System) here(ctx context.Context, scan func(*sql.Rows) (ledger.Entry, error), query string, args ...any,
 ) iter.Seq2[ledger.Entry, error] {
 	return func(yield func(ledger.Entry, error) bool) {
-		rows, err := s.db.Reads().QueryContext(ctx, query, args...)
+		rows, err := s.db.Reads().QueryContext(ctx, s.db.Bind(query), args...)
 		if err != nil {
 			yield(ledger.Entry{}, err)
 			return

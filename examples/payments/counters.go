@@ -32,13 +32,17 @@ func newCounters(next ...onceward.Observer) *Counters {
 // Observe implements [onceward.Observer].
 func (c *Counters) Observe(ctx context.Context, e onceward.ObserverEvent) {
 	if name, n := counted(e); n > 0 {
-		c.mu.Lock()
-		c.counts[name] += n
-		c.mu.Unlock()
+		c.add(name, n)
 	}
 	for _, next := range c.next {
 		next.Observe(ctx, e)
 	}
+}
+
+func (c *Counters) add(name string, n int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.counts[name] += n
 }
 
 // Counts returns the counters as they stand.

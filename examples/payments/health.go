@@ -31,12 +31,12 @@ type openMessages struct {
 func (s *System) health(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), s.config.Timing.Call)
 	defer cancel()
-	records, err := s.db.Stats(ctx)
+	records, err := s.store.Stats(ctx)
 	if err != nil {
 		s.broken(w, r, "ask the store", err)
 		return
 	}
-	messages, err := s.db.MessageStats(ctx)
+	messages, err := s.storage.messages(ctx)
 	if err != nil {
 		s.broken(w, r, "ask the outbox", err)
 		return
@@ -47,6 +47,6 @@ func (s *System) health(w http.ResponseWriter, r *http.Request) {
 	}
 	answer(w, http.StatusOK, openWork{
 		Records:  openRecords{byState, records.DeadLetters, records.OldestUnknown},
-		Messages: openMessages{messages.Waiting, messages.DeadLetters, messages.Oldest},
+		Messages: messages,
 	})
 }

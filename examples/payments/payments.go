@@ -2,7 +2,6 @@ package payments
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,9 +10,6 @@ import (
 	"strings"
 	"time"
 	"unicode"
-
-	"github.com/onceward/onceward"
-	"github.com/onceward/onceward/outbox"
 )
 
 // Order is what a client asks for. It is apart from [Payment], so that no client can ask for a state or an account.
@@ -91,13 +87,13 @@ func (s *System) createPayment(w http.ResponseWriter, r *http.Request) {
 		reject(w, r, err.Error())
 		return
 	}
-	p, err := insertPayment(r.Context(), order)
+	p, err := s.storage.addPayment(r.Context(), newPayment(r.Context(), order))
 	if err == nil && p.Order != order {
 		fail(w, http.StatusUnprocessableEntity, keyReused)
 		return
 	}
 	if err == nil {
-		err = s.orderCharge(r.Context(), p)
+		err = s.storage.orderCharge(r.Context(), p)
 	}
 	if err != nil {
 		s.broken(w, r, "write the payment", err)
@@ -107,35 +103,20 @@ func (s *System) createPayment(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusCreated, p)
 }
 
-// insertPayment writes the payment down, or finds it if the same request wrote it so long ago that its record has
-// expired. The update that changes nothing is there to have the row returned in both cases.
-func insertPayment(ctx context.Context, o Order) (*Payment, error) {
-	return scanPayment(onceward.Tx(ctx).QueryRowContext(ctx,
-		`INSERT INTO payment (id, account, request, reference, customer, amount, currency, state, created_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (id) DO UPDATE SET id = payment.id RETURNING `+paymentColumns,
-		newID(ctx, "pay"), accountFrom(ctx), onceward.FromContext(ctx).Key(), o.Reference, o.Customer, o.Amount, o.Currency,
-		pending, time.Now().UTC().Format(timeLayout)))
+// newPayment is what becomes of an order.
+func newPayment(ctx context.Context, o Order) *Payment {
+	return &Payment{
+		ID: newID(ctx, "pay"), Account: accountFrom(ctx), Order: o, State: pending,
+		CreatedAt: time.Now().UTC().Format(timeLayout),
+	}
 }
 
 // timeLayout has all digits, so that texts are in the order of times.
 const timeLayout = "2006-01-02T15:04:05.000000Z"
 
-// orderCharge has the worker charge the payment. To order it again is harmless: the downstream key is the same, and the
-// provider answers with the charge that it has.
-func (s *System) orderCharge(ctx context.Context, p *Payment) error {
-	payload, err := json.Marshal(p)
-	if err != nil {
-		return err
-	}
-	_, err = s.box.Add(ctx, onceward.Tx(ctx), outbox.Message{
-		Topic: chargesTopic, AggregateType: "payment", AggregateID: p.ID, Type: "payment.created", Payload: payload,
-	})
-	return err
-}
-
 // listPayments shows the caller's latest payments.
 func (s *System) listPayments(w http.ResponseWriter, r *http.Request) {
-	payments, err := s.payments(r.Context(), `account = $1 ORDER BY created_at DESC LIMIT 100`, accountFrom(r.Context()))
+	payments, err := s.storage.payments(r.Context(), accountFrom(r.Context()))
 	if err != nil {
 		s.broken(w, r, "read the payments", err)
 		return
@@ -145,53 +126,13 @@ func (s *System) listPayments(w http.ResponseWriter, r *http.Request) {
 
 // showPayment shows one of the caller's payments, as it stands now.
 func (s *System) showPayment(w http.ResponseWriter, r *http.Request) {
-	p, err := s.payment(r.Context(), accountFrom(r.Context()), r.PathValue("id"))
+	p, err := s.storage.payment(r.Context(), accountFrom(r.Context()), r.PathValue("id"))
 	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		fail(w, http.StatusNotFound, "there is no such payment")
+	case errors.Is(err, errNoPayment):
+		fail(w, http.StatusNotFound, errNoPayment.Error())
 	case err != nil:
 		s.broken(w, r, "read the payment", err)
 	default:
 		answer(w, http.StatusOK, p)
 	}
-}
-
-// payment reads one payment of an account. The error is [sql.ErrNoRows] if it has none of that id.
-func (s *System) payment(ctx context.Context, account, id string) (*Payment, error) {
-	found, err := s.payments(ctx, `account = $1 AND id = $2`, account, id)
-	if err == nil && len(found) == 0 {
-		err = sql.ErrNoRows
-	}
-	if err != nil {
-		return nil, err
-	}
-	return &found[0], nil
-}
-
-// payments reads those that a condition chooses.
-func (s *System) payments(ctx context.Context, where string, args ...any) ([]Payment, error) {
-	rows, err := s.db.Reads().QueryContext(ctx, `SELECT `+paymentColumns+` FROM payment WHERE `+where, args...)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	found := []Payment{}
-	for rows.Next() {
-		p, err := scanPayment(rows)
-		if err != nil {
-			return nil, err
-		}
-		found = append(found, *p)
-	}
-	return found, rows.Err()
-}
-
-const paymentColumns = `id, account, reference, customer, amount, currency, state, charge, created_at`
-
-// scanPayment reads the paymentColumns of a row.
-func scanPayment(row interface{ Scan(into ...any) error }) (*Payment, error) {
-	var p Payment
-	err := row.Scan(&p.ID, &p.Account, &p.Reference, &p.Customer, &p.Amount, &p.Currency, &p.State, &p.Charge,
-		&p.CreatedAt)
-	return &p, err
 }

@@ -2,14 +2,12 @@ package payments
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"net/http"
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/examples/provider"
-	"github.com/onceward/onceward/natural"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/store"
 )
@@ -42,10 +40,10 @@ func (s *System) refundPayment(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	op := onceward.FromContext(r.Context())
-	p, err := s.payment(r.Context(), accountFrom(r.Context()), r.PathValue("id"))
+	p, err := s.storage.payment(r.Context(), accountFrom(r.Context()), r.PathValue("id"))
 	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		fail(w, http.StatusNotFound, "there is no such payment")
+	case errors.Is(err, errNoPayment):
+		fail(w, http.StatusNotFound, errNoPayment.Error())
 		return
 	case err != nil:
 		op.NotExecuted()
@@ -96,7 +94,7 @@ func (s *System) callRefund(w http.ResponseWriter, r *http.Request, p *Payment, 
 func (s *System) answerRefund(w http.ResponseWriter, r *http.Request, payment string, made provider.Refund) {
 	op := onceward.FromContext(r.Context())
 	op.SetProviderID(made.ID)
-	if err := s.noteRefund(r.Context(), payment, made); err != nil {
+	if err := s.storage.noteRefund(r.Context(), payment, made); err != nil {
 		op.SetReason("the refund was made, but not written down: " + err.Error())
 		op.Unknown()
 		return
@@ -109,30 +107,13 @@ func refundOf(account, payment string, made provider.Refund) Refund {
 	return Refund{ID: made.ID, Account: account, Payment: payment, Reference: made.Reference, Amount: made.Amount}
 }
 
-// noteRefund writes the refund down under the provider's id, which is its natural key: the one that learns of it first
-// inserts it, and to do so again changes nothing.
-func (s *System) noteRefund(ctx context.Context, payment string, made provider.Refund) error {
-	return s.db.InTx(ctx, func(ctx context.Context) error {
-		_, err := s.db.UpsertRow(ctx, onceward.Tx(ctx), natural.Upsert{
-			Table: "refund", Key: []natural.Column{{Name: "id", Value: made.ID}},
-			Values: []natural.Column{
-				{Name: "payment", Value: payment},
-				{Name: "amount", Value: made.Amount},
-				{Name: "reference", Value: made.Reference},
-				{Name: "made_at", Value: made.Created.UnixMicro()},
-			},
-		})
-		return err
-	})
-}
-
 // settleRefund makes the answer of a refund whose outcome was unknown: the same that the handler would have given.
 func (s *System) settleRefund(ctx context.Context, rec *store.Record, made provider.Refund) (reconcile.Answer, error) {
 	payment, err := onceward.Carried[string](rec)
 	if err != nil {
 		return reconcile.Answer{}, err
 	}
-	if err := s.noteRefund(ctx, payment, made); err != nil {
+	if err := s.storage.noteRefund(ctx, payment, made); err != nil {
 		return reconcile.Answer{}, err
 	}
 	body, err := encode(refundOf(rec.Scope, payment, made))

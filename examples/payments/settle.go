@@ -29,7 +29,7 @@ func (s *System) newPoller() (*reconcile.Poller, error) {
 		Resolver: reconcile.ResolverFunc(s.askAboutBooking), Deduplicates: true, Arrival: t.Arrival,
 	}}
 	maps.Copy(rules, s.config.Rules)
-	return reconcile.NewPoller(s.guard, s.db.Store, reconcile.Config{
+	return reconcile.NewPoller(s.guard, s.store, reconcile.Config{
 		Rules: rules, Interval: t.Look, MinBackoff: t.Backoff, MaxBackoff: 20 * t.Backoff, MaxAttempts: 1000, Timeout: t.Call,
 		Observer: s.counters, Logger: s.config.Logger,
 	})
@@ -80,7 +80,7 @@ func (s *System) newReceiver() (http.Handler, error) {
 	}
 	config := s.receiving()
 	config.Scheme, config.Scope = scheme, webhook.AllScopes()
-	return webhook.New(s.db.Store, config)
+	return webhook.New(s.store, config)
 }
 
 // newTenants takes the webhooks of accounts that are the provider's customers themselves. Each can have its secret
@@ -102,7 +102,7 @@ func (s *System) newTenants() (http.Handler, error) {
 		}
 		return webhook.Tenant{Scope: account, Scheme: schemes[account]}, nil
 	}
-	return webhook.New(s.db.Store, config)
+	return webhook.New(s.store, config)
 }
 
 func newScheme(secret string) (webhook.Scheme, error) {

@@ -18,14 +18,17 @@ import (
 	"github.com/onceward/onceward/phase"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/reconcile/ledger"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/storeurl"
 	"github.com/onceward/onceward/telemetry"
 )
 
-// Config configures a [System]. Database, Secret, Tokens, Provider and WebhookSecret are required.
+// Config configures a [System]. Database or Items, Secret, Tokens, Provider and WebhookSecret are required.
 type Config struct {
 	// Database keeps the records and the tables of the system.
 	Database *storeurl.Database
+	// Items keeps them on DynamoDB instead. There is no outbox there, and no comparison of ledgers.
+	Items *Items
 	// Secret keys the fingerprints: at least 16 random bytes, the same on every node and over restarts.
 	Secret []byte
 	// Tokens are the accounts by their bearer tokens. An account is a scope: the same key of two accounts is two
@@ -66,8 +69,10 @@ const minWebhookSecret = 16
 func (c *Config) check() error {
 	_, unnamed := c.Tokens[""]
 	switch {
-	case c.Database == nil:
-		return errors.New("payments: Config.Database is missing: open one with storeurl.Open")
+	case (c.Database == nil) == (c.Items == nil):
+		return errors.New("payments: one of Config.Database and Config.Items is needed: open a database with storeurl.Open")
+	case c.Items != nil && c.Unprotected:
+		return errors.New("payments: Config.Unprotected is for a database: on DynamoDB it is the guard that commits")
 	case len(c.Tokens) == 0 || unnamed:
 		return errors.New("payments: Config.Tokens is empty, or holds an empty token: it says whose request is whose")
 	case c.Provider == "":
@@ -111,13 +116,21 @@ func (t *Timing) setDefaults() {
 	t.Export = cmp.Or(t.Export, telemetry.DefaultExportInterval)
 }
 
+// recordStore is what the parts of the system need of a store, whatever it keeps its records in.
+type recordStore interface {
+	store.Store
+	store.Lister
+	store.ExternalEventKeeper
+}
+
 // System is the whole of it: an [http.Handler], and the work in the background.
 type System struct {
 	config   Config
+	store    recordStore
+	storage  storage
 	db       *storeurl.Database
 	provider *provider.Client
 	guard    *onceward.Guard
-	box      *outbox.Outbox
 	mux      *onceward.Mux
 	counters *Counters
 	// telemetry makes metrics of what happens, which metrics shows.
@@ -127,7 +140,7 @@ type System struct {
 
 	bookings *phase.Operation[booking]
 	poller   *reconcile.Poller
-	worker   *outbox.Worker
+	worker   onceward.Worker
 	resumer  *phase.Resumer
 	compares []*ledger.Comparer
 	janitor  *janitor.Janitor
@@ -145,21 +158,29 @@ func New(ctx context.Context, config Config) (*System, error) {
 		config: config, db: config.Database, mux: onceward.NewMux(),
 		provider: &provider.Client{URL: config.Provider, HTTP: &http.Client{Transport: newTransport()}},
 	}
-	if err := s.observe(); err != nil {
-		return nil, err
+	if config.Items != nil {
+		s.store = config.Items.Store
+	} else {
+		s.store = s.db.Store
 	}
-	if err := s.createTables(ctx); err != nil {
+	if err := s.observe(); err != nil {
 		return nil, err
 	}
 	inFlight, err := inFlightOption(config.InFlight)
 	if err != nil {
 		return nil, err
 	}
-	s.guard, err = onceward.New(s.db.Store, onceward.Config{
+	s.guard, err = onceward.New(s.store, onceward.Config{
 		Scope: s.account, Secret: config.Secret, Observer: s.counters, Propagator: s.telemetry, Logger: config.Logger,
 		Defaults: []onceward.Option{inFlight, onceward.Lease(config.Timing.Lease), onceward.Retain(retention)},
 	})
 	if err != nil {
+		return nil, err
+	}
+	if err := s.openStorage(); err != nil {
+		return nil, err
+	}
+	if err := s.storage.create(ctx); err != nil {
 		return nil, err
 	}
 	if err := s.assemble(); err != nil {
@@ -196,15 +217,31 @@ func newTransport() http.RoundTripper {
 // exempt are the routes that change state and need no key: the receiver recognises a webhook by the id of its event.
 var exempt = []string{"POST /events", "POST /events/{account}"}
 
-func (s *System) assemble() (err error) {
-	s.box, err = outbox.New(s.db.Store, outbox.Config{
+// openStorage chooses where things are written down, and who charges what was ordered there.
+func (s *System) openStorage() error {
+	if s.config.Items != nil {
+		items := &itemStorage{Items: *s.config.Items}
+		s.storage, s.worker = items, &charger{system: s, items: items}
+		return nil
+	}
+	box, err := outbox.New(s.db.Store, outbox.Config{
 		Source: "https://payments.example", Guard: s.guard, Propagator: s.telemetry,
 	})
 	if err != nil {
 		return err
 	}
+	rows := &sqlStorage{s.db, box}
+	s.storage = rows
+	if s.worker, err = s.newWorker(rows); err != nil {
+		return err
+	}
+	s.compares, err = s.Comparers("", s.config.Since, s.config.Timing.Compare)
+	return err
+}
+
+func (s *System) assemble() (err error) {
 	s.exporter, err = s.telemetry.Exporter(telemetry.ExporterConfig{
-		Store: s.db.Store, Guard: s.guard, Interval: s.config.Timing.Export, Logger: s.config.Logger,
+		Store: s.store, Guard: s.guard, Interval: s.config.Timing.Export, Logger: s.config.Logger,
 	})
 	if err != nil {
 		return err
@@ -213,13 +250,7 @@ func (s *System) assemble() (err error) {
 	if s.poller, err = s.newPoller(); err != nil {
 		return err
 	}
-	if s.worker, err = s.newWorker(); err != nil {
-		return err
-	}
-	if s.compares, err = s.Comparers("", s.config.Since, s.config.Timing.Compare); err != nil {
-		return err
-	}
-	s.resumer, err = phase.NewResumer(s.guard, s.db.Store, phase.ResumerConfig{
+	s.resumer, err = phase.NewResumer(s.guard, s.store, phase.ResumerConfig{
 		Operations: []phase.Resumable{s.bookings}, Others: Comparisons,
 		Interval: s.config.Timing.Look, Observer: s.counters, Logger: s.config.Logger,
 	})
@@ -227,7 +258,7 @@ func (s *System) assemble() (err error) {
 		return err
 	}
 	cleaning := janitor.Config{Interval: s.config.Timing.Look, Observer: s.counters, Logger: s.config.Logger}
-	if s.janitor, err = janitor.New(s.db.Store, cleaning); err != nil {
+	if s.janitor, err = janitor.New(s.store, cleaning); err != nil {
 		return err
 	}
 	return s.routes()
@@ -299,6 +330,12 @@ func inFlightOption(policy string) (onceward.Option, error) {
 func (s *System) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	linkPolicy(w)
 	s.authenticate(s.mux).ServeHTTP(w, r)
+}
+
+// Waiting counts the charges that were ordered and are not made yet.
+func (s *System) Waiting(ctx context.Context) (int, error) {
+	found, err := s.storage.messages(ctx)
+	return found.Waiting, err
 }
 
 // Counters are what has happened in this process.

@@ -8,10 +8,12 @@ import (
 	"fmt"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/natural"
+	"github.com/onceward/onceward/storeurl"
 )
 
-// The tables and statements are the same on SQLite and PostgreSQL. SQLite numbers parameters as they appear in a
-// statement, whatever they are called, so they appear in order.
+// The tables are the same on SQLite and PostgreSQL; those of MySQL are in tables_mysql.go. The statements are the same on
+// all of them, but for how parameters are written: see [storeurl.Database.Bind].
 //
 // Amounts are in the smallest unit of the currency. The column request is the client's key, for people who look for
 // what became of it.
@@ -63,38 +65,53 @@ type addition struct{ table, column, kind string }
 // comparison that goes that far back reports it as missing here.
 var additions = []addition{{"refund", "made_at", "BIGINT NOT NULL DEFAULT 0"}}
 
-// createTables makes what is missing. Processes that start at one time wait for each other: on PostgreSQL, CREATE TABLE
-// IF NOT EXISTS alone can fail if two run it at once.
-func (s *System) createTables(ctx context.Context) error {
-	err := s.db.InTx(ctx, func(ctx context.Context) error {
-		tx := onceward.Tx(ctx)
-		if err := s.db.LockName(ctx, tx, "create the tables of payments"); err != nil {
-			return err
-		}
-		for _, statement := range schema {
-			if _, err := tx.ExecContext(ctx, statement); err != nil {
-				return err
-			}
-		}
-		return s.addColumns(ctx, tx)
-	})
+// create implements storage.
+func (b *sqlStorage) create(ctx context.Context) error {
+	tables := schema
+	if b.db.Engine() == storeurl.MySQL {
+		tables = schemaMySQL
+	}
+	err := b.db.Define(ctx, tables...)
+	if err == nil {
+		err = b.addColumns(ctx)
+	}
 	if err != nil {
 		return fmt.Errorf("create the tables: %w", err)
 	}
 	return nil
 }
 
-func (s *System) addColumns(ctx context.Context, tx *sql.Tx) error {
-	for _, a := range additions {
-		there, err := s.db.HasColumn(ctx, tx, a.table, a.column)
-		if err == nil && !there {
-			_, err = tx.ExecContext(ctx, fmt.Sprintf(`ALTER TABLE %s ADD COLUMN %s %s`, a.table, a.column, a.kind))
-		}
-		if err != nil {
+// addColumns adds what tables of an earlier version lack, once: processes that start at one time wait for each other.
+// On MySQL there was no earlier version, and a column could not be added in a transaction.
+func (b *sqlStorage) addColumns(ctx context.Context) error {
+	if b.db.Engine() == storeurl.MySQL {
+		return nil
+	}
+	return b.db.InTx(ctx, func(ctx context.Context) error {
+		tx := onceward.Tx(ctx)
+		if err := b.db.LockName(ctx, tx, "add columns to the tables of payments"); err != nil {
 			return err
 		}
-	}
-	return nil
+		for _, a := range additions {
+			there, err := b.db.HasColumn(ctx, tx, a.table, a.column)
+			if err == nil && !there {
+				_, err = tx.ExecContext(ctx, fmt.Sprintf(`ALTER TABLE %s ADD COLUMN %s %s`, a.table, a.column, a.kind))
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// insert writes a row down, and reports whether it did: one of the same id that is there stays as it is.
+func (b *sqlStorage) insert(ctx context.Context, table, id string, values []natural.Column) (inserted bool, err error) {
+	outcome, err := b.db.UpsertRow(ctx, onceward.Tx(ctx), natural.Upsert{
+		Table: table, Key: []natural.Column{{Name: "id", Value: id}}, Values: values,
+		Final: "id", FinalValues: []any{id},
+	})
+	return outcome == natural.OutcomeInserted, err
 }
 
 // newID names a row after the operation that makes it. A retry that comes when its record has expired makes the same

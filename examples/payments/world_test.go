@@ -16,6 +16,7 @@ import (
 	"github.com/onceward/onceward/examples/payments"
 	"github.com/onceward/onceward/examples/provider"
 	"github.com/onceward/onceward/internal/servers"
+	"github.com/onceward/onceward/store/dynamodb"
 	"github.com/onceward/onceward/storeurl"
 )
 
@@ -56,10 +57,13 @@ type world struct {
 	server   *httptest.Server
 }
 
-// onStores runs a test in a world on each store.
+// databases are those that the system runs on, with the same statements.
+var databases = []string{"sqlite", "postgres", "mysql"}
+
+// onStores runs a test in a world on each database.
 func onStores(t *testing.T, change func(*settings), test func(t *testing.T, w *world)) {
 	t.Helper()
-	for _, kind := range []string{"sqlite", "postgres"} {
+	for _, kind := range databases {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			test(t, newWorld(t, storeOf(t, kind), change))
@@ -88,10 +92,17 @@ func (s stories) onStores(t *testing.T, change func(*settings)) {
 // storeOf returns the URL of an empty store.
 func storeOf(t testing.TB, kind string) string {
 	t.Helper()
-	if kind == "postgres" {
+	switch kind {
+	case "postgres":
 		return servers.Postgres(t).SchemaURL(t)
+	case "mysql":
+		return servers.MariaDB(t).DatabaseURL(t)
+	case "dynamodb":
+		s := servers.DynamoDB(t)
+		return "dynamodb://" + s.Name(t) + "?region=eu-central-1&endpoint=" + s.URL()
+	default:
+		return filepath.Join(t.TempDir(), "payments.db")
 	}
-	return filepath.Join(t.TempDir(), "payments.db")
 }
 
 func newWorld(t testing.TB, url string, change func(*settings)) *world {
@@ -126,11 +137,16 @@ func newWorld(t testing.TB, url string, change func(*settings)) *world {
 // opens starts the system of the world.
 func (w *world) opens() {
 	w.Helper()
-	db, err := storeurl.Open(w.Context(), w.url, w.settings.store...)
-	must(w, err)
-	w.Cleanup(func() { _ = db.Close() }) // a test may have closed it
-	w.db = db
-	w.settings.Database = db
+	if strings.HasPrefix(w.url, "dynamodb:") {
+		w.openItems()
+	} else {
+		db, err := storeurl.Open(w.Context(), w.url, w.settings.store...)
+		must(w, err)
+		w.Cleanup(func() { _ = db.Close() }) // a test may have closed it
+		w.db = db
+		w.settings.Database = db
+	}
+	var err error
 	w.system, err = payments.New(w.Context(), w.settings.Config)
 	must(w, err)
 	w.server = httptest.NewServer(w.system)
@@ -138,6 +154,18 @@ func (w *world) opens() {
 	if !w.settings.idle {
 		w.work(w.system)
 	}
+}
+
+// openItems opens a store on DynamoDB, with a table for items beside it.
+func (w *world) openItems() {
+	w.Helper()
+	s, err := dynamodb.Open(w.Context(), w.url, dynamodb.WithLogger(w.settings.Logger))
+	must(w, err)
+	w.Cleanup(func() { must(w, s.Close()) })
+	client, err := dynamodb.Client(w.Context(), w.url)
+	must(w, err)
+	table, _, _ := strings.Cut(strings.TrimPrefix(w.url, "dynamodb://"), "?")
+	w.settings.Items = &payments.Items{Store: s, Client: client, Table: table + "_items"}
 }
 
 // work lets a system work in the background until the test ends.
@@ -268,7 +296,7 @@ func (w *world) eventually(what string, done func() bool) {
 // number asks the database for one.
 func (w *world) number(query string, args ...any) (n int) {
 	w.Helper()
-	must(w, w.db.Reads().QueryRowContext(w.Context(), query, args...).Scan(&n))
+	must(w, w.db.Reads().QueryRowContext(w.Context(), w.db.Bind(query), args...).Scan(&n))
 	return n
 }
 

@@ -42,6 +42,24 @@ func TestMissingProgramsGiveTheInstallLine(t *testing.T) {
 	}
 }
 
+// TestMissingEnginesGiveTheInstallLine: who lacks a server is told how to get it.
+func TestMissingEnginesGiveTheInstallLine(t *testing.T) {
+	t.Parallel()
+	for install, find := range map[string]func(machine) error{
+		mariadbInstall: func(m machine) error { _, err := findMariaDB(m); return err },
+		galeraInstall:  func(m machine) error { _, err := findGalera(m); return err },
+		patroniInstall: func(m machine) error {
+			m.postgresBin = installed(t, t.TempDir(), "17")
+			_, err := findPatroni(m)
+			return err
+		},
+	} {
+		if err := find(without()); err == nil || !strings.Contains(err.Error(), install) {
+			t.Errorf("the error does not say %q: %v", install, err)
+		}
+	}
+}
+
 func TestHalfAnInstallationIsNone(t *testing.T) {
 	dir := installed(t, t.TempDir(), "17")
 	must(t, os.Remove(filepath.Join(dir, "initdb")))

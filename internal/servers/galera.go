@@ -41,7 +41,7 @@ const galeraNowhere = "00000000-0000-0000-0000-000000000000:-1"
 const galeraSize = 3
 
 // StartGalera starts a private cluster of three nodes, with settings of all nodes like those of StartMariaDB. A node
-// that is gone is given up after two seconds. The context limits the start only. Close it when done.
+// that is gone is given up after three seconds. The context limits the start only. Close it when done.
 func StartGalera(ctx context.Context, settings ...string) (*GaleraCluster, error) {
 	return retryPorts(func() (*GaleraCluster, error) {
 		c, err := newGalera(ctx, settings)
@@ -107,7 +107,7 @@ func (c *GaleraCluster) startFrom(ctx context.Context, first *MariaDBServer) err
 	return errors.Join(append(errs, c.AwaitReady(ctx))...)
 }
 
-// arguments are the settings of a node. One that has been silent for two seconds is given up.
+// arguments are the settings of a node. One that has been silent for three seconds is given up.
 func (n *galeraNode) arguments() []string {
 	address := "gcomm://" + n.members
 	if n.first {
@@ -116,8 +116,8 @@ func (n *galeraNode) arguments() []string {
 	options := []string{
 		fmt.Sprintf("gmcast.listen_addr=tcp://127.0.0.1:%d", n.group),
 		fmt.Sprintf("ist.recv_addr=127.0.0.1:%d", n.changes),
-		"evs.keepalive_period=PT0.4S", "evs.inactive_check_period=PT0.2S", "evs.suspect_timeout=PT2S",
-		"evs.inactive_timeout=PT4S", "evs.install_timeout=PT4S", "gcache.size=64M", "pc.announce_timeout=PT1S",
+		"evs.keepalive_period=PT0.4S", "evs.inactive_check_period=PT0.2S", "evs.suspect_timeout=PT3S",
+		"evs.inactive_timeout=PT6S", "evs.install_timeout=PT6S", "gcache.size=64M", "pc.announce_timeout=PT1S",
 	}
 	settings := []string{
 		"binlog-format=ROW", "default-storage-engine=InnoDB", "innodb-autoinc-lock-mode=2", "wsrep-on=ON",
@@ -136,7 +136,8 @@ func (n *galeraNode) arguments() []string {
 // and may begin a group again.
 func (s *MariaDBServer) writeState(position string) error {
 	group, number, _ := strings.Cut(position, ":")
-	text := fmt.Sprintf("# GALERA saved state\nversion: 2.1\nuuid:    %s\nseqno:   %s\nsafe_to_bootstrap: 1\n", group, number)
+	text := fmt.Sprintf("# GALERA saved state\nversion: 2.1\nuuid:    %s\nseqno:   %s\nsafe_to_bootstrap: 1\n",
+		group, number)
 	file := filepath.Join(s.Dir(), "grastate.dat")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return err

@@ -86,9 +86,10 @@ func initMariaDB(ctx context.Context, programs mariadbPrograms, as owner, dir st
 	return as.makeDir(database)
 }
 
-// mariadbEnviron is ours without what would change the server or a client.
+// mariadbEnviron is ours without what would change the server or a client. Our directory for temporary files may be
+// closed to the user that the server runs as.
 func mariadbEnviron(home string) []string {
-	return append(cleanEnviron("MYSQL_", "MARIADB_", "LC_"), "HOME="+home, "LC_ALL=C")
+	return append(cleanEnviron("MYSQL_", "MARIADB_", "LC_", "TMPDIR="), "HOME="+home, "TMPDIR="+home, "LC_ALL=C")
 }
 
 // choosePorts finds a port to listen on.

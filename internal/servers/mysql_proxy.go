@@ -27,15 +27,17 @@ func NewMySQLProxy(t testing.TB, serverURL string) *Proxy {
 	return p
 }
 
-// StartMySQLProxy starts a proxy like NewMySQLProxy. Close it when done.
-func StartMySQLProxy(serverURL string) (*Proxy, error) {
-	return startProxy(serverURL, (*link).carryMySQL)
+// StartMySQLProxy starts a proxy like NewMySQLProxy. The functions change the text of each statement on its way to the
+// server, as for a server whose clock is to be off; traps see it as the client sent it. Close it when done.
+func StartMySQLProxy(serverURL string, changes ...func(sql string) string) (*Proxy, error) {
+	return startProxy(serverURL, func(l *link) { l.carryMySQL(changes) })
 }
 
 // mysqlLink is a connection whose commands and replies are told apart. A client waits for the reply to a command before
 // it sends the next one, so that there is never more than one.
 type mysqlLink struct {
 	*link
+	changes []func(sql string) string
 
 	mu sync.Mutex
 	// reply is what is awaited, nil between commands; sql and caught belong to it.
@@ -47,8 +49,8 @@ type mysqlLink struct {
 }
 
 // carryMySQL carries packets in both directions until one side ends.
-func (l *link) carryMySQL() {
-	m := &mysqlLink{link: l, prepared: make(map[uint32]string)}
+func (l *link) carryMySQL(changes []func(sql string) string) {
+	m := &mysqlLink{link: l, changes: changes, prepared: make(map[uint32]string)}
 	out, in := bufio.NewReader(l.server), bufio.NewReader(l.client)
 	if err := m.greet(out, in); err != nil {
 		l.close(err)
@@ -104,10 +106,25 @@ func (m *mysqlLink) carryCommands(in *bufio.Reader) error {
 		if err := m.expect(packet); err != nil {
 			return err
 		}
-		if _, err := m.server.Write(packet); err != nil {
+		if _, err := m.server.Write(m.changed(packet)); err != nil {
 			return err
 		}
 	}
+}
+
+// changed is a packet with the text of its statement changed. One that is sent in pieces stays as it is.
+func (m *mysqlLink) changed(packet mysqlPacket) mysqlPacket {
+	kind := packet.kind()
+	if len(m.changes) == 0 || kind != mysqlQuery && kind != mysqlPrepare || len(packet) > mysqlWhole/2 {
+		return packet
+	}
+	sql := string(packet.body()[1:])
+	for _, change := range m.changes {
+		sql = change(sql)
+	}
+	size := 1 + len(sql)
+	head := mysqlPacket{byte(size), byte(size >> 8), byte(size >> 16), packet[3], kind}
+	return append(head, sql...)
 }
 
 // expect takes note of what the server is about to answer, before it can. It returns an error if the command is lost.

@@ -42,9 +42,9 @@ type PatroniNode struct {
 // The times of Patroni: the primary has to say at least every lease that it is alive, and else the other takes over. A
 // primary that cannot reach etcd gives up before that.
 const (
-	patroniLease = 8
+	patroniLease = 6
 	patroniLoop  = 1
-	patroniRetry = 3
+	patroniRetry = 2
 )
 
 // PatroniLease is after how long a primary that is gone is replaced.
@@ -394,6 +394,18 @@ func (c *PatroniCluster) AwaitLeader(ctx context.Context) (leader *PatroniNode, 
 // AwaitReady waits until there is a primary, and the other node is its synchronous standby, if it runs: one that is not
 // would not take over.
 func (c *PatroniCluster) AwaitReady(ctx context.Context) error {
+	err := c.awaitReady(ctx)
+	if err == nil {
+		return nil
+	}
+	for _, n := range c.nodes {
+		status, unknown := n.status(ctx)
+		err = fmt.Errorf("%w\n%s: %+v, %v\n%s", err, n.name, status, unknown, lastLines(n.Log(), 20))
+	}
+	return err
+}
+
+func (c *PatroniCluster) awaitReady(ctx context.Context) error {
 	return awaitEvery(ctx, 50*time.Millisecond, "the standby follows the primary", func() (bool, error) {
 		leader, err := c.AwaitLeader(ctx)
 		if err != nil {

@@ -3,11 +3,11 @@
 // is in testing.go. What it starts is private to the process and does not outlive it, also if the process is killed:
 // the system then tells the server to stop, and the next process removes the files.
 //
-// It is used by the tests of store/postgres, store/redis, of the brokers, of storeurl, cmd and examples, and by lab. It
-// is in internal/ and not in lab because modules outside of lab must not depend on lab, and internal/ is under the path
-// of all modules. As it lies in the root module, it has the standard library alone: databases are asked with psql, a
-// broker is greeted on its port, and Redis is asked in its simple protocol. Its tests that need a client are in
-// lab/servers.
+// It is used by the tests of store/postgres, store/redis, store/mysql, store/dynamodb, of the brokers, of storeurl, cmd
+// and examples, and by lab. It is in internal/ and not in lab because modules outside of lab must not depend on lab, and
+// internal/ is under the path of all modules. As it lies in the root module, it has the standard library alone:
+// databases are asked with psql and mariadb, a broker is greeted on its port, and Redis is asked in its simple protocol.
+// Its tests that need a client are in lab/servers.
 //
 // A package of tests that uses a server ends like this, or leaves files behind until the next run:
 //

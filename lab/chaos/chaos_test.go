@@ -29,8 +29,8 @@ func TestMain(m *testing.M) {
 	os.Exit(servers.Main(m))
 }
 
-// TestShortRun lets each fault happen once on each SQL store, with a fixed seed, and some on those with Redis. `make
-// chaos` has all faults on all stores.
+// TestShortRun lets each fault happen once on SQLite and PostgreSQL, with a fixed seed, and some on those with Redis.
+// `make chaos` has all faults on all stores.
 func TestShortRun(t *testing.T) {
 	for _, c := range []struct {
 		store string
@@ -42,24 +42,40 @@ func TestShortRun(t *testing.T) {
 		{"redis", 8 * time.Second, []string{"database-kill", "database-reply-lost", "server-kill", "server-pause"}},
 		{"tiered", 5 * time.Second, []string{"front-kill", "front-restore", "server-kill"}},
 	} {
-		t.Run(c.store, func(t *testing.T) {
-			o := options{
-				Store: c.store, Time: c.time, Seed: 20261115, Clients: 12, Every: 450 * time.Millisecond,
-				Settle: 90 * time.Second, Only: c.only,
-			}
-			var out bytes.Buffer
-			r, err := o.run(t.Context(), &out)
-			if err != nil {
-				t.Fatalf("%v\n%s", err, out.String())
-			}
-			r.print(&out)
-			if len(r.violations) > 0 {
-				t.Errorf("promises were broken:\n%s", out.String())
-			}
-			if c := r.counts; c.Operations < 40 || c.Overlapping < 10 || c.Replays < 5 || c.Unknown < 1 {
-				t.Errorf("the run had too little to show:\n%s", out.String())
-			}
-		})
+		t.Run(c.store, func(t *testing.T) { shortRun(t, c.store, c.time, c.only) })
+	}
+}
+
+// TestShortRunOnEngines lets some faults happen on each of the engines that take longer to start.
+func TestShortRunOnEngines(t *testing.T) {
+	servers.InAllStores(t)
+	for store, only := range map[string][]string{
+		"mysql":       {"database-kill", "commit-reply-cut", "server-kill", "server-pause"},
+		"dynamodb":    {"database-kill", "service-reply-lost", "service-request-late", "server-kill", "server-pause"},
+		world.Galera:  {"member-kill", "member-cut-off", "server-kill", "server-pause"},
+		world.Patroni: {"primary-kill", "server-kill", "server-pause"},
+	} {
+		t.Run(store, func(t *testing.T) { shortRun(t, store, 10*time.Second, only) })
+	}
+}
+
+// shortRun is a run on a store, with some or all faults.
+func shortRun(t *testing.T, store string, length time.Duration, only []string) {
+	o := options{
+		Store: store, Time: length, Seed: 20261115, Clients: 12, Every: 450 * time.Millisecond,
+		Settle: 90 * time.Second, Only: only,
+	}
+	var out bytes.Buffer
+	r, err := o.run(t.Context(), &out)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out.String())
+	}
+	r.print(&out)
+	if len(r.violations) > 0 {
+		t.Errorf("promises were broken:\n%s", out.String())
+	}
+	if c := r.counts; c.Operations < 40 || c.Overlapping < 10 || c.Replays < 5 || c.Unknown < 1 {
+		t.Errorf("the run had too little to show:\n%s", out.String())
 	}
 }
 

@@ -116,6 +116,7 @@ func (o options) window(ctx context.Context, out io.Writer, watch *watch, w *wor
 	}
 	l := load.New(load.Config{
 		Seed: o.Seed, Window: name, Clients: o.Clients, Fronts: w.Fronts(), Recorder: recorder, Plain: w.Plain(),
+		Entries: w.Collects(),
 	})
 	unsettled, err := o.weather(ctx, out, watch, w, l)
 	if err == nil {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/onceward/onceward/examples/payments"
@@ -43,6 +44,8 @@ func (c *Config) check() error {
 		return errors.New("--payments must be at least 1")
 	case c.Processes < 1 || c.Processes > mostProcesses:
 		return errors.New("--processes must be from 1 to 16")
+	case c.Unprotected && strings.HasPrefix(c.Store, "dynamodb:"):
+		return errors.New("--unprotected needs a database: on DynamoDB it is Onceward that commits")
 	case c.NoLoad && c.Processes > 1:
 		return errors.New("--no-load serves in one process: leave --processes out")
 	case c.NoLoad && c.Unprotected:

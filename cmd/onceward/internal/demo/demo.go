@@ -70,7 +70,7 @@ func openWorld(ctx context.Context, config Config) (w *world, err error) {
 		return w, err
 	}
 	w.node = nodeConfig{
-		Store: w.store.url, Addr: config.Addr, Secret: secret, Provider: w.provider.URL, WebhookSecret: string(hookSecret),
+		Store: w.store.url, Items: w.store.items, Addr: config.Addr, Secret: secret, Provider: w.provider.URL, WebhookSecret: string(hookSecret),
 		Timing: config.timing(), InFlight: config.InFlight, Unprotected: config.Unprotected,
 	}
 	return w, nil

@@ -48,9 +48,9 @@ func (w *world) place() string {
 	if w.dir.temporary {
 		stay = "removed at the end"
 	}
-	if w.store.schema != "" {
+	if w.store.where != "" {
 		server, _ := withoutPassword(w.config.Store)
-		return fmt.Sprintf("on PostgreSQL at %s, in the schema %s, %s", server, w.store.schema, stay)
+		return fmt.Sprintf("on %s at %s, in %s, %s", w.store.kind, server, w.store.where, stay)
 	}
 	return fmt.Sprintf("on SQLite in %s, %s", strings.TrimPrefix(w.store.url, "sqlite:"), stay)
 }
@@ -147,6 +147,9 @@ func (w *world) again(flags ...string) (line, hint string) {
 		words = append(words, "--store "+quoted(store))
 		if had {
 			hint = "with the password in PGPASSWORD"
+			if w.store.kind != "PostgreSQL" {
+				hint = "with the password in the URL"
+			}
 		}
 	}
 	return strings.Join(words, " "), hint

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward/examples/payments"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/storeurl"
 )
 
@@ -19,7 +20,9 @@ var tokens = map[string]string{"alice": "alice", "bob": "bob"}
 
 // nodeConfig is all that a process needs to know to serve. It goes through JSON to a child process.
 type nodeConfig struct {
-	Store         string
+	Store string
+	// Items is the table of items on a store without SQL. Default: the store is a database.
+	Items         string
 	Addr          string
 	Secret        []byte
 	Provider      string
@@ -35,7 +38,11 @@ type nodeConfig struct {
 type node struct {
 	url    string
 	server *http.Server
-	db     *storeurl.Database
+	store  interface {
+		storeurl.Closer
+		store.Lister
+	}
+	system *payments.System
 	log    *os.File
 	// stopWork ends the work in the background, and worked tells that it has ended.
 	stopWork context.CancelFunc
@@ -61,11 +68,10 @@ func (n *node) start(ctx context.Context, c nodeConfig) error {
 	if err != nil {
 		return fmt.Errorf("%w: choose another address with --addr, for example --addr 127.0.0.1:0", err)
 	}
-	system, err := n.openSystem(ctx, c, logger)
-	if err != nil {
+	if err := n.openSystem(ctx, c, logger); err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	n.serve(listener, system, logger)
+	n.serve(listener, logger)
 	return nil
 }
 
@@ -81,27 +87,48 @@ func (n *node) openLog(path string) (*slog.Logger, error) {
 	return slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelWarn})), nil
 }
 
-func (n *node) openSystem(ctx context.Context, c nodeConfig, logger *slog.Logger) (system *payments.System, err error) {
-	if n.db, err = storeurl.Open(ctx, c.Store, storeurl.WithLogger(logger)); err != nil {
-		return nil, fmt.Errorf("the store of --store cannot be opened: %s", oneLine(err))
-	}
-	return payments.New(ctx, payments.Config{
-		Database: n.db, Secret: c.Secret, Tokens: tokens, Provider: c.Provider, WebhookSecret: c.WebhookSecret,
+func (n *node) openSystem(ctx context.Context, c nodeConfig, logger *slog.Logger) error {
+	config := payments.Config{
+		Secret: c.Secret, Tokens: tokens, Provider: c.Provider, WebhookSecret: c.WebhookSecret,
 		Timing: c.Timing, InFlight: c.InFlight, Unprotected: c.Unprotected, Logger: logger,
-	})
+	}
+	if err := n.openStore(ctx, c, &config); err != nil {
+		return fmt.Errorf("the store of --store cannot be opened: %s", oneLine(err))
+	}
+	var err error
+	n.system, err = payments.New(ctx, config)
+	return err
+}
+
+// openStore opens a database, or the tables of items.
+func (n *node) openStore(ctx context.Context, c nodeConfig, config *payments.Config) error {
+	if c.Items != "" {
+		items, err := openItems(ctx, c.Store, c.Items, config.Logger)
+		if err != nil {
+			return err
+		}
+		n.store, config.Items = items.Store, items
+		return nil
+	}
+	db, err := storeurl.Open(ctx, c.Store, storeurl.WithLogger(config.Logger))
+	if err != nil {
+		return err
+	}
+	n.store, config.Database = db, db
+	return nil
 }
 
 // serve starts what goes on until the node is closed.
-func (n *node) serve(listener net.Listener, system *payments.System, logger *slog.Logger) {
+func (n *node) serve(listener net.Listener, logger *slog.Logger) {
 	n.url = "http://" + listener.Addr().String()
 	n.server = &http.Server{
-		Handler: n.withOpenWork(system), ReadHeaderTimeout: 10 * time.Second,
+		Handler: n.withOpenWork(n.system), ReadHeaderTimeout: 10 * time.Second,
 		ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
 	}
 	background, stop := context.WithCancel(context.Background())
 	n.stopWork = stop
 	go func() {
-		err := system.Work(background)
+		err := n.system.Work(background)
 		if background.Err() == nil {
 			n.broken <- fmt.Errorf("the work in the background has ended: %w", err)
 		}
@@ -136,8 +163,8 @@ func (n *node) close(ctx context.Context) error {
 
 func (n *node) closeFiles() error {
 	var errs []error
-	if n.db != nil {
-		errs = append(errs, n.db.Close())
+	if n.store != nil {
+		errs = append(errs, n.store.Close())
 	}
 	if n.log != nil {
 		errs = append(errs, n.log.Close())

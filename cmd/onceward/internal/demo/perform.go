@@ -127,7 +127,7 @@ func (w *world) announce(out io.Writer, plan []load.Order, urls []string) {
 	fmt.Fprintf(out, "Onceward demo: %s, %s and %s, %s, on %s, seed %d.\n",
 		load.Payment.Count(asked[load.Payment]), load.Refund.Count(asked[load.Refund]),
 		load.Booking.Count(asked[load.Booking]),
-		how, w.store.kind(), w.config.Seed)
+		how, w.store.called(), w.config.Seed)
 	fmt.Fprintln(out, "Clients lose connections and retry; the provider times out, fails and resets connections.")
 	if len(urls) > 1 {
 		fmt.Fprintf(out, "Each of %d processes is killed and started again, and one is %s.\n", len(urls), w.paused())

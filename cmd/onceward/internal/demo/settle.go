@@ -12,7 +12,7 @@ import (
 // openWork is what a system has not brought to an end yet of what its clients have asked for. What it does for itself
 // is left out: a comparison of the ledgers that has met a fault is tried again later, and is not waited for here.
 type openWork struct {
-	// InProgress and Unknown count the clients' operations, and Waiting the messages of the outbox.
+	// InProgress and Unknown count the clients' operations, and Waiting the charges that were ordered.
 	InProgress, Unknown, Waiting int
 }
 
@@ -47,15 +47,14 @@ func (n *node) openWork(ctx context.Context) (open openWork, err error) {
 	if open.Unknown, err = n.count(ctx, store.StateUnknown); err != nil {
 		return open, err
 	}
-	messages, err := n.db.MessageStats(ctx)
-	open.Waiting = messages.Waiting
+	open.Waiting, err = n.system.Waiting(ctx)
 	return open, err
 }
 
 // count counts the operations of the clients in a state. A page is more than there are clients at one time.
 func (n *node) count(ctx context.Context, state store.State) (sum int, err error) {
 	for _, account := range tokens {
-		page, err := n.db.List(ctx, store.Filter{Scope: account, State: state})
+		page, err := n.store.List(ctx, store.Filter{Scope: account, State: state})
 		if err != nil {
 			return 0, err
 		}

@@ -36,7 +36,7 @@ func newNode(t *testing.T, faults provider.Faults) *node {
 // reserve begins an operation that no attempt ends.
 func reserve(t *testing.T, n *node, scope string) {
 	t.Helper()
-	_, err := n.db.Reserve(t.Context(), &store.Reservation{
+	_, err := n.store.Reserve(t.Context(), &store.Reservation{
 		ID: store.ID{Scope: scope, Key: "key-1"}, Operation: "POST /test", Lease: time.Hour, Retention: time.Hour,
 		Fingerprints: []store.Fingerprint{{Sum: [32]byte{1}}}, Nonce: store.Nonce{1},
 	})
@@ -71,7 +71,7 @@ func awaitRecord(t *testing.T, n *node) {
 	ticker := time.NewTicker(5 * time.Millisecond)
 	defer ticker.Stop()
 	for limit := time.After(30 * time.Second); ; {
-		stats, err := n.db.Stats(t.Context())
+		stats, err := n.store.Stats(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

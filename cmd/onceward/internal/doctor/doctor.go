@@ -165,10 +165,14 @@ func Examine(ctx context.Context, storeURL string, c Config) (*Report, error) {
 	switch at.Engine {
 	case storeurl.Postgres:
 		report.Results, err = examinePostgres(ctx, &at, c)
+	case storeurl.SQLite:
+		report.Results, err = examineSQLite(ctx, at.URL, c)
+	case storeurl.MySQL:
+		report.Results, err = examineMySQL(ctx, storeURL, &at, c)
 	case storeurl.Redis:
 		report.Results, err = examineRedis(ctx, at, c)
 	default:
-		report.Results, err = examineSQLite(ctx, at.URL, c)
+		err = unusable(fmt.Errorf("there are no checks for %s", at.Engine))
 	}
 	if err == nil && c.Metrics != "" {
 		var more []Result
@@ -184,6 +188,9 @@ func Examine(ctx context.Context, storeURL string, c Config) (*Report, error) {
 // Checks are all checks that there are, in the order in which they are made.
 func Checks() (all []Check) {
 	for _, t := range postgresTrials {
+		all = append(all, t.Check)
+	}
+	for _, t := range mysqlTrials {
 		all = append(all, t.Check)
 	}
 	for _, t := range sqliteTrials {

@@ -109,7 +109,7 @@ func (t *Target) options() []storeurl.Option {
 func CheckURL(url string) error {
 	if url == "" {
 		return Usage("the store is not named: give --store URL, or set ONCEWARD_STORE; " +
-			"such as postgres://user@host/database, sqlite:PATH or redis://host:6379/0")
+			"such as postgres://user@host/database, mysql://user@host/database, sqlite:PATH, redis://host:6379/0 or dynamodb://TABLE")
 	}
 	return nil
 }
@@ -180,7 +180,7 @@ func (s *Session) Unsealed() bool { return len(s.target.SealKeys) > 0 }
 func Need[T any](s *Session, does string) (T, error) {
 	able, ok := store.As[T](s.Store)
 	if !ok {
-		return able, Usage("this store does not %s: SQLite and PostgreSQL do", does)
+		return able, Usage("this store does not %s: SQLite, PostgreSQL and MySQL do", does)
 	}
 	return able, nil
 }

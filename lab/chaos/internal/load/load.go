@@ -27,8 +27,8 @@ type Config struct {
 	Clients int
 	// Fronts are the URLs of the servers.
 	Fronts []string
-	// Plain leaves out what only nodes on a store with transactions serve.
-	Plain bool
+	// Plain leaves out what only nodes on a store with tables serve, but for entries if Entries is set.
+	Plain, Entries bool
 	// Recorder keeps what is asked and answered.
 	Recorder *history.Recorder
 }

@@ -60,13 +60,14 @@ func (l *Load) draw(ctx context.Context, random *rand.Rand, client, n int) *oper
 	op.abandoned = random.Float64() < 0.06
 	amount := 100 + random.Int64N(500) // below what is declined
 	switch kind := random.Float64(); {
+	case l.Plain && l.Entries && kind < 0.25:
+		op.drawEntry(random, name)
 	case l.Plain && kind < 0.4:
 		op.drawTransfer(random, name, amount)
 	case l.Plain:
 		op.drawHarder(random, client, n, name, 1+random.IntN(6)) // past the flashes, before the shipments
 	case kind < 0.10:
-		op.kind, op.path = "entry", "/entries"
-		op.ask(random, name, 0, func(reference string, _ int64) any { return node.Entry{Reference: reference} })
+		op.drawEntry(random, name)
 	case kind < 0.30:
 		op.kind, op.path = "payment", "/payments"
 		op.ask(random, name, orDeclined(random, amount), func(reference string, amount int64) any {
@@ -93,6 +94,12 @@ func (l *Load) draw(ctx context.Context, random *rand.Rand, client, n int) *oper
 		})
 	}
 	return op
+}
+
+// drawEntry makes up an entry.
+func (o *operation) drawEntry(random *rand.Rand, name string) {
+	o.kind, o.path = "entry", "/entries"
+	o.ask(random, name, 0, func(reference string, _ int64) any { return node.Entry{Reference: reference} })
 }
 
 // drawTransfer makes up a transfer. The owner of some outlasts its lease.

@@ -8,7 +8,10 @@ const (
 	postgres = "postgres"
 	redis    = "redis"
 	tiered   = "tiered"
+	mysql    = "mysql"
+	galera   = "galera"
+	dynamodb = "dynamodb"
 )
 
 // All are the mutants, layer by layer.
-var All = slices.Concat(engine, janitors, stores, caches, upper)
+var All = slices.Concat(engine, janitors, stores, caches, fleets, upper)

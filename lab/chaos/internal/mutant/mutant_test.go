@@ -30,9 +30,8 @@ func TestMutantsFitTheSource(t *testing.T) {
 		names[m.Name], layers[m.Layer] = true, true
 	}
 	for _, layer := range []string{
-		"engine", "fingerprint", "lease", "sweeper", "reaper", "sqlite", "postgres", "redis", "tiered", "phase", "reconcile", "webhook",
-		"ledger", "outbox",
-		"inbox", "audit", "limit",
+		"engine", "fingerprint", "lease", "sweeper", "reaper", "sqlite", "postgres", "redis", "tiered", "mysql", "dynamodb",
+		"phase", "reconcile", "webhook", "ledger", "outbox", "inbox", "audit", "limit",
 	} {
 		if !layers[layer] {
 			t.Errorf("no mutant makes a mistake in the layer %s", layer)

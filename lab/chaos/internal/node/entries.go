@@ -1,7 +1,6 @@
 package node
 
 import (
-	"context"
 	"crypto/rand"
 	"encoding/json"
 	"net/http"
@@ -21,19 +20,10 @@ type Entry struct {
 	Reference string `json:"reference"`
 }
 
-// createEntries makes the table. Nodes that start at one time wait for each other.
-func createEntries(ctx context.Context, db *storeurl.Database) error {
-	return db.InTx(ctx, func(ctx context.Context) error {
-		tx := onceward.Tx(ctx)
-		if err := db.LockName(ctx, tx, "create the table of entries"); err != nil {
-			return err
-		}
-		_, err := tx.ExecContext(ctx, `CREATE TABLE IF NOT EXISTS entry (id TEXT PRIMARY KEY, reference TEXT NOT NULL)`)
-		return err
-	})
-}
+// appender appends entries to the table of a database.
+type appender struct{ db *storeurl.Database }
 
-func appendEntry(w http.ResponseWriter, r *http.Request) {
+func (a appender) appendEntry(w http.ResponseWriter, r *http.Request) {
 	var e Entry
 	if err := json.NewDecoder(r.Body).Decode(&e); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
@@ -41,7 +31,7 @@ func appendEntry(w http.ResponseWriter, r *http.Request) {
 	}
 	e.ID, e.Account = rand.Text(), onceward.FromContext(r.Context()).Scope()
 	_, err := onceward.Tx(r.Context()).ExecContext(r.Context(),
-		`INSERT INTO entry (id, reference) VALUES ($1, $2)`, e.ID, e.Reference)
+		a.db.Bind(`INSERT INTO entry (id, reference) VALUES ($1, $2)`), e.ID, e.Reference)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return

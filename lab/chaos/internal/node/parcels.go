@@ -58,22 +58,6 @@ func newPost(db *storeurl.Database, silences *silences) (*post, error) {
 	return &post{db: db, box: box, inbox: inbox.New(db.Store), silences: silences}, err
 }
 
-// createArrivals makes the table of what has arrived. The place is counted from one in each street.
-func createArrivals(ctx context.Context, db *storeurl.Database) error {
-	return db.InTx(ctx, func(ctx context.Context) error {
-		tx := onceward.Tx(ctx)
-		if err := db.LockName(ctx, tx, "create the table of arrivals"); err != nil {
-			return err
-		}
-		_, err := tx.ExecContext(ctx, `CREATE TABLE IF NOT EXISTS arrival (
-			street TEXT NOT NULL, reference TEXT NOT NULL, number BIGINT NOT NULL, place BIGINT NOT NULL)`)
-		if err == nil {
-			_, err = tx.ExecContext(ctx, `CREATE INDEX IF NOT EXISTS arrival_street ON arrival (street)`)
-		}
-		return err
-	})
-}
-
 // ship adds the messages.
 func (p *post) ship(w http.ResponseWriter, r *http.Request) {
 	var s Shipment
@@ -139,8 +123,8 @@ func (p *post) deliver(ctx context.Context, d *outbox.Delivery) (outbox.Result, 
 	}
 	_, err := p.inbox.Handle(ctx, shelf, d.ID, func(ctx context.Context) error {
 		_, err := onceward.Tx(ctx).ExecContext(ctx,
-			`INSERT INTO arrival (street, reference, number, place)
-			SELECT $1, $2, $3, count(*) + 1 FROM arrival WHERE street = $4`,
+			p.db.Bind(`INSERT INTO arrival (street, reference, number, place)
+			SELECT $1, $2, $3, count(*) + 1 FROM arrival WHERE street = $4`),
 			one.Street, one.Reference, one.Number, one.Street)
 		if err == nil && luck < 0.2 {
 			err = errDropped

@@ -14,17 +14,24 @@ import (
 	"github.com/onceward/onceward/janitor"
 	"github.com/onceward/onceward/phase"
 	"github.com/onceward/onceward/reconcile"
-	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/redis"
 	"github.com/onceward/onceward/storeurl"
 )
 
-// Open opens the store that a URL names. One without transactions has no tables to read. So many replicas of a Redis
+// Open opens the store that a URL names. Redis and DynamoDB have no tables to read. So many replicas of a Redis
 // must have a write before it counts.
 func Open(ctx context.Context, url string, replicas int, options ...storeurl.Option) (*storeurl.Database, error) {
 	logger := slog.New(slog.DiscardHandler)
+	options = append(options, storeurl.WithLogger(logger))
+	if collects(url) {
+		s, err := storeurl.OpenStore(ctx, url, options...)
+		if err != nil {
+			return nil, err
+		}
+		return &storeurl.Database{Store: wrap.New(s, nil)}, nil
+	}
 	if !strings.HasPrefix(url, "redis") {
-		return storeurl.Open(ctx, url, append(options, storeurl.WithLogger(logger))...)
+		return storeurl.Open(ctx, url, options...)
 	}
 	with := []redis.Option{redis.WithLogger(logger)}
 	if replicas > 0 {
@@ -37,14 +44,14 @@ func Open(ctx context.Context, url string, replicas int, options ...storeurl.Opt
 	return &storeurl.Database{Store: wrap.New(s, nil)}, nil
 }
 
-// Transacts reports whether a store has transactions, and so the tables of an application.
-func Transacts(db *storeurl.Database) bool {
-	_, ok := store.As[store.Transactor](db.Store)
-	return ok
-}
+// collects reports whether a store commits what its handlers have collected, in the place of tables.
+func collects(url string) bool { return strings.HasPrefix(url, "dynamodb:") }
 
-// plain is the system on a store without transactions: the harder routes alone, whose effects are in the ledger of the
-// bank, and those who settle, resume and sweep.
+// Transacts reports whether a store has the tables of an application, which transactions are about.
+func Transacts(db *storeurl.Database) bool { return db.Reads() != nil }
+
+// plain is the system on a store without tables: the harder routes alone, whose effects are in the ledger of the bank,
+// entries where they can be collected, and those who settle, resume and sweep.
 func (s Settings) plain(_ context.Context, p *parts) (*system, error) {
 	guard, err := onceward.New(p.db.Store, onceward.Config{
 		Scope: account, Secret: []byte(fingerprintSecret), Logger: p.logger,
@@ -59,6 +66,9 @@ func (s Settings) plain(_ context.Context, p *parts) (*system, error) {
 	}
 	mux := onceward.NewMux()
 	p.routes(mux, guard, agency)
+	if collects(s.Store) {
+		mux.Handle(entries, guard.HandlerFunc(appendItem, onceward.Transactional()))
+	}
 	if err := onceward.AuditStrict(mux.Routes()); err != nil {
 		return nil, err
 	}

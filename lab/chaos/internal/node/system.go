@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"net/http"
 
@@ -38,16 +37,27 @@ func (p *parts) routes(mux *onceward.Mux, guard *onceward.Guard, agency *agency)
 	mux.Handle(doubts, guard.HandlerFunc(p.lapse.doubt, onceward.Reserved(onceward.FailureUnknown)))
 }
 
+// tables are those of the harder routes, on every database alike. The place of an arrival is counted from one in each
+// street, and each step of a phased operation appends a stay.
+var tables = []string{
+	`CREATE TABLE IF NOT EXISTS entry (id VARCHAR(64) PRIMARY KEY, reference VARCHAR(255) NOT NULL)`,
+	`CREATE TABLE IF NOT EXISTS arrival (
+		street VARCHAR(255) NOT NULL, reference VARCHAR(255) NOT NULL, number BIGINT NOT NULL, place BIGINT NOT NULL)`,
+	`CREATE INDEX IF NOT EXISTS arrival_street ON arrival (street)`,
+	`CREATE TABLE IF NOT EXISTS stay (reference VARCHAR(255) NOT NULL, step VARCHAR(64) NOT NULL)`,
+}
+
 // full is the reference payments system with the harder routes beside it, on a database that has transactions.
 func (s Settings) full(ctx context.Context, p *parts) (*system, error) {
-	if err := errors.Join(createEntries(ctx, p.db), createArrivals(ctx, p.db), createStays(ctx, p.db)); err != nil {
+	if err := p.db.Define(ctx, tables...); err != nil {
 		return nil, err
 	}
+	appender := appender{p.db}
 	post, err := newPost(p.db, p.silences)
 	if err != nil {
 		return nil, err
 	}
-	agency, err := newAgency(p.bank, s.Generation, noteRow)
+	agency, err := newAgency(p.bank, s.Generation, rowNoter(p.db))
 	if err != nil {
 		return nil, err
 	}
@@ -57,9 +67,9 @@ func (s Settings) full(ctx context.Context, p *parts) (*system, error) {
 		Timing: Timing, Logger: p.logger, Observer: onceward.ObserverFunc(p.db.Store.(*journaled).observe),
 		Routes: func(mux *onceward.Mux, guard *onceward.Guard) {
 			p.routes(mux, guard, agency)
-			mux.Handle(entries, guard.HandlerFunc(appendEntry, onceward.Transactional()))
+			mux.Handle(entries, guard.HandlerFunc(appender.appendEntry, onceward.Transactional()))
 			mux.Handle(parcels, guard.HandlerFunc(post.ship, onceward.Transactional()))
-			mux.Handle(flashes, guard.HandlerFunc(appendEntry, onceward.Transactional(), onceward.Retain(Retention)))
+			mux.Handle(flashes, guard.HandlerFunc(appender.appendEntry, onceward.Transactional(), onceward.Retain(Retention)))
 		},
 		Rules: agency.rules(),
 	})

@@ -72,25 +72,15 @@ func (a *agency) define(name string, generation int, pay phase.Step[Trip]) phase
 	return d
 }
 
-// noteRow is a local step that appends a row.
-func noteRow(step string) phase.Step[Trip] {
-	return phase.Local(step, func(ctx context.Context, t *Trip) error {
-		_, err := onceward.Tx(ctx).ExecContext(ctx, `INSERT INTO stay (reference, step) VALUES ($1, $2)`,
-			t.Reference, step)
-		return err
-	})
-}
-
-// createStays makes the table that the steps append to.
-func createStays(ctx context.Context, db *storeurl.Database) error {
-	return db.InTx(ctx, func(ctx context.Context) error {
-		tx := onceward.Tx(ctx)
-		if err := db.LockName(ctx, tx, "create the table of stays"); err != nil {
+// rowNoter makes local steps that append a row.
+func rowNoter(db *storeurl.Database) func(step string) phase.Step[Trip] {
+	return func(step string) phase.Step[Trip] {
+		return phase.Local(step, func(ctx context.Context, t *Trip) error {
+			_, err := onceward.Tx(ctx).ExecContext(ctx, db.Bind(`INSERT INTO stay (reference, step) VALUES ($1, $2)`),
+				t.Reference, step)
 			return err
-		}
-		_, err := tx.ExecContext(ctx, `CREATE TABLE IF NOT EXISTS stay (reference TEXT NOT NULL, step TEXT NOT NULL)`)
-		return err
-	})
+		})
+	}
 }
 
 // routes adds the routes.

@@ -14,7 +14,7 @@ import (
 )
 
 // Stores are the kinds of stores that a run can take place on.
-var Stores = []string{"sqlite", "postgres", "redis", Cluster, "tiered", Patroni}
+var Stores = []string{"sqlite", "postgres", "redis", Cluster, "tiered", Patroni, "mysql", Galera, "dynamodb"}
 
 // Cluster is the store that may forget what it has acknowledged, when a replica takes over.
 const Cluster = "redis-cluster"
@@ -22,16 +22,19 @@ const Cluster = "redis-cluster"
 // Patroni is the store whose standby takes over, with all that was acknowledged, when the primary is gone.
 const Patroni = "postgres-patroni"
 
+// Galera is the store of several servers that all take writes.
+const Galera = "galera"
+
 // database is the store of a world, and what can happen to it.
 type database interface {
-	// url is what nodes open, and direct what can be opened past all faults.
+	// url is what a node opens, which may be another one for each, and direct what can be opened past all faults.
 	url() string
 	direct() string
 	// front is the URL of a Redis in front of the store, empty for none.
 	front() string
 	// clockFile is the clock of a store that has none of its own.
 	clockFile() string
-	// plain says that the store has no transactions, and a clock that cannot be put off.
+	// plain says that the store has no tables for transactions, and a clock that cannot be put off.
 	plain() bool
 	// setClock puts the store's clock off. That of a plain one is left as it is.
 	setClock(ctx context.Context, offset time.Duration) error
@@ -78,6 +81,12 @@ func openDatabase(ctx context.Context, w *World) (database, error) {
 		return openRedis(ctx, w)
 	case "tiered":
 		return openTiered(ctx, w)
+	case "mysql":
+		return openMySQL(ctx, w)
+	case "dynamodb":
+		return openDynamoDB(ctx, w)
+	case Galera:
+		return openGalera(ctx, w)
 	case Patroni:
 		return openPatroni(ctx, w)
 	case Cluster:

@@ -242,7 +242,11 @@ func (w *World) Nemesis(ctx context.Context, length, every time.Duration) error 
 
 // Round is how long it takes until each fault has happened once.
 func (w *World) Round(every time.Duration) time.Duration {
-	return time.Duration(len(w.Faults())) * (every + longestFault/atOnce)
+	round := time.Duration(len(w.Faults())) * (every + longestFault/atOnce)
+	if fleet, ok := w.database.(interface{ queued() time.Duration }); ok {
+		round += fleet.queued()
+	}
+	return round
 }
 
 // longestFault is how long a fault takes at most, on a machine that is not too busy.

@@ -140,6 +140,9 @@ func (w *World) Harvest(ctx context.Context, run *history.Run) error {
 	} else {
 		err = errors.Join(err, w.harvestTables(ctx, db, run, owners))
 	}
+	if d, ok := w.database.(*dynamodb); ok {
+		err = errors.Join(err, d.harvestItems(ctx, run, owners))
+	}
 	if c, ok := w.database.(*cluster); ok {
 		err = errors.Join(err, c.harvestSlots(ctx, run))
 	}
@@ -189,8 +192,8 @@ func (w *World) harvestTables(ctx context.Context, db *storeurl.Database, run *h
 	for item, total := range w.stock {
 		run.Stock = append(run.Stock, history.Stock{Item: item, Total: total, Left: left[item]})
 	}
-	return errors.Join(err, harvestMessages(ctx, db, run), w.harvestRows(ctx, db.Reads(), run, owners),
-		w.harvestArrivals(ctx, db.Reads(), run, owners), w.harvestStays(ctx, db.Reads(), run, owners))
+	return errors.Join(err, harvestMessages(ctx, db, run), w.harvestRows(ctx, db, run, owners),
+		w.harvestArrivals(ctx, db, run, owners), w.harvestStays(ctx, db, run, owners))
 }
 
 // harvestFiles reads which steps of phased operations were done on a store without tables.
@@ -265,13 +268,15 @@ func harvestMessages(ctx context.Context, db *storeurl.Database, run *history.Ru
 	}
 }
 
-func (w *World) harvestRows(ctx context.Context, db *sql.DB, run *history.Run, owners map[string]store.ID) error {
+func (w *World) harvestRows(ctx context.Context, db *storeurl.Database, run *history.Run,
+	owners map[string]store.ID,
+) error {
 	tables := map[string]string{
 		"payment": "state, ''", "booking": "state, item", "refund": "'', ''", "entry": "'', ''",
 	}
 	for table, columns := range tables {
-		rows, err := db.QueryContext(ctx, fmt.Sprintf(`SELECT id, reference, %s FROM %s WHERE reference LIKE $1`,
-			columns, table), w.window+"%")
+		query := fmt.Sprintf(`SELECT id, reference, %s FROM %s WHERE reference LIKE $1`, columns, table)
+		rows, err := db.Reads().QueryContext(ctx, db.Bind(query), w.window+"%")
 		if err != nil {
 			return err
 		}
@@ -296,11 +301,11 @@ func (w *World) harvestRows(ctx context.Context, db *sql.DB, run *history.Run, o
 }
 
 // harvestArrivals reads which parcels have arrived, and in which places.
-func (w *World) harvestArrivals(ctx context.Context, db *sql.DB, run *history.Run,
+func (w *World) harvestArrivals(ctx context.Context, db *storeurl.Database, run *history.Run,
 	owners map[string]store.ID,
 ) error {
-	rows, err := db.QueryContext(ctx, `SELECT street, reference, number, place FROM arrival WHERE reference LIKE $1`,
-		w.window+"%")
+	rows, err := db.Reads().QueryContext(ctx,
+		db.Bind(`SELECT street, reference, number, place FROM arrival WHERE reference LIKE $1`), w.window+"%")
 	if err != nil {
 		return err
 	}
@@ -318,8 +323,11 @@ func (w *World) harvestArrivals(ctx context.Context, db *sql.DB, run *history.Ru
 }
 
 // harvestStays reads which steps of phased operations were done.
-func (w *World) harvestStays(ctx context.Context, db *sql.DB, run *history.Run, owners map[string]store.ID) error {
-	rows, err := db.QueryContext(ctx, `SELECT reference, step FROM stay WHERE reference LIKE $1`, w.window+"%")
+func (w *World) harvestStays(ctx context.Context, db *storeurl.Database, run *history.Run,
+	owners map[string]store.ID,
+) error {
+	rows, err := db.Reads().QueryContext(ctx, db.Bind(`SELECT reference, step FROM stay WHERE reference LIKE $1`),
+		w.window+"%")
 	if err != nil {
 		return err
 	}

@@ -37,7 +37,7 @@ func TestHarvestKeepsLateStrays(t *testing.T) {
 	}
 	w := &World{window: "w-", late: map[string]bool{"re_2": true}}
 	var run history.Run
-	if err := w.harvestRows(t.Context(), db.Reads(), &run, nil); err != nil {
+	if err := w.harvestRows(t.Context(), db, &run, nil); err != nil {
 		t.Fatal(err)
 	}
 	want := []history.Row{

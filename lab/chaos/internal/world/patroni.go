@@ -78,18 +78,21 @@ func (p *patroni) close() error {
 	return errors.Join(append(errs, p.servers.Close())...)
 }
 
-// setClock waits until there is a primary. That may be gone again before it has answered: it is asked again then.
+// setClock asks until a primary has answered: it may be about to be replaced.
 func (p *patroni) setClock(ctx context.Context, offset time.Duration) error {
-	p.acts.Lock()
-	defer p.acts.Unlock()
-	for deadline := time.Now().Add(switchLimit); ; {
-		err := onPostgres(ctx, p.direct(), setPostgresClock(offset))
+	for deadline := time.Now().Add(2 * switchLimit); ; {
+		asking, cancel := context.WithTimeout(ctx, 5*time.Second)
+		err := onPostgres(asking, p.direct(), setPostgresClock(offset))
+		cancel()
 		if err == nil || time.Now().After(deadline) {
 			return err
 		}
 		pause(ctx, 100*time.Millisecond)
 	}
 }
+
+// queued is how long the faults take that wait for each other.
+func (p *patroni) queued() time.Duration { return 8 * 4 * servers.PatroniLease }
 
 func (p *patroni) faults() []Fault {
 	faults := []Fault{

@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/onceward/onceward/internal/servers"
-	"github.com/onceward/onceward/lab/chaos/internal/node"
 )
 
 // server is a PostgreSQL server with a standby, if that is ever to take over. In front of the primary are a proxy that
@@ -59,11 +58,7 @@ func (s *server) prepare(ctx context.Context) error { return preparePostgres(ctx
 
 // preparePostgres makes the tables of the store at a URL, and gives it a clock that can be put off.
 func preparePostgres(ctx context.Context, url string) error {
-	db, err := node.Open(ctx, url, 0)
-	if err != nil {
-		return err
-	}
-	if err := db.Close(); err != nil {
+	if err := makeTables(ctx, url); err != nil {
 		return err
 	}
 	return onPostgres(ctx, url, `
@@ -239,10 +234,16 @@ func (s *server) trap(ctx context.Context, arm func(match func(sql string) bool)
 // commitsCut is how many commits are lost at a time.
 const commitsCut = 5
 
+// isCommit reports whether a text that a client sends is a COMMIT, or ends with one.
+func isCommit(sql string) bool {
+	const commit = "commit"
+	sql = strings.ToLower(strings.TrimSpace(sql))
+	return strings.HasPrefix(sql, commit) || strings.HasSuffix(sql, commit)
+}
+
 // trapCommits catches some commits on their way through a proxy, or the answers to them.
 func trapCommits(ctx context.Context, proxy *servers.Proxy, arm func(match func(sql string) bool)) error {
 	defer proxy.Disarm()
-	isCommit := func(sql string) bool { return strings.HasPrefix(strings.ToLower(sql), "commit") }
 	waiting, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	for caught := range commitsCut {

@@ -62,7 +62,7 @@ func (w *World) strayRow(ctx context.Context) error {
 	w.late[id] = true // until it is known to be there in time
 	err = db.InTx(ctx, func(ctx context.Context) error {
 		_, err := onceward.Tx(ctx).ExecContext(ctx,
-			`INSERT INTO refund (id, payment, amount, reference, made_at) VALUES ($1, $2, 1, $3, $4)`,
+			db.Bind(`INSERT INTO refund (id, payment, amount, reference, made_at) VALUES ($1, $2, 1, $3, $4)`),
 			id, "", name, began.Add(w.offset+strayTime).UnixMicro())
 		return err
 	})
@@ -81,7 +81,8 @@ func (w *World) removeStrays(ctx context.Context) error {
 		return err
 	}
 	err = db.InTx(ctx, func(ctx context.Context) error {
-		_, err := onceward.Tx(ctx).ExecContext(ctx, `DELETE FROM refund WHERE reference LIKE $1`, w.window+stray+"%")
+		_, err := onceward.Tx(ctx).ExecContext(ctx, db.Bind(`DELETE FROM refund WHERE reference LIKE $1`),
+			w.window+stray+"%")
 		return err
 	})
 	return errors.Join(err, db.Close())

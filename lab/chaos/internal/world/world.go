@@ -157,8 +157,14 @@ func (w *World) Begin(ctx context.Context, window string) error {
 	return w.countStock(ctx)
 }
 
-// Plain reports whether the store has no transactions: nodes serve the routes that need none.
+// Plain reports whether the store has no tables: nodes serve the routes that need none.
 func (w *World) Plain() bool { return w.database.plain() }
+
+// Collects reports whether the store has items in the place of tables, for entries.
+func (w *World) Collects() bool {
+	_, collects := w.database.(*dynamodb)
+	return collects
+}
 
 // End forgets what was recorded in a window that was checked, so that files do not grow. What begins before and ends
 // after it is left over in the journals.
@@ -220,13 +226,14 @@ func (w *World) startNodes(ctx context.Context) error {
 		return err
 	}
 	settings := node.Settings{
-		Store: w.database.url(), Front: w.database.front(), Replicas: w.Replicas, Clock: w.database.clockFile(),
+		Front: w.database.front(), Replicas: w.Replicas, Clock: w.database.clockFile(),
 		Owners: w.owners(), Acquirer: "http://" + w.providers[0].addr(), Bank: "http://" + w.providers[1].addr(),
 	}
 	if w.Log {
 		settings.Log = filepath.Join(w.Dir, "nodes.log")
 	}
 	for i := range w.Servers {
+		settings.Store = w.database.url()
 		settings.Serve, settings.Work = true, i == 0 // one node does both, as small services do
 		settings.Generation = 1 + i%2
 		server := w.process(fmt.Sprintf("server-%d", i+1), settings)
@@ -241,6 +248,7 @@ func (w *World) startNodes(ctx context.Context) error {
 		w.fronts = append(w.fronts, front)
 	}
 	for i := range w.Workers {
+		settings.Store = w.database.url()
 		settings.Serve, settings.Work, settings.Generation = false, true, 2
 		worker := w.process(fmt.Sprintf("worker-%d", i+1), settings)
 		w.workers = append(w.workers, worker)

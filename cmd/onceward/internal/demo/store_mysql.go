@@ -1,0 +1,64 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	driver "github.com/go-sql-driver/mysql"
+
+	"github.com/onceward/onceward/store/mysql"
+	"github.com/onceward/onceward/storeurl"
+)
+
+// openMySQL makes a database on MySQL or MariaDB.
+func openMySQL(ctx context.Context, chosen, database string) (demoStore, error) {
+	at, err := storeurl.Parse(chosen)
+	if err != nil {
+		return demoStore{}, err
+	}
+	server := withDatabase(at.URL, "")
+	s := demoStore{
+		url: withDatabase(chosen, database), kind: "MySQL", where: "the database " + database,
+		drop: func(ctx context.Context) error { return executeMySQL(ctx, server, "DROP DATABASE "+database) },
+	}
+	if err := executeMySQL(ctx, server, "CREATE DATABASE IF NOT EXISTS "+database); err != nil {
+		return demoStore{}, databaseError(err)
+	}
+	return s, nil
+}
+
+// withDatabase is the URL of another database on the same servers. A URL with several hosts is none that can be parsed.
+func withDatabase(text, database string) string {
+	place, query, found := strings.Cut(text, "?")
+	scheme, rest, _ := strings.Cut(place, "://")
+	authority, _, _ := strings.Cut(rest, "/")
+	place = scheme + "://" + authority + "/" + database
+	if found {
+		place += "?" + query
+	}
+	return place
+}
+
+// accessDenied is the error by which MySQL says that a user may not use a database.
+const accessDenied = 1044
+
+// databaseError says what to do about a database that could not be made.
+func databaseError(err error) error {
+	var refused *driver.MySQLError
+	if errors.As(err, &refused) && refused.Number == accessDenied {
+		return fmt.Errorf("the demo makes a database of its own on the server of --store, and its user may not: "+
+			"GRANT ALL ON `onceward\\_demo\\_%%`.* TO it: %s", oneLine(err))
+	}
+	return fmt.Errorf("the server of --store cannot be used: %s", oneLine(err))
+}
+
+func executeMySQL(ctx context.Context, server, statement string) error {
+	db, err := mysql.OpenDB(server)
+	if err != nil {
+		return err
+	}
+	_, err = db.ExecContext(ctx, statement)
+	return errors.Join(err, db.Close())
+}

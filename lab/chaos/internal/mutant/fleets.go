@@ -1,0 +1,37 @@
+package mutant
+
+// fleets are mistakes of stores on engines that are, or stand for, many servers.
+var fleets = []Mutant{
+	{
+		Name: "row-unfenced", Layer: "mysql", Store: mysql, Breaks: []string{"I3", "I6", "I7"},
+		Mistake: "a record is written no matter which attempt owns it",
+		Edits: []Edit{{
+			"store/mysql/change.go",
+			"settled_at = ?, provider_id = ?, record = ?, body = ?, data = ?\n" +
+				"\t\tWHERE hash = ? AND attempt = ? AND revision = ?`",
+			"settled_at = ?, provider_id = ?, record = ?, body = ?, data = ?\n" +
+				"\t\tWHERE hash = ? AND (attempt = ? OR revision = ? OR TRUE)`",
+		}},
+		Faults: calm,
+	},
+	{
+		Name: "loser-wins", Layer: "mysql", Store: galera, Breaks: []string{"I1", "I2", "I3"},
+		Mistake: "a transaction that the cluster has refused at COMMIT counts as committed",
+		Edits: []Edit{{
+			"store/mysql/tx_commit.go",
+			"\tif err != nil {\n\t\terr = t.failed(err)\n\t} else {",
+			"\tif undone(err) {\n\t\terr = nil\n\t} else if err != nil {\n\t\terr = t.failed(err)\n\t} else {",
+		}},
+		Faults: []string{"server-kill", "worker-kill"},
+	},
+	{
+		Name: "condition-dropped", Layer: "dynamodb", Store: dynamodb, Breaks: []string{"I3", "I6", "I7"},
+		Mistake: "an item is written over whatever another owner has left there",
+		Edits: []Edit{{
+			"store/dynamodb/request.go",
+			"\treturn ifStill, writeName, item{\":write\": binaryValue([]byte(over))}",
+			"\treturn \"attribute_exists(\" + attrPartition + \")\", nil, nil",
+		}},
+		Faults: nodesFail,
+	},
+}
