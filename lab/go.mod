@@ -8,6 +8,7 @@ require (
 	github.com/aws/aws-sdk-go-v2 v1.47.5
 	github.com/aws/aws-sdk-go-v2/service/dynamodb v1.72.3
 	github.com/go-chi/chi/v5 v5.5.0
+	github.com/go-sql-driver/mysql v1.10.1
 	github.com/graphql-go/graphql v0.8.1
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/modelcontextprotocol/go-sdk v1.8.0
@@ -27,6 +28,7 @@ require (
 	github.com/onceward/onceward/oncewardtest v0.1.0
 	github.com/onceward/onceward/store/breaker v0.1.0
 	github.com/onceward/onceward/store/dynamodb v0.1.0
+	github.com/onceward/onceward/store/mysql v0.1.0
 	github.com/onceward/onceward/store/postgres v0.1.0
 	github.com/onceward/onceward/store/redis v0.1.0
 	github.com/onceward/onceward/store/sealed v0.1.0
@@ -80,7 +82,6 @@ require (
 	github.com/go-playground/locales v0.14.1 // indirect
 	github.com/go-playground/universal-translator v0.18.1 // indirect
 	github.com/go-playground/validator/v10 v10.30.1 // indirect
-	github.com/go-sql-driver/mysql v1.10.1 // indirect
 	github.com/goccy/go-json v0.10.5 // indirect
 	github.com/goccy/go-yaml v1.19.2 // indirect
 	github.com/gofiber/schema v1.7.0 // indirect

@@ -155,6 +155,16 @@ func saysPortTaken(log string) bool {
 // URL is where the server is, for a user who may do everything.
 func (s *server) URL() string { return s.url }
 
+// PID is the number of the process that was started here; zero while it does not run.
+func (s *server) PID() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.proc == nil {
+		return 0
+	}
+	return s.proc.PID()
+}
+
 // Log is what the server has written to its log, at most the last 16 KiB; empty if it was not started here.
 func (s *server) Log() string {
 	const most = 16 << 10

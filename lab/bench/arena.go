@@ -47,6 +47,42 @@ func (a *arena) countOperations() *atomic.Int64 {
 	return &done
 }
 
+// opener is a contender by its name, with how it opens its arena.
+type opener struct {
+	name string
+	open func(context.Context) (*arena, error)
+}
+
+// run opens the contender, has its operation repeated, and checks what it left behind.
+func (p opener) run(ctx context.Context, use func(*arena) error) error {
+	a, err := p.open(ctx)
+	if err == nil {
+		_, err = a.use(ctx, use)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", p.name, err)
+	}
+	return nil
+}
+
+// assemble opens contenders and warms them up. All of them are there while any is measured, so that they share whatever
+// the machine is busy with.
+func assemble(
+	ctx context.Context, openers []opener, callers int, length time.Duration, use func([]*arena) error,
+) error {
+	if len(openers) == 0 {
+		return use(nil)
+	}
+	return openers[0].run(ctx, func(first *arena) error {
+		if err := warmUp(first, callers, length); err != nil {
+			return err
+		}
+		return assemble(ctx, openers[1:], callers, length, func(others []*arena) error {
+			return use(append([]*arena{first}, others...))
+		})
+	})
+}
+
 // firstCalls is what each caller does before anything is timed: enough that all connections are there, also those that
 // a store opens for itself, and know their statements.
 const firstCalls = 10

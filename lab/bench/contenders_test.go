@@ -5,13 +5,16 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/onceward/onceward/internal/servers"
 )
 
 func TestMain(m *testing.M) {
-	replayedKeys, firstReplayKeys = 64, 128 // a test does not time anything
+	// A test does not time anything.
+	replayedKeys, firstReplayKeys, costOperations, costKeys, mariadbSettings = 64, 128, 20, 200, nil
 	os.Exit(servers.Main(m))
 }
 
@@ -113,7 +116,7 @@ func TestStoresContenders(t *testing.T) {
 	for i := range storesWays {
 		w := &storesWays[i]
 		t.Run(w.name, func(t *testing.T) {
-			err := s.run(ctx, w, func(a *arena) error {
+			err := s.opener(w).run(ctx, func(a *arena) error {
 				_, err := repeatTimes(callers, times, a.operate)
 				return err
 			})
@@ -121,6 +124,53 @@ func TestStoresContenders(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// TestEnginesContenders does the same on the servers of the suite engines.
+func TestEnginesContenders(t *testing.T) {
+	const callers, times = 4, 20
+	e, ctx := &engines{callers: callers, rows: 100}, context.Background()
+	t.Cleanup(func() {
+		if err := e.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, w := range enginesWays {
+		t.Run(w.name, func(t *testing.T) {
+			err := e.openers([]string{w.name})[0].run(ctx, func(a *arena) error {
+				_, err := repeatTimes(callers, times, a.operate)
+				return err
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	first, replay, err := e.countRequests(ctx)
+	if err != nil || first > 2 || replay > 1 {
+		t.Errorf("a first execution takes %v requests and a replay %v, %v", first, replay, err)
+	}
+}
+
+// TestCosts counts what an operation costs on MariaDB: the relay must see its round trips, and the server its log.
+func TestCosts(t *testing.T) {
+	for _, c := range costStores {
+		if !strings.HasPrefix(c.name, "MariaDB") {
+			continue
+		}
+		operations, sizes := new(table), new(table)
+		if err := c.measure(context.Background(), &options{}, operations, sizes); err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		for i, row := range operations.rows {
+			if trips, err := strconv.ParseFloat(row[2], 64); err != nil || trips < 1 || trips > 4 {
+				t.Errorf("%s", row)
+			}
+			if wrote := row[len(row)-1]; !costKinds[i].again && len(wrote) < len("100") {
+				t.Errorf("an operation that writes left no log: %s", row)
+			}
+		}
 	}
 }
 
@@ -180,6 +230,33 @@ func TestStoresFigures(t *testing.T) {
 		if !used[name] {
 			t.Errorf("%q takes no turn", name)
 		}
+	}
+}
+
+// TestEnginesFigures does the same for the suite engines.
+func TestEnginesFigures(t *testing.T) {
+	used := make(map[string]bool)
+	for _, c := range enginesContests {
+		for _, name := range c.ways {
+			used[name] = true
+		}
+		for _, f := range c.figures {
+			if !slices.Contains(c.ways, f.way) || !slices.Contains(c.ways, f.rival) {
+				t.Errorf("%s compares %q with %q, which do not take turns", f.name, f.way, f.rival)
+			}
+			if _, ok := goals[f.like]; f.like != "" && !ok {
+				t.Errorf("%s is compared with the goal of %q, which has none", f.name, f.like)
+			}
+		}
+	}
+	for _, w := range enginesWays {
+		if !used[w.name] {
+			t.Errorf("%q takes no turn", w.name)
+		}
+		delete(used, w.name)
+	}
+	for name := range used {
+		t.Errorf("there is no way %q", name)
 	}
 }
 

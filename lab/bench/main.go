@@ -2,9 +2,10 @@
 // contenders of a figure take turns in the same run, and a figure is the median over the rounds: a busy machine slows a
 // whole round down, not one side of a ratio.
 //
-// The default suite needs nothing but a disk. The suites postgres, postgres-scale, engines-scale, outbox and telemetry need the
-// programs of PostgreSQL, of which they start a private server, or the URL of a server that may be filled. The suites
-// stores and operate need those of Redis as well.
+// The default suite needs nothing but a disk. The suites postgres, postgres-scale, engines-scale, outbox and telemetry
+// need the programs of PostgreSQL, of which they start a private server, or the URL of a server that may be filled. The suites
+// stores and operate need those of Redis as well, and the suite engines those of MariaDB and Dynoxide, a server that
+// speaks DynamoDB's protocol.
 //
 // Every figure with a goal is one line that a script can read, "ratio NAME VALUE GOAL" or "allocs NAME VALUE GOAL". All
 // other lines start with # or belong to a Markdown table. The exit status is 1 if a goal is missed.
@@ -85,7 +86,7 @@ type part func(context.Context, *options, *report) error
 const suiteDefault = "default"
 
 // suiteNames lists them for people.
-const suiteNames = "default, postgres, postgres-scale, engines-scale, outbox, stores, operate or telemetry"
+const suiteNames = "default, postgres, postgres-scale, outbox, stores, engines, engines-scale, operate or telemetry"
 
 // suites are the measurements, each in the order of the report.
 var suites = map[string][]part{
@@ -95,6 +96,7 @@ var suites = map[string][]part{
 	"engines-scale":  {measurePartitions},
 	"outbox":         {measureOutbox},
 	"stores":         {measureStores, measureSpray, measureSealed},
+	"engines":        {measureEngines, measureCosts},
 	"operate":        {measureOperate},
 	"telemetry":      {measureTelemetry},
 }

@@ -93,9 +93,17 @@ func completion() store.Completion {
 }
 
 func reserveAndComplete(ctx context.Context, s store.Store, key string) error {
+	return reserveWorkComplete(ctx, s, key, func(context.Context) error { return nil })
+}
+
+// reserveWorkComplete does work between reserve and complete.
+func reserveWorkComplete(ctx context.Context, s store.Store, key string, work func(context.Context) error) error {
 	r := reservation(key)
 	v, err := s.Reserve(ctx, r)
 	if err := decided(v, err, store.DecisionExecute); err != nil {
+		return err
+	}
+	if err := work(ctx); err != nil {
 		return err
 	}
 	done := completion()

@@ -73,23 +73,12 @@ func (b *pgBusiness) openReservedOperation(ctx context.Context, s *pgSite) (*are
 	if err != nil {
 		return nil, err
 	}
-	operate := func(ctx context.Context) error {
-		r := reservation(newKey())
-		v, err := st.Reserve(ctx, r)
-		if err := decided(v, err, store.DecisionExecute); err != nil {
-			return err
-		}
-		if err := b.plainly(ctx, s); err != nil {
-			return err
-		}
-		done := completion()
-		_, err = st.Complete(ctx, store.Claim{ID: r.ID, Attempt: v.Record.Attempt}, &done)
-		return err
-	}
 	return &arena{
-		operate: operate,
-		check:   func(ctx context.Context, done int64) error { return b.checkRecords(ctx, s, done) },
-		close:   st.Close,
+		operate: func(ctx context.Context) error {
+			return reserveWorkComplete(ctx, st, newKey(), func(ctx context.Context) error { return b.plainly(ctx, s) })
+		},
+		check: func(ctx context.Context, done int64) error { return b.checkRecords(ctx, s, done) },
+		close: st.Close,
 	}, errors.Join(b.create(ctx, s), fillRecords(ctx, s, st))
 }
 

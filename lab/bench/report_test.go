@@ -51,6 +51,8 @@ func TestPromisedGoals(t *testing.T) {
 		"redis-reserve-complete-c64": ">=0.45", "redis-replay-c64": ">=0.8", "tiered-replay-c64": "<=1.3", "tiered-first-c16": ">=0.9",
 		"sealed-4k-bytes": "<=0.34", "sealed-first-c16": ">=0.9", "limit-shared-c64": ">=0.9",
 		"spray-shared": ">=0.95", "spray-local": ">=0.95",
+		"mariadb-transactional-c16": ">=0.7", "mariadb-vs-textbook-c16": ">=1.5", "dynamodb-requests-first": "<=2",
+		"dynamodb-requests-replay": "<=1", "dynamodb-vs-powertools-way": ">=1",
 		"cli-show-1m": "<=1.5", "cli-list-1m": "<=1.5",
 		"telemetry-first-c16": ">=0.97", "telemetry-replay-c16": ">=0.95",
 	}

@@ -183,7 +183,7 @@ func measureStores(ctx context.Context, o *options, r *report) (err error) {
 		}
 		for _, name := range c.ways {
 			t.add(name, c.redis.name, fmt.Sprint(c.callers), grouped(rates.median(name)),
-				fmt.Sprintf("%.0f", spent.here.median(name)), fmt.Sprintf("%.0f", spent.redis.median(name)))
+				fmt.Sprintf("%.0f", spent.here.median(name)), fmt.Sprintf("%.0f", spent.server.median(name)))
 		}
 		for _, f := range c.figures {
 			f.tell(r, rates)
@@ -243,8 +243,8 @@ func (c *storesContest) hold(
 	if slices.ContainsFunc(c.figures, func(f storesFigure) bool { return f.fine }) {
 		turns.rounds *= 3
 	}
-	err = s.assemble(ctx, c.ways, o, func(arenas []*arena) (err error) {
-		if spent, err = s.newProcessorTime(ctx); err != nil {
+	err = assemble(ctx, s.openers(c.ways), c.callers, o.time, func(arenas []*arena) (err error) {
+		if spent, err = newProcessorTime(ctx, s.redisTime); err != nil {
 			return err
 		}
 		rates, err = takeTurns(ctx, &turns, c.callers, c.ways, arenas, func(name string, done float64) error {
@@ -255,32 +255,17 @@ func (c *storesContest) hold(
 	return rates, spent, errors.Join(err, s.close())
 }
 
-// assemble opens ways and warms them up. All of them are there while any is measured.
-func (s *stage) assemble(ctx context.Context, names []string, o *options, use func([]*arena) error) error {
-	if len(names) == 0 {
-		return use(nil)
+// openers are the ways of these names, each with how it is opened.
+func (s *stage) openers(names []string) (openers []opener) {
+	for _, name := range names {
+		openers = append(openers, s.opener(wayOf(name)))
 	}
-	err := s.run(ctx, wayOf(names[0]), func(first *arena) error {
-		if err := warmUp(first, s.callers, o.time); err != nil {
-			return err
-		}
-		return s.assemble(ctx, names[1:], o, func(others []*arena) error {
-			return use(append([]*arena{first}, others...))
-		})
-	})
-	return err
+	return openers
 }
 
-// run opens a way, has its operation repeated, and checks what it left behind.
-func (s *stage) run(ctx context.Context, w *storesWay, use func(*arena) error) error {
-	a, err := w.open(ctx, s)
-	if err == nil {
-		_, err = a.use(ctx, use)
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", w.name, err)
-	}
-	return nil
+// opener is a way with how it is opened.
+func (s *stage) opener(w *storesWay) opener {
+	return opener{w.name, func(ctx context.Context) (*arena, error) { return w.open(ctx, s) }}
 }
 
 // wayOf is the way of that name.
