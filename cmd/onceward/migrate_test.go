@@ -35,7 +35,7 @@ func TestMigrate(t *testing.T) {
 			s.wantCode(t, exitRefused, "nothing was done", "migrate", "up")
 			s.wantCode(t, exitRefused, "give --yes", "migrate", "up", "--json")
 			s.wantCode(t, exitFailed, "there are no tables", "migrate", "check")
-			says(t, s.must(t, "migrate", "up", "--yes"), "from version 0 to 3: ", "_records.sql", "this program needs")
+			says(t, s.must(t, "migrate", "up", "--yes"), "from version 0 to ", "_records.sql", "this program needs")
 			s.must(t, "migrate", "check")
 			s.must(t, "migrate", "up") // there is nothing to ask about
 			if status := objects[schemaStatus](t, s, "migrate", "status")[0]; !status.OK || len(status.Pending) != 0 {
