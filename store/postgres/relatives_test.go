@@ -103,7 +103,8 @@ func serializableURL(address string) string {
 // TestStoreOnLocksThatDoNothing and those that follow run the suite on servers that behave otherwise.
 func TestStoreOnLocksThatDoNothing(t *testing.T) {
 	t.Parallel()
-	pgxHandle.conformOn(t, schemasIn(changedDatabase(t, withIdleLocks())), servers.UnlessAllStores("TransactorRaces", "Natural")...)
+	database := changedDatabase(t, withIdleLocks())
+	pgxHandle.conformOn(t, schemasIn(database), servers.UnlessAllStores("TransactorRaces", "Natural")...)
 }
 
 func TestStoreWithoutAdvisoryLocks(t *testing.T) {
@@ -340,7 +341,9 @@ func TestCommitRefusedInReservedMode(t *testing.T) {
 			END IF;
 			RETURN NULL;
 		END $$`)
-	for _, table := range []string{"record", "operation", "late_completion", "external_event", "audit", "execution", "delivery"} {
+	for _, table := range []string{
+		"record", "operation", "late_completion", "external_event", "audit", "execution", "delivery",
+	} {
 		exec(t, admin, fmt.Sprintf(`CREATE CONSTRAINT TRIGGER conflict AFTER INSERT OR UPDATE OR DELETE ON onceward_%s
 			DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION conflict()`, table))
 	}

@@ -259,6 +259,7 @@ const (
 	stateDuplicateObject   = "42710"
 	stateDuplicateFunction = "42723"
 	stateInternal          = "XX000" // a row of the catalogue that another one has just changed
+	stateLockNotAvailable  = "55P03" // it waited for longer than the store's own connections do
 )
 
 // meetsMigration reports whether a migration failed because another one is under way. Where there are no advisory
@@ -266,7 +267,8 @@ const (
 // and find nothing to do when they look again.
 func meetsMigration(err error) bool {
 	switch sqlState(err) {
-	case stateDuplicateTable, stateDuplicateObject, stateDuplicateFunction, stateUniqueViolation, stateInternal:
+	case stateDuplicateTable, stateDuplicateObject, stateDuplicateFunction, stateUniqueViolation, stateInternal,
+		stateLockNotAvailable:
 		return true
 	default:
 		return undone(err)

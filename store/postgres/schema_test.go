@@ -116,9 +116,9 @@ func TestEachGrantIsNeeded(t *testing.T) {
 	}
 }
 
-// tryAll returns the first failure of a store that lacks a right.
+// tryAll returns the first failure of a store that lacks a right. It locks by rows, for which it needs most of them.
 func tryAll(ctx context.Context, as, key string) error {
-	s, err := postgres.Open(ctx, as, quiet, postgres.WithManualMigration())
+	s, err := postgres.Open(ctx, as, quiet, postgres.WithManualMigration(), postgres.WithRowLocks())
 	if err != nil {
 		return err
 	}
