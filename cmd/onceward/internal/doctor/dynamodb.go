@@ -412,7 +412,7 @@ func tryDynamoClock(ctx context.Context, p *dynamo, r *Result) error {
 	_, err := p.client.DescribeTable(ctx, &ddb.DescribeTableInput{TableName: &p.table}, func(o *ddb.Options) {
 		o.Retryer = aws.NopRetryer{}
 	}, withServerTime(func(shown time.Time) {
-		least, most := shown.Sub(time.Now()), shown.Add(time.Second).Sub(sent)
+		least, most := time.Until(shown), shown.Add(time.Second).Sub(sent)
 		r.saw("the service's clock is ahead by %s to %s", round(least), round(most))
 		const sync = "let NTP or its like set the clock of this machine, and alert on the offset"
 		switch {
