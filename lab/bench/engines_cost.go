@@ -26,7 +26,7 @@ var costOperations = 500
 // costKeys is how many records there are when the bytes are counted that each of them takes.
 var costKeys = 100_000
 
-// costStore is a store behind a relay, with the log that its server writes.
+// costStore is a store that is measured behind a relay, with the log that its server writes.
 type costStore struct {
 	name string
 	// open starts the server, and opens the store through the relay.

@@ -1,0 +1,7 @@
+package page
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"net/http"
+)
