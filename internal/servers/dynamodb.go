@@ -42,7 +42,9 @@ func StartDynamoDB(ctx context.Context) (*DynamoDBServer, error) { return startD
 
 // StartDynamoDBInMemory starts a server like StartDynamoDB, whose items do not survive it: what is measured on it does not
 // wait for a disk that the service does not have.
-func StartDynamoDBInMemory(ctx context.Context) (*DynamoDBServer, error) { return startDynamoDB(ctx, false) }
+func StartDynamoDBInMemory(ctx context.Context) (*DynamoDBServer, error) {
+	return startDynamoDB(ctx, false)
+}
 
 func startDynamoDB(ctx context.Context, durable bool) (*DynamoDBServer, error) {
 	program, err := findDynoxide(ctx, thisMachine())

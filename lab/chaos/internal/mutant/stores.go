@@ -81,8 +81,8 @@ var stores = []Mutant{
 			},
 			{
 				"store/postgres/tx_transact.go",
-				"\terr = retry(func() error {\n",
-				"\tagain := false\n\terr = retry(func() error {\n",
+				"\terr = s.retry(func() error {\n",
+				"\tagain := false\n\terr = s.retry(func() error {\n",
 			},
 			{
 				"store/postgres/tx_transact.go",
