@@ -1,6 +1,7 @@
 # Onceward: everything a developer runs. `make` alone lists the targets.
 
 GO          ?= go
+comma := ,
 # The version that all modules of this repository have, and require of each other.
 VERSION ?= v0.1.0
 STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
@@ -34,6 +35,8 @@ MUTANTS ?=
 # How many messages flow in a storm, how many payments a caller makes, and how many tools are called.
 STORM ?= 10000
 CALLS ?= 10000
+# How many records the large table of bench-engines-scale holds.
+ROWS ?= 20000000
 # The checkout that is counted.
 DIR ?= .
 # How long a soak goes on, and its directory.
@@ -49,6 +52,8 @@ POSTGRES_VERSIONS ?= 14.23.0-beta.17 16.14.0-beta.17 17.10.0-beta.17 18.4.0-beta
 
 # The packages that run the conformance suite on many stores, or on many combinations of them.
 STORE_MATRIX := \
+	./store/mysql \
+	./store/dynamodb \
 	./store/redis \
 	./store/sqlite \
 	./store/postgres \
@@ -60,6 +65,9 @@ STORE_MATRIX := \
 	./lab/feature/limit \
 	./lab/feature/stack \
 	./oncewardtest
+
+# The packages that test the engines past one machine.
+ENGINES := ./store/mysql ./store/dynamodb ./store/postgres ./internal/servers ./lab/chaos
 
 # The slowest packages, in the order in which their tests begin: one that waits much beside those that keep a processor busy.
 SLOWEST := ./store/postgres ./lab/chaos ./store/redis ./store/sqlite ./lab/outboxcrash ./broker/amqp ./lab/crashtest ./cmd/onceward
@@ -85,7 +93,7 @@ help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-21s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: test
-test: ## Check and test everything: install what is missing (by apt: a C compiler, PostgreSQL, Redis, RabbitMQ, Prometheus), lint, all tests with -race
+test: ## Check and test everything: install what is missing (by apt: a C compiler, PostgreSQL, MariaDB, Redis, RabbitMQ, Prometheus, npm), lint, all tests with -race
 	@MAKE="$(MAKE)" sh scripts/steps.sh needs vet staticcheck format-check tests-oldest tests
 
 .PHONY: quick
@@ -103,6 +111,10 @@ test-servers: needs ## Test store/postgres and the doctor on PostgreSQL 14, 16, 
 .PHONY: test-stores
 test-stores: needs ## Run all of the conformance suite on every store and combination of stores; `test` runs a selection of most
 	CGO_ENABLED=1 ONCEWARD_TEST_STORES=all GO="$(GO)" $(GO) run ./lab/progress $(TAGS) $(RACE) -count=1 -vet=off -timeout=30m $(STORE_MATRIX)
+
+.PHONY: test-engines
+test-engines: needs-engines test-servers ## Run all tests of the engines that scale, about an hour: MariaDB, Galera, DynamoDB, PostgreSQL of all kinds, short chaos on fleets
+	CGO_ENABLED=1 ONCEWARD_TEST_STORES=all GO="$(GO)" $(GO) run ./lab/progress $(TAGS) $(RACE) -count=1 -vet=off -timeout=60m $(ENGINES)
 
 .PHONY: test-storm
 test-storm: needs ## Kill workers and restart brokers while 10,000 messages flow, about 3 minutes; `test` lets fewer flow (STORM=10000)
@@ -144,6 +156,14 @@ bench-outbox: ## Measure the outbox against its goals, about 3 minutes; exits 1 
 bench-stores: ## Measure Redis, tiered, sealed and limits against their goals, about 5 minutes; exits 1 if one is missed (BENCHFLAGS=...)
 	$(GO) run ./lab/bench -suite stores $(BENCHFLAGS)
 
+.PHONY: bench-engines
+bench-engines: needs ## Measure MariaDB and DynamoDB against their goals, about 5 minutes; exits 1 if one is missed (BENCHFLAGS=...)
+	$(GO) run ./lab/bench -suite engines $(BENCHFLAGS)
+
+.PHONY: bench-engines-scale
+bench-engines-scale: needs ## Measure a partitioned table of 20 million records; it says disk and time first (ROWS=20000000)
+	$(GO) run ./lab/bench -suite engines-scale -keys '$(ROWS)' $(BENCHFLAGS)
+
 .PHONY: bench-operate
 bench-operate: ## Measure operators' commands on a million records against a thousand, about 5 minutes; exits 1 if a goal is missed (BENCHFLAGS=...)
 	$(GO) run ./lab/bench -suite operate $(BENCHFLAGS)
@@ -153,7 +173,7 @@ bench-telemetry: ## Measure what metrics and traces cost against the goals, abou
 	$(GO) run ./lab/bench -suite telemetry $(BENCHFLAGS)
 
 .PHONY: chaos
-chaos: needs ## Let processes be killed, paused and cut off, and check every promise (STORE=sqlite|postgres|redis|redis-cluster|tiered, SEED=..., TIME=60s)
+chaos: $(if $(filter-out sqlite postgres redis redis-cluster tiered mysql dynamodb,$(subst $(comma), ,$(STORE))),needs-engines,needs) ## Let processes be killed, paused and cut off, and check every promise (STORE=sqlite|postgres|postgres-patroni|mysql|galera|dynamodb|redis|redis-cluster|tiered, SEED=..., TIME=60s)
 	$(GO) run ./lab/chaos -store '$(STORE)' -time '$(TIME)' -seed '$(SEED)' $(CHAOSFLAGS)
 
 .PHONY: mutants
@@ -217,6 +237,11 @@ quick-tests:
 .PHONY: needs
 needs:
 	@sh scripts/install-test-needs.sh
+
+# What fleets need beside: Galera, Patroni and etcd.
+.PHONY: needs-engines
+needs-engines: needs
+	@sh scripts/install-test-needs.sh engines
 
 .PHONY: vet
 vet:

@@ -28,6 +28,8 @@ type SchemaStatus struct {
 	Wanted int
 	// Compatible is the oldest version of a program that may use the tables; zero if there are none.
 	Compatible int
+	// Partitions is over how many partitions the records are spread; zero if they are in one table.
+	Partitions int
 	// Pending are the names of the migrations that have not been applied, in their order.
 	Pending []string
 }

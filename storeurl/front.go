@@ -102,6 +102,13 @@ func (o options) redis(at string) (rest string, with []redis.Option, err error) 
 	for _, prefix := range prefixes {
 		with = append(with, redis.WithPrefix(prefix))
 	}
+	rest, only, err := cutSwitch(rest, syncReplicasOnly)
+	if err != nil {
+		return "", nil, err
+	}
+	if only {
+		with = append(with, redis.WithSyncReplicasOnly())
+	}
 	if o.logger != nil {
 		with = append(with, redis.WithLogger(o.logger))
 	}

@@ -19,6 +19,9 @@ func openMySQL(ctx context.Context, at *Location, o options) (*Database, error) 
 	if o.readOnly {
 		options = append(options, mysql.WithReadOnly())
 	}
+	if at.SyncReplicasOnly {
+		options = append(options, mysql.WithSyncReplicasOnly())
+	}
 	url := foundRows(at.URL)
 	store, err := mysql.Open(ctx, url, options...)
 	if err != nil {

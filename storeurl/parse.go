@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 )
 
@@ -28,6 +29,11 @@ type Location struct {
 	Schema string
 	// Prefix is what the names of keys on Redis and of tables on PostgreSQL and MySQL begin with; empty for the default.
 	Prefix string
+	// Partitions is over how many partitions the records are spread on PostgreSQL when its tables are made; zero for one
+	// table, or for however it is.
+	Partitions int
+	// SyncReplicasOnly says that a store is refused which could lose acknowledged answers at a fail-over.
+	SyncReplicasOnly bool
 	// Front is the URL of the cache before a database; empty if there is none.
 	Front string
 }
@@ -92,13 +98,14 @@ var errDataSource = errors.New("storeurl: a data source name is not taken: use m
 // isDatabase reports whether the engine has tables and transactions.
 func (e Engine) isDatabase() bool { return e == Postgres || e == SQLite || e == MySQL }
 
-// parseTables reads the URL of a server with tables, and which of them are meant. A schema is for PostgreSQL: to MySQL
-// it is the database itself.
+// parseTables reads the URL of a server with tables, and which of them are meant. A schema and partitions are for
+// PostgreSQL: to MySQL the schema is the database itself.
 func parseTables(engine Engine, url string) (at Location, err error) {
 	at = Location{Engine: engine, URL: url}
-	parameters := map[string]*string{"schema": &at.Schema, "prefix": &at.Prefix}
-	if engine != Postgres {
-		delete(parameters, "schema")
+	var partitions string
+	parameters := map[string]*string{"prefix": &at.Prefix}
+	if engine == Postgres {
+		parameters["schema"], parameters["partitions"] = &at.Schema, &partitions
 	}
 	for name, to := range parameters {
 		rest, values, err := cutParameter(at.URL, name)
@@ -109,7 +116,28 @@ func parseTables(engine Engine, url string) (at Location, err error) {
 			at.URL, *to = rest, values[0]
 		}
 	}
-	return at, nil
+	if partitions != "" {
+		if at.Partitions, err = strconv.Atoi(partitions); err != nil {
+			return Location{}, errors.New("storeurl: the parameter partitions is not a number")
+		}
+	}
+	at.URL, at.SyncReplicasOnly, err = cutSwitch(at.URL, syncReplicasOnly)
+	return at, err
+}
+
+// syncReplicasOnly is the parameter of stores that must not lose acknowledged answers at a fail-over.
+const syncReplicasOnly = "sync_replicas_only"
+
+// cutSwitch takes a parameter out of a URL that is true or false; one that is not there is false.
+func cutSwitch(url, name string) (rest string, on bool, err error) {
+	rest, values, err := cutParameter(url, name)
+	if err != nil || len(values) > 1 || len(values) == 1 && values[0] != "true" && values[0] != "false" {
+		return url, false, fmt.Errorf("storeurl: the parameter %s is neither true nor false, or is there twice", name)
+	}
+	if len(values) == 0 {
+		return url, false, nil
+	}
+	return rest, values[0] == "true", nil
 }
 
 func parseRedis(url string) (Location, error) {
@@ -121,5 +149,6 @@ func parseRedis(url string) (Location, error) {
 	if len(prefixes) == 1 {
 		at.Prefix = prefixes[0]
 	}
-	return at, nil
+	at.URL, at.SyncReplicasOnly, err = cutSwitch(at.URL, syncReplicasOnly)
+	return at, err
 }

@@ -27,6 +27,16 @@
 //
 // On MySQL the schema is the database itself, and prefix is the same (see mysql.WithTablePrefix).
 //
+// The parameter partitions of a PostgreSQL says over how many partitions its records are spread when its tables are made
+// (see postgres.WithPartitions). Several hosts are tried in their order until one is the primary:
+//
+//	postgres://user@first:5432,second:5432/database?partitions=32
+//
+// The parameter sync_replicas_only of a PostgreSQL, a MySQL or a Redis refuses servers that could lose acknowledged
+// answers at a fail-over (see postgres.WithSyncReplicasOnly, mysql.WithSyncReplicasOnly and redis.WithSyncReplicasOnly):
+//
+//	postgres://user@first,second/database?sync_replicas_only=true
+//
 // The parameter prefix of a Redis is what its keys begin with (see redis.WithPrefix). Databases that share a Redis as
 // their front need one each, or they would answer for each other:
 //
@@ -42,7 +52,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/onceward/onceward/inbox"
@@ -235,11 +244,14 @@ func openDatabase(ctx context.Context, at *Location, o options) (*Database, erro
 func openPostgres(ctx context.Context, at *Location, o options) (*Database, error) {
 	// Not sql.Open: it would hand the parameters of the pool, such as pool_max_conns, on to the server, which refuses
 	// them.
-	parsed, err := pgxpool.ParseConfig(at.URL)
+	parsed, err := postgres.PoolConfig(at.URL)
 	if err != nil {
 		return nil, fmt.Errorf("storeurl: %w", err)
 	}
 	options := at.tables()
+	if at.SyncReplicasOnly {
+		options = append(options, postgres.WithSyncReplicasOnly())
+	}
 	if o.logger != nil {
 		options = append(options, postgres.WithLogger(o.logger))
 	}

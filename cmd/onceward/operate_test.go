@@ -7,10 +7,12 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -48,16 +50,21 @@ var stores = map[string]func(t *testing.T) string{
 	"SQLite":     func(t *testing.T) string { return "sqlite:" + filepath.Join(t.TempDir(), "store.db") },
 	"PostgreSQL": func(t *testing.T) string { return servers.Postgres(t).SchemaURL(t) },
 	"Redis":      func(t *testing.T) string { return servers.Redis(t).URL() + "?prefix=" + rand.Text() },
+	"MySQL":      func(t *testing.T) string { return servers.MariaDB(t).DatabaseURL(t) },
+	"DynamoDB":   dynamoDBURL,
 }
 
-// onEach runs a test on each kind of store, filled by a service.
-func onEach(t *testing.T, test func(t *testing.T, s *service)) {
+// onEach runs a test on each kind of store, or on some of them, filled by a service.
+func onEach(t *testing.T, test func(t *testing.T, s *service), some ...string) {
 	t.Helper()
 	t.Parallel()
-	for name, url := range stores {
+	if len(some) == 0 {
+		some = slices.Collect(maps.Keys(stores))
+	}
+	for _, name := range some {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			test(t, newService(t, url(t)))
+			test(t, newService(t, stores[name](t)))
 		})
 	}
 }
@@ -79,7 +86,7 @@ func TestLooking(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) { look(t, s) })
 		}
-	})
+	}, servers.UnlessAllStores("SQLite", "PostgreSQL", "Redis")...)
 }
 
 // TestActing: what changes something is tested on one and the same store, one after the other.

@@ -49,7 +49,8 @@ func TestMissingEnginesGiveTheInstallLine(t *testing.T) {
 		mariadbInstall: func(m machine) error { _, err := findMariaDB(m); return err },
 		galeraInstall:  func(m machine) error { _, err := findGalera(m); return err },
 		patroniInstall: func(m machine) error {
-			m.postgresBin = installed(t, t.TempDir(), "17")
+			dir := installed(t, t.TempDir(), "17")
+			m.pgConfig = func() (string, error) { return dir, nil }
 			_, err := findPatroni(m)
 			return err
 		},

@@ -75,7 +75,7 @@ func (l *link) startup(in *bufio.Reader) (session bool, err error) {
 			return false, err
 		}
 		if code != codeSSL && code != codeGSS {
-			_, err = l.server.Write(packet)
+			_, err = l.server.Write(l.proxy.disguise.rewrite(packet, 0))
 			return code != codeCancel, err
 		}
 		if _, err := l.client.Write([]byte{'N'}); err != nil {
@@ -94,6 +94,13 @@ func (l *link) carryRequests(in *bufio.Reader) error {
 		m, err := readMessage(in)
 		if err != nil {
 			return err
+		}
+		m = l.proxy.disguise.statement(m)
+		if answer := l.proxy.disguise.refuses(m); answer != nil {
+			if _, err := l.client.Write(answer); err != nil {
+				return err
+			}
+			continue
 		}
 		pending = append(pending, m...)
 		if sql, ok := known.executes(m); ok && sprung == nil {

@@ -34,6 +34,8 @@ type Proxy struct {
 	roundTrips atomic.Int64
 	sprung     atomic.Int64
 
+	disguise disguise
+
 	mu    sync.Mutex
 	traps []*trap
 	links map[*link]struct{}

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -24,9 +26,32 @@ func (s *PostgresServer) NewStandby(t testing.TB) *PostgresServer {
 	return standby
 }
 
+// NewStandbyBehind is NewStandby with a proxy between the two, by which the standby can be cut off.
+func (s *PostgresServer) NewStandbyBehind(t testing.TB, link *Proxy) *PostgresServer {
+	t.Helper()
+	_, port, err := net.SplitHostPort(link.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	standby, err := s.startStandby(t.Context(), func() string { return port })
+	if err != nil {
+		t.Fatal(err)
+	}
+	standby.closeWith(t)
+	return standby
+}
+
 // StartStandby starts a server that follows this one, with the same settings on a port of its own. To copy its data,
 // this one is stopped for a moment. Close the standby when done.
 func (s *PostgresServer) StartStandby(ctx context.Context) (*PostgresServer, error) {
+	return s.startStandby(ctx, s.portText)
+}
+
+// portText is the port of the server.
+func (s *PostgresServer) portText() string { return strconv.Itoa(s.port) }
+
+// startStandby starts a standby that reaches this server by a port, which is asked for when this one runs again.
+func (s *PostgresServer) startStandby(ctx context.Context, by func() string) (*PostgresServer, error) {
 	var standby *PostgresServer
 	err := s.control(func() error {
 		if err := s.stop(); err != nil {
@@ -40,7 +65,7 @@ func (s *PostgresServer) StartStandby(ctx context.Context) (*PostgresServer, err
 		return s.start(ctx)
 	})
 	if err == nil {
-		err = standby.follow(s)
+		err = standby.follow(by())
 	}
 	if err == nil {
 		err = standby.startSomewhere(ctx)
@@ -61,18 +86,18 @@ func (s *PostgresServer) Follow(primary *PostgresServer) error {
 		if err := s.stop(); err != nil {
 			return err
 		}
-		if err := s.follow(primary); err != nil {
+		if err := s.follow(primary.portText()); err != nil {
 			return err
 		}
 		return s.startAgain()
 	})
 }
 
-// follow makes the next start that of a standby.
-func (s *PostgresServer) follow(primary *PostgresServer) error {
+// follow makes the next start that of a standby, which reaches its primary by a port.
+func (s *PostgresServer) follow(port string) error {
 	const setting = "primary_conninfo="
 	s.settings = slices.DeleteFunc(s.settings, func(each string) bool { return strings.HasPrefix(each, setting) })
-	s.settings = append(s.settings, fmt.Sprintf(setting+"host=127.0.0.1 port=%d user=postgres", primary.port))
+	s.settings = append(s.settings, setting+"host=127.0.0.1 port="+port+" user=postgres")
 	file := filepath.Join(s.Dir(), "standby.signal")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		return err

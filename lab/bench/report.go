@@ -42,6 +42,7 @@ var goals = mustParseGoals(`
 	ratio postgres-scale-reserve <=1.5
 	ratio postgres-scale-replay <=1.5
 	ratio postgres-scale-reap <=1.5
+	ratio postgres-partitioned-scale <=1.2
 	ratio outbox-add <=1.25
 	ratio outbox-drain-per-second >=5000
 	ratio outbox-four-workers >=1

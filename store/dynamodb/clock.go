@@ -21,8 +21,9 @@ type clock struct {
 	measured  time.Time     // when the range was last cut; zero if it never was
 	last      time.Time     // the latest time that was given out
 	lastToken int64         // the latest token that was given out
-	// set replaces all of this in a test.
-	set func() time.Time
+	// set replaces all of this in a test, and setMargin the margin.
+	set       func() time.Time
+	setMargin time.Duration
 	// ahead is what a test clock adds.
 	ahead time.Duration
 }
@@ -105,7 +106,7 @@ func (c *clock) margin() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.set != nil || c.ahead != 0 {
-		return 0
+		return c.setMargin
 	}
 	if c.measured.IsZero() {
 		return othersError + dateStep

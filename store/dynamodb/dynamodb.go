@@ -107,8 +107,8 @@ func (s *Store) write(ctx context.Context, id store.ID, event store.Event) error
 	return err
 }
 
-// Get implements [store.Store]. It reads what is stored now: the service may also answer with what was there before, but
-// is asked not to.
+// Get implements [store.Store]. It reads what is stored now: the service may also answer with what was there before,
+// but is asked not to.
 func (s *Store) Get(ctx context.Context, id store.ID) (store.Record, error) {
 	v, err := s.look(ctx, placeOf(id))
 	switch {

@@ -166,8 +166,8 @@ func TestStore(t *testing.T) {
 	t.Parallel()
 	storetest.Run(t, storetest.Harness{
 		Features: features,
-		Groups: servers.UnlessAllStores("Transitions", "Expiry", "Lost", "Fencing", "Tokens", "Repeats", "Content", "Restart",
-			"Sweeper", "Finder", "ExternalEvents", "Audit", "Transactor", "TransactorOwnership", "Checkpointer"),
-		Open:     func(t testing.TB) storetest.Instance { return instance(t) },
+		Groups: servers.UnlessAllStores("Expiry", "Lost", "Repeats", "Restart", "Sweeper", "Finder", "ExternalEvents",
+			"Transactor", "TransactorOwnership", "Checkpointer"),
+		Open: func(t testing.TB) storetest.Instance { return instance(t) },
 	})
 }

@@ -18,7 +18,7 @@ var (
 // explanations say what an operator can do about errors that the service reports, by their code.
 var explanations = map[string]string{
 	"ResourceNotFoundException":              "the table, or one of its indexes, does not exist, or not in this region",
-	"AccessDeniedException":                  "the role may not do this: docs/dynamodb.md, Permissions, has what the store needs",
+	"AccessDeniedException":                  "the role may not do this: see docs/dynamodb.md, Permissions",
 	"UnrecognizedClientException":            "the service does not know these credentials",
 	"ExpiredTokenException":                  "the credentials have expired",
 	"ProvisionedThroughputExceededException": "the table has too little capacity, or one key gets too much of it",

@@ -92,8 +92,8 @@ func (s *Store) partition(ctx context.Context, kind byte, hash []byte) (found []
 	return found, err
 }
 
-// AddLateCompletion implements [store.LateCompletionKeeper]. It is kept for 90 days. Of an answer that does not fit into
-// an item the body is left out.
+// AddLateCompletion implements [store.LateCompletionKeeper]. It is kept for 90 days. Of an answer that does not fit
+// into an item the body is left out.
 func (s *Store) AddLateCompletion(ctx context.Context, late store.LateCompletion) error {
 	at := placeOf(late.ID)
 	it := keyOf(kindLate, at.hash[:], s.serial(microseconds(late.At)))

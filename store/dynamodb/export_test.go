@@ -9,6 +9,13 @@ func (s *Store) SetClock(now func() time.Time) {
 	s.clock.set = now
 }
 
+// SetMargin sets for how long a store whose time is set leaves a lease alone that is over.
+func (s *Store) SetMargin(d time.Duration) {
+	s.clock.mu.Lock()
+	defer s.clock.mu.Unlock()
+	s.clock.setMargin = d
+}
+
 // ContinueFrom makes a store that was opened again go on with the tokens of the one before it: a clock that stands
 // still would give them out a second time.
 func (s *Store) ContinueFrom(before *Store) { s.clock.lastToken = before.clock.lastToken }

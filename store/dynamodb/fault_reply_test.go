@@ -19,8 +19,10 @@ import (
 // tells that it has landed (S6, S9): whatever a repetition by another caller would be told, this one succeeded.
 func TestLostReplies(t *testing.T) {
 	t.Parallel()
-	s, wire, _ := disturbed(t)
-	ctx := t.Context()
+	where := newURL(t)
+	wire := servers.NewDynamoDBTransport(1)
+	t.Cleanup(wire.Close)
+	s, ctx := trying(t, where, wire, 3), t.Context()
 	lose := func() { wire.Arm(servers.DynamoDBReplyLost, 1, writes) }
 	for _, test := range []struct {
 		name string
@@ -202,7 +204,7 @@ func TestStoreOnABadDay(t *testing.T) {
 	var seed atomic.Uint64
 	storetest.Run(t, storetest.Harness{
 		Features: features,
-		Groups:   servers.UnlessAllStores("Repeats", "Fencing"),
+		Groups:   servers.UnlessAllStores("Repeats"),
 		Open: func(t testing.TB) storetest.Instance {
 			where := newURL(t)
 			wire := servers.NewDynamoDBTransport(seed.Add(1))

@@ -19,8 +19,8 @@ import (
 const (
 	attrPartition = "pk"
 	attrSort      = "sk"
-	// attrWrite names the write that made the item what it is. Each write has a new one, and is made on condition that the
-	// one before it is still there: a repeated request finds its own name and knows that it has landed.
+	// attrWrite names the write that made the item what it is. Each write has a new one, and is made on condition that
+	// the one before it is still there: a repeated request finds its own name and knows that it has landed.
 	attrWrite = "write"
 	// attrID is the encoded ID.
 	attrID = "id"

@@ -121,7 +121,8 @@ func writeGolden(t *testing.T, file string, it item) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, append(text, '\n'), 0o600)); err != nil {
+	err = errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, append(text, '\n'), 0o600))
+	if err != nil {
 		t.Fatal(err)
 	}
 }
@@ -132,7 +133,8 @@ func FuzzDecode(f *testing.F) {
 	at := placeOf(store.ID{Scope: "acme", Key: "order-42"})
 	for _, v := range stored() {
 		it := s.encode(&at, v, time.Unix(0, 0))
-		f.Add(bytesOf(it[attrID]), bytesOf(it[attrWrite]), bytesOf(it[attrRecord]), bytesOf(it[attrClaim]), textOf(it[attrState]))
+		f.Add(bytesOf(it[attrID]), bytesOf(it[attrWrite]), bytesOf(it[attrRecord]), bytesOf(it[attrClaim]),
+			textOf(it[attrState]))
 	}
 	f.Fuzz(func(t *testing.T, id, write, record, claim []byte, state string) {
 		v, err := decode(&at, item{

@@ -16,10 +16,10 @@ var _ store.Lister = (*Store)(nil)
 // summaryAttributes are those that a list needs.
 var summaryAttributes = []string{attrPartition, attrSort, attrID, attrWrite, attrState, attrRecord}
 
-// List implements [store.Lister]. What is in progress or unknown is found by the index of what is due, which follows the
-// table a moment later, and is then read as it is. Settled records are in no index: for a filter that may choose them
-// the table is scanned, which reads, and is charged for, every item from After on until the page is full. The order is
-// that of the table, or of the index.
+// List implements [store.Lister]. What is in progress or unknown is found by the index of what is due, which follows
+// the table a moment later, and is then read as it is. Settled records are in no index: for a filter that may choose
+// them the table is scanned, which reads, and is charged for, every item from After on until the page is full. The
+// order is that of the table, or of the index.
 func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error) {
 	c := &chosen{Filter: f, limit: store.MaxPage, now: s.clock.now(), margin: s.clock.margin()}
 	if f.Limit > 0 {

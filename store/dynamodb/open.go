@@ -94,8 +94,8 @@ func newOptions(with []Option) (options, error) {
 //	dynamodb://TABLE?region=eu-central-1&profile=NAME
 //
 // Region and credentials come from the environment, the shared files or the role of the machine, as for every program
-// that uses the AWS SDK, where the URL does not say otherwise. With an endpoint on loopback and no credentials, as for an
-// emulator, any are used. See [New] for what is done with the table.
+// that uses the AWS SDK, where the URL does not say otherwise. With an endpoint on loopback and no credentials, as for
+// an emulator, any are used. See [New] for what is done with the table.
 func Open(ctx context.Context, url string, with ...Option) (*Store, error) {
 	o, err := newOptions(with)
 	if err != nil {
@@ -114,8 +114,8 @@ func Open(ctx context.Context, url string, with ...Option) (*Store, error) {
 
 // New uses a table through a client of the caller's, whose retryer it leaves as it is. Unless [WithManualMigration] or
 // [WithReadOnly] says otherwise it makes the table if there is none: see [Table]. It refuses a table with other keys or
-// without the indexes, one that a newer program has made, and a global table (see [WithGlobalTable]). That expired items
-// are not removed, or that the clock of this node is wrong, it tells the logger.
+// without the indexes, one that a newer program has made, and a global table (see [WithGlobalTable]). That expired
+// items are not removed, or that the clock of this node is wrong, it tells the logger.
 func New(ctx context.Context, client *ddb.Client, table string, with ...Option) (*Store, error) {
 	o, err := newOptions(with)
 	if err != nil {
@@ -155,8 +155,8 @@ func Client(ctx context.Context, url string) (*ddb.Client, error) {
 	return client, err
 }
 
-// client makes a client, and returns what it sends its requests with. It repeats a request three times in all, with pauses of up to a second, within the deadline of
-// its caller.
+// client makes a client, and returns what it sends its requests with. It repeats a request three times in all, with
+// pauses of up to a second, within the deadline of its caller.
 func (l *location) client(ctx context.Context, transport http.RoundTripper) (*ddb.Client, *http.Client, error) {
 	load := []func(*config.LoadOptions) error{
 		// The SDK adds the authorities of AWS_CA_BUNDLE to it.
@@ -174,7 +174,8 @@ func (l *location) client(ctx context.Context, transport http.RoundTripper) (*dd
 		load = append(load, config.WithSharedConfigProfile(l.profile))
 	}
 	if l.emulated() {
-		load = append(load, config.WithCredentialsProvider(credentials.NewStaticCredentialsProvider("local", "local", "")))
+		load = append(load, config.WithCredentialsProvider(
+			credentials.NewStaticCredentialsProvider("local", "local", "")))
 	}
 	loaded, err := config.LoadDefaultConfig(ctx, load...)
 	if err != nil {

@@ -204,20 +204,43 @@ func TestWrongNodeClock(t *testing.T) {
 	reserve(t, same, request("key"), store.DecisionInProgress)
 }
 
-// TestMargin: for a moment after the end of a lease no other node takes it for over, because its clock may be ahead.
+// TestMargin: for a moment after the end of a lease no other node takes it for over, because its clock may be ahead;
+// nor a claim, or an answer for expired.
 func TestMargin(t *testing.T) {
 	t.Parallel()
 	where := newURL(t)
 	s, beside := open(t, where), open(t, where)
-	r := request("key")
-	r.Lease = time.Millisecond
-	c := claimOf(reserve(t, s, r, store.DecisionExecute))
-	time.Sleep(10 * time.Millisecond)
-	reserve(t, beside, request("key"), store.DecisionInProgress)
-	if swept, err := beside.Sweep(t.Context(), 10); swept != 0 || err != nil {
-		t.Errorf("%d records were swept (%v), want none within the margin", swept, err)
+	began := time.Now().Truncate(time.Microsecond).UTC()
+	now := began
+	for _, one := range []*dynamodb.Store{s, beside} {
+		one.SetClock(func() time.Time { return now })
+		one.SetMargin(2 * time.Second)
 	}
-	must(t, s.Extend(t.Context(), c, time.Hour))
+	c := claimOf(reserve(t, s, request("key"), store.DecisionExecute))
+	stored := complete(t, s, "stored", "answer")
+	inWork := func(context.Context, store.Verdict) store.Settlement {
+		now = began.Add(31 * time.Second) // past the lease of 30 s, and within the margin
+		if _, err := beside.Transact(t.Context(), request("tx"), committing(t, nil)); err != nil {
+			t.Error(err)
+		}
+		reserve(t, beside, request("tx"), store.DecisionInProgress)
+		reserve(t, beside, request("key"), store.DecisionInProgress)
+		if swept, err := beside.Sweep(t.Context(), 10); swept != 0 || err != nil {
+			t.Errorf("%d records were swept (%v), want none within the margin", swept, err)
+		}
+		return store.Settlement{Action: store.TxCommit, Completion: *answer("done")}
+	}
+	if v, err := s.Transact(t.Context(), request("tx"), inWork); err != nil || v.Decision != store.DecisionExecute {
+		t.Errorf("the claim was taken within the margin: (%s, %v)", v.Decision, err)
+	}
+	must(t, s.Extend(t.Context(), c, 30*time.Second))
+	now = began.Add(24*time.Hour + time.Second)
+	reserve(t, beside, request(stored.Key), store.DecisionReplay)
+	if swept, err := beside.Sweep(t.Context(), 10); swept != 1 || err != nil {
+		t.Errorf("%d records were swept (%v), want the one whose lease is long over", swept, err)
+	}
+	now = began.Add(24*time.Hour + 2*time.Second)
+	reserve(t, beside, request(stored.Key), store.DecisionExecute)
 }
 
 // TestTestClock: a lease ends, the sweeper finds it, and an answer expires, without waiting for it.

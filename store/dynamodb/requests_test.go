@@ -109,16 +109,26 @@ func TestRequests(t *testing.T) {
 			_, err := s.Complete(t.Context(), first, answer("done"))
 			must(t, err)
 		}, map[string]int{"PutItem": 1}},
-		{"replay by the same process", func() { reserve(t, s, request("new"), store.DecisionReplay) }, map[string]int{"GetItem": 1}},
+		{"replay by the same process", func() {
+			reserve(t, s, request("new"), store.DecisionReplay)
+		}, map[string]int{"GetItem": 1}},
 		{"replay by another process", func() {
 			if v := reserve(t, s, request("stored"), store.DecisionReplay); string(v.Record.Response.Body) != "answer" {
 				t.Errorf("the replay is %q", v.Record.Response.Body)
 			}
 		}, map[string]int{"PutItem": 1}},
-		{"mismatch", func() { reserve(t, s, other(request("running")), store.DecisionMismatch) }, map[string]int{"PutItem": 1}},
-		{"in progress", func() { reserve(t, s, request("running"), store.DecisionInProgress) }, map[string]int{"PutItem": 1}},
-		{"unknown", func() { reserve(t, s, request("unknown"), store.DecisionUnknown) }, map[string]int{"PutItem": 1}},
-		{"retry", func() { reserve(t, s, request("retryable"), store.DecisionExecute) }, map[string]int{"PutItem": 2}},
+		{"mismatch", func() {
+			reserve(t, s, other(request("running")), store.DecisionMismatch)
+		}, map[string]int{"PutItem": 1}},
+		{"in progress", func() {
+			reserve(t, s, request("running"), store.DecisionInProgress)
+		}, map[string]int{"PutItem": 1}},
+		{"unknown", func() {
+			reserve(t, s, request("unknown"), store.DecisionUnknown)
+		}, map[string]int{"PutItem": 1}},
+		{"retry", func() {
+			reserve(t, s, request("retryable"), store.DecisionExecute)
+		}, map[string]int{"PutItem": 2}},
 		{"a fenced write", func() {
 			err := s.Release(t.Context(), store.Claim{ID: owned.ID, Attempt: owned.Attempt - 1}, "late")
 			wantFenced(t, err)
@@ -131,7 +141,9 @@ func TestRequests(t *testing.T) {
 		{"transaction without writes", func() {
 			transact(t, s, request("empty"), store.DecisionExecute, nil)
 		}, map[string]int{"PutItem": 2}},
-		{"transaction, replay", func() { transact(t, s, request("stored"), store.DecisionReplay, nil) }, map[string]int{"GetItem": 1}},
+		{"transaction, replay", func() {
+			transact(t, s, request("stored"), store.DecisionReplay, nil)
+		}, map[string]int{"GetItem": 1}},
 	} {
 		wire.Requests()
 		test.call()
@@ -195,7 +207,9 @@ func transact(t testing.TB, s *dynamodb.Store, r *store.Reservation, want store.
 }
 
 // committing is work that commits with an answer.
-func committing(t testing.TB, work func(ctx context.Context) error) func(context.Context, store.Verdict) store.Settlement {
+func committing(
+	t testing.TB, work func(ctx context.Context) error,
+) func(context.Context, store.Verdict) store.Settlement {
 	return func(ctx context.Context, v store.Verdict) store.Settlement {
 		if work != nil {
 			if err := work(ctx); err != nil {

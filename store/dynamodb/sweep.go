@@ -14,8 +14,8 @@ var (
 	_ store.SelfReaper = (*Store)(nil)
 )
 
-// ReapsItself implements [store.SelfReaper]: what is settled has a time to live, and the service removes it within a few
-// days after that. Until then it counts as gone.
+// ReapsItself implements [store.SelfReaper]: what is settled has a time to live, and the service removes it within a
+// few days after that. Until then it counts as gone.
 func (s *Store) ReapsItself() bool { return true }
 
 // Sweep implements [store.Sweeper]. It finds what is due by the index, and decides by the record itself. What cannot be

@@ -34,8 +34,8 @@ const (
 	attrShards     = "shards"
 )
 
-// Table returns the request that makes the table of a store, as [Open] makes it: on demand, with two sparse indexes. For
-// those who make it themselves: expired items are removed by a time to live on the attribute "expires".
+// Table returns the request that makes the table of a store, as [Open] makes it: on demand, with two sparse indexes.
+// For those who make it themselves: expired items are removed by a time to live on the attribute "expires".
 func Table(name string) *ddb.CreateTableInput {
 	key := func(name string, kind types.KeyType) types.KeySchemaElement {
 		return types.KeySchemaElement{AttributeName: aws.String(name), KeyType: kind}
@@ -199,8 +199,8 @@ func (s *Store) checkTable(ctx context.Context, found *types.TableDescription, o
 	}
 	for _, index := range want.GlobalSecondaryIndexes {
 		if !hasIndex(found, &index) {
-			return fmt.Errorf("dynamodb: the table %s lacks the index %s: dynamodb.Table and dynamodb.CloudFormation say how "+
-				"it is made", s.table, *index.IndexName)
+			return fmt.Errorf("dynamodb: the table %s lacks the index %s: dynamodb.Table and dynamodb.CloudFormation say "+
+				"how it is made", s.table, *index.IndexName)
 		}
 	}
 	if err := s.checkReplicas(ctx, found, o); err != nil {

@@ -14,8 +14,8 @@ type TestingT interface {
 
 // TestClock moves the clock of a store in a test: leases end, and answers expire, without waiting for it. Time goes on
 // by the service's clock, so much ahead of it, for this store alone: another one on the same table has the service's.
-// The margin between nodes is left out. Timers of Go do not move: a worker looks again when its RunOnce is called, and a
-// handler keeps its deadline.
+// The margin between nodes is left out. Timers of Go do not move: a worker looks again when its RunOnce is called, and
+// a handler keeps its deadline.
 type TestClock struct{ store *Store }
 
 // lookTimeout bounds the look for records that are there already.

@@ -259,7 +259,8 @@ func TestLargeAnswers(t *testing.T) {
 	_, err := s.Complete(t.Context(), c, answer("another"))
 	wantFenced(t, err)
 	v := reserve(t, s, request("reserved"), store.DecisionReplay)
-	if r := v.Record.Response; !r.NotStored || len(r.Body) != 0 || r.Status != large.Response.Status || len(r.Header) != 1 {
+	if r := v.Record.Response; !r.NotStored || len(r.Body) != 0 || r.Status != large.Response.Status ||
+		len(r.Header) != 1 {
 		t.Errorf("A4: stored with status %d, %d header fields and %d bytes, not stored %t", r.Status, len(r.Header),
 			len(r.Body), r.NotStored)
 	}

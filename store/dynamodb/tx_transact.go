@@ -19,8 +19,9 @@ var (
 // A transaction is a claim, the work, and a commit. The claim is an attribute of the item of the record, which stays as
 // it was, or of an item without a record: others see that a transaction is under way, and nothing else. The work
 // collects what it wants written. The commit is one request that stores the finished record on condition that the claim
-// is still there, and with it all that was collected. So what a claim has not committed when another one takes its place
-// cannot be committed any more, and a node that stops in mid-work leaves nothing but a claim, which ends by itself.
+// is still there, and with it all that was collected. So what a claim has not committed when another one takes its
+// place cannot be committed any more, and a node that stops in mid-work leaves nothing but a claim, which ends by
+// itself.
 
 const (
 	// revokeGrace is how long a handler may take to notice its deadline before its claim is given back.
@@ -221,13 +222,13 @@ func (t *transaction) run(ctx context.Context, longest time.Duration,
 	defer t.over()
 	timer := time.AfterFunc(longest+revokeGrace, func() { t.revoke(ctx) })
 	defer timer.Stop()
-	settlement, returned := store.Settlement{Action: store.TxRollback}, false
+	returned := false
 	defer func() {
 		if !returned && t.end() { // it panicked, or ended its goroutine
 			t.undo(ctx)
 		}
 	}()
-	settlement = work(ContextWithWrites(ctx, t.writes), t.granted)
+	settlement := work(ContextWithWrites(ctx, t.writes), t.granted)
 	returned = true
 	if !t.end() {
 		return store.Verdict{}, false, unavailable(errRevoked)

@@ -36,8 +36,9 @@ var (
 // committed together with the finished record, or nothing. It is safe for use by several goroutines.
 //
 // What a handler reads it reads with a client of its own, outside of the transaction: it may have changed when the
-// writes are committed. Where that matters, add a condition to the write, or a Check on an item that is only read: if it
-// does not hold at the commit nothing is written, and the request ends with an error that wraps [store.ErrWorkRefused].
+// writes are committed. Where that matters, add a condition to the write, or a Check on an item that is only read: if
+// it does not hold at the commit nothing is written, and the request ends with an error that wraps
+// [store.ErrWorkRefused].
 type Collector struct {
 	table string // of the store; empty if there is none
 
@@ -53,8 +54,8 @@ func NewCollector() *Collector { return &Collector{} }
 
 type writesKey struct{}
 
-// ContextWithWrites returns a context from which a handler takes the collector, with [Writes]. It is for tests that call
-// a handler by itself, without a guard: what it has collected is then in [Collector.Items].
+// ContextWithWrites returns a context from which a handler takes the collector, with [Writes]. It is for tests that
+// call a handler by itself, without a guard: what it has collected is then in [Collector.Items].
 func ContextWithWrites(ctx context.Context, c *Collector) context.Context {
 	return context.WithValue(ctx, writesKey{}, c)
 }

@@ -139,21 +139,24 @@ func (s *Store) ConsumedEvents(ctx context.Context, eventID string) ([]inbox.Con
 	if err := s.primary(ctx); err != nil {
 		return nil, err
 	}
-	rows, err := s.own.Query(ctx, s.names.render(selectEvents), []byte(eventID))
-	if err != nil {
-		return nil, unavailable(err)
-	}
-	had, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (inbox.Consumption, error) {
+	read := func(row pgx.CollectableRow) (inbox.Consumption, error) {
 		var consumer []byte
 		var at int64
 		err := row.Scan(&consumer, &at)
 		return inbox.Consumption{Consumer: string(consumer), EventID: eventID, At: fromMicros(at)}, err
-	})
+	}
+	had, err := collect(ctx, s.own, s.names.render(selectEvents), []any{[]byte(eventID)}, read)
 	return had, unavailable(err)
 }
 
-// lockName takes a lock of two numbers, which are apart from the locks of one number that applications often use.
-const lockName = `SELECT pg_advisory_xact_lock($1::integer, $2::integer)`
+const (
+	// lockName takes the lock of a name.
+	lockName = `SELECT LOCK`
+	// heldHere looks whether this session has a lock of two numbers.
+	heldHere = `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 2
+		AND classid = (($1::bigint >> 32) & 4294967295)::oid AND objid = ($1::bigint & 4294967295)::oid
+		AND pid = pg_backend_pid())`
+)
 
 // LockName implements [natural.Store].
 func (s *Store) LockName(ctx context.Context, tx *sql.Tx, name string) error {
@@ -161,23 +164,80 @@ func (s *Store) LockName(ctx context.Context, tx *sql.Tx, name string) error {
 	if err != nil {
 		return err
 	}
-	return lock(ctx, app, name)
+	_, err = app.exec(ctx, s.sql.lockName, nameKey(name))
+	return err
 }
 
-// LockName is [Store.LockName] in a transaction of pgx, such as [Tx] gives.
-func LockName(ctx context.Context, tx pgx.Tx, name string) error {
+// LockNameTx is [Store.LockName] in a transaction of pgx, whoever began it.
+func (s *Store) LockNameTx(ctx context.Context, tx pgx.Tx, name string) error {
 	app, err := ofPgx(tx)
 	if err != nil {
 		return err
 	}
-	return lock(ctx, app, name)
+	_, err = app.exec(ctx, s.sql.lockName, nameKey(name))
+	return err
 }
 
-// lock takes the lock of a name until the transaction ends.
-func lock(ctx context.Context, app appTx, name string) error {
+// LockName is [Store.LockName] in a transaction of pgx, such as [Tx] gives. In one that the application began itself it
+// takes an advisory lock, and fails on a server whose advisory locks do nothing: there, use [Store.LockNameTx].
+func LockName(ctx context.Context, tx pgx.Tx, name string) error {
+	if s := storeOf(tx); s != nil {
+		return s.LockNameTx(ctx, tx, name)
+	}
+	app, err := ofPgx(tx)
+	if err != nil {
+		return err
+	}
+	key := nameKey(name)
+	if _, err := app.exec(ctx, lockNameAdvisory, key); err != nil {
+		return err
+	}
+	return excludes(ctx, tx, key)
+}
+
+// lockNameAdvisory is the statement for a transaction whose store is not known.
+var lockNameAdvisory = strings.Replace(lockName, "LOCK", advisoryLocks.takePair(`$1::bigint`), 1)
+
+// storeOf is the store that runs a transaction, or nil if the application began it itself.
+func storeOf(tx pgx.Tx) *Store {
+	switch tx := tx.(type) {
+	case handlerTx:
+		return tx.gate.t.store
+	case *savepoint:
+		return tx.gate.t.store
+	default:
+		return nil
+	}
+}
+
+// excludesKey marks the connections on which a lock that was taken was found to be held.
+const excludesKey = "onceward: advisory locks exclude"
+
+// errNoExclusion says that a lock which was taken keeps no one out.
+var errNoExclusion = errors.New("postgres: the advisory locks of this server do nothing: " +
+	"take the lock of a name with the method LockNameTx of a store")
+
+// excludes makes sure, once for each connection, that a lock which was taken is one.
+func excludes(ctx context.Context, tx pgx.Tx, key int64) error {
+	known := tx.Conn().PgConn().CustomData()
+	if known[excludesKey] != nil {
+		return nil
+	}
+	var held bool
+	if err := tx.QueryRow(ctx, heldHere, key).Scan(&held); err != nil {
+		return err
+	}
+	if !held {
+		return errNoExclusion
+	}
+	known[excludesKey] = true
+	return nil
+}
+
+// nameKey is the key of the lock of a name.
+func nameKey(name string) int64 {
 	sum := sha256.Sum256([]byte("onceward natural key\x00" + name))
-	_, err := app.exec(ctx, lockName, int32(binary.BigEndian.Uint32(sum[:])), int32(binary.BigEndian.Uint32(sum[4:])))
-	return err
+	return int64(binary.BigEndian.Uint64(sum[:]))
 }
 
 // UpsertRow implements [natural.Store].

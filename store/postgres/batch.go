@@ -198,10 +198,14 @@ func repeated(ctx context.Context, pool *pgxpool.Pool, do func() error) error {
 	dead := false
 	for try := 0; ; try++ {
 		err := do()
+		if err == nil && dead {
+			err = replicated(ctx, pool) // it may have found what the first one did
+		}
 		switch {
 		case err == nil || ctx.Err() != nil || try >= maxTries || fromStandby(err):
 			return unavailable(err)
 		case undone(err):
+			pauseUndone(ctx, try+1)
 		case lost(err) && !dead:
 			dead = true
 			pool.Reset() // the others are likely dead too
@@ -246,6 +250,9 @@ func (b *batcher) send(ctx context.Context, items []*item) (err error) {
 		trip.add(&b.statements[k], arguments(k, same)...)
 	}
 	_, err = trip.run(deadline, func(statement int, raw [][]byte) error { return readOutcome(raw, sent[statement]) })
+	if err == nil && trip.warned {
+		err = replicated(ctx, b.pool)
+	}
 	return err
 }
 

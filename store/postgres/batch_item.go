@@ -266,7 +266,7 @@ var batchStatements = [kinds]string{
 
 	// A heartbeat or an answer changes a record that is in progress at its attempt, and returns its name. An item whose
 	// name does not come back was refused. Should the record have been removed since the look, nothing may be made in
-	// its place: the division stops the statement.
+	// its place: what would be has the state 0, and the division by that stops the statement.
 	kindExtend: `INSERT INTO @record AS r (id, attempt, due, retention, answer, state, request, extra)
 		SELECT u.id, u.attempt, n.now + u.span, 0, '', 0, '', ''
 		FROM (SELECT @now() AS now) AS n
@@ -274,12 +274,12 @@ var batchStatements = [kinds]string{
 		CROSS JOIN LATERAL (SELECT FROM @record r WHERE r.id = u.id AND r.attempt = u.attempt AND r.state IN (10, 11)
 			AND get_byte(r.request || '\x00'::bytea, 0) & 15 = 1 LIMIT 1) AS s
 		ON CONFLICT (id) DO UPDATE SET due = excluded.due WHERE r.attempt = excluded.attempt AND r.state IN (10, 11)
-		RETURNING r.id, r.due, 1 / CASE WHEN r.xmax = 0 THEN 0 ELSE 1 END`,
+		RETURNING r.id, r.due, 1 / r.state`,
 
 	// The longer retention in microseconds is the greater of both in microseconds; asked the other way round, the
 	// server would not put the function's text in its place but parse and plan it each time.
 	kindComplete: `INSERT INTO @record AS r (id, attempt, due, retention, answer, state, request, extra)
-		SELECT u.id, u.attempt, n.now, u.retention, u.answer, 20, '', u.extra
+		SELECT u.id, u.attempt, n.now, u.retention, u.answer, 0, '', u.extra
 		FROM (SELECT @now() AS now) AS n
 		CROSS JOIN unnest((SELECT $1::uuid[]), (SELECT $2::bigint[]), (SELECT $3::integer[]), (SELECT $4::bytea[]),
 			(SELECT $5::bytea[])) AS u (id, attempt, retention, answer, extra)
@@ -290,7 +290,7 @@ var batchStatements = [kinds]string{
 			retention = @longer_retention(r.retention, excluded.retention),
 			due = excluded.due + greatest(@retention_us(r.retention), @retention_us(excluded.retention))
 		WHERE r.attempt = excluded.attempt AND r.state IN (10, 11)
-		RETURNING r.id, r.due, 1 / CASE WHEN r.xmax = 0 THEN 0 ELSE 1 END`,
+		RETURNING r.id, r.due, 1 / r.state`,
 }
 
 // readOutcome reads one row that a statement returned for items of one kind, which are in the order of their names. An

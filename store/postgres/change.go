@@ -151,26 +151,36 @@ func notFoundAsIs(err error) error {
 	return unavailable(err)
 }
 
-// write carries an effect out and commits, in one round trip.
+// write carries an effect out and commits, in one round trip. It does not ask the server to stop when the caller's time is
+// up: a commit that waits for a standby would be there without it.
 func (s *Store) write(ctx context.Context, conn *pgx.Conn, hash [16]byte, c *changed, number int32) error {
-	batch := &pgx.Batch{}
+	trip := pipeline{conn: conn, unnamed: true}
 	switch {
 	case c.outcome.Effect == store.EffectRemove:
-		batch.Queue(s.sql.deleteRecord, hash)
+		trip.add(&statement{text: s.sql.deleteRecord}, hash[:])
 	default:
 		if number == 0 {
 			number = s.operations.known(c.after.Operation)
 		}
 		r := &c.wrote
 		r.encode(&c.after, hash, number)
-		statement := s.sql.updateRecord
+		text := s.sql.updateRecord
 		if !c.exists {
-			statement = s.sql.insertRecord
+			text = s.sql.insertRecord
 		}
-		batch.Queue(statement, r.id, r.attempt, r.due, r.retention, r.answer, r.state, r.request, r.extra)
+		trip.add(&statement{text: text}, r.id[:], trip.int64(r.attempt), trip.int64(r.due), trip.int32(r.retention),
+			r.answer, trip.int16(r.state), r.request, r.extra)
 	}
-	batch.Queue(`COMMIT`)
-	return conn.SendBatch(ctx, batch).Close()
+	trip.add(&s.sql.commit)
+	deadline := time.Now().Add(settleTimeout)
+	if limit, ok := ctx.Deadline(); ok && limit.Before(deadline) {
+		deadline = limit
+	}
+	err := committed(trip.run(deadline, func(int, [][]byte) error { return nil }))
+	if err == nil && trip.warned {
+		err = replicated(ctx, s.asking)
+	}
+	return err
 }
 
 // rollback ends a transaction, also for a caller who has left.
@@ -201,7 +211,10 @@ func (s *Store) get(ctx context.Context, id store.ID) (rec store.Record, now tim
 // read reads the row of an id, and the clock, on a second connection if the first one turns out dead.
 func (s *Store) read(ctx context.Context, r *row) (at int64, err error) {
 	for range 2 {
-		at, err = s.getOnce(ctx, r)
+		err = repeatUndone(ctx, func() (err error) {
+			at, err = s.getOnce(ctx, r)
+			return err
+		})
 		if err == nil || errors.Is(err, pgx.ErrNoRows) || fromStandby(err) || !lost(err) || ctx.Err() != nil {
 			break
 		}
@@ -242,6 +255,9 @@ func (s *Store) landed(ctx context.Context, id store.ID, c *changed, cause error
 	for failures := 1; ; failures++ {
 		var now changed
 		err := s.lookAgain(ctx, id, &now)
+		if err == nil && c.madeOf(&now) {
+			err = replicated(ctx, s.asking)
+		}
 		switch {
 		case err == nil && c.madeOf(&now):
 			return nil

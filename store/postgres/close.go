@@ -52,6 +52,7 @@ func within(timeout time.Duration, event <-chan struct{}) bool {
 
 // closeParts closes each part when what is under way in it has ended.
 func (s *Store) closeParts() {
+	s.replicas.close()
 	if s.batches != nil {
 		s.batches.close()
 	}

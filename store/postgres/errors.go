@@ -78,6 +78,7 @@ func (s *Store) otherTransaction(err error) bool {
 	return errors.As(err, &pg) && pg.Code == stateNotNullViolation && pg.ColumnName == "state" && s.ownTable(pg)
 }
 
+// ownTable reports whether an error is about the table of records, or a partition of it.
 func (s *Store) ownTable(pg *pgconn.PgError) bool {
-	return pg.SchemaName == s.names.schema && pg.TableName == s.names.prefix+"record"
+	return pg.SchemaName == s.names.schema && s.names.holdsRecords(pg.TableName)
 }

@@ -53,20 +53,18 @@ func (s *Store) LateCompletions(ctx context.Context, id store.ID) ([]store.LateC
 	if err := s.primary(ctx); err != nil {
 		return nil, err
 	}
-	rows, err := s.own.Query(ctx, s.names.render(selectLateCompletion), s.hash(id))
-	if err != nil {
-		return nil, unavailable(err)
-	}
-	var lateCompletions []store.LateCompletion
-	var attempt, at int64
-	var answer []byte
-	_, err = pgx.ForEachRow(rows, []any{&attempt, &at, &answer}, func() error {
+	read := func(row pgx.CollectableRow) (late store.LateCompletion, err error) {
+		var attempt, at int64
+		var answer []byte
+		if err := row.Scan(&attempt, &at, &answer); err != nil {
+			return late, err
+		}
 		response, err := parseAnswer(answer)
-		lateCompletions = append(lateCompletions, store.LateCompletion{
+		return store.LateCompletion{
 			Claim: store.Claim{ID: id, Attempt: attempt}, Response: response, At: fromMicros(at),
-		})
-		return err
-	})
+		}, err
+	}
+	lateCompletions, err := collect(ctx, s.own, s.names.render(selectLateCompletion), []any{s.hash(id)}, read)
 	if errors.Is(err, errBadAnswer) {
 		return nil, unreadable(err)
 	}
@@ -82,14 +80,9 @@ func (s *Store) AddExternalEvent(ctx context.Context, e store.ExternalEvent) (ad
 		e.Scope = ""
 	}
 	body := append([]byte{}, e.Body...) // nil would be null
-	for try := 0; ; try++ {
-		tag, err := s.own.Exec(ctx, s.names.render(insertExternalEvent), []byte(e.Source), e.AnyScope, []byte(e.Scope),
-			[]byte(e.EventID), []byte(e.Subject), micros(e.At), body)
-		// Where every transaction is serializable, the same external event at the same time undoes the statement.
-		if err == nil || try >= maxTries || !undone(err) {
-			return tag.RowsAffected() == 1, unavailable(err)
-		}
-	}
+	tag, err := s.own.Exec(ctx, s.names.render(insertExternalEvent), []byte(e.Source), e.AnyScope, []byte(e.Scope),
+		[]byte(e.EventID), []byte(e.Subject), micros(e.At), body)
+	return tag.RowsAffected() == 1, unavailable(err)
 }
 
 // ExternalEvents implements [store.ExternalEventKeeper].
@@ -101,11 +94,8 @@ func (s *Store) ExternalEvents(ctx context.Context, f store.ExternalEventFilter)
 	for i, subject := range f.Subjects {
 		asked[i] = []byte(subject)
 	}
-	rows, err := s.own.Query(ctx, s.names.render(selectExternalEvent), []byte(f.Source), asked, []byte(f.Scope))
-	if err != nil {
-		return nil, unavailable(err)
-	}
-	externals, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (store.ExternalEvent, error) {
+	args := []any{[]byte(f.Source), asked, []byte(f.Scope)}
+	read := func(row pgx.CollectableRow) (store.ExternalEvent, error) {
 		e := store.ExternalEvent{Source: f.Source}
 		var scope, event, subject []byte
 		var at, received int64
@@ -113,7 +103,8 @@ func (s *Store) ExternalEvents(ctx context.Context, f store.ExternalEventFilter)
 		e.Scope, e.EventID, e.Subject = string(scope), string(event), string(subject)
 		e.At, e.ReceivedAt = fromMicros(at), fromMicros(received)
 		return e, err
-	})
+	}
+	externals, err := collect(ctx, s.own, s.names.render(selectExternalEvent), args, read)
 	return externals, unavailable(err)
 }
 
@@ -137,11 +128,7 @@ func (s *Store) Audit(ctx context.Context, id store.ID) ([]store.AuditEntry, err
 	if err := s.primary(ctx); err != nil {
 		return nil, err
 	}
-	rows, err := s.own.Query(ctx, s.names.render(selectAudit), s.hash(id))
-	if err != nil {
-		return nil, unavailable(err)
-	}
-	entries, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (store.AuditEntry, error) {
+	read := func(row pgx.CollectableRow) (store.AuditEntry, error) {
 		var attempt, at int64
 		var actor, action, reason, outcome []byte
 		err := row.Scan(&attempt, &actor, &action, &reason, &outcome, &at)
@@ -149,7 +136,8 @@ func (s *Store) Audit(ctx context.Context, id store.ID) ([]store.AuditEntry, err
 			ID: id, Attempt: attempt, Actor: string(actor), Action: string(action), Reason: string(reason),
 			Outcome: string(outcome), At: fromMicros(at),
 		}, err
-	})
+	}
+	entries, err := collect(ctx, s.own, s.names.render(selectAudit), []any{s.hash(id)}, read)
 	return entries, unavailable(err)
 }
 
@@ -200,11 +188,7 @@ func listNewest[T any](
 	}
 	args = append(args, f.Page())
 	statement += fmt.Sprintf(` ORDER BY at DESC, number DESC LIMIT $%d`, len(args))
-	rows, err := s.own.Query(ctx, s.names.render(statement), args...)
-	if err != nil {
-		return nil, unavailable(err)
-	}
-	entries, err := pgx.CollectRows(rows, read)
+	entries, err := collect(ctx, s.own, s.names.render(statement), args, read)
 	return entries, unavailable(err)
 }
 

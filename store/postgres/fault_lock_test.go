@@ -20,8 +20,9 @@ import (
 	"github.com/onceward/onceward/store/postgres"
 )
 
-// Scenario 48: advisory locks that do nothing, as those of some servers and poolers did. What holds then is the primary
-// key: handlers may run side by side, and one of them commits.
+// Scenario 48: advisory locks that do nothing, as those of some servers and poolers did. A store that finds it out takes
+// rows in their place. What holds without is the primary key: for programs of before, and those who say that the locks
+// exclude, handlers may run side by side, and one of them commits.
 
 // noLocks are functions that stand before those of the server and do nothing.
 var noLocks = []string{
@@ -52,10 +53,10 @@ func newLocklessSite(t testing.TB, isolation string) *site {
 var isolations = []string{"read committed", "repeatable read", "serializable"}
 
 // nodes opens so many stores, as so many processes would.
-func (s *site) nodes(t testing.TB, h handle, n int) (stores []*postgres.Store) {
+func (s *site) nodes(t testing.TB, h handle, n int, options ...postgres.Option) (stores []*postgres.Store) {
 	t.Helper()
 	for range n {
-		stores = append(stores, s.store(t, h, s.url))
+		stores = append(stores, s.store(t, h, s.url, options...))
 	}
 	return stores
 }
@@ -95,7 +96,7 @@ func TestLocksThatDoNothing(t *testing.T) {
 				t.Run(fmt.Sprintf("%s/%s/%s", h.name, isolation, before), func(t *testing.T) {
 					t.Parallel()
 					s := newLocklessSite(t, isolation)
-					stores := s.nodes(t, h, nodes)
+					stores := s.nodes(t, h, nodes, postgres.WithAdvisoryLocks())
 					if before == store.StateRetryable {
 						released := own(t, stores[0], booking("paid"))
 						must(t, stores[0].Release(t.Context(), released, "not now"))
@@ -306,7 +307,7 @@ func TestConflictAtCommitWithoutLocks(t *testing.T) {
 				}
 			}}
 			done := make(chan ended, nodes)
-			for _, store := range s.nodes(t, h, nodes) {
+			for _, store := range s.nodes(t, h, nodes, postgres.WithAdvisoryLocks()) {
 				go func() {
 					v, err := store.Transact(context.Background(), booking("paid"), p.work)
 					done <- ended{v, err}

@@ -88,11 +88,7 @@ func (s *Store) FindProviderID(ctx context.Context, providerID string) ([]store.
 	if err := s.primary(ctx); err != nil {
 		return nil, err
 	}
-	rows, err := s.own.Query(ctx, s.names.render(selectProvider), []byte(providerID), mostAlike)
-	if err != nil {
-		return nil, unavailable(err)
-	}
-	alike, err := pgx.CollectRows(rows, scanRow)
+	alike, err := collect(ctx, s.own, s.names.render(selectProvider), []any{[]byte(providerID), mostAlike}, scanRow)
 	if err != nil {
 		return nil, unavailable(err)
 	}

@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"strings"
 	"testing"
 
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
-	"github.com/onceward/onceward/store/postgres"
 )
 
 // TestRecordIsNamedByItsHash: in psql a record is found by what a log line says.
@@ -102,11 +100,7 @@ func TestProviderIDsOfBefore(t *testing.T) {
 	t.Parallel()
 	url := servers.Postgres(t).SchemaURL(t)
 	running, admin := openStore(t, url), openAdmin(t, url)
-	text, err := fs.ReadFile(postgres.Migrations(), "00003_operate.sql")
-	must(t, err)
-	for _, statement := range statements(t, string(text), "Down") {
-		exec(t, admin, statement)
-	}
+	migrateDownTo(t, admin, 2)
 	charge := func(key string) store.ID {
 		c := own(t, running, reservation(key))
 		done := answer("done")

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/onceward/onceward/internal/servers"
+	"github.com/onceward/onceward/store/postgres"
 )
 
 // ground is a schema with the tables of a store, a business table and a clock that only the test moves. To make one and
@@ -25,7 +26,12 @@ type ground struct {
 
 // grounds are those of one run of the suite.
 type grounds struct {
-	run  testing.TB
+	run testing.TB
+	// made is how their tables are made.
+	made []postgres.Option
+	// place says where the next is: for the stores, and for those who look past them.
+	place func(t, run testing.TB) (url, admin string)
+
 	mu   sync.Mutex
 	idle []*ground
 }
@@ -41,7 +47,7 @@ func (g *grounds) take(t testing.TB) *ground {
 	}
 	g.mu.Unlock()
 	if taken == nil {
-		taken = newGround(t, g.run)
+		taken = newGround(t, g)
 	} else {
 		taken.clear(t)
 	}
@@ -55,22 +61,29 @@ func (g *grounds) take(t testing.TB) *ground {
 }
 
 // newGround makes a ground that lasts as long as the run.
-func newGround(t, run testing.TB) *ground {
+func newGround(t testing.TB, among *grounds) *ground {
 	t.Helper()
-	url := servers.Postgres(t).SchemaURL(run)
-	admin, err := pgxpool.New(context.Background(), url)
+	run := among.run
+	url, past := among.place(t, run)
+	admin, err := pgxpool.New(context.Background(), past)
 	must(t, err)
 	run.Cleanup(admin.Close)
 	var schema string
 	must(t, admin.QueryRow(t.Context(), `SELECT current_schema()`).Scan(&schema))
 	g := &ground{url: url + "&application_name=" + schema, schema: schema, admin: admin}
-	openStore(t, g.url) // makes the tables
+	openStore(t, g.url, among.made...) // makes the tables
 	exec(t, admin, `CREATE TABLE business (value TEXT NOT NULL)`)
 	exec(t, admin, `CREATE TABLE test_clock (at bigint NOT NULL)`)
 	exec(t, admin, `INSERT INTO test_clock VALUES (`+firstMoment+`)`)
 	exec(t, admin, fmt.Sprintf(
 		`CREATE OR REPLACE FUNCTION onceward_now() RETURNS bigint LANGUAGE sql VOLATILE AS 'SELECT at FROM %s.test_clock'`, schema))
 	return g
+}
+
+// onSharedServer has a ground in a schema of its own.
+func onSharedServer(t, run testing.TB) (url, admin string) {
+	url = servers.Postgres(t).SchemaURL(run)
+	return url, url
 }
 
 // firstMoment is when each test begins, in microseconds since 1970.
@@ -87,7 +100,8 @@ BEGIN
 	FOR name IN SELECT relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r' LOOP
 		CASE
 			WHEN name IN ('test_clock', 'onceward_schema', 'onceward_secret') THEN NULL;
-			WHEN name = 'onceward_record' THEN DELETE FROM onceward_record WHERE state <> 0; -- the ballast has state 0
+			WHEN name ~ '^onceward_record(_p\d+_\d+)?$' THEN -- the ballast has state 0
+				EXECUTE format('DELETE FROM %I WHERE state <> 0', name);
 			WHEN name = 'business' OR starts_with(name, 'onceward_') THEN EXECUTE format('DELETE FROM %I', name);
 			ELSE EXECUTE format('DROP TABLE %I CASCADE', name);
 		END CASE;

@@ -63,17 +63,11 @@ func NewJournalSQL(ctx context.Context, db *sql.DB, options ...Option) (*Journal
 	}
 	inner, err := sqljournal.Open(ctx, sqljournal.Config{
 		Dialect: dialect, Read: db,
-		Write: func(_ context.Context, f func(q sqljournal.Querier) error) error { return f(db) },
+		Write: func(ctx context.Context, f func(q sqljournal.Querier) error) error {
+			return repeatUndone(ctx, func() error { return f(db) })
+		},
 		Update: func(ctx context.Context, f func(tx *sql.Tx) error) error {
-			tx, err := db.BeginTx(ctx, nil)
-			if err != nil {
-				return err
-			}
-			defer func() { _ = tx.Rollback() }() // it does nothing after a commit
-			if err := f(tx); err != nil {
-				return err
-			}
-			return tx.Commit()
+			return repeatOn(ctx, meetsMigration, func() error { return inSQLTx(ctx, db, f) })
 		},
 	})
 	if err != nil {
@@ -81,6 +75,26 @@ func NewJournalSQL(ctx context.Context, db *sql.DB, options ...Option) (*Journal
 	}
 	return &Journal{Journal: inner, close: func() error { return nil }}, nil
 }
+
+// inSQLTx does something in a transaction of its own.
+func inSQLTx(ctx context.Context, db *sql.DB, f func(tx *sql.Tx) error) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // it does nothing after a commit
+	if err := f(tx); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// journalLock keeps others from making the tables at the same time. A server without advisory locks undoes all but one.
+const journalLock = `DO $lock$ BEGIN
+	PERFORM pg_advisory_xact_lock(hashtextextended(%s, 0));
+EXCEPTION WHEN undefined_function THEN
+	NULL;
+END $lock$`
 
 // journalIn finds out where the tables are, or are to be.
 func journalIn(ctx context.Context, db *sql.DB, chosen []Option) (sqljournal.Dialect, error) {
@@ -105,7 +119,7 @@ func journalDialect(where names) sqljournal.Dialect {
 		Table: where.render("@journal"), Versions: versions,
 		Now:  "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)",
 		Skip: "FOR UPDATE SKIP LOCKED", Bytes: "BYTEA", Text: `TEXT COLLATE "C"`,
-		Lock:   "SELECT pg_advisory_xact_lock(hashtextextended(" + literal(where.migrationLock()) + ", 0))",
+		Lock:   fmt.Sprintf(journalLock, literal(where.migrationLock())),
 		Exists: "SELECT 1 WHERE to_regclass(" + literal(versions) + ") IS NOT NULL",
 	}
 }

@@ -61,11 +61,7 @@ func (s *Store) listPart(
 	ctx context.Context, f store.Filter, after [16]byte,
 ) (part []store.Record, last [16]byte, more bool, err error) {
 	text, arguments := pageStatement(f, after)
-	rows, err := s.own.Query(ctx, s.names.render(text), arguments...)
-	if err != nil {
-		return nil, last, false, unavailable(err)
-	}
-	found, err := pgx.CollectRows(rows, scanRow)
+	found, err := collect(ctx, s.own, s.names.render(text), arguments, scanRow)
 	if err != nil {
 		return nil, last, false, unavailable(err)
 	}
@@ -121,21 +117,19 @@ func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 	if err := s.primary(ctx); err != nil {
 		return stats, err
 	}
-	rows, err := s.own.Query(ctx, s.names.render(selectCounts))
+	type counted struct {
+		State int16
+		Count int64
+	}
+	counts, err := collect(ctx, s.own, s.names.render(selectCounts), nil, pgx.RowToStructByPos[counted])
 	if err != nil {
 		return stats, unavailable(err)
 	}
-	var state int16
-	var count int64
-	_, err = pgx.ForEachRow(rows, []any{&state, &count}, func() error {
-		stats.Records[store.State(state/codesPerState)] += count
-		if state == codeDeadLetter {
-			stats.DeadLetters += count
+	for _, c := range counts {
+		stats.Records[store.State(c.State/codesPerState)] += c.Count
+		if c.State == codeDeadLetter {
+			stats.DeadLetters += c.Count
 		}
-		return nil
-	})
-	if err != nil {
-		return stats, unavailable(err)
 	}
 	stats.OldestUnknown, err = s.oldestUnknown(ctx)
 	return stats, err
@@ -143,21 +137,16 @@ func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 
 // oldestUnknown reads all unknown records but dead letters: there are few, or an operator has other worries.
 func (s *Store) oldestUnknown(ctx context.Context) (oldest time.Time, err error) {
-	rows, err := s.own.Query(ctx, s.names.render(selectUnknown))
-	if err != nil {
-		return oldest, unavailable(err)
-	}
-	var extra []byte
-	_, err = pgx.ForEachRow(rows, []any{&extra}, func() error {
+	extras, err := collect(ctx, s.own, s.names.render(selectUnknown), nil, pgx.RowTo[[]byte])
+	for _, extra := range extras {
 		rec := store.Record{State: store.StateUnknown}
 		if err := parseExtra(extra, &rec); err != nil {
-			return nil // it is listed as one that cannot be read
+			continue // it is listed as one that cannot be read
 		}
 		if oldest.IsZero() || rec.SettledAt.Before(oldest) {
 			oldest = rec.SettledAt
 		}
-		return nil
-	})
+	}
 	return oldest, unavailable(err)
 }
 
@@ -184,17 +173,11 @@ func (s *Store) Sweep(ctx context.Context, limit int) (swept int, err error) {
 	if err := s.writable(); err != nil {
 		return 0, err
 	}
-	rows, err := s.own.Query(ctx, s.names.render(sweep), limit)
-	if err != nil {
-		return 0, unavailable(err)
-	}
-	var hash [16]byte
-	_, err = pgx.ForEachRow(rows, []any{&hash}, func() error {
-		swept++
+	hashes, err := collect(ctx, s.own, s.names.render(sweep), []any{limit}, pgx.RowTo[[16]byte])
+	for _, hash := range hashes {
 		s.waits.settled(hash)
-		return nil
-	})
-	return swept, unavailable(err)
+	}
+	return len(hashes), unavailable(err)
 }
 
 // Reap implements [store.Reaper], by the SQL function that a scheduler may call too. It also forgets late completions

@@ -17,7 +17,7 @@ import (
 
 // Open connects to the database at a URL (or a keyword/value string, as libpq takes them) and creates or updates its
 // tables, unless [WithManualMigration] or [WithReadOnly] says otherwise. It logs a warning if the server is configured
-// to lose commits.
+// to lose commits. Of several servers in the URL it uses the primary, as [PoolConfig] says.
 func Open(ctx context.Context, url string, options ...Option) (*Store, error) {
 	opened := new(sockets)
 	pool, err := openHandlers(ctx, url, opened)
@@ -44,7 +44,7 @@ const (
 // openHandlers opens the pool for handlers. Its connections bound idle transactions by themselves, so that it costs
 // nothing in each transaction; behind a pooler that does not let them, each transaction does.
 func openHandlers(ctx context.Context, url string, opened *sockets) (*pgxpool.Pool, error) {
-	config, err := pgxpool.ParseConfig(url)
+	config, err := PoolConfig(url)
 	if err != nil {
 		return nil, err
 	}
@@ -102,6 +102,9 @@ func open(ctx context.Context, handlers source, opened *sockets, chosen []Option
 		return nil, fmt.Errorf("postgres: open: %d lanes: each takes a connection, and the most is %d",
 			s.options.lanes, maxLanes)
 	}
+	if err := s.options.checkPartitions(); err != nil {
+		return nil, fmt.Errorf("postgres: open: %w", err)
+	}
 	s.logger = s.options.logger
 	if err := s.start(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("postgres: open: %w", err), s.Close())
@@ -114,6 +117,7 @@ func (s *Store) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	s.warnOfHosts(ctx, config.ConnConfig)
 	config.ConnConfig.DialFunc = s.sockets.dialing(config.ConnConfig.DialFunc)
 	// What is sent on these connections can be repeated when one turns out dead: asking first would double the trips of
 	// a caller who is alone.
@@ -122,9 +126,11 @@ func (s *Store) start(ctx context.Context) error {
 		return err
 	}
 	config.ShouldPing = s.pingMisled
-	if s.own, err = openOwn(ctx, config, &s.options); err != nil {
+	own, err := openOwn(ctx, config, &s.options)
+	if err != nil {
 		return err
 	}
+	s.own = &ownPool{own}
 	if s.asking, err = openOwn(ctx, config, &options{lanes: askingConnections - spareConnections}); err != nil {
 		return err
 	}
@@ -137,12 +143,15 @@ func (s *Store) start(ctx context.Context) error {
 	if err := s.checkDurability(ctx); err != nil {
 		return err
 	}
+	if err := s.requireReplicas(ctx); err != nil {
+		return err
+	}
 	s.channel = s.names.channel()
-	s.sql = prepareStatements(s.names, s.channel, s.usual)
-	s.operations = newOperations(s.own, s.names)
+	s.sql = prepareStatements(s.names, s.channel, s.usual, s.locking)
+	s.operations = newOperations(s.own, s.names, s.locking)
 	s.unnamed = config.ConnConfig.DefaultQueryExecMode != pgx.QueryExecModeCacheStatement
 	s.batches = &batcher{
-		pool: s.own, statements: s.sql.batch, unnamed: s.unnamed, lanes: s.options.lanes, largest: maxBatch, worth: laneWorth,
+		pool: own, statements: s.sql.batch, unnamed: s.unnamed, lanes: s.options.lanes, largest: maxBatch, worth: laneWorth,
 		patience: s.options.patience,
 	}
 	if s.options.individual {
@@ -169,7 +178,7 @@ func openOwn(ctx context.Context, config *pgxpool.Config, o *options) (*pgxpool.
 	setDefault(tuned, "lock_timeout", o.lockTimeout)
 	// The statements look at what they write, and are made for this level: at a stricter one, which a database may have
 	// as its default, the server would undo what meets a neighbour.
-	tuned.ConnConfig.RuntimeParams["default_transaction_isolation"] = "read committed"
+	tuned.ConnConfig.RuntimeParams["default_transaction_isolation"] = readCommitted
 	return openTuned(ctx, tuned, own)
 }
 
@@ -188,7 +197,7 @@ const selectSession = `SELECT setting::bigint,
 		AND current_setting('server_version_num')::integer >= 140000
 	FROM pg_settings WHERE name = $1`
 
-// inspect finds out how the connections of handlers are set up.
+// inspect finds out how the connections of handlers are set up, and how the server behaves.
 func (s *Store) inspect(ctx context.Context) error {
 	conn, err := s.handlers.acquire(ctx)
 	if err != nil {
@@ -198,6 +207,9 @@ func (s *Store) inspect(ctx context.Context) error {
 	var idle int64
 	err = conn.pgx().QueryRow(ctx, selectSession, idleParameter).Scan(&idle, &s.usual)
 	s.idle = time.Duration(idle) * time.Millisecond
+	if err == nil {
+		s.probe(ctx, conn.pgx())
+	}
 	return err
 }
 
@@ -208,7 +220,11 @@ func (s *Store) prepareTables(ctx context.Context) error {
 			return err
 		}
 	}
-	return s.readTables(ctx)
+	if err := s.readTables(ctx); err != nil {
+		return err
+	}
+	s.reportBehaviour(ctx)
+	return s.tryRowLock(ctx)
 }
 
 // readTables reads what every record's name is derived with, and the operations.
@@ -216,6 +232,9 @@ func (s *Store) readTables(ctx context.Context) error {
 	status, err := readStatus(ctx, s.own, s.names)
 	if err == nil {
 		err = status.Err()
+	}
+	if err == nil {
+		err = s.options.matchPartitions(&status)
 	}
 	if err != nil {
 		return err
@@ -246,10 +265,13 @@ func (s *Store) ready() error {
 	return nil
 }
 
-// writable refuses a store that is closed, or was opened for looking only.
+// writable refuses a store that is closed, was opened for looking only, or must not write now.
 func (s *Store) writable() error {
 	if s.options.readOnly {
 		return fmt.Errorf("postgres: %w", store.ErrReadOnly)
+	}
+	if err := s.replicas.refusal(); err != nil {
+		return err
 	}
 	return s.ready()
 }
@@ -263,14 +285,21 @@ type options struct {
 	manual     bool
 	readOnly   bool
 	strict     bool
+	syncOnly   bool
 	individual bool
 	lanes      int
+	// partitions is over how many the records are to be spread; zero for however it is.
+	partitions int
+	// converts says that other tables than those that are asked for are converted afterwards.
+	converts bool
 	// patience is how long a call waits for the batch before it.
 	patience time.Duration
 	// lockTimeout is how long a locked record holds up its batch.
 	lockTimeout string
 	listenURL   string
-	logger      *slog.Logger
+	// rowLocks and advisoryLocks are what the program knows of the server's locks.
+	rowLocks, advisoryLocks bool
+	logger                  *slog.Logger
 	// repeatingDriver says that the program knows what its driver repeats.
 	repeatingDriver bool
 	// buildInfo is what the program knows of its modules.

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 const (
@@ -25,7 +25,7 @@ const (
 // by a row that was there already; as the lock is taken before the statement that looks, it sees what the last node
 // has committed. The oldest numbers count, should there ever be more rows than the bound.
 const (
-	lockOperations  = `SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`
+	lockOperations  = `SELECT LOCK`
 	insertOperation = `INSERT INTO @operation (name) SELECT $1
 		WHERE NOT EXISTS (SELECT FROM @operation WHERE name = $1) AND (SELECT count(*) FROM @operation) < $2
 		ON CONFLICT (name) DO NOTHING`
@@ -35,8 +35,9 @@ const (
 
 // operations knows the numbers of operations.
 type operations struct {
-	pool   *pgxpool.Pool
-	lock   string
+	pool   *ownPool
+	lock   string // the statement, and what it locks
+	what   string
 	insert string
 	read   string
 	find   string
@@ -47,9 +48,10 @@ type operations struct {
 	names   map[int32]string
 }
 
-func newOperations(pool *pgxpool.Pool, n names) *operations {
+func newOperations(pool *ownPool, n names, locks locking) *operations {
 	return &operations{
-		pool: pool, lock: "onceward operation " + n.channel(),
+		pool: pool, what: "onceward operation " + n.channel(),
+		lock:   n.render(strings.Replace(lockOperations, "LOCK", locks.take(`hashtextextended($1, 0)`), 1)),
 		insert: n.render(insertOperation), read: n.render(selectOperations), find: n.render(selectOperation),
 		adding: make(chan struct{}, 1), numbers: make(map[string]int32), names: make(map[int32]string),
 	}
@@ -69,7 +71,7 @@ func (o *operations) number(ctx context.Context, name string) (int32, error) {
 	if number, decided := o.decided(name); decided {
 		return number, nil // by the one before
 	}
-	if err := repeated(ctx, o.pool, func() error { return o.add(ctx, name) }); err != nil {
+	if err := repeated(ctx, o.pool.Pool, func() error { return o.add(ctx, name) }); err != nil {
 		return 0, err
 	}
 	return o.known(name), nil
@@ -133,7 +135,7 @@ func (o *operations) nameBeyond(ctx context.Context, number int32) (string, erro
 // transaction, which needs nothing of this node to end: one that stops here keeps no other from its turn.
 func (o *operations) add(ctx context.Context, name string) error {
 	batch := &pgx.Batch{}
-	batch.Queue(lockOperations, o.lock)
+	batch.Queue(o.lock, o.what)
 	batch.Queue(o.insert, []byte(name), maxOperations)
 	if err := o.pool.SendBatch(ctx, batch).Close(); err != nil {
 		return err
@@ -149,11 +151,7 @@ type numbered struct {
 
 // load reads all that have numbers.
 func (o *operations) load(ctx context.Context) error {
-	rows, err := o.pool.Query(ctx, o.read, maxOperations)
-	if err != nil {
-		return unavailable(err)
-	}
-	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[numbered])
+	all, err := collect(ctx, o.pool, o.read, []any{maxOperations}, pgx.RowToStructByPos[numbered])
 	if err != nil {
 		return unavailable(err)
 	}

@@ -30,10 +30,8 @@ const (
 	drawNumber = `nextval('@outbox_number')`
 	// What no worker delivers is apart from what workers look for.
 	drawCaptured = `-` + drawNumber
-	// Locks of two numbers are apart from those of records, which are of one. What these functions return is void,
-	// which is empty as a text.
-	lockLane = `CASE WHEN pg_advisory_xact_lock(($2::bigint >> 32)::integer, ($2::bigint << 32 >> 32)::integer)::text = ''
-		THEN ` + drawNumber + ` END`
+	// Locks of two numbers are apart from those of records, which are of one.
+	lockLane     = `CASE WHEN LOCK THEN ` + drawNumber + ` END`
 	notifyOthers = `CASE WHEN pg_notify('CHANNEL', 'o')::text = '' THEN NUMBER END`
 )
 
@@ -47,9 +45,10 @@ const (
 	ordered
 )
 
-func prepareAdd(channel string, named func(name, text string) statement) (all addStatements) {
+func prepareAdd(channel string, locks locking, named func(name, text string) statement) (all addStatements) {
+	locked := strings.Replace(lockLane, "LOCK", locks.takePair(`$2::bigint`), 1)
 	notify := strings.ReplaceAll(notifyOthers, "CHANNEL", channel)
-	for kind, number := range [...]string{captured: drawCaptured, unordered: drawNumber, ordered: lockLane} {
+	for kind, number := range [...]string{captured: drawCaptured, unordered: drawNumber, ordered: locked} {
 		for notifies, drawn := range []string{number, strings.ReplaceAll(notify, "NUMBER", number)} {
 			all[kind][notifies] = named("add_"+strconv.Itoa(2*kind+notifies), strings.ReplaceAll(addMessage, "NUMBER", drawn))
 		}
@@ -108,7 +107,7 @@ func (s *Store) addition(e *outbox.Entry) (a addition, err error) {
 
 // notify makes a message that is about to be written notify, if it is time for that.
 func (a *addition) notify(s *Store) {
-	if a.kind != captured && s.messages.due(time.Now()) {
+	if a.kind != captured && s.found.Notifies && s.messages.due(time.Now()) {
 		a.notifies = 1
 	}
 }

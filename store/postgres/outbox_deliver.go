@@ -38,7 +38,7 @@ const promotesAtOnce = 1000
 // promote makes new messages ready to be claimed, and reports whether these were all.
 func (s *Store) promote(ctx context.Context) (all bool, err error) {
 	most, promoted := promotesAtOnce>>min(s.promoteFailures.Load(), 9), 0
-	if err := s.own.QueryRow(ctx, s.names.render(promoteMessages), most).Scan(&promoted); err != nil {
+	if err := s.own.QueryRow(ctx, s.names.render(s.locking.promotes()), most).Scan(&promoted); err != nil {
 		s.promoteFailures.Add(1)
 		return false, err
 	}
@@ -76,8 +76,9 @@ func (s *Store) ClaimMessages(
 			all = all || len(claimed) > 0
 		case len(claimed) > 0:
 			return claimed, nil // the next one meets it too
-		case undone(err) && undoings < maxTries:
+		case undone(err) && undoings < maxUndone:
 			undoings++ // where transactions are more isolated than these need
+			pauseUndone(ctx, undoings)
 		default:
 			return nil, unavailable(err)
 		}
@@ -111,7 +112,7 @@ func (s *Store) claimOnce(
 	}
 	rows, err := s.own.Query(ctx, s.names.render(claimMessages), topics, limits, lease.Microseconds(), token)
 	if err != nil {
-		return found, unavailable(err)
+		return found, unavailable(err) // the caller claims again what was undone
 	}
 	if found, err = collectClaimed(rows, token); err != nil {
 		return claimResult{}, unavailable(err)
@@ -206,11 +207,8 @@ func (s *Store) ExtendMessages(
 	for i, l := range leases {
 		ids[i], tokens[i] = l.ID, l.Token
 	}
-	rows, err := s.own.Query(ctx, s.names.render(extendMessages), ids, tokens, lease.Microseconds())
-	if err != nil {
-		return nil, unavailable(err)
-	}
-	held, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	args := []any{ids, tokens, lease.Microseconds()}
+	held, err := collect(ctx, s.own, s.names.render(extendMessages), args, pgx.RowTo[string])
 	if err != nil {
 		return nil, unavailable(err)
 	}
@@ -279,17 +277,14 @@ func (s *Store) FinishMessages(ctx context.Context, outcomes []outbox.Outcome) (
 	outcomes, again := apart(outcomes, func(e outbox.Outcome) string { return e.ID })
 	// In one order, because an earlier attempt whose reply was lost may still be under way.
 	outcomes = slices.SortedFunc(slices.Values(outcomes), func(a, b outbox.Outcome) int { return cmp.Compare(a.ID, b.ID) })
-	rows, err := s.own.Query(ctx, s.names.render(finishMessages), finishArgs(outcomes)...)
-	if err != nil {
-		return nil, unavailable(err)
-	}
 	var lanes []int64
-	finished, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (id string, err error) {
+	read := func(row pgx.CollectableRow) (id string, err error) {
 		var lane int64
 		err = row.Scan(&id, &lane)
-		lanes = append(lanes, lane)
+		lanes = append(lanes, lane) // one of a try that was undone does no harm
 		return id, err
-	})
+	}
+	finished, err := collect(ctx, s.own, s.names.render(finishMessages), finishArgs(outcomes), read)
 	if err != nil {
 		return nil, unavailable(err)
 	}
@@ -318,12 +313,8 @@ func (s *Store) lanesOf(ctx context.Context, fenced []outbox.Lease) []int64 {
 			ids = append(ids, l.ID)
 		}
 	}
-	rows, err := s.own.Query(ctx, s.names.render(selectLanes), ids)
-	if err != nil {
-		return nil // FreeMessages makes up for it
-	}
-	lanes, _ := pgx.CollectRows(rows, pgx.RowTo[int64])
-	return lanes
+	lanes, _ := collect(ctx, s.own, s.names.render(selectLanes), []any{ids}, pgx.RowTo[int64])
+	return lanes // FreeMessages makes up for what is missing
 }
 
 // finishArgs are the arguments of the function that finishes, one array for each column.

@@ -88,11 +88,7 @@ func (s *Store) Messages(ctx context.Context, f outbox.Filter) ([]outbox.Entry, 
 		return nil, nil // no message has such an ID
 	}
 	statement, args := s.selectMessages(f)
-	rows, err := s.own.Query(ctx, statement, args...)
-	if err != nil {
-		return nil, unavailable(err)
-	}
-	entries, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e outbox.Entry, err error) {
+	entries, err := collect(ctx, s.own, statement, args, func(row pgx.CollectableRow) (e outbox.Entry, err error) {
 		var m messageRow
 		if err := row.Scan(m.dest()...); err != nil {
 			return e, err

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -27,11 +28,16 @@ type pipeline struct {
 	// unnamed says that the connection cannot keep prepared statements, as behind some poolers.
 	unnamed bool
 	count   int
+	// warned says that the server sent a warning along, such as that a commit did not wait for its standbys.
+	warned bool
 	// tag is that of the last statement, numbers the memory of parameters: neither is worth an allocation of its own.
 	tag     [maxTag]byte
 	numbers [64]byte
 	used    int
 }
+
+// stateWarning is that of warnings which have no state of their own.
+const stateWarning = "01000"
 
 // maxTag is longer than the tag of any statement of this package.
 const maxTag = 32
@@ -108,6 +114,8 @@ func (p *pipeline) run(deadline time.Time, read func(statement int, values [][]b
 		case *pgproto3.CommandComplete:
 			tag = append(p.tag[:0], m.CommandTag...)
 			statement++
+		case *pgproto3.NoticeResponse:
+			p.warned = p.warned || m.Code == stateWarning
 		case *pgproto3.ErrorResponse:
 			err = pgconn.ErrorResponseToPgError(m)
 		case *pgproto3.ReadyForQuery:
@@ -163,7 +171,7 @@ func (p *pipeline) int64(v int64) []byte {
 type statements struct {
 	moment, lockRecord, insertRecord, updateRecord, deleteRecord, get string
 
-	remember, insertExecution string
+	remember, insertExecution, lockName string
 
 	begin, claim, claimBounded, lookUp, insertAnswer, replaceAnswer, commit, awaitLock, underWay, advance statement
 
@@ -171,24 +179,26 @@ type statements struct {
 	add   addStatements
 }
 
-func prepareStatements(n names, channel string, usual bool) statements {
+func prepareStatements(n names, channel string, usual bool, locks locking) statements {
 	// Several stores may share a connection: their statements have different names.
 	named := func(name, text string) statement {
 		return statement{name: channel + "_" + name, text: n.render(text)}
 	}
+	plainClaim, boundedClaim := locks.claims()
 	all := statements{
 		moment: n.render(selectMoment), lockRecord: n.render(lockRecord), insertRecord: n.render(insertRecord),
 		remember: n.render(rememberEvent), insertExecution: n.render(insertExecution),
+		lockName:     n.render(strings.Replace(lockName, "LOCK", locks.takePair(`$1::bigint`), 1)),
 		updateRecord: n.render(updateRecord), deleteRecord: n.render(deleteRecord), get: n.render(getRecord),
 
-		begin: named("begin", begin), claim: named("claim", claim), claimBounded: named("bounded", claimBounded),
+		begin: named("begin", begin), claim: named("claim", plainClaim), claimBounded: named("bounded", boundedClaim),
 		lookUp:       named("lookup", lookUp),
 		insertAnswer: named("insert", insertAnswer), replaceAnswer: named("replace", replaceAnswer),
-		commit: named("commit", `COMMIT`), awaitLock: named("await", awaitLock),
+		commit: named("commit", `COMMIT`), awaitLock: named("await", strings.Replace(awaitLock, "LOCK", locks.take(`$1::bigint`), 1)),
 		underWay: named("underway", underWay),
 		advance:  named("advance", advance),
 	}
-	all.add = prepareAdd(channel, named)
+	all.add = prepareAdd(channel, locks, named)
 	if usual {
 		all.begin.text = `BEGIN`
 	}

@@ -32,6 +32,7 @@ func (p *plans) explaining(t testing.TB, url string) *pgxpool.Config {
 	must(t, err)
 	for setting, value := range map[string]string{
 		"log_min_duration": "0", "log_nested_statements": "on", "log_level": "notice", "log_format": "text",
+		"log_analyze": "on", "log_timing": "off",
 	} {
 		config.ConnConfig.RuntimeParams["auto_explain."+setting] = value
 	}
@@ -94,9 +95,10 @@ type planned struct {
 	used  int
 }
 
-func newPlanned(t *testing.T) *planned {
+func newPlanned(t *testing.T, made ...postgres.Option) *planned {
 	p := &planned{T: t}
 	url := servers.Postgres(t).SchemaURL(t)
+	openStore(t, url, made...)
 	pool, err := pgxpool.NewWithConfig(t.Context(), p.explaining(t, url))
 	must(t, err)
 	p.store, err = postgres.New(t.Context(), pool, quiet, postgres.WithLanes(1))
@@ -277,7 +279,7 @@ func (p *planned) checkPages(size string) {
 // is asked before the look-up, not for each record of it.
 var (
 	openRecords = regexp.MustCompile(`WITH open AS MATERIALIZED`)
-	byState     = regexp.MustCompile(`onceward_record_due`)
+	byState     = regexp.MustCompile(`onceward_record_(?:due|p\d+_\d+_state_expr_idx)`)
 	clockFirst  = regexp.MustCompile(`due <= (?:\$\d|\(InitPlan)`)
 )
 

@@ -62,11 +62,17 @@ type Store struct {
 	opened   *pgxpool.Pool
 	sockets  *sockets
 	// own is for everything else, so that settling never waits for a connection that a handler holds.
-	own *pgxpool.Pool
+	own *ownPool
 	// asking is for finding out what became of a commit, which may mean to wait for a server that is gone.
 	asking *pgxpool.Pool
 	// scout finds out whether the address leads to a server that takes writes.
 	scout scout
+	// replicas knows whether commits wait for a standby, if they must.
+	replicas replicas
+
+	// found is how the server behaves, and locking how transactions exclude each other for it.
+	found   Behaviour
+	locking locking
 
 	names names
 	sql   statements

@@ -124,7 +124,17 @@ func exec(t testing.TB, pool *pgxpool.Pool, statement string, args ...any) {
 // conform runs the suite, or groups of it.
 func (h handle) conform(t *testing.T, groups ...string) {
 	t.Helper()
-	among := &grounds{run: t}
+	h.conformOn(t, onSharedServer, groups...)
+}
+
+// conformOn runs the suite, or groups of it, somewhere else than on the server that all tests share.
+func (h handle) conformOn(t *testing.T, place func(t, run testing.TB) (url, admin string), groups ...string) {
+	t.Helper()
+	h.conformAmong(t, &grounds{run: t, place: place}, groups...)
+}
+
+func (h handle) conformAmong(t *testing.T, among *grounds, groups ...string) {
+	t.Helper()
 	storetest.Run(t, storetest.Harness{
 		Features: storetest.Features{ConcurrentTx: true},
 		Groups:   groups,

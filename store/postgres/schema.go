@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/onceward/onceward/store"
 )
 
@@ -21,7 +20,7 @@ import (
 var migrationFiles embed.FS
 
 // schemaVersion is that of the tables which this program knows. The number of migrations is the same.
-const schemaVersion = 3
+const schemaVersion = 5
 
 // selectStatus reads the version of the tables, and the oldest one of a program that may use them.
 const selectStatus = `SELECT coalesce(max(version), 0), coalesce(max(compatible), 0) FROM @schema`
@@ -48,17 +47,24 @@ func migrationNames() []string {
 // Migrate creates the tables, or brings them up to date. Any number of processes may call it at once. It refuses tables
 // that were made by a newer version which this one cannot work with. The options are those of [Open], which does the
 // same in one transaction, unless it is told not to. Migrate makes the index that takes long in a large table before
-// that, while other programs write: it waits for transactions that were open then.
+// that, while other programs write: it waits for transactions that were open then. With [WithPartitions] it also converts
+// tables that are there, during which nothing can be executed.
 func Migrate(ctx context.Context, url string, with ...Option) error {
 	if err := look(ctx, url, with, indexAhead); err != nil {
 		return fmt.Errorf("postgres: migrate: %w", err)
 	}
-	automatic := func(o *options) { o.manual, o.readOnly = false, false }
+	automatic := func(o *options) { o.manual, o.readOnly, o.converts = false, false, true }
 	s, err := Open(ctx, url, append(slices.Clone(with), automatic)...)
 	if err != nil {
 		return err
 	}
-	return s.Close()
+	if err := s.Close(); err != nil || s.options.partitions == 0 {
+		return err
+	}
+	if err := look(ctx, url, with, s.convert); err != nil {
+		return fmt.Errorf("postgres: migrate: %w", err)
+	}
+	return nil
 }
 
 // Status returns how the tables stand against what this program needs. It writes nothing, and does with a user who may
@@ -83,7 +89,7 @@ func look(
 	for _, option := range with {
 		option(&chosen)
 	}
-	config, err := pgxpool.ParseConfig(url)
+	config, err := PoolConfig(url)
 	if err != nil {
 		return err
 	}
@@ -124,7 +130,7 @@ func indexAhead(ctx context.Context, conn *pgx.Conn, where names, status store.S
 	}
 	function, _, _ := strings.Cut(text, "CREATE INDEX")
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		if err := where.enter(ctx, tx); err != nil {
+		if err := where.enter(ctx, tx, advisoryLocks); err != nil {
 			return err
 		}
 		if err := where.checkOwner(ctx, tx); err != nil {
@@ -222,6 +228,9 @@ func readStatus(ctx context.Context, conn asker, where names) (store.SchemaStatu
 	if err == nil && present {
 		err = conn.QueryRow(ctx, where.render(selectStatus)).Scan(&status.Version, &status.Compatible)
 	}
+	if err == nil && present {
+		err = conn.QueryRow(ctx, selectPartitions, where.render(`@record`)).Scan(&status.Partitions)
+	}
 	if err != nil {
 		return status, fmt.Errorf("read the version of the tables in %s: %w", status.Place, err)
 	}
@@ -235,14 +244,39 @@ func (s *Store) migrate(ctx context.Context) error {
 	if err != nil || len(status.Pending) == 0 {
 		return err
 	}
-	if err := pgx.BeginFunc(ctx, s.own, func(tx pgx.Tx) error { return s.migrateIn(ctx, tx) }); err != nil {
+	err = repeatOn(ctx, meetsMigration, func() error {
+		return pgx.BeginFunc(ctx, s.own, func(tx pgx.Tx) error { return s.migrateIn(ctx, tx) })
+	})
+	if err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
 	return nil
 }
 
+// The states of what another one has made at the same time: tables, and things that tables have.
+const (
+	stateDuplicateTable    = "42P07"
+	stateDuplicateObject   = "42710"
+	stateDuplicateFunction = "42723"
+	stateInternal          = "XX000" // a row of the catalogue that another one has just changed
+	stateLockNotAvailable  = "55P03" // it waited for longer than the store's own connections do
+)
+
+// meetsMigration reports whether a migration failed because another one is under way. Where there are no advisory
+// locks, or transactions see what was there when they began, the lock does not keep them apart: all but one are undone,
+// and find nothing to do when they look again.
+func meetsMigration(err error) bool {
+	switch sqlState(err) {
+	case stateDuplicateTable, stateDuplicateObject, stateDuplicateFunction, stateUniqueViolation, stateInternal,
+		stateLockNotAvailable:
+		return true
+	default:
+		return undone(err)
+	}
+}
+
 func (s *Store) migrateIn(ctx context.Context, tx pgx.Tx) error {
-	if err := s.names.enter(ctx, tx); err != nil {
+	if err := s.names.enter(ctx, tx, s.locking); err != nil {
 		return err
 	}
 	status, err := readStatus(ctx, tx, s.names)
@@ -262,6 +296,11 @@ func (s *Store) migrateIn(ctx context.Context, tx pgx.Tx) error {
 		// Without arguments pgx sends a text of several statements as it is.
 		if _, err := tx.Exec(ctx, text); err != nil {
 			return fmt.Errorf("%s: %w", file, err)
+		}
+	}
+	if status.Version == 0 && s.options.partitions > 0 {
+		if _, err := tx.Exec(ctx, s.names.render(partition), s.options.partitions); err != nil {
+			return fmt.Errorf("make %d partitions: %w", s.options.partitions, err)
 		}
 	}
 	return nil
@@ -298,8 +337,9 @@ const (
 BEGIN;
 
 `
-	plainPath  = "SET LOCAL search_path TO %s;\n"
-	plainCheck = `SELECT pg_advisory_xact_lock(hashtextextended(%[1]s, 0));
+	plainPartition = "\n-- Everybody is locked out while records that are there are copied.\nSELECT %s(%d);\n"
+	plainPath      = "SET LOCAL search_path TO %s;\n"
+	plainCheck     = `SELECT pg_advisory_xact_lock(hashtextextended(%[1]s, 0));
 
 DO $check$
 DECLARE
@@ -320,13 +360,18 @@ $check$;
 
 // PlainSQL returns the migrations after a version, zero for all of them, as one transaction that psql runs as it is:
 // for those who apply changes of their databases by hand, or by a tool of their own. It refuses tables of another
-// version than that. Without a schema it uses the first of the search_path; without a prefix, onceward_.
-func PlainSQL(schema, prefix string, from int) (string, error) {
+// version than that. Without a schema it uses the first of the search_path; without a prefix, onceward_. Of the options
+// [WithPartitions] counts, and converts records that are there, also those of the newest version.
+func PlainSQL(schema, prefix string, from int, with ...Option) (string, error) {
 	where := names{schema: schema, prefix: cmp.Or(prefix, defaultPrefix)}
-	if err := where.checkPrefix(); err != nil {
+	var chosen options
+	for _, option := range with {
+		option(&chosen)
+	}
+	if err := errors.Join(where.checkPrefix(), chosen.checkPartitions()); err != nil {
 		return "", err
 	}
-	if from < 0 || from >= schemaVersion {
+	if from < 0 || from > schemaVersion || from == schemaVersion && chosen.partitions == 0 {
 		return "", fmt.Errorf("postgres: there are no migrations after version %d: the versions are 0 to %d", from,
 			schemaVersion)
 	}
@@ -343,6 +388,9 @@ func PlainSQL(schema, prefix string, from int) (string, error) {
 			return "", err
 		}
 		fmt.Fprintf(&text, "-- %s\n%s", file, up)
+	}
+	if chosen.partitions > 0 {
+		fmt.Fprintf(&text, plainPartition, pgx.Identifier{where.prefix + "partition"}.Sanitize(), chosen.partitions)
 	}
 	text.WriteString("COMMIT;\n")
 	return text.String(), nil
@@ -426,15 +474,30 @@ func (n names) migration(file string) (string, error) {
 
 // enter keeps others from migrating the same tables until the transaction ends, and lets its statements name them
 // without their schema.
-func (n names) enter(ctx context.Context, tx pgx.Tx) error {
-	const (
-		lock = `SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`
-		path = `SELECT set_config('search_path', $1, true)`
-	)
-	if _, err := tx.Exec(ctx, lock, n.migrationLock()); err != nil {
-		return err
+func (n names) enter(ctx context.Context, tx pgx.Tx, locks locking) error {
+	const path = `SELECT set_config('search_path', $1, true)`
+	if locks != rowLocks {
+		lock := `SELECT ` + advisoryLocks.take(`hashtextextended($1, 0)`)
+		if _, err := tx.Exec(ctx, lock, n.migrationLock()); err != nil {
+			return err
+		}
+	}
+	if locks.rows() {
+		if err := n.lockVersions(ctx, tx); err != nil {
+			return err
+		}
 	}
 	_, err := tx.Exec(ctx, path, pgx.Identifier{n.schema}.Sanitize())
+	return err
+}
+
+// lockVersions keeps others from migrating by the table of versions, if it is there: that of locks may not be.
+func (n names) lockVersions(ctx context.Context, tx pgx.Tx) error {
+	var present bool
+	err := tx.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, n.render(`@schema`)).Scan(&present)
+	if err == nil && present {
+		_, err = tx.Exec(ctx, n.render(`LOCK TABLE @schema IN SHARE ROW EXCLUSIVE MODE`))
+	}
 	return err
 }
 

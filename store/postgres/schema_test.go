@@ -41,6 +41,7 @@ var grants = []string{
 	`SELECT, INSERT, UPDATE, DELETE ON onceward_delivery`,
 	`SELECT ON onceward_message`,
 	`SELECT, INSERT, DELETE ON onceward_inbox`,
+	`SELECT, INSERT, DELETE ON onceward_lock`,
 	`USAGE ON SEQUENCE onceward_attempt`,
 	`USAGE ON SEQUENCE onceward_outbox_number`,
 	`EXECUTE ON ALL FUNCTIONS IN SCHEMA @schema`,
@@ -115,9 +116,9 @@ func TestEachGrantIsNeeded(t *testing.T) {
 	}
 }
 
-// tryAll returns the first failure of a store that lacks a right.
+// tryAll returns the first failure of a store that lacks a right. It locks by rows, for which it needs most of them.
 func tryAll(ctx context.Context, as, key string) error {
-	s, err := postgres.Open(ctx, as, quiet, postgres.WithManualMigration())
+	s, err := postgres.Open(ctx, as, quiet, postgres.WithManualMigration(), postgres.WithRowLocks())
 	if err != nil {
 		return err
 	}
@@ -411,8 +412,8 @@ func TestManualMigration(t *testing.T) {
 	url := servers.Postgres(t).SchemaURL(t)
 	for _, option := range []postgres.Option{postgres.WithManualMigration(), postgres.WithReadOnly()} {
 		wantOpenFails(t, url, `there are no tables in schema "`, option)
-		wantOpenFails(t, url, "and this program needs version 3: apply 00001_records.sql, 00002_outbox.sql, "+
-			"00003_operate.sql, by \"onceward migrate up\"", option)
+		wantOpenFails(t, url, "and this program needs version 5: apply 00001_records.sql, 00002_outbox.sql, "+
+			"00003_operate.sql, 00004_locks.sql, 00005_partitions.sql, by \"onceward migrate up\"", option)
 	}
 	if made := tables(t, openAdmin(t, url)); len(made) != 0 {
 		t.Errorf("opening made %v", made)
@@ -464,7 +465,7 @@ func TestPlainSQL(t *testing.T) {
 		}
 		exercise(t, openStore(t, server.URL(), postgres.WithSchema(schema), postgres.WithManualMigration()), "key")
 		if out, err := tryPSQL(t, server.URL(), text); err == nil ||
-			!strings.Contains(out, "of version 3") && !strings.Contains(out, "of version 2") {
+			!strings.Contains(out, fmt.Sprintf("of version %d", len(migrationNames(t)))) {
 			t.Errorf("run again it says %q (%v)", out, err)
 		}
 		if made := tables(t, admin); !slices.Equal(made, want) {
@@ -527,13 +528,29 @@ func migrationNames(t testing.TB) []string {
 // migrateTo applies the first migrations.
 func migrateTo(t testing.TB, pool *pgxpool.Pool, version int) {
 	t.Helper()
-	for _, file := range migrationNames(t)[:version] {
-		text, err := fs.ReadFile(postgres.Migrations(), file)
-		must(t, err)
-		for _, statement := range statements(t, string(text), "Up") {
+	for each := range version {
+		for _, statement := range statements(t, readMigration(t, each+1), "Up") {
 			exec(t, pool, statement)
 		}
 	}
+}
+
+// migrateDownTo takes the later migrations back.
+func migrateDownTo(t testing.TB, pool *pgxpool.Pool, version int) {
+	t.Helper()
+	for each := len(migrationNames(t)); each > version; each-- {
+		for _, statement := range statements(t, readMigration(t, each), "Down") {
+			exec(t, pool, statement)
+		}
+	}
+}
+
+// readMigration is the text of the one that makes a version.
+func readMigration(t testing.TB, version int) string {
+	t.Helper()
+	text, err := fs.ReadFile(postgres.Migrations(), migrationNames(t)[version-1])
+	must(t, err)
+	return string(text)
 }
 
 // TestReadOnly: with the right to SELECT, and no other, a store shows everything, and writes nothing.
@@ -782,7 +799,7 @@ func TestNewerTables(t *testing.T) {
 	exec(t, admin, `INSERT INTO onceward_schema (version, compatible) VALUES (1000, 999)`)
 	before := number(t, admin, `SELECT count(*) FROM onceward_schema`)
 	for _, options := range [][]postgres.Option{nil, {postgres.WithManualMigration()}} {
-		wantOpenFails(t, url, "are of version 1000, this program knows version 3, "+
+		wantOpenFails(t, url, "are of version 1000, this program knows version 5, "+
 			"and the oldest that they can be used with is 999: use a newer program", options...)
 	}
 	if after := number(t, admin, `SELECT count(*) FROM onceward_schema`); after != before {
@@ -797,8 +814,8 @@ func TestNewerTablesThatAreCompatible(t *testing.T) {
 	url := servers.Postgres(t).SchemaURL(t)
 	running := openStore(t, url)
 	own(t, running, reservation("before"))
-	exec(t, openAdmin(t, url), `INSERT INTO onceward_schema (version, compatible) VALUES (4, 1)`)
-	exec(t, openAdmin(t, url), `ALTER TABLE onceward_record ADD COLUMN of_version_four text`)
+	exec(t, openAdmin(t, url), `INSERT INTO onceward_schema (version, compatible) VALUES ($1, 1)`, len(migrationNames(t))+1)
+	exec(t, openAdmin(t, url), `ALTER TABLE onceward_record ADD COLUMN of_a_later_version text`)
 	exercise(t, running, "running")
 	started := openStore(t, url)
 	exercise(t, started, "started")

@@ -29,6 +29,8 @@ func (t *transaction) commit() error {
 	trip.add(&t.store.sql.commit)
 	if err = committed(trip.run(deadline, t.plan.read)); err != nil {
 		err = t.resolve(err)
+	} else {
+		err = t.store.confirmed(trip.warned)
 	}
 	if err == nil && t.adds.Load() {
 		t.store.messages.wake() // those in this process who wait for messages
@@ -48,7 +50,11 @@ func (t *transaction) commitAnswer() error {
 	defer cancel()
 	locked, err := t.begin(ctx)
 	if err != nil {
-		return errors.Join(err, t.rollback())
+		failed := t.rollback()
+		if undone(err) && failed == nil {
+			return &undoneError{cause: err}
+		}
+		return errors.Join(err, failed)
 	}
 	if run, err := t.decided(locked); !run {
 		return err
@@ -81,6 +87,9 @@ func (t *transaction) resolve(cause error) error {
 	defer cancel()
 	for {
 		rec, err := t.ask(ctx)
+		if err == nil && rec.State != store.StateNone {
+			err = replicated(ctx, t.store.asking)
+		}
 		switch {
 		case err == nil:
 			return t.plan.learned(&rec, cause)
@@ -106,7 +115,7 @@ func (t *transaction) believe(cause error) error {
 func (s *Store) notCommitted(cause error) error {
 	switch {
 	case undone(cause) || s.lostRace(cause):
-		return &undoneError{cause}
+		return &undoneError{cause: cause}
 	case s.refusedWork(cause):
 		return fmt.Errorf("%w: commit: %w", store.ErrWorkRefused, cause)
 	default:
@@ -128,7 +137,7 @@ func refusedByServer(err error) bool {
 const (
 	// awaitLock waits until the lock is free: the transaction that had it is then certainly over. A standby has
 	// locks of its own.
-	awaitLock = `SELECT pg_is_in_recovery(), pg_advisory_xact_lock($1)`
+	awaitLock = `SELECT pg_is_in_recovery(), LOCK`
 	// underWay finds the transaction by its beginning. Where locks do nothing, as with some servers and poolers, it may
 	// not be over yet. A server that does not tell is not asked: then the lock alone counts.
 	underWay = `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE xact_start = $1)`
@@ -140,7 +149,9 @@ const (
 // errUnderWay says that a transaction is not over.
 var errUnderWay = errors.New("the transaction is still under way")
 
-// ask looks the record up when the transaction is over. A record in StateNone stands for none.
+// ask looks the record up when the transaction is over. A record in StateNone stands for none. The lock is waited for in
+// a transaction of its own: where every transaction sees what was there when it began, one that began to wait before
+// the commit would not see the record.
 func (t *transaction) ask(ctx context.Context) (store.Record, error) {
 	conn, err := t.store.asking.Acquire(ctx)
 	if err != nil {
@@ -155,8 +166,8 @@ func (t *transaction) ask(ctx context.Context) (store.Record, error) {
 	if told {
 		trip.add(&sql.underWay, trip.int64(t.began))
 	}
-	trip.add(&sql.lookUp, t.hash[:])
 	trip.add(&sql.commit)
+	trip.add(&sql.lookUp, t.hash[:])
 	deadline, _ := ctx.Deadline()
 	exists, found := false, row{id: t.hash}
 	_, err = trip.run(deadline, func(statement int, raw [][]byte) error {

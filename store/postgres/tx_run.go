@@ -97,8 +97,11 @@ func (t *transaction) spoiled(reason, cause error) error {
 }
 
 // undoneError says that a transaction was undone, for certain, by no fault of its own: it is worth another try. There
-// may be no cause but that.
-type undoneError struct{ cause error }
+// may be no cause but that. If it is early, the work was not run.
+type undoneError struct {
+	cause error
+	early bool
+}
 
 func (e *undoneError) Error() string {
 	if e.cause == nil {
@@ -111,7 +114,7 @@ func (e *undoneError) Unwrap() error { return e.cause }
 
 // retry runs tries until one is not undone by the server. The work's own error does not make it run again, though it
 // may wrap that of a transaction inside of it, nor does it run again if that one may have been committed.
-func retry(try func() error) error {
+func (s *Store) retry(try func() error) error {
 	for n := 1; ; n++ {
 		err := try()
 		own, ok := err.(*undoneError)
@@ -120,9 +123,10 @@ func retry(try func() error) error {
 			return err
 		case errors.Is(err, store.ErrOutcomeUnknown):
 			return own.cause
-		case n == maxTries:
+		case n >= maxUndone || n >= maxTries && !own.early && !s.found.strict():
 			return unavailable(fmt.Errorf("the transaction was undone %d times: %w", n, err))
 		}
+		pauseUndone(context.Background(), n) // the caller's time is looked at by the next try
 	}
 }
 
@@ -157,9 +161,9 @@ func (t *transaction) try(ctx context.Context) (err error) {
 // looked at once would not see what the last holder of the lock has committed. A node that stops in mid-transaction is
 // put out by the server after a bounded time of idleness.
 const (
-	claim        = `SELECT pg_try_advisory_xact_lock($1), transaction_timestamp()`
-	claimBounded = `SELECT pg_try_advisory_xact_lock($1), transaction_timestamp(),
-		set_config('idle_in_transaction_session_timeout', $2, true)`
+	claim        = `SELECT LOCK, transaction_timestamp()`
+	claimBounded = `SELECT LOCK, transaction_timestamp(),
+		set_config('idle_in_transaction_session_timeout', IDLE, true)`
 	lookUp = `SELECT @now(), attempt, due, retention, answer, state, request, extra FROM @record WHERE id = $1`
 )
 
@@ -177,12 +181,7 @@ func (t *transaction) begin(ctx context.Context) (locked bool, err error) {
 	}
 	trip.add(&sql.begin)
 	if t.keyed {
-		lock := trip.int64(t.store.lockKey(t.hash))
-		if idle, set := t.idle(); set {
-			trip.add(&sql.claimBounded, lock, strconv.AppendInt(nil, idle.Milliseconds(), 10))
-		} else {
-			trip.add(&sql.claim, lock)
-		}
+		t.claim(trip)
 		trip.add(&sql.lookUp, t.hash[:])
 	}
 	seen := view{}
@@ -209,6 +208,23 @@ func (t *transaction) begin(ctx context.Context) (locked bool, err error) {
 	return locked, err
 }
 
+// claim adds the lock to the first round trip.
+func (t *transaction) claim(trip *pipeline) {
+	statement, parameters := &t.store.sql.claim, append(make([][]byte, 0, 3), trip.int64(t.store.lockKey(t.hash)))
+	if t.store.locking.rows() {
+		var answered []byte // null, unless an answer that is there is all that is wanted
+		if t.answers {
+			answered = t.hash[:]
+		}
+		parameters = append(parameters, answered)
+	}
+	if idle, set := t.idle(); set {
+		statement = &t.store.sql.claimBounded
+		parameters = append(parameters, strconv.AppendInt(nil, idle.Milliseconds(), 10))
+	}
+	trip.add(statement, parameters...)
+}
+
 // newTrip begins a round trip on the transaction's connection.
 func (t *transaction) newTrip() *pipeline {
 	t.trip = pipeline{conn: t.conn, unnamed: t.store.unnamed}
@@ -232,16 +248,20 @@ func undisturbed(ctx context.Context) time.Time {
 }
 
 // notBegun ends a transaction in which nothing was done because of an error at its beginning. It is worth another
-// try if the connection turned out dead, or if what was prepared there has been discarded.
+// try if the connection turned out dead, if what was prepared there has been discarded, or if the server undid it.
 func (t *transaction) notBegun(ctx context.Context, err error) error {
 	noteStandby(t.conn, err)
 	if sqlState(err) == stateNoSuchStatement {
 		t.close()
 	}
 	if t.conn.IsClosed() && ctx.Err() == nil {
-		return &undoneError{err}
+		return &undoneError{cause: err}
 	}
-	return errors.Join(err, t.rollback())
+	failed := t.rollback()
+	if undone(err) && failed == nil {
+		return &undoneError{cause: err, early: true}
+	}
+	return errors.Join(err, failed)
 }
 
 // decided asks the plan whether the work is run, and rolls back if not.
@@ -356,7 +376,7 @@ func (t *transaction) undo(cause error) error {
 	case err != nil && cause == nil:
 		return unavailable(err)
 	case t.gate.undone:
-		return &undoneError{cause}
+		return &undoneError{cause: cause}
 	default:
 		return cause
 	}

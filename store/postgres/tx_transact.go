@@ -85,7 +85,7 @@ func (s *Store) Transact(
 		return s.peek(ctx, r)
 	}
 	defer s.leave(r.ID, f)
-	err = retry(func() error {
+	err = s.retry(func() error {
 		x := &handlerPlan{
 			transaction: transaction{
 				store: s, keyed: true, id: r.ID, hash: s.hash(r.ID), lease: r.Lease, answers: true,

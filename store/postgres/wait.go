@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,8 +17,9 @@ import (
 
 const (
 	// lockHeld looks whether a transaction is in flight, without touching its lock.
-	lockHeld = `SELECT EXISTS (SELECT FROM pg_locks
-		WHERE locktype = 'advisory' AND granted AND classid = $1 AND objid = $2 AND objsubid = 1
+	lockHeld = `EXISTS (SELECT FROM pg_locks
+		WHERE locktype = 'advisory' AND granted AND objsubid = 1
+		AND classid = (($1::bigint >> 32) & 4294967295)::oid AND objid = ($1::bigint & 4294967295)::oid
 		AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`
 
 	// The pauses between looks at a record that is waited for. The first catches one that was being settled while
@@ -69,7 +71,7 @@ func newWatcher(s *Store, config *pgxpool.Config) *watcher {
 		store: s, config: config.Copy(), watched: make(map[watchKey]*watch), awaited: make(map[[16]byte]time.Time),
 	}
 	w.ctx, w.stop = context.WithCancel(context.Background())
-	if !s.options.readOnly { // no caller waits on a store that only looks
+	if !s.options.readOnly && s.found.Notifies { // no caller waits on a store that only looks
 		w.listen.start(w)
 	}
 	return w
@@ -217,9 +219,7 @@ func (w *watcher) over(ctx context.Context, err error) error {
 // ended looks whether the attempt, or the transaction, is over.
 func (w *watcher) ended(ctx context.Context, key watchKey, one *watch) (bool, error) {
 	if key.attempt == 0 {
-		lock := uint64(w.store.lockKey(one.hash))
-		held := false
-		err := w.store.own.QueryRow(ctx, lockHeld, uint32(lock>>32), uint32(lock)).Scan(&held)
+		held, err := w.store.lockHeldBy(ctx, one.hash)
 		return !held, err
 	}
 	rec, _, err := w.store.get(ctx, key.id)
@@ -277,8 +277,12 @@ const (
 // awaitedFor is how long an announcement of waiting counts. It is repeated before.
 const awaitedFor = time.Minute
 
-// announce tells all processes.
+// announce tells all processes, unless the server does not take notifications: then those who wait look for
+// themselves.
 func (w *watcher) announce(ctx context.Context, what byte, hash [16]byte) error {
+	if !w.store.found.Notifies {
+		return nil
+	}
 	_, err := w.store.own.Exec(ctx, `SELECT pg_notify($1, $2)`, w.store.channel, string(what)+hex.EncodeToString(hash[:]))
 	return err
 }
@@ -363,7 +367,11 @@ func (l *listener) run(w *watcher) {
 		}
 		failures++
 		pause := backoff.Jittered(minListenBackoff, maxListenBackoff, failures)
-		w.store.logger.Warn("onceward: cannot listen for notifications: duplicates that wait look for themselves",
+		level := slog.LevelWarn
+		if failures > 1 {
+			level = slog.LevelDebug // some servers never will
+		}
+		w.store.logger.Log(w.ctx, level, "onceward: cannot listen for notifications: duplicates that wait look for themselves",
 			"error", err, "again_in", pause, "remedy", listenRemedy)
 		if !backoff.Sleep(w.ctx, pause) {
 			return
@@ -403,7 +411,11 @@ func (l *listener) session(w *watcher) error {
 // connect connects as the application's pool does.
 func (l *listener) connect(w *watcher) (*pgx.Conn, error) {
 	if w.store.options.listenURL != "" {
-		return pgx.Connect(w.ctx, w.store.options.listenURL)
+		config, err := PoolConfig(w.store.options.listenURL)
+		if err != nil {
+			return nil, err
+		}
+		return pgx.ConnectConfig(w.ctx, config.ConnConfig)
 	}
 	config := w.config.ConnConfig.Copy()
 	if w.config.BeforeConnect != nil {

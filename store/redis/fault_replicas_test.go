@@ -3,6 +3,7 @@ package redis_test
 import (
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -19,6 +20,35 @@ func replicated(t *testing.T) (primary, replica *servers.RedisServer) {
 	host, port, err := net.SplitHostPort(primary.Addr())
 	must(t, err)
 	return primary, servers.NewRedis(t, "replicaof "+host+" "+port)
+}
+
+// TestSyncReplicasOnly: a server that no replica follows is refused, and one that has some is waited for.
+func TestSyncReplicasOnly(t *testing.T) {
+	t.Parallel()
+	only := redis.WithSyncReplicasOnly()
+	if _, err := redis.Open(t.Context(), servers.NewRedis(t).URL(), only); err == nil ||
+		!strings.Contains(err.Error(), "has 0 replicas, and writes are to wait for 1") {
+		t.Errorf("a server without replicas: %v", err)
+	}
+	if _, err := redis.Open(t.Context(), "redis://127.0.0.1:1", only, redis.WithAOFAcks(0, time.Second)); err == nil ||
+		!strings.Contains(err.Error(), "one replica at least") {
+		t.Errorf("acknowledgements of the server alone: %v", err)
+	}
+	primary, replica := replicated(t)
+	var s *redis.Store
+	eventually(t, "the replica follows", func() (err error) {
+		s, err = redis.Open(t.Context(), primary.URL(), only)
+		return err
+	})
+	defer func() { must(t, s.Close()) }()
+	eventually(t, "the replica has it", func() error {
+		_, err := s.Reserve(t.Context(), booking("key"))
+		return err
+	})
+	must(t, replica.Pause())
+	_, err := s.Reserve(t.Context(), booking("another"))
+	wantUnavailable(t, err, "a reservation that no replica has")
+	must(t, replica.Resume())
 }
 
 // TestReplicaHangs: with WithReplicas no call of an owner succeeds while the replica has not got what it wrote, however

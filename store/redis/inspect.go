@@ -172,9 +172,18 @@ func (f settings) check(m mode, o *options) error {
 		return fmt.Errorf("redis: the server is version %s: WithAOFAcks needs Redis 7.2 or Valkey", f["redis_version"])
 	case f["cluster_enabled"] == "1" && m != modeCluster:
 		return errors.New("redis: the server is part of a cluster: use a redis+cluster:// URL")
+	case o.syncOnly && f.replicas() < o.acks.replicas:
+		return fmt.Errorf("redis: the server has %d replicas, and writes are to wait for %d (WithSyncReplicasOnly): a fail-over "+
+			"would forget what was acknowledged", f.replicas(), o.acks.replicas)
 	default:
 		return f.evicts(o)
 	}
+}
+
+// replicas is how many follow the server.
+func (f settings) replicas() int {
+	n, _ := strconv.Atoi(f["connected_slaves"]) // of what does not say how many, none is known
+	return n
 }
 
 // evicts returns an error if the server removes records.

@@ -22,6 +22,7 @@ type options struct {
 	acks     acks
 	eviction bool
 	readOnly bool
+	syncOnly bool
 }
 
 // WithPrefix makes all keys of the store begin so: several stores can share a server. Letters, digits and the
@@ -55,6 +56,12 @@ func WithAOFAcks(replicas int, timeout time.Duration) Option {
 	return func(o *options) { o.acks = acks{replicas: replicas, timeout: timeout, fsynced: true} }
 }
 
+// WithSyncReplicasOnly refuses servers that have no replica to acknowledge writes, and makes each write wait for one, for
+// a second, unless [WithReplicas] or [WithAOFAcks] says for how many and how long. Later, a write that too few replicas
+// have fails by itself. What it cannot promise is said at [WithReplicas]: where no acknowledged answer may be lost, use a
+// database. Default: a warning, if there are replicas of which none is waited for.
+func WithSyncReplicasOnly() Option { return func(o *options) { o.syncOnly = true } }
+
 // WithEviction accepts a server that removes records when its memory is full (a maxmemory-policy other than
 // noeviction). Those who insist on that accept that operations are executed a second time.
 // Default: such a server is refused.
@@ -76,6 +83,8 @@ func (o *options) check() error {
 	case o.acks.timeout >= callTimeout:
 		return fmt.Errorf("redis: a timeout of %s for acknowledgements is too long: it must be below %s", o.acks.timeout,
 			callTimeout)
+	case o.syncOnly && o.acks.replicas == 0:
+		return errors.New("redis: WithSyncReplicasOnly needs acknowledgements of one replica at least")
 	default:
 		return nil
 	}
@@ -97,6 +106,9 @@ func Open(ctx context.Context, url string, opts ...Option) (*Store, error) {
 	o := options{prefix: "onceward", log: slog.Default()}
 	for _, option := range opts {
 		option(&o)
+	}
+	if o.syncOnly && !o.acks.wanted() {
+		o.acks = acks{replicas: 1, timeout: time.Second}
 	}
 	if err := o.check(); err != nil {
 		return nil, err

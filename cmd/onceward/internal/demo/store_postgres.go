@@ -4,37 +4,44 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/onceward/onceward/storeurl"
 )
 
 // openSchema makes a schema on PostgreSQL.
 func openSchema(ctx context.Context, chosen, schema string) (demoStore, error) {
-	parsed, err := url.Parse(chosen)
-	if err != nil {
-		return demoStore{}, errors.New("--store is not a URL such as postgres://user@host/database")
+	server := withParameter(chosen, "front", "") // which is for the store alone
+	s := demoStore{
+		url: withParameter(chosen, "search_path", schema), kind: "PostgreSQL", where: "the schema " + schema,
+		drop: func(ctx context.Context) error { return executePostgres(ctx, server, "DROP SCHEMA "+schema+" CASCADE") },
 	}
-	server, query := chosen, parsed.Query()
-	query.Set("search_path", schema)
-	s := demoStore{url: withQuery(*parsed, query), kind: "PostgreSQL", where: "the schema " + schema}
-	if query.Has("front") { // which is for the store alone
-		query.Del("front")
-		query.Del("search_path")
-		server = withQuery(*parsed, query)
-	}
-	s.drop = func(ctx context.Context) error { return executePostgres(ctx, server, "DROP SCHEMA "+schema+" CASCADE") }
 	if err := executePostgres(ctx, server, "CREATE SCHEMA IF NOT EXISTS "+schema); err != nil {
 		return demoStore{}, schemaError(err)
 	}
 	return s, nil
 }
 
-func withQuery(u url.URL, query url.Values) string {
-	u.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20") // pgx takes a plus sign as it stands
-	return u.String()
+// withParameter is a URL with another value of a parameter, or without it if that is empty. A URL with several hosts is
+// none that can be parsed.
+func withParameter(text, name, value string) string {
+	place, query, _ := strings.Cut(text, "?")
+	var parts []string
+	for part := range strings.SplitSeq(query, "&") {
+		if part != "" && !strings.HasPrefix(part, name+"=") {
+			parts = append(parts, part)
+		}
+	}
+	if value != "" {
+		parts = append(parts, name+"="+value)
+	}
+	if len(parts) == 0 {
+		return place
+	}
+	return place + "?" + strings.Join(parts, "&")
 }
 
 // insufficientPrivilege is the code by which PostgreSQL says that a user may not do something.
@@ -51,7 +58,11 @@ func schemaError(err error) error {
 }
 
 func executePostgres(ctx context.Context, server, statement string) error {
-	conn, err := pgx.Connect(ctx, server)
+	at, err := storeurl.Parse(server)
+	if err != nil {
+		return err
+	}
+	conn, err := pgx.Connect(ctx, at.URL) // without the parameters that are the store's
 	if err != nil {
 		return err
 	}

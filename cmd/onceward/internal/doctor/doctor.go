@@ -171,6 +171,8 @@ func Examine(ctx context.Context, storeURL string, c Config) (*Report, error) {
 		report.Results, err = examineMySQL(ctx, storeURL, &at, c)
 	case storeurl.Redis:
 		report.Results, err = examineRedis(ctx, at, c)
+	case storeurl.DynamoDB:
+		report.Results, err = examineDynamoDB(ctx, &at, c)
 	default:
 		err = unusable(fmt.Errorf("there are no checks for %s", at.Engine))
 	}
@@ -197,6 +199,9 @@ func Checks() (all []Check) {
 		all = append(all, t.Check)
 	}
 	for _, t := range redisTrials {
+		all = append(all, t.Check)
+	}
+	for _, t := range dynamoTrials {
 		all = append(all, t.Check)
 	}
 	for _, t := range metricsTrials {

@@ -64,7 +64,7 @@ var mysqlTrials = []trial[*mysql]{
 	}, tryMySQLTimeouts},
 	{Check{
 		"mysql/packet", "Does `max_allowed_packet` let an answer of the usual size through?",
-		"An answer that is too large for the server cannot be stored, and ends as not replayable.", "A4, E7 [25]",
+		"An answer that does not fit into a packet cannot be stored: its outcome is unknown.", "A4, E7 [25]",
 	}, tryMySQLPacket},
 	{Check{
 		"mysql/schema", "Are the tables of a version that this program knows?",

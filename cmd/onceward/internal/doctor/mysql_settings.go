@@ -94,8 +94,11 @@ func tryMySQLClock(ctx context.Context, p *mysql, r *Result) error {
 	return nil
 }
 
+// poolsMySQL is how many connections a store opens at most: as many of its own as for handlers.
+const poolsMySQL = 2 * 32
+
 func tryMySQLConnections(_ context.Context, p *mysql, r *Result) error {
-	needed := p.replicas * ownConnections
+	needed := p.replicas * poolsMySQL
 	p.each(func(host *mysqlHost, on string) {
 		most, used := number(host.variables, "max_connections"), number(host.status, "threads_connected")
 		if limit := number(host.variables, "max_user_connections"); limit > 0 {
@@ -103,7 +106,7 @@ func tryMySQLConnections(_ context.Context, p *mysql, r *Result) error {
 		}
 		r.saw("%.0f may be open, %.0f are, %d are needed%s", most, used, needed, on)
 		if float64(needed) > most {
-			r.find(Weak, "raise max_connections (or max_user_connections)",
+			r.find(Weak, "raise max_connections (or max_user_connections), or lower mysql.WithConnections",
 				"%.0f connections may be open%s, and %d replicas may need %d", most, on, p.replicas, needed)
 		}
 	})

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
+	postgresstore "github.com/onceward/onceward/store/postgres"
 	"github.com/onceward/onceward/storeurl"
 )
 
@@ -27,8 +27,9 @@ var postgresTrials = []trial[*postgres]{
 	{Check{
 		"postgres/advisory-locks", "Do advisory locks exclude: two connections take the same one, by one number and by " +
 			"two, for a transaction and for a session?",
-		"Duplicates in flight run the handler side by side instead of getting a 409, and `LockName` and the order of the " +
-			"outbox exclude no one.", "E1, O2, O6 [8, 48]",
+		"The store takes a row for each claim, name and ordered message, which costs a write. Programs that do not know " +
+			"of it run duplicates in flight side by side, and neither `LockName` nor the order of the outbox excludes.",
+		"E1, O2, O6 [8, 48]",
 	}, tryLocks},
 	{Check{
 		"postgres/isolation", "Is READ COMMITTED the default, and does a second statement see what another connection has " +
@@ -133,6 +134,8 @@ type postgres struct {
 	poolSize int           // 0 if the URL does not say
 	old      time.Duration // from when on a transaction is old
 	replicas int
+	// syncOnly says that the service refuses a server whose commits wait for no standby.
+	syncOnly bool
 
 	schema, prefix string
 	tables         bool // whether they are there
@@ -154,13 +157,13 @@ func examinePostgres(ctx context.Context, at *storeurl.Location, c Config) ([]Re
 }
 
 func newPostgres(at *storeurl.Location, c Config) (*postgres, error) {
-	parsed, err := pgxpool.ParseConfig(at.URL)
+	parsed, err := postgresstore.PoolConfig(at.URL)
 	if err != nil {
 		return nil, unusable(err)
 	}
 	p := &postgres{
 		config: parsed.ConnConfig, mode: parsed.ConnConfig.DefaultQueryExecMode, schema: at.Schema,
-		prefix: cmp.Or(at.Prefix, "onceward_"),
+		prefix: cmp.Or(at.Prefix, "onceward_"), syncOnly: at.SyncReplicasOnly,
 	}
 	if namesPoolSize(at.URL) {
 		p.poolSize = int(parsed.MaxConns)
@@ -169,7 +172,7 @@ func newPostgres(at *storeurl.Location, c Config) (*postgres, error) {
 	ours(p.config)
 	p.listen = p.config
 	if c.ListenURL != "" {
-		direct, err := pgxpool.ParseConfig(c.ListenURL)
+		direct, err := postgresstore.PoolConfig(c.ListenURL)
 		if err != nil {
 			return nil, unusable(fmt.Errorf("the URL to listen at: %w", err))
 		}

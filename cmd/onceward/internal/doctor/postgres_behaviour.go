@@ -15,22 +15,20 @@ import (
 // lockForm is one way to take an advisory lock.
 type lockForm struct {
 	name, take, try, free string
-	severity              Severity
 }
 
 var lockForms = []lockForm{
 	{
 		"pg_advisory_xact_lock(bigint)", `SELECT pg_advisory_xact_lock($1)`, `SELECT pg_try_advisory_xact_lock($1)`, ``,
-		Broken,
 	},
 	{
 		"pg_advisory_xact_lock(integer, integer)",
 		`SELECT pg_advisory_xact_lock(($1::bigint >> 32)::integer, ($1::bigint << 32 >> 32)::integer)`,
-		`SELECT pg_try_advisory_xact_lock(($1::bigint >> 32)::integer, ($1::bigint << 32 >> 32)::integer)`, ``, Broken,
+		`SELECT pg_try_advisory_xact_lock(($1::bigint >> 32)::integer, ($1::bigint << 32 >> 32)::integer)`, ``,
 	},
 	{
 		"pg_advisory_lock(bigint)", `SELECT pg_advisory_lock($1)`, `SELECT pg_try_advisory_lock($1)`,
-		`SELECT pg_advisory_unlock_all()`, Weak,
+		`SELECT pg_advisory_unlock_all()`,
 	},
 }
 
@@ -55,7 +53,8 @@ func tryLocks(ctx context.Context, p *postgres, r *Result) error {
 }
 
 func (p *postgres) tryLock(ctx context.Context, form lockForm, r *Result) error {
-	const do = "use a server, and a way to it, whose advisory locks exclude; until then reserved mode, which needs none"
+	const do = "the store takes rows of its table of locks instead, which cost a write for each claim; a server, and a way " +
+		"to it, whose advisory locks exclude spares that"
 	conns, done, err := p.dial(ctx, 2)
 	if err != nil {
 		return err
@@ -69,16 +68,16 @@ func (p *postgres) tryLock(ctx context.Context, form lockForm, r *Result) error 
 		}
 	}
 	if _, err := holder.Exec(ctx, form.take, key); err != nil {
-		r.find(form.severity, do, "%s failed: %v", form.name, err)
+		r.find(Weak, do, "%s failed: %v", form.name, err)
 		return nil
 	}
 	var second, after bool
 	if err := other.QueryRow(ctx, form.try, key).Scan(&second); err != nil {
-		r.find(form.severity, do, "trying %s while another connection holds it failed: %v", form.name, err)
+		r.find(Weak, do, "trying %s while another connection holds it failed: %v", form.name, err)
 		return nil
 	}
 	if second {
-		r.find(form.severity, do, "%s does not exclude: two connections held the same lock at once", form.name)
+		r.find(Weak, do, "%s does not exclude: two connections held the same lock at once", form.name)
 		return nil
 	}
 	if form.free != "" {
@@ -93,7 +92,7 @@ func (p *postgres) tryLock(ctx context.Context, form lockForm, r *Result) error 
 		return err
 	}
 	if !after {
-		r.find(form.severity, do, "%s is not given back when its holder ends", form.name)
+		r.find(Weak, do, "%s is not given back when its holder ends", form.name)
 	}
 	if form.free != "" {
 		_, err = other.Exec(ctx, form.free)
@@ -199,6 +198,9 @@ func tryFunctions(ctx context.Context, p *postgres, r *Result) error {
 		switch f.Schema {
 		case "pg_catalog":
 		case "":
+			if strings.Contains(f.Name, "advisory") || strings.HasPrefix(f.Name, "pg_notify") {
+				continue // the store does without, as the checks of locks and of LISTEN say
+			}
 			r.find(Broken, "use PostgreSQL itself, or a server that has all of its functions", "the server has no %s", f.Name)
 		default:
 			r.find(Broken, "take the schema "+f.Schema+" out of the search_path, or put it behind pg_catalog",

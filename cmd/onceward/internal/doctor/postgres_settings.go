@@ -142,10 +142,20 @@ func tryStandbys(ctx context.Context, p *postgres, r *Result) error {
 	}
 	names, synchronous := found["synchronous_standby_names"].Value, found["synchronous_commit"].Value
 	r.saw("%d standbys, synchronous_standby_names=%q", len(standbys), names)
-	if len(standbys) > 0 && (names == "" || synchronous == "local" || synchronous == "off") {
-		r.find(Weak, "set synchronous_standby_names, as in 'ANY 1 (*)', and synchronous_commit = on",
+	const do = "set synchronous_standby_names, as in 'ANY 1 (*)', and synchronous_commit = on; the service refuses anything " +
+		"else with sync_replicas_only=true in its URL, or postgres.WithSyncReplicasOnly"
+	none := names == "" || synchronous == "local" || synchronous == "off"
+	switch {
+	case p.syncOnly && (none || synchronous == "remote_write"):
+		r.find(Broken, do, "the URL wants synchronous replicas only, and the service will refuse this server "+
+			"(synchronous_standby_names is %q, synchronous_commit is %s)", names, synchronous)
+	case len(standbys) > 0 && none:
+		r.find(Weak, do,
 			"%d standbys follow, and commits wait for none of them (synchronous_standby_names is %q, synchronous_commit is %s)",
 			len(standbys), names, synchronous)
+	case len(standbys) > 0 && synchronous == "remote_write":
+		r.find(Note, do, "commits wait until a standby has them in memory, not on its disk (synchronous_commit is "+
+			"remote_write): a crash of both machines loses the last ones")
 	}
 	for _, s := range standbys {
 		if s.Lag > maxReplayLag || s.Behind > maxReplayDiff {

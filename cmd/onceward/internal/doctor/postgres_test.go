@@ -155,7 +155,7 @@ func TestLiesOfPostgres(t *testing.T) {
 				return []string{"search_path", d.schema + "," + d.schema + "_fake,pg_catalog"}
 			},
 			lie{
-				"postgres/advisory-locks", doctor.Broken, "two connections held the same lock at once",
+				"postgres/advisory-locks", doctor.Weak, "two connections held the same lock at once",
 				[]string{"postgres/functions"},
 			},
 		},

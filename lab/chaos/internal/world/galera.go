@@ -19,8 +19,9 @@ type galera struct {
 	servers *servers.GaleraCluster
 	fronts  []mariadb // as the servers are
 	clock   mysqlClock
-	// acts makes those who take servers out of the group wait for each other, and cuts those who cut commits.
-	acts, cuts sync.Mutex
+	// acts makes those who take servers out of the group, and those who cut commits, wait for each other: a group that
+	// does not decide commits nothing.
+	acts sync.Mutex
 	// opened is how many URLs were given out.
 	opened int
 }
@@ -91,7 +92,7 @@ func (g *galera) setClock(_ context.Context, offset time.Duration) error {
 }
 
 // queued is how long the faults take that wait for each other.
-func (g *galera) queued() time.Duration { return 6 * 40 * time.Second }
+func (g *galera) queued() time.Duration { return 8 * 40 * time.Second }
 
 func (g *galera) faults() []Fault {
 	wires := make([]*wire, len(g.fronts))
@@ -190,8 +191,8 @@ func (g *galera) killAll(ctx context.Context, _ []*servers.MariaDBServer) error 
 
 // trap catches some commits on their way to one server, one after the other.
 func (g *galera) trap(ctx context.Context, arm func(*servers.Proxy, func(sql string) bool)) error {
-	g.cuts.Lock()
-	defer g.cuts.Unlock()
+	g.acts.Lock()
+	defer g.acts.Unlock()
 	proxy := pick(g.world, g.fronts).proxy
 	return trapCommits(ctx, proxy, func(match func(sql string) bool) { arm(proxy, match) })
 }

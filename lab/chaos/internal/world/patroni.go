@@ -19,8 +19,8 @@ type patroni struct {
 	servers *servers.PatroniCluster
 	proxies []*servers.Proxy // as the servers are
 	wires   []*wire          // as the servers are
-	// acts makes those who change which server is the primary wait for each other, and cuts those who cut commits.
-	acts, cuts sync.Mutex
+	// acts makes those who change which server is the primary, and those who cut commits, wait for each other.
+	acts sync.Mutex
 }
 
 func openPatroni(ctx context.Context, w *World) (database, error) {
@@ -92,7 +92,7 @@ func (p *patroni) setClock(ctx context.Context, offset time.Duration) error {
 }
 
 // queued is how long the faults take that wait for each other.
-func (p *patroni) queued() time.Duration { return 8 * 4 * servers.PatroniLease }
+func (p *patroni) queued() time.Duration { return 10 * 4 * servers.PatroniLease }
 
 func (p *patroni) faults() []Fault {
 	faults := []Fault{
@@ -194,8 +194,8 @@ func (p *patroni) loseQuorum(ctx context.Context) error {
 
 // trap catches some commits on their way to the primary, one after the other.
 func (p *patroni) trap(ctx context.Context, arm func(*servers.Proxy, func(sql string) bool)) error {
-	p.cuts.Lock()
-	defer p.cuts.Unlock()
+	p.acts.Lock()
+	defer p.acts.Unlock()
 	primary, err := p.servers.Leader(ctx)
 	if err != nil {
 		return errNotFired

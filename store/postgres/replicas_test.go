@@ -1,0 +1,126 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/onceward/onceward/internal/servers"
+	"github.com/onceward/onceward/store"
+	"github.com/onceward/onceward/store/postgres"
+)
+
+// setServer changes a setting of a running server for all sessions.
+func setServer(t testing.TB, admin *pgxpool.Pool, setting, value string) {
+	t.Helper()
+	exec(t, admin, `ALTER SYSTEM SET `+setting+` = '`+value+`'`)
+	exec(t, admin, `SELECT pg_reload_conf()`)
+	eventually(t, setting+" is "+value, 20*time.Second, func() bool {
+		return number(t, admin, `SELECT count(*) FROM pg_settings WHERE name = $1 AND setting = $2`, setting, value) == 1
+	})
+}
+
+// newPair is a primary, and a standby that its commits wait for.
+func newPair(t testing.TB) (primary, standby *servers.PostgresServer, admin *pgxpool.Pool) {
+	t.Helper()
+	primary = servers.NewPostgres(t)
+	standby = primary.NewStandby(t)
+	admin = openAdmin(t, primary.URL())
+	setServer(t, admin, "synchronous_standby_names", "*")
+	eventually(t, "the standby is waited for", 20*time.Second, func() bool {
+		return number(t, admin, `SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'`) == 1
+	})
+	return primary, standby, admin
+}
+
+// TestSyncReplicasOnly: a server whose commits wait for no standby is refused, also later: while it is so nothing is
+// executed, and what is there is still shown.
+func TestSyncReplicasOnly(t *testing.T) {
+	t.Parallel()
+	primary, _, admin := newPair(t)
+	only := postgres.WithSyncReplicasOnly()
+	for setting, says := range map[string]string{
+		"remote_write": "synchronous_commit is remote_write", "local": "synchronous_commit is local",
+		"off": "synchronous_commit is off",
+	} {
+		wantOpenFails(t, primary.URL()+"&synchronous_commit="+setting, says, only)
+	}
+	must(t, openStore(t, primary.URL()+"&synchronous_commit=remote_apply", only).Close())
+	s := openStore(t, primary.URL(), only)
+	transacted(t, s, "key", nothing)
+	setServer(t, admin, "synchronous_standby_names", "")
+	wantOpenFails(t, primary.URL(), "synchronous_standby_names is empty", only)
+	refused := func() error {
+		_, err := s.Reserve(t.Context(), reservation(time.Now().String()))
+		return err
+	}
+	eventually(t, "writes are refused", 20*time.Second, func() bool { return refused() != nil })
+	if err := refused(); !errors.Is(err, postgres.ErrNoSyncReplica) || !errors.Is(err, store.ErrUnavailable) {
+		t.Errorf("without a synchronous standby a reservation got %v", err)
+	}
+	wantNotExecuted(t, s.InTx(t.Context(), func(context.Context) error { return nil }), "WithSyncReplicasOnly")
+	wantState(t, s, "key", store.StateCompleted, "WithSyncReplicasOnly")
+	setServer(t, admin, "synchronous_standby_names", "*")
+	eventually(t, "writes are served again", 20*time.Second, func() bool { return refused() == nil })
+	must(t, s.Close())
+}
+
+// waiting counts the sessions whose commit waits for the standby.
+const waiting = `SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`
+
+// TestCommitCutOffFromItsStandby: a commit whose wait for the standby is cut off, by an administrator who ends the session
+// or cancels its statement, can be seen before the standby has it. No answer is sent for it until then.
+func TestCommitCutOffFromItsStandby(t *testing.T) {
+	t.Parallel()
+	ways := map[string]func(ctx context.Context, s *postgres.Store, key string) error{
+		"Transact": func(ctx context.Context, s *postgres.Store, key string) error {
+			_, err := s.Transact(ctx, booking(key), committing(key, nothing))
+			return err
+		},
+		"Reserve": func(ctx context.Context, s *postgres.Store, key string) error {
+			_, err := s.Reserve(ctx, booking(key))
+			return err
+		},
+		"Release": func(ctx context.Context, s *postgres.Store, key string) error {
+			return s.Release(ctx, store.Claim{ID: accountID("released"), Attempt: 1}, key)
+		},
+	}
+	primary, standby, admin := newPair(t)
+	s := openStore(t, primary.URL())
+	_, err := s.Reserve(t.Context(), booking("released")) // the operation is known then
+	must(t, err)
+	for name, way := range ways {
+		for _, act := range []string{"pg_terminate_backend", "pg_cancel_backend"} {
+			key := name + " " + act
+			if name == "Release" {
+				must(t, s.Bust(t.Context(), accountID("released"), true))
+				v, err := s.Reserve(t.Context(), booking("released"))
+				must(t, err)
+				way = func(ctx context.Context, s *postgres.Store, key string) error {
+					return s.Release(ctx, store.Claim{ID: accountID("released"), Attempt: v.Record.Attempt}, key)
+				}
+			}
+			must(t, standby.Pause())
+			done := make(chan error, 1)
+			go func() { done <- way(context.Background(), s, key) }()
+			eventually(t, key+" waits for the standby", 20*time.Second, func() bool { return number(t, admin, waiting) == 1 })
+			cut := number(t, admin, `SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
+			exec(t, admin, `SELECT `+act+`($1)`, cut)
+			// What waits then is the confirmation, in a transaction of its own.
+			eventually(t, key+" is confirmed", 20*time.Second, func() bool {
+				return number(t, admin, waiting+` AND query LIKE '%pg_logical_emit_message%'`) == 1
+			})
+			select {
+			case err := <-done:
+				t.Errorf("%s: it ended with %v before the standby had it", key, err)
+			default:
+			}
+			must(t, standby.Resume())
+			if err := await(t, key, done); err != nil {
+				t.Errorf("%s: it ended with %v when the standby had it", key, err)
+			}
+		}
+	}
+}

@@ -1,0 +1,84 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/onceward/onceward/internal/backoff"
+)
+
+// The pause before what the server undid is tried again: those who met do not come back together.
+const (
+	minUndonePause = 2 * time.Millisecond
+	maxUndonePause = 100 * time.Millisecond
+	// maxUndone is how often something is tried that is the store's own. Work of the application is run less often.
+	maxUndone = 20
+)
+
+// pauseUndone waits after a number of tries that were undone, and reports whether the caller still waits.
+func pauseUndone(ctx context.Context, tries int) bool {
+	return backoff.Sleep(ctx, backoff.Jittered(minUndonePause, maxUndonePause, tries))
+}
+
+// repeatUndone does something again, a few times, that the server undid because of its neighbours. Nothing of it was
+// done then, be it told at a statement or at the commit: so it need not be a thing that may be done twice.
+func repeatUndone(ctx context.Context, do func() error) error { return repeatOn(ctx, undone, do) }
+
+// repeatOn does something again, a few times, after errors of a kind.
+func repeatOn(ctx context.Context, again func(error) bool, do func() error) error {
+	for tries := 1; ; tries++ {
+		err := do()
+		if !again(err) || tries >= maxUndone || !pauseUndone(ctx, tries) {
+			return err
+		}
+	}
+}
+
+// ownPool is the pool that settles. Its statements are transactions of their own, and repeated if the server undoes
+// them: behind a pooler they may be more isolated than they need.
+type ownPool struct{ *pgxpool.Pool }
+
+// Exec runs a statement.
+func (p *ownPool) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
+	err = repeatUndone(ctx, func() (err error) {
+		tag, err = p.Pool.Exec(ctx, sql, args...)
+		return err
+	})
+	return tag, err
+}
+
+// QueryRow runs a statement that returns one row, when that is read.
+func (p *ownPool) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	return &ownRow{ctx, p.Pool, sql, args}
+}
+
+// ownRow is the row of a statement that was not run yet.
+type ownRow struct {
+	ctx  context.Context
+	pool *pgxpool.Pool
+	sql  string
+	args []any
+}
+
+// Scan runs the statement and reads the row.
+func (r *ownRow) Scan(dest ...any) error {
+	return repeatUndone(r.ctx, func() error { return r.pool.QueryRow(r.ctx, r.sql, r.args...).Scan(dest...) })
+}
+
+// collect runs a statement that returns rows, and reads all of them.
+func collect[T any](
+	ctx context.Context, p *ownPool, sql string, args []any, read pgx.RowToFunc[T],
+) (all []T, err error) {
+	err = repeatUndone(ctx, func() error {
+		rows, err := p.Query(ctx, sql, args...)
+		if err != nil {
+			return err
+		}
+		all, err = pgx.CollectRows(rows, read)
+		return err
+	})
+	return all, err
+}
