@@ -40,8 +40,8 @@ type DynamoDBServer struct {
 // limits the start only. Close it when done.
 func StartDynamoDB(ctx context.Context) (*DynamoDBServer, error) { return startDynamoDB(ctx, true) }
 
-// StartDynamoDBInMemory starts a server like StartDynamoDB, whose items do not survive it: what is measured on it does not
-// wait for a disk that the service does not have.
+// StartDynamoDBInMemory starts a server like StartDynamoDB, whose items do not survive it: what is measured on it does
+// not wait for a disk that the service does not have.
 func StartDynamoDBInMemory(ctx context.Context) (*DynamoDBServer, error) {
 	return startDynamoDB(ctx, false)
 }

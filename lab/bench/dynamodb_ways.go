@@ -55,10 +55,10 @@ func openDynamoDBReplay(ctx context.Context, e *engines) (*arena, error) {
 	}, fill(ctx, st, keys)
 }
 
-// powertools keeps records as the idempotency utility of AWS Powertools documents it: a conditional put with the status
-// INPROGRESS, the work, and an update with the answer and the status COMPLETED. The answer of a completed key comes back
-// with the condition that failed. What it does not do: the update has no condition, so that an owner whose time is over
-// overwrites its successor's answer, and what has run out of time in progress is executed again.
+// powertools keeps records as the idempotency utility of AWS Powertools documents it: a conditional put with the
+// status INPROGRESS, the work, and an update with the answer and the status COMPLETED. The answer of a completed key
+// comes back with the condition that failed. What it does not do: the update has no condition, so that an owner whose
+// time is over overwrites its successor's answer, and what has run out of time in progress is executed again.
 type powertools struct {
 	client *ddb.Client
 	table  string

@@ -70,7 +70,8 @@ func measureCosts(ctx context.Context, o *options, r *report) (err error) {
 		head:  []string{"engine", "operation", "round trips", "bytes sent", "bytes received", "bytes of log"},
 	}
 	sizes := &table{
-		title: fmt.Sprintf("Bytes a settled record takes, of %s", grouped(float64(costKeys))), head: []string{"engine", "bytes"},
+		title: fmt.Sprintf("Bytes a settled record takes, of %s", grouped(float64(costKeys))),
+		head:  []string{"engine", "bytes"},
 	}
 	for _, c := range costStores {
 		if err := c.measure(ctx, o, t, sizes); err != nil {
@@ -220,7 +221,8 @@ func openMariaDBCost(
 			return nil, err
 		}
 		st, err := mysql.Open(ctx, "mysql://root@"+r.addr()+"/"+site.database)
-		cost := &costSite{relay: r, store: st, close: func() error { return errors.Join(site.leave()(), s.close()) }, log: log(s)}
+		leave := func() error { return errors.Join(site.leave()(), s.close()) }
+		cost := &costSite{relay: r, store: st, close: leave, log: log(s)}
 		if len(settings) == 0 {
 			cost.kept = site.bytesKept
 		}

@@ -63,8 +63,8 @@ func openMariaDBPlain(ctx context.Context, e *engines) (*arena, error) {
 	}, site.createPayments(ctx)
 }
 
-// The table of a textbook, and its statements: the key is inserted first, in progress, by which a duplicate waits and is
-// then refused, and updated with the answer last.
+// The table of a textbook, and its statements: the key is inserted first, in progress, by which a duplicate waits and
+// is then refused, and updated with the answer last.
 const (
 	mariadbCreateKeys = `CREATE TABLE idempotency_key (
 		id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY, scope VARCHAR(255) NOT NULL, idempotency_key VARCHAR(255) NOT NULL,
@@ -125,7 +125,8 @@ const (
 			(hash, attempt, revision, state, due, created_at, settled_at, id, record)
 		VALUES (?, UNIX_TIMESTAMP(NOW(6)) * 1000000, 0, 10, UNIX_TIMESTAMP(NOW(6)) * 1000000 + 30000000,
 			UNIX_TIMESTAMP(NOW(6)) * 1000000, 0, ?, ?)`
-	bareFinish = `UPDATE onceward_record SET revision = 1, state = 20, due = UNIX_TIMESTAMP(NOW(6)) * 1000000 + 86400000000,
+	bareFinish = `UPDATE onceward_record SET revision = 1, state = 20,
+		due = UNIX_TIMESTAMP(NOW(6)) * 1000000 + 86400000000,
 		settled_at = UNIX_TIMESTAMP(NOW(6)) * 1000000, record = ? WHERE hash = ? AND revision = 0; COMMIT`
 )
 

@@ -22,8 +22,8 @@ type mariadbServer struct {
 	databases int
 }
 
-// mariadbSettings are those of a server with memory enough for what is measured. The log is large, so that no turn meets
-// a checkpoint more often than another. All ways have the same isolation.
+// mariadbSettings are those of a server with memory enough for what is measured. The log is large, so that no turn
+// meets a checkpoint more often than another. All ways have the same isolation. Tests do without.
 var mariadbSettings = []string{
 	"innodb-buffer-pool-size=1G", "innodb-log-file-size=1G", "transaction-isolation=READ-COMMITTED",
 }
