@@ -35,6 +35,8 @@ MUTANTS ?=
 # How many messages flow in a storm, how many payments a caller makes, and how many tools are called.
 STORM ?= 10000
 CALLS ?= 10000
+# How many fail-overs of each kind there are.
+FAILOVERS ?= 20
 # How many records the large table of bench-engines-scale holds.
 ROWS ?= 20000000
 # The checkout that is counted.
@@ -115,6 +117,10 @@ test-stores: needs ## Run all of the conformance suite on every store and combin
 .PHONY: test-engines
 test-engines: needs-engines test-servers ## Run all tests of the engines that scale, about an hour: MariaDB, Galera, DynamoDB, PostgreSQL of all kinds, short chaos on fleets
 	CGO_ENABLED=1 ONCEWARD_TEST_STORES=all GO="$(GO)" $(GO) run ./lab/progress $(TAGS) $(RACE) -count=1 -vet=off -timeout=60m $(ENGINES)
+
+.PHONY: test-failover
+test-failover: needs ## Kill and pause primaries of PostgreSQL under load, and count the answers that are lost, about 5 minutes (FAILOVERS=20)
+	CGO_ENABLED=1 ONCEWARD_FAILOVERS='$(FAILOVERS)' $(GO) test $(RACE) -count=1 -vet=off -v -timeout=30m ./lab/failover
 
 .PHONY: test-storm
 test-storm: needs ## Kill workers and restart brokers while 10,000 messages flow, about 3 minutes; `test` lets fewer flow (STORM=10000)
