@@ -84,7 +84,8 @@ func TestLostCommitOfAStep(t *testing.T) {
 	}
 }
 
-// TestLostBegin: what is lost before the work begins is begun again, on another connection.
+// TestLostBegin: what is lost before the work begins is begun again, on another connection. If the server has not
+// noticed by then that the first one is gone, that is told, and nothing was executed.
 func TestLostBegin(t *testing.T) {
 	t.Parallel()
 	l := newLossyBusiness(t)
@@ -93,9 +94,12 @@ func TestLostBegin(t *testing.T) {
 		lose(func(sql string) bool {
 			return strings.Contains(sql, "SAVEPOINT") && strings.Contains(sql, "FOR UPDATE")
 		})
-		_, err := l.Transact(t.Context(), reservation(key), inserting(t, key))
-		if err != nil {
-			t.Errorf("a lost %s: %v", key, err)
+		v, err := l.Transact(t.Context(), reservation(key), inserting(t, key))
+		if err != nil || v.Decision != store.DecisionExecute && v.Decision != store.DecisionInProgress {
+			t.Errorf("a lost %s: %s, %v", key, v.Decision, err)
+		}
+		if v.Decision == store.DecisionInProgress {
+			err = errors.New("in progress")
 		}
 		wantWhole(t, l.past, admin, key, err, "E1: a lost "+key)
 	}

@@ -24,8 +24,10 @@ const errorTwoRows = 1242
 // commit is the last round trip: the savepoint, by which a transaction that was ended is noticed, the messages of the
 // answer, what the plan writes, and COMMIT.
 func (t *transaction) commit(first ...statement) error {
-	if err := t.plan.prepare(); err != nil {
-		t.gate.undone = t.gate.undone || undone(err) || locked(err)
+	if err := t.plan.prepare(); undone(err) {
+		return t.gone(err)
+	} else if err != nil {
+		t.gate.undone = t.gate.undone || locked(err)
 		return t.undo(err, releaseSavepoint, rollback)
 	}
 	statements := append(first, t.addMessages()...)
@@ -46,9 +48,12 @@ func (t *transaction) commit(first ...statement) error {
 // failed finds out what became of a last round trip that ended in an error. The error does not tell which of its
 // statements failed.
 func (t *transaction) failed(cause error) error {
-	if mysqlNumber(cause) == errorNoSavepoint {
+	switch {
+	case mysqlNumber(cause) == errorNoSavepoint:
 		_ = t.rollback()
 		return t.plan.spoiled(errEnded, nil)
+	case undone(cause) && t.gate.ending.Load():
+		return t.gone(nil)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), txAskTimeout)
 	defer cancel()

@@ -41,7 +41,8 @@ type gate struct {
 	// undone says that a statement failed because of the neighbours, gone that the server undid the whole transaction
 	// with it.
 	undone, gone bool
-	// ending says that the last statement of the handler may have ended the transaction: its answer may never come.
+	// ending says that a statement of the handler may have ended the transaction: where that cannot be seen by the
+	// savepoint any more, it is not known what became of the work.
 	ending atomic.Bool
 }
 
@@ -80,7 +81,9 @@ func (g *gate) run(ctx context.Context, text string, call func(ctx context.Conte
 	case g.t.link.joins && several(text):
 		return errSeveral
 	}
-	g.ending.Store(mayEnd(text))
+	if mayEnd(text) {
+		g.ending.Store(true)
+	}
 	err := call(ctx, g.t.link.raw)
 	if !errors.Is(err, sqldriver.ErrSkip) {
 		g.note(err)
@@ -111,9 +114,6 @@ func (g *gate) query(
 func (g *gate) note(err error) {
 	g.undone = g.undone || undone(err) || locked(err)
 	g.gone = g.gone || undone(err)
-	if err == nil || mysqlNumber(err) != 0 {
-		g.ending.Store(false) // it was answered: whether it ended the transaction is seen at the end
-	}
 }
 
 // close waits for the call that is under way, and closes what was left open.

@@ -317,7 +317,8 @@ func (t *transaction) execute(ctx context.Context) (action store.TxAction, err e
 var (
 	errEnded  = errors.New("the work ended the transaction that is not its to end")
 	errLost   = errors.New("the connection was lost before the work was done")
-	errCalled = errors.New("the connection was lost in a statement that may have ended the transaction")
+	errCalled = errors.New("the connection was lost behind a statement that may have ended the transaction")
+	errUndone = errors.New("the server undid a transaction behind a statement that may have ended it")
 )
 
 // finish ends the transaction as the work said. The cause is the work's error.
@@ -332,8 +333,8 @@ func (t *transaction) finish(action store.TxAction, cause error) error {
 		return &undoneError{errors.Join(errLost, cause)}
 	case t.link.lost():
 		return unavailable(errors.Join(errLost, cause))
-	case t.gate.gone:
-		return t.undo(cause, rollback) // what came after it was refused
+	case t.gate.gone: // what came after it was refused
+		return t.gone(cause)
 	}
 	switch action {
 	case store.TxRollback:
@@ -344,6 +345,16 @@ func (t *transaction) finish(action store.TxAction, cause error) error {
 	default:
 		return t.commit(releaseSavepoint)
 	}
+}
+
+// gone ends a transaction that the server has undone, with its savepoint, because of another one.
+func (t *transaction) gone(cause error) error {
+	if t.gate.ending.Load() {
+		_ = t.rollback()
+		return t.plan.spoiled(errUndone, cause)
+	}
+	t.gate.undone = true
+	return t.undo(cause, rollback)
 }
 
 // undo rolls back, and returns the cause. If a statement failed because of the neighbours, the work gets another
