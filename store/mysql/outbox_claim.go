@@ -55,11 +55,12 @@ func (s *Store) ClaimMessages(
 		if err != nil {
 			return nil, err
 		}
-		// What the parked ones wait for may be gone since it was looked at.
-		if err := s.freeLanes(ctx, c.parkedIn); err != nil {
+		// What the parked ones wait for may be gone since it was looked at: then they can be taken.
+		freed, err := s.free(ctx, c.parkedIn)
+		if err != nil {
 			return nil, err
 		}
-		if len(c.messages) > 0 || c.parked < maxParked {
+		if len(c.messages) > 0 || c.parked < maxParked && freed == 0 {
 			return c.result(), nil
 		}
 	}
@@ -96,7 +97,7 @@ func (s *Store) update(ctx context.Context, f func(tx *sql.Tx) error) error {
 			return tx.Commit()
 		})
 		again := undone(err) || locked(err) || errors.Is(err, errRace)
-		if !again || n == maxTries || !backoff.Sleep(ctx, backoff.Jittered(undonePause, maxUndonePause, n)) {
+		if !again || n == maxRaces || !backoff.Sleep(ctx, backoff.Jittered(undonePause, maxUndonePause, n)) {
 			return unavailableUnlessRefused(err)
 		}
 	}
@@ -235,8 +236,15 @@ func (c *claim) decide(candidates []candidate) error {
 		c.order = append(c.order, next.id)
 	}
 	c.parked += len(parked)
-	return errors.Join(c.writeAll(leaseRows, begun, c.until, c.token, 1, c.now),
-		c.writeAll(leaseRows, follow, c.until, c.token, 0, c.now), c.writeAll(parkRows, parked))
+	// One after the other, up to the first that fails: behind a deadlock there is no transaction any more, and the next
+	// statement would be committed by itself.
+	if err := c.writeAll(leaseRows, begun, c.until, c.token, 1, c.now); err != nil {
+		return err
+	}
+	if err := c.writeAll(leaseRows, follow, c.until, c.token, 0, c.now); err != nil {
+		return err
+	}
+	return c.writeAll(parkRows, parked)
 }
 
 // writeAll writes rows, all of which are as they were found.

@@ -47,7 +47,7 @@ func (s *Store) writeRows(ctx context.Context, statements []statement) (found []
 	for n := 1; ; n++ {
 		found, err = s.writeRowsOnce(ctx, all)
 		again := undone(err) || locked(err) || notSent(err)
-		if !again || n == maxTries || !backoff.Sleep(ctx, backoff.Jittered(undonePause, maxUndonePause, n)) {
+		if !again || n == maxRaces || !backoff.Sleep(ctx, backoff.Jittered(undonePause, maxUndonePause, n)) {
 			return found, unavailable(err)
 		}
 	}
@@ -249,7 +249,8 @@ func (s *Store) freeBehind(ctx context.Context, ids ...string) error {
 	if err != nil {
 		return err
 	}
-	return s.freeLanes(ctx, lanes)
+	_, err = s.free(ctx, lanes)
+	return err
 }
 
 // lanes reads lanes.
@@ -270,14 +271,8 @@ func (s *Store) lanes(ctx context.Context, query string, args ...any) (map[int64
 	return found, unavailable(err)
 }
 
-// freeLanes makes messages of lanes Ready that are Behind nothing.
-func (s *Store) freeLanes(ctx context.Context, lanes map[int64]bool) error {
-	_, err := s.free(ctx, lanes)
-	return err
-}
-
-// free is freeLanes, and returns how many it has freed: the first of each lane at most. That what it has read has
-// changed since does no harm: a claim looks at the order again.
+// free makes messages of lanes Ready that are Behind nothing, and returns how many: the first of each lane at most. That
+// what it has read has changed since does no harm: a claim looks at the order again.
 func (s *Store) free(ctx context.Context, lanes map[int64]bool) (freed int, err error) {
 	if len(lanes) == 0 {
 		return 0, nil

@@ -32,6 +32,12 @@ type plainPlan struct {
 	run func(ctx context.Context) error
 }
 
+// startTransaction makes a node of a cluster wait until it has what the others committed before: a statement that reads
+// does so too, if it is the first of its transaction, and a savepoint does not.
+var startTransaction = stmt(`START TRANSACTION`)
+
+func (x *plainPlan) claim() []statement { return []statement{startTransaction} }
+
 func (x *plainPlan) work(ctx context.Context) (store.TxAction, error) {
 	return commitUnless(x.run(ctx))
 }

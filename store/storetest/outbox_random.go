@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -77,7 +78,11 @@ func (w *deliveryWalk) addMove(rt *rapid.T) {
 		messages = append(messages, m)
 	}
 	var ids []string
-	if err := w.inTx(w.adding(&ids, messages...)); err != nil {
+	err := w.inTx(func(ctx context.Context) error {
+		ids = ids[:0] // the store may call it again
+		return w.adding(&ids, messages...)(ctx)
+	})
+	if err != nil {
 		rt.Fatal(err)
 	}
 	for i, m := range messages {
