@@ -97,7 +97,7 @@ func (s *Store) update(ctx context.Context, f func(tx *sql.Tx) error) error {
 			return tx.Commit()
 		})
 		again := undone(err) || locked(err) || errors.Is(err, errRace)
-		if !again || n == maxTries || !backoff.Sleep(ctx, backoff.Jittered(undonePause, maxUndonePause, n)) {
+		if !again || n == maxRaces || !backoff.Sleep(ctx, backoff.Jittered(undonePause, maxUndonePause, n)) {
 			return unavailableUnlessRefused(err)
 		}
 	}

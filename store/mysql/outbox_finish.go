@@ -47,7 +47,7 @@ func (s *Store) writeRows(ctx context.Context, statements []statement) (found []
 	for n := 1; ; n++ {
 		found, err = s.writeRowsOnce(ctx, all)
 		again := undone(err) || locked(err) || notSent(err)
-		if !again || n == maxTries || !backoff.Sleep(ctx, backoff.Jittered(undonePause, maxUndonePause, n)) {
+		if !again || n == maxRaces || !backoff.Sleep(ctx, backoff.Jittered(undonePause, maxUndonePause, n)) {
 			return found, unavailable(err)
 		}
 	}
