@@ -271,8 +271,8 @@ func (s *Store) lanes(ctx context.Context, query string, args ...any) (map[int64
 	return found, unavailable(err)
 }
 
-// free makes messages of lanes Ready that are Behind nothing, and returns how many: the first of each lane at most. That
-// what it has read has changed since does no harm: a claim looks at the order again.
+// free makes messages of lanes Ready that are Behind nothing, and returns how many: the first of each lane at most.
+// That what it has read has changed since does no harm: a claim looks at the order again.
 func (s *Store) free(ctx context.Context, lanes map[int64]bool) (freed int, err error) {
 	if len(lanes) == 0 {
 		return 0, nil

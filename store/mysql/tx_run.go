@@ -77,7 +77,6 @@ type transaction struct {
 
 // The defaults of a plan.
 
-func (t *transaction) claim() []statement                           { return nil }
 func (t *transaction) read([]sqldriver.Value) error                 { return nil }
 func (t *transaction) decide(cause error) (bool, error)             { return cause == nil, cause }
 func (t *transaction) declined() error                              { return nil }
