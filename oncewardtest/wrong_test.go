@@ -154,6 +154,7 @@ var wrong = []struct {
 		}),
 		dedups: true,
 		want:   []oncewardtest.Kind{oncewardtest.KindEarly, oncewardtest.KindLost},
+		may:    []oncewardtest.Kind{oncewardtest.KindStuck}, // a crash at a call that comes late ends the next process
 	},
 	{
 		name: "leaves its writes to a goroutine",
