@@ -427,6 +427,37 @@ func TestProgramsOfBothKinds(t *testing.T) {
 	}
 }
 
+// TestProgramInDoubt: a program that cannot find out whether locks exclude, because its pooler has one connection for
+// all, and one that has found that they do not keep each other out.
+func TestProgramInDoubt(t *testing.T) {
+	t.Parallel()
+	database := changedDatabase(t, withIdleLocks())
+	sure := openStore(t, database)
+	narrow := servers.NewPgBouncer(t, database, "default_pool_size=1")
+	book, logging := newLogbook()
+	unsure, err := postgres.Open(t.Context(), narrow.URL(), logging)
+	must(t, err)
+	defer func() { must(t, unsure.Close()) }()
+	if found := unsure.Behaviour(); found.Doubt == "" || !found.RowLocks {
+		t.Errorf("it found %+v", found)
+	}
+	if said := book.find("could not be found out"); len(said) != 1 {
+		t.Errorf("it warned %q", said)
+	}
+	for name, pair := range map[string][2]*postgres.Store{"unsure": {unsure, sure}, "sure": {sure, unsure}} {
+		v, err := pair[0].Transact(t.Context(), booking(name), func(ctx context.Context, v store.Verdict) store.Settlement {
+			other, err := pair[1].Transact(t.Context(), booking(name), committing("twice", nothing))
+			if err != nil || other.Decision != store.DecisionInProgress {
+				t.Errorf("I1: while one that is %s is under way, another was told %s (%v)", name, other.Decision, err)
+			}
+			return committing("once", nothing)(ctx, v)
+		})
+		if err != nil || v.Decision != store.DecisionExecute {
+			t.Errorf("it was told %s (%v)", v.Decision, err)
+		}
+	}
+}
+
 // TestNamesWhereLocksDoNothing: the lock of a name keeps transactions apart, in every way to take it, and where it
 // cannot it says so.
 func TestNamesWhereLocksDoNothing(t *testing.T) {
