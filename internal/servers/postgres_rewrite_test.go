@@ -27,7 +27,8 @@ func TestDisguiseOfMessages(t *testing.T) {
 		"another text":       {msgQuery, "SELECT 1\x00", "SELECT 1\x00"},
 		"the value of a row": {'B', "READ COMMITTED", "READ COMMITTED"},
 	} {
-		if got, want := p.disguise.statement(clientMessage(each.kind, each.body)), clientMessage(each.kind, each.want); string(got) != string(want) {
+		got, want := p.disguise.statement(clientMessage(each.kind, each.body)), clientMessage(each.kind, each.want)
+		if string(got) != string(want) {
 			t.Errorf("%s is read as %q, want %q", name, got, want)
 		}
 	}

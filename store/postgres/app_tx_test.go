@@ -68,8 +68,12 @@ func TestUpsertIntoPartitions(t *testing.T) {
 				id, value string
 				want      natural.Outcome
 			}{
-				{"1", "open", natural.OutcomeInserted}, {"1", "paid", natural.OutcomeUpdated}, {"2", "open", natural.OutcomeInserted},
-				{"1", "open", natural.OutcomeKept}, {"3", "open", natural.OutcomeInserted}, {"2", "open", natural.OutcomeUpdated},
+				{"1", "open", natural.OutcomeInserted},
+				{"1", "paid", natural.OutcomeUpdated},
+				{"2", "open", natural.OutcomeInserted},
+				{"1", "open", natural.OutcomeKept},
+				{"3", "open", natural.OutcomeInserted},
+				{"2", "open", natural.OutcomeUpdated},
 			} {
 				outcome, err := postgres.UpsertRow(t.Context(), tx, natural.Upsert{
 					Table: table, Key: []natural.Column{{Name: "id", Value: step.id}},
