@@ -74,7 +74,8 @@ func NewPgBouncer(t testing.TB, database string, settings ...string) *PgBouncerS
 // choosePorts finds a port to listen on. PgBouncer before 1.21 does not carry prepared statements over.
 func (s *PgBouncerServer) choosePorts() (err error) {
 	s.port, err = freePort()
-	s.url = fmt.Sprintf("postgres://postgres@127.0.0.1:%d/pooled?sslmode=disable&default_query_exec_mode=cache_describe", s.port)
+	s.url = fmt.Sprintf("postgres://postgres@127.0.0.1:%d/pooled?sslmode=disable&"+
+		"default_query_exec_mode=cache_describe", s.port)
 	return err
 }
 

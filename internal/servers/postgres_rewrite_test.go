@@ -40,13 +40,16 @@ func TestDeniedMessages(t *testing.T) {
 	p := new(Proxy)
 	p.Deny(func(sql string) bool { return strings.HasPrefix(sql, "LISTEN") }, "0A000")
 	answer := string(p.disguise.refuses(clientMessage(msgQuery, "LISTEN channel\x00")))
-	if !strings.HasPrefix(answer, "E") || !strings.Contains(answer, "C0A000\x00") || !strings.HasSuffix(answer, "Z\x00\x00\x00\x05I") {
+	if !strings.HasPrefix(answer, "E") || !strings.Contains(answer, "C0A000\x00") ||
+		!strings.HasSuffix(answer, "Z\x00\x00\x00\x05I") {
 		t.Errorf("it is answered with %q", answer)
 	}
 	if length := binary.BigEndian.Uint32([]byte(answer[1:])); int(length)+1 != len(answer)-len("Z\x00\x00\x00\x05I") {
 		t.Errorf("the error has the length %d of %d bytes", length, len(answer))
 	}
-	for _, sent := range []message{clientMessage(msgQuery, "SELECT 1\x00"), clientMessage(msgParse, "\x00LISTEN channel\x00")} {
+	for _, sent := range []message{
+		clientMessage(msgQuery, "SELECT 1\x00"), clientMessage(msgParse, "\x00LISTEN channel\x00"),
+	} {
 		if answer := p.disguise.refuses(sent); answer != nil {
 			t.Errorf("%q is answered with %q", sent, answer)
 		}
@@ -62,7 +65,8 @@ func TestDisguisedServer(t *testing.T) {
 	proxy.Deny(func(sql string) bool { return strings.HasPrefix(sql, "LISTEN") }, "0A000")
 	through := &PostgresServer{server: server{kind: "PostgreSQL", url: proxy.URL()}, programs: shared.programs}
 	wantAnswer(t, through, "SELECT 'before'", "read otherwise")
-	if err := through.Exec(t.Context(), "LISTEN channel"); err == nil || !strings.Contains(err.Error(), "does not do that") {
+	err := through.Exec(t.Context(), "LISTEN channel")
+	if err == nil || !strings.Contains(err.Error(), "does not do that") {
 		t.Errorf("it listens: %v", err)
 	}
 	wantAnswer(t, through, "SELECT 1", "1")

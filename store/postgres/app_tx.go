@@ -316,7 +316,8 @@ func upsertStatement(u *natural.Upsert, mark string) (string, []any) {
 			args = append(args, value)
 			finals = append(finals, fmt.Sprintf("$%d", len(args)))
 		}
-		fmt.Fprintf(&b, ` AND (t.%s IS NULL OR t.%s NOT IN (%s))`, quote(u.Final), quote(u.Final), strings.Join(finals, ", "))
+		final := quote(u.Final)
+		fmt.Fprintf(&b, ` AND (t.%s IS NULL OR t.%s NOT IN (%s))`, final, final, strings.Join(finals, ", "))
 	}
 	fmt.Fprintf(&b, ` RETURNING current_setting('onceward.upsert', true) IS DISTINCT FROM %s`, marked)
 	return b.String(), args
