@@ -24,6 +24,7 @@ const (
 	npmInstall      = "apt-get update && apt-get install -y --no-install-recommends npm"
 	patroniInstall  = "apt-get update && apt-get install -y --no-install-recommends postgresql patroni etcd-server"
 
+	pgbouncerInstall  = "apt-get update && apt-get install -y --no-install-recommends postgresql pgbouncer"
 	prometheusInstall = "apt-get update && apt-get install -y --no-install-recommends prometheus"
 )
 
@@ -205,6 +206,15 @@ func findPatroni(m machine) (found patroniPrograms, err error) {
 			"On Debian or Ubuntu, as root:\n\n    %s", err, patroniInstall)
 	}
 	return found, nil
+}
+
+// findPgBouncer looks for the pooler in the search path and where Debian puts it.
+func findPgBouncer(m machine) (program string, err error) {
+	if program, err = lookInSbin(m, "pgbouncer"); err != nil {
+		return "", fmt.Errorf("the tests need PgBouncer, which is not installed here. "+
+			"On Debian or Ubuntu, as root:\n\n    %s", pgbouncerInstall)
+	}
+	return program, nil
 }
 
 // lookInSbin looks for a program in the search path, and where those are that an administrator runs.

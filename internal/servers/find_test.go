@@ -186,6 +186,13 @@ func TestMissingRedisGivesTheInstallLine(t *testing.T) {
 	}
 }
 
+func TestMissingPgBouncerGivesTheInstallLine(t *testing.T) {
+	_, err := findPgBouncer(without())
+	if err == nil || !strings.Contains(err.Error(), pgbouncerInstall) {
+		t.Errorf("the error does not say how to install it: %v", err)
+	}
+}
+
 func TestMissingPrometheusGivesTheInstallLine(t *testing.T) {
 	_, err := findPrometheus(without())
 	if err == nil {

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"database/sql"
 	"encoding/binary"
@@ -263,7 +264,7 @@ func upsert(ctx context.Context, app appTx, u natural.Upsert) (natural.Outcome, 
 	if err := u.Check(); err != nil {
 		return 0, err
 	}
-	statement, args := upsertStatement(&u)
+	statement, args := upsertStatement(&u, rand.Text())
 	var inserted bool
 	switch err := app.scan(ctx, statement, args, &inserted); {
 	case errors.Is(err, errNoRow):
@@ -277,9 +278,10 @@ func upsert(ctx context.Context, app appTx, u natural.Upsert) (natural.Outcome, 
 	}
 }
 
-// upsertStatement returns no row if nothing was written. A row that was inserted has never been locked or updated,
-// which is what its xmax tells.
-func upsertStatement(u *natural.Upsert) (string, []any) {
+// upsertStatement returns no row if nothing was written. That a row was there already is noted, until the transaction
+// ends, by the condition of the update, under a mark that no other statement has: what a row itself would tell by its
+// system columns it does not tell in a partitioned table.
+func upsertStatement(u *natural.Upsert, mark string) (string, []any) {
 	var b strings.Builder
 	var args []any
 	table := pgx.Identifier{u.Table}
@@ -305,15 +307,19 @@ func upsertStatement(u *natural.Upsert) (string, []any) {
 		}
 		fmt.Fprintf(&b, `%s = excluded.%s`, name, name)
 	}
+	args = append(args, mark)
+	marked := fmt.Sprintf("$%d::text", len(args))
+	fmt.Fprintf(&b, ` WHERE set_config('onceward.upsert', %s, true) <> ''`, marked)
 	if u.Final != "" {
 		var finals []string
 		for _, value := range u.FinalValues {
 			args = append(args, value)
 			finals = append(finals, fmt.Sprintf("$%d", len(args)))
 		}
-		fmt.Fprintf(&b, ` WHERE t.%s IS NULL OR t.%s NOT IN (%s)`, quote(u.Final), quote(u.Final), strings.Join(finals, ", "))
+		final := quote(u.Final)
+		fmt.Fprintf(&b, ` AND (t.%s IS NULL OR t.%s NOT IN (%s))`, final, final, strings.Join(finals, ", "))
 	}
-	b.WriteString(` RETURNING t.xmax = 0`)
+	fmt.Fprintf(&b, ` RETURNING current_setting('onceward.upsert', true) IS DISTINCT FROM %s`, marked)
 	return b.String(), args
 }
 

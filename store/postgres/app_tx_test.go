@@ -53,6 +53,41 @@ func TestTransactionsOfPgx(t *testing.T) {
 	}
 }
 
+// TestUpsertIntoPartitions: in tables of both forms a row is told to be new, changed or kept, whatever was written before
+// in the same transaction.
+func TestUpsertIntoPartitions(t *testing.T) {
+	t.Parallel()
+	u := newOutboxTest(t, "")
+	exec(t, u.admin, `CREATE TABLE whole (id text PRIMARY KEY, value text)`)
+	exec(t, u.admin, `CREATE TABLE spread (id text PRIMARY KEY, value text) PARTITION BY HASH (id)`)
+	exec(t, u.admin, `CREATE TABLE spread_0 PARTITION OF spread FOR VALUES WITH (MODULUS 2, REMAINDER 0)`)
+	exec(t, u.admin, `CREATE TABLE spread_1 PARTITION OF spread FOR VALUES WITH (MODULUS 2, REMAINDER 1)`)
+	for _, table := range []string{"whole", "spread"} {
+		must(t, pgx.BeginFunc(t.Context(), u.admin, func(tx pgx.Tx) error {
+			for _, step := range []struct {
+				id, value string
+				want      natural.Outcome
+			}{
+				{"1", "open", natural.OutcomeInserted},
+				{"1", "paid", natural.OutcomeUpdated},
+				{"2", "open", natural.OutcomeInserted},
+				{"1", "open", natural.OutcomeKept},
+				{"3", "open", natural.OutcomeInserted},
+				{"2", "open", natural.OutcomeUpdated},
+			} {
+				outcome, err := postgres.UpsertRow(t.Context(), tx, natural.Upsert{
+					Table: table, Key: []natural.Column{{Name: "id", Value: step.id}},
+					Values: []natural.Column{{Name: "value", Value: step.value}}, Final: "value", FinalValues: []any{"paid"},
+				})
+				if err != nil || outcome != step.want {
+					t.Fatalf("O6: row %s of the table %s was %s (%v), want %s", step.id, table, outcome, err, step.want)
+				}
+			}
+			return nil
+		}))
+	}
+}
+
 // TestLockNameInPgx: transactions that ask for one name wait for each other, whichever type they have.
 func TestLockNameInPgx(t *testing.T) {
 	t.Parallel()

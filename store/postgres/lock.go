@@ -102,8 +102,8 @@ func (l locking) promotes() string {
 }
 
 // errNoRowLocks says what a user lacks who cannot take row locks.
-var errNoRowLocks = errors.New("advisory locks do nothing here, and rows cannot take their place: " +
-	"GRANT SELECT, INSERT, DELETE on the table of locks to this user")
+var errNoRowLocks = errors.New("advisory locks do nothing here, or it could not be found out, and rows cannot take their " +
+	"place: GRANT SELECT, INSERT, DELETE on the table of locks to this user, or use WithAdvisoryLocks if they do exclude")
 
 // tryRowLock makes sure, before a caller relies on it, that row locks can be taken.
 func (s *Store) tryRowLock(ctx context.Context) error {

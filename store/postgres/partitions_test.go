@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
@@ -245,13 +246,127 @@ func (p *paying) wantAllOnce(t testing.TB, admin *pgxpool.Pool) {
 	}
 }
 
+// TestUpkeepMeetsConversion: the sweeper and the reaper that begin while records are converted, and wait for that, touch
+// the records that are due and no others, however the records lie afterwards.
+func TestUpkeepMeetsConversion(t *testing.T) {
+	t.Parallel()
+	for before, after := range map[int]int{0: 4, 4: 0, 3: 5} {
+		t.Run(fmt.Sprintf("%d to %d", before, after), func(t *testing.T) {
+			t.Parallel()
+			url := servers.Postgres(t).SchemaURL(t)
+			s := openStore(t, url)
+			admin := openAdmin(t, url)
+			exec(t, admin, `SELECT onceward_partition($1)`, before)
+			var schema string
+			must(t, admin.QueryRow(t.Context(), `SELECT current_schema()`).Scan(&schema))
+			role, as := userRole(t, admin, schema) // who has rights on the table, and none on its partitions
+			grant(t, admin, grants, schema, role)
+			const kept, due = 60, 20
+			for i := range due {
+				complete(t, s, own(t, s, booking(fmt.Sprint("expired ", i))), "done")
+				own(t, s, booking(fmt.Sprint("lost ", i)))
+			}
+			exec(t, admin, `UPDATE onceward_record SET due = 1 WHERE state IN (10, 20)`)
+			for i := range kept {
+				complete(t, s, own(t, s, booking(fmt.Sprint("kept ", i))), "done")
+			}
+			conversion, err := admin.Begin(t.Context())
+			must(t, err)
+			defer func() { _ = conversion.Rollback(context.Background()) }()
+			_, err = conversion.Exec(t.Context(), `SELECT onceward_partition($1)`, after)
+			must(t, err)
+			upkeep := make(chan error, 2)
+			var waiting []uint32
+			for _, call := range []string{`SELECT onceward_reap()`, `SELECT count(*) FROM onceward_sweep()`} {
+				conn := connect(t, as)
+				waiting = append(waiting, conn.PgConn().PID())
+				go func() {
+					_, err := conn.Exec(context.Background(), call)
+					upkeep <- err
+				}()
+			}
+			eventually(t, "both wait", 20*time.Second, func() bool {
+				return number(t, admin, `SELECT count(*) FROM pg_locks WHERE NOT granted AND pid = ANY ($1)`, waiting) == 2
+			})
+			must(t, conversion.Commit(t.Context()))
+			must(t, await(t, "the upkeep", upkeep))
+			must(t, await(t, "the upkeep", upkeep))
+			for state, want := range map[int]int{10: 0, 20: kept, 40: due} {
+				if n := number(t, admin, `SELECT count(*) FROM onceward_record WHERE state = $1`, state); n != want {
+					t.Errorf("I2: %d records have the state %d, want %d", n, state, want)
+				}
+			}
+			wantPartitions(t, url, after)
+		})
+	}
+}
+
+// TestConversionOfAnOldView: a conversion in a transaction that may not see all records is refused.
+func TestConversionOfAnOldView(t *testing.T) {
+	t.Parallel()
+	url := servers.Postgres(t).SchemaURL(t)
+	s := openStore(t, url)
+	admin := openAdmin(t, url)
+	for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
+		key := "answered before " + string(level)
+		err := pgx.BeginTxFunc(t.Context(), admin, pgx.TxOptions{IsoLevel: level}, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(t.Context(), `SELECT 1`); err != nil {
+				return err
+			}
+			complete(t, s, own(t, s, booking(key)), "done") // as while the conversion waits for its lock
+			_, err := tx.Exec(t.Context(), `SELECT onceward_partition(4)`)
+			return err
+		})
+		if err == nil || !strings.Contains(err.Error(), "READ COMMITTED") {
+			t.Errorf("a conversion at %s got %v", level, err)
+		}
+		if rec, err := s.Get(t.Context(), accountID(key)); err != nil || rec.State != store.StateCompleted {
+			t.Errorf("I2: what was answered meanwhile is %s (%v)", rec.State, err)
+		}
+	}
+	wantPartitions(t, url, 0)
+}
+
+// TestConversionWithMigration: tables are not converted in the transaction that brings them to the version which can be,
+// because others call the functions of before meanwhile. What is printed for people does it in two.
+func TestConversionWithMigration(t *testing.T) {
+	t.Parallel()
+	server := servers.Postgres(t)
+	schema := server.Schema(t)
+	at := server.URL() + "&search_path=" + schema
+	s, admin := openStore(t, at), openAdmin(t, at)
+	complete(t, s, own(t, s, booking("key")), "done")
+	for _, statement := range statements(t, readMigration(t, 5), "Down") {
+		exec(t, admin, statement)
+	}
+	err := pgx.BeginFunc(t.Context(), admin, func(tx pgx.Tx) error {
+		for _, statement := range append(statements(t, readMigration(t, 5), "Up"), `SELECT onceward_partition(4)`) {
+			if _, err := tx.Exec(t.Context(), statement); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err == nil || !strings.Contains(err.Error(), "commit that before") {
+		t.Errorf("it was converted in one transaction (%v)", err)
+	}
+	text, err := postgres.PlainSQL(schema, "", 4, postgres.WithPartitions(4))
+	must(t, err)
+	psql(t, server.URL(), text)
+	wantPartitions(t, at, 4)
+	if rec, err := openStore(t, at).Get(t.Context(), accountID("key")); err != nil || rec.State != store.StateCompleted {
+		t.Errorf("I2: the record is %s (%v)", rec.State, err)
+	}
+}
+
 // TestConversionRefused: what cannot be taken along is an error that changes nothing.
 func TestConversionRefused(t *testing.T) {
 	t.Parallel()
 	for says, obstacle := range map[string]string{
 		"has a trigger": `CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
 			CREATE TRIGGER mine AFTER INSERT ON onceward_record FOR EACH ROW EXECUTE FUNCTION f()`,
-		"depend": `CREATE MATERIALIZED VIEW mine AS SELECT id FROM onceward_record`,
+		"has policies": `ALTER TABLE onceward_record ENABLE ROW LEVEL SECURITY`,
+		"depend":       `CREATE MATERIALIZED VIEW mine AS SELECT id FROM onceward_record`,
 	} {
 		url := servers.Postgres(t).SchemaURL(t)
 		s := openStore(t, url)

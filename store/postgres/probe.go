@@ -24,7 +24,7 @@ type Behaviour struct {
 	// Notifies says that the server takes notifications, and Listens that they arrive now: without, duplicates that
 	// wait and workers of the outbox look for themselves.
 	Notifies, Listens bool
-	// Doubt is why it could not be found out whether advisory locks exclude; they are then taken to do so.
+	// Doubt is why it could not be found out whether advisory locks exclude; rows are then taken beside them.
 	Doubt string
 }
 
@@ -39,7 +39,8 @@ func (s *Store) Behaviour() Behaviour {
 func (b *Behaviour) strict() bool { return b.Isolation != "" && b.Isolation != readCommitted }
 
 // WithRowLocks makes transactions exclude each other by rows of the table onceward_lock, and not by the advisory locks
-// of the server alone. Default: only if two connections could hold the same advisory lock when the store was opened.
+// of the server alone. Default: only if two connections could hold the same advisory lock when the store was opened, or
+// if that could not be found out, as behind a pooler with one connection for all.
 func WithRowLocks() Option { return func(o *options) { o.rowLocks = true } }
 
 // WithAdvisoryLocks says that the advisory locks of the server exclude, and spares opening the three round trips that
@@ -80,6 +81,7 @@ func (s *Store) probe(ctx context.Context, handler *pgx.Conn) {
 		s.tryNotify(ctx)
 	case err != nil:
 		s.found.Doubt = err.Error()
+		s.locking = doubleLocks // which keep out both, those who rely on rows and those who do not
 	case !exclude:
 		s.locking = doubleLocks
 	}
@@ -136,10 +138,10 @@ func (s *Store) reportBehaviour(ctx context.Context) {
 	}
 	var means []string
 	if s.found.Doubt != "" {
-		means = append(means, "it could not be found out whether advisory locks exclude, and they are taken to: "+
-			s.found.Doubt)
+		means = append(means, "it could not be found out whether advisory locks exclude ("+s.found.Doubt+"): "+
+			"rows are taken beside them, which cost a write each")
 	}
-	if s.found.RowLocks && !s.options.rowLocks {
+	if s.found.RowLocks && s.found.Doubt == "" && !s.options.rowLocks {
 		means = append(means, "advisory locks do nothing: rows take their place, which cost a write each")
 	}
 	if s.found.strict() {

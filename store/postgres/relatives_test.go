@@ -131,20 +131,43 @@ func TestStoreOnSerializableDatabase(t *testing.T) {
 	}, servers.UnlessAllStores("Repeats")...)
 }
 
-// TestStoreWhereAllIsSerializable leaves the chapters out in which a step meets its own heartbeat each time it is run:
-// where every transaction is serializable, that undoes the step. Chapters that are not listed for no such reason have
-// not been tried here yet.
+// behindPgBouncer has the grounds of a run behind PgBouncer in transaction mode. It closes connections that nobody uses
+// soon, because the end of a test's sessions is awaited.
+func behindPgBouncer(place func(t, run testing.TB) (url, admin string)) func(t, run testing.TB) (url, admin string) {
+	return func(t, run testing.TB) (url, admin string) {
+		_, admin = place(t, run)
+		return servers.NewPgBouncer(run, admin, "server_idle_timeout=1").URL(), admin
+	}
+}
+
+// TestStoreBehindPgBouncer: it takes no parameters of sessions, prepares nothing, and has another connection for each
+// transaction.
+func TestStoreBehindPgBouncer(t *testing.T) {
+	t.Parallel()
+	pgxHandle.conformOn(t, behindPgBouncer(onSharedServer), servers.UnlessAllStores("TransactorRaces", "Waiter")...)
+}
+
+func TestStoreBehindPgBouncerOnLocksThatDoNothing(t *testing.T) {
+	t.Parallel()
+	database := changedDatabase(t, withIdleLocks())
+	pgxHandle.conformOn(t, behindPgBouncer(schemasIn(database)), servers.UnlessAllStores("TransactorRaces", "Natural")...)
+}
+
+// TestStoreWhereAllIsSerializable leaves two chapters out, Checkpointer and CheckpointerRaces, in which a step meets its
+// own heartbeat each time it is run: where every transaction is serializable, that undoes the step.
 func TestStoreWhereAllIsSerializable(t *testing.T) {
 	t.Parallel()
 	groups := servers.UnlessAllStores("Repeats")
 	if groups == nil {
 		groups = []string{
-			"Transitions", "Races", "RacesWithSweeper", "RacesWithReaper", "RacesWithReconciler", "RacesWithBuster", "Lost",
-			"Fencing", "Repeats", "Content", "Restart", "Waiter", "Sweeper", "Reaper", "Reconciler", "Buster", "Lister",
-			"LateCompletions", "ExternalEvents", "Audit", "Executions", "Transactor", "TransactorRaces",
-			"TransactorOwnership", "CheckpointerModel", "CheckpointerOwnership", "Outbox", "OutboxOrder",
-			"OutboxTransactions", "OutboxAnswer", "OutboxLeases", "OutboxFencing", "OutboxFinishTx", "OutboxCrowd", "Inbox",
-			"InboxTransactions", "Natural",
+			"Transitions", "Invalid", "Races", "RacesWithSweeper", "RacesWithReaper", "RacesWithReconciler",
+			"RacesWithBuster", "Expiry", "Lost", "Fencing", "Tokens", "Repeats", "Fingerprints", "Identity",
+			"Content", "Cancellation", "Restart", "Waiter", "Sweeper", "Reaper", "Reconciler", "Requeue",
+			"ResolvedStep", "Buster", "Lister", "Rewriter", "Finder", "Retainer", "LateCompletions",
+			"ExternalEvents", "Audit", "AuditLister", "Executions", "Transactor", "TransactorRaces",
+			"TransactorOwnership", "CheckpointerModel", "CheckpointerOwnership", "Random", "Outbox", "OutboxOrder",
+			"OutboxTransactions", "OutboxAnswer", "OutboxLeases", "OutboxFencing", "OutboxFinishTx",
+			"OutboxOperator", "OutboxUpkeep", "OutboxCrowd", "OutboxRandom", "Inbox", "InboxTransactions", "Natural",
 		}
 	}
 	pgxHandle.conformOn(t, behindProxy(alwaysSerializable), groups...)
@@ -400,6 +423,37 @@ func TestProgramsOfBothKinds(t *testing.T) {
 		again, err := pair[1].Transact(t.Context(), booking(key), committing("twice", nothing))
 		if err != nil || again.Decision != store.DecisionReplay {
 			t.Errorf("I3: the next one was told %s (%v)", again.Decision, err)
+		}
+	}
+}
+
+// TestProgramInDoubt: a program that cannot find out whether locks exclude, because its pooler has one connection for
+// all, and one that has found that they do not keep each other out.
+func TestProgramInDoubt(t *testing.T) {
+	t.Parallel()
+	database := changedDatabase(t, withIdleLocks())
+	sure := openStore(t, database)
+	narrow := servers.NewPgBouncer(t, database, "default_pool_size=1")
+	book, logging := newLogbook()
+	unsure, err := postgres.Open(t.Context(), narrow.URL(), logging)
+	must(t, err)
+	defer func() { must(t, unsure.Close()) }()
+	if found := unsure.Behaviour(); found.Doubt == "" || !found.RowLocks {
+		t.Errorf("it found %+v", found)
+	}
+	if said := book.find("could not be found out"); len(said) != 1 {
+		t.Errorf("it warned %q", said)
+	}
+	for name, pair := range map[string][2]*postgres.Store{"unsure": {unsure, sure}, "sure": {sure, unsure}} {
+		v, err := pair[0].Transact(t.Context(), booking(name), func(ctx context.Context, v store.Verdict) store.Settlement {
+			other, err := pair[1].Transact(t.Context(), booking(name), committing("twice", nothing))
+			if err != nil || other.Decision != store.DecisionInProgress {
+				t.Errorf("I1: while one that is %s is under way, another was told %s (%v)", name, other.Decision, err)
+			}
+			return committing("once", nothing)(ctx, v)
+		})
+		if err != nil || v.Decision != store.DecisionExecute {
+			t.Errorf("it was told %s (%v)", v.Decision, err)
 		}
 	}
 }

@@ -334,12 +334,19 @@ const (
 	plainHead = `-- Brings the tables of Onceward in %[1]s from version %[2]d to version %[3]d, in one transaction.
 -- psql -v ON_ERROR_STOP=1 -f THIS_FILE
 
-BEGIN;
+BEGIN ISOLATION LEVEL READ COMMITTED;
 
 `
-	plainPartition = "\n-- Everybody is locked out while records that are there are copied.\nSELECT %s(%d);\n"
-	plainPath      = "SET LOCAL search_path TO %s;\n"
-	plainCheck     = `SELECT pg_advisory_xact_lock(hashtextextended(%[1]s, 0));
+	plainPartition = "SELECT %s(%d);\n"
+	// plainConvert ends the transaction of the migrations, because others must know them before records are converted.
+	plainConvert = `COMMIT;
+
+-- Everybody is locked out while the records that are there are copied.
+BEGIN ISOLATION LEVEL READ COMMITTED;
+
+`
+	plainPath  = "SET LOCAL search_path TO %s;\n"
+	plainCheck = `SELECT pg_advisory_xact_lock(hashtextextended(%[1]s, 0));
 
 DO $check$
 DECLARE
@@ -361,7 +368,8 @@ $check$;
 // PlainSQL returns the migrations after a version, zero for all of them, as one transaction that psql runs as it is:
 // for those who apply changes of their databases by hand, or by a tool of their own. It refuses tables of another
 // version than that. Without a schema it uses the first of the search_path; without a prefix, onceward_. Of the options
-// [WithPartitions] counts, and converts records that are there, also those of the newest version.
+// [WithPartitions] counts, and converts records that are there, in a second transaction, also those of the newest
+// version.
 func PlainSQL(schema, prefix string, from int, with ...Option) (string, error) {
 	where := names{schema: schema, prefix: cmp.Or(prefix, defaultPrefix)}
 	var chosen options
@@ -377,9 +385,7 @@ func PlainSQL(schema, prefix string, from int, with ...Option) (string, error) {
 	}
 	var text strings.Builder
 	fmt.Fprintf(&text, plainHead, where.place(), from, schemaVersion)
-	if schema != "" {
-		fmt.Fprintf(&text, plainPath, pgx.Identifier{schema}.Sanitize())
-	}
+	where.writePath(&text)
 	versions := pgx.Identifier{where.prefix + "schema"}.Sanitize()
 	fmt.Fprintf(&text, plainCheck, literal(where.migrationLock()), literal(versions), versions, from)
 	for _, file := range migrationNames()[from:] {
@@ -389,11 +395,22 @@ func PlainSQL(schema, prefix string, from int, with ...Option) (string, error) {
 		}
 		fmt.Fprintf(&text, "-- %s\n%s", file, up)
 	}
+	if chosen.partitions > 0 && from > 0 {
+		text.WriteString(plainConvert)
+		where.writePath(&text)
+	}
 	if chosen.partitions > 0 {
 		fmt.Fprintf(&text, plainPartition, pgx.Identifier{where.prefix + "partition"}.Sanitize(), chosen.partitions)
 	}
 	text.WriteString("COMMIT;\n")
 	return text.String(), nil
+}
+
+// writePath lets the statements of a transaction name the tables without their schema.
+func (n names) writePath(text *strings.Builder) {
+	if n.schema != "" {
+		fmt.Fprintf(text, plainPath, pgx.Identifier{n.schema}.Sanitize())
+	}
 }
 
 // literal writes a text as SQL does.

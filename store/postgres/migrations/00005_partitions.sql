@@ -1,49 +1,48 @@
 -- +goose Up
 
 -- Makes at most so many records unknown whose lease ran out, and returns which, as before, in tables of both forms: whole,
--- and partitioned. Where a row lies (its ctid) says nothing in a partitioned table without its partition, so that there they
--- are changed by their key.
+-- and partitioned. Where a row lies (its ctid) says nothing in a partitioned table, so that there rows are changed by their
+-- key, those of one partition at a time, which spares looking into the others. Which form the table has is told by the rows
+-- that were found, and by nothing earlier: it may change until the statement that finds them has locked it. Plans for many
+-- partitions look costly enough to be compiled, which takes longer than running them.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION onceward_sweep(batch integer DEFAULT 1000) RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET enable_sort = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
+SET jit = off
 AS $$
 DECLARE
 	now_us bigint := onceward_now();
+	whole  boolean;
+	places tid[];
+	keys   uuid[];
 BEGIN
-	IF (SELECT relkind = 'p' FROM pg_class WHERE oid = to_regclass('onceward_record')) THEN
-		RETURN QUERY
+	FOR whole, places, keys IN
 		WITH lost AS MATERIALIZED (
-			SELECT t.id FROM onceward_record t
+			SELECT t.tableoid AS part, t.ctid AS place, t.id FROM onceward_record t
 			WHERE t.state = 10 AND t.due >> 24 <= now_us >> 24 AND t.due <= now_us
 				AND get_byte(t.request || '\x00'::bytea, 0) & 15 = 1
 			ORDER BY t.state, t.due >> 24 LIMIT batch
 			FOR UPDATE SKIP LOCKED
 		)
-		UPDATE onceward_record t
-		SET state = 40, due = now_us,
-			extra = t.extra || '\x050d'::bytea || 'lease ran out'::bytea || '\x0208'::bytea || int8send(now_us)
-		FROM lost WHERE t.id = lost.id
-		RETURNING t.id;
-		RETURN;
-	END IF;
-	RETURN QUERY
-	WITH lost AS MATERIALIZED (
-		SELECT t.ctid AS place FROM onceward_record t
-		WHERE t.state = 10 AND t.due >> 24 <= now_us >> 24 AND t.due <= now_us
-			AND get_byte(t.request || '\x00'::bytea, 0) & 15 = 1
-		ORDER BY t.state, t.due >> 24 LIMIT batch
-		FOR UPDATE SKIP LOCKED
-	)
-	UPDATE onceward_record t
-	SET state = 40, due = now_us,
-		extra = t.extra || '\x050d'::bytea || 'lease ran out'::bytea || '\x0208'::bytea || int8send(now_us)
-	WHERE t.ctid = ANY (ARRAY(SELECT lost.place FROM lost))
-	RETURNING t.id;
+		SELECT l.part = to_regclass('onceward_record'), array_agg(l.place), array_agg(l.id) FROM lost l GROUP BY l.part
+	LOOP
+		IF whole THEN
+			RETURN QUERY UPDATE onceward_record t
+			SET state = 40, due = now_us,
+				extra = t.extra || '\x050d'::bytea || 'lease ran out'::bytea || '\x0208'::bytea || int8send(now_us)
+			WHERE t.ctid = ANY (places)
+			RETURNING t.id;
+		ELSE
+			RETURN QUERY UPDATE onceward_record t
+			SET state = 40, due = now_us,
+				extra = t.extra || '\x050d'::bytea || 'lease ran out'::bytea || '\x0208'::bytea || int8send(now_us)
+			WHERE t.id = ANY (keys)
+			RETURNING t.id;
+		END IF;
+	END LOOP;
 END
 $$;
 -- +goose StatementEnd
@@ -57,69 +56,53 @@ SET search_path FROM CURRENT
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET enable_sort = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
+SET jit = off
 AS $$
 DECLARE
-	now_us bigint := onceward_now();
-	spread boolean := (SELECT relkind = 'p' FROM pg_class WHERE oid = to_regclass('onceward_record'));
+	now_us  bigint := onceward_now();
 	settled smallint;
-	reaped integer := 0;
-	n integer;
+	reaped  integer := 0;
+	n       integer;
+	whole   boolean;
+	places  tid[];
+	keys    uuid[];
 BEGIN
 	FOREACH settled IN ARRAY ARRAY[20, 30, 50]::smallint[] LOOP
 		EXIT WHEN reaped >= batch;
-		IF soft AND settled <> 50 AND spread THEN
+		FOR whole, places, keys IN
 			WITH due AS MATERIALIZED (
-				SELECT t.id FROM onceward_record t
+				SELECT t.tableoid AS part, t.ctid AS place, t.id FROM onceward_record t
 				WHERE t.state = settled AND t.due >> 24 <= now_us >> 24 AND t.due <= now_us
 					AND get_byte(t.request || '\x00'::bytea, 0) & 15 = 1
 				ORDER BY t.state, t.due >> 24 LIMIT batch - reaped
 				FOR UPDATE SKIP LOCKED
 			)
-			UPDATE onceward_record t
-			SET state = 50, due = now_us + onceward_retention_us(t.retention), answer = '',
-				extra = CASE
-					WHEN substr(t.extra, 1, 2) = '\x0108'::bytea THEN substr(t.extra, 1, 10)
-					ELSE '\x0108'::bytea || int8send(t.due - onceward_retention_us(t.retention))
-				END || '\x0208'::bytea || int8send(t.due - onceward_retention_us(t.retention))
-			FROM due WHERE t.id = due.id;
-		ELSIF soft AND settled <> 50 THEN
-			WITH due AS MATERIALIZED (
-				SELECT t.ctid AS place FROM onceward_record t
-				WHERE t.state = settled AND t.due >> 24 <= now_us >> 24 AND t.due <= now_us
-					AND get_byte(t.request || '\x00'::bytea, 0) & 15 = 1
-				ORDER BY t.state, t.due >> 24 LIMIT batch - reaped
-				FOR UPDATE SKIP LOCKED
-			)
-			UPDATE onceward_record t
-			SET state = 50, due = now_us + onceward_retention_us(t.retention), answer = '',
-				extra = CASE
-					WHEN substr(t.extra, 1, 2) = '\x0108'::bytea THEN substr(t.extra, 1, 10)
-					ELSE '\x0108'::bytea || int8send(t.due - onceward_retention_us(t.retention))
-				END || '\x0208'::bytea || int8send(t.due - onceward_retention_us(t.retention))
-			WHERE t.ctid = ANY (ARRAY(SELECT due.place FROM due));
-		ELSIF spread THEN
-			WITH due AS MATERIALIZED (
-				SELECT t.id FROM onceward_record t
-				WHERE t.state = settled AND t.due >> 24 <= now_us >> 24 AND t.due <= now_us
-					AND get_byte(t.request || '\x00'::bytea, 0) & 15 = 1
-				ORDER BY t.state, t.due >> 24 LIMIT batch - reaped
-				FOR UPDATE SKIP LOCKED
-			)
-			DELETE FROM onceward_record t USING due WHERE t.id = due.id;
-		ELSE
-			WITH due AS MATERIALIZED (
-				SELECT t.ctid AS place FROM onceward_record t
-				WHERE t.state = settled AND t.due >> 24 <= now_us >> 24 AND t.due <= now_us
-					AND get_byte(t.request || '\x00'::bytea, 0) & 15 = 1
-				ORDER BY t.state, t.due >> 24 LIMIT batch - reaped
-				FOR UPDATE SKIP LOCKED
-			)
-			DELETE FROM onceward_record t WHERE t.ctid = ANY (ARRAY(SELECT due.place FROM due));
-		END IF;
-		GET DIAGNOSTICS n = ROW_COUNT;
-		reaped := reaped + n;
+			SELECT d.part = to_regclass('onceward_record'), array_agg(d.place), array_agg(d.id) FROM due d GROUP BY d.part
+		LOOP
+			IF soft AND settled <> 50 AND whole THEN
+				UPDATE onceward_record t
+				SET state = 50, due = now_us + onceward_retention_us(t.retention), answer = '',
+					extra = CASE
+						WHEN substr(t.extra, 1, 2) = '\x0108'::bytea THEN substr(t.extra, 1, 10)
+						ELSE '\x0108'::bytea || int8send(t.due - onceward_retention_us(t.retention))
+					END || '\x0208'::bytea || int8send(t.due - onceward_retention_us(t.retention))
+				WHERE t.ctid = ANY (places);
+			ELSIF soft AND settled <> 50 THEN
+				UPDATE onceward_record t
+				SET state = 50, due = now_us + onceward_retention_us(t.retention), answer = '',
+					extra = CASE
+						WHEN substr(t.extra, 1, 2) = '\x0108'::bytea THEN substr(t.extra, 1, 10)
+						ELSE '\x0108'::bytea || int8send(t.due - onceward_retention_us(t.retention))
+					END || '\x0208'::bytea || int8send(t.due - onceward_retention_us(t.retention))
+				WHERE t.id = ANY (keys);
+			ELSIF whole THEN
+				DELETE FROM onceward_record t WHERE t.ctid = ANY (places);
+			ELSE
+				DELETE FROM onceward_record t WHERE t.id = ANY (keys);
+			END IF;
+			GET DIAGNOSTICS n = ROW_COUNT;
+			reaped := reaped + n;
+		END LOOP;
 	END LOOP;
 	DELETE FROM onceward_late_completion f WHERE f.at < now_us - 7776000000000; -- 90 days
 	RETURN reaped;
@@ -129,8 +112,11 @@ $$;
 
 -- Spreads the records over so many partitions, by the hash of their names, or with 0 makes one table of them again. It copies
 -- the table and locks out everybody meanwhile, so that nothing is executed. Indexes, views, comments, settings, the owner and
--- rights on the table are taken along. A trigger, or a foreign key or materialized view of somebody else's that depends on the
--- table, is an error that changes nothing. Each partition has ballast of its own, for the reason that the table has.
+-- rights on the table are taken along. A trigger, a policy, or a foreign key or materialized view of somebody else's that depends
+-- on the table, is an error that changes nothing. So is a transaction that goes on seeing what was there when it began, unless it
+-- has made the tables: it would not copy what was answered since. And so is one that has just brought the tables to this version:
+-- until that is committed others call the functions of before, which would change the wrong rows of a partitioned table. Each
+-- partition has ballast of its own, for the reason that the table has.
 -- +goose StatementBegin
 CREATE FUNCTION onceward_partition(partitions integer) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
@@ -138,6 +124,7 @@ AS $$
 DECLARE
 	found integer;
 	before regclass;
+	made boolean;
 	keeper text;
 	settings text;
 	told text;
@@ -156,8 +143,20 @@ BEGIN
 	IF found = partitions THEN
 		RETURN;
 	END IF;
+	made := (SELECT xmin FROM onceward_schema ORDER BY version LIMIT 1) = pg_current_xact_id()::xid;
+	IF NOT made AND (SELECT xmin FROM onceward_schema WHERE version = 5) = pg_current_xact_id()::xid THEN
+		RAISE EXCEPTION 'the tables were brought to version 5 in this transaction: commit that before records are converted';
+	END IF;
+	IF NOT made AND current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+		RAISE EXCEPTION 'records are converted in a transaction that is READ COMMITTED, and this one is %',
+			upper(current_setting('transaction_isolation'))
+			USING HINT = 'Begin it by: BEGIN ISOLATION LEVEL READ COMMITTED';
+	END IF;
 	IF EXISTS (SELECT FROM pg_trigger WHERE tgrelid = before AND NOT tgisinternal) THEN
 		RAISE EXCEPTION 'the table onceward_record has a trigger, which would be lost: drop it first';
+	END IF;
+	IF (SELECT relrowsecurity FROM pg_class WHERE oid = before) THEN
+		RAISE EXCEPTION 'the table onceward_record has policies, which would be lost: disable row security first';
 	END IF;
 
 	SELECT relowner::regrole::text, obj_description(oid, 'pg_class') INTO keeper, told FROM pg_class WHERE oid = before;
