@@ -130,9 +130,10 @@ const (
 		SAVEPOINT onceward_begun`
 	bareFinish = `RELEASE SAVEPOINT onceward_begun; DELETE FROM onceward_lock WHERE name = ?;
 		INSERT INTO onceward_record (hash, attempt, revision, state, due, created_at, settled_at, record, content)
-		SELECT ?, 1700000000000000 + 9223372036854775807 * COALESCE(MAX(value) >= 1700000000000000, 1), 0, 20,
-			LAST_INSERT_ID(` + bareNow + ` + 86400000000), ` + bareNow + `, ` + bareNow + `, ?, NULL
-		FROM onceward_meta WHERE name = 'max_removed_attempt'; COMMIT`
+		VALUES (?, 1700000000000000, 0, 20, LAST_INSERT_ID(` + bareNow + ` + 86400000000), ` + bareNow + `, ` + bareNow + `,
+			?, NULL);
+		SELECT 1 + 9223372036854775807 * COALESCE(MAX(value) >= 1700000000000000, 1) FROM onceward_meta
+		WHERE name = 'max_removed_attempt'; COMMIT`
 )
 
 // openMariaDBBare is the claim, one insert and the answer by bare statements.

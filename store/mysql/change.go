@@ -15,11 +15,10 @@ import (
 // condition that it still is at the attempt and the revision that was read: what another one has written in between
 // makes it zero rows, and is decided again. So there is nothing that a node which stops in the middle could hold.
 const (
-	// selectRecord reads the clock, and a record if there is one. There is one at most: it is read as the largest of
-	// those there are, because then there always is a row, and a join with another table costs more.
-	selectRecord = `SELECT @now, @@global.read_only, MAX(r.attempt), MAX(r.revision), MAX(r.state), MAX(r.due),
-			MAX(r.created_at), MAX(r.settled_at), MAX(r.record), MAX(r.content)
-		FROM @record r WHERE r.hash = ?`
+	// selectRecord reads a record with the clock, and selectNow the clock alone, if there is none: a join that always has
+	// a row would cost every replay.
+	selectRecord = `SELECT @now, @@global.read_only, ` + allColumns + ` FROM @record r WHERE r.hash = ?`
+	selectNow    = `SELECT @now, @@global.read_only`
 	// insertRecord makes a record, unless its token may have been used for one that was removed.
 	insertRecord = `INSERT INTO @record (hash, attempt, revision, state, due, created_at, settled_at, record, content)
 		SELECT ?, ?, 0, ?, ?, ?, ?, ?, ? FROM @meta WHERE name = 'max_removed_attempt' AND value < ?`
@@ -143,19 +142,20 @@ func (s *Store) look(ctx context.Context, id store.ID, c *changed) error {
 	return s.with(ctx, func(conn *sql.Conn) error {
 		var now int64
 		var readOnly string
-		var attempt, revision, state, due, createdAt, settledAt sql.NullInt64
 		r := &c.found
 		err := conn.QueryRowContext(ctx, s.render(selectRecord), r.hash[:]).Scan(&now, &readOnly,
-			&attempt, &revision, &state, &due, &createdAt, &settledAt, &r.record, &r.content)
+			&r.attempt, &r.revision, &r.state, &r.due, &r.createdAt, &r.settledAt, &r.record, &r.content)
+		c.exists = err == nil
+		if errors.Is(err, sql.ErrNoRows) {
+			err = conn.QueryRowContext(ctx, s.render(selectNow)).Scan(&now, &readOnly)
+		}
 		if err != nil {
 			return err
 		}
 		if isOn(readOnly) {
 			return ErrReadOnlyNode
 		}
-		c.now, c.exists = fromMicros(now), attempt.Valid
-		r.attempt, r.revision, r.state, r.due = attempt.Int64, revision.Int64, int(state.Int64), due.Int64
-		r.createdAt, r.settledAt = createdAt.Int64, settledAt.Int64
+		c.now = fromMicros(now)
 		return nil
 	})
 }

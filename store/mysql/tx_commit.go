@@ -21,7 +21,7 @@ var exactlyOne = stmt(`SET @onceward_written = IF(ROW_COUNT() = 1, 1, (SELECT 1 
 const (
 	// errorTwoRows is what exactlyOne says.
 	errorTwoRows = 1242
-	// errorOutOfRange is what writeNew says of a token that may have been used.
+	// errorOutOfRange is what checkToken says of a token that may have been used.
 	errorOutOfRange = 1690
 )
 

@@ -27,13 +27,15 @@ const (
 		FROM @lock l LEFT JOIN @record r ON r.hash = ? WHERE l.name = ?`
 	// askSession asks of a connection that the store has not made what it knows of its own.
 	askSession = `SELECT CONNECTION_ID(), @node`
-	// writeNew makes a record, unless its token may have been used for one that was removed, also after it was drawn:
-	// what removes a record raises the number first, so that an insert which finds the place free finds it raised. Then a
-	// number is out of range, which stops the commit in every sql_mode, and so it does if there is no number: MAX makes a
-	// row of nothing.
+	// writeNew makes a record, and checkToken, behind it, stops the commit if its token may have been used for one that
+	// was removed, also after it was drawn: what removes a record raises the number first, and from the insert on nothing
+	// else can take the place, so that no removal is overlooked. A number is out of range then, which is an error in every
+	// sql_mode. So it is if there is no number to compare with: MAX makes a row of nothing. To check it in the insert
+	// itself costs the server more than a second statement does.
 	writeNew = `INSERT INTO @record (hash, attempt, revision, state, due, created_at, settled_at, record, content)
-		SELECT ?, ? + 9223372036854775807 * COALESCE(MAX(value) >= ?, 1), 0, ?, LAST_INSERT_ID(@now + ?), @now, @now, ?, ?
-		FROM @meta WHERE name = 'max_removed_attempt'`
+		VALUES (?, ?, 0, ?, LAST_INSERT_ID(@now + ?), @now, @now, ?, ?)`
+	checkToken = `SELECT 1 + 9223372036854775807 * COALESCE(MAX(value) >= ?, 1) FROM @meta
+		WHERE name = 'max_removed_attempt'`
 	// writeOver writes over the record that was found, at the attempt and the revision that it had then.
 	writeOver = `UPDATE @record SET attempt = ?, revision = revision + 1, state = ?, due = LAST_INSERT_ID(@now + ?),
 			settled_at = @now, created_at = ?, record = ?, content = ?
@@ -294,8 +296,8 @@ func (x *handlerPlan) write() []statement {
 	statements := append(x.store.notingProvider(&x.before, rec), stmt(x.store.render(deleteClaim), claimOf(x.id)))
 	x.answer = len(statements)
 	if !x.exists {
-		return append(statements, stmt(x.store.render(writeNew), w.hash[:], w.attempt, w.attempt, w.state, retention,
-			w.record, w.content))
+		return append(statements, stmt(x.store.render(writeNew), w.hash[:], w.attempt, w.state, retention, w.record,
+			w.content), stmt(x.store.render(checkToken), w.attempt))
 	}
 	return append(statements, stmt(x.store.render(writeOver), w.attempt, w.state, retention, w.createdAt, w.record,
 		w.content, w.hash[:], x.found.attempt, x.found.revision), exactlyOne)
