@@ -8,7 +8,8 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// The statements by which records are found. Those of one provider's id are looked through up to a bound: there are few.
+// The statements by which records are found. Those of one provider's id are looked through up to a bound: there are
+// few.
 const (
 	selectHash     = `SELECT ` + columns + ` FROM @record r WHERE r.hash = ?`
 	selectProvider = `SELECT DISTINCT ` + columns + ` FROM @provider p JOIN @record r ON r.hash = p.hash
