@@ -13,9 +13,9 @@ import (
 // The statements of background work. Each walks the index on state and due, or goes by the primary key: nothing scans
 // the table. What they find is read without a lock, and decided again by whatever changes it (S10).
 const (
-	selectDue = `SELECT r.id FROM @record r FORCE INDEX (due) WHERE r.state = ? AND r.due <= @now
+	selectDue = `SELECT r.record FROM @record r FORCE INDEX (due) WHERE r.state = ? AND r.due <= @now
 		ORDER BY r.due LIMIT ? OFFSET ?`
-	selectOver = `SELECT r.hash, r.attempt, ORD(r.record) FROM @record r FORCE INDEX (due)
+	selectOver = `SELECT r.hash, r.attempt, ORD(SUBSTRING(r.record, 21, 1)) FROM @record r FORCE INDEX (due)
 		WHERE r.state = ? AND r.due <= @now ORDER BY r.due LIMIT ? OFFSET ?`
 	// deleteOver removes what is settled and past its expiry, whatever it was when it was found.
 	deleteOver = `DELETE r FROM @record r FORCE INDEX (PRIMARY)
@@ -100,11 +100,15 @@ func (w *work) stepDue(ctx context.Context, event store.Event, state int) error 
 // due returns the records that are due in a state, behind those that were passed over.
 func (s *Store) due(ctx context.Context, state, limit, passed int) (ids []store.ID, err error) {
 	err = s.query(ctx, selectDue, []any{state, limit, passed}, func(rows *sql.Rows) error {
-		var name []byte
-		if err := rows.Scan(&name); err != nil {
+		r := row{summary: true}
+		if err := rows.Scan(&r.record); err != nil {
 			return err
 		}
-		id, err := store.ParseID(name)
+		f, err := r.frame()
+		if err != nil {
+			return err
+		}
+		id, err := store.ParseID(f.id)
 		ids = append(ids, id)
 		return err
 	})
@@ -175,6 +179,9 @@ func (s *Store) removeOver(ctx context.Context, hashes []any, largest int64) (re
 		return 0, err
 	}
 	n, err := result.RowsAffected()
+	if n > 0 {
+		s.forgetProvider(ctx, largest, hashes...)
+	}
 	return int(n), err
 }
 

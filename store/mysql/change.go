@@ -15,17 +15,18 @@ import (
 // condition that it still is at the attempt and the revision that was read: what another one has written in between
 // makes it zero rows, and is decided again. So there is nothing that a node which stops in the middle could hold.
 const (
-	// selectRecord reads a record, if there is one, with the clock and the largest token of what was removed.
-	selectRecord = `SELECT @now, @read_only, m.value, ` + columns + `, r.body, r.data
-		FROM @meta m LEFT JOIN @record r ON r.hash = ?
-		WHERE m.name = 'max_removed_attempt'`
-	// insertRecord makes a record, unless its token may have been used for one that was removed since it was read.
-	insertRecord = `INSERT INTO @record
-			(hash, attempt, revision, state, due, created_at, settled_at, id, provider_id, record, body, data)
-		SELECT ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM @meta WHERE name = 'max_removed_attempt' AND value < ?`
+	// selectRecord reads a record with the clock, and selectNow the clock alone, if there is none: a join that always has
+	// a row would cost every replay.
+	selectRecord = `SELECT @now, @@global.read_only, ` + allColumns + ` FROM @record r WHERE r.hash = ?`
+	selectNow    = `SELECT @now, @@global.read_only`
+	// insertRecord makes a record, unless its token may have been used for one that was removed.
+	insertRecord = `INSERT INTO @record (hash, attempt, revision, state, due, created_at, settled_at, record, content)
+		SELECT ?, ?, 0, ?, ?, ?, ?, ?, ? FROM @meta WHERE name = 'max_removed_attempt' AND value < ?`
 	updateRecord = `UPDATE @record SET attempt = ?, revision = revision + 1, state = ?, due = ?, created_at = ?,
-			settled_at = ?, provider_id = ?, record = ?, body = ?, data = ?
+			settled_at = ?, record = ?, content = ?
 		WHERE hash = ? AND attempt = ? AND revision = ?`
+	// selectFloor reads the largest token of what was removed.
+	selectFloor = `SELECT m.value FROM @meta m WHERE m.name = 'max_removed_attempt'`
 	// raiseFloor comes before what removes records: should that not come, it does no harm.
 	raiseFloor   = `UPDATE @meta SET value = ? WHERE name = 'max_removed_attempt' AND value < ?`
 	deleteRecord = `DELETE FROM @record WHERE hash = ? AND attempt = ? AND revision = ?`
@@ -39,7 +40,6 @@ type changed struct {
 	// found is the row that was there, if exists says that there was one, and wrote the one that took its place.
 	found, wrote row
 	exists       bool
-	floor        int64
 }
 
 // verdict is what the change of a reservation comes to.
@@ -78,6 +78,10 @@ func (s *Store) change(ctx context.Context, id store.ID, event store.Event) (c c
 			if waits++; waits >= maxLocked {
 				return c, busy(err)
 			}
+		case errors.Is(err, errRace) && !c.exists:
+			if err := s.learnFloor(ctx); err != nil {
+				return c, unavailable(err)
+			}
 		case !errors.Is(err, errRace) && !undone(err) && !duplicate(err):
 			return c, err
 		}
@@ -105,7 +109,7 @@ func (s *Store) changeOnce(ctx context.Context, id store.ID, event store.Event) 
 		}
 	}
 	if event.Kind.TakesToken() {
-		event.Token = max(micros(c.now), c.floor+1)
+		event.Token = s.token(c.now)
 	}
 	if c.after, c.outcome, err = store.Step(c.before, event, c.now); err != nil {
 		return c, err
@@ -113,25 +117,45 @@ func (s *Store) changeOnce(ctx context.Context, id store.ID, event store.Event) 
 	return c, unavailable(s.write(ctx, &c))
 }
 
+// token is the smallest one that may be given out. What is removed leaves nothing but the largest token of all of it:
+// that of a new record has to be above it, also where the clock was set back. It is rarely needed, so what is known of
+// it here may be old. Therefore the statement that makes a record checks it, and if that is refused it is learned. For
+// a record that is there its own attempt tells, and [store.Step] goes on from there.
+func (s *Store) token(now time.Time) int64 { return max(micros(now), s.floor.Load()+1) }
+
+// learnFloor reads which tokens may have been used by records that are gone.
+func (s *Store) learnFloor(ctx context.Context) error {
+	return s.with(ctx, func(conn *sql.Conn) error {
+		var floor int64
+		if err := conn.QueryRowContext(ctx, s.render(selectFloor)).Scan(&floor); err != nil {
+			return err
+		}
+		for known := s.floor.Load(); known < floor && !s.floor.CompareAndSwap(known, floor); known = s.floor.Load() {
+		}
+		return nil
+	})
+}
+
 // look reads the row of an ID with the clock.
 func (s *Store) look(ctx context.Context, id store.ID, c *changed) error {
 	c.found = row{hash: id.HashBytes()}
 	return s.with(ctx, func(conn *sql.Conn) error {
 		var now int64
-		var readOnly bool
-		var attempt, revision, state, due, createdAt, settledAt sql.NullInt64
+		var readOnly string
 		r := &c.found
-		err := conn.QueryRowContext(ctx, s.render(selectRecord), r.hash[:]).Scan(&now, &readOnly, &c.floor,
-			&attempt, &revision, &state, &due, &createdAt, &settledAt, &r.id, &r.record, &r.body, &r.data)
+		err := conn.QueryRowContext(ctx, s.render(selectRecord), r.hash[:]).Scan(&now, &readOnly,
+			&r.attempt, &r.revision, &r.state, &r.due, &r.createdAt, &r.settledAt, &r.record, &r.content)
+		c.exists = err == nil
+		if errors.Is(err, sql.ErrNoRows) {
+			err = conn.QueryRowContext(ctx, s.render(selectNow)).Scan(&now, &readOnly)
+		}
 		if err != nil {
 			return err
 		}
-		if readOnly {
+		if isOn(readOnly) {
 			return ErrReadOnlyNode
 		}
-		c.now, c.exists = fromMicros(now), attempt.Valid
-		r.attempt, r.revision, r.state, r.due = attempt.Int64, revision.Int64, int(state.Int64), due.Int64
-		r.createdAt, r.settledAt = createdAt.Int64, settledAt.Int64
+		c.now = fromMicros(now)
 		return nil
 	})
 }
@@ -144,20 +168,27 @@ func (s *Store) write(ctx context.Context, c *changed) error {
 		if err := s.raise(ctx, found.attempt); err != nil {
 			return err
 		}
-		return s.writeOne(ctx, deleteRecord, found.hash[:], found.attempt, found.revision)
+		err := s.writeOne(ctx, deleteRecord, found.hash[:], found.attempt, found.revision)
+		if err == nil && c.before.ProviderID != "" {
+			s.forgetProvider(ctx, found.attempt, found.hash[:])
+		}
+		return err
 	case store.EffectWrite:
 	default:
 		return nil
 	}
 	c.wrote = encode(&c.after)
 	w := &c.wrote
+	if err := s.noteProvider(ctx, &c.before, &c.after); err != nil {
+		return err
+	}
 	if !c.exists {
-		return s.writeOne(ctx, insertRecord, w.hash[:], w.attempt, w.state, w.due, w.createdAt, w.settledAt, w.id, w.provider,
-			w.record, w.body, w.data, w.attempt)
+		return s.writeOne(ctx, insertRecord, w.hash[:], w.attempt, w.state, w.due, w.createdAt, w.settledAt, w.record,
+			w.content, w.attempt)
 	}
 	w.revision = found.revision + 1
-	return s.writeOne(ctx, updateRecord, w.attempt, w.state, w.due, w.createdAt, w.settledAt, w.provider, w.record, w.body,
-		w.data, found.hash[:], found.attempt, found.revision)
+	return s.writeOne(ctx, updateRecord, w.attempt, w.state, w.due, w.createdAt, w.settledAt, w.record, w.content,
+		found.hash[:], found.attempt, found.revision)
 }
 
 // raise makes sure that no token up to that of a record which is about to be removed is given out again.

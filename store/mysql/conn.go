@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -43,7 +44,23 @@ const (
 
 // selectNode asks what kind of node this is. SHOW also works where a variable is not known.
 const selectNode = `SHOW VARIABLES WHERE Variable_name IN ('read_only', 'super_read_only', 'innodb_read_only',
-	'wsrep_on', 'group_replication_group_name')`
+	'wsrep_on', 'group_replication_group_name', 'hostname', 'port', 'pseudo_thread_id')`
+
+// session is a connection that the store has made. What does not change is known from its beginning.
+type session struct {
+	driverConn
+	// number is the server's of the connection, and node which server that is.
+	number int64
+	node   string
+}
+
+// driverConn is what package database/sql uses of the driver's connections.
+type driverConn interface {
+	rawConn
+	sqldriver.ConnBeginTx
+	sqldriver.Pinger
+	sqldriver.SessionResetter
+}
 
 // connector makes connections to the first of several hosts that takes writes. It begins with the one that the last
 // connection was made to, so that all of them lead to the same node for as long as that one works.
@@ -103,21 +120,35 @@ func (c *connector) connect(ctx context.Context, host sqldriver.Connector) (sqld
 	if err != nil {
 		return nil, err
 	}
-	if err := prepareSession(ctx, conn, c.session); err != nil {
+	node, err := prepareSession(ctx, conn, c.session)
+	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	return conn, nil
+	return newSession(conn, node)
+}
+
+// newSession notes what is known of a connection by the settings of its node.
+func newSession(conn sqldriver.Conn, node map[string]string) (*session, error) {
+	full, ok := conn.(driverConn)
+	if !ok {
+		return nil, errors.Join(fmt.Errorf("mysql: a connection is a %T", conn), conn.Close())
+	}
+	number, err := strconv.ParseInt(node["pseudo_thread_id"], 10, 64)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("mysql: the number of a connection: %w", err), conn.Close())
+	}
+	return &session{driverConn: full, number: number, node: node["hostname"] + ":" + node["port"]}, nil
 }
 
 // prepareSession sets a session, and refuses that of a node which takes no writes.
-func prepareSession(ctx context.Context, conn sqldriver.Conn, session []string) error {
-	node, err := queryPairs(ctx, conn, selectNode)
+func prepareSession(ctx context.Context, conn sqldriver.Conn, session []string) (node map[string]string, err error) {
+	node, err = queryPairs(ctx, conn, selectNode)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, name := range []string{"read_only", "super_read_only", "innodb_read_only"} {
-		if value := node[name]; value != "" && value != "OFF" {
-			return ErrReadOnlyNode
+		if isOn(node[name]) {
+			return nil, ErrReadOnlyNode
 		}
 	}
 	statements := append([]string{setIsolation}, session...)
@@ -129,11 +160,14 @@ func prepareSession(ctx context.Context, conn sqldriver.Conn, session []string) 
 	}
 	for _, statement := range statements {
 		if _, err := conn.(sqldriver.ExecerContext).ExecContext(ctx, statement, nil); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return node, nil
 }
+
+// isOn reports whether a setting that can be off is not. Newer servers have names where others have 0 and 1.
+func isOn(value string) bool { return value != "" && value != "0" && value != "OFF" }
 
 // queryPairs runs a SHOW of names and values on a connection that is not in a pool yet.
 func queryPairs(ctx context.Context, conn sqldriver.Conn, statement string) (pairs map[string]string, err error) {

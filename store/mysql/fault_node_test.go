@@ -102,8 +102,8 @@ func TestLockedRecord(t *testing.T) {
 	must(t, err)
 	made := idOf("made")
 	hash = made.HashBytes()
-	_, err = tx.Exec(`INSERT INTO onceward_record SELECT ?, attempt, revision, state, due, created_at, settled_at, ?,
-		provider_id, record, body, data FROM onceward_record`, hash[:], made.AppendBinary(nil))
+	_, err = tx.Exec(`INSERT INTO onceward_record SELECT ?, attempt, revision, state, due, created_at, settled_at, record,
+		content FROM onceward_record`, hash[:])
 	must(t, err)
 	began := time.Now()
 	v, err := s.Reserve(t.Context(), reservation("held"))

@@ -17,7 +17,7 @@ const (
 	// completeRecord stores the answer of an attempt whose record is still what was granted. The expiry comes back as the
 	// id of an insert does.
 	completeRecord = `UPDATE @record SET revision = revision + 1, state = ?, due = LAST_INSERT_ID(@now + ?),
-			settled_at = @now, provider_id = ?, record = ?, body = ?
+			settled_at = @now, record = ?, content = ?
 		WHERE hash = ? AND attempt = ? AND revision = ? AND NOT @read_only`
 )
 
@@ -89,8 +89,11 @@ func (s *Store) completeAtOnce(
 		return expires, false
 	}
 	w := encode(&after)
-	result, err := s.exec(ctx, completeRecord, w.state, after.Retention.Microseconds(), w.provider, w.record, w.body,
-		w.hash[:], c.Attempt, before.revision)
+	if s.noteProvider(ctx, &before.record, &after) != nil {
+		return expires, false
+	}
+	result, err := s.exec(ctx, completeRecord, w.state, after.Retention.Microseconds(), w.record, w.content, w.hash[:],
+		c.Attempt, before.revision)
 	if err != nil {
 		return expires, false
 	}

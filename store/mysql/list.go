@@ -40,7 +40,7 @@ func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error
 	if f.Scope != "" {
 		// Without the tag of its key, an ID is what all IDs of its scope begin with.
 		prefix := store.ID{Scope: f.Scope}.AppendBinary(nil)
-		conditions.WriteString(` AND LEFT(r.id, ?) = ?`)
+		conditions.WriteString(` AND SUBSTRING(r.record, 21 + CONV(HEX(LEFT(r.record, 4)), 16, 10), ?) = ?`)
 		args = append(args, len(prefix)-1, prefix[:len(prefix)-1])
 	}
 	if f.Due {
@@ -56,16 +56,20 @@ func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error
 // summaries runs a query for the columns of records, and returns these without their content.
 func (s *Store) summaries(ctx context.Context, statement string, args ...any) (found []store.Record, err error) {
 	err = s.query(ctx, statement, args, func(rows *sql.Rows) error {
-		var r row
-		err := rows.Scan(&r.attempt, &r.revision, &r.state, &r.due, &r.createdAt, &r.settledAt, &r.id, &r.record)
+		r := row{summary: true}
+		err := rows.Scan(&r.attempt, &r.revision, &r.state, &r.due, &r.createdAt, &r.settledAt, &r.record)
 		if err != nil {
 			return err
 		}
-		id, err := store.ParseID(r.id)
+		f, err := r.frame()
+		if err != nil {
+			return err
+		}
+		id, err := store.ParseID(f.id)
 		if err != nil {
 			return unreadable(err)
 		}
-		rec, err := r.decode(id)
+		rec, err := r.decode(id, &f)
 		if err != nil {
 			rec = store.Record{ID: id, State: store.State(r.state / codesPerState), LastError: err.Error()}
 		}

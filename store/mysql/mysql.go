@@ -63,14 +63,16 @@ type Store struct {
 	waits  hub
 	// granted is what this process owns.
 	granted granted
+	// floor is the largest token of what was removed, as far as this process had to learn it: see [Store.token].
+	floor atomic.Int64
 }
 
 // insertNew makes a record in one round trip. Its time, and with it its token, is that of the server, and comes back as
 // the id of the insert. Nothing is inserted where that is not above all tokens that were removed, nor on a server that
 // is to be read-only: its administrators could still write there.
 const insertNew = `INSERT INTO @record
-		(hash, attempt, revision, state, due, created_at, settled_at, id, provider_id, record)
-	SELECT ?, LAST_INSERT_ID(@now), 0, ?, @now + ?, @now, 0, ?, NULL, ?
+		(hash, attempt, revision, state, due, created_at, settled_at, record, content)
+	SELECT ?, LAST_INSERT_ID(@now), 0, ?, @now + ?, @now, 0, ?, ?
 	FROM @meta WHERE name = 'max_removed_attempt' AND value < @now AND NOT @read_only`
 
 // Reserve implements [store.Store].
@@ -117,9 +119,8 @@ func (s *Store) decideAgain(err error) bool {
 // insertNew makes a record that does not exist.
 func (s *Store) insertNew(ctx context.Context, r *store.Reservation, rec store.Record) (v store.Verdict, err error) {
 	lease := r.Lease.Truncate(store.ClockStep)
-	hash := r.ID.HashBytes()
-	result, err := s.exec(ctx, insertNew, hash[:], stateCode(&rec), lease.Microseconds(), r.ID.AppendBinary(nil),
-		encodeRest(&rec))
+	w := encode(&rec)
+	result, err := s.exec(ctx, insertNew, w.hash[:], w.state, lease.Microseconds(), w.record, w.content)
 	if err != nil {
 		return v, err
 	}

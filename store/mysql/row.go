@@ -2,6 +2,9 @@ package mysql
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
 	"io"
 	"time"
 
@@ -9,8 +12,8 @@ import (
 )
 
 // row is a record as its columns hold it. The times and the attempt have columns of their own, so that one statement
-// can set them by the server's clock. So have the body of the answer and the data, so that records can be looked
-// through without them. The column record holds everything else, encoded as package store does it, with those left out.
+// can set them by the server's clock. Everything else is one column, as frame says, because each of them costs every
+// write; but what is large has another one, so that records can be looked through without it.
 type row struct {
 	hash      [16]byte
 	attempt   int64
@@ -19,14 +22,18 @@ type row struct {
 	due       int64
 	createdAt int64
 	settledAt int64
-	id        []byte
 	record    []byte
-	// These are nil for none.
-	provider, body, data []byte
+	content   []byte // nil for none
+	// summary says that content was not read.
+	summary bool
 }
 
-// columns are those of a record without its content.
-const columns = `r.attempt, r.revision, r.state, r.due, r.created_at, r.settled_at, r.id, r.record`
+const (
+	// columns are those of a record without what is large.
+	columns = `r.attempt, r.revision, r.state, r.due, r.created_at, r.settled_at, r.record`
+	// allColumns are those that row.read takes.
+	allColumns = columns + `, r.content`
+)
 
 // codesPerState is how far apart the codes of the column state are: ten times the state, plus one for a record that
 // another than the usual background worker looks after.
@@ -67,26 +74,88 @@ func fromMicros(us int64) time.Time {
 
 // encode makes the row of a record.
 func encode(rec *store.Record) row {
-	return row{
+	r := row{
 		hash: rec.ID.HashBytes(), attempt: rec.Attempt, state: stateCode(rec), due: micros(rec.Due()),
 		createdAt: micros(rec.CreatedAt), settledAt: micros(rec.SettledAt),
-		id: rec.ID.AppendBinary(nil), record: encodeRest(rec), provider: nullable([]byte(rec.ProviderID)),
-		body: nullable(rec.Response.Body), data: nullable(rec.Data),
 	}
+	r.record, r.content = encodeFrame(rec)
+	return r
 }
 
-// encodeRest is what the column record holds.
-func encodeRest(rec *store.Record) []byte {
+// frame is what the columns record and content hold.
+type frame struct{ rest, id, provider, body, data []byte }
+
+const (
+	// lengths is how many bytes those of the parts of a frame take, in front of it.
+	lengths = 5 * 4
+	// maxInline is up to which size body and data are in the column record. Such a row fits into a page of the server's.
+	maxInline = 4096
+	// usualRecord is what of most records is neither body nor data.
+	usualRecord = 256
+)
+
+// encodeFrame writes what has no columns of its own. The rest comes first, because its first byte is its version, by
+// which background work knows what it must leave alone.
+func encodeFrame(rec *store.Record) (record, content []byte) {
 	rest := *rec
 	rest.Attempt = 0
 	rest.LeaseUntil, rest.ReconcileAt, rest.ExpiresAt = time.Time{}, time.Time{}, time.Time{}
 	rest.CreatedAt, rest.SettledAt = time.Time{}, time.Time{}
-	rest.Response.Body, rest.Data = nil, nil
-	return rest.AppendBinary(make([]byte, 0, usualRecord))
+	rest.ProviderID, rest.Response.Body, rest.Data = "", nil, nil
+	large := len(rec.Response.Body) + len(rec.Data)
+	size := lengths + usualRecord
+	if large <= maxInline {
+		size += large
+	}
+	record = rest.AppendBinary(make([]byte, lengths, size))
+	restEnd := len(record)
+	record = rec.ID.AppendBinary(record)
+	idEnd := len(record)
+	record = append(record, rec.ProviderID...)
+	for i, n := range [...]int{
+		restEnd - lengths, idEnd - restEnd, len(rec.ProviderID), len(rec.Response.Body), len(rec.Data),
+	} {
+		binary.BigEndian.PutUint32(record[4*i:], uint32(n))
+	}
+	if large > maxInline {
+		return record, append(append(make([]byte, 0, large), rec.Response.Body...), rec.Data...)
+	}
+	return append(append(record, rec.Response.Body...), rec.Data...), nil
 }
 
-// usualRecord is what most records take.
-const usualRecord = 256
+// frame is the inverse of encodeFrame. Of a summary it has neither body nor data.
+func (r *row) frame() (f frame, err error) {
+	if len(r.record) < lengths {
+		return f, errDamaged
+	}
+	rest := r.record[lengths:]
+	for i, part := range [...]*[]byte{&f.rest, &f.id, &f.provider, &f.body, &f.data} {
+		n := uint64(binary.BigEndian.Uint32(r.record[4*i:]))
+		if part == &f.body && len(rest) == 0 {
+			if r.summary {
+				return f, nil
+			}
+			rest = r.content
+		}
+		if n > uint64(len(rest)) {
+			return f, errDamaged
+		}
+		*part, rest = rest[:n:n], rest[n:]
+	}
+	if len(rest) != 0 {
+		return f, errDamaged
+	}
+	if r.summary {
+		f.body, f.data = nil, nil
+	}
+	return f, nil
+}
+
+// providerName is what the provider's id of a record is known by.
+func providerName(providerID string) []byte {
+	sum := sha256.Sum256([]byte(providerID))
+	return sum[:16]
+}
 
 // nullable is NULL for nothing.
 func nullable(value []byte) []byte {
@@ -98,20 +167,24 @@ func nullable(value []byte) []byte {
 
 // recordOf is the inverse of encode, for the record that the caller names.
 func (r *row) recordOf(id store.ID) (store.Record, error) {
-	if !bytes.Equal(r.id, id.AppendBinary(nil)) {
+	f, err := r.frame()
+	if err != nil {
+		return store.Record{}, err
+	}
+	if !bytes.Equal(f.id, id.AppendBinary(nil)) {
 		return store.Record{}, errCollision
 	}
-	return r.decode(id)
+	return r.decode(id, &f)
 }
 
 // decode reads the record of a row.
-func (r *row) decode(id store.ID) (store.Record, error) {
-	rec, err := store.DecodeRecord(id, r.record)
+func (r *row) decode(id store.ID, f *frame) (store.Record, error) {
+	rec, err := store.DecodeRecord(id, f.rest)
 	if err != nil {
 		return store.Record{}, err
 	}
 	rec.Attempt, rec.CreatedAt, rec.SettledAt = r.attempt, fromMicros(r.createdAt), fromMicros(r.settledAt)
-	rec.Response.Body, rec.Data = nullable(r.body), nullable(r.data)
+	rec.ProviderID, rec.Response.Body, rec.Data = string(f.provider), nullable(f.body), nullable(f.data)
 	due := fromMicros(r.due)
 	switch rec.State {
 	case store.StateInProgress:
@@ -133,7 +206,7 @@ var (
 		Version: store.RecordVersion, Reason: "its place is taken by another key, whose hash is the same",
 	}
 	errDamaged = &store.UnreadableError{
-		Version: store.RecordVersion, Reason: "its columns do not agree about its state",
+		Version: store.RecordVersion, Reason: "its columns do not agree with each other",
 	}
 )
 
@@ -141,12 +214,19 @@ var (
 func (r *row) equal(other *row) bool {
 	return r.hash == other.hash && r.attempt == other.attempt && r.revision == other.revision && r.state == other.state &&
 		r.due == other.due && r.createdAt == other.createdAt && r.settledAt == other.settledAt &&
-		bytes.Equal(r.id, other.id) && bytes.Equal(r.record, other.record) && bytes.Equal(r.body, other.body) &&
-		bytes.Equal(r.data, other.data)
+		bytes.Equal(r.record, other.record) && bytes.Equal(r.content, other.content)
 }
 
 // errEndOfRows is what a driver says behind the last row.
 var errEndOfRows = io.EOF
+
+// setting is the value of one of the server's settings, which newer servers have as a name where others have a number.
+func setting(value any) string {
+	if s := text(value); s != "" || value == nil {
+		return s
+	}
+	return fmt.Sprint(value)
+}
 
 // text is a value of a driver as a string.
 func text(value any) string {

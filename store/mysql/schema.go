@@ -193,6 +193,8 @@ func (n names) render(statement string) string {
 			return n.clock
 		case "@node":
 			return thisNode
+		case "@global":
+			return mark // a setting of the server
 		case "@read_only":
 			return "(CONCAT(@@global.read_only) NOT IN ('0', 'OFF'))"
 		default:

@@ -18,8 +18,12 @@ const settleTimeout = 15 * time.Second
 // exactlyOne stops a commit if the statement in front of it did not write one row: a subquery of two rows is an error.
 var exactlyOne = stmt(`SET @onceward_written = IF(ROW_COUNT() = 1, 1, (SELECT 1 UNION ALL SELECT 2))`)
 
-// errorTwoRows is what exactlyOne says.
-const errorTwoRows = 1242
+const (
+	// errorTwoRows is what exactlyOne says.
+	errorTwoRows = 1242
+	// errorOutOfRange is what checkToken says of a token that may have been used.
+	errorOutOfRange = 1690
+)
 
 // commit is the last round trip: the savepoint, by which a transaction that was ended is noticed, the messages of the
 // answer, what the plan writes, and COMMIT.
@@ -96,7 +100,8 @@ func (t *transaction) believe(cause error) error {
 
 // notCommitted is the error of a transaction that was certainly not committed.
 func notCommitted(cause error) error {
-	if undone(cause) || locked(cause) || unfit(cause) || duplicate(cause) || mysqlNumber(cause) == errorTwoRows {
+	n := mysqlNumber(cause)
+	if undone(cause) || locked(cause) || unfit(cause) || duplicate(cause) || n == errorTwoRows || n == errorOutOfRange {
 		return &undoneError{cause}
 	}
 	return unavailable(fmt.Errorf("commit: %w", cause))

@@ -124,6 +124,15 @@ func connect(ctx context.Context, db *sql.DB, joins bool) (*link, error) {
 	return l, nil
 }
 
+// session is the server's number of the connection, and which server that is; zero for a connection that the store has
+// not made.
+func (l *link) session() (number int64, node string) {
+	if own, ok := l.raw.(*session); ok {
+		return own.number, own.node
+	}
+	return 0, ""
+}
+
 // lost reports whether the connection is closed.
 func (l *link) lost() bool { return !l.raw.IsValid() }
 
@@ -150,48 +159,55 @@ type statement struct {
 func stmt(text string, args ...any) statement { return statement{text, args} }
 
 // literal writes the statement with its arguments in their places.
-func (s *statement) literal() string {
-	var b strings.Builder
+func (s *statement) literal() string { return string(s.appendTo(nil)) }
+
+// appendTo appends the statement as literal writes it.
+func (s *statement) appendTo(b []byte) []byte {
 	text := s.text
 	for _, arg := range s.args {
 		before, after, _ := strings.Cut(text, "?")
-		b.WriteString(before)
+		b = append(b, before...)
 		text = after
 		switch value := arg.(type) {
 		case nil:
-			b.WriteString("NULL")
+			b = append(b, "NULL"...)
 		case int64:
-			b.WriteString(strconv.FormatInt(value, 10))
+			b = strconv.AppendInt(b, value, 10)
 		case int:
-			b.WriteString(strconv.Itoa(value))
+			b = strconv.AppendInt(b, int64(value), 10)
 		case []byte:
 			if value == nil {
-				b.WriteString("NULL")
+				b = append(b, "NULL"...)
 				continue
 			}
-			b.WriteString("x'")
-			b.WriteString(hex.EncodeToString(value))
-			b.WriteByte('\'')
+			b = append(hex.AppendEncode(append(b, "x'"...), value), '\'')
 		case string:
-			b.WriteString("_utf8mb4 x'")
-			b.WriteString(hex.EncodeToString([]byte(value)))
-			b.WriteByte('\'')
+			b = append(hex.AppendEncode(append(b, "_utf8mb4 x'"...), []byte(value)), '\'')
 		default:
 			panic(fmt.Sprintf("mysql: an argument of type %T", arg))
 		}
 	}
-	b.WriteString(text)
-	return b.String()
+	return append(b, text...)
 }
+
+// usualText is what the statements of most round trips take.
+const usualText = 2048
 
 // texts puts statements into as few round trips as the connection can.
 func (l *link) texts(statements []statement) []string {
+	if l.joins {
+		b := make([]byte, 0, usualText)
+		for i := range statements {
+			if i > 0 {
+				b = append(b, "; "...)
+			}
+			b = statements[i].appendTo(b)
+		}
+		return []string{string(b)}
+	}
 	all := make([]string, len(statements))
 	for i := range statements {
 		all[i] = statements[i].literal()
-	}
-	if l.joins {
-		return []string{strings.Join(all, "; ")}
 	}
 	return all
 }

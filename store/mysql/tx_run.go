@@ -136,6 +136,9 @@ func (t *transaction) try(ctx context.Context) (err error) {
 		return unavailable(err)
 	}
 	defer t.release()
+	if t.keyed {
+		t.session, t.node = t.link.session()
+	}
 	cause := t.begin(ctx)
 	if t.link.lost() {
 		return t.notBegun(ctx, cause)

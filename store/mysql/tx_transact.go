@@ -21,30 +21,37 @@ const (
 	lockClaim   = `SELECT l.name FROM @lock l WHERE l.name = ? FOR UPDATE NOWAIT`
 	insertClaim = `INSERT INTO @lock (name, number) VALUES (?, @now) ON DUPLICATE KEY UPDATE number = @now`
 	deleteClaim = `DELETE FROM @lock WHERE name = ?`
-	// lookUp always returns a row. What of it is the record is null if there is none. It is a statement behind the
-	// lock: so it sees what the last holder of that has committed.
-	lookUp = `SELECT @now, CONNECTION_ID(), @node, @read_only, m.value, ` + allColumns + `
-		FROM @meta m LEFT JOIN @record r ON r.hash = ? WHERE m.name = 'max_removed_attempt'`
-	// writeNew makes a record, unless its token may have been used for one that was removed since it was drawn.
-	writeNew = `INSERT INTO @record
-			(hash, attempt, revision, state, due, created_at, settled_at, id, provider_id, record, body, data)
-		SELECT ?, ?, 0, ?, LAST_INSERT_ID(@now + ?), @now, @now, ?, ?, ?, ?, ? FROM @meta
-		WHERE name = 'max_removed_attempt' AND value < ?`
+	// lookUp always returns a row: that of the lock, whose number is the time, with the record if there is one. It is a
+	// statement behind the lock: so it sees what the last holder of that has committed.
+	lookUp = `SELECT l.number, @@global.read_only, ` + allColumns + `
+		FROM @lock l LEFT JOIN @record r ON r.hash = ? WHERE l.name = ?`
+	// askSession asks of a connection that the store has not made what it knows of its own.
+	askSession = `SELECT CONNECTION_ID(), @node`
+	// writeNew makes a record, and checkToken, behind it, stops the commit if its token may have been used for one that
+	// was removed, also after it was drawn: what removes a record raises the number first, and from the insert on nothing
+	// else can take the place, so that no removal is overlooked. A number is out of range then, which is an error in every
+	// sql_mode. So it is if there is no number to compare with: MAX makes a row of nothing. To check it in the insert
+	// itself costs the server more than a second statement does.
+	writeNew = `INSERT INTO @record (hash, attempt, revision, state, due, created_at, settled_at, record, content)
+		VALUES (?, ?, 0, ?, LAST_INSERT_ID(@now + ?), @now, @now, ?, ?)`
+	checkToken = `SELECT 1 + 9223372036854775807 * COALESCE(MAX(value) >= ?, 1) FROM @meta
+		WHERE name = 'max_removed_attempt'`
 	// writeOver writes over the record that was found, at the attempt and the revision that it had then.
 	writeOver = `UPDATE @record SET attempt = ?, revision = revision + 1, state = ?, due = LAST_INSERT_ID(@now + ?),
-			settled_at = @now, created_at = ?, provider_id = ?, record = ?, body = ?, data = ?
+			settled_at = @now, created_at = ?, record = ?, content = ?
 		WHERE hash = ? AND attempt = ? AND revision = ?`
 )
 
-// allColumns are those that row.read takes.
-const allColumns = columns + `, r.body, r.data`
-
 // claims are the statements that begin a transaction with a record.
-func (s *Store) claims(id store.ID) []statement {
-	name, hash := claimOf(id), id.HashBytes()
-	return []statement{
-		stmt(s.render(lockClaim), name), stmt(s.render(insertClaim), name), stmt(s.render(lookUp), hash[:]),
+func (t *transaction) claims() []statement {
+	s, name, hash := t.store, claimOf(t.id), t.id.HashBytes()
+	claims := []statement{
+		stmt(s.render(lockClaim), name), stmt(s.render(insertClaim), name), stmt(s.render(lookUp), hash[:], name),
 	}
+	if t.session == 0 {
+		claims = append(claims, stmt(s.render(askSession)))
+	}
+	return claims
 }
 
 // claimOf is the name of the row that stands for a record while a transaction has it.
@@ -54,37 +61,32 @@ func claimOf(id store.ID) []byte { return lockOf("record", id.AppendBinary(nil))
 type view struct {
 	now      time.Time
 	readOnly bool
-	// floor is the largest token of what was removed.
-	floor  int64
-	found  row
-	exists bool
-	before store.Record
+	found    row
+	exists   bool
+	before   store.Record
 }
 
-// viewColumns is how many columns lookUp has in front of those of the record, and all of them.
 const (
-	viewColumns = 5
-	allOfLookUp = viewColumns + 10
+	// viewColumns is how many columns lookUp has in front of those of the record, and allOfLookUp all of them.
+	viewColumns = 2
+	allOfLookUp = viewColumns + 8
+	// sessionColumns is how many askSession has.
+	sessionColumns = 2
 )
 
-// readView takes a row of lookUp; those of other statements tell nothing.
-func (t *transaction) readView(raw []sqldriver.Value, v *view) error {
-	if len(raw) != allOfLookUp {
+// readView takes a row of lookUp or askSession; those of other statements tell nothing.
+func (t *transaction) readView(raw []sqldriver.Value, v *view) (err error) {
+	switch len(raw) {
+	case sessionColumns:
+		t.session, err = int64Of(raw[0])
+		t.node = text(raw[1])
+		return err
+	case allOfLookUp:
+	default:
 		return nil
 	}
 	now, err := int64Of(raw[0])
-	if err == nil {
-		t.session, err = int64Of(raw[1])
-	}
-	if err == nil {
-		v.floor, err = int64Of(raw[4])
-	}
-	if err != nil {
-		return err
-	}
-	readOnly, err := int64Of(raw[3])
-	*v = view{now: fromMicros(now), floor: v.floor, readOnly: readOnly != 0, found: row{hash: t.id.HashBytes()}}
-	t.node = text(raw[2])
+	*v = view{now: fromMicros(now), readOnly: isOn(setting(raw[1])), found: row{hash: t.id.HashBytes()}}
 	if err != nil || raw[viewColumns] == nil {
 		return err
 	}
@@ -185,6 +187,7 @@ type handlerPlan struct {
 	verdict    store.Verdict
 	settlement store.Settlement
 	settled    store.Record
+	answer     int // which of the statements that are written is the answer
 }
 
 // result is the verdict.
@@ -199,7 +202,7 @@ func (x *handlerPlan) result() store.Verdict {
 	return x.verdict
 }
 
-func (x *handlerPlan) claim() []statement { return x.store.claims(x.id) }
+func (x *handlerPlan) claim() []statement { return x.claims() }
 
 func (x *handlerPlan) read(raw []sqldriver.Value) error { return x.readView(raw, &x.view) }
 
@@ -216,7 +219,7 @@ func (x *handlerPlan) decide(cause error) (run bool, err error) {
 		return false, ErrReadOnlyNode
 	}
 	event := x.event
-	event.Token = max(micros(x.now), x.floor+1)
+	event.Token = x.store.token(x.now)
 	after, outcome, err := store.Step(x.before, event, x.now)
 	if err != nil {
 		return false, err
@@ -290,18 +293,19 @@ func (x *handlerPlan) write() []statement {
 	rec := &x.settled
 	w := encode(rec)
 	retention := rec.Retention.Microseconds()
-	answer := stmt(x.store.render(writeNew), w.hash[:], w.attempt, w.state, retention, w.id, w.provider, w.record, w.body,
-		w.data, w.attempt)
-	if x.exists {
-		answer = stmt(x.store.render(writeOver), w.attempt, w.state, retention, w.createdAt, w.provider, w.record, w.body,
-			w.data, w.hash[:], x.found.attempt, x.found.revision)
+	statements := append(x.store.notingProvider(&x.before, rec), stmt(x.store.render(deleteClaim), claimOf(x.id)))
+	x.answer = len(statements)
+	if !x.exists {
+		return append(statements, stmt(x.store.render(writeNew), w.hash[:], w.attempt, w.state, retention, w.record,
+			w.content), stmt(x.store.render(checkToken), w.attempt))
 	}
-	return []statement{stmt(x.store.render(deleteClaim), claimOf(x.id)), answer, exactlyOne}
+	return append(statements, stmt(x.store.render(writeOver), w.attempt, w.state, retention, w.createdAt, w.record,
+		w.content, w.hash[:], x.found.attempt, x.found.revision), exactlyOne)
 }
 
 // wrote fills in the server's clock.
 func (x *handlerPlan) wrote(ids []int64) {
-	x.settled.ExpiresAt = fromMicros(ids[1])
+	x.settled.ExpiresAt = fromMicros(ids[x.answer])
 	x.settled.SettledAt = x.settled.ExpiresAt.Add(-x.settled.Retention)
 	if !x.exists {
 		x.settled.CreatedAt = x.settled.SettledAt // a transaction makes its record at its end
@@ -311,7 +315,11 @@ func (x *handlerPlan) wrote(ids []int64) {
 // learned answers by what is stored: the token is that of this transaction, or the commit did not land, and nothing was
 // executed.
 func (x *handlerPlan) learned(ctx context.Context, cause error) error {
-	if err := x.store.fenceClaim(ctx, x.id); err != nil {
+	err := x.store.fenceClaim(ctx, x.id)
+	if err == nil && mysqlNumber(cause) == errorOutOfRange {
+		err = x.store.learnFloor(ctx)
+	}
+	if err != nil {
 		return fmt.Errorf("%w: %w", errNotLearned, err)
 	}
 	rec, _, err := x.store.get(ctx, x.id)
@@ -357,8 +365,6 @@ func (r *row) read(raw []sqldriver.Value) (err error) {
 			*to = value
 		}
 	}
-	for i, to := range []*[]byte{&r.id, &r.record, &r.body, &r.data} {
-		*to = []byte(text(raw[6+i]))
-	}
+	r.record, r.content = []byte(text(raw[6])), nullable([]byte(text(raw[7])))
 	return nil
 }

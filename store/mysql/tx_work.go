@@ -81,7 +81,7 @@ type stepPlan struct {
 	wanted store.Record // with the point
 }
 
-func (x *stepPlan) claim() []statement { return x.store.claims(x.id) }
+func (x *stepPlan) claim() []statement { return x.claims() }
 
 func (x *stepPlan) read(raw []sqldriver.Value) error { return x.readView(raw, &x.view) }
 
@@ -134,12 +134,12 @@ func (x *stepPlan) prepare() (err error) {
 // write stores the recovery point.
 func (x *stepPlan) write() []statement {
 	w := encode(&x.wanted)
-	return []statement{
+	return append(x.store.notingProvider(&x.before, &x.wanted),
 		stmt(x.store.render(deleteClaim), claimOf(x.id)),
 		stmt(x.store.render(updateRecord), w.attempt, w.state, w.due, w.createdAt, w.settledAt,
-			w.provider, w.record, w.body, w.data, w.hash[:], x.found.attempt, x.found.revision),
+			w.record, w.content, w.hash[:], x.found.attempt, x.found.revision),
 		exactlyOne,
-	}
+	)
 }
 
 // learned answers by what is stored: the point is there, or the record is as it was, and nothing was committed. A

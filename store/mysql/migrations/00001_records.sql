@@ -9,6 +9,9 @@ CREATE TABLE IF NOT EXISTS onceward_schema (
 
 -- The records, one for each idempotency key. No column has a collation: bytes decide which key is which. Times are
 -- microseconds since 1970. A write names the attempt and the revision that it was decided on, and changes the latter.
+-- Columns and indexes cost every write, so there are few. The column record begins with five lengths of four bytes, the
+-- most significant first: of the rest, which is as the program encodes it, of the id, which is scope and key, of the
+-- provider's id, of the body and of the data. They follow in this order, the last two unless they are in content.
 CREATE TABLE IF NOT EXISTS onceward_record (
 	hash        BINARY(16) NOT NULL COMMENT 'The first half of the SHA-256 of the id, as logs show it.',
 	attempt     BIGINT NOT NULL COMMENT 'The fencing token: it grows with each grant of the right to execute.',
@@ -17,15 +20,21 @@ CREATE TABLE IF NOT EXISTS onceward_record (
 	due         BIGINT NOT NULL COMMENT 'End of the lease, next reconciliation or expiry.',
 	created_at  BIGINT NOT NULL COMMENT 'When the record was made.',
 	settled_at  BIGINT NOT NULL COMMENT 'When it was settled or lost, zero if it is neither.',
-	id          MEDIUMBLOB NOT NULL COMMENT 'Scope and key, length-prefixed.',
-	provider_id BLOB COMMENT 'What the provider calls the effect, NULL for most: a copy, for the index.',
-	record      MEDIUMBLOB NOT NULL COMMENT 'Everything else, as the program encodes it.',
-	body        LONGBLOB COMMENT 'The body of the stored answer, NULL for none.',
-	data        LONGBLOB COMMENT 'What a phased operation carries from step to step, NULL for nothing.',
+	record      MEDIUMBLOB NOT NULL COMMENT 'Everything else: see above.',
+	content     LONGBLOB COMMENT 'The body of the stored answer and the data of a phased operation, if they are too large for the column record; else NULL.',
 	PRIMARY KEY (hash),
-	KEY due (state, due),
-	KEY provider_id (provider_id(64))
+	KEY due (state, due)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC COMMENT = 'The records, one for each idempotency key.';
+
+-- What providers call effects, for those who know no more than that. An entry is made before the attempt's record carries
+-- the id, or with it, and one that is of no use any more does no harm: what it leads to is looked at.
+CREATE TABLE IF NOT EXISTS onceward_provider (
+	name    BINARY(16) NOT NULL COMMENT 'The first half of the SHA-256 of the provider''s id.',
+	hash    BINARY(16) NOT NULL COMMENT 'That of the record.',
+	attempt BIGINT NOT NULL COMMENT 'That of the record when the entry was made.',
+	PRIMARY KEY (name, hash, attempt),
+	KEY hash (hash)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC COMMENT = 'Which records carry the id of a provider.';
 
 -- Single numbers: max_removed_attempt is at least the largest attempt token of a record that was removed.
 CREATE TABLE IF NOT EXISTS onceward_meta (
@@ -116,12 +125,20 @@ SELECT
 	IF(r.state DIV 10 = 4, TIMESTAMPADD(MICROSECOND, r.due, '1970-01-01'), NULL) AS reconcile_at,
 	TIMESTAMPADD(MICROSECOND, NULLIF(r.settled_at, 0), '1970-01-01') AS settled_at,
 	IF(r.state DIV 10 IN (2, 3, 5), TIMESTAMPADD(MICROSECOND, r.due, '1970-01-01'), NULL) AS expires_at,
-	CONVERT(r.provider_id USING utf8mb4) AS provider_id,
-	COALESCE(LENGTH(r.body), 0) AS body_bytes
+	CONVERT(NULLIF(r.provider_id, '') USING utf8mb4) AS provider_id,
+	r.body_bytes
 FROM (
 	SELECT t.*, IF(ORD(t.id) < 128, 2, 3) AS start,
 		IF(ORD(t.id) < 128, ORD(t.id), (ORD(t.id) & 127) + ORD(SUBSTRING(t.id, 2, 1)) * 128) AS size
-	FROM onceward_record t
+	FROM (
+		SELECT s.hash, s.attempt, s.state, s.due, s.created_at, s.settled_at,
+			SUBSTRING(s.record, 21 + CONV(HEX(LEFT(s.record, 4)), 16, 10),
+				CONV(HEX(SUBSTRING(s.record, 5, 4)), 16, 10)) AS id,
+			SUBSTRING(s.record, 21 + CONV(HEX(LEFT(s.record, 4)), 16, 10) + CONV(HEX(SUBSTRING(s.record, 5, 4)), 16, 10),
+				CONV(HEX(SUBSTRING(s.record, 9, 4)), 16, 10)) AS provider_id,
+			CAST(CONV(HEX(SUBSTRING(s.record, 13, 4)), 16, 10) AS UNSIGNED) AS body_bytes
+		FROM onceward_record s
+	) t
 ) r;
 
 -- Who did what to which record, for people.
@@ -182,5 +199,6 @@ DROP TABLE onceward_audit;
 DROP TABLE onceward_external_event;
 DROP TABLE onceward_late_completion;
 DROP TABLE onceward_meta;
+DROP TABLE onceward_provider;
 DROP TABLE onceward_record;
 DROP TABLE onceward_schema;

@@ -7,9 +7,9 @@ var fleets = []Mutant{
 		Mistake: "a record is written no matter which attempt owns it",
 		Edits: []Edit{{
 			"store/mysql/change.go",
-			"settled_at = ?, provider_id = ?, record = ?, body = ?, data = ?\n" +
+			"settled_at = ?, record = ?, content = ?\n" +
 				"\t\tWHERE hash = ? AND attempt = ? AND revision = ?`",
-			"settled_at = ?, provider_id = ?, record = ?, body = ?, data = ?\n" +
+			"settled_at = ?, record = ?, content = ?\n" +
 				"\t\tWHERE hash = ? AND (attempt = ? OR revision = ? OR TRUE)`",
 		}},
 		Faults: calm,
