@@ -68,9 +68,28 @@ func TestProcessesShareATemplate(t *testing.T) {
 	}
 }
 
-func TestAnswersOfPsql(t *testing.T) {
+// TestAnswers: a server that was started here is asked by its protocol, another one by psql, with the same outcome.
+func TestAnswers(t *testing.T) {
 	t.Parallel()
-	s := Postgres(t)
+	for name, asking := range map[string]func(testing.TB) *PostgresServer{
+		"protocol": Postgres,
+		"psql": func(t testing.TB) *PostgresServer {
+			s, err := usePostgres(t.Context(), Postgres(t).URL())
+			must(t, err)
+			return s
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			wantAnswers(t, asking(t))
+		})
+	}
+}
+
+func wantAnswers(t *testing.T, s *PostgresServer) {
+	t.Helper()
+	wantAnswer(t, s, "SELECT true, NULL, 'ü'", "t||ü")
+	wantAnswer(t, s, "SELECT 1 WHERE false", "")
 	wantAnswer(t, s, "SELECT n, 'a' FROM generate_series(1, 2) AS n", "1|a\n2|a")
 	wantAnswer(t, s, "SET lock_timeout = '1s'; SELECT ''", "")
 	if _, err := s.Query(t.Context(), "SELECT 1; SELECT * FROM no_such_table"); err == nil || !strings.Contains(err.Error(), "no_such_table") {
@@ -97,7 +116,8 @@ func TestSchemasAreApart(t *testing.T) {
 
 func TestSchemaIsDroppedAfterTheTest(t *testing.T) {
 	t.Parallel()
-	s := Postgres(t)
+	s, err := usePostgres(t.Context(), Postgres(t).URL())
+	must(t, err)
 	var name string
 	t.Run("with a table", func(t *testing.T) {
 		name = s.Schema(t)

@@ -6,8 +6,8 @@
 // It is used by the tests of store/postgres, store/redis, store/mysql, store/dynamodb, of the brokers, of storeurl, cmd
 // and examples, and by lab. It is in internal/ and not in lab because modules outside of lab must not depend on lab, and
 // internal/ is under the path of all modules. As it lies in the root module, it has the standard library alone:
-// databases are asked with psql and mariadb, a broker is greeted on its port, and Redis is asked in its simple protocol.
-// Its tests that need a client are in lab/servers.
+// PostgreSQL and Redis are asked in their simple protocols, a PostgreSQL that stays with psql, MariaDB with its client,
+// and a broker is greeted on its port. Its tests that need a client are in lab/servers.
 //
 // A package of tests that uses a server ends like this, or leaves files behind until the next run:
 //

@@ -438,14 +438,15 @@ func uniqueName(test string) string {
 	return strings.ToLower(plain[:min(len(plain), most)] + "_" + rand.Text())
 }
 
-// Schema creates a schema for this test, and removes it with all that is in it at the end.
+// Schema creates a schema for this test. It is removed with all that is in it at the end from a server that stays; one
+// that was started here goes as a whole, and to remove schemas one by one would cost it more than many tests do.
 func (s *PostgresServer) Schema(t testing.TB) (name string) {
 	t.Helper()
 	name = s.Name(t)
 	if err := s.Exec(t.Context(), "CREATE SCHEMA "+name); err != nil {
 		t.Fatalf("create a schema: %v", err)
 	}
-	if s.shared {
+	if s.dir == "" {
 		t.Cleanup(func() { s.dropSchema(t, name) })
 	}
 	return name
@@ -472,14 +473,15 @@ func (s *PostgresServer) SchemaURL(t testing.TB) string {
 	return address
 }
 
-// Database creates a database for this test, and removes it with all that is in it at the end. It returns its name.
+// Database creates a database for this test, and returns its name. It is removed with all that is in it at the end from
+// a server that stays.
 func (s *MariaDBServer) Database(t testing.TB) (name string) {
 	t.Helper()
 	name = s.Name(t)
 	if err := s.Exec(t.Context(), "CREATE DATABASE "+name); err != nil {
 		t.Fatalf("create a database: %v", err)
 	}
-	if s.shared {
+	if s.dir == "" {
 		t.Cleanup(func() { s.dropDatabase(t, name) })
 	}
 	return name

@@ -144,11 +144,10 @@ func (h handle) conformAmong(t *testing.T, among *grounds, groups ...string) {
 
 func TestStore(t *testing.T) { pgxHandle.conform(t) }
 
-// TestStoreOnDatabaseSQL runs what depends on the handle: transactions, and what is read and written. The transitions
-// outside of transactions are on connections of the store's own, which both handles open in the same way, so TestStore
-// proves them for both; `make test-stores` runs them on this handle too.
+// TestStoreOnDatabaseSQL runs what depends on the handle: the transactions of handlers, and how a call that is given up
+// ends. All else is on connections of the store's own, which both handles open in the same way, so TestStore proves it
+// for both; `make test-stores` runs it on this handle too.
 func TestStoreOnDatabaseSQL(t *testing.T) {
-	sqlHandle.conform(t, servers.UnlessAllStores("Fencing", "Content", "Cancellation", "Waiter", "Lister", "Transactor",
-		"TransactorRaces", "TransactorOwnership", "Checkpointer", "CheckpointerOwnership", "Outbox", "OutboxTransactions",
-		"OutboxAnswer", "OutboxFinishTx", "Inbox", "InboxTransactions", "Natural")...)
+	sqlHandle.conform(t, servers.UnlessAllStores("Cancellation", "Transactor", "TransactorOwnership", "Checkpointer",
+		"CheckpointerOwnership", "OutboxTransactions", "OutboxAnswer", "OutboxFinishTx", "InboxTransactions", "Natural")...)
 }
