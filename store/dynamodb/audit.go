@@ -19,6 +19,7 @@ var (
 
 // The attributes of an entry.
 const (
+	attrID        = "id"
 	attrActor     = "actor"
 	attrAction    = "action"
 	attrReason    = "reason"

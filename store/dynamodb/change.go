@@ -143,7 +143,7 @@ func following(before *value, after store.Record, effect store.Effect) *value {
 // replace stores a value over the one that a write has left. It returns what is there instead if that has changed, and
 // nil if the value is stored: also if an earlier try of the same request had stored it.
 func (s *Store) replace(ctx context.Context, at *place, next *value, over string, now time.Time) (*value, error) {
-	next.write = newWrite()
+	next.write = newWrite(next.State)
 	it := s.encode(at, next, now)
 	if size := sizeOf(it); size > maxItem {
 		return nil, fmt.Errorf("%w: with what the operation carries and its answer it would be %d bytes", ErrTooLarge, size)

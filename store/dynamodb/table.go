@@ -273,11 +273,11 @@ func (s *Store) checkVersion(ctx context.Context) error {
 			return nil
 		}
 		it := keyOf(kindMeta, nil, single)
-		it[attrWrite] = binaryValue([]byte(newWrite()))
+		it[attrRecord] = binaryValue([]byte(newWrite(store.StateNone)))
 		it[attrVersion] = numberValue(int64(max(version, schemaVersion)))
 		it[attrCompatible] = numberValue(int64(max(compatible, schemaVersion)))
 		it[attrShards] = numberValue(int64(s.shards))
-		instead, err := s.putOver(ctx, it, string(bytesOf(found[attrWrite])))
+		instead, err := s.putOver(ctx, it, string(bytesOf(found[attrRecord])))
 		if err != nil || instead == nil {
 			return err
 		}
