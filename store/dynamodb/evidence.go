@@ -209,7 +209,7 @@ func (s *Store) encodeEvent(e *store.ExternalEvent, subject, name []byte) item {
 		it[attrAny] = numberValue(1)
 	}
 	it[attrDueShard] = binaryValue([]byte{kindEvent, s.shardOf(name)})
-	it[attrDueAt] = numberValue(s.clock.token(0))
+	it[attrDueAt] = momentValue(s.clock.token(0))
 	return it
 }
 
@@ -321,6 +321,6 @@ func (s *Store) oldest(ctx context.Context, kind byte, until int64, limit int) (
 			return nil, err
 		}
 	}
-	slices.SortFunc(entries, func(a, b item) int { return cmp.Compare(numberOf(a[attrDueAt]), numberOf(b[attrDueAt])) })
+	slices.SortFunc(entries, func(a, b item) int { return cmp.Compare(momentOf(a[attrDueAt]), momentOf(b[attrDueAt])) })
 	return entries[:min(len(entries), limit)], nil
 }

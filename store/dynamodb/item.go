@@ -33,8 +33,8 @@ const (
 	attrClaim = "claim"
 	// attrCommit names the last write by which a transaction was committed. Later writes of the same attempt leave it.
 	attrCommit = "commit"
-	// attrDueShard and attrDueAt are the keys of the index of what is due.
-	attrDueShard, attrDueAt = "due_shard", "due_at"
+	// attrDueShard and attrDueAt are the keys of the index of what is due: a part of it, and a moment in it.
+	attrDueShard, attrDueAt = "due", "when"
 	// attrProvider is the key of the index of provider's ids.
 	attrProvider = "provider"
 	// attrExpires is when the service may remove the item, in seconds since 1970.
@@ -109,6 +109,19 @@ func numberOf(v types.AttributeValue) int64 {
 	if n, ok := v.(*types.AttributeValueMemberN); ok {
 		parsed, _ := strconv.ParseInt(n.Value, 10, 64) // the service keeps nothing else as a number
 		return parsed
+	}
+	return 0
+}
+
+// momentValue is a number of microseconds since 1970 as a key of an index. It is binary because that takes less time
+// than a number; what is before 1970 is taken for 1970.
+func momentValue(us int64) types.AttributeValue {
+	return binaryValue(binary.BigEndian.AppendUint64(nil, uint64(max(us, 0))))
+}
+
+func momentOf(v types.AttributeValue) int64 {
+	if b := bytesOf(v); len(b) == 8 {
+		return int64(binary.BigEndian.Uint64(b))
 	}
 	return 0
 }
@@ -240,7 +253,7 @@ func (s *Store) encode(at *place, v *value, now time.Time) item {
 	if kind := dueKind(v.State); kind != 0 {
 		v.dueAt = dueHint(v)
 		it[attrDueShard] = binaryValue([]byte{kind, s.shardOf(at.hash[:])})
-		it[attrDueAt] = numberValue(v.dueAt)
+		it[attrDueAt] = momentValue(v.dueAt)
 	}
 	if v.ProviderID != "" {
 		it[attrProvider] = binaryValue(hashOf([]byte(v.ProviderID)))
@@ -297,7 +310,7 @@ func dueHint(v *value) int64 {
 // [*store.UnreadableError]; the value then has the state and the ID, if they can be told.
 func decode(at *place, it item) (*value, error) {
 	v := &value{
-		floor: numberOf(it[attrFloor]), dueAt: numberOf(it[attrDueAt]), commit: string(bytesOf(it[attrCommit])),
+		floor: numberOf(it[attrFloor]), dueAt: momentOf(it[attrDueAt]), commit: string(bytesOf(it[attrCommit])),
 	}
 	if len(it) == 0 {
 		return v, nil

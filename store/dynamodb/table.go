@@ -48,7 +48,7 @@ func Table(name string) *ddb.CreateTableInput {
 		TableName: aws.String(name), BillingMode: types.BillingModePayPerRequest,
 		AttributeDefinitions: []types.AttributeDefinition{
 			attribute(attrPartition, types.ScalarAttributeTypeB), attribute(attrSort, types.ScalarAttributeTypeB),
-			attribute(attrDueShard, types.ScalarAttributeTypeB), attribute(attrDueAt, types.ScalarAttributeTypeN),
+			attribute(attrDueShard, types.ScalarAttributeTypeB), attribute(attrDueAt, types.ScalarAttributeTypeB),
 			attribute(attrProvider, types.ScalarAttributeTypeB),
 		},
 		KeySchema: []types.KeySchemaElement{key(attrPartition, types.KeyTypeHash), key(attrSort, types.KeyTypeRange)},
