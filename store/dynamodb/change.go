@@ -16,6 +16,8 @@ type outcome struct {
 	store.Transition
 	record store.Record
 	now    time.Time
+	// beaten says that a write of this call met another one. If its reply was lost, it may have landed before that.
+	beaten bool
 }
 
 // sight is what is believed to be stored.
@@ -32,6 +34,7 @@ func (s *Store) apply(ctx context.Context, at place, event store.Event, seen sig
 	if err := s.ready(ctx); err != nil {
 		return outcome{}, err
 	}
+	beaten := false
 	for range maxTurns {
 		if seen.value == nil {
 			found, err := s.look(ctx, at)
@@ -50,6 +53,7 @@ func (s *Store) apply(ctx context.Context, at place, event store.Event, seen sig
 				seen = sight{}
 				continue
 			}
+			out.beaten = beaten
 			return out, err
 		}
 		next := following(seen.value, out.record, out.Effect)
@@ -61,7 +65,7 @@ func (s *Store) apply(ctx context.Context, at place, event store.Event, seen sig
 			s.changed(at.id, seen.value, next)
 			return out, nil
 		}
-		seen = sight{value: instead}
+		seen, beaten = sight{value: instead}, true
 	}
 	return outcome{}, unavailable(errContention)
 }

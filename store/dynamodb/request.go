@@ -154,6 +154,9 @@ func (s *Store) deleteOver(ctx context.Context, key item, over string) (instead 
 
 // refusal takes what is there instead out of the error of a condition that was not met.
 func refusal(err error) (instead item, _ error) {
+	if err == nil {
+		return nil, nil
+	}
 	var failed *types.ConditionalCheckFailedException
 	if !errors.As(err, &failed) {
 		return nil, unavailable(err)
