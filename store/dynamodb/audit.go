@@ -19,6 +19,7 @@ var (
 
 // The attributes of an entry.
 const (
+	attrID        = "id"
 	attrActor     = "actor"
 	attrAction    = "action"
 	attrReason    = "reason"
@@ -39,7 +40,7 @@ func (s *Store) entry(kind byte, id store.ID) item {
 	it := keyOf(kind, at.hash[:], sort)
 	it[attrID], it[attrAt] = binaryValue(id.AppendBinary(nil)), numberValue(now)
 	it[attrDueShard] = binaryValue([]byte{kind, s.shardOf(sort[len(sort)-1:])})
-	it[attrDueAt] = numberValue(s.clock.token(0))
+	it[attrDueAt] = momentValue(s.clock.token(0))
 	return it
 }
 
@@ -163,7 +164,7 @@ func (s *Store) newestEntries(ctx context.Context, kind byte, f *store.AuditFilt
 		}
 		found = append(found, some...)
 	}
-	slices.SortFunc(found, func(a, b item) int { return cmp.Compare(numberOf(b[attrDueAt]), numberOf(a[attrDueAt])) })
+	slices.SortFunc(found, func(a, b item) int { return cmp.Compare(momentOf(b[attrDueAt]), momentOf(a[attrDueAt])) })
 	return found, nil
 }
 

@@ -16,6 +16,8 @@ type outcome struct {
 	store.Transition
 	record store.Record
 	now    time.Time
+	// beaten says that a write of this call met another one. If its reply was lost, it may have landed before that.
+	beaten bool
 }
 
 // sight is what is believed to be stored.
@@ -32,6 +34,7 @@ func (s *Store) apply(ctx context.Context, at place, event store.Event, seen sig
 	if err := s.ready(ctx); err != nil {
 		return outcome{}, err
 	}
+	beaten := false
 	for range maxTurns {
 		if seen.value == nil {
 			found, err := s.look(ctx, at)
@@ -50,6 +53,7 @@ func (s *Store) apply(ctx context.Context, at place, event store.Event, seen sig
 				seen = sight{}
 				continue
 			}
+			out.beaten = beaten
 			return out, err
 		}
 		next := following(seen.value, out.record, out.Effect)
@@ -61,7 +65,7 @@ func (s *Store) apply(ctx context.Context, at place, event store.Event, seen sig
 			s.changed(at.id, seen.value, next)
 			return out, nil
 		}
-		seen = sight{value: instead}
+		seen, beaten = sight{value: instead}, true
 	}
 	return outcome{}, unavailable(errContention)
 }
@@ -143,7 +147,7 @@ func following(before *value, after store.Record, effect store.Effect) *value {
 // replace stores a value over the one that a write has left. It returns what is there instead if that has changed, and
 // nil if the value is stored: also if an earlier try of the same request had stored it.
 func (s *Store) replace(ctx context.Context, at *place, next *value, over string, now time.Time) (*value, error) {
-	next.write = newWrite()
+	next.write = newWrite(next.State)
 	it := s.encode(at, next, now)
 	if size := sizeOf(it); size > maxItem {
 		return nil, fmt.Errorf("%w: with what the operation carries and its answer it would be %d bytes", ErrTooLarge, size)

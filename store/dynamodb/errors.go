@@ -49,6 +49,9 @@ func codeOf(err error) string {
 // conflicted reports whether a request was refused because a transaction was at the same item, or a write to it in
 // another region: nothing was done, and it can be repeated in a moment.
 func conflicted(err error) bool {
+	if err == nil {
+		return false
+	}
 	var transaction *types.TransactionConflictException
 	var replicated *types.ReplicatedWriteConflictException
 	return errors.As(err, &transaction) || errors.As(err, &replicated)

@@ -38,6 +38,8 @@ const (
 	attrEventID = "event_id"
 	attrSubject = "subject"
 	attrCame    = "received_at"
+	// attrRequest names the request that has stored the name of an event.
+	attrRequest = "request"
 )
 
 // microseconds is how times are stored: the zero time as zero.
@@ -59,7 +61,7 @@ func fromMicroseconds(us int64) time.Time {
 func (s *Store) serial(at int64) []byte {
 	b := binary.BigEndian.AppendUint64(nil, uint64(at))
 	b = binary.BigEndian.AppendUint64(b, uint64(s.clock.token(0)))
-	return append(b, newWrite()[:4]...)
+	return append(b, random(4)...)
 }
 
 // add stores an item that is alone under its key. A request that is repeated stores the same again.
@@ -176,7 +178,7 @@ func (s *Store) AddExternalEvent(ctx context.Context, e store.ExternalEvent) (ad
 		return false, fmt.Errorf("%w, and not an event of %d bytes", ErrTooLarge, size)
 	}
 	named := keyOf(kindEventName, name, single)
-	named[attrWrite] = binaryValue([]byte(newWrite()))
+	named[attrRequest] = binaryValue(random(12))
 	named[attrSubject] = binaryValue(subject)
 	err = s.transactRetrying(ctx, &ddb.TransactWriteItemsInput{TransactItems: []types.TransactWriteItem{
 		{Put: &types.Put{
@@ -184,7 +186,7 @@ func (s *Store) AddExternalEvent(ctx context.Context, e store.ExternalEvent) (ad
 			ReturnValuesOnConditionCheckFailure: types.ReturnValuesOnConditionCheckFailureAllOld,
 		}},
 		{Put: &types.Put{TableName: &s.table, Item: it}},
-	}, ClientRequestToken: aws.String(fmt.Sprintf("%x", bytesOf(named[attrWrite])))})
+	}, ClientRequestToken: aws.String(fmt.Sprintf("%x", bytesOf(named[attrRequest])))})
 	var cancelled *types.TransactionCanceledException
 	if !errors.As(err, &cancelled) {
 		return err == nil, unavailable(err)
@@ -193,7 +195,7 @@ func (s *Store) AddExternalEvent(ctx context.Context, e store.ExternalEvent) (ad
 	if !refused {
 		return false, unavailable(err)
 	}
-	return bytes.Equal(bytesOf(known[attrWrite]), bytesOf(named[attrWrite])), nil
+	return bytes.Equal(bytesOf(known[attrRequest]), bytesOf(named[attrRequest])), nil
 }
 
 func (s *Store) encodeEvent(e *store.ExternalEvent, subject, name []byte) item {
@@ -207,7 +209,7 @@ func (s *Store) encodeEvent(e *store.ExternalEvent, subject, name []byte) item {
 		it[attrAny] = numberValue(1)
 	}
 	it[attrDueShard] = binaryValue([]byte{kindEvent, s.shardOf(name)})
-	it[attrDueAt] = numberValue(s.clock.token(0))
+	it[attrDueAt] = momentValue(s.clock.token(0))
 	return it
 }
 
@@ -319,6 +321,6 @@ func (s *Store) oldest(ctx context.Context, kind byte, until int64, limit int) (
 			return nil, err
 		}
 	}
-	slices.SortFunc(entries, func(a, b item) int { return cmp.Compare(numberOf(a[attrDueAt]), numberOf(b[attrDueAt])) })
+	slices.SortFunc(entries, func(a, b item) int { return cmp.Compare(momentOf(a[attrDueAt]), momentOf(b[attrDueAt])) })
 	return entries[:min(len(entries), limit)], nil
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -76,6 +78,66 @@ func TestLostReplies(t *testing.T) {
 	if !added || !again {
 		t.Errorf("events were added: %t, and with a lost reply %t, want both", added, again)
 	}
+}
+
+// between loses the reply to one write, and does something before it says so.
+type between struct {
+	do atomic.Pointer[func()]
+}
+
+// RoundTrip implements [http.RoundTripper].
+func (b *between) RoundTrip(r *http.Request) (*http.Response, error) {
+	do := b.do.Load()
+	_, operation, _ := strings.Cut(r.Header.Get("X-Amz-Target"), ".")
+	response, err := http.DefaultTransport.RoundTrip(r)
+	if err != nil || do == nil || !writes(operation) || !b.do.CompareAndSwap(do, nil) {
+		return response, err
+	}
+	_ = response.Body.Close() // it is lost
+	(*do)()
+	return nil, errors.New("the connection was reset")
+}
+
+// TestWrittenOverBeforeRepeated loses the reply to a write, and another node writes before it is repeated: the
+// repetition does not find its name, and is told what is true all the same (S6).
+func TestWrittenOverBeforeRepeated(t *testing.T) {
+	t.Parallel()
+	where := newURL(t)
+	other := open(t, where)
+	wire := &between{}
+	s, ctx := open(t, where, dynamodb.WithTransport(wire)), t.Context()
+	interpose := func(do func()) { wire.do.Store(&do) }
+
+	t.Run("complete", func(t *testing.T) {
+		c := claimOf(reserve(t, s, request("complete"), store.DecisionExecute))
+		interpose(func() {
+			_, err := other.Retain(ctx, c.ID, 48*time.Hour)
+			must(t, err)
+		})
+		_, err := s.Complete(ctx, c, answer("done"))
+		must(t, err)
+		reserve(t, other, request("complete"), store.DecisionReplay)
+	})
+	t.Run("abandon", func(t *testing.T) {
+		c := claimOf(reserve(t, s, request("abandon"), store.DecisionExecute))
+		interpose(func() { must(t, other.BeginReconcile(ctx, c, 0, time.Minute)) })
+		must(t, s.Abandon(ctx, c, "timeout"))
+	})
+	t.Run("rewrite", func(t *testing.T) {
+		c := claimOf(reserve(t, s, request("rewrite"), store.DecisionExecute))
+		must(t, s.Checkpoint(ctx, c, store.Checkpoint{Point: "charged", Data: []byte("old key")}))
+		must(t, s.Release(ctx, c, "no stock"))
+		from, to := store.Content{Data: []byte("old key")}, store.Content{Data: []byte("new key")}
+		interpose(func() { reserve(t, other, request("rewrite"), store.DecisionExecute) })
+		must(t, s.Rewrite(ctx, c, from, to))
+		rec, err := other.Get(ctx, c.ID)
+		if must(t, err); string(rec.Data) != "new key" {
+			t.Errorf("S6: a rewrite succeeded, and the record carries %q", rec.Data)
+		}
+		if err := s.Rewrite(ctx, c, to, from); !errors.Is(err, store.ErrFenced) {
+			t.Errorf("S6: a rewrite by an attempt that is over got %v, want ErrFenced", err)
+		}
+	})
 }
 
 // TestThrottled: the client waits and repeats, within the bounds of its caller, and then says that nothing is known.

@@ -24,7 +24,7 @@ func (s *Store) FindHash(ctx context.Context, hash string) (store.Record, error)
 	if err != nil {
 		return store.Record{}, err
 	}
-	v, _ := decode(&at, found) // one that cannot be read says so in its last error, as in a list
+	v, _ := summarise(&at, found) // one that cannot be read says so in its last error, as in a list
 	if v.State == store.StateNone && v.LastError == "" {
 		return store.Record{}, store.ErrNotFound
 	}
@@ -57,7 +57,7 @@ func (s *Store) FindProviderID(ctx context.Context, providerID string) ([]store.
 	var found []store.Record
 	for _, it := range items {
 		if at, ok := placeOfKey(it); ok {
-			if v, err := decode(&at, it); err == nil && v.ProviderID == providerID {
+			if v, err := summarise(&at, it); err == nil && v.ProviderID == providerID {
 				found = append(found, v.Record)
 			}
 		}

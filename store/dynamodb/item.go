@@ -19,22 +19,22 @@ import (
 const (
 	attrPartition = "pk"
 	attrSort      = "sk"
-	// attrWrite names the write that made the item what it is. Each write has a new one, and is made on condition that
-	// the one before it is still there: a repeated request finds its own name and knows that it has landed.
-	attrWrite = "write"
-	// attrID is the encoded ID.
-	attrID = "id"
-	// attrState is the name of the state, for people and for scans; attrRecord is the encoded record without its body
-	// and data, which are apart so that lists need not carry them.
-	attrState, attrRecord, attrBody, attrData = "state", "record", "body", "data"
+	// attrRecord begins with the name of the write that made the item what it is: see newWrite. Each write has a new one,
+	// and is made on condition that the one before it is still there: a repeated request finds its own name and knows
+	// that it has landed. Behind it are the encoded ID and the encoded record. They are one attribute because each one
+	// costs time at both ends, however short it is.
+	attrRecord = "rec"
+	// attrBody and attrData are the body of the answer and what is carried, if they are too long for attrRecord: lists
+	// need not carry them then.
+	attrBody, attrData = "body", "data"
 	// attrFloor is the token of a record that was removed.
 	attrFloor = "floor"
 	// attrClaim is the claim of a transaction on the item.
 	attrClaim = "claim"
 	// attrCommit names the last write by which a transaction was committed. Later writes of the same attempt leave it.
 	attrCommit = "commit"
-	// attrDueShard and attrDueAt are the keys of the index of what is due.
-	attrDueShard, attrDueAt = "due_shard", "due_at"
+	// attrDueShard and attrDueAt are the keys of the index of what is due: a part of it, and a moment in it.
+	attrDueShard, attrDueAt = "due", "when"
 	// attrProvider is the key of the index of provider's ids.
 	attrProvider = "provider"
 	// attrExpires is when the service may remove the item, in seconds since 1970.
@@ -113,6 +113,19 @@ func numberOf(v types.AttributeValue) int64 {
 	return 0
 }
 
+// momentValue is a number of microseconds since 1970 as a key of an index. It is binary because that takes less time
+// than a number; what is before 1970 is taken for 1970.
+func momentValue(us int64) types.AttributeValue {
+	return binaryValue(binary.BigEndian.AppendUint64(nil, uint64(max(us, 0))))
+}
+
+func momentOf(v types.AttributeValue) int64 {
+	if b := bytesOf(v); len(b) == 8 {
+		return int64(binary.BigEndian.Uint64(b))
+	}
+	return 0
+}
+
 // place is where a record is kept.
 type place struct {
 	hash [16]byte
@@ -165,11 +178,20 @@ type value struct {
 	dueAt int64
 }
 
-// newWrite returns a name that no other write has.
-func newWrite() string {
-	var b [12]byte
-	_, _ = rand.Read(b[:])
-	return string(b[:])
+// writeSize is how long the name of a write is.
+const writeSize = 1 + 12
+
+// newWrite returns a name that no other write has. It begins with the state that the write leaves, which a scan can
+// choose by.
+func newWrite(state store.State) string {
+	return string(append([]byte{byte(state)}, random(writeSize-1)...))
+}
+
+// random returns so many bytes that nobody can guess.
+func random(n int) []byte {
+	b := make([]byte, n)
+	_, _ = rand.Read(b) // it never fails
+	return b
 }
 
 // slack is for how long the service keeps an item past the time at which it counts for nothing. The clocks of the
@@ -209,20 +231,16 @@ func dueKind(state store.State) byte {
 // that a heartbeat need not write it again.
 func (s *Store) encode(at *place, v *value, now time.Time) item {
 	it := at.key()
-	it[attrWrite] = binaryValue([]byte(v.write))
-	it[attrID] = binaryValue(at.id.AppendBinary(nil))
-	if v.State != store.StateNone {
-		head := v.Record
-		head.Response.Body, head.Data = nil, nil
-		it[attrState] = textValue(v.State.String())
-		it[attrRecord] = binaryValue(head.AppendBinary(nil))
+	head := v.Record
+	if len(head.Response.Body) > longest {
+		it[attrBody] = binaryValue(head.Response.Body)
+		head.Response.Body = nil
 	}
-	if len(v.Response.Body) > 0 {
-		it[attrBody] = binaryValue(v.Response.Body)
+	if len(head.Data) > longest {
+		it[attrData] = binaryValue(head.Data)
+		head.Data = nil
 	}
-	if len(v.Data) > 0 {
-		it[attrData] = binaryValue(v.Data)
-	}
+	it[attrRecord] = binaryValue(pack(v.write, at.id, &head))
 	if v.floor != 0 {
 		it[attrFloor] = numberValue(v.floor)
 	}
@@ -235,7 +253,7 @@ func (s *Store) encode(at *place, v *value, now time.Time) item {
 	if kind := dueKind(v.State); kind != 0 {
 		v.dueAt = dueHint(v)
 		it[attrDueShard] = binaryValue([]byte{kind, s.shardOf(at.hash[:])})
-		it[attrDueAt] = numberValue(v.dueAt)
+		it[attrDueAt] = momentValue(v.dueAt)
 	}
 	if v.ProviderID != "" {
 		it[attrProvider] = binaryValue(hashOf([]byte(v.ProviderID)))
@@ -244,6 +262,39 @@ func (s *Store) encode(at *place, v *value, now time.Time) item {
 		it[attrExpires] = numberValue(expires.Unix())
 	}
 	return it
+}
+
+// longest is how long the body of an answer, or what is carried, may be to be kept in attrRecord.
+const longest = 1 << 10
+
+// pack joins the name of a write, an ID, and the record unless there is none.
+func pack(write string, id store.ID, rec *store.Record) []byte {
+	name := id.AppendBinary(nil)
+	b := make([]byte, 0, len(write)+len(name)+len(rec.Response.Body)+len(rec.Data)+otherBytes)
+	b = append(b, write...)
+	b = append(binary.AppendUvarint(b, uint64(len(name))), name...)
+	if rec.State == store.StateNone {
+		return b
+	}
+	return rec.AppendBinary(b)
+}
+
+// otherBytes is room for most of what an encoded record holds beside its body and data.
+const otherBytes = 320
+
+// unpack takes apart what pack has joined. What cannot be told is left out.
+func unpack(b []byte) (write string, id store.ID, rec []byte, err error) {
+	if len(b) < writeSize {
+		return "", id, nil, errors.New("it does not say by which write it was stored")
+	}
+	write, b = string(b[:writeSize]), b[writeSize:]
+	length, n := binary.Uvarint(b)
+	if n <= 0 || length > uint64(len(b)-n) {
+		return write, id, nil, errors.New("its ID is damaged")
+	}
+	name := b[n : n+int(length)]
+	id, err = store.ParseID(name)
+	return write, id, b[n+len(name):], err
 }
 
 // dueHint is where the index is to have a record: where it has it already, unless it is due before that.
@@ -259,50 +310,66 @@ func dueHint(v *value) int64 {
 // [*store.UnreadableError]; the value then has the state and the ID, if they can be told.
 func decode(at *place, it item) (*value, error) {
 	v := &value{
-		write: string(bytesOf(it[attrWrite])), floor: numberOf(it[attrFloor]), dueAt: numberOf(it[attrDueAt]),
-		commit: string(bytesOf(it[attrCommit])),
+		floor: numberOf(it[attrFloor]), dueAt: momentOf(it[attrDueAt]), commit: string(bytesOf(it[attrCommit])),
 	}
 	if len(it) == 0 {
 		return v, nil
 	}
-	id, err := store.ParseID(bytesOf(it[attrID]))
-	if err == nil && id.HashBytes() != at.hash {
+	write, id, stored, err := unpack(bytesOf(it[attrRecord]))
+	v.write = write
+	switch {
+	case err != nil:
+	case id.HashBytes() != at.hash:
 		err = errors.New("its ID is not the one that its key was made of")
-	}
-	if err == nil && at.known && id != at.id {
+	case at.known && id != at.id:
 		err = errors.New("its place is taken by another key, whose hash is the same")
-	}
-	if err == nil && v.write == "" {
-		err = errors.New("it does not say by which write it was stored")
+	case (stateOf(write) == store.StateNone) != (len(stored) == 0):
+		err = errors.New("it has a state and no record, or a record and no state")
 	}
 	if err != nil {
-		return unreadable(v, it, id, &store.UnreadableError{Reason: err.Error()})
+		return unreadable(v, id, &store.UnreadableError{Reason: err.Error()})
 	}
 	if err := v.claim.decode(bytesOf(it[attrClaim])); err != nil {
-		return unreadable(v, it, id, err)
+		return unreadable(v, id, err)
 	}
-	stored := bytesOf(it[attrRecord])
-	switch {
-	case stored == nil && it[attrState] == nil:
+	if len(stored) == 0 {
 		return v, nil
-	case stored == nil:
-		return unreadable(v, it, id, &store.UnreadableError{Reason: "it has a state, and no record"})
 	}
 	if v.Record, err = store.DecodeRecord(id, stored); err != nil {
-		return unreadable(v, it, id, err)
+		return unreadable(v, id, err)
 	}
-	v.Data, v.Response.Body = bytesOf(it[attrData]), bytesOf(it[attrBody])
+	if v.State != stateOf(write) {
+		return unreadable(v, id, &store.UnreadableError{Reason: "its state is not that of the write that stored it"})
+	}
+	if data := bytesOf(it[attrData]); data != nil {
+		v.Data = data
+	}
+	if body := bytesOf(it[attrBody]); body != nil {
+		v.Response.Body = body
+	}
 	return v, nil
 }
 
+// summarise is decode for a list: what a list does not have is left out, also where it was read along.
+func summarise(at *place, it item) (*value, error) {
+	v, err := decode(at, it)
+	v.Response.Body, v.Data = nil, nil
+	return v, err
+}
+
+// stateOf is the state that a write of this name has left.
+func stateOf(write string) store.State {
+	if write == "" {
+		return store.StateNone
+	}
+	return store.State(write[0])
+}
+
 // unreadable is what can be told of an item that cannot be read.
-func unreadable(v *value, it item, id store.ID, err error) (*value, error) {
+func unreadable(v *value, id store.ID, err error) (*value, error) {
 	v.Record = store.Record{ID: id, LastError: err.Error()}
-	name := textOf(it[attrState])
-	for state := store.StateInProgress; state <= store.StateExpired; state++ {
-		if state.String() == name {
-			v.State = state
-		}
+	if state := stateOf(v.write); state <= store.StateExpired {
+		v.State = state
 	}
 	return v, err
 }

@@ -14,7 +14,7 @@ import (
 var _ store.Lister = (*Store)(nil)
 
 // summaryAttributes are those that a list needs.
-var summaryAttributes = []string{attrPartition, attrSort, attrID, attrWrite, attrState, attrRecord}
+var summaryAttributes = []string{attrPartition, attrSort, attrRecord}
 
 // List implements [store.Lister]. What is in progress or unknown is found by the index of what is due, which follows
 // the table a moment later, and is then read as it is. Settled records are in no index: for a filter that may choose
@@ -52,7 +52,7 @@ func (c *chosen) add(it item) (more bool) {
 	if !ok {
 		return true
 	}
-	v, err := decode(&at, it)
+	v, err := summarise(&at, it)
 	// What does not even tell its ID cannot be asked for.
 	if v.State == store.StateNone || v.ID == (store.ID{}) || c.Scope != "" && v.Scope != c.Scope ||
 		c.State != store.StateNone && v.State != c.State || c.Due && err == nil && !c.isDue(&v.Record) {
@@ -125,8 +125,8 @@ func (s *Store) scan(ctx context.Context, after store.ID, state store.State, fou
 	}
 	in.ProjectionExpression, in.ExpressionAttributeNames = projection(summaryAttributes)
 	if state != store.StateNone {
-		in.FilterExpression = aws.String("begins_with(#pk, :kind) AND #state = :state")
-		in.ExpressionAttributeValues[":state"] = textValue(state.String())
+		in.FilterExpression = aws.String("begins_with(#pk, :kind) AND begins_with(#rec, :state)")
+		in.ExpressionAttributeValues[":state"] = binaryValue([]byte{byte(state)})
 	}
 	if after != (store.ID{}) {
 		at := placeOf(after)
@@ -160,7 +160,7 @@ func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 		if !ok {
 			return true
 		}
-		v, err := decode(&at, it)
+		v, err := summarise(&at, it)
 		if v.State == store.StateNone {
 			return true
 		}

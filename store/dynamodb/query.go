@@ -29,13 +29,16 @@ const always = int64(1) << 62
 // eachDue calls found with the entries of a range, page by page, until it returns false. The index follows the table a
 // moment later: an entry is a hint, and what it leads to is looked at again.
 func (s *Store) eachDue(ctx context.Context, r dueRange, found func(entries []item) (more bool, err error)) error {
+	if r.until < r.from {
+		return nil // the service takes no such range
+	}
 	in := &ddb.QueryInput{
 		TableName: &s.table, IndexName: aws.String(indexDue), ScanIndexForward: aws.Bool(!r.newest),
-		KeyConditionExpression:   aws.String("#due_shard = :shard AND #due_at BETWEEN :from AND :until"),
-		ExpressionAttributeNames: map[string]string{"#due_shard": attrDueShard, "#due_at": attrDueAt},
+		KeyConditionExpression:   aws.String("#due = :part AND #when BETWEEN :from AND :until"),
+		ExpressionAttributeNames: map[string]string{"#due": attrDueShard, "#when": attrDueAt},
 		ExpressionAttributeValues: item{
-			":shard": binaryValue([]byte{r.kind, r.shard}),
-			":from":  numberValue(r.from), ":until": numberValue(r.until),
+			":part": binaryValue([]byte{r.kind, r.shard}),
+			":from": momentValue(r.from), ":until": momentValue(r.until),
 		},
 	}
 	return s.eachPage(ctx, in, found)

@@ -2,6 +2,7 @@ package dynamodb
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/onceward/onceward/store"
@@ -51,9 +52,15 @@ func (s *Store) Requeue(ctx context.Context, c store.Claim, reason string) error
 	return s.write(ctx, c.ID, store.Event{Kind: store.EventRequeue, Attempt: c.Attempt, Reason: reason})
 }
 
-// Rewrite implements [store.Rewriter].
+// Rewrite implements [store.Rewriter]. A rewrite whose reply was lost, and that another attempt has carried on since, is
+// known by what the record holds.
 func (s *Store) Rewrite(ctx context.Context, c store.Claim, from, to store.Content) error {
-	return s.write(ctx, c.ID, store.Event{Kind: store.EventRewrite, Attempt: c.Attempt, From: from, To: to})
+	event := store.Event{Kind: store.EventRewrite, Attempt: c.Attempt, From: from, To: to}
+	out, err := s.apply(ctx, placeOf(c.ID), event, sight{})
+	if held := out.record.Content(); out.beaten && errors.Is(err, store.ErrFenced) && held.Equal(&to) {
+		return nil
+	}
+	return err
 }
 
 // Bust implements [store.Buster]. Of what it removes the token stays known for an hour at least.

@@ -106,17 +106,15 @@ func projection(attributes []string) (expression *string, names map[string]strin
 // The conditions of writes.
 const (
 	ifAbsent = "attribute_not_exists(" + attrPartition + ")"
-	ifStill  = "#write = :write"
+	ifStill  = "begins_with(" + attrRecord + ", :write)"
 )
 
-var writeName = map[string]string{"#write": attrWrite}
-
 // condition is the condition that an item is as it was read: absent, or made by that write.
-func condition(over string) (expression string, names map[string]string, values item) {
+func condition(over string) (expression string, values item) {
 	if over == "" {
-		return ifAbsent, nil, nil
+		return ifAbsent, nil
 	}
-	return ifStill, writeName, item{":write": binaryValue([]byte(over))}
+	return ifStill, item{":write": binaryValue([]byte(over))}
 }
 
 // putOver stores an item if what is there is still what the write of that name has left. Otherwise it returns what is
@@ -125,11 +123,11 @@ func (s *Store) putOver(ctx context.Context, it item, over string) (instead item
 	if err := s.writable(ctx); err != nil {
 		return nil, err
 	}
-	expression, names, values := condition(over)
+	expression, values := condition(over)
 	err = unconflicted(ctx, func() error {
 		_, err := s.client.PutItem(ctx, &ddb.PutItemInput{
 			TableName: &s.table, Item: it,
-			ConditionExpression: &expression, ExpressionAttributeNames: names, ExpressionAttributeValues: values,
+			ConditionExpression: &expression, ExpressionAttributeValues: values,
 			ReturnValuesOnConditionCheckFailure: types.ReturnValuesOnConditionCheckFailureAllOld,
 		}, s.observing)
 		return err
@@ -142,11 +140,11 @@ func (s *Store) deleteOver(ctx context.Context, key item, over string) (instead 
 	if err := s.writable(ctx); err != nil {
 		return nil, err
 	}
-	expression, names, values := condition(over)
+	expression, values := condition(over)
 	err = unconflicted(ctx, func() error {
 		_, err := s.client.DeleteItem(ctx, &ddb.DeleteItemInput{
 			TableName: &s.table, Key: key,
-			ConditionExpression: &expression, ExpressionAttributeNames: names, ExpressionAttributeValues: values,
+			ConditionExpression: &expression, ExpressionAttributeValues: values,
 			ReturnValuesOnConditionCheckFailure: types.ReturnValuesOnConditionCheckFailureAllOld,
 		}, s.observing)
 		return err
@@ -156,6 +154,9 @@ func (s *Store) deleteOver(ctx context.Context, key item, over string) (instead 
 
 // refusal takes what is there instead out of the error of a condition that was not met.
 func refusal(err error) (instead item, _ error) {
+	if err == nil {
+		return nil, nil
+	}
 	var failed *types.ConditionalCheckFailedException
 	if !errors.As(err, &failed) {
 		return nil, unavailable(err)

@@ -48,7 +48,7 @@ func Table(name string) *ddb.CreateTableInput {
 		TableName: aws.String(name), BillingMode: types.BillingModePayPerRequest,
 		AttributeDefinitions: []types.AttributeDefinition{
 			attribute(attrPartition, types.ScalarAttributeTypeB), attribute(attrSort, types.ScalarAttributeTypeB),
-			attribute(attrDueShard, types.ScalarAttributeTypeB), attribute(attrDueAt, types.ScalarAttributeTypeN),
+			attribute(attrDueShard, types.ScalarAttributeTypeB), attribute(attrDueAt, types.ScalarAttributeTypeB),
 			attribute(attrProvider, types.ScalarAttributeTypeB),
 		},
 		KeySchema: []types.KeySchemaElement{key(attrPartition, types.KeyTypeHash), key(attrSort, types.KeyTypeRange)},
@@ -273,11 +273,11 @@ func (s *Store) checkVersion(ctx context.Context) error {
 			return nil
 		}
 		it := keyOf(kindMeta, nil, single)
-		it[attrWrite] = binaryValue([]byte(newWrite()))
+		it[attrRecord] = binaryValue([]byte(newWrite(store.StateNone)))
 		it[attrVersion] = numberValue(int64(max(version, schemaVersion)))
 		it[attrCompatible] = numberValue(int64(max(compatible, schemaVersion)))
 		it[attrShards] = numberValue(int64(s.shards))
-		instead, err := s.putOver(ctx, it, string(bytesOf(found[attrWrite])))
+		instead, err := s.putOver(ctx, it, string(bytesOf(found[attrRecord])))
 		if err != nil || instead == nil {
 			return err
 		}

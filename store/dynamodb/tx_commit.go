@@ -76,7 +76,7 @@ func (v *value) landed(stored *value) bool {
 func (s *Store) commit(ctx context.Context, at *place, next *value, over string, items []types.TransactWriteItem) (
 	instead *value, err error,
 ) {
-	next.write = newWrite()
+	next.write = newWrite(next.State)
 	next.commit = next.write
 	it := s.encode(at, next, s.clock.now())
 	if size := sizeOf(it); size > maxItem {
@@ -111,10 +111,10 @@ func (s *Store) putTogether(ctx context.Context, it item, over string, items []t
 	if err := s.writable(ctx); err != nil {
 		return nil, err
 	}
-	expression, names, values := condition(over)
+	expression, values := condition(over)
 	all := append([]types.TransactWriteItem{{Put: &types.Put{
 		TableName: &s.table, Item: it,
-		ConditionExpression: &expression, ExpressionAttributeNames: names, ExpressionAttributeValues: values,
+		ConditionExpression: &expression, ExpressionAttributeValues: values,
 		ReturnValuesOnConditionCheckFailure: types.ReturnValuesOnConditionCheckFailureAllOld,
 	}}}, items...)
 	err = s.transactRetrying(ctx, &ddb.TransactWriteItemsInput{TransactItems: all, ClientRequestToken: aws.String(token)})

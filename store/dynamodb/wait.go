@@ -18,7 +18,7 @@ const (
 )
 
 // waitAttributes are those that tell whether an attempt is under way.
-var waitAttributes = []string{attrPartition, attrID, attrWrite, attrState, attrRecord, attrClaim}
+var waitAttributes = []string{attrPartition, attrRecord, attrClaim}
 
 // watcher looks at each record that is waited for once, however many wait for it.
 type watcher struct {

@@ -25,8 +25,17 @@ func testCancellation(t *testing.T, h Harness) {
 	h.test(t, "beside neighbours", cancelBesideNeighbours)
 }
 
-// cuts is at how many moments a call is cut off.
-const cuts = 200
+const (
+	// maxCuts and minCuts are at how many moments a call is cut off: fewer if the store, or the machine, is slow.
+	maxCuts, minCuts = 200, 20
+	// cutOperations is how long it takes to cut a call off and to look what came of it, in operations.
+	cutOperations = 4
+)
+
+// cuts is at how many moments there is time to cut off an operation that takes this long: half of the test's at most.
+func cuts(typical time.Duration) int {
+	return min(max(int(patience/2/(cutOperations*max(typical, time.Nanosecond))), minCuts), maxCuts)
+}
 
 // refusesTheGone makes a call for a caller who has already left.
 func (e *env) refusesTheGone(c call) {
@@ -268,8 +277,9 @@ func (e *env) duration() time.Duration {
 // cancelDuringCalls cuts calls off at every moment and then repeats them, as a guard does that does not know.
 func cancelDuringCalls(e *env) {
 	typical := e.duration()
-	for i, id := range ids(cuts) {
-		delay := typical * time.Duration(i) / cuts
+	moments := cuts(typical)
+	for i, id := range ids(moments) {
+		delay := typical * time.Duration(i) / time.Duration(moments)
 		r := request(id)
 		e.interrupted(delay, func(ctx context.Context) { _, _ = e.Store.Reserve(ctx, r) })
 		v := e.wantDecision(r, store.DecisionExecute, "S9: the same nonce after a reserve that was cut off")

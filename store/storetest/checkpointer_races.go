@@ -204,10 +204,11 @@ func stepCrowd(e *env) {
 // stepCancelled cuts steps off at every moment.
 func stepCancelled(e *env) {
 	typical := e.duration()
-	for i, target := range ids(cuts) {
+	moments := cuts(typical)
+	for i, target := range ids(moments) {
 		c := e.own(target)
 		var err error
-		e.interrupted(2*typical*time.Duration(i)/cuts, func(ctx context.Context) {
+		e.interrupted(2*typical*time.Duration(i)/time.Duration(moments), func(ctx context.Context) {
 			err = e.Store.(store.TxCheckpointer).CheckpointTx(ctx, c, calm, e.stepping(target.Key, reaching("charged")))
 		})
 		e.checkStep(c, target.Key, "charged", err)

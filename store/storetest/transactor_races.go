@@ -116,14 +116,15 @@ func (e *env) checkAtomic(target store.ID, row string, end store.TxAction, err e
 // (E6).
 func transactCancelled(e *env) {
 	typical := e.duration()
-	for i, target := range ids(cuts) {
+	moments := cuts(typical)
+	for i, target := range ids(moments) {
 		ended := store.TxRollback
 		w := e.inserting(target.Key, func(context.Context, store.Verdict) store.Settlement {
 			ended = store.TxCommit
 			return store.Settlement{Action: ended, Completion: *answer("done")}
 		})
 		var err error
-		e.interrupted(2*typical*time.Duration(i)/cuts, func(ctx context.Context) {
+		e.interrupted(2*typical*time.Duration(i)/time.Duration(moments), func(ctx context.Context) {
 			_, err = e.Store.(store.Transactor).Transact(ctx, request(target), w)
 		})
 		e.checkAtomic(target, target.Key, ended, err)
