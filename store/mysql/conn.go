@@ -98,7 +98,7 @@ func (c *connector) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	}
 	for i := range c.hosts {
 		host := (first + i) % len(c.hosts)
-		conn, err := c.connect(ctx, c.hosts[host])
+		conn, err := c.connectWithin(ctx, len(c.hosts)-i, c.hosts[host])
 		if err == nil {
 			c.current.Store(int32(host))
 			return conn, nil
@@ -113,6 +113,21 @@ func (c *connector) Connect(ctx context.Context) (sqldriver.Conn, error) {
 
 // Driver implements the interface of package database/sql/driver.
 func (c *connector) Driver() sqldriver.Driver { return driver.MySQLDriver{} }
+
+// connectTimeout bounds how long a host takes that answers, and not only how long it takes to reach it: one that hangs
+// takes connections and says nothing.
+const connectTimeout = 10 * time.Second
+
+// connectWithin makes one connection, in its share of the time if there are other hosts left.
+func (c *connector) connectWithin(ctx context.Context, left int, host sqldriver.Connector) (sqldriver.Conn, error) {
+	limit := connectTimeout
+	if until, bounded := ctx.Deadline(); bounded {
+		limit = min(limit, time.Until(until)/time.Duration(left))
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return c.connect(ctx, host)
+}
 
 // connect makes one connection, and sets its session.
 func (c *connector) connect(ctx context.Context, host sqldriver.Connector) (sqldriver.Conn, error) {
@@ -264,6 +279,12 @@ func discard(conn *sql.Conn) {
 
 // leaveNode closes the connections that are idle, which lead to the node that one of them has found unfit.
 func (s *Store) leaveNode() {
-	s.own.SetMaxIdleConns(-1)
-	s.own.SetMaxIdleConns(s.options.idle())
+	pools := []*sql.DB{s.own}
+	if s.opened {
+		pools = append(pools, s.handlers)
+	}
+	for _, pool := range pools {
+		pool.SetMaxIdleConns(-1)
+		pool.SetMaxIdleConns(s.options.idle())
+	}
 }

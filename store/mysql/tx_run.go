@@ -267,6 +267,7 @@ func (t *transaction) decided(ctx context.Context, cause error) (run bool, err e
 	}
 	if unfit(err) {
 		t.link.cut()
+		t.store.leaveNode()
 		return false, &undoneError{err}
 	}
 	if undone(err) {
@@ -464,6 +465,7 @@ func (t *transaction) undoLate() (quiet bool, err error) {
 	}
 	t.link.cut()
 	t.kill()
+	t.awaitUndone()
 	quiet = t.gate.seizeWithin(quietWait)
 	if t.gate.ending.Load() {
 		return quiet, t.plan.spoiled(errLateEnded, nil)
@@ -487,6 +489,22 @@ func (t *transaction) kill() {
 		}
 		return err // it may be gone, which is what is wanted
 	})
+}
+
+// awaitUndone waits until the server has undone what it was told to end: it says that it will, and not that it has, and
+// until then the key is locked.
+func (t *transaction) awaitUndone() {
+	if !t.keyed {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
+	defer cancel()
+	for n := 1; ; n++ {
+		over, err := t.store.unlocked(ctx, t.id)
+		if over || err != nil || !backoff.Sleep(ctx, backoff.Exponential(askPause, maxAskPause, n)) {
+			return
+		}
+	}
 }
 
 // lookTimeout bounds a look at the server on the side.
