@@ -466,7 +466,7 @@ func (t *transaction) undoLate() (quiet bool, err error) {
 		}
 		return true, unavailable(errLate)
 	}
-	t.link.cut()
+	t.gate.interrupt()
 	t.kill()
 	t.awaitUndone()
 	quiet = t.gate.seizeWithin(quietWait)
