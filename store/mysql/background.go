@@ -73,9 +73,13 @@ func (w *work) result(err error) (int, error) {
 func (w *work) stepDue(ctx context.Context, event store.Event, state int) error {
 	passed := 0
 	for w.done < w.limit {
-		ids, err := w.store.due(ctx, state, w.limit-w.done, passed)
-		if err != nil || len(ids) == 0 {
+		ids, damaged, err := w.store.due(ctx, state, w.limit-w.done, passed)
+		if err != nil || len(ids)+damaged == 0 {
 			return err
+		}
+		if damaged > 0 {
+			w.unreadable = errDamaged
+			passed += damaged
 		}
 		for _, id := range ids {
 			c, err := w.store.settle(ctx, id, event)
@@ -97,8 +101,9 @@ func (w *work) stepDue(ctx context.Context, event store.Event, state int) error 
 	return nil
 }
 
-// due returns the records that are due in a state, behind those that were passed over.
-func (s *Store) due(ctx context.Context, state, limit, passed int) (ids []store.ID, err error) {
+// due returns the records that are due in a state, behind those that were passed over, and how many there are among them
+// whose names cannot be read.
+func (s *Store) due(ctx context.Context, state, limit, passed int) (ids []store.ID, damaged int, err error) {
 	err = s.query(ctx, selectDue, []any{state, limit, passed}, func(rows *sql.Rows) error {
 		r := row{summary: true}
 		if err := rows.Scan(&r.record); err != nil {
@@ -106,13 +111,18 @@ func (s *Store) due(ctx context.Context, state, limit, passed int) (ids []store.
 		}
 		f, err := r.frame()
 		if err != nil {
-			return err
+			damaged++
+			return nil
 		}
 		id, err := store.ParseID(f.id)
+		if err != nil {
+			damaged++
+			return nil
+		}
 		ids = append(ids, id)
-		return err
+		return nil
 	})
-	return ids, err
+	return ids, damaged, err
 }
 
 // remove removes the records of a state that are past their expiry, in one statement for many.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -30,7 +31,8 @@ const (
 // setSession makes a session what the statements need. READ COMMITTED takes no locks on rows that are not there, and
 // sees what was committed a moment ago; with autocommit, a statement by itself is a transaction.
 var setSession = fmt.Sprintf(`SET SESSION autocommit = 1, innodb_lock_wait_timeout = %d, lock_wait_timeout = %d,
-	sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'`, lockWait, tableWait)
+	sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', character_set_client = utf8mb4,
+	character_set_connection = utf8mb4, character_set_results = utf8mb4`, lockWait, tableWait)
 
 const setIsolation = `SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED`
 
@@ -44,7 +46,12 @@ const (
 
 // selectNode asks what kind of node this is. SHOW also works where a variable is not known.
 const selectNode = `SHOW VARIABLES WHERE Variable_name IN ('read_only', 'super_read_only', 'innodb_read_only',
-	'wsrep_on', 'group_replication_group_name', 'hostname', 'port', 'pseudo_thread_id')`
+	'wsrep_on', 'group_replication_group_name', 'hostname', 'port', 'pseudo_thread_id', 'character_set_client')`
+
+// hostileSets are the character sets in which a character may end in a backslash. The driver puts values into the
+// statements, and escapes their quotes with one: there it would be part of a character, and the value run as SQL. It
+// looks at the parameter collation alone.
+var hostileSets = []string{"big5", "cp932", "gb18030", "gb2312", "gbk", "sjis"}
 
 // session is a connection that the store has made. What does not change is known from its beginning.
 type session struct {
@@ -81,6 +88,9 @@ func newConnector(where *location, tune func(*driver.Config), session ...string)
 		config.Addr = address
 		tune(config)
 		host, err := driver.NewConnector(config)
+		if err != nil && strings.Contains(err.Error(), "unsafe collation") {
+			err = fmt.Errorf("%w: say charset=utf8mb4 in the URL, and no collation", err)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -98,7 +108,7 @@ func (c *connector) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	}
 	for i := range c.hosts {
 		host := (first + i) % len(c.hosts)
-		conn, err := c.connect(ctx, c.hosts[host])
+		conn, err := c.connectWithin(ctx, len(c.hosts)-i, c.hosts[host])
 		if err == nil {
 			c.current.Store(int32(host))
 			return conn, nil
@@ -113,6 +123,21 @@ func (c *connector) Connect(ctx context.Context) (sqldriver.Conn, error) {
 
 // Driver implements the interface of package database/sql/driver.
 func (c *connector) Driver() sqldriver.Driver { return driver.MySQLDriver{} }
+
+// connectTimeout bounds how long a host takes that answers, and not only how long it takes to reach it: one that hangs
+// takes connections and says nothing.
+const connectTimeout = 10 * time.Second
+
+// connectWithin makes one connection, in its share of the time if there are other hosts left.
+func (c *connector) connectWithin(ctx context.Context, left int, host sqldriver.Connector) (sqldriver.Conn, error) {
+	limit := connectTimeout
+	if until, bounded := ctx.Deadline(); bounded {
+		limit = min(limit, time.Until(until)/time.Duration(left))
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return c.connect(ctx, host)
+}
 
 // connect makes one connection, and sets its session.
 func (c *connector) connect(ctx context.Context, host sqldriver.Connector) (sqldriver.Conn, error) {
@@ -150,6 +175,10 @@ func prepareSession(ctx context.Context, conn sqldriver.Conn, session []string) 
 		if isOn(node[name]) {
 			return nil, ErrReadOnlyNode
 		}
+	}
+	if set := node["character_set_client"]; slices.Contains(hostileSets, set) {
+		return nil, fmt.Errorf("mysql: the character set %q of the connection is not safe to put values into: "+
+			"say charset=utf8mb4 in the URL", set)
 	}
 	statements := append([]string{setIsolation}, session...)
 	if node["wsrep_on"] == "ON" {
@@ -264,6 +293,12 @@ func discard(conn *sql.Conn) {
 
 // leaveNode closes the connections that are idle, which lead to the node that one of them has found unfit.
 func (s *Store) leaveNode() {
-	s.own.SetMaxIdleConns(-1)
-	s.own.SetMaxIdleConns(s.options.idle())
+	pools := []*sql.DB{s.own}
+	if s.opened {
+		pools = append(pools, s.handlers)
+	}
+	for _, pool := range pools {
+		pool.SetMaxIdleConns(-1)
+		pool.SetMaxIdleConns(s.options.idle())
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	driver "github.com/go-sql-driver/mysql"
 	"github.com/onceward/onceward/store"
@@ -25,7 +26,9 @@ const (
 	errorShutdown        = 1053
 	errorDuplicate       = 1062
 	errorNormalShutdown  = 1079
+	errorOther           = 1105
 	errorNoSuchTable     = 1146
+	errorPacket          = 1153
 	errorDuringCommit    = 1180 // Galera: the quorum was lost while it was asked
 	errorLockWait        = 1205
 	errorDeadlock        = 1213 // on Galera and in group replication also the loser's, at its commit
@@ -68,6 +71,16 @@ func unfit(err error) bool {
 
 // notSent reports whether nothing was written because the connection was of no use.
 func notSent(err error) bool { return errors.Is(err, sqldriver.ErrBadConn) || unfit(err) }
+
+// tooLarge reports whether something does not fit into a packet, which the driver says of a statement, and the server
+// of a value.
+func tooLarge(err error) bool {
+	if refused, ok := errors.AsType[*driver.MySQLError](err); ok {
+		return refused.Number == errorPacket ||
+			refused.Number == errorOther && strings.Contains(refused.Message, "max_allowed_packet")
+	}
+	return errors.Is(err, driver.ErrPktTooLarge)
+}
 
 // answered reports whether an error of a write says for certain that nothing was written. The others leave it open: the
 // connection ended, the caller left, or the server said that it was stopped or had lost its quorum in the middle of it.

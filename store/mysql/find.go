@@ -72,12 +72,14 @@ func (s *Store) FindHash(ctx context.Context, hash string) (store.Record, error)
 	if err != nil {
 		return store.Record{}, err
 	}
-	found, err := s.summaries(ctx, selectHash, wanted[:])
-	if err == nil && len(found) == 0 {
-		err = store.ErrNotFound
-	}
-	if err != nil {
+	found, damaged, err := s.readable(ctx, selectHash, wanted[:])
+	switch {
+	case err != nil:
 		return store.Record{}, err
+	case damaged > 0:
+		return store.Record{}, errDamaged
+	case len(found) == 0:
+		return store.Record{}, store.ErrNotFound
 	}
 	return found[0], nil
 }

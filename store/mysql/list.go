@@ -50,11 +50,28 @@ func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error
 	if f.Limit > 0 {
 		limit = min(limit, f.Limit)
 	}
-	return s.summaries(ctx, statement+conditions.String()+` ORDER BY r.hash LIMIT ?`, append(args, limit)...)
+	statement += conditions.String() + ` ORDER BY r.hash LIMIT ?`
+	// A page that is not full is the last: those whose names cannot be read do not count.
+	for passed := 0; ; {
+		found, damaged, err := s.readable(ctx, statement, append(args, limit+passed)...)
+		if err != nil || damaged <= passed || len(found) >= limit {
+			return found[:min(limit, len(found))], err
+		}
+		passed = damaged
+	}
 }
 
 // summaries runs a query for the columns of records, and returns these without their content.
-func (s *Store) summaries(ctx context.Context, statement string, args ...any) (found []store.Record, err error) {
+func (s *Store) summaries(ctx context.Context, statement string, args ...any) ([]store.Record, error) {
+	found, _, err := s.readable(ctx, statement, args...)
+	return found, err
+}
+
+// readable is summaries that also says how many there are whose names cannot be read. They keep nobody from the others;
+// an operator is told.
+func (s *Store) readable(
+	ctx context.Context, statement string, args ...any,
+) (found []store.Record, damaged int, err error) {
 	err = s.query(ctx, statement, args, func(rows *sql.Rows) error {
 		r := row{summary: true}
 		err := rows.Scan(&r.attempt, &r.revision, &r.state, &r.due, &r.createdAt, &r.settledAt, &r.record)
@@ -62,12 +79,15 @@ func (s *Store) summaries(ctx context.Context, statement string, args ...any) (f
 			return err
 		}
 		f, err := r.frame()
-		if err != nil {
-			return err
+		var id store.ID
+		if err == nil {
+			id, err = store.ParseID(f.id)
 		}
-		id, err := store.ParseID(f.id)
 		if err != nil {
-			return unreadable(err)
+			damaged++
+			s.logger.ErrorContext(ctx, "onceward: mysql: a record cannot be read, nor which key it is of",
+				"attempt", r.attempt, "state", r.state, "created_at", fromMicros(r.createdAt), "error", err)
+			return nil
 		}
 		rec, err := r.decode(id, &f)
 		if err != nil {
@@ -76,12 +96,7 @@ func (s *Store) summaries(ctx context.Context, statement string, args ...any) (f
 		found = append(found, rec)
 		return nil
 	})
-	return found, err
-}
-
-// unreadable is for a name that cannot be read.
-func unreadable(err error) error {
-	return &store.UnreadableError{Version: store.RecordVersion, Reason: err.Error()}
+	return found, damaged, err
 }
 
 // Stats implements [store.Lister].

@@ -169,7 +169,8 @@ func (s *Store) Checkpoint(ctx context.Context, c store.Claim, p store.Checkpoin
 	return s.apply(ctx, c.ID, store.Event{Kind: store.EventCheckpoint, Attempt: c.Attempt, Checkpoint: p})
 }
 
-// Complete implements [store.Store].
+// Complete implements [store.Store]. An answer that does not fit into a packet is stored without its body: it is not
+// replayed, and it is known that the operation is done.
 func (s *Store) Complete(ctx context.Context, c store.Claim, done *store.Completion) (time.Time, error) {
 	if err := errors.Join(s.writable(), left(ctx)); err != nil {
 		return time.Time{}, err
@@ -178,7 +179,14 @@ func (s *Store) Complete(ctx context.Context, c store.Claim, done *store.Complet
 		s.waits.wake(c.ID)
 		return expires, nil
 	}
-	made, err := s.settle(ctx, c.ID, store.Event{Kind: store.EventComplete, Attempt: c.Attempt, Completion: done})
+	event := store.Event{Kind: store.EventComplete, Attempt: c.Attempt, Completion: done}
+	made, err := s.settle(ctx, c.ID, event)
+	if tooLarge(err) && !done.Response.NotStored {
+		small := *done
+		small.Response.Body, small.Response.NotStored = nil, true
+		event.Completion = &small
+		made, err = s.settle(ctx, c.ID, event)
+	}
 	if err != nil {
 		return time.Time{}, err
 	}

@@ -19,13 +19,14 @@ import (
 
 // The statements that add a message. Its place in the order of its aggregate is drawn from a row that stays locked
 // until the transaction ends, so that it is the order of commits, on a cluster too: of two nodes that add at once, one
-// is refused at its commit.
+// is refused at its commit. Texts come as bytes, which mean the same whatever character set the session has.
 const (
 	drawPlace = `INSERT INTO @lock (name, number) VALUES (?, LAST_INSERT_ID(@now))
 		ON DUPLICATE KEY UPDATE number = LAST_INSERT_ID(GREATEST(number + 1, @now))`
 	addMessage = `INSERT INTO @outbox (place, id, lane, open_lane, state, topic, due, created_at, origin_attempt,
 			aggregatetype, aggregateid, type, downstream_key, origin, attributes, payload)
-		VALUES (PLACE, ?, ?, ?, ?, ?, @now + ?, @now, ?, ?, ?, ?, ?, ?, ?, ?)`
+		VALUES (PLACE, ?, ?, ?, ?, ?, @now + ?, @now, ?, CONVERT(? USING utf8mb4), CONVERT(? USING utf8mb4),
+			CONVERT(? USING utf8mb4), ?, ?, ?, ?)`
 )
 
 // The two ways to add: behind a place that was drawn in the same session just before, and without an order.
@@ -82,8 +83,8 @@ func newAddition(e *outbox.Entry) (a addition, err error) {
 		origin = e.Origin.AppendBinary(nil)
 	}
 	a.args = []any{
-		e.ID, lane, lane, int64(state), []byte(e.Topic), delay, e.OriginAttempt, e.AggregateType, e.AggregateID, e.Type,
-		[]byte(e.DownstreamKey), origin, more, append([]byte{}, e.Payload...),
+		e.ID, lane, lane, int64(state), []byte(e.Topic), delay, e.OriginAttempt, []byte(e.AggregateType),
+		[]byte(e.AggregateID), []byte(e.Type), []byte(e.DownstreamKey), origin, more, append([]byte{}, e.Payload...),
 	}
 	return a, nil
 }

@@ -104,6 +104,10 @@ func notCommitted(cause error) error {
 	if undone(cause) || locked(cause) || unfit(cause) || duplicate(cause) || n == errorTwoRows || n == errorOutOfRange {
 		return &undoneError{cause}
 	}
+	if tooLarge(cause) {
+		return fmt.Errorf("%w: the answer and its messages do not fit into the server's max_allowed_packet: %w",
+			store.ErrWorkRefused, cause)
+	}
 	return unavailable(fmt.Errorf("commit: %w", cause))
 }
 

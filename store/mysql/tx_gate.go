@@ -29,10 +29,13 @@ type gate struct {
 	late   atomic.Bool
 	mu     sync.Mutex
 	closed bool
-	// open results are closed with the gate, because they keep the connection busy.
-	results map[sqldriver.Rows]struct{}
-	sqlTx   *sql.Tx
-	ctx     handlerContext
+	// open results are closed with the gate, because they keep the connection busy. Each has what ends it early.
+	results map[sqldriver.Rows]context.CancelFunc
+	// call ends the last call early. The driver takes no other way to end one that is under way: to close the connection
+	// would write to it beside that.
+	call  atomic.Pointer[context.CancelFunc]
+	sqlTx *sql.Tx
+	ctx   handlerContext
 
 	// messages are those that the handler added to its answer.
 	messages   []addition
@@ -84,7 +87,13 @@ func (g *gate) run(ctx context.Context, text string, call func(ctx context.Conte
 	if mayEnd(text) {
 		g.ending.Store(true)
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	g.call.Store(&cancel)
+	rows := len(g.results)
 	err := call(ctx, g.t.link.raw)
+	if len(g.results) == rows {
+		cancel() // what has no rows is over
+	}
 	if !errors.Is(err, sqldriver.ErrSkip) {
 		g.note(err)
 	}
@@ -101,9 +110,9 @@ func (g *gate) query(
 			return err
 		}
 		if g.results == nil {
-			g.results = make(map[sqldriver.Rows]struct{})
+			g.results = make(map[sqldriver.Rows]context.CancelFunc)
 		}
-		g.results[inner] = struct{}{}
+		g.results[inner] = *g.call.Load()
 		rows = &bridgeRows{inner: inner, gate: g, columns: inner.Columns()}
 		return nil
 	})
@@ -127,8 +136,9 @@ func (g *gate) close() {
 // shut closes what was left open. The caller holds the gate.
 func (g *gate) shut() {
 	g.closed = true
-	for rows := range g.results {
+	for rows, cancel := range g.results {
 		_ = rows.Close() // the error is that of the connection, which is looked at
+		cancel()
 	}
 	g.results = nil
 	if tx := g.sqlTx; tx != nil {
@@ -155,6 +165,19 @@ func (g *gate) seize() bool {
 	}
 	g.shut()
 	return true
+}
+
+// interrupt ends the call that is under way, or the rows that are open, with the connection.
+func (g *gate) interrupt() {
+	if cancel := g.call.Load(); cancel != nil {
+		(*cancel)()
+	}
+	if g.mu.TryLock() {
+		defer g.mu.Unlock()
+		for _, cancel := range g.results {
+			cancel()
+		}
+	}
 }
 
 // seizeWithin closes the gate when the call that is under way has noticed that its connection was cut.

@@ -215,15 +215,22 @@ func (l *link) texts(statements []statement) []string {
 // results are what statements came to: the LAST_INSERT_ID of each, and how many rows it wrote.
 type results struct{ ids, rows []int64 }
 
-// exec runs statements that return no rows, up to the first that fails.
+// exec runs statements that return no rows, up to the first that fails. What fails behind a COMMIT, one at a time, does
+// not undo that: it is the connection that is of no use any more.
 func (l *link) exec(deadline time.Time, statements ...statement) (all results, err error) {
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
+	committed := false
 	for _, text := range l.texts(statements) {
 		result, err := l.raw.ExecContext(ctx, text, nil)
+		if err != nil && committed {
+			l.cut()
+			return all, nil
+		}
 		if err != nil {
 			return results{}, err
 		}
+		committed = committed || text == commit.text
 		each, ok := result.(driver.Result)
 		if !ok {
 			return results{}, fmt.Errorf("mysql: a result is a %T: the driver is older than v1.8", result)

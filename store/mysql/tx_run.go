@@ -62,6 +62,8 @@ type transaction struct {
 	// record.
 	session int64
 	node    string
+	// began is when the connection was taken.
+	began time.Time
 
 	// limit is how long the work may take, zero for as long as it likes. The timer revokes the transaction of work that
 	// takes longer. claimed goes to the first of the two, the work or the timer; revoking is over when the transaction
@@ -136,6 +138,7 @@ func (t *transaction) try(ctx context.Context) (err error) {
 		return unavailable(err)
 	}
 	defer t.release()
+	t.began = time.Now()
 	if t.keyed {
 		t.session, t.node = t.link.session()
 	}
@@ -267,6 +270,7 @@ func (t *transaction) decided(ctx context.Context, cause error) (run bool, err e
 	}
 	if unfit(err) {
 		t.link.cut()
+		t.store.leaveNode()
 		return false, &undoneError{err}
 	}
 	if undone(err) {
@@ -462,8 +466,9 @@ func (t *transaction) undoLate() (quiet bool, err error) {
 		}
 		return true, unavailable(errLate)
 	}
-	t.link.cut()
+	t.gate.interrupt()
 	t.kill()
+	t.awaitUndone()
 	quiet = t.gate.seizeWithin(quietWait)
 	if t.gate.ending.Load() {
 		return quiet, t.plan.spoiled(errLateEnded, nil)
@@ -472,7 +477,8 @@ func (t *transaction) undoLate() (quiet bool, err error) {
 }
 
 // kill tells the server to end the connection of the transaction, if it is still at it: it would go on with a statement
-// to its end, and it does not hear at once of a connection that was cut. Another server would end another's.
+// to its end, and it does not hear at once of a connection that was cut. Another server would end another's, and so would this one if it was
+// restarted since: it then counts its connections anew.
 func (t *transaction) kill() {
 	if t.session == 0 {
 		return
@@ -480,13 +486,34 @@ func (t *transaction) kill() {
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 	defer cancel()
 	_ = t.store.with(ctx, func(conn *sql.Conn) error {
-		var node string
-		err := conn.QueryRowContext(ctx, `SELECT `+thisNode).Scan(&node)
-		if err == nil && node == t.node {
+		var node, name string
+		var uptime float64
+		err := errors.Join(conn.QueryRowContext(ctx, `SELECT `+thisNode).Scan(&node),
+			conn.QueryRowContext(ctx, selectUptime).Scan(&name, &uptime))
+		if err == nil && node == t.node && uptime-1 >= time.Since(t.began).Seconds() {
 			_, err = conn.ExecContext(ctx, `KILL CONNECTION `+strconv.FormatInt(t.session, 10))
 		}
 		return err // it may be gone, which is what is wanted
 	})
+}
+
+// selectUptime asks for how many seconds the server has been there. It is the difference of two times in whole seconds.
+const selectUptime = `SHOW GLOBAL STATUS LIKE 'Uptime'`
+
+// awaitUndone waits until the server has undone what it was told to end: it says that it will, and not that it has, and
+// until then the key is locked.
+func (t *transaction) awaitUndone() {
+	if !t.keyed {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
+	defer cancel()
+	for n := 1; ; n++ {
+		over, err := t.store.unlocked(ctx, t.id)
+		if over || err != nil || !backoff.Sleep(ctx, backoff.Exponential(askPause, maxAskPause, n)) {
+			return
+		}
+	}
 }
 
 // lookTimeout bounds a look at the server on the side.

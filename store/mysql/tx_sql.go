@@ -208,8 +208,12 @@ func (r *bridgeRows) Close() error {
 		return nil // the gate has closed them
 	}
 	defer r.gate.leave()
+	cancel := r.gate.results[r.inner]
 	delete(r.gate.results, r.inner)
 	err := r.inner.Close()
+	if cancel != nil {
+		cancel()
+	}
 	r.gate.note(err)
 	return err
 }
