@@ -21,10 +21,12 @@ func unavailable(err error) error {
 
 // The numbers of errors that the store knows how to answer.
 const (
+	errorNoDatabaseRight = 1044
 	errorNotReady        = 1047 // Galera: this node is not part of a quorum, or not caught up
 	errorShutdown        = 1053
 	errorDuplicate       = 1062
 	errorNormalShutdown  = 1079
+	errorNoRight         = 1142
 	errorNoSuchTable     = 1146
 	errorDuringCommit    = 1180 // Galera: the quorum was lost while it was asked
 	errorLockWait        = 1205
