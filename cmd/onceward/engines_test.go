@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"crypto/rand"
 	"regexp"
 	"strings"
 	"testing"
@@ -21,6 +23,31 @@ func TestOnMySQL(t *testing.T) {
 	left, err := server.Query(t.Context(), "SHOW DATABASES LIKE '"+found[1]+"'")
 	if err != nil || strings.TrimSpace(left) != "" {
 		t.Errorf("left behind: %q, %v", left, err)
+	}
+}
+
+// TestOnMySQLWithoutRights: what the demo says to grant is enough.
+func TestOnMySQLWithoutRights(t *testing.T) {
+	t.Parallel()
+	server := servers.MariaDB(t)
+	user := "demo_" + strings.ToLower(rand.Text())[:8]
+	ask := func(statement string) {
+		t.Helper()
+		if err := server.Exec(context.Background(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ask("CREATE USER " + user + " IDENTIFIED BY 'secret'")
+	t.Cleanup(func() { ask("DROP USER " + user) })
+	address := "mysql://" + user + ":secret@" + server.Addr() + "/"
+	run := runDemo(t, "--payments", "5", "--store", address)
+	grant := regexp.MustCompile("GRANT ALL ON `.*`[.][*] TO ").FindString(run.Stderr)
+	if run.Code != exitFailed || grant == "" {
+		t.Fatalf("exit status %d: %s", run.Code, run.Stderr)
+	}
+	ask(grant + user)
+	if run := runDemo(t, "--payments", "5", "--seed", "5", "--store", address); run.Code != 0 {
+		t.Errorf("with what it asked for: exit status %d: %s", run.Code, run.Stderr)
 	}
 }
 

@@ -60,6 +60,24 @@ func execute(t *testing.T, conn *pgx.Conn, statement string) {
 	}
 }
 
+// TestOnPostgresWhoseStandbyIsNamedFirst: the demo makes its schema where the store will be.
+func TestOnPostgresWhoseStandbyIsNamedFirst(t *testing.T) {
+	t.Parallel()
+	primary := servers.NewPostgres(t)
+	standby := primary.NewStandby(t)
+	hosts := func(s *servers.PostgresServer) string {
+		parsed, err := url.Parse(s.URL())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return parsed.Host
+	}
+	both := strings.Replace(primary.URL(), hosts(primary), hosts(standby)+","+hosts(primary), 1)
+	if run := runDemo(t, "--payments", "5", "--seed", "5", "--store", both+"&partitions=4"); run.Code != 0 {
+		t.Errorf("exit status %d: %s", run.Code, run.Stderr)
+	}
+}
+
 // TestOnPostgresWithoutRights: the schema that could not be made is not complained about again when it is to be
 // dropped.
 func TestOnPostgresWithoutRights(t *testing.T) {

@@ -22,11 +22,13 @@ func unavailable(err error) error {
 
 // The numbers of errors that the store knows how to answer.
 const (
+	errorNoDatabaseRight = 1044
 	errorNotReady        = 1047 // Galera: this node is not part of a quorum, or not caught up
 	errorShutdown        = 1053
 	errorDuplicate       = 1062
 	errorNormalShutdown  = 1079
 	errorOther           = 1105
+	errorNoRight         = 1142
 	errorNoSuchTable     = 1146
 	errorPacket          = 1153
 	errorDuringCommit    = 1180 // Galera: the quorum was lost while it was asked

@@ -99,6 +99,10 @@ func (s *Store) migrate(ctx context.Context) error {
 			_, err := conn.ExecContext(ctx, text)
 			return err
 		})
+		if n := mysqlNumber(err); n == errorNoRight || n == errorNoDatabaseRight {
+			return fmt.Errorf("migrate: %s: this user may not: migrate as one with CREATE, CREATE VIEW, ALTER, INDEX and DROP "+
+				"beside SELECT, INSERT, UPDATE and DELETE on the database, and open the store with WithManualMigration: %w", file, err)
+		}
 		if err != nil {
 			return fmt.Errorf("migrate: %s: %w", file, err)
 		}

@@ -102,6 +102,10 @@ func TestLeastPrivileges(t *testing.T) {
 	must(t, s.AddAudit(t.Context(), store.AuditEntry{ID: idOf("key"), Actor: "eve"}))
 	other := openStore(t, asUser(t, mariadb(t), "SELECT, INSERT, UPDATE, DELETE, CREATE, CREATE VIEW, ALTER, INDEX, DROP"))
 	own(t, other, reservation("key"))
+	_, err = mysql.Open(t.Context(), asUser(t, mariadb(t), "SELECT, INSERT, UPDATE, DELETE"), quiet)
+	if err == nil || !strings.Contains(err.Error(), "CREATE, CREATE VIEW, ALTER, INDEX and DROP") {
+		t.Errorf("a user who may not make tables is told %v", err)
+	}
 }
 
 // TestTablePrefix: stores with different prefixes share a database, and nothing else.

@@ -153,6 +153,34 @@ func TestStoreBehindPgBouncerOnLocksThatDoNothing(t *testing.T) {
 	pgxHandle.conformOn(t, behindPgBouncer(schemasIn(database)), servers.UnlessAllStores("TransactorRaces", "Natural")...)
 }
 
+// TestStoreBehindPgBouncerThatResets: it forgets what was set on a connection after each transaction, also what its own
+// connect_query has set, so that the tables are in a database of their own.
+func TestStoreBehindPgBouncerThatResets(t *testing.T) {
+	t.Parallel()
+	pgxHandle.conformOn(t, func(_, run testing.TB) (url, admin string) {
+		admin = databaseURL(run)
+		return servers.NewPgBouncer(run, admin, "server_idle_timeout=1", "server_reset_query_always=1").URL(), admin
+	}, servers.UnlessAllStores("Repeats")...)
+}
+
+// TestStoreBehindPgBouncerOnSerializableDatabase: nothing but the database says how transactions are isolated, and locks
+// do nothing.
+func TestStoreBehindPgBouncerOnSerializableDatabase(t *testing.T) {
+	t.Parallel()
+	database := changedDatabase(t, append(withIdleLocks(), `DO $$ BEGIN
+		EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = serializable', current_database());
+	END $$`))
+	groups := servers.UnlessAllStores("Repeats")
+	if groups == nil {
+		groups = []string{
+			"Transitions", "Races", "RacesWithSweeper", "Expiry", "Fencing", "Tokens", "Repeats", "Identity", "Content",
+			"Waiter", "Sweeper", "Reaper", "Reconciler", "Transactor", "TransactorRaces", "TransactorOwnership", "Outbox",
+			"OutboxOrder", "Natural", "Inbox",
+		}
+	}
+	pgxHandle.conformOn(t, behindPgBouncer(schemasIn(database)), groups...)
+}
+
 // TestStoreWhereAllIsSerializable leaves two chapters out, Checkpointer and CheckpointerRaces, in which a step meets its
 // own heartbeat each time it is run: where every transaction is serializable, that undoes the step.
 func TestStoreWhereAllIsSerializable(t *testing.T) {

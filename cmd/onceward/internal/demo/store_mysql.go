@@ -49,7 +49,7 @@ func databaseError(err error) error {
 	var refused *driver.MySQLError
 	if errors.As(err, &refused) && refused.Number == accessDenied {
 		return fmt.Errorf("the demo makes a database of its own on the server of --store, and its user may not: "+
-			"GRANT ALL ON `onceward\\_demo\\_%%`.* TO it: %s", oneLine(err))
+			"GRANT ALL ON `onceward_demo_%%`.* TO it: %s", oneLine(err))
 	}
 	return fmt.Errorf("the server of --store cannot be used: %s", oneLine(err))
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/onceward/onceward/store/postgres"
 	"github.com/onceward/onceward/storeurl"
 )
 
@@ -62,7 +63,11 @@ func executePostgres(ctx context.Context, server, statement string) error {
 	if err != nil {
 		return err
 	}
-	conn, err := pgx.Connect(ctx, at.URL) // without the parameters that are the store's
+	config, err := postgres.PoolConfig(at.URL) // without the parameters that are the store's
+	if err != nil {
+		return err
+	}
+	conn, err := pgx.ConnectConfig(ctx, config.ConnConfig) // to the primary, as the store does
 	if err != nil {
 		return err
 	}
