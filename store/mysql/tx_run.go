@@ -140,6 +140,9 @@ func (t *transaction) try(ctx context.Context) (err error) {
 		t.session, t.node = t.link.session()
 	}
 	cause := t.begin(ctx)
+	if on, ok := t.link.raw.(*session); ok && on.hangs(cause) {
+		t.store.leaveNode()
+	}
 	if t.link.lost() {
 		return t.notBegun(ctx, cause)
 	}
@@ -267,6 +270,7 @@ func (t *transaction) decided(ctx context.Context, cause error) (run bool, err e
 	}
 	if unfit(err) {
 		t.link.cut()
+		t.store.leaveNode()
 		return false, &undoneError{err}
 	}
 	if undone(err) {
