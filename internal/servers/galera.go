@@ -34,8 +34,16 @@ type galeraNode struct {
 	position string
 }
 
+// askGaleraEvery is how often nodes are asked for their state. Each question is a process, and takes from a busy
+// machine what the nodes need.
+const askGaleraEvery = 200 * time.Millisecond
+
 // galeraNowhere is the position of data that was never in a group.
 const galeraNowhere = "00000000-0000-0000-0000-000000000000:-1"
+
+// GaleraCatchUp is how long a node may take to have what the others have: while they go on, on a busy machine, it
+// applies one after the other what it has missed and what comes in the meantime.
+const GaleraCatchUp = 5 * time.Minute
 
 // galeraSize is how many nodes a cluster has: with one gone, the others are a majority.
 const galeraSize = 3
@@ -219,13 +227,14 @@ func (c *GaleraCluster) AwaitReady(ctx context.Context) error {
 // AwaitSize waits until so many nodes are in one group that decides, and have what it has. The others are not asked.
 func (c *GaleraCluster) AwaitSize(ctx context.Context, size int) error {
 	said := make([]string, len(c.nodes))
-	err := awaitEvery(ctx, 50*time.Millisecond, fmt.Sprintf("%d nodes are in one group", size), func() (bool, error) {
+	what := fmt.Sprintf("%d nodes are in one group", size)
+	err := awaitWithin(ctx, GaleraCatchUp, askGaleraEvery, what, func() (bool, error) {
 		ready := 0
 		for i, s := range c.nodes {
 			if !s.Runs() {
 				continue
 			}
-			asking, cancel := context.WithTimeout(ctx, 2*time.Second)
+			asking, cancel := context.WithTimeout(ctx, 5*time.Second)
 			status, err := s.galeraStatus(asking)
 			cancel()
 			said[i] = fmt.Sprint(status, err)
@@ -244,7 +253,7 @@ func (c *GaleraCluster) AwaitSize(ctx context.Context, size int) error {
 
 // AwaitNoQuorum waits until a node says that its group cannot decide.
 func (c *GaleraCluster) AwaitNoQuorum(ctx context.Context, s *MariaDBServer) error {
-	return awaitEvery(ctx, 50*time.Millisecond, "the node has no quorum", func() (bool, error) {
+	return awaitEvery(ctx, askGaleraEvery, "the node has no quorum", func() (bool, error) {
 		status, err := s.galeraStatus(ctx)
 		return err == nil && status["wsrep_cluster_status"] == "non-Primary", nil
 	})

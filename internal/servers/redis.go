@@ -126,7 +126,12 @@ func await(ctx context.Context, what string, is func() (bool, error)) error {
 
 // awaitEvery is await for what costs more to ask.
 func awaitEvery(ctx context.Context, every time.Duration, what string, is func() (bool, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	return awaitWithin(ctx, startLimit, every, what, is)
+}
+
+// awaitWithin is awaitEvery for what may take longer than a start.
+func awaitWithin(ctx context.Context, limit, every time.Duration, what string, is func() (bool, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for {
 		so, err := is()

@@ -59,6 +59,9 @@ type session struct {
 	// number is the server's of the connection, and node which server that is.
 	number int64
 	node   string
+	// made is what made it, and host to which of the hosts.
+	made *connector
+	host int32
 }
 
 // driverConn is what package database/sql uses of the driver's connections.
@@ -76,6 +79,8 @@ type connector struct {
 	// session are the statements that set a session.
 	session []string
 	current atomic.Int32 // the index of the host of the last connection
+	// overdue is how many calls in a row have run out of time on that host.
+	overdue atomic.Int32
 	// rotates makes each connection one to the next host.
 	rotates bool
 }
@@ -110,6 +115,7 @@ func (c *connector) Connect(ctx context.Context) (sqldriver.Conn, error) {
 		host := (first + i) % len(c.hosts)
 		conn, err := c.connectWithin(ctx, len(c.hosts)-i, c.hosts[host])
 		if err == nil {
+			conn.made, conn.host = c, int32(host)
 			c.current.Store(int32(host))
 			return conn, nil
 		}
@@ -124,14 +130,13 @@ func (c *connector) Connect(ctx context.Context) (sqldriver.Conn, error) {
 // Driver implements the interface of package database/sql/driver.
 func (c *connector) Driver() sqldriver.Driver { return driver.MySQLDriver{} }
 
-// connectTimeout bounds how long a host takes that answers, and not only how long it takes to reach it: one that hangs
-// takes connections and says nothing.
-const connectTimeout = 10 * time.Second
-
-// connectWithin makes one connection, in its share of the time if there are other hosts left.
-func (c *connector) connectWithin(ctx context.Context, left int, host sqldriver.Connector) (sqldriver.Conn, error) {
-	limit := connectTimeout
-	if until, bounded := ctx.Deadline(); bounded {
+// connectWithin makes a connection, in a part of the time that leaves as much to each host that is left: one that hangs
+// takes connections, and answers nothing.
+func (c *connector) connectWithin(ctx context.Context, left int, host sqldriver.Connector) (*session, error) {
+	limit := hostTimeout
+	if until, bounded := ctx.Deadline(); bounded && left == 1 {
+		limit = time.Until(until)
+	} else if bounded {
 		limit = min(limit, time.Until(until)/time.Duration(left))
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
@@ -139,8 +144,12 @@ func (c *connector) connectWithin(ctx context.Context, left int, host sqldriver.
 	return c.connect(ctx, host)
 }
 
+// hostTimeout is how long a host may take to let a session begin, if there is another one, or nobody who would leave:
+// a pool that is full connects on its own.
+const hostTimeout = 10 * time.Second
+
 // connect makes one connection, and sets its session.
-func (c *connector) connect(ctx context.Context, host sqldriver.Connector) (sqldriver.Conn, error) {
+func (c *connector) connect(ctx context.Context, host sqldriver.Connector) (*session, error) {
 	conn, err := host.Connect(ctx)
 	if err != nil {
 		return nil, err
@@ -262,24 +271,29 @@ const maxIdle = 5 * time.Minute
 const attempts = 3
 
 // with calls a function with a connection of the store's own, again with another one if nothing was sent. The
-// connection to a node that takes no writes is closed.
+// connection to a node that takes no writes is closed. Where none can be made all hosts were asked, and are not asked
+// again: in an outage that would multiply what they have to refuse.
 func (s *Store) with(ctx context.Context, do func(conn *sql.Conn) error) error {
 	for attempt := 1; ; attempt++ {
-		err := s.once(ctx, do)
+		conn, err := s.own.Conn(ctx)
+		if err != nil {
+			return err
+		}
+		err = s.once(conn, do)
 		if err == nil || !notSent(err) || attempt >= attempts || ctx.Err() != nil {
 			return err
 		}
 	}
 }
 
-func (s *Store) once(ctx context.Context, do func(conn *sql.Conn) error) error {
-	conn, err := s.own.Conn(ctx)
-	if err != nil {
-		return err
-	}
-	err = do(conn)
+func (s *Store) once(conn *sql.Conn, do func(conn *sql.Conn) error) error {
+	on := sessionOf(conn)
+	err := do(conn)
 	if unfit(err) {
 		discard(conn)
+		s.leaveNode()
+	}
+	if on != nil && on.hangs(err) {
 		s.leaveNode()
 	}
 	_ = conn.Close() // it goes back to its pool
@@ -301,4 +315,34 @@ func (s *Store) leaveNode() {
 		pool.SetMaxIdleConns(-1)
 		pool.SetMaxIdleConns(s.options.idle())
 	}
+}
+
+// hangsAfter is how many calls in a row run out of time before their node counts as one that hangs.
+const hangsAfter = 2
+
+// hangs notes how a call ended, and reports whether its node is left, because there calls run out of time one after the
+// other: it may answer those who connect and none who writes, as a node of Galera does that is copied. On one that is
+// slow alone some calls come back.
+func (s *session) hangs(err error) bool {
+	c := s.made
+	switch {
+	case len(c.hosts) == 1 || s.host != c.current.Load():
+		return false
+	case !errors.Is(err, context.DeadlineExceeded):
+		c.overdue.Store(0)
+		return false
+	case c.overdue.Add(1) < hangsAfter:
+		return false
+	}
+	c.overdue.Store(0)
+	return c.current.CompareAndSwap(s.host, (s.host+1)%int32(len(c.hosts)))
+}
+
+// sessionOf is the session of a connection of the store's own.
+func sessionOf(conn *sql.Conn) (s *session) {
+	_ = conn.Raw(func(raw any) error {
+		s, _ = raw.(*session)
+		return nil
+	})
+	return s
 }

@@ -3,7 +3,9 @@ package mysql_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -49,6 +51,54 @@ func TestServerThatHangs(t *testing.T) {
 	own(t, s, r)
 }
 
+// TestNodeThatHangs: a node that still takes connections, and answers nothing, is left for the next host of the URL,
+// for reservations as for handlers, as soon as calls have run out of time on it.
+func TestNodeThatHangs(t *testing.T) {
+	t.Parallel()
+	first, second := servers.NewMariaDB(t), servers.MariaDB(t)
+	name := second.Database(t)
+	must(t, first.Exec(t.Context(), "CREATE DATABASE "+name))
+	openStore(t, "mysql://root@"+second.Addr()+"/"+name) // makes the tables
+	both := openStore(t, "mysql://root@"+first.Addr()+","+second.Addr()+"/"+name)
+	var crowd sync.WaitGroup
+	for i := range 8 { // so that connections are idle
+		crowd.Go(func() {
+			_, err := both.Reserve(t.Context(), reservation(fmt.Sprint("reserved ", i)))
+			if err == nil {
+				_, err = both.Transact(t.Context(), reservation(fmt.Sprint("run ", i)), working)
+			}
+			if err != nil {
+				t.Errorf("before the node hangs: %v", err)
+			}
+		})
+	}
+	crowd.Wait()
+	must(t, first.Pause())
+	defer func() { must(t, first.Resume()) }()
+	for what, call := range map[string]func(ctx context.Context) (store.Verdict, error){
+		"reservation": func(ctx context.Context) (store.Verdict, error) { return both.Reserve(ctx, reservation("key")) },
+		"handler": func(ctx context.Context) (store.Verdict, error) {
+			return both.Transact(ctx, reservation("run"), working)
+		},
+	} {
+		var err error
+		for range 4 {
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			_, err = call(ctx)
+			cancel()
+			if err == nil {
+				break
+			}
+		}
+		if err != nil {
+			t.Errorf("scenario 37: a %s does not leave the node that hangs: %v", what, err)
+		}
+	}
+}
+
+// working is work that does nothing, and has an answer.
+func working(context.Context, store.Verdict) store.Settlement { return settled(store.TxCommit, "done") }
+
 // TestReadOnlyNode: a node that turns read-only under a store is left for the next host of the URL, also for a user
 // whom it would still let write. Without another one nothing is executed.
 func TestReadOnlyNode(t *testing.T) {
@@ -59,6 +109,8 @@ func TestReadOnlyNode(t *testing.T) {
 	alone := openStore(t, strings.TrimSuffix(first.URL(), "/test")+"/"+name)
 	openStore(t, strings.TrimSuffix(second.URL(), "/test")+"/"+name) // makes the tables
 	both := openStore(t, "mysql://root@"+first.Addr()+","+second.Addr()+"/"+name)
+	proxy := servers.NewMySQLProxy(t, strings.TrimSuffix(first.URL(), "/test")+"/"+name)
+	counted := openStore(t, proxy.URL())
 	user := openStore(t, asUser(t, strings.TrimSuffix(first.URL(), "/test")+"/"+name, "SELECT, INSERT, UPDATE, DELETE"))
 	claim := own(t, both, reservation("key"))
 	own(t, user, reservation("user's"))
@@ -70,6 +122,14 @@ func TestReadOnlyNode(t *testing.T) {
 			!errors.Is(err, mysql.ErrReadOnlyNode) {
 			t.Errorf("a reservation on a read-only node returned %v", err)
 		}
+	}
+	_, _ = counted.Reserve(t.Context(), reservation("counted")) // which closes the connection
+	connections := proxy.Connections()
+	if _, err := counted.Reserve(t.Context(), reservation("counted")); !errors.Is(err, mysql.ErrReadOnlyNode) {
+		t.Errorf("a reservation without a connection returned %v", err)
+	}
+	if made := proxy.Connections() - connections; made != 1 {
+		t.Errorf("scenario 47: a call that all hosts refuse asked them %d times", made)
 	}
 	if _, err := user.Reserve(t.Context(), reservation("user's other")); !errors.Is(err, store.ErrUnavailable) {
 		t.Errorf("a reservation that a read-only node refuses returned %v", err)

@@ -143,6 +143,9 @@ func (t *transaction) try(ctx context.Context) (err error) {
 		t.session, t.node = t.link.session()
 	}
 	cause := t.begin(ctx)
+	if on, ok := t.link.raw.(*session); ok && on.hangs(cause) {
+		t.store.leaveNode()
+	}
 	if t.link.lost() {
 		return t.notBegun(ctx, cause)
 	}

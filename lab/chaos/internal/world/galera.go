@@ -91,8 +91,8 @@ func (g *galera) setClock(_ context.Context, offset time.Duration) error {
 	return nil
 }
 
-// queued is how long the faults take that wait for each other.
-func (g *galera) queued() time.Duration { return 8 * 40 * time.Second }
+// queued is how long the faults take that wait for each other. One of them may have to wait for a server to catch up.
+func (g *galera) queued() time.Duration { return 8*40*time.Second + servers.GaleraCatchUp }
 
 func (g *galera) faults() []Fault {
 	wires := make([]*wire, len(g.fronts))
@@ -189,10 +189,17 @@ func (g *galera) killAll(ctx context.Context, _ []*servers.MariaDBServer) error 
 	return g.servers.StartAll(ctx)
 }
 
-// trap catches some commits on their way to one server, one after the other.
-func (g *galera) trap(ctx context.Context, arm func(*servers.Proxy, func(sql string) bool)) error {
+// trap catches some commits on their way to one server, one after the other: the first that is sent any, from one that
+// is drawn. Nodes of the run stay with the server that was there when another one was not, so that one may have none.
+func (g *galera) trap(ctx context.Context, arm func(*servers.Proxy, func(sql string) bool)) (err error) {
 	g.acts.Lock()
 	defer g.acts.Unlock()
-	proxy := pick(g.world, g.fronts).proxy
-	return trapCommits(ctx, proxy, func(match func(sql string) bool) { arm(proxy, match) })
+	first := pick(g.world, []int{0, 1, 2})
+	for _, m := range slices.Concat(g.fronts[first:], g.fronts[:first]) {
+		err = trapCommits(ctx, m.proxy, func(match func(sql string) bool) { arm(m.proxy, match) })
+		if !errors.Is(err, errNotFired) {
+			return err
+		}
+	}
+	return err
 }

@@ -234,11 +234,12 @@ func (s *server) trap(ctx context.Context, arm func(match func(sql string) bool)
 // commitsCut is how many commits are lost at a time.
 const commitsCut = 5
 
-// isCommit reports whether a text that a client sends is a COMMIT, or ends with one.
+// isCommit reports whether a text that a client sends is a COMMIT, ends with one, or has one among its statements: a
+// store may set its session back behind it.
 func isCommit(sql string) bool {
 	const commit = "commit"
 	sql = strings.ToLower(strings.TrimSpace(sql))
-	return strings.HasPrefix(sql, commit) || strings.HasSuffix(sql, commit)
+	return strings.HasPrefix(sql, commit) || strings.HasSuffix(sql, commit) || strings.Contains(sql, "; "+commit+";")
 }
 
 // trapCommits catches some commits on their way through a proxy, or the answers to them.
