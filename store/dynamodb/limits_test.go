@@ -1,6 +1,7 @@
 package dynamodb_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -50,6 +51,20 @@ func TestFullItem(t *testing.T) {
 		if rec, err := s.Get(ctx, c.ID); err != nil || rec.State != test.want {
 			t.Errorf("I13: %s: with %d bytes carried it is %s (%v), want %s", test.name, fits, rec.State, err, test.want)
 		}
+	}
+}
+
+// TestFullStep: a step that carries too much is refused with all that it has collected.
+func TestFullStep(t *testing.T) {
+	t.Parallel()
+	where := newURL(t)
+	s, rows := open(t, where), newBusiness(t, where)
+	c := claimOf(reserve(t, s, request("key"), store.DecisionExecute))
+	err := s.CheckpointTx(t.Context(), c, time.Minute, func(ctx context.Context) (store.Checkpoint, error) {
+		return store.Checkpoint{Point: "charged", Data: make([]byte, 390<<10)}, rows.insert(ctx, "charged")
+	})
+	if n := rows.count("charged"); n != 0 || !errors.Is(err, store.ErrWorkRefused) || !errors.Is(err, dynamodb.ErrTooLarge) {
+		t.Errorf("got %v and %d rows, want ErrWorkRefused, ErrTooLarge and none", err, n)
 	}
 }
 

@@ -251,6 +251,9 @@ func (s *Store) commitCheckpoint(ctx context.Context, at *place, event store.Eve
 ) error {
 	for range maxTurns {
 		out, err := s.decide(event, seen, s.clock.now())
+		if errors.Is(err, ErrTooLarge) {
+			return fmt.Errorf("%w: %w", store.ErrWorkRefused, err)
+		}
 		if err != nil {
 			return err
 		}

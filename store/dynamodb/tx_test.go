@@ -48,6 +48,10 @@ func TestCollectorLimits(t *testing.T) {
 			}
 			return err
 		}, dynamodb.ErrWritesTooLarge},
+		{"the store's own table by its ARN", func(c *dynamodb.Collector) error {
+			arn := "arn:aws:dynamodb:eu-central-1:123456789012:table/" + own
+			return c.Delete(types.Delete{TableName: &arn, Key: map[string]types.AttributeValue{}})
+		}, dynamodb.ErrOwnTable},
 		{"the store's own table", func(c *dynamodb.Collector) error {
 			return c.Delete(types.Delete{TableName: &own, Key: map[string]types.AttributeValue{}})
 		}, dynamodb.ErrOwnTable},
