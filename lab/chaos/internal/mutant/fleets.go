@@ -29,8 +29,8 @@ var fleets = []Mutant{
 		Mistake: "an item is written over whatever another owner has left there",
 		Edits: []Edit{{
 			"store/dynamodb/request.go",
-			"\treturn ifStill, writeName, item{\":write\": binaryValue([]byte(over))}",
-			"\treturn \"attribute_exists(\" + attrPartition + \")\", nil, nil",
+			"\treturn ifStill, item{\":write\": binaryValue([]byte(over))}",
+			"\treturn \"attribute_exists(\" + attrPartition + \")\", nil",
 		}},
 		Faults: nodesFail,
 	},
