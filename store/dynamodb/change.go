@@ -57,10 +57,13 @@ func (s *Store) apply(ctx context.Context, at place, event store.Event, seen sig
 			return out, err
 		}
 		next := following(seen.value, out.record, out.Effect)
+		next.leavesName = event.Kind == store.EventResolveNotExecuted || event.Kind == store.EventResolveStep
 		instead, err := s.replace(ctx, &at, next, seen.write, now)
 		switch {
 		case err != nil:
 			return outcome{now: now}, err
+		case instead != nil && next.landed(instead):
+			return out, nil // a retry goes on already
 		case instead == nil:
 			s.changed(at.id, seen.value, next)
 			return out, nil
@@ -150,7 +153,7 @@ func following(before *value, after store.Record, effect store.Effect) *value {
 	if before.State != after.State || before.Attempt != after.Attempt {
 		next.dueAt = 0
 	}
-	if before.Attempt == after.Attempt {
+	if effect != store.EffectRemove {
 		next.commit = before.commit
 	}
 	return next
@@ -160,6 +163,9 @@ func following(before *value, after store.Record, effect store.Effect) *value {
 // nil if the value is stored: also if an earlier try of the same request had stored it.
 func (s *Store) replace(ctx context.Context, at *place, next *value, over string, now time.Time) (*value, error) {
 	next.write = newWrite(next.State)
+	if next.leavesName {
+		next.commit = next.write
+	}
 	it := s.encode(at, next, now)
 	if size := sizeOf(it); size > maxItem {
 		return nil, fmt.Errorf("%w: with what the operation carries and its answer it would be %d bytes", ErrTooLarge, size)
