@@ -118,8 +118,8 @@ func (s *Store) moment(kind store.EventKind, rec *store.Record, now time.Time) t
 // otherFields is room for what an item holds beside the fields that can be large.
 const otherFields = 8 << 10
 
-// maxCarried is how much an operation may carry. It leaves room for how the operation ends, and for why: what no end fits
-// behind would be in progress for ever.
+// maxCarried is how much an operation may carry. It leaves room for how the operation ends, and for why: what no end
+// fits behind would be in progress for ever.
 const maxCarried = maxItem - 2*otherFields
 
 // fitting is a completion that can be stored. An answer that does not fit into an item is kept without its body, as one

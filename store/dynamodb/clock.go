@@ -74,9 +74,9 @@ func (c *clock) observe(sent, received time.Time, header string) {
 // span is a range of differences.
 type span struct{ low, high time.Duration }
 
-// believes reports whether an answer that contradicts all before it counts. One alone does not: a server of the service,
-// or a proxy before it, whose clock is wrong would end leases and let records expire before their time. It takes two in
-// a row that agree, or the wall clock of this node, which goes on while the node is suspended.
+// believes reports whether an answer that contradicts all before it counts. One alone does not: a server of the
+// service, or a proxy before it, whose clock is wrong would end leases and let records expire before their time. It
+// takes two in a row that agree, or the wall clock of this node, which goes on while the node is suspended.
 func (c *clock) believes(low, high time.Duration, received time.Time) bool {
 	if c.doubted != nil && max(c.doubted.low, low) <= min(c.doubted.high, high) {
 		return true

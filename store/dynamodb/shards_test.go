@@ -32,8 +32,8 @@ func TestShardsGrow(t *testing.T) {
 	}
 }
 
-// TestListAcrossShardCounts: records that were written when the index had other parts are listed page by page, each once,
-// also if those of a page are settled before the next one is asked for.
+// TestListAcrossShardCounts: records that were written when the index had other parts are listed page by page, each
+// once, also if those of a page are settled before the next one is asked for.
 func TestListAcrossShardCounts(t *testing.T) {
 	t.Parallel()
 	for _, settle := range []bool{false, true} {

@@ -200,7 +200,8 @@ func (s *Store) checkTable(ctx context.Context, found *types.TableDescription, o
 	for _, a := range want.AttributeDefinitions {
 		if kind, defined := typeOf(found, *a.AttributeName); defined && kind != a.AttributeType {
 			return fmt.Errorf("dynamodb: the attribute %s of the table %s is of the type %s and not %s: it was made with an "+
-				"earlier layout, or by other means. Give the store another table", *a.AttributeName, s.table, kind, a.AttributeType)
+				"earlier layout, or by other means. Give the store another table",
+				*a.AttributeName, s.table, kind, a.AttributeType)
 		}
 	}
 	for _, index := range want.GlobalSecondaryIndexes {
@@ -303,7 +304,8 @@ func (s *Store) checkVersion(ctx context.Context) error {
 	return unavailable(errContention)
 }
 
-// noteShards takes over the number of shards that the table has, and reports false if it has fewer than this store uses.
+// noteShards takes over the number of shards that the table has, and reports false if it has fewer than this store
+// uses.
 func (s *Store) noteShards(meta item) bool {
 	stored := int32(min(numberOf(meta[attrShards]), maxShards))
 	for {

@@ -71,8 +71,9 @@ func (v *value) landed(stored *value) bool {
 }
 
 // commit stores a value over the one that a write has left, together with other items. It returns what is there instead
-// if that has changed: nothing was stored then, unless by an earlier try, see landed. After an error it is not known: also
-// after one that wraps [store.ErrWorkRefused] an earlier try may land, until another write comes over the one before.
+// if that has changed: nothing was stored then, unless by an earlier try, see landed. After an error it is not known:
+// also after one that wraps [store.ErrWorkRefused] an earlier try may land, until another write comes over the one
+// before.
 func (s *Store) commit(ctx context.Context, at *place, next *value, over string, items []types.TransactWriteItem) (
 	instead *value, err error,
 ) {

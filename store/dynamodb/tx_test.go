@@ -321,8 +321,8 @@ func (o *overtaken) deliver(t *testing.T) {
 	must(t, response.Body.Close())
 }
 
-// TestRefusedAndLanded: a commit is refused by a condition of the handler's, and a try of it that was sent before arrives
-// when the condition holds. As long as that can happen, nobody is told that nothing was done (I4).
+// TestRefusedAndLanded: a commit is refused by a condition of the handler's, and a try of it that was sent before
+// arrives when the condition holds. As long as that can happen, nobody is told that nothing was done (I4).
 func TestRefusedAndLanded(t *testing.T) {
 	t.Parallel()
 	where := newURL(t)
