@@ -57,7 +57,7 @@ func (s *Store) apply(ctx context.Context, at place, event store.Event, seen sig
 			return out, err
 		}
 		next := following(seen.value, out.record, out.Effect)
-		next.leavesName = event.Kind == store.EventResolveNotExecuted || event.Kind == store.EventResolveStep
+		next.leavesName = freesKey(event.Kind)
 		instead, err := s.replace(ctx, &at, next, seen.write, now)
 		switch {
 		case err != nil:
@@ -74,6 +74,17 @@ func (s *Store) apply(ctx context.Context, at place, event store.Event, seen sig
 		seen, beaten = sight{value: instead}, true
 	}
 	return outcome{}, unavailable(errContention)
+}
+
+// freesKey reports whether another attempt may begin right behind an event. The write of such a one is named in the
+// item from then on: if its reply is lost, it is known to have landed by what the next attempt has left.
+func freesKey(kind store.EventKind) bool {
+	switch kind {
+	case store.EventRelease, store.EventReject, store.EventBust, store.EventResolveNotExecuted, store.EventResolveStep:
+		return true
+	default:
+		return false
+	}
 }
 
 // decide is the step from what is stored. While a transaction holds a claim on the item no other request executes.
