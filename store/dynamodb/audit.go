@@ -156,7 +156,11 @@ func (s *Store) newestEntries(ctx context.Context, kind byte, f *store.AuditFilt
 	if !f.Until.IsZero() {
 		r.until = f.Until.UnixMicro() + indexLead
 	}
-	for shard := range s.shards {
+	shards, err := s.allShards(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for shard := range shards {
 		r.shard = byte(shard)
 		some, err := s.newestIn(ctx, r, f)
 		if err != nil {

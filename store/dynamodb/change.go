@@ -57,17 +57,34 @@ func (s *Store) apply(ctx context.Context, at place, event store.Event, seen sig
 			return out, err
 		}
 		next := following(seen.value, out.record, out.Effect)
+		next.leavesName = freesKey(event.Kind)
 		instead, err := s.replace(ctx, &at, next, seen.write, now)
 		switch {
 		case err != nil:
 			return outcome{now: now}, err
+		case instead != nil && next.landed(instead):
+			return out, nil // a retry goes on already
 		case instead == nil:
 			s.changed(at.id, seen.value, next)
 			return out, nil
 		}
+		if seen.guessed {
+			s.held.drop(at.id, seen.value)
+		}
 		seen, beaten = sight{value: instead}, true
 	}
 	return outcome{}, unavailable(errContention)
+}
+
+// freesKey reports whether another attempt may begin right behind an event. The write of such a one is named in the
+// item from then on: if its reply is lost, it is known to have landed by what the next attempt has left.
+func freesKey(kind store.EventKind) bool {
+	switch kind {
+	case store.EventRelease, store.EventReject, store.EventBust, store.EventResolveNotExecuted, store.EventResolveStep:
+		return true
+	default:
+		return false
+	}
 }
 
 // decide is the step from what is stored. While a transaction holds a claim on the item no other request executes.
@@ -83,6 +100,10 @@ func (s *Store) decide(event store.Event, before *value, now time.Time) (outcome
 	if transition.Decision == store.DecisionExecute && transition.Effect == store.EffectWrite &&
 		before.claim.live(now.Add(-s.clock.margin())) {
 		return outcome{Transition: store.Transition{Decision: store.DecisionInProgress}, now: now}, nil
+	}
+	if err == nil && len(after.Data) > maxCarried && len(after.Data) > len(before.Data) {
+		err = fmt.Errorf("%w, and an operation carries at most %d bytes, not %d", ErrTooLarge, maxCarried, len(after.Data))
+		return outcome{now: moment}, err
 	}
 	return outcome{Transition: transition, record: after, now: moment}, err
 }
@@ -108,22 +129,27 @@ func (s *Store) moment(kind store.EventKind, rec *store.Record, now time.Time) t
 // otherFields is room for what an item holds beside the fields that can be large.
 const otherFields = 8 << 10
 
+// maxCarried is how much an operation may carry. It leaves room for how the operation ends, and for why: what no end
+// fits behind would be in progress for ever.
+const maxCarried = maxItem - 2*otherFields
+
 // fitting is a completion that can be stored. An answer that does not fit into an item is kept without its body, as one
-// that is past the limit of its route is: it is not replayed, and not executed again. It depends on nothing that the
-// completion changes, so that one that is repeated comes to the same.
+// that is past the limit of its route is: it is not replayed, and not executed again. A header that does not fit
+// either is left out too. It depends on nothing that the completion changes, so that one that is repeated comes to the
+// same.
 func fitting(done *store.Completion, rec *store.Record) *store.Completion {
 	response := &done.Response
-	size := otherFields + len(response.Body) + len(rec.Data)
+	size := otherFields + len(rec.Data)
 	for i := range response.Header {
 		size += len(response.Header[i].Name) + len(response.Header[i].Value)
 	}
-	if size <= maxItem || response.NotStored {
+	if size+len(response.Body) <= maxItem {
 		return done
 	}
 	small := *done
 	small.Response.Body, small.Response.NotStored = nil, true
-	if response.IsSealed() {
-		small.Response.Header = nil // it is sealed together with the body
+	if size > maxItem || response.IsSealed() && !response.NotStored {
+		small.Response.Header = nil // if it is sealed, then together with the body
 	}
 	return &small
 }
@@ -138,7 +164,7 @@ func following(before *value, after store.Record, effect store.Effect) *value {
 	if before.State != after.State || before.Attempt != after.Attempt {
 		next.dueAt = 0
 	}
-	if before.Attempt == after.Attempt {
+	if effect != store.EffectRemove {
 		next.commit = before.commit
 	}
 	return next
@@ -148,6 +174,9 @@ func following(before *value, after store.Record, effect store.Effect) *value {
 // nil if the value is stored: also if an earlier try of the same request had stored it.
 func (s *Store) replace(ctx context.Context, at *place, next *value, over string, now time.Time) (*value, error) {
 	next.write = newWrite(next.State)
+	if next.leavesName {
+		next.commit = next.write
+	}
 	it := s.encode(at, next, now)
 	if size := sizeOf(it); size > maxItem {
 		return nil, fmt.Errorf("%w: with what the operation carries and its answer it would be %d bytes", ErrTooLarge, size)

@@ -19,6 +19,7 @@ type clock struct {
 	base      time.Time     // the node's clock when this one was made
 	low, high time.Duration // the range of what is to be added to the node's clock
 	measured  time.Time     // when the range was last cut; zero if it never was
+	doubted   *span         // the range of the last answer, if that cannot be true together with the one above
 	last      time.Time     // the latest time that was given out
 	lastToken int64         // the latest token that was given out
 	// set replaces all of this in a test, and setMargin the margin.
@@ -60,10 +61,28 @@ func (c *clock) observe(sent, received time.Time, header string) {
 	}
 	drift := max(received.Sub(c.measured), 0) / driftShare
 	before, after := max(c.low-drift, low), min(c.high+drift, high)
-	if before > after { // the service's clock was set, or another server of it is ahead: the newest counts
+	if before > after { // the service's clock was set, or this node was suspended, or one answer is wrong
+		if !c.believes(low, high, received) {
+			c.doubted = &span{low, high}
+			return
+		}
 		before, after = low, high
 	}
-	c.low, c.high, c.measured = before, after, received
+	c.low, c.high, c.measured, c.doubted = before, after, received, nil
+}
+
+// span is a range of differences.
+type span struct{ low, high time.Duration }
+
+// believes reports whether an answer that contradicts all before it counts. One alone does not: a server of the
+// service, or a proxy before it, whose clock is wrong would end leases and let records expire before their time. It
+// takes two in a row that agree, or the wall clock of this node, which goes on while the node is suspended.
+func (c *clock) believes(low, high time.Duration, received time.Time) bool {
+	if c.doubted != nil && max(c.doubted.low, low) <= min(c.doubted.high, high) {
+		return true
+	}
+	stepped := received.Round(0).Sub(c.local(received).Round(0))
+	return stepped.Abs() >= notableSkew && low-notableSkew <= stepped && stepped <= high+notableSkew
 }
 
 // now returns the store's time, to the microsecond.

@@ -51,14 +51,16 @@ func TestClockOfASoundNode(t *testing.T) {
 	}
 }
 
-// TestClockFollows: the service's clock is set, or another server of it answers: the newest answer counts. What the
+// TestClockFollows: the service's clock is set, or another server of it answers: the newest answers count. What the
 // clock has said it does not take back.
 func TestClockFollows(t *testing.T) {
 	t.Parallel()
 	c := newClock()
 	answered(c, c.base, time.Hour, time.Millisecond)
 	before := c.now()
-	answered(c, c.base.Add(time.Second), -time.Hour, time.Millisecond)
+	for i := range 2 {
+		answered(c, c.base.Add(time.Duration(i+1)*time.Second), -time.Hour, time.Millisecond)
+	}
 	if after := c.now(); after.Before(before) {
 		t.Errorf("the clock went back from %s to %s", before, after)
 	}
@@ -75,5 +77,26 @@ func TestClockFollows(t *testing.T) {
 	}
 	if token := c.token(1 << 60); token <= 1<<60 {
 		t.Errorf("S7: token %d is not above its floor", token)
+	}
+}
+
+// TestClockDoubts: one answer with a time that is far from what all others have said moves nothing: leases would end,
+// and records expire, before their time (I12).
+func TestClockDoubts(t *testing.T) {
+	t.Parallel()
+	for _, ahead := range []time.Duration{-time.Hour, time.Hour} {
+		c := newClock()
+		for i := range 10 {
+			answered(c, c.base.Add(time.Duration(i)*time.Millisecond), 0, time.Millisecond)
+		}
+		before := c.now()
+		answered(c, c.base.Add(20*time.Millisecond), ahead, time.Millisecond)
+		if off := c.now().Sub(before); off < 0 || off > time.Minute {
+			t.Errorf("I12: one answer that is %s ahead moves the clock by %s", ahead, off)
+		}
+		answered(c, c.base.Add(30*time.Millisecond), 0, time.Millisecond)
+		if skew, _ := c.skew(); skew != 0 {
+			t.Errorf("the clock stays moved by %s", skew)
+		}
 	}
 }

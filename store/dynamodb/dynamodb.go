@@ -17,7 +17,7 @@ import (
 type Store struct {
 	client   *ddb.Client
 	table    string
-	shards   int
+	shards   atomic.Int32
 	readOnly bool
 	log      *slog.Logger
 	// own is the HTTP client of a store that was opened by its URL; nil for others.
@@ -127,4 +127,4 @@ func hashOf(b []byte) []byte {
 }
 
 // shardOf is the part of an index that what has this hash belongs to.
-func (s *Store) shardOf(hash []byte) byte { return byte(int(hash[0]) % s.shards) }
+func (s *Store) shardOf(hash []byte) byte { return byte(int32(hash[0]) % s.shards.Load()) }

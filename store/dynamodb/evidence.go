@@ -310,7 +310,11 @@ func (s *Store) purge(ctx context.Context, kind byte, written string, age time.D
 
 // oldest returns the first entries of a kind up to a moment, from all parts of the index.
 func (s *Store) oldest(ctx context.Context, kind byte, until int64, limit int) (entries []item, err error) {
-	for shard := range s.shards {
+	shards, err := s.allShards(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for shard := range shards {
 		taken := 0
 		err := s.eachDue(ctx, dueRange{kind: kind, shard: byte(shard), until: until}, func(page []item) (bool, error) {
 			page = page[:min(len(page), limit-taken)]

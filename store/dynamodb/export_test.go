@@ -20,5 +20,12 @@ func (s *Store) SetMargin(d time.Duration) {
 // still would give them out a second time.
 func (s *Store) ContinueFrom(before *Store) { s.clock.lastToken = before.clock.lastToken }
 
+// Held is how many records a store remembers for their owners.
+func (s *Store) Held() int {
+	s.held.mu.Lock()
+	defer s.held.mu.Unlock()
+	return len(s.held.values)
+}
+
 // SizeOf is what an item takes.
 var SizeOf = sizeOf

@@ -123,6 +123,47 @@ func TestWrittenOverBeforeRepeated(t *testing.T) {
 		interpose(func() { must(t, other.BeginReconcile(ctx, c, 0, time.Minute)) })
 		must(t, s.Abandon(ctx, c, "timeout"))
 	})
+	for name, free := range map[string]func(c store.Claim) error{
+		"release": func(c store.Claim) error { return s.Release(ctx, c, "no stock") },
+		"reject":  func(c store.Claim) error { return s.Reject(ctx, c) },
+		"bust": func(c store.Claim) error {
+			must(t, s.Release(ctx, c, "no stock"))
+			interpose(func() { reserve(t, other, request("bust"), store.DecisionExecute) })
+			return s.Bust(ctx, c.ID, false)
+		},
+	} {
+		c := claimOf(reserve(t, s, request(name), store.DecisionExecute))
+		if name != "bust" {
+			interpose(func() { reserve(t, other, request(name), store.DecisionExecute) })
+		}
+		if err := free(c); err != nil {
+			t.Errorf("S6: %s: it was done, and a retry goes on, but who did it is told %v", name, err)
+		}
+	}
+	t.Run("resolve", func(t *testing.T) {
+		later := open(t, where) // past the margin
+		later.SetClock(func() time.Time { return time.Now().Add(time.Minute) })
+		for name, resolve := range map[string]func(c store.Claim) error{
+			"not executed": func(c store.Claim) error { return s.ResolveNotExecuted(ctx, c, "not there") },
+			"step":         func(c store.Claim) error { return s.ResolveStep(ctx, c, store.Checkpoint{Point: "charged"}) },
+		} {
+			resumed := func() *store.Reservation {
+				r := request(name)
+				r.OnLost = store.LostResume
+				return r
+			}
+			c := claimOf(reserve(t, s, resumed(), store.DecisionExecute))
+			must(t, s.Abandon(ctx, c, "timeout"))
+			interpose(func() {
+				next := claimOf(reserve(t, later, resumed(), store.DecisionExecute))
+				must(t, later.Extend(ctx, next, time.Minute))
+			})
+			if err := resolve(c); err != nil {
+				t.Errorf("I16: %s: it was resolved, and a retry goes on, but who resolved it is told %v", name, err)
+			}
+			wantFenced(t, resolve(c))
+		}
+	})
 	t.Run("rewrite", func(t *testing.T) {
 		c := claimOf(reserve(t, s, request("rewrite"), store.DecisionExecute))
 		must(t, s.Checkpoint(ctx, c, store.Checkpoint{Point: "charged", Data: []byte("old key")}))

@@ -36,6 +36,15 @@ func (s *Store) hold(id store.ID, v *value) {
 	s.held.values[id] = v
 }
 
+// drop forgets a record that is not what is stored any more: its owner may never write again.
+func (h *held) drop(id store.ID, v *value) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.values[id] == v {
+		delete(h.values, id)
+	}
+}
+
 // owned is the guess that an owner's record is as it was when this process last wrote it.
 func (s *Store) owned(c store.Claim) sight {
 	s.held.mu.Lock()

@@ -31,7 +31,8 @@ const (
 	attrFloor = "floor"
 	// attrClaim is the claim of a transaction on the item.
 	attrClaim = "claim"
-	// attrCommit names the last write by which a transaction was committed. Later writes of the same attempt leave it.
+	// attrCommit names the last write by which a transaction was committed, or an outcome from outside stored. Later
+	// writes leave it.
 	attrCommit = "commit"
 	// attrDueShard and attrDueAt are the keys of the index of what is due: a part of it, and a moment in it.
 	attrDueShard, attrDueAt = "due", "when"
@@ -172,8 +173,10 @@ type value struct {
 	// floor is the token of a record that was removed: none that is made again may have it (S7).
 	floor int64
 	claim claim
-	// commit names the write by which the attempt last committed a transaction.
-	commit string
+	// commit names the write that last committed a transaction, or that has resolved an attempt: who made it is told that
+	// it has landed, also if others have written since. leavesName says that this one is to be named.
+	commit     string
+	leavesName bool
 	// dueAt is where the index of what is due has it, in microseconds.
 	dueAt int64
 }

@@ -50,10 +50,17 @@ func stored() map[string]*value {
 	}
 }
 
+// sharded is a store that can make items, and nothing else.
+func sharded() *Store {
+	s := &Store{}
+	s.shards.Store(defaultShards)
+	return s
+}
+
 // TestGoldenItems: what was ever stored stays readable (S8).
 func TestGoldenItems(t *testing.T) {
 	t.Parallel()
-	s := &Store{shards: defaultShards}
+	s := sharded()
 	at := placeOf(store.ID{Scope: "acme", Key: "order-42"})
 	now := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 	for name, v := range stored() {
@@ -98,7 +105,7 @@ func TestGoldenItems(t *testing.T) {
 // would execute again.
 func TestDamagedItem(t *testing.T) {
 	t.Parallel()
-	s := &Store{shards: defaultShards}
+	s := sharded()
 	at := placeOf(store.ID{Scope: "acme", Key: "order-42"})
 	whole := bytesOf(s.encode(&at, stored()["completed"], time.Unix(0, 0))[attrRecord])
 	for kept := range whole {
@@ -145,7 +152,7 @@ func writeGolden(t *testing.T, file string, it item) {
 
 // FuzzDecode: damaged items are unreadable, and nothing worse; they keep no other record from being listed.
 func FuzzDecode(f *testing.F) {
-	s := &Store{shards: defaultShards}
+	s := sharded()
 	at := placeOf(store.ID{Scope: "acme", Key: "order-42"})
 	for _, v := range stored() {
 		it := s.encode(&at, v, time.Unix(0, 0))

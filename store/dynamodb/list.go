@@ -19,7 +19,7 @@ var summaryAttributes = []string{attrPartition, attrSort, attrRecord}
 // List implements [store.Lister]. What is in progress or unknown is found by the index of what is due, which follows
 // the table a moment later, and is then read as it is. Settled records are in no index: for a filter that may choose
 // them the table is scanned, which reads, and is charged for, every item from After on until the page is full. The
-// order is that of the table, or of the index.
+// order is that of the table, or of the hashes.
 func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error) {
 	c := &chosen{Filter: f, limit: store.MaxPage, now: s.clock.now(), margin: s.clock.margin()}
 	if f.Limit > 0 {
@@ -70,32 +70,26 @@ func (c *chosen) isDue(rec *store.Record) bool {
 	return !rec.Due().After(c.now.Add(-c.margin))
 }
 
-// listDue chooses among what a part of the index of what is due holds.
+// mostKeys is how many keys of an index are kept in memory for a list.
+const mostKeys = 1 << 16
+
+// listDue chooses among what the index of what is due holds, in the order of the keys of the table: which part of the
+// index has a record depends on how many parts there were when it was written.
 func (s *Store) listDue(ctx context.Context, c *chosen) error {
 	until := always
 	if c.Due {
 		until = c.now.UnixMicro()
 	}
-	first, after := 0, []byte(nil)
+	var after []byte
 	if c.After != (store.ID{}) {
 		at := placeOf(c.After)
-		first, after = int(s.shardOf(at.hash[:])), append([]byte{kindRecord}, at.hash[:]...)
+		after = bytesOf(at.key()[attrPartition])
 	}
-	for shard := first; shard < s.shards; shard++ {
-		var keys []item
-		err := s.eachDue(ctx, dueRange{kind: dueKind(c.State), shard: byte(shard), until: until},
-			func(page []item) (bool, error) {
-				for _, key := range page {
-					if shard != first || bytes.Compare(bytesOf(key[attrPartition]), after) > 0 {
-						keys = append(keys, key)
-					}
-				}
-				return true, nil
-			})
+	for {
+		keys, more, err := s.dueKeys(ctx, dueRange{kind: dueKind(c.State), until: until}, after)
 		if err != nil {
 			return err
 		}
-		slices.SortFunc(keys, compareKeys)
 		for some := range slices.Chunk(keys, batchKeys) {
 			found, err := s.readAll(ctx, some, summaryAttributes...)
 			if err != nil {
@@ -108,8 +102,46 @@ func (s *Store) listDue(ctx context.Context, c *chosen) error {
 				}
 			}
 		}
+		if !more {
+			return nil
+		}
+		after = bytesOf(keys[len(keys)-1][attrPartition])
 	}
-	return nil
+}
+
+// dueKeys returns the first keys behind one in a range of all parts of the index, and whether there are more.
+func (s *Store) dueKeys(ctx context.Context, r dueRange, after []byte) (keys []item, more bool, err error) {
+	shards, err := s.allShards(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	first := func(limit int) {
+		slices.SortFunc(keys, compareKeys)
+		keys = slices.CompactFunc(keys, func(a, b item) bool { return compareKeys(a, b) == 0 }) // it moved meanwhile
+		if len(keys) > limit {
+			clear(keys[limit:])
+			keys, more = keys[:limit], true
+		}
+	}
+	for shard := range shards {
+		r.shard = byte(shard)
+		err := s.eachDue(ctx, r, func(page []item) (bool, error) {
+			for _, key := range page {
+				if bytes.Compare(bytesOf(key[attrPartition]), after) > 0 {
+					keys = append(keys, key)
+				}
+			}
+			if len(keys) > 2*mostKeys {
+				first(mostKeys)
+			}
+			return true, nil
+		})
+		if err != nil {
+			return nil, false, err
+		}
+	}
+	first(mostKeys)
+	return keys, more, nil
 }
 
 func compareKeys(a, b item) int {

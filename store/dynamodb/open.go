@@ -126,11 +126,12 @@ func New(ctx context.Context, client *ddb.Client, table string, with ...Option) 
 
 func open(ctx context.Context, client *ddb.Client, table string, own *http.Client, o *options) (*Store, error) {
 	s := &Store{
-		client: client, table: table, shards: o.shards, readOnly: o.readOnly, log: o.log, own: own,
+		client: client, table: table, readOnly: o.readOnly, log: o.log, own: own,
 		clock: newClock(), recent: newRecent(),
 		held:    held{values: make(map[store.ID]*value)},
 		flights: flights{count: make(map[store.ID]int)},
 	}
+	s.shards.Store(int32(o.shards))
 	s.watcher = newWatcher(s)
 	if err := s.prepare(ctx, o); err != nil {
 		return nil, errors.Join(err, s.Close())

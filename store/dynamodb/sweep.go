@@ -24,8 +24,12 @@ func (s *Store) Sweep(ctx context.Context, limit int) (swept int, err error) {
 	if err := s.writable(ctx); err != nil {
 		return 0, err
 	}
+	shards, err := s.allShards(ctx)
+	if err != nil {
+		return 0, err
+	}
 	var errs []error
-	for _, shard := range rand.Perm(s.shards) { // nodes that sweep at once begin at different ends
+	for _, shard := range rand.Perm(shards) { // nodes that sweep at once begin at different ends
 		if swept >= limit {
 			break
 		}

@@ -22,7 +22,7 @@ const (
 
 const (
 	// schemaVersion is the version of the layout that this program writes.
-	schemaVersion = 1
+	schemaVersion = 2
 	// createTimeout bounds how long a new table is waited for.
 	createTimeout = 2 * time.Minute
 )
@@ -197,6 +197,13 @@ func (s *Store) checkTable(ctx context.Context, found *types.TableDescription, o
 		return fmt.Errorf("dynamodb: the table %s has other keys than those of a store: give the store a table of its own",
 			s.table)
 	}
+	for _, a := range want.AttributeDefinitions {
+		if kind, defined := typeOf(found, *a.AttributeName); defined && kind != a.AttributeType {
+			return fmt.Errorf("dynamodb: the attribute %s of the table %s is of the type %s and not %s: it was made with an "+
+				"earlier layout, or by other means. Give the store another table",
+				*a.AttributeName, s.table, kind, a.AttributeType)
+		}
+	}
 	for _, index := range want.GlobalSecondaryIndexes {
 		if !hasIndex(found, &index) {
 			return fmt.Errorf("dynamodb: the table %s lacks the index %s: dynamodb.Table and dynamodb.CloudFormation say "+
@@ -245,6 +252,16 @@ func sameKeys(a, b []types.KeySchemaElement) bool {
 	return true
 }
 
+// typeOf is the type of an attribute that is a key.
+func typeOf(table *types.TableDescription, name string) (kind types.ScalarAttributeType, defined bool) {
+	for _, a := range table.AttributeDefinitions {
+		if aws.ToString(a.AttributeName) == name {
+			return a.AttributeType, true
+		}
+	}
+	return "", false
+}
+
 func hasIndex(table *types.TableDescription, want *types.GlobalSecondaryIndex) bool {
 	for _, index := range table.GlobalSecondaryIndexes {
 		if aws.ToString(index.IndexName) == *want.IndexName && sameKeys(index.KeySchema, want.KeySchema) {
@@ -257,29 +274,58 @@ func hasIndex(table *types.TableDescription, want *types.GlobalSecondaryIndex) b
 // checkVersion reads what describes the table, or writes it, and takes the number of shards from there.
 func (s *Store) checkVersion(ctx context.Context) error {
 	key := keyOf(kindMeta, nil, single)
-	for {
+	for range maxTurns {
 		found, err := s.get(ctx, key)
 		if err != nil {
 			return err
 		}
 		version, compatible := int(numberOf(found[attrVersion])), int(numberOf(found[attrCompatible]))
+		if len(found) > 0 && version < schemaVersion {
+			return fmt.Errorf("dynamodb: the table %s is of the earlier version %d, which this program cannot read: it knows "+
+				"version %d. Give the store another table", s.table, version, schemaVersion)
+		}
 		if compatible > schemaVersion {
 			return fmt.Errorf("%w: the table %s is of version %d, and this program knows version %d: use a newer program",
 				store.ErrSchemaNewer, s.table, version, schemaVersion)
 		}
-		stored := int(numberOf(found[attrShards]))
-		if stored >= s.shards || s.readOnly {
-			s.shards = max(stored, s.shards)
+		if s.noteShards(found) || s.readOnly {
 			return nil
 		}
 		it := keyOf(kindMeta, nil, single)
 		it[attrRecord] = binaryValue([]byte(newWrite(store.StateNone)))
 		it[attrVersion] = numberValue(int64(max(version, schemaVersion)))
 		it[attrCompatible] = numberValue(int64(max(compatible, schemaVersion)))
-		it[attrShards] = numberValue(int64(s.shards))
+		it[attrShards] = numberValue(int64(s.shards.Load()))
 		instead, err := s.putOver(ctx, it, string(bytesOf(found[attrRecord])))
 		if err != nil || instead == nil {
 			return err
 		}
 	}
+	return unavailable(errContention)
+}
+
+// noteShards takes over the number of shards that the table has, and reports false if it has fewer than this store
+// uses.
+func (s *Store) noteShards(meta item) bool {
+	stored := int32(min(numberOf(meta[attrShards]), maxShards))
+	for {
+		used := s.shards.Load()
+		if stored <= used {
+			return stored == used
+		}
+		if s.shards.CompareAndSwap(used, stored) {
+			return true
+		}
+	}
+}
+
+// allShards returns how many shards the table has now: another node may have made more of them since this store was
+// opened.
+func (s *Store) allShards(ctx context.Context) (int, error) {
+	meta, err := s.get(ctx, keyOf(kindMeta, nil, single), attrShards)
+	if err != nil {
+		return 0, err
+	}
+	s.noteShards(meta)
+	return int(s.shards.Load()), nil
 }

@@ -42,10 +42,11 @@ func (t *transaction) commit(ctx context.Context, next *value, items []types.Tra
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
 	instead, err := s.commit(ctx, &t.at, next, t.claimed.write, items)
-	if err != nil && !errors.Is(err, store.ErrWorkRefused) {
-		// Whether it was committed is not guessed: if the claim can be given back, it was not and never will be.
+	if err != nil {
+		// Whether it was committed is not guessed: if the claim can be given back, it was not and never will be. That holds
+		// for work that was refused too: an earlier try of the same request may still be on its way.
 		var unknown error
-		if instead, unknown = t.giveBack(ctx); unknown != nil {
+		if instead, unknown = t.giveBack(ctx); unknown != nil && !errors.Is(err, ErrTooLarge) {
 			return v, false, fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, errors.Join(err, unknown))
 		}
 	}
@@ -53,7 +54,6 @@ func (t *transaction) commit(ctx context.Context, next *value, items []types.Tra
 	case instead != nil && next.landed(instead):
 		done.Record = next.Record
 	case errors.Is(err, store.ErrWorkRefused):
-		t.undo(ctx)
 		return v, false, err
 	case err != nil:
 		return v, false, unavailable(err)
@@ -71,8 +71,9 @@ func (v *value) landed(stored *value) bool {
 }
 
 // commit stores a value over the one that a write has left, together with other items. It returns what is there instead
-// if that has changed: nothing was stored then, unless by an earlier try, see landed. After an error that wraps
-// [store.ErrWorkRefused] nothing was stored; after any other it is not known.
+// if that has changed: nothing was stored then, unless by an earlier try, see landed. After an error it is not known:
+// also after one that wraps [store.ErrWorkRefused] an earlier try may land, until another write comes over the one
+// before.
 func (s *Store) commit(ctx context.Context, at *place, next *value, over string, items []types.TransactWriteItem) (
 	instead *value, err error,
 ) {
@@ -251,6 +252,9 @@ func (s *Store) commitCheckpoint(ctx context.Context, at *place, event store.Eve
 ) error {
 	for range maxTurns {
 		out, err := s.decide(event, seen, s.clock.now())
+		if errors.Is(err, ErrTooLarge) {
+			return fmt.Errorf("%w: %w", store.ErrWorkRefused, err)
+		}
 		if err != nil {
 			return err
 		}

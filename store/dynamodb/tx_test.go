@@ -1,15 +1,20 @@
 package dynamodb_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	ddb "github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servers"
@@ -43,6 +48,10 @@ func TestCollectorLimits(t *testing.T) {
 			}
 			return err
 		}, dynamodb.ErrWritesTooLarge},
+		{"the store's own table by its ARN", func(c *dynamodb.Collector) error {
+			arn := "arn:aws:dynamodb:eu-central-1:123456789012:table/" + own
+			return c.Delete(types.Delete{TableName: &arn, Key: map[string]types.AttributeValue{}})
+		}, dynamodb.ErrOwnTable},
 		{"the store's own table", func(c *dynamodb.Collector) error {
 			return c.Delete(types.Delete{TableName: &own, Key: map[string]types.AttributeValue{}})
 		}, dynamodb.ErrOwnTable},
@@ -277,4 +286,76 @@ func TestLargeAnswers(t *testing.T) {
 		t.Errorf("carried data that does not fit got %v, want ErrTooLarge", err)
 	}
 	must(t, s.Release(t.Context(), c, "nothing was done"))
+}
+
+// overtaken keeps the first transaction that is sent, and delivers it when it is told to; it loses what gives the claim
+// back.
+type overtaken struct {
+	mu   sync.Mutex
+	kept *http.Request
+	body []byte
+}
+
+// RoundTrip implements [http.RoundTripper].
+func (o *overtaken) RoundTrip(r *http.Request) (*http.Response, error) {
+	_, operation, _ := strings.Cut(r.Header.Get("X-Amz-Target"), ".")
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case operation == "TransactWriteItems" && o.kept == nil:
+		var err error
+		o.kept = r.Clone(context.Background())
+		o.body, err = io.ReadAll(r.Body)
+		return nil, errors.Join(err, errors.New("the connection was reset"))
+	case operation == "DeleteItem":
+		return nil, errors.New("the connection was reset")
+	default:
+		return http.DefaultTransport.RoundTrip(r)
+	}
+}
+
+func (o *overtaken) deliver(t *testing.T) {
+	o.kept.Body = io.NopCloser(bytes.NewReader(o.body))
+	response, err := http.DefaultTransport.RoundTrip(o.kept)
+	must(t, err)
+	must(t, response.Body.Close())
+}
+
+// TestRefusedAndLanded: a commit is refused by a condition of the handler's, and a try of it that was sent before
+// arrives when the condition holds. As long as that can happen, nobody is told that nothing was done (I4).
+func TestRefusedAndLanded(t *testing.T) {
+	t.Parallel()
+	where := newURL(t)
+	wire := &overtaken{}
+	s, rows := open(t, where, dynamodb.WithTransport(wire)), newBusiness(t, where)
+	stock := rows.row("stock")
+	_, err := s.Transact(t.Context(), request("key"), committing(t, func(ctx context.Context) error {
+		return errors.Join(rows.insert(ctx, "paid"), dynamodb.Writes(ctx).Check(types.ConditionCheck{
+			TableName: &rows.table, Key: stock.Item, ConditionExpression: aws.String("attribute_exists(#value)"),
+			ExpressionAttributeNames: map[string]string{"#value": "value"},
+		}))
+	}))
+	_, putErr := rows.client.PutItem(t.Context(), &ddb.PutItemInput{TableName: &rows.table, Item: stock.Item})
+	must(t, putErr)
+	wire.deliver(t)
+	if n := rows.count("paid"); n != 1 || !errors.Is(err, store.ErrOutcomeUnknown) {
+		t.Errorf("I4: there are %d rows, and the caller was told %v, want 1 and ErrOutcomeUnknown", n, err)
+	}
+	reserve(t, s, request("key"), store.DecisionReplay)
+}
+
+// TestOwnersWhoLost: what a store remembers for owners who have lost their records it forgets when they learn of it.
+func TestOwnersWhoLost(t *testing.T) {
+	t.Parallel()
+	where := newURL(t)
+	s, later := open(t, where), open(t, where)
+	later.SetClock(func() time.Time { return time.Now().Add(time.Hour) })
+	c := claimOf(reserve(t, s, request("key"), store.DecisionExecute))
+	if swept, err := later.Sweep(t.Context(), 10); swept != 1 || err != nil {
+		t.Fatalf("%d were swept (%v), want 1", swept, err)
+	}
+	wantFenced(t, s.Extend(t.Context(), c, time.Minute))
+	if n := s.Held(); n != 0 {
+		t.Errorf("%d records are remembered, want none", n)
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
@@ -115,7 +116,7 @@ func (c *Collector) add(table *string, size int, one types.TransactWriteItem) er
 	switch {
 	case c.over != nil:
 		return c.over
-	case c.table != "" && table != nil && *table == c.table:
+	case c.table != "" && table != nil && tableName(*table) == tableName(c.table):
 		c.failed = ErrOwnTable
 	case len(c.items) == MaxWrites:
 		c.failed = ErrTooManyWrites
@@ -128,6 +129,9 @@ func (c *Collector) add(table *string, size int, one types.TransactWriteItem) er
 	c.items, c.size = append(c.items, one), c.size+size
 	return nil
 }
+
+// tableName is the name of a table that is given by its name or by its ARN.
+func tableName(table string) string { return table[strings.LastIndexByte(table, '/')+1:] }
 
 // close ends the collection, and returns what was collected, or why it must not be committed.
 func (c *Collector) close(why error) ([]types.TransactWriteItem, error) {
