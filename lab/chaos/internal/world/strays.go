@@ -30,8 +30,16 @@ func (w *World) strayName() string {
 func (w *World) isStray(reference string) bool { return strings.HasPrefix(reference, w.window+stray) }
 
 // strayEffect puts a charge and a refund of it into the ledger. What came of one that the acquirer does not answer, as
-// it misbehaves, its ledger tells.
+// it misbehaves, its ledger tells. The clock is not set meanwhile: where it is back for a moment, an effect would be
+// dated before the beginning of all that is compared.
 func (w *World) strayEffect(ctx context.Context) error {
+	w.clock.Lock()
+	defer w.clock.Unlock()
+	if time.Now().Add(w.offset).Before(w.began) {
+		return errNotFired
+	}
+	ctx, cancel := context.WithTimeout(ctx, strayTime)
+	defer cancel()
 	acquirer, name := &provider.Client{URL: w.acquirer.URL()}, w.strayName()
 	made, err := acquirer.Charge(ctx, name, provider.ChargeRequest{Amount: 2, Currency: "EUR", Reference: name})
 	if err == nil {
