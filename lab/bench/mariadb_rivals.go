@@ -136,6 +136,9 @@ const (
 		WHERE name = 'max_removed_attempt'; COMMIT`
 )
 
+// bareSession is the session of the bare way, as the store has it.
+const bareSession = "?multiStatements=true&autocommit=0&tx_isolation=%27READ-COMMITTED%27&"
+
 // openMariaDBBare is the claim, one insert and the answer by bare statements.
 func openMariaDBBare(ctx context.Context, e *engines) (*arena, error) {
 	site, st, err := openMariaDBStore(ctx, e, openMariaDB)
@@ -145,7 +148,7 @@ func openMariaDBBare(ctx context.Context, e *engines) (*arena, error) {
 	if err := st.Close(); err != nil {
 		return nil, err
 	}
-	pool, err := sql.Open("mysql", site.server.DSN(site.database)+"?multiStatements=true&autocommit=0&"+interpolated)
+	pool, err := sql.Open("mysql", site.server.DSN(site.database)+bareSession+interpolated)
 	if err != nil {
 		return nil, err
 	}
