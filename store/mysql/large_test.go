@@ -23,6 +23,14 @@ func TestAnswerLargerThanAPacket(t *testing.T) {
 	if !rec.Response.NotStored || rec.Response.Status != 201 || len(rec.Response.Body) > 0 {
 		t.Errorf("A4: the answer is stored with %d bytes: %t", len(rec.Response.Body), !rec.Response.NotStored)
 	}
+	sealed := answer(large)
+	sealed.Response.Header = []store.HeaderField{{Name: store.SealedField, Value: "v"}}
+	_, err = s.Complete(t.Context(), own(t, s, reservation("sealed")), sealed)
+	must(t, err)
+	rec = wantState(t, s, "sealed", store.StateCompleted, "A4")
+	if !rec.Response.NotStored || rec.Response.IsSealed() {
+		t.Errorf("A4: an answer without its body still has the header that is sealed with it: %v", rec.Response.Header)
+	}
 	_, err = s.Transact(t.Context(), reservation("key"), func(ctx context.Context, _ store.Verdict) store.Settlement {
 		must(t, insert(ctx, "key"))
 		return settled(store.TxCommit, large)

@@ -184,6 +184,9 @@ func (s *Store) Complete(ctx context.Context, c store.Claim, done *store.Complet
 	if tooLarge(err) && !done.Response.NotStored {
 		small := *done
 		small.Response.Body, small.Response.NotStored = nil, true
+		if done.Response.IsSealed() {
+			small.Response.Header = nil // it is sealed together with the body
+		}
 		event.Completion = &small
 		made, err = s.settle(ctx, c.ID, event)
 	}

@@ -480,8 +480,8 @@ func (t *transaction) undoLate() (quiet bool, err error) {
 }
 
 // kill tells the server to end the connection of the transaction, if it is still at it: it would go on with a statement
-// to its end, and it does not hear at once of a connection that was cut. Another server would end another's, and so would this one if it was
-// restarted since: it then counts its connections anew.
+// to its end, and it does not hear at once of a connection that was cut. Another server would end another's, and so
+// would this one if it was restarted since: its connections are then counted from one again.
 func (t *transaction) kill() {
 	if t.session == 0 {
 		return
