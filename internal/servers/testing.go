@@ -439,7 +439,7 @@ func uniqueName(test string) string {
 }
 
 // Schema creates a schema for this test. It is removed with all that is in it at the end from a server that stays; one
-// that was started here goes as a whole, and to remove schemas one by one would cost it more than many tests do.
+// that was started here goes as a whole, with its schemas.
 func (s *PostgresServer) Schema(t testing.TB) (name string) {
 	t.Helper()
 	name = s.Name(t)
