@@ -162,7 +162,7 @@ func (s *story) setOutcome(why, outcome string) {
 func (s *story) held(between func()) {
 	s.write(history.Write{
 		Call: history.CallReserve, Key: "moved", Attempt: 20, Granted: true, Accepted: true,
-		Lease: 1000,
+		Lease: 1000, Nonce: "held",
 	})
 	between()
 	s.write(history.Write{
@@ -310,6 +310,11 @@ var harderExcuses = map[string]func(*story){
 		s.held(func() {
 			s.write(history.Write{Call: history.CallExtend, Key: "moved", Attempt: 20, Accepted: true, Lease: 1})
 		})
+	},
+	"the reply to a reservation was lost, and the lease almost over": func(s *story) {
+		s.write(history.Write{Call: history.CallReserve, Key: "moved", Lease: 1000, Nonce: "held"})
+		s.clock += 960
+		s.held(func() {})
 	},
 	"the clock was set while a lease lasted": func(s *story) {
 		s.held(func() { s.Steps = append(s.Steps, history.Step{Began: s.tick(), Ended: s.tick()}) })

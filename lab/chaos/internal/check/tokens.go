@@ -50,9 +50,10 @@ func checkLeases(o *operation, steps []history.Step, f *findings) {
 		if !holds || held.Ended == 0 || !held.Accepted {
 			continue
 		}
+		began := leaseBegan(o, held)
 		for _, g := range granted {
-			during := g.Began > held.Ended && g.Ended < held.Began+held.Lease && g.Attempt != held.Attempt
-			span := &history.Write{Began: held.Began, Ended: g.Ended}
+			during := g.Began > held.Ended && g.Ended < began+held.Lease && g.Attempt != held.Attempt
+			span := &history.Write{Began: began, Ended: g.Ended}
 			if during && !stepped(span, steps) && !letGo(o, held, g.Ended) {
 				f.add("I6", o, "token %d was granted to %s (call %d) while %s held token %d (call %d) by a lease",
 					g.Attempt, g.Node, g.Seq, held.Node, held.Attempt, held.Seq)
@@ -60,6 +61,18 @@ func checkLeases(o *operation, steps []history.Step, f *findings) {
 			}
 		}
 	}
+}
+
+// leaseBegan is the earliest time from which a lease may count. A reservation that is repeated because its reply was
+// lost finds its own record (S9), with what is left of the lease.
+func leaseBegan(o *operation, held *history.Write) int64 {
+	began := held.Began
+	for _, w := range o.writes {
+		if held.Call == history.CallReserve && w.Call == history.CallReserve && repeatsReservation(w, held) {
+			began = min(began, w.Began)
+		}
+	}
+	return began
 }
 
 // letGo reports whether an owner may have let go of its right before the time, or have asked for another lease: one
