@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -392,9 +393,15 @@ func (c *PatroniCluster) AwaitLeader(ctx context.Context) (leader *PatroniNode, 
 }
 
 // AwaitReady waits until there is a primary, and the other node is its synchronous standby, if it runs: one that is not
-// would not take over.
+// would not take over. Patroni may leave a node that was cut off with nothing to follow: such a one is made from the
+// primary again, as its operator would do.
 func (c *PatroniCluster) AwaitReady(ctx context.Context) error {
 	err := c.awaitReady(ctx)
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		if err = c.remakeStandby(ctx); err == nil {
+			err = c.awaitReady(ctx)
+		}
+	}
 	if err == nil {
 		return nil
 	}
@@ -419,6 +426,24 @@ func (c *PatroniCluster) awaitReady(ctx context.Context) error {
 		}
 		return true, nil
 	})
+}
+
+// remakeStandby has the node that is not the primary copy all of its data again.
+func (c *PatroniCluster) remakeStandby(ctx context.Context) error {
+	leader, err := c.AwaitLeader(ctx)
+	if err != nil {
+		return err
+	}
+	for _, n := range c.nodes {
+		if n == leader || !n.Runs() {
+			continue
+		}
+		api := fmt.Sprintf("http://127.0.0.1:%d/reinitialize", n.api)
+		if answer, err := askHTTP(ctx, http.MethodPost, api, `{"force": true}`); err != nil {
+			return fmt.Errorf("servers: make the standby again: %w: %s", err, answer)
+		}
+	}
+	return nil
 }
 
 // Close ends all servers for good and removes their data.
