@@ -51,6 +51,9 @@ const (
 // PatroniLease is after how long a primary that is gone is replaced.
 const PatroniLease = patroniLease * time.Second
 
+// patroniFollows is how long a standby may take to follow, also if it has to undo something first.
+const patroniFollows = 45 * time.Second
+
 // StartPatroni starts a private etcd and two servers with an empty database. Each setting is one of PostgreSQL's, as in
 // "max_connections=50". It takes some ten seconds. The context limits the start only. Close it when done.
 func StartPatroni(ctx context.Context, settings ...string) (*PatroniCluster, error) {
@@ -396,10 +399,10 @@ func (c *PatroniCluster) AwaitLeader(ctx context.Context) (leader *PatroniNode, 
 // would not take over. Patroni may leave a node that was cut off with nothing to follow: such a one is made from the
 // primary again, as its operator would do.
 func (c *PatroniCluster) AwaitReady(ctx context.Context) error {
-	err := c.awaitReady(ctx)
+	err := c.awaitReady(ctx, patroniFollows)
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		if err = c.remakeStandby(ctx); err == nil {
-			err = c.awaitReady(ctx)
+			err = c.awaitReady(ctx, startLimit)
 		}
 	}
 	if err == nil {
@@ -412,8 +415,8 @@ func (c *PatroniCluster) AwaitReady(ctx context.Context) error {
 	return err
 }
 
-func (c *PatroniCluster) awaitReady(ctx context.Context) error {
-	return awaitEvery(ctx, 50*time.Millisecond, "the standby follows the primary", func() (bool, error) {
+func (c *PatroniCluster) awaitReady(ctx context.Context, limit time.Duration) error {
+	return awaitWithin(ctx, limit, 50*time.Millisecond, "the standby follows the primary", func() (bool, error) {
 		leader, err := c.AwaitLeader(ctx)
 		if err != nil {
 			return false, err
