@@ -62,7 +62,7 @@ func TestShortRunOnEngines(t *testing.T) {
 // shortRun is a run on a store, with some or all faults.
 func shortRun(t *testing.T, store string, length time.Duration, only []string) {
 	o := options{
-		Store: store, Time: length, Seed: 20261115, Clients: 12, Every: 450 * time.Millisecond,
+		Store: store, Time: length, Seed: 20261115, Clients: 6, Every: 450 * time.Millisecond,
 		Settle: 90 * time.Second, Only: only,
 	}
 	var out bytes.Buffer

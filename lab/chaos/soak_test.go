@@ -17,7 +17,7 @@ func TestSoakGoesOn(t *testing.T) {
 	dir := t.TempDir()
 	for start, hours := range []float64{1e-9, 1e9} {
 		s := soak{dir: dir, hours: hours, options: options{
-			Store: "sqlite", Seed: 3, Time: time.Second, Clients: 8, Every: 200 * time.Millisecond,
+			Store: "sqlite", Seed: 3, Time: time.Second, Clients: 4, Every: 200 * time.Millisecond,
 			Settle: 90 * time.Second, Brief: true,
 			Only: []string{"server-kill", "clock-step", "stray-row", "stray-effect"},
 		}}

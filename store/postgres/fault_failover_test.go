@@ -190,6 +190,9 @@ func TestFailOverAndBackUnderTraffic(t *testing.T) {
 	for _, h := range bothHandles {
 		t.Run(h.name, func(t *testing.T) {
 			t.Parallel()
+			if h.name != pgxHandle.name {
+				servers.InAllStores(t) // the same connections of the store's own
+			}
 			c := newCluster(t, h)
 			must(t, c.try(waysIn["Transact"], "first"))
 			c.outage("the address leads to the primary again", func() { c.lead(c.primary) })

@@ -150,7 +150,7 @@ func TestStoreBehindPgBouncer(t *testing.T) {
 func TestStoreBehindPgBouncerOnLocksThatDoNothing(t *testing.T) {
 	t.Parallel()
 	database := changedDatabase(t, withIdleLocks())
-	pgxHandle.conformOn(t, behindPgBouncer(schemasIn(database)), servers.UnlessAllStores("TransactorRaces", "Natural")...)
+	pgxHandle.conformOn(t, behindPgBouncer(schemasIn(database)), servers.UnlessAllStores("Natural")...)
 }
 
 // TestStoreBehindPgBouncerThatResets: it forgets what was set on a connection after each transaction, also what its own

@@ -21,9 +21,8 @@ func TestStoreOnCluster(t *testing.T) {
 	t.Parallel()
 	c := servers.SharedRedisCluster(t)
 	storetest.Run(t, storetest.Harness{
-		Open: func(t testing.TB) storetest.Instance { return instance(t, c.URL(), c.Name(t)) },
-		Groups: servers.UnlessAllStores("Fencing", "Repeats", "Content", "Waiter", "Sweeper", "Lister", "Finder",
-			"Retainer"),
+		Open:   func(t testing.TB) storetest.Instance { return instance(t, c.URL(), c.Name(t)) },
+		Groups: servers.UnlessAllStores("Repeats", "Waiter", "Sweeper", "Lister", "Finder"),
 	})
 }
 
