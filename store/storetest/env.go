@@ -58,8 +58,8 @@ func open(t *testing.T, h Harness) *env {
 // long fails the test, and those that follow it, by which a shorter one would be sought, fail at once.
 func (e *env) sequences() (begin func()) {
 	ctx, cancel := context.WithCancel(e.T.Context())
-	timer := time.AfterFunc(patience/2, func() {
-		e.Errorf("a sequence of calls did not end within %s", patience/2)
+	timer := time.AfterFunc(patience, func() {
+		e.Errorf("a sequence of calls did not end within %s", patience)
 		cancel()
 	})
 	e.Cleanup(func() {
@@ -69,7 +69,7 @@ func (e *env) sequences() (begin func()) {
 	e.ctx = ctx
 	return func() {
 		if ctx.Err() == nil {
-			timer.Reset(patience / 2)
+			timer.Reset(patience)
 		}
 	}
 }
