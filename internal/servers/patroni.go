@@ -153,7 +153,9 @@ func (n *PatroniNode) configure() error {
 			"dcs": tree{
 				"ttl": patroniLease, "loop_wait": patroniLoop, "retry_timeout": patroniRetry,
 				"synchronous_mode": true, "maximum_lag_on_failover": 16 << 20,
-				"postgresql": tree{"use_pg_rewind": true, "use_slots": true, "parameters": parameters},
+				// An old primary is copied again instead of being rewound: behind a rewind, Patroni 3.0 may recover it by
+				// itself before it follows, on the timeline of the primary, and it never follows then.
+				"postgresql": tree{"use_pg_rewind": false, "use_slots": true, "parameters": parameters},
 			},
 			"initdb": []any{tree{"encoding": "UTF8"}, tree{"locale": "C"}, tree{"auth": "trust"}},
 		},
