@@ -154,13 +154,15 @@ func TestStoreBehindPgBouncerOnLocksThatDoNothing(t *testing.T) {
 }
 
 // TestStoreBehindPgBouncerThatResets: it forgets what was set on a connection after each transaction, also what its own
-// connect_query has set, so that the tables are in a database of their own.
+// connect_query has set, so that the tables are in a database of their own. On a busy machine PgBouncer 1.18 has been
+// seen to answer an aggregate with no row.
 func TestStoreBehindPgBouncerThatResets(t *testing.T) {
 	t.Parallel()
+	servers.InAllStores(t)
 	pgxHandle.conformOn(t, func(_, run testing.TB) (url, admin string) {
 		admin = databaseURL(run)
 		return servers.NewPgBouncer(run, admin, "server_idle_timeout=1", "server_reset_query_always=1").URL(), admin
-	}, servers.UnlessAllStores("Repeats")...)
+	})
 }
 
 // TestStoreBehindPgBouncerOnSerializableDatabase: nothing but the database says how transactions are isolated, and locks
