@@ -80,13 +80,9 @@ func (s *EtcdServer) start(ctx context.Context) (err error) {
 
 // get asks for a page, which must be there.
 func get(ctx context.Context, address string) (string, error) {
-	return askHTTP(ctx, http.MethodGet, address, "")
-}
-
-func askHTTP(ctx context.Context, method, address, body string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, method, address, strings.NewReader(body))
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
 		return "", err
 	}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -50,9 +49,6 @@ const (
 
 // PatroniLease is after how long a primary that is gone is replaced.
 const PatroniLease = patroniLease * time.Second
-
-// patroniFollows is how long a standby may take to follow, also if it has to undo something first.
-const patroniFollows = 45 * time.Second
 
 // StartPatroni starts a private etcd and two servers with an empty database. Each setting is one of PostgreSQL's, as in
 // "max_connections=50". It takes some ten seconds. The context limits the start only. Close it when done.
@@ -153,8 +149,8 @@ func (n *PatroniNode) configure() error {
 			"dcs": tree{
 				"ttl": patroniLease, "loop_wait": patroniLoop, "retry_timeout": patroniRetry,
 				"synchronous_mode": true, "maximum_lag_on_failover": 16 << 20,
-				// An old primary is copied again instead of being rewound: behind a rewind, Patroni 3.0 may recover it by
-				// itself before it follows, on the timeline of the primary, and it never follows then.
+				// An old primary is copied again instead of being rewound: with pg_rewind, Patroni 3.0 was seen to bring it
+				// back with a checkpoint of its own on the primary's timeline, after which it never followed.
 				"postgresql": tree{"use_pg_rewind": false, "use_slots": true, "parameters": parameters},
 			},
 			"initdb": []any{tree{"encoding": "UTF8"}, tree{"locale": "C"}, tree{"auth": "trust"}},
@@ -398,15 +394,9 @@ func (c *PatroniCluster) AwaitLeader(ctx context.Context) (leader *PatroniNode, 
 }
 
 // AwaitReady waits until there is a primary, and the other node is its synchronous standby, if it runs: one that is not
-// would not take over. Patroni may leave a node that was cut off with nothing to follow: such a one is made from the
-// primary again, as its operator would do.
+// would not take over.
 func (c *PatroniCluster) AwaitReady(ctx context.Context) error {
-	err := c.awaitReady(ctx, patroniFollows)
-	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		if err = c.remakeStandby(ctx); err == nil {
-			err = c.awaitReady(ctx, startLimit)
-		}
-	}
+	err := c.awaitReady(ctx)
 	if err == nil {
 		return nil
 	}
@@ -417,8 +407,8 @@ func (c *PatroniCluster) AwaitReady(ctx context.Context) error {
 	return err
 }
 
-func (c *PatroniCluster) awaitReady(ctx context.Context, limit time.Duration) error {
-	return awaitWithin(ctx, limit, 50*time.Millisecond, "the standby follows the primary", func() (bool, error) {
+func (c *PatroniCluster) awaitReady(ctx context.Context) error {
+	return awaitEvery(ctx, 50*time.Millisecond, "the standby follows the primary", func() (bool, error) {
 		leader, err := c.AwaitLeader(ctx)
 		if err != nil {
 			return false, err
@@ -431,24 +421,6 @@ func (c *PatroniCluster) awaitReady(ctx context.Context, limit time.Duration) er
 		}
 		return true, nil
 	})
-}
-
-// remakeStandby has the node that is not the primary copy all of its data again.
-func (c *PatroniCluster) remakeStandby(ctx context.Context) error {
-	leader, err := c.AwaitLeader(ctx)
-	if err != nil {
-		return err
-	}
-	for _, n := range c.nodes {
-		if n == leader || !n.Runs() {
-			continue
-		}
-		api := fmt.Sprintf("http://127.0.0.1:%d/reinitialize", n.api)
-		if answer, err := askHTTP(ctx, http.MethodPost, api, `{"force": true}`); err != nil {
-			return fmt.Errorf("servers: make the standby again: %w: %s", err, answer)
-		}
-	}
-	return nil
 }
 
 // Close ends all servers for good and removes their data.

@@ -1,11 +1,6 @@
 package servers
 
 import (
-	"errors"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"slices"
 	"testing"
 )
 
@@ -45,24 +40,6 @@ func TestPatroniReplacesItsPrimary(t *testing.T) {
 		return err != nil, nil
 	}))
 	must(t, c.Etcd().Resume())
-	must(t, c.AwaitReady(t.Context()))
-}
-
-// TestPatroniRemakesItsStandby: with data that is copied, and not what it had.
-func TestPatroniRemakesItsStandby(t *testing.T) {
-	t.Parallel()
-	InAllStores(t)
-	c := NewPatroni(t)
-	leader, err := c.AwaitLeader(t.Context())
-	must(t, err)
-	nodes := c.Nodes()
-	old := filepath.Join(nodes[1-slices.Index(nodes, leader)].Dir(), "old")
-	must(t, os.WriteFile(old, nil, 0o600))
-	must(t, c.remakeStandby(t.Context()))
-	must(t, await(t.Context(), "its data is removed", func() (bool, error) {
-		_, err := os.Stat(old)
-		return errors.Is(err, fs.ErrNotExist), nil
-	}))
 	must(t, c.AwaitReady(t.Context()))
 }
 
