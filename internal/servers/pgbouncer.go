@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/onceward/onceward/internal/proc"
 )
 
 // PgBouncerServer is a running PgBouncer in transaction mode, before a PostgreSQL server: each transaction of a client may
@@ -119,7 +121,20 @@ func (s *PgBouncerServer) start(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(s.startFailure(err), s.kill())
 	}
+	go s.revive(s.proc)
 	return nil
+}
+
+// revive starts the pooler again when it ends by itself, as a service manager does: before 1.21 it does so when a
+// server answers while the cancellation of its statement is under way.
+func (s *PgBouncerServer) revive(running *proc.Process) {
+	<-running.Done()
+	_ = s.control(func() error {
+		if s.proc != running {
+			return nil // it was ended here
+		}
+		return s.startAgain()
+	})
 }
 
 // stop ends the pooler: it writes nothing that has to be kept.
