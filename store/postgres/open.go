@@ -347,8 +347,9 @@ func WithLanes(n int) Option { return func(o *options) { o.lanes = max(n, 1) } }
 // It is there to compare with.
 func WithoutBatching() Option { return func(o *options) { o.individual = true } }
 
-// WithListenURL is where to listen for notifications, past a pooler in transaction mode, through which they do not
-// come. Default: like all other connections.
+// WithListenURL is where to listen for notifications, past a pooler. Default: like all other connections, but not
+// through a pooler: in transaction mode nothing is heard there, and in any mode PgBouncer mixes up replies when a
+// notification meets its reset of a connection.
 func WithListenURL(url string) Option { return func(o *options) { o.listenURL = url } }
 
 // WithRepeatingDriver says that the program is prepared for a release of pgx with which database/sql runs some

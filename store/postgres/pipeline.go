@@ -85,9 +85,12 @@ func (p *pipeline) add(s *statement, parameters ...[]byte) {
 	p.count++
 }
 
+// errForeignReply says that what came is not what was asked for.
+var errForeignReply = errors.New("the server answered something else: a pooler in between mixes up connections")
+
 // run makes the round trip. It calls read for each row, with the number of the statement that it belongs to; what it is
-// handed is used again afterwards. It returns the tag of the last statement. After a network error the connection is
-// closed; after an error of the server it can be used.
+// handed is used again afterwards. It returns the tag of the last statement. After a network error, or replies that are
+// not those of the statements, the connection is closed; after an error of the server it can be used.
 func (p *pipeline) run(deadline time.Time, read func(statement int, values [][]byte) error) (tag []byte, err error) {
 	pg := p.conn.PgConn()
 	if pg.IsClosed() {
@@ -100,18 +103,26 @@ func (p *pipeline) run(deadline time.Time, read func(statement int, values [][]b
 	if err := pg.Frontend().Flush(); err != nil {
 		return nil, p.broken(err)
 	}
-	statement := 0
+	bound, statement := 0, 0
 	for {
 		message, receiveErr := pg.ReceiveMessage(context.Background())
 		if receiveErr != nil {
 			return tag, p.broken(receiveErr)
 		}
 		switch m := message.(type) {
+		case *pgproto3.BindComplete:
+			bound++
 		case *pgproto3.DataRow:
+			if statement >= bound {
+				return tag, p.broken(errForeignReply)
+			}
 			if err == nil {
 				err = read(statement, m.Values)
 			}
 		case *pgproto3.CommandComplete:
+			if statement >= bound {
+				return tag, p.broken(errForeignReply)
+			}
 			tag = append(p.tag[:0], m.CommandTag...)
 			statement++
 		case *pgproto3.NoticeResponse:
@@ -123,7 +134,7 @@ func (p *pipeline) run(deadline time.Time, read func(statement int, values [][]b
 				return tag, p.broken(resetErr)
 			}
 			if err == nil && statement != p.count {
-				err = fmt.Errorf("%d of %d statements were answered", statement, p.count)
+				err = p.broken(fmt.Errorf("%d of %d statements were answered", statement, p.count))
 			}
 			return tag, err
 		}

@@ -154,8 +154,8 @@ func TestStoreBehindPgBouncerOnLocksThatDoNothing(t *testing.T) {
 }
 
 // TestStoreBehindPgBouncerThatResets: it forgets what was set on a connection after each transaction, also what its own
-// connect_query has set, so that the tables are in a database of their own. On a busy machine PgBouncer 1.18 has been
-// seen to answer an aggregate with no row.
+// connect_query has set, so that the tables are in a database of their own. It mixes up replies if anyone listens through
+// it, as the store once did.
 func TestStoreBehindPgBouncerThatResets(t *testing.T) {
 	t.Parallel()
 	servers.InAllStores(t)

@@ -352,7 +352,7 @@ func (l *listener) start(w *watcher) { w.running.Go(func() { l.run(w) }) }
 func (l *listener) healthy() bool { return l.alive.Load() }
 
 // listenRemedy is what to do about a listener that hears nothing.
-const listenRemedy = "if a pooler in transaction mode is in between, give WithListenURL an address past it; " +
+const listenRemedy = "if a pooler is in between, give WithListenURL an address past it; " +
 	"otherwise see the error, and what the server logs"
 
 func (l *listener) run(w *watcher) {
@@ -385,11 +385,12 @@ func (l *listener) session(w *watcher) error {
 	if err != nil {
 		return err
 	}
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
-		defer cancel()
-		_ = conn.Close(ctx)
-	}()
+	defer leave(conn)
+	if w.store.options.listenURL == "" {
+		if err := wantDirect(w.ctx, conn); err != nil {
+			return err
+		}
+	}
 	if _, err := conn.Exec(w.ctx, `LISTEN `+pgx.Identifier{w.store.channel}.Sanitize()); err != nil {
 		return err
 	}
@@ -406,6 +407,29 @@ func (l *listener) session(w *watcher) error {
 		}
 		w.hear(payload)
 	}
+}
+
+// errPooled says why no connection through a pooler listens.
+var errPooled = errors.New("a pooler is in between, and a notification that meets its reset of the connection " +
+	"lets it give one client the replies to another")
+
+// wantDirect makes sure that no pooler is in between: PgBouncer, up to 1.24 at least, takes a notification that arrives
+// while it resets a connection for the end of the reset, and hands that connection on before it is ready.
+func wantDirect(ctx context.Context, conn *pgx.Conn) error {
+	var process uint32
+	err := conn.QueryRow(ctx, `SELECT pg_backend_pid()`, pgx.QueryExecModeSimpleProtocol).Scan(&process)
+	if err == nil && process != conn.PgConn().PID() {
+		err = errPooled
+	}
+	return err
+}
+
+// leave ends a connection that listens, in an order that is safe where an address was given that leads to a pooler.
+func leave(conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
+	defer cancel()
+	_, _ = conn.Exec(ctx, `UNLISTEN *`, pgx.QueryExecModeSimpleProtocol)
+	_ = conn.Close(ctx) // it is given up whether or not the server hears of it
 }
 
 // connect connects as the application's pool does.

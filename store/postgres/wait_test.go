@@ -317,6 +317,27 @@ func TestPoolerLosesNotifications(t *testing.T) {
 	c.wantLooking("after it was found out", c.completed())
 }
 
+// TestNobodyListensThroughAPooler: one that keeps sessions would carry notifications, but resets a connection behind each
+// of them, and a notification in that moment makes PgBouncer give a client the replies to another.
+func TestNobodyListensThroughAPooler(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"session", "transaction"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			book, logging := newLogbook()
+			pooler := servers.NewPgBouncer(t, databaseURL(t), "pool_mode="+mode)
+			s, err := postgres.Open(t.Context(), pooler.URL(), logging)
+			must(t, err)
+			defer s.Close()
+			eventually(t, "the store has said why it does not listen", 20*time.Second,
+				func() bool { return len(book.find("a pooler is in between, and a notification")) > 0 })
+			if s.Behaviour().Listens {
+				t.Error("it listens")
+			}
+		})
+	}
+}
+
 // TestListenURL: listening past the pooler works as listening does.
 func TestListenURL(t *testing.T) {
 	t.Parallel()

@@ -231,6 +231,13 @@ func (p *postgres) pooled(ctx context.Context) (bool, error) {
 	return first == second, nil
 }
 
+// pooler reports whether a connection ends before the process of the server that it is told of.
+func pooler(ctx context.Context, conn *pgx.Conn) (between bool, err error) {
+	var process uint32
+	err = conn.QueryRow(ctx, `SELECT pg_backend_pid()`, pgx.QueryExecModeSimpleProtocol).Scan(&process)
+	return process != conn.PgConn().PID(), err
+}
+
 // tryPooler looks whether connections share processes of the server, and whether what is prepared on one stays there.
 func tryPooler(ctx context.Context, p *postgres, r *Result) error {
 	pooled, err := p.pooled(ctx)
@@ -242,18 +249,17 @@ func tryPooler(ctx context.Context, p *postgres, r *Result) error {
 		return err
 	}
 	defer done()
-	var pid int
-	if err := conns[0].QueryRow(ctx, `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
+	between, err := pooler(ctx, conns[0])
+	if err != nil {
 		return err
 	}
-	between := pid != int(conns[0].PgConn().PID())
 	switch {
 	case pooled:
 		r.saw("a pooler in transaction mode")
 		r.find(Note, "see docs/postgresql.md, behind a pooler: default_query_exec_mode in the URL, and "+
 			"postgres.WithListenURL",
-			"two connections shared the server process %d: there is a pooler in transaction mode (such as PgBouncer with "+
-				"pool_mode=transaction) in between", pid)
+			"two connections shared a process of the server: there is a pooler in transaction mode (such as PgBouncer "+
+				"with pool_mode=transaction) in between")
 	case between:
 		r.saw("a pooler that keeps sessions")
 	default:
@@ -314,6 +320,17 @@ func tryListen(ctx context.Context, p *postgres, r *Result) error {
 		return nil
 	}
 	defer closing(ear)
+	if p.listen == p.config {
+		between, err := pooler(ctx, ear)
+		if err != nil {
+			return err
+		}
+		if between {
+			r.find(Weak, do, "a pooler is in between, and the store does not listen through one: PgBouncer mixes up "+
+				"replies when a notification meets its reset of a connection")
+			return nil
+		}
+	}
 	channel := "onceward_doctor_" + strings.ToLower(rand.Text())
 	if _, err := ear.Exec(ctx, `LISTEN `+channel); err != nil {
 		r.find(Weak, do, "LISTEN is refused: %v", err)

@@ -179,7 +179,7 @@ func TestPgBouncer(t *testing.T) {
 	wantFound(t, report, lie{"postgres/pooler", doctor.Broken, "PgBouncer", []string{"postgres/listen"}})
 	wantFound(t, report, lie{"postgres/pooler", doctor.Note, "a pooler in transaction mode", []string{"postgres/listen"}})
 	wantFound(t, report, lie{
-		"postgres/listen", doctor.Weak, "LISTEN was accepted, and a notification did not arrive",
+		"postgres/listen", doctor.Weak, "the store does not listen through one",
 		[]string{"postgres/pooler"},
 	})
 
