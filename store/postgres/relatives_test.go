@@ -359,6 +359,41 @@ func TestDuplicatesDoNotRunWhereLocksDoNothing(t *testing.T) {
 	}
 }
 
+// TestClaimCancelledWhereLocksDoNothing: PostgreSQL tells of a time that is up between two waits of one insert as if a user
+// had cancelled it. A duplicate whose wait ends so is in progress like the others.
+func TestClaimCancelledWhereLocksDoNothing(t *testing.T) {
+	t.Parallel()
+	s := &site{url: changedDatabase(t, withoutLocks)}
+	s.admin = openAdmin(t, s.url)
+	nodes := s.nodes(t, pgxHandle, 2)
+	exec(t, s.admin, `ALTER FUNCTION onceward_try_lock SET lock_timeout = '1min'`) // so that it is there to be cancelled
+	began, end, done := make(chan struct{}), make(chan struct{}), make(chan ended, 2)
+	go func() {
+		v, err := nodes[0].Transact(context.Background(), booking("key"), committing("done", func(context.Context) error {
+			close(began)
+			<-end
+			return nil
+		}))
+		done <- ended{v, err}
+	}()
+	await(t, "the handler", began)
+	go func() {
+		v, err := nodes[1].Transact(context.Background(), booking("key"), committing("twice", nothing))
+		done <- ended{v, err}
+	}()
+	eventually(t, "the duplicate was cancelled", 20*time.Second, func() bool {
+		return number(t, s.admin, `SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity
+			WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
+	})
+	if got := await(t, "the duplicate", done); got.err != nil || got.verdict.Decision != store.DecisionInProgress {
+		t.Errorf("the duplicate was told %v (%v)", got.verdict.Decision, got.err)
+	}
+	close(end)
+	if got := await(t, "the owner", done); got.err != nil || got.verdict.Decision != store.DecisionExecute {
+		t.Errorf("the owner was told %v (%v)", got.verdict.Decision, got.err)
+	}
+}
+
 // TestRaceWhereAllIsSerializable: nodes that race where every transaction is serializable, and locks do nothing, undo
 // each other. One commits, nobody is told that it failed, and what was undone is run again.
 func TestRaceWhereAllIsSerializable(t *testing.T) {

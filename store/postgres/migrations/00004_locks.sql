@@ -30,7 +30,8 @@ $$;
 
 -- Takes a lock if it is free, and reports whether it was. An insert cannot be told not to wait, but not to wait for long. What
 -- it waited for is in the context of the error: if not for another entry of the index, but for the table, which has to grow,
--- the lock may be free, and is tried again.
+-- the lock may be free, and is tried again. A time that is up between two waits of one insert is told as if a user had
+-- cancelled the statement.
 -- +goose StatementBegin
 CREATE FUNCTION onceward_try_lock(wanted_space smallint, wanted bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
@@ -46,7 +47,7 @@ BEGIN
 			DELETE FROM onceward_lock t WHERE t.ctid = place;
 			RETURN true;
 		EXCEPTION
-			WHEN lock_not_available THEN
+			WHEN lock_not_available OR query_canceled THEN
 				GET STACKED DIAGNOSTICS waited = PG_EXCEPTION_CONTEXT;
 				EXIT WHEN strpos(waited, 'onceward_lock_pkey') > 0;
 		END;
