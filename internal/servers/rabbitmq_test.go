@@ -30,6 +30,7 @@ func greet(t testing.TB, s *RabbitMQServer) error {
 // and queues come to is tested in lab/servers, with a client.
 func TestRabbitMQIsKilledAndRestarted(t *testing.T) {
 	t.Parallel()
+	InAllStores(t) // others kill theirs too
 	begun := time.Now()
 	s := NewRabbitMQ(t)
 	t.Logf("the broker started in %v", time.Since(begun))

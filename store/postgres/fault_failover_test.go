@@ -184,15 +184,13 @@ func (c *cluster) outage(mended string, mend func()) {
 }
 
 // TestFailOverAndBackUnderTraffic has the address lead to a standby and back to the primary, and then lead to
-// standbys that are promoted.
+// standbys that are promoted. TestFailOverAmongHosts is less, and always run.
 func TestFailOverAndBackUnderTraffic(t *testing.T) {
 	t.Parallel()
+	servers.InAllStores(t)
 	for _, h := range bothHandles {
 		t.Run(h.name, func(t *testing.T) {
 			t.Parallel()
-			if h.name != pgxHandle.name {
-				servers.InAllStores(t) // the same connections of the store's own
-			}
 			c := newCluster(t, h)
 			must(t, c.try(waysIn["Transact"], "first"))
 			c.outage("the address leads to the primary again", func() { c.lead(c.primary) })

@@ -95,6 +95,9 @@ func TestLocksThatDoNothing(t *testing.T) {
 			for _, before := range []store.State{store.StateNone, store.StateRetryable} {
 				t.Run(fmt.Sprintf("%s/%s/%s", h.name, isolation, before), func(t *testing.T) {
 					t.Parallel()
+					if h.name != pgxHandle.name && isolation != isolations[0] {
+						servers.InAllStores(t)
+					}
 					s := newLocklessSite(t, isolation)
 					stores := s.nodes(t, h, nodes, postgres.WithAdvisoryLocks())
 					if before == store.StateRetryable {

@@ -417,6 +417,7 @@ var gathersParts = regexp.MustCompile(walks.String() + `|(?m)^\s*(?:->  )?(?:Inc
 // while it was empty or later; what works through all records goes by the indexes, and takes no more than it needs.
 func TestPlansOfPartitions(t *testing.T) {
 	t.Parallel()
+	servers.InAllStores(t)
 	p := newPlanned(t, postgres.WithPartitions(8))
 	p.prunes("on empty partitions")
 	p.fill(20_000)

@@ -149,8 +149,9 @@ func TestStoreBehindPgBouncer(t *testing.T) {
 
 func TestStoreBehindPgBouncerOnLocksThatDoNothing(t *testing.T) {
 	t.Parallel()
+	servers.InAllStores(t) // each of the two is tested without
 	database := changedDatabase(t, withIdleLocks())
-	pgxHandle.conformOn(t, behindPgBouncer(schemasIn(database)), servers.UnlessAllStores("Natural")...)
+	pgxHandle.conformOn(t, behindPgBouncer(schemasIn(database)))
 }
 
 // TestStoreBehindPgBouncerThatResets: it forgets what was set on a connection after each transaction, also what its own
@@ -338,6 +339,9 @@ func TestDuplicatesDoNotRunWhereLocksDoNothing(t *testing.T) {
 	for name, changes := range map[string][]string{"do nothing": withIdleLocks(), "are missing": withoutLocks} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			if name == "are missing" {
+				servers.InAllStores(t) // the same rows
+			}
 			s := &site{url: changedDatabase(t, changes)}
 			s.admin = openAdmin(t, s.url)
 			exec(t, s.admin, `CREATE TABLE business (number bigint GENERATED ALWAYS AS IDENTITY, value TEXT NOT NULL)`)
