@@ -18,7 +18,8 @@ import (
 
 // ErrReadOnlyNode is returned when a server takes no writes: it is a replica, which is behind the one that decides, or
 // is about to become one.
-var ErrReadOnlyNode = errors.New("mysql: this server is read-only: it may be behind the one that decides")
+var ErrReadOnlyNode = errors.New("mysql: this server is read-only: it may be behind the one that decides; " +
+	"connect to the primary, or name all servers in the URL")
 
 // What a session of the store's own is set to, so that no call waits for long.
 const (

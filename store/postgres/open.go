@@ -416,4 +416,5 @@ func durabilityRisks(fsync, pages, synchronous, standbyNames string, replicas in
 }
 
 // ErrStandby is returned when the server is a standby, which is behind the one that decides.
-var ErrStandby = errors.New("postgres: this server is a standby: it is behind the one that decides")
+var ErrStandby = errors.New("postgres: this server is a standby: it is behind the one that decides; " +
+	"connect to the primary, or name all servers in the URL")

@@ -3,10 +3,13 @@ package doctor
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	driver "github.com/go-sql-driver/mysql"
 	"github.com/onceward/onceward/storeurl"
 )
 
@@ -226,6 +229,9 @@ func tryMySQLPrivileges(ctx context.Context, p *mysql, r *Result) error {
 		return err
 	}
 	r.saw("the user is %s", user)
+	if err := p.mayWrite(ctx, user, r); err != nil {
+		return err
+	}
 	grants, err := grantsMySQL(ctx, p.hosts[0].db)
 	if err != nil {
 		return err
@@ -248,6 +254,40 @@ func tryMySQLPrivileges(ctx context.Context, p *mysql, r *Result) error {
 			r.find(Weak, "use a user of its own for the service, with rights to its database alone, as docs/mysql.md grants",
 				"the user %s has %s on the whole server", user, strings.Join(have, ", "))
 		}
+	}
+	return nil
+}
+
+// deniedMySQL are the errors for a right that a user lacks, to a table and to a column.
+var deniedMySQL = []uint16{1142, 1143}
+
+// mayWrite looks whether the user may change records: to be told how a statement would be executed takes the rights that
+// it takes.
+func (p *mysql) mayWrite(ctx context.Context, user string, r *Result) error {
+	if !p.tables {
+		return nil
+	}
+	table := "`" + p.prefix + "record`"
+	var lacks []string
+	for right, statement := range map[string]string{
+		"INSERT": `INSERT INTO TABLE SELECT * FROM TABLE WHERE false`, "DELETE": `DELETE FROM TABLE WHERE false`,
+		"UPDATE": `UPDATE TABLE SET state = state WHERE false`,
+	} {
+		rows, err := p.hosts[0].db.QueryContext(ctx, "EXPLAIN "+strings.ReplaceAll(statement, "TABLE", table))
+		var refused *driver.MySQLError
+		switch {
+		case errors.As(err, &refused) && slices.Contains(deniedMySQL, refused.Number):
+			lacks = append(lacks, right)
+		case err != nil:
+			return err
+		default:
+			_ = rows.Close() // what it says does not matter
+		}
+	}
+	slices.Sort(lacks)
+	if len(lacks) > 0 {
+		r.find(Broken, "GRANT SELECT, INSERT, UPDATE, DELETE on the database of the store, as docs/mysql.md says",
+			"the user %s may not %s in %s", user, strings.Join(lacks, ", "), table)
 	}
 	return nil
 }

@@ -104,6 +104,19 @@ func TestLiesOfMySQL(t *testing.T) {
 			wantFound(t, examine(t, address, doctor.Config{}), test.want)
 		})
 	}
+	t.Run("a user that may only read", func(t *testing.T) {
+		parsed, err := url.Parse(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		change := func(how, to string) {
+			mustMySQL(t, s, inMySQL(address, how+" INSERT, UPDATE, DELETE ON @* "+to+" '"+parsed.User.Username()+"'"))
+		}
+		change("REVOKE", "FROM")
+		defer change("GRANT", "TO")
+		wantFound(t, examine(t, address, doctor.Config{}),
+			lie{"mysql/privileges", doctor.Broken, "may not DELETE, INSERT, UPDATE", nil})
+	})
 	t.Run("a user with all rights", func(t *testing.T) {
 		parsed, err := url.Parse(address)
 		if err != nil {
