@@ -349,7 +349,8 @@ func WithoutBatching() Option { return func(o *options) { o.individual = true } 
 
 // WithListenURL is where to listen for notifications, past a pooler. Default: like all other connections, but not
 // through a pooler: in transaction mode nothing is heard there, and in any mode PgBouncer mixes up replies when a
-// notification meets its reset of a connection.
+// notification meets its reset of a connection. Where something else is in between that only passes everything on, and
+// gives connections numbers of its own, say the same address here.
 func WithListenURL(url string) Option { return func(o *options) { o.listenURL = url } }
 
 // WithRepeatingDriver says that the program is prepared for a release of pgx with which database/sql runs some

@@ -352,7 +352,8 @@ func (l *listener) start(w *watcher) { w.running.Go(func() { l.run(w) }) }
 func (l *listener) healthy() bool { return l.alive.Load() }
 
 // listenRemedy is what to do about a listener that hears nothing.
-const listenRemedy = "if a pooler is in between, give WithListenURL an address past it; " +
+const listenRemedy = "if a pooler is in between, give WithListenURL an address past it, or the same one if what is " +
+	"there only passes everything on; " +
 	"otherwise see the error, and what the server logs"
 
 func (l *listener) run(w *watcher) {
