@@ -196,16 +196,15 @@ func (b *batcher) attempt(ctx context.Context, items []*item) error {
 // it.
 func repeated(ctx context.Context, pool *pgxpool.Pool, do func() error) error {
 	dead := false
-	for try := 0; ; try++ {
+	for tries := 1; ; tries++ {
 		err := do()
 		if err == nil && dead {
 			err = replicated(ctx, pool) // it may have found what the first one did
 		}
 		switch {
-		case err == nil || ctx.Err() != nil || try >= maxTries || fromStandby(err):
+		case err == nil || ctx.Err() != nil || fromStandby(err):
 			return unavailable(err)
-		case undone(err):
-			pauseUndone(ctx, try+1)
+		case undone(err) && tries < maxUndone && pauseUndone(ctx, tries):
 		case lost(err) && !dead:
 			dead = true
 			pool.Reset() // the others are likely dead too

@@ -47,7 +47,7 @@ func (s *Store) change(ctx context.Context, id store.ID, event store.Event) (c c
 	if err != nil {
 		return c, err
 	}
-	for try := 0; ; try++ {
+	for tries := 1; ; tries++ {
 		c, err = s.changeOnce(ctx, id, event, number)
 		if errors.Is(err, errUnanswered) && event.Kind != store.EventReserve {
 			// What cannot be told is not made again: an event without a fence, such as a bust, would meet what came
@@ -56,16 +56,19 @@ func (s *Store) change(ctx context.Context, id store.ID, event store.Event) (c c
 				return c, err
 			}
 		}
-		if err == nil || try >= maxTries || ctx.Err() != nil || !s.mayRepeat(err) {
+		if err == nil || ctx.Err() != nil || !s.mayRepeat(ctx, err, tries) {
 			return c, err
 		}
 	}
 }
 
 // mayRepeat reports whether a change is made again after an error: nothing was written then, or, of a reservation,
-// nothing that its nonce would not find again.
-func (s *Store) mayRepeat(err error) bool {
-	return undone(err) || s.lostRace(err) || errors.Is(err, errNotBegun) || errors.Is(err, errUnanswered)
+// nothing that its nonce would not find again. It waits if the server undid it because of its neighbours.
+func (s *Store) mayRepeat(ctx context.Context, err error, tries int) bool {
+	if undone(err) {
+		return tries < maxUndone && pauseUndone(ctx, tries)
+	}
+	return tries <= maxTries && (s.lostRace(err) || errors.Is(err, errNotBegun) || errors.Is(err, errUnanswered))
 }
 
 // errNotBegun says that the connection turned out dead before anything was written.
@@ -74,7 +77,8 @@ var errNotBegun = errors.New("not begun")
 // errUnanswered says that the reply to COMMIT did not come.
 var errUnanswered = errors.New("it is not known yet what became of the commit")
 
-// maxTries is how often a transaction is repeated that the server undid.
+// maxTries is how often a transaction with work of the application is repeated that the server undid, and a change that
+// lost a race or its connection.
 const maxTries = 5
 
 // numberFor is that of the operation of a reservation.
