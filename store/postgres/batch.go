@@ -249,6 +249,9 @@ func (b *batcher) send(ctx context.Context, items []*item) (err error) {
 		trip.add(&b.statements[k], arguments(k, same)...)
 	}
 	_, err = trip.run(deadline, func(statement int, raw [][]byte) error { return readOutcome(raw, sent[statement]) })
+	if err == nil && slices.ContainsFunc(sorted[kindReserve], (*item).unanswered) {
+		err = trip.broken(errForeignReply)
+	}
 	if err == nil && trip.warned {
 		err = replicated(ctx, b.pool)
 	}

@@ -261,7 +261,7 @@ var batchStatements = [kinds]string{
 				ELSE 4
 			END::smallint,
 			q.now, coalesce(w.attempt, q.s_attempt), q.s_due, coalesce(w.retention, q.s_retention), q.s_answer, q.s_state,
-			q.s_request, coalesce(w.extra, q.s_extra), pg_is_in_recovery()
+			q.s_request, coalesce(w.extra, q.s_extra), pg_is_in_recovery(), q.nonce
 		FROM q LEFT JOIN w ON w.id = q.id AND q.takes`,
 
 	// A heartbeat or an answer changes a record that is in progress at its attempt, and returns its name. An item whose
@@ -274,7 +274,7 @@ var batchStatements = [kinds]string{
 		CROSS JOIN LATERAL (SELECT FROM @record r WHERE r.id = u.id AND r.attempt = u.attempt AND r.state IN (10, 11)
 			AND get_byte(r.request || '\x00'::bytea, 0) & 15 = 1 LIMIT 1) AS s
 		ON CONFLICT (id) DO UPDATE SET due = excluded.due WHERE r.attempt = excluded.attempt AND r.state IN (10, 11)
-		RETURNING r.id, r.due, 1 / r.state`,
+		RETURNING r.id, r.due, r.attempt, r.state, 1 / r.state`,
 
 	// The longer retention in microseconds is the greater of both in microseconds; asked the other way round, the
 	// server would not put the function's text in its place but parse and plan it each time.
@@ -290,8 +290,11 @@ var batchStatements = [kinds]string{
 			retention = @longer_retention(r.retention, excluded.retention),
 			due = excluded.due + greatest(@retention_us(r.retention), @retention_us(excluded.retention))
 		WHERE r.attempt = excluded.attempt AND r.state IN (10, 11)
-		RETURNING r.id, r.due, 1 / r.state`,
+		RETURNING r.id, r.due, r.attempt, r.state, 1 / r.state`,
 }
+
+// unanswered says that no row came for an item, as one always does for a reservation.
+func (t *item) unanswered() bool { return t.outcome == outcomeRefused }
 
 // readOutcome reads one row that a statement returned for items of one kind, which are in the order of their names. An
 // item without a row was refused; a reservation always has one.
@@ -302,9 +305,12 @@ func readOutcome(raw [][]byte, items []*item) error {
 	}
 	n := v.int64(0)
 	if v.err != nil || n < 1 || n > int64(len(items)) {
-		return fmt.Errorf("the server answered item %d of %d", n, len(items))
+		return fmt.Errorf("%w: item %d of %d", errForeignReply, n, len(items))
 	}
 	t := items[n-1]
+	if !bytes.Equal(v.column(11), t.answer) {
+		return fmt.Errorf("%w: another reservation's", errForeignReply)
+	}
 	t.found = row{id: t.id}
 	if v.bool(10) {
 		return ErrStandby
@@ -326,8 +332,8 @@ func readOutcome(raw [][]byte, items []*item) error {
 func readWritten(v *values, items []*item) error {
 	written := item{id: [16]byte(v.fixed(0, 16))}
 	i, found := slices.BinarySearchFunc(items, &written, compareItems)
-	if v.err != nil || !found {
-		return fmt.Errorf("the server answered for a record that was not asked for: %x", written.id)
+	if v.err != nil || !found || items[i].attempt != v.int64(2) || (items[i].kind == kindComplete) != (v.int16(3) == 20) {
+		return fmt.Errorf("%w: a record that was not asked for: %x", errForeignReply, written.id)
 	}
 	items[i].outcome, items[i].found = outcomeWritten, row{id: written.id, due: v.int64(1)}
 	return v.err

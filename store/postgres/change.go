@@ -23,8 +23,11 @@ const (
 	updateRecord = `UPDATE @record
 		SET attempt = $2, due = $3, retention = $4, answer = $5, state = $6, request = $7, extra = $8 WHERE id = $1`
 	deleteRecord = `DELETE FROM @record WHERE id = $1`
-	getRecord    = `SELECT @now(), attempt, due, retention, answer, state, request, extra, pg_is_in_recovery()
-		FROM @record WHERE id = $1`
+	// It returns a row in any case, with a number that tells the reply from another one: what is not there is not read
+	// from a reply that is not there.
+	getRecord = `SELECT $2::bigint, @now(), pg_is_in_recovery(), id IS NOT NULL, coalesce(attempt, 0), coalesce(due, 0),
+			coalesce(retention, 0), answer, coalesce(state, 0::smallint), request, extra
+		FROM (SELECT) AS one LEFT JOIN @record ON id = $1`
 )
 
 // changed is a record before and after an event.
@@ -180,7 +183,7 @@ func (s *Store) write(ctx context.Context, conn *pgx.Conn, hash [16]byte, c *cha
 	if limit, ok := ctx.Deadline(); ok && limit.Before(deadline) {
 		deadline = limit
 	}
-	err := committed(trip.run(deadline, func(int, [][]byte) error { return nil }))
+	err := trip.runCommit(deadline, func(int, [][]byte) error { return nil })
 	if err == nil && trip.warned {
 		err = replicated(ctx, s.asking)
 	}
@@ -237,11 +240,19 @@ func (s *Store) getOnce(ctx context.Context, r *row) (at int64, err error) {
 		return 0, err
 	}
 	defer conn.Release()
-	var standby bool
-	err = conn.QueryRow(ctx, s.sql.get, r.id).
-		Scan(&at, &r.attempt, &r.due, &r.retention, &r.answer, &r.state, &r.request, &r.extra, &standby)
-	if standby || errors.Is(err, pgx.ErrNoRows) && saysStandby(conn.Conn()) {
+	var echo int64
+	var standby, exists bool
+	asked := randomKey()
+	err = conn.QueryRow(ctx, s.sql.get, r.id, asked).Scan(&echo, &at, &standby, &exists,
+		&r.attempt, &r.due, &r.retention, &r.answer, &r.state, &r.request, &r.extra)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows) || err == nil && echo != asked:
+		_ = conn.Conn().Close(ctx) // its next reply would be another's too
+		return 0, errForeignReply
+	case err == nil && standby:
 		err = ErrStandby
+	case err == nil && !exists:
+		err = pgx.ErrNoRows
 	}
 	noteStandby(conn.Conn(), err)
 	return at, err

@@ -28,6 +28,8 @@ type pipeline struct {
 	// unnamed says that the connection cannot keep prepared statements, as behind some poolers.
 	unnamed bool
 	count   int
+	// opens says that the round trip leaves a transaction open.
+	opens bool
 	// warned says that the server sent a warning along, such as that a commit did not wait for its standbys.
 	warned bool
 	// tag is that of the last statement, numbers the memory of parameters: neither is worth an allocation of its own.
@@ -133,8 +135,11 @@ func (p *pipeline) run(deadline time.Time, read func(statement int, values [][]b
 			if resetErr := pg.Conn().SetDeadline(time.Time{}); resetErr != nil {
 				return tag, p.broken(resetErr)
 			}
-			if err == nil && statement != p.count {
-				err = p.broken(fmt.Errorf("%d of %d statements were answered", statement, p.count))
+			if err == nil && (statement != p.count || p.opens != (m.TxStatus == statusInTx)) {
+				err = fmt.Errorf("%w: %d of %d replies, state %c", errForeignReply, statement, p.count, m.TxStatus)
+			}
+			if errors.Is(err, errForeignReply) {
+				err = p.broken(err)
 			}
 			return tag, err
 		}
@@ -231,10 +236,19 @@ type values struct {
 	err error
 }
 
+// column is nil where there is none: a row that is not ours may be shorter.
+func (v *values) column(n int) []byte {
+	if n < len(v.raw) {
+		return v.raw[n]
+	}
+	v.err = fmt.Errorf("%w: a row has %d columns", errForeignReply, len(v.raw))
+	return nil
+}
+
 func (v *values) fixed(column, size int) []byte {
-	b := v.raw[column]
+	b := v.column(column)
 	if b != nil && len(b) != size && v.err == nil {
-		v.err = fmt.Errorf("column %d has %d bytes instead of %d", column, len(b), size)
+		v.err = fmt.Errorf("%w: column %d has %d bytes instead of %d", errForeignReply, column, len(b), size)
 	}
 	if len(b) != size {
 		return make([]byte, size)
@@ -250,7 +264,7 @@ func (v *values) int64(column int) int64 { return int64(binary.BigEndian.Uint64(
 func (v *values) bool(column int) bool   { return v.fixed(column, 1)[0] != 0 }
 
 // bytes copies: what a connection reads into is used again. It is never nil, which would be sent back as null.
-func (v *values) bytes(column int) []byte { return append([]byte{}, v.raw[column]...) }
+func (v *values) bytes(column int) []byte { return append([]byte{}, v.column(column)...) }
 
 // postgresEpoch is the year 2000, from which the server counts.
 const postgresEpoch = 946684800000000

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"encoding/binary"
 	"errors"
 	"net"
 	"testing"
@@ -19,31 +20,87 @@ func TestRepliesOfAnotherSession(t *testing.T) {
 		return &pgproto3.CommandComplete{CommandTag: []byte(tag)}
 	}
 	bound, idle := &pgproto3.BindComplete{}, &pgproto3.ReadyForQuery{TxStatus: statusIdle}
+	begun := &pgproto3.ReadyForQuery{TxStatus: statusInTx}
 	refused := &pgproto3.ErrorResponse{Severity: "ERROR", Code: "40001", Message: "serialization"}
+	number := &pgproto3.DataRow{Values: [][]byte{make([]byte, 8)}}
+	type replies = []pgproto3.BackendMessage
 	for name, test := range map[string]struct {
-		replies []pgproto3.BackendMessage
+		opens   bool
+		replies replies
 		foreign bool
 	}{
-		"its own":            {[]pgproto3.BackendMessage{bound, complete("DELETE 1"), idle}, false},
-		"its own refusal":    {[]pgproto3.BackendMessage{refused, idle}, false},
-		"a reset":            {[]pgproto3.BackendMessage{complete("DISCARD ALL"), idle}, true},
-		"a row":              {[]pgproto3.BackendMessage{&pgproto3.DataRow{}, complete("SELECT 1"), idle}, true},
-		"nothing":            {[]pgproto3.BackendMessage{idle}, true},
-		"half of what it is": {[]pgproto3.BackendMessage{bound, idle}, true},
+		"its own":               {false, replies{bound, number, complete("SELECT 1"), idle}, false},
+		"its own, which opens":  {true, replies{bound, number, complete("SELECT 1"), begun}, false},
+		"its own refusal":       {false, replies{refused, idle}, false},
+		"a reset":               {false, replies{complete("DISCARD ALL"), idle}, true},
+		"rows of a plain query": {false, replies{number, complete("SELECT 1"), idle}, true},
+		"nothing":               {false, replies{idle}, true},
+		"half of what it is":    {false, replies{bound, idle}, true},
+		"no transaction":        {true, replies{bound, number, complete("SELECT 1"), idle}, true},
+		"a transaction":         {false, replies{bound, number, complete("SELECT 1"), begun}, true},
+		"too few columns":       {false, replies{bound, &pgproto3.DataRow{}, complete("SELECT 1"), idle}, true},
+		"a column of another":   {false, replies{bound, &pgproto3.DataRow{Values: [][]byte{{1}}}, complete("SELECT 1"), idle}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			conn := answering(t, test.replies)
-			trip := pipeline{conn: conn, unnamed: true}
-			trip.add(&statement{text: `DELETE FROM record`})
-			_, err := trip.run(time.Now().Add(10*time.Second), func(int, [][]byte) error { return nil })
-			if test.foreign != conn.IsClosed() || test.foreign && err == nil {
+			trip := pipeline{conn: conn, unnamed: true, opens: test.opens}
+			trip.add(&statement{text: `SELECT 1::bigint`})
+			_, err := trip.run(time.Now().Add(10*time.Second), func(_ int, raw [][]byte) error {
+				v := values{raw: raw}
+				v.int64(0)
+				return v.err
+			})
+			if test.foreign != errors.Is(err, errForeignReply) || test.foreign != conn.IsClosed() {
 				t.Errorf("closed: %t, error: %v", conn.IsClosed(), err)
 			}
-			if name == "a reset" && !errors.Is(err, errForeignReply) {
-				t.Errorf("error: %v, want one that names a pooler", err)
-			}
 		})
+	}
+}
+
+// TestCommitAnsweredWithSomethingElse: a reply that is not that to COMMIT does not say that it was refused.
+func TestCommitAnsweredWithSomethingElse(t *testing.T) {
+	t.Parallel()
+	for tag, want := range map[string]error{"COMMIT": nil, "ROLLBACK": errRolledBack, "UPDATE 1": errForeignReply} {
+		conn := answering(t, []pgproto3.BackendMessage{
+			&pgproto3.BindComplete{}, &pgproto3.CommandComplete{CommandTag: []byte(tag)},
+			&pgproto3.ReadyForQuery{TxStatus: statusIdle},
+		})
+		trip := pipeline{conn: conn, unnamed: true}
+		trip.add(&statement{text: `COMMIT`})
+		err := trip.runCommit(time.Now().Add(10*time.Second), func(int, [][]byte) error { return nil })
+		if !errors.Is(err, want) || want == nil && err != nil || conn.IsClosed() != (want == errForeignReply) {
+			t.Errorf("%s: closed: %t, error: %v", tag, conn.IsClosed(), err)
+		}
+	}
+}
+
+// TestRepliesToAnotherReservation: what another one was granted has the same form, and is told apart by its nonce; what
+// was written for another attempt, or by another kind of statement, by that.
+func TestRepliesToAnotherReservation(t *testing.T) {
+	t.Parallel()
+	number := func(n int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(n)) }
+	state := func(n int16) []byte { return binary.BigEndian.AppendUint16(nil, uint16(n)) }
+	reserved := func(nonce string) [][]byte {
+		return [][]byte{number(1), state(outcomeAbsent), number(1), nil, nil, nil, nil, nil, nil, nil, {0}, []byte(nonce)}
+	}
+	id := [16]byte{1}
+	for name, test := range map[string]struct {
+		item    item
+		row     [][]byte
+		foreign bool
+	}{
+		"its own":            {item{kind: kindReserve, answer: []byte("mine")}, reserved("mine"), false},
+		"another nonce":      {item{kind: kindReserve, answer: []byte("mine")}, reserved("other"), true},
+		"an extension":       {item{id: id, kind: kindExtend, attempt: 7}, [][]byte{id[:], number(1), number(7), state(10), number(0)}, false},
+		"another attempt":    {item{id: id, kind: kindExtend, attempt: 7}, [][]byte{id[:], number(1), number(8), state(10), number(0)}, true},
+		"another record":     {item{id: id, kind: kindExtend, attempt: 7}, [][]byte{make([]byte, 16), number(1), number(7), state(10), number(0)}, true},
+		"an answer":          {item{id: id, kind: kindComplete, attempt: 7}, [][]byte{id[:], number(1), number(7), state(20), number(0)}, false},
+		"an extension again": {item{id: id, kind: kindComplete, attempt: 7}, [][]byte{id[:], number(1), number(7), state(10), number(0)}, true},
+	} {
+		if err := readOutcome(test.row, []*item{&test.item}); test.foreign != errors.Is(err, errForeignReply) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

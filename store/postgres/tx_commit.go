@@ -27,7 +27,7 @@ func (t *transaction) commit() error {
 	t.addMessages(trip)
 	t.plan.write(trip)
 	trip.add(&t.store.sql.commit)
-	if err = committed(trip.run(deadline, t.plan.read)); err != nil {
+	if err = trip.runCommit(deadline, t.plan.read); err != nil {
 		err = t.resolve(err)
 	} else {
 		err = t.store.confirmed(trip.warned)
@@ -62,15 +62,20 @@ func (t *transaction) commitAnswer() error {
 	return t.commit()
 }
 
-// errOtherTag says that the server turned a COMMIT into something else, which is a ROLLBACK.
-var errOtherTag = errors.New("the server answered COMMIT with another tag")
+// errRolledBack says that the server turned a COMMIT into a ROLLBACK.
+var errRolledBack = errors.New("the server answered COMMIT with ROLLBACK")
 
-// committed makes sure that the last statement was a COMMIT that the server did not turn into something else.
-func committed(tag []byte, err error) error {
-	if err == nil && string(tag) != "COMMIT" {
-		err = fmt.Errorf("%w: %s", errOtherTag, tag)
+// runCommit makes a round trip whose last statement is COMMIT, and makes sure that it was one.
+func (p *pipeline) runCommit(deadline time.Time, read func(statement int, values [][]byte) error) error {
+	tag, err := p.run(deadline, read)
+	switch {
+	case err != nil || string(tag) == "COMMIT":
+		return err
+	case string(tag) == "ROLLBACK":
+		return errRolledBack
+	default:
+		return p.broken(fmt.Errorf("%w: %s for COMMIT", errForeignReply, tag))
 	}
-	return err
 }
 
 // resolve finds out what became of a commit that ended in an error. If there is a record no error is believed: the same
@@ -130,7 +135,7 @@ const stateIdleTooLong = "25P03"
 // session does not say so.
 func refusedByServer(err error) bool {
 	var pg *pgconn.PgError
-	return errors.Is(err, errOtherTag) ||
+	return errors.Is(err, errRolledBack) ||
 		errors.As(err, &pg) && (pg.SeverityUnlocalized == "ERROR" || pg.Code == stateIdleTooLong)
 }
 

@@ -179,6 +179,7 @@ func (t *transaction) begin(ctx context.Context) (locked bool, err error) {
 	if err := trip.prepare(ctx, deadline, sql.transactional()...); err != nil {
 		return false, unavailable(err)
 	}
+	trip.opens = true
 	trip.add(&sql.begin)
 	if t.keyed {
 		t.claim(trip)

@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"testing"
 
@@ -21,7 +20,7 @@ func TestStepWhoseCommitIsARollback(t *testing.T) {
 		cause   error
 		unknown bool
 	}{
-		"rolled back": {fmt.Errorf("%w: ROLLBACK", errOtherTag), false}, "lost": {io.ErrUnexpectedEOF, true},
+		"rolled back": {errRolledBack, false}, "lost": {io.ErrUnexpectedEOF, true},
 	} {
 		x := &stepPlan{
 			transaction: transaction{store: &Store{}, view: view{before: rec}}, attempt: 7, wanted: rec,

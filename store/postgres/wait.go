@@ -353,7 +353,7 @@ func (l *listener) healthy() bool { return l.alive.Load() }
 
 // listenRemedy is what to do about a listener that hears nothing.
 const listenRemedy = "if a pooler is in between, give WithListenURL an address past it, or the same one if what is " +
-	"there only passes everything on; " +
+	"there only passes everything on, which PgBouncer does not; " +
 	"otherwise see the error, and what the server logs"
 
 func (l *listener) run(w *watcher) {
@@ -386,7 +386,7 @@ func (l *listener) session(w *watcher) error {
 	if err != nil {
 		return err
 	}
-	defer leave(conn)
+	defer l.leave(w, conn)
 	if w.store.options.listenURL == "" {
 		if err := wantDirect(w.ctx, conn); err != nil {
 			return err
@@ -417,19 +417,25 @@ var errPooled = errors.New("a pooler is in between, and a notification that meet
 // wantDirect makes sure that no pooler is in between: PgBouncer, up to 1.24 at least, takes a notification that arrives
 // while it resets a connection for the end of the reset, and hands that connection on before it is ready.
 func wantDirect(ctx context.Context, conn *pgx.Conn) error {
-	var process uint32
+	var process int32
 	err := conn.QueryRow(ctx, `SELECT pg_backend_pid()`, pgx.QueryExecModeSimpleProtocol).Scan(&process)
-	if err == nil && process != conn.PgConn().PID() {
+	if err == nil && uint32(process) != conn.PgConn().PID() {
 		err = errPooled
 	}
 	return err
 }
 
-// leave ends a connection that listens, in an order that is safe where an address was given that leads to a pooler.
-func leave(conn *pgx.Conn) {
-	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
+// leaveTimeout is how long a server has to hear that a connection listens no more.
+const leaveTimeout = time.Second
+
+// leave ends a connection that listens. If an address was given for it, that may lead to a pooler that keeps sessions,
+// which resets the connection next.
+func (l *listener) leave(w *watcher, conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 	defer cancel()
-	_, _ = conn.Exec(ctx, `UNLISTEN *`, pgx.QueryExecModeSimpleProtocol)
+	if w.store.options.listenURL != "" {
+		_, _ = conn.Exec(ctx, `UNLISTEN *`, pgx.QueryExecModeSimpleProtocol)
+	}
 	_ = conn.Close(ctx) // it is given up whether or not the server hears of it
 }
 

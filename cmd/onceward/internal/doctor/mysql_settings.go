@@ -264,8 +264,8 @@ var deniedMySQL = []uint16{1142, 1143}
 // mayWrite looks whether the user may change records: to be told how a statement would be executed takes the rights that
 // it takes.
 func (p *mysql) mayWrite(ctx context.Context, user string, r *Result) error {
-	if !p.tables {
-		return nil
+	if !p.tables || p.hosts[0].variables["read_only"] == "ON" {
+		return nil // that nobody can write is what another check finds
 	}
 	table := "`" + p.prefix + "record`"
 	var lacks []string

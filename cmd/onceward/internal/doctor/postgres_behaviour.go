@@ -233,9 +233,9 @@ func (p *postgres) pooled(ctx context.Context) (bool, error) {
 
 // pooler reports whether a connection ends before the process of the server that it is told of.
 func pooler(ctx context.Context, conn *pgx.Conn) (between bool, err error) {
-	var process uint32
+	var process int32
 	err = conn.QueryRow(ctx, `SELECT pg_backend_pid()`, pgx.QueryExecModeSimpleProtocol).Scan(&process)
-	return process != conn.PgConn().PID(), err
+	return uint32(process) != conn.PgConn().PID(), err
 }
 
 // tryPooler looks whether connections share processes of the server, and whether what is prepared on one stays there.
