@@ -129,7 +129,7 @@ func (s *PgBouncerServer) start(ctx context.Context) error {
 // server answers while the cancellation of its statement is under way.
 func (s *PgBouncerServer) revive(running *proc.Process) {
 	<-running.Done()
-	_ = s.control(func() error {
+	_ = s.control(func() error { // the tests notice a pooler that is not there
 		if s.proc != running {
 			return nil // it was ended here
 		}

@@ -23,6 +23,7 @@ func TestRepliesOfAnotherSession(t *testing.T) {
 	begun := &pgproto3.ReadyForQuery{TxStatus: statusInTx}
 	refused := &pgproto3.ErrorResponse{Severity: "ERROR", Code: "40001", Message: "serialization"}
 	number := &pgproto3.DataRow{Values: [][]byte{make([]byte, 8)}}
+	short := &pgproto3.DataRow{Values: [][]byte{{1}}}
 	type replies = []pgproto3.BackendMessage
 	for name, test := range map[string]struct {
 		opens   bool
@@ -39,7 +40,7 @@ func TestRepliesOfAnotherSession(t *testing.T) {
 		"no transaction":        {true, replies{bound, number, complete("SELECT 1"), idle}, true},
 		"a transaction":         {false, replies{bound, number, complete("SELECT 1"), begun}, true},
 		"too few columns":       {false, replies{bound, &pgproto3.DataRow{}, complete("SELECT 1"), idle}, true},
-		"a column of another":   {false, replies{bound, &pgproto3.DataRow{Values: [][]byte{{1}}}, complete("SELECT 1"), idle}, true},
+		"a column of another":   {false, replies{bound, short, complete("SELECT 1"), idle}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -85,18 +86,23 @@ func TestRepliesToAnotherReservation(t *testing.T) {
 		return [][]byte{number(1), state(outcomeAbsent), number(1), nil, nil, nil, nil, nil, nil, nil, {0}, []byte(nonce)}
 	}
 	id := [16]byte{1}
+	written := func(id [16]byte, attempt int64, now int16) [][]byte {
+		return [][]byte{id[:], number(1), number(attempt), state(now), number(0)}
+	}
+	reserving := item{kind: kindReserve, answer: []byte("mine")}
+	extending, completing := item{id: id, kind: kindExtend, attempt: 7}, item{id: id, kind: kindComplete, attempt: 7}
 	for name, test := range map[string]struct {
 		item    item
 		row     [][]byte
 		foreign bool
 	}{
-		"its own":            {item{kind: kindReserve, answer: []byte("mine")}, reserved("mine"), false},
-		"another nonce":      {item{kind: kindReserve, answer: []byte("mine")}, reserved("other"), true},
-		"an extension":       {item{id: id, kind: kindExtend, attempt: 7}, [][]byte{id[:], number(1), number(7), state(10), number(0)}, false},
-		"another attempt":    {item{id: id, kind: kindExtend, attempt: 7}, [][]byte{id[:], number(1), number(8), state(10), number(0)}, true},
-		"another record":     {item{id: id, kind: kindExtend, attempt: 7}, [][]byte{make([]byte, 16), number(1), number(7), state(10), number(0)}, true},
-		"an answer":          {item{id: id, kind: kindComplete, attempt: 7}, [][]byte{id[:], number(1), number(7), state(20), number(0)}, false},
-		"an extension again": {item{id: id, kind: kindComplete, attempt: 7}, [][]byte{id[:], number(1), number(7), state(10), number(0)}, true},
+		"its own":            {reserving, reserved("mine"), false},
+		"another nonce":      {reserving, reserved("other"), true},
+		"an extension":       {extending, written(id, 7, 10), false},
+		"another attempt":    {extending, written(id, 8, 10), true},
+		"another record":     {extending, written([16]byte{}, 7, 10), true},
+		"an answer":          {completing, written(id, 7, 20), false},
+		"an extension again": {completing, written(id, 7, 10), true},
 	} {
 		if err := readOutcome(test.row, []*item{&test.item}); test.foreign != errors.Is(err, errForeignReply) {
 			t.Errorf("%s: %v", name, err)

@@ -434,7 +434,7 @@ func (l *listener) leave(w *watcher, conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 	defer cancel()
 	if w.store.options.listenURL != "" {
-		_, _ = conn.Exec(ctx, `UNLISTEN *`, pgx.QueryExecModeSimpleProtocol)
+		_, _ = conn.Exec(ctx, `UNLISTEN *`, pgx.QueryExecModeSimpleProtocol) // a server that is gone has no pooler's reset
 	}
 	_ = conn.Close(ctx) // it is given up whether or not the server hears of it
 }

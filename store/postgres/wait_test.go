@@ -317,9 +317,9 @@ func TestPoolerLosesNotifications(t *testing.T) {
 	c.wantLooking("after it was found out", c.completed())
 }
 
-// TestNobodyListensThroughAPooler: one that keeps sessions would carry notifications, but resets a connection behind each
+// TestNoListenThroughAPooler: one that keeps sessions would carry notifications, but resets a connection behind each
 // of them, and a notification in that moment makes PgBouncer give a client the replies to another.
-func TestNobodyListensThroughAPooler(t *testing.T) {
+func TestNoListenThroughAPooler(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"session", "transaction"} {
 		t.Run(mode, func(t *testing.T) {

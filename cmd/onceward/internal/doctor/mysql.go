@@ -76,8 +76,10 @@ var mysqlTrials = []trial[*mysql]{
 		"E1, I1, I7, S1",
 	}, tryMySQLTables},
 	{Check{
-		"mysql/privileges", "May the user change records, and is it the service's own, without rights to the whole server?",
-		"Without the first nothing is executed. A service that can be made to run SQL of others can then change settled records, the audit, and other databases.",
+		"mysql/privileges",
+		"May the user change records, and is it the service's own, without rights to the whole server?",
+		"Without the first nothing is executed. A service that can be made to run SQL of others can then change settled " +
+			"records, the audit, and other databases.",
 		"I7, I9, L7",
 	}, tryMySQLPrivileges},
 }

@@ -265,7 +265,7 @@ var deniedMySQL = []uint16{1142, 1143}
 // it takes.
 func (p *mysql) mayWrite(ctx context.Context, user string, r *Result) error {
 	if !p.tables || p.hosts[0].variables["read_only"] == "ON" {
-		return nil // that nobody can write is what another check finds
+		return nil // that the server takes no writes is what another check finds
 	}
 	table := "`" + p.prefix + "record`"
 	var lacks []string

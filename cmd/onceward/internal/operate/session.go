@@ -187,7 +187,8 @@ func Need[T any](s *Session, does string) (T, error) {
 
 // Outbox returns the store as one of messages.
 func (s *Session) Outbox() (outbox.Store, error) {
-	return Need[outbox.Store](s, "keep messages, because it has no transactions of several statements that they could belong to")
+	return Need[outbox.Store](s, "keep messages, because it has no transactions of several statements that they could "+
+		"belong to")
 }
 
 // Lister returns the store as one that can be looked through.
