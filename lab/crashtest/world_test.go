@@ -150,8 +150,19 @@ type reply struct {
 // oneShot never sends a request again by itself, as a transport does that keeps connections.
 var oneShot = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 20 * time.Second}
 
-// post sends a request under a key.
+// post sends a request under a key, and again, as a client does, as long as it is told that nothing was executed.
 func (p *shopProcess) post(path, key, body string) reply {
+	p.Helper()
+	for {
+		r := p.postOnce(path, key, body)
+		if r.status != http.StatusServiceUnavailable {
+			return r
+		}
+		p.awaits("a database that is not too busy: %+v", r)
+	}
+}
+
+func (p *shopProcess) postOnce(path, key, body string) reply {
 	request, err := http.NewRequestWithContext(context.Background(), http.MethodPost, p.url+path, strings.NewReader(body))
 	if err != nil {
 		return reply{err: err}

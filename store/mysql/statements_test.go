@@ -1,6 +1,7 @@
 package mysql_test
 
 import (
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -30,7 +31,7 @@ func TestStatements(t *testing.T) {
 		l.proxy.Disarm()
 		mu.Lock()
 		defer mu.Unlock()
-		if all := strings.Join(texts, "; "); len(texts) != trips || strings.Count(all, ";")+1 != statements {
+		if all := binaries.ReplaceAllString(strings.Join(texts, "; "), "?"); len(texts) != trips || strings.Count(all, ";")+1 != statements {
 			t.Errorf("%s takes %d round trips and %d statements, want %d and %d:\n%s", name, len(texts),
 				strings.Count(all, ";")+1, trips, statements, strings.Join(texts, "\n"))
 		}
@@ -49,3 +50,6 @@ func TestStatements(t *testing.T) {
 	})
 	costs("a reservation", 1, 1, func() { own(t, l, reservation("reserved")) })
 }
+
+// binaries are the values of nonces and the like, which may hold any byte.
+var binaries = regexp.MustCompile(`(?s)_binary'(?:[^'\\]|\\.)*'`)
