@@ -40,7 +40,7 @@ func TestShortRun(t *testing.T) {
 		{"sqlite", 8 * time.Second, nil},
 		{"postgres", 8 * time.Second, nil},
 		{"redis", 8 * time.Second, []string{"database-kill", "database-reply-lost", "server-kill", "server-pause"}},
-		{"tiered", 5 * time.Second, []string{"front-kill", "front-restore", "server-kill"}},
+		{"tiered", 8 * time.Second, []string{"front-kill", "front-restore", "server-kill"}},
 	} {
 		t.Run(c.store, func(t *testing.T) { shortRun(t, c.store, c.time, c.only) })
 	}
