@@ -160,12 +160,18 @@ var wrong = []struct {
 		name: "leaves its writes to a goroutine",
 		build: func(w *world, guard *onceward.Guard) http.Handler {
 			return guard.Handler(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+				var once sync.Once
+				begun := make(chan struct{})
+				begin := func() { once.Do(func() { close(begun) }) }
 				go func() {
+					defer begin() // it may fail before
 					_ = w.store.Update(context.Background(), func(tx *sql.Tx) error {
+						begin()
 						_, err := tx.Exec(`INSERT INTO payment (amount) VALUES (1200)`)
 						return err
 					})
 				}()
+				<-begun // what has not begun by the end is not seen
 				answer(rw, nil)
 			}), onceward.Reserved(onceward.FailureUnknown))
 		},
