@@ -22,7 +22,7 @@ const (
 func TestWebhooksOfAccounts(t *testing.T) {
 	t.Parallel()
 	onStores(t, func(s *settings) {
-		s.Timing.Call = 300 * time.Millisecond
+		s.Timing.Call = time.Second
 		s.WebhookSecrets = map[string]string{"alice": aliceSecret, "bob": bobSecret}
 		s.faults = []provider.Rule{
 			{Kind: provider.TimeoutAfter, Times: 2, Match: provider.Match{Method: http.MethodPost, Path: "/refunds"}},

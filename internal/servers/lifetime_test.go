@@ -89,6 +89,9 @@ func TestServerEndsWithItsProcess(t *testing.T) {
 	for _, kind := range []string{"running", "paused", "rabbitmq", "redis"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel() // a paused server takes five seconds to give up waiting for its processes
+			if kind == "rabbitmq" {
+				InAllStores(t)
+			}
 			victim, dir, pids := startVictim(t, kind)
 			must(t, victim.Kill())
 			must(t, proc.AwaitGone(pids...))

@@ -40,8 +40,11 @@ func TestFinishAsksForEachRequest(t *testing.T) {
 	defer recorder.Close()
 	tokens := slices.Sorted(maps.Keys(node.Tokens))
 	var all sync.WaitGroup
+	turns := make(chan struct{}, 50) // the time of each is its own
 	for seed := range uint64(1000) { // that all who finish draw the mistake first is rare
+		turns <- struct{}{}
 		all.Go(func() {
+			defer func() { <-turns }()
 			l := New(Config{Seed: seed, Fronts: []string{front.URL}, Recorder: recorder})
 			l.open = []*operation{{kind: "entry", path: "/entries", token: tokens[0], key: "k", requests: []request{
 				{reference: "a", body: `"mistake"`}, {reference: "b", body: `"winner"`},
