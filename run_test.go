@@ -250,7 +250,10 @@ func TestRunTellsWhatWentWrongWhileStopping(t *testing.T) {
 		{fmt.Errorf("%w: %w", store.ErrUnavailable, broken), true},
 		{errors.Join(store.ErrUnavailable), true},
 	} {
-		err := onceward.Run(ctx, onceward.WorkerFunc(func(context.Context) error { return test.err }))
+		err := onceward.Run(ctx, onceward.WorkerFunc(func(told context.Context) error {
+			<-told.Done() // workers are told one after the other
+			return test.err
+		}))
 		if test.told != errors.Is(err, test.err) || test.told != (err != nil) {
 			t.Errorf("a worker ended with %q: told %v, want %t", test.err, err, test.told)
 		}
