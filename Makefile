@@ -20,7 +20,7 @@ TAGS := -tags=nomsgpack
 
 # How long each fuzz target runs, and what is handed to `go test`, `go run ./lab/bench`, `go run ./lab/chaos` and the demo.
 FUZZTIME   ?= 30s
-TESTFLAGS  ?= -timeout=12m
+TESTFLAGS  ?= -timeout=20m
 BENCHFLAGS ?=
 CHAOSFLAGS ?=
 DEMOFLAGS  ?=
