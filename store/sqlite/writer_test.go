@@ -261,9 +261,12 @@ var culprits = map[string]struct {
 		return insertAndCommit("culprit")(ctx, store.Verdict{})
 	}},
 	"is interrupted": {body: func(ctx context.Context) store.Settlement {
-		short, cancel := context.WithTimeout(ctx, 5*time.Millisecond)
-		defer cancel()
-		_, _ = onceward.Tx(ctx).ExecContext(short, endlessInsert)
+		for limit, began := 5*time.Millisecond, false; !began; limit *= 2 { // too short a one is over before it begins
+			short, cancel := context.WithTimeout(ctx, limit)
+			_, err := onceward.Tx(ctx).ExecContext(short, endlessInsert)
+			cancel()
+			began = !errors.Is(err, context.DeadlineExceeded)
+		}
 		return insertAndCommit("culprit")(ctx, store.Verdict{})
 	}},
 	"breaks a deferred foreign key": {body: func(ctx context.Context) store.Settlement {
