@@ -181,12 +181,9 @@ func failedAs(meaning Failure, reason string, answer func() store.Response) outc
 	}
 }
 
-// storeContext bounds one call to the store. A context is used once; later calls get a new one.
+// storeContext bounds one call to the store.
 func (e *execution) storeContext(c *lazyContext, now time.Time) *lazyContext {
-	if c.parent != nil {
-		c = new(lazyContext)
-	}
-	return c.start(e.base, now.Add(e.guard.config.StoreTimeout), context.DeadlineExceeded)
+	return c.unused().start(e.base, now.Add(e.guard.config.StoreTimeout), context.DeadlineExceeded)
 }
 
 // answer is the response that a result sends.

@@ -67,8 +67,8 @@ func (e *execution) transact(r runner) result {
 	case !t.ran:
 		err = &store.UnreadableError{Reason: "the store granted an execution and did not call it"}
 		return result{kind: resultFailed, err: err}
-	case t.refused.kind != 0:
-		return t.refused
+	case t.refused != nil:
+		return *t.refused
 	case t.end.kind != outcomeAnswer:
 		return e.undone()
 	default:
@@ -82,9 +82,10 @@ type transaction struct {
 	runner  runner
 	sent    time.Time
 	ran     bool
-	refused result // why the runner did not work, if it did not
+	refused *result // why the runner did not work, if it did not
 	end     outcome
-	worked  time.Time // when the runner had worked, if it did and there is an observer
+	within  detachedContext // that of the first run: the transaction's
+	worked  time.Time       // when the runner had worked, if it did and there is an observer
 }
 
 // tell tells the observer how long it took to commit or to undo, or that the transaction could not begin.
@@ -101,17 +102,10 @@ func (t *transaction) tell(err error) {
 func (t *transaction) work(ctx context.Context, v store.Verdict) store.Settlement {
 	again := t.ran
 	t.ran, t.end, t.runsAgain = true, outcome{}, again
-	if t.refused = t.decided(ctx, &v, t.sent); t.refused.kind == 0 {
-		t.refused = t.begin(&v)
-	}
-	if t.refused.kind != 0 {
+	if t.refused = t.refuses(ctx, &v); t.refused != nil {
 		return store.Settlement{Action: store.TxRollback}
 	}
-	ctx = &detachedContext{ctx}
-	if again {
-		ctx = &watchedContext{ctx, t.base, &t.op.tookTx}
-	}
-	workCtx := t.workContext(new(lazyContext), ctx)
+	workCtx := t.workContext(t.inside(ctx, again))
 	t.end = t.runner.work(workCtx, &t.op)
 	workCtx.release()
 	if t.guard.config.Observer != nil {
@@ -125,6 +119,28 @@ func (t *transaction) work(ctx context.Context, v store.Verdict) store.Settlemen
 		return store.Settlement{Action: store.TxCommitAnswer, Completion: t.done}
 	}
 	return store.Settlement{Action: store.TxCommit, Completion: t.done}
+}
+
+// refuses says why the runner may not work, and returns nil if it may: a result is too large to be kept for that.
+func (t *transaction) refuses(ctx context.Context, v *store.Verdict) *result {
+	res := t.decided(ctx, v, t.sent)
+	if res.kind == 0 {
+		res = t.begin(v)
+	}
+	if res.kind == 0 {
+		return nil
+	}
+	refused := res // so that only this allocates
+	return &refused
+}
+
+// inside is the context of the transaction for a run of the work. A run that was undone may have left its own behind.
+func (t *transaction) inside(ctx context.Context, again bool) context.Context {
+	if again {
+		return &watchedContext{&detachedContext{ctx}, t.base, &t.op.tookTx}
+	}
+	t.within.from = ctx
+	return &t.within
 }
 
 // decided checks what the store decided, writes it to the audit if the route says so, and tells the observer. The
@@ -260,7 +276,8 @@ func leaseStart(v *store.Verdict, lease time.Duration, sent time.Time) time.Time
 
 // execute lets the runner work under a lease that counts from start, and settles.
 func (e *execution) execute(r runner, start time.Time) result {
-	ctx := e.workContext(&e.workCtx, e.base)
+	ctx := e.workContext(e.base)
+	ctx.leased = true
 	e.lease.claim = e.claim()
 	e.lease.name, e.lease.ttl, e.lease.ctx = e.op.name, e.settings.lease, ctx
 	e.lease.start, e.lease.until = start, ctx.deadline
@@ -281,7 +298,8 @@ func (e *execution) execute(r runner, start time.Time) result {
 }
 
 // workContext is what the runner works in, bounded by the deadline of the route.
-func (e *execution) workContext(c *lazyContext, parent context.Context) *lazyContext {
+func (e *execution) workContext(parent context.Context) *lazyContext {
+	c := e.workCtx.unused()
 	c.op = &e.op
 	return c.start(parent, time.Now().Add(e.settings.deadline), store.ErrDeadline)
 }

@@ -309,12 +309,13 @@ func TestWhatAnUndoneRunLeftBehind(t *testing.T) {
 	t.Parallel()
 	store := &scriptedTransactor{Store: memory.New(), reruns: 1}
 	var earlier http.ResponseWriter
+	var request *http.Request
 	var body io.Reader
 	handler := new(counted)
 	handler.then = func(w http.ResponseWriter, r *http.Request) {
 		op := onceward.FromContext(r.Context())
 		if handler.runs.Load() == 1 {
-			earlier, body = w, r.Body
+			earlier, request, body = w, r, r.Body
 			op.SetProviderID("of the first run")
 			op.Retain(48 * time.Hour)
 			io.WriteString(w, "the first run")
@@ -323,6 +324,9 @@ func TestWhatAnUndoneRunLeftBehind(t *testing.T) {
 		earlier.Header().Set("X-Stray", "yes")
 		if _, err := io.WriteString(earlier, "a stray write"); err == nil {
 			t.Error("E1: a write of an undone run succeeds")
+		}
+		if request == r || request.Body != body {
+			t.Error("E1: the second run changes the request of the first, which may still be read")
 		}
 		if n, err := body.Read(make([]byte, 10)); n != 0 || err == nil {
 			t.Errorf("E1: an undone run reads %d bytes of the body, %v", n, err)

@@ -40,13 +40,22 @@ type lazyContext struct {
 	parent   context.Context
 	deadline time.Time
 	overdue  error // the cause when the deadline passes
+	leased   bool  // it may be ended before, with a cause
 	op       *Operation
 
 	mu       sync.Mutex
 	inner    context.Context
-	cancel   context.CancelCauseFunc
+	cancel   context.CancelCauseFunc // if it is leased
 	stop     context.CancelFunc
 	released bool
+}
+
+// unused returns the context, or a new one if it was started before: who was handed that may still hold it.
+func (c *lazyContext) unused() *lazyContext {
+	if c.parent != nil {
+		return new(lazyContext)
+	}
+	return c
 }
 
 // start makes the context ready. The parent must not be cancellable, such as a detachedContext.
@@ -102,18 +111,19 @@ func (c *lazyContext) settled() context.Context {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.inner == nil {
-		cancellable, cancel := context.WithCancelCause(c.parent)
-		c.cancel = cancel
-		c.inner, c.stop = context.WithDeadlineCause(cancellable, c.deadline, c.overdue)
+		parent := c.parent
+		if c.leased {
+			parent, c.cancel = context.WithCancelCause(parent)
+		}
+		c.inner, c.stop = context.WithDeadlineCause(parent, c.deadline, c.overdue)
 		if c.released {
-			c.stop()
-			cancel(nil)
+			c.free()
 		}
 	}
 	return c.inner
 }
 
-// end cancels the context for a reason that context.Cause tells.
+// end cancels a context that is leased for a reason that context.Cause tells.
 func (c *lazyContext) end(cause error) {
 	c.settled()
 	c.cancel(cause)
@@ -125,7 +135,14 @@ func (c *lazyContext) release() {
 	defer c.mu.Unlock()
 	c.released = true
 	if c.inner != nil {
-		c.stop()
+		c.free()
+	}
+}
+
+// free ends the context behind this one.
+func (c *lazyContext) free() {
+	c.stop()
+	if c.cancel != nil {
 		c.cancel(nil)
 	}
 }

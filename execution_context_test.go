@@ -18,6 +18,16 @@ func newLazyContext() *lazyContext {
 	return new(lazyContext).start(context.WithoutCancel(parent), time.Now().Add(time.Minute), errOverdue)
 }
 
+// newLeasedContext returns one that may be ended before.
+func newLeasedContext() *lazyContext {
+	c := newLazyContext()
+	c.leased = true
+	return c
+}
+
+// lazyContexts are the kinds that there are.
+var lazyContexts = map[string]func() *lazyContext{"leased": newLeasedContext, "not leased": newLazyContext}
+
 func TestLazyContextCostsNothingUntilItIsWaitedFor(t *testing.T) {
 	c := newLazyContext()
 	allocations := testing.AllocsPerRun(100, func() {
@@ -60,18 +70,20 @@ func TestLazyContextEndsAtItsDeadline(t *testing.T) {
 				}
 			},
 		} {
-			t.Run(name+" "+kind, func(t *testing.T) {
-				t.Parallel()
-				synctest.Test(t, func(t *testing.T) {
-					c := newLazyContext()
-					defer c.release()
-					if err := c.Err(); err != nil {
-						t.Errorf("E6: it ended before its deadline: %v", err)
-					}
-					look(c)
-					check(t, c)
+			for lease, open := range lazyContexts {
+				t.Run(name+" "+kind+" "+lease, func(t *testing.T) {
+					t.Parallel()
+					synctest.Test(t, func(t *testing.T) {
+						c := open()
+						defer c.release()
+						if err := c.Err(); err != nil {
+							t.Errorf("E6: it ended before its deadline: %v", err)
+						}
+						look(c)
+						check(t, c)
+					})
 				})
-			})
+			}
 		}
 	}
 }
@@ -80,7 +92,7 @@ func TestLazyContextEndsForAReason(t *testing.T) {
 	t.Parallel()
 	for name, waited := range map[string]bool{"waited for": true, "not waited for": false} {
 		t.Run(name, func(t *testing.T) {
-			c := newLazyContext()
+			c := newLeasedContext()
 			defer c.release()
 			if waited {
 				c.Done()
@@ -104,32 +116,34 @@ func TestLazyContextEndsForAReason(t *testing.T) {
 func TestLazyContextEndsWhenItIsReleased(t *testing.T) {
 	t.Parallel()
 	for name, waited := range map[string]bool{"waited for": true, "not waited for": false} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				c := newLazyContext()
-				if waited {
-					c.Done()
-				}
-				c.release()
-				// A goroutine that the handler left behind learns that it is not waited for any more.
-				if err := c.Err(); err != context.Canceled {
-					t.Errorf("E6: Err() = %v after the handler has ended, want Canceled", err)
-				}
-				started := time.Now()
-				<-c.Done()
-				if waitedFor := time.Since(started); waitedFor != 0 {
-					t.Errorf("E6: Done came after %s", waitedFor)
-				}
+		for lease, open := range lazyContexts {
+			t.Run(name+" "+lease, func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					c := open()
+					if waited {
+						c.Done()
+					}
+					c.release()
+					// A goroutine that the handler left behind learns that it is not waited for any more.
+					if err := c.Err(); err != context.Canceled {
+						t.Errorf("E6: Err() = %v after the handler has ended, want Canceled", err)
+					}
+					started := time.Now()
+					<-c.Done()
+					if waitedFor := time.Since(started); waitedFor != 0 {
+						t.Errorf("E6: Done came after %s", waitedFor)
+					}
+				})
 			})
-		})
+		}
 	}
 }
 
 func TestChildrenOfALazyContextEndWithIt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := newLazyContext()
+		c := newLeasedContext()
 		child, cancel := context.WithTimeout(c, time.Hour)
 		defer cancel()
 		afterwards := make(chan struct{})

@@ -214,6 +214,27 @@ func TestTheDeadlineOfATransaction(t *testing.T) {
 	}
 }
 
+// TestTheContextOfARunThatWasUndone: it has ended, whoever still holds it, while the next run has one of its own.
+func TestTheContextOfARunThatWasUndone(t *testing.T) {
+	t.Parallel()
+	var runs []context.Context
+	s := &scriptedTransactor{Store: memory.New(), longest: time.Second, reruns: 2}
+	handler := &counted{then: func(w http.ResponseWriter, r *http.Request) {
+		for _, before := range runs {
+			if before.Err() == nil {
+				t.Error("E6: the context of a run that was undone has not ended")
+			}
+		}
+		if err := r.Context().Err(); err != nil {
+			t.Errorf("E6: the context of a run has ended as it begins: %v", err)
+		}
+		runs = append(runs, r.Context())
+		w.WriteHeader(http.StatusCreated)
+	}}
+	post(newGuard(t, s).Handler(handler, onceward.Transactional()), "k", `{}`).want(t, "E1", http.StatusCreated, false)
+	handler.wantRuns(t, "E1", 3)
+}
+
 func TestATransactionThatItsCallerLeft(t *testing.T) {
 	t.Parallel()
 	store, handler := &scriptedTransactor{Store: memory.New()}, new(counted)

@@ -222,6 +222,7 @@ type httpExecution struct {
 	notRerun bool     // the handler did not run again after it was undone
 	bypassed bool     // the client has an answer that went past the recorder
 
+	firstRequest  http.Request
 	firstBody     requestBody
 	firstRecorder recorder
 }
@@ -294,7 +295,7 @@ func (x *httpExecution) work(ctx context.Context, op *Operation) outcome {
 
 // handle calls the handler and keeps its panic for after the result (E8).
 func (x *httpExecution) handle(ctx context.Context) {
-	request := x.request.WithContext(ctx)
+	request := x.handed(ctx)
 	defer func() {
 		x.panicked = recover()
 		x.recorder.end()
@@ -302,11 +303,22 @@ func (x *httpExecution) handle(ctx context.Context) {
 			_ = request.MultipartForm.RemoveAll() // the server knows only the request that it made
 		}
 	}()
+	x.route.next.ServeHTTP(x.recorder, request)
+	x.recorder.gatherTrailers()
+}
+
+// handed is the request that the handler gets. That of the first run lies in the execution, as its body does, and costs
+// no allocation of its own; a run that was undone may have left its request behind, so the next one gets another.
+func (x *httpExecution) handed(ctx context.Context) *http.Request {
+	request := &x.firstRequest
+	if x.body != &x.firstBody {
+		request = new(http.Request)
+	}
+	*request = *x.request.WithContext(ctx)
 	request.Body = x.body
 	request.ContentLength = int64(len(x.body.content))
 	request.TransferEncoding = nil
-	x.route.next.ServeHTTP(x.recorder, request)
-	x.recorder.gatherTrailers()
+	return request
 }
 
 // markStreaming implements [streamMarker] (A4).

@@ -220,7 +220,7 @@ func (x *httpExecution) replay(res *result) {
 		return
 	}
 	h := w.Header()
-	room := setFields(h, response.Header, 2)
+	room := x.recorder.sendFields(response.Header, 2)
 	room = append(room, "true")
 	h[x.guard.config.ReplayedHeader] = room[len(room)-1 : len(room) : len(room)]
 	x.expires(room, res)

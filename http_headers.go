@@ -197,9 +197,13 @@ func listed(connection []string, name string) bool {
 	return false
 }
 
-// setFields writes fields into a header that is about to be sent, and leaves room for more values in one allocation.
-func setFields(h http.Header, fields []store.HeaderField, extra int) (room []string) {
-	values := make([]string, 0, len(fields)+extra)
+// sendFields writes fields into the real header, which is about to be sent, and returns room for extra values. They lie
+// in the recorder, or in one allocation where they are many: a recorder sends once.
+func (rec *recorder) sendFields(fields []store.HeaderField, extra int) (room []string) {
+	h, values := rec.real.Header(), rec.sent[:0]
+	if len(fields)+extra > cap(values) {
+		values = make([]string, 0, len(fields)+extra)
+	}
 	for i := range fields {
 		f := &fields[i]
 		if f.Removed {

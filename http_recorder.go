@@ -33,6 +33,7 @@ type recorder struct {
 	announced []string    // the names of trailers to come
 	trailers  http.Header // as net/http wants them set behind the body
 	stored    int
+	sent      [8]string // the values of the real header, if they are few
 	status    int
 	body      []byte
 	streaming bool
@@ -185,10 +186,9 @@ func (rec *recorder) startStreaming() error {
 // sendHeader brings the handler's header to the real writer and returns room for extra values. Trailers leave no room
 // for a length.
 func (rec *recorder) sendHeader(extra int) []string {
-	h := rec.real.Header()
-	room := setFields(h, rec.fields, extra)
+	room := rec.sendFields(rec.fields, extra)
 	if len(rec.announced) > 0 || len(rec.trailers) > 0 {
-		delete(h, "Content-Length")
+		delete(rec.real.Header(), "Content-Length")
 	}
 	return room
 }

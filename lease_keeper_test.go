@@ -29,6 +29,7 @@ func (e *extender) Extend(_ context.Context, c store.Claim, _ time.Duration) err
 func newLease(key string, ttl, until time.Duration) *lease {
 	now := time.Now()
 	ctx := new(lazyContext).start(context.Background(), now.Add(until), store.ErrDeadline)
+	ctx.leased = true
 	return &lease{claim: store.Claim{ID: store.ID{Key: key}}, ttl: ttl, ctx: ctx, start: now, until: now.Add(until)}
 }
 

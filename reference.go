@@ -51,7 +51,8 @@ var bodyHeaders = []string{
 func (e *execution) keep(response store.Response) {
 	e.done, e.own = e.op.completion(response), nil
 	if e.settings.withoutBody && len(response.Body) > 0 {
-		e.own = &response
+		own := response // a copy, so that only the answers of such routes are allocated
+		e.own = &own
 		e.done.Response = e.op.referring(response)
 	}
 }

@@ -148,33 +148,40 @@ func Step(rec Record, ev Event, now time.Time) (Record, Transition, error) {
 	}
 	switch ev.Kind {
 	case EventReserve:
-		return reserve(rec, ev, now)
+		return reserve(rec, &ev, now)
 	case EventExtend, EventCheckpoint, EventComplete, EventRelease, EventAbandon, EventReject:
-		return ownerWrites(rec, ev, now)
+		return ownerWrites(rec, &ev, now)
 	case EventSweep:
 		return sweep(rec, now)
 	case EventReap:
-		return reap(rec, ev, now)
+		return reap(rec, &ev, now)
 	case EventResolveCompleted, EventResolveNotExecuted, EventResolveStep:
-		return resolve(rec, ev, now)
+		return resolve(rec, &ev, now)
 	case EventBeginReconcile, EventPostpone, EventRequeue:
-		return reconcile(rec, ev, now)
+		return reconcile(rec, &ev, now)
 	case EventBust:
-		return bust(rec, ev, now)
+		return bust(rec, &ev, now)
 	case EventRewrite:
-		return rewrite(rec, ev)
+		return rewrite(rec, &ev)
 	case EventRetain:
-		return retain(rec, ev, now)
+		return retain(rec, &ev, now)
 	default:
 		return rec, unchanged, fmt.Errorf("%w: kind %d", ErrInvalidEvent, ev.Kind)
 	}
 }
 
-func reserve(rec Record, ev Event, now time.Time) (Record, Transition, error) {
-	r := ev.Reservation
+// Check returns an error for a reservation that no store can grant, whatever it holds.
+func (r *Reservation) Check() error {
 	if r == nil || len(r.Fingerprints) == 0 || r.Nonce == (Nonce{}) || r.Lease < ClockStep || r.Retention < ClockStep {
-		return rec, unchanged, fmt.Errorf("%w: a reservation needs a fingerprint, a nonce, a lease and a retention",
-			ErrInvalidEvent)
+		return fmt.Errorf("%w: a reservation needs a fingerprint, a nonce, a lease and a retention", ErrInvalidEvent)
+	}
+	return nil
+}
+
+func reserve(rec Record, ev *Event, now time.Time) (Record, Transition, error) {
+	r := ev.Reservation
+	if err := r.Check(); err != nil {
+		return rec, unchanged, err
 	}
 	if rec.State == StateNone || rec.expired(now) {
 		return create(rec, ev, now)
@@ -203,7 +210,7 @@ func reserve(rec Record, ev Event, now time.Time) (Record, Transition, error) {
 	}
 }
 
-func reserveInProgress(rec Record, ev Event, now time.Time) (Record, Transition, error) {
+func reserveInProgress(rec Record, ev *Event, now time.Time) (Record, Transition, error) {
 	switch {
 	case !rec.leaseOver(now) && rec.Nonce == ev.Reservation.Nonce:
 		return rec, Transition{Decision: DecisionExecute, Origin: OriginRepeated}, nil
@@ -218,7 +225,7 @@ func reserveInProgress(rec Record, ev Event, now time.Time) (Record, Transition,
 }
 
 // create makes a record where there is none, or where the one that is there counts for nothing any more.
-func create(rec Record, ev Event, now time.Time) (Record, Transition, error) {
+func create(rec Record, ev *Event, now time.Time) (Record, Transition, error) {
 	r := ev.Reservation
 	if r.NoCreate || r.ResumeOnly {
 		return rec, Transition{Decision: DecisionRefused}, nil
@@ -237,7 +244,7 @@ func create(rec Record, ev Event, now time.Time) (Record, Transition, error) {
 }
 
 // grant gives the right to execute under a token that was never used for this ID.
-func grant(rec Record, ev Event, now time.Time, origin Origin) (Record, Transition, error) {
+func grant(rec Record, ev *Event, now time.Time, origin Origin) (Record, Transition, error) {
 	r := ev.Reservation
 	rec.Version = RecordVersion
 	rec.State = StateInProgress
@@ -256,7 +263,7 @@ func grant(rec Record, ev Event, now time.Time, origin Origin) (Record, Transiti
 	return rec, Transition{Effect: EffectWrite, Decision: DecisionExecute, Origin: origin}, nil
 }
 
-func ownerWrites(rec Record, ev Event, now time.Time) (Record, Transition, error) {
+func ownerWrites(rec Record, ev *Event, now time.Time) (Record, Transition, error) {
 	if rec.State == StateNone || rec.Attempt != ev.Attempt {
 		return rec, unchanged, fenced(&rec, ev)
 	}
@@ -279,7 +286,7 @@ func ownerWrites(rec Record, ev Event, now time.Time) (Record, Transition, error
 }
 
 // progress applies an owner's write, other than its answer, to a record that it still owns, or has released.
-func progress(rec Record, ev Event, now time.Time) Record {
+func progress(rec Record, ev *Event, now time.Time) Record {
 	switch ev.Kind {
 	case EventExtend:
 		rec.LeaseUntil = now.Add(ev.Lease.Truncate(ClockStep))
@@ -317,7 +324,7 @@ func reach(rec Record, p *Checkpoint) Record {
 
 // complete stores the owner's answer. An owner that comes late, when its record is already unknown, still knows the
 // answer; one whose record was settled otherwise does not change it.
-func complete(rec Record, ev Event, now time.Time) (Record, Transition, error) {
+func complete(rec Record, ev *Event, now time.Time) (Record, Transition, error) {
 	if err := ev.Completion.check(); err != nil {
 		return rec, unchanged, err
 	}
@@ -390,7 +397,7 @@ func sweep(rec Record, now time.Time) (Record, Transition, error) {
 	return lose(rec, now, leaseRanOut), written, nil
 }
 
-func reap(rec Record, ev Event, now time.Time) (Record, Transition, error) {
+func reap(rec Record, ev *Event, now time.Time) (Record, Transition, error) {
 	over := !now.Before(rec.ExpiresAt)
 	switch {
 	case rec.State == StateExpired && over, rec.State.Settled() && over && !ev.Soft:
@@ -413,7 +420,7 @@ func tombstone(rec Record, now time.Time) Record {
 
 // resolve settles from outside what its owner did not: a record that is unknown, or one of a phased operation that has
 // lost its owner. The latter is for a person who ends what no running code can go on with.
-func resolve(rec Record, ev Event, now time.Time) (Record, Transition, error) {
+func resolve(rec Record, ev *Event, now time.Time) (Record, Transition, error) {
 	lost := rec.OnLost == LostResume && rec.leaseOver(now)
 	if rec.Attempt != ev.Attempt || rec.State != StateUnknown && !lost {
 		return resolveAgain(rec, ev)
@@ -438,7 +445,7 @@ func resolve(rec Record, ev Event, now time.Time) (Record, Transition, error) {
 
 // resolveStep lets a phased operation go on with what was learned of one of its steps: it is in progress without an
 // owner, due at once for the next attempt. Its token is new, so that no earlier attempt writes over what was learned.
-func resolveStep(rec Record, ev Event, now time.Time) (Record, Transition, error) {
+func resolveStep(rec Record, ev *Event, now time.Time) (Record, Transition, error) {
 	if ev.Checkpoint.Point == "" {
 		return rec, unchanged, fmt.Errorf(
 			"%w: a step is resolved by the recovery point at which the operation goes on", ErrInvalidEvent)
@@ -460,7 +467,7 @@ func resolveStep(rec Record, ev Event, now time.Time) (Record, Transition, error
 
 // resolveAgain accepts a resolution whose reply was lost, and refuses every other on a record that is not to be
 // resolved.
-func resolveAgain(rec Record, ev Event) (Record, Transition, error) {
+func resolveAgain(rec Record, ev *Event) (Record, Transition, error) {
 	same := rec.Attempt == ev.Attempt
 	switch {
 	case ev.Kind == EventResolveCompleted && same && rec.State == StateCompleted &&
@@ -474,7 +481,7 @@ func resolveAgain(rec Record, ev Event) (Record, Transition, error) {
 
 // reconcile keeps the books of an unknown record: which try it stands at, when the next one is due, and what the last
 // one said.
-func reconcile(rec Record, ev Event, now time.Time) (Record, Transition, error) {
+func reconcile(rec Record, ev *Event, now time.Time) (Record, Transition, error) {
 	counted := ev.Kind == EventRequeue || rec.ReconcileCount == ev.Count
 	if rec.State != StateUnknown || rec.Attempt != ev.Attempt || !counted {
 		return rec, unchanged, fenced(&rec, ev)
@@ -499,7 +506,7 @@ func reconcile(rec Record, ev Event, now time.Time) (Record, Transition, error) 
 	return rec, written, nil
 }
 
-func bust(rec Record, ev Event, now time.Time) (Record, Transition, error) {
+func bust(rec Record, ev *Event, now time.Time) (Record, Transition, error) {
 	switch {
 	case rec.State == StateNone:
 		return rec, unchanged, ErrNotFound
@@ -517,7 +524,7 @@ const maxRetain = 50 * 365 * 24 * time.Hour
 
 // retain lets a settled record expire later, never sooner. Its retention grows with its expiry, to whole seconds: the
 // one stays the time of its settlement plus the other, and stores may keep two of the three.
-func retain(rec Record, ev Event, now time.Time) (Record, Transition, error) {
+func retain(rec Record, ev *Event, now time.Time) (Record, Transition, error) {
 	switch {
 	case ev.Lease < ClockStep || ev.Lease > maxRetain:
 		return rec, unchanged, fmt.Errorf("%w: a record is kept for a time up to %s from now, not for %s",
@@ -539,7 +546,7 @@ func retain(rec Record, ev Event, now time.Time) (Record, Transition, error) {
 
 // rewrite replaces the content of a record that still holds what was read, and changes nothing else. It compares the
 // content instead of the state: whatever the record has become since, its content is the same.
-func rewrite(rec Record, ev Event) (Record, Transition, error) {
+func rewrite(rec Record, ev *Event) (Record, Transition, error) {
 	if ev.From.Response.Status != ev.To.Response.Status || (len(ev.From.Data) == 0) != (len(ev.To.Data) == 0) {
 		return rec, unchanged, fmt.Errorf("%w: a rewrite that changes what the record means", ErrInvalidEvent)
 	}
@@ -557,7 +564,7 @@ func rewrite(rec Record, ev Event) (Record, Transition, error) {
 }
 
 // fenced describes a refused write, with the stored answer if there is one.
-func fenced(rec *Record, ev Event) error {
+func fenced(rec *Record, ev *Event) error {
 	e := &FencedError{Op: ev.Kind.String(), Attempt: ev.Attempt, Current: rec.Attempt, State: rec.State}
 	if rec.State == StateCompleted {
 		response := rec.Response

@@ -234,7 +234,9 @@ type Sweeper interface {
 // Reaper is a store that removes what has expired.
 type Reaper interface {
 	// Reap removes at most limit settled records past their expiry, or, if soft, marks them expired and removes those
-	// that were marked a retention ago. It returns how many it removed or marked.
+	// that were marked a retention ago. It returns how many it removed or marked. Fewer than limit means that it has
+	// looked as far as it should for now, which in a large table may be a part of it: all of it within a fraction of
+	// the retention.
 	Reap(ctx context.Context, limit int, soft bool) (reaped int, err error)
 }
 
