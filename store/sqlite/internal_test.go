@@ -245,6 +245,26 @@ func TestWaitersAreForgotten(t *testing.T) {
 	}
 }
 
+// TestReservedMeanwhile: a record that was absent when a reader looked, and is there when the writer does, is found by
+// the writer: a key that another process has reserved in between is not executed.
+func TestReservedMeanwhile(t *testing.T) {
+	t.Parallel()
+	s := openInside(t, insidePath(t))
+	first, err := s.Reserve(t.Context(), insideReservation("key"))
+	if err != nil || first.Decision != store.DecisionExecute {
+		t.Fatalf("%v, %v", first.Decision, err)
+	}
+	late := insideReservation("key")
+	task := newTask(late.ID, store.Event{Kind: store.EventReserve, Reservation: late})
+	task.absent = true
+	if err := s.writer.do(t.Context(), task); err != nil {
+		t.Fatal(err)
+	}
+	if v := task.verdict(); v.Decision != store.DecisionInProgress || v.Record.Attempt != first.Record.Attempt {
+		t.Errorf("S1: %v of attempt %d, want the reservation of before", v.Decision, v.Record.Attempt)
+	}
+}
+
 // TestUnreadableHoldsUpNone: records that cannot be read are at the head of the queue, and the others are swept all the
 // same, batch by batch.
 func TestUnreadableHoldsUpNone(t *testing.T) {

@@ -15,6 +15,8 @@ const (
 	selectRecord = `SELECT record, rowid, id FROM onceward_record WHERE hash = ?1`
 	insertRecord = `INSERT INTO onceward_record (hash, id, state, due, provider_id, record)
 		VALUES (?1, ?5, ?2, ?3, ?6, ?4)`
+	// insertAbsent is for a record that was not there a moment ago: then nothing has to be looked up.
+	insertAbsent = insertRecord + ` ON CONFLICT (hash) DO NOTHING`
 	updateRecord = `UPDATE onceward_record SET state = ?2, due = ?3, record = ?4 WHERE rowid = ?1`
 	// updateProvider is for the few records whose provider's id changes.
 	updateProvider = `UPDATE onceward_record SET provider_id = ?2 WHERE rowid = ?1`
@@ -86,11 +88,12 @@ var errCollision = &store.UnreadableError{
 
 // records is the prepared hot path of the writer's connection. It is used inside a transaction.
 type records struct {
-	conn                                         *sqlite3.Conn
-	get, insert, change, remove, floor, setFloor *sqlite3.Stmt
-	key                                          key
-	value                                        []byte
-	kept                                         map[string]*sqlite3.Stmt // by their texts
+	conn                                              *sqlite3.Conn
+	get, insert, add, change, remove, floor, setFloor *sqlite3.Stmt
+	named                                             store.ID // whose key it is
+	key                                               key
+	value                                             []byte
+	kept                                              map[string]*sqlite3.Stmt // by their texts
 
 	// lowest is the smallest token that is above the floor, read once in each transaction; zero if it was not yet.
 	lowest int64
@@ -102,6 +105,7 @@ func prepareRecords(conn *sqlite3.Conn) (*records, error) {
 		conn,
 		prepared{&r.get, selectRecord},
 		prepared{&r.insert, insertRecord},
+		prepared{&r.add, insertAbsent},
 		prepared{&r.change, updateRecord},
 		prepared{&r.remove, deleteRecord},
 		prepared{&r.floor, selectFloor},
@@ -111,8 +115,15 @@ func prepareRecords(conn *sqlite3.Conn) (*records, error) {
 
 // load reads a record as the transaction sees it.
 func (r *records) load(id store.ID) (rec store.Record, row int64, err error) {
-	r.key = keyOf(r.key, id)
-	return loadRecord(r.get, id, r.key)
+	return loadRecord(r.get, id, r.keyOf(id))
+}
+
+// keyOf is the key of an ID, of which most are asked for several times in a row.
+func (r *records) keyOf(id store.ID) key {
+	if r.named != id || r.key == nil {
+		r.named, r.key = id, keyOf(r.key, id)
+	}
+	return r.key
 }
 
 // step applies an event to the record of an ID: the one place where records change.
@@ -133,6 +144,27 @@ func (r *records) step(id store.ID, event store.Event, now time.Time) (store.Rec
 	return after, outcome, r.store(id, row, &before, &after, outcome.Effect)
 }
 
+// reserve makes the record of an ID that was absent a moment ago, and reports whether it was so still.
+func (r *records) reserve(id store.ID, event store.Event, now time.Time) (
+	after store.Record, outcome store.Transition, absent bool, err error,
+) {
+	if event.Token, err = r.token(now); err != nil {
+		return after, outcome, false, err
+	}
+	after, outcome, err = store.Step(store.Record{}, event, now)
+	if err != nil || outcome.Effect != store.EffectWrite {
+		return after, outcome, false, nil // by the way of all others
+	}
+	if err := r.bindNew(r.add, id, &after); err != nil {
+		return after, outcome, false, err
+	}
+	if err := r.bind(r.add, &after); err != nil {
+		return after, outcome, false, err
+	}
+	err = r.add.Exec()
+	return after, outcome, err == nil && r.conn.Changes() == 1, err
+}
+
 // store carries an effect out.
 func (r *records) store(id store.ID, row int64, before, after *store.Record, effect store.Effect) error {
 	switch effect {
@@ -150,20 +182,13 @@ func (r *records) save(id store.ID, row int64, before, rec *store.Record) error 
 	put := r.change
 	if row == 0 {
 		put = r.insert
-		if err := r.bindNew(id, rec); err != nil {
+		if err := r.bindNew(put, id, rec); err != nil {
 			return err
 		}
 	} else if err := put.BindInt64(1, row); err != nil {
 		return err
 	}
-	if err := put.BindInt64(2, int64(stateColumn(rec))); err != nil {
-		return err
-	}
-	if err := put.BindInt64(3, micros(rec.Due())); err != nil {
-		return err
-	}
-	r.value = rec.AppendBinary(r.value[:0])
-	if err := put.BindBlob(4, r.value); err != nil {
+	if err := r.bind(put, rec); err != nil {
 		return err
 	}
 	if err := put.Exec(); err != nil {
@@ -179,15 +204,27 @@ func (r *records) save(id store.ID, row int64, before, rec *store.Record) error 
 }
 
 // bindNew binds the columns that only an insert writes.
-func (r *records) bindNew(id store.ID, rec *store.Record) error {
-	r.key = keyOf(r.key, id)
-	if err := r.insert.BindBlob(1, r.key.hash()); err != nil {
+func (r *records) bindNew(insert *sqlite3.Stmt, id store.ID, rec *store.Record) error {
+	k := r.keyOf(id)
+	if err := insert.BindBlob(1, k.hash()); err != nil {
 		return err
 	}
-	if err := r.insert.BindBlob(5, r.key.id()); err != nil {
+	if err := insert.BindBlob(5, k.id()); err != nil {
 		return err
 	}
-	return bindOne(r.insert, 6, nullable(rec.ProviderID))
+	return bindOne(insert, 6, nullable(rec.ProviderID))
+}
+
+// bind binds the columns that every write has.
+func (r *records) bind(put *sqlite3.Stmt, rec *store.Record) error {
+	if err := put.BindInt64(2, int64(stateColumn(rec))); err != nil {
+		return err
+	}
+	if err := put.BindInt64(3, micros(rec.Due())); err != nil {
+		return err
+	}
+	r.value = rec.AppendBinary(r.value[:0])
+	return put.BindBlob(4, r.value)
 }
 
 // nullable is how a column holds a text that most rows do not have.
@@ -200,8 +237,7 @@ func nullable(text string) any {
 
 // delete removes a record and keeps its token from being used again (S7), in the same transaction.
 func (r *records) delete(id store.ID, attempt int64) error {
-	r.key = keyOf(r.key, id)
-	if err := r.remove.BindBlob(1, r.key.hash()); err != nil {
+	if err := r.remove.BindBlob(1, r.keyOf(id).hash()); err != nil {
 		return err
 	}
 	if err := r.remove.Exec(); err != nil {

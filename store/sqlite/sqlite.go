@@ -188,13 +188,15 @@ func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdic
 		return v, err
 	}
 	t := newTask(r.ID, store.Event{Kind: store.EventReserve, Reservation: r})
+	t.absent = v.Record.State == store.StateNone
 	if err := s.writer.do(ctx, t); err != nil {
 		return store.Verdict{}, err
 	}
 	return t.verdict(), nil
 }
 
-// decide answers a reservation that changes nothing, as of one moment: a replay never waits for the writer.
+// decide answers a reservation that changes nothing, as of one moment: a replay never waits for the writer. Of one that
+// does it returns the record as it was.
 func (s *Store) decide(ctx context.Context, r *store.Reservation) (v store.Verdict, answered bool, err error) {
 	now := s.now()
 	rec, err := s.readers.get(ctx, r.ID)
@@ -212,7 +214,7 @@ func (s *Store) decide(ctx context.Context, r *store.Reservation) (v store.Verdi
 	if s.InFlight(r.ID) {
 		return store.Verdict{Decision: store.DecisionInProgress, Now: now}, true, nil
 	}
-	return v, false, nil
+	return store.Verdict{Record: rec}, false, nil
 }
 
 // Extend implements [store.Store].

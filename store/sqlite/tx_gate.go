@@ -24,6 +24,7 @@ import (
 // which removes rows, is an INSERT.
 type gate struct {
 	inner sqlitedriver.Conn
+	kept  statements
 	bound context.Context // ends with the longest that the turn may take
 
 	mu     sync.Mutex
@@ -171,9 +172,12 @@ func (g *gate) PrepareContext(ctx context.Context, query string) (driver.Stmt, e
 	err := g.during(ctx, func(ctx context.Context) error {
 		own := slices.Contains(trusted, query)
 		defer g.trust(own)()
-		stmt, err := g.inner.PrepareContext(ctx, query)
+		stmt, err := g.kept.take(query), error(nil)
+		if stmt == nil {
+			stmt, err = g.inner.PrepareContext(ctx, query)
+		}
 		if err == nil {
-			prepared = &gatedStmt{Stmt: stmt, gate: g, inputs: stmt.NumInput(), own: own}
+			prepared = &gatedStmt{Stmt: stmt, gate: g, text: query, inputs: stmt.NumInput(), own: own}
 			g.stmts = append(g.stmts, prepared)
 		}
 		return err
@@ -213,6 +217,7 @@ func (g *gate) CheckNamedValue(*driver.NamedValue) error { return nil }
 type gatedStmt struct {
 	driver.Stmt
 	gate   *gate
+	text   string
 	inputs int
 	own    bool // it is the store's
 	closed bool
@@ -264,7 +269,7 @@ func (s *gatedStmt) Close() error {
 	for len(g.stmts) > 0 && g.stmts[len(g.stmts)-1].closed {
 		g.stmts = g.stmts[:len(g.stmts)-1]
 	}
-	return s.Stmt.Close()
+	return g.kept.put(s.text, s.Stmt)
 }
 
 // gatedRows are the rows of one turn.

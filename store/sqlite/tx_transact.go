@@ -182,7 +182,7 @@ func (m *member) handOver(w *writer, v store.Verdict) (settlement store.Settleme
 		bound, cancel = context.WithTimeout(bound, m.longest)
 	}
 	defer cancel()
-	w.gate = &gate{inner: w.conn, bound: bound}
+	w.gate = &gate{inner: w.conn, kept: w.statements, bound: bound}
 	tx, err := w.db.BeginTx(context.Background(), nil)
 	if err != nil {
 		w.gate = nil

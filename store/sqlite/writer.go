@@ -39,6 +39,7 @@ type writer struct {
 	gate *gate   // of the handler whose turn it is; nil between turns
 	db   *sql.DB // makes the transactions that handlers get: its connections are gates
 	*records
+	statements                                               // of handlers
 	begin, commit, rollback, savepoint, release, undo, doubt *sqlite3.Stmt
 
 	mu     sync.Mutex
@@ -58,7 +59,7 @@ func openWriter(
 		return nil, err
 	}
 	w := &writer{
-		now: now, groupTime: groupTime, conn: conn, raw: conn.Raw(),
+		now: now, groupTime: groupTime, conn: conn, raw: conn.Raw(), statements: make(statements),
 		wake: make(chan struct{}, 1), ended: make(chan struct{}),
 	}
 	if err := w.setUp(isFile, busy); err != nil {
@@ -215,12 +216,13 @@ func (w *writer) loop() {
 				return
 			}
 			<-w.wake
-			// Let those whose last commit has just ended queue up too: they are runnable now.
-			runtime.Gosched()
-			continue
+		} else {
+			w.run(group)
+			clear(group)
 		}
-		w.run(group)
-		clear(group)
+		// Let those whose last commit has just ended queue up too: they are runnable now. Otherwise callers that come again
+		// and again would take turns in two groups, each of half the size.
+		runtime.Gosched()
 	}
 }
 
@@ -387,6 +389,7 @@ type task struct {
 	event    store.Event
 	function func(r *records, now time.Time) error
 	member   *member
+	absent   bool // the record of a reservation was not there a moment ago
 
 	// What came of it, written by the writer before done is closed.
 	after   store.Record
@@ -434,10 +437,13 @@ func (t *task) run(w *writer) (err error) {
 		return t.function(w.records, t.now)
 	case t.member != nil:
 		return t.member.run(w, t)
-	default:
-		t.after, t.outcome, err = w.step(t.id, t.event, t.now)
-		return err
+	case t.absent:
+		if t.after, t.outcome, t.absent, err = w.records.reserve(t.id, t.event, t.now); t.absent || err != nil {
+			return err
+		}
 	}
+	t.after, t.outcome, err = w.step(t.id, t.event, t.now)
+	return err
 }
 
 // fail notes why the task came to nothing. That goes before what the task was told inside the transaction that was
