@@ -103,9 +103,11 @@ func (l *link) carryRequests(in *bufio.Reader) error {
 			continue
 		}
 		pending = append(pending, m...)
-		if sql, ok := known.executes(m); ok && sprung == nil {
+		sql, executes := known.executes(m)
+		if executes && sprung == nil {
 			sprung = l.proxy.catch(sql)
 		}
+		l.proxy.recordSent(m.kind(), executes)
 		if !sendsNow(m.kind()) {
 			continue
 		}
@@ -159,6 +161,9 @@ func (l *link) carryReplies() error {
 		if err != nil {
 			_ = out.Flush() // the last words of a server that ends are worth reading
 			return err
+		}
+		if ready > 0 {
+			l.proxy.recordReceived(m.kind())
 		}
 		caught := l.trapOf(ready)
 		// Before the server can be done with a batch that takes data, the client has to send it.

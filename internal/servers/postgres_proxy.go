@@ -33,6 +33,7 @@ type Proxy struct {
 	attempts   atomic.Int64
 	roundTrips atomic.Int64
 	sprung     atomic.Int64
+	recording  atomic.Pointer[recording]
 
 	disguise disguise
 

@@ -21,6 +21,7 @@ const (
 
 	msgReady  = 'Z'
 	msgCopyIn = 'G'
+	msgNotify = 'A'
 )
 
 // The codes in a start-up packet that ask for something else than a session.

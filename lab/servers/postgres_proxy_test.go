@@ -213,6 +213,31 @@ func TestRoundTripsAreCounted(t *testing.T) {
 	}
 }
 
+func TestTrafficIsRecorded(t *testing.T) {
+	t.Parallel()
+	proxy, through, _ := proxied(t)
+	execute(t, through, "SELECT 1")
+	var other *pgx.Conn
+	got := proxy.Record(func() {
+		execute(t, through, "SELECT 1", pgx.QueryExecModeSimpleProtocol)
+		execute(t, through, "INSERT INTO things VALUES ($1)", 1)
+		other = connect(t, proxy.URL()) // the start of a connection does not count
+	})
+	want := servers.Traffic{RoundTrips: 3, Statements: 2, Sent: "QPDSBDES", Received: "TDCZ1tnZ2nCZ"}
+	if got != want {
+		t.Errorf("recorded %+v, want %+v", got, want)
+	}
+	execute(t, other, "LISTEN news")
+	got = proxy.Record(func() {
+		execute(t, through, "NOTIFY news")
+		_, err := other.WaitForNotification(t.Context())
+		must(t, err)
+	})
+	if want := (servers.Traffic{RoundTrips: 1, Statements: 1, Sent: "Q", Received: "CZ"}); got != want {
+		t.Errorf("a notification: recorded %+v, want %+v", got, want)
+	}
+}
+
 func insertBatch(t *testing.T, conn *pgx.Conn) {
 	t.Helper()
 	batch := new(pgx.Batch)
