@@ -165,14 +165,17 @@ func bounded(ctx context.Context, limit int, step func(ctx context.Context, limi
 	return step(ctx, limit)
 }
 
-// tell tells the observer of a run. One that succeeds has left nothing behind that was due.
-func (c *Config) tell(ctx context.Context, worker string, began time.Time, err error) {
-	e := onceward.WorkerEvent{Worker: worker, Elapsed: time.Since(began), Err: err}
+// tell tells the observer of a run, and how much it has left behind that was due, which nobody knows of one that failed.
+func (c *Config) tell(ctx context.Context, worker string, began time.Time, backlog int, err error) {
+	e := onceward.WorkerEvent{Worker: worker, Backlog: backlog, Elapsed: time.Since(began), Err: err}
 	if err != nil {
-		e.Backlog = -1
+		e.Backlog = unknownBacklog
 	}
 	c.Observer.Observe(ctx, e)
 }
+
+// unknownBacklog says that a worker does not know what is due.
+const unknownBacklog = -1
 
 // loop runs the work now and then until the context ends, and then returns nil.
 func (c *Config) loop(ctx context.Context, job string, once func(context.Context) (Report, error)) error {
@@ -242,7 +245,7 @@ func (s *Sweeper) RunOnce(ctx context.Context) (Report, error) {
 		s.config.Logger.WarnContext(ctx, "janitor: leases ran out, their outcomes are unknown", "count", report.Count)
 	}
 	s.config.Observer.Observe(ctx, SweptEvent{Count: report.Count})
-	s.config.tell(ctx, "sweeper", began, err)
+	s.config.tell(ctx, "sweeper", began, 0, err)
 	return report, err
 }
 
@@ -271,8 +274,8 @@ func NewReaper(s store.Store, config Config) (*Reaper, error) {
 	return &Reaper{config: config, store: able}, nil
 }
 
-// RunOnce reaps until there is nothing left to reap, and says how much it was. With an error it also says how much was
-// reaped before.
+// RunOnce reaps until the store finds nothing to reap any more, and says how much it was. A store may look at a part of a
+// large table at a time, and go on there the next time. With an error it also says how much was reaped before.
 func (r *Reaper) RunOnce(ctx context.Context) (Report, error) {
 	began := time.Now()
 	report, err := inBatches(ctx, r.config.Batch, r.reap)
@@ -280,7 +283,7 @@ func (r *Reaper) RunOnce(ctx context.Context) (Report, error) {
 		r.config.Logger.DebugContext(ctx, "janitor: records expired", "count", report.Count)
 	}
 	r.config.Observer.Observe(ctx, ReapedEvent{Count: report.Count})
-	r.config.tell(ctx, "reaper", began, err)
+	r.config.tell(ctx, "reaper", began, unknownBacklog, err) // a store may have looked at a part of its table
 	return report, err
 }
 
@@ -319,7 +322,7 @@ func (p *Purger) RunOnce(ctx context.Context) (Report, error) {
 	began := time.Now()
 	report, err := inBatches(ctx, p.config.Batch, p.purge)
 	p.config.Observer.Observe(ctx, PurgedEvent{Count: report.Count})
-	p.config.tell(ctx, "purger", began, err)
+	p.config.tell(ctx, "purger", began, 0, err)
 	return report, err
 }
 

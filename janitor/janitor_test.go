@@ -497,7 +497,8 @@ func TestNoAnswerDoesNotStopALoop(t *testing.T) {
 	})
 }
 
-// TestWorkersReport: each run is told, with its failure, after which nobody knows what is left.
+// TestWorkersReport: each run is told, with its failure, after which nobody knows what is left. The reaper never does:
+// the store may have looked at a part of its table.
 func TestWorkersReport(t *testing.T) {
 	t.Parallel()
 	told := &journal{}
@@ -513,6 +514,10 @@ func TestWorkersReport(t *testing.T) {
 	for name, worker := range map[string]interface {
 		RunOnce(ctx context.Context) (janitor.Report, error)
 	}{"sweeper": sweeper, "reaper": reaper, "purger": purger} {
+		left := 0
+		if name == "reaper" {
+			left = -1
+		}
 		told.turns = nil
 		if _, err := worker.RunOnce(t.Context()); err != nil {
 			t.Fatal(err)
@@ -520,7 +525,7 @@ func TestWorkersReport(t *testing.T) {
 		if _, err := worker.RunOnce(ended); err == nil {
 			t.Fatal("it ran after its end")
 		}
-		if len(told.turns) != 2 || told.turns[0].Worker != name || told.turns[0].Err != nil || told.turns[0].Backlog != 0 ||
+		if len(told.turns) != 2 || told.turns[0].Worker != name || told.turns[0].Err != nil || told.turns[0].Backlog != left ||
 			!errors.Is(told.turns[1].Err, context.Canceled) || told.turns[1].Backlog >= 0 {
 			t.Errorf("%s told %+v", name, told.turns)
 		}

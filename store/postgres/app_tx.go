@@ -203,9 +203,9 @@ var lockNameAdvisory = strings.Replace(lockName, "LOCK", advisoryLocks.takePair(
 func storeOf(tx pgx.Tx) *Store {
 	switch tx := tx.(type) {
 	case handlerTx:
-		return tx.gate.t.store
+		return tx.gate.store
 	case *savepoint:
-		return tx.gate.t.store
+		return tx.gate.store
 	default:
 		return nil
 	}

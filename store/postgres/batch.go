@@ -19,31 +19,45 @@ const (
 	batchTimeout = 30 * time.Second
 )
 
-// batcher gathers the items of concurrent callers. A lane is a connection with a statement on the wire: while it is
-// busy, what arrives gathers, and goes as one statement when it is free. Nothing is held back by a timer: a lone caller
-// goes at once. A further lane opens when so many wait that they are worth a statement of their own, or when an item
-// waits for a batch that does not come back.
+// batcher gathers the items of concurrent callers. A lane is a connection with a batch on the wire: while it is busy,
+// what arrives gathers, and goes in one round trip when it is free. Nothing is held back by a timer: a lone caller goes
+// at once. A further lane opens when so many wait that they are worth a round trip of their own, when an item waits for
+// a batch that does not come back, or at once where a round trip takes long whatever is in it.
 type batcher struct {
 	pool       *pgxpool.Pool
-	statements [kinds]statement
+	statements []*statement // by their shapes
 	unnamed    bool
-	lanes      int
-	largest    int
-	worth      int
+	// lanes is how many there are at most, and farLanes how many where a round trip takes long.
+	lanes, farLanes int
+	largest         int
+	worth           int
+	// fewReserve and fewComplete are up to how many items of a kind go as a statement each.
+	fewReserve, fewComplete int
 	// patience is how long an item waits for the batch before it, until a further lane is opened for it.
 	patience time.Duration
 
-	mu      sync.Mutex
-	queue   []*item
-	busy    int
-	closed  bool
-	patient *time.Timer // fires when an item has waited too long; nil if none waits
-	running sync.WaitGroup
+	mu sync.Mutex
+	// shortest is the time that round trips took lately at least.
+	shortest time.Duration
+	// replays is how many reservations found their record, one after the other, and unsure for how many more it is not
+	// guessed what they find.
+	replays, unsure int
+	queue           []*item
+	busy            int
+	closed          bool
+	patient         *time.Timer // fires when an item has waited too long; nil if none waits
+	running         sync.WaitGroup
 }
 
 const (
 	// laneWorth is how many waiting items open a further lane.
-	laneWorth = 4
+	laneWorth = 12
+	// farTrip is from when on a round trip takes so long that waiting for it costs more than a batch saves.
+	farTrip = time.Millisecond
+	// manyReplays is how many reservations in a row find their record before the next ones only look.
+	manyReplays = 64
+	// longUnsure is for how many reservations every case is thought of after one that had to be sent again.
+	longUnsure = 32
 	// extraLanes is how many lanes open for items that have lost patience.
 	extraLanes = 2
 )
@@ -81,8 +95,9 @@ func (b *batcher) enqueue(t *item) error {
 		return unavailable(errClosed)
 	}
 	b.queue = append(b.queue, t)
+	far := b.shortest >= farTrip
 	switch {
-	case b.busy == 0 || b.busy < b.lanes && len(b.queue) >= b.worth:
+	case b.busy == 0, b.busy < b.lanes && len(b.queue) >= b.worth, far && b.busy < b.farLanes:
 		b.open()
 	case b.patient == nil:
 		b.patient = time.AfterFunc(b.patience, b.lostPatience)
@@ -102,7 +117,7 @@ func (b *batcher) lostPatience() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.patient = nil
-	if len(b.queue) > 0 && b.busy < b.lanes+extraLanes && !b.closed {
+	if len(b.queue) > 0 && b.busy < max(b.lanes, b.farLanes)+extraLanes && !b.closed {
 		b.open()
 	}
 }
@@ -132,7 +147,7 @@ func (b *batcher) take() (items []*item) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	bytes := 0
-	taken := make(map[wanted]struct{}, min(len(b.queue), b.largest))
+	taken := make(map[wanted]struct{})
 	rest := b.queue[:0]
 	for i, t := range b.queue {
 		if len(items) == b.largest || len(items) > 0 && bytes+t.size() > maxBatchBytes {
@@ -220,42 +235,98 @@ func lost(err error) bool {
 	return !errors.As(err, &pg) || pg.Severity == "FATAL" || pg.Severity == "PANIC"
 }
 
-// send makes the round trip: a statement for each kind that is there, all in one transaction.
-func (b *batcher) send(ctx context.Context, items []*item) (err error) {
+// send makes the round trip, and again if what was prepared on its connection has been discarded, as by a hook of the
+// pool that the connections of the store were made after. Any other one may lack it too.
+func (b *batcher) send(ctx context.Context, items []*item) error {
 	conn, err := b.pool.Acquire(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Release()
-	defer func() { noteStandby(conn.Conn(), err) }()
 	trip := pipeline{conn: conn.Conn(), unnamed: b.unnamed}
+	if err = b.sendOn(ctx, trip, items); trip.discarded(err, b.statements[shapes-1]) {
+		err = b.sendOn(ctx, trip, items)
+	}
+	noteStandby(conn.Conn(), err)
+	return err
+}
+
+// sendOn makes the round trip: the statements of each kind that is there, all in one transaction.
+func (b *batcher) sendOn(ctx context.Context, trip pipeline, items []*item) error {
 	deadline, _ := ctx.Deadline()
-	var sorted [kinds][]*item
-	for _, t := range items {
-		t.outcome = outcomeRefused
-		sorted[t.kind] = append(sorted[t.kind], t)
+	if err := trip.prepare(ctx, deadline, b.statements...); err != nil {
+		return err
 	}
-	var sent [][]*item
-	for k, same := range sorted {
-		if len(same) > 0 {
-			if err := trip.prepare(ctx, deadline, &b.statements[k]); err != nil {
-				return err
-			}
-			sent = append(sent, same)
-		}
+	sent := b.plan(items)
+	for i := range sent {
+		trip.add(b.statements[sent[i].shape], sent[i].arguments(&trip)...)
 	}
-	for _, same := range sent {
-		k := same[0].kind
-		trip.add(&b.statements[k], arguments(k, same)...)
-	}
-	_, err = trip.run(deadline, func(statement int, raw [][]byte) error { return readOutcome(raw, sent[statement]) })
-	if err == nil && slices.ContainsFunc(sorted[kindReserve], (*item).unanswered) {
+	began := time.Now()
+	_, err := trip.run(deadline, func(statement int, raw [][]byte) error { return sent[statement].readOutcome(raw) })
+	if err == nil && slices.ContainsFunc(items, (*item).unanswered) {
 		err = trip.broken(errForeignReply)
+	}
+	if err == nil {
+		b.learn(items, time.Since(began))
 	}
 	if err == nil && trip.warned {
 		err = replicated(ctx, b.pool)
 	}
 	return err
+}
+
+// plan chooses the statements of a round trip, for items that are in their order.
+func (b *batcher) plan(items []*item) (sent []sending) {
+	b.mu.Lock()
+	likely := b.guess()
+	b.mu.Unlock()
+	few := [kinds]int{kindReserve: b.fewReserve, kindComplete: b.fewComplete}
+	sent = make([]sending, 0, len(items))
+	for len(items) > 0 {
+		k, n := items[0].kind, 0
+		for n < len(items) && items[n].kind == k {
+			items[n].outcome, items[n].partly = outcomeRefused, false
+			n++
+		}
+		sent = sendings(sent, items[:n:n], few[k], likely)
+		items = items[n:]
+	}
+	return sent
+}
+
+// guess is what the next reservations are likely to find. The caller holds the lock.
+func (b *batcher) guess() guess {
+	switch {
+	case b.unsure > 0:
+		return guessNothing
+	case b.replays >= manyReplays:
+		return guessReplay
+	default:
+		return guessNew
+	}
+}
+
+// learn keeps what a round trip shows: how long one takes, and what reservations find.
+func (b *batcher) learn(items []*item, took time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.shortest == 0 {
+		b.shortest = took
+	}
+	b.shortest = min(took, b.shortest+b.shortest/8)
+	for _, t := range items {
+		if t.kind != kindReserve {
+			continue
+		}
+		b.unsure = max(b.unsure-1, 0)
+		if t.whole {
+			b.unsure = longUnsure
+		}
+		b.replays++
+		if t.outcome != outcomeRead {
+			b.replays = 0
+		}
+	}
 }
 
 // close waits for the batches under way; what still waits is answered by them.

@@ -21,6 +21,23 @@ const (
 	kinds
 )
 
+// shape is that of a statement: for any number of items of a kind, or for one.
+type shape uint8
+
+// The shapes of the statements. Those for any number are first, in the order of the kinds.
+const (
+	shapeReserve shape = iota
+	shapeExtend
+	shapeComplete
+	// shapeReserveNew makes records where there are none, or hands them back as they stand. It takes none over.
+	shapeReserveNew
+	shapeReserveOne // the same for one
+	shapeCompleteOne
+	// shapeLook hands records back as they stand, for reservations that are likely to be replays.
+	shapeLook
+	shapes
+)
+
 // The outcomes of a reservation, as its statement knows them, and those of a write.
 const (
 	outcomeRead      int16 = 0
@@ -43,7 +60,11 @@ type item struct {
 	state     int16
 	create    bool
 	// look says that the item only looks, because another of its batch may write the record.
-	look    bool
+	look bool
+	// whole says that a reservation is decided by the statement that knows every case, as one is that was tried before.
+	whole bool
+	// partly says that it was sent by a statement that does not: where there is more to do, it is to be sent again.
+	partly  bool
 	answer  []byte // the nonce of a reservation
 	request []byte
 	extra   []byte
@@ -61,7 +82,12 @@ type item struct {
 func (t *item) size() int { return 128 + len(t.answer) + len(t.request) + len(t.extra) }
 
 // compareItems puts items into the order in which every batch locks them.
-func compareItems(a, b *item) int { return bytes.Compare(a.id[:], b.id[:]) }
+func compareItems(a, b *item) int {
+	if a.kind != b.kind {
+		return int(a.kind) - int(b.kind)
+	}
+	return bytes.Compare(a.id[:], b.id[:])
+}
 
 // reserveItem asks for the right to execute.
 func reserveItem(r *store.Reservation, id [16]byte, number int32) *item {
@@ -70,7 +96,7 @@ func reserveItem(r *store.Reservation, id [16]byte, number int32) *item {
 		state: int16(store.StateInProgress) * codesPerState, create: !r.NoCreate, answer: r.Nonce[:],
 		request: appendRequest(
 			make([]byte, 0, usualRequest), store.RecordVersion, &r.Fingerprints[0], number, r.Operation, r.ID),
-		extra: appendSecret(appendTrace(nil, r.TraceID), r.DownstreamSecret),
+		extra: appendSecret(appendTrace([]byte{}, r.TraceID), r.DownstreamSecret),
 	}
 	if r.OnLost == store.LostResume {
 		t.state++
@@ -85,11 +111,11 @@ func extendItem(id [16]byte, attempt int64, lease time.Duration) *item {
 	return &item{kind: kindExtend, id: id, attempt: attempt, span: lease.Microseconds()}
 }
 
-func completeItem(id [16]byte, attempt int64, done *store.Completion) *item {
+func completeItem(id [16]byte, attempt int64, done *store.Completion, f form) *item {
 	return &item{
 		kind: kindComplete, id: id, attempt: attempt, retention: packRetention(truncated(done.Retention)),
-		answer: appendAnswer(make([]byte, 0, usualHeader+len(done.Response.Body)), &done.Response),
-		extra:  appendField(nil, tagProviderID, done.ProviderID),
+		answer: appendAnswer(make([]byte, 0, usualHeader+len(done.Response.Body)), &done.Response, f),
+		extra:  appendField([]byte{}, tagProviderID, done.ProviderID),
 	}
 }
 
@@ -199,31 +225,110 @@ func extras(items []*item) []byte {
 	return arrayOf(oidBytea, items, func(dst []byte, t *item) []byte { return append(dst, t.extra...) })
 }
 
-// arguments are those of the SQL function for items of one kind.
-func arguments(k kind, items []*item) [][]byte {
-	switch k {
-	case kindReserve:
+// sending is a statement of a round trip, and the items that it is for.
+type sending struct {
+	shape shape
+	items []*item
+}
+
+// These are up to how many of a kind go as a statement each: a simple statement costs the server less than what it takes
+// to begin one for many.
+const (
+	fewReserve  = 2
+	fewComplete = 3
+)
+
+// guess is what reservations are likely to find: it says which statement costs least, and never what is decided.
+type guess uint8
+
+const (
+	guessNew guess = iota
+	guessReplay
+	guessNothing
+)
+
+// sendings are the statements for items of one kind, which are in the order of their names. Reservations of a round
+// trip have one shape, so that they lock in that order.
+func sendings(dst []sending, items []*item, few int, likely guess) []sending {
+	switch k := items[0].kind; {
+	case k == kindReserve && likely != guessNothing && !slices.ContainsFunc(items, (*item).needsWhole):
+		switch {
+		case likely == guessReplay:
+			setPartly(items, outcomeRefused)
+			return append(dst, sending{shapeLook, items})
+		case len(items) <= few:
+			setPartly(items, outcomeAgain)
+			return appendSingly(dst, shapeReserveOne, items)
+		default:
+			setPartly(items, outcomeAgain)
+			return append(dst, sending{shapeReserveNew, items})
+		}
+	case k == kindComplete && len(items) <= few && !slices.ContainsFunc(items, (*item).keptForMicros):
+		return appendSingly(dst, shapeCompleteOne, items)
+	}
+	return append(dst, sending{shape(items[0].kind), items})
+}
+
+func appendSingly(dst []sending, s shape, items []*item) []sending {
+	for i := range items {
+		dst = append(dst, sending{s, items[i : i+1]})
+	}
+	return dst
+}
+
+// setPartly notes that reservations are sent by a statement that does not know every case, and what it means if no row
+// comes for one.
+func setPartly(items []*item, silence int16) {
+	for _, t := range items {
+		t.partly, t.outcome = true, silence
+	}
+}
+
+// needsWhole reports whether only the statement that knows every case can decide a reservation.
+func (t *item) needsWhole() bool { return t.whole || t.look || !t.create }
+
+// keptForMicros reports whether the retention is not in whole seconds, which the statement for one item does not know.
+func (t *item) keptForMicros() bool { return t.retention < 0 }
+
+// arguments are those of a statement.
+func (s *sending) arguments(trip *pipeline) [][]byte {
+	items, t := s.items, s.items[0]
+	switch s.shape {
+	case shapeReserve:
 		return [][]byte{
 			ids(items), modes(items), spans(items), retentions(items), states(items), answers(items), requests(items),
 			extras(items),
 		}
-	case kindExtend:
+	case shapeExtend:
 		return [][]byte{ids(items), attempts(items), spans(items)}
-	default:
+	case shapeComplete:
 		return [][]byte{ids(items), attempts(items), retentions(items), answers(items), extras(items)}
+	case shapeReserveNew:
+		return [][]byte{
+			ids(items), spans(items), retentions(items), states(items), answers(items), requests(items), extras(items),
+		}
+	case shapeReserveOne:
+		return [][]byte{
+			t.id[:], trip.int64(t.span), trip.int32(t.retention), trip.int16(t.state), t.answer, t.request, t.extra,
+		}
+	case shapeCompleteOne:
+		return [][]byte{t.id[:], trip.int64(t.attempt), trip.int32(t.retention), t.answer, t.extra}
+	default:
+		return [][]byte{ids(items), answers(items)}
 	}
 }
 
-// batchStatements are the statements of a batch: one for each kind of item, with an array for each column.
+// batchStatements are the statements of a batch, by their shapes. Those for many items have an array for each column.
 //
 // They must not depend on what the planner thinks of the table. Records are found by a look-up for each item, which
 // LIMIT keeps from becoming a join, and written through ON CONFLICT, which always goes by the primary key. The arrays
-// hide behind a subquery, so that one plan serves batches of every size and is kept.
-var batchStatements = [kinds]string{
+// hide behind a subquery, so that one plan serves batches of every size and is kept. A statement for one item compares
+// nothing but the name with what an index holds.
+var batchStatements = [shapes]string{
 	// A reservation makes a record where there is none, replaces one that counts for nothing any more, takes
 	// it over if it may be retried by the same request, or hands it back as it stands. A record that appeared or
 	// changed since the look is not written: the item is to be sent again.
-	kindReserve: `WITH q AS MATERIALIZED (
+	shapeReserve: `WITH q AS MATERIALIZED (
 			SELECT u.*, n.now, s.attempt AS s_attempt, s.due AS s_due, s.retention AS s_retention, s.answer AS s_answer,
 				s.state AS s_state, s.request AS s_request, s.extra AS s_extra,
 				coalesce(s.state = 50 OR s.state IN (20, 30) AND s.due <= n.now, true) AS fresh,
@@ -267,7 +372,7 @@ var batchStatements = [kinds]string{
 	// A heartbeat or an answer changes a record that is in progress at its attempt, and returns its name. An item whose
 	// name does not come back was refused. Should the record have been removed since the look, nothing may be made in
 	// its place: what would be has the state 0, and the division by that stops the statement.
-	kindExtend: `INSERT INTO @record AS r (id, attempt, due, retention, answer, state, request, extra)
+	shapeExtend: `INSERT INTO @record AS r (id, attempt, due, retention, answer, state, request, extra)
 		SELECT u.id, u.attempt, n.now + u.span, 0, '', 0, '', ''
 		FROM (SELECT @now() AS now) AS n
 		CROSS JOIN unnest((SELECT $1::uuid[]), (SELECT $2::bigint[]), (SELECT $3::bigint[])) AS u (id, attempt, span)
@@ -278,7 +383,7 @@ var batchStatements = [kinds]string{
 
 	// The longer retention in microseconds is the greater of both in microseconds; asked the other way round, the
 	// server would not put the function's text in its place but parse and plan it each time.
-	kindComplete: `INSERT INTO @record AS r (id, attempt, due, retention, answer, state, request, extra)
+	shapeComplete: `INSERT INTO @record AS r (id, attempt, due, retention, answer, state, request, extra)
 		SELECT u.id, u.attempt, n.now, u.retention, u.answer, 0, '', u.extra
 		FROM (SELECT @now() AS now) AS n
 		CROSS JOIN unnest((SELECT $1::uuid[]), (SELECT $2::bigint[]), (SELECT $3::integer[]), (SELECT $4::bytea[]),
@@ -291,23 +396,79 @@ var batchStatements = [kinds]string{
 			due = excluded.due + greatest(@retention_us(r.retention), @retention_us(excluded.retention))
 		WHERE r.attempt = excluded.attempt AND r.state IN (10, 11)
 		RETURNING r.id, r.due, r.attempt, r.state, 1 / r.state`,
+
+	// Looking first keeps a duplicate from waiting for a transaction that changes its record. No row comes if another
+	// made the record since the look. Rows say which item they are for by its name, which no two items have.
+	shapeReserveNew: `WITH n AS MATERIALIZED (SELECT @now() AS now), q AS MATERIALIZED (
+			SELECT u.*, s.attempt AS s_attempt, s.due AS s_due, s.retention AS s_retention, s.answer AS s_answer,
+				s.state AS s_state, s.request AS s_request, s.extra AS s_extra
+			FROM unnest((SELECT $1::uuid[]), (SELECT $2::bigint[]), (SELECT $3::integer[]), (SELECT $4::smallint[]),
+				(SELECT $5::bytea[]), (SELECT $6::bytea[]), (SELECT $7::bytea[]))
+				AS u (id, span, retention, state, nonce, request, extra)
+			LEFT JOIN LATERAL (SELECT * FROM @record r WHERE r.id = u.id LIMIT 1) AS s ON true
+		), w AS (
+			INSERT INTO @record (id, attempt, due, retention, answer, state, request, extra)
+			SELECT id, nextval('@attempt'), now + span, retention, nonce, state, request,
+				'\x0108'::bytea || int8send(now) || extra
+			FROM q, n WHERE s_state IS NULL
+			ON CONFLICT (id) DO NOTHING
+			RETURNING id, attempt, due, answer
+		)
+		SELECT id, 2::smallint, now, attempt, due, NULL::integer, NULL::bytea, NULL::smallint, NULL::bytea, NULL::bytea,
+			pg_is_in_recovery(), answer
+		FROM w, n
+		UNION ALL
+		SELECT id, 0::smallint, now, s_attempt, s_due, s_retention, s_answer, s_state, s_request, s_extra,
+			pg_is_in_recovery(), nonce
+		FROM q, n WHERE s_state IS NOT NULL`,
+
+	shapeReserveOne: `WITH s AS MATERIALIZED (
+			SELECT attempt, due, retention, answer, state, request, extra FROM @record WHERE id = $1::uuid
+		), w AS (
+			INSERT INTO @record (id, attempt, due, retention, answer, state, request, extra)
+			SELECT $1::uuid, nextval('@attempt'), n.now + $2::bigint, $3::integer, $5::bytea, $4::smallint, $6::bytea,
+				'\x0108'::bytea || int8send(n.now) || $7::bytea
+			FROM (SELECT @now() AS now) AS n WHERE NOT EXISTS (SELECT FROM s)
+			ON CONFLICT (id) DO NOTHING
+			RETURNING attempt, due
+		)
+		SELECT 1::bigint, 2::smallint, due - $2::bigint, attempt, due, NULL::integer, NULL::bytea, NULL::smallint,
+			NULL::bytea, NULL::bytea, pg_is_in_recovery(), $5::bytea
+		FROM w
+		UNION ALL
+		SELECT 1::bigint, 0::smallint, @now(), attempt, due, retention, answer, state, request, extra, pg_is_in_recovery(),
+			$5::bytea
+		FROM s`,
+
+	// Zero is added to the state because there is an index on it, which the planner may take for a better way.
+	shapeCompleteOne: `UPDATE @record AS r SET state = 20, answer = $4::bytea,
+			extra = r.extra || $5::bytea || CASE WHEN r.state = 11 THEN '\x0b0101'::bytea ELSE ''::bytea END,
+			retention = greatest(r.retention, $3::integer),
+			due = @now() + greatest(r.retention, $3::integer) * 1000000::bigint
+		WHERE r.id = $1::uuid AND r.attempt = $2::bigint AND r.state + 0 IN (10, 11) AND r.retention >= 0
+			AND get_byte(r.request || '\x00'::bytea, 0) & 15 = 1
+		RETURNING r.id, r.due, r.attempt, r.state`,
+
+	shapeLook: `SELECT u.item, CASE WHEN s.state IS NULL THEN 1 ELSE 0 END::smallint, n.now, s.attempt, s.due, s.retention,
+			s.answer, s.state, s.request, s.extra, pg_is_in_recovery(), u.nonce
+		FROM (SELECT @now() AS now) AS n
+		CROSS JOIN unnest((SELECT $1::uuid[]), (SELECT $2::bytea[])) WITH ORDINALITY AS u (id, nonce, item)
+		LEFT JOIN LATERAL (SELECT * FROM @record r WHERE r.id = u.id LIMIT 1) AS s ON true`,
 }
 
-// unanswered says that no row came for an item, as one always does for a reservation.
-func (t *item) unanswered() bool { return t.outcome == outcomeRefused }
+// unanswered says that no row came for a reservation, as one always does from a statement for many.
+func (t *item) unanswered() bool { return t.kind == kindReserve && t.outcome == outcomeRefused }
 
-// readOutcome reads one row that a statement returned for items of one kind, which are in the order of their names. An
-// item without a row was refused; a reservation always has one.
-func readOutcome(raw [][]byte, items []*item) error {
+// readOutcome reads one row that a statement returned. An item without a row was refused; a reservation always has one.
+func (s *sending) readOutcome(raw [][]byte) error {
 	v := values{raw: raw}
-	if items[0].kind != kindReserve {
-		return readWritten(&v, items)
+	if s.items[0].kind != kindReserve {
+		return readWritten(&v, s.items)
 	}
-	n := v.int64(0)
-	if v.err != nil || n < 1 || n > int64(len(items)) {
-		return fmt.Errorf("%w: item %d of %d", errForeignReply, n, len(items))
+	t, err := s.reserved(&v)
+	if err != nil {
+		return err
 	}
-	t := items[n-1]
 	if !bytes.Equal(v.column(11), t.answer) {
 		return fmt.Errorf("%w: another reservation's", errForeignReply)
 	}
@@ -328,13 +489,37 @@ func readOutcome(raw [][]byte, items []*item) error {
 	return v.err
 }
 
-// readWritten reads the row of a heartbeat or an answer. No two of a batch have the same name.
-func readWritten(v *values, items []*item) error {
-	written := item{id: [16]byte(v.fixed(0, 16))}
-	i, found := slices.BinarySearchFunc(items, &written, compareItems)
-	if v.err != nil || !found || items[i].attempt != v.int64(2) || (items[i].kind == kindComplete) != (v.int16(3) == 20) {
-		return fmt.Errorf("%w: a record that was not asked for: %x", errForeignReply, written.id)
+// reserved is the reservation that a row is for, by its number or its name.
+func (s *sending) reserved(v *values) (*item, error) {
+	if s.shape == shapeReserveNew {
+		return itemNamed(v, s.items)
 	}
-	items[i].outcome, items[i].found = outcomeWritten, row{id: written.id, due: v.int64(1)}
+	n := v.int64(0)
+	if v.err != nil || n < 1 || n > int64(len(s.items)) {
+		return nil, fmt.Errorf("%w: item %d of %d", errForeignReply, n, len(s.items))
+	}
+	return s.items[n-1], nil
+}
+
+// itemNamed is the item that has the name in the first column, of items in the order of their names, which no two have.
+func itemNamed(v *values, items []*item) (*item, error) {
+	wanted := item{kind: items[0].kind, id: [16]byte(v.fixed(0, 16))}
+	i, found := slices.BinarySearchFunc(items, &wanted, compareItems)
+	if v.err != nil || !found {
+		return nil, fmt.Errorf("%w: a record that was not asked for: %x", errForeignReply, wanted.id)
+	}
+	return items[i], nil
+}
+
+// readWritten reads the row of a heartbeat or an answer.
+func readWritten(v *values, items []*item) error {
+	t, err := itemNamed(v, items)
+	if err != nil {
+		return err
+	}
+	if t.attempt != v.int64(2) || (t.kind == kindComplete) != (v.int16(3) == 20) {
+		return fmt.Errorf("%w: a record that was not written: %x", errForeignReply, t.id)
+	}
+	t.outcome, t.found = outcomeWritten, row{id: t.id, due: v.int64(1)}
 	return v.err
 }

@@ -1,9 +1,22 @@
 package postgres
 
-import "github.com/onceward/onceward/store"
+import (
+	"time"
+
+	"github.com/onceward/onceward/store"
+)
 
 // LockKey is the key of the advisory lock that the record of an ID has.
 func (s *Store) LockKey(id store.ID) int64 { return s.lockKey(s.hash(id)) }
 
 // PreferPrimary is what PoolConfig does to a URL.
 var PreferPrimary = preferPrimary
+
+// MostConnections is how many connections the pools of a store's own may have: the one that settles, the one that asks
+// what became of commits, and the one that finds out where the address leads.
+func (s *Store) MostConnections() (settling, asking, scouting int32) {
+	return s.own.Config().MaxConns, s.asking.Config().MaxConns, s.scout.pool.Config().MaxConns
+}
+
+// SightTimeout is how long a connection that finds out where the address leads may take to be made.
+func (s *Store) SightTimeout() time.Duration { return s.scout.pool.Config().ConnConfig.ConnectTimeout }

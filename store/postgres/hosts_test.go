@@ -173,3 +173,44 @@ func TestPoolThatDoesNotSay(t *testing.T) {
 		}
 	}
 }
+
+// TestConnectionsOfItsOwn: a store opens no more connections of its own than it says, beside those of the lanes: one to
+// find out where the address leads, and eight to ask what became of commits.
+func TestConnectionsOfItsOwn(t *testing.T) {
+	t.Parallel()
+	address := servers.Postgres(t).SchemaURL(t)
+	for name, test := range map[string]struct {
+		option postgres.Option
+		want   int32
+	}{
+		"by default":    {quiet, 8},
+		"one lane":      {postgres.WithLanes(1), 5},
+		"several lanes": {postgres.WithLanes(20), 24},
+	} {
+		settling, asking, scouting := openStore(t, address, test.option).MostConnections()
+		if settling != test.want || asking != 8 || scouting != 1 {
+			t.Errorf("%s: %d connections to settle, %d to ask, %d to look where the address leads; want %d, 8 and 1",
+				name, settling, asking, scouting, test.want)
+		}
+	}
+}
+
+// TestSightTimeout: a connection that finds out where the address leads, and is never answered, does not stand in the
+// way of the next for longer than it is waited for.
+func TestSightTimeout(t *testing.T) {
+	t.Parallel()
+	address := servers.Postgres(t).SchemaURL(t)
+	for parameter, want := range map[string]time.Duration{
+		"": 5 * time.Second, "connect_timeout=60": 5 * time.Second, "connect_timeout=3": 3 * time.Second,
+	} {
+		parsed, err := url.Parse(address)
+		must(t, err)
+		if parsed.RawQuery != "" && parameter != "" {
+			parameter = "&" + parameter
+		}
+		parsed.RawQuery += parameter
+		if got := openStore(t, parsed.String()).SightTimeout(); got != want {
+			t.Errorf("%q: a sighting may take %s, want %s", parameter, got, want)
+		}
+	}
+}

@@ -12,7 +12,10 @@ import (
 
 // OneLane opens no second lane for those who wait for the first. The patience that stores have otherwise is over before
 // a busy machine has gathered a crowd.
-func OneLane() Option { return func(o *options) { o.lanes, o.patience = 1, time.Hour } }
+func OneLane() Option { return func(o *options) { o.lanes, o.farLanes, o.patience = 1, 1, time.Hour } }
+
+// Patient lets a call wait for the one before it as long as that takes.
+func Patient() Option { return func(o *options) { o.patience = time.Hour } }
 
 // TestGateIsNotSeizedBehindTheConnection: a handler that took the connection itself in the last call before its time
 // was over may be at it now, and may have ended the transaction.
@@ -22,7 +25,7 @@ func TestGateIsNotSeizedBehindTheConnection(t *testing.T) {
 		"the connection itself": func(g *gate) { g.raw.Store(true) },
 		"large objects":         func(g *gate) { g.objects.Store(true) },
 	} {
-		g := &gate{t: &transaction{}}
+		g := &gate{}
 		if _, err := g.enter(); err != nil {
 			t.Fatal(err)
 		}

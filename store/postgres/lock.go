@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // locking is how transactions exclude each other: by the advisory locks of the server or, where those do nothing, by
@@ -91,14 +90,18 @@ func (l locking) held() string {
 	}
 }
 
-// promotes is the statement that promotes messages, which one session at a time does. Its function takes the advisory
-// lock itself. No lane is zero.
+// promotes is the statement by which one session at a time promotes messages. The function outbox_promote takes the
+// same locks, in the same order. No lane is zero, and no lock of a lane has a second number that is.
 func (l locking) promotes() string {
-	if !l.rows() {
-		return promoteMessages
+	const advisory, row = `pg_advisory_xact_lock('@outbox'::regclass::oid::integer, 0)`, `@take_lock(` + twoNumbers + `, 0)`
+	switch l {
+	case advisoryLocks:
+		return `SELECT ` + advisory
+	case rowLocks:
+		return `SELECT ` + row
+	default:
+		return `SELECT CASE WHEN ` + row + ` THEN ` + advisory + ` END`
 	}
-	return strings.Replace(promoteMessages, `@outbox_promote($1)`,
-		`CASE WHEN @take_lock(`+twoNumbers+`, 0) THEN @outbox_promote($1) END`, 1)
 }
 
 // errNoRowLocks says what a user lacks who cannot take row locks.
@@ -129,13 +132,12 @@ func (s *Store) lockHeldBy(ctx context.Context, hash [16]byte) (held bool, err e
 
 // rowHeld asks in a transaction that is undone: so what it takes is free again at once, without a write to the disk.
 func (s *Store) rowHeld(ctx context.Context, text string, args ...any) (held bool, err error) {
-	ask := func(conn *pgxpool.Conn) error {
+	err = repeatUndone(ctx, func() error {
 		batch := &pgx.Batch{}
 		batch.Queue(begin)
 		batch.Queue(text, args...).QueryRow(func(row pgx.Row) error { return row.Scan(&held) })
 		batch.Queue(`ROLLBACK`)
-		return conn.SendBatch(ctx, batch).Close()
-	}
-	err = repeatUndone(ctx, func() error { return s.own.AcquireFunc(ctx, ask) })
+		return s.own.transact(ctx, batch)
+	})
 	return held, err
 }

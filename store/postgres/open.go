@@ -122,16 +122,16 @@ func (s *Store) start(ctx context.Context) error {
 	// What is sent on these connections can be repeated when one turns out dead: asking first would double the trips of
 	// a caller who is alone.
 	config.ShouldPing = neverPing
-	if s.scout.pool, err = openOwn(ctx, config, &options{lanes: 1 - spareConnections}); err != nil {
+	if s.scout.pool, err = openScouting(ctx, config); err != nil {
 		return err
 	}
 	config.ShouldPing = s.pingMisled
-	own, err := openOwn(ctx, config, &s.options)
+	own, err := openSettling(ctx, config, &s.options)
 	if err != nil {
 		return err
 	}
 	s.own = &ownPool{own}
-	if s.asking, err = openOwn(ctx, config, &options{lanes: askingConnections - spareConnections}); err != nil {
+	if s.asking, err = openOwn(ctx, config, askingConnections); err != nil {
 		return err
 	}
 	if err := s.inspect(ctx); err != nil {
@@ -151,11 +151,15 @@ func (s *Store) start(ctx context.Context) error {
 	s.operations = newOperations(s.own, s.names, s.locking)
 	s.unnamed = config.ConnConfig.DefaultQueryExecMode != pgx.QueryExecModeCacheStatement
 	s.batches = &batcher{
-		pool: own, statements: s.sql.batch, unnamed: s.unnamed, lanes: s.options.lanes, largest: maxBatch, worth: laneWorth,
-		patience: s.options.patience,
+		pool: own, statements: s.sql.batch, unnamed: s.unnamed, lanes: s.options.lanes, farLanes: s.options.farLanes,
+		largest: maxBatch, worth: laneWorth, fewReserve: fewReserve, fewComplete: fewComplete, patience: s.options.patience,
 	}
-	if s.options.individual {
+	switch {
+	case s.options.individual: // by the statements of batches, so that the gathering alone makes the difference
 		s.batches.lanes, s.batches.largest, s.batches.worth = int(s.own.Config().MaxConns), 1, 1
+		s.batches.fewReserve, s.batches.fewComplete = 0, 0
+	case s.unnamed: // each statement is parsed and planned each time
+		s.batches.fewReserve, s.batches.fewComplete = 1, 1
 	}
 	s.warnOfDriver(ctx)
 	s.bridge = newBridge()
@@ -163,23 +167,42 @@ func (s *Store) start(ctx context.Context) error {
 	return s.prepareTables(ctx)
 }
 
-// openOwn opens the pool that settles.
-func openOwn(ctx context.Context, config *pgxpool.Config, o *options) (*pgxpool.Pool, error) {
-	own := config.Copy()
-	own.MaxConns = int32(o.lanes) + spareConnections
+// openScouting opens the pool that finds out where the address leads. Its one connection is given up after as long as the
+// scout waits for it: one that is never answered would otherwise stand in the way of the next for minutes.
+func openScouting(ctx context.Context, config *pgxpool.Config) (*pgxpool.Pool, error) {
+	scouting := config.Copy()
+	if t := &scouting.ConnConfig.ConnectTimeout; *t == 0 || *t > lookTimeout {
+		*t = lookTimeout
+	}
+	return openOwn(ctx, scouting, 1)
+}
+
+// openSettling opens the pool that settles.
+func openSettling(ctx context.Context, config *pgxpool.Config, o *options) (*pgxpool.Pool, error) {
+	most := int32(max(o.lanes, o.farLanes)) + spareConnections
 	if o.individual {
-		own.MaxConns = max(own.MaxConns, config.MaxConns)
+		most = max(most, config.MaxConns)
 	}
-	own.MinConns, own.MinIdleConns = 0, 0
-	if o.lockTimeout == "" {
-		return pgxpool.NewWithConfig(ctx, own)
-	}
+	own := ownConfig(config, most)
 	tuned := own.Copy()
 	setDefault(tuned, "lock_timeout", o.lockTimeout)
 	// The statements look at what they write, and are made for this level: at a stricter one, which a database may have
 	// as its default, the server would undo what meets a neighbour.
 	tuned.ConnConfig.RuntimeParams["default_transaction_isolation"] = readCommitted
 	return openTuned(ctx, tuned, own)
+}
+
+// openOwn opens a pool of so many connections at most.
+func openOwn(ctx context.Context, config *pgxpool.Config, most int32) (*pgxpool.Pool, error) {
+	return pgxpool.NewWithConfig(ctx, ownConfig(config, most))
+}
+
+// ownConfig is how a pool of the store's own connects: as that of handlers, but with so many connections at most, and
+// when they are needed.
+func ownConfig(config *pgxpool.Config, most int32) *pgxpool.Config {
+	own := config.Copy()
+	own.MaxConns, own.MinConns, own.MinIdleConns = most, 0, 0
+	return own
 }
 
 const (
@@ -240,11 +263,23 @@ func (s *Store) readTables(ctx context.Context) error {
 		return err
 	}
 	var secret []byte
+	var found form
 	var moved bool
-	err = s.own.QueryRow(ctx, s.names.render(`SELECT value, to_regclass($1) IS NOT NULL FROM @secret`),
-		s.names.render(`@test_clock`)).Scan(&secret, &moved)
+	var rows int
+	err = s.own.QueryRow(ctx,
+		s.names.render(`SELECT value, form, to_regclass($1) IS NOT NULL, count(*) OVER () FROM @secret`),
+		s.names.render(`@test_clock`)).Scan(&secret, &found, &moved, &rows)
 	if err != nil {
 		return fmt.Errorf("read the secret of the tables: %w", err)
+	}
+	if rows != 1 {
+		return fmt.Errorf("%s has %d rows, as after a dump was loaded into tables that were made before: it says how "+
+			"records are named, and by the wrong one their keys would execute again: leave the row that came with the "+
+			"records, and no other",
+			s.names.render(`@secret`), rows)
+	}
+	if err := found.check(); err != nil {
+		return err
 	}
 	if moved {
 		s.logger.WarnContext(ctx, "onceward: a test moves the clock of these tables, or has died before it gave it back: "+
@@ -253,7 +288,10 @@ func (s *Store) readTables(ctx context.Context) error {
 	if err := s.operations.load(ctx); err != nil {
 		return err
 	}
-	s.naming = newNaming(secret, s.channel)
+	if status.Partitions > 0 {
+		s.batches.fewComplete = 0 // an update opens every partition, and the statement for many only those it writes to
+	}
+	s.form, s.naming = found, newNaming(secret, found, s.channel)
 	return nil
 }
 
@@ -287,7 +325,8 @@ type options struct {
 	strict     bool
 	syncOnly   bool
 	individual bool
-	lanes      int
+	// lanes is how many batches may be on the wire at once, and farLanes how many where a round trip takes long.
+	lanes, farLanes int
 	// partitions is over how many the records are to be spread; zero for however it is.
 	partitions int
 	// converts says that other tables than those that are asked for are converted afterwards.
@@ -308,15 +347,16 @@ type options struct {
 
 func defaults() options {
 	return options{
-		prefix: defaultPrefix, lanes: defaultLanes, patience: 50 * time.Millisecond, lockTimeout: "2s",
-		logger: slog.Default(), buildInfo: debug.ReadBuildInfo,
+		prefix: defaultPrefix, lanes: defaultLanes, farLanes: defaultFarLanes, patience: 50 * time.Millisecond,
+		lockTimeout: "2s", logger: slog.Default(), buildInfo: debug.ReadBuildInfo,
 	}
 }
 
-// How many statements of the batcher may be on the wire at once.
+// How many batches may be on the wire at once.
 const (
-	defaultLanes = 2
-	maxLanes     = 1000
+	defaultLanes    = 2
+	defaultFarLanes = 4
+	maxLanes        = 1000
 )
 
 // WithSchema puts the tables into a schema, which must exist. Default: the first of the user's search_path that exists.
@@ -339,9 +379,12 @@ func WithReadOnly() Option { return func(o *options) { o.readOnly = true } }
 // count as standbys. Default: a warning.
 func WithStrictDurability() Option { return func(o *options) { o.strict = true } }
 
-// WithLanes is how many statements of reserved mode may be on the wire at once; what arrives while all are busy is
-// gathered into the next. Each takes a connection; more than 1,000 are refused. Default: 2.
-func WithLanes(n int) Option { return func(o *options) { o.lanes = max(n, 1) } }
+// WithLanes is how many batches of reserved mode may be on the wire at once; what arrives while all are busy is
+// gathered into the next. Each takes a connection; more than 1,000 are refused. Default: 2, or 4 where a round trip
+// takes a millisecond and more, as over a network or with a slow disk.
+func WithLanes(n int) Option {
+	return func(o *options) { o.lanes, o.farLanes = max(n, 1), max(n, 1) }
+}
 
 // WithoutBatching sends each call of reserved mode as a statement of its own, on as many connections as the pool has.
 // It is there to compare with.

@@ -193,8 +193,8 @@ func (s *Store) writeMessage(ctx context.Context, exec execFunc, g *gate, e *out
 	if err != nil {
 		return err
 	}
-	if g != nil && g.t.store == s {
-		g.t.adds.Store(true)
+	if g != nil && g.store == s {
+		g.adds.Store(true)
 	}
 	a.notify(s)
 	defer s.messages.wake() // it may be committed soon
@@ -205,7 +205,7 @@ func (s *Store) writeMessage(ctx context.Context, exec execFunc, g *gate, e *out
 // AddToAnswer implements [outbox.AnswerStore]: the message goes along with the answer and COMMIT in one round trip.
 func (s *Store) AddToAnswer(ctx context.Context, e *outbox.Entry) error {
 	g, _ := ctx.Value(gateKey{}).(*gate)
-	if g == nil || g.t.store != s || !g.t.answers || !e.OfOperation(g.t.id) {
+	if g == nil || g.store != s || !g.answers || !e.OfOperation(g.id) {
 		return outbox.ErrNoAnswer
 	}
 	a, err := s.addition(e)
@@ -219,7 +219,7 @@ func (s *Store) AddToAnswer(ctx context.Context, e *outbox.Entry) error {
 	if err := g.answerSize.Add(e); err != nil {
 		return err
 	}
-	g.t.adds.Store(true)
+	g.adds.Store(true)
 	g.messages = append(g.messages, a)
 	return nil
 }

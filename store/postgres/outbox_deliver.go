@@ -12,16 +12,17 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/onceward/onceward/outbox"
 )
 
 // The statements of workers, most of them SQL functions: these fix how they are planned, and any program can call them.
 const (
-	claimMessages   = `SELECT ` + messageColumns + `, number, lane FROM @outbox_claim($1, $2, $3, $4)`
-	promoteMessages = `SELECT @outbox_promote($1)`
-	finishMessages  = `SELECT id::text, lane FROM @outbox_finish($1::uuid[], $2, $3, $4, $5, $6, $7)`
-	extendMessages  = `SELECT id::text FROM @outbox_extend($1::uuid[], $2, $3) AS id`
-	freeMessages    = `SELECT @outbox_free($1)`
+	claimMessages  = `SELECT ` + messageColumns + `, number, lane FROM @outbox_claim($1, $2, $3, $4)`
+	finishMessages = `SELECT id::text, lane FROM @outbox_finish($1::uuid[], $2, $3, $4, $5, $6, $7)`
+	extendMessages = `SELECT id::text FROM @outbox_extend($1::uuid[], $2, $3) AS id`
+	// Mostly none waits for another.
+	freeMessages = `SELECT @outbox_free($1) WHERE EXISTS (SELECT FROM @delivery WHERE state = 2 AND state > 1)`
 	// 1000 lanes, so that it ends soon: what is left has its turn in the next round.
 	freeStuckMessages = `SELECT @outbox_free_stuck(1000)`
 	purgeMessages     = `SELECT @purge_outbox($1, $2)`
@@ -30,52 +31,35 @@ const (
 	lockMessage       = `SELECT lane FROM @delivery WHERE id = $1::uuid AND token = $2 AND state = 1 FOR UPDATE`
 )
 
-// promotesAtOnce is how many new messages are promoted at once. It is more than one claim takes, so that not each has
-// to. After a failure it is half as many, down to one, and then twice as many again: messages can be large and a server
-// slow, and what is cut off would otherwise be cut off the next time too.
-const promotesAtOnce = 1000
-
-// promote makes new messages ready to be claimed, and reports whether these were all.
-func (s *Store) promote(ctx context.Context) (all bool, err error) {
-	most, promoted := promotesAtOnce>>min(s.promoteFailures.Load(), 9), 0
-	if err := s.own.QueryRow(ctx, s.names.render(s.locking.promotes()), most).Scan(&promoted); err != nil {
-		s.promoteFailures.Add(1)
-		return false, err
-	}
-	if failures := s.promoteFailures.Load(); failures > 0 {
-		s.promoteFailures.CompareAndSwap(failures, min(failures, 9)-1) // it is a hint: of two at once one may be lost
-	}
-	return promoted < most, nil
-}
-
 // ClaimMessages implements [outbox.Store]. Where all that it looked at has to wait, it looks further. Where that is
-// less than is wanted, new messages are promoted, in a transaction of its own: a worker that is slow to read what it
-// has claimed holds up no other.
+// less than is wanted, new messages are promoted, and claimed with that if nothing is in front of them.
 func (s *Store) ClaimMessages(
 	ctx context.Context, requests []outbox.ClaimRequest, lease time.Duration,
-) (claimed []outbox.Claimed, err error) {
+) ([]outbox.Claimed, error) {
 	if err := s.writable(); err != nil {
 		return nil, err
 	}
-	token := newToken()
+	c := &messageClaim{requests: requests, lease: lease, token: newToken()}
 	for undoings, all := 0, false; ; {
-		found, err := s.claimOnce(ctx, requests, lease, token)
-		claimed = append(claimed, found.claimed...)
-		requests = unmet(requests, found.claimed)
+		found, err := s.claimPromoted(ctx, c)
 		switch {
 		case err != nil:
-		case len(claimed) == 0 && len(found.behind)+len(found.damaged) > 0:
+		case len(c.claimed) == 0 && len(found.behind)+len(found.damaged) > 0:
 			continue // what they waited for may be gone, and what cannot be read is
-		case all || !found.more || len(requests) == 0:
-			return claimed, nil
+		case all || !found.more || len(c.requests) == 0:
+			return c.claimed, nil
 		default:
-			all, err = s.promote(ctx)
+			var ready bool
+			ready, all, err = s.claimNew(ctx, c)
+			if err == nil && (len(c.requests) == 0 || !ready && len(c.claimed) > 0) {
+				return c.claimed, nil
+			}
 		}
 		switch {
 		case err == nil:
-			all = all || len(claimed) > 0
-		case len(claimed) > 0:
-			return claimed, nil // the next one meets it too
+			all = all || len(c.claimed) > 0
+		case len(c.claimed) > 0:
+			return c.claimed, nil // the next one meets it too
 		case undone(err) && undoings < maxUndone:
 			undoings++ // where transactions are more isolated than these need
 			pauseUndone(ctx, undoings)
@@ -85,9 +69,20 @@ func (s *Store) ClaimMessages(
 	}
 }
 
-// unmet is what is missing after something was claimed.
-func unmet(requests []outbox.ClaimRequest, claimed []outbox.Claimed) (left []outbox.ClaimRequest) {
-	for _, request := range requests {
+// messageClaim is one call of ClaimMessages: what is still wanted, and what was claimed.
+type messageClaim struct {
+	requests []outbox.ClaimRequest
+	lease    time.Duration
+	token    int64
+	claimed  []outbox.Claimed
+	far      bool // new messages were looked at, and none was wanted
+}
+
+// add notes what was claimed.
+func (c *messageClaim) add(claimed []outbox.Claimed) {
+	c.claimed = append(c.claimed, claimed...)
+	var left []outbox.ClaimRequest
+	for _, request := range c.requests {
 		for i := range claimed {
 			if claimed[i].Topic == request.Topic {
 				request.Limit--
@@ -97,26 +92,31 @@ func unmet(requests []outbox.ClaimRequest, claimed []outbox.Claimed) (left []out
 			left = append(left, request)
 		}
 	}
-	return left
+	c.requests = left
 }
 
-// claimOnce claims what was promoted.
-func (s *Store) claimOnce(
-	ctx context.Context, requests []outbox.ClaimRequest, lease time.Duration, token int64,
-) (found claimResult, err error) {
-	topics, limits := make([]string, 0, len(requests)), make([]int32, 0, len(requests))
-	for _, request := range requests {
+// args are the topics that are wanted, and how many messages of each.
+func (c *messageClaim) args() (topics []string, limits []int32) {
+	topics, limits = make([]string, 0, len(c.requests)), make([]int32, 0, len(c.requests))
+	for _, request := range c.requests {
 		if request.Limit > 0 {
 			topics, limits = append(topics, request.Topic), append(limits, int32(request.Limit))
 		}
 	}
-	rows, err := s.own.Query(ctx, s.names.render(claimMessages), topics, limits, lease.Microseconds(), token)
+	return topics, limits
+}
+
+// claimPromoted claims what was promoted.
+func (s *Store) claimPromoted(ctx context.Context, c *messageClaim) (found claimResult, err error) {
+	topics, limits := c.args()
+	rows, err := s.own.Query(ctx, s.names.render(claimMessages), topics, limits, c.lease.Microseconds(), c.token)
 	if err != nil {
 		return found, unavailable(err) // the caller claims again what was undone
 	}
-	if found, err = collectClaimed(rows, token); err != nil {
+	if found, err = collectClaimed(rows, c.token); err != nil {
 		return claimResult{}, unavailable(err)
 	}
+	c.add(found.claimed)
 	s.freeLanes(ctx, found.behind) // what they wait for may be gone by now, and no other worker would notice
 	return found, s.bury(ctx, found.damaged)
 }
@@ -150,7 +150,7 @@ func collectClaimed(rows pgx.Rows, token int64) (found claimResult, err error) {
 		outbox.Claimed
 		number int64
 	}
-	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (n numbered, err error) {
+	all, err := pgx.AppendRows(make([]numbered, 0, 64), rows, func(row pgx.CollectableRow) (n numbered, err error) {
 		if row.RawValues()[0] == nil {
 			found.more = true
 			return n, nil
@@ -172,9 +172,10 @@ func collectClaimed(rows pgx.Rows, token int64) (found claimResult, err error) {
 		return n, nil
 	})
 	slices.SortFunc(all, func(a, b numbered) int { return cmp.Compare(a.number, b.number) })
-	for _, n := range all {
-		if n.State == outbox.StateLeased {
-			found.claimed = append(found.claimed, n.Claimed)
+	found.claimed = make([]outbox.Claimed, 0, len(all))
+	for i := range all {
+		if all[i].State == outbox.StateLeased {
+			found.claimed = append(found.claimed, all[i].Claimed)
 		}
 	}
 	return found, err
@@ -189,7 +190,8 @@ func (s *Store) freeLanes(ctx context.Context, lanes []int64) {
 	if len(lanes) == 0 {
 		return
 	}
-	if _, err := s.own.Exec(ctx, s.names.render(freeMessages), lanes); err != nil {
+	free := func(batch *pgx.Batch) { batch.Queue(s.names.render(freeMessages), lanes) }
+	if err := repeatUndone(ctx, func() error { return s.planned(ctx, free) }); err != nil {
 		s.logger.Warn("onceward: messages of the outbox that nothing is in front of any more could not be freed: "+
 			"they wait for the next round", "error", err)
 	}
@@ -277,28 +279,40 @@ func (s *Store) FinishMessages(ctx context.Context, outcomes []outbox.Outcome) (
 	outcomes, again := apart(outcomes, func(e outbox.Outcome) string { return e.ID })
 	// In one order, because an earlier attempt whose reply was lost may still be under way.
 	outcomes = slices.SortedFunc(slices.Values(outcomes), func(a, b outbox.Outcome) int { return cmp.Compare(a.ID, b.ID) })
-	var lanes []int64
-	read := func(row pgx.CollectableRow) (id string, err error) {
-		var lane int64
-		err = row.Scan(&id, &lane)
-		lanes = append(lanes, lane) // one of a try that was undone does no harm
-		return id, err
-	}
-	finished, err := collect(ctx, s.own, s.names.render(finishMessages), finishArgs(outcomes), read)
+	finished, lanes, err := s.finish(ctx, outcomes)
 	if err != nil {
 		return nil, unavailable(err)
 	}
-	leases := make([]outbox.Lease, len(outcomes))
-	for i := range outcomes {
-		leases[i] = outcomes[i].Lease
+	if len(finished) < len(outcomes) {
+		fenced = unfinished(outcomes, finished)
 	}
-	fenced = missing(leases, finished)
 	s.freeLanes(ctx, append(lanes, s.lanesOf(ctx, fenced)...))
 	if len(again) == 0 {
 		return fenced, nil
 	}
 	more, err := s.FinishMessages(ctx, again)
 	return append(fenced, more...), err
+}
+
+// finish ends those leases that are still held, and returns the ids and lanes of their messages, as two arrays: so many
+// rows would take longer to read than to write.
+func (s *Store) finish(ctx context.Context, outcomes []outbox.Outcome) (ids []pgtype.UUID, lanes []int64, err error) {
+	const arrays = `WITH finished AS MATERIALIZED (` + finishMessages + `)
+		SELECT ARRAY(SELECT id FROM finished), ARRAY(SELECT lane FROM finished)`
+	err = s.own.QueryRow(ctx, s.names.render(arrays), finishArgs(outcomes)...).Scan(&ids, &lanes)
+	return ids, lanes, err
+}
+
+// unfinished are the leases that were no longer held.
+func unfinished(outcomes []outbox.Outcome, finished []pgtype.UUID) []outbox.Lease {
+	leases, ids := make([]outbox.Lease, len(outcomes)), make([]string, len(finished))
+	for i := range outcomes {
+		leases[i] = outcomes[i].Lease
+	}
+	for i := range finished {
+		ids[i] = finished[i].String()
+	}
+	return missing(leases, ids)
 }
 
 // lanesOf are those of messages whose lease was no longer held. An earlier attempt to finish them may have done it, and

@@ -4,10 +4,13 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/onceward/onceward/internal/servers"
@@ -175,6 +178,42 @@ func TestClaimPastOtherTopics(t *testing.T) {
 	must(t, err)
 	if stats.Waiting != 2501 {
 		t.Errorf("%d messages wait, want 2501", stats.Waiting)
+	}
+}
+
+// TestClaimedWhilePromoted: new messages are claimed with their promotion only as they would be after it: in the order
+// of their lane, whichever topics it holds, when they are due, and no more than are wanted. The first of a lane counts
+// an attempt.
+func TestClaimedWhilePromoted(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct {
+		rows  string // lane, topic and time until due, in the order of their numbers
+		limit int
+		want  []string
+	}{
+		"in order":          {`(1, 'topic', 0), (1, 'topic', 0), (2, 'topic', 0)`, 10, []string{"1 of 1", "2 of 0", "3 of 1"}},
+		"without an order":  {`(0, 'topic', 0), (0, 'topic', 3600), (0, 'topic', 0)`, 10, []string{"1 of 1", "3 of 1"}},
+		"another topic":     {`(1, 'other', 0), (1, 'topic', 0), (3, 'topic', 0)`, 10, []string{"3 of 1"}},
+		"the first waits":   {`(1, 'topic', 3600), (1, 'topic', 0), (2, 'topic', 0)`, 10, []string{"3 of 1"}},
+		"the second waits":  {`(1, 'topic', 0), (1, 'topic', 3600), (1, 'topic', 0)`, 10, []string{"1 of 1"}},
+		"no more than that": {`(1, 'topic', 0), (2, 'topic', 0), (1, 'topic', 0)`, 2, []string{"1 of 1", "2 of 1"}},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			u := newOutboxTest(t, "")
+			exec(t, u.admin, `INSERT INTO onceward_outbox (id, number, lane, due, created_at, origin_attempt, topic, aggregatetype,
+					aggregateid, type, downstream_key, attributes, payload)
+				SELECT gen_random_uuid(), n, lane, onceward_now() + wait * 1000000::bigint, onceward_now(), 0, topic, '', lane::text, n::text, '', '{}', ''
+				FROM (SELECT row_number() OVER () AS n, r.* FROM (VALUES `+c.rows+`) AS r (lane, topic, wait)) AS r`)
+			claimed, err := u.store.ClaimMessages(t.Context(), []outbox.ClaimRequest{{Topic: "topic", Limit: c.limit}}, time.Minute)
+			must(t, err)
+			var got []string
+			for i := range claimed {
+				got = append(got, fmt.Sprintf("%s of %d", claimed[i].Type, claimed[i].Attempts))
+			}
+			u.wantClaimed(got, c.want...)
+		})
 	}
 }
 
@@ -397,4 +436,35 @@ func TestSlowPromotion(t *testing.T) {
 			t.Fatalf("O2: after %d tries nothing was claimed: %v", tries, err)
 		}
 	}
+}
+
+// TestRefusedPromotion: what the server refuses in a transaction of the store's own costs no connection, however often
+// it is tried again.
+func TestRefusedPromotion(t *testing.T) {
+	t.Parallel()
+	url := servers.Postgres(t).SchemaURL(t)
+	var connects atomic.Int64
+	s := openConfigured(t, url, func(config *pgxpool.Config) {
+		config.AfterConnect = func(context.Context, *pgx.Conn) error {
+			connects.Add(1)
+			return nil
+		}
+	})
+	box, err := outbox.New(s, outbox.Config{})
+	must(t, err)
+	u := &outboxTest{t, url, s, box, openAdmin(t, url)}
+	u.add("topic", "1", "first")
+	exec(t, u.admin, `ALTER TABLE onceward_delivery ADD CONSTRAINT refusing CHECK (type <> 'first')`)
+	const tries = 20 // more than the store has connections
+	before := connects.Load()
+	for range tries {
+		if kinds, err := u.tryClaim("topic"); err == nil || !strings.Contains(err.Error(), "refusing") {
+			t.Fatalf("O2: (%q, %v) was claimed, want what the server says", kinds, err)
+		}
+	}
+	if made := connects.Load() - before; made > 1 {
+		t.Errorf("%d claims that the server refused took %d new connections", tries, made)
+	}
+	exec(t, u.admin, `ALTER TABLE onceward_delivery DROP CONSTRAINT refusing`)
+	u.wantClaimed(u.claim(), "first")
 }

@@ -77,7 +77,7 @@ func (s *Store) convert(ctx context.Context, conn *pgx.Conn, where names, status
 	}
 	defer func() { _ = patient.Close(ctx) }() // nothing is under way
 	err = pgx.BeginTxFunc(ctx, patient, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		if err := where.enter(ctx, tx, s.locking); err != nil {
+		if err := where.enter(ctx, tx, s.locking, anyWait); err != nil {
 			return err
 		}
 		_, err := tx.Exec(ctx, where.render(partition), wanted)

@@ -56,8 +56,8 @@ func TestPartitions(t *testing.T) {
 	must(t, postgres.Migrate(t.Context(), url, quiet, postgres.WithPartitions(8)))
 	wantPartitions(t, url, 8)
 	wantOpenFails(t, url, "are in 8 partitions, and 4 partitions were asked for", postgres.WithPartitions(4))
-	if status, err := postgres.Status(t.Context(), url); err != nil || status.Compatible != 5 {
-		t.Errorf("programs of version %d may use a partitioned table (%v), want 5", status.Compatible, err)
+	if status, err := postgres.Status(t.Context(), url); err != nil || status.Compatible < 5 {
+		t.Errorf("programs of version %d may use a partitioned table (%v), want 5 at least", status.Compatible, err)
 	}
 	whole := servers.Postgres(t).SchemaURL(t)
 	openStore(t, whole)
@@ -336,9 +336,7 @@ func TestConversionWithMigration(t *testing.T) {
 	at := server.URL() + "&search_path=" + schema
 	s, admin := openStore(t, at), openAdmin(t, at)
 	complete(t, s, own(t, s, booking("key")), "done")
-	for _, statement := range statements(t, readMigration(t, 5), "Down") {
-		exec(t, admin, statement)
-	}
+	migrateDownTo(t, admin, 4)
 	err := pgx.BeginFunc(t.Context(), admin, func(tx pgx.Tx) error {
 		for _, statement := range append(statements(t, readMigration(t, 5), "Up"), `SELECT onceward_partition(4)`) {
 			if _, err := tx.Exec(t.Context(), statement); err != nil {

@@ -53,8 +53,8 @@ var (
 // known marks the connections that have statements.
 type known struct{}
 
-// prepare makes statements known to the connection, all of them or none by the name of the last. It costs a round trip
-// for each that is new there, and none later. A caller who leaves does not cut it off.
+// prepare makes statements known to the connection, all of them in one round trip, and later in none: the name of the
+// last one stands for all. A caller who leaves does not cut it off.
 func (p *pipeline) prepare(ctx context.Context, deadline time.Time, statements ...*statement) error {
 	data, last := p.conn.PgConn().CustomData(), statements[len(statements)-1].name
 	if p.unnamed || data[last] != nil {
@@ -62,13 +62,34 @@ func (p *pipeline) prepare(ctx context.Context, deadline time.Time, statements .
 	}
 	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline)
 	defer cancel()
+	trip := p.conn.PgConn().StartPipeline(ctx)
 	for _, s := range statements {
-		if _, err := p.conn.Prepare(ctx, s.name, s.text); err != nil {
-			return err
+		trip.SendDeallocate(s.name) // it may be left from an attempt that failed at another
+		trip.SendPrepare(s.name, s.text, nil)
+	}
+	err := trip.Sync()
+	for err == nil {
+		var reply any
+		if reply, err = trip.GetResults(); reply == nil {
+			break
 		}
+	}
+	if err := errors.Join(err, trip.Close()); err != nil {
+		return err
 	}
 	data[last] = known{}
 	return nil
+}
+
+// discarded reports whether a round trip that has failed, and left nothing behind, lacked statements that the connection
+// had been made to know, as after a hook of its pool. They are then prepared again for the next one, all that the last
+// of them stands for.
+func (p *pipeline) discarded(err error, last *statement) bool {
+	if sqlState(err) != stateNoSuchStatement || p.conn.IsClosed() || p.conn.PgConn().TxStatus() != statusIdle {
+		return false
+	}
+	delete(p.conn.PgConn().CustomData(), last.name)
+	return true
 }
 
 // add puts a statement into the round trip, with its parameters in the binary format.
@@ -113,7 +134,9 @@ func (p *pipeline) run(deadline time.Time, read func(statement int, values [][]b
 		}
 		switch m := message.(type) {
 		case *pgproto3.BindComplete:
-			bound++
+			if bound++; bound > p.count {
+				return tag, p.broken(errForeignReply)
+			}
 		case *pgproto3.DataRow:
 			if statement >= bound {
 				return tag, p.broken(errForeignReply)
@@ -130,7 +153,9 @@ func (p *pipeline) run(deadline time.Time, read func(statement int, values [][]b
 		case *pgproto3.NoticeResponse:
 			p.warned = p.warned || m.Code == stateWarning
 		case *pgproto3.ErrorResponse:
-			err = pgconn.ErrorResponseToPgError(m)
+			if !errors.Is(err, errForeignReply) {
+				err = pgconn.ErrorResponseToPgError(m)
+			}
 		case *pgproto3.ReadyForQuery:
 			if resetErr := pg.Conn().SetDeadline(time.Time{}); resetErr != nil {
 				return tag, p.broken(resetErr)
@@ -191,7 +216,7 @@ type statements struct {
 
 	begin, claim, claimBounded, lookUp, insertAnswer, replaceAnswer, commit, awaitLock, underWay, advance statement
 
-	batch [kinds]statement
+	batch []*statement // by their shapes
 	add   addStatements
 }
 
@@ -219,7 +244,8 @@ func prepareStatements(n names, channel string, usual bool, locks locking) state
 		all.begin.text = `BEGIN`
 	}
 	for k, text := range batchStatements {
-		all.batch[k] = named("batch_"+strconv.Itoa(k), text)
+		one := named("batch_"+strconv.Itoa(k), text)
+		all.batch = append(all.batch, &one)
 	}
 	return all
 }

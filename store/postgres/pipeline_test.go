@@ -40,14 +40,21 @@ func TestRepliesOfAnotherSession(t *testing.T) {
 		"no transaction":        {true, replies{bound, number, complete("SELECT 1"), idle}, true},
 		"a transaction":         {false, replies{bound, number, complete("SELECT 1"), begun}, true},
 		"too few columns":       {false, replies{bound, &pgproto3.DataRow{}, complete("SELECT 1"), idle}, true},
+		"its own, and more": {
+			false, replies{bound, number, complete("SELECT 1"), bound, number, complete("SELECT 1"), idle}, true,
+		},
 		"a column of another":   {false, replies{bound, short, complete("SELECT 1"), idle}, true},
+		"another and a refusal": {false, replies{bound, short, refused, idle}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			conn := answering(t, test.replies)
 			trip := pipeline{conn: conn, unnamed: true, opens: test.opens}
 			trip.add(&statement{text: `SELECT 1::bigint`})
-			_, err := trip.run(time.Now().Add(10*time.Second), func(_ int, raw [][]byte) error {
+			_, err := trip.run(time.Now().Add(10*time.Second), func(statement int, raw [][]byte) error {
+				if statement != 0 {
+					t.Errorf("a row is that of statement %d, and there is one", statement)
+				}
 				v := values{raw: raw}
 				v.int64(0)
 				return v.err
@@ -82,29 +89,36 @@ func TestRepliesToAnotherReservation(t *testing.T) {
 	t.Parallel()
 	number := func(n int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(n)) }
 	state := func(n int16) []byte { return binary.BigEndian.AppendUint16(nil, uint16(n)) }
-	reserved := func(nonce string) [][]byte {
-		return [][]byte{number(1), state(outcomeAbsent), number(1), nil, nil, nil, nil, nil, nil, nil, {0}, []byte(nonce)}
+	reserved := func(which []byte, nonce string) [][]byte {
+		return [][]byte{which, state(outcomeAbsent), number(1), nil, nil, nil, nil, nil, nil, nil, {0}, []byte(nonce)}
 	}
 	id := [16]byte{1}
 	written := func(id [16]byte, attempt int64, now int16) [][]byte {
 		return [][]byte{id[:], number(1), number(attempt), state(now), number(0)}
 	}
-	reserving := item{kind: kindReserve, answer: []byte("mine")}
+	reserving := item{id: id, kind: kindReserve, answer: []byte("mine")}
 	extending, completing := item{id: id, kind: kindExtend, attempt: 7}, item{id: id, kind: kindComplete, attempt: 7}
 	for name, test := range map[string]struct {
+		shape   shape
 		item    item
 		row     [][]byte
 		foreign bool
 	}{
-		"its own":            {reserving, reserved("mine"), false},
-		"another nonce":      {reserving, reserved("other"), true},
-		"an extension":       {extending, written(id, 7, 10), false},
-		"another attempt":    {extending, written(id, 8, 10), true},
-		"another record":     {extending, written([16]byte{}, 7, 10), true},
-		"an answer":          {completing, written(id, 7, 20), false},
-		"an extension again": {completing, written(id, 7, 10), true},
+		"its own":               {shapeReserve, reserving, reserved(number(1), "mine"), false},
+		"another nonce":         {shapeReserve, reserving, reserved(number(1), "other"), true},
+		"another number":        {shapeReserve, reserving, reserved(number(2), "mine"), true},
+		"its own, by name":      {shapeReserveNew, reserving, reserved(id[:], "mine"), false},
+		"another nonce by name": {shapeReserveNew, reserving, reserved(id[:], "other"), true},
+		"another name":          {shapeReserveNew, reserving, reserved(make([]byte, 16), "mine"), true},
+		"a number for a name":   {shapeReserveNew, reserving, reserved(number(1), "mine"), true},
+		"an extension":          {shapeExtend, extending, written(id, 7, 10), false},
+		"another attempt":       {shapeExtend, extending, written(id, 8, 10), true},
+		"another record":        {shapeExtend, extending, written([16]byte{}, 7, 10), true},
+		"an answer":             {shapeComplete, completing, written(id, 7, 20), false},
+		"an extension again":    {shapeComplete, completing, written(id, 7, 10), true},
 	} {
-		if err := readOutcome(test.row, []*item{&test.item}); test.foreign != errors.Is(err, errForeignReply) {
+		sent := sending{test.shape, []*item{&test.item}}
+		if err := sent.readOutcome(test.row); test.foreign != errors.Is(err, errForeignReply) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -13,9 +13,7 @@ package postgres
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/binary"
 	"encoding/hex"
-	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -83,6 +81,7 @@ type Store struct {
 	// idle is the bound on idle transactions that the connections of handlers have by themselves.
 	idle    time.Duration
 	channel string
+	form    form
 	naming  *naming
 	closed  atomic.Bool
 	// promoteFailures counts those of the last time, and secretive says that the server keeps to itself what is under
@@ -99,49 +98,6 @@ type Store struct {
 	inFlight map[store.ID]*running // the transactions of this process
 }
 
-// naming is how records, locks and lanes get their numbers.
-type naming struct {
-	// secret keys the names of records, in tables of an earlier version. In others it is empty, and a record is named by
-	// the hash of its ID.
-	secret []byte
-	// tables tells these tables from others in the same database, whose records have the same names and which share the
-	// locks. It is empty where the secret does that.
-	tables string
-	// salt is the same for the keys of locks.
-	salt int64
-}
-
-// newNaming returns how those tables name things.
-func newNaming(secret []byte, tables string) *naming {
-	if len(secret) > 0 {
-		return &naming{secret: secret}
-	}
-	sum := sha256.Sum256([]byte(tables))
-	return &naming{tables: tables, salt: int64(binary.BigEndian.Uint64(sum[:8]))}
-}
-
-// hash names the record of an ID.
-func (s *Store) hash(id store.ID) (hash [16]byte) {
-	b := make([]byte, 0, 128)
-	b = id.AppendBinary(append(b, s.naming.secret...))
-	sum := sha256.Sum256(b)
-	return [16]byte(sum[:16])
-}
-
-// lockKey is the key of the advisory lock of a record. Two records may share it: while one is in flight the other is
-// told to come again.
-func (s *Store) lockKey(hash [16]byte) int64 {
-	return int64(binary.BigEndian.Uint64(hash[:8])) ^ s.naming.salt
-}
-
-// RecordID returns what names the record of an ID in the column id of the table of records, as a UUID in its text form.
-// Its digits are those of [store.ID.Hash], unless the tables are of an earlier version, which had a secret.
-// A table of the application may refer to it; see the guide on PostgreSQL.
-func (s *Store) RecordID(id store.ID) string {
-	h := s.hash(id)
-	return fmt.Sprintf("%x-%x-%x-%x-%x", h[:4], h[4:6], h[6:8], h[8:10], h[10:])
-}
-
 func shortHash(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:6])
@@ -149,7 +105,7 @@ func shortHash(text string) string {
 
 // Reserve implements [store.Store].
 func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
-	if err := s.checkReservation(ctx, r); err != nil {
+	if err := s.checkReservation(r); err != nil {
 		return store.Verdict{}, err
 	}
 	if r.ResumeOnly { // rare, and the batch does not know it
@@ -160,8 +116,9 @@ func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdic
 	if err != nil {
 		return store.Verdict{}, err
 	}
-	for {
+	for whole := false; ; whole = true {
 		t := reserveItem(r, s.hash(r.ID), number)
+		t.whole = whole
 		if err := s.batches.do(ctx, t); err != nil {
 			return store.Verdict{}, err
 		}
@@ -173,17 +130,16 @@ func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdic
 }
 
 // checkReservation refuses what the state machine would refuse.
-func (s *Store) checkReservation(ctx context.Context, r *store.Reservation) error {
+func (s *Store) checkReservation(r *store.Reservation) error {
 	if err := s.writable(); err != nil {
 		return err
 	}
-	_, _, err := store.Step(store.Record{}, store.Event{Kind: store.EventReserve, Reservation: r, Token: 1}, time.Now())
-	return err
+	return r.Check()
 }
 
 // reserved is the verdict on a reservation. A record that another caller made or changed at the same moment is looked
-// at again. Where the record that was found has to be changed in a way that the batch does not know, that is done on
-// its own; if it has gone in between, the batch decides again.
+// at again, and so is one that the statement could not take over. Where the record that was found has to be changed in
+// a way that the batch does not know, that is done on its own; if it has gone in between, the batch decides again.
 func (s *Store) reserved(ctx context.Context, r *store.Reservation, t *item) (v store.Verdict, again bool, err error) {
 	v.Now = fromMicros(t.now)
 	switch t.outcome {
@@ -191,7 +147,7 @@ func (s *Store) reserved(ctx context.Context, r *store.Reservation, t *item) (v 
 		return v, true, nil
 	case outcomeAbsent:
 		v.Decision = store.DecisionRefused
-		return v, t.look && t.create, nil
+		return v, (t.look || t.partly) && t.create, nil
 	case outcomeCreated, outcomeRecreated, outcomeRetried:
 		v.Decision = store.DecisionExecute
 		v.Record, v.Origin, err = t.granted(r)
@@ -210,7 +166,7 @@ func (s *Store) reserved(ctx context.Context, r *store.Reservation, t *item) (v 
 		v.Decision, v.Origin, v.Record = outcome.Decision, outcome.Origin, after
 		return v, false, nil
 	}
-	if t.look {
+	if t.look || t.partly {
 		return v, true, nil
 	}
 	existing := *r
@@ -247,7 +203,7 @@ func (s *Store) Complete(ctx context.Context, c store.Claim, done *store.Complet
 		_, err := s.change(ctx, c.ID, event)
 		return time.Time{}, err
 	}
-	return s.ownerWrite(ctx, c.ID, completeItem(s.hash(c.ID), c.Attempt, done), event)
+	return s.ownerWrite(ctx, c.ID, completeItem(s.hash(c.ID), c.Attempt, done, s.form), event)
 }
 
 // ownerWrite is an owner's write through the batcher. Where the batch did not write, the state machine says why, or

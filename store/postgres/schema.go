@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"regexp"
 	"slices"
 	"strings"
@@ -20,7 +21,7 @@ import (
 var migrationFiles embed.FS
 
 // schemaVersion is that of the tables which this program knows. The number of migrations is the same.
-const schemaVersion = 5
+const schemaVersion = 6
 
 // selectStatus reads the version of the tables, and the oldest one of a program that may use them.
 const selectStatus = `SELECT coalesce(max(version), 0), coalesce(max(compatible), 0) FROM @schema`
@@ -46,8 +47,9 @@ func migrationNames() []string {
 
 // Migrate creates the tables, or brings them up to date. Any number of processes may call it at once. It refuses tables
 // that were made by a newer version which this one cannot work with. The options are those of [Open], which does the
-// same in one transaction, unless it is told not to. Migrate makes the index that takes long in a large table before
-// that, while other programs write: it waits for transactions that were open then. With [WithPartitions] it also converts
+// same in one transaction, unless it is told not to. Migrate makes the indexes that take long in a large table before
+// that, and drops what is not needed afterwards, while other programs write: it waits for transactions that were open
+// then. With [WithPartitions] it also converts
 // tables that are there, during which nothing can be executed.
 func Migrate(ctx context.Context, url string, with ...Option) error {
 	if err := look(ctx, url, with, indexAhead); err != nil {
@@ -58,8 +60,11 @@ func Migrate(ctx context.Context, url string, with ...Option) error {
 	if err != nil {
 		return err
 	}
-	if err := s.Close(); err != nil || s.options.partitions == 0 {
+	if err := s.Close(); err != nil {
 		return err
+	}
+	if err := look(ctx, url, with, indexBehind); err != nil {
+		return fmt.Errorf("postgres: migrate: %w", err)
 	}
 	if err := look(ctx, url, with, s.convert); err != nil {
 		return fmt.Errorf("postgres: migrate: %w", err)
@@ -109,112 +114,6 @@ func look(
 	return do(ctx, conn, where, status)
 }
 
-// indexing is the migration that makes an index on the table of records, and indexVersion what it makes of the tables.
-const (
-	indexing     = "00003_operate.sql"
-	indexVersion = 3
-)
-
-// indexAhead makes that index, and the function it needs, which comes before it in the migration: that leaves both
-// alone. Of several at once, one does it. The others must not wait in a transaction, because the one waits for those
-// that look at anything; and the lock belongs to a transaction on another connection, so that a pooler cannot lose it.
-// It is taken by the simple protocol, after which that transaction looks at nothing any more; at a stricter level of
-// isolation, which a database may have as its default, it would go on looking, and both would wait forever.
-func indexAhead(ctx context.Context, conn *pgx.Conn, where names, status store.SchemaStatus) error {
-	if status.Version == 0 || status.Version >= indexVersion {
-		return nil
-	}
-	text, err := where.migration(indexing)
-	if err != nil {
-		return err
-	}
-	function, _, _ := strings.Cut(text, "CREATE INDEX")
-	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		if err := where.enter(ctx, tx, advisoryLocks); err != nil {
-			return err
-		}
-		if err := where.checkOwner(ctx, tx); err != nil {
-			return err
-		}
-		_, err := tx.Exec(ctx, function)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	builder, err := connectPatient(ctx, conn.Config())
-	if err != nil {
-		return err
-	}
-	defer func() { _ = builder.Close(ctx) }() // nothing is under way
-	for done := false; !done && err == nil; {
-		err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-			const lock = `SELECT pg_try_advisory_xact_lock(hashtextextended($1, 0))
-				FROM set_config('idle_in_transaction_session_timeout', '0', true)`
-			name := where.migrationLock() + " index"
-			err := tx.QueryRow(ctx, lock, pgx.QueryExecModeSimpleProtocol, name).Scan(&done)
-			if err == nil && done {
-				err = where.makeIndex(ctx, builder)
-			}
-			return err
-		})
-		if !done {
-			time.Sleep(indexPoll)
-		}
-	}
-	return err
-}
-
-// checkOwner refuses a role that may not make an index on the table of records, before it leaves the function behind,
-// which the owner of the tables could then not replace.
-func (n names) checkOwner(ctx context.Context, tx pgx.Tx) error {
-	const selectOwner = `SELECT pg_has_role(relowner, 'USAGE'), relowner::regrole::text FROM pg_class
-		WHERE oid = to_regclass($1)`
-	var owns bool
-	var owner string
-	err := tx.QueryRow(ctx, selectOwner, n.render(`@record`)).Scan(&owns, &owner)
-	if err == nil && !owns {
-		err = fmt.Errorf("the tables in %s belong to the role %s: migrate as that one", n.place(), owner)
-	}
-	return err
-}
-
-// indexPoll is how often it is looked whether another one has made the index.
-const indexPoll = 100 * time.Millisecond
-
-// connectPatient opens a connection on which the caller's context bounds statements, not what a database allows those
-// of requests: an index that is never whole would be begun with each try. Behind a pooler that does not let it, that
-// stays as it is.
-func connectPatient(ctx context.Context, config *pgx.ConnConfig) (*pgx.Conn, error) {
-	tuned := config.Copy()
-	tuned.RuntimeParams["statement_timeout"], tuned.RuntimeParams["lock_timeout"] = "0", "0"
-	conn, err := pgx.ConnectConfig(ctx, tuned)
-	if sqlState(err) == stateUnsupportedParameter {
-		return pgx.ConnectConfig(ctx, config)
-	}
-	return conn, err
-}
-
-// makeIndex makes the index on the ids of providers. One that another has left half made is dropped first: whatever
-// fails, there is no more than one.
-func (n names) makeIndex(ctx context.Context, conn *pgx.Conn) error {
-	const selectHalf = `SELECT EXISTS (SELECT FROM pg_index WHERE indexrelid = to_regclass($1) AND NOT indisvalid)`
-	index := n.prefix + "record_provider_id"
-	name := pgx.Identifier{n.schema, index}.Sanitize()
-	var half bool
-	err := conn.QueryRow(ctx, selectHalf, name).Scan(&half)
-	if err == nil && half {
-		_, err = conn.Exec(ctx, `DROP INDEX CONCURRENTLY IF EXISTS `+name)
-	}
-	if err == nil {
-		_, err = conn.Exec(ctx, n.render(fmt.Sprintf(indexProviders, pgx.Identifier{index}.Sanitize())))
-	}
-	if err != nil {
-		return fmt.Errorf("make the index %s, which is whole after the next try: %w", name, err)
-	}
-	return nil
-}
-
 // asker is a connection, or a pool of them.
 type asker interface {
 	QueryRow(ctx context.Context, statement string, args ...any) pgx.Row
@@ -250,6 +149,9 @@ func (s *Store) migrate(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
+	if !s.options.converts {
+		s.dropLeft(ctx)
+	}
 	return nil
 }
 
@@ -276,20 +178,25 @@ func meetsMigration(err error) bool {
 }
 
 func (s *Store) migrateIn(ctx context.Context, tx pgx.Tx) error {
-	if err := s.names.enter(ctx, tx, s.locking); err != nil {
+	if err := s.names.enter(ctx, tx, s.locking, migrationWait); err != nil {
 		return err
 	}
 	status, err := readStatus(ctx, tx, s.names)
 	if err != nil {
 		return err
 	}
+	if status.Version > 0 && len(status.Pending) > 0 {
+		if err := s.names.awaitIndexes(ctx, tx, s.locking); err != nil {
+			return err
+		}
+	}
 	for _, file := range status.Pending {
 		text, err := s.names.migration(file)
 		if err != nil {
 			return err
 		}
-		if file == indexing {
-			if text, err = s.names.withoutIndex(ctx, tx, text); err != nil {
+		if status.Version > 0 && status.Partitions == 0 {
+			if text, err = s.names.withoutIndexes(ctx, tx, file, text); err != nil {
 				return err
 			}
 		}
@@ -304,20 +211,6 @@ func (s *Store) migrateIn(ctx context.Context, tx pgx.Tx) error {
 		}
 	}
 	return nil
-}
-
-// withoutIndex leaves the index out of the migration that makes it if it is there: the server would find that out
-// behind a lock that waits for all who write, and keeps others from it.
-func (n names) withoutIndex(ctx context.Context, tx pgx.Tx, text string) (string, error) {
-	var made bool
-	index := pgx.Identifier{n.schema, n.prefix + "record_provider_id"}.Sanitize()
-	err := tx.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, index).Scan(&made)
-	if err != nil || !made {
-		return text, err
-	}
-	before, rest, _ := strings.Cut(text, "CREATE INDEX IF NOT EXISTS")
-	_, after, _ := strings.Cut(rest, ";")
-	return before + after, nil
 }
 
 var gooseMark = regexp.MustCompile(`(?m)^-- \+goose .*\n`)
@@ -490,12 +383,11 @@ func (n names) migration(file string) (string, error) {
 }
 
 // enter keeps others from migrating the same tables until the transaction ends, and lets its statements name them
-// without their schema.
-func (n names) enter(ctx context.Context, tx pgx.Tx, locks locking) error {
+// without their schema. It waits so long for one that is at it.
+func (n names) enter(ctx context.Context, tx pgx.Tx, locks locking, wait time.Duration) error {
 	const path = `SELECT set_config('search_path', $1, true)`
 	if locks != rowLocks {
-		lock := `SELECT ` + advisoryLocks.take(`hashtextextended($1, 0)`)
-		if _, err := tx.Exec(ctx, lock, n.migrationLock()); err != nil {
+		if err := lookUntil(ctx, tx, wait, takeLock, n.migrationLock()); err != nil {
 			return err
 		}
 	}
@@ -506,6 +398,35 @@ func (n names) enter(ctx context.Context, tx pgx.Tx, locks locking) error {
 	}
 	_, err := tx.Exec(ctx, path, pgx.Identifier{n.schema}.Sanitize())
 	return err
+}
+
+// How long one waits for another who migrates: a store that is opened, and one who was told to migrate.
+const (
+	migrationWait = 40 * time.Second
+	anyWait       = time.Duration(math.MaxInt64)
+)
+
+// takeLock is a statement that takes an advisory lock, if it is free.
+const takeLock = `SELECT pg_try_advisory_xact_lock(hashtextextended($1, 0))`
+
+// lookUntil asks something again and again until it is so. A statement that waits would look at the database as it was
+// all that time, and who makes an index concurrently waits for those: where one waits for the index, and others for
+// that one, the server would find all of them waiting for each other, and end one. By the simple protocol, and at the
+// level READ COMMITTED, the transaction looks at nothing between two questions.
+func lookUntil(ctx context.Context, tx pgx.Tx, wait time.Duration, question, about string) error {
+	begun := time.Now()
+	for tries := 1; ; tries++ {
+		var so bool
+		if err := tx.QueryRow(ctx, question, pgx.QueryExecModeSimpleProtocol, about).Scan(&so); err != nil || so {
+			return err
+		}
+		if time.Since(begun) > wait {
+			return fmt.Errorf("another one has been at the same tables for %s: try again when it has ended", wait)
+		}
+		if !pauseUndone(ctx, tries) {
+			return ctx.Err()
+		}
+	}
 }
 
 // lockVersions keeps others from migrating by the table of versions, if it is there: that of locks may not be.
@@ -520,6 +441,9 @@ func (n names) lockVersions(ctx context.Context, tx pgx.Tx) error {
 
 // migrationLock names the lock that keeps others from migrating the same tables.
 func (n names) migrationLock() string { return "onceward migrate " + n.channel() }
+
+// indexLock names the lock of the one who makes indexes ahead of the migrations, between which others could come.
+func (n names) indexLock() string { return n.migrationLock() + " index" }
 
 // channel is the one on which settled records are announced: one for each set of tables in a database.
 func (n names) channel() string {

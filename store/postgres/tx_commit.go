@@ -32,7 +32,7 @@ func (t *transaction) commit() error {
 	} else {
 		err = t.store.confirmed(trip.warned)
 	}
-	if err == nil && t.adds.Load() {
+	if err == nil && t.gate.adds.Load() {
 		t.store.messages.wake() // those in this process who wait for messages
 	}
 	return err

@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store"
 )
@@ -20,8 +21,18 @@ import (
 // gate stands between a handler and its transaction. It refuses to end the transaction, notices if that happened all
 // the same, and is closed when the handler has returned: what is left of the handler, such as a goroutine or rows that
 // were not closed, cannot touch what follows.
+//
+// It is memory of its own: what is left of the handler may keep it for longer than the transaction lasts.
 type gate struct {
-	t *transaction
+	store *Store
+	id    store.ID
+	conn  *pgx.Conn
+	// sqlConn is the same as database/sql sees it.
+	sqlConn *stdlib.Conn
+	// answers says that there will be an answer, to which the work may add messages, adds that it added any, in either
+	// way.
+	answers bool
+	adds    atomic.Bool
 
 	// over is set before the gate is closed, so that no call gets in between; late, if the handler has not returned
 	// by then.
@@ -51,9 +62,8 @@ type gate struct {
 
 var errOver = fmt.Errorf("%w: the handler has returned, and its transaction is over", store.ErrTxOwned)
 
-func (g *gate) open(t *transaction) {
-	g.t = t
-	g.results = nil
+func newGate(t *transaction) *gate {
+	return &gate{store: t.store, id: t.id, conn: t.conn, sqlConn: t.acquired.conn, answers: t.answers}
 }
 
 // enter is held while the handler uses the connection.
@@ -66,7 +76,7 @@ func (g *gate) enter() (*pgx.Conn, error) {
 		}
 		return nil, errOver
 	}
-	return g.t.conn, nil
+	return g.conn, nil
 }
 
 func (g *gate) leave() { g.mu.Unlock() }
@@ -146,19 +156,19 @@ func (g *gate) note(tag pgconn.CommandTag, err error) {
 // noteStatus looks at the state of the transaction after a statement. The caller holds the gate.
 func (g *gate) noteStatus(err error) {
 	g.undone = g.undone || undone(err)
-	lost := g.t.conn.IsClosed()
-	if lost && g.ending.Load() || !lost && g.t.conn.PgConn().TxStatus() == statusIdle {
+	lost := g.conn.IsClosed()
+	if lost && g.ending.Load() || !lost && g.conn.PgConn().TxStatus() == statusIdle {
 		g.ended.Store(true)
 	}
 }
 
 // inspect notes whether a statement that is about to run may end the transaction. The caller holds the gate.
-func (g *gate) inspect(statement string) { g.ending.Store(mayEnd(statement) && !g.t.conn.IsClosed()) }
+func (g *gate) inspect(statement string) { g.ending.Store(mayEnd(statement) && !g.conn.IsClosed()) }
 
 // inspectBatch does so for the statements of a batch. The caller holds the gate.
 func (g *gate) inspectBatch(batch *pgx.Batch) {
 	ending := slices.ContainsFunc(batch.QueuedQueries, func(q *pgx.QueuedQuery) bool { return mayEnd(q.SQL) })
-	g.ending.Store(ending && !g.t.conn.IsClosed())
+	g.ending.Store(ending && !g.conn.IsClosed())
 }
 
 // mayEnd reports whether one of the statements in a text ends a transaction. A semicolon in a string makes it cautious.
@@ -221,6 +231,7 @@ var (
 func (t *transaction) watch() {
 	if t.limit > 0 {
 		t.revoking.Add(1)
+		t.watched = true
 		t.timer = time.AfterFunc(t.limit+lateGrace, t.revoke)
 	}
 }
@@ -228,11 +239,10 @@ func (t *transaction) watch() {
 // inTime notes that the work has returned. If the transaction was revoked before, it waits until that is done and
 // reports false.
 func (t *transaction) inTime() bool {
-	if t.timer == nil {
-		return true
+	if t.watched && t.timer.Stop() {
+		t.watched = false
 	}
-	t.timer.Stop()
-	if t.claimed.CompareAndSwap(false, true) {
+	if !t.watched || t.claimed.CompareAndSwap(false, true) {
 		return true
 	}
 	t.revoking.Wait()

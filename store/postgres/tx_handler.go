@@ -115,10 +115,7 @@ func (tx handlerTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.C
 		return pgconn.CommandTag{}, err
 	}
 	defer tx.gate.leave()
-	tx.gate.inspect(sql)
-	tag, err := conn.Exec(ctx, sql, args...)
-	tx.gate.note(tag, err)
-	return tag, err
+	return tx.gate.exec(ctx, conn, sql, args)
 }
 
 // Query runs a statement that returns rows.

@@ -53,18 +53,18 @@ type transaction struct {
 	acquired acquired
 	conn     *pgx.Conn
 	view
-	gate gate
+	gate *gate    // from when the work begins
 	trip pipeline // the round trip under way
-	// answers says that there will be an answer, to which the work may add messages, adds that it added any, in either
-	// way.
+	// answers says that there will be an answer, to which the work may add messages.
 	answers bool
-	adds    atomic.Bool
 
 	// limit is how long the work may take, zero for as long as it likes. The timer revokes the transaction of work that
-	// takes longer. claimed goes to the first of the two, the work or the timer; revoking is over when the transaction
-	// was revoked, and then late says what that came to, and released that the connection is released.
+	// takes longer. It is watched from when the timer runs, until that was stopped before it went off. claimed goes to
+	// the first of the two, the work or the timer; revoking is over when the transaction was revoked, and then late says
+	// what that came to, and released that the connection is released.
 	limit    time.Duration
 	timer    *time.Timer
+	watched  bool
 	claimed  atomic.Bool
 	revoking sync.WaitGroup
 	late     error
@@ -252,11 +252,12 @@ func undisturbed(ctx context.Context) time.Time {
 // try if the connection turned out dead, if what was prepared there has been discarded, or if the server undid it.
 func (t *transaction) notBegun(ctx context.Context, err error) error {
 	noteStandby(t.conn, err)
-	if sqlState(err) == stateNoSuchStatement {
+	discarded := sqlState(err) == stateNoSuchStatement
+	if discarded {
 		t.close()
 	}
 	if t.conn.IsClosed() && ctx.Err() == nil {
-		return &undoneError{cause: err}
+		return &undoneError{cause: err, early: discarded} // any other connection of the pool may lack it too
 	}
 	failed := t.rollback()
 	if undone(err) && failed == nil {
@@ -293,7 +294,7 @@ func (t *transaction) execute(ctx context.Context) (action store.TxAction, err e
 	if t.limit > 0 {
 		ctx = context.WithoutCancel(ctx) // its limit alone ends the work
 	}
-	t.gate.open(t)
+	t.gate = newGate(t)
 	t.watch()
 	action, err = t.plan.work(t.gate.context(ctx))
 	returned = true

@@ -30,8 +30,8 @@ func (g *gate) sql() *sql.Tx {
 	if g.sqlTx != nil {
 		return g.sqlTx
 	}
-	ctx := context.WithValue(context.Background(), bridgeKey{}, &bridgeConn{gate: g, inner: g.t.acquired.conn})
-	tx, err := g.t.store.bridge.db.BeginTx(ctx, nil)
+	ctx := context.WithValue(context.Background(), bridgeKey{}, &bridgeConn{gate: g, inner: g.sqlConn})
+	tx, err := g.store.bridge.db.BeginTx(ctx, nil)
 	if err != nil {
 		return nil
 	}
@@ -109,18 +109,17 @@ func (c *bridgeConn) PrepareContext(ctx context.Context, query string) (driver.S
 
 // ExecContext runs a statement.
 func (c *bridgeConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
-	if _, err := c.gate.enter(); err != nil {
+	conn, err := c.gate.enter()
+	if err != nil {
 		return nil, err
 	}
 	defer c.gate.leave()
-	c.gate.inspect(query)
 	values := make([]any, len(args))
 	for i, arg := range args {
 		values[i] = arg.Value
 	}
 	// Past the driver of database/sql, which does not tell the tag of a statement.
-	tag, err := c.gate.t.conn.Exec(ctx, query, values...)
-	c.gate.note(tag, err)
+	tag, err := c.gate.exec(ctx, conn, query, values)
 	return driver.RowsAffected(tag.RowsAffected()), err
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/onceward/onceward/store"
@@ -73,7 +74,7 @@ func (s *Store) leave(id store.ID, f *running) {
 func (s *Store) Transact(
 	ctx context.Context, r *store.Reservation, work func(context.Context, store.Verdict) store.Settlement,
 ) (v store.Verdict, err error) {
-	if err := s.checkReservation(ctx, r); err != nil {
+	if err := s.checkReservation(r); err != nil {
 		return v, err
 	}
 	number, err := s.operations.number(ctx, r.Operation)
@@ -86,16 +87,11 @@ func (s *Store) Transact(
 	}
 	defer s.leave(r.ID, f)
 	err = s.retry(func() error {
-		x := &handlerPlan{
-			transaction: transaction{
-				store: s, keyed: true, id: r.ID, hash: s.hash(r.ID), lease: r.Lease, answers: true,
-				limit: s.LongestWork(r.Lease), flight: f,
-			},
-			reservation: r, number: number, run: work,
-		}
-		x.plan = x
+		x := newHandlerPlan(s, r, f)
+		x.number, x.run = number, work
 		err := x.try(ctx)
 		v = x.result()
+		x.recycle()
 		return err
 	})
 	return v, err
@@ -125,8 +121,28 @@ type handlerPlan struct {
 	executed   bool
 	verdict    store.Verdict
 	settlement store.Settlement
-	granted    store.Record
 	settled    store.Record
+}
+
+// handlerPlans are those of transactions that are over: a plan is too large to be made for each request.
+var handlerPlans = sync.Pool{New: func() any { return new(handlerPlan) }}
+
+func newHandlerPlan(s *Store, r *store.Reservation, f *running) *handlerPlan {
+	x := handlerPlans.Get().(*handlerPlan)
+	x.plan, x.store, x.reservation, x.flight = x, s, r, f
+	x.keyed, x.id, x.hash, x.lease = true, r.ID, s.hash(r.ID), r.Lease
+	x.answers, x.limit = true, s.LongestWork(r.Lease)
+	return x
+}
+
+// recycle leaves the memory of the plan to another transaction. What the handler may still hold is not a part of it;
+// a timer that has gone off may be.
+func (x *handlerPlan) recycle() {
+	if x.watched {
+		return
+	}
+	*x = handlerPlan{}
+	handlerPlans.Put(x)
 }
 
 // result is the verdict, and tells those who wait for the record that the transaction is over.
@@ -153,7 +169,6 @@ func (x *handlerPlan) decide(locked bool) (run bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	x.granted = after
 	if outcome.Effect == store.EffectWrite && !locked {
 		x.verdict = store.Verdict{Decision: store.DecisionInProgress, Now: x.now}
 		return false, nil
@@ -205,8 +220,8 @@ func (x *handlerPlan) work(ctx context.Context) (store.TxAction, error) {
 }
 
 func (x *handlerPlan) prepare(*pipeline, time.Time) (err error) {
-	complete := store.Event{Kind: store.EventComplete, Attempt: x.granted.Attempt, Completion: &x.settlement.Completion}
-	if x.settled, _, err = store.Step(x.granted, complete, x.now); err != nil {
+	complete := store.Event{Kind: store.EventComplete, Attempt: x.verdict.Record.Attempt, Completion: &x.settlement.Completion}
+	if x.settled, _, err = store.Step(x.verdict.Record, complete, x.now); err != nil {
 		return unavailable(fmt.Errorf("settle: %w", err))
 	}
 	if !x.exists {
@@ -218,7 +233,7 @@ func (x *handlerPlan) prepare(*pipeline, time.Time) (err error) {
 // write stores the answer.
 func (x *handlerPlan) write(trip *pipeline) {
 	var r row
-	r.encode(&x.settled, x.hash, x.number)
+	r.encode(&x.settled, x.hash, x.number, x.store.form)
 	x.settled.Retention = unpackRetention(r.retention)
 	parameters := [...][]byte{
 		x.hash[:], trip.int64(x.settled.Retention.Microseconds()), trip.int32(r.retention), r.answer, trip.int64(x.began),

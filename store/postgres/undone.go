@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -66,6 +67,18 @@ type ownRow struct {
 // Scan runs the statement and reads the row.
 func (r *ownRow) Scan(dest ...any) error {
 	return repeatUndone(r.ctx, func() error { return r.pool.QueryRow(r.ctx, r.sql, r.args...).Scan(dest...) })
+}
+
+// transact runs a batch that begins a transaction and ends it. Where the server refuses one of its statements the others
+// are skipped, the end too: then it is rolled back, or the pool would give the connection up.
+func (p *ownPool) transact(ctx context.Context, batch *pgx.Batch) error {
+	return p.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
+		err := conn.SendBatch(ctx, batch).Close()
+		if err != nil {
+			err = errors.Join(err, rollback(conn.Conn(), lookTimeout))
+		}
+		return err
+	})
 }
 
 // collect runs a statement that returns rows, and reads all of them.

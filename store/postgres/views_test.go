@@ -218,9 +218,9 @@ func TestViewPlans(t *testing.T) {
 	walks := regexp.MustCompile(`Seq Scan on onceward_record`)
 	for condition, index := range map[string]string{
 		`id = '` + reservation("unknown").ID.Hash() + `'`: "onceward_record_pkey",
-		`state = 'unknown'`:                          "onceward_record_due",
-		`state = 'unknown' AND dead_letter`:          "onceward_record_due",
-		`state = 'in_progress' ORDER BY lease_until`: "onceward_record_due",
+		`state = 'unknown'`:                          "onceward_record_open",
+		`state = 'unknown' AND dead_letter`:          "onceward_record_open",
+		`state = 'in_progress' ORDER BY lease_until`: "onceward_record_open",
 	} {
 		rows, err := admin.Query(t.Context(), `EXPLAIN SELECT * FROM onceward_records WHERE `+condition)
 		must(t, err)

@@ -9,12 +9,15 @@ CREATE TABLE onceward_schema (
 
 -- What the names of the records are derived with, beside their IDs. It is empty, so that a record is named by the hash that
 -- logs show. Tables of an earlier version have random bytes here and keep them: it never changes, because all programs that
--- use the tables must find a record under the same name.
+-- use the tables must find a record under the same name. Neither does the form, which says what these tables have and those of
+-- an earlier version do not, one bit for each: 1, the name of a key that tells its time begins with that; 2, answers may be in a
+-- code for text.
 CREATE TABLE onceward_secret (
-	value bytea NOT NULL
+	value bytea NOT NULL,
+	form  integer NOT NULL DEFAULT 0
 );
 
-INSERT INTO onceward_secret (value) VALUES ('');
+INSERT INTO onceward_secret (value, form) VALUES ('', 3);
 
 -- The names of operations, so that a record holds a small number instead of a text.
 CREATE TABLE onceward_operation (
@@ -29,7 +32,7 @@ CREATE SEQUENCE onceward_attempt;
 -- resumed when the lease has run out, 20 completed, 30 retryable, 40 unknown, 41 unknown and left to an operator, 50
 -- expired; 0 is no record.
 CREATE TABLE onceward_record (
-	id        uuid PRIMARY KEY,  -- a hash of scope and key, with the secret
+	id        uuid PRIMARY KEY,  -- a hash of scope and key, with the secret, by the form
 	attempt   bigint NOT NULL,
 	due       bigint NOT NULL,   -- end of the lease, next reconciliation or expiry, in microseconds since 1970
 	retention integer NOT NULL,  -- in seconds or, if negative, in microseconds
@@ -247,7 +250,9 @@ END
 $$;
 -- +goose StatementEnd
 
-INSERT INTO onceward_schema (version, compatible) VALUES (1, 1);
+-- Tables of this form are for programs that know it, also while later migrations are missing: others would name a key in another
+-- way, and execute it again.
+INSERT INTO onceward_schema (version, compatible) VALUES (1, 6);
 
 -- +goose Down
 
@@ -262,6 +267,7 @@ DROP TABLE onceward_audit;
 DROP TABLE onceward_external_event;
 DROP TABLE onceward_late_completion;
 DROP TABLE onceward_record;
+DROP FUNCTION IF EXISTS onceward_named_by_hash(uuid, bytea); -- of the way back from the sixth migration
 DROP SEQUENCE onceward_attempt;
 DROP TABLE onceward_operation;
 DROP TABLE onceward_secret;

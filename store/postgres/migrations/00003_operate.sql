@@ -752,7 +752,7 @@ DROP VIEW onceward_messages;
 DROP VIEW onceward_records;
 DROP FUNCTION onceward_key(bytea);
 DROP FUNCTION onceward_scope(bytea);
-DROP FUNCTION onceward_request_parts(bytea);
+DROP FUNCTION onceward_request_parts(bytea); -- without it the constraint of the way back from the sixth migration refuses more
 DROP FUNCTION onceward_first_error(bytea);
 DROP FUNCTION onceward_text(bytea);
 DROP FUNCTION onceward_number(bytea);

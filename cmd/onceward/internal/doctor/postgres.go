@@ -90,13 +90,14 @@ var postgresTrials = []trial[*postgres]{
 		"A program that meets tables it does not know refuses to work.", "S8 [32]",
 	}, trySchema},
 	{Check{
-		"postgres/indexes", "Are the indexes there that a fresh migration makes, the same, and valid?",
+		"postgres/indexes", "Are the indexes there that a fresh migration makes, the same, and valid, and none of before?",
 		"The primary key is the last line of defence against a second execution; without the others each look scans the " +
 			"table.", "S1, B1, B2",
 	}, tryIndexes},
 	{Check{
 		"postgres/tables", "Does something come between the store and its tables: triggers, rules, row security, unlogged " +
-			"tables, a clock left by a test, ballast that is gone?",
+			"tables, a clock left by a test, ballast or the reaper's place that is gone, records of other names than it looks " +
+			"for?",
 		"A record that is hidden, changed or lost is an operation that is executed again.", "I1, I7, I12, S3",
 	}, tryTables},
 	{Check{

@@ -14,6 +14,7 @@ var granted = map[string]string{
 	"secret":          "SELECT",
 	"operation":       "SELECT, INSERT",
 	"record":          "SELECT, INSERT, UPDATE, DELETE",
+	"walk":            "SELECT, UPDATE",
 	"late_completion": "SELECT, INSERT, DELETE",
 	"external_event":  "SELECT, INSERT, DELETE",
 	"audit":           "SELECT, INSERT, DELETE",

@@ -93,6 +93,9 @@ const selectIndexes = `SELECT c.relname::text, t.relname::text, pg_get_indexdef(
 	FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_class t ON t.oid = i.indrelid
 	WHERE t.relnamespace = %s AND starts_with(t.relname::text, $1::text)`
 
+// leftBehind are the indexes of earlier versions, which a migration may have failed to drop.
+var leftBehind = []string{"record_due", "record_provider_id"}
+
 // tryIndexes makes the tables once more, as temporary ones in a transaction that is undone, and compares their indexes
 // with those that are there: what the program was built with is what it needs.
 func tryIndexes(ctx context.Context, p *postgres, r *Result) error {
@@ -111,7 +114,10 @@ func tryIndexes(ctx context.Context, p *postgres, r *Result) error {
 		p.judgeIndex(r, w, have)
 	}
 	for _, h := range have {
-		if !h.Valid {
+		if slices.Contains(leftBehind, strings.TrimPrefix(h.Name, p.prefix)) {
+			r.find(Weak, "DROP INDEX CONCURRENTLY "+pgx.Identifier{p.schema, h.Name}.Sanitize(),
+				"the index %s of %s is left from an earlier version: nothing uses it, and every write pays for it", h.Name, h.Table)
+		} else if !h.Valid {
 			r.find(Weak, fmt.Sprintf("REINDEX INDEX CONCURRENTLY %s.%s, or drop it if it is not the store's", p.schema, h.Name),
 				"the index %s of %s is not valid: it is written and never used", h.Name, h.Table)
 		}
@@ -247,7 +253,70 @@ func tryTables(ctx context.Context, p *postgres, r *Result) error {
 		}
 	}
 	r.saw("%d tables", len(found))
-	return p.tryBallast(ctx, r)
+	if err := p.tryBallast(ctx, r); err != nil {
+		return err
+	}
+	if err := p.tryWalk(ctx, r); err != nil {
+		return err
+	}
+	return p.tryNames(ctx, r)
+}
+
+// selectNames looks at records from where names in time begin, and compares their names with those that the row of the
+// secret makes. Behind the first eight digits a name in time is the hash. A key that ends in a UUIDv7 and has none in
+// tables that have them is from tables that have not.
+const selectNames = `SELECT count(*), count(*) FILTER (WHERE
+		id <> hash AND (NOT ordered OR substr(id, 9) <> substr(hash, 9))
+		OR id = hash AND ordered AND NOT (id >= '018c' AND id < '024c') AND key ~* $1)
+	FROM (
+		SELECT encode(uuid_send(r.id), 'hex') COLLATE "C" AS id, s.form & 1 = 1 AS ordered,
+			encode(substr(sha256(s.value || (%[1]s(r.request))[3]), 1, 16), 'hex') COLLATE "C" AS hash,
+			%[2]s(%[3]s((%[1]s(r.request))[3])) AS key
+		FROM %[4]s s, LATERAL (
+			SELECT id, request FROM %[5]s WHERE id >= '018c0000000000000000000000000000' AND state > 0 ORDER BY id LIMIT 1000) r
+	) named`
+
+// toldTime is a key that ends in a UUIDv7 of the times that names begin with.
+const toldTime = `(^|[^0-9a-z])(018[c-f]|019.|01[a-f].|02[0-3].|024[0-9ab])[0-9a-f]{4}` +
+	`-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}$`
+
+// tryNames looks whether records are named as the store would name them: where they were loaded from other tables,
+// without the row that came with them, they are not found. Tables of before version 6 are not looked at.
+func (p *postgres) tryNames(ctx context.Context, r *Result) error {
+	var may bool
+	var looked, other int
+	err := p.query(ctx, []any{&may}, `SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass($1)
+		AND attname = 'form' AND has_table_privilege(attrelid, 'SELECT'))`, p.table("secret"))
+	if err != nil || !may {
+		return err
+	}
+	err = p.query(ctx, []any{&looked, &other}, fmt.Sprintf(selectNames, p.table("request_parts"), p.table("text"),
+		p.table("key"), p.table("secret"), p.table("record")), toldTime)
+	if err != nil {
+		return err
+	}
+	r.saw("%d names of records", looked)
+	if other > 0 {
+		do := "stop the service, and put into " + p.table("secret") + " the one row that came with the records"
+		r.find(Broken, do, "%d of %d records have other names than %ssecret says: they are not found, and their keys "+
+			"execute again", other, looked, p.prefix)
+	}
+	return nil
+}
+
+// tryWalk looks for the row that holds the place of the reaper, if the role may.
+func (p *postgres) tryWalk(ctx context.Context, r *Result) error {
+	walk := p.table("walk")
+	var may, lost bool
+	err := p.query(ctx, []any{&may}, `SELECT coalesce(has_table_privilege(to_regclass($1), 'SELECT'), false)`, walk)
+	if err == nil && may {
+		err = p.query(ctx, []any{&lost}, `SELECT NOT EXISTS (SELECT FROM `+walk+`)`)
+	}
+	if err == nil && lost {
+		r.find(Weak, "INSERT INTO "+walk+" VALUES (true, 0, 0, 86400000000), as the owner of the tables",
+			"the row of %swalk is gone: each call of the reaper begins anywhere, and reads on for two seconds", p.prefix)
+	}
+	return err
 }
 
 func (p *postgres) tryBallast(ctx context.Context, r *Result) error {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/onceward/onceward/cmd/onceward/internal/doctor"
 	"github.com/onceward/onceward/internal/servers"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -82,6 +83,25 @@ func (d *database) exec(t *testing.T, sql string) {
 	t.Helper()
 	if _, err := d.owner.Exec(context.Background(), sql); err != nil {
 		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// reserve makes a record of a key, and one of a key that tells no time.
+func (d *database) reserve(t *testing.T, key string) {
+	t.Helper()
+	s, err := postgres.Open(t.Context(), d.url(t), postgres.WithManualMigration())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Close() }() // it has done what it should
+	for _, key := range []string{key, "plain"} {
+		r := store.Reservation{
+			ID: store.ID{Scope: "tenant", Key: key}, Operation: "POST /payments", Fingerprints: []store.Fingerprint{{Secret: 1}},
+			Nonce: store.Nonce{1}, Lease: time.Minute, Retention: time.Hour,
+		}
+		if _, err := s.Reserve(t.Context(), &r); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -205,14 +225,14 @@ func TestLiesOfPostgres(t *testing.T) {
 			lie{"postgres/durability", doctor.Weak, "synchronous_commit=off is set for it", nil},
 		},
 		"a missing index": {
-			func(t *testing.T, d *database) { d.exec(t, `DROP INDEX onceward_record_due`) },
+			func(t *testing.T, d *database) { d.exec(t, `DROP INDEX onceward_record_open`) },
 			nil,
-			lie{"postgres/indexes", doctor.Weak, "onceward_record_due of onceward_record is missing", nil},
+			lie{"postgres/indexes", doctor.Weak, "onceward_record_open of onceward_record is missing", nil},
 		},
 		"a missing index by a function": {
-			func(t *testing.T, d *database) { d.exec(t, `DROP INDEX onceward_record_provider_id`) },
+			func(t *testing.T, d *database) { d.exec(t, `DROP INDEX onceward_record_provider`) },
 			nil,
-			lie{"postgres/indexes", doctor.Weak, "onceward_record_provider_id of onceward_record is missing", nil},
+			lie{"postgres/indexes", doctor.Weak, "onceward_record_provider of onceward_record is missing", nil},
 		},
 		"a missing primary key": {
 			func(t *testing.T, d *database) {
@@ -223,17 +243,46 @@ func TestLiesOfPostgres(t *testing.T) {
 		},
 		"an index that is not what its name says": {
 			func(t *testing.T, d *database) {
-				d.exec(t, `DROP INDEX onceward_record_due; CREATE INDEX onceward_record_due ON onceward_record (state)`)
+				d.exec(t, `DROP INDEX onceward_record_open; CREATE INDEX onceward_record_open ON onceward_record (state)`)
 			},
 			nil,
 			lie{"postgres/indexes", doctor.Weak, "is not as this program knows it", nil},
 		},
 		"an invalid index": {
 			func(t *testing.T, d *database) {
-				d.exec(t, `UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'onceward_record_due'::regclass`)
+				d.exec(t, `UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'onceward_record_open'::regclass`)
 			},
 			nil,
 			lie{"postgres/indexes", doctor.Weak, "is not valid", nil},
+		},
+		"an index that was left behind": {
+			func(t *testing.T, d *database) {
+				d.exec(t, `CREATE INDEX onceward_record_due ON onceward_record (state, (due >> 24))`)
+			},
+			nil,
+			lie{"postgres/indexes", doctor.Weak, "onceward_record_due of onceward_record is left from an earlier version", nil},
+		},
+		"a reaper that has lost its place": {
+			func(t *testing.T, d *database) { d.exec(t, `DELETE FROM onceward_walk`) },
+			nil,
+			lie{"postgres/tables", doctor.Weak, "the row of onceward_walk is gone", nil},
+		},
+		"records in time in tables without such names": {
+			func(t *testing.T, d *database) {
+				d.reserve(t, "0190163d-8694-739b-aea5-000000000001")
+				d.exec(t, `UPDATE onceward_secret SET form = 0`)
+			},
+			nil,
+			lie{"postgres/tables", doctor.Broken, "1 of 2 records have other names than onceward_secret says", nil},
+		},
+		"records of before in tables with names in time": {
+			func(t *testing.T, d *database) {
+				d.exec(t, `UPDATE onceward_secret SET form = 0`)
+				d.reserve(t, "0190163d-8694-739b-aea5-000000000001")
+				d.exec(t, `UPDATE onceward_secret SET form = 3`)
+			},
+			nil,
+			lie{"postgres/tables", doctor.Broken, "1 of 2 records have other names than onceward_secret says", nil},
 		},
 		"a sequence of attempts that is behind": {
 			func(t *testing.T, d *database) {

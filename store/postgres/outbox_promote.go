@@ -1,0 +1,126 @@
+package postgres
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// The statements that promote new messages, one session at a time, and claim them in the same step: a message that is
+// inserted as ready and leased by a statement behind that is written twice, in the table and its indexes. They do what
+// the functions outbox_promote and outbox_claim do one after the other, under the lock of the first.
+//
+// What is claimed is read by a statement of its own behind the commit: a worker that is slow to read holds up no other.
+const (
+	planSettings = `SELECT set_config('plan_cache_mode', 'force_generic_plan', true),
+		set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
+		set_config('enable_mergejoin', 'off', true)`
+	// A message is claimed if it is wanted and due, if no earlier one of its lane is open, and if those of its lane that
+	// are promoted with it and come before it are claimed too. Lanes of two topics may have the same number. The first
+	// of each lane counts an attempt.
+	promoteMessages = `WITH gone AS MATERIALIZED (
+			DELETE FROM @outbox o
+			WHERE o.ctid = ANY (ARRAY(SELECT e.ctid FROM @outbox e WHERE e.number > 0 ORDER BY e.number LIMIT $1))
+			RETURNING o.*
+		), moment AS MATERIALIZED (
+			SELECT @now() AS now
+		), judged AS (
+			SELECT g.*, m.now, g.due <= m.now
+				AND coalesce(row_number() OVER (PARTITION BY g.topic ORDER BY g.number) <= w.most, false)
+				AND (g.lane = 0 OR (
+					SELECT d.number FROM @delivery d WHERE d.lane = g.lane AND d.state < 4 AND d.lane <> 0
+					ORDER BY d.lane, d.number LIMIT 1
+				) IS NULL) AS free
+			FROM gone g CROSS JOIN moment m LEFT JOIN unnest($2::text[], $3::integer[]) AS w (topic, most) ON w.topic = g.topic
+		), chosen AS (
+			SELECT j.*, j.free AND (j.lane = 0 OR bool_and(j.free) OVER lane) AS claimed,
+				j.lane = 0 OR row_number() OVER lane = 1 AS heads
+			FROM judged j WINDOW lane AS (PARTITION BY j.lane ORDER BY j.number)
+		), kept AS (
+			INSERT INTO @delivery (id, number, lane, due, created_at, token, origin_attempt, attempts, state, topic,
+				aggregatetype, aggregateid, type, downstream_key, attributes, origin, payload)
+			SELECT c.id, c.number, c.lane, CASE WHEN c.claimed THEN c.now + $4::bigint ELSE c.due END, c.created_at,
+				CASE WHEN c.claimed THEN $5::bigint ELSE 0 END, c.origin_attempt,
+				CASE WHEN c.claimed AND c.heads THEN 1 ELSE 0 END, CASE WHEN c.claimed THEN 1 ELSE 0 END, c.topic,
+				c.aggregatetype, c.aggregateid, c.type, c.downstream_key, c.attributes, c.origin, c.payload
+			FROM chosen c
+			ON CONFLICT (id) DO NOTHING
+			RETURNING id, state
+		)
+		SELECT (SELECT count(*) FROM gone), ARRAY(SELECT k.id FROM kept k WHERE k.state = 1)`
+	readClaimed = `SELECT ` + messageColumns + `, number, lane FROM @delivery
+		WHERE id = ANY ($1::uuid[]) AND token = $2 AND state = 1`
+)
+
+// promotesAtOnce is the most new messages that are promoted at once. After a failure it is half as many, down to one, and
+// then twice as many again: messages can be large and a server slow, and what is cut off would otherwise be cut off the
+// next time too.
+const promotesAtOnce = 1000
+
+// claimNew promotes new messages, as many as are wanted, and claims of them what it can. It reports whether others
+// became ready, and whether these were all. If a read fails after that, what was claimed waits for the end of its lease,
+// as if its worker had died.
+func (s *Store) claimNew(ctx context.Context, c *messageClaim) (ready, all bool, err error) {
+	most := promotesAtOnce
+	topics, limits := c.args()
+	if !c.far {
+		most = 0
+		for _, limit := range limits {
+			most += int(limit)
+		}
+	}
+	most = max(min(most, promotesAtOnce>>min(s.promoteFailures.Load(), 9)), 1)
+	promoted, ids, err := s.promote(ctx, most, topics, limits, c.lease.Microseconds(), c.token)
+	if err != nil {
+		s.promoteFailures.Add(1)
+		return false, false, err
+	}
+	if failures := s.promoteFailures.Load(); failures > 0 {
+		s.promoteFailures.CompareAndSwap(failures, min(failures, 9)-1) // it is a hint: of two at once one may be lost
+	}
+	c.far = c.far || len(ids) == 0 // those that are wanted may come behind many that are not
+	before := len(c.claimed)
+	err = s.readNew(ctx, c, ids)
+	return promoted > len(c.claimed)-before, promoted < most, err
+}
+
+// promote promotes so many messages, and returns how many there were, and which of them were claimed.
+func (s *Store) promote(ctx context.Context, args ...any) (promoted int, claimed []pgtype.UUID, err error) {
+	err = s.planned(ctx, func(batch *pgx.Batch) {
+		batch.Queue(s.names.render(s.locking.promotes()))
+		batch.Queue(s.names.render(promoteMessages), args...).
+			QueryRow(func(row pgx.Row) error { return row.Scan(&promoted, &claimed) })
+	})
+	return promoted, claimed, err
+}
+
+// readNew reads what was claimed while it was promoted.
+func (s *Store) readNew(ctx context.Context, c *messageClaim, ids []pgtype.UUID) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	var found claimResult
+	err := s.planned(ctx, func(batch *pgx.Batch) {
+		batch.Queue(s.names.render(readClaimed), ids, c.token).Query(func(rows pgx.Rows) (err error) {
+			found, err = collectClaimed(rows, c.token)
+			return err
+		})
+	})
+	if err != nil {
+		return err
+	}
+	c.add(found.claimed)
+	return s.bury(ctx, found.damaged)
+}
+
+// planned runs statements in a transaction and one round trip, planned as the SQL functions of the outbox are: by
+// indexes alone. A plan that was made for an empty table lasts, and the table grows.
+func (s *Store) planned(ctx context.Context, queue func(batch *pgx.Batch)) error {
+	batch := &pgx.Batch{}
+	batch.Queue(begin)
+	batch.Queue(planSettings)
+	queue(batch)
+	batch.Queue(`COMMIT`)
+	return s.own.transact(ctx, batch)
+}
