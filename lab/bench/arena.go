@@ -95,37 +95,6 @@ func warmUp(a *arena, callers int, length time.Duration) error {
 	return err
 }
 
-// takeTurns lets the contenders of these names repeat their operations in turns, and returns the rates of all rounds.
-// Each other round goes backwards: what the server does at intervals of its own, such as a checkpoint, would otherwise
-// meet one of them more often. It says after each turn how many operations were done in it.
-func takeTurns(
-	ctx context.Context, o *options, callers int, names []string, arenas []*arena,
-	after func(name string, done float64) error,
-) (series, error) {
-	rates := make(series)
-	for round := range o.rounds {
-		for i := range arenas {
-			if round%2 == 1 {
-				i = len(arenas) - 1 - i
-			}
-			a := arenas[i]
-			if err := ctx.Err(); err != nil {
-				return nil, err
-			}
-			started := time.Now()
-			rate, err := repeat(callers, o.time, a.operate)
-			if err == nil {
-				err = after(names[i], rate*time.Since(started).Seconds())
-			}
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", names[i], err)
-			}
-			rates.add(names[i], rate)
-		}
-	}
-	return rates, nil
-}
-
 // repeatTimes lets callers do an operation so many times in all, and returns how long they took.
 func repeatTimes(callers, times int, operate func(context.Context) error) (took time.Duration, err error) {
 	var (

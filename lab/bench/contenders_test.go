@@ -2,14 +2,18 @@ package main
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/onceward/onceward/internal/servers"
+	"github.com/onceward/onceward/store"
 )
 
 func TestMain(m *testing.M) {
@@ -200,6 +204,114 @@ func TestScaleSteps(t *testing.T) {
 	}
 }
 
+// TestDistantly holds what is measured over a network to its terms: a reply is late, and a commit takes longer, also on
+// the store's own connections.
+func TestDistantly(t *testing.T) {
+	s, ctx := testServer(t), context.Background()
+	const commit = time.Millisecond
+	err := s.visit(ctx, 1, distantly, func(site *pgSite) error {
+		st, err := openStore(ctx, site)
+		if err != nil {
+			return err
+		}
+		for name, test := range map[string]struct {
+			operate func(context.Context) error
+			least   time.Duration
+		}{
+			"a look-up": {func(ctx context.Context) error {
+				_, err := site.count(ctx, `SELECT 1`)
+				return err
+			}, distantly.delay},
+			"a transaction": {func(ctx context.Context) error {
+				return transactOnce(ctx, st, reservation(newKey()), completion(), noWork, store.DecisionExecute)
+			}, 2*distantly.delay + commit},
+			"a reservation": {(&scaleSide{site: site, store: st}).reserve, distantly.delay + commit},
+		} {
+			for range 3 {
+				if took, err := repeatTimes(1, 1, test.operate); err != nil || took < test.least {
+					t.Errorf("%s took %s, %v; want %s at least", name, took, err, test.least)
+				}
+			}
+		}
+		return st.Close()
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestBloat lets a short day pass: all records but those of its last fifth must be reaped.
+func TestBloat(t *testing.T) {
+	s, ctx := testServer(t), context.Background()
+	d := day{inserts: 1000, steps: 10, pace: time.Millisecond, life: 24 * time.Hour / 5}
+	err := s.visit(ctx, 1, lazily, func(used *pgSite) error {
+		reaped, err := d.pass(ctx, used)
+		if err != nil || reaped < 700 || reaped > 800 {
+			t.Errorf("%d of 1000 records were reaped, %v", reaped, err)
+		}
+		return s.visit(ctx, 1, lazily, func(fresh *pgSite) error {
+			kept, err := fillFrom(ctx, fresh, used)
+			if want := int64(1001 - reaped); kept != want {
+				t.Errorf("%d records were left, want %d", kept, want)
+			}
+			size, sizeErr := fresh.recordSize(ctx)
+			if size.table == 0 || size.indexes == 0 {
+				t.Errorf("they take %+v", size)
+			}
+			return errors.Join(err, sizeErr)
+		})
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLog counts the log of both kinds of keys: what is reserved must be written.
+func TestLog(t *testing.T) {
+	s, ctx := testServer(t), context.Background()
+	err := s.visit(ctx, 4, durably, func(site *pgSite) error {
+		store, err := openStore(ctx, site)
+		if err != nil {
+			return err
+		}
+		side := &scaleSide{site: site, store: store}
+		for _, l := range scaleLogs {
+			n, err := s.countLog(ctx, 4, 100, side.reserveKeys(l.key))
+			if err != nil || n < 200 || n > 20_000 {
+				t.Errorf("%s: a reservation wrote %.0f bytes of log, %v", l.name, n, err)
+			}
+		}
+		return store.Close()
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestOrderedKeys checks that a later key sorts after an earlier one, and is a UUID of version 7.
+func TestOrderedKeys(t *testing.T) {
+	first := newOrderedKey()
+	time.Sleep(2 * time.Millisecond)
+	second := newOrderedKey()
+	form := regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
+	if first >= second || !form.MatchString(first) {
+		t.Errorf("%s, %s", first, second)
+	}
+}
+
+// checkComparisons makes sure that each figure compares two ways that take turns.
+func checkComparisons(t *testing.T, ways []string, figures []comparison) {
+	t.Helper()
+	for _, f := range figures {
+		if !slices.Contains(ways, f.way) || !slices.Contains(ways, f.rival) {
+			t.Errorf("%s compares %q with %q, which do not take turns", f.name, f.way, f.rival)
+		}
+		if _, ok := goals[f.like]; f.like != "" && !ok {
+			t.Errorf("%s is compared with the goal of %q, which has none", f.name, f.like)
+		}
+	}
+}
+
 // TestStoresFigures keeps the names of ways, contests and figures together: each figure compares two ways that take
 // turns.
 func TestStoresFigures(t *testing.T) {
@@ -217,14 +329,7 @@ func TestStoresFigures(t *testing.T) {
 				t.Errorf("there is no way %q", name)
 			}
 		}
-		for _, f := range c.figures {
-			if !slices.Contains(c.ways, f.way) || !slices.Contains(c.ways, f.rival) {
-				t.Errorf("%s compares %q with %q, which do not take turns", f.name, f.way, f.rival)
-			}
-			if _, ok := goals[f.like]; f.like != "" && !ok {
-				t.Errorf("%s is compared with the goal of %q, which has none", f.name, f.like)
-			}
-		}
+		checkComparisons(t, c.ways, c.figures)
 	}
 	for name := range ways {
 		if !used[name] {
@@ -240,14 +345,7 @@ func TestEnginesFigures(t *testing.T) {
 		for _, name := range c.ways {
 			used[name] = true
 		}
-		for _, f := range c.figures {
-			if !slices.Contains(c.ways, f.way) || !slices.Contains(c.ways, f.rival) {
-				t.Errorf("%s compares %q with %q, which do not take turns", f.name, f.way, f.rival)
-			}
-			if _, ok := goals[f.like]; f.like != "" && !ok {
-				t.Errorf("%s is compared with the goal of %q, which has none", f.name, f.like)
-			}
-		}
+		checkComparisons(t, c.ways, c.figures)
 	}
 	for _, w := range enginesWays {
 		if !used[w.name] {
@@ -269,10 +367,13 @@ func TestFigures(t *testing.T) {
 		}
 		ways[c.name] = true
 	}
-	for _, f := range slices.Concat(pgFigures, bareFigures, outboxFigures) {
-		if !ways[f.way] || !ways[f.rival] {
-			t.Errorf("%s compares %q with %q", f.name, f.way, f.rival)
+	for _, c := range slices.Concat(pgContests, networkContests, outboxContests, telemetryContests) {
+		for _, name := range c.ways {
+			if !ways[name] {
+				t.Errorf("there is no way %q", name)
+			}
 		}
+		checkComparisons(t, c.ways, c.figures)
 	}
 	for _, step := range scaleSteps {
 		if _, ok := goals[step.name]; !ok {

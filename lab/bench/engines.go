@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -44,11 +43,11 @@ var enginesWays = []enginesWay{
 
 // enginesContests are all comparisons of speed of the suite.
 var enginesContests = []enginesContest{
-	{16, []string{mariadbTransactional, mariadbPlain, mariadbTextbook}, []storesFigure{
+	{16, []string{mariadbTransactional, mariadbPlain, mariadbTextbook}, []comparison{
 		{name: "mariadb-transactional-c16", way: mariadbTransactional, rival: mariadbPlain},
 		{name: "mariadb-vs-textbook-c16", way: mariadbTransactional, rival: mariadbTextbook},
 	}},
-	{16, []string{mariadbBare, mariadbBorrowed, mariadbPlain, mariadbDefault}, []storesFigure{
+	{16, []string{mariadbBare, mariadbBorrowed, mariadbPlain, mariadbDefault}, []comparison{
 		{
 			name: "mariadb-transactional-c16-bare", way: mariadbBare, rival: mariadbPlain,
 			like: "mariadb-transactional-c16",
@@ -62,14 +61,14 @@ var enginesContests = []enginesContest{
 			like: "mariadb-vs-textbook-c16",
 		},
 	}},
-	{16, []string{mariadbReserved, mariadbReplay, mariadbPlain}, []storesFigure{
+	{16, []string{mariadbReserved, mariadbReplay, mariadbPlain}, []comparison{
 		{name: "mariadb-reserved-c16", way: mariadbReserved, rival: mariadbPlain},
 		{name: "mariadb-replay-c16", way: mariadbReplay, rival: mariadbPlain},
 	}},
-	{16, []string{dynamodbReserved, dynamodbPowertools}, []storesFigure{
+	{16, []string{dynamodbReserved, dynamodbPowertools}, []comparison{
 		{name: "dynamodb-vs-powertools-way", way: dynamodbReserved, rival: dynamodbPowertools},
 	}},
-	{16, []string{dynamodbReplay, dynamodbPowerReplay}, []storesFigure{
+	{16, []string{dynamodbReplay, dynamodbPowerReplay}, []comparison{
 		{name: "dynamodb-replay-vs-powertools-way", way: dynamodbReplay, rival: dynamodbPowerReplay},
 	}},
 }
@@ -78,7 +77,7 @@ var enginesContests = []enginesContest{
 type enginesContest struct {
 	callers int
 	ways    []string
-	figures []storesFigure
+	figures []comparison
 }
 
 // enginesWay is a way to do something once, or to do it without protection.
@@ -112,22 +111,21 @@ func measureEngines(ctx context.Context, o *options, r *report) (err error) {
 	e := &engines{rows: rowsBefore}
 	defer func() { err = errors.Join(err, e.close()) }()
 	r.note("clients are in this process, over TCP on loopback, with a connection for each caller; each server is private")
-	t := &table{title: "Operations a second", head: []string{"way", "callers", "a second", "µs here", "µs in the server"}}
+	t := &table{title: "Operations a second", head: contestHead()}
 	for i := range enginesContests {
 		c := &enginesContests[i]
-		if !o.wants(c.names()...) {
+		if !o.wants(namesOf(c.figures)...) {
 			continue
 		}
-		rates, spent, err := e.hold(ctx, o, c)
+		res, err := e.hold(ctx, o, c)
 		if err != nil {
 			return err
 		}
 		for _, name := range c.ways {
-			t.add(name, fmt.Sprint(c.callers), grouped(rates.median(name)),
-				fmt.Sprintf("%.0f", spent.here.median(name)), fmt.Sprintf("%.0f", spent.server.median(name)))
+			t.add(res.cells(name, c.callers)...)
 		}
 		for _, f := range c.figures {
-			f.tell(r, rates)
+			f.tell(r, res)
 		}
 	}
 	if err := e.measureRequests(ctx, o, r); err != nil {
@@ -144,29 +142,14 @@ func measureEngines(ctx context.Context, o *options, r *report) (err error) {
 	return noteSync(o, r)
 }
 
-// names are those of its figures.
-func (c *enginesContest) names() (names []string) {
-	for _, f := range c.figures {
-		names = append(names, f.name)
-	}
-	return names
-}
-
 // hold opens the ways of a contest, and lets them take turns.
-func (e *engines) hold(
-	ctx context.Context, o *options, c *enginesContest,
-) (rates series, spent *processorTime, err error) {
+func (e *engines) hold(ctx context.Context, o *options, c *enginesContest) (res *result, err error) {
 	e.callers = c.callers
 	err = assemble(ctx, e.openers(c.ways), c.callers, o.time, func(arenas []*arena) (err error) {
-		if spent, err = newProcessorTime(ctx, e.serverTime); err != nil {
-			return err
-		}
-		rates, err = takeTurns(ctx, o, c.callers, c.ways, arenas, func(name string, done float64) error {
-			return spent.turn(ctx, name, done)
-		})
+		res, err = takeTurns(ctx, o, c.callers, c.ways, arenas, e.serverTime)
 		return err
 	})
-	return rates, spent, err
+	return res, err
 }
 
 // serverTime is what the servers have taken of the processors; one that is not used takes next to nothing.

@@ -1,6 +1,6 @@
 // Command bench measures Onceward against its goals for speed, side by side with what people would use instead. All
-// contenders of a figure take turns in the same run, and a figure is the median over the rounds: a busy machine slows a
-// whole round down, not one side of a ratio.
+// contenders of a figure take short turns in random order in the same run, and a figure is the median of the ratios of the
+// rounds: a busy machine slows a whole round down, not one side of a ratio.
 //
 // The default suite needs nothing but a disk. The suites postgres, postgres-scale, engines-scale, outbox and telemetry
 // need the programs of PostgreSQL, of which they start a private server, or the URL of a server that may be filled. The suites
@@ -17,6 +17,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"os/signal"
 	"regexp"
@@ -33,12 +34,14 @@ type options struct {
 	markdown bool
 	postgres string
 	keys     int
+	seed     uint64
+	runs     int
 }
 
 // The defaults keep a whole run of the default suite below two minutes, and one of the postgres suite below eight.
 const (
 	defaultRounds = 7
-	defaultTime   = 600 * time.Millisecond
+	defaultTime   = 250 * time.Millisecond
 )
 
 func parseOptions(args []string, usage io.Writer) (o options, err error) {
@@ -46,7 +49,8 @@ func parseOptions(args []string, usage io.Writer) (o options, err error) {
 	flags.SetOutput(usage)
 	flags.StringVar(&o.suite, "suite", suiteDefault, "the `suite` to run: "+suiteNames)
 	only := flags.String("only", "", "run only the measurements whose name matches this `pattern`")
-	flags.IntVar(&o.rounds, "rounds", defaultRounds, "how many times all contenders take their turn")
+	flags.IntVar(&o.rounds, "rounds", defaultRounds, fmt.Sprintf(
+		"how many rounds there are: in one, the contenders of a contest take %d turns in random order", turnsARound))
 	flags.DurationVar(&o.time, "time", defaultTime, "how long a turn on a database lasts")
 	flags.StringVar(&o.dir, "dir", "",
 		"the `directory` for the databases, on the file system to measure (default: the system's temporary one)")
@@ -55,12 +59,14 @@ func parseOptions(args []string, usage io.Writer) (o options, err error) {
 	flags.IntVar(&o.keys, "keys", 0,
 		"how many keys a table holds whose size or speed is measured (default: 1000000, for postgres-scale 10000000, for "+
 			"engines-scale 20000000)")
+	flags.IntVar(&o.runs, "runs", 1, "how many times the whole suite runs; a table then has the figures of all")
+	flags.Uint64Var(&o.seed, "seed", rand.Uint64(), "the `number` that the order of turns follows from")
 	flags.BoolVar(&o.markdown, "markdown", false, "print the tables of docs/performance.md at the end")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
-	if o.rounds < 1 || o.time <= 0 || o.keys < 0 || flags.NArg() > 0 {
-		return o, errors.New("bench: -rounds, -time and -keys must be positive, and there are no arguments")
+	if o.rounds < 1 || o.runs < 1 || o.time <= 0 || o.keys < 0 || flags.NArg() > 0 {
+		return o, errors.New("bench: -rounds, -runs, -time and -keys must be positive, and there are no arguments")
 	}
 	if suites[o.suite] == nil {
 		return o, fmt.Errorf("bench: there is no suite %q: use %s", o.suite, suiteNames)
@@ -92,7 +98,7 @@ const suiteNames = "default, postgres, postgres-scale, outbox, stores, engines, 
 var suites = map[string][]part{
 	suiteDefault:     {measureMemory, measureFingerprint, measureSQLite},
 	"postgres":       {measurePostgres},
-	"postgres-scale": {measureScale},
+	"postgres-scale": {measureScale, measureBloat},
 	"engines-scale":  {measurePartitions},
 	"outbox":         {measureOutbox},
 	"stores":         {measureStores, measureSpray, measureSealed},
@@ -111,13 +117,20 @@ func run(ctx context.Context, args []string, out io.Writer) (status int, err err
 	}
 	r := &report{out: out, wants: o.wants}
 	r.describeMachine(time.Now())
-	for _, measure := range suites[o.suite] {
-		if err := measure(ctx, &o, r); err != nil {
-			return 2, err
+	for number := range o.runs {
+		r.note("run %d of %d, in the order of turns of -seed %d", number+1, o.runs, o.seed)
+		for _, measure := range suites[o.suite] {
+			if err := measure(ctx, &o, r); err != nil {
+				return 2, err
+			}
 		}
+		o.seed++
 	}
-	if o.markdown {
+	switch {
+	case o.markdown:
 		r.markdown()
+	case o.runs > 1:
+		r.verdicts().print(out)
 	}
 	missed := r.missed()
 	for _, f := range missed {

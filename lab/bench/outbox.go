@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strconv"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/onceward/onceward/outbox"
@@ -19,14 +18,17 @@ const (
 	outboxAddIn = "Onceward: transactional, three statements and a message"
 )
 
-// The goal is for the whole payment in a transaction without protection, to which the message adds a statement of its
-// own. In a handler the message goes along with COMMIT instead. The others are the bare ways: what a statement and a
-// row cost that have nothing to do with the outbox.
-var outboxFigures = []pgFigure{
-	{"outbox-add", 16, pgPlain3, outboxAdd},
-	{"outbox-add-in-a-handler", 16, pgTransactional3, outboxAddIn},
-	{"outbox-add-bare", 16, pgPlain3, outboxBare},
-	{"outbox-add-nothing", 16, pgPlain3, outboxNothing},
+// The goal is for a handler, where the message goes along with COMMIT. In a transaction without protection it is a
+// statement of its own, and the bare ways say what a statement and a row cost that have nothing to do with the outbox.
+var outboxContests = []pgContest{
+	{16, durably, []string{pgTransactional3, outboxAddIn}, []comparison{
+		{name: "outbox-add-in-a-handler", way: outboxAddIn, rival: pgTransactional3, times: true},
+	}},
+	{16, durably, []string{pgPlain3, outboxAdd, outboxBare, outboxNothing}, []comparison{
+		{name: "outbox-add", way: outboxAdd, rival: pgPlain3, times: true},
+		{name: "outbox-add-bare", way: outboxBare, rival: pgPlain3, times: true},
+		{name: "outbox-add-nothing", way: outboxNothing, rival: pgPlain3, times: true},
+	}},
 }
 
 // measureOutbox measures what a message costs the business, and how quickly messages leave.
@@ -47,23 +49,7 @@ func measureOutbox(ctx context.Context, o *options, r *report) (err error) {
 
 // measureAdd compares business transactions without a message and with one.
 func (s *pgServer) measureAdd(ctx context.Context, o *options, r *report) error {
-	t := &table{
-		title: "Business transactions a second, without a message and with one",
-		head:  []string{"way", "callers", "without", "with"},
-	}
-	for _, f := range outboxFigures {
-		rates, err := s.compare(ctx, o, r, []pgFigure{f})
-		if err != nil {
-			return err
-		}
-		if len(rates) > 0 {
-			t.add(f.rival, strconv.Itoa(f.callers), grouped(rates.median(f.way)), grouped(rates.median(f.rival)))
-		}
-	}
-	if len(t.rows) > 0 {
-		r.keep(t)
-	}
-	return nil
+	return s.compete(ctx, o, r, "Business transactions a second, without a message and with one", outboxContests)
 }
 
 // openWithMessage is a business without protection that also adds a message, with a statement of its own.

@@ -28,7 +28,7 @@ const fillOutbox = `INSERT INTO onceward_outbox (id, number, lane, due, created_
 
 // measureDrain lets one worker process and then four deliver messages that no client has to wait for.
 func (s *pgServer) measureDrain(ctx context.Context, o *options, r *report) error {
-	if !o.wants("outbox-drain-per-second", "outbox-four-workers") {
+	if !o.wants("outbox-drain-per-second", "outbox-drain-four-workers-per-second", "outbox-four-workers") {
 		return nil
 	}
 	rates := make(series)
@@ -50,6 +50,7 @@ func (s *pgServer) measureDrain(ctx context.Context, o *options, r *report) erro
 	t.add(four, grouped(rates.median(four)))
 	r.keep(t)
 	r.judge("outbox-drain-per-second", rates.median(one))
+	r.judge("outbox-drain-four-workers-per-second", rates.median(four))
 	r.judge("outbox-four-workers", rates.ratio(four, one))
 	return nil
 }

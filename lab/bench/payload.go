@@ -7,8 +7,8 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/onceward/onceward/store"
@@ -52,6 +52,16 @@ func newKey() string {
 	hex.Encode(text[24:], random[10:])
 	text[8], text[13], text[18], text[23] = '-', '-', '-', '-'
 	return string(text[:])
+}
+
+// newOrderedKey returns a UUID of version 7, which begins with the time: what careful clients send.
+func newOrderedKey() string {
+	text := []byte(newKey())
+	digits := fmt.Sprintf("%012x", time.Now().UnixMilli())
+	copy(text, digits[:8])
+	copy(text[9:], digits[8:])
+	text[14], text[19] = '7', "89ab"[rand.N(4)]
+	return string(text)
 }
 
 func newKeys(n int) []string {
@@ -140,29 +150,41 @@ func fill(ctx context.Context, store store.Store, keys []string) (err error) {
 	return err
 }
 
-// repeat lets callers do an operation for some time, and returns how many were done in a second. None of them can be
-// cancelled: a context that all share would be a lock that no server has.
-func repeat(callers int, length time.Duration, operate func(context.Context) error) (rate float64, err error) {
+// turn is what callers did in some time.
+type turn struct {
+	done int
+	// rate is how many operations they did in a second.
+	rate float64
+	// half is the time that half of the operations did not exceed.
+	half time.Duration
+}
+
+// repeat lets callers do an operation for some time. None of them can be cancelled: a context that all share would be a
+// lock that no server has.
+func repeat(callers int, length time.Duration, operate func(context.Context) error) (t turn, err error) {
 	var (
-		done  atomic.Int64
 		wg    sync.WaitGroup
 		once  sync.Once
+		times = make([][]float64, callers)
 		start = time.Now()
 		over  = start.Add(length)
 	)
-	for range callers {
+	for caller := range callers {
 		wg.Go(func() {
-			for time.Now().Before(over) {
+			for began := time.Now(); began.Before(over); {
 				if failure := operate(context.Background()); failure != nil {
 					once.Do(func() { err = failure })
 					return
 				}
-				done.Add(1)
+				now := time.Now()
+				times[caller] = append(times[caller], float64(now.Sub(began)))
+				began = now
 			}
 		})
 	}
 	wg.Wait()
-	return float64(done.Load()) / time.Since(start).Seconds(), err
+	took, all := time.Since(start), slices.Concat(times...)
+	return turn{len(all), float64(len(all)) / took.Seconds(), time.Duration(median(all))}, err
 }
 
 // syncTime is what a durable write costs here: close to nothing means that the figures say little about a real disk.

@@ -24,21 +24,6 @@ const (
 	outboxNothing  = "three statements and one that does nothing"
 )
 
-// bareFigures are the ceilings of figures that have a goal. They have none themselves.
-var bareFigures = []pgFigure{
-	{"postgres-transactional-c16-bare", 16, pgBare, pgPlain},
-	{"postgres-transactional3-c16-bare", 16, pgBare3, pgPlain3},
-	{"postgres-reserved-c16-bare", 16, pgBareReserved, pgPlain},
-	{"postgres-http-c16-bare", 16, pgHTTPBare, pgHTTPPlain},
-	{"postgres-http-c64-bare", 64, pgHTTPBare, pgHTTPPlain},
-}
-
-// measureBare compares the bare statements with the business alone.
-func (s *pgServer) measureBare(ctx context.Context, o *options, r *report) error {
-	_, err := s.compare(ctx, o, r, bareFigures)
-	return err
-}
-
 // bareStatements are what the store sends, less what only serves to be sure.
 var bareStatements = map[string]string{
 	"bare_begin":  `BEGIN`,
@@ -209,7 +194,7 @@ func openHTTPBare(ctx context.Context, s *pgSite) (*arena, error) {
 // bareLanes and bareWorth are the store's: a second connection when so many wait.
 const (
 	bareLanes = 2
-	bareWorth = 4
+	bareWorth = 12
 )
 
 // bareBatches gathers what arrives while a statement is on the wire, as the store does.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -13,20 +14,20 @@ type pgContender struct {
 	open func(ctx context.Context, s *pgSite) (*arena, error)
 }
 
-// assemble opens contenders, each in a schema of its own, and warms them up. All of them are there while any is
+// assemble opens ways of a contest, each in a schema of its own, and warms them up. All of them are there while any is
 // measured, so that they share whatever the machine is busy with.
 func (s *pgServer) assemble(
-	ctx context.Context, contenders []*pgContender, callers int, length time.Duration, use func([]*arena) error,
+	ctx context.Context, c *pgContest, ways []string, length time.Duration, use func([]*arena) error,
 ) error {
-	if len(contenders) == 0 {
+	if len(ways) == 0 {
 		return use(nil)
 	}
-	return s.visit(ctx, callers, durably, func(site *pgSite) error {
-		return s.run(ctx, contenders[0], site, func(first *arena) error {
-			if err := warmUp(first, callers, length); err != nil {
+	return s.visit(ctx, c.callers, c.terms, func(site *pgSite) error {
+		return s.run(ctx, contenderOf(ways[0]), site, func(first *arena) error {
+			if err := warmUp(first, c.callers, length); err != nil {
 				return err
 			}
-			return s.assemble(ctx, contenders[1:], callers, length, func(others []*arena) error {
+			return s.assemble(ctx, c, ways[1:], length, func(others []*arena) error {
 				return use(append([]*arena{first}, others...))
 			})
 		})
@@ -49,55 +50,52 @@ func (s *pgServer) run(ctx context.Context, c *pgContender, site *pgSite, use fu
 	return nil
 }
 
-// pgFigure compares two ways at a number of callers. Its name may have a goal; without one it is information.
-type pgFigure struct {
-	name    string
+// pgContest is a number of ways that take turns, and what is read from them. They are few: the more contenders there
+// are, the less each of them finds in the caches of the processors.
+type pgContest struct {
 	callers int
-	way     string
-	rival   string
+	terms   terms
+	ways    []string
+	figures []comparison
 }
 
-// contest lets the two ways that a figure compares take turns. No other contender is there: the more contenders there
-// are, the less each of them finds in the caches of the processors.
-func (s *pgServer) contest(ctx context.Context, o *options, f pgFigure) (series, error) {
-	contenders := contendersOf(f)
-	names := make([]string, len(contenders))
-	for i, c := range contenders {
-		names[i] = c.name
-	}
-	var rates series
-	err := s.assemble(ctx, contenders, f.callers, o.time, func(arenas []*arena) (err error) {
-		rates, err = takeTurns(ctx, o, f.callers, names, arenas, func(string, float64) error { return nil })
+// hold opens the ways of a contest, and lets them take turns.
+func (s *pgServer) hold(ctx context.Context, o *options, c *pgContest) (res *result, err error) {
+	err = s.assemble(ctx, c, c.ways, o.time, func(arenas []*arena) (err error) {
+		res, err = takeTurns(ctx, o, c.callers, c.ways, arenas, s.processorTime)
 		return err
 	})
-	return rates, err
+	return res, err
 }
 
-// contendersOf are the ways that a figure compares.
-func contendersOf(f pgFigure) (contenders []*pgContender) {
-	for i := range pgContenders {
-		if c := &pgContenders[i]; f.way == c.name || f.rival == c.name {
-			contenders = append(contenders, c)
-		}
-	}
-	return contenders
+// contenderOf is the way of that name.
+func contenderOf(name string) *pgContender {
+	i := slices.IndexFunc(pgContenders, func(c pgContender) bool { return c.name == name })
+	return &pgContenders[i]
 }
 
-// compare holds the contests of the figures that are wanted, prints what they come to, and returns all rates.
-func (s *pgServer) compare(ctx context.Context, o *options, r *report, figures []pgFigure) (series, error) {
-	all := make(series)
-	for _, f := range figures {
-		if !o.wants(f.name) {
+// compete holds the contests that are wanted, prints what they come to, and puts what the ways reached into a table.
+func (s *pgServer) compete(ctx context.Context, o *options, r *report, title string, contests []pgContest) error {
+	t := &table{title: title, head: contestHead()}
+	for i := range contests {
+		c := &contests[i]
+		if !o.wants(namesOf(c.figures)...) {
 			continue
 		}
-		rates, err := s.contest(ctx, o, f)
+		res, err := s.hold(ctx, o, c)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		compareRates(r, f, rates)
-		for name, values := range rates {
-			all[name] = append(all[name], values...)
+		for _, name := range c.ways {
+			t.add(res.cells(name, c.callers)...)
+		}
+		for _, f := range c.figures {
+			f.tell(r, res)
 		}
 	}
-	return all, nil
+	if len(t.rows) > 0 {
+		r.keep(t)
+		r.note("µs are of processor time for an operation: here that of this process, which is the client")
+	}
+	return nil
 }

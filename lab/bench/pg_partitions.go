@@ -24,10 +24,10 @@ const (
 // partitionedSteps are what is timed on partitioned tables; only the first has a goal.
 var partitionedSteps = []scaleStep{
 	{
-		"postgres-partitioned-scale", "reserve and complete of a new key, 16 callers", scaleCallers, 3_000, nil,
-		(*scaleSide).reserveAndComplete,
+		"postgres-partitioned-scale", "reserve and complete of a new key, 16 callers", scaleCallers, 3_000,
+		calls((*scaleSide).reserveAndComplete),
 	},
-	{"postgres-partitioned-reap", "reaper batch of 1,000 records, one caller", 1, 16, (*scaleSide).expire, (*scaleSide).reap},
+	{"postgres-partitioned-reap", "1,000 records reaped, one caller", 1, 16, (*scaleSide).reap},
 }
 
 func (s *scaleSide) reserveAndComplete(ctx context.Context) error {
@@ -96,13 +96,9 @@ func (s *pgServer) comparePartitions(ctx context.Context, o *options, r *report,
 	spread := make(map[string]float64)
 	for i := range partitionedSteps {
 		step := &partitionedSteps[i]
-		micros := make(series)
-		for range o.rounds {
-			for _, side := range []*scaleSide{small, large} {
-				if err := errors.Join(ctx.Err(), scaleTurn(ctx, step, side, micros)); err != nil {
-					return fmt.Errorf("%s: %w", step.name, err)
-				}
-			}
+		micros, err := compareStep(ctx, o, step, small, large)
+		if err != nil {
+			return err
 		}
 		ratio := micros.ratio(large.name(), small.name())
 		spread[step.name] = micros.median(large.name())

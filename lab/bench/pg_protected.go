@@ -138,7 +138,7 @@ type pgStore interface {
 // connections of the store's own.
 func openStore(ctx context.Context, s *pgSite) (pgStore, error) {
 	options := []postgres.Option{postgres.WithSchema(s.schema)}
-	if s.commits["synchronous_commit"] == "off" {
+	if s.terms.settings["synchronous_commit"] == "off" {
 		// The store warns of commits that can be lost, as it should, but here they are meant to be.
 		options = append(options, postgres.WithLogger(slog.New(slog.DiscardHandler)))
 	}

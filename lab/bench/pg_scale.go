@@ -19,20 +19,31 @@ const (
 
 // scaleStep is an operation whose cost is to depend little on how many records there are.
 type scaleStep struct {
-	name    string
-	title   string
-	callers int
-	// times is how often it is done in a turn: so seldom that the small table stays small.
-	times int
-	// prepare makes what the operation needs; it may be nil.
-	prepare func(s *scaleSide, ctx context.Context, times int) error
-	operate func(s *scaleSide, ctx context.Context) error
+	name  string
+	title string
+	// callers do it, so many times in a turn: so seldom that the small table stays small.
+	callers, times int
+	// measure is how long they took in a turn.
+	measure func(s *scaleSide, ctx context.Context, step *scaleStep) (time.Duration, error)
 }
 
 var scaleSteps = []scaleStep{
-	{"postgres-scale-reserve", "reservation of a new key, 16 callers", scaleCallers, 4_000, nil, (*scaleSide).reserve},
-	{"postgres-scale-replay", "replay, 16 callers", scaleCallers, 20_000, nil, (*scaleSide).replay},
-	{"postgres-scale-reap", "reaper batch of 1,000 records, one caller", 1, 16, (*scaleSide).expire, (*scaleSide).reap},
+	{"postgres-scale-reserve", "reservation of a new key, 16 callers", scaleCallers, 4_000, calls((*scaleSide).reserve)},
+	{"postgres-scale-replay", "replay, 16 callers", scaleCallers, 20_000, calls((*scaleSide).replay)},
+	{"postgres-scale-reap", "1,000 records reaped, one caller", 1, 16, (*scaleSide).reap},
+}
+
+// calls returns a measure of an operation, which is done a few times more before it counts.
+func calls(operate func(*scaleSide, context.Context) error) func(
+	*scaleSide, context.Context, *scaleStep,
+) (time.Duration, error) {
+	return func(s *scaleSide, ctx context.Context, step *scaleStep) (time.Duration, error) {
+		once := func(ctx context.Context) error { return operate(s, ctx) }
+		if _, err := repeatTimes(step.callers, step.times/warmUpPart, once); err != nil {
+			return 0, err
+		}
+		return repeatTimes(step.callers, step.times, once)
+	}
 }
 
 // scaleSide is a store with some number of records.
@@ -47,32 +58,71 @@ type scaleSide struct {
 // name is the head of its column.
 func (s *scaleSide) name() string { return grouped(float64(s.records)) + " records" }
 
-func (s *scaleSide) reserve(ctx context.Context) error {
-	v, err := s.store.Reserve(ctx, reservation(newKey()))
-	return decided(v, err, store.DecisionExecute)
+// reserveKeys returns the reservation of a new key.
+func (s *scaleSide) reserveKeys(newKey func() string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		v, err := s.store.Reserve(ctx, reservation(newKey()))
+		return decided(v, err, store.DecisionExecute)
+	}
 }
+
+func (s *scaleSide) reserve(ctx context.Context) error { return s.reserveKeys(newKey)(ctx) }
 
 func (s *scaleSide) replay(ctx context.Context) error {
 	return replayOnce(ctx, s.store, reservation(s.keys[rand.N(len(s.keys))]))
 }
 
-// reapBatch is how many records one call of the reaper removes.
+// reapBatch is how many records one call of the reaper removes at most.
 const reapBatch = 1000
 
-func (s *scaleSide) expire(ctx context.Context, batches int) error {
-	return cloneRecords(ctx, s.site, batches*reapBatch, true)
+// reapShare is the part of the records that expire at a time: as many as do while the reaper walks through the table
+// once, whatever the size of that is.
+const reapShare = 24
+
+// reap has expired records removed, a share of the table at a time and so many batches at least, and returns how long
+// the calls took. A call may remove fewer than it was asked for, or none.
+func (s *scaleSide) reap(ctx context.Context, step *scaleStep) (took time.Duration, err error) {
+	batches := max(s.records/reapShare/reapBatch, 1)
+	removed := 0
+	for ; removed < step.times*reapBatch; removed += batches * reapBatch {
+		if err := cloneRecords(ctx, s.site, batches*reapBatch, true); err != nil {
+			return 0, err
+		}
+		spent, err := reapAll(ctx, s.store, batches*reapBatch)
+		if err != nil {
+			return 0, err
+		}
+		took += spent
+	}
+	return took * time.Duration(step.times*reapBatch) / time.Duration(removed), nil
 }
 
-func (s *scaleSide) reap(ctx context.Context) error {
-	n, err := s.store.Reap(ctx, reapBatch, false)
-	if err == nil && n != reapBatch {
-		err = fmt.Errorf("the reaper removed %d records, want %d", n, reapBatch)
+// maxIdleReaps is how many calls in a row may remove nothing while there is something to remove.
+const maxIdleReaps = 10_000
+
+// reapAll removes so many records, which are all that have expired, and returns how long the calls took.
+func reapAll(ctx context.Context, st store.Reaper, records int) (time.Duration, error) {
+	started := time.Now()
+	for left, idle := records, 0; left > 0; {
+		n, err := st.Reap(ctx, reapBatch, false)
+		if err != nil {
+			return 0, err
+		}
+		if left, idle = left-n, idle+1; n > 0 {
+			idle = 0
+		}
+		if left < 0 || idle == maxIdleReaps {
+			return 0, fmt.Errorf("the reaper removed %d records, want %d", records-left, records)
+		}
 	}
-	return err
+	return time.Since(started), nil
 }
 
 // measureScale compares the cost of operations in a large table with that in a small one.
 func measureScale(ctx context.Context, o *options, r *report) (err error) {
+	if !o.wants(scaleNames()...) {
+		return nil
+	}
 	large := o.keys
 	if large == 0 {
 		large = defaultLargeKeys
@@ -93,6 +143,17 @@ func measureScale(ctx context.Context, o *options, r *report) (err error) {
 	})
 }
 
+// scaleNames are those of all that is measured in both tables.
+func scaleNames() (names []string) {
+	for _, step := range scaleSteps {
+		names = append(names, step.name)
+	}
+	for _, l := range scaleLogs {
+		names = append(names, l.name)
+	}
+	return names
+}
+
 // compareSides lets both sides take turns in each operation.
 func (s *pgServer) compareSides(ctx context.Context, o *options, r *report, small, large *scaleSide) error {
 	// The one checkpoint that is asked for: from here on they come as the server is set up.
@@ -108,38 +169,39 @@ func (s *pgServer) compareSides(ctx context.Context, o *options, r *report, smal
 		if !o.wants(step.name) {
 			continue
 		}
-		micros := make(series)
-		for range o.rounds {
-			for _, side := range []*scaleSide{small, large} {
-				if err := errors.Join(ctx.Err(), scaleTurn(ctx, step, side, micros)); err != nil {
-					return fmt.Errorf("%s: %w", step.name, err)
-				}
-			}
+		micros, err := compareStep(ctx, o, step, small, large)
+		if err != nil {
+			return err
 		}
-		ratio := micros.ratio(large.name(), small.name())
 		t.add(step.title, fmt.Sprintf("%.1f", micros.median(small.name())), fmt.Sprintf("%.1f", micros.median(large.name())),
-			fmt.Sprintf("%.2f", ratio))
-		r.judge(step.name, ratio)
+			fmt.Sprintf("%.2f", micros.ratio(large.name(), small.name())))
+		r.judgeTurns(step.name, micros.ratios(large.name(), small.name()))
 	}
 	r.keep(t)
+	if err := s.measureScaleLog(ctx, o, r, small, large); err != nil {
+		return err
+	}
 	r.note("what grows is the height of the index by a level or two, the misses of the processor's caches, and the log: " +
 		"the first change of a page after a checkpoint logs the whole page, and random keys seldom meet a page twice")
 	return noteSync(o, r)
 }
 
-// scaleTurn does an operation on one side, a few times more before it counts.
-func scaleTurn(ctx context.Context, step *scaleStep, side *scaleSide, micros series) error {
-	before := step.times / warmUpPart
-	if step.prepare != nil {
-		if err := step.prepare(side, ctx, before+step.times); err != nil {
-			return err
+// compareStep lets both sides take turns in an operation, and returns the microseconds of one.
+func compareStep(ctx context.Context, o *options, step *scaleStep, small, large *scaleSide) (series, error) {
+	micros, order, sides := make(series), o.order(), []*scaleSide{small, large}
+	for range o.rounds {
+		for _, i := range order.Perm(len(sides)) {
+			if err := errors.Join(ctx.Err(), scaleTurn(ctx, step, sides[i], micros)); err != nil {
+				return nil, fmt.Errorf("%s: %w", step.name, err)
+			}
 		}
 	}
-	operate := func(ctx context.Context) error { return step.operate(side, ctx) }
-	if _, err := repeatTimes(step.callers, before, operate); err != nil {
-		return err
-	}
-	took, err := repeatTimes(step.callers, step.times, operate)
+	return micros, nil
+}
+
+// scaleTurn does an operation on one side.
+func scaleTurn(ctx context.Context, step *scaleStep, side *scaleSide, micros series) error {
+	took, err := step.measure(side, ctx, step)
 	micros.add(side.name(), float64(took.Nanoseconds())/1e3/float64(step.times))
 	return err
 }
@@ -153,12 +215,16 @@ const cloneStatement = `INSERT INTO onceward_record (id, attempt, due, retention
 // cloneRecords adds n completed records. They expire one after the other within a day that starts in an hour, or, if
 // they are to be expired, did so within the hour before this one.
 func cloneRecords(ctx context.Context, s *pgSite, n int, expired bool) error {
+	if expired {
+		return cloneExpiring(ctx, s, n, time.Now().Add(-2*time.Hour), time.Hour)
+	}
+	return cloneExpiring(ctx, s, n, time.Now().Add(time.Hour), 24*time.Hour)
+}
+
+// cloneExpiring adds n completed records that expire one after the other within some time from the first on.
+func cloneExpiring(ctx context.Context, s *pgSite, n int, first time.Time, within time.Duration) error {
 	if n == 0 {
 		return nil
-	}
-	first, within := time.Now().Add(time.Hour), 24*time.Hour
-	if expired {
-		first, within = time.Now().Add(-2*time.Hour), time.Hour
 	}
 	tag, err := s.pool.Exec(ctx, cloneStatement, n, first.UnixMicro(), max(1, within.Microseconds()/int64(n)))
 	if err == nil && tag.RowsAffected() != int64(n) {

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"sync/atomic"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -56,10 +58,19 @@ const (
 // maxRetries ends a loop of conflicts that a person would want to know about.
 const maxRetries = 1000
 
+// articlePause is how long a transaction that met a conflict waits at most before it is run again, longer each time. Who
+// comes again at once meets the same neighbours: the more conflicts there are the more there will be, and the rate is a
+// matter of luck.
+const articlePause = 10 * time.Millisecond
+
 // openArticle is the check-then-insert of the articles with one business insert, all in one transaction. Its table holds
 // keys when a turn begins: in an empty one all keys share a page of the index, and SERIALIZABLE then takes almost any two
 // transactions for a conflict, which would not be the design's everyday life.
-func openArticle(ctx context.Context, s *pgSite) (*arena, error) {
+func openArticle(pause time.Duration) func(context.Context, *pgSite) (*arena, error) {
+	return func(ctx context.Context, s *pgSite) (*arena, error) { return openArticleTable(ctx, s, pause) }
+}
+
+func openArticleTable(ctx context.Context, s *pgSite, pause time.Duration) (*arena, error) {
 	if _, err := s.pool.Exec(ctx, createArticle); err != nil {
 		return nil, err
 	}
@@ -72,7 +83,7 @@ func openArticle(ctx context.Context, s *pgSite) (*arena, error) {
 	var retried atomic.Int64
 	return &arena{
 		operate: func(ctx context.Context) error {
-			retries, err := serializably(ctx, s, newKey())
+			retries, err := serializably(ctx, s, newKey(), pause)
 			retried.Add(int64(retries))
 			return err
 		},
@@ -86,14 +97,17 @@ func openArticle(ctx context.Context, s *pgSite) (*arena, error) {
 	}, oneRow.create(ctx, s)
 }
 
-// serializably runs the transaction until it meets no conflict.
-func serializably(ctx context.Context, s *pgSite, key string) (retries int, err error) {
+// serializably runs the transaction until it meets no conflict, with a pause of random length after each.
+func serializably(ctx context.Context, s *pgSite, key string, pause time.Duration) (retries int, err error) {
 	for retries = range maxRetries {
 		err = pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.Serializable}, func(tx pgx.Tx) error {
 			return checkThenInsert(ctx, tx, key)
 		})
 		if !conflicted(err) {
 			return retries, err
+		}
+		if pause > 0 {
+			time.Sleep(rand.N(pause * time.Duration(retries+1)))
 		}
 	}
 	return retries, err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -18,7 +19,9 @@ type pgServer struct {
 	url   string
 	// about says what the figures hold for: the version and the settings that matter.
 	about string
-	stop  func() error
+	// pid is that of the server if it is private.
+	pid  int
+	stop func() error
 	// rows is how many are in each table of the business, and of the store, before anything is timed.
 	rows int64
 	// schemas counts those that were made, so that each has a name of its own.
@@ -38,7 +41,7 @@ func openServer(ctx context.Context, o *options, settings ...string) (s *pgServe
 		for _, name := range durable {
 			settings = append(settings, name+"=on")
 		}
-		if s.url, s.stop, err = startPrivate(ctx, o.dir, settings); err != nil {
+		if err := s.startPrivate(ctx, o.dir, settings); err != nil {
 			return nil, err
 		}
 	}
@@ -97,7 +100,8 @@ type pgSite struct {
 	schema  string
 	pool    *pgxpool.Pool
 	callers int
-	commits commits
+	terms   terms
+	wire    *wire
 	// rows is how many payments, and how many records, a way begins with.
 	rows int64
 }
@@ -105,20 +109,31 @@ type pgSite struct {
 // maxConnections is the most that a pool holds: past a few for each core, more of them slow a server down.
 const maxConnections = 64
 
-// commits says how the commits of a site end, by the settings of its connections.
-type commits map[string]string
+// terms say how a site reaches its server, and how its commits end.
+type terms struct {
+	// settings are those of its connections.
+	settings map[string]string
+	// delay is the time of the network, there and back.
+	delay time.Duration
+}
 
 var (
-	durably = commits{}
+	durably = terms{}
 	// lazily is for filling tables, never for a time: such commits do not wait for the disk.
-	lazily = commits{"synchronous_commit": "off"}
+	lazily = terms{settings: map[string]string{"synchronous_commit": "off"}}
+	// distantly is a server in the next building with a disk of its own: whoever writes the log waits a millisecond
+	// before that, while it holds the lock that others wait for, who then go along.
+	distantly = terms{
+		settings: map[string]string{"commit_delay": "1000", "commit_siblings": "0"},
+		delay:    500 * time.Microsecond,
+	}
 )
 
 // open makes a fresh schema and a pool with a connection for each caller, up to [maxConnections], all of them
 // established.
-func (s *pgServer) open(ctx context.Context, callers int, c commits) (*pgSite, error) {
+func (s *pgServer) open(ctx context.Context, callers int, t terms) (*pgSite, error) {
 	s.schemas++
-	site := &pgSite{schema: fmt.Sprintf("onceward_bench_%d", s.schemas), callers: callers, commits: c, rows: s.rows}
+	site := &pgSite{schema: fmt.Sprintf("onceward_bench_%d", s.schemas), callers: callers, terms: t, rows: s.rows}
 	if err := s.drop(ctx, site); err != nil {
 		return nil, err
 	}
@@ -133,7 +148,13 @@ func (s *pgServer) open(ctx context.Context, callers int, c commits) (*pgSite, e
 	// As a careful operator sets it, for everybody: the store would otherwise say it in each transaction.
 	config.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = "60s"
 	config.ConnConfig.RuntimeParams["search_path"] = site.schema
-	maps.Copy(config.ConnConfig.RuntimeParams, c)
+	maps.Copy(config.ConnConfig.RuntimeParams, t.settings)
+	if t.delay > 0 {
+		if site.wire, err = newWire(t.delay); err != nil {
+			return nil, err
+		}
+		config.ConnConfig.DialFunc = site.wire.dialing(config.ConnConfig.DialFunc)
+	}
 	if site.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
 		return nil, err
 	}
@@ -164,13 +185,16 @@ func (s *pgServer) drop(ctx context.Context, site *pgSite) error {
 }
 
 // visit opens a site, does something there, and leaves nothing behind.
-func (s *pgServer) visit(ctx context.Context, callers int, c commits, do func(*pgSite) error) error {
-	site, err := s.open(ctx, callers, c)
+func (s *pgServer) visit(ctx context.Context, callers int, t terms, do func(*pgSite) error) error {
+	site, err := s.open(ctx, callers, t)
 	if err != nil {
 		return err
 	}
 	err = do(site)
 	site.pool.Close()
+	if site.wire != nil {
+		err = errors.Join(err, site.wire.close())
+	}
 	return errors.Join(err, s.drop(context.WithoutCancel(ctx), site))
 }
 
@@ -190,13 +214,22 @@ func (site *pgSite) expect(ctx context.Context, want int64, query string, args .
 }
 
 // startPrivate starts a server that no other program uses, with the settings "name=value".
-func startPrivate(ctx context.Context, dir string, settings []string) (url string, stop func() error, err error) {
+func (s *pgServer) startPrivate(ctx context.Context, dir string, settings []string) error {
 	if err := useDirectory(dir); err != nil {
-		return "", nil, err
+		return err
 	}
 	server, err := servers.StartPostgres(ctx, settings...)
 	if err != nil {
-		return "", nil, errors.Join(err, servers.CloseAll())
+		return errors.Join(err, servers.CloseAll())
 	}
-	return server.URL(), servers.CloseAll, nil
+	s.url, s.pid, s.stop = server.URL(), server.PID(), servers.CloseAll
+	return nil
+}
+
+// processorTime is what a private server has taken of the processors; zero of another.
+func (s *pgServer) processorTime(context.Context) (time.Duration, error) {
+	if s.pid == 0 {
+		return 0, nil
+	}
+	return treeTime(s.pid)
 }

@@ -3,8 +3,8 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
-	"strings"
 	"time"
 )
 
@@ -15,6 +15,7 @@ const (
 	pgReserved        = "Onceward: reserve, one insert, complete"
 	pgReplay          = "Onceward: replay"
 	pgSerializable    = "check-then-insert at SERIALIZABLE, one insert"
+	pgAtOnce          = "check-then-insert at SERIALIZABLE, again at once"
 	pgPlain3          = "unprotected: three statements"
 	pgTransactional3  = "Onceward: transactional, three statements"
 	pgBatched         = "Onceward: reserve and complete"
@@ -29,7 +30,8 @@ var pgContenders = []pgContender{
 	{pgTransactional, oneRow.openTransactional},
 	{pgReserved, oneRow.openReservedOperation},
 	{pgReplay, openPGReplay},
-	{pgSerializable, openArticle},
+	{pgSerializable, openArticle(articlePause)},
+	{pgAtOnce, openArticle(0)},
 	{pgPlain3, threeStatements.openPlain},
 	{pgTransactional3, threeStatements.openTransactional},
 	{pgBatched, openReserveComplete(openStore)},
@@ -50,22 +52,63 @@ var pgContenders = []pgContender{
 	{observedReplay, openObserved(true, observedReplays)},
 }
 
-// pgFigures are all comparisons of speed, by the number of callers.
-var pgFigures = []pgFigure{
-	{"postgres-transactional-c16", 16, pgTransactional, pgPlain},
-	{"postgres-transactional3-c16", 16, pgTransactional3, pgPlain3},
-	{"postgres-reserved-c16", 16, pgReserved, pgPlain},
-	{"postgres-replay-c16", 16, pgReplay, pgPlain},
-	{"postgres-vs-serializable-c16", 16, pgTransactional, pgSerializable},
-	{"postgres-http-c16", 16, pgHTTPTransaction, pgHTTPPlain},
-	{"postgres-transactional-c64", 64, pgTransactional, pgPlain},
-	{"postgres-batch-c64", 64, pgBatched, pgSingly},
-	{"postgres-http-c64", 64, pgHTTPTransaction, pgHTTPPlain},
-	{"postgres-batch-c256", 256, pgBatched, pgSingly},
+// pgContests are all comparisons of speed. Those with the bare statements say how much there is to gain.
+var pgContests = []pgContest{
+	{16, durably, []string{pgPlain, pgTransactional, pgBare}, []comparison{
+		{name: "postgres-transactional-c16", way: pgTransactional, rival: pgPlain},
+		{name: "postgres-transactional-of-bare-c16", way: pgTransactional, rival: pgBare},
+		{name: "postgres-transactional-c16-bare", way: pgBare, rival: pgPlain, like: "postgres-transactional-c16"},
+	}},
+	{16, durably, []string{pgPlain3, pgTransactional3, pgBare3}, []comparison{
+		{name: "postgres-transactional3-c16", way: pgTransactional3, rival: pgPlain3},
+		{name: "postgres-transactional3-c16-bare", way: pgBare3, rival: pgPlain3, like: "postgres-transactional3-c16"},
+	}},
+	{16, durably, []string{pgPlain, pgReserved, pgBareReserved}, []comparison{
+		{name: "postgres-reserved-c16", way: pgReserved, rival: pgPlain},
+		{name: "postgres-reserved-c16-bare", way: pgBareReserved, rival: pgPlain, like: "postgres-reserved-c16"},
+	}},
+	{16, durably, []string{pgPlain, pgReplay}, []comparison{
+		{name: "postgres-replay-c16", way: pgReplay, rival: pgPlain},
+	}},
+	{16, durably, []string{pgTransactional, pgSerializable, pgAtOnce}, []comparison{
+		{name: "postgres-vs-serializable-c16", way: pgTransactional, rival: pgSerializable},
+		{
+			name: "postgres-vs-serializable-c16-at-once", way: pgTransactional, rival: pgAtOnce,
+			like: "postgres-vs-serializable-c16",
+		},
+	}},
+	{16, durably, []string{pgHTTPPlain, pgHTTPTransaction, pgHTTPBare}, []comparison{
+		{name: "postgres-http-c16", way: pgHTTPTransaction, rival: pgHTTPPlain},
+		{name: "postgres-http-c16-bare", way: pgHTTPBare, rival: pgHTTPPlain, like: "postgres-http-c16"},
+	}},
+	{64, durably, []string{pgPlain, pgTransactional}, []comparison{
+		{name: "postgres-transactional-c64", way: pgTransactional, rival: pgPlain},
+	}},
+	{64, durably, []string{pgBatched, pgSingly}, []comparison{
+		{name: "postgres-batch-c64", way: pgBatched, rival: pgSingly},
+	}},
+	{64, durably, []string{pgHTTPPlain, pgHTTPTransaction, pgHTTPBare}, []comparison{
+		{name: "postgres-http-c64", way: pgHTTPTransaction, rival: pgHTTPPlain},
+		{name: "postgres-http-c64-bare", way: pgHTTPBare, rival: pgHTTPPlain, like: "postgres-http-c64"},
+	}},
+	{256, durably, []string{pgBatched, pgSingly}, []comparison{
+		{name: "postgres-batch-c256", way: pgBatched, rival: pgSingly},
+	}},
 }
 
-// pgCallers are the columns of the table.
-var pgCallers = []int{16, 64, 256}
+// networkContests are those where waiting costs more than work.
+var networkContests = []pgContest{
+	{4, distantly, []string{pgPlain, pgTransactional, pgReserved}, []comparison{
+		{name: "postgres-network-c4", way: pgTransactional, rival: pgPlain},
+		{name: "postgres-network-c4-p50", way: pgTransactional, rival: pgPlain, half: true},
+		{name: "postgres-network-reserved-c4", way: pgReserved, rival: pgPlain},
+		{name: "postgres-network-reserved-c4-p50", way: pgReserved, rival: pgPlain, half: true},
+	}},
+	{16, distantly, []string{pgPlain, pgTransactional}, []comparison{
+		{name: "postgres-network-c16", way: pgTransactional, rival: pgPlain},
+		{name: "postgres-network-c16-p50", way: pgTransactional, rival: pgPlain, half: true},
+	}},
+}
 
 // measurePostgres compares the speed of protection on a server, then what it costs on the disk.
 func measurePostgres(ctx context.Context, o *options, r *report) (err error) {
@@ -77,7 +120,7 @@ func measurePostgres(ctx context.Context, o *options, r *report) (err error) {
 	r.note("%s", s.about)
 	r.note("clients are in this process, over TCP on loopback, with a pool of as many connections as callers, at most %d",
 		maxConnections)
-	for _, measure := range []part{s.measureSpeed, s.measureBare, s.measureSizes} {
+	for _, measure := range []part{s.measureSpeed, s.measureNetwork, s.measureLog, s.measureSizes} {
 		if err := measure(ctx, o, r); err != nil {
 			return err
 		}
@@ -85,65 +128,24 @@ func measurePostgres(ctx context.Context, o *options, r *report) (err error) {
 	return nil
 }
 
-// measureSpeed runs the wanted comparisons, and shows all in one table.
+// measureSpeed compares ways where the server is next door and both share the processors.
 func (s *pgServer) measureSpeed(ctx context.Context, o *options, r *report) error {
-	t := &table{title: "Operations a second on " + s.about, head: []string{"way"}}
-	cells := make(map[string][]string)
-	for _, callers := range pgCallers {
-		rates, err := s.compare(ctx, o, r, figuresAt(callers))
-		if err != nil {
-			return err
-		}
-		if len(rates) > 0 {
-			addColumn(t, cells, callers, rates)
-		}
+	if err := s.compete(ctx, o, r, "Operations a second on "+s.about, pgContests); err != nil {
+		return err
 	}
-	for _, c := range pgContenders {
-		if strings.Join(cells[c.name], "") != "" {
-			t.add(append([]string{c.name}, cells[c.name]...)...)
-		}
-	}
-	if len(t.rows) == 0 {
-		return nil
-	}
-	r.keep(t)
 	for _, c := range pgContenders {
 		if remark := s.remarks[c.name]; remark != "" {
-			r.note("%s: %s in the last round", c.name, remark)
+			r.note("%s: %s", c.name, remark)
 		}
 	}
 	return noteSync(o, r)
 }
 
-// figuresAt are those with that many callers.
-func figuresAt(callers int) (figures []pgFigure) {
-	for _, f := range pgFigures {
-		if f.callers == callers {
-			figures = append(figures, f)
-		}
-	}
-	return figures
-}
-
-func compareRates(r *report, f pgFigure, rates series) {
-	ratio := rates.ratio(f.way, f.rival)
-	if _, promised := goals[f.name]; !promised {
-		r.note("%s: %.2f, without a goal", f.name, ratio)
-		return
-	}
-	r.judge(f.name, ratio)
-}
-
-// addColumn adds what each way reached with that many callers; a way that was not measured gets an empty cell.
-func addColumn(t *table, cells map[string][]string, callers int, rates series) {
-	t.head = append(t.head, callersHead(callers))
-	for _, c := range pgContenders {
-		cell := ""
-		if rates[c.name] != nil {
-			cell = grouped(rates.median(c.name))
-		}
-		cells[c.name] = append(cells[c.name], cell)
-	}
+// measureNetwork compares ways where the server is far off and its disk slow.
+func (s *pgServer) measureNetwork(ctx context.Context, o *options, r *report) error {
+	title := fmt.Sprintf("Operations a second over a network of %s there and back, with %s µs more for a commit",
+		distantly.delay, distantly.settings["commit_delay"])
+	return s.compete(ctx, o, r, title, networkContests)
 }
 
 // noteSync says what a durable write costs where temporary files are, which is where a private server keeps its data.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -24,24 +25,20 @@ type sqliteContender struct {
 // warmUpPart is the part of a turn that runs once more before the measurement starts.
 const warmUpPart = 4
 
-func (c *sqliteContender) turn(
-	ctx context.Context, file string, callers int, length time.Duration,
-) (rate float64, err error) {
+// turn opens the contender, warms it up, and adds what it reached to the result.
+func (c *sqliteContender) turn(ctx context.Context, res *result, file string, callers int, length time.Duration) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
-		return 0, err
+		return err
 	}
 	defer func() { _ = os.RemoveAll(filepath.Dir(file)) }()
 	a, err := c.open(ctx, file)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	if _, err = repeat(callers, length/warmUpPart, a.operate); err == nil {
-		rate, err = repeat(callers, length, a.operate)
+		err = res.turn(ctx, c.name, callers, length, a, nil)
 	}
-	if closeErr := a.close(); err == nil {
-		err = closeErr
-	}
-	return rate, err
+	return errors.Join(err, a.close())
 }
 
 // The contenders on SQLite.
@@ -94,26 +91,23 @@ func measureSQLite(ctx context.Context, o *options, r *report) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	rates := make(series)
-	for round := range o.rounds {
-		for i, c := range sqliteContenders {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			rate, err := c.turn(ctx, filepath.Join(dir, fmt.Sprintf("%d-%d", round, i), "bench.db"), manyCallers, o.time)
-			if err != nil {
+	res, order := newResult(), o.order()
+	for round := range o.rounds * turnsARound {
+		for _, i := range order.Perm(len(sqliteContenders)) {
+			c, file := &sqliteContenders[i], filepath.Join(dir, fmt.Sprintf("%d-%d", round, i), "bench.db")
+			if err := errors.Join(ctx.Err(), c.turn(ctx, res, file, manyCallers, o.time)); err != nil {
 				return fmt.Errorf("%s: %w", c.name, err)
 			}
-			rates.add(c.name, rate)
 		}
 	}
-	t := &table{title: "Operations a second on SQLite, synchronous=FULL", head: []string{"way", callersHead(manyCallers)}}
+	columns := len(contestHead()) - 1 // there is no server
+	t := &table{title: "Operations a second on SQLite, synchronous=FULL", head: contestHead()[:columns]}
 	for _, c := range sqliteContenders {
-		t.add(c.name, grouped(rates.median(c.name)))
+		t.add(res.cells(c.name, manyCallers)[:columns]...)
 	}
 	r.keep(t)
 	for _, f := range sqliteFigures {
-		r.judge(f.name, rates.ratio(f.way, f.rivals...))
+		r.judgeTurns(f.name, res.rates.ratios(f.way, f.rivals...))
 	}
 	return noteSync(o, r)
 }

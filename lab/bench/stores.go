@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/onceward/onceward/internal/servers"
@@ -73,46 +72,46 @@ type persistence struct {
 
 // storesContests are all comparisons of speed of the suite.
 var storesContests = []storesContest{
-	{always, 64, []string{redisReserved, redisTwoSets}, []storesFigure{
+	{always, 64, []string{redisReserved, redisTwoSets}, []comparison{
 		{name: "redis-reserve-complete-c64", way: redisReserved, rival: redisTwoSets},
 	}},
-	{everysec, 64, []string{redisReserved, redisTwoSets}, []storesFigure{
+	{everysec, 64, []string{redisReserved, redisTwoSets}, []comparison{
 		{
 			name: "redis-reserve-complete-c64-everysec", way: redisReserved, rival: redisTwoSets,
 			like: "redis-reserve-complete-c64",
 		},
 	}},
-	{inMemory, 64, []string{redisReserved, redisTwoSets}, []storesFigure{
+	{inMemory, 64, []string{redisReserved, redisTwoSets}, []comparison{
 		{
 			name: "redis-reserve-complete-c64-memory", way: redisReserved, rival: redisTwoSets,
 			like: "redis-reserve-complete-c64",
 		},
 	}},
-	{always, 64, []string{redisReplay, redisGet, redisReplay1}, []storesFigure{
+	{always, 64, []string{redisReplay, redisGet, redisReplay1}, []comparison{
 		{name: "redis-replay-c64", way: redisReplay, rival: redisGet},
 		{name: "redis-replay-c64-first", way: redisReplay1, rival: redisGet, like: "redis-replay-c64"},
 	}},
-	{always, 64, []string{tieredReplay, frontGet}, []storesFigure{
+	{always, 64, []string{tieredReplay, frontGet}, []comparison{
 		{name: "tiered-replay-c64", way: tieredReplay, rival: frontGet, times: true},
 	}},
-	{always, 16, []string{tieredFirst, pgTransactional}, []storesFigure{
+	{always, 16, []string{tieredFirst, pgTransactional}, []comparison{
 		{name: "tiered-first-c16", way: tieredFirst, rival: pgTransactional, fine: true},
 	}},
-	{always, 16, []string{sealedFirst, pgTransactional}, []storesFigure{
+	{always, 16, []string{sealedFirst, pgTransactional}, []comparison{
 		{name: "sealed-first-c16", way: sealedFirst, rival: pgTransactional, fine: true},
 	}},
-	{always, 16, []string{sealedFirst4K, plainFirst4K}, []storesFigure{
+	{always, 16, []string{sealedFirst4K, plainFirst4K}, []comparison{
 		{name: "sealed-first-c16-4k", way: sealedFirst4K, rival: plainFirst4K},
 	}},
-	{always, 64, []string{doLimited, doUnlimited}, []storesFigure{
+	{always, 64, []string{doLimited, doUnlimited}, []comparison{
 		{name: "limit-shared-c64", way: doLimited, rival: doUnlimited, fine: true},
 	}},
-	{always, 64, []string{redisReserved, recipePipeline, recipePool, redisOneTrip}, []storesFigure{
+	{always, 64, []string{redisReserved, recipePipeline, recipePool, redisOneTrip}, []comparison{
 		{name: "redis-vs-recipe-c64", way: redisReserved, rival: recipePipeline},
 		{name: "redis-vs-recipe-pool-c64", way: redisReserved, rival: recipePool},
 		{name: "redis-vs-one-trip-c64", way: redisReserved, rival: redisOneTrip},
 	}},
-	{always, 64, []string{redisHTTP, fiberRedis, httpNothing, fiberNothing}, []storesFigure{
+	{always, 64, []string{redisHTTP, fiberRedis, httpNothing, fiberNothing}, []comparison{
 		{name: "redis-http-vs-fiber-c64", way: redisHTTP, rival: fiberRedis},
 		{name: "redis-http-c64", way: redisHTTP, rival: httpNothing},
 		{name: "fiber-http-c64", way: fiberRedis, rival: fiberNothing},
@@ -124,21 +123,7 @@ type storesContest struct {
 	redis   persistence
 	callers int
 	ways    []string
-	figures []storesFigure
-}
-
-// storesFigure compares two ways of a contest. Its name may have a goal; without one it is information.
-type storesFigure struct {
-	name  string
-	way   string
-	rival string
-	// times says that the figure is how many times the rival's time the way takes, instead of the part of its rate that
-	// it reaches.
-	times bool
-	// like names the figure whose goal a reader compares this one with: the same on a server with other settings.
-	like string
-	// fine says that the ways differ by a few percent, as rounds do: there are three times as many.
-	fine bool
+	figures []comparison
 }
 
 // storesWay is a way to do something once, or to do it without protection.
@@ -170,23 +155,22 @@ func measureStores(ctx context.Context, o *options, r *report) (err error) {
 	r.note("clients are in this process, over TCP on loopback; each Redis is private and begins without data")
 	t := &table{
 		title: "Operations a second",
-		head:  []string{"way", "Redis", "callers", "a second", "µs here", "µs in Redis"},
+		head:  append(contestHead(), "Redis"),
 	}
 	for i := range storesContests {
 		c := &storesContests[i]
-		if !o.wants(c.names()...) {
+		if !o.wants(namesOf(c.figures)...) {
 			continue
 		}
-		rates, spent, err := c.hold(ctx, o, openPostgres)
+		res, err := c.hold(ctx, o, openPostgres)
 		if err != nil {
 			return err
 		}
 		for _, name := range c.ways {
-			t.add(name, c.redis.name, fmt.Sprint(c.callers), grouped(rates.median(name)),
-				fmt.Sprintf("%.0f", spent.here.median(name)), fmt.Sprintf("%.0f", spent.server.median(name)))
+			t.add(append(res.cells(name, c.callers), c.redis.name)...)
 		}
 		for _, f := range c.figures {
-			f.tell(r, rates)
+			f.tell(r, res)
 		}
 	}
 	if len(t.rows) == 0 {
@@ -194,65 +178,27 @@ func measureStores(ctx context.Context, o *options, r *report) (err error) {
 	}
 	r.keep(t)
 	r.note("µs are of processor time for an operation: here that of this process, which is the client, " +
-		"in Redis the server's")
+		"in the server that of Redis")
 	return noteSync(o, r)
-}
-
-// names are those of its figures.
-func (c *storesContest) names() (names []string) {
-	for _, f := range c.figures {
-		names = append(names, f.name)
-	}
-	return names
-}
-
-// tell prints what the rates of a contest come to.
-func (f *storesFigure) tell(r *report, rates series) {
-	value := rates.ratio(f.way, f.rival)
-	if f.times {
-		value = rates.ratio(f.rival, f.way)
-	}
-	if _, promised := goals[f.name]; promised {
-		r.judge(f.name, value)
-		return
-	}
-	if !r.wants(f.name) {
-		return
-	}
-	if g, ok := goals[f.like]; ok {
-		other := newFigure(g, value)
-		verdict := "misses"
-		if other.met(other.value) {
-			verdict = "meets"
-		}
-		r.note("%s: %s, which %s the goal of %s, %s", f.name, other.shown(), verdict, f.like, g)
-		return
-	}
-	r.note("%s: %.2f, without a goal", f.name, value)
 }
 
 // hold opens the ways of a contest, and lets them take turns.
 func (c *storesContest) hold(
 	ctx context.Context, o *options, postgres func(context.Context) (*pgServer, error),
-) (rates series, spent *processorTime, err error) {
+) (res *result, err error) {
 	s, err := openStage(ctx, c, postgres)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	turns := *o
-	if slices.ContainsFunc(c.figures, func(f storesFigure) bool { return f.fine }) {
+	if slices.ContainsFunc(c.figures, func(f comparison) bool { return f.fine }) {
 		turns.rounds *= 3
 	}
 	err = assemble(ctx, s.openers(c.ways), c.callers, o.time, func(arenas []*arena) (err error) {
-		if spent, err = newProcessorTime(ctx, s.redisTime); err != nil {
-			return err
-		}
-		rates, err = takeTurns(ctx, &turns, c.callers, c.ways, arenas, func(name string, done float64) error {
-			return spent.turn(ctx, name, done)
-		})
+		res, err = takeTurns(ctx, &turns, c.callers, c.ways, arenas, s.redisTime)
 		return err
 	})
-	return rates, spent, errors.Join(err, s.close())
+	return res, errors.Join(err, s.close())
 }
 
 // openers are the ways of these names, each with how it is opened.

@@ -10,7 +10,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -29,6 +28,7 @@ const (
 	sprayedKeys  = 100_000 // in all rounds
 	sprayCallers = 4       // without a pause: no processor is idle
 	sprayLimit   = 100
+	calmTurns    = 2 // so many turns long nobody sprays, in each round
 	// visitPace is the time from one request of a kind that has to be served to the next, and visitCallers how many of a
 	// kind can be under way.
 	visitPace    = 10 * time.Millisecond
@@ -127,7 +127,7 @@ func (w *sprayedWay) measure(ctx context.Context, o *options, r *report, t *tabl
 			go func() {
 				defer close(over)
 				if !sprays {
-					time.Sleep(o.time)
+					time.Sleep(calmTurns * o.time)
 					return
 				}
 				started := time.Now()
@@ -309,13 +309,4 @@ func (a *attack) check() error {
 		return fmt.Errorf("%d keys of the sprayer were executed, want %d", executed, sprayLimit)
 	}
 	return a.failed
-}
-
-// quantile is the value that this part of the values does not exceed.
-func quantile(values []float64, part float64) float64 {
-	if len(values) == 0 {
-		return 0
-	}
-	sorted := slices.Sorted(slices.Values(values))
-	return sorted[min(len(sorted)-1, int(part*float64(len(sorted))))]
 }

@@ -24,17 +24,21 @@ const (
 	observedReplay   = "Onceward: Do, replay, with telemetry"
 )
 
-// telemetryFigures are all comparisons of the suite.
-var telemetryFigures = []pgFigure{
-	{"telemetry-first-c16", 16, observedFirst, unobservedFirst},
-	{"telemetry-replay-c16", 16, observedReplay, unobservedReplay},
+// telemetryContests are all comparisons of the suite.
+var telemetryContests = []pgContest{
+	{16, durably, []string{unobservedFirst, observedFirst}, []comparison{
+		{name: "telemetry-first-c16", way: observedFirst, rival: unobservedFirst},
+	}},
+	{16, durably, []string{unobservedReplay, observedReplay}, []comparison{
+		{name: "telemetry-replay-c16", way: observedReplay, rival: unobservedReplay},
+	}},
 }
 
-// telemetryRounds is how many turns there are: the ways differ by two percent or three, and rounds by ten. A turn is
-// short, so that what else the machine does meets both ways alike.
+// The ways differ by two percent or three, and turns by ten: there are so many times as many turns as in other suites,
+// and so much shorter ones.
 const (
-	telemetryRounds = 240
-	telemetryTurn   = 8 // so many turns take as long as one of other suites
+	telemetryRounds = 12
+	telemetryTurn   = 3
 )
 
 // measureTelemetry compares what metrics and traces cost.
@@ -45,53 +49,11 @@ func measureTelemetry(ctx context.Context, o *options, r *report) (err error) {
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
 	turns := *o
-	turns.rounds, turns.time = max(o.rounds*telemetryRounds/defaultRounds, 1), o.time/telemetryTurn
+	turns.rounds, turns.time = o.rounds*telemetryRounds, o.time/telemetryTurn
 	r.note("%s", s.about)
 	r.note("metrics are read each %s, and of %d operations one is in a trace that is sampled; %d turns of %s each",
-		scrapeEvery, sampledOf, turns.rounds, turns.time)
-	t := &table{title: "Operations a second on " + s.about, head: []string{"way", callersHead(16), "µs here"}}
-	for _, f := range telemetryFigures {
-		if !o.wants(f.name) {
-			continue
-		}
-		rates, spent, err := s.contestHere(ctx, &turns, f)
-		if err != nil {
-			return err
-		}
-		compareRates(r, f, rates)
-		for _, way := range []string{f.rival, f.way} {
-			t.add(way, grouped(rates.median(way)), fmt.Sprintf("%.1f", spent.median(way)))
-		}
-	}
-	if len(t.rows) > 0 {
-		r.keep(t)
-		r.note("µs are of processor time of this process, which is the client, for an operation")
-	}
-	return nil
-}
-
-// contestHere is contest, and measures what the ways take of the processors in this process: on a machine that is busy
-// with other things it says more than their rate.
-func (s *pgServer) contestHere(ctx context.Context, o *options, f pgFigure) (rates, spent series, err error) {
-	contenders, spent := contendersOf(f), make(series)
-	names := make([]string, len(contenders))
-	for i, c := range contenders {
-		names[i] = c.name
-	}
-	err = s.assemble(ctx, contenders, f.callers, o.time, func(arenas []*arena) error {
-		before, err := processorTimeHere()
-		if err != nil {
-			return err
-		}
-		rates, err = takeTurns(ctx, o, f.callers, names, arenas, func(name string, done float64) error {
-			now, err := processorTimeHere()
-			spent.add(name, float64((now-before).Microseconds())/done)
-			before = now
-			return err
-		})
-		return err
-	})
-	return rates, spent, err
+		scrapeEvery, sampledOf, turns.rounds*turnsARound, turns.time)
+	return s.compete(ctx, &turns, r, "Operations a second on "+s.about, telemetryContests)
 }
 
 // sampledOf is how many operations there are for one that is in a sampled trace.
