@@ -51,7 +51,10 @@ const (
 	CallBust               = "bust"
 	CallClaimMessage       = "claim message"
 	CallFinishMessage      = "finish message"
-	CallFront              = "front" // a retry that a fast store in front of the durable one has answered
+	// CallFront is a look-up in the fast store in front of the durable one, accepted if that had the answer, and
+	// CallFrontFailed a failure after which it is left alone for a while.
+	CallFront       = "front"
+	CallFrontFailed = "front failed"
 )
 
 // Write is one call of a node to its store, as the node's own journal has it. Times are of the machine's monotonic

@@ -213,6 +213,26 @@ func (l *Load) take(list *[]*operation, random *rand.Rand, rate float64) *operat
 	return op
 }
 
+// Insist is an operation that is sent again and again until a fast store in front of the durable one should know its
+// answer, and removed. N tells it from others.
+func (l *Load) Insist(ctx context.Context, n int) {
+	random := rand.New(rand.NewPCG(l.Seed, uint64(n)+1000))
+	op, name := l.begin(l.Clients, n) // no other client has this number
+	op.drawSpark(random, name)
+	l.Started.Add(1)
+	for n := 0; n < patience && ctx.Err() == nil; n++ {
+		l.round(ctx, random, op) // the first is executed, the second read from the durable store
+	}
+	if !op.answered() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.open = append(l.open, op)
+		return
+	}
+	l.Done.Add(1)
+	l.bust(ctx, random, op)
+}
+
 // Finish goes on with what is open until there is nothing left or the context ends, and returns how many were left.
 func (l *Load) Finish(ctx context.Context) (left int) {
 	var randoms [finishers]*rand.Rand

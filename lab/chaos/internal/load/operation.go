@@ -49,11 +49,16 @@ func (o *operation) answered() bool {
 	return o.done
 }
 
+// begin begins an operation of a client, and names it.
+func (l *Load) begin(client, n int) (op *operation, name string) {
+	name = fmt.Sprintf("%d-%d", client, n)
+	return &operation{window: l.Window, token: tokens[n%len(tokens)], key: l.Window + "key-" + name}, name
+}
+
 // draw makes up the next operation of a client. It returns nil if there is nothing to be done of the kind that was
 // drawn.
 func (l *Load) draw(ctx context.Context, random *rand.Rand, client, n int) *operation {
-	name := fmt.Sprintf("%d-%d", client, n)
-	op := &operation{window: l.Window, token: tokens[n%len(tokens)], key: l.Window + "key-" + name}
+	op, name := l.begin(client, n)
 	if random.Float64() < 0.3 {
 		op.key = fmt.Sprintf("%sboth-%d-%d", l.Window, client, n/len(tokens)) // the next account may use the same one
 	}
@@ -111,6 +116,12 @@ func (o *operation) drawTransfer(random *rand.Rand, name string, amount int64) {
 	})
 }
 
+// drawSpark makes up an operation without an effect, whose answer operators remove.
+func (o *operation) drawSpark(random *rand.Rand, name string) {
+	o.kind, o.path, o.abandoned = "spark", "/sparks", false
+	o.ask(random, name, 0, func(reference string, _ int64) any { return node.Entry{Reference: reference} })
+}
+
 // drawHarder makes up one of the operations that are there to meet what is rare otherwise. Those that only an
 // operator could settle are not abandoned: a retry has to take them over.
 func (o *operation) drawHarder(random *rand.Rand, client, n int, name string, which int) {
@@ -119,8 +130,7 @@ func (o *operation) drawHarder(random *rand.Rand, client, n int, name string, wh
 		o.kind, o.path = "flash", "/flashes"
 		o.ask(random, name, 0, func(reference string, _ int64) any { return node.Entry{Reference: reference} })
 	case 1, 10:
-		o.kind, o.path, o.abandoned = "spark", "/sparks", false
-		o.ask(random, name, 0, func(reference string, _ int64) any { return node.Entry{Reference: reference} })
+		o.drawSpark(random, name)
 	case 2, 3:
 		o.kind, o.path, o.abandoned = "lapse", "/lapses", false
 		outcome := []string{

@@ -7,9 +7,9 @@ var engine = []Mutant{
 		Mistake: "writes of an owner whose time is over are taken",
 		Edits: []Edit{{
 			"store/step.go",
-			"func ownerWrites(rec Record, ev Event, now time.Time) (Record, Transition, error) {\n" +
+			"func ownerWrites(rec Record, ev *Event, now time.Time) (Record, Transition, error) {\n" +
 				"\tif rec.State == StateNone || rec.Attempt != ev.Attempt {",
-			"func ownerWrites(rec Record, ev Event, now time.Time) (Record, Transition, error) {\n" +
+			"func ownerWrites(rec Record, ev *Event, now time.Time) (Record, Transition, error) {\n" +
 				"\tif rec.State == StateNone {",
 		}},
 	},
@@ -132,9 +132,9 @@ var janitors = []Mutant{
 		Name: "early-reap-sql", Layer: "postgres", Store: postgres, Breaks: []string{"I1", "I12"},
 		Mistake: "the function that reaps runs two hours ahead",
 		Edits: []Edit{{
-			"store/postgres/migrations/00001_records.sql",
-			"\tnow_us bigint := onceward_now();\n\tsettled smallint;",
-			"\tnow_us bigint := onceward_now() + 7200000000;\n\tsettled smallint;",
+			"store/postgres/migrations/00006_walk.sql",
+			"\tnow_us   bigint := onceward_now();\n\tmost ",
+			"\tnow_us   bigint := onceward_now() + 7200000000;\n\tmost ",
 		}},
 	},
 }

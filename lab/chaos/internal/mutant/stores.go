@@ -70,6 +70,15 @@ var stores = []Mutant{
 		Faults: calm,
 	},
 	{
+		Name: "promoted-too-soon", Layer: "postgres", Store: postgres, Breaks: []string{"O2"},
+		Test:    Test{"github.com/onceward/onceward/store/postgres", "TestClaimedWhilePromoted"},
+		Mistake: "a message is taken with its promotion before an earlier one about the same thing, which is not",
+		Edits: []Edit{{
+			"store/postgres/outbox_promote.go", "j.free AND (j.lane = 0 OR bool_and(j.free) OVER lane) AS claimed",
+			"j.free AS claimed",
+		}},
+	},
+	{
 		Name: "blind-commit", Layer: "postgres", Store: postgres, Breaks: []string{"I1", "I2"},
 		Mistake: "a transaction whose COMMIT was not answered is run again",
 		Edits: []Edit{

@@ -86,15 +86,17 @@ func micros(t time.Time) int64 {
 	return t.UnixMicro()
 }
 
-// observe keeps what the comparison with the provider's ledger has found, and that the front has answered.
+// observe keeps what the comparison with the provider's ledger has found, and how the front fares.
 func (j *journaled) observe(_ context.Context, e onceward.ObserverEvent) {
 	switch e := e.(type) {
 	case ledger.FindingEvent:
 		j.journal.Find(history.Finding{Run: e.Run, Key: e.Key, Kind: e.Kind})
 	case tiered.LookedUpEvent:
-		if e.Hit {
-			j.end(history.Write{Seq: j.journal.Begin(history.Write{Call: history.CallFront}), Accepted: true})
-		}
+		j.end(history.Write{Seq: j.journal.Begin(history.Write{Call: history.CallFront}), Accepted: e.Hit})
+	case tiered.FrontFailedEvent:
+		j.end(history.Write{
+			Seq: j.journal.Begin(history.Write{Call: history.CallFrontFailed}), Err: e.Call + ": " + e.Err.Error(),
+		})
 	}
 }
 

@@ -204,6 +204,10 @@ func (s Settings) open(ctx context.Context) (*storeurl.Database, error) {
 	return db, nil
 }
 
+// frontTimeout is how long a look-up in the front may take. With less, a busy machine would leave the front alone for
+// most of a run; with more, no slow wire would be too slow.
+const frontTimeout = 300 * time.Millisecond
+
 // putBefore puts a front before a durable store.
 func putBefore(ctx context.Context, durable store.Store, url string, journal *journaled) (*tiered.Store, error) {
 	front, err := redis.OpenFront(ctx, url)
@@ -211,7 +215,8 @@ func putBefore(ctx context.Context, durable store.Store, url string, journal *jo
 		return nil, err
 	}
 	return tiered.New(durable, front, tiered.Config{
-		MaxAge: history.FrontAge, Logger: slog.New(slog.DiscardHandler), Observer: onceward.ObserverFunc(journal.observe),
+		MaxAge: history.FrontAge, FrontTimeout: frontTimeout, Logger: slog.New(slog.DiscardHandler),
+		Observer: onceward.ObserverFunc(journal.observe),
 	})
 }
 

@@ -155,7 +155,10 @@ func (w *World) Harvest(ctx context.Context, run *history.Run) error {
 	run.FrontLosses = append(run.FrontLosses, w.frontLosses...)
 	w.mu.Unlock()
 	run.Faults = w.Struck()
-	w.countFront(run)
+	if w.database.front() != "" {
+		run.Planned = append(run.Planned, frontUses...)
+		countFront(run)
+	}
 	if c, ok := w.database.(*cluster); ok {
 		err = errors.Join(err, c.harvestRefusals(ctx, run))
 	}
@@ -165,23 +168,6 @@ func (w *World) Harvest(ctx context.Context, run *history.Run) error {
 		}
 	}
 	return err
-}
-
-// countFront counts what the front has answered: a run in which it was of no use proves nothing about it.
-func (w *World) countFront(run *history.Run) {
-	if w.database.front() == "" {
-		return
-	}
-	const answered, removed = "front-answers", "front-bust"
-	run.Planned = append(run.Planned, answered, removed)
-	for i := range run.Writes {
-		switch run.Writes[i].Call {
-		case history.CallFront:
-			run.Faults[answered]++
-		case history.CallBust:
-			run.Faults[removed]++
-		}
-	}
 }
 
 // harvestTables reads the tables of the nodes.

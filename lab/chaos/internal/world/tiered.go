@@ -82,3 +82,63 @@ func (t *tiered) restore(ctx context.Context) error {
 		return err
 	})
 }
+
+// What a front is there for, and how it fares: a run in which it was of no use proves nothing about it.
+const (
+	frontAsked   = "front-asked"
+	frontAnswers = "front-answers"
+	frontFails   = "front-fails"
+	frontBust    = "front-bust"
+)
+
+// frontUses must have happened in each run, beside its faults.
+var frontUses = []string{frontAnswers, frontBust}
+
+// FrontLimit is how long that may take when the faults are over.
+const FrontLimit = time.Minute
+
+// FrontUsed reports whether the front was of use in this window, by the journals of the nodes. Where there is none,
+// there is nothing to wait for.
+func (w *World) FrontUsed() (bool, error) {
+	if w.database.front() == "" {
+		return true, nil
+	}
+	journals, err := w.Journals()
+	if err != nil {
+		return false, err
+	}
+	return frontUsed(journals)
+}
+
+// frontUsed reports whether journals have all that a front is there for.
+func frontUsed(journals []string) (bool, error) {
+	run, err := history.ReadWindow(journals...)
+	if err != nil {
+		return false, err
+	}
+	countFront(run)
+	for _, use := range frontUses {
+		if run.Faults[use] == 0 {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// countFront counts how often the front was asked, has answered, and was left alone since it had failed, and what
+// operators removed.
+func countFront(run *history.Run) {
+	for i := range run.Writes {
+		switch w := &run.Writes[i]; w.Call {
+		case history.CallFront:
+			run.Faults[frontAsked]++
+			if w.Accepted {
+				run.Faults[frontAnswers]++
+			}
+		case history.CallFrontFailed:
+			run.Faults[frontFails]++
+		case history.CallBust:
+			run.Faults[frontBust]++
+		}
+	}
+}
