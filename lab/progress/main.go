@@ -42,10 +42,13 @@ type progress struct {
 	total   int
 	elapsed func() time.Duration
 	done    int
-	failed  []string
+	failed  []failure
 	// printed is what tests printed that have not passed, in the order in which they began, by package or build.
 	printed map[string][]*output
 }
+
+// failure is a package that failed, and the last lines of what it printed.
+type failure struct{ name, last string }
 
 // output is what one test printed, or, without a name, the package or the build itself.
 type output struct {
@@ -114,22 +117,38 @@ func (p *progress) end(e *event) {
 	p.done++
 	word := map[string]string{"pass": "ok", "skip": "no tests", "fail": "FAIL"}[e.Action]
 	if e.Action == "fail" {
-		p.failed = append(p.failed, e.Package)
-		all := append(p.printed[e.FailedBuild], p.printed[e.Package]...)
-		for _, o := range all {
-			fmt.Fprint(p.out, o.text.String())
+		var all strings.Builder
+		for _, o := range append(p.printed[e.FailedBuild], p.printed[e.Package]...) {
+			all.WriteString(o.text.String())
 		}
+		fmt.Fprint(p.out, all.String())
+		p.failed = append(p.failed, failure{e.Package, lastLines(all.String())})
 	}
 	delete(p.printed, e.Package)
 	fmt.Fprintf(p.out, "%*d/%d %-8s %7.1fs  %s (%s so far)\n", len(fmt.Sprint(p.total)), p.done, p.total,
 		word, e.Elapsed, e.Package, p.elapsed().Round(time.Second))
 }
 
-// close names what failed, once more and together.
+// close says what failed, once more and together, with the end of its output: where the packages that were tested after
+// it have much to say, the end is all that is kept.
 func (p *progress) close() {
-	if len(p.failed) > 0 {
-		fmt.Fprintf(p.out, "failed: %d of %d packages\n  %s\n", len(p.failed), p.total, strings.Join(p.failed, "\n  "))
+	if len(p.failed) == 0 {
+		return
 	}
+	for _, f := range p.failed {
+		fmt.Fprintf(p.out, "the end of %s:\n%s", f.name, f.last)
+	}
+	fmt.Fprintf(p.out, "failed: %d of %d packages\n", len(p.failed), p.total)
+	for _, f := range p.failed {
+		fmt.Fprintf(p.out, "  %s\n", f.name)
+	}
+}
+
+// lastLines is the end of a text, at most 40 lines.
+func lastLines(text string) string {
+	const most = 40
+	lines := slices.Collect(strings.Lines(text))
+	return strings.Join(lines[max(0, len(lines)-most):], "")
 }
 
 func run(ctx context.Context, args []string, out io.Writer) error {

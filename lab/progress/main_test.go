@@ -33,6 +33,11 @@ FAIL
 c.go:1: undefined: x
 3/4 FAIL         0.0s  example.com/c (3s so far)
 4/4 no tests     0.0s  example.com/d (3s so far)
+the end of example.com/b:
+    b_test.go:7: broken
+FAIL
+the end of example.com/c:
+c.go:1: undefined: x
 failed: 2 of 4 packages
   example.com/b
   example.com/c
@@ -48,6 +53,17 @@ failed: 2 of 4 packages
 	p.close()
 	if out.String() != want {
 		t.Errorf("got:\n%swant:\n%s", out.String(), want)
+	}
+}
+
+// TestLastLines: of a package that printed much, the end is shown again, where a test says why it failed.
+func TestLastLines(t *testing.T) {
+	text := strings.Repeat("a line\n", 50) + "why\n"
+	if want := strings.Repeat("a line\n", 39) + "why\n"; lastLines(text) != want {
+		t.Errorf("got:\n%swant:\n%s", lastLines(text), want)
+	}
+	if lastLines("why\n") != "why\n" || lastLines("") != "" {
+		t.Error("what is short is not shown whole")
 	}
 }
 
