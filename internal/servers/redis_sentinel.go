@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -126,6 +127,28 @@ func (r *RedisSentinel) awaitSentinels(ctx context.Context) error {
 	})
 }
 
+// FailOvers is at least how often the primary was replaced. On a machine that stands still for a second the sentinels
+// replace one that lives, even by a node that has just come back and lacks everything since it was gone.
+func (r *RedisSentinel) FailOvers(ctx context.Context) (n int64, err error) {
+	for _, s := range r.sentinels {
+		reply, err := s.Do(ctx, "SENTINEL", "MASTER", redisMaster)
+		if err != nil {
+			return 0, err
+		}
+		fields, _ := reply.([]any)
+		for i := 0; i+1 < len(fields); i += 2 {
+			if fields[i] == "config-epoch" {
+				epoch, err := strconv.ParseInt(fmt.Sprint(fields[i+1]), 10, 64)
+				if err != nil {
+					return 0, fmt.Errorf("servers: the epoch of a sentinel: %w", err)
+				}
+				n = max(n, epoch)
+			}
+		}
+	}
+	return n, nil
+}
+
 // knowsReplica says whether a sentinel knows of a replica that follows its primary.
 func knowsReplica(reply any) bool {
 	replicas, _ := reply.([]any)
@@ -217,8 +240,8 @@ func (r *RedisSentinel) FailOver(ctx context.Context) error {
 	}
 	err = await(ctx, "the sentinels begin a fail-over", func() (bool, error) {
 		_, err := r.sentinels[0].Do(ctx, "SENTINEL", "FAILOVER", redisMaster)
-		if err != nil && strings.HasPrefix(err.Error(), "INPROG") {
-			return false, nil // the last one is not over for this sentinel
+		if err != nil && (strings.HasPrefix(err.Error(), "INPROG") || strings.HasPrefix(err.Error(), "NOGOODSLAVE")) {
+			return false, nil // the last one is not over for this sentinel, or it has not heard of the replica for a while
 		}
 		return err == nil, err
 	})

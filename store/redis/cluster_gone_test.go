@@ -133,10 +133,10 @@ func TestClusterPrimaryFrozen(t *testing.T) {
 	c := newCrowd(t, open(t, cluster.URL()))
 	c.start(8)
 	c.more(t, 100)
+	two := span{from: time.Now()}
 	must(t, cluster.AwaitReplicas(t.Context()))
 	frozen := cluster.Nodes()[0]
 	must(t, frozen.Pause())
-	two := killedAt(time.Now())
 	eventually(t, "the replica has taken over", func() error {
 		info, err := cluster.Nodes()[3].Info(t.Context())
 		if err == nil && info["role"] != "master" {

@@ -34,9 +34,10 @@ func TestClusterPrimaryKilled(t *testing.T) {
 	c := newCrowd(t, open(t, cluster.URL()))
 	c.start(8)
 	c.more(t, 100)
+	killed := span{from: time.Now()}
 	must(t, cluster.AwaitReplicas(t.Context()))
 	must(t, cluster.Nodes()[0].Kill())
-	killed := killedAt(time.Now())
+	killed.to = time.Now()
 	next, err := cluster.AwaitPrimary(t.Context(), 0)
 	must(t, err)
 	if next != cluster.Nodes()[3] {

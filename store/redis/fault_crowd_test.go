@@ -36,21 +36,19 @@ type payment struct {
 	runs []string
 	// answer is what the client was told; empty if it was told that the outcome is unknown.
 	answer string
-	// times are those of the runs and of the answer.
-	times []time.Time
+	// tries are when the client waited for an answer: what it was told may have been written at any time of them.
+	tries []span
 }
 
-// span is a time in which servers may have forgotten what they acknowledged.
+// span is a time in which servers may have forgotten what they acknowledged. It begins before the replicas were last
+// seen to have everything: what they lacked later goes with their primary.
 type span struct{ from, to time.Time }
 
-// killedAt is what a primary can take with it that is killed at a time: what had not come to its replica.
-func killedAt(at time.Time) span { return span{at.Add(-500 * time.Millisecond), at} }
-
-// met says whether anything of a payment happened in one of the spans.
+// met says whether anything of a payment may have been written in one of the spans.
 func (p *payment) met(spans []span) bool {
-	for _, at := range p.times {
+	for _, try := range p.tries {
 		for _, s := range spans {
-			if at.After(s.from) && at.Before(s.to) {
+			if try.to.After(s.from) && try.from.Before(s.to) {
 				return true
 			}
 		}
@@ -77,7 +75,7 @@ func (c *crowd) pay(w http.ResponseWriter, r *http.Request) {
 	c.mu.Lock()
 	p := c.payments[r.Header.Get("Idempotency-Key")]
 	answer := fmt.Sprintf("%s, run %d", r.Header.Get("Idempotency-Key"), len(p.runs)+1)
-	p.runs, p.times = append(p.runs, answer), append(p.times, time.Now())
+	p.runs = append(p.runs, answer)
 	c.mu.Unlock()
 	w.WriteHeader(http.StatusCreated)
 	fmt.Fprint(w, answer)
@@ -130,14 +128,15 @@ func (c *crowd) insist(key string) {
 
 // try sends a payment once, and returns whether its outcome is known now, or known to be unknown.
 func (c *crowd) try(key string) bool {
-	before := c.runsOf(key)
+	before, began := c.runsOf(key), time.Now()
 	status, code, body := c.post(key)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.payments[key]
+	p.tries = append(p.tries, span{began, time.Now()})
 	switch {
 	case status == http.StatusCreated:
-		p.answer, p.times = body, append(p.times, time.Now())
+		p.answer = body
 		return true
 	case code == "not-executed", code == "store-unavailable":
 		if len(p.runs) != before {
