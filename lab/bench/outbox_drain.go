@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -31,33 +32,47 @@ func (s *pgServer) measureDrain(ctx context.Context, o *options, r *report) erro
 	if !o.wants("outbox-drain-per-second", "outbox-drain-four-workers-per-second", "outbox-four-workers") {
 		return nil
 	}
-	rates := make(series)
-	one, four := "1 worker process", "4 worker processes"
+	res, order, ways := newResult(), o.order(), []string{drainOne, drainFour}
 	for range o.rounds {
-		for name, workers := range map[string]int{one: 1, four: 4} {
-			rate, err := s.drainOnce(ctx, workers)
-			if err != nil {
+		for _, i := range order.Perm(len(ways)) {
+			if err := s.drainTurn(ctx, res, ways[i]); err != nil {
 				return err
 			}
-			rates.add(name, rate)
 		}
 	}
-	t := &table{
-		title: "Messages delivered a second, to a handler that does nothing",
-		head:  []string{"workers", "messages a second"},
+	t := &table{title: "Messages delivered a second, to a handler that does nothing", head: drainHead}
+	for _, way := range ways {
+		t.add(res.drainCells(way)...)
 	}
-	t.add(one, grouped(rates.median(one)))
-	t.add(four, grouped(rates.median(four)))
 	r.keep(t)
-	r.judge("outbox-drain-per-second", rates.median(one))
-	r.judge("outbox-drain-four-workers-per-second", rates.median(four))
-	r.judge("outbox-four-workers", rates.ratio(four, one))
+	r.judge("outbox-drain-per-second", res.rates.median(drainOne))
+	r.judge("outbox-drain-four-workers-per-second", res.rates.median(drainFour))
+	r.judge("outbox-four-workers", res.rates.ratio(drainFour, drainOne))
 	return nil
 }
 
-// drainOnce fills an outbox and measures how long workers take until it is empty.
-func (s *pgServer) drainOnce(ctx context.Context, workers int) (rate float64, err error) {
-	err = s.visit(ctx, 1, durably, func(site *pgSite) error {
+// The ways to empty an outbox.
+const (
+	drainOne  = "1 worker process"
+	drainFour = "4 worker processes"
+)
+
+var drainHead = []string{"workers", "messages a second", "middle half", "µs in the workers", "µs in the server"}
+
+// drainCells are what a way reached.
+func (res *result) drainCells(way string) []string {
+	rates := res.rates[way]
+	return []string{
+		way, grouped(median(rates)), grouped(quantile(rates, 0.25)) + " to " + grouped(quantile(rates, 0.75)),
+		fmt.Sprintf("%.0f", res.here.median(way)), fmt.Sprintf("%.0f", res.server.median(way)),
+	}
+}
+
+// drainTurn fills an outbox and measures how long the workers of a way take until it is empty, and what of the
+// processors they and the server take for it.
+func (s *pgServer) drainTurn(ctx context.Context, res *result, way string) error {
+	workers := map[string]int{drainOne: 1, drainFour: 4}[way]
+	return s.visit(ctx, 1, durably, func(site *pgSite) error {
 		store, err := postgres.New(ctx, site.pool, postgres.WithSchema(site.schema))
 		if err != nil {
 			return err
@@ -70,12 +85,15 @@ func (s *pgServer) drainOnce(ctx context.Context, workers int) (rate float64, er
 		if _, err := site.pool.Exec(ctx, `ANALYZE onceward_outbox`); err != nil {
 			return err
 		}
-		took, err := runWorkers(ctx, workers, drainSettings{URL: s.url, Schema: site.schema})
-		rate = drainMessages / took.Seconds()
-		return errors.Join(err, site.expect(ctx, drainMessages,
-			`SELECT count(*) FROM onceward_delivery WHERE state = 4 AND attempts > 0`))
+		run, err := s.runWorkers(ctx, workers, drainSettings{URL: s.url, Schema: site.schema})
+		if err != nil {
+			return err
+		}
+		res.rates.add(way, drainMessages/run.took.Seconds())
+		res.here.add(way, run.workers.Seconds()*1e6/drainMessages)
+		res.server.add(way, run.server.Seconds()*1e6/drainMessages)
+		return site.expect(ctx, drainMessages, `SELECT count(*) FROM onceward_delivery WHERE state = 4 AND attempts > 0`)
 	})
-	return rate, err
 }
 
 // drainVariable makes the program a worker process, with the settings that it holds.
@@ -84,11 +102,14 @@ const drainVariable = "ONCEWARD_BENCH_WORKER"
 // drainSettings say where a worker process works.
 type drainSettings struct{ URL, Schema string }
 
-// runWorkers starts worker processes, lets them go at once, and returns how long they took until all had ended.
-func runWorkers(ctx context.Context, workers int, settings drainSettings) (took time.Duration, err error) {
+// drainRun is how long workers took until all had ended, and what of the processors they and the server took for it.
+type drainRun struct{ took, workers, server time.Duration }
+
+// runWorkers starts worker processes and lets them go at once.
+func (s *pgServer) runWorkers(ctx context.Context, workers int, settings drainSettings) (run drainRun, err error) {
 	encoded, err := json.Marshal(settings)
 	if err != nil {
-		return 0, err
+		return run, err
 	}
 	var all []*workerProcess
 	defer func() {
@@ -99,22 +120,31 @@ func runWorkers(ctx context.Context, workers int, settings drainSettings) (took 
 	for range workers {
 		p, err := startWorker(ctx, string(encoded))
 		if err != nil {
-			return 0, err
+			return run, err
 		}
 		all = append(all, p)
+	}
+	before, err := s.processorTime(ctx)
+	if err != nil {
+		return run, err
 	}
 	start := time.Now()
 	for _, p := range all {
 		if _, err := io.WriteString(p.in, "go\n"); err != nil {
-			return 0, err
+			return run, err
 		}
 	}
 	for _, p := range all {
-		if err := p.hear("done"); err != nil {
-			return 0, err
+		spent, err := p.hear("done")
+		if err != nil {
+			return run, err
 		}
+		run.workers += spent
 	}
-	return time.Since(start), nil
+	run.took = time.Since(start)
+	after, err := s.processorTime(ctx)
+	run.server = after - before
+	return run, err
 }
 
 // workerProcess is a worker that tells when it is ready and when it is done.
@@ -144,14 +174,18 @@ func startWorker(ctx context.Context, settings string) (*workerProcess, error) {
 		return nil, err
 	}
 	p := &workerProcess{cmd: cmd, in: in, out: bufio.NewScanner(out)}
-	return p, p.hear("ready")
+	_, err = p.hear("ready")
+	return p, err
 }
 
-func (p *workerProcess) hear(word string) error {
-	if !p.out.Scan() || p.out.Text() != word {
-		return fmt.Errorf("a worker process said %q, want %q: %w", p.out.Text(), word, errors.Join(p.out.Err()))
+// hear waits for a word, and for what the worker says that it has taken of the processors since the last one.
+func (p *workerProcess) hear(word string) (spent time.Duration, err error) {
+	p.out.Scan()
+	said, rest, _ := strings.Cut(p.out.Text(), " ")
+	if said != word {
+		return 0, fmt.Errorf("a worker process said %q, want %q: %w", p.out.Text(), word, errors.Join(p.out.Err()))
 	}
-	return nil
+	return time.ParseDuration(rest)
 }
 
 // workOnce is what a worker process does: it waits for a line, delivers all that is there, and ends.
@@ -177,13 +211,18 @@ func workOnce(ctx context.Context, encoded string, in io.Reader, out io.Writer) 
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(out, "ready")
+	fmt.Fprintln(out, "ready 0s")
 	if _, err := bufio.NewReader(in).ReadString('\n'); err != nil {
+		return err
+	}
+	before, err := processorTimeHere()
+	if err != nil {
 		return err
 	}
 	if _, err := worker.RunOnce(ctx); err != nil {
 		return err
 	}
-	fmt.Fprintln(out, "done")
-	return nil
+	after, err := processorTimeHere()
+	fmt.Fprintln(out, "done", after-before)
+	return err
 }

@@ -80,12 +80,16 @@ const reapBatch = 1000
 const reapShare = 24
 
 // reap has expired records removed, a share of the table at a time and so many batches at least, and returns how long
-// the calls took. A call may remove fewer than it was asked for, or none.
+// the calls took. Before each share the time passes that a round of the reaper takes, so that it walks through all of the
+// table. A call may remove fewer than it was asked for, or none.
 func (s *scaleSide) reap(ctx context.Context, step *scaleStep) (took time.Duration, err error) {
 	batches := max(s.records/reapShare/reapBatch, 1)
 	removed := 0
 	for ; removed < step.times*reapBatch; removed += batches * reapBatch {
 		if err := cloneRecords(ctx, s.site, batches*reapBatch, true); err != nil {
+			return 0, err
+		}
+		if _, err := s.site.pool.Exec(ctx, `UPDATE onceward_walk SET walked = 0`); err != nil {
 			return 0, err
 		}
 		spent, err := reapAll(ctx, s.store, batches*reapBatch)
@@ -97,8 +101,9 @@ func (s *scaleSide) reap(ctx context.Context, step *scaleStep) (took time.Durati
 	return took * time.Duration(step.times*reapBatch) / time.Duration(removed), nil
 }
 
-// maxIdleReaps is how many calls in a row may remove nothing while there is something to remove.
-const maxIdleReaps = 10_000
+// maxIdleReaps is how many calls in a row may remove nothing while there is something to remove: each walks for two
+// seconds, or to the end of its round.
+const maxIdleReaps = 1000
 
 // reapAll removes so many records, which are all that have expired, and returns how long the calls took.
 func reapAll(ctx context.Context, st store.Reaper, records int) (time.Duration, error) {
