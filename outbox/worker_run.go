@@ -154,7 +154,7 @@ func (r *routeState) target() int {
 	if speed == 0 {
 		return r.Concurrency
 	}
-	return r.Concurrency * int(min(max(horizon/speed, 1), 8))
+	return r.Concurrency * int(min(max(horizon/speed, 1), 16))
 }
 
 // room reports whether to take more. Half of what is leased is delivered before that, so that each claim takes many.

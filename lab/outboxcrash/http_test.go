@@ -20,6 +20,8 @@ type receiver struct {
 	address string
 	// refuses says that an event is answered with 500; nil refuses none.
 	refuses func(payload []byte) bool
+	// withholds makes the next event that is applied one whose sender waits for the reply until it is cut off.
+	withholds atomic.Bool
 	// duplicates counts events that came again.
 	duplicates atomic.Int64
 
@@ -78,6 +80,8 @@ func (r *receiver) ServeHTTP(rw http.ResponseWriter, req *http.Request) {
 	}
 	if !applied {
 		r.duplicates.Add(1)
+	} else if r.withholds.CompareAndSwap(true, false) {
+		<-req.Context().Done()
 	}
 	rw.WriteHeader(http.StatusNoContent)
 }
