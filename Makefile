@@ -147,7 +147,7 @@ bench: ## Measure against the goals; exits 1 if one is missed (BENCHFLAGS=...)
 	$(GO) run ./lab/bench $(BENCHFLAGS)
 
 .PHONY: bench-postgres
-bench-postgres: ## Measure PostgreSQL against its goals, about 5 minutes; exits 1 if one is missed (BENCHFLAGS=...)
+bench-postgres: ## Measure PostgreSQL against its goals, about 6 minutes; exits 1 if one is missed (BENCHFLAGS=...)
 	$(GO) run ./lab/bench -suite postgres $(BENCHFLAGS)
 
 .PHONY: bench-postgres-scale
