@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/onceward/onceward/store"
@@ -37,6 +38,12 @@ func (s *workerRun) start(claimed []Claimed, until time.Time) {
 		runs[key] = append(runs[key], t)
 	}
 	for key, run := range runs {
+		if len(run) > 1 {
+			turn := new(atomic.Pointer[heldLease])
+			for _, t := range run {
+				t.lease.waitsFor(turn)
+			}
+		}
 		s.deliveries.Go(func() { s.deliverRun(s.routes[key.topic], run) })
 	}
 }
@@ -44,8 +51,11 @@ func (s *workerRun) start(claimed []Claimed, until time.Time) {
 // deliverRun delivers messages of one aggregate. After one that did not succeed the rest waits. One that was tried
 // before goes alone: if it is what kills workers, nothing else is to suffer from it.
 func (s *workerRun) deliverRun(route *routeState, run []acquired) {
-	route.slots <- struct{}{}
-	defer func() { <-route.slots }()
+	if !s.enter(route) {
+		s.release(route, run, StateReady)
+		return
+	}
+	defer s.leave(route)
 	if run[0].Attempts > 1 && len(run) > 1 {
 		s.release(route, run[1:], StateBehind)
 		run = run[:1]
@@ -59,6 +69,33 @@ func (s *workerRun) deliverRun(route *routeState, run []acquired) {
 			s.release(route, run[i+1:], StateBehind)
 			return
 		}
+	}
+}
+
+// enter waits for a slot of the route, for as long as a lease: what waits behind deliveries that take so long is for
+// other workers.
+func (s *workerRun) enter(route *routeState) bool {
+	select {
+	case route.slots <- struct{}{}:
+		return true
+	default:
+	}
+	limit := time.NewTimer(max(s.config.Lease, 4*horizon))
+	defer limit.Stop()
+	select {
+	case route.slots <- struct{}{}:
+		return true
+	case <-limit.C:
+		route.jammed.Store(true)
+		return false
+	}
+}
+
+// leave frees a slot.
+func (s *workerRun) leave(route *routeState) {
+	<-route.slots
+	if route.jammed.CompareAndSwap(true, false) {
+		s.lookAgain()
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -19,6 +20,16 @@ type heldLease struct {
 	told   bool      // that it hangs is known to the log
 	lost   bool
 	cancel context.CancelCauseFunc // of the delivery that is under way; nil if none is
+	// turn is the lease of the message whose delivery began last, of those that are delivered one after the other with
+	// this one; nil for one alone.
+	turn *atomic.Pointer[heldLease]
+}
+
+// waitsFor makes the message wait for its turn with others.
+func (l *heldLease) waitsFor(turn *atomic.Pointer[heldLease]) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.turn = turn
 }
 
 // alive reports why the lease cannot be relied on any more.
@@ -59,6 +70,9 @@ func (l *heldLease) begin(ctx context.Context, longest time.Duration) (context.C
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.cancel, l.over, l.told = cancel, time.Now().Add(longest), false
+	if l.turn != nil {
+		l.turn.Store(l)
+	}
 	if l.lost {
 		cancel(ErrFenced) // just now
 	}
@@ -78,6 +92,16 @@ func (l *heldLease) hangs() (hangs, news bool) {
 	news = hangs && !l.told
 	l.told = l.told || hangs
 	return hangs, news
+}
+
+// heldUp returns the lease of a delivery that this message waits for, nil if there is none.
+func (l *heldLease) heldUp() *heldLease {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.turn == nil {
+		return nil
+	}
+	return l.turn.Load()
 }
 
 // record keeps the receiver's id for the effect.
@@ -104,15 +128,25 @@ func (s *workerRun) extend() {
 	s.mu.Lock()
 	leases := make([]Lease, 0, len(s.held))
 	held := make(map[string]*heldLease, len(s.held))
+	hanging := make(map[*heldLease]bool)
 	for id, l := range s.held {
 		hangs, news := l.hangs()
 		if news {
 			stuck = append(stuck, id)
 		}
-		if !hangs { // otherwise another worker gets it when the lease is over
-			leases = append(leases, l.Lease)
-			held[id] = l
+		if hangs {
+			hanging[l] = true
+			continue
 		}
+		held[id] = l
+	}
+	for id, l := range s.held {
+		if held[id] != nil && hanging[l.heldUp()] {
+			delete(held, id)
+		}
+	}
+	for _, l := range held { // of the rest another worker gets the messages when the leases are over
+		leases = append(leases, l.Lease)
 	}
 	s.mu.Unlock()
 	for _, id := range stuck {

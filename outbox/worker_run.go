@@ -43,6 +43,7 @@ type routeState struct {
 	slots  chan struct{}
 	leased atomic.Int64
 	short  atomic.Bool  // the pump requests to know when there is room again
+	jammed atomic.Bool  // a message waited in vain for a slot, and none has become free since
 	speed  atomic.Int64 // a moving average of the time that deliveries take; zero if there was none
 }
 
@@ -158,8 +159,12 @@ func (r *routeState) target() int {
 }
 
 // room reports whether to take more. Half of what is leased is delivered before that, so that each claim takes many.
-// But slots that are free do not wait for those that hang: there an eighth of the slots is enough.
+// But slots that are free do not wait for those that hang: there an eighth of the slots is enough. While all hang there
+// is none: what could not be begun is for other workers.
 func (r *routeState) room() bool {
+	if r.jammed.Load() && len(r.slots) == cap(r.slots) {
+		return false
+	}
 	return int(r.leased.Load()) <= max(r.target()/2, r.Concurrency*7/8)
 }
 

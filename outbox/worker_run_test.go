@@ -17,8 +17,8 @@ func TestTarget(t *testing.T) {
 		want int
 	}{
 		{"nothing is known", 0, 10},
-		{"as quick as can be", 1, 80},
-		{"quick", time.Millisecond, 80},
+		{"as quick as can be", 1, 160},
+		{"quick", time.Millisecond, 160},
 		{"in between", 100 * time.Millisecond, 20},
 		{"just within the horizon", 250 * time.Millisecond, 10},
 		{"slow", time.Minute, 10},
@@ -50,17 +50,17 @@ func TestTargetAdapts(t *testing.T) {
 		}
 	}
 	deliver(10, time.Millisecond)
-	want("quick", 80)
+	want("quick", 160)
 	deliver(1, 100*time.Millisecond)
-	want("one was slow", 80)
+	want("one was slow", 160)
 	deliver(30, time.Second)
 	want("all are slow", 10)
 	deliver(1, time.Millisecond)
 	want("one was quick", 10)
 	deliver(60, time.Millisecond)
-	want("all are quick", 80)
+	want("all are quick", 160)
 	deliver(60, 0)
-	want("no time at all", 80)
+	want("no time at all", 160)
 }
 
 // TestPauseBounds: whatever is configured, a pause is never longer than it may be, nor negative.

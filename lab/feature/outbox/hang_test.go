@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -121,5 +122,71 @@ func TestAHandlerThatHangs(t *testing.T) {
 		if n := strings.Count(log.String(), "hangs past its time"); n == 0 {
 			b.Errorf("nobody was told that it hangs: %s", log.String())
 		}
+	})
+}
+
+// hangsFor returns a worker that delivers quickly at first, and so takes many messages ahead; from then on its
+// deliveries go on until they are let go, whatever their contexts say.
+func hangsFor(b *bench, letGo <-chan struct{}) (w *outbox.Worker, turns *atomic.Bool) {
+	turns = new(atomic.Bool)
+	return b.worker(b.store, outbox.Route{
+		Concurrency: 2, Timeout: time.Second, MaxAttempts: 3,
+		Handler: func(context.Context, *outbox.Delivery) (outbox.Result, error) {
+			if turns.Load() {
+				<-letGo
+			}
+			return outbox.Result{ProviderID: "hung"}, nil
+		},
+	}), turns
+}
+
+// TestMessagesBehindHangingDeliveries: while all slots hang, those that were leased to wait for one are for other
+// workers, untried, and no more are taken. When they are let go, the worker goes on.
+func TestMessagesBehindHangingDeliveries(t *testing.T) {
+	inTime(t, func(b *bench) {
+		letGo := make(chan struct{})
+		hanging, turns := hangsFor(b, letGo)
+		b.add(slices.Repeat([]outbox.Message{about("", "quick")}, 40)...)
+		stop := b.start(hanging)
+		time.Sleep(time.Minute)
+		turns.Store(true)
+		ids := b.add(slices.Repeat([]outbox.Message{about("", "m")}, 30)...)
+		time.Sleep(5 * time.Minute)
+		b.run(b.worker(b.store, outbox.Route{Handler: func(_ context.Context, d *outbox.Delivery) (outbox.Result, error) {
+			if d.Attempts > 2 {
+				b.Errorf("attempt %d of a message that at most one other worker has begun", d.Attempts)
+			}
+			return outbox.Result{ProviderID: "new"}, nil
+		}}), outbox.Report{Delivered: 30})
+		for _, id := range ids {
+			if e := b.entry(id); e.State != outbox.StateDone || e.ProviderID != "new" {
+				b.Errorf("a message is %s as %q", e.State, e.ProviderID)
+			}
+		}
+		turns.Store(false)
+		close(letGo)
+		ids = b.add(about("", "after"))
+		time.Sleep(time.Minute)
+		b.wantStates("let go", ids, outbox.StateDone)
+		stop()
+	})
+}
+
+// TestAnAggregateBehindAHangingDelivery: the messages that wait for their turn behind it go with it.
+func TestAnAggregateBehindAHangingDelivery(t *testing.T) {
+	inTime(t, func(b *bench) {
+		letGo := make(chan struct{})
+		hanging, turns := hangsFor(b, letGo)
+		b.add(slices.Repeat([]outbox.Message{about("", "quick")}, 40)...)
+		stop := b.start(hanging)
+		time.Sleep(time.Minute)
+		turns.Store(true)
+		b.add(about("a", "1"), about("a", "2"), about("a", "3"), about("a", "4"), about("a", "5"))
+		time.Sleep(5 * time.Minute)
+		mail := new(clerk)
+		b.run(b.worker(b.store, outbox.Route{Handler: mail.deliver}), outbox.Report{Delivered: 5})
+		mail.want(b, "in their order", "1 2 3 4 5")
+		close(letGo)
+		stop()
 	})
 }
