@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
+	"unique"
 
 	"github.com/onceward/onceward/store"
 )
@@ -64,10 +66,12 @@ func (g *Guard) Do(
 	return f.do()
 }
 
-// prepareCall is [execution.prepare] for a call, with its fingerprint.
+// prepareCall is [execution.prepare] for a call, with its fingerprint. What names the call is copied: the caller may have
+// taken it from memory that a framework uses again, and stores and limits keep it for longer than the call.
 func (e *execution) prepareCall(g *Guard, s *settings, caller context.Context, call *Call) {
 	e.actor = call.Actor
-	e.prepare(g, s, caller, store.ID{Scope: call.Scope, Key: call.Key}, call.Operation)
+	id := store.ID{Scope: unique.Make(call.Scope).Value(), Key: strings.Clone(call.Key)}
+	e.prepare(g, s, caller, id, unique.Make(call.Operation).Value())
 	encoder := newEncoder()
 	encoder.call(call)
 	e.reservation.Fingerprints = encoder.fingerprints(e.prints[:0], callRules, g.secrets, call.Scope, "")

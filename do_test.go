@@ -8,6 +8,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/store"
@@ -64,6 +65,28 @@ func TestDoRunsOnce(t *testing.T) {
 		t.Errorf("section 6: it expires at %v, then at %v", first.ExpiresAt, again.ExpiresAt)
 	}
 	w.wantRuns(t, "E4", 1)
+}
+
+// TestDoKeepsItsOwnCopy: a call whose strings are views of memory that is used again, as those of some frameworks are, is
+// still the call that it was.
+func TestDoKeepsItsOwnCopy(t *testing.T) {
+	t.Parallel()
+	guard, w := newGuard(t, memory.New(), func(c *onceward.Config) { c.Scope = nil }), new(work)
+	memory := []byte("queue message-1 charge")
+	view := unsafe.String(&memory[0], len(memory))
+	call := onceward.Call{Scope: view[:5], Key: view[6:15], Operation: view[16:], Payload: []byte("10 EUR")}
+	for i, next := range []string{"queue message-1 charge", "queue message-2 charge", "stack message-1 refund"} {
+		copy(memory, next)
+		got, err := guard.Do(t.Context(), call, w.do, reserved)
+		if want := fmt.Sprintf("value %d", i+1); err != nil || string(got.Value) != want || got.Replayed {
+			t.Errorf("I9: %s: %+v, %v, want %s, executed now", next, got, err, want)
+		}
+	}
+	copy(memory, "something else, later.")
+	call = onceward.Call{Scope: "queue", Key: "message-1", Operation: "charge", Payload: call.Payload}
+	if got, err := guard.Do(t.Context(), call, w.do, reserved); err != nil || !got.Replayed || string(got.Value) != "value 1" {
+		t.Errorf("I3: the first again: %+v, %v", got, err)
+	}
 }
 
 func TestDoSeesAnotherCall(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/store"
@@ -304,5 +305,30 @@ func TestUnreadableHoldsUpNone(t *testing.T) {
 	}
 	if swept != 7 {
 		t.Errorf("B1: %d of 7 records were swept", swept)
+	}
+}
+
+// TestKeyOfAViewOfMemory: an ID whose strings are views of memory that is used again is not taken for the one that was
+// there before.
+func TestKeyOfAViewOfMemory(t *testing.T) {
+	t.Parallel()
+	s := openInside(t, insidePath(t))
+	memory := []byte("key-A")
+	r := insideReservation(unsafe.String(&memory[0], len(memory)))
+	v, err := s.Reserve(t.Context(), r)
+	if err == nil {
+		_, err = s.Complete(t.Context(), store.Claim{ID: r.ID, Attempt: v.Record.Attempt}, &store.Completion{
+			Response: store.Response{Status: 200, Body: []byte("answer of A")},
+		})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	copy(memory, "key-B")
+	if v, err := s.Reserve(t.Context(), r); err != nil || v.Decision != store.DecisionExecute {
+		t.Errorf("I9: a new key got %s, %q, %v", v.Decision, v.Record.Response.Body, err)
+	}
+	if rec, err := s.Get(t.Context(), insideID("key-A")); err != nil || rec.State != store.StateCompleted {
+		t.Errorf("I7: the first is %s, %v", rec.State, err)
 	}
 }

@@ -90,9 +90,8 @@ var errCollision = &store.UnreadableError{
 type records struct {
 	conn                                              *sqlite3.Conn
 	get, insert, add, change, remove, floor, setFloor *sqlite3.Stmt
-	named                                             store.ID // whose key it is
 	key                                               key
-	value                                             []byte
+	sought, value                                     []byte
 	kept                                              map[string]*sqlite3.Stmt // by their texts
 
 	// lowest is the smallest token that is above the floor, read once in each transaction; zero if it was not yet.
@@ -118,10 +117,12 @@ func (r *records) load(id store.ID) (rec store.Record, row int64, err error) {
 	return loadRecord(r.get, id, r.keyOf(id))
 }
 
-// keyOf is the key of an ID, of which most are asked for several times in a row.
+// keyOf is the key of an ID, of which most are asked for several times in a row. The ID is compared in bytes of our own:
+// its strings may be views of memory that the caller uses again.
 func (r *records) keyOf(id store.ID) key {
-	if r.named != id || r.key == nil {
-		r.named, r.key = id, keyOf(r.key, id)
+	r.sought = id.AppendBinary(r.sought[:0])
+	if r.key == nil || !bytes.Equal(r.sought, r.key.id()) {
+		r.key = keyOf(r.key, id)
 	}
 	return r.key
 }

@@ -220,7 +220,9 @@ type gatedStmt struct {
 	text   string
 	inputs int
 	own    bool // it is the store's
-	closed bool
+	// queried says that there are rows of it, which may be open for longer than it is.
+	queried bool
+	closed  bool
 }
 
 // ExecContext implements [driver.StmtExecContext]. SQLite prepares a statement again, and asks for the rules again, if
@@ -239,6 +241,7 @@ func (s *gatedStmt) QueryContext(ctx context.Context, args []driver.NamedValue) 
 	err = s.gate.during(ctx, func(ctx context.Context) error {
 		inner, err := s.Stmt.(driver.StmtQueryContext).QueryContext(ctx, args)
 		if err == nil {
+			s.queried = true
 			rows = &gatedRows{Rows: inner, gate: s.gate, columns: inner.Columns()}
 		}
 		return err
@@ -268,6 +271,9 @@ func (s *gatedStmt) Close() error {
 	s.closed = true
 	for len(g.stmts) > 0 && g.stmts[len(g.stmts)-1].closed {
 		g.stmts = g.stmts[:len(g.stmts)-1]
+	}
+	if s.queried {
+		return s.Stmt.Close()
 	}
 	return g.kept.put(s.text, s.Stmt)
 }

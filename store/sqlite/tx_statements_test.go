@@ -139,3 +139,30 @@ func TestColumnsAfterAChange(t *testing.T) {
 		})
 	}
 }
+
+// TestRowsOutliveTheirStatement: rows that are read after their statement was closed do not run it again.
+func TestRowsOutliveTheirStatement(t *testing.T) {
+	t.Parallel()
+	s := openInside(t, insidePath(t))
+	inTurn(t, s, func(tx *sql.Tx) error {
+		statement, err := tx.Prepare(`INSERT INTO business (value) VALUES (coalesce(?, 'ghost'))`)
+		if err != nil {
+			return err
+		}
+		rows, err := statement.Query("mine")
+		if err != nil {
+			return err
+		}
+		if err := statement.Close(); err != nil {
+			return err
+		}
+		if rows.Next() {
+			t.Error("an INSERT without RETURNING returned a row")
+		}
+		_ = rows.Close() // the statement is gone, which it may say
+		return nil
+	})
+	if n := rowsOf(t, s, "ghost"); n != 0 {
+		t.Errorf("E1: the statement ran %d times more, with none of its values", n)
+	}
+}
