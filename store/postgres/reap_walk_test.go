@@ -235,6 +235,51 @@ func TestWalkWithinATimeout(t *testing.T) {
 	}
 }
 
+// TestNobodyWaitsForTheWalk: a key that has expired can be used again, and a row that refers to its record be written, while
+// the reaper is on its way through pages that come slowly.
+func TestNobodyWaitsForTheWalk(t *testing.T) {
+	t.Parallel()
+	w := newWalked(t)
+	r := reservation("daily")
+	complete(t, w.store, own(t, w.store, r), "yesterday's")
+	exec(t, w.admin, `UPDATE onceward_record SET due = 1 WHERE id = $1`, w.store.RecordID(r.ID))
+	page := number(t, w.admin, `SELECT (ctid::text::point)[0]::integer FROM onceward_record WHERE due = 1`)
+	w.place(page, fullRound)
+	exec(t, w.admin, `CREATE OR REPLACE FUNCTION onceward_now() RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+	BEGIN
+		IF current_setting('onceward.slow', true) = 'yes' THEN
+			PERFORM pg_sleep(0.3);
+			RETURN `+firstMoment+` + nextval('looks') * 300000;
+		END IF;
+		RETURN `+firstMoment+`;
+	END
+	$$`)
+	exec(t, w.admin, `ALTER SEQUENCE looks RESTART WITH 1`)
+	walk := make(chan error, 1)
+	go func() {
+		walk <- pgx.BeginFunc(t.Context(), w.admin, func(tx pgx.Tx) error {
+			_, err := tx.Exec(t.Context(), `SET LOCAL onceward.slow = 'yes'`)
+			if err == nil {
+				_, err = tx.Exec(t.Context(), `SELECT onceward_reap()`)
+			}
+			return err
+		})
+	}()
+	eventually(t, "the walk has come past the record", 20*time.Second, func() bool {
+		return number(t, w.admin, `SELECT last_value FROM looks`) > 2
+	})
+	own(t, w.store, r)
+	select {
+	case err := <-walk:
+		t.Errorf("B2: the key was not free before the walk had ended (%v)", err)
+	default:
+	}
+	must(t, await(t, "the walk", walk))
+	if n := number(t, w.admin, `SELECT count(*) FROM onceward_record WHERE state = 10`); n != 1 {
+		t.Errorf("I12: %d records are in progress, want the one that was made again", n)
+	}
+}
+
 // TestOneWalks: while one reaper is at it, another one waits for nothing and does nothing, and what a reaper that was
 // undone had removed is there again.
 func TestOneWalks(t *testing.T) {

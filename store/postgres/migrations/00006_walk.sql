@@ -128,8 +128,9 @@ $$;
 -- for which records are kept, so that what has expired takes little room, and a record is read two dozen times in its life; a
 -- minute at least, a day at most, and so long that no more than 1,024 pages (8 MiB) are read in a second. A table of up to 2,048
 -- pages is walked through by each call. What a call that found so many, or took two seconds, or half of what a
--- statement may take, has left is for the next one. While another one is at it, nothing is done. A row that is locked is left for
--- the next round.
+-- statement may take, has left is for the next one. While another one is at it, nothing is done. It looks without locks, and then
+-- locks and removes what it has found in one statement, so that nobody waits for the walk. What is locked, or has changed since,
+-- is left for the next round.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION onceward_reap(batch integer DEFAULT 1000, soft boolean DEFAULT false) RETURNS integer
 LANGUAGE plpgsql VOLATILE
@@ -143,6 +144,7 @@ DECLARE
 	now_us   bigint := onceward_now();
 	most     integer := coalesce(batch, 2147483647);
 	parts    bigint; -- partitions, which are walked through side by side
+	whole    boolean; -- there are none
 	pages    bigint; -- of the largest one
 	long     bigint; -- for how long records are kept
 	round_us bigint;
@@ -156,23 +158,25 @@ DECLARE
 	allowed  bigint;
 	from_tid tid;
 	upto_tid tid;
+	met      integer := 0;
+	places   tid[] := '{}';
+	keys     uuid[] := '{}';
+	met_at   tid[];
+	met_keys uuid[];
+	each     bigint;
+	doomed   smallint[] := CASE WHEN soft THEN '{50}' ELSE '{20,30,50}' END;
 	reaped   integer := 0;
 	n        integer;
-	whole    boolean;
-	marked   boolean;
-	places   tid[];
-	keys     uuid[];
-	each     bigint;
 BEGIN
 	SELECT w.page, w.walked, w.kept INTO here, since, long FROM onceward_walk w FOR UPDATE SKIP LOCKED;
 	IF NOT FOUND AND EXISTS (SELECT FROM onceward_walk) THEN
 		RETURN 0;
 	END IF;
 	LOCK TABLE onceward_record IN ROW EXCLUSIVE MODE; -- which may be converted to partitions, or from them, until then
-	SELECT greatest(count(*), 1),
+	SELECT greatest(count(*), 1), count(*) = 0,
 		greatest(max(pg_relation_size(inhrelid)), pg_relation_size(to_regclass('onceward_record')), 0)
 			/ current_setting('block_size')::bigint
-	INTO parts, pages FROM pg_inherits WHERE inhparent = to_regclass('onceward_record');
+	INTO parts, whole, pages FROM pg_inherits WHERE inhparent = to_regclass('onceward_record');
 
 	long := least(greatest(coalesce(long, 86400000000), 0), 3155760000000000); -- a hundred years
 	round_us := greatest(least(long / 24, 86400000000), 60000000, pages * parts * 1000000 / 1024);
@@ -183,55 +187,81 @@ BEGIN
 	time_us := least(2000000, (SELECT min(setting::bigint) * 500 FROM pg_settings
 		WHERE name IN ('statement_timeout', 'transaction_timeout') AND setting <> '0'));
 	allowed := least(pages, greatest(least_go, (pages * ((now_us - since)::numeric / round_us))::bigint));
-	WHILE gone < allowed AND reaped < most AND (gone = 0 OR onceward_now() < now_us + time_us) LOOP
+	-- A clock that steps back ends the walk too.
+	WHILE gone < allowed AND (gone = 0 OR onceward_now() BETWEEN now_us AND now_us + time_us) LOOP
 		IF here >= pages THEN
 			here := 0;
 		END IF;
 		upto := least(here + least(step, allowed - gone), pages);
 		from_tid := format('(%s,0)', here)::tid;
 		upto_tid := format('(%s,0)', upto)::tid;
-		FOR whole, marked, places, keys, each IN
-			WITH due AS MATERIALIZED (
-				SELECT t.tableoid AS part, t.ctid AS place, t.id, t.state, t.retention FROM onceward_record t
-				WHERE t.ctid >= from_tid AND t.ctid < upto_tid AND t.state IN (20, 30, 50) AND t.due <= now_us
-					AND get_byte(t.request || '\x00'::bytea, 0) & 15 = 1
-				LIMIT most - reaped
-				FOR UPDATE SKIP LOCKED
-			)
-			SELECT d.part = to_regclass('onceward_record'), d.state = 50, array_agg(d.place), array_agg(d.id),
-				avg(onceward_retention_us(d.retention))::bigint
-			FROM due d GROUP BY d.part, d.state = 50
-		LOOP
-			IF soft AND NOT marked AND whole THEN
-				UPDATE onceward_record t
-				SET state = 50, due = now_us + onceward_retention_us(t.retention), answer = '',
-					extra = CASE
-						WHEN substr(t.extra, 1, 2) = '\x0108'::bytea THEN substr(t.extra, 1, 10)
-						ELSE '\x0108'::bytea || int8send(t.due - onceward_retention_us(t.retention))
-					END || '\x0208'::bytea || int8send(t.due - onceward_retention_us(t.retention))
-				WHERE t.ctid = ANY (places);
-			ELSIF soft AND NOT marked THEN
-				UPDATE onceward_record t
-				SET state = 50, due = now_us + onceward_retention_us(t.retention), answer = '',
-					extra = CASE
-						WHEN substr(t.extra, 1, 2) = '\x0108'::bytea THEN substr(t.extra, 1, 10)
-						ELSE '\x0108'::bytea || int8send(t.due - onceward_retention_us(t.retention))
-					END || '\x0208'::bytea || int8send(t.due - onceward_retention_us(t.retention))
-				WHERE t.id = ANY (keys);
-			ELSIF whole THEN
-				DELETE FROM onceward_record t WHERE t.ctid = ANY (places);
-			ELSE
-				DELETE FROM onceward_record t WHERE t.id = ANY (keys);
-			END IF;
-			GET DIAGNOSTICS n = ROW_COUNT;
-			reaped := reaped + n;
+		SELECT count(*), array_agg(d.place) FILTER (WHERE whole), array_agg(d.id) FILTER (WHERE NOT whole),
+			avg(onceward_retention_us(d.retention))::bigint
+		INTO n, met_at, met_keys, each
+		FROM (
+			SELECT t.ctid AS place, t.id, t.retention FROM onceward_record t
+			WHERE t.ctid >= from_tid AND t.ctid < upto_tid AND t.state IN (20, 30, 50) AND t.due <= now_us
+				AND get_byte(t.request || '\x00'::bytea, 0) & 15 = 1
+			LIMIT most - met
+		) d;
+		IF n > 0 THEN
+			places := places || met_at;
+			keys := keys || met_keys;
+			met := met + n;
 			long := long + (each - long) / 10000 * least(n, 1000);
-		END LOOP;
-		EXIT WHEN reaped >= most; -- there may be more on these pages
+		END IF;
+		EXIT WHEN met >= most; -- there may be more on these pages
 		since := since + round_us * (upto - here) / pages;
 		gone := gone + upto - here;
 		here := upto;
 	END LOOP;
+	IF soft AND whole AND met > 0 THEN
+		UPDATE onceward_record t
+		SET state = 50, due = now_us + onceward_retention_us(t.retention), answer = '',
+			extra = CASE
+				WHEN substr(t.extra, 1, 2) = '\x0108'::bytea THEN substr(t.extra, 1, 10)
+				ELSE '\x0108'::bytea || int8send(t.due - onceward_retention_us(t.retention))
+			END || '\x0208'::bytea || int8send(t.due - onceward_retention_us(t.retention))
+		WHERE t.ctid = ANY (ARRAY(
+			SELECT r.ctid FROM onceward_record r
+			WHERE r.ctid = ANY (places) AND r.state IN (20, 30) AND r.due <= now_us
+				AND get_byte(r.request || '\x00'::bytea, 0) & 15 = 1
+			FOR UPDATE SKIP LOCKED));
+		GET DIAGNOSTICS reaped = ROW_COUNT;
+	ELSIF soft AND met > 0 THEN
+		UPDATE onceward_record t
+		SET state = 50, due = now_us + onceward_retention_us(t.retention), answer = '',
+			extra = CASE
+				WHEN substr(t.extra, 1, 2) = '\x0108'::bytea THEN substr(t.extra, 1, 10)
+				ELSE '\x0108'::bytea || int8send(t.due - onceward_retention_us(t.retention))
+			END || '\x0208'::bytea || int8send(t.due - onceward_retention_us(t.retention))
+		WHERE t.id = ANY (ARRAY(
+			SELECT r.id FROM onceward_record r
+			WHERE r.id = ANY (keys) AND r.state IN (20, 30) AND r.due <= now_us
+				AND get_byte(r.request || '\x00'::bytea, 0) & 15 = 1
+			FOR UPDATE SKIP LOCKED));
+		GET DIAGNOSTICS reaped = ROW_COUNT;
+	END IF;
+	IF whole AND met > 0 THEN
+		DELETE FROM onceward_record t WHERE t.ctid = ANY (ARRAY(
+			SELECT r.ctid FROM onceward_record r
+			WHERE r.ctid = ANY (places) AND r.state = ANY (doomed) AND r.due <= now_us
+				AND get_byte(r.request || '\x00'::bytea, 0) & 15 = 1
+			FOR UPDATE SKIP LOCKED));
+		GET DIAGNOSTICS n = ROW_COUNT;
+		reaped := reaped + n;
+	ELSIF met > 0 THEN
+		DELETE FROM onceward_record t WHERE t.id = ANY (ARRAY(
+			SELECT r.id FROM onceward_record r
+			WHERE r.id = ANY (keys) AND r.state = ANY (doomed) AND r.due <= now_us
+				AND get_byte(r.request || '\x00'::bytea, 0) & 15 = 1
+			FOR UPDATE SKIP LOCKED));
+		GET DIAGNOSTICS n = ROW_COUNT;
+		reaped := reaped + n;
+	END IF;
+	IF met >= most AND reaped = 0 THEN
+		here := upto; -- all that was found is locked
+	END IF;
 	UPDATE onceward_walk w SET page = here, walked = least(since, now_us), kept = long WHERE w.one;
 	DELETE FROM onceward_late_completion f WHERE f.at < now_us - 7776000000000; -- 90 days
 	RETURN reaped;
