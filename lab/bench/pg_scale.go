@@ -80,19 +80,19 @@ const reapBatch = 1000
 const reapShare = 24
 
 // reap has expired records removed, a share of the table at a time and so many batches at least, and returns how long
-// the calls took. Before each share the time passes that a round of the reaper takes, so that it walks through all of the
-// table. A call may remove fewer than it was asked for, or none.
+// the calls took. Before each share the time passes that a round of the reaper takes, and the calls go on until all of
+// that is made up for: all of the table is walked through. A call may remove fewer than it was asked for, or none.
 func (s *scaleSide) reap(ctx context.Context, step *scaleStep) (took time.Duration, err error) {
-	batches := max(s.records/reapShare/reapBatch, 1)
+	share := max(s.records/reapShare/reapBatch, 1) * reapBatch
 	removed := 0
-	for ; removed < step.times*reapBatch; removed += batches * reapBatch {
-		if err := cloneRecords(ctx, s.site, batches*reapBatch, true); err != nil {
+	for ; removed < step.times*reapBatch; removed += share {
+		if err := cloneRecords(ctx, s.site, share, true); err != nil {
 			return 0, err
 		}
 		if _, err := s.site.pool.Exec(ctx, `UPDATE onceward_walk SET walked = 0`); err != nil {
 			return 0, err
 		}
-		spent, err := reapAll(ctx, s.store, batches*reapBatch)
+		spent, err := s.reapRound(ctx, share)
 		if err != nil {
 			return 0, err
 		}
@@ -101,26 +101,35 @@ func (s *scaleSide) reap(ctx context.Context, step *scaleStep) (took time.Durati
 	return took * time.Duration(step.times*reapBatch) / time.Duration(removed), nil
 }
 
-// maxIdleReaps is how many calls in a row may remove nothing while there is something to remove: each walks for two
-// seconds, or to the end of its round.
+// maxIdleReaps is how many calls in a row may remove nothing while there is something to do: each walks for two seconds,
+// or to the end of its round.
 const maxIdleReaps = 1000
 
-// reapAll removes so many records, which are all that have expired, and returns how long the calls took.
-func reapAll(ctx context.Context, st store.Reaper, records int) (time.Duration, error) {
-	started := time.Now()
-	for left, idle := records, 0; left > 0; {
-		n, err := st.Reap(ctx, reapBatch, false)
+// reapRound lets the reaper walk through all of the table, in which so many records have expired, and returns how long
+// its calls took.
+func (s *scaleSide) reapRound(ctx context.Context, records int) (took time.Duration, err error) {
+	asked := time.Now().Add(-time.Second).UnixMicro() // less what the reaper rounds off
+	for left, idle := records, 0; ; idle++ {
+		started := time.Now()
+		n, err := s.store.Reap(ctx, reapBatch, false)
+		took += time.Since(started)
 		if err != nil {
 			return 0, err
 		}
-		if left, idle = left-n, idle+1; n > 0 {
-			idle = 0
+		if n > 0 {
+			left, idle = left-n, 0
 		}
-		if left < 0 || idle == maxIdleReaps {
+		var walked int64
+		if err := s.site.pool.QueryRow(ctx, `SELECT walked FROM onceward_walk`).Scan(&walked); err != nil {
+			return 0, err
+		}
+		switch whole := walked >= asked; {
+		case whole && left == 0:
+			return took, nil
+		case whole && n < reapBatch, left < 0, idle == maxIdleReaps:
 			return 0, fmt.Errorf("the reaper removed %d records, want %d", records-left, records)
 		}
 	}
-	return time.Since(started), nil
 }
 
 // measureScale compares the cost of operations in a large table with that in a small one.
