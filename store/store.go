@@ -236,7 +236,7 @@ type Reaper interface {
 	// Reap removes at most limit settled records past their expiry, or, if soft, marks them expired and removes those
 	// that were marked a retention ago. It returns how many it removed or marked. Fewer than limit means that it has
 	// looked as far as it should for now, which in a large table may be a part of it: all of it within a fraction of
-	// the retention.
+	// the time for which records are kept on average. A caller gives it three seconds at least.
 	Reap(ctx context.Context, limit int, soft bool) (reaped int, err error)
 }
 

@@ -267,6 +267,13 @@ func TestLiesOfPostgres(t *testing.T) {
 			nil,
 			lie{"postgres/tables", doctor.Weak, "the row of onceward_walk is gone", nil},
 		},
+		"a reaper that does not come": {
+			func(t *testing.T, d *database) {
+				d.exec(t, `UPDATE onceward_walk SET walked = (extract(epoch FROM now() - interval '5 hours') * 1000000)::bigint`)
+			},
+			nil,
+			lie{"postgres/tables", doctor.Weak, "no reaper has gone through the records as far as it should for 5 hours", nil},
+		},
 		"records in time in tables without such names": {
 			func(t *testing.T, d *database) {
 				d.reserve(t, "0190163d-8694-739b-aea5-000000000001")
