@@ -7,6 +7,20 @@
 SELECT has_table_privilege('onceward_record', 'UPDATE');
 LOCK TABLE onceward_record IN SHARE UPDATE EXCLUSIVE MODE;
 
+-- A column is added below, for which nobody may look at its table, as a dump does for as long as it takes. Who would hold that up
+-- does so here, where nobody waits for this migration yet, and a lock_timeout ends it before anything is made. The lock is let go
+-- again, because programs that start read the table.
+-- +goose StatementBegin
+DO $$
+BEGIN
+	LOCK TABLE onceward_secret IN ACCESS EXCLUSIVE MODE;
+	RAISE SQLSTATE 'OW006';
+EXCEPTION WHEN SQLSTATE 'OW006' THEN -- undoes the block, with the lock
+	NULL;
+END
+$$;
+-- +goose StatementEnd
+
 -- Records that have an answer are most of all, and nobody looks for them but by their names: the reaper walks to them (below).
 -- The first index holds the others, for the sweeper, the reconciler, the resumer and those who count: an answer that a transaction
 -- stores is never in it. The second one, by what the provider calls the effect, is as before, but for its condition: every
