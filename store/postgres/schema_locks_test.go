@@ -2,13 +2,19 @@ package postgres_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/onceward/onceward/internal/servers"
+	"github.com/onceward/onceward/store/postgres"
 )
 
 // This file holds the sixth migration, up and down, against the locks of others.
@@ -84,4 +90,101 @@ func TestMigrationByAnotherToolMeetsADump(t *testing.T) {
 		must(t, err)
 	}
 	exec(t, openAdmin(t, at+"&lock_timeout=5s"), `SELECT FROM onceward_secret`)
+}
+
+// guideTable is the example of the guide on PostgreSQL of a table that refers to a record.
+func guideTable(t testing.TB) string {
+	t.Helper()
+	guide, err := os.ReadFile("../../docs/postgresql.md")
+	must(t, err)
+	found := regexp.MustCompile(`(?s)\nCREATE TABLE payment \(.*?;\nCREATE INDEX ON payment.*?;\n`).Find(guide)
+	if found == nil {
+		t.Fatal("the guide has no table that refers to a record")
+	}
+	return strings.ReplaceAll(string(found), "app.", "")
+}
+
+// TestTheWayBackMeetsAForeignKey: records get other names, which a table of the application follows if it is made as
+// the guide says. Otherwise nothing is changed, and the owner is told what to do.
+func TestTheWayBackMeetsAForeignKey(t *testing.T) {
+	t.Parallel()
+	for _, partitions := range []int{0, 2} {
+		at := servers.Postgres(t).SchemaURL(t)
+		s, admin := openStore(t, at, postgres.WithPartitions(partitions)), openAdmin(t, at)
+		exec(t, admin, guideTable(t))
+		var ids []string
+		for n := range 8 { // of which some change their partition
+			key := inTime("0190163d", n)
+			complete(t, s, own(t, s, reservation(key)), "done")
+			exec(t, admin, `INSERT INTO payment (amount, record) VALUES ($1, $2::text::uuid)`, n, s.RecordID(idOf(key)))
+			ids = append(ids, idOf(key).Hash())
+		}
+		const refers = `ALTER TABLE payment DROP CONSTRAINT payment_record_fkey, ADD CONSTRAINT payment_record_fkey
+			FOREIGN KEY (record) REFERENCES onceward_record (id) `
+		wantRefused := func(says string) {
+			t.Helper()
+			err := apply(t, admin, 6, "Down")
+			var refused *pgconn.PgError
+			if !errors.As(err, &refused) || !strings.Contains(refused.Hint, says) ||
+				!strings.Contains(refused.Message, "payment_record_fkey of payment does not follow") {
+				t.Errorf("the migration is taken back: %v", err)
+			}
+		}
+		for _, instead := range []string{`ON DELETE SET NULL DEFERRABLE INITIALLY DEFERRED`, `ON UPDATE SET NULL`} {
+			exec(t, admin, refers+instead)
+			wantRefused("ON UPDATE CASCADE")
+		}
+		wantReplay(t, s, inTime("0190163d", 0), "done", "scenario 32")
+		exec(t, admin, `DROP TABLE payment`)
+		exec(t, admin, guideTable(t))
+		for n := range ids {
+			exec(t, admin, `INSERT INTO payment (amount, record) VALUES ($1, $2::text::uuid)`, n,
+				s.RecordID(idOf(inTime("0190163d", n))))
+		}
+		if partitions > 0 && number(t, admin, `SELECT current_setting('server_version_num')::integer`) < 150000 {
+			wantRefused("onceward_partition(0)")
+			exec(t, admin, `ALTER TABLE payment DROP CONSTRAINT payment_record_fkey`)
+			exec(t, admin, `SELECT onceward_partition(0)`)
+			exec(t, admin, `ALTER TABLE payment ADD CONSTRAINT payment_record_fkey
+				FOREIGN KEY (record) REFERENCES onceward_record (id) ON UPDATE CASCADE`)
+		}
+		migrateDownTo(t, admin, 5)
+		for n, id := range ids {
+			if found := number(t, admin, `SELECT count(*) FROM payment JOIN onceward_record r ON r.id = record
+				WHERE amount = $1 AND record = $2::text::uuid`, n, id); found != 1 {
+				t.Errorf("%d payments refer to the record %d by its hash", found, n)
+			}
+		}
+	}
+}
+
+// TestTheWayBackMeetsTheReaper: the migration and a call of the reaper take their locks in one order, so that neither
+// waits for the other while that waits for it.
+func TestTheWayBackMeetsTheReaper(t *testing.T) {
+	t.Parallel()
+	at := servers.Postgres(t).SchemaURL(t)
+	must(t, openAndClose(at, nil))
+	admin := openAdmin(t, at)
+	writer := holding(t, admin, `UPDATE onceward_record SET attempt = attempt WHERE state = 99`)
+	down, reaped := make(chan error, 1), make(chan error, 1)
+	go func() { down <- apply(t, admin, 6, "Down") }()
+	eventually(t, "the migration waits for who writes", 20*time.Second, func() bool {
+		return waitsFor(t, admin, "onceward_record")
+	})
+	go func() {
+		_, err := openAdmin(t, at).Exec(t.Context(), `SELECT onceward_reap()`)
+		reaped <- err
+	}()
+	eventually(t, "the reaper waits", 20*time.Second, func() bool {
+		return number(t, admin, `SELECT count(*) FROM pg_locks WHERE NOT granted
+			AND relation IN ('onceward_record'::regclass, 'onceward_walk'::regclass)`) == 2
+	})
+	must(t, writer.Rollback(t.Context()))
+	must(t, await(t, "the way back", down))
+	if err := await(t, "the reaper", reaped); err != nil && strings.Contains(err.Error(), "deadlock") {
+		t.Error(err)
+	}
+	if n := number(t, admin, `SELECT max(version) FROM onceward_schema`); n != 5 {
+		t.Error(fmt.Sprint("after the way back the tables are of version ", n))
+	}
 }

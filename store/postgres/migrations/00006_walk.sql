@@ -329,11 +329,27 @@ INSERT INTO onceward_schema (version, compatible) SELECT 6, max(compatible) FROM
 
 -- Programs of this version should have ended: they have read how records are named, and would not find those that get other
 -- names below. Programs of before cannot read answers in the code for text, and would refuse to replay them: nobody writes one
--- after the look, in a transaction.
+-- after the look, in a transaction. The reaper takes its locks in the same order. What refers to a record by its name has to
+-- follow, at once: what is deferred would keep the table from being altered.
 -- +goose StatementBegin
 DO $$
+DECLARE
+	refers pg_constraint;
+	moves  boolean; -- a record that changes its partition is deleted and inserted, for who refers to it
 BEGIN
+	LOCK TABLE onceward_walk IN ACCESS EXCLUSIVE MODE;
 	LOCK TABLE onceward_record IN ACCESS EXCLUSIVE MODE;
+	moves := current_setting('server_version_num')::integer < 150000
+		AND EXISTS (SELECT FROM pg_inherits WHERE inhparent = 'onceward_record'::regclass);
+	SELECT c.* INTO refers FROM pg_constraint c, onceward_secret s
+	WHERE s.form <> 0 AND c.contype = 'f' AND c.confrelid = 'onceward_record'::regclass AND (c.confupdtype <> 'c' OR moves)
+	LIMIT 1;
+	IF FOUND THEN
+		RAISE EXCEPTION 'the foreign key % of % does not follow records that get other names', refers.conname,
+			refers.conrelid::regclass
+			USING HINT = CASE WHEN moves THEN 'Drop it, SELECT onceward_partition(0), and make it again with ON UPDATE CASCADE.'
+				ELSE 'Drop it, and make it again with ON UPDATE CASCADE.' END;
+	END IF;
 	IF EXISTS (SELECT FROM onceward_record WHERE state = 20 AND get_byte(answer || '\x0000'::bytea, 1) >= 128) THEN
 		RAISE EXCEPTION 'there are answers in a code that earlier versions do not know'
 			USING HINT = 'They are gone when their records have expired and were removed.';
