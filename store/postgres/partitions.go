@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/onceward/onceward/store"
@@ -71,13 +72,13 @@ func (s *Store) convert(ctx context.Context, conn *pgx.Conn, where names, status
 	if wanted == 0 || wanted == status.Partitions {
 		return nil
 	}
-	patient, err := connectPatient(ctx, conn.Config())
+	patient, err := connectPatient(ctx, conn)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = patient.Close(ctx) }() // nothing is under way
 	err = pgx.BeginTxFunc(ctx, patient, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		if err := where.enter(ctx, tx, s.locking, anyWait); err != nil {
+		if err := where.enter(ctx, tx, s.locking, time.Time{}); err != nil {
 			return err
 		}
 		_, err := tx.Exec(ctx, where.render(partition), wanted)

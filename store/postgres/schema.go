@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
 	"regexp"
 	"slices"
 	"strings"
@@ -143,8 +142,9 @@ func (s *Store) migrate(ctx context.Context) error {
 	if err != nil || len(status.Pending) == 0 {
 		return err
 	}
+	until := time.Now().Add(migrationWait)
 	err = repeatOn(ctx, meetsMigration, func() error {
-		return pgx.BeginFunc(ctx, s.own, func(tx pgx.Tx) error { return s.migrateIn(ctx, tx) })
+		return pgx.BeginFunc(ctx, s.own, func(tx pgx.Tx) error { return s.migrateIn(ctx, tx, until) })
 	})
 	if err != nil {
 		return fmt.Errorf("migrate: %w", err)
@@ -177,8 +177,9 @@ func meetsMigration(err error) bool {
 	}
 }
 
-func (s *Store) migrateIn(ctx context.Context, tx pgx.Tx) error {
-	if err := s.names.enter(ctx, tx, s.locking, migrationWait); err != nil {
+// migrateIn brings the tables up to date in a transaction. It waits until then for others who are at it.
+func (s *Store) migrateIn(ctx context.Context, tx pgx.Tx, until time.Time) error {
+	if err := s.names.enter(ctx, tx, s.locking, until); err != nil {
 		return err
 	}
 	status, err := readStatus(ctx, tx, s.names)
@@ -186,7 +187,7 @@ func (s *Store) migrateIn(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	if status.Version > 0 && len(status.Pending) > 0 {
-		if err := s.names.awaitIndexes(ctx, tx, s.locking); err != nil {
+		if err := s.names.awaitIndexes(ctx, tx, s.locking, until); err != nil {
 			return err
 		}
 	}
@@ -383,11 +384,11 @@ func (n names) migration(file string) (string, error) {
 }
 
 // enter keeps others from migrating the same tables until the transaction ends, and lets its statements name them
-// without their schema. It waits so long for one that is at it.
-func (n names) enter(ctx context.Context, tx pgx.Tx, locks locking, wait time.Duration) error {
+// without their schema. It waits until then for one that is at it, or without a bound if that is zero.
+func (n names) enter(ctx context.Context, tx pgx.Tx, locks locking, until time.Time) error {
 	const path = `SELECT set_config('search_path', $1, true)`
 	if locks != rowLocks {
-		if err := lookUntil(ctx, tx, wait, takeLock, n.migrationLock()); err != nil {
+		if err := lookUntil(ctx, tx, until, takeLock, n.migrationLock()); err != nil {
 			return err
 		}
 	}
@@ -400,11 +401,9 @@ func (n names) enter(ctx context.Context, tx pgx.Tx, locks locking, wait time.Du
 	return err
 }
 
-// How long one waits for another who migrates: a store that is opened, and one who was told to migrate.
-const (
-	migrationWait = 40 * time.Second
-	anyWait       = time.Duration(math.MaxInt64)
-)
+// migrationWait is how long a store that is opened waits for others who migrate, all together. Who was told to migrate
+// waits for as long as it takes.
+const migrationWait = 40 * time.Second
 
 // takeLock is a statement that takes an advisory lock, if it is free.
 const takeLock = `SELECT pg_try_advisory_xact_lock(hashtextextended($1, 0))`
@@ -413,15 +412,14 @@ const takeLock = `SELECT pg_try_advisory_xact_lock(hashtextextended($1, 0))`
 // all that time, and who makes an index concurrently waits for those: where one waits for the index, and others for
 // that one, the server would find all of them waiting for each other, and end one. By the simple protocol, and at the
 // level READ COMMITTED, the transaction looks at nothing between two questions.
-func lookUntil(ctx context.Context, tx pgx.Tx, wait time.Duration, question, about string) error {
-	begun := time.Now()
+func lookUntil(ctx context.Context, tx pgx.Tx, until time.Time, question, about string) error {
 	for tries := 1; ; tries++ {
 		var so bool
 		if err := tx.QueryRow(ctx, question, pgx.QueryExecModeSimpleProtocol, about).Scan(&so); err != nil || so {
 			return err
 		}
-		if time.Since(begun) > wait {
-			return fmt.Errorf("another one has been at the same tables for %s: try again when it has ended", wait)
+		if !until.IsZero() && time.Now().After(until) {
+			return fmt.Errorf("another one has been at the same tables for %s: try again when it has ended", migrationWait)
 		}
 		if !pauseUndone(ctx, tries) {
 			return ctx.Err()

@@ -64,16 +64,17 @@ func indexAhead(ctx context.Context, conn *pgx.Conn, where names, status store.S
 	if err := where.prepareIndexes(ctx, conn, status); err != nil {
 		return err
 	}
-	builder, err := connectPatient(ctx, conn.Config())
+	builder, err := connectPatient(ctx, conn)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = builder.Close(ctx) }() // nothing is under way
 	for done := false; !done && err == nil; {
 		err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-			const lock = `SELECT pg_try_advisory_xact_lock(hashtextextended($1, 0))
-				FROM set_config('idle_in_transaction_session_timeout', '0', true)`
-			err := tx.QueryRow(ctx, lock, pgx.QueryExecModeSimpleProtocol, where.indexLock()).Scan(&done)
+			_, err := tx.Exec(ctx, patiently, pgx.QueryExecModeSimpleProtocol)
+			if err == nil {
+				err = tx.QueryRow(ctx, takeLock, pgx.QueryExecModeSimpleProtocol, where.indexLock()).Scan(&done)
+			}
 			if err == nil && done {
 				err = where.makeIndexes(ctx, builder, status)
 			}
@@ -89,7 +90,10 @@ func indexAhead(ctx context.Context, conn *pgx.Conn, where names, status store.S
 // prepareIndexes makes what the indexes need, if the role may make them.
 func (n names) prepareIndexes(ctx context.Context, conn *pgx.Conn, status store.SchemaStatus) error {
 	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		if err := n.enter(ctx, tx, advisoryLocks, anyWait); err != nil {
+		if _, err := tx.Exec(ctx, patiently); err != nil {
+			return err
+		}
+		if err := n.enter(ctx, tx, advisoryLocks, time.Time{}); err != nil {
 			return err
 		}
 		if err := n.checkOwner(ctx, tx); err != nil {
@@ -129,15 +133,32 @@ func (n names) checkOwner(ctx context.Context, tx pgx.Tx) error {
 // indexPoll is how often it is looked whether another one has made the index.
 const indexPoll = 100 * time.Millisecond
 
-// connectPatient opens a connection on which the caller's context bounds statements, not what a database allows those
-// of requests: an index that is never whole would be begun with each try. Behind a pooler that does not let it, that
-// stays as it is.
-func connectPatient(ctx context.Context, config *pgx.ConnConfig) (*pgx.Conn, error) {
-	tuned := config.Copy()
-	tuned.RuntimeParams["statement_timeout"], tuned.RuntimeParams["lock_timeout"] = "0", "0"
+// patiently lets a transaction last, whatever a database allows those of requests.
+const patiently = `SELECT set_config(name, '0', true) FROM pg_settings
+	WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout')`
+
+// connectPatient opens a connection like another one, on which the caller's context bounds statements and transactions,
+// not what a database allows those of requests: an index that is never whole would be begun with each try. Behind a
+// pooler that does not let it, that stays as it is.
+func connectPatient(ctx context.Context, like *pgx.Conn) (*pgx.Conn, error) {
+	// Servers from version 17 on have the last one, and others refuse what they do not know.
+	const bounds = `SELECT name FROM pg_settings
+		WHERE name IN ('statement_timeout', 'lock_timeout', 'transaction_timeout')`
+	rows, err := like.Query(ctx, bounds)
+	if err != nil {
+		return nil, err
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, err
+	}
+	tuned := like.Config()
+	for _, name := range names {
+		tuned.RuntimeParams[name] = "0"
+	}
 	conn, err := pgx.ConnectConfig(ctx, tuned)
 	if sqlState(err) == stateUnsupportedParameter {
-		return pgx.ConnectConfig(ctx, config)
+		return pgx.ConnectConfig(ctx, like.Config())
 	}
 	return conn, err
 }
@@ -272,7 +293,7 @@ func indexBehind(ctx context.Context, conn *pgx.Conn, where names, status store.
 }
 
 func (n names) dropPatiently(ctx context.Context, conn *pgx.Conn, index string) error {
-	patient, err := connectPatient(ctx, conn.Config())
+	patient, err := connectPatient(ctx, conn)
 	if err != nil {
 		return err
 	}
@@ -321,25 +342,28 @@ func (s *Store) dropLeft(ctx context.Context) {
 	}
 }
 
-// noIndexUnderWay asks whether nobody makes an index on a table, or a partition of it, while others write: such a one is
-// not valid yet, and there is the lock of who makes it.
+// noIndexUnderWay asks whether nobody makes an index on a table, or a partition of it, or drops one, while others
+// write: such a one is not valid, and there is the lock of who is at it. VACUUM and ANALYZE take the same lock; that
+// others run them is shown to every role, which on what they make an index is not.
 const noIndexUnderWay = `SELECT NOT EXISTS (
 	SELECT FROM pg_index i JOIN pg_locks l ON l.relation = i.indrelid
 	WHERE NOT i.indisvalid AND l.granted AND l.mode = 'ShareUpdateExclusiveLock'
 		AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
 		AND (i.indrelid = to_regclass($1)
-			OR i.indrelid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = to_regclass($1))))`
+			OR i.indrelid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = to_regclass($1)))
+		AND NOT EXISTS (SELECT FROM pg_stat_progress_vacuum v WHERE v.pid = l.pid)
+		AND NOT EXISTS (SELECT FROM pg_stat_progress_analyze a WHERE a.pid = l.pid))`
 
 // awaitIndexes waits until nobody makes an index on the table of records while others write, and keeps others from it
 // until the transaction ends. Such an index looks like one that was left half made, and to drop it takes a lock behind
 // which all who read or write would wait until it is whole. The lock that is taken here lets them.
-func (n names) awaitIndexes(ctx context.Context, tx pgx.Tx, locks locking) error {
+func (n names) awaitIndexes(ctx context.Context, tx pgx.Tx, locks locking, until time.Time) error {
 	if locks != rowLocks {
-		if err := lookUntil(ctx, tx, migrationWait, takeLock, n.indexLock()); err != nil {
+		if err := lookUntil(ctx, tx, until, takeLock, n.indexLock()); err != nil {
 			return err
 		}
 	}
-	if err := lookUntil(ctx, tx, migrationWait, noIndexUnderWay, n.render(`@record`)); err != nil {
+	if err := lookUntil(ctx, tx, until, noIndexUnderWay, n.render(`@record`)); err != nil {
 		return err
 	}
 	_, err := tx.Exec(ctx, n.render(`LOCK TABLE @record IN SHARE UPDATE EXCLUSIVE MODE`))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"regexp"
 	"strings"
@@ -90,6 +91,39 @@ func TestMigrationByAnotherToolMeetsADump(t *testing.T) {
 		must(t, err)
 	}
 	exec(t, openAdmin(t, at+"&lock_timeout=5s"), `SELECT FROM onceward_secret`)
+}
+
+// TestMigrationMeetsAutovacuum: an index that was left half made is not taken for one that is being made because the
+// table is vacuumed, for which a service would wait in vain.
+func TestMigrationMeetsAutovacuum(t *testing.T) {
+	t.Parallel()
+	server := servers.NewPostgres(t, "autovacuum_naptime=1s")
+	superuser := openAdmin(t, server.URL())
+	exec(t, superuser, `CREATE ROLE migrator LOGIN PASSWORD 'secret'; CREATE SCHEMA AUTHORIZATION migrator`)
+	at, err := url.Parse(server.URL() + "&search_path=migrator")
+	must(t, err)
+	at.User = url.UserPassword("migrator", "secret") // who is not shown what others do
+	admin := openAdmin(t, at.String())
+	migrateTo(t, admin, 5)
+	exec(t, admin, `CREATE INDEX onceward_record_open ON onceward_record (state, due) WHERE state <> 20`)
+	exec(t, superuser, `UPDATE pg_index SET indisvalid = false
+		WHERE indexrelid = 'migrator.onceward_record_open'::regclass`)
+	exec(t, admin, `INSERT INTO onceward_record (id, attempt, due, retention, answer, state, request, extra)
+		SELECT md5('more ' || i)::uuid, 0, 0, 0, decode(repeat('00', 250), 'hex'), 0, '', ''
+		FROM generate_series(1, 30000) i`)
+	exec(t, admin, `ALTER TABLE onceward_record
+		SET (autovacuum_vacuum_cost_delay = 100, autovacuum_vacuum_cost_limit = 1)`)
+	exec(t, admin, `UPDATE onceward_record SET due = 1`)
+	eventually(t, "the table is vacuumed", 30*time.Second, func() bool {
+		return number(t, superuser, `SELECT count(*) FROM pg_stat_progress_vacuum
+			WHERE relid = 'migrator.onceward_record'::regclass`) > 0
+	})
+	begun := time.Now()
+	must(t, openAndClose(at.String(), nil))
+	if took := time.Since(begun); took > 15*time.Second {
+		t.Errorf("the migration took %s", took)
+	}
+	wantIndexes(t, admin)
 }
 
 // guideTable is the example of the guide on PostgreSQL of a table that refers to a record.

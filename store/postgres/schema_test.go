@@ -933,11 +933,16 @@ func TestMigratePatiently(t *testing.T) {
 	at := databaseURL(t)
 	admin := openAdmin(t, at)
 	migrateTo(t, admin, 2)
-	const bound = time.Second
-	exec(t, admin, `DO $$ BEGIN
+	const bound = 2 * time.Second
+	exec(t, admin, `DO $$ DECLARE
+		each text;
+	BEGIN
 		EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = ''repeatable read''', current_database());
-		EXECUTE format('ALTER DATABASE %I SET statement_timeout = ''1s''', current_database());
-		EXECUTE format('ALTER DATABASE %I SET idle_in_transaction_session_timeout = ''1s''', current_database());
+		FOR each IN SELECT name FROM pg_settings
+			WHERE name IN ('statement_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')
+		LOOP
+			EXECUTE format('ALTER DATABASE %I SET %I = ''2s''', current_database(), each);
+		END LOOP;
 	END $$`)
 	writer, err := admin.Begin(t.Context()) // on a connection of before
 	must(t, err)
