@@ -264,9 +264,9 @@ func tryTables(ctx context.Context, p *postgres, r *Result) error {
 	return p.tryNames(ctx, r)
 }
 
-// selectNames looks at records from where names in time begin, and compares their names with those that the row of the
-// secret makes. Behind the first eight digits a name in time is the hash. A key that ends in a UUIDv7 and has none in
-// tables that have them is from tables that have not.
+// selectNames looks at records from where names in time begin, some of those in that range and some behind it, and
+// compares their names with those that the row of the secret makes. Behind the first eight digits a name in time is the
+// hash. A key that ends in a UUIDv7 and has none in tables that have them is from tables that have not.
 const selectNames = `SELECT count(*), count(*) FILTER (WHERE
 		id <> hash AND (NOT ordered OR substr(id, 9) <> substr(hash, 9))
 		OR id = hash AND ordered AND NOT (id >= '018c' AND id < '024c') AND key ~* $1)
@@ -275,11 +275,15 @@ const selectNames = `SELECT count(*), count(*) FILTER (WHERE
 			encode(substr(sha256(s.value || (%[1]s(r.request))[3]), 1, 16), 'hex') COLLATE "C" AS hash,
 			%[2]s(%[3]s((%[1]s(r.request))[3])) AS key
 		FROM %[4]s s, LATERAL (
-			SELECT id, request FROM %[5]s WHERE id >= '018c0000000000000000000000000000' AND state > 0 ORDER BY id LIMIT 1000) r
+			(SELECT id, request FROM %[5]s WHERE id >= '018c0000000000000000000000000000'
+				AND id < '024c0000000000000000000000000000' AND state > 0 ORDER BY id LIMIT 1000)
+			UNION ALL
+			(SELECT id, request FROM %[5]s WHERE id >= '024c0000000000000000000000000000' AND state > 0 ORDER BY id LIMIT 1000)
+		) r
 	) named`
 
-// toldTime is a key that ends in a UUIDv7 of the times that names begin with.
-const toldTime = `(^|[^0-9a-z])(018[c-f]|019.|01[a-f].|02[0-3].|024[0-9ab])[0-9a-f]{4}` +
+// toldTime is a key that ends in a UUIDv7 of the times that names begin with, 018c0000 to 024bffff.
+const toldTime = `(^|[^0-9a-z])(018[c-f]|019[0-9a-f]|01[a-f][0-9a-f]|02[0-3][0-9a-f]|024[0-9ab])[0-9a-f]{4}` +
 	`-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}$`
 
 // tryNames looks whether records are named as the store would name them: where they were loaded from other tables,

@@ -86,15 +86,15 @@ func (d *database) exec(t *testing.T, sql string) {
 	}
 }
 
-// reserve makes a record of a key, and one of a key that tells no time.
-func (d *database) reserve(t *testing.T, key string) {
+// reserve makes a record of each key, and one of a key that tells no time.
+func (d *database) reserve(t *testing.T, keys ...string) {
 	t.Helper()
 	s, err := postgres.Open(t.Context(), d.url(t), postgres.WithManualMigration())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = s.Close() }() // it has done what it should
-	for _, key := range []string{key, "plain"} {
+	for _, key := range append(keys, "plain") {
 		r := store.Reservation{
 			ID: store.ID{Scope: "tenant", Key: key}, Operation: "POST /payments", Fingerprints: []store.Fingerprint{{Secret: 1}},
 			Nonce: store.Nonce{1}, Lease: time.Minute, Retention: time.Hour,
@@ -150,6 +150,28 @@ func TestPostgresIsLeftAsItWas(t *testing.T) {
 	examine(t, d.url(t), doctor.Config{})
 	if after := state(); after != before {
 		t.Errorf("something has changed:\n%s\n%s", before, after)
+	}
+}
+
+// TestKeysThatLookLikeTime: a key that tells no time, though it looks much like one that does, has its hash for a name,
+// which is right.
+func TestKeysThatLookLikeTime(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, servers.Postgres(t))
+	var keys []string
+	for _, at := range []string{
+		"019z163d", "01ag163d", "01f-163d", "020_163d", "023z163d", "018b163d", "024c163d", // which tell none
+		"018c163d", "0190163d", "01ff163d", "023f163d", "024b163d",
+	} {
+		for n := range 3 { // the hash of one in a hundred is in front of those that are looked at
+			keys = append(keys, fmt.Sprintf("%s-8694-739b-aea5-%012x", at, n))
+		}
+	}
+	d.reserve(t, keys...)
+	for _, f := range examine(t, d.url(t), doctor.Config{}).Findings() {
+		if f.Check == "postgres/tables" {
+			t.Errorf("%s: %s", f.Severity, f.What)
+		}
 	}
 }
 
@@ -290,6 +312,20 @@ func TestLiesOfPostgres(t *testing.T) {
 			},
 			nil,
 			lie{"postgres/tables", doctor.Broken, "1 of 2 records have other names than onceward_secret says", nil},
+		},
+		"one record of before behind many with names in time": {
+			func(t *testing.T, d *database) {
+				var keys []string
+				for n := range 1000 {
+					keys = append(keys, fmt.Sprintf("0190163d-8694-739b-aea5-%012x", n+2))
+				}
+				d.reserve(t, keys...)
+				d.exec(t, `UPDATE onceward_secret SET form = 0`)
+				d.reserve(t, "0190163d-8694-739b-aea5-000000000001")
+				d.exec(t, `UPDATE onceward_secret SET form = 3`)
+			},
+			nil,
+			lie{"postgres/tables", doctor.Broken, "1 of 1002 records have other names than onceward_secret says", nil},
 		},
 		"a sequence of attempts that is behind": {
 			func(t *testing.T, d *database) {
