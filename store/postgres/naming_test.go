@@ -159,7 +159,7 @@ func TestNamesInTimeAreTakenBack(t *testing.T) {
 }
 
 // TestTheWayBackFencesPrograms: one that has read the form of the tables before it looks for other names than the rest
-// from then on. It is refused and executes nothing, also after the next way up, and nobody else is.
+// from then on. It is refused and commits nothing, also after the next way up, and nobody else is.
 func TestTheWayBackFencesPrograms(t *testing.T) {
 	t.Parallel()
 	for _, partitions := range []int{0, 2} {

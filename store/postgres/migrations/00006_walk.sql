@@ -369,7 +369,7 @@ FROM onceward_secret s
 WHERE s.form <> 0 AND r.id >= '018c0000000000000000000000000000' AND r.id < '024c0000000000000000000000000000'
 	AND onceward_request_parts(r.request) IS NOT NULL;
 
--- From now on a record is named by its hash alone. A program that still goes by the time is refused, and executes nothing, also
+-- From now on a record is named by its hash alone. A program that still goes by the time is refused, and commits nothing, also
 -- after the next way up: so this stays. Of other names three in a thousand are in the same range. Every statement that writes a
 -- record prepares the condition anew, which is short for that reason.
 -- +goose StatementBegin
