@@ -77,12 +77,14 @@ func (s *Store) convert(ctx context.Context, conn *pgx.Conn, where names, status
 		return err
 	}
 	defer func() { _ = patient.Close(ctx) }() // nothing is under way
-	err = pgx.BeginTxFunc(ctx, patient, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		if err := where.enter(ctx, tx, s.locking, time.Time{}); err != nil {
+	err = whenFree(ctx, time.Time{}, func() error {
+		return pgx.BeginTxFunc(ctx, patient, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+			if err := where.enter(ctx, tx, s.locking); err != nil {
+				return err
+			}
+			_, err := tx.Exec(ctx, where.render(partition), wanted)
 			return err
-		}
-		_, err := tx.Exec(ctx, where.render(partition), wanted)
-		return err
+		})
 	})
 	if err != nil {
 		return fmt.Errorf("convert the records in %s to %d partitions, of which nothing is done: %w",

@@ -144,7 +144,9 @@ func (s *Store) migrate(ctx context.Context) error {
 	}
 	until := time.Now().Add(migrationWait)
 	err = repeatOn(ctx, meetsMigration, func() error {
-		return pgx.BeginFunc(ctx, s.own, func(tx pgx.Tx) error { return s.migrateIn(ctx, tx, until) })
+		return whenFree(ctx, until, func() error {
+			return pgx.BeginFunc(ctx, s.own, func(tx pgx.Tx) error { return s.migrateIn(ctx, tx) })
+		})
 	})
 	if err != nil {
 		return fmt.Errorf("migrate: %w", err)
@@ -177,9 +179,9 @@ func meetsMigration(err error) bool {
 	}
 }
 
-// migrateIn brings the tables up to date in a transaction. It waits until then for others who are at it.
-func (s *Store) migrateIn(ctx context.Context, tx pgx.Tx, until time.Time) error {
-	if err := s.names.enter(ctx, tx, s.locking, until); err != nil {
+// migrateIn brings the tables up to date in a transaction.
+func (s *Store) migrateIn(ctx context.Context, tx pgx.Tx) error {
+	if err := s.names.enter(ctx, tx, s.locking); err != nil {
 		return err
 	}
 	status, err := readStatus(ctx, tx, s.names)
@@ -187,7 +189,7 @@ func (s *Store) migrateIn(ctx context.Context, tx pgx.Tx, until time.Time) error
 		return err
 	}
 	if status.Version > 0 && len(status.Pending) > 0 {
-		if err := s.names.awaitIndexes(ctx, tx, s.locking, until); err != nil {
+		if err := s.names.holdIndexes(ctx, tx, s.locking); err != nil {
 			return err
 		}
 	}
@@ -384,11 +386,11 @@ func (n names) migration(file string) (string, error) {
 }
 
 // enter keeps others from migrating the same tables until the transaction ends, and lets its statements name them
-// without their schema. It waits until then for one that is at it, or without a bound if that is zero.
-func (n names) enter(ctx context.Context, tx pgx.Tx, locks locking, until time.Time) error {
+// without their schema. It fails with errBusy if another one is at it.
+func (n names) enter(ctx context.Context, tx pgx.Tx, locks locking) error {
 	const path = `SELECT set_config('search_path', $1, true)`
 	if locks != rowLocks {
-		if err := lookUntil(ctx, tx, until, takeLock, n.migrationLock()); err != nil {
+		if err := wantFree(ctx, tx, takeLock, n.migrationLock()); err != nil {
 			return err
 		}
 	}
@@ -408,14 +410,28 @@ const migrationWait = 40 * time.Second
 // takeLock is a statement that takes an advisory lock, if it is free.
 const takeLock = `SELECT pg_try_advisory_xact_lock(hashtextextended($1, 0))`
 
-// lookUntil asks something again and again until it is so. A statement that waits would look at the database as it was
-// all that time, and who makes an index concurrently waits for those: where one waits for the index, and others for
-// that one, the server would find all of them waiting for each other, and end one. By the simple protocol, and at the
-// level READ COMMITTED, the transaction looks at nothing between two questions.
-func lookUntil(ctx context.Context, tx pgx.Tx, until time.Time, question, about string) error {
+// errBusy is returned when another one is at the same tables.
+var errBusy = errors.New("another one is at the same tables")
+
+// wantFree fails with errBusy unless what it asks is so. It asks by the simple protocol, after which a transaction looks
+// at nothing any more at the level READ COMMITTED.
+func wantFree(ctx context.Context, tx pgx.Tx, question, about string) error {
+	var so bool
+	err := tx.QueryRow(ctx, question, pgx.QueryExecModeSimpleProtocol, about).Scan(&so)
+	if err == nil && !so {
+		err = errBusy
+	}
+	return err
+}
+
+// whenFree does something in a transaction, again and again until nobody else is at the same tables, or, unless that is
+// zero, until a time. Who makes an index concurrently waits for each transaction that looks at the database at the
+// moment, until it ends: one that waited for the index meanwhile, or for another one that does, would wait for ever. So
+// each try is a transaction of its own.
+func whenFree(ctx context.Context, until time.Time, do func() error) error {
 	for tries := 1; ; tries++ {
-		var so bool
-		if err := tx.QueryRow(ctx, question, pgx.QueryExecModeSimpleProtocol, about).Scan(&so); err != nil || so {
+		err := do()
+		if !errors.Is(err, errBusy) {
 			return err
 		}
 		if !until.IsZero() && time.Now().After(until) {

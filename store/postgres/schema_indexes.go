@@ -61,7 +61,8 @@ func indexAhead(ctx context.Context, conn *pgx.Conn, where names, status store.S
 			return err
 		}
 	}
-	if err := where.prepareIndexes(ctx, conn, status); err != nil {
+	err := whenFree(ctx, time.Time{}, func() error { return where.prepareIndexes(ctx, conn, status) })
+	if err != nil {
 		return err
 	}
 	builder, err := connectPatient(ctx, conn)
@@ -90,10 +91,7 @@ func indexAhead(ctx context.Context, conn *pgx.Conn, where names, status store.S
 // prepareIndexes makes what the indexes need, if the role may make them.
 func (n names) prepareIndexes(ctx context.Context, conn *pgx.Conn, status store.SchemaStatus) error {
 	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, patiently); err != nil {
-			return err
-		}
-		if err := n.enter(ctx, tx, advisoryLocks, time.Time{}); err != nil {
+		if err := n.enter(ctx, tx, advisoryLocks); err != nil {
 			return err
 		}
 		if err := n.checkOwner(ctx, tx); err != nil {
@@ -354,16 +352,16 @@ const noIndexUnderWay = `SELECT NOT EXISTS (
 		AND NOT EXISTS (SELECT FROM pg_stat_progress_vacuum v WHERE v.pid = l.pid)
 		AND NOT EXISTS (SELECT FROM pg_stat_progress_analyze a WHERE a.pid = l.pid))`
 
-// awaitIndexes waits until nobody makes an index on the table of records while others write, and keeps others from it
-// until the transaction ends. Such an index looks like one that was left half made, and to drop it takes a lock behind
-// which all who read or write would wait until it is whole. The lock that is taken here lets them.
-func (n names) awaitIndexes(ctx context.Context, tx pgx.Tx, locks locking, until time.Time) error {
+// holdIndexes keeps others from making an index on the table of records until the transaction ends, and fails with
+// errBusy while somebody makes one concurrently. Such an index looks like one that was left half made, and to drop it
+// takes a lock behind which all who read or write would wait until it is whole. The lock that is taken here lets them.
+func (n names) holdIndexes(ctx context.Context, tx pgx.Tx, locks locking) error {
 	if locks != rowLocks {
-		if err := lookUntil(ctx, tx, until, takeLock, n.indexLock()); err != nil {
+		if err := wantFree(ctx, tx, takeLock, n.indexLock()); err != nil {
 			return err
 		}
 	}
-	if err := lookUntil(ctx, tx, until, noIndexUnderWay, n.render(`@record`)); err != nil {
+	if err := wantFree(ctx, tx, noIndexUnderWay, n.render(`@record`)); err != nil {
 		return err
 	}
 	_, err := tx.Exec(ctx, n.render(`LOCK TABLE @record IN SHARE UPDATE EXCLUSIVE MODE`))
