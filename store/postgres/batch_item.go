@@ -13,11 +13,14 @@ import (
 // kind is what an item asks for.
 type kind uint8
 
-// The kinds of item, in the order in which a round trip sends them.
+// The kinds of item, in the order in which a round trip sends them. All is sent before anything is read: a server that
+// cannot get rid of large answers to be replayed would not take large answers to be stored, and both sides would wait.
+// So what is large to send goes before what is large to receive. Heartbeats are neither, and before completions they
+// are not told that a lease is lost whose answer travels with them.
 const (
-	kindReserve kind = iota
-	kindExtend
+	kindExtend kind = iota
 	kindComplete
+	kindReserve
 	kinds
 )
 
@@ -26,9 +29,9 @@ type shape uint8
 
 // The shapes of the statements. Those for any number are first, in the order of the kinds.
 const (
-	shapeReserve shape = iota
-	shapeExtend
+	shapeExtend shape = iota
 	shapeComplete
+	shapeReserve
 	// shapeReserveNew makes records where there are none, or hands them back as they stand. It takes none over.
 	shapeReserveNew
 	shapeReserveOne // the same for one
