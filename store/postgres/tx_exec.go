@@ -28,8 +28,11 @@ type rowlessStatements struct {
 }
 
 // rowlessStatement is a statement as pgx has prepared it, and as pgx is told of it: with a column that it does not have,
-// so that pgx does not ask. It is empty for one that is left to pgx.
-type rowlessStatement struct{ prepared, told *pgconn.StatementDescription }
+// so that pgx does not ask. That is nil for one that is left to pgx.
+type rowlessStatement struct {
+	name           string // that pgx knows it by
+	prepared, told *pgconn.StatementDescription
+}
 
 // rowlessKey is where a connection keeps its statements.
 const rowlessKey = "onceward: statements that return no rows"
@@ -49,8 +52,8 @@ func rowless(conn *pgx.Conn) *rowlessStatements {
 	return s
 }
 
-// execer is what the connections of pgx are since v5.9.0. They ask what a statement returns if its description has no
-// columns.
+// execer is what the connections of pgx are since v5.9.0, which do not ask what a prepared statement returns. Since
+// v5.11.0 they do ask if its description has no columns.
 type execer interface {
 	ExecStatement(
 		ctx context.Context, statement *pgconn.StatementDescription, values [][]byte, formats, resultFormats []int16,
@@ -67,24 +70,30 @@ func (s *rowlessStatements) exec(
 	}
 	statement, seen := s.known[sql]
 	switch {
-	case !seen:
+	case seen && statement.told == nil:
+		return conn.Exec(ctx, sql, args...)
+	case !seen, statement.prepared != prepared(conn, statement.name, sql):
 		if tag, err = conn.Exec(ctx, sql, args...); err == nil {
 			s.learn(conn, sql)
 		}
 		return tag, err
-	case statement.told == nil:
-		return conn.Exec(ctx, sql, args...)
-	case statement.prepared != prepared(conn, statement.prepared.Name, sql),
-		s.query.Build(conn.TypeMap(), statement.prepared, args) != nil: // pgx says what is wrong with the arguments
+	}
+	defer s.letGo(conn)
+	if s.query.Build(conn.TypeMap(), statement.prepared, args) != nil { // pgx says what is wrong with the arguments
 		delete(s.known, sql)
 		return conn.Exec(ctx, sql, args...)
 	}
 	tag, err = pg.ExecStatement(ctx, statement.told, s.query.ParamValues, s.query.ParamFormats, nil).Close()
-	_ = s.query.Build(conn.TypeMap(), noParameters, nil) // which lets go of the arguments
 	if err != nil {
 		s.forget(conn, sql, args)
 	}
 	return tag, err
+}
+
+// letGo lets go of the arguments, which may be large and would otherwise be kept as long as the connection.
+func (s *rowlessStatements) letGo(conn *pgx.Conn) {
+	clear(s.query.ParamValues)
+	_ = s.query.Build(conn.TypeMap(), noParameters, nil)
 }
 
 // noParameters is a statement without parameters.
@@ -103,14 +112,19 @@ func plain(args []any) bool {
 	}
 }
 
-// learn finds out whether pgx has prepared the statement, under the name that it makes of a text, and whether it returns
-// rows.
+// learn finds out whether pgx has prepared the statement, under the name that it makes of a text, or under the text
+// itself for database/sql, and whether it returns rows.
 func (s *rowlessStatements) learn(conn *pgx.Conn, sql string) {
 	if len(s.known) >= s.most {
 		clear(s.known)
 	}
 	digest := sha256.Sum256([]byte(sql))
-	statement := rowlessStatement{prepared: prepared(conn, "stmtcache_"+hex.EncodeToString(digest[:24]), sql)}
+	var statement rowlessStatement
+	for _, statement.name = range [...]string{"stmtcache_" + hex.EncodeToString(digest[:24]), sql} {
+		if statement.prepared = prepared(conn, statement.name, sql); statement.prepared != nil {
+			break
+		}
+	}
 	if statement.prepared != nil && len(statement.prepared.Fields) == 0 {
 		told := *statement.prepared
 		told.Fields = make([]pgconn.FieldDescription, 1)

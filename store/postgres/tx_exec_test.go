@@ -187,6 +187,12 @@ func TestExecIsThatOfPgx(t *testing.T) {
 		}, func(e *executor) {
 			repeat(e, 3, "remove", "one")
 			repeat(e, 3, insert, "one", 1)
+			for i := range 6 {
+				if i == 3 {
+					e.discard(insert)
+				}
+				e.run(insert, fmt.Sprint("row ", i), i)
+			}
 		}},
 		"no prepared statements": {func(c *pgxpool.Config) {
 			c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
