@@ -2,7 +2,7 @@
 //
 // A transactional handler's writes, its claim and its answer are one database transaction, whose claim costs no round
 // trip of its own: it rides with BEGIN and COMMIT. Reserved mode decides with one statement, and gathers what
-// concurrent callers ask into one statement for all of them.
+// concurrent callers ask into one round trip for all of them.
 //
 //	store, err := postgres.Open(ctx, os.Getenv("DATABASE_URL"))
 //
