@@ -275,6 +275,38 @@ func TestMessageAddedTwice(t *testing.T) {
 	u.wantClaimed(u.claim(), "first", "second")
 }
 
+// TestMessageAddedAgain: a row that a hand adds again, when its message is done, counts for nothing: the one
+// behind it is the first of its aggregate, and counts an attempt.
+func TestMessageAddedAgain(t *testing.T) {
+	t.Parallel()
+	u := newOutboxTest(t, "")
+	done := u.add("topic", "1", "first")[0]
+	wanted := []outbox.ClaimRequest{{Topic: "topic", Limit: 2}}
+	claimed, err := u.store.ClaimMessages(t.Context(), wanted, time.Minute)
+	must(t, err)
+	if len(claimed) != 1 {
+		t.Fatalf("O2: %d messages were claimed, want the first", len(claimed))
+	}
+	_, err = u.store.FinishMessages(t.Context(), []outbox.Outcome{{Lease: claimed[0].Lease(), State: outbox.StateDone, Attempts: 1}})
+	must(t, err)
+	exec(t, u.admin, `INSERT INTO onceward_outbox SELECT nextval('onceward_outbox_number'), id, lane, due, created_at, origin_attempt, topic,
+		aggregatetype, aggregateid, type, downstream_key, attributes, origin, payload FROM onceward_delivery`)
+	u.add("topic", "1", "second")
+	claimed, err = u.store.ClaimMessages(t.Context(), wanted, time.Minute)
+	must(t, err)
+	if len(claimed) != 1 || claimed[0].Type != "second" || claimed[0].Attempts != 1 {
+		t.Errorf("O2: %+v was claimed, want the second message at its first attempt", claimed)
+	}
+	if n := number(t, u.admin, `SELECT count(*) FROM onceward_outbox`); n != 0 {
+		t.Errorf("%d messages are still new", n)
+	}
+	entries, err := u.store.Messages(t.Context(), outbox.Filter{ID: done})
+	must(t, err)
+	if len(entries) != 1 || entries[0].State != outbox.StateDone {
+		t.Errorf("O2: the message that was done is %+v", entries)
+	}
+}
+
 // TestMessagesOfBothTables: a list has every message once, in the order of their IDs, whether it was promoted or not.
 func TestMessagesOfBothTables(t *testing.T) {
 	t.Parallel()
