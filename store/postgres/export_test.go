@@ -20,3 +20,6 @@ func (s *Store) MostConnections() (settling, asking, scouting int32) {
 
 // SightTimeout is how long a connection that finds out where the address leads may take to be made.
 func (s *Store) SightTimeout() time.Duration { return s.scout.pool.Config().ConnConfig.ConnectTimeout }
+
+// PromoteFailures is how many promotions of messages failed of late.
+func (s *Store) PromoteFailures() int { return int(s.promoteFailures.Load()) }

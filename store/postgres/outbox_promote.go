@@ -5,6 +5,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/onceward/onceward/outbox"
 )
 
 // The statements that promote new messages, one session at a time, and claim them in the same step: a message that is
@@ -64,8 +66,8 @@ const (
 const promotesAtOnce = 1000
 
 // claimNew promotes new messages, as many as are wanted, and claims of them what it can. It reports whether others
-// became ready, and whether these were all. If a read fails after that, what was claimed waits for the end of its lease,
-// as if its worker had died.
+// became ready, and whether these were all. If the reply of the promotion is lost, what it claimed waits for the end of
+// its lease, as if its worker had died.
 func (s *Store) claimNew(ctx context.Context, c *messageClaim) (ready, all bool, err error) {
 	most := promotesAtOnce
 	topics, limits := c.args()
@@ -81,13 +83,18 @@ func (s *Store) claimNew(ctx context.Context, c *messageClaim) (ready, all bool,
 		s.promoteFailures.Add(1)
 		return false, false, err
 	}
+	c.far = c.far || len(ids) == 0 // those that are wanted may come behind many that are not
+	found, err := s.readNew(ctx, c.token, ids)
+	if err != nil {
+		s.promoteFailures.Add(1)
+		s.giveBack(ctx, c.token, ids)
+		return false, false, err
+	}
 	if failures := s.promoteFailures.Load(); failures > 0 {
 		s.promoteFailures.CompareAndSwap(failures, min(failures, 9)-1) // it is a hint: of two at once one may be lost
 	}
-	c.far = c.far || len(ids) == 0 // those that are wanted may come behind many that are not
-	before := len(c.claimed)
-	err = s.readNew(ctx, c, ids)
-	return promoted > len(c.claimed)-before, promoted < most, err
+	c.add(found.claimed)
+	return promoted > len(found.claimed), promoted < most, s.bury(ctx, found.damaged)
 }
 
 // promote promotes so many messages, and returns how many there were, and which of them were claimed.
@@ -100,23 +107,41 @@ func (s *Store) promote(ctx context.Context, args ...any) (promoted int, claimed
 	return promoted, claimed, err
 }
 
-// readNew reads what was claimed while it was promoted.
-func (s *Store) readNew(ctx context.Context, c *messageClaim, ids []pgtype.UUID) error {
+// readNew reads what was claimed while it was promoted, and once more if that fails: nobody else delivers it.
+func (s *Store) readNew(ctx context.Context, token int64, ids []pgtype.UUID) (found claimResult, err error) {
 	if len(ids) == 0 {
-		return nil
+		return claimResult{}, nil
 	}
-	var found claimResult
-	err := s.planned(ctx, func(batch *pgx.Batch) {
-		batch.Queue(s.names.render(readClaimed), ids, c.token).Query(func(rows pgx.Rows) (err error) {
-			found, err = collectClaimed(rows, c.token)
-			return err
+	read := func() error {
+		return s.planned(ctx, func(batch *pgx.Batch) {
+			batch.Queue(s.names.render(readClaimed), ids, token).Query(func(rows pgx.Rows) (err error) {
+				found, err = collectClaimed(rows, token)
+				return err
+			})
 		})
-	})
-	if err != nil {
-		return err
 	}
-	c.add(found.claimed)
-	return s.bury(ctx, found.damaged)
+	if err = read(); err != nil && ctx.Err() == nil {
+		if lost(err) {
+			s.own.Reset() // the other connections are likely dead too
+		}
+		err = read()
+	}
+	return found, err
+}
+
+// giveBack makes ready again, before its first attempt, what was claimed while it was promoted and could not be read:
+// no handler has seen it. If that fails too, it waits for the end of its lease.
+func (s *Store) giveBack(ctx context.Context, token int64, ids []pgtype.UUID) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
+	defer cancel()
+	outcomes := make([]outbox.Outcome, len(ids))
+	for i, id := range ids {
+		outcomes[i] = outbox.Outcome{Lease: outbox.Lease{ID: id.String(), Token: token}, State: outbox.StateReady}
+	}
+	if _, err := s.FinishMessages(ctx, outcomes); err != nil {
+		s.logger.Warn("onceward: messages of the outbox that were claimed and could not be read could not be given back: "+
+			"they wait for the end of their lease", "messages", len(ids), "error", err)
+	}
 }
 
 // planned runs statements in a transaction and one round trip, planned as the SQL functions of the outbox are: by

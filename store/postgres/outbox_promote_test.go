@@ -500,3 +500,58 @@ func TestRefusedPromotion(t *testing.T) {
 	exec(t, u.admin, `ALTER TABLE onceward_delivery DROP CONSTRAINT refusing`)
 	u.wantClaimed(u.claim(), "first")
 }
+
+// TestUnreadPromotion: what was claimed while it was promoted, and could not be read, is read once more, or else given
+// back before its first attempt, and fewer are promoted then.
+func TestUnreadPromotion(t *testing.T) {
+	t.Parallel()
+	const most = 3
+	reads := func(sql string) bool { return strings.Contains(sql, `token = $2 AND state = 1`) }
+	cases := map[string]struct {
+		fail     func(proxy *servers.Proxy)
+		failures int
+	}{
+		"once": {func(proxy *servers.Proxy) { proxy.CutReply(reads) }, 0},
+		"twice": {func(proxy *servers.Proxy) {
+			proxy.CutRequest(reads)
+			proxy.CutReply(reads)
+		}, 1},
+		"too late": {func(proxy *servers.Proxy) { t.Cleanup(proxy.HoldReply(reads)) }, 1},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, proxy := openProxied(t)
+			box, err := outbox.New(s, outbox.Config{})
+			must(t, err)
+			u := &outboxTest{t, proxy.URL(), s, box, openAdmin(t, proxy.URL())}
+			claim := func() ([]outbox.Claimed, error) {
+				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+				defer cancel()
+				return s.ClaimMessages(ctx, []outbox.ClaimRequest{{Topic: "topic", Limit: most}}, time.Hour)
+			}
+			for range most { // so that each connection has prepared what it needs
+				u.add("topic", "before", "before")
+				_, err := claim()
+				must(t, err)
+			}
+			exec(t, u.admin, `UPDATE onceward_delivery SET state = 4`)
+			u.add("topic", "1", "first", "second")
+			u.add("topic", "2", "third")
+			c.fail(proxy)
+			claimed, err := claim()
+			if (err != nil) != (c.failures > 0) || s.PromoteFailures() != c.failures {
+				t.Errorf("the claim got %v, and %d failures are counted, want %d", err, s.PromoteFailures(), c.failures)
+			}
+			if err != nil {
+				claimed, err = claim()
+				must(t, err)
+			}
+			var got []string
+			for i := range claimed {
+				got = append(got, fmt.Sprintf("%s of %d", claimed[i].Type, claimed[i].Attempts))
+			}
+			u.wantClaimed(got, "first of 1", "second of 0", "third of 1")
+		})
+	}
+}
