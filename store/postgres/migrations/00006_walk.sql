@@ -44,7 +44,13 @@ BEGIN
 				AND i.indrelid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = to_regclass('onceward_record')))
 		ORDER BY c.relkind = 'I' DESC)
 	LOOP
-		EXECUTE format('DROP INDEX IF EXISTS %s', half);
+		BEGIN
+			EXECUTE format('DROP INDEX IF EXISTS %s', half);
+		EXCEPTION WHEN internal_error THEN -- who made it lets go of the lock a moment before it is whole
+			IF EXISTS (SELECT FROM pg_index WHERE indexrelid = to_regclass(half) AND NOT indisvalid) THEN
+				RAISE;
+			END IF;
+		END;
 	END LOOP;
 END
 $$;
