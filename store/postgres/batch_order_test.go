@@ -47,7 +47,7 @@ func TestLargeAnswersBothWays(t *testing.T) {
 		owned[i] = own(t, other, reservation(key))
 	}
 	letGo := holdRecord(t, s, url, own(t, s, reservation("held")))
-	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 25*time.Second) // less than a batch may take
 	defer cancel()
 	ended := crowd(ctx, replays+completions, func(ctx context.Context, i int) {
 		if i < replays {
