@@ -22,79 +22,84 @@ type acquired struct {
 	counted bool
 }
 
+// run is what is delivered one after the other: messages of one aggregate, or one message.
+type run struct {
+	route    *routeState
+	messages []acquired
+	claimed  time.Time
+	taken    atomic.Bool
+	// turn is the lease of the message whose delivery began last.
+	turn atomic.Pointer[heldLease]
+}
+
+// takes reports whether the caller has the run: who delivers it, or who gives it back because it has waited for too long.
+func (r *run) takes() bool { return r.taken.CompareAndSwap(false, true) }
+
 // start delivers what was claimed: messages of one aggregate one after the other, all others side by side.
 func (s *workerRun) start(claimed []Claimed, until time.Time) {
-	runs := make(map[laneKey][]acquired)
+	now, ordered := time.Now(), make(map[laneKey]*run)
 	for i := range claimed {
 		c := &claimed[i]
 		route := s.routes[c.Topic]
-		t := acquired{Claimed: c, lease: s.track(route, c, until), counted: true}
+		// By hand a message can be added again, before the first that counts.
+		t := acquired{Claimed: c, lease: s.track(route, c, until), counted: c.Attempts > 0}
 		if !c.Ordered() {
-			s.deliveries.Go(func() { s.deliverRun(route, []acquired{t}) })
+			s.begin(&run{route: route, messages: []acquired{t}, claimed: now})
 			continue
 		}
 		key := laneKey{c.Topic, c.AggregateType, c.AggregateID}
-		t.counted = len(runs[key]) == 0
-		runs[key] = append(runs[key], t)
-	}
-	for key, run := range runs {
-		if len(run) > 1 {
-			turn := new(atomic.Pointer[heldLease])
-			for _, t := range run {
-				t.lease.waitsFor(turn)
-			}
+		r := ordered[key]
+		if r == nil {
+			r = &run{route: route, claimed: now}
+			ordered[key] = r
+		} else {
+			t.counted = false
 		}
-		s.deliveries.Go(func() { s.deliverRun(s.routes[key.topic], run) })
+		r.messages = append(r.messages, t)
+	}
+	for _, r := range ordered {
+		s.begin(r)
 	}
 }
 
-// deliverRun delivers messages of one aggregate. After one that did not succeed the rest waits. One that was tried
-// before goes alone: if it is what kills workers, nothing else is to suffer from it.
-func (s *workerRun) deliverRun(route *routeState, run []acquired) {
-	if !s.enter(route) {
-		s.release(route, run, StateReady)
-		return
+// begin lets a run that is complete wait for a slot.
+func (s *workerRun) begin(r *run) {
+	for _, t := range r.messages {
+		t.lease.joins(r)
 	}
+	s.deliveries.Go(func() { s.deliverRun(r) })
+}
+
+// deliverRun delivers the messages of a run. After one that did not succeed the rest waits. One that was tried before
+// goes alone: if it is what kills workers, nothing else is to suffer from it.
+func (s *workerRun) deliverRun(r *run) {
+	route := r.route
+	route.slots <- struct{}{}
 	defer s.leave(route)
-	if run[0].Attempts > 1 && len(run) > 1 {
-		s.release(route, run[1:], StateBehind)
-		run = run[:1]
+	if !r.takes() {
+		return // it was given back
 	}
-	for i, t := range run {
+	messages := r.messages
+	if messages[0].Attempts > 1 && len(messages) > 1 {
+		s.release(route, messages[1:], StateBehind)
+		messages = messages[:1]
+	}
+	for i, t := range messages {
 		if s.stopping.Load() {
-			s.release(route, run[i:], StateReady)
+			s.release(route, messages[i:], StateReady)
 			return
 		}
 		if !s.deliver(route, t) {
-			s.release(route, run[i+1:], StateBehind)
+			s.release(route, messages[i+1:], StateBehind)
 			return
 		}
-	}
-}
-
-// enter waits for a slot of the route, for as long as a lease: what waits behind deliveries that take so long is for
-// other workers.
-func (s *workerRun) enter(route *routeState) bool {
-	select {
-	case route.slots <- struct{}{}:
-		return true
-	default:
-	}
-	limit := time.NewTimer(max(s.config.Lease, 4*horizon))
-	defer limit.Stop()
-	select {
-	case route.slots <- struct{}{}:
-		return true
-	case <-limit.C:
-		route.jammed.Store(true)
-		return false
 	}
 }
 
 // leave frees a slot.
 func (s *workerRun) leave(route *routeState) {
 	<-route.slots
-	if route.jammed.CompareAndSwap(true, false) {
+	if route.jammed.Load() && route.jammed.CompareAndSwap(true, false) {
 		s.lookAgain()
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -20,16 +19,21 @@ type heldLease struct {
 	told   bool      // that it hangs is known to the log
 	lost   bool
 	cancel context.CancelCauseFunc // of the delivery that is under way; nil if none is
-	// turn is the lease of the message whose delivery began last, of those that are delivered one after the other with
-	// this one; nil for one alone.
-	turn *atomic.Pointer[heldLease]
+	run    *run                    // that the message is delivered in
 }
 
-// waitsFor makes the message wait for its turn with others.
-func (l *heldLease) waitsFor(turn *atomic.Pointer[heldLease]) {
+// joins makes the message one of a run.
+func (l *heldLease) joins(r *run) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.turn = turn
+	l.run = r
+}
+
+// joined returns the run of the message; nil if it was claimed just now.
+func (l *heldLease) joined() *run {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.run
 }
 
 // alive reports why the lease cannot be relied on any more.
@@ -70,8 +74,8 @@ func (l *heldLease) begin(ctx context.Context, longest time.Duration) (context.C
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.cancel, l.over, l.told = cancel, time.Now().Add(longest), false
-	if l.turn != nil {
-		l.turn.Store(l)
+	if l.run != nil {
+		l.run.turn.Store(l)
 	}
 	if l.lost {
 		cancel(ErrFenced) // just now
@@ -92,16 +96,6 @@ func (l *heldLease) hangs() (hangs, news bool) {
 	news = hangs && !l.told
 	l.told = l.told || hangs
 	return hangs, news
-}
-
-// heldUp returns the lease of a delivery that this message waits for, nil if there is none.
-func (l *heldLease) heldUp() *heldLease {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.turn == nil {
-		return nil
-	}
-	return l.turn.Load()
 }
 
 // record keeps the receiver's id for the effect.
@@ -140,15 +134,18 @@ func (s *workerRun) extend() {
 		}
 		held[id] = l
 	}
-	for id, l := range s.held {
-		if held[id] != nil && hanging[l.heldUp()] {
+	unbegun := s.withdraw()
+	for id, l := range held { // of the rest another worker gets the messages, at once or when the leases are over
+		if r := l.joined(); r != nil && (hanging[r.turn.Load()] || unbegun[r]) {
 			delete(held, id)
+			continue
 		}
-	}
-	for _, l := range held { // of the rest another worker gets the messages when the leases are over
 		leases = append(leases, l.Lease)
 	}
 	s.mu.Unlock()
+	for r := range unbegun {
+		s.release(r.route, r.messages, StateReady)
+	}
 	for _, id := range stuck {
 		s.config.Logger.Error("outbox: a delivery hangs past its time, and takes a place of its route", "message", id)
 	}
@@ -175,4 +172,17 @@ func (s *workerRun) extend() {
 	for _, l := range held {
 		l.extend(sent.Add(s.config.Lease))
 	}
+}
+
+// withdraw takes back the runs that have waited for a slot of their route for as long as a lease: what waits behind
+// deliveries that take so long is for other workers. The caller holds the mutex.
+func (s *workerRun) withdraw() map[*run]bool {
+	unbegun, before := make(map[*run]bool), time.Now().Add(-max(s.config.Lease, 4*horizon))
+	for _, l := range s.held {
+		if r := l.joined(); r != nil && r.claimed.Before(before) && r.takes() {
+			r.route.jammed.Store(true)
+			unbegun[r] = true
+		}
+	}
+	return unbegun
 }

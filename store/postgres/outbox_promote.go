@@ -20,16 +20,12 @@ const (
 		set_config('enable_mergejoin', 'off', true)`
 	// A message is claimed if it is wanted and due, if no earlier one of its lane is open, and if those of its lane that
 	// are promoted with it and come before it are claimed too. Lanes of two topics may have the same number. The first
-	// of each lane counts an attempt. What a hand has added again is left out before that, or it would be the first: its
-	// ID was promoted before, or is there twice. It is gone too.
+	// of each lane counts an attempt, unless a hand has added it again: then it is gone, and the worker counts that of the
+	// next one.
 	promoteMessages = `WITH gone AS MATERIALIZED (
 			DELETE FROM @outbox o
 			WHERE o.ctid = ANY (ARRAY(SELECT e.ctid FROM @outbox e WHERE e.number > 0 ORDER BY e.number LIMIT $1))
 			RETURNING o.*
-		), fresh AS (
-			SELECT DISTINCT ON (g.id) g.* FROM gone g
-			WHERE (SELECT d.id FROM @delivery d WHERE d.id = g.id LIMIT 1) IS NULL
-			ORDER BY g.id, g.number
 		), moment AS MATERIALIZED (
 			SELECT @now() AS now
 		), judged AS (
@@ -39,7 +35,7 @@ const (
 					SELECT d.number FROM @delivery d WHERE d.lane = g.lane AND d.state < 4 AND d.lane <> 0
 					ORDER BY d.lane, d.number LIMIT 1
 				) IS NULL) AS free
-			FROM fresh g CROSS JOIN moment m LEFT JOIN unnest($2::text[], $3::integer[]) AS w (topic, most) ON w.topic = g.topic
+			FROM gone g CROSS JOIN moment m LEFT JOIN unnest($2::text[], $3::integer[]) AS w (topic, most) ON w.topic = g.topic
 		), chosen AS (
 			SELECT j.*, j.free AND (j.lane = 0 OR bool_and(j.free) OVER lane) AS claimed,
 				j.lane = 0 OR row_number() OVER lane = 1 AS heads
