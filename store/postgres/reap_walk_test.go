@@ -383,6 +383,29 @@ func TestMigrateAsAMember(t *testing.T) {
 	must(t, reapOne(t.Context(), openStore(t, asOwner, postgres.WithManualMigration()), "key"))
 }
 
+// TestVacuumComesSooner: records that are gone make room when they are a tenth of the table, unless its owner wants
+// otherwise.
+func TestVacuumComesSooner(t *testing.T) {
+	t.Parallel()
+	for own, want := range map[string]string{
+		``: `{autovacuum_vacuum_scale_factor=0.1}`,
+		`ALTER TABLE onceward_record SET (autovacuum_vacuum_threshold = 1000)`: `{autovacuum_vacuum_threshold=1000}`,
+		`SELECT onceward_partition(2)`:                                         `{autovacuum_vacuum_scale_factor=0.1}`,
+	} {
+		url := servers.Postgres(t).SchemaURL(t)
+		admin := openAdmin(t, url)
+		migrateTo(t, admin, 5)
+		exec(t, admin, own)
+		must(t, postgres.Migrate(t.Context(), url, quiet))
+		var got string
+		must(t, admin.QueryRow(t.Context(), `SELECT string_agg(DISTINCT reloptions::text, ' ') FROM pg_class
+			WHERE relname LIKE 'onceward_record%' AND relnamespace = current_schema()::regnamespace AND relkind = 'r'`).Scan(&got))
+		if got != want {
+			t.Errorf("after %q the records have %s, want %s", own, got, want)
+		}
+	}
+}
+
 // TestMigratePartitions: the indexes of partitions are exchanged while others write, and are, but for names, those of
 // tables that were made with partitions.
 func TestMigratePartitions(t *testing.T) {

@@ -60,6 +60,25 @@ CREATE INDEX IF NOT EXISTS onceward_record_open ON onceward_record (state, due) 
 CREATE INDEX IF NOT EXISTS onceward_record_provider ON onceward_record (sha256(onceward_field(extra, 7)))
 	WHERE position('\x07'::bytea IN extra) > 0 AND onceward_field(extra, 7) IS NOT NULL;
 
+-- All records go after a while, and until vacuum comes those that are gone take room: it comes when a tenth of them are, not a
+-- fifth, unless whoever looks after the table has said otherwise.
+-- +goose StatementBegin
+DO $$
+DECLARE
+	each text;
+BEGIN
+	FOR each IN
+		SELECT c.oid::regclass::text FROM pg_class c
+		WHERE (c.oid = to_regclass('onceward_record')
+				OR c.oid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = to_regclass('onceward_record')))
+			AND c.relkind = 'r' AND coalesce(array_to_string(c.reloptions, ' '), '') !~ 'autovacuum_vacuum_'
+	LOOP
+		EXECUTE format('ALTER TABLE %s SET (autovacuum_vacuum_scale_factor = 0.1)', each);
+	END LOOP;
+END
+$$;
+-- +goose StatementEnd
+
 -- Where the reaper is on its walk through the records. Without the row each call begins at a page that is drawn by lot.
 CREATE TABLE onceward_walk (
 	one    boolean PRIMARY KEY CHECK (one),
@@ -519,6 +538,23 @@ BEGIN
 	END LOOP;
 	DELETE FROM onceward_late_completion f WHERE f.at < now_us - 7776000000000; -- 90 days
 	RETURN reaped;
+END
+$$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+DO $$
+DECLARE
+	each text;
+BEGIN
+	FOR each IN
+		SELECT c.oid::regclass::text FROM pg_class c
+		WHERE (c.oid = to_regclass('onceward_record')
+				OR c.oid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = to_regclass('onceward_record')))
+			AND 'autovacuum_vacuum_scale_factor=0.1' = ANY (c.reloptions)
+	LOOP
+		EXECUTE format('ALTER TABLE %s RESET (autovacuum_vacuum_scale_factor)', each);
+	END LOOP;
 END
 $$;
 -- +goose StatementEnd
