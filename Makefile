@@ -112,11 +112,11 @@ test-servers: needs ## Test store/postgres and the doctor on PostgreSQL 14, 16, 
 
 .PHONY: test-stores
 test-stores: needs ## Run all of the conformance suite on every store and combination of stores; `test` runs a selection of most
-	CGO_ENABLED=1 ONCEWARD_TEST_STORES=all GO="$(GO)" $(GO) run ./lab/progress $(TAGS) $(RACE) -count=1 -vet=off -timeout=30m $(STORE_MATRIX)
+	CGO_ENABLED=1 ONCEWARD_TEST_ALL=1 GO="$(GO)" $(GO) run ./lab/progress $(TAGS) $(RACE) -count=1 -vet=off -timeout=30m $(STORE_MATRIX)
 
 .PHONY: test-engines
 test-engines: needs-engines test-servers ## Run all tests of the engines that scale, about an hour: MariaDB, Galera, DynamoDB, PostgreSQL of all kinds, short chaos on fleets
-	CGO_ENABLED=1 ONCEWARD_TEST_STORES=all GO="$(GO)" $(GO) run ./lab/progress $(TAGS) $(RACE) -count=1 -vet=off -timeout=60m $(ENGINES)
+	CGO_ENABLED=1 ONCEWARD_TEST_ALL=1 GO="$(GO)" $(GO) run ./lab/progress $(TAGS) $(RACE) -count=1 -vet=off -timeout=60m $(ENGINES)
 
 .PHONY: test-failover
 test-failover: needs ## Kill and pause primaries of PostgreSQL under load, and count the answers that are lost, about 5 minutes (FAILOVERS=20)

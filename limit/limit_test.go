@@ -3,7 +3,6 @@ package limit_test
 import (
 	"fmt"
 	"log/slog"
-	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/limit"
 )
@@ -236,15 +236,11 @@ func TestSprayedKeysAtOnce(t *testing.T) {
 	}
 }
 
-// TestMemoryIsBounded: scopes by the million leave no more behind than MaxScopes, and those that are idle go. Fewer will
-// do, unless ONCEWARD_TEST_STORES asks for all.
+// TestMemoryIsBounded: scopes by the million leave no more behind than MaxScopes, and those that are idle go.
 func TestMemoryIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		scopes := 50_000
-		if os.Getenv("ONCEWARD_TEST_STORES") == "all" {
-			scopes = 3_000_000
-		}
+		scopes := nightly.Either(3_000_000, 50_000)
 		l := newLimiter(t, limit.Config{
 			Limits:    limit.Limits{NewKeys: limit.Rate{Limit: 10, Window: time.Minute}, ActiveKeys: 100},
 			MaxScopes: 6400,

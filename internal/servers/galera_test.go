@@ -2,12 +2,14 @@ package servers
 
 import (
 	"testing"
+
+	"github.com/onceward/onceward/internal/nightly"
 )
 
 // TestGaleraLosesAndRegainsItsQuorum: nodes are killed, paused and cut off, and what was committed is on all of them.
 func TestGaleraLosesAndRegainsItsQuorum(t *testing.T) {
 	t.Parallel()
-	InAllStores(t)
+	nightly.Only(t, "the server is slow to start")
 	c := NewGalera(t)
 	first, second, third := c.Nodes()[0], c.Nodes()[1], c.Nodes()[2]
 	must(t, first.Exec(t.Context(), "CREATE TABLE things (id int PRIMARY KEY)"))

@@ -13,6 +13,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/proc"
 	"github.com/onceward/onceward/internal/proc/proctest"
 )
@@ -90,7 +91,7 @@ func TestServerEndsWithItsProcess(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel() // a paused server takes five seconds to give up waiting for its processes
 			if kind == "rabbitmq" {
-				InAllStores(t)
+				nightly.Only(t, "the server is slow to start")
 			}
 			victim, dir, pids := startVictim(t, kind)
 			must(t, victim.Kill())

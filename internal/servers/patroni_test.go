@@ -2,13 +2,15 @@ package servers
 
 import (
 	"testing"
+
+	"github.com/onceward/onceward/internal/nightly"
 )
 
 // TestPatroniReplacesItsPrimary: what was acknowledged is there after the primary was killed, paused and cut off, and
 // after there was nobody to ask who is the primary.
 func TestPatroniReplacesItsPrimary(t *testing.T) {
 	t.Parallel()
-	InAllStores(t)
+	nightly.Only(t, "the server is slow to start")
 	c := NewPatroni(t)
 	leader, err := c.AwaitLeader(t.Context())
 	must(t, err)

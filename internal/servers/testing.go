@@ -13,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/onceward/onceward/internal/nightly"
 )
 
 // sharedPostgres and the others start the servers that all tests of this process share, on first use.
@@ -181,29 +183,9 @@ func startSharedDynamoDB(endpoint string) (s *DynamoDBServer, err error) {
 	return s, nil
 }
 
-// wholeMatrixVariable makes tests of many combinations of stores run all of each instead of a selection.
-const wholeMatrixVariable = "ONCEWARD_TEST_STORES"
-
-// UnlessAllStores returns the groups of the conformance suite that are run of one of many combinations of stores: those
-// given, or all where ONCEWARD_TEST_STORES is "all", as make test-stores sets it. All of every combination would take
-// too long for each change.
-func UnlessAllStores(groups ...string) []string {
-	if allStores() {
-		return nil
-	}
-	return groups
-}
-
-func allStores() bool { return os.Getenv(wholeMatrixVariable) == "all" }
-
-// InAllStores leaves a test to the runs with ONCEWARD_TEST_STORES set to "all": it needs a group of servers that takes
-// too long to start for each change.
-func InAllStores(t testing.TB) {
-	t.Helper()
-	if !allStores() {
-		t.Skipf("it runs with %s=all, as make test-stores sets it", wholeMatrixVariable)
-	}
-}
+// UnlessAllStores returns the groups of the conformance suite that are run of one of many combinations of stores: the
+// groups given, or all of them in make test-all. All of every combination would take too long for each change.
+func UnlessAllStores(groups ...string) []string { return nightly.Either(nil, groups) }
 
 // Postgres returns the server that all tests of this process share: the one whose URL is in ONCEWARD_TEST_POSTGRES, or
 // a private one, which is started by the first test that asks. The test fails if there is none. Each test works in a

@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	// limit is how long a test may stay at one point: longer than anything takes on a busy machine, and less than a
-	// minute.
-	limit = 50 * time.Second
+	// limit is how long a test may stay at one point: longer than await.Limit, so that a wait that fails says so itself
+	// first.
+	limit = 150 * time.Second
 	// pause is the time between two looks.
 	pause = 2 * time.Second
 	// maxStacks bounds a look, in bytes.

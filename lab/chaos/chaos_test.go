@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/lab/chaos/internal/node"
 	"github.com/onceward/onceward/lab/chaos/internal/world"
@@ -48,7 +49,7 @@ func TestShortRun(t *testing.T) {
 
 // TestShortRunOnEngines lets some faults happen on each of the engines that take longer to start.
 func TestShortRunOnEngines(t *testing.T) {
-	servers.InAllStores(t)
+	nightly.Only(t, "it starts a fleet")
 	for store, only := range map[string][]string{
 		"mysql":       {"database-kill", "commit-reply-cut", "server-kill", "server-pause"},
 		"dynamodb":    {"database-kill", "service-reply-lost", "service-request-late", "server-kill", "server-pause"},

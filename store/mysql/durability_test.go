@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store/mysql"
 )
@@ -61,7 +62,7 @@ func TestUnsafeServer(t *testing.T) {
 // replicas is not.
 func TestReplicasThatAreNotWaitedFor(t *testing.T) {
 	t.Parallel()
-	servers.InAllStores(t)
+	nightly.Only(t, "it starts a cluster of its own")
 	primary := servers.NewMariaDB(t, "log-bin=primary", "server-id=1", "binlog-format=ROW", "sync-binlog=1")
 	url := primary.DatabaseURL(t)
 	if said := warnings(t, url); said != "" {
@@ -99,7 +100,7 @@ func TestReplicasThatAreNotWaitedFor(t *testing.T) {
 // TestStatementLog: a server that would refuse every write is refused when the store is opened.
 func TestStatementLog(t *testing.T) {
 	t.Parallel()
-	servers.InAllStores(t)
+	nightly.Only(t, "it starts a cluster of its own")
 	server := servers.NewMariaDB(t, "log-bin=statements", "binlog-format=STATEMENT", "sync-binlog=1")
 	if _, err := mysql.Open(t.Context(), server.URL(), quiet); err == nil || !strings.Contains(err.Error(), "ROW") {
 		t.Errorf("opened on a server that logs statements: %v", err)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/mysql"
@@ -18,7 +19,7 @@ import (
 // TestStoreOnGalera spreads the calls over three nodes: each goes to the next one.
 func TestStoreOnGalera(t *testing.T) {
 	t.Parallel()
-	servers.InAllStores(t)
+	nightly.Only(t, "it starts a cluster of its own")
 	among := &grounds{run: t, url: func(t testing.TB) string { return servers.SharedGalera(t).DatabaseURL(t) }}
 	storetest.Run(t, storetest.Harness{
 		Features: storetest.Features{ConcurrentTx: true, Certifies: true},
@@ -79,7 +80,7 @@ func TestNodesRaceOnGalera(t *testing.T) {
 // it.
 func TestQuorumLost(t *testing.T) {
 	t.Parallel()
-	servers.InAllStores(t)
+	nightly.Only(t, "it starts a cluster of its own")
 	cluster := servers.NewGalera(t)
 	stores := pinned(t, cluster)
 	nodes := cluster.Nodes()

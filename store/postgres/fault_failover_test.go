@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
@@ -187,7 +188,7 @@ func (c *cluster) outage(mended string, mend func()) {
 // standbys that are promoted. TestFailOverAmongHosts is less, and always run.
 func TestFailOverAndBackUnderTraffic(t *testing.T) {
 	t.Parallel()
-	servers.InAllStores(t)
+	nightly.Only(t, "it starts servers of its own")
 	for _, h := range bothHandles {
 		t.Run(h.name, func(t *testing.T) {
 			t.Parallel()

@@ -13,8 +13,10 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
@@ -96,7 +98,7 @@ func TestLocksThatDoNothing(t *testing.T) {
 				t.Run(fmt.Sprintf("%s/%s/%s", h.name, isolation, before), func(t *testing.T) {
 					t.Parallel()
 					if h.name != pgxHandle.name && isolation != isolations[0] {
-						servers.InAllStores(t)
+						nightly.Only(t, "it starts servers of its own")
 					}
 					s := newLocklessSite(t, isolation)
 					stores := s.nodes(t, h, nodes, postgres.WithAdvisoryLocks())

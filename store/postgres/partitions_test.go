@@ -14,6 +14,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
@@ -415,7 +417,7 @@ var gathersParts = regexp.MustCompile(walks.String() + `|(?m)^\s*(?:->  )?(?:Inc
 // while it was empty or later; what works through all records goes by the indexes, and takes no more than it needs.
 func TestPlansOfPartitions(t *testing.T) {
 	t.Parallel()
-	servers.InAllStores(t)
+	nightly.Only(t, "it starts servers of its own")
 	p := newPlanned(t, postgres.WithPartitions(8))
 	p.prunes("on empty partitions")
 	p.fill(20_000)

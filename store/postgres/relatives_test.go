@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store"
@@ -149,7 +151,7 @@ func TestStoreBehindPgBouncer(t *testing.T) {
 
 func TestStoreBehindPgBouncerOnLocksThatDoNothing(t *testing.T) {
 	t.Parallel()
-	servers.InAllStores(t) // each of the two is tested without
+	nightly.Only(t, "it starts servers of its own") // each of the two is tested without
 	database := changedDatabase(t, withIdleLocks())
 	pgxHandle.conformOn(t, behindPgBouncer(schemasIn(database)))
 }
@@ -159,7 +161,7 @@ func TestStoreBehindPgBouncerOnLocksThatDoNothing(t *testing.T) {
 // it, as the store once did.
 func TestStoreBehindPgBouncerThatResets(t *testing.T) {
 	t.Parallel()
-	servers.InAllStores(t)
+	nightly.Only(t, "it starts servers of its own")
 	pgxHandle.conformOn(t, func(_, run testing.TB) (url, admin string) {
 		admin = databaseURL(run)
 		return servers.NewPgBouncer(run, admin, "server_idle_timeout=1", "server_reset_query_always=1").URL(), admin
@@ -340,7 +342,7 @@ func TestDuplicatesDoNotRunWhereLocksDoNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			if name == "are missing" {
-				servers.InAllStores(t) // the same rows
+				nightly.Only(t, "it starts servers of its own") // the same rows
 			}
 			s := &site{url: changedDatabase(t, changes)}
 			s.admin = openAdmin(t, s.url)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 )
@@ -64,7 +65,7 @@ func TestClusterReplicaGone(t *testing.T) {
 // swept, if the cluster is told to go on without.
 func TestClusterPrimaryGone(t *testing.T) {
 	t.Parallel()
-	servers.InAllStores(t)
+	nightly.Only(t, "a cluster is slow to start and to fail over")
 	cluster := servers.NewRedisCluster(t, "cluster-node-timeout 30000", "cluster-require-full-coverage no")
 	s := open(t, cluster.URL())
 	overdue(t, s, 30)
@@ -99,7 +100,7 @@ func TestClusterPrimaryGone(t *testing.T) {
 // no node for the slot.
 func TestClusterSlotUnserved(t *testing.T) {
 	t.Parallel()
-	servers.InAllStores(t)
+	nightly.Only(t, "a cluster is slow to start and to fail over")
 	cluster := servers.NewRedisCluster(t, "cluster-require-full-coverage no")
 	const records = 100
 	overdue(t, open(t, cluster.URL()), records)
@@ -128,7 +129,7 @@ func TestClusterSlotUnserved(t *testing.T) {
 // it still takes for what it was is lost, and nothing else.
 func TestClusterPrimaryFrozen(t *testing.T) {
 	t.Parallel()
-	servers.InAllStores(t)
+	nightly.Only(t, "a cluster is slow to start and to fail over")
 	cluster := servers.NewRedisCluster(t)
 	c := newCrowd(t, open(t, cluster.URL()))
 	c.start(8)

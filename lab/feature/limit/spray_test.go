@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/limit"
@@ -35,13 +36,8 @@ func must(t testing.TB, err error) {
 
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 
-// sprayed is how many keys are sprayed: few, unless all is asked for.
-func sprayed() int {
-	if os.Getenv("ONCEWARD_TEST_STORES") == "all" {
-		return 100_000
-	}
-	return 1000
-}
+// sprayed returns how many keys are sprayed.
+func sprayed() int { return nightly.Either(100_000, 1000) }
 
 // portion is how many keys are sprayed before the test is seen to get on.
 const portion = 2_000
