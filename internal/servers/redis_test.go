@@ -130,7 +130,7 @@ func TestOtherRedisIsUsedAndLeftAlone(t *testing.T) {
 	private := NewRedis(t)
 	do(t, private, "CONFIG", "SET", "requirepass", "hidden")
 	private.url = strings.Replace(private.url, "redis://", "redis://:hidden@", 1)
-	server, err := startSharedRedis(private.url + "/3")
+	server, err := useRedis(t.Context(), private.url+"/3")
 	must(t, err)
 	t.Run("with keys", func(t *testing.T) { do(t, server, "SET", "{a}"+server.Prefix(t)+"key", "value") })
 	wantReply(t, server, int64(0), "DBSIZE")
@@ -148,7 +148,7 @@ func TestOtherRedisIsUsedAndLeftAlone(t *testing.T) {
 func TestUnusableRedisIsNamedWithoutItsPassword(t *testing.T) {
 	t.Parallel()
 	for _, url := range []string{"localhost", "redis://:hidden@127.0.0.1:1", "http://:hidden@localhost/", "redis://:hidden@localhost:port/"} {
-		_, err := startSharedRedis(url)
+		_, err := useRedis(t.Context(), url)
 		if err == nil || !strings.Contains(err.Error(), redisVariable) || strings.Contains(err.Error(), "hidden") {
 			t.Errorf("%s: err = %v, want the name of the variable in it, and no password", url, err)
 		}

@@ -45,6 +45,8 @@ type server struct {
 	url  string
 	// shared says that the server outlives the test that makes something in it.
 	shared bool
+	// stays says that the server outlives this run of tests, so that what a test makes there has to be removed.
+	stays bool
 
 	// The rest is for a server that was started here; dir is empty otherwise.
 	dir  string

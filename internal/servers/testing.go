@@ -10,178 +10,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/onceward/onceward/internal/nightly"
 )
-
-// sharedPostgres and the others start the servers that all tests of this process share, on first use.
-var (
-	sharedPostgres = sync.OnceValues(func() (*PostgresServer, error) {
-		return startSharedPostgres(os.Getenv(postgresVariable))
-	})
-	sharedRabbitMQ = sync.OnceValues(func() (*RabbitMQServer, error) {
-		return startSharedRabbitMQ(os.Getenv(rabbitmqVariable))
-	})
-	sharedRedis = sync.OnceValues(func() (*RedisServer, error) {
-		return startSharedRedis(os.Getenv(redisVariable))
-	})
-	sharedMariaDB = sync.OnceValues(func() (*MariaDBServer, error) {
-		return startSharedMariaDB(os.Getenv(mariadbVariable))
-	})
-	sharedDynamoDB = sync.OnceValues(func() (*DynamoDBServer, error) {
-		return startSharedDynamoDB(os.Getenv(dynamodbVariable))
-	})
-	sharedGalera = sync.OnceValues(func() (*GaleraCluster, error) {
-		return StartGalera(context.Background())
-	})
-	// A cluster that is not broken on purpose has time to see that a node is only slow.
-	sharedRedisCluster = sync.OnceValues(func() (*RedisCluster, error) {
-		return StartRedisCluster(context.Background(), "cluster-node-timeout 30000")
-	})
-)
-
-// startSharedPostgres uses the server at the URL, or starts one if there is none.
-func startSharedPostgres(address string) (s *PostgresServer, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*startLimit)
-	defer cancel()
-	if address == "" {
-		s, err = StartPostgres(ctx)
-	} else {
-		s, err = usePostgres(ctx, address)
-	}
-	if err != nil {
-		return nil, err
-	}
-	s.shared = true
-	return s, nil
-}
-
-// usePostgres is a server that is already there.
-func usePostgres(ctx context.Context, address string) (*PostgresServer, error) {
-	if !strings.HasPrefix(address, "postgres://") && !strings.HasPrefix(address, "postgresql://") {
-		return nil, fmt.Errorf("%s holds %q, which is not a URL like postgres://user@host:port/database",
-			postgresVariable, address)
-	}
-	psql, err := findPsql(thisMachine())
-	if err != nil {
-		return nil, err
-	}
-	s := &PostgresServer{server: server{kind: "PostgreSQL", url: address}, programs: postgresPrograms{psql: psql}}
-	if err := s.Exec(ctx, "SELECT 1"); err != nil {
-		return nil, fmt.Errorf("the PostgreSQL that %s names: %w", postgresVariable, err)
-	}
-	return s, nil
-}
-
-// startSharedRabbitMQ uses the broker at the URL, or starts one if there is none.
-func startSharedRabbitMQ(address string) (s *RabbitMQServer, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*startLimit)
-	defer cancel()
-	if address == "" {
-		s, err = StartRabbitMQ(ctx)
-	} else {
-		s, err = useRabbitMQ(ctx, address)
-	}
-	if err != nil {
-		return nil, err
-	}
-	s.shared = true
-	return s, nil
-}
-
-// useRabbitMQ is a broker that is already there. Neither the URL nor what the parser says about it is in an error: they
-// may hold a password.
-func useRabbitMQ(ctx context.Context, address string) (*RabbitMQServer, error) {
-	parsed, err := url.Parse(address)
-	if err != nil || parsed.Hostname() == "" || parsed.Scheme != "amqp" && parsed.Scheme != "amqps" {
-		return nil, fmt.Errorf("%s does not hold a URL like amqp://user:password@host:port/vhost", rabbitmqVariable)
-	}
-	if _, err := greetRabbitMQ(ctx, parsed); err != nil {
-		return nil, fmt.Errorf("the RabbitMQ that %s names: %w", rabbitmqVariable, err)
-	}
-	return &RabbitMQServer{server: server{kind: "RabbitMQ", url: address}}, nil
-}
-
-// startSharedRedis uses the server at the URL, or starts one if there is none.
-func startSharedRedis(address string) (s *RedisServer, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*startLimit)
-	defer cancel()
-	if address == "" {
-		s, err = StartRedis(ctx)
-	} else {
-		s, err = useRedis(ctx, address)
-	}
-	if err != nil {
-		return nil, err
-	}
-	s.shared = true
-	return s, nil
-}
-
-// useRedis is a server that is already there. Neither the URL nor what the parser says about it is in an error: they
-// may hold a password.
-func useRedis(ctx context.Context, address string) (*RedisServer, error) {
-	parsed, err := url.Parse(address)
-	if err != nil || parsed.Hostname() == "" || parsed.Scheme != "redis" && parsed.Scheme != "rediss" {
-		return nil, fmt.Errorf("%s does not hold a URL like redis://user:password@host:port/database", redisVariable)
-	}
-	s := &RedisServer{server: server{kind: "Redis", url: address}}
-	if _, err := s.Do(ctx, "PING"); err != nil {
-		return nil, fmt.Errorf("the Redis that %s names: %w", redisVariable, err)
-	}
-	return s, nil
-}
-
-// startSharedMariaDB uses the server at the URL, or starts one if there is none.
-func startSharedMariaDB(address string) (s *MariaDBServer, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*startLimit)
-	defer cancel()
-	if address == "" {
-		s, err = StartMariaDB(ctx)
-	} else {
-		s, err = useMariaDB(ctx, address)
-	}
-	if err != nil {
-		return nil, err
-	}
-	s.shared = true
-	return s, nil
-}
-
-// useMariaDB is a server that is already there. Neither the URL nor what the parser says about it is in an error: they
-// may hold a password.
-func useMariaDB(ctx context.Context, address string) (*MariaDBServer, error) {
-	parsed, err := url.Parse(address)
-	if err != nil || parsed.Port() == "" || parsed.Scheme != "mysql" {
-		return nil, fmt.Errorf("%s does not hold a URL like mysql://user:password@host:port/database", mariadbVariable)
-	}
-	s := &MariaDBServer{server: server{kind: "MariaDB", url: address}}
-	if s.programs.client, err = lookInSbin(thisMachine(), "mariadb"); err != nil {
-		return nil, fmt.Errorf("the tests need MariaDB's client. On Debian or Ubuntu, as root:\n\n    %s", mariadbInstall)
-	}
-	if err := s.Exec(ctx, "SELECT 1"); err != nil {
-		return nil, fmt.Errorf("the MariaDB that %s names: %w", mariadbVariable, err)
-	}
-	return s, nil
-}
-
-// startSharedDynamoDB uses the server at the endpoint, or starts one if there is none, which keeps nothing on disk.
-func startSharedDynamoDB(endpoint string) (s *DynamoDBServer, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*startLimit)
-	defer cancel()
-	if endpoint == "" {
-		if s, err = startDynamoDB(ctx, false); err != nil {
-			return nil, err
-		}
-	} else if s = (&DynamoDBServer{server: server{kind: "DynamoDB", url: endpoint}}); !s.answers(ctx) {
-		return nil, fmt.Errorf("the DynamoDB that %s names does not answer", dynamodbVariable)
-	}
-	s.shared = true
-	return s, nil
-}
 
 // UnlessAllStores returns the groups of the conformance suite that are run of one of many combinations of stores: the
 // groups given, or all of them in make test-all. All of every combination would take too long for each change.
@@ -420,29 +253,15 @@ func uniqueName(test string) string {
 	return strings.ToLower(plain[:min(len(plain), most)] + "_" + rand.Text())
 }
 
-// Schema creates a schema for this test. It is removed with all that is in it at the end from a server that stays; one
-// that was started here goes as a whole, with its schemas.
+// Schema creates a schema for this test. It goes with the server, or with the database that this process has made on a
+// server that stays.
 func (s *PostgresServer) Schema(t testing.TB) (name string) {
 	t.Helper()
 	name = s.Name(t)
 	if err := s.Exec(t.Context(), "CREATE SCHEMA "+name); err != nil {
 		t.Fatalf("create a schema: %v", err)
 	}
-	if s.dir == "" {
-		t.Cleanup(func() { s.dropSchema(t, name) })
-	}
 	return name
-}
-
-// dropSchema does not wait for ever if a transaction of the test is still open.
-func (s *PostgresServer) dropSchema(t testing.TB, name string) {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	err := s.Exec(ctx,
-		"SET client_min_messages = warning; SET lock_timeout = '20s'; DROP SCHEMA IF EXISTS "+name+" CASCADE")
-	if err != nil {
-		t.Errorf("drop the schema of the test: %v", err)
-	}
 }
 
 // SchemaURL creates a schema like Schema, and returns a URL whose connections work in it.
@@ -463,7 +282,7 @@ func (s *MariaDBServer) Database(t testing.TB) (name string) {
 	if err := s.Exec(t.Context(), "CREATE DATABASE "+name); err != nil {
 		t.Fatalf("create a database: %v", err)
 	}
-	if s.dir == "" {
+	if s.stays {
 		t.Cleanup(func() { s.dropDatabase(t, name) })
 	}
 	return name
@@ -494,7 +313,7 @@ func (s *MariaDBServer) DatabaseURL(t testing.TB) string {
 func (s *RedisServer) Prefix(t testing.TB) string {
 	t.Helper()
 	prefix := s.Name(t) + ":"
-	if s.dir == "" {
+	if s.stays {
 		t.Cleanup(func() {
 			if err := s.dropKeys(context.Background(), "*"+prefix+"*"); err != nil {
 				t.Errorf("remove the keys of the test: %v", err)

@@ -1,17 +1,21 @@
-// Command progress runs the tests of packages and says how far they are: a line for each package that is done, with its
+// Command progress runs the tests of packages and shows how far they are: a line for each package that is done, with its
 // place among all, and everything that a package printed if it failed. `go test` alone is silent for minutes where a
 // package is slow.
 //
-//	progress [flags and patterns of go test]
+//	progress test                 the tests that every change has to pass
+//	progress quick                the part of these tests that needs no server
+//	progress all                  all tests; one that no batch runs is a failure
+//	progress packages TIER        prints the packages of a tier
+//	progress run FLAGS PATTERNS   the tests of these packages
 //
-// GO names the go command.
+// A server that several packages use is started once. GO names the go command, TESTFLAGS has further flags of `go test`
+// in the form -flag=value, and ONCEWARD_TEST_REPORT names a file that gets the failed tests: see lab/steady.
 package main
 
 import (
-	"bufio"
 	"cmp"
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -25,144 +29,150 @@ import (
 	"github.com/onceward/onceward/internal/servers"
 )
 
-// event is one line of `go test -json`: see `go doc test2json`.
-type event struct {
-	Action      string
-	Package     string
-	ImportPath  string
-	Test        string
-	Output      string
-	Elapsed     float64
-	FailedBuild string
+// session is one call of this program.
+type session struct {
+	goCommand string
+	flags     []string
+	out       io.Writer
+	started   time.Time
+	environ   []string
+	report    report
 }
 
-// progress follows the events of all packages.
-type progress struct {
-	out     io.Writer
-	total   int
-	elapsed func() time.Duration
-	done    int
-	failed  []failure
-	// printed is what tests printed that have not passed, in the order in which they began, by package or build.
-	printed map[string][]*output
-}
-
-// failure is a package that failed, and the last lines of what it printed.
-type failure struct{ name, last string }
-
-// output is what one test printed, or, without a name, the package or the build itself.
-type output struct {
-	test string
-	text strings.Builder
-}
-
-// read follows events until there are no more. What is not an event is passed on: it comes from the go command itself.
-func (p *progress) read(from io.Reader) error {
-	lines := bufio.NewReader(from)
-	for {
-		line, err := lines.ReadString('\n')
-		var e event
-		switch {
-		case line == "":
-		case json.Unmarshal([]byte(line), &e) == nil:
-			p.follow(&e)
-		default:
-			fmt.Fprint(p.out, line)
-		}
-		if err == io.EOF {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
+func newSession(out io.Writer) *session {
+	return &session{
+		goCommand: cmp.Or(os.Getenv("GO"), "go"), flags: strings.Fields(os.Getenv("TESTFLAGS")), out: out, started: time.Now(),
+		// A program under the race detector waits at its end for races that are still to come, by default for a second.
+		environ: []string{"GORACE=" + cmp.Or(os.Getenv("GORACE"), "atexit_sleep_ms=50")},
 	}
 }
 
-func (p *progress) follow(e *event) {
-	switch e.Action {
+// run does what the arguments ask for.
+func (s *session) run(ctx context.Context, args []string) error {
+	if len(args) == 0 {
+		return errors.New("name what to run: test, quick, all, packages or run")
+	}
+	switch args[0] {
+	case "packages":
+		return s.printPackages(ctx, args[1:])
 	case "run":
-		p.of(e.Package, e.Test)
-	case "output":
-		// These lines say what the events say.
-		if !strings.HasPrefix(e.Output, "=== ") {
-			p.of(e.Package, e.Test).text.WriteString(e.Output)
-		}
-	case "build-output":
-		p.of(e.ImportPath, "").text.WriteString(e.Output)
-	case "pass", "skip", "fail":
-		switch {
-		case e.Test == "":
-			p.end(e)
-		case e.Action != "fail":
-			p.printed[e.Package] = slices.DeleteFunc(p.printed[e.Package], func(o *output) bool { return o.test == e.Test })
-		}
+		return s.runPatterns(ctx, args[1:])
+	default:
+		return s.runTier(ctx, args[0])
 	}
 }
 
-// of returns where the output of a test is kept. The latest ones are asked for the most.
-func (p *progress) of(where, test string) *output {
-	all := p.printed[where]
-	for i := len(all) - 1; i >= 0; i-- {
-		if all[i].test == test {
-			return all[i]
+// printPackages prints the import paths of all packages of a tier, also the ones without tests.
+func (s *session) printPackages(ctx context.Context, args []string) error {
+	if len(args) != 1 {
+		return errors.New("name one tier")
+	}
+	cmd := exec.CommandContext(ctx, s.goCommand, "list", tags, "work")
+	cmd.Stderr = os.Stderr
+	text, err := cmd.Output()
+	for path := range strings.Lines(string(text)) {
+		path = strings.TrimSpace(path)
+		if args[0] == tierAll || !isUnder(pkg{ImportPath: path}, nightly) {
+			fmt.Fprintln(s.out, path)
 		}
 	}
-	o := &output{test: test}
-	p.printed[where] = append(all, o)
-	return o
+	return err
 }
 
-// end says that a package is done and, if it failed, what its tests printed that did not pass.
-func (p *progress) end(e *event) {
-	p.done++
-	word := map[string]string{"pass": "ok", "skip": "no tests", "fail": "FAIL"}[e.Action]
-	if e.Action == "fail" {
-		var all strings.Builder
-		for _, o := range append(p.printed[e.FailedBuild], p.printed[e.Package]...) {
-			all.WriteString(o.text.String())
-		}
-		fmt.Fprint(p.out, all.String())
-		p.failed = append(p.failed, failure{e.Package, lastLines(all.String())})
-	}
-	delete(p.printed, e.Package)
-	fmt.Fprintf(p.out, "%*d/%d %-8s %7.1fs  %s (%s so far)\n", len(fmt.Sprint(p.total)), p.done, p.total,
-		word, e.Elapsed, e.Package, p.elapsed().Round(time.Second))
-}
-
-// close says what failed, once more and together, with the end of its output: where the packages that were tested after
-// it have much to say, the end is all that is kept.
-func (p *progress) close() {
-	if len(p.failed) == 0 {
-		return
-	}
-	for _, f := range p.failed {
-		fmt.Fprintf(p.out, "the end of %s:\n%s", f.name, f.last)
-	}
-	fmt.Fprintf(p.out, "failed: %d of %d packages\n", len(p.failed), p.total)
-	for _, f := range p.failed {
-		fmt.Fprintf(p.out, "  %s\n", f.name)
-	}
-}
-
-// lastLines is the end of a text, at most 40 lines.
-func lastLines(text string) string {
-	const most = 40
-	lines := slices.Collect(strings.Lines(text))
-	return strings.Join(lines[max(0, len(lines)-most):], "")
-}
-
-func run(ctx context.Context, args []string, out io.Writer) error {
-	goCommand := cmp.Or(os.Getenv("GO"), "go")
-	total, err := count(ctx, goCommand, args)
+func (s *session) runTier(ctx context.Context, tier string) error {
+	all, err := list(ctx, s.goCommand, []string{tags}, []string{"work"})
 	if err != nil {
 		return err
 	}
-	started := time.Now()
-	p := &progress{
-		out: out, total: total, elapsed: func() time.Duration { return time.Since(started) },
-		printed: make(map[string][]*output),
+	batches, err := batchesOf(tier, all)
+	if err != nil {
+		return err
 	}
-	cmd := exec.CommandContext(ctx, goCommand, append([]string{"test", "-json", oneMore()}, args...)...)
+	if tier == tierAll {
+		s.environ = append(s.environ, "ONCEWARD_TEST_ALL=1")
+	}
+	return s.runBatches(ctx, batches, tier == tierAll)
+}
+
+// runPatterns runs the tests of some packages, under the race detector where make test has it.
+func (s *session) runPatterns(ctx context.Context, args []string) error {
+	isFlag := func(arg string) bool { return strings.HasPrefix(arg, "-") }
+	patterns := slices.DeleteFunc(slices.Clone(args), isFlag)
+	found, err := list(ctx, s.goCommand, []string{tags}, patterns)
+	if err != nil {
+		return err
+	}
+	if len(found) == 0 {
+		return fmt.Errorf("no package of %s has tests", strings.Join(patterns, " "))
+	}
+	flags := slices.DeleteFunc(slices.Clone(args), func(arg string) bool { return !isFlag(arg) })
+	var batches []batch
+	for _, race := range []bool{false, true} {
+		chosen := slices.DeleteFunc(slices.Clone(found), func(p pkg) bool { return race != isUnder(p, racing) })
+		if len(chosen) > 0 {
+			batches = append(batches, batch{name: "tests", packages: chosen, race: race, flags: flags})
+		}
+	}
+	return s.runBatches(ctx, batches, false)
+}
+
+// runBatches runs one batch after the other, also after a batch that failed. If nothing may be left out, a test that
+// was skipped wherever it ran is a failure.
+func (s *session) runBatches(ctx context.Context, batches []batch, whole bool) (err error) {
+	defer func() { err = errors.Join(err, servers.CloseAll()) }()
+	if err := s.shareServers(ctx, batches); err != nil {
+		return err
+	}
+	failed := false
+	for _, b := range batches {
+		fmt.Fprintf(s.out, "-- %s: %d packages\n", b.name, len(b.packages))
+		failed = s.runBatch(ctx, b) != nil || failed
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	skipped := s.report.skippedEverywhere()
+	s.report.print(s.out, time.Since(s.started))
+	if path := os.Getenv(reportVariable); path != "" {
+		if err := s.report.save(path, time.Since(s.started)); err != nil {
+			return err
+		}
+	}
+	switch {
+	case failed:
+		return errors.New("not all tests passed")
+	case whole && len(skipped) > 0:
+		return fmt.Errorf("%d tests were skipped, so that nothing runs them:\n  %s", len(skipped), strings.Join(skipped, "\n  "))
+	case len(skipped) > 0:
+		fmt.Fprintf(s.out, "%d tests were left to make test-all\n", len(skipped))
+	}
+	return nil
+}
+
+// shareServers starts the servers that several packages use, and makes a place for what they copy servers from.
+func (s *session) shareServers(ctx context.Context, batches []batch) error {
+	need := 0
+	for _, b := range batches {
+		for _, p := range b.packages {
+			if p.needsServer() {
+				need++
+			}
+		}
+	}
+	if need < 2 {
+		return nil
+	}
+	shared, err := servers.StartShared(ctx)
+	s.environ = append(s.environ, shared...)
+	return err
+}
+
+func (s *session) runBatch(ctx context.Context, b batch) error {
+	p := &progress{
+		out: s.out, total: len(b.packages), elapsed: func() time.Duration { return time.Since(s.started) },
+		printed: make(map[string][]*output), report: &s.report,
+	}
+	cmd := exec.CommandContext(ctx, s.goCommand, append([]string{"test", "-json", oneMore()}, b.arguments(s.flags)...)...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.Stderr = os.Stderr
 	templates, err := os.MkdirTemp("", "onceward-templates-")
@@ -170,7 +180,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	defer os.RemoveAll(templates)
-	cmd.Env = append(os.Environ(), servers.TemplatesVariable+"="+templates)
+	cmd.Env = append(append(os.Environ(), s.environ...), servers.TemplatesVariable+"="+templates)
 	events, err := cmd.StdoutPipe()
 	if err != nil {
 		return err
@@ -185,28 +195,13 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	return cmd.Wait()
 }
 
-// oneMore is the flag that lets one package more be tested or built at once than there are processors: the tests that
-// take longest wait much of their time, for servers, leases and processes that start. A -p among the arguments wins.
+// oneMore returns the flag that lets one package more be tested or built at once than there are processors: the tests
+// that take longest wait much of their time, for servers, leases and processes that start. A -p among the flags wins.
 func oneMore() string { return fmt.Sprintf("-p=%d", runtime.GOMAXPROCS(0)+1) }
-
-// count asks the go command how many packages the patterns match: everything that is not a flag with its value behind
-// "=".
-func count(ctx context.Context, goCommand string, args []string) (int, error) {
-	list := []string{"list"}
-	for _, arg := range args {
-		if !strings.HasPrefix(arg, "-") {
-			list = append(list, arg)
-		}
-	}
-	cmd := exec.CommandContext(ctx, goCommand, list...)
-	cmd.Stderr = os.Stderr
-	packages, err := cmd.Output()
-	return strings.Count(string(packages), "\n"), err
-}
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	err := run(ctx, os.Args[1:], os.Stdout)
+	err := newSession(os.Stdout).run(ctx, os.Args[1:])
 	stop()
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "progress: %v\n", err)

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -45,7 +48,7 @@ failed: 2 of 4 packages
 	var out strings.Builder
 	p := &progress{
 		out: &out, total: 4, elapsed: func() time.Duration { return 3 * time.Second },
-		printed: make(map[string][]*output),
+		printed: make(map[string][]*output), report: new(report),
 	}
 	if err := p.read(strings.NewReader(events)); err != nil {
 		t.Fatal(err)
@@ -69,13 +72,41 @@ func TestLastLines(t *testing.T) {
 
 // TestProgressRunsTests runs a package that does not build, and one that passes.
 func TestProgressRunsTests(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "report")
+	t.Setenv(reportVariable, file)
 	var out strings.Builder
-	if err := run(t.Context(), []string{"-count=1", "./testdata/fine", "./testdata/broken"}, &out); err == nil {
+	if err := newSession(&out).run(t.Context(), []string{"run", "-count=1", "./testdata/fine", "./testdata/broken"}); err == nil {
 		t.Error("a package that does not build is no failure")
 	}
-	for _, want := range []string{"ok ", "undefined: notThere", "failed: 1 of 2 packages"} {
+	for _, want := range []string{"ok ", "undefined: notThere", "failed: 1 of 2 packages", "the slowest:"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the output lacks %q:\n%s", want, out.String())
 		}
+	}
+	text, err := os.ReadFile(file)
+	if err != nil || !strings.Contains(string(text), `"Failed":["github.com/onceward/onceward/lab/progress/testdata/broken"]`) {
+		t.Errorf("the report is %s, %v", text, err)
+	}
+}
+
+// TestSkippedEverywhere: a test counts as run if one batch ran it, however it ended.
+func TestSkippedEverywhere(t *testing.T) {
+	var r report
+	for _, e := range []event{
+		{Action: "skip", Test: "TestA"},
+		{Action: "skip", Test: "TestB"},
+		{Action: "skip", Test: "TestC"},
+		{Action: "pass", Test: "TestA"},
+		{Action: "fail", Test: "TestC"},
+		{Action: "skip", Test: "TestA"},
+	} {
+		e.Package = "p"
+		r.add(&e)
+	}
+	if got := r.skippedEverywhere(); !slices.Equal(got, []string{"p.TestB"}) {
+		t.Errorf("skipped: %v", got)
+	}
+	if !slices.Equal(r.failed, []string{"p.TestC"}) {
+		t.Errorf("failed: %v", r.failed)
 	}
 }

@@ -165,7 +165,7 @@ func instance(t testing.TB, options ...dynamodb.Option) storetest.Instance {
 // features says that an item holds 400 KB.
 var features = storetest.Features{MaxBody: 350 << 10}
 
-// TestStore proves the store; `make test-stores` runs all chapters.
+// TestStore proves the store; `make test-all` runs all chapters.
 func TestStore(t *testing.T) {
 	t.Parallel()
 	storetest.Run(t, storetest.Harness{

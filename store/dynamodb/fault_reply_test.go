@@ -300,7 +300,7 @@ func raceFor(t *testing.T, s *dynamodb.Store, rows *business, key int, executed 
 	}
 }
 
-// TestStoreOnABadDay runs the suite while requests get lost, are throttled and come late; `make test-stores` runs more
+// TestStoreOnABadDay runs the suite while requests get lost, are throttled and come late; `make test-all` runs more
 // of it.
 func TestStoreOnABadDay(t *testing.T) {
 	t.Parallel()

@@ -90,7 +90,7 @@ func business(g *ground) *storetest.Business {
 	}
 }
 
-// TestStore runs a selection of the suite; `make test-stores` runs all.
+// TestStore runs a selection of the suite; `make test-all` runs all.
 func TestStore(t *testing.T) {
 	t.Parallel()
 	among := &grounds{run: t, url: mariadb}
@@ -102,7 +102,7 @@ func TestStore(t *testing.T) {
 	})
 }
 
-// TestStoreOnTheRealClock runs what depends on the clock as it runs in production; `make test-stores` runs all.
+// TestStoreOnTheRealClock runs what depends on the clock as it runs in production; `make test-all` runs all.
 func TestStoreOnTheRealClock(t *testing.T) {
 	t.Parallel()
 	among := &grounds{run: t, url: mariadb}

@@ -22,7 +22,7 @@ import (
 )
 
 // TestStorePartitioned runs what depends on how the table of records is made: what excludes, finds, writes and lists in
-// all partitions at once. `make test-stores` runs the whole suite.
+// all partitions at once. `make test-all` runs the whole suite.
 func TestStorePartitioned(t *testing.T) {
 	pgxHandle.conformAmong(t, &grounds{
 		run: t, place: onSharedServer, made: []postgres.Option{postgres.WithPartitions(4)},

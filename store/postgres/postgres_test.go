@@ -146,7 +146,7 @@ func TestStore(t *testing.T) { pgxHandle.conform(t) }
 
 // TestStoreOnDatabaseSQL runs what depends on the handle: the transactions of handlers, and how a call that is given up
 // ends. All else is on connections of the store's own, which both handles open in the same way, so TestStore proves it
-// for both; `make test-stores` runs it on this handle too.
+// for both; `make test-all` runs it on this handle too.
 func TestStoreOnDatabaseSQL(t *testing.T) {
 	sqlHandle.conform(t, servers.UnlessAllStores("Cancellation", "Transactor", "TransactorOwnership", "Checkpointer",
 		"CheckpointerOwnership", "OutboxTransactions", "OutboxAnswer", "OutboxFinishTx", "InboxTransactions", "Natural")...)

@@ -128,7 +128,7 @@ func TestStore(t *testing.T) {
 	storetest.Run(t, harness)
 }
 
-// TestStoreOnTheRealClock runs what depends on the clock as it runs in production; `make test-stores` runs all.
+// TestStoreOnTheRealClock runs what depends on the clock as it runs in production; `make test-all` runs all.
 func TestStoreOnTheRealClock(t *testing.T) {
 	t.Parallel()
 	storetest.Run(t, storetest.Harness{
