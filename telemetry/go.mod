@@ -12,9 +12,7 @@ require (
 	go.opentelemetry.io/otel/sdk/metric v1.47.0
 )
 
-require (
-	github.com/dunglas/httpsfv v1.1.2 // indirect
-)
+require github.com/dunglas/httpsfv v1.1.2 // indirect
 
 require (
 	github.com/beorn7/perks v1.0.1 // indirect

@@ -14,9 +14,10 @@ import (
 	"syscall"
 
 	"github.com/alecthomas/kong"
+
 	"github.com/onceward/onceward/cmd/onceward/internal/operate"
 	"github.com/onceward/onceward/cmd/onceward/internal/output"
-	"github.com/onceward/onceward/cmd/onceward/internal/terminal"
+	"github.com/onceward/onceward/demo/terminal"
 )
 
 // commands is the command line, one field a subcommand.
