@@ -8,16 +8,14 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 
 	"github.com/onceward/onceward/demo/rehearsal"
+	"github.com/onceward/onceward/internal/interrupt"
 )
 
 // child is the only argument of a process that another one has started.
@@ -31,7 +29,7 @@ const (
 
 func main() {
 	program := rehearsal.Program{GoRun: "go run -C demo .", Child: child}
-	first, second := interrupts()
+	first, second := interrupt.Listen()
 	if len(os.Args) == 2 && os.Args[1] == child {
 		end(rehearsal.Child(first, second, program, os.Stdin, os.Stdout))
 	}
@@ -52,23 +50,6 @@ func end(err error) {
 		os.Exit(exitFailed)
 	}
 	os.Exit(0)
-}
-
-// interrupts returns two contexts: the first interrupt lets the demo end in order, and the second one at once. The third
-// ends the program where it is.
-func interrupts() (first, second context.Context) {
-	first, endInOrder := context.WithCancel(context.Background())
-	second, endNow := context.WithCancel(context.Background())
-	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	go func() {
-		<-signals
-		endInOrder()
-		<-signals
-		signal.Stop(signals)
-		endNow()
-	}()
-	return first, second
 }
 
 // parse reads the command line.

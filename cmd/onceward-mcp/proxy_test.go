@@ -18,9 +18,41 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"github.com/onceward/onceward"
 	oncewardmcp "github.com/onceward/onceward/adapter/mcp"
+	"github.com/onceward/onceward/reconcile"
+	"github.com/onceward/onceward/store"
+	"github.com/onceward/onceward/store/sqlite"
 )
+
+// runAsMCP makes the test binary a server of MCP. It holds the file that the server writes its effects to.
+const runAsMCP = "ONCEWARD_TEST_MCP"
+
+// program is the path of the program as users have it.
+var program string
+
+func TestMain(m *testing.M) {
+	if effects := os.Getenv(runAsMCP); effects != "" {
+		os.Exit(serveMCP(effects))
+	}
+	os.Exit(runTests(m))
+}
+
+func runTests(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "onceward-mcp-test-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	program = filepath.Join(dir, "onceward-mcp")
+	if output, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", program, ".").CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "the program does not build: %v: %s\n", err, output)
+		return 1
+	}
+	return m.Run()
+}
 
 // serveMCP is a server that knows nothing of Onceward: each booking is a line of a file, the guest "die" ends it, and
 // "hang" waits until the call is given up.
@@ -58,15 +90,11 @@ func serveMCP(path string) int {
 // proxyCommand is the proxy in front of that server.
 func proxyCommand(t *testing.T, dir string, flags ...string) *exec.Cmd {
 	t.Helper()
-	program, err := builtProgram()
-	if err != nil {
-		t.Fatal(err)
-	}
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	args := slices.Concat([]string{"mcp-proxy", "--store", "sqlite:" + filepath.Join(dir, "store.db")}, flags,
+	args := slices.Concat([]string{"--store", "sqlite:" + filepath.Join(dir, "store.db")}, flags,
 		[]string{"--", self})
 	command := exec.Command(program, args...)
 	command.Env = append(os.Environ(), "ONCEWARD_SECRET=0123456789abcdef", runAsMCP+"="+filepath.Join(dir, "effects"))
@@ -124,23 +152,39 @@ func TestMCPProxyOnStdio(t *testing.T) {
 	if text, problem := bookTable(t, session, "k2", "die"); problem == nil || problem.Code != "outcome-unknown" {
 		t.Errorf("a server that died got %q", text)
 	}
-	body := filepath.Join(dir, "body")
-	if err := os.WriteFile(body, []byte("It was booked."), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	program, err := builtProgram()
-	if err != nil {
-		t.Fatal(err)
-	}
-	said, err := exec.Command(program, "unknown", "resolve", "k2", "--scope", "mcp", "--completed", "--status", "200",
-		"--body-file", body, "--yes", "--who", "ops", "--why", "asked", "--store", "sqlite:"+filepath.Join(dir, "store.db")).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v: %s", err, said)
-	}
+	resolve(t, dir, "k2", "It was booked.")
 	if text, problem := bookTable(t, session, "k2", "die"); text != "It was booked." || problem != nil {
 		t.Errorf("after the operator the call got %q", text)
 	}
 	wantEffects(t, dir, "Ada spy die")
+}
+
+// resolve settles an unknown outcome as an operator does with `onceward unknown resolve`.
+func resolve(t *testing.T, dir, key, answer string) {
+	t.Helper()
+	db, err := sqlite.Open(t.Context(), filepath.Join(dir, "store.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	guard, err := onceward.New(db, onceward.Config{Secret: []byte("0123456789abcdef")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	operator, err := reconcile.NewOperator(guard, db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec, err := db.Get(t.Context(), store.ID{Scope: "mcp", Key: key})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = operator.ResolveCompleted(t.Context(), reconcile.By{Who: "ops", Why: "asked"},
+		store.Claim{ID: rec.ID, Attempt: rec.Attempt},
+		store.Completion{Response: reconcile.Response(http.StatusOK, nil, []byte(answer))})
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // listening starts a proxy over HTTP, and returns its URL.
@@ -179,11 +223,7 @@ func TestMCPProxyScopeHeader(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	_, behind := listening(t, proxyCommand(t, dir, "--listen", "127.0.0.1:0"))
-	program, err := builtProgram()
-	if err != nil {
-		t.Fatal(err)
-	}
-	front := exec.Command(program, "mcp-proxy", "--store", "sqlite:"+filepath.Join(dir, "front.db"), "--listen", "127.0.0.1:0",
+	front := exec.Command(program, "--store", "sqlite:"+filepath.Join(dir, "front.db"), "--listen", "127.0.0.1:0",
 		"--scope-header", "X-Tenant", "--upstream", behind)
 	front.Env = append(os.Environ(), "ONCEWARD_SECRET=0123456789abcdef")
 	_, url := listening(t, front)
@@ -243,11 +283,7 @@ func TestMCPProxyTokenFile(t *testing.T) {
 	if err := os.WriteFile(token, []byte("one\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	program, err := builtProgram()
-	if err != nil {
-		t.Fatal(err)
-	}
-	front := exec.Command(program, "mcp-proxy", "--store", "sqlite:"+filepath.Join(dir, "front.db"), "--listen", "127.0.0.1:0",
+	front := exec.Command(program, "--store", "sqlite:"+filepath.Join(dir, "front.db"), "--listen", "127.0.0.1:0",
 		"--upstream", secured.URL, "--token-file", token)
 	front.Env = append(os.Environ(), "ONCEWARD_SECRET=0123456789abcdef")
 	_, address := listening(t, front)
@@ -374,26 +410,22 @@ func TestMCPProxyFlags(t *testing.T) {
 		"the server is not named":        {"--store", "x.db"},
 		"the server is named twice":      {"--store", "x.db", "--upstream", "http://127.0.0.1:1", "--", "cat"},
 		"--scope-header is for --listen": {"--store", "x.db", "--scope-header", "X-User", "--", "cat"},
-		"the tool pay has flags":         {"--store", "x.db", "--protect", "book", "--knows-key", "pay", "--", "cat"},
+		`the tool "pay" has flags`:       {"--store", "x.db", "--protect", "book", "--knows-key", "pay", "--", "cat"},
 		"take answer, retry or unknown":  {"--store", "x.db", "--errors", "pay=maybe", "--", "cat"},
 		"the store is not named":         {"--", "cat"},
 		"the secret cannot be read":      {"--store", "x.db", "--secret-file", "/nowhere", "--", "cat"},
 	} {
-		err := run(interrupts{t.Context(), t.Context()}, append([]string{"mcp-proxy"}, args...), os.Stdout)
+		err := run(interrupts{t.Context(), t.Context()}, args, os.Stdout)
 		if err == nil || !strings.Contains(err.Error(), want) || exitCode(err) != exitUsage {
 			t.Errorf("%v: got %v with the exit code %d, want %q", args, err, exitCode(err), want)
 		}
-	}
-	if got := joinNegative([]string{"--limit", "-1", "--", "server", "--level", "-2"}); strings.Join(got, " ") !=
-		"--limit=-1 -- server --level -2" {
-		t.Errorf("the command line is read as %q", got)
 	}
 }
 
 // TestMCPProxyFlagsOfOneTool: a tool with a flag of its own is protected by it, and the others stay protected.
 func TestMCPProxyFlagsOfOneTool(t *testing.T) {
 	t.Setenv("ONCEWARD_SECRET", "0123456789abcdef")
-	command := mcpProxyCommand{
+	command := command{
 		Command: []string{"cat"}, Store: "sqlite:x.db", Protect: []string{"*"}, KnowsKey: []string{"pay"},
 		Errors: map[string]string{"book": "unknown"},
 	}

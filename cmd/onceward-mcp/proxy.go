@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,17 +16,19 @@ import (
 	"strings"
 	"time"
 
+	"github.com/alecthomas/kong"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"github.com/onceward/onceward"
 	oncewardmcp "github.com/onceward/onceward/adapter/mcp"
-	"github.com/onceward/onceward/cmd/onceward/internal/operate"
-	"github.com/onceward/onceward/cmd/onceward/internal/output"
 	"github.com/onceward/onceward/janitor"
 	"github.com/onceward/onceward/storeurl"
 )
 
-// mcpProxyCommand stands in front of a server of MCP and lets its tool calls happen once.
-type mcpProxyCommand struct {
+// command is the command line of the proxy. It stands in front of a server of MCP and lets its tool calls happen once.
+type command struct {
+	Version kong.VersionFlag `help:"Say which version this is."`
+
 	Command   []string `arg:"" optional:"" help:"The server behind the proxy, with its arguments: a command that serves on its standard input and output. Write -- before it."`
 	Upstream  string   `placeholder:"URL" group:"Server" help:"The server behind the proxy instead of a command: the URL of its streamable HTTP."`
 	TokenFile string   `type:"path" placeholder:"FILE" group:"Server" help:"A file with the bearer token for --upstream. It is read for each request, so that the token can be changed."`
@@ -47,18 +50,18 @@ type mcpProxyCommand struct {
 	Deadline        time.Duration     `default:"1m" group:"Tools" help:"How long a call may take. What becomes of it then is unknown."`
 }
 
-// Help shows how it is started.
-func (mcpProxyCommand) Help() string {
-	return `It needs a store and a secret, which stay the same over restarts:
+// description is what --help begins with.
+const description = `Stands in front of a server of MCP, and lets its tool calls happen once.
+
+It needs a store and a secret, which stay the same over restarts:
 
   head -c 32 /dev/urandom | base64 > mcp.secret
-  onceward mcp-proxy --store sqlite:mcp.db --secret-file mcp.secret -- npx some-mcp-server
+  onceward-mcp --store sqlite:mcp.db --secret-file mcp.secret -- npx some-mcp-server
 
 Give the host of the model this command in the place of the server's. docs/mcp.md says more.`
-}
 
 // Run serves until the client, or an interrupt, ends it.
-func (c *mcpProxyCommand) Run(ends interrupts, out io.Writer) error {
+func (c *command) Run(ends interrupts, out io.Writer) error {
 	config, secret, err := c.config()
 	if err != nil {
 		return err
@@ -67,12 +70,12 @@ func (c *mcpProxyCommand) Run(ends interrupts, out io.Writer) error {
 	config.Logger = logger
 	opened, err := storeurl.OpenStore(ends.first, c.Store, storeurl.WithLogger(logger))
 	if err != nil {
-		return operate.Unavailable(err)
+		return &unavailable{err}
 	}
 	defer opened.Close()
 	guard, err := onceward.New(opened, onceward.Config{Secret: secret, Logger: logger})
 	if err != nil {
-		return operate.Usage("%v", err)
+		return usage("%v", err)
 	}
 	sweeping, err := janitor.New(opened, janitor.Config{Logger: logger})
 	if err != nil {
@@ -88,7 +91,7 @@ func (c *mcpProxyCommand) Run(ends interrupts, out io.Writer) error {
 }
 
 // warn names the tools that are passed on as they are.
-func (c *mcpProxyCommand) warn(ctx context.Context, proxy *oncewardmcp.Proxy, logger *slog.Logger) {
+func (c *command) warn(ctx context.Context, proxy *oncewardmcp.Proxy, logger *slog.Logger) {
 	names, err := proxy.Unprotected(ctx)
 	if err == nil && len(names) > 0 {
 		logger.Warn("tools change state and are not protected: add --protect for each, or --protect '*'",
@@ -97,7 +100,7 @@ func (c *mcpProxyCommand) warn(ctx context.Context, proxy *oncewardmcp.Proxy, lo
 }
 
 // serve serves over HTTP, or on the standard input and output until the input ends.
-func (c *mcpProxyCommand) serve(
+func (c *command) serve(
 	ends interrupts, out io.Writer, guard *onceward.Guard, proxy *oncewardmcp.Proxy, sweeping onceward.Worker,
 ) error {
 	ctx, cancel := context.WithCancel(ends.first)
@@ -116,7 +119,7 @@ func (c *mcpProxyCommand) serve(
 	if c.Listen != "" {
 		listener, err := net.Listen("tcp", c.Listen)
 		if err != nil {
-			return operate.Usage("--listen: %v", err)
+			return usage("--listen: %v", err)
 		}
 		fmt.Fprintf(out, "listening on http://%s\n", listener.Addr())
 		server = guard.Server(httpServer(proxy.Server()), listener, c.Deadline+30*time.Second)
@@ -146,15 +149,15 @@ func httpServer(server *mcp.Server) *http.Server {
 }
 
 // config says what the flags mean.
-func (c *mcpProxyCommand) config() (config oncewardmcp.ProxyConfig, key []byte, err error) {
+func (c *command) config() (config oncewardmcp.ProxyConfig, key []byte, err error) {
 	if err := c.check(); err != nil {
 		return config, nil, err
 	}
-	if key, err = secret(c.SecretFile, "ONCEWARD_SECRET"); err != nil {
+	if key, err = c.secret(); err != nil {
 		return config, nil, err
 	}
 	if len(key) == 0 {
-		return config, nil, operate.Usage("the secret is missing: give --secret-file FILE, or set ONCEWARD_SECRET")
+		return config, nil, usage("the secret is missing: give --secret-file FILE, or set ONCEWARD_SECRET")
 	}
 	config.Connect, config.Scope = c.connect, oncewardmcp.SingleScope(c.Scope)
 	if c.ScopeHeader != "" {
@@ -169,29 +172,44 @@ func (c *mcpProxyCommand) config() (config oncewardmcp.ProxyConfig, key []byte, 
 	return config, key, nil
 }
 
+// secret reads the secret from its file, or else from the environment. The end of a line belongs to the editor.
+func (c *command) secret() ([]byte, error) {
+	if c.SecretFile == "" {
+		return []byte(os.Getenv("ONCEWARD_SECRET")), nil
+	}
+	content, err := os.ReadFile(c.SecretFile)
+	if err != nil {
+		return nil, usage("the secret cannot be read: %v", err)
+	}
+	return bytes.TrimRight(content, "\r\n"), nil
+}
+
 // check refuses what does not fit together.
-func (c *mcpProxyCommand) check() error {
+func (c *command) check() error {
 	switch {
 	case c.Upstream == "" && len(c.Command) == 0:
-		return operate.Usage("the server is not named: give its command behind --, or --upstream URL")
+		return usage("the server is not named: give its command behind --, or --upstream URL")
 	case c.Upstream != "" && len(c.Command) > 0:
-		return operate.Usage("the server is named twice: give a command or --upstream, not both")
+		return usage("the server is named twice: give a command or --upstream, not both")
 	case c.TokenFile != "" && c.Upstream == "":
-		return operate.Usage("--token-file is for --upstream: a command has its own environment")
+		return usage("--token-file is for --upstream: a command has its own environment")
 	case c.ScopeHeader != "" && c.Listen == "":
-		return operate.Usage("--scope-header is for --listen: there are no header fields on the standard input")
+		return usage("--scope-header is for --listen: there are no header fields on the standard input")
 	}
 	for _, name := range c.named() {
 		if !slices.Contains(c.Protect, name) && !slices.Contains(c.Protect, oncewardmcp.OtherTools) {
-			return operate.Usage("the tool %s has flags and is not protected: add --protect %s", output.Text(name),
-				output.Shell(name))
+			return usage("the tool %q has flags and is not protected: add --protect %[1]q", name)
 		}
 	}
-	return operate.CheckURL(c.Store)
+	if c.Store == "" {
+		return usage("the store is not named: give --store URL, or set ONCEWARD_STORE; such as " +
+			"postgres://user@host/database, mysql://user@host/database, sqlite:PATH, redis://host:6379/0 or dynamodb://TABLE")
+	}
+	return nil
 }
 
 // named are the tools that have flags of their own.
-func (c *mcpProxyCommand) named() []string {
+func (c *command) named() []string {
 	names := slices.Clone(c.KnowsKey)
 	for _, flags := range []map[string]string{c.Intent, c.ForwardArgument, c.Errors} {
 		names = slices.AppendSeq(names, maps.Keys(flags))
@@ -200,7 +218,7 @@ func (c *mcpProxyCommand) named() []string {
 }
 
 // tool says how one tool is protected.
-func (c *mcpProxyCommand) tool(name string) (oncewardmcp.ProxyTool, error) {
+func (c *command) tool(name string) (oncewardmcp.ProxyTool, error) {
 	tool := oncewardmcp.ProxyTool{
 		KeyArgument: c.KeyArgument, KnowsKey: slices.Contains(c.KnowsKey, name), ForwardArgument: c.ForwardArgument[name],
 		Options: []onceward.Option{onceward.Retain(c.Retain), onceward.Deadline(c.Deadline)},
@@ -215,13 +233,13 @@ func (c *mcpProxyCommand) tool(name string) (oncewardmcp.ProxyTool, error) {
 	case "unknown":
 		tool.ErrorResult = onceward.FailureUnknown
 	default:
-		return tool, operate.Usage("--errors %s=%s: take answer, retry or unknown", name, output.Text(meaning))
+		return tool, usage("--errors %s=%q: take answer, retry or unknown", name, meaning)
 	}
 	return tool, nil
 }
 
 // connect starts the server behind, or reaches it.
-func (c *mcpProxyCommand) connect(context.Context) (mcp.Transport, error) {
+func (c *command) connect(context.Context) (mcp.Transport, error) {
 	if c.Upstream != "" {
 		web := &mcp.StreamableClientTransport{Endpoint: c.Upstream}
 		if c.TokenFile != "" {
@@ -260,7 +278,7 @@ func keepOrigin(r *http.Request, via []*http.Request) error {
 }
 
 // headerScope takes the scope from a header field. Of two it cannot be told which one a client has added.
-func (c *mcpProxyCommand) headerScope(_ context.Context, req *mcp.CallToolRequest) (string, error) {
+func (c *command) headerScope(_ context.Context, req *mcp.CallToolRequest) (string, error) {
 	if req.Extra == nil {
 		return "", onceward.ErrUnauthenticated
 	}
