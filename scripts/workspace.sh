@@ -21,6 +21,7 @@ unpublished='// The modules require each other at the version of the next releas
 	done
 	printf ')\n'
 } >go.work
+[ -f demo/go.mod ] || exit 0
 {
 	sed -n 's/^go /go /p' go.mod
 	printf '\nuse .\n\n%s\nreplace (\n' "$unpublished"
