@@ -185,7 +185,7 @@ cover: ## Measure the coverage of all tests; writes coverage.out and coverage.ht
 
 .PHONY: demo
 demo: ## Start the demo on the embedded store (DEMOFLAGS="--addr 127.0.0.1:8080 --dir DIR")
-	$(GO) run ./cmd/onceward demo $(DEMOFLAGS)
+	$(GO) run -C demo . $(DEMOFLAGS)
 
 .PHONY: tidy
 tidy: ## Tidy the go.mod of every module, and write go.work again

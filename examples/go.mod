@@ -44,7 +44,6 @@ require (
 	github.com/ncruces/go-sqlite3 v0.35.6 // indirect
 	github.com/ncruces/go-sqlite3-wasm/v6 v6.3.35304 // indirect
 	github.com/ncruces/julianday v1.0.0 // indirect
-	github.com/onceward/onceward/store/breaker v0.1.0 // indirect
 	github.com/onceward/onceward/store/mysql v0.1.0 // indirect
 	github.com/onceward/onceward/store/redis v0.1.0 // indirect
 	github.com/onceward/onceward/store/sqlite v0.1.0 // indirect
@@ -54,7 +53,6 @@ require (
 	github.com/prometheus/otlptranslator v1.0.0 // indirect
 	github.com/prometheus/procfs v0.22.0 // indirect
 	github.com/redis/rueidis v1.0.79 // indirect
-	github.com/sony/gobreaker/v2 v2.4.0 // indirect
 	go.opentelemetry.io/auto/sdk v1.2.1 // indirect
 	go.opentelemetry.io/otel v1.47.0 // indirect
 	go.opentelemetry.io/otel/exporters/prometheus v0.69.0 // indirect

@@ -15,7 +15,6 @@ import (
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store"
-	"github.com/onceward/onceward/store/breaker"
 )
 
 // DefaultExportInterval is the time between two looks of an [Exporter] at the store.
@@ -77,7 +76,7 @@ func (t *Telemetry) Exporter(config ExporterConfig) (*Exporter, error) {
 	if config.Guard != nil {
 		t.metrics.exported.guard.Store(config.Guard)
 	}
-	if b, ok := store.Find[*breaker.Store](config.Store); ok {
+	if b, ok := store.Find[breakerStore](config.Store); ok {
 		t.metrics.exported.breaker.Store(&b)
 	}
 	return e, nil
@@ -235,7 +234,7 @@ func (e *Exporter) count(ctx context.Context) error {
 type exported struct {
 	taken   atomic.Bool // by an exporter
 	guard   atomic.Pointer[onceward.Guard]
-	breaker atomic.Pointer[*breaker.Store]
+	breaker atomic.Pointer[breakerStore]
 	counted atomic.Pointer[counted]
 }
 

@@ -4,7 +4,6 @@ go 1.26.0
 
 require (
 	github.com/onceward/onceward v0.1.0
-	github.com/onceward/onceward/store/breaker v0.1.0
 	github.com/prometheus/client_golang v1.25.0
 	go.opentelemetry.io/otel v1.47.0
 	go.opentelemetry.io/otel/exporters/prometheus v0.69.0
@@ -13,10 +12,7 @@ require (
 	go.opentelemetry.io/otel/sdk/metric v1.47.0
 )
 
-require (
-	github.com/dunglas/httpsfv v1.1.2 // indirect
-	github.com/sony/gobreaker/v2 v2.4.0 // indirect
-)
+require github.com/dunglas/httpsfv v1.1.2 // indirect
 
 require (
 	github.com/beorn7/perks v1.0.1 // indirect

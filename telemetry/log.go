@@ -10,14 +10,13 @@ import (
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/store"
-	"github.com/onceward/onceward/store/breaker"
 )
 
 // log writes an event down, without any content, and with the hash of the key in its place (M3).
 func (t *Telemetry) log(ctx context.Context, event onceward.ObserverEvent) {
 	if !t.config.Logger.Enabled(ctx, slog.LevelDebug) {
-		if e, ok := event.(breaker.ChangedEvent); ok {
-			t.logBreaker(ctx, &e)
+		if e, ok := event.(breakerChange); ok {
+			t.logBreaker(ctx, e)
 		}
 		return
 	}
@@ -42,8 +41,8 @@ func (t *Telemetry) log(ctx context.Context, event onceward.ObserverEvent) {
 		t.config.Logger.LogAttrs(ctx, slog.LevelDebug, "onceward: consumed", slog.String("consumer", e.Consumer),
 			slog.String("event", e.EventID), slog.Bool("applied", e.Applied), slog.Bool("failed", e.Err != nil),
 			elapsed(e.Elapsed))
-	case breaker.ChangedEvent:
-		t.logBreaker(ctx, &e)
+	case breakerChange:
+		t.logBreaker(ctx, e)
 	}
 }
 
@@ -67,7 +66,8 @@ func (t *Telemetry) logRecord(
 	t.config.Logger.LogAttrs(ctx, slog.LevelDebug, message, attributes...)
 }
 
-func (t *Telemetry) logBreaker(ctx context.Context, e *breaker.ChangedEvent) {
+func (t *Telemetry) logBreaker(ctx context.Context, e breakerChange) {
+	from, to := e.BreakerStates()
 	t.config.Logger.LogAttrs(ctx, slog.LevelInfo, "onceward: the circuit breaker has changed",
-		slog.String("from", e.From.String()), slog.String("to", e.To.String()))
+		slog.String("from", from), slog.String("to", to))
 }

@@ -17,7 +17,6 @@ import (
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/store"
-	"github.com/onceward/onceward/store/breaker"
 )
 
 // metrics are the instruments of a [Telemetry].
@@ -65,7 +64,7 @@ type metrics struct {
 
 	oldestReplay atomic.Int64 // the age of the oldest answer that was replayed, in nanoseconds
 
-	breaker  atomic.Int32 // the state, and one; zero if there is none that is known
+	breaker  atomic.Pointer[string] // the state; nil if none is known
 	workers  workers
 	exported exported
 
@@ -335,34 +334,6 @@ func hitOrMiss(hit bool) string {
 		return "hit"
 	}
 	return "miss"
-}
-
-func (m *metrics) breakerChanged(e *breaker.ChangedEvent) {
-	m.breakerChanges.add(1, e.To.String())
-	m.breaker.Store(int32(e.To) + 1)
-}
-
-// breakerState shows the state as one series for each, of which one is 1.
-func (b *builder) breakerState(m *metrics) {
-	gauge := b.gauge("onceward_breaker_state",
-		"Which state the circuit breaker is in: 1 for that, 0 for the others.", "state")
-	b.callback(func(_ context.Context, o metric.Observer) error {
-		now := m.breaker.Load()
-		if live := m.exported.breaker.Load(); live != nil {
-			now = int32((*live).State()) + 1
-		}
-		if now == 0 {
-			return nil
-		}
-		for _, s := range []breaker.State{breaker.StateClosed, breaker.StateHalfOpen, breaker.StateOpen} {
-			var is int64
-			if int32(s)+1 == now {
-				is = 1
-			}
-			o.ObserveInt64(gauge, is, metric.WithAttributes(attribute.String("state", s.String())))
-		}
-		return nil
-	}, gauge)
 }
 
 // workers is what is known of the workers of this process.

@@ -30,7 +30,6 @@ import (
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/reconcile/ledger"
 	"github.com/onceward/onceward/reconcile/webhook"
-	"github.com/onceward/onceward/store/breaker"
 	"github.com/onceward/onceward/store/tiered"
 )
 
@@ -173,8 +172,8 @@ func (m *metrics) observeRare(event onceward.ObserverEvent) {
 		m.recordsReaped.add(int64(e.Count))
 	case janitor.PurgedEvent:
 		m.executionsPurged.add(int64(e.Count))
-	case breaker.ChangedEvent:
-		m.breakerChanged(&e)
+	case breakerChange:
+		m.breakerChanged(e)
 	case tiered.LookedUpEvent:
 		m.frontLookups.add(1, hitOrMiss(e.Hit))
 	case tiered.FrontFailedEvent:

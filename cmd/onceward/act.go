@@ -13,8 +13,8 @@ import (
 	"github.com/onceward/onceward/cmd/onceward/internal/doctor"
 	"github.com/onceward/onceward/cmd/onceward/internal/operate"
 	"github.com/onceward/onceward/cmd/onceward/internal/output"
-	"github.com/onceward/onceward/cmd/onceward/internal/terminal"
 	"github.com/onceward/onceward/cmd/onceward/internal/view"
+	"github.com/onceward/onceward/demo/terminal"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/store"
 )

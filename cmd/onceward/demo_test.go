@@ -168,3 +168,12 @@ func TestOtherCommands(t *testing.T) {
 		})
 	}
 }
+
+// TestNegativeNumbers: a negative number belongs to the flag before it, but not behind --.
+func TestNegativeNumbers(t *testing.T) {
+	t.Parallel()
+	got := strings.Join(joinNegative([]string{"--limit", "-1", "--", "key", "--level", "-2"}), " ")
+	if want := "--limit=-1 -- key --level -2"; got != want {
+		t.Errorf("the command line is read as %q, want %q", got, want)
+	}
+}

@@ -65,7 +65,7 @@ func TestOnDynamoDB(t *testing.T) {
 	run := runDemo(t, "--payments", "60", "--seed", "5", "--processes", "2", "--store", url)
 	wantSound(t, run, 60)
 	wantFaults(t, run, "killed, 1 paused past its lease")
-	if !regexp.MustCompile(`on DynamoDB in the tables \w+ and \w+_items, seed 5`).MatchString(run.Stdout) {
+	if !regexp.MustCompile(`on DynamoDB in the tables \w+ and \w+_items\.`).MatchString(run.Stdout) {
 		t.Errorf("the demo does not name its tables:\n%s", run.Stdout)
 	}
 	again := runDemo(t, "--payments", "5", "--unprotected", "--store", url)

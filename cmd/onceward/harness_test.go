@@ -23,15 +23,12 @@ import (
 const (
 	runAsDemo = "ONCEWARD_TEST_RUN"
 	runAsCurl = "ONCEWARD_TEST_CURL"
-	runAsMCP  = "ONCEWARD_TEST_MCP" // the file that a server of MCP writes its effects to
 )
 
 func TestMain(m *testing.M) {
 	switch {
 	case os.Getenv(runAsCurl) != "":
 		os.Exit(curl(os.Args[1:], os.Stdout))
-	case os.Getenv(runAsMCP) != "":
-		os.Exit(serveMCP(os.Getenv(runAsMCP)))
 	case os.Getenv(runAsDemo) != "":
 		main()
 	default:

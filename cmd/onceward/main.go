@@ -6,17 +6,17 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"reflect"
 	"regexp"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/alecthomas/kong"
+
 	"github.com/onceward/onceward/cmd/onceward/internal/operate"
 	"github.com/onceward/onceward/cmd/onceward/internal/output"
-	"github.com/onceward/onceward/cmd/onceward/internal/terminal"
+	"github.com/onceward/onceward/demo/terminal"
+	"github.com/onceward/onceward/internal/interrupt"
 )
 
 // commands is the command line, one field a subcommand.
@@ -35,8 +35,6 @@ type commands struct {
 	Doctor  doctorCommand  `cmd:"" group:"operate" help:"Try what a store really does, and name what would break a promise."`
 	Health  healthCommand  `cmd:"" group:"operate" help:"Say whether a person should look: exit code 0 if all is well, 1 if not."`
 
-	McpProxy mcpProxyCommand `cmd:"" name:"mcp-proxy" group:"run" help:"Stand in front of a server of MCP, and let its tool calls happen once."`
-
 	Completion completionCommand `cmd:"" group:"try" help:"Print what a shell needs to complete command lines."`
 
 	DemoChild     demoChild     `cmd:"" hidden:""`
@@ -50,7 +48,9 @@ type commands struct {
 type interrupts struct{ first, second context.Context }
 
 func main() {
-	if err := run(listen(), os.Args[1:], os.Stdout); err != nil {
+	var ends interrupts
+	ends.first, ends.second = interrupt.Listen()
+	if err := run(ends, os.Args[1:], os.Stdout); err != nil {
 		os.Exit(report(err))
 	}
 }
@@ -61,22 +61,6 @@ func report(err error) int {
 		fmt.Fprintln(os.Stderr, "onceward:", output.Lines(text))
 	}
 	return exitCode(err)
-}
-
-// listen waits for interrupts. The third one ends the program where it is.
-func listen() interrupts {
-	first, endInOrder := context.WithCancel(context.Background())
-	second, endNow := context.WithCancel(context.Background())
-	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	go func() {
-		<-signals
-		endInOrder()
-		<-signals
-		signal.Stop(signals)
-		endNow()
-	}()
-	return interrupts{first, second}
 }
 
 // run executes one command line. What the command says goes to out.
@@ -109,7 +93,7 @@ func newParser(ends interrupts, out io.Writer) (*kong.Kong, error) {
 		kong.Description("Onceward: the work happens once, and every retry gets the same answer."),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.ExplicitGroups([]kong.Group{
-			{Key: "operate", Title: "Operate a store"}, {Key: "run", Title: "Protect a server"}, {Key: "try", Title: "More"},
+			{Key: "operate", Title: "Operate a store"}, {Key: "try", Title: "More"},
 		}),
 		kong.Writers(out, out), kong.Bind(ends), kong.BindTo(out, (*io.Writer)(nil)),
 		kong.KindMapper(reflect.String, kong.MapperFunc(exactly)))
@@ -145,7 +129,7 @@ func understood(args []string) []string {
 var negative = regexp.MustCompile(`^-\d+$`)
 
 // joinNegative joins a flag and the negative number behind it, which the parser would take for another flag: that the
-// number is too small is said better by who knows what it is for. What is behind -- belongs to another program.
+// number is too small is said better by who knows what it is for. What is behind -- is no flag.
 func joinNegative(args []string) []string {
 	var joined []string
 	for i, arg := range args {

@@ -26,6 +26,7 @@ func (w *world) routes() []onceward.RouteInfo {
 	w.Helper()
 	var mux *onceward.Mux
 	config := w.settings.Config
+	config.Monitor = newMonitor(w)
 	config.Routes = func(m *onceward.Mux, _ *onceward.Guard) { mux = m }
 	_, err := payments.New(w.Context(), config)
 	must(w, err)
@@ -142,6 +143,7 @@ func TestRoutesAreAllProtected(t *testing.T) {
 func TestUnprotectedRouteStopsTheStart(t *testing.T) {
 	t.Parallel()
 	config := onFile(t).settings.Config
+	config.Monitor = nil
 	config.Routes = func(mux *onceward.Mux, guard *onceward.Guard) {
 		nothing := func(http.ResponseWriter, *http.Request) {}
 		mux.HandleFunc("POST /forgotten", nothing)
@@ -160,6 +162,7 @@ func TestUnprotectedRouteStopsTheStart(t *testing.T) {
 func TestConfigIsChecked(t *testing.T) {
 	t.Parallel()
 	good := onFile(t).settings.Config
+	good.Monitor = nil
 	for _, policy := range []string{"conflict", "wait", "accepted"} {
 		config := good
 		config.InFlight = policy
@@ -221,4 +224,17 @@ func (w *world) wantUnavailable() {
 	w.post("/payments", "away", order(1900, "away")).want(http.StatusServiceUnavailable, "")
 	w.post("/payments/x/refund", "away", `{"amount":1}`).want(http.StatusServiceUnavailable, "")
 	w.post("/bookings", "away", place("concert", 1, "away")).want(http.StatusServiceUnavailable, "")
+}
+
+// TestWithoutMonitor: a system without a monitor works, and has no page of metrics.
+func TestWithoutMonitor(t *testing.T) {
+	t.Parallel()
+	w := onFile(t)
+	w.settings.Monitor = nil
+	system, err := payments.New(t.Context(), w.settings.Config)
+	must(t, err)
+	w.server.Config.Handler = system
+	w.post("/payments", "k", order(1900, "r")).want(http.StatusCreated, "")
+	w.send(http.MethodGet, "/metrics", "", "", "").want(http.StatusNotFound, "")
+	w.send(http.MethodGet, "/counters", "", "", "").want(http.StatusOK, "executions")
 }

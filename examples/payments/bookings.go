@@ -14,18 +14,18 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// placeOrder is what a client asks for.
-type placeOrder struct {
+// PlaceOrder is what a client asks for when it books.
+type PlaceOrder struct {
 	Reference string `json:"reference,omitempty"`
 	Item      string `json:"item"`
 	Price     int64  `json:"price"`
 }
 
-// booking is what a booking carries from step to step, and what its answer shows.
-type booking struct {
+// Booking is what a booking carries from step to step, and what its answer shows.
+type Booking struct {
 	ID      string `json:"id"`
 	Account string `json:"account"`
-	placeOrder
+	PlaceOrder
 	// State is reserved, confirmed, declined or refused.
 	State  string `json:"state"`
 	Charge string `json:"charge,omitempty"`
@@ -43,7 +43,8 @@ const bookingCurrency = "EUR"
 
 // The states of a booking that are not those of a payment.
 const (
-	reserved  = "reserved"
+	// Reserved is the state of a booking that has its place and is not confirmed yet.
+	Reserved  = "reserved"
 	confirmed = "confirmed"
 	refused   = "refused"
 )
@@ -51,10 +52,10 @@ const (
 // defineBookings says what a booking consists of. Each step is committed with its recovery point: after a crash a
 // retry, or the resumer, goes on behind the last finished one. The provider recognises the key of the charge, so it may
 // be repeated.
-func (s *System) defineBookings() *phase.Operation[booking] {
-	return phase.Must(phase.New(phase.Definition[booking]{
+func (s *System) defineBookings() *phase.Operation[Booking] {
+	return phase.Must(phase.New(phase.Definition[Booking]{
 		Name: bookingsName,
-		Steps: []phase.Step[booking]{
+		Steps: []phase.Step[Booking]{
 			phase.Local("reserve", s.reservePlace),
 			phase.External("charge", s.chargeBooking).Repeat(),
 			phase.Local("confirm", s.confirmBooking),
@@ -73,8 +74,8 @@ func (s *System) bookingHandler() http.Handler {
 }
 
 // readBooking is called once for a key: what it returns is carried on.
-func readBooking(r *http.Request) (*booking, error) {
-	var asked placeOrder
+func readBooking(r *http.Request) (*Booking, error) {
+	var asked PlaceOrder
 	err := json.NewDecoder(r.Body).Decode(&asked)
 	if err != nil || asked.Item == "" || asked.Price <= 0 || asked.Price > maxAmount {
 		return nil, fmt.Errorf(`the body must be JSON such as {"item":"concert","price":4500}, with a price from 1 to %d`,
@@ -83,25 +84,25 @@ func readBooking(r *http.Request) (*booking, error) {
 	if !isPlain(asked.Item) || !isPlain(asked.Reference) {
 		return nil, errNotPlain
 	}
-	return &booking{
-		ID: newID(r.Context(), "book"), Account: accountFrom(r.Context()), placeOrder: asked, State: reserved,
+	return &Booking{
+		ID: newID(r.Context(), "book"), Account: accountFrom(r.Context()), PlaceOrder: asked, State: Reserved,
 	}, nil
 }
 
 // reservePlace takes one place, or ends the booking with an answer if there is none: what it wrote is undone then. A
 // request that comes again when its record has expired finds what it did still there, so it takes no second place, and
 // ends with the answer that it had.
-func (s *System) reservePlace(ctx context.Context, b *booking) error {
-	asked := b.placeOrder
-	reservation, err := s.storage.reserve(ctx, b)
+func (s *System) reservePlace(ctx context.Context, b *Booking) error {
+	asked := b.PlaceOrder
+	reservation, err := s.storage.Reserve(ctx, b)
 	switch {
-	case err != nil || reservation == reservedNow:
+	case err != nil || reservation == ReservedNow:
 		return err
-	case reservation == soldOut:
+	case reservation == SoldOut:
 		return phase.Finish(phase.JSON(http.StatusConflict, problem{b.Item + " is sold out"}))
-	case b.placeOrder != asked:
+	case b.PlaceOrder != asked:
 		return phase.Finish(phase.JSON(http.StatusUnprocessableEntity, problem{keyReused}))
-	case b.State == reserved:
+	case b.State == Reserved:
 		return nil
 	default:
 		return phase.Finish(bookingAnswer(b))
@@ -110,7 +111,7 @@ func (s *System) reservePlace(ctx context.Context, b *booking) error {
 
 // chargeBooking makes one call. A charge that is declined, or refused for good, is carried on to the next step, which
 // gives the place back.
-func (s *System) chargeBooking(ctx context.Context, key string, b *booking) error {
+func (s *System) chargeBooking(ctx context.Context, key string, b *Booking) error {
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timing.Call)
 	defer cancel()
 	made, err := s.provider.Charge(ctx, key, provider.ChargeRequest{
@@ -135,7 +136,7 @@ func (s *System) chargeBooking(ctx context.Context, key string, b *booking) erro
 }
 
 // charged fills in what the provider did.
-func (b *booking) charged(made provider.Charge) {
+func (b *Booking) charged(made provider.Charge) {
 	b.State, b.Charge, b.ChargedAt = chargeState(made), made.ID, made.Created.UnixMicro()
 }
 
@@ -158,17 +159,17 @@ func (s *System) askAboutBooking(ctx context.Context, rec *store.Record) (reconc
 }
 
 // confirmBooking writes down how the charge ended, and gives the place back if no money moved.
-func (s *System) confirmBooking(ctx context.Context, b *booking) error {
-	if b.moved() {
+func (s *System) confirmBooking(ctx context.Context, b *Booking) error {
+	if b.Moved() {
 		b.State = confirmed
 	}
-	return s.storage.confirm(ctx, b)
+	return s.storage.Confirm(ctx, b)
 }
 
-// moved reports whether the charge of a booking was made.
-func (b *booking) moved() bool { return b.State != declined && b.State != refused }
+// Moved reports whether the charge of a booking was made.
+func (b *Booking) Moved() bool { return b.State != declined && b.State != refused }
 
-func bookingAnswer(b *booking) phase.Answer {
+func bookingAnswer(b *Booking) phase.Answer {
 	switch b.State {
 	case declined:
 		return phase.JSON(http.StatusPaymentRequired, b)

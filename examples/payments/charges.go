@@ -19,14 +19,14 @@ const longestPoll = 500 * time.Millisecond
 // newWorker delivers what payments have ordered. Attempts are many, because to give up means that a person has to look.
 func (s *System) newWorker(rows *sqlStorage) (*outbox.Worker, error) {
 	t := s.config.Timing
-	return outbox.NewWorker(rows.db.Store, outbox.WorkerConfig{
+	return outbox.NewWorker(rows.db, outbox.WorkerConfig{
 		Routes: map[string]outbox.Route{chargesTopic: {
 			Handler: func(ctx context.Context, d *outbox.Delivery) (outbox.Result, error) { return s.charge(ctx, rows, d) },
 			Timeout: t.Call, MaxAttempts: 1000, MinBackoff: t.Backoff, MaxBackoff: 20 * t.Backoff,
 			Concurrency: 16,
 		}},
 		Lease: t.Lease, Poll: min(t.Look, longestPoll),
-		Observer: s.counters, Propagator: s.telemetry, Logger: s.config.Logger,
+		Observer: s.counters, Propagator: s.config.Monitor, Logger: s.config.Logger,
 	})
 }
 
@@ -60,6 +60,26 @@ func (s *System) callCharge(ctx context.Context, key string, p *Payment) (provid
 		return no.Charge, nil
 	}
 	return made, err
+}
+
+// charging is what a worker without an outbox charges with.
+func (s *System) charging() Charging {
+	return Charging{
+		Charge: func(ctx context.Context, key string, p *Payment) (refused string, err error) {
+			ctx, cancel := context.WithTimeout(ctx, s.config.Timing.Call)
+			defer cancel()
+			made, err := s.callCharge(ctx, key, p)
+			if reason, final := finalRefusal(err); final {
+				return reason, nil
+			}
+			if err == nil {
+				p.State, p.Charge = chargeState(made), made.ID
+			}
+			return "", err
+		},
+		Done: func() { s.counters.add("delivered done", 1) },
+		Poll: min(s.config.Timing.Look, longestPoll), Logger: s.config.Logger,
+	}
 }
 
 func chargeState(made provider.Charge) string {

@@ -10,7 +10,7 @@ import (
 // ago they were is not for it to say (S3).
 type openWork struct {
 	Records  openRecords  `json:"records"`
-	Messages openMessages `json:"messages"`
+	Messages OpenMessages `json:"messages"`
 }
 
 type openRecords struct {
@@ -19,12 +19,6 @@ type openRecords struct {
 	// DeadLetters counts the unknown records that wait for a person.
 	DeadLetters   int64     `json:"dead_letters"`
 	OldestUnknown time.Time `json:"oldest_unknown,omitzero"`
-}
-
-type openMessages struct {
-	Waiting     int       `json:"waiting"`
-	DeadLetters int       `json:"dead_letters"`
-	Oldest      time.Time `json:"oldest,omitzero"`
 }
 
 // health says whether the store answers, and how much is open in it. It is for load balancers and people.
@@ -36,7 +30,7 @@ func (s *System) health(w http.ResponseWriter, r *http.Request) {
 		s.broken(w, r, "ask the store", err)
 		return
 	}
-	messages, err := s.storage.messages(ctx)
+	messages, err := s.storage.Messages(ctx)
 	if err != nil {
 		s.broken(w, r, "ask the outbox", err)
 		return

@@ -87,13 +87,13 @@ func (s *System) createPayment(w http.ResponseWriter, r *http.Request) {
 		reject(w, r, err.Error())
 		return
 	}
-	p, err := s.storage.addPayment(r.Context(), newPayment(r.Context(), order))
+	p, err := s.storage.AddPayment(r.Context(), newPayment(r.Context(), order))
 	if err == nil && p.Order != order {
 		fail(w, http.StatusUnprocessableEntity, keyReused)
 		return
 	}
 	if err == nil {
-		err = s.storage.orderCharge(r.Context(), p)
+		err = s.storage.OrderCharge(r.Context(), p)
 	}
 	if err != nil {
 		s.broken(w, r, "write the payment", err)
@@ -116,7 +116,7 @@ const timeLayout = "2006-01-02T15:04:05.000000Z"
 
 // listPayments shows the caller's latest payments.
 func (s *System) listPayments(w http.ResponseWriter, r *http.Request) {
-	payments, err := s.storage.payments(r.Context(), accountFrom(r.Context()))
+	payments, err := s.storage.Payments(r.Context(), accountFrom(r.Context()))
 	if err != nil {
 		s.broken(w, r, "read the payments", err)
 		return
@@ -126,10 +126,10 @@ func (s *System) listPayments(w http.ResponseWriter, r *http.Request) {
 
 // showPayment shows one of the caller's payments, as it stands now.
 func (s *System) showPayment(w http.ResponseWriter, r *http.Request) {
-	p, err := s.storage.payment(r.Context(), accountFrom(r.Context()), r.PathValue("id"))
+	p, err := s.storage.Payment(r.Context(), accountFrom(r.Context()), r.PathValue("id"))
 	switch {
-	case errors.Is(err, errNoPayment):
-		fail(w, http.StatusNotFound, errNoPayment.Error())
+	case errors.Is(err, ErrNoPayment):
+		fail(w, http.StatusNotFound, ErrNoPayment.Error())
 	case err != nil:
 		s.broken(w, r, "read the payment", err)
 	default:

@@ -40,10 +40,10 @@ func (s *System) refundPayment(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	op := onceward.FromContext(r.Context())
-	p, err := s.storage.payment(r.Context(), accountFrom(r.Context()), r.PathValue("id"))
+	p, err := s.storage.Payment(r.Context(), accountFrom(r.Context()), r.PathValue("id"))
 	switch {
-	case errors.Is(err, errNoPayment):
-		fail(w, http.StatusNotFound, errNoPayment.Error())
+	case errors.Is(err, ErrNoPayment):
+		fail(w, http.StatusNotFound, ErrNoPayment.Error())
 		return
 	case err != nil:
 		op.NotExecuted()
@@ -94,7 +94,7 @@ func (s *System) callRefund(w http.ResponseWriter, r *http.Request, p *Payment, 
 func (s *System) answerRefund(w http.ResponseWriter, r *http.Request, payment string, made provider.Refund) {
 	op := onceward.FromContext(r.Context())
 	op.SetProviderID(made.ID)
-	if err := s.storage.noteRefund(r.Context(), payment, made); err != nil {
+	if err := s.storage.NoteRefund(r.Context(), payment, made); err != nil {
 		op.SetReason("the refund was made, but not written down: " + err.Error())
 		op.Unknown()
 		return
@@ -113,7 +113,7 @@ func (s *System) settleRefund(ctx context.Context, rec *store.Record, made provi
 	if err != nil {
 		return reconcile.Answer{}, err
 	}
-	if err := s.storage.noteRefund(ctx, payment, made); err != nil {
+	if err := s.storage.NoteRefund(ctx, payment, made); err != nil {
 		return reconcile.Answer{}, err
 	}
 	body, err := encode(refundOf(rec.Scope, payment, made))

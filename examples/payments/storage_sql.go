@@ -9,16 +9,17 @@ import (
 	"github.com/onceward/onceward/examples/provider"
 	"github.com/onceward/onceward/natural"
 	"github.com/onceward/onceward/outbox"
-	"github.com/onceward/onceward/storeurl"
 )
 
 // sqlStorage is rows of a database. What is to be charged goes through the outbox.
 type sqlStorage struct {
-	db  *storeurl.Database
+	db  Database
 	box *outbox.Outbox
+	// mySQL says that the tables are declared as MySQL has them.
+	mySQL bool
 }
 
-func (b *sqlStorage) addPayment(ctx context.Context, p *Payment) (*Payment, error) {
+func (b *sqlStorage) AddPayment(ctx context.Context, p *Payment) (*Payment, error) {
 	inserted, err := b.insert(ctx, "payment", p.ID, []natural.Column{
 		{Name: "account", Value: p.Account},
 		{Name: "request", Value: onceward.FromContext(ctx).Key()},
@@ -36,7 +37,7 @@ func (b *sqlStorage) addPayment(ctx context.Context, p *Payment) (*Payment, erro
 		b.db.Bind(`SELECT `+paymentColumns+` FROM payment WHERE id = $1`), p.ID))
 }
 
-func (b *sqlStorage) orderCharge(ctx context.Context, p *Payment) error {
+func (b *sqlStorage) OrderCharge(ctx context.Context, p *Payment) error {
 	payload, err := json.Marshal(p)
 	if err != nil {
 		return err
@@ -58,14 +59,14 @@ func (b *sqlStorage) notePaymentCharged(ctx context.Context, id string, made pro
 	return err
 }
 
-func (b *sqlStorage) payments(ctx context.Context, account string) ([]Payment, error) {
+func (b *sqlStorage) Payments(ctx context.Context, account string) ([]Payment, error) {
 	return b.find(ctx, `account = $1 ORDER BY created_at DESC LIMIT 100`, account)
 }
 
-func (b *sqlStorage) payment(ctx context.Context, account, id string) (*Payment, error) {
+func (b *sqlStorage) Payment(ctx context.Context, account, id string) (*Payment, error) {
 	found, err := b.find(ctx, `account = $1 AND id = $2`, account, id)
 	if err == nil && len(found) == 0 {
-		err = errNoPayment
+		err = ErrNoPayment
 	}
 	if err != nil {
 		return nil, err
@@ -102,7 +103,7 @@ func scanPayment(row interface{ Scan(into ...any) error }) (*Payment, error) {
 	return &p, err
 }
 
-func (b *sqlStorage) noteRefund(ctx context.Context, payment string, made provider.Refund) error {
+func (b *sqlStorage) NoteRefund(ctx context.Context, payment string, made provider.Refund) error {
 	return b.db.InTx(ctx, func(ctx context.Context) error {
 		_, err := b.db.UpsertRow(ctx, onceward.Tx(ctx), natural.Upsert{
 			Table: "refund", Key: []natural.Column{{Name: "id", Value: made.ID}},
@@ -117,12 +118,12 @@ func (b *sqlStorage) noteRefund(ctx context.Context, payment string, made provid
 	})
 }
 
-func (b *sqlStorage) messages(ctx context.Context) (openMessages, error) {
+func (b *sqlStorage) Messages(ctx context.Context) (OpenMessages, error) {
 	found, err := b.db.MessageStats(ctx)
-	return openMessages{found.Waiting, found.DeadLetters, found.Oldest}, err
+	return OpenMessages{found.Waiting, found.DeadLetters, found.Oldest}, err
 }
 
-func (b *sqlStorage) reserve(ctx context.Context, booked *booking) (reservation, error) {
+func (b *sqlStorage) Reserve(ctx context.Context, booked *Booking) (Reservation, error) {
 	inserted, err := b.insert(ctx, "booking", booked.ID, []natural.Column{
 		{Name: "account", Value: booked.Account},
 		{Name: "request", Value: onceward.FromContext(ctx).Key()},
@@ -138,20 +139,20 @@ func (b *sqlStorage) reserve(ctx context.Context, booked *booking) (reservation,
 	case !inserted:
 		row := tx.QueryRowContext(ctx, b.db.Bind(
 			`SELECT reference, item, price, state, charge, charged_at, reason FROM booking WHERE id = $1`), booked.ID)
-		return reservedBefore, row.Scan(&booked.Reference, &booked.Item, &booked.Price, &booked.State, &booked.Charge,
+		return ReservedBefore, row.Scan(&booked.Reference, &booked.Item, &booked.Price, &booked.State, &booked.Charge,
 			&booked.ChargedAt, &booked.Reason)
 	}
 	taken, err := rowsChanged(tx.ExecContext(ctx,
 		b.db.Bind(`UPDATE stock SET places = places - 1 WHERE item = $1 AND places > 0`), booked.Item))
 	if taken == 0 {
-		return soldOut, err
+		return SoldOut, err
 	}
-	return reservedNow, err
+	return ReservedNow, err
 }
 
-func (b *sqlStorage) confirm(ctx context.Context, booked *booking) error {
+func (b *sqlStorage) Confirm(ctx context.Context, booked *Booking) error {
 	tx := onceward.Tx(ctx)
-	if !booked.moved() {
+	if !booked.Moved() {
 		_, err := tx.ExecContext(ctx, b.db.Bind(`UPDATE stock SET places = places + 1 WHERE item = $1`), booked.Item)
 		if err != nil {
 			return err

@@ -9,8 +9,6 @@ import (
 	"net/http"
 	"time"
 
-	"go.opentelemetry.io/otel/trace"
-
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/examples/provider"
 	"github.com/onceward/onceward/janitor"
@@ -19,16 +17,17 @@ import (
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/reconcile/ledger"
 	"github.com/onceward/onceward/store"
-	"github.com/onceward/onceward/storeurl"
-	"github.com/onceward/onceward/telemetry"
 )
 
 // Config configures a [System]. Database or Items, Secret, Tokens, Provider and WebhookSecret are required.
 type Config struct {
 	// Database keeps the records and the tables of the system.
-	Database *storeurl.Database
-	// Items keeps them on DynamoDB instead. There is no outbox there, and no comparison of ledgers.
-	Items *Items
+	Database Database
+	// MySQL says that Database is MySQL or MariaDB, whose tables are declared in another way. Default: it is SQLite or
+	// PostgreSQL.
+	MySQL bool
+	// Items keeps records and tables on a store without SQL instead. There is no outbox there, and no comparison of ledgers.
+	Items Items
 	// Secret keys the fingerprints: at least 16 random bytes, the same on every node and over restarts.
 	Secret []byte
 	// Tokens are the accounts by their bearer tokens. An account is a scope: the same key of two accounts is two
@@ -54,12 +53,23 @@ type Config struct {
 	Rules map[string]reconcile.Rule
 	// Unprotected leaves Onceward out and runs the same handlers as most services do, to see what happens then.
 	Unprotected bool
-	// Observer is told what happens, after the counters and the metrics. Default: none.
+	// Monitor makes metrics and traces of what happens: package monitor makes one of OpenTelemetry. Default: none, and the
+	// system has counters alone.
+	Monitor Monitor
+	// Observer gets what happens, after the counters and the monitor. Default: none.
 	Observer onceward.Observer
-	// TracerProvider gets the spans of requests that are in a trace. Default: that of OpenTelemetry.
-	TracerProvider trace.TracerProvider
 	// Logger gets what an operator should know. Default: [slog.Default].
 	Logger *slog.Logger
+}
+
+// Monitor makes metrics and traces of what happens in the system.
+type Monitor interface {
+	onceward.Observer
+	onceward.Propagator
+	// Handler serves the metrics, at GET /metrics.
+	http.Handler
+	// Exporter returns the worker that counts what is in the store, for the metrics.
+	Exporter(s store.Store, guard *onceward.Guard, logger *slog.Logger) (onceward.Worker, error)
 }
 
 // minWebhookSecret is the least that keeps a signature from being guessed, in bytes.
@@ -70,7 +80,7 @@ func (c *Config) check() error {
 	_, unnamed := c.Tokens[""]
 	switch {
 	case (c.Database == nil) == (c.Items == nil):
-		return errors.New("payments: one of Config.Database and Config.Items is needed: open a database with storeurl.Open")
+		return errors.New("payments: one of Config.Database and Config.Items is needed: *storeurl.Database is a database")
 	case c.Items != nil && c.Unprotected:
 		return errors.New("payments: Config.Unprotected is for a database: on DynamoDB it is the guard that commits")
 	case len(c.Tokens) == 0 || unnamed:
@@ -101,8 +111,6 @@ type Timing struct {
 	Compare time.Duration
 	// Settle is how old a window must be to be compared. Default: an hour.
 	Settle time.Duration
-	// Export is the time between two counts of what is in the store, for the metrics. Default: a minute.
-	Export time.Duration
 }
 
 func (t *Timing) setDefaults() {
@@ -113,32 +121,21 @@ func (t *Timing) setDefaults() {
 	t.Backoff = cmp.Or(t.Backoff, time.Second)
 	t.Compare = cmp.Or(t.Compare, ledger.DefaultInterval)
 	t.Settle = cmp.Or(t.Settle, ledger.DefaultSettle)
-	t.Export = cmp.Or(t.Export, telemetry.DefaultExportInterval)
-}
-
-// recordStore is what the parts of the system need of a store, whatever it keeps its records in.
-type recordStore interface {
-	store.Store
-	store.Lister
-	store.ExternalEventKeeper
 }
 
 // System is the whole of it: an [http.Handler], and the work in the background.
 type System struct {
 	config   Config
-	store    recordStore
-	storage  storage
-	db       *storeurl.Database
+	store    Store
+	storage  Storage
+	db       Database
 	provider *provider.Client
 	guard    *onceward.Guard
 	mux      *onceward.Mux
 	counters *Counters
-	// telemetry makes metrics of what happens, which metrics shows.
-	telemetry *telemetry.Telemetry
-	metrics   http.Handler
-	exporter  *telemetry.Exporter
+	exporter onceward.Worker // nil without a monitor
 
-	bookings *phase.Operation[booking]
+	bookings *phase.Operation[Booking]
 	poller   *reconcile.Poller
 	worker   onceward.Worker
 	resumer  *phase.Resumer
@@ -159,19 +156,17 @@ func New(ctx context.Context, config Config) (*System, error) {
 		provider: &provider.Client{URL: config.Provider, HTTP: &http.Client{Transport: newTransport()}},
 	}
 	if config.Items != nil {
-		s.store = config.Items.Store
+		s.store = config.Items.Records()
 	} else {
-		s.store = s.db.Store
+		s.store = s.db
 	}
-	if err := s.observe(); err != nil {
-		return nil, err
-	}
+	s.counters = newCounters(config.Monitor, config.Observer)
 	inFlight, err := inFlightOption(config.InFlight)
 	if err != nil {
 		return nil, err
 	}
 	s.guard, err = onceward.New(s.store, onceward.Config{
-		Scope: s.account, Secret: config.Secret, Observer: s.counters, Propagator: s.telemetry, Logger: config.Logger,
+		Scope: s.account, Secret: config.Secret, Observer: s.counters, Propagator: config.Monitor, Logger: config.Logger,
 		Defaults: []onceward.Option{inFlight, onceward.Lease(config.Timing.Lease), onceward.Retain(retention)},
 	})
 	if err != nil {
@@ -180,7 +175,7 @@ func New(ctx context.Context, config Config) (*System, error) {
 	if err := s.openStorage(); err != nil {
 		return nil, err
 	}
-	if err := s.storage.create(ctx); err != nil {
+	if err := s.storage.Create(ctx); err != nil {
 		return nil, err
 	}
 	if err := s.assemble(); err != nil {
@@ -193,18 +188,6 @@ func New(ctx context.Context, config Config) (*System, error) {
 		return nil, err
 	}
 	return s, nil
-}
-
-// observe prepares the metrics of this process.
-func (s *System) observe() error {
-	meters, page, err := telemetry.Prometheus()
-	if err != nil {
-		return err
-	}
-	s.metrics = page
-	s.telemetry, err = telemetry.New(telemetry.Config{MeterProvider: meters, TracerProvider: s.config.TracerProvider})
-	s.counters = newCounters(s.telemetry, s.config.Observer)
-	return err
 }
 
 // newTransport keeps enough connections to the provider for all that run at one time.
@@ -220,17 +203,16 @@ var exempt = []string{"POST /events", "POST /events/{account}"}
 // openStorage chooses where things are written down, and who charges what was ordered there.
 func (s *System) openStorage() error {
 	if s.config.Items != nil {
-		items := &itemStorage{Items: *s.config.Items}
-		s.storage, s.worker = items, &charger{system: s, items: items}
+		s.storage, s.worker = s.config.Items, s.config.Items.Charger(s.charging())
 		return nil
 	}
-	box, err := outbox.New(s.db.Store, outbox.Config{
-		Source: "https://payments.example", Guard: s.guard, Propagator: s.telemetry,
+	box, err := outbox.New(s.db, outbox.Config{
+		Source: "https://payments.example", Guard: s.guard, Propagator: s.config.Monitor,
 	})
 	if err != nil {
 		return err
 	}
-	rows := &sqlStorage{s.db, box}
+	rows := &sqlStorage{s.db, box, s.config.MySQL}
 	s.storage = rows
 	if s.worker, err = s.newWorker(rows); err != nil {
 		return err
@@ -240,11 +222,10 @@ func (s *System) openStorage() error {
 }
 
 func (s *System) assemble() (err error) {
-	s.exporter, err = s.telemetry.Exporter(telemetry.ExporterConfig{
-		Store: s.store, Guard: s.guard, Interval: s.config.Timing.Export, Logger: s.config.Logger,
-	})
-	if err != nil {
-		return err
+	if s.config.Monitor != nil {
+		if s.exporter, err = s.config.Monitor.Exporter(s.store, s.guard, s.config.Logger); err != nil {
+			return err
+		}
 	}
 	s.bookings = s.defineBookings()
 	if s.poller, err = s.newPoller(); err != nil {
@@ -284,7 +265,9 @@ func (s *System) routes() error {
 	s.mux.HandleFunc("GET "+policyPath, showPolicy)
 	s.mux.HandleFunc("GET /health", s.health)
 	s.mux.Handle("GET /counters", s.counters)
-	s.mux.Handle("GET /metrics", s.metrics)
+	if s.config.Monitor != nil {
+		s.mux.Handle("GET /metrics", s.config.Monitor)
+	}
 	if s.config.Routes != nil {
 		s.config.Routes(s.mux, s.guard)
 	}
@@ -334,7 +317,7 @@ func (s *System) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // Waiting counts the charges that were ordered and are not made yet.
 func (s *System) Waiting(ctx context.Context) (int, error) {
-	found, err := s.storage.messages(ctx)
+	found, err := s.storage.Messages(ctx)
 	return found.Waiting, err
 }
 
@@ -350,8 +333,11 @@ func (s *System) Work(ctx context.Context) error {
 		return runner.Run(ctx, s.worker)
 	}
 	workers := []onceward.Worker{s.janitor}
+	if s.exporter != nil {
+		workers = append(workers, s.exporter)
+	}
 	for _, comparer := range s.compares {
 		workers = append(workers, comparer)
 	}
-	return runner.Run(ctx, append(workers, s.resumer, s.poller, s.worker, s.exporter)...)
+	return runner.Run(ctx, append(workers, s.resumer, s.poller, s.worker)...)
 }

@@ -9,11 +9,10 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/natural"
-	"github.com/onceward/onceward/storeurl"
 )
 
 // The tables are the same on SQLite and PostgreSQL; those of MySQL are in tables_mysql.go. The statements are the same on
-// all of them, but for how parameters are written: see [storeurl.Database.Bind].
+// all of them, but for how parameters are written: see [Database].
 //
 // Amounts are in the smallest unit of the currency. The column request is the client's key, for people who look for
 // what became of it.
@@ -65,10 +64,10 @@ type addition struct{ table, column, kind string }
 // comparison that goes that far back reports it as missing here.
 var additions = []addition{{"refund", "made_at", "BIGINT NOT NULL DEFAULT 0"}}
 
-// create implements storage.
-func (b *sqlStorage) create(ctx context.Context) error {
+// Create implements [Storage].
+func (b *sqlStorage) Create(ctx context.Context) error {
 	tables := schema
-	if b.db.Engine() == storeurl.MySQL {
+	if b.mySQL {
 		tables = schemaMySQL
 	}
 	err := b.db.Define(ctx, tables...)
@@ -84,7 +83,7 @@ func (b *sqlStorage) create(ctx context.Context) error {
 // addColumns adds what tables of an earlier version lack, once: processes that start at one time wait for each other.
 // On MySQL there was no earlier version, and a column could not be added in a transaction.
 func (b *sqlStorage) addColumns(ctx context.Context) error {
-	if b.db.Engine() == storeurl.MySQL {
+	if b.mySQL {
 		return nil
 	}
 	return b.db.InTx(ctx, func(ctx context.Context) error {

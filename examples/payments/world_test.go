@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/onceward/onceward/examples/payments"
+	"github.com/onceward/onceward/examples/payments/items"
+	"github.com/onceward/onceward/examples/payments/monitor"
 	"github.com/onceward/onceward/examples/provider"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store/dynamodb"
@@ -144,8 +146,9 @@ func (w *world) opens() {
 		must(w, err)
 		w.Cleanup(func() { _ = db.Close() }) // a test may have closed it
 		w.db = db
-		w.settings.Database = db
+		w.settings.Database, w.settings.MySQL = db, db.Engine() == storeurl.MySQL
 	}
+	w.settings.Monitor = newMonitor(w)
 	var err error
 	w.system, err = payments.New(w.Context(), w.settings.Config)
 	must(w, err)
@@ -154,6 +157,14 @@ func (w *world) opens() {
 	if !w.settings.idle {
 		w.work(w.system)
 	}
+}
+
+// newMonitor makes a monitor of OpenTelemetry. It is for one system.
+func newMonitor(t testing.TB) payments.Monitor {
+	t.Helper()
+	m, err := monitor.New(monitor.Config{})
+	must(t, err)
+	return m
 }
 
 // openItems opens a store on DynamoDB, with a table for items beside it.
@@ -165,7 +176,7 @@ func (w *world) openItems() {
 	client, err := dynamodb.Client(w.Context(), w.url)
 	must(w, err)
 	table, _, _ := strings.Cut(strings.TrimPrefix(w.url, "dynamodb://"), "?")
-	w.settings.Items = &payments.Items{Store: s, Client: client, Table: table + "_items"}
+	w.settings.Items = &items.Storage{Store: s, Client: client, Table: table + "_items"}
 }
 
 // work lets a system work in the background until the test ends.

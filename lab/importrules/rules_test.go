@@ -30,7 +30,11 @@ var (
 		"./phase", "./outbox", "./inbox", "./natural", "./reconcile", "./janitor", "./limit", "./proxy", "./console", "./client", "./check",
 		"./broker", "./adapter",
 	}
-	wiring = []string{"./storeurl", "./cmd", "./examples", "./oncewardtest", "./lab"}
+	// rootFeatures are the features that need no module but the root.
+	rootFeatures = []string{"./phase", "./outbox", "./inbox", "./natural", "./reconcile", "./janitor", "./limit", "./client"}
+	// sqliteNeeds are the modules that the root module and SQLite need.
+	sqliteNeeds = []string{"github.com/dunglas/httpsfv", "github.com/ncruces", "golang.org/x/sys"}
+	wiring      = []string{"./storeurl", "./cmd", "./examples", "./oncewardtest", "./lab"}
 	// testParts are packages that tests import, and so may import testing: suites, servers that are closed at the end of a
 	// test, processes that are killed then, and a guard against tests that hang. The last three are in internal/ and not
 	// in lab because tests of all modules use them; internal/proc itself has no testing in it, because the demo uses it
@@ -64,6 +68,13 @@ func adapterOf(pkg string) string {
 }
 
 func isStore(pkg string) bool { return storeOf(pkg) != "" }
+
+// ofRootModule reports whether a package is in the standard library or in the root module, and no implementation of a
+// store.
+func ofRootModule(pkg string) bool {
+	return standard(pkg) || pkg == "." || pkg == "./store" || under(pkg, rootFeatures...) ||
+		under(pkg, "./internal") && !under(pkg, "./internal/rpc")
+}
 
 func openTelemetry(pkg string) bool { return under(pkg, "go.opentelemetry.io") }
 
@@ -201,8 +212,10 @@ var rules = []rule{
 		},
 	},
 	{
-		name:      "only telemetry, cmd, examples and lab depend on OpenTelemetry",
-		from:      func(pkg string) bool { return ours(pkg) && !under(pkg, "./telemetry", "./cmd", "./examples", "./lab") },
+		name: "only telemetry, cmd, the skeleton, the monitor of the reference system and lab depend on OpenTelemetry",
+		from: func(pkg string) bool {
+			return ours(pkg) && !under(pkg, "./telemetry", "./cmd", "./examples/service", "./examples/payments/monitor", "./lab")
+		},
 		forbidden: func(_, dep string) bool { return openTelemetry(dep) },
 		good: []graph{
 			{"./telemetry": {"go.opentelemetry.io/otel/metric"}},
@@ -210,6 +223,7 @@ var rules = []rule{
 		},
 		bad: []graph{
 			{"./store/redis": {"go.opentelemetry.io/otel"}},
+			{"./examples/payments": {"./telemetry"}, "./telemetry": {"go.opentelemetry.io/otel"}},
 			{"./proxy": {"./telemetry"}, "./telemetry": {"go.opentelemetry.io/otel/trace"}},
 			{"./adapter/grpc": {"example.com/instrumented"}, "example.com/instrumented": {"go.opentelemetry.io/otel"}},
 		},
@@ -259,13 +273,64 @@ var rules = []rule{
 		},
 	},
 	{
-		name: "telemetry depends on no store but those around others, whose events it reads",
+		name: "telemetry depends on no store but the front of the root module, whose events it reads",
 		from: func(pkg string) bool { return under(pkg, "./telemetry") },
 		forbidden: func(_, dep string) bool {
-			return isStore(dep) && !under(dep, "./store/breaker", "./store/tiered") || under(dep, "./storeurl")
+			return isStore(dep) && !under(dep, "./store/tiered") || under(dep, "./storeurl", "github.com/sony/gobreaker")
 		},
-		good: []graph{{"./telemetry": {"./store/breaker", "./store/tiered"}}},
-		bad:  []graph{{"./telemetry": {"./store/postgres"}}, {"./telemetry": {"./storeurl"}}},
+		good: []graph{{"./telemetry": {"./store/tiered"}}},
+		bad: []graph{
+			{"./telemetry": {"./store/postgres"}},
+			{"./telemetry": {"./storeurl"}},
+			{"./telemetry": {"./store/breaker"}},
+		},
+	},
+	{
+		name: "the demo depends on SQLite, the root module and the reference system alone",
+		from: func(pkg string) bool { return under(pkg, "./demo") },
+		forbidden: func(_, dep string) bool {
+			return !ofRootModule(dep) && !under(dep, "./demo", "./examples/provider", "./store/sqlite") &&
+				dep != "./examples/payments" && !under(dep, sqliteNeeds...)
+		},
+		good: []graph{
+			{"./demo": {"flag", "./demo/rehearsal", "./internal/interrupt"}, "./demo/rehearsal": {"./store/sqlite", "./examples/payments"}},
+			{"./demo/rehearsal": {"./store/sqlite"}, "./store/sqlite": {".", "./outbox", "github.com/ncruces/go-sqlite3"}},
+		},
+		bad: []graph{
+			{"./demo": {"github.com/alecthomas/kong"}},
+			{"./demo/rehearsal": {"./storeurl"}},
+			{"./demo/rehearsal": {"./telemetry"}},
+			{"./demo/rehearsal": {"./examples/payments/items"}},
+			{"./demo/rehearsal": {"./examples/payments"}, "./examples/payments": {"github.com/jackc/pgx/v5"}},
+		},
+	},
+	{
+		name: "the reference system depends on the root module alone: store and monitor come in by interfaces",
+		from: func(pkg string) bool { return pkg == "./examples/payments" || under(pkg, "./examples/provider") },
+		forbidden: func(_, dep string) bool {
+			return !ofRootModule(dep) && !under(dep, "./examples/provider") && !under(dep, "github.com/dunglas/httpsfv")
+		},
+		good: []graph{
+			{"./examples/payments": {".", "./phase", "./examples/provider"}},
+			{"./examples/payments/items": {"./store/dynamodb"}},
+			{"./examples/payments/monitor": {"./telemetry"}},
+		},
+		bad: []graph{
+			{"./examples/payments": {"./store/sqlite"}},
+			{"./examples/payments": {"./storeurl"}},
+			{"./examples/payments": {"./examples/payments/monitor"}},
+			{"./examples/provider": {"./telemetry"}},
+		},
+	},
+	{
+		name:      "the operator's program depends on no MCP: the proxy is a program of its own",
+		from:      func(pkg string) bool { return under(pkg, "./cmd/onceward") },
+		forbidden: func(_, dep string) bool { return under(dep, "github.com/modelcontextprotocol", "./adapter/mcp") },
+		good:      []graph{{"./cmd/onceward-mcp": {"./adapter/mcp", "github.com/modelcontextprotocol/go-sdk/mcp"}}},
+		bad: []graph{
+			{"./cmd/onceward": {"github.com/modelcontextprotocol/go-sdk/mcp"}},
+			{"./cmd/onceward/internal/serve": {"./adapter/mcp"}},
+		},
 	},
 	{
 		name:      "oncewardtest depends on no store that needs a server: who tests on SQLite gets no driver of others",

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"golang.org/x/mod/modfile"
@@ -122,7 +124,43 @@ func checkWorkspace(tree *modules.Tree, version string) error {
 	if !ok {
 		return fmt.Errorf("go.work does not name exactly the modules of this repository at %s: run 'make tidy'", version)
 	}
-	return nil
+	return checkOwnWorkspaces(tree, version)
+}
+
+// checkOwnWorkspaces refuses the go.work of a module's own directory that does not name exactly this module, and each
+// sibling that the module requires in the place of its version. The go command takes the nearest go.work.
+func checkOwnWorkspaces(tree *modules.Tree, version string) error {
+	var wrong []error
+	for _, m := range tree.Modules {
+		if m.Dir == "." || !slices.Contains(m.Files, "go.work") {
+			continue
+		}
+		name := filepath.Join(tree.Root, filepath.FromSlash(m.Dir), "go.work")
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		work, err := modfile.ParseWork(name, text, nil)
+		if err != nil {
+			return err
+		}
+		up := strings.Repeat("../", strings.Count(m.Dir, "/")+1)
+		replaced := make(map[module.Version]string)
+		for _, r := range work.Replace {
+			replaced[r.Old] = path.Clean(filepath.ToSlash(r.New.Path))
+		}
+		siblings := m.Siblings()
+		ok := len(work.Use) == 1 && work.Use[0].Path == "." && len(replaced) == len(siblings)
+		for _, sibling := range siblings {
+			dir := path.Clean(up + strings.TrimPrefix(strings.TrimPrefix(sibling.Path, modules.Path), "/"))
+			ok = ok && replaced[module.Version{Path: sibling.Path, Version: version}] == dir
+		}
+		if !ok {
+			wrong = append(wrong, fmt.Errorf("%s/go.work does not name exactly the module and what it requires at %s: run 'make tidy'",
+				m.Dir, version))
+		}
+	}
+	return errors.Join(wrong...)
 }
 
 // checkChangelog refuses a version about which the changelog says nothing.

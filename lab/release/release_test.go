@@ -62,8 +62,11 @@ func git(t *testing.T, root string, args ...string) {
 	}
 }
 
+// ownWork is a go.work of the directory of a module.
+const ownWork = "go 1.26.0\n\nuse .\n\nreplace " + modules.Path + " v0.2.0 => ../..\n"
+
 func TestReleaseIsPrinted(t *testing.T) {
-	root := repository(t, nil)
+	root := repository(t, map[string]string{"store/sqlite/go.work": ownWork})
 	git(t, root, "tag", "v0.1.9")
 	git(t, root, "tag", "store/sqlite/v0.1.9")
 	var out strings.Builder
@@ -131,6 +134,14 @@ func TestReleaseRefuses(t *testing.T) {
 		{
 			name: "a go.work of another version", want: "go.work does not name",
 			changes: map[string]string{"go.work": strings.Replace(released["go.work"], "v0.2.0", "v0.1.0", 1)},
+		},
+		{
+			name: "a go.work of a module's own without what the module requires", want: "store/sqlite/go.work does not name",
+			changes: map[string]string{"store/sqlite/go.work": "go 1.26.0\n\nuse .\n"},
+		},
+		{
+			name: "a go.work of a module's own of another version", want: "store/sqlite/go.work does not name",
+			changes: map[string]string{"store/sqlite/go.work": strings.Replace(ownWork, "v0.2.0", "v0.1.0", 1)},
 		},
 		{
 			name: "a module that needs more than it requires", want: "store/sqlite",

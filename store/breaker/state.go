@@ -59,6 +59,10 @@ type ChangedEvent struct {
 	Err      error
 }
 
+// BreakerStates returns the names of both states. Package telemetry recognises the event by this method, so that it does
+// not depend on this package.
+func (e ChangedEvent) BreakerStates() (from, to string) { return e.From.String(), e.To.String() }
+
 // OpenError is returned for a call that was not made because the breaker is open. It wraps [store.ErrNotSent] and
 // [store.ErrUnavailable].
 type OpenError struct{ after time.Duration }
@@ -95,6 +99,9 @@ func (s *Store) State() State {
 	s.tell()
 	return state
 }
+
+// BreakerState returns the name of [Store.State]. Package telemetry recognises a breaker by this method.
+func (s *Store) BreakerState() string { return s.State().String() }
 
 // succeeded notes why a call failed. The circuit calls it under its lock, right before it may change.
 func (s *Store) succeeded(err error) bool {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/examples/payments"
+	"github.com/onceward/onceward/examples/payments/monitor"
 	"github.com/onceward/onceward/examples/provider"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/internal/watchdog"
@@ -139,12 +140,13 @@ func newWorld(t *testing.T) *world {
 	})
 	must(t, err)
 	t.Cleanup(func() { must(t, bank.Close()) })
+	watching, err := monitor.New(monitor.Config{Export: time.Second})
+	must(t, err)
 	w.system, err = payments.New(t.Context(), payments.Config{
-		Database: w.db, Secret: []byte("a secret of the tests, long enough"), Provider: bank.URL,
+		Database: w.db, Monitor: watching, Secret: []byte("a secret of the tests, long enough"), Provider: bank.URL,
 		WebhookSecret: "the secret of the webhooks", Tokens: map[string]string{"alice": "alice", "bob": "bob"}, Logger: quiet,
 		Timing: payments.Timing{
 			Lease: 5 * time.Second, Call: longest, Arrival: 100 * time.Millisecond, Look: never, Backoff: 20 * time.Millisecond,
-			Export: time.Second,
 		},
 		Routes: func(mux *onceward.Mux, guard *onceward.Guard) {
 			w.guard = guard

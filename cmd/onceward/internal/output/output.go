@@ -11,7 +11,7 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/onceward/onceward/cmd/onceward/internal/terminal"
+	"github.com/onceward/onceward/demo/terminal"
 )
 
 // Output is where a command writes.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/examples/payments"
+	"github.com/onceward/onceward/examples/payments/monitor"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/storeurl"
 )
@@ -61,8 +62,13 @@ func (s Settings) full(ctx context.Context, p *parts) (*system, error) {
 	if err != nil {
 		return nil, err
 	}
+	watching, err := monitor.New(monitor.Config{})
+	if err != nil {
+		return nil, err
+	}
 	paying, err := payments.New(ctx, payments.Config{
-		Database: p.db, Secret: []byte(fingerprintSecret), Tokens: Tokens, Provider: s.Acquirer,
+		Database: p.db, MySQL: p.db.Engine() == storeurl.MySQL, Monitor: watching,
+		Secret: []byte(fingerprintSecret), Tokens: Tokens, Provider: s.Acquirer,
 		WebhookSecret: WebhookSecret, WebhookSecrets: tenantSecrets(),
 		Timing: Timing, Logger: p.logger, Observer: onceward.ObserverFunc(p.db.Store.(*journaled).observe),
 		Routes: func(mux *onceward.Mux, guard *onceward.Guard) {

@@ -1,0 +1,65 @@
+package demostore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	driver "github.com/go-sql-driver/mysql"
+
+	"github.com/onceward/onceward/demo/rehearsal"
+	"github.com/onceward/onceward/store/mysql"
+	"github.com/onceward/onceward/storeurl"
+)
+
+// prepareMySQL makes a database on MySQL or MariaDB.
+func prepareMySQL(ctx context.Context, chosen, database string) (rehearsal.Place, error) {
+	at, err := storeurl.Parse(chosen)
+	if err != nil {
+		return rehearsal.Place{}, err
+	}
+	server := withDatabase(at.URL, "")
+	place := rehearsal.Place{
+		URL: withDatabase(chosen, database), Kind: "MySQL", Where: "the database " + database,
+		Drop: func(ctx context.Context) error { return executeMySQL(ctx, server, "DROP DATABASE "+database) },
+	}
+	if err := executeMySQL(ctx, server, "CREATE DATABASE IF NOT EXISTS "+database); err != nil {
+		return rehearsal.Place{}, databaseError(err)
+	}
+	return place, nil
+}
+
+// withDatabase is the URL of another database on the same servers. A URL with several hosts is none that can be parsed.
+func withDatabase(text, database string) string {
+	place, query, found := strings.Cut(text, "?")
+	scheme, rest, _ := strings.Cut(place, "://")
+	authority, _, _ := strings.Cut(rest, "/")
+	place = scheme + "://" + authority + "/" + database
+	if found {
+		place += "?" + query
+	}
+	return place
+}
+
+// accessDenied is the error by which MySQL says that a user may not use a database.
+const accessDenied = 1044
+
+// databaseError says what to do about a database that could not be made.
+func databaseError(err error) error {
+	var refused *driver.MySQLError
+	if errors.As(err, &refused) && refused.Number == accessDenied {
+		return fmt.Errorf("the demo makes a database of its own on the server of --store, and its user may not: "+
+			"GRANT ALL ON `onceward_demo_%%`.* TO it: %w", err)
+	}
+	return fmt.Errorf("the server of --store cannot be used: %w", err)
+}
+
+func executeMySQL(ctx context.Context, server, statement string) error {
+	db, err := mysql.OpenDB(server)
+	if err != nil {
+		return err
+	}
+	_, err = db.ExecContext(ctx, statement)
+	return errors.Join(err, db.Close())
+}

@@ -1,0 +1,78 @@
+package demostore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/onceward/onceward/demo/rehearsal"
+	"github.com/onceward/onceward/store/postgres"
+	"github.com/onceward/onceward/storeurl"
+)
+
+// prepareSchema makes a schema on PostgreSQL.
+func prepareSchema(ctx context.Context, chosen, schema string) (rehearsal.Place, error) {
+	server := withParameter(chosen, "front", "") // which is for the store alone
+	place := rehearsal.Place{
+		URL: withParameter(chosen, "search_path", schema), Kind: "PostgreSQL", Where: "the schema " + schema,
+		Drop: func(ctx context.Context) error { return executePostgres(ctx, server, "DROP SCHEMA "+schema+" CASCADE") },
+	}
+	if err := executePostgres(ctx, server, "CREATE SCHEMA IF NOT EXISTS "+schema); err != nil {
+		return rehearsal.Place{}, schemaError(err)
+	}
+	return place, nil
+}
+
+// withParameter is a URL with another value of a parameter, or without it if that is empty. A URL with several hosts is
+// none that can be parsed.
+func withParameter(text, name, value string) string {
+	place, query, _ := strings.Cut(text, "?")
+	var parts []string
+	for part := range strings.SplitSeq(query, "&") {
+		if part != "" && !strings.HasPrefix(part, name+"=") {
+			parts = append(parts, part)
+		}
+	}
+	if value != "" {
+		parts = append(parts, name+"="+value)
+	}
+	if len(parts) == 0 {
+		return place
+	}
+	return place + "?" + strings.Join(parts, "&")
+}
+
+// insufficientPrivilege is the code by which PostgreSQL says that a user may not do something.
+const insufficientPrivilege = "42501"
+
+// schemaError says what to do about a schema that could not be made.
+func schemaError(err error) error {
+	var refused *pgconn.PgError
+	if errors.As(err, &refused) && refused.Code == insufficientPrivilege {
+		return fmt.Errorf("the demo makes a schema of its own in the database of --store, and its user may not: "+
+			"grant it CREATE on the database: %w", err)
+	}
+	return fmt.Errorf("the database of --store cannot be used: %w", err)
+}
+
+func executePostgres(ctx context.Context, server, statement string) error {
+	at, err := storeurl.Parse(server)
+	if err != nil {
+		return err
+	}
+	config, err := postgres.PoolConfig(at.URL) // without the parameters that are the store's
+	if err != nil {
+		return err
+	}
+	conn, err := pgx.ConnectConfig(ctx, config.ConnConfig) // to the primary, as the store does
+	if err != nil {
+		return err
+	}
+	_, err = conn.Exec(ctx, statement)
+	_ = conn.Close(ctx) // the statement has been answered
+	return err
+}

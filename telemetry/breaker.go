@@ -1,0 +1,56 @@
+package telemetry
+
+import (
+	"context"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+)
+
+// The circuit breaker around a store is a module of its own, which users without a breaker do not get. Telemetry
+// recognises the breaker and its event by their methods.
+type (
+	// breakerChange is the event of a breaker that has changed its state.
+	breakerChange interface {
+		BreakerStates() (from, to string)
+	}
+	// breakerStore is a store with a breaker around it.
+	breakerStore interface {
+		BreakerState() string
+	}
+)
+
+// breakerStates are the names of the states of a breaker.
+var breakerStates = []string{"closed", "half_open", "open"}
+
+func (m *metrics) breakerChanged(e breakerChange) {
+	_, to := e.BreakerStates()
+	m.breakerChanges.add(1, to)
+	m.breaker.Store(&to)
+}
+
+// breakerState shows the state as one series for each, of which one is 1.
+func (b *builder) breakerState(m *metrics) {
+	gauge := b.gauge("onceward_breaker_state",
+		"Which state the circuit breaker is in: 1 for that, 0 for the others.", "state")
+	b.callback(func(_ context.Context, o metric.Observer) error {
+		var now string
+		if changed := m.breaker.Load(); changed != nil {
+			now = *changed
+		}
+		if live := m.exported.breaker.Load(); live != nil {
+			now = (*live).BreakerState()
+		}
+		if now == "" {
+			return nil
+		}
+		for _, state := range breakerStates {
+			var is int64
+			if state == now {
+				is = 1
+			}
+			o.ObserveInt64(gauge, is, metric.WithAttributes(attribute.String("state", state)))
+		}
+		return nil
+	}, gauge)
+}
