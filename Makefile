@@ -61,11 +61,7 @@ STORE_MATRIX := \
 	./store/postgres \
 	./store/sealed \
 	./store/breaker \
-	./lab/feature/tiered \
-	./lab/feature/sealed \
-	./lab/feature/breaker \
-	./lab/feature/limit \
-	./lab/feature/stack \
+	./lab/feature/stores \
 	./oncewardtest
 
 # The packages that test the engines past one machine.
@@ -132,7 +128,7 @@ test-caller: needs ## Kill a caller and the demo while it makes 10,000 payments,
 
 .PHONY: test-mcp
 test-mcp: needs ## Lose the replies to 10,000 tool calls of MCP and kill their servers, about 10 minutes; `test` makes fewer (CALLS=10000)
-	CGO_ENABLED=1 ONCEWARD_MCP_CALLS='$(CALLS)' $(GO) test $(RACE) -count=1 -vet=off -v -timeout=30m -run Storm ./lab/feature/mcp
+	CGO_ENABLED=1 ONCEWARD_MCP_CALLS='$(CALLS)' $(GO) test $(RACE) -count=1 -vet=off -v -timeout=30m -run 'Storm$$' ./lab/feature/callers
 
 .PHONY: lint
 lint: ## Check without running the tests: vet, staticcheck, gofumpt, import rules
