@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/onceward/onceward/client"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store/postgres"
 	"github.com/onceward/onceward/store/sqlite"
@@ -164,7 +165,7 @@ func TestOperationIsKeptAsItIs(t *testing.T) {
 			t.Errorf("the request became %+v", o)
 		}
 		if o.State != client.StatePending || o.Attempts != 0 || !o.FirstSent.IsZero() || !o.SettledAt.IsZero() || o.Told ||
-			time.Since(o.CreatedAt).Abs() > time.Minute {
+			time.Since(o.CreatedAt).Abs() > time.Hour {
 			t.Errorf("the operation begins as %+v", o)
 		}
 		if _, err := j.Get(t.Context(), "another"); !errors.Is(err, client.ErrNotFound) {
@@ -184,7 +185,7 @@ func TestOperationIsThereIfCommitted(t *testing.T) {
 		if !errors.Is(err, undone) {
 			t.Fatal(err)
 		}
-		if claimed := j.claim(t, 10, time.Minute); len(claimed) != 0 {
+		if claimed := j.claim(t, 10, time.Hour); len(claimed) != 0 {
 			t.Errorf("%d operations were rolled back and can be claimed", len(claimed))
 		}
 	})
@@ -216,7 +217,7 @@ func TestClaimIsALease(t *testing.T) {
 	t.Parallel()
 	onJournals(t, func(t *testing.T, j journal) {
 		j.enqueue(t, request(t, "a", payURL, "1"), request(t, "b", payURL, "2"), request(t, "c", "https://other.example", ""))
-		first := j.claim(t, 1, time.Minute)
+		first := j.claim(t, 1, time.Hour)
 		second := j.again(t).claim(t, 10, time.Millisecond)
 		if len(first) != 1 || len(second) != 1 || first[0].Key != "a" || second[0].Key != "b" {
 			t.Fatalf("claimed %+v and %+v", first, second)
@@ -224,8 +225,8 @@ func TestClaimIsALease(t *testing.T) {
 		if c := first[0]; c.Attempts != 1 || c.FirstSent.IsZero() || c.FirstSent.After(c.Now) || string(c.Body) != "1" {
 			t.Errorf("the claim is %+v", c)
 		}
-		awaits(t, "the lease to end", func() bool {
-			again := j.claim(t, 10, time.Minute)
+		await.That(t, "the lease has ended", func() bool {
+			again := j.claim(t, 10, time.Hour)
 			return len(again) == 1 && again[0].Key == "b" && again[0].Attempts == 2 && again[0].FirstSent.Equal(second[0].FirstSent)
 		})
 		err := j.Settle(t.Context(), second[0].Lease(), client.Settlement{State: client.StateAnswered, Told: true})
@@ -244,9 +245,9 @@ func TestSettle(t *testing.T) {
 	t.Parallel()
 	onJournals(t, func(t *testing.T, j journal) {
 		j.enqueue(t, request(t, "a", payURL, ""))
-		c := j.claim(t, 1, time.Minute)[0]
+		c := j.claim(t, 1, time.Hour)[0]
 		must(t, j.Settle(t.Context(), c.Lease(), client.Settlement{State: client.StatePending, Error: "a \x00 reset \xff"}))
-		c = j.claim(t, 1, time.Minute)[0]
+		c = j.claim(t, 1, time.Hour)[0]
 		if c.LastError != "a   reset ?" {
 			t.Errorf("the last error is %q", c.LastError)
 		}
@@ -267,7 +268,7 @@ func TestSettle(t *testing.T) {
 		if o.State != client.StateAnswered || !o.Told || !reflect.DeepEqual(o.Answer, answer) || o.SettledAt.IsZero() {
 			t.Errorf("the operation is %+v", o)
 		}
-		if left := j.claim(t, 1, time.Minute); len(left) != 0 {
+		if left := j.claim(t, 1, time.Hour); len(left) != 0 {
 			t.Errorf("what was told is claimed: %+v", left)
 		}
 	})
@@ -277,9 +278,9 @@ func TestUntoldIsClaimedAgain(t *testing.T) {
 	t.Parallel()
 	onJournals(t, func(t *testing.T, j journal) {
 		j.enqueue(t, request(t, "a", payURL, ""))
-		c := j.claim(t, 1, time.Minute)[0]
+		c := j.claim(t, 1, time.Hour)[0]
 		must(t, j.Settle(t.Context(), c.Lease(), client.Settlement{State: client.StateUnknown, Error: "late"}))
-		again := j.claim(t, 1, time.Minute)
+		again := j.claim(t, 1, time.Hour)
 		if len(again) != 1 || again[0].State != client.StateUnknown || again[0].Attempts != 1 || again[0].Token == c.Token {
 			t.Fatalf("claimed to tell: %+v", again)
 		}
@@ -288,7 +289,7 @@ func TestUntoldIsClaimedAgain(t *testing.T) {
 		if err := j.Resolve(t.Context(), "a", client.Answer{Status: 500}); !errors.Is(err, client.ErrNotFound) {
 			t.Errorf("resolved twice: %v", err)
 		}
-		last := j.claim(t, 1, time.Minute)
+		last := j.claim(t, 1, time.Hour)
 		if len(last) != 1 || last[0].State != client.StateAnswered || string(last[0].Answer.Body) != "found" {
 			t.Fatalf("resolved, it is claimed to be told as %+v", last)
 		}
@@ -303,7 +304,7 @@ func TestListAndPurge(t *testing.T) {
 		}
 		for i, state := range []client.State{client.StatePending, client.StateAnswered, client.StateUnknown} {
 			j.enqueue(t, request(t, fmt.Sprint(i), payURL, ""))
-			c := j.claim(t, 1, time.Minute)[0]
+			c := j.claim(t, 1, time.Hour)[0]
 			must(t, j.Settle(t.Context(), c.Lease(),
 				client.Settlement{State: state, Told: state != client.StatePending, After: time.Hour}))
 		}
@@ -358,7 +359,7 @@ func TestEachIsClaimedOnce(t *testing.T) {
 			one := j.again(t)
 			all.Go(func() {
 				for {
-					claimed, err := one.Claim(t.Context(), "pay.example", 7, time.Minute)
+					claimed, err := one.Claim(t.Context(), "pay.example", 7, time.Hour)
 					if err != nil {
 						t.Error(err)
 					}
@@ -382,7 +383,7 @@ func TestEachIsClaimedOnce(t *testing.T) {
 				t.Errorf("%s was claimed %d times", key, n)
 			}
 		}
-		if len(times) < operations && j.claim(t, 1, time.Minute) != nil {
+		if len(times) < operations && j.claim(t, 1, time.Hour) != nil {
 			t.Error("some cannot be claimed")
 		}
 	})
@@ -445,16 +446,6 @@ func TestEnqueueInPgx(t *testing.T) {
 	must(t, err)
 }
 
-// awaits waits for what only time brings.
-func awaits(t testing.TB, what string, so func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !so(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain for %s", what)
-		}
-	}
-}
-
 // TestWhatIsLeftForLaterCostsNothing: a server that is down for long has thousands of operations that are not due. The
 // index passes over them, by one comparison with the clock and not by one for each.
 func TestWhatIsLeftForLaterCostsNothing(t *testing.T) {
@@ -485,7 +476,7 @@ func TestWhatIsLeftForLaterCostsNothing(t *testing.T) {
 	if hosts, err := j.DueHosts(t.Context()); err != nil || len(hosts) != 0 {
 		t.Fatal(hosts, err)
 	}
-	if claimed, err := j.Claim(t.Context(), "down.test", 8, time.Minute); err != nil || len(claimed) != 0 {
+	if claimed, err := j.Claim(t.Context(), "down.test", 8, time.Hour); err != nil || len(claimed) != 0 {
 		t.Fatal(claimed, err)
 	}
 	if rows := read() - before; rows > 100 {

@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/onceward/onceward/client"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/telemetry"
 )
 
@@ -44,7 +45,7 @@ func TestTelemetryOfAWorker(t *testing.T) {
 	runs(t, w)
 	_, err = w.Wait(t.Context(), key)
 	must(t, err)
-	awaits(t, "the metrics of a worker", func() bool {
+	await.That(t, "the metrics of the worker are there", func() bool {
 		recorder := httptest.NewRecorder()
 		page.ServeHTTP(recorder, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 		text := recorder.Body.String()

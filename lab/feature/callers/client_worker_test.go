@@ -15,9 +15,11 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
 	"time"
 
 	"github.com/onceward/onceward/client"
+	"github.com/onceward/onceward/internal/await"
 )
 
 // service is a server that counts what it is sent.
@@ -30,7 +32,32 @@ type service struct {
 // newService starts a server. The first requests are answered by the handlers, and all others with 201.
 func newService(t *testing.T, handlers ...http.HandlerFunc) *service {
 	s := &service{}
-	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s.Server = httptest.NewServer(s.handler(handlers))
+	t.Cleanup(s.Close)
+	return s
+}
+
+// inProcess returns a service without a network, and a way to it that a test can use in the time of synctest.
+func inProcess(t *testing.T, handlers ...http.HandlerFunc) (*service, *client.Transport) {
+	s := &service{Server: &httptest.Server{URL: "http://pay.test"}}
+	h := s.handler(handlers)
+	return s, transport(t, time.Hour, roundTripper(func(r *http.Request) (*http.Response, error) {
+		w := httptest.NewRecorder()
+		if r.Body == nil {
+			r.Body = http.NoBody
+		}
+		h.ServeHTTP(w, r)
+		return w.Result(), r.Context().Err()
+	}))
+}
+
+type roundTripper func(r *http.Request) (*http.Response, error)
+
+// RoundTrip implements [http.RoundTripper].
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func (s *service) handler(handlers []http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
 		n := len(s.seen)
 		s.seen = append(s.seen, r.Header.Clone())
@@ -47,9 +74,7 @@ func newService(t *testing.T, handlers ...http.HandlerFunc) *service {
 		w.Header().Set("Set-Cookie", "session=1")
 		w.WriteHeader(http.StatusCreated)
 		_, _ = w.Write(append([]byte("made of "), body...))
-	}))
-	t.Cleanup(s.Close)
-	return s
+	}
 }
 
 // sent are the values that a header had in all requests.
@@ -79,22 +104,25 @@ func fails(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusSe
 func newWorker(t *testing.T, j client.Journal, config client.WorkerConfig) *client.Worker {
 	t.Helper()
 	if config.Transport == nil {
-		config.Transport = transport(t, time.Hour)
+		config.Transport = transport(t, time.Hour, &http.Transport{DisableKeepAlives: true})
 	}
 	config.Logger = slog.New(slog.DiscardHandler)
 	config.MinBackoff = max(config.MinBackoff, time.Millisecond)
 	config.Poll = 10 * time.Millisecond
+	if config.SendTimeout == 0 {
+		config.SendTimeout = await.Limit
+	}
 	w, err := client.NewWorker(j, config)
 	must(t, err)
 	return w
 }
 
-func transport(t *testing.T, window time.Duration) *client.Transport {
+func transport(t *testing.T, window time.Duration, base http.RoundTripper) *client.Transport {
 	t.Helper()
 	profile := client.ProfileIETF()
 	profile.Window = window
 	made, err := client.New(client.Config{
-		Base: &http.Transport{DisableKeepAlives: true}, MaxAttempts: 1, Profile: profile,
+		Base: base, MaxAttempts: 1, Profile: profile,
 	})
 	must(t, err)
 	return made
@@ -186,17 +214,21 @@ var errDisk = errors.New("the disk is full")
 // sends it again, under the same key.
 func TestAnswerThatCannotBeKept(t *testing.T) {
 	t.Parallel()
+	synctest.Test(t, answerThatCannotBeKept)
+}
+
+func answerThatCannotBeKept(t *testing.T) {
 	j := openFile(t)
-	s := newService(t)
+	s, way := inProcess(t)
 	key := j.enqueue(t, request(t, "", s.URL, ""))[0]
 	full := &broken{Journal: j, settlements: func(client.Settlement) error { return errDisk }}
-	report, err := newWorker(t, full, client.WorkerConfig{SendTimeout: 500 * time.Millisecond}).RunOnce(t.Context())
+	report, err := newWorker(t, full, client.WorkerConfig{Transport: way, SendTimeout: time.Second}).RunOnce(t.Context())
 	must(t, err)
 	if report != (client.Report{Failed: 1}) {
 		t.Errorf("the report is %+v", report)
 	}
 	wants(t, j.get(t, key), client.StatePending, false)
-	w := newWorker(t, j, client.WorkerConfig{})
+	w := newWorker(t, j, client.WorkerConfig{Transport: way})
 	runs(t, w)
 	o, err := w.Wait(t.Context(), key)
 	must(t, err)
@@ -271,8 +303,12 @@ func TestPausedWorkerIsFenced(t *testing.T) {
 // TestToldAtLeastOnce: what could not be told, or was not because the worker died, is told again, and not sent again.
 func TestToldAtLeastOnce(t *testing.T) {
 	t.Parallel()
+	synctest.Test(t, toldAtLeastOnce)
+}
+
+func toldAtLeastOnce(t *testing.T) {
 	j := openFile(t)
-	s := newService(t)
+	s, way := inProcess(t)
 	key := j.enqueue(t, request(t, "", s.URL, "it"))[0]
 	var told atomic.Int64
 	onSettled := func(_ context.Context, o client.Operation) error {
@@ -297,12 +333,12 @@ func TestToldAtLeastOnce(t *testing.T) {
 		return errDisk
 	}}
 	_, _ = newWorker(t, dying, client.WorkerConfig{
-		SendTimeout: time.Second,
-		OnSettled:   func(ctx context.Context, _ client.Operation) error { return ctx.Err() },
+		Transport: way, SendTimeout: time.Second,
+		OnSettled: func(ctx context.Context, _ client.Operation) error { return ctx.Err() },
 	}).RunOnce(ctx)
 	wants(t, j.get(t, key), client.StateAnswered, false)
-	runs(t, newWorker(t, j, client.WorkerConfig{OnSettled: onSettled}))
-	awaits(t, "it to be told", func() bool { return j.get(t, key).Told })
+	runs(t, newWorker(t, j, client.WorkerConfig{Transport: way, OnSettled: onSettled}))
+	await.That(t, "it is told", func() bool { return j.get(t, key).Told })
 	if told.Load() != 3 {
 		t.Errorf("it was told %d times", told.Load())
 	}
@@ -418,6 +454,7 @@ func TestHangingHost(t *testing.T) {
 	}
 	w := newWorker(t, j, client.WorkerConfig{MaxSending: 4, MaxPerHost: 2})
 	runs(t, w)
+	await.That(t, "as many requests hang as may", func() bool { return len(hanging.sent("Idempotency-Key")) == 2 })
 	for _, key := range keys {
 		o, err := w.Wait(t.Context(), key)
 		must(t, err)
@@ -522,15 +559,28 @@ func TestWaitEnds(t *testing.T) {
 	t.Parallel()
 	j := openFile(t)
 	key := j.enqueue(t, request(t, "", payURL, ""))[0]
-	w := newWorker(t, j, client.WorkerConfig{})
+	ctx, leave := context.WithCancel(t.Context())
+	w := newWorker(t, &leaving{j, leave}, client.WorkerConfig{})
 	if _, err := w.Wait(t.Context(), "another"); !errors.Is(err, client.ErrNotFound) {
 		t.Errorf("an operation that is not there: %v", err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
-	if _, err := w.Wait(ctx, key); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := w.Wait(ctx, key); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
+}
+
+// leaving is a journal whose caller leaves as soon as it has seen an operation.
+type leaving struct {
+	client.Journal
+	leave func()
+}
+
+func (l *leaving) Get(ctx context.Context, key string) (client.Operation, error) {
+	o, err := l.Journal.Get(ctx, key)
+	if err == nil {
+		l.leave()
+	}
+	return o, err
 }
 
 // TestWhatCannotBeEnqueued is refused before anything is written.

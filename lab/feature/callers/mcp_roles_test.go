@@ -32,6 +32,8 @@ const (
 	ledgerFile = "ledger.db" // the effects, and of the protected server also the records
 	proxyFile  = "proxy.db"  // the records of the proxy
 	deathsFile = "deaths"    // a line for each server that died between an effect and its reply
+	// registerFile has the address of the test, to which each plain server keeps a connection as long as it lives.
+	registerFile = "register"
 )
 
 const scope = "storm"
@@ -84,17 +86,26 @@ func paid(pay func(ctx context.Context, to string) error) *sdk.Server {
 	return server
 }
 
-// dying ends the process behind one of sixty effects, before the reply goes out.
+// dying ends the process behind the first effect of a storm and one of sixty others, before the reply goes out.
 func dying(dir string) sdk.Middleware {
 	return func(next sdk.MethodHandler) sdk.MethodHandler {
 		return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 			result, err := next(ctx, method, req)
-			if method == "tools/call" && rand.N(60) == 0 {
+			if method == "tools/call" && (rand.N(60) == 0 || deaths(dir) == 0) {
 				die(dir)
 			}
 			return result, err
 		}
 	}
+}
+
+// deaths counts the lines that those have left who died.
+func deaths(dir string) int {
+	content, err := os.ReadFile(filepath.Join(dir, deathsFile))
+	if err != nil {
+		return 0
+	}
+	return strings.Count(string(content), "\n")
 }
 
 // die kills the process as a power cut does, and leaves a line.
@@ -161,8 +172,22 @@ func serveHTTP(ctx context.Context, dir string) error {
 		&sdk.StreamableHTTPOptions{Stateless: true, PropagateRequestCancellation: true}))
 }
 
+// register connects to the test: the connection ends with this process, however that ends.
+func register(dir string) (net.Conn, error) {
+	address, err := os.ReadFile(filepath.Join(dir, registerFile))
+	if err != nil {
+		return nil, err
+	}
+	return net.Dial("tcp", string(address))
+}
+
 // servePlain knows nothing of Onceward, and dies as often.
 func servePlain(ctx context.Context, dir string) error {
+	registered, err := register(dir)
+	if err != nil {
+		return err
+	}
+	defer registered.Close()
 	s, err := openLedger(ctx, dir)
 	if err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -21,6 +22,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	oncewardmcp "github.com/onceward/onceward/adapter/mcp"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/proc"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/sqlite"
@@ -42,6 +44,9 @@ func calls(t *testing.T) int {
 	return n
 }
 
+// attempts is how often a call is made at most: so often that a server has time to start on any machine.
+const attempts = 10_000
+
 // callers is how many calls are on their way at one time.
 const callers = 8
 
@@ -62,7 +67,7 @@ type storm struct {
 func (s *storm) connectStdio(role string) func(context.Context) (*sdk.ClientSession, error) {
 	return func(ctx context.Context) (*sdk.ClientSession, error) {
 		command := proc.Self(roleVariable, role+":"+s.dir)
-		session, err := connect(ctx, &sdk.CommandTransport{Command: command, TerminateDuration: 30 * time.Second})
+		session, err := connect(ctx, &sdk.CommandTransport{Command: command, TerminateDuration: await.Limit})
 		if err == nil {
 			s.serving(command.Process)
 		}
@@ -104,7 +109,7 @@ func (s *storm) serveHTTP() (url string) {
 			s.t.Error(err)
 			return nil
 		}
-		line, err := process.Expect("listening on ", 30*time.Second)
+		line, err := process.Expect("listening on ", await.Limit)
 		if err != nil {
 			s.t.Errorf("%v: %s", err, process.Stderr())
 			return nil
@@ -155,16 +160,23 @@ func (l lossy) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, errors.New("the reply is lost")
 }
 
-// run makes the calls from first on, and returns the keys whose outcome is unknown.
-func (s *storm) run(first, n int, open func(context.Context) (*sdk.ClientSession, error)) (unknown []string) {
+// newCaller returns a caller that calls until it is answered.
+func (s *storm) newCaller(open func(context.Context) (*sdk.ClientSession, error)) *oncewardmcp.Caller {
 	s.t.Helper()
 	caller, err := oncewardmcp.NewCaller(oncewardmcp.CallerConfig{
-		Connect: open, MaxAttempts: 200, MinBackoff: 5 * time.Millisecond, MaxBackoff: 100 * time.Millisecond,
-		AttemptTimeout: 10 * time.Second,
+		Connect: open, MaxAttempts: attempts, MinBackoff: 5 * time.Millisecond, MaxBackoff: 100 * time.Millisecond,
+		AttemptTimeout: await.Limit,
 	})
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	return caller
+}
+
+// run makes the calls from first on, and returns the keys whose outcome is unknown.
+func (s *storm) run(first, n int, open func(context.Context) (*sdk.ClientSession, error)) (unknown []string) {
+	s.t.Helper()
+	caller := s.newCaller(open)
 	var mu sync.Mutex
 	var group sync.WaitGroup
 	next := make(chan int)
@@ -256,12 +268,8 @@ func (s *storm) wantOnce(n int) {
 	if len(counts) != n || sum != n {
 		s.t.Errorf("%d effects for %d keys, want %d for %d", sum, len(counts), n, n)
 	}
-	deaths := 0
-	if content, err := os.ReadFile(filepath.Join(s.dir, deathsFile)); err == nil {
-		deaths = strings.Count(string(content), "\n")
-	}
 	s.t.Logf("%d calls, %d effects; %d servers killed at random, %d between the effect and its reply, %d replies lost",
-		n, sum, s.killed.Load(), deaths, s.lost.Load())
+		n, sum, s.killed.Load(), deaths(s.dir), s.lost.Load())
 	if s.killed.Load() == 0 {
 		s.t.Error("no server was killed: this has shown nothing")
 	}
@@ -304,7 +312,9 @@ func TestProxyStorm(t *testing.T) {
 	t.Parallel()
 	n := calls(t)
 	s := newStorm(t, n)
+	ended := s.watchPlain()
 	unknown := s.run(0, n, s.connectStdio("proxy"))
+	ended() // the proxy of one that still works may be dead
 	counts := s.effects()
 	for _, key := range unknown {
 		if counts[key] > 1 {
@@ -322,20 +332,59 @@ func TestProxyStorm(t *testing.T) {
 	if len(unknown) == 0 {
 		t.Error("no outcome was unknown: this has shown nothing")
 	}
-	caller, err := oncewardmcp.NewCaller(oncewardmcp.CallerConfig{Connect: s.connectStdio("proxy"), MaxAttempts: 50})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer caller.Close()
+	caller := s.newCaller(s.connectStdio("proxy"))
 	for _, key := range unknown {
 		for attempt := 0; !s.call(caller, key); attempt++ {
 			if attempt == 20 {
 				t.Fatalf("%s was settled, and is unknown again and again", key)
 			}
+			_ = caller.Close()
+			ended()
 			s.settle([]string{key}, s.effects())
+			caller = s.newCaller(s.connectStdio("proxy"))
 		}
 	}
+	_ = caller.Close()
+	ended()
 	s.wantOnce(n)
+}
+
+// watchPlain lets the plain servers of the storm register, and returns a function that waits until none is left, as an
+// operator does before looking into the ledger: a server whose proxy is dead ends when it has done what it is at.
+func (s *storm) watchPlain() (ended func()) {
+	s.t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	address := []byte(listener.Addr().String())
+	if err := os.WriteFile(filepath.Join(s.dir, registerFile), address, 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	var alive atomic.Int64
+	var registrations sync.WaitGroup
+	registrations.Go(func() {
+		for {
+			server, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			alive.Add(1)
+			registrations.Go(func() {
+				_, _ = io.Copy(io.Discard, server)
+				_ = server.Close()
+				alive.Add(-1)
+			})
+		}
+	})
+	s.t.Cleanup(func() {
+		_ = listener.Close()
+		registrations.Wait()
+	})
+	return func() {
+		s.t.Helper()
+		await.That(s.t, "no plain server is left", func() bool { return alive.Load() == 0 })
+	}
 }
 
 // settle does what an operator does who looks into the ledger, and returns how many calls were done.

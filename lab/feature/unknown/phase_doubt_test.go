@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -41,7 +40,7 @@ func TestNotExecutedSaysNothingOfAnEarlierCall(t *testing.T) {
 			if rec.Point != point {
 				t.Errorf("the recovery point is %q, want %q", rec.Point, point)
 			}
-			b.await(rec.LeaseUntil)
+			b.leapTo(rec.LeaseUntil)
 		}
 		b.want(b.post(o, "k"), http.StatusCreated, "ch_1")
 		b.wantTrace("seat charge look charge look charge")
@@ -65,7 +64,7 @@ func TestNotExecutedTakesBackItsOwnIntent(t *testing.T) {
 		if rec := b.record("k"); rec.Point != "seat" {
 			t.Errorf("the recovery point is %q, want that before the call", rec.Point)
 		}
-		b.await(b.record("k").LeaseUntil)
+		b.leapTo(b.record("k").LeaseUntil)
 		b.want(b.post(o, "k"), http.StatusCreated, "ch_1")
 	})
 }
@@ -109,19 +108,15 @@ func TestTheFirstStepIsInDoubt(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			inner, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "phase.db"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = inner.Close() })
-			b := newBench(t, &doubtfulStore{Store: inner, commits: c.commits, err: c.err})
+			inner, clock := openPhases(t)
+			b := newBench(t, &doubtfulStore{Store: inner, commits: c.commits, err: c.err}, clock)
 			o := b.define(b.local("seat", takeSeat))
 			b.want(b.post(o, "k"), http.StatusConflict, "in-progress")
 			rec := b.record("k")
 			if rec.State != store.StateInProgress {
 				t.Errorf("the record is %s: what expires is forgotten, and it may have been executed", rec.State)
 			}
-			b.await(rec.LeaseUntil)
+			b.leapTo(rec.LeaseUntil)
 			b.want(b.post(o, "k"), http.StatusCreated, "12A")
 			b.wantTrace(c.trace)
 		})
@@ -131,12 +126,10 @@ func TestTheFirstStepIsInDoubt(t *testing.T) {
 // TestAStepThatCommitsByItself: its writes stay without their recovery point, and would come again with every attempt.
 func TestAStepThatCommitsByItself(t *testing.T) {
 	t.Parallel()
-	inner, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "phase.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = inner.Close() })
-	b := newBench(t, &doubtfulStore{Store: inner, err: fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, store.ErrTxOwned)})
+	inner, clock := openPhases(t)
+	b := newBench(t, &doubtfulStore{
+		Store: inner, err: fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, store.ErrTxOwned),
+	}, clock)
 	o := b.define(b.local("seat", takeSeat))
 	b.want(b.post(o, "k"), http.StatusInternalServerError, "outcome-unknown")
 	b.want(b.post(o, "k"), http.StatusConflict, "outcome-unknown")
@@ -178,7 +171,7 @@ func TestACallThatHasBecomeLocal(t *testing.T) {
 		failing := func(context.Context, string, *orderWorld) error { return errDown }
 		b.want(b.post(b.define(b.local("seat", takeSeat), b.call("charge", failing).Repeat()), "k"), http.StatusConflict,
 			"in-progress")
-		b.await(b.record("k").LeaseUntil)
+		b.leapTo(b.record("k").LeaseUntil)
 		changed := b.define(b.local("seat", takeSeat), b.local("charge", confirm))
 		b.wantLeftAlone(changed, "charge (a call)")
 		b.wantTrace("seat charge")
@@ -198,7 +191,7 @@ func TestAStepThatCommits(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = store.Close() })
-			b := newBench(t, store)
+			b := newBench(t, store, new(leapingClock)) // which is not moved
 			o := b.define(b.local("seat", func(ctx context.Context, _ *orderWorld) error {
 				_, err := postgres.Tx(ctx).Exec(ctx, `COMMIT`)
 				return errors.Join(err, end)

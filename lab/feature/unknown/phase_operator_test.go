@@ -23,7 +23,7 @@ func (b *bench) orphan() (renamed *phase.Operation[orderWorld], operator *reconc
 		return errDown
 	}).Repeat(), b.local("confirm", confirm))
 	b.want(b.post(o, "k"), http.StatusConflict, "in-progress")
-	b.await(b.record("k").LeaseUntil)
+	b.leapTo(b.record("k").LeaseUntil)
 	d := o.Definition
 	d.Name = "POST /purchases"
 	operator, err := reconcile.NewOperator(b.guard, b.store)
@@ -174,8 +174,9 @@ func (s *movingStore) Get(ctx context.Context, id store.ID) (store.Record, error
 // the person is told that the current step is another.
 func TestAnOwnerThatWakesUp(t *testing.T) {
 	t.Parallel()
-	s := &movingStore{Store: memory.New()}
-	b := newBench(t, s)
+	clock := new(leapingClock)
+	s := &movingStore{Store: memory.New(memory.WithClock(clock.now))}
+	b := newBench(t, s, clock)
 	_, operator := b.orphan()
 	owner := b.claim()
 	s.move = func() {
@@ -219,7 +220,7 @@ func TestTheFirstEncoding(t *testing.T) {
 		o := b.define(b.local("seat", takeSeat), b.call("charge", charge).Repeat(), b.local("confirm", confirm))
 		v, err := b.store.Reserve(t.Context(), &store.Reservation{
 			ID: store.ID{Scope: "shop", Key: "k"}, Operation: o.Name, Fingerprints: []store.Fingerprint{b.fingerprintOf(o)},
-			OnLost: store.LostResume, Nonce: store.Nonce{1}, Lease: 50 * time.Millisecond, Retention: time.Hour,
+			OnLost: store.LostResume, Nonce: store.Nonce{1}, Lease: time.Hour, Retention: time.Hour,
 			DownstreamSecret: b.downstreamSecret(),
 		})
 		must(t, err)
@@ -233,7 +234,7 @@ func TestTheFirstEncoding(t *testing.T) {
 		if !slices.Equal(progress.Steps, want) || progress.Step != "charge" {
 			t.Errorf("the progress is %+v", progress)
 		}
-		b.await(rec.LeaseUntil)
+		b.leapTo(rec.LeaseUntil)
 		b.want(b.post(o, "k"), http.StatusCreated, "ch_1")
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/phase"
 	"github.com/onceward/onceward/store"
 )
@@ -214,7 +215,7 @@ func TestATransactionThatRejects(t *testing.T) {
 		if err := b.store.(store.Reconciler).ResolveNotExecuted(t.Context(), claim, "never arrived"); err != nil {
 			t.Fatal(err)
 		}
-		h := b.guard.HandlerFunc(reject, onceward.Transactional(), name, onceward.InFlightWait(patience))
+		h := b.guard.HandlerFunc(reject, onceward.Transactional(), name, onceward.InFlightWait(await.Limit))
 		for _, key := range []string{"k", "fresh"} {
 			first := make(chan *httptest.ResponseRecorder, 2)
 			go func() { first <- b.sendBody(h, key, "nothing") }()

@@ -174,7 +174,7 @@ func TestSettlingAStep(t *testing.T) {
 						if rec.State != store.StateInProgress || charged && rec.ProviderID != "ch_1" {
 							t.Errorf("the record is %s, with the id %q", rec.State, rec.ProviderID)
 						}
-						goOn(d, newBench(t, b.store))
+						goOn(d, b.node(t))
 						d.wantGoneOn()
 					})
 				})
@@ -196,7 +196,7 @@ func TestTwoSettleAStep(t *testing.T) {
 					all.Go(func() { _ = settle(d) }) // one of them is too late, and may be told so
 				}
 				for range 3 {
-					node := newBench(t, b.store)
+					node := b.node(t)
 					all.Go(func() { node.post(d.operation, "k") })
 				}
 				all.Wait()

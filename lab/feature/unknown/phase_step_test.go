@@ -63,7 +63,7 @@ func TestAStepThatFailsOnce(t *testing.T) {
 			return nil
 		}))
 		b.want(b.post(o, "k"), http.StatusConflict, `"code":"in-progress"`)
-		b.await(b.record("k").LeaseUntil)
+		b.leapTo(b.record("k").LeaseUntil)
 		b.want(b.post(o, "k"), http.StatusCreated, "12A")
 		b.wantTrace("seat confirm confirm")
 	})
@@ -245,13 +245,13 @@ func TestLostBeforeTheStart(t *testing.T) {
 		fingerprint := b.fingerprintOf(o)
 		_, err := b.store.Reserve(t.Context(), &store.Reservation{
 			ID: store.ID{Scope: "shop", Key: "k"}, Operation: o.Name, Fingerprints: []store.Fingerprint{fingerprint},
-			OnLost: store.LostResume, Nonce: store.Nonce{1}, Lease: time.Millisecond, Retention: time.Hour,
+			OnLost: store.LostResume, Nonce: store.Nonce{1}, Lease: time.Hour, Retention: time.Hour,
 			DownstreamSecret: b.downstreamSecret(),
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		b.await(b.record("k").LeaseUntil)
+		b.leapTo(b.record("k").LeaseUntil)
 		if got := b.resume(o); got.Finished != 1 {
 			t.Errorf("the resumer reports %+v", got)
 		}

@@ -34,7 +34,7 @@ func selling[T any](
 	b *bench, down *bool, amount func(*T) *int64, change func(*phase.Definition[T]),
 ) *phase.Operation[T] {
 	d := phase.Definition[T]{
-		Name: "POST /sales", MinBackoff: quickly,
+		Name: "POST /sales", MinBackoff: quickly, Options: leased,
 		Steps: []phase.Step[T]{
 			phase.Local("price", func(_ context.Context, data *T) error {
 				*amount(data) = 1900
@@ -73,7 +73,7 @@ func TestARenamedFieldIsNeverZero(t *testing.T) {
 		down := true
 		old := newSale(b, &down)
 		b.want(b.send(old.Handler(b.guard, empty[sale]), "k"), http.StatusConflict, "in-progress")
-		b.await(b.record("k").LeaseUntil)
+		b.leapTo(b.record("k").LeaseUntil)
 		down = false
 		renamed := selling(b, &down, func(s *saleRenamed) *int64 { return &s.Amount }, nil)
 		b.want(b.send(renamed.Handler(b.guard, empty[saleRenamed]), "k"), http.StatusConflict, "in-progress")
@@ -102,7 +102,7 @@ func TestStepsThatAnOldNodeDoesNotKnow(t *testing.T) {
 				next := b.define(b.local("seat", takeSeat), step("confirm"), step("mail"), step("rate"))
 				old := b.define(b.local("seat", takeSeat), step("confirm"))
 				b.want(b.post(next, "k"), http.StatusConflict, "in-progress")
-				b.await(b.record("k").LeaseUntil)
+				b.leapTo(b.record("k").LeaseUntil)
 				down = false
 				before := b.record("k").Data
 				for range 20 { // more often than the old node would attempt it
@@ -141,9 +141,9 @@ func TestARenamedFieldIsMigrated(t *testing.T) {
 		next := renamed.Handler(b.guard, empty[saleRenamed])
 		for key, first := range map[string]http.Handler{"old": old, "new": next} {
 			b.want(b.send(first, key), http.StatusConflict, "in-progress")
-			b.await(b.record(key).LeaseUntil)
+			b.leapTo(b.record(key).LeaseUntil)
 			b.want(b.send(next, key), http.StatusConflict, "in-progress")
-			b.await(b.record(key).LeaseUntil)
+			b.leapTo(b.record(key).LeaseUntil)
 			b.want(b.send(old, key), http.StatusConflict, "in-progress")
 			data := string(b.record(key).Data)
 			if !strings.Contains(data, `"amount":1900`) || !strings.Contains(data, `"attempts":2`) {
@@ -174,7 +174,7 @@ func TestAMigrationThatFails(t *testing.T) {
 				down := true
 				old := newSale(b, &down).Handler(b.guard, empty[sale])
 				b.want(b.send(old, "k"), http.StatusConflict, "in-progress")
-				b.await(b.record("k").LeaseUntil)
+				b.leapTo(b.record("k").LeaseUntil)
 				before := b.record("k")
 				down = false
 				o := selling(b, &down, func(s *saleRenamed) *int64 { return &s.Amount }, func(d *phase.Definition[saleRenamed]) {
@@ -200,7 +200,7 @@ func TestAVersionChangesSteps(t *testing.T) {
 		failing := b.local("confirm", func(context.Context, *orderWorld) error { return errDown })
 		old := b.define(b.local("seat", takeSeat), failing, b.local("mail", confirm))
 		b.want(b.post(old, "k"), http.StatusConflict, "in-progress")
-		b.await(b.record("k").LeaseUntil)
+		b.leapTo(b.record("k").LeaseUntil)
 		d := old.Definition
 		d.Version = 1
 		d.Steps = []phase.Step[orderWorld]{b.local("seat", takeSeat), b.local("insure", confirm), b.local("confirm", confirm)}
@@ -215,10 +215,11 @@ func TestAVersionChangesSteps(t *testing.T) {
 // TestLenientData is for those who want what encoding/json does.
 func TestLenientData(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, memory.New())
+	clock := new(leapingClock)
+	b := newBench(t, memory.New(memory.WithClock(clock.now)), clock)
 	down := true
 	b.want(b.send(newSale(b, &down).Handler(b.guard, empty[sale]), "k"), http.StatusConflict, "in-progress")
-	b.await(b.record("k").LeaseUntil)
+	b.leapTo(b.record("k").LeaseUntil)
 	down = false
 	lenient := selling(b, &down, func(s *saleRenamed) *int64 {
 		s.Amount = 1900
@@ -248,7 +249,7 @@ func TestARollingDeploy(t *testing.T) {
 			return nil
 		}
 		old := phase.Must(phase.New(phase.Definition[sale]{
-			Name: "POST /sales", MinBackoff: quickly,
+			Name: "POST /sales", MinBackoff: quickly, Options: leased,
 			Answer: func(s *sale) phase.Answer { return phase.JSON(http.StatusCreated, s) },
 			Steps: []phase.Step[sale]{
 				phase.Local("price", func(_ context.Context, s *sale) error { s.Price = 1900; return nil }),
@@ -256,7 +257,7 @@ func TestARollingDeploy(t *testing.T) {
 			},
 		}))
 		next := phase.Must(phase.New(phase.Definition[saleRenamed]{
-			Name: "POST /sales", MinBackoff: quickly, Version: 1,
+			Name: "POST /sales", MinBackoff: quickly, Version: 1, Options: leased,
 			Answer: func(s *saleRenamed) phase.Answer { return phase.JSON(http.StatusCreated, s) },
 			Migrate: func(_ int, data json.RawMessage) (json.RawMessage, error) {
 				return []byte(strings.Replace(string(data), `"price"`, `"amount"`, 1)), nil
@@ -267,7 +268,7 @@ func TestARollingDeploy(t *testing.T) {
 				phase.Local("mail", func(context.Context, *saleRenamed) error { return nil }),
 			},
 		}))
-		other := newBench(t, b.store)
+		other := b.node(t)
 		nodes := []http.Handler{old.Handler(b.guard, empty[sale]), next.Handler(other.guard, empty[saleRenamed])}
 		resumers := []*phase.Resumer{b.resumer(phase.ResumerConfig{}, old), b.resumer(phase.ResumerConfig{}, next)}
 		for round, left := 0, operations; left > 0; round++ {
@@ -302,7 +303,7 @@ func TestANewerVersion(t *testing.T) {
 		d.Version = 1
 		next := phase.Must(phase.New(d))
 		b.want(b.post(next, "k"), http.StatusConflict, "in-progress")
-		b.await(b.record("k").LeaseUntil)
+		b.leapTo(b.record("k").LeaseUntil)
 		b.wantLeftAlone(old, "is of version 1, the definition of version 0")
 		rec := b.record("k")
 		var changed *phase.ChangedError
@@ -339,7 +340,7 @@ func TestChangedSteps(t *testing.T) {
 					return nil
 				}))
 				b.want(b.post(known, "k"), http.StatusConflict, "in-progress")
-				b.await(b.record("k").LeaseUntil)
+				b.leapTo(b.record("k").LeaseUntil)
 				b.wantLeftAlone(changed(b), "have changed under a stored operation")
 				failing = false
 				b.want(b.post(known, "k"), http.StatusCreated, "12A")
@@ -371,7 +372,7 @@ func TestAddedSteps(t *testing.T) {
 	onStores(t, func(t *testing.T, b *bench) {
 		old := b.define(b.local("seat", takeSeat), b.local("confirm", func(context.Context, *orderWorld) error { return errDown }))
 		b.want(b.post(old, "k"), http.StatusConflict, "in-progress")
-		b.await(b.record("k").LeaseUntil)
+		b.leapTo(b.record("k").LeaseUntil)
 		next := b.define(b.local("seat", takeSeat), b.local("confirm", confirm), b.local("mail", confirm))
 		b.want(b.post(next, "k"), http.StatusCreated, "12A")
 		b.wantTrace("seat confirm confirm mail")

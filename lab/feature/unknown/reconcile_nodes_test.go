@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/store"
@@ -75,7 +76,7 @@ func TestFiveNodes(t *testing.T) {
 		defer over.Store(true)
 		for _, store := range stores {
 			poller := newPoller(t, newGuard(t, store), store, reconcile.Rule{Resolver: asked}, reconcile.Config{
-				MinBackoff: pause, MaxBackoff: pause, MaxAttempts: limit,
+				MinBackoff: pause, MaxBackoff: pause, MaxAttempts: limit, Timeout: await.Limit,
 			})
 			nodes.Go(func() {
 				for !over.Load() {
@@ -87,7 +88,8 @@ func TestFiveNodes(t *testing.T) {
 			})
 		}
 		for i := range records {
-			awaitRecord(t, stores[0], fmt.Sprint("k", i), func(rec *store.Record) bool { return rec.DeadLetter })
+			key := fmt.Sprint("k", i)
+			await.That(t, key+" is given up", func() bool { return record(t, stores[0], key).DeadLetter })
 		}
 		// There are as many pauses as attempts but one, and half of each may be left out.
 		if took, least := time.Since(began), (limit-1)*pause/2; took < least {
@@ -102,18 +104,4 @@ func TestFiveNodes(t *testing.T) {
 			}
 		}
 	})
-}
-
-// awaitRecord looks at a record until it is as wanted.
-func awaitRecord(t *testing.T, store store.Store, key string, is func(*store.Record) bool) {
-	t.Helper()
-	for limit := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		rec := record(t, store, key)
-		if is(&rec) {
-			return
-		}
-		if time.Now().After(limit) {
-			t.Fatalf("%s is still %s after %d attempts", key, rec.State, rec.ReconcileCount)
-		}
-	}
 }
