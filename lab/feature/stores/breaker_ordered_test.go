@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store/breaker"
@@ -17,8 +18,9 @@ import (
 // nothing about PostgreSQL.
 func TestCommitsBehindAHandler(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, timedBreaker)
 	x := newShop(t, openPostgres(t, servers.Postgres(t).SchemaURL(t)+"&pool_max_conns=20"),
-		breaker.Config{SlowCall: 300 * time.Millisecond})
+		breaker.Config{SlowCall: slowCall})
 	box, err := outbox.New(x.breaker, outbox.Config{Source: "shop"})
 	must(t, err)
 	paid := outbox.Message{Topic: "payments", AggregateType: "merchant", AggregateID: "m1", Type: "paid", Payload: []byte(`{}`)}
@@ -32,7 +34,7 @@ func TestCommitsBehindAHandler(t *testing.T) {
 			for range cap(quick) {
 				<-quick
 			}
-			time.Sleep(time.Second) // longer than a call may take
+			time.Sleep(slowCall + time.Second) // so that each call that waits is judged
 			w.WriteHeader(http.StatusCreated)
 		}, "slow", `{}`, onceward.Transactional())
 	})

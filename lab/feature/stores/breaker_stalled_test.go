@@ -19,7 +19,9 @@ import (
 func TestStalledWrites(t *testing.T) {
 	t.Parallel()
 	server := servers.NewPostgres(t)
-	x := newShop(t, openPostgres(t, server.URL()), breaker.Config{ConsecutiveFailures: 3, SlowCall: 300 * time.Millisecond})
+	const crowded = 12 // more than all calls before
+	x := newShop(t, openPostgres(t, server.SchemaURL(t)+"&pool_max_conns=30"),
+		breaker.Config{ConsecutiveFailures: crowded, SlowCall: 300 * time.Millisecond})
 	created := func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) }
 	if w := x.post(created, "first", `{}`, onceward.Reserved(onceward.FailureUnknown)); w.Code != http.StatusCreated {
 		t.Fatalf("before: %d %s", w.Code, w.Body)
@@ -41,7 +43,7 @@ func TestStalledWrites(t *testing.T) {
 	})
 	var crowd sync.WaitGroup
 	opened := make(chan struct{})
-	for i := range 4 {
+	for i := range crowded {
 		crowd.Go(func() {
 			for n := 0; ; n++ {
 				select {
@@ -57,6 +59,10 @@ func TestStalledWrites(t *testing.T) {
 	close(opened)
 	must(t, server.Exec(t.Context(), `ALTER SYSTEM RESET synchronous_standby_names`))
 	must(t, server.Exec(t.Context(), `SELECT pg_reload_conf()`))
+	await.That(t, "the setting is as before", func() bool {
+		names, err := server.Query(t.Context(), `SHOW synchronous_standby_names`)
+		return err == nil && names == ""
+	})
 	close(goOn)
 	if w := <-slow; w.Code != http.StatusCreated {
 		t.Errorf("L2: what was in flight ended with %d %s", w.Code, w.Body)

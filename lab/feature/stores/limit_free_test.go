@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/limit"
 	"github.com/onceward/onceward/store"
@@ -37,7 +38,7 @@ func TestReplaysAreFree(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s, counters := open(t)
-			l, err := limit.New(limit.Config{Limits: limits, Counters: counters, Logger: quiet, CounterTimeout: 10 * time.Second})
+			l, err := limit.New(limit.Config{Limits: limits, Counters: counters, Logger: quiet, CounterTimeout: await.Limit})
 			must(t, err)
 			service := newLimitedService(t, s, l, onceward.Reserved(onceward.FailureUnknown))
 			if w := service.post("alice", "first"); w.Code != http.StatusCreated {

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/sealed"
@@ -233,14 +234,14 @@ func evidence(t *testing.T, s store.Store, told *notes, secret string) {
 	id := store.ID{Scope: "acme", Key: "phased"}
 	v, err := s.Reserve(ctx, &store.Reservation{
 		ID: id, Operation: "POST /phased", Fingerprints: []store.Fingerprint{{Rules: 1}}, Nonce: store.Nonce{1},
-		OnLost: store.LostResume, Lease: time.Minute, Retention: time.Hour,
+		OnLost: store.LostResume, Lease: time.Hour, Retention: time.Hour,
 	})
 	must(t, err)
 	c := store.Claim{ID: id, Attempt: v.Record.Attempt}
 	data := []byte(`{"secret":"` + secret + `"}`)
 	must(t, s.Checkpoint(ctx, c, store.Checkpoint{Point: "charged", Data: data}))
 	if able, ok := store.As[store.TxCheckpointer](s); ok {
-		must(t, able.CheckpointTx(ctx, c, time.Minute, func(context.Context) (store.Checkpoint, error) {
+		must(t, able.CheckpointTx(ctx, c, time.Hour, func(context.Context) (store.Checkpoint, error) {
 			return store.Checkpoint{Point: "shipped", Data: data}, nil
 		}))
 	}
@@ -281,15 +282,13 @@ func deliver(t *testing.T, s outbox.Store, told *notes, secret string, want int)
 		Routes: map[string]outbox.Route{"first": route, "second": route, "third": route}, Observer: told, Logger: told.logger(),
 	})
 	must(t, err)
-	for deadline := time.Now().Add(10 * time.Second); ; {
+	await.That(t, "the messages are delivered", func() bool {
 		_, err := worker.RunOnce(t.Context())
 		must(t, err)
-		if mu.Lock(); delivered >= want || time.Now().After(deadline) {
-			break
-		}
-		mu.Unlock()
-	}
-	defer mu.Unlock()
+		mu.Lock()
+		defer mu.Unlock()
+		return delivered >= want
+	})
 	if delivered != want {
 		t.Errorf("%d messages were delivered, want %d", delivered, want)
 	}

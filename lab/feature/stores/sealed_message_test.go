@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/sealed"
@@ -70,9 +71,10 @@ func TestMessageWithoutTheKey(t *testing.T) {
 		!strings.Contains(entries[0].LastError, "unreadable") {
 		t.Errorf("listed without the key: %+v, %v", entries, err)
 	}
-	for deadline := time.Now().Add(10 * time.Second); len(delivered) < 2 && time.Now().Before(deadline); {
+	await.That(t, "two messages are delivered", func() bool {
 		once(s)
-	}
+		return len(delivered) >= 2
+	})
 	if !slices.Equal(delivered, []string{"first", "second"}) {
 		t.Errorf("with the key %q is delivered", delivered)
 	}

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward/internal/servers"
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/store/storetest"
 )
 
@@ -30,15 +30,13 @@ func (c *stopped) advance(d time.Duration) {
 // TestSealedStoresConform: a sealed store is as good as the store inside, also where that has transactions and an outbox.
 func TestSealedStoresConform(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, conformanceOfWrappers)
 	for name, suite := range map[string]storetest.Harness{
 		"sqlite": {
 			Open: sqliteInstance,
-			Groups: servers.UnlessAllStores("Content", "Rewriter", "LateCompletions", "ExternalEvents", "OutboxAnswer",
-				"Restart"),
 		},
 		"postgres": {
 			Open: postgresInstance, Features: storetest.Features{ConcurrentTx: true},
-			Groups: servers.UnlessAllStores("Content", "LateCompletions"),
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

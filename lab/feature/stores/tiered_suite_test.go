@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
@@ -17,9 +19,6 @@ import (
 	"github.com/onceward/onceward/store/tiered"
 	"github.com/onceward/onceward/storeurl"
 )
-
-// some are the groups that are run of each combination, unless all are: what the front has a part in.
-var some = []string{"RacesWithBuster", "Expiry", "Fingerprints", "Buster", "Rewriter", "Transactor"}
 
 // counter counts what the front answers. That is for the tests: a suite that never met the front would show nothing.
 type counter struct{ hits, looks atomic.Int64 }
@@ -113,9 +112,9 @@ func stoppedClock() (now func() time.Time, advance func(time.Duration)) {
 // TestFrontsOverSQLite runs the suite on SQLite behind a front in memory.
 func TestFrontsOverSQLite(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, conformanceOfWrappers)
 	var count counter
 	storetest.Run(t, storetest.Harness{
-		Groups: servers.UnlessAllStores(some...),
 		Open: func(t testing.TB) storetest.Instance {
 			clock, advance := stoppedClock()
 			url := "sqlite:" + filepath.Join(t.TempDir(), "onceward.db")
@@ -131,12 +130,12 @@ func TestFrontsOverSQLite(t *testing.T) {
 // TestFrontsOverPostgres runs the suite on PostgreSQL behind a front on Redis.
 func TestFrontsOverPostgres(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, conformanceOfWrappers)
 	var count counter
 	server := servers.Redis(t)
 	storetest.Run(t, storetest.Harness{
 		// What a front says of the durable store's clock is off by as long as the look-up took that filled it.
 		Features: storetest.Features{ConcurrentTx: true, Resolution: 10 * time.Millisecond},
-		Groups:   servers.UnlessAllStores(some...),
 		Open: func(t testing.TB) storetest.Instance {
 			prefix := server.Prefix(t)
 			front := func() tiered.Front { return openFront(t, server.URL(), prefix) }
@@ -188,8 +187,6 @@ func openFront(t testing.TB, url, prefix string) *redis.Front {
 	t.Helper()
 	f, err := redis.OpenFront(context.Background(), url, redis.WithPrefix(prefix))
 	must(t, err)
-	for f.Now().IsZero() {
-		time.Sleep(time.Millisecond)
-	}
+	await.That(t, "the front knows the time", func() bool { return !f.Now().IsZero() })
 	return f
 }
