@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/racing"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -17,6 +18,15 @@ type silentWriter struct{ header http.Header }
 func (w *silentWriter) Header() http.Header         { return w.header }
 func (w *silentWriter) Write(b []byte) (int, error) { return len(b), nil }
 func (w *silentWriter) WriteHeader(int)             {}
+
+// mostAllocs returns how many allocations each way to execute may make beside the request, with one to spare for the
+// pools that a collection empties. There are more under the race detector, which drops what is kept in pools now and then.
+func mostAllocs() (first, replay, do, serve float64) {
+	if racing.Enabled {
+		return 29, 14, 11, 8
+	}
+	return 16, 6, 6, 4
+}
 
 // TestWithoutAnObserverNothingIsAllocatedForEvents holds that telemetry costs those nothing who do not use it.
 func TestWithoutAnObserverNothingIsAllocatedForEvents(t *testing.T) {
@@ -42,10 +52,11 @@ func TestWithoutAnObserverNothingIsAllocatedForEvents(t *testing.T) {
 			t.Errorf("%s: %v allocations, and %v are enough", what, got, most)
 		}
 	}
-	want("first", request+firstAllocs, func() { send(keys[next]); next++ })
-	want("replay", request+replayAllocs, func() { send(keys[0]) })
+	first, replay, do, serve := mostAllocs()
+	want("first", request+first, func() { send(keys[next]); next++ })
+	want("replay", request+replay, func() { send(keys[0]) })
 	next = 0
-	want("do", doAllocs, func() {
+	want("do", do, func() {
 		_, err := guard.Do(context.Background(), onceward.Call{Scope: "s", Key: keys[next], Operation: "job"},
 			func(context.Context) ([]byte, error) { return nil, nil }, onceward.Reserved(onceward.FailureStore))
 		if err != nil {
@@ -58,7 +69,7 @@ func TestWithoutAnObserverNothingIsAllocatedForEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	next = 0
-	want("serve", serveAllocs, func() {
+	want("serve", serve, func() {
 		call := onceward.Call{Scope: "p", Key: keys[next], Operation: "method"}
 		_, err := procedure.Serve(context.Background(), call, func(context.Context) onceward.Answer {
 			return onceward.Answer{ContentType: "text/plain"}

@@ -1,5 +1,3 @@
-//go:build !race
-
 package oncewardconnect_test
 
 import (
@@ -13,11 +11,13 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/racing"
 	"github.com/onceward/onceward/internal/rpc/paymentpb"
 )
 
 // TestAllocations: what protection allocates over the bare handler is within 4 of what it does over net/http, which is
-// 20 for a first call and 8 for a replay, counted in the same way on the same store.
+// 20 for a first call and 8 for a replay, counted in the same way on the same store. The race detector adds some of
+// its own.
 func TestAllocations(t *testing.T) {
 	const runs = 1000
 	body, err := proto.Marshal(&paymentpb.Payment{Account: "a", Amount: 7})
@@ -56,7 +56,7 @@ func TestAllocations(t *testing.T) {
 		{"replay", allocations(protected, same) - without, 8 + 4},
 	} {
 		t.Logf("%s: %v allocations over %v", test.what, test.got, without)
-		if test.got > test.most {
+		if test.got > test.most && !racing.Enabled {
 			t.Errorf("%s: %v allocations, and %v are enough", test.what, test.got, test.most)
 		}
 	}

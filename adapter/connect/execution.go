@@ -26,6 +26,7 @@ type execution struct {
 	response connect.AnyResponse // of the last run, or a replay
 	err      error               // in its place
 	room     [256]byte           // for what the request says, of most requests
+	values   [2]string           // of the guard's fields in the header
 
 	// A handler sets fields in its response, or in what its context has of the call. There are also those of
 	// interceptors in front of this one: they are taken away while the handler runs.
@@ -130,7 +131,7 @@ func (x *execution) forget() {
 
 // tell adds the fields of the guard's to the header of the answer.
 func (x *execution) tell(served *onceward.Served) {
-	var room [2]store.HeaderField
+	var room [len(x.values)]store.HeaderField
 	header := x.header
 	if x.response != nil {
 		header = x.response.Header()
@@ -138,8 +139,9 @@ func (x *execution) tell(served *onceward.Served) {
 	if header == nil { // of a call that no handler serves
 		return
 	}
-	for _, f := range x.method.AppendAnswerFields(room[:0], served) {
-		header.Set(f.Name, f.Value)
+	for n, f := range x.method.AppendAnswerFields(room[:0], served) {
+		x.values[n] = f.Value
+		header[http.CanonicalHeaderKey(f.Name)] = x.values[n : n+1 : n+1]
 	}
 }
 

@@ -23,6 +23,7 @@ type execution struct {
 	reply   any       // of the last run
 	err     error     // in its place
 	room    [256]byte // for what the request says, of most requests
+	values  [2]string // of the guard's fields in the header
 
 	mu              sync.Mutex // a goroutine that the handler left behind may still call
 	header, trailer metadata.MD

@@ -131,7 +131,7 @@ func (i *Interceptor) Unary(
 		x.call.Actor = i.actor(ctx, m.Name)
 	}
 	served, err := m.Serve(ctx, x.call.Call, x.run)
-	i.tell(ctx, m, &served)
+	i.tell(ctx, x, &served)
 	switch {
 	case err != nil:
 		return nil, failed(ctx, err)
@@ -152,16 +152,16 @@ func failed(ctx context.Context, err error) error {
 }
 
 // tell adds the fields of the guard's to the header of the answer.
-func (i *Interceptor) tell(ctx context.Context, m *rpc.Method, served *onceward.Served) {
-	var room [2]store.HeaderField
-	fields := m.AppendAnswerFields(room[:0], served)
+func (i *Interceptor) tell(ctx context.Context, x *execution, served *onceward.Served) {
+	var room [len(x.values)]store.HeaderField
+	fields := x.method.AppendAnswerFields(room[:0], served)
 	if len(fields) == 0 {
 		return
 	}
-	md, values := make(metadata.MD, len(fields)), make([]string, len(fields))
+	md := make(metadata.MD, len(fields))
 	for n, f := range fields {
-		values[n] = f.Value
-		md[i.lower(f.Name)] = values[n : n+1 : n+1]
+		x.values[n] = f.Value
+		md[i.lower(f.Name)] = x.values[n : n+1 : n+1]
 	}
 	setFields(ctx, md, nil)
 }

@@ -1,0 +1,15 @@
+// Package brokers_test tests the consumers of messages of Kafka and of NATS with their servers in this process.
+package brokers_test
+
+import (
+	"errors"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/onceward/onceward/internal/watchdog"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Over(m)) }
+
+var errBroken = errors.New("broken")

@@ -1,0 +1,49 @@
+package routers_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"testing"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/lab/feature/suite"
+)
+
+func TestNetHTTP(t *testing.T) {
+	t.Parallel()
+	suite.Run(t, suite.Adapter{
+		Name: "net/http", Operation: "POST /accounts/{account}/payments", Serve: serveNetHTTP, Features: suite.HTTPFeatures,
+	})
+}
+
+func serveNetHTTP(t *testing.T, guard *onceward.Guard, work suite.Work, options ...onceward.Option) suite.Caller {
+	router := onceward.NewMux()
+	for _, what := range []string{"payments", "refunds"} {
+		router.Handle("POST /accounts/{account}/"+what, guard.HandlerFunc(handlerNetHTTP(work), options...))
+	}
+	return suite.ServeHTTP(t, router)
+}
+
+// handlerNetHTTP is the work as net/http has it.
+func handlerNetHTTP(work suite.Work) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		var payment suite.Payment
+		if err := json.NewDecoder(r.Body).Decode(&payment); err != nil {
+			http.Error(w, err.Error(), http.StatusTeapot)
+			return
+		}
+		if r.PathValue("account") != payment.Account {
+			http.Error(w, suite.ErrOtherAccount.Error(), http.StatusTeapot)
+			return
+		}
+		reply := work(r.Context(), payment)
+		for name, value := range reply.Header {
+			w.Header().Set(name, value)
+		}
+		if reply.Status == 0 {
+			return
+		}
+		w.WriteHeader(reply.Status)
+		_, _ = w.Write([]byte(reply.Body))
+	}
+}
