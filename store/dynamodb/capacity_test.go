@@ -101,7 +101,7 @@ func TestCapacity(t *testing.T) {
 		{"reserve", func() {
 			owned = claimOf(reserve(t, s, request("first"), store.DecisionExecute))
 		}, units{"records": 1, "due": 1}},
-		{"heartbeat", func() { must(t, s.Extend(t.Context(), owned, time.Minute)) }, units{"records": 1}},
+		{"heartbeat", func() { must(t, s.Extend(t.Context(), owned, time.Hour)) }, units{"records": 1}},
 		{"complete", func() {
 			_, err := s.Complete(t.Context(), owned, answer(body))
 			must(t, err)

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
+	"flag"
 	"io"
 	"log/slog"
 	"net/url"
@@ -16,6 +17,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	ddb "github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/store"
@@ -23,7 +26,13 @@ import (
 	"github.com/onceward/onceward/store/storetest"
 )
 
-func TestMain(m *testing.M) { os.Exit(servers.Main(watchdog.Over(m))) }
+// TestMain lets the suite draw few random sequences for every change: each of them is hundreds of requests.
+func TestMain(m *testing.M) {
+	if err := flag.Set("rapid.checks", nightly.Either("100", "8")); err != nil {
+		panic(err)
+	}
+	os.Exit(servers.Main(watchdog.Over(m)))
+}
 
 var quiet = dynamodb.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil)))
 
@@ -165,13 +174,10 @@ func instance(t testing.TB, options ...dynamodb.Option) storetest.Instance {
 // features says that an item holds 400 KB.
 var features = storetest.Features{MaxBody: 350 << 10}
 
-// TestStore proves the store; `make test-all` runs all chapters.
 func TestStore(t *testing.T) {
 	t.Parallel()
 	storetest.Run(t, storetest.Harness{
 		Features: features,
-		Groups: servers.UnlessAllStores("Expiry", "Lost", "Repeats", "Restart", "Sweeper", "Finder", "ExternalEvents",
-			"Transactor", "TransactorOwnership", "Checkpointer"),
-		Open: func(t testing.TB) storetest.Instance { return instance(t) },
+		Open:     func(t testing.TB) storetest.Instance { return instance(t) },
 	})
 }

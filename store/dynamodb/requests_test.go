@@ -18,12 +18,15 @@ import (
 	"github.com/onceward/onceward/store/dynamodb"
 )
 
+// leased is longer than a test stands still.
+const leased = 10 * time.Minute
+
 // request is a reservation of a key with a nonce of its own.
 func request(key string) *store.Reservation {
 	r := &store.Reservation{
 		ID: store.ID{Scope: "acme", Key: key}, Operation: "POST /payments",
 		Fingerprints: []store.Fingerprint{{Secret: 1, Rules: 1, Sum: [32]byte{1}}},
-		Lease:        30 * time.Second, Retention: 24 * time.Hour,
+		Lease:        leased, Retention: 24 * time.Hour,
 		TraceID: "4bf92f3577b34da6a3ce929d0e0e4736",
 	}
 	_, _ = rand.Read(r.Nonce[:])
@@ -101,7 +104,7 @@ func TestRequests(t *testing.T) {
 		{"reserve a new key", func() {
 			first = claimOf(reserve(t, s, request("new"), store.DecisionExecute))
 		}, map[string]int{"PutItem": 1}},
-		{"heartbeat", func() { must(t, s.Extend(t.Context(), first, time.Minute)) }, map[string]int{"PutItem": 1}},
+		{"heartbeat", func() { must(t, s.Extend(t.Context(), first, time.Hour)) }, map[string]int{"PutItem": 1}},
 		{"checkpoint", func() {
 			must(t, s.Checkpoint(t.Context(), first, store.Checkpoint{Point: "charged"}))
 		}, map[string]int{"PutItem": 1}},

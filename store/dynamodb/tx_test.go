@@ -192,7 +192,7 @@ func TestCommitUnknown(t *testing.T) {
 			want := store.DecisionReplay
 			if !landed {
 				reserve(t, s, request("key"), store.DecisionInProgress)
-				clock.Add((31 * time.Second).Microseconds())
+				clock.Add((leased + time.Second).Microseconds())
 				want = store.DecisionExecute
 			}
 			v, err := s.Transact(t.Context(), request("key"), insert)

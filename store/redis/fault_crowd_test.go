@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/store"
 )
 
@@ -62,7 +63,7 @@ func newCrowd(t testing.TB, s store.Store) *crowd {
 	c := &crowd{stop: make(chan struct{}), payments: make(map[string]*payment)}
 	guard, err := onceward.New(s, onceward.Config{
 		Scope: onceward.SingleScope("alice"), Secret: []byte("the secret of the tests"),
-		Logger: slog.New(slog.DiscardHandler), StoreTimeout: 2 * time.Second, SettleTimeout: 10 * time.Second,
+		Logger: slog.New(slog.DiscardHandler), StoreTimeout: 2 * time.Second, SettleTimeout: await.Limit,
 	})
 	must(t, err)
 	c.handler = guard.HandlerFunc(c.pay, onceward.Reserved(onceward.FailureUnknown), onceward.Lease(3*time.Second))
@@ -115,13 +116,20 @@ func (c *crowd) insist(key string) {
 	c.mu.Lock()
 	c.payments[key] = new(payment)
 	c.mu.Unlock()
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
+	for end := (time.Time{}); end.IsZero() || time.Now().Before(end); {
 		if c.try(key) {
 			c.served.Add(1)
 			return
 		}
 		c.retried.Add(1)
-		time.Sleep(20 * time.Millisecond) // as clients do that are told to come again
+		time.Sleep(2 * pause)
+		select {
+		case <-c.stop:
+			if end.IsZero() {
+				end = time.Now().Add(await.Limit)
+			}
+		default:
+		}
 	}
 	c.complain("%s: no definitive answer", key)
 }
@@ -194,7 +202,7 @@ func (c *crowd) answered(most int) map[string]string {
 func (c *crowd) more(t testing.TB, n int64) {
 	t.Helper()
 	target := c.served.Load() + n
-	eventually(t, "clients are served", func() error {
+	await.Success(t, "clients are served", func() error {
 		if served := c.served.Load(); served < target {
 			return fmt.Errorf("%d of %d", served, target)
 		}

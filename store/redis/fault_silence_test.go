@@ -1,7 +1,7 @@
 package redis_test
 
 import (
-	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -11,18 +11,70 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onceward/onceward/internal/await"
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/redis"
 )
 
+// slowLinks is why a test is nightly.
+const slowLinks = "it lasts longer than a connection may be silent; TestSilentConnection has one that is given up"
+
+// heartbeatOfClients is how often a client asks on a connection on which nothing is heard.
+const heartbeatOfClients = 500 * time.Millisecond
+
+// wantKept tries until no connection is given up. A machine that stood still made connections silent: only what the
+// client gave up while the server answered others at once is a fault.
+func wantKept(t *testing.T, server *servers.RedisServer, try func() (givenUp int, err error)) {
+	t.Helper()
+	await.That(t, "no connection is given up", func() bool {
+		longest := watchAnswers(t, server)
+		n, err := try()
+		if still := longest(); still > heartbeatOfClients {
+			return n == 0 && err == nil
+		}
+		if n > 0 || err != nil {
+			t.Errorf("%d connections were given up: %v", n, err)
+		}
+		return true
+	})
+}
+
+// watchAnswers asks a server all the time. The function that it returns ends that, and returns the longest time without
+// an answer.
+func watchAnswers(t *testing.T, server *servers.RedisServer) (longest func() time.Duration) {
+	t.Helper()
+	var most time.Duration
+	over := make(chan struct{})
+	var asking sync.WaitGroup
+	asking.Go(func() {
+		for last := time.Now(); ; {
+			_, err := server.Do(t.Context(), "PING")
+			must(t, err)
+			most, last = max(most, time.Since(last)), time.Now()
+			select {
+			case <-over:
+				return
+			case <-time.After(pause):
+			}
+		}
+	})
+	return func() time.Duration {
+		close(over)
+		asking.Wait()
+		return most
+	}
+}
+
 // TestLargeReply: a reply that takes longer to arrive than a connection may be silent is no silence. It arrives, and so
 // does what others have asked for on that connection.
 func TestLargeReply(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, slowLinks)
 	primary, _ := replicated(t)
 	const rate, size = 100_000, 450_000
-	for name, options := range ways {
+	for name, options := range ways(time.Second) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			proxy := servers.NewRedisProxy(t, primary.URL())
@@ -30,29 +82,28 @@ func TestLargeReply(t *testing.T) {
 			s, around := open(t, proxy.URL(), options...), open(t, primary.URL(), redis.WithPrefix(name))
 			_, err := around.Complete(t.Context(), booked(t, around, "large"), paid(strings.Repeat("x", size)))
 			must(t, err)
-			connections := connectAll(t, s, proxy)
-			proxy.Throttle(rate)
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-			defer cancel()
-			var calls sync.WaitGroup
-			calls.Go(func() {
-				v, err := s.Reserve(ctx, booking("large"))
-				if err != nil || v.Decision != store.DecisionReplay || len(v.Record.Response.Body) != size {
-					t.Errorf("the replay got %s and %d bytes: %v", v.Decision, len(v.Record.Response.Body), err)
-				}
-			})
-			for i := range 6 {
-				time.Sleep(50 * time.Millisecond) // the replay is on its way
+			tries := 0
+			wantKept(t, primary, func() (int, error) {
+				tries++
+				connections := connectAll(t, s, proxy)
+				proxy.Throttle(rate)
+				defer proxy.Throttle(0)
+				errs := make([]error, 7)
+				var calls sync.WaitGroup
 				calls.Go(func() {
-					if _, err := s.Reserve(ctx, booking(fmt.Sprint("behind", i))); err != nil {
-						t.Errorf("a reservation behind the replay: %v", err)
+					v, err := s.Reserve(t.Context(), booking("large"))
+					if err == nil && (v.Decision != store.DecisionReplay || len(v.Record.Response.Body) != size) {
+						err = fmt.Errorf("the replay got %s and %d bytes", v.Decision, len(v.Record.Response.Body))
 					}
+					errs[0] = err
 				})
-			}
-			calls.Wait()
-			if n := proxy.Connections() - connections; n > 0 {
-				t.Errorf("%d connections were given up", n)
-			}
+				for i := range 6 {
+					time.Sleep(5 * pause) // the replay is under way, or a try proves less
+					calls.Go(func() { _, errs[i+1] = s.Reserve(t.Context(), booking(fmt.Sprint("after it", tries, i))) })
+				}
+				calls.Wait()
+				return proxy.Connections() - connections, errors.Join(errs...)
+			})
 		})
 	}
 }
@@ -60,28 +111,29 @@ func TestLargeReply(t *testing.T) {
 // TestLargeRequest: a connection that a slow link is still taking a request from is not silent.
 func TestLargeRequest(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, slowLinks)
 	primary, _ := replicated(t)
 	const rate, size = 100_000, 350_000
-	for name, options := range ways {
+	for name, options := range ways(time.Second) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			link := newSlowLink(t, primary.Addr())
 			s := open(t, "redis://"+link.Addr().String(), append(options, redis.WithPrefix(name))...)
-			eventually(t, "the replica follows", func() error {
+			around := open(t, primary.URL(), redis.WithPrefix(name))
+			await.Success(t, "the replica follows", func() error {
 				_, err := s.Reserve(t.Context(), booking("first"))
 				return err
 			})
-			claim := booked(t, s, "large")
-			connections := link.made.Load()
-			link.rate.Store(rate)
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-			defer cancel()
-			if _, err := s.Complete(ctx, claim, paid(strings.Repeat("x", size))); err != nil {
-				t.Errorf("an answer of %d bytes at %d a second: %v", size, rate, err)
-			}
-			if n := link.made.Load() - connections; n > 0 {
-				t.Errorf("%d connections were given up", n)
-			}
+			tries := 0
+			wantKept(t, primary, func() (int, error) {
+				tries++
+				claim := booked(t, around, fmt.Sprint("large", tries))
+				connections := link.made.Load()
+				link.rate.Store(rate)
+				defer link.rate.Store(0)
+				_, err := s.Complete(t.Context(), claim, paid(strings.Repeat("x", size)))
+				return int(link.made.Load() - connections), err
+			})
 		})
 	}
 }
@@ -148,17 +200,18 @@ func (l *slowLink) carry(client net.Conn) {
 // TestIdleConnection: a connection on which nothing is asked for longer than it may be silent is kept.
 func TestIdleConnection(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, slowLinks)
 	primary, _ := replicated(t)
-	for name, options := range ways {
+	for name, options := range ways(time.Second) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			proxy := servers.NewRedisProxy(t, primary.URL())
 			s := open(t, proxy.URL(), append(options, redis.WithPrefix(name))...)
-			connections := connectAll(t, s, proxy)
-			time.Sleep(4 * time.Second)
-			if n := connectAll(t, s, proxy) - connections; n > 0 {
-				t.Errorf("%d connections were given up", n)
-			}
+			wantKept(t, primary, func() (int, error) {
+				connections := connectAll(t, s, proxy)
+				time.Sleep(4 * time.Second) // at least: longer than a connection may be silent
+				return connectAll(t, s, proxy) - connections, nil
+			})
 		})
 	}
 }
@@ -168,7 +221,7 @@ func TestIdleConnection(t *testing.T) {
 func connectAll(t *testing.T, s store.Store, proxy *servers.RedisProxy) (connections int) {
 	t.Helper()
 	for range 30 {
-		eventually(t, "the replica follows", func() error {
+		await.Success(t, "the replica follows", func() error {
 			_, err := s.Reserve(t.Context(), booking("first"))
 			return err
 		})

@@ -4,11 +4,13 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/redis"
@@ -19,7 +21,7 @@ func booking(key string) *store.Reservation {
 	r := &store.Reservation{
 		ID: store.ID{Scope: "alice", Key: key}, Operation: "POST /payments",
 		Fingerprints: []store.Fingerprint{{Secret: 1, Rules: 1, Sum: [32]byte{1}}},
-		Lease:        time.Minute, Retention: time.Hour,
+		Lease:        time.Hour, Retention: time.Hour,
 	}
 	_, _ = rand.Read(r.Nonce[:])
 	return r
@@ -34,6 +36,27 @@ func booked(t testing.TB, s store.Store, key string) store.Claim {
 		t.Fatalf("the reservation of %q got %s", key, v.Decision)
 	}
 	return store.Claim{ID: v.Record.ID, Attempt: v.Record.Attempt}
+}
+
+// lapsed makes records whose leases are over by the clock of the server.
+func lapsed(t testing.TB, s store.Store, n int, key string) []store.Claim {
+	t.Helper()
+	claims, until := make([]store.Claim, n), time.Time{}
+	for i := range claims {
+		r := booking(fmt.Sprint(key, i))
+		r.Lease = time.Millisecond
+		v, err := s.Reserve(t.Context(), r)
+		must(t, err)
+		claims[i], until = store.Claim{ID: v.Record.ID, Attempt: v.Record.Attempt}, v.Record.LeaseUntil
+	}
+	await.That(t, "the leases are over", func() bool {
+		look := booking("clock")
+		look.NoCreate = true
+		v, err := s.Reserve(t.Context(), look)
+		must(t, err)
+		return v.Now.After(until)
+	})
+	return claims
 }
 
 // paid is an answer.
@@ -78,8 +101,8 @@ func stands(state store.State) func(store.Record) bool {
 // operations are the calls of an owner. A reservation is tested by itself.
 var operations = []operation{
 	{"extend", booked, func(ctx context.Context, s store.Store, c store.Claim) error {
-		return s.Extend(ctx, c, time.Hour)
-	}, func(rec store.Record) bool { return rec.LeaseUntil.Sub(rec.CreatedAt) >= time.Hour }},
+		return s.Extend(ctx, c, 2*time.Hour)
+	}, func(rec store.Record) bool { return rec.LeaseUntil.Sub(rec.CreatedAt) >= 2*time.Hour }},
 	{"checkpoint", booked, func(ctx context.Context, s store.Store, c store.Claim) error {
 		return s.Checkpoint(ctx, c, store.Checkpoint{Point: "charged", Data: []byte("data"), ProviderID: "ch_1"})
 	}, func(rec store.Record) bool {
@@ -129,19 +152,5 @@ func (g *ground) nth(n int) func(command string) bool {
 			n--
 		}
 		return n == 0 && g.ofStore(command)
-	}
-}
-
-// eventually tries until something succeeds that only time brings about.
-func eventually(t testing.TB, what string, try func() error) {
-	t.Helper()
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		err := try()
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("it is still not so that %s: %v", what, err)
-		}
 	}
 }

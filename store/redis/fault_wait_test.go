@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onceward/onceward/internal/await"
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/redis"
@@ -38,15 +40,10 @@ func wantStill(t *testing.T, done <-chan error) {
 	}
 }
 
-// wantWoken: a wait ends soon after the attempt.
+// wantWoken: a wait ends after the attempt.
 func wantWoken(t *testing.T, done <-chan error) {
 	t.Helper()
-	select {
-	case err := <-done:
-		must(t, err)
-	case <-time.After(10 * time.Second):
-		t.Fatal("the wait did not end with the attempt")
-	}
+	must(t, await.Value(t, "the end of a wait whose attempt has ended", done))
 }
 
 // TestWaitOutlivesConnections: a wait whose connections are cut, whose server is killed, or whose server publishes while
@@ -73,7 +70,7 @@ func TestWaitOutlivesConnections(t *testing.T) {
 		done := waiting(t.Context(), s, claim)
 		wantStill(t, done)
 		fault()
-		eventually(t, "the attempt is over", func() error {
+		await.Success(t, "the attempt is over", func() error {
 			_, err := around.Complete(t.Context(), claim, paid("done"))
 			return err
 		})
@@ -84,7 +81,8 @@ func TestWaitOutlivesConnections(t *testing.T) {
 // TestClusterWaitFollowsTheSlot: a wait in a slot that moves ends with the attempt, and does not end before.
 func TestClusterWaitFollowsTheSlot(t *testing.T) {
 	t.Parallel()
-	cluster := servers.NewRedisCluster(t, "cluster-node-timeout 30000")
+	nightly.Only(t, ownCluster)
+	cluster := servers.NewRedisCluster(t, calm)
 	s := open(t, cluster.URL())
 	claim := booked(t, s, "awaited")
 	done := waiting(t.Context(), s, claim)
@@ -113,7 +111,7 @@ func TestWaitLeavesNoSubscription(t *testing.T) {
 	must(t, err)
 	waited := make(chan error, 1)
 	go func() { waited <- s.Wait(t.Context(), v.Record.ID, v.Record.Attempt) }()
-	eventually(t, "the wait has a subscription", func() error {
+	await.Success(t, "the wait has a subscription", func() error {
 		if channels() == 0 {
 			return errors.New("there is no channel")
 		}
@@ -121,8 +119,8 @@ func TestWaitLeavesNoSubscription(t *testing.T) {
 	})
 	_, err = s.Complete(t.Context(), store.Claim{ID: v.Record.ID, Attempt: v.Record.Attempt}, paid("done"))
 	must(t, err)
-	must(t, <-waited)
-	eventually(t, "the subscription ends", func() error {
+	must(t, await.Value(t, "the end of the wait", waited))
+	await.Success(t, "the subscription ends", func() error {
 		if n := channels(); n > 0 {
 			return fmt.Errorf("there are %d channels", n)
 		}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/redis"
@@ -59,15 +60,7 @@ func TestListLeavesOutNothing(t *testing.T) {
 	proxy, prefix := servers.NewRedisProxy(t, server.URL()), server.Prefix(t)
 	s, around := open(t, proxy.URL(), redis.WithPrefix(prefix)), open(t, server.URL(), redis.WithPrefix(prefix))
 	const n, page = 300, 256
-	claims := make([]store.Claim, n)
-	for i := range n {
-		r := booking(fmt.Sprint("key", i))
-		r.Lease = time.Millisecond
-		v, err := around.Reserve(t.Context(), r)
-		must(t, err)
-		claims[i] = store.Claim{ID: v.Record.ID, Attempt: v.Record.Attempt}
-	}
-	time.Sleep(2 * time.Millisecond) // all leases are over
+	claims := lapsed(t, around, n, "key")
 	reads := 0
 	proxy.Answer(func(command string) bool {
 		if strings.HasPrefix(command, "ZRANGEBYSCORE "+prefix) {
@@ -101,7 +94,7 @@ func TestListEnds(t *testing.T) {
 	proxy.Answer(func(command string) bool {
 		if _, key, _ := strings.Cut(command, " "); strings.HasPrefix(command, "Z") && strings.HasPrefix(key, index) {
 			reads++
-			must(t, around.Extend(context.Background(), claims[reads%n], time.Hour))
+			must(t, around.Extend(context.Background(), claims[reads%n], 2*time.Hour))
 			if len(entries) > 0 {
 				_, err := server.Do(context.Background(), append([]string{"ZREM", index}, entries...)...)
 				must(t, err)
@@ -110,14 +103,14 @@ func TestListEnds(t *testing.T) {
 			entries = entries[:0]
 			for i := range n {
 				entries = append(entries, fmt.Sprint("read", reads, "entry", i))
-				add = append(add, fmt.Sprint(time.Now().Add(time.Minute).UnixMicro()), entries[i])
+				add = append(add, fmt.Sprint(time.Now().Add(time.Hour).UnixMicro()), entries[i])
 			}
 			_, err := server.Do(context.Background(), add...)
 			must(t, err)
 		}
 		return false
 	}, "", 1)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
 	defer cancel()
 	found, err := s.List(ctx, store.Filter{State: store.StateInProgress})
 	if err != nil || len(found) != n || reads < 2 {

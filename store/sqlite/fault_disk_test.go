@@ -18,6 +18,7 @@ import (
 
 	"github.com/ncruces/go-sqlite3"
 	"github.com/ncruces/go-sqlite3/vfs"
+
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/store"
 )

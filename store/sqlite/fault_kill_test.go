@@ -17,8 +17,8 @@ import (
 	"github.com/onceward/onceward/store/sqlite"
 )
 
-// crashLease is short, so that what a killed process held becomes unknown soon.
-const crashLease = 300 * time.Millisecond
+// afterLeases is the clock of a process for which the leases of one that was killed are over.
+func afterLeases() time.Time { return time.Now().Add(2 * time.Hour) }
 
 // effects is where reserved operations leave their mark outside of the store.
 func effects(path string) string { return path + ".effects" }
@@ -67,9 +67,8 @@ func runUntilKilled(path string) error {
 // execute runs one operation, and reports whether it may be acknowledged.
 func execute(s *sqlite.Store, ledger *os.File, key string) (acknowledged bool, err error) {
 	ctx := context.Background()
-	r := reservation(key, leaseOf(crashLease))
+	r := reservation(key)
 	if strings.HasPrefix(key, "transactional") {
-		r.Lease = time.Minute
 		v, err := s.Transact(ctx, r, inserting(key))
 		return v.Decision == store.DecisionExecute || v.Decision == store.DecisionReplay, err
 	}
@@ -104,7 +103,7 @@ func TestKilled(t *testing.T) {
 		runAndKill(t, p, history)
 		pending = checkCrashed(t, path, history)
 	}
-	store := openStore(t, path)
+	store := openStore(t, path, sqlite.WithClock(afterLeases))
 	ledger, err := os.OpenFile(effects(path), os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		t.Fatal(err)
@@ -156,7 +155,7 @@ func runAndKill(t *testing.T, p *proctest.Process, history map[string]bool) {
 // checkCrashed opens the file as a process that was killed left it.
 func checkCrashed(t *testing.T, path string, history map[string]bool) (pending []string) {
 	t.Helper()
-	store, err := sqlite.Open(t.Context(), path)
+	store, err := sqlite.Open(t.Context(), path, sqlite.WithClock(afterLeases))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,16 +245,9 @@ func executions(t *testing.T, store *sqlite.Store, path string) map[string]int {
 	return done
 }
 
-// wantUnknown waits for the lease of a reservation whose owner was killed. It is never executed again.
+// wantUnknown asks for a key whose owner was killed, after its lease: it is never executed again.
 func wantUnknown(t *testing.T, s *sqlite.Store, key string) {
 	t.Helper()
-	rec, err := s.Get(t.Context(), idOf(key))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if rec.State == store.StateInProgress {
-		time.Sleep(time.Until(rec.LeaseUntil)) // the lease runs out by the clock alone
-	}
 	if v, err := s.Reserve(t.Context(), reservation(key)); err != nil || v.Decision != store.DecisionUnknown {
 		t.Errorf("section 4: %s was in progress when its owner was killed, and got (%s, %v)", key, v.Decision, err)
 	}

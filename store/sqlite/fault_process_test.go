@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/proc"
 	"github.com/onceward/onceward/internal/proc/proctest"
 	"github.com/onceward/onceward/store"
@@ -26,7 +27,7 @@ const contendedKeys = 150
 
 // contend is another process that wants to execute every key, in both modes. It names those that it executed.
 func contend(path string) error {
-	s, err := sqlite.Open(context.Background(), path)
+	s, err := sqlite.Open(context.Background(), path, sqlite.WithBusyTimeout(await.Limit))
 	if err != nil {
 		return err
 	}

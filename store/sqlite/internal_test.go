@@ -15,6 +15,7 @@ import (
 	"unsafe"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/store"
 )
 
@@ -125,18 +126,16 @@ func holdWriter(t testing.TB, s *Store) (letGo func()) {
 // awaitQueue waits until so many tasks have gathered behind the one that runs.
 func awaitQueue(t testing.TB, s *Store, n int) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
-	for {
+	for end := time.Now().Add(await.Limit); ; runtime.Gosched() {
 		s.writer.mu.Lock()
 		queued := len(s.writer.queue)
 		s.writer.mu.Unlock()
 		if queued == n {
 			return
 		}
-		if time.Now().After(deadline) {
+		if time.Now().After(end) {
 			t.Fatalf("%d tasks are queued, want %d", queued, n)
 		}
-		runtime.Gosched()
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	_ "github.com/ncruces/go-sqlite3/vfs/memdb"
+
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/sqlite"
 )

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store/sqlite"
 )
@@ -120,16 +121,24 @@ func TestFinishTxDeadline(t *testing.T) {
 	store := openBusiness(t, newFile(t))
 	ids := add(t, store, about(""))
 	held := wantClaimed(t, store, 1, "O2", ids...)[0]
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
 	other := make(chan error, 1)
-	err := store.FinishMessageTx(ctx, to(outbox.StateDone, held), func(ctx context.Context) error {
-		err := insert(ctx, "late")
-		other <- store.InTx(context.WithoutCancel(ctx), func(ctx context.Context) error { return insert(ctx, "other") })
-		return err
+	ended := overdue(t, func(bound time.Duration) (<-chan struct{}, <-chan error) {
+		entered, ended := make(chan struct{}), make(chan error, 1)
+		ctx, cancel := context.WithTimeout(t.Context(), bound)
+		t.Cleanup(cancel)
+		work := func(ctx context.Context) error {
+			if err := insert(ctx, "late"); err != nil {
+				return err
+			}
+			close(entered)
+			other <- store.InTx(context.WithoutCancel(ctx), func(ctx context.Context) error { return insert(ctx, "other") })
+			return nil
+		}
+		go func() { ended <- store.FinishMessageTx(ctx, to(outbox.StateDone, held), work) }()
+		return entered, ended
 	})
-	wantUnavailable(t, err, revoked, "E1")
-	if err := await(t, "the end of the other transaction", other); err != nil {
+	wantUnavailable(t, await.Value(t, "the end of the delivery", ended), revoked, "E1")
+	if err := await.Value(t, "the end of the other transaction", other); err != nil {
 		t.Errorf("the others go on, but got %v", err)
 	}
 	wantRows(t, store, "late", 0, "E1")

@@ -13,6 +13,7 @@ import (
 	"github.com/ncruces/go-sqlite3"
 	"go.uber.org/goleak"
 
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/sqlite"
 )
@@ -60,7 +61,7 @@ func TestReadsDoNotWait(t *testing.T) {
 	s := openBusiness(t, newFile(t))
 	transacted(t, s, reservation("before"), inserting("row"), store.DecisionExecute, "E1")
 	transacted(t, s, reservation("key"), func(ctx context.Context, v store.Verdict) store.Settlement {
-		within(t, "a read beside a handler", func() {
+		await.Return(t, "a read beside a handler", func() {
 			var group sync.WaitGroup
 			for range 50 {
 				group.Go(func() {

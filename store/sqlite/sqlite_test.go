@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
-	"github.com/onceward/onceward/internal/servers"
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/sqlite"
 	"github.com/onceward/onceward/store/storetest"
@@ -128,12 +128,11 @@ func TestStore(t *testing.T) {
 	storetest.Run(t, harness)
 }
 
-// TestStoreOnTheRealClock runs what depends on the clock as it runs in production; `make test-all` runs all.
+// TestStoreOnTheRealClock runs the suite as it runs in production.
 func TestStoreOnTheRealClock(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it waits for many leases; TestStore moves the clock")
 	storetest.Run(t, storetest.Harness{
-		Groups: servers.UnlessAllStores("Expiry", "Lost", "Fencing", "Repeats", "Waiter", "Sweeper", "Reaper", "Reconciler",
-			"Requeue", "ResolvedStep", "Retainer", "Checkpointer", "OutboxLeases", "OutboxUpkeep"),
 		Open: func(t testing.TB) storetest.Instance { return instance(t) },
 	})
 }

@@ -16,11 +16,13 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/sqlite"
-	"go.uber.org/goleak"
 )
 
 // helperVariable makes the test binary play the part of another process instead of running tests.
@@ -66,7 +68,7 @@ func reservation(key string, edits ...func(*store.Reservation)) *store.Reservati
 	r := &store.Reservation{
 		ID: idOf(key), Operation: "POST /payments",
 		Fingerprints: []store.Fingerprint{{Secret: 1, Rules: 1, Sum: [32]byte{1}}},
-		Lease:        time.Minute, Retention: time.Hour,
+		Lease:        time.Hour, Retention: time.Hour,
 	}
 	_, _ = rand.Read(r.Nonce[:])
 	for _, edit := range edits {
@@ -157,12 +159,12 @@ func wantWorkRefused(t testing.TB, err error, text, rule string) {
 	}
 }
 
-// newGuard is a guard over a store that does not wait long.
+// newGuard is a guard over a store.
 func newGuard(t testing.TB, store store.Store, edits ...func(*onceward.Config)) *onceward.Guard {
 	t.Helper()
 	config := onceward.Config{
 		Scope: onceward.SingleScope("alice"), Secret: []byte("the secret of the tests"),
-		Logger: slog.New(slog.DiscardHandler), SettleTimeout: 300 * time.Millisecond,
+		Logger: slog.New(slog.DiscardHandler), SettleTimeout: await.Limit,
 	}
 	for _, edit := range edits {
 		edit(&config)
@@ -247,29 +249,20 @@ func post(h http.Handler, key string) answer {
 	return answer{status: w.Code, header: w.Result().Header, body: w.Body.String()}
 }
 
-// await takes what comes from a channel, or fails the test.
-func await[T any](t testing.TB, what string, from <-chan T) (value T) {
+// overdue starts work that is to outlast its time, and waits until the work hangs. On a machine that stands still the
+// time may be over before that: then it gets more.
+func overdue(t *testing.T, start func(bound time.Duration) (entered <-chan struct{}, ended <-chan error)) <-chan error {
 	t.Helper()
-	select {
-	case value = <-from:
-	case <-time.After(20 * time.Second):
-		t.Fatalf("%s did not come", what)
-	}
-	return value
-}
-
-// within fails the test if f does not end in time: what it waits for is an event, not a pause.
-func within(t testing.TB, what string, f func()) {
-	t.Helper()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		f()
-	}()
-	select {
-	case <-done:
-	case <-time.After(20 * time.Second):
-		t.Fatalf("%s did not end", what)
+	for bound := short; ; bound *= 4 {
+		entered, ended := start(bound)
+		select {
+		case <-entered:
+			return ended
+		case err := <-ended:
+			if bound > await.Limit {
+				t.Fatalf("with %s of time the work did not begin: %v", bound, err)
+			}
+		}
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/ncruces/go-sqlite3"
+
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/store"
 )

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/sqlite"
 )
@@ -42,21 +43,23 @@ func TestStepThatDoesNotReturn(t *testing.T) {
 	t.Parallel()
 	s := openBusiness(t, newFile(t))
 	c := claimed(t, s, "key")
-	entered, release, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	release := make(chan struct{})
 	var late error
-	go func() {
-		ended <- s.CheckpointTx(context.Background(), c, short, func(ctx context.Context) (store.Checkpoint, error) {
+	ended := overdue(t, func(bound time.Duration) (<-chan struct{}, <-chan error) {
+		entered, ended := make(chan struct{}), make(chan error, 1)
+		hang := func(ctx context.Context) (store.Checkpoint, error) {
 			if err := insert(ctx, "row"); err != nil {
-				t.Error(err)
+				return store.Checkpoint{}, err
 			}
 			close(entered)
 			<-release
 			late = insert(ctx, "late")
 			return store.Checkpoint{Point: "late"}, nil
-		})
-	}()
-	await(t, "the step", entered)
-	within(t, "what waits for the step", func() {
+		}
+		go func() { ended <- s.CheckpointTx(context.Background(), c, bound, hang) }()
+		return entered, ended
+	})
+	await.Return(t, "what waits for the step", func() {
 		if err := s.Extend(t.Context(), c, time.Minute); err != nil {
 			t.Errorf("E2: the heartbeat of the same claim got %v", err)
 		}
@@ -66,7 +69,7 @@ func TestStepThatDoesNotReturn(t *testing.T) {
 		}
 	})
 	close(release)
-	err := await(t, "the end of the step", ended)
+	err := await.Value(t, "the end of the step", ended)
 	wantUnavailable(t, err, revoked, "E3: a step that held the writer for too long")
 	if !errors.Is(err, store.ErrDeadline) {
 		t.Errorf("E5: %v, want it to say that the deadline was passed", err)
@@ -84,29 +87,27 @@ func TestStepOfAShortCaller(t *testing.T) {
 	t.Parallel()
 	s := openBusiness(t, newFile(t))
 	c := claimed(t, s, "key")
-	entered, release, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	go func() {
-		ended <- s.CheckpointTx(ctx, c, time.Hour, func(ctx context.Context) (store.Checkpoint, error) {
+	release := make(chan struct{})
+	ended := overdue(t, func(bound time.Duration) (<-chan struct{}, <-chan error) {
+		entered, ended := make(chan struct{}), make(chan error, 1)
+		ctx, cancel := context.WithTimeout(t.Context(), bound)
+		t.Cleanup(cancel)
+		hang := func(ctx context.Context) (store.Checkpoint, error) {
 			if err := insert(ctx, "row"); err != nil {
-				t.Error(err)
+				return store.Checkpoint{}, err
 			}
 			close(entered)
 			<-release
 			return store.Checkpoint{Point: "row"}, nil
-		})
-	}()
-	select {
-	case <-entered:
-	case err := <-ended:
-		t.Fatalf("the step did not begin: %v", err)
-	}
-	within(t, "what waits for the step", func() {
+		}
+		go func() { ended <- s.CheckpointTx(ctx, c, 2*time.Hour, hang) }()
+		return entered, ended
+	})
+	await.Return(t, "what waits for the step", func() {
 		transacted(t, s, reservation("other"), inserting("other"), store.DecisionExecute, "E3: the others go on")
 	})
 	close(release)
-	wantUnavailable(t, await(t, "the end of the step", ended), revoked, "E3: a step that outlasted its caller")
+	wantUnavailable(t, await.Value(t, "the end of the step", ended), revoked, "E3: a step that outlasted its caller")
 	wantRows(t, s, "row", 0, "E3")
 	wantPoint(t, s, "key", "", "E3")
 }
@@ -116,7 +117,7 @@ func TestStatementOfAStepThatDoesNotEnd(t *testing.T) {
 	t.Parallel()
 	s := openBusiness(t, newFile(t))
 	c := claimed(t, s, "key")
-	within(t, "an endless query", func() {
+	await.Return(t, "an endless query", func() {
 		err := s.CheckpointTx(t.Context(), c, short, func(ctx context.Context) (store.Checkpoint, error) {
 			const endless = `WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n`
 			return store.Checkpoint{Point: "row"}, onceward.Tx(ctx).QueryRowContext(ctx, endless).Scan(new(int))

@@ -112,7 +112,7 @@ func testCheckpointer(t *testing.T, h Harness) {
 	h.test(t, "the lease is left alone", func(e *env) {
 		c := e.own(id("key"), lease(2*calm))
 		before := e.get(c.ID).LeaseUntil
-		e.must(e.Store.(store.TxCheckpointer).CheckpointTx(e.ctx, c, e.brief(), reaching("charged")))
+		e.must(e.Store.(store.TxCheckpointer).CheckpointTx(e.ctx, c, calm, reaching("charged")))
 		if after := e.get(c.ID).LeaseUntil; !after.Equal(before) {
 			e.Errorf("E2: a step moved the end of the lease from %s to %s", before, after)
 		}
@@ -204,7 +204,7 @@ func stepExtended(e *env) {
 		}()
 		select {
 		case <-passed:
-		case <-time.After(200 * time.Millisecond): // it waits for the end
+		case <-time.After(glance): // it waits for the end
 		}
 		return checkpointAt("charged"), nil
 	})))

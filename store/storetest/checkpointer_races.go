@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/store"
 )
 
@@ -34,7 +35,7 @@ func beside(f func()) (ended <-chan struct{}) {
 	}()
 	select {
 	case <-done:
-	case <-time.After(200 * time.Millisecond):
+	case <-time.After(glance):
 	}
 	return done
 }
@@ -48,8 +49,7 @@ func stepTakenOver(e *env) {
 	var ended <-chan struct{}
 	err := e.checkpointTx(c, e.stepping("row", func(context.Context) (store.Checkpoint, error) {
 		ended = beside(func() {
-			for deadline := time.Now().Add(patience / 2); time.Now().Before(deadline) && takeErr == nil &&
-				taken.Decision != store.DecisionExecute; {
+			for takeErr == nil && taken.Decision != store.DecisionExecute {
 				if e.Advance != nil {
 					e.Advance(e.brief())
 				}
@@ -58,7 +58,7 @@ func stepTakenOver(e *env) {
 		})
 		return checkpointAt("charged"), nil
 	}))
-	await(e, "the end of the other attempt", ended)
+	await.Value(e, "the end of the other attempt", ended)
 	e.must(takeErr)
 	if taken.Decision != store.DecisionExecute || taken.Origin != store.OriginResumed {
 		e.Fatalf("section 4: the next attempt got (%s, %s), want to resume", taken.Decision, taken.Origin)
@@ -96,7 +96,7 @@ func stepSettled(e *env) {
 			ended = beside(func() { settleErr = settle(c) })
 			return checkpointAt("charged"), nil
 		}))
-		await(e, "the end of the settlement", ended)
+		await.Value(e, "the end of the settlement", ended)
 		e.must(settleErr)
 		rows := 0
 		if err == nil {
@@ -130,7 +130,7 @@ func stepMarked(e *env) {
 			ended = beside(func() { markErr = e.Store.Checkpoint(e.ctx, c, marks) })
 			return p, nil
 		})))
-		await(e, "the end of the marks", ended)
+		await.Value(e, "the end of the marks", ended)
 		e.must(markErr)
 		got := e.get(c.ID)
 		first, last := marks, p
@@ -222,14 +222,13 @@ func stepCancelled(e *env) {
 
 // insist does a step as soon as the store can: the lock of one that was cut off may outlast it until the server
 // notices.
-func (e *env) insist(c store.Claim, w stepWork) error {
-	for {
-		err := e.checkpointTx(c, w)
-		if !errors.Is(err, store.ErrUnavailable) || e.ctx.Err() != nil {
-			return err
-		}
-		time.Sleep(time.Millisecond)
-	}
+func (e *env) insist(c store.Claim, w stepWork) (err error) {
+	e.Helper()
+	await.That(e, "the store can do the step", func() bool {
+		err = e.checkpointTx(c, w)
+		return !errors.Is(err, store.ErrUnavailable)
+	})
+	return err
 }
 
 // stepCancelledInWork lets the caller leave when the writes are done: the step counts, or it does not.

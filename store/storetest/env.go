@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/store"
 )
 
@@ -18,7 +20,7 @@ const (
 	// calm is a lease or a retention that does not run out during a test.
 	calm = time.Hour
 	// patience bounds a test, so that a store that hangs fails.
-	patience = time.Minute
+	patience = await.Limit
 	// crowd is how many callers race for one thing.
 	crowd = 64
 )
@@ -39,7 +41,7 @@ type env struct {
 // open makes a fresh store for a test, which can rely on it being like the one that was looked at.
 func open(t *testing.T, h Harness) *env {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), cmp.Or(h.patience, patience))
 	t.Cleanup(cancel)
 	instance := h.Open(t)
 	if !alike(instance, h.probe) {
@@ -239,17 +241,6 @@ func (e *env) wantFenced(err error, rule string) {
 	if !errors.Is(err, store.ErrFenced) {
 		e.Errorf("%s: got error %v, want ErrFenced", rule, err)
 	}
-}
-
-// await takes what comes from a channel, or ends the test.
-func await[T any](e *env, what string, from <-chan T) (value T) {
-	e.Helper()
-	select {
-	case value = <-from:
-	case <-e.ctx.Done():
-		e.Fatalf("%s did not come within %s", what, patience)
-	}
-	return value
 }
 
 // together runs f n times at the same moment and waits for all.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 )
 
 // inTxer is a store that runs transactions of the application: the part of inbox.Store that every test with one needs.
@@ -64,7 +65,7 @@ func (e *env) begin(work func(ctx context.Context) error) (end func(error) error
 	}
 	return func(err error) error {
 		finish(err)
-		return await(e, "the end of a transaction", done)
+		return await.Value(e, "the end of a transaction", done)
 	}
 }
 

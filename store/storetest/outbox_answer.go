@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store"
 )
@@ -223,10 +224,10 @@ func answerReturning(e *env) {
 				}
 			}
 		}()
-		await(e, "the first message", begun)
+		await.Value(e, "the first message", begun)
 		return store.Settlement{Action: store.TxCommit, Completion: *answer("done")}
 	}, store.DecisionExecute, "O1")
-	await(e, "the end of the goroutine", ended)
+	await.Value(e, "the end of the goroutine", ended)
 	e.wantIDs(e.claim(everything), "O1: what was added while the handler returned", added...)
 }
 
@@ -311,6 +312,6 @@ func answerHeard(e *env) {
 	e.Cleanup(stop)
 	var ids []string
 	e.transacted(request(id("key")), e.toAnswer(&ids, store.TxCommit, about("x", "told of")), store.DecisionExecute, "O2")
-	await(e, "the hint of a message", hints)
+	await.Value(e, "the hint of a message", hints)
 	e.wantIDs(e.claim(everything), "O2: what a hint told of", ids...)
 }

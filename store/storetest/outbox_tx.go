@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/outbox"
 )
 
@@ -131,7 +132,7 @@ func beganFirst(e *env) {
 	e.pass(e.resolution())
 	first := e.add(about("x", "committed first"))
 	goOn()
-	e.must(await(e, "the end of the transaction that began first", over))
+	e.must(await.Value(e, "the end of the transaction that began first", over))
 	e.pass(e.resolution())
 	got := slices.DeleteFunc(e.delivered(), func(id string) bool { return slices.Contains(own, id) })
 	if want := append(first, last...); !slices.Equal(got, want) {

@@ -91,9 +91,6 @@ func purgedBeside(e *env) {
 	e.wantDelivery("O2: the rest of an aggregate whose first ones were purged", ids[2:]...)
 }
 
-// hearing is how long a hint may take. It is far more than any store needs, for machines that are busy.
-const hearing = 5 * time.Second
-
 // wokenByCommit waits for hints about messages of this process, added in both kinds of transaction.
 func wokenByCommit(e *env) {
 	for name, commit := range map[string]func(){
@@ -117,8 +114,8 @@ func wokenByCommit(e *env) {
 		for i, hints := range []<-chan struct{}{first, second} {
 			select {
 			case <-hints:
-			case <-time.After(hearing):
-				e.Fatalf("O2: watcher %d heard nothing of a message that was committed by %s", i+1, name)
+			case <-e.ctx.Done():
+				e.Fatalf("O2: watcher %d got no hint of a message that was committed by %s", i+1, name)
 			}
 		}
 		stopFirst()

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/store"
 )
 
@@ -188,7 +189,7 @@ func rewrittenDuringStep(e *env) {
 		}
 		return store.Checkpoint{Point: "shipped"}, nil
 	})))
-	await(e, "the end of the rewrite", ended)
+	await.Value(e, "the end of the rewrite", ended)
 	e.must(rewriteErr) // no other attempt has begun
 	e.checkRewritten(c.ID, from, rewriteErr)
 	e.wantRows("row", 1, "E3: a step whose data was rewritten meanwhile")
@@ -208,7 +209,7 @@ func rewrittenDuringTransaction(e *env) {
 		}
 		return committing("done")(ctx, v)
 	}), store.DecisionExecute, "E1: a record that may be retried")
-	await(e, "the end of the rewrite", ended)
+	await.Value(e, "the end of the rewrite", ended)
 	e.checkRewritten(c.ID, from, rewriteErr)
 	e.wantRows("row", 1, "E1: a transaction whose record was rewritten meanwhile")
 	e.wantState(c.ID, store.StateCompleted, "E1: a transaction whose record was rewritten meanwhile")

@@ -44,6 +44,8 @@ type Harness struct {
 
 	// probe is the instance that shows what the others are like. It is closed already.
 	probe Instance
+	// patience is what a test of the suite itself sets that fails on purpose. Default: the constant of this name.
+	patience time.Duration
 }
 
 // Instance is one store that was opened for one test.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/store"
 )
 
@@ -320,9 +321,7 @@ func transactInFlight(e *env) {
 // wantConflict sends a duplicate while the first transaction is held open. It runs in the work, which is where it would
 // hang if it waited for the row lock.
 func (e *env) wantConflict(target store.ID, payload string) {
-	ctx, cancel := context.WithTimeout(e.ctx, 10*time.Second)
-	defer cancel()
-	v, err := e.Store.(store.Transactor).Transact(ctx, request(target, fingerprints(fingerprint(payload))),
+	v, err := e.Store.(store.Transactor).Transact(e.ctx, request(target, fingerprints(fingerprint(payload))),
 		e.refusing("S1: a duplicate in flight"))
 	if err != nil || v.Decision != store.DecisionInProgress {
 		e.Errorf("E1: a duplicate in flight (payload %q) got (%s, %v), want in_progress at once", payload, v.Decision,
@@ -349,12 +348,12 @@ func reserveInFlight(e *env) {
 				}()
 				select {
 				case <-answered:
-				case <-time.After(200 * time.Millisecond): // it waits for the end
+				case <-time.After(glance): // it waits for the end
 				}
 				return store.Settlement{Action: store.TxCommit, Completion: *answer("done")}
 			}))
 		e.must(err)
-		second := await(e, "the decision about the duplicate", duplicate)
+		second := await.Value(e, "the decision about the duplicate", duplicate)
 		e.must(second.err)
 		e.onlyWinner([]store.Verdict{v, second.verdict})
 		want := 0
@@ -369,8 +368,6 @@ func reserveInFlight(e *env) {
 func transactWaits(e *env) {
 	for i, end := range []store.TxAction{store.TxCommit, store.TxCommitAnswer, store.TxRollback} {
 		target := ids(i + 1)[i]
-		ctx, cancel := context.WithTimeout(e.ctx, 10*time.Second)
-		defer cancel()
 		const waiters = 8
 		waited := make(chan error, waiters)
 		e.transacted(request(target), func(context.Context, store.Verdict) store.Settlement {
@@ -379,14 +376,14 @@ func transactWaits(e *env) {
 			for range waiters {
 				go func() {
 					started.Done()
-					waited <- e.wait(ctx, store.Claim{ID: target})
+					waited <- e.wait(e.ctx, store.Claim{ID: target})
 				}()
 			}
 			started.Wait()
 			return store.Settlement{Action: end, Completion: *answer("done")}
 		}, store.DecisionExecute, "E1")
 		for range waiters {
-			if err := await(e, "the end of a wait", waited); err != nil {
+			if err := await.Value(e, "the end of a wait", waited); err != nil {
 				e.Fatalf("section 6: a duplicate that waits for a transaction got %v, want to be woken by its end", err)
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/store"
 )
 
@@ -98,22 +99,20 @@ func wakings(i Instance) []waking {
 func (e *env) wakes(c store.Claim, change func()) {
 	e.Helper()
 	const waiters = 8
-	ctx, cancel := context.WithTimeout(e.ctx, 10*time.Second)
-	defer cancel()
 	waited := make(chan error, waiters)
 	var started sync.WaitGroup
 	started.Add(waiters)
 	for range waiters {
 		go func() {
 			started.Done()
-			waited <- e.wait(ctx, c)
+			waited <- e.wait(e.ctx, c)
 		}()
 	}
 	started.Wait()
 	e.get(c.ID) // a round trip, in which most of them come to wait
 	change()
 	for range waiters {
-		if err := await(e, "the end of a wait", waited); err != nil {
+		if err := await.Value(e, "the end of a wait", waited); err != nil {
 			e.Fatalf("section 6: a duplicate that waits is woken by the end, but got %v", err)
 		}
 	}
@@ -121,12 +120,10 @@ func (e *env) wakes(c store.Claim, change func()) {
 
 // noLostWakeUp lets the end come while the wait begins.
 func noLostWakeUp(e *env) {
-	ctx, cancel := context.WithTimeout(e.ctx, 30*time.Second)
-	defer cancel()
 	for _, id := range ids(100) {
 		c := e.own(id)
 		var waited, completed error
-		pair(func() { waited = e.wait(ctx, c) }, func() { _, completed = e.Store.Complete(e.ctx, c, answer("done")) })
+		pair(func() { waited = e.wait(e.ctx, c) }, func() { _, completed = e.Store.Complete(e.ctx, c, answer("done")) })
 		e.must(completed)
 		if waited != nil {
 			e.Fatalf("section 6: a wait that began while the record was completed got %v, want to be woken", waited)
