@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/mysql"
 )
@@ -37,7 +38,7 @@ func TestLateWorkWithMuchToUndo(t *testing.T) {
 		ended <- err
 	}()
 	<-begun
-	eventually(t, "the transaction is revoked", func() bool { return !s.InFlight(idOf("key")) })
+	await.That(t, "the transaction is revoked", func() bool { return !s.InFlight(idOf("key")) })
 	transacted(t, s, "key", inserting(t, "key"), store.DecisionExecute, "E8: no path leaves a key locked")
 	close(letGo)
 	if err := <-ended; err == nil {

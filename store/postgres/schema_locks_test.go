@@ -64,7 +64,7 @@ func TestMigrationMeetsADump(t *testing.T) {
 		await.That(t, "it waits for the dump", func() bool {
 			return waitsFor(t, admin, "onceward_secret") || waitsFor(t, admin, "onceward_record")
 		})
-		other := openAdmin(t, at+"&lock_timeout=500ms") // no lock that lasts is in their way
+		other := openAdmin(t, at+"&lock_timeout=500ms")               // no lock that lasts is in their way
 		for begun := time.Now(); time.Since(begun) < 3*time.Second; { // in which it gives up, and tries again
 			exec(t, other, `UPDATE onceward_record SET attempt = attempt WHERE state = 99`)
 			exec(t, other, `SELECT FROM onceward_record LIMIT 1`)
