@@ -48,6 +48,7 @@ func TestSafeServer(t *testing.T) {
 // TestUnsafeServer: settings that lose commits in a crash are reported at the start (scenario 11).
 func TestUnsafeServer(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it starts a server of its own")
 	server := servers.NewMariaDB(t)
 	for setting, why := range map[string]string{"0": "a crash of the server", "2": "a crash of the machine"} {
 		must(t, server.Exec(t.Context(), "SET GLOBAL innodb_flush_log_at_trx_commit = "+setting))

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward/internal/await"
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/mysql"
@@ -19,6 +20,7 @@ import (
 // on.
 func TestServerKilledAndRestarted(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it kills a server of its own, as TestKilledServer does")
 	server := servers.NewMariaDB(t)
 	s := openStore(t, server.DatabaseURL(t))
 	claim := own(t, s, reservation("key"))
@@ -56,6 +58,7 @@ func TestServerThatHangs(t *testing.T) {
 // for reservations as for handlers, as soon as calls have run out of time on it.
 func TestNodeThatHangs(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it starts a server of its own and pauses it; TestReadOnlyNode leaves a node too")
 	first, second := servers.NewMariaDB(t), servers.MariaDB(t)
 	name := second.Database(t)
 	must(t, first.Exec(t.Context(), "CREATE DATABASE "+name))

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward/internal/await"
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/mysql"
 )
@@ -14,6 +15,7 @@ import (
 // server takes its time to undo what was written.
 func TestLateWorkWithMuchToUndo(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it fills a table")
 	url := mariadb(t)
 	db := openAdmin(t, url)
 	exec(t, db, `CREATE TABLE business (value VARCHAR(255) NOT NULL) ENGINE = InnoDB`)
