@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/proc"
 	"github.com/onceward/onceward/internal/proc/proctest"
 )
@@ -250,6 +251,7 @@ func recovers(t *testing.T, s *PostgresServer) bool {
 // address leads to either.
 func TestFailOverAndBack(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it starts servers of its own; TestStandby of store/postgres has one")
 	first := NewPostgres(t)
 	must(t, first.Exec(t.Context(), `CREATE TABLE things (n int); INSERT INTO things VALUES (1)`))
 	second := first.NewStandby(t)

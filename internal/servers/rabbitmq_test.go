@@ -89,6 +89,7 @@ func wantLoopback(t *testing.T, s *RabbitMQServer) {
 
 func TestFailedRabbitMQStartShowsTheLog(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "the server is slow to start")
 	s, err := newRabbitMQ("no good name")
 	must(t, err)
 	t.Cleanup(func() { must(t, s.Close()) })
@@ -100,6 +101,7 @@ func TestFailedRabbitMQStartShowsTheLog(t *testing.T) {
 // TestTakenPortForNodesIsSeen: it has words of its own for that, and another port is tried.
 func TestTakenPortForNodesIsSeen(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "the server is slow to start")
 	s, err := newRabbitMQ("onceward-taken")
 	must(t, err)
 	t.Cleanup(func() { must(t, s.Close()) })

@@ -21,7 +21,7 @@ func connectRedis(t *testing.T, url string) *redisConn {
 	t.Helper()
 	conn, err := dialRedis(t.Context(), url)
 	must(t, err)
-	must(t, conn.SetDeadline(time.Now().Add(30*time.Second)))
+	must(t, conn.SetDeadline(time.Now().Add(startLimit)))
 	t.Cleanup(func() { _ = conn.Close() }) // the test may have broken it
 	return &redisConn{t: t, conn: conn, in: bufio.NewReader(conn)}
 }

@@ -11,8 +11,9 @@ import (
 // redisMaster is how sentinels call the primary that they watch.
 const redisMaster = "main"
 
-// RedisSentinel is a running Redis with a replica, and three sentinels that make the replica the primary when the
-// primary is gone for a second. All of its methods can be called at the same time.
+// RedisSentinel is a running Redis with a replica, and three sentinels that make the replica the primary. They give a
+// primary a minute before they replace it: with less, a busy machine makes them replace one that runs. AwaitPrimary
+// makes them replace one that does not run at once. All of its methods can be called at the same time.
 type RedisSentinel struct{ redisGroup }
 
 // StartRedisSentinel starts a private primary, node 0, its replica, node 1, with settings like those of StartRedis, and
@@ -77,7 +78,7 @@ func (r *RedisSentinel) sentinelSettings(self int, ids []string) []string {
 	lines := []string{
 		"sentinel myid " + ids[self],
 		fmt.Sprintf("sentinel monitor %s 127.0.0.1 %d 2", redisMaster, r.nodes[0].port),
-		"sentinel down-after-milliseconds " + redisMaster + " 1000",
+		"sentinel down-after-milliseconds " + redisMaster + " 60000",
 		"sentinel failover-timeout " + redisMaster + " 5000",
 		fmt.Sprintf("sentinel known-replica %s 127.0.0.1 %d", redisMaster, r.nodes[1].port),
 	}
@@ -127,7 +128,7 @@ func (r *RedisSentinel) awaitSentinels(ctx context.Context) error {
 	})
 }
 
-// FailOvers is at least how often the primary was replaced. On a machine that stands still for a second the sentinels
+// FailOvers is at least how often the primary was replaced. On a machine that stands still for a minute the sentinels
 // replace one that lives, even by a node that has just come back and lacks everything since it was gone.
 func (r *RedisSentinel) FailOvers(ctx context.Context) (n int64, err error) {
 	for _, s := range r.sentinels {
@@ -198,13 +199,16 @@ func (r *RedisSentinel) primaryBy(ctx context.Context, sentinel *RedisServer) (*
 	return nil, fmt.Errorf("servers: a sentinel knows of a primary at %v, which is none of the nodes", reply)
 }
 
-// AwaitPrimary waits until all sentinels that run agree on a primary that runs and decides, and returns it: after the
-// end of the primary, what was its replica.
+// AwaitPrimary waits until all sentinels that run agree on a primary that runs and decides, and returns it. After the
+// end of the primary that is its former replica: the sentinels are asked to promote it.
 func (r *RedisSentinel) AwaitPrimary(ctx context.Context) (primary *RedisServer, err error) {
 	err = await(ctx, "the sentinels have a primary", func() (bool, error) {
 		primary, err = r.Primary(ctx)
-		if err != nil || !primary.Runs() {
+		if err != nil {
 			return false, nil
+		}
+		if !primary.Runs() {
+			return false, r.promote(ctx)
 		}
 		info, err := primary.Info(ctx)
 		return err == nil && info["role"] == "master", nil
@@ -231,6 +235,22 @@ func (r *RedisSentinel) AwaitReady(ctx context.Context) error {
 	return errors.Join(err, r.AwaitReplicas(ctx), r.awaitSentinels(ctx))
 }
 
+// promote asks a sentinel that runs to begin a fail-over, unless one is under way or cannot begin yet. One that has
+// begun may end with nothing done.
+func (r *RedisSentinel) promote(ctx context.Context) error {
+	for _, s := range r.sentinels {
+		if !s.Runs() {
+			continue
+		}
+		_, err := s.Do(ctx, "SENTINEL", "FAILOVER", redisMaster)
+		if err != nil && (strings.HasPrefix(err.Error(), "INPROG") || strings.HasPrefix(err.Error(), "NOGOODSLAVE")) {
+			return nil // the last one is not over for this sentinel, or it has had no news of the replica for a while
+		}
+		return err
+	}
+	return errors.New("servers: no sentinel runs")
+}
+
 // FailOver makes the sentinels promote the replica while the primary runs, as an operator does before maintenance, and
 // returns when the new primary decides.
 func (r *RedisSentinel) FailOver(ctx context.Context) error {
@@ -238,18 +258,11 @@ func (r *RedisSentinel) FailOver(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = await(ctx, "the sentinels begin a fail-over", func() (bool, error) {
-		_, err := r.sentinels[0].Do(ctx, "SENTINEL", "FAILOVER", redisMaster)
-		if err != nil && (strings.HasPrefix(err.Error(), "INPROG") || strings.HasPrefix(err.Error(), "NOGOODSLAVE")) {
-			return false, nil // the last one is not over for this sentinel, or it has not heard of the replica for a while
-		}
-		return err == nil, err
-	})
-	if err != nil {
-		return err
-	}
 	return await(ctx, "there is another primary", func() (bool, error) {
 		primary, err := r.AwaitPrimary(ctx)
+		if err == nil && primary == old {
+			err = r.promote(ctx)
+		}
 		return primary != old, err
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/proc"
 )
 
@@ -179,6 +180,7 @@ const slotOne = "{22179}"
 // TestClusterLosesAPrimaryAndMovesSlots: one cluster goes through everything, because its start takes seconds.
 func TestClusterLosesAPrimaryAndMovesSlots(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it starts a cluster of its own; TestProxiedClusterNamesTheProxies has one too")
 	begun := time.Now()
 	c := NewRedisCluster(t)
 	t.Logf("the cluster started in %v", time.Since(begun))
@@ -229,6 +231,7 @@ func wantMove(t *testing.T, c *RedisCluster, to *RedisServer) {
 // TestSentinelsPromoteAndDemote: a replica takes over from a primary that is killed, which follows it when it is back.
 func TestSentinelsPromoteAndDemote(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it starts five servers; the tests of store/redis start them too")
 	begun := time.Now()
 	r := NewRedisSentinel(t)
 	t.Logf("primary, replica and sentinels started in %v", time.Since(begun))

@@ -23,7 +23,7 @@ func (e RedisError) Error() string { return string(e) }
 // askRedis sends commands on a connection of its own and returns the reply to the last: a string, an int64, nil, a
 // RedisError, or a slice of these. So this package needs no client library.
 func askRedis(ctx context.Context, address string, commands ...[]string) (reply any, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	conn, err := dialRedis(ctx, address)
 	if err != nil {

@@ -23,7 +23,7 @@ const (
 	// startLimit is how long a server may take to accept connections, with recovery after a crash on a slow machine.
 	startLimit = 2 * time.Minute
 	// stopLimit is how long a clean shutdown may take.
-	stopLimit = 30 * time.Second
+	stopLimit = 2 * time.Minute
 	// pollEvery is how often a server that is being waited for is looked at.
 	pollEvery = 3 * time.Millisecond
 	// portTries is how many ports are tried: between finding a free one and using it another process may take it.

@@ -290,9 +290,9 @@ func (s *MariaDBServer) Database(t testing.TB) (name string) {
 
 // dropDatabase does not wait for ever if a transaction of the test is still open.
 func (s *MariaDBServer) dropDatabase(t testing.TB, name string) {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
 	defer cancel()
-	if err := s.Exec(ctx, "SET lock_wait_timeout = 20; DROP DATABASE IF EXISTS "+name); err != nil {
+	if err := s.Exec(ctx, "SET lock_wait_timeout = 60; DROP DATABASE IF EXISTS "+name); err != nil {
 		t.Errorf("drop the database of the test: %v", err)
 	}
 }

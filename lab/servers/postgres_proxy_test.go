@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/goleak"
 
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 )
 
@@ -338,6 +339,7 @@ func TestCancelPasses(t *testing.T) {
 // The last words of a server reach the client.
 func TestServerThatEndsIsHeard(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it starts a server of its own")
 	server := servers.NewPostgres(t)
 	proxy := servers.NewProxy(t, server.URL())
 	through := connect(t, proxy.URL())

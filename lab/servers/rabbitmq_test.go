@@ -6,6 +6,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 )
 
@@ -86,6 +87,7 @@ func TestSharedRabbitMQ(t *testing.T) {
 // TestKilledRabbitMQKeepsMessages: what was confirmed survives, in a queue that is on disk.
 func TestKilledRabbitMQKeepsMessages(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it starts a broker of its own, twice")
 	s := servers.NewRabbitMQ(t)
 	queue := declare(t, s)
 	must(t, s.AwaitQueue(queue))

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store/mysql"
@@ -47,6 +48,7 @@ func TestSafeServer(t *testing.T) {
 // TestUnsafeServer: settings that lose commits in a crash are reported at the start (scenario 11).
 func TestUnsafeServer(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it starts a server of its own")
 	server := servers.NewMariaDB(t)
 	for setting, why := range map[string]string{"0": "a crash of the server", "2": "a crash of the machine"} {
 		must(t, server.Exec(t.Context(), "SET GLOBAL innodb_flush_log_at_trx_commit = "+setting))
@@ -72,7 +74,7 @@ func TestReplicasThatAreNotWaitedFor(t *testing.T) {
 	host, port, _ := strings.Cut(primary.Addr(), ":")
 	must(t, replica.Exec(t.Context(), fmt.Sprintf(`CHANGE MASTER TO MASTER_HOST = '%s', MASTER_PORT = %s,
 		MASTER_USER = 'root', MASTER_USE_GTID = slave_pos; START SLAVE`, host, port)))
-	eventually(t, "the replica is connected", func() bool {
+	await.That(t, "the replica is connected", func() bool {
 		said, err := primary.Query(t.Context(), "SHOW STATUS LIKE 'Slaves_connected'")
 		return err == nil && strings.HasSuffix(said, "\t1")
 	})
@@ -86,7 +88,7 @@ func TestReplicasThatAreNotWaitedFor(t *testing.T) {
 	must(t, primary.Exec(t.Context(), `SET GLOBAL rpl_semi_sync_master_timeout = 86400000;
 		SET GLOBAL rpl_semi_sync_master_wait_point = AFTER_SYNC`))
 	must(t, replica.Exec(t.Context(), "STOP SLAVE; START SLAVE")) // it says that it acknowledges when it connects
-	eventually(t, "the replica acknowledges", func() bool {
+	await.That(t, "the replica acknowledges", func() bool {
 		said, err := primary.Query(t.Context(), "SHOW STATUS LIKE 'Rpl_semi_sync_master_clients'")
 		return err == nil && strings.HasSuffix(said, "\t1")
 	})

@@ -6,8 +6,8 @@ import (
 	"errors"
 	"regexp"
 	"testing"
-	"time"
 
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/store"
 )
 
@@ -105,11 +105,8 @@ func awaitBlocked(t testing.TB, admin *sql.DB) {
 	var engine, name, status, database string
 	must(t, admin.QueryRowContext(t.Context(), `SELECT DATABASE()`).Scan(&database))
 	waiting := regexp.MustCompile("of table ." + regexp.QuoteMeta(database) + ".\\..place. trx id \\d+ .*waiting")
-	for end := time.Now().Add(time.Minute); !waiting.MatchString(status); time.Sleep(5 * time.Millisecond) {
+	await.That(t, "a transaction waits for a row", func() bool {
 		must(t, admin.QueryRowContext(t.Context(), `SHOW ENGINE INNODB STATUS`).Scan(&engine, &name, &status))
-		if time.Now().After(end) {
-			t.Errorf("no transaction waits for a row within a minute:\n%s", status)
-			return
-		}
-	}
+		return waiting.MatchString(status)
+	})
 }

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/mysql"
@@ -25,10 +25,9 @@ func silent(t testing.TB) string {
 // TestHostThatHangs: a host that takes connections and says nothing does not keep a caller from the next one.
 func TestHostThatHangs(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "a host may take ten seconds")
 	url := strings.Replace(mariadb(t), "@", "@"+silent(t)+",", 1)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	s, err := mysql.Open(ctx, url, quiet)
+	s, err := mysql.Open(t.Context(), url, quiet)
 	if err != nil {
 		t.Fatalf("37: the second host was not asked: %v", err)
 	}
@@ -40,6 +39,7 @@ func TestHostThatHangs(t *testing.T) {
 // connections to the old node are idle.
 func TestManyConnectionsToANodeThatTurnsReadOnly(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it starts a server of its own; TestReadOnlyNode is the same with one connection")
 	first, second := servers.NewMariaDB(t), servers.MariaDB(t)
 	name := second.Database(t)
 	must(t, first.Exec(t.Context(), "CREATE DATABASE "+name))

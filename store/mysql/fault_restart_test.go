@@ -6,6 +6,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 )
@@ -14,6 +15,7 @@ import (
 // connection that is gone is somebody else's.
 func TestServerRestartedUnderWork(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it kills a server of its own, as TestKilledServer does")
 	server := servers.NewMariaDB(t)
 	url := server.DatabaseURL(t)
 	s, admin := openStore(t, url), openAdmin(t, url)

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
@@ -41,6 +40,7 @@ func pinned(t testing.TB, cluster *servers.GaleraCluster) (stores []*mysql.Store
 // it (scenario 48).
 func TestNodesRaceOnGalera(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it starts a cluster")
 	stores := pinned(t, servers.SharedGalera(t))
 	const keys, racers = 30, 2
 	var granted, refused, failed atomic.Int64
@@ -109,9 +109,7 @@ func TestQuorumLost(t *testing.T) {
 		must(t, node.Kill())
 	}
 	must(t, cluster.AwaitNoQuorum(t.Context(), nodes[0]))
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	if _, err := all.Reserve(ctx, reservation("alone")); !errors.Is(err, store.ErrUnavailable) {
+	if _, err := all.Reserve(t.Context(), reservation("alone")); !errors.Is(err, store.ErrUnavailable) {
 		t.Errorf("L2: a reservation without a quorum returned %v", err)
 	}
 	must(t, cluster.Bootstrap(t.Context(), nodes[0]))
@@ -124,6 +122,7 @@ func TestQuorumLost(t *testing.T) {
 // of them. One is committed; those that are refused at their commit are decided again, and replay it (scenario 48).
 func TestTransactionsRaceOnGalera(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it starts a cluster")
 	cluster := servers.SharedGalera(t)
 	database := cluster.Database(t)
 	var stores []*mysql.Store

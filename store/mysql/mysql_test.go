@@ -90,15 +90,13 @@ func business(g *ground) *storetest.Business {
 	}
 }
 
-// TestStore runs a selection of the suite; `make test-all` runs all.
+// TestStore runs all of the suite.
 func TestStore(t *testing.T) {
 	t.Parallel()
 	among := &grounds{run: t, url: mariadb}
 	storetest.Run(t, storetest.Harness{
 		Features: storetest.Features{ConcurrentTx: true},
-		Groups: servers.UnlessAllStores("Transitions", "Races", "RacesWithReaper", "Expiry", "Fencing", "Tokens", "Repeats",
-			"Identity", "Content", "Cancellation", "Restart", "Sweeper", "Lister", "Finder", "Audit", "Executions"),
-		Open: func(t testing.TB) storetest.Instance { return instance(t, among) },
+		Open:     func(t testing.TB) storetest.Instance { return instance(t, among) },
 	})
 }
 

@@ -57,13 +57,3 @@ func wantState(t testing.TB, s store.Store, key string, want store.State, rule s
 func begins(word string) func(sql string) bool {
 	return func(sql string) bool { return strings.HasPrefix(sql, word) && strings.Contains(sql, "onceward_record") }
 }
-
-// eventually waits until something is so.
-func eventually(t testing.TB, what string, so func() bool) {
-	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !so(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("it is not so after 30 s: %s", what)
-		}
-	}
-}

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onceward/onceward/internal/await"
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/mysql"
 )
@@ -13,6 +15,7 @@ import (
 // server takes its time to undo what was written.
 func TestLateWorkWithMuchToUndo(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it fills a table")
 	url := mariadb(t)
 	db := openAdmin(t, url)
 	exec(t, db, `CREATE TABLE business (value VARCHAR(255) NOT NULL) ENGINE = InnoDB`)
@@ -37,7 +40,7 @@ func TestLateWorkWithMuchToUndo(t *testing.T) {
 		ended <- err
 	}()
 	<-begun
-	eventually(t, "the transaction is revoked", func() bool { return !s.InFlight(idOf("key")) })
+	await.That(t, "the transaction is revoked", func() bool { return !s.InFlight(idOf("key")) })
 	transacted(t, s, "key", inserting(t, "key"), store.DecisionExecute, "E8: no path leaves a key locked")
 	close(letGo)
 	if err := <-ended; err == nil {

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/store"
 )
 
@@ -57,6 +58,7 @@ func TestTokenOfATransaction(t *testing.T) {
 // TestNoFloor: where the number of removed tokens is missing nothing is executed.
 func TestNoFloor(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "the store asks for twenty seconds")
 	url := mariadb(t)
 	s, admin := openStore(t, url), openAdmin(t, url)
 	exec(t, admin, `CREATE TABLE business (value VARCHAR(255) NOT NULL) ENGINE = InnoDB`)

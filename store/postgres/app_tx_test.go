@@ -5,11 +5,12 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/internal/await"
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/natural"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store/postgres"
@@ -57,6 +58,7 @@ func TestTransactionsOfPgx(t *testing.T) {
 // in the same transaction.
 func TestUpsertIntoPartitions(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "partitions are an option")
 	u := newOutboxTest(t, "")
 	exec(t, u.admin, `CREATE TABLE whole (id text PRIMARY KEY, value text)`)
 	exec(t, u.admin, `CREATE TABLE spread (id text PRIMARY KEY, value text) PARTITION BY HASH (id)`)
@@ -101,11 +103,11 @@ func TestLockNameInPgx(t *testing.T) {
 			return postgres.LockName(ctx, postgres.Tx(ctx), "name")
 		})
 	}()
-	eventually(t, "the second waits", 30*time.Second, func() bool {
+	await.That(t, "the second waits", func() bool {
 		return number(t, u.admin, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted`) > 0
 	})
 	must(t, first.Commit(t.Context()))
-	must(t, await(t, "the second transaction", locked))
+	must(t, await.Value(t, "the second transaction", locked))
 }
 
 // TestTransactionsThatAreNone: without a transaction, with names that are refused, or over another store, nothing is

@@ -35,7 +35,7 @@ func TestLargeAnswersBothWays(t *testing.T) {
 			}
 			return conn, nil
 		}
-	}, postgres.OneLane(), postgres.Patient())
+	}, postgres.OneLane(), postgres.Patient(), postgres.LockTimeout("1h"))
 	body := make([]byte, size)
 	_, _ = rand.Read(body) // what is text would be stored in fewer bytes
 	settled, owned := keys("settled", replays), make([]store.Claim, completions)
@@ -47,9 +47,7 @@ func TestLargeAnswersBothWays(t *testing.T) {
 		owned[i] = own(t, other, reservation(key))
 	}
 	letGo := holdRecord(t, s, url, own(t, s, reservation("held")))
-	ctx, cancel := context.WithTimeout(t.Context(), 25*time.Second) // less than a batch may take
-	defer cancel()
-	ended := crowd(ctx, replays+completions, func(ctx context.Context, i int) {
+	ended := crowd(t.Context(), replays+completions, func(ctx context.Context, i int) {
 		if i < replays {
 			v, err := s.Reserve(ctx, reservation(settled[i]))
 			if err != nil || v.Decision != store.DecisionReplay || len(v.Record.Response.Body) != size {
@@ -70,7 +68,8 @@ func TestLargeAnswersBothWays(t *testing.T) {
 func TestOneRecordInOneBatch(t *testing.T) {
 	t.Parallel()
 	url := servers.Postgres(t).SchemaURL(t)
-	s := openConfigured(t, url, func(*pgxpool.Config) {}, postgres.OneLane(), postgres.Patient())
+	s := openConfigured(t, url, func(*pgxpool.Config) {}, postgres.OneLane(), postgres.Patient(),
+		postgres.LockTimeout("1h"))
 	claim := own(t, s, reservation("one"))
 	letGo := holdRecord(t, s, url, own(t, s, reservation("held")))
 	ended := crowd(t.Context(), 3, func(ctx context.Context, i int) {

@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/onceward/onceward/internal/await"
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
@@ -94,16 +97,14 @@ func TestRefusedNeighbourInASmallBatch(t *testing.T) {
 func TestDuplicateDoesNotWaitForAChange(t *testing.T) {
 	t.Parallel()
 	url := servers.Postgres(t).SchemaURL(t)
-	s := openStore(t, url, postgres.OneLane())
+	s := openStore(t, url, postgres.OneLane(), postgres.LockTimeout("1h"))
 	own(t, s, reservation("changed"))
 	tx, err := openAdmin(t, url).Begin(t.Context())
 	must(t, err)
 	defer func() { must(t, tx.Rollback(context.Background())) }()
 	_, err = tx.Exec(t.Context(), `UPDATE onceward_record SET due = due + 1 WHERE id = $1`, s.RecordID(idOf("changed")))
 	must(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second) // less than the store waits for a lock
-	defer cancel()
-	if v, err := s.Reserve(ctx, reservation("changed")); err != nil || v.Decision != store.DecisionInProgress {
+	if v, err := s.Reserve(t.Context(), reservation("changed")); err != nil || v.Decision != store.DecisionInProgress {
 		t.Errorf("S2: a duplicate got (%s, %v)", v.Decision, err)
 	}
 }
@@ -117,7 +118,7 @@ func TestRaceWithAnotherNode(t *testing.T) {
 			t.Parallel()
 			url := servers.Postgres(t).SchemaURL(t)
 			proxy := servers.NewProxy(t, url)
-			s := openUnasked(t, proxy.URL(), postgres.OneLane())
+			s := openUnasked(t, proxy.URL(), postgres.OneLane(), postgres.LockTimeout("1h"))
 			admin := openAdmin(t, url)
 			own(t, s, reservation("raced"))
 			var made string
@@ -139,7 +140,7 @@ func TestRaceWithAnotherNode(t *testing.T) {
 				}
 			})
 			letGo()
-			eventually(t, "the later one waits for the earlier", 20*time.Second, func() bool {
+			await.That(t, "the later one waits for the earlier", func() bool {
 				return number(t, admin, `SELECT count(*) FROM pg_locks WHERE NOT granted AND transactionid::text = $1`, earlier) > 0
 			})
 			must(t, tx.Commit(t.Context()))
@@ -195,8 +196,7 @@ func TestGuessingReplays(t *testing.T) {
 func TestLanesOverANetwork(t *testing.T) {
 	t.Parallel()
 	s, proxy := openProxied(t, postgres.Patient())
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
+	ctx := t.Context()
 	for _, key := range keys("takes long", 40) { // until what was quicker before is forgotten
 		sprung := proxy.Sprung()
 		release := proxy.HoldReply(isBatch)
@@ -221,6 +221,7 @@ func TestLanesOverANetwork(t *testing.T) {
 // one of them, until there are many.
 func TestSmallStatementsGoByTheKey(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it fills a table")
 	p := newPlanned(t)
 	complete(p, p.store, own(p, p.store, reservation(p.key())), "done")
 	p.fill(20_000)

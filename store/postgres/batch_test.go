@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
@@ -24,7 +26,7 @@ func isBatch(sql string) bool {
 // awaitSprung waits until the proxy has caught one more than before.
 func awaitSprung(t testing.TB, proxy *servers.Proxy, before int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
 	defer cancel()
 	must(t, proxy.AwaitSprung(ctx, before+1))
 }
@@ -345,11 +347,9 @@ func TestClosedStore(t *testing.T) {
 		own(t, s, reservation("key")) // so that nothing has to be looked up that fails for another reason
 		must(t, s.Close())
 		for call, f := range calls(s) {
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-			if err := f(ctx); !errors.Is(err, store.ErrUnavailable) {
+			if err := f(t.Context()); !errors.Is(err, store.ErrUnavailable) {
 				t.Errorf("%s on a closed store of %s got %v, want ErrUnavailable", call, name, err)
 			}
-			cancel()
 		}
 		must(t, s.Close())
 	}

@@ -28,14 +28,14 @@ func (s *Store) Close() error {
 		defer close(ended)
 		s.closeParts()
 	}()
-	if within(closeTimeout, ended) {
+	if within(s.options.closeTimeout, ended) {
 		return nil
 	}
 	s.sockets.close()
-	if within(hardTimeout, ended) {
+	if within(s.options.hardTimeout, ended) {
 		return nil
 	}
-	return fmt.Errorf("postgres: close: something is still under way %s after the connections were closed", hardTimeout)
+	return fmt.Errorf("postgres: close: something is still under way %s after the connections were closed", s.options.hardTimeout)
 }
 
 // within waits for an event, and reports whether it has come in time.

@@ -13,6 +13,9 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/onceward/onceward/internal/await"
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/proc/proctest"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
@@ -51,6 +54,7 @@ func TestCarefulServer(t *testing.T) {
 // TestCarelessServer: each setting that can lose commits is named, and refused by the strict.
 func TestCarelessServer(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it starts a server of its own; TestCarelessSession names the setting that a user can change")
 	server := servers.NewPostgres(t, "fsync=off", "synchronous_commit=off", "full_page_writes=off")
 	wantWarnings(t, server.URL(), "fsync is off", "full_page_writes is off", "synchronous_commit is off")
 	for _, says := range []string{
@@ -72,17 +76,18 @@ func TestCarelessSession(t *testing.T) {
 // as one.
 func TestAsynchronousStandby(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it starts a server of its own")
 	server := servers.NewPostgres(t)
 	admin := openAdmin(t, server.URL())
 	receive(t, server, "onceward_standby")
-	eventually(t, "the standby receives", 20*time.Second, func() bool {
+	await.That(t, "the standby receives", func() bool {
 		return number(t, admin, `SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'`) == 1
 	})
 	wantWarnings(t, server.URL(), "there are 1 standbys and none is waited for")
 	wantOpenFails(t, server.URL(), "a fail-over loses the last commits", postgres.WithStrictDurability())
 	exec(t, admin, `ALTER SYSTEM SET synchronous_standby_names = 'onceward_standby'`)
 	exec(t, admin, `SELECT pg_reload_conf()`)
-	eventually(t, "the standby is waited for", 20*time.Second, func() bool {
+	await.That(t, "the standby is waited for", func() bool {
 		return number(t, admin, `SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'`) == 1
 	})
 	wantWarnings(t, server.URL())
@@ -92,6 +97,7 @@ func TestAsynchronousStandby(t *testing.T) {
 // TestNoStandbys: a fail-over goes neither to a backup, nor to what keeps the log for one, nor to a logical subscriber.
 func TestNoStandbys(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it starts a server of its own")
 	server := servers.NewPostgres(t, "wal_level=logical")
 	admin := openAdmin(t, server.URL())
 	var at string
@@ -102,13 +108,13 @@ func TestNoStandbys(t *testing.T) {
 	stream(t, server, "pg_basebackup", `START_REPLICATION `+at)
 	stream(t, server, "subscriber",
 		`START_REPLICATION SLOT subscriber LOGICAL 0/0 (proto_version '1', publication_names 'everything')`)
-	eventually(t, "all stream", 20*time.Second, func() bool {
+	await.That(t, "all stream", func() bool {
 		return number(t, admin, `SELECT count(*) FROM pg_stat_replication WHERE state <> 'startup'`) == 3
 	})
 	wantWarnings(t, server.URL())
 	openStore(t, server.URL(), postgres.WithStrictDurability())
 	stream(t, server, "a standby", `START_REPLICATION `+at)
-	eventually(t, "the standby streams", 20*time.Second, func() bool {
+	await.That(t, "the standby streams", func() bool {
 		return number(t, admin, `SELECT count(*) FROM pg_stat_replication WHERE application_name = 'a standby'`) == 1
 	})
 	wantWarnings(t, server.URL(), "there are 1 standbys and none is waited for")

@@ -23,3 +23,11 @@ func (s *Store) SightTimeout() time.Duration { return s.scout.pool.Config().Conn
 
 // PromoteFailures is how many promotions of messages failed of late.
 func (s *Store) PromoteFailures() int { return int(s.promoteFailures.Load()) }
+
+// Awaited reports whether the store knows that another process waits for the record of an ID.
+func (s *Store) Awaited(id store.ID) bool {
+	s.waits.mu.Lock()
+	defer s.waits.mu.Unlock()
+	_, awaited := s.waits.awaited[s.hash(id)]
+	return awaited
+}

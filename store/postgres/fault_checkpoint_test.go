@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
@@ -37,7 +38,7 @@ func newStepFault(t testing.TB, s *site, h handle, key string) *stepFault {
 // takeOver reserves a key that can be resumed, as soon as the lease of the owner before is over.
 func takeOver(t testing.TB, s store.Store, key string, lease time.Duration) (c store.Claim) {
 	t.Helper()
-	eventually(t, "the key can be had", 20*time.Second, func() bool {
+	await.That(t, "the key can be had", func() bool {
 		r := booking(key)
 		r.Lease, r.OnLost = lease, store.LostResume
 		v, err := s.Reserve(t.Context(), r)
@@ -161,7 +162,7 @@ func TestConnectionOfAStepLost(t *testing.T) {
 // insists does the step as soon as the server has noticed that the last one lost its connection.
 func (f *stepFault) insists(t testing.TB, p store.Checkpoint) {
 	t.Helper()
-	eventually(t, "the lock is free", 20*time.Second, func() bool {
+	await.That(t, "the lock is free", func() bool {
 		err := f.reach(p)
 		if err != nil {
 			wantNotExecuted(t, err, "the lock is held")
@@ -193,7 +194,7 @@ func unreachableStep(t *testing.T, s *site, h handle, landed bool) (check func()
 	f.proxy.Refuse(true)
 	f.proxy.DropAll()
 	return func() {
-		wantUnknown(t, await(t, "the end of the step", done), key)
+		wantUnknown(t, await.Value(t, "the end of the step", done), key)
 		f.proxy.Refuse(false)
 		f.wantReached(t, rows, want, key)
 		f.wantRuns(t, 1, key)
@@ -292,7 +293,7 @@ func TestCommittedStepIsTakenOver(t *testing.T) {
 				must(t, other.Checkpoint(t.Context(), next, store.Checkpoint{Point: "shipped"}))
 			}
 			f.proxy.DropAll()
-			err := await(t, "the end of the step", done)
+			err := await.Value(t, "the end of the step", done)
 			wantUnknown(t, err, "it was committed, and is another's now")
 			if !errors.Is(err, store.ErrFenced) {
 				t.Errorf("S6: %v does not say that the attempt is no longer current", err)
@@ -360,7 +361,7 @@ func TestCommittedStepIsRewritten(t *testing.T) {
 				})
 				done = f.start(c.then)
 			}
-			if err := await(t, "the end of the step", done); !errors.Is(err, c.want) ||
+			if err := await.Value(t, "the end of the step", done); !errors.Is(err, c.want) ||
 				errors.Is(err, store.ErrOutcomeUnknown) != errors.Is(c.want, store.ErrOutcomeUnknown) {
 				t.Errorf("E3: the step got %v, want %v", err, c.want)
 			}

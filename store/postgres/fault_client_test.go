@@ -10,10 +10,11 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/servers"
 )
 
@@ -107,14 +108,14 @@ func TestClientLeaves(t *testing.T) {
 			awaitCaught(t, proxy, 1)
 			defer release()
 			leave()
-			await(t, "the news that the client left", c.left)
+			await.Value(t, "the news that the client left", c.left)
 			if duplicate := mustSend(t, elsewhere.URL, "key"); m.landed {
 				duplicate.want(t, http.StatusCreated, true, "it is completed, whether or not the owner knows")
 			} else {
 				duplicate.wantProblem(t, http.StatusConflict, "in-progress", "the first request is not over")
 			}
 			release()
-			await(t, "the end of the first request", c.done)
+			await.Value(t, "the end of the first request", c.done)
 			if executed := c.runs.Load() == 1; executed != m.executes {
 				t.Errorf("E6, S9: executed %t, want %t", executed, m.executes)
 			}
@@ -136,7 +137,7 @@ func TestClientLeaves(t *testing.T) {
 func warmUp(t *testing.T, s *site, c *counter) {
 	t.Helper()
 	mustSend(t, c.URL, "another").want(t, http.StatusCreated, false, "no client left")
-	await(t, "the end of the request", c.done)
+	await.Value(t, "the end of the request", c.done)
 	exec(t, s.admin, `DELETE FROM business`)
 	c.runs.Store(0)
 }
@@ -156,7 +157,7 @@ func TestClientLeavesBeforeItsBodyIsThere(t *testing.T) {
 				"Content-Length: 12\r\n\r\n{\"amo"))
 			must(t, err)
 			must(t, conn.Close())
-			await(t, "the end of the first request", c.done)
+			await.Value(t, "the end of the first request", c.done)
 			if n := asked.Load(); n != 0 {
 				t.Errorf("A7: the store was asked %d times", n)
 			}
@@ -175,7 +176,7 @@ func TestClientLeavesWhileItWaits(t *testing.T) {
 	owner := payingRoute(t, pgxHandle, s.store(t, pgxHandle, proxy.URL()))
 	// Those that wait are at another process, as far as the stores know.
 	other := servers.NewProxy(t, s.url)
-	elsewhere := payingRoute(t, pgxHandle, s.store(t, pgxHandle, other.URL()), onceward.InFlightWait(30*time.Second))
+	elsewhere := payingRoute(t, pgxHandle, s.store(t, pgxHandle, other.URL()), onceward.InFlightWait(await.Limit))
 	release := proxy.HoldReply(matching(`INSERT INTO business`))
 	defer release()
 	first, patient := make(chan httpReply, 1), make(chan httpReply, 1)
@@ -193,9 +194,9 @@ func TestClientLeavesWhileItWaits(t *testing.T) {
 	awaitCaught(t, other, 1)
 	looked()
 	leave()
-	await(t, "the one that left", hasty).wantProblem(t, http.StatusServiceUnavailable, "not-executed", "S9")
+	await.Value(t, "the one that left", hasty).wantProblem(t, http.StatusServiceUnavailable, "not-executed", "S9")
 	release()
-	await(t, "the owner's answer", first).want(t, http.StatusCreated, false, "E6")
-	await(t, "the patient one's answer", patient).want(t, http.StatusCreated, true, "E6")
+	await.Value(t, "the owner's answer", first).want(t, http.StatusCreated, false, "E6")
+	await.Value(t, "the patient one's answer", patient).want(t, http.StatusCreated, true, "E6")
 	s.wantRows(t, "key", 1, "I1")
 }

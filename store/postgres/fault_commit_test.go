@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
@@ -120,7 +122,7 @@ func TestCommitAnsweredLate(t *testing.T) {
 				} else {
 					f.proxy.DropAll()
 				}
-				owner := await(t, "the owner's answer", done)
+				owner := await.Value(t, "the owner's answer", done)
 				wantVerdict(t, owner.verdict, owner.err, store.DecisionExecute, 1, "the owner's own answer")
 				f.wantRows(t, "paid", 1, "I1")
 			})
@@ -144,7 +146,7 @@ func TestCommittedAnswerIsRewritten(t *testing.T) {
 	to.Response.Body = []byte("run 1 under another key")
 	must(t, other.Rewrite(t.Context(), store.Claim{ID: rec.ID, Attempt: rec.Attempt}, rec.Content(), to))
 	f.proxy.DropAll()
-	owner := await(t, "the owner's answer", done)
+	owner := await.Value(t, "the owner's answer", done)
 	if v := owner.verdict; owner.err != nil || v.Decision != store.DecisionReplay ||
 		!v.Record.Response.Equal(&to.Response) {
 		t.Errorf("E7: got %s with %q, %v; want the replay of what is stored", v.Decision, v.Record.Response.Body, owner.err)
@@ -157,6 +159,7 @@ func TestCommittedAnswerIsRewritten(t *testing.T) {
 // connection goes silent, which leaves another way to ask; or no server can be asked at all.
 func TestCommitNobodyAnswers(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it waits until the store gives up")
 	s := newSite(t, servers.Postgres(t))
 	var checks []func()
 	for _, h := range bothHandles {
@@ -175,7 +178,7 @@ func silent(t *testing.T, s *site, h handle) (check func()) {
 	done := f.start(t)
 	awaitCaught(t, f.proxy, 1)
 	return func() {
-		owner := await(t, "the owner's answer", done)
+		owner := await.Value(t, "the owner's answer", done)
 		wantVerdict(t, owner.verdict, owner.err, store.DecisionExecute, 1, f.value)
 		f.wantRows(t, f.value, 1, "I2")
 	}
@@ -206,7 +209,7 @@ func unreachable(t *testing.T, s *site, h handle, landed bool) (check func()) {
 		done = f.start(t)
 	}
 	return func() {
-		owner := await(t, "the owner's answer", done)
+		owner := await.Value(t, "the owner's answer", done)
 		if !errors.Is(owner.err, store.ErrOutcomeUnknown) {
 			t.Errorf("%s: got %v, want ErrOutcomeUnknown", f.value, owner.err)
 		}
@@ -276,7 +279,7 @@ func TestDeadlockIsRunAgain(t *testing.T) {
 				go func() { done <- post(route, key) }()
 			}
 			for key, done := range replies {
-				first := await(t, "an answer", done)
+				first := await.Value(t, "an answer", done)
 				first.want(t, http.StatusCreated, false, "scenario 14")
 				again := post(route, key)
 				again.want(t, http.StatusCreated, true, "I3")

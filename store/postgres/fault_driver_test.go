@@ -11,12 +11,13 @@ import (
 	"runtime"
 	"strconv"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
+
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
@@ -252,7 +253,7 @@ func (d *driven) transact(t *testing.T) {
 	_, err := d.store.Transact(t.Context(), booking("key"), work)
 	d.check(t, runs, payErr, err)
 	var v store.Verdict
-	eventually(t, "the server has noticed that the connection is gone", 20*time.Second, func() bool {
+	await.That(t, "the server has noticed that the connection is gone", func() bool {
 		v, err = d.store.Transact(t.Context(), booking("key"), work)
 		return v.Decision != store.DecisionInProgress
 	})

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
@@ -84,12 +86,11 @@ func (e *expiring) startReaper(t *testing.T) {
 	t.Cleanup(e.stop)
 }
 
-// leave moves the clock so that a record has only so long to live, and returns when it expires.
-func (e *expiring) leave(t *testing.T, key string, d time.Duration) (due time.Time) {
+// leave moves the clock so that a record has only so long to live.
+func (e *expiring) leave(t *testing.T, key string, d time.Duration) {
 	t.Helper()
-	due, _ = e.due(t, e.store.RecordID(accountID(key)))
+	due, _ := e.due(t, e.store.RecordID(accountID(key)))
 	e.move(due.Sub(e.storeClock(t)) - d)
-	return due
 }
 
 // TestReaperAgainstReplays is scenario 23: whatever the reaper does, an answer is replayed until it expires.
@@ -101,23 +102,27 @@ func TestReaperAgainstReplays(t *testing.T) {
 			e.feed(t, 100)
 			first := post(e.route, "key")
 			first.want(t, http.StatusCreated, false, "section 6")
-			due := e.leave(t, "key", 700*time.Millisecond)
+			due, _ := e.due(t, e.store.RecordID(accountID("key")))
 			e.startReaper(t)
 			replays := 0
-			for {
+			replay := func() (intime bool) {
 				r := post(e.route, "key")
 				if !e.storeClock(t).Before(due) {
-					break // it may have been asked too late
+					return false // it may have been asked too late
 				}
 				replays++
 				if r.status != http.StatusCreated || !r.replayed() || r.body != first.body {
 					t.Fatalf("scenario 23: before its expiry the answer was %d, replayed %t, %q", r.status, r.replayed(), r.body)
 				}
+				return true
+			}
+			await.That(t, "replays and the reaper compete", func() bool {
+				return replay() && replays >= 5 && e.reaped.Load() >= 5
+			})
+			e.leave(t, "key", 300*time.Millisecond)
+			for replay() {
 			}
 			e.stop()
-			if replays < 5 || e.reaped.Load() < 5 {
-				t.Errorf("there were %d replays, and the reaper took %d records: they did not compete", replays, e.reaped.Load())
-			}
 			t.Logf("%d replays beside %d rounds of the reapers, which took %d records", replays, e.reaps.Load(), e.reaped.Load())
 		})
 	}
@@ -176,7 +181,7 @@ func TestExpiryDuringARetry(t *testing.T) {
 // retryOver retries until the answer has changed, and a few times more.
 func (e *expiring) retryOver(t *testing.T, key, answer string) {
 	changes, after := 0, 0
-	for end := time.Now().Add(20 * time.Second); after < 5; {
+	for end := time.Now().Add(await.Limit); after < 5; {
 		r := post(e.route, key)
 		switch {
 		case r.status != http.StatusCreated:
@@ -222,7 +227,7 @@ func (s *site) awaitHeartbeats(t testing.TB, id string, times int) {
 	t.Helper()
 	last, _ := s.due(t, id)
 	for range times {
-		eventually(t, "the lease is extended", 10*time.Second, func() bool {
+		await.That(t, "the lease is extended", func() bool {
 			due, _ := s.due(t, id)
 			extended := due.After(last)
 			last = due
@@ -231,37 +236,44 @@ func (s *site) awaitHeartbeats(t testing.TB, id string, times int) {
 	}
 }
 
-// TestHeartbeatsLost cuts a store off while a handler of its runs (scenario 3): the handler is told before its lease is
-// over by the server's clock, and one that asks before its effect makes none (scenario 2).
+// TestHeartbeatsLost cuts a store off while a handler of its runs (scenario 3): while the handler has a lease by its own
+// clock it has one by the server's clock, and one that asks before its effect makes none (scenario 2).
 func TestHeartbeatsLost(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "the lease of fifteen seconds runs out, which a busy machine does not reach between two heartbeats")
 	s := newSite(t, servers.Postgres(t))
 	proxy := servers.NewProxy(t, s.url)
 	st := s.store(t, pgxHandle, proxy.URL())
 	s.slowClock(t, 300*time.Millisecond)
 	id := st.RecordID(accountID("key"))
 	running := make(chan struct{})
-	var left time.Duration
+	var due, held time.Time // held is when the handler last had a lease
 	var cause error
 	route := guardOver(t, st).HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		close(running)
-		<-r.Context().Done()
-		due, now := s.due(t, id)
-		left, cause = due.Sub(now), context.Cause(r.Context())
+		for r.Context().Err() == nil {
+			now := time.Now() // the server has this clock too
+			if onceward.FromContext(r.Context()).CheckLease() == nil {
+				held = now
+			}
+			time.Sleep(time.Millisecond) // the test is not the only one that needs a processor
+		}
+		due, _ = s.due(t, id)
+		cause = context.Cause(r.Context())
 		if onceward.FromContext(r.Context()).CheckLease() == nil {
 			_, _ = s.insert(context.Background(), "key")
 		}
 		proxy.Refuse(false) // so that it can be said at once that the outcome is unknown
-	}, onceward.Reserved(onceward.FailureUnknown), onceward.Lease(1200*time.Millisecond))
+	}, onceward.Reserved(onceward.FailureUnknown), onceward.Lease(15*time.Second))
 	done := make(chan httpReply, 1)
 	go func() { done <- post(route, "key") }()
-	await(t, "the handler", running)
+	await.Value(t, "the handler", running)
 	s.awaitHeartbeats(t, id, 1)
 	proxy.Refuse(true)
 	proxy.DropAll()
-	await(t, "the answer", done).wantProblem(t, http.StatusInternalServerError, "outcome-unknown", "E2: a lost lease")
-	if !errors.Is(cause, onceward.ErrLeaseLost) || left <= 0 {
-		t.Errorf("S5: the context ended for %v with %s of the lease left, want ErrLeaseLost before it is over", cause, left)
+	await.Value(t, "the answer", done).wantProblem(t, http.StatusInternalServerError, "outcome-unknown", "E2: a lost lease")
+	if !errors.Is(cause, onceward.ErrLeaseLost) || !held.Before(due) {
+		t.Errorf("S5: the context ended for %v, and the lease that was over at %s was held at %s", cause, due, held)
 	}
 	s.wantRows(t, "key", 0, "the handler asked before its effect")
 	past := s.store(t, pgxHandle, s.url) // a connection of the other may have been begun when it was refused
@@ -271,6 +283,7 @@ func TestHeartbeatsLost(t *testing.T) {
 // TestHeartbeatsComeBack cuts a store off for less than a lease: the handler need not know.
 func TestHeartbeatsComeBack(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "a heartbeat of a lease that outlasts a busy machine comes after seconds")
 	s := newSite(t, servers.Postgres(t))
 	proxy := servers.NewProxy(t, s.url)
 	st := s.store(t, pgxHandle, proxy.URL())
@@ -283,10 +296,10 @@ func TestHeartbeatsComeBack(t *testing.T) {
 			t.Errorf("S5: the lease was kept, and the handler was told %v", err)
 		}
 		w.WriteHeader(http.StatusCreated)
-	}, onceward.Reserved(onceward.FailureUnknown), onceward.Lease(1500*time.Millisecond))
+	}, onceward.Reserved(onceward.FailureUnknown), onceward.Lease(30*time.Second))
 	done := make(chan httpReply, 1)
 	go func() { done <- post(route, "key") }()
-	await(t, "the handler", running)
+	await.Value(t, "the handler", running)
 	refused := make(chan struct{})
 	proxy.CutRequest(func(sql string) bool {
 		if !ofStore(sql) {
@@ -296,10 +309,10 @@ func TestHeartbeatsComeBack(t *testing.T) {
 		return true
 	})
 	proxy.CutRequest(ofStore)
-	await(t, "the heartbeat that is lost", refused)
+	await.Value(t, "the heartbeat that is lost", refused)
 	s.awaitHeartbeats(t, id, 1)
 	close(goOn)
-	await(t, "the answer", done).want(t, http.StatusCreated, false, "S5")
+	await.Value(t, "the answer", done).want(t, http.StatusCreated, false, "S5")
 	wantStateOf(t, st, "key", store.StateCompleted, "S5")
 	if n := proxy.Sprung(); n != 2 {
 		t.Errorf("%d heartbeats were lost, want 2", n)
@@ -335,10 +348,28 @@ func TestNodeClocksApart(t *testing.T) {
 			store := s.store(t, pgxHandle, s.url)
 			move := postgres.NewTestClock(t, store).Advance
 			move(ahead)
-			liveOwnerIsNotSwept(t, s, store)
+			if nightly.Runs() {
+				liveOwnerIsNotSwept(t, s, store)
+			}
 			lostOwnerIsSwept(t, s, store, move)
 			answersExpire(t, s, store, move)
+			extendedLeaseIsNotSwept(t, store, move)
 		})
+	}
+}
+
+// extendedLeaseIsNotSwept lets an owner extend its lease before the lease is over by the store's clock.
+func extendedLeaseIsNotSwept(t *testing.T, st *postgres.Store, move func(time.Duration)) {
+	t.Helper()
+	v, err := st.Reserve(t.Context(), booking("extended")) // for a minute
+	must(t, err)
+	claim := store.Claim{ID: accountID("extended"), Attempt: v.Record.Attempt}
+	for range 4 {
+		move(40 * time.Second)
+		must(t, st.Extend(t.Context(), claim, time.Minute))
+		if n, err := st.Sweep(t.Context(), 10); n != 0 || err != nil {
+			t.Errorf("scenario 4: an owner that extends its lease was swept: %d (%v)", n, err)
+		}
 	}
 }
 
@@ -353,10 +384,10 @@ func liveOwnerIsNotSwept(t *testing.T, s *site, store *postgres.Store) {
 			t.Errorf("S5: a live owner was told %v", err)
 		}
 		w.WriteHeader(http.StatusCreated)
-	}, onceward.Reserved(onceward.FailureUnknown), onceward.Lease(2*time.Second))
+	}, onceward.Reserved(onceward.FailureUnknown), onceward.Lease(12*time.Second))
 	done := make(chan httpReply, 1)
 	go func() { done <- post(route, "live") }()
-	await(t, "the handler", running)
+	await.Value(t, "the handler", running)
 	stop := make(chan struct{})
 	swept := make(chan int, 1)
 	go func() {
@@ -377,12 +408,12 @@ func liveOwnerIsNotSwept(t *testing.T, s *site, store *postgres.Store) {
 	}()
 	s.awaitHeartbeats(t, store.RecordID(accountID("live")), 4)
 	close(stop)
-	if n := await(t, "the sweeper", swept); n != 0 {
+	if n := await.Value(t, "the sweeper", swept); n != 0 {
 		t.Errorf("scenario 4: a live owner was swept %d times", n)
 	}
 	post(route, "live").wantProblem(t, http.StatusConflict, "in-progress", "scenario 4")
 	close(goOn)
-	await(t, "the answer", done).want(t, http.StatusCreated, false, "scenario 4")
+	await.Value(t, "the answer", done).want(t, http.StatusCreated, false, "scenario 4")
 }
 
 // lostOwnerIsSwept lets a lease run out by the store's clock, and not before.
@@ -428,6 +459,8 @@ func answersExpire(t *testing.T, s *site, st *postgres.Store, move func(time.Dur
 	if n, err := st.Reap(t.Context(), 10, false); n != 1 || err != nil {
 		t.Errorf("B2: reaped %d (%v) past the expiry, want 1", n, err)
 	}
-	wantStateOf(t, st, "live", store.StateCompleted, "S3: this one is kept for a day")
+	if nightly.Runs() {
+		wantStateOf(t, st, "live", store.StateCompleted, "S3: this one is kept for a day")
+	}
 	wantStateOf(t, st, "lost", store.StateUnknown, "I12")
 }

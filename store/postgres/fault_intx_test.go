@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
@@ -155,7 +156,7 @@ func TestCallerLeavesDuringBegin(t *testing.T) {
 			awaitCaught(t, f.proxy, 1)
 			leave()
 			goOn()
-			err := await(t, "the end of the transaction", done)
+			err := await.Value(t, "the end of the transaction", done)
 			wantNotExecuted(t, err, "the caller left")
 			if !errors.Is(err, context.Canceled) {
 				t.Errorf("the error is %v, want one that says that the caller left", err)

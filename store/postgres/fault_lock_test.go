@@ -16,6 +16,7 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
@@ -82,7 +83,7 @@ func (m *meeting) meet(t testing.TB) {
 	}
 	select {
 	case <-m.all:
-	case <-time.After(30 * time.Second):
+	case <-time.After(await.Limit):
 		t.Error("the handlers did not run side by side")
 	}
 }
@@ -136,7 +137,7 @@ func wantOneExecuted(t testing.TB, done <-chan ended, n int) {
 	var answers []string
 	executed := 0
 	for range n {
-		got := await(t, "an answer", done)
+		got := await.Value(t, "an answer", done)
 		must(t, got.err)
 		if got.verdict.Decision == store.DecisionExecute {
 			executed++
@@ -156,7 +157,7 @@ func TestLocksThatDoNothingUnderLoad(t *testing.T) {
 	s := newLocklessSite(t, isolations[0])
 	var routes []http.Handler
 	for _, store := range s.nodes(t, pgxHandle, nodes) {
-		routes = append(routes, payingRoute(t, pgxHandle, store, onceward.InFlightWait(20*time.Second)))
+		routes = append(routes, payingRoute(t, pgxHandle, store, onceward.InFlightWait(await.Limit)))
 	}
 	for k := range keys {
 		key := fmt.Sprint("key-", k)
@@ -166,7 +167,7 @@ func TestLocksThatDoNothingUnderLoad(t *testing.T) {
 		}
 		var bodies []string
 		for range nodes * clients {
-			reply := await(t, "an answer", done)
+			reply := await.Value(t, "an answer", done)
 			if reply.status != http.StatusCreated {
 				t.Errorf("%s was answered with %d %s", key, reply.status, reply.body)
 			}
@@ -232,7 +233,7 @@ func TestLocksThatDoNothingForAnInbox(t *testing.T) {
 			}()
 		}
 		for range nodes {
-			must(t, await(t, "the end of a consumer", done))
+			must(t, await.Value(t, "the end of a consumer", done))
 		}
 		s.wantRows(t, event, 1, "I10")
 	}
@@ -273,23 +274,34 @@ func TestReplyToCommitLostBySecretiveServer(t *testing.T) {
 func TestSlowCommitLostWithoutLocks(t *testing.T) {
 	t.Parallel()
 	s := newLocklessSite(t, isolations[0])
-	exec(t, s.admin,
-		`CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(4); RETURN NULL; END $$`)
+	exec(t, s.admin, `CREATE TABLE gate (); INSERT INTO gate DEFAULT VALUES`)
+	exec(t, s.admin, `CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN PERFORM FROM gate FOR UPDATE; RETURN NULL; END $$`)
+	gate := holding(t, s.admin, `SELECT FROM gate FOR UPDATE`)
 	exec(t, s.admin, `CREATE CONSTRAINT TRIGGER dawdle AFTER INSERT ON business
 		DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION dawdle()`)
 	f := newCommitFault(t, s, pgxHandle, "paid")
 	done := f.start(t)
-	eventually(t, "the server is at the commit", 30*time.Second, func() bool {
-		return number(t, s.admin, `SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND state = 'active'
-			AND query = 'COMMIT' AND pid <> pg_backend_pid()`) > 0
+	await.That(t, "the server is at the commit", func() bool {
+		return number(t, s.admin, `SELECT count(*) FROM pg_stat_activity JOIN pg_locks USING (pid)
+			WHERE wait_event_type = 'Lock' AND query = 'COMMIT' AND relation = 'gate'::regclass`) > 0
 	})
 	connections := f.proxy.Connections()
 	f.proxy.Refuse(true) // also the driver's wish to cancel what it lost
 	f.proxy.DropAll()
-	eventually(t, "the store has tried to ask", 30*time.Second,
+	await.That(t, "the store has tried to ask",
 		func() bool { return f.proxy.Connections() > connections+2 })
+	connections = f.proxy.Connections()
 	f.proxy.Refuse(false)
-	got := await(t, "the owner's answer", done)
+	await.That(t, "the store asks", func() bool { return f.proxy.Connections() > connections })
+	select {
+	case got := <-done:
+		t.Errorf("I4: before its commit took effect the owner got (%s, %v)", got.verdict.Decision, got.err)
+		return
+	default:
+	}
+	must(t, gate.Rollback(t.Context()))
+	got := await.Value(t, "the owner's answer", done)
 	wantVerdict(t, got.verdict, got.err, store.DecisionExecute, 1, "I4: the commit took effect, if late")
 	v, err := f.transact(t)
 	wantVerdict(t, v, err, store.DecisionReplay, 1, "I3")
@@ -367,7 +379,7 @@ func queueForLock(t testing.TB, s *site, lock int64) {
 		leave()
 		session.Wait()
 	})
-	eventually(t, "the session waits for the lock", 10*time.Second, func() (waits bool) {
+	await.That(t, "the session waits for the lock", func() (waits bool) {
 		must(t, s.admin.QueryRow(t.Context(),
 			`SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND pid = $1)`,
 			pid).Scan(&waits))
@@ -426,7 +438,7 @@ func TestLockThatCollidesWhileWaiting(t *testing.T) {
 	s := newSite(t, servers.Postgres(t))
 	proxy := servers.NewProxy(t, s.url)
 	store := s.store(t, pgxHandle, proxy.URL())
-	route := payingRoute(t, pgxHandle, store, onceward.InFlightWait(30*time.Second))
+	route := payingRoute(t, pgxHandle, store, onceward.InFlightWait(await.Limit))
 	other := connect(t, s.url)
 	lock := lockOf(store, "key")
 	_, err := other.Exec(t.Context(), takeLock, lock)
@@ -438,6 +450,6 @@ func TestLockThatCollidesWhileWaiting(t *testing.T) {
 	awaitCaught(t, proxy, 1)
 	looked()
 	unlock(t, other, lock)
-	await(t, "the answer", done).want(t, http.StatusCreated, false, "scenario 8")
+	await.Value(t, "the answer", done).want(t, http.StatusCreated, false, "scenario 8")
 	s.wantRows(t, "key", 1, "I1")
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onceward/onceward/internal/await"
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/phase"
 	"github.com/onceward/onceward/reconcile"
@@ -86,6 +88,7 @@ func TestBustWhoseCommitIsCutOff(t *testing.T) {
 // TestOperatorWhoLeavesDuringCommit: what cannot be learned any more is not called a failure.
 func TestOperatorWhoLeavesDuringCommit(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it waits until the store gives up")
 	store, proxy := openProxied(t)
 	operator, err := reconcile.NewOperator(guardOver(t, store), store)
 	must(t, err)
@@ -98,7 +101,7 @@ func TestOperatorWhoLeavesDuringCommit(t *testing.T) {
 	go func() { done <- operator.ResolveNotExecuted(ctx, zoe, c) }()
 	awaitCaught(t, proxy, 1)
 	leave()
-	if err := await(t, "the end of the act", done); err == nil {
+	if err := await.Value(t, "the end of the act", done); err == nil {
 		t.Error("the act was said to be done")
 	}
 	entries, err := store.Audit(t.Context(), c.ID)
@@ -137,7 +140,7 @@ func TestBustIsNotRepeatedOnANewRecord(t *testing.T) {
 	awaitCaught(t, proxy, 1)
 	complete(t, other, own(t, other, reservation("k")), "second")
 	proxy.DropAll()
-	if err := await(t, "the end of the bust", done); err == nil {
+	if err := await.Value(t, "the end of the bust", done); err == nil {
 		t.Error("S6: it was said to be done, though that is not known")
 	}
 	wantReplay(t, other, "k", "second", "I1")
@@ -159,7 +162,7 @@ func TestBustThatTheNextRecordHasOvertaken(t *testing.T) {
 	next := own(t, other, reservation("k"))
 	complete(t, other, next, "done again")
 	proxy.DropAll()
-	if err := await(t, "the bust", done); err == nil {
+	if err := await.Value(t, "the bust", done); err == nil {
 		t.Error("S6: the bust was said to be done, which cannot be known")
 	}
 	wantState(t, other, "k", store.StateCompleted, "B3: the record of the next operation")
@@ -190,7 +193,7 @@ func TestStepWhoseSettlementTheNextAttemptHasOvertaken(t *testing.T) {
 	again.Nonce, again.Lease = store.Nonce{9}, time.Minute
 	own(t, other, &again)
 	proxy.DropAll()
-	_ = await(t, "the act", done)
+	_ = await.Value(t, "the act", done)
 	entries, err := other.Audit(t.Context(), c.ID)
 	must(t, err)
 	if len(entries) != 2 || entries[1].Outcome != "done" && entries[1].Outcome[:9] != "not known" {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/proc"
 	"github.com/onceward/onceward/internal/proc/proctest"
@@ -32,8 +33,12 @@ func init() {
 	os.Exit(0)
 }
 
-// tellerLease is that of a teller's routes. It is short, so that a process that is stopped soon loses it.
+// tellerLease is the lease of a teller's routes, unless a test has another one. It is short, so that a process that is
+// stopped soon loses it.
 const tellerLease = time.Second
+
+// leaseVariable holds the lease of a teller.
+const leaseVariable = "ONCEWARD_POSTGRES_TEST_LEASE"
 
 // holdHeader makes a teller's handler say that it is there, and wait for a line of its input: before or after the
 // effect.
@@ -46,6 +51,10 @@ type teller struct {
 }
 
 func runTeller(url string) error {
+	lease, err := time.ParseDuration(os.Getenv(leaseVariable))
+	if err != nil {
+		return err
+	}
 	pool, err := pgxpool.New(context.Background(), url)
 	if err != nil {
 		return err
@@ -61,9 +70,9 @@ func runTeller(url string) error {
 	tell := &teller{pool: pool, lines: make(chan struct{})}
 	mux := http.NewServeMux()
 	mux.Handle("POST /transactional",
-		guard.HandlerFunc(tell.pay(insertReturning), onceward.Transactional(), onceward.Lease(tellerLease)))
+		guard.HandlerFunc(tell.pay(insertReturning), onceward.Transactional(), onceward.Lease(lease)))
 	mux.Handle("POST /reserved", guard.HandlerFunc(tell.pay(tell.insertOutside),
-		onceward.Reserved(onceward.FailureUnknown), onceward.Lease(tellerLease)))
+		onceward.Reserved(onceward.FailureUnknown), onceward.Lease(lease)))
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		return err
@@ -127,7 +136,15 @@ type tellerProcess struct {
 
 func startTeller(t testing.TB, s *site) *tellerProcess {
 	t.Helper()
-	p := proctest.Start(t, proc.Self(tellerVariable, s.url))
+	return startTellerOf(t, s, tellerLease)
+}
+
+// startTellerOf starts a teller whose routes have this lease.
+func startTellerOf(t testing.TB, s *site, lease time.Duration) *tellerProcess {
+	t.Helper()
+	cmd := proc.Self(tellerVariable, s.url)
+	cmd.Env = append(cmd.Env, leaseVariable+"="+lease.String())
+	p := proctest.Start(t, cmd)
 	return &tellerProcess{Process: p, url: p.Hear("http://")}
 }
 

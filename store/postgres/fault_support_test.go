@@ -17,7 +17,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
@@ -171,7 +173,7 @@ func counting(proxy *servers.Proxy) *atomic.Int64 {
 // awaitCaught waits until the proxy has lost or kept so many.
 func awaitCaught(t testing.TB, proxy *servers.Proxy, n int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
 	defer cancel()
 	must(t, proxy.AwaitSprung(ctx, n))
 }
@@ -266,27 +268,6 @@ func mustSend(t testing.TB, url, key string, headers ...string) httpReply {
 	r, err := send(t.Context(), oneShot, url, key, headers...)
 	must(t, err)
 	return r
-}
-
-// eventually asks until something is so that only time brings about.
-func eventually(t testing.TB, what string, limit time.Duration, so func() bool) {
-	t.Helper()
-	for end := time.Now().Add(limit); !so(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("after %s it is not so that %s", limit, what)
-		}
-	}
-}
-
-// await takes what comes from a channel, or fails.
-func await[T any](t testing.TB, what string, from <-chan T) (value T) {
-	t.Helper()
-	select {
-	case value = <-from:
-	case <-time.After(45 * time.Second):
-		t.Fatalf("%s did not come", what)
-	}
-	return value
 }
 
 // payingRoute is a transactional route that adds a row named like the key and answers with the number of its run.

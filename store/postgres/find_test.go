@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 )
@@ -98,6 +99,7 @@ func TestProviderIndex(t *testing.T) {
 // nodes that were running then go on (scenario 32).
 func TestProviderIDsOfBefore(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, older)
 	url := servers.Postgres(t).SchemaURL(t)
 	running, admin := openStore(t, url), openAdmin(t, url)
 	migrateDownTo(t, admin, 2)

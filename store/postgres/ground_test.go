@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -112,7 +114,7 @@ END $$`
 // would write afterwards.
 func (g *ground) clear(t testing.TB) {
 	t.Helper()
-	eventually(t, "the sessions of "+g.user+" have ended", 30*time.Second, func() bool {
+	await.That(t, "the sessions of "+g.user+" have ended", func() bool {
 		return number(t, g.admin, `SELECT count(*) FROM pg_stat_activity WHERE application_name = $1`, g.schema) == 0
 	})
 	exec(t, g.admin, clearing)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/onceward/onceward/store"
 )
 
@@ -16,6 +17,17 @@ func OneLane() Option { return func(o *options) { o.lanes, o.farLanes, o.patienc
 
 // Patient lets a call wait for the one before it as long as that takes.
 func Patient() Option { return func(o *options) { o.patience = time.Hour } }
+
+// Listening makes a call that waits rely on notifications: it does not look again for an hour.
+func Listening() Option { return func(o *options) { o.calmLook = time.Hour } }
+
+// LockTimeout is how long the store's own connections wait for the lock of a record.
+func LockTimeout(text string) Option { return func(o *options) { o.lockTimeout = text } }
+
+// Closing is how long Close waits for what is under way, and then for what was cut off.
+func Closing(bearable, hard time.Duration) Option {
+	return func(o *options) { o.closeTimeout, o.hardTimeout = bearable, hard }
+}
 
 // TestGateIsNotSeizedBehindTheConnection: a handler that took the connection itself in the last call before its time
 // was over may be at it now, and may have ended the transaction.

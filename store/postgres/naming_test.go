@@ -8,6 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
@@ -92,6 +94,7 @@ func TestNamesInTimeEverywhere(t *testing.T) {
 // its programs use them too (scenario 32), and those may go on.
 func TestTablesOfBeforeKeepTheirNames(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, older)
 	url := servers.Postgres(t).SchemaURL(t)
 	admin := openAdmin(t, url)
 	asBefore(t, admin, 5)
@@ -114,6 +117,7 @@ func TestTablesOfBeforeKeepTheirNames(t *testing.T) {
 // use the tables, from the first migration on, nor those of a form that only a later one knows.
 func TestNewTablesAreNotForOldPrograms(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, older)
 	url := servers.Postgres(t).SchemaURL(t)
 	admin := openAdmin(t, url)
 	migrateTo(t, admin, 1)
@@ -136,6 +140,7 @@ func TestNewTablesAreNotForOldPrograms(t *testing.T) {
 // and keep them from then on.
 func TestNamesInTimeAreTakenBack(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, older)
 	for _, partitions := range []int{0, 2} {
 		url := servers.Postgres(t).SchemaURL(t)
 		s, admin := openStore(t, url, postgres.WithPartitions(partitions)), openAdmin(t, url)
@@ -162,6 +167,7 @@ func TestNamesInTimeAreTakenBack(t *testing.T) {
 // from then on. It is refused and commits nothing, also after the next way up, and nobody else is.
 func TestTheWayBackFencesPrograms(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, older)
 	for _, partitions := range []int{0, 2} {
 		url := servers.Postgres(t).SchemaURL(t)
 		stays, admin := openStore(t, url, postgres.WithPartitions(partitions)), openAdmin(t, url)
@@ -242,6 +248,7 @@ func TestCodedAnswersAreNotTakenBack(t *testing.T) {
 // can read them (scenario 32).
 func TestAnswersOfTablesOfBefore(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, older)
 	url := servers.Postgres(t).SchemaURL(t)
 	admin := openAdmin(t, url)
 	asBefore(t, admin, 5)

@@ -333,6 +333,9 @@ type options struct {
 	converts bool
 	// patience is how long a call waits for the batch before it.
 	patience time.Duration
+	// calmLook, closeTimeout and hardTimeout are the constants of these names. A test sets them so that an event decides,
+	// and not the speed of the machine.
+	calmLook, closeTimeout, hardTimeout time.Duration
 	// lockTimeout is how long a locked record holds up its batch.
 	lockTimeout string
 	listenURL   string
@@ -348,6 +351,7 @@ type options struct {
 func defaults() options {
 	return options{
 		prefix: defaultPrefix, lanes: defaultLanes, farLanes: defaultFarLanes, patience: 50 * time.Millisecond,
+		calmLook: calmLook, closeTimeout: closeTimeout, hardTimeout: hardTimeout,
 		lockTimeout: "2s", logger: slog.Default(), buildInfo: debug.ReadBuildInfo,
 	}
 }

@@ -9,11 +9,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
@@ -23,6 +24,7 @@ import (
 // unknown. When that one ends, message and answer are committed together or not at all, and a retry learns which.
 func TestAggregateHeldTooLong(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it waits until the store gives up; TestAggregateHeld has a bound of its own")
 	u := newOutboxTest(t, "")
 	holder, err := u.admin.Begin(t.Context())
 	must(t, err)
@@ -32,7 +34,7 @@ func TestAggregateHeldTooLong(t *testing.T) {
 		t.Errorf("I5: %v, want ErrOutcomeUnknown", err)
 	}
 	must(t, holder.Commit(t.Context()))
-	eventually(t, "the retry is answered", 30*time.Second, func() bool {
+	await.That(t, "the retry is answered", func() bool {
 		settlement := store.Settlement{Action: store.TxCommit}
 		settlement.Completion.Response.Status = 201
 		v, err := u.store.Transact(t.Context(), reservation("key"), func(ctx context.Context, _ store.Verdict) store.Settlement {
@@ -72,7 +74,7 @@ func TestAggregateHeld(t *testing.T) {
 // unless the server chooses the other one.
 func TestDeadlockWithAMessage(t *testing.T) {
 	t.Parallel()
-	u := newOutboxTest(t, "")
+	u := newOutboxTest(t, "&deadlock_timeout=50ms")
 	exec(t, u.admin, `CREATE TABLE business (value integer)`)
 	exec(t, u.admin, `INSERT INTO business VALUES (0)`)
 	const count = `UPDATE business SET value = value + 1`
@@ -97,7 +99,7 @@ func TestDeadlockWithAMessage(t *testing.T) {
 		must(t, tx.Rollback(t.Context()))
 		wantRuns, want = 1, "of the handler"
 	}
-	must(t, await(t, "the end of the transaction", done))
+	must(t, await.Value(t, "the end of the transaction", done))
 	if got := typesInOrder(t, u.store); runs != wantRuns || got != want {
 		t.Errorf("O1: the messages are %q after %d runs, want %q after %d", got, runs, want, wantRuns)
 	}
@@ -107,7 +109,7 @@ func TestDeadlockWithAMessage(t *testing.T) {
 // other one adds to its answer, one is run again: both are committed, and each message is there once.
 func TestDeadlockOfWrittenAndAdded(t *testing.T) {
 	t.Parallel()
-	u := newOutboxTest(t, "")
+	u := newOutboxTest(t, "&deadlock_timeout=50ms")
 	var runs atomic.Int64
 	var both sync.WaitGroup // have written
 	both.Add(2)
@@ -179,7 +181,7 @@ func TestNoDeadlockOfMessages(t *testing.T) {
 // other in a circle. Then one is run again, and all of them are committed.
 func TestAggregatesInOpposingOrder(t *testing.T) {
 	t.Parallel()
-	u := newOutboxTest(t, "")
+	u := newOutboxTest(t, "&deadlock_timeout=50ms")
 	const each = 3
 	var group sync.WaitGroup
 	for _, aggregates := range [][]string{{"1", "2"}, {"2", "1"}} {
@@ -223,7 +225,7 @@ func TestTransactionsOfTheApplicationWait(t *testing.T) {
 	}()
 	awaitLockWait(t, u.url)
 	must(t, first.Commit(t.Context()))
-	must(t, await(t, "the end of the transaction", done))
+	must(t, await.Value(t, "the end of the transaction", done))
 	if got, want := typesInOrder(t, u.store), "first second"; got != want {
 		t.Errorf("O2: the messages are %q, want %q", got, want)
 	}
@@ -233,13 +235,10 @@ func TestTransactionsOfTheApplicationWait(t *testing.T) {
 func awaitLockWait(t testing.TB, url string) {
 	t.Helper()
 	admin := openAdmin(t, url)
-	for start := time.Now(); number(t, admin, `SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid)
-		WHERE NOT l.granted AND a.query LIKE '%' || current_schema() || '%'`) == 0; {
-		if time.Since(start) > time.Minute {
-			t.Fatal("nobody waits for a lock")
-		}
-		time.Sleep(time.Millisecond)
-	}
+	await.That(t, "a session waits for a lock", func() bool {
+		return number(t, admin, `SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+			WHERE NOT l.granted AND a.query LIKE '%' || current_schema() || '%'`) > 0
+	})
 }
 
 // typesInOrder are the types of all messages, in the order in which they are delivered.

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store/postgres"
@@ -109,7 +110,7 @@ func TestPromotionUnderWay(t *testing.T) {
 			awaitLockWait(t, u.url)
 			_, err = conn.Exec(t.Context(), end)
 			must(t, err)
-			must(t, await(t, "the end of the claim", late))
+			must(t, await.Value(t, "the end of the claim", late))
 		})
 	}
 }
@@ -376,12 +377,7 @@ func TestPromotersInParallel(t *testing.T) {
 	}
 	next := make(map[string]byte)
 	for range aggregates * each {
-		var d *outbox.Delivery
-		select {
-		case d = <-delivered:
-		case <-time.After(time.Minute):
-			t.Fatalf("O2: no message came for a minute; the next ones are %v", next)
-		}
+		d := await.Value(t, "the next message", delivered)
 		if d.Payload[0] != next[d.AggregateID] {
 			t.Errorf("O2: aggregate %s: message %d came when %d was due", d.AggregateID, d.Payload[0], next[d.AggregateID])
 		}
@@ -467,17 +463,12 @@ func TestSlowPromotion(t *testing.T) {
 			downstream_key, attributes, payload)
 		SELECT gen_random_uuid(), nextval('onceward_outbox_number'), 0, onceward_now(), onceward_now(), 0, 'topic', '', '', 't', '', '{}', ''
 		FROM generate_series(1, 1000)`)
-	for tries := 1; ; tries++ {
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		claimed, err := u.store.ClaimMessages(ctx, []outbox.ClaimRequest{{Topic: "topic", Limit: 10}}, time.Minute)
-		cancel()
-		if len(claimed) == 10 {
-			return
-		}
-		if tries == 10 {
-			t.Fatalf("O2: after %d tries nothing was claimed: %v", tries, err)
-		}
-	}
+	await.That(t, "O2: few enough are promoted", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // all at once take ten
+		defer cancel()
+		claimed, _ := u.store.ClaimMessages(ctx, []outbox.ClaimRequest{{Topic: "topic", Limit: 10}}, time.Minute)
+		return len(claimed) == 10
+	})
 }
 
 // TestRefusedPromotion: what the server refuses in a transaction of the store's own costs no connection, however often

@@ -10,6 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/onceward/onceward/internal/await"
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store"
@@ -35,6 +37,7 @@ func delivering(h outbox.Handler) outbox.WorkerConfig {
 // TestIdleWorkerIsQuiet: while there is nothing to do, a worker asks the server at most twice a second.
 func TestIdleWorkerIsQuiet(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it watches for five seconds")
 	config, err := pgxpool.ParseConfig(servers.Postgres(t).SchemaURL(t))
 	must(t, err)
 	var statements sentCounter
@@ -64,7 +67,7 @@ func TestIdleWorkerIsQuiet(t *testing.T) {
 	time.Sleep(watched)
 	sent := statements.sent.Load() - before
 	stop()
-	await(t, "the end of the worker", ended)
+	await.Value(t, "the end of the worker", ended)
 	if most := int64(2 * watched / time.Second); sent > most {
 		t.Errorf("O2: an idle worker sent %d statements in %s, want at most %d", sent, watched, most)
 	}
@@ -84,7 +87,7 @@ func TestOtherProcessesWake(t *testing.T) {
 		return s
 	}
 	adder, watcher := open(), open()
-	eventually(t, "the store hears of messages", 30*time.Second, watcher.HearsMessages)
+	await.That(t, "the store hears of messages", watcher.HearsMessages)
 	hints, unwatch := watcher.WatchMessages()
 	defer unwatch()
 	for drained := false; !drained; { // its own greeting may have come
@@ -113,11 +116,7 @@ func TestOtherProcessesWake(t *testing.T) {
 	default:
 	}
 	must(t, add(nil))
-	select {
-	case <-hints:
-	case <-time.After(10 * time.Second):
-		t.Error("O2: no hint came for a message of another process")
-	}
+	await.Value(t, "a hint for a message of another process", hints)
 }
 
 // TestUndoneAnswerLeavesTheNotification: not every message notifies, and one that is never written does not take the
@@ -128,7 +127,7 @@ func TestUndoneAnswerLeavesTheNotification(t *testing.T) {
 	watcher, err := postgres.Open(t.Context(), u.url, quiet)
 	must(t, err)
 	t.Cleanup(func() { must(t, watcher.Close()) })
-	eventually(t, "the store hears of messages", 30*time.Second, watcher.HearsMessages)
+	await.That(t, "the store hears of messages", watcher.HearsMessages)
 	hints, unwatch := watcher.WatchMessages()
 	defer unwatch()
 	for drained := false; !drained; { // its own greeting may have come
@@ -141,11 +140,7 @@ func TestUndoneAnswerLeavesTheNotification(t *testing.T) {
 	for _, action := range []store.TxAction{store.TxRollback, store.TxCommit} {
 		must(t, handled(t, u.store, "key", action, func(ctx context.Context) { adder{t, u.box}.answer(ctx, "a") }))
 	}
-	select {
-	case <-hints:
-	case <-time.After(10 * time.Second):
-		t.Error("O2: no hint came for a message of another process")
-	}
+	await.Value(t, "a hint for a message of another process", hints)
 }
 
 // TestMessageInABatch: a message can be a part of the batch that a transaction sends, and is committed and undone with

@@ -10,11 +10,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
@@ -24,6 +24,7 @@ import (
 // TestStorePartitioned runs what depends on how the table of records is made: what excludes, finds, writes and lists in
 // all partitions at once. `make test-all` runs the whole suite.
 func TestStorePartitioned(t *testing.T) {
+	nightly.Only(t, "TestStore is the same on one table")
 	pgxHandle.conformAmong(t, &grounds{
 		run: t, place: onSharedServer, made: []postgres.Option{postgres.WithPartitions(4)},
 	},
@@ -72,6 +73,7 @@ func TestPartitions(t *testing.T) {
 // TestPartitionsInPlainSQL: what is printed for people makes the same tables as the store.
 func TestPartitionsInPlainSQL(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "partitions are an option")
 	server := servers.Postgres(t)
 	ours := server.SchemaURL(t)
 	openStore(t, ours, postgres.WithPartitions(4))
@@ -92,6 +94,7 @@ func TestPartitionsInPlainSQL(t *testing.T) {
 // TestPartitionsOfOddNames: names of the user's choice are kept by a conversion.
 func TestPartitionsOfOddNames(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "partitions are an option")
 	url := servers.Postgres(t).SchemaURL(t)
 	prefix := postgres.WithTablePrefix("own_")
 	exercise(t, openStore(t, url, prefix, postgres.WithPartitions(2)), "key")
@@ -127,6 +130,7 @@ func described(t testing.TB, admin *pgxpool.Pool) string {
 // everyone works. Nothing is executed twice, no answer is lost, and all that belongs to the table comes along.
 func TestConversionUnderTraffic(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "partitions are an option")
 	server := servers.Postgres(t)
 	url := server.SchemaURL(t)
 	s := newShopAt(t, url)
@@ -139,7 +143,7 @@ func TestConversionUnderTraffic(t *testing.T) {
 	before := described(t, admin)
 	busy := startPaying(t, s)
 	for _, n := range []int{4, 6} {
-		busy.await(t, 20)
+		busy.awaitMore(t, 20)
 		must(t, postgres.Migrate(t.Context(), url, quiet, postgres.WithPartitions(n)))
 		wantPartitions(t, url, n)
 		if after := described(t, admin); after != before {
@@ -150,9 +154,9 @@ func TestConversionUnderTraffic(t *testing.T) {
 			t.Errorf("%d of %d partitions are set up as the table was", set, n)
 		}
 	}
-	busy.await(t, 20)
+	busy.awaitMore(t, 20)
 	exec(t, admin, `SELECT onceward_partition(0)`)
-	busy.await(t, 20)
+	busy.awaitMore(t, 20)
 	busy.end()
 	wantPartitions(t, url, 0)
 	if after := described(t, admin); after != before {
@@ -207,7 +211,7 @@ func startPaying(t testing.TB, s *postgres.Store) *paying {
 }
 
 func (p *paying) pay(key string, transactional bool) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), await.Limit)
 	defer cancel()
 	if transactional {
 		payment := &payer{handle: pgxHandle, value: key}
@@ -222,11 +226,11 @@ func (p *paying) pay(key string, transactional bool) error {
 	return err
 }
 
-// await waits until so many more payments were answered.
-func (p *paying) await(t testing.TB, more int64) {
+// awaitMore waits until so many more payments were answered.
+func (p *paying) awaitMore(t testing.TB, more int64) {
 	t.Helper()
 	from := p.served.Load()
-	eventually(t, "payments are answered", 30*time.Second, func() bool { return p.served.Load() >= from+more })
+	await.That(t, "payments are answered", func() bool { return p.served.Load() >= from+more })
 }
 
 func (p *paying) end() {
@@ -252,6 +256,7 @@ func (p *paying) wantAllOnce(t testing.TB, admin *pgxpool.Pool) {
 // the records that are due and no others, however the records lie afterwards.
 func TestUpkeepMeetsConversion(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "partitions are an option")
 	for before, after := range map[int]int{0: 4, 4: 0, 3: 5} {
 		t.Run(fmt.Sprintf("%d to %d", before, after), func(t *testing.T) {
 			t.Parallel()
@@ -287,12 +292,12 @@ func TestUpkeepMeetsConversion(t *testing.T) {
 					upkeep <- err
 				}()
 			}
-			eventually(t, "both wait", 20*time.Second, func() bool {
+			await.That(t, "both wait", func() bool {
 				return number(t, admin, `SELECT count(*) FROM pg_locks WHERE NOT granted AND pid = ANY ($1)`, waiting) == 2
 			})
 			must(t, conversion.Commit(t.Context()))
-			must(t, await(t, "the upkeep", upkeep))
-			must(t, await(t, "the upkeep", upkeep))
+			must(t, await.Value(t, "the upkeep", upkeep))
+			must(t, await.Value(t, "the upkeep", upkeep))
 			for state, want := range map[int]int{10: 0, 20: kept, 40: due} {
 				if n := number(t, admin, `SELECT count(*) FROM onceward_record WHERE state = $1`, state); n != want {
 					t.Errorf("I2: %d records have the state %d, want %d", n, state, want)
@@ -333,6 +338,7 @@ func TestConversionOfAnOldView(t *testing.T) {
 // because others call the functions of before meanwhile. What is printed for people does it in two.
 func TestConversionWithMigration(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, older)
 	server := servers.Postgres(t)
 	schema := server.Schema(t)
 	at := server.URL() + "&search_path=" + schema
@@ -362,6 +368,7 @@ func TestConversionWithMigration(t *testing.T) {
 // TestConversionRefused: what cannot be taken along is an error that changes nothing.
 func TestConversionRefused(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "partitions are an option")
 	for says, obstacle := range map[string]string{
 		"has a trigger": `CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
 			CREATE TRIGGER mine AFTER INSERT ON onceward_record FOR EACH ROW EXECUTE FUNCTION f()`,

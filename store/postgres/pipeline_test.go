@@ -9,6 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/onceward/onceward/internal/await"
 )
 
 // TestRepliesOfAnotherSession: a pooler that hands a connection on before it has read all of the last client's replies
@@ -51,7 +53,7 @@ func TestRepliesOfAnotherSession(t *testing.T) {
 			conn := answering(t, test.replies)
 			trip := pipeline{conn: conn, unnamed: true, opens: test.opens}
 			trip.add(&statement{text: `SELECT 1::bigint`})
-			_, err := trip.run(time.Now().Add(10*time.Second), func(statement int, raw [][]byte) error {
+			_, err := trip.run(time.Now().Add(await.Limit), func(statement int, raw [][]byte) error {
 				if statement != 0 {
 					t.Errorf("a row is that of statement %d, and there is one", statement)
 				}
@@ -76,7 +78,7 @@ func TestCommitAnsweredWithSomethingElse(t *testing.T) {
 		})
 		trip := pipeline{conn: conn, unnamed: true}
 		trip.add(&statement{text: `COMMIT`})
-		err := trip.runCommit(time.Now().Add(10*time.Second), func(int, [][]byte) error { return nil })
+		err := trip.runCommit(time.Now().Add(await.Limit), func(int, [][]byte) error { return nil })
 		if !errors.Is(err, want) || want == nil && err != nil || conn.IsClosed() != (want == errForeignReply) {
 			t.Errorf("%s: closed: %t, error: %v", tag, conn.IsClosed(), err)
 		}

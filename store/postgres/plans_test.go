@@ -2,7 +2,6 @@ package postgres_test
 
 import (
 	"context"
-	"errors"
 	"regexp"
 	"strconv"
 	"strings"
@@ -13,6 +12,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/onceward/onceward/internal/await"
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
@@ -173,12 +175,13 @@ func (p *planned) steps() {
 
 func (p *planned) waits() {
 	c := own(p, p.store, reservation(p.key()))
-	ctx, cancel := context.WithTimeout(p.Context(), 50*time.Millisecond)
-	defer cancel()
-	if err := p.store.Wait(ctx, c.ID, c.Attempt); !errors.Is(err, context.DeadlineExceeded) {
-		p.Errorf("a wait for what goes on got %v", err)
-	}
+	ended := crowd(p.Context(), 1, func(ctx context.Context, _ int) {
+		if err := p.store.Wait(ctx, c.ID, c.Attempt); err != nil {
+			p.Errorf("a wait ended with %v", err)
+		}
+	})
 	complete(p, p.store, c, "done")
+	ended() // which the wait has looked for
 }
 
 func (p *planned) sweeps() {
@@ -315,6 +318,7 @@ func (p *planned) checkOpen(size string) {
 // TestPlansOfATableThatGrows: what was planned while the table was empty stays a look-up when it is not.
 func TestPlansOfATableThatGrows(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it fills a table; TestPlansOfASmallTable looks at the same statements")
 	p := newPlanned(t)
 	p.check(walks, "on an empty table")
 	p.fill(20_000)
@@ -365,13 +369,13 @@ func TestFunctionsInPlace(t *testing.T) {
 	must(t, err)
 	must(t, store.Close())
 	pool.Close()
-	for number(t, admin, `SELECT count(*) FROM pg_stat_activity WHERE application_name = $1`, name) > 0 {
-		time.Sleep(10 * time.Millisecond) // a connection tells its counts when it ends
-	}
+	await.That(t, "the connections have ended, which report their counts then", func() bool {
+		return number(t, admin, `SELECT count(*) FROM pg_stat_activity WHERE application_name = $1`, name) == 0
+	})
 	const calls = `SELECT coalesce(sum(calls), 0) FROM pg_stat_user_functions
 		WHERE schemaname = current_schema() AND (funcname = 'onceward_sweep') = $1 AND funcname <> 'onceward_field'`
 	// PostgreSQL 14 counts a little later.
-	eventually(t, "the call of a function was counted", 20*time.Second, func() bool {
+	await.That(t, "the call of a function was counted", func() bool {
 		return number(t, admin, calls, true) == 1
 	})
 	if n := number(t, admin, calls, false); n != 0 {

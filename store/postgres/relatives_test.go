@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/outbox"
@@ -102,35 +103,43 @@ func serializableURL(address string) string {
 	return address + "&default_transaction_isolation=serializable"
 }
 
+// variant is why most tests of servers that behave otherwise run at night.
+const variant = "it is another manner of server; make test has TestDuplicatesDoNotRunWhereLocksDoNothing and TestBehaviour"
+
 // TestStoreOnLocksThatDoNothing and those that follow run the suite on servers that behave otherwise.
 func TestStoreOnLocksThatDoNothing(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, variant)
 	database := changedDatabase(t, withIdleLocks())
-	pgxHandle.conformOn(t, schemasIn(database), servers.UnlessAllStores("TransactorRaces", "Natural")...)
+	pgxHandle.conformOn(t, schemasIn(database))
 }
 
 func TestStoreWithoutAdvisoryLocks(t *testing.T) {
 	t.Parallel()
-	pgxHandle.conformOn(t, schemasIn(changedDatabase(t, withoutLocks)), servers.UnlessAllStores("Natural")...)
+	nightly.Only(t, variant)
+	pgxHandle.conformOn(t, schemasIn(changedDatabase(t, withoutLocks)))
 }
 
 func TestStoreWithoutNotifications(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, variant)
 	database := changedDatabase(t, withoutNotifications)
-	pgxHandle.conformOn(t, schemasIn(database), servers.UnlessAllStores("Waiter")...)
+	pgxHandle.conformOn(t, schemasIn(database))
 }
 
 func TestStoreThatCannotListen(t *testing.T) {
 	t.Parallel()
-	pgxHandle.conformOn(t, behindProxy(refusesToListen), servers.UnlessAllStores("Waiter")...)
+	nightly.Only(t, variant)
+	pgxHandle.conformOn(t, behindProxy(refusesToListen))
 }
 
 func TestStoreOnSerializableDatabase(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, variant)
 	pgxHandle.conformOn(t, func(_, run testing.TB) (url, admin string) {
 		admin = servers.Postgres(run).SchemaURL(run)
 		return serializableURL(admin), admin
-	}, servers.UnlessAllStores("Repeats")...)
+	})
 }
 
 // behindPgBouncer has the grounds of a run behind PgBouncer in transaction mode. It closes connections that nobody uses
@@ -146,7 +155,8 @@ func behindPgBouncer(place func(t, run testing.TB) (url, admin string)) func(t, 
 // transaction.
 func TestStoreBehindPgBouncer(t *testing.T) {
 	t.Parallel()
-	pgxHandle.conformOn(t, behindPgBouncer(onSharedServer), servers.UnlessAllStores("TransactorRaces", "Waiter")...)
+	nightly.Only(t, variant)
+	pgxHandle.conformOn(t, behindPgBouncer(onSharedServer))
 }
 
 func TestStoreBehindPgBouncerOnLocksThatDoNothing(t *testing.T) {
@@ -172,16 +182,14 @@ func TestStoreBehindPgBouncerThatResets(t *testing.T) {
 // do nothing.
 func TestStoreBehindPgBouncerOnSerializableDatabase(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, variant)
 	database := changedDatabase(t, append(withIdleLocks(), `DO $$ BEGIN
 		EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = serializable', current_database());
 	END $$`))
-	groups := servers.UnlessAllStores("Repeats")
-	if groups == nil {
-		groups = []string{
-			"Transitions", "Races", "RacesWithSweeper", "Expiry", "Fencing", "Tokens", "Repeats", "Identity", "Content",
-			"Waiter", "Sweeper", "Reaper", "Reconciler", "Transactor", "TransactorRaces", "TransactorOwnership", "Outbox",
-			"OutboxOrder", "Natural", "Inbox",
-		}
+	groups := []string{
+		"Transitions", "Races", "RacesWithSweeper", "Expiry", "Fencing", "Tokens", "Repeats", "Identity", "Content",
+		"Waiter", "Sweeper", "Reaper", "Reconciler", "Transactor", "TransactorRaces", "TransactorOwnership", "Outbox",
+		"OutboxOrder", "Natural", "Inbox",
 	}
 	pgxHandle.conformOn(t, behindPgBouncer(schemasIn(database)), groups...)
 }
@@ -190,18 +198,16 @@ func TestStoreBehindPgBouncerOnSerializableDatabase(t *testing.T) {
 // own heartbeat each time it is run: where every transaction is serializable, that undoes the step.
 func TestStoreWhereAllIsSerializable(t *testing.T) {
 	t.Parallel()
-	groups := servers.UnlessAllStores("Repeats")
-	if groups == nil {
-		groups = []string{
-			"Transitions", "Invalid", "Races", "RacesWithSweeper", "RacesWithReaper", "RacesWithReconciler",
-			"RacesWithBuster", "Expiry", "Lost", "Fencing", "Tokens", "Repeats", "Fingerprints", "Identity",
-			"Content", "Cancellation", "Restart", "Waiter", "Sweeper", "Reaper", "Reconciler", "Requeue",
-			"ResolvedStep", "Buster", "Lister", "Rewriter", "Finder", "Retainer", "LateCompletions",
-			"ExternalEvents", "Audit", "AuditLister", "Executions", "Transactor", "TransactorRaces",
-			"TransactorOwnership", "CheckpointerModel", "CheckpointerOwnership", "Random", "Outbox", "OutboxOrder",
-			"OutboxTransactions", "OutboxAnswer", "OutboxLeases", "OutboxFencing", "OutboxFinishTx",
-			"OutboxOperator", "OutboxUpkeep", "OutboxCrowd", "OutboxRandom", "Inbox", "InboxTransactions", "Natural",
-		}
+	nightly.Only(t, variant)
+	groups := []string{
+		"Transitions", "Invalid", "Races", "RacesWithSweeper", "RacesWithReaper", "RacesWithReconciler",
+		"RacesWithBuster", "Expiry", "Lost", "Fencing", "Tokens", "Repeats", "Fingerprints", "Identity",
+		"Content", "Cancellation", "Restart", "Waiter", "Sweeper", "Reaper", "Reconciler", "Requeue",
+		"ResolvedStep", "Buster", "Lister", "Rewriter", "Finder", "Retainer", "LateCompletions",
+		"ExternalEvents", "Audit", "AuditLister", "Executions", "Transactor", "TransactorRaces",
+		"TransactorOwnership", "CheckpointerModel", "CheckpointerOwnership", "Random", "Outbox", "OutboxOrder",
+		"OutboxTransactions", "OutboxAnswer", "OutboxLeases", "OutboxFencing", "OutboxFinishTx",
+		"OutboxOperator", "OutboxUpkeep", "OutboxCrowd", "OutboxRandom", "Inbox", "InboxTransactions", "Natural",
 	}
 	pgxHandle.conformOn(t, behindProxy(alwaysSerializable), groups...)
 }
@@ -230,7 +236,10 @@ func TestBehaviour(t *testing.T) {
 			warns: "advisory locks do nothing",
 		},
 		"no locks": {
-			url:   func(t testing.TB) string { return changedDatabase(t, withoutLocks) },
+			url: func(t testing.TB) string {
+				nightly.Only(t, "it makes a database")
+				return changedDatabase(t, withoutLocks)
+			},
 			want:  func(b *postgres.Behaviour) { b.RowLocks = true },
 			warns: "advisory locks do nothing",
 		},
@@ -270,7 +279,7 @@ func TestBehaviour(t *testing.T) {
 			want := ordinary
 			each.want(&want)
 			if want.Listens {
-				eventually(t, "it listens", 20*time.Second, func() bool { return s.Behaviour().Listens })
+				await.That(t, "it listens", func() bool { return s.Behaviour().Listens })
 			}
 			if got := s.Behaviour(); got != want {
 				t.Errorf("it found %+v, want %+v", got, want)
@@ -296,7 +305,7 @@ func TestProbeCosts(t *testing.T) {
 		s, err := postgres.Open(t.Context(), proxy.URL(), append(options, quiet, postgres.WithListenURL(url))...)
 		must(t, err)
 		defer func() { must(t, s.Close()) }()
-		eventually(t, "it listens", 20*time.Second, func() bool { return s.Behaviour().Listens })
+		await.That(t, "it listens", func() bool { return s.Behaviour().Listens })
 		return proxy.RoundTrips()
 	}
 	if with, without := trips(), trips(postgres.WithAdvisoryLocks()); with-without != 3 {
@@ -334,8 +343,8 @@ func (r *race) run(t testing.TB, stores []*postgres.Store) {
 	}
 }
 
-// TestDuplicatesDoNotRunWhereLocksDoNothing: 300 keys that 8 nodes race for are 300 runs of the work, and everyone else
-// is told that it is in progress, or the answer.
+// TestDuplicatesDoNotRunWhereLocksDoNothing: keys that 8 nodes race for are one run of the work each, and all other calls
+// get that the key is in progress, or the answer.
 func TestDuplicatesDoNotRunWhereLocksDoNothing(t *testing.T) {
 	t.Parallel()
 	for name, changes := range map[string][]string{"do nothing": withIdleLocks(), "are missing": withoutLocks} {
@@ -347,16 +356,17 @@ func TestDuplicatesDoNotRunWhereLocksDoNothing(t *testing.T) {
 			s := &site{url: changedDatabase(t, changes)}
 			s.admin = openAdmin(t, s.url)
 			exec(t, s.admin, `CREATE TABLE business (number bigint GENERATED ALWAYS AS IDENTITY, value TEXT NOT NULL)`)
-			r := &race{keys: 300, nodes: 8}
+			keys := nightly.Either(300, 30)
+			r := &race{keys: keys, nodes: 8}
 			r.run(t, s.nodes(t, pgxHandle, r.nodes))
 			executed, rest := r.told[store.DecisionExecute].Load(),
 				r.told[store.DecisionReplay].Load()+r.told[store.DecisionInProgress].Load()
-			if r.runs.Load() != 300 || executed != 300 || rest != 300*7 {
+			if n := int64(keys); r.runs.Load() != n || executed != n || rest != n*7 {
 				t.Errorf("I1: %d runs, %d executed, %d replayed or in progress", r.runs.Load(), executed, rest)
 			}
-			if rows, keys := number(t, s.admin, `SELECT count(*) FROM business`),
-				number(t, s.admin, `SELECT count(DISTINCT value) FROM business`); rows != 300 || keys != 300 {
-				t.Errorf("I1: %d rows of %d keys", rows, keys)
+			if rows, values := number(t, s.admin, `SELECT count(*) FROM business`),
+				number(t, s.admin, `SELECT count(DISTINCT value) FROM business`); rows != keys || values != keys {
+				t.Errorf("I1: %d rows of %d keys", rows, values)
 			}
 			if left := number(t, s.admin, `SELECT count(*) FROM onceward_lock`); left != 0 {
 				t.Errorf("%d locks are left", left)
@@ -369,6 +379,7 @@ func TestDuplicatesDoNotRunWhereLocksDoNothing(t *testing.T) {
 // had cancelled it. A duplicate whose wait ends so is in progress like the others.
 func TestClaimCancelledWhereLocksDoNothing(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, variant)
 	s := &site{url: changedDatabase(t, withoutLocks)}
 	s.admin = openAdmin(t, s.url)
 	nodes := s.nodes(t, pgxHandle, 2)
@@ -382,20 +393,20 @@ func TestClaimCancelledWhereLocksDoNothing(t *testing.T) {
 		}))
 		done <- ended{v, err}
 	}()
-	await(t, "the handler", began)
+	await.Value(t, "the handler", began)
 	go func() {
 		v, err := nodes[1].Transact(context.Background(), booking("key"), committing("twice", nothing))
 		done <- ended{v, err}
 	}()
-	eventually(t, "the duplicate was cancelled", 20*time.Second, func() bool {
+	await.That(t, "the duplicate was cancelled", func() bool {
 		return number(t, s.admin, `SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity
 			WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
 	})
-	if got := await(t, "the duplicate", done); got.err != nil || got.verdict.Decision != store.DecisionInProgress {
+	if got := await.Value(t, "the duplicate", done); got.err != nil || got.verdict.Decision != store.DecisionInProgress {
 		t.Errorf("the duplicate was told %v (%v)", got.verdict.Decision, got.err)
 	}
 	close(end)
-	if got := await(t, "the owner", done); got.err != nil || got.verdict.Decision != store.DecisionExecute {
+	if got := await.Value(t, "the owner", done); got.err != nil || got.verdict.Decision != store.DecisionExecute {
 		t.Errorf("the owner was told %v (%v)", got.verdict.Decision, got.err)
 	}
 }
@@ -404,6 +415,7 @@ func TestClaimCancelledWhereLocksDoNothing(t *testing.T) {
 // each other. One commits, nobody is told that it failed, and what was undone is run again.
 func TestRaceWhereAllIsSerializable(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, variant)
 	s := &site{url: changedDatabase(t, withIdleLocks())}
 	s.admin = openAdmin(t, s.url)
 	exec(t, s.admin, `CREATE TABLE business (number bigint GENERATED ALWAYS AS IDENTITY, value TEXT NOT NULL)`)
@@ -502,6 +514,7 @@ func TestProgramsOfBothKinds(t *testing.T) {
 // all, and one that has found that they do not keep each other out.
 func TestProgramInDoubt(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it starts a pooler")
 	database := changedDatabase(t, withIdleLocks())
 	sure := openStore(t, database)
 	narrow := servers.NewPgBouncer(t, database, "default_pool_size=1")
@@ -533,6 +546,7 @@ func TestProgramInDoubt(t *testing.T) {
 // cannot it says so.
 func TestNamesWhereLocksDoNothing(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, variant)
 	address := changedDatabase(t, withIdleLocks())
 	pool := openAdmin(t, address)
 	stores := []*postgres.Store{openStore(t, address), openStore(t, address)}
@@ -574,6 +588,7 @@ func TestNamesWhereLocksDoNothing(t *testing.T) {
 // so that the numbers of messages are in the order of commits.
 func TestOrderWhereLocksDoNothing(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, variant)
 	address := changedDatabase(t, withIdleLocks())
 	admin := openAdmin(t, address)
 	first, second := openStore(t, address), openStore(t, address)
@@ -595,13 +610,13 @@ func TestOrderWhereLocksDoNothing(t *testing.T) {
 		go func() {
 			done <- second.InTx(context.Background(), func(ctx context.Context) error { return add(ctx, second, "shipped") })
 		}()
-		eventually(t, "the other one waits", 20*time.Second, func() bool {
+		await.That(t, "the other one waits", func() bool {
 			return number(t, admin, `SELECT count(*) FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted
 				AND pid IN (SELECT pid FROM pg_stat_activity WHERE datname = current_database())`) == 1
 		})
 		return nil
 	}))
-	must(t, await(t, "the other one's end", done))
+	must(t, await.Value(t, "the other one's end", done))
 	claimed, err := second.ClaimMessages(t.Context(), []outbox.ClaimRequest{{Topic: "orders", Limit: 10}}, time.Minute)
 	must(t, err)
 	if len(claimed) != 2 || claimed[0].Type != "paid" || claimed[1].Type != "shipped" {
@@ -612,6 +627,7 @@ func TestOrderWhereLocksDoNothing(t *testing.T) {
 // TestMigrationsWhereLocksDoNothing: processes that make the tables at the same time all end up with them.
 func TestMigrationsWhereLocksDoNothing(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, variant)
 	for name, address := range map[string]string{
 		"do nothing": changedDatabase(t, withIdleLocks()), "are missing": changedDatabase(t, withoutLocks),
 	} {
@@ -628,7 +644,7 @@ func TestMigrationsWhereLocksDoNothing(t *testing.T) {
 				}()
 			}
 			for range cap(opened) {
-				if err := await(t, "the store", opened); err != nil {
+				if err := await.Value(t, "the store", opened); err != nil {
 					t.Error(err)
 				}
 			}
@@ -639,6 +655,7 @@ func TestMigrationsWhereLocksDoNothing(t *testing.T) {
 // TestJournalsWhereLocksDoNothing: callers that open their journals at the same time all have one.
 func TestJournalsWhereLocksDoNothing(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, variant)
 	for name, changes := range map[string][]string{"do nothing": withIdleLocks(), "are missing": withoutLocks} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -654,7 +671,7 @@ func TestJournalsWhereLocksDoNothing(t *testing.T) {
 				}()
 			}
 			for range cap(opened) {
-				if err := await(t, "the journal", opened); err != nil {
+				if err := await.Value(t, "the journal", opened); err != nil {
 					t.Error(err)
 				}
 			}

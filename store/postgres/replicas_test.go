@@ -7,6 +7,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/onceward/onceward/internal/await"
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
@@ -17,7 +20,7 @@ func setServer(t testing.TB, admin *pgxpool.Pool, setting, value string) {
 	t.Helper()
 	exec(t, admin, `ALTER SYSTEM SET `+setting+` = '`+value+`'`)
 	exec(t, admin, `SELECT pg_reload_conf()`)
-	eventually(t, setting+" is "+value, 20*time.Second, func() bool {
+	await.That(t, setting+" is "+value, func() bool {
 		return number(t, admin, `SELECT count(*) FROM pg_settings WHERE name = $1 AND setting = $2`, setting, value) == 1
 	})
 }
@@ -29,7 +32,7 @@ func newPair(t testing.TB) (primary, standby *servers.PostgresServer, admin *pgx
 	standby = primary.NewStandby(t)
 	admin = openAdmin(t, primary.URL())
 	setServer(t, admin, "synchronous_standby_names", "*")
-	eventually(t, "the standby is waited for", 20*time.Second, func() bool {
+	await.That(t, "the standby is waited for", func() bool {
 		return number(t, admin, `SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'`) == 1
 	})
 	return primary, standby, admin
@@ -39,6 +42,7 @@ func newPair(t testing.TB) (primary, standby *servers.PostgresServer, admin *pgx
 // executed, and what is there is still shown.
 func TestSyncReplicasOnly(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it starts servers of its own")
 	primary, _, admin := newPair(t)
 	only := postgres.WithSyncReplicasOnly()
 	for setting, says := range map[string]string{
@@ -56,14 +60,14 @@ func TestSyncReplicasOnly(t *testing.T) {
 		_, err := s.Reserve(t.Context(), reservation(time.Now().String()))
 		return err
 	}
-	eventually(t, "writes are refused", 20*time.Second, func() bool { return refused() != nil })
+	await.That(t, "writes are refused", func() bool { return refused() != nil })
 	if err := refused(); !errors.Is(err, postgres.ErrNoSyncReplica) || !errors.Is(err, store.ErrUnavailable) {
 		t.Errorf("without a synchronous standby a reservation got %v", err)
 	}
 	wantNotExecuted(t, s.InTx(t.Context(), func(context.Context) error { return nil }), "WithSyncReplicasOnly")
 	wantState(t, s, "key", store.StateCompleted, "WithSyncReplicasOnly")
 	setServer(t, admin, "synchronous_standby_names", "*")
-	eventually(t, "writes are served again", 20*time.Second, func() bool { return refused() == nil })
+	await.That(t, "writes are served again", func() bool { return refused() == nil })
 	must(t, s.Close())
 }
 
@@ -74,6 +78,7 @@ const waiting = `SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncR
 // or cancels its statement, can be seen before the standby has it. No answer is sent for it until then.
 func TestCommitCutOffFromItsStandby(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it starts servers of its own")
 	ways := map[string]func(ctx context.Context, s *postgres.Store, key string) error{
 		"Transact": func(ctx context.Context, s *postgres.Store, key string) error {
 			_, err := s.Transact(ctx, booking(key), committing(key, nothing))
@@ -105,11 +110,11 @@ func TestCommitCutOffFromItsStandby(t *testing.T) {
 			must(t, standby.Pause())
 			done := make(chan error, 1)
 			go func() { done <- way(context.Background(), s, key) }()
-			eventually(t, key+" waits for the standby", 20*time.Second, func() bool { return number(t, admin, waiting) == 1 })
+			await.That(t, key+" waits for the standby", func() bool { return number(t, admin, waiting) == 1 })
 			cut := number(t, admin, `SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
 			exec(t, admin, `SELECT `+act+`($1)`, cut)
 			// What waits then is the confirmation, in a transaction of its own.
-			eventually(t, key+" is confirmed", 20*time.Second, func() bool {
+			await.That(t, key+" is confirmed", func() bool {
 				return number(t, admin, waiting+` AND query LIKE '%pg_logical_emit_message%'`) == 1
 			})
 			select {
@@ -118,7 +123,7 @@ func TestCommitCutOffFromItsStandby(t *testing.T) {
 			default:
 			}
 			must(t, standby.Resume())
-			if err := await(t, key, done); err != nil {
+			if err := await.Value(t, key, done); err != nil {
 				t.Errorf("%s: it ended with %v when the standby had it", key, err)
 			}
 		}

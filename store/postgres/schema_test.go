@@ -20,7 +20,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store"
@@ -99,6 +102,7 @@ func TestRoleWithoutCreate(t *testing.T) {
 // TestEachGrantIsNeeded: without any one of the grants something does not work.
 func TestEachGrantIsNeeded(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it takes each right away in turn")
 	server := servers.Postgres(t)
 	schema := server.Schema(t)
 	admin := openAdmin(t, server.URL()+"&search_path="+schema)
@@ -656,6 +660,7 @@ func wantWritesRefused(t testing.TB, s *postgres.Store, c store.Claim) {
 // the version before write. The one that is not needed any more is dropped when those have ended that may use it.
 func TestIndexMadeBefore(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, older)
 	at := databaseURL(t) // Migrate waits for the transactions of a whole database
 	admin := openAdmin(t, at)
 	migrateTo(t, admin, 2)
@@ -683,12 +688,12 @@ func TestIndexMadeBefore(t *testing.T) {
 	must(t, err)
 	migrated := make(chan error, 1)
 	go func() { migrated <- postgres.Migrate(t.Context(), at) }()
-	eventually(t, "the migrations are done, and do not wait for who writes", 20*time.Second, func() bool {
+	await.That(t, "the migrations are done, and do not wait for who writes", func() bool {
 		status, err := postgres.Status(t.Context(), at)
 		return err == nil && status.Err() == nil
 	})
 	must(t, writer.Rollback(t.Context()))
-	must(t, await(t, "the migration", migrated))
+	must(t, await.Value(t, "the migration", migrated))
 	wantIndexes(t, admin)
 }
 
@@ -707,6 +712,7 @@ func wantIndexes(t testing.TB, admin *pgxpool.Pool) {
 // write, by one of several that migrate at once, and are those that the migrations would have made.
 func TestMigrateWhileOthersWrite(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, older)
 	const (
 		definition = `SELECT string_agg(pg_get_indexdef(indexrelid), E'\n' ORDER BY indexrelid::regclass::text) FROM pg_index
 			WHERE indrelid = 'onceward_record'::regclass AND indisvalid`
@@ -731,13 +737,10 @@ func TestMigrateWhileOthersWrite(t *testing.T) {
 	for range migrators {
 		go func() { migrated <- postgres.Migrate(t.Context(), at) }()
 	}
-	for deadline := time.Now().Add(20 * time.Second); number(t, admin, `SELECT count(*) FROM pg_stat_progress_create_index
-		WHERE relid = 'onceward_record'::regclass AND command = 'CREATE INDEX CONCURRENTLY'`) == 0; {
-		if time.Now().After(deadline) {
-			t.Fatal("no index is being made")
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	await.That(t, "an index is being made", func() bool {
+		return number(t, admin, `SELECT count(*) FROM pg_stat_progress_create_index
+			WHERE relid = 'onceward_record'::regclass AND command = 'CREATE INDEX CONCURRENTLY'`) > 0
+	})
 	_, err = admin.Exec(t.Context(), touch, 2) // behind an index that keeps writers out it would wait for the first one
 	must(t, err)
 	must(t, writer.Commit(t.Context()))
@@ -752,6 +755,7 @@ func TestMigrateWhileOthersWrite(t *testing.T) {
 // TestIndexLeftHalfMade: an index that a migration has left half made is made whole by the next one.
 func TestIndexLeftHalfMade(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, older)
 	at := databaseURL(t)
 	admin := openAdmin(t, at)
 	migrateTo(t, admin, 2)
@@ -763,11 +767,7 @@ func TestIndexLeftHalfMade(t *testing.T) {
 	must(t, err)
 	failed := make(chan error, 1)
 	go func() { failed <- postgres.Migrate(ctx, at) }()
-	for deadline := time.Now().Add(20 * time.Second); number(t, admin, invalid) == 0; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("no index is being made")
-		}
-	}
+	await.That(t, "an index is being made", func() bool { return number(t, admin, invalid) > 0 })
 	cancel()
 	if err := <-failed; err == nil {
 		t.Error("a migration that was cancelled succeeded")
@@ -783,6 +783,7 @@ func TestIndexLeftHalfMade(t *testing.T) {
 // half made, is made whole by whatever migrates next, and nothing is dropped before.
 func TestIndexLeftHalfMadeByHand(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, older)
 	const (
 		left    = `CREATE INDEX %[1]s ON %[2]s (state, due) WHERE state <> 20`
 		halved  = `UPDATE pg_index SET indisvalid = false WHERE indexrelid = '%[1]s'::regclass`
@@ -826,6 +827,7 @@ func TestIndexLeftHalfMadeByHand(t *testing.T) {
 // also where one of those that belong to it is half made.
 func TestIndexOfPartitionsLeftHalfMade(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, older)
 	url := servers.Postgres(t).SchemaURL(t)
 	admin := openAdmin(t, url)
 	migrateTo(t, admin, 5)
@@ -846,6 +848,7 @@ func TestIndexOfPartitionsLeftHalfMade(t *testing.T) {
 // which last, and others do not wait for those.
 func TestIndexOfPartitionsMeetsAReader(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, older)
 	at := databaseURL(t) // whose transactions Migrate waits for
 	must(t, openStore(t, at, postgres.WithPartitions(2)).Close())
 	admin := openAdmin(t, at)
@@ -857,13 +860,13 @@ func TestIndexOfPartitionsMeetsAReader(t *testing.T) {
 	must(t, err)
 	migrated := make(chan error, 1)
 	go func() { migrated <- postgres.Migrate(t.Context(), at, quiet) }()
-	eventually(t, "it waits for the reader", 20*time.Second, func() bool {
+	await.That(t, "it waits for the reader", func() bool {
 		return number(t, admin, `SELECT count(*) FROM pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock'
 			AND relation = 'onceward_record'::regclass`) > 0
 	})
-	exec(t, openAdmin(t, at+"&lock_timeout=10s"), `UPDATE onceward_record SET attempt = attempt`)
+	exec(t, openAdmin(t, at), `UPDATE onceward_record SET attempt = attempt`) // which the reader keeps nobody from
 	must(t, reader.Rollback(t.Context()))
-	must(t, await(t, "the migration", migrated))
+	must(t, await.Value(t, "the migration", migrated))
 	wantIndexes(t, admin)
 }
 
@@ -871,6 +874,7 @@ func TestIndexOfPartitionsMeetsAReader(t *testing.T) {
 // for them. Neither is the index given up because of them.
 func TestMigrationMeetsAnIndex(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, older)
 	for version, migrate := range map[int]func(at string, admin *pgxpool.Pool) error{
 		2: openAndClose, 5: openAndClose,
 		6: func(_ string, admin *pgxpool.Pool) error { return apply(t, admin, 6, "Up") }, // a tool of another
@@ -889,7 +893,7 @@ func TestMigrationMeetsAnIndex(t *testing.T) {
 				ON onceward_record (state, due) WHERE state <> 20`)
 			made <- err
 		}()
-		eventually(t, "the index is being made", 20*time.Second, func() bool {
+		await.That(t, "the index is being made", func() bool {
 			return number(t, admin, `SELECT count(*) FROM pg_index
 				WHERE indexrelid = to_regclass('onceward_record_open')`) > 0
 		})
@@ -899,7 +903,7 @@ func TestMigrationMeetsAnIndex(t *testing.T) {
 		} else {
 			migrated <- nil
 		}
-		eventually(t, "a migration waits", 20*time.Second, func() bool {
+		await.That(t, "a migration waits", func() bool {
 			return number(t, admin, `SELECT count(*) FROM pg_locks
 				WHERE NOT granted AND relation = 'onceward_record'::regclass OR locktype = 'advisory' AND granted
 					AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) > 0
@@ -910,9 +914,9 @@ func TestMigrationMeetsAnIndex(t *testing.T) {
 			exec(t, other, `SELECT FROM onceward_record`)
 		}
 		must(t, writer.Rollback(t.Context()))
-		must(t, await(t, "the index", made))
-		must(t, await(t, "a migration", migrated))
-		must(t, await(t, "a migration", migrated))
+		must(t, await.Value(t, "the index", made))
+		must(t, await.Value(t, "a migration", migrated))
+		must(t, await.Value(t, "a migration", migrated))
 		wantIndexes(t, admin)
 	}
 }
@@ -930,6 +934,7 @@ func openAndClose(at string, _ *pgxpool.Pool) error {
 // long.
 func TestMigratePatiently(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, older)
 	at := databaseURL(t)
 	admin := openAdmin(t, at)
 	migrateTo(t, admin, 2)
@@ -949,10 +954,8 @@ func TestMigratePatiently(t *testing.T) {
 	defer func() { _ = writer.Rollback(t.Context()) }() // if it was not reached below
 	_, err = writer.Exec(t.Context(), `UPDATE onceward_record SET attempt = attempt`)
 	must(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
 	migrated := make(chan error, 1)
-	go func() { migrated <- postgres.Migrate(ctx, at) }()
+	go func() { migrated <- postgres.Migrate(t.Context(), at) }()
 	select {
 	case err := <-migrated:
 		t.Fatalf("it has ended before the transaction that it waits for: %v", err)
@@ -966,6 +969,7 @@ func TestMigratePatiently(t *testing.T) {
 // keep their owner from migrating.
 func TestMigrateAsAnother(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, older)
 	url := servers.Postgres(t).SchemaURL(t)
 	admin := openAdmin(t, url)
 	migrateTo(t, admin, 2)
@@ -1021,6 +1025,7 @@ func TestNewerTablesThatAreCompatible(t *testing.T) {
 // keys of locks are not theirs.
 func TestOldestProgram(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, older)
 	for secret, want := range map[string]int{`''`: 3, `'\x01'`: 1} {
 		at := servers.Postgres(t).SchemaURL(t)
 		admin := openAdmin(t, at)

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -81,7 +81,7 @@ func TestGoroutineGoesOn(t *testing.T) {
 				left <- ctx
 				return h.insert(ctx, "in time")
 			})
-			late := await(t, "the context of the handler", left)
+			late := await.Value(t, "the context of the handler", left)
 			transacted(t, s.store, "second", func(ctx context.Context) error {
 				inserts := map[string]func(context.Context, string) error{"pgx": insertPgx, "database/sql": insertSQL}
 				for name, insert := range inserts {
@@ -148,13 +148,13 @@ func TestStatementUnderWay(t *testing.T) {
 			_, late := tx.Exec(ctx, insertion, "late")
 			ended <- errors.Join(err, late)
 		}()
-		eventually(t, "the statement is under way", 10*time.Second, func() bool {
+		await.That(t, "the statement is under way", func() bool {
 			return number(t, s.admin, `SELECT count(*) FROM pg_stat_activity `+
 				`WHERE query LIKE '%pg_sleep(0.5)%' AND state = 'active' AND pid <> pg_backend_pid()`) == 1
 		})
 		return nil
 	})
-	if err := await(t, "the end of the goroutine", ended); !errors.Is(err, store.ErrTxOwned) {
+	if err := await.Value(t, "the end of the goroutine", ended); !errors.Is(err, store.ErrTxOwned) {
 		t.Errorf("E1: what a goroutine wrote after its handler got %v, want ErrTxOwned", err)
 	}
 	s.wantRows("E1")

@@ -200,7 +200,7 @@ func (w *watcher) await(ctx context.Context, key watchKey, one *watch) error {
 		case <-ctx.Done():
 			return w.over(ctx, ctx.Err())
 		}
-		pause = calmLook
+		pause = w.store.options.calmLook
 		if !w.listen.healthy() {
 			pause = listenerless
 		}

@@ -18,6 +18,9 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/onceward/onceward/internal/await"
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
@@ -117,16 +120,16 @@ func TestConnectionDies(t *testing.T) {
 		})
 		over <- ended{v, err}
 	}()
-	await(t, "the transaction", working)
+	await.Value(t, "the transaction", working)
 	waited := make(chan error, 1)
 	crowd(t.Context(), 1, func(ctx context.Context, _ int) { waited <- c.owner.Wait(ctx, r.ID, 0) })
 	c.proxy.DropAll()
-	if err := await(t, "the end of the wait, while the handler still runs", waited); err != nil {
+	if err := await.Value(t, "the end of the wait, while the handler still runs", waited); err != nil {
 		t.Errorf("the wait ended with %v", err)
 	}
 	transacted(t, c.owner, "key", nothing)
 	close(finish)
-	cut := await(t, "the end of the transaction", over)
+	cut := await.Value(t, "the end of the transaction", over)
 	if v := cut.verdict; cut.err != nil || v.Decision != store.DecisionReplay || string(v.Record.Response.Body) != "key" {
 		t.Errorf("I1: the transaction whose connection was cut got %s with %q, %v; want the other one's answer",
 			v.Decision, v.Record.Response.Body, cut.err)
@@ -139,22 +142,21 @@ func TestWaitingIsQuiet(t *testing.T) {
 	t.Parallel()
 	c := newCouple(t)
 	claim := own(t, c.owner, reservation("key"))
-	c.channel() // it listens
-	first, enough := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer enough()
-	_ = c.waiter.Wait(first, claim.ID, claim.Attempt) // connections are opened and statements prepared for it
-	ctx, cancel := context.WithTimeout(t.Context(), 3*calm/2)
-	defer cancel()
+	c.wantTold("before", c.completed()) // connections are opened and statements prepared for it
 	before := c.proxy.RoundTrips()
 	const waiters = 200
-	crowd(ctx, waiters, func(ctx context.Context, _ int) {
-		if err := c.waiter.Wait(ctx, claim.ID, claim.Attempt); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("a wait for what goes on got %v", err)
+	ended := crowd(t.Context(), waiters, func(ctx context.Context, _ int) {
+		if err := c.waiter.Wait(ctx, claim.ID, claim.Attempt); err != nil {
+			t.Errorf("a wait ended with %v", err)
 		}
-	})()
+	})
+	await.That(t, "the owner knows of the waits", func() bool { return c.owner.Awaited(claim.ID) })
+	time.Sleep(time.Second) // in which a store that asks all the time would ask often
+	complete(t, c.owner, claim, "done")
+	ended()
 	// One statement says that a process waits, a few look.
 	if trips := c.proxy.RoundTrips() - before; trips > 10 {
-		t.Errorf("%d waits for one key of %s took %d round trips", waiters, 3*calm/2, trips)
+		t.Errorf("%d waits for one key took %d round trips", waiters, trips)
 	}
 }
 
@@ -168,6 +170,7 @@ func TestAllWaitersAreTold(t *testing.T) {
 			t.Errorf("a wait ended with %v", err)
 		}
 	})
+	await.That(t, "the owner knows of the waits", func() bool { return c.owner.Awaited(claim.ID) })
 	complete(t, c.owner, claim, "done")
 	ended()
 }
@@ -254,16 +257,13 @@ func (c *couple) completed() func() (store.ID, int64, func()) {
 	})
 }
 
-// wantLooking checks that a store that hears nothing looks often enough.
+// wantLooking checks that a store that hears nothing looks often: one that hears would not look for an hour.
 func (c *couple) wantLooking(what string, begin func() (id store.ID, attempt int64, end func())) {
 	c.Helper()
-	fastest := time.Hour
-	for range 3 {
-		if fastest = min(fastest, c.wakes(nil, begin)); fastest < calm/2 {
-			return
-		}
+	if c.waiter.HearsMessages() {
+		c.Errorf("%s: the store hears notifications", what)
 	}
-	c.Errorf("%s: at best it took %s to learn of the end, want looks that come sooner than after %s", what, fastest, calm)
+	c.wakes(begin)
 }
 
 // TestListenerLost: while the connection is gone on which it would be told, a store looks for itself; and then it is
@@ -275,13 +275,13 @@ func TestListenerLost(t *testing.T) {
 	first := c.listeners()
 	c.proxy.Refuse(true)
 	exec(t, c.admin, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = ANY ($1)`, first)
-	eventually(t, "no process listens", 10*time.Second, func() bool { return len(c.listeners()) == 0 })
+	await.That(t, "no process listens", func() bool { return len(c.listeners()) == 0 })
 	c.wantLooking("without a listener", c.completed())
 	if again := c.listeners(); len(again) != 0 {
 		t.Fatalf("%v listens although it cannot connect", again)
 	}
 	c.proxy.Refuse(false)
-	eventually(t, "a process listens again", 20*time.Second, func() bool { return len(c.listeners()) == 1 })
+	await.That(t, "a process listens again", func() bool { return len(c.listeners()) == 1 })
 	c.wantTold("after it has come back", c.completed())
 	c.wantTold("a transaction after it has come back", c.inFlight(store.TxRollback))
 }
@@ -309,7 +309,7 @@ func TestPoolerLosesNotifications(t *testing.T) {
 	book, logging := newLogbook()
 	c := newCouple(t, postgres.WithListenURL(databaseURL(t)), logging)
 	c.wantLooking("before it is found out", c.completed())
-	eventually(t, "the store has warned", 20*time.Second,
+	await.That(t, "the store has warned",
 		func() bool { return len(book.find("cannot listen for notifications")) > 0 })
 	if told := book.find("give WithListenURL an address past it"); len(told) == 0 {
 		t.Errorf("it does not say what to do: %q", book.find("cannot listen"))
@@ -321,6 +321,7 @@ func TestPoolerLosesNotifications(t *testing.T) {
 // of them, and a notification in that moment makes PgBouncer give a client the replies to another.
 func TestNoListenThroughAPooler(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it starts poolers")
 	for _, mode := range []string{"session", "transaction"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
@@ -329,7 +330,7 @@ func TestNoListenThroughAPooler(t *testing.T) {
 			s, err := postgres.Open(t.Context(), pooler.URL(), logging)
 			must(t, err)
 			defer s.Close()
-			eventually(t, "the store has said why it does not listen", 20*time.Second,
+			await.That(t, "the store has said why it does not listen",
 				func() bool { return len(book.find("a pooler is in between, and a notification")) > 0 })
 			if s.Behaviour().Listens {
 				t.Error("it listens")
@@ -345,10 +346,9 @@ func TestListenURL(t *testing.T) {
 	book, logging := newLogbook()
 	name := "listens " + rand.Text()
 	c := newCouple(t, postgres.WithListenURL(server.URL()+"&application_name="+url.PathEscape(name)), logging)
-	began := time.Now()
-	c.wakes(nil, c.completed())
+	c.wantTold("a completion", c.completed())
 	if lines := book.find("cannot listen"); len(lines) > 0 {
-		t.Errorf("after %s it said %q", time.Since(began), lines)
+		t.Errorf("it said %q", lines)
 	}
 	if n := number(t, c.admin,
 		`SELECT count(*) FROM pg_stat_activity WHERE application_name = $1 AND query LIKE 'LISTEN %'`, name); n != 1 {
@@ -366,7 +366,7 @@ func TestClosingEndsWaits(t *testing.T) {
 	claim := own(t, c.owner, reservation("key"))
 	ended := c.waits(claim.ID, claim.Attempt)
 	must(t, c.waiter.Close())
-	if err := await(t, "the end of the wait", ended); !errors.Is(err, store.ErrUnavailable) {
+	if err := await.Value(t, "the end of the wait", ended); !errors.Is(err, store.ErrUnavailable) {
 		t.Errorf("a wait on a store that was closed got %v, want ErrUnavailable", err)
 	}
 }
@@ -423,7 +423,7 @@ func TestListenRefused(t *testing.T) {
 	t.Parallel()
 	book, logging := newLogbook()
 	c := newCouple(t, postgres.WithListenURL(refusing(t)), logging)
-	eventually(t, "the store has warned", 20*time.Second,
+	await.That(t, "the store has warned",
 		func() bool { return len(book.find("LISTEN is not supported")) > 0 })
 	c.wantLooking("for an attempt", c.completed())
 	for _, ending := range []store.TxAction{store.TxCommit, store.TxCommitAnswer, store.TxRollback} {
@@ -462,7 +462,7 @@ func newCoupleBy(
 	c := &couple{T: t, name: "waits " + rand.Text(), admin: openAdmin(t, address)}
 	c.proxy = servers.NewProxy(t, address)
 	c.owner = openStore(t, address+"&application_name=owns%20"+rand.Text())
-	c.waiter = open(t, c.proxy.URL()+"&application_name="+url.PathEscape(c.name), options...)
+	c.waiter = open(t, c.proxy.URL()+"&application_name="+url.PathEscape(c.name), append(options, postgres.Listening())...)
 	return c
 }
 
@@ -480,7 +480,7 @@ func (c *couple) listeners() (found []int32) {
 // channel is that on which the stores talk to each other.
 func (c *couple) channel() (name string) {
 	c.Helper()
-	eventually(c, "the store listens", 10*time.Second, func() bool { return len(c.listeners()) == 1 })
+	await.That(c, "the store listens", func() bool { return len(c.listeners()) == 1 })
 	must(c, c.admin.QueryRow(c.Context(), `SELECT query FROM pg_stat_activity WHERE pid = $1`,
 		c.listeners()[0]).Scan(&name))
 	return strings.Trim(strings.TrimPrefix(name, "LISTEN "), `"`)
@@ -504,47 +504,33 @@ func (c *couple) waits(id store.ID, attempt int64) <-chan error {
 	return ended
 }
 
-// calm is after how long the one that waits looks by itself; one that is told learns much earlier.
-const calm = time.Second
-
-// wakes waits for what begin makes, lets it end, and checks that the wait ends too. It returns how long that took.
-func (c *couple) wakes(ears *pgx.Conn, begin func() (id store.ID, attempt int64, end func())) time.Duration {
+// wakes waits for what begin makes, lets it end, and checks that the wait ends too.
+func (c *couple) wakes(begin func() (id store.ID, attempt int64, end func())) {
 	c.Helper()
 	id, attempt, end := begin()
 	ended := c.waits(id, attempt)
-	if ears != nil {
-		ctx, cancel := context.WithTimeout(c.Context(), 30*time.Second)
-		_, err := ears.WaitForNotification(ctx) // that a process waits
-		cancel()
-		must(c, err)
+	if c.waiter.HearsMessages() {
+		await.That(c, "the owner knows of the wait", func() bool { return c.owner.Awaited(id) })
 	}
 	select {
 	case err := <-ended:
 		c.Fatalf("a wait for what goes on ended with %v", err)
-	case <-time.After(calm / 10): // so that looks at the beginning do not count for being told
+	case <-time.After(100 * time.Millisecond): // so that looks at the beginning do not count for being told
 	}
-	began := time.Now()
 	end()
-	if err := await(c, "the end of the wait", ended); err != nil {
+	if err := await.Value(c, "the end of the wait", ended); err != nil {
 		c.Errorf("the wait ended with %v", err)
 	}
-	return time.Since(began)
 }
 
-// wantTold checks that the one that waits is told, which shows in how fast it learns. On a busy machine it may be slow
-// once. It has to be a store that hears: one that does not looks so often that it would pass for told.
+// wantTold checks that the one that waits is told: it would not look for an hour. It has to be a store that hears, and
+// so has the one that tells: it is told of the wait.
 func (c *couple) wantTold(what string, begin func() (id store.ID, attempt int64, end func())) {
 	c.Helper()
-	eventually(c, "the store hears notifications", 10*time.Second, c.waiter.HearsMessages)
-	fastest := time.Hour
-	ears := c.overhear()
-	for range 3 {
-		if fastest = min(fastest, c.wakes(ears, begin)); fastest < calm/2 {
-			_ = ears.Close(c.Context())
-			return
-		}
-	}
-	c.Errorf("%s: at best it took %s to be woken, want much less than a look of its own after %s", what, fastest, calm)
+	await.That(c, what+": both stores hear notifications", func() bool {
+		return c.waiter.HearsMessages() && c.owner.HearsMessages()
+	})
+	c.wakes(begin)
 }
 
 // owned begins with a reservation that ends as the function says.
@@ -570,7 +556,7 @@ func (c *couple) inFlight(ending store.TxAction) func() (store.ID, int64, func()
 				c.Errorf("the transaction that was waited for: %v", err)
 			}
 		}()
-		await(c, "the transaction", working)
+		await.Value(c, "the transaction", working)
 		return r.ID, 0, func() { close(finish) }
 	}
 }

@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store"
@@ -31,7 +33,7 @@ func newTripping(t *testing.T, options ...postgres.Option) *tripping {
 
 // awaitListener waits until a store has said to itself what its listener says at its start.
 func awaitListener(t *testing.T, s *postgres.Store) {
-	eventually(t, "the store listens", 30*time.Second, s.HearsMessages)
+	await.That(t, "the store listens", s.HearsMessages)
 }
 
 // wire is what a call costs: round trips, statements that are executed, and the messages by their letters, with a space
