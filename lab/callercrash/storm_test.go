@@ -17,8 +17,8 @@ import (
 
 	"github.com/onceward/onceward/client"
 	"github.com/onceward/onceward/examples/provider"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/proc"
-	"github.com/onceward/onceward/internal/proc/proctest"
 	"github.com/onceward/onceward/store/sqlite"
 )
 
@@ -103,7 +103,7 @@ func (s *storm) startDemo() {
 	s.Cleanup(func() { must(s, p.Kill()) })
 	s.demo = p
 	for line := ""; !strings.Contains(line, "Ctrl-C"); {
-		if line, err = p.Expect("", proctest.Limit); err != nil {
+		if line, err = p.Expect("", await.Limit); err != nil {
 			s.Fatalf("the demo does not start: %v\n%s", err, p.Stderr())
 		}
 		if url, found := strings.CutPrefix(line, "Listening on "); found {
@@ -143,7 +143,7 @@ func (s *storm) startCaller() {
 	must(s, err)
 	s.Cleanup(func() { must(s, p.Kill()) })
 	s.caller = p
-	if _, err := p.Expect("working", proctest.Limit); err != nil {
+	if _, err := p.Expect("working", await.Limit); err != nil {
 		s.Fatalf("the caller does not start: %v\n%s", err, p.Stderr())
 	}
 }

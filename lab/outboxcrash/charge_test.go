@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward/examples/provider"
-	"github.com/onceward/onceward/internal/proc/proctest"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/outbox"
 )
 
@@ -23,7 +23,7 @@ func TestWorkerDiesAfterTheCharge(t *testing.T) {
 
 		first, err := w.starts(workerSettings{Provider: bank.URL, DieAfterCharge: true})
 		must(t, err)
-		if err := first.Wait(proctest.Limit); err == nil || first.ExitCode() != -1 {
+		if err := first.Wait(await.Limit); err == nil || first.ExitCode() != -1 {
 			t.Fatalf("the worker ended with %v, want it to be killed", err)
 		}
 		if charges := chargesIn(t, ledger); charges != 1 {
@@ -40,7 +40,7 @@ func TestWorkerDiesAfterTheCharge(t *testing.T) {
 			entry = w.message(outbox.Filter{Topic: "charge"})
 			return entry.State == outbox.StateDone
 		})
-		must(t, second.End(proctest.Limit))
+		must(t, second.End(await.Limit))
 		if charges := chargesIn(t, ledger); charges != 1 {
 			t.Errorf("%d charges in the provider's ledger, want one", charges)
 		}

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward/internal/proc/proctest"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/outbox"
 )
 
@@ -57,7 +57,7 @@ func testPoison(t *testing.T, w *world, strict bool) {
 		must(t, w.store.DropMessage(t.Context(), letters[0].ID))
 		w.awaits("the rest of the aggregate", 20*time.Second, func() bool { return w.number(`SELECT count(*) FROM applied`) == 39 })
 	}
-	must(t, p.End(proctest.Limit))
+	must(t, p.End(await.Limit))
 	_, applied := w.changes()
 	for i, n := range applied["poison"] {
 		if n != i+2 {

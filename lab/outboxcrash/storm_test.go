@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward/internal/proc/proctest"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/outbox"
 )
 
@@ -164,7 +164,7 @@ func (s storm) settle(t *testing.T, w *world, settings workerSettings) {
 	for range s.workers {
 		p, err := w.starts(settings)
 		must(t, err)
-		defer func() { must(t, p.End(proctest.Limit)) }()
+		defer func() { must(t, p.End(await.Limit)) }()
 	}
 	t.Cleanup(func() {
 		if t.Failed() {

@@ -10,8 +10,8 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/proc"
-	"github.com/onceward/onceward/internal/proc/proctest"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/outbox"
 )
@@ -190,6 +190,6 @@ func (w *world) starts(settings workerSettings) (*proc.Process, error) {
 			w.Logf("a worker wrote to its standard error:\n%s", said)
 		}
 	})
-	_, err = p.Expect("working", proctest.Limit)
+	_, err = p.Expect("working", await.Limit)
 	return p, err
 }
