@@ -3,7 +3,6 @@ package outboxcrash
 import (
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/onceward/onceward/examples/provider"
 	"github.com/onceward/onceward/internal/await"
@@ -30,13 +29,13 @@ func TestWorkerDiesAfterTheCharge(t *testing.T) {
 			t.Fatalf("%d charges when the worker died, want one", charges)
 		}
 		entry := w.message(outbox.Filter{Topic: "charge"})
-		if entry.State != outbox.StateLeased || entry.ProviderID != "" {
-			t.Fatalf("the message is %s with provider id %q when the worker has died, want it leased and nothing recorded", entry.State, entry.ProviderID)
+		if entry.State == outbox.StateDone || entry.ProviderID != "" {
+			t.Fatalf("the message is %s with provider id %q when the worker has died, want nothing recorded", entry.State, entry.ProviderID)
 		}
 
 		second, err := w.starts(workerSettings{Provider: bank.URL})
 		must(t, err)
-		w.awaits("the charge to be recorded", 20*time.Second, func() bool {
+		await.That(t, "the charge is recorded", func() bool {
 			entry = w.message(outbox.Filter{Topic: "charge"})
 			return entry.State == outbox.StateDone
 		})
@@ -44,8 +43,8 @@ func TestWorkerDiesAfterTheCharge(t *testing.T) {
 		if charges := chargesIn(t, ledger); charges != 1 {
 			t.Errorf("%d charges in the provider's ledger, want one", charges)
 		}
-		if entry.Attempts != 2 || entry.ProviderID == "" {
-			t.Errorf("the message was tried %d times and has provider id %q, want two attempts and the id of the charge", entry.Attempts, entry.ProviderID)
+		if entry.Attempts < 2 || entry.ProviderID == "" {
+			t.Errorf("the message was tried %d times and has provider id %q, want a second attempt and the id of the charge", entry.Attempts, entry.ProviderID)
 		}
 	})
 }
