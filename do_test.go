@@ -304,7 +304,7 @@ func TestDoWithATooLargeValue(t *testing.T) {
 func TestDoWhenTheStoreFails(t *testing.T) {
 	t.Parallel()
 	s, w := newFaultyStore(), new(work)
-	guard := newGuard(t, s, giveUpSoon)
+	guard := newGuard(t, s, tryOnce)
 	s.reserve = refusingReserve(s)
 	if _, err := guard.Do(t.Context(), someCall, w.do, reserved); !errors.Is(err, onceward.ErrRefused) {
 		t.Errorf("S9: new keys refused: %v", err)

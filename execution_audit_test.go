@@ -9,9 +9,11 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
@@ -100,26 +102,28 @@ func TestAuditedActorIsBounded(t *testing.T) {
 // TestAuditExecutionsOfAWait: a duplicate that waits is written as in progress once, and then with what it gets.
 func TestAuditExecutionsOfAWait(t *testing.T) {
 	t.Parallel()
-	s := memory.New()
-	running, finish, asked := make(chan struct{}), make(chan struct{}), make(chan struct{}, 1000)
-	h := routed(newGuard(t, plain{s, asked}).HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		close(running)
-		<-finish
-		w.WriteHeader(http.StatusCreated)
-	}, reserved, onceward.AuditExecutions(func(*http.Request) string { return "ann" }),
-		onceward.InFlightWait(30*time.Second)))
-	first := make(chan answer, 1)
-	go func() { first <- post(h, "key-1", `{}`) }()
-	await(t, "the handler", running)
-	second := make(chan answer, 1)
-	go func() { second <- post(h, "key-1", `{}`) }()
-	for range 4 { // by the first, by the second, and by that again and again
-		await(t, "another reservation", asked)
-	}
-	close(finish)
-	await(t, "the first answer", first).want(t, "E1", http.StatusCreated, false)
-	await(t, "the second answer", second).want(t, "E1", http.StatusCreated, true)
-	wantAudited(t, s, "ann execute created", "ann in_progress", "ann replay")
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.New()
+		running, finish, asked := make(chan struct{}), make(chan struct{}), make(chan struct{}, 1000)
+		h := routed(newGuard(t, plain{s, asked}).HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			close(running)
+			<-finish
+			w.WriteHeader(http.StatusCreated)
+		}, reserved, onceward.AuditExecutions(func(*http.Request) string { return "ann" }),
+			onceward.InFlightWait(30*time.Second)))
+		first := make(chan answer, 1)
+		go func() { first <- post(h, "key-1", `{}`) }()
+		await.Value(t, "the handler", running)
+		second := make(chan answer, 1)
+		go func() { second <- post(h, "key-1", `{}`) }()
+		for range 4 { // by the first, by the second, and by that again and again
+			await.Value(t, "another reservation", asked)
+		}
+		close(finish)
+		await.Value(t, "the first answer", first).want(t, "E1", http.StatusCreated, false)
+		await.Value(t, "the second answer", second).want(t, "E1", http.StatusCreated, true)
+		wantAudited(t, s, "ann execute created", "ann in_progress", "ann replay")
+	})
 }
 
 // plain is a store that cannot notify, and tells when it is asked to reserve.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
@@ -35,11 +36,7 @@ func startServerSignalling(t *testing.T, h http.Handler) (server *httptest.Serve
 func leaveAndWait(t *testing.T, conn net.Conn, request context.Context) {
 	t.Helper()
 	conn.Close()
-	select {
-	case <-request.Done():
-	case <-time.After(10 * time.Second):
-		t.Error("net/http did not notice that the client left")
-	}
+	await.Value(t, "net/http to notice that the client left", request.Done())
 }
 
 const wholeRequest = head + "Idempotency-Key: k\nContent-Length: 2\n\n{}"
@@ -67,11 +64,11 @@ func TestTheClientLeavesWhileTheHandlerRuns(t *testing.T) {
 		inner.ServeHTTP(w, r)
 	}))
 	conn := dial(t, server.Listener.Addr().String(), wholeRequest)
-	await(t, "the handler", running)
+	await.Value(t, "the handler", running)
 	leaveAndWait(t, conn, outer)
 	send(t, server, "k", `{}`).wantProblem(t, "E6: still running", http.StatusConflict, "in-progress")
 	close(goOn)
-	await(t, "the end of the request", done)
+	await.Value(t, "the end of the request", done)
 	a := send(t, server, "k", `{}`)
 	a.want(t, "E6: the retry finds the result", http.StatusCreated, true)
 	if a.body != "the answer" {
@@ -86,7 +83,7 @@ func TestTheClientLeavesBeforeItsBodyIsComplete(t *testing.T) {
 	server, done := startServerSignalling(t, newGuard(t, store).Handler(handler, reserved))
 	conn := dial(t, server.Listener.Addr().String(), head+"Idempotency-Key: k\nContent-Length: 2\n\n{")
 	conn.Close()
-	await(t, "the end of the request", done)
+	await.Value(t, "the end of the request", done)
 	handler.wantRuns(t, "scenario 17", 0)
 	wantNothingStored(t, "F5", store)
 	send(t, server, "k", `{}`).want(t, "scenario 17", http.StatusCreated, false)
@@ -114,10 +111,10 @@ func TestTheClientLeavesWhileReserving(t *testing.T) {
 		inner.ServeHTTP(w, r)
 	}))
 	conn := dial(t, server.Listener.Addr().String(), wholeRequest)
-	await(t, "the reservation", reserving)
+	await.Value(t, "the reservation", reserving)
 	leaveAndWait(t, conn, outer)
 	close(goOn)
-	await(t, "the end of the request", done)
+	await.Value(t, "the end of the request", done)
 	handler.wantRuns(t, "S9: no caller waits for it", 0)
 	wantState(t, "S9: the grant is released at once", s, "k", store.StateRetryable)
 	if settled := observed[onceward.SettledEvent](events); len(settled) != 1 ||
@@ -151,10 +148,10 @@ func TestTheClientLeavesWhileTheAnswerIsWritten(t *testing.T) {
 		inner.ServeHTTP(w, r)
 	}))
 	conn := dial(t, server.Listener.Addr().String(), wholeRequest)
-	await(t, "the completion", completing)
+	await.Value(t, "the completion", completing)
 	leaveAndWait(t, conn, outer)
 	close(goOn)
-	await(t, "the end of the request", done)
+	await.Value(t, "the end of the request", done)
 	wantState(t, "E6", s, "k", store.StateCompleted)
 	a := send(t, server, "k", `{}`)
 	a.want(t, "scenario 18: the answer was lost after completion", http.StatusOK, true)
@@ -175,7 +172,7 @@ func TestTheClientLeavesInTheMiddleOfTheAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	conn.Close()
-	await(t, "the end of the request", done)
+	await.Value(t, "the end of the request", done)
 	a := send(t, server, "k", `{}`)
 	a.want(t, "scenario 18", http.StatusOK, true)
 	if a.body != large {
@@ -197,17 +194,17 @@ func TestTheClientLeavesWhileItWaits(t *testing.T) {
 		onceward.InFlightWait(time.Minute))
 	firstDone := make(chan answer, 1)
 	go func() { firstDone <- post(h, "k", `{}`) }()
-	await(t, "the handler", running)
+	await.Value(t, "the handler", running)
 	ctx, leave := context.WithCancel(t.Context())
 	waiterDone := make(chan answer, 1)
 	go func() {
 		waiterDone <- post(h, "k", `{}`, func(r *http.Request) { *r = *r.WithContext(ctx) })
 	}()
 	leave()
-	await(t, "the answer to the one that left", waiterDone).
+	await.Value(t, "the answer to the one that left", waiterDone).
 		wantProblem(t, "S9", http.StatusServiceUnavailable, "not-executed")
 	close(goOn)
-	await(t, "the answer to the first", firstDone).want(t, "S9", http.StatusServiceUnavailable, false)
+	await.Value(t, "the answer to the first", firstDone).want(t, "S9", http.StatusServiceUnavailable, false)
 	wantState(t, "S9: a waiter that left takes no grant", s, "k", store.StateRetryable)
 	handler.wantRuns(t, "S9", 1)
 }

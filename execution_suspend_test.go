@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"runtime"
 	"strconv"
 	"sync"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
@@ -85,32 +87,37 @@ func TestSuspendWithoutAPause(t *testing.T) {
 // not replace it.
 func TestSuspendDuringAHeartbeat(t *testing.T) {
 	t.Parallel()
-	const pause = time.Hour
-	s, beating, overtaken, beaten := newFaultyStore(), make(chan struct{}), make(chan struct{}), make(chan struct{})
-	var first, last sync.Once
-	s.extend = func(ctx context.Context, c store.Claim, lease time.Duration) error {
-		if lease == pause {
-			defer close(overtaken)
+	synctest.Test(t, func(t *testing.T) {
+		const pause = time.Hour
+		s, beating, overtaken, beaten := newFaultyStore(), make(chan struct{}), make(chan struct{}), make(chan struct{})
+		var first, last sync.Once
+		s.extend = func(ctx context.Context, c store.Claim, lease time.Duration) error {
+			if lease == pause {
+				defer close(overtaken)
+				return s.Store.Extend(ctx, c, lease)
+			}
+			first.Do(func() { close(beating) })
+			defer last.Do(func() { close(beaten) })
+			for range 10_000 { // often enough for a pause that does not wait
+				select {
+				case <-overtaken:
+				default:
+					runtime.Gosched()
+				}
+			}
 			return s.Store.Extend(ctx, c, lease)
 		}
-		first.Do(func() { close(beating) })
-		defer last.Do(func() { close(beaten) })
-		select {
-		case <-overtaken:
-		case <-time.After(100 * time.Millisecond): // long enough for a pause that does not wait
+		handler := &counted{then: func(_ http.ResponseWriter, r *http.Request) {
+			<-beating
+			onceward.FromContext(r.Context()).Suspend(pause)
+		}}
+		h := newGuard(t, s).Handler(handler, resumable()...)
+		post(h, "k", `{}`).wantProblem(t, "E3", http.StatusConflict, "in-progress")
+		await.Value(t, "the heartbeat", beaten)
+		if left := time.Until(recordOf(t, s, "k").LeaseUntil); left < pause-time.Minute {
+			t.Errorf("E3: it can be taken over in %s: a heartbeat took the pause away", left)
 		}
-		return s.Store.Extend(ctx, c, lease)
-	}
-	handler := &counted{then: func(_ http.ResponseWriter, r *http.Request) {
-		<-beating
-		onceward.FromContext(r.Context()).Suspend(pause)
-	}}
-	h := newGuard(t, s).Handler(handler, resumable(onceward.Lease(time.Second))...)
-	post(h, "k", `{}`).wantProblem(t, "E3", http.StatusConflict, "in-progress")
-	await(t, "the heartbeat", beaten)
-	if left := time.Until(recordOf(t, s, "k").LeaseUntil); left < pause-time.Minute {
-		t.Errorf("E3: it can be taken over in %s: a heartbeat took the pause away", left)
-	}
+	})
 }
 
 // TestNoHeartbeatAfterSuspend: the keeper forgets a lease whose owner suspends itself, also while the store takes its

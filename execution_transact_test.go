@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/onceward/onceward"
@@ -98,37 +99,39 @@ func TestHowATransactionEnds(t *testing.T) {
 		for _, reruns := range []int{0, 2} {
 			t.Run(fmt.Sprint(name, reruns), func(t *testing.T) {
 				t.Parallel()
-				s := &scriptedTransactor{Store: memory.New(), longest: 10 * time.Millisecond, reruns: reruns}
-				handler := &counted{then: test.f}
-				h := newGuard(t, s).Handler(handler, onceward.Transactional(), onceward.ResponseLimit(100))
-				var a answer
-				panicked := panicOf(func() { a = post(h, "k", `{}`) })
-				switch {
-				case (panicked != nil) != (test.status == 0):
-					t.Fatalf("E8: the panic is %v", panicked)
-				case test.code != "":
-					a.wantProblem(t, "E1", test.status, test.code)
-				case test.status != 0:
-					a.want(t, "E1", test.status, false)
-				}
-				for _, action := range s.actions {
-					if action != test.action {
-						t.Errorf("E1: the transaction ended with %v, want %d", s.actions, test.action)
+				synctest.Test(t, func(t *testing.T) {
+					s := &scriptedTransactor{Store: memory.New(), longest: time.Second, reruns: reruns}
+					handler := &counted{then: test.f}
+					h := newGuard(t, s).Handler(handler, onceward.Transactional(), onceward.ResponseLimit(100))
+					var a answer
+					panicked := panicOf(func() { a = post(h, "k", `{}`) })
+					switch {
+					case (panicked != nil) != (test.status == 0):
+						t.Fatalf("E8: the panic is %v", panicked)
+					case test.code != "":
+						a.wantProblem(t, "E1", test.status, test.code)
+					case test.status != 0:
+						a.want(t, "E1", test.status, false)
 					}
-				}
-				if test.action != store.TxRollback &&
-					(s.done.Response.Status != test.status || string(s.done.Response.Body) != "the answer") {
-					t.Errorf("E1: the answer to store is %d %q", s.done.Response.Status, s.done.Response.Body)
-				}
-				handler.wantRuns(t, "E1", int64(reruns+1))
-				handler.then = answers(202)
-				again := post(h, "k", `{}`)
-				if test.action == store.TxRollback {
-					again.want(t, "E1: the retry runs afresh", 202, false)
-				} else {
-					again.want(t, "E1: stored", test.status, true)
-					again.wantSame(t, "E1: stored", a)
-				}
+					for _, action := range s.actions {
+						if action != test.action {
+							t.Errorf("E1: the transaction ended with %v, want %d", s.actions, test.action)
+						}
+					}
+					if test.action != store.TxRollback &&
+						(s.done.Response.Status != test.status || string(s.done.Response.Body) != "the answer") {
+						t.Errorf("E1: the answer to store is %d %q", s.done.Response.Status, s.done.Response.Body)
+					}
+					handler.wantRuns(t, "E1", int64(reruns+1))
+					handler.then = answers(202)
+					again := post(h, "k", `{}`)
+					if test.action == store.TxRollback {
+						again.want(t, "E1: the retry runs afresh", 202, false)
+					} else {
+						again.want(t, "E1: stored", test.status, true)
+						again.wantSame(t, "E1: stored", a)
+					}
+				})
 			})
 		}
 	}
@@ -197,42 +200,46 @@ func TestATransactionInFlight(t *testing.T) {
 
 func TestTheDeadlineOfATransaction(t *testing.T) {
 	t.Parallel()
-	store := &scriptedTransactor{Store: memory.New(), longest: 5 * time.Second}
-	var left time.Duration
-	handler := &counted{then: func(_ http.ResponseWriter, r *http.Request) {
-		deadline, _ := r.Context().Deadline()
-		left = time.Until(deadline)
-	}}
-	guard := newGuard(t, store)
-	post(guard.Handler(handler, onceward.Transactional()), "k1", `{}`)
-	if left > 5*time.Second || left < 4*time.Second {
-		t.Errorf("E1: the handler has %s, want the 5 s that the store allows", left)
-	}
-	post(guard.Handler(handler, onceward.Transactional(), onceward.Deadline(2*time.Second)), "k2", `{}`)
-	if left > 2*time.Second {
-		t.Errorf("E1: the handler has %s, want the route's 2 s", left)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		store := &scriptedTransactor{Store: memory.New(), longest: 5 * time.Second}
+		var left time.Duration
+		handler := &counted{then: func(_ http.ResponseWriter, r *http.Request) {
+			deadline, _ := r.Context().Deadline()
+			left = time.Until(deadline)
+		}}
+		guard := newGuard(t, store)
+		post(guard.Handler(handler, onceward.Transactional()), "k1", `{}`)
+		if left != 5*time.Second {
+			t.Errorf("E1: the handler has %s, want the 5 s that the store allows", left)
+		}
+		post(guard.Handler(handler, onceward.Transactional(), onceward.Deadline(2*time.Second)), "k2", `{}`)
+		if left != 2*time.Second {
+			t.Errorf("E1: the handler has %s, want the route's 2 s", left)
+		}
+	})
 }
 
 // TestTheContextOfARunThatWasUndone: it has ended, whoever still holds it, while the next run has one of its own.
 func TestTheContextOfARunThatWasUndone(t *testing.T) {
 	t.Parallel()
-	var runs []context.Context
-	s := &scriptedTransactor{Store: memory.New(), longest: time.Second, reruns: 2}
-	handler := &counted{then: func(w http.ResponseWriter, r *http.Request) {
-		for _, before := range runs {
-			if before.Err() == nil {
-				t.Error("E6: the context of a run that was undone has not ended")
+	synctest.Test(t, func(t *testing.T) {
+		var runs []context.Context
+		s := &scriptedTransactor{Store: memory.New(), longest: time.Second, reruns: 2}
+		handler := &counted{then: func(w http.ResponseWriter, r *http.Request) {
+			for _, before := range runs {
+				if before.Err() == nil {
+					t.Error("E6: the context of a run that was undone has not ended")
+				}
 			}
-		}
-		if err := r.Context().Err(); err != nil {
-			t.Errorf("E6: the context of a run has ended as it begins: %v", err)
-		}
-		runs = append(runs, r.Context())
-		w.WriteHeader(http.StatusCreated)
-	}}
-	post(newGuard(t, s).Handler(handler, onceward.Transactional()), "k", `{}`).want(t, "E1", http.StatusCreated, false)
-	handler.wantRuns(t, "E1", 3)
+			if err := r.Context().Err(); err != nil {
+				t.Errorf("E6: the context of a run has ended as it begins: %v", err)
+			}
+			runs = append(runs, r.Context())
+			w.WriteHeader(http.StatusCreated)
+		}}
+		post(newGuard(t, s).Handler(handler, onceward.Transactional()), "k", `{}`).want(t, "E1", http.StatusCreated, false)
+		handler.wantRuns(t, "E1", 3)
+	})
 }
 
 func TestATransactionThatItsCallerLeft(t *testing.T) {
@@ -305,22 +312,24 @@ func partsOf(ctx context.Context, names ...string) (got []string) {
 // TestPartsOfARun: what was undone and runs again counts from one again, and so has the same names.
 func TestPartsOfARun(t *testing.T) {
 	t.Parallel()
-	var runs [][]string
-	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		runs = append(runs, partsOf(r.Context(), "mail", "mail"))
-		w.WriteHeader(http.StatusCreated)
-	})
-	store := &scriptedTransactor{Store: memory.New(), longest: time.Second, reruns: 2}
-	post(newGuard(t, store).Handler(handler, onceward.Transactional()), "k", `{}`).
-		want(t, "E1", http.StatusCreated, false)
-	if len(runs) != 3 {
-		t.Fatalf("there were %d runs", len(runs))
-	}
-	for _, run := range runs {
-		if want := []string{"mail", "mail #2"}; !slices.Equal(run, want) {
-			t.Errorf("the parts of a run are %q, want %q", run, want)
+	synctest.Test(t, func(t *testing.T) {
+		var runs [][]string
+		handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			runs = append(runs, partsOf(r.Context(), "mail", "mail"))
+			w.WriteHeader(http.StatusCreated)
+		})
+		store := &scriptedTransactor{Store: memory.New(), longest: time.Second, reruns: 2}
+		post(newGuard(t, store).Handler(handler, onceward.Transactional()), "k", `{}`).
+			want(t, "E1", http.StatusCreated, false)
+		if len(runs) != 3 {
+			t.Fatalf("there were %d runs", len(runs))
 		}
-	}
+		for _, run := range runs {
+			if want := []string{"mail", "mail #2"}; !slices.Equal(run, want) {
+				t.Errorf("the parts of a run are %q, want %q", run, want)
+			}
+		}
+	})
 }
 
 // TestPartsOfAnOperationInAStep: an operation inside a step counts its own parts, so that their names do not depend on

@@ -466,7 +466,7 @@ func TestNoTrailersBehindAFailure(t *testing.T) {
 				t.Parallel()
 				store := newFaultyStore()
 				store.complete = brokenComplete
-				server := start(t, newGuard(t, store, giveUpSoon).Handler(h, reserved))
+				server := start(t, newGuard(t, store, tryOnce).Handler(h, reserved))
 				r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/payments",
 					strings.NewReader(`{}`))
 				if err != nil {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -224,7 +225,7 @@ func TestGoroutinesLeftBehind(t *testing.T) {
 		}
 	}
 	for range 2 {
-		if complaint := await(t, "the end of a goroutine that was left", leftovers); complaint != "" {
+		if complaint := await.Value(t, "the end of a goroutine that was left", leftovers); complaint != "" {
 			t.Errorf("F5: %s", complaint)
 		}
 	}

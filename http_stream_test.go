@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
@@ -176,7 +177,7 @@ func TestAMarkThatFailsSendsNothing(t *testing.T) {
 			t.Error("A4: a write of a string after that succeeds")
 		}
 	}}
-	server := startServer(t, newGuard(t, s, giveUpSoon).Handler(handler, onceward.Reserved(onceward.FailureRetry)))
+	server := startServer(t, newGuard(t, s, tryOnce).Handler(handler, onceward.Reserved(onceward.FailureRetry)))
 	a := send(t, server, "k", `{}`)
 	a.wantProblem(t, "A4", http.StatusInternalServerError, "outcome-unknown")
 	if a.header.Get("X-Stream") != "" || strings.Contains(a.body, "part") {
@@ -195,7 +196,7 @@ func TestAStreamWhoseEndCannotBeStoredIsCut(t *testing.T) {
 		fmt.Fprint(w, "a part")
 		w.(http.Flusher).Flush()
 	}}
-	server := startServer(t, newGuard(t, s, giveUpSoon).Handler(handler, onceward.Reserved(onceward.FailureRetry)))
+	server := startServer(t, newGuard(t, s, tryOnce).Handler(handler, onceward.Reserved(onceward.FailureRetry)))
 	if a, err := trySend(t.Context(), server, "k", `{}`); err == nil {
 		t.Errorf("E7: the client takes %d %q for a success", a.status, a.body)
 	}
@@ -248,10 +249,10 @@ func TestTheStreamGoesOnWithoutItsReader(t *testing.T) {
 	leave()
 	res.Body.Close()
 	close(gone)
-	if err := await(t, "the end of the handler", ended); err != nil {
+	if err := await.Value(t, "the end of the handler", ended); err != nil {
 		t.Errorf("E6: the handler was told that the client left: %v", err)
 	}
-	await(t, "the end of the request", done)
+	await.Value(t, "the end of the request", done)
 	wantState(t, "E6", s, "k", store.StateCompleted)
 	send(t, server, "k", `{}`).wantProblem(t, "scenario 25", http.StatusConflict, "response-not-stored")
 	handler.wantRuns(t, "E6", 1)
@@ -322,21 +323,21 @@ func TestAFailureThatIsTooLarge(t *testing.T) {
 
 func TestAStreamThatItsDeadlineEnds(t *testing.T) {
 	t.Parallel()
-	s := memory.New()
-	handler := &counted{then: func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprint(w, "a part")
-		w.(http.Flusher).Flush()
-		<-r.Context().Done()
-	}}
-	server := startServer(t,
-		newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureRetry),
-			onceward.Deadline(20*time.Millisecond)))
-	if a, err := trySend(t.Context(), server, "k", `{}`); err == nil {
-		t.Errorf("A4: the client takes %d %q for a whole answer", a.status, a.body)
-	}
-	wantState(t, "A4", s, "k", store.StateUnknown)
-	send(t, server, "k", `{}`).wantProblem(t, "A4", http.StatusConflict, "outcome-unknown")
-	handler.wantRuns(t, "A4", 1)
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.New()
+		handler := &counted{then: func(w http.ResponseWriter, r *http.Request) {
+			fmt.Fprint(w, "a part")
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		}}
+		h := newGuard(t, s).Handler(handler, onceward.Reserved(onceward.FailureRetry), onceward.Deadline(time.Second))
+		if got := panicOf(func() { post(h, "k", `{}`) }); got != http.ErrAbortHandler {
+			t.Errorf("A4: the connection is not cut: %v", got)
+		}
+		wantState(t, "A4", s, "k", store.StateUnknown)
+		post(h, "k", `{}`).wantProblem(t, "A4", http.StatusConflict, "outcome-unknown")
+		handler.wantRuns(t, "A4", 1)
+	})
 }
 
 func TestAStreamThatLosesItsLease(t *testing.T) {

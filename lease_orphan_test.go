@@ -144,7 +144,7 @@ func TestRefusedReservationsAreSearchedForTogether(t *testing.T) {
 func TestLostGrantsAreReleasedWhenTheStoreIsBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		const requests = 800
+		const requests = 400
 		s, handler := newOutage(true), new(counted)
 		h := newGuard(t, s).Handler(handler, reserved, onceward.Lease(time.Minute))
 		s.refuseMany(t, h, requests)
@@ -166,7 +166,7 @@ func TestLostGrantsAreReleasedWhenTheStoreIsBack(t *testing.T) {
 func TestTheSearchForLostGrantsIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		const requests, bound = 3000, 1024
+		const requests, bound = 1200, 1024
 		s := newOutage(true)
 		h := newGuard(t, s).Handler(new(counted), reserved, onceward.Lease(time.Minute))
 		s.refuseMany(t, h, requests)

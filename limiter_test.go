@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/onceward/onceward"
@@ -193,13 +194,16 @@ func TestAllowanceIsGivenBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			limit, inside := &allowance{keys: 10}, newFaultyStore()
-			inside.reserve = func(context.Context, *store.Reservation) (store.Verdict, error) {
-				return store.Verdict{}, test.err
-			}
-			h := newGuard(t, inside, limitedBy(limit), giveUpSoon).Handler(new(counted), reserved)
-			post(h, "k", `{}`).wantProblem(t, "L2", test.status, test.code)
-			limit.wantLeft(t, "L1", 10)
+			synctest.Test(t, func(t *testing.T) {
+				limit, inside := &allowance{keys: 10}, newFaultyStore()
+				inside.reserve = func(context.Context, *store.Reservation) (store.Verdict, error) {
+					return store.Verdict{}, test.err
+				}
+				h := newGuard(t, inside, limitedBy(limit)).Handler(new(counted), reserved)
+				post(h, "k", `{}`).wantProblem(t, "L2", test.status, test.code)
+				limit.wantLeft(t, "L1", 10)
+				time.Sleep(time.Minute) // the search for a lost grant ends
+			})
 		})
 	}
 }

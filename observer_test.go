@@ -328,18 +328,20 @@ func TestAPanicOfTheObserverChangesNothing(t *testing.T) {
 // TestATransactionThatRunsAgainIsDecidedOnce: a request is one reservation, however often its work is undone.
 func TestATransactionThatRunsAgainIsDecidedOnce(t *testing.T) {
 	t.Parallel()
-	events := new(journal)
-	s := &scriptedTransactor{Store: memory.New(), longest: time.Second, reruns: 2}
-	h := newGuard(t, s, observedBy(events)).Handler(new(counted), onceward.Transactional())
-	post(h, "k", `{}`)
-	post(h, "k", `{}`)
-	if decided := observed[onceward.DecidedEvent](events); len(decided) != 2 ||
-		decided[0].Origin != store.OriginCreated || decided[1].Decision != store.DecisionReplay {
-		t.Errorf("M1: the observer is told %+v, want one created and one replay", decided)
-	}
-	if executed := observed[onceward.ExecutedEvent](events); len(executed) != 3 {
-		t.Errorf("M1: %d executions, want each run", len(executed))
-	}
+	synctest.Test(t, func(t *testing.T) {
+		events := new(journal)
+		s := &scriptedTransactor{Store: memory.New(), longest: time.Second, reruns: 2}
+		h := newGuard(t, s, observedBy(events)).Handler(new(counted), onceward.Transactional())
+		post(h, "k", `{}`)
+		post(h, "k", `{}`)
+		if decided := observed[onceward.DecidedEvent](events); len(decided) != 2 ||
+			decided[0].Origin != store.OriginCreated || decided[1].Decision != store.DecisionReplay {
+			t.Errorf("M1: the observer is told %+v, want one created and one replay", decided)
+		}
+		if executed := observed[onceward.ExecutedEvent](events); len(executed) != 3 {
+			t.Errorf("M1: %d executions, want each run", len(executed))
+		}
+	})
 }
 
 // TestEachFailedReservationIsTold, also the first of two. That a record cannot be read is no failure of the store.

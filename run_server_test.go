@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
@@ -74,9 +75,9 @@ func (s *served) leave(t *testing.T, h2 bool, arrived <-chan struct{}) {
 			res.Body.Close()
 		}
 	}()
-	await(t, "the request", arrived)
+	await.Value(t, "the request", arrived)
 	cancel()
-	await(t, "the end of the request", left)
+	await.Value(t, "the end of the request", left)
 	transport.CloseIdleConnections()
 }
 
@@ -104,7 +105,7 @@ func TestServerWaitsForHandlersWhoseClientLeft(t *testing.T) {
 				close(arrived)
 				<-goOn
 				w.WriteHeader(http.StatusCreated)
-			}, reserved, onceward.OperationName("POST /payments"))), 30*time.Second)
+			}, reserved, onceward.OperationName("POST /payments"))), await.Limit)
 			worker.leave(t, test.h2, arrived)
 			worker.stop()
 			select {
@@ -114,7 +115,7 @@ func TestServerWaitsForHandlersWhoseClientLeft(t *testing.T) {
 			case <-time.After(test.look):
 			}
 			close(goOn)
-			if err := await(t, "the end of the server", worker.ended); err != nil {
+			if err := await.Value(t, "the end of the server", worker.ended); err != nil {
 				t.Error(err)
 			}
 			if rec, err := s.Get(t.Context(), aliceID("k")); rec.State != store.StateCompleted {
@@ -135,13 +136,13 @@ func TestServerGraceIsBounded(t *testing.T) {
 	}, reserved, onceward.OperationName("POST /payments")), 20*time.Millisecond)
 	worker.leave(t, false, arrived)
 	worker.stop()
-	err := await(t, "the end of the server", worker.ended)
+	err := await.Value(t, "the end of the server", worker.ended)
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "1 handlers still run") ||
 		!strings.Contains(err.Error(), "server on 127.0.0.1:") {
 		t.Error(err)
 	}
 	close(goOn)
-	await(t, "the end of the handler", ended)
+	await.Value(t, "the end of the handler", ended)
 }
 
 func TestServerWithoutItsListenerIsMisconfigured(t *testing.T) {
@@ -165,7 +166,7 @@ func TestServerThatLosesItsListenerLetsHandlersEnd(t *testing.T) {
 		close(arrived)
 		<-goOn
 		w.WriteHeader(http.StatusCreated)
-	}, reserved, onceward.OperationName("POST /payments")), 30*time.Second)
+	}, reserved, onceward.OperationName("POST /payments")), await.Limit)
 	worker.leave(t, false, arrived)
 	worker.listener.Close()
 	select {
@@ -174,7 +175,7 @@ func TestServerThatLosesItsListenerLetsHandlersEnd(t *testing.T) {
 	case <-time.After(50 * time.Millisecond):
 	}
 	close(goOn)
-	if err := await(t, "the end of the server", worker.ended); !errors.Is(err, onceward.ErrMisconfigured) ||
+	if err := await.Value(t, "the end of the server", worker.ended); !errors.Is(err, onceward.ErrMisconfigured) ||
 		!errors.Is(err, net.ErrClosed) {
 		t.Error(err)
 	}
@@ -218,7 +219,7 @@ func TestServerOnTwoListeners(t *testing.T) {
 		get(t, http.DefaultTransport, "http://"+listener.Addr().String())
 	}
 	stop()
-	if err := await(t, "the end of the servers", ended); err != nil {
+	if err := await.Value(t, "the end of the servers", ended); err != nil {
 		t.Error(err)
 	}
 }
@@ -246,7 +247,7 @@ func TestServerWithTLS(t *testing.T) {
 			}()
 			get(t, certified.Client().Transport, "https://"+listener.Addr().String())
 			stop()
-			if err := await(t, "the end of the server", ended); err != nil {
+			if err := await.Value(t, "the end of the server", ended); err != nil {
 				t.Error(err)
 			}
 		})

@@ -26,17 +26,6 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Over(m)) }
 
-// await takes what comes from a channel, or fails the test.
-func await[T any](t testing.TB, what string, from <-chan T) (value T) {
-	t.Helper()
-	select {
-	case value = <-from:
-	case <-time.After(30 * time.Second):
-		t.Fatalf("%s did not come", what)
-	}
-	return value
-}
-
 // reserved is the mode of most tests.
 var reserved = onceward.Reserved(onceward.FailureUnknown)
 

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
@@ -93,7 +94,7 @@ func TestRefusalsAreNotCached(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				store, handler := newFaultyStore(), new(counted)
-				guard := newGuard(t, store, giveUpSoon, func(c *onceward.Config) { c.Scope = scopeOrDown })
+				guard := newGuard(t, store, func(c *onceward.Config) { c.Scope = scopeOrDown })
 				h := guard.Handler(handler, onceward.Reserved(onceward.FailureStore), onceward.BodyLimit(100),
 					onceward.CheckFirstSent(0))
 				a := post(h, "k", `{"amount":1}`, func(r *http.Request) { refusal.spoil(r, store) })
@@ -124,7 +125,8 @@ func scopeOrDown(r *http.Request) (string, error) {
 // are one execution and one record.
 func TestOneKeySprayed(t *testing.T) {
 	t.Parallel()
-	const requests, clients, early = 100_000, 8, 1000
+	const clients, early = 8, 1000
+	requests := nightly.Either[int64](100_000, 10_000)
 	var decisions atomic.Int64
 	sprayed := make(chan struct{})
 	s := memory.New()
@@ -187,7 +189,7 @@ func TestOneKeySprayed(t *testing.T) {
 func TestInventedKeysLastForTheirRetention(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		const keys = 2000
+		const keys = 500
 		s, handler := memory.New(), new(counted)
 		guard := newGuard(t, s, func(c *onceward.Config) { c.Keys.MinLength = 16 })
 		h := guard.Handler(handler, reserved, onceward.Retain(time.Hour))

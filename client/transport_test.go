@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward/client"
+	"github.com/onceward/onceward/internal/await"
 )
 
 // TestTheRequestIsNotChanged holds the contract of http.RoundTripper.
@@ -315,7 +316,7 @@ func TestAnAnswerThatNeverComes(t *testing.T) {
 	}))
 	t.Cleanup(server.Close)
 	c := newClient(t, client.Config{Base: &http.Transport{DisableKeepAlives: true}, MinBackoff: 1, MaxBackoff: 1})
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL, strings.NewReader("a"))
 	if err != nil {

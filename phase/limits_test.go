@@ -37,24 +37,26 @@ func (p priced) MarshalJSON() ([]byte, error) {
 // TestDataThatItsTypeCannotRead: no attempt could go on with an operation that carries it, so nothing of it is begun.
 func TestDataThatItsTypeCannotRead(t *testing.T) {
 	t.Parallel()
-	for _, lenient := range []bool{false, true} {
-		b := newBench(t, memory.New())
-		charged := false
-		o := phase.Must(phase.New(phase.Definition[priced]{
-			Name: "POST /orders", LenientData: lenient,
-			Steps: []phase.Step[priced]{phase.External("charge", func(context.Context, string, *priced) error {
-				charged = true
-				return nil
-			})},
-			Answer: func(p *priced) phase.Answer { return phase.JSON(http.StatusCreated, p) },
-		}))
-		b.send(o.Handler(b.guard, func(*http.Request) (*priced, error) { return &priced{Price: 5}, nil }), "k")
-		rec := b.record("k")
-		told := rec.State == store.StateRetryable && strings.Contains(rec.LastError, `"total"`)
-		if charged != lenient || !lenient && !told {
-			t.Errorf("lenient %t: charged %t, and the record is %s: %s", lenient, charged, rec.State, rec.LastError)
+	synctest.Test(t, func(t *testing.T) {
+		for _, lenient := range []bool{false, true} {
+			b := newBench(t, memory.New())
+			charged := false
+			o := phase.Must(phase.New(phase.Definition[priced]{
+				Name: "POST /orders", LenientData: lenient,
+				Steps: []phase.Step[priced]{phase.External("charge", func(context.Context, string, *priced) error {
+					charged = true
+					return nil
+				})},
+				Answer: func(p *priced) phase.Answer { return phase.JSON(http.StatusCreated, p) },
+			}))
+			b.send(o.Handler(b.guard, func(*http.Request) (*priced, error) { return &priced{Price: 5}, nil }), "k")
+			rec := b.record("k")
+			told := rec.State == store.StateRetryable && strings.Contains(rec.LastError, `"total"`)
+			if charged != lenient || !lenient && !told {
+				t.Errorf("lenient %t: charged %t, and the record is %s: %s", lenient, charged, rec.State, rec.LastError)
+			}
 		}
-	}
+	})
 }
 
 // TestAttempts counts by step, and waits twice as long before each attempt, up to a minute.
@@ -152,25 +154,27 @@ func (s *downStore) Checkpoint(ctx context.Context, c store.Claim, p store.Check
 // TestMaxData is what the data may take, to the byte, whatever the names of the steps take.
 func TestMaxData(t *testing.T) {
 	t.Parallel()
-	const empty = len(`{"Item":"","Seat":"","Charge":""}`)
-	for size, fits := range map[int]bool{100: true, 101: false} {
-		b := newBench(t, memory.New())
-		d := definition(b.local("start", confirm), b.local(strings.Repeat("fill", 50),
-			func(_ context.Context, o *order) error {
-				o.Item = strings.Repeat("x", size-empty)
-				return nil
-			}))
-		d.MaxData, d.MaxAttempts = 100, 1
-		o := phase.Must(phase.New(d))
-		result, err := o.Do(t.Context(), b.guard, onceward.Call{Scope: "shop", Key: "k"}, order{})
-		if fits && (err != nil || len(result.Value) != size) {
-			t.Errorf("%d bytes: %s, %v", size, result.Value, err)
+	synctest.Test(t, func(t *testing.T) {
+		const empty = len(`{"Item":"","Seat":"","Charge":""}`)
+		for size, fits := range map[int]bool{100: true, 101: false} {
+			b := newBench(t, memory.New())
+			d := definition(b.local("start", confirm), b.local(strings.Repeat("fill", 50),
+				func(_ context.Context, o *order) error {
+					o.Item = strings.Repeat("x", size-empty)
+					return nil
+				}))
+			d.MaxData, d.MaxAttempts = 100, 1
+			o := phase.Must(phase.New(d))
+			result, err := o.Do(t.Context(), b.guard, onceward.Call{Scope: "shop", Key: "k"}, order{})
+			if fits && (err != nil || len(result.Value) != size) {
+				t.Errorf("%d bytes: %s, %v", size, result.Value, err)
+			}
+			if !fits && (!errors.Is(err, store.ErrOutcomeUnknown) || !strings.Contains(b.record("k").LastError,
+				"takes 101 bytes; the limit is 100")) {
+				t.Errorf("%d bytes: %v, %s", size, err, b.record("k").LastError)
+			}
 		}
-		if !fits && (!errors.Is(err, store.ErrOutcomeUnknown) || !strings.Contains(b.record("k").LastError,
-			"takes 101 bytes; the limit is 100")) {
-			t.Errorf("%d bytes: %v, %s", size, err, b.record("k").LastError)
-		}
-	}
+	})
 }
 
 func TestDefinitions(t *testing.T) {

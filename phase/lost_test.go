@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/phase"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/store"
@@ -71,7 +72,7 @@ func pauseInCall(t *testing.T, with func(phase.Step[order]) phase.Step[order]) (
 	}
 	store.deaf.Store(true)
 	go func() { p.answer <- p.post(o, "k") }()
-	await(t, "the call", p.arrived)
+	await.Value(t, "the call", p.arrived)
 	p.await(p.record("k").LeaseUntil)
 	store.deaf.Store(false)
 	return p, o
@@ -80,29 +81,33 @@ func pauseInCall(t *testing.T, with func(phase.Step[order]) phase.Step[order]) (
 // TestTakeOverRepeats: the other system recognises the key, so the call is made again, under the same one.
 func TestTakeOverRepeats(t *testing.T) {
 	t.Parallel()
-	p, o := pauseInCall(t, phase.Step[order].Repeat)
-	p.want(p.post(o, "k"), http.StatusCreated, "ch_1")
-	if first, second := await(t, "the first call", p.keys), await(t, "the second call", p.keys); first != second {
-		t.Errorf("the calls had the keys %s and %s", first, second)
-	}
-	close(p.letGo)
-	// The first owner is fenced, and sends the stored answer.
-	p.want(await(t, "the first owner's answer", p.answer), http.StatusCreated, "ch_1")
-	p.wantTrace("seat charge charge confirm")
+	synctest.Test(t, func(t *testing.T) {
+		p, o := pauseInCall(t, phase.Step[order].Repeat)
+		p.want(p.post(o, "k"), http.StatusCreated, "ch_1")
+		if first, second := await.Value(t, "the first call", p.keys), await.Value(t, "the second call", p.keys); first != second {
+			t.Errorf("the calls had the keys %s and %s", first, second)
+		}
+		close(p.letGo)
+		// The first owner is fenced, and sends the stored answer.
+		p.want(await.Value(t, "the first owner's answer", p.answer), http.StatusCreated, "ch_1")
+		p.wantTrace("seat charge charge confirm")
+	})
 }
 
 // TestTakeOverIsUnknown: by default a call that may have been made is not repeated.
 func TestTakeOverIsUnknown(t *testing.T) {
 	t.Parallel()
-	p, o := pauseInCall(t, func(s phase.Step[order]) phase.Step[order] { return s })
-	p.want(p.post(o, "k"), http.StatusInternalServerError, "outcome-unknown")
-	if rec := p.record("k"); !strings.Contains(rec.LastError, "lost in step charge") {
-		t.Errorf("the reason is %q", rec.LastError)
-	}
-	p.want(p.post(o, "k"), http.StatusConflict, "outcome-unknown")
-	close(p.letGo)
-	p.want(await(t, "the first owner's answer", p.answer), http.StatusInternalServerError, "outcome-unknown")
-	p.wantTrace("seat charge")
+	synctest.Test(t, func(t *testing.T) {
+		p, o := pauseInCall(t, func(s phase.Step[order]) phase.Step[order] { return s })
+		p.want(p.post(o, "k"), http.StatusInternalServerError, "outcome-unknown")
+		if rec := p.record("k"); !strings.Contains(rec.LastError, "lost in step charge") {
+			t.Errorf("the reason is %q", rec.LastError)
+		}
+		p.want(p.post(o, "k"), http.StatusConflict, "outcome-unknown")
+		close(p.letGo)
+		p.want(await.Value(t, "the first owner's answer", p.answer), http.StatusInternalServerError, "outcome-unknown")
+		p.wantTrace("seat charge")
+	})
 }
 
 func TestTakeOverLooksFirst(t *testing.T) {
@@ -133,11 +138,13 @@ func TestTakeOverLooksFirst(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p, o := pauseInCall(t, c.with)
-			p.want(p.post(o, "k"), c.status, c.body)
-			close(p.letGo)
-			await(t, "the first owner's answer", p.answer)
-			p.wantTrace(c.trace)
+			synctest.Test(t, func(t *testing.T) {
+				p, o := pauseInCall(t, c.with)
+				p.want(p.post(o, "k"), c.status, c.body)
+				close(p.letGo)
+				await.Value(t, "the first owner's answer", p.answer)
+				p.wantTrace(c.trace)
+			})
 		})
 	}
 }
@@ -213,100 +220,103 @@ func TestALeaseThatEndsBeforeTheCall(t *testing.T) {
 // they hang; one that kills its process looks the same to those that come after it.
 func TestAStepThatNobodySurvives(t *testing.T) {
 	t.Parallel()
-	s := &deafStore{Store: memory.New()}
-	s.deaf.Store(true)
-	b := newBench(t, s)
-	const attempts = 3
-	arrived, never := make(chan struct{}, 2+attempts), make(chan struct{})
-	o, err := phase.New(phase.Definition[order]{
-		Name: "POST /orders", MinBackoff: quickly, MaxAttempts: attempts,
-		Steps: []phase.Step[order]{b.local("seat", takeSeat), b.local("confirm", func(context.Context, *order) error {
-			arrived <- struct{}{}
-			select {
-			case <-never:
-			case <-time.After(patience): // it is one attempt too many, or the test has failed
-			}
-			return errDown
-		})},
-		Answer:  func(o *order) phase.Answer { return phase.JSON(http.StatusCreated, o) },
-		Options: []onceward.Option{onceward.Lease(100 * time.Millisecond)},
+	synctest.Test(t, func(t *testing.T) {
+		s := &deafStore{Store: memory.New()}
+		s.deaf.Store(true)
+		b := newBench(t, s)
+		const attempts = 3
+		arrived, never := make(chan struct{}, 2+attempts), make(chan struct{})
+		o, err := phase.New(phase.Definition[order]{
+			Name: "POST /orders", MinBackoff: quickly, MaxAttempts: attempts,
+			Steps: []phase.Step[order]{b.local("seat", takeSeat), b.local("confirm", func(context.Context, *order) error {
+				arrived <- struct{}{}
+				<-never
+				return errDown
+			})},
+			Answer:  func(o *order) phase.Answer { return phase.JSON(http.StatusCreated, o) },
+			Options: []onceward.Option{onceward.Lease(100 * time.Millisecond)},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan struct{}, 1+attempts)
+		for range 1 + attempts { // the first attempt, and as many that take over
+			go func() {
+				b.post(o, "k")
+				ended <- struct{}{}
+			}()
+			await.Value(t, "the call of the last step", arrived)
+			b.await(b.record("k").LeaseUntil)
+		}
+		b.want(b.post(o, "k"), http.StatusInternalServerError, "outcome-unknown")
+		rec := b.record("k")
+		if rec.State != store.StateUnknown || !strings.Contains(rec.LastError,
+			"given up after 3 attempts that were lost behind \"seat\"") {
+			t.Errorf("the record is %s: %s", rec.State, rec.LastError)
+		}
+		b.wantTrace("seat confirm confirm confirm confirm")
+		s.deaf.Store(false) // so that the late ones are told at once
+		close(never)
+		for range 1 + attempts {
+			await.Value(t, "the end of an attempt", ended)
+		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan struct{}, 1+attempts)
-	for range 1 + attempts { // the first attempt, and as many that take over
-		go func() {
-			b.post(o, "k")
-			ended <- struct{}{}
-		}()
-		await(t, "the call of the last step", arrived)
-		b.await(b.record("k").LeaseUntil)
-	}
-	b.want(b.post(o, "k"), http.StatusInternalServerError, "outcome-unknown")
-	rec := b.record("k")
-	if rec.State != store.StateUnknown || !strings.Contains(rec.LastError,
-		"given up after 3 attempts that were lost behind \"seat\"") {
-		t.Errorf("the record is %s: %s", rec.State, rec.LastError)
-	}
-	b.wantTrace("seat confirm confirm confirm confirm")
-	s.deaf.Store(false) // so that the late ones are told at once
-	close(never)
-	for range 1 + attempts {
-		await(t, "the end of an attempt", ended)
-	}
 }
 
 // TestTheSettledAttemptIsFenced: an owner that was only paused in its call cannot write over what was learned.
 func TestTheSettledAttemptIsFenced(t *testing.T) {
 	t.Parallel()
-	p, o := pauseInCall(t, func(s phase.Step[order]) phase.Step[order] { return s })
-	p.want(p.post(o, "k"), http.StatusInternalServerError, "outcome-unknown")
-	operator, err := reconcile.NewOperator(p.bench.guard, p.bench.store)
-	if err != nil {
-		t.Fatal(err)
-	}
-	rec := p.record("k")
-	data := json.RawMessage(`{"Item":"a book","Seat":"12A","Charge":"found"}`)
-	outcome := phase.StepOutcome{Step: "charge", Result: phase.ResultDone, Data: data}
-	by, claim := reconcile.By{Who: "zoe", Why: "the bank told me"}, store.Claim{ID: rec.ID, Attempt: rec.Attempt}
-	if err := operator.ResolveStep(t.Context(), by, claim, outcome); err != nil {
-		t.Fatal(err)
-	}
-	close(p.letGo)
-	await(t, "the first owner's answer", p.answer)
-	p.resume(o)
-	p.want(p.post(o, "k"), http.StatusCreated, "found")
-	p.wantTrace("seat charge confirm")
+	synctest.Test(t, func(t *testing.T) {
+		p, o := pauseInCall(t, func(s phase.Step[order]) phase.Step[order] { return s })
+		p.want(p.post(o, "k"), http.StatusInternalServerError, "outcome-unknown")
+		operator, err := reconcile.NewOperator(p.bench.guard, p.bench.store)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rec := p.record("k")
+		data := json.RawMessage(`{"Item":"a book","Seat":"12A","Charge":"found"}`)
+		outcome := phase.StepOutcome{Step: "charge", Result: phase.ResultDone, Data: data}
+		by, claim := reconcile.By{Who: "zoe", Why: "the bank told me"}, store.Claim{ID: rec.ID, Attempt: rec.Attempt}
+		if err := operator.ResolveStep(t.Context(), by, claim, outcome); err != nil {
+			t.Fatal(err)
+		}
+		close(p.letGo)
+		await.Value(t, "the first owner's answer", p.answer)
+		p.resume(o)
+		p.want(p.post(o, "k"), http.StatusCreated, "found")
+		p.wantTrace("seat charge confirm")
+	})
 }
 
 // TestWhoMadeTheCall: the owner that must be gone before "not found" counts is the one that meant to make the call, not
 // a later attempt that stopped at the doubt.
 func TestWhoMadeTheCall(t *testing.T) {
 	t.Parallel()
-	p, o := pauseInCall(t, func(s phase.Step[order]) phase.Step[order] { return s })
-	caller := p.record("k").Attempt
-	p.want(p.post(o, "k"), http.StatusInternalServerError, "outcome-unknown")
-	asked := int64(0)
-	poller, err := reconcile.NewPoller(p.guard, p.bench.store, reconcile.Config{
-		Logger: slog.New(slog.DiscardHandler),
-		DefaultRule: &reconcile.Rule{
-			Resolver: reconcile.ResolverFunc(func(context.Context, *store.Record) (reconcile.Answer, error) {
-				return reconcile.NotFound(), nil
-			}),
-			Arrival: 1,
-			OwnerGone: func(_ context.Context, rec *store.Record) (bool, error) {
-				asked = rec.Attempt
-				return false, nil
+	synctest.Test(t, func(t *testing.T) {
+		p, o := pauseInCall(t, func(s phase.Step[order]) phase.Step[order] { return s })
+		caller := p.record("k").Attempt
+		p.want(p.post(o, "k"), http.StatusInternalServerError, "outcome-unknown")
+		asked := int64(0)
+		poller, err := reconcile.NewPoller(p.guard, p.bench.store, reconcile.Config{
+			Logger: slog.New(slog.DiscardHandler),
+			DefaultRule: &reconcile.Rule{
+				Resolver: reconcile.ResolverFunc(func(context.Context, *store.Record) (reconcile.Answer, error) {
+					return reconcile.NotFound(), nil
+				}),
+				Arrival: 1,
+				OwnerGone: func(_ context.Context, rec *store.Record) (bool, error) {
+					asked = rec.Attempt
+					return false, nil
+				},
 			},
-		},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := poller.RunOnce(t.Context()); err != nil || got.Postponed != 1 || asked != caller {
+			t.Errorf("the poller reports %+v, %v, and asked after attempt %d, want %d", got, err, asked, caller)
+		}
+		close(p.letGo)
+		await.Value(t, "the first owner's answer", p.answer)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, err := poller.RunOnce(t.Context()); err != nil || got.Postponed != 1 || asked != caller {
-		t.Errorf("the poller reports %+v, %v, and asked after attempt %d, want %d", got, err, asked, caller)
-	}
-	close(p.letGo)
-	await(t, "the first owner's answer", p.answer)
 }

@@ -67,24 +67,26 @@ func TestOthers(t *testing.T) {
 // TestManyOperations takes more than one page of a list.
 func TestManyOperations(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, memory.New())
-	o := b.define(b.local("seat", takeSeat))
-	const n = store.MaxPage + 10
-	secret := b.downstreamSecret()
-	for i := range n {
-		_, err := b.store.Reserve(t.Context(), &store.Reservation{
-			ID: store.ID{Scope: "shop", Key: fmt.Sprint("k", i)}, Operation: o.Name, Fingerprints: make([]store.Fingerprint, 1),
-			OnLost: store.LostResume, Nonce: store.Nonce{1}, Lease: time.Microsecond, Retention: time.Hour,
-			DownstreamSecret: secret,
-		})
-		if err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, memory.New())
+		o := b.define(b.local("seat", takeSeat))
+		const n = store.MaxPage + 10
+		secret := b.downstreamSecret()
+		for i := range n {
+			_, err := b.store.Reserve(t.Context(), &store.Reservation{
+				ID: store.ID{Scope: "shop", Key: fmt.Sprint("k", i)}, Operation: o.Name, Fingerprints: make([]store.Fingerprint, 1),
+				OnLost: store.LostResume, Nonce: store.Nonce{1}, Lease: time.Microsecond, Retention: time.Hour,
+				DownstreamSecret: secret,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	b.await(time.Now())
-	if got := b.once(b.resumer(phase.ResumerConfig{}, o)); got.Finished != n {
-		t.Errorf("the resumer reports %+v, want %d finished", got, n)
-	}
+		b.await(time.Now())
+		if got := b.once(b.resumer(phase.ResumerConfig{}, o)); got.Finished != n {
+			t.Errorf("the resumer reports %+v, want %d finished", got, n)
+		}
+	})
 }
 
 // TestTheResumerLeavesOthersAlone: what is in progress, what is not to be resumed, and what was settled since it was

@@ -188,42 +188,44 @@ func TestTwoResumers(t *testing.T) {
 // (L7).
 func TestAuditOfPhasedExecutions(t *testing.T) {
 	t.Parallel()
-	s := memory.New()
-	b := newBench(t, s)
-	var down atomic.Bool
-	down.Store(true)
-	o, err := phase.New(phase.Definition[order]{
-		Name: "POST /orders", MinBackoff: quickly,
-		Answer: func(o *order) phase.Answer { return phase.JSON(http.StatusCreated, o) },
-		Steps: []phase.Step[order]{b.local("seat", takeSeat), b.local("confirm", func(context.Context, *order) error {
-			if down.Swap(false) {
-				return errDown
-			}
-			return nil
-		})},
-		Options: []onceward.Option{onceward.AuditExecutions(func(*http.Request) string { return "ann" })},
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.New()
+		b := newBench(t, s)
+		var down atomic.Bool
+		down.Store(true)
+		o, err := phase.New(phase.Definition[order]{
+			Name: "POST /orders", MinBackoff: quickly,
+			Answer: func(o *order) phase.Answer { return phase.JSON(http.StatusCreated, o) },
+			Steps: []phase.Step[order]{b.local("seat", takeSeat), b.local("confirm", func(context.Context, *order) error {
+				if down.Swap(false) {
+					return errDown
+				}
+				return nil
+			})},
+			Options: []onceward.Option{onceward.AuditExecutions(func(*http.Request) string { return "ann" })},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.want(b.post(o, "k"), http.StatusConflict, "in-progress")
+		b.resume(o)
+		b.want(b.post(o, "k"), http.StatusCreated, "a book")
+		entries, err := s.ListExecutions(t.Context(), store.AuditFilter{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, e := range slices.Backward(entries) {
+			got = append(got, fmt.Sprint(e.Actor, " ", e.Operation, " ", e.Decision, " ", e.Origin))
+		}
+		want := []string{
+			"ann POST /orders execute created", onceward.ResumeActor + " POST /orders execute resumed",
+			"ann POST /orders replay none",
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("L7: audited are %q, want %q", got, want)
+		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.want(b.post(o, "k"), http.StatusConflict, "in-progress")
-	b.resume(o)
-	b.want(b.post(o, "k"), http.StatusCreated, "a book")
-	entries, err := s.ListExecutions(t.Context(), store.AuditFilter{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got []string
-	for _, e := range slices.Backward(entries) {
-		got = append(got, fmt.Sprint(e.Actor, " ", e.Operation, " ", e.Decision, " ", e.Origin))
-	}
-	want := []string{
-		"ann POST /orders execute created", onceward.ResumeActor + " POST /orders execute resumed",
-		"ann POST /orders replay none",
-	}
-	if !slices.Equal(got, want) {
-		t.Errorf("L7: audited are %q, want %q", got, want)
-	}
 }
 
 // TestAPanicUnderTheResumer is settled and told of, and does not keep it from the rest.

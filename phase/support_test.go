@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/phase"
 	"github.com/onceward/onceward/store"
@@ -23,7 +24,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(watchdog.Over(m).Run()) }
 
-// bench is a store with a guard, and the trace of what steps did.
+// bench is a store with a guard, and the trace of what steps did. Its leases are short: a test that waits for the end of
+// one, or depends on one that has not ended, runs in synctest.
 type bench struct {
 	*testing.T
 	store  store.Store
@@ -147,7 +149,7 @@ func (b *bench) resume(o *phase.Operation[order]) phase.Report {
 	resumer := b.resumer(phase.ResumerConfig{}, o)
 	var sum phase.Report
 	ctx, began := b.Context(), time.Now()
-	for time.Since(began) < patience {
+	for time.Since(began) < await.Limit {
 		report, err := resumer.RunOnce(ctx)
 		if err != nil {
 			b.Fatal(err)
@@ -164,32 +166,14 @@ func (b *bench) resume(o *phase.Operation[order]) phase.Report {
 		}
 		b.await(left[0].LeaseUntil)
 	}
-	b.Fatalf("after %s of resuming, the operation is still in progress", patience)
+	b.Fatalf("after %s of resuming, the operation is still in progress", await.Limit)
 	return sum
 }
-
-// patience bounds a wait for what has to come.
-const patience = 30 * time.Second
 
 // await waits until a lease is over.
 func (b *bench) await(until time.Time) {
 	b.Helper()
-	left := time.Until(until)
-	if left > patience/3 {
-		b.Fatalf("the lease ends in %s, want it to be short", left)
-	}
-	time.Sleep(left + time.Millisecond)
-}
-
-// await takes what comes from a channel, or fails.
-func await[T any](t testing.TB, what string, from <-chan T) (value T) {
-	t.Helper()
-	select {
-	case value = <-from:
-	case <-time.After(patience):
-		t.Fatalf("%s did not come within %s", what, patience)
-	}
-	return value
+	time.Sleep(time.Until(until) + time.Millisecond)
 }
 
 // local is a step that notes that it ran.

@@ -17,7 +17,9 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
 	oncewardmcp "github.com/onceward/onceward/adapter/mcp"
+	"github.com/onceward/onceward/internal/await"
 )
 
 // forgetful is an HTTP server with sessions, written by hand: it forgets its sessions in mid-call, as one does that was
@@ -105,12 +107,7 @@ func TestProxyLostSession(t *testing.T) {
 					t.Errorf("the problem is %+v", p)
 				}
 			}
-			select {
-			case result := <-done:
-				wantProblem(t, result, "outcome-unknown")
-			case <-time.After(20 * time.Second):
-				t.Fatal("the call got no answer")
-			}
+			wantProblem(t, await.Value(t, "the answer", done), "outcome-unknown")
 			wantProblem(t, callTool(t, session, book("k1", "Ada")), "outcome-unknown")
 			if n := f.effects.Load(); n != 1 {
 				t.Errorf("there are %d effects", n)
@@ -185,7 +182,7 @@ func TestProxyDyingServer(t *testing.T) {
 		if _, err := proxy.Unprotected(t.Context()); err == nil {
 			t.Error("a server that died has answered")
 		}
-		eventually(t, "the end of the session", func() bool {
+		await.That(t, "the session has ended", func() bool {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			_, err := proxy.Unprotected(ctx)
@@ -219,12 +216,7 @@ func TestProxyCloseDoesNotWait(t *testing.T) {
 	}()
 	<-f.began
 	_ = proxy.Close()
-	select {
-	case result := <-done:
-		wantProblem(t, result, "outcome-unknown")
-	case <-time.After(20 * time.Second):
-		t.Fatal("the call got no answer")
-	}
+	wantProblem(t, await.Value(t, "the answer", done), "outcome-unknown")
 }
 
 // TestProxyOwnArgument: a tool that has an argument of the key's name itself gets a key of the proxy's own in it.

@@ -13,8 +13,10 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"github.com/onceward/onceward"
 	oncewardmcp "github.com/onceward/onceward/adapter/mcp"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/proc"
 )
 
@@ -72,7 +74,7 @@ func TestProxy(t *testing.T) {
 		t.Errorf("the problem is %+v", died)
 	}
 	tries := 0
-	eventually(t, "the next server", func() bool { // what is sent to the one that is dying stays unknown
+	await.That(t, "the next server answers", func() bool { // what is sent to the one that is dying stays unknown
 		tries++
 		result := callTool(t, session, book(fmt.Sprint("k3-", tries), "Bob"))
 		return oncewardmcp.ProblemOf(result) == nil && text(result) == "booked 1"
@@ -100,7 +102,7 @@ func TestProxyRepeats(t *testing.T) {
 		if _, err := session.CallTool(t.Context(), book("k1", "die")); err == nil {
 			t.Error("a server that died has answered")
 		}
-		eventually(t, "the next server", func() bool {
+		await.That(t, "the next server answers", func() bool {
 			menu, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "menu"})
 			return err == nil && text(menu) == "soup"
 		})
@@ -128,12 +130,12 @@ func TestProxyDown(t *testing.T) {
 	session := overHTTP(t, proxy.Server(), newest)
 	down = true
 	_ = connections[0].Close()
-	eventually(t, "the end of the connection", func() bool {
+	await.That(t, "the connection has ended", func() bool {
 		p := oncewardmcp.ProblemOf(callTool(t, session, book("k1", "Ada")))
 		return p != nil && p.Code == "not-executed" && p.Executed == oncewardmcp.ExecutedNo
 	})
 	down = false
-	eventually(t, "the server behind", func() bool { return text(callTool(t, session, book("k2", "Bob"))) == "booked 1" })
+	await.That(t, "the server behind answers", func() bool { return text(callTool(t, session, book("k2", "Bob"))) == "booked 1" })
 }
 
 // keeping keeps the connection, to cut it.
@@ -221,15 +223,8 @@ func TestProxyPasses(t *testing.T) {
 
 func wantTold(t *testing.T, told <-chan string, want string) {
 	t.Helper()
-	for {
-		select {
-		case got := <-told:
-			if got == want {
-				return
-			}
-		case <-time.After(20 * time.Second):
-			t.Fatalf("the client was not told: %s", want)
-		}
+	for got := ""; got != want; {
+		got = await.Value(t, "a notification about "+want, told)
 	}
 }
 

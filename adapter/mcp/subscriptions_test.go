@@ -6,7 +6,9 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
 	oncewardmcp "github.com/onceward/onceward/adapter/mcp"
+	"github.com/onceward/onceward/internal/await"
 )
 
 // TestProxySubscriptions: completions are passed on, each client is told of the resources that it subscribed to, and one
@@ -59,7 +61,7 @@ func TestProxySubscriptions(t *testing.T) {
 			}
 			update := func(told chan string) {
 				t.Helper()
-				eventually(t, "an update", func() bool {
+				await.That(t, "there is an update", func() bool {
 					_ = behind.ResourceUpdated(t.Context(), &mcp.ResourceUpdatedNotificationParams{URI: "file:///card"})
 					select {
 					case <-told:
@@ -78,7 +80,7 @@ func TestProxySubscriptions(t *testing.T) {
 				update(toldTwo)
 			}
 			_ = connections[0].Close()
-			eventually(t, "the next session", func() bool {
+			await.That(t, "the next session answers", func() bool {
 				_, err := two.ListResources(t.Context(), nil)
 				return err == nil
 			})

@@ -16,11 +16,12 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"go.uber.org/goleak"
+
 	"github.com/onceward/onceward"
 	oncewardmcp "github.com/onceward/onceward/adapter/mcp"
 	"github.com/onceward/onceward/internal/proc"
 	"github.com/onceward/onceward/store/sqlite"
-	"go.uber.org/goleak"
 )
 
 // serverVariable has the test's own program serve on stdio, with the store in the file that it names.
@@ -267,16 +268,6 @@ func wantProblem(t *testing.T, result *mcp.CallToolResult, code string) *oncewar
 		t.Fatalf("got %+v with the text %q, want the problem %s", p, text(result), code)
 	}
 	return p
-}
-
-// eventually waits for something that other goroutines or processes do.
-func eventually(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !done(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("still waiting: %s", what)
-		}
-	}
 }
 
 // plainServer knows nothing of Onceward. Its effects are lines of a file. The guest "die" ends the process behind the

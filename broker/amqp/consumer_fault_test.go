@@ -10,12 +10,15 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/onceward/onceward/broker/amqp"
+	"github.com/onceward/onceward/internal/await"
+	"github.com/onceward/onceward/internal/nightly"
 )
 
 // The broker is killed while an event is being applied. That is committed and cannot be acknowledged, so it comes
 // again, and is not applied again.
 func TestKilledBrokerDeliversAgain(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "TestBrokerFails kills a broker, and TestEachEventIsAppliedOnce repeats deliveries")
 	server := ownRabbitMQ(t)
 	queue := server.queue(t, nil)
 	send(t, server, queue, "a")
@@ -29,14 +32,14 @@ func TestKilledBrokerDeliversAgain(t *testing.T) {
 			return apply(ctx, d)
 		},
 	})
-	await(t, "the delivery", begun)
+	await.Value(t, "the delivery", begun)
 	must(t, server.Kill())
 	close(goOn)
-	must(t, await(t, "the commit", store.ended))
+	must(t, await.Value(t, "the commit", store.ended))
 	must(t, server.Restart())
-	must(t, await(t, "the second delivery", store.ended))
+	must(t, await.Value(t, "the second delivery", store.ended))
 	send(t, server, queue, "b")
-	must(t, await(t, "the commit of another", store.ended))
+	must(t, await.Value(t, "the commit of another", store.ended))
 	stop()
 	if got := store.applied(); !slices.Equal(got, []string{"a", "b"}) {
 		t.Errorf("applied %v", got)
@@ -45,7 +48,7 @@ func TestKilledBrokerDeliversAgain(t *testing.T) {
 	// A broker that does not answer does not keep Run from ending.
 	stop = start(t, server, store, amqp.ConsumerConfig{Queue: queue})
 	send(t, server, queue, "c")
-	must(t, await(t, "the commit", store.ended))
+	must(t, await.Value(t, "the commit", store.ended))
 	must(t, server.Pause())
 	stop()
 }
@@ -70,7 +73,7 @@ func TestMissingQueueIsWaitedFor(t *testing.T) {
 			return err
 		}))
 		send(t, server, queue, server.Name(t))
-		await(t, "a delivery", begun)
+		await.Value(t, "a delivery", begun)
 		must(t, server.do(func(ch *amqp091.Channel) error {
 			_, err := ch.QueueDelete(queue, false, false, false)
 			return err
@@ -91,13 +94,10 @@ func TestShortSessionsAreFailures(t *testing.T) {
 			return d.Ack(false) // the broker closes the channel over the second acknowledgement, that of the consumer
 		},
 	})
-	var begun time.Time
+	begun := time.Now()
 	for i := range 7 {
 		send(t, server, queue, fmt.Sprint(i))
-		await(t, "a delivery", handled)
-		if i == 0 {
-			begun = time.Now()
-		}
+		await.Value(t, "a delivery", handled)
 	}
 	// The six pauses are at least the halves of 20 ms, 40 ms, and so on.
 	if took := time.Since(begun); took < 630*time.Millisecond {

@@ -14,19 +14,9 @@ import (
 
 	"github.com/onceward/onceward/broker/amqp"
 	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/store"
 )
-
-// await receives, or fails the test.
-func await[T any](t testing.TB, what string, from <-chan T) (got T) {
-	t.Helper()
-	select {
-	case got = <-from:
-	case <-time.After(patience):
-		t.Fatalf("%s has not happened", what)
-	}
-	return got
-}
 
 // send publishes messages with these IDs, each of which is also its body, and waits for the broker's confirms.
 func send(t testing.TB, server rabbitMQ, queue string, ids ...string) {
@@ -159,6 +149,19 @@ func (s *fakeStore) applied() []string {
 // start runs a consumer until stop is called, at the end of the test at the latest.
 func start(t testing.TB, server rabbitMQ, store *fakeStore, config amqp.ConsumerConfig) (stop func()) {
 	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	wait := startUntil(ctx, t, server, store, config)
+	stop = sync.OnceFunc(func() {
+		cancel()
+		wait()
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+// startUntil runs a consumer until the context ends, and returns a function that waits for the end of Run.
+func startUntil(ctx context.Context, t testing.TB, server rabbitMQ, store *fakeStore, config amqp.ConsumerConfig) (wait func()) {
+	t.Helper()
 	config.URL, config.Inbox, config.Name = server.URL(), inbox.New(store), "tester"
 	config.Logger = slog.New(slog.DiscardHandler)
 	if config.Handle == nil {
@@ -169,15 +172,11 @@ func start(t testing.TB, server rabbitMQ, store *fakeStore, config amqp.Consumer
 	}
 	c, err := amqp.NewConsumer(config)
 	must(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()
-	stop = sync.OnceFunc(func() {
-		cancel()
-		if err := await(t, "the end of Run", ended); err != nil {
+	return func() {
+		if err := await.Value(t, "the end of Run", ended); err != nil {
 			t.Errorf("Run: %v", err)
 		}
-	})
-	t.Cleanup(stop)
-	return stop
+	}
 }

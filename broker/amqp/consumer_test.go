@@ -15,6 +15,7 @@ import (
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/broker/amqp"
 	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/store"
 )
 
@@ -30,7 +31,7 @@ func TestEachEventIsAppliedOnce(t *testing.T) {
 	store := newFakeStore()
 	stop := start(t, server, store, amqp.ConsumerConfig{Queue: queue})
 	for range 3 * len(ids) {
-		must(t, await(t, "a transaction", store.ended))
+		must(t, await.Value(t, "a transaction", store.ended))
 	}
 	stop()
 	if got := store.applied(); !slices.Equal(got, ids) {
@@ -55,7 +56,7 @@ func TestBacklogIsTold(t *testing.T) {
 		}),
 	})
 	for _, want := range []int{2, 1, 0} {
-		if n := await(t, "an event", told); n != want {
+		if n := await.Value(t, "an event", told); n != want {
 			t.Errorf("told %d, want %d", n, want)
 		}
 	}
@@ -71,12 +72,12 @@ func TestStoreIsWaitedFor(t *testing.T) {
 	store.failures = 20
 	stop := start(t, server, store, amqp.ConsumerConfig{Queue: queue, MaxAttempts: 1})
 	for range 20 {
-		if err := await(t, "a failure", store.ended); err == nil {
+		if err := await.Value(t, "a failure", store.ended); err == nil {
 			t.Error("a transaction was committed")
 		}
 	}
-	must(t, await(t, "a transaction", store.ended))
-	must(t, await(t, "a transaction", store.ended))
+	must(t, await.Value(t, "a transaction", store.ended))
+	must(t, await.Value(t, "a transaction", store.ended))
 	stop()
 	if got := store.applied(); !slices.Equal(got, []string{"a", "b"}) {
 		t.Errorf("applied %v", got)
@@ -114,12 +115,12 @@ func TestPoisonIsADeadLetter(t *testing.T) {
 	})
 	var tried, rejected []string
 	for range 5 {
-		tried = append(tried, await(t, "a try", tries))
+		tried = append(tried, await.Value(t, "a try", tries))
 	}
 	received := make(chan string)
 	watch(t, server, dead, received)
 	for range 4 {
-		rejected = append(rejected, await(t, "a dead letter", received))
+		rejected = append(rejected, await.Value(t, "a dead letter", received))
 	}
 	stop()
 	slices.Sort(tried)
@@ -184,7 +185,7 @@ func TestWhichFailuresCount(t *testing.T) {
 				Queue: queue, MaxAttempts: 3,
 				Handle: func(context.Context, *amqp091.Delivery) error { return test.fail(int(calls.Add(1))) },
 			})
-			await(t, "the dead letter", received)
+			await.Value(t, "the dead letter", received)
 			took := time.Since(begun)
 			stop()
 			if got := int(calls.Load()); got != test.calls || took < test.atLeast {
@@ -217,7 +218,7 @@ func TestOnPoisonDecides(t *testing.T) {
 		},
 	})
 	for range 3 {
-		await(t, "a try", handled)
+		await.Value(t, "a try", handled)
 	}
 	stop()
 	if len(calls) != 2 || len(handled) != 0 {
@@ -241,17 +242,19 @@ func TestRunEndsInOrder(t *testing.T) {
 	send(t, server, queue, "a", "b", "c")
 	store := newFakeStore()
 	begun, goOn := make(chan struct{}), make(chan struct{})
-	stop := start(t, server, store, amqp.ConsumerConfig{
-		Queue: queue, Prefetch: 1, Grace: patience,
+	ctx, stop := context.WithCancel(t.Context())
+	wait := startUntil(ctx, t, server, store, amqp.ConsumerConfig{
+		Queue: queue, Prefetch: 1, Grace: await.Limit,
 		Handle: func(ctx context.Context, d *amqp091.Delivery) error {
 			close(begun) // a second delivery would panic
 			<-goOn
 			return errors.Join(ctx.Err(), apply(ctx, d))
 		},
 	})
-	await(t, "a delivery", begun)
-	time.AfterFunc(50*time.Millisecond, func() { close(goOn) })
+	await.Value(t, "a delivery", begun)
 	stop()
+	close(goOn)
+	wait()
 	if got := store.applied(); !slices.Equal(got, []string{"a"}) {
 		t.Errorf("applied %v", got)
 	}
@@ -275,7 +278,7 @@ func TestGraceIsLimited(t *testing.T) {
 			return ctx.Err()
 		},
 	})
-	await(t, "a delivery", begun)
+	await.Value(t, "a delivery", begun)
 	stop()
 	if n := server.depth(t, queue); n != 1 {
 		t.Errorf("%d messages are left, want 1", n)

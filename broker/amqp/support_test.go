@@ -11,12 +11,10 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/onceward/onceward/broker/amqp"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/outbox"
 )
-
-// patience is how long a test waits for what has to happen.
-const patience = 30 * time.Second
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(servers.Tests{M: m}) }
 
@@ -40,7 +38,7 @@ func newEvent(number int, topic string) *outbox.Event {
 
 func publish(t testing.TB, p *amqp.Publisher, e *outbox.Event) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
 	defer cancel()
 	return p.Publish(ctx, e)
 }

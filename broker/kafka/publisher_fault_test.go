@@ -16,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/onceward/onceward/broker/kafka"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/outbox"
 )
 
@@ -67,7 +68,7 @@ func TestBrokersRestart(t *testing.T) {
 	cluster := newCluster(t, kfake.DataDir(dir))
 	ports := portsOf(t, cluster)
 	p := newPublisher(t, cluster, kafka.PublisherConfig{})
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
 	defer cancel()
 	if err := p.Publish(ctx, event("a", 0)); err != nil {
 		t.Fatal(err)
@@ -133,7 +134,7 @@ func TestTimeIsUpBeforeTheAnswer(t *testing.T) {
 		stop()
 	}
 	close(answer)
-	again, stop := context.WithTimeout(t.Context(), patience)
+	again, stop := context.WithTimeout(t.Context(), await.Limit)
 	defer stop()
 	// It is of the same partition, so that copies of the first would be before it. The first itself may have its answer
 	// by now: to deliver it once more would be a copy.

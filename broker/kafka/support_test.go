@@ -11,13 +11,11 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/onceward/onceward/broker/kafka"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/outbox"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// patience is how long a test waits for what must happen.
-const patience = 20 * time.Second
 
 // newCluster starts brokers in this process, with the topic "charges".
 func newCluster(t *testing.T, options ...kfake.Opt) *kfake.Cluster {
@@ -69,7 +67,7 @@ func read(t *testing.T, cluster *kfake.Cluster, topic string, n int) []*kgo.Reco
 		t.Fatal(err)
 	}
 	defer client.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
 	defer cancel()
 	var records []*kgo.Record
 	for len(records) < n {

@@ -14,6 +14,7 @@ import (
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/broker/nats"
 	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/outbox"
 )
 
@@ -66,7 +67,7 @@ func exampleConnection() (conn *natsgo.Conn, stop func(), err error) {
 		return nil, nil, err
 	}
 	go s.Start()
-	if !s.ReadyForConnections(patience) {
+	if !s.ReadyForConnections(await.Limit) {
 		return nil, nil, fmt.Errorf("the server does not start")
 	}
 	if conn, err = natsgo.Connect(s.ClientURL()); err != nil {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/onceward/onceward/broker/nats"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/outbox"
 )
 
@@ -133,7 +134,7 @@ func TestServerRestarts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
 	defer cancel()
 	const events = 30
 	for n := range events {

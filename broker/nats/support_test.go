@@ -12,13 +12,11 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/goleak"
 
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/outbox"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// patience is how long a test waits for what must happen.
-const patience = 20 * time.Second
 
 // startServer starts a real server in this process, on that port or, if it is -1, on one that the system gives.
 func startServer(t *testing.T, dir string, port int) *server.Server {
@@ -31,7 +29,7 @@ func startServer(t *testing.T, dir string, port int) *server.Server {
 	}
 	go s.Start()
 	t.Cleanup(func() { stopServer(s) })
-	if !s.ReadyForConnections(patience) {
+	if !s.ReadyForConnections(await.Limit) {
 		t.Fatal("the server does not start")
 	}
 	return s

@@ -14,10 +14,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/cmd/onceward/internal/operate"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/proc/proctest"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
@@ -65,13 +65,8 @@ func TestInterruptIsNo(t *testing.T) {
 	asked := make(chan error, 1)
 	go func() { asked <- (&confirmFlags{}).confirm(ctx, silent, io.Discard, "", true) }()
 	interrupt()
-	select {
-	case err := <-asked:
-		if !errors.Is(err, operate.ErrRefused) {
-			t.Errorf("interrupted: %v", err)
-		}
-	case <-time.After(10 * time.Second):
-		t.Error("an interrupt at the question is not heard")
+	if err := await.Value(t, "the end of the question", asked); !errors.Is(err, operate.ErrRefused) {
+		t.Errorf("interrupted: %v", err)
 	}
 }
 

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/onceward/onceward/examples/provider"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/proc"
 	"github.com/onceward/onceward/internal/proc/proctest"
 	"github.com/onceward/onceward/internal/servers"
@@ -129,7 +129,7 @@ type reply struct {
 
 // newClient opens a connection for each request, so that the transport repeats none by itself.
 func newClient() *http.Client {
-	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
+	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: await.Limit}
 }
 
 func (s *server) send(method, path, token, key, body string) reply {
@@ -170,25 +170,10 @@ func (s *server) charged(t *testing.T, key string) (path string) {
 	t.Helper()
 	r := s.must(t, "POST", "/payments", "alice", key, payment)
 	path = r.header.Get("Location")
-	await(t, "the payment to be charged", func() bool {
+	await.That(t, "the payment is charged", func() bool {
 		return strings.Contains(s.must(t, "GET", path, "alice", "", "").body, `"state":"charged"`)
 	})
 	return path
 }
 
 const payment = `{"customer":"c1","amount":1999,"currency":"EUR"}`
-
-// await polls a process that has no other way to tell.
-func await(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	ticker := time.NewTicker(20 * time.Millisecond)
-	defer ticker.Stop()
-	limit := time.After(30 * time.Second)
-	for !done() {
-		select {
-		case <-ticker.C:
-		case <-limit:
-			t.Fatalf("waited too long for %s", what)
-		}
-	}
-}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/proc/proctest"
 )
 
@@ -46,7 +47,7 @@ func (r *running) end(t *testing.T, sig os.Signal) (status int) {
 	}
 	r.Rest() // what it says meanwhile is not looked at
 	for _, address := range r.addresses {
-		await(t, "a process of the demo to end", func() bool { return !reachable(address) })
+		await.That(t, "a process of the demo has ended", func() bool { return !reachable(address) })
 	}
 	return r.ExitCode()
 }
@@ -80,7 +81,7 @@ func TestInterruptTwice(t *testing.T) {
 			if err := r.Signal(os.Interrupt); err != nil {
 				t.Fatal(err)
 			}
-			await(t, "the demo to end in order", func() bool { return !reachable(r.addresses[0]) })
+			await.That(t, "the demo has ended in order", func() bool { return !reachable(r.addresses[0]) })
 			if status := r.end(t, os.Interrupt); status != 1 || !strings.Contains(r.Stderr(), "interrupted, no verdict") {
 				t.Errorf("exit status %d: %s", status, r.Stderr())
 			}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/proc"
 	"github.com/onceward/onceward/internal/proc/proctest"
 	"github.com/onceward/onceward/internal/servers"
@@ -197,13 +198,9 @@ func TestWatchingAFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.must(t, acting("keys", "bust", s.paid.Hash())...)
-	line := ""
-	for turns := 0; turns < 100 && !strings.Contains(line, `"completed":0`); turns++ {
-		line = watching.Hear("{")
-	}
-	if !strings.Contains(line, `"completed":0`) {
-		t.Errorf("shown ten seconds later: %s", line)
-	}
+	await.That(t, "the watch shows that nothing is completed", func() bool {
+		return strings.Contains(watching.Hear("{"), `"completed":0`)
+	})
 }
 
 // TestNoFileYet: a file that does not exist is called so.

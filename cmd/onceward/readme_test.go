@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/proc/proctest"
 	"github.com/onceward/onceward/internal/servers"
 )
@@ -108,7 +109,7 @@ func startReadmeProgram(t *testing.T, program string, env ...string) string {
 	command.Dir = dir
 	command.Env = append(append(os.Environ(), "ONCEWARD_SECRET=sixteen random bytes or more"), env...)
 	proctest.Start(t, command)
-	await(t, "the program to listen", func() bool { return reachable(address) })
+	await.That(t, "the program listens", func() bool { return reachable(address) })
 	return "http://" + address
 }
 

@@ -8,7 +8,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/onceward/onceward/internal/proc/proctest"
+	"github.com/onceward/onceward/internal/await"
+	"github.com/onceward/onceward/internal/nightly"
 )
 
 // TestCurlLines is the first five minutes of a user: what the demo prints is what happens.
@@ -28,7 +29,7 @@ func TestCurlLines(t *testing.T) {
 	if changed := sh.run(t, lines[2]); !strings.HasPrefix(changed, "HTTP/1.1 422") {
 		t.Errorf("another amount: %s", changed)
 	}
-	await(t, "the payment to be charged", func() bool { return strings.Contains(sh.run(t, lines[3]), `"state":"charged"`) })
+	await.That(t, "the payment is charged", func() bool { return strings.Contains(sh.run(t, lines[3]), `"state":"charged"`) })
 	if refund := sh.run(t, lines[4]); !strings.HasPrefix(refund, "HTTP/1.1 201") {
 		t.Errorf("a refund: %s", refund)
 	}
@@ -112,7 +113,7 @@ func (s *server) duplicates(n int, path, key, body string) []reply {
 // TestTwoHundredAtOnce: one key, 200 goroutines, over HTTP, on both kinds of route, under each policy.
 func TestTwoHundredAtOnce(t *testing.T) {
 	t.Parallel()
-	const many = 200
+	many := nightly.Either(200, 50)
 	for _, policy := range []string{"conflict", "wait", "accepted"} {
 		t.Run(policy, func(t *testing.T) {
 			t.Parallel()
@@ -161,7 +162,7 @@ func TestInterruptServing(t *testing.T) {
 	if err := s.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Wait(proctest.Limit); err != nil {
+	if err := s.Wait(await.Limit); err != nil {
 		t.Errorf("the demo ended with %v", err)
 	}
 }

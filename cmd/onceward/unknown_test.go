@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/onceward/onceward/cmd/onceward/internal/view"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/store"
 )
 
@@ -70,10 +71,10 @@ func tryResolveStep(t *testing.T, s *service) {
 	if rec := s.record(t, s.phased); rec.State != store.StateInProgress {
 		t.Errorf("the record is %s", rec.State)
 	}
-	await(t, "the operation to be lost", func() bool { // on DynamoDB nodes allow for clocks that differ
+	await.That(t, "the operation is lost", func() bool { // on DynamoDB nodes allow for clocks that differ
 		return strings.Contains(s.must(t, "unknown", "list", "--lost"), s.phased.Hash())
 	})
-	await(t, "the operation to be stopped", func() bool { // a process that has seen less of the clock allows for more
+	await.That(t, "the operation is stopped", func() bool { // a process that has seen less of the clock allows for more
 		result := s.onceward(t, acting("unknown", "stop", s.phased.Hash())...)
 		return result.Code == exitOK && strings.Contains(result.Stdout, "Done")
 	})

@@ -23,7 +23,7 @@ import (
 
 const (
 	// killLimit is how long the system may take to carry out a signal that cannot be refused.
-	killLimit = 20 * time.Second
+	killLimit = 2 * time.Minute
 	// pipeLimit is how long after a process its children may keep its output open.
 	pipeLimit = 5 * time.Second
 	// mostOutput is how much of the standard error is kept.

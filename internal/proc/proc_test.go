@@ -14,12 +14,14 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/onceward/onceward/internal/await"
 )
 
 // partVariable makes the test binary a process that plays a part instead of running tests.
 const partVariable = "ONCEWARD_PROC_TEST_PART"
 
-const limit = 30 * time.Second
+const limit = await.Limit
 
 func TestMain(m *testing.M) {
 	switch part := os.Getenv(partVariable); part {

@@ -138,30 +138,3 @@ func TestCanonicalWithoutID(t *testing.T) {
 		t.Error("what a part says does not count")
 	}
 }
-
-// TestCanonicalOfDepth: the time grows with the size, however deep a message is nested: a caller chooses both.
-func TestCanonicalOfDepth(t *testing.T) {
-	t.Parallel()
-	const depth = 3000
-	deep := &paymentpb.Payment{Memo: strings.Repeat("x", 4<<20)}
-	value := structpb.NewStringValue(deep.Memo)
-	for range depth {
-		deep = &paymentpb.Payment{Parent: deep}
-		value = structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{"a": value}})
-	}
-	for _, m := range []proto.Message{deep, value} {
-		began := time.Now()
-		want, err := proto.Marshal(m)
-		if err != nil {
-			t.Fatal(err)
-		}
-		usual := time.Since(began)
-		began = time.Now()
-		if !bytes.Equal(canonical(m), want) {
-			t.Errorf("%T: a message of one field is not its wire format", m)
-		}
-		if took := time.Since(began); took > time.Second+20*usual {
-			t.Errorf("%T: it took %s, and to encode it %s", m, took, usual)
-		}
-	}
-}

@@ -17,8 +17,9 @@ import (
 
 	"github.com/onceward/onceward/client"
 	"github.com/onceward/onceward/examples/provider"
+	"github.com/onceward/onceward/internal/await"
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/proc"
-	"github.com/onceward/onceward/internal/proc/proctest"
 	"github.com/onceward/onceward/store/sqlite"
 )
 
@@ -29,7 +30,7 @@ const callsVariable = "ONCEWARD_TEST_CALLS"
 // ways that it can, over a network that loses replies; caller and demo are killed at random and started again. In the
 // end each order was charged once, and the caller was told of each.
 func TestCallerIsKilled(t *testing.T) {
-	payments, err := strconv.Atoi(cmp.Or(os.Getenv(callsVariable), "200"))
+	payments, err := strconv.Atoi(cmp.Or(os.Getenv(callsVariable), nightly.Either("200", "60")))
 	must(t, err)
 	s := newStorm(t, payments)
 	s.blow(func() bool { return s.counts().told == payments })
@@ -49,6 +50,7 @@ func TestCallerIsKilled(t *testing.T) {
 // TestForgetfulCallerIsCaught shows that the storm has teeth: a caller that writes down what it sent after it has sent
 // it pays twice.
 func TestForgetfulCallerIsCaught(t *testing.T) {
+	nightly.Only(t, "it shows that the storm of TestCallerIsKilled has teeth")
 	s := newStorm(t, 100_000)
 	s.settings.Forgetful = true
 	s.blow(func() bool { return s.twice() > 0 })
@@ -103,7 +105,7 @@ func (s *storm) startDemo() {
 	s.Cleanup(func() { must(s, p.Kill()) })
 	s.demo = p
 	for line := ""; !strings.Contains(line, "Ctrl-C"); {
-		if line, err = p.Expect("", proctest.Limit); err != nil {
+		if line, err = p.Expect("", await.Limit); err != nil {
 			s.Fatalf("the demo does not start: %v\n%s", err, p.Stderr())
 		}
 		if url, found := strings.CutPrefix(line, "Listening on "); found {
@@ -143,7 +145,7 @@ func (s *storm) startCaller() {
 	must(s, err)
 	s.Cleanup(func() { must(s, p.Kill()) })
 	s.caller = p
-	if _, err := p.Expect("working", proctest.Limit); err != nil {
+	if _, err := p.Expect("working", await.Limit); err != nil {
 		s.Fatalf("the caller does not start: %v\n%s", err, p.Stderr())
 	}
 }
@@ -152,10 +154,12 @@ func (s *storm) startCaller() {
 // enough are left to finish.
 func (s *storm) blow(over func() bool) {
 	s.Helper()
-	deadline := time.Now().Add(10 * time.Minute)
+	last, since := s.counts(), time.Now()
 	for !over() || s.callers < 3 {
-		if time.Now().After(deadline) {
-			s.Fatalf("it is not over after %d callers and %d demos: %+v", s.callers, s.demos, s.counts())
+		if now := s.counts(); now != last {
+			last, since = now, time.Now()
+		} else if time.Since(since) > await.Limit {
+			s.Fatalf("nothing has changed for %s after %d callers and %d demos: %+v", await.Limit, s.callers, s.demos, now)
 		}
 		time.Sleep(time.Duration(100+s.random.IntN(900)) * time.Millisecond) // the kill comes at random
 		if s.caller.Ended() {
@@ -179,10 +183,9 @@ func (s *storm) blow(over func() bool) {
 func (s *storm) settle() {
 	s.Helper()
 	s.setFaults(provider.Faults{Rules: []provider.Rule{}})
-	for deadline := time.Now().Add(time.Minute); s.counts().charged < s.settings.Payments; time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			return // the counts tell
-		}
+	for n := s.counts().charged; n < s.settings.Payments; {
+		before := n
+		await.That(s, "the next order is charged", func() bool { n = s.counts().charged; return n > before })
 	}
 }
 

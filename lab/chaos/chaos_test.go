@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/lab/chaos/internal/node"
@@ -30,20 +30,24 @@ func TestMain(m *testing.M) {
 	os.Exit(servers.Main(m))
 }
 
-// TestShortRun lets each fault happen once on SQLite and PostgreSQL, with a fixed seed, and some on those with Redis.
-// `make chaos` has all faults on all stores.
+// TestShortRun lets each fault happen once on SQLite, with a fixed seed. `make test-all` does so on PostgreSQL too, and
+// lets some faults happen on the stores with Redis. `make chaos` has all faults on all stores.
 func TestShortRun(t *testing.T) {
 	for _, c := range []struct {
 		store string
-		time  time.Duration
 		only  []string
 	}{
-		{"sqlite", 8 * time.Second, nil},
-		{"postgres", 8 * time.Second, nil},
-		{"redis", 8 * time.Second, []string{"database-kill", "database-reply-lost", "server-kill", "server-pause"}},
-		{"tiered", 8 * time.Second, []string{"front-kill", "front-restore", "server-kill"}},
+		{"sqlite", nil},
+		{"postgres", nil},
+		{"redis", []string{"database-kill", "database-reply-lost", "server-kill", "server-pause"}},
+		{"tiered", []string{"front-kill", "front-restore", "server-kill"}},
 	} {
-		t.Run(c.store, func(t *testing.T) { shortRun(t, c.store, c.time, c.only) })
+		t.Run(c.store, func(t *testing.T) {
+			if c.store != "sqlite" {
+				nightly.Only(t, "all promises are checked on SQLite")
+			}
+			shortRun(t, c.store, 8*time.Second, c.only)
+		})
 	}
 }
 
@@ -60,24 +64,33 @@ func TestShortRunOnEngines(t *testing.T) {
 	}
 }
 
-// shortRun is a run on a store, with some or all faults.
+// shortRun runs on a store, with some or all faults. On a machine that is so slow that a run has too little to show it
+// runs again, with the next seed.
 func shortRun(t *testing.T, store string, length time.Duration, only []string) {
 	o := options{
 		Store: store, Time: length, Seed: 20261115, Clients: 6, Every: 450 * time.Millisecond,
-		Settle: 90 * time.Second, Only: only,
+		Settle: await.Limit, Only: only,
 	}
-	var out bytes.Buffer
-	r, err := o.run(t.Context(), &out)
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out.String())
+	var operations, overlapping, replays, unknown int
+	for range 10 {
+		var out bytes.Buffer
+		r, err := o.run(t.Context(), &out)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out.String())
+		}
+		r.print(&out)
+		if len(r.violations) > 0 {
+			t.Fatalf("promises were broken:\n%s", out.String())
+		}
+		operations, overlapping = operations+r.counts.Operations, overlapping+r.counts.Overlapping
+		replays, unknown = replays+r.counts.Replays, unknown+r.counts.Unknown
+		if operations >= 40 && overlapping >= 10 && replays >= 5 && unknown >= 1 {
+			return
+		}
+		t.Logf("the run had too little to show:\n%s", out.String())
+		o.Seed++
 	}
-	r.print(&out)
-	if len(r.violations) > 0 {
-		t.Errorf("promises were broken:\n%s", out.String())
-	}
-	if c := r.counts; c.Operations < 40 || c.Overlapping < 10 || c.Replays < 5 || c.Unknown < 1 {
-		t.Errorf("the run had too little to show:\n%s", out.String())
-	}
+	t.Error("no run had enough to show")
 }
 
 func TestCommandLine(t *testing.T) {
@@ -88,9 +101,7 @@ func TestCommandLine(t *testing.T) {
 		"-faults plague -store sqlite -clocks=false -time 1s": "server-kill",
 	} {
 		var out bytes.Buffer
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		err := chaos(ctx, strings.Fields(args), &out)
-		cancel()
+		err := chaos(t.Context(), strings.Fields(args), &out)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("chaos %s: %v, want an error that says %s", args, err, want)
 		}
@@ -117,7 +128,7 @@ func TestShiftedClock(t *testing.T) {
 			t.Fatalf("%v: %s", err, said)
 		}
 		at, err := strconv.ParseInt(strings.TrimSpace(string(said)), 10, 64)
-		if off := at - time.Now().Unix() - offset; err != nil || off < -60 || off > 60 {
+		if off := at - time.Now().Unix() - offset; err != nil || off < -600 || off > 600 {
 			t.Errorf("with an offset of %d s its clock says %s, which is %d s away from that (%v)", offset, said, off, err)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/lab/chaos/internal/mutant"
 )
 
@@ -12,6 +13,7 @@ import (
 // They are in one program, to be built and run once. `make mutants` demands it of all, each alone.
 func TestMutantsAreCaught(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "lab/chaos/internal/check has tests that the checker finds each mistake in a history")
 	chosen, err := mutant.Named("inbox-apart", "no-audit") // they are built soonest
 	if err != nil {
 		t.Fatal(err)

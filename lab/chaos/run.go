@@ -41,7 +41,7 @@ const (
 	// buildLimit and startLimit are how long it takes to build a program, with its standard library, and to start a
 	// world.
 	buildLimit = 5 * time.Minute
-	startLimit = time.Minute
+	startLimit = 2 * time.Minute
 	// progressEvery is how often a run says how far it is.
 	progressEvery = 15 * time.Second
 )

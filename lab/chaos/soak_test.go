@@ -8,17 +8,21 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/onceward/onceward/internal/await"
+	"github.com/onceward/onceward/internal/nightly"
 )
 
 // TestSoakGoesOn: a soak that was started again on its directory counts on from where it was, and leaves nothing else
 // there.
 func TestSoakGoesOn(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it runs chaos four times")
 	dir := t.TempDir()
 	for start, hours := range []float64{1e-9, 1e9} {
 		s := soak{dir: dir, hours: hours, options: options{
 			Store: "sqlite", Seed: 3, Time: time.Second, Clients: 4, Every: 200 * time.Millisecond,
-			Settle: 90 * time.Second, Brief: true,
+			Settle: await.Limit, Brief: true,
 			Only: []string{"server-kill", "clock-step", "stray-row", "stray-effect"},
 		}}
 		var out bytes.Buffer

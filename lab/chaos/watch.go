@@ -7,8 +7,8 @@ import (
 )
 
 // patience is how much longer than planned a stage of a run may take before the run counts as hung. It leaves room
-// for a busy machine; a developer who waits for a run that hangs knows after a minute.
-const patience = 45 * time.Second
+// for a busy machine.
+const patience = 2 * time.Minute
 
 // watch knows what a run is waiting for, so that one which hangs ends and says where.
 type watch struct {

@@ -35,7 +35,7 @@ func (s *shop) bookings() *phase.Operation[booking] {
 			s.pass("answer")
 			return phase.JSON(http.StatusCreated, b)
 		},
-		Options:    []onceward.Option{onceward.Lease(shopLease)},
+		Options:    []onceward.Option{onceward.Lease(s.Lease)},
 		MinBackoff: 20 * time.Millisecond,
 	}))
 }
@@ -50,6 +50,18 @@ func (s *shop) takeSeat(ctx context.Context, b *booking) error {
 	err := onceward.Tx(ctx).QueryRowContext(ctx, `INSERT INTO seat (name) VALUES ($1) RETURNING number`, b.Name).Scan(&b.Seat)
 	s.pass("seat")
 	return err
+}
+
+// sellSeat answers with the seat that it has sold.
+func (s *shop) sellSeat(w http.ResponseWriter, r *http.Request) {
+	b := booking{Name: onceward.FromContext(r.Context()).Key()}
+	if err := s.takeSeat(r.Context(), &b); err != nil {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusCreated)
+	_ = json.NewEncoder(w).Encode(b)
 }
 
 func (s *shop) charge(ctx context.Context, key string, b *booking) error {

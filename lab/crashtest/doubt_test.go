@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/onceward/onceward/examples/provider"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/phase"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/store"
@@ -17,7 +18,7 @@ func TestKilledInDoubt(t *testing.T) {
 	for name, finish := range map[string]func(w *world) reply{
 		"resumed": func(w *world) reply {
 			shop := w.opens(func(s *shopSettings) { s.Resume = true })
-			w.awaits(shop, "k", store.StateCompleted)
+			w.awaits("k", store.StateCompleted)
 			return shop.post("/bookings", "k", "{}")
 		},
 		"retried": func(w *world) reply { return w.opens(nil).settles("/bookings", "k", "{}") },
@@ -29,10 +30,12 @@ func TestKilledInDoubt(t *testing.T) {
 				if r := first.post("/bookings", "k", "{}"); r.err == nil {
 					t.Fatalf("the shop answered %+v although it was to die", r)
 				}
+				w.endsLease("k")
 				settling := w.opens(func(s *shopSettings) { s.Resume, s.Poll, s.Kill = true, true, "after resolving charge" })
-				if err := settling.Wait(longest); settling.ExitCode() != -1 {
+				if err := settling.Wait(await.Limit); settling.ExitCode() != -1 {
 					t.Fatalf("the shop ended with %v, want it to be killed", err)
 				}
+				w.endsLease("k")
 				w.wantBooking(finish(w), "k", [3]int{1, 1, 1})
 			})
 		})
@@ -62,14 +65,15 @@ func TestBookingSettledByAnOperator(t *testing.T) {
 		if r := first.post("/bookings", "k", "{}"); r.err == nil {
 			t.Fatalf("the shop answered %+v although it was to die", r)
 		}
+		w.endsLease("k")
 		shop := w.opens(func(s *shopSettings) { s.Resume = true })
-		rec := w.awaits(shop, "k", store.StateUnknown)
+		rec := w.awaits("k", store.StateUnknown)
 		operator, err := reconcile.NewOperator(w.guard, w.store)
 		must(t, err)
 		by := reconcile.By{Who: "zoe", Why: "the process is gone, and the bank knows nothing"}
 		outcome := phase.StepOutcome{Step: "charge", Result: phase.ResultNotExecuted}
 		must(t, operator.ResolveStep(t.Context(), by, store.Claim{ID: rec.ID, Attempt: rec.Attempt}, outcome))
-		w.awaits(shop, "k", store.StateCompleted)
+		w.awaits("k", store.StateCompleted)
 		w.wantBooking(shop.post("/bookings", "k", "{}"), "k", [3]int{1, 2, 1})
 	})
 }

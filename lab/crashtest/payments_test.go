@@ -17,7 +17,7 @@ import (
 
 // payments adds the route that calls the provider inline, and the door through which its outcomes come.
 func (s *shop) payments(mux *http.ServeMux) error {
-	mux.Handle("POST /payments", s.guard.HandlerFunc(s.pay, onceward.Reserved(onceward.FailureUnknown), onceward.Lease(shopLease)))
+	mux.Handle("POST /payments", s.guard.HandlerFunc(s.pay, onceward.Reserved(onceward.FailureUnknown), onceward.Lease(s.Lease)))
 	quiet := slog.New(slog.DiscardHandler)
 	poller, err := reconcile.NewPoller(s.guard, &s.store, reconcile.Config{
 		Rules: map[string]reconcile.Rule{"POST /payments": {
@@ -63,11 +63,12 @@ func (s *shop) sweep() {
 func (s *shop) pay(w http.ResponseWriter, r *http.Request) {
 	op := onceward.FromContext(r.Context())
 	s.pass("before the call")
-	ctx, cancel := context.WithTimeout(r.Context(), callTimeout)
+	ctx, cancel := context.WithTimeout(r.Context(), s.CallTimeout)
 	defer cancel()
 	made, err := s.client.Charge(ctx, op.DownstreamKey("charge"), provider.ChargeRequest{
 		Amount: amountOf(r), Currency: "EUR", Reference: op.Key(),
 	})
+	s.pass("after the call")
 	var declined *provider.DeclinedError
 	var refused *provider.RefusedError
 	switch {

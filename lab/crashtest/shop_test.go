@@ -51,15 +51,18 @@ type shopSettings struct {
 	Limit int
 	// Kill is the point at which the process kills itself, Hold the one at which it waits for a line of its input.
 	Kill, Hold string
+	// Lease is the lease of each operation. It is so long that only the test ends it, except where a database has to
+	// notice by itself that a process has stopped.
+	Lease time.Duration
+	// CallTimeout is how long a payment waits for the provider's answer.
+	CallTimeout time.Duration
 	// Diary is the file in which the shop notes each point that it passes.
 	Diary string
 }
 
 const (
-	shopLease   = time.Second
-	shopSecret  = "the secret of the shop, long enough"
-	hookSecret  = "the secret of the webhooks"
-	callTimeout = 300 * time.Millisecond
+	shopSecret = "the secret of the shop, long enough"
+	hookSecret = "the secret of the webhooks"
 )
 
 // fullStore is what the shop needs of a store: both kinds have it all.
@@ -96,7 +99,8 @@ func openStore(ctx context.Context, url string) (fullStore, *sql.DB, error) {
 	return store, db, err
 }
 
-// shop is a process that takes bookings, in three phases, and payments, by calling the provider inline.
+// shop is a process that takes bookings, in three phases, and payments, by calling the provider inline, and sells
+// seats, in one transaction.
 type shop struct {
 	shopSettings
 	store  hookedStore
@@ -126,6 +130,7 @@ func runShop(settings string) error {
 	mux := http.NewServeMux()
 	s.booked = s.bookings()
 	mux.Handle("POST /bookings", s.booked.Handler(s.guard, s.startBooking))
+	mux.Handle("POST /seats", s.guard.HandlerFunc(s.sellSeat, onceward.Transactional()))
 	if err := s.payments(mux); err != nil {
 		return err
 	}
@@ -199,6 +204,13 @@ func (h *hookedStore) CheckpointTx(ctx context.Context, c store.Claim, lease tim
 	})
 	h.pass("after checkpoint " + point)
 	return err
+}
+
+// Transact implements [store.Transactor].
+func (h *hookedStore) Transact(ctx context.Context, r *store.Reservation, work func(context.Context, store.Verdict) store.Settlement) (store.Verdict, error) {
+	v, err := h.fullStore.Transact(ctx, r, work)
+	h.pass("after commit")
+	return v, err
 }
 
 // ResolveStep implements [store.Reconciler].

@@ -1,25 +1,39 @@
 package crashtest
 
 import (
+	"bytes"
+	"context"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/onceward/onceward/examples/provider"
+	"github.com/onceward/onceward/internal/await"
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/store"
 )
 
 const payment = `{"Amount":1900}`
 
+// noAnswer is how long the provider lets a caller wait that it does not answer.
+const noAnswer = 300 * time.Millisecond
+
 // fault makes the provider do something to the first charge.
 func (w *world) fault(kinds ...provider.Kind) {
 	w.Helper()
 	var rules []provider.Rule
 	for _, kind := range kinds {
-		rules = append(rules, provider.Rule{
+		rule := provider.Rule{
 			Kind: kind, Times: 1, Match: provider.Match{Method: http.MethodPost, Path: "/charges"}, Name: string(kind),
-		})
+		}
+		if kind != provider.Hold { // which lasts until the test releases it
+			rule.Delay = noAnswer
+		}
+		rules = append(rules, rule)
 	}
 	must(w, w.provider.SetFaults(provider.Faults{Rules: rules}))
 }
@@ -59,13 +73,16 @@ func TestSettledByThePoller(t *testing.T) {
 	for _, kind := range []provider.Kind{provider.TimeoutAfter, provider.ErrorAfter, provider.ResetAfter} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
+			if kind != provider.ResetAfter {
+				nightly.Only(t, "a connection that is reset is tested")
+			}
 			onStores(t, false, func(t *testing.T, w *world) {
 				w.fault(kind)
 				deaf := w.opens(nil)
 				w.becomesUnknown(deaf, "k")
 				w.retryIsRefused(deaf, "k")
 				asking := w.opens(func(s *shopSettings) { s.Poll = true })
-				rec := w.awaits(asking, "k", store.StateCompleted)
+				rec := w.awaits("k", store.StateCompleted)
 				if rec.ProviderID == "" {
 					t.Error("the record does not know the provider's id")
 				}
@@ -78,6 +95,7 @@ func TestSettledByThePoller(t *testing.T) {
 // TestDeclinedIsCompleted: a failure that the provider tells of is an answer, and is stored as one.
 func TestDeclinedIsCompleted(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "TestSettledByThePoller has a poller that learns an outcome")
 	onStores(t, false, func(t *testing.T, w *world) {
 		w.fault(provider.TimeoutAfter)
 		shop := w.opens(func(s *shopSettings) { s.Poll = true })
@@ -91,42 +109,65 @@ func TestDeclinedIsCompleted(t *testing.T) {
 	})
 }
 
-// TestSettledByAWebhook: the provider does not answer questions, but tells by itself, whenever it likes.
+// TestSettledByAWebhook: the provider does not answer questions, but sends an event, whenever it likes.
 func TestSettledByAWebhook(t *testing.T) {
 	t.Parallel()
 	for name, kinds := range map[string][]provider.Kind{
-		"afterwards":  {provider.TimeoutAfter, provider.WebhookDelay},
+		"afterwards":  {provider.TimeoutAfter},
 		"twice":       {provider.TimeoutAfter, provider.WebhookDuplicate},
 		"before":      {provider.TimeoutAfter, provider.WebhookFirst},
 		"after reset": {provider.ResetAfter},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			nightly.Only(t, "TestBookingSettledByAWebhook has a webhook")
 			onStores(t, false, func(t *testing.T, w *world) {
 				// What comes while the payment is in progress is kept, and read by the poller. What comes afterwards settles at
 				// once.
-				shop := w.opens(func(s *shopSettings) { s.Poll = name != "afterwards" })
-				w.provider.SetWebhook(provider.Webhook{URL: shop.url + "/events", Secret: hookSecret})
+				late := name == "afterwards"
+				shop := w.opens(func(s *shopSettings) { s.Poll = !late })
+				hook, deliver := shop.url+"/events", func() {}
+				if late {
+					hook, deliver = w.keepsWebhook(shop)
+				}
+				w.provider.SetWebhook(provider.Webhook{URL: hook, Secret: hookSecret})
 				w.tells(kinds)
 				w.becomesUnknown(shop, "k")
-				w.awaits(shop, "k", store.StateCompleted)
+				deliver()
+				w.awaits("k", store.StateCompleted)
 				w.wantReplay(shop, "k")
 			})
 		})
 	}
 }
 
-// tells makes the provider fail to answer the first charge, and every question. A webhook that is late comes when the
-// payment has become unknown.
+// keepsWebhook takes an event of the provider, and returns where it does so, and how it reaches the shop.
+func (w *world) keepsWebhook(shop *shopProcess) (url string, deliver func()) {
+	kept := make(chan *http.Request, 1)
+	keeper := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		event, _ := http.NewRequestWithContext(context.Background(), r.Method, shop.url+"/events", bytes.NewReader(body))
+		if event.Header = r.Header.Clone(); err == nil {
+			kept <- event
+		}
+	}))
+	w.Cleanup(keeper.Close)
+	return keeper.URL, func() {
+		w.Helper()
+		response, err := oneShot.Do(await.Value(w, "the provider's event", kept))
+		must(w, err)
+		must(w, response.Body.Close())
+	}
+}
+
+// tells makes the provider fail to answer the first charge, and every question.
 func (w *world) tells(kinds []provider.Kind) {
 	w.Helper()
 	rules := []provider.Rule{{Kind: provider.ErrorBefore, Match: provider.Match{Method: http.MethodGet}}}
 	for _, kind := range kinds {
-		rule := provider.Rule{Kind: kind, Times: 1, Match: provider.Match{Method: http.MethodPost, Path: "/charges"}}
-		if kind == provider.WebhookDelay {
-			rule.Delay = 3 * callTimeout
-		}
-		rules = append(rules, rule)
+		rules = append(rules, provider.Rule{
+			Kind: kind, Times: 1, Match: provider.Match{Method: http.MethodPost, Path: "/charges"}, Delay: noAnswer,
+		})
 	}
 	must(w, w.provider.SetFaults(provider.Faults{Rules: rules}))
 }
@@ -134,20 +175,21 @@ func (w *world) tells(kinds []provider.Kind) {
 // TestSettledByAnOperator: the limit is reached, and a person decides. Each act is in the audit.
 func TestSettledByAnOperator(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "reconcile.TestActs has the operator")
 	onStores(t, false, func(t *testing.T, w *world) {
 		w.fault(provider.TimeoutBefore, provider.TimeoutBefore)
 		shop := w.opens(func(s *shopSettings) { s.Poll, s.Limit = true, 2 })
 		w.becomesUnknown(shop, "k")
 		operator, err := reconcile.NewOperator(w.guard, w.store)
 		must(t, err)
-		letter := w.awaitsDeadLetter(shop, operator, 2)
+		letter := w.awaitsDeadLetter(operator, 2)
 		w.retryIsRefused(shop, "k")
 		claim := store.Claim{ID: letter.ID, Attempt: letter.Attempt}
 		if err := operator.ResolveNotExecuted(t.Context(), reconcile.By{Who: "zoe"}, claim); err == nil {
 			t.Error("an act without a reason was accepted")
 		}
 		must(t, operator.RetryNow(t.Context(), reconcile.By{Who: "zoe", Why: "the bank was down"}, claim))
-		w.awaitsDeadLetter(shop, operator, 6) // with the operator's own two
+		w.awaitsDeadLetter(operator, 6) // with the operator's own two
 		must(t, operator.ResolveNotExecuted(t.Context(), reconcile.By{Who: "zoe", Why: "the bank says no"}, claim))
 		w.provider.ClearFaults()
 		if r := shop.settles("/payments", "k", payment); r.status != http.StatusCreated || w.charges("k") != 1 {
@@ -173,20 +215,20 @@ func TestSettledByAnOperator(t *testing.T) {
 
 // awaitsDeadLetter waits until the poller has given up and has written its last attempt, which it does behind that, to
 // the audit.
-func (w *world) awaitsDeadLetter(p *shopProcess, operator *reconcile.Operator, audited int) store.Record {
+func (w *world) awaitsDeadLetter(operator *reconcile.Operator, audited int) (letter store.Record) {
 	w.Helper()
-	for {
+	await.That(w, "there is a dead letter", func() bool {
 		letters, err := operator.DeadLetters(w.Context(), store.ID{}, 10)
 		must(w, err)
-		if len(letters) == 1 {
-			history, err := operator.History(w.Context(), letters[0].ID)
-			must(w, err)
-			if len(history.Audit) >= audited {
-				return letters[0]
-			}
+		if len(letters) != 1 {
+			return false
 		}
-		p.awaits("a dead letter")
-	}
+		letter = letters[0]
+		history, err := operator.History(w.Context(), letter.ID)
+		must(w, err)
+		return len(history.Audit) >= audited
+	})
+	return letter
 }
 
 // TestStillOnItsWay: "not found" while the request is still on its way does not lead to a second charge (scenario 31).
@@ -197,15 +239,13 @@ func TestStillOnItsWay(t *testing.T) {
 			t.Parallel()
 			onStores(t, dedup, func(t *testing.T, w *world) {
 				w.fault(provider.Hold) // the first request is held on its way, whatever its client does
-				shop := w.opens(func(s *shopSettings) { s.Poll = true })
+				shop := w.opens(func(s *shopSettings) { s.Poll, s.CallTimeout = true, noAnswer })
 				w.becomesUnknown(shop, "k")
 				if dedup {
 					// Not found means not executed here: the retry is the same charge to the provider.
 					shop.settles("/payments", "k", payment)
 				} else {
-					for w.record("k").ReconcileCount < 3 {
-						shop.awaits("the poller to ask three times")
-					}
+					w.awaitsQuestions("k")
 					w.retryIsRefused(shop, "k")
 				}
 				w.provider.Release(string(provider.Hold))

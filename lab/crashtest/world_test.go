@@ -3,6 +3,7 @@ package crashtest
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/examples/provider"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/proc"
 	"github.com/onceward/onceward/internal/proc/proctest"
 	"github.com/onceward/onceward/internal/servers"
@@ -76,7 +78,10 @@ func newWorld(t testing.TB, kind string, dedup bool) *world {
 	}
 	return &world{
 		TB: t, provider: bank, store: store, guard: guard, free: func() bool { return kind == "postgres" || unlocked(t, url) },
-		settings: shopSettings{Store: url, Provider: bank.URL, Dedup: dedup, Diary: filepath.Join(dir, "diary")},
+		settings: shopSettings{
+			Store: url, Provider: bank.URL, Dedup: dedup, Diary: filepath.Join(dir, "diary"), Lease: 10 * await.Limit,
+			CallTimeout: await.Limit,
+		},
 		counts: func(table string) (n int) {
 			must(t, db.QueryRowContext(t.Context(), `SELECT count(*) FROM `+table).Scan(&n))
 			return n
@@ -103,7 +108,7 @@ func (w *world) stops(p *shopProcess) {
 	w.Helper()
 	for must(w, p.Pause()); !w.free(); must(w, p.Pause()) {
 		must(w, p.Resume())
-		p.awaits("the shop to be paused without the lock of the file")
+		time.Sleep(10 * time.Millisecond)
 	}
 }
 
@@ -118,12 +123,8 @@ func must(t testing.TB, err error) {
 type shopProcess struct {
 	testing.TB
 	*proctest.Process
-	url    string
-	opened time.Time
+	url string
 }
-
-// longest is how long a shop may take for all that a test waits for.
-const longest = 30 * time.Second
 
 // opens starts a shop with the settings as changed.
 func (w *world) opens(change func(*shopSettings)) *shopProcess {
@@ -134,7 +135,7 @@ func (w *world) opens(change func(*shopSettings)) *shopProcess {
 	}
 	encoded, err := json.Marshal(settings)
 	must(w, err)
-	p := &shopProcess{TB: w.TB, Process: proctest.Start(w.TB, proc.Self(shopVariable, string(encoded))), opened: time.Now()}
+	p := &shopProcess{TB: w.TB, Process: proctest.Start(w.TB, proc.Self(shopVariable, string(encoded)))}
 	p.url = p.Hear("http://")
 	return p
 }
@@ -148,18 +149,18 @@ type reply struct {
 }
 
 // oneShot never sends a request again by itself, as a transport does that keeps connections.
-var oneShot = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 20 * time.Second}
+var oneShot = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: await.Limit}
 
-// post sends a request under a key, and again, as a client does, as long as it is told that nothing was executed.
-func (p *shopProcess) post(path, key, body string) reply {
+// post sends a request under a key, and repeats it, as a client does, while the answer is that nothing was executed.
+func (p *shopProcess) post(path, key, body string) (r reply) {
 	p.Helper()
-	for {
-		r := p.postOnce(path, key, body)
-		if r.status != http.StatusServiceUnavailable {
-			return r
+	await.Success(p, "the database is not too busy", func() error {
+		if r = p.postOnce(path, key, body); r.status == http.StatusServiceUnavailable {
+			return fmt.Errorf("the answer is %+v", r)
 		}
-		p.awaits("a database that is not too busy: %+v", r)
-	}
+		return nil
+	})
+	return r
 }
 
 func (p *shopProcess) postOnce(path, key, body string) reply {
@@ -179,24 +180,23 @@ func (p *shopProcess) postOnce(path, key, body string) reply {
 }
 
 // settles repeats a request, as a client does, until its answer is final.
-func (p *shopProcess) settles(path, key, body string) reply {
+func (p *shopProcess) settles(path, key, body string) (r reply) {
 	p.Helper()
-	for {
-		r := p.post(path, key, body)
-		if r.err == nil && r.status != http.StatusConflict && r.status < http.StatusInternalServerError {
-			return r
+	await.Success(p, "the answer is final", func() error {
+		if r = p.post(path, key, body); r.err != nil || r.status == http.StatusConflict || r.status >= http.StatusInternalServerError {
+			return fmt.Errorf("the answer is %+v", r)
 		}
-		p.awaits("the answer to become final: it is %+v", r)
-	}
+		return nil
+	})
+	return r
 }
 
-// awaits waits a moment for something that only time brings, such as the end of a lease in another process.
-func (p *shopProcess) awaits(format string, args ...any) {
-	p.Helper()
-	if time.Since(p.opened) > longest {
-		p.Fatalf("waited in vain for "+format, args...)
+// endsLease ends the lease of an operation in progress whose owner is dead or stopped, as time would.
+func (w *world) endsLease(key string) {
+	w.Helper()
+	if rec := w.record(key); rec.State == store.StateInProgress {
+		must(w, w.store.Extend(w.Context(), store.Claim{ID: rec.ID, Attempt: rec.Attempt}, time.Microsecond))
 	}
-	time.Sleep(20 * time.Millisecond)
 }
 
 // record returns the record of a key; its state is none if there is none.
@@ -210,15 +210,21 @@ func (w *world) record(key string) store.Record {
 }
 
 // awaits waits until a record is in a state, without any request.
-func (w *world) awaits(p *shopProcess, key string, state store.State) store.Record {
+func (w *world) awaits(key string, state store.State) (rec store.Record) {
 	w.Helper()
-	for {
-		rec := w.record(key)
-		if rec.State == state {
-			return rec
+	await.Success(w, "the record is "+state.String(), func() error {
+		if rec = w.record(key); rec.State != state {
+			return fmt.Errorf("it is %s (%s, %s)", rec.State, rec.Point, rec.LastError)
 		}
-		p.awaits("the record to be %s: it is %s (%s, %s)", state, rec.State, rec.Point, rec.LastError)
-	}
+		return nil
+	})
+	return rec
+}
+
+// awaitsQuestions waits until the poller has asked the provider three times about an operation.
+func (w *world) awaitsQuestions(key string) {
+	w.Helper()
+	await.That(w, "the poller has asked three times", func() bool { return w.record(key).ReconcileCount >= 3 })
 }
 
 // passed counts how often shops passed a point.

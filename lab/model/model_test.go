@@ -5,7 +5,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/onceward/onceward/internal/racing"
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/store"
 )
 
@@ -16,14 +16,8 @@ var (
 	mixed        = []spec{{1, transactional}, {1, reserved}, {2, reserved}}
 )
 
-// depth is how many attempts the larger searches go through: fewer under the race detector, which slows the search down
-// tenfold and cannot find anything in it, because each search is the work of one goroutine.
-var depth = func() int8 {
-	if racing.Enabled {
-		return 3
-	}
-	return 4
-}()
+// depth is how many attempts the larger searches go through. One attempt fewer is a tenth of the states.
+var depth = nightly.Either[int8](4, 3)
 
 // truths are the scenarios in which the rules as they are must hold.
 var truths = []scenario{

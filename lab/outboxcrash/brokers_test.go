@@ -20,6 +20,7 @@ import (
 	"github.com/onceward/onceward/broker/amqp"
 	"github.com/onceward/onceward/broker/kafka"
 	"github.com/onceward/onceward/broker/nats"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/servers"
 )
 
@@ -105,7 +106,7 @@ func (w *world) startNATS() (b broker, url string) {
 			return nil, err
 		}
 		s.Start()
-		if !s.ReadyForConnections(20 * time.Second) {
+		if !s.ReadyForConnections(await.Limit) {
 			return nil, errors.New("the NATS server does not get ready")
 		}
 		port = s.Addr().(*net.TCPAddr).Port

@@ -3,10 +3,9 @@ package outboxcrash
 import (
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/onceward/onceward/examples/provider"
-	"github.com/onceward/onceward/internal/proc/proctest"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/outbox"
 )
 
@@ -23,29 +22,29 @@ func TestWorkerDiesAfterTheCharge(t *testing.T) {
 
 		first, err := w.starts(workerSettings{Provider: bank.URL, DieAfterCharge: true})
 		must(t, err)
-		if err := first.Wait(proctest.Limit); err == nil || first.ExitCode() != -1 {
+		if err := first.Wait(await.Limit); err == nil || first.ExitCode() != -1 {
 			t.Fatalf("the worker ended with %v, want it to be killed", err)
 		}
 		if charges := chargesIn(t, ledger); charges != 1 {
 			t.Fatalf("%d charges when the worker died, want one", charges)
 		}
 		entry := w.message(outbox.Filter{Topic: "charge"})
-		if entry.State != outbox.StateLeased || entry.ProviderID != "" {
-			t.Fatalf("the message is %s with provider id %q when the worker has died, want it leased and nothing recorded", entry.State, entry.ProviderID)
+		if entry.State == outbox.StateDone || entry.ProviderID != "" {
+			t.Fatalf("the message is %s with provider id %q when the worker has died, want nothing recorded", entry.State, entry.ProviderID)
 		}
 
 		second, err := w.starts(workerSettings{Provider: bank.URL})
 		must(t, err)
-		w.awaits("the charge to be recorded", 20*time.Second, func() bool {
+		await.That(t, "the charge is recorded", func() bool {
 			entry = w.message(outbox.Filter{Topic: "charge"})
 			return entry.State == outbox.StateDone
 		})
-		must(t, second.End(proctest.Limit))
+		must(t, second.End(await.Limit))
 		if charges := chargesIn(t, ledger); charges != 1 {
 			t.Errorf("%d charges in the provider's ledger, want one", charges)
 		}
-		if entry.Attempts != 2 || entry.ProviderID == "" {
-			t.Errorf("the message was tried %d times and has provider id %q, want two attempts and the id of the charge", entry.Attempts, entry.ProviderID)
+		if entry.Attempts < 2 || entry.ProviderID == "" {
+			t.Errorf("the message was tried %d times and has provider id %q, want a second attempt and the id of the charge", entry.Attempts, entry.ProviderID)
 		}
 	})
 }

@@ -4,9 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/onceward/onceward/internal/proc/proctest"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/outbox"
 )
 
@@ -29,14 +28,14 @@ func testPoison(t *testing.T, w *world, strict bool) {
 		must(t, w.adds(t.Context(), "http", fmt.Sprintf("account %d", i), false))
 	}
 	const limit = 4
-	p, err := w.starts(workerSettings{HTTP: r.url(), Limit: limit, Strict: strict})
+	p, err := w.starts(workerSettings{HTTP: r.url(), Limit: limit, Strict: strict, Lease: 10 * await.Limit})
 	must(t, err)
 	want := 39
 	if strict {
 		want = 20
 	}
 	var letters []outbox.Entry
-	w.awaits("the dead letter, and all others", 30*time.Second, func() bool {
+	await.That(t, "there is a dead letter, and all others are applied", func() bool {
 		letters, err = w.store.Messages(t.Context(), outbox.Filter{States: []outbox.State{outbox.StateDead, outbox.StateHolding}})
 		must(t, err)
 		return len(letters) == 1 && w.number(`SELECT count(*) FROM applied`) >= want
@@ -48,16 +47,16 @@ func testPoison(t *testing.T, w *world, strict bool) {
 	if strict {
 		left = 19 // of the strict aggregate
 	}
-	w.awaits("all that can be to be recorded as done", 20*time.Second, func() bool {
+	await.That(t, "all that can be done is recorded as done", func() bool {
 		stats, err := w.store.MessageStats(t.Context())
 		must(t, err)
 		return stats.Waiting == left
 	})
 	if strict {
 		must(t, w.store.DropMessage(t.Context(), letters[0].ID))
-		w.awaits("the rest of the aggregate", 20*time.Second, func() bool { return w.number(`SELECT count(*) FROM applied`) == 39 })
+		await.That(t, "the rest of the aggregate is applied", func() bool { return w.number(`SELECT count(*) FROM applied`) == 39 })
 	}
-	must(t, p.End(proctest.Limit))
+	must(t, p.End(await.Limit))
 	_, applied := w.changes()
 	for i, n := range applied["poison"] {
 		if n != i+2 {

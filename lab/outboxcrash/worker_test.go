@@ -61,10 +61,13 @@ type workerSettings struct {
 	// Limit is the number of attempts of each route, and Strict makes dead letters hold up their aggregate.
 	Limit  int
 	Strict bool
+	// Lease is how long messages are claimed for. Default: shortLease.
+	Lease time.Duration
 }
 
-// workerLease is short: what a killed worker had in hand is free again after it.
-const workerLease = 1500 * time.Millisecond
+// shortLease is the lease of workers that are killed: what they had in hand is free after it. A worker that is slower
+// repeats deliveries, which harms nothing.
+const shortLease = 1500 * time.Millisecond
 
 // everything is what these tests need of a store: both kinds have it all.
 type everything interface {
@@ -101,7 +104,7 @@ func runWorker(encoded string) error {
 		return err
 	}
 	worker, err := outbox.NewWorker(store, outbox.WorkerConfig{
-		Routes: routes, Lease: workerLease, Poll: 50 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
+		Routes: routes, Lease: settings.Lease, Poll: 50 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		return err

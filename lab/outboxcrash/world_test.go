@@ -1,17 +1,17 @@
 package outboxcrash
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/proc"
-	"github.com/onceward/onceward/internal/proc/proctest"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/outbox"
 )
@@ -163,19 +163,19 @@ func eachRow(ctx context.Context, query string, use func(name string, n int)) er
 	return rows.Err()
 }
 
-// awaits waits until something is so that only time brings in another process.
-func (w *world) awaits(what string, limit time.Duration, so func() bool) {
+// awaitsAll waits until nothing is left of what other processes do, however much that is.
+func (w *world) awaitsAll(next string, left func() int) {
 	w.Helper()
-	for deadline := time.Now().Add(limit); !so(); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			w.Fatalf("waited in vain for %s", what)
-		}
+	for n := left(); n > 0; {
+		before := n
+		await.That(w, next, func() bool { n = left(); return n < before })
 	}
 }
 
 // starts starts a worker process, and returns when it works. It is killed at the end of the test at the latest.
 func (w *world) starts(settings workerSettings) (*proc.Process, error) {
 	settings.Store = w.url
+	settings.Lease = cmp.Or(settings.Lease, shortLease)
 	encoded, err := json.Marshal(settings)
 	if err != nil {
 		return nil, err
@@ -190,6 +190,6 @@ func (w *world) starts(settings workerSettings) (*proc.Process, error) {
 			w.Logf("a worker wrote to its standard error:\n%s", said)
 		}
 	})
-	_, err = p.Expect("working", proctest.Limit)
+	_, err = p.Expect("working", await.Limit)
 	return p, err
 }

@@ -63,6 +63,8 @@ var (
 		".", "./phase", "./outbox", "./reconcile", "./janitor", "./inbox", "./client", "./limit", "./adapter", "./internal/fair",
 		"./internal/consuming", "./store/memory", "./store/sqlite", "./store/tiered", "./store/breaker",
 	}
+	// single are the packages that the race detector never watches: a search is the work of one goroutine.
+	single = []string{"./lab/model"}
 	// nightly are the packages that only tierAll tests: the recipes for object-relational mappers, which take longer to
 	// compile than to test.
 	nightly = []string{"./lab/feature/orm"}
@@ -90,6 +92,8 @@ func batchesOf(tier string, all []pkg) ([]batch, error) {
 	var watched, plain []pkg
 	for _, p := range all {
 		switch {
+		case tier == tierAll && isUnder(p, single):
+			plain = append(plain, p)
 		case tier == tierAll:
 			watched = append(watched, p)
 		case isUnder(p, nightly):
@@ -119,7 +123,11 @@ func batchesOf(tier string, all []pkg) ([]batch, error) {
 			counted,
 		}, nil
 	case tierAll:
-		return []batch{{name: "all tests under the race detector", packages: watched, race: true}, counted}, nil
+		return []batch{
+			{name: "tests under the race detector", packages: watched, race: true},
+			{name: "tests of one goroutine", packages: plain},
+			counted,
+		}, nil
 	default:
 		return nil, fmt.Errorf("%q is no tier: name one of %s, %s and %s", tier, tierQuick, tierTest, tierAll)
 	}
@@ -138,9 +146,8 @@ func (b *batch) arguments(further []string) []string {
 	args := []string{tags, "-count=1", "-vet=off", "-ldflags=-s -w"}
 	if b.race {
 		// SQLite is made from C by a machine, and one goroutine at a time uses a connection: watching SQLite would take a
-		// third of the time. The search of the model is the work of one goroutine, too.
-		args = append(args, "-race", "-gcflags=github.com/ncruces/go-sqlite3-wasm/...=-race=false",
-			"-gcflags="+module+"/lab/model=-race=false")
+		// third of the time.
+		args = append(args, "-race", "-gcflags=github.com/ncruces/go-sqlite3-wasm/...=-race=false")
 	}
 	args = append(append(args, b.flags...), further...)
 	for _, p := range b.packages {

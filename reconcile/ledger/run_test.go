@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/reconcile/ledger"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
@@ -122,7 +123,7 @@ func TestOnlyOneNodeRuns(t *testing.T) {
 		_, err := newComparer(t, slow).RunOnce(t.Context())
 		done <- err
 	}()
-	await(t, "the turn of the first node", reached)
+	await.Value(t, "the turn of the first node", reached)
 	config.Provider = func(context.Context, ledger.Window, string) iter.Seq2[ledger.Entry, error] {
 		t.Error("the second node runs too")
 		return stream(nil, nil)
@@ -135,7 +136,7 @@ func TestOnlyOneNodeRuns(t *testing.T) {
 		t.Errorf("meanwhile the status is %+v, %v", status, err)
 	}
 	close(goOn)
-	if err := await(t, "the end of the first node's turn", done); err != nil {
+	if err := await.Value(t, "the end of the first node's turn", done); err != nil {
 		t.Error(err)
 	}
 	if compared, err := second.RunOnce(t.Context()); err != nil || len(compared) != 0 {

@@ -96,17 +96,6 @@ func breaking(entries []ledger.Entry, breaks func(), at ...int) ledger.Source {
 	}
 }
 
-// await takes what comes from a channel, or fails the test.
-func await[T any](t testing.TB, what string, from <-chan T) (value T) {
-	t.Helper()
-	select {
-	case value = <-from:
-	case <-time.After(30 * time.Second):
-		t.Fatalf("%s did not come", what)
-	}
-	return value
-}
-
 // newStore returns a store whose clock starts when the window has settled.
 func newStore() *memory.Store {
 	began := time.Now()

@@ -133,7 +133,7 @@ func TestKilled(t *testing.T) {
 func runAndKill(t *testing.T, p *proctest.Process, history map[string]bool) {
 	t.Helper()
 	var once sync.Once
-	for line, err := p.Line(proctest.Limit); err == nil; line, err = p.Line(proctest.Limit) {
+	for line, err := p.Line(2 * time.Minute); err == nil; line, err = p.Line(2*time.Minute) {
 		word, key, whole := strings.Cut(line, " ")
 		if !whole {
 			continue // cut off by the kill
@@ -147,7 +147,7 @@ func runAndKill(t *testing.T, p *proctest.Process, history map[string]bool) {
 			time.AfterFunc(time.Duration(rand.Int64N(int64(100*time.Millisecond))), func() { _ = p.Kill() })
 		})
 	}
-	if err := p.Wait(proctest.Limit); p.ExitCode() != -1 {
+	if err := p.Wait(2 * time.Minute); p.ExitCode() != -1 {
 		t.Fatalf("the process ended by itself: %v: %s", err, p.Stderr())
 	}
 }

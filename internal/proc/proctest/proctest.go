@@ -7,13 +7,10 @@ import (
 	"errors"
 	"os/exec"
 	"testing"
-	"time"
 
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/proc"
 )
-
-// Limit is how long a process may take for what a test waits for. It is the limit of a machine on which much else runs.
-const Limit = 60 * time.Second
 
 // Process is a process of a test.
 type Process struct {
@@ -42,7 +39,7 @@ func Start(t testing.TB, cmd *exec.Cmd) *Process {
 // Hear waits for the next line of the process, which must begin with the prefix.
 func (p *Process) Hear(prefix string) string {
 	p.t.Helper()
-	line, err := p.Expect(prefix, Limit)
+	line, err := p.Expect(prefix, await.Limit)
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -61,7 +58,7 @@ func (p *Process) Tell(line string) {
 func (p *Process) Rest() (lines []string) {
 	p.t.Helper()
 	for {
-		line, err := p.Line(Limit)
+		line, err := p.Line(await.Limit)
 		if errors.Is(err, proc.ErrRunning) {
 			p.t.Fatal(err)
 		}

@@ -12,10 +12,12 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/onceward/onceward/cmd/onceward/internal/doctor"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/internal/watchdog"
-	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) {
@@ -119,7 +121,7 @@ func TestInterrupted(t *testing.T) {
 	if _, err := doctor.Examine(ctx, url, doctor.Config{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("interrupted: %v", err)
 	}
-	await(t, "the doctor's connections to end", func() (none bool) {
+	await.That(t, "the doctor's connections have ended", func() (none bool) {
 		err := d.owner.QueryRow(t.Context(), `SELECT count(*) = 0 FROM pg_stat_activity WHERE usename = $1`,
 			d.role).Scan(&none)
 		return err == nil && none

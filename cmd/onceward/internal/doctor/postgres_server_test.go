@@ -18,20 +18,11 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/onceward/onceward/cmd/onceward/internal/doctor"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/proc"
 	"github.com/onceward/onceward/internal/proc/proctest"
 	"github.com/onceward/onceward/internal/servers"
 )
-
-// await waits until something is so.
-func await(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(proctest.Limit); !is(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain for %s", what)
-		}
-	}
-}
 
 // TestServerThatLosesCommits: settings that need a start of the server.
 func TestServerThatLosesCommits(t *testing.T) {
@@ -64,7 +55,7 @@ func TestStandbys(t *testing.T) {
 		lie{"postgres/standbys", doctor.Weak, "1 standbys follow, and commits wait for none of them", nil})
 	d.exec(t, `ALTER SYSTEM SET synchronous_standby_names = '*'`)
 	d.exec(t, `SELECT pg_reload_conf()`)
-	await(t, "the standby to be waited for", func() (synchronous bool) {
+	await.That(t, "the standby is waited for", func() (synchronous bool) {
 		err := d.owner.QueryRow(t.Context(), `SELECT count(*) > 0 FROM pg_stat_replication WHERE sync_state =
 			'sync'`).Scan(&synchronous)
 		return err == nil && synchronous
@@ -140,7 +131,7 @@ func TestDeadRows(t *testing.T) {
 		= -1)`)
 	d.exec(t, `INSERT INTO onceward_inbox SELECT 0, int8send(i), '' FROM generate_series(1, 12000) AS i`)
 	d.exec(t, `DELETE FROM onceward_inbox`)
-	await(t, "the dead rows to be counted", func() (counted bool) {
+	await.That(t, "the dead rows are counted", func() (counted bool) {
 		err := d.owner.QueryRow(t.Context(), `SELECT n_dead_tup >= 12000 FROM pg_stat_user_tables
 			WHERE relid = 'onceward_inbox'::regclass`).Scan(&counted)
 		return err == nil && counted
@@ -156,10 +147,10 @@ func TestHangs(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, servers.Postgres(t))
 	d.exec(t, `BEGIN; LOCK TABLE onceward_record IN ACCESS EXCLUSIVE MODE`)
-	report := examine(t, d.url(t), doctor.Config{Timeout: 2 * time.Second})
+	report := examine(t, d.url(t), doctor.Config{Timeout: 10 * time.Second})
 	d.exec(t, `ROLLBACK`)
 	hung := slices.ContainsFunc(report.NotChecked(), func(r doctor.Result) bool {
-		return strings.Contains(r.Seen, "not answered within 2s")
+		return strings.Contains(r.Seen, "not answered within 10s")
 	})
 	ended := report.Results[len(report.Results)-1]
 	if !hung || len(report.Findings()) > 0 || ended.Check != "postgres/wraparound" || ended.Status != doctor.StatusOK {
@@ -229,7 +220,7 @@ func startPgBouncer(t *testing.T, d *database) string {
 	}
 	proctest.Start(t, cmd)
 	pooled := fmt.Sprintf("postgres://%s@%s%s?sslmode=disable", d.role, address, server.Path)
-	await(t, "the pooler", func() bool {
+	await.That(t, "the pooler answers", func() bool {
 		conn, err := pgx.Connect(t.Context(), pooled)
 		if err == nil {
 			_ = conn.Close(context.Background()) // it was only tried

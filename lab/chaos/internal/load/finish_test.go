@@ -12,8 +12,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/lab/chaos/internal/history"
 	"github.com/onceward/onceward/lab/chaos/internal/node"
 )
@@ -49,7 +49,7 @@ func TestFinishAsksForEachRequest(t *testing.T) {
 			l.open = []*operation{{kind: "entry", path: "/entries", token: tokens[0], key: "k", requests: []request{
 				{reference: "a", body: `"mistake"`}, {reference: "b", body: `"winner"`},
 			}}}
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
 			defer cancel()
 			if left := l.Finish(ctx); left > 0 {
 				t.Errorf("with seed %d the operation was not answered", seed)

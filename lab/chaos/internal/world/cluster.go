@@ -56,7 +56,7 @@ func (c *cluster) announce(ctx context.Context) error {
 			return err
 		}
 	}
-	return await(ctx, "the servers know each other by their wires", func() (bool, error) {
+	return until(ctx, "the servers know each other by their wires", func() (bool, error) {
 		for _, s := range c.servers.Nodes() {
 			known, err := s.Do(ctx, "CLUSTER", "NODES")
 			if err != nil {
@@ -163,7 +163,7 @@ func (c *cluster) failOver(ctx context.Context, fault string, cut time.Duration)
 	if err := old.Restart(); err != nil {
 		return err
 	}
-	return await(ctx, "the old primary follows the new one", func() (bool, error) {
+	return until(ctx, "the old primary follows the new one", func() (bool, error) {
 		info, err := old.Info(ctx)
 		return err == nil && info["role"] == "slave" && info["master_link_status"] == "up", nil
 	})
@@ -213,7 +213,7 @@ func (c *cluster) awaitReplica(ctx context.Context, primary *servers.RedisServer
 	if err != nil {
 		return 0, err
 	}
-	err = await(ctx, "the replica has what was written", func() (bool, error) {
+	err = until(ctx, "the replica has what was written", func() (bool, error) {
 		since = history.Now()
 		written, err := primary.Info(ctx)
 		if err != nil {
@@ -314,8 +314,8 @@ func (c *cluster) moveSlots(ctx context.Context) error {
 	return nil
 }
 
-// await waits until something is so.
-func await(ctx context.Context, what string, is func() (bool, error)) error {
+// until waits until something is so.
+func until(ctx context.Context, what string, is func() (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, switchLimit)
 	defer cancel()
 	for {

@@ -197,6 +197,8 @@ type link struct {
 	broken chan struct{}
 	// replica is set when the client is a Redis server that follows the other side.
 	replica atomic.Bool
+	// lost is set, for each direction, when some of what was sent was lost.
+	lost [2]atomic.Bool
 }
 
 // close ends both sides: by a reset, or in order.
@@ -220,7 +222,6 @@ func (l *link) pass(direction int, from, to net.Conn) {
 	defer l.close(false)
 	passed := make(map[*trouble]int) // under each trouble that counts
 	piece := make([]byte, 32<<10)
-	lost := false
 	for {
 		n, err := from.Read(piece)
 		rest := piece[:n]
@@ -236,9 +237,9 @@ func (l *link) pass(direction int, from, to net.Conn) {
 			}
 		}
 		if n > 0 && rest == nil {
-			lost = true
+			l.lost[direction].Store(true)
 		} else if len(rest) > 0 {
-			if lost {
+			if l.lost[direction].Load() {
 				return // nothing arrives behind a gap
 			}
 			if _, err := to.Write(rest); err != nil {

@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/onceward/onceward/internal/await"
 )
 
 // serveTCP serves connections until the test ends.
@@ -52,7 +54,7 @@ func dialWire(t *testing.T, w *wire) net.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(await.Limit)); err != nil {
 		t.Fatal(err)
 	}
 	return conn
@@ -79,13 +81,26 @@ func begin(t *testing.T, w *wire, how trouble, direction int) (end func()) {
 		defer close(over)
 		w.suffer(ctx, how, direction, time.Hour)
 	}()
-	for len(w.current(direction)) == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	await.That(t, "the trouble has begun", func() bool { return len(w.current(direction)) > 0 })
 	return func() {
 		cancel()
 		<-over
 	}
+}
+
+// awaitLoss waits until a wire has taken something and lost it.
+func awaitLoss(t *testing.T, w *wire, direction int) {
+	t.Helper()
+	await.That(t, "the wire has lost something", func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for l := range w.links {
+			if l.lost[direction].Load() {
+				return true
+			}
+		}
+		return false
+	})
 }
 
 func TestTroublesOfAWire(t *testing.T) {
@@ -126,7 +141,8 @@ func TestTroublesOfAWire(t *testing.T) {
 		if _, err := conn.Write([]byte("lost")); err != nil {
 			t.Fatal(err)
 		}
-		time.AfterFunc(time.Second, end) // what the wire has not taken by then would pass
+		awaitLoss(t, w, toServer) // what the wire takes after the end would pass
+		end()
 		if n, err := conn.Read(make([]byte, 8)); n != 0 || err == nil {
 			t.Errorf("read %d bytes (%v), want the end of the connection", n, err)
 		}
@@ -218,13 +234,8 @@ func TestWireHealsWhileConnectionsBreak(t *testing.T) {
 		}()
 		go func() { done <- w.snap(ctx, 2*time.Millisecond) }()
 		for range 2 {
-			select {
-			case err := <-done:
-				if err != nil {
-					t.Fatalf("fault %d: %v", i, err)
-				}
-			case <-time.After(20 * time.Second):
-				t.Fatalf("fault %d does not end", i)
+			if err := await.Value(t, "the end of a fault", done); err != nil {
+				t.Fatalf("fault %d: %v", i, err)
 			}
 		}
 	}
@@ -249,6 +260,7 @@ func TestNothingBehindAGap(t *testing.T) {
 	w.troubles[fromServer] = []*trouble{{lose: true}}
 	w.mu.Unlock()
 	next <- "lost"
+	awaitLoss(t, w, fromServer)
 	if err := conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
 		t.Fatal(err)
 	}
@@ -258,7 +270,7 @@ func TestNothingBehindAGap(t *testing.T) {
 	w.mu.Lock()
 	w.troubles[fromServer] = nil
 	w.mu.Unlock()
-	if err := conn.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+	if err := conn.SetReadDeadline(time.Now().Add(await.Limit)); err != nil {
 		t.Fatal(err)
 	}
 	next <- "behind"

@@ -141,7 +141,7 @@ func (p *patroni) replace(ctx context.Context, begin, end act) error {
 		return err
 	}
 	// One that is cut off says that it is the primary until it gives up.
-	taken := await(ctx, "the standby has taken over", func() (bool, error) {
+	taken := until(ctx, "the standby has taken over", func() (bool, error) {
 		next, err := p.servers.Leader(ctx)
 		return err == nil && next != old, nil
 	})
@@ -184,7 +184,7 @@ func (p *patroni) loseQuorum(ctx context.Context) error {
 	if err := p.servers.Etcd().Pause(); err != nil {
 		return err
 	}
-	lost := await(ctx, "the primary has given up", func() (bool, error) {
+	lost := until(ctx, "the primary has given up", func() (bool, error) {
 		_, err := p.servers.Leader(ctx)
 		return err != nil, nil
 	})

@@ -34,7 +34,7 @@ type Process struct {
 }
 
 // startLimit is how long a process may take until it listens. A database may be down meanwhile.
-const startLimit = 60 * time.Second
+const startLimit = 2 * time.Minute
 
 // Start begins a new life, and returns when the process listens.
 func (p *Process) Start() error {

@@ -172,7 +172,7 @@ const failsOver = "database-fail-over"
 
 // switchLimit is how long a standby may take to have all that its primary has. It is the limit of a machine on which
 // nothing else gets done.
-const switchLimit = 30 * time.Second
+const switchLimit = 2 * time.Minute
 
 // failOver makes the standby the primary, and after a while the first one again.
 func (s *server) failOver(ctx context.Context) error {

@@ -95,7 +95,7 @@ const (
 var frontUses = []string{frontAnswers, frontBust}
 
 // FrontLimit is how long that may take when the faults are over.
-const FrontLimit = time.Minute
+const FrontLimit = 2 * time.Minute
 
 // FrontUsed reports whether the front was of use in this window, by the journals of the nodes. Where there is none,
 // there is nothing to wait for.
