@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 
 	"github.com/onceward/onceward"
 	oncewardmcp "github.com/onceward/onceward/adapter/mcp"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/sqlite"
@@ -299,13 +301,13 @@ func TestMCPProxyTokenFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	text, problem := bookTable(t, session, "third", "Eve")
-	for range 50 { // the proxy leaves a server alone for a moment that has refused it
+	await.That(t, "the proxy asks the server again, which had refused it", func() bool {
 		if problem == nil || problem.Executed != "no" {
-			break
+			return true
 		}
-		time.Sleep(100 * time.Millisecond)
 		text, problem = bookTable(t, session, "third", "Eve")
-	}
+		return false
+	})
 	if problem != nil || text != "booked for Eve" {
 		t.Errorf("with the new token: %q, %+v", text, problem)
 	}
@@ -332,13 +334,8 @@ func TestMCPProxyOnHTTP(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- command.Wait() }()
-	select {
-	case err := <-ended:
-		if err != nil {
-			t.Errorf("the proxy ended with %v", err)
-		}
-	case <-time.After(30 * time.Second):
-		t.Error("the proxy did not end")
+	if err := await.Value(t, "the end of the proxy", ended); err != nil {
+		t.Errorf("the proxy ended with %v", err)
 	}
 }
 
@@ -373,28 +370,18 @@ func TestMCPProxyInterrupts(t *testing.T) {
 			Name: "book", Arguments: map[string]any{"guest": "hang", "idempotency_key": "k"},
 		})
 	}()
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if _, err := os.Stat(filepath.Join(dir, "effects")); err == nil {
-			break
-		}
-	}
-	for range 2 {
-		if err := command.Process.Signal(os.Interrupt); err != nil {
+	await.That(t, "the call has had its effect", func() bool {
+		_, err := os.Stat(filepath.Join(dir, "effects"))
+		return err == nil
+	})
+	// Two signals at once are one, and the third one would end the proxy where it is: so they differ.
+	for _, signal := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
+		if err := command.Process.Signal(signal); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(100 * time.Millisecond) // two signals at once are one
 	}
-	ended := make(chan struct{})
-	go func() {
-		_ = session.Close()
-		close(ended)
-	}()
-	select {
-	case <-ended:
-		<-answered
-	case <-time.After(30 * time.Second):
-		t.Fatal("the proxy did not end")
-	}
+	await.Return(t, "the end of the proxy", func() { _ = session.Close() })
+	await.Return(t, "the answer to the call", func() { <-answered })
 	next := mcpSession(t, &mcp.CommandTransport{Command: proxyCommand(t, dir)})
 	if text, problem := bookTable(t, next, "k", "hang"); problem == nil || problem.Code != "outcome-unknown" {
 		t.Errorf("the call that was given up got %q", text)

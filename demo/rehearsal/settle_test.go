@@ -2,10 +2,14 @@ package rehearsal
 
 import (
 	"context"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/onceward/onceward/examples/provider"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/store"
 )
 
@@ -58,30 +62,45 @@ func TestNobodyWaitsForTheComparison(t *testing.T) {
 		t.Errorf("the demo waits for its comparison: %+v", open)
 	}
 	reserve(t, n, "alice")
-	ctx, cancel := context.WithTimeout(t.Context(), 4*settleLook)
-	defer cancel()
-	if open := settle(ctx, f); open != (openWork{InProgress: 1}) {
+	if open := settleAfter(t, n, 2); open != (openWork{InProgress: 1}) {
 		t.Errorf("an operation of a client is in progress, and open is %+v", open)
 	}
+}
+
+// elsewhere is a node that is asked at another URL.
+type elsewhere struct {
+	*node
+	url string
+}
+
+func (e elsewhere) address() string { return e.url }
+
+// settleAfter waits for a node to settle, and gives up when it has been asked so many times.
+func settleAfter(t *testing.T, n *node, looks int) openWork {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var asked atomic.Int64
+	system := n.withOpenWork(n.system)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if asked.Add(1) > int64(looks) { // the answer to the look before has arrived
+			cancel()
+			return
+		}
+		system.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	return settle(ctx, &fleet{members: []*member{{runner: elsewhere{n, server.URL}}}})
 }
 
 // awaitRecord waits until something was begun and left, which can only be the comparison.
 func awaitRecord(t *testing.T, n *node) {
 	t.Helper()
-	ticker := time.NewTicker(5 * time.Millisecond)
-	defer ticker.Stop()
-	for limit := time.After(30 * time.Second); ; {
+	await.That(t, "the comparison has begun", func() bool {
 		stats, err := n.store.Stats(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if stats.Records[store.StateRetryable] > 0 {
-			return
-		}
-		select {
-		case <-ticker.C:
-		case <-limit:
-			t.Fatal("the comparison did not begin")
-		}
-	}
+		return stats.Records[store.StateRetryable] > 0
+	})
 }

@@ -1,4 +1,4 @@
-// Package terminal tells whether a person looks at what a command says, and how much room there is for it.
+// Package terminal reports whether a person looks at the output of a program, and how much room there is for it.
 package terminal
 
 import (

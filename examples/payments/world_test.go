@@ -17,6 +17,7 @@ import (
 	"github.com/onceward/onceward/examples/payments/items"
 	"github.com/onceward/onceward/examples/payments/monitor"
 	"github.com/onceward/onceward/examples/provider"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store/dynamodb"
 	"github.com/onceward/onceward/storeurl"
@@ -30,7 +31,7 @@ const (
 	alice      = "the token of alice"
 	bob        = "the token of bob"
 	// longest is how long a test waits for something that has to come.
-	longest = 30 * time.Second
+	longest = await.Limit
 	// never is longer than any test, and soon is for those that wait for the work in the background.
 	never = time.Hour
 	soon  = 50 * time.Millisecond
@@ -295,13 +296,7 @@ func decode[T any](r reply) (value T) {
 // eventually waits for what the background brings.
 func (w *world) eventually(what string, done func() bool) {
 	w.Helper()
-	limit := time.Now().Add(longest)
-	for !done() {
-		if time.Now().After(limit) {
-			w.Fatalf("waited in vain for %s; the counters are %v", what, w.system.Counters().Counts())
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+	await.That(w, "the test sees "+what, done)
 }
 
 // number asks the database for one.

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/onceward/onceward/internal/await"
 )
 
 // shop is a payments API in a few lines, which remembers keys.
@@ -52,7 +54,7 @@ func run(t *testing.T, plan []Order, answer func(key string, n int) int) ([]Note
 	s := httptest.NewServer(&shop{seen: make(map[string]int), bodies: make(map[string]string), answer: answer})
 	t.Cleanup(s.Close)
 	l := New(Config{Plan: plan, Seed: 1, Targets: func() []string { return []string{s.URL} }, Every: time.Microsecond, AtOnce: 16})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
 	defer cancel()
 	return l.Run(ctx), l
 }
