@@ -133,13 +133,7 @@ func startKafka(t *testing.T, config kafka.ConsumerConfig) *running {
 // wait returns what Run returns.
 func (r *running) wait(t *testing.T) error {
 	t.Helper()
-	select {
-	case err := <-r.ended:
-		return err
-	case <-time.After(await.Limit):
-		t.Fatal("Run does not end")
-		return nil
-	}
+	return await.Value(t, "the end of Run", r.ended)
 }
 
 // stop ends a consumer, which must not fail.
