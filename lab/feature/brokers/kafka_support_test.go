@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"log/slog"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -101,7 +100,7 @@ func (b *kafkaBench) config(t *testing.T) kafka.ConsumerConfig {
 	}
 	return kafka.ConsumerConfig{
 		Client: b.client(t, open), Inbox: inbox.New(b.store), Name: "mailer", Handle: applyKafka,
-		MinBackoff: time.Millisecond, MaxBackoff: 5 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
+		MinBackoff: time.Millisecond, MaxBackoff: 5 * time.Millisecond, Logger: quiet,
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"log/slog"
 	"path/filepath"
 	"testing"
 	"time"
@@ -130,7 +129,7 @@ func (b *natsBench) configWaiting(t *testing.T, ackWait time.Duration) nats.Cons
 	}
 	return nats.ConsumerConfig{
 		Source: source, Inbox: inbox.New(b.store), Name: "mailer", Handle: applyNATS,
-		MinBackoff: time.Millisecond, MaxBackoff: 5 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
+		MinBackoff: time.Millisecond, MaxBackoff: 5 * time.Millisecond, Logger: quiet,
 	}
 }
 

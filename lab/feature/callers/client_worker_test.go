@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -106,7 +105,7 @@ func newWorker(t *testing.T, j client.Journal, config client.WorkerConfig) *clie
 	if config.Transport == nil {
 		config.Transport = transport(t, time.Hour, &http.Transport{DisableKeepAlives: true})
 	}
-	config.Logger = slog.New(slog.DiscardHandler)
+	config.Logger = quiet
 	config.MinBackoff = max(config.MinBackoff, time.Millisecond)
 	config.Poll = 10 * time.Millisecond
 	if config.SendTimeout == 0 {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -68,7 +67,7 @@ func openLedger(ctx context.Context, dir string) (*sqlite.Store, error) {
 
 func newGuard(s *sqlite.Store) (*onceward.Guard, error) {
 	return onceward.New(s, onceward.Config{
-		Secret: []byte("the secret of the storm"), Logger: slog.New(slog.DiscardHandler),
+		Secret: []byte("the secret of the storm"), Logger: quiet,
 	})
 }
 
@@ -216,7 +215,7 @@ func serveProxy(ctx context.Context, dir string) error {
 		Connect: func(context.Context) (sdk.Transport, error) {
 			return &sdk.CommandTransport{Command: proc.Self(roleVariable, "plain:"+dir)}, nil
 		},
-		Scope: oncewardmcp.SingleScope(scope), Logger: slog.New(slog.DiscardHandler), MinBackoff: time.Millisecond,
+		Scope: oncewardmcp.SingleScope(scope), Logger: quiet, MinBackoff: time.Millisecond,
 		Tools: map[string]oncewardmcp.ProxyTool{"pay": {Options: []onceward.Option{onceward.Lease(500 * time.Millisecond)}}},
 	})
 	if err != nil {

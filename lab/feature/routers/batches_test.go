@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -55,7 +54,7 @@ func newBatchService(t *testing.T, p protocol) *batchService {
 		return err
 	}))
 	guard, err := onceward.New(s.store, onceward.Config{
-		Scope: onceward.SingleScope("shop"), Secret: []byte("the secret of the tests"), Logger: slog.New(slog.DiscardHandler),
+		Scope: onceward.SingleScope("shop"), Secret: []byte("the secret of the tests"), Logger: quiet,
 		Observer: onceward.ObserverFunc(func(ctx context.Context, e onceward.ObserverEvent) {
 			if _, ok := e.(onceward.ExecutedEvent); ok && s.leave.Swap(false) {
 				ctx.Value(leaveKey{}).(context.CancelFunc)()

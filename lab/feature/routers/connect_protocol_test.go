@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"path/filepath"
 	"strconv"
 	"sync/atomic"
@@ -58,7 +57,7 @@ func TestOneAnswerForAllProtocols(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = s.Close() })
 	guard, err := onceward.New(s, onceward.Config{
-		Secret: []byte("the secret of the tests"), Logger: slog.New(slog.DiscardHandler),
+		Secret: []byte("the secret of the tests"), Logger: quiet,
 	})
 	if err != nil {
 		t.Fatal(err)

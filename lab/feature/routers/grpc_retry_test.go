@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -56,7 +55,7 @@ func openShop(t *testing.T, h grpcHandler, option onceward.Option, before ...grp
 		t.Fatal(err)
 	}
 	guard, err := onceward.New(s.store, onceward.Config{
-		Secret: []byte("the secret of the tests"), Logger: slog.New(slog.DiscardHandler),
+		Secret: []byte("the secret of the tests"), Logger: quiet,
 		Observer: onceward.ObserverFunc(func(_ context.Context, e onceward.ObserverEvent) { s.observed <- e }),
 	})
 	if err != nil {

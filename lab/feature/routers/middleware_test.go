@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"log/slog"
 	"net/http"
 	"net/http/cgi"
 	"net/http/httptest"
@@ -26,7 +25,7 @@ import (
 func newGuard(t testing.TB, s store.Store, configure ...func(*onceward.Config)) *onceward.Guard {
 	t.Helper()
 	config := onceward.Config{
-		Scope: onceward.SingleScope("alice"), Secret: []byte("the secret of the tests"), Logger: slog.New(slog.DiscardHandler),
+		Scope: onceward.SingleScope("alice"), Secret: []byte("the secret of the tests"), Logger: quiet,
 	}
 	for _, f := range configure {
 		f(&config)

@@ -12,7 +12,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/store"
@@ -199,17 +198,6 @@ func (s *service) send(r Request) <-chan Answer {
 		answers <- a
 	}()
 	return answers
-}
-
-// await takes what comes from a channel, or fails the test.
-func await[T any](s *service, what string, from <-chan T) (value T) {
-	s.Helper()
-	select {
-	case value = <-from:
-	case <-time.After(30 * time.Second):
-		s.Fatalf("%s did not come", what)
-	}
-	return value
 }
 
 // want checks an answer of the handler.

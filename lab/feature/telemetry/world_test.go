@@ -21,6 +21,7 @@ import (
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/examples/payments"
 	"github.com/onceward/onceward/examples/provider"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/store"
@@ -39,23 +40,19 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// longest is how long a test waits for something that has to come.
-const longest = 30 * time.Second
-
-// await asks until something is so, or fails with what was seen last.
-func await(t testing.TB, what string, so func() (bool, string)) {
+// awaitSeen looks again and again until something is so, and logs what was seen last if it never is.
+func awaitSeen(t testing.TB, what string, so func() (bool, string)) {
 	t.Helper()
-	deadline := time.Now().Add(longest)
-	for {
-		ok, seen := so()
-		if ok {
-			return
+	seen := ""
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("seen last, before %s: %s", what, seen)
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("waited too long until %s: %s", what, seen)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+	})
+	await.That(t, what, func() (is bool) {
+		is, seen = so()
+		return is
+	})
 }
 
 // scraped is a payments system on PostgreSQL as its clients see it, and the Prometheus that scrapes it.
@@ -130,7 +127,7 @@ func newWorld(t *testing.T) *world {
 	must(t, err)
 	t.Cleanup(func() { _ = w.db.Close() })
 	around, err := breaker.New(w.db.Store, breaker.Config{
-		ConsecutiveFailures: 3, OpenFor: longest, SlowCall: longest, Logger: quiet,
+		ConsecutiveFailures: 3, OpenFor: await.Limit, SlowCall: await.Limit, Logger: quiet,
 	})
 	must(t, err)
 	w.db.Store = broken{around, w.db.Store}
@@ -143,7 +140,7 @@ func newWorld(t *testing.T) *world {
 		Database: w.db, Secret: []byte("a secret of the tests, long enough"), Provider: bank.URL,
 		WebhookSecret: "the secret of the webhooks", Tokens: map[string]string{"alice": "alice", "bob": "bob"}, Logger: quiet,
 		Timing: payments.Timing{
-			Lease: 5 * time.Second, Call: longest, Arrival: 100 * time.Millisecond, Look: never, Backoff: 20 * time.Millisecond,
+			Lease: await.Limit, Call: await.Limit, Arrival: 100 * time.Millisecond, Look: never, Backoff: 20 * time.Millisecond,
 			Export: time.Second,
 		},
 		Routes: func(mux *onceward.Mux, guard *onceward.Guard) {
@@ -179,7 +176,7 @@ type reply struct {
 	replayed bool
 }
 
-var client = &http.Client{Timeout: longest, Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
+var client = &http.Client{Timeout: await.Limit, Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
 
 func (s *scraped) send(method, path, token, key, body string) reply {
 	s.Helper()

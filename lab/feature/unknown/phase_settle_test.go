@@ -3,7 +3,6 @@ package unknown_test
 import (
 	"context"
 	"encoding/json"
-	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
@@ -61,7 +60,7 @@ func (b *bench) poller(rule reconcile.Rule) *reconcile.Poller {
 	b.Helper()
 	poller, err := reconcile.NewPoller(b.guard, b.store, reconcile.Config{
 		DefaultRule: &rule,
-		Logger:      slog.New(slog.DiscardHandler),
+		Logger:      quiet,
 	})
 	if err != nil {
 		b.Fatal(err)

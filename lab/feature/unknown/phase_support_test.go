@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -106,7 +105,7 @@ func newBench(t *testing.T, store store.Store, clock *leapingClock) *bench {
 	t.Helper()
 	guard, err := onceward.New(store, onceward.Config{
 		Scope: onceward.SingleScope("shop"), Secret: []byte("sixteen bytes and some more"),
-		Logger: slog.New(slog.DiscardHandler),
+		Logger: quiet,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -300,7 +299,7 @@ func (l *lockedBuffer) String() string {
 func (b *bench) resumer(config phase.ResumerConfig, operations ...phase.Resumable) *phase.Resumer {
 	b.Helper()
 	if config.Logger == nil {
-		config.Logger = slog.New(slog.DiscardHandler)
+		config.Logger = quiet
 	}
 	config.Operations = operations
 	r, err := phase.NewResumer(b.guard, b.store, config)
