@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/phase"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/store"
@@ -164,6 +165,9 @@ func TestSettlingAStep(t *testing.T) {
 			for who, goOn := range goers {
 				t.Run(name+" by "+by+", then "+who, func(t *testing.T) {
 					t.Parallel()
+					if who != "both" {
+						nightly.Only(t, "what goes on alone here goes on beside the other in another test")
+					}
 					onStores(t, func(t *testing.T, b *bench) {
 						d := newDoubtful(b, charged)
 						if err := settle(d); err != nil {
