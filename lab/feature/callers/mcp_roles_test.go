@@ -17,6 +17,7 @@ import (
 
 	"github.com/onceward/onceward"
 	oncewardmcp "github.com/onceward/onceward/adapter/mcp"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/proc"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/internal/watchdog"
@@ -67,7 +68,7 @@ func openLedger(ctx context.Context, dir string) (*sqlite.Store, error) {
 
 func newGuard(s *sqlite.Store) (*onceward.Guard, error) {
 	return onceward.New(s, onceward.Config{
-		Secret: []byte("the secret of the storm"), Logger: quiet,
+		Secret: []byte("the secret of the storm"), StoreTimeout: await.Limit, Logger: quiet,
 	})
 }
 

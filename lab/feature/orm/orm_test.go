@@ -18,6 +18,7 @@ import (
 	"testing"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/internal/watchdog"
@@ -76,7 +77,8 @@ func newService(
 	_, err = s.db.ExecContext(t.Context(), createTable)
 	s.must(err)
 	s.guard, err = onceward.New(used, onceward.Config{
-		Scope: onceward.SingleScope("shop"), Secret: []byte("the secret of the tests"), Logger: slog.New(slog.DiscardHandler),
+		Scope:  onceward.SingleScope("shop"),
+		Secret: []byte("the secret of the tests"), StoreTimeout: await.Limit, Logger: slog.New(slog.DiscardHandler),
 	})
 	s.must(err)
 	return s

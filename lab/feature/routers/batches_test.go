@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/store/sqlite"
 )
 
@@ -54,7 +55,8 @@ func newBatchService(t *testing.T, p protocol) *batchService {
 		return err
 	}))
 	guard, err := onceward.New(s.store, onceward.Config{
-		Scope: onceward.SingleScope("shop"), Secret: []byte("the secret of the tests"), Logger: quiet,
+		Scope:  onceward.SingleScope("shop"),
+		Secret: []byte("the secret of the tests"), StoreTimeout: await.Limit, Logger: quiet,
 		Observer: onceward.ObserverFunc(func(ctx context.Context, e onceward.ObserverEvent) {
 			if _, ok := e.(onceward.ExecutedEvent); ok && s.leave.Swap(false) {
 				ctx.Value(leaveKey{}).(context.CancelFunc)()

@@ -77,7 +77,7 @@ func (x *shop) post(handle http.HandlerFunc, key, body string, mode onceward.Opt
 	return w
 }
 
-var never = breaker.Config{ConsecutiveFailures: 1, OpenFor: time.Hour}
+var never = breaker.Config{ConsecutiveFailures: 1, SlowCall: await.Limit, OpenFor: time.Hour}
 
 // TestHandlerWritesWhileOpen: the breaker opens while a handler talks to another system. What that did is written down all
 // the same, and only new work is refused.

@@ -331,7 +331,9 @@ func TestSettledWithoutFront(t *testing.T) {
 	s, err := tiered.New(durable, deadFront{}, tiered.Config{Logger: quiet})
 	must(t, err)
 	t.Cleanup(func() { must(t, s.Close()) })
-	guard, err := onceward.New(s, onceward.Config{Secret: []byte("the secret of the tests"), Logger: quiet})
+	guard, err := onceward.New(s, onceward.Config{
+		Secret: []byte("the secret of the tests"), StoreTimeout: await.Limit, Logger: quiet,
+	})
 	must(t, err)
 
 	operator, err := reconcile.NewOperator(guard, s)

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/sqlite"
 )
@@ -92,7 +93,7 @@ func (s *service) serveWith(with setup, options ...onceward.Option) {
 		used = with.wrap(s.store)
 	}
 	config := onceward.Config{
-		Scope: byToken, Secret: []byte("the secret of the tests"),
+		Scope: byToken, Secret: []byte("the secret of the tests"), StoreTimeout: await.Limit,
 		Logger: slog.New(slog.NewTextHandler(&s.log, nil)), Observer: onceward.ObserverFunc(s.observe),
 	}
 	if s.adapter.Configure != nil {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/phase"
 	"github.com/onceward/onceward/store"
@@ -104,7 +105,7 @@ type bench struct {
 func newBench(t *testing.T, store store.Store, clock *leapingClock) *bench {
 	t.Helper()
 	guard, err := onceward.New(store, onceward.Config{
-		Scope: onceward.SingleScope("shop"), Secret: []byte("sixteen bytes and some more"),
+		Scope: onceward.SingleScope("shop"), Secret: []byte("sixteen bytes and some more"), StoreTimeout: await.Limit,
 		Logger: quiet,
 	})
 	if err != nil {
