@@ -45,12 +45,10 @@ func TestBreakerConforms(t *testing.T) {
 			t.Cleanup(func() { must(t, conn.Close(context.Background())) })
 			_, err = conn.Exec(t.Context(), `CREATE TABLE business (value text)`)
 			must(t, err)
-			inside := openPostgres(t, url)
-			s, err := breaker.New(inside, breaker.Config{SlowCall: time.Minute, Logger: quiet})
+			s, err := breaker.New(openPostgres(t, url), breaker.Config{SlowCall: time.Minute, Logger: quiet})
 			must(t, err)
 			var mu sync.Mutex
-			clock := postgres.NewTestClock(t, inside)
-			return storetest.Instance{Store: s, Advance: clock.Advance, Business: &storetest.Business{
+			return storetest.Instance{Store: s, Business: &storetest.Business{
 				Insert: func(ctx context.Context, value string) error {
 					_, err := onceward.Tx(ctx).ExecContext(ctx, `INSERT INTO business (value) VALUES ($1)`, value)
 					return err

@@ -100,7 +100,7 @@ func postgresInstance(t testing.TB) storetest.Instance {
 	s := opened(t)
 	t.Cleanup(func() { _ = inside.Close() })
 	return storetest.Instance{
-		Store: s, Advance: postgres.NewTestClock(t, inside).Advance,
+		Store: s,
 		Reopen: func(t testing.TB) store.Store {
 			must(t, inside.Close())
 			return opened(t)
