@@ -36,7 +36,7 @@ func newService(t *testing.T, handlers ...http.HandlerFunc) *service {
 	return s
 }
 
-// inProcess returns a service without a network, and a way to it that a test can use in the time of synctest.
+// inProcess returns a service without a network and the transport to it, for tests in the time of synctest.
 func inProcess(t *testing.T, handlers ...http.HandlerFunc) (*service, *client.Transport) {
 	s := &service{Server: &httptest.Server{URL: "http://pay.test"}}
 	h := s.handler(handlers)

@@ -51,11 +51,11 @@ func newShop(t *testing.T, inside store.Store, config breaker.Config) *shop {
 	return x
 }
 
-// slowCall is how long a call may take in the tests of handlers that take longer: so long that the server of a machine
-// that stands still for seconds answers a look-up in time.
+// slowCall is how long a call may take in the tests of slow handlers. A server answers a look-up within it, also on a
+// machine that stands still for seconds.
 const slowCall = 10 * time.Second
 
-// timedBreaker is why the tests with that time are left to the night.
+// timedBreaker is the reason why tests with slowCall are nightly.
 const timedBreaker = "a call is slow after ten seconds; store/breaker tests the same in the time of synctest"
 
 // open lets one call fail.
