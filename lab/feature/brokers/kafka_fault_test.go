@@ -77,14 +77,14 @@ type keptPorts struct {
 	over sync.WaitGroup
 }
 
-// keptPort accepts connections for the broker that has the port now. Without a broker it closes them.
+// keptPort accepts connections for the broker that has the port now. If there is no broker it closes them.
 type keptPort struct {
 	net.Listener
 	mu   sync.Mutex
 	lent *lentPort
 }
 
-// lentPort is a port as a broker has it, until the broker closes it.
+// lentPort is the port for one broker, until the broker closes it.
 type lentPort struct {
 	*keptPort
 	accepted chan net.Conn

@@ -102,7 +102,7 @@ var sicknesses = map[string]sickness{
 	},
 }
 
-// times are those of the breaker and the guard. No call to a dead server takes long. A call that hangs counts as failed
+// times returns the times of the breaker and the guard. No call to a dead server takes long. A call that hangs counts as failed
 // after slowCall, the guard gives it up after storeTimeout, and a probe that hangs has a second one beside it after
 // slowCall and openFor: the time between the two is longer than a machine stands still.
 func (s sickness) times() (slowCall, storeTimeout, openFor time.Duration) {
@@ -122,6 +122,7 @@ type breakerService struct {
 	goOn    chan struct{} // lets it end
 }
 
+// newBreakerService returns a service whose breaker opens by calls that fail. [TestStalledWrites] has slow calls.
 func newBreakerService(t *testing.T, url string, sick sickness) *breakerService {
 	t.Helper()
 	x := &breakerService{started: make(chan struct{}, 1), goOn: make(chan struct{})}

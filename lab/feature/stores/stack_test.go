@@ -133,7 +133,7 @@ func run(t *testing.T, features storetest.Features, open func(t testing.TB) stor
 	})
 }
 
-// conformanceOfWrappers is why the suites of stores with wrappers around them are left to the night.
+// conformanceOfWrappers is the reason why most suites of stores with wrappers are nightly.
 const conformanceOfWrappers = "TestFrontsOverMemory has all of the suite behind a front, TestStackOnSQLite a part with " +
 	"each wrapper, and the packages of the stores all of it without"
 

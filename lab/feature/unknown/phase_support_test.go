@@ -63,8 +63,8 @@ func openPhases(t *testing.T) (*sqlite.Store, *leapingClock) {
 	return s, clock
 }
 
-// leapingClock is the clock of a store. It leaps to the end of a lease when a test is to go on behind that, so that a
-// lease can be longer than any machine stands still, and no test waits for its end.
+// leapingClock is the clock of a store, which a test moves to the end of a lease. So a lease can be longer than any
+// machine stands still, and no test waits for its end.
 type leapingClock struct {
 	mu     sync.Mutex
 	ahead  time.Duration
@@ -77,7 +77,7 @@ func (c *leapingClock) now() time.Time {
 	return time.Now().Add(c.ahead)
 }
 
-// leapTo moves the clock behind a time, if that is still to come.
+// leapTo moves the clock past a time, if the time is still to come.
 func (c *leapingClock) leapTo(at time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -159,7 +159,7 @@ var errDown = errors.New("down for a moment")
 // quickly makes failed steps come again soon.
 const quickly = 5 * time.Millisecond
 
-// leased has operations hold a lease that no machine outruns, however long it stands still.
+// leased gives operations a lease that is longer than any machine stands still.
 var leased = []onceward.Option{onceward.Lease(time.Hour)}
 
 // define makes an operation of the steps, with attempts that come soon.
@@ -243,7 +243,7 @@ func (b *bench) resume(o *phase.Operation[orderWorld]) phase.Report {
 	return sum
 }
 
-// leapTo goes on behind the end of a lease.
+// leapTo moves the clock past the end of a lease.
 func (b *bench) leapTo(end time.Time) {
 	b.Helper()
 	b.clock.leapTo(end)
