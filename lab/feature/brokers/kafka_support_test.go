@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"log/slog"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -101,7 +100,7 @@ func (b *kafkaBench) config(t *testing.T) kafka.ConsumerConfig {
 	}
 	return kafka.ConsumerConfig{
 		Client: b.client(t, open), Inbox: inbox.New(b.store), Name: "mailer", Handle: applyKafka,
-		MinBackoff: time.Millisecond, MaxBackoff: 5 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
+		MinBackoff: time.Millisecond, MaxBackoff: 5 * time.Millisecond, Logger: quiet,
 	}
 }
 
@@ -133,13 +132,7 @@ func startKafka(t *testing.T, config kafka.ConsumerConfig) *running {
 // wait returns what Run returns.
 func (r *running) wait(t *testing.T) error {
 	t.Helper()
-	select {
-	case err := <-r.ended:
-		return err
-	case <-time.After(await.Limit):
-		t.Fatal("Run does not end")
-		return nil
-	}
+	return await.Value(t, "the end of Run", r.ended)
 }
 
 // stop ends a consumer, which must not fail.

@@ -4,8 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"log/slog"
-	"net"
 	"path/filepath"
 	"testing"
 	"time"
@@ -18,6 +16,7 @@ import (
 	"github.com/onceward/onceward/broker/nats"
 	"github.com/onceward/onceward/inbox"
 	"github.com/onceward/onceward/internal/await"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store/sqlite"
 )
 
@@ -25,6 +24,7 @@ import (
 type natsBench struct {
 	dir    string
 	server *server.Server
+	way    *servers.TCPProxy // to the server, at an address that stays when the server restarts
 	js     jetstream.JetStream
 	stream jetstream.Stream
 	store  *sqlite.Store
@@ -33,8 +33,13 @@ type natsBench struct {
 func newNATSBench(t *testing.T) *natsBench {
 	t.Helper()
 	b := &natsBench{dir: t.TempDir()}
-	b.startServer(t, -1)
-	conn, err := natsgo.Connect(b.server.ClientURL(),
+	b.startServer(t)
+	var err error
+	if b.way, err = servers.StartTCPProxy(b.server.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.way.Close() })
+	conn, err := natsgo.Connect("nats://"+b.way.Addr(),
 		natsgo.MaxReconnects(-1), natsgo.ReconnectWait(10*time.Millisecond), natsgo.ReconnectJitter(0, 0))
 	if err != nil {
 		t.Fatal(err)
@@ -61,11 +66,11 @@ func newNATSBench(t *testing.T) *natsBench {
 	return b
 }
 
-// startServer starts a real server in this process, on that port or, if it is -1, on one that the system gives.
-func (b *natsBench) startServer(t *testing.T, port int) {
+// startServer starts a real server in this process.
+func (b *natsBench) startServer(t *testing.T) {
 	t.Helper()
 	s, err := server.NewServer(&server.Options{
-		Host: "127.0.0.1", Port: port, JetStream: true, StoreDir: b.dir, NoLog: true, NoSigs: true,
+		Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: b.dir, NoLog: true, NoSigs: true,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -81,13 +86,15 @@ func (b *natsBench) startServer(t *testing.T, port int) {
 	b.server = s
 }
 
-// restartServer stops the server and starts it on the same port and directory.
+// restartServer stops the server and starts it on the same directory.
 func (b *natsBench) restartServer(t *testing.T) {
 	t.Helper()
-	port := b.server.Addr().(*net.TCPAddr).Port
 	b.server.Shutdown()
 	b.server.WaitForShutdown()
-	b.startServer(t, port)
+	b.startServer(t)
+	if err := b.way.Retarget("tcp://" + b.server.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // publish sends events, without an ID that the server dedups by.
@@ -98,24 +105,31 @@ func (b *natsBench) publish(t *testing.T, ids ...string) {
 		if id != "" {
 			m.Header.Set("ce-id", id)
 		}
-		if _, err := b.js.PublishMsg(t.Context(), m, jetstream.WithRetryAttempts(50)); err != nil {
+		if _, err := b.js.PublishMsg(t.Context(), m, jetstream.WithRetryAttempts(10_000)); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// config returns that of a consumer that writes down what it applies.
+// config returns the configuration of a consumer that writes down what it applies. The server waits for acknowledgements
+// for longer than any machine stands still.
 func (b *natsBench) config(t *testing.T) nats.ConsumerConfig {
 	t.Helper()
+	return b.configWaiting(t, time.Hour)
+}
+
+// configWaiting is config with an AckWait.
+func (b *natsBench) configWaiting(t *testing.T, ackWait time.Duration) nats.ConsumerConfig {
+	t.Helper()
 	source, err := b.stream.CreateOrUpdateConsumer(t.Context(), jetstream.ConsumerConfig{
-		Durable: "mailer", AckWait: time.Second,
+		Durable: "mailer", AckWait: ackWait,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return nats.ConsumerConfig{
 		Source: source, Inbox: inbox.New(b.store), Name: "mailer", Handle: applyNATS,
-		MinBackoff: time.Millisecond, MaxBackoff: 5 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
+		MinBackoff: time.Millisecond, MaxBackoff: 5 * time.Millisecond, Logger: quiet,
 	}
 }
 
@@ -141,18 +155,10 @@ func startNATS(t *testing.T, config nats.ConsumerConfig) *running {
 // awaitSettled waits until the server has no message left that it would deliver. Nothing tells that, so it is asked.
 func (b *natsBench) awaitSettled(t *testing.T, c nats.ConsumerConfig) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
-	defer cancel()
-	for {
-		info, err := c.Source.Info(ctx)
-		if ctx.Err() != nil {
-			t.Fatalf("%+v, %v", info, err)
-		}
-		if err == nil && info.NumPending == 0 && info.NumAckPending == 0 && b.deliveredAll(ctx, info) {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	await.That(t, "the server has nothing left to deliver", func() bool {
+		info, err := c.Source.Info(t.Context())
+		return err == nil && info.NumPending == 0 && info.NumAckPending == 0 && b.deliveredAll(t.Context(), info)
+	})
 }
 
 // deliveredAll reports whether the last message of the stream has been delivered. The server tells its consumers of new

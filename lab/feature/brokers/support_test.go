@@ -3,6 +3,7 @@ package brokers_test
 
 import (
 	"errors"
+	"log/slog"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -13,3 +14,5 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Over(m)) }
 
 var errBroken = errors.New("broken")
+
+var quiet = slog.New(slog.DiscardHandler)

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -37,7 +36,7 @@ func newService(t *testing.T, handlers ...http.HandlerFunc) *service {
 	return s
 }
 
-// inProcess returns a service without a network, and a way to it that a test can use in the time of synctest.
+// inProcess returns a service without a network and the transport to it, for tests in the time of synctest.
 func inProcess(t *testing.T, handlers ...http.HandlerFunc) (*service, *client.Transport) {
 	s := &service{Server: &httptest.Server{URL: "http://pay.test"}}
 	h := s.handler(handlers)
@@ -106,7 +105,7 @@ func newWorker(t *testing.T, j client.Journal, config client.WorkerConfig) *clie
 	if config.Transport == nil {
 		config.Transport = transport(t, time.Hour, &http.Transport{DisableKeepAlives: true})
 	}
-	config.Logger = slog.New(slog.DiscardHandler)
+	config.Logger = quiet
 	config.MinBackoff = max(config.MinBackoff, time.Millisecond)
 	config.Poll = 10 * time.Millisecond
 	if config.SendTimeout == 0 {

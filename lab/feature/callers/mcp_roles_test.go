@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/onceward/onceward"
 	oncewardmcp "github.com/onceward/onceward/adapter/mcp"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/proc"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/internal/watchdog"
@@ -68,7 +68,7 @@ func openLedger(ctx context.Context, dir string) (*sqlite.Store, error) {
 
 func newGuard(s *sqlite.Store) (*onceward.Guard, error) {
 	return onceward.New(s, onceward.Config{
-		Secret: []byte("the secret of the storm"), Logger: slog.New(slog.DiscardHandler),
+		Secret: []byte("the secret of the storm"), StoreTimeout: await.Limit, Logger: quiet,
 	})
 }
 
@@ -86,7 +86,7 @@ func paid(pay func(ctx context.Context, to string) error) *sdk.Server {
 	return server
 }
 
-// dying ends the process behind the first effect of a storm and one of sixty others, before the reply goes out.
+// dying ends the process after the first effect of a storm, and after one of sixty others, before the reply is sent.
 func dying(dir string) sdk.Middleware {
 	return func(next sdk.MethodHandler) sdk.MethodHandler {
 		return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
@@ -99,7 +99,7 @@ func dying(dir string) sdk.Middleware {
 	}
 }
 
-// deaths counts the lines that those have left who died.
+// deaths returns how many servers of the storm died between an effect and its reply.
 func deaths(dir string) int {
 	content, err := os.ReadFile(filepath.Join(dir, deathsFile))
 	if err != nil {
@@ -172,7 +172,7 @@ func serveHTTP(ctx context.Context, dir string) error {
 		&sdk.StreamableHTTPOptions{Stateless: true, PropagateRequestCancellation: true}))
 }
 
-// register connects to the test: the connection ends with this process, however that ends.
+// register connects to the test. The connection ends when this process ends, for whatever reason.
 func register(dir string) (net.Conn, error) {
 	address, err := os.ReadFile(filepath.Join(dir, registerFile))
 	if err != nil {
@@ -216,7 +216,7 @@ func serveProxy(ctx context.Context, dir string) error {
 		Connect: func(context.Context) (sdk.Transport, error) {
 			return &sdk.CommandTransport{Command: proc.Self(roleVariable, "plain:"+dir)}, nil
 		},
-		Scope: oncewardmcp.SingleScope(scope), Logger: slog.New(slog.DiscardHandler), MinBackoff: time.Millisecond,
+		Scope: oncewardmcp.SingleScope(scope), Logger: quiet, MinBackoff: time.Millisecond,
 		Tools: map[string]oncewardmcp.ProxyTool{"pay": {Options: []onceward.Option{onceward.Lease(500 * time.Millisecond)}}},
 	})
 	if err != nil {

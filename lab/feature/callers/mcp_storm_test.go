@@ -44,7 +44,7 @@ func calls(t *testing.T) int {
 	return n
 }
 
-// attempts is how often a call is made at most: so often that a server has time to start on any machine.
+// attempts is how often a call is made at most: so often that a server can start on any machine meanwhile.
 const attempts = 10_000
 
 // callers is how many calls are on their way at one time.
@@ -314,7 +314,7 @@ func TestProxyStorm(t *testing.T) {
 	s := newStorm(t, n)
 	ended := s.watchPlain()
 	unknown := s.run(0, n, s.connectStdio("proxy"))
-	ended() // the proxy of one that still works may be dead
+	ended() // a plain server may still work although its proxy is dead
 	counts := s.effects()
 	for _, key := range unknown {
 		if counts[key] > 1 {
@@ -349,8 +349,8 @@ func TestProxyStorm(t *testing.T) {
 	s.wantOnce(n)
 }
 
-// watchPlain lets the plain servers of the storm register, and returns a function that waits until none is left, as an
-// operator does before looking into the ledger: a server whose proxy is dead ends when it has done what it is at.
+// watchPlain lets the plain servers of the storm register, and returns a function that waits until all of them have ended,
+// as an operator does before looking into the ledger. A plain server whose proxy is dead finishes its call and ends.
 func (s *storm) watchPlain() (ended func()) {
 	s.t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

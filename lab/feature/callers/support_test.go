@@ -3,8 +3,11 @@
 package callers_test
 
 import (
+	"log/slog"
 	"testing"
 )
+
+var quiet = slog.New(slog.DiscardHandler)
 
 func must(t testing.TB, err error) {
 	t.Helper()

@@ -18,6 +18,8 @@ import (
 	"testing"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/store"
@@ -40,6 +42,7 @@ const createTable = `CREATE TABLE payment (id TEXT PRIMARY KEY, amount BIGINT NO
 // onEach runs a test for every recipe, on each database that it is for.
 func onEach(t *testing.T, test func(s *service)) {
 	t.Parallel()
+	nightly.Only(t, "it is a matrix of ORMs and databases; lab/doctest compiles what docs/orm.md shows")
 	for _, r := range recipes {
 		if r.sqlite != nil {
 			t.Run(r.dir+"/SQLite", func(t *testing.T) {
@@ -74,7 +77,8 @@ func newService(
 	_, err = s.db.ExecContext(t.Context(), createTable)
 	s.must(err)
 	s.guard, err = onceward.New(used, onceward.Config{
-		Scope: onceward.SingleScope("shop"), Secret: []byte("the secret of the tests"), Logger: slog.New(slog.DiscardHandler),
+		Scope:  onceward.SingleScope("shop"),
+		Secret: []byte("the secret of the tests"), StoreTimeout: await.Limit, Logger: slog.New(slog.DiscardHandler),
 	})
 	s.must(err)
 	return s

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/sqlite"
@@ -30,7 +31,8 @@ func (b *bench) newGuard() *onceward.Guard {
 func (b *bench) guardOver(s store.Store) *onceward.Guard {
 	b.Helper()
 	guard, err := onceward.New(s, onceward.Config{
-		Scope: onceward.SingleScope("shop"), Secret: []byte("sixteen bytes and some more"), Logger: quiet,
+		Scope:  onceward.SingleScope("shop"),
+		Secret: []byte("sixteen bytes and some more"), StoreTimeout: await.Limit, Logger: quiet,
 	})
 	b.must(err)
 	return guard

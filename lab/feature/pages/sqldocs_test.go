@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store"
@@ -105,7 +106,9 @@ func fill(t *testing.T, db *storeurl.Database) {
 	must(db.AddAudit(ctx, store.AuditEntry{ID: letter.ID, Attempt: letter.Attempt, Actor: "zoe", Action: "look", Reason: "ticket"}))
 	box, err := outbox.New(db, outbox.Config{})
 	must(err)
-	guard, err := onceward.New(db, onceward.Config{Scope: onceward.SingleScope("alice"), Secret: []byte("the secret of the tests")})
+	guard, err := onceward.New(db, onceward.Config{
+		Scope: onceward.SingleScope("alice"), Secret: []byte("the secret of the tests"), StoreTimeout: await.Limit,
+	})
 	must(err)
 	h := guard.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for _, topic := range []string{"orders", "letters"} {

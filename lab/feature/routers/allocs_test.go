@@ -2,7 +2,6 @@ package routers_test
 
 import (
 	"fmt"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -182,7 +181,7 @@ func costOf(t *testing.T, f framework) (c cost) {
 	t.Helper()
 	guard, err := onceward.New(memory.New(), onceward.Config{
 		Scope: onceward.SingleScope("shop"), Secret: []byte("the secret of the tests"),
-		Logger: slog.New(slog.DiscardHandler),
+		Logger: quiet,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -17,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/store/sqlite"
 )
 
@@ -55,7 +55,8 @@ func newBatchService(t *testing.T, p protocol) *batchService {
 		return err
 	}))
 	guard, err := onceward.New(s.store, onceward.Config{
-		Scope: onceward.SingleScope("shop"), Secret: []byte("the secret of the tests"), Logger: slog.New(slog.DiscardHandler),
+		Scope:  onceward.SingleScope("shop"),
+		Secret: []byte("the secret of the tests"), StoreTimeout: await.Limit, Logger: quiet,
 		Observer: onceward.ObserverFunc(func(ctx context.Context, e onceward.ObserverEvent) {
 			if _, ok := e.(onceward.ExecutedEvent); ok && s.leave.Swap(false) {
 				ctx.Value(leaveKey{}).(context.CancelFunc)()

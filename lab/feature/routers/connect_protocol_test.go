@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"path/filepath"
 	"strconv"
 	"sync/atomic"
@@ -15,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/rpc/paymentpb"
 	"github.com/onceward/onceward/store/sqlite"
 )
@@ -58,7 +58,7 @@ func TestOneAnswerForAllProtocols(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = s.Close() })
 	guard, err := onceward.New(s, onceward.Config{
-		Secret: []byte("the secret of the tests"), Logger: slog.New(slog.DiscardHandler),
+		Secret: []byte("the secret of the tests"), StoreTimeout: await.Limit, Logger: quiet,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -168,7 +168,7 @@ func TestChallenge(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
-	guard, err := onceward.New(s, onceward.Config{Secret: []byte("the secret of the tests")})
+	guard, err := onceward.New(s, onceward.Config{Secret: []byte("the secret of the tests"), StoreTimeout: await.Limit})
 	if err != nil {
 		t.Fatal(err)
 	}

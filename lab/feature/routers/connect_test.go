@@ -17,6 +17,7 @@ import (
 
 	"github.com/onceward/onceward"
 	oncewardconnect "github.com/onceward/onceward/adapter/connect"
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/rpc/paymentpb"
 	"github.com/onceward/onceward/lab/feature/suite"
 )
@@ -33,6 +34,9 @@ func TestConnect(t *testing.T) {
 	for name, options := range connectProtocols {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			if name != "Connect" {
+				nightly.Only(t, "the server is the same; TestOneAnswerForAllProtocols has all of its protocols")
+			}
 			suite.Run(t, suite.Adapter{
 				Name: name, Operation: createMethod, Serve: servedTo(options...),
 				Features: suite.Features{Headers: true, KeyLines: true, FirstSent: true, Refusals: true},

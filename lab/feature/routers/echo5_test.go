@@ -3,7 +3,6 @@ package routers_test
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -29,7 +28,7 @@ func TestEcho5(t *testing.T) {
 
 func newRouterEcho5() *echo.Echo {
 	router := echo.New()
-	router.Logger = slog.New(slog.DiscardHandler)
+	router.Logger = quiet
 	router.Use(middleware.RecoverWithConfig(middleware.RecoverConfig{DisablePrintStack: true}))
 	return router
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"strings"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/onceward/onceward"
 	oncewardfiber "github.com/onceward/onceward/adapter/fiber"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/lab/feature/suite"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
@@ -78,7 +78,7 @@ func listen(t *testing.T, app *fiber.App) suite.Caller {
 	transport := new(http.Transport)
 	t.Cleanup(func() {
 		transport.CloseIdleConnections()
-		if err := app.ShutdownWithTimeout(10 * time.Second); err != nil {
+		if err := app.ShutdownWithTimeout(await.Limit); err != nil {
 			t.Error(err)
 		}
 		if err := <-ended; err != nil {
@@ -364,6 +364,7 @@ func TestAbandoned(t *testing.T) {
 	if got := call(t, caller, "k"); got.Status != http.StatusRequestTimeout {
 		t.Errorf("got %+v, want a timeout", got)
 	}
+	await.That(t, "the handler runs", func() bool { return runs.Load() == 1 })
 	if got := call(t, caller, "k"); got.Code != "outcome-unknown" || runs.Load() != 1 {
 		t.Errorf("again: got %+v after %d runs, want an unknown outcome of one", got, runs.Load())
 	}
@@ -413,7 +414,7 @@ func TestAnswerThatCouldNotEnd(t *testing.T) {
 	t.Parallel()
 	guard, err := onceward.New(forgetful{memory.New()}, onceward.Config{
 		Scope: onceward.SingleScope("shop"), Secret: []byte("the secret of the tests"),
-		SettleTimeout: 20 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
+		SettleTimeout: 20 * time.Millisecond, Logger: quiet,
 	})
 	if err != nil {
 		t.Fatal(err)

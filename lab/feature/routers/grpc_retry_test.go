@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/onceward/onceward"
 	oncewardgrpc "github.com/onceward/onceward/adapter/grpc"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/rpc/paymentpb"
 	"github.com/onceward/onceward/store/sqlite"
 )
@@ -56,7 +56,7 @@ func openShop(t *testing.T, h grpcHandler, option onceward.Option, before ...grp
 		t.Fatal(err)
 	}
 	guard, err := onceward.New(s.store, onceward.Config{
-		Secret: []byte("the secret of the tests"), Logger: slog.New(slog.DiscardHandler),
+		Secret: []byte("the secret of the tests"), StoreTimeout: await.Limit, Logger: quiet,
 		Observer: onceward.ObserverFunc(func(_ context.Context, e onceward.ObserverEvent) { s.observed <- e }),
 	})
 	if err != nil {

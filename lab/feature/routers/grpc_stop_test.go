@@ -2,7 +2,6 @@ package routers_test
 
 import (
 	"context"
-	"log/slog"
 	"net"
 	"testing"
 	"time"
@@ -21,7 +20,7 @@ import (
 func TestStop(t *testing.T) {
 	t.Parallel()
 	guard, err := onceward.New(memory.New(), onceward.Config{
-		Secret: []byte("the secret of the tests"), Logger: slog.New(slog.DiscardHandler),
+		Secret: []byte("the secret of the tests"), Logger: quiet,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"log/slog"
 	"net/http"
 	"net/http/cgi"
 	"net/http/httptest"
@@ -19,6 +18,7 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
@@ -26,7 +26,8 @@ import (
 func newGuard(t testing.TB, s store.Store, configure ...func(*onceward.Config)) *onceward.Guard {
 	t.Helper()
 	config := onceward.Config{
-		Scope: onceward.SingleScope("alice"), Secret: []byte("the secret of the tests"), Logger: slog.New(slog.DiscardHandler),
+		Scope:  onceward.SingleScope("alice"),
+		Secret: []byte("the secret of the tests"), StoreTimeout: await.Limit, Logger: quiet,
 	}
 	for _, f := range configure {
 		f(&config)

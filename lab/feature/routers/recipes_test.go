@@ -20,6 +20,7 @@ import (
 	"github.com/gofiber/fiber/v3/middleware/adaptor"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	viachi "github.com/onceward/onceward/lab/feature/routers/chi"
 	viaecho4 "github.com/onceward/onceward/lab/feature/routers/echo4"
 	viaecho5 "github.com/onceward/onceward/lab/feature/routers/echo5"
@@ -111,7 +112,7 @@ func newRecipeService(t *testing.T, change ...func(*sqlite.Store) store.Store) *
 		used = f(s.store)
 	}
 	s.guard, err = onceward.New(used, onceward.Config{
-		Scope: onceward.SingleScope("shop"), Secret: []byte("the secret of the tests"),
+		Scope: onceward.SingleScope("shop"), Secret: []byte("the secret of the tests"), StoreTimeout: await.Limit,
 		Logger: slog.New(slog.NewTextHandler(&s.log, nil)), Observer: onceward.ObserverFunc(s.observe),
 	})
 	s.must(err)

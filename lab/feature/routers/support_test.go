@@ -3,6 +3,7 @@
 package routers_test
 
 import (
+	"log/slog"
 	"testing"
 
 	"github.com/gin-gonic/gin"
@@ -20,6 +21,8 @@ func TestMain(m *testing.M) {
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"), // ten seconds longer than a server
 	)
 }
+
+var quiet = slog.New(slog.DiscardHandler)
 
 // colonOperation is the name that payments have to have under the routers that write parameters with a colon.
 const colonOperation = "POST /accounts/:account/payments"

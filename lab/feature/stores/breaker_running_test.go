@@ -21,16 +21,7 @@ import (
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/breaker"
-	"github.com/onceward/onceward/store/sqlite"
 )
-
-func openSQLite(t *testing.T) store.Store {
-	t.Helper()
-	s, err := sqlite.Open(t.Context(), t.TempDir()+"/onceward.db")
-	must(t, err)
-	t.Cleanup(func() { must(t, s.Close()) })
-	return s
-}
 
 // shop is a guard over a store with a breaker around it, which can be opened.
 type shop struct {
@@ -60,11 +51,11 @@ func newShop(t *testing.T, inside store.Store, config breaker.Config) *shop {
 	return x
 }
 
-// slowCall is how long a call may take in the tests of handlers that take longer: so long that the server of a machine
-// that stands still for seconds answers a look-up in time.
+// slowCall is how long a call may take in the tests of slow handlers. A server answers a look-up within it, also on a
+// machine that stands still for seconds.
 const slowCall = 10 * time.Second
 
-// timedBreaker is why the tests with that time are left to the night.
+// timedBreaker is the reason why tests with slowCall are nightly.
 const timedBreaker = "a call is slow after ten seconds; store/breaker tests the same in the time of synctest"
 
 // open lets one call fail.
@@ -86,13 +77,13 @@ func (x *shop) post(handle http.HandlerFunc, key, body string, mode onceward.Opt
 	return w
 }
 
-var never = breaker.Config{ConsecutiveFailures: 1, OpenFor: time.Hour}
+var never = breaker.Config{ConsecutiveFailures: 1, SlowCall: await.Limit, OpenFor: time.Hour}
 
 // TestHandlerWritesWhileOpen: the breaker opens while a handler talks to another system. What that did is written down all
 // the same, and only new work is refused.
 func TestHandlerWritesWhileOpen(t *testing.T) {
 	t.Parallel()
-	x := newShop(t, openSQLite(t), never)
+	x := newShop(t, openFile(t), never)
 	must(t, x.breaker.InTx(t.Context(), func(ctx context.Context) error {
 		_, err := onceward.Tx(ctx).ExecContext(ctx, `CREATE TABLE refund (id TEXT PRIMARY KEY)`)
 		return err
@@ -131,7 +122,7 @@ func TestHandlerWritesWhileOpen(t *testing.T) {
 // as one that has started a worker with its own context.
 func TestBeginningsWhileOpen(t *testing.T) {
 	t.Parallel()
-	x := newShop(t, openSQLite(t), never)
+	x := newShop(t, openFile(t), never)
 	claim := store.Claim{ID: store.ID{Scope: "alice", Key: "lost"}, Attempt: 1}
 	w := x.post(func(w http.ResponseWriter, r *http.Request) {
 		x.open()
@@ -163,7 +154,7 @@ func TestBeginningsWhileOpen(t *testing.T) {
 // corrected one can have the key. A release that waited for the breaker would wait for an hour.
 func TestRejectionWhileOpen(t *testing.T) {
 	t.Parallel()
-	x := newShop(t, openSQLite(t), never)
+	x := newShop(t, openFile(t), never)
 	answer := func(status int) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }
 	}
@@ -194,7 +185,7 @@ func TestSlowHandlers(t *testing.T) {
 		open func(t *testing.T) store.Store
 		busy int // handlers, with which nothing is left for others
 	}{
-		"SQLite": {openSQLite, 1},
+		"SQLite": {func(t *testing.T) store.Store { return openFile(t) }, 1},
 		"PostgreSQL": {func(t *testing.T) store.Store {
 			return openPostgres(t, servers.Postgres(t).SchemaURL(t)+"&pool_max_conns=4")
 		}, 4},

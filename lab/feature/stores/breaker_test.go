@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -85,22 +86,30 @@ func (a *asked) around(ctx context.Context, name wrap.Call, next func(ctx contex
 type sickness struct {
 	begin, end func(s *servers.PostgresServer) error
 	mode       onceward.Option
-	// hangs is how long a call hangs before the guard gives it up: longer than a machine stands still.
-	hangs time.Duration
+	// hangs reports whether calls hang. Then the breaker and the guard give them up after seconds.
+	hangs bool
 }
 
 var sicknesses = map[string]sickness{
 	"dead, reserved": {
-		(*servers.PostgresServer).Kill, (*servers.PostgresServer).Restart, onceward.Reserved(onceward.FailureUnknown),
-		await.Limit, // which no call to a server that is dead takes
+		(*servers.PostgresServer).Kill, (*servers.PostgresServer).Restart, onceward.Reserved(onceward.FailureUnknown), false,
 	},
 	"hanging, reserved": {
-		(*servers.PostgresServer).Pause, (*servers.PostgresServer).Resume, onceward.Reserved(onceward.FailureUnknown),
-		10 * time.Second,
+		(*servers.PostgresServer).Pause, (*servers.PostgresServer).Resume, onceward.Reserved(onceward.FailureUnknown), true,
 	},
 	"hanging, transactional": {
-		(*servers.PostgresServer).Pause, (*servers.PostgresServer).Resume, onceward.Transactional(), 10 * time.Second,
+		(*servers.PostgresServer).Pause, (*servers.PostgresServer).Resume, onceward.Transactional(), true,
 	},
+}
+
+// times returns the times of the breaker and the guard. No call to a dead server takes long. A call that hangs counts as failed
+// after slowCall, the guard gives it up after storeTimeout, and a probe that hangs has a second one beside it after
+// slowCall and openFor: the time between the two is longer than a machine stands still.
+func (s sickness) times() (slowCall, storeTimeout, openFor time.Duration) {
+	if s.hangs {
+		return 2 * time.Second, 10 * time.Second, 30 * time.Second
+	}
+	return await.Limit, await.Limit, 700 * time.Millisecond
 }
 
 // breakerService is a guarded route over PostgreSQL with a breaker around it.
@@ -113,21 +122,19 @@ type breakerService struct {
 	goOn    chan struct{} // lets it end
 }
 
-const openFor = 700 * time.Millisecond
-
-// newBreakerService has a breaker that counts what fails, and not what is slow: [TestStalledWrites] has that. A probe
-// that is slow would have a second one beside it.
+// newBreakerService returns a service whose breaker opens by calls that fail. [TestStalledWrites] has slow calls.
 func newBreakerService(t *testing.T, url string, sick sickness) *breakerService {
 	t.Helper()
 	x := &breakerService{started: make(chan struct{}, 1), goOn: make(chan struct{})}
+	slowCall, storeTimeout, openFor := sick.times()
 	var err error
 	x.breaker, err = breaker.New(wrap.New(openPostgres(t, url), x.asked.around), breaker.Config{
-		ConsecutiveFailures: 3, SlowCall: await.Limit, OpenFor: openFor, Logger: quiet,
+		ConsecutiveFailures: 3, SlowCall: slowCall, OpenFor: openFor, Logger: quiet,
 	})
 	must(t, err)
 	guard, err := onceward.New(x.breaker, onceward.Config{
 		Scope: onceward.SingleScope("alice"), Secret: []byte("the secret of the tests"), Logger: quiet,
-		StoreTimeout: sick.hangs, SettleTimeout: await.Limit, Defaults: []onceward.Option{onceward.Lease(time.Hour)},
+		StoreTimeout: storeTimeout, SettleTimeout: await.Limit, Defaults: []onceward.Option{onceward.Lease(time.Hour)},
 	})
 	must(t, err)
 	x.Handler = guard.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -156,8 +163,8 @@ func TestSickServer(t *testing.T) {
 	for name, sick := range sicknesses {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if sick.hangs < await.Limit {
-				nightly.Only(t, "each call hangs for seconds")
+			if sick.hangs {
+				nightly.Only(t, "calls hang, and the breaker is open, for half a minute")
 			}
 			server := servers.NewPostgres(t)
 			x := newBreakerService(t, server.URL(), sick)
@@ -184,7 +191,7 @@ func TestSickServer(t *testing.T) {
 				return x.breaker.State() == breaker.StateOpen && x.asked.running.Load() == inFlight
 			})
 
-			x.refuses(t, inFlight)
+			x.refuses(t, sick, inFlight)
 			runs := x.runs.Load()
 			if runs != 2 {
 				t.Errorf("L2: %d executions while the server was %s, want the two before", runs, name)
@@ -209,9 +216,13 @@ func TestSickServer(t *testing.T) {
 }
 
 // refuses sends requests by many until the breaker has let probes through: they alone reach the store.
-func (x *breakerService) refuses(t *testing.T, inFlight int64) {
+func (x *breakerService) refuses(t *testing.T, sick sickness, inFlight int64) {
 	t.Helper()
-	const probes = 2
+	_, _, openFor := sick.times()
+	probes := int64(2)
+	if sick.hangs {
+		probes = 1
+	}
 	x.asked.calls.Store(0)
 	x.asked.most.Store(0)
 	started := time.Now()
@@ -219,10 +230,11 @@ func (x *breakerService) refuses(t *testing.T, inFlight int64) {
 	var crowd sync.WaitGroup
 	for i := range 8 {
 		crowd.Go(func() {
-			for n := 0; x.asked.calls.Load() < probes && time.Since(started) < await.Limit; n++ {
+			for n := 0; !t.Failed() && x.asked.calls.Load() < probes && time.Since(started) < await.Limit; n++ {
 				w := x.post(fmt.Sprintf("refused%d-%d", i, n))
-				if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") != "1" {
-					t.Errorf("L2: %d, Retry-After %q, from an open breaker", w.Code, w.Header().Get("Retry-After"))
+				after, err := strconv.Atoi(w.Header().Get("Retry-After"))
+				if w.Code != http.StatusServiceUnavailable || err != nil || after < 1 || after > int(openFor/time.Second)+1 {
+					t.Errorf("L2: %d, Retry-After %d, %v, from a breaker that is open for %s", w.Code, after, err, openFor)
 				}
 				refused.Add(1)
 				time.Sleep(5 * time.Millisecond)

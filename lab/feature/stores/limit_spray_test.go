@@ -38,7 +38,8 @@ type limitedService struct {
 func newLimitedService(t testing.TB, s store.Store, limiter onceward.Limiter, mode onceward.Option) *limitedService {
 	t.Helper()
 	guard, err := onceward.New(s, onceward.Config{
-		Scope: byToken, Secret: []byte("the secret of the tests"), Logger: quiet, Limiter: limiter,
+		Scope:  byToken,
+		Secret: []byte("the secret of the tests"), StoreTimeout: await.Limit, Logger: quiet, Limiter: limiter,
 	})
 	must(t, err)
 	service := new(limitedService)

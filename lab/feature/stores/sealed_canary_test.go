@@ -143,7 +143,8 @@ func filesWith(t *testing.T, dirs []string, text string) (found []string) {
 func live(t *testing.T, db sealedDatabase, s store.Store, told *notes, secret string) {
 	t.Helper()
 	guard, err := onceward.New(s, onceward.Config{
-		Scope: onceward.SingleScope("acme"), Secret: []byte("sixteen bytes and some more"), Logger: told.logger(), Observer: told,
+		Scope:  onceward.SingleScope("acme"),
+		Secret: []byte("sixteen bytes and some more"), StoreTimeout: await.Limit, Logger: told.logger(), Observer: told,
 	})
 	must(t, err)
 	reserved := guard.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -19,22 +19,13 @@ import (
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/sealed"
-	"github.com/onceward/onceward/store/sqlite"
 )
-
-func openSealedSQLite(t *testing.T) *sqlite.Store {
-	t.Helper()
-	s, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "onceward.db"))
-	must(t, err)
-	t.Cleanup(func() { _ = s.Close() })
-	return s
-}
 
 // TestMessageWithoutTheKey: a worker that lacks the key, or the ring, delivers nothing, keeps the order of the aggregate
 // and leaves the message for one that has it.
 func TestMessageWithoutTheKey(t *testing.T) {
 	t.Parallel()
-	inside := openSealedSQLite(t)
+	inside := openFile(t)
 	s := seal(t, inside, ring(1))
 	box, err := outbox.New(s, outbox.Config{})
 	must(t, err)
@@ -83,7 +74,7 @@ func TestMessageWithoutTheKey(t *testing.T) {
 // TestMessagesInUse: the resealer tells which keys the messages of an outbox need.
 func TestMessagesInUse(t *testing.T) {
 	t.Parallel()
-	inside := openSealedSQLite(t)
+	inside := openFile(t)
 	for _, id := range []uint32{1, 1, 2} {
 		s := seal(t, inside, ring(id))
 		box, err := outbox.New(s, outbox.Config{})

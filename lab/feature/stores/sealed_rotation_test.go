@@ -18,7 +18,7 @@ import (
 func TestRotation(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(t *testing.T) store.Store{
-		"sqlite": func(t *testing.T) store.Store { return openSealedSQLite(t) },
+		"sqlite": func(t *testing.T) store.Store { return openFile(t) },
 		"postgres": func(t *testing.T) store.Store {
 			s, err := postgres.Open(t.Context(), servers.Postgres(t).SchemaURL(t), postgres.WithLogger(quiet))
 			must(t, err)

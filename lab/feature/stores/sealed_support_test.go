@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -51,12 +50,12 @@ func insert(statement string) func(ctx context.Context, value string) error {
 // sqliteInstance opens a sealed SQLite store for the suite.
 func sqliteInstance(t testing.TB) storetest.Instance {
 	t.Helper()
-	clock := &stopped{now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+	clock, advance := stoppedClock()
 	path := filepath.Join(t.TempDir(), "onceward.db")
 	var inside *sqlite.Store
 	opened := func(t testing.TB) store.Store {
 		var err error
-		inside, err = sqlite.Open(t.Context(), path, sqlite.WithClock(clock.read))
+		inside, err = sqlite.Open(t.Context(), path, sqlite.WithClock(clock))
 		must(t, err)
 		return seal(t, inside, ring(1))
 	}
@@ -67,7 +66,7 @@ func sqliteInstance(t testing.TB) storetest.Instance {
 		return err
 	}))
 	return storetest.Instance{
-		Store: s, Advance: clock.advance,
+		Store: s, Advance: advance,
 		Reopen: func(t testing.TB) store.Store {
 			must(t, inside.Close())
 			return opened(t)

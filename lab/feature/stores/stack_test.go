@@ -56,53 +56,16 @@ func sealedWith(t testing.TB, inside store.Store) store.Store {
 	return s
 }
 
-// frontCounter counts what fronts answer: a suite that never met its front would show nothing.
-type frontCounter struct{ hits atomic.Int64 }
-
-func (c *frontCounter) Observe(_ context.Context, e onceward.ObserverEvent) {
-	if looked, ok := e.(tiered.LookedUpEvent); ok && looked.Hit {
-		c.hits.Add(1)
-	}
-}
-
-func (c *frontCounter) check(t *testing.T) {
-	t.Helper()
-	if c.hits.Load() == 0 {
-		t.Error("the front has not answered once: the suite has shown nothing of it")
-	}
-}
-
 // fronted puts a front before a store.
 func fronted(front func(t testing.TB) tiered.Front, config tiered.Config) layer {
 	return func(t testing.TB, inside store.Store) store.Store {
 		t.Helper()
 		config.Logger = quiet
-		f := front(t)
+		f := &filled{front(t)}
 		s, err := tiered.New(inside, f, config)
 		must(t, err)
-		return eager{s, f}
+		return eagerFront{s, f}
 	}
-}
-
-// eager is a store whose fills have arrived when a reservation returns, so that the suite, which asks once or twice, meets
-// the front.
-type eager struct {
-	*tiered.Store
-	front tiered.Front
-}
-
-func (s eager) Reserve(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
-	v, err := s.Store.Reserve(ctx, r)
-	if err != nil || v.Decision != store.DecisionReplay {
-		return v, err
-	}
-	for range 20 { // a fill may have been refused
-		if value, err := s.front.Get(ctx, r.ID); len(value) > 0 || err != nil {
-			break
-		}
-		time.Sleep(100 * time.Microsecond)
-	}
-	return s.Store.Reserve(ctx, r)
 }
 
 // stackedDatabase opens a database with wrappers around it, and with a table of the application.
@@ -170,7 +133,7 @@ func run(t *testing.T, features storetest.Features, open func(t testing.TB) stor
 	})
 }
 
-// conformanceOfWrappers is why the suites of stores with wrappers around them are left to the night.
+// conformanceOfWrappers is the reason why most suites of stores with wrappers are nightly.
 const conformanceOfWrappers = "TestFrontsOverMemory has all of the suite behind a front, TestStackOnSQLite a part with " +
 	"each wrapper, and the packages of the stores all of it without"
 
@@ -179,7 +142,7 @@ const conformanceOfWrappers = "TestFrontsOverMemory has all of the suite behind 
 func TestStackOnPostgres(t *testing.T) {
 	t.Parallel()
 	nightly.Only(t, conformanceOfWrappers)
-	var count frontCounter
+	var count counter
 	server := servers.Redis(t)
 	run(t, storetest.Features{ConcurrentTx: true},
 		func(t testing.TB) storetest.Instance {
@@ -199,7 +162,7 @@ func TestStackOnPostgres(t *testing.T) {
 // TestStackOnSQLite is the same on one machine: SQLite with a breaker, behind a front in memory, sealed.
 func TestStackOnSQLite(t *testing.T) {
 	t.Parallel()
-	var count frontCounter
+	var count counter
 	run(t, storetest.Features{},
 		func(t testing.TB) storetest.Instance {
 			var micros atomic.Int64
@@ -237,7 +200,7 @@ func TestStackOnRedis(t *testing.T) {
 func TestStackOnRedisCluster(t *testing.T) {
 	t.Parallel()
 	nightly.Only(t, conformanceOfWrappers)
-	var count frontCounter
+	var count counter
 	cluster := servers.SharedRedisCluster(t)
 	front := func(testing.TB) tiered.Front { return tiered.NewMemory(tiered.MemoryConfig{}) }
 	run(t, storetest.Features{}, func(t testing.TB) storetest.Instance {

@@ -4,12 +4,14 @@ package stores_test
 
 import (
 	"log/slog"
+	"path/filepath"
 	"testing"
 
 	"go.uber.org/goleak"
 
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/internal/watchdog"
+	"github.com/onceward/onceward/store/sqlite"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(servers.Tests{M: watchdog.Over(m)}) }
@@ -21,4 +23,13 @@ func must(t testing.TB, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// openFile opens a store on a file.
+func openFile(t *testing.T) *sqlite.Store {
+	t.Helper()
+	s, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "onceward.db"))
+	must(t, err)
+	t.Cleanup(func() { _ = s.Close() })
+	return s
 }

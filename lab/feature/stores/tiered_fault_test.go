@@ -122,7 +122,7 @@ func (n *node) away() bool {
 	return n.count.looks.Load() == looks
 }
 
-// TestFrontSlow: a front whose answers do not come costs one look-up in a while, bounded.
+// TestFrontSlow: a front that does not answer costs a bounded number of look-ups.
 func TestFrontSlow(t *testing.T) {
 	t.Parallel()
 	proxy, err := servers.StartTCPProxy(servers.NewRedis(t).Addr())
@@ -135,7 +135,7 @@ func TestFrontSlow(t *testing.T) {
 	looks := n.count.looks.Load()
 	for range 1000 {
 		if _, hit := n.retry(); hit {
-			t.Fatal("a front answered whose answers do not come")
+			t.Fatal("a front answered although its answers were held back")
 		}
 	}
 	if asked := n.count.looks.Load() - looks; asked > 10 {
@@ -331,7 +331,9 @@ func TestSettledWithoutFront(t *testing.T) {
 	s, err := tiered.New(durable, deadFront{}, tiered.Config{Logger: quiet})
 	must(t, err)
 	t.Cleanup(func() { must(t, s.Close()) })
-	guard, err := onceward.New(s, onceward.Config{Secret: []byte("the secret of the tests"), Logger: quiet})
+	guard, err := onceward.New(s, onceward.Config{
+		Secret: []byte("the secret of the tests"), StoreTimeout: await.Limit, Logger: quiet,
+	})
 	must(t, err)
 
 	operator, err := reconcile.NewOperator(guard, s)

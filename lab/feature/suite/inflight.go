@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 )
 
 // gate is a handler that says that it runs, and waits until it may go on.
@@ -30,7 +31,7 @@ func testConflict(s *service) {
 	g := newGate()
 	s.serveWork(g.before(s.pay), reserved)
 	answer := s.send(keyed("k"))
-	await(s, "the handler", g.running)
+	await.Value(s, "the handler", g.running)
 	got := s.wantProblem("in flight", s.call(keyed("k")), http.StatusConflict, "in-progress")
 	if !got.Retryable || got.RetryAfter < time.Second {
 		s.Errorf("in flight: got %+v, want retryable after a second", got)
@@ -39,7 +40,7 @@ func testConflict(s *service) {
 	other.Amount = 8
 	s.wantProblem("in flight, another request", s.call(other), http.StatusUnprocessableEntity, "mismatch")
 	close(g.open)
-	first := s.want("first", await(s, "the answer", answer), http.StatusCreated, false)
+	first := s.want("first", await.Value(s, "the answer", answer), http.StatusCreated, false)
 	s.wantSame("replay", s.call(keyed("k")), first)
 	s.wantRuns("one key", 1)
 }
@@ -49,14 +50,14 @@ func testWait(s *service) {
 	g := newGate()
 	s.serveWork(g.before(s.pay), reserved, onceward.InFlightWait(time.Minute))
 	answer := s.send(keyed("k"))
-	await(s, "the handler", g.running)
+	await.Value(s, "the handler", g.running)
 	duplicate := s.send(keyed("k"))
 	for len(observed[onceward.DecidedEvent](s)) < 2 { // until the duplicate has met the first one
-		await(s, "the decision about the duplicate", s.told)
+		await.Value(s, "the decision about the duplicate", s.told)
 	}
 	close(g.open)
-	first := s.want("first", await(s, "the answer", answer), http.StatusCreated, false)
-	s.wantSame("duplicate", await(s, "its answer", duplicate), first)
+	first := s.want("first", await.Value(s, "the answer", answer), http.StatusCreated, false)
+	s.wantSame("duplicate", await.Value(s, "its answer", duplicate), first)
 	s.wantRuns("one key", 1)
 }
 
@@ -69,7 +70,7 @@ func testDuplicates(s *service, mode onceward.Option) {
 	}
 	executed, body := 0, ""
 	for _, answer := range answers {
-		switch a := await(s, "an answer", answer); {
+		switch a := await.Value(s, "an answer", answer); {
 		case a.Status == http.StatusConflict && a.Code == "in-progress":
 		case a.Status == http.StatusCreated && (body == "" || a.Body == body):
 			body = a.Body
@@ -97,9 +98,9 @@ func testCallerLeaves(s *service) {
 		_, err := s.caller.Call(ctx, keyed("k"))
 		left <- err
 	}()
-	working := await(s, "the handler", g.running)
+	working := await.Value(s, "the handler", g.running)
 	leave()
-	if err := await(s, "the caller's error", left); err == nil {
+	if err := await.Value(s, "the caller's error", left); err == nil {
 		s.Error("a caller that left was answered")
 	}
 	retry := s.send(keyed("k"))
@@ -109,6 +110,6 @@ func testCallerLeaves(s *service) {
 	case <-time.After(50 * time.Millisecond): // that the server notices has no other sign
 	}
 	close(g.open)
-	s.want("retry", await(s, "the answer to the retry", retry), http.StatusCreated, true)
+	s.want("retry", await.Value(s, "the answer to the retry", retry), http.StatusCreated, true)
 	s.wantRuns("one key", 1)
 }

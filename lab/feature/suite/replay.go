@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 )
 
 // testReplay: one execution, and the same bytes for each retry, with the time until which they are kept.
@@ -144,7 +145,7 @@ func testManyKeys(s *service, mode onceward.Option) {
 		}()
 	}
 	for range keys * copies {
-		if wrong := await(s, "an answer", answers); wrong != "" {
+		if wrong := await.Value(s, "an answer", answers); wrong != "" {
 			s.Error(wrong)
 		}
 	}

@@ -12,9 +12,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/sqlite"
 )
@@ -93,7 +93,7 @@ func (s *service) serveWith(with setup, options ...onceward.Option) {
 		used = with.wrap(s.store)
 	}
 	config := onceward.Config{
-		Scope: byToken, Secret: []byte("the secret of the tests"),
+		Scope: byToken, Secret: []byte("the secret of the tests"), StoreTimeout: await.Limit,
 		Logger: slog.New(slog.NewTextHandler(&s.log, nil)), Observer: onceward.ObserverFunc(s.observe),
 	}
 	if s.adapter.Configure != nil {
@@ -199,17 +199,6 @@ func (s *service) send(r Request) <-chan Answer {
 		answers <- a
 	}()
 	return answers
-}
-
-// await takes what comes from a channel, or fails the test.
-func await[T any](s *service, what string, from <-chan T) (value T) {
-	s.Helper()
-	select {
-	case value = <-from:
-	case <-time.After(30 * time.Second):
-		s.Fatalf("%s did not come", what)
-	}
-	return value
 }
 
 // want checks an answer of the handler.

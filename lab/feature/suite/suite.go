@@ -2,7 +2,7 @@
 // can depend on, whichever framework or transport is between them. An adapter's own test starts a real server of its
 // framework on loopback, says what its transport has, and runs the table:
 //
-//	func TestAdapter(t *testing.T) {
+//	func TestGin(t *testing.T) {
 //		suite.Run(t, suite.Adapter{Name: "gin", Operation: "POST /accounts/:account/payments", Serve: serve, …})
 //	}
 //

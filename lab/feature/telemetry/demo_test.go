@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/onceward/onceward/examples/provider"
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/proc/proctest"
 	"github.com/onceward/onceward/internal/servers"
 )
@@ -21,6 +22,7 @@ import (
 // fires when its fault is caused, and not before. What cannot be caused from outside is in [TestPrometheus].
 func TestDemo(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it compiles the program, and Prometheus scrapes for a minute; TestAlertRules checks the rules")
 	d := startDemo(t)
 	d.payAtOnce()
 	d.refund()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/examples/provider"
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/janitor"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/store"
@@ -24,6 +25,7 @@ import (
 // and those of lost owners, the dead letters, the breaker, and each expression of the dashboard.
 func TestPrometheus(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "Prometheus scrapes for a minute; TestAlertRules checks the rules")
 	w := newWorld(t)
 	w.wantMetrics(w.load())
 	w.wantDashboard()
@@ -87,7 +89,7 @@ func (w *world) loadPayments(l ledger) {
 	l[`sum(onceward_executions_total{route="POST /payments",outcome="2xx"})`] = ofAlice + ofBob
 	l[`sum(onceward_store_call_duration_seconds_count{call="commit",outcome="ok"})`] = ofAlice + ofBob
 	l[`sum(onceward_attempts_settled_total{route="POST /payments",state="completed"})`] = ofAlice + ofBob
-	await(w, "all payments are charged", func() (bool, string) {
+	awaitSeen(w, "all payments are charged", func() (bool, string) {
 		page, err := (&provider.Client{URL: w.bank}).List(w.Context(), time.Time{}, "", 1000)
 		return err == nil && len(page.Data) == ofAlice+ofBob, fmt.Sprint(len(page.Data), err)
 	})
@@ -107,7 +109,7 @@ func (w *world) loadBookings(l ledger) {
 		w.Fatal("the provider has not failed")
 	}
 	waiting := 0
-	await(w, "the booking goes on", func() (bool, string) {
+	awaitSeen(w, "the booking goes on", func() (bool, string) {
 		r := w.send(http.MethodPost, "/bookings", "alice", "book", body)
 		if r.status != http.StatusCreated {
 			waiting++
@@ -174,7 +176,7 @@ func (w *world) holdOne() {
 		defer close(done)
 		w.do(http.StatusCreated, "held", "hold")
 	}()
-	await(w, "the held one holds its lease", func() (bool, string) {
+	awaitSeen(w, "the held one holds its lease", func() (bool, string) {
 		return w.guard.ActiveLeases() == 1, fmt.Sprint(w.guard.ActiveLeases())
 	})
 	w.do(http.StatusConflict, "held", "hold")
@@ -260,7 +262,7 @@ func (w *world) reconcile(attempts int, resolver reconcile.Resolver, settled int
 		Observer: w.system.Counters(), Logger: quiet,
 	})
 	must(w, err)
-	await(w, "unknown outcomes are settled", func() (bool, string) {
+	awaitSeen(w, "unknown outcomes are settled", func() (bool, string) {
 		report, err := poller.RunOnce(w.Context())
 		must(w, err)
 		all.Completed += report.Completed
@@ -283,7 +285,7 @@ func (s *scraped) value(expression string) (float64, bool) {
 
 func (s *scraped) awaitValue(expression string, want float64) {
 	s.Helper()
-	await(s, fmt.Sprint(expression, " is ", want), func() (bool, string) {
+	awaitSeen(s, fmt.Sprint(expression, " is ", want), func() (bool, string) {
 		got, ok := s.value(expression)
 		return ok && got == want, fmt.Sprint(got, ok)
 	})
@@ -293,7 +295,7 @@ func (s *scraped) awaitValue(expression string, want float64) {
 func (s *scraped) awaitScrape() {
 	s.Helper()
 	now := float64(time.Now().UnixMilli()) / 1000
-	await(s, "Prometheus scrapes again", func() (bool, string) {
+	awaitSeen(s, "Prometheus scrapes again", func() (bool, string) {
 		at, ok := s.value(`timestamp(up)`)
 		return ok && at > now, fmt.Sprint(at, " after ", now)
 	})
@@ -305,7 +307,7 @@ func (s *scraped) wantMetrics(l ledger) {
 	for range 2 { // a counter that moves further would not come back
 		s.awaitScrape()
 		left := maps.Clone(l)
-		await(s, "Prometheus shows what the ledger says", func() (bool, string) {
+		awaitSeen(s, "Prometheus shows what the ledger says", func() (bool, string) {
 			var differ []string
 			for expression, want := range left {
 				if got, ok := s.value(expression); ok && got == want {
@@ -340,7 +342,7 @@ func (s *scraped) wantDashboard() {
 		}
 		for _, target := range panel.Targets {
 			expressions++
-			await(s, fmt.Sprintf("panel %q shows something for %s", panel.Title, target.Expr), func() (bool, string) {
+			awaitSeen(s, fmt.Sprintf("panel %q shows something for %s", panel.Title, target.Expr), func() (bool, string) {
 				samples, err := s.prometheus.Query(s.Context(), fill.Replace(target.Expr))
 				must(s, err) // also where there is nothing to show the expression is one that Prometheus takes
 				// Nothing is there for now, or by design.

@@ -22,6 +22,7 @@ import (
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/broker/nats"
 	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/phase"
 	"github.com/onceward/onceward/store"
@@ -47,7 +48,7 @@ type shop struct {
 
 const (
 	ordersRoute = "POST /orders"
-	traceLease  = time.Minute
+	traceLease  = time.Hour
 )
 
 // clock is that of the stores: it goes on by more than a lease when the test says so.
@@ -57,7 +58,8 @@ func (c *clock) now() time.Time { return time.Now().Add(time.Duration(c.ahead.Lo
 
 // newShop starts a process whose calls to the provider do this.
 func newShop(
-	t *testing.T, file string, clock *clock, spans *tracetest.InMemoryExporter, charge func(s *shop) error,
+	t *testing.T, file string, clock *clock, spans *tracetest.InMemoryExporter, settleTimeout time.Duration,
+	charge func(s *shop) error,
 ) *shop {
 	t.Helper()
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans))
@@ -70,7 +72,7 @@ func newShop(
 	t.Cleanup(func() { _ = s.store.Close() }) // one of them is closed by the test
 	s.guard, err = onceward.New(s.store, onceward.Config{
 		Scope: onceward.SingleScope("alice"), Secret: []byte("a secret of the tests, long enough"),
-		Observer: s.telemetry, Propagator: s.telemetry, Logger: quiet, SettleTimeout: time.Millisecond,
+		Observer: s.telemetry, Propagator: s.telemetry, Logger: quiet, SettleTimeout: settleTimeout,
 		Defaults: []onceward.Option{onceward.Lease(traceLease)},
 	})
 	must(t, err)
@@ -123,11 +125,11 @@ func TestTraceOfOneOperation(t *testing.T) {
 	t.Parallel()
 	spans, clock := tracetest.NewInMemoryExporter(), new(clock)
 	file := filepath.Join(t.TempDir(), "shop.db")
-	crashing := newShop(t, file, clock, spans, func(s *shop) error {
+	crashing := newShop(t, file, clock, spans, time.Millisecond, func(s *shop) error {
 		// For all that the store can see, the process is gone from here on.
 		return errors.Join(s.store.Close(), errors.New("the process is gone"))
 	})
-	living := newShop(t, file, clock, spans, func(*shop) error { return nil })
+	living := newShop(t, file, clock, spans, await.Limit, func(*shop) error { return nil })
 	stream := newStream(t)
 
 	if status := crashing.order(); status < 400 {
@@ -142,7 +144,7 @@ func TestTraceOfOneOperation(t *testing.T) {
 		Operations: []phase.Resumable{living.orders}, Observer: living.telemetry, Logger: quiet,
 	})
 	must(t, err)
-	await(t, "the resumer has gone on with it", func() (bool, string) {
+	awaitSeen(t, "the resumer has gone on with it", func() (bool, string) {
 		report, err := resumer.RunOnce(t.Context())
 		must(t, err)
 		return report.Finished == 1, ""
@@ -227,7 +229,7 @@ func newStream(t *testing.T) jetstream.JetStream {
 		s.Shutdown()
 		s.WaitForShutdown()
 	})
-	if !s.ReadyForConnections(longest) {
+	if !s.ReadyForConnections(await.Limit) {
 		t.Fatal("the broker does not start")
 	}
 	conn, err := natsgo.Connect(s.ClientURL())
@@ -276,11 +278,7 @@ func (s *shop) consume(t *testing.T, js jetstream.JetStream) {
 	must(t, err)
 	done := make(chan error, 1)
 	go func() { done <- consumer.Run(ctx) }()
-	select {
-	case <-handled:
-	case <-time.After(longest):
-		t.Fatal("the event does not come")
-	}
+	await.Value(t, "the event", handled)
 	stop()
 	must(t, <-done)
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/onceward/onceward/examples/payments"
 	"github.com/onceward/onceward/examples/payments/monitor"
 	"github.com/onceward/onceward/examples/provider"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/store"
@@ -40,23 +41,19 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// longest is how long a test waits for something that has to come.
-const longest = 30 * time.Second
-
-// await asks until something is so, or fails with what was seen last.
-func await(t testing.TB, what string, so func() (bool, string)) {
+// awaitSeen looks again and again until something is so, and logs what was seen last if it never is.
+func awaitSeen(t testing.TB, what string, so func() (bool, string)) {
 	t.Helper()
-	deadline := time.Now().Add(longest)
-	for {
-		ok, seen := so()
-		if ok {
-			return
+	seen := ""
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("seen last, before %s: %s", what, seen)
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("waited too long until %s: %s", what, seen)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+	})
+	await.That(t, what, func() (is bool) {
+		is, seen = so()
+		return is
+	})
 }
 
 // scraped is a payments system on PostgreSQL as its clients see it, and the Prometheus that scrapes it.
@@ -131,7 +128,7 @@ func newWorld(t *testing.T) *world {
 	must(t, err)
 	t.Cleanup(func() { _ = w.db.Close() })
 	around, err := breaker.New(w.db.Store, breaker.Config{
-		ConsecutiveFailures: 3, OpenFor: longest, SlowCall: longest, Logger: quiet,
+		ConsecutiveFailures: 3, OpenFor: await.Limit, SlowCall: await.Limit, Logger: quiet,
 	})
 	must(t, err)
 	w.db.Store = broken{around, w.db.Store}
@@ -146,7 +143,7 @@ func newWorld(t *testing.T) *world {
 		Database: w.db, Monitor: watching, Secret: []byte("a secret of the tests, long enough"), Provider: bank.URL,
 		WebhookSecret: "the secret of the webhooks", Tokens: map[string]string{"alice": "alice", "bob": "bob"}, Logger: quiet,
 		Timing: payments.Timing{
-			Lease: 5 * time.Second, Call: longest, Arrival: 100 * time.Millisecond, Look: never, Backoff: 20 * time.Millisecond,
+			Lease: await.Limit, Call: await.Limit, Arrival: 100 * time.Millisecond, Look: never, Backoff: 20 * time.Millisecond,
 		},
 		Routes: func(mux *onceward.Mux, guard *onceward.Guard) {
 			w.guard = guard
@@ -181,7 +178,7 @@ type reply struct {
 	replayed bool
 }
 
-var client = &http.Client{Timeout: longest, Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
+var client = &http.Client{Timeout: await.Limit, Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
 
 func (s *scraped) send(method, path, token, key, body string) reply {
 	s.Helper()

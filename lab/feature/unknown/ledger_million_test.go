@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/proc/proctest"
 )
 
@@ -15,6 +16,7 @@ import (
 // most that was ever resident.
 func TestAMillionEntries(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it builds a program and compares two million entries; reconcile/ledger tests the same with few")
 	program := filepath.Join(t.TempDir(), "million.exe")
 	if build := proctest.Run(t, exec.Command("go", "build", "-race=false", "-o", program, "./million")); build.Code != 0 {
 		t.Fatalf("%s", build.Stderr)

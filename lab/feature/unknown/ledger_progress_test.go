@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"log/slog"
 	"path/filepath"
 	"testing"
 	"time"
@@ -59,7 +58,7 @@ func TestProgressOutlivesTheProcess(t *testing.T) {
 			t.Fatal(err)
 		}
 		config := ledger.Config{
-			Name: "test", Logger: slog.New(slog.DiscardHandler), Provider: side.list, Local: nothing,
+			Name: "test", Logger: quiet, Provider: side.list, Local: nothing,
 			Interval: time.Hour, Settle: time.Second, MinBackoff: time.Microsecond,
 			Report: func(_ context.Context, f ledger.Finding) error {
 				found[f.ID] = true

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/phase"
 	"github.com/onceward/onceward/store"
@@ -63,8 +63,8 @@ func openPhases(t *testing.T) (*sqlite.Store, *leapingClock) {
 	return s, clock
 }
 
-// leapingClock is the clock of a store. It leaps to the end of a lease when a test is to go on behind that, so that a
-// lease can be longer than any machine stands still, and no test waits for its end.
+// leapingClock is the clock of a store, which a test moves to the end of a lease. So a lease can be longer than any
+// machine stands still, and no test waits for its end.
 type leapingClock struct {
 	mu     sync.Mutex
 	ahead  time.Duration
@@ -77,7 +77,7 @@ func (c *leapingClock) now() time.Time {
 	return time.Now().Add(c.ahead)
 }
 
-// leapTo moves the clock behind a time, if that is still to come.
+// leapTo moves the clock past a time, if the time is still to come.
 func (c *leapingClock) leapTo(at time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -105,8 +105,8 @@ type bench struct {
 func newBench(t *testing.T, store store.Store, clock *leapingClock) *bench {
 	t.Helper()
 	guard, err := onceward.New(store, onceward.Config{
-		Scope: onceward.SingleScope("shop"), Secret: []byte("sixteen bytes and some more"),
-		Logger: slog.New(slog.DiscardHandler),
+		Scope: onceward.SingleScope("shop"), Secret: []byte("sixteen bytes and some more"), StoreTimeout: await.Limit,
+		Logger: quiet,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -159,7 +159,7 @@ var errDown = errors.New("down for a moment")
 // quickly makes failed steps come again soon.
 const quickly = 5 * time.Millisecond
 
-// leased has operations hold a lease that no machine outruns, however long it stands still.
+// leased gives operations a lease that is longer than any machine stands still.
 var leased = []onceward.Option{onceward.Lease(time.Hour)}
 
 // define makes an operation of the steps, with attempts that come soon.
@@ -243,7 +243,7 @@ func (b *bench) resume(o *phase.Operation[orderWorld]) phase.Report {
 	return sum
 }
 
-// leapTo goes on behind the end of a lease.
+// leapTo moves the clock past the end of a lease.
 func (b *bench) leapTo(end time.Time) {
 	b.Helper()
 	b.clock.leapTo(end)
@@ -300,7 +300,7 @@ func (l *lockedBuffer) String() string {
 func (b *bench) resumer(config phase.ResumerConfig, operations ...phase.Resumable) *phase.Resumer {
 	b.Helper()
 	if config.Logger == nil {
-		config.Logger = slog.New(slog.DiscardHandler)
+		config.Logger = quiet
 	}
 	config.Operations = operations
 	r, err := phase.NewResumer(b.guard, b.store, config)

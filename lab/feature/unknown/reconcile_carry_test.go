@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/store"
@@ -82,7 +83,8 @@ func TestResolverBuildsTheHandlersAnswer(t *testing.T) {
 
 func resolverBuildsAnswer(t *testing.T, s store.Store) {
 	guard, err := onceward.New(s, onceward.Config{
-		Scope: onceward.SingleScope("tenant"), Secret: []byte("the secret of the tests"), Logger: quiet,
+		Scope:  onceward.SingleScope("tenant"),
+		Secret: []byte("the secret of the tests"), StoreTimeout: await.Limit, Logger: quiet,
 	})
 	must(t, err)
 	bank := new(lossyBank)

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/reconcile"
@@ -36,7 +37,9 @@ func idOf(key string) store.ID { return store.ID{Scope: "tenant", Key: key} }
 
 func newGuard(t *testing.T, s store.Store) *onceward.Guard {
 	t.Helper()
-	guard, err := onceward.New(s, onceward.Config{Secret: []byte("the secret of the tests"), Logger: quiet})
+	guard, err := onceward.New(s, onceward.Config{
+		Secret: []byte("the secret of the tests"), StoreTimeout: await.Limit, Logger: quiet,
+	})
 	must(t, err)
 	return guard
 }
