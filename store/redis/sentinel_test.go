@@ -10,7 +10,7 @@ import (
 	"github.com/onceward/onceward/store/storetest"
 )
 
-// newSentinel starts a primary, a replica and sentinels that replace no primary unless the test asks for it, however busy
+// newSentinel starts a primary, a replica and sentinels that replace no primary unless the test asks, however busy
 // the machine is.
 func newSentinel(t *testing.T) *servers.RedisSentinel {
 	t.Helper()
