@@ -143,11 +143,22 @@ func (r *run) count() map[string]int {
 // calls returns the calls of the run to a provider.
 func (r *run) calls(i int) []ProviderCall { return r.config.Providers[i].Calls()[r.earlier[i]:] }
 
-// lateness is how long effects are waited for that come after their answer.
-const lateness = 25 * time.Millisecond
+// lateness is for how many moments effects are waited for that come after their answer.
+const lateness = 25
 
-// longest is how long they are waited for if there is none at all.
-const longest = time.Second
+// longest is how often they are waited for if there is none at all.
+const longest = 40
+
+// moment lets others run for a millisecond. What waits counts moments instead of time, because a machine that stands
+// still lets nothing run meanwhile.
+func moment() { time.Sleep(time.Millisecond) }
+
+// linger waits for effects that come after their answer.
+func linger() {
+	for range lateness {
+		moment()
+	}
+}
 
 // nothing reports whether no effect was counted.
 func nothing(counts map[string]int) bool {
@@ -159,10 +170,10 @@ func (r *run) clean() {
 	answer := r.Send(r.request)
 	r.judgeEvents()
 	at := r.count()
-	time.Sleep(lateness)
+	linger()
 	unit := r.count()
-	for waited := lateness; nothing(unit) && answer.Status < http.StatusBadRequest && waited < longest; waited += lateness {
-		time.Sleep(lateness) // a goroutine on a busy machine
+	for waits := 1; nothing(unit) && answer.Status < http.StatusBadRequest && waits < longest; waits++ {
+		linger() // a goroutine on a busy machine
 		unit = r.count()
 	}
 	r.judgeLateness(at, unit)

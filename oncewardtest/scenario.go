@@ -230,18 +230,17 @@ func (r *run) atCall(i, n int, do func()) {
 	})
 }
 
-// dawdling is how long a slow provider takes.
-const dawdling = 50 * time.Millisecond
+// dawdling is for how many moments a slow provider works.
+const dawdling = 50
 
 // dawdle lets a call take its time, for the handler to answer before it if it does not wait.
 func (r *run) dawdle() {
-	deadline := time.Now().Add(dawdling)
-	for time.Now().Before(deadline) {
+	for range dawdling {
 		if r.sending.Load() == 0 {
 			r.report(KindEarly, "call", "the client had its answer while the call to the provider was under way")
 			return
 		}
-		time.Sleep(time.Millisecond)
+		moment()
 	}
 }
 

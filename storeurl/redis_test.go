@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onceward/onceward/internal/await"
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/redis"
@@ -32,7 +34,7 @@ func openStore(t *testing.T, url string) storeurl.Closer {
 func reservation(t *testing.T) *store.Reservation {
 	return &store.Reservation{
 		ID: store.ID{Scope: t.Name(), Key: "k"}, Fingerprints: []store.Fingerprint{{Secret: 1}}, Nonce: store.Nonce{1},
-		Lease: time.Minute, Retention: time.Hour,
+		Lease: time.Hour, Retention: time.Hour,
 	}
 }
 
@@ -50,16 +52,26 @@ func complete(t *testing.T, s store.Store) {
 	}
 }
 
+// onPrefix returns the URL of the shared server with a prefix that belongs to the test.
+func onPrefix(t *testing.T) string {
+	t.Helper()
+	server := servers.Redis(t)
+	return server.URL() + "?prefix=" + server.Prefix(t)
+}
+
 // TestOpenRedis: each kind of Redis is opened by its URL, and keeps records.
 func TestOpenRedis(t *testing.T) {
 	t.Parallel()
 	for name, address := range map[string]func(t *testing.T) string{
-		"redis":          func(t *testing.T) string { return servers.NewRedis(t).URL() },
+		"redis":          func(t *testing.T) string { return onPrefix(t) },
 		"redis+sentinel": func(t *testing.T) string { return servers.NewRedisSentinel(t).URL() },
 		"redis+cluster":  func(t *testing.T) string { return servers.NewRedisCluster(t).URL() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			if name != "redis" {
+				nightly.Only(t, "it starts a group of servers; TestStoreOnCluster of the store has one")
+			}
 			s := openStore(t, address(t))
 			if _, ok := s.(*redis.Store); !ok {
 				t.Fatalf("it is a %T", s)
@@ -102,14 +114,7 @@ func TestFront(t *testing.T) {
 				t.Errorf("there are %d notes, want none", n)
 			}
 			complete(t, db)
-			for { // until the first retry has filled the front
-				if v, err := db.Reserve(t.Context(), reservation(t)); err != nil || v.Decision != store.DecisionReplay {
-					t.Fatalf("retry: %v (%v)", v.Decision, err)
-				}
-				if held(t, front) {
-					break
-				}
-			}
+			fill(t, db, front)
 			inside, ok := store.Find[*tiered.Store](db.Store)
 			if !ok {
 				t.Fatalf("it is a %T", db.Store)
@@ -136,6 +141,17 @@ func held(t *testing.T, url string, options ...redis.Option) bool {
 	return len(value) > 0
 }
 
+// fill retries until a retry has filled the front.
+func fill(t *testing.T, s store.Store, front string, options ...redis.Option) {
+	t.Helper()
+	await.That(t, "the front is filled", func() bool {
+		if v, err := s.Reserve(t.Context(), reservation(t)); err != nil || v.Decision != store.DecisionReplay {
+			t.Fatalf("retry: %v (%v)", v.Decision, err)
+		}
+		return held(t, front, options...)
+	})
+}
+
 // TestSharedFront: databases with a front on one server do not answer for each other if each has a prefix, nor do stores
 // on it.
 func TestSharedFront(t *testing.T) {
@@ -144,11 +160,7 @@ func TestSharedFront(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "blue.db") + "?front=" + front + "?prefix=blue"
 	blue := open(t, file)
 	complete(t, blue)
-	for deadline := time.Now().Add(20 * time.Second); !held(t, front, redis.WithPrefix("blue")); {
-		if _, err := blue.Reserve(t.Context(), reservation(t)); err != nil || time.Now().After(deadline) {
-			t.Fatal(errors.Join(err, errors.New("the front was not filled")))
-		}
-	}
+	fill(t, blue, front, redis.WithPrefix("blue"))
 	complete(t, open(t, filepath.Join(t.TempDir(), "green.db")+"?front="+front+"?prefix=green"))
 	complete(t, openStore(t, front+"?prefix=one"))
 	complete(t, openStore(t, front+"?prefix=two"))
@@ -168,7 +180,7 @@ func TestFrontIsAway(t *testing.T) {
 // TestRedisRefused: the error says what to write, and never what is in the URL.
 func TestRedisRefused(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
 	defer cancel()
 	file := filepath.Join(t.TempDir(), "store.db")
 	tests := []struct{ url, want string }{
@@ -222,18 +234,13 @@ func TestFrontWithAPassword(t *testing.T) {
 	address.User = url.UserPassword("cache", password)
 	db := open(t, fmt.Sprintf("%s?front=%s", filepath.Join(t.TempDir(), "store.db"), url.QueryEscape(address.String())))
 	complete(t, db)
-	deadline := time.Now().Add(20 * time.Second)
-	for !held(t, address.String()) {
-		if _, err := db.Reserve(t.Context(), reservation(t)); err != nil || time.Now().After(deadline) {
-			t.Fatal(errors.Join(err, errors.New("the front was not filled")))
-		}
-	}
+	fill(t, db, address.String())
 }
 
 // TestReadOnlyRedis: what is opened for looking only shows what there is, and writes nothing.
 func TestReadOnlyRedis(t *testing.T) {
 	t.Parallel()
-	url := servers.NewRedis(t).URL()
+	url := onPrefix(t)
 	complete(t, openStore(t, url))
 	s, err := storeurl.OpenStore(t.Context(), url, storeurl.ReadOnly(), storeurl.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {

@@ -35,9 +35,10 @@ func TestStore(t *testing.T) {
 	})
 }
 
-// TestStoreOnTheRealClock runs the suite as it runs on a server, whose clock no test can move.
+// TestStoreOnTheRealClock runs what depends on time as it runs on a server, whose clock no test can move.
 func TestStoreOnTheRealClock(t *testing.T) {
 	storetest.Run(t, storetest.Harness{
+		Groups: []string{"Expiry", "Lost", "Repeats"},
 		Open: func(t testing.TB) storetest.Instance {
 			return storetest.Instance{Store: open(t, filepath.Join(t.TempDir(), "onceward.bolt"), time.Now)}
 		},

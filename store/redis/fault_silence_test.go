@@ -183,13 +183,19 @@ func (l *slowLink) carry(client net.Conn) {
 		_, _ = io.Copy(client, server) // until one of them has closed
 		client.Close()
 	})
+	due := time.Now() // when what was carried may have arrived: a pause that lasts too long makes the next ones shorter
 	for some := make([]byte, 4096); ; {
+		asked := time.Now()
 		n, err := client.Read(some)
 		if err != nil {
 			return
 		}
+		if time.Since(asked) > heartbeatOfClients/2 { // there was nothing to carry
+			due = time.Now()
+		}
 		if rate := l.rate.Load(); rate > 0 {
-			time.Sleep(time.Second * time.Duration(n) / time.Duration(rate))
+			due = due.Add(time.Second * time.Duration(n) / time.Duration(rate))
+			time.Sleep(time.Until(due))
 		}
 		if _, err := server.Write(some[:n]); err != nil {
 			return

@@ -110,8 +110,7 @@ func TestHeldByAnotherStore(t *testing.T) {
 func TestContendingStores(t *testing.T) {
 	t.Parallel()
 	path := newFile(t)
-	busy := sqlite.WithBusyTimeout(await.Limit)
-	stores := []*sqlite.Store{openBusiness(t, path, busy), openStore(t, path, busy)}
+	stores := []*sqlite.Store{openBusiness(t, path), openStore(t, path)}
 	const rounds = 100
 	executed := make([]atomic.Int64, rounds)
 	var group sync.WaitGroup

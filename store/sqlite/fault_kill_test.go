@@ -26,7 +26,7 @@ func effects(path string) string { return path + ".effects" }
 // runUntilKilled is a process that executes keys in both modes until it is killed. It first retries the keys that it is
 // given, as clients would, and says what it tries and what is acknowledged.
 func runUntilKilled(path string) error {
-	store, err := sqlite.Open(context.Background(), path)
+	store, err := sqlite.Open(context.Background(), path, patient)
 	if err != nil {
 		return err
 	}
@@ -155,7 +155,7 @@ func runAndKill(t *testing.T, p *proctest.Process, history map[string]bool) {
 // checkCrashed opens the file as a process that was killed left it.
 func checkCrashed(t *testing.T, path string, history map[string]bool) (pending []string) {
 	t.Helper()
-	store, err := sqlite.Open(t.Context(), path, sqlite.WithClock(afterLeases))
+	store, err := sqlite.Open(t.Context(), path, patient, sqlite.WithClock(afterLeases))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/proc"
 	"github.com/onceward/onceward/internal/proc/proctest"
 	"github.com/onceward/onceward/store"
@@ -27,7 +26,7 @@ const contendedKeys = 150
 
 // contend is another process that wants to execute every key, in both modes. It names those that it executed.
 func contend(path string) error {
-	s, err := sqlite.Open(context.Background(), path, sqlite.WithBusyTimeout(await.Limit))
+	s, err := sqlite.Open(context.Background(), path, patient)
 	if err != nil {
 		return err
 	}

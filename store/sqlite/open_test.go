@@ -18,6 +18,7 @@ import (
 	"github.com/ncruces/go-sqlite3"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/sqlite"
 )
@@ -30,7 +31,7 @@ func openRaw(t testing.TB, path string) *sqlite3.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	if err := conn.BusyTimeout(5 * time.Second); err != nil {
+	if err := conn.BusyTimeout(await.Limit); err != nil {
 		t.Fatal(err)
 	}
 	return conn
@@ -188,7 +189,7 @@ func TestOpenAtOnce(t *testing.T) {
 		var group sync.WaitGroup
 		for i := range 8 {
 			group.Go(func() {
-				store, err := sqlite.Open(t.Context(), path)
+				store, err := sqlite.Open(t.Context(), path, patient)
 				if err != nil {
 					t.Errorf("one of several that open a new file: %v", err)
 					return

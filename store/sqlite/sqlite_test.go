@@ -14,15 +14,20 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/sqlite"
 	"github.com/onceward/onceward/store/storetest"
 )
 
+// patient waits for another process that holds the file as long as a test waits.
+var patient = sqlite.WithBusyTimeout(await.Limit)
+
 // openStore opens a store that is closed with the test.
 func openStore(t testing.TB, path string, options ...sqlite.Option) *sqlite.Store {
 	t.Helper()
+	options = append([]sqlite.Option{patient}, options...)
 	store, err := sqlite.Open(t.Context(), path, options...)
 	if err != nil {
 		t.Fatal(err)

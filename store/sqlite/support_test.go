@@ -164,7 +164,7 @@ func newGuard(t testing.TB, store store.Store, edits ...func(*onceward.Config)) 
 	t.Helper()
 	config := onceward.Config{
 		Scope: onceward.SingleScope("alice"), Secret: []byte("the secret of the tests"),
-		Logger: slog.New(slog.DiscardHandler), SettleTimeout: await.Limit,
+		Logger: slog.New(slog.DiscardHandler), StoreTimeout: await.Limit, SettleTimeout: await.Limit,
 	}
 	for _, edit := range edits {
 		edit(&config)

@@ -30,11 +30,13 @@ const (
 	maxCuts, minCuts = 200, 20
 	// cutOperations is how long it takes to cut a call off and to look what came of it, in operations.
 	cutOperations = 4
+	// cutTime is about how long all of that may take.
+	cutTime = 15 * time.Second
 )
 
-// cuts is at how many moments there is time to cut off an operation that takes this long: half of the test's at most.
+// cuts is at how many moments there is time to cut off an operation that takes this long.
 func cuts(typical time.Duration) int {
-	return min(max(int(patience/2/(cutOperations*max(typical, time.Nanosecond))), minCuts), maxCuts)
+	return min(max(int(cutTime/(cutOperations*max(typical, time.Nanosecond))), minCuts), maxCuts)
 }
 
 // refusesTheGone makes a call for a caller who has already left.
