@@ -244,7 +244,10 @@ func TestBehaviour(t *testing.T) {
 			warns: "advisory locks do nothing",
 		},
 		"no notifications": {
-			url:   func(t testing.TB) string { return changedDatabase(t, withoutNotifications) },
+			url: func(t testing.TB) string {
+				nightly.Only(t, "it makes a database")
+				return changedDatabase(t, withoutNotifications)
+			},
 			want:  func(b *postgres.Behaviour) { b.Notifies, b.Listens = false, false },
 			warns: "there are no notifications",
 		},

@@ -306,6 +306,7 @@ func databaseURL(t testing.TB) string {
 // theirs.
 func TestPoolerLosesNotifications(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it makes a database; TestListenRefused looks by itself too")
 	book, logging := newLogbook()
 	c := newCouple(t, postgres.WithListenURL(databaseURL(t)), logging)
 	c.wantLooking("before it is found out", c.completed())
