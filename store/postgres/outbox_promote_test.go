@@ -389,7 +389,7 @@ func TestPromotersInParallel(t *testing.T) {
 // lie: so no worker that finishes some and one that frees others stand in each other's way for good.
 func TestFreeingLocksInOrder(t *testing.T) {
 	t.Parallel()
-	u := newOutboxTest(t, "&deadlock_timeout=50ms")
+	u := newOutboxTest(t, "&deadlock_timeout=50ms&lock_timeout=1h")
 	u.add("topic", "1", "first", "second")
 	exec(t, u.admin, `SELECT onceward_outbox_promote(10)`)
 	// A worker died before it could free them; where they lie, the first is last.
@@ -407,7 +407,7 @@ func TestFreeingLocksInOrder(t *testing.T) {
 // due.
 func TestFinishingLocksInOrder(t *testing.T) {
 	t.Parallel()
-	u := newOutboxTest(t, "&deadlock_timeout=50ms")
+	u := newOutboxTest(t, "&deadlock_timeout=50ms&lock_timeout=1h")
 	exec(t, u.admin, `INSERT INTO onceward_delivery (id, number, lane, due, created_at, origin_attempt, state, topic, aggregatetype, aggregateid, type,
 			downstream_key, attributes, payload)
 		SELECT gen_random_uuid(), nextval('onceward_outbox_number'), 0, 0, 0, 0, 4, 'topic', '', '', 'done', '', '{}', ''
