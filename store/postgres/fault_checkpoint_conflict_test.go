@@ -308,8 +308,8 @@ func wantLocked(t testing.TB, f *stepFault) {
 	f.wantRuns(t, ran, "E3: a step that could not begin")
 }
 
-// stalled is an operation whose owner has stopped in a step of this lease, and the operation's next attempt elsewhere. The
-// owner's step continues when the test lets it, and the channel has its end.
+// stalled is an operation whose owner has stopped in a step of this lease, and the operation's next attempt elsewhere.
+// The owner's step continues when the test lets it, and the channel has its end.
 func stalled(t *testing.T, lease time.Duration) (next *stepFault, done <-chan error, goOn func()) {
 	t.Helper()
 	s := newSite(t, servers.Postgres(t))

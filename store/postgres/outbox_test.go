@@ -87,7 +87,7 @@ func TestOtherProcessesWake(t *testing.T) {
 		return s
 	}
 	adder, watcher := open(), open()
-	await.That(t, "the store hears of messages", watcher.HearsMessages)
+	await.That(t, "the store gets notifications of messages", watcher.HearsMessages)
 	hints, unwatch := watcher.WatchMessages()
 	defer unwatch()
 	for drained := false; !drained; { // its own greeting may have come
@@ -127,7 +127,7 @@ func TestUndoneAnswerLeavesTheNotification(t *testing.T) {
 	watcher, err := postgres.Open(t.Context(), u.url, quiet)
 	must(t, err)
 	t.Cleanup(func() { must(t, watcher.Close()) })
-	await.That(t, "the store hears of messages", watcher.HearsMessages)
+	await.That(t, "the store gets notifications of messages", watcher.HearsMessages)
 	hints, unwatch := watcher.WatchMessages()
 	defer unwatch()
 	for drained := false; !drained; { // its own greeting may have come

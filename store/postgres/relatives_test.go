@@ -104,7 +104,7 @@ func serializableURL(address string) string {
 }
 
 // variant is why most tests of servers that behave otherwise run at night.
-const variant = "it is another manner of server; make test has TestDuplicatesDoNotRunWhereLocksDoNothing and TestBehaviour"
+const variant = "it is another manner of server; make test has TestDuplicatesDoNotRunWhereLocksDoNothing"
 
 // TestStoreOnLocksThatDoNothing and those that follow run the suite on servers that behave otherwise.
 func TestStoreOnLocksThatDoNothing(t *testing.T) {
