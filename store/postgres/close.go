@@ -35,7 +35,8 @@ func (s *Store) Close() error {
 	if within(s.options.hardTimeout, ended) {
 		return nil
 	}
-	return fmt.Errorf("postgres: close: something is still under way %s after the connections were closed", s.options.hardTimeout)
+	return fmt.Errorf("postgres: close: something is still under way %s after the connections were closed",
+		s.options.hardTimeout)
 }
 
 // within waits for an event, and reports whether it has come in time.

@@ -32,7 +32,7 @@ func TestStepUndoneByNeighboursIsRunAgain(t *testing.T) {
 		"replaced":   func(error) error { return errors.New("could not book") },
 		"overlooked": func(error) error { return nil },
 	}
-	for _, h := range bothHandles {
+	for _, h := range someHandles {
 		for _, code := range []string{"40001", "40P01"} {
 			for name, answer := range answers {
 				t.Run(h.name+"/"+code+"/"+name, func(t *testing.T) {
@@ -55,7 +55,7 @@ func TestStepUndoneByNeighboursIsRunAgain(t *testing.T) {
 // TestStepsInADeadlock has two steps of two operations wait for each other.
 func TestStepsInADeadlock(t *testing.T) {
 	t.Parallel()
-	for _, h := range bothHandles {
+	for _, h := range someHandles {
 		t.Run(h.name, func(t *testing.T) {
 			s := newSite(t, servers.Postgres(t))
 			exec(t, s.admin, `CREATE TABLE balance (account TEXT PRIMARY KEY, amount INT NOT NULL)`)
@@ -135,7 +135,7 @@ func TestStepRefusedAtCommit(t *testing.T) {
 // TestStepOverlooksAFailure is a step that says it succeeded in a transaction in which a statement had failed.
 func TestStepOverlooksAFailure(t *testing.T) {
 	t.Parallel()
-	for _, h := range bothHandles {
+	for _, h := range someHandles {
 		t.Run(h.name, func(t *testing.T) {
 			f := newStepFault(t, newSite(t, servers.Postgres(t)), h, "paid")
 			f.during = func(ctx context.Context, run int64) error {
@@ -159,7 +159,7 @@ func TestStepOverlooksAFailure(t *testing.T) {
 func TestStepEndsItsTransaction(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, servers.Postgres(t))
-	for _, h := range bothHandles {
+	for _, h := range someHandles {
 		for statement, rows := range map[string]int{
 			`COMMIT`: 1, `ROLLBACK`: 0, `COMMIT AND CHAIN`: 1, `COMMIT; BEGIN; SELECT 1`: 1, `ROLLBACK; BEGIN; SELECT 1`: 0,
 		} {
@@ -220,7 +220,7 @@ func TestDiscardedStatementsOfAStep(t *testing.T) {
 // TestHeartbeatPassesAStep: the lease is extended while the step goes on, and the point does not take that back.
 func TestHeartbeatPassesAStep(t *testing.T) {
 	t.Parallel()
-	for _, h := range bothHandles {
+	for _, h := range someHandles {
 		t.Run(h.name, func(t *testing.T) {
 			f := newStepFault(t, newSite(t, servers.Postgres(t)), h, "paid")
 			id := f.store.RecordID(f.claim.ID)
@@ -308,8 +308,8 @@ func wantLocked(t testing.TB, f *stepFault) {
 	f.wantRuns(t, ran, "E3: a step that could not begin")
 }
 
-// stalled is an operation whose owner has stopped in a step of this lease, and the operation's next attempt elsewhere. The
-// owner's step continues when the test lets it, and the channel has its end.
+// stalled is an operation whose owner has stopped in a step of this lease, and the operation's next attempt elsewhere.
+// The owner's step continues when the test lets it, and the channel has its end.
 func stalled(t *testing.T, lease time.Duration) (next *stepFault, done <-chan error, goOn func()) {
 	t.Helper()
 	s := newSite(t, servers.Postgres(t))

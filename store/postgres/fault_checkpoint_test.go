@@ -109,7 +109,7 @@ var charged = store.Checkpoint{Point: "charged", Data: []byte("ch_1")}
 
 func TestReplyToCommitOfAStepLost(t *testing.T) {
 	t.Parallel()
-	for _, h := range bothHandles {
+	for _, h := range someHandles {
 		t.Run(h.name, func(t *testing.T) {
 			f := newStepFault(t, newSite(t, servers.Postgres(t)), h, "paid")
 			f.proxy.CutReply(isCommit)
@@ -123,7 +123,7 @@ func TestReplyToCommitOfAStepLost(t *testing.T) {
 
 func TestRequestToCommitOfAStepLost(t *testing.T) {
 	t.Parallel()
-	for _, h := range bothHandles {
+	for _, h := range someHandles {
 		t.Run(h.name, func(t *testing.T) {
 			f := newStepFault(t, newSite(t, servers.Postgres(t)), h, "paid")
 			f.proxy.CutRequest(isCommit)
@@ -140,7 +140,7 @@ func TestRequestToCommitOfAStepLost(t *testing.T) {
 // TestConnectionOfAStepLost ends the connection while the step runs: the server undoes what it has.
 func TestConnectionOfAStepLost(t *testing.T) {
 	t.Parallel()
-	for _, h := range bothHandles {
+	for _, h := range someHandles {
 		t.Run(h.name, func(t *testing.T) {
 			f := newStepFault(t, newSite(t, servers.Postgres(t)), h, "paid")
 			f.during = func(ctx context.Context, run int64) error {

@@ -104,7 +104,7 @@ func TestRequestToCommitLost(t *testing.T) {
 // TestCommitAnsweredLate has others ask while the owner does not know yet, and then the owner.
 func TestCommitAnsweredLate(t *testing.T) {
 	t.Parallel()
-	for _, h := range bothHandles {
+	for _, h := range someHandles {
 		for _, fate := range []string{"the reply comes", "the connection goes"} {
 			t.Run(h.name+"/"+fate, func(t *testing.T) {
 				s := newSite(t, servers.Postgres(t))
@@ -162,7 +162,7 @@ func TestCommitNobodyAnswers(t *testing.T) {
 	nightly.Only(t, "it waits until the store gives up")
 	s := newSite(t, servers.Postgres(t))
 	var checks []func()
-	for _, h := range bothHandles {
+	for _, h := range someHandles {
 		checks = append(checks, silent(t, s, h), unreachable(t, s, h, true), unreachable(t, s, h, false))
 		checks = append(checks, unreachableStep(t, s, h, true), unreachableStep(t, s, h, false))
 	}
@@ -263,7 +263,7 @@ func (x *transfer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func TestDeadlockIsRunAgain(t *testing.T) {
 	t.Parallel()
-	for _, h := range bothHandles {
+	for _, h := range someHandles {
 		t.Run(h.name, func(t *testing.T) {
 			s := newSite(t, servers.Postgres(t))
 			exec(t, s.admin, `CREATE TABLE balance (account TEXT PRIMARY KEY, amount INT NOT NULL)`)
@@ -322,7 +322,7 @@ const always = 1_000_000
 func TestSerializationFailureAtCommit(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, servers.Postgres(t))
-	for _, h := range bothHandles {
+	for _, h := range someHandles {
 		for _, code := range []string{"40001", "40P01"} {
 			t.Run(h.name+"/"+code, func(t *testing.T) {
 				s.failAtCommit(t, code, 1)
@@ -341,7 +341,7 @@ func TestSerializationFailureAtCommit(t *testing.T) {
 // TestSerializationFailureForEver ends some day: nothing was executed, and a retry may.
 func TestSerializationFailureForEver(t *testing.T) {
 	t.Parallel()
-	for _, h := range bothHandles {
+	for _, h := range someHandles {
 		t.Run(h.name, func(t *testing.T) {
 			s := newSite(t, servers.Postgres(t))
 			s.failAtCommit(t, "40001", always)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 )
@@ -20,7 +21,7 @@ import (
 // the end of its transaction needed that, and the next one is served.
 func TestDiscardedByAHandler(t *testing.T) {
 	t.Parallel()
-	for _, h := range bothHandles {
+	for _, h := range someHandles {
 		for name, test := range map[string]struct {
 			statement string
 			action    store.TxAction
@@ -65,7 +66,7 @@ func TestDiscardedByAHandler(t *testing.T) {
 // TestDiscardedWithoutAKey: where nothing is written at the end of a transaction, it needs nothing that was prepared.
 func TestDiscardedWithoutAKey(t *testing.T) {
 	t.Parallel()
-	for _, h := range bothHandles {
+	for _, h := range someHandles {
 		t.Run(h.name, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t, servers.Postgres(t))

@@ -197,7 +197,7 @@ func TestDriverRepeatsNothingOfOurs(t *testing.T) {
 		},
 	}
 	for name, pay := range statements {
-		for _, h := range bothHandles {
+		for _, h := range someHandles {
 			t.Run(name+" on "+h.name, func(t *testing.T) {
 				t.Parallel()
 				s := newSite(t, servers.Postgres(t))

@@ -329,11 +329,12 @@ func (s *site) storeClock(t testing.TB) time.Time {
 	return time.UnixMicro(micros)
 }
 
-// wantAbout checks a time that the store gave out.
-func wantAbout(t testing.TB, got, want time.Time, rule string) {
+// wantBetween checks a time that the store gave out, so long after a moment between two.
+func wantBetween(t testing.TB, got, from, to time.Time, later time.Duration, rule string) {
 	t.Helper()
-	if off := got.Sub(want).Abs(); off > 30*time.Second {
-		t.Errorf("%s: it is %s, which is %s off", rule, got, off)
+	const rounding = time.Second
+	if got.Before(from.Add(later-rounding)) || got.After(to.Add(later+rounding)) {
+		t.Errorf("%s: it is %s, want %s after a moment between %s and %s", rule, got, later, from, to)
 	}
 }
 
@@ -419,11 +420,12 @@ func liveOwnerIsNotSwept(t *testing.T, s *site, store *postgres.Store) {
 // lostOwnerIsSwept lets a lease run out by the store's clock, and not before.
 func lostOwnerIsSwept(t *testing.T, s *site, st *postgres.Store, move func(time.Duration)) {
 	t.Helper()
+	from := s.storeClock(t)
 	v, err := st.Reserve(t.Context(), booking("lost")) // for a minute
 	if err != nil || v.Decision != store.DecisionExecute {
 		t.Fatalf("reserve: got (%s, %v)", v.Decision, err)
 	}
-	wantAbout(t, v.Record.LeaseUntil, s.storeClock(t).Add(time.Minute), "S3: the end of a lease")
+	wantBetween(t, v.Record.LeaseUntil, from, s.storeClock(t), time.Minute, "S3: the end of a lease")
 	move(30 * time.Second)
 	if n, err := st.Sweep(t.Context(), 10); n != 0 || err != nil {
 		t.Errorf("S3: swept %d (%v) before the lease was over", n, err)
@@ -439,10 +441,12 @@ func lostOwnerIsSwept(t *testing.T, s *site, st *postgres.Store, move func(time.
 func answersExpire(t *testing.T, s *site, st *postgres.Store, move func(time.Duration)) {
 	t.Helper()
 	p := &payer{handle: pgxHandle, value: "paid"}
+	from := s.storeClock(t)
 	v, err := st.Transact(t.Context(), booking("paid"), p.work) // kept for an hour
 	wantVerdict(t, v, err, store.DecisionExecute, 1, "S3")
-	wantAbout(t, v.Record.ExpiresAt, s.storeClock(t).Add(time.Hour), "S2: the expiry of an answer")
-	wantAbout(t, v.Record.CreatedAt, s.storeClock(t), "S3: the creation of a record")
+	to := s.storeClock(t)
+	wantBetween(t, v.Record.ExpiresAt, from, to, time.Hour, "S2: the expiry of an answer")
+	wantBetween(t, v.Record.CreatedAt, from, to, 0, "S3: the creation of a record")
 	move(59 * time.Minute)
 	if n, err := st.Reap(t.Context(), 10, false); n != 0 || err != nil {
 		t.Errorf("I12: reaped %d (%v) before the expiry", n, err)

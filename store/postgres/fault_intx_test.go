@@ -96,6 +96,8 @@ func TestFaultsInTx(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			among(t, name, "the reply to COMMIT is lost", "COMMIT is lost", "undone in the work", "undone at COMMIT",
+				"refused at COMMIT", "it commits")
 			t.Parallel()
 			fault.run(t)
 		})

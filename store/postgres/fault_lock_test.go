@@ -93,7 +93,7 @@ func (m *meeting) meet(t testing.TB) {
 func TestLocksThatDoNothing(t *testing.T) {
 	t.Parallel()
 	const nodes = 4
-	for _, h := range bothHandles {
+	for _, h := range someHandles {
 		for _, isolation := range isolations {
 			for _, before := range []store.State{store.StateNone, store.StateRetryable} {
 				t.Run(fmt.Sprintf("%s/%s/%s", h.name, isolation, before), func(t *testing.T) {
@@ -242,7 +242,7 @@ func TestLocksThatDoNothingForAnInbox(t *testing.T) {
 // TestReplyToCommitLostWithoutLocks: the record is asked for all the same, and what it says counts.
 func TestReplyToCommitLostWithoutLocks(t *testing.T) {
 	t.Parallel()
-	for _, h := range bothHandles {
+	for _, h := range someHandles {
 		t.Run(h.name, func(t *testing.T) {
 			f := newCommitFault(t, newLocklessSite(t, isolations[0]), h, "paid")
 			f.proxy.CutReply(isCommit)
@@ -313,7 +313,7 @@ func TestSlowCommitLostWithoutLocks(t *testing.T) {
 func TestConflictAtCommitWithoutLocks(t *testing.T) {
 	t.Parallel()
 	const nodes = 3
-	for _, h := range bothHandles {
+	for _, h := range someHandles {
 		t.Run(h.name, func(t *testing.T) {
 			s := newLocklessSite(t, isolations[0])
 			s.failAtCommit(t, "40001", nodes)
@@ -402,7 +402,7 @@ func unlock(t testing.TB, conn *pgx.Conn, lock int64) {
 // TestLockThatCollides has another session hold the lock of a key, as another key with the same hash would.
 func TestLockThatCollides(t *testing.T) {
 	t.Parallel()
-	for _, h := range bothHandles {
+	for _, h := range someHandles {
 		t.Run(h.name, func(t *testing.T) {
 			s := newSite(t, servers.Postgres(t))
 			st := s.store(t, h, s.url)

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -20,12 +21,25 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/await"
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
-var bothHandles = []handle{pgxHandle, sqlHandle}
+var (
+	bothHandles = []handle{pgxHandle, sqlHandle}
+	// someHandles are both handles at night. On each change the suite, and the tests of lost commits, run on both.
+	someHandles = nightly.Either(bothHandles, bothHandles[:1])
+)
+
+// among leaves all cases of a table but these to the night.
+func among(t testing.TB, name string, cases ...string) {
+	t.Helper()
+	if !slices.Contains(cases, name) {
+		nightly.Only(t, "other cases of the table run on each change")
+	}
+}
 
 // site is a schema with a business table, and a way to look into it past every store and every proxy.
 type site struct {
@@ -178,11 +192,11 @@ func awaitCaught(t testing.TB, proxy *servers.Proxy, n int) {
 	must(t, proxy.AwaitSprung(ctx, n))
 }
 
-// testConfig is that of a guard which gives up soon.
+// testConfig is the configuration of a guard that a busy machine does not make give up.
 func testConfig() onceward.Config {
 	return onceward.Config{
 		Scope: onceward.SingleScope("alice"), Secret: []byte("the secret of the tests"),
-		Logger: slog.New(slog.DiscardHandler),
+		Logger: slog.New(slog.DiscardHandler), StoreTimeout: await.Limit, SettleTimeout: await.Limit,
 	}
 }
 

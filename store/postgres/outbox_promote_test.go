@@ -389,7 +389,7 @@ func TestPromotersInParallel(t *testing.T) {
 // lie: so no worker that finishes some and one that frees others stand in each other's way for good.
 func TestFreeingLocksInOrder(t *testing.T) {
 	t.Parallel()
-	u := newOutboxTest(t, "&deadlock_timeout=50ms")
+	u := newOutboxTest(t, "&deadlock_timeout=50ms&lock_timeout=1h")
 	u.add("topic", "1", "first", "second")
 	exec(t, u.admin, `SELECT onceward_outbox_promote(10)`)
 	// A worker died before it could free them; where they lie, the first is last.
@@ -407,7 +407,7 @@ func TestFreeingLocksInOrder(t *testing.T) {
 // due.
 func TestFinishingLocksInOrder(t *testing.T) {
 	t.Parallel()
-	u := newOutboxTest(t, "&deadlock_timeout=50ms")
+	u := newOutboxTest(t, "&deadlock_timeout=50ms&lock_timeout=1h")
 	exec(t, u.admin, `INSERT INTO onceward_delivery (id, number, lane, due, created_at, origin_attempt, state, topic, aggregatetype, aggregateid, type,
 			downstream_key, attributes, payload)
 		SELECT gen_random_uuid(), nextval('onceward_outbox_number'), 0, 0, 0, 0, 4, 'topic', '', '', 'done', '', '{}', ''
@@ -509,15 +509,23 @@ func TestUnreadPromotion(t *testing.T) {
 	const most = 3
 	reads := func(sql string) bool { return strings.Contains(sql, `token = $2 AND state = 1`) }
 	cases := map[string]struct {
-		fail     func(proxy *servers.Proxy)
+		fail     func(proxy *servers.Proxy, leave func())
 		failures int
 	}{
-		"once": {func(proxy *servers.Proxy) { proxy.CutReply(reads) }, 0},
-		"twice": {func(proxy *servers.Proxy) {
+		"once": {func(proxy *servers.Proxy, _ func()) { proxy.CutReply(reads) }, 0},
+		"twice": {func(proxy *servers.Proxy, _ func()) {
 			proxy.CutRequest(reads)
 			proxy.CutReply(reads)
 		}, 1},
-		"too late": {func(proxy *servers.Proxy) { t.Cleanup(proxy.HoldReply(reads)) }, 1},
+		"too late": {func(proxy *servers.Proxy, leave func()) {
+			caught := proxy.Sprung()
+			t.Cleanup(proxy.HoldReply(reads))
+			go func() {
+				if proxy.AwaitSprung(t.Context(), caught+1) == nil {
+					leave()
+				}
+			}()
+		}, 1},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -526,26 +534,26 @@ func TestUnreadPromotion(t *testing.T) {
 			box, err := outbox.New(s, outbox.Config{})
 			must(t, err)
 			u := &outboxTest{t, proxy.URL(), s, box, openAdmin(t, proxy.URL())}
-			claim := func() ([]outbox.Claimed, error) {
-				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-				defer cancel()
+			claim := func(ctx context.Context) ([]outbox.Claimed, error) {
 				return s.ClaimMessages(ctx, []outbox.ClaimRequest{{Topic: "topic", Limit: most}}, time.Hour)
 			}
 			for range most { // so that each connection has prepared what it needs
 				u.add("topic", "before", "before")
-				_, err := claim()
+				_, err := claim(t.Context())
 				must(t, err)
 			}
 			exec(t, u.admin, `UPDATE onceward_delivery SET state = 4`)
 			u.add("topic", "1", "first", "second")
 			u.add("topic", "2", "third")
-			c.fail(proxy)
-			claimed, err := claim()
+			ctx, leave := context.WithCancel(t.Context())
+			defer leave()
+			c.fail(proxy, leave)
+			claimed, err := claim(ctx)
 			if (err != nil) != (c.failures > 0) || s.PromoteFailures() != c.failures {
 				t.Errorf("the claim got %v, and %d failures are counted, want %d", err, s.PromoteFailures(), c.failures)
 			}
 			if err != nil {
-				claimed, err = claim()
+				claimed, err = claim(t.Context())
 				must(t, err)
 			}
 			var got []string

@@ -172,6 +172,7 @@ func TestWalkFromAnywhere(t *testing.T) {
 		"a retention below zero":        `UPDATE onceward_walk SET kept = -9223372036854775808`,
 	} {
 		t.Run(name, func(t *testing.T) {
+			among(t, name, "a table that has shrunk", "no row")
 			t.Parallel()
 			url := servers.Postgres(t).SchemaURL(t)
 			s, admin := openStore(t, url), openAdmin(t, url)

@@ -104,7 +104,7 @@ func serializableURL(address string) string {
 }
 
 // variant is why most tests of servers that behave otherwise run at night.
-const variant = "it is another manner of server; make test has TestDuplicatesDoNotRunWhereLocksDoNothing and TestBehaviour"
+const variant = "it is another manner of server; make test has TestDuplicatesDoNotRunWhereLocksDoNothing"
 
 // TestStoreOnLocksThatDoNothing and those that follow run the suite on servers that behave otherwise.
 func TestStoreOnLocksThatDoNothing(t *testing.T) {
@@ -244,7 +244,10 @@ func TestBehaviour(t *testing.T) {
 			warns: "advisory locks do nothing",
 		},
 		"no notifications": {
-			url:   func(t testing.TB) string { return changedDatabase(t, withoutNotifications) },
+			url: func(t testing.TB) string {
+				nightly.Only(t, "it makes a database")
+				return changedDatabase(t, withoutNotifications)
+			},
 			want:  func(b *postgres.Behaviour) { b.Notifies, b.Listens = false, false },
 			warns: "there are no notifications",
 		},

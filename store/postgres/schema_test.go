@@ -864,7 +864,7 @@ func TestIndexOfPartitionsMeetsAReader(t *testing.T) {
 		return number(t, admin, `SELECT count(*) FROM pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock'
 			AND relation = 'onceward_record'::regclass`) > 0
 	})
-	exec(t, openAdmin(t, at), `UPDATE onceward_record SET attempt = attempt`) // which the reader keeps nobody from
+	exec(t, openAdmin(t, at), `UPDATE onceward_record SET attempt = attempt`) // which the reader does not prevent
 	must(t, reader.Rollback(t.Context()))
 	must(t, await.Value(t, "the migration", migrated))
 	wantIndexes(t, admin)

@@ -199,6 +199,7 @@ func TestExecIsThatOfPgx(t *testing.T) {
 		}, func(e *executor) { repeat(e, 3, remove, "one") }},
 	} {
 		t.Run(name, func(t *testing.T) {
+			among(t, name, "again and again", "a row that is there", "arguments that do not fit")
 			t.Parallel()
 			configure := func(c *pgxpool.Config) {
 				if test.configure != nil {

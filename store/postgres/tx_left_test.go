@@ -53,6 +53,7 @@ func TestForgottenRows(t *testing.T) {
 	} {
 		for _, h := range []handle{pgxHandle, sqlHandle} {
 			t.Run(name+" on "+h.name, func(t *testing.T) {
+				among(t, name+" on "+h.name, "pgx on pgx", "database/sql on database/sql", "a batch on pgx")
 				t.Parallel()
 				s := newShop(t, h)
 				transacted(t, s.store, "key", func(ctx context.Context) error {

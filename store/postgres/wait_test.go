@@ -257,11 +257,11 @@ func (c *couple) completed() func() (store.ID, int64, func()) {
 	})
 }
 
-// wantLooking checks that a store that hears nothing looks often: one that hears would not look for an hour.
+// wantLooking checks that a store without notifications looks often: a store with notifications would not look for an hour.
 func (c *couple) wantLooking(what string, begin func() (id store.ID, attempt int64, end func())) {
 	c.Helper()
 	if c.waiter.HearsMessages() {
-		c.Errorf("%s: the store hears notifications", what)
+		c.Errorf("%s: the store gets notifications", what)
 	}
 	c.wakes(begin)
 }
@@ -306,6 +306,7 @@ func databaseURL(t testing.TB) string {
 // theirs.
 func TestPoolerLosesNotifications(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it makes a database; TestListenRefused looks by itself too")
 	book, logging := newLogbook()
 	c := newCouple(t, postgres.WithListenURL(databaseURL(t)), logging)
 	c.wantLooking("before it is found out", c.completed())
@@ -330,7 +331,7 @@ func TestNoListenThroughAPooler(t *testing.T) {
 			s, err := postgres.Open(t.Context(), pooler.URL(), logging)
 			must(t, err)
 			defer s.Close()
-			await.That(t, "the store has said why it does not listen",
+			await.That(t, "the store has logged why it does not listen",
 				func() bool { return len(book.find("a pooler is in between, and a notification")) > 0 })
 			if s.Behaviour().Listens {
 				t.Error("it listens")
@@ -515,7 +516,7 @@ func (c *couple) wakes(begin func() (id store.ID, attempt int64, end func())) {
 	select {
 	case err := <-ended:
 		c.Fatalf("a wait for what goes on ended with %v", err)
-	case <-time.After(100 * time.Millisecond): // so that looks at the beginning do not count for being told
+	case <-time.After(100 * time.Millisecond): // in which the looks at the beginning are over
 	}
 	end()
 	if err := await.Value(c, "the end of the wait", ended); err != nil {
@@ -523,11 +524,11 @@ func (c *couple) wakes(begin func() (id store.ID, attempt int64, end func())) {
 	}
 }
 
-// wantTold checks that the one that waits is told: it would not look for an hour. It has to be a store that hears, and
-// so has the one that tells: it is told of the wait.
+// wantTold checks that a notification ends the wait: without one the store would not look for an hour. Both stores have
+// to get notifications: the owner sends one only if it has got one of the wait.
 func (c *couple) wantTold(what string, begin func() (id store.ID, attempt int64, end func())) {
 	c.Helper()
-	await.That(c, what+": both stores hear notifications", func() bool {
+	await.That(c, what+": both stores get notifications", func() bool {
 		return c.waiter.HearsMessages() && c.owner.HearsMessages()
 	})
 	c.wakes(begin)
