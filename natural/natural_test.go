@@ -6,10 +6,11 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/natural"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Over(m)) }
 
 // TestCheck: an upsert that makes no sense is refused, and the error says why.
 func TestCheck(t *testing.T) {

@@ -21,6 +21,7 @@ import (
 	"github.com/onceward/onceward"
 	oncewardmcp "github.com/onceward/onceward/adapter/mcp"
 	"github.com/onceward/onceward/internal/proc"
+	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/store/sqlite"
 )
 
@@ -42,7 +43,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(watchdog.Over(m))
 }
 
 func serveProtected(path string) error {

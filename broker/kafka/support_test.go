@@ -12,10 +12,11 @@ import (
 
 	"github.com/onceward/onceward/broker/kafka"
 	"github.com/onceward/onceward/internal/await"
+	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/outbox"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Over(m)) }
 
 // newCluster starts brokers in this process, with the topic "charges".
 func newCluster(t *testing.T, options ...kfake.Opt) *kfake.Cluster {

@@ -13,10 +13,11 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/onceward/onceward/internal/await"
+	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/outbox"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Over(m)) }
 
 // startServer starts a real server in this process, on that port or, if it is -1, on one that the system gives.
 func startServer(t *testing.T, dir string, port int) *server.Server {

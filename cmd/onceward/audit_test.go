@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/onceward/onceward/cmd/onceward/internal/view"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 )
 
@@ -29,7 +30,7 @@ func TestAudit(t *testing.T) {
 		}
 		says(t, s.must(t, "audit", "--limit", "1"), "There may be more: --until 20")
 		s.wantCode(t, exitUsage, "at most 1000", "audit", "--limit", "1001") // and not a part of it without a word
-	})
+	}, servers.UnlessAllStores("SQLite", "PostgreSQL")...)
 }
 
 func TestAuditUsage(t *testing.T) {

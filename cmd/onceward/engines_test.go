@@ -7,12 +7,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 )
 
 // TestOnMySQL: the demo on MariaDB leaves nothing behind there.
 func TestOnMySQL(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "the demo runs on SQLite and, by TestOnPostgres, on PostgreSQL")
 	server := servers.MariaDB(t)
 	run := runDemo(t, "--payments", "60", "--seed", "5", "--processes", "2", "--store", server.DatabaseURL(t))
 	wantSound(t, run, 60)
@@ -29,6 +31,7 @@ func TestOnMySQL(t *testing.T) {
 // TestOnMySQLWithoutRights: what the demo says to grant is enough.
 func TestOnMySQLWithoutRights(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it is a refusal of the demo on a server")
 	server := servers.MariaDB(t)
 	user := "demo_" + strings.ToLower(rand.Text())[:8]
 	ask := func(statement string) {
@@ -61,6 +64,7 @@ func dynamoDBURL(t *testing.T) string {
 // TestOnDynamoDB: the same load and faults on a store without SQL.
 func TestOnDynamoDB(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "the demo runs on SQLite and, by TestOnPostgres, on PostgreSQL")
 	url := dynamoDBURL(t)
 	run := runDemo(t, "--payments", "60", "--seed", "5", "--processes", "2", "--store", url)
 	wantSound(t, run, 60)

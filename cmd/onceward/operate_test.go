@@ -86,7 +86,7 @@ func TestLooking(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) { look(t, s) })
 		}
-	}, servers.UnlessAllStores("SQLite", "PostgreSQL", "Redis")...)
+	}, servers.UnlessAllStores("SQLite", "PostgreSQL")...)
 }
 
 // TestActing: what changes something is tested on one and the same store, one after the other.
@@ -109,7 +109,7 @@ func TestActing(t *testing.T) {
 		} {
 			t.Run(try.name, func(t *testing.T) { try.test(t, s) })
 		}
-	})
+	}, servers.UnlessAllStores("SQLite", "PostgreSQL")...)
 }
 
 // booking is what a phased operation carries.

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 )
 
@@ -28,6 +30,7 @@ func TestOnPostgres(t *testing.T) {
 // TestOnPostgresBehindAFront: the front is for the store, and PostgreSQL is not told of it.
 func TestOnPostgresBehindAFront(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "the demo runs on SQLite and, by TestOnPostgres, on PostgreSQL")
 	address := servers.Postgres(t).SchemaURL(t) + "&front=" + url.QueryEscape(servers.Redis(t).URL())
 	wantSound(t, runDemo(t, "--payments", "30", "--seed", "5", "--store", address), 30)
 }
@@ -63,6 +66,7 @@ func execute(t *testing.T, conn *pgx.Conn, statement string) {
 // TestOnPostgresWhoseStandbyIsNamedFirst: the demo makes its schema where the store will be.
 func TestOnPostgresWhoseStandbyIsNamedFirst(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "the demo runs on SQLite and, by TestOnPostgres, on PostgreSQL")
 	primary := servers.NewPostgres(t)
 	standby := primary.NewStandby(t)
 	hosts := func(s *servers.PostgresServer) string {
@@ -82,6 +86,7 @@ func TestOnPostgresWhoseStandbyIsNamedFirst(t *testing.T) {
 // dropped.
 func TestOnPostgresWithoutRights(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it is a refusal of the demo on a server")
 	address := servers.Postgres(t).SchemaURL(t)
 	conn := connect(t, address)
 	role := "demo_" + strings.ToLower(rand.Text())
@@ -101,6 +106,7 @@ func TestOnPostgresWithoutRights(t *testing.T) {
 // TestServingOnPostgres: the demo says where its records are, and does not tell the password.
 func TestServingOnPostgres(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "the demo runs on SQLite and, by TestOnPostgres, on PostgreSQL")
 	parsed, err := url.Parse(servers.Postgres(t).SchemaURL(t))
 	if err != nil {
 		t.Fatal(err)

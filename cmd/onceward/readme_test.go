@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/onceward/onceward/internal/await"
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/proc/proctest"
 	"github.com/onceward/onceward/internal/servers"
 )
@@ -36,6 +37,7 @@ func TestReadmeProgram(t *testing.T) {
 // TestReadmeProgramOnPostgres: the two lines that the README changes for PostgreSQL are all that it takes.
 func TestReadmeProgramOnPostgres(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "TestReadmeProgram runs the same program on SQLite")
 	program := readmeProgram(t)
 	changes := regexp.MustCompile(`(?m)^-(.*)\n\+(.*)$`).FindAllStringSubmatch(readme(t), -1)
 	for _, change := range changes {

@@ -103,9 +103,10 @@ func TestRefundEventCanComeBeforeTheAnswer(t *testing.T) {
 				begun <- answer.begun.Load()
 				return 200
 			})
-			server, client := start(t, Config{})
+			server, client := start(t, Config{Webhook: Webhook{URL: url}})
 			charge := mustCharge(t, client, "", order("r"))
-			server.SetWebhook(Webhook{URL: url})
+			next(t, deliveries) // of the charge
+			<-begun
 			mustSet(t, server, Rule{Kind: kind, Match: Match{Path: "/refunds"}})
 			body := strings.NewReader(`{"charge":"` + charge.ID + `","amount":5}`)
 			server.ServeHTTP(answer, httptest.NewRequestWithContext(bounded(t), "POST", "/refunds", body))

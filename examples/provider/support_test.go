@@ -8,15 +8,13 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"testing"
-	"time"
-)
 
-// limit is how long a test waits for something that must happen.
-const limit = 20 * time.Second
+	"github.com/onceward/onceward/internal/await"
+)
 
 func bounded(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -120,11 +118,5 @@ func always(status int) func(int) int { return func(int) int { return status } }
 
 func next(t *testing.T, deliveries <-chan delivery) delivery {
 	t.Helper()
-	select {
-	case d := <-deliveries:
-		return d
-	case <-time.After(limit):
-		t.Fatal("no webhook came")
-		return delivery{}
-	}
+	return await.Value(t, "a webhook", deliveries)
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/onceward/onceward/internal/await"
 )
 
 func eventIn(t *testing.T, d delivery) Event {
@@ -35,7 +37,7 @@ func TestWebhookIsSigned(t *testing.T) {
 	signature := d.header.Get("Provider-Signature")
 	stamp, _, _ := strings.Cut(strings.TrimPrefix(signature, "t="), ",")
 	at, err := strconv.ParseInt(stamp, 10, 64)
-	if err != nil || time.Since(time.Unix(at, 0)).Abs() > limit {
+	if err != nil || time.Since(time.Unix(at, 0)).Abs() > await.Limit {
 		t.Errorf("signature %q is not of now", signature)
 	}
 	if signature != Sign("s3cret", time.Unix(at, 0), d.body) || signature == Sign("other", time.Unix(at, 0), d.body) {
@@ -94,13 +96,8 @@ func TestWebhookIsGivenUp(t *testing.T) {
 		Logger: slog.New(slog.NewTextHandler(logged, nil)),
 	})
 	mustCharge(t, client, "", order("r"))
-	select {
-	case line := <-logged:
-		if !strings.Contains(line, "given up") {
-			t.Errorf("logged %s", line)
-		}
-	case <-time.After(limit):
-		t.Fatal("never given up")
+	if line := await.Value(t, "a line of the log", logged); !strings.Contains(line, "given up") {
+		t.Errorf("logged %s", line)
 	}
 	if len(deliveries) != 2 {
 		t.Errorf("%d attempts, want 2", len(deliveries))

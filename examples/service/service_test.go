@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward/examples/provider"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/proc"
 	"github.com/onceward/onceward/internal/proc/proctest"
 	"github.com/onceward/onceward/internal/servers"
@@ -42,8 +43,6 @@ const (
 	replicas = 3
 	clients  = 4
 	drained  = 50 * time.Millisecond
-	// patience is how long a client retries, and everything else may take, on a machine on which much else runs.
-	patience = time.Minute
 )
 
 // TestRollingDeploy stops the replicas one after the other, under load, and starts each again, as a deploy does.
@@ -62,13 +61,13 @@ func TestRollingDeploy(t *testing.T) {
 		load.Go(func() { w.newClient(n).shop(over) })
 	}
 	for i := range w.fleet {
-		w.await("some load", func() bool { return w.finished.Load() > int64(20*(i+1)) })
+		await.That(w.t, "there is some load", func() bool { return w.finished.Load() > int64(20*(i+1)) })
 		w.deploy(i)
 	}
-	w.await("load after the last deploy", func() bool { return w.finished.Load() > 20*(replicas+1) })
+	await.That(w.t, "there is load after the last deploy", func() bool { return w.finished.Load() > 20*(replicas+1) })
 	close(over)
 	load.Wait()
-	w.await("the deliveries", func() bool { return w.warehouse.orders() >= len(w.sent["/orders"]) })
+	await.That(w.t, "all orders are delivered", func() bool { return w.warehouse.orders() >= len(w.sent["/orders"]) })
 	w.checkMetrics()
 	w.silent(w.fleet[0].Load().admin)
 	for i := range w.fleet {
@@ -96,7 +95,7 @@ func TestStopWhileStarting(t *testing.T) {
 	if err := r.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Wait(starting); err != nil {
+	if err := r.Wait(await.Limit); err != nil {
 		t.Errorf("it ended with %v: %s", err, strings.Join(r.Rest(), "\n"))
 	}
 }
@@ -229,7 +228,7 @@ func (w *world) start(i int) {
 		w.t.Fatalf("the replica said %+v, %v", line, err)
 	}
 	r.url, r.admin = "http://"+line.Address, "http://"+line.Admin
-	w.await("the replica to be ready", func() bool { return w.get(r.admin+"/ready") == http.StatusOK })
+	await.That(w.t, "the replica is ready", func() bool { return w.get(r.admin+"/ready") == http.StatusOK })
 	w.fleet[i].Store(r)
 }
 
@@ -250,10 +249,10 @@ func (w *world) deploy(i int) {
 	leave()
 	<-left
 	w.signal(old)
-	w.await("the replica not to be ready", func() bool {
+	await.That(w.t, "the replica is not ready", func() bool {
 		return w.get(old.admin+"/ready") == http.StatusServiceUnavailable
 	})
-	w.await("the replica to stop accepting", func() bool { return w.get(old.url) == 0 })
+	await.That(w.t, "the replica has stopped accepting", func() bool { return w.get(old.url) == 0 })
 	if live := w.get(old.admin + "/live"); live != http.StatusOK {
 		w.t.Errorf("while it stops it answers %d: it would be killed", live)
 	}
@@ -295,7 +294,7 @@ func (w *world) signal(r *replica) {
 // awaitExit waits for a replica that was told to stop.
 func (w *world) awaitExit(i int, r *replica) {
 	w.t.Helper()
-	if err := r.Wait(drained + longest); err != nil {
+	if err := r.Wait(await.Limit); err != nil {
 		w.t.Errorf("replica %d ended with %v: %s", i, err, strings.Join(r.Rest(), "\n"))
 	}
 }
@@ -307,15 +306,6 @@ func (w *world) get(address string) (status int) {
 	}
 	res.Body.Close()
 	return res.StatusCode
-}
-
-func (w *world) await(what string, done func() bool) {
-	w.t.Helper()
-	for end := time.Now().Add(patience); !done(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			w.t.Fatalf("waited in vain for %s", what)
-		}
-	}
 }
 
 // newKey notes a key that is sent to a path. It is also the reference by which its effects are counted.
@@ -357,8 +347,8 @@ func (c *client) shop(over <-chan struct{}) {
 // wait for the first answer.
 func (c *client) finish(path, key string, impatient bool) {
 	var tries []string
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		limit := patience
+	for end := time.Now().Add(await.Limit); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		limit := await.Limit
 		if impatient && len(tries) == 0 {
 			limit = 5 * time.Millisecond
 		}

@@ -13,10 +13,11 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/onceward/onceward/internal/fair"
+	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/store"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Over(m)) }
 
 // shelf is a store of due records, of which there can be very many. A record is due until it is worked on.
 type shelf struct {

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/onceward/onceward/internal/await"
+	"github.com/onceward/onceward/internal/watchdog"
 )
 
 // partVariable makes the test binary a process that plays a part instead of running tests.
@@ -26,7 +27,7 @@ const limit = await.Limit
 func TestMain(m *testing.M) {
 	switch part := os.Getenv(partVariable); part {
 	case "":
-		goleak.VerifyTestMain(m)
+		goleak.VerifyTestMain(watchdog.Over(m))
 	case "echo": // until the end of its input
 		for in := bufio.NewScanner(os.Stdin); in.Scan(); {
 			fmt.Println(in.Text())

@@ -19,6 +19,8 @@ const (
 	limit = 150 * time.Second
 	// pause is the time between two looks.
 	pause = 2 * time.Second
+	// calmLooks is how often goroutines are counted that are as many each time before they count as those that stay.
+	calmLooks = 2000
 	// maxStacks bounds a look, in bytes.
 	maxStacks = 16 << 20
 )
@@ -31,14 +33,29 @@ func Over(tests Tests) Tests { return watched{tests} }
 
 type watched struct{ tests Tests }
 
-// Run runs the tests. If one hangs it says which, and where, and ends the process.
+// Run runs the tests. If one hangs it says which, and where, and ends the process. It returns when the goroutines of the
+// tests have ended, however slow the machine is, because a check for leaks waits for less than a second.
 func (w watched) Run() int {
+	before := runtime.NumGoroutine()
 	over := make(chan struct{})
 	var watching sync.WaitGroup
 	watching.Go(func() { watch(over) })
+	defer settle(before)
 	defer watching.Wait()
 	defer close(over)
 	return w.tests.Run()
+}
+
+// settle waits until no more goroutines are left than there were before, or those that are left stay. It counts its
+// looks, and not the time, in which a machine may have stood still.
+func settle(before int) {
+	last, calm := runtime.NumGoroutine(), 0
+	for end := time.Now().Add(limit); last > before && calm < calmLooks && time.Now().Before(end); calm++ {
+		time.Sleep(time.Millisecond)
+		if n := runtime.NumGoroutine(); n != last {
+			last, calm = n, 0
+		}
+	}
 }
 
 // watch looks at the tests from outside: the clock of one that runs in a synctest bubble is not that of the machine,

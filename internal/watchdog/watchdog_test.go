@@ -104,3 +104,25 @@ func stacksAt(i int) string {
 	}
 	return stacks()
 }
+
+// ending is a test that leaves a goroutine, which ends after it.
+type ending struct{ after time.Duration }
+
+func (e ending) Run() int {
+	go time.Sleep(e.after)
+	return 7
+}
+
+// TestGoroutinesAreWaitedFor: those that end are waited for, and those that stay are not waited for permanently.
+func TestGoroutinesAreWaitedFor(t *testing.T) {
+	settle(0) // the goroutines of other tests may be about to end
+	for name, after := range map[string]time.Duration{"it ends": 300 * time.Millisecond, "it stays": time.Hour} {
+		before := runtime.NumGoroutine()
+		if code := Over(ending{after}).Run(); code != 7 {
+			t.Errorf("%s: the code is %d", name, code)
+		}
+		if left := runtime.NumGoroutine() > before; left != (after == time.Hour) {
+			t.Errorf("%s: a goroutine is left: %v", name, left)
+		}
+	}
+}

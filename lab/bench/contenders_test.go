@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 )
@@ -77,6 +78,7 @@ func testServer(t *testing.T) *pgServer {
 // TestPostgresContenders does each operation a few times: what is measured must do what it says, and leave what it
 // says.
 func TestPostgresContenders(t *testing.T) {
+	nightly.Only(t, "it tries what make bench measures on a server")
 	s, ctx := testServer(t), context.Background()
 	const callers, times = 4, 20
 	for i := range pgContenders {
@@ -105,6 +107,7 @@ func TestPostgresContenders(t *testing.T) {
 
 // TestStoresContenders does the same on the servers of the suite stores.
 func TestStoresContenders(t *testing.T) {
+	nightly.Only(t, "it tries what make bench measures on a server")
 	pg, ctx := testServer(t), context.Background()
 	const callers, times = 4, 20
 	s, err := openStage(ctx, &storesContest{redis: always, callers: callers},
@@ -133,6 +136,7 @@ func TestStoresContenders(t *testing.T) {
 
 // TestEnginesContenders does the same on the servers of the suite engines.
 func TestEnginesContenders(t *testing.T) {
+	nightly.Only(t, "it tries what make bench measures on a server")
 	const callers, times = 4, 20
 	e, ctx := &engines{callers: callers, rows: 100}, context.Background()
 	t.Cleanup(func() {
@@ -180,6 +184,7 @@ func TestCosts(t *testing.T) {
 
 // TestScaleSteps does each operation of the scale suite a few times, beside records that were cloned.
 func TestScaleSteps(t *testing.T) {
+	nightly.Only(t, "it tries what make bench measures on a server")
 	s, ctx := testServer(t), context.Background()
 	err := s.visit(ctx, 4, durably, func(site *pgSite) error {
 		store, err := openStore(ctx, site)
@@ -207,6 +212,7 @@ func TestScaleSteps(t *testing.T) {
 // TestDistantly holds what is measured over a network to its terms: a reply is late, and a commit takes longer, also on
 // the store's own connections.
 func TestDistantly(t *testing.T) {
+	nightly.Only(t, "it tries what make bench measures on a server")
 	s, ctx := testServer(t), context.Background()
 	const commit = time.Millisecond
 	err := s.visit(ctx, 1, distantly, func(site *pgSite) error {
@@ -242,6 +248,7 @@ func TestDistantly(t *testing.T) {
 
 // TestBloat lets a short day pass: all records but those of its last fifth must be reaped.
 func TestBloat(t *testing.T) {
+	nightly.Only(t, "it tries what make bench measures on a server")
 	s, ctx := testServer(t), context.Background()
 	d := day{inserts: 1000, steps: 10, pace: time.Millisecond, life: 24 * time.Hour / 5}
 	err := s.visit(ctx, 1, lazily, func(used *pgSite) error {
@@ -268,6 +275,7 @@ func TestBloat(t *testing.T) {
 
 // TestLog counts the log of both kinds of keys: what is reserved must be written.
 func TestLog(t *testing.T) {
+	nightly.Only(t, "it tries what make bench measures on a server")
 	s, ctx := testServer(t), context.Background()
 	err := s.visit(ctx, 4, durably, func(site *pgSite) error {
 		store, err := openStore(ctx, site)

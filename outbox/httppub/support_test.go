@@ -10,11 +10,12 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/outbox/httppub"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Over(m)) }
 
 const (
 	secret      = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"

@@ -15,6 +15,7 @@ import (
 	ddb "github.com/aws/aws-sdk-go-v2/service/dynamodb"
 
 	"github.com/onceward/onceward/cmd/onceward/internal/doctor"
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store/dynamodb"
 )
@@ -80,6 +81,7 @@ func dynamoLiar(t *testing.T, address string, lie func(operation, body string) s
 // TestLiesOfDynamoDB plants what breaks promises, one at a time.
 func TestLiesOfDynamoDB(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "TestHealthyDynamoDB runs each check")
 	unchecked := strings.NewReplacer(`"ConditionExpression":"attribute_not_exists(pk)",`, ``)
 	for name, test := range map[string]struct {
 		lie    func(operation, body string) string

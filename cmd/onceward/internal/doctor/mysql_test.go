@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/onceward/onceward/cmd/onceward/internal/doctor"
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/storeurl"
 )
@@ -51,6 +52,7 @@ func TestHealthyMySQL(t *testing.T) {
 // TestLiesOfMySQL plants what breaks promises, one after the other, on a server of its own.
 func TestLiesOfMySQL(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "TestHealthyMySQL runs each check")
 	s := servers.NewMariaDB(t)
 	address := newMySQL(t, s)
 	for _, test := range []struct {

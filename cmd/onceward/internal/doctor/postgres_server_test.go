@@ -19,6 +19,7 @@ import (
 
 	"github.com/onceward/onceward/cmd/onceward/internal/doctor"
 	"github.com/onceward/onceward/internal/await"
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/proc"
 	"github.com/onceward/onceward/internal/proc/proctest"
 	"github.com/onceward/onceward/internal/servers"
@@ -27,6 +28,7 @@ import (
 // TestServerThatLosesCommits: settings that need a start of the server.
 func TestServerThatLosesCommits(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it starts a server of its own")
 	d := newDatabase(t, servers.NewPostgres(t, "fsync=off", "full_page_writes=off", "autovacuum=off"))
 	report := examine(t, d.url(t), doctor.Config{})
 	wantFound(t, report, lie{"postgres/durability", doctor.Broken, "fsync is off", []string{"postgres/bloat"}})
@@ -38,6 +40,7 @@ func TestServerThatLosesCommits(t *testing.T) {
 // one that is waited for is no finding.
 func TestStandbys(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it starts servers of its own")
 	primary := servers.NewPostgres(t)
 	d := newDatabase(t, primary)
 	if err := d.owner.Close(t.Context()); err != nil { // the server is stopped to copy its data
@@ -145,6 +148,7 @@ func TestDeadRows(t *testing.T) {
 // TestHangs: a check that is not answered ends in time, is not taken for a good one, and does not hold up the others.
 func TestHangs(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it waits until a check has hung for ten seconds")
 	d := newDatabase(t, servers.Postgres(t))
 	d.exec(t, `BEGIN; LOCK TABLE onceward_record IN ACCESS EXCLUSIVE MODE`)
 	report := examine(t, d.url(t), doctor.Config{Timeout: 10 * time.Second})
@@ -162,6 +166,7 @@ func TestHangs(t *testing.T) {
 // about it makes the store healthy.
 func TestPgBouncer(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it starts a pooler")
 	d := newDatabase(t, servers.Postgres(t))
 	d.exec(t, fmt.Sprintf(`ALTER ROLE %s SET search_path = %s`, d.role, d.schema)) // the pooler refuses it in the URL
 	pooled := startPgBouncer(t, d)

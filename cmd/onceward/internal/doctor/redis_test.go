@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/onceward/onceward/cmd/onceward/internal/doctor"
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 )
 
@@ -48,6 +49,7 @@ func TestHealthyRedis(t *testing.T) {
 // TestCluster: a cluster is healthy until a slot is served by no one.
 func TestCluster(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it starts a cluster")
 	c := servers.NewRedisCluster(t, "min-replicas-to-write 1", "cluster-node-timeout 30000")
 	wantHealthy(t, examine(t, c.URL(), doctor.Config{}))
 	for _, node := range c.Nodes() {
@@ -75,6 +77,7 @@ func TestNoCluster(t *testing.T) {
 // TestReplicas: neither is a replica taken for the store, nor a primary for safe that does without its replicas.
 func TestReplicas(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it starts servers of its own")
 	s := servers.NewRedisSentinel(t)
 	wantFound(t, examine(t, s.URL(), doctor.Config{}),
 		lie{"redis/replicas", doctor.Weak, "min-replicas-to-write is 0", nil})
