@@ -78,6 +78,9 @@ func examineDynamoDB(ctx context.Context, at *storeurl.Location, c Config) ([]Re
 	}
 	table, _, _ := strings.Cut(strings.TrimPrefix(at.URL, "dynamodb://"), "?")
 	p := &dynamo{url: at.URL, table: strings.TrimSuffix(table, "/"), client: client}
+	if connections, ok := client.Options().HTTPClient.(interface{ CloseIdleConnections() }); ok {
+		defer connections.CloseIdleConnections()
+	}
 	defer p.close()
 	if err := within(ctx, c.Timeout, p.meet); err != nil {
 		return nil, unavailable(err)

@@ -28,11 +28,18 @@ func newTable(t *testing.T) (address string, client *ddb.Client) {
 	if err := dynamodb.Migrate(t.Context(), address); err != nil {
 		t.Fatal(err)
 	}
+	return address, newClient(t, address)
+}
+
+// newClient returns a client whose connections are closed at the end of the test: the server may stay.
+func newClient(t *testing.T, address string) *ddb.Client {
+	t.Helper()
 	client, err := dynamodb.Client(t.Context(), address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return address, client
+	t.Cleanup(client.Options().HTTPClient.(*http.Client).CloseIdleConnections)
+	return client
 }
 
 func tableOf(address string) *string {
@@ -125,10 +132,7 @@ func TestLiesOfDynamoDB(t *testing.T) {
 		t.Parallel()
 		s := servers.DynamoDB(t)
 		address := "dynamodb://" + s.Name(t) + "?region=eu-central-1&endpoint=" + s.URL()
-		client, err := dynamodb.Client(t.Context(), address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		client := newClient(t, address)
 		bare := dynamodb.Table(*tableOf(address))
 		bare.GlobalSecondaryIndexes = bare.GlobalSecondaryIndexes[:1]
 		bare.AttributeDefinitions = bare.AttributeDefinitions[:4]
