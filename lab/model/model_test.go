@@ -5,6 +5,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/store"
 )
 
@@ -14,6 +15,9 @@ var (
 	transactions = []spec{{1, transactional}, {1, transactional}, {2, transactional}}
 	mixed        = []spec{{1, transactional}, {1, reserved}, {2, reserved}}
 )
+
+// depth is how many attempts the larger searches go through. One attempt fewer is a tenth of the states.
+var depth = nightly.Either[int8](4, 3)
 
 // truths are the scenarios in which the rules as they are must hold.
 var truths = []scenario{
