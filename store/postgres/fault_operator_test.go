@@ -45,6 +45,9 @@ func TestOperatorWhoseCommitIsCutOff(t *testing.T) {
 			"the reply is lost": (*servers.Proxy).CutReply, "the request is lost": (*servers.Proxy).CutRequest,
 		} {
 			t.Run(name+", "+kind, func(t *testing.T) {
+				if kind == "the request is lost" {
+					nightly.Only(t, "TestBustWhoseCommitIsCutOff loses a request on each change")
+				}
 				store, proxy := openProxied(t)
 				operator, err := reconcile.NewOperator(guardOver(t, store), store)
 				must(t, err)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -23,6 +24,7 @@ var (
 // there are few messages nor when many are done, wait or are dead.
 func TestPlansOfTheOutbox(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it fills a table; TestPlansOfASmallTable looks at the statements on records")
 	p := newPlanned(t)
 	p.checkBoxes("on an empty table")
 	exec(t, p.admin, `INSERT INTO onceward_delivery (id, number, lane, due, created_at, origin_attempt, state, topic, aggregatetype, aggregateid, type, downstream_key, attributes, payload)

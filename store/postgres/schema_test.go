@@ -443,6 +443,7 @@ func TestManualMigration(t *testing.T) {
 // TestStatus: it tells which version there is, and which migrations are missing, and changes nothing.
 func TestStatus(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, older)
 	const schema = "public"
 	url := databaseURL(t) // Migrate waits for the transactions of a whole database
 	check := func(want store.SchemaStatus, is error) {
@@ -466,6 +467,7 @@ func TestStatus(t *testing.T) {
 // tables of another one without a change.
 func TestPlainSQL(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, older)
 	server := servers.Postgres(t)
 	ours := server.SchemaURL(t)
 	openStore(t, ours)

@@ -11,7 +11,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store"
@@ -208,6 +210,7 @@ func TestOtherViews(t *testing.T) {
 // TestViewPlans: a query for one record, or for those of one state, goes by an index in a table of any size.
 func TestViewPlans(t *testing.T) {
 	t.Parallel()
+	nightly.Only(t, "it fills a table")
 	at := servers.Postgres(t).SchemaURL(t)
 	s, admin := openStore(t, at), openAdmin(t, at)
 	fill(t, s)
