@@ -20,7 +20,8 @@ func (w *silentWriter) Write(b []byte) (int, error) { return len(b), nil }
 func (w *silentWriter) WriteHeader(int)             {}
 
 // mostAllocs returns how many allocations each way to execute may make beside the request, with one to spare for the
-// pools that a collection empties. There are more under the race detector, which drops what is kept in pools now and then.
+// pools that a collection empties. There are more under the race detector, which drops what is kept in pools now and
+// then.
 func mostAllocs() (first, replay, do, serve float64) {
 	if racing.Enabled {
 		return 29, 14, 11, 8

@@ -15,7 +15,8 @@ import (
 )
 
 // TestAllocations: what protection allocates over the bare call is within 4 of what it does over net/http, which is 20
-// for a first call and 8 for a replay, counted in the same way on the same store. The race detector adds some of its own.
+// for a first call and 8 for a replay, counted in the same way on the same store. The race detector adds some of its
+// own.
 func TestAllocations(t *testing.T) {
 	protect := protection(t, memory.New(), onceward.Reserved(onceward.FailureStore))
 	const runs = 1000

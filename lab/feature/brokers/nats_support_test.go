@@ -111,8 +111,8 @@ func (b *natsBench) publish(t *testing.T, ids ...string) {
 	}
 }
 
-// config returns the configuration of a consumer that writes down what it applies. The server waits for acknowledgements
-// for longer than any machine stands still.
+// config returns the configuration of a consumer that writes down what it applies. The server waits for
+// acknowledgements for longer than any machine stands still.
 func (b *natsBench) config(t *testing.T) nats.ConsumerConfig {
 	t.Helper()
 	return b.configWaiting(t, time.Hour)

@@ -349,8 +349,9 @@ func TestProxyStorm(t *testing.T) {
 	s.wantOnce(n)
 }
 
-// watchPlain lets the plain servers of the storm register, and returns a function that waits until all of them have ended,
-// as an operator does before looking into the ledger. A plain server whose proxy is dead finishes its call and ends.
+// watchPlain lets the plain servers of the storm register, and returns a function that waits until all of them have
+// ended, as an operator does before looking into the ledger. A plain server whose proxy is dead finishes its call and
+// ends.
 func (s *storm) watchPlain() (ended func()) {
 	s.t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -225,8 +225,8 @@ func TestEndsAreTheGuards(t *testing.T) {
 	})
 }
 
-// TestRawEnds: a statement that ends the transaction past the ORM is refused on SQLite, and makes the outcome unknown on
-// PostgreSQL, where nothing runs a second time.
+// TestRawEnds: a statement that ends the transaction past the ORM is refused on SQLite, and makes the outcome unknown
+// on PostgreSQL, where nothing runs a second time.
 func TestRawEnds(t *testing.T) {
 	onEach(t, func(s *service) {
 		for i, statement := range []string{"COMMIT", "/* really */ END", "ROLLBACK", "COMMIT; BEGIN", "COMMIT AND CHAIN"} {

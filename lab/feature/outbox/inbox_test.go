@@ -166,8 +166,8 @@ func TestDoNeedsATransaction(t *testing.T) {
 	}
 }
 
-// faultyInbox is a store that begins its work again, as one does after a rollback that work did not ask for, and that can be
-// down.
+// faultyInbox is a store that begins its work again, as one does after a rollback that work did not ask for, and that
+// can be down.
 type faultyInbox struct {
 	inbox.Store
 	reruns   int

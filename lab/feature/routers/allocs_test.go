@@ -201,8 +201,8 @@ func costOf(t *testing.T, f framework) (c cost) {
 }
 
 // TestAllocations: an adapter allocates beside its framework at most four times more than the middleware of net/http
-// does beside net/http. Allocations of other tests would count, so it is not parallel, and the race detector adds some of
-// its own.
+// does beside net/http. Allocations of other tests would count, so it is not parallel, and the race detector adds some
+// of its own.
 func TestAllocations(t *testing.T) {
 	const more = 4
 	base := costOf(t, netHTTP)

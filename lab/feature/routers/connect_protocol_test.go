@@ -172,7 +172,8 @@ func TestChallenge(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := startConnect(t, connectProtection(t, guard, onceward.Transactional()), func(context.Context, *request) (*response, error) {
+	protect := connectProtection(t, guard, onceward.Transactional())
+	server := startConnect(t, protect, func(context.Context, *request) (*response, error) {
 		t.Error("executed")
 		return nil, context.Canceled
 	})

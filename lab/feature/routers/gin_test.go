@@ -221,7 +221,8 @@ func TestStatusAlone(t *testing.T) {
 	}
 }
 
-// TestGinStreamWithoutEnd: what streams until its client leaves ends at the deadline: the work goes on without a client.
+// TestGinStreamWithoutEnd: what streams until its client leaves ends at the deadline: the work goes on without a
+// client.
 func TestGinStreamWithoutEnd(t *testing.T) {
 	t.Parallel()
 	guard := guardOfScope(t, onceward.SingleScope("shop"))

@@ -15,7 +15,8 @@ import (
 func TestGorilla(t *testing.T) {
 	t.Parallel()
 	suite.Run(t, suite.Adapter{
-		Name: "gorilla/mux", Operation: "POST /accounts/{account}/payments", Serve: serveGorilla, Features: suite.HTTPFeatures,
+		Name: "gorilla/mux", Operation: "POST /accounts/{account}/payments", Serve: serveGorilla,
+		Features: suite.HTTPFeatures,
 	})
 }
 

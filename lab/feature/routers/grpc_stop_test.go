@@ -15,8 +15,8 @@ import (
 	"github.com/onceward/onceward/store/memory"
 )
 
-// TestStop: a server that is stopped in the middle of a call leaves its handler running. The guard waits for it, and the
-// next server has its answer.
+// TestStop: a server that is stopped in the middle of a call leaves its handler running. The guard waits for it, and
+// the next server has its answer.
 func TestStop(t *testing.T) {
 	t.Parallel()
 	guard, err := onceward.New(memory.New(), onceward.Config{

@@ -44,7 +44,9 @@ func serveGRPC(t *testing.T, guard *onceward.Guard, work suite.Work, options ...
 	return grpcCaller{dialGRPC(t, server)}
 }
 
-func grpcProtection(t *testing.T, guard *onceward.Guard, methods map[string]oncewardgrpc.Method) *oncewardgrpc.Interceptor {
+func grpcProtection(
+	t *testing.T, guard *onceward.Guard, methods map[string]oncewardgrpc.Method,
+) *oncewardgrpc.Interceptor {
 	t.Helper()
 	protect, err := oncewardgrpc.New(guard, oncewardgrpc.Config{Scope: grpcTenant, Methods: methods})
 	if err != nil {

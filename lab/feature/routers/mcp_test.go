@@ -66,7 +66,8 @@ func recovering(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (result sdk.Result, err error) {
 		defer func() {
 			if p := recover(); p != nil {
-				err = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: toolReply{Status: http.StatusInternalServerError}.String()}
+				message := toolReply{Status: http.StatusInternalServerError}.String()
+				err = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: message}
 			}
 		}()
 		return next(ctx, method, req)

@@ -50,7 +50,8 @@ type servedAnswer struct {
 func answered(res *http.Response) (servedAnswer, error) {
 	body, err := io.ReadAll(res.Body)
 	replayed := res.Header.Get("Idempotent-Replayed") == "true"
-	return servedAnswer{status: res.StatusCode, replayed: replayed, location: res.Header.Get("Location"), body: string(body)}, err
+	location := res.Header.Get("Location")
+	return servedAnswer{status: res.StatusCode, replayed: replayed, location: location, body: string(body)}, err
 }
 
 func (a servedAnswer) want(t testing.TB, rule string, status int, replayed bool) {

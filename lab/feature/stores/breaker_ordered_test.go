@@ -14,8 +14,8 @@ import (
 	"github.com/onceward/onceward/store/breaker"
 )
 
-// TestCommitsBehindAHandler: answers whose messages follow those of a handler that is still at work wait for it, and say
-// nothing about PostgreSQL.
+// TestCommitsBehindAHandler: answers whose messages follow those of a handler that is still at work wait for it, and
+// say nothing about PostgreSQL.
 func TestCommitsBehindAHandler(t *testing.T) {
 	t.Parallel()
 	nightly.Only(t, timedBreaker)

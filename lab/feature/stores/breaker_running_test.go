@@ -79,8 +79,8 @@ func (x *shop) post(handle http.HandlerFunc, key, body string, mode onceward.Opt
 
 var never = breaker.Config{ConsecutiveFailures: 1, SlowCall: await.Limit, OpenFor: time.Hour}
 
-// TestHandlerWritesWhileOpen: the breaker opens while a handler talks to another system. What that did is written down all
-// the same, and only new work is refused.
+// TestHandlerWritesWhileOpen: the breaker opens while a handler talks to another system. What that did is written down
+// all the same, and only new work is refused.
 func TestHandlerWritesWhileOpen(t *testing.T) {
 	t.Parallel()
 	x := newShop(t, openFile(t), never)
@@ -118,8 +118,8 @@ func TestHandlerWritesWhileOpen(t *testing.T) {
 	}
 }
 
-// TestBeginningsWhileOpen: what begins new work, or goes through a lot, is refused to an operation that runs as well, such
-// as one that has started a worker with its own context.
+// TestBeginningsWhileOpen: what begins new work, or goes through a lot, is refused to an operation that runs as well,
+// such as one that has started a worker with its own context.
 func TestBeginningsWhileOpen(t *testing.T) {
 	t.Parallel()
 	x := newShop(t, openFile(t), never)
@@ -150,8 +150,8 @@ func TestBeginningsWhileOpen(t *testing.T) {
 	}
 }
 
-// TestRejectionWhileOpen: what an earlier attempt left behind goes with a request that is rejected, at once, so that the
-// corrected one can have the key. A release that waited for the breaker would wait for an hour.
+// TestRejectionWhileOpen: what an earlier attempt left behind goes with a request that is rejected, at once, so that
+// the corrected one can have the key. A release that waited for the breaker would wait for an hour.
 func TestRejectionWhileOpen(t *testing.T) {
 	t.Parallel()
 	x := newShop(t, openFile(t), never)

@@ -14,8 +14,8 @@ import (
 	"github.com/onceward/onceward/store/breaker"
 )
 
-// TestStalledWrites: PostgreSQL waits for a synchronous standby that is gone, and answers reads. The breaker opens, also
-// while a transactional handler is at work, and what that has done is settled when the server is well again.
+// TestStalledWrites: PostgreSQL waits for a synchronous standby that is gone, and answers reads. The breaker opens,
+// also while a transactional handler is at work, and what that has done is settled when the server is well again.
 func TestStalledWrites(t *testing.T) {
 	t.Parallel()
 	server := servers.NewPostgres(t)

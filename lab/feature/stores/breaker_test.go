@@ -32,7 +32,8 @@ func openPostgres(t testing.TB, url string) *postgres.Store {
 	return s
 }
 
-// TestBreakerConforms: with a breaker around it PostgreSQL is as good as before. A machine that is busy does not open it.
+// TestBreakerConforms: with a breaker around it PostgreSQL is as good as before. A machine that is busy does not open
+// it.
 func TestBreakerConforms(t *testing.T) {
 	t.Parallel()
 	nightly.Only(t, conformanceOfWrappers)
@@ -102,9 +103,9 @@ var sicknesses = map[string]sickness{
 	},
 }
 
-// times returns the times of the breaker and the guard. No call to a dead server takes long. A call that hangs counts as failed
-// after slowCall, the guard gives it up after storeTimeout, and a probe that hangs has a second one beside it after
-// slowCall and openFor: the time between the two is longer than a machine stands still.
+// times returns the times of the breaker and the guard. No call to a dead server takes long. A call that hangs counts
+// as failed after slowCall, the guard gives it up after storeTimeout, and a probe that hangs has a second one beside it
+// after slowCall and openFor: the time between the two is longer than a machine stands still.
 func (s sickness) times() (slowCall, storeTimeout, openFor time.Duration) {
 	if s.hangs {
 		return 2 * time.Second, 10 * time.Second, 30 * time.Second
@@ -156,8 +157,8 @@ func (x *breakerService) post(key string) *httptest.ResponseRecorder {
 	return w
 }
 
-// TestSickServer: a server that is dead or hangs costs a few requests some time, and then none. It is probed by one call
-// at a time; what was in flight settles, and when the server is back so is the service.
+// TestSickServer: a server that is dead or hangs costs a few requests some time, and then none. It is probed by one
+// call at a time; what was in flight settles, and when the server is back so is the service.
 func TestSickServer(t *testing.T) {
 	t.Parallel()
 	for name, sick := range sicknesses {

@@ -118,7 +118,9 @@ func TestSprayedKeys(t *testing.T) {
 				s, err := redis.Open(t.Context(), server.URL(), redis.WithPrefix(prefix), redis.WithLogger(quiet))
 				must(t, err)
 				t.Cleanup(func() { must(t, s.Close()) })
-				l, err := limit.New(limit.Config{For: plan, Counters: s.Counters(), Nodes: 2, Logger: quiet, CounterTimeout: await.Limit})
+				l, err := limit.New(limit.Config{
+					For: plan, Counters: s.Counters(), Nodes: 2, Logger: quiet, CounterTimeout: await.Limit,
+				})
 				must(t, err)
 				nodes = append(nodes, newLimitedService(t, s, l, onceward.Reserved(onceward.FailureUnknown)))
 				inside = s

@@ -28,8 +28,8 @@ import (
 )
 
 // TestCanary: a secret that goes through requests, answers, recovery data, messages and evidence is found in no file of
-// the database, no log, no observer's event and no error. The same without a seal is found in each kind of file, so that
-// the search is worth something.
+// the database, no log, no observer's event and no error. The same without a seal is found in each kind of file, so
+// that the search is worth something.
 func TestCanary(t *testing.T) {
 	t.Parallel()
 	for _, db := range databases {
@@ -113,8 +113,8 @@ func around(text, found string) string {
 	return text[max(0, i-200):min(len(text), i+200)]
 }
 
-// filesWith names the files that hold a text, as it is or in the digits that a log shows bytes in. A file that goes while
-// it is read held nothing that stays.
+// filesWith names the files that hold a text, as it is or in the digits that a log shows bytes in. A file that goes
+// while it is read held nothing that stays.
 func filesWith(t *testing.T, dirs []string, text string) (found []string) {
 	t.Helper()
 	digits := []byte(hex.EncodeToString([]byte(text)))

@@ -21,8 +21,8 @@ func openRedis(t *testing.T) (*redis.Store, *servers.RedisServer) {
 	return s, server
 }
 
-// TestFlippedBitsOnRedis: a bit that is flipped on the server, in any byte of a sealed value, is an error, and nothing is
-// executed for it. What the test flips are the bytes that the server holds, wherever the store keeps them.
+// TestFlippedBitsOnRedis: a bit that is flipped on the server, in any byte of a sealed value, is an error, and nothing
+// is executed for it. What the test flips are the bytes that the server holds, wherever the store keeps them.
 func TestFlippedBitsOnRedis(t *testing.T) {
 	t.Parallel()
 	inside, server := openRedis(t)

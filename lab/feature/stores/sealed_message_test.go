@@ -21,8 +21,8 @@ import (
 	"github.com/onceward/onceward/store/sealed"
 )
 
-// TestMessageWithoutTheKey: a worker that lacks the key, or the ring, delivers nothing, keeps the order of the aggregate
-// and leaves the message for one that has it.
+// TestMessageWithoutTheKey: a worker that lacks the key, or the ring, delivers nothing, keeps the order of the
+// aggregate and leaves the message for one that has it.
 func TestMessageWithoutTheKey(t *testing.T) {
 	t.Parallel()
 	inside := openFile(t)
@@ -92,8 +92,8 @@ func TestMessagesInUse(t *testing.T) {
 	}
 }
 
-// TestWaysIn: these functions take messages past the methods of a store, and TestCanary uses each of them. A further one
-// has to be tried there before it is named here.
+// TestWaysIn: these functions take messages past the methods of a store, and TestCanary uses each of them. A further
+// one has to be tried there before it is named here.
 func TestWaysIn(t *testing.T) {
 	t.Parallel()
 	want := []string{

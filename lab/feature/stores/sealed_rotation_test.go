@@ -13,8 +13,8 @@ import (
 	"github.com/onceward/onceward/store/sealed"
 )
 
-// TestRotation: on real stores, records of an old key are readable until they are resealed, and the old key is not needed
-// then, also for answers that a transaction has stored.
+// TestRotation: on real stores, records of an old key are readable until they are resealed, and the old key is not
+// needed then, also for answers that a transaction has stored.
 func TestRotation(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(t *testing.T) store.Store{

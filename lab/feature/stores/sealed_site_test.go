@@ -110,8 +110,8 @@ func startRedis(t *testing.T) site {
 	}
 }
 
-// writeAll has a Redis write a snapshot, and its append-only file from the beginning beside the one that it has. The old
-// one would be removed: it is kept by another name.
+// writeAll has a Redis write a snapshot, and its append-only file from the beginning beside the one that it has. The
+// old one would be removed: it is kept by another name.
 func writeAll(t *testing.T, server *servers.RedisServer) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(server.Dir(), "appendonlydir", "*.incr.aof"))

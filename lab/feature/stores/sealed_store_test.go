@@ -7,7 +7,8 @@ import (
 	"github.com/onceward/onceward/store/storetest"
 )
 
-// TestSealedStoresConform: a sealed store is as good as the store inside, also where that has transactions and an outbox.
+// TestSealedStoresConform: a sealed store is as good as the store inside, also where that has transactions and an
+// outbox.
 func TestSealedStoresConform(t *testing.T) {
 	t.Parallel()
 	nightly.Only(t, conformanceOfWrappers)

@@ -128,17 +128,17 @@ func run(t *testing.T, features storetest.Features, open func(t testing.TB) stor
 	t.Helper()
 	whole(t, open(t).Store)
 	storetest.Run(t, storetest.Harness{
-		Features: features, Groups: servers.UnlessAllStores("Expiry", "Transactor", "Checkpointer", "OutboxAnswer", "Content"),
-		Open: open,
+		Features: features, Open: open,
+		Groups: servers.UnlessAllStores("Expiry", "Transactor", "Checkpointer", "OutboxAnswer", "Content"),
 	})
 }
 
 // conformanceOfWrappers is the reason why most suites of stores with wrappers are nightly.
-const conformanceOfWrappers = "TestFrontsOverMemory has all of the suite behind a front, TestStackOnSQLite a part with " +
-	"each wrapper, and the packages of the stores all of it without"
+const conformanceOfWrappers = "TestFrontsOverMemory has all of the suite behind a front, TestStackOnSQLite a part " +
+	"with each wrapper, and the packages of the stores all of it without"
 
-// TestStackOnPostgres is the stack that docs/choosing-a-store.md shows: PostgreSQL with a breaker, behind a front on Redis,
-// sealed.
+// TestStackOnPostgres is the stack that docs/choosing-a-store.md shows: PostgreSQL with a breaker, behind a front on
+// Redis, sealed.
 func TestStackOnPostgres(t *testing.T) {
 	t.Parallel()
 	nightly.Only(t, conformanceOfWrappers)
@@ -178,8 +178,8 @@ func TestStackOnSQLite(t *testing.T) {
 	count.check(t)
 }
 
-// TestStackOnRedis is Redis as the store: with a breaker inside or outside of the seal, which differ in nothing that the suite
-// can see.
+// TestStackOnRedis is Redis as the store: with a breaker inside or outside of the seal, which differ in nothing that
+// the suite can see.
 func TestStackOnRedis(t *testing.T) {
 	t.Parallel()
 	nightly.Only(t, conformanceOfWrappers)
@@ -244,8 +244,8 @@ func able[T any](t *testing.T, s, inside store.Store) {
 	}
 }
 
-// TestWrongOrders: an order that would break what a wrapper promises is refused, with words about the right one, also if
-// there is another wrapper in between.
+// TestWrongOrders: an order that would break what a wrapper promises is refused, with words about the right one, also
+// if there is another wrapper in between.
 func TestWrongOrders(t *testing.T) {
 	t.Parallel()
 	front := tiered.NewMemory(tiered.MemoryConfig{})

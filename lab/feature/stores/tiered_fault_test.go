@@ -70,8 +70,9 @@ func (n *node) fill(want string) {
 	})
 }
 
-// TestFrontKilled: while the front is down retries are answered all the same, a bust says what it could not do, and what
-// the front still holds when it is back is not seen by the node that busted it, nor by another one once it is told.
+// TestFrontKilled: while the front is down retries are answered all the same, a bust says what it could not do, and
+// what the front still holds when it is back is not seen by the node that busted it, nor by another one once it is
+// told.
 func TestFrontKilled(t *testing.T) {
 	t.Parallel()
 	server := servers.NewRedis(t)
@@ -263,8 +264,8 @@ func TestSlowFill(t *testing.T) {
 	}
 }
 
-// TestEntryUnderALostKey: an answer that the front holds under a key that is gone does not hide the one that the durable
-// store has under another key.
+// TestEntryUnderALostKey: an answer that the front holds under a key that is gone does not hide the one that the
+// durable store has under another key.
 func TestEntryUnderALostKey(t *testing.T) {
 	t.Parallel()
 	durable, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "store.db"))

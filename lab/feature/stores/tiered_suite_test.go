@@ -40,8 +40,8 @@ func (c *counter) check(t *testing.T) {
 	}
 }
 
-// eagerFront is a store whose fills have arrived when a reservation returns, so that the suite, which asks once or twice, meets
-// the front.
+// eagerFront is a store whose fills have arrived when a reservation returns, so that the suite, which asks once or
+// twice, meets the front.
 type eagerFront struct {
 	*tiered.Store
 	front *filled

@@ -20,9 +20,9 @@ import (
 
 const rulesFile = "../../../telemetry/alerts/onceward.rules.yml"
 
-// quicker makes thresholds that a test can pass without a large load and without hours. They are of tens of seconds: what
-// the load leaves behind on a machine that stands still for some of them does not pass them, and what a test causes stays
-// in the windows for long enough to be seen.
+// quicker makes thresholds that a test can pass without a large load and without hours. They are of tens of seconds:
+// what the load leaves behind on a machine that stands still for some of them does not pass them, and what a test
+// causes stays in the windows for long enough to be seen.
 var quicker = strings.NewReplacer(
 	"[5m]", "[2m]", "[3m]", "[30s]",
 	"for: 1m", "for: 300ms", "for: 2m", "for: 300ms", "for: 5m", "for: 300ms",

@@ -22,7 +22,7 @@ func TestNotExecutedSaysNothingOfAnEarlierCall(t *testing.T) {
 	t.Parallel()
 	onStores(t, func(t *testing.T, b *bench) {
 		answers := []error{errDown, onceward.NotExecuted(errDown), nil}
-		step := b.call("charge", func(ctx context.Context, key string, o *orderWorld) error {
+		step := b.call("charge", func(ctx context.Context, key string, o *ticket) error {
 			err := answers[0]
 			answers = answers[1:]
 			if err != nil {
@@ -30,7 +30,7 @@ func TestNotExecutedSaysNothingOfAnEarlierCall(t *testing.T) {
 			}
 			return charge(ctx, key, o)
 		})
-		o := b.define(b.local("seat", takeSeat), step.Repeat().LookUp(func(context.Context, string, *orderWorld) error {
+		o := b.define(b.local("seat", takeSeat), step.Repeat().LookUp(func(context.Context, string, *ticket) error {
 			b.did("look")
 			return phase.ErrNotFound
 		}))
@@ -53,7 +53,7 @@ func TestNotExecutedTakesBackItsOwnIntent(t *testing.T) {
 	t.Parallel()
 	onStores(t, func(t *testing.T, b *bench) {
 		failing := true
-		o := b.define(b.local("seat", takeSeat), b.call("charge", func(ctx context.Context, key string, o *orderWorld) error {
+		o := b.define(b.local("seat", takeSeat), b.call("charge", func(ctx context.Context, key string, o *ticket) error {
 			if failing {
 				failing = false
 				return onceward.NotExecuted(errDown)
@@ -141,7 +141,7 @@ func TestAFailedStepChangesNothing(t *testing.T) {
 	t.Parallel()
 	onStores(t, func(t *testing.T, b *bench) {
 		attempts := 0
-		spoil := func(o *orderWorld) error {
+		spoil := func(o *ticket) error {
 			attempts++
 			if o.Item != "a book" {
 				t.Errorf("try %d finds %q", attempts, o.Item)
@@ -154,8 +154,8 @@ func TestAFailedStepChangesNothing(t *testing.T) {
 		}
 		o := b.define(
 			b.local("seat", takeSeat),
-			b.local("check", func(_ context.Context, o *orderWorld) error { return spoil(o) }),
-			b.call("charge", func(_ context.Context, _ string, o *orderWorld) error { return spoil(o) }),
+			b.local("check", func(_ context.Context, o *ticket) error { return spoil(o) }),
+			b.call("charge", func(_ context.Context, _ string, o *ticket) error { return spoil(o) }),
 		)
 		b.want(b.post(o, "k"), http.StatusConflict, "in-progress")
 		b.resume(o)
@@ -168,7 +168,7 @@ func TestAFailedStepChangesNothing(t *testing.T) {
 func TestACallThatHasBecomeLocal(t *testing.T) {
 	t.Parallel()
 	onStores(t, func(t *testing.T, b *bench) {
-		failing := func(context.Context, string, *orderWorld) error { return errDown }
+		failing := func(context.Context, string, *ticket) error { return errDown }
 		b.want(b.post(b.define(b.local("seat", takeSeat), b.call("charge", failing).Repeat()), "k"), http.StatusConflict,
 			"in-progress")
 		b.leapTo(b.record("k").LeaseUntil)
@@ -192,7 +192,7 @@ func TestAStepThatCommits(t *testing.T) {
 			}
 			t.Cleanup(func() { _ = store.Close() })
 			b := newBench(t, store, new(leapingClock)) // which is not moved
-			o := b.define(b.local("seat", func(ctx context.Context, _ *orderWorld) error {
+			o := b.define(b.local("seat", func(ctx context.Context, _ *ticket) error {
 				_, err := postgres.Tx(ctx).Exec(ctx, `COMMIT`)
 				return errors.Join(err, end)
 			}))

@@ -17,9 +17,9 @@ import (
 
 // orphan leaves the operation k behind, in progress and past its lease, with a call in doubt. Its code has another name
 // now.
-func (b *bench) orphan() (renamed *phase.Operation[orderWorld], operator *reconcile.Operator) {
+func (b *bench) orphan() (renamed *phase.Operation[ticket], operator *reconcile.Operator) {
 	b.Helper()
-	o := b.define(b.local("seat", takeSeat), b.call("charge", func(context.Context, string, *orderWorld) error {
+	o := b.define(b.local("seat", takeSeat), b.call("charge", func(context.Context, string, *ticket) error {
 		return errDown
 	}).Repeat(), b.local("confirm", confirm))
 	b.want(b.post(o, "k"), http.StatusConflict, "in-progress")
@@ -95,7 +95,7 @@ func TestAnOwnerKeepsItsOperation(t *testing.T) {
 	onStores(t, func(t *testing.T, b *bench) {
 		operator, err := reconcile.NewOperator(b.guard, b.store)
 		must(t, err)
-		o := b.define(b.local("seat", takeSeat), b.call("charge", func(ctx context.Context, key string, o *orderWorld) error {
+		o := b.define(b.local("seat", takeSeat), b.call("charge", func(ctx context.Context, key string, o *ticket) error {
 			claim := b.claim()
 			again := phase.StepOutcome{Step: "charge", Result: phase.ResultNotExecuted}
 			_, stopErr := operator.Stop(ctx, zoe, claim)
@@ -147,7 +147,7 @@ func TestStop(t *testing.T) {
 		}
 		d := renamed.Definition
 		d.Name = "POST /orders"
-		d.Steps = []phase.Step[orderWorld]{b.local("seat", takeSeat), b.call("charge", charge), b.local("confirm", confirm)}
+		d.Steps = []phase.Step[ticket]{b.local("seat", takeSeat), b.call("charge", charge), b.local("confirm", confirm)}
 		b.want(b.post(phase.Must(phase.New(d)), "k"), http.StatusCreated, "ch_1")
 		b.wantTrace("seat charge charge confirm")
 	})
@@ -240,7 +240,7 @@ func TestTheFirstEncoding(t *testing.T) {
 }
 
 // fingerprintOf is that of the request that post sends.
-func (b *bench) fingerprintOf(o *phase.Operation[orderWorld]) store.Fingerprint {
+func (b *bench) fingerprintOf(o *phase.Operation[ticket]) store.Fingerprint {
 	b.Helper()
 	b.want(b.post(o, "another"), http.StatusCreated, "12A")
 	return b.record("another").Fingerprint

@@ -38,12 +38,12 @@ func TestAStartThatRejects(t *testing.T) {
 			"plain":  {errNoSuchItem, http.StatusBadRequest},
 			"answer": {onceward.Rejected(phase.Finish(phase.JSON(422, errNoSuchItem.Error()))), 422},
 		} {
-			h := o.Handler(b.guard, func(r *http.Request) (*orderWorld, error) {
+			h := o.Handler(b.guard, func(r *http.Request) (*ticket, error) {
 				item, err := io.ReadAll(r.Body)
 				if string(item) == "nothing" {
 					err = test.err
 				}
-				return &orderWorld{Item: string(item)}, err
+				return &ticket{Item: string(item)}, err
 			})
 			for range 2 {
 				b.want(b.sendBody(h, name, "nothing"), test.status, errNoSuchItem.Error())
@@ -59,7 +59,7 @@ func TestAStartThatRejects(t *testing.T) {
 func TestALocalStepThatRejects(t *testing.T) {
 	t.Parallel()
 	refused := onceward.Rejected(phase.Finish(phase.JSON(http.StatusConflict, "taken")))
-	refuse := func(_ context.Context, o *orderWorld) error {
+	refuse := func(_ context.Context, o *ticket) error {
 		if o.Item == "nothing" {
 			return refused
 		}
@@ -78,17 +78,17 @@ func TestALocalStepThatRejects(t *testing.T) {
 		b.want(b.sendBody(second, "second", "a book"), http.StatusUnprocessableEntity, "mismatch")
 
 		call := onceward.Call{Scope: "shop", Key: "do", Payload: []byte("nothing")}
-		plain := b.define(phase.Local("seat", func(_ context.Context, o *orderWorld) error {
+		plain := b.define(phase.Local("seat", func(_ context.Context, o *ticket) error {
 			if o.Item == "nothing" {
 				return onceward.Rejected(errNoSuchItem)
 			}
 			return nil
 		}))
-		if _, err := plain.Do(t.Context(), b.guard, call, orderWorld{Item: "nothing"}); !errors.Is(err, errNoSuchItem) {
+		if _, err := plain.Do(t.Context(), b.guard, call, ticket{Item: "nothing"}); !errors.Is(err, errNoSuchItem) {
 			t.Errorf("E5: Do returned %v", err)
 		}
 		call.Payload = []byte("a book")
-		if _, err := plain.Do(t.Context(), b.guard, call, orderWorld{Item: "a book"}); err != nil {
+		if _, err := plain.Do(t.Context(), b.guard, call, ticket{Item: "a book"}); err != nil {
 			t.Errorf("E5: the corrected call got %v", err)
 		}
 	})
@@ -98,7 +98,7 @@ func TestALocalStepThatRejects(t *testing.T) {
 // kept if a recovery point was reached, as by the intent of a call. It is not retried, and nothing becomes unknown.
 func TestAPlainRejectionEndsTheOperation(t *testing.T) {
 	t.Parallel()
-	bad := func(_ context.Context, o *orderWorld) error {
+	bad := func(_ context.Context, o *ticket) error {
 		if o.Item == "nothing" {
 			return onceward.Rejected(errNoSuchItem)
 		}
@@ -107,9 +107,9 @@ func TestAPlainRejectionEndsTheOperation(t *testing.T) {
 	onStores(t, func(t *testing.T, b *bench) {
 		_, shares := b.store.(store.TxCheckpointer)
 		calls := 0
-		call := phase.External("call", func(ctx context.Context, _ string, o *orderWorld) error { calls++; return bad(ctx, o) })
+		call := phase.External("call", func(ctx context.Context, _ string, o *ticket) error { calls++; return bad(ctx, o) })
 		for name, test := range map[string]struct {
-			o    *phase.Operation[orderWorld]
+			o    *phase.Operation[ticket]
 			kept bool
 		}{
 			"first":    {b.define(phase.Local("seat", bad)), !shares},
@@ -129,8 +129,8 @@ func TestAPlainRejectionEndsTheOperation(t *testing.T) {
 			b.want(b.sendBody(h, name, "nothing"), http.StatusBadRequest, errNoSuchItem.Error())
 
 			message := onceward.Call{Scope: "shop", Key: "do " + name, Payload: []byte("nothing")}
-			_, err := test.o.Do(t.Context(), b.guard, message, orderWorld{Item: "nothing"})
-			_, again := test.o.Do(t.Context(), b.guard, message, orderWorld{Item: "nothing"})
+			_, err := test.o.Do(t.Context(), b.guard, message, ticket{Item: "nothing"})
+			_, again := test.o.Do(t.Context(), b.guard, message, ticket{Item: "nothing"})
 			if test.kept != errors.Is(again, onceward.ErrStoredFailure) || test.kept == onceward.IsRejected(err) {
 				t.Errorf("E5: %s: Do returned %v, then %v", name, err, again)
 			}
@@ -149,7 +149,7 @@ func TestARejectionAfterALostCall(t *testing.T) {
 	t.Parallel()
 	onStores(t, func(t *testing.T, b *bench) {
 		calls := 0
-		o := b.define(phase.External("call", func(context.Context, string, *orderWorld) error {
+		o := b.define(phase.External("call", func(context.Context, string, *ticket) error {
 			if calls++; calls == 1 {
 				return errNoSuchItem // it is not known whether it was made
 			}
@@ -163,8 +163,8 @@ func TestARejectionAfterALostCall(t *testing.T) {
 	})
 }
 
-// TestACarriedValueIsNotPhased: the route was one of a handler that carries and resumes, and is phased now. Its call may
-// be out, and is not made again.
+// TestACarriedValueIsNotPhased: the route was one of a handler that carries and resumes, and is phased now. Its call
+// may be out, and is not made again.
 func TestACarriedValueIsNotPhased(t *testing.T) {
 	t.Parallel()
 	onStores(t, func(t *testing.T, b *bench) {
@@ -178,7 +178,7 @@ func TestACarriedValueIsNotPhased(t *testing.T) {
 			op.Suspend(0) // as if its lease had been lost
 		}, onceward.Reserved(onceward.FailureUnknown), onceward.OnLost(store.LostResume), onceward.OperationName("POST /orders"))
 		b.sendBody(before, "k", "a book")
-		after := b.define(phase.External("charge", func(context.Context, string, *orderWorld) error { calls++; return nil })).
+		after := b.define(phase.External("charge", func(context.Context, string, *ticket) error { calls++; return nil })).
 			Handler(b.guard, start)
 		for _, status := range []int{http.StatusInternalServerError, http.StatusConflict} {
 			b.want(b.sendBody(after, "k", "a book"), status, "outcome-unknown")

@@ -20,7 +20,7 @@ var zoe = reconcile.By{Who: "zoe", Why: "the bank told me"}
 // The bank knows whether it has charged.
 type doubtful struct {
 	*bench
-	operation *phase.Operation[orderWorld]
+	operation *phase.Operation[ticket]
 	poller    *reconcile.Poller
 	operator  *reconcile.Operator
 	charged   bool
@@ -31,7 +31,7 @@ type doubtful struct {
 func newDoubtful(b *bench, charged bool) *doubtful {
 	b.Helper()
 	d := &doubtful{bench: b, charged: charged}
-	call := b.call("charge", func(ctx context.Context, key string, o *orderWorld) error {
+	call := b.call("charge", func(ctx context.Context, key string, o *ticket) error {
 		if d.key == "" {
 			d.key = key
 			return errDown
@@ -252,7 +252,7 @@ func TestAStepThatWasGivenUp(t *testing.T) {
 	t.Parallel()
 	onStores(t, func(t *testing.T, b *bench) {
 		failing := true
-		o := b.define(b.local("seat", takeSeat), b.local("confirm", func(context.Context, *orderWorld) error {
+		o := b.define(b.local("seat", takeSeat), b.local("confirm", func(context.Context, *ticket) error {
 			if failing {
 				return errDown
 			}

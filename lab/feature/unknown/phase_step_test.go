@@ -28,21 +28,21 @@ func TestDo(t *testing.T) {
 	t.Parallel()
 	onStores(t, func(t *testing.T, b *bench) {
 		failing := true
-		o := b.define(b.local("seat", takeSeat), b.call("charge", func(ctx context.Context, key string, o *orderWorld) error {
+		o := b.define(b.local("seat", takeSeat), b.call("charge", func(ctx context.Context, key string, o *ticket) error {
 			if failing {
 				return onceward.NotExecuted(errDown)
 			}
 			return charge(ctx, key, o)
 		}))
 		call := onceward.Call{Scope: "shop", Key: "k"}
-		if _, err := o.Do(t.Context(), b.guard, call, orderWorld{Item: "a book"}); !errors.Is(err, onceward.ErrInProgress) {
+		if _, err := o.Do(t.Context(), b.guard, call, ticket{Item: "a book"}); !errors.Is(err, onceward.ErrInProgress) {
 			t.Errorf("the error is %v, want that the operation is in progress", err)
 		}
 		failing = false
 		if got := b.resume(o); got.Finished != 1 {
 			t.Errorf("the resumer reports %+v", got)
 		}
-		result, err := o.Do(t.Context(), b.guard, call, orderWorld{Item: "a book"})
+		result, err := o.Do(t.Context(), b.guard, call, ticket{Item: "a book"})
 		if err != nil || !result.Replayed || string(result.Value) != `{"Item":"a book","Seat":"12A","Charge":"ch_1"}` {
 			t.Errorf("the result is %s (replayed: %t), %v", result.Value, result.Replayed, err)
 		}
@@ -55,7 +55,7 @@ func TestAStepThatFailsOnce(t *testing.T) {
 	t.Parallel()
 	onStores(t, func(t *testing.T, b *bench) {
 		failing := true
-		o := b.define(b.local("seat", takeSeat), b.local("confirm", func(context.Context, *orderWorld) error {
+		o := b.define(b.local("seat", takeSeat), b.local("confirm", func(context.Context, *ticket) error {
 			if failing {
 				failing = false
 				return errDown
@@ -74,7 +74,7 @@ func TestTheFirstStepFails(t *testing.T) {
 	t.Parallel()
 	onTransactions(t, func(t *testing.T, b *bench) {
 		failing := true
-		o := b.define(b.local("seat", func(ctx context.Context, o *orderWorld) error {
+		o := b.define(b.local("seat", func(ctx context.Context, o *ticket) error {
 			if failing {
 				failing = false
 				return errDown
@@ -93,7 +93,7 @@ func TestTheFirstStepFails(t *testing.T) {
 func TestAStepThatNeverSucceeds(t *testing.T) {
 	t.Parallel()
 	onStores(t, func(t *testing.T, b *bench) {
-		o := b.define(b.local("seat", takeSeat), b.local("confirm", func(context.Context, *orderWorld) error { return errDown }))
+		o := b.define(b.local("seat", takeSeat), b.local("confirm", func(context.Context, *ticket) error { return errDown }))
 		b.want(b.post(o, "k"), http.StatusConflict, "in-progress")
 		if got := b.resume(o); got.Unknown != 1 {
 			t.Errorf("the resumer reports %+v, want one that became unknown", got)
@@ -111,13 +111,13 @@ func TestAStepThatNeverSucceeds(t *testing.T) {
 func TestFinish(t *testing.T) {
 	t.Parallel()
 	declined := phase.Finish(phase.JSON(http.StatusPaymentRequired, "declined"))
-	for name, steps := range map[string]func(b *bench) []phase.Step[orderWorld]{
-		"local": func(b *bench) []phase.Step[orderWorld] {
-			return []phase.Step[orderWorld]{b.local("seat", func(context.Context, *orderWorld) error { return declined })}
+	for name, steps := range map[string]func(b *bench) []phase.Step[ticket]{
+		"local": func(b *bench) []phase.Step[ticket] {
+			return []phase.Step[ticket]{b.local("seat", func(context.Context, *ticket) error { return declined })}
 		},
-		"external": func(b *bench) []phase.Step[orderWorld] {
-			return []phase.Step[orderWorld]{
-				b.local("seat", takeSeat), b.call("charge", func(context.Context, string, *orderWorld) error { return declined }),
+		"external": func(b *bench) []phase.Step[ticket] {
+			return []phase.Step[ticket]{
+				b.local("seat", takeSeat), b.call("charge", func(context.Context, string, *ticket) error { return declined }),
 			}
 		},
 	} {
@@ -140,7 +140,7 @@ func TestAStartThatFails(t *testing.T) {
 	t.Parallel()
 	onStores(t, func(t *testing.T, b *bench) {
 		o := b.define(b.local("seat", takeSeat))
-		h := o.Handler(b.guard, func(*http.Request) (*orderWorld, error) { return nil, errors.New("which book?") })
+		h := o.Handler(b.guard, func(*http.Request) (*ticket, error) { return nil, errors.New("which book?") })
 		b.want(b.send(h, "k"), http.StatusBadRequest, "which book?")
 		b.want(b.send(h, "k"), http.StatusBadRequest, "which book?")
 		b.wantTrace("")
@@ -151,7 +151,7 @@ func TestAStartThatFails(t *testing.T) {
 func TestDataIsLimited(t *testing.T) {
 	t.Parallel()
 	onStores(t, func(t *testing.T, b *bench) {
-		o := b.define(b.local("seat", takeSeat), b.local("read", func(_ context.Context, o *orderWorld) error {
+		o := b.define(b.local("seat", takeSeat), b.local("read", func(_ context.Context, o *ticket) error {
 			o.Item = strings.Repeat("x", 70_000)
 			return nil
 		}))
@@ -168,7 +168,7 @@ func TestDataIsLimited(t *testing.T) {
 func TestAStepThatTheDatabaseRefuses(t *testing.T) {
 	t.Parallel()
 	onTransactions(t, func(t *testing.T, b *bench) {
-		o := b.define(b.local("seat", func(ctx context.Context, _ *orderWorld) error {
+		o := b.define(b.local("seat", func(ctx context.Context, _ *ticket) error {
 			for _, statement := range []string{
 				`CREATE TABLE parent (number INTEGER PRIMARY KEY)`,
 				`CREATE TABLE child (parent INTEGER REFERENCES parent DEFERRABLE INITIALLY DEFERRED)`,
@@ -178,7 +178,7 @@ func TestAStepThatTheDatabaseRefuses(t *testing.T) {
 				}
 			}
 			return nil
-		}), b.local("confirm", func(ctx context.Context, _ *orderWorld) error {
+		}), b.local("confirm", func(ctx context.Context, _ *ticket) error {
 			_, err := onceward.Tx(ctx).ExecContext(ctx, `INSERT INTO child VALUES (1)`)
 			return err
 		}))
@@ -213,7 +213,7 @@ func TestAPanicInAStep(t *testing.T) {
 	t.Parallel()
 	onStores(t, func(t *testing.T, b *bench) {
 		panicking := true
-		o := b.define(b.local("seat", takeSeat), b.local("confirm", func(context.Context, *orderWorld) error {
+		o := b.define(b.local("seat", takeSeat), b.local("confirm", func(context.Context, *ticket) error {
 			if panicking {
 				panicking = false
 				panic("a nil map")

@@ -146,8 +146,8 @@ func (b *bench) wantTrace(want string) {
 	}
 }
 
-// orderWorld is the data of the operations under test.
-type orderWorld struct {
+// ticket is the data of the operations under test.
+type ticket struct {
 	Item   string
 	Seat   string
 	Charge string
@@ -163,11 +163,11 @@ const quickly = 5 * time.Millisecond
 var leased = []onceward.Option{onceward.Lease(time.Hour)}
 
 // define makes an operation of the steps, with attempts that come soon.
-func (b *bench) define(steps ...phase.Step[orderWorld]) *phase.Operation[orderWorld] {
+func (b *bench) define(steps ...phase.Step[ticket]) *phase.Operation[ticket] {
 	b.Helper()
-	o, err := phase.New(phase.Definition[orderWorld]{
+	o, err := phase.New(phase.Definition[ticket]{
 		Name: "POST /orders", Steps: steps, MinBackoff: quickly, MaxAttempts: 4,
-		Answer:  func(o *orderWorld) phase.Answer { return phase.JSON(http.StatusCreated, o) },
+		Answer:  func(o *ticket) phase.Answer { return phase.JSON(http.StatusCreated, o) },
 		Options: leased,
 	})
 	if err != nil {
@@ -177,13 +177,13 @@ func (b *bench) define(steps ...phase.Step[orderWorld]) *phase.Operation[orderWo
 }
 
 // start reads the data of a request.
-func start(r *http.Request) (*orderWorld, error) {
+func start(r *http.Request) (*ticket, error) {
 	item, err := io.ReadAll(r.Body)
-	return &orderWorld{Item: string(item)}, err
+	return &ticket{Item: string(item)}, err
 }
 
 // post sends an order under a key.
-func (b *bench) post(o *phase.Operation[orderWorld], key string) *httptest.ResponseRecorder {
+func (b *bench) post(o *phase.Operation[ticket], key string) *httptest.ResponseRecorder {
 	b.Helper()
 	return b.send(o.Handler(b.guard, start), key)
 }
@@ -216,7 +216,7 @@ func (b *bench) record(key string) store.Record {
 }
 
 // resume takes over what is lost until nothing is left that can be.
-func (b *bench) resume(o *phase.Operation[orderWorld]) phase.Report {
+func (b *bench) resume(o *phase.Operation[ticket]) phase.Report {
 	b.Helper()
 	resumer := b.resumer(phase.ResumerConfig{}, o)
 	var sum phase.Report
@@ -250,32 +250,32 @@ func (b *bench) leapTo(end time.Time) {
 }
 
 // local is a step that notes that it ran.
-func (b *bench) local(name string, do func(ctx context.Context, o *orderWorld) error) phase.Step[orderWorld] {
-	return phase.Local(name, func(ctx context.Context, o *orderWorld) error {
+func (b *bench) local(name string, do func(ctx context.Context, o *ticket) error) phase.Step[ticket] {
+	return phase.Local(name, func(ctx context.Context, o *ticket) error {
 		b.did(name)
 		return do(ctx, o)
 	})
 }
 
 // call is an external step that notes that it ran.
-func (b *bench) call(name string, do func(ctx context.Context, key string, o *orderWorld) error) phase.Step[orderWorld] {
-	return phase.External(name, func(ctx context.Context, key string, o *orderWorld) error {
+func (b *bench) call(name string, do func(ctx context.Context, key string, o *ticket) error) phase.Step[ticket] {
+	return phase.External(name, func(ctx context.Context, key string, o *ticket) error {
 		b.did(name)
 		return do(ctx, key, o)
 	})
 }
 
-func takeSeat(_ context.Context, o *orderWorld) error {
+func takeSeat(_ context.Context, o *ticket) error {
 	o.Seat = "12A"
 	return nil
 }
 
-func charge(_ context.Context, _ string, o *orderWorld) error {
+func charge(_ context.Context, _ string, o *ticket) error {
 	o.Charge = "ch_1"
 	return nil
 }
 
-func confirm(context.Context, *orderWorld) error { return nil }
+func confirm(context.Context, *ticket) error { return nil }
 
 // lockedBuffer is a log that several goroutines write to.
 type lockedBuffer struct {

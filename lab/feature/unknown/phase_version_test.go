@@ -91,8 +91,8 @@ func TestStepsThatAnOldNodeDoesNotKnow(t *testing.T) {
 			t.Parallel()
 			onStores(t, func(t *testing.T, b *bench) {
 				down := true
-				step := func(name string) phase.Step[orderWorld] {
-					return b.local(name, func(context.Context, *orderWorld) error {
+				step := func(name string) phase.Step[ticket] {
+					return b.local(name, func(context.Context, *ticket) error {
 						if down && name == fails {
 							return errDown
 						}
@@ -197,15 +197,15 @@ func TestAMigrationThatFails(t *testing.T) {
 func TestAVersionChangesSteps(t *testing.T) {
 	t.Parallel()
 	onStores(t, func(t *testing.T, b *bench) {
-		failing := b.local("confirm", func(context.Context, *orderWorld) error { return errDown })
+		failing := b.local("confirm", func(context.Context, *ticket) error { return errDown })
 		old := b.define(b.local("seat", takeSeat), failing, b.local("mail", confirm))
 		b.want(b.post(old, "k"), http.StatusConflict, "in-progress")
 		b.leapTo(b.record("k").LeaseUntil)
 		d := old.Definition
 		d.Version = 1
-		d.Steps = []phase.Step[orderWorld]{b.local("seat", takeSeat), b.local("insure", confirm), b.local("confirm", confirm)}
+		d.Steps = []phase.Step[ticket]{b.local("seat", takeSeat), b.local("insure", confirm), b.local("confirm", confirm)}
 		next := phase.Must(phase.New(d))
-		d.Steps = []phase.Step[orderWorld]{b.local("insure", confirm), b.local("seat", takeSeat)} // what is done comes later
+		d.Steps = []phase.Step[ticket]{b.local("insure", confirm), b.local("seat", takeSeat)} // what is done comes later
 		b.wantLeftAlone(phase.Must(phase.New(d)), "have changed under a stored operation")
 		b.want(b.post(next, "k"), http.StatusCreated, "12A")
 		b.wantTrace("seat confirm insure confirm")
@@ -293,7 +293,7 @@ func TestANewerVersion(t *testing.T) {
 	t.Parallel()
 	onStores(t, func(t *testing.T, b *bench) {
 		failing := true
-		old := b.define(b.local("seat", takeSeat), b.local("confirm", func(context.Context, *orderWorld) error {
+		old := b.define(b.local("seat", takeSeat), b.local("confirm", func(context.Context, *ticket) error {
 			if failing {
 				return errDown
 			}
@@ -319,13 +319,13 @@ func TestANewerVersion(t *testing.T) {
 // know them go on.
 func TestChangedSteps(t *testing.T) {
 	t.Parallel()
-	for name, changed := range map[string]func(b *bench) *phase.Operation[orderWorld]{
-		"renamed": func(b *bench) *phase.Operation[orderWorld] { return b.define(b.local("place", takeSeat)) },
-		"reordered": func(b *bench) *phase.Operation[orderWorld] {
+	for name, changed := range map[string]func(b *bench) *phase.Operation[ticket]{
+		"renamed": func(b *bench) *phase.Operation[ticket] { return b.define(b.local("place", takeSeat)) },
+		"reordered": func(b *bench) *phase.Operation[ticket] {
 			return b.define(b.local("confirm", confirm), b.local("seat", takeSeat))
 		},
-		"removed at the end": func(b *bench) *phase.Operation[orderWorld] { return b.define(b.local("seat", takeSeat)) },
-		"one put between": func(b *bench) *phase.Operation[orderWorld] {
+		"removed at the end": func(b *bench) *phase.Operation[ticket] { return b.define(b.local("seat", takeSeat)) },
+		"one put between": func(b *bench) *phase.Operation[ticket] {
 			return b.define(b.local("seat", takeSeat), b.local("insure", confirm), b.local("confirm", confirm))
 		},
 	} {
@@ -333,7 +333,7 @@ func TestChangedSteps(t *testing.T) {
 			t.Parallel()
 			onStores(t, func(t *testing.T, b *bench) {
 				failing := true
-				known := b.define(b.local("seat", takeSeat), b.local("confirm", func(context.Context, *orderWorld) error {
+				known := b.define(b.local("seat", takeSeat), b.local("confirm", func(context.Context, *ticket) error {
 					if failing {
 						return errDown
 					}
@@ -351,7 +351,7 @@ func TestChangedSteps(t *testing.T) {
 }
 
 // wantLeftAlone checks that neither a retry nor a resumer with this definition touches the operation k.
-func (b *bench) wantLeftAlone(o *phase.Operation[orderWorld], why string) {
+func (b *bench) wantLeftAlone(o *phase.Operation[ticket], why string) {
 	b.Helper()
 	before := b.record("k")
 	b.want(b.post(o, "k"), http.StatusConflict, "in-progress")
@@ -370,7 +370,7 @@ func (b *bench) wantLeftAlone(o *phase.Operation[orderWorld], why string) {
 func TestAddedSteps(t *testing.T) {
 	t.Parallel()
 	onStores(t, func(t *testing.T, b *bench) {
-		old := b.define(b.local("seat", takeSeat), b.local("confirm", func(context.Context, *orderWorld) error { return errDown }))
+		old := b.define(b.local("seat", takeSeat), b.local("confirm", func(context.Context, *ticket) error { return errDown }))
 		b.want(b.post(old, "k"), http.StatusConflict, "in-progress")
 		b.leapTo(b.record("k").LeaseUntil)
 		next := b.define(b.local("seat", takeSeat), b.local("confirm", confirm), b.local("mail", confirm))
