@@ -25,6 +25,8 @@ import (
 	"runtime"
 	"strconv"
 	"sync"
+
+	"github.com/onceward/onceward/internal/nightly"
 )
 
 // fleet is what this process has started and not yet closed. It is the one global of the package: servers are
@@ -66,10 +68,16 @@ func CloseAll() error {
 
 // Main runs the tests, then stops and removes all servers of this process, and returns the code to exit with. Twice as
 // many run at once as there are processors, unless -parallel says how many: most of them wait, for a server, its disk
-// or the end of a lock.
+// or the end of a lock. Random sequences are fewer on each change than at night.
 func Main(m interface{ Run() int }) int {
 	if err := flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0))); err != nil {
 		panic(err)
+	}
+	// A random sequence is hundreds of statements. The flag is rapid's, and the command line still wins.
+	if f := flag.Lookup("rapid.checks"); f != nil && f.Value.String() == f.DefValue && !nightly.Runs() {
+		if err := f.Value.Set("20"); err != nil {
+			panic(err)
+		}
 	}
 	code := m.Run()
 	if err := CloseAll(); err != nil {
