@@ -134,7 +134,7 @@ func TestKilled(t *testing.T) {
 func runAndKill(t *testing.T, p *proctest.Process, history map[string]bool) {
 	t.Helper()
 	var once sync.Once
-	for line, err := p.Line(2 * time.Minute); err == nil; line, err = p.Line(2*time.Minute) {
+	for line, err := p.Line(2 * time.Minute); err == nil; line, err = p.Line(2 * time.Minute) {
 		word, key, whole := strings.Cut(line, " ")
 		if !whole {
 			continue // cut off by the kill
