@@ -97,13 +97,14 @@ var rules = []rule{
 		},
 	},
 	{
-		name: "internal/servers and internal/proc depend on nothing but the standard library, each other and internal/nightly",
+		name: "internal/servers and internal/proc depend on the standard library, each other, internal/nightly and internal/await",
 		from: func(pkg string) bool { return under(pkg, "./internal/servers", "./internal/proc") },
 		forbidden: func(_, dep string) bool {
-			return !standard(dep) && !under(dep, "./internal/proc", "./internal/nightly")
+			return !standard(dep) && !under(dep, "./internal/proc", "./internal/nightly", "./internal/await")
 		},
 		good: []graph{{
 			"./internal/servers": {"testing", "./internal/proc", "./internal/nightly"}, "./internal/proc": {"os/exec"},
+			"./internal/proc/proctest": {"./internal/await"},
 		}},
 		bad: []graph{
 			{"./internal/servers": {"github.com/jackc/pgx/v5"}},
