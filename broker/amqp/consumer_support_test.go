@@ -160,7 +160,9 @@ func start(t testing.TB, server rabbitMQ, store *fakeStore, config amqp.Consumer
 }
 
 // startUntil runs a consumer until the context ends, and returns a function that waits for the end of Run.
-func startUntil(ctx context.Context, t testing.TB, server rabbitMQ, store *fakeStore, config amqp.ConsumerConfig) (wait func()) {
+func startUntil(
+	ctx context.Context, t testing.TB, server rabbitMQ, store *fakeStore, config amqp.ConsumerConfig,
+) (wait func()) {
 	t.Helper()
 	config.URL, config.Inbox, config.Name = server.URL(), inbox.New(store), "tester"
 	config.Logger = slog.New(slog.DiscardHandler)

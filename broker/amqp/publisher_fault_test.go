@@ -148,7 +148,8 @@ func testFrozenBroker(t *testing.T, server rabbitMQ) {
 	if err := p.Close(); err == nil {
 		t.Error("a frozen broker said goodbye")
 	}
-	if err := await.Value(t, "the loss of what is in flight", again); err == nil || errors.Is(err, context.DeadlineExceeded) {
+	err := await.Value(t, "the loss of what is in flight", again)
+	if err == nil || errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("err = %v", err)
 	}
 }

@@ -76,8 +76,9 @@ func TestKilledInATransaction(t *testing.T) {
 					t.Fatalf("the shop answered %+v although it was to die at %q", r, point)
 				}
 				r := w.opens(nil).settles("/seats", "k", "{}")
-				if r.status != http.StatusCreated || r.replayed != (runs == 1) || w.counts("seat") != 1 || w.passed("seat") != runs {
-					t.Errorf("%+v, and %d seats by %d runs, want one seat by %d", r, w.counts("seat"), w.passed("seat"), runs)
+				seats, ran := w.counts("seat"), w.passed("seat")
+				if r.status != http.StatusCreated || r.replayed != (runs == 1) || seats != 1 || ran != runs {
+					t.Errorf("%+v, and %d seats by %d runs, want one seat by %d", r, seats, ran, runs)
 				}
 			})
 		})

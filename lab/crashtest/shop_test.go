@@ -207,7 +207,9 @@ func (h *hookedStore) CheckpointTx(ctx context.Context, c store.Claim, lease tim
 }
 
 // Transact implements [store.Transactor].
-func (h *hookedStore) Transact(ctx context.Context, r *store.Reservation, work func(context.Context, store.Verdict) store.Settlement) (store.Verdict, error) {
+func (h *hookedStore) Transact(
+	ctx context.Context, r *store.Reservation, work func(context.Context, store.Verdict) store.Settlement,
+) (store.Verdict, error) {
 	v, err := h.fullStore.Transact(ctx, r, work)
 	h.pass("after commit")
 	return v, err
