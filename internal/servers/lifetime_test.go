@@ -29,6 +29,14 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 	}
+	// How servers are started is what is tested here, so the shared servers of a whole run are left alone.
+	for _, variable := range []string{
+		postgresVariable, mariadbVariable, redisVariable, dynamodbVariable, rabbitmqVariable, privateVariable,
+	} {
+		if err := os.Unsetenv(variable); err != nil {
+			panic(err)
+		}
+	}
 	goleak.VerifyTestMain(Tests{M: m})
 }
 
