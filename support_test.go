@@ -24,7 +24,7 @@ import (
 	"github.com/onceward/onceward/store/memory"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Over(m)) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Settling(m)) }
 
 // reserved is the mode of most tests.
 var reserved = onceward.Reserved(onceward.FailureUnknown)

@@ -21,7 +21,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Over(m)) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Settling(m)) }
 
 // roundTrip is a function that is a transport.
 type roundTrip func(*http.Request) (*http.Response, error)

@@ -22,7 +22,7 @@ import (
 	"github.com/onceward/onceward/store/memory"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Over(m)) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Settling(m)) }
 
 const (
 	lease     = 30 * time.Second

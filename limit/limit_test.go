@@ -17,7 +17,7 @@ import (
 	"github.com/onceward/onceward/limit"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Over(m)) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Settling(m)) }
 
 func newLimiter(t testing.TB, config limit.Config) *limit.Limiter {
 	t.Helper()

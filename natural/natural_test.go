@@ -10,7 +10,7 @@ import (
 	"github.com/onceward/onceward/natural"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Over(m)) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Settling(m)) }
 
 // TestCheck: an upsert that makes no sense is refused, and the error says why.
 func TestCheck(t *testing.T) {

@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	goleak.VerifyTestMain(watchdog.Over(m))
+	goleak.VerifyTestMain(watchdog.Settling(m))
 }
 
 func serveProtected(path string) error {

@@ -17,7 +17,7 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Over(servers.Tests{M: m})) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Settling(servers.Tests{M: m})) }
 
 // newPublisher returns a publisher to the broker, which is closed at the end of the test.
 func newPublisher(t testing.TB, server rabbitMQ, config amqp.PublisherConfig) *amqp.Publisher {

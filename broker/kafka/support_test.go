@@ -16,7 +16,7 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Over(m)) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Settling(m)) }
 
 // newCluster starts brokers in this process, with the topic "charges".
 func newCluster(t *testing.T, options ...kfake.Opt) *kfake.Cluster {

@@ -17,7 +17,7 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Over(m)) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Settling(m)) }
 
 // startServer starts a real server in this process, on that port or, if it is -1, on one that the system gives.
 func startServer(t *testing.T, dir string, port int) *server.Server {

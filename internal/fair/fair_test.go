@@ -17,7 +17,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Over(m)) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Settling(m)) }
 
 // shelf is a store of due records, of which there can be very many. A record is due until it is worked on.
 type shelf struct {

@@ -27,7 +27,7 @@ const limit = await.Limit
 func TestMain(m *testing.M) {
 	switch part := os.Getenv(partVariable); part {
 	case "":
-		goleak.VerifyTestMain(watchdog.Over(m))
+		goleak.VerifyTestMain(watchdog.Settling(m))
 	case "echo": // until the end of its input
 		for in := bufio.NewScanner(os.Stdin); in.Scan(); {
 			fmt.Println(in.Text())

@@ -2,7 +2,8 @@
 // would otherwise be noticed when the time of its whole package is over, among the stacks of all the others. It is for
 // TestMain alone:
 //
-//	func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Over(m)) }
+//	func TestMain(m *testing.M) { os.Exit(watchdog.Over(m).Run()) }
+//	func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Settling(m)) }
 package watchdog
 
 import (
@@ -31,16 +32,25 @@ type Tests interface{ Run() int }
 // Over returns the same tests with a watchdog over them.
 func Over(tests Tests) Tests { return watched{tests} }
 
+// Settling returns the same tests with a watchdog over them, which end when their goroutines have ended: a check for
+// leaks waits for less than a second, which a busy machine may need.
+func Settling(tests Tests) Tests { return settling{watched{tests}} }
+
+type settling struct{ watched }
+
+// Run runs the tests, and waits for their goroutines.
+func (s settling) Run() int {
+	defer settle(runtime.NumGoroutine())
+	return s.watched.Run()
+}
+
 type watched struct{ tests Tests }
 
-// Run runs the tests. If one hangs it says which, and where, and ends the process. It returns when the goroutines of the
-// tests have ended, however slow the machine is, because a check for leaks waits for less than a second.
+// Run runs the tests. If one hangs it reports which, and where, and ends the process.
 func (w watched) Run() int {
-	before := runtime.NumGoroutine()
 	over := make(chan struct{})
 	var watching sync.WaitGroup
 	watching.Go(func() { watch(over) })
-	defer settle(before)
 	defer watching.Wait()
 	defer close(over)
 	return w.tests.Run()

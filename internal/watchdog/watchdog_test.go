@@ -118,7 +118,7 @@ func TestGoroutinesAreWaitedFor(t *testing.T) {
 	settle(0) // the goroutines of other tests may be about to end
 	for name, after := range map[string]time.Duration{"it ends": 300 * time.Millisecond, "it stays": time.Hour} {
 		before := runtime.NumGoroutine()
-		if code := Over(ending{after}).Run(); code != 7 {
+		if code := Settling(ending{after}).Run(); code != 7 {
 			t.Errorf("%s: the code is %d", name, code)
 		}
 		if left := runtime.NumGoroutine() > before; left != (after == time.Hour) {

@@ -20,7 +20,7 @@ import (
 	"github.com/onceward/onceward/store/memory"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Over(m)) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Settling(m)) }
 
 var (
 	errAway = errors.New("the test pulled the plug")

@@ -20,7 +20,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Over(m)) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Settling(m)) }
 
 const (
 	secretText      = "0123456789abcdef0123456789abcdef"

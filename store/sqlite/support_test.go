@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	goleak.VerifyTestMain(watchdog.Over(m))
+	goleak.VerifyTestMain(watchdog.Settling(m))
 }
 
 // newFile is the path of a file that does not exist yet.

@@ -21,7 +21,7 @@ import (
 	"github.com/onceward/onceward/store/tiered"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Over(m)) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Settling(m)) }
 
 var errDown = errors.New("the front is down")
 

@@ -11,7 +11,7 @@ import (
 	"github.com/onceward/onceward/internal/watchdog"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Over(m)) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Settling(m)) }
 
 var errBroken = errors.New("broken")
 

@@ -21,7 +21,7 @@ import (
 	"github.com/onceward/onceward/store/sqlite"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Over(m)) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Settling(m)) }
 
 // topic is that of most messages of the tests.
 const topic = "charges"

@@ -14,7 +14,7 @@ import (
 	"github.com/onceward/onceward/store/sqlite"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(servers.Tests{M: watchdog.Over(m)}) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Settling(servers.Tests{M: m})) }
 
 var quiet = slog.New(slog.DiscardHandler)
 

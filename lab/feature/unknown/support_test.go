@@ -17,7 +17,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(servers.Tests{M: watchdog.Over(m)}) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Settling(servers.Tests{M: m})) }
 
 const transfers = "POST /transfers"
 

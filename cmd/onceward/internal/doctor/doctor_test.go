@@ -21,7 +21,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(watchdog.Over(servers.Tests{M: m}),
+	goleak.VerifyTestMain(watchdog.Settling(servers.Tests{M: m}),
 		// The client of a cluster closes connections that it does not need any more five seconds later.
 		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient)._refresh.func2"))
 }
