@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -21,7 +23,9 @@ const (
 	// pause is the time between two looks.
 	pause = 2 * time.Second
 	// calmLooks is how often goroutines are counted that are as many each time before they count as those that stay.
-	calmLooks = 2000
+	calmLooks = 400
+	// betweenLooks is the time between two of these counts.
+	betweenLooks = 5 * time.Millisecond
 	// maxStacks bounds a look, in bytes.
 	maxStacks = 16 << 20
 )
@@ -33,15 +37,49 @@ type Tests interface{ Run() int }
 func Over(tests Tests) Tests { return watched{tests} }
 
 // Settling returns the same tests with a watchdog over them, which end when their goroutines have ended: a check for
-// leaks waits for less than a second, which a busy machine may need.
-func Settling(tests Tests) Tests { return settling{watched{tests}} }
+// leaks waits for less than a second, which a busy machine may need. A goroutine that is in an ignored function, named
+// by the beginning of its path, is not waited for.
+func Settling(tests Tests, ignored ...string) Tests { return settling{watched{tests}, ignored} }
 
-type settling struct{ watched }
+type settling struct {
+	watched
+	ignored []string
+}
 
 // Run runs the tests, and waits for their goroutines.
 func (s settling) Run() int {
-	defer settle(runtime.NumGoroutine())
+	before := s.count()
+	defer s.settle(before)
 	return s.watched.Run()
+}
+
+// settle waits until no more goroutines are left than there were before, or those that are left stay. It counts its
+// looks, and not the time, in which a machine may have stood still.
+func (s settling) settle(before int) {
+	last, calm := s.count(), 0
+	for end := time.Now().Add(limit); last > before && calm < calmLooks && time.Now().Before(end); calm++ {
+		time.Sleep(betweenLooks)
+		if n := s.count(); n != last {
+			last, calm = n, 0
+		}
+	}
+}
+
+// count returns how many goroutines there are, without the ones in ignored functions.
+func (s settling) count() (n int) {
+	if len(s.ignored) == 0 {
+		return runtime.NumGoroutine()
+	}
+	for _, g := range parse(stacks()) {
+		if !slices.ContainsFunc(g.frames, s.ignores) {
+			n++
+		}
+	}
+	return n
+}
+
+func (s settling) ignores(f frame) bool {
+	return slices.ContainsFunc(s.ignored, func(beginning string) bool { return strings.HasPrefix(f.function, beginning) })
 }
 
 type watched struct{ tests Tests }
@@ -54,18 +92,6 @@ func (w watched) Run() int {
 	defer watching.Wait()
 	defer close(over)
 	return w.tests.Run()
-}
-
-// settle waits until no more goroutines are left than there were before, or those that are left stay. It counts its
-// looks, and not the time, in which a machine may have stood still.
-func settle(before int) {
-	last, calm := runtime.NumGoroutine(), 0
-	for end := time.Now().Add(limit); last > before && calm < calmLooks && time.Now().Before(end); calm++ {
-		time.Sleep(time.Millisecond)
-		if n := runtime.NumGoroutine(); n != last {
-			last, calm = n, 0
-		}
-	}
 }
 
 // watch looks at the tests from outside: the clock of one that runs in a synctest bubble is not that of the machine,

@@ -115,7 +115,7 @@ func (e ending) Run() int {
 
 // TestGoroutinesAreWaitedFor: those that end are waited for, and those that stay are not waited for permanently.
 func TestGoroutinesAreWaitedFor(t *testing.T) {
-	settle(0) // the goroutines of other tests may be about to end
+	settling{}.settle(0) // the goroutines of other tests may be about to end
 	for name, after := range map[string]time.Duration{"it ends": 300 * time.Millisecond, "it stays": time.Hour} {
 		before := runtime.NumGoroutine()
 		if code := Settling(ending{after}).Run(); code != 7 {
@@ -125,4 +125,26 @@ func TestGoroutinesAreWaitedFor(t *testing.T) {
 			t.Errorf("%s: a goroutine is left: %v", name, left)
 		}
 	}
+}
+
+// TestIgnoredGoroutinesAreNotWaitedFor: a goroutine that comes and goes would be waited for as long as it does.
+func TestIgnoredGoroutinesAreNotWaitedFor(t *testing.T) {
+	settling{}.settle(0)
+	begun, over := make(chan struct{}), make(chan struct{})
+	before := settling{ignored: []string{"github.com/onceward/onceward/internal/watchdog.restless"}}
+	n := before.count()
+	go restless(begun, over)
+	<-begun
+	defer close(over)
+	if found := before.count(); found != n {
+		t.Errorf("%d goroutines count, want %d", found, n)
+	}
+	if all := (settling{}).count(); all != n+1 {
+		t.Errorf("there are %d goroutines, want %d", all, n+1)
+	}
+}
+
+func restless(begun chan<- struct{}, over <-chan struct{}) {
+	close(begun)
+	<-over
 }

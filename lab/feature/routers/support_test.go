@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) {
 	gin.SetMode(gin.ReleaseMode)
-	goleak.VerifyTestMain(watchdog.Settling(m),
+	goleak.VerifyTestMain(watchdog.Settling(m, "github.com/valyala/fasthttp."),
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"),    // as long as the process
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"), // ten seconds longer than a server
 	)
