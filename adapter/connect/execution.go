@@ -129,8 +129,8 @@ func (x *execution) forget() {
 	x.restore()
 }
 
-// tell adds the fields of the guard's to the header of the answer.
-func (x *execution) tell(served *onceward.Served) {
+// addFields adds the guard's fields to the header of the answer.
+func (x *execution) addFields(served *onceward.Served) {
 	var room [len(x.values)]store.HeaderField
 	header := x.header
 	if x.response != nil {
@@ -139,9 +139,10 @@ func (x *execution) tell(served *onceward.Served) {
 	if header == nil { // of a call that no handler serves
 		return
 	}
+	values := x.values[:0]
 	for n, f := range x.method.AppendAnswerFields(room[:0], served) {
-		x.values[n] = f.Value
-		header[http.CanonicalHeaderKey(f.Name)] = x.values[n : n+1 : n+1]
+		values = append(values, f.Value)
+		header[http.CanonicalHeaderKey(f.Name)] = values[n : n+1 : n+1]
 	}
 }
 

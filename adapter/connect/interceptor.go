@@ -182,7 +182,7 @@ func (i *Interceptor) serve(
 	case served.Replayed:
 		x.replay(ctx, served.Answer)
 	}
-	x.tell(&served)
+	x.addFields(&served)
 	return x.response, x.err
 }
 

@@ -131,7 +131,7 @@ func (i *Interceptor) Unary(
 		x.call.Actor = i.actor(ctx, m.Name)
 	}
 	served, err := m.Serve(ctx, x.call.Call, x.run)
-	i.tell(ctx, x, &served)
+	i.addFields(ctx, x, &served)
 	switch {
 	case err != nil:
 		return nil, failed(ctx, err)
@@ -151,17 +151,17 @@ func failed(ctx context.Context, err error) error {
 	return err
 }
 
-// tell adds the fields of the guard's to the header of the answer.
-func (i *Interceptor) tell(ctx context.Context, x *execution, served *onceward.Served) {
+// addFields adds the guard's fields to the header of the answer.
+func (i *Interceptor) addFields(ctx context.Context, x *execution, served *onceward.Served) {
 	var room [len(x.values)]store.HeaderField
 	fields := x.method.AppendAnswerFields(room[:0], served)
 	if len(fields) == 0 {
 		return
 	}
-	md := make(metadata.MD, len(fields))
+	md, values := make(metadata.MD, len(fields)), x.values[:0]
 	for n, f := range fields {
-		x.values[n] = f.Value
-		md[i.lower(f.Name)] = x.values[n : n+1 : n+1]
+		values = append(values, f.Value)
+		md[i.lower(f.Name)] = values[n : n+1 : n+1]
 	}
 	setFields(ctx, md, nil)
 }
