@@ -4,6 +4,7 @@
 package nightly
 
 import (
+	"flag"
 	"os"
 	"testing"
 )
@@ -28,4 +29,16 @@ func Either[T any](nightly, everyChange T) T {
 		return nightly
 	}
 	return everyChange
+}
+
+// DrawLess lowers how many random sequences a test of rapid draws on each change, for TestMain. The night draws a
+// hundred, and so does a package that does not call it; -rapid.checks on the command line wins.
+func DrawLess(sequences string) {
+	f := flag.Lookup("rapid.checks")
+	if f == nil || Runs() || f.Value.String() != f.DefValue {
+		return
+	}
+	if err := f.Value.Set(sequences); err != nil {
+		panic(err)
+	}
 }

@@ -73,12 +73,7 @@ func Main(m interface{ Run() int }) int {
 	if err := flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0))); err != nil {
 		panic(err)
 	}
-	// A random sequence is hundreds of statements. The flag is rapid's, and the command line still wins.
-	if f := flag.Lookup("rapid.checks"); f != nil && f.Value.String() == f.DefValue && !nightly.Runs() {
-		if err := f.Value.Set("20"); err != nil {
-			panic(err)
-		}
-	}
+	nightly.DrawLess("20")
 	code := m.Run()
 	if err := CloseAll(); err != nil {
 		fmt.Fprintln(os.Stderr, "servers:", err)

@@ -73,8 +73,9 @@ var (
 	// slowest are the packages whose tests begin first, so that no processor waits for them at the end: a package that
 	// waits much lies beside one that keeps a processor busy.
 	slowest = []string{
-		"./store/postgres", "./lab/chaos", "./store/redis", "./store/mysql", "./store/sqlite", "./lab/outboxcrash", "./broker/amqp",
-		"./lab/crashtest", "./cmd/onceward",
+		"./store/postgres", "./lab/chaos", "./store/redis", "./store/mysql", "./store/sqlite", "./cmd/onceward",
+		"./cmd/onceward/internal/doctor", "./broker/amqp", "./store/dynamodb", "./lab/feature/routers", "./oncewardtest",
+		"./store/storetest", "./reconcile/ledger", "./internal/fair", "./lab/outboxcrash", "./lab/crashtest",
 	}
 )
 

@@ -14,13 +14,17 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/reconcile/ledger"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Settling(m)) }
+func TestMain(m *testing.M) {
+	nightly.DrawLess("25")
+	goleak.VerifyTestMain(watchdog.Settling(m))
+}
 
 var (
 	errAway = errors.New("the test pulled the plug")

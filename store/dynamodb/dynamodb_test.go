@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
-	"flag"
 	"io"
 	"log/slog"
 	"net/url"
@@ -28,9 +27,7 @@ import (
 
 // TestMain lets the suite draw few random sequences for every change: each of them is hundreds of requests.
 func TestMain(m *testing.M) {
-	if err := flag.Set("rapid.checks", nightly.Either("100", "8")); err != nil {
-		panic(err)
-	}
+	nightly.DrawLess("8")
 	os.Exit(servers.Main(watchdog.Over(m)))
 }
 
