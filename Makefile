@@ -74,7 +74,7 @@ test: ## Check what every change has to pass: install what is missing (by apt: a
 	@MAKE="$(MAKE)" BUDGET="14 min from nothing, 7 min warm, on 2 cores" sh scripts/steps.sh needs vet staticcheck format-check tests
 
 .PHONY: test-all
-test-all: ## Check everything, about two hours, meant for the night: matrices, storms, crashes at all points, fail-over, oldest drivers, chaos on every engine
+test-all: ## Check everything, meant for the night: matrices, storms, crashes at all points, fail-over, oldest drivers, chaos on every engine
 	@MAKE="$(MAKE)" sh scripts/steps.sh needs-engines vet-all vet-oldest staticcheck-all format-check tests-all test-oldest test-servers chaos-all
 
 .PHONY: quick

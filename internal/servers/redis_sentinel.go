@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 )
 
@@ -126,28 +125,6 @@ func (r *RedisSentinel) awaitSentinels(ctx context.Context) error {
 		}
 		return true, nil
 	})
-}
-
-// FailOvers is at least how often the primary was replaced. On a machine that stands still for a minute the sentinels
-// replace one that lives, even by a node that has just come back and lacks everything since it was gone.
-func (r *RedisSentinel) FailOvers(ctx context.Context) (n int64, err error) {
-	for _, s := range r.sentinels {
-		reply, err := s.Do(ctx, "SENTINEL", "MASTER", redisMaster)
-		if err != nil {
-			return 0, err
-		}
-		fields, _ := reply.([]any)
-		for i := 0; i+1 < len(fields); i += 2 {
-			if fields[i] == "config-epoch" {
-				epoch, err := strconv.ParseInt(fmt.Sprint(fields[i+1]), 10, 64)
-				if err != nil {
-					return 0, fmt.Errorf("servers: the epoch of a sentinel: %w", err)
-				}
-				n = max(n, epoch)
-			}
-		}
-	}
-	return n, nil
 }
 
 // knowsReplica says whether a sentinel knows of a replica that follows its primary.

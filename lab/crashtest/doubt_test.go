@@ -49,7 +49,7 @@ func TestBookingSettledByAWebhook(t *testing.T) {
 	onStores(t, false, func(t *testing.T, w *world) {
 		shop := w.opens(func(s *shopSettings) { s.Poll = true })
 		w.provider.SetWebhook(provider.Webhook{URL: shop.url + "/events", Secret: hookSecret})
-		w.tells([]provider.Kind{provider.ResetAfter})
+		w.failToAnswer([]provider.Kind{provider.ResetAfter})
 		if r := shop.post("/bookings", "k", "{}"); r.status != http.StatusInternalServerError {
 			t.Fatalf("the first answer is %+v, want that the outcome is unknown", r)
 		}

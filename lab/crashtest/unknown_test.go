@@ -131,7 +131,7 @@ func TestSettledByAWebhook(t *testing.T) {
 					hook, deliver = w.keepsWebhook(shop)
 				}
 				w.provider.SetWebhook(provider.Webhook{URL: hook, Secret: hookSecret})
-				w.tells(kinds)
+				w.failToAnswer(kinds)
 				w.becomesUnknown(shop, "k")
 				deliver()
 				w.awaits("k", store.StateCompleted)
@@ -160,8 +160,8 @@ func (w *world) keepsWebhook(shop *shopProcess) (url string, deliver func()) {
 	}
 }
 
-// tells makes the provider fail to answer the first charge, and every question.
-func (w *world) tells(kinds []provider.Kind) {
+// failToAnswer makes the provider fail to answer the first charge, and every question.
+func (w *world) failToAnswer(kinds []provider.Kind) {
 	w.Helper()
 	rules := []provider.Rule{{Kind: provider.ErrorBefore, Match: provider.Match{Method: http.MethodGet}}}
 	for _, kind := range kinds {

@@ -37,7 +37,7 @@ type Storage struct {
 	Store *dynamodb.Store
 	// Client reads items, and writes those that belong to no handler.
 	Client *ddb.Client
-	// Table is the table of the items, which is not that of the records. It is made if it is missing.
+	// Table is the table of the items, beside the table of the records. It is made if it is missing.
 	Table string
 }
 

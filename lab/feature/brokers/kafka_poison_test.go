@@ -14,7 +14,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// failingRecords is a handler that writes a record down and then fails as long as told to.
+// failingRecords is a handler that writes a record down, and then fails until the test lets it succeed.
 type failingRecords struct {
 	mu    sync.Mutex
 	calls map[string]int

@@ -14,7 +14,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// failingMessages is a handler that writes a message down and then fails as long as told to.
+// failingMessages is a handler that writes a message down, and then fails until the test lets it succeed.
 type failingMessages struct {
 	mu    sync.Mutex
 	calls map[string]int
