@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -319,4 +320,107 @@ func TestWhoMadeTheCall(t *testing.T) {
 		close(p.letGo)
 		await.Value(t, "the first owner's answer", p.answer)
 	})
+}
+
+// hungStore takes longer than a lease to record an intent, and a heartbeat hangs until the attempt has ended. So the
+// context of the owner has not ended, as in a process that was paused: only the owner's clock shows that its lease is
+// over.
+type hungStore struct {
+	*memory.Store
+	recording atomic.Bool
+	ended     chan struct{}
+}
+
+// Write implements [io.Writer] for the log, whose first line reports the end of the attempt.
+func (s *hungStore) Write(line []byte) (int, error) {
+	if s.recording.CompareAndSwap(true, false) {
+		close(s.ended)
+	}
+	return len(line), nil
+}
+
+// Extend implements [store.Store].
+func (s *hungStore) Extend(ctx context.Context, c store.Claim, lease time.Duration) error {
+	if s.recording.Load() {
+		<-s.ended
+		return store.ErrUnavailable
+	}
+	return s.Store.Extend(ctx, c, lease)
+}
+
+// Checkpoint implements [store.Store].
+func (s *hungStore) Checkpoint(ctx context.Context, c store.Claim, p store.Checkpoint) error {
+	select {
+	case <-s.ended:
+	default:
+		if strings.HasSuffix(p.Point, "(begun)") {
+			s.recording.Store(true)
+			time.Sleep(3 * time.Second)
+		}
+	}
+	return s.Store.Checkpoint(ctx, c, p)
+}
+
+// TestNoCallPastTheLease: an owner makes no call when its own clock alone shows that its lease is over.
+func TestNoCallPastTheLease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &hungStore{Store: memory.New(), ended: make(chan struct{})}
+		b := newBench(t, s)
+		b.reconfigure(func(c *onceward.Config) { c.Logger = slog.New(slog.NewTextHandler(s, nil)) })
+		o := b.define(b.local("seat", takeSeat), b.call("charge", func(ctx context.Context, key string, o *order) error {
+			if held := onceward.FromContext(ctx).CheckLease(); held != nil {
+				t.Errorf("S5: the call was made after the end of the lease: %v", held)
+			}
+			return charge(ctx, key, o)
+		}))
+		b.want(b.post(o, "k"), http.StatusConflict, "in-progress")
+		b.wantTrace("seat")
+		time.Sleep(time.Minute)
+		b.want(b.post(o, "k"), http.StatusCreated, "ch_1")
+		b.wantTrace("seat charge")
+	})
+}
+
+// intentStore stores no intent while it has an error.
+type intentStore struct {
+	*memory.Store
+	fail error
+}
+
+// Checkpoint implements [store.Store].
+func (s *intentStore) Checkpoint(ctx context.Context, c store.Claim, p store.Checkpoint) error {
+	if s.fail != nil && strings.HasSuffix(p.Point, "(begun)") {
+		return s.fail
+	}
+	return s.Store.Checkpoint(ctx, c, p)
+}
+
+// TestNoCallWithoutAnIntent: a call whose intent could not be stored is not made, because the attempt after a crash
+// would make the call a second time.
+func TestNoCallWithoutAnIntent(t *testing.T) {
+	t.Parallel()
+	for name, fail := range map[string]error{
+		"unavailable": store.ErrUnavailable,
+		"in doubt":    store.ErrOutcomeUnknown,
+		"fenced":      &store.FencedError{Op: "checkpoint"},
+		"other":       errDown,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := &intentStore{Store: memory.New(), fail: fail}
+				b := newBench(t, s)
+				o := b.define(b.local("seat", takeSeat), b.call("charge", charge))
+				b.post(o, "k")
+				if slices.Contains(b.trace, "charge") {
+					t.Errorf("E3: the call was made although its intent was not stored: %v", b.trace)
+				}
+				s.fail = nil
+				time.Sleep(time.Minute)
+				b.want(b.post(o, "k"), http.StatusCreated, "ch_1")
+				b.wantTrace("seat charge")
+			})
+		})
+	}
 }
