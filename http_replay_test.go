@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +16,34 @@ import (
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
+
+// TestEveryReplayIsOfItsKey: however many replays there are at once, each has the answer to its own key.
+func TestEveryReplayIsOfItsKey(t *testing.T) {
+	t.Parallel()
+	handler := &counted{then: func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Location", "/payments/"+r.Header.Get("Idempotency-Key"))
+		w.WriteHeader(http.StatusCreated)
+		io.WriteString(w, "the answer to "+r.Header.Get("Idempotency-Key"))
+	}}
+	h := newGuard(t, memory.New()).Handler(handler, reserved)
+	var callers sync.WaitGroup
+	for caller := range 8 {
+		callers.Go(func() {
+			for i := range 500 {
+				key := fmt.Sprint("key-", (i*7+caller)%20)
+				a := post(h, key, `{}`)
+				if a.status == http.StatusConflict {
+					continue // its first request is in progress
+				}
+				if a.body != "the answer to "+key || a.header.Get("Location") != "/payments/"+key {
+					t.Errorf("I9: the replay of %s is %d %q at %q", key, a.status, a.body, a.header.Get("Location"))
+				}
+			}
+		})
+	}
+	callers.Wait()
+	handler.wantRuns(t, "S1", 20)
+}
 
 func TestReplayIsByteForByte(t *testing.T) {
 	t.Parallel()

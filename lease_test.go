@@ -143,6 +143,32 @@ func TestALostLeaseEndsTheContext(t *testing.T) {
 	}
 }
 
+// TestALeaseCountsFromItsHeartbeat: the store counts a lease from the moment at which the heartbeat reaches it, so that
+// the owner must not count from the reply, which may take longer.
+func TestALeaseCountsFromItsHeartbeat(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, beats := newFaultyStore(), 0
+		s.extend = func(ctx context.Context, c store.Claim, lease time.Duration) error {
+			if beats++; beats > 1 {
+				return errDown
+			}
+			err := s.Store.Extend(ctx, c, lease)
+			time.Sleep(4 * time.Second) // the reply is on its way
+			return err
+		}
+		handler := &counted{then: func(_ http.ResponseWriter, r *http.Request) {
+			<-r.Context().Done()
+			if late := time.Since(recordOf(t, s.Store, "k").LeaseUntil); late != 0 {
+				t.Errorf("S5: the owner stopped %s after the end of its lease, want 0s", late)
+			}
+		}}
+		h := newGuard(t, s).Handler(handler, reserved, onceward.Deadline(5*time.Minute))
+		post(h, "k", `{}`).wantProblem(t, "E2", http.StatusInternalServerError, "outcome-unknown")
+		handler.wantRuns(t, "S5", 1)
+	})
+}
+
 func TestALostLeaseInAFunction(t *testing.T) {
 	t.Parallel()
 	for _, policy := range []onceward.Failure{onceward.FailureRetry, onceward.FailureStore, onceward.FailureUnknown} {
