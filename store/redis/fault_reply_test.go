@@ -280,3 +280,33 @@ func TestSilentConnection(t *testing.T) {
 		})
 	}
 }
+
+// TestStaleDecision: what was read too long ago is decided again, because the times that are stored count from then.
+func TestStaleDecision(t *testing.T) {
+	t.Parallel()
+	g := newGround(t)
+	now := func() time.Time {
+		clock := booking("clock")
+		clock.NoCreate = true
+		v, err := g.around.Reserve(t.Context(), clock)
+		must(t, err)
+		return v.Now
+	}
+	claim := booked(t, g.around, "stale")
+	before := g.proxy.Sprung()
+	release := g.proxy.HoldReply(g.nth(1)) // the look, which the decision rests on
+	defer release()
+	abandoned := make(chan error, 1)
+	go func() { abandoned <- g.through.Abandon(t.Context(), claim, "not known") }()
+	must(t, g.proxy.AwaitSprung(t.Context(), before+1))
+	read := now()
+	await.That(t, "the reading is too old", func() bool { return now().Sub(read) > 1200*time.Millisecond })
+	fresh := now()
+	release()
+	if await.Value(t, "the reply to the call", abandoned) != nil { // the connection was silent for too long
+		must(t, g.through.Abandon(t.Context(), claim, "not known"))
+	}
+	if rec := look(t, g.around, "stale"); rec.State != store.StateUnknown || rec.SettledAt.Before(fresh) {
+		t.Errorf("S3: the record is %s since %s, want unknown since %s or later", rec.State, rec.SettledAt, fresh)
+	}
+}

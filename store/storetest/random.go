@@ -224,7 +224,8 @@ func (w *walk) workerMove(rt *rapid.T, ev store.Event) {
 		rt.Fatal(r.err)
 	}
 	for _, id := range w.ids {
-		rec, outcome, err := store.Step(w.model[id], ev, now)
+		before := w.model[id]
+		rec, outcome, err := store.Step(before, ev, now)
 		if err != nil {
 			rt.Fatal(err)
 		}
@@ -233,6 +234,10 @@ func (w *walk) workerMove(rt *rapid.T, ev store.Event) {
 			w.model[id] = rec
 		case store.EffectRemove:
 			delete(w.model, id)
+		}
+		c := change{before: before, after: w.model[id], event: ev, from: now, to: now}
+		if err := c.obeys(); err != nil {
+			rt.Fatal(err)
 		}
 	}
 	w.compare(rt, store.ID{})

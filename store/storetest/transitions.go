@@ -344,6 +344,14 @@ func (e *env) step(id store.ID, before store.Record, ev store.Event) (after stor
 	if after, err = e.find(id); err != nil {
 		return after, err
 	}
+	return after, e.verify(id, before, ev, got, after, from, to)
+}
+
+// verify holds the reply to an event, and the record after it, to the model. The event happened between two moments of
+// the store's clock.
+func (e *env) verify(
+	id store.ID, before store.Record, ev store.Event, got reply, after store.Record, from, to time.Time,
+) error {
 	ev.Token = got.verdict.Record.Attempt // the store chooses; the model only says from where on
 	if ev.Kind == store.EventResolveStep {
 		ev.Token = after.Attempt
@@ -354,9 +362,13 @@ func (e *env) step(id store.ID, before store.Record, ev store.Event) (after stor
 		problem = nil
 	}
 	if problem != nil {
-		return after, fmt.Errorf("%s of a record that was %s (section 4): %w", ev.Kind, describe(before), problem)
+		return fmt.Errorf("%s of a record that was %s (section 4): %w", ev.Kind, describe(before), problem)
 	}
-	return after, errors.Join(e.checkToken(id, got.verdict), e.checkFence(id, before, after))
+	c := change{
+		before: before, after: after, event: ev, got: got,
+		from: from.Truncate(store.ClockStep), to: to.Add(e.resolution() - time.Microsecond),
+	}
+	return errors.Join(c.obeys(), e.checkToken(id, got.verdict), e.checkFence(id, before, after))
 }
 
 // judge compares what a store did with what the model does at one moment.
