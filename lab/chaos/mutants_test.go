@@ -36,6 +36,21 @@ func TestMutantsAreCaught(t *testing.T) {
 	}
 }
 
+// TestMutantsFailTheirTests demands that each mutant that has a test fails it, by the rule that it breaks.
+func TestMutantsFailTheirTests(t *testing.T) {
+	nightly.Only(t, "it links the tests of ten packages, each with a mistake; the tests themselves run on each change")
+	for _, m := range mutant.All {
+		if m.Test == (mutant.Test{}) {
+			continue
+		}
+		t.Run(m.Name, func(t *testing.T) {
+			if c, err := byTest(t.Context(), &m, t.TempDir()); err != nil || c.invariant == nothing {
+				t.Errorf("the mutant that has this mistake was not caught: %s: %v\n%s", m.Mistake, err, c.said)
+			}
+		})
+	}
+}
+
 // TestHungRunSaysWhere: a run that is overdue ends with what it waited for.
 func TestHungRunSaysWhere(t *testing.T) {
 	t.Parallel()

@@ -66,6 +66,39 @@ var engine = []Mutant{
 		}},
 	},
 	{
+		Name: "late-heartbeat", Layer: "lease", Store: sqlite, Breaks: []string{"S5"},
+		Test:    Test{"github.com/onceward/onceward", "TestALeaseCountsFromItsHeartbeat"},
+		Mistake: "a lease counts from the reply to its heartbeat",
+		Edits:   []Edit{{"lease.go", "\t\tl.start = sent\n", "\t\tl.start = time.Now()\n"}},
+	},
+	{
+		Name: "short-retention", Layer: "engine", Store: sqlite, Breaks: []string{"S2"},
+		Test:    Test{"github.com/onceward/onceward/store/storetest", "TestMemory/conformance/Random"},
+		Mistake: "a retry with a shorter retention makes the record expire sooner",
+		Edits: []Edit{{
+			"store/step.go", "\trec.Retention = max(rec.Retention, r.Retention.Truncate(ClockStep))",
+			"\trec.Retention = r.Retention.Truncate(ClockStep)",
+		}},
+	},
+	{
+		Name: "foreign-replay", Layer: "engine", Store: sqlite, Breaks: []string{"I9"},
+		Test:    Test{"github.com/onceward/onceward", "TestEveryReplayIsOfItsKey"},
+		Mistake: "one replay in 500 has the answer to another key",
+		Edits: []Edit{
+			{"execution_attempt.go", "\t\"errors\"\n", "\t\"errors\"\n\t\"sync/atomic\"\n"},
+			{
+				"execution_attempt.go", "\tif v.Decision == store.DecisionReplay {\n\t\tres.kind",
+				"\tif v.Decision == store.DecisionReplay {\n" +
+					"\t\tif other := replayed.Swap(&res); other != nil && replays.Add(1)%500 == 0 {\n" +
+					"\t\t\tres.record.Response = other.record.Response\n\t\t}\n\t\tres.kind",
+			},
+			{
+				"execution_attempt.go", "// replayAge is how long ago",
+				"var (\n\treplays  atomic.Int64\n\treplayed atomic.Pointer[result]\n)\n\n// replayAge is how long ago",
+			},
+		},
+	},
+	{
 		Name: "amount-ignored", Layer: "fingerprint", Store: sqlite, Breaks: []string{"I2", "I3", "I8"},
 		Mistake: "bodies that differ in the amount alone are taken for one",
 		Edits: []Edit{

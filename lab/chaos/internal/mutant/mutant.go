@@ -25,8 +25,8 @@ type Mutant struct {
 	Store string
 	// Breaks are the invariants that it breaks: one of them has to be found.
 	Breaks []string
-	// Test has to find it instead of a run, if no run can: a package and the name of a test in it, which says the rule
-	// that is broken. Default: none.
+	// Test has to find it instead of a run, if a run seldom or never can: a package and the name of a test in it, which
+	// names the rule that is broken. Default: none.
 	Test Test
 	// Edits make the mistake.
 	Edits []Edit

@@ -12,6 +12,25 @@ var caches = []Mutant{
 		Faults: nodesFail,
 	},
 	{
+		Name: "release-frees-unknown", Layer: "redis", Store: redis, Breaks: []string{"S6"},
+		Test:    Test{"github.com/onceward/onceward/store/redis", "TestStore/conformance/Crowds/release"},
+		Mistake: "in a batch, a late release frees a record that is unknown",
+		Edits: []Edit{{
+			"store/redis/script/batch.lua",
+			"if format == 2 and state == 1 and (flags < 8 or flags < 24 and flags >= 16 and op == 'complete') then",
+			"if format == 2 and (state == 1 and (flags < 8 or flags < 24 and flags >= 16 and op == 'complete') or " +
+				"state == 4 and op == 'release') then",
+		}},
+	},
+	{
+		Name: "stale-decision", Layer: "redis", Store: redis, Breaks: []string{"S3"},
+		Test:    Test{"github.com/onceward/onceward/store/redis", "TestStaleDecision"},
+		Mistake: "a decision is stored that was taken too long ago",
+		Edits: []Edit{{
+			"store/redis/script/swap.lua", " or now > tonumber(ARGV[2]) then", " then",
+		}},
+	},
+	{
 		Name: "open-expires", Layer: "redis", Store: redis, Breaks: []string{"I1", "I12"},
 		Mistake: "the server removes what is in progress or unknown after two seconds, to free its key",
 		Edits: []Edit{

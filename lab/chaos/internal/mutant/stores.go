@@ -25,8 +25,9 @@ var stores = []Mutant{
 		}},
 	},
 	{
-		Name: "complete-unfenced", Layer: "postgres", Store: postgres, Breaks: []string{"I3", "I6", "I7"},
-		Mistake: "an answer is stored no matter which attempt owns the record",
+		Name: "complete-unfenced", Layer: "postgres", Store: postgres, Breaks: []string{"S6"},
+		Test:    Test{"github.com/onceward/onceward/store/postgres", "TestStore/conformance/Crowds/complete"},
+		Mistake: "in a batch, an answer is stored no matter which attempt owns the record",
 		Edits: []Edit{
 			{
 				"store/postgres/batch_item.go",
@@ -41,7 +42,6 @@ var stores = []Mutant{
 				"@retention_us(excluded.retention))\n\t\tWHERE r.state IN (10, 11)",
 			},
 		},
-		Faults: calm,
 	},
 	{
 		Name: "retaken-at-will", Layer: "postgres", Store: postgres, Breaks: []string{"I1", "I6"},

@@ -11,6 +11,23 @@ var upper = []Mutant{
 		}},
 	},
 	{
+		Name: "call-without-intent", Layer: "phase", Store: sqlite, Breaks: []string{"E3"},
+		Test:    Test{"github.com/onceward/onceward/phase", "TestNoCallWithoutAnIntent"},
+		Mistake: "a call is made although its intent could not be stored",
+		Edits: []Edit{{
+			"phase/attempt_step.go", "\tif err := a.record(intended); err != nil {\n\t\treturn a.localFailed(err)\n\t}\n",
+			"\t_ = a.record(intended)\n",
+		}},
+	},
+	{
+		Name: "call-past-lease", Layer: "phase", Store: sqlite, Breaks: []string{"S5"},
+		Test:    Test{"github.com/onceward/onceward/phase", "TestNoCallPastTheLease"},
+		Mistake: "a call is made after the end of the lease by the own clock",
+		Edits: []Edit{{
+			"phase/attempt.go", "\tif err := a.op.CheckLease(); err != nil {\n\t\treturn err\n\t}\n", "",
+		}},
+	},
+	{
 		Name: "done-again", Layer: "phase", Store: sqlite, Breaks: []string{"I1", "I15"},
 		Mistake: "who takes over begins with the last step that was done",
 		Edits: []Edit{{
