@@ -20,6 +20,9 @@ type Call struct {
 	Key   string
 	// Operation names what is done. A key that comes back under another name is a mismatch.
 	Operation string
+	// Method is what is called, where several procedures share the name of an operation, such as the full name of a gRPC
+	// method or the name of a tool. A key that comes back for another method is a mismatch. Default: empty.
+	Method string
 	// Payload is what the call means. A key that comes back with another payload is a mismatch.
 	Payload []byte
 	// Header is what came along with a call of [Procedure.Serve], under canonical names: its key, if Key is empty, and the

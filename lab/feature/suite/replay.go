@@ -97,6 +97,18 @@ func testMismatch(s *service, mode onceward.Option) {
 	s.wantRuns("one key", 1)
 }
 
+// testSharedName: two operations under one name are two: what one was asked for is never answered with what the other
+// did, however alike the two requests are.
+func testSharedName(s *service, mode onceward.Option) {
+	s.serve(mode, onceward.OperationName("money"))
+	refund := keyed("k")
+	refund.Refund = true
+	first := s.want("first", s.call(keyed("k")), http.StatusCreated, false)
+	s.wantProblem("F1: the other operation", s.call(refund), http.StatusUnprocessableEntity, "mismatch")
+	s.wantSame("replay", s.call(keyed("k")), first)
+	s.wantRuns("one key", 1)
+}
+
 // testOtherTenant: a key is that of its tenant alone.
 func testOtherTenant(s *service, mode onceward.Option) {
 	s.serve(mode)

@@ -100,6 +100,7 @@ var behaviours = []behaviour{
 	{name: "ReplayOfHeaders", needs: func(f Features) bool { return f.Headers }, run: testReplayOfHeaders},
 	{name: "Names", run: testNames},
 	{name: "Mismatch", inMode: testMismatch},
+	{name: "SharedName", inMode: testSharedName},
 	{name: "OtherTenant", inMode: testOtherTenant},
 	{name: "Unauthenticated", run: testUnauthenticated},
 	{name: "BadKeys", run: testBadKeys},

@@ -28,6 +28,21 @@ var upper = []Mutant{
 		}},
 	},
 	{
+		Name: "star-shares-operation", Layer: "mcp", Store: sqlite, Breaks: []string{"F1"},
+		Test:    Test{"github.com/onceward/onceward/lab/feature/routers", "TestMCP/others/SharedName"},
+		Mistake: "all tools that are protected under a star are one operation",
+		Edits: []Edit{
+			{"adapter/mcp/call.go", "operation(req.Params.Name))\n", "operation(OtherTools))\n"},
+			{"adapter/mcp/call.go", " Method: req.Params.Name,", ""},
+		},
+	},
+	{
+		Name: "method-ignored", Layer: "fingerprint", Store: sqlite, Breaks: []string{"F1"},
+		Test:    Test{"github.com/onceward/onceward/lab/feature/routers", "TestGRPC/SharedName"},
+		Mistake: "two methods of gRPC under one name are one operation",
+		Edits:   []Edit{{"fingerprint.go", "\te.field(c.Method)\n", ""}},
+	},
+	{
 		Name: "done-again", Layer: "phase", Store: sqlite, Breaks: []string{"I1", "I15"},
 		Mistake: "who takes over begins with the last step that was done",
 		Edits: []Edit{{
