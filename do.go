@@ -72,7 +72,9 @@ func (g *Guard) Do(
 // prepareCall is [execution.prepare] for a call, with its fingerprint. What names the call is copied: the caller may have
 // taken it from memory that a framework uses again, and stores and limits keep it for longer than the call.
 func (e *execution) prepareCall(g *Guard, s *settings, caller context.Context, call *Call) {
-	e.actor = call.Actor
+	if s.audits {
+		e.actor = strings.Clone(call.Actor)
+	}
 	id := store.ID{Scope: unique.Make(call.Scope).Value(), Key: strings.Clone(call.Key)}
 	e.prepare(g, s, caller, id, unique.Make(call.Operation).Value())
 	encoder := newEncoder()

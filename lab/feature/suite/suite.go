@@ -99,6 +99,7 @@ var behaviours = []behaviour{
 	{name: "Replay", inMode: testReplay},
 	{name: "ReplayOfHeaders", needs: func(f Features) bool { return f.Headers }, run: testReplayOfHeaders},
 	{name: "Names", run: testNames},
+	{name: "ReusedMemory", run: testReusedMemory},
 	{name: "Mismatch", inMode: testMismatch},
 	{name: "SharedName", inMode: testSharedName},
 	{name: "OtherTenant", inMode: testOtherTenant},

@@ -37,6 +37,15 @@ var upper = []Mutant{
 		},
 	},
 	{
+		Name: "setters-keep-views", Layer: "engine", Store: sqlite, Breaks: []string{"E7"},
+		Test:    Test{"github.com/onceward/onceward/lab/feature/routers", "TestFiber/ReusedMemory"},
+		Mistake: "what a handler says of its operation is kept in the memory of its request",
+		Edits: []Edit{
+			{"operation.go", "\t\tid = strings.Clone(id)\n", ""},
+			{"operation.go", "\t\treason = strings.Clone(reason)\n", "\t\t_ = strings.Clone\n"},
+		},
+	},
+	{
 		Name: "method-ignored", Layer: "fingerprint", Store: sqlite, Breaks: []string{"F1"},
 		Test:    Test{"github.com/onceward/onceward/lab/feature/routers", "TestGRPC/SharedName"},
 		Mistake: "two methods of gRPC under one name are one operation",
