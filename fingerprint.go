@@ -262,6 +262,7 @@ func isJSON(kind string) bool {
 // call hashes what a call of [Guard.Do] means.
 func (e *encoder) call(c *Call) {
 	e.field(c.Operation)
+	e.field(c.Method)
 	e.sum(bodyCustom, c.Payload)
 }
 

@@ -323,7 +323,7 @@ func TestFingerprintVectors(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		const want = "4848734f17ae57b595d20e44f6906988247183ca1d5aa8e59793e2155ab96d93"
+		const want = "c083474a5da3826ef03c4b3ca0ea085ac690f8ab734c1cccb17c421b20ed92e3"
 		if got := hex.EncodeToString(rec.Fingerprint.Sum[:]); rec.Fingerprint.Rules != 1 || got != want {
 			t.Errorf("F1: rules %d: %s, want rules 1: %s", rec.Fingerprint.Rules, got, want)
 		}
