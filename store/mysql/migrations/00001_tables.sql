@@ -14,7 +14,7 @@ CREATE TABLE IF NOT EXISTS onceward_schema (
 CREATE TABLE IF NOT EXISTS onceward_record (
 	hash        BINARY(16) NOT NULL COMMENT 'The first half of the SHA-256 of the id, as logs show it.',
 	attempt     BIGINT NOT NULL COMMENT 'The fencing token: it grows with each grant of the right to execute.',
-	revision    INT UNSIGNED NOT NULL COMMENT 'How often the record was written at any attempt.',
+	revision    BIGINT NOT NULL COMMENT 'Drawn at random by each write, which recognises itself by it.',
 	state       TINYINT NOT NULL COMMENT '10 in progress, 11 in progress and resumed when the lease has run out, 20 completed, 30 retryable, 40 unknown, 41 unknown and left to a person, 50 expired.',
 	due         BIGINT NOT NULL COMMENT 'End of the lease, next reconciliation or expiry.',
 	created_at  BIGINT NOT NULL COMMENT 'When the record was made.',
