@@ -49,6 +49,7 @@ PKG ?=
 
 # The fuzz targets, as package:function.
 FUZZTARGETS := \
+	.:FuzzFingerprints \
 	.:FuzzParseKey \
 	./store:FuzzDecodeRecord \
 	./store:FuzzParseID \

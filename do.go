@@ -79,7 +79,7 @@ func (e *execution) prepareCall(g *Guard, s *settings, caller context.Context, c
 	e.prepare(g, s, caller, id, unique.Make(call.Operation).Value())
 	encoder := newEncoder()
 	encoder.call(call)
-	e.reservation.Fingerprints = encoder.fingerprints(e.prints[:0], callRules, g.secrets, call.Scope, "")
+	e.reservation.Fingerprints = encoder.fingerprints(e.prints[:0], g.secrets, call.Scope, "")
 	encoder.free()
 }
 
