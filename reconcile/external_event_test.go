@@ -116,7 +116,7 @@ func TestUnreadableExternalEventIsToldOf(t *testing.T) {
 				keep(t, store, about("k", "e1", 1, "garbled"))
 				lose(t, store, "k")
 				ask(t, newPoller(t, store, hearing(asked), reconcile.Config{}), "k", reconcile.Report{Postponed: 1})
-				if rec := record(t, store, "k"); rec.ReconcileError != "this is no JSON" {
+				if rec := record(t, store, "k"); rec.ReconcileError != "the question failed: this is no JSON" {
 					t.Errorf("the reason is %q", rec.ReconcileError)
 				}
 			})

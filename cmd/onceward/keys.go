@@ -122,14 +122,14 @@ func (w *recordWriter) add(rec *store.Record) error {
 		return w.Object(shown)
 	}
 	if w.table == nil {
-		w.table = output.NewTable("HASH", "STATE", "OPERATION", "SCOPE", "KEY", "AGE", "DUE", "WHY").Whole(1)
+		w.table = output.NewTable("HASH", "STATE", "OPERATION", "SCOPE", "KEY", "AGE", "DUE", "WHY", "ASKED").Whole(1)
 	}
 	state := stateText(rec)
 	if w.part.lost {
 		state += " (owner lost)"
 	}
 	w.table.Add(rec.Hash(), state, output.Text(rec.Operation), output.Text(rec.Scope), output.Text(rec.Key),
-		w.Old(rec.CreatedAt), dueText(w.Output, rec), output.Text(whyText(rec)))
+		w.Old(rec.CreatedAt), dueText(w.Output, rec), output.Text(rec.LastError), output.Text(askedText(rec)))
 	return nil
 }
 
@@ -168,12 +168,12 @@ func dueText(out *output.Output, rec *store.Record) string {
 	return out.Age(rec.Due())
 }
 
-// whyText is the error that matters most now.
-func whyText(rec *store.Record) string {
-	if rec.State == store.StateUnknown && rec.ReconcileError != "" {
-		return rec.ReconcileError
+// askedText is what became of asking about an unknown outcome.
+func askedText(rec *store.Record) string {
+	if rec.State != store.StateUnknown {
+		return ""
 	}
-	return rec.LastError
+	return rec.ReconcileError
 }
 
 // keysShow tells the story of one operation.
