@@ -307,14 +307,17 @@ func (x *httpExecution) handle(ctx context.Context) {
 	x.recorder.gatherTrailers()
 }
 
-// handed is the request that the handler gets. That of the first run lies in the execution, as its body does, and costs
-// no allocation of its own; a run that was undone may have left its request behind, so the next one gets another.
+// handed returns the request that the handler gets. A transaction may run again, so that what a handler changes in its
+// request must not reach into the request of the next run. In reserved mode it lies in the execution, and costs no
+// allocation of its own.
 func (x *httpExecution) handed(ctx context.Context) *http.Request {
-	request := &x.firstRequest
-	if x.body != &x.firstBody {
-		request = new(http.Request)
+	var request *http.Request
+	if x.settings.mode == modeTransactional {
+		request = x.request.Clone(ctx)
+	} else {
+		request = &x.firstRequest
+		*request = *x.request.WithContext(ctx)
 	}
-	*request = *x.request.WithContext(ctx)
 	request.Body = x.body
 	request.ContentLength = int64(len(x.body.content))
 	request.TransferEncoding = nil

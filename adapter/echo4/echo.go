@@ -13,6 +13,7 @@ package oncewardecho4
 import (
 	"context"
 	"net/http"
+	"slices"
 
 	"github.com/labstack/echo/v4"
 
@@ -30,8 +31,8 @@ func Handler(guard *onceward.Guard, next echo.HandlerFunc, options ...onceward.O
 // [echo.Echo.Host]. It panics if the options cannot be right, as [onceward.Guard.Middleware] does.
 //
 // What it wraps finds the transaction and the operation in c.Request().Context(). It runs again if the database undid
-// its transaction: what it has left in c by then is still there. To what is in front, an error that was answered is
-// none.
+// its transaction. Path and parameters of c are then as they were; what c.Set has kept is still there, because echo does
+// not list it. To what is in front, an error that was answered is none.
 func Middleware(guard *onceward.Guard, options ...onceward.Option) echo.MiddlewareFunc {
 	return newMiddleware(guard, options).wrap
 }
@@ -74,6 +75,9 @@ type exchange struct {
 	next echo.HandlerFunc
 	// request is the guard's.
 	request http.Request
+	// path, names and values are those of the route.
+	path          string
+	names, values []string
 	// first is the response of the first run.
 	first echo.Response
 	ran   bool
@@ -136,9 +140,14 @@ func run(w http.ResponseWriter, r *http.Request) {
 // into the next one.
 func (x *exchange) answerTo(w http.ResponseWriter) *echo.Response {
 	response := echo.NewResponse(w, x.echo.Echo())
+	response.Status = http.StatusOK // as echo begins
 	if x.ran {
+		x.echo.SetPath(x.path)
+		x.echo.SetParamNames(x.names...)
+		x.echo.SetParamValues(x.values...)
 		return response
 	}
+	x.path, x.names, x.values = x.echo.Path(), x.echo.ParamNames(), slices.Clone(x.echo.ParamValues())
 	x.ran, x.first = true, *response
 	return &x.first
 }

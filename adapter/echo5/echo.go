@@ -13,6 +13,7 @@ package oncewardecho5
 import (
 	"context"
 	"net/http"
+	"slices"
 
 	"github.com/labstack/echo/v5"
 
@@ -30,8 +31,8 @@ func Handler(guard *onceward.Guard, next echo.HandlerFunc, options ...onceward.O
 // [onceward.Guard.Middleware] does.
 //
 // What it wraps finds the transaction and the operation in c.Request().Context(). It runs again if the database undid
-// its transaction: what it has left in c by then is still there. To what is in front, an error that was answered is
-// none.
+// its transaction. Path and parameters of c are then as they were; what c.Set has kept is still there, because echo does
+// not list it. To what is in front, an error that was answered is none.
 func Middleware(guard *onceward.Guard, options ...onceward.Option) echo.MiddlewareFunc {
 	return newMiddleware(guard, options).wrap
 }
@@ -76,6 +77,9 @@ type exchange struct {
 	request http.Request
 	// response is echo's own, past the guard.
 	response http.ResponseWriter
+	// path and values are those of the route.
+	path   string
+	values echo.PathValues
 	// first is the response of the first run.
 	first echo.Response
 	ran   bool
@@ -129,9 +133,13 @@ func run(w http.ResponseWriter, r *http.Request) {
 // into the next one.
 func (x *exchange) answerTo(w http.ResponseWriter) *echo.Response {
 	response := echo.NewResponse(w, x.echo.Logger())
+	response.Status = http.StatusOK // as echo begins
 	if x.ran {
+		x.echo.SetPath(x.path)
+		x.echo.SetPathValues(slices.Clone(x.values))
 		return response
 	}
+	x.path, x.values = x.echo.Path(), slices.Clone(x.echo.PathValues())
 	x.ran, x.first = true, *response
 	return &x.first
 }

@@ -86,6 +86,7 @@ type exchange struct {
 	url     url.URL
 	body    body
 	writer  writer
+	found   found
 	ran     bool
 
 	unprotected bool  // the handler has the request and the response as they are
@@ -161,8 +162,8 @@ func (x *exchange) end() {
 func (r *route) run(w http.ResponseWriter, request *http.Request) {
 	x := request.Context().Value(exchangeKey{}).(*exchange)
 	c := x.fiber
-	c.SetContext(request.Context())
 	if w == http.ResponseWriter(&x.writer) {
+		c.SetContext(request.Context())
 		x.unprotected = true
 		x.err = r.next(c)
 		return
@@ -170,13 +171,11 @@ func (r *route) run(w http.ResponseWriter, request *http.Request) {
 	if x.ran && c.Route() != x.route {
 		return // c.Next went on to another route, and cannot do so again: the guard notices that nothing ran
 	}
-	if x.ran {
-		x.writer.before.CopyTo(c.Response())
+	if err := x.prepare(request); err != nil {
+		panic(err) // the body is in memory
 	}
+	c.SetContext(request.Context())
 	x.ran = true
-	if err := x.body.handOn(c, request); err != nil {
-		panic(err) // it is in memory
-	}
 	err := r.next(c)
 	if !c.IsAbandoned() {
 		if err != nil {
@@ -187,6 +186,15 @@ func (r *route) run(w http.ResponseWriter, request *http.Request) {
 	if c.IsAbandoned() {
 		onceward.FromContext(request.Context()).Unknown()
 	}
+}
+
+// prepare gives fiber what the guard has read, and to a run after one that was undone what that one had found.
+func (x *exchange) prepare(handed *http.Request) error {
+	if x.ran {
+		return x.restore(handed)
+	}
+	x.note()
+	return x.body.handOn(x.fiber, handed)
 }
 
 // answerError answers an error as fiber does when the chain has ended.

@@ -11,9 +11,12 @@ package oncewardgin
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"net/http"
 	"reflect"
+	"slices"
+	"strings"
 
 	"github.com/gin-gonic/gin"
 
@@ -24,9 +27,12 @@ import (
 // of its route, such as "POST /accounts/:account/payments". It panics if the options cannot be right, as
 // [onceward.Guard.Handler] does.
 //
-// next finds the transaction and the operation in c.Request.Context(). It is the last of its chain: c.Next does nothing
-// in it, and what is registered behind it does not run, because that would run at each retry, without protection.
-// Middlewares in front of it run at each retry too.
+// next finds the transaction and the operation in c.Request.Context(). What it can ask gin is the same as without
+// protection: c.IsAborted, c.Writer, c.Keys, c.Errors, c.Next. Handlers that are registered behind it run with it, inside
+// of its protection, and not when an answer is replayed. Middlewares in front of it run at each retry too.
+//
+// gin's chain runs once. If the database undoes the transaction, the guard runs next again, unless next has aborted the
+// chain or there are handlers behind it: such a request is answered 503 "not-executed", and its retry executes.
 func Handler(guard *onceward.Guard, next gin.HandlerFunc, options ...onceward.Option) gin.HandlerFunc {
 	r := &route{next: next}
 	r.protected = guard.HandlerFunc(r.run, options...)
@@ -45,12 +51,18 @@ func FromRequest(r *http.Request) (*gin.Context, bool) {
 
 // Audit returns an error if a route of the engine changes state, and is neither protected nor exempt: see
 // [onceward.AuditStrict]. Guards learn the names of their operations from it. Call it when all routes are registered.
+// gin shows the last handler of a route alone: a protected handler with others behind it is not seen.
 func Audit(engine *gin.Engine, exempt ...string) error {
 	var routes []onceward.RouteInfo
 	for _, r := range engine.Routes() {
 		routes = append(routes, onceward.RouteInfo{Method: r.Method, Pattern: r.Path, Handler: protection(r.HandlerFunc)})
 	}
-	return onceward.AuditStrict(routes, exempt...)
+	err := onceward.AuditStrict(routes, exempt...)
+	if err != nil {
+		err = fmt.Errorf("%w (gin shows the last handler of a route alone: if a protected one is in front of it, make that "+
+			"the last, or exempt the route)", err)
+	}
+	return err
 }
 
 // route is a handler with protection.
@@ -65,8 +77,12 @@ type exchange struct {
 	gin     *gin.Context
 	request http.Request // the guard's
 	keys    map[any]any  // what was set in front of the handler
-	errors  int          // how many
-	ran     bool
+	errors  []*gin.Error // likewise
+	params  gin.Params   // of the route
+	status  int          // that a middleware has set; zero if none has
+	ran     bool         // under protection
+	whole   bool         // the run that was last, with what is behind the handler, has returned
+	own     bool         // without protection, as gin's own
 	first   writer
 }
 
@@ -86,34 +102,57 @@ func (r *route) serve(c *gin.Context) {
 		c.Set(probed, r.protected)
 		return
 	}
-	c.Abort() // nothing runs behind the guard by itself: not after an answer, and not out of the handler
 	w, request := c.Writer, c.Request
 	defer func() { c.Writer, c.Request = w, request }()
-	x := &exchange{Context: request.Context(), gin: c, keys: maps.Clone(c.Keys), errors: len(c.Errors)}
+	x := &exchange{Context: request.Context(), gin: c}
+	if status := w.Status(); status != http.StatusOK {
+		x.status = status
+	}
 	x.request = *request.WithContext(x)
 	x.request.Pattern = c.FullPath()
+	defer func() {
+		if !x.own && !x.whole {
+			c.Abort() // what is behind the handler runs with it, and with no other answer
+		}
+	}()
 	r.protected.ServeHTTP(w, &x.request)
 }
 
-// run is what the guard calls: again, if the database undid the transaction. Of what the handler told gin before,
-// nothing is left then.
+// run is what the guard calls: again, if the database undid the transaction. Nothing of what the handler said to gin
+// before is left then.
 func (r *route) run(w http.ResponseWriter, request *http.Request) {
 	x := request.Context().Value(exchangeKey{}).(*exchange)
 	c := x.gin
 	if _, own := w.(gin.ResponseWriter); own { // the request runs without protection, and is gin's own
+		x.own = true
 		r.next(c)
 		return
 	}
 	c.Request = request
-	answer := &x.first
-	if x.ran {
-		c.Keys, c.Errors, answer = maps.Clone(x.keys), c.Errors[:x.errors], new(writer)
+	answer, rerun := &x.first, x.ran
+	if !rerun {
+		x.keys, x.errors, x.params = maps.Clone(c.Keys), slices.Clone(c.Errors), slices.Clone(c.Params)
+	} else {
+		if c.IsAborted() || !x.whole || !isLast(c) {
+			onceward.FromContext(request.Context()).NotExecuted() // gin's chain cannot run again
+			return
+		}
+		c.Keys, c.Errors, c.Params, answer = maps.Clone(x.keys), slices.Clone(x.errors), slices.Clone(x.params), new(writer)
 	}
-	x.ran = true
-	answer.ResponseWriter, answer.ctx = w, request.Context()
+	x.ran, x.whole = true, false
+	*answer = writer{ResponseWriter: w, ctx: request.Context(), status: x.status}
 	c.Writer = answer
 	r.next(c)
+	if !rerun {
+		c.Next() // of what is behind the handler, what it has not run by itself
+	}
 	answer.end()
+	x.whole = true
+}
+
+// isLast reports whether a protected handler is the last of its chain, which gin names.
+func isLast(c *gin.Context) bool {
+	return strings.HasSuffix(c.HandlerName(), "/adapter/gin.(*route).serve-fm")
 }
 
 // probed is where a protected handler leaves its protection, if it is called without a request.

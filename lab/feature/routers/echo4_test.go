@@ -20,7 +20,7 @@ import (
 func TestEcho4(t *testing.T) {
 	t.Parallel()
 	suite.Run(t, suite.Adapter{
-		Name: "echo v4", Operation: colonOperation, Serve: serveEcho4, Features: suite.HTTPFeatures,
+		Name: "echo v4", Operation: colonOperation, Serve: serveEcho4, State: stateEcho4, Features: suite.HTTPFeatures,
 		Wrong: []suite.Wrong{
 			{Name: "its own writer", Serve: wrongWriterEcho4},
 			{Name: "errors answered late", Serve: wrongErrorsEcho4, Mistake: suite.AnsweredLate},
@@ -40,6 +40,35 @@ func serveEcho4(t *testing.T, guard *onceward.Guard, work suite.Work, options ..
 	accounts := router.Group("/accounts/:account")
 	accounts.POST("/payments", echo4Handler(work), oncewardecho.Middleware(guard, options...))
 	accounts.POST("/refunds", oncewardecho.Handler(guard, echo4Handler(work), options...))
+	return suite.ServeHTTP(t, router)
+}
+
+// stateEcho4 serves a handler that replies with what echo says, and then changes it.
+func stateEcho4(t *testing.T, guard *onceward.Guard, options ...onceward.Option) suite.Caller {
+	router := newRouterEcho4()
+	router.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			c.Set("user", "alice")
+			c.Response().Header().Set("X-Served-By", "a middleware")
+			return next(c)
+		}
+	})
+	handler := func(c echo.Context) error {
+		w := c.Response()
+		facts := fmt.Sprintf("committed %t, status %d, size %d, header %v, route %s, account %s, names %v, values %v, "+
+			"user %v, path %s", w.Committed, w.Status, w.Size, w.Header(), c.Path(), c.Param("account"), c.ParamNames(),
+			c.ParamValues(), c.Get("user"), c.Request().URL)
+		c.SetPath("/another")
+		c.SetParamNames("account", "number")
+		c.SetParamValues(c.Param("account")+"!", "8")
+		w.Status = http.StatusTeapot
+		w.Header().Set("X-Facts", "known")
+		return c.String(http.StatusCreated, fmt.Sprintf("%s; committed %t, status %d", facts, w.Committed, w.Status))
+	}
+	if guard != nil {
+		handler = oncewardecho.Handler(guard, handler, options...)
+	}
+	router.POST("/accounts/:account/payments", handler)
 	return suite.ServeHTTP(t, router)
 }
 

@@ -18,7 +18,7 @@ import (
 func TestEcho5(t *testing.T) {
 	t.Parallel()
 	suite.Run(t, suite.Adapter{
-		Name: "echo v5", Operation: colonOperation, Serve: serveEcho5, Features: suite.HTTPFeatures,
+		Name: "echo v5", Operation: colonOperation, Serve: serveEcho5, State: stateEcho5, Features: suite.HTTPFeatures,
 		Wrong: []suite.Wrong{
 			{Name: "its own writer", Serve: wrongWriterEcho5},
 			{Name: "errors answered late", Serve: wrongErrorsEcho5, Mistake: suite.AnsweredLate},
@@ -38,6 +38,37 @@ func serveEcho5(t *testing.T, guard *onceward.Guard, work suite.Work, options ..
 	accounts := router.Group("/accounts/:account")
 	accounts.POST("/payments", echo5Handler(work), oncewardecho.Middleware(guard, options...))
 	accounts.POST("/refunds", oncewardecho.Handler(guard, echo5Handler(work), options...))
+	return suite.ServeHTTP(t, router)
+}
+
+// stateEcho5 serves a handler that replies with what echo says, and then changes it.
+func stateEcho5(t *testing.T, guard *onceward.Guard, options ...onceward.Option) suite.Caller {
+	router := newRouterEcho5()
+	router.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c *echo.Context) error {
+			c.Set("user", "alice")
+			c.Response().Header().Set("X-Served-By", "a middleware")
+			return next(c)
+		}
+	})
+	handler := func(c *echo.Context) error {
+		w, err := echo.UnwrapResponse(c.Response())
+		if err != nil {
+			return err
+		}
+		facts := fmt.Sprintf("committed %t, status %d, size %d, header %v, route %s, account %s, values %v, user %v, path %s",
+			w.Committed, w.Status, w.Size, w.Header(), c.Path(), c.Param("account"), c.PathValues(), c.Get("user"),
+			c.Request().URL)
+		c.SetPath("/another")
+		c.SetPathValues(echo.PathValues{{Name: "account", Value: c.Param("account") + "!"}, {Name: "number", Value: "8"}})
+		w.Status = http.StatusTeapot
+		w.Header().Set("X-Facts", "known")
+		return c.String(http.StatusCreated, fmt.Sprintf("%s; committed %t, status %d", facts, w.Committed, w.Status))
+	}
+	if guard != nil {
+		handler = oncewardecho.Handler(guard, handler, options...)
+	}
+	router.POST("/accounts/:account/payments", handler)
 	return suite.ServeHTTP(t, router)
 }
 

@@ -30,7 +30,7 @@ var reserved = onceward.Reserved(onceward.FailureUnknown)
 func TestFiber(t *testing.T) {
 	t.Parallel()
 	suite.Run(t, suite.Adapter{
-		Name: "fiber", Operation: colonOperation, Serve: serveFiber, Features: suite.HTTPFeatures,
+		Name: "fiber", Operation: colonOperation, Serve: serveFiber, State: stateFiber, Features: suite.HTTPFeatures,
 		Wrong: []suite.Wrong{
 			{Name: "the adaptor of fiber", Serve: wrongAdaptor, Mistake: suite.NoAnswer},
 			{Name: "its own response", Serve: wrongResponse, Mistake: suite.NoAnswer},
@@ -86,6 +86,34 @@ func listen(t *testing.T, app *fiber.App) suite.Caller {
 		}
 	})
 	return suite.HTTP{URL: "http://" + listener.Addr().String(), Client: &http.Client{Transport: transport}}
+}
+
+// stateFiber serves a handler that replies with what fiber says, and then changes it.
+func stateFiber(t *testing.T, guard *onceward.Guard, options ...onceward.Option) suite.Caller {
+	app := fiber.New()
+	app.Use(func(c fiber.Ctx) error {
+		c.Locals("user", "alice")
+		c.Set("X-Served-By", "a middleware")
+		return c.Next()
+	})
+	handler := func(c fiber.Ctx) error {
+		facts := fmt.Sprintf("status %d, header %v, route %s, account %s, user %v, note %v, path %s, method %s, type %s, body %s",
+			c.Response().StatusCode(), c.GetRespHeaders(), c.Route().Path, c.Params("account"), c.Locals("user"),
+			c.Locals("note"), c.Path(), c.Method(), c.Get("Content-Type"), c.Body())
+		c.Locals("user", "mallory")
+		c.Locals("note", "was here")
+		c.Path("/another")
+		c.Method("PUT")
+		c.Request().Header.Set("Content-Type", "text/plain")
+		c.Request().SetBodyString("another")
+		c.Set("X-Facts", "known")
+		return c.Status(http.StatusCreated).SendString(facts)
+	}
+	if guard != nil {
+		handler = oncewardfiber.Handler(guard, handler, options...)
+	}
+	app.Post("/accounts/:account/payments", handler)
+	return listen(t, app)
 }
 
 // fiberHandler is the work as fiber has it: a refusal or a failure is an error, where no header goes with it.

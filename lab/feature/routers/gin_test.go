@@ -2,8 +2,10 @@ package routers_test
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,12 +20,11 @@ import (
 func TestGin(t *testing.T) {
 	t.Parallel()
 	suite.Run(t, suite.Adapter{
-		Name: "gin", Operation: colonOperation, Serve: serveGin, Features: suite.HTTPFeatures,
+		Name: "gin", Operation: colonOperation, Serve: serveGin, State: stateGin, Features: suite.HTTPFeatures,
 		Wrong: []suite.Wrong{
 			{Name: "its own writer", Serve: wrongWriterGin},
 			{Name: "its own writer, no abort", Serve: wrongWriterGoingOn, RunsAgain: true},
 			{Name: "a chain that runs once", Serve: wrongNextGin, Mistake: suite.NotRerun},
-			{Name: "the adapter as a middleware", Serve: wrongMiddleware, Mistake: suite.NoAnswer},
 		},
 	})
 }
@@ -37,9 +38,39 @@ func newEngine() *gin.Engine {
 func serveGin(t *testing.T, guard *onceward.Guard, work suite.Work, options ...onceward.Option) suite.Caller {
 	engine := newEngine()
 	accounts := engine.Group("/accounts/:account")
-	behind := func(*gin.Context) { t.Error("a handler behind the protected one ran") }
-	accounts.POST("/payments", oncewardgin.Handler(guard, ginHandler(work), options...), behind)
+	accounts.POST("/payments", oncewardgin.Handler(guard, ginHandler(work), options...))
 	accounts.POST("/refunds", oncewardgin.Handler(guard, ginHandler(work), options...))
+	return suite.ServeHTTP(t, engine)
+}
+
+// stateGin serves a handler that replies with what gin says, and then changes it.
+func stateGin(t *testing.T, guard *onceward.Guard, options ...onceward.Option) suite.Caller {
+	engine := newEngine()
+	engine.Use(func(c *gin.Context) { // as a middleware does that says who calls
+		c.Set("user", "alice")
+		_ = c.Error(errors.New("slow"))
+		c.Next()
+	})
+	handler := func(c *gin.Context) {
+		w := c.Writer
+		facts := fmt.Sprintf("aborted %t, written %t, status %d, size %d, header %v, route %s, account %s, params %v, "+
+			"keys %v, errors %v, path %s", c.IsAborted(), w.Written(), w.Status(), w.Size(), w.Header(), c.FullPath(),
+			c.Param("account"), c.Params, c.Keys, c.Errors.Errors(), c.Request.URL)
+		c.Set("user", "mallory")
+		c.Set("handler", "was here")
+		_ = c.Error(errors.New("of the handler"))
+		c.AddParam("account", "another")
+		c.Params[0].Value += "!"
+		c.Status(http.StatusTeapot)
+		c.Next() // there is nothing behind it
+		c.Header("X-Facts", "known")
+		c.String(http.StatusCreated, "%s; then aborted %t, written %t, status %d, size %d", facts,
+			c.IsAborted(), w.Written(), w.Status(), w.Size())
+	}
+	if guard != nil {
+		handler = oncewardgin.Handler(guard, handler, options...)
+	}
+	engine.POST("/accounts/:account/payments", handler)
 	return suite.ServeHTTP(t, engine)
 }
 
@@ -108,11 +139,6 @@ func wrongNextGin(t *testing.T, guard *onceward.Guard, work suite.Work, options 
 		c.Writer = own
 		c.Abort()
 	})
-}
-
-// wrongMiddleware takes the adapter's Handler for a middleware.
-func wrongMiddleware(t *testing.T, guard *onceward.Guard, work suite.Work, options ...onceward.Option) suite.Caller {
-	return wrongly(t, work, oncewardgin.Handler(guard, func(c *gin.Context) { c.Next() }, options...))
 }
 
 func wrongly(t *testing.T, work suite.Work, middleware gin.HandlerFunc) suite.Caller {
@@ -270,6 +296,78 @@ func TestGinLeftBehind(t *testing.T) {
 		got, err := caller.Call(t.Context(), request)
 		if err != nil || got.Status != http.StatusCreated || got.Body != "run 2" || got.Replayed != replayed {
 			t.Errorf("got %+v, error %v", got, err)
+		}
+	}
+}
+
+// TestGinChain: handlers in front of a protected one may abort the chain, so may the handler itself, and handlers behind
+// it run with it: once for a key, and not for a replay.
+func TestGinChain(t *testing.T) {
+	t.Parallel()
+	guard := guardOfScope(t, onceward.SingleScope("shop"))
+	engine := gin.New()
+	var ran []string
+	engine.POST("/accounts/:account/payments", oncewardgin.Handler(guard, func(c *gin.Context) {
+		if c.Param("account") == "bad" {
+			c.AbortWithStatusJSON(http.StatusUnprocessableEntity, gin.H{"error": "no such account"})
+		}
+		if c.IsAborted() {
+			return
+		}
+		ran = append(ran, "handler")
+		c.Next()
+		ran = append(ran, "handler again")
+	}, onceward.Reserved(onceward.FailureUnknown)), func(c *gin.Context) {
+		if onceward.FromContext(c.Request.Context()) == nil {
+			t.Error("a handler behind the protected one runs without protection")
+		}
+		ran = append(ran, "behind")
+		c.String(http.StatusCreated, "paid")
+	}, func(*gin.Context) { ran = append(ran, "last") })
+	caller := suite.ServeHTTP(t, engine)
+	for _, replayed := range []bool{false, true} {
+		request := suite.Request{Key: "k", Payment: suite.Payment{Account: "a"}}
+		got, err := caller.Call(t.Context(), request)
+		if err != nil || got.Status != http.StatusCreated || got.Body != "paid" || got.Replayed != replayed {
+			t.Errorf("got %+v, error %v", got, err)
+		}
+		request = suite.Request{Key: "bad", Payment: suite.Payment{Account: "bad"}}
+		got, err = caller.Call(t.Context(), request)
+		if err != nil || got.Status != http.StatusUnprocessableEntity || got.Replayed != replayed {
+			t.Errorf("aborted: got %+v, error %v", got, err)
+		}
+	}
+	if want := []string{"handler", "behind", "last", "handler again"}; !slices.Equal(ran, want) {
+		t.Errorf("there ran %q, want %q", ran, want)
+	}
+}
+
+// TestGinChainThatCannotRunAgain: gin's chain runs once. Where it would have to run again, because the handler has aborted
+// it or others are behind the handler, nothing is executed, and the client is told so.
+func TestGinChainThatCannotRunAgain(t *testing.T) {
+	t.Parallel()
+	for name, handlers := range map[string][]gin.HandlerFunc{
+		"aborted": {func(c *gin.Context) { c.AbortWithStatusJSON(http.StatusCreated, "paid") }},
+		"silent":  {func(c *gin.Context) { c.Abort() }},
+		"handlers behind": {
+			func(c *gin.Context) { c.String(http.StatusCreated, "paid") }, func(*gin.Context) {},
+		},
+	} {
+		guard, err := onceward.New(suite.NewUndoingStore(t), onceward.Config{
+			Scope: onceward.SingleScope("shop"), Secret: []byte("the secret of the tests"), Logger: quiet,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		runs := 0
+		first := handlers[0]
+		handlers[0] = oncewardgin.Handler(guard, func(c *gin.Context) { runs++; first(c) }, onceward.Transactional())
+		engine := gin.New()
+		engine.POST("/accounts/:account/payments", handlers...)
+		request := suite.Request{Key: "k", Payment: suite.Payment{Account: "a"}}
+		got, err := suite.ServeHTTP(t, engine).Call(t.Context(), request)
+		if err != nil || got.Status != http.StatusServiceUnavailable || got.Code != "not-executed" || !got.Retryable || runs != 1 {
+			t.Errorf("%s: got %+v, error %v, after %d runs", name, got, err, runs)
 		}
 	}
 }

@@ -2,6 +2,8 @@ package routers_test
 
 import (
 	"encoding/json"
+	"fmt"
+	"io"
 	"net/http"
 	"testing"
 
@@ -12,7 +14,7 @@ import (
 func TestNetHTTP(t *testing.T) {
 	t.Parallel()
 	suite.Run(t, suite.Adapter{
-		Name: "net/http", Operation: "POST /accounts/{account}/payments", Serve: serveNetHTTP, Features: suite.HTTPFeatures,
+		Name: "net/http", Operation: "POST /accounts/{account}/payments", Serve: serveNetHTTP, State: stateNetHTTP, Features: suite.HTTPFeatures,
 	})
 }
 
@@ -21,6 +23,30 @@ func serveNetHTTP(t *testing.T, guard *onceward.Guard, work suite.Work, options 
 	for _, what := range []string{"payments", "refunds"} {
 		router.Handle("POST /accounts/{account}/"+what, guard.HandlerFunc(handlerNetHTTP(work), options...))
 	}
+	return suite.ServeHTTP(t, router)
+}
+
+// stateNetHTTP serves a handler that replies with what net/http says, and then changes it.
+func stateNetHTTP(t *testing.T, guard *onceward.Guard, options ...onceward.Option) suite.Caller {
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		content, err := io.ReadAll(r.Body)
+		facts := fmt.Sprintf("header %v, route %s, account %s, path %s, type %s, length %d, body %s, error %v", w.Header(),
+			r.Pattern, r.PathValue("account"), r.URL, r.Header.Get("Content-Type"), r.ContentLength, content, err)
+		r.SetPathValue("account", r.PathValue("account")+"!")
+		r.Pattern, r.Method = "another", "another"
+		w.Header().Set("X-Facts", "known")
+		w.WriteHeader(http.StatusCreated)
+		_, _ = io.WriteString(w, facts)
+	})
+	var protected http.Handler = handler
+	if guard != nil {
+		protected = guard.Handler(handler, options...)
+	}
+	router := http.NewServeMux()
+	router.HandleFunc("POST /accounts/{account}/payments", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Served-By", "a middleware")
+		protected.ServeHTTP(w, r)
+	})
 	return suite.ServeHTTP(t, router)
 }
 

@@ -88,6 +88,20 @@ func (s *service) serveWork(work Work, options ...onceward.Option) {
 
 func (s *service) serveWith(with setup, options ...onceward.Option) {
 	s.Helper()
+	s.makeGuard(with)
+	work := with.work
+	if work == nil {
+		work = s.pay
+	}
+	s.caller = s.adapter.Serve(s.T, s.guard, func(ctx context.Context, p Payment) Reply {
+		s.runs.Add(1)
+		return work(ctx, p)
+	}, options...)
+}
+
+// makeGuard makes the guard of a server.
+func (s *service) makeGuard(with setup) {
+	s.Helper()
 	var used store.Store = s.store
 	if with.wrap != nil {
 		used = with.wrap(s.store)
@@ -105,14 +119,6 @@ func (s *service) serveWith(with setup, options ...onceward.Option) {
 	var err error
 	s.guard, err = onceward.New(used, config)
 	s.must(err)
-	work := with.work
-	if work == nil {
-		work = s.pay
-	}
-	s.caller = s.adapter.Serve(s.T, s.guard, func(ctx context.Context, p Payment) Reply {
-		s.runs.Add(1)
-		return work(ctx, p)
-	}, options...)
 }
 
 // byToken takes the scope from the bearer token, as a service with authentication would.

@@ -28,6 +28,10 @@ type Adapter struct {
 	Operation string
 	// Serve protects as a user of the adapter does.
 	Serve Serve
+	// State serves payments by a handler that replies with what its framework says of the request and of the answer so
+	// far, and then changes whatever of it can be changed. With no guard it serves without protection. Default: it is not
+	// tested.
+	State func(t *testing.T, guard *onceward.Guard, options ...onceward.Option) Caller
 	// Wrong are ways to protect that a user may try first, and that must be noticed. Default: none.
 	Wrong []Wrong
 	// Features are what the transport has. Default: what all have.
@@ -89,7 +93,9 @@ type behaviour struct {
 	name string
 	// needs says whether a transport has what it is about; nil for all.
 	needs func(Features) bool
-	run   func(s *service)
+	// asks says that it asks the framework, where an adapter can.
+	asks bool
+	run  func(s *service)
 	// inMode is run in place of run, once for each mode.
 	inMode func(s *service, mode onceward.Option)
 }
@@ -130,6 +136,7 @@ var behaviours = []behaviour{
 	{name: "Panic", run: testPanic},
 	{name: "Deadline", run: testDeadline},
 	{name: "Rerun", run: testRerun},
+	{name: "State", asks: true, run: testState},
 	{name: "Silence", needs: func(f Features) bool { return f.Silence }, run: testSilence},
 }
 
@@ -142,7 +149,7 @@ var reserved = onceward.Reserved(onceward.FailureUnknown)
 func Run(t *testing.T, adapter Adapter) {
 	t.Helper()
 	for _, b := range behaviours {
-		if b.needs != nil && !b.needs(adapter.Features) {
+		if b.needs != nil && !b.needs(adapter.Features) || b.asks && adapter.State == nil {
 			continue
 		}
 		t.Run(b.name, func(t *testing.T) {
