@@ -36,11 +36,36 @@ type call struct {
 // operation is the name under which an operator finds the calls of a tool.
 func operation(tool string) string { return methodCall + " " + tool }
 
-// serve takes a call to its result.
-func (t *Tools) serve(
-	ctx context.Context, tool *protection, req *mcp.CallToolRequest, next mcp.MethodHandler,
-) (mcp.Result, error) {
+// call takes a call to its result. Who calls is asked first: the server is not asked for its tools on behalf of a caller
+// who is not known.
+func (t *Tools) call(ctx context.Context, req *mcp.CallToolRequest, next mcp.MethodHandler) (mcp.Result, error) {
+	tool, named := t.tools[req.Params.Name]
+	if !named {
+		tool = t.tools[OtherTools]
+	}
+	if tool == nil || !named && repeatable(t.catalog.get(req.Params.Name)) {
+		return next(ctx, methodCall, req)
+	}
 	name := cmp.Or(tool.procedure.Operation(), operation(req.Params.Name))
+	scope, err := t.config.Scope(ctx, req)
+	if err == nil && scope == "" {
+		err = onceward.ErrUnauthenticated
+	}
+	if err != nil {
+		return t.problem(ctx, tool, req, nil, tool.procedure.Refuse(ctx, name, err)), nil
+	}
+	// Of a tool that is not in the list, and if there is none, nothing says that it may be repeated.
+	if !named && repeatable(t.catalog.find(ctx, req, next)) {
+		return next(ctx, methodCall, req)
+	}
+	return t.serve(ctx, tool, onceward.Call{Scope: scope, Operation: name, Method: req.Params.Name}, req, next)
+}
+
+// serve takes a call of a protected tool to its result.
+func (t *Tools) serve(
+	ctx context.Context, tool *protection, about onceward.Call, req *mcp.CallToolRequest, next mcp.MethodHandler,
+) (mcp.Result, error) {
+	name := about.Operation
 	who, err := tool.identify(req)
 	if errors.Is(err, errArguments) {
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: err.Error() + "; nothing was done"}
@@ -48,15 +73,9 @@ func (t *Tools) serve(
 	if err != nil && !errors.Is(err, onceward.ErrNoKey) {
 		return t.problem(ctx, tool, req, next, tool.procedure.Refuse(ctx, name, err)), nil
 	}
-	scope, err := t.config.Scope(ctx, req)
-	if err != nil {
-		return t.problem(ctx, tool, req, next, tool.procedure.Refuse(ctx, name, err)), nil
-	}
+	about.Key, about.Payload, about.Header, about.Actor = who.key, who.payload, header(req), t.actor(req)
 	c := &call{tool: tool, req: withArguments(req, who.arguments), next: next}
-	served, err := tool.procedure.Serve(ctx, onceward.Call{
-		Scope: scope, Key: who.key, Operation: name, Method: req.Params.Name, Payload: who.payload, Header: header(req),
-		Actor: t.actor(req),
-	}, c.run)
+	served, err := tool.procedure.Serve(ctx, about, c.run)
 	var problem *onceward.Problem
 	switch {
 	case errors.As(err, &problem):

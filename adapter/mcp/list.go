@@ -20,7 +20,7 @@ const keyDescription = "Identifies this one operation, so that it happens once e
 
 // repeatable reports whether a tool says of itself that a repetition does no harm.
 func repeatable(tool *mcp.Tool) bool {
-	return tool.Annotations != nil && (tool.Annotations.ReadOnlyHint || tool.Annotations.IdempotentHint)
+	return tool != nil && tool.Annotations != nil && (tool.Annotations.ReadOnlyHint || tool.Annotations.IdempotentHint)
 }
 
 // of finds the protection of a tool by its definition; nil if it has none.
@@ -82,7 +82,6 @@ func (t *Tools) describe(list *mcp.ListToolsResult) *mcp.ListToolsResult {
 	described := *list
 	described.Tools = slices.Clone(list.Tools)
 	for i, tool := range described.Tools {
-		t.catalog.add(tool)
 		if p := t.of(tool); p != nil {
 			described.Tools[i] = p.describe(tool)
 		}
@@ -127,17 +126,33 @@ func withKey(schema any, name string, required bool) any {
 
 // catalog keeps the definitions of the tools that were seen.
 type catalog struct {
-	mu    sync.Mutex
-	tools map[string]*mcp.Tool
+	mu      sync.Mutex
+	tools   map[string]*mcp.Tool
+	changes int           // grows when what was seen may have changed
+	next    time.Time     // no listing before: until then a tool that is not in tools counts as one that is in no list
+	listing chan struct{} // closes when the listing under way has ended; nil if there is none
 }
 
-func (c *catalog) add(tool *mcp.Tool) {
+// age says since which change a list is asked for.
+func (c *catalog) age() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.changes
+}
+
+// add keeps the tools of a list of that age, unless they may have changed since.
+func (c *catalog) add(age int, tools []*mcp.Tool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if age != c.changes {
+		return
+	}
 	if c.tools == nil {
 		c.tools = make(map[string]*mcp.Tool)
 	}
-	c.tools[tool.Name] = tool
+	for _, tool := range tools {
+		c.tools[tool.Name] = tool
+	}
 }
 
 func (c *catalog) get(name string) *mcp.Tool {
@@ -147,41 +162,75 @@ func (c *catalog) get(name string) *mcp.Tool {
 }
 
 // The bounds of a search for a tool: a server that hangs, or whose list has no end, does not keep a call from its
-// answer.
+// answer, and callers who make up names do not have the server list its tools for each.
 const (
-	findTimeout = 10 * time.Second
-	maxPages    = 100
+	findTimeout  = 10 * time.Second
+	maxPages     = 100
+	listInterval = 30 * time.Second
+	listRetry    = time.Second // after a listing that failed
 )
 
-// find returns the definition of the tool of a call, and asks the server if it was not seen before. It is nil for one
-// that the server does not list.
+// find returns the definition of the tool of a call. The server is asked if the tool was not seen before, but by one call
+// at a time, and again only when the tools may have changed or some time has passed. It is nil for a tool that the server
+// does not list.
 func (c *catalog) find(ctx context.Context, req *mcp.CallToolRequest, next mcp.MethodHandler) *mcp.Tool {
-	if tool := c.get(req.Params.Name); tool != nil {
-		return tool
+	for {
+		c.mu.Lock()
+		tool, listing := c.tools[req.Params.Name], c.listing
+		if tool != nil || time.Now().Before(c.next) {
+			c.mu.Unlock()
+			return tool
+		}
+		if listing == nil {
+			c.listing = make(chan struct{})
+			age := c.changes
+			c.mu.Unlock()
+			c.list(ctx, req, next, age)
+			return c.get(req.Params.Name)
+		}
+		c.mu.Unlock()
+		select {
+		case <-listing:
+		case <-ctx.Done():
+			return nil
+		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, findTimeout)
+}
+
+// list asks the server for its tools. A caller that leaves does not stop it, because others wait for the same list.
+func (c *catalog) list(ctx context.Context, req *mcp.CallToolRequest, next mcp.MethodHandler, age int) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), findTimeout)
 	defer cancel()
+	pause := listRetry
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if age == c.changes {
+			c.next = time.Now().Add(pause)
+		}
+		close(c.listing)
+		c.listing = nil
+	}()
 	for cursor, page := "", 0; page < maxPages; page++ {
 		result, err := next(ctx, methodList, &mcp.ListToolsRequest{
 			Session: req.Session, Params: &mcp.ListToolsParams{Cursor: cursor}, Extra: req.Extra,
 		})
 		list, ok := result.(*mcp.ListToolsResult)
 		if err != nil || !ok || list == nil {
-			return nil
+			return
 		}
-		for _, tool := range list.Tools {
-			c.add(tool)
-		}
+		c.add(age, list.Tools)
 		if cursor = list.NextCursor; cursor == "" {
 			break
 		}
 	}
-	return c.get(req.Params.Name)
+	pause = listInterval
 }
 
 // forget drops what was seen, because it may have changed.
 func (c *catalog) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.tools = nil
+	c.tools, c.next = nil, time.Time{}
+	c.changes++
 }

@@ -159,10 +159,21 @@ func (t *Tools) problem(
 		Meta: mcp.Meta{MetaProblem: problem}, IsError: true,
 		Content: []mcp.Content{&mcp.TextContent{Text: tool.say(said.text, req, problem)}},
 	}
-	if definition := t.catalog.find(ctx, req, next); definition == nil || definition.OutputSchema == nil {
+	if t.takesAnyContent(ctx, req, next) {
 		result.StructuredContent = problem
 	}
 	return result
+}
+
+// takesAnyContent reports whether clients check structured content against no schema of the tool. The server is not
+// asked if next is nil.
+func (t *Tools) takesAnyContent(ctx context.Context, req *mcp.CallToolRequest, next mcp.MethodHandler) bool {
+	if next == nil {
+		tool := t.catalog.get(req.Params.Name)
+		return tool != nil && tool.OutputSchema == nil
+	}
+	tool := t.catalog.find(ctx, req, next)
+	return tool == nil || tool.OutputSchema == nil
 }
 
 // say fills in a text.

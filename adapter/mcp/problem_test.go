@@ -133,7 +133,7 @@ func TestProblemNames(t *testing.T) {
 	problem := procedure.Refuse(t.Context(), "pay", onceward.ErrNoKey)
 	for name, schema := range map[string]any{"with a schema": map[string]any{"type": "object"}, "without": nil} {
 		tools := &Tools{}
-		tools.catalog.add(&mcp.Tool{Name: "pay", OutputSchema: schema})
+		tools.catalog.add(0, []*mcp.Tool{{Name: "pay", OutputSchema: schema}})
 		req := &mcp.CallToolRequest{Params: &mcp.CallToolParamsRaw{Name: "pay"}}
 		result := tools.problem(t.Context(), &protection{}, req, nil, problem)
 		if p := ProblemOf(result); p.Code != problem.Code || p.Executed != ExecutedNo {

@@ -60,6 +60,9 @@ type ProxyConfig struct {
 	// ConnectTimeout bounds an attempt to reach the server behind, from its start to its answer to the handshake; calls
 	// wait meanwhile. Default: 1 min.
 	ConnectTimeout time.Duration
+	// WithoutQuestions offers the server behind no way to ask clients (sampling and elicitation): some servers ask whenever
+	// they may, and fail where a client cannot answer. Default: false.
+	WithoutQuestions bool
 	// Logger is told of a server behind that is gone. Default: [slog.Default].
 	Logger *slog.Logger
 }
@@ -73,8 +76,9 @@ const (
 // Proxy stands in front of a server of MCP that does not know Onceward, and lets its tool calls happen once. Whatever
 // else a client asks is passed on: prompts, resources and their subscriptions, completions, and notifications that a
 // list has changed, that a resource was updated, and of progress. A question of a tool for input passes as a result,
-// as protocol version 2026-07-28 has it; requests that a server of an older version makes itself (sampling,
-// elicitation, roots) are not passed on, and neither are its log messages.
+// as protocol version 2026-07-28 has it. The questions of a server of an older version (sampling and elicitation) and log
+// messages are passed on while it is certain which client they are for: while the calls of one client alone are open.
+// Roots are not passed on.
 type Proxy struct {
 	config   ProxyConfig
 	tools    *Tools
@@ -82,6 +86,10 @@ type Proxy struct {
 	upstream upstream
 	progress progress
 	watched  subscriptions
+
+	questions questions
+	levelMu   sync.Mutex
+	level     mcp.LoggingLevel // of the client that wants most log messages; empty if none does
 }
 
 // NewProxy connects to the server behind and returns the proxy. Close it.
@@ -111,7 +119,7 @@ func NewProxy(ctx context.Context, guard *onceward.Guard, config ProxyConfig) (*
 	}
 	p := &Proxy{config: config, tools: protected}
 	p.upstream = upstream{
-		client: p.client(), connect: config.Connect, opening: p.resubscribe, changed: p.toolsChanged, log: config.Logger,
+		client: p.client(), connect: config.Connect, opening: p.renew, changed: p.toolsChanged, log: config.Logger,
 		min: config.MinBackoff, max: config.MaxBackoff, timeout: config.ConnectTimeout,
 	}
 	p.upstream.ending, p.upstream.end = context.WithCancel(context.Background())
@@ -126,10 +134,9 @@ func NewProxy(ctx context.Context, guard *onceward.Guard, config ProxyConfig) (*
 	return p, nil
 }
 
-// client is the side that faces the server behind. It claims no capability that would need a way back to one client
-// among several.
+// client is the side that faces the server behind.
 func (p *Proxy) client() *mcp.Client {
-	return mcp.NewClient(&mcp.Implementation{Name: "onceward-mcp-proxy"}, &mcp.ClientOptions{
+	options := &mcp.ClientOptions{
 		Capabilities:   &mcp.ClientCapabilities{},
 		MultiRoundTrip: &mcp.MultiRoundTripOptions{Disabled: true},
 		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) {
@@ -155,7 +162,15 @@ func (p *Proxy) client() *mcp.Client {
 		ProgressNotificationHandler: func(_ context.Context, req *mcp.ProgressNotificationClientRequest) {
 			p.progress.pass(req.Params)
 		},
-	})
+		LoggingMessageHandler: p.logged,
+	}
+	if !p.config.WithoutQuestions {
+		options.Capabilities.Sampling = new(mcp.SamplingCapabilities)
+		options.Capabilities.Elicitation = &mcp.ElicitationCapabilities{Form: new(mcp.FormElicitationCapabilities)}
+	}
+	client := mcp.NewClient(&mcp.Implementation{Name: "onceward-mcp-proxy"}, options)
+	client.AddReceivingMiddleware(p.passQuestions)
+	return client
 }
 
 // unlisted is added to the server and removed again, which tells its clients that a list has changed. No client sees
@@ -192,9 +207,9 @@ func (p *Proxy) serverLike(behind *mcp.InitializeResult) *mcp.Server {
 		}
 		if behind.Capabilities != nil {
 			can := behind.Capabilities
-			options.Capabilities = &mcp.ServerCapabilities{ // all but logging
+			options.Capabilities = &mcp.ServerCapabilities{
 				Experimental: can.Experimental, Extensions: can.Extensions, Completions: can.Completions,
-				Prompts: can.Prompts, Resources: can.Resources, Tools: can.Tools,
+				Logging: can.Logging, Prompts: can.Prompts, Resources: can.Resources, Tools: can.Tools,
 			}
 		}
 	}
@@ -230,6 +245,11 @@ func (p *Proxy) Close() error { return p.upstream.close() }
 // forward sends what clients ask to the server behind.
 func (p *Proxy) forward(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+		if level, ok := req.GetParams().(*mcp.SetLoggingLevelParams); ok {
+			if err := p.setLevel(ctx, level.Level); err != nil {
+				return nil, err
+			}
+		}
 		send := p.sender(req)
 		if send == nil {
 			return next(ctx, method, req)
@@ -242,7 +262,10 @@ func (p *Proxy) forward(next mcp.MethodHandler) mcp.MethodHandler {
 		defer cancel()
 		defer context.AfterFunc(p.upstream.ending, cancel)()
 		ctx, sent := notingPosts(ctx)
+		call := p.questions.open(ctx, req.GetSession(), session)
 		result, err := send(ctx, session)
+		p.awaitMessages()
+		p.questions.close(call, err)
 		if err != nil {
 			return nil, p.upstream.judged(session, sent, err)
 		}

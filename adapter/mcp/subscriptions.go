@@ -81,10 +81,14 @@ func (p *Proxy) unsubscribe(ctx context.Context, req *mcp.UnsubscribeRequest) er
 	return withoutQuery(session.Unsubscribe(ctx, &mcp.UnsubscribeParams{URI: req.Params.URI}))
 }
 
-// resubscribe tells a new session what the clients are subscribed to.
-func (p *Proxy) resubscribe(session *mcp.ClientSession) {
+// renew asks a new session for what the clients want to know: log messages, and what they are subscribed to.
+func (p *Proxy) renew(session *mcp.ClientSession) {
 	ctx, cancel := context.WithTimeout(p.upstream.ending, p.config.ConnectTimeout)
 	defer cancel()
+	if err := p.relog(ctx, session); err != nil {
+		p.config.Logger.Warn("onceward: the level of log messages was lost with the session of the server behind the proxy",
+			"error", withoutQuery(err))
+	}
 	for _, uri := range p.watched.wanted(p.server.Load()) {
 		if err := session.Subscribe(ctx, &mcp.SubscribeParams{URI: uri}); err != nil {
 			p.config.Logger.Warn("onceward: a subscription was lost with the session of the server behind the proxy",

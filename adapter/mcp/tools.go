@@ -145,35 +145,18 @@ func (t *Tools) Middleware(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		switch r := req.(type) {
 		case *mcp.CallToolRequest:
-			if method != methodCall {
-				break
-			}
-			if tool := t.protection(ctx, r, next); tool != nil {
-				return t.serve(ctx, tool, r, next)
+			if method == methodCall {
+				return t.call(ctx, r, next)
 			}
 		case *mcp.ListToolsRequest:
+			age := t.catalog.age()
 			result, err := next(ctx, method, req)
 			if list, ok := result.(*mcp.ListToolsResult); ok && err == nil {
+				t.catalog.add(age, list.Tools)
 				return t.describe(list), nil
 			}
 			return result, err
 		}
 		return next(ctx, method, req)
 	}
-}
-
-// protection finds how a call is protected; nil for a tool that is not.
-func (t *Tools) protection(ctx context.Context, req *mcp.CallToolRequest, next mcp.MethodHandler) *protection {
-	if tool := t.tools[req.Params.Name]; tool != nil {
-		return tool
-	}
-	others := t.tools[OtherTools]
-	if others == nil {
-		return nil
-	}
-	// Of a tool that is not in the list, and if there is none, nothing says that it may be repeated.
-	if tool := t.catalog.find(ctx, req, next); tool != nil && repeatable(tool) {
-		return nil
-	}
-	return others
 }

@@ -34,6 +34,9 @@ type command struct {
 	TokenFile string   `type:"path" placeholder:"FILE" group:"Server" help:"A file with the bearer token for --upstream. It is read for each request, so that the token can be changed."`
 	Listen    string   `placeholder:"ADDRESS" group:"Server" help:"Serve streamable HTTP there, such as 127.0.0.1:8080; port 0 takes a free one. Default: serve on the standard input and output."`
 
+	Stateless        bool `group:"Server" help:"Give clients of --listen no sessions: for several proxies behind one address. Questions of the server behind are not passed on then, nor are subscriptions of clients that do not speak protocol 2026-07-28."`
+	WithoutQuestions bool `group:"Server" help:"Offer the server behind no way to ask clients (sampling and elicitation): for servers that ask whenever they may, and clients that cannot answer."`
+
 	Store      string        `env:"ONCEWARD_STORE" placeholder:"URL" group:"Records" help:"The store: postgres://user@host/database, mysql://user@host/database, sqlite:PATH, redis://host:6379/0 or dynamodb://TABLE. Its tables are created if they are missing."`
 	SecretFile string        `type:"path" placeholder:"FILE" group:"Records" help:"A file with a secret of 16 random bytes or more, which stays the same over restarts. Default: the environment's ONCEWARD_SECRET."`
 	Retain     time.Duration `default:"24h" group:"Records" help:"How long results are kept."`
@@ -122,7 +125,7 @@ func (c *command) serve(
 			return usage("--listen: %v", err)
 		}
 		fmt.Fprintf(out, "listening on http://%s\n", listener.Addr())
-		server = guard.Server(httpServer(proxy.Server()), listener, c.Deadline+30*time.Second)
+		server = guard.Server(c.httpServer(proxy.Server()), listener, c.Deadline+30*time.Second)
 	}
 	if err := onceward.Run(ctx, sweeping, server); err != nil {
 		return err
@@ -133,16 +136,19 @@ func (c *command) serve(
 	return ended
 }
 
-// httpServer serves every version of the protocol without sessions of its own: there is nothing that a client would
-// have to come back to.
-func httpServer(server *mcp.Server) *http.Server {
+// idleSession is after how long without a request the session of a client ends, beyond the deadline of calls.
+const idleSession = time.Hour
+
+// httpServer serves every version of the protocol. Clients of older versions get sessions, so that the server behind can
+// ask them.
+func (c *command) httpServer(server *mcp.Server) *http.Server {
 	handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server },
-		&mcp.StreamableHTTPOptions{Stateless: true})
+		&mcp.StreamableHTTPOptions{Stateless: c.Stateless, SessionTimeout: c.Deadline + idleSession})
 	protected := http.NewCrossOriginProtection().Handler(handler) // from pages of other origins
 	web := &http.Server{Handler: protected, ReadHeaderTimeout: 10 * time.Second}
 	web.RegisterOnShutdown(func() { // streams that would never end
 		for session := range server.Sessions() {
-			_ = session.Close()
+			go session.Close() // it waits for the calls of the session
 		}
 	})
 	return web
@@ -160,6 +166,7 @@ func (c *command) config() (config oncewardmcp.ProxyConfig, key []byte, err erro
 		return config, nil, usage("the secret is missing: give --secret-file FILE, or set ONCEWARD_SECRET")
 	}
 	config.Connect, config.Scope = c.connect, oncewardmcp.SingleScope(c.Scope)
+	config.WithoutQuestions = c.WithoutQuestions
 	if c.ScopeHeader != "" {
 		config.Scope = c.headerScope
 	}
