@@ -107,7 +107,7 @@ type acted struct {
 	DryRun  bool     `json:"dry_run"`
 	Action  string   `json:"action"`
 	Target  *view.ID `json:"target,omitempty"`
-	Attempt int64    `json:"attempt,omitempty"`
+	Attempt int64    `json:"attempt,omitempty,string"`
 	Message string   `json:"message,omitempty"`
 	Effects []string `json:"effects"`
 	Warning string   `json:"warning,omitempty"`

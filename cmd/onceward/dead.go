@@ -44,7 +44,7 @@ type deadRetry struct {
 	Ref   string   `arg:"" optional:"" help:"The operation: its hash as logs show it, a key with --scope, a provider's id, or a downstream key."`
 	Scope *string  `help:"The scope of a key: REF is a key then. With --all, only those of this scope."`
 	By    string   `enum:",hash,key,downstream,provider" default:"" group:"Naming the operation" help:"What REF is, where it could be several: hash, key, downstream or provider."`
-	Steps []string `name:"step-name" placeholder:"NAME" group:"Naming the operation" help:"A step by its name: keys show shows its downstream key, and a downstream key of 40 hexadecimal digits is looked for with it; for several, repeat it."`
+	Steps []string `name:"step-name" placeholder:"NAME" group:"Naming the operation" help:"A step by its name: keys show shows its downstream key; for several, repeat it."`
 
 	All       bool    `help:"All dead letters, or with --operation and --scope all of those, at most --limit."`
 	Operation *string `help:"With --all, only those of this operation."`

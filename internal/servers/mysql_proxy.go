@@ -134,23 +134,34 @@ func (m *mysqlLink) expect(packet mysqlPacket) error {
 		return nil // they have no reply
 	}
 	m.proxy.roundTrips.Add(1)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.reply, m.sql, m.caught = &mysqlReply{command: kind}, "", nil
+	sql := ""
+	var caught *trap
 	switch body := packet.body(); kind {
 	case mysqlQuery:
-		m.sql = string(body[1:])
-		m.caught = m.proxy.catch(m.sql)
+		sql = string(body[1:])
+		caught = m.proxy.catch(sql)
 	case mysqlPrepare:
-		m.sql = string(body[1:])
+		sql = string(body[1:])
 	case mysqlExecute:
-		m.sql = m.prepared[statementID(body)]
-		m.caught = m.proxy.catch(m.sql)
+		m.mu.Lock()
+		sql = m.prepared[statementID(body)]
+		m.mu.Unlock()
+		caught = m.proxy.catch(sql)
 	}
-	if m.caught != nil && m.caught.fate == cutRequest {
+	switch {
+	case caught == nil:
+	case caught.fate == cutRequest:
 		m.proxy.sprung.Add(1)
 		return net.ErrClosed
+	case caught.fate == holdRequest:
+		if err := m.held(caught); err != nil {
+			return err
+		}
+		caught = nil
 	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.reply, m.sql, m.caught = &mysqlReply{command: kind}, sql, caught
 	return nil
 }
 

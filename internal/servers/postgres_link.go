@@ -140,6 +140,12 @@ func (l *link) forward(pending []byte, sprung *trap, batch int) error {
 		l.proxy.sprung.Add(1)
 		return net.ErrClosed
 	}
+	if sprung != nil && sprung.fate == holdRequest {
+		if err := l.held(sprung); err != nil {
+			return err
+		}
+		sprung = nil
+	}
 	if sprung != nil {
 		l.mu.Lock()
 		l.caught[batch] = sprung

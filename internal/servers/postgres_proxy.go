@@ -46,16 +46,17 @@ type Proxy struct {
 type fate int
 
 const (
-	cutRequest fate = iota // it is not sent
-	cutReply               // its answer is swallowed
-	holdReply              // its answer waits
+	cutRequest  fate = iota // it is not sent
+	cutReply                // its answer is swallowed
+	holdReply               // its answer waits
+	holdRequest             // it waits before it is sent
 )
 
 // trap is armed until it has caught one batch.
 type trap struct {
 	fate  fate
 	match func(sql string) bool
-	// release is closed when a held answer may go on.
+	// release is closed when what is held may go on.
 	release chan struct{}
 }
 
@@ -148,6 +149,49 @@ func (p *Proxy) HoldReply(match func(sql string) bool) (release func()) {
 	t := &trap{fate: holdReply, match: match, release: make(chan struct{})}
 	p.arm(t)
 	return sync.OnceFunc(func() { close(t.release) })
+}
+
+// HoldRequest keeps the next batch that executes a statement which matches from the server until release is called, once
+// or more often. AwaitSprung tells when it is held. It is lost if its connection is reset before that.
+func (p *Proxy) HoldRequest(match func(sql string) bool) (release func()) {
+	t := &trap{fate: holdRequest, match: match, release: make(chan struct{})}
+	p.arm(t)
+	return sync.OnceFunc(func() { close(t.release) })
+}
+
+// Lose loses the next batch that executes a statement which matches, or the reply to it, and lets its client learn
+// nothing of it: lost waits until it is lost, which resets all connections, and no new ones are made until restore is
+// called.
+func (p *Proxy) Lose(match func(sql string) bool, reply bool) (lost func(ctx context.Context) error, restore func()) {
+	hold, sprung := p.HoldRequest, p.Sprung()
+	if reply {
+		hold = p.HoldReply
+	}
+	release := hold(match)
+	lost = func(ctx context.Context) error {
+		if err := p.AwaitSprung(ctx, sprung+1); err != nil {
+			return err
+		}
+		p.Refuse(true)
+		p.DropAll()
+		return nil
+	}
+	restore = func() {
+		p.Refuse(false)
+		release()
+	}
+	return lost, restore
+}
+
+// held waits until a request that a trap holds may be sent. It returns an error if the connection ends before that.
+func (l *link) held(caught *trap) error {
+	l.proxy.sprung.Add(1)
+	select {
+	case <-l.closed:
+		return net.ErrClosed
+	case <-caught.release:
+		return nil
+	}
 }
 
 func (p *Proxy) arm(t *trap) {

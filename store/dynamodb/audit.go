@@ -40,7 +40,7 @@ func (s *Store) entry(kind byte, id store.ID) item {
 	it := keyOf(kind, at.hash[:], sort)
 	it[attrID], it[attrAt] = binaryValue(id.AppendBinary(nil)), numberValue(now)
 	it[attrDueShard] = binaryValue([]byte{kind, s.shardOf(sort[len(sort)-1:])})
-	it[attrDueAt] = momentValue(s.clock.token(0))
+	it[attrDueAt] = momentValue(s.clock.unique())
 	return it
 }
 

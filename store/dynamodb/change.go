@@ -90,7 +90,7 @@ func freesKey(kind store.EventKind) bool {
 // decide is the step from what is stored. While a transaction holds a claim on the item no other request executes.
 func (s *Store) decide(event store.Event, before *value, now time.Time) (outcome, error) {
 	if event.Kind.TakesToken() {
-		event.Token = s.clock.token(max(before.floor, before.claim.token))
+		event.Token = store.NewToken(now, max(before.Attempt, before.floor, before.claim.token))
 	}
 	if event.Completion != nil {
 		event.Completion = fitting(event.Completion, &before.Record)

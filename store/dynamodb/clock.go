@@ -21,7 +21,8 @@ type clock struct {
 	measured  time.Time     // when the range was last cut; zero if it never was
 	doubted   *span         // the range of the last answer, if that cannot be true together with the one above
 	last      time.Time     // the latest time that was given out
-	lastToken int64         // the latest token that was given out
+	// lastUnique is what [clock.unique] returned last.
+	lastUnique int64
 	// set replaces all of this in a test, and setMargin the margin.
 	set       func() time.Time
 	setMargin time.Duration
@@ -133,10 +134,10 @@ func (c *clock) margin() time.Duration {
 	return othersError + c.high - c.low
 }
 
-// token returns an attempt token: the clock in microseconds, and larger than the floor and than every token before it.
-func (c *clock) token(floor int64) int64 {
+// unique returns the clock in microseconds, and more than it has returned before.
+func (c *clock) unique() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.lastToken = max(c.read().UnixMicro(), floor+1, c.lastToken+1)
-	return c.lastToken
+	c.lastUnique = max(c.read().UnixMicro(), c.lastUnique+1)
+	return c.lastUnique
 }

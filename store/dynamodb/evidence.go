@@ -60,7 +60,7 @@ func fromMicroseconds(us int64) time.Time {
 // serial is a sort key that orders by a time, and at the same time by when it was made.
 func (s *Store) serial(at int64) []byte {
 	b := binary.BigEndian.AppendUint64(nil, uint64(at))
-	b = binary.BigEndian.AppendUint64(b, uint64(s.clock.token(0)))
+	b = binary.BigEndian.AppendUint64(b, uint64(s.clock.unique()))
 	return append(b, random(4)...)
 }
 
@@ -209,7 +209,7 @@ func (s *Store) encodeEvent(e *store.ExternalEvent, subject, name []byte) item {
 		it[attrAny] = numberValue(1)
 	}
 	it[attrDueShard] = binaryValue([]byte{kindEvent, s.shardOf(name)})
-	it[attrDueAt] = momentValue(s.clock.token(0))
+	it[attrDueAt] = momentValue(s.clock.unique())
 	return it
 }
 

@@ -16,9 +16,9 @@ func (s *Store) SetMargin(d time.Duration) {
 	s.clock.setMargin = d
 }
 
-// ContinueFrom makes a store that was opened again go on with the tokens of the one before it: a clock that stands
+// ContinueFrom makes a store that was opened again continue with the numbers of the one before it: a clock that stands
 // still would give them out a second time.
-func (s *Store) ContinueFrom(before *Store) { s.clock.lastToken = before.clock.lastToken }
+func (s *Store) ContinueFrom(before *Store) { s.clock.lastUnique = before.clock.lastUnique }
 
 // Held is how many records a store remembers for their owners.
 func (s *Store) Held() int {

@@ -53,12 +53,16 @@ func (t *transaction) commit(ctx context.Context, next *value, items []types.Tra
 	switch {
 	case instead != nil && next.landed(instead):
 		done.Record = next.Record
+	case instead != nil && instead.commit != t.claimed.commit && instead.State != store.StateCompleted:
+		// A request that is sent again may have landed the first time, and a later write, such as an operator's removal, may
+		// have come over it.
+		return v, false, errors.Join(fmt.Errorf("%w: another write came over the record", store.ErrOutcomeUnknown), err)
 	case errors.Is(err, store.ErrWorkRefused):
 		return v, false, err
+	case instead != nil && (err == nil || instead.State == store.StateCompleted):
+		return v, true, nil
 	case err != nil:
 		return v, false, unavailable(err)
-	case instead != nil:
-		return v, true, nil
 	}
 	done.Record = next.Record
 	s.changed(t.at.id, t.claimed, next)

@@ -148,7 +148,7 @@ func (s *Store) apply(id store.ID, event store.Event, now time.Time) (store.Reco
 		before = *stored
 	}
 	if event.Kind.TakesToken() {
-		event.Token = max(now.UnixMicro(), s.floor+1)
+		event.Token = store.NewToken(now, max(s.floor, before.Attempt))
 	}
 	after, outcome, err := store.Step(before, event, now)
 	switch {

@@ -21,8 +21,8 @@ const (
 	selectNow    = `SELECT @now, @@global.read_only`
 	// insertRecord makes a record, unless its token may have been used for one that was removed.
 	insertRecord = `INSERT INTO @record (hash, attempt, revision, state, due, created_at, settled_at, record, content)
-		SELECT ?, ?, 0, ?, ?, ?, ?, ?, ? FROM @meta WHERE name = 'max_removed_attempt' AND value < ?`
-	updateRecord = `UPDATE @record SET attempt = ?, revision = revision + 1, state = ?, due = ?, created_at = ?,
+		SELECT ?, ?, ?, ?, ?, ?, ?, ?, ? FROM @meta WHERE name = 'max_removed_attempt' AND value < ?`
+	updateRecord = `UPDATE @record SET attempt = ?, revision = ?, state = ?, due = ?, created_at = ?,
 			settled_at = ?, record = ?, content = ?
 		WHERE hash = ? AND attempt = ? AND revision = ?`
 	// selectFloor reads the largest token of what was removed.
@@ -109,7 +109,7 @@ func (s *Store) changeOnce(ctx context.Context, id store.ID, event store.Event) 
 		}
 	}
 	if event.Kind.TakesToken() {
-		event.Token = s.token(c.now)
+		event.Token = s.token(c.now, &c.before)
 	}
 	if c.after, c.outcome, err = store.Step(c.before, event, c.now); err != nil {
 		return c, err
@@ -117,11 +117,13 @@ func (s *Store) changeOnce(ctx context.Context, id store.ID, event store.Event) 
 	return c, unavailable(s.write(ctx, &c))
 }
 
-// token is the smallest one that may be given out. What is removed leaves nothing but the largest token of all of it:
-// that of a new record has to be above it, also where the clock was set back. It is rarely needed, so what is known of
-// it here may be old. Therefore the statement that makes a record checks it, and if that is refused it is learned. For
-// a record that is there its own attempt tells, and [store.Step] goes on from there.
-func (s *Store) token(now time.Time) int64 { return max(micros(now), s.floor.Load()+1) }
+// token draws an attempt token above that of the record that is there. What is removed leaves nothing but the largest
+// token of all of it: the token of a new record has to be above it, also where the clock was set back. It is rarely
+// needed, so what is known of it here may be old. Therefore the statement that makes a record checks it, and if that is
+// refused it is learned.
+func (s *Store) token(now time.Time, before *store.Record) int64 {
+	return store.NewToken(now, max(s.floor.Load(), before.Attempt))
+}
 
 // learnFloor reads which tokens may have been used by records that are gone.
 func (s *Store) learnFloor(ctx context.Context) error {
@@ -183,12 +185,11 @@ func (s *Store) write(ctx context.Context, c *changed) error {
 		return err
 	}
 	if !c.exists {
-		return s.writeOne(ctx, insertRecord, w.hash[:], w.attempt, w.state, w.due, w.createdAt, w.settledAt, w.record,
-			w.content, w.attempt)
+		return s.writeOne(ctx, insertRecord, w.hash[:], w.attempt, w.revision, w.state, w.due, w.createdAt, w.settledAt,
+			w.record, w.content, w.attempt)
 	}
-	w.revision = found.revision + 1
-	return s.writeOne(ctx, updateRecord, w.attempt, w.state, w.due, w.createdAt, w.settledAt, w.record, w.content,
-		found.hash[:], found.attempt, found.revision)
+	return s.writeOne(ctx, updateRecord, w.attempt, w.revision, w.state, w.due, w.createdAt, w.settledAt, w.record,
+		w.content, found.hash[:], found.attempt, found.revision)
 }
 
 // raise makes sure that no token up to that of a record which is about to be removed is given out again.
@@ -277,12 +278,12 @@ func (c *changed) madeOf(now *changed) bool {
 	if c.outcome.Effect == store.EffectRemove {
 		return !now.exists
 	}
-	return now.exists && now.found.equal(&c.wrote)
+	return now.exists && now.found.revision == c.wrote.revision
 }
 
 // unmadeOf reports whether the record is what it was before the change.
 func (c *changed) unmadeOf(now *changed) bool {
-	return now.exists == c.exists && (!c.exists || now.found.equal(&c.found))
+	return now.exists == c.exists && (!c.exists || now.found.revision == c.found.revision)
 }
 
 // get reads a record as it stands, and the clock.

@@ -12,11 +12,11 @@ import (
 // The writes of an owner that cost one round trip, because nothing has to be read for them.
 const (
 	// extendRecord is a heartbeat: it changes one column.
-	extendRecord = `UPDATE @record SET revision = revision + 1, due = @now + ?
+	extendRecord = `UPDATE @record SET revision = ?, due = @now + ?
 		WHERE hash = ? AND attempt = ? AND revision = ? AND NOT @read_only`
 	// completeRecord stores the answer of an attempt whose record is still what was granted. The expiry comes back as the
 	// id of an insert does.
-	completeRecord = `UPDATE @record SET revision = revision + 1, state = ?, due = LAST_INSERT_ID(@now + ?),
+	completeRecord = `UPDATE @record SET revision = ?, state = ?, due = LAST_INSERT_ID(@now + ?),
 			settled_at = @now, record = ?, content = ?
 		WHERE hash = ? AND attempt = ? AND revision = ? AND NOT @read_only`
 )
@@ -66,11 +66,11 @@ func (s *Store) extendAtOnce(ctx context.Context, c store.Claim, lease time.Dura
 	if !ok || lease < store.ClockStep {
 		return false
 	}
-	hash := c.HashBytes()
-	if s.writeOne(ctx, extendRecord, lease.Microseconds(), hash[:], c.Attempt, owned.revision) != nil {
+	hash, revision := c.HashBytes(), newRevision()
+	if s.writeOne(ctx, extendRecord, revision, lease.Microseconds(), hash[:], c.Attempt, owned.revision) != nil {
 		return false
 	}
-	s.granted.add(&owned.record, owned.revision+1)
+	s.granted.add(&owned.record, revision)
 	return true
 }
 
@@ -92,8 +92,8 @@ func (s *Store) completeAtOnce(
 	if s.noteProvider(ctx, &before.record, &after) != nil {
 		return expires, false
 	}
-	result, err := s.exec(ctx, completeRecord, w.state, after.Retention.Microseconds(), w.record, w.content, w.hash[:],
-		c.Attempt, before.revision)
+	result, err := s.exec(ctx, completeRecord, w.revision, w.state, after.Retention.Microseconds(), w.record, w.content,
+		w.hash[:], c.Attempt, before.revision)
 	if err != nil {
 		return expires, false
 	}

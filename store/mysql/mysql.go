@@ -17,6 +17,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -67,13 +68,14 @@ type Store struct {
 	floor atomic.Int64
 }
 
-// insertNew makes a record in one round trip. Its time, and with it its token, is that of the server, and comes back as
-// the id of the insert. Nothing is inserted where that is not above all tokens that were removed, nor on a server that
-// is to be read-only: its administrators could still write there.
-const insertNew = `INSERT INTO @record
+// insertNew makes a record in one round trip. Its time is that of the server, of which its token is made, and comes back
+// as the id of the insert. Nothing is inserted where the token is not above all tokens that were removed, nor on a
+// server that is to be read-only: its administrators could still write there.
+var insertNew = fmt.Sprintf(`INSERT INTO @record
 		(hash, attempt, revision, state, due, created_at, settled_at, record, content)
-	SELECT ?, LAST_INSERT_ID(@now), 0, ?, @now + ?, @now, 0, ?, ?
-	FROM @meta WHERE name = 'max_removed_attempt' AND value < @now AND NOT @read_only`
+	SELECT ?, @now DIV %[1]d * %[2]d + ?, ?, ?, LAST_INSERT_ID(@now) + ?, @now, 0, ?, ?
+	FROM @meta WHERE name = 'max_removed_attempt' AND value < @now DIV %[1]d * %[2]d AND NOT @read_only`,
+	store.TokenStep.Microseconds(), store.TokenScale)
 
 // Reserve implements [store.Store].
 func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
@@ -92,7 +94,6 @@ func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdic
 		v, err := s.insertNew(ctx, r, fresh)
 		switch {
 		case err == nil:
-			s.granted.add(&v.Record, 0)
 			return v, nil
 		case locked(err):
 			return s.inFlight(ctx, event, err)
@@ -119,8 +120,8 @@ func (s *Store) decideAgain(err error) bool {
 // insertNew makes a record that does not exist.
 func (s *Store) insertNew(ctx context.Context, r *store.Reservation, rec store.Record) (v store.Verdict, err error) {
 	lease := r.Lease.Truncate(store.ClockStep)
-	w := encode(&rec)
-	result, err := s.exec(ctx, insertNew, w.hash[:], w.state, lease.Microseconds(), w.record, w.content)
+	w, draw := encode(&rec), store.TokenDraw()
+	result, err := s.exec(ctx, insertNew, w.hash[:], draw, w.revision, w.state, lease.Microseconds(), w.record, w.content)
 	if err != nil {
 		return v, err
 	}
@@ -132,7 +133,8 @@ func (s *Store) insertNew(ctx context.Context, r *store.Reservation, rec store.R
 		return v, err
 	}
 	now := fromMicros(at)
-	rec.Attempt, rec.CreatedAt, rec.LeaseUntil = at, now, now.Add(lease)
+	rec.Attempt, rec.CreatedAt, rec.LeaseUntil = store.TokenAt(now, draw), now, now.Add(lease)
+	s.granted.add(&rec, w.revision)
 	return store.Verdict{Decision: store.DecisionExecute, Origin: store.OriginCreated, Record: rec, Now: now}, nil
 }
 

@@ -38,6 +38,12 @@ func instance(t testing.TB, among *grounds, options ...mysql.Option) storetest.I
 	clock.Store(firstMoment)
 	s().SetTime(firstMoment)
 	i.Advance = func(d time.Duration) { s().SetTime(clock.Add(d.Microseconds())) }
+	lossy := i.Lossy
+	i.Lossy = func(t testing.TB) storetest.Lossy {
+		l := lossy(t)
+		l.Store.(*mysql.Store).SetTime(clock.Load())
+		return l
+	}
 	reopen := i.Reopen
 	i.Reopen = func(t testing.TB) store.Store {
 		opened := reopen(t)
@@ -62,6 +68,15 @@ func instanceOnTheRealClock(
 			must(t, s.Close())
 			s = openStore(t, url, options...)
 			return s
+		},
+		Lossy: func(t testing.TB) storetest.Lossy {
+			proxy := servers.NewMySQLProxy(t, ground.url)
+			return storetest.Lossy{
+				Store: openStore(t, proxy.URL()+"?sql_mode='ANSI'"),
+				LoseCommit: func(reply bool) (lost func(context.Context) error, restore func()) {
+					return proxy.Lose(commits, reply)
+				},
+			}
 		},
 	}, func() *mysql.Store { return s }
 }

@@ -2,6 +2,7 @@ package mysql
 
 import (
 	"bytes"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
@@ -72,14 +73,21 @@ func fromMicros(us int64) time.Time {
 	return time.UnixMicro(us).UTC()
 }
 
-// encode makes the row of a record.
+// encode makes the row of a record, for one write.
 func encode(rec *store.Record) row {
 	r := row{
 		hash: rec.ID.HashBytes(), attempt: rec.Attempt, state: stateCode(rec), due: micros(rec.Due()),
-		createdAt: micros(rec.CreatedAt), settledAt: micros(rec.SettledAt),
+		createdAt: micros(rec.CreatedAt), settledAt: micros(rec.SettledAt), revision: newRevision(),
 	}
 	r.record, r.content = encodeFrame(rec)
 	return r
+}
+
+// newRevision draws what a writer recognises its own write by: nobody else can have drawn it.
+func newRevision() int64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // it never fails
+	return int64(binary.BigEndian.Uint64(b[:]))
 }
 
 // frame is what the columns record and content hold.
@@ -209,13 +217,6 @@ var (
 		Version: store.RecordVersion, Reason: "its columns do not agree with each other",
 	}
 )
-
-// equal reports whether two rows hold the same, at the same revision.
-func (r *row) equal(other *row) bool {
-	return r.hash == other.hash && r.attempt == other.attempt && r.revision == other.revision && r.state == other.state &&
-		r.due == other.due && r.createdAt == other.createdAt && r.settledAt == other.settledAt &&
-		bytes.Equal(r.record, other.record) && bytes.Equal(r.content, other.content)
-}
 
 // errEndOfRows is what a driver says behind the last row.
 var errEndOfRows = io.EOF

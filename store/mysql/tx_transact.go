@@ -33,11 +33,11 @@ const (
 	// sql_mode. So it is if there is no number to compare with: MAX makes a row of nothing. To check it in the insert
 	// itself costs the server more than a second statement does.
 	writeNew = `INSERT INTO @record (hash, attempt, revision, state, due, created_at, settled_at, record, content)
-		VALUES (?, ?, 0, ?, LAST_INSERT_ID(@now + ?), @now, @now, ?, ?)`
+		VALUES (?, ?, ?, ?, LAST_INSERT_ID(@now + ?), @now, @now, ?, ?)`
 	checkToken = `SELECT 1 + 9223372036854775807 * COALESCE(MAX(value) >= ?, 1) FROM @meta
 		WHERE name = 'max_removed_attempt'`
 	// writeOver writes over the record that was found, at the attempt and the revision that it had then.
-	writeOver = `UPDATE @record SET attempt = ?, revision = revision + 1, state = ?, due = LAST_INSERT_ID(@now + ?),
+	writeOver = `UPDATE @record SET attempt = ?, revision = ?, state = ?, due = LAST_INSERT_ID(@now + ?),
 			settled_at = @now, created_at = ?, record = ?, content = ?
 		WHERE hash = ? AND attempt = ? AND revision = ?`
 )
@@ -187,7 +187,8 @@ type handlerPlan struct {
 	verdict    store.Verdict
 	settlement store.Settlement
 	settled    store.Record
-	answer     int // which of the statements that are written is the answer
+	answer     int   // which of the statements that are written is the answer
+	revision   int64 // of the answer
 }
 
 // result is the verdict.
@@ -219,7 +220,7 @@ func (x *handlerPlan) decide(cause error) (run bool, err error) {
 		return false, ErrReadOnlyNode
 	}
 	event := x.event
-	event.Token = x.store.token(x.now)
+	event.Token = x.store.token(x.now, &x.before)
 	after, outcome, err := store.Step(x.before, event, x.now)
 	if err != nil {
 		return false, err
@@ -292,15 +293,16 @@ func (x *handlerPlan) prepare() (err error) {
 func (x *handlerPlan) write() []statement {
 	rec := &x.settled
 	w := encode(rec)
+	x.revision = w.revision
 	retention := rec.Retention.Microseconds()
 	statements := append(x.store.notingProvider(&x.before, rec), stmt(x.store.render(deleteClaim), claimOf(x.id)))
 	x.answer = len(statements)
 	if !x.exists {
-		return append(statements, stmt(x.store.render(writeNew), w.hash[:], w.attempt, w.state, retention, w.record,
-			w.content), stmt(x.store.render(checkToken), w.attempt))
+		return append(statements, stmt(x.store.render(writeNew), w.hash[:], w.attempt, w.revision, w.state,
+			retention, w.record, w.content), stmt(x.store.render(checkToken), w.attempt))
 	}
-	return append(statements, stmt(x.store.render(writeOver), w.attempt, w.state, retention, w.createdAt, w.record,
-		w.content, w.hash[:], x.found.attempt, x.found.revision), exactlyOne)
+	return append(statements, stmt(x.store.render(writeOver), w.attempt, w.revision, w.state, retention,
+		w.createdAt, w.record, w.content, w.hash[:], x.found.attempt, x.found.revision), exactlyOne)
 }
 
 // wrote fills in the server's clock.
@@ -312,30 +314,51 @@ func (x *handlerPlan) wrote(ids []int64) {
 	}
 }
 
-// learned answers by what is stored: the token is that of this transaction, or the commit did not land, and nothing was
-// executed.
+// learned answers by what is stored when the transaction is over. The revision of this transaction's write nobody else
+// can have drawn. The answer of another transaction is replayed. That the record is missing proves nothing by itself,
+// because it may have been removed: see [handlerPlan.undone].
 func (x *handlerPlan) learned(ctx context.Context, cause error) error {
+	var stored changed
 	err := x.store.fenceClaim(ctx, x.id)
-	if err == nil && mysqlNumber(cause) == errorOutOfRange {
-		err = x.store.learnFloor(ctx)
+	if err == nil {
+		err = x.store.look(ctx, x.id, &stored)
+	}
+	if err == nil {
+		err = x.store.learnFloor(ctx) // after the look: what removes a record raises the floor first
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", errNotLearned, err)
 	}
-	rec, _, err := x.store.get(ctx, x.id)
+	asBefore := stored.exists == x.exists && stored.found.revision == x.found.revision
+	var rec store.Record
+	if stored.exists {
+		rec, err = stored.found.recordOf(x.id)
+	}
 	switch {
-	case errors.Is(err, store.ErrUnreadable):
+	case err != nil:
 		return errors.Join(fmt.Errorf("%w: commit: %w", store.ErrOutcomeUnknown, cause), err)
-	case err != nil && !errors.Is(err, store.ErrNotFound):
-		return fmt.Errorf("%w: %w", errNotLearned, err)
-	case rec.State == store.StateCompleted && rec.Attempt == x.settled.Attempt:
+	case stored.exists && stored.found.revision == x.revision:
 		x.settled = rec
 		return nil
-	case duplicate(cause) && rec.Attempt == x.before.Attempt:
+	case duplicate(cause) && asBefore:
 		return fmt.Errorf("%w: add a message: %w", store.ErrWorkRefused, cause) // it was not the record that was there
-	default:
-		return notCommitted(cause)
 	}
+	after, outcome, err := store.Step(rec, x.event, stored.now)
+	switch {
+	case err == nil && outcome.Decision == store.DecisionReplay:
+		x.verdict = store.Verdict{Decision: store.DecisionReplay, Record: after, Now: stored.now}
+		return nil
+	case answered(cause), asBefore && x.exists, x.undone(&rec):
+		return notCommitted(cause)
+	default:
+		return fmt.Errorf("%w: commit: %w; then another record was there, or none", store.ErrOutcomeUnknown, cause)
+	}
+}
+
+// undone reports whether what is stored proves that this transaction was not committed: its token would have raised the
+// floor when its record was removed, and the tokens of a record grow.
+func (x *handlerPlan) undone(rec *store.Record) bool {
+	return x.store.floor.Load() < x.settled.Attempt && rec.Attempt < x.settled.Attempt
 }
 
 // spoiled records, in a transaction of its own, that it is not known what became of the work. If the work has committed

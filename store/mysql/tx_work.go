@@ -136,7 +136,7 @@ func (x *stepPlan) write() []statement {
 	w := encode(&x.wanted)
 	return append(x.store.notingProvider(&x.before, &x.wanted),
 		stmt(x.store.render(deleteClaim), claimOf(x.id)),
-		stmt(x.store.render(updateRecord), w.attempt, w.state, w.due, w.createdAt, w.settledAt,
+		stmt(x.store.render(updateRecord), w.attempt, w.revision, w.state, w.due, w.createdAt, w.settledAt,
 			w.record, w.content, w.hash[:], x.found.attempt, x.found.revision),
 		exactlyOne,
 	)

@@ -139,10 +139,11 @@ func refusedByServer(err error) bool {
 		errors.As(err, &pg) && (pg.SeverityUnlocalized == "ERROR" || pg.Code == stateIdleTooLong)
 }
 
+// awaitLock waits until the lock is free: the transaction that had it is then certainly over. A standby has locks of its
+// own.
+var awaitLock = `SELECT pg_is_in_recovery(), ` + takeLock(`$1::bigint`)
+
 const (
-	// awaitLock waits until the lock is free: the transaction that had it is then certainly over. A standby has
-	// locks of its own.
-	awaitLock = `SELECT pg_is_in_recovery(), LOCK`
 	// underWay finds the transaction by its beginning. Where locks do nothing, as with some servers and poolers, it may
 	// not be over yet. A server that does not tell is not asked: then the lock alone counts.
 	underWay = `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE xact_start = $1)`

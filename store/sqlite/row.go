@@ -94,12 +94,12 @@ type records struct {
 	sought, value                                     []byte
 	kept                                              map[string]*sqlite3.Stmt // by their texts
 
-	// lowest is the smallest token that is above the floor, read once in each transaction; zero if it was not yet.
-	lowest int64
+	// removed is the largest token of what was removed, read once in each transaction; below zero if it was not yet.
+	removed int64
 }
 
 func prepareRecords(conn *sqlite3.Conn) (*records, error) {
-	r := &records{conn: conn, kept: make(map[string]*sqlite3.Stmt)}
+	r := &records{conn: conn, kept: make(map[string]*sqlite3.Stmt), removed: -1}
 	return r, prepare(
 		conn,
 		prepared{&r.get, selectRecord},
@@ -134,7 +134,7 @@ func (r *records) step(id store.ID, event store.Event, now time.Time) (store.Rec
 		return before, store.Transition{}, err
 	}
 	if event.Kind.TakesToken() {
-		if event.Token, err = r.token(now); err != nil {
+		if event.Token, err = r.token(now, &before); err != nil {
 			return before, store.Transition{}, err
 		}
 	}
@@ -149,7 +149,7 @@ func (r *records) step(id store.ID, event store.Event, now time.Time) (store.Rec
 func (r *records) reserve(id store.ID, event store.Event, now time.Time) (
 	after store.Record, outcome store.Transition, absent bool, err error,
 ) {
-	if event.Token, err = r.token(now); err != nil {
+	if event.Token, err = r.token(now, &after); err != nil {
 		return after, outcome, false, err
 	}
 	after, outcome, err = store.Step(store.Record{}, event, now)
@@ -244,22 +244,22 @@ func (r *records) delete(id store.ID, attempt int64) error {
 	if err := r.remove.Exec(); err != nil {
 		return err
 	}
-	r.lowest = 0
+	r.removed = -1
 	if err := r.setFloor.BindInt64(1, attempt); err != nil {
 		return err
 	}
 	return r.setFloor.Exec()
 }
 
-// token is the smallest attempt token that may be given out: the clock, or more if it stands behind what was removed.
-func (r *records) token(now time.Time) (int64, error) {
-	if r.lowest == 0 {
+// token draws an attempt token above that of the record and above those of all records that were removed.
+func (r *records) token(now time.Time, before *store.Record) (int64, error) {
+	if r.removed < 0 {
 		if r.floor.Step() {
-			r.lowest = r.floor.ColumnInt64(0) + 1
+			r.removed = r.floor.ColumnInt64(0)
 		}
 		if err := r.floor.Reset(); err != nil {
 			return 0, err
 		}
 	}
-	return max(now.UnixMicro(), r.lowest), nil
+	return store.NewToken(now, max(r.removed, before.Attempt)), nil
 }

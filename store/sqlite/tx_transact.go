@@ -163,7 +163,7 @@ func (w *writer) reserve(t *task) (before store.Record, err error) {
 	if before, t.row, err = w.load(t.id); err != nil {
 		return before, err
 	}
-	if t.event.Token, err = w.token(t.now); err != nil {
+	if t.event.Token, err = w.token(t.now, &before); err != nil {
 		return before, err
 	}
 	if t.after, t.outcome, err = store.Step(before, t.event, t.now); err != nil {

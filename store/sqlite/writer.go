@@ -89,7 +89,8 @@ func (w *writer) setUp(isFile bool, busy time.Duration) error {
 			return err
 		}
 	}
-	if err := migrate(w.raw); err != nil {
+	all := ownMigrations()
+	if err := all.migrate(w.raw); err != nil {
 		return err
 	}
 	records, err := prepareRecords(w.raw)
@@ -302,7 +303,7 @@ func (w *writer) transaction(group []*task) (n int, err error) {
 	if err := w.begin.Exec(); err != nil {
 		return len(group), unavailable(err)
 	}
-	w.lowest = 0 // another process may have changed it
+	w.removed = -1 // another process may have changed it
 	began := time.Now()
 	for n < len(group) {
 		t := group[n]

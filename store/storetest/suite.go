@@ -63,6 +63,20 @@ type Instance struct {
 	// Business is a table beside the store. It is required if the store is a [store.Transactor] or a
 	// [store.TxCheckpointer]; nil for others.
 	Business *Business
+	// Lossy opens the store a second time on the same data, as another process does whose clock stands where that of Store
+	// does, and whose way to the server can be cut. It is nil if no COMMIT can be lost on its way, such as of a store
+	// without a server: what a process makes of a lost COMMIT is not tested then.
+	Lossy func(t testing.TB) Lossy
+}
+
+// Lossy is the store of another process, whose next COMMIT can be lost on its way.
+type Lossy struct {
+	// Store is the store.
+	Store store.Store
+	// LoseCommit loses the next COMMIT of the store: the request, of which nothing is done, or the reply to it. It returns
+	// at once. lost waits until that has happened, and from then on the store reaches no server, and so asks nothing,
+	// until restore is called.
+	LoseCommit func(reply bool) (lost func(ctx context.Context) error, restore func())
 }
 
 // Business is a table of the application in the same database as the store.
@@ -147,6 +161,10 @@ var groups = []group{
 	{name: "Transactor", needed: has[store.Transactor], run: testTransactor},
 	{name: "TransactorRaces", needed: has[store.Transactor], run: testTransactorRaces},
 	{name: "TransactorOwnership", needed: has[store.Transactor], run: testTransactorOwnership},
+	{
+		name: "LostCommit", needed: func(i Instance) bool { return has[store.Transactor](i) && i.Lossy != nil },
+		run: testLostCommit,
+	},
 	{name: "Checkpointer", needed: has[store.TxCheckpointer], run: testCheckpointer},
 	{name: "CheckpointerModel", needed: has[store.TxCheckpointer], run: testCheckpointerModel},
 	{name: "CheckpointerRaces", needed: has[store.TxCheckpointer], run: testCheckpointerRaces},

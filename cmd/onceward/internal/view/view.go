@@ -44,7 +44,7 @@ type Record struct {
 	DeadLetter     bool      `json:"dead_letter"`
 	LostOwner      bool      `json:"lost_owner,omitempty"`
 	Unreadable     bool      `json:"unreadable,omitempty"`
-	Attempt        int64     `json:"attempt"`
+	Attempt        int64     `json:"attempt,string"`
 	OnLost         string    `json:"on_lost"`
 	Point          string    `json:"point,omitempty"`
 	Status         int       `json:"status,omitempty"`
@@ -102,7 +102,7 @@ type Message struct {
 	DownstreamKey string    `json:"downstream_key,omitempty"`
 	ProviderID    string    `json:"provider_id,omitempty"`
 	Origin        *ID       `json:"origin,omitempty"`
-	OriginAttempt int64     `json:"origin_attempt,omitempty"`
+	OriginAttempt int64     `json:"origin_attempt,omitempty,string"`
 	ContentType   string    `json:"content_type,omitempty"`
 	PayloadBytes  int       `json:"payload_bytes"`
 	CreatedAt     time.Time `json:"created_at,omitzero"`
@@ -128,7 +128,7 @@ func OfMessage(e *outbox.Entry) Message {
 type Audit struct {
 	At time.Time `json:"at"`
 	ID
-	Attempt int64  `json:"attempt"`
+	Attempt int64  `json:"attempt,string"`
 	Actor   string `json:"actor"`
 	Action  string `json:"action"`
 	Reason  string `json:"reason"`
@@ -151,7 +151,7 @@ type Execution struct {
 	Actor     string `json:"actor"`
 	Decision  string `json:"decision"`
 	Origin    string `json:"origin,omitempty"`
-	Attempt   int64  `json:"attempt,omitempty"`
+	Attempt   int64  `json:"attempt,omitempty,string"`
 }
 
 // OfExecution is the view of an entry of the audit of executions.

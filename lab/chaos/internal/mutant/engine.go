@@ -165,7 +165,7 @@ var janitors = []Mutant{
 		Name: "early-reap-sql", Layer: "postgres", Store: postgres, Breaks: []string{"I1", "I12"},
 		Mistake: "the function that reaps runs two hours ahead",
 		Edits: []Edit{{
-			"store/postgres/migrations/00006_walk.sql",
+			"store/postgres/migrations/00001_tables.sql",
 			"\tnow_us   bigint := onceward_now();\n\tmost ",
 			"\tnow_us   bigint := onceward_now() + 7200000000;\n\tmost ",
 		}},
