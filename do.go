@@ -184,12 +184,19 @@ func (f *function) work(ctx context.Context, op *Operation) outcome {
 	op.restart()
 	started := time.Now()
 	value, err := f.call(ctx)
+	elapsed := time.Since(started)
+	end := f.outcome(ctx, op, value, err)
 	if f.guard.config.Observer != nil {
 		f.guard.observe(f.base, ExecutedEvent{
 			ID: f.reservation.ID, Operation: op.name, Attempt: op.attempt, Panicked: f.panicked != nil,
-			Elapsed: time.Since(started),
+			Failed: err != nil, Unknown: end.kind == outcomeUnknown, Elapsed: elapsed,
 		})
 	}
+	return end
+}
+
+// outcome judges what the function returned and said.
+func (f *function) outcome(ctx context.Context, op *Operation, value []byte, err error) outcome {
 	said := op.outcome.Load()
 	if said == endedAsWritten && IsRejected(err) {
 		op.Reject()

@@ -287,7 +287,7 @@ func (x *httpExecution) work(ctx context.Context, op *Operation) outcome {
 	if x.guard.config.Observer != nil {
 		x.guard.observe(x.base, ExecutedEvent{
 			ID: x.reservation.ID, Operation: op.name, Attempt: op.attempt, Status: x.recorder.status,
-			Panicked: x.panicked != nil, Elapsed: time.Since(started),
+			Panicked: x.panicked != nil, Unknown: end.kind == outcomeUnknown, Elapsed: time.Since(started),
 		})
 	}
 	return end

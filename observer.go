@@ -44,13 +44,16 @@ type (
 	}
 
 	// ExecutedEvent is an HTTP handler that has ended, with the status that it wrote and the time that it took; or a
-	// function of [Guard.Do], which has no status.
+	// function of [Guard.Do], which has no status, and Failed if it returned an error. Unknown is that by its end it is
+	// not known what the execution did, whatever it wrote or returned.
 	ExecutedEvent struct {
 		store.ID
 		Operation string
 		Attempt   int64
 		Status    int
 		Panicked  bool
+		Failed    bool
+		Unknown   bool
 		Elapsed   time.Duration
 	}
 

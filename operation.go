@@ -210,6 +210,14 @@ func (o *Operation) Retain(d time.Duration) {
 	}
 }
 
+// ProviderID returns the id that this attempt has recorded last by [Operation.SetProviderID]; empty if it has not.
+func (o *Operation) ProviderID() string {
+	if o == nil || o.providerID.Load() == nil {
+		return ""
+	}
+	return *o.providerID.Load()
+}
+
 // SetProviderID records the id that another system gave to the effect, by which the record can be found later.
 func (o *Operation) SetProviderID(id string) {
 	if o != nil {

@@ -252,7 +252,7 @@ func (f *procedureRun) work(ctx context.Context, op *Operation) outcome {
 	if f.guard.config.Observer != nil {
 		f.guard.observe(f.base, ExecutedEvent{
 			ID: f.reservation.ID, Operation: op.name, Attempt: op.attempt, Status: f.answer.Status,
-			Panicked: f.panicked != nil, Elapsed: time.Since(started),
+			Panicked: f.panicked != nil, Unknown: end.kind == outcomeUnknown, Elapsed: time.Since(started),
 		})
 	}
 	return end

@@ -412,3 +412,40 @@ func TestProcedureWithOtherCodes(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
+
+// TestUnknownExecutionsAreObserved: the observer is told of an execution that it is not known what it did, in each way
+// to execute, whatever it answered.
+func TestUnknownExecutionsAreObserved(t *testing.T) {
+	t.Parallel()
+	unknown := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		onceward.FromContext(r.Context()).Unknown()
+		w.WriteHeader(http.StatusCreated)
+	})
+	for name, run := range map[string]func(t *testing.T, guard *onceward.Guard){
+		"HTTP": func(_ *testing.T, guard *onceward.Guard) { post(guard.Handler(unknown, reserved), "k", `{}`) },
+		"procedure": func(t *testing.T, guard *onceward.Guard) {
+			t.Helper()
+			post(asProcedure(guard, unknown, reserved), "k", `{}`)
+		},
+		"function": func(t *testing.T, guard *onceward.Guard) {
+			t.Helper()
+			_, err := guard.Do(t.Context(), onceward.Call{Scope: "s", Key: "k", Operation: "job"},
+				func(ctx context.Context) ([]byte, error) {
+					onceward.FromContext(ctx).Unknown()
+					return nil, nil
+				}, reserved)
+			if !errors.Is(err, store.ErrOutcomeUnknown) {
+				t.Error(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			j := new(journal)
+			run(t, newGuard(t, memory.New(), observedBy(j)))
+			if executed := observed[onceward.ExecutedEvent](j); len(executed) != 1 || !executed[0].Unknown {
+				t.Errorf("M1: it is told as %+v", executed)
+			}
+		})
+	}
+}

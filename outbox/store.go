@@ -153,10 +153,12 @@ type Outcome struct {
 
 // Filter chooses messages. The zero value chooses all.
 type Filter struct {
-	// ID, Origin and DownstreamKey each restrict to messages that have it, if it is not zero.
+	// ID, Origin, DownstreamKey and ProviderID each restrict to messages that have it, if it is not zero. There is an index
+	// on IDs and on those of providers.
 	ID            string
 	Origin        store.ID
 	DownstreamKey string
+	ProviderID    string
 	// Topic restricts to one topic if it is not empty, and States to some states if there are any.
 	Topic  string
 	States []State

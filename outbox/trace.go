@@ -51,6 +51,8 @@ type TraceQuery struct {
 	MessageID string
 	// DownstreamKey is the idempotency key that a receiver has seen.
 	DownstreamKey string
+	// ProviderID is the id that a receiver gave to the effect.
+	ProviderID string
 }
 
 // Trail is the way of one message.
@@ -86,14 +88,15 @@ func (t *Tracer) Trace(ctx context.Context, query TraceQuery) ([]Trail, error) {
 // entries finds the messages: the one that the query names, and those that were added by the same operation.
 func (t *Tracer) entries(ctx context.Context, query TraceQuery) ([]Entry, error) {
 	if query == (TraceQuery{}) {
-		return nil, errors.New("outbox: a trace needs a query: a request, the ID of a message, or a downstream key")
+		return nil, errors.New("outbox: a trace needs a query: a request, the ID of a message, a downstream key, or a provider's id")
 	}
 	since, err := t.since(ctx, query.Request)
 	if err != nil {
 		return nil, err
 	}
 	found, err := t.all(ctx, Filter{
-		Origin: query.Request, ID: query.MessageID, DownstreamKey: query.DownstreamKey, Since: since,
+		Origin: query.Request, ID: query.MessageID, DownstreamKey: query.DownstreamKey,
+		ProviderID: query.ProviderID, Since: since,
 	})
 	if err != nil {
 		return nil, err

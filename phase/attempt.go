@@ -180,7 +180,7 @@ func (a *attempt[T]) after(s *Step[T], data *T) (envelope, error) {
 	if err != nil {
 		return envelope{}, fmt.Errorf("phase: the data cannot be stored: %w", err)
 	}
-	return a.state.finished(s.name, raw), nil
+	return a.state.finished(s.name, raw).naming(s.name, a.op.ProviderID()), nil
 }
 
 // checkpoint is what the store keeps of a state.

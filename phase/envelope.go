@@ -32,8 +32,25 @@ type envelope struct {
 	// Failure is what the step last failed with, and LookUpFailure what the question about its call last failed with.
 	Failure       string `json:"failure,omitempty"`
 	LookUpFailure string `json:"look_up_failure,omitempty"`
+	// Provided are the ids that providers gave to the effects of steps, in order.
+	Provided []provided `json:"provided,omitempty"`
 	// Data is the carried data.
 	Data json.RawMessage `json:"data"`
+}
+
+// provided is the id that a provider gave to the effect of a step.
+type provided struct {
+	Step string `json:"step"`
+	ID   string `json:"id"`
+}
+
+// naming is the state with the id that a provider gave to the effect of a step, unless it is none, or that of the last
+// step that had one.
+func (e envelope) naming(step, id string) envelope {
+	if last := len(e.Provided) - 1; id != "" && (last < 0 || e.Provided[last].ID != id) {
+		e.Provided = append(slices.Clone(e.Provided), provided{step, id})
+	}
+	return e
 }
 
 // envelopeVersion is raised with every change of the encoding: a node that does not know it leaves the operation alone.

@@ -186,6 +186,59 @@ func TestAFailedLookUpSaysNothingOfTheCall(t *testing.T) {
 	}
 }
 
+// TestProviderIDsOfSteps: the record is found by the id of its last step that has one, and shows those of all steps, also
+// of one that a person has settled.
+func TestProviderIDsOfSteps(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, memory.New())
+		named := func(id string, err error) func(context.Context, string, *order) error {
+			return func(ctx context.Context, _ string, _ *order) error {
+				if err == nil {
+					onceward.FromContext(ctx).SetProviderID(id)
+				}
+				return err
+			}
+		}
+		o := b.define(b.call("hold", named("pi_1", nil)), b.call("charge", named("ch_1", nil)),
+			b.local("note", confirm), b.call("ship", named("", errors.New("no answer came"))))
+		b.want(b.post(o, "k"), http.StatusInternalServerError, "outcome-unknown")
+		wantProvided(b, "ch_1", "hold pi_1, charge ch_1, note , ship ")
+		rec := b.record("k")
+		p, err := phase.Inspect(&rec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		point, err := p.Checkpoint(phase.StepOutcome{Step: "ship", Result: phase.ResultDone, ProviderID: "sh_1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		settler := b.store.(store.Reconciler)
+		if err := settler.ResolveStep(t.Context(), store.Claim{ID: rec.ID, Attempt: rec.Attempt}, point); err != nil {
+			t.Fatal(err)
+		}
+		b.want(b.post(o, "k"), http.StatusCreated, "")
+		wantProvided(b, "sh_1", "hold pi_1, charge ch_1, note , ship sh_1")
+	})
+}
+
+// wantProvided checks which ids of providers a record shows.
+func wantProvided(b *bench, last, steps string) {
+	b.Helper()
+	rec := b.record("k")
+	p, err := phase.Inspect(&rec)
+	if err != nil {
+		b.Fatal(err)
+	}
+	var got []string
+	for _, step := range p.Steps {
+		got = append(got, step.Name+" "+step.ProviderID)
+	}
+	if rec.ProviderID != last || strings.Join(got, ", ") != steps {
+		b.Errorf("O3: the record has %q, and its steps %q, want %q and %q", rec.ProviderID, got, last, steps)
+	}
+}
+
 // TestAStepPastTheDeadline: a call is not begun for which no time is left, because it would be in doubt for nothing.
 func TestAStepPastTheDeadline(t *testing.T) {
 	t.Parallel()

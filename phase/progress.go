@@ -46,6 +46,8 @@ type Progress struct {
 type StepProgress struct {
 	Name  string
 	State StepState
+	// ProviderID is the id that the provider gave to the effect of the step; empty if it is not known.
+	ProviderID string
 }
 
 // StepState is how far a step has come.
@@ -97,6 +99,11 @@ func Inspect(rec *store.Record) (*Progress, error) {
 	}
 	for i, name := range names {
 		p.Steps = append(p.Steps, StepProgress{Name: name, State: e.stateOf(i)})
+		for _, known := range e.Provided {
+			if known.Step == name {
+				p.Steps[i].ProviderID = known.ID
+			}
+		}
 	}
 	return p, nil
 }
@@ -203,7 +210,7 @@ func (p *Progress) after(o *StepOutcome) (envelope, error) {
 	}
 	switch o.Result {
 	case ResultDone:
-		return next.finished(p.Step, data), nil
+		return next.finished(p.Step, data).naming(p.Step, o.ProviderID), nil
 	case ResultNotExecuted:
 		return next.withdrawn().fresh(), nil
 	case ResultRetry:

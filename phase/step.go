@@ -24,7 +24,8 @@ func Local[T any](name string, do func(ctx context.Context, data *T) error) Step
 
 // External is a step that makes one call to another system. The key is derived from the operation and the name of the
 // step, and is the same in every attempt: it is sent along, for the other system to recognise a call that it has seen.
-// What the call returned goes into the data.
+// What the call returned goes into the data, and the id that the other system gave to the effect to the record, by
+// [onceward.Operation.SetProviderID]: the record is found by the id of its last step, and shows those of all.
 //
 // An error of [Finish] ends the operation with an answer, such as that of a card that was declined. One that was made
 // by [onceward.NotExecuted] says that the call did nothing for certain; it is made again later. It says that of itself

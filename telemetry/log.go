@@ -26,7 +26,7 @@ func (t *Telemetry) log(ctx context.Context, event onceward.ObserverEvent) {
 			slog.String("decision", decisions[decisionIndex(&e)]), elapsed(e.Elapsed))
 	case onceward.ExecutedEvent:
 		t.logRecord(ctx, "onceward: executed", e.ID, e.Operation, e.Attempt,
-			slog.Int("status", e.Status), slog.Bool("panicked", e.Panicked), elapsed(e.Elapsed))
+			slog.Int("status", e.Status), slog.Bool("panicked", e.Panicked), slog.Bool("unknown", e.Unknown), elapsed(e.Elapsed))
 	case onceward.SettledEvent:
 		t.logRecord(ctx, "onceward: settled", e.ID, e.Operation, e.Attempt, slog.String("state", e.State.String()))
 	case onceward.StoreCalledEvent:

@@ -215,13 +215,17 @@ func (b *builder) oldestReplay(m *metrics) {
 }
 
 // outcomes are the values of the label of that name of executions, in the order of outcomeIndex.
-var outcomes = [...]string{"ok", "panic", "5xx", "4xx", "3xx", "2xx"}
+var outcomes = [...]string{"ok", "panic", "5xx", "4xx", "3xx", "2xx", "unknown", "failed"}
 
 // outcomeIndex is the place of an execution's outcome in outcomes.
 func outcomeIndex(e *onceward.ExecutedEvent) int {
 	switch {
+	case e.Unknown:
+		return 6
 	case e.Panicked:
 		return 1
+	case e.Failed:
+		return 7
 	case e.Status >= 500:
 		return 2
 	case e.Status >= 400:

@@ -623,3 +623,36 @@ func TestAnUnknownOutcomeIsScheduledOnce(t *testing.T) {
 		})
 	}
 }
+
+// TestUnknownExecutionsAreNotOK: an execution after which it is not known what was done counts as unknown, whatever it
+// returned or wrote, and one that failed does not count as one that went well (M1).
+func TestUnknownExecutionsAreNotOK(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	guard, err := onceward.New(memory.New(), onceward.Config{
+		Secret: make([]byte, 16), Scope: onceward.SingleScope("s"), Observer: n, Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key, end := range map[string]error{
+		"well": nil, "failed": errors.New("failed"), "lost": onceward.OutcomeUnknown(errors.New("lost")),
+	} {
+		_, _ = guard.Do(t.Context(), onceward.Call{Scope: "s", Key: key, Operation: "job"},
+			func(context.Context) ([]byte, error) { return nil, end }, onceward.Reserved(onceward.FailureStore))
+	}
+	handler := guard.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		onceward.FromContext(r.Context()).Unknown()
+		w.WriteHeader(http.StatusAccepted)
+	}, onceward.Reserved(onceward.FailureStore), onceward.OperationName("POST page"))
+	r := httptest.NewRequest(http.MethodPost, "/", http.NoBody)
+	r.Header.Set("Idempotency-Key", "k")
+	handler.ServeHTTP(httptest.NewRecorder(), r)
+	n.want(t, `onceward_executions_total{outcome="ok",route="job"} 1`,
+		`onceward_executions_total{outcome="failed",route="job"} 1`,
+		`onceward_executions_total{outcome="unknown",route="job"} 1`,
+		`onceward_executions_total{outcome="unknown",route="POST page"} 1`)
+	if strings.Contains(n.scrape(t), `onceward_executions_total{outcome="2xx",route="POST page"}`) {
+		t.Error("M1: an unknown outcome counts as a good one too")
+	}
+}

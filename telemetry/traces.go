@@ -188,7 +188,8 @@ func (t *Telemetry) decisionSpan(ctx context.Context, e *onceward.DecidedEvent) 
 }
 
 func (t *Telemetry) executionSpan(ctx context.Context, e *onceward.ExecutedEvent) {
-	attributes := identified(e.ID, e.Operation, e.Attempt, attribute.Bool("onceward.panicked", e.Panicked))
+	attributes := identified(e.ID, e.Operation, e.Attempt, attribute.Bool("onceward.panicked", e.Panicked),
+		attribute.Bool("onceward.unknown", e.Unknown))
 	if e.Status != 0 {
 		attributes = append(attributes, attribute.Int("http.response.status_code", e.Status))
 	}

@@ -6,12 +6,15 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/cmd/onceward/internal/story"
 	"github.com/onceward/onceward/cmd/onceward/internal/view"
+	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/store"
+	"github.com/onceward/onceward/storeurl"
 )
 
 func lookKeysList(t *testing.T, s *service) {
@@ -237,4 +240,42 @@ func TestUnreadable(t *testing.T) {
 	execute(t, connect(t, s.url), `UPDATE onceward_record SET answer = '' WHERE id = '`+s.paid.Hash()+`'`)
 	says(t, s.must(t, "keys", "show", s.paid.Hash()), "cannot be read", "500 record-unreadable")
 	says(t, s.must(t, "keys", "list"), "(unreadable)", s.unknown.Hash())
+}
+
+// TestProviderIDsOfMessages: an operation is found by the id that a receiver gave to the effect of a message that the
+// operation has added, and its story shows the id.
+func TestProviderIDsOfMessages(t *testing.T) {
+	onEach(t, func(t *testing.T, s *service) {
+		db := s.store.(*storeurl.Database)
+		box, err := outbox.New(db, outbox.Config{Guard: s.guard})
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := store.ID{Scope: "alice", Key: "order-charged"}
+		call := onceward.Call{Scope: id.Scope, Key: id.Key, Operation: "POST /payments"}
+		_, err = s.guard.Do(t.Context(), call, func(ctx context.Context) ([]byte, error) {
+			_, err := box.Add(ctx, onceward.Tx(ctx), outbox.Message{Topic: "captures", Type: "order.paid", Payload: []byte("{}")})
+			return nil, err
+		}, onceward.Transactional())
+		if err != nil {
+			t.Fatal(err)
+		}
+		claimed, err := db.ClaimMessages(t.Context(), []outbox.ClaimRequest{{Topic: "captures", Limit: 1}}, time.Minute)
+		if err != nil || len(claimed) != 1 {
+			t.Fatalf("claimed %+v, %v", claimed, err)
+		}
+		_, err = db.FinishMessages(t.Context(), []outbox.Outcome{{
+			Lease: claimed[0].Lease(), State: outbox.StateDone, Attempts: 1, ProviderID: "ch_by_outbox",
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, args := range [][]string{{"ch_by_outbox"}, {"--by", "provider", "ch_by_outbox"}} {
+			told := objects[story.Story](t, s, append([]string{"keys", "show"}, args...)...)[0]
+			if told.Record.Hash != id.Hash() || len(told.Messages) != 1 || told.Messages[0].ProviderID != "ch_by_outbox" {
+				t.Errorf("O3: %q shows %+v", args, told)
+			}
+		}
+		says(t, s.must(t, "keys", "show", id.Hash()), "ch_by_outbox")
+	}, "SQLite", "PostgreSQL", "MySQL")
 }

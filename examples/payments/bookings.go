@@ -132,6 +132,7 @@ func (s *System) chargeBooking(ctx context.Context, key string, b *Booking) erro
 		return err
 	}
 	b.charged(made)
+	onceward.FromContext(ctx).SetProviderID(made.ID)
 	return nil
 }
 

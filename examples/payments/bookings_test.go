@@ -97,8 +97,20 @@ func bookingInTheEnd(w *world) {
 		last = w.post("/bookings", "in the end", place("concert", 4500, "in the end"))
 		return last.status == http.StatusCreated
 	})
-	last.want(http.StatusCreated, w.bank.Charges("in the end")[0].ID)
+	charge := w.bank.Charges("in the end")[0].ID
+	last.want(http.StatusCreated, charge)
 	w.wantCharges("in the end", 1)
+	wantFound(w, charge, "in-the-end")
+}
+
+// wantFound: the charge leads to the operation that made it.
+func wantFound(w *world, charge, key string) {
+	w.Helper()
+	finder, _ := store.As[store.Finder](w.db.Store)
+	found, err := finder.FindProviderID(w.Context(), charge)
+	if err != nil || len(found) != 1 || found[0].Key != key {
+		w.Errorf("O3: by the id of the charge %v is found, %v, want the record of %q", found, err, key)
+	}
 }
 
 // bookingStopped: the charge is made but never answered, until a person stops the booking. The poller finds the charge,
@@ -126,6 +138,7 @@ func bookingStopped(w *world) {
 		return w.number(`SELECT count(*) FROM booking WHERE reference = 'stopped' AND state = 'confirmed'`) == 1
 	})
 	w.wantCharges("stopped", 1)
+	wantFound(w, w.bank.Charges("stopped")[0].ID, "stopped")
 }
 
 func notABooking(w *world) {

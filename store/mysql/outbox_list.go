@@ -101,6 +101,9 @@ func messageQuery(f outbox.Filter) (text string, args []any) {
 	if f.DownstreamKey != "" {
 		restrict("downstream_key = ?", []byte(f.DownstreamKey))
 	}
+	if f.ProviderID != "" {
+		restrict("provider_id = ?", []byte(f.ProviderID))
+	}
 	if f.Topic != "" {
 		restrict("topic = ?", []byte(f.Topic))
 	}

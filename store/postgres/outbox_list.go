@@ -118,6 +118,10 @@ func (s *Store) selectMessages(f outbox.Filter) (string, []any) {
 	if f.DownstreamKey != "" {
 		where("downstream_key = $%d", f.DownstreamKey)
 	}
+	if f.ProviderID != "" {
+		where("md5(provider_id) = md5($%d::text)", f.ProviderID)
+		where("provider_id = $%d::text", f.ProviderID)
+	}
 	if f.Topic != "" {
 		where("topic = $%d", f.Topic)
 	}

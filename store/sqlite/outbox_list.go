@@ -96,6 +96,10 @@ func messageQuery(f outbox.Filter, after int64) (text string, args []any) {
 	if f.DownstreamKey != "" {
 		restrict("downstream_key", f.DownstreamKey)
 	}
+	if f.ProviderID != "" {
+		restrict("provider_id", f.ProviderID)
+		conditions = append(conditions, `provider_id <> ''`) // word for word as the index has it
+	}
 	if f.Topic != "" {
 		restrict("topic", f.Topic)
 	}

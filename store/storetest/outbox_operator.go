@@ -66,21 +66,26 @@ func filteredMessages(e *env) {
 	made := time.UnixMilli(0x0190_0000_0000)
 	e.committed(func(ctx context.Context) error { return e.box().AddMessage(ctx, e.tx(ctx), &special) })
 	all := len(ids) + 2 // and the head in front of the one that is behind
+	charged := e.claim(1)[0]
+	e.must(e.box().RecordProviderID(e.ctx, charged.Lease(), "ch_of_the_receiver"))
 	for name, c := range map[string]struct {
 		f    outbox.Filter
 		want int
 	}{
-		"no restriction":           {outbox.Filter{}, all},
-		"an ID":                    {outbox.Filter{ID: special.ID}, 1},
-		"an ID that is not there":  {outbox.Filter{ID: uuid()}, 0},
-		"an ID that is none":       {outbox.Filter{ID: "no such message"}, 0},
-		"an origin":                {outbox.Filter{Origin: special.Origin}, 1},
-		"another scope":            {outbox.Filter{Origin: store.ID{Scope: "other", Key: special.Origin.Key}}, 0},
-		"where scope and key meet": {outbox.Filter{Origin: store.ID{Scope: "acmek", Key: "ey-1"}}, 0},
-		"a downstream key":         {outbox.Filter{DownstreamKey: special.DownstreamKey}, 1},
-		"a topic":                  {outbox.Filter{Topic: special.Topic}, 1},
-		"another topic":            {outbox.Filter{Topic: topic}, all - 2}, // without the special and the captured one
-		"two states":               {outbox.Filter{States: []outbox.State{outbox.StateDead, outbox.StateHolding}}, 2},
+		"no restriction":            {outbox.Filter{}, all},
+		"an ID":                     {outbox.Filter{ID: special.ID}, 1},
+		"an ID that is not there":   {outbox.Filter{ID: uuid()}, 0},
+		"an ID that is none":        {outbox.Filter{ID: "no such message"}, 0},
+		"an origin":                 {outbox.Filter{Origin: special.Origin}, 1},
+		"another scope":             {outbox.Filter{Origin: store.ID{Scope: "other", Key: special.Origin.Key}}, 0},
+		"where scope and key meet":  {outbox.Filter{Origin: store.ID{Scope: "acmek", Key: "ey-1"}}, 0},
+		"a downstream key":          {outbox.Filter{DownstreamKey: special.DownstreamKey}, 1},
+		"a provider's id":           {outbox.Filter{ProviderID: "ch_of_the_receiver"}, 1},
+		"another provider's id":     {outbox.Filter{ProviderID: "ch_of_the_receivers"}, 0},
+		"a provider's id and an ID": {outbox.Filter{ProviderID: "ch_of_the_receiver", ID: charged.ID}, 1},
+		"a topic":                   {outbox.Filter{Topic: special.Topic}, 1},
+		"another topic":             {outbox.Filter{Topic: topic}, all - 2}, // without the special and the captured one
+		"two states":                {outbox.Filter{States: []outbox.State{outbox.StateDead, outbox.StateHolding}}, 2},
 		"all at once": {outbox.Filter{
 			ID: special.ID, Origin: special.Origin, DownstreamKey: special.DownstreamKey, Topic: special.Topic,
 			States: []outbox.State{outbox.StateReady},

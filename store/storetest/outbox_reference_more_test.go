@@ -157,7 +157,8 @@ func (r *reference) Messages(_ context.Context, f outbox.Filter) (found []outbox
 // fits reports whether a filter chooses a message.
 func fits(m *outbox.Entry, f outbox.Filter) bool {
 	return m.ID >= f.FirstID() && (f.ID == "" || m.ID == f.ID) && (f.Origin == store.ID{} || m.Origin == f.Origin) &&
-		(f.DownstreamKey == "" || m.DownstreamKey == f.DownstreamKey) && (f.Topic == "" || m.Topic == f.Topic) &&
+		(f.DownstreamKey == "" || m.DownstreamKey == f.DownstreamKey) &&
+		(f.ProviderID == "" || m.ProviderID == f.ProviderID) && (f.Topic == "" || m.Topic == f.Topic) &&
 		(len(f.States) == 0 || slices.Contains(f.States, m.State))
 }
 

@@ -219,7 +219,8 @@ CREATE TABLE IF NOT EXISTS onceward_outbox (
 	payload        LONGBLOB NOT NULL,
 	PRIMARY KEY (id),
 	KEY onceward_outbox_state (state, topic, due, created_at),
-	KEY onceward_outbox_order (open_lane, place, state)
+	KEY onceward_outbox_order (open_lane, place, state),
+	KEY onceward_outbox_provider (provider_id(64))
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC COMMENT = 'Messages that leave the database.';
 
 -- Events that consumers have had. Texts that come from outside may hold any byte.

@@ -219,6 +219,8 @@ CREATE INDEX onceward_delivery_lane ON onceward_delivery (lane, number) WHERE st
 -- For the rest: behind, by lane; dead and done, by time. It is one index, because each that a table has costs time with each
 -- row, also with those that it does not hold.
 CREATE INDEX onceward_delivery_state ON onceward_delivery (state, (CASE WHEN state = 2 THEN lane ELSE due END)) WHERE state > 1;
+-- For finding a message by what the receiver calls the effect, which may be longer than an index takes.
+CREATE INDEX onceward_delivery_provider ON onceward_delivery (md5(provider_id)) WHERE provider_id IS NOT NULL;
 
 -- All messages, wherever they are. The new ones are ready (0), or captured (6): for change-data-capture alone. Each state is a
 -- constant, so that a query for another one does not look at them.

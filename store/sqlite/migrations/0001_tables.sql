@@ -117,6 +117,7 @@ CREATE INDEX onceward_outbox_order ON onceward_outbox (lane, number, state) WHER
 CREATE INDEX onceward_outbox_behind ON onceward_outbox (lane, created_at) WHERE state = 2;
 CREATE INDEX onceward_outbox_dead ON onceward_outbox (number, state) WHERE state IN (3, 5); -- holding, dead
 CREATE INDEX onceward_outbox_purge ON onceward_outbox (due) WHERE state IN (4, 6); -- done, captured
+CREATE INDEX onceward_outbox_provider ON onceward_outbox (provider_id) WHERE provider_id <> '';
 
 -- Which consumer has had which event. The texts come from outside and may hold any byte.
 CREATE TABLE onceward_inbox (

@@ -5,9 +5,11 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/onceward/onceward/cmd/onceward/internal/output"
+	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/store"
 )
@@ -163,14 +165,34 @@ func (s *Session) findInAudit(ctx context.Context, hash string) (store.ID, error
 	return store.ID{}, nil
 }
 
+// findProvider finds the operation that a provider's id leads to: its record carries the id, or a message that the
+// operation has added to the outbox.
 func (s *Session) findProvider(ctx context.Context, id string) (store.ID, error) {
 	finder, err := Need[store.Finder](s, "find a record by its provider's id")
 	if err != nil {
 		return store.ID{}, err
 	}
-	found, err := finder.FindProviderID(ctx, id)
+	records, err := finder.FindProviderID(ctx, id)
 	if err != nil {
 		return store.ID{}, err
+	}
+	found := idsOf(records)
+	box, ok := store.As[outbox.Store](s.Store)
+	if !ok {
+		return one(found, "the provider's id "+shown(id))
+	}
+	messages, err := box.Messages(ctx, outbox.Filter{ProviderID: id, Limit: store.MaxFound})
+	if err != nil {
+		return store.ID{}, err
+	}
+	for i := range messages {
+		if origin := messages[i].Origin; origin != (store.ID{}) && !slices.Contains(found, origin) {
+			found = append(found, origin)
+		}
+	}
+	if len(found) == 0 && len(messages) > 0 {
+		return store.ID{}, fmt.Errorf("message %s has the provider's id %s, and no operation has added it: "+
+			"onceward outbox show %s: %w", messages[0].ID, shown(id), messages[0].ID, store.ErrNotFound)
 	}
 	return one(found, "the provider's id "+shown(id))
 }
@@ -183,16 +205,23 @@ func (s *Session) findDownstream(ctx context.Context, ref Ref) (store.ID, error)
 	if err != nil && len(found) == 0 {
 		return store.ID{}, err
 	}
-	return one(found, "the downstream key "+shown(ref.Text)+", by the secrets that are configured")
+	return one(idsOf(found), "the downstream key "+shown(ref.Text)+", by the secrets that are configured")
 }
 
-// one returns the ID of the only record that was found.
-func one(found []store.Record, by string) (store.ID, error) {
+func idsOf(records []store.Record) (ids []store.ID) {
+	for i := range records {
+		ids = append(ids, records[i].ID)
+	}
+	return ids
+}
+
+// one returns the only operation that was found.
+func one(found []store.ID, by string) (store.ID, error) {
 	switch len(found) {
 	case 0:
 		return store.ID{}, fmt.Errorf("no record has %s: %w", by, store.ErrNotFound)
 	case 1:
-		return found[0].ID, nil
+		return found[0], nil
 	}
 	hashes := make([]string, len(found))
 	for i := range found {

@@ -60,6 +60,8 @@ type Event struct {
 type Step struct {
 	Name  string `json:"name"`
 	State string `json:"state"`
+	// ProviderID is what the provider calls the effect of the step.
+	ProviderID string `json:"provider_id,omitempty"`
 	// Failure is what the step last failed with, and LookUpFailure why the last question about its call failed.
 	Failure       string `json:"failure,omitempty"`
 	LookUpFailure string `json:"look_up_failure,omitempty"`
@@ -171,7 +173,7 @@ func (t *Story) tellRecord() {
 		return
 	}
 	for _, step := range t.progress.Steps {
-		told := Step{Name: step.Name, State: step.State.String()}
+		told := Step{Name: step.Name, State: step.State.String(), ProviderID: step.ProviderID}
 		if step.Name == t.progress.Step {
 			told.Failure, told.LookUpFailure = t.progress.Failure, t.progress.LookUpFailure
 		}

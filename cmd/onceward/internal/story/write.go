@@ -102,9 +102,9 @@ func (t *Story) writeEvents(out *output.Output) {
 func (t *Story) writeSteps(out *output.Output) {
 	if len(t.Steps) > 0 {
 		out.Line("")
-		table := output.NewTable("STEP", "STATE", "DOWNSTREAM KEY")
+		table := output.NewTable("STEP", "STATE", "PROVIDER'S ID", "DOWNSTREAM KEY")
 		for _, step := range t.Steps {
-			table.Add(output.Text(step.Name), step.State, t.DownstreamKeys[step.Name])
+			table.Add(output.Text(step.Name), step.State, output.Text(step.ProviderID), t.DownstreamKeys[step.Name])
 		}
 		out.Table(table)
 		p := t.progress
@@ -139,11 +139,11 @@ func (t *Story) writeMessages(out *output.Output) {
 
 // WriteMessages writes messages as a table.
 func WriteMessages(out *output.Output, messages []view.Message) {
-	table := output.NewTable("MESSAGE", "TOPIC", "TYPE", "STATE", "TRIES", "AGE", "DUE", "LAST ERROR").Whole(1)
+	table := output.NewTable("MESSAGE", "TOPIC", "TYPE", "STATE", "TRIES", "AGE", "DUE", "PROVIDER'S ID", "LAST ERROR").Whole(1)
 	for i := range messages {
 		m := &messages[i]
 		table.Add(m.MessageID, output.Text(m.Topic), output.Text(m.Type), m.State, strconv.Itoa(m.Attempts),
-			out.Old(m.CreatedAt), out.Age(m.Due), output.Text(m.LastError))
+			out.Old(m.CreatedAt), out.Age(m.Due), output.Text(m.ProviderID), output.Text(m.LastError))
 	}
 	out.Table(table)
 }
