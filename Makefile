@@ -31,8 +31,6 @@ STORM ?= 10000
 CALLS ?= 10000
 # How many fail-overs of each kind there are.
 FAILOVERS ?= 20
-# How many records the large table of bench-engines-scale holds.
-ROWS ?= 20000000
 # The checkout that is counted.
 DIR ?= .
 # How long a soak goes on, and its directory.
@@ -51,6 +49,7 @@ PKG ?=
 
 # The fuzz targets, as package:function.
 FUZZTARGETS := \
+	.:FuzzFingerprints \
 	.:FuzzParseKey \
 	./store:FuzzDecodeRecord \
 	./store:FuzzParseID \
@@ -144,10 +143,6 @@ bench-stores: ## Measure Redis, tiered, sealed and limits against their goals, a
 .PHONY: bench-engines
 bench-engines: needs ## Measure MariaDB and DynamoDB against their goals, about 5 minutes; exits 1 if one is missed (BENCHFLAGS=...)
 	$(GO) run ./lab/bench -suite engines $(BENCHFLAGS)
-
-.PHONY: bench-engines-scale
-bench-engines-scale: needs ## Measure a partitioned table of 20 million records; it says disk and time first (ROWS=20000000)
-	$(GO) run ./lab/bench -suite engines-scale -keys '$(ROWS)' $(BENCHFLAGS)
 
 .PHONY: bench-operate
 bench-operate: ## Measure operators' commands on a million records against a thousand, about 5 minutes; exits 1 if a goal is missed (BENCHFLAGS=...)

@@ -20,6 +20,9 @@ type Call struct {
 	Key   string
 	// Operation names what is done. A key that comes back under another name is a mismatch.
 	Operation string
+	// Method is what is called, where several procedures share the name of an operation, such as the full name of a gRPC
+	// method or the name of a tool. A key that comes back for another method is a mismatch. Default: empty.
+	Method string
 	// Payload is what the call means. A key that comes back with another payload is a mismatch.
 	Payload []byte
 	// Header is what came along with a call of [Procedure.Serve], under canonical names: its key, if Key is empty, and the
@@ -69,12 +72,14 @@ func (g *Guard) Do(
 // prepareCall is [execution.prepare] for a call, with its fingerprint. What names the call is copied: the caller may have
 // taken it from memory that a framework uses again, and stores and limits keep it for longer than the call.
 func (e *execution) prepareCall(g *Guard, s *settings, caller context.Context, call *Call) {
-	e.actor = call.Actor
+	if s.audits {
+		e.actor = strings.Clone(call.Actor)
+	}
 	id := store.ID{Scope: unique.Make(call.Scope).Value(), Key: strings.Clone(call.Key)}
 	e.prepare(g, s, caller, id, unique.Make(call.Operation).Value())
 	encoder := newEncoder()
 	encoder.call(call)
-	e.reservation.Fingerprints = encoder.fingerprints(e.prints[:0], callRules, g.secrets, call.Scope, "")
+	e.reservation.Fingerprints = encoder.fingerprints(e.prints[:0], g.secrets, call.Scope, "")
 	encoder.free()
 }
 

@@ -11,9 +11,8 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// This file derives the idempotency keys that are sent to other systems. There are two derivations, and a record keeps,
-// with the id of its secret, which one is its own. The first is a keyed hash. The second can be opened by those who
-// have the secret: it shows the hash of the operation's ID, by which a store finds the record. It is
+// This file derives the idempotency keys that are sent to other systems. A key can be opened by those who have the
+// secret: it shows the hash of the operation's ID, by which a store finds the record. It is
 //
 //	base32(AES_k(hash) ‖ tag)    tag = HMAC(secret, step)    k = HMAC(secret, tag)
 //
@@ -26,69 +25,47 @@ import (
 // change, nor does what follows them: a provider that has seen a key must see the same one again
 // (testdata/downstream-keys.json).
 const (
-	labelDownstreamSecret = "onceward downstream secret 1\x00"
-	labelDownstreamKey    = "onceward downstream key 1\x00"
-	labelFollowingKey     = "onceward following key 1\x00"
-	labelOpenableSecret   = "onceward downstream secret 2\x00"
+	labelDownstreamSecret = "onceward downstream secret 2\x00"
 	labelStepTag          = "onceward downstream step 2\x00"
 	labelStepCipher       = "onceward downstream cipher 2\x00"
+	labelFollowingKey     = "onceward following key 1\x00"
 )
 
 const (
-	// hashedKeySize is how many bytes of a keyed hash a key of the first derivation shows, in hexadecimal digits.
-	hashedKeySize = 20
-	// stepTagSize is how many bytes of a key of the second derivation tell its step.
+	// stepTagSize is how many bytes of a key tell its step.
 	stepTagSize = 11
+	// followingKeySize is how many bytes of a keyed hash a following key shows, in hexadecimal digits.
+	followingKeySize = 20
 )
 
-// openableEncoding is how keys of the second derivation are written.
-var openableEncoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
+// keyEncoding is how keys are written.
+var keyEncoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
 // downstreamSecret derives the downstream keys of the records that name it.
-type downstreamSecret struct {
-	secretKey
-	// openable says that it derives in the second way.
-	openable bool
-}
+type downstreamSecret struct{ secretKey }
 
 // downstreamRing derives downstream keys: with the secret that a record names, or with the current one, which is the
 // first.
-type downstreamRing struct {
-	secrets []downstreamSecret
-	// following derives the keys of what follows.
-	following secretKey
-}
+type downstreamRing struct{ secrets []downstreamSecret }
 
-// newDownstreamRing derives, for each derivation, a secret from each of those that are configured and from the
-// namespace. So the id that a record keeps stands for all three: after a change of the namespace its keys cannot be
-// derived, which is better than deriving others, and a program that knows the first derivation alone derives none of a
-// record of the second.
+// newDownstreamRing derives a secret from each of those that are configured and from the namespace. So the id that a
+// record keeps stands for both: after a change of the namespace its keys cannot be derived, which is better than
+// deriving others.
 func newDownstreamRing(c *Config) (ring downstreamRing, err error) {
 	configured := slices.Concat([][]byte{c.Secret}, c.OldSecrets, c.OldDownstreamSecrets)
 	if len(c.DownstreamSecret) > 0 {
 		configured = slices.Insert(configured, 0, c.DownstreamSecret)
 	}
-	openable, err := deriveSecrets(configured, labelOpenableSecret, c.Namespace)
-	if err != nil {
-		return ring, err
+	derived, err := deriveSecrets(configured, c.Namespace)
+	for _, secret := range derived {
+		ring.secrets = append(ring.secrets, downstreamSecret{secret})
 	}
-	hashed, err := deriveSecrets(configured, labelDownstreamSecret, c.Namespace)
-	if err != nil {
-		return ring, err
-	}
-	for _, secret := range openable {
-		ring.secrets = append(ring.secrets, downstreamSecret{secretKey: secret, openable: true})
-	}
-	for _, secret := range hashed {
-		ring.secrets = append(ring.secrets, downstreamSecret{secretKey: secret})
-	}
-	ring.following = hashed[0]
-	return ring, nil
+	return ring, err
 }
 
 // deriveSecrets derives a secret from each of those that are configured.
-func deriveSecrets(configured [][]byte, label, namespace string) ([]secretKey, error) {
-	message := appendField([]byte(label), namespace)
+func deriveSecrets(configured [][]byte, namespace string) ([]secretKey, error) {
+	message := appendField([]byte(labelDownstreamSecret), namespace)
 	derived := make([][]byte, 0, len(configured))
 	for _, secret := range configured {
 		from, err := newSecretKey(secret)
@@ -118,20 +95,15 @@ func (d *downstreamRing) secret(rec *store.Record) (*downstreamSecret, error) {
 
 // key derives the key of a step of an operation.
 func (d *downstreamSecret) key(id store.ID, step string) string {
-	if !d.openable {
-		message := appendField([]byte(labelDownstreamKey), id.Scope)
-		message = appendField(message, id.Key)
-		return hexKey(&d.secretKey, appendField(message, step))
-	}
 	tag := d.tag(step)
 	var b [aes.BlockSize + stepTagSize]byte
 	hash := id.HashBytes()
 	d.cipher(tag).Encrypt(b[:], hash[:])
 	copy(b[aes.BlockSize:], tag)
-	return openableEncoding.EncodeToString(b[:])
+	return keyEncoding.EncodeToString(b[:])
 }
 
-// tag is what a key of the second derivation shows of its step.
+// tag returns what a key shows of its step.
 func (d *downstreamSecret) tag(step string) []byte {
 	return d.sum(nil, appendField([]byte(labelStepTag), step))[:stepTagSize]
 }
@@ -143,10 +115,6 @@ func (d *downstreamSecret) cipher(tag []byte) cipher.Block {
 		panic(err) // the size of the key is right
 	}
 	return block
-}
-
-func hexKey(k *secretKey, message []byte) string {
-	return hex.EncodeToString(k.sum(nil, message)[:hashedKeySize])
 }
 
 // DownstreamKey is [Operation.DownstreamKey] for those who have the record but are not in its handler, such as a
@@ -176,18 +144,14 @@ func (k *OpenedKey) IsOf(step string) bool { return slices.Equal(k.tag, k.secret
 
 // OpenDownstreamKey says of which operation a downstream key is, so that a person who has what the other system knows
 // finds the record by a [store.Finder]. There is an answer for each secret that is configured, because the key does not
-// tell with which of them it was derived: at most one leads to a record. There is none for a text that is no such key,
-// or that is one of the first derivation, which cannot be opened: see docs/unknown-outcomes.md.
+// tell with which of them it was derived: at most one leads to a record. There is none for a text that is no such key.
 func (g *Guard) OpenDownstreamKey(key string) (opened []OpenedKey) {
-	b, err := openableEncoding.DecodeString(key)
-	if err != nil || len(b) != aes.BlockSize+stepTagSize || openableEncoding.EncodeToString(b) != key {
+	b, err := keyEncoding.DecodeString(key)
+	if err != nil || len(b) != aes.BlockSize+stepTagSize || keyEncoding.EncodeToString(b) != key {
 		return nil
 	}
 	for i := range g.downstream.secrets {
 		secret := &g.downstream.secrets[i]
-		if !secret.openable {
-			continue
-		}
 		var hash [aes.BlockSize]byte
 		tag := b[aes.BlockSize:]
 		secret.cipher(tag).Decrypt(hash[:], b[:aes.BlockSize])
@@ -202,5 +166,5 @@ func (g *Guard) OpenDownstreamKey(key string) (opened []OpenedKey) {
 // a message that is added when another one was delivered. Those who know the first key cannot compute it.
 func (g *Guard) FollowingKey(key, step string) string {
 	message := appendField([]byte(labelFollowingKey), key)
-	return hexKey(&g.downstream.following, appendField(message, step))
+	return hex.EncodeToString(g.downstream.secrets[0].sum(nil, appendField(message, step))[:followingKeySize])
 }

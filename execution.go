@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/onceward/onceward/store"
@@ -115,7 +116,7 @@ func (e *execution) prepare(g *Guard, s *settings, caller context.Context, id st
 		Fingerprints: e.prints[:0], DownstreamSecret: g.downstream.current(),
 	}
 	if g.config.TraceID != nil {
-		e.reservation.TraceID = g.config.TraceID(caller)
+		e.reservation.TraceID = strings.Clone(g.config.TraceID(caller))
 	}
 	e.op.guard, e.op.id, e.op.name = g, id, operation
 }

@@ -1,9 +1,11 @@
 package onceward
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/onceward/onceward/store"
@@ -46,15 +48,16 @@ func (o *Operation) Checkpoint(p store.Checkpoint) error {
 // checkpoint stores a checkpoint for as long as settling is tried.
 func (o *Operation) checkpoint(p store.Checkpoint) error {
 	e := o.execution
-	p = o.withProvider(p)
+	p = o.kept(p)
 	o.notePoint(&p)
 	return e.noteProgress(e.persist("checkpoint", func(ctx context.Context) error {
 		return e.guard.store.Checkpoint(ctx, e.claim(), p)
 	}))
 }
 
-// withProvider adds the provider's id that the handler has told.
-func (o *Operation) withProvider(p store.Checkpoint) store.Checkpoint {
+// kept is a checkpoint in memory of its own, with the provider's id that the handler has set.
+func (o *Operation) kept(p store.Checkpoint) store.Checkpoint {
+	p.Point, p.ProviderID, p.Data = strings.Clone(p.Point), strings.Clone(p.ProviderID), bytes.Clone(p.Data)
 	if id := o.providerID.Load(); id != nil && p.ProviderID == "" {
 		p.ProviderID = *id
 	}
@@ -81,7 +84,7 @@ func (o *Operation) CheckpointTx(ctx context.Context, work func(ctx context.Cont
 		if err == nil {
 			o.notePoint(&p)
 		}
-		return o.withProvider(p), err
+		return o.kept(p), err
 	})
 	e.called("checkpoint tx", began, err)
 	return e.noteProgress(err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/onceward/onceward/internal/backoff"
@@ -12,6 +13,7 @@ import (
 
 // settle writes the outcome into the store before the caller is told (E7).
 func (e *execution) settle(end outcome) result {
+	end.reason = strings.Clone(end.reason) // the text of a handler's error may lie in memory that is used again
 	switch {
 	case end.kind == outcomeAnswer:
 		return e.settleAnswer(end.response)
@@ -177,7 +179,7 @@ func (e *execution) forget(ctx context.Context) error {
 
 func (e *execution) settleUnknown(cause error) result {
 	err := e.once("abandon", func(ctx context.Context) error {
-		if p := e.op.withProvider(store.Checkpoint{}); p.ProviderID != "" {
+		if p := e.op.kept(store.Checkpoint{}); p.ProviderID != "" {
 			// A reconciler finds it by that. Should this fail, it can be found by the downstream key.
 			_ = e.guard.store.Checkpoint(ctx, e.claim(), p)
 		}

@@ -20,33 +20,31 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// The versions of the encodings in this file. A change to one of them that changes a hash is a new version, and the
-// old encoding stays as long as records made by it may live. By rules 1 the method of a request did not count under a
-// name, nor did a prefix that was taken off some targets: requests of those rules cannot be told apart, so that their
-// records are not compared (D6).
+// rules is the version of the encoding in this file. A change that changes a hash is a new version, and the old encoding
+// stays for as long as records that were made by it may live.
+const rules = 1
+
+// The kinds of what is hashed. The kind is the first byte of the encoding, and each part has its length, or the number
+// of its parts, in front: what was encoded one way never equals what was encoded another (F1).
 const (
-	callRules    = 1
-	requestRules = 2
+	kindRaw byte = iota + 1
+	kindJSON
+	kindForm
+	kindMultipart
+	kindCustom
+	kindCall
+	kindParts
 )
 
-// The tags of the body's encoding: what was hashed one way never equals what was hashed another.
+// The kinds of a query.
 const (
-	bodyRaw byte = iota
-	bodyJSON
-	bodyForm
-	bodyMultipart
-	bodyCustom
-	bodyEncoded
-)
-
-// The tags of the query's encoding.
-const (
-	queryParsed byte = iota
+	queryParsed byte = iota + 1
 	queryRaw
 )
 
 // FingerprintFunc returns what tells a request from others, in place of its query, media type and body. The method, the
-// operation and the path count all the same. An error is answered with 400 and its text, and nothing is executed.
+// operation and the path count all the same. The body is the function's own: the function may keep it, or change it. An
+// error is answered with 400 and its text, and nothing is executed.
 type FingerprintFunc func(r *http.Request, body []byte) ([]byte, error)
 
 // fingerprintOptions is what a route lets count (F4).
@@ -60,7 +58,7 @@ type fingerprintOptions struct {
 type encoder struct {
 	hash    hash.Hash
 	message []byte
-	prefix  [1 + binary.MaxVarintLen64]byte
+	prefix  [binary.MaxVarintLen64]byte
 	digest  [sha256.Size]byte
 }
 
@@ -72,7 +70,7 @@ var encoders = sync.Pool{New: func() any { return &encoder{hash: sha256.New()} }
 func newEncoder() *encoder {
 	e := encoders.Get().(*encoder)
 	e.hash.Reset()
-	e.message = e.message[:0]
+	e.message = append(e.message[:0], kindRaw)
 	return e
 }
 
@@ -93,16 +91,21 @@ func (e *encoder) values(values map[string][]string) {
 	e.count(len(values))
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		e.field(name)
-		e.count(len(values[name]))
-		for _, value := range values[name] {
-			e.field(value)
-		}
+		e.fields(values[name])
+	}
+}
+
+// fields adds a list of fields.
+func (e *encoder) fields(values []string) {
+	e.count(len(values))
+	for _, value := range values {
+		e.field(value)
 	}
 }
 
 // sum ends the message with its last part, which is not copied, and hashes it all.
-func (e *encoder) sum(tag byte, last []byte) {
-	e.message = append(e.message, tag)
+func (e *encoder) sum(kind byte, last []byte) {
+	e.message[0] = kind
 	e.message = binary.AppendUvarint(e.message, uint64(len(last)))
 	e.hash.Write(e.message)
 	e.hash.Write(last)
@@ -117,21 +120,21 @@ func (e *encoder) request(r *http.Request, operation string, body []byte, option
 	e.count(len(options.headers))
 	for _, name := range options.headers {
 		e.field(name)
-		e.count(len(r.Header[name]))
-		for _, value := range r.Header[name] {
-			e.field(value)
-		}
+		e.fields(r.Header[name])
 	}
 	if options.custom != nil {
-		custom, err := options.custom(r, body)
+		custom, err := options.custom(r, bytes.Clone(body))
 		if err != nil {
 			return err
 		}
-		e.sum(bodyCustom, custom)
+		e.sum(kindCustom, custom)
 		return nil
 	}
 	e.query(r.URL.RawQuery)
-	e.body(r.Header, body, options.selection)
+	if start := len(e.message); !e.understood(r.Header, body, options.selection) {
+		e.message = e.message[:start]
+		e.raw(r.Header, body)
+	}
 	return nil
 }
 
@@ -152,27 +155,55 @@ func (e *encoder) query(raw string) {
 	e.values(values)
 }
 
-// body adds the media type and the body in the form that fits it, and ends the message.
-func (e *encoder) body(h http.Header, body []byte, selection *canon.Selection) {
-	kind, params := mediaType(h.Get("Content-Type"))
-	if coding := h.Get("Content-Encoding"); coding != "" {
-		e.field(kind)
-		e.field(params)
-		e.field(coding)
-		e.sum(bodyEncoded, body)
-		return
+// raw ends the message with the body as it came, behind what was said about it.
+func (e *encoder) raw(h http.Header, body []byte) {
+	types := h["Content-Type"]
+	e.count(len(types))
+	for _, line := range types {
+		e.mediaType(parseMediaType(line))
 	}
-	start := len(e.message)
-	e.field(kind)
+	e.fields(h["Content-Encoding"])
+	e.sum(kindRaw, body)
+}
+
+// understood ends the message with the meaning of the body, or reports that it is not known: it is that of raw bytes.
+// Of two lines of a media type nobody can say which one counts.
+func (e *encoder) understood(h http.Header, body []byte, selection *canon.Selection) bool {
+	types := h["Content-Type"]
+	if len(types) != 1 || len(h["Content-Encoding"]) > 0 {
+		return false
+	}
+	kind, params := "application/json", map[string]string(nil)
+	if types[0] != "application/json; charset=utf-8" { // as most clients write it
+		kind, params = parseMediaType(types[0])
+	}
 	switch {
-	case isJSON(kind) && e.jsonBody(body, selection):
-	case kind == "application/x-www-form-urlencoded" && e.formBody(body):
-	case kind == "multipart/form-data" && e.multipartBody(h.Get("Content-Type"), body):
+	case isJSON(kind):
+		e.mediaType(kind, withoutUTF8(params))
+		return e.jsonBody(body, selection)
+	case kind == "application/x-www-form-urlencoded":
+		e.mediaType(kind, withoutUTF8(params))
+		return e.formBody(body)
+	case kind == "multipart/form-data":
+		boundary := params["boundary"]
+		delete(params, "boundary")
+		e.mediaType(kind, params)
+		return boundary != "" && e.multipartBody(boundary, body)
 	default:
-		e.message = e.message[:start]
-		e.field(kind)
-		e.field(params)
-		e.sum(bodyRaw, body)
+		return false
+	}
+}
+
+// mediaType adds a media type with its parameters: a version may be one of them.
+func (e *encoder) mediaType(kind string, params map[string]string) {
+	e.field(kind)
+	e.count(len(params))
+	if len(params) == 0 {
+		return // most have none, and an iterator allocates
+	}
+	for _, name := range slices.Sorted(maps.Keys(params)) {
+		e.field(name)
+		e.field(params[name])
 	}
 }
 
@@ -184,12 +215,11 @@ func (e *encoder) jsonBody(body []byte, selection *canon.Selection) bool {
 		return false
 	}
 	e.message = extended
-	// The canonical form was appended behind the message to share its buffer: hash both parts in their order.
+	e.message[0] = kindJSON
+	// The canonical form was appended behind the message to share its buffer: its length goes between the two.
 	canonical := extended[start:]
-	e.prefix[0] = bodyJSON
-	n := 1 + binary.PutUvarint(e.prefix[1:], uint64(len(canonical)))
 	e.hash.Write(extended[:start])
-	e.hash.Write(e.prefix[:n])
+	e.hash.Write(e.prefix[:binary.PutUvarint(e.prefix[:], uint64(len(canonical)))])
 	e.hash.Write(canonical)
 	e.hash.Sum(e.digest[:0])
 	return true
@@ -201,21 +231,25 @@ func (e *encoder) formBody(body []byte) bool {
 		return false
 	}
 	e.values(values)
-	e.sum(bodyForm, nil)
+	e.sum(kindForm, nil)
 	return true
 }
 
-// multipartBody hashes the parts in their order, each with its header, and leaves the boundary out.
-func (e *encoder) multipartBody(contentType string, body []byte) bool {
-	_, params, err := mime.ParseMediaType(contentType)
-	if err != nil || params["boundary"] == "" {
+// multipartBody hashes the parts in their order, each with its header, and leaves the boundary out. What stands in front
+// of the parts, or behind them, is in no part: such a body is raw bytes.
+func (e *encoder) multipartBody(boundary string, body []byte) bool {
+	last := []byte("--" + boundary + "--")
+	first, _, _ := bytes.Cut(body, []byte("\n"))
+	if string(bytes.TrimRight(first, "\r")) != "--"+boundary || bytes.Count(body, last) != 1 ||
+		!bytes.HasSuffix(bytes.TrimRight(body, "\r\n"), last) {
 		return false
 	}
-	reader := multipart.NewReader(bytes.NewReader(body), params["boundary"])
+	reader := multipart.NewReader(bytes.NewReader(body), boundary)
 	for {
 		part, err := reader.NextRawPart()
 		if err == io.EOF {
-			e.sum(bodyMultipart, nil)
+			e.count(0) // no further part
+			e.sum(kindMultipart, nil)
 			return true
 		}
 		if err != nil || !e.part(part) {
@@ -239,20 +273,25 @@ func (e *encoder) part(part *multipart.Part) bool {
 	return true
 }
 
-// mediaType splits a Content-Type into the type in lower case and its parameters in one normal form. One that cannot be
-// parsed counts as it was written.
-func mediaType(contentType string) (kind, params string) {
-	switch contentType {
-	case "", "application/json":
-		return contentType, ""
-	case "application/json; charset=utf-8":
-		return "application/json", ""
+// parseMediaType splits a Content-Type into the type in lower case and its parameters. One that cannot be parsed counts as
+// it was written.
+func parseMediaType(contentType string) (kind string, params map[string]string) {
+	if contentType == "application/json" {
+		return contentType, nil
 	}
-	kind, values, err := mime.ParseMediaType(contentType)
+	kind, params, err := mime.ParseMediaType(contentType)
 	if err != nil {
-		return contentType, ""
+		return contentType, nil
 	}
-	return kind, mime.FormatMediaType("x/x", values)
+	return kind, params
+}
+
+// withoutUTF8 leaves out the charset that JSON and forms have anyway.
+func withoutUTF8(params map[string]string) map[string]string {
+	if strings.EqualFold(params["charset"], "utf-8") {
+		delete(params, "charset")
+	}
+	return params
 }
 
 func isJSON(kind string) bool {
@@ -262,13 +301,13 @@ func isJSON(kind string) bool {
 // call hashes what a call of [Guard.Do] means.
 func (e *encoder) call(c *Call) {
 	e.field(c.Operation)
-	e.sum(bodyCustom, c.Payload)
+	e.field(c.Method)
+	e.sum(kindCall, c.Payload)
 }
 
-// fingerprints keys the digest, made by those rules, for a scope and session, under each secret of the ring. It
-// appends to dst.
+// fingerprints keys the digest for a scope and session, under each secret of the ring. It appends to dst.
 func (e *encoder) fingerprints(
-	dst []store.Fingerprint, rules uint8, keys []secretKey, scope, session string,
+	dst []store.Fingerprint, keys []secretKey, scope, session string,
 ) []store.Fingerprint {
 	for i := range keys {
 		dst = append(dst, store.Fingerprint{Secret: keys[i].id, Rules: rules})
@@ -307,7 +346,7 @@ func Payload(parts ...[]byte) []byte {
 	for _, part := range parts {
 		e.message = appendField(e.message, part)
 	}
-	e.sum(bodyRaw, nil)
+	e.sum(kindParts, nil)
 	return bytes.Clone(e.digest[:])
 }
 

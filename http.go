@@ -263,7 +263,7 @@ func (x *httpExecution) read(buffer *[]byte) *Problem {
 		return problemBadRequest.detailed(err.Error())
 	}
 	scope := x.reservation.Scope
-	x.reservation.Fingerprints = e.fingerprints(x.prints[:0], requestRules, x.guard.secrets, scope, x.session)
+	x.reservation.Fingerprints = e.fingerprints(x.prints[:0], x.guard.secrets, scope, x.session)
 	return nil
 }
 

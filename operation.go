@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -175,6 +176,7 @@ func (o *Operation) Unknown() { o.end(endedUnknown) }
 // operator who has to settle it.
 func (o *Operation) SetReason(reason string) {
 	if o != nil {
+		reason = strings.Clone(reason)
 		o.reason.Store(&reason)
 	}
 }
@@ -213,6 +215,7 @@ func (o *Operation) Retain(d time.Duration) {
 // SetProviderID records the id that another system gave to the effect, by which the record can be found later.
 func (o *Operation) SetProviderID(id string) {
 	if o != nil {
+		id = strings.Clone(id)
 		o.providerID.Store(&id)
 	}
 }

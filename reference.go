@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"slices"
+	"strings"
 
 	"github.com/onceward/onceward/store"
 )
@@ -27,6 +28,7 @@ func WithoutBody() Option {
 // made. It is stored, and sent to who repeats the request. Elsewhere it does nothing.
 func (o *Operation) SetReference(reference string) {
 	if o != nil {
+		reference = strings.Clone(reference)
 		o.reference.Store(&reference)
 	}
 }

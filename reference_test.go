@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/store"
@@ -103,7 +104,9 @@ func TestDoWithoutBody(t *testing.T) {
 	s := memory.New()
 	guard := newGuard(t, s, func(c *onceward.Config) { c.Scope = nil })
 	w := &work{then: func(_ context.Context, op *onceward.Operation) ([]byte, error) {
-		op.SetReference("pay_7")
+		id := []byte("pay_7")
+		op.SetReference(unsafe.String(&id[0], len(id))) // as from memory that a framework uses again
+		copy(id, "pay_8")
 		return []byte("4242"), nil
 	}}
 	first, err := guard.Do(t.Context(), someCall, w.do, reserved, onceward.WithoutBody())

@@ -233,8 +233,7 @@ func (a *attempt[T]) fail(cause error) {
 		a.never(cause)
 		return
 	}
-	next := a.state
-	next.Attempts, next.Lost = next.Attempts+1, 0
+	next := a.state.failed(cause)
 	if next.Attempts >= a.MaxAttempts {
 		a.unknown(fmt.Errorf("given up after %d attempts: %w", next.Attempts, cause))
 		return

@@ -10,6 +10,9 @@ import (
 // that nothing was done. What is given up as unknown is an error, what is tried again a warning.
 func (a *attempt[T]) tell(ctx context.Context, err error) {
 	log, step := a.op.Logger(), a.currentStep()
+	if question := (*lookUpError)(nil); errors.As(err, &question) {
+		log = log.With(slog.String("failure", question.failure), slog.Any("look_up_failure", question.cause))
+	}
 	switch {
 	case errors.Is(err, errLostBeforeStart): // nothing was done, and nothing is to be
 	case a.givenUp != nil:

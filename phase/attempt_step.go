@@ -130,9 +130,32 @@ func (a *attempt[T]) again(ctx context.Context, s *Step[T]) error {
 	case errors.Is(err, ErrNotFound):
 		a.unknown(err)
 		return err
-	default:
+	case asFinished(err) != nil, errors.Is(err, store.ErrFenced), errors.Is(err, store.ErrUnavailable),
+		errors.Is(err, store.ErrOutcomeUnknown):
 		return a.localFailed(err)
+	default:
+		err = &lookUpError{step: s.name, failure: a.state.Failure, cause: err}
+		a.fail(err)
+		return err
 	}
+}
+
+// lookUpError is a look-up that failed. It says nothing of the call that it asked about: a refusal to answer is no
+// refusal of the call. So the cause can be read, and is not unwrapped.
+type lookUpError struct {
+	step    string
+	failure string // of the step itself, if it is known
+	cause   error
+}
+
+// Error says what the step failed with, and apart from that why the question failed.
+func (e *lookUpError) Error() string {
+	failure := e.failure
+	if failure == "" {
+		failure = "an earlier attempt was lost in it"
+	}
+	return fmt.Sprintf("phase: step %s is in doubt (%s), and the question about its call failed: %v",
+		e.step, failure, e.cause)
 }
 
 // makeCall makes the call, if the attempt still holds its right to.

@@ -2,6 +2,7 @@ package phase
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -28,6 +29,9 @@ type envelope struct {
 	Attempts int `json:"attempts,omitempty"`
 	// Lost counts the attempts that took over at this step and were not heard of again.
 	Lost int `json:"lost,omitempty"`
+	// Failure is what the step last failed with, and LookUpFailure what the question about its call last failed with.
+	Failure       string `json:"failure,omitempty"`
+	LookUpFailure string `json:"look_up_failure,omitempty"`
 	// Data is the carried data.
 	Data json.RawMessage `json:"data"`
 }
@@ -79,6 +83,7 @@ func (e envelope) encode(limit int) ([]byte, error) {
 func (e envelope) finished(step string, data json.RawMessage) envelope {
 	e.Done = append(slices.Clone(e.Done), step)
 	e.Data = data
+	e.Failure, e.LookUpFailure = "", ""
 	return e.withdrawn().fresh()
 }
 
@@ -92,6 +97,27 @@ func (e envelope) withdrawn() envelope {
 func (e envelope) fresh() envelope {
 	e.Attempts, e.Lost = 0, 0
 	return e
+}
+
+// failed is the state behind an attempt at the current step that did not succeed. A failed look-up takes nothing away
+// from what the step itself has failed with.
+func (e envelope) failed(cause error) envelope {
+	e.Attempts, e.Lost = e.Attempts+1, 0
+	if question := (*lookUpError)(nil); errors.As(cause, &question) {
+		e.LookUpFailure = short(question.cause.Error())
+	} else {
+		e.Failure, e.LookUpFailure = short(cause.Error()), ""
+	}
+	return e
+}
+
+// short cuts what another system has said to what a person reads.
+func short(text string) string {
+	const longest = 300
+	if len(text) <= longest {
+		return text
+	}
+	return strings.ToValidUTF8(text[:longest], "") + "…"
 }
 
 // reached are the names of the steps that the operation has come to.

@@ -3,6 +3,7 @@ package phase_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -145,6 +146,41 @@ func TestTakeOverLooksFirst(t *testing.T) {
 				close(p.letGo)
 				await.Value(t, "the first owner's answer", p.answer)
 				p.wantTrace(c.trace)
+			})
+		})
+	}
+}
+
+// TestAFailedLookUpSaysNothingOfTheCall: what a question fails with is no word on the call, also where it would be one
+// if the call had failed with it. The two are kept apart.
+func TestAFailedLookUpSaysNothingOfTheCall(t *testing.T) {
+	t.Parallel()
+	for name, failure := range map[string]error{
+		"refused": errors.New("refused, nothing was done"), "not executed": onceward.NotExecuted(errDown),
+		"rejected": onceward.Rejected(errDown),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t, memory.New())
+				o := b.define(b.call("charge", func(context.Context, string, *order) error {
+					return errors.New("no answer came")
+				}).LookUp(func(context.Context, string, *order) error { return failure }))
+				b.want(b.post(o, "k"), http.StatusConflict, "in-progress")
+				b.await(b.record("k").LeaseUntil)
+				b.want(b.post(o, "k"), http.StatusConflict, "in-progress")
+				rec := b.record("k")
+				p, err := phase.Inspect(&rec)
+				if err != nil || !p.InDoubt || p.Failure != "no answer came" || p.LookUpFailure != failure.Error() {
+					t.Errorf("E3: the record says %+v, %v", p, err)
+				}
+				b.resume(o)
+				rec = b.record("k")
+				want := "(no answer came), and the question about its call failed: " + failure.Error()
+				if rec.State != store.StateUnknown || !strings.HasSuffix(rec.LastError, want) {
+					t.Errorf("E3: the record is %s, because of %q, want %q", rec.State, rec.LastError, want)
+				}
+				b.wantTrace("charge")
 			})
 		})
 	}

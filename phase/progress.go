@@ -29,6 +29,9 @@ type Progress struct {
 	// Attempts counts the attempts at the step that failed, and Lost those that took over there and were not heard of
 	// again.
 	Attempts, Lost int
+	// Failure is what the current step last failed with, and LookUpFailure why the last look-up of its call learned
+	// nothing: the latter says nothing of the call.
+	Failure, LookUpFailure string
 	// Via is http, or do for an operation that came by [Operation.Do]: its answer is a value with status 200.
 	Via string
 	// Version is that of the definition that wrote the record.
@@ -86,7 +89,7 @@ func Inspect(rec *store.Record) (*Progress, error) {
 	}
 	p := &Progress{
 		Step: e.current(), InDoubt: e.Intent != "", CalledBy: e.By, Attempts: e.Attempts, Lost: e.Lost,
-		Via: e.Via, Version: e.Defined, Data: e.Data, state: e,
+		Failure: e.Failure, LookUpFailure: e.LookUpFailure, Via: e.Via, Version: e.Defined, Data: e.Data, state: e,
 	}
 	names := e.Steps
 	if len(names) == 0 {

@@ -3,6 +3,7 @@ package reconcile_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
@@ -452,7 +453,7 @@ func TestHistoryOfAttempts(t *testing.T) {
 		var got []string
 		for _, e := range entries {
 			number := strings.TrimPrefix(e.Action, "reconcile attempt ")
-			if e.Attempt != lost.Attempt || e.Actor != "reconciler" {
+			if e.Attempt != lost.Attempt || e.Actor != "reconciler" || e.Reason != "no answer came" {
 				t.Errorf("an attempt is written as %+v", e)
 			}
 			if e.Outcome != "being looked into" {
@@ -460,9 +461,34 @@ func TestHistoryOfAttempts(t *testing.T) {
 			}
 			got = append(got, number)
 		}
-		want := []string{"1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "14 the bank is closed", "15", "16", "32"}
+		want := []string{"1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "14 the question failed: the bank is closed", "15", "16", "32"}
 		if !slices.Equal(got, want) {
 			t.Errorf("written are the attempts %q, want %q", got, want)
+		}
+	})
+}
+
+// TestAFailedQuestionIsNoAnswer: why the outcome is unknown, and what became of asking, are two fields in the record, in
+// the audit and in the log. A question that is refused would else be read as the operation that was refused.
+func TestAFailedQuestionIsNoAnswer(t *testing.T) {
+	inTime(t, func(t *testing.T) {
+		s := memory.New()
+		lost := lose(t, s, "key")
+		var log strings.Builder
+		poller := newPoller(t, s, saying(func(context.Context, *store.Record) (reconcile.Answer, error) {
+			return reconcile.Answer{}, errors.New("provider: refused, nothing was done")
+		}), reconcile.Config{MaxAttempts: 1, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		run(t, poller, reconcile.Report{Postponed: 1, DeadLetters: 1})
+		const asked = "the question failed: provider: refused, nothing was done"
+		if rec := record(t, s, "key"); rec.LastError != "no answer came" || rec.ReconcileError != asked {
+			t.Errorf("the record says %q, and of asking %q", rec.LastError, rec.ReconcileError)
+		}
+		if entries, err := s.Audit(t.Context(), lost.ID); err != nil || len(entries) != 1 ||
+			entries[0].Reason != "no answer came" || entries[0].Outcome != asked {
+			t.Errorf("the audit says %+v, %v", entries, err)
+		}
+		if want := `reason="no answer came" asked="` + asked + `"`; !strings.Contains(log.String(), want) {
+			t.Errorf("the log lacks %s:\n%s", want, log.String())
 		}
 	})
 }

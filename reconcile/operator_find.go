@@ -2,7 +2,6 @@ package reconcile
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,8 +14,8 @@ import (
 type Query struct {
 	// Subject is the hash of a key as logs show it, a downstream key, or a provider's id.
 	Subject string
-	// Steps are the names of the steps that may have used the downstream key. They are needed for keys of the first
-	// derivation, which have 40 hexadecimal digits, and on a store that is no [store.Finder].
+	// Steps are the names of the steps that may have used the downstream key. They are needed on a store that is no
+	// [store.Finder].
 	Steps []string
 	// State restricts the search to one state; zero is for all.
 	State store.State
@@ -26,19 +25,14 @@ type Query struct {
 // of their answers. A key and its scope are enough for [store.Store.Get]; this is for those who have only what a log
 // shows or the other system knows.
 //
-// On a [store.Finder] it goes by an index. It looks through all records of the state, which takes its time, in two
-// cases: on other stores, and for what may be a downstream key that cannot be opened, because it is of the first
-// derivation or of a secret that is not configured any more; then Steps must name the steps. If the downstream keys of
-// some records cannot be derived for that reason, it returns what was found and an error that says so.
+// On a [store.Finder] it goes by an index. On other stores it looks through all records of the state, which takes its
+// time. If the downstream keys of some records cannot be derived there, because their secret is not configured any more,
+// it returns what was found and an error that says so.
 func (op *Operator) Find(ctx context.Context, q Query) ([]store.Record, error) {
 	if op.finder == nil {
 		return op.walk(ctx, q)
 	}
-	found, err := op.lookUp(ctx, q)
-	if err != nil || len(found) > 0 || len(q.Steps) == 0 || !op.mayBeKey(q.Subject) {
-		return found, err
-	}
-	return op.walk(ctx, q)
+	return op.lookUp(ctx, q)
 }
 
 // lookUp goes by the indexes of the store.
@@ -66,15 +60,6 @@ func (op *Operator) lookUp(ctx context.Context, q Query) (found []store.Record, 
 	return slices.DeleteFunc(found, func(rec store.Record) bool {
 		return q.State != store.StateNone && rec.State != q.State
 	}), nil
-}
-
-// hashedKeyDigits is the length of a downstream key of the first derivation.
-const hashedKeyDigits = 40
-
-// mayBeKey reports whether a text can be a downstream key.
-func (op *Operator) mayBeKey(text string) bool {
-	_, err := hex.DecodeString(text)
-	return len(text) == hashedKeyDigits && err == nil || len(op.guard.OpenDownstreamKey(text)) > 0
 }
 
 // walk looks through all records of a state, and derives the downstream keys of each.

@@ -3,19 +3,13 @@ package reconcile_test
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
-)
-
-// oldKey is a downstream key of the first derivation, from testdata/downstream-keys.json.
-const (
-	oldKey      = "961d80e94d1dfe244a6e16e9fd89b9988034f6a4"
-	oldSecret   = "0123456789abcdef"
-	oldSecretID = 611305449
 )
 
 // walked is a store that has no index.
@@ -27,39 +21,47 @@ type walked struct {
 	store.Lister
 }
 
-// TestFindByOldKeys: a key that cannot be opened is looked for among all records, by the steps that are named.
-func TestFindByOldKeys(t *testing.T) {
+// TestFindByDownstreamKey: a record is found by the downstream key of a step, by the index, and on a store without one
+// among all records, by the steps that are named.
+func TestFindByDownstreamKey(t *testing.T) {
 	inTime(t, func(t *testing.T) {
 		s := memory.New()
-		_, err := s.Reserve(t.Context(), &store.Reservation{
-			ID: store.ID{Scope: "alice", Key: "k"}, Operation: transfers, Fingerprints: []store.Fingerprint{{Secret: 1, Rules: 1}},
-			Nonce: store.Nonce{1}, Lease: time.Minute, Retention: time.Hour, DownstreamSecret: oldSecretID,
+		secret := guard.OpenDownstreamKey(strings.Repeat("a", 44))[0].Secret
+		id := store.ID{Scope: "alice", Key: "k"}
+		v, err := s.Reserve(t.Context(), &store.Reservation{
+			ID: id, Operation: transfers, Fingerprints: []store.Fingerprint{{Secret: 1, Rules: 1}}, Nonce: store.Nonce{1},
+			Lease: time.Minute, Retention: time.Hour, DownstreamSecret: secret,
 		})
 		must(t, err)
-		old, _ := newGuard(oldSecret)
-		for name, inside := range map[string]store.Store{"by index": s, "without": walked{s, s, s, s, s}} {
-			operator, err := reconcile.NewOperator(old, inside)
+		rec := v.Record
+		key, err := guard.DownstreamKey(&rec, "charge")
+		must(t, err)
+		for name, one := range map[string]struct {
+			store   store.Store
+			subject string
+			steps   []string
+			want    []string
+		}{
+			"by index":                   {s, key, nil, []string{"k"}},
+			"without, by its step":       {walked{s, s, s, s, s}, key, []string{"refund", "charge"}, []string{"k"}},
+			"without, by no step":        {walked{s, s, s, s, s}, key, nil, nil},
+			"without, by another step":   {walked{s, s, s, s, s}, key, []string{"refund"}, nil},
+			"by index, by its hash":      {s, id.Hash(), nil, []string{"k"}},
+			"without, by its hash":       {walked{s, s, s, s, s}, id.Hash(), nil, []string{"k"}},
+			"by index, of another guard": {s, strings.Repeat("a", len(key)), nil, nil},
+		} {
+			operator, err := reconcile.NewOperator(guard, one.store)
 			must(t, err)
-			for _, c := range []struct {
-				subject string
-				steps   []string
-				want    []string
-			}{
-				{oldKey, []string{"refund", "charge"}, []string{"k"}},
-				{oldKey, nil, nil},
-				{oldKey, []string{"refund"}, nil},
-				{store.ID{Scope: "alice", Key: "k"}.Hash(), nil, []string{"k"}},
-			} {
-				found, err := operator.Find(t.Context(), reconcile.Query{Subject: c.subject, Steps: c.steps})
-				if err != nil || !slices.Equal(keysOf(found), c.want) {
-					t.Errorf("%s, %s with the steps %s: found %s, %v, want %s", name, c.subject, c.steps, keysOf(found), err, c.want)
-				}
+			found, err := operator.Find(t.Context(), reconcile.Query{Subject: one.subject, Steps: one.steps})
+			if err != nil || !slices.Equal(keysOf(found), one.want) {
+				t.Errorf("%s: found %s, %v, want %s", name, keysOf(found), err, one.want)
 			}
 		}
-		// With a secret that is not configured any more no key is made up, and it is said.
-		operator, err := reconcile.NewOperator(guard, s)
+		// With a secret that is not configured any more no key is made up, and an error says so.
+		other, _ := newGuard("another secret of 16")
+		operator, err := reconcile.NewOperator(other, walked{s, s, s, s, s})
 		must(t, err)
-		found, err := operator.Find(t.Context(), reconcile.Query{Subject: oldKey, Steps: []string{"charge"}})
+		found, err := operator.Find(t.Context(), reconcile.Query{Subject: key, Steps: []string{"charge"}})
 		if len(found) > 0 || !errors.Is(err, store.ErrUnreadable) {
 			t.Errorf("without the secret: found %s, %v", keysOf(found), err)
 		}

@@ -80,7 +80,9 @@ func (op *Operator) RetryNow(ctx context.Context, by By, c store.Claim) error {
 	}
 	progress, err := phase.Inspect(&rec)
 	if err != nil {
-		return op.act(ctx, by, c, action, func() error { return op.settler.Requeue(ctx, c, by.Why) })
+		return op.act(ctx, by, c, action, func() error {
+			return op.settler.Requeue(ctx, c, "to be asked again: "+by.Why)
+		})
 	}
 	again := phase.StepOutcome{Step: progress.Step, Result: phase.ResultRetry}
 	return op.act(ctx, by, c, stepAction(again), func() error { return op.resolveStep(ctx, by, c, again) })

@@ -94,7 +94,7 @@ func (p *Poller) learn(ctx context.Context, rec store.Record, ask bool) (Answer,
 		answer, err = p.guarded(ctx, func() (Answer, error) { return rule.judgeNotFound(ctx, &rec, started, &p.gone) })
 	}
 	if err != nil {
-		answer = StillUnknown(err.Error())
+		answer = StillUnknown("the question failed: " + err.Error()) // whatever the error says, it is no word on the operation
 	}
 	answer.by = by
 	return answer, err
@@ -208,19 +208,20 @@ func (p *Poller) postpone(ctx context.Context, rec *store.Record, reason string,
 	}
 	p.observe(ctx, rec, "dead letter", learnErr)
 	p.config.Logger.ErrorContext(ctx, "reconcile: a person has to settle an operation",
-		"operation", rec.Operation, "key_hash", rec.Hash(), "attempt", rec.Attempt, "reason", short(reason))
+		"operation", rec.Operation, "key_hash", rec.Hash(), "attempt", rec.Attempt, "reason", short(rec.LastError),
+		"asked", short(reason))
 	return Report{Postponed: 1, DeadLetters: 1}, nil
 }
 
-// keepAttempt writes an attempt that learned nothing to the audit, with its answer, for the person who settles the
-// record in the end. It is no part of the books: should it fail, the log says so.
+// keepAttempt writes an attempt that learned nothing to the audit, for the person who settles the record in the end: as
+// the reason why the outcome is unknown, as the outcome what became of asking. It is no part of the books: should it fail, the log says so.
 func (p *Poller) keepAttempt(ctx context.Context, rec *store.Record, answer string) {
 	if p.auditor == nil || !worthKeeping(rec.ReconcileCount, answer != rec.ReconcileError) {
 		return
 	}
 	err := p.auditor.AddAudit(ctx, store.AuditEntry{
 		ID: rec.ID, Attempt: rec.Attempt, Actor: p.config.Actor,
-		Action: fmt.Sprintf("reconcile attempt %d", rec.ReconcileCount), Outcome: answer,
+		Action: fmt.Sprintf("reconcile attempt %d", rec.ReconcileCount), Reason: short(rec.LastError), Outcome: answer,
 	})
 	if err != nil {
 		p.config.Logger.WarnContext(ctx, "reconcile: an attempt could not be written to the audit",

@@ -199,7 +199,8 @@ type Record struct {
 	NotReplayable bool
 	// Response is the answer of a completed record.
 	Response Response
-	// LastError says why the record was last released, that it was rejected, or why its outcome became unknown.
+	// LastError says why the record was last released, that it was rejected, or why its outcome became unknown: what the
+	// attempt learned of the operation. What became of asking is in ReconcileError.
 	LastError string
 	// FirstError is the first of the last errors since the record was made, once another one, or a further attempt, has
 	// taken its place: what began the trouble is often not what ended it.
@@ -208,7 +209,8 @@ type Record struct {
 	ReconcileAt time.Time
 	// ReconcileCount is how often reconciliation was tried.
 	ReconcileCount int
-	// ReconcileError says why the last attempt to reconcile learned nothing, while the record is unknown. In a record that
+	// ReconcileError says why the last attempt to reconcile learned nothing, while the record is unknown. It is about the
+	// question: that the other system refused to answer it says nothing of the operation. In a record that
 	// may be executed again it says that an earlier attempt was unknown, or lost, until it was resolved from outside.
 	ReconcileError string
 	// DeadLetter says that reconciliation has given up: a person must settle the record.

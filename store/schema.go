@@ -12,7 +12,7 @@ var (
 	ErrSchemaMissing = errors.New("onceward: there are no tables")
 	// ErrSchemaOlder is returned when migrations have to be applied first.
 	ErrSchemaOlder = errors.New("onceward: the tables are of an older version")
-	// ErrSchemaNewer is returned when a newer program has made the tables, and this one cannot work with them.
+	// ErrSchemaNewer is returned when a newer program has made the tables.
 	ErrSchemaNewer = errors.New("onceward: the tables are of a newer version")
 )
 
@@ -26,10 +26,6 @@ type SchemaStatus struct {
 	Version int
 	// Wanted is the version that this program needs.
 	Wanted int
-	// Compatible is the oldest version of a program that may use the tables; zero if there are none.
-	Compatible int
-	// Partitions is over how many partitions the records are spread; zero if they are in one table.
-	Partitions int
 	// Pending are the names of the migrations that have not been applied, in their order.
 	Pending []string
 }
@@ -37,9 +33,9 @@ type SchemaStatus struct {
 // Err says what is wrong with the tables, and what to do about it, or returns nil if this program can use them.
 func (s *SchemaStatus) Err() error {
 	switch {
-	case s.Compatible > s.Wanted:
-		return fmt.Errorf("%w: those in %s are of version %d, this program knows version %d, and the oldest that they can "+
-			"be used with is %d: use a newer program", ErrSchemaNewer, s.Place, s.Version, s.Wanted, s.Compatible)
+	case s.Version > s.Wanted:
+		return fmt.Errorf("%w: those in %s are of version %d, and this program knows version %d: use a newer program",
+			ErrSchemaNewer, s.Place, s.Version, s.Wanted)
 	case s.Absent:
 		return fmt.Errorf("%w: the file %s does not exist; if that is its name, this program needs version %d: %s",
 			ErrSchemaMissing, s.Place, s.Wanted, s.remedy())

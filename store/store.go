@@ -321,6 +321,36 @@ type Stats struct {
 	// OldestUnknown is when, of the unknown records that are no dead letters, the first one became unknown, which is its
 	// SettledAt; zero if there is none. What a person has to settle is no more a matter of waiting.
 	OldestUnknown time.Time
+	// LostOwners counts the records in progress whose lease has ended by the store's clock: nobody works on them until a
+	// sweeper or a resumer comes, and their callers get a conflict.
+	LostOwners int64
+	// OldestLostOwner is when the first of their leases ended; zero if there is none.
+	OldestLostOwner time.Time
+}
+
+// Count adds a record, as it stands at a moment of the store's clock, for those who implement a [Lister]. Of a record
+// that could not be read, which has no version, the state alone counts.
+func (s *Stats) Count(rec *Record, now time.Time) {
+	s.Records[rec.State]++
+	switch {
+	case rec.Version == 0:
+	case rec.leaseOver(now):
+		s.LostOwners++
+		s.OldestLostOwner = earlier(s.OldestLostOwner, rec.LeaseUntil)
+	case rec.State != StateUnknown:
+	case rec.DeadLetter:
+		s.DeadLetters++
+	default:
+		s.OldestUnknown = earlier(s.OldestUnknown, rec.SettledAt)
+	}
+}
+
+// earlier returns the earlier one of two moments, of which the first may be zero for none.
+func earlier(oldest, at time.Time) time.Time {
+	if oldest.IsZero() || at.Before(oldest) {
+		return at
+	}
+	return oldest
 }
 
 // Lister is a store that can be looked through.

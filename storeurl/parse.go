@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"strconv"
 	"strings"
 )
 
@@ -29,9 +28,6 @@ type Location struct {
 	Schema string
 	// Prefix is what the names of keys on Redis and of tables on PostgreSQL and MySQL begin with; empty for the default.
 	Prefix string
-	// Partitions is over how many partitions the records are spread on PostgreSQL when its tables are made; zero for one
-	// table, or for however it is.
-	Partitions int
 	// SyncReplicasOnly says that a store is refused which could lose acknowledged answers at a fail-over.
 	SyncReplicasOnly bool
 	// Front is the URL of the cache before a database; empty if there is none.
@@ -98,14 +94,13 @@ var errDataSource = errors.New("storeurl: a data source name is not taken: use m
 // isDatabase reports whether the engine has tables and transactions.
 func (e Engine) isDatabase() bool { return e == Postgres || e == SQLite || e == MySQL }
 
-// parseTables reads the URL of a server with tables, and which of them are meant. A schema and partitions are for
-// PostgreSQL: to MySQL the schema is the database itself.
+// parseTables reads the URL of a server with tables, and which of them are meant. A schema is for PostgreSQL: to
+// MySQL the schema is the database itself.
 func parseTables(engine Engine, url string) (at Location, err error) {
 	at = Location{Engine: engine, URL: url}
-	var partitions string
 	parameters := map[string]*string{"prefix": &at.Prefix}
 	if engine == Postgres {
-		parameters["schema"], parameters["partitions"] = &at.Schema, &partitions
+		parameters["schema"] = &at.Schema
 	}
 	for name, to := range parameters {
 		rest, values, err := cutParameter(at.URL, name)
@@ -114,11 +109,6 @@ func parseTables(engine Engine, url string) (at Location, err error) {
 		}
 		if len(values) == 1 {
 			at.URL, *to = rest, values[0]
-		}
-	}
-	if partitions != "" {
-		if at.Partitions, err = strconv.Atoi(partitions); err != nil {
-			return Location{}, errors.New("storeurl: the parameter partitions is not a number")
 		}
 	}
 	at.URL, at.SyncReplicasOnly, err = cutSwitch(at.URL, syncReplicasOnly)

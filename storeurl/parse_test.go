@@ -29,8 +29,8 @@ func TestParse(t *testing.T) {
 		"postgres://h/d?schema=app&sslmode=disable&prefix=pay_": {
 			Engine: storeurl.Postgres, URL: "postgres://h/d?sslmode=disable", Schema: "app", Prefix: "pay_",
 		},
-		"postgres://a:1,b:2/d?partitions=32&sync_replicas_only=true&sslmode=disable": {
-			Engine: storeurl.Postgres, URL: "postgres://a:1,b:2/d?sslmode=disable", Partitions: 32, SyncReplicasOnly: true,
+		"postgres://a:1,b:2/d?sync_replicas_only=true&sslmode=disable": {
+			Engine: storeurl.Postgres, URL: "postgres://a:1,b:2/d?sslmode=disable", SyncReplicasOnly: true,
 		},
 		"redis://h?sync_replicas_only=true": {Engine: storeurl.Redis, URL: "redis://h", SyncReplicasOnly: true},
 		"postgres://h/d?sslmode=disable&front=redis://r:1/0": {
@@ -46,7 +46,7 @@ func TestParse(t *testing.T) {
 		"postgres://h/d?schema=a&schema=b", "redis://h?front=redis://r:1/0",
 		"mysql://h/d?prefix=a&prefix=b", "dynamodb://records?front=redis://r:1/0", "app:secret@tcp(host:3306)/db",
 		"unix(/run/mysqld.sock)/db",
-		"postgres://h/d?partitions=many", "postgres://h/d?sync_replicas_only=1", "redis://h?sync_replicas_only=",
+		"postgres://h/d?sync_replicas_only=1", "redis://h?sync_replicas_only=",
 	} {
 		if got, err := storeurl.Parse(url); err == nil {
 			t.Errorf("%q is %+v", url, got)

@@ -13,8 +13,7 @@ import (
 	"github.com/onceward/onceward/store/sqlite"
 )
 
-// Migrate creates the tables of the database at a URL, or brings them up to date. With the parameter partitions it also
-// converts tables of PostgreSQL that are there, during which nothing is executed.
+// Migrate creates the tables of the database at a URL, or brings them up to date.
 func Migrate(ctx context.Context, url string) error {
 	at, err := parseDatabase(url)
 	switch {
@@ -63,7 +62,7 @@ func PlainSQL(url string, from int) (string, error) {
 			return "", err
 		}
 	}
-	return postgres.PlainSQL(at.Schema, at.Prefix, from, at.tables()...)
+	return postgres.PlainSQL(at.Schema, at.Prefix, from)
 }
 
 // schemaOf is the schema that a URL names by its search_path. psql does not take that parameter: who runs a script
@@ -84,16 +83,13 @@ func schemaOf(url string) (string, error) {
 	return strings.ToLower(first), nil
 }
 
-// tables says where the tables are, and how they are made.
+// tables says where the tables are.
 func (at *Location) tables() (with []postgres.Option) {
 	if at.Schema != "" {
 		with = append(with, postgres.WithSchema(at.Schema))
 	}
 	if at.Prefix != "" {
 		with = append(with, postgres.WithTablePrefix(at.Prefix))
-	}
-	if at.Partitions != 0 {
-		with = append(with, postgres.WithPartitions(at.Partitions))
 	}
 	return with
 }

@@ -27,10 +27,9 @@
 //
 // On MySQL the schema is the database itself, and prefix is the same (see mysql.WithTablePrefix).
 //
-// The parameter partitions of a PostgreSQL says over how many partitions its records are spread when its tables are made
-// (see postgres.WithPartitions). Several hosts are tried in their order until one is the primary:
+// Several hosts of a PostgreSQL are tried in their order until one is the primary:
 //
-//	postgres://user@first:5432,second:5432/database?partitions=32
+//	postgres://user@first:5432,second:5432/database
 //
 // The parameter sync_replicas_only of a PostgreSQL, a MySQL or a Redis refuses servers that could lose acknowledged
 // answers at a fail-over (see postgres.WithSyncReplicasOnly, mysql.WithSyncReplicasOnly and redis.WithSyncReplicasOnly):

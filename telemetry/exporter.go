@@ -33,8 +33,8 @@ type ExporterConfig struct {
 	Logger *slog.Logger
 }
 
-// Exporter counts what is in the store, for gauges: records by state, the oldest unknown one, messages that wait,
-// dead letters. Of all nodes one does so at a time, and shows the result; the others show nothing. Every node runs
+// Exporter counts what is in the store, for gauges: records by state, lost owners, the oldest unknown outcome, messages
+// that wait, dead letters. Of all nodes one does so at a time, and shows the result; the others show nothing. Every node runs
 // one, as an [onceward.Worker].
 type Exporter struct {
 	telemetry *Telemetry
@@ -265,6 +265,9 @@ func (b *builder) storeGauges(x *exported) {
 	deadLetters := b.gauge("onceward_dead_letters", "Unknown outcomes that wait for a person.")
 	oldest := b.seconds("onceward_oldest_unknown_age",
 		"How long the oldest outcome that is no dead letter has been unknown; 0 if there is none.")
+	lost := b.gauge("onceward_lost_owners", "Records in progress whose lease has ended: nobody works on them.")
+	oldestLost := b.seconds("onceward_oldest_lost_owner_age",
+		"How long ago the first of their leases ended; 0 if there is none.")
 	depth := b.gauge("onceward_outbox_depth", "Messages that wait to be delivered.")
 	age := b.seconds("onceward_outbox_oldest_age", "How long ago the oldest of them was added; 0 if there is none.")
 	dead := b.gauge("onceward_outbox_dead_letters", "Messages that are not delivered until a person says so.")
@@ -279,11 +282,13 @@ func (b *builder) storeGauges(x *exported) {
 		}
 		o.ObserveInt64(deadLetters, c.records.DeadLetters)
 		o.ObserveFloat64(oldest, ageOf(c.records.OldestUnknown, now))
+		o.ObserveInt64(lost, c.records.LostOwners)
+		o.ObserveFloat64(oldestLost, ageOf(c.records.OldestLostOwner, now))
 		if c.messages != nil {
 			o.ObserveInt64(depth, int64(c.messages.Waiting))
 			o.ObserveFloat64(age, ageOf(c.messages.Oldest, now))
 			o.ObserveInt64(dead, int64(c.messages.DeadLetters))
 		}
 		return nil
-	}, records, deadLetters, oldest, depth, age, dead)
+	}, records, deadLetters, oldest, lost, oldestLost, depth, age, dead)
 }

@@ -368,6 +368,30 @@ func TestOneNodeExports(t *testing.T) {
 	}
 }
 
+// TestLostOwnersAreShown: the only node has died in mid-operation, and no sweeper runs. The gauges show it (M1).
+func TestLostOwnersAreShown(t *testing.T) {
+	t.Parallel()
+	s := memory.New(memory.WithClock(func() time.Time { return time.Now().Add(-20 * time.Minute) }))
+	if _, err := s.Reserve(t.Context(), &store.Reservation{
+		ID: store.ID{Scope: "s", Key: "k"}, Operation: "job", Fingerprints: make([]store.Fingerprint, 1),
+		Nonce: store.Nonce{1}, Lease: time.Microsecond, Retention: time.Hour,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	n := newNode(t)
+	e, err := n.Exporter(telemetry.ExporterConfig{Store: s, Interval: time.Hour})
+	if err == nil {
+		err = e.RunOnce(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.want(t, `onceward_records{state="in_progress"} 1`, `onceward_lost_owners 1`)
+	if !regexp.MustCompile(`(?m)^onceward_oldest_lost_owner_age_seconds (1[2-9]\d\d|[2-9]\d{3})`).MatchString(n.scrape(t)) {
+		t.Errorf("the age of the lost owner is not 20 minutes:\n%s", n.scrape(t))
+	}
+}
+
 // counting counts how often a store was counted.
 type counting struct {
 	*memory.Store

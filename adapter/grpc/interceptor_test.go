@@ -335,8 +335,8 @@ func TestAudited(t *testing.T) {
 	}
 }
 
-// TestRenamedMethod: a method that was renamed keeps the name of its operation, and so its keys.
-func TestRenamedMethod(t *testing.T) {
+// TestMethodWithAName: a key belongs to the name that an option gives an operation.
+func TestMethodWithAName(t *testing.T) {
 	t.Parallel()
 	s := memory.New()
 	reply := func(context.Context, any) (any, error) { return &paymentpb.Receipt{Status: 7}, nil }
@@ -344,9 +344,9 @@ func TestRenamedMethod(t *testing.T) {
 		onceward.OperationName("/onceward.test.Payments/Make")), "k", reply); err != nil {
 		t.Fatal(err)
 	}
-	renamed := protection(t, s, onceward.Reserved(onceward.FailureUnknown),
+	other := protection(t, s, onceward.Reserved(onceward.FailureUnknown),
 		onceward.OperationName("/onceward.test.Payments/Make"))
-	if _, sent, err := call(renamed, "k", reply); err != nil || len(sent.header.Get("idempotent-replayed")) != 1 {
+	if _, sent, err := call(other, "k", reply); err != nil || len(sent.header.Get("idempotent-replayed")) != 1 {
 		t.Errorf("got %v, error %v", sent.header, err)
 	}
 	if _, _, err := call(protection(t, s, onceward.Reserved(onceward.FailureUnknown)), "k", reply); status.Code(err) !=

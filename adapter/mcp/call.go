@@ -1,6 +1,7 @@
 package oncewardmcp
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -39,7 +40,7 @@ func operation(tool string) string { return methodCall + " " + tool }
 func (t *Tools) serve(
 	ctx context.Context, tool *protection, req *mcp.CallToolRequest, next mcp.MethodHandler,
 ) (mcp.Result, error) {
-	name := tool.procedure.Operation()
+	name := cmp.Or(tool.procedure.Operation(), operation(req.Params.Name))
 	who, err := tool.identify(req)
 	if errors.Is(err, errArguments) {
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: err.Error() + "; nothing was done"}
@@ -53,7 +54,8 @@ func (t *Tools) serve(
 	}
 	c := &call{tool: tool, req: withArguments(req, who.arguments), next: next}
 	served, err := tool.procedure.Serve(ctx, onceward.Call{
-		Scope: scope, Key: who.key, Operation: name, Payload: who.payload, Header: header(req), Actor: t.actor(req),
+		Scope: scope, Key: who.key, Operation: name, Method: req.Params.Name, Payload: who.payload, Header: header(req),
+		Actor: t.actor(req),
 	}, c.run)
 	var problem *onceward.Problem
 	switch {

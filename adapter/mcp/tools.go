@@ -27,7 +27,7 @@ const (
 )
 
 // OtherTools is a name for [Config].Tools: those that are not named there, unless their annotations say that they read
-// only or are idempotent.
+// only or are idempotent. Each is an operation of its own, under its own name.
 const OtherTools = "*"
 
 // The methods of MCP that the middleware looks at.
@@ -113,7 +113,10 @@ func New(guard *onceward.Guard, config Config) (*Tools, error) {
 		if err := tool.check(); err != nil {
 			return nil, fmt.Errorf("oncewardmcp: tool %q: %w", name, err)
 		}
-		options := append([]onceward.Option{onceward.OperationName(operation(name))}, tool.Options...)
+		options := tool.Options
+		if name != OtherTools { // each of the others is an operation of its own
+			options = append([]onceward.Option{onceward.OperationName(operation(name))}, options...)
+		}
 		procedure, err := guard.Procedure(options...)
 		if err != nil {
 			return nil, fmt.Errorf("oncewardmcp: tool %q: %w", name, err)

@@ -28,13 +28,15 @@ type deadList struct {
 
 // Run lists them.
 func (c *deadList) Run(ends interrupts, out io.Writer) error {
-	filter := store.Filter{Scope: c.Scope, State: store.StateUnknown}
-	return listRecords(ends, &c.storeFlags, &c.watchFlags, &c.pageFlags, out, filter, deadLetters(c.Operation))
+	return listRecords(ends, &c.storeFlags, &c.watchFlags, &c.pageFlags, out, part{Chosen: deadLetters(c.Scope, c.Operation)})
 }
 
-// deadLetters chooses dead letters, of one operation if that is named.
-func deadLetters(operation string) func(*store.Record) bool {
-	return func(rec *store.Record) bool { return rec.DeadLetter && (operation == "" || rec.Operation == operation) }
+// deadLetters chooses dead letters, of one scope and of one operation if they are named.
+func deadLetters(scope, operation string) operate.Chosen {
+	return operate.Chosen{
+		Filter: store.Filter{Scope: scope, State: store.StateUnknown},
+		Wanted: func(rec *store.Record) bool { return rec.DeadLetter && (operation == "" || rec.Operation == operation) },
+	}
 }
 
 // deadRetry has one looked into again, or all of them.
@@ -42,7 +44,7 @@ type deadRetry struct {
 	Ref   string   `arg:"" optional:"" help:"The operation: its hash as logs show it, a key with --scope, a provider's id, or a downstream key."`
 	Scope *string  `help:"The scope of a key: REF is a key then. With --all, only those of this scope."`
 	By    string   `enum:",hash,key,downstream,provider" default:"" group:"Naming the operation" help:"What REF is, where it could be several: hash, key, downstream or provider."`
-	Steps []string `name:"step-name" placeholder:"NAME" group:"Naming the operation" help:"A step by its name: keys show shows its downstream key, and a downstream key of 40 hexadecimal digits is looked for with it; for several, repeat it."`
+	Steps []string `name:"step-name" placeholder:"NAME" group:"Naming the operation" help:"A step by its name: keys show shows its downstream key; for several, repeat it."`
 
 	All       bool    `help:"All dead letters, or with --operation and --scope all of those, at most --limit."`
 	Operation *string `help:"With --all, only those of this operation."`
@@ -68,20 +70,19 @@ func (c *deadRetry) Run(ends interrupts, out io.Writer) error {
 	}
 	more := false
 	err := c.acting(ends, &c.secretFlags, &c.actFlags, out, func(ctx context.Context, s *operate.Session) ([]act, error) {
-		filter := store.Filter{State: store.StateUnknown}
+		scope, operation := "", ""
 		if c.Scope != nil {
-			filter.Scope = *c.Scope
+			scope = *c.Scope
 		}
-		operation := ""
 		if c.Operation != nil {
 			operation = *c.Operation
 		}
-		found, rest, err := s.List(ctx, filter, c.Limit, deadLetters(operation))
-		more = rest
-		acts := make([]act, len(found))
-		for i := range found {
-			acts[i] = retryNow(s, &found[i])
-		}
+		var acts []act
+		var err error
+		_, more, err = s.Each(ctx, deadLetters(scope, operation), c.Limit, func(rec *store.Record) error {
+			acts = append(acts, retryNow(s, rec))
+			return nil
+		})
 		return acts, err
 	})
 	return leftOver(err, more)

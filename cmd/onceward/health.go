@@ -15,6 +15,7 @@ import (
 // healthCommand says whether a person should look.
 type healthCommand struct {
 	storeFlags
+	MaxLostAge    time.Duration `default:"2m" help:"For how long an operation may have had no owner: a sweeper or a resumer takes it up within a minute."`
 	MaxUnknownAge time.Duration `default:"15m" help:"For how long an outcome may be unknown that is no dead letter."`
 	MaxDead       int64         `default:"0" help:"How many dead letters there may be."`
 	MaxOutboxAge  time.Duration `default:"5m" help:"How old the oldest message that waits may be."`
@@ -43,6 +44,9 @@ var errUnwell = errors.New("not all is well")
 func (c *healthCommand) Run(ends interrupts, out io.Writer) error {
 	found := &healthReport{OK: true}
 	err := c.with(ends, operate.Target{URL: c.Store}, func(ctx context.Context, s *operate.Session) error {
+		if err := c.checkLost(ctx, s, found); err != nil {
+			return err
+		}
 		if err := c.checkUnknown(ctx, s, found); err != nil {
 			return err
 		}
@@ -75,29 +79,54 @@ func (r *healthReport) add(name string, ok bool, found, do string) {
 	r.Checks = append(r.Checks, healthCheck{name, ok, found, do})
 }
 
-// maxUnknown is the most unknown operations that are looked at.
-const maxUnknown = 100_000
+// maxOpen is the most operations that are looked at, of those that have lost their owner and of the unknown ones. They
+// are found by an index: to count all records would take the longer the more there are, and a probe comes every few
+// seconds.
+const maxOpen = 100_000
 
-// checkUnknown looks at what is unknown, which is found by an index: to count all records would take the longer the
-// more there are, and a probe comes every few seconds.
-func (c *healthCommand) checkUnknown(ctx context.Context, s *operate.Session, r *healthReport) error {
-	found, more, err := s.List(ctx, store.Filter{State: store.StateUnknown}, maxUnknown, nil)
+// checkLost looks at the operations in progress whose lease has ended.
+func (c *healthCommand) checkLost(ctx context.Context, s *operate.Session, r *healthReport) error {
+	var oldest time.Time
+	lost, more, err := s.Each(ctx, operate.Chosen{Filter: lostOwners}, maxOpen, func(rec *store.Record) error {
+		if at := rec.LeaseUntil; !at.IsZero() && (oldest.IsZero() || at.Before(oldest)) {
+			oldest = at
+		}
+		return nil
+	})
 	if err != nil {
 		return err
 	}
+	age := time.Duration(0)
+	text := "none"
+	if lost > 0 {
+		age = time.Since(oldest)
+		text = fmt.Sprintf("%d, the oldest for %s", lost, output.Span(age))
+	}
+	r.add("lost owners", age <= c.MaxLostAge && !more, text,
+		"see whether a janitor runs, and a resumer for phased operations: onceward unknown list --lost")
+	return nil
+}
+
+// checkUnknown looks at what is unknown.
+func (c *healthCommand) checkUnknown(ctx context.Context, s *operate.Session, r *healthReport) error {
 	var oldest time.Time
 	var dead int64
-	for i := range found {
-		switch at := found[i].SettledAt; {
-		case found[i].DeadLetter:
+	unknown := operate.Chosen{Filter: store.Filter{State: store.StateUnknown}}
+	found, more, err := s.Each(ctx, unknown, maxOpen, func(rec *store.Record) error {
+		switch at := rec.SettledAt; {
+		case rec.DeadLetter:
 			dead++
 		case !at.IsZero() && (oldest.IsZero() || at.Before(oldest)):
 			oldest = at
 		}
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	age := time.Duration(0)
 	text := "none"
-	if waiting := int64(len(found)) - dead; waiting > 0 {
+	if waiting := int64(found) - dead; waiting > 0 {
 		age = time.Since(oldest)
 		text = fmt.Sprintf("%d, the oldest for %s", waiting, output.Span(age))
 	}

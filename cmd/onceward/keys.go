@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/onceward/onceward/cmd/onceward/internal/operate"
@@ -36,8 +37,10 @@ type keysList struct {
 
 // Run lists them.
 func (c *keysList) Run(ends interrupts, out io.Writer) error {
-	filter := store.Filter{Scope: c.Scope, State: stateOf(c.State), Due: c.Due}
-	return listRecords(ends, &c.storeFlags, &c.watchFlags, &c.pageFlags, out, filter, ofOperation(c.Operation))
+	all := operate.Chosen{
+		Filter: store.Filter{Scope: c.Scope, State: stateOf(c.State), Due: c.Due}, Wanted: ofOperation(c.Operation),
+	}
+	return listRecords(ends, &c.storeFlags, &c.watchFlags, &c.pageFlags, out, part{Chosen: all})
 }
 
 // stateOf finds a state by its name; none for none.
@@ -58,52 +61,90 @@ func ofOperation(name string) func(*store.Record) bool {
 	return func(rec *store.Record) bool { return rec.Operation == name }
 }
 
-// listRecords lists the records of a filter that are wanted.
+// part is one part of a list: the records that are chosen, with a mark in front of their cursors, which are those of
+// this part alone.
+type part struct {
+	operate.Chosen
+	mark string
+	// lost says that these records have lost their owner.
+	lost bool
+}
+
+// listRecords lists the records of all parts, one part after the other. As JSON they are written page by page: a list
+// may be longer than memory.
 func listRecords(
-	ends interrupts, from *storeFlags, watch *watchFlags, page *pageFlags, out io.Writer, filter store.Filter,
-	wanted func(*store.Record) bool,
+	ends interrupts, from *storeFlags, watch *watchFlags, page *pageFlags, out io.Writer, parts ...part,
 ) (err error) {
 	if err := page.check(); err != nil {
 		return err
 	}
-	if filter.After, err = operate.ParseCursor(page.After); err != nil {
+	after := page.After
+	for after != "" && len(parts) > 1 && !strings.HasPrefix(after, parts[0].mark) {
+		parts = parts[1:]
+	}
+	if parts[0].After, err = operate.ParseCursor(strings.TrimPrefix(after, parts[0].mark)); err != nil {
 		return err
 	}
 	look := func(ctx context.Context, s *operate.Session, out *output.Output) error {
-		found, more, err := s.List(ctx, filter, page.Limit, wanted)
-		if err != nil {
-			return err
+		w := &recordWriter{Output: out}
+		left, more := page.Limit, false
+		for i := range parts {
+			w.part = &parts[i]
+			visited, rest, err := s.Each(ctx, w.part.Chosen, left, w.add)
+			if err != nil {
+				return err
+			}
+			if left -= visited; rest {
+				more = true
+				break
+			}
 		}
-		return writeRecords(out, found, more)
+		w.end(more)
+		return nil
 	}
 	return watch.draw(ends, from, operate.Target{URL: from.Store}, out, look)
 }
 
-// writeRecords writes a page of records.
-func writeRecords(out *output.Output, found []store.Record, more bool) error {
-	if out.JSON {
-		for i := range found {
-			if err := out.Object(view.OfRecord(&found[i])); err != nil {
-				return err
-			}
-		}
-		return nil
+// recordWriter writes records: for programs at once, for people as a table when all are there.
+type recordWriter struct {
+	*output.Output
+	part *part
+
+	table  *output.Table
+	cursor string // of the last record
+}
+
+func (w *recordWriter) add(rec *store.Record) error {
+	w.cursor = w.part.mark + operate.Cursor(rec.ID)
+	if w.JSON {
+		shown := view.OfRecord(rec)
+		shown.LostOwner, shown.Cursor = w.part.lost, w.cursor
+		return w.Object(shown)
 	}
-	if len(found) == 0 {
-		out.Line("None.")
-		return nil
+	if w.table == nil {
+		w.table = output.NewTable("HASH", "STATE", "OPERATION", "SCOPE", "KEY", "AGE", "DUE", "WHY", "ASKED").Whole(1)
 	}
-	table := output.NewTable("HASH", "STATE", "OPERATION", "SCOPE", "KEY", "AGE", "DUE", "WHY").Whole(1)
-	for i := range found {
-		rec := &found[i]
-		table.Add(rec.Hash(), stateText(rec), output.Text(rec.Operation), output.Text(rec.Scope), output.Text(rec.Key),
-			out.Old(rec.CreatedAt), dueText(out, rec), output.Text(whyText(rec)))
+	state := stateText(rec)
+	if w.part.lost {
+		state += " (owner lost)"
 	}
-	out.Table(table)
-	if more {
-		out.Line("There are more: --after %s", operate.Cursor(found[len(found)-1].ID))
-	}
+	w.table.Add(rec.Hash(), state, output.Text(rec.Operation), output.Text(rec.Scope), output.Text(rec.Key),
+		w.Old(rec.CreatedAt), dueText(w.Output, rec), output.Text(rec.LastError), output.Text(askedText(rec)))
 	return nil
+}
+
+// end writes what people are shown behind the last record.
+func (w *recordWriter) end(more bool) {
+	switch {
+	case w.JSON:
+	case w.table == nil:
+		w.Line("None.")
+	default:
+		w.Table(w.table)
+		if more {
+			w.Line("There are more: --after %s", w.cursor)
+		}
+	}
 }
 
 func stateText(rec *store.Record) string {
@@ -127,12 +168,12 @@ func dueText(out *output.Output, rec *store.Record) string {
 	return out.Age(rec.Due())
 }
 
-// whyText is the error that matters most now.
-func whyText(rec *store.Record) string {
-	if rec.State == store.StateUnknown && rec.ReconcileError != "" {
-		return rec.ReconcileError
+// askedText is what became of asking about an unknown outcome.
+func askedText(rec *store.Record) string {
+	if rec.State != store.StateUnknown {
+		return ""
 	}
-	return rec.LastError
+	return rec.ReconcileError
 }
 
 // keysShow tells the story of one operation.

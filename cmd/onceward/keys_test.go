@@ -49,8 +49,8 @@ func lookPages(t *testing.T, s *service) {
 		}
 		after = page[len(page)-1].Cursor
 	}
-	if len(seen) != 6 {
-		t.Errorf("%d records are listed, want 6", len(seen))
+	if len(seen) != 7 {
+		t.Errorf("%d records are listed, want 7", len(seen))
 	}
 	says(t, s.must(t, "keys", "list", "--limit", "4"), "There are more: --after ")
 }

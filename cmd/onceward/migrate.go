@@ -24,15 +24,13 @@ type migrateCommand struct {
 
 // schemaStatus is the JSON of how the tables stand.
 type schemaStatus struct {
-	Place      string   `json:"place"`
-	Absent     bool     `json:"absent,omitempty"`
-	Version    int      `json:"version"`
-	Wanted     int      `json:"wanted"`
-	Compatible int      `json:"compatible"`
-	Partitions int      `json:"partitions,omitempty"`
-	Pending    []string `json:"pending"`
-	OK         bool     `json:"ok"`
-	Problem    string   `json:"problem,omitempty"`
+	Place   string   `json:"place"`
+	Absent  bool     `json:"absent,omitempty"`
+	Version int      `json:"version"`
+	Wanted  int      `json:"wanted"`
+	Pending []string `json:"pending"`
+	OK      bool     `json:"ok"`
+	Problem string   `json:"problem,omitempty"`
 }
 
 // schemaFlags are those of commands about tables.
@@ -85,7 +83,7 @@ func (f *schemaFlags) write(out io.Writer, status *store.SchemaStatus) error {
 	if f.JSON {
 		return shown.Object(schemaStatus{
 			Place: status.Place, Absent: status.Absent,
-			Version: status.Version, Wanted: status.Wanted, Compatible: status.Compatible, Partitions: status.Partitions,
+			Version: status.Version, Wanted: status.Wanted,
 			Pending: append([]string{}, status.Pending...), OK: problem == "", Problem: problem,
 		})
 	}
@@ -93,73 +91,38 @@ func (f *schemaFlags) write(out io.Writer, status *store.SchemaStatus) error {
 	if status.Absent {
 		place += ", a file that does not exist"
 	}
-	partitions := ""
-	if status.Partitions > 0 {
-		partitions = strconv.Itoa(status.Partitions)
-	}
-	shown.Fields("tables", place, "version", strconv.Itoa(status.Version), "partitions", partitions,
+	shown.Fields("tables", place, "version", strconv.Itoa(status.Version),
 		"this program needs", strconv.Itoa(status.Wanted), "missing", strings.Join(status.Pending, ", "))
 	return nil
-}
-
-// partitionFlags say how the records of a PostgreSQL are spread.
-type partitionFlags struct {
-	Partitions int `placeholder:"N" help:"Spread the records over so many partitions (2 to 256, PostgreSQL). Records that are there are copied, and nothing is executed meanwhile. Default: as they are, or one table."`
-}
-
-// partitioned is the URL of a store with the number of its partitions in it, and the number.
-func (f *partitionFlags) partitioned(url string) (string, int, error) {
-	at, err := storeurl.Parse(url)
-	if err != nil || f.Partitions == 0 {
-		return url, at.Partitions, err
-	}
-	if at.Engine != storeurl.Postgres || f.Partitions < 2 || f.Partitions > 256 {
-		return url, 0, operate.Usage("--partitions is for PostgreSQL, and takes 2 to 256")
-	}
-	mark := "?"
-	if strings.Contains(url, "?") {
-		mark = "&"
-	}
-	return url + mark + "partitions=" + strconv.Itoa(f.Partitions), f.Partitions, nil
 }
 
 // migrateUp brings the tables up to date.
 type migrateUp struct {
 	schemaFlags
 	confirmFlags
-	partitionFlags
 }
 
 // Run says what it will do, asks, and does it.
 func (c *migrateUp) Run(ends interrupts, out io.Writer) error {
-	url, partitions, err := c.partitioned(c.Store)
-	if err != nil {
-		return err
-	}
 	status, err := c.status(ends)
 	if err != nil {
 		return err
 	}
-	converts := status.Version > 0 && partitions > 0 && partitions != status.Partitions
-	if c.DryRun || len(status.Pending) == 0 && !converts {
+	if c.DryRun || len(status.Pending) == 0 {
 		if err := c.write(out, &status); err != nil || len(status.Pending) > 0 {
 			return err
 		}
 		return status.Err() // tables of a newer version
 	}
-	if !c.JSON && len(status.Pending) > 0 {
+	if !c.JSON {
 		output.New(out, false).Line("migrate %s from version %d to %d: %s", output.Text(status.Place), status.Version,
 			status.Wanted, strings.Join(status.Pending, ", "))
-	}
-	if !c.JSON && converts {
-		output.New(out, false).Line("spread the records in %s over %d partitions: they are copied, and nothing is executed "+
-			"meanwhile", output.Text(status.Place), partitions)
 	}
 	person := terminal.Is(os.Stdin) && !c.JSON // with JSON nothing was shown that could be confirmed
 	if err := c.confirm(ends.first, os.Stdin, os.Stderr, doctor.Redacted(c.Store), person); err != nil {
 		return err
 	}
-	if err := storeurl.Migrate(ends.first, url); err != nil { // a large table takes its time: no deadline
+	if err := storeurl.Migrate(ends.first, c.Store); err != nil { // a large table takes its time: no deadline
 		return operate.Unavailable(err)
 	}
 	_, err = c.show(ends, out)
@@ -190,17 +153,12 @@ func (c *migrateCheck) Run(ends interrupts, out io.Writer) error {
 // migratePrint prints plain SQL.
 type migratePrint struct {
 	schemaFlags
-	partitionFlags
 	From *int `placeholder:"VERSION" help:"Only what comes after this version; 0 for all. Default: the version that the tables have now."`
 }
 
 // Run prints it.
 func (c *migratePrint) Run(ends interrupts, out io.Writer) error {
 	if err := c.check(); err != nil {
-		return err
-	}
-	url, partitions, err := c.partitioned(c.Store)
-	if err != nil {
 		return err
 	}
 	from := 0
@@ -211,12 +169,12 @@ func (c *migratePrint) Run(ends interrupts, out io.Writer) error {
 		if err != nil {
 			return err
 		}
-		if from = status.Version; len(status.Pending) == 0 && (partitions == 0 || partitions == status.Partitions) {
+		if from = status.Version; len(status.Pending) == 0 {
 			_, err := io.WriteString(out, "-- Nothing to do: the tables are of version "+strconv.Itoa(from)+".\n")
 			return err
 		}
 	}
-	text, err := storeurl.PlainSQL(url, from)
+	text, err := storeurl.PlainSQL(c.Store, from)
 	if err != nil {
 		return operate.Usage("%v", err)
 	}

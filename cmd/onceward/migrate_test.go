@@ -36,7 +36,7 @@ func TestMigrate(t *testing.T) {
 			s.wantCode(t, exitRefused, "nothing was done", "migrate", "up")
 			s.wantCode(t, exitRefused, "give --yes", "migrate", "up", "--json")
 			s.wantCode(t, exitFailed, "there are no tables", "migrate", "check")
-			says(t, s.must(t, "migrate", "up", "--yes"), "from version 0 to ", "_records.sql", "this program needs")
+			says(t, s.must(t, "migrate", "up", "--yes"), "from version 0 to ", "_tables.sql", "this program needs")
 			s.must(t, "migrate", "check")
 			s.must(t, "migrate", "up") // there is nothing to ask about
 			if status := objects[schemaStatus](t, s, "migrate", "status")[0]; !status.OK || len(status.Pending) != 0 {
@@ -52,26 +52,6 @@ func TestMigrate(t *testing.T) {
 	redis.wantCode(t, exitUsage, "Redis has no tables", "migrate", "print", "--from", "0")
 	dynamo := &service{url: "dynamodb://records?region=eu-central-1"}
 	dynamo.wantCode(t, exitUsage, "DynamoDB has no migrations", "migrate", "status")
-}
-
-// TestMigratePartitions: records are spread over partitions when the tables are made, and later when asked for.
-func TestMigratePartitions(t *testing.T) {
-	t.Parallel()
-	s := &service{url: servers.Postgres(t).SchemaURL(t)}
-	says(t, s.must(t, "migrate", "print", "--partitions", "4"), `SELECT "onceward_partition"(4)`)
-	s.must(t, "migrate", "up", "--yes", "--partitions", "4")
-	partitions := func() int { return objects[schemaStatus](t, s, "migrate", "status")[0].Partitions }
-	if n := partitions(); n != 4 {
-		t.Errorf("the records are in %d partitions, want 4", n)
-	}
-	s.wantCode(t, exitRefused, "nothing was done", "migrate", "up", "--partitions", "8")
-	says(t, s.must(t, "migrate", "up", "--yes", "--partitions", "8"), "over 8 partitions")
-	if n := partitions(); n != 8 {
-		t.Errorf("the records are in %d partitions, want 8", n)
-	}
-	says(t, s.onceward(t, "doctor").Stdout, "a superuser", "1 finding.") // which is that of the test
-	s.wantCode(t, exitUsage, "for PostgreSQL", "migrate", "up", "--partitions", "4", "--store", "sqlite:"+file(t, ""))
-	s.wantCode(t, exitUsage, "2 to 256", "migrate", "up", "--partitions", "1000")
 }
 
 // TestMigratePrint: what is printed is what psql runs, and then the tables are right.

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/proc/proctest"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/outbox"
@@ -39,8 +40,8 @@ type service struct {
 	url   string
 	guard *onceward.Guard
 	// unknown is an operation whose outcome is unknown, dead one that waits for a person, phased one whose step is in
-	// doubt, paid one that was completed, and hostile one of a tenant who means ill.
-	unknown, dead, phased, paid, hostile store.ID
+	// doubt, paid one that was completed, lost one whose process died, and hostile one of a tenant who means ill.
+	unknown, dead, phased, paid, lost, hostile store.ID
 	// letter is the message that is a dead letter, if the store keeps messages.
 	letter string
 }
@@ -143,6 +144,7 @@ func newService(t *testing.T, url string) *service {
 	s.giveUp(t, s.dead)
 	s.hostile = s.do(t, "mallory"+hostileText, "key"+hostileText, onceward.OutcomeUnknown(errors.New("error"+hostileText)))
 	s.phased = s.book(t, "carol", "booking-1")
+	s.lost = s.lose(t, "dave", "order-lost")
 	s.addMessages(t)
 	return s
 }
@@ -159,6 +161,23 @@ func (s *service) do(t *testing.T, scope, key string, end error) store.ID {
 		t.Fatalf("an operation that should end with %v: %v", end, err)
 	}
 	return store.ID{Scope: scope, Key: key}
+}
+
+// lose leaves an operation as a process that dies in the midst of it does: no sweeper runs.
+func (s *service) lose(t *testing.T, scope, key string) store.ID {
+	t.Helper()
+	id := store.ID{Scope: scope, Key: key}
+	_, err := s.store.Reserve(t.Context(), &store.Reservation{
+		ID: id, Operation: "POST /payments", Fingerprints: []store.Fingerprint{{Secret: 1}}, Nonce: store.Nonce{1},
+		Lease: time.Microsecond, Retention: time.Hour,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	await.That(t, "its owner counts as lost", func() bool { // on DynamoDB nodes allow for clocks that differ
+		return strings.Contains(s.must(t, "unknown", "list", "--lost"), id.Hash())
+	})
+	return id
 }
 
 // giveUp makes an unknown operation a dead letter, as a poller does.

@@ -77,7 +77,7 @@ func TestOnPostgresWhoseStandbyIsNamedFirst(t *testing.T) {
 		return parsed.Host
 	}
 	both := strings.Replace(primary.URL(), hosts(primary), hosts(standby)+","+hosts(primary), 1)
-	if run := runDemo(t, "--payments", "5", "--seed", "5", "--store", both+"&partitions=4"); run.Code != 0 {
+	if run := runDemo(t, "--payments", "5", "--seed", "5", "--store", both); run.Code != 0 {
 		t.Errorf("exit status %d: %s", run.Code, run.Stderr)
 	}
 }

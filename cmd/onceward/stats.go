@@ -23,7 +23,10 @@ type counts struct {
 	Records       map[string]int64 `json:"records"`
 	DeadLetters   int64            `json:"dead_letters"`
 	OldestUnknown time.Time        `json:"oldest_unknown,omitzero"`
-	Outbox        *outboxCounts    `json:"outbox,omitempty"`
+	// LostOwners counts the records in progress that nobody works on.
+	LostOwners      int64         `json:"lost_owners"`
+	OldestLostOwner time.Time     `json:"oldest_lost_owner,omitzero"`
+	Outbox          *outboxCounts `json:"outbox,omitempty"`
 
 	at time.Time
 }
@@ -62,7 +65,8 @@ func count(ctx context.Context, s *operate.Session) (*counts, error) {
 		return nil, err
 	}
 	c := &counts{
-		Records: make(map[string]int64), DeadLetters: stats.DeadLetters, OldestUnknown: stats.OldestUnknown, at: time.Now(),
+		Records: make(map[string]int64), DeadLetters: stats.DeadLetters, OldestUnknown: stats.OldestUnknown,
+		LostOwners: stats.LostOwners, OldestLostOwner: stats.OldestLostOwner, at: time.Now(),
 	}
 	for state := store.StateInProgress; state <= store.StateExpired; state++ {
 		c.Records[state.String()] = stats.Records[state]
@@ -96,7 +100,10 @@ func (c *counts) write(out *output.Output) {
 // writeOpen writes what waits.
 func (c *counts) writeOpen(out *output.Output) {
 	out.Line("")
-	fields := []string{"oldest unknown", out.Time(c.OldestUnknown), "dead letters", strconv.FormatInt(c.DeadLetters, 10)}
+	fields := []string{
+		"lost owners", strconv.FormatInt(c.LostOwners, 10), "oldest lost owner", out.Time(c.OldestLostOwner),
+		"oldest unknown", out.Time(c.OldestUnknown), "dead letters", strconv.FormatInt(c.DeadLetters, 10),
+	}
 	if c.Outbox != nil {
 		fields = append(fields, "messages waiting", strconv.Itoa(c.Outbox.Waiting),
 			"oldest message", out.Time(c.Outbox.Oldest), "dead messages", strconv.Itoa(c.Outbox.DeadLetters))

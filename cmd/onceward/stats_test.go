@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -14,11 +15,14 @@ import (
 
 func lookStats(t *testing.T, s *service) {
 	t.Helper()
-	says(t, s.must(t, "stats"), "completed", "oldest unknown", "dead letters")
+	says(t, s.must(t, "stats"), "completed", "lost owners", "oldest unknown", "dead letters")
 	got := objects[counts](t, s, "stats")[0]
 	if got.Records["unknown"] != 4 || got.Records["completed"] != 1 || got.Records["failed_retryable"] != 1 ||
 		got.DeadLetters != 1 || got.OldestUnknown.IsZero() {
 		t.Errorf("counted %+v", got)
+	}
+	if got.Records["in_progress"] != 1 || got.LostOwners != 1 || got.OldestLostOwner.IsZero() {
+		t.Errorf("B1: a lost owner is counted as %+v", got)
 	}
 	if keeps := s.letter != ""; (got.Outbox != nil) != keeps || keeps && (got.Outbox.Waiting != 1 || got.Outbox.DeadLetters != 1) {
 		t.Errorf("counted %+v in the outbox", got.Outbox)
@@ -49,7 +53,7 @@ func TestWatch(t *testing.T) {
 // lookTop: it shows the store's own numbers, and the decisions that a node counts.
 func lookTop(t *testing.T, s *service) {
 	t.Helper()
-	says(t, s.must(t, "top", "--once", "--every", "100ms"), "A SECOND", "unknown", "oldest unknown")
+	says(t, s.must(t, "top", "--once", "--every", "100ms"), "A SECOND", "unknown", "oldest unknown", "lost owners")
 	var created atomic.Int64
 	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintf(w, "onceward_reservations_total{decision=\"created\",operation=\"POST /a\"} %d\n", created.Add(10))
@@ -68,9 +72,13 @@ func lookHealth(t *testing.T, s *service) {
 		t.Errorf("with dead letters: exit code %d: %s", result.Code, result.Stdout)
 	}
 	says(t, result.Stdout, "3, the oldest for", "dead letters", "NOT OK", "onceward dead list")
-	well := []string{"health", "--max-dead", "1", "--max-outbox-dead", "1"}
-	if got := objects[healthReport](t, s, well...)[0]; !got.OK || len(got.Checks) < 3 {
+	well := []string{"health", "--max-dead", "1", "--max-outbox-dead", "1", "--max-lost-age", "1h"}
+	if got := objects[healthReport](t, s, well...)[0]; !got.OK || len(got.Checks) < 4 {
 		t.Errorf("with room for them: %+v", got)
+	}
+	if result := s.onceward(t, append(well, "--max-lost-age", "1us")...); result.Code != exitFailed ||
+		!strings.Contains(result.Stdout, "1, the oldest for") {
+		t.Errorf("B1: with a lost owner: exit code %d: %s", result.Code, result.Stdout)
 	}
 	if result := s.onceward(t, append(well, "--max-unknown-age", "1us")...); result.Code != exitFailed {
 		t.Errorf("with an old one: exit code %d", result.Code)

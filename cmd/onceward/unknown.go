@@ -24,20 +24,24 @@ type unknownList struct {
 	pageFlags
 	Scope     string `help:"Only those of this scope."`
 	Operation string `help:"Only those of this operation, such as 'POST /payments'."`
-	Due       bool   `help:"Only those that are due for reconciliation now."`
-	Lost      bool   `help:"Instead those in progress that have lost their owner and wait for a resumer: long past their lease, no node knows them."`
+	Due       bool   `help:"Only those that are due for reconciliation now, or have lost their owner."`
+	Lost      bool   `help:"Only those in progress that have lost their owner: nobody works on them until a sweeper or a resumer comes."`
 }
+
+// lostOwners chooses the records in progress whose lease has ended.
+var lostOwners = store.Filter{State: store.StateInProgress, Due: true}
 
 // Run lists them.
 func (c *unknownList) Run(ends interrupts, out io.Writer) error {
-	filter, wanted := store.Filter{Scope: c.Scope, State: store.StateUnknown, Due: c.Due}, ofOperation(c.Operation)
-	if c.Lost {
-		filter.State, filter.Due = store.StateInProgress, true
-		wanted = func(rec *store.Record) bool {
-			return rec.OnLost == store.LostResume && (c.Operation == "" || rec.Operation == c.Operation)
-		}
+	wanted := ofOperation(c.Operation)
+	lost := part{Chosen: operate.Chosen{Filter: lostOwners, Wanted: wanted}, mark: "lost.", lost: true}
+	lost.Scope = c.Scope
+	parts := []part{lost}
+	if !c.Lost {
+		unknown := store.Filter{Scope: c.Scope, State: store.StateUnknown, Due: c.Due}
+		parts = append(parts, part{Chosen: operate.Chosen{Filter: unknown, Wanted: wanted}})
 	}
-	return listRecords(ends, &c.storeFlags, &c.watchFlags, &c.pageFlags, out, filter, wanted)
+	return listRecords(ends, &c.storeFlags, &c.watchFlags, &c.pageFlags, out, parts...)
 }
 
 // unknownResolve settles an unknown outcome.

@@ -13,11 +13,39 @@ import (
 
 func lookUnknownList(t *testing.T, s *service) {
 	t.Helper()
-	says(t, s.must(t, "unknown", "list"), s.unknown.Hash(), s.dead.Hash(), "the bank hung up", "the bank is down")
+	text := s.must(t, "unknown", "list")
+	says(t, text, s.unknown.Hash(), s.dead.Hash())
+	for line := range strings.Lines(text) { // what became of asking does not take the place of why it is unknown
+		if strings.HasPrefix(line, s.dead.Hash()) {
+			says(t, line, "the bank hung up", "the bank is down")
+		}
+	}
 	if got := objects[view.Record](t, s, "unknown", "list", "--scope", "bob"); len(got) != 1 || !got[0].DeadLetter {
 		t.Errorf("of bob are unknown %+v", got)
 	}
-	says(t, s.must(t, "unknown", "list", "--lost"), "None.")
+	says(t, s.must(t, "unknown", "list"), s.lost.Hash(), "in_progress (owner lost)") // B1
+	if got := objects[view.Record](t, s, "unknown", "list", "--lost"); len(got) != 1 || got[0].Hash != s.lost.Hash() ||
+		!got[0].LostOwner {
+		t.Errorf("B1: the lost owners are %+v", got)
+	}
+	says(t, s.must(t, "unknown", "list", "--lost", "--scope", "bob"), "None.")
+	lookUnknownPages(t, s)
+}
+
+// lookUnknownPages: pages follow each other without a gap, from what has lost its owner to what is unknown.
+func lookUnknownPages(t *testing.T, s *service) {
+	t.Helper()
+	seen, after := make(map[string]bool), ""
+	for page := range 5 {
+		found := objects[view.Record](t, s, "unknown", "list", "--limit", "1", "--after", after)
+		if len(found) != 1 || seen[found[0].Hash] {
+			t.Fatalf("page %d holds %+v", page, found)
+		}
+		seen[found[0].Hash], after = true, found[0].Cursor
+	}
+	if found := objects[view.Record](t, s, "unknown", "list", "--limit", "1", "--after", after); len(found) != 0 {
+		t.Errorf("behind the last page is %+v", found)
+	}
 }
 
 // file writes content to a file.

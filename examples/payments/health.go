@@ -19,6 +19,9 @@ type openRecords struct {
 	// DeadLetters counts the unknown records that wait for a person.
 	DeadLetters   int64     `json:"dead_letters"`
 	OldestUnknown time.Time `json:"oldest_unknown,omitzero"`
+	// LostOwners counts the records in progress that nobody works on.
+	LostOwners      int64     `json:"lost_owners"`
+	OldestLostOwner time.Time `json:"oldest_lost_owner,omitzero"`
 }
 
 // health says whether the store answers, and how much is open in it. It is for load balancers and people.
@@ -40,7 +43,9 @@ func (s *System) health(w http.ResponseWriter, r *http.Request) {
 		byState[state.String()] = count
 	}
 	answer(w, http.StatusOK, openWork{
-		Records:  openRecords{byState, records.DeadLetters, records.OldestUnknown},
+		Records: openRecords{
+			byState, records.DeadLetters, records.OldestUnknown, records.LostOwners, records.OldestLostOwner,
+		},
 		Messages: messages,
 	})
 }

@@ -16,6 +16,8 @@ type shown struct {
 		ByState       map[string]int64 `json:"by_state"`
 		DeadLetters   int64            `json:"dead_letters"`
 		OldestUnknown time.Time        `json:"oldest_unknown"`
+		LostOwners    int64            `json:"lost_owners"`
+		OldestLost    time.Time        `json:"oldest_lost_owner"`
 	} `json:"records"`
 	Messages struct {
 		Waiting     int       `json:"waiting"`

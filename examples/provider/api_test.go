@@ -215,7 +215,7 @@ func TestPages(t *testing.T) {
 	if _, ok, err := client.Find(bounded(t), "none"); ok || err != nil {
 		t.Errorf("find of a key that was never used: %v, %v", ok, err)
 	}
-	if _, ok, err := client.Find(bounded(t), ""); ok || outcome(err) != "refused invalid_request" {
+	if _, ok, err := client.Find(bounded(t), ""); ok || outcome(err) != "look-up failed 400" {
 		t.Errorf("find of an empty key: %v, %v", ok, err)
 	}
 	for _, bad := range []string{"reference=", "limit=0", "limit=1001", "limit=x", "created_from=yesterday", "created_to=1"} {

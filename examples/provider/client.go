@@ -2,6 +2,7 @@ package provider
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,8 +15,8 @@ import (
 )
 
 // Client calls a provider. It sends each charge and each refund once: what a lost answer means is for the caller to
-// decide. A look-up may be sent again by net/http if a used connection breaks. Every error is a *DeclinedError, a
-// *RefusedError or an *UnknownError.
+// decide. A look-up may be sent again by net/http if a used connection breaks. Every error of what makes something is a
+// *DeclinedError, a *RefusedError or an *UnknownError, and every error of what only looks a *LookUpError.
 type Client struct {
 	// URL is where the provider listens.
 	URL string
@@ -37,7 +38,7 @@ func (c *Client) Refund(ctx context.Context, key string, req RefundRequest) (Ref
 	return refund, err
 }
 
-// Get returns the charge with the ID. If there is none, the error is a *RefusedError with status 404.
+// Get returns the charge with the ID. If there is none, the error has status 404.
 func (c *Client) Get(ctx context.Context, id string) (Charge, error) {
 	var charge Charge
 	err := c.call(ctx, http.MethodGet, "/charges/"+url.PathEscape(id), "", nil, &charge)
@@ -141,10 +142,19 @@ func (c *Client) page(ctx context.Context, values url.Values) (Page, error) {
 	return page, err
 }
 
+// call makes a call. What a look-up fails with is judged as a look-up: it says nothing of what is looked up.
 func (c *Client) call(ctx context.Context, method, target, key string, in, into any) error {
+	status, err := c.send(ctx, method, target, key, in, into)
+	if err != nil && method == http.MethodGet {
+		return &LookUpError{Status: status, Err: cmp.Or(errors.Unwrap(err), err)}
+	}
+	return err
+}
+
+func (c *Client) send(ctx context.Context, method, target, key string, in, into any) (status int, err error) {
 	req, err := c.request(ctx, method, target, key, in)
 	if err != nil {
-		return notSent(err)
+		return 0, notSent(err)
 	}
 	client := c.HTTP
 	if client == nil {
@@ -152,7 +162,7 @@ func (c *Client) call(ctx context.Context, method, target, key string, in, into 
 	}
 	res, err := client.Do(req)
 	if err != nil {
-		return lost(err)
+		return 0, lost(err)
 	}
 	defer res.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer+1))
@@ -160,9 +170,9 @@ func (c *Client) call(ctx context.Context, method, target, key string, in, into 
 		err = errors.New("the answer is too long")
 	}
 	if err != nil {
-		return &UnknownError{Status: res.StatusCode, Err: err}
+		return res.StatusCode, &UnknownError{Status: res.StatusCode, Err: err}
 	}
-	return judge(res.StatusCode, body, into)
+	return res.StatusCode, judge(res.StatusCode, body, into)
 }
 
 // maxAnswer has room for a full page of charges with much metadata.

@@ -201,7 +201,7 @@ func TestRulesStrikeInOrderAndOnlyWhatTheyMatch(t *testing.T) {
 	if want := []string{"unknown", "done", "unknown", "refused not_processed", "done"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if _, err := client.Get(bounded(t), charge.ID); outcome(err) != "refused not_processed" {
+	if _, err := client.Get(bounded(t), charge.ID); outcome(err) != "look-up failed 503" {
 		t.Errorf("get: %v", err)
 	}
 	if _, err := client.Refund(bounded(t), "", RefundRequest{Charge: charge.ID, Amount: 1}); err != nil {

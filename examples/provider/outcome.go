@@ -57,6 +57,23 @@ func (e *UnknownError) Error() string {
 // Unwrap returns what says more, such as context.DeadlineExceeded.
 func (e *UnknownError) Unwrap() error { return e.Err }
 
+// LookUpError is returned when a look-up failed. It says nothing of what was looked up: a 503 to a question is no word
+// on a refund that was made before.
+type LookUpError struct {
+	// Status is the status of the answer, or zero if there was none.
+	Status int
+	// Err says more.
+	Err error
+}
+
+// Error says that the look-up failed.
+func (e *LookUpError) Error() string {
+	return fmt.Sprintf("provider: the look-up failed (status %d): %v", e.Status, e.Err)
+}
+
+// Unwrap returns what says more, such as context.DeadlineExceeded.
+func (e *LookUpError) Unwrap() error { return e.Err }
+
 func notSent(err error) error { return &RefusedError{Code: codeNotSent, Err: err} }
 
 // lost judges a request without an answer. Without a connection it cannot have been sent; all else may have come

@@ -3,6 +3,7 @@ package provider
 import (
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 )
 
@@ -42,6 +43,22 @@ func TestRequestThatCannotBeSentIsRefused(t *testing.T) {
 	_, err := newClient(t, "http://127.0.0.1:bad").Charge(bounded(t), "k", order("r"))
 	if got := outcome(err); got != "refused not_sent" {
 		t.Errorf("%s (%v)", got, err)
+	}
+}
+
+// TestAFailedLookUpIsNoRefusal: that a question is refused, or cannot be sent, says nothing of the refund.
+func TestAFailedLookUpIsNoRefusal(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_, _ = w.Write([]byte(`{"error":{"code":"not_processed"}}`))
+	}))
+	t.Cleanup(server.Close)
+	for url, want := range map[string]string{server.URL: "look-up failed 503", "http://127.0.0.1:bad": "look-up failed 0"} {
+		_, found, err := newClient(t, url).FindRefund(bounded(t), "k")
+		if got := outcome(err); found || got != want || strings.Contains(err.Error(), "nothing was done") {
+			t.Errorf("%s: %s (%v), want %s", url, got, err, want)
+		}
 	}
 }
 

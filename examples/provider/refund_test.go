@@ -48,7 +48,7 @@ func TestRefundIsFoundByItsKey(t *testing.T) {
 			t.Errorf("find of %q, which is no key of a refund: %+v, %v, %v", key, found, ok, err)
 		}
 	}
-	if _, ok, err := client.FindRefund(bounded(t), ""); ok || outcome(err) != "refused invalid_request" {
+	if _, ok, err := client.FindRefund(bounded(t), ""); ok || outcome(err) != "look-up failed 400" {
 		t.Errorf("find of an empty key: %v, %v", ok, err)
 	}
 	if err := server.Close(); err != nil {
@@ -173,7 +173,7 @@ func TestFaultsMatchARefundByTheReferenceOfItsCharge(t *testing.T) {
 	if _, err := client.Refund(bounded(t), "", part(charge, "refund")); outcome(err) != "unknown" {
 		t.Errorf("%v, want the fault of the charge's reference", err)
 	}
-	if _, _, err := client.FindRefund(bounded(t), "k"); outcome(err) != "refused not_processed" {
+	if _, _, err := client.FindRefund(bounded(t), "k"); outcome(err) != "look-up failed 503" {
 		t.Errorf("%v, want the fault of the path", err)
 	}
 	if _, ok, err := client.FindRefund(bounded(t), "k"); !ok || err != nil {

@@ -36,7 +36,7 @@ func TestStatsCountStrikesFromTheStart(t *testing.T) {
 	wantStats(map[Kind]int{ErrorBefore: 2, WebhookDrop: 2})
 
 	mustSet(t, server, Rule{Kind: ErrorBefore, Times: 1})
-	if _, _, err := client.FindRefund(bounded(t), "k"); outcome(err) != "unknown" {
+	if _, _, err := client.FindRefund(bounded(t), "k"); outcome(err) != "look-up failed 500" {
 		t.Errorf("%v, want the fault", err)
 	}
 	wantStats(map[Kind]int{ErrorBefore: 3, WebhookDrop: 2})

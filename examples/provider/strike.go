@@ -51,7 +51,7 @@ func (f fault) problem() *problem {
 		status = http.StatusInternalServerError
 	}
 	if f.Kind == ErrorBefore && status == http.StatusServiceUnavailable {
-		return &problem{status, codeNotProcessed, "the provider is busy; nothing was done"}
+		return &problem{status, codeNotProcessed, "the provider is busy; the request was not processed"}
 	}
 	return &problem{status, codeInternal, "something went wrong"}
 }

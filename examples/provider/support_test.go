@@ -3,6 +3,7 @@ package provider
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -78,6 +79,7 @@ func outcome(err error) string {
 	var declined *DeclinedError
 	var refused *RefusedError
 	var unknown *UnknownError
+	var lookUp *LookUpError
 	switch {
 	case err == nil:
 		return "done"
@@ -87,6 +89,8 @@ func outcome(err error) string {
 		return "refused " + refused.Code
 	case errors.As(err, &unknown):
 		return "unknown"
+	case errors.As(err, &lookUp):
+		return fmt.Sprint("look-up failed ", lookUp.Status)
 	}
 	return "untyped: " + err.Error()
 }

@@ -25,7 +25,7 @@ type Call struct {
 // [onceward.Procedure.Refuse].
 func (m *Method) Call(scope string, header http.Header, request proto.Message, room []byte) (Call, error) {
 	reflected := request.ProtoReflect()
-	call := Call{Call: onceward.Call{Scope: scope, Actor: scope, Header: header}, request: request}
+	call := Call{Call: onceward.Call{Scope: scope, Method: m.Name, Actor: scope, Header: header}, request: request}
 	if field := m.idField(reflected); field != nil {
 		call.id = reflected.Get(field).String()
 		if err := m.takeID(&call.Call, call.id); err != nil {

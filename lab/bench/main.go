@@ -2,7 +2,7 @@
 // contenders of a figure take short turns in random order in the same run, and a figure is the median of the ratios of the
 // rounds: a busy machine slows a whole round down, not one side of a ratio.
 //
-// The default suite needs nothing but a disk. The suites postgres, postgres-scale, engines-scale, outbox and telemetry
+// The default suite needs nothing but a disk. The suites postgres, postgres-scale, outbox and telemetry
 // need the programs of PostgreSQL, of which they start a private server, or the URL of a server that may be filled. The suites
 // stores and operate need those of Redis as well, and the suite engines those of MariaDB and Dynoxide, a server that
 // speaks DynamoDB's protocol.
@@ -57,8 +57,7 @@ func parseOptions(args []string, usage io.Writer) (o options, err error) {
 	flags.StringVar(&o.postgres, "postgres", "",
 		"the `URL` of a PostgreSQL server to use and to fill (default: a private one)")
 	flags.IntVar(&o.keys, "keys", 0,
-		"how many keys a table holds whose size or speed is measured (default: 1000000, for postgres-scale 10000000, for "+
-			"engines-scale 20000000)")
+		"how many keys a table holds whose size or speed is measured (default: 1000000, for postgres-scale 10000000)")
 	flags.IntVar(&o.runs, "runs", 1, "how many times the whole suite runs; a table then has the figures of all")
 	flags.Uint64Var(&o.seed, "seed", rand.Uint64(), "the `number` that the order of turns follows from")
 	flags.BoolVar(&o.markdown, "markdown", false, "print the tables of docs/performance.md at the end")
@@ -92,14 +91,13 @@ type part func(context.Context, *options, *report) error
 const suiteDefault = "default"
 
 // suiteNames lists them for people.
-const suiteNames = "default, postgres, postgres-scale, outbox, stores, engines, engines-scale, operate or telemetry"
+const suiteNames = "default, postgres, postgres-scale, outbox, stores, engines, operate or telemetry"
 
 // suites are the measurements, each in the order of the report.
 var suites = map[string][]part{
 	suiteDefault:     {measureMemory, measureFingerprint, measureSQLite},
 	"postgres":       {measurePostgres},
 	"postgres-scale": {measureScale, measureBloat},
-	"engines-scale":  {measurePartitions},
 	"outbox":         {measureOutbox},
 	"stores":         {measureStores, measureSpray, measureSealed},
 	"engines":        {measureEngines, measureCosts},

@@ -52,7 +52,6 @@ var goals = mustParseGoals(`
 	ratio postgres-scale-reap <=1.5
 	ratio postgres-scale-wal-ordered <=2
 	ratio postgres-bloat <=1.3
-	ratio postgres-partitioned-scale <=1.2
 	ratio outbox-add-in-a-handler <=1.15
 	ratio outbox-drain-per-second >=15000
 	ratio outbox-drain-four-workers-per-second >=25000

@@ -57,7 +57,6 @@ func TestPromisedGoals(t *testing.T) {
 		"postgres-scale-reserve":   "<=1.2", "postgres-scale-replay": "<=1.5", "postgres-scale-reap": "<=1.5",
 		"postgres-scale-wal-ordered": "<=2",
 		"postgres-bloat":             "<=1.3",
-		"postgres-partitioned-scale": "<=1.2",
 		"outbox-add-in-a-handler":    "<=1.15", "outbox-drain-per-second": ">=15000",
 		"outbox-drain-four-workers-per-second": ">=25000", "outbox-four-workers": ">=1", "outbox-claim-scale": "<=1.3",
 		"redis-reserve-complete-c64": ">=0.45", "redis-replay-c64": ">=0.8", "tiered-replay-c64": "<=1.3", "tiered-first-c16": ">=0.9",

@@ -187,23 +187,17 @@ func (s *Store) scan(ctx context.Context, after store.ID, state store.State, fou
 // Stats implements [store.Lister]. It scans the table, which reads, and is charged for, every item of it.
 func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 	stats := store.Stats{Records: make(map[store.State]int64)}
+	now := s.clock.now().Add(-s.clock.margin()) // what other nodes may take for running is not lost
 	err := s.scan(ctx, store.ID{}, store.StateNone, func(it item) bool {
 		at, ok := placeOfKey(it)
 		if !ok {
 			return true
 		}
-		v, err := summarise(&at, it)
+		v, _ := summarise(&at, it) // of what cannot be read the state counts
 		if v.State == store.StateNone {
 			return true
 		}
-		stats.Records[v.State]++
-		switch {
-		case err != nil || v.State != store.StateUnknown:
-		case v.DeadLetter:
-			stats.DeadLetters++
-		case stats.OldestUnknown.IsZero() || v.SettledAt.Before(stats.OldestUnknown):
-			stats.OldestUnknown = v.SettledAt
-		}
+		stats.Count(&v.Record, now)
 		return true
 	})
 	if err != nil {

@@ -22,16 +22,15 @@ const (
 
 const (
 	// schemaVersion is the version of the layout that this program writes.
-	schemaVersion = 2
+	schemaVersion = 1
 	// createTimeout bounds how long a new table is waited for.
 	createTimeout = 2 * time.Minute
 )
 
 // The attributes of the item that describes the table.
 const (
-	attrVersion    = "version"
-	attrCompatible = "compatible"
-	attrShards     = "shards"
+	attrVersion = "version"
+	attrShards  = "shards"
 )
 
 // Table returns the request that makes the table of a store, as [Open] makes it: on demand, with two sparse indexes.
@@ -199,8 +198,8 @@ func (s *Store) checkTable(ctx context.Context, found *types.TableDescription, o
 	}
 	for _, a := range want.AttributeDefinitions {
 		if kind, defined := typeOf(found, *a.AttributeName); defined && kind != a.AttributeType {
-			return fmt.Errorf("dynamodb: the attribute %s of the table %s is of the type %s and not %s: it was made with an "+
-				"earlier layout, or by other means. Give the store another table",
+			return fmt.Errorf("dynamodb: the attribute %s of the table %s is of the type %s and not %s: it was not "+
+				"made by a store. Give the store a table of its own",
 				*a.AttributeName, s.table, kind, a.AttributeType)
 		}
 	}
@@ -279,12 +278,8 @@ func (s *Store) checkVersion(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		version, compatible := int(numberOf(found[attrVersion])), int(numberOf(found[attrCompatible]))
-		if len(found) > 0 && version < schemaVersion {
-			return fmt.Errorf("dynamodb: the table %s is of the earlier version %d, which this program cannot read: it knows "+
-				"version %d. Give the store another table", s.table, version, schemaVersion)
-		}
-		if compatible > schemaVersion {
+		version := int(numberOf(found[attrVersion]))
+		if version > schemaVersion {
 			return fmt.Errorf("%w: the table %s is of version %d, and this program knows version %d: use a newer program",
 				store.ErrSchemaNewer, s.table, version, schemaVersion)
 		}
@@ -293,8 +288,7 @@ func (s *Store) checkVersion(ctx context.Context) error {
 		}
 		it := keyOf(kindMeta, nil, single)
 		it[attrRecord] = binaryValue([]byte(newWrite(store.StateNone)))
-		it[attrVersion] = numberValue(int64(max(version, schemaVersion)))
-		it[attrCompatible] = numberValue(int64(max(compatible, schemaVersion)))
+		it[attrVersion] = numberValue(schemaVersion)
 		it[attrShards] = numberValue(int64(s.shards.Load()))
 		instead, err := s.putOver(ctx, it, string(bytesOf(found[attrRecord])))
 		if err != nil || instead == nil {

@@ -204,15 +204,9 @@ func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	stats := store.Stats{Records: make(map[store.State]int64)}
+	now := s.now()
 	for _, rec := range s.records {
-		stats.Records[rec.State]++
-		switch {
-		case rec.State != store.StateUnknown:
-		case rec.DeadLetter:
-			stats.DeadLetters++
-		case stats.OldestUnknown.IsZero() || rec.SettledAt.Before(stats.OldestUnknown):
-			stats.OldestUnknown = rec.SettledAt
-		}
+		stats.Count(rec, now)
 	}
 	return stats, nil
 }

@@ -1,6 +1,21 @@
 package mysql
 
-import "strconv"
+import (
+	"cmp"
+	"io/fs"
+	"strconv"
+)
+
+// WithMigrations has the tables made by other files than those of this program, as a later program does.
+func WithMigrations(files fs.FS) Option {
+	return func(o *options) { o.migrations = newMigrations(files) }
+}
+
+// PlainSQLOf is [PlainSQL] for other files than those of this program.
+func PlainSQLOf(files fs.FS, prefix string, from int) (string, error) {
+	all := newMigrations(files)
+	return all.plain(names{prefix: cmp.Or(prefix, defaultPrefix)}, from)
+}
 
 // Spread makes each call use a connection of its own, to each host of the URL in turn.
 func Spread(o *options) { o.spread = true }

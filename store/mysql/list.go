@@ -18,6 +18,8 @@ const (
 
 	selectCounts  = `SELECT r.state, COUNT(*) FROM @record r FORCE INDEX (due) GROUP BY r.state`
 	selectUnknown = `SELECT COALESCE(MIN(r.settled_at), 0) FROM @record r FORCE INDEX (due) WHERE r.state = ?`
+	selectLost    = `SELECT COUNT(*), COALESCE(MIN(r.due), 0) FROM @record r FORCE INDEX (due)
+		WHERE r.state IN (?, ?) AND r.due <= @now`
 )
 
 // List implements [store.Lister]. The order is that of the hashes. Restricted to a scope, it looks through all records,
@@ -121,6 +123,16 @@ func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 		var oldest int64
 		err := rows.Scan(&oldest)
 		stats.OldestUnknown = fromMicros(oldest)
+		return err
+	})
+	if err != nil {
+		return stats, err
+	}
+	open := int(store.StateInProgress) * codesPerState
+	err = s.query(ctx, selectLost, []any{open, open + 1}, func(rows *sql.Rows) error {
+		var oldest int64
+		err := rows.Scan(&stats.LostOwners, &oldest)
+		stats.OldestLostOwner = fromMicros(oldest)
 		return err
 	})
 	return stats, err

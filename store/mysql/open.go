@@ -145,13 +145,16 @@ type options struct {
 	strict       bool
 	syncReplicas bool
 	connections  int
+	migrations   migrations
 	// spread makes each call of its own connection, to each host in turn.
 	spread bool
 	logger *slog.Logger
 }
 
 func defaults() options {
-	return options{prefix: defaultPrefix, connections: defaultConnections, logger: slog.Default()}
+	return options{
+		prefix: defaultPrefix, connections: defaultConnections, migrations: newMigrations(Migrations()), logger: slog.Default(),
+	}
 }
 
 // defaultConnections is how many connections a pool has at most. Commits of several connections share what they wait

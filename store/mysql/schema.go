@@ -28,22 +28,36 @@ func Migrations() fs.FS {
 	return sub
 }
 
-// migrationNames are the files of [Migrations], in their order.
-func migrationNames() []string {
-	files, err := fs.Glob(Migrations(), "*.sql")
+// migrations are the files that make the tables, in their order: the first makes version 1 of them.
+type migrations struct {
+	files fs.FS
+	names []string
+}
+
+func newMigrations(files fs.FS) migrations {
+	found, err := fs.Glob(files, "*.sql")
 	if err != nil {
 		panic(err) // the pattern is right
 	}
-	return files
+	return migrations{files, found}
 }
 
-// schemaVersion is that of the tables which this program knows: the number of migrations.
-func schemaVersion() int { return len(migrationNames()) }
+// version returns the version of the tables that the program needs.
+func (m *migrations) version() int { return len(m.names) }
+
+// after returns the files that bring tables of a version up to date.
+func (m *migrations) after(version int) []string { return m.names[min(version, len(m.names)):] }
+
+// text returns the part of a file that is applied, for tables of those names.
+func (m *migrations) text(file string, n names) (string, error) {
+	text, err := fs.ReadFile(m.files, file)
+	return strings.ReplaceAll(upPart(string(text)), defaultPrefix, n.prefix), err
+}
 
 // Migrate creates the tables, or brings them up to date. Any number of processes may call it at once, on any node:
 // what one has made the others leave as it is, and a version counts only when all of it is there, because the server
-// commits each statement by itself. It refuses tables that were made by a newer version which this one cannot work
-// with. The options are those of [Open], which does the same unless it is told not to.
+// commits each statement by itself. It refuses tables that a newer version has made. The options are those of [Open],
+// which does the same unless [WithManualMigration] says otherwise.
 func Migrate(ctx context.Context, url string, with ...Option) error {
 	automatic := func(o *options) { o.manual, o.readOnly = false, false }
 	s, err := Open(ctx, url, append(slices.Clone(with), automatic)...)
@@ -67,19 +81,19 @@ func Status(ctx context.Context, url string, with ...Option) (status store.Schem
 	return status, nil
 }
 
-// selectStatus reads the version of the tables, and the oldest one of a program that may use them.
-const selectStatus = `SELECT COALESCE(MAX(version), 0), COALESCE(MAX(compatible), 0) FROM @schema`
+// selectStatus reads the version of the tables.
+const selectStatus = `SELECT COALESCE(MAX(version), 0) FROM @schema`
 
 // status reads the version of the tables.
 func (s *Store) status(ctx context.Context) (store.SchemaStatus, error) {
-	status := store.SchemaStatus{Place: s.where.Load().names.place(), Wanted: schemaVersion()}
+	status := store.SchemaStatus{Place: s.where.Load().names.place(), Wanted: s.options.migrations.version()}
 	err := s.with(ctx, func(conn *sql.Conn) error {
-		return conn.QueryRowContext(ctx, s.render(selectStatus)).Scan(&status.Version, &status.Compatible)
+		return conn.QueryRowContext(ctx, s.render(selectStatus)).Scan(&status.Version)
 	})
 	if err != nil && mysqlNumber(err) != errorNoSuchTable {
 		return status, fmt.Errorf("read the version of the tables in %s: %w", status.Place, err)
 	}
-	status.Pending = migrationNames()[min(status.Version, schemaVersion()):]
+	status.Pending = s.options.migrations.after(status.Version)
 	return status, nil
 }
 
@@ -90,7 +104,7 @@ func (s *Store) migrate(ctx context.Context) error {
 		return err
 	}
 	for _, file := range status.Pending {
-		text, err := s.where.Load().names.migration(file)
+		text, err := s.options.migrations.text(file, s.where.Load().names)
 		if err != nil {
 			return err
 		}
@@ -136,21 +150,25 @@ SELECT IF(MAX(version) >= %[2]d, 1, (SELECT 1 UNION ALL SELECT 2)) FROM %[1]s;
 // it is: for those who apply changes of their databases by hand, or by a tool of their own. Without a prefix it uses
 // onceward_.
 func PlainSQL(prefix string, from int) (string, error) {
-	where := names{prefix: cmp.Or(prefix, defaultPrefix)}
+	all := newMigrations(Migrations())
+	return all.plain(names{prefix: cmp.Or(prefix, defaultPrefix)}, from)
+}
+
+// plain returns the migrations after a version as a script.
+func (m *migrations) plain(where names, from int) (string, error) {
 	if err := where.checkPrefix(); err != nil {
 		return "", err
 	}
-	if from < 0 || from >= schemaVersion() {
-		return "", fmt.Errorf("mysql: there are no migrations after version %d: the versions are 0 to %d", from,
-			schemaVersion())
+	if from < 0 || from >= m.version() {
+		return "", fmt.Errorf("mysql: there are no migrations after version %d: the newest version is %d", from, m.version())
 	}
 	var script strings.Builder
-	fmt.Fprintf(&script, plainHead, from, schemaVersion())
+	fmt.Fprintf(&script, plainHead, from, m.version())
 	if from > 0 {
 		fmt.Fprintf(&script, plainCheck, quote(where.prefix+"schema"), from)
 	}
-	for _, file := range migrationNames()[from:] {
-		up, err := where.migration(file)
+	for _, file := range m.after(from) {
+		up, err := m.text(file, where)
 		if err != nil {
 			return "", err
 		}
@@ -209,12 +227,6 @@ func (n names) render(statement string) string {
 
 // quote writes a name as SQL does.
 func quote(name string) string { return "`" + strings.ReplaceAll(name, "`", "``") + "`" }
-
-// migration is the part of a file that is applied, with the prefix of the user's choice.
-func (n names) migration(file string) (string, error) {
-	text, err := fs.ReadFile(Migrations(), file)
-	return strings.ReplaceAll(upPart(string(text)), defaultPrefix, n.prefix), err
-}
 
 // render puts the names of the tables into a statement. What was rendered once is kept.
 func (s *Store) render(statement string) string {

@@ -3,9 +3,12 @@ package mysql_test
 import (
 	"crypto/rand"
 	"errors"
+	"io/fs"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/onceward/onceward/internal/servers"
@@ -49,11 +52,57 @@ func TestManualMigration(t *testing.T) {
 	}
 	must(t, mysql.Migrate(t.Context(), url, mysql.WithManualMigration(), quiet))
 	own(t, openStore(t, url, mysql.WithManualMigration()), reservation("key"))
-	exec(t, admin, `INSERT INTO onceward_schema (version, compatible) VALUES (99, 1)`)
-	openStore(t, url, mysql.WithManualMigration())
-	exec(t, admin, `UPDATE onceward_schema SET compatible = 99 WHERE version = 99`)
+}
+
+// twoMigrations returns the migration that there is, and an invented second one.
+func twoMigrations(t testing.TB) fstest.MapFS {
+	t.Helper()
+	const first = "00001_tables.sql"
+	text, err := fs.ReadFile(mysql.Migrations(), first)
+	must(t, err)
+	return fstest.MapFS{first: {Data: text}, secondMigration: {Data: []byte(`-- +goose Up
+CREATE TABLE IF NOT EXISTS onceward_of_a_later_version (id INT NOT NULL PRIMARY KEY);
+INSERT IGNORE INTO onceward_schema (version) VALUES (2);
+`)}}
+}
+
+const secondMigration = "00002_invented.sql"
+
+// TestSecondMigration: tables of version 1 are brought to version 2 while a program of version 1 runs, which continues
+// (scenario 32). A program of version 1 that starts afterwards is refused.
+func TestSecondMigration(t *testing.T) {
+	t.Parallel()
+	server, url := servers.MariaDB(t), mariadb(t)
+	files := twoMigrations(t)
+	later := mysql.WithMigrations(files)
+	running := openStore(t, url)
+	own(t, running, reservation("before"))
+	status, err := mysql.Status(t.Context(), url, later)
+	if err != nil || !errors.Is(status.Err(), store.ErrSchemaOlder) || !slices.Equal(status.Pending, []string{secondMigration}) {
+		t.Errorf("the status is %+v (%v)", status, err)
+	}
+	if _, err := mysql.Open(t.Context(), url, quiet, later, mysql.WithManualMigration()); !errors.Is(err, store.ErrSchemaOlder) {
+		t.Errorf("older tables were opened: %v", err)
+	}
+	script, err := mysql.PlainSQLOf(files, "", 1)
+	must(t, err)
+	for range 2 { // as a person may, who does not know whether the first time was enough
+		must(t, server.Exec(t.Context(), "USE "+url[strings.LastIndex(url, "/")+1:]+";"+script))
+	}
+	must(t, mysql.Migrate(t.Context(), url, quiet, later))
+	if status, err := mysql.Status(t.Context(), url, later); err != nil || status.Err() != nil || status.Version != 2 {
+		t.Errorf("after the migration the status is %+v (%v)", status, err)
+	}
+	own(t, openStore(t, url, later, mysql.WithManualMigration()), reservation("started"))
+	own(t, running, reservation("running"))
 	if _, err := mysql.Open(t.Context(), url, quiet); !errors.Is(err, store.ErrSchemaNewer) {
 		t.Errorf("tables of a newer program were opened: %v", err)
+	}
+	empty := mariadb(t)
+	script, err = mysql.PlainSQLOf(files, "", 1)
+	must(t, err)
+	if err := server.Exec(t.Context(), "USE "+empty[strings.LastIndex(empty, "/")+1:]+";"+script); err == nil {
+		t.Error("the second migration was applied where the first is missing")
 	}
 }
 

@@ -41,6 +41,7 @@ func TestTokenOfATransaction(t *testing.T) {
 			t.Error(err)
 		}
 		if runs++; runs == 2 {
+			other.SetTime(firstMoment + 2*time.Hour.Microseconds())
 			removed()
 		}
 		return inserting(t, "key")(ctx, v)

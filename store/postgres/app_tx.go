@@ -150,14 +150,8 @@ func (s *Store) ConsumedEvents(ctx context.Context, eventID string) ([]inbox.Con
 	return had, unavailable(err)
 }
 
-const (
-	// lockName takes the lock of a name.
-	lockName = `SELECT LOCK`
-	// heldHere looks whether this session has a lock of two numbers.
-	heldHere = `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 2
-		AND classid = (($1::bigint >> 32) & 4294967295)::oid AND objid = ($1::bigint & 4294967295)::oid
-		AND pid = pg_backend_pid())`
-)
+// lockName takes the lock of a name.
+var lockName = `SELECT ` + takePair(`$1::bigint`)
 
 // LockName implements [natural.Store].
 func (s *Store) LockName(ctx context.Context, tx *sql.Tx, name string) error {
@@ -165,74 +159,18 @@ func (s *Store) LockName(ctx context.Context, tx *sql.Tx, name string) error {
 	if err != nil {
 		return err
 	}
-	_, err = app.exec(ctx, s.sql.lockName, nameKey(name))
+	_, err = app.exec(ctx, lockName, nameKey(name))
 	return err
 }
 
-// LockNameTx is [Store.LockName] in a transaction of pgx, whoever began it.
-func (s *Store) LockNameTx(ctx context.Context, tx pgx.Tx, name string) error {
-	app, err := ofPgx(tx)
-	if err != nil {
-		return err
-	}
-	_, err = app.exec(ctx, s.sql.lockName, nameKey(name))
-	return err
-}
-
-// LockName is [Store.LockName] in a transaction of pgx, such as [Tx] gives. In one that the application began itself it
-// takes an advisory lock, and fails on a server whose advisory locks do nothing: there, use [Store.LockNameTx].
+// LockName is [Store.LockName] in a transaction of pgx, such as [Tx] gives.
 func LockName(ctx context.Context, tx pgx.Tx, name string) error {
-	if s := storeOf(tx); s != nil {
-		return s.LockNameTx(ctx, tx, name)
-	}
 	app, err := ofPgx(tx)
 	if err != nil {
 		return err
 	}
-	key := nameKey(name)
-	if _, err := app.exec(ctx, lockNameAdvisory, key); err != nil {
-		return err
-	}
-	return excludes(ctx, tx, key)
-}
-
-// lockNameAdvisory is the statement for a transaction whose store is not known.
-var lockNameAdvisory = strings.Replace(lockName, "LOCK", advisoryLocks.takePair(`$1::bigint`), 1)
-
-// storeOf is the store that runs a transaction, or nil if the application began it itself.
-func storeOf(tx pgx.Tx) *Store {
-	switch tx := tx.(type) {
-	case handlerTx:
-		return tx.gate.store
-	case *savepoint:
-		return tx.gate.store
-	default:
-		return nil
-	}
-}
-
-// excludesKey marks the connections on which a lock that was taken was found to be held.
-const excludesKey = "onceward: advisory locks exclude"
-
-// errNoExclusion says that a lock which was taken keeps no one out.
-var errNoExclusion = errors.New("postgres: the advisory locks of this server do nothing: " +
-	"take the lock of a name with the method LockNameTx of a store")
-
-// excludes makes sure, once for each connection, that a lock which was taken is one.
-func excludes(ctx context.Context, tx pgx.Tx, key int64) error {
-	known := tx.Conn().PgConn().CustomData()
-	if known[excludesKey] != nil {
-		return nil
-	}
-	var held bool
-	if err := tx.QueryRow(ctx, heldHere, key).Scan(&held); err != nil {
-		return err
-	}
-	if !held {
-		return errNoExclusion
-	}
-	known[excludesKey] = true
-	return nil
+	_, err = app.exec(ctx, lockName, nameKey(name))
+	return err
 }
 
 // nameKey is the key of the lock of a name.

@@ -114,10 +114,10 @@ func extendItem(id [16]byte, attempt int64, lease time.Duration) *item {
 	return &item{kind: kindExtend, id: id, attempt: attempt, span: lease.Microseconds()}
 }
 
-func completeItem(id [16]byte, attempt int64, done *store.Completion, f form) *item {
+func completeItem(id [16]byte, attempt int64, done *store.Completion) *item {
 	return &item{
 		kind: kindComplete, id: id, attempt: attempt, retention: packRetention(truncated(done.Retention)),
-		answer: appendAnswer(make([]byte, 0, usualHeader+len(done.Response.Body)), &done.Response, f),
+		answer: appendAnswer(make([]byte, 0, usualHeader+len(done.Response.Body)), &done.Response),
 		extra:  appendField([]byte{}, tagProviderID, done.ProviderID),
 	}
 }

@@ -170,7 +170,7 @@ func (s *Store) write(ctx context.Context, conn *pgx.Conn, hash [16]byte, c *cha
 			number = s.operations.known(c.after.Operation)
 		}
 		r := &c.wrote
-		r.encode(&c.after, hash, number, s.form)
+		r.encode(&c.after, hash, number)
 		text := s.sql.updateRecord
 		if !c.exists {
 			text = s.sql.insertRecord

@@ -61,7 +61,7 @@ func (s *Store) refusedWork(err error) bool {
 		slices.ContainsFunc(refusals, func(class string) bool { return strings.HasPrefix(pg.Code, class) })
 }
 
-// lostRace reports whether a record was not written because another one was faster.
+// lostRace reports whether a record was not written because another transaction was faster.
 func (s *Store) lostRace(err error) bool {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {
@@ -78,7 +78,7 @@ func (s *Store) otherTransaction(err error) bool {
 	return errors.As(err, &pg) && pg.Code == stateNotNullViolation && pg.ColumnName == "state" && s.ownTable(pg)
 }
 
-// ownTable reports whether an error is about the table of records, or a partition of it.
+// ownTable reports whether an error is about the table of records.
 func (s *Store) ownTable(pg *pgconn.PgError) bool {
-	return pg.SchemaName == s.names.schema && s.names.holdsRecords(pg.TableName)
+	return pg.SchemaName == s.names.schema && pg.TableName == s.names.prefix+"record"
 }

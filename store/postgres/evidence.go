@@ -44,7 +44,7 @@ func (s *Store) AddLateCompletion(ctx context.Context, late store.LateCompletion
 		return err
 	}
 	_, err := s.own.Exec(ctx, s.names.render(insertLateCompletion),
-		s.hash(late.ID), late.Attempt, micros(late.At), appendAnswer(nil, &late.Response, formPlain))
+		s.hash(late.ID), late.Attempt, micros(late.At), appendAnswer(nil, &late.Response))
 	return unavailable(err)
 }
 

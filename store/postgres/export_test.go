@@ -1,6 +1,8 @@
 package postgres
 
 import (
+	"cmp"
+	"io/fs"
 	"time"
 
 	"github.com/onceward/onceward/store"
@@ -30,4 +32,15 @@ func (s *Store) Awaited(id store.ID) bool {
 	defer s.waits.mu.Unlock()
 	_, awaited := s.waits.awaited[s.hash(id)]
 	return awaited
+}
+
+// WithMigrations has the tables made by other files than those of this program, as a later program does.
+func WithMigrations(files fs.FS) Option {
+	return func(o *options) { o.migrations = newMigrations(files) }
+}
+
+// PlainSQLOf is [PlainSQL] for other files than those of this program.
+func PlainSQLOf(files fs.FS, schema, prefix string, from int) (string, error) {
+	all := newMigrations(files)
+	return all.plain(names{schema: schema, prefix: cmp.Or(prefix, defaultPrefix)}, from)
 }

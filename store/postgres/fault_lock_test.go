@@ -23,9 +23,9 @@ import (
 	"github.com/onceward/onceward/store/postgres"
 )
 
-// Scenario 48: advisory locks that do nothing, as those of some servers and poolers did. A store that finds it out takes
-// rows in their place. What holds without is the primary key: for programs of before, and those who say that the locks
-// exclude, handlers may run side by side, and one of them commits.
+// Scenario 48: advisory locks that do nothing, as those of some servers and poolers do. A store that checks them is
+// refused. For a program that asserts that they exclude, handlers may run side by side, and by the primary key one of
+// them commits.
 
 // noLocks are functions that stand before those of the server and do nothing.
 var noLocks = []string{
@@ -49,6 +49,7 @@ func newLocklessSite(t testing.TB, isolation string) *site {
 	query.Set("default_transaction_isolation", isolation)
 	address.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20") // pgx takes a plus for itself
 	s.url = address.String()
+	s.options = []postgres.Option{postgres.WithAdvisoryLocks()}
 	return s
 }
 
@@ -102,7 +103,7 @@ func TestLocksThatDoNothing(t *testing.T) {
 						nightly.Only(t, "it starts servers of its own")
 					}
 					s := newLocklessSite(t, isolation)
-					stores := s.nodes(t, h, nodes, postgres.WithAdvisoryLocks())
+					stores := s.nodes(t, h, nodes)
 					if before == store.StateRetryable {
 						released := own(t, stores[0], booking("paid"))
 						must(t, stores[0].Release(t.Context(), released, "not now"))
@@ -310,7 +311,7 @@ func TestConflictAtCommitWithoutLocks(t *testing.T) {
 				}
 			}}
 			done := make(chan ended, nodes)
-			for _, store := range s.nodes(t, h, nodes, postgres.WithAdvisoryLocks()) {
+			for _, store := range s.nodes(t, h, nodes) {
 				go func() {
 					v, err := store.Transact(context.Background(), booking("paid"), p.work)
 					done <- ended{v, err}

@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/onceward/onceward"
@@ -45,6 +47,8 @@ func among(t testing.TB, name string, cases ...string) {
 type site struct {
 	url   string
 	admin *pgxpool.Pool
+	// options are those that each store of the site is opened with.
+	options []postgres.Option
 }
 
 func newSite(t testing.TB, server *servers.PostgresServer) *site {
@@ -60,7 +64,7 @@ func newSite(t testing.TB, server *servers.PostgresServer) *site {
 // store opens a store at a URL, which may be that of a proxy, and closes it at the end.
 func (s *site) store(t testing.TB, h handle, url string, options ...postgres.Option) *postgres.Store {
 	t.Helper()
-	store, closeHandle := h.open(t, url, options...)
+	store, closeHandle := h.open(t, url, append(options, s.options...)...)
 	t.Cleanup(func() {
 		must(t, store.Close())
 		closeHandle()
@@ -296,4 +300,15 @@ func payingRoute(t testing.TB, h handle, store store.Store, options ...onceward.
 		w.WriteHeader(http.StatusCreated)
 		fmt.Fprint(w, "run ", runs.Add(1))
 	}, append([]onceward.Option{onceward.Transactional()}, options...)...)
+}
+
+// holding begins a transaction that holds what a statement takes, until it is rolled back.
+func holding(t testing.TB, pool *pgxpool.Pool, statement string) pgx.Tx {
+	t.Helper()
+	tx, err := pool.Begin(t.Context())
+	must(t, err)
+	t.Cleanup(func() { _ = tx.Rollback(context.Background()) }) // if the test did not get that far
+	_, err = tx.Exec(t.Context(), statement)
+	must(t, err)
+	return tx
 }

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 )
@@ -25,32 +24,12 @@ func TestRecordIsNamedByItsHash(t *testing.T) {
 	if name := s.RecordID(c.ID); strings.ReplaceAll(name, "-", "") != c.Hash() {
 		t.Errorf("the record %s is named %s", c.Hash(), name)
 	}
-}
-
-// TestTablesWithASecret: tables of an earlier version keep the names that their records have, so that nodes of both
-// versions find the same ones (scenario 32). By hash they are found all the same.
-func TestTablesWithASecret(t *testing.T) {
-	t.Parallel()
-	url := servers.Postgres(t).SchemaURL(t)
-	must(t, openStore(t, url).Close())
-	exec(t, openAdmin(t, url), `UPDATE onceward_secret SET value = '\x00112233445566778899aabbccddeeff'`)
-	s := openStore(t, url)
-	exercise(t, s, "key")
-	c := own(t, s, reservation("found"))
-	if name := s.RecordID(c.ID); strings.ReplaceAll(name, "-", "") == c.Hash() {
-		t.Errorf("the record is named %s, without the secret", name)
-	}
-	torn := own(t, s, reservation("torn"))
-	exec(t, openAdmin(t, url),
-		`UPDATE onceward_record SET request = substr(request, 1, 20) WHERE id = '`+s.RecordID(torn.ID)+`'`)
 	if rec, err := s.FindHash(t.Context(), c.Hash()); err != nil || rec.ID != c.ID || rec.State != store.StateInProgress {
 		t.Errorf("by its hash (%v, %v) is found", rec, err)
 	}
 	if rec, err := s.FindHash(t.Context(), reservation("absent").Hash()); !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("by a hash that no record has (%v, %v) is found", rec.ID, err)
 	}
-	exercise(t, openStore(t, url), "again")
-	wantReplay(t, openStore(t, url), "key committed", "key committed", "scenario 32")
 }
 
 // TestTablesBesideTables: two services that share a database have the same key in flight at once. Their records have
@@ -92,32 +71,6 @@ func TestProviderIndex(t *testing.T) {
 	must(t, err)
 	if n := entries(); n != 1 {
 		t.Errorf("%d entries for one record with a provider's id", n)
-	}
-}
-
-// TestProviderIDsOfBefore: records that were made before there was an index are found by their providers' ids, too, and
-// nodes that were running then go on (scenario 32).
-func TestProviderIDsOfBefore(t *testing.T) {
-	t.Parallel()
-	nightly.Only(t, older)
-	url := servers.Postgres(t).SchemaURL(t)
-	running, admin := openStore(t, url), openAdmin(t, url)
-	migrateDownTo(t, admin, 2)
-	charge := func(key string) store.ID {
-		c := own(t, running, reservation(key))
-		done := answer("done")
-		done.ProviderID = "ch_" + key
-		_, err := running.Complete(t.Context(), c, done)
-		must(t, err)
-		return c.ID
-	}
-	before := charge("before")
-	s := openStore(t, url)
-	after := charge("after")
-	for _, id := range []store.ID{before, after} {
-		if found, err := s.FindProviderID(t.Context(), "ch_"+id.Key); err != nil || len(found) != 1 || found[0].ID != id {
-			t.Errorf("by the id of %s (%v, %v) is found", id.Key, found, err)
-		}
 	}
 }
 

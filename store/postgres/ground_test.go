@@ -101,9 +101,8 @@ BEGIN
 	PERFORM setval(oid, 1, false) FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind = 'S';
 	FOR name IN SELECT relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r' LOOP
 		CASE
-			WHEN name IN ('test_clock', 'onceward_schema', 'onceward_secret') THEN NULL;
-			WHEN name ~ '^onceward_record(_p\d+_\d+)?$' THEN -- the ballast has state 0
-				EXECUTE format('DELETE FROM %I WHERE state <> 0', name);
+			WHEN name IN ('test_clock', 'onceward_schema') THEN NULL;
+			WHEN name = 'onceward_record' THEN DELETE FROM onceward_record WHERE state <> 0; -- the ballast has state 0
 			WHEN name = 'business' OR starts_with(name, 'onceward_') THEN EXECUTE format('DELETE FROM %I', name);
 			ELSE EXECUTE format('DROP TABLE %I CASCADE', name);
 		END CASE;

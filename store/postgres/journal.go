@@ -67,7 +67,7 @@ func NewJournalSQL(ctx context.Context, db *sql.DB, options ...Option) (*Journal
 			return repeatUndone(ctx, func() error { return f(db) })
 		},
 		Update: func(ctx context.Context, f func(tx *sql.Tx) error) error {
-			return repeatOn(ctx, meetsMigration, func() error { return inSQLTx(ctx, db, f) })
+			return repeatOn(ctx, waitsForMigration, func() error { return inSQLTx(ctx, db, f) })
 		},
 	})
 	if err != nil {
@@ -89,12 +89,8 @@ func inSQLTx(ctx context.Context, db *sql.DB, f func(tx *sql.Tx) error) error {
 	return tx.Commit()
 }
 
-// journalLock keeps others from making the tables at the same time. A server without advisory locks undoes all but one.
-const journalLock = `DO $lock$ BEGIN
-	PERFORM pg_advisory_xact_lock(hashtextextended(%s, 0));
-EXCEPTION WHEN undefined_function THEN
-	NULL;
-END $lock$`
+// journalLock keeps other processes from making the tables at the same time.
+const journalLock = `SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))`
 
 // journalIn finds out where the tables are, or are to be.
 func journalIn(ctx context.Context, db *sql.DB, chosen []Option) (sqljournal.Dialect, error) {

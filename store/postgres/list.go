@@ -30,6 +30,8 @@ const (
 		SELECT state, n FROM others WHERE state > 0
 		UNION ALL SELECT 20, (SELECT count(*) FROM @record) - coalesce(sum(n), 0)::bigint FROM others`
 	selectUnknown = `SELECT extra FROM @record WHERE state = 40`
+	// selectLost is about those in progress whose lease has ended.
+	selectLost = `SELECT count(*), coalesce(min(due), 0) FROM @record WHERE state IN (10, 11) AND due <= (SELECT @now())`
 	// indexedOpen is how that index is made, behind the name of its table: of all records but those that have an answer.
 	indexedOpen = `(state, due) WHERE state <> 20`
 )
@@ -137,8 +139,13 @@ func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 			stats.DeadLetters += c.Count
 		}
 	}
-	stats.OldestUnknown, err = s.oldestUnknown(ctx)
-	return stats, err
+	if stats.OldestUnknown, err = s.oldestUnknown(ctx); err != nil {
+		return stats, err
+	}
+	var oldest int64
+	err = s.own.QueryRow(ctx, s.names.render(selectLost)).Scan(&stats.LostOwners, &oldest)
+	stats.OldestLostOwner = fromMicros(oldest)
+	return stats, unavailable(err)
 }
 
 // oldestUnknown reads all unknown records but dead letters: there are few, or an operator has other worries.

@@ -102,9 +102,6 @@ func open(ctx context.Context, handlers source, opened *sockets, chosen []Option
 		return nil, fmt.Errorf("postgres: open: %d lanes: each takes a connection, and the most is %d",
 			s.options.lanes, maxLanes)
 	}
-	if err := s.options.checkPartitions(); err != nil {
-		return nil, fmt.Errorf("postgres: open: %w", err)
-	}
 	s.logger = s.options.logger
 	if err := s.start(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("postgres: open: %w", err), s.Close())
@@ -146,9 +143,13 @@ func (s *Store) start(ctx context.Context) error {
 	if err := s.requireReplicas(ctx); err != nil {
 		return err
 	}
+	if err := s.checkServer(ctx); err != nil {
+		return err
+	}
 	s.channel = s.names.channel()
-	s.sql = prepareStatements(s.names, s.channel, s.usual, s.locking)
-	s.operations = newOperations(s.own, s.names, s.locking)
+	s.salt = lockSalt(s.channel)
+	s.sql = prepareStatements(s.names, s.channel, s.usual)
+	s.operations = newOperations(s.own, s.names)
 	s.unnamed = config.ConnConfig.DefaultQueryExecMode != pgx.QueryExecModeCacheStatement
 	s.batches = &batcher{
 		pool: own, statements: s.sql.batch, unnamed: s.unnamed, lanes: s.options.lanes, farLanes: s.options.farLanes,
@@ -220,7 +221,7 @@ const selectSession = `SELECT setting::bigint,
 		AND current_setting('server_version_num')::integer >= 140000
 	FROM pg_settings WHERE name = $1`
 
-// inspect finds out how the connections of handlers are set up, and how the server behaves.
+// inspect reads how the connections of handlers are set up.
 func (s *Store) inspect(ctx context.Context) error {
 	conn, err := s.handlers.acquire(ctx)
 	if err != nil {
@@ -230,9 +231,6 @@ func (s *Store) inspect(ctx context.Context) error {
 	var idle int64
 	err = conn.pgx().QueryRow(ctx, selectSession, idleParameter).Scan(&idle, &s.usual)
 	s.idle = time.Duration(idle) * time.Millisecond
-	if err == nil {
-		s.probe(ctx, conn.pgx())
-	}
 	return err
 }
 
@@ -243,56 +241,28 @@ func (s *Store) prepareTables(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := s.readTables(ctx); err != nil {
-		return err
-	}
-	s.reportBehaviour(ctx)
-	return s.tryRowLock(ctx)
+	return s.readTables(ctx)
 }
 
-// readTables reads what every record's name is derived with, and the operations.
+// readTables refuses tables of another version than this program's, and reads the operations.
 func (s *Store) readTables(ctx context.Context) error {
-	status, err := readStatus(ctx, s.own, s.names)
+	status, err := readStatus(ctx, s.own, s.names, &s.options.migrations)
 	if err == nil {
 		err = status.Err()
 	}
-	if err == nil {
-		err = s.options.matchPartitions(&status)
-	}
 	if err != nil {
 		return err
 	}
-	var secret []byte
-	var found form
 	var moved bool
-	var rows int
-	err = s.own.QueryRow(ctx,
-		s.names.render(`SELECT value, form, to_regclass($1) IS NOT NULL, count(*) OVER () FROM @secret`),
-		s.names.render(`@test_clock`)).Scan(&secret, &found, &moved, &rows)
-	if err != nil {
-		return fmt.Errorf("read the secret of the tables: %w", err)
-	}
-	if rows != 1 {
-		return fmt.Errorf("%s has %d rows, as after a dump was loaded into tables that were made before: it says how "+
-			"records are named, and by the wrong one their keys would execute again: leave the row that came with the "+
-			"records, and no other",
-			s.names.render(`@secret`), rows)
-	}
-	if err := found.check(); err != nil {
+	clock := s.names.render(`@test_clock`)
+	if err := s.own.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, clock).Scan(&moved); err != nil {
 		return err
 	}
 	if moved {
 		s.logger.WarnContext(ctx, "onceward: a test moves the clock of these tables, or has died before it gave it back: "+
-			"use others than those of tests", "table", s.names.render(`@test_clock`))
+			"use others than those of tests", "table", clock)
 	}
-	if err := s.operations.load(ctx); err != nil {
-		return err
-	}
-	if status.Partitions > 0 {
-		s.batches.fewComplete = 0 // an update opens every partition, and the statement for many only those it writes to
-	}
-	s.form, s.naming = found, newNaming(secret, found, s.channel)
-	return nil
+	return s.operations.load(ctx)
 }
 
 // ready refuses a store that is closed.
@@ -327,10 +297,7 @@ type options struct {
 	individual bool
 	// lanes is how many batches may be on the wire at once, and farLanes how many where a round trip takes long.
 	lanes, farLanes int
-	// partitions is over how many the records are to be spread; zero for however it is.
-	partitions int
-	// converts says that other tables than those that are asked for are converted afterwards.
-	converts bool
+	migrations      migrations
 	// patience is how long a call waits for the batch before it.
 	patience time.Duration
 	// calmLook, closeTimeout and hardTimeout are the constants of these names. A test sets them so that an event decides,
@@ -339,9 +306,9 @@ type options struct {
 	// lockTimeout is how long a locked record holds up its batch.
 	lockTimeout string
 	listenURL   string
-	// rowLocks and advisoryLocks are what the program knows of the server's locks.
-	rowLocks, advisoryLocks bool
-	logger                  *slog.Logger
+	// advisoryLocks says that the server's advisory locks exclude.
+	advisoryLocks bool
+	logger        *slog.Logger
 	// repeatingDriver says that the program knows what its driver repeats.
 	repeatingDriver bool
 	// buildInfo is what the program knows of its modules.
@@ -350,7 +317,7 @@ type options struct {
 
 func defaults() options {
 	return options{
-		prefix: defaultPrefix, lanes: defaultLanes, farLanes: defaultFarLanes, patience: 50 * time.Millisecond,
+		prefix: defaultPrefix, migrations: newMigrations(Migrations()), lanes: defaultLanes, farLanes: defaultFarLanes, patience: 50 * time.Millisecond,
 		calmLook: calmLook, closeTimeout: closeTimeout, hardTimeout: hardTimeout,
 		lockTimeout: "2s", logger: slog.Default(), buildInfo: debug.ReadBuildInfo,
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -25,7 +24,6 @@ const (
 // by a row that was there already; as the lock is taken before the statement that looks, it sees what the last node
 // has committed. The oldest numbers count, should there ever be more rows than the bound.
 const (
-	lockOperations  = `SELECT LOCK`
 	insertOperation = `INSERT INTO @operation (name) SELECT $1
 		WHERE NOT EXISTS (SELECT FROM @operation WHERE name = $1) AND (SELECT count(*) FROM @operation) < $2
 		ON CONFLICT (name) DO NOTHING`
@@ -48,10 +46,10 @@ type operations struct {
 	names   map[int32]string
 }
 
-func newOperations(pool *ownPool, n names, locks locking) *operations {
+func newOperations(pool *ownPool, n names) *operations {
 	return &operations{
 		pool: pool, what: "onceward operation " + n.channel(),
-		lock:   n.render(strings.Replace(lockOperations, "LOCK", locks.take(`hashtextextended($1, 0)`), 1)),
+		lock:   `SELECT ` + takeLock(`hashtextextended($1, 0)`),
 		insert: n.render(insertOperation), read: n.render(selectOperations), find: n.render(selectOperation),
 		adding: make(chan struct{}, 1), numbers: make(map[string]int32), names: make(map[int32]string),
 	}

@@ -31,7 +31,6 @@ const (
 	// What no worker delivers is apart from what workers look for.
 	drawCaptured = `-` + drawNumber
 	// Locks of two numbers are apart from those of records, which are of one.
-	lockLane     = `CASE WHEN LOCK THEN ` + drawNumber + ` END`
 	notifyOthers = `CASE WHEN pg_notify('CHANNEL', 'o')::text = '' THEN NUMBER END`
 )
 
@@ -45,8 +44,8 @@ const (
 	ordered
 )
 
-func prepareAdd(channel string, locks locking, named func(name, text string) statement) (all addStatements) {
-	locked := strings.Replace(lockLane, "LOCK", locks.takePair(`$2::bigint`), 1)
+func prepareAdd(channel string, named func(name, text string) statement) (all addStatements) {
+	locked := `CASE WHEN ` + takePair(`$2::bigint`) + ` THEN ` + drawNumber + ` END`
 	notify := strings.ReplaceAll(notifyOthers, "CHANNEL", channel)
 	for kind, number := range [...]string{captured: drawCaptured, unordered: drawNumber, ordered: locked} {
 		for notifies, drawn := range []string{number, strings.ReplaceAll(notify, "NUMBER", number)} {
@@ -107,7 +106,7 @@ func (s *Store) addition(e *outbox.Entry) (a addition, err error) {
 
 // notify makes a message that is about to be written notify, if it is time for that.
 func (a *addition) notify(s *Store) {
-	if a.kind != captured && s.found.Notifies && s.messages.due(time.Now()) {
+	if a.kind != captured && s.messages.due(time.Now()) {
 		a.notifies = 1
 	}
 }
@@ -257,7 +256,7 @@ func (s *Store) lane(m *outbox.Message) int64 {
 	if m.Topic == "" || !m.Ordered() {
 		return 0
 	}
-	b := append(append(make([]byte, 0, 128), s.naming.secret...), s.naming.tables...)
+	b := append(make([]byte, 0, 128), s.channel...)
 	for _, part := range []string{m.Topic, m.AggregateType, m.AggregateID} {
 		b = binary.BigEndian.AppendUint32(b, uint32(len(part)))
 		b = append(b, part...)

@@ -96,7 +96,7 @@ func (s *Store) claimNew(ctx context.Context, c *messageClaim) (ready, all bool,
 // promote promotes so many messages, and returns how many there were, and which of them were claimed.
 func (s *Store) promote(ctx context.Context, args ...any) (promoted int, claimed []pgtype.UUID, err error) {
 	err = s.planned(ctx, func(batch *pgx.Batch) {
-		batch.Queue(s.names.render(s.locking.promotes()))
+		batch.Queue(s.names.render(lockPromotion))
 		batch.Queue(s.names.render(promoteMessages), args...).
 			QueryRow(func(row pgx.Row) error { return row.Scan(&promoted, &claimed) })
 	})

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -212,7 +211,7 @@ func (p *pipeline) int64(v int64) []byte {
 type statements struct {
 	moment, lockRecord, insertRecord, updateRecord, deleteRecord, get string
 
-	remember, insertExecution, lockName string
+	remember, insertExecution string
 
 	begin, claim, claimBounded, lookUpAndDraw, insertAnswer, replaceAnswer, commit, advance statement
 	awaitLock, askFate, lookUp                                                              statement
@@ -221,26 +220,23 @@ type statements struct {
 	add   addStatements
 }
 
-func prepareStatements(n names, channel string, usual bool, locks locking) statements {
+func prepareStatements(n names, channel string, usual bool) statements {
 	// Several stores may share a connection: their statements have different names.
 	named := func(name, text string) statement {
 		return statement{name: channel + "_" + name, text: n.render(text)}
 	}
-	plainClaim, boundedClaim := locks.claims()
 	all := statements{
 		moment: n.render(selectMoment), lockRecord: n.render(lockRecord), insertRecord: n.render(insertRecord),
 		remember: n.render(rememberEvent), insertExecution: n.render(insertExecution),
-		lockName:     n.render(strings.Replace(lockName, "LOCK", locks.takePair(`$1::bigint`), 1)),
 		updateRecord: n.render(updateRecord), deleteRecord: n.render(deleteRecord), get: n.render(getRecord),
 
-		begin: named("begin", begin), claim: named("claim", plainClaim), claimBounded: named("bounded", boundedClaim),
+		begin: named("begin", begin), claim: named("claim", claim), claimBounded: named("bounded", claimBounded),
 		lookUpAndDraw: named("lookup", lookUpAndDraw), lookUp: named("ask", lookUp),
 		insertAnswer: named("insert", insertAnswer), replaceAnswer: named("replace", replaceAnswer),
-		commit: named("commit", `COMMIT`), awaitLock: named("await", strings.Replace(awaitLock, "LOCK", locks.take(`$1::bigint`), 1)),
-		askFate: named("fate", askFate),
-		advance: named("advance", advance),
+		commit: named("commit", `COMMIT`), awaitLock: named("await", awaitLock),
+		askFate: named("fate", askFate), advance: named("advance", advance),
 	}
-	all.add = prepareAdd(channel, locks, named)
+	all.add = prepareAdd(channel, named)
 	if usual {
 		all.begin.text = `BEGIN`
 	}

@@ -405,13 +405,6 @@ func (p *planned) evidence() map[string]func() {
 				p.Errorf("by its hash (%v, %v) is found", rec.ID, err)
 			}
 		},
-		"find by hash, in time": func() {
-			p.used++
-			c := own(p, p.store, reservation(inTime("0190163d", p.used)))
-			if rec, err := p.store.FindHash(p.Context(), c.Hash()); err != nil || rec.ID != c.ID {
-				p.Errorf("by its hash (%v, %v) is found", rec.ID, err)
-			}
-		},
 		"find by provider's id": func() {
 			c := own(p, p.store, reservation(p.key()))
 			done := answer("done")

@@ -68,10 +68,6 @@ type Store struct {
 	// replicas knows whether commits wait for a standby, if they must.
 	replicas replicas
 
-	// found is how the server behaves, and locking how transactions exclude each other for it.
-	found   Behaviour
-	locking locking
-
 	names names
 	sql   statements
 	// unnamed says that connections cannot keep prepared statements.
@@ -81,9 +77,9 @@ type Store struct {
 	// idle is the bound on idle transactions that the connections of handlers have by themselves.
 	idle    time.Duration
 	channel string
-	form    form
-	naming  *naming
-	closed  atomic.Bool
+	// salt is what the keys of locks are mixed with.
+	salt   int64
+	closed atomic.Bool
 	// promoteFailures counts those of the last time.
 	promoteFailures atomic.Int32
 	operations      *operations
@@ -201,7 +197,7 @@ func (s *Store) Complete(ctx context.Context, c store.Claim, done *store.Complet
 		_, err := s.change(ctx, c.ID, event)
 		return time.Time{}, err
 	}
-	return s.ownerWrite(ctx, c.ID, completeItem(s.hash(c.ID), c.Attempt, done, s.form), event)
+	return s.ownerWrite(ctx, c.ID, completeItem(s.hash(c.ID), c.Attempt, done), event)
 }
 
 // ownerWrite is an owner's write through the batcher. Where the batch did not write, the state machine says why, or

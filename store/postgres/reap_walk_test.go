@@ -3,7 +3,6 @@ package postgres_test
 import (
 	"context"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -25,23 +24,22 @@ type walked struct {
 	testing.TB
 	store *postgres.Store
 	admin *pgxpool.Pool
-	pages int // of the largest partition
+	pages int
 }
 
 // newWalked makes a table of which each page holds a few records, all of them completed and none expired, and a clock
 // that stands still: a call ends after two seconds, which are not much for a machine that is busy.
-func newWalked(t testing.TB, made ...postgres.Option) *walked {
+func newWalked(t testing.TB) *walked {
 	t.Helper()
 	url := servers.Postgres(t).SchemaURL(t)
-	w := &walked{TB: t, store: openStore(t, url, made...), admin: openAdmin(t, url)}
+	w := &walked{TB: t, store: openStore(t, url), admin: openAdmin(t, url)}
 	complete(t, w.store, own(t, w.store, reservation("sample")), "done")
 	// Such an answer is neither compressed nor moved out: four records fill a page.
 	exec(t, w.admin, `INSERT INTO onceward_record (id, attempt, due, retention, answer, state, request, extra)
 		SELECT md5(i::text)::uuid, attempt, onceward_now() + 86400000000, retention,
 			(SELECT string_agg(sha256(int8send(j)), '') FROM generate_series(1, 58) AS j), state, request, extra
 		FROM generate_series(1, 12000) AS i, (SELECT * FROM onceward_record WHERE state = 20) AS sample`)
-	w.pages = number(t, w.admin, `SELECT greatest(max(pg_relation_size(inhrelid)), pg_relation_size('onceward_record'))
-		/ current_setting('block_size')::bigint FROM pg_inherits WHERE inhparent = 'onceward_record'::regclass`)
+	w.pages = number(t, w.admin, `SELECT pg_relation_size('onceward_record') / current_setting('block_size')::bigint`)
 	exec(t, w.admin, `CREATE SEQUENCE looks`)
 	w.haste(0)
 	return w
@@ -319,152 +317,6 @@ func TestOneWalks(t *testing.T) {
 	if n, err := s.Reap(t.Context(), 10, false); err != nil || n != 2 {
 		t.Errorf("B2: afterwards it reaped (%d, %v), want 2", n, err)
 	}
-}
-
-// TestWalkThroughPartitions: partitions are walked through side by side.
-func TestWalkThroughPartitions(t *testing.T) {
-	t.Parallel()
-	nightly.Only(t, "partitions are an option")
-	w := newWalked(t, postgres.WithPartitions(2))
-	w.place(0, fullRound/2)
-	if w.reap(all); w.page() < w.pages/2 || w.page() > w.pages/2+20 {
-		t.Errorf("B2: after half a round it is on page %d of %d", w.page(), w.pages)
-	}
-	due := w.expire(5)
-	w.place(w.page(), fullRound)
-	if n := w.reap(all); n != due || w.left() != 0 {
-		t.Errorf("B2: a round removed %d records of %d, and %d are left", n, due, w.left())
-	}
-}
-
-// TestReapAfterMigration: a role that might remove records before the reaper began to walk may do so afterwards, as may a
-// program of that version, and the owner of the records, if another one migrates.
-func TestReapAfterMigration(t *testing.T) {
-	t.Parallel()
-	nightly.Only(t, older)
-	for _, owns := range []bool{false, true} {
-		server := servers.Postgres(t)
-		schema := server.Schema(t)
-		admin := openAdmin(t, server.URL()+"&search_path="+schema)
-		migrateTo(t, admin, 5)
-		role, as := userRole(t, admin, schema)
-		var before []string
-		for _, right := range grants {
-			if !strings.Contains(right, "onceward_walk") {
-				before = append(before, right)
-			}
-		}
-		grant(t, admin, before, schema, role)
-		if owns {
-			exec(t, admin, `ALTER TABLE onceward_record OWNER TO `+role)
-			t.Cleanup(func() { exec(t, admin, `REASSIGN OWNED BY `+role+` TO CURRENT_USER`) })
-		}
-		must(t, postgres.Migrate(t.Context(), server.URL()+"&search_path="+schema, quiet))
-		must(t, reapOne(t.Context(), openStore(t, as, postgres.WithManualMigration()), "key"))
-		const countedBefore = `SELECT coalesce(sum(n), 0) FROM (
-			SELECT count(*) AS n FROM onceward_record WHERE state > 0 GROUP BY state) AS counted`
-		if n := number(t, admin, countedBefore); n != 0 {
-			t.Errorf("%d records are left", n)
-		}
-	}
-}
-
-// TestMigrateAsAMember: a role that is a member of the owner of the tables migrates them, though the owner may not create
-// any, and the owner may remove records.
-func TestMigrateAsAMember(t *testing.T) {
-	t.Parallel()
-	nightly.Only(t, older)
-	server := servers.Postgres(t)
-	schema := server.Schema(t)
-	admin := openAdmin(t, server.URL()+"&search_path="+schema)
-	migrateTo(t, admin, 5)
-	owner, asOwner := userRole(t, admin, schema)
-	member, asMember := userRole(t, admin, schema)
-	exec(t, admin, fmt.Sprintf(`GRANT %[1]s TO %[2]s; GRANT USAGE ON SCHEMA %[3]s TO %[1]s; GRANT ALL ON SCHEMA %[3]s TO %[2]s`,
-		owner, member, schema))
-	exec(t, admin, fmt.Sprintf(`DO $$
-	DECLARE
-		each text;
-	BEGIN
-		FOR each IN
-			SELECT format('TABLE %%s', oid::regclass) FROM pg_class
-			WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'v')
-			UNION ALL SELECT format('SEQUENCE %%s', oid::regclass) FROM pg_class c
-			WHERE relnamespace = current_schema()::regnamespace AND relkind = 'S'
-				AND NOT EXISTS (SELECT FROM pg_depend WHERE classid = 'pg_class'::regclass AND objid = c.oid AND deptype IN ('a', 'i'))
-			UNION ALL SELECT format('ROUTINE %%s', oid::regprocedure) FROM pg_proc
-			WHERE pronamespace = current_schema()::regnamespace
-		LOOP
-			EXECUTE format('ALTER %%s OWNER TO %s', each);
-		END LOOP;
-	END
-	$$`, owner))
-	must(t, postgres.Migrate(t.Context(), asMember, quiet))
-	must(t, reapOne(t.Context(), openStore(t, asOwner, postgres.WithManualMigration()), "key"))
-}
-
-// TestVacuumComesSooner: records that are gone make room when they are a tenth of the table, unless its owner wants
-// otherwise.
-func TestVacuumComesSooner(t *testing.T) {
-	t.Parallel()
-	nightly.Only(t, older)
-	for own, want := range map[string]string{
-		``: `{autovacuum_vacuum_scale_factor=0.1}`,
-		`ALTER TABLE onceward_record SET (autovacuum_vacuum_threshold = 1000)`: `{autovacuum_vacuum_threshold=1000}`,
-		`SELECT onceward_partition(2)`:                                         `{autovacuum_vacuum_scale_factor=0.1}`,
-	} {
-		url := servers.Postgres(t).SchemaURL(t)
-		admin := openAdmin(t, url)
-		migrateTo(t, admin, 5)
-		exec(t, admin, own)
-		must(t, postgres.Migrate(t.Context(), url, quiet))
-		var got string
-		must(t, admin.QueryRow(t.Context(), `SELECT string_agg(DISTINCT reloptions::text, ' ') FROM pg_class
-			WHERE relname LIKE 'onceward_record%' AND relnamespace = current_schema()::regnamespace AND relkind = 'r'`).Scan(&got))
-		if got != want {
-			t.Errorf("after %q the records have %s, want %s", own, got, want)
-		}
-	}
-}
-
-// TestMigratePartitions: the indexes of partitions are exchanged while others write, and are, but for names, those of
-// tables that were made with partitions.
-func TestMigratePartitions(t *testing.T) {
-	t.Parallel()
-	nightly.Only(t, older)
-	const definitions = `SELECT string_agg(format('%s %s', regexp_replace(pg_get_indexdef(indexrelid), 'INDEX \S+|\S+\.', '', 'g'),
-			indisvalid), E'\n' ORDER BY indrelid::regclass::text, pg_get_indexdef(indexrelid, 1, false)) FROM pg_index JOIN pg_class c ON c.oid = indrelid
-		WHERE c.relname LIKE 'onceward_record%' AND relnamespace = current_schema()::regnamespace`
-	describe := func(admin *pgxpool.Pool) (text string) {
-		must(t, admin.QueryRow(t.Context(), definitions).Scan(&text))
-		return text
-	}
-	at := databaseURL(t) // Migrate waits for the transactions of a whole database
-	admin, fresh := openAdmin(t, at), openAdmin(t, at+"&search_path=fresh")
-	exec(t, admin, `CREATE SCHEMA fresh`)
-	must(t, openStore(t, at+"&search_path=fresh", postgres.WithPartitions(3)).Close())
-	migrateTo(t, admin, 5)
-	exec(t, admin, `SELECT onceward_partition(3)`)
-	writer, err := admin.Begin(t.Context())
-	must(t, err)
-	defer func() { _ = writer.Rollback(context.Background()) }() // if it was not reached below
-	_, err = writer.Exec(t.Context(), `UPDATE onceward_record SET attempt = attempt`)
-	must(t, err)
-	migrated := make(chan error, 1)
-	go func() { migrated <- postgres.Migrate(t.Context(), at, quiet) }()
-	await.That(t, "an index is being made", func() bool {
-		return number(t, admin, `SELECT count(*) FROM pg_stat_progress_create_index
-			WHERE datname = current_database() AND command = 'CREATE INDEX CONCURRENTLY'`) > 0
-	})
-	_, err = admin.Exec(t.Context(), `INSERT INTO onceward_record (id, attempt, due, retention, answer, state, request, extra)
-		SELECT gen_random_uuid(), 1, 1, 1, '', 0, '', '' FROM generate_series(1, 10)`)
-	must(t, err)
-	must(t, writer.Rollback(t.Context()))
-	must(t, await.Value(t, "the migration", migrated))
-	if made, want := describe(admin), describe(fresh); made != want {
-		t.Errorf("the indexes are\n%s\nwant\n%s", made, want)
-	}
-	exercise(t, openStore(t, at), "key")
 }
 
 // TestCounts: records are counted in all states, and ballast is not.

@@ -244,8 +244,8 @@ func (r *row) read(v *values, from int) {
 	r.state, r.request, r.extra = v.int16(from+4), v.bytes(from+5), v.bytes(from+6)
 }
 
-// encode is the inverse of decode, for tables of a form.
-func (r *row) encode(rec *store.Record, id [16]byte, number int32, f form) {
+// encode is the inverse of decode, .
+func (r *row) encode(rec *store.Record, id [16]byte, number int32) {
 	*r = row{
 		id: id, attempt: rec.Attempt, due: micros(rec.Due()), retention: packRetention(rec.Retention),
 		answer: []byte{}, state: stateCode(rec),
@@ -256,7 +256,7 @@ func (r *row) encode(rec *store.Record, id [16]byte, number int32, f form) {
 	case store.StateInProgress:
 		r.answer = rec.Nonce[:]
 	case store.StateCompleted:
-		r.answer = appendAnswer(make([]byte, 0, usualHeader+len(rec.Response.Body)), &rec.Response, f)
+		r.answer = appendAnswer(make([]byte, 0, usualHeader+len(rec.Response.Body)), &rec.Response)
 	}
 }
 

@@ -28,7 +28,6 @@ var damages = map[string]string{
 	"an unknown state":            `state = 90`,
 	"an empty answer":             `answer = ''`,
 	"an answer that ends nothing": `answer = '\x0000'`,
-	"a coded answer too long":     `answer = '\x92830100' || decode(repeat('00', 1500), 'hex')`,
 }
 
 // damaged is a store with records of which some are damaged.

@@ -269,37 +269,12 @@ func init() {
 	}
 }
 
-// The number that an answer begins with is its status, doubled, and these flags. The one for a body in the code of text
-// is so high that the first two bytes tell the status without it, as the views read it.
-const (
-	flagNotStored = 1
-	flagCoded     = 1 << 14
-)
+// flagNotStored is the lowest bit of the number that an answer begins with; the others are its status.
+const flagNotStored = 1
 
-const (
-	// longestCoded bounds the bodies that are coded: the server compresses longer rows itself, and better. It never
-	// grows: what is longer is read as damaged.
-	longestCoded = 1800
-	// worthCoding is how many bytes the code has to save: rows are that far apart.
-	worthCoding = 8
-)
-
-// appendAnswer encodes a response: status, header fields, and the body to the end, which in tables of that form is coded
-// if that saves something.
-func appendAnswer(dst []byte, r *store.Response, f form) []byte {
-	if f.has(formCoded) && len(r.Body) <= longestCoded {
-		coded := appendHead(dst, r, flagCoded)
-		before := len(coded)
-		if coded = text.appendTo(coded, r.Body); len(coded)-before+worthCoding < len(r.Body) {
-			return coded
-		}
-	}
-	return append(appendHead(dst, r, 0), r.Body...)
-}
-
-// appendHead encodes what comes before the body.
-func appendHead(dst []byte, r *store.Response, flags uint64) []byte {
-	status := uint64(r.Status)<<1 | flags
+// appendAnswer encodes a response: status, header fields, and the body to the end.
+func appendAnswer(dst []byte, r *store.Response) []byte {
+	status := uint64(r.Status) << 1
 	if r.NotStored {
 		status |= flagNotStored
 	}
@@ -308,7 +283,7 @@ func appendHead(dst []byte, r *store.Response, flags uint64) []byte {
 	for i := range r.Header {
 		dst = appendHeader(dst, &r.Header[i])
 	}
-	return dst
+	return append(dst, r.Body...)
 }
 
 func appendHeader(dst []byte, f *store.HeaderField) []byte {
@@ -335,8 +310,6 @@ var errBadAnswer = errors.New("its answer is damaged")
 func parseAnswer(b []byte) (r store.Response, err error) {
 	d := reader{rest: b}
 	status := d.uint(math.MaxUint16)
-	coded := status&flagCoded != 0
-	status &^= flagCoded
 	r.Status, r.NotStored = int(status>>1), status&flagNotStored != 0
 	if n := d.uint(uint64(len(d.rest))); n > 0 {
 		r.Header = make([]store.HeaderField, n)
@@ -349,26 +322,10 @@ func parseAnswer(b []byte) (r store.Response, err error) {
 	if d.failed || r.Status < 200 || r.Status > 999 {
 		return r, errBadAnswer
 	}
-	switch {
-	case len(d.rest) == 0:
-	case !coded:
+	if len(d.rest) > 0 {
 		r.Body = append([]byte(nil), d.rest...)
-	default:
-		if r.Body, coded = parseCoded(d.rest); !coded {
-			return r, errBadAnswer
-		}
 	}
 	return r, nil
-}
-
-// parseCoded reads a body that is coded. What was written is shorter than its body; of what was not, each bit may be a
-// byte, and little is made of it before that is found out.
-func parseCoded(b []byte) (body []byte, ok bool) {
-	if len(b) > longestCoded {
-		return nil, false
-	}
-	body, ok = text.parse(b)
-	return body, ok && len(body) <= longestCoded
 }
 
 func (d *reader) header(f *store.HeaderField) bool {

@@ -158,7 +158,7 @@ func TestGoldenRows(t *testing.T) {
 	for name, rec := range goldenRows {
 		file := filepath.Join("testdata", "rows", "v1-"+name+".txt")
 		var r row
-		r.encode(&rec, [16]byte{}, operationNumber, formPlain)
+		r.encode(&rec, [16]byte{}, operationNumber)
 		if *update {
 			if err := os.WriteFile(file, r.print(), 0o644); err != nil {
 				t.Fatal(err)
@@ -246,7 +246,7 @@ func walkRows(t *rapid.T, seen map[store.State]int) {
 // wantRoundTrip encodes a record and decodes it again.
 func wantRoundTrip(t *rapid.T, rec *store.Record, number int32) {
 	var r row
-	r.encode(rec, [16]byte{1}, number, knownForms)
+	r.encode(rec, [16]byte{1}, number)
 	got, err := r.record(rec.ID, named(rec.Operation))
 	if err != nil {
 		t.Fatalf("S8: a record that is %s does not come back: %v", rec.State, err)
@@ -266,7 +266,7 @@ func TestSettledFollowsFromTheExpiry(t *testing.T) {
 	t.Parallel()
 	for name, rec := range goldenRows {
 		var r row
-		r.encode(&rec, [16]byte{}, operationNumber, formPlain)
+		r.encode(&rec, [16]byte{}, operationNumber)
 		stale := goldenTime(-time.Hour)
 		r.extra = appendTime(r.extra, tagSettled, stale)
 		want := rec.SettledAt
@@ -306,7 +306,7 @@ func TestPackRetention(t *testing.T) {
 func FuzzDecodeRow(f *testing.F) {
 	for _, rec := range goldenRows {
 		var r row
-		r.encode(&rec, [16]byte{}, operationNumber, formPlain)
+		r.encode(&rec, [16]byte{}, operationNumber)
 		f.Add(r.attempt, r.due, r.retention, r.state, r.answer, r.request, r.extra)
 	}
 	f.Fuzz(func(t *testing.T, attempt, due int64, retention int32, state int16, answer, request, extra []byte) {
@@ -322,7 +322,7 @@ func FuzzDecodeRow(f *testing.F) {
 			number = operationNumber
 		}
 		var again row
-		again.encode(&rec, [16]byte{}, number, knownForms)
+		again.encode(&rec, [16]byte{}, number)
 		if got, err := again.decode(named("POST /payments")); err != nil || !reflect.DeepEqual(got, rec) {
 			t.Errorf("%+v\nis written so that it reads\n%+v (%v)", rec, got, err)
 		}

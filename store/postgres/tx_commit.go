@@ -139,12 +139,12 @@ func refusedByServer(err error) bool {
 		errors.As(err, &pg) && (pg.SeverityUnlocalized == "ERROR" || pg.Code == stateIdleTooLong)
 }
 
+// awaitLock waits until the lock is free: the transaction that had it is then certainly over. A standby has locks of its
+// own.
+var awaitLock = `SELECT pg_is_in_recovery(), ` + takeLock(`$1::bigint`)
+
 const (
-	// awaitLock waits until the lock is free: the transaction that had it is then certainly over. A standby has
-	// locks of its own.
-	awaitLock = `SELECT pg_is_in_recovery(), LOCK`
-	// askFate asks what became of a transaction. Where locks do nothing, as with some servers and poolers, it may not be
-	// over yet.
+	// askFate asks what became of a transaction.
 	askFate = `SELECT pg_xact_status($1)`
 	lookUp  = `SELECT @now(), attempt, due, retention, answer, state, request, extra FROM @record WHERE id = $1`
 	// askTimeout is how long the outcome of a commit is asked after, through restarts of the server.

@@ -130,7 +130,7 @@ func (s *Store) retry(try func() error) error {
 			return err
 		case errors.Is(err, store.ErrOutcomeUnknown):
 			return own.cause
-		case n >= maxUndone || n >= maxTries && !own.early && !s.found.strict():
+		case n >= maxUndone || n >= maxTries && !own.early:
 			return unavailable(fmt.Errorf("the transaction was undone %d times: %w", n, err))
 		}
 		pauseUndone(context.Background(), n) // the caller's time is looked at by the next try
@@ -167,10 +167,12 @@ func (t *transaction) try(ctx context.Context) (err error) {
 // The first round trip of a transaction. The look-up is a statement of its own, behind the lock: one that locked and
 // looked at once would not see what the last holder of the lock has committed. A node that stops in mid-transaction is
 // put out by the server after a bounded time of idleness.
+var (
+	claim        = `SELECT ` + tryLock(`$1::bigint`) + `, transaction_timestamp()`
+	claimBounded = claim + `, set_config('idle_in_transaction_session_timeout', $2, true)`
+)
+
 const (
-	claim        = `SELECT LOCK, transaction_timestamp()`
-	claimBounded = `SELECT LOCK, transaction_timestamp(),
-		set_config('idle_in_transaction_session_timeout', IDLE, true)`
 	// lookUpAndDraw always returns a row. Unless there is an answer to be replayed it draws the token that the transaction
 	// stores at its end, so that the work has it from the beginning, and asks for the number of the transaction, by which
 	// the server knows later what became of it.
@@ -228,14 +230,7 @@ func (t *transaction) begin(ctx context.Context) (locked bool, err error) {
 
 // claim adds the lock to the first round trip.
 func (t *transaction) claim(trip *pipeline) {
-	statement, parameters := &t.store.sql.claim, append(make([][]byte, 0, 3), trip.int64(t.store.lockKey(t.hash)))
-	if t.store.locking.rows() {
-		var answered []byte // null, unless an answer that is there is all that is wanted
-		if t.answers {
-			answered = t.hash[:]
-		}
-		parameters = append(parameters, answered)
-	}
+	statement, parameters := &t.store.sql.claim, append(make([][]byte, 0, 2), trip.int64(t.store.lockKey(t.hash)))
 	if idle, set := t.idle(); set {
 		statement = &t.store.sql.claimBounded
 		parameters = append(parameters, strconv.AppendInt(nil, idle.Milliseconds(), 10))

@@ -235,7 +235,7 @@ func (x *handlerPlan) prepare(*pipeline, time.Time) (err error) {
 // write stores the answer.
 func (x *handlerPlan) write(trip *pipeline) {
 	var r row
-	r.encode(&x.settled, x.hash, x.number, x.store.form)
+	r.encode(&x.settled, x.hash, x.number)
 	x.settled.Retention = unpackRetention(r.retention)
 	parameters := [...][]byte{
 		x.hash[:], trip.int64(x.settled.Retention.Microseconds()), trip.int32(r.retention), r.answer, trip.int64(x.began),

@@ -16,12 +16,6 @@ import (
 )
 
 const (
-	// lockHeld looks whether a transaction is in flight, without touching its lock.
-	lockHeld = `EXISTS (SELECT FROM pg_locks
-		WHERE locktype = 'advisory' AND granted AND objsubid = 1
-		AND classid = (($1::bigint >> 32) & 4294967295)::oid AND objid = ($1::bigint & 4294967295)::oid
-		AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`
-
 	// The pauses between looks at a record that is waited for. The first catches one that was being settled while
 	// its owner was told; later ones are for owners that are gone without a word. Without a listener, looking is all
 	// there is.
@@ -71,7 +65,7 @@ func newWatcher(s *Store, config *pgxpool.Config) *watcher {
 		store: s, config: config.Copy(), watched: make(map[watchKey]*watch), awaited: make(map[[16]byte]time.Time),
 	}
 	w.ctx, w.stop = context.WithCancel(context.Background())
-	if !s.options.readOnly && s.found.Notifies { // no caller waits on a store that only looks
+	if !s.options.readOnly { // no caller waits on a store that only looks
 		w.listen.start(w)
 	}
 	return w
@@ -277,12 +271,8 @@ const (
 // awaitedFor is how long an announcement of waiting counts. It is repeated before.
 const awaitedFor = time.Minute
 
-// announce tells all processes, unless the server does not take notifications: then those who wait look for
-// themselves.
+// announce notifies all processes.
 func (w *watcher) announce(ctx context.Context, what byte, hash [16]byte) error {
-	if !w.store.found.Notifies {
-		return nil
-	}
 	_, err := w.store.own.Exec(ctx, `SELECT pg_notify($1, $2)`, w.store.channel, string(what)+hex.EncodeToString(hash[:]))
 	return err
 }

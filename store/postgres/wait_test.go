@@ -333,7 +333,7 @@ func TestNoListenThroughAPooler(t *testing.T) {
 			defer s.Close()
 			await.That(t, "the store has logged why it does not listen",
 				func() bool { return len(book.find("a pooler is in between, and a notification")) > 0 })
-			if s.Behaviour().Listens {
+			if s.HearsMessages() {
 				t.Error("it listens")
 			}
 		})

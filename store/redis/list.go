@@ -349,14 +349,19 @@ func (s *sender) histories(ctx context.Context) (nodes []rueidis.Client, histori
 }
 
 // Stats implements [store.Lister]. It counts by a scan of all keys of the database, which does not block the server but
-// takes its time. The server counts what it meets: only what is unknown is read, and no answer. A settled record may be
-// counted twice in the moment in which the server makes its table of keys smaller.
+// takes its time. The server counts what it meets: only what is unknown or has lost its owner is read, and no answer. A
+// settled record may be counted twice in the moment in which the server makes its table of keys smaller.
 func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
+	now, err := s.clock(ctx)
+	if err != nil {
+		return store.Stats{}, err
+	}
 	c := counter{
+		now:   now,
 		Stats: store.Stats{Records: make(map[store.State]int64)}, seen: make(map[string]struct{}),
 		pattern: s.names.prefix + ":{???}:" + kindRecord + ":" + strings.Repeat("?", hashSize),
 	}
-	err := s.eachStep(ctx, func(node rueidis.Client, cursor uint64) (uint64, error) {
+	err = s.eachStep(ctx, func(node rueidis.Client, cursor uint64) (uint64, error) {
 		return s.countSome(ctx, &c, node, cursor)
 	})
 	if err != nil {
@@ -368,13 +373,14 @@ func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 // counter counts the records that a scan meets.
 type counter struct {
 	store.Stats
+	now     time.Time           // of the servers, by which leases end
 	pattern string              // of their names
 	seen    map[string]struct{} // what was read: a scan may meet a key twice
 }
 
 // countSome counts what one step of a scan meets, and reads what the server could not count.
 func (s *Store) countSome(ctx context.Context, c *counter, node rueidis.Client, cursor uint64) (uint64, error) {
-	args := []string{strconv.FormatUint(cursor, 10), c.pattern, number(countStep)}
+	args := []string{strconv.FormatUint(cursor, 10), c.pattern, number(countStep), number(c.now.UnixMicro())}
 	step := countScript.command(node.B(), true, nil, args)
 	found, err := s.sender.ask(ctx, node, step)[0].ToArray()
 	if err != nil {
@@ -411,21 +417,9 @@ func (s *Store) countOthers(ctx context.Context, c *counter, names []string) err
 	}
 	values, err := s.each(ctx, places, false)
 	for i := range values {
-		count(&c.Stats, &values[i])
+		if values[i].State != store.StateNone {
+			c.Count(&values[i].Record, c.now)
+		}
 	}
 	return err
-}
-
-func count(stats *store.Stats, v *value) {
-	if v.State == store.StateNone {
-		return
-	}
-	stats.Records[v.State]++
-	switch {
-	case v.State != store.StateUnknown || v.SettledAt.IsZero(): // it cannot be read
-	case v.DeadLetter:
-		stats.DeadLetters++
-	case stats.OldestUnknown.IsZero() || v.SettledAt.Before(stats.OldestUnknown):
-		stats.OldestUnknown = v.SettledAt
-	}
 }

@@ -23,6 +23,7 @@ const (
 
 	selectCounts  = `SELECT state, count(*) FROM onceward_record GROUP BY state`
 	selectUnknown = `SELECT record FROM onceward_record WHERE state = ?1`
+	selectLost    = `SELECT count(*), min(due) FROM onceward_record WHERE state IN (?1, ?1 + 1) AND due <= ?2`
 )
 
 // List implements [store.Lister]. The order is that of the hashes. Restricted to a scope, it looks through all records,
@@ -97,8 +98,15 @@ func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 		if err != nil {
 			return err
 		}
-		stats.OldestUnknown, err = oldestUnknown(one.conn)
-		return err
+		if stats.OldestUnknown, err = oldestUnknown(one.conn); err != nil {
+			return err
+		}
+		return query(one.conn, selectLost, []any{stateSwept, micros(s.now())}, func(stmt *sqlite3.Stmt) error {
+			if stats.LostOwners = stmt.ColumnInt64(0); stats.LostOwners > 0 {
+				stats.OldestLostOwner = time.UnixMicro(stmt.ColumnInt64(1)).UTC()
+			}
+			return nil
+		})
 	})
 	return stats, err
 }

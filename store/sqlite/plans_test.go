@@ -23,7 +23,7 @@ func TestPlans(t *testing.T) {
 		"purge external events": deleteExternalEvent,
 		"add an act":            insertAudit, "acts": selectAudit, "purge acts": deleteAudit,
 		"by hash": selectHash, "by provider's id": selectProvider, "change a provider's id": updateProvider,
-		"oldest unknown": selectUnknown, "page": selectPage,
+		"oldest unknown": selectUnknown, "lost owners": selectLost, "page": selectPage,
 		"lease a message": leaseMessage, "park a message": parkMessage, "bury a message": buryMessage,
 		"free a message": freeMessage,
 		"held":           selectHeld, "extend a lease": extendMessage, "provider's id": recordProvider,

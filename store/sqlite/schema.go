@@ -2,14 +2,11 @@ package sqlite
 
 import (
 	"context"
-	"crypto/sha256"
 	"embed"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"path"
-	"regexp"
 	"strings"
 
 	"github.com/ncruces/go-sqlite3"
@@ -17,32 +14,42 @@ import (
 )
 
 //go:embed migrations/*.sql
-var migrations embed.FS
+var migrationFiles embed.FS
 
 const (
 	createSchema = `CREATE TABLE IF NOT EXISTS onceward_schema (
 		version    INTEGER PRIMARY KEY,
 		applied_at TEXT NOT NULL
 	) STRICT`
-	selectVersion = `SELECT coalesce(max(version), 0), coalesce(max(%s), 0) FROM onceward_schema`
-	// hasCompatible finds the column that says which older programs may use the tables. Without it, none may.
-	hasCompatible = `SELECT 1 FROM pragma_table_info('onceward_schema') WHERE name = 'compatible'`
+	selectVersion = `SELECT coalesce(max(version), 0) FROM onceward_schema`
 	selectSchema  = `SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'onceward_schema'`
 )
 
-// migrationNames are the files of the migrations, in their order.
-func migrationNames() []string {
-	files, err := fs.Glob(migrations, "migrations/*.sql")
+// migrations are the files that make the tables, in their order: the first makes version 1 of them.
+type migrations struct {
+	files fs.FS
+	names []string
+}
+
+func newMigrations(files fs.FS) migrations {
+	found, err := fs.Glob(files, "*.sql")
 	if err != nil {
 		panic(err) // the pattern is right
 	}
-	for i := range files {
-		files[i] = path.Base(files[i])
-	}
-	return files
+	return migrations{files, found}
 }
 
-// Migrate creates the file and its tables, or brings them up to date. [Open] does the same unless it is told not to.
+// ownMigrations returns those of this program.
+func ownMigrations() migrations {
+	sub, err := fs.Sub(migrationFiles, "migrations")
+	if err != nil {
+		panic(err) // the directory is compiled in
+	}
+	return newMigrations(sub)
+}
+
+// Migrate creates the file and its tables, or brings them up to date. [Open] does the same unless
+// [WithManualMigration] says otherwise.
 func Migrate(ctx context.Context, path string) error {
 	s, err := Open(ctx, path)
 	if err != nil {
@@ -54,7 +61,8 @@ func Migrate(ctx context.Context, path string) error {
 // Status returns how the tables of a file stand against what this program needs. It writes nothing: of a file that does
 // not exist it says so.
 func Status(ctx context.Context, path string) (store.SchemaStatus, error) {
-	status := store.SchemaStatus{Place: path, Wanted: len(migrationNames()), Pending: migrationNames()}
+	all := ownMigrations()
+	status := store.SchemaStatus{Place: path, Wanted: len(all.names), Pending: all.names}
 	file, err := filePath(path)
 	if err != nil {
 		return status, err
@@ -72,36 +80,23 @@ func Status(ctx context.Context, path string) (store.SchemaStatus, error) {
 		return status, unavailable(err)
 	}
 	if err = conn.BusyTimeout(defaultBusyTimeout); err == nil {
-		status, err = readStatus(conn, path)
+		status, err = all.status(conn, path)
 	}
 	return status, errors.Join(err, conn.Close())
 }
 
-// readStatus reads the version of the tables, and the oldest one of a program that may use them.
-func readStatus(conn *sqlite3.Conn, place string) (store.SchemaStatus, error) {
-	files := migrationNames()
-	status := store.SchemaStatus{Place: place, Wanted: len(files)}
+// status reads the version of the tables.
+func (m *migrations) status(conn *sqlite3.Conn, place string) (store.SchemaStatus, error) {
+	status := store.SchemaStatus{Place: place, Wanted: len(m.names)}
 	there, err := exists(conn, selectSchema)
 	if err == nil && there {
-		err = readVersion(conn, &status)
+		err = query(conn, selectVersion, nil, func(stmt *sqlite3.Stmt) error {
+			status.Version = stmt.ColumnInt(0)
+			return nil
+		})
 	}
-	status.Pending = files[min(status.Version, len(files)):]
+	status.Pending = m.names[min(status.Version, len(m.names)):]
 	return status, unavailable(err)
-}
-
-func readVersion(conn *sqlite3.Conn, status *store.SchemaStatus) error {
-	told, err := exists(conn, hasCompatible)
-	if err != nil {
-		return err
-	}
-	compatible := "version"
-	if told {
-		compatible = "coalesce(compatible, version)"
-	}
-	return query(conn, fmt.Sprintf(selectVersion, compatible), nil, func(stmt *sqlite3.Stmt) error {
-		status.Version, status.Compatible = stmt.ColumnInt(0), stmt.ColumnInt(1)
-		return nil
-	})
 }
 
 // exists reports whether a query finds anything.
@@ -116,16 +111,13 @@ func exists(conn *sqlite3.Conn, text string) (found bool, err error) {
 // migrate brings the tables up to date, all in one transaction. The version is kept in a table of its own, because
 // user_version belongs to the program that shares the file. Where there is nothing to do it does not write: a file that
 // other processes keep busy can be opened all the same.
-func migrate(conn *sqlite3.Conn) (err error) {
-	status, err := readStatus(conn, "this file")
+func (m *migrations) migrate(conn *sqlite3.Conn) (err error) {
+	status, err := m.status(conn, "this file")
 	if err != nil {
 		return err
 	}
 	if len(status.Pending) == 0 {
 		return status.Err()
-	}
-	if err := createFunctions(conn); err != nil {
-		return unavailable(err)
 	}
 	if err := conn.Exec(`BEGIN IMMEDIATE`); err != nil {
 		return unavailable(err)
@@ -138,34 +130,15 @@ func migrate(conn *sqlite3.Conn) (err error) {
 	if err := conn.Exec(createSchema); err != nil {
 		return unavailable(err)
 	}
-	if status, err = readStatus(conn, "this file"); err != nil {
+	if status, err = m.status(conn, "this file"); err != nil {
 		return err
 	}
 	for i, file := range status.Pending {
-		if err := applyMigration(conn, file, status.Version+i+1); err != nil {
+		if err := m.apply(conn, file, status.Version+i+1); err != nil {
 			return err
 		}
 	}
 	return unavailable(conn.Exec(`COMMIT`))
-}
-
-// createFunctions gives a connection the functions by which the third migration names the records that are there.
-func createFunctions(conn *sqlite3.Conn) error {
-	err := conn.CreateFunction("onceward_id_hash", 1, sqlite3.DETERMINISTIC,
-		func(ctx sqlite3.Context, args ...sqlite3.Value) {
-			sum := sha256.Sum256(args[0].RawBlob())
-			ctx.ResultBlob(sum[:hashSize])
-		})
-	if err != nil {
-		return err
-	}
-	return conn.CreateFunction("onceward_provider_id", 1, sqlite3.DETERMINISTIC,
-		func(ctx sqlite3.Context, args ...sqlite3.Value) {
-			// One that cannot be read says why when it is looked at.
-			if rec, err := store.DecodeRecord(store.ID{}, args[0].RawBlob()); err == nil && rec.ProviderID != "" {
-				ctx.ResultBlob([]byte(rec.ProviderID))
-			}
-		})
 }
 
 // rollbackNote undoes a failed migration and says so if even that fails.
@@ -176,8 +149,8 @@ func rollbackNote(conn *sqlite3.Conn) string {
 	return ""
 }
 
-func applyMigration(conn *sqlite3.Conn, file string, version int) error {
-	text, err := migrationText(file, version)
+func (m *migrations) apply(conn *sqlite3.Conn, file string, version int) error {
+	text, err := m.text(file, version)
 	if err != nil {
 		return err
 	}
@@ -187,9 +160,9 @@ func applyMigration(conn *sqlite3.Conn, file string, version int) error {
 	return nil
 }
 
-// migrationText is a migration together with the note of its version.
-func migrationText(file string, version int) (string, error) {
-	text, err := migrations.ReadFile("migrations/" + file)
+// text returns a migration together with the note of its version.
+func (m *migrations) text(file string, version int) (string, error) {
+	text, err := fs.ReadFile(m.files, file)
 	return fmt.Sprintf("%s\nINSERT INTO onceward_schema (version, applied_at) VALUES (%d, datetime('now'));\n",
 		text, version), err
 }
@@ -212,30 +185,27 @@ DROP TABLE onceward_found;
 
 `
 
-// byProgram is what a migration does to records that are there by functions of the program, which the shell lacks.
-var byProgram = regexp.MustCompile(`(?s)-- \+program\n.*-- -program\n`)
-
 // PlainSQL returns the migrations after a version, zero for all of them, as one transaction for the shell of SQLite:
 // for those who apply changes of their databases by hand. It refuses tables of another version than that. A file that
-// the shell creates has the permissions of its caller's umask. The third migration names the records that are there by
-// a hash that the shell cannot compute: from versions 1 and 2 on, only [Migrate] and [Open] can do it.
+// the shell creates has the permissions of its caller's umask.
 func PlainSQL(from int) (string, error) {
-	files := migrationNames()
-	if from < 0 || from >= len(files) {
-		return "", fmt.Errorf("sqlite: there are no migrations after version %d: the versions are 0 to %d", from, len(files))
+	all := ownMigrations()
+	return all.plain(from)
+}
+
+// plain returns the migrations after a version as a script.
+func (m *migrations) plain(from int) (string, error) {
+	if from < 0 || from >= len(m.names) {
+		return "", fmt.Errorf("sqlite: there are no migrations after version %d: the newest version is %d", from, len(m.names))
 	}
 	var script strings.Builder
-	fmt.Fprintf(&script, plainHead, from, len(files), createSchema)
-	for version := from + 1; version <= len(files); version++ {
-		text, err := migrationText(files[version-1], version)
+	fmt.Fprintf(&script, plainHead, from, len(m.names), createSchema)
+	for version := from + 1; version <= len(m.names); version++ {
+		text, err := m.text(m.names[version-1], version)
 		if err != nil {
 			return "", err
 		}
-		if from > 0 && byProgram.MatchString(text) {
-			return "", fmt.Errorf("sqlite: %s names the records by a hash that the shell of SQLite cannot compute: "+
-				"use \"onceward migrate up\", or sqlite.Migrate", files[version-1])
-		}
-		fmt.Fprintf(&script, "-- %s\n%s\n", files[version-1], byProgram.ReplaceAllString(text, ""))
+		fmt.Fprintf(&script, "-- %s\n%s\n", m.names[version-1], text)
 	}
 	script.WriteString("COMMIT;\n")
 	return script.String(), nil

@@ -19,27 +19,7 @@ import (
 )
 
 // newestVersion is that of the tables.
-const newestVersion = 3
-
-// migrated makes a file with the tables of a version, as a person does.
-func migrated(t testing.TB, version int) string {
-	t.Helper()
-	path := newFile(t)
-	if version == 0 {
-		return path
-	}
-	text, err := sqlite.PlainSQL(0)
-	must(t, err)
-	if version < newestVersion {
-		// Each migration begins with its name: the script ends where the next one does.
-		text, _, _ = strings.Cut(text, fmt.Sprintf("-- %04d_", version+1))
-		text += "COMMIT;\n"
-	}
-	if out, err := shell(t, path, text); err != nil {
-		t.Fatalf("sqlite3: %v\n%s", err, out)
-	}
-	return path
-}
+const newestVersion = 1
 
 // shell runs a script in the shell of SQLite.
 func shell(t testing.TB, path, script string) (out string, err error) {
@@ -66,12 +46,15 @@ func TestPlainSQL(t *testing.T) {
 	must(t, sqlite.Migrate(t.Context(), ours))
 	want, err := shell(t, ours, objects)
 	must(t, err)
-	path := migrated(t, newestVersion)
+	path := newFile(t)
+	text, err := sqlite.PlainSQL(0)
+	must(t, err)
+	if out, err := shell(t, path, text); err != nil {
+		t.Fatalf("sqlite3: %v\n%s", err, out)
+	}
 	if made, err := shell(t, path, objects); err != nil || made != want {
 		t.Errorf("it makes (%v)\n%s\nthe store makes\n%s", err, made, want)
 	}
-	text, err := sqlite.PlainSQL(0)
-	must(t, err)
 	if out, err := shell(t, path, text); err == nil || !strings.Contains(out, "the tables are not of version 0") {
 		t.Errorf("run again it says %q (%v)", out, err)
 	}
@@ -84,11 +67,6 @@ func TestPlainSQL(t *testing.T) {
 		t.Errorf("reserve: %v (%v)", v.Decision, err)
 	}
 	must(t, s.Close())
-	for _, from := range []int{1, 2} { // records that are there need the program
-		if _, err := sqlite.PlainSQL(from); err == nil || !strings.Contains(err.Error(), "onceward migrate up") {
-			t.Errorf("from version %d: %v", from, err)
-		}
-	}
 	for _, from := range []int{-1, newestVersion} {
 		if _, err := sqlite.PlainSQL(from); err == nil {
 			t.Errorf("there are migrations after version %d", from)
@@ -99,35 +77,29 @@ func TestPlainSQL(t *testing.T) {
 // TestManualMigration: a store that does not make its tables refuses to open on wrong ones, says which, and changes nothing.
 func TestManualMigration(t *testing.T) {
 	t.Parallel()
-	names := []string{"0001_records.sql", "0002_outbox.sql", "0003_operate.sql"}
-	for version, wrong := range []error{store.ErrSchemaMissing, store.ErrSchemaOlder, store.ErrSchemaOlder} {
-		path := migrated(t, version)
-		status, err := sqlite.Status(t.Context(), path)
-		want := store.SchemaStatus{
-			Place: path, Absent: version == 0, Version: version, Wanted: newestVersion, Compatible: version,
-			Pending: names[version:],
-		}
-		if must(t, err); !reflect.DeepEqual(status, want) || !errors.Is(status.Err(), wrong) {
-			t.Errorf("the status is %+v (%v), want %+v (%v)", status, status.Err(), want, wrong)
-		}
-		for _, option := range []sqlite.Option{sqlite.WithManualMigration(), sqlite.WithReadOnly()} {
-			_, err := sqlite.Open(t.Context(), path, option)
-			remedy := "needs version 3: apply " + strings.Join(names[version:], ", ")
-			if !errors.Is(err, wrong) || !strings.Contains(err.Error(), remedy) {
-				t.Errorf("on tables of version %d: %v", version, err)
-			}
-		}
-		if _, err := os.Stat(path); version == 0 && !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("a file was made (%v)", err)
-		}
-		must(t, sqlite.Migrate(t.Context(), path))
-		if status, err = sqlite.Status(t.Context(), path); err != nil || status.Err() != nil || len(status.Pending) != 0 {
-			t.Errorf("after Migrate the status is %+v (%v)", status, err)
-		}
-		s, err := sqlite.Open(t.Context(), path, sqlite.WithManualMigration())
-		must(t, err)
-		must(t, s.Close())
+	const file = "0001_tables.sql"
+	path := newFile(t)
+	status, err := sqlite.Status(t.Context(), path)
+	want := store.SchemaStatus{Place: path, Absent: true, Wanted: newestVersion, Pending: []string{file}}
+	if must(t, err); !reflect.DeepEqual(status, want) || !errors.Is(status.Err(), store.ErrSchemaMissing) {
+		t.Errorf("the status is %+v (%v), want %+v", status, status.Err(), want)
 	}
+	for _, option := range []sqlite.Option{sqlite.WithManualMigration(), sqlite.WithReadOnly()} {
+		_, err := sqlite.Open(t.Context(), path, option)
+		if !errors.Is(err, store.ErrSchemaMissing) || !strings.Contains(err.Error(), "needs version 1: apply "+file) {
+			t.Errorf("without tables: %v", err)
+		}
+	}
+	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a file was made (%v)", err)
+	}
+	must(t, sqlite.Migrate(t.Context(), path))
+	if status, err = sqlite.Status(t.Context(), path); err != nil || status.Err() != nil || len(status.Pending) != 0 {
+		t.Errorf("after Migrate the status is %+v (%v)", status, err)
+	}
+	s, err := sqlite.Open(t.Context(), path, sqlite.WithManualMigration())
+	must(t, err)
+	must(t, s.Close())
 }
 
 // lookAt is what a process does that may only read: it shows a record, and fails to write.

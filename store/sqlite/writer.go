@@ -89,7 +89,8 @@ func (w *writer) setUp(isFile bool, busy time.Duration) error {
 			return err
 		}
 	}
-	if err := migrate(w.raw); err != nil {
+	all := ownMigrations()
+	if err := all.migrate(w.raw); err != nil {
 		return err
 	}
 	records, err := prepareRecords(w.raw)

@@ -17,7 +17,7 @@ func testLister(t *testing.T, h Harness) {
 			e.Errorf("an empty store lists %d records", len(found))
 		}
 		stats := e.stats()
-		if !stats.OldestUnknown.IsZero() || stats.DeadLetters != 0 {
+		if stats.DeadLetters != 0 || stats.LostOwners != 0 || !stats.OldestUnknown.IsZero() || !stats.OldestLostOwner.IsZero() {
 			e.Errorf("an empty store has the statistics %+v", stats)
 		}
 	})
@@ -45,6 +45,7 @@ func testLister(t *testing.T, h Harness) {
 		}
 	})
 	h.test(t, "statistics", statistics)
+	h.test(t, "lost owners", lostOwners)
 }
 
 func (e *env) list(f store.Filter) []store.Record {
@@ -247,5 +248,45 @@ func (e *env) wantUnknown(when string, dead int64, oldest time.Time) {
 	if stats := e.stats(); stats.DeadLetters != dead || !stats.OldestUnknown.Equal(oldest) {
 		e.Errorf("M4: %s: %d dead letters and the oldest unknown outcome of %s, want %d and %s", when,
 			stats.DeadLetters, stats.OldestUnknown, dead, oldest)
+	}
+}
+
+// lostOwners counts the records whose lease has ended (B1). The owner may be dead, and no sweeper or resumer run: until
+// one of them comes, or the owner does, nothing but the statistics and the list of what is due shows these records.
+func lostOwners(e *env) {
+	later := 2 * e.brief()
+	if e.Advance != nil {
+		later = calm
+	}
+	waited := e.own(id("swept, lost first"), lease(e.brief()))
+	resumed := e.own(id("resumed, lost later"), lease(later), resume)
+	e.own(id("held"), lease(2*calm))
+	e.complete(e.own(id("completed"), lease(e.brief())), "stored")
+	e.must(e.Store.Abandon(e.ctx, e.own(id("unknown"), lease(e.brief())), "connection reset"))
+	first, second := e.get(waited.ID).LeaseUntil, e.get(resumed.ID).LeaseUntil
+	if e.Advance != nil {
+		e.wantLostOwners("no lease has ended", 0, time.Time{})
+		e.until(first)
+		e.wantLostOwners("one lease has ended", 1, first)
+	}
+	e.until(second)
+	e.wantLostOwners("two leases have ended", 2, first)
+	if stats := e.stats(); stats.Records[store.StateInProgress] != 3 {
+		e.Errorf("M1: %d records are in progress, want 3, lost or not", stats.Records[store.StateInProgress])
+	}
+	e.own(resumed.ID, resume, resumeOnly)
+	e.wantLostOwners("a resumer has come", 1, first)
+	if has[store.Sweeper](e.Instance) {
+		e.sweep(crowd)
+		e.wantLostOwners("a sweeper has come", 0, time.Time{})
+	}
+}
+
+// wantLostOwners checks what the statistics say of owners that were lost.
+func (e *env) wantLostOwners(when string, lost int64, oldest time.Time) {
+	e.Helper()
+	if stats := e.stats(); stats.LostOwners != lost || !stats.OldestLostOwner.Equal(oldest) {
+		e.Errorf("B1: %s: %d lost owners, the oldest since %s, want %d since %s", when, stats.LostOwners,
+			stats.OldestLostOwner, lost, oldest)
 	}
 }

@@ -394,6 +394,43 @@ func TestScopesThatAreViews(t *testing.T) {
 	}
 }
 
+// TestWordsThatAreViews: what a handler takes from a request and says of its operation stays what it was when fiber has
+// used the memory of the request for others.
+func TestWordsThatAreViews(t *testing.T) {
+	t.Parallel()
+	records := memory.New()
+	guard, err := onceward.New(records, onceward.Config{
+		Secret: []byte("the secret of the tests"), Logger: quiet,
+		Scope: func(r *http.Request) (string, error) {
+			return strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "), nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	app := fiber.New()
+	app.Post("/accounts/:account/payments", oncewardfiber.Handler(guard, func(c fiber.Ctx) error {
+		op := onceward.FromContext(c.Context())
+		op.SetProviderID(c.Params("account"))
+		op.SetReason(c.Params("account"))
+		op.Unknown()
+		return c.SendStatus(http.StatusBadGateway)
+	}, reserved))
+	caller := listen(t, app)
+	for _, tenant := range []string{"alice", "bobby", "carol"} { // of one length, and on one connection
+		request := suite.Request{Key: "k", Tenant: tenant, Payment: suite.Payment{Account: tenant}}
+		if _, err := caller.Call(t.Context(), request); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tenant := range []string{"alice", "bobby", "carol"} {
+		rec, err := records.Get(t.Context(), store.ID{Scope: tenant, Key: "k"})
+		if err != nil || rec.ProviderID != tenant || rec.LastError != tenant {
+			t.Errorf("the record of %s has provider's id %q and reason %q, error %v", tenant, rec.ProviderID, rec.LastError, err)
+		}
+	}
+}
+
 // broken is a stream that breaks off.
 type broken struct{}
 

@@ -21,10 +21,15 @@ import (
 
 func TestMCP(t *testing.T) {
 	t.Parallel()
-	suite.Run(t, suite.Adapter{
-		Name: "mcp", Operation: "tools/call pay", Serve: serveMCP,
-		Features: suite.Features{FirstSent: true, Refusals: true},
-	})
+	for name, protected := range map[string][]string{"named": {"pay", "refund"}, "others": {oncewardmcp.OtherTools}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			suite.Run(t, suite.Adapter{
+				Name: "mcp", Operation: "tools/call pay", Serve: serveMCP(protected...),
+				Features: suite.Features{FirstSent: true, Refusals: true},
+			})
+		})
+	}
 }
 
 // byToken is the scope of the suite: the bearer token.
@@ -36,29 +41,34 @@ func byToken(_ context.Context, req *sdk.CallToolRequest) (string, error) {
 	return token, nil
 }
 
-func serveMCP(t *testing.T, guard *onceward.Guard, work suite.Work, options ...onceward.Option) suite.Caller {
-	server := sdk.NewServer(&sdk.Implementation{Name: "payments"}, nil)
-	config := oncewardmcp.Config{Scope: byToken, Tools: make(map[string]oncewardmcp.Tool)}
-	for _, name := range []string{"pay", "refund"} {
-		sdk.AddTool(server, &sdk.Tool{Name: name},
-			func(ctx context.Context, _ *sdk.CallToolRequest, in suite.Payment) (*sdk.CallToolResult, any, error) {
-				return replied(work(ctx, in))
-			})
-		config.Tools[name] = oncewardmcp.Tool{Options: options}
+// serveMCP protects the tools under these names.
+func serveMCP(protected ...string) suite.Serve {
+	return func(t *testing.T, guard *onceward.Guard, work suite.Work, options ...onceward.Option) suite.Caller {
+		server := sdk.NewServer(&sdk.Implementation{Name: "payments"}, nil)
+		config := oncewardmcp.Config{Scope: byToken, Tools: make(map[string]oncewardmcp.Tool)}
+		for _, name := range []string{"pay", "refund"} {
+			sdk.AddTool(server, &sdk.Tool{Name: name},
+				func(ctx context.Context, _ *sdk.CallToolRequest, in suite.Payment) (*sdk.CallToolResult, any, error) {
+					return replied(work(ctx, in))
+				})
+		}
+		for _, name := range protected {
+			config.Tools[name] = oncewardmcp.Tool{Options: options}
+		}
+		tools, err := oncewardmcp.New(guard, config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		server.AddReceivingMiddleware(tools.Middleware)
+		server.AddReceivingMiddleware(recovering)
+		web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server },
+			&sdk.StreamableHTTPOptions{Stateless: true, PropagateRequestCancellation: true}))
+		t.Cleanup(func() {
+			web.CloseClientConnections()
+			web.Close()
+		})
+		return mcpCaller{web.URL, web.Client()}
 	}
-	tools, err := oncewardmcp.New(guard, config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	server.AddReceivingMiddleware(tools.Middleware)
-	server.AddReceivingMiddleware(recovering)
-	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server },
-		&sdk.StreamableHTTPOptions{Stateless: true, PropagateRequestCancellation: true}))
-	t.Cleanup(func() {
-		web.CloseClientConnections()
-		web.Close()
-	})
-	return mcpCaller{web.URL, web.Client()}
 }
 
 // recovering is what a server has that should outlive a tool that panics: the SDK does not.

@@ -7,9 +7,13 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unsafe"
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/await"
+	"github.com/onceward/onceward/store"
+	"github.com/onceward/onceward/store/memory"
+	"github.com/onceward/onceward/store/sqlite"
 )
 
 // testReplay: one execution, and the same bytes for each retry, with the time until which they are kept.
@@ -81,6 +85,60 @@ func testNames(s *service) {
 	s.wantQuiet()
 }
 
+// lent lets a handler use text that lies in memory which is used again when it returns, as fiber's is.
+func lent(text string, use func(text string)) {
+	lent := []byte(text)
+	use(unsafe.String(&lent[0], len(lent)))
+	for i := range lent {
+		lent[i] = '!'
+	}
+}
+
+// testReusedMemory: what a handler says of its operation is copied, because a framework may use the memory of a request
+// again. The record of one tenant must not end with the words of another.
+func testReusedMemory(s *service) {
+	records := memory.New() // which keeps what it is given
+	s.serveWith(setup{
+		wrap: func(*sqlite.Store) store.Store { return records },
+		work: func(ctx context.Context, p Payment) Reply {
+			op, status := onceward.FromContext(ctx), http.StatusCreated
+			switch p.Memo {
+			case "answer":
+				lent("ch_7", op.SetProviderID)
+			case "reason":
+				lent("timed out", op.SetReason)
+				op.Unknown()
+				status = http.StatusBadGateway
+			case "point":
+				op.Unknown()
+				op.SetReason("charged")
+				status = http.StatusBadGateway
+				lent("charged", func(text string) {
+					data := unsafe.Slice(unsafe.StringData(text), len(text))
+					s.must(op.Checkpoint(store.Checkpoint{Point: text, ProviderID: text, Data: data}))
+				})
+			}
+			return Reply{Status: status, Body: "done"}
+		},
+	}, reserved)
+	for memo, want := range map[string]store.Record{
+		"answer": {ProviderID: "ch_7"},
+		"reason": {LastError: "timed out"},
+		"point":  {LastError: "charged", ProviderID: "charged", Point: "charged", Data: []byte("charged")},
+	} {
+		r := keyed(memo)
+		r.Memo = memo
+		s.call(r)
+		got, err := records.Get(s.Context(), store.ID{Scope: r.Tenant, Key: r.Key})
+		s.must(err)
+		if got.ProviderID != want.ProviderID || got.LastError != want.LastError || got.Point != want.Point ||
+			string(got.Data) != string(want.Data) {
+			s.Errorf("E7: %s: the record has provider's id %q, reason %q, point %q, data %q; want %q, %q, %q, %q", memo,
+				got.ProviderID, got.LastError, got.Point, got.Data, want.ProviderID, want.LastError, want.Point, want.Data)
+		}
+	}
+}
+
 // testMismatch: a key that comes back for something else is refused, and what it was for at first is not touched.
 func testMismatch(s *service, mode onceward.Option) {
 	s.serve(mode)
@@ -93,6 +151,18 @@ func testMismatch(s *service, mode onceward.Option) {
 			s.Errorf("another %s is retryable: %+v", what, got)
 		}
 	}
+	s.wantSame("replay", s.call(keyed("k")), first)
+	s.wantRuns("one key", 1)
+}
+
+// testSharedName: two operations under one name are two: what one was asked for is never answered with what the other
+// did, however alike the two requests are.
+func testSharedName(s *service, mode onceward.Option) {
+	s.serve(mode, onceward.OperationName("money"))
+	refund := keyed("k")
+	refund.Refund = true
+	first := s.want("first", s.call(keyed("k")), http.StatusCreated, false)
+	s.wantProblem("F1: the other operation", s.call(refund), http.StatusUnprocessableEntity, "mismatch")
 	s.wantSame("replay", s.call(keyed("k")), first)
 	s.wantRuns("one key", 1)
 }

@@ -32,6 +32,7 @@ func TestPrometheus(t *testing.T) {
 	w.wantNoAlert()
 	w.wantAlerts(
 		fault{w.giveUp, []string{"DeadLetters"}},
+		fault{func() { w.reserve("abandoned", time.Millisecond, never) }, []string{"LostOwners"}},
 		fault{w.loseStore, []string{"ReservationsFail", "BreakerOpen", "OldestUnknown"}}, // the last: it cannot be counted
 	)
 	must(t, w.postgres.Restart())
@@ -246,6 +247,7 @@ func (w *world) loadWorkers(l ledger) {
 	l[`onceward_worker_backlog{worker="sweeper"}`] = 0
 	l[`count(onceward_worker_last_success_timestamp_seconds{worker=~"sweeper|reaper|resumer|poller|outbox|exporter"})`] = 6
 	l[`onceward_dead_letters`], l[`onceward_oldest_unknown_age_seconds`] = 0, 0
+	l[`onceward_lost_owners`], l[`onceward_oldest_lost_owner_age_seconds`] = 0, 0
 	stats, err := w.db.Stats(w.Context())
 	must(w, err)
 	for state, n := range stats.Records {

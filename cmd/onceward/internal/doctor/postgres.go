@@ -27,8 +27,8 @@ var postgresTrials = []trial[*postgres]{
 	{Check{
 		"postgres/advisory-locks", "Do advisory locks exclude: two connections take the same one, by one number and by " +
 			"two, for a transaction and for a session?",
-		"The store takes a row for each claim, name and ordered message, which costs a write. Programs that do not know " +
-			"of it run duplicates in flight side by side, and neither `LockName` nor the order of the outbox excludes.",
+		"The store does not open: duplicates in flight would run side by side, and neither `LockName` nor the order of the " +
+			"outbox would exclude.",
 		"E1, O2, O6 [8, 48]",
 	}, tryLocks},
 	{Check{
@@ -90,14 +90,13 @@ var postgresTrials = []trial[*postgres]{
 		"A program that meets tables it does not know refuses to work.", "S8 [32]",
 	}, trySchema},
 	{Check{
-		"postgres/indexes", "Are the indexes there that a fresh migration makes, the same, and valid, and none of before?",
+		"postgres/indexes", "Are the indexes there that a fresh migration makes, the same, and valid?",
 		"The primary key is the last line of defence against a second execution; without the others each look scans the " +
 			"table.", "S1, B1, B2",
 	}, tryIndexes},
 	{Check{
 		"postgres/tables", "Does something come between the store and its tables: triggers, rules, row security, unlogged " +
-			"tables, a clock left by a test, ballast or the reaper's place that is gone, records of other names than it looks " +
-			"for?",
+			"tables, a clock left by a test, ballast or the reaper's place that is gone?",
 		"A record that is hidden, changed or lost is an operation that is executed again.", "I1, I7, I12, S3",
 	}, tryTables},
 	{Check{

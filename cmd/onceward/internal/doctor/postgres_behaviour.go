@@ -53,8 +53,7 @@ func tryLocks(ctx context.Context, p *postgres, r *Result) error {
 }
 
 func (p *postgres) tryLock(ctx context.Context, form lockForm, r *Result) error {
-	const do = "the store takes rows of its table of locks instead, which cost a write for each claim; a server, and a way " +
-		"to it, whose advisory locks exclude spares that"
+	const do = "use a server, and a way to it, whose advisory locks exclude: the store does not open here"
 	conns, done, err := p.dial(ctx, 2)
 	if err != nil {
 		return err
@@ -68,16 +67,16 @@ func (p *postgres) tryLock(ctx context.Context, form lockForm, r *Result) error 
 		}
 	}
 	if _, err := holder.Exec(ctx, form.take, key); err != nil {
-		r.find(Weak, do, "%s failed: %v", form.name, err)
+		r.find(Broken, do, "%s failed: %v", form.name, err)
 		return nil
 	}
 	var second, after bool
 	if err := other.QueryRow(ctx, form.try, key).Scan(&second); err != nil {
-		r.find(Weak, do, "trying %s while another connection holds it failed: %v", form.name, err)
+		r.find(Broken, do, "trying %s while another connection holds it failed: %v", form.name, err)
 		return nil
 	}
 	if second {
-		r.find(Weak, do, "%s does not exclude: two connections held the same lock at once", form.name)
+		r.find(Broken, do, "%s does not exclude: two connections held the same lock at once", form.name)
 		return nil
 	}
 	if form.free != "" {
@@ -92,7 +91,7 @@ func (p *postgres) tryLock(ctx context.Context, form lockForm, r *Result) error 
 		return err
 	}
 	if !after {
-		r.find(Weak, do, "%s is not given back when its holder ends", form.name)
+		r.find(Broken, do, "%s is not given back when its holder ends", form.name)
 	}
 	if form.free != "" {
 		_, err = other.Exec(ctx, form.free)
@@ -198,9 +197,6 @@ func tryFunctions(ctx context.Context, p *postgres, r *Result) error {
 		switch f.Schema {
 		case "pg_catalog":
 		case "":
-			if strings.Contains(f.Name, "advisory") || strings.HasPrefix(f.Name, "pg_notify") {
-				continue // the store does without, as the checks of locks and of LISTEN say
-			}
 			r.find(Broken, "use PostgreSQL itself, or a server that has all of its functions", "the server has no %s", f.Name)
 		default:
 			r.find(Broken, "take the schema "+f.Schema+" out of the search_path, or put it behind pg_catalog",

@@ -11,7 +11,6 @@ import (
 // together.
 var granted = map[string]string{
 	"schema":          "SELECT",
-	"secret":          "SELECT",
 	"operation":       "SELECT, INSERT",
 	"record":          "SELECT, INSERT, UPDATE, DELETE",
 	"walk":            "SELECT, UPDATE",
@@ -23,7 +22,6 @@ var granted = map[string]string{
 	"execution":       "SELECT, INSERT, DELETE",
 	"message":         "SELECT",
 	"inbox":           "SELECT, INSERT, DELETE",
-	"lock":            "SELECT, INSERT, DELETE",
 }
 
 // grantedSequences are those whose values a role takes.
@@ -126,11 +124,7 @@ func (p *postgres) tryRights(ctx context.Context, r *Result, me role, owner bool
 		missing, beyond := without(want, has), without(has, want)
 		if len(missing) > 0 {
 			rights := strings.Join(missing, ", ")
-			severity := Broken
-			if name == "lock" {
-				severity = Note // it is for servers whose advisory locks do nothing, and the store does not open there without
-			}
-			r.find(severity, "GRANT "+rights+" ON "+p.table(name)+" TO "+me.Name, "the role %s lacks %s on %s%s", me.Name,
+			r.find(Broken, "GRANT "+rights+" ON "+p.table(name)+" TO "+me.Name, "the role %s lacks %s on %s%s", me.Name,
 				rights, p.prefix, name)
 		}
 		if len(beyond) > 0 && !owner {

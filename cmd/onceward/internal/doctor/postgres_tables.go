@@ -24,9 +24,8 @@ func trySchema(ctx context.Context, p *postgres, r *Result) error {
 	if err != nil {
 		return err
 	}
-	var version, compatible int
-	err = p.query(ctx, []any{&version, &compatible},
-		`SELECT coalesce(max(version), 0), coalesce(max(compatible), 0) FROM `+p.table("schema"))
+	var version int
+	err = p.query(ctx, []any{&version}, `SELECT coalesce(max(version), 0) FROM `+p.table("schema"))
 	if err != nil {
 		return err
 	}
@@ -35,10 +34,9 @@ func trySchema(ctx context.Context, p *postgres, r *Result) error {
 	case version < len(known):
 		r.find(Broken, "migrate first, as the owner of the tables (onceward migrate up), then deploy",
 			"the tables are of version %d, and this program needs version %d", version, len(known))
-	case compatible > len(known):
-		r.find(Broken, "use a newer program", "the tables are of version %d, for programs that know version %d at least; "+
-			"this one knows %d",
-			version, compatible, len(known))
+	case version > len(known):
+		r.find(Broken, "use a newer program", "the tables are of version %d, and this program knows version %d",
+			version, len(known))
 	}
 	return nil
 }
@@ -95,9 +93,6 @@ const selectIndexes = `SELECT c.relname::text, t.relname::text, pg_get_indexdef(
 	FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_class t ON t.oid = i.indrelid
 	WHERE t.relnamespace = %s AND starts_with(t.relname::text, $1::text)`
 
-// leftBehind are the indexes of earlier versions, which a migration may have failed to drop.
-var leftBehind = []string{"record_due", "record_provider_id"}
-
 // tryIndexes makes the tables once more, as temporary ones in a transaction that is undone, and compares their indexes
 // with those that are there: what the program was built with is what it needs.
 func tryIndexes(ctx context.Context, p *postgres, r *Result) error {
@@ -116,10 +111,7 @@ func tryIndexes(ctx context.Context, p *postgres, r *Result) error {
 		p.judgeIndex(r, w, have)
 	}
 	for _, h := range have {
-		if slices.Contains(leftBehind, strings.TrimPrefix(h.Name, p.prefix)) {
-			r.find(Weak, "DROP INDEX CONCURRENTLY "+pgx.Identifier{p.schema, h.Name}.Sanitize(),
-				"the index %s of %s is left from an earlier version: nothing uses it, and every write pays for it", h.Name, h.Table)
-		} else if !h.Valid {
+		if !h.Valid {
 			r.find(Weak, fmt.Sprintf("REINDEX INDEX CONCURRENTLY %s.%s, or drop it if it is not the store's", p.schema, h.Name),
 				"the index %s of %s is not valid: it is written and never used", h.Name, h.Table)
 		}
@@ -222,7 +214,7 @@ const selectInterference = `SELECT c.relname::text,
 		AND starts_with(c.relname::text, $1::text)
 	ORDER BY 1`
 
-// leastBallast is how many rows that are no records keep the planner from scanning a table, or a partition. The
+// leastBallast is how many rows that are no records keep the planner from scanning a table. The
 // migrations make 300.
 const leastBallast = 200
 
@@ -258,56 +250,7 @@ func tryTables(ctx context.Context, p *postgres, r *Result) error {
 	if err := p.tryBallast(ctx, r); err != nil {
 		return err
 	}
-	if err := p.tryWalk(ctx, r); err != nil {
-		return err
-	}
-	return p.tryNames(ctx, r)
-}
-
-// selectNames looks at records from where names in time begin, some of those in that range and some behind it, and
-// compares their names with those that the row of the secret makes. Behind the first eight digits a name in time is the
-// hash. A key that ends in a UUIDv7 and has none in tables that have them is from tables that have not.
-const selectNames = `SELECT count(*), count(*) FILTER (WHERE
-		id <> hash AND (NOT ordered OR substr(id, 9) <> substr(hash, 9))
-		OR id = hash AND ordered AND NOT (id >= '018c' AND id < '024c') AND key ~* $1)
-	FROM (
-		SELECT encode(uuid_send(r.id), 'hex') COLLATE "C" AS id, s.form & 1 = 1 AS ordered,
-			encode(substr(sha256(s.value || (%[1]s(r.request))[3]), 1, 16), 'hex') COLLATE "C" AS hash,
-			%[2]s(%[3]s((%[1]s(r.request))[3])) AS key
-		FROM %[4]s s, LATERAL (
-			(SELECT id, request FROM %[5]s WHERE id >= '018c0000000000000000000000000000'
-				AND id < '024c0000000000000000000000000000' AND state > 0 ORDER BY id LIMIT 1000)
-			UNION ALL
-			(SELECT id, request FROM %[5]s WHERE id >= '024c0000000000000000000000000000' AND state > 0 ORDER BY id LIMIT 1000)
-		) r
-	) named`
-
-// toldTime is a key that ends in a UUIDv7 of the times that names begin with, 018c0000 to 024bffff.
-const toldTime = `(^|[^0-9a-z])(018[c-f]|019[0-9a-f]|01[a-f][0-9a-f]|02[0-3][0-9a-f]|024[0-9ab])[0-9a-f]{4}` +
-	`-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}$`
-
-// tryNames looks whether records are named as the store would name them: where they were loaded from other tables,
-// without the row that came with them, they are not found. Tables of before version 6 are not looked at.
-func (p *postgres) tryNames(ctx context.Context, r *Result) error {
-	var may bool
-	var looked, other int
-	err := p.query(ctx, []any{&may}, `SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass($1)
-		AND attname = 'form' AND has_table_privilege(attrelid, 'SELECT'))`, p.table("secret"))
-	if err != nil || !may {
-		return err
-	}
-	err = p.query(ctx, []any{&looked, &other}, fmt.Sprintf(selectNames, p.table("request_parts"), p.table("text"),
-		p.table("key"), p.table("secret"), p.table("record")), toldTime)
-	if err != nil {
-		return err
-	}
-	r.saw("%d names of records", looked)
-	if other > 0 {
-		do := "stop the service, and put into " + p.table("secret") + " the one row that came with the records"
-		r.find(Broken, do, "%d of %d records have other names than %ssecret says: they are not found, and their keys "+
-			"execute again", other, looked, p.prefix)
-	}
-	return nil
+	return p.tryWalk(ctx, r)
 }
 
 // tryWalk looks for the row that holds the place of the reaper, if the role may.
@@ -332,9 +275,7 @@ func (p *postgres) tryWalk(ctx context.Context, r *Result) error {
 // was in a table that is not small.
 const selectPace = `SELECT ((extract(epoch FROM clock_timestamp()) * 1000000)::bigint - walked) / 1000000,
 		greatest(least(kept / 24, 86400000000), 60000000, pages * 1000000 / 1024) / 1000000, walked = 0 AND pages > 2048
-	FROM %s, (
-		SELECT sum(pg_relation_size(oid)) / current_setting('block_size')::bigint AS pages FROM pg_class
-		WHERE oid = to_regclass($1) OR oid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = to_regclass($1))) sized
+	FROM %s, (SELECT pg_relation_size(to_regclass($1)) / current_setting('block_size')::bigint AS pages) sized
 	WHERE walked > 0 OR pages > 2048`
 
 // tryPace looks whether what has expired is removed: a call of the reaper that does nothing, because another one is at
@@ -362,20 +303,15 @@ func (p *postgres) tryPace(ctx context.Context, r *Result) error {
 }
 
 func (p *postgres) tryBallast(ctx context.Context, r *Result) error {
-	var ballast, partitions int
-	err := p.query(ctx, []any{&ballast, &partitions}, `SELECT count(*), (SELECT count(*) FROM pg_inherits
-		WHERE inhparent = to_regclass($1)) FROM `+p.table("record")+` WHERE state = 0`, p.table("record"))
+	var ballast int
+	err := p.query(ctx, []any{&ballast}, `SELECT count(*) FROM `+p.table("record")+` WHERE state = 0`)
 	if err != nil {
 		return err
 	}
-	if partitions > 0 {
-		r.saw("%d partitions", partitions)
-	}
 	r.saw("%d rows of ballast", ballast)
-	if each := max(partitions, 1); ballast < leastBallast*each {
-		r.find(Weak, "put them back, by the INSERT of the first migration, or of the one that makes partitions",
-			"%d of %d rows of ballast are left: the planner may scan the table, and remember that when it has grown", ballast,
-			300*each)
+	if ballast < leastBallast {
+		r.find(Weak, "put them back, by the INSERT of the migration",
+			"%d of 300 rows of ballast are left: the planner may scan the table, and remember that when it has grown", ballast)
 	}
 	return nil
 }
@@ -434,9 +370,7 @@ func tryTokens(ctx context.Context, p *postgres, r *Result) error {
 // greatest is the greatest number in a column.
 func (p *postgres) greatest(ctx context.Context, table, column string) (found int64, err error) {
 	var size int64
-	// A partitioned table has no size of its own.
-	err = p.query(ctx, []any{&size}, `SELECT coalesce(pg_relation_size(to_regclass($1)), 0)
-		+ (SELECT coalesce(sum(pg_relation_size(inhrelid)), 0)::bigint FROM pg_inherits WHERE inhparent = to_regclass($1))`, table)
+	err = p.query(ctx, []any{&size}, `SELECT coalesce(pg_relation_size(to_regclass($1)), 0)`, table)
 	if err != nil {
 		return 0, err
 	}

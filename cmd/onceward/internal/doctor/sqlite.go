@@ -307,7 +307,7 @@ func tryBusy(ctx context.Context, p *sqlite, r *Result) error {
 }
 
 func trySQLiteSchema(ctx context.Context, p *sqlite, r *Result) error {
-	version, compatible, err := sqliteVersion(ctx, p.db)
+	version, err := sqliteVersion(ctx, p.db)
 	if err != nil {
 		return err
 	}
@@ -316,7 +316,7 @@ func trySQLiteSchema(ctx context.Context, p *sqlite, r *Result) error {
 		return err
 	}
 	defer done()
-	known, _, err := sqliteVersion(ctx, fresh)
+	known, err := sqliteVersion(ctx, fresh)
 	if err != nil {
 		return err
 	}
@@ -328,28 +328,20 @@ func trySQLiteSchema(ctx context.Context, p *sqlite, r *Result) error {
 		r.find(Broken, "open the store once with this program, or onceward migrate up",
 			"the tables are of version %d, and this program needs %d",
 			version, known)
-	case compatible > known:
-		r.find(Broken, "use a newer program",
-			"the tables are of version %d, for programs that know version %d at least; this one knows %d", version, compatible,
-			known)
+	case version > known:
+		r.find(Broken, "use a newer program", "the tables are of version %d, and this program knows version %d", version, known)
 	}
 	return nil
 }
 
-// sqliteVersion is that of the tables, and the oldest that a program has to know to use them: the same, unless the
-// tables say otherwise.
-func sqliteVersion(ctx context.Context, db *sql.DB) (version, compatible int, err error) {
+// sqliteVersion returns the version of the tables; zero if there are none.
+func sqliteVersion(ctx context.Context, db *sql.DB) (version int, err error) {
 	columns, err := texts(ctx, db, `SELECT name FROM pragma_table_info('onceward_schema')`)
 	if err != nil || len(columns) == 0 {
-		return 0, 0, err
+		return 0, err
 	}
-	oldest := "version"
-	if slices.Contains(columns, "compatible") {
-		oldest = "coalesce(compatible, version)"
-	}
-	err = db.QueryRowContext(ctx, `SELECT coalesce(max(version), 0), coalesce(max(`+oldest+`), 0) FROM onceward_schema`).
-		Scan(&version, &compatible)
-	return version, compatible, err
+	err = db.QueryRowContext(ctx, `SELECT coalesce(max(version), 0) FROM onceward_schema`).Scan(&version)
+	return version, err
 }
 
 // freshSQLite makes the tables once more in a directory of their own, to compare with: what the program was built with
@@ -441,7 +433,7 @@ func oneLine(sql string) string {
 // trySQLiteTokens compares what the store keeps of removed records with what the audit and late completions tell of
 // them.
 func trySQLiteTokens(ctx context.Context, p *sqlite, r *Result) error {
-	if version, _, err := sqliteVersion(ctx, p.db); err != nil || version == 0 {
+	if version, err := sqliteVersion(ctx, p.db); err != nil || version == 0 {
 		return cmp.Or[error](err, errNoTables)
 	}
 	var kept sql.NullInt64

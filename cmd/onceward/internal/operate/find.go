@@ -106,12 +106,9 @@ func (s *Session) guessHash(ctx context.Context, text string) (store.ID, error) 
 	return id, fmt.Errorf("if it is a client's key, add --scope SCOPE: %w", err)
 }
 
-// hashedKeyDigits is how long a downstream key of the first derivation is, which cannot be opened.
-const hashedKeyDigits = 40
-
 // mayBeDownstream reports whether a text has the form of a downstream key. No secret is needed to tell.
 func (s *Session) mayBeDownstream(text string) bool {
-	return len(s.Guard.OpenDownstreamKey(text)) > 0 || len(text) == hashedKeyDigits && isHex(text)
+	return len(s.Guard.OpenDownstreamKey(text)) > 0
 }
 
 const secretHint = "set ONCEWARD_SECRET or give --secret-file, and --namespace, as the service has them"
@@ -186,12 +183,7 @@ func (s *Session) findDownstream(ctx context.Context, ref Ref) (store.ID, error)
 	if err != nil && len(found) == 0 {
 		return store.ID{}, err
 	}
-	by := "the downstream key " + shown(ref.Text)
-	if len(ref.Text) == hashedKeyDigits && len(ref.Steps) == 0 {
-		by += ", which does not tell its operation: name the steps that may have sent it with --step-name, " +
-			"and all records are looked through"
-	}
-	return one(found, by)
+	return one(found, "the downstream key "+shown(ref.Text)+", by the secrets that are configured")
 }
 
 // one returns the ID of the only record that was found.

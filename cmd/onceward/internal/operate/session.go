@@ -194,36 +194,45 @@ func (s *Session) Outbox() (outbox.Store, error) {
 // Lister returns the store as one that can be looked through.
 func (s *Session) Lister() (store.Lister, error) { return Need[store.Lister](s, "list its records") }
 
-// List returns the records of a filter that are wanted, or all of them if wanted is nil, and whether there are more
-// behind them.
-func (s *Session) List(
-	ctx context.Context, f store.Filter, limit int, wanted func(*store.Record) bool,
-) (found []store.Record, more bool, err error) {
+// Chosen are the records of a filter that are wanted, or all of its records if Wanted is nil.
+type Chosen struct {
+	store.Filter
+	Wanted func(*store.Record) bool
+}
+
+// Each visits the records that are chosen, page by page, at most limit of them. It returns how many it has visited, and
+// whether there are more behind them.
+func (s *Session) Each(
+	ctx context.Context, c Chosen, limit int, visit func(*store.Record) error,
+) (visited int, more bool, err error) {
 	lister, err := s.Lister()
 	if err != nil {
-		return nil, false, err
-	}
-	f.Limit = store.MaxPage
-	if wanted == nil {
-		f.Limit = min(limit+1, store.MaxPage)
+		return 0, false, err
 	}
 	for {
-		page, err := lister.List(ctx, f)
+		c.Limit = store.MaxPage
+		if c.Wanted == nil {
+			c.Limit = min(limit-visited+1, store.MaxPage)
+		}
+		page, err := lister.List(ctx, c.Filter)
 		if err != nil {
-			return nil, false, err
+			return visited, false, err
 		}
 		for i := range page {
-			if wanted != nil && !wanted(&page[i]) {
+			if c.Wanted != nil && !c.Wanted(&page[i]) {
 				continue
 			}
-			if len(found) == limit {
-				return found, true, nil
+			if visited == limit {
+				return visited, true, nil
 			}
-			found = append(found, page[i])
+			if err := visit(&page[i]); err != nil {
+				return visited, false, err
+			}
+			visited++
 		}
-		if len(page) < f.Limit {
-			return found, false, nil
+		if len(page) < c.Limit {
+			return visited, false, nil
 		}
-		f.After = page[len(page)-1].ID
+		c.After = page[len(page)-1].ID
 	}
 }

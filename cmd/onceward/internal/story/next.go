@@ -54,6 +54,11 @@ func (t *Story) next(q Question) []Command {
 	case rec.State == store.StateInProgress && !q.Now.Before(rec.LeaseUntil) && rec.OnLost == store.LostResume:
 		return []Command{command("no node goes on with it: take it from its owner before you decide", "unknown stop",
 			attempt+reason)}
+	case rec.State == store.StateInProgress && !q.Now.Before(rec.LeaseUntil):
+		return []Command{{
+			When:    "its owner has lost its lease, and no sweeper has made it unknown: see whether a janitor runs",
+			Command: "onceward health" + q.Suffix,
+		}}
 	case rec.State == store.StateInProgress:
 		return nil
 	case rec.State == store.StateUnknown:

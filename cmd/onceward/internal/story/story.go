@@ -60,6 +60,9 @@ type Event struct {
 type Step struct {
 	Name  string `json:"name"`
 	State string `json:"state"`
+	// Failure is what the step last failed with, and LookUpFailure why the last question about its call failed.
+	Failure       string `json:"failure,omitempty"`
+	LookUpFailure string `json:"look_up_failure,omitempty"`
 }
 
 // Command is something that a person can do.
@@ -168,7 +171,11 @@ func (t *Story) tellRecord() {
 		return
 	}
 	for _, step := range t.progress.Steps {
-		t.Steps = append(t.Steps, Step{Name: step.Name, State: step.State.String()})
+		told := Step{Name: step.Name, State: step.State.String()}
+		if step.Name == t.progress.Step {
+			told.Failure, told.LookUpFailure = t.progress.Failure, t.progress.LookUpFailure
+		}
+		t.Steps = append(t.Steps, told)
 	}
 }
 

@@ -108,6 +108,13 @@ func (t *Story) writeSteps(out *output.Output) {
 		}
 		out.Table(table)
 		p := t.progress
+		if p.Failure != "" {
+			out.Line("Step %s failed last with: %s", output.Text(p.Step), output.Text(p.Failure))
+		}
+		if p.LookUpFailure != "" {
+			out.Line("The question about its call failed last, which says nothing of the call: %s",
+				output.Text(p.LookUpFailure))
+		}
 		out.Line("Attempts at the step that failed: %d; that were lost there: %d; version of the definition: %d.",
 			p.Attempts, p.Lost, p.Version)
 		return

@@ -42,6 +42,7 @@ type Record struct {
 	Operation      string    `json:"operation"`
 	State          string    `json:"state"`
 	DeadLetter     bool      `json:"dead_letter"`
+	LostOwner      bool      `json:"lost_owner,omitempty"`
 	Unreadable     bool      `json:"unreadable,omitempty"`
 	Attempt        int64     `json:"attempt,string"`
 	OnLost         string    `json:"on_lost"`

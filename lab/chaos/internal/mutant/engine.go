@@ -165,9 +165,18 @@ var janitors = []Mutant{
 		Name: "early-reap-sql", Layer: "postgres", Store: postgres, Breaks: []string{"I1", "I12"},
 		Mistake: "the function that reaps runs two hours ahead",
 		Edits: []Edit{{
-			"store/postgres/migrations/00006_walk.sql",
+			"store/postgres/migrations/00001_tables.sql",
 			"\tnow_us   bigint := onceward_now();\n\tmost ",
 			"\tnow_us   bigint := onceward_now() + 7200000000;\n\tmost ",
+		}},
+	},
+	{
+		Name: "lost-uncounted", Layer: "store", Store: sqlite, Breaks: []string{"B1"},
+		Test:    Test{"github.com/onceward/onceward/store/sqlite", "TestStore/conformance/Lister/lost_owners"},
+		Mistake: "lost owners of phased operations are not counted: nobody sees that no resumer runs",
+		Edits: []Edit{{
+			"store/sqlite/list.go", "min(due) FROM onceward_record WHERE state IN (?1, ?1 + 1) AND due <= ?2",
+			"min(due) FROM onceward_record WHERE state = ?1 AND due <= ?2",
 		}},
 	},
 }

@@ -55,7 +55,7 @@ var stores = []Mutant{
 		Name: "finish-unfenced-sql", Layer: "postgres", Store: postgres, Breaks: []string{"I6"},
 		Mistake: "a worker finishes a message that another one has",
 		Edits: []Edit{{
-			"store/postgres/migrations/00002_outbox.sql", "WHERE o.id = u.id AND o.token = u.token AND o.state + 0 = 1",
+			"store/postgres/migrations/00001_tables.sql", "WHERE o.id = u.id AND o.token = u.token AND o.state + 0 = 1",
 			"WHERE o.id = u.id",
 		}},
 		Faults: calm,
@@ -64,7 +64,7 @@ var stores = []Mutant{
 		Name: "order-ignored-sql", Layer: "postgres", Store: postgres, Breaks: []string{"I10"}, Quiet: true,
 		Mistake: "a message is taken before an earlier one about the same thing",
 		Edits: []Edit{{
-			"store/postgres/migrations/00002_outbox.sql", "coalesce(c.number > b.number, false) AS waits",
+			"store/postgres/migrations/00001_tables.sql", "coalesce(c.number > b.number, false) AS waits",
 			"false AS waits",
 		}},
 		Faults: calm,

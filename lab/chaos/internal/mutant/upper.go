@@ -28,6 +28,30 @@ var upper = []Mutant{
 		}},
 	},
 	{
+		Name: "star-shares-operation", Layer: "mcp", Store: sqlite, Breaks: []string{"F1"},
+		Test:    Test{"github.com/onceward/onceward/lab/feature/routers", "TestMCP/others/SharedName"},
+		Mistake: "all tools that are protected under a star are one operation",
+		Edits: []Edit{
+			{"adapter/mcp/call.go", "operation(req.Params.Name))\n", "operation(OtherTools))\n"},
+			{"adapter/mcp/call.go", " Method: req.Params.Name,", ""},
+		},
+	},
+	{
+		Name: "setters-keep-views", Layer: "engine", Store: sqlite, Breaks: []string{"E7"},
+		Test:    Test{"github.com/onceward/onceward/lab/feature/routers", "TestFiber/ReusedMemory"},
+		Mistake: "what a handler says of its operation is kept in the memory of its request",
+		Edits: []Edit{
+			{"operation.go", "\t\tid = strings.Clone(id)\n", ""},
+			{"operation.go", "\t\treason = strings.Clone(reason)\n", "\t\t_ = strings.Clone\n"},
+		},
+	},
+	{
+		Name: "method-ignored", Layer: "fingerprint", Store: sqlite, Breaks: []string{"F1"},
+		Test:    Test{"github.com/onceward/onceward/lab/feature/routers", "TestGRPC/SharedName"},
+		Mistake: "two methods of gRPC under one name are one operation",
+		Edits:   []Edit{{"fingerprint.go", "\te.field(c.Method)\n", ""}},
+	},
+	{
 		Name: "done-again", Layer: "phase", Store: sqlite, Breaks: []string{"I1", "I15"},
 		Mistake: "who takes over begins with the last step that was done",
 		Edits: []Edit{{

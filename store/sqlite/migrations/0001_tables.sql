@@ -1,7 +1,6 @@
--- Records are named by the hash of their ID, as logs show it, so that a line of a log leads to its record by the one index
--- that there is. A program that knows the tables of before and still has the file open makes no record from here on, because
--- it knows no hash: it is refused. The two functions are the program's own.
-CREATE TABLE onceward_record_3 (
+-- The records. Everything about a record is in one versioned value; the columns beside it are what queries look for.
+-- Records are named by the hash of their ID, as logs show it, so that a line of a log leads to its record by one index.
+CREATE TABLE onceward_record (
 	hash        BLOB NOT NULL UNIQUE, -- the first half of the SHA-256 of the id
 	id          BLOB NOT NULL,        -- scope and key, length-prefixed
 	state       INTEGER NOT NULL,     -- 10 in progress, 11 resumed when the lease has run out, 20 completed, 30 retryable,
@@ -11,20 +10,60 @@ CREATE TABLE onceward_record_3 (
 	record      BLOB NOT NULL
 ) STRICT;
 
--- +program
-INSERT INTO onceward_record_3 (hash, id, state, due, provider_id, record)
-SELECT onceward_id_hash(id), id, state, due, onceward_provider_id(record), record FROM onceward_record ORDER BY rowid;
--- -program
-
-DROP TABLE onceward_record;
-ALTER TABLE onceward_record_3 RENAME TO onceward_record;
-
 CREATE INDEX onceward_record_due ON onceward_record (state, due);
 CREATE INDEX onceward_record_provider_id ON onceward_record (provider_id) WHERE provider_id IS NOT NULL;
 
--- The oldest version of a program that may use the tables, so that an old one and a new one can use a file at once. Where it
--- is not told, it is the version of the tables.
-ALTER TABLE onceward_schema ADD COLUMN compatible INTEGER;
+-- Completions that came too late, kept as evidence for a reconciler or a person.
+CREATE TABLE onceward_late_completion (
+	id      BLOB NOT NULL,
+	attempt INTEGER NOT NULL,
+	at      INTEGER NOT NULL,
+	record  BLOB NOT NULL -- the refused answer, in the encoding of a record
+) STRICT;
+
+CREATE INDEX onceward_late_completion_id ON onceward_late_completion (id, at);
+CREATE INDEX onceward_late_completion_at ON onceward_late_completion (at);
+
+-- What other systems told by themselves, such as webhooks. Texts that come from outside are blobs: they may hold any byte.
+CREATE TABLE onceward_external_event (
+	source      BLOB NOT NULL,
+	any_scope   INTEGER NOT NULL, -- 1 if the sender may settle records of every scope
+	scope       BLOB NOT NULL,    -- else those of this one alone
+	event_id    BLOB NOT NULL,
+	subject     BLOB NOT NULL,
+	at          INTEGER NOT NULL, -- by the sender's clock
+	received_at INTEGER NOT NULL, -- by the store's
+	body        BLOB NOT NULL,
+	UNIQUE (source, any_scope, scope, event_id)
+) STRICT;
+
+CREATE INDEX onceward_external_event_subject ON onceward_external_event (source, subject, any_scope, scope);
+CREATE INDEX onceward_external_event_received ON onceward_external_event (received_at);
+
+-- Who did what to which record, and why. Entries are only added, and stay when their record is gone. Their order is that of
+-- their numbers: a clock may step back.
+CREATE TABLE onceward_audit (
+	number  INTEGER PRIMARY KEY,
+	id      BLOB NOT NULL,
+	attempt INTEGER NOT NULL,
+	actor   BLOB NOT NULL,
+	action  BLOB NOT NULL,
+	reason  BLOB NOT NULL,
+	outcome BLOB NOT NULL,
+	at      INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX onceward_audit_id ON onceward_audit (id, number);
+CREATE INDEX onceward_audit_at ON onceward_audit (at);
+
+-- Single numbers: max_removed_attempt is the largest attempt token of a record that was removed, failed_commits counts
+-- commits that failed and whose outcome had to be made certain.
+CREATE TABLE onceward_meta (
+	name  TEXT PRIMARY KEY,
+	value INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+INSERT INTO onceward_meta (name, value) VALUES ('max_removed_attempt', 0), ('failed_commits', 0);
 
 -- Requests of routes whose executions are audited: who called, and what was decided. Entries are only added, and stay when
 -- their record is gone. The decisions: 1 execute, 2 replay, 3 in progress, 4 mismatch, 5 unknown, 6 refused; the origins of
@@ -42,6 +81,52 @@ CREATE TABLE onceward_execution (
 
 CREATE INDEX onceward_execution_id ON onceward_execution (id, at);
 CREATE INDEX onceward_execution_at ON onceward_execution (at);
+
+-- Messages that leave the database. Change-data-capture reads the columns aggregatetype, aggregateid, type and payload under
+-- the names that its outbox routers expect. What is large comes last, so that the rest is read without it.
+CREATE TABLE onceward_outbox (
+	number         INTEGER PRIMARY KEY AUTOINCREMENT, -- the order of commits, because one transaction writes at a time
+	id             TEXT NOT NULL UNIQUE,
+	topic          TEXT NOT NULL, -- empty for change-data-capture alone
+	lane           TEXT, -- the topic and the aggregate, in which order is kept; NULL for a message that waits for no other
+	state          INTEGER NOT NULL, -- 0 ready, 1 leased, 2 behind, 3 holding, 4 done, 5 dead, 6 for change-data-capture alone
+	due            INTEGER NOT NULL, -- when it is delivered, its lease ends or it was done, in microseconds since 1970
+	token          INTEGER NOT NULL DEFAULT 0, -- of the lease, zero if there is none
+	attempts       INTEGER NOT NULL DEFAULT 0,
+	created_at     INTEGER NOT NULL,
+	aggregatetype  TEXT NOT NULL,
+	aggregateid    TEXT NOT NULL,
+	type           TEXT NOT NULL,
+	step           TEXT NOT NULL,
+	content_type   TEXT NOT NULL,
+	source         TEXT NOT NULL,
+	subject        TEXT NOT NULL,
+	origin         BLOB, -- scope and key of the operation that added it, length-prefixed; NULL if none did
+	origin_attempt INTEGER NOT NULL,
+	downstream_key TEXT NOT NULL,
+	provider_id    TEXT NOT NULL DEFAULT '',
+	last_error     TEXT NOT NULL DEFAULT '',
+	headers        TEXT NOT NULL, -- a JSON object
+	payload        BLOB NOT NULL
+) STRICT;
+
+-- Each index holds only the messages in the states that it is for, so that those that are done slow down nobody. The state
+-- is part of those that are counted or walked without a look at the messages.
+CREATE INDEX onceward_outbox_claim ON onceward_outbox (topic, due, number, created_at, state) WHERE state < 2; -- ready, leased
+CREATE INDEX onceward_outbox_order ON onceward_outbox (lane, number, state) WHERE state < 4 AND lane IS NOT NULL; -- open
+CREATE INDEX onceward_outbox_behind ON onceward_outbox (lane, created_at) WHERE state = 2;
+CREATE INDEX onceward_outbox_dead ON onceward_outbox (number, state) WHERE state IN (3, 5); -- holding, dead
+CREATE INDEX onceward_outbox_purge ON onceward_outbox (due) WHERE state IN (4, 6); -- done, captured
+
+-- Which consumer has had which event. The texts come from outside and may hold any byte.
+CREATE TABLE onceward_inbox (
+	event_id   BLOB NOT NULL,
+	consumer   BLOB NOT NULL,
+	applied_at INTEGER NOT NULL, -- in microseconds since 1970
+	PRIMARY KEY (event_id, consumer)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX onceward_inbox_applied_at ON onceward_inbox (applied_at);
 
 -- The records, for people. The value of a record is taken apart here alone, byte by byte: a number is bytes of seven
 -- bits, the lowest first, the last of them below 128; a text comes behind its length. The fields: 1 the id of the

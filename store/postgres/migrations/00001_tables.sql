@@ -1,11 +1,38 @@
 -- +goose Up
 
+-- The version of the tables.
+CREATE TABLE onceward_schema (
+	version    integer PRIMARY KEY,
+	applied_at timestamptz NOT NULL DEFAULT now()
+);
+
+-- The names of operations, so that a record holds a small number instead of a text.
+CREATE TABLE onceward_operation (
+	number integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+	name   bytea NOT NULL UNIQUE
+);
+
+-- Attempt tokens: one sequence for all records, so that none is ever used twice (S7).
+CREATE SEQUENCE onceward_attempt;
+
+-- The records. The order of the columns leaves no gaps between them. The states: 10 in progress, 11 in progress and
+-- resumed when the lease has run out, 20 completed, 30 retryable, 40 unknown, 41 unknown and left to an operator, 50
+-- expired; 0 is no record.
+CREATE TABLE onceward_record (
+	id        uuid PRIMARY KEY,  -- a hash of scope and key, which logs show too
+	attempt   bigint NOT NULL,
+	due       bigint NOT NULL,   -- end of the lease, next reconciliation or expiry, in microseconds since 1970
+	retention integer NOT NULL,  -- in seconds or, if negative, in microseconds
+	answer    bytea NOT NULL,    -- in progress: the nonce; completed: the stored response
+	state     smallint NOT NULL, -- see above
+	request   bytea NOT NULL,    -- version, fingerprint, operation, scope and key
+	extra     bytea NOT NULL     -- what only some records have, as tagged fields; the last of a kind counts
+) WITH (autovacuum_vacuum_scale_factor = 0.1); -- all records go after a while, and until vacuum comes they take room
+
 -- A field of the column extra by its tag, the last one of several, or NULL. It never fails: what is damaged has none. It calls
--- nothing of ours, because whoever maintains an index has no search_path to find that by. The function and the index may be
--- there already: to make the index takes seconds for each million of records, during which none can be written, unless it was
--- made concurrently before (docs/migrations.md).
+-- nothing of ours, because whoever maintains an index has no search_path to find that by.
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION onceward_field(extra bytea, wanted integer) RETURNS bytea LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
+CREATE FUNCTION onceward_field(extra bytea, wanted integer) RETURNS bytea LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
 AS $$
 DECLARE
 	fields bytea := extra || ''::bytea; -- read from where it is stored once, not for each byte
@@ -48,13 +75,68 @@ $$;
 -- Whoever writes a record maintains its indexes, also where functions are not for everybody.
 GRANT EXECUTE ON FUNCTION onceward_field(bytea, integer) TO PUBLIC;
 
--- For finding a record by what the provider calls its effect. Most records have no such id: those that hold no more than when
--- they were made, and which secret their downstream keys are derived with, are known by their length and tags, and others pay for
--- a look for the byte that is the tag. The hash is there because an index does not take values of every length.
-CREATE INDEX IF NOT EXISTS onceward_record_provider_id ON onceward_record (sha256(onceward_field(extra, 7)))
-	WHERE CASE length(extra) WHEN 0 THEN false WHEN 6 THEN get_byte(extra, 0) <> 13 WHEN 10 THEN get_byte(extra, 0) <> 1
-		WHEN 16 THEN get_byte(extra, 0) <> 1 OR get_byte(extra, 10) <> 13 ELSE true END
-		AND position('\x07'::bytea IN extra) > 0 AND onceward_field(extra, 7) IS NOT NULL;
+-- For the sweeper, the reconciler, the resumer and those who count: most records have an answer, and are looked for by their id
+-- alone, so they are not in it. The reaper walks to them (below).
+CREATE INDEX onceward_record_open ON onceward_record (state, due) WHERE state <> 20;
+
+-- For finding a record by what the provider calls its effect. Most records have no such id, and are known by the byte that is
+-- its tag. The condition is short because every statement that writes a record prepares it. The hash is there because an index
+-- does not take values of every length.
+CREATE INDEX onceward_record_provider ON onceward_record (sha256(onceward_field(extra, 7)))
+	WHERE position('\x07'::bytea IN extra) > 0 AND onceward_field(extra, 7) IS NOT NULL;
+
+-- Ballast: a dozen pages of rows that are no records. In a table of few pages the planner prefers to scan, and a plan
+-- that was cached then would go on scanning when the table has grown.
+INSERT INTO onceward_record (id, attempt, due, retention, answer, state, request, extra)
+SELECT md5('ballast ' || i)::uuid, 0, 0, 0, decode(repeat('00', 250), 'hex'), 0, '', ''
+FROM generate_series(1, 300) AS i;
+
+-- Completions that came too late, kept for reconciliation.
+CREATE TABLE onceward_late_completion (
+	id       uuid NOT NULL,
+	attempt  bigint NOT NULL,
+	at       bigint NOT NULL,
+	response bytea NOT NULL
+);
+
+CREATE INDEX onceward_late_completion_id ON onceward_late_completion (id, at);
+CREATE INDEX onceward_late_completion_at ON onceward_late_completion (at);
+
+-- What other systems told by themselves, such as webhooks. Texts that come from outside are bytea: they may hold any
+-- byte. The indexes hold their hashes, because an index does not take values of every length.
+CREATE TABLE onceward_external_event (
+	at          bigint NOT NULL, -- by the sender's clock
+	received_at bigint NOT NULL, -- by the store's
+	any_scope   boolean NOT NULL, -- whether the sender may settle records of every scope
+	scope       bytea NOT NULL,   -- else those of this one alone
+	source      bytea NOT NULL,
+	event_id    bytea NOT NULL,
+	subject     bytea NOT NULL,
+	body        bytea NOT NULL
+);
+
+CREATE UNIQUE INDEX onceward_external_event_id ON onceward_external_event
+	(sha256(source), any_scope, sha256(scope), sha256(event_id));
+CREATE INDEX onceward_external_event_subject ON onceward_external_event
+	(sha256(source), sha256(subject), any_scope, sha256(scope));
+CREATE INDEX onceward_external_event_received ON onceward_external_event (received_at);
+
+-- Who did what to which record, and why. Entries are only added, and stay when their record is gone. Their order is
+-- that of their numbers: a clock may step back.
+CREATE TABLE onceward_audit (
+	number  bigint GENERATED ALWAYS AS IDENTITY,
+	id      uuid NOT NULL,  -- that of the record
+	attempt bigint NOT NULL,
+	at      bigint NOT NULL,
+	name    bytea NOT NULL, -- scope and key, length-prefixed: the record may be gone
+	actor   bytea NOT NULL,
+	action  bytea NOT NULL,
+	reason  bytea NOT NULL,
+	outcome bytea NOT NULL
+);
+
+CREATE INDEX onceward_audit_id ON onceward_audit (id, number);
+CREATE INDEX onceward_audit_at ON onceward_audit (at);
 
 -- Requests of routes whose executions are audited: who called, and what was decided. Entries are only added, and stay when
 -- their record is gone. The decisions: 1 execute, 2 replay, 3 in progress, 4 mismatch, 5 unknown, 6 refused; the origins of
@@ -74,6 +156,303 @@ CREATE TABLE onceward_execution (
 CREATE INDEX onceward_execution_id ON onceward_execution (id, at);
 CREATE INDEX onceward_execution_at ON onceward_execution (at);
 
+-- Where the reaper is on its walk through the records. Without the row each call begins at a page that is drawn by lot.
+CREATE TABLE onceward_walk (
+	one    boolean PRIMARY KEY CHECK (one),
+	page   bigint NOT NULL, -- where the next call continues
+	walked bigint NOT NULL, -- up to when it has come as far as it should, in microseconds since 1970
+	kept   bigint NOT NULL  -- how long the records are kept that it removes, on average, in microseconds
+);
+
+INSERT INTO onceward_walk (one, page, walked, kept) VALUES (true, 0, 0, 86400000000);
+
+-- The order of messages: drawn behind the lock of their aggregate, so that it is the order of commits there.
+CREATE SEQUENCE onceward_outbox_number;
+
+-- Messages that were added and not yet promoted to deliveries. It has one index, and nothing that only workers need: a
+-- transaction that adds a message pays for each. The columns id, aggregatetype, aggregateid, type and payload are those that
+-- change-data-capture routers look for.
+CREATE TABLE onceward_outbox (
+	number         bigint PRIMARY KEY, -- below zero: for change-data-capture alone, never promoted
+	id             uuid NOT NULL,      -- made by the program that adds it, larger ones later
+	lane           bigint NOT NULL,    -- a hash of topic and aggregate, within which messages keep their order; 0: none
+	due            bigint NOT NULL,    -- first delivery, in microseconds since 1970
+	created_at     bigint NOT NULL,    -- likewise
+	origin_attempt bigint NOT NULL,    -- that of the operation which added it
+	topic          text NOT NULL,
+	aggregatetype  text NOT NULL,
+	aggregateid    text NOT NULL,
+	type           text NOT NULL,
+	downstream_key text NOT NULL,      -- the idempotency key to send along
+	attributes     text NOT NULL,      -- content type, source, subject, step and headers, as JSON
+	origin         bytea,              -- scope and key of the operation that added it, length-prefixed
+	payload        bytea NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000); -- what was promoted is in the way of what was not
+
+-- Messages that were promoted: workers deliver them, and they are kept until they are purged.
+CREATE TABLE onceward_delivery (
+	id             uuid PRIMARY KEY,
+	number         bigint NOT NULL,
+	lane           bigint NOT NULL,
+	due            bigint NOT NULL,             -- next delivery, end of the lease or when it was done
+	created_at     bigint NOT NULL,
+	token          bigint NOT NULL DEFAULT 0,   -- of the lease
+	origin_attempt bigint NOT NULL,
+	attempts       integer NOT NULL DEFAULT 0,
+	state          smallint NOT NULL DEFAULT 0, -- 0 ready, 1 leased, 2 behind, 3 holding, 4 done, 5 dead
+	topic          text NOT NULL,
+	aggregatetype  text NOT NULL,
+	aggregateid    text NOT NULL,
+	type           text NOT NULL,
+	downstream_key text NOT NULL,
+	attributes     text NOT NULL,
+	origin         bytea,
+	payload        bytea NOT NULL,
+	provider_id    text,                        -- what the receiver calls the effect
+	last_error     text                         -- why the last delivery failed
+);
+
+-- For claims. Messages that are done are not in it, nor those that wait for another one.
+CREATE INDEX onceward_delivery_due ON onceward_delivery (topic, due) WHERE state < 2;
+-- For the order within an aggregate.
+CREATE INDEX onceward_delivery_lane ON onceward_delivery (lane, number) WHERE state < 4 AND lane <> 0;
+-- For the rest: behind, by lane; dead and done, by time. It is one index, because each that a table has costs time with each
+-- row, also with those that it does not hold.
+CREATE INDEX onceward_delivery_state ON onceward_delivery (state, (CASE WHEN state = 2 THEN lane ELSE due END)) WHERE state > 1;
+
+-- All messages, wherever they are. The new ones are ready (0), or captured (6): for change-data-capture alone. Each state is a
+-- constant, so that a query for another one does not look at them.
+CREATE VIEW onceward_message AS
+SELECT id, due, created_at, origin_attempt, attempts, state, topic, aggregatetype, aggregateid, type, downstream_key, attributes, origin, payload,
+	provider_id, last_error
+FROM onceward_delivery
+UNION ALL
+SELECT id, due, created_at, origin_attempt, 0, 0::smallint, topic, aggregatetype, aggregateid, type, downstream_key, attributes, origin, payload,
+	NULL::text, NULL::text
+FROM onceward_outbox WHERE number > 0
+UNION ALL
+SELECT id, due, created_at, origin_attempt, 0, 6::smallint, topic, aggregatetype, aggregateid, type, downstream_key, attributes, origin, payload,
+	NULL::text, NULL::text
+FROM onceward_outbox WHERE number < 0;
+
+-- Events that consumers have had. Texts that come from outside are bytea: they may hold any byte.
+CREATE TABLE onceward_inbox (
+	applied_at bigint NOT NULL, -- in microseconds since 1970
+	event_id   bytea NOT NULL,
+	consumer   bytea NOT NULL,
+	PRIMARY KEY (event_id, consumer)
+);
+
+CREATE INDEX onceward_inbox_applied_at ON onceward_inbox (applied_at);
+
+-- The store's clock: the moment itself, not the start of the transaction.
+-- +goose StatementBegin
+CREATE FUNCTION onceward_now() RETURNS bigint LANGUAGE sql VOLATILE
+AS $$ SELECT (date_part('epoch', clock_timestamp()) * 1000000)::bigint $$;
+-- +goose StatementEnd
+
+-- A retention in microseconds.
+-- +goose StatementBegin
+CREATE FUNCTION onceward_retention_us(retention integer) RETURNS bigint LANGUAGE sql IMMUTABLE
+AS $$ SELECT CASE WHEN $1 < 0 THEN -($1::bigint) ELSE $1 * 1000000::bigint END $$;
+-- +goose StatementEnd
+
+-- The longer of two retentions.
+-- +goose StatementBegin
+CREATE FUNCTION onceward_longer_retention(a integer, b integer) RETURNS integer LANGUAGE sql IMMUTABLE
+AS $$
+	SELECT CASE
+		WHEN ($1 < 0) <> ($2 < 0) THEN
+			CASE WHEN (CASE WHEN $1 < 0 THEN -($1::bigint) ELSE $1 * 1000000::bigint END)
+				>= (CASE WHEN $2 < 0 THEN -($2::bigint) ELSE $2 * 1000000::bigint END) THEN $1 ELSE $2 END
+		WHEN $1 < 0 THEN least($1, $2)
+		ELSE greatest($1, $2)
+	END
+$$;
+-- +goose StatementEnd
+
+-- Makes at most so many records unknown whose lease has ended, and returns which. Any scheduler may call it. Rows are locked where
+-- they lie and changed at that place, without a second look-up; a row that has moved since is left to the next call.
+-- +goose StatementBegin
+CREATE FUNCTION onceward_sweep(batch integer DEFAULT 1000) RETURNS SETOF uuid LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+AS $$
+DECLARE
+	now_us bigint := onceward_now();
+BEGIN
+	RETURN QUERY
+	WITH lost AS MATERIALIZED (
+		SELECT t.ctid AS place FROM onceward_record t
+		WHERE t.state = 10 AND t.due <= now_us AND get_byte(t.request || '\x00'::bytea, 0) & 15 = 1
+		ORDER BY t.state, t.due LIMIT batch
+		FOR UPDATE SKIP LOCKED
+	)
+	UPDATE onceward_record t
+	SET state = 40, due = now_us,
+		extra = t.extra || '\x050d'::bytea || 'lease ran out'::bytea || '\x0208'::bytea || int8send(now_us)
+	WHERE t.ctid = ANY (ARRAY(SELECT lost.place FROM lost))
+	RETURNING t.id;
+END
+$$;
+-- +goose StatementEnd
+
+-- Removes at most so many settled records past their expiry, and returns how many; softly, it marks them expired first and removes
+-- them a retention later. Any scheduler may call it. It walks through the pages of the table, from where the call before ended. How
+-- far it goes follows from the time since, however many call and how often: a round takes a twenty-fourth of the time for which
+-- records are kept, so that what has expired takes little room, and a record is read two dozen times in its life; a minute at
+-- least, a day at most, and so long that no more than 1,024 pages (8 MiB) are read in a second. A table of up to 2,048 pages is
+-- walked through by each call. A call that has found so many records, or has taken two seconds, or half of what a statement may
+-- take, leaves the rest to the next one. While another call is at it, nothing is done. It looks without locks, and then locks and
+-- removes what it has found in one statement, so that nobody waits for the walk. A row that is locked, or has changed since, is
+-- left for the next round.
+-- +goose StatementBegin
+CREATE FUNCTION onceward_reap(batch integer DEFAULT 1000, soft boolean DEFAULT false) RETURNS integer
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+AS $$
+DECLARE
+	now_us   bigint := onceward_now();
+	most     integer := coalesce(batch, 2147483647);
+	pages    bigint := pg_relation_size('onceward_record'::regclass) / current_setting('block_size')::bigint;
+	long     bigint; -- for how long records are kept
+	round_us bigint;
+	time_us  bigint; -- for how long it walks
+	here     bigint;
+	upto     bigint;
+	since    bigint;
+	gone     bigint := 0;
+	allowed  bigint;
+	from_tid tid;
+	upto_tid tid;
+	met      integer := 0;
+	places   tid[] := '{}';
+	met_at   tid[];
+	each     bigint;
+	doomed   smallint[] := CASE WHEN soft THEN '{50}' ELSE '{20,30,50}' END;
+	reaped   integer := 0;
+	n        integer;
+BEGIN
+	SELECT w.page, w.walked, w.kept INTO here, since, long FROM onceward_walk w FOR UPDATE SKIP LOCKED;
+	IF NOT FOUND AND EXISTS (SELECT FROM onceward_walk) THEN
+		RETURN 0;
+	END IF;
+	long := least(greatest(coalesce(long, 86400000000), 0), 3155760000000000); -- a hundred years
+	round_us := greatest(least(long / 24, 86400000000), 60000000, pages * 1000000 / 1024);
+	here := greatest(coalesce(here, floor(random() * pages)::bigint), 0);
+	since := least(greatest(coalesce(since, 0), now_us - round_us), now_us);
+	time_us := least(2000000, (SELECT min(setting::bigint) * 500 FROM pg_settings
+		WHERE name IN ('statement_timeout', 'transaction_timeout') AND setting <> '0'));
+	allowed := least(pages, greatest(CASE WHEN pages <= 2048 THEN pages ELSE 0 END,
+		(pages * ((now_us - since)::numeric / round_us))::bigint));
+	-- A clock that steps back ends the walk too.
+	WHILE gone < allowed AND (gone = 0 OR onceward_now() BETWEEN now_us AND now_us + time_us) LOOP
+		IF here >= pages THEN
+			here := 0;
+		END IF;
+		upto := least(here + least(128, allowed - gone), pages);
+		from_tid := format('(%s,0)', here)::tid;
+		upto_tid := format('(%s,0)', upto)::tid;
+		SELECT count(*), array_agg(d.place), avg(onceward_retention_us(d.retention))::bigint INTO n, met_at, each
+		FROM (
+			SELECT t.ctid AS place, t.retention FROM onceward_record t
+			WHERE t.ctid >= from_tid AND t.ctid < upto_tid AND t.state IN (20, 30, 50) AND t.due <= now_us
+				AND get_byte(t.request || '\x00'::bytea, 0) & 15 = 1
+			LIMIT most - met
+		) d;
+		IF n > 0 THEN
+			places := places || met_at;
+			met := met + n;
+			long := long + (each - long) / 10000 * least(n, 1000);
+		END IF;
+		EXIT WHEN met >= most; -- there may be more on these pages
+		since := since + round_us * (upto - here) / pages;
+		gone := gone + upto - here;
+		here := upto;
+	END LOOP;
+	IF soft AND met > 0 THEN
+		UPDATE onceward_record t
+		SET state = 50, due = now_us + onceward_retention_us(t.retention), answer = '',
+			extra = CASE
+				WHEN substr(t.extra, 1, 2) = '\x0108'::bytea THEN substr(t.extra, 1, 10)
+				ELSE '\x0108'::bytea || int8send(t.due - onceward_retention_us(t.retention))
+			END || '\x0208'::bytea || int8send(t.due - onceward_retention_us(t.retention))
+		WHERE t.ctid = ANY (ARRAY(
+			SELECT r.ctid FROM onceward_record r
+			WHERE r.ctid = ANY (places) AND r.state IN (20, 30) AND r.due <= now_us
+				AND get_byte(r.request || '\x00'::bytea, 0) & 15 = 1
+			FOR UPDATE SKIP LOCKED));
+		GET DIAGNOSTICS reaped = ROW_COUNT;
+	END IF;
+	IF met > 0 THEN
+		DELETE FROM onceward_record t WHERE t.ctid = ANY (ARRAY(
+			SELECT r.ctid FROM onceward_record r
+			WHERE r.ctid = ANY (places) AND r.state = ANY (doomed) AND r.due <= now_us
+				AND get_byte(r.request || '\x00'::bytea, 0) & 15 = 1
+			FOR UPDATE SKIP LOCKED));
+		GET DIAGNOSTICS n = ROW_COUNT;
+		reaped := reaped + n;
+	END IF;
+	IF met >= most AND reaped = 0 THEN
+		here := upto; -- all that was found is locked
+	END IF;
+	UPDATE onceward_walk w SET page = here, walked = least(since, now_us), kept = long WHERE w.one;
+	DELETE FROM onceward_late_completion f WHERE f.at < now_us - 7776000000000; -- 90 days
+	RETURN reaped;
+END
+$$;
+-- +goose StatementEnd
+
+-- Removes at most so many external events that are older than an age, the oldest first, and returns how many. Any
+-- scheduler may call it.
+-- +goose StatementBegin
+CREATE FUNCTION onceward_purge_external_events(age interval, batch integer DEFAULT 1000) RETURNS integer
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+AS $$
+DECLARE
+	oldest bigint := onceward_now() - (extract(epoch FROM age) * 1000000)::bigint;
+	purged integer;
+BEGIN
+	DELETE FROM onceward_external_event t WHERE t.ctid = ANY (ARRAY(
+		SELECT o.ctid FROM onceward_external_event o WHERE o.received_at < oldest ORDER BY o.received_at LIMIT batch));
+	GET DIAGNOSTICS purged = ROW_COUNT;
+	RETURN purged;
+END
+$$;
+-- +goose StatementEnd
+
+-- Removes at most so many entries of the audit that are older than an age, the oldest first, and returns how many. Any
+-- scheduler may call it.
+-- +goose StatementBegin
+CREATE FUNCTION onceward_purge_audit(age interval, batch integer DEFAULT 1000) RETURNS integer LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+AS $$
+DECLARE
+	oldest bigint := onceward_now() - (extract(epoch FROM age) * 1000000)::bigint;
+	purged integer;
+BEGIN
+	DELETE FROM onceward_audit t WHERE t.ctid = ANY (ARRAY(
+		SELECT o.ctid FROM onceward_audit o WHERE o.at < oldest ORDER BY o.at LIMIT batch));
+	GET DIAGNOSTICS purged = ROW_COUNT;
+	RETURN purged;
+END
+$$;
+-- +goose StatementEnd
+
 -- Removes at most so many audited requests that are older than an age, the oldest first, and returns how many. Any
 -- scheduler may call it.
 -- +goose StatementBegin
@@ -90,6 +469,274 @@ DECLARE
 BEGIN
 	DELETE FROM onceward_execution t WHERE t.ctid = ANY (ARRAY(
 		SELECT o.ctid FROM onceward_execution o WHERE o.at < oldest ORDER BY o.at LIMIT batch));
+	GET DIAGNOSTICS purged = ROW_COUNT;
+	RETURN purged;
+END
+$$;
+-- +goose StatementEnd
+
+-- Promotes at most so many messages to deliveries, the earliest. Only one session at a time does it, and looks when it is its
+-- turn: so a message is promoted together with the earlier ones of its aggregate, or after them, and a session that sees it sees
+-- those. It is to be a transaction of its own, because others wait for its end. A message that was added twice under one id, by
+-- SQL of the application, is one. Returns how many there were: fewer than that many are all.
+-- +goose StatementBegin
+CREATE FUNCTION onceward_outbox_promote(most integer) RETURNS integer
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+DECLARE
+	promoted integer;
+BEGIN
+	-- Locks of two numbers whose last bit is zero are not those of aggregates.
+	PERFORM pg_advisory_xact_lock('onceward_outbox'::regclass::oid::integer, 0);
+	WITH gone AS (
+		DELETE FROM onceward_outbox o
+		WHERE o.ctid = ANY (ARRAY(SELECT e.ctid FROM onceward_outbox e WHERE e.number > 0 ORDER BY e.number LIMIT most))
+		RETURNING o.*
+	), kept AS (
+		INSERT INTO onceward_delivery (id, number, lane, due, created_at, origin_attempt, topic, aggregatetype, aggregateid, type, downstream_key,
+			attributes, origin, payload)
+		SELECT g.id, g.number, g.lane, g.due, g.created_at, g.origin_attempt, g.topic, g.aggregatetype, g.aggregateid, g.type, g.downstream_key,
+			g.attributes, g.origin, g.payload
+		FROM gone g
+		ON CONFLICT (id) DO NOTHING
+	)
+	SELECT count(*) INTO promoted FROM gone;
+	RETURN promoted;
+END
+$$;
+-- +goose StatementEnd
+
+-- Takes at most so many messages of each topic that are due. Those that have an earlier open message of their aggregate in
+-- front of them, which is not taken with them, become behind (2): their lanes are to be freed afterwards, because what they
+-- wait for may be gone since this statement began. A row that was changed since is not taken, and those behind it have to wait
+-- for it: it stays for the next time.
+--
+-- A last row of nulls says that there are new messages to be promoted.
+-- +goose StatementBegin
+CREATE FUNCTION onceward_outbox_claim(topics text[], limits integer[], lease bigint, fence bigint)
+RETURNS TABLE (id uuid, number bigint, lane bigint, due bigint, created_at bigint, origin_attempt bigint, attempts integer, state smallint,
+	topic text, aggregatetype text, aggregateid text, type text, downstream_key text, attributes text, origin bytea, payload bytea,
+	provider_id text, last_error text)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+DECLARE
+	now_us bigint := onceward_now();
+	-- Asked first: what is not there any more when it is asked was promoted, and is seen by what follows.
+	more boolean := EXISTS (SELECT FROM onceward_outbox o WHERE o.number > 0);
+BEGIN
+	RETURN QUERY
+	WITH locked AS MATERIALIZED (
+		SELECT c.place, c.number, c.lane
+		FROM unnest(topics, limits) AS w (topic, most)
+		CROSS JOIN LATERAL (
+			SELECT o.ctid AS place, o.number, o.lane FROM onceward_delivery o
+			WHERE o.topic = w.topic AND o.state < 2 AND o.due <= now_us
+			ORDER BY o.topic, o.due LIMIT w.most
+			FOR UPDATE SKIP LOCKED
+		) c
+	), candidate AS MATERIALIZED (
+		-- Locking finds the newest version of a row; the update below sees only what this statement saw at its beginning.
+		SELECT l.place, l.number, l.lane FROM locked l JOIN onceward_delivery o ON o.ctid = l.place
+	), barrier AS MATERIALIZED (
+		SELECT l.lane, (
+			SELECT e.number FROM onceward_delivery e
+			WHERE e.lane = l.lane AND e.state < 4 AND e.lane <> 0 AND e.number < l.newest
+				AND e.number NOT IN (SELECT c.number FROM candidate c)
+			ORDER BY e.lane, e.number LIMIT 1
+		) AS number
+		FROM (SELECT c.lane, max(c.number) AS newest FROM candidate c WHERE c.lane <> 0 GROUP BY c.lane) l
+	), judged AS MATERIALIZED (
+		SELECT c.place, coalesce(c.number > b.number, false) AS waits,
+			c.lane = 0 OR c.number = min(c.number) OVER (PARTITION BY c.lane) AS heads
+		FROM candidate c LEFT JOIN (SELECT * FROM barrier WHERE barrier.number IS NOT NULL) b ON b.lane = c.lane
+	)
+	UPDATE onceward_delivery o
+	SET state = CASE WHEN j.waits THEN 2 ELSE 1 END,
+		due = CASE WHEN j.waits THEN o.due ELSE now_us + lease END,
+		token = CASE WHEN j.waits THEN 0 ELSE fence END,
+		attempts = o.attempts + CASE WHEN j.heads AND NOT j.waits THEN 1 ELSE 0 END
+	FROM judged j WHERE o.ctid = j.place
+	RETURNING o.id, o.number, o.lane, o.due, o.created_at, o.origin_attempt, o.attempts, o.state, o.topic, o.aggregatetype, o.aggregateid,
+		o.type, o.downstream_key, o.attributes, o.origin, CASE WHEN o.state = 1 THEN o.payload END, o.provider_id, o.last_error;
+	IF more THEN
+		RETURN NEXT;
+	END IF;
+END
+$$;
+-- +goose StatementEnd
+
+-- Ends leases that are still held, and returns which, with their lanes: these are to be freed afterwards. The ids are to be in
+-- order, because that is how others lock messages too.
+-- +goose StatementBegin
+CREATE FUNCTION onceward_outbox_finish(ids uuid[], tokens bigint[], states smallint[], waits bigint[], counts integer[],
+	providers text[], errors text[])
+RETURNS TABLE (id uuid, lane bigint)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+DECLARE
+	now_us bigint := onceward_now();
+BEGIN
+	RETURN QUERY
+	UPDATE onceward_delivery o
+	SET state = CASE WHEN u.state = 2 AND o.lane = 0 THEN 0 ELSE u.state END, due = now_us + u.wait, attempts = u.count, token = 0,
+		provider_id = coalesce(u.provider_id, o.provider_id), last_error = coalesce(u.last_error, o.last_error)
+	FROM unnest(ids, tokens, states, waits, counts, providers, errors) AS u (id, token, state, wait, count, provider_id, last_error)
+	-- The sum keeps the planner from the order of what is due: by the primary key, they are locked in the order of their ids.
+	WHERE o.id = u.id AND o.token = u.token AND o.state + 0 = 1
+	RETURNING o.id, o.lane;
+END
+$$;
+-- +goose StatementEnd
+
+-- Makes leases last longer, and returns those that are held. One that is being finished at this moment is left alone.
+-- +goose StatementBegin
+CREATE FUNCTION onceward_outbox_extend(ids uuid[], tokens bigint[], lease bigint) RETURNS SETOF uuid
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_mergejoin = off
+AS $$
+DECLARE
+	now_us bigint := onceward_now();
+BEGIN
+	UPDATE onceward_delivery o SET due = now_us + lease
+	WHERE o.ctid = ANY (ARRAY(
+		SELECT e.ctid FROM unnest(ids, tokens) AS u (id, token)
+		JOIN onceward_delivery e ON e.id = u.id AND e.token = u.token AND e.state = 1
+		FOR UPDATE OF e SKIP LOCKED));
+	RETURN QUERY
+	SELECT e.id FROM unnest(ids, tokens) AS u (id, token)
+	JOIN onceward_delivery e ON e.id = u.id AND e.token = u.token AND e.state = 1;
+END
+$$;
+-- +goose StatementEnd
+
+-- Makes messages ready that have nothing in front of them any more: of each lane at most a hundred, the earliest. They are
+-- due as of old, so that they are taken before what came after them. They are locked in the order of their ids, as those are
+-- that are finished: so neither waits for the other one while that waits for it.
+-- +goose StatementBegin
+CREATE FUNCTION onceward_outbox_free(lanes bigint[]) RETURNS integer
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_mergejoin = off
+AS $$
+DECLARE
+	freed integer;
+BEGIN
+	-- The sums keep the planner from looking for all that is behind: it is to go by place alone.
+	UPDATE onceward_delivery o SET state = 0, due = o.created_at
+	WHERE o.state + 0 = 2 AND o.ctid = ANY (ARRAY(
+		SELECT b.ctid FROM onceward_delivery b
+		WHERE b.state + 0 = 2 AND b.ctid = ANY (ARRAY(
+			SELECT f.place
+			FROM (SELECT DISTINCT unnest(lanes) AS lane) l
+			CROSS JOIN LATERAL (
+				SELECT e.ctid AS place, e.state, first_value(e.state) OVER (ORDER BY e.number) AS first
+				FROM (
+					SELECT t.ctid, t.number, t.state FROM onceward_delivery t
+					WHERE t.lane = l.lane AND t.state < 4 AND t.lane <> 0
+					ORDER BY t.lane, t.number LIMIT 100
+				) e
+			) f
+			WHERE f.state = 2 AND f.first = 2))
+		ORDER BY b.id FOR UPDATE));
+	GET DIAGNOSTICS freed = ROW_COUNT;
+	RETURN freed;
+END
+$$;
+-- +goose StatementEnd
+
+-- Looks after messages that wait for nothing, because the worker that was to free them is gone, and makes them ready.
+-- +goose StatementBegin
+CREATE FUNCTION onceward_outbox_free_stuck(batch integer DEFAULT 10000) RETURNS integer
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+BEGIN
+	RETURN onceward_outbox_free(ARRAY(
+		WITH RECURSIVE waiting AS (
+			(SELECT t.lane FROM onceward_delivery t WHERE t.state = 2
+				ORDER BY t.state, CASE WHEN t.state = 2 THEN t.lane ELSE t.due END LIMIT 1)
+			UNION ALL
+			SELECT (SELECT t.lane FROM onceward_delivery t
+				WHERE t.state = 2 AND CASE WHEN t.state = 2 THEN t.lane ELSE t.due END > w.lane
+				ORDER BY t.state, CASE WHEN t.state = 2 THEN t.lane ELSE t.due END LIMIT 1)
+			FROM waiting w WHERE w.lane IS NOT NULL
+		)
+		SELECT w.lane FROM waiting w
+		WHERE w.lane IS NOT NULL AND (
+			SELECT t.state FROM onceward_delivery t WHERE t.lane = w.lane AND t.state < 4 AND t.lane <> 0 ORDER BY t.lane, t.number LIMIT 1
+		) = 2
+		LIMIT batch));
+END
+$$;
+-- +goose StatementEnd
+
+-- Removes at most so many messages that were done, or captured, longer ago than that. Any scheduler may call it.
+-- +goose StatementBegin
+CREATE FUNCTION onceward_purge_outbox(age interval, batch integer DEFAULT 1000) RETURNS integer LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+AS $$
+DECLARE
+	oldest bigint := onceward_now() - (extract(epoch FROM age) * 1000000)::bigint;
+	done integer;
+	captured integer;
+BEGIN
+	DELETE FROM onceward_delivery t WHERE t.ctid = ANY (ARRAY(
+		SELECT o.ctid FROM onceward_delivery o
+		WHERE o.state = 4 AND o.state > 1 AND CASE WHEN o.state = 2 THEN o.lane ELSE o.due END < oldest
+		ORDER BY o.state, CASE WHEN o.state = 2 THEN o.lane ELSE o.due END LIMIT batch
+		FOR UPDATE SKIP LOCKED));
+	GET DIAGNOSTICS done = ROW_COUNT;
+	-- The numbers of captured messages fall: the first of them are the oldest.
+	DELETE FROM onceward_outbox t WHERE t.created_at < oldest AND t.ctid = ANY (ARRAY(
+		SELECT o.ctid FROM onceward_outbox o WHERE o.number < 0 ORDER BY o.number DESC LIMIT batch - done));
+	GET DIAGNOSTICS captured = ROW_COUNT;
+	RETURN done + captured;
+END
+$$;
+-- +goose StatementEnd
+
+-- Forgets at most so many events that were applied longer ago than that. Any scheduler may call it.
+-- +goose StatementBegin
+CREATE FUNCTION onceward_purge_inbox(age interval, batch integer DEFAULT 1000) RETURNS integer LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+AS $$
+DECLARE
+	oldest bigint := onceward_now() - (extract(epoch FROM age) * 1000000)::bigint;
+	purged integer;
+BEGIN
+	DELETE FROM onceward_inbox t WHERE t.ctid = ANY (ARRAY(
+		SELECT o.ctid FROM onceward_inbox o WHERE o.applied_at < oldest ORDER BY o.applied_at LIMIT batch));
 	GET DIAGNOSTICS purged = ROW_COUNT;
 	RETURN purged;
 END
@@ -291,12 +938,12 @@ $$;
 -- +goose StatementEnd
 
 -- The records, for people. Each state is a constant in a branch of its own, so that a query for one goes by the index on it,
--- and a query by id goes by the primary key. A hash is the id without its dashes, unless the tables have a secret. Rows that are
--- no records are not in it.
+-- and a query by id goes by the primary key. The hash is the id without its dashes. Rows that are no records are
+-- not in it.
 CREATE VIEW onceward_records AS
 SELECT
 	r.id,
-	encode(substr(sha256((onceward_request_parts(r.request))[3]), 1, 16), 'hex') AS hash,
+	encode(uuid_send(r.id), 'hex') AS hash,
 	onceward_text(onceward_scope((onceward_request_parts(r.request))[3])) AS scope,
 	onceward_text(onceward_key((onceward_request_parts(r.request))[3])) AS key,
 	onceward_text(coalesce((onceward_request_parts(r.request))[2], (
@@ -324,7 +971,7 @@ FROM onceward_record r WHERE r.state IN (10, 11)
 UNION ALL
 SELECT
 	r.id,
-	encode(substr(sha256((onceward_request_parts(r.request))[3]), 1, 16), 'hex') AS hash,
+	encode(uuid_send(r.id), 'hex') AS hash,
 	onceward_text(onceward_scope((onceward_request_parts(r.request))[3])) AS scope,
 	onceward_text(onceward_key((onceward_request_parts(r.request))[3])) AS key,
 	onceward_text(coalesce((onceward_request_parts(r.request))[2], (
@@ -353,7 +1000,7 @@ FROM onceward_record r WHERE r.state = 20
 UNION ALL
 SELECT
 	r.id,
-	encode(substr(sha256((onceward_request_parts(r.request))[3]), 1, 16), 'hex') AS hash,
+	encode(uuid_send(r.id), 'hex') AS hash,
 	onceward_text(onceward_scope((onceward_request_parts(r.request))[3])) AS scope,
 	onceward_text(onceward_key((onceward_request_parts(r.request))[3])) AS key,
 	onceward_text(coalesce((onceward_request_parts(r.request))[2], (
@@ -381,7 +1028,7 @@ FROM onceward_record r WHERE r.state = 30
 UNION ALL
 SELECT
 	r.id,
-	encode(substr(sha256((onceward_request_parts(r.request))[3]), 1, 16), 'hex') AS hash,
+	encode(uuid_send(r.id), 'hex') AS hash,
 	onceward_text(onceward_scope((onceward_request_parts(r.request))[3])) AS scope,
 	onceward_text(onceward_key((onceward_request_parts(r.request))[3])) AS key,
 	onceward_text(coalesce((onceward_request_parts(r.request))[2], (
@@ -409,7 +1056,7 @@ FROM onceward_record r WHERE r.state IN (40, 41)
 UNION ALL
 SELECT
 	r.id,
-	encode(substr(sha256((onceward_request_parts(r.request))[3]), 1, 16), 'hex') AS hash,
+	encode(uuid_send(r.id), 'hex') AS hash,
 	onceward_text(onceward_scope((onceward_request_parts(r.request))[3])) AS scope,
 	onceward_text(onceward_key((onceward_request_parts(r.request))[3])) AS key,
 	onceward_text(coalesce((onceward_request_parts(r.request))[2], (
@@ -620,12 +1267,9 @@ SELECT
 FROM onceward_execution e;
 
 -- What each table and column holds, for those who look with a tool.
-COMMENT ON TABLE onceward_schema IS 'The versions of the tables, one row for each migration.';
+COMMENT ON TABLE onceward_schema IS 'The versions of the tables: one row for each migration.';
 COMMENT ON COLUMN onceward_schema.version IS 'The version that the migration made.';
-COMMENT ON COLUMN onceward_schema.compatible IS 'The oldest version of a program that may use the tables.';
 COMMENT ON COLUMN onceward_schema.applied_at IS 'When it was applied.';
-COMMENT ON TABLE onceward_secret IS 'What the names of records are derived with; empty since records are named by the hash of their scope and key.';
-COMMENT ON COLUMN onceward_secret.value IS 'The secret.';
 COMMENT ON TABLE onceward_operation IS 'The names of operations, so that a record holds a small number.';
 COMMENT ON COLUMN onceward_operation.number IS 'The number.';
 COMMENT ON COLUMN onceward_operation.name IS 'The method and route pattern, or the name given to Guard.Do, as bytes.';
@@ -638,6 +1282,11 @@ COMMENT ON COLUMN onceward_record.answer IS 'In progress: the nonce of the owner
 COMMENT ON COLUMN onceward_record.state IS '10 in progress, 11 in progress and resumed when the lease has run out, 20 completed, 30 retryable, 40 unknown, 41 unknown and left to a person, 50 expired, 0 no record.';
 COMMENT ON COLUMN onceward_record.request IS 'Version, fingerprint, operation, scope and key.';
 COMMENT ON COLUMN onceward_record.extra IS 'What only some records have, as tagged fields; the last of a kind counts.';
+COMMENT ON TABLE onceward_walk IS 'Where the reaper is on its walk through the records: one row.';
+COMMENT ON COLUMN onceward_walk.one IS 'There is one row.';
+COMMENT ON COLUMN onceward_walk.page IS 'The page of the table where the next call of the reaper continues.';
+COMMENT ON COLUMN onceward_walk.walked IS 'Up to when the reaper has come as far as it should, in microseconds since 1970: how far it goes follows from the time since.';
+COMMENT ON COLUMN onceward_walk.kept IS 'The retention of the records that the reaper has removed lately, on average, in microseconds: a round takes a twenty-fourth of it.';
 COMMENT ON TABLE onceward_late_completion IS 'Answers that came too late and were refused, kept for those who settle what is unknown.';
 COMMENT ON COLUMN onceward_late_completion.id IS 'That of the record.';
 COMMENT ON COLUMN onceward_late_completion.attempt IS 'The attempt whose answer it is.';
@@ -740,9 +1389,7 @@ COMMENT ON VIEW onceward_message IS 'The messages of the outbox, wherever they a
 COMMENT ON VIEW onceward_audit_log IS 'Who did what to which record, for people.';
 COMMENT ON VIEW onceward_execution_log IS 'Requests of audited routes, for people.';
 
--- Programs of before go on with tables of theirs, which have a secret. In tables without one the keys of locks are others
--- than theirs, and two programs would each run a transactional handler for one key.
-INSERT INTO onceward_schema (version, compatible) SELECT 3, CASE WHEN length(value) = 0 THEN 3 ELSE 1 END FROM onceward_secret;
+INSERT INTO onceward_schema (version) VALUES (1);
 
 -- +goose Down
 
@@ -750,16 +1397,42 @@ DROP VIEW onceward_execution_log;
 DROP VIEW onceward_audit_log;
 DROP VIEW onceward_messages;
 DROP VIEW onceward_records;
+DROP VIEW onceward_message;
 DROP FUNCTION onceward_key(bytea);
 DROP FUNCTION onceward_scope(bytea);
-DROP FUNCTION onceward_request_parts(bytea); -- without it the constraint of the way back from the sixth migration refuses more
+DROP FUNCTION onceward_request_parts(bytea);
 DROP FUNCTION onceward_first_error(bytea);
 DROP FUNCTION onceward_text(bytea);
 DROP FUNCTION onceward_number(bytea);
 DROP FUNCTION onceward_bigint(bytea);
 DROP FUNCTION onceward_time(bigint);
+DROP FUNCTION onceward_purge_inbox(interval, integer);
+DROP FUNCTION onceward_purge_outbox(interval, integer);
+DROP FUNCTION onceward_outbox_free_stuck(integer);
+DROP FUNCTION onceward_outbox_free(bigint[]);
+DROP FUNCTION onceward_outbox_extend(uuid[], bigint[], bigint);
+DROP FUNCTION onceward_outbox_finish(uuid[], bigint[], smallint[], bigint[], integer[], text[], text[]);
+DROP FUNCTION onceward_outbox_claim(text[], integer[], bigint, bigint);
+DROP FUNCTION onceward_outbox_promote(integer);
 DROP FUNCTION onceward_purge_executions(interval, integer);
+DROP FUNCTION onceward_purge_audit(interval, integer);
+DROP FUNCTION onceward_purge_external_events(interval, integer);
+DROP FUNCTION onceward_reap(integer, boolean);
+DROP FUNCTION onceward_sweep(integer);
+DROP FUNCTION onceward_longer_retention(integer, integer);
+DROP FUNCTION onceward_retention_us(integer);
+DROP FUNCTION onceward_now();
+DROP TABLE onceward_inbox;
+DROP TABLE onceward_delivery;
+DROP TABLE onceward_outbox;
+DROP SEQUENCE onceward_outbox_number;
+DROP TABLE onceward_walk;
 DROP TABLE onceward_execution;
-DROP INDEX onceward_record_provider_id;
+DROP TABLE onceward_audit;
+DROP TABLE onceward_external_event;
+DROP TABLE onceward_late_completion;
+DROP TABLE onceward_record;
 DROP FUNCTION onceward_field(bytea, integer);
-DELETE FROM onceward_schema WHERE version = 3;
+DROP SEQUENCE onceward_attempt;
+DROP TABLE onceward_operation;
+DROP TABLE onceward_schema;
