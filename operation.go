@@ -84,8 +84,10 @@ func (o *Operation) Name() string {
 	return o.name
 }
 
-// Attempt returns the fencing token of this attempt: a number that grows with each attempt of the operation. A system
-// that remembers the largest one it has seen can refuse an owner that came back too late.
+// Attempt returns the fencing token of this attempt: a number that grows with each attempt of the operation, and that no
+// other attempt has, on any node. A system that remembers the largest one it has seen can refuse an owner that came
+// back too late. In transactional mode a try that was undone has a token of its own; the token of one that follows in
+// the same millisecond on another node may be smaller.
 func (o *Operation) Attempt() int64 {
 	if o == nil {
 		return 0

@@ -88,7 +88,8 @@ func (op *Operator) ResolveNotExecuted(ctx context.Context, by By, c store.Claim
 }
 
 // Bust removes a settled record before its time, so that the key can be used again. With force it removes one that is
-// in progress or unknown too: the work may then be done twice.
+// in progress or unknown too: the work may then be done twice. Without force it returns [store.ErrBusy] while a
+// transaction of this process is at the operation, which may be asking whether its COMMIT took effect.
 func (op *Operator) Bust(ctx context.Context, by By, id store.ID, force bool) error {
 	action := "bust"
 	if force {
@@ -99,7 +100,12 @@ func (op *Operator) Bust(ctx context.Context, by By, id store.ID, force bool) er
 		return fmt.Errorf("reconcile: nothing was done, because the record could not be looked at: %w", err)
 	}
 	c := store.Claim{ID: id, Attempt: rec.Attempt}
-	return op.act(ctx, by, c, action, func() error { return op.buster.Bust(ctx, id, force) })
+	return op.act(ctx, by, c, action, func() error {
+		if tx, transacts := store.As[store.Transactor](op.store); transacts && !force && tx.InFlight(id) {
+			return store.ErrBusy
+		}
+		return op.buster.Bust(ctx, id, force)
+	})
 }
 
 // Retain keeps a settled record for longer than its retention said: for that long from now, by the store's clock, at

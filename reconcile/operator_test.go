@@ -286,6 +286,28 @@ func TestBust(t *testing.T) {
 	})
 }
 
+// flying is a store one of whose transactions, which is at every operation, asks what became of its COMMIT.
+type flying struct {
+	*memory.Store
+	store.Transactor
+}
+
+func (flying) InFlight(store.ID) bool { return true }
+
+// TestBustWaitsForTheTransaction: what the owner of a transaction still asks for is not removed, unless by force (E7).
+func TestBustWaitsForTheTransaction(t *testing.T) {
+	inTime(t, func(t *testing.T) {
+		s := flying{Store: memory.New()}
+		operator := newOperator(t, s)
+		claim := lose(t, s.Store, "k")
+		must(t, operator.ResolveCompleted(t.Context(), zoe, claim, store.Completion{Response: paid}))
+		if err := operator.Bust(t.Context(), zoe, claim.ID, false); !errors.Is(err, store.ErrBusy) {
+			t.Errorf("E7: without force: %v, want ErrBusy", err)
+		}
+		must(t, operator.Bust(t.Context(), zoe, claim.ID, true))
+	})
+}
+
 func TestHistory(t *testing.T) {
 	inTime(t, func(t *testing.T) {
 		s := memory.New()

@@ -165,6 +165,15 @@ func instance(t testing.TB, options ...dynamodb.Option) storetest.Instance {
 			return s
 		},
 		Business: &storetest.Business{Insert: rows.insert, Count: rows.count, Collects: true},
+		Lossy: func(t testing.TB) storetest.Lossy {
+			wire := servers.NewDynamoDBTransport(1)
+			t.Cleanup(wire.Close)
+			lossy := trying(t, where, wire, 2)
+			lossy.SetClock(func() time.Time { return time.UnixMicro(clock.Load()).UTC() })
+			return storetest.Lossy{Store: lossy, LoseCommit: func(reply bool) (func(context.Context) error, func()) {
+				return loseCommit(wire, reply)
+			}}
+		},
 	}
 }
 

@@ -1,8 +1,12 @@
 package dynamodb_test
 
 import (
+	"context"
+	"math"
 	"net/http"
 	"net/url"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,6 +36,39 @@ func trying(t testing.TB, where string, wire *servers.DynamoDBTransport, attempt
 	must(t, err)
 	t.Cleanup(func() { must(t, s.Close()) })
 	return s
+}
+
+// loseCommit loses the next commit of a transaction, or the reply to it, and every request after it until restore is
+// called.
+func loseCommit(wire *servers.DynamoDBTransport, reply bool) (lost func(context.Context) error, restore func()) {
+	fault := servers.DynamoDBNotSent
+	if reply {
+		fault = servers.DynamoDBReplyLost
+	}
+	var caught, restored atomic.Bool
+	asked := make(chan struct{})
+	note := sync.OnceFunc(func() { close(asked) })
+	wire.Arm(fault, 1, func(operation string) bool {
+		commits := operation == "TransactWriteItems"
+		caught.Store(caught.Load() || commits)
+		return commits
+	})
+	wire.Arm(servers.DynamoDBNotSent, math.MaxInt, func(string) bool {
+		refused := caught.Load() && !restored.Load()
+		if refused {
+			note() // the commit was lost before the next request is made
+		}
+		return refused
+	})
+	lost = func(ctx context.Context) error {
+		select {
+		case <-asked:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return lost, func() { restored.Store(true) }
 }
 
 // anyOf matches operations by their names.

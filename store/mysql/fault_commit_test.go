@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/onceward/onceward/internal/await"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 )
 
@@ -17,7 +19,12 @@ func commits(sql string) bool {
 // newLossyBusiness is newLossy with the table of the application.
 func newLossyBusiness(t testing.TB) *lossy {
 	t.Helper()
-	l := newLossy(t)
+	return newLossyBusinessOn(t, mariadb(t))
+}
+
+func newLossyBusinessOn(t testing.TB, url string) *lossy {
+	t.Helper()
+	l := newLossyOn(t, url)
 	exec(t, openAdmin(t, l.proxy.URL()), `CREATE TABLE business (value VARCHAR(255) NOT NULL) ENGINE = InnoDB`)
 	return l
 }
@@ -41,6 +48,59 @@ func TestLostCommit(t *testing.T) {
 			t.Errorf("scenario 9: a lost %s: the answer is %q", key, v.Record.Response.Body)
 		}
 		wantWhole(t, l.past, admin, key, err, "scenario 9: a lost "+key)
+	}
+}
+
+// TestQuestionWaitsForTheCommit: the connection is lost while the server is at COMMIT, and so is the request to end it.
+// The store asks what became of the transaction when that is over, and not before: a record that is not there yet says
+// nothing (S6).
+func TestQuestionWaitsForTheCommit(t *testing.T) {
+	t.Parallel()
+	url := servers.NewMariaDB(t).DatabaseURL(t) // all commits of the server wait
+	l, admin := newLossyBusinessOn(t, url), openAdmin(t, url)
+	backup, err := admin.Conn(t.Context())
+	must(t, err)
+	defer backup.Close()
+	stage := func(name string) {
+		t.Helper()
+		_, err := backup.ExecContext(t.Context(), `BACKUP STAGE `+name)
+		must(t, err)
+	}
+	l.proxy.CutRequest(func(sql string) bool { return strings.HasPrefix(sql, "KILL") })
+	done := make(chan error, 1)
+	go func() {
+		_, err := l.Transact(t.Context(), reservation("key"), func(ctx context.Context, v store.Verdict) store.Settlement {
+			settlement := inserting(t, "key")(ctx, v)
+			stage("START")
+			stage("BLOCK_COMMIT")
+			return settlement
+		})
+		done <- err
+	}()
+	processes := func(condition string) int {
+		return number(t, admin, `SELECT COUNT(*) FROM information_schema.processlist WHERE `+condition)
+	}
+	await.That(t, "the server is at COMMIT", func() bool { return processes(`info = 'COMMIT'`) > 0 })
+	l.proxy.DropAll()
+	var got error
+	answered := false
+	await.That(t, "the store asks, or has answered", func() bool {
+		select {
+		case got = <-done:
+			answered = true
+		default:
+		}
+		return answered || processes(`info LIKE 'INSERT INTO%onceward_lock%' AND command = 'Query'`) > 0
+	})
+	stage("END")
+	if !answered {
+		got = await.Value(t, "the owner's answer", done)
+	}
+	await.That(t, "the COMMIT takes effect", func() bool {
+		return number(t, admin, `SELECT COUNT(*) FROM business WHERE value = 'key'`) == 1
+	})
+	if got != nil {
+		t.Errorf("S6: the work is committed, and its owner got %v", got)
 	}
 }
 

@@ -20,7 +20,11 @@ type lossy struct {
 
 func newLossy(t testing.TB) *lossy {
 	t.Helper()
-	url := mariadb(t)
+	return newLossyOn(t, mariadb(t))
+}
+
+func newLossyOn(t testing.TB, url string) *lossy {
+	t.Helper()
 	past := openStore(t, url)
 	proxy := servers.NewMySQLProxy(t, url)
 	return &lossy{openStore(t, proxy.URL()), proxy, past}

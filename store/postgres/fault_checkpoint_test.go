@@ -230,9 +230,8 @@ func TestCommitOfAPartialPointLost(t *testing.T) {
 	}
 }
 
-// TestCommitOfTheSamePointLost: a step that leaves the record as it was cannot be told by it, nor by a mark, which the
-// same attempt can have stored beside it. A caller is not told that it was committed, or that it was not, where that
-// cannot be known.
+// TestCommitOfTheSamePointLost: a step that leaves the record as it was cannot be recognised by the record, nor by a mark,
+// which the same attempt can have stored beside it. The server is asked for the transaction.
 func TestCommitOfTheSamePointLost(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, servers.Postgres(t))
@@ -246,7 +245,11 @@ func TestCommitOfTheSamePointLost(t *testing.T) {
 				} else {
 					f.proxy.CutRequest(isCommit)
 				}
-				wantUnknown(t, f.reach(p), "the record says the same either way")
+				if err := f.reach(p); fate == "reply" {
+					must(t, err)
+				} else {
+					wantNotExecuted(t, err, "the commit never arrived")
+				}
 				f.wantSprung(t, 1)
 				f.wantReached(t, rows, charged, "E3")
 				f.wantRuns(t, 2, "it is not run again")
@@ -318,7 +321,7 @@ func TestCommittedStepIsRewritten(t *testing.T) {
 		landed      bool
 		want        error
 	}{
-		"data that is not sealed":  {then: charged, data: otherBytes, landed: true, want: store.ErrOutcomeUnknown},
+		"data that is not sealed":  {then: charged, data: otherBytes, landed: true},
 		"data that is sealed then": {then: charged, data: under("2"), landed: true},
 		"sealed data": {
 			then: store.Checkpoint{Point: "charged", Data: under("1")}, data: under("2"), landed: true,
@@ -328,10 +331,10 @@ func TestCommittedStepIsRewritten(t *testing.T) {
 			want: store.ErrUnavailable,
 		},
 		"not landed, the same point": {
-			first: charged, then: store.Checkpoint{Data: under("2")}, data: under("2"), want: store.ErrOutcomeUnknown,
+			first: charged, then: store.Checkpoint{Data: under("2")}, data: under("2"), want: store.ErrUnavailable,
 		},
 		"not landed, data that is not sealed": {
-			first: charged, then: store.Checkpoint{Point: "shipped"}, data: otherBytes, want: store.ErrOutcomeUnknown,
+			first: charged, then: store.Checkpoint{Point: "shipped"}, data: otherBytes, want: store.ErrUnavailable,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -256,20 +256,6 @@ func TestReplyToCommitLostWithoutLocks(t *testing.T) {
 	}
 }
 
-// TestReplyToCommitLostBySecretiveServer: a server that does not tell a user what is under way is asked for the record
-// alone.
-func TestReplyToCommitLostBySecretiveServer(t *testing.T) {
-	t.Parallel()
-	s := newLocklessSite(t, isolations[0])
-	exec(t, s.admin,
-		`CREATE FUNCTION refuse() RETURNS timestamptz LANGUAGE plpgsql AS $$ BEGIN RAISE insufficient_privilege; END $$`)
-	exec(t, s.admin, `CREATE VIEW pg_stat_activity AS SELECT refuse() AS xact_start`)
-	f := newCommitFault(t, s, pgxHandle, "paid")
-	f.proxy.CutReply(isCommit)
-	v, err := f.transact(t)
-	wantVerdict(t, v, err, store.DecisionExecute, 1, "the commit had landed")
-}
-
 // TestSlowCommitLostWithoutLocks has the connection go while the server is at the commit, which takes effect later: the
 // owner is not told before that, and not that nothing was executed.
 func TestSlowCommitLostWithoutLocks(t *testing.T) {

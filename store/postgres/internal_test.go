@@ -71,11 +71,11 @@ func TestRefusedBesideAnAnswer(t *testing.T) {
 	cause := &pgconn.PgError{SeverityUnlocalized: "ERROR", Code: "23514", TableName: "payment"}
 	settled := store.Record{State: store.StateCompleted, Fingerprint: store.Fingerprint{Secret: 1}}
 	x := &handlerPlan{transaction: transaction{store: new(Store)}, settled: settled}
-	if err := x.learned(new(store.Record), cause); !errors.Is(err, store.ErrWorkRefused) {
+	if err := x.learned(new(store.Record), fateUndone, cause); !errors.Is(err, store.ErrWorkRefused) {
 		t.Errorf("nothing is stored: %v, want ErrWorkRefused", err)
 	}
 	others := &store.Record{State: store.StateCompleted, Attempt: 7}
-	if err := x.learned(others, cause); !errors.Is(err, store.ErrUnavailable) {
+	if err := x.learned(others, fateUndone, cause); !errors.Is(err, store.ErrUnavailable) {
 		t.Errorf("another one has stored its answer: %v, want ErrUnavailable, so that a retry gets it", err)
 	}
 }

@@ -213,7 +213,8 @@ type statements struct {
 
 	remember, insertExecution string
 
-	begin, claim, claimBounded, lookUp, insertAnswer, replaceAnswer, commit, awaitLock, underWay, advance statement
+	begin, claim, claimBounded, lookUpAndDraw, insertAnswer, replaceAnswer, commit, advance statement
+	awaitLock, askFate, lookUp                                                              statement
 
 	batch []*statement // by their shapes
 	add   addStatements
@@ -230,11 +231,10 @@ func prepareStatements(n names, channel string, usual bool) statements {
 		updateRecord: n.render(updateRecord), deleteRecord: n.render(deleteRecord), get: n.render(getRecord),
 
 		begin: named("begin", begin), claim: named("claim", claim), claimBounded: named("bounded", claimBounded),
-		lookUp:       named("lookup", lookUp),
+		lookUpAndDraw: named("lookup", lookUpAndDraw), lookUp: named("ask", lookUp),
 		insertAnswer: named("insert", insertAnswer), replaceAnswer: named("replace", replaceAnswer),
 		commit: named("commit", `COMMIT`), awaitLock: named("await", awaitLock),
-		underWay: named("underway", underWay),
-		advance:  named("advance", advance),
+		askFate: named("fate", askFate), advance: named("advance", advance),
 	}
 	all.add = prepareAdd(channel, named)
 	if usual {
@@ -250,7 +250,7 @@ func prepareStatements(n names, channel string, usual bool) statements {
 // transactional are those that a connection of handlers knows before it begins a transaction. The last of them stands
 // for all.
 func (s *statements) transactional() []*statement {
-	return []*statement{&s.begin, &s.claim, &s.claimBounded, &s.lookUp, &s.insertAnswer, &s.commit}
+	return []*statement{&s.begin, &s.claim, &s.claimBounded, &s.lookUpAndDraw, &s.insertAnswer, &s.commit}
 }
 
 // values reads the columns of a result in the binary format, which is what pgx asks for.

@@ -80,10 +80,8 @@ type Store struct {
 	// salt is what the keys of locks are mixed with.
 	salt   int64
 	closed atomic.Bool
-	// promoteFailures counts those of the last time, and secretive says that the server keeps to itself what is under
-	// way.
+	// promoteFailures counts those of the last time.
 	promoteFailures atomic.Int32
-	secretive       atomic.Bool
 	operations      *operations
 	batches         *batcher
 	bridge          *bridge

@@ -111,6 +111,20 @@ func (h handle) instance(t testing.TB, among *grounds) storetest.Instance {
 			Enders: []string{"COMMIT; BEGIN", "ROLLBACK; BEGIN", "COMMIT AND CHAIN", "END", "COMMIT; BEGIN; SELECT 1"},
 		},
 		Advance: func(d time.Duration) { ground.advance(t, d) },
+		Lossy: func(t testing.TB) storetest.Lossy {
+			proxy := servers.NewProxy(t, ground.url)
+			lossy, closeHandle := h.open(t, proxy.URL())
+			t.Cleanup(func() {
+				must(t, lossy.Close())
+				closeHandle()
+			})
+			return storetest.Lossy{
+				Store: lossy,
+				LoseCommit: func(reply bool) (lost func(context.Context) error, restore func()) {
+					return proxy.Lose(isCommit, reply)
+				},
+			}
+		},
 	}
 }
 

@@ -79,7 +79,7 @@ func (p *pipeline) runCommit(deadline time.Time, read func(statement int, values
 }
 
 // resolve finds out what became of a commit that ended in an error. If there is a record no error is believed: the same
-// lock is taken on another connection, so that the transaction is over, and then the record is asked for.
+// lock is taken on another connection, so that the transaction is over, and then the server is asked for its fate.
 func (t *transaction) resolve(cause error) error {
 	if !t.keyed {
 		return t.believe(cause)
@@ -91,13 +91,13 @@ func (t *transaction) resolve(cause error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 	defer cancel()
 	for {
-		rec, err := t.ask(ctx)
-		if err == nil && rec.State != store.StateNone {
+		rec, became, err := t.ask(ctx)
+		if err == nil && (became == fateCommitted || rec.State != store.StateNone) {
 			err = replicated(ctx, t.store.asking)
 		}
 		switch {
 		case err == nil:
-			return t.plan.learned(&rec, cause)
+			return t.plan.learned(&rec, became, cause)
 		case ctx.Err() != nil:
 			return fmt.Errorf("%w: commit: %w; then the server could not be asked what became of it: %w",
 				store.ErrOutcomeUnknown, cause, err)
@@ -144,35 +144,54 @@ func refusedByServer(err error) bool {
 var awaitLock = `SELECT pg_is_in_recovery(), ` + takeLock(`$1::bigint`)
 
 const (
-	// underWay finds the transaction by its beginning. Where locks do nothing, as with some servers and poolers, it may
-	// not be over yet. A server that does not tell is not asked: then the lock alone counts.
-	underWay = `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE xact_start = $1)`
+	// askFate asks what became of a transaction.
+	askFate = `SELECT pg_xact_status($1)`
+	lookUp  = `SELECT @now(), attempt, due, retention, answer, state, request, extra FROM @record WHERE id = $1`
 	// askTimeout is how long the outcome of a commit is asked after, through restarts of the server.
 	askTimeout = 20 * time.Second
 	askPause   = 50 * time.Millisecond
+	// stateFuture is what askFate is refused with if the server has not begun such a transaction: it has taken the place
+	// of the one that had, and does not have the commit.
+	stateFuture = "22023"
+)
+
+// fate is what became of a transaction, as the server knows it.
+type fate string
+
+// The fates of a transaction that is over. Any other says that the server has forgotten it.
+const (
+	fateCommitted fate = "committed"
+	fateUndone    fate = "aborted"
+	fateUnderWay  fate = "in progress"
 )
 
 // errUnderWay says that a transaction is not over.
 var errUnderWay = errors.New("the transaction is still under way")
 
-// ask looks the record up when the transaction is over. A record in StateNone stands for none. The lock is waited for in
-// a transaction of its own: where every transaction sees what was there when it began, one that began to wait before
-// the commit would not see the record.
-func (t *transaction) ask(ctx context.Context) (store.Record, error) {
+// unknown is the error of a transaction of which its owner can say no more than its fate, if the server knows that.
+func (f fate) unknown(cause error) error {
+	return fmt.Errorf("%w: commit: %w; by the server the transaction is %q", store.ErrOutcomeUnknown, cause, string(f))
+}
+
+// ask asks what became of the transaction when it is over, and looks the record up. A record in StateNone stands for
+// none, which proves nothing: it may have been removed. The lock is waited for in a transaction of its own: where every
+// transaction sees what was there when it began, one that began to wait before the commit would not see the record.
+func (t *transaction) ask(ctx context.Context) (rec store.Record, became fate, err error) {
 	conn, err := t.store.asking.Acquire(ctx)
 	if err != nil {
-		return store.Record{}, err
+		return rec, became, err
 	}
 	defer conn.Release()
 	sql := &t.store.sql
 	trip := pipeline{conn: conn.Conn(), unnamed: true}
 	trip.add(&sql.begin)
 	trip.add(&sql.awaitLock, trip.int64(t.store.lockKey(t.hash)))
-	told := !t.store.secretive.Load()
-	if told {
-		trip.add(&sql.underWay, trip.int64(t.began))
-	}
 	trip.add(&sql.commit)
+	if t.lostHistory {
+		became = fateUndone
+	} else {
+		trip.add(&sql.askFate, trip.int64(t.number))
+	}
 	trip.add(&sql.lookUp, t.hash[:])
 	deadline, _ := ctx.Deadline()
 	exists, found := false, row{id: t.hash}
@@ -181,29 +200,20 @@ func (t *transaction) ask(ctx context.Context) (store.Record, error) {
 		switch {
 		case statement == 1 && v.bool(0):
 			return ErrStandby // it may not have heard of the commit yet
-		case statement == 2 && told:
-			if v.bool(0) {
+		case statement == 3 && !t.lostHistory:
+			if became = fate(v.bytes(0)); became == fateUnderWay {
 				return errUnderWay
 			}
-		case statement > 1:
+		case statement >= 3:
 			exists = true
 			found.read(&v, 1)
 		}
 		return v.err
 	})
-	if refusesToTell(err) {
-		t.store.secretive.Store(true) // the next question is without it
-	}
+	t.lostHistory = t.lostHistory || sqlState(err) == stateFuture
 	noteStandby(conn.Conn(), err)
-	if err != nil || !exists {
-		return store.Record{}, err
+	if err == nil && exists {
+		rec, err = found.record(t.id, t.store.operations.name)
 	}
-	return found.record(t.id, t.store.operations.name)
-}
-
-// refusesToTell reports whether a server has no activity to look at, or not for this user.
-func refusesToTell(err error) bool {
-	var refused *pgconn.PgError
-	return errors.As(err, &refused) &&
-		(refused.Code == stateInsufficientRights || refused.Code == stateUndefinedTable)
+	return rec, became, err
 }

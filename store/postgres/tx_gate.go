@@ -309,6 +309,6 @@ func (t *transaction) endCut() (quiet bool, err error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 	defer cancel()
-	_, _ = t.ask(ctx) // which waits for the lock; in vain, the next one who wants it is told to come again
+	_, _, _ = t.ask(ctx) // which waits for the lock; in vain, the next one who wants it is told to come again
 	return quiet, unavailable(errLate)
 }

@@ -31,8 +31,9 @@ type plan interface {
 	// write adds to the last round trip what is written together with COMMIT, and read reads what comes back.
 	write(trip *pipeline)
 	read(statement int, raw [][]byte) error
-	// learned says what became of a commit that ended in an error, by the record that was found afterwards.
-	learned(rec *store.Record, cause error) error
+	// learned says how a call ends whose commit ended in an error, by the fate of the transaction and the record that was
+	// found afterwards.
+	learned(rec *store.Record, became fate, cause error) error
 	// spoiled is the error of work that has ended the transaction itself, or overlooked that it had failed. The cause
 	// is the work's own error.
 	spoiled(reason, cause error) error
@@ -55,6 +56,8 @@ type transaction struct {
 	view
 	gate *gate    // from when the work begins
 	trip pipeline // the round trip under way
+	// lostHistory says that the server that was asked for the transaction's fate has never begun it.
+	lostHistory bool
 	// answers says that there will be an answer, to which the work may add messages.
 	answers bool
 
@@ -75,6 +78,8 @@ type transaction struct {
 // view is what a transaction has seen at its beginning.
 type view struct {
 	began  int64 // by the server's clock: no other transaction of this connection has the same
+	token  int64 // drawn for this transaction alone; zero if there is an answer to be replayed
+	number int64 // of the transaction, as the server knows it; zero with the token
 	now    time.Time
 	before store.Record
 	extra  []byte // as the row of before has it
@@ -83,11 +88,13 @@ type view struct {
 
 // The defaults of a plan.
 
-func (t *transaction) decide(bool) (run bool, err error)        { return true, nil }
-func (t *transaction) declined() error                          { return nil }
-func (t *transaction) prepare(*pipeline, time.Time) error       { return nil }
-func (t *transaction) read(int, [][]byte) error                 { return nil }
-func (t *transaction) learned(_ *store.Record, err error) error { return t.store.notCommitted(err) }
+func (t *transaction) decide(bool) (run bool, err error)  { return true, nil }
+func (t *transaction) declined() error                    { return nil }
+func (t *transaction) prepare(*pipeline, time.Time) error { return nil }
+func (t *transaction) read(int, [][]byte) error           { return nil }
+func (t *transaction) learned(_ *store.Record, _ fate, err error) error {
+	return t.store.notCommitted(err)
+}
 
 func (t *transaction) spoiled(reason, cause error) error {
 	if reason == errOverlooked {
@@ -165,7 +172,17 @@ var (
 	claimBounded = claim + `, set_config('idle_in_transaction_session_timeout', $2, true)`
 )
 
-const lookUp = `SELECT @now(), attempt, due, retention, answer, state, request, extra FROM @record WHERE id = $1`
+const (
+	// lookUpAndDraw always returns a row. Unless there is an answer to be replayed it draws the token that the transaction
+	// stores at its end, so that the work has it from the beginning, and asks for the number of the transaction, by which
+	// the server knows later what became of it.
+	lookUpAndDraw = `SELECT @now(), CASE WHEN r.state IS DISTINCT FROM 20 OR r.due <= @now() THEN nextval('@attempt') END,
+			CASE WHEN r.state IS DISTINCT FROM 20 OR r.due <= @now() THEN pg_current_xact_id() END,
+			r.attempt, r.due, r.retention, r.answer, r.state, r.request, r.extra
+		FROM (VALUES (1)) AS one LEFT JOIN @record r ON r.id = $1`
+	// ownColumns is how many columns lookUpAndDraw has in front of those of the record.
+	ownColumns = 3
+)
 
 // idleGrace is how much longer than its lease an idle transaction may live.
 const idleGrace = 5 * time.Second
@@ -183,7 +200,7 @@ func (t *transaction) begin(ctx context.Context) (locked bool, err error) {
 	trip.add(&sql.begin)
 	if t.keyed {
 		t.claim(trip)
-		trip.add(&sql.lookUp, t.hash[:])
+		trip.add(&sql.lookUpAndDraw, t.hash[:])
 	}
 	seen := view{}
 	found := row{id: t.hash}
@@ -193,9 +210,11 @@ func (t *transaction) begin(ctx context.Context) (locked bool, err error) {
 			locked, seen.began = v.bool(0), v.int64(1)
 			seen.now = fromPostgresTime(seen.began)
 		} else {
-			seen.exists, seen.now = true, fromMicros(v.int64(0))
-			found.read(&v, 1)
-			seen.extra = found.extra
+			seen.now, seen.token, seen.number = fromMicros(v.int64(0)), v.int64(1), v.int64(2)
+			if seen.exists = v.column(ownColumns) != nil; seen.exists {
+				found.read(&v, ownColumns)
+				seen.extra = found.extra
+			}
 		}
 		return v.err
 	})

@@ -15,15 +15,15 @@ import (
 // in another transaction, and the number of records that were written is one, or not a number.
 const (
 	insertAnswer = `INSERT INTO @record (id, attempt, due, retention, answer, state, request, extra)
-		VALUES ($1, nextval('@attempt'), @now() + $2, $3, $4,
+		VALUES ($1, $9, @now() + $2, $3, $4,
 			CASE WHEN transaction_timestamp() = $5 THEN $6::smallint END, $7, $8)
-		RETURNING attempt, due`
+		RETURNING due`
 	replaceAnswer = `WITH written AS (
-			UPDATE @record SET attempt = nextval('@attempt'), due = @now() + $2, retention = $3, answer = $4,
+			UPDATE @record SET attempt = $9, due = @now() + $2, retention = $3, answer = $4,
 				state = CASE WHEN transaction_timestamp() = $5 THEN $6::smallint END, request = $7, extra = $8
-			WHERE id = $1 AND attempt = $9 AND state = $10 AND extra = $11
-			RETURNING attempt, due)
-		SELECT min(attempt), min(due),
+			WHERE id = $1 AND attempt = $10 AND state = $11 AND extra = $12
+			RETURNING due)
+		SELECT min(due),
 			CASE WHEN count(*) = 1 THEN 1 ELSE (count(*)::text || ' records of onceward were written')::integer END FROM written`
 )
 
@@ -163,8 +163,10 @@ func (x *handlerPlan) result() store.Verdict {
 
 // decide says what the request may do. Without the lock it may not execute; what is there it may have.
 func (x *handlerPlan) decide(locked bool) (run bool, err error) {
-	// The token is given out when the answer is stored, so that tokens grow in the order of commits (I6).
-	event := store.Event{Kind: store.EventReserve, Reservation: x.reservation, Token: 1}
+	event := store.Event{Kind: store.EventReserve, Reservation: x.reservation, Token: x.token}
+	if x.executed && x.verdict.Record.Attempt > x.before.Attempt {
+		event.Token = x.verdict.Record.Attempt // the work has sent it along
+	}
 	after, outcome, err := store.Step(x.before, event, x.now)
 	if err != nil {
 		return false, err
@@ -237,7 +239,7 @@ func (x *handlerPlan) write(trip *pipeline) {
 	x.settled.Retention = unpackRetention(r.retention)
 	parameters := [...][]byte{
 		x.hash[:], trip.int64(x.settled.Retention.Microseconds()), trip.int32(r.retention), r.answer, trip.int64(x.began),
-		trip.int16(r.state), r.request, r.extra,
+		trip.int16(r.state), r.request, r.extra, trip.int64(x.settled.Attempt),
 	}
 	if !x.exists {
 		trip.add(&x.store.sql.insertAnswer, parameters[:]...)
@@ -251,7 +253,7 @@ func (x *handlerPlan) write(trip *pipeline) {
 // read fills in what the server gave out.
 func (x *handlerPlan) read(_ int, raw [][]byte) error {
 	v := values{raw: raw}
-	x.settled.Attempt, x.settled.ExpiresAt = v.int64(0), fromMicros(v.int64(1))
+	x.settled.ExpiresAt = fromMicros(v.int64(0))
 	x.settled.SettledAt = x.settled.ExpiresAt.Add(-x.settled.Retention)
 	if !x.exists {
 		x.settled.CreatedAt = x.settled.SettledAt
@@ -259,28 +261,27 @@ func (x *handlerPlan) read(_ int, raw [][]byte) error {
 	return v.err
 }
 
-// learned answers by what is stored. If there is no answer of the same request that is new, the commit did not land,
-// and nothing was executed.
-func (x *handlerPlan) learned(rec *store.Record, cause error) error {
-	if rec.State == store.StateCompleted && rec.Fingerprint == x.settled.Fingerprint && rec.Attempt != x.before.Attempt {
-		x.answered(rec)
+// learned answers by what became of the transaction. The answer of another transaction is replayed, and so is one that
+// was rewritten since.
+func (x *handlerPlan) learned(rec *store.Record, became fate, cause error) error {
+	own := became == fateCommitted && rec.Attempt == x.settled.Attempt && rec.Response.Equal(&x.settled.Response)
+	switch {
+	case own:
+		x.settled = *rec
 		return nil
+	case rec.State == store.StateCompleted && rec.Fingerprint == x.settled.Fingerprint && rec.Attempt != x.before.Attempt:
+		x.verdict = store.Verdict{Decision: store.DecisionReplay, Record: *rec, Now: x.now}
+		return nil
+	case became == fateCommitted:
+		return nil // and was removed since
+	case became != fateUndone:
+		return became.unknown(cause)
 	}
 	err := x.store.notCommitted(cause)
 	if errors.Is(err, store.ErrWorkRefused) && rec.Attempt != x.before.Attempt {
 		return unavailable(fmt.Errorf("commit: %w", cause)) // a retry gets what the other one has stored
 	}
 	return err
-}
-
-// answered takes the answer that is stored. One that says the same was either made by this transaction or makes no
-// difference. One that does not is another's, or the own in the bytes of another key: it is replayed.
-func (x *handlerPlan) answered(rec *store.Record) {
-	if rec.Response.Equal(&x.settled.Response) {
-		x.settled = *rec
-	} else {
-		x.verdict = store.Verdict{Decision: store.DecisionReplay, Record: *rec, Now: x.now}
-	}
 }
 
 // spoiled records, in a transaction of its own, that it is not known what became of the work.

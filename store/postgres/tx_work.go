@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -143,20 +142,16 @@ func (x *stepPlan) read(_ int, raw [][]byte) error {
 	return v.err
 }
 
-// learned answers by what is stored: the point is there, or the record is as it was, and nothing was committed. A
-// record that had the same point before the step, is neither or is another attempt's by now does not tell; then only a
-// refusal by the server itself says that nothing was committed.
-func (x *stepPlan) learned(rec *store.Record, cause error) error {
+// learned answers by what became of the transaction. A step that was committed by an attempt which is no longer current
+// is for the one that is.
+func (x *stepPlan) learned(rec *store.Record, became fate, cause error) error {
 	_, fenced := x.advanced(rec, store.Checkpoint{})
-	// Marks alone do not tell: the same attempt may have stored the same ones beside the step.
-	tells := fenced == nil && (x.wanted.Point != x.before.Point || !sameData(x.wanted.Data, x.before.Data))
 	switch {
-	case tells && x.same(&x.wanted, rec):
-		x.loose = true // the reply that tells was lost
+	case became == fateCommitted && fenced == nil:
+		x.loose = true // the reply that says so was lost
 		return nil
-	case !refusedByServer(cause) && !(tells && x.same(&x.before, rec)):
-		return errors.Join(fmt.Errorf("%w: commit: %w; then the record did not tell what became of it",
-			store.ErrOutcomeUnknown, cause), fenced)
+	case became != fateUndone:
+		return errors.Join(became.unknown(cause), fenced)
 	case fenced != nil:
 		return fenced
 	default:
@@ -172,21 +167,4 @@ func (x *stepPlan) spoiled(reason, cause error) error {
 		err = fmt.Errorf("%w; the step returned: %s", err, cause)
 	}
 	return err
-}
-
-// same reports whether two records are equally far. A mark that is not the step's does not count: another transaction
-// of the same attempt may have stored it meanwhile.
-func (x *stepPlan) same(a, b *store.Record) bool {
-	return a.Point == b.Point && sameData(a.Data, b.Data) &&
-		(!x.point.NotReplayable || a.NotReplayable == b.NotReplayable) &&
-		(x.point.ProviderID == "" || a.ProviderID == b.ProviderID)
-}
-
-// sameData reports whether two records may carry the same. Sealed data does not tell: a [store.Rewriter] puts the same
-// there in other bytes, under another key.
-func sameData(a, b []byte) bool {
-	if store.IsSealed(a) || store.IsSealed(b) {
-		return len(a) > 0 && len(b) > 0
-	}
-	return bytes.Equal(a, b)
 }

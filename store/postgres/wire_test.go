@@ -243,7 +243,7 @@ func TestRoundTrips(t *testing.T) {
 // What the two round trips of a transaction cost: BEGIN, the lock and the look-up; the answer and COMMIT.
 const (
 	sentBegin, sentCommit             = "BEBEBES", "BEBES"
-	foundNothing, foundRecord, stored = "2C2DC2CZ", "2C2DC2DCZ", "2DC2CZ"
+	looked, stored                    = "2C2DC2DCZ", "2DC2CZ"
 	beginStatements, commitStatements = 3, 2
 	sentRollback, rolledBack          = "Q", "CZ"
 )
@@ -256,15 +256,15 @@ func TestRoundTripsOfTransactions(t *testing.T) {
 	awaitListener(t, other)
 	const both = beginStatements + commitStatements
 	c.want("a transaction that does nothing",
-		wire{2, both, sentBegin + " " + sentCommit, foundNothing + " " + stored}, nil, c.transact(nothing))
+		wire{2, both, sentBegin + " " + sentCommit, looked + " " + stored}, nil, c.transact(nothing))
 	c.want("a transaction over a released record",
-		wire{2, both, sentBegin + " PBEPBES", foundRecord + " 12DC12CZ"}, c.released, c.transact(nothing))
-	declined := wire{2, beginStatements + 1, sentBegin + " " + sentRollback, foundRecord + " " + rolledBack}
+		wire{2, both, sentBegin + " PBEPBES", looked + " 12DC12CZ"}, c.released, c.transact(nothing))
+	declined := wire{2, beginStatements + 1, sentBegin + " " + sentRollback, looked + " " + rolledBack}
 	c.want("a replay", declined, c.transact(nothing), c.decline(c.store, store.DecisionReplay))
 	c.want("a mismatch", declined, c.transact(nothing), c.decline(c.store, store.DecisionMismatch, another))
 	c.want("a replay through Reserve", wire{1, 1, "BES", "2DCZ"}, c.transact(nothing), c.reserve(store.DecisionReplay))
 	c.wantWithin("a conflict in the process", c.queried(), c.decline(c.store, store.DecisionInProgress))
-	conflict := wire{2, beginStatements + 1, sentBegin + " " + sentRollback, foundNothing + " " + rolledBack}
+	conflict := wire{2, beginStatements + 1, sentBegin + " " + sentRollback, looked + " " + rolledBack}
 	c.wantWithin("a conflict", conflict, c.decline(other, store.DecisionInProgress))
 }
 
@@ -339,13 +339,13 @@ func TestRoundTripsOfHandlers(t *testing.T) {
 	} {
 		want := wire{
 			test.trips + 2, test.statements + beginStatements + commitStatements,
-			sentBegin + " " + test.sent + " " + sentCommit, foundNothing + " " + test.received + " " + stored,
+			sentBegin + " " + test.sent + " " + sentCommit, looked + " " + test.received + " " + stored,
 		}
 		c.want(test.name, want, nil, func(key string) {
 			transacted(c, c.store, key, func(ctx context.Context) error { return test.do(ctx, key) })
 		})
 	}
-	c.want("a message of the answer", wire{2, 6, sentBegin + " BE" + sentCommit, foundNothing + " 2C" + stored}, nil,
+	c.want("a message of the answer", wire{2, 6, sentBegin + " BE" + sentCommit, looked + " 2C" + stored}, nil,
 		c.transact(func(ctx context.Context) error {
 			_, err := box.AddToAnswer(ctx, messageOf("key"))
 			return err

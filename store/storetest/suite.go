@@ -73,8 +73,8 @@ type Instance struct {
 type Lossy struct {
 	// Store is the store.
 	Store store.Store
-	// LoseCommit loses the next COMMIT of the store: the request, of which nothing is done, or the reply to it. It returns
-	// at once. lost waits until that has happened, and from then on the store reaches no server, and so asks nothing,
+	// LoseCommit loses the next COMMIT of the store: the request, which the store may send again, or the reply to it. It
+	// returns at once. lost waits until that has happened, and from then on the store reaches no server, and so asks nothing,
 	// until restore is called.
 	LoseCommit func(reply bool) (lost func(ctx context.Context) error, restore func())
 }

@@ -256,7 +256,7 @@ func transactRecreates(e *env) {
 }
 
 // transactKeepsSecret checks that the work and its record have the same secret of downstream keys, that of the first
-// attempt (B6): what the work sends through the outbox carries keys of it.
+// attempt (B6), and the same token (S7): what the work sends through the outbox carries both.
 func transactKeepsSecret(e *env) {
 	first := request(id("retryable"))
 	v, err := e.Store.Reserve(e.ctx, first)
@@ -280,7 +280,9 @@ func transactKeepsSecret(e *env) {
 		if test.want != nil {
 			want = test.want.DownstreamSecret
 		}
-		e.transacted(r, func(_ context.Context, v store.Verdict) store.Settlement {
+		given := int64(0)
+		told := e.transacted(r, func(_ context.Context, v store.Verdict) store.Settlement {
+			given = v.Record.Attempt
 			if v.Record.DownstreamSecret != want {
 				e.Errorf("B6: the work of what is %s has secret %d, want %d", test.name, v.Record.DownstreamSecret,
 					want)
@@ -289,6 +291,10 @@ func transactKeepsSecret(e *env) {
 		}, store.DecisionExecute, "E1: "+test.name)
 		if got := e.get(r.ID).DownstreamSecret; got != want {
 			e.Errorf("B6: the record of what is %s keeps secret %d, want %d", test.name, got, want)
+		}
+		if got := e.get(r.ID).Attempt; got != given || told.Record.Attempt != given {
+			e.Errorf("S7: the work of what is %s had token %d, the caller got %d, and %d is stored", test.name, given,
+				told.Record.Attempt, got)
 		}
 	}
 }

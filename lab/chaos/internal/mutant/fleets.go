@@ -15,6 +15,34 @@ var fleets = []Mutant{
 		Faults: calm,
 	},
 	{
+		Name: "token-for-identity", Layer: "mysql", Store: mysql, Breaks: []string{"S6"},
+		Test:    Test{"github.com/onceward/onceward/store/mysql", "TestStore/conformance/LostCommit"},
+		Mistake: "a token, which a process with the same clock draws too, is taken for one's own commit",
+		Edits: []Edit{
+			{"store/token.go", "% TokenScale)", "% 1)"},
+			{
+				"store/mysql/tx_transact.go", "stored.exists && stored.found.revision == x.revision",
+				"stored.exists && stored.found.attempt == x.settled.Attempt",
+			},
+		},
+	},
+	{
+		Name: "removed-for-undone", Layer: "mysql", Store: mysql, Breaks: []string{"S6"},
+		Test:    Test{"github.com/onceward/onceward/store/mysql", "TestStore/conformance/LostCommit"},
+		Mistake: "a record that is missing after a COMMIT counts as a COMMIT that failed",
+		Edits:   []Edit{{"store/mysql/tx_transact.go", "asBefore && x.exists, x.undone(&rec):", "asBefore, x.undone(&rec):"}},
+	},
+	{
+		Name: "question-unfenced", Layer: "mysql", Store: mysql, Breaks: []string{"S6"},
+		Test:    Test{"github.com/onceward/onceward/store/mysql", "TestQuestionWaitsForTheCommit"},
+		Mistake: "the owner of a lost COMMIT reads the record while the server is still at it",
+		Edits: []Edit{{
+			"store/mysql/tx_transact.go",
+			"\terr := x.store.fenceClaim(ctx, x.id)\n\tif err == nil {\n\t\terr = x.store.look(ctx, x.id, &stored)\n\t}\n",
+			"\terr := x.store.look(ctx, x.id, &stored)\n",
+		}},
+	},
+	{
 		Name: "loser-wins", Layer: "mysql", Store: galera, Breaks: []string{"I1", "I2", "I3"},
 		Mistake: "a transaction that the cluster has refused at COMMIT counts as committed",
 		Edits: []Edit{{

@@ -5,7 +5,7 @@ var stores = []Mutant{
 	{
 		Name: "token-reuse", Layer: "sqlite", Store: sqlite, Breaks: []string{"I6"},
 		Mistake: "a record that is made again begins with the token of the one before",
-		Edits:   []Edit{{"store/sqlite/row.go", "\treturn max(now.UnixMicro(), r.lowest), nil", "\treturn 1, nil"}},
+		Edits:   []Edit{{"store/sqlite/row.go", "\treturn store.NewToken(now, max(r.removed, before.Attempt)), nil", "\treturn 1, nil"}},
 		Faults:  calm, // answers expire when the clock leaps
 	},
 	{
@@ -76,6 +76,26 @@ var stores = []Mutant{
 		Edits: []Edit{{
 			"store/postgres/outbox_promote.go", "j.free AND (j.lane = 0 OR bool_and(j.free) OVER lane) AS claimed",
 			"j.free AS claimed",
+		}},
+	},
+	{
+		Name: "answer-for-identity", Layer: "postgres", Store: postgres, Breaks: []string{"S6"},
+		Test:    Test{"github.com/onceward/onceward/store/postgres", "TestStore/conformance/LostCommit"},
+		Mistake: "an answer that says the same as one's own is taken for one's own commit",
+		Edits: []Edit{{
+			"store/postgres/tx_transact.go",
+			"\town := became == fateCommitted && rec.Attempt == x.settled.Attempt &&",
+			"\town := rec.State == store.StateCompleted &&",
+		}},
+	},
+	{
+		Name: "missing-for-undone", Layer: "postgres", Store: postgres, Breaks: []string{"S6"},
+		Test:    Test{"github.com/onceward/onceward/store/postgres", "TestStore/conformance/LostCommit"},
+		Mistake: "a record that is missing after a COMMIT counts as a COMMIT that failed",
+		Edits: []Edit{{
+			"store/postgres/tx_transact.go",
+			"\tcase became == fateCommitted:\n\t\treturn nil // and was removed since\n\tcase became != fateUndone:",
+			"\tcase rec.State != store.StateNone && became != fateUndone:",
 		}},
 	},
 	{
