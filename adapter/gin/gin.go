@@ -74,7 +74,7 @@ type route struct {
 // exchange is a request on its way through the guard, in whose context it travels.
 type exchange struct {
 	context.Context
-	gin     *gin.Context
+	front
 	request http.Request // the guard's
 	keys    map[any]any  // what was set in front of the handler
 	errors  []*gin.Error // likewise
@@ -104,7 +104,7 @@ func (r *route) serve(c *gin.Context) {
 	}
 	w, request := c.Writer, c.Request
 	defer func() { c.Writer, c.Request = w, request }()
-	x := &exchange{Context: request.Context(), gin: c}
+	x := &exchange{Context: request.Context(), front: front{gin: c, writer: w}}
 	if status := w.Status(); status != http.StatusOK {
 		x.status = status
 	}
@@ -115,7 +115,7 @@ func (r *route) serve(c *gin.Context) {
 			c.Abort() // what is behind the handler runs with it, and with no other answer
 		}
 	}()
-	r.protected.ServeHTTP(w, &x.request)
+	r.protected.ServeHTTP(&x.front, &x.request)
 }
 
 // run is what the guard calls: again, if the database undid the transaction. Nothing of what the handler said to gin
@@ -123,7 +123,7 @@ func (r *route) serve(c *gin.Context) {
 func (r *route) run(w http.ResponseWriter, request *http.Request) {
 	x := request.Context().Value(exchangeKey{}).(*exchange)
 	c := x.gin
-	if _, own := w.(gin.ResponseWriter); own { // the request runs without protection, and is gin's own
+	if w == http.ResponseWriter(&x.front) { // the request runs without protection, and is gin's own
 		x.own = true
 		r.next(c)
 		return

@@ -20,7 +20,8 @@ import (
 func TestGin(t *testing.T) {
 	t.Parallel()
 	suite.Run(t, suite.Adapter{
-		Name: "gin", Operation: colonOperation, Serve: serveGin, State: stateGin, Features: suite.HTTPFeatures,
+		Name: "gin", Operation: colonOperation, Serve: serveGin, State: stateGin, Hooks: hooksGin,
+		Features: suite.HTTPFeatures,
 		Wrong: []suite.Wrong{
 			{Name: "its own writer", Serve: wrongWriterGin},
 			{Name: "its own writer, no abort", Serve: wrongWriterGoingOn, RunsAgain: true},
@@ -66,6 +67,43 @@ func stateGin(t *testing.T, guard *onceward.Guard, options ...onceward.Option) s
 		c.Header("X-Facts", "known")
 		c.String(http.StatusCreated, "%s; then aborted %t, written %t, status %d, size %d", facts,
 			c.IsAborted(), w.Written(), w.Status(), w.Size())
+	}
+	if guard != nil {
+		handler = oncewardgin.Handler(guard, handler, options...)
+	}
+	engine.POST("/accounts/:account/payments", handler)
+	return suite.ServeHTTP(t, engine)
+}
+
+// hookedGin calls a hook when the answer begins, which asks gin's context for the header.
+type hookedGin struct {
+	gin.ResponseWriter
+	context *gin.Context
+	began   bool
+}
+
+func (w *hookedGin) WriteHeader(status int) {
+	if !w.began {
+		w.began = status >= http.StatusOK
+		w.context.Header(suite.HookHeader, "before")
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// hooksGin serves behind a middleware with a writer of its own.
+func hooksGin(t *testing.T, guard *onceward.Guard, options ...onceward.Option) suite.Caller {
+	engine := newEngine()
+	engine.Use(func(c *gin.Context) {
+		c.Writer = &hookedGin{ResponseWriter: c.Writer, context: c}
+		c.Next()
+	})
+	handler := func(c *gin.Context) {
+		var payment suite.Payment
+		if err := c.ShouldBindJSON(&payment); err != nil {
+			c.String(http.StatusTeapot, err.Error())
+			return
+		}
+		suite.WriteAs(payment.Memo, c.Writer)
 	}
 	if guard != nil {
 		handler = oncewardgin.Handler(guard, handler, options...)
