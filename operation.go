@@ -56,7 +56,7 @@ const (
 // FromContext returns the operation that the handler runs in, or nil if the request is not protected. The methods of a
 // nil operation can be called: they do nothing, and what they return is empty, also [Operation.DownstreamKey].
 func FromContext(ctx context.Context) *Operation {
-	op, _ := ctx.Value(operationKey{}).(*Operation)
+	op, _ := store.Value(ctx, operationKey{}).(*Operation)
 	return op
 }
 

@@ -21,15 +21,17 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // Handler returns next with protection: for each key, next runs once. The operation is named by its method and the path
 // of its route, such as "POST /accounts/:account/payments". It panics if the options cannot be right, as
 // [onceward.Guard.Handler] does.
 //
-// next finds the transaction and the operation in c.Request.Context(). What it can ask gin is the same as without
-// protection: c.IsAborted, c.Writer, c.Keys, c.Errors, c.Next. Handlers that are registered behind it run with it, inside
-// of its protection, and not when an answer is replayed. Middlewares in front of it run at each retry too.
+// next finds the transaction and the operation in c.Request.Context(), and in c itself, for which c.Keys gets one entry
+// if the engine is without ContextWithFallback. What next can ask gin is the same as without protection: c.IsAborted,
+// c.Writer, c.Keys, c.Errors, c.Next. Handlers that are registered behind it run with it, inside of its protection, and
+// not when an answer is replayed. Middlewares in front of it run at each retry too.
 //
 // gin's chain runs once. If the database undoes the transaction, the guard runs next again, unless next has aborted the
 // chain or there are handlers behind it: such a request is answered 503 "not-executed", and its retry executes.
@@ -103,7 +105,10 @@ func (r *route) serve(c *gin.Context) {
 		return
 	}
 	w, request := c.Writer, c.Request
-	defer func() { c.Writer, c.Request = w, request }()
+	defer func() {
+		c.Writer, c.Request = w, request
+		delete(c.Keys, store.ContextName)
+	}()
 	x := &exchange{Context: request.Context(), front: front{gin: c, writer: w}}
 	if status := w.Status(); status != http.StatusOK {
 		x.status = status
@@ -138,6 +143,9 @@ func (r *route) run(w http.ResponseWriter, request *http.Request) {
 			return
 		}
 		c.Keys, c.Errors, c.Params, answer = maps.Clone(x.keys), slices.Clone(x.errors), slices.Clone(x.params), new(writer)
+	}
+	if c.Value(exchangeKey{}) == nil { // gin's context has no values of the request's, but its own
+		c.Set(store.ContextName, request.Context())
 	}
 	x.ran, x.whole = true, false
 	*answer = writer{ResponseWriter: w, ctx: request.Context(), status: x.status}

@@ -36,6 +36,9 @@ type Adapter struct {
 	// the answer begins. The handler answers by [WriteAs]. With no guard it serves without protection. Default: it is not
 	// tested.
 	Hooks func(t *testing.T, guard *onceward.Guard, options ...onceward.Option) Caller
+	// OwnContext protects as Serve does, and its work gets the framework's own context, if that is a [context.Context].
+	// Default: it is not tested.
+	OwnContext Serve
 	// Wrong are ways to protect that a user may try first, and that must be noticed. Default: none.
 	Wrong []Wrong
 	// Features are what the transport has. Default: what all have.
@@ -142,6 +145,7 @@ var behaviours = []behaviour{
 	{name: "Rerun", run: testRerun},
 	{name: "State", has: func(a Adapter) bool { return a.State != nil }, run: testState},
 	{name: "Hooks", has: func(a Adapter) bool { return a.Hooks != nil }, run: testHooks},
+	{name: "OwnContext", has: func(a Adapter) bool { return a.OwnContext != nil }, run: testOwnContext},
 	{name: "Silence", needs: func(f Features) bool { return f.Silence }, run: testSilence},
 }
 
