@@ -33,7 +33,7 @@ var upper = []Mutant{
 		Mistake: "all tools that are protected under a star are one operation",
 		Edits: []Edit{
 			{"adapter/mcp/call.go", "operation(req.Params.Name))\n", "operation(OtherTools))\n"},
-			{"adapter/mcp/call.go", " Method: req.Params.Name,", ""},
+			{"adapter/mcp/call.go", "Operation: name, Method: req.Params.Name}", "Operation: name}"},
 		},
 	},
 	{
@@ -66,7 +66,7 @@ var upper = []Mutant{
 		Mistake: "steps behind one that was settled are not done",
 		Edits: []Edit{{
 			"phase/progress.go",
-			"\t\treturn next.finished(p.Step, data), nil",
+			"\t\treturn next.finished(p.Step, data).naming(p.Step, o.ProviderID), nil",
 			"\t\tdone := next.finished(p.Step, data)\n\t\tdone.Done = append([]string(nil), done.Steps...)\n" +
 				"\t\treturn done, nil",
 		}},
