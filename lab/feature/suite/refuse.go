@@ -129,7 +129,7 @@ func (full) TakeKey(context.Context, string, time.Duration) *onceward.LimitError
 		Name: onceward.LimitNewKeys, Limit: 5, Window: time.Minute, After: 42 * time.Second,
 	}
 }
-func (full) ReturnKey(string, time.Duration)                       {}
+func (full) ReturnKey(string, time.Duration, bool)                 {}
 func (full) Mismatch(context.Context, string) *onceward.LimitError { return nil }
 func (full) Lookup(context.Context, string) *onceward.LimitError   { return nil }
 

@@ -188,7 +188,7 @@ var upper = []Mutant{
 		Name: "limit-counts-replays", Layer: "limit", Store: redis, Breaks: []string{"A6"},
 		Test:    Test{"github.com/onceward/onceward/lab/feature/stores", "TestReplaysAreFree"},
 		Mistake: "a replay uses up what a scope may have of new keys",
-		Edits:   []Edit{{"limiter.go", "\tif !made {\n\t\te.returnKey()\n\t}\n", "\t_ = made\n"}},
+		Edits:   []Edit{{"limiter.go", "\tif !made {\n\t\te.returnKey(false)\n\t}\n", "\t_ = made\n"}},
 	},
 	{
 		Name: "no-audit", Layer: "audit", Store: sqlite, Breaks: []string{"I16"},
