@@ -59,7 +59,7 @@ func testKeyOptional(s *service) {
 
 // testFirstSent: a request from before the retention is not executed.
 func testFirstSent(s *service) {
-	s.serve(reserved, onceward.RequireFirstSent(time.Minute))
+	s.serve(reserved, onceward.RequireFirstSent(23*time.Hour, time.Minute))
 	now := time.Now().UTC()
 	at := func(t time.Time) string { return t.Format(http.TimeFormat) }
 	for _, test := range []struct {
