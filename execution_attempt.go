@@ -12,9 +12,7 @@ import (
 func (e *execution) attempt(r runner) result {
 	e.takeKey()
 	if e.settings.mode == modeTransactional {
-		res := e.transact(r)
-		e.countTransaction(&res)
-		return res
+		return e.transact(r)
 	}
 	return e.reserve(r)
 }
@@ -59,21 +57,11 @@ func (e *execution) transact(r runner) result {
 	ctx.release()
 	e.runsAgain = false
 	t.tell(err)
-	switch {
-	case err != nil:
-		return e.transactFailed(err)
-	case v.Decision != store.DecisionExecute:
-		return e.decided(e.base, &v, t.sent)
-	case !t.ran:
-		err = &store.UnreadableError{Reason: "the store granted an execution and did not call it"}
-		return result{kind: resultFailed, err: err}
-	case t.refused != nil:
-		return *t.refused
-	case t.end.kind != outcomeAnswer:
-		return e.undone()
-	default:
-		return e.completed(v.Record.ExpiresAt)
+	res := t.result(&v, err)
+	if res.kind != resultAnswer && res.kind != resultUnknown {
+		e.returnKey(t.ran && t.refused == nil)
 	}
+	return res
 }
 
 // transaction is one call of a [store.Transactor].
@@ -86,6 +74,25 @@ type transaction struct {
 	end     outcome
 	within  detachedContext // that of the first run: the transaction's
 	worked  time.Time       // when the runner had worked, if it did and there is an observer
+}
+
+// result is what the end of the transaction means.
+func (t *transaction) result(v *store.Verdict, err error) result {
+	switch {
+	case err != nil:
+		return t.transactFailed(err)
+	case v.Decision != store.DecisionExecute:
+		return t.decided(t.base, v, t.sent)
+	case !t.ran:
+		err = &store.UnreadableError{Reason: "the store granted an execution and did not call it"}
+		return result{kind: resultFailed, err: err}
+	case t.refused != nil:
+		return *t.refused
+	case t.end.kind != outcomeAnswer:
+		return t.undone()
+	default:
+		return t.completed(v.Record.ExpiresAt)
+	}
 }
 
 // tell tells the observer how long it took to commit or to undo, or that the transaction could not begin.
@@ -151,7 +158,7 @@ func (e *execution) decided(ctx context.Context, v *store.Verdict, sent time.Tim
 		err = e.audit(ctx, v)
 	}
 	if err != nil {
-		e.returnKey()
+		e.returnKey(false)
 		return result{kind: resultFailed, err: err}
 	}
 	e.countDecision(v)
@@ -228,7 +235,7 @@ func (e *execution) granted(v *store.Verdict) {
 // nothing.
 func (e *execution) reserveFailed(err error, asked bool) result {
 	// Also if a record was made: its client repeats it, and an outage must not use up what the scope may have.
-	e.returnKey()
+	e.returnKey(false)
 	if errors.Is(err, store.ErrUnreadable) {
 		e.logError("onceward: not executed, because the record of the key cannot be read", err)
 	} else {

@@ -184,7 +184,7 @@ func (p *protected) refuseByHeader(r *http.Request) *Problem {
 	case r.ContentLength > p.settings.bodyLimit:
 		return tooLarge(p.settings.bodyLimit)
 	default:
-		return p.settings.firstSent.check(r.Header, time.Now(), p.settings.retention)
+		return p.settings.firstSent.check(r.Header, time.Now())
 	}
 }
 

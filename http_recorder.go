@@ -182,8 +182,16 @@ func (rec *recorder) startStreaming() error {
 	rec.streaming = true
 	rec.sendHeader(0)
 	rec.real.WriteHeader(rec.status)
-	_, _ = rec.real.Write(rec.body) // as in Write
+	_, _ = rec.real.Write(rec.takeBody()) // as in Write
 	return nil
+}
+
+// takeBody returns the body to be sent and keeps its memory from being used again: after a Write that failed, the
+// server of HTTP/2 may still read what it was given.
+func (rec *recorder) takeBody() []byte {
+	body := rec.body
+	rec.body = nil
+	return body
 }
 
 // sendHeader brings the handler's header to the real writer and returns room for extra values. Trailers leave no room

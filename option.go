@@ -346,9 +346,11 @@ func newSettings(options ...[]Option) (*settings, error) {
 		return nil, errors.New("onceward: the route does not say how it executes: " +
 			"add Transactional(), or Reserved(…) with what a failure means")
 	}
-	if s.firstSent.tolerance > s.retention/2 {
-		return nil, fmt.Errorf("onceward: a first-sent tolerance of %s leaves too little of the retention "+
-			"to accept requests in: the most is half of %s", s.firstSent.tolerance, s.retention)
+	// A client whose clock is ahead by the tolerance claims to have sent later than it did: the record must not be gone
+	// before.
+	if f := s.firstSent; f.within+f.tolerance > s.retention {
+		return nil, fmt.Errorf("onceward: requests that were first sent %s ago, with a tolerance of %s, cannot be accepted: "+
+			"their records are kept for %s", f.within, f.tolerance, s.retention)
 	}
 	if len(s.include) > 0 || len(s.ignore) > 0 {
 		selection, err := canon.Select(s.include, s.ignore)

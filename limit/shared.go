@@ -49,6 +49,7 @@ type portion struct {
 	end      int64 // what it is returned under
 	until    time.Duration
 	unused   int // what is to be returned
+	undone   int // of what only the places among the active keys are to be returned
 	want     int // how much to ask for next
 	borrowed int // taken while the counters were down
 	waiting  int
@@ -155,15 +156,18 @@ func (p *portion) borrow(a *ask) *onceward.LimitError {
 	return refused
 }
 
-// giveBack takes back one that was taken.
-func (s *shared) giveBack(a *ask) {
+// giveBack takes back one that was taken, or the place of an active key alone if the key was used.
+func (s *shared) giveBack(a *ask, used bool) {
 	p := s.portion(a)
 	defer p.mu.Unlock()
 	p.arm()
 	switch {
 	case p.borrowed > 0:
 		p.borrowed--
-		s.local.giveBack(a.share(s.config.Nodes))
+		s.local.giveBack(a.share(s.config.Nodes), used)
+	case used && a.active != 0:
+		p.undone++
+	case used: // a rate has no places
 	case s.local.now() < p.until:
 		p.left++
 	default:
@@ -203,9 +207,9 @@ func (p *portion) fetch(need int) {
 func (p *portion) request(need, want int) Take {
 	t := Take{
 		Scope: p.ask.scope, Name: p.ask.name, Rate: p.ask.rate, Active: p.ask.active, Retention: p.ask.retention,
-		Need: need, Want: min(want, max(need, maxPortion)), Unused: p.unused, UnusedEnd: p.end,
+		Need: need, Want: min(want, max(need, maxPortion)), Unused: p.unused, Undone: p.undone, UnusedEnd: p.end,
 	}
-	p.unused = 0
+	p.unused, p.undone = 0, 0
 	return t
 }
 
@@ -279,7 +283,7 @@ func (p *portion) tidy() {
 	now := p.shared.local.now()
 	p.expire(&p.ask, now)
 	idle := p.left == 0 && p.fetching == nil && p.waiting == 0 && now >= p.again
-	if !idle || p.unused > 0 && !p.shared.mayAsk(now) {
+	if !idle || p.unused+p.undone > 0 && !p.shared.mayAsk(now) {
 		p.timer = time.AfterFunc(max(p.until-now, p.again-now, portionLife/4), p.tidy)
 		p.mu.Unlock()
 		return
@@ -287,7 +291,7 @@ func (p *portion) tidy() {
 	p.leave()
 	t := p.request(0, 0)
 	p.mu.Unlock()
-	if t.Unused > 0 {
+	if t.Unused+t.Undone > 0 {
 		_, _ = p.shared.ask(context.Background(), t) // what is lost comes back by itself, in time
 	}
 }
@@ -325,7 +329,7 @@ func (s *shared) close(ctx context.Context) error {
 		p.leave()
 		t := p.request(0, 0)
 		p.mu.Unlock()
-		if t.Unused > 0 {
+		if t.Unused+t.Undone > 0 {
 			_, err := s.ask(ctx, t)
 			all = errors.Join(all, err)
 		}

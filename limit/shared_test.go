@@ -43,7 +43,7 @@ func (c *counters) Take(ctx context.Context, t limit.Take) (g limit.Grant, err e
 	}
 	key := t.Scope + " " + t.Name
 	c.used[key] -= t.Unused
-	c.active[key] -= t.Unused
+	c.active[key] -= t.Unused + t.Undone
 	left, name := 1<<30, ""
 	if t.Rate.Limit != 0 {
 		left, name = max(0, t.Rate.Limit-c.used[key]), t.Name
@@ -196,9 +196,9 @@ func TestKeysComeBackToTheCounters(t *testing.T) {
 				t.Fatal(refused)
 			}
 		}
-		l.ReturnKey("alice", day)
+		l.ReturnKey("alice", day, false)
 		time.Sleep(time.Minute)
-		l.ReturnKey("alice", day)
+		l.ReturnKey("alice", day, false)
 		time.Sleep(time.Minute)
 		if used, _ := shared.count("alice"); used != 8 {
 			t.Errorf("L1: the counters say %d, want 8", used)
@@ -293,7 +293,7 @@ func TestBorrowedKeysAreNotReturnedToTheCounters(t *testing.T) {
 		if refused := l.TakeKey(t.Context(), "alice", day); refused != nil {
 			t.Fatal(refused)
 		}
-		l.ReturnKey("alice", day)
+		l.ReturnKey("alice", day, false)
 		shared.fail(nil)
 		time.Sleep(5 * time.Second)
 		if used, _ := shared.count("alice"); used != 0 {

@@ -4,14 +4,15 @@
 -- KEYS: a hash of what is used ('u', as of the time 't') and how many active keys are counted out at which time.
 -- ARGV: the limit of the rate (0 for none) and its window in microseconds, the limit of active keys (0 for none), how
 --       long one is kept and how long the parts are at whose ends they are counted out, in microseconds, how many are
---       needed, how many are wanted, the divisor for the latter, how many come back unused, and from which end
---       (0 for the last, -1 for the first).
+--       needed, how many are wanted, the divisor for the latter, how many come back unused, from which end
+--       (0 for the last, -1 for the first), and how many more active keys come back from there.
 -- Returns how many are granted, the end that active keys are counted out at, whether it is the limit of active keys that
 -- stands in the way, and in how many microseconds there is one more.
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
-local limit, window, most, kept, part, need, want, share, unused, from = unpack(ARGV)
-limit, window, most, need, unused = tonumber(limit), tonumber(window), tonumber(most), tonumber(need), tonumber(unused)
+local limit, window, most, kept, part, need, want, share, unused, from, undone = unpack(ARGV)
+limit, window, most, need = tonumber(limit), tonumber(window), tonumber(most), tonumber(need)
+unused, undone = tonumber(unused), tonumber(undone)
 local none = 3600000000
 
 local used, at, ends, active = 0, now, {}, 0
@@ -34,6 +35,7 @@ end
 if limit > 0 then
 	used = math.max(0, used - math.max(0, now - at) * limit / window - unused)
 end
+local free = unused + undone
 table.sort(ends, function(a, b)
 	if a[3] == from or b[3] == from then
 		return a[3] == from and b[3] ~= from
@@ -44,10 +46,10 @@ table.sort(ends, function(a, b)
 	return a[1] > b[1]
 end)
 for i = 1, #ends do
-	local n = math.min(unused, ends[i][2])
+	local n = math.min(free, ends[i][2])
 	if most ~= 0 and n > 0 then
 		redis.call('HINCRBY', KEYS[1], ends[i][3], -n)
-		ends[i][2], active, unused = ends[i][2] - n, active - n, unused - n
+		ends[i][2], active, free = ends[i][2] - n, active - n, free - n
 	end
 end
 
