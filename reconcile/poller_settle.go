@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/backoff"
 	"github.com/onceward/onceward/store"
 )
@@ -57,7 +58,11 @@ func (p *Poller) reconcile(ctx context.Context, rec *store.Record) (Report, erro
 	if ctx.Err() != nil {
 		return Report{}, errors.Join(ctx.Err(), p.release(ctx, claim, rec.ReconcileCount))
 	}
-	return p.postpone(ctx, rec, answer.reason, learnErr)
+	report, err := p.postpone(ctx, rec, answer.reason, learnErr)
+	if errors.Is(learnErr, onceward.ErrMisconfigured) { // a wrong rule is the program's fault, and not the record's
+		err = errors.Join(learnErr, err)
+	}
+	return report, err
 }
 
 // begin claims an attempt, for as long as it may take.
@@ -159,6 +164,10 @@ func (p *Poller) noticeForeign(ctx context.Context, rec *store.Record, events []
 // answer was about what is past: nothing is changed, and that is no error.
 func (p *Poller) settle(ctx context.Context, rec *store.Record, a Answer) (Report, error) {
 	resolved, err := a.resolve(rec)
+	if errors.Is(err, onceward.ErrMisconfigured) {
+		p.config.Logger.ErrorContext(ctx, "reconcile: a rule is wrong: no operation is settled by it until it is corrected",
+			"operation", rec.Operation, "key_hash", rec.Hash(), "attempt", rec.Attempt, "error", err)
+	}
 	if err != nil {
 		return Report{}, err
 	}
