@@ -199,10 +199,18 @@ func openOwn(ctx context.Context, config *pgxpool.Config, most int32) (*pgxpool.
 }
 
 // ownConfig is how a pool of the store's own connects: as that of handlers, but with so many connections at most, and
-// when they are needed.
+// when they are needed. The names of records are known to be of type uuid there, in query modes too in which pgx does
+// not ask the server.
 func ownConfig(config *pgxpool.Config, most int32) *pgxpool.Config {
 	own := config.Copy()
 	own.MaxConns, own.MinConns, own.MinIdleConns = most, 0, 0
+	own.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		conn.TypeMap().RegisterDefaultPgType([16]byte{}, "uuid")
+		if config.AfterConnect == nil {
+			return nil
+		}
+		return config.AfterConnect(ctx, conn)
+	}
 	return own
 }
 
