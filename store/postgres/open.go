@@ -221,12 +221,12 @@ const (
 	askingConnections = 8
 )
 
-// selectSession asks how the connections of handlers are set up: the bound on idle transactions, and whether a plain
-// BEGIN begins what is needed, on a server that tells when it turns into a standby.
+// selectSession asks how the connections of handlers are set up: the bound on idle transactions, whether a plain BEGIN
+// begins what is needed, on a server that tells when it turns into a standby, and whether the level is the strictest.
 const selectSession = `SELECT setting::bigint,
-		current_setting('default_transaction_isolation') = 'read committed'
-		AND current_setting('default_transaction_read_only') = 'off'
-		AND current_setting('server_version_num')::integer >= 140000
+		current_setting('default_transaction_read_only') = 'off'
+		AND current_setting('server_version_num')::integer >= 140000,
+		current_setting('default_transaction_isolation') = 'serializable'
 	FROM pg_settings WHERE name = $1`
 
 // inspect reads how the connections of handlers are set up.
@@ -237,7 +237,7 @@ func (s *Store) inspect(ctx context.Context) error {
 	}
 	defer conn.release()
 	var idle int64
-	err = conn.pgx().QueryRow(ctx, selectSession, idleParameter).Scan(&idle, &s.usual)
+	err = conn.pgx().QueryRow(ctx, selectSession, idleParameter).Scan(&idle, &s.usual, &s.serializable)
 	s.idle = time.Duration(idle) * time.Millisecond
 	return err
 }

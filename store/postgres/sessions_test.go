@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	neturl "net/url"
 	"testing"
 
 	"github.com/onceward/onceward/internal/servers"
@@ -20,6 +21,22 @@ func TestStoreInEveryQueryMode(t *testing.T) {
 				"Buster", "Lister", "Rewriter", "Finder", "Retainer", "LateCompletions", "ExternalEvents", "Audit", "AuditLister",
 				"Executions", "Transactor", "Checkpointer", "Outbox", "OutboxTransactions", "OutboxAnswer", "OutboxFinishTx",
 				"OutboxOperator", "OutboxUpkeep", "Inbox", "InboxTransactions", "Natural")...)
+		})
+	}
+}
+
+// TestStoreAtStricterDefaults runs what depends on the level of the handlers' connections, which is that of their
+// database, in databases that do not have the usual one.
+func TestStoreAtStricterDefaults(t *testing.T) {
+	for _, level := range []string{"repeatable read", "serializable"} {
+		t.Run(level, func(t *testing.T) {
+			place := func(t, run testing.TB) (url, admin string) {
+				admin = servers.Postgres(t).SchemaURL(run) + "&default_transaction_isolation=" + neturl.PathEscape(level)
+				return admin, admin
+			}
+			pgxHandle.conformOn(t, place, servers.UnlessAllStores("Isolation", "Transactor", "TransactorRaces", "LostCommit",
+				"Checkpointer", "CheckpointerRaces", "OutboxTransactions", "OutboxAnswer", "OutboxFinishTx",
+				"InboxTransactions", "Natural")...)
 		})
 	}
 }
