@@ -113,7 +113,7 @@ func (e *execution) prepare(g *Guard, s *settings, caller context.Context, id st
 	e.base = &e.detached
 	e.reservation = store.Reservation{
 		ID: id, Operation: operation, OnLost: s.onLost, Nonce: newNonce(), Lease: s.lease, Retention: s.retention,
-		Fingerprints: e.prints[:0], DownstreamSecret: g.downstream.current(),
+		Fingerprints: e.prints[:0], DownstreamSecret: g.downstream.current(), Isolation: s.isolation,
 	}
 	if g.config.TraceID != nil {
 		e.reservation.TraceID = strings.Clone(g.config.TraceID(caller))

@@ -1,6 +1,7 @@
 package onceward
 
 import (
+	"database/sql"
 	"errors"
 	"fmt"
 	"math"
@@ -76,6 +77,7 @@ const (
 // settings is what a route was built with.
 type settings struct {
 	mode          mode
+	isolation     sql.IsolationLevel
 	onFailure     Failure
 	onLost        store.LostPolicy
 	retention     time.Duration
@@ -110,6 +112,21 @@ func Transactional() Option {
 	return func(s *settings) error {
 		s.mode = modeTransactional
 		return nil
+	}
+}
+
+// Isolation runs the transaction of a [Transactional] route at a level: [sql.LevelReadCommitted],
+// [sql.LevelRepeatableRead] or [sql.LevelSerializable]. A store without levels, such as SQLite, runs every transaction as
+// if it were alone. Default: the default of the pool that the handlers use, or of its database.
+func Isolation(level sql.IsolationLevel) Option {
+	return func(s *settings) error {
+		switch level {
+		case sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable:
+			s.isolation = level
+			return nil
+		default:
+			return fmt.Errorf("Isolation(%s): the levels are Read Committed, Repeatable Read and Serializable", level)
+		}
 	}
 }
 
