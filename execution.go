@@ -86,6 +86,7 @@ type execution struct {
 	guard       *Guard
 	settings    *settings
 	caller      context.Context // ends when the caller leaves
+	until       time.Time       // a deadline that a middleware in front has set; zero for none
 	base        context.Context // the caller's values, never cancelled
 	detached    detachedContext // that is this one
 	reservation store.Reservation
