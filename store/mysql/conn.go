@@ -14,6 +14,7 @@ import (
 	"time"
 
 	driver "github.com/go-sql-driver/mysql"
+	"github.com/onceward/onceward/internal/redial"
 )
 
 // ErrReadOnlyNode is returned when a server takes no writes: it is a replica, which is behind the one that decides, or
@@ -119,6 +120,9 @@ func (c *connector) Connect(ctx context.Context) (sqldriver.Conn, error) {
 			conn.made, conn.host = c, int32(host)
 			c.current.Store(int32(host))
 			return conn, nil
+		}
+		if errors.Is(err, sqldriver.ErrBadConn) {
+			err = errors.New(err.Error()) // database/sql would connect twice more at once
 		}
 		errs = append(errs, err)
 		if ctx.Err() != nil {
@@ -276,7 +280,7 @@ const attempts = 3
 // again: in an outage that would multiply what they have to refuse.
 func (s *Store) with(ctx context.Context, do func(conn *sql.Conn) error) error {
 	for attempt := 1; ; attempt++ {
-		conn, err := s.own.Conn(ctx)
+		conn, err := redial.Do(ctx, &s.gate, s.own.Conn)
 		if err != nil {
 			return err
 		}

@@ -15,6 +15,7 @@ import (
 
 	driver "github.com/go-sql-driver/mysql"
 
+	"github.com/onceward/onceward/internal/redial"
 	"github.com/onceward/onceward/store"
 )
 
@@ -60,7 +61,7 @@ func (s *Store) openTransactions(ctx context.Context) error {
 		s.joins = true
 		return nil
 	}
-	l, err := connect(ctx, s.handlers, true)
+	l, err := connect(ctx, &s.gate, s.handlers, true)
 	if err != nil {
 		return err
 	}
@@ -104,8 +105,8 @@ type link struct {
 }
 
 // connect takes a connection from a pool.
-func connect(ctx context.Context, db *sql.DB, joins bool) (*link, error) {
-	pool, err := db.Conn(ctx)
+func connect(ctx context.Context, gate *redial.Gate, db *sql.DB, joins bool) (*link, error) {
+	pool, err := redial.Do(ctx, gate, db.Conn)
 	if err != nil {
 		return nil, err
 	}

@@ -134,7 +134,7 @@ func (t *transaction) try(ctx context.Context) (err error) {
 	if err := left(ctx); err != nil {
 		return err
 	}
-	if t.link, err = connect(ctx, t.store.handlers, t.store.joins); err != nil {
+	if t.link, err = connect(ctx, &t.store.gate, t.store.handlers, t.store.joins); err != nil {
 		return unavailable(err)
 	}
 	defer t.release()

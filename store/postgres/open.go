@@ -127,7 +127,7 @@ func (s *Store) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.own = &ownPool{own}
+	s.own = &ownPool{own, &s.gate}
 	if s.asking, err = openOwn(ctx, config, askingConnections); err != nil {
 		return err
 	}
@@ -152,7 +152,7 @@ func (s *Store) start(ctx context.Context) error {
 	s.operations = newOperations(s.own, s.names)
 	s.unnamed = config.ConnConfig.DefaultQueryExecMode != pgx.QueryExecModeCacheStatement
 	s.batches = &batcher{
-		pool: own, statements: s.sql.batch, unnamed: s.unnamed, lanes: s.options.lanes, farLanes: s.options.farLanes,
+		pool: s.own, statements: s.sql.batch, unnamed: s.unnamed, lanes: s.options.lanes, farLanes: s.options.farLanes,
 		largest: maxBatch, worth: laneWorth, fewReserve: fewReserve, fewComplete: fewComplete, patience: s.options.patience,
 	}
 	switch {
