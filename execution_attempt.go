@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/onceward/onceward/store"
@@ -216,7 +217,8 @@ var errOwnerLost = errors.New("the owner was lost: its lease ran out before it h
 // foundLost tells of an attempt that ended without a word, as [execution.unknown] does of one that could speak.
 func (e *execution) foundLost(rec *store.Record) {
 	e.guard.config.Logger.ErrorContext(e.base, "onceward: outcome unknown",
-		"operation", rec.Operation, "key_hash", rec.Hash(), "attempt", rec.Attempt, "error", errOwnerLost)
+		"operation", rec.Operation, "key_hash", rec.Hash(), "attempt", strconv.FormatInt(rec.Attempt, 10),
+		"error", errOwnerLost)
 	e.guard.observe(e.base, SettledEvent{
 		ID: rec.ID, Operation: rec.Operation, Attempt: rec.Attempt, State: store.StateUnknown, Err: errOwnerLost,
 	})

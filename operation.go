@@ -104,7 +104,7 @@ func (o *Operation) Logger() *slog.Logger {
 	if o == nil {
 		return slog.Default()
 	}
-	return o.guard.config.Logger.With("operation", o.name, "key_hash", o.id.Hash(), "attempt", o.attempt)
+	return o.guard.config.Logger.With("operation", o.name, "key_hash", o.id.Hash(), "attempt", strconv.FormatInt(o.attempt, 10))
 }
 
 // Resumed reports whether an earlier attempt was lost and this one goes on from its recovery point.

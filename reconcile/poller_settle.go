@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -166,7 +167,7 @@ func (p *Poller) settle(ctx context.Context, rec *store.Record, a Answer) (Repor
 	resolved, err := a.resolve(rec)
 	if errors.Is(err, onceward.ErrMisconfigured) {
 		p.config.Logger.ErrorContext(ctx, "reconcile: a rule is wrong: no operation is settled by it until it is corrected",
-			"operation", rec.Operation, "key_hash", rec.Hash(), "attempt", rec.Attempt, "error", err)
+			"operation", rec.Operation, "key_hash", rec.Hash(), "attempt", strconv.FormatInt(rec.Attempt, 10), "error", err)
 	}
 	if err != nil {
 		return Report{}, err
@@ -182,7 +183,7 @@ func (p *Poller) settle(ctx context.Context, rec *store.Record, a Answer) (Repor
 		return Report{}, unlessFenced(err)
 	}
 	p.config.Logger.InfoContext(ctx, "reconcile: an operation was settled", "operation", rec.Operation,
-		"key_hash", rec.Hash(), "attempt", rec.Attempt, "outcome", resolved.outcome, "by", a.by, "reason", resolved.reason)
+		"key_hash", rec.Hash(), "attempt", strconv.FormatInt(rec.Attempt, 10), "outcome", resolved.outcome, "by", a.by, "reason", resolved.reason)
 	p.observe(ctx, rec, resolved.outcome, nil)
 	return resolved.report, nil
 }
@@ -217,7 +218,7 @@ func (p *Poller) postpone(ctx context.Context, rec *store.Record, reason string,
 	}
 	p.observe(ctx, rec, "dead letter", learnErr)
 	p.config.Logger.ErrorContext(ctx, "reconcile: a person has to settle an operation",
-		"operation", rec.Operation, "key_hash", rec.Hash(), "attempt", rec.Attempt, "reason", short(rec.LastError),
+		"operation", rec.Operation, "key_hash", rec.Hash(), "attempt", strconv.FormatInt(rec.Attempt, 10), "reason", short(rec.LastError),
 		"asked", short(reason))
 	return Report{Postponed: 1, DeadLetters: 1}, nil
 }
