@@ -35,7 +35,7 @@ func (t *transaction) commit(first ...statement) error {
 		return t.undo(err, releaseSavepoint, rollback)
 	}
 	statements := append(first, t.addMessages()...)
-	offset := len(statements)
+	offset := len(statements) + 1 // ending puts one in front
 	statements = t.ending(append(append(statements, t.plan.write()...), commit)...)
 	all, err := t.link.exec(time.Now().Add(settleTimeout), statements...)
 	if err != nil {
