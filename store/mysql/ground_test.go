@@ -25,8 +25,8 @@ type grounds struct {
 	// url makes a database, and parameters are those of its stores' URLs and of the application's.
 	url        func(t testing.TB) string
 	parameters string
-	mu   sync.Mutex
-	idle []*ground
+	mu         sync.Mutex
+	idle       []*ground
 }
 
 // take hands out a ground that is empty, and takes it back at the end of the test.
