@@ -98,6 +98,10 @@ func business(g *ground) *storetest.Business {
 			return err
 		},
 		Pool: g.admin,
+		Conflicts: map[string]string{
+			"SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213": "1213", "SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1205": "1205",
+			"SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1020": "1020",
+		},
 		Enders: []string{
 			"BEGIN", "START TRANSACTION", "SET autocommit = 1", "CREATE TABLE more (i INT)", "DROP TABLE IF EXISTS more",
 			"TRUNCATE TABLE more", "/*! COMMIT */", "EXECUTE IMMEDIATE 'COMMIT'", "EXECUTE IMMEDIATE 'ROLLBACK'",

@@ -347,12 +347,14 @@ func (t *transaction) finish(action store.TxAction, cause error) error {
 	switch {
 	case t.link.lost() && t.gate.ending.Load():
 		return t.plan.spoiled(errCalled, cause)
-	case t.link.lost() && t.gate.undone:
-		return &undoneError{errors.Join(errLost, cause)}
+	case t.link.lost() && t.gate.conflict != nil:
+		return &undoneError{errors.Join(errLost, t.gate.conflict, cause)}
 	case t.link.lost():
 		return unavailable(errors.Join(errLost, cause))
 	case t.gate.gone: // what came after it was refused
-		return t.gone(cause)
+		return t.gone(nil, cause)
+	case t.gate.conflict != nil:
+		action = store.TxRollback // work that has answered an error of its neighbours is run again
 	}
 	switch action {
 	case store.TxRollback:
@@ -365,13 +367,14 @@ func (t *transaction) finish(action store.TxAction, cause error) error {
 	}
 }
 
-// gone ends a transaction that the server has undone, with its savepoint, because of another one.
-func (t *transaction) gone(cause error) error {
+// gone ends a transaction that the server has undone, with its savepoint, because of another one: by the conflict that
+// the work has met, or by this one.
+func (t *transaction) gone(conflict, cause error) error {
 	if t.gate.ending.Load() {
 		_ = t.rollback()
 		return t.plan.spoiled(errUndone, cause)
 	}
-	t.gate.undone = true
+	t.gate.meet(conflict)
 	return t.undo(cause, rollback)
 }
 
@@ -386,8 +389,11 @@ func (t *transaction) undo(cause error, statements ...statement) error {
 	if err != nil {
 		t.link.cut() // the server undoes what it loses the connection of
 	}
-	if t.gate.undone || undone(err) {
-		return &undoneError{cause}
+	if undone(err) {
+		t.gate.meet(err)
+	}
+	if t.gate.conflict != nil {
+		return &undoneError{errors.Join(t.gate.conflict, cause)}
 	}
 	return cause
 }
