@@ -194,7 +194,7 @@ func prepareSession(ctx context.Context, conn sqldriver.Conn, session []string) 
 		return nil, fmt.Errorf("mysql: the character set %q of the connection is not safe to put values into: "+
 			"say charset=utf8mb4 in the URL", set)
 	}
-	statements := append([]string{setIsolation}, session...)
+	statements := slices.Clone(session)
 	if node["wsrep_on"] == "ON" {
 		statements = append(statements, setGaleraReads, askGalera)
 	}

@@ -21,7 +21,7 @@ func (t *transaction) commit() error {
 		err = unavailable(t.prepareMessages(trip, deadline))
 	}
 	if err != nil {
-		t.gate.undone = t.gate.undone || undone(err)
+		t.gate.meet(err)
 		return t.undo(err)
 	}
 	t.addMessages(trip)

@@ -124,7 +124,7 @@ func (e *undoneError) Unwrap() error { return e.cause }
 
 // retry runs tries until one is not undone by the server. The work's own error does not make it run again, though it
 // may wrap that of a transaction inside of it, nor does it run again if that one may have been committed.
-func (s *Store) retry(try func() error) error {
+func (s *Store) retry(ctx context.Context, try func() error) error {
 	for n := 1; ; n++ {
 		err := try()
 		own, ok := err.(*undoneError)
@@ -133,10 +133,9 @@ func (s *Store) retry(try func() error) error {
 			return err
 		case errors.Is(err, store.ErrOutcomeUnknown):
 			return own.cause
-		case n >= maxUndone || n >= maxTries && !own.early:
+		case n >= maxUndone || n >= maxTries && !own.early || !pauseUndone(ctx, n):
 			return unavailable(fmt.Errorf("the transaction was undone %d times: %w", n, err))
 		}
-		pauseUndone(context.Background(), n) // the caller's time is looked at by the next try
 	}
 }
 
@@ -359,6 +358,8 @@ func (t *transaction) finish(action store.TxAction, cause error) error {
 	case left != nil:
 		_ = t.rollback()
 		return t.plan.spoiled(left, cause)
+	case t.gate.conflict != nil:
+		action = store.TxRollback // work that has answered an error of its neighbours is run again
 	}
 	switch action {
 	case store.TxRollback:
@@ -381,7 +382,7 @@ func (t *transaction) left(action store.TxAction) error {
 		return errLost
 	case action != store.TxCommit && t.keyed && !t.same(status):
 		return errSwapped
-	case action == store.TxCommit && status == statusFailed:
+	case action == store.TxCommit && status == statusFailed && t.gate.conflict == nil:
 		return errOverlooked
 	}
 	return nil
@@ -419,8 +420,8 @@ func (t *transaction) undo(cause error) error {
 	switch {
 	case err != nil && cause == nil:
 		return unavailable(err)
-	case t.gate.undone:
-		return &undoneError{cause: cause}
+	case t.gate.conflict != nil:
+		return &undoneError{cause: errors.Join(t.gate.conflict, cause)}
 	default:
 		return cause
 	}

@@ -86,7 +86,7 @@ func (s *Store) Transact(
 		return s.peek(ctx, r)
 	}
 	defer s.leave(r.ID, f)
-	err = s.retry(func() error {
+	err = s.retry(ctx, func() error {
 		x := newHandlerPlan(s, r, f)
 		x.number, x.run = number, work
 		err := x.try(ctx)

@@ -16,7 +16,7 @@ func (s *Store) InTx(ctx context.Context, work func(ctx context.Context) error) 
 	if err := s.writable(); err != nil {
 		return err
 	}
-	return s.retry(func() error {
+	return s.retry(ctx, func() error {
 		x := &plainPlan{transaction: transaction{store: s}, run: work}
 		x.plan = x
 		return x.try(ctx)
@@ -68,7 +68,7 @@ func (s *Store) CheckpointTx(
 	if err := s.writable(); err != nil {
 		return err
 	}
-	return s.retry(func() error {
+	return s.retry(ctx, func() error {
 		x := &stepPlan{
 			transaction: transaction{
 				store: s, keyed: true, id: c.ID, hash: s.hash(c.ID), lease: lease, level: readCommittedLevel,

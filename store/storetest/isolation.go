@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -28,12 +29,56 @@ func hasLevels(i Instance) bool {
 // testIsolation runs what the level of isolation decides, with the store and without it: the work is isolated from its
 // neighbours as it would be without the store, at each level. And at each level a key is executed once.
 func testIsolation(t *testing.T, h Harness) {
+	h.test(t, "conflicts answered away", conflictsAnsweredAway)
 	for _, level := range levels {
 		for _, p := range rivalries {
 			h.test(t, p.name+", "+level.String(), func(e *env) { e.compare(level, p) })
 		}
 		h.test(t, "duplicates, "+level.String(), func(e *env) { e.duplicatesAt(level) })
 		h.test(t, "different keys, "+level.String(), func(e *env) { e.crowdAt(level) })
+	}
+}
+
+// conflictsAnsweredAway lets work meet its neighbours, and answer as if it had not: whatever it answers, it is undone and
+// run again, and no such answer is stored.
+func conflictsAnsweredAway(e *env) {
+	for statement, word := range e.Business.Conflicts {
+		for name, end := range map[string]store.TxAction{
+			"commit": store.TxCommit, "commit the answer": store.TxCommitAnswer, "roll back": store.TxRollback,
+		} {
+			runs := 0
+			target := id(statement + name)
+			e.transacted(request(target), e.inserting(target.Key, func(ctx context.Context, v store.Verdict) store.Settlement {
+				if runs++; runs == 1 {
+					e.meet(ctx, statement)
+					return store.Settlement{Action: end, Completion: *answer("met")}
+				}
+				return store.Settlement{Action: store.TxCommit, Completion: *answer("done")}
+			}), store.DecisionExecute, "E1")
+			replay := e.transacted(request(target), e.refusing("I1"), store.DecisionReplay, "I2")
+			if body := string(replay.Record.Response.Body); runs != 2 || body != "done" {
+				e.Errorf("E1: work that met %q and said %s ran %d times, and %q is stored", statement, name, runs, body)
+			}
+			e.wantRows(target.Key, 1, "I1")
+		}
+		target := id(statement + "always")
+		_, err := e.transact(request(target), e.inserting(target.Key, func(ctx context.Context, _ store.Verdict) store.Settlement {
+			e.meet(ctx, statement)
+			return store.Settlement{Action: store.TxCommitAnswer, Completion: *answer("met")}
+		}))
+		if !errors.Is(err, store.ErrUnavailable) || !strings.Contains(err.Error(), word) ||
+			!strings.Contains(err.Error(), statement) {
+			e.Errorf("E1: work that always meets a neighbour got %v, want an error that names %q and the statement", err, word)
+		}
+		e.wantRows(target.Key, 0, "I1")
+	}
+}
+
+// meet runs a statement that fails as it does in a conflict.
+func (e *env) meet(ctx context.Context, statement string) {
+	tx, _ := store.LookupTx(ctx)
+	if _, err := tx.ExecContext(ctx, statement); err == nil {
+		e.Errorf("%q did not fail", statement)
 	}
 }
 

@@ -93,6 +93,9 @@ type Business struct {
 	// handlers' connections have. It is nil where the database has no levels of isolation; that the work is isolated as
 	// it would be without the store is not tested then.
 	Pool *sql.DB
+	// Conflicts holds statements that fail as one does by which a transaction meets its neighbours, such as in a deadlock,
+	// each with a word of the error. What work makes of such an error is not tested without them.
+	Conflicts map[string]string
 	// Enders holds further statements that end a transaction on this database, such as a DDL where that commits. COMMIT
 	// and ROLLBACK are always tried.
 	Enders []string
