@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -209,7 +210,8 @@ func (e *execution) unknown(cause error) result {
 // logError tells an operator about this attempt.
 func (e *execution) logError(message string, err error) {
 	e.guard.config.Logger.ErrorContext(e.base, message,
-		"operation", e.op.name, "key_hash", e.reservation.ID.Hash(), "attempt", e.op.attempt, "error", err)
+		"operation", e.op.name, "key_hash", e.reservation.ID.Hash(), "attempt", strconv.FormatInt(e.op.attempt, 10),
+		"error", err)
 }
 
 func (e *execution) storeFailed(call string, err error) {

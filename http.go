@@ -106,6 +106,7 @@ func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		x.actor = strings.Clone(p.settings.actor(r))
 	}
 	x.prepare(p.guard, p.settings, r.Context(), id, operation)
+	x.until, _ = r.Context().Deadline()
 	x.serve()
 }
 

@@ -171,7 +171,7 @@ func (x *httpExecution) answer(res *result) {
 	case resultDecision:
 		x.decline(res)
 	case resultFailed:
-		x.answerProblem(x.recorder.real, failureProblem(res.err))
+		x.answerProblem(x.recorder.real, x.guard.failureProblem(res.err))
 	case resultCallerLeft:
 		// The client does not read this; it is written for a log.
 		x.answerProblem(x.recorder.real, problemNotExecuted.detailed("the client left before execution"))

@@ -91,9 +91,9 @@ func (h *statusHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.decline(w, r, id, noSuchKey())
 	case err != nil:
 		h.guard.storeFailed(ctx, statusOperation, "get", err)
-		h.decline(w, r, id, statusProblem(err))
+		h.decline(w, r, id, h.statusProblem(err))
 	case rec.ID != id:
-		h.decline(w, r, id, statusProblem(store.ErrUnreadable))
+		h.decline(w, r, id, h.statusProblem(store.ErrUnreadable))
 	case !h.visible(&rec, session):
 		h.decline(w, r, id, noSuchKey())
 	default:
@@ -111,8 +111,8 @@ func (h *statusHandler) decline(w http.ResponseWriter, r *http.Request, id store
 
 // statusProblem answers when the store could not: unlike after a request that failed so,
 // nothing is known of the operation.
-func statusProblem(err error) *Problem {
-	p := failureProblem(err)
+func (h *statusHandler) statusProblem(err error) *Problem {
+	p := h.guard.failureProblem(err)
 	if errors.Is(err, store.ErrUnreadable) {
 		p.Detail = "what became of the operation cannot be told; the operator has to look at the record"
 	} else {
@@ -128,7 +128,7 @@ func (h *statusHandler) show(ctx context.Context, w http.ResponseWriter, r *http
 	switch expired, err := h.expired(ctx, rec); {
 	case err != nil:
 		h.guard.storeFailed(ctx, statusOperation, "reserve", err)
-		h.decline(w, r, rec.ID, statusProblem(err))
+		h.decline(w, r, rec.ID, h.statusProblem(err))
 	case expired:
 		h.decline(w, r, rec.ID, noSuchKey())
 	default:

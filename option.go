@@ -1,6 +1,7 @@
 package onceward
 
 import (
+	"database/sql"
 	"errors"
 	"fmt"
 	"math"
@@ -76,6 +77,7 @@ const (
 // settings is what a route was built with.
 type settings struct {
 	mode          mode
+	isolation     sql.IsolationLevel
 	onFailure     Failure
 	onLost        store.LostPolicy
 	retention     time.Duration
@@ -110,6 +112,21 @@ func Transactional() Option {
 	return func(s *settings) error {
 		s.mode = modeTransactional
 		return nil
+	}
+}
+
+// Isolation runs the transaction of a [Transactional] route at a level: [sql.LevelReadCommitted],
+// [sql.LevelRepeatableRead] or [sql.LevelSerializable]. A store without levels, such as SQLite, runs every transaction as
+// if it were alone. Default: the default of the pool that the handlers use, or of its database.
+func Isolation(level sql.IsolationLevel) Option {
+	return func(s *settings) error {
+		switch level {
+		case sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable:
+			s.isolation = level
+			return nil
+		default:
+			return fmt.Errorf("Isolation(%s): the levels are Read Committed, Repeatable Read and Serializable", level)
+		}
 	}
 }
 
@@ -170,7 +187,8 @@ func Lease(d time.Duration) Option {
 	}
 }
 
-// Deadline bounds the handler's context. In transactional mode it is the lease at most, and on a store with a single
+// Deadline bounds the handler's context; a deadline that a middleware in front has set counts if it is earlier. A
+// transactional handler that succeeds later than a quarter of a second after it is undone, as is one that fails. In transactional mode it is the lease at most, and on a store with a single
 // writer a third of it. Less than 1 ms is refused. Default: 1 min.
 func Deadline(d time.Duration) Option {
 	return func(s *settings) error {

@@ -304,8 +304,9 @@ func becameUnknown() *Problem {
 	return p
 }
 
-// failureProblem answers when the store could not, or the database would not: nothing was executed.
-func failureProblem(err error) *Problem {
+// failureProblem answers when the store could not, or the database would not: nothing was executed. Each request to a
+// store that is silent waits until its time is over, so a retry before is of no use.
+func (g *Guard) failureProblem(err error) *Problem {
 	switch {
 	case errors.Is(err, store.ErrUnreadable):
 		return problemUnreadable.detailed("nothing was executed; the operator has to look at the record")
@@ -316,6 +317,9 @@ func failureProblem(err error) *Problem {
 	}
 	p := problemUnavailable.detailed("retry later with the same key")
 	p.notNews = errors.Is(err, store.ErrNotSent)
+	if errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, store.ErrBusy) {
+		p.RetryAfter = max(g.config.StoreTimeout, p.RetryAfter)
+	}
 	if wait := (interface{ RetryAfter() time.Duration })(nil); errors.As(err, &wait) {
 		p.RetryAfter = max(wait.RetryAfter(), p.RetryAfter)
 	}

@@ -183,7 +183,7 @@ func (p *Procedure) Refuse(ctx context.Context, operation string, err error) *Pr
 // not one that the adapter knows. Nothing was executed now. The problem was told to the log and the observer.
 func (p *Procedure) Unreadable(ctx context.Context, operation string, err error) *Problem {
 	p.guard.storeFailed(ctx, operation, "replay", err)
-	return p.refuse(ctx, operation, failureProblem(&store.UnreadableError{Reason: err.Error()}))
+	return p.refuse(ctx, operation, p.guard.failureProblem(&store.UnreadableError{Reason: err.Error()}))
 }
 
 // RequestFields returns the canonical names of the fields of a [Call].Header that Serve reads: those of the key, the
@@ -361,7 +361,7 @@ func (f *procedureRun) served() (Served, error) {
 	case resultCallerLeft:
 		return Served{}, f.tell(problemNotExecuted.detailed("the caller left before execution"))
 	default:
-		return Served{}, f.tell(failureProblem(res.err))
+		return Served{}, f.tell(f.guard.failureProblem(res.err))
 	}
 }
 
@@ -395,7 +395,7 @@ func (f *procedureRun) storedProblem(a *Answer) error {
 	}
 	p := new(Problem)
 	if err := json.Unmarshal(a.Body, p); err != nil {
-		return f.tell(failureProblem(&store.UnreadableError{Reason: err.Error()}))
+		return f.tell(f.guard.failureProblem(&store.UnreadableError{Reason: err.Error()}))
 	}
 	return f.guard.renamed(p)
 }

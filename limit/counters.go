@@ -15,6 +15,10 @@ type Counters interface {
 	// Take first takes back what was not used. Of what is left then, it grants what is needed, if there is so much, and up
 	// to what is wanted, but of that no more than the part that [PortionShare] says. It is one atomic step, by the clock
 	// of the counter.
+	//
+	// A Take whose reply was lost is sent again, with the same Number. It takes nothing back a second time, and gets what
+	// was granted the first time. A Take with a smaller Number than the last one of its Taker arrived late: it changes
+	// nothing and is granted nothing.
 	Take(ctx context.Context, t Take) (Grant, error)
 }
 
@@ -24,6 +28,10 @@ const PortionShare = 8
 // ActiveParts is into how many parts the retention of a key is divided: an active key is counted out at the end of the
 // part in which it expires.
 const ActiveParts = parts
+
+// RepeatWithin is how long a [Take] whose reply was lost is sent again. Counters remember the last Take of a Taker for
+// twice as long at least.
+const RepeatWithin = 5 * time.Minute
 
 // Take is what a node asks of [Counters].
 type Take struct {
@@ -41,6 +49,10 @@ type Take struct {
 	// [OldestEnd] for the first.
 	Unused, Undone int
 	UnusedEnd      int64
+	// Taker names who asks, and Number counts its asks upwards. A Taker has one Take under way at a time. Without a Taker
+	// a Take is not sent again.
+	Taker  string
+	Number int64
 }
 
 // OldestEnd is the Take.UnusedEnd of a key that is counted out before its time.

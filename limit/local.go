@@ -9,10 +9,12 @@ import (
 	"github.com/onceward/onceward"
 )
 
-// local counts in this process. Times count from when it was made, by the monotonic clock: a wall clock that jumps
-// changes nothing.
+// local counts in this process. Times count by the monotonic clock from when it was made: a wall clock that jumps changes
+// nothing. They begin at the wall clock of that moment, so that the parts of a retention end when they do in shared
+// counters, and a refusal has the same time in it.
 type local struct {
 	start  time.Time
+	began  time.Duration // since 1970
 	seed   maphash.Seed
 	shards [shardCount]shard
 }
@@ -38,14 +40,15 @@ type usage struct {
 }
 
 func newLocal(maxScopes int) *local {
-	l := &local{start: time.Now(), seed: maphash.MakeSeed()}
+	now := time.Now()
+	l := &local{start: now, began: time.Duration(now.UnixNano()), seed: maphash.MakeSeed()}
 	for i := range l.shards {
 		l.shards[i] = shard{most: max(1, maxScopes/shardCount), scopes: make(map[string]*usage)}
 	}
 	return l
 }
 
-func (l *local) now() time.Duration { return time.Since(l.start) }
+func (l *local) now() time.Duration { return l.began + time.Since(l.start) }
 
 func (l *local) shard(scope string) *shard {
 	return &l.shards[maphash.String(l.seed, scope)%shardCount]

@@ -2,6 +2,7 @@ package limit
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"sync"
 	"sync/atomic"
@@ -24,6 +25,8 @@ const (
 type shared struct {
 	config *Config
 	local  *local
+	node   string       // names this process to the counters
+	number atomic.Int64 // of the last take
 
 	down  atomic.Bool
 	retry atomic.Int64 // when counters that are down may be asked again, in nanoseconds of the local clock
@@ -54,6 +57,9 @@ type portion struct {
 	borrowed int // taken while the counters were down
 	waiting  int
 	fetching chan struct{} // closed when the counters have answered
+	lost     *Take         // a take whose reply was lost, to be sent again
+	lostAt   time.Duration
+	failure  error // of the last take
 	refused  *onceward.LimitError
 	again    time.Duration // until when a refusal is believed
 	timer    *time.Timer
@@ -61,7 +67,7 @@ type portion struct {
 }
 
 func newShared(config *Config, local *local) *shared {
-	return &shared{config: config, local: local, portions: make(map[portionKey]*portion)}
+	return &shared{config: config, local: local, node: rand.Text(), portions: make(map[portionKey]*portion)}
 }
 
 // portion returns the portion that an ask is for, locked.
@@ -95,7 +101,7 @@ func (s *shared) take(ctx context.Context, a *ask) *onceward.LimitError {
 		case p.left > 0:
 			p.left--
 			if p.left < p.want/2 && p.fetching == nil && s.mayAsk(now) {
-				p.fetch(0)
+				p.fetch(0, p.want)
 			}
 			return nil
 		case now < p.again:
@@ -103,7 +109,7 @@ func (s *shared) take(ctx context.Context, a *ask) *onceward.LimitError {
 		case p.fetching == nil && !s.mayAsk(now):
 			return p.borrow(a)
 		case p.fetching == nil:
-			p.fetch(p.waiting + 1)
+			p.fetch(p.waiting+1, p.want)
 		}
 		if !p.await(ctx) {
 			return a.refusedBy(a.name, portionLife) // its caller has left
@@ -189,8 +195,8 @@ func (p *portion) expire(a *ask, now time.Duration) {
 }
 
 // fetch asks the counters for the next portion, of which so many are needed now.
-func (p *portion) fetch(need int) {
-	t := p.request(need, max(need, p.want))
+func (p *portion) fetch(need, want int) {
+	t := p.request(need, max(need, want))
 	answered := make(chan struct{})
 	p.fetching = answered
 	go func() {
@@ -203,11 +209,15 @@ func (p *portion) fetch(need int) {
 	}()
 }
 
-// request makes what is asked of the counters. What is unused goes along.
+// request makes what is asked of the counters. What is unused goes along. A take whose reply was lost comes first.
 func (p *portion) request(need, want int) Take {
+	if p.lost != nil {
+		return *p.lost
+	}
 	t := Take{
 		Scope: p.ask.scope, Name: p.ask.name, Rate: p.ask.rate, Active: p.ask.active, Retention: p.ask.retention,
 		Need: need, Want: min(want, max(need, maxPortion)), Unused: p.unused, Undone: p.undone, UnusedEnd: p.end,
+		Taker: p.shared.node + " " + p.ask.retention.String(), Number: p.shared.number.Add(1),
 	}
 	p.unused, p.undone = 0, 0
 	return t
@@ -241,15 +251,18 @@ func (s *shared) mayAsk(now time.Duration) bool {
 	return int64(now) >= retry && s.retry.CompareAndSwap(retry, int64(now+pauseAfterFailure+s.config.CounterTimeout))
 }
 
-// got puts a grant to use.
+// got puts a grant to use. What was asked under limits that have changed since goes back.
 func (p *portion) got(t Take, g Grant, err error) {
 	now := p.shared.local.now()
 	p.arm()
+	if p.failure = err; err != nil {
+		p.lose(&t, now)
+		return
+	}
+	p.lost = nil
 	switch {
-	case err != nil:
-		// Whether the counters heard of what came back is not known. It is not told again, or it could be given out twice.
-		// Nor is it known what they granted: what can be lost in this way is kept small.
-		p.want = 1
+	case t.Rate != p.ask.rate || t.Active != p.ask.active:
+		p.unused, p.end = p.unused+g.Granted, g.End
 	case g.Granted > 0:
 		p.left += g.Granted
 		p.end, p.until, p.borrowed = g.End, now+portionLife, 0
@@ -269,6 +282,17 @@ func (p *portion) got(t Take, g Grant, err error) {
 	}
 }
 
+// lose keeps a take that the counters may or may not have seen, to be sent again for as long as they remember it. What it
+// granted would otherwise count as used until the retention ends.
+func (p *portion) lose(t *Take, now time.Duration) {
+	if p.lost == nil {
+		p.lost, p.lostAt = t, now
+	}
+	if now-p.lostAt >= RepeatWithin {
+		p.lost = nil
+	}
+}
+
 // arm has the portion looked at when it has lain for too long.
 func (p *portion) arm() {
 	if p.timer == nil {
@@ -283,17 +307,16 @@ func (p *portion) tidy() {
 	now := p.shared.local.now()
 	p.expire(&p.ask, now)
 	idle := p.left == 0 && p.fetching == nil && p.waiting == 0 && now >= p.again
-	if !idle || p.unused+p.undone > 0 && !p.shared.mayAsk(now) {
+	owes := p.unused+p.undone > 0 || p.lost != nil
+	if idle && owes && p.shared.mayAsk(now) {
+		p.fetch(0, 0)
+	}
+	if !idle || owes {
 		p.timer = time.AfterFunc(max(p.until-now, p.again-now, portionLife/4), p.tidy)
-		p.mu.Unlock()
-		return
+	} else {
+		p.leave()
 	}
-	p.leave()
-	t := p.request(0, 0)
 	p.mu.Unlock()
-	if t.Unused+t.Undone > 0 {
-		_, _ = p.shared.ask(context.Background(), t) // what is lost comes back by itself, in time
-	}
 }
 
 // leave takes the portion out of the map. Its lock is held, and that of the map is taken inside of it here alone.
@@ -320,19 +343,29 @@ func (s *shared) close(ctx context.Context) error {
 	s.mu.Unlock()
 	var all error
 	for _, p := range portions {
-		p.mu.Lock()
-		if p.gone {
-			p.mu.Unlock()
-			continue
-		}
-		p.unused, p.left = p.unused+p.left, 0
-		p.leave()
-		t := p.request(0, 0)
-		p.mu.Unlock()
-		if t.Unused+t.Undone > 0 {
-			_, err := s.ask(ctx, t)
-			all = errors.Join(all, err)
-		}
+		all = errors.Join(all, p.close(ctx))
 	}
 	return all
+}
+
+// close gives back what the portion holds.
+func (p *portion) close(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for asked := false; !p.gone; {
+		p.unused, p.left = p.unused+p.left, 0
+		switch {
+		case p.fetching != nil:
+		case p.unused+p.undone == 0 && p.lost == nil, asked && p.failure != nil:
+			p.leave()
+			return p.failure
+		default:
+			p.fetch(0, 0)
+			asked = true
+		}
+		if !p.await(ctx) {
+			return ctx.Err()
+		}
+	}
+	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 
+	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/phase"
 	"github.com/onceward/onceward/store"
 )
@@ -38,7 +39,8 @@ const (
 // is completed too, with its failure as the answer. The provider's id may be empty.
 //
 // It is refused for a phased operation that has a recovery point, because steps would be left out: see [Step] and
-// [Finish].
+// [Finish]. A rule that answers so is wrong: the poller logs each such answer as an error, and returns
+// [onceward.ErrMisconfigured] with what it did.
 func Completed(response store.Response, providerID string) Answer {
 	return Answer{kind: completed, completion: store.Completion{Response: response, ProviderID: providerID}}
 }
@@ -103,10 +105,12 @@ func (a *Answer) resolve(rec *store.Record) (*resolution, error) {
 	case phased && err != nil:
 		return nil, err
 	case a.kind == stepSettled && !phased:
-		return nil, fmt.Errorf("reconcile: an answer about a step, for an operation that has no current step: %w", err)
+		return nil, fmt.Errorf("%w: reconcile: the rule for %q answers Step, for an operation that has no current step: %w",
+			onceward.ErrMisconfigured, rec.Operation, err)
 	case a.kind == completed && phased:
-		return nil, errors.New("reconcile: Completed would skip the steps that are left of a phased operation: " +
-			"use Step for what was learned of the current step, or Finish to end the operation there")
+		return nil, fmt.Errorf("%w: reconcile: the rule for %q answers Completed for a phased operation, whose other steps "+
+			"would be skipped: use Step for the result of the current step, or Finish to end the operation there",
+			onceward.ErrMisconfigured, rec.Operation)
 	case a.kind == notExecuted && phased && !progress.InDoubt:
 		return nil, fmt.Errorf("reconcile: no call is in doubt: step %q was given up, and is for a person to retry",
 			progress.Step)

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/phase"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/store"
@@ -305,14 +306,41 @@ func TestAnswersAboutSteps(t *testing.T) {
 		store := memory.New()
 		lose(t, store, "k")
 		about := reconcile.Step(phase.StepOutcome{Step: "charge", Result: phase.ResultDone})
-		poller := newPoller(t, store, reconcile.Rule{Resolver: always(about)}, reconcile.Config{})
-		ask(t, poller, "k", reconcile.Report{Postponed: 1})
-		if rec := record(t, store, "k"); !strings.Contains(rec.ReconcileError, "an operation that has no current step") {
-			t.Errorf("the record says %q", rec.ReconcileError)
-		}
-		poller = newPoller(t, store, reconcile.Rule{Resolver: always(reconcile.Finish(paid, "ch_1"))}, reconcile.Config{})
+		wantWrongRule(t, store, about, "for an operation that has no current step")
+		poller := newPoller(t, store, reconcile.Rule{Resolver: always(reconcile.Finish(paid, "ch_1"))}, reconcile.Config{})
 		ask(t, poller, "k", reconcile.Report{Completed: 1})
 	})
+}
+
+// TestCompletedForAPhasedOperation would skip steps. The rule is refused at its first use, and the corrected one settles.
+func TestCompletedForAPhasedOperation(t *testing.T) {
+	inTime(t, func(t *testing.T) {
+		s := memory.New()
+		loseResumed(t, s, `{"v":2,"via":"http","steps":["seat","charge"],"done":["seat"],"intent":"charge","data":{}}`)
+		wantWrongRule(t, s, reconcile.Completed(paid, "ch_1"), "answers Completed for a phased operation")
+		done := reconcile.Step(phase.StepOutcome{Step: "charge", Result: phase.ResultDone})
+		poller := newPoller(t, s, reconcile.Rule{Resolver: always(done)}, reconcile.Config{})
+		ask(t, poller, "k", reconcile.Report{Steps: 1})
+	})
+}
+
+// wantWrongRule lets a rule settle the record k by an answer that is none for its kind of operation.
+func wantWrongRule(t *testing.T, s store.Store, answer reconcile.Answer, why string) {
+	t.Helper()
+	var log strings.Builder
+	poller := newPoller(t, s, reconcile.Rule{Resolver: always(answer)}, reconcile.Config{
+		Logger: slog.New(slog.NewTextHandler(&log, nil)),
+	})
+	report, err := poller.RunOnce(t.Context())
+	if !errors.Is(err, onceward.ErrMisconfigured) || report != (reconcile.Report{Postponed: 1}) {
+		t.Errorf("B3: a rule that is wrong came to %+v, %v, want it to be reported", report, err)
+	}
+	if rec := record(t, s, "k"); rec.State != store.StateUnknown || !strings.Contains(rec.ReconcileError, why) {
+		t.Errorf("B3: the record is %s, and says %q, want %q", rec.State, rec.ReconcileError, why)
+	}
+	if text := log.String(); !strings.Contains(text, "level=ERROR") || !strings.Contains(text, "a rule is wrong") {
+		t.Errorf("B3: the log does not report the rule:\n%s", text)
+	}
 }
 
 // loseResumed makes an unknown record of an operation that is resumed by code of its own, at a recovery point.

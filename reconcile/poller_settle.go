@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
+	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/backoff"
 	"github.com/onceward/onceward/store"
 )
@@ -57,7 +59,11 @@ func (p *Poller) reconcile(ctx context.Context, rec *store.Record) (Report, erro
 	if ctx.Err() != nil {
 		return Report{}, errors.Join(ctx.Err(), p.release(ctx, claim, rec.ReconcileCount))
 	}
-	return p.postpone(ctx, rec, answer.reason, learnErr)
+	report, err := p.postpone(ctx, rec, answer.reason, learnErr)
+	if errors.Is(learnErr, onceward.ErrMisconfigured) { // a wrong rule is the program's fault, and not the record's
+		err = errors.Join(learnErr, err)
+	}
+	return report, err
 }
 
 // begin claims an attempt, for as long as it may take.
@@ -159,6 +165,10 @@ func (p *Poller) noticeForeign(ctx context.Context, rec *store.Record, events []
 // answer was about what is past: nothing is changed, and that is no error.
 func (p *Poller) settle(ctx context.Context, rec *store.Record, a Answer) (Report, error) {
 	resolved, err := a.resolve(rec)
+	if errors.Is(err, onceward.ErrMisconfigured) {
+		p.config.Logger.ErrorContext(ctx, "reconcile: a rule is wrong: no operation is settled by it until it is corrected",
+			"operation", rec.Operation, "key_hash", rec.Hash(), "attempt", strconv.FormatInt(rec.Attempt, 10), "error", err)
+	}
 	if err != nil {
 		return Report{}, err
 	}
@@ -173,7 +183,7 @@ func (p *Poller) settle(ctx context.Context, rec *store.Record, a Answer) (Repor
 		return Report{}, unlessFenced(err)
 	}
 	p.config.Logger.InfoContext(ctx, "reconcile: an operation was settled", "operation", rec.Operation,
-		"key_hash", rec.Hash(), "attempt", rec.Attempt, "outcome", resolved.outcome, "by", a.by, "reason", resolved.reason)
+		"key_hash", rec.Hash(), "attempt", strconv.FormatInt(rec.Attempt, 10), "outcome", resolved.outcome, "by", a.by, "reason", resolved.reason)
 	p.observe(ctx, rec, resolved.outcome, nil)
 	return resolved.report, nil
 }
@@ -208,7 +218,7 @@ func (p *Poller) postpone(ctx context.Context, rec *store.Record, reason string,
 	}
 	p.observe(ctx, rec, "dead letter", learnErr)
 	p.config.Logger.ErrorContext(ctx, "reconcile: a person has to settle an operation",
-		"operation", rec.Operation, "key_hash", rec.Hash(), "attempt", rec.Attempt, "reason", short(rec.LastError),
+		"operation", rec.Operation, "key_hash", rec.Hash(), "attempt", strconv.FormatInt(rec.Attempt, 10), "reason", short(rec.LastError),
 		"asked", short(reason))
 	return Report{Postponed: 1, DeadLetters: 1}, nil
 }

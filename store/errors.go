@@ -24,7 +24,7 @@ var (
 	ErrReadOnly = fmt.Errorf("%w: it was opened for looking only", ErrNotSent)
 	// ErrBusy is returned when another transaction about the same operation is under way. It wraps [ErrUnavailable], and
 	// says nothing about the store, which is well: nothing was done, and the call can be repeated in a moment.
-	ErrBusy = fmt.Errorf("%w for this operation, which another transaction is at", ErrUnavailable)
+	ErrBusy error = busyError{}
 	// ErrWorkRefused is returned when the database refused at the commit what the work had written, as a deferred
 	// constraint does. Nothing was executed. A repetition is refused too, unless the conflict was with a transaction
 	// that has ended.
@@ -46,6 +46,14 @@ var (
 	// ErrTxOwned is returned when a handler calls Commit or Rollback of its transaction, which the store ends.
 	ErrTxOwned = errors.New("onceward: the transaction is ended by the guard, not by the handler")
 )
+
+// busyError is ErrUnavailable to those who ask for it, but does not say that the store is away.
+type busyError struct{}
+
+func (busyError) Error() string {
+	return "onceward: another transaction about this operation is under way: nothing was done, and it can be repeated"
+}
+func (busyError) Unwrap() error { return ErrUnavailable }
 
 // FencedError is a refused write, with what stands in the store instead.
 type FencedError struct {

@@ -3,6 +3,7 @@ package telemetry
 import (
 	"context"
 	"log/slog"
+	"strconv"
 	"time"
 
 	"github.com/onceward/onceward"
@@ -35,8 +36,8 @@ func (t *Telemetry) log(ctx context.Context, event onceward.ObserverEvent) {
 	case reconcile.ReconciledEvent:
 		t.logRecord(ctx, "onceward: reconciled", e.ID, e.Operation, e.Attempt, slog.String("outcome", e.Outcome))
 	case outbox.DeliveredEvent:
-		t.logRecord(ctx, "onceward: delivered", e.ID, "", int64(e.Attempts), slog.String("topic", e.Topic),
-			slog.String("message", e.Message), slog.String("outcome", e.Outcome), elapsed(e.Elapsed))
+		t.logRecord(ctx, "onceward: delivered", e.ID, "", 0, slog.String("topic", e.Topic),
+			slog.String("message", e.Message), slog.Int("attempts", e.Attempts), slog.String("outcome", e.Outcome), elapsed(e.Elapsed))
 	case inbox.HandledEvent:
 		t.config.Logger.LogAttrs(ctx, slog.LevelDebug, "onceward: consumed", slog.String("consumer", e.Consumer),
 			slog.String("event", e.EventID), slog.Bool("applied", e.Applied), slog.Bool("failed", e.Err != nil),
@@ -62,7 +63,10 @@ func (t *Telemetry) logRecord(
 	if t.config.LogKeys {
 		attributes = append(attributes, slog.String("scope", id.Scope), slog.String("key", id.Key))
 	}
-	attributes = append(append(attributes, slog.Int64("attempt", attempt)), more...)
+	if attempt != 0 { // a text: not every reader of JSON keeps all digits of a number
+		attributes = append(attributes, slog.String("attempt", strconv.FormatInt(attempt, 10)))
+	}
+	attributes = append(attributes, more...)
 	t.config.Logger.LogAttrs(ctx, slog.LevelDebug, message, attributes...)
 }
 

@@ -256,6 +256,25 @@ func TestTableOfMetrics(t *testing.T) {
 	}
 }
 
+// TestLogKeepsAllDigitsOfAttempts: tokens are above 2^53, where readers of JSON that take numbers for floats round them.
+func TestLogKeepsAllDigitsOfAttempts(t *testing.T) {
+	t.Parallel()
+	const token = 1<<60 + 1
+	var out bytes.Buffer
+	n := newNode(t, func(c *telemetry.Config) {
+		c.Logger = slog.New(slog.NewJSONHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	})
+	id := store.ID{Scope: "the-tenant", Key: "the-key"}
+	n.Observe(t.Context(), onceward.DecidedEvent{ID: id, Operation: "job", Attempt: token})
+	n.Observe(t.Context(), reconcile.ReconciledEvent{ID: id, Operation: "job", Attempt: token, Outcome: "completed"})
+	n.Observe(t.Context(), outbox.DeliveredEvent{ID: id, Topic: "charges", Outcome: "done", Attempts: 2})
+	log := out.String()
+	if strings.Count(log, `"attempt":"1152921504606846977"`) != 2 || strings.Count(log, `"attempts":2`) != 1 ||
+		strings.Count(log, `"attempt":`) != 2 {
+		t.Errorf("M3: %s", log)
+	}
+}
+
 func TestLogHasNoKeys(t *testing.T) {
 	t.Parallel()
 	for _, asked := range []bool{false, true} {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"strconv"
 	"strings"
 
 	"github.com/onceward/onceward/store"
@@ -88,7 +89,7 @@ func (s *Store) readable(
 		if err != nil {
 			damaged++
 			s.logger.ErrorContext(ctx, "onceward: mysql: a record cannot be read, nor which key it is of",
-				"attempt", r.attempt, "state", r.state, "created_at", fromMicros(r.createdAt), "error", err)
+				"attempt", strconv.FormatInt(r.attempt, 10), "state", r.state, "created_at", fromMicros(r.createdAt), "error", err)
 			return nil
 		}
 		rec, err := r.decode(id, &f)

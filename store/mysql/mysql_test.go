@@ -97,6 +97,7 @@ func business(g *ground) *storetest.Business {
 			_, err := g.admin.Exec(statement)
 			return err
 		},
+		Pool: g.admin,
 		Enders: []string{
 			"BEGIN", "START TRANSACTION", "SET autocommit = 1", "CREATE TABLE more (i INT)", "DROP TABLE IF EXISTS more",
 			"TRUNCATE TABLE more", "/*! COMMIT */", "EXECUTE IMMEDIATE 'COMMIT'", "EXECUTE IMMEDIATE 'ROLLBACK'",

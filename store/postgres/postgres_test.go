@@ -108,6 +108,7 @@ func (h handle) instance(t testing.TB, among *grounds) storetest.Instance {
 			Count: func(value string) int {
 				return number(t, ground.admin, `SELECT count(*) FROM business WHERE value = $1`, value)
 			},
+			Pool:   ground.sql(t),
 			Enders: []string{"COMMIT; BEGIN", "ROLLBACK; BEGIN", "COMMIT AND CHAIN", "END", "COMMIT; BEGIN; SELECT 1"},
 		},
 		Advance: func(d time.Duration) { ground.advance(t, d) },

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"strconv"
@@ -50,6 +51,8 @@ type transaction struct {
 	id    store.ID
 	hash  [16]byte
 	lease time.Duration
+	// level is that of the transaction.
+	level sql.IsolationLevel
 
 	acquired acquired
 	conn     *pgx.Conn
@@ -182,6 +185,8 @@ const (
 		FROM (VALUES (1)) AS one LEFT JOIN @record r ON r.id = $1`
 	// ownColumns is how many columns lookUpAndDraw has in front of those of the record.
 	ownColumns = 3
+	// selectNumber is what lookUpAndDraw asks for, where that is in another transaction.
+	selectNumber = `SELECT pg_current_xact_id()`
 )
 
 // idleGrace is how much longer than its lease an idle transaction may live.
@@ -189,6 +194,11 @@ const idleGrace = 5 * time.Second
 
 // begin is the first round trip: BEGIN and, of a keyed transaction, the lock and the look-up. A caller who leaves does
 // not cut it off, because the server would keep the lock until it noticed.
+//
+// The level is the user's, so the snapshot may be older than the lock, and lack what the last holder has committed: the
+// insert of the record then fails, and all is undone and decided again. At SERIALIZABLE the look-up is in a transaction
+// of its own: a page of the index that is read and written counts as a conflict there, which neighbours have who write
+// about different keys.
 func (t *transaction) begin(ctx context.Context) (locked bool, err error) {
 	sql := &t.store.sql
 	trip := t.newTrip()
@@ -197,19 +207,31 @@ func (t *transaction) begin(ctx context.Context) (locked bool, err error) {
 		return false, unavailable(err)
 	}
 	trip.opens = true
-	trip.add(&sql.begin)
-	if t.keyed {
+	apart := t.keyed && t.serializable()
+	if apart {
+		trip.add(sql.begins[readCommittedLevel])
+		trip.add(&sql.lookUpAndDraw, t.hash[:])
+		trip.add(&sql.rollback)
+	}
+	trip.add(sql.begins[t.level])
+	switch {
+	case apart:
+		t.claim(trip)
+		trip.add(&sql.number)
+	case t.keyed:
 		t.claim(trip)
 		trip.add(&sql.lookUpAndDraw, t.hash[:])
 	}
 	seen := view{}
 	found := row{id: t.hash}
-	_, err = trip.run(deadline, func(statement int, raw [][]byte) error {
+	_, err = trip.run(deadline, func(_ int, raw [][]byte) error {
 		v := values{raw: raw}
-		if statement == 1 {
+		switch len(raw) {
+		case 1:
+			seen.number = v.int64(0)
+		case 2, 3:
 			locked, seen.began = v.bool(0), v.int64(1)
-			seen.now = fromPostgresTime(seen.began)
-		} else {
+		default:
 			seen.now, seen.token, seen.number = fromMicros(v.int64(0)), v.int64(1), v.int64(2)
 			if seen.exists = v.column(ownColumns) != nil; seen.exists {
 				found.read(&v, ownColumns)
@@ -226,6 +248,14 @@ func (t *transaction) begin(ctx context.Context) (locked bool, err error) {
 		t.before, err = found.record(t.id, t.store.operations.name)
 	}
 	return locked, err
+}
+
+// readCommittedLevel is the level of what the store does on its own account.
+const readCommittedLevel = sql.LevelReadCommitted
+
+// serializable reports whether the transaction is at the strictest level.
+func (t *transaction) serializable() bool {
+	return t.level == sql.LevelSerializable || t.level == sql.LevelDefault && t.store.serializable
 }
 
 // claim adds the lock to the first round trip.

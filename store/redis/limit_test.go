@@ -1,6 +1,8 @@
 package redis_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -118,6 +120,118 @@ func TestCountersOfActiveKeys(t *testing.T) {
 	await.That(t, "L1: active keys are counted out", func() bool { return take(t, c, ask).Granted > 0 })
 	if lasted := time.Since(started); lasted < ask.Retention {
 		t.Errorf("L1: keys that are kept for %s counted for %s", ask.Retention, lasted)
+	}
+}
+
+// TestCountersRepeatTakes whose reply was lost: they grant and take back once, and what is late changes nothing.
+func TestCountersRepeatTakes(t *testing.T) {
+	t.Parallel()
+	c := fresh(t).Counters()
+	ask := limit.Take{
+		Scope: "alice", Name: onceward.LimitNewKeys, Active: 100, Retention: 24 * time.Hour, Need: 60, Want: 60,
+		Taker: "node 1", Number: 7,
+	}
+	first := take(t, c, ask)
+	if again := take(t, c, ask); again.Granted != 60 || again.End != first.End || first.Granted != 60 {
+		t.Errorf("L1: a take was granted %+v, and its repetition %+v, want 60 once", first, again)
+	}
+	other := ask
+	other.Taker, other.Number, other.Need, other.Want = "node 2", 1, 40, 40
+	wantGranted(t, c, other, 40, "", 0)
+
+	back := ask
+	back.Number, back.Need, back.Want, back.Unused, back.UnusedEnd = 8, 0, 0, 10, first.End
+	wantGranted(t, c, back, 0, "", 0)
+	wantGranted(t, c, back, 0, "", 0)
+	if late := take(t, c, ask); late.Granted != 0 { // number 7
+		t.Errorf("L1: a take that came late was granted %+v", late)
+	}
+	other.Number, other.Need = 2, 100
+	wantGranted(t, c, other, 10, "", 0) // what came back, once
+}
+
+// TestLostRepliesOnRedis take no place of an active key: a link breaks each time when the server has executed.
+func TestLostRepliesOnRedis(t *testing.T) {
+	t.Parallel()
+	server := servers.Redis(t)
+	inner := open(t, server.URL(), redis.WithPrefix(server.Prefix(t))).Counters()
+	flaky := &forgetful{Counters: inner}
+	newNode := func(c limit.Counters) *limit.Limiter {
+		l, err := limit.New(limit.Config{
+			Limits: limit.Limits{ActiveKeys: 50}, Counters: c, Logger: slog.New(slog.DiscardHandler), CounterTimeout: await.Limit,
+		})
+		must(t, err)
+		return l
+	}
+	node, other := newNode(flaky), newNode(inner)
+	flaky.lost.Store(true)
+	for range 20 {
+		_ = node.TakeKey(t.Context(), "mallory", 24*time.Hour) // granted, and not heard of, so from the share of this node
+	}
+	flaky.lost.Store(false)
+	must(t, node.Close(t.Context()))
+	n := 0
+	for other.TakeKey(t.Context(), "mallory", 24*time.Hour) == nil {
+		n++
+	}
+	if n != 50 {
+		t.Errorf("L1: %d of 50 places are free when the replies of all takes were lost", n)
+	}
+	must(t, other.Close(t.Context()))
+}
+
+// forgetful are counters whose replies are lost.
+type forgetful struct {
+	limit.Counters
+	lost atomic.Bool
+}
+
+// Take implements [limit.Counters].
+func (f *forgetful) Take(ctx context.Context, ask limit.Take) (limit.Grant, error) {
+	g, err := f.Counters.Take(ctx, ask)
+	if f.lost.Load() {
+		return limit.Grant{}, errors.New("the reply was lost")
+	}
+	return g, err
+}
+
+// TestOneRetryAfter: a limit that is used up names the same time, whoever counts.
+func TestOneRetryAfter(t *testing.T) {
+	t.Parallel()
+	const retention = 24 * time.Hour
+	for name, limits := range map[string]limit.Limits{
+		"active keys":          {ActiveKeys: 3},
+		"no active keys":       {ActiveKeys: -1},
+		"new keys":             {NewKeys: limit.Rate{Limit: 3, Window: 1000 * time.Hour}},
+		"both":                 {ActiveKeys: 3, NewKeys: limit.Rate{Limit: 3, Window: 1000 * time.Hour}},
+		"active keys run out":  {ActiveKeys: 2, NewKeys: limit.Rate{Limit: 3, Window: 1000 * time.Hour}},
+		"new keys run out":     {ActiveKeys: 3, NewKeys: limit.Rate{Limit: 2, Window: 1000 * time.Hour}},
+		"the rate allows none": {NewKeys: limit.Rate{Limit: -1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			refused := func(c limit.Counters) *onceward.LimitError {
+				l, err := limit.New(limit.Config{
+					Limits: limits, Counters: c, Logger: slog.New(slog.DiscardHandler), CounterTimeout: await.Limit,
+				})
+				must(t, err)
+				for {
+					if refused := l.TakeKey(t.Context(), "mallory", retention); refused != nil {
+						must(t, l.Close(t.Context()))
+						return refused
+					}
+				}
+			}
+			before := refused(nil) // the part of time in which keys are counted out may end between two of these
+			shared := refused(fresh(t).Counters())
+			after := refused(nil)
+			const most = await.Limit
+			near := func(a, b *onceward.LimitError) bool { return a.Name == b.Name && (a.After-b.After).Abs() < most }
+			if !near(shared, before) && !near(shared, after) {
+				t.Errorf("L1: shared counters refuse with %s after %s, the counts of a process with %s after %s",
+					shared.Name, shared.After, before.Name, before.After)
+			}
+		})
 	}
 }
 

@@ -43,25 +43,72 @@ func vfsAddress(path, name string) string {
 }
 
 // readOnlyAddress is how a file is opened for looking only. The log of a file in a directory that cannot be written
-// needs a process that has it open; without one, and without a log, the file is read as one that does not change.
+// needs a process that has it open; without one, and without a log, the file is read as one that does not change. So is
+// a file that is not the store's: no log is to be left beside it.
 func readOnlyAddress(path string) (string, error) {
 	file, err := filePath(path)
 	if err != nil {
 		return "", err
 	}
-	registerReader()
-	lendLog(file)
-	address := "file:" + (&url.URL{Path: file}).EscapedPath() + "?mode=ro&vfs=" + readerVFS
-	err = tryRead(address)
+	address, unchanging := readerAddresses(file)
+	found, err := look(file)
+	if found == otherTables {
+		return unchanging, nil
+	}
+	if found != noDatabase {
+		lendLog(file)
+		_, err = tryRead(address)
+	}
 	if log, statErr := os.Stat(file + "-wal"); err != nil && (statErr != nil || log.Size() == 0) {
-		if tryRead(address+"&immutable=1") == nil {
-			return address + "&immutable=1", nil
+		if _, err := tryRead(unchanging); err == nil {
+			return unchanging, nil
 		}
 	}
 	if err != nil {
 		return "", fmt.Errorf("sqlite: open %s for looking only: %w", path, unavailable(err))
 	}
 	return address, nil
+}
+
+// readerAddresses are how a file is opened for looking only: as one that others change, and as one that does not change,
+// for which no log is wanted.
+func readerAddresses(file string) (changing, unchanging string) {
+	registerReader()
+	changing = "file:" + (&url.URL{Path: file}).EscapedPath() + "?mode=ro&vfs=" + readerVFS
+	return changing, changing + "&immutable=1"
+}
+
+// content is what a file was found to be.
+type content uint8
+
+const (
+	unclear     content = iota // the store's own, or another process has it open
+	noDatabase                 // and the error says why
+	otherTables                // a database without the tables of the store
+)
+
+// look finds out what a file is without leaving anything beside it. It reads nothing where there is a log: the file is
+// open, or was not closed, and what it holds is in the log.
+func look(file string) (content, error) {
+	inUse := func() bool {
+		_, err := os.Stat(file + "-wal")
+		return err == nil
+	}
+	if inUse() {
+		return unclear, nil
+	}
+	_, unchanging := readerAddresses(file)
+	own, err := tryRead(unchanging)
+	switch {
+	case inUse(): // meanwhile: what was read may have been half written
+		return unclear, nil
+	case err != nil:
+		return noDatabase, err
+	case !own:
+		return otherTables, nil
+	default:
+		return unclear, nil
+	}
 }
 
 // readerVFS is how files are opened for looking only.
@@ -106,17 +153,18 @@ func lendLog(file string) {
 	}
 }
 
-// tryRead reads from a file. It waits for a process that is just opening or closing it, and keeps it for that moment.
-func tryRead(address string) error {
+// tryRead reads from a file whether the tables of the store are in it. It waits for a process that is just opening or
+// closing it, and keeps it for that moment.
+func tryRead(address string) (own bool, err error) {
 	conn, err := sqlite3.Open(address)
 	if err != nil {
-		return err
+		return false, err
 	}
 	err = conn.BusyTimeout(defaultBusyTimeout)
 	if err == nil {
-		err = query(conn, selectSchema, nil, func(*sqlite3.Stmt) error { return nil })
+		own, err = exists(conn, selectSchema)
 	}
-	return errors.Join(err, conn.Close())
+	return own, errors.Join(err, conn.Close())
 }
 
 // createFile makes sure that the file exists with tight permissions, and returns its absolute path.
@@ -133,7 +181,9 @@ func createFile(path string) (string, error) {
 		return "", fmt.Errorf("sqlite: open %s: %w", path, err)
 	}
 	err = f.Close()
-	lendLog(file)
+	if found, _ := look(file); found != noDatabase {
+		lendLog(file)
+	}
 	return file, err
 }
 

@@ -311,6 +311,16 @@ func wantRefused(t *testing.T, path, text string) {
 	}
 }
 
+// wantNothingBeside checks that no log was left beside a file.
+func wantNothingBeside(t *testing.T, path string) {
+	t.Helper()
+	for _, suffix := range []string{"-wal", "-shm"} {
+		if _, err := os.Stat(path + suffix); err == nil {
+			t.Errorf("%s%s was left beside a file that is not the store's", filepath.Base(path), suffix)
+		}
+	}
+}
+
 func TestPathsThatAreNone(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{"", ":memory:", "file:x.db", "file::memory:?cache=shared"} {
@@ -345,7 +355,32 @@ func TestFilesThatAreNoDatabase(t *testing.T) {
 				t.Fatal(err)
 			}
 			wantRefused(t, path, "not an SQLite database")
+			if status, err := sqlite.Status(t.Context(), path); err == nil {
+				t.Errorf("looking at %s found %+v", name, status)
+			}
+			wantNothingBeside(t, path)
 		})
+	}
+}
+
+// TestLookingAtDatabasesOfOthers leaves nothing beside them.
+func TestLookingAtDatabasesOfOthers(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"WAL", "DELETE"} {
+		path := newFile(t)
+		other := openRaw(t, path)
+		err := other.Exec(`PRAGMA journal_mode = ` + mode + `; CREATE TABLE diary (day TEXT)`)
+		if err = errors.Join(err, other.Close()); err != nil {
+			t.Fatal(err)
+		}
+		status, err := sqlite.Status(t.Context(), path)
+		if err != nil || status.Version != 0 || len(status.Pending) == 0 {
+			t.Errorf("looking at a database of others found %+v, %v", status, err)
+		}
+		if s, err := sqlite.Open(t.Context(), path, sqlite.WithReadOnly()); err == nil {
+			t.Errorf("a database of others was opened: %v", s.Close())
+		}
+		wantNothingBeside(t, path)
 	}
 }
 

@@ -51,6 +51,12 @@ func (e *env) refusesTheGone(c call) {
 	if !errors.Is(err, context.Canceled) && !errors.Is(err, store.ErrUnavailable) {
 		e.Errorf("%s for a caller who has left got %v, want the context's error or ErrUnavailable", c.name, err)
 	}
+	late, cancel := context.WithDeadline(e.ctx, time.Now().Add(-time.Second))
+	defer cancel()
+	if err := c.call(late, e.Store, claim); !errors.Is(err, context.DeadlineExceeded) {
+		e.Errorf("L2: %s without time got %v, want an error that wraps context.DeadlineExceeded: "+
+			"clients are asked to wait longer for a store that is silent", c.name, err)
+	}
 	if diff := diffRecords(e.get(target), before, 0); diff != "" {
 		e.Errorf("S9: %s for a caller who has left changed the record: %s", c.name, diff)
 	}

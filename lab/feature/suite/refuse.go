@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/sqlite"
 )
@@ -145,23 +146,29 @@ func testLimiter(s *service, mode onceward.Option) {
 }
 
 // down is a store that cannot be reached.
-type down struct{ *sqlite.Store }
-
-var errDown = fmt.Errorf("%w: the test pulled the plug", store.ErrUnavailable)
-
-func (down) Reserve(context.Context, *store.Reservation) (store.Verdict, error) {
-	return store.Verdict{}, errDown
+type down struct {
+	*sqlite.Store
+	err error
 }
 
-func (down) Transact(
+var (
+	errDown   = fmt.Errorf("%w: the test pulled the plug", store.ErrUnavailable)
+	errSilent = fmt.Errorf("%w: %w", store.ErrUnavailable, context.DeadlineExceeded)
+)
+
+func (d down) Reserve(context.Context, *store.Reservation) (store.Verdict, error) {
+	return store.Verdict{}, d.err
+}
+
+func (d down) Transact(
 	context.Context, *store.Reservation, func(context.Context, store.Verdict) store.Settlement,
 ) (store.Verdict, error) {
-	return store.Verdict{}, errDown
+	return store.Verdict{}, d.err
 }
 
 // testStoreDown: without the store nothing is executed.
 func testStoreDown(s *service, mode onceward.Option) {
-	s.serveWith(setup{wrap: func(s *sqlite.Store) store.Store { return down{s} }}, mode)
+	s.serveWith(setup{wrap: func(s *sqlite.Store) store.Store { return down{s, errDown} }}, mode)
 	got := s.wantProblem("down", s.call(keyed("k")), http.StatusServiceUnavailable, "store-unavailable")
 	if !got.Retryable || got.RetryAfter == 0 {
 		s.Errorf("down: got %+v, want retryable after a time", got)
@@ -171,4 +178,12 @@ func testStoreDown(s *service, mode onceward.Option) {
 	if len(failed) == 0 || !errors.Is(failed[0].Err, store.ErrUnavailable) {
 		s.Errorf("down: the observer was told %+v", failed)
 	}
+
+	// Each request to a store that is silent waits for StoreTimeout: a client has no use for a retry before.
+	s.serveWith(setup{wrap: func(s *sqlite.Store) store.Store { return down{s, errSilent} }}, mode)
+	got = s.wantProblem("silent", s.call(keyed("k")), http.StatusServiceUnavailable, "store-unavailable")
+	if !got.Retryable || got.RetryAfter != await.Limit {
+		s.Errorf("L2: a store that is silent: got %+v, want retryable after its time-out, %s", got, await.Limit)
+	}
+	s.wantRuns("silent", 0)
 }
