@@ -86,6 +86,7 @@ type execution struct {
 	guard       *Guard
 	settings    *settings
 	caller      context.Context // ends when the caller leaves
+	until       time.Time       // a deadline that a middleware in front has set; zero for none
 	base        context.Context // the caller's values, never cancelled
 	detached    detachedContext // that is this one
 	reservation store.Reservation
@@ -113,7 +114,7 @@ func (e *execution) prepare(g *Guard, s *settings, caller context.Context, id st
 	e.base = &e.detached
 	e.reservation = store.Reservation{
 		ID: id, Operation: operation, OnLost: s.onLost, Nonce: newNonce(), Lease: s.lease, Retention: s.retention,
-		Fingerprints: e.prints[:0], DownstreamSecret: g.downstream.current(),
+		Fingerprints: e.prints[:0], DownstreamSecret: g.downstream.current(), Isolation: s.isolation,
 	}
 	if g.config.TraceID != nil {
 		e.reservation.TraceID = strings.Clone(g.config.TraceID(caller))

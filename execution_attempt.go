@@ -3,6 +3,8 @@ package onceward
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/http"
 	"strconv"
 	"time"
 
@@ -13,9 +15,7 @@ import (
 func (e *execution) attempt(r runner) result {
 	e.takeKey()
 	if e.settings.mode == modeTransactional {
-		res := e.transact(r)
-		e.countTransaction(&res)
-		return res
+		return e.transact(r)
 	}
 	return e.reserve(r)
 }
@@ -60,21 +60,11 @@ func (e *execution) transact(r runner) result {
 	ctx.release()
 	e.runsAgain = false
 	t.tell(err)
-	switch {
-	case err != nil:
-		return e.transactFailed(err)
-	case v.Decision != store.DecisionExecute:
-		return e.decided(e.base, &v, t.sent)
-	case !t.ran:
-		err = &store.UnreadableError{Reason: "the store granted an execution and did not call it"}
-		return result{kind: resultFailed, err: err}
-	case t.refused != nil:
-		return *t.refused
-	case t.end.kind != outcomeAnswer:
-		return e.undone()
-	default:
-		return e.completed(v.Record.ExpiresAt)
+	res := t.result(&v, err)
+	if res.kind != resultAnswer && res.kind != resultUnknown {
+		e.returnKey(t.ran && t.refused == nil)
 	}
+	return res
 }
 
 // transaction is one call of a [store.Transactor].
@@ -83,10 +73,36 @@ type transaction struct {
 	runner  runner
 	sent    time.Time
 	ran     bool
+	passed  bool    // the deadline, before the runner had worked
+	late    bool    // so much that nothing may commit
 	refused *result // why the runner did not work, if it did not
 	end     outcome
 	within  detachedContext // that of the first run: the transaction's
 	worked  time.Time       // when the runner had worked, if it did and there is an observer
+}
+
+// result is what the end of the transaction means.
+func (t *transaction) result(v *store.Verdict, err error) result {
+	switch {
+	case err != nil:
+		if t.passed && !errors.Is(err, store.ErrOutcomeUnknown) {
+			err = fmt.Errorf("%w: %w", store.ErrDeadline, err) // which may have cut a statement off, and its connection
+		}
+		return t.transactFailed(err)
+	case v.Decision != store.DecisionExecute:
+		return t.decided(t.base, v, t.sent)
+	case !t.ran:
+		err = &store.UnreadableError{Reason: "the store granted an execution and did not call it"}
+		return result{kind: resultFailed, err: err}
+	case t.refused != nil:
+		return *t.refused
+	case t.late:
+		return t.transactFailed(store.ErrDeadline)
+	case t.end.kind != outcomeAnswer:
+		return t.undone()
+	default:
+		return t.completed(v.Record.ExpiresAt)
+	}
 }
 
 // tell tells the observer how long it took to commit or to undo, or that the transaction could not begin.
@@ -108,11 +124,12 @@ func (t *transaction) work(ctx context.Context, v store.Verdict) store.Settlemen
 	}
 	workCtx := t.workContext(t.inside(ctx, again))
 	t.end = t.runner.work(workCtx, &t.op)
+	t.overdue(time.Since(workCtx.deadline))
 	workCtx.release()
 	if t.guard.config.Observer != nil {
 		t.worked = time.Now()
 	}
-	if t.end.kind != outcomeAnswer {
+	if t.end.kind != outcomeAnswer || t.late {
 		return store.Settlement{Action: store.TxRollback}
 	}
 	t.keep(t.end.response)
@@ -120,6 +137,17 @@ func (t *transaction) work(ctx context.Context, v store.Verdict) store.Settlemen
 		return store.Settlement{Action: store.TxCommitAnswer, Completion: t.done}
 	}
 	return store.Settlement{Action: store.TxCommit, Completion: t.done}
+}
+
+// deadlineGrace is how long after its deadline a transactional handler may still answer with success.
+const deadlineGrace = 250 * time.Millisecond
+
+// overdue notes whether the deadline has passed. After it only a success within [deadlineGrace] commits: a refusal or a
+// failure may come from a statement that the deadline cut off. What the handler itself said of its outcome stays.
+func (t *transaction) overdue(by time.Duration) {
+	succeeded := t.end.kind == outcomeAnswer && t.end.response.Status < http.StatusBadRequest
+	t.passed = by >= 0
+	t.late = t.passed && (succeeded && by > deadlineGrace || !succeeded && t.op.outcome.Load() == endedAsWritten)
 }
 
 // refuses says why the runner may not work, and returns nil if it may: a result is too large to be kept for that.
@@ -152,7 +180,7 @@ func (e *execution) decided(ctx context.Context, v *store.Verdict, sent time.Tim
 		err = e.audit(ctx, v)
 	}
 	if err != nil {
-		e.returnKey()
+		e.returnKey(false)
 		return result{kind: resultFailed, err: err}
 	}
 	e.countDecision(v)
@@ -230,7 +258,7 @@ func (e *execution) granted(v *store.Verdict) {
 // nothing.
 func (e *execution) reserveFailed(err error, asked bool) result {
 	// Also if a record was made: its client repeats it, and an outage must not use up what the scope may have.
-	e.returnKey()
+	e.returnKey(false)
 	if errors.Is(err, store.ErrUnreadable) {
 		e.logError("onceward: not executed, because the record of the key cannot be read", err)
 	} else {
@@ -251,7 +279,9 @@ func (e *execution) transactFailed(err error) result {
 		e.logError("onceward: the database refused what the handler wrote", err)
 	case errors.Is(err, store.ErrUnreadable):
 		e.logError("onceward: not executed, because the record of the key cannot be read", err)
-	case !errors.Is(err, store.ErrDeadline):
+	case errors.Is(err, store.ErrDeadline):
+		e.logError("onceward: not executed, because the handler ran past its deadline", err)
+	default:
 		e.storeFailed("transact", err)
 	}
 	return result{kind: resultFailed, err: err}
@@ -299,9 +329,14 @@ func (e *execution) execute(r runner, start time.Time) result {
 	return e.settle(end)
 }
 
-// workContext is what the runner works in, bounded by the deadline of the route.
+// workContext is what the runner works in, bounded by the deadline of the route, or by that of the request if that is
+// earlier.
 func (e *execution) workContext(parent context.Context) *lazyContext {
 	c := e.workCtx.unused()
 	c.op = &e.op
-	return c.start(parent, time.Now().Add(e.settings.deadline), store.ErrDeadline)
+	deadline := time.Now().Add(e.settings.deadline)
+	if !e.until.IsZero() && e.until.Before(deadline) {
+		deadline = e.until
+	}
+	return c.start(parent, deadline, store.ErrDeadline)
 }

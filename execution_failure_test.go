@@ -327,6 +327,34 @@ func TestDeadlineEndsTheContext(t *testing.T) {
 	})
 }
 
+// TestDeadlineInFront: a deadline that a middleware has set ends the handler's context if it is earlier than the route's.
+// The client leaving does not.
+func TestDeadlineInFront(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ front, ends time.Duration }{
+		"earlier": {2 * time.Second, 2 * time.Second}, "later": {5 * time.Second, 3 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				started := time.Now()
+				handler := &counted{then: func(_ http.ResponseWriter, r *http.Request) {
+					<-r.Context().Done()
+					if took, cause := time.Since(started), context.Cause(r.Context()); took != test.ends || cause != store.ErrDeadline {
+						t.Errorf("E6: the context ended after %s by %v, want %s by ErrDeadline", took, cause, test.ends)
+					}
+				}}
+				h := newGuard(t, memory.New()).Handler(handler, reserved, onceward.Deadline(3*time.Second))
+				post(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					ctx, cancel := context.WithTimeout(r.Context(), test.front)
+					defer cancel()
+					h.ServeHTTP(w, r.WithContext(ctx))
+				}), "k", `{}`).wantProblem(t, "E6", http.StatusInternalServerError, "outcome-unknown")
+			})
+		})
+	}
+}
+
 func TestFailedAttemptsGetLargerTokens(t *testing.T) {
 	t.Parallel()
 	var attempts []int64

@@ -104,14 +104,18 @@ func (e *execution) noteProgress(err error) error {
 
 // NeverExecuted is [Operation.NotExecuted] for an attempt that knows the same of all attempts before it, because they
 // left no recovery point behind. It is not believed of one that carried a value, whose call may be out.
-func (o *Operation) NeverExecuted() { o.end(endedNeverExecuted) }
+func (o *Operation) NeverExecuted() {
+	if !o.missing() {
+		o.end(endedNeverExecuted)
+	}
+}
 
 // Suspend says that the operation stops at its recovery point, whatever the handler answers, and that a later attempt
 // is to go on from there, a retry or a resumer, but not before the pause is over. The route must be one that resumes:
 // see [OnLost]. The caller is told that the operation is in progress. In a transactional handler it undoes the
 // transaction, so that nothing was done.
 func (o *Operation) Suspend(pause time.Duration) {
-	if o != nil {
+	if !o.missing() {
 		o.pause.Store(int64(max(pause, store.ClockStep)))
 		o.end(endedSuspended)
 	}

@@ -77,22 +77,44 @@ func TestHowATransactionEnds(t *testing.T) {
 		status int // 0 for a panic
 		code   string
 	}{
-		"201":                 {answers(201), store.TxCommit, 201, ""},
-		"303":                 {answers(303), store.TxCommit, 303, ""},
-		"409":                 {answers(409), store.TxCommitAnswer, 409, ""},
-		"409, writes kept":    {says((*onceward.Operation).KeepWrites, answers(409)), store.TxCommit, 409, ""},
-		"401":                 {answers(401), store.TxRollback, 401, ""},
-		"401, writes kept":    {says((*onceward.Operation).KeepWrites, answers(401)), store.TxRollback, 401, ""},
-		"429":                 {answers(429), store.TxRollback, 429, ""},
-		"500":                 {answers(500), store.TxRollback, 500, ""},
-		"500, writes kept":    {says((*onceward.Operation).KeepWrites, answers(500)), store.TxRollback, 500, ""},
-		"503":                 {answers(503), store.TxRollback, 503, ""},
-		"panic":               {func(http.ResponseWriter, *http.Request) { panic("the handler's panic") }, store.TxRollback, 0, ""},
-		"not executed":        {says((*onceward.Operation).NotExecuted, answers(201)), store.TxRollback, 503, "not-executed"},
-		"rejected":            {says((*onceward.Operation).Reject, answers(400)), store.TxRollback, 400, ""},
-		"rejected, with 201":  {says((*onceward.Operation).Reject, answers(201)), store.TxRollback, 503, "not-executed"},
-		"unknown":             {says((*onceward.Operation).Unknown, answers(201)), store.TxRollback, 503, "not-executed"},
-		"past its deadline":   {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, store.TxRollback, 503, "deadline-exceeded"},
+		"201":                {answers(201), store.TxCommit, 201, ""},
+		"303":                {answers(303), store.TxCommit, 303, ""},
+		"409":                {answers(409), store.TxCommitAnswer, 409, ""},
+		"409, writes kept":   {says((*onceward.Operation).KeepWrites, answers(409)), store.TxCommit, 409, ""},
+		"401":                {answers(401), store.TxRollback, 401, ""},
+		"401, writes kept":   {says((*onceward.Operation).KeepWrites, answers(401)), store.TxRollback, 401, ""},
+		"429":                {answers(429), store.TxRollback, 429, ""},
+		"500":                {answers(500), store.TxRollback, 500, ""},
+		"500, writes kept":   {says((*onceward.Operation).KeepWrites, answers(500)), store.TxRollback, 500, ""},
+		"503":                {answers(503), store.TxRollback, 503, ""},
+		"panic":              {func(http.ResponseWriter, *http.Request) { panic("the handler's panic") }, store.TxRollback, 0, ""},
+		"not executed":       {says((*onceward.Operation).NotExecuted, answers(201)), store.TxRollback, 503, "not-executed"},
+		"rejected":           {says((*onceward.Operation).Reject, answers(400)), store.TxRollback, 400, ""},
+		"rejected, with 201": {says((*onceward.Operation).Reject, answers(201)), store.TxRollback, 503, "not-executed"},
+		"unknown":            {says((*onceward.Operation).Unknown, answers(201)), store.TxRollback, 503, "not-executed"},
+		"past its deadline":  {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, store.TxRollback, 503, "deadline-exceeded"},
+		"in time for the grace": {func(w http.ResponseWriter, r *http.Request) {
+			<-r.Context().Done()
+			time.Sleep(200 * time.Millisecond)
+			answers(201)(w, r)
+		}, store.TxCommit, 201, ""},
+		"success after the grace": {func(w http.ResponseWriter, r *http.Request) {
+			<-r.Context().Done()
+			time.Sleep(300 * time.Millisecond)
+			answers(201)(w, r)
+		}, store.TxRollback, 503, "deadline-exceeded"},
+		"a statement that was cut off, answered by 500": {func(w http.ResponseWriter, r *http.Request) {
+			<-r.Context().Done()
+			answers(500)(w, r)
+		}, store.TxRollback, 503, "deadline-exceeded"},
+		"a statement that was cut off, answered by 404": {func(w http.ResponseWriter, r *http.Request) {
+			<-r.Context().Done()
+			answers(404)(w, r)
+		}, store.TxRollback, 503, "deadline-exceeded"},
+		"rejected after its deadline": {func(w http.ResponseWriter, r *http.Request) {
+			<-r.Context().Done()
+			says((*onceward.Operation).Reject, answers(400))(w, r)
+		}, store.TxRollback, 400, ""},
 		"too large":           {func(w http.ResponseWriter, _ *http.Request) { w.Write(make([]byte, 101)) }, store.TxRollback, 500, "response-too-large"},
 		"a flush is gathered": {func(w http.ResponseWriter, r *http.Request) { answers(201)(w, r); w.(http.Flusher).Flush() }, store.TxCommit, 201, ""},
 	} {

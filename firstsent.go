@@ -11,39 +11,42 @@ const FirstSentHeader = "Idempotency-First-Sent"
 
 // firstSentRule is what a route asks of the time of first sending (L4).
 type firstSentRule struct {
-	checked   bool
-	required  bool
-	tolerance time.Duration
+	checked           bool
+	required          bool
+	within, tolerance time.Duration
 }
 
-// RequireFirstSent refuses requests that do not carry a first-sent time, an HTTP date, or one that is older than the
-// retention: a captured request then cannot be replayed after its record has gone. Clocks may differ by the
-// tolerance, which is half of the retention at most. Default: no check.
+// RequireFirstSent refuses requests that do not carry a first-sent time, an HTTP date, of the time within which a retry
+// may come: a captured request then cannot be replayed after its record has gone. Clocks may differ by the tolerance. The
+// two together are at most the retention of the route, or [Guard.Route] refuses it. Default: no check.
+//
+// A record that was made before a retention was raised lives no longer than before. So the time does not follow the
+// retention: raise it when the earlier retention has passed since all nodes have the new one.
 //
 // This helps only if the header is covered by the caller's signature: an attacker who can replay a request can
 // otherwise also change its date.
-func RequireFirstSent(tolerance time.Duration) Option {
-	return firstSentOption(firstSentRule{checked: true, required: true, tolerance: tolerance})
+func RequireFirstSent(within, tolerance time.Duration) Option {
+	return firstSentOption(firstSentRule{checked: true, required: true, within: within, tolerance: tolerance})
 }
 
 // CheckFirstSent is [RequireFirstSent] for requests that carry a first-sent time; others pass. Default: no check.
-func CheckFirstSent(tolerance time.Duration) Option {
-	return firstSentOption(firstSentRule{checked: true, tolerance: tolerance})
+func CheckFirstSent(within, tolerance time.Duration) Option {
+	return firstSentOption(firstSentRule{checked: true, within: within, tolerance: tolerance})
 }
 
 func firstSentOption(rule firstSentRule) Option {
 	return func(s *settings) error {
-		if rule.tolerance < 0 {
-			return errors.New("the tolerance of the first-sent time cannot be negative")
+		if rule.tolerance < 0 || rule.within <= rule.tolerance {
+			return errors.New("a first-sent time needs a time within which requests are accepted, " +
+				"which is longer than the tolerance, and a tolerance that is not negative")
 		}
 		s.firstSent = rule
 		return nil
 	}
 }
 
-// check holds a request to the rule. A client whose clock is ahead by the tolerance claims to have sent later than it
-// did, so the tolerance shortens the time that is accepted: the record must never be gone before.
-func (f *firstSentRule) check(h http.Header, now time.Time, retention time.Duration) *Problem {
+// check holds a request to the rule.
+func (f *firstSentRule) check(h http.Header, now time.Time) *Problem {
 	if !f.checked {
 		return nil
 	}
@@ -63,7 +66,7 @@ func (f *firstSentRule) check(h http.Header, now time.Time, retention time.Durat
 		return problemBadFirstSent.detailed("send it in the form " + http.TimeFormat)
 	case sent.After(now.Add(f.tolerance)):
 		return problemFuture.detailed("check the clock of the client; nothing was executed")
-	case now.Sub(sent) > retention-f.tolerance:
+	case now.Sub(sent) > f.within:
 		return problemTooOld.detailed("its answer may no longer be stored, so it is not executed again; " +
 			"find out what became of it")
 	default:

@@ -2,6 +2,7 @@ package onceward
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -76,6 +77,9 @@ func (g *Guard) settings(options []Option) (*settings, error) {
 		if longest := g.transactor.LongestWork(s.lease); longest > 0 {
 			s.deadline = min(s.deadline, longest)
 		}
+	}
+	if s.isolation != sql.LevelDefault && s.mode != modeTransactional {
+		return nil, errors.New("onceward: Isolation(…) is the level of a transaction: it needs Transactional()")
 	}
 	if s.audits && g.executions == nil {
 		return nil, errors.New("onceward: AuditExecutions(…) needs a store that keeps an audit of executions, a " +

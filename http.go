@@ -106,6 +106,7 @@ func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		x.actor = strings.Clone(p.settings.actor(r))
 	}
 	x.prepare(p.guard, p.settings, r.Context(), id, operation)
+	x.until, _ = r.Context().Deadline()
 	x.serve()
 }
 
@@ -184,7 +185,7 @@ func (p *protected) refuseByHeader(r *http.Request) *Problem {
 	case r.ContentLength > p.settings.bodyLimit:
 		return tooLarge(p.settings.bodyLimit)
 	default:
-		return p.settings.firstSent.check(r.Header, time.Now(), p.settings.retention)
+		return p.settings.firstSent.check(r.Header, time.Now())
 	}
 }
 

@@ -207,7 +207,7 @@ func (x *httpExecution) sendUnkept(res *result) {
 		room = append(room, "not-executed")
 		rec.real.Header()[outcomeHeader] = room[len(room)-1 : len(room) : len(room)]
 	}
-	send(rec.real, rec.status, rec.body, rec.trailers)
+	send(rec.real, rec.status, rec.takeBody(), rec.trailers)
 }
 
 // replay sends the stored answer, byte for byte.

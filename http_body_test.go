@@ -13,6 +13,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/store/memory"
@@ -175,7 +176,7 @@ func TestExpectContinueIsRefusedBeforeTheBody(t *testing.T) {
 	t.Parallel()
 	handler := new(counted)
 	server := startServer(t, newGuard(t, memory.New()).Handler(handler,
-		reserved, onceward.BodyLimit(100), onceward.RequireFirstSent(0)))
+		reserved, onceward.BodyLimit(100), onceward.RequireFirstSent(time.Hour, 0)))
 	address := server.Listener.Addr().String()
 	for name, test := range map[string]struct {
 		header, code string

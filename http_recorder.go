@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/onceward/onceward/store"
@@ -27,8 +28,8 @@ type recorder struct {
 	mu        sync.Mutex
 	ended     bool
 	before    http.Header // what the real header held when the handler started; nil if nothing
-	header    http.Header
-	handed    bool // the header was asked for
+	header    http.Header // never another map once the handler has started: it is read without the lock
+	asked     atomic.Bool // the header was asked for
 	fields    []store.HeaderField
 	announced []string    // the names of trailers to come
 	trailers  http.Header // as net/http wants them set behind the body
@@ -67,11 +68,10 @@ func (rec *recorder) start() {
 	}
 }
 
-// Header implements [http.ResponseWriter]. As with net/http, changes after WriteHeader have no effect.
+// Header implements [http.ResponseWriter]. As with net/http, changes after WriteHeader have no effect. It takes no lock:
+// a hook of the writer in front may ask for the header while the recorder writes to that writer.
 func (rec *recorder) Header() http.Header {
-	rec.mu.Lock()
-	defer rec.mu.Unlock()
-	rec.handed = true
+	rec.asked.Store(true)
 	return rec.header
 }
 
@@ -101,12 +101,15 @@ func (rec *recorder) writeHeader(status int) {
 	rec.fields, rec.stored = rec.settings.headers.fields(rec.before, rec.header)
 }
 
-// inform passes an informational answer on with the header as it is now. It is never stored (A3).
+// inform passes an informational answer on with the header as it is now. It is never stored (A3). What a hook in front
+// adds to the header stays there for the answer itself.
 func (rec *recorder) inform(status int) {
 	h := rec.real.Header()
 	maps.Copy(h, rec.header)
 	rec.real.WriteHeader(status)
-	clear(h)
+	for name := range rec.header {
+		delete(h, name)
+	}
 	maps.Copy(h, rec.before)
 }
 
@@ -179,8 +182,16 @@ func (rec *recorder) startStreaming() error {
 	rec.streaming = true
 	rec.sendHeader(0)
 	rec.real.WriteHeader(rec.status)
-	_, _ = rec.real.Write(rec.body) // as in Write
+	_, _ = rec.real.Write(rec.takeBody()) // as in Write
 	return nil
+}
+
+// takeBody returns the body to be sent and keeps its memory from being used again: after a Write that failed, the
+// server of HTTP/2 may still read what it was given.
+func (rec *recorder) takeBody() []byte {
+	body := rec.body
+	rec.body = nil
+	return body
 }
 
 // sendHeader brings the handler's header to the real writer and returns room for extra values. Trailers leave no room

@@ -301,3 +301,46 @@ func TestAnOfferOfHTTP2IsNoUpgrade(t *testing.T) {
 	post(h, "k", `{}`).want(t, "A4: the same request without it", http.StatusCreated, true)
 	handler.wantRuns(t, "A4", 1)
 }
+
+// keepingWriter keeps what is written to it and then fails, as HTTP/2 does when a client resets its stream while a
+// frame is being sent.
+type keepingWriter struct {
+	http.ResponseWriter
+	kept []byte
+}
+
+func (w *keepingWriter) Write(p []byte) (int, error) {
+	w.kept = p
+	return 0, errors.New("the stream was reset")
+}
+
+// TestWrittenMemoryIsNotReused: the server may still read what it was given to write.
+func TestWrittenMemoryIsNotReused(t *testing.T) {
+	t.Parallel()
+	unkept := func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_, _ = io.Copy(w, r.Body)
+	}
+	streamed := func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(w, r.Body)
+		w.(http.Flusher).Flush()
+	}
+	stored := func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) }
+	for name, handler := range map[string]http.HandlerFunc{"unkept": unkept, "streamed": streamed, "stored": stored} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureRetry))
+			var written [50]keepingWriter
+			for i := range written {
+				written[i].ResponseWriter = httptest.NewRecorder()
+				key := fmt.Sprintf("key-%02d", i)
+				h.ServeHTTP(&written[i], newRequest(http.MethodPost, "/payments", key, key))
+			}
+			for i := range written {
+				if got, want := string(written[i].kept), fmt.Sprintf("key-%02d", i); got != want {
+					t.Errorf("E7: the memory of answer %q holds %q after later requests", want, got)
+				}
+			}
+		})
+	}
+}

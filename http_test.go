@@ -91,7 +91,7 @@ func TestRoutesThatAreRefused(t *testing.T) {
 		"retention for 100 years":      {options: []onceward.Option{reserved, onceward.Retain(100 * year)}, says: "Retain"},
 		"a deadline that is too short": {options: []onceward.Option{reserved, onceward.Deadline(1)}, says: "Deadline"},
 		"a response of a terabyte":     {options: []onceward.Option{reserved, onceward.ResponseLimit(1 << 40)}, says: "ResponseLimit"},
-		"a tolerance of all the time":  {options: []onceward.Option{reserved, onceward.CheckFirstSent(20 * time.Hour)}, says: "tolerance"},
+		"a tolerance of all the time":  {options: []onceward.Option{reserved, onceward.CheckFirstSent(4*time.Hour, 20*time.Hour)}, says: "tolerance"},
 		"no deadline":                  {options: []onceward.Option{reserved, onceward.Deadline(0)}, says: "Deadline"},
 		"no wait":                      {options: []onceward.Option{reserved, onceward.InFlightWait(0)}, says: "Wait"},
 		"a status path without slash":  {options: []onceward.Option{reserved, onceward.InFlightAccepted("/operations")}, says: "slash"},
@@ -100,7 +100,8 @@ func TestRoutesThatAreRefused(t *testing.T) {
 		"a negative response limit":    {options: []onceward.Option{reserved, onceward.ResponseLimit(-1)}, says: "ResponseLimit"},
 		"a lost policy that is none":   {options: []onceward.Option{reserved, onceward.OnLost(2)}, says: "OnLost"},
 		"no session function":          {options: []onceward.Option{reserved, onceward.BindSession(nil)}, says: "BindSession"},
-		"a negative tolerance":         {options: []onceward.Option{reserved, onceward.CheckFirstSent(-1)}, says: "tolerance"},
+		"requests past the retention":  {options: []onceward.Option{reserved, onceward.CheckFirstSent(23*time.Hour+time.Second, time.Hour)}, says: "kept for 24h"},
+		"a negative tolerance":         {options: []onceward.Option{reserved, onceward.CheckFirstSent(time.Hour, -1)}, says: "tolerance"},
 		"no scope":                     {options: []onceward.Option{reserved}, configure: func(c *onceward.Config) { c.Scope = nil }, says: "Scope"},
 		"a default that is refused":    {options: []onceward.Option{reserved}, configure: func(c *onceward.Config) { c.Defaults = []onceward.Option{onceward.Retain(0)} }, says: "Retain"},
 	}

@@ -23,8 +23,9 @@ type Limiter interface {
 	// limit that stands in the way, or nil. That may be [LimitMismatches]: where it is used up, new keys are refused too,
 	// so that the answer does not tell whether a key is taken.
 	TakeKey(ctx context.Context, scope string, retention time.Duration) *LimitError
-	// ReturnKey gives back what TakeKey took: no record was made.
-	ReturnKey(scope string, retention time.Duration)
+	// ReturnKey gives back what TakeKey took: no record was made. If the handler ran, in a transaction that was rolled back,
+	// only the place among the active keys comes back: the rate of new keys bounds how often handlers run.
+	ReturnKey(scope string, retention time.Duration, ran bool)
 	// Mismatch counts a key that came with another request. It returns the limit that was passed, or nil.
 	Mismatch(ctx context.Context, scope string) *LimitError
 	// Lookup counts a question for a status. It returns the limit that was passed, or nil.
@@ -116,11 +117,11 @@ func (e *execution) takeKey() {
 	e.reservation.NoCreate = e.limit != nil
 }
 
-// returnKey gives the allowance back, if there is any: no record was made.
-func (e *execution) returnKey() {
+// returnKey gives the allowance back, if there is any: no record was made. It says whether the handler ran.
+func (e *execution) returnKey(ran bool) {
 	if e.tookKey {
 		e.tookKey = false
-		e.guard.config.Limiter.ReturnKey(e.reservation.Scope, e.reservation.Retention)
+		e.guard.config.Limiter.ReturnKey(e.reservation.Scope, e.reservation.Retention, ran)
 	}
 }
 
@@ -129,7 +130,7 @@ func (e *execution) returnKey() {
 func (e *execution) countDecision(v *store.Verdict) {
 	made := v.Decision == store.DecisionExecute && v.Origin != store.OriginRetried && v.Origin != store.OriginResumed
 	if !made {
-		e.returnKey()
+		e.returnKey(false)
 	}
 	switch limiter := e.guard.config.Limiter; {
 	case v.Decision == store.DecisionRefused:
@@ -137,13 +138,6 @@ func (e *execution) countDecision(v *store.Verdict) {
 		e.limit = nil
 	case e.limit == nil || e.limit.Name != LimitMismatches: // else a key that is taken is answered like one that is not
 		e.limit = limiter.Mismatch(e.caller, e.reservation.Scope)
-	}
-}
-
-// countTransaction gives back what was taken for a transaction that left nothing behind.
-func (e *execution) countTransaction(res *result) {
-	if res.kind != resultAnswer && res.kind != resultUnknown {
-		e.returnKey()
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 type allowance struct {
 	mu                        sync.Mutex
 	keys, mismatches, lookups int
-	taken, returned           int
+	taken, returned, undone   int
 }
 
 func (a *allowance) TakeKey(_ context.Context, _ string, retention time.Duration) *onceward.LimitError {
@@ -38,9 +38,13 @@ func (a *allowance) TakeKey(_ context.Context, _ string, retention time.Duration
 	return nil
 }
 
-func (a *allowance) ReturnKey(string, time.Duration) {
+func (a *allowance) ReturnKey(_ string, _ time.Duration, ran bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if ran {
+		a.undone++
+		return
+	}
 	a.keys++
 	a.returned++
 }
@@ -162,18 +166,6 @@ func TestAllowanceIsGivenBack(t *testing.T) {
 		}
 		limit.wantLeft(t, "L1", 7)
 	})
-	t.Run("a transaction that is rolled back", func(t *testing.T) {
-		t.Parallel()
-		limit := &allowance{keys: 10}
-		handler := &counted{then: func(w http.ResponseWriter, _ *http.Request) {
-			w.WriteHeader(http.StatusInternalServerError)
-		}}
-		guard := newGuard(t, &scriptedTransactor{Store: memory.New()}, limitedBy(limit))
-		h := guard.Handler(handler, onceward.Transactional())
-		post(h, "k", `{}`)
-		handler.wantRuns(t, "L1", 1)
-		limit.wantLeft(t, "L1", 10)
-	})
 	t.Run("a transaction whose end is unknown", func(t *testing.T) {
 		t.Parallel()
 		limit := &allowance{keys: 10}
@@ -206,6 +198,48 @@ func TestAllowanceIsGivenBack(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestRunsThatAreUndoneAreLimited: a transaction that is rolled back leaves no key behind, but its handler ran. Otherwise
+// a scope could have handlers run without bound.
+func TestRunsThatAreUndoneAreLimited(t *testing.T) {
+	t.Parallel()
+	for name, then := range map[string]http.HandlerFunc{
+		"rejected": func(w http.ResponseWriter, r *http.Request) {
+			onceward.FromContext(r.Context()).Reject()
+			w.WriteHeader(http.StatusUnprocessableEntity)
+		},
+		"500":               func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) },
+		"503":               func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) },
+		"too large to keep": func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 101)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			limit, handler := &allowance{keys: 3}, &counted{then: then}
+			guard := newGuard(t, &scriptedTransactor{Store: memory.New(), reruns: 1}, limitedBy(limit))
+			h := guard.Handler(handler, onceward.Transactional(), onceward.ResponseLimit(100))
+			for _, key := range []string{"a", "b", "c"} {
+				post(h, key, `{}`)
+			}
+			post(h, "d", `{}`).wantProblem(t, "L1", http.StatusTooManyRequests, "new-keys-refused")
+			handler.wantRuns(t, "L1: each transaction ran twice", 6)
+			limit.wantLeft(t, "L1", 0)
+			if limit.undone != 3 {
+				t.Errorf("L1: %d keys are said to have left nothing, want 3", limit.undone)
+			}
+		})
+	}
+	t.Run("a caller that left before", func(t *testing.T) {
+		t.Parallel()
+		limit, handler := &allowance{keys: 3}, new(counted)
+		h := newGuard(t, &scriptedTransactor{Store: memory.New()}, limitedBy(limit)).
+			Handler(handler, onceward.Transactional())
+		ctx, leave := context.WithCancel(t.Context())
+		leave()
+		post(h, "k", `{}`, func(r *http.Request) { *r = *r.WithContext(ctx) })
+		handler.wantRuns(t, "L1", 0)
+		limit.wantLeft(t, "L1", 3)
+	})
 }
 
 // TestLimitOfLookups: a status is refused before the store is asked.
@@ -274,7 +308,7 @@ type refusing struct{ err *onceward.LimitError }
 
 func (r refusing) TakeKey(context.Context, string, time.Duration) *onceward.LimitError { return r.err }
 
-func (r refusing) ReturnKey(string, time.Duration) { panic("nothing was taken") }
+func (r refusing) ReturnKey(string, time.Duration, bool) { panic("nothing was taken") }
 
 func (r refusing) Mismatch(context.Context, string) *onceward.LimitError { return r.err }
 

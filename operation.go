@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -55,9 +56,10 @@ const (
 )
 
 // FromContext returns the operation that the handler runs in, or nil if the request is not protected. The methods of a
-// nil operation can be called: they do nothing, and what they return is empty, also [Operation.DownstreamKey].
+// nil operation can be called: they do nothing, and what they return is empty. A method that sets something, and
+// [Operation.DownstreamKey], logs that as an error, because the context may be the wrong one.
 func FromContext(ctx context.Context) *Operation {
-	op, _ := ctx.Value(operationKey{}).(*Operation)
+	op, _ := store.Value(ctx, operationKey{}).(*Operation)
 	return op
 }
 
@@ -129,14 +131,18 @@ func (o *Operation) Point() (string, []byte) {
 // Of a nil operation, that of a request without protection, it is empty. An empty key must not be sent: the other
 // system could take all such calls for one. Send no key then, or one from the business data.
 func (o *Operation) DownstreamKey(step string) string {
-	if o == nil || o.secret == nil {
+	if o.missing() || o.secret == nil {
 		return ""
 	}
 	return o.secret.key(o.id, step)
 }
 
 // NotExecuted says that nothing was done, whatever the handler answers: the record is released, and a retry executes.
-func (o *Operation) NotExecuted() { o.end(endedNotExecuted) }
+func (o *Operation) NotExecuted() {
+	if !o.missing() {
+		o.end(endedNotExecuted)
+	}
+}
 
 // Reject says that the request is not valid and nothing was done: the answer, of 400 or more, goes out as the handler
 // wrote it, nothing is kept, and the corrected request may come under the same key. It is for what is found wrong with
@@ -145,7 +151,7 @@ func (o *Operation) NotExecuted() { o.end(endedNotExecuted) }
 // mismatch: in an attempt that resumed, or has a recovery point, a carried value or a provider's id, and behind one
 // whose outcome was unknown.
 func (o *Operation) Reject() {
-	if o == nil {
+	if o.missing() {
 		return
 	}
 	if o.outcome.Load() != endedNeverExecuted { // which says more
@@ -171,12 +177,16 @@ func (o *Operation) speaksForAll() bool {
 
 // Unknown says that it is not known what was done, whatever the handler answers: retries are answered with 409 until
 // the outcome has been settled. In a transactional handler it undoes the transaction, so that nothing was done.
-func (o *Operation) Unknown() { o.end(endedUnknown) }
+func (o *Operation) Unknown() {
+	if !o.missing() {
+		o.end(endedUnknown)
+	}
+}
 
 // SetReason keeps a text as the record's last error, where the outcome is unknown or nothing was executed: for the
 // operator who has to settle it.
 func (o *Operation) SetReason(reason string) {
-	if o != nil {
+	if !o.missing() {
 		reason = strings.Clone(reason)
 		o.reason.Store(&reason)
 	}
@@ -191,16 +201,27 @@ func (o *Operation) reasonOr(text string) string {
 }
 
 func (o *Operation) end(word uint32) {
+	o.rejected.Store(false)
+	o.outcome.Store(word)
+}
+
+// missing reports whether there is no operation, and then logs the line of the handler that called the method.
+func (o *Operation) missing() bool {
 	if o != nil {
-		o.rejected.Store(false)
-		o.outcome.Store(word)
+		return false
 	}
+	caller := "unknown"
+	if _, file, line, ok := runtime.Caller(2); ok {
+		caller = file + ":" + strconv.Itoa(line)
+	}
+	slog.Error("onceward: a call on no operation has no effect: the context is not that of a protected request", "caller", caller)
+	return true
 }
 
 // KeepWrites makes a transactional handler's writes stay although it answers 4xx. It does not for an answer which says
 // that nothing was done: 401, 408, 425 and 429 are released and undo everything, as [Operation.Reject] does.
 func (o *Operation) KeepWrites() {
-	if o != nil {
+	if !o.missing() {
 		o.keepWrites.Store(true)
 	}
 }
@@ -208,7 +229,7 @@ func (o *Operation) KeepWrites() {
 // Retain keeps the answer for at least this long, if that is longer than the route's retention; [MaxRetention] is the
 // most.
 func (o *Operation) Retain(d time.Duration) {
-	if o != nil {
+	if !o.missing() {
 		o.retention.Store(int64(min(d, MaxRetention)))
 	}
 }
@@ -223,7 +244,7 @@ func (o *Operation) ProviderID() string {
 
 // SetProviderID records the id that another system gave to the effect, by which the record can be found later.
 func (o *Operation) SetProviderID(id string) {
-	if o != nil {
+	if !o.missing() {
 		id = strings.Clone(id)
 		o.providerID.Store(&id)
 	}

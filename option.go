@@ -1,6 +1,7 @@
 package onceward
 
 import (
+	"database/sql"
 	"errors"
 	"fmt"
 	"math"
@@ -76,6 +77,7 @@ const (
 // settings is what a route was built with.
 type settings struct {
 	mode          mode
+	isolation     sql.IsolationLevel
 	onFailure     Failure
 	onLost        store.LostPolicy
 	retention     time.Duration
@@ -110,6 +112,21 @@ func Transactional() Option {
 	return func(s *settings) error {
 		s.mode = modeTransactional
 		return nil
+	}
+}
+
+// Isolation runs the transaction of a [Transactional] route at a level: [sql.LevelReadCommitted],
+// [sql.LevelRepeatableRead] or [sql.LevelSerializable]. A store without levels, such as SQLite, runs every transaction as
+// if it were alone. Default: the default of the pool that the handlers use, or of its database.
+func Isolation(level sql.IsolationLevel) Option {
+	return func(s *settings) error {
+		switch level {
+		case sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable:
+			s.isolation = level
+			return nil
+		default:
+			return fmt.Errorf("Isolation(%s): the levels are Read Committed, Repeatable Read and Serializable", level)
+		}
 	}
 }
 
@@ -170,7 +187,8 @@ func Lease(d time.Duration) Option {
 	}
 }
 
-// Deadline bounds the handler's context. In transactional mode it is the lease at most, and on a store with a single
+// Deadline bounds the handler's context; a deadline that a middleware in front has set counts if it is earlier. A
+// transactional handler that succeeds later than a quarter of a second after it is undone, as is one that fails. In transactional mode it is the lease at most, and on a store with a single
 // writer a third of it. Less than 1 ms is refused. Default: 1 min.
 func Deadline(d time.Duration) Option {
 	return func(s *settings) error {
@@ -346,9 +364,11 @@ func newSettings(options ...[]Option) (*settings, error) {
 		return nil, errors.New("onceward: the route does not say how it executes: " +
 			"add Transactional(), or Reserved(…) with what a failure means")
 	}
-	if s.firstSent.tolerance > s.retention/2 {
-		return nil, fmt.Errorf("onceward: a first-sent tolerance of %s leaves too little of the retention "+
-			"to accept requests in: the most is half of %s", s.firstSent.tolerance, s.retention)
+	// A client whose clock is ahead by the tolerance claims to have sent later than it did: the record must not be gone
+	// before.
+	if f := s.firstSent; f.within+f.tolerance > s.retention {
+		return nil, fmt.Errorf("onceward: requests that were first sent %s ago, with a tolerance of %s, cannot be accepted: "+
+			"their records are kept for %s", f.within, f.tolerance, s.retention)
 	}
 	if len(s.include) > 0 || len(s.ignore) > 0 {
 		selection, err := canon.Select(s.include, s.ignore)

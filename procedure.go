@@ -221,7 +221,7 @@ func (p *Procedure) refusal(call *Call) *Problem {
 	if int64(len(call.Payload)) > p.settings.bodyLimit {
 		return tooLarge(p.settings.bodyLimit)
 	}
-	return p.settings.firstSent.check(call.Header, time.Now(), p.settings.retention)
+	return p.settings.firstSent.check(call.Header, time.Now())
 }
 
 // refuse tells of a call that is refused before any reservation.

@@ -119,7 +119,7 @@ func TestProcedureRefuses(t *testing.T) {
 	t.Parallel()
 	j, handler, s := new(journal), new(counted), memory.New()
 	h := asProcedure(newGuard(t, s, observedBy(j)), handler, reserved, onceward.BodyLimit(10),
-		onceward.RequireFirstSent(time.Minute))
+		onceward.RequireFirstSent(time.Hour, time.Minute))
 	sent := withHeader("Idempotency-First-Sent", time.Now().UTC().Format(http.TimeFormat))
 	for name, test := range map[string]struct {
 		key, body string

@@ -31,7 +31,7 @@ func TestACapturedRequestAfterTheReaper(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				store, handler := memory.New(), new(counted)
-				h := newGuard(t, store).Handler(handler, reserved, onceward.RequireFirstSent(time.Minute))
+				h := newGuard(t, store).Handler(handler, reserved, onceward.RequireFirstSent(23*time.Hour, time.Minute))
 				now := func() edit { return withHeader(onceward.FirstSentHeader, time.Now().UTC().Format(http.TimeFormat)) }
 				sent := now()
 				post(h, "k", `{"amount":1}`, sent).want(t, "L4", http.StatusCreated, false)
@@ -96,7 +96,7 @@ func TestRefusalsAreNotCached(t *testing.T) {
 				store, handler := newFaultyStore(), new(counted)
 				guard := newGuard(t, store, func(c *onceward.Config) { c.Scope = scopeOrDown })
 				h := guard.Handler(handler, onceward.Reserved(onceward.FailureStore), onceward.BodyLimit(100),
-					onceward.CheckFirstSent(0))
+					onceward.CheckFirstSent(time.Hour, 0))
 				a := post(h, "k", `{"amount":1}`, func(r *http.Request) { refusal.spoil(r, store) })
 				a.wantProblem(t, "A7", refusal.status, refusal.code)
 				time.Sleep(time.Minute)

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/client"
@@ -22,7 +23,7 @@ func TestNamesAreThoseOfTheGuard(t *testing.T) {
 		}
 		handler := &counted{}
 		c := newClient(t, client.Config{Base: serve(t, newWire(), guarded(t, memory.New(), handler, reserved,
-			onceward.RequireFirstSent(0)))})
+			onceward.RequireFirstSent(time.Hour, 0)))})
 		ctx := client.WithKey(t.Context(), `a "quoted\" key`)
 		first, again := post(ctx, c), post(ctx, c)
 		for name, r := range map[string]reply{"first": first, "again": again} {

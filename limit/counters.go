@@ -44,10 +44,11 @@ type Take struct {
 	Retention time.Duration
 	// Need is for how many there are requests now, and Want, no less, how many could be used soon.
 	Need, Want int
-	// Unused is how many of an earlier grant come back, and UnusedEnd is the End of that grant: zero for the last, and
+	// Unused is how many of an earlier grant come back. Undone is how many of it were used for work that was undone: they
+	// stay used of the rate, and count as active keys no more. UnusedEnd is the End of that grant: zero for the last, and
 	// [OldestEnd] for the first.
-	Unused    int
-	UnusedEnd int64
+	Unused, Undone int
+	UnusedEnd      int64
 	// Taker names who asks, and Number counts its asks upwards. A Taker has one Take under way at a time. Without a Taker
 	// a Take is not sent again.
 	Taker  string

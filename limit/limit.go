@@ -151,7 +151,7 @@ func (l *Limiter) TakeKey(ctx context.Context, scope string, retention time.Dura
 }
 
 // ReturnKey implements [onceward.Limiter].
-func (l *Limiter) ReturnKey(scope string, retention time.Duration) {
+func (l *Limiter) ReturnKey(scope string, retention time.Duration, ran bool) {
 	limits := l.config.For(scope)
 	a := &ask{
 		scope: scope, name: onceward.LimitNewKeys, rate: limits.NewKeys, active: limits.ActiveKeys, retention: retention,
@@ -159,9 +159,9 @@ func (l *Limiter) ReturnKey(scope string, retention time.Duration) {
 	switch {
 	case a.unlimited():
 	case l.shared != nil:
-		l.shared.giveBack(a)
+		l.shared.giveBack(a, ran)
 	default:
-		l.local.giveBack(a)
+		l.local.giveBack(a, ran)
 	}
 }
 

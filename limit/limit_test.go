@@ -69,8 +69,8 @@ func TestRateOfNewKeys(t *testing.T) {
 		wantTaken(t, l, "alice", 10, onceward.LimitNewKeys, time.Second)
 		time.Sleep(time.Hour)
 		wantTaken(t, l, "alice", 60, onceward.LimitNewKeys, time.Second)
-		l.ReturnKey("alice", day)
-		l.ReturnKey("alice", day)
+		l.ReturnKey("alice", day, false)
+		l.ReturnKey("alice", day, false)
 		wantTaken(t, l, "alice", 2, onceward.LimitNewKeys, time.Second)
 	})
 }
@@ -89,7 +89,7 @@ func TestActiveKeys(t *testing.T) {
 		time.Sleep(12 * time.Hour)
 		const part = day / 16
 		wantTaken(t, l, "alice", 50, onceward.LimitActiveKeys, 12*time.Hour+part-time.Hour)
-		l.ReturnKey("alice", day)
+		l.ReturnKey("alice", day, false)
 		wantTaken(t, l, "alice", 1, onceward.LimitActiveKeys, 12*time.Hour+part-time.Hour)
 		time.Sleep(12 * time.Hour)
 		if refused := l.TakeKey(t.Context(), "alice", day); refused == nil {
@@ -104,6 +104,38 @@ func TestActiveKeys(t *testing.T) {
 			t.Error(refused)
 		}
 	})
+}
+
+// TestUndoneKeys: a key whose work was undone makes room among the active keys, and stays used of the rate.
+func TestUndoneKeys(t *testing.T) {
+	t.Parallel()
+	for name, shared := range map[string]limit.Counters{"local": nil, "shared": newCounters()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				l := newLimiter(t, limit.Config{Counters: shared, Limits: limit.Limits{
+					NewKeys: limit.Rate{Limit: 5, Window: 1000 * time.Hour}, ActiveKeys: 3,
+				}})
+				for range 3 {
+					if refused := l.TakeKey(t.Context(), "alice", day); refused != nil {
+						t.Fatal(refused)
+					}
+				}
+				l.ReturnKey("alice", day, true)
+				l.ReturnKey("alice", day, true)
+				l.ReturnKey("alice", day, true)
+				time.Sleep(time.Minute)
+				for range 2 {
+					if refused := l.TakeKey(t.Context(), "alice", day); refused != nil {
+						t.Errorf("L1: keys that were undone still count: %v", refused)
+					}
+				}
+				if refused := l.TakeKey(t.Context(), "alice", day); refused == nil || refused.Name != onceward.LimitNewKeys {
+					t.Errorf("L1: after 5 runs of 5 the next is refused by %v, want the rate of new keys", refused)
+				}
+			})
+		})
+	}
 }
 
 // TestCountedOut: a key that is gone before its time makes room, and it is the oldest.
@@ -297,7 +329,7 @@ func TestAllowedCostsNoAllocation(t *testing.T) {
 	_ = l.TakeKey(ctx, "alice", day)
 	if n := testing.AllocsPerRun(1000, func() {
 		_ = l.TakeKey(ctx, "alice", day)
-		l.ReturnKey("alice", day)
+		l.ReturnKey("alice", day, false)
 	}); n > 0 {
 		t.Errorf("%v allocations for a key that is allowed", n)
 	}
@@ -321,7 +353,7 @@ func BenchmarkTakeKey(b *testing.B) {
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
 			_ = l.TakeKey(b.Context(), "alice", day)
-			l.ReturnKey("alice", day)
+			l.ReturnKey("alice", day, false)
 		}
 	})
 }

@@ -88,14 +88,15 @@ func (l *local) usedUp(a *ask) *onceward.LimitError {
 	return nil
 }
 
-// giveBack takes back what was taken.
-func (l *local) giveBack(a *ask) {
+// giveBack takes back what was taken, or the place of an active key alone if the key was used.
+func (l *local) giveBack(a *ask, used bool) {
 	s := l.shard(a.scope)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if u, ok := s.scopes[a.scope]; ok {
-		m := u.meter(a.name)
-		m.used = max(0, m.used-1)
+		if m := u.meter(a.name); !used {
+			m.used = max(0, m.used-1)
+		}
 		if a.active != 0 {
 			u.active.remove()
 		}

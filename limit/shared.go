@@ -52,6 +52,7 @@ type portion struct {
 	end      int64 // what it is returned under
 	until    time.Duration
 	unused   int // what is to be returned
+	undone   int // of what only the places among the active keys are to be returned
 	want     int // how much to ask for next
 	borrowed int // taken while the counters were down
 	waiting  int
@@ -161,15 +162,18 @@ func (p *portion) borrow(a *ask) *onceward.LimitError {
 	return refused
 }
 
-// giveBack takes back one that was taken.
-func (s *shared) giveBack(a *ask) {
+// giveBack takes back one that was taken, or the place of an active key alone if the key was used.
+func (s *shared) giveBack(a *ask, used bool) {
 	p := s.portion(a)
 	defer p.mu.Unlock()
 	p.arm()
 	switch {
 	case p.borrowed > 0:
 		p.borrowed--
-		s.local.giveBack(a.share(s.config.Nodes))
+		s.local.giveBack(a.share(s.config.Nodes), used)
+	case used && a.active != 0:
+		p.undone++
+	case used: // a rate has no places
 	case s.local.now() < p.until:
 		p.left++
 	default:
@@ -212,10 +216,10 @@ func (p *portion) request(need, want int) Take {
 	}
 	t := Take{
 		Scope: p.ask.scope, Name: p.ask.name, Rate: p.ask.rate, Active: p.ask.active, Retention: p.ask.retention,
-		Need: need, Want: min(want, max(need, maxPortion)), Unused: p.unused, UnusedEnd: p.end,
+		Need: need, Want: min(want, max(need, maxPortion)), Unused: p.unused, Undone: p.undone, UnusedEnd: p.end,
 		Taker: p.shared.node + " " + p.ask.retention.String(), Number: p.shared.number.Add(1),
 	}
-	p.unused = 0
+	p.unused, p.undone = 0, 0
 	return t
 }
 
@@ -303,7 +307,7 @@ func (p *portion) tidy() {
 	now := p.shared.local.now()
 	p.expire(&p.ask, now)
 	idle := p.left == 0 && p.fetching == nil && p.waiting == 0 && now >= p.again
-	owes := p.unused > 0 || p.lost != nil
+	owes := p.unused+p.undone > 0 || p.lost != nil
 	if idle && owes && p.shared.mayAsk(now) {
 		p.fetch(0, 0)
 	}
@@ -352,7 +356,7 @@ func (p *portion) close(ctx context.Context) error {
 		p.unused, p.left = p.unused+p.left, 0
 		switch {
 		case p.fetching != nil:
-		case p.unused == 0 && p.lost == nil, asked && p.failure != nil:
+		case p.unused+p.undone == 0 && p.lost == nil, asked && p.failure != nil:
 			p.leave()
 			return p.failure
 		default:

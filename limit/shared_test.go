@@ -61,7 +61,7 @@ func (c *counters) Take(ctx context.Context, t limit.Take) (g limit.Grant, err e
 		t.Unused = 0
 	}
 	c.used[key] -= t.Unused
-	c.active[key] -= t.Unused
+	c.active[key] -= t.Unused + t.Undone
 	left, name := 1<<30, ""
 	if t.Rate.Limit != 0 {
 		left, name = max(0, t.Rate.Limit-c.used[key]), t.Name
@@ -222,9 +222,9 @@ func TestKeysComeBackToTheCounters(t *testing.T) {
 				t.Fatal(refused)
 			}
 		}
-		l.ReturnKey("alice", day)
+		l.ReturnKey("alice", day, false)
 		time.Sleep(time.Minute)
-		l.ReturnKey("alice", day)
+		l.ReturnKey("alice", day, false)
 		time.Sleep(time.Minute)
 		if used, _ := shared.count("alice"); used != 8 {
 			t.Errorf("L1: the counters say %d, want 8", used)
@@ -319,7 +319,7 @@ func TestBorrowedKeysAreNotReturnedToTheCounters(t *testing.T) {
 		if refused := l.TakeKey(t.Context(), "alice", day); refused != nil {
 			t.Fatal(refused)
 		}
-		l.ReturnKey("alice", day)
+		l.ReturnKey("alice", day, false)
 		shared.fail(nil)
 		time.Sleep(5 * time.Second)
 		if used, _ := shared.count("alice"); used != 0 {
@@ -370,7 +370,7 @@ func TestLostRepliesTakeNothing(t *testing.T) {
 					}
 				}
 				take()
-				l.ReturnKey("alice", day)
+				l.ReturnKey("alice", day, false)
 				want--
 				shared.lose(errors.New("the reply was lost"))
 				time.Sleep(10 * time.Second) // what lay unused is given back

@@ -18,6 +18,7 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"time"
 )
 
@@ -77,6 +78,8 @@ type Reservation struct {
 	ResumeOnly bool
 	// DownstreamSecret is kept with a new record: see [Record].DownstreamSecret.
 	DownstreamSecret uint32
+	// Isolation is the level of the transaction that a [Transactor] runs. Default: that of the pool or the database.
+	Isolation sql.IsolationLevel
 	// TraceID is kept with a new record. One of 32 or 48 lower-case hexadecimal digits, which is a trace, or a trace and a
 	// span, takes the least room.
 	TraceID string

@@ -79,7 +79,7 @@ func ContextWithTxFunc(ctx context.Context, tx func() *sql.Tx) context.Context {
 
 // LookupTx returns the transaction of the context, if there is one.
 func LookupTx(ctx context.Context) (*sql.Tx, bool) {
-	switch tx := ctx.Value(txKey{}).(type) {
+	switch tx := Value(ctx, txKey{}).(type) {
 	case *sql.Tx:
 		return tx, true
 	case func() *sql.Tx:

@@ -71,7 +71,7 @@ func (r *route) serve(c echo.Context) error { return r.middleware.serve(c, r.nex
 // exchange is a request on its way through the guard, in whose context it travels.
 type exchange struct {
 	context.Context
-	echo echo.Context
+	front
 	next echo.HandlerFunc
 	// request is the guard's.
 	request http.Request
@@ -105,10 +105,10 @@ func (m *middleware) serve(c echo.Context, next echo.HandlerFunc) error {
 		c.SetRequest(request)
 		c.SetResponse(response)
 	}()
-	x := &exchange{Context: request.Context(), echo: c, next: next}
+	x := &exchange{Context: request.Context(), front: front{echo: c, response: response}, next: next}
 	x.request = *request.WithContext(x)
 	x.request.Pattern = pattern(c)
-	m.protected.ServeHTTP(response, &x.request)
+	m.protected.ServeHTTP(&x.front, &x.request)
 	return x.err
 }
 
@@ -125,7 +125,7 @@ func pattern(c echo.Context) string {
 func run(w http.ResponseWriter, r *http.Request) {
 	x := r.Context().Value(exchangeKey{}).(*exchange)
 	c := x.echo
-	if _, own := w.(*echo.Response); own { // the request runs without protection, and is echo's own
+	if w == http.ResponseWriter(&x.front) { // the request runs without protection, and is echo's own
 		x.err = x.next(c)
 		return
 	}

@@ -71,12 +71,10 @@ func (r *route) serve(c *echo.Context) error { return r.middleware.serve(c, r.ne
 // exchange is a request on its way through the guard, in whose context it travels.
 type exchange struct {
 	context.Context
-	echo *echo.Context
+	front
 	next echo.HandlerFunc
 	// request is the guard's.
 	request http.Request
-	// response is echo's own, past the guard.
-	response http.ResponseWriter
 	// path and values are those of the route.
 	path   string
 	values echo.PathValues
@@ -107,10 +105,10 @@ func (m *middleware) serve(c *echo.Context, next echo.HandlerFunc) error {
 		c.SetRequest(request)
 		c.SetResponse(response)
 	}()
-	x := &exchange{Context: request.Context(), echo: c, next: next, response: response}
+	x := &exchange{Context: request.Context(), front: front{echo: c, response: response}, next: next}
 	x.request = *request.WithContext(x)
 	x.request.Pattern = c.Path()
-	m.protected.ServeHTTP(response, &x.request)
+	m.protected.ServeHTTP(&x.front, &x.request)
 	return x.err
 }
 
@@ -118,7 +116,7 @@ func (m *middleware) serve(c *echo.Context, next echo.HandlerFunc) error {
 func run(w http.ResponseWriter, r *http.Request) {
 	x := r.Context().Value(exchangeKey{}).(*exchange)
 	c := x.echo
-	if w == x.response { // the request runs without protection, and is echo's own
+	if w == http.ResponseWriter(&x.front) { // the request runs without protection, and is echo's own
 		x.err = x.next(c)
 		return
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/gofiber/fiber/v3"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // ErrNotLast is what a request fails with whose protected handler is a middleware, or has handlers behind it: they
@@ -32,7 +33,7 @@ var ErrNotLast = errors.New("oncewardfiber: a protected handler is not the last 
 // of its route, such as "POST /accounts/:account/payments". It panics if the options cannot be right, as
 // [onceward.Guard.Handler] does.
 //
-// next finds the transaction and the operation in c.Context(). An error that it returns is answered inside of the
+// next finds the transaction and the operation in c.Context(), and in c itself. An error that it returns is answered inside of the
 // guard, by the ErrorHandler of the app, so that the answer is stored. It is the last one of its route: see
 // [ErrNotLast].
 // Middlewares in front of it run at each retry.
@@ -145,6 +146,7 @@ func (x *exchange) end() {
 		return // it is answered, and perhaps in use
 	}
 	x.fiber.SetContext(x.Context)
+	x.fiber.RequestCtx().RemoveUserValue(store.ContextName)
 	switch {
 	case x.writer.written:
 		x.writer.response.CopyTo(x.fiber.Response())
@@ -175,6 +177,7 @@ func (r *route) run(w http.ResponseWriter, request *http.Request) {
 		panic(err) // the body is in memory
 	}
 	c.SetContext(request.Context())
+	c.RequestCtx().SetUserValue(store.ContextName, request.Context()) // fiber's context has no other values
 	x.ran = true
 	err := r.next(c)
 	if !c.IsAbandoned() {

@@ -21,15 +21,17 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 )
 
 // Handler returns next with protection: for each key, next runs once. The operation is named by its method and the path
 // of its route, such as "POST /accounts/:account/payments". It panics if the options cannot be right, as
 // [onceward.Guard.Handler] does.
 //
-// next finds the transaction and the operation in c.Request.Context(). What it can ask gin is the same as without
-// protection: c.IsAborted, c.Writer, c.Keys, c.Errors, c.Next. Handlers that are registered behind it run with it, inside
-// of its protection, and not when an answer is replayed. Middlewares in front of it run at each retry too.
+// next finds the transaction and the operation in c.Request.Context(), and in c itself, for which c.Keys gets one entry
+// if the engine is without ContextWithFallback. What next can ask gin is the same as without protection: c.IsAborted,
+// c.Writer, c.Keys, c.Errors, c.Next. Handlers that are registered behind it run with it, inside of its protection, and
+// not when an answer is replayed. Middlewares in front of it run at each retry too.
 //
 // gin's chain runs once. If the database undoes the transaction, the guard runs next again, unless next has aborted the
 // chain or there are handlers behind it: such a request is answered 503 "not-executed", and its retry executes.
@@ -74,7 +76,7 @@ type route struct {
 // exchange is a request on its way through the guard, in whose context it travels.
 type exchange struct {
 	context.Context
-	gin     *gin.Context
+	front
 	request http.Request // the guard's
 	keys    map[any]any  // what was set in front of the handler
 	errors  []*gin.Error // likewise
@@ -103,8 +105,11 @@ func (r *route) serve(c *gin.Context) {
 		return
 	}
 	w, request := c.Writer, c.Request
-	defer func() { c.Writer, c.Request = w, request }()
-	x := &exchange{Context: request.Context(), gin: c}
+	defer func() {
+		c.Writer, c.Request = w, request
+		delete(c.Keys, store.ContextName)
+	}()
+	x := &exchange{Context: request.Context(), front: front{gin: c, writer: w}}
 	if status := w.Status(); status != http.StatusOK {
 		x.status = status
 	}
@@ -115,7 +120,7 @@ func (r *route) serve(c *gin.Context) {
 			c.Abort() // what is behind the handler runs with it, and with no other answer
 		}
 	}()
-	r.protected.ServeHTTP(w, &x.request)
+	r.protected.ServeHTTP(&x.front, &x.request)
 }
 
 // run is what the guard calls: again, if the database undid the transaction. Nothing of what the handler said to gin
@@ -123,7 +128,7 @@ func (r *route) serve(c *gin.Context) {
 func (r *route) run(w http.ResponseWriter, request *http.Request) {
 	x := request.Context().Value(exchangeKey{}).(*exchange)
 	c := x.gin
-	if _, own := w.(gin.ResponseWriter); own { // the request runs without protection, and is gin's own
+	if w == http.ResponseWriter(&x.front) { // the request runs without protection, and is gin's own
 		x.own = true
 		r.next(c)
 		return
@@ -138,6 +143,9 @@ func (r *route) run(w http.ResponseWriter, request *http.Request) {
 			return
 		}
 		c.Keys, c.Errors, c.Params, answer = maps.Clone(x.keys), slices.Clone(x.errors), slices.Clone(x.params), new(writer)
+	}
+	if c.Value(exchangeKey{}) == nil { // gin's context has no values of the request's, but its own
+		c.Set(store.ContextName, request.Context())
 	}
 	x.ran, x.whole = true, false
 	*answer = writer{ResponseWriter: w, ctx: request.Context(), status: x.status}

@@ -1,3 +1,5 @@
+//lint:file-ignore SA1019 a proxy passes on what clients and servers of earlier versions of the protocol use
+
 package oncewardmcp
 
 import (

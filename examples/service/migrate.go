@@ -31,7 +31,7 @@ GRANT SELECT, INSERT ON app.onceward_operation TO @role;
 GRANT SELECT, INSERT, UPDATE, DELETE ON app.onceward_record, app.onceward_delivery TO @role;
 GRANT SELECT, UPDATE ON app.onceward_walk TO @role;
 GRANT SELECT, INSERT, DELETE ON app.onceward_late_completion, app.onceward_external_event, app.onceward_audit,
-	app.onceward_execution, app.onceward_outbox, app.onceward_inbox, app.onceward_lock TO @role;
+	app.onceward_execution, app.onceward_outbox, app.onceward_inbox TO @role;
 GRANT USAGE ON SEQUENCE app.onceward_attempt, app.onceward_outbox_number TO @role`
 
 // migrate brings the tables up to date, with the rights of their owner, and gives the service's role its own. To run it

@@ -37,7 +37,7 @@ func (t *transaction) enter(ctx context.Context) context.Context {
 
 // noteMessage notes that a message goes along with the commit of the transaction that the context belongs to.
 func noteMessage(ctx context.Context) {
-	if t, ok := ctx.Value(transactionKey{}).(*transaction); ok {
+	if t, ok := store.Value(ctx, transactionKey{}).(*transaction); ok {
 		t.ordered.Store(true)
 	}
 }

@@ -75,7 +75,7 @@ func Writes(ctx context.Context) *Collector {
 
 // LookupWrites returns the collector of a transactional handler, if there is one.
 func LookupWrites(ctx context.Context) (*Collector, bool) {
-	c, ok := ctx.Value(writesKey{}).(*Collector)
+	c, ok := store.Value(ctx, writesKey{}).(*Collector)
 	return c, ok
 }
 

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	driver "github.com/go-sql-driver/mysql"
+	"github.com/onceward/onceward/internal/redial"
 )
 
 // ErrReadOnlyNode is returned when a server takes no writes: it is a replica, which is behind the one that decides, or
@@ -120,6 +121,9 @@ func (c *connector) Connect(ctx context.Context) (sqldriver.Conn, error) {
 			c.current.Store(int32(host))
 			return conn, nil
 		}
+		if errors.Is(err, sqldriver.ErrBadConn) {
+			err = errors.New(err.Error()) // database/sql would connect twice more at once
+		}
 		errs = append(errs, err)
 		if ctx.Err() != nil {
 			break
@@ -190,7 +194,7 @@ func prepareSession(ctx context.Context, conn sqldriver.Conn, session []string) 
 		return nil, fmt.Errorf("mysql: the character set %q of the connection is not safe to put values into: "+
 			"say charset=utf8mb4 in the URL", set)
 	}
-	statements := append([]string{setIsolation}, session...)
+	statements := slices.Clone(session)
 	if node["wsrep_on"] == "ON" {
 		statements = append(statements, setGaleraReads, askGalera)
 	}
@@ -276,7 +280,7 @@ const attempts = 3
 // again: in an outage that would multiply what they have to refuse.
 func (s *Store) with(ctx context.Context, do func(conn *sql.Conn) error) error {
 	for attempt := 1; ; attempt++ {
-		conn, err := s.own.Conn(ctx)
+		conn, err := redial.Do(ctx, &s.gate, s.own.Conn)
 		if err != nil {
 			return err
 		}

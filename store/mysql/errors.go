@@ -24,6 +24,7 @@ func unavailable(err error) error {
 const (
 	errorNoDatabaseRight = 1044
 	errorNotReady        = 1047 // Galera: this node is not part of a quorum, or not caught up
+	errorChanged         = 1020 // MariaDB with innodb_snapshot_isolation: a row is newer than the snapshot
 	errorShutdown        = 1053
 	errorDuplicate       = 1062
 	errorNormalShutdown  = 1079
@@ -53,7 +54,10 @@ func mysqlNumber(err error) uint16 {
 
 // undone reports whether the server undid what was asked for a reason that a repetition may not meet again: it lost to
 // another transaction.
-func undone(err error) bool { return mysqlNumber(err) == errorDeadlock }
+func undone(err error) bool {
+	n := mysqlNumber(err)
+	return n == errorDeadlock || n == errorChanged
+}
 
 // locked reports whether another transaction kept a row locked for longer than is waited for. Nothing was written.
 func locked(err error) bool {

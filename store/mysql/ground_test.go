@@ -14,7 +14,7 @@ import (
 // store of its own, and each finds it as if it were new.
 type ground struct {
 	// url is for the stores.
-	url string
+	url, parameters string
 	// admin looks past every store.
 	admin *sql.DB
 }
@@ -22,10 +22,11 @@ type ground struct {
 // grounds are those of one run of the suite.
 type grounds struct {
 	run testing.TB
-	// url makes a database.
-	url  func(t testing.TB) string
-	mu   sync.Mutex
-	idle []*ground
+	// url makes a database, and parameters are those of its stores' URLs and of the application's.
+	url        func(t testing.TB) string
+	parameters string
+	mu         sync.Mutex
+	idle       []*ground
 }
 
 // take hands out a ground that is empty, and takes it back at the end of the test.
@@ -38,7 +39,7 @@ func (g *grounds) take(t testing.TB) *ground {
 	}
 	g.mu.Unlock()
 	if taken == nil {
-		taken = newGround(t, g.run, g.url(g.run))
+		taken = newGround(t, g.run, g.url(g.run), g.parameters)
 	} else {
 		taken.clear(t)
 	}
@@ -51,9 +52,9 @@ func (g *grounds) take(t testing.TB) *ground {
 }
 
 // newGround makes a ground that lasts as long as the run.
-func newGround(t, run testing.TB, url string) *ground {
+func newGround(t, run testing.TB, url, parameters string) *ground {
 	t.Helper()
-	g := &ground{url: url, admin: openAdmin(run, url)}
+	g := &ground{url: url, parameters: parameters, admin: openAdmin(run, url, parameters)}
 	openStore(t, url) // makes the tables
 	exec(t, g.admin, `CREATE TABLE business (value VARCHAR(255) NOT NULL) ENGINE = InnoDB`)
 	return g
@@ -80,13 +81,14 @@ func (g *ground) clear(t testing.TB) {
 }
 
 // openAdmin opens a pool past the store, to the first host of a URL.
-func openAdmin(t testing.TB, url string) *sql.DB {
+func openAdmin(t testing.TB, url string, parameters ...string) *sql.DB {
 	t.Helper()
 	rest := strings.TrimPrefix(url, "mysql://")
 	user, rest, _ := strings.Cut(rest, "@")
 	hosts, database, _ := strings.Cut(rest, "/")
 	host, _, _ := strings.Cut(hosts, ",")
-	db, err := sql.Open("mysql", user+"@tcp("+host+")/"+database+"?sql_mode='ANSI'&wsrep_sync_wait=1")
+	db, err := sql.Open("mysql", user+"@tcp("+host+")/"+database+"?sql_mode='ANSI'&wsrep_sync_wait=1"+
+		strings.Join(parameters, ""))
 	must(t, err)
 	t.Cleanup(func() { _ = db.Close() })
 	return db

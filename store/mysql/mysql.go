@@ -22,6 +22,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/onceward/onceward/internal/redial"
 	"github.com/onceward/onceward/store"
 )
 
@@ -53,6 +54,8 @@ type Store struct {
 	handlers *sql.DB
 	opened   bool
 	transactions
+	// gate lets one connection at a time be tried for while the server cannot be reached.
+	gate redial.Gate
 	// own is for everything else, so that settling never waits for a connection that a handler holds.
 	own *sql.DB
 

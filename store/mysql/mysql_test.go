@@ -59,7 +59,7 @@ func instanceOnTheRealClock(
 ) (storetest.Instance, func() *mysql.Store) {
 	t.Helper()
 	ground := among.take(t)
-	url := ground.url + "?sql_mode='ANSI'"
+	url := ground.url + "?sql_mode='ANSI'" + ground.parameters
 	s := openStore(t, url, options...)
 	return storetest.Instance{
 		Store:    s,
@@ -72,7 +72,7 @@ func instanceOnTheRealClock(
 		Lossy: func(t testing.TB) storetest.Lossy {
 			proxy := servers.NewMySQLProxy(t, ground.url)
 			return storetest.Lossy{
-				Store: openStore(t, proxy.URL()+"?sql_mode='ANSI'"),
+				Store: openStore(t, proxy.URL()+"?sql_mode='ANSI'"+ground.parameters),
 				LoseCommit: func(reply bool) (lost func(context.Context) error, restore func()) {
 					return proxy.Lose(commits, reply)
 				},
@@ -96,6 +96,11 @@ func business(g *ground) *storetest.Business {
 		Define: func(statement string) error {
 			_, err := g.admin.Exec(statement)
 			return err
+		},
+		Pool: g.admin,
+		Conflicts: map[string]string{
+			"SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213": "1213", "SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1205": "1205",
+			"SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1020": "1020",
 		},
 		Enders: []string{
 			"BEGIN", "START TRANSACTION", "SET autocommit = 1", "CREATE TABLE more (i INT)", "DROP TABLE IF EXISTS more",
@@ -127,4 +132,22 @@ func TestStoreOnTheRealClock(t *testing.T) {
 			return i
 		},
 	})
+}
+
+// TestStoreAtOtherDefaults runs what depends on the level of the handlers' connections, which is that of their URL or
+// their server, at those that MySQL does not have as its default.
+func TestStoreAtOtherDefaults(t *testing.T) {
+	t.Parallel()
+	for _, level := range []string{"READ-COMMITTED", "SERIALIZABLE"} {
+		t.Run(level, func(t *testing.T) {
+			t.Parallel()
+			among := &grounds{run: t, url: mariadb, parameters: "&tx_isolation='" + level + "'"}
+			storetest.Run(t, storetest.Harness{
+				Features: storetest.Features{ConcurrentTx: true},
+				Groups: servers.UnlessAllStores("Isolation", "Transactor", "TransactorRaces", "LostCommit", "Checkpointer",
+					"CheckpointerRaces", "OutboxTransactions", "OutboxAnswer", "OutboxFinishTx", "InboxTransactions", "Natural"),
+				Open: func(t testing.TB) storetest.Instance { return instance(t, among) },
+			})
+		})
+	}
 }

@@ -57,7 +57,7 @@ func openServer(ctx context.Context, url string, with []Option) (*Store, error) 
 	if err != nil {
 		return nil, err
 	}
-	connector, err := newConnector(where, s.tuneOwn, setSession)
+	connector, err := newConnector(where, s.tuneOwn, setIsolation, setSession)
 	if err != nil {
 		return nil, err
 	}

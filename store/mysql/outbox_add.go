@@ -132,7 +132,7 @@ func (s *Store) AddMessage(ctx context.Context, tx *sql.Tx, e *outbox.Entry) err
 	if err != nil {
 		return err
 	}
-	if g, _ := ctx.Value(gateKey{}).(*gate); g != nil && g.t.store == s {
+	if g, _ := store.Value(ctx, gateKey{}).(*gate); g != nil && g.t.store == s {
 		g.t.adds.Store(true)
 	}
 	defer s.messages.wake() // it may be committed soon
@@ -147,7 +147,7 @@ func (s *Store) AddMessage(ctx context.Context, tx *sql.Tx, e *outbox.Entry) err
 
 // AddToAnswer implements [outbox.AnswerStore]: the message goes along with the answer and COMMIT in one round trip.
 func (s *Store) AddToAnswer(ctx context.Context, e *outbox.Entry) error {
-	g, _ := ctx.Value(gateKey{}).(*gate)
+	g, _ := store.Value(ctx, gateKey{}).(*gate)
 	if g == nil || g.t.store != s || !g.t.answers || !e.OfOperation(g.t.id) {
 		return outbox.ErrNoAnswer
 	}

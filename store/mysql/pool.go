@@ -7,8 +7,8 @@ import (
 )
 
 // OpenDB returns a pool of connections for statements of the application's own, such as those that read its tables
-// outside of handlers. They are made as the store's are: to the first of several hosts that takes writes, at READ
-// COMMITTED, and in a cluster so that they see what was committed on the other nodes. Close it when done.
+// outside of handlers. They are made as those for handlers are: to the first of several hosts that takes writes, and in a
+// cluster so that they see what was committed on the other nodes. Close it when done.
 func OpenDB(url string) (*sql.DB, error) {
 	where, err := parseURL(url)
 	if err != nil {

@@ -36,10 +36,10 @@ func TestStatements(t *testing.T) {
 				strings.Count(all, ";")+1, trips, statements, strings.Join(texts, "\n"))
 		}
 	}
-	costs("a transaction", 3, 10, func() {
+	costs("a transaction", 3, 14, func() {
 		transacted(t, l, "key", inserting(t, "key"), store.DecisionExecute, "a transaction")
 	})
-	costs("the replay of a transaction", 2, 5, func() {
+	costs("the replay of a transaction", 2, 9, func() {
 		transacted(t, l, "key", refusing(t, "I1"), store.DecisionReplay, "I1")
 	})
 	costs("a replay", 2, 2, func() {

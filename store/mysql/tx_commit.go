@@ -29,13 +29,15 @@ const (
 // answer, what the plan writes, and COMMIT.
 func (t *transaction) commit(first ...statement) error {
 	if err := t.plan.prepare(); undone(err) {
-		return t.gone(err)
+		return t.gone(err, nil)
 	} else if err != nil {
-		t.gate.undone = t.gate.undone || locked(err)
+		if locked(err) {
+			t.gate.meet(err)
+		}
 		return t.undo(err, releaseSavepoint, rollback)
 	}
 	statements := append(first, t.addMessages()...)
-	offset := len(statements)
+	offset := len(statements) + 1 // ending puts one in front
 	statements = t.ending(append(append(statements, t.plan.write()...), commit)...)
 	all, err := t.link.exec(time.Now().Add(settleTimeout), statements...)
 	if err != nil {
@@ -57,7 +59,7 @@ func (t *transaction) failed(cause error) error {
 		_ = t.rollback()
 		return t.plan.spoiled(errEnded, nil)
 	case undone(cause) && t.gate.ending.Load():
-		return t.gone(nil)
+		return t.gone(cause, nil)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), txAskTimeout)
 	defer cancel()

@@ -41,9 +41,11 @@ type gate struct {
 	messages   []addition
 	answerSize outbox.AnswerSize
 
-	// undone says that a statement failed because of the neighbours, gone that the server undid the whole transaction
-	// with it.
-	undone, gone bool
+	// conflict is the first error by which a statement failed because of the neighbours, with that statement; the last
+	// one is statement. gone says that the server undid the whole transaction with it.
+	conflict  error
+	statement string
+	gone      bool
 	// ending says that a statement of the handler may have ended the transaction: where that cannot be seen by the
 	// savepoint any more, it is not known what became of the work.
 	ending atomic.Bool
@@ -87,6 +89,7 @@ func (g *gate) run(ctx context.Context, text string, call func(ctx context.Conte
 	if mayEnd(text) {
 		g.ending.Store(true)
 	}
+	g.statement = text
 	ctx, cancel := context.WithCancel(ctx)
 	g.call.Store(&cancel)
 	rows := len(g.results)
@@ -121,8 +124,17 @@ func (g *gate) query(
 
 // note looks at how a statement ended. The caller holds the gate.
 func (g *gate) note(err error) {
-	g.undone = g.undone || undone(err) || locked(err)
+	if undone(err) || mysqlNumber(err) == errorLockWait && !strings.Contains(strings.ToUpper(g.statement), "NOWAIT") {
+		g.meet(err)
+	}
 	g.gone = g.gone || undone(err)
+}
+
+// meet notes an error that comes from the neighbours: whatever the handler makes of it, all is undone and run again.
+func (g *gate) meet(err error) {
+	if g.conflict == nil {
+		g.conflict = fmt.Errorf("%w, at the statement %.200q", err, g.statement)
+	}
 }
 
 // close waits for the call that is under way, and closes what was left open.
@@ -247,7 +259,7 @@ func ends(text string) bool {
 // plain are the words by which statements begin that cannot end a transaction.
 var plain = []string{
 	"SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE", "WITH", "SAVEPOINT", "RELEASE", "ROLLBACK", "SHOW", "EXPLAIN",
-	"DESCRIBE", "DESC", "DO", "SET", "VALUES", "CREATE", "DROP", "USE",
+	"DESCRIBE", "DESC", "DO", "SET", "VALUES", "CREATE", "DROP", "USE", "SIGNAL",
 }
 
 // mayEnd reports whether a statement that is let through may end a transaction all the same.

@@ -1,6 +1,7 @@
 package mysql
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	sqldriver "database/sql/driver"
@@ -15,6 +16,7 @@ import (
 
 	driver "github.com/go-sql-driver/mysql"
 
+	"github.com/onceward/onceward/internal/redial"
 	"github.com/onceward/onceward/store"
 )
 
@@ -23,6 +25,8 @@ type transactions struct {
 	bridge *bridge
 	// joins says that the connections of handlers take several statements in one text.
 	joins bool
+	// level is the isolation level of the connections of handlers, as the server calls it.
+	level string
 	// unique are the keys of tables that are known to be unique.
 	unique sync.Map
 	// messages wakes those who wait for messages.
@@ -35,7 +39,7 @@ type transactions struct {
 
 // openHandlers opens the pool for handlers, whose statements are sent as the URL says.
 func (s *Store) openHandlers() error {
-	connector, err := newConnector(s.location, s.tuneHandlers, setHandlers)
+	connector, err := newConnector(s.location, s.tuneHandlers, keepLockWait, setHandlers)
 	if err == nil {
 		s.handlers, s.opened = openPool(connector, &s.options), true
 		s.handlers.SetConnMaxIdleTime(handlersIdle / 2)
@@ -53,18 +57,26 @@ func (s *Store) tuneHandlers(config *driver.Config) {
 	config.Logger = driverLog{s.logger}
 }
 
+// selectLevel asks for the isolation level of a session, by both of its names.
+const selectLevel = `SHOW VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation')`
+
 // openTransactions finds out what the connections of handlers can do.
 func (s *Store) openTransactions(ctx context.Context) error {
 	s.bridge = newBridge()
-	if s.opened {
-		s.joins = true
-		return nil
-	}
-	l, err := connect(ctx, s.handlers, true)
+	l, err := connect(ctx, &s.gate, s.handlers, true)
 	if err != nil {
 		return err
 	}
 	defer l.release()
+	variables, err := queryPairs(ctx, l.raw, selectLevel)
+	if err != nil {
+		return err
+	}
+	s.level = cmp.Or(variables["transaction_isolation"], variables["tx_isolation"])
+	if s.opened {
+		s.joins = true
+		return nil
+	}
 	_, err = l.exec(undisturbed(ctx), stmt(`DO 1`), stmt(`DO 2`))
 	s.joins = err == nil
 	if mysqlNumber(err) != 0 {
@@ -104,8 +116,8 @@ type link struct {
 }
 
 // connect takes a connection from a pool.
-func connect(ctx context.Context, db *sql.DB, joins bool) (*link, error) {
-	pool, err := db.Conn(ctx)
+func connect(ctx context.Context, gate *redial.Gate, db *sql.DB, joins bool) (*link, error) {
+	pool, err := redial.Do(ctx, gate, db.Conn)
 	if err != nil {
 		return nil, err
 	}

@@ -53,6 +53,8 @@ type transaction struct {
 	// keyed says that there is a record, which tells what became of the transaction, and id which.
 	keyed bool
 	id    store.ID
+	// level is that of the transaction.
+	level sql.IsolationLevel
 	// lease is the time after which the server may end a transaction that is idle.
 	lease time.Duration
 	// answers says that there will be an answer, to which the work may add messages; adds, that it added any.
@@ -134,7 +136,7 @@ func (t *transaction) try(ctx context.Context) (err error) {
 	if err := left(ctx); err != nil {
 		return err
 	}
-	if t.link, err = connect(ctx, t.store.handlers, t.store.joins); err != nil {
+	if t.link, err = connect(ctx, &t.store.gate, t.store.handlers, t.store.joins); err != nil {
 		return unavailable(err)
 	}
 	defer t.release()
@@ -176,17 +178,18 @@ const thisNode = `CONCAT(@@hostname, ':', @@port)`
 const errorNoSavepoint = 1305
 
 // The session of a transaction. A statement that fails with a deadlock ends the transaction: with autocommit off what
-// follows it is part of another one, and is undone, instead of being committed by itself. READ COMMITTED takes no locks
-// on rows that are not there, and sees what was committed a moment ago. A node that stops in mid-transaction is put out
-// by the server when it has been idle for too long.
+// follows it is part of another one, and is undone, instead of being committed by itself. A node that stops in
+// mid-transaction is put out by the server when it has been idle for too long. How long a statement waits for a row is
+// the user's setting for the statements of the work, and short for those of the store.
 const (
 	// setBorrowed sets a connection of the application, and returnBorrowed gives it back as it was.
 	keepBorrowed = `SET @onceward_autocommit = @@autocommit, @onceward_lock_wait = @@innodb_lock_wait_timeout,
 		@onceward_idle = @@wait_timeout`
 	setBorrowed    = `SET SESSION autocommit = 0, innodb_lock_wait_timeout = ?, wait_timeout = ?`
-	setBorrowedTx  = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED`
 	returnBorrowed = `SET SESSION autocommit = @onceward_autocommit, innodb_lock_wait_timeout = @onceward_lock_wait,
 		wait_timeout = @onceward_idle`
+	// keepLockWait is keepBorrowed for a connection of the store.
+	keepLockWait = `SET @onceward_lock_wait = @@innodb_lock_wait_timeout`
 	// setIdle sets how long a connection of the store may be idle.
 	setIdle = `SET SESSION wait_timeout = ?`
 )
@@ -204,12 +207,17 @@ const (
 	plainIdle = 10 * time.Minute
 )
 
+var (
+	patient   = stmt(`SET SESSION innodb_lock_wait_timeout = @onceward_lock_wait`)
+	impatient = stmt(`SET SESSION innodb_lock_wait_timeout = ?`, lockWait)
+)
+
 // beginning are the statements that come first in a transaction.
 func (t *transaction) beginning() []statement {
 	idle, set := t.idle()
 	switch {
 	case !t.store.opened:
-		return []statement{stmt(keepBorrowed), stmt(setBorrowed, lockWait, idle), stmt(setBorrowedTx)}
+		return []statement{stmt(keepBorrowed), stmt(setBorrowed, lockWait, idle)}
 	case set:
 		return []statement{stmt(setIdle, idle)}
 	default:
@@ -219,6 +227,7 @@ func (t *transaction) beginning() []statement {
 
 // ending is how a transaction ends by these statements: the connection is what it was before.
 func (t *transaction) ending(statements ...statement) []statement {
+	statements = append([]statement{impatient}, statements...)
 	if _, set := t.idle(); !t.store.opened {
 		statements = append(statements, stmt(returnBorrowed))
 	} else if set {
@@ -241,7 +250,7 @@ func (t *transaction) idle() (seconds int, set bool) {
 // leaves does not cut it off, because the server would keep what is locked until it noticed.
 func (t *transaction) begin(ctx context.Context) error {
 	statements := append(t.beginning(), t.plan.claim()...)
-	return t.link.query(undisturbed(ctx), t.plan.read, append(statements, setSavepoint)...)
+	return t.link.query(undisturbed(ctx), t.plan.read, append(statements, patient, setSavepoint)...)
 }
 
 // undisturbed is when the caller's time is up: a caller who leaves earlier does not count.
@@ -338,12 +347,14 @@ func (t *transaction) finish(action store.TxAction, cause error) error {
 	switch {
 	case t.link.lost() && t.gate.ending.Load():
 		return t.plan.spoiled(errCalled, cause)
-	case t.link.lost() && t.gate.undone:
-		return &undoneError{errors.Join(errLost, cause)}
+	case t.link.lost() && t.gate.conflict != nil:
+		return &undoneError{errors.Join(errLost, t.gate.conflict, cause)}
 	case t.link.lost():
 		return unavailable(errors.Join(errLost, cause))
 	case t.gate.gone: // what came after it was refused
-		return t.gone(cause)
+		return t.gone(nil, cause)
+	case t.gate.conflict != nil:
+		action = store.TxRollback // work that has answered an error of its neighbours is run again
 	}
 	switch action {
 	case store.TxRollback:
@@ -356,13 +367,14 @@ func (t *transaction) finish(action store.TxAction, cause error) error {
 	}
 }
 
-// gone ends a transaction that the server has undone, with its savepoint, because of another one.
-func (t *transaction) gone(cause error) error {
+// gone ends a transaction that the server has undone, with its savepoint, because of another one: by the conflict that
+// the work has met, or by this one.
+func (t *transaction) gone(conflict, cause error) error {
 	if t.gate.ending.Load() {
 		_ = t.rollback()
 		return t.plan.spoiled(errUndone, cause)
 	}
-	t.gate.undone = true
+	t.gate.meet(conflict)
 	return t.undo(cause, rollback)
 }
 
@@ -377,8 +389,11 @@ func (t *transaction) undo(cause error, statements ...statement) error {
 	if err != nil {
 		t.link.cut() // the server undoes what it loses the connection of
 	}
-	if t.gate.undone || undone(err) {
-		return &undoneError{cause}
+	if undone(err) {
+		t.gate.meet(err)
+	}
+	if t.gate.conflict != nil {
+		return &undoneError{errors.Join(t.gate.conflict, cause)}
 	}
 	return cause
 }

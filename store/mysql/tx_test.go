@@ -4,10 +4,13 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	driver "github.com/go-sql-driver/mysql"
 
 	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/servers"
@@ -209,4 +212,40 @@ func TestKilledServer(t *testing.T) {
 func reopened(t testing.TB, url string) *sql.DB {
 	t.Helper()
 	return openAdmin(t, url)
+}
+
+// TestLockWaitOfHandlers: how long a statement of a handler waits for a row is what the service has set, on connections of
+// its own and on those that the store opens, also after a transaction that was undone.
+func TestLockWaitOfHandlers(t *testing.T) {
+	t.Parallel()
+	url := mariadb(t) + "?innodb_lock_wait_timeout=7"
+	configs, err := mysql.DriverConfigs(url)
+	must(t, err)
+	connector, err := driver.NewConnector(configs[0])
+	must(t, err)
+	db := sql.OpenDB(connector)
+	t.Cleanup(func() { _ = db.Close() })
+	db.SetMaxOpenConns(1)
+	borrowing, err := mysql.New(t.Context(), db, url, quiet)
+	must(t, err)
+	t.Cleanup(func() { must(t, borrowing.Close()) })
+	for name, s := range map[string]*mysql.Store{
+		"a pool of the service's": borrowing, "a pool of the store's": openStore(t, url, mysql.WithConnections(1)),
+	} {
+		for run, action := range []store.TxAction{store.TxRollback, store.TxCommit, store.TxCommitAnswer, store.TxCommit} {
+			transacted(t, s, fmt.Sprint(name, run), func(ctx context.Context, _ store.Verdict) store.Settlement {
+				var wait int
+				must(t, txOf(ctx).QueryRowContext(ctx, `SELECT @@innodb_lock_wait_timeout`).Scan(&wait))
+				if wait != 7 {
+					t.Errorf("%s: run %d waits %d s for a row, want the 7 s of the URL", name, run, wait)
+				}
+				return settled(action, "done")
+			}, store.DecisionExecute, "E1")
+		}
+	}
+	var wait int
+	must(t, db.QueryRowContext(t.Context(), `SELECT @@innodb_lock_wait_timeout`).Scan(&wait))
+	if wait != 7 {
+		t.Errorf("the service's connection waits %d s for a row afterwards, want 7 s", wait)
+	}
 }

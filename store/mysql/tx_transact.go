@@ -2,9 +2,11 @@ package mysql
 
 import (
 	"context"
+	"database/sql"
 	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/onceward/onceward/store"
@@ -25,6 +27,9 @@ const (
 	// statement behind the lock: so it sees what the last holder of that has committed.
 	lookUp = `SELECT l.number, @@global.read_only, ` + allColumns + `
 		FROM @lock l LEFT JOIN @record r ON r.hash = ? WHERE l.name = ?`
+	// lookUpApart is lookUp without the row of the lock.
+	lookUpApart = `SELECT @now, @@global.read_only, ` + allColumns + `
+		FROM (SELECT 1 AS one) AS always LEFT JOIN @record r ON r.hash = ?`
 	// askSession asks of a connection that the store has not made what it knows of its own.
 	askSession = `SELECT CONNECTION_ID(), @node`
 	// writeNew makes a record, and checkToken, behind it, stops the commit if its token may have been used for one that
@@ -36,17 +41,42 @@ const (
 		VALUES (?, ?, ?, ?, LAST_INSERT_ID(@now + ?), @now, @now, ?, ?)`
 	checkToken = `SELECT 1 + 9223372036854775807 * COALESCE(MAX(value) >= ?, 1) FROM @meta
 		WHERE name = 'max_removed_attempt'`
+	// checkTokenNow is checkToken where a statement sees what was there when the work first read: it reads behind a lock.
+	checkTokenNow = checkToken + ` LOCK IN SHARE MODE`
 	// writeOver writes over the record that was found, at the attempt and the revision that it had then.
 	writeOver = `UPDATE @record SET attempt = ?, revision = ?, state = ?, due = LAST_INSERT_ID(@now + ?),
 			settled_at = @now, created_at = ?, record = ?, content = ?
 		WHERE hash = ? AND attempt = ? AND revision = ?`
 )
 
-// claims are the statements that begin a transaction with a record.
+// The statements that set the level of the next transaction.
+var (
+	setReadCommitted = stmt(`SET TRANSACTION ISOLATION LEVEL READ COMMITTED`)
+	setLevels        = map[sql.IsolationLevel][]statement{
+		sql.LevelReadCommitted:  {setReadCommitted},
+		sql.LevelRepeatableRead: {stmt(`SET TRANSACTION ISOLATION LEVEL REPEATABLE READ`)},
+		sql.LevelSerializable:   {stmt(`SET TRANSACTION ISOLATION LEVEL SERIALIZABLE`)},
+	}
+)
+
+// readCommitted reports whether the transaction is at that level, which locks no gaps between rows.
+func (t *transaction) readCommitted() bool {
+	return t.level == sql.LevelReadCommitted || t.level == sql.LevelDefault && t.store.level == "READ-COMMITTED"
+}
+
+// claims are the statements that begin a transaction with a record. At a level that locks the gaps between rows, to look
+// for what is not there would keep neighbours with other keys from writing, and they would undo each other: there a
+// transaction of its own looks before. What is committed between the two is found by the insert of the record, which
+// then fails, and all is undone and decided again.
 func (t *transaction) claims() []statement {
 	s, name, hash := t.store, claimOf(t.id), t.id.HashBytes()
-	claims := []statement{
-		stmt(s.render(lockClaim), name), stmt(s.render(insertClaim), name), stmt(s.render(lookUp), hash[:], name),
+	lock, insert := stmt(s.render(lockClaim), name), stmt(s.render(insertClaim), name)
+	var claims []statement
+	if t.readCommitted() {
+		claims = append(slices.Clone(setLevels[t.level]), lock, insert, stmt(s.render(lookUp), hash[:], name))
+	} else {
+		claims = []statement{setReadCommitted, lock, stmt(s.render(lookUpApart), hash[:]), rollback}
+		claims = append(append(claims, setLevels[t.level]...), insert)
 	}
 	if t.session == 0 {
 		claims = append(claims, stmt(s.render(askSession)))
@@ -162,6 +192,7 @@ func (s *Store) Transact(
 		x := &handlerPlan{
 			transaction: transaction{
 				store: s, keyed: true, id: r.ID, lease: r.Lease, answers: true, limit: s.LongestWork(r.Lease), flight: f,
+				level: r.Isolation,
 			},
 			event: event, run: work,
 		}
@@ -298,8 +329,12 @@ func (x *handlerPlan) write() []statement {
 	statements := append(x.store.notingProvider(&x.before, rec), stmt(x.store.render(deleteClaim), claimOf(x.id)))
 	x.answer = len(statements)
 	if !x.exists {
+		check := checkToken
+		if !x.readCommitted() {
+			check = checkTokenNow
+		}
 		return append(statements, stmt(x.store.render(writeNew), w.hash[:], w.attempt, w.revision, w.state,
-			retention, w.record, w.content), stmt(x.store.render(checkToken), w.attempt))
+			retention, w.record, w.content), stmt(x.store.render(check), w.attempt))
 	}
 	return append(statements, stmt(x.store.render(writeOver), w.attempt, w.revision, w.state, retention,
 		w.createdAt, w.record, w.content, w.hash[:], x.found.attempt, x.found.revision), exactlyOne)

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // The limits of a batch: so many items, and about so many bytes, that it does not hold up those behind it.
@@ -24,7 +23,7 @@ const (
 // at once. A further lane opens when so many wait that they are worth a round trip of their own, when an item waits for
 // a batch that does not come back, or at once where a round trip takes long whatever is in it.
 type batcher struct {
-	pool       *pgxpool.Pool
+	pool       *ownPool
 	statements []*statement // by their shapes
 	unnamed    bool
 	// lanes is how many there are at most, and farLanes how many where a round trip takes long.
@@ -208,19 +207,19 @@ func (b *batcher) attempt(ctx context.Context, items []*item) error {
 }
 
 // repeated does what may be done again: once more if a connection turned out dead, and some times if the server undid
-// it.
-func repeated(ctx context.Context, pool *pgxpool.Pool, do func() error) error {
+// it. Where no connection can be made the next one cannot be made either.
+func repeated(ctx context.Context, pool *ownPool, do func() error) error {
 	dead := false
 	for tries := 1; ; tries++ {
 		err := do()
 		if err == nil && dead {
-			err = replicated(ctx, pool) // it may have found what the first one did
+			err = replicated(ctx, pool.Pool) // it may have found what the first one did
 		}
 		switch {
 		case err == nil || ctx.Err() != nil || fromStandby(err):
 			return unavailable(err)
 		case undone(err) && tries < maxUndone && pauseUndone(ctx, tries):
-		case lost(err) && !dead:
+		case lost(err) && !dead && !errors.Is(err, errUnconnected):
 			dead = true
 			pool.Reset() // the others are likely dead too
 		default:
@@ -270,7 +269,7 @@ func (b *batcher) sendOn(ctx context.Context, trip pipeline, items []*item) erro
 		b.learn(items, time.Since(began))
 	}
 	if err == nil && trip.warned {
-		err = replicated(ctx, b.pool)
+		err = replicated(ctx, b.pool.Pool)
 	}
 	return err
 }

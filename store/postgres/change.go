@@ -82,7 +82,7 @@ var errUnanswered = errors.New("it is not known yet what became of the commit")
 
 // maxTries is how often a transaction with work of the application is repeated that the server undid, and a change that
 // lost a race or its connection.
-const maxTries = 5
+const maxTries = 10
 
 // numberFor is that of the operation of a reservation.
 func (s *Store) numberFor(ctx context.Context, event store.Event) (int32, error) {

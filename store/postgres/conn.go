@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/onceward/onceward/internal/redial"
 )
 
 // source is where the connections of handlers come from: a pool of pgx, or a *sql.DB over pgx.
@@ -206,7 +207,7 @@ func promoted(ctx context.Context, conn *pgx.Conn) bool {
 // up as soon as the address leads elsewhere.
 func (s *Store) acquire(ctx context.Context) (acquired, error) {
 	for {
-		l, err := s.handlers.acquire(ctx)
+		l, err := redial.Do(ctx, &s.gate, s.handlers.acquire)
 		if err != nil || !saysStandby(l.pgx()) || promoted(ctx, l.pgx()) {
 			return l, err
 		}

@@ -2,12 +2,14 @@ package postgres_test
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/servers"
@@ -86,6 +88,13 @@ func newGround(t testing.TB, among *grounds) *ground {
 func onSharedServer(t, run testing.TB) (url, admin string) {
 	url = servers.Postgres(t).SchemaURL(run)
 	return url, url
+}
+
+// sql returns a pool of database/sql that looks past every store.
+func (g *ground) sql(t testing.TB) *sql.DB {
+	db := stdlib.OpenDBFromPool(g.admin)
+	t.Cleanup(func() { must(t, db.Close()) })
+	return db
 }
 
 // firstMoment is when each test begins, in microseconds since 1970.

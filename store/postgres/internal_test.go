@@ -84,7 +84,7 @@ func TestRefusedBesideAnAnswer(t *testing.T) {
 // returned may say as much of a transaction inside of it, or that it is not known what became of that one.
 func TestUnknownIsNotRetried(t *testing.T) {
 	t.Parallel()
-	inner := new(Store).retry(func() error { return &undoneError{} })
+	inner := new(Store).retry(t.Context(), func() error { return &undoneError{} })
 	for name, test := range map[string]struct {
 		err  error
 		runs int
@@ -96,7 +96,7 @@ func TestUnknownIsNotRetried(t *testing.T) {
 		"undone, unknown inside": {&undoneError{cause: errors.Join(store.ErrOutcomeUnknown, inner)}, 1},
 	} {
 		runs := 0
-		err := new(Store).retry(func() error { runs++; return test.err })
+		err := new(Store).retry(t.Context(), func() error { runs++; return test.err })
 		if runs != test.runs || !errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("I1: %s: %d runs and %v, want %d", name, runs, err, test.runs)
 		}

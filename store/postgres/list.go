@@ -36,8 +36,6 @@ const (
 	selectUnknown = `SELECT extra FROM @record WHERE state = 40`
 	// selectLost is about those in progress whose lease has ended.
 	selectLost = `SELECT count(*), coalesce(min(due), 0) FROM @record WHERE state IN (10, 11) AND due <= (SELECT @now())`
-	// indexedOpen is how that index is made, behind the name of its table: of all records but those that have an answer.
-	indexedOpen = `(state, due) WHERE state <> 20`
 )
 
 // List implements [store.Lister]. The order is that of the records' hashes. Restricted to a scope or an operation, it

@@ -127,7 +127,7 @@ func (s *Store) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.own = &ownPool{own}
+	s.own = &ownPool{own, &s.gate}
 	if s.asking, err = openOwn(ctx, config, askingConnections); err != nil {
 		return err
 	}
@@ -152,7 +152,7 @@ func (s *Store) start(ctx context.Context) error {
 	s.operations = newOperations(s.own, s.names)
 	s.unnamed = config.ConnConfig.DefaultQueryExecMode != pgx.QueryExecModeCacheStatement
 	s.batches = &batcher{
-		pool: own, statements: s.sql.batch, unnamed: s.unnamed, lanes: s.options.lanes, farLanes: s.options.farLanes,
+		pool: s.own, statements: s.sql.batch, unnamed: s.unnamed, lanes: s.options.lanes, farLanes: s.options.farLanes,
 		largest: maxBatch, worth: laneWorth, fewReserve: fewReserve, fewComplete: fewComplete, patience: s.options.patience,
 	}
 	switch {
@@ -199,10 +199,18 @@ func openOwn(ctx context.Context, config *pgxpool.Config, most int32) (*pgxpool.
 }
 
 // ownConfig is how a pool of the store's own connects: as that of handlers, but with so many connections at most, and
-// when they are needed.
+// when they are needed. The names of records are known to be of type uuid there, in query modes too in which pgx does
+// not ask the server.
 func ownConfig(config *pgxpool.Config, most int32) *pgxpool.Config {
 	own := config.Copy()
 	own.MaxConns, own.MinConns, own.MinIdleConns = most, 0, 0
+	own.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		conn.TypeMap().RegisterDefaultPgType([16]byte{}, "uuid")
+		if config.AfterConnect == nil {
+			return nil
+		}
+		return config.AfterConnect(ctx, conn)
+	}
 	return own
 }
 
@@ -213,12 +221,12 @@ const (
 	askingConnections = 8
 )
 
-// selectSession asks how the connections of handlers are set up: the bound on idle transactions, and whether a plain
-// BEGIN begins what is needed, on a server that tells when it turns into a standby.
+// selectSession asks how the connections of handlers are set up: the bound on idle transactions, whether a plain BEGIN
+// begins what is needed, on a server that tells when it turns into a standby, and whether the level is the strictest.
 const selectSession = `SELECT setting::bigint,
-		current_setting('default_transaction_isolation') = 'read committed'
-		AND current_setting('default_transaction_read_only') = 'off'
-		AND current_setting('server_version_num')::integer >= 140000
+		current_setting('default_transaction_read_only') = 'off'
+		AND current_setting('server_version_num')::integer >= 140000,
+		current_setting('default_transaction_isolation') = 'serializable'
 	FROM pg_settings WHERE name = $1`
 
 // inspect reads how the connections of handlers are set up.
@@ -229,7 +237,7 @@ func (s *Store) inspect(ctx context.Context) error {
 	}
 	defer conn.release()
 	var idle int64
-	err = conn.pgx().QueryRow(ctx, selectSession, idleParameter).Scan(&idle, &s.usual)
+	err = conn.pgx().QueryRow(ctx, selectSession, idleParameter).Scan(&idle, &s.usual, &s.serializable)
 	s.idle = time.Duration(idle) * time.Millisecond
 	return err
 }

@@ -69,7 +69,7 @@ func (o *operations) number(ctx context.Context, name string) (int32, error) {
 	if number, decided := o.decided(name); decided {
 		return number, nil // by the one before
 	}
-	if err := repeated(ctx, o.pool.Pool, func() error { return o.add(ctx, name) }); err != nil {
+	if err := repeated(ctx, o.pool, func() error { return o.add(ctx, name) }); err != nil {
 		return 0, err
 	}
 	return o.known(name), nil

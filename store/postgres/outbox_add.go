@@ -126,7 +126,7 @@ func (s *Store) AddMessage(ctx context.Context, tx *sql.Tx, e *outbox.Entry) err
 	if err != nil {
 		return err
 	}
-	gate, _ := ctx.Value(gateKey{}).(*gate)
+	gate, _ := store.Value(ctx, gateKey{}).(*gate)
 	return s.writeMessage(ctx, app.exec, gate, e)
 }
 
@@ -141,7 +141,7 @@ func AddMessage(ctx context.Context, box *outbox.Outbox, tx pgx.Tx, m outbox.Mes
 	if err != nil {
 		return "", err
 	}
-	gate, _ := ctx.Value(gateKey{}).(*gate)
+	gate, _ := store.Value(ctx, gateKey{}).(*gate)
 	if handler, ok := tx.(handlerTx); ok {
 		gate = handler.gate // whichever context it is used with
 	}
@@ -158,7 +158,7 @@ func QueueMessage(ctx context.Context, box *outbox.Outbox, batch *pgx.Batch, m o
 	if err != nil {
 		return "", err
 	}
-	gate, _ := ctx.Value(gateKey{}).(*gate)
+	gate, _ := store.Value(ctx, gateKey{}).(*gate)
 	queue := func(_ context.Context, statement string, args ...any) (int64, error) {
 		batch.Queue(statement, args...)
 		return 0, nil
@@ -203,7 +203,7 @@ func (s *Store) writeMessage(ctx context.Context, exec execFunc, g *gate, e *out
 
 // AddToAnswer implements [outbox.AnswerStore]: the message goes along with the answer and COMMIT in one round trip.
 func (s *Store) AddToAnswer(ctx context.Context, e *outbox.Entry) error {
-	g, _ := ctx.Value(gateKey{}).(*gate)
+	g, _ := store.Value(ctx, gateKey{}).(*gate)
 	if g == nil || g.store != s || !g.answers || !e.OfOperation(g.id) {
 		return outbox.ErrNoAnswer
 	}

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"database/sql"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -213,8 +214,10 @@ type statements struct {
 
 	remember, insertExecution string
 
-	begin, claim, claimBounded, lookUpAndDraw, insertAnswer, replaceAnswer, commit, advance statement
-	awaitLock, askFate, lookUp                                                              statement
+	claim, claimBounded, number, lookUpAndDraw, insertAnswer, replaceAnswer, commit, rollback, advance statement
+	awaitLock, askFate, lookUp                                                                         statement
+
+	begins map[sql.IsolationLevel]*statement
 
 	batch []*statement // by their shapes
 	add   addStatements
@@ -230,16 +233,14 @@ func prepareStatements(n names, channel string, usual bool) statements {
 		remember: n.render(rememberEvent), insertExecution: n.render(insertExecution),
 		updateRecord: n.render(updateRecord), deleteRecord: n.render(deleteRecord), get: n.render(getRecord),
 
-		begin: named("begin", begin), claim: named("claim", claim), claimBounded: named("bounded", claimBounded),
+		begins: prepareBegins(named, usual), claim: named("claim", claim), claimBounded: named("bounded", claimBounded),
 		lookUpAndDraw: named("lookup", lookUpAndDraw), lookUp: named("ask", lookUp),
 		insertAnswer: named("insert", insertAnswer), replaceAnswer: named("replace", replaceAnswer),
 		commit: named("commit", `COMMIT`), awaitLock: named("await", awaitLock),
-		askFate: named("fate", askFate), advance: named("advance", advance),
+		askFate: named("fate", askFate), advance: named("advance", advance), number: named("number", selectNumber),
+		rollback: named("rollback", `ROLLBACK`),
 	}
 	all.add = prepareAdd(channel, named)
-	if usual {
-		all.begin.text = `BEGIN`
-	}
 	for k, text := range batchStatements {
 		one := named("batch_"+strconv.Itoa(k), text)
 		all.batch = append(all.batch, &one)
@@ -250,7 +251,30 @@ func prepareStatements(n names, channel string, usual bool) statements {
 // transactional are those that a connection of handlers knows before it begins a transaction. The last of them stands
 // for all.
 func (s *statements) transactional() []*statement {
-	return []*statement{&s.begin, &s.claim, &s.claimBounded, &s.lookUpAndDraw, &s.insertAnswer, &s.commit}
+	return []*statement{
+		s.begins[sql.LevelDefault], s.begins[sql.LevelReadCommitted], s.begins[sql.LevelRepeatableRead],
+		s.begins[sql.LevelSerializable], &s.number, &s.rollback, &s.claim, &s.claimBounded, &s.lookUpAndDraw, &s.insertAnswer, &s.commit,
+	}
+}
+
+// prepareBegins are the statements that begin a transaction at each level. A plain BEGIN does if the connections of
+// handlers write by default.
+func prepareBegins(named func(name, text string) statement, usual bool) map[sql.IsolationLevel]*statement {
+	texts := map[sql.IsolationLevel]string{
+		sql.LevelDefault:        `BEGIN READ WRITE`,
+		sql.LevelReadCommitted:  begin,
+		sql.LevelRepeatableRead: `BEGIN ISOLATION LEVEL REPEATABLE READ READ WRITE`,
+		sql.LevelSerializable:   `BEGIN ISOLATION LEVEL SERIALIZABLE READ WRITE`,
+	}
+	if usual {
+		texts[sql.LevelDefault] = `BEGIN`
+	}
+	begins := make(map[sql.IsolationLevel]*statement)
+	for level, text := range texts {
+		one := named("begin_"+strconv.Itoa(int(level)), text)
+		begins[level] = &one
+	}
+	return begins
 }
 
 // values reads the columns of a result in the binary format, which is what pgx asks for.

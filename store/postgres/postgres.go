@@ -21,6 +21,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/internal/redial"
 	"github.com/onceward/onceward/natural"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store"
@@ -59,6 +60,8 @@ type Store struct {
 	handlers source
 	opened   *pgxpool.Pool
 	sockets  *sockets
+	// gate lets one connection at a time be tried for while the server cannot be reached.
+	gate redial.Gate
 	// own is for everything else, so that settling never waits for a connection that a handler holds.
 	own *ownPool
 	// asking is for finding out what became of a commit, which may mean to wait for a server that is gone.
@@ -72,8 +75,8 @@ type Store struct {
 	sql   statements
 	// unnamed says that connections cannot keep prepared statements.
 	unnamed bool
-	// usual says that a plain BEGIN does.
-	usual bool
+	// usual says that the connections of handlers write by default, and serializable that this is their level.
+	usual, serializable bool
 	// idle is the bound on idle transactions that the connections of handlers have by themselves.
 	idle    time.Duration
 	channel string

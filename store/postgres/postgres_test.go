@@ -108,6 +108,11 @@ func (h handle) instance(t testing.TB, among *grounds) storetest.Instance {
 			Count: func(value string) int {
 				return number(t, ground.admin, `SELECT count(*) FROM business WHERE value = $1`, value)
 			},
+			Pool: ground.sql(t),
+			Conflicts: map[string]string{
+				"DO $$ BEGIN RAISE 'met' USING ERRCODE = '40001'; END $$": "40001",
+				"DO $$ BEGIN RAISE 'met' USING ERRCODE = '40P01'; END $$": "40P01",
+			},
 			Enders: []string{"COMMIT; BEGIN", "ROLLBACK; BEGIN", "COMMIT AND CHAIN", "END", "COMMIT; BEGIN; SELECT 1"},
 		},
 		Advance: func(d time.Duration) { ground.advance(t, d) },

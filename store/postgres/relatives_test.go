@@ -46,25 +46,6 @@ func changedDatabase(t testing.TB, changes []string) (address string) {
 	return address
 }
 
-// schemaIn makes a schema in a database, which goes with it.
-func schemaIn(t testing.TB, database string) (address string) {
-	t.Helper()
-	admin, err := pgxpool.New(context.Background(), database)
-	must(t, err)
-	defer admin.Close()
-	name := servers.Postgres(t).Name(t)
-	exec(t, admin, `CREATE SCHEMA `+name)
-	return database + "&search_path=" + name
-}
-
-// schemasIn has the grounds of a run of the suite in one database.
-func schemasIn(database string) func(t, run testing.TB) (url, admin string) {
-	return func(t, _ testing.TB) (url, admin string) {
-		url = schemaIn(t, database)
-		return url, url
-	}
-}
-
 // behindProxy has the grounds of a run behind proxies that are set up in some way.
 func behindProxy(set func(*servers.Proxy)) func(t, run testing.TB) (url, admin string) {
 	return func(_, run testing.TB) (url, admin string) {

@@ -21,7 +21,7 @@ func (t *transaction) commit() error {
 		err = unavailable(t.prepareMessages(trip, deadline))
 	}
 	if err != nil {
-		t.gate.undone = t.gate.undone || undone(err)
+		t.gate.meet(err)
 		return t.undo(err)
 	}
 	t.addMessages(trip)
@@ -184,7 +184,7 @@ func (t *transaction) ask(ctx context.Context) (rec store.Record, became fate, e
 	defer conn.Release()
 	sql := &t.store.sql
 	trip := pipeline{conn: conn.Conn(), unnamed: true}
-	trip.add(&sql.begin)
+	trip.add(sql.begins[readCommittedLevel])
 	trip.add(&sql.awaitLock, trip.int64(t.store.lockKey(t.hash)))
 	trip.add(&sql.commit)
 	if t.lostHistory {

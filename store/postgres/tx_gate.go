@@ -50,10 +50,11 @@ type gate struct {
 	answerSize outbox.AnswerSize
 	ctx        handlerContext
 
-	// ended says that a statement of the handler ended the transaction, undone that one failed because of the
-	// neighbours.
-	ended  atomic.Bool
-	undone bool
+	// ended says that a statement of the handler ended the transaction. conflict is the first error by which one failed
+	// because of the neighbours, with that statement; the last one is statement.
+	ended     atomic.Bool
+	conflict  error
+	statement string
 	// ending says that the last statement of the handler may end the transaction, whose answer may never come.
 	ending atomic.Bool
 	// raw says that the handler has taken the connection itself, objects that it can reach it by way of large objects.
@@ -153,9 +154,16 @@ func (g *gate) note(tag pgconn.CommandTag, err error) {
 	g.noteStatus(err)
 }
 
+// meet notes an error if it comes from the neighbours: whatever the handler makes of it, all is undone and run again.
+func (g *gate) meet(err error) {
+	if g.conflict == nil && undone(err) {
+		g.conflict = fmt.Errorf("%w, at the statement %.200q", err, g.statement)
+	}
+}
+
 // noteStatus looks at the state of the transaction after a statement. The caller holds the gate.
 func (g *gate) noteStatus(err error) {
-	g.undone = g.undone || undone(err)
+	g.meet(err)
 	lost := g.conn.IsClosed()
 	if lost && g.ending.Load() || !lost && g.conn.PgConn().TxStatus() == statusIdle {
 		g.ended.Store(true)
@@ -163,11 +171,15 @@ func (g *gate) noteStatus(err error) {
 }
 
 // inspect notes whether a statement that is about to run may end the transaction. The caller holds the gate.
-func (g *gate) inspect(statement string) { g.ending.Store(mayEnd(statement) && !g.conn.IsClosed()) }
+func (g *gate) inspect(statement string) {
+	g.statement = statement
+	g.ending.Store(mayEnd(statement) && !g.conn.IsClosed())
+}
 
 // inspectBatch does so for the statements of a batch. The caller holds the gate.
 func (g *gate) inspectBatch(batch *pgx.Batch) {
 	ending := slices.ContainsFunc(batch.QueuedQueries, func(q *pgx.QueuedQuery) bool { return mayEnd(q.SQL) })
+	g.statement = "of a batch"
 	g.ending.Store(ending && !g.conn.IsClosed())
 }
 

@@ -30,7 +30,7 @@ func Tx(ctx context.Context) pgx.Tx {
 
 // LookupTx returns the transaction of a transactional handler, if there is one.
 func LookupTx(ctx context.Context) (pgx.Tx, bool) {
-	switch tx := ctx.Value(gateKey{}).(type) {
+	switch tx := store.Value(ctx, gateKey{}).(type) {
 	case *gate:
 		return handlerTx{tx}, true
 	case callersTx:

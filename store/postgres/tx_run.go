@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"strconv"
@@ -50,6 +51,8 @@ type transaction struct {
 	id    store.ID
 	hash  [16]byte
 	lease time.Duration
+	// level is that of the transaction.
+	level sql.IsolationLevel
 
 	acquired acquired
 	conn     *pgx.Conn
@@ -121,7 +124,7 @@ func (e *undoneError) Unwrap() error { return e.cause }
 
 // retry runs tries until one is not undone by the server. The work's own error does not make it run again, though it
 // may wrap that of a transaction inside of it, nor does it run again if that one may have been committed.
-func (s *Store) retry(try func() error) error {
+func (s *Store) retry(ctx context.Context, try func() error) error {
 	for n := 1; ; n++ {
 		err := try()
 		own, ok := err.(*undoneError)
@@ -130,10 +133,9 @@ func (s *Store) retry(try func() error) error {
 			return err
 		case errors.Is(err, store.ErrOutcomeUnknown):
 			return own.cause
-		case n >= maxUndone || n >= maxTries && !own.early:
+		case n >= maxUndone || n >= maxTries && !own.early || !pauseUndone(ctx, n):
 			return unavailable(fmt.Errorf("the transaction was undone %d times: %w", n, err))
 		}
-		pauseUndone(context.Background(), n) // the caller's time is looked at by the next try
 	}
 }
 
@@ -182,6 +184,8 @@ const (
 		FROM (VALUES (1)) AS one LEFT JOIN @record r ON r.id = $1`
 	// ownColumns is how many columns lookUpAndDraw has in front of those of the record.
 	ownColumns = 3
+	// selectNumber is what lookUpAndDraw asks for, where that is in another transaction.
+	selectNumber = `SELECT pg_current_xact_id()`
 )
 
 // idleGrace is how much longer than its lease an idle transaction may live.
@@ -189,6 +193,11 @@ const idleGrace = 5 * time.Second
 
 // begin is the first round trip: BEGIN and, of a keyed transaction, the lock and the look-up. A caller who leaves does
 // not cut it off, because the server would keep the lock until it noticed.
+//
+// The level is the user's, so the snapshot may be older than the lock, and lack what the last holder has committed: the
+// insert of the record then fails, and all is undone and decided again. At SERIALIZABLE the look-up is in a transaction
+// of its own: a page of the index that is read and written counts as a conflict there, which neighbours have who write
+// about different keys.
 func (t *transaction) begin(ctx context.Context) (locked bool, err error) {
 	sql := &t.store.sql
 	trip := t.newTrip()
@@ -197,19 +206,31 @@ func (t *transaction) begin(ctx context.Context) (locked bool, err error) {
 		return false, unavailable(err)
 	}
 	trip.opens = true
-	trip.add(&sql.begin)
-	if t.keyed {
+	apart := t.keyed && t.serializable()
+	if apart {
+		trip.add(sql.begins[readCommittedLevel])
+		trip.add(&sql.lookUpAndDraw, t.hash[:])
+		trip.add(&sql.rollback)
+	}
+	trip.add(sql.begins[t.level])
+	switch {
+	case apart:
+		t.claim(trip)
+		trip.add(&sql.number)
+	case t.keyed:
 		t.claim(trip)
 		trip.add(&sql.lookUpAndDraw, t.hash[:])
 	}
 	seen := view{}
 	found := row{id: t.hash}
-	_, err = trip.run(deadline, func(statement int, raw [][]byte) error {
+	_, err = trip.run(deadline, func(_ int, raw [][]byte) error {
 		v := values{raw: raw}
-		if statement == 1 {
+		switch len(raw) {
+		case 1:
+			seen.number = v.int64(0)
+		case 2, 3:
 			locked, seen.began = v.bool(0), v.int64(1)
-			seen.now = fromPostgresTime(seen.began)
-		} else {
+		default:
 			seen.now, seen.token, seen.number = fromMicros(v.int64(0)), v.int64(1), v.int64(2)
 			if seen.exists = v.column(ownColumns) != nil; seen.exists {
 				found.read(&v, ownColumns)
@@ -226,6 +247,14 @@ func (t *transaction) begin(ctx context.Context) (locked bool, err error) {
 		t.before, err = found.record(t.id, t.store.operations.name)
 	}
 	return locked, err
+}
+
+// readCommittedLevel is the level of what the store does on its own account.
+const readCommittedLevel = sql.LevelReadCommitted
+
+// serializable reports whether the transaction is at the strictest level.
+func (t *transaction) serializable() bool {
+	return t.level == sql.LevelSerializable || t.level == sql.LevelDefault && t.store.serializable
 }
 
 // claim adds the lock to the first round trip.
@@ -329,6 +358,8 @@ func (t *transaction) finish(action store.TxAction, cause error) error {
 	case left != nil:
 		_ = t.rollback()
 		return t.plan.spoiled(left, cause)
+	case t.gate.conflict != nil:
+		action = store.TxRollback // work that has answered an error of its neighbours is run again
 	}
 	switch action {
 	case store.TxRollback:
@@ -351,7 +382,7 @@ func (t *transaction) left(action store.TxAction) error {
 		return errLost
 	case action != store.TxCommit && t.keyed && !t.same(status):
 		return errSwapped
-	case action == store.TxCommit && status == statusFailed:
+	case action == store.TxCommit && status == statusFailed && t.gate.conflict == nil:
 		return errOverlooked
 	}
 	return nil
@@ -389,8 +420,8 @@ func (t *transaction) undo(cause error) error {
 	switch {
 	case err != nil && cause == nil:
 		return unavailable(err)
-	case t.gate.undone:
-		return &undoneError{cause: cause}
+	case t.gate.conflict != nil:
+		return &undoneError{cause: errors.Join(t.gate.conflict, cause)}
 	default:
 		return cause
 	}

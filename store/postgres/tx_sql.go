@@ -159,9 +159,7 @@ func (r *bridgeRows) Next(dest []driver.Value) error {
 	}
 	defer r.gate.leave()
 	err := r.Rows.Next(dest)
-	if undone(err) {
-		r.gate.undone = true
-	}
+	r.gate.meet(err)
 	return err
 }
 

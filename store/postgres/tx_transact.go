@@ -86,7 +86,7 @@ func (s *Store) Transact(
 		return s.peek(ctx, r)
 	}
 	defer s.leave(r.ID, f)
-	err = s.retry(func() error {
+	err = s.retry(ctx, func() error {
 		x := newHandlerPlan(s, r, f)
 		x.number, x.run = number, work
 		err := x.try(ctx)
@@ -130,7 +130,7 @@ var handlerPlans = sync.Pool{New: func() any { return new(handlerPlan) }}
 func newHandlerPlan(s *Store, r *store.Reservation, f *running) *handlerPlan {
 	x := handlerPlans.Get().(*handlerPlan)
 	x.plan, x.store, x.reservation, x.flight = x, s, r, f
-	x.keyed, x.id, x.hash, x.lease = true, r.ID, s.hash(r.ID), r.Lease
+	x.keyed, x.id, x.hash, x.lease, x.level = true, r.ID, s.hash(r.ID), r.Lease, r.Isolation
 	x.answers, x.limit = true, s.LongestWork(r.Lease)
 	return x
 }

@@ -16,7 +16,7 @@ func (s *Store) InTx(ctx context.Context, work func(ctx context.Context) error) 
 	if err := s.writable(); err != nil {
 		return err
 	}
-	return s.retry(func() error {
+	return s.retry(ctx, func() error {
 		x := &plainPlan{transaction: transaction{store: s}, run: work}
 		x.plan = x
 		return x.try(ctx)
@@ -60,17 +60,20 @@ const advance = `WITH written AS (
 var _ store.TxCheckpointer = (*Store)(nil)
 
 // CheckpointTx implements [store.TxCheckpointer]. It holds the lock that transactions of the same key take, not that of
-// the row, which heartbeats need.
+// the row, which heartbeats need. At a stricter level than READ COMMITTED each heartbeat would undo it, so it is at that
+// one.
 func (s *Store) CheckpointTx(
 	ctx context.Context, c store.Claim, lease time.Duration, work func(context.Context) (store.Checkpoint, error),
 ) error {
 	if err := s.writable(); err != nil {
 		return err
 	}
-	return s.retry(func() error {
+	return s.retry(ctx, func() error {
 		x := &stepPlan{
-			transaction: transaction{store: s, keyed: true, id: c.ID, hash: s.hash(c.ID), lease: lease},
-			attempt:     c.Attempt, run: work,
+			transaction: transaction{
+				store: s, keyed: true, id: c.ID, hash: s.hash(c.ID), lease: lease, level: readCommittedLevel,
+			},
+			attempt: c.Attempt, run: work,
 		}
 		x.plan = x
 		err := x.try(ctx)

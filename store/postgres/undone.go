@@ -3,12 +3,14 @@ package postgres
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/onceward/onceward/internal/backoff"
+	"github.com/onceward/onceward/internal/redial"
 )
 
 // The pause before what the server undid is tried again: those who met do not come back together.
@@ -40,7 +42,22 @@ func repeatOn(ctx context.Context, again func(error) bool, do func() error) erro
 
 // ownPool is the pool that settles. Its statements are transactions of their own, and repeated if the server undoes
 // them: behind a pooler they may be more isolated than they need.
-type ownPool struct{ *pgxpool.Pool }
+type ownPool struct {
+	*pgxpool.Pool
+	gate *redial.Gate
+}
+
+// errUnconnected is the error of a call for which there was no connection.
+var errUnconnected = errors.New("no connection")
+
+// Acquire takes a connection.
+func (p *ownPool) Acquire(ctx context.Context) (*pgxpool.Conn, error) {
+	conn, err := redial.Do(ctx, p.gate, p.Pool.Acquire)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errUnconnected, err)
+	}
+	return conn, nil
+}
 
 // Exec runs a statement.
 func (p *ownPool) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {

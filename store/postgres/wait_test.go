@@ -275,7 +275,9 @@ func TestListenerLost(t *testing.T) {
 	first := c.listeners()
 	c.proxy.Refuse(true)
 	exec(t, c.admin, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = ANY ($1)`, first)
-	await.That(t, "no process listens", func() bool { return len(c.listeners()) == 0 })
+	await.That(t, "no process listens, and the store has noticed", func() bool {
+		return len(c.listeners()) == 0 && !c.waiter.HearsMessages()
+	})
 	c.wantLooking("without a listener", c.completed())
 	if again := c.listeners(); len(again) != 0 {
 		t.Fatalf("%v listens although it cannot connect", again)

@@ -29,7 +29,7 @@ func (c counters) Take(ctx context.Context, t limit.Take) (limit.Grant, error) {
 	message, err := c.store.run(ctx, limitScript, []string{key},
 		number(t.Rate.Limit), number(t.Rate.Window.Microseconds()), number(t.Active), number(t.Retention.Microseconds()),
 		number(part.Microseconds()), number(t.Need), number(t.Want), number(limit.PortionShare), number(t.Unused),
-		number(t.UnusedEnd), t.Taker, number(t.Number), number((2 * limit.RepeatWithin).Microseconds()))
+		number(t.UnusedEnd), number(t.Undone), t.Taker, number(t.Number), number((2 * limit.RepeatWithin).Microseconds()))
 	if err != nil {
 		return limit.Grant{}, err
 	}

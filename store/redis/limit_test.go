@@ -57,6 +57,9 @@ func TestCountersOfARate(t *testing.T) {
 	wantGranted(t, c, more(5, 5, 2), 2, "", 0) // what came back
 	wantGranted(t, c, more(0, 0, 3), 0, "", 0)
 	wantGranted(t, c, more(5, 5, 0), 3, "", 0)
+	undone := more(1, 1, 0)
+	undone.Undone = 1 // what was undone stays used
+	wantGranted(t, c, undone, 0, onceward.LimitNewKeys, time.Hour/80)
 	other := more(1, 1, 0)
 	other.Scope = "bob"
 	wantGranted(t, c, other, 1, "", 0)
@@ -106,7 +109,7 @@ func TestCountersOfActiveKeys(t *testing.T) {
 	wantGranted(t, c, ask, 7, "", 0)
 	wantGranted(t, c, ask, 0, onceward.LimitActiveKeys, 2*time.Hour)
 	for _, end := range []int64{0, limit.OldestEnd} {
-		back.UnusedEnd = end
+		back.UnusedEnd, back.Unused, back.Undone = end, back.Undone, back.Unused
 		wantGranted(t, c, back, 0, "", 0)
 		wantGranted(t, c, ask, 1, "", 0)
 	}

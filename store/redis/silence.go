@@ -3,9 +3,13 @@ package redis
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/onceward/onceward/internal/redial"
 )
 
 const (
@@ -34,13 +38,39 @@ type heard struct {
 	blocks bool
 	// greeting says that the client has set a deadline of its own, as it does until the server has greeted it.
 	greeting atomic.Bool
+	// gate is told whether the server greets, once.
+	gate    *redial.Gate
+	greeted sync.Once
 }
+
+// gates are those of the servers of a client, by their addresses.
+type gates struct{ all sync.Map }
+
+// dial makes a connection of the client, one at a time to a server that cannot be reached.
+func (g *gates) dial(ctx context.Context, address string, d *net.Dialer, secured *tls.Config) (net.Conn, error) {
+	known, _ := g.all.LoadOrStore(address, new(redial.Gate))
+	gate := known.(*redial.Gate)
+	end, err := gate.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := dial(ctx, address, d, secured)
+	end(err, err != nil && ctx.Err() == nil) // whether the server is there shows when it greets
+	if err != nil {
+		return nil, err
+	}
+	conn.gate = gate
+	return conn, nil
+}
+
+var errNotGreeted = errors.New("redis: the connection ended before the server had greeted")
 
 // blocking is the key of a context for how long a command may block on a connection that is made for it.
 type blocking struct{}
 
-// dial makes a connection of the client.
-func dial(ctx context.Context, address string, d *net.Dialer, secured *tls.Config) (conn net.Conn, err error) {
+// dial makes a connection.
+func dial(ctx context.Context, address string, d *net.Dialer, secured *tls.Config) (_ *heard, err error) {
+	var conn net.Conn
 	if secured != nil {
 		conn, err = (&tls.Dialer{NetDialer: d, Config: secured}).DialContext(ctx, "tcp", address)
 	} else {
@@ -65,7 +95,18 @@ func dial(ctx context.Context, address string, d *net.Dialer, secured *tls.Confi
 
 func (c *heard) SetDeadline(t time.Time) error {
 	c.greeting.Store(!t.IsZero())
+	if t.IsZero() {
+		c.greeted.Do(func() { c.gate.Note(nil) })
+	}
 	return c.Conn.SetDeadline(t)
+}
+
+// Close closes the connection. The client greets in another way on one for commands that block.
+func (c *heard) Close() error {
+	if !c.blocks {
+		c.greeted.Do(func() { c.gate.Note(errNotGreeted) })
+	}
+	return c.Conn.Close()
 }
 
 func (c *heard) Read(b []byte) (int, error) {

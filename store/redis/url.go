@@ -154,7 +154,7 @@ func ClientOption(url string) (rueidis.ClientOption, error) {
 func (l *location) config(secured *tls.Config) rueidis.ClientOption {
 	config := rueidis.ClientOption{
 		InitAddress: l.addresses, Username: l.username, Password: l.password, ClientName: l.client, SelectDB: l.database,
-		Dialer: net.Dialer{Timeout: dialTimeout, KeepAlive: heartbeat}, DialCtxFn: dial, ConnWriteTimeout: callTimeout,
+		Dialer: net.Dialer{Timeout: dialTimeout, KeepAlive: heartbeat}, DialCtxFn: new(gates).dial, ConnWriteTimeout: callTimeout,
 		DisableCache: true, DisableRetry: true, AlwaysPipelining: true, PipelineMultiplex: 1,
 		BlockingPoolCleanup: poolCleanup, BlockingPoolMinSize: maxLanes, ForceSingleClient: l.mode == modeSingle,
 	}

@@ -229,6 +229,29 @@ func TestNothingIsReadable(t *testing.T) {
 	}
 }
 
+// sameToken gives each attempt the same token, as two programs that seal the answer of one attempt have it.
+type sameToken struct{ *memory.Store }
+
+// theToken is the token of the attempt for the programs.
+const theToken = 7
+
+// Reserve implements [store.Store].
+func (s sameToken) Reserve(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
+	v, err := s.Store.Reserve(ctx, r)
+	v.Record.Attempt = theToken
+	return v, err
+}
+
+// Complete implements [store.Store].
+func (s sameToken) Complete(ctx context.Context, c store.Claim, done *store.Completion) (time.Time, error) {
+	rec, err := s.Get(ctx, c.ID)
+	if err != nil {
+		return time.Time{}, err
+	}
+	c.Attempt = rec.Attempt
+	return s.Store.Complete(ctx, c, done)
+}
+
 // TestSameBytes: the same content for the same claim is sealed alike, by any program with the ring, and in no other way
 // for another claim.
 func TestSameBytes(t *testing.T) {
@@ -236,7 +259,7 @@ func TestSameBytes(t *testing.T) {
 	sealedBy := func(id store.ID, config sealed.Config) store.Record {
 		clock := &stopped{now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
 		inside := memory.New(memory.WithClock(clock.read))
-		s := open(t, inside, config)
+		s := open(t, sameToken{inside}, config)
 		v, err := s.Reserve(t.Context(), reservation(func(r *store.Reservation) { r.ID = id }))
 		must(t, err)
 		_, err = s.Complete(t.Context(), store.Claim{ID: id, Attempt: v.Record.Attempt}, &store.Completion{Response: testAnswer})

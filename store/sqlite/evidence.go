@@ -203,7 +203,7 @@ func (s *Store) listNewest(
 // writer it is, it leaves the entry to the end of that turn: it is stored with what the turn comes to, and if it cannot
 // be stored, the transaction is not.
 func (s *Store) AddExecution(ctx context.Context, e store.ExecutionEntry) error {
-	if answer, _ := ctx.Value(answerKey{}).(*answerMessages); answer != nil && answer.store == s {
+	if answer, _ := store.Value(ctx, answerKey{}).(*answerMessages); answer != nil && answer.store == s {
 		return answer.addExecution(&e)
 	}
 	return s.writer.do(ctx, newFunction(func(r *records, now time.Time) error { return r.addExecution(&e, now) }))

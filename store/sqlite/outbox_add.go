@@ -77,7 +77,7 @@ type answerKey struct{}
 
 // AddToAnswer implements [outbox.AnswerStore]: the writer adds the message when it stores the answer.
 func (s *Store) AddToAnswer(ctx context.Context, e *outbox.Entry) error {
-	answer, _ := ctx.Value(answerKey{}).(*answerMessages)
+	answer, _ := store.Value(ctx, answerKey{}).(*answerMessages)
 	if answer == nil || answer.store != s || !e.OfOperation(answer.id) {
 		return outbox.ErrNoAnswer
 	}

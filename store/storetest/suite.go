@@ -20,6 +20,7 @@ package storetest
 
 import (
 	"context"
+	"database/sql"
 	"reflect"
 	"slices"
 	"testing"
@@ -88,6 +89,13 @@ type Business struct {
 	// Define runs a statement outside of any transaction, such as a DDL where that ends one. It is nil where the tables
 	// of a test can be made through a transaction of the store.
 	Define func(statement string) error
+	// Pool is of the application's own in the same database, past the store, with the level of isolation that the
+	// handlers' connections have. It is nil where the database has no levels of isolation; that the work is isolated as
+	// it would be without the store is not tested then.
+	Pool *sql.DB
+	// Conflicts holds statements that fail as one does by which a transaction meets its neighbours, such as in a deadlock,
+	// each with a word of the error. What work makes of such an error is not tested without them.
+	Conflicts map[string]string
 	// Enders holds further statements that end a transaction on this database, such as a DDL where that commits. COMMIT
 	// and ROLLBACK are always tried.
 	Enders []string
@@ -160,6 +168,7 @@ var groups = []group{
 	{name: "Executions", needed: has[store.ExecutionAuditor], run: testExecutions},
 	{name: "Transactor", needed: has[store.Transactor], run: testTransactor},
 	{name: "TransactorRaces", needed: has[store.Transactor], run: testTransactorRaces},
+	{name: "Isolation", needed: hasLevels, run: testIsolation},
 	{name: "TransactorOwnership", needed: has[store.Transactor], run: testTransactorOwnership},
 	{
 		name: "LostCommit", needed: func(i Instance) bool { return has[store.Transactor](i) && i.Lossy != nil },

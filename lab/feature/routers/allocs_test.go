@@ -52,6 +52,7 @@ var frameworks = map[string]framework{
 		}
 		gin.SetMode(gin.ReleaseMode)
 		engine := gin.New()
+		engine.ContextWithFallback = true // without it, gin's context gets a map with the context of the attempt
 		engine.POST(path, handler)
 		return over(engine)
 	},

@@ -20,7 +20,8 @@ import (
 func TestEcho4(t *testing.T) {
 	t.Parallel()
 	suite.Run(t, suite.Adapter{
-		Name: "echo v4", Operation: colonOperation, Serve: serveEcho4, State: stateEcho4, Features: suite.HTTPFeatures,
+		Name: "echo v4", Operation: colonOperation, Serve: serveEcho4, State: stateEcho4, Hooks: hooksEcho4,
+		Features: suite.HTTPFeatures,
 		Wrong: []suite.Wrong{
 			{Name: "its own writer", Serve: wrongWriterEcho4},
 			{Name: "errors answered late", Serve: wrongErrorsEcho4, Mistake: suite.AnsweredLate},
@@ -64,6 +65,30 @@ func stateEcho4(t *testing.T, guard *onceward.Guard, options ...onceward.Option)
 		w.Status = http.StatusTeapot
 		w.Header().Set("X-Facts", "known")
 		return c.String(http.StatusCreated, fmt.Sprintf("%s; committed %t, status %d", facts, w.Committed, w.Status))
+	}
+	if guard != nil {
+		handler = oncewardecho.Handler(guard, handler, options...)
+	}
+	router.POST("/accounts/:account/payments", handler)
+	return suite.ServeHTTP(t, router)
+}
+
+// hooksEcho4 serves behind a middleware that registers a hook.
+func hooksEcho4(t *testing.T, guard *onceward.Guard, options ...onceward.Option) suite.Caller {
+	router := newRouterEcho4()
+	router.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			c.Response().Before(func() { c.Response().Header().Set(suite.HookHeader, "before") })
+			return next(c)
+		}
+	})
+	handler := func(c echo.Context) error {
+		var payment suite.Payment
+		if err := c.Bind(&payment); err != nil {
+			return err
+		}
+		suite.WriteAs(payment.Memo, c.Response())
+		return nil
 	}
 	if guard != nil {
 		handler = oncewardecho.Handler(guard, handler, options...)

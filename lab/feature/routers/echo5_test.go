@@ -18,7 +18,8 @@ import (
 func TestEcho5(t *testing.T) {
 	t.Parallel()
 	suite.Run(t, suite.Adapter{
-		Name: "echo v5", Operation: colonOperation, Serve: serveEcho5, State: stateEcho5, Features: suite.HTTPFeatures,
+		Name: "echo v5", Operation: colonOperation, Serve: serveEcho5, State: stateEcho5, Hooks: hooksEcho5,
+		Features: suite.HTTPFeatures,
 		Wrong: []suite.Wrong{
 			{Name: "its own writer", Serve: wrongWriterEcho5},
 			{Name: "errors answered late", Serve: wrongErrorsEcho5, Mistake: suite.AnsweredLate},
@@ -64,6 +65,34 @@ func stateEcho5(t *testing.T, guard *onceward.Guard, options ...onceward.Option)
 		w.Status = http.StatusTeapot
 		w.Header().Set("X-Facts", "known")
 		return c.String(http.StatusCreated, fmt.Sprintf("%s; committed %t, status %d", facts, w.Committed, w.Status))
+	}
+	if guard != nil {
+		handler = oncewardecho.Handler(guard, handler, options...)
+	}
+	router.POST("/accounts/:account/payments", handler)
+	return suite.ServeHTTP(t, router)
+}
+
+// hooksEcho5 serves behind a middleware that registers a hook.
+func hooksEcho5(t *testing.T, guard *onceward.Guard, options ...onceward.Option) suite.Caller {
+	router := newRouterEcho5()
+	router.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c *echo.Context) error {
+			response, err := echo.UnwrapResponse(c.Response())
+			if err != nil {
+				return err
+			}
+			response.Before(func() { c.Response().Header().Set(suite.HookHeader, "before") })
+			return next(c)
+		}
+	})
+	handler := func(c *echo.Context) error {
+		var payment suite.Payment
+		if err := c.Bind(&payment); err != nil {
+			return err
+		}
+		suite.WriteAs(payment.Memo, c.Response())
+		return nil
 	}
 	if guard != nil {
 		handler = oncewardecho.Handler(guard, handler, options...)

@@ -30,7 +30,8 @@ var reserved = onceward.Reserved(onceward.FailureUnknown)
 func TestFiber(t *testing.T) {
 	t.Parallel()
 	suite.Run(t, suite.Adapter{
-		Name: "fiber", Operation: colonOperation, Serve: serveFiber, State: stateFiber, Features: suite.HTTPFeatures,
+		Name: "fiber", Operation: colonOperation, Serve: serveFiber, State: stateFiber,
+		OwnContext: ownContextFiber, Features: suite.HTTPFeatures,
 		Wrong: []suite.Wrong{
 			{Name: "the adaptor of fiber", Serve: wrongAdaptor, Mistake: suite.NoAnswer},
 			{Name: "its own response", Serve: wrongResponse, Mistake: suite.NoAnswer},
@@ -49,6 +50,14 @@ func TestStreamedBodies(t *testing.T) {
 
 func serveFiber(t *testing.T, guard *onceward.Guard, work suite.Work, options ...onceward.Option) suite.Caller {
 	return serveWith(t, fiber.Config{}, guard, work, options)
+}
+
+// ownContextFiber serves work that gets fiber's own context.
+func ownContextFiber(t *testing.T, guard *onceward.Guard, work suite.Work, options ...onceward.Option) suite.Caller {
+	app := fiber.New()
+	own := func(c fiber.Ctx) context.Context { return c }
+	app.Post("/accounts/:account/payments", oncewardfiber.Handler(guard, fiberHandlerWith(work, own), options...))
+	return listen(t, app)
 }
 
 func serveStreams(t *testing.T, guard *onceward.Guard, work suite.Work, options ...onceward.Option) suite.Caller {
@@ -118,6 +127,11 @@ func stateFiber(t *testing.T, guard *onceward.Guard, options ...onceward.Option)
 
 // fiberHandler is the work as fiber has it: a refusal or a failure is an error, where no header goes with it.
 func fiberHandler(work suite.Work) fiber.Handler {
+	return fiberHandlerWith(work, fiber.Ctx.Context)
+}
+
+// fiberHandlerWith is the work with a context of a request.
+func fiberHandlerWith(work suite.Work, of func(c fiber.Ctx) context.Context) fiber.Handler {
 	return func(c fiber.Ctx) error {
 		var payment suite.Payment
 		if err := c.Bind().JSON(&payment); err != nil {
@@ -126,7 +140,7 @@ func fiberHandler(work suite.Work) fiber.Handler {
 		if c.Params("account") != payment.Account {
 			return fiber.NewError(http.StatusTeapot, suite.ErrOtherAccount.Error())
 		}
-		reply := work(c.Context(), payment)
+		reply := work(of(c), payment)
 		for name, value := range reply.Header {
 			c.Set(name, value)
 		}

@@ -1,6 +1,7 @@
 package routers_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -20,7 +21,8 @@ import (
 func TestGin(t *testing.T) {
 	t.Parallel()
 	suite.Run(t, suite.Adapter{
-		Name: "gin", Operation: colonOperation, Serve: serveGin, State: stateGin, Features: suite.HTTPFeatures,
+		Name: "gin", Operation: colonOperation, Serve: serveGin, State: stateGin, Hooks: hooksGin, OwnContext: ownContextGin,
+		Features: suite.HTTPFeatures,
 		Wrong: []suite.Wrong{
 			{Name: "its own writer", Serve: wrongWriterGin},
 			{Name: "its own writer, no abort", Serve: wrongWriterGoingOn, RunsAgain: true},
@@ -43,9 +45,18 @@ func serveGin(t *testing.T, guard *onceward.Guard, work suite.Work, options ...o
 	return suite.ServeHTTP(t, engine)
 }
 
+// ownContextGin serves work that gets gin's own context, which does not fall back to that of the request.
+func ownContextGin(t *testing.T, guard *onceward.Guard, work suite.Work, options ...onceward.Option) suite.Caller {
+	engine := newEngine()
+	own := func(c *gin.Context) context.Context { return c }
+	engine.POST("/accounts/:account/payments", oncewardgin.Handler(guard, ginHandlerWith(work, own), options...))
+	return suite.ServeHTTP(t, engine)
+}
+
 // stateGin serves a handler that replies with what gin says, and then changes it.
 func stateGin(t *testing.T, guard *onceward.Guard, options ...onceward.Option) suite.Caller {
 	engine := newEngine()
+	engine.ContextWithFallback = true
 	engine.Use(func(c *gin.Context) { // as a middleware does that says who calls
 		c.Set("user", "alice")
 		_ = c.Error(errors.New("slow"))
@@ -74,8 +85,50 @@ func stateGin(t *testing.T, guard *onceward.Guard, options ...onceward.Option) s
 	return suite.ServeHTTP(t, engine)
 }
 
+// hookedGin calls a hook when the answer begins, which asks gin's context for the header.
+type hookedGin struct {
+	gin.ResponseWriter
+	context *gin.Context
+	began   bool
+}
+
+func (w *hookedGin) WriteHeader(status int) {
+	if !w.began {
+		w.began = status >= http.StatusOK
+		w.context.Header(suite.HookHeader, "before")
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// hooksGin serves behind a middleware with a writer of its own.
+func hooksGin(t *testing.T, guard *onceward.Guard, options ...onceward.Option) suite.Caller {
+	engine := newEngine()
+	engine.Use(func(c *gin.Context) {
+		c.Writer = &hookedGin{ResponseWriter: c.Writer, context: c}
+		c.Next()
+	})
+	handler := func(c *gin.Context) {
+		var payment suite.Payment
+		if err := c.ShouldBindJSON(&payment); err != nil {
+			c.String(http.StatusTeapot, err.Error())
+			return
+		}
+		suite.WriteAs(payment.Memo, c.Writer)
+	}
+	if guard != nil {
+		handler = oncewardgin.Handler(guard, handler, options...)
+	}
+	engine.POST("/accounts/:account/payments", handler)
+	return suite.ServeHTTP(t, engine)
+}
+
 // ginHandler is the work as gin has it.
 func ginHandler(work suite.Work) gin.HandlerFunc {
+	return ginHandlerWith(work, func(c *gin.Context) context.Context { return c.Request.Context() })
+}
+
+// ginHandlerWith is the work with a context of a request.
+func ginHandlerWith(work suite.Work, of func(c *gin.Context) context.Context) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		var payment suite.Payment
 		if err := c.ShouldBindJSON(&payment); err != nil {
@@ -86,7 +139,7 @@ func ginHandler(work suite.Work) gin.HandlerFunc {
 			c.String(http.StatusTeapot, suite.ErrOtherAccount.Error())
 			return
 		}
-		reply := work(c.Request.Context(), payment)
+		reply := work(of(c), payment)
 		for name, value := range reply.Header {
 			c.Header(name, value)
 		}

@@ -63,7 +63,7 @@ func openShop(t *testing.T, h grpcHandler, option onceward.Option, before ...grp
 		t.Fatal(err)
 	}
 	protect := grpcProtection(t, guard, map[string]oncewardgrpc.Method{createMethod: {
-		Options:   []onceward.Option{option, onceward.RequireFirstSent(time.Minute)},
+		Options:   []onceward.Option{option, onceward.RequireFirstSent(time.Hour, time.Minute)},
 		RequestID: "request_id",
 	}})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -1,6 +1,7 @@
 package routers_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -14,7 +15,8 @@ import (
 func TestNetHTTP(t *testing.T) {
 	t.Parallel()
 	suite.Run(t, suite.Adapter{
-		Name: "net/http", Operation: "POST /accounts/{account}/payments", Serve: serveNetHTTP, State: stateNetHTTP, Features: suite.HTTPFeatures,
+		Name: "net/http", Operation: "POST /accounts/{account}/payments", Serve: serveNetHTTP, State: stateNetHTTP,
+		Hooks: hooksNetHTTP, Features: suite.HTTPFeatures,
 	})
 }
 
@@ -46,6 +48,46 @@ func stateNetHTTP(t *testing.T, guard *onceward.Guard, options ...onceward.Optio
 	router.HandleFunc("POST /accounts/{account}/payments", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Served-By", "a middleware")
 		protected.ServeHTTP(w, r)
+	})
+	return suite.ServeHTTP(t, router)
+}
+
+// hooked calls a hook when the answer begins, which sets a field of the answer.
+type hooked struct {
+	http.ResponseWriter
+	header func() http.Header
+}
+
+func (w *hooked) WriteHeader(status int) {
+	w.header().Set(suite.HookHeader, "before")
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *hooked) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// hooksNetHTTP serves behind a writer with a hook, which sets its field in the header of the handler's writer too.
+func hooksNetHTTP(t *testing.T, guard *onceward.Guard, options ...onceward.Option) suite.Caller {
+	type inner struct{ http.ResponseWriter }
+	var handler http.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var payment suite.Payment
+		if err := json.NewDecoder(r.Body).Decode(&payment); err != nil {
+			http.Error(w, err.Error(), http.StatusTeapot)
+			return
+		}
+		r.Context().Value(inner{}).(*inner).ResponseWriter = w
+		suite.WriteAs(payment.Memo, w)
+	})
+	if guard != nil {
+		handler = guard.Handler(handler, options...)
+	}
+	router := http.NewServeMux()
+	router.HandleFunc("POST /accounts/{account}/payments", func(w http.ResponseWriter, r *http.Request) {
+		its := &inner{w}
+		header := func() http.Header {
+			its.Header().Get(suite.HookHeader)
+			return w.Header()
+		}
+		handler.ServeHTTP(&hooked{w, header}, r.WithContext(context.WithValue(r.Context(), inner{}, its)))
 	})
 	return suite.ServeHTTP(t, router)
 }

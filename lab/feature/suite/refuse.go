@@ -60,7 +60,7 @@ func testKeyOptional(s *service) {
 
 // testFirstSent: a request from before the retention is not executed.
 func testFirstSent(s *service) {
-	s.serve(reserved, onceward.RequireFirstSent(time.Minute))
+	s.serve(reserved, onceward.RequireFirstSent(23*time.Hour, time.Minute))
 	now := time.Now().UTC()
 	at := func(t time.Time) string { return t.Format(http.TimeFormat) }
 	for _, test := range []struct {
@@ -130,7 +130,7 @@ func (full) TakeKey(context.Context, string, time.Duration) *onceward.LimitError
 		Name: onceward.LimitNewKeys, Limit: 5, Window: time.Minute, After: 42 * time.Second,
 	}
 }
-func (full) ReturnKey(string, time.Duration)                       {}
+func (full) ReturnKey(string, time.Duration, bool)                 {}
 func (full) Mismatch(context.Context, string) *onceward.LimitError { return nil }
 func (full) Lookup(context.Context, string) *onceward.LimitError   { return nil }
 

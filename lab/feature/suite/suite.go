@@ -32,6 +32,13 @@ type Adapter struct {
 	// far, and then changes whatever of it can be changed. With no guard it serves without protection. Default: it is not
 	// tested.
 	State func(t *testing.T, guard *onceward.Guard, options ...onceward.Option) Caller
+	// Hooks serves payments behind a hook that sets [HookHeader], in the header that the framework's context shows it, when
+	// the answer begins. The handler answers by [WriteAs]. With no guard it serves without protection. Default: it is not
+	// tested.
+	Hooks func(t *testing.T, guard *onceward.Guard, options ...onceward.Option) Caller
+	// OwnContext protects as Serve does, and its work gets the framework's own context, if that is a [context.Context].
+	// Default: it is not tested.
+	OwnContext Serve
 	// Wrong are ways to protect that a user may try first, and that must be noticed. Default: none.
 	Wrong []Wrong
 	// Features are what the transport has. Default: what all have.
@@ -93,9 +100,9 @@ type behaviour struct {
 	name string
 	// needs says whether a transport has what it is about; nil for all.
 	needs func(Features) bool
-	// asks says that it asks the framework, where an adapter can.
-	asks bool
-	run  func(s *service)
+	// has says whether an adapter has the server that it is about; nil for all.
+	has func(Adapter) bool
+	run func(s *service)
 	// inMode is run in place of run, once for each mode.
 	inMode func(s *service, mode onceward.Option)
 }
@@ -136,7 +143,9 @@ var behaviours = []behaviour{
 	{name: "Panic", run: testPanic},
 	{name: "Deadline", run: testDeadline},
 	{name: "Rerun", run: testRerun},
-	{name: "State", asks: true, run: testState},
+	{name: "State", has: func(a Adapter) bool { return a.State != nil }, run: testState},
+	{name: "Hooks", has: func(a Adapter) bool { return a.Hooks != nil }, run: testHooks},
+	{name: "OwnContext", has: func(a Adapter) bool { return a.OwnContext != nil }, run: testOwnContext},
 	{name: "Silence", needs: func(f Features) bool { return f.Silence }, run: testSilence},
 }
 
@@ -149,7 +158,7 @@ var reserved = onceward.Reserved(onceward.FailureUnknown)
 func Run(t *testing.T, adapter Adapter) {
 	t.Helper()
 	for _, b := range behaviours {
-		if b.needs != nil && !b.needs(adapter.Features) || b.asks && adapter.State == nil {
+		if b.needs != nil && !b.needs(adapter.Features) || b.has != nil && !b.has(adapter) {
 			continue
 		}
 		t.Run(b.name, func(t *testing.T) {

@@ -5,15 +5,16 @@
 --       last take of each taker ('n' and the name: its number, how many it was granted, their end, and when).
 -- ARGV: the limit of the rate (0 for none) and its window in microseconds, the limit of active keys (0 for none), how
 --       long one is kept and how long the parts are at whose ends they are counted out, in microseconds, how many are
---       needed, how many are wanted, the divisor for the latter, how many come back unused, and from which end
---       (0 for the last, -1 for the first), the name of the taker (empty for none), the number of the take, and for how
---       long takes are remembered, in microseconds.
+--       needed, how many are wanted, the divisor for the latter, how many come back unused, from which end (0 for the
+--       last, -1 for the first), how many more active keys come back from there, the name of the taker (empty for
+--       none), the number of the take, and for how long takes are remembered, in microseconds.
 -- Returns how many are granted, the end that active keys are counted out at, whether it is the limit of active keys that
 -- stands in the way, and in how many microseconds there is one more.
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
-local limit, window, most, kept, part, need, want, share, unused, from, taker, number, memory = unpack(ARGV)
-limit, window, most, need, unused = tonumber(limit), tonumber(window), tonumber(most), tonumber(need), tonumber(unused)
+local limit, window, most, kept, part, need, want, share, unused, from, undone, taker, number, memory = unpack(ARGV)
+limit, window, most, need = tonumber(limit), tonumber(window), tonumber(most), tonumber(need)
+unused, undone = tonumber(unused), tonumber(undone)
 local none = 3600000000
 
 local mine, last = taker ~= '' and 'n' .. taker, nil
@@ -46,13 +47,14 @@ elseif last and number == last[1] then
 	if tonumber(last[2]) > 0 then
 		return {tonumber(last[2]), tonumber(last[3]), 0, 0}
 	end
-	unused = 0
+	unused, undone = 0, 0
 end
 
 -- What comes back. A clock that went back gives nothing away.
 if limit > 0 then
 	used = math.max(0, used - math.max(0, now - at) * limit / window - unused)
 end
+local free = unused + undone
 table.sort(ends, function(a, b)
 	if a[3] == from or b[3] == from then
 		return a[3] == from and b[3] ~= from
@@ -63,10 +65,10 @@ table.sort(ends, function(a, b)
 	return a[1] > b[1]
 end)
 for i = 1, #ends do
-	local n = math.min(unused, ends[i][2])
+	local n = math.min(free, ends[i][2])
 	if most ~= 0 and n > 0 then
 		redis.call('HINCRBY', KEYS[1], ends[i][3], -n)
-		ends[i][2], active, unused = ends[i][2] - n, active - n, unused - n
+		ends[i][2], active, free = ends[i][2] - n, active - n, free - n
 	end
 end
 

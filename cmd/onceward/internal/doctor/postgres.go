@@ -34,8 +34,8 @@ var postgresTrials = []trial[*postgres]{
 	{Check{
 		"postgres/isolation", "Is READ COMMITTED the default, and does a second statement see what another connection has " +
 			"committed since the first?",
-		"A look-up behind the lock does not see what the last holder committed, and the handler runs again; a stricter " +
-			"default makes neighbours undo each other.", "E1, I1 [14, 48]",
+		"A look-up behind the lock does not see what the last holder committed, and the handler runs again; handlers " +
+			"run at the default level, and a stricter one makes neighbours undo each other.", "E1, I1 [14, 48]",
 	}, tryIsolation},
 	{Check{
 		"postgres/commit", "Is what one connection has committed committed for another, and what it rolled back undone?",

@@ -222,7 +222,7 @@ func TestLiesOfPostgres(t *testing.T) {
 		},
 		"another level of isolation": {
 			nil, func(*database) []string { return []string{"default_transaction_isolation", "serializable"} },
-			lie{"postgres/isolation", doctor.Weak, "serializable", nil},
+			lie{"postgres/isolation", doctor.Note, "serializable", nil},
 		},
 		"read-only by default": {
 			func(t *testing.T, d *database) {

@@ -33,7 +33,7 @@ var upper = []Mutant{
 		Mistake: "all tools that are protected under a star are one operation",
 		Edits: []Edit{
 			{"adapter/mcp/call.go", "operation(req.Params.Name))\n", "operation(OtherTools))\n"},
-			{"adapter/mcp/call.go", " Method: req.Params.Name,", ""},
+			{"adapter/mcp/call.go", "Operation: name, Method: req.Params.Name}", "Operation: name}"},
 		},
 	},
 	{
@@ -66,7 +66,7 @@ var upper = []Mutant{
 		Mistake: "steps behind one that was settled are not done",
 		Edits: []Edit{{
 			"phase/progress.go",
-			"\t\treturn next.finished(p.Step, data), nil",
+			"\t\treturn next.finished(p.Step, data).naming(p.Step, o.ProviderID), nil",
 			"\t\tdone := next.finished(p.Step, data)\n\t\tdone.Done = append([]string(nil), done.Steps...)\n" +
 				"\t\treturn done, nil",
 		}},
@@ -188,7 +188,7 @@ var upper = []Mutant{
 		Name: "limit-counts-replays", Layer: "limit", Store: redis, Breaks: []string{"A6"},
 		Test:    Test{"github.com/onceward/onceward/lab/feature/stores", "TestReplaysAreFree"},
 		Mistake: "a replay uses up what a scope may have of new keys",
-		Edits:   []Edit{{"limiter.go", "\tif !made {\n\t\te.returnKey()\n\t}\n", "\t_ = made\n"}},
+		Edits:   []Edit{{"limiter.go", "\tif !made {\n\t\te.returnKey(false)\n\t}\n", "\t_ = made\n"}},
 	},
 	{
 		Name: "no-audit", Layer: "audit", Store: sqlite, Breaks: []string{"I16"},

@@ -1,0 +1,42 @@
+package postgres_test
+
+import (
+	neturl "net/url"
+	"testing"
+
+	"github.com/onceward/onceward/internal/servers"
+)
+
+// TestStoreInEveryQueryMode runs each statement of the store in each way in which pgx can run one, as the URL or the
+// pool of a service says: behind a pooler that keeps no prepared statements, and for GORM's PreferSimpleProtocol, another
+// way than the usual one is needed. TestStore has the usual one, cache_statement.
+func TestStoreInEveryQueryMode(t *testing.T) {
+	for _, mode := range []string{"cache_describe", "describe_exec", "exec", "simple_protocol"} {
+		t.Run(mode, func(t *testing.T) {
+			place := func(t, run testing.TB) (url, admin string) {
+				admin = servers.Postgres(t).SchemaURL(run)
+				return admin + "&default_query_exec_mode=" + mode, admin
+			}
+			pgxHandle.conformOn(t, place, servers.UnlessAllStores("Fencing", "Lost", "Waiter", "Sweeper", "Reaper", "Reconciler",
+				"Buster", "Lister", "Rewriter", "Finder", "Retainer", "LateCompletions", "ExternalEvents", "Audit", "AuditLister",
+				"Executions", "Transactor", "Checkpointer", "Outbox", "OutboxTransactions", "OutboxAnswer", "OutboxFinishTx",
+				"OutboxOperator", "OutboxUpkeep", "Inbox", "InboxTransactions", "Natural")...)
+		})
+	}
+}
+
+// TestStoreAtStricterDefaults runs what depends on the level of the handlers' connections, which is that of their
+// database, in databases that do not have the usual one.
+func TestStoreAtStricterDefaults(t *testing.T) {
+	for _, level := range []string{"repeatable read", "serializable"} {
+		t.Run(level, func(t *testing.T) {
+			place := func(t, run testing.TB) (url, admin string) {
+				admin = servers.Postgres(t).SchemaURL(run) + "&default_transaction_isolation=" + neturl.PathEscape(level)
+				return admin, admin
+			}
+			pgxHandle.conformOn(t, place, servers.UnlessAllStores("Isolation", "Transactor", "TransactorRaces", "LostCommit",
+				"Checkpointer", "CheckpointerRaces", "OutboxTransactions", "OutboxAnswer", "OutboxFinishTx",
+				"InboxTransactions", "Natural")...)
+		})
+	}
+}
