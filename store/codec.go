@@ -330,6 +330,10 @@ func appendString[T string | []byte](dst []byte, s T) []byte {
 	return append(dst, s...)
 }
 
+// OperationInBinary returns what [Record.AppendBinary] writes for the name of an operation, for stores that have their
+// server look for it. Other parts of a record may hold the same bytes: what is found has to be read and compared.
+func OperationInBinary(operation string) []byte { return appendString(nil, operation) }
+
 // microseconds is how times are stored: the zero time as zero.
 func microseconds(t time.Time) int64 {
 	if t.IsZero() {

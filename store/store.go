@@ -302,6 +302,9 @@ type Buster interface {
 type Filter struct {
 	// Scope restricts to one scope if it is not empty.
 	Scope string
+	// Operation restricts to the records of one operation if it is not empty. Of a record that cannot be read it is not
+	// known which one that is: it is left out.
+	Operation string
 	// State restricts to one state if it is not [StateNone].
 	State State
 	// Due restricts to records whose [Record.Due] has come by the store's clock: a node's own never decides that (S3).

@@ -34,8 +34,8 @@ func (c *deadList) Run(ends interrupts, out io.Writer) error {
 // deadLetters chooses dead letters, of one scope and of one operation if they are named.
 func deadLetters(scope, operation string) operate.Chosen {
 	return operate.Chosen{
-		Filter: store.Filter{Scope: scope, State: store.StateUnknown},
-		Wanted: func(rec *store.Record) bool { return rec.DeadLetter && (operation == "" || rec.Operation == operation) },
+		Filter: store.Filter{Scope: scope, Operation: operation, State: store.StateUnknown},
+		Wanted: func(rec *store.Record) bool { return rec.DeadLetter },
 	}
 }
 

@@ -20,7 +20,7 @@ import (
 // storeFlags say which store is meant.
 type storeFlags struct {
 	Store   string        `env:"ONCEWARD_STORE" placeholder:"URL" group:"Store" help:"The store: postgres://user@host/database, mysql://user@host/database, sqlite:PATH, redis://host:6379/0 or dynamodb://TABLE, with ?front=URL if the service has one."`
-	Timeout time.Duration `default:"30s" group:"Store" help:"How long the store may take to answer; 0 for any time."`
+	Timeout time.Duration `default:"30s" group:"Store" help:"How long the store may take to answer, for each page of a list; 0 for any time."`
 	JSON    bool          `name:"json" group:"Store" help:"Write JSON: one object, or one a line for a list."`
 }
 

@@ -37,9 +37,9 @@ type keysList struct {
 
 // Run lists them.
 func (c *keysList) Run(ends interrupts, out io.Writer) error {
-	all := operate.Chosen{
-		Filter: store.Filter{Scope: c.Scope, State: stateOf(c.State), Due: c.Due}, Wanted: ofOperation(c.Operation),
-	}
+	all := operate.Chosen{Filter: store.Filter{
+		Scope: c.Scope, Operation: c.Operation, State: stateOf(c.State), Due: c.Due,
+	}}
 	return listRecords(ends, &c.storeFlags, &c.watchFlags, &c.pageFlags, out, part{Chosen: all})
 }
 
@@ -53,14 +53,6 @@ func stateOf(name string) store.State {
 	return store.StateNone
 }
 
-// ofOperation chooses records by their operation; nil for any.
-func ofOperation(name string) func(*store.Record) bool {
-	if name == "" {
-		return nil
-	}
-	return func(rec *store.Record) bool { return rec.Operation == name }
-}
-
 // part is one part of a list: the records that are chosen, with a mark in front of their cursors, which are those of
 // this part alone.
 type part struct {
@@ -71,7 +63,7 @@ type part struct {
 }
 
 // listRecords lists the records of all parts, one part after the other. As JSON they are written page by page: a list
-// may be longer than memory.
+// may be longer than memory. So may be the time that all pages take together: the store has to answer in time for each.
 func listRecords(
 	ends interrupts, from *storeFlags, watch *watchFlags, page *pageFlags, out io.Writer, parts ...part,
 ) (err error) {
@@ -85,12 +77,12 @@ func listRecords(
 	if parts[0].After, err = operate.ParseCursor(strings.TrimPrefix(after, parts[0].mark)); err != nil {
 		return err
 	}
-	look := func(ctx context.Context, s *operate.Session, out *output.Output) error {
+	look := func(_ context.Context, s *operate.Session, out *output.Output) error {
 		w := &recordWriter{Output: out}
 		left, more := page.Limit, false
 		for i := range parts {
 			w.part = &parts[i]
-			visited, rest, err := s.Each(ctx, w.part.Chosen, left, w.add)
+			visited, rest, err := s.Each(ends.first, w.part.Chosen, left, w.add)
 			if err != nil {
 				return err
 			}
@@ -102,7 +94,7 @@ func listRecords(
 		w.end(more)
 		return nil
 	}
-	return watch.draw(ends, from, operate.Target{URL: from.Store}, out, look)
+	return watch.draw(ends, from, operate.Target{URL: from.Store, Patience: from.Timeout}, out, look)
 }
 
 // recordWriter writes records: for programs at once, for people as a table when all are there.

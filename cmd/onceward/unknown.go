@@ -33,13 +33,12 @@ var lostOwners = store.Filter{State: store.StateInProgress, Due: true}
 
 // Run lists them.
 func (c *unknownList) Run(ends interrupts, out io.Writer) error {
-	wanted := ofOperation(c.Operation)
-	lost := part{Chosen: operate.Chosen{Filter: lostOwners, Wanted: wanted}, mark: "lost.", lost: true}
-	lost.Scope = c.Scope
+	lost := part{Chosen: operate.Chosen{Filter: lostOwners}, mark: "lost.", lost: true}
+	lost.Scope, lost.Operation = c.Scope, c.Operation
 	parts := []part{lost}
 	if !c.Lost {
-		unknown := store.Filter{Scope: c.Scope, State: store.StateUnknown, Due: c.Due}
-		parts = append(parts, part{Chosen: operate.Chosen{Filter: unknown, Wanted: wanted}})
+		unknown := store.Filter{Scope: c.Scope, Operation: c.Operation, State: store.StateUnknown, Due: c.Due}
+		parts = append(parts, part{Chosen: operate.Chosen{Filter: unknown}})
 	}
 	return listRecords(ends, &c.storeFlags, &c.watchFlags, &c.pageFlags, out, parts...)
 }

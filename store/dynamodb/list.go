@@ -55,6 +55,7 @@ func (c *chosen) add(it item) (more bool) {
 	v, err := summarise(&at, it)
 	// What does not even tell its ID cannot be asked for.
 	if v.State == store.StateNone || v.ID == (store.ID{}) || c.Scope != "" && v.Scope != c.Scope ||
+		c.Operation != "" && v.Operation != c.Operation ||
 		c.State != store.StateNone && v.State != c.State || c.Due && err == nil && !c.isDue(&v.Record) {
 		return true
 	}

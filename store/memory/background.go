@@ -186,6 +186,7 @@ func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error
 
 func matches(rec *store.Record, f store.Filter, now time.Time) bool {
 	return (f.Scope == "" || rec.Scope == f.Scope) &&
+		(f.Operation == "" || rec.Operation == f.Operation) &&
 		(f.State == store.StateNone || rec.State == f.State) &&
 		(!f.Due || !rec.Due().After(now)) &&
 		(f.After == store.ID{} || compareIDs(f.After, rec.ID) < 0)

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// selectPage walks the primary key from where the last page ended. Nothing is indexed by scope: the walk passes by
-	// those of others.
+	// selectPage walks the primary key from where the last page ended. Nothing is indexed by scope or operation: the walk
+	// passes by those of others.
 	selectPage = `SELECT ` + columns + ` FROM @record r FORCE INDEX (PRIMARY) WHERE r.hash > ?`
 	// selectOpen is for the records that workers look for again and again, which are few among many: by their state.
 	selectOpen = `SELECT ` + columns + ` FROM @record r FORCE INDEX (due) WHERE r.hash > ?`
@@ -23,9 +23,32 @@ const (
 		WHERE r.state IN (?, ?) AND r.due <= @now`
 )
 
-// List implements [store.Lister]. The order is that of the hashes. Restricted to a scope, it looks through all records,
-// or all of the state.
-func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error) {
+// List implements [store.Lister]. The order is that of the hashes. Restricted to a scope or an operation, it looks
+// through all records, or all of the state.
+func (s *Store) List(ctx context.Context, f store.Filter) (page []store.Record, err error) {
+	limit := store.MaxPage
+	if f.Limit > 0 {
+		limit = min(limit, f.Limit)
+	}
+	for {
+		found, err := s.listPart(ctx, &f, limit)
+		if err != nil {
+			return nil, err
+		}
+		for i := range found {
+			if f.Operation == "" || found[i].Operation == f.Operation {
+				page = append(page, found[i])
+			}
+		}
+		if len(found) < limit || len(page) >= limit {
+			return page[:min(len(page), limit)], nil
+		}
+		f.After = found[len(found)-1].ID // some only held the name of the operation elsewhere
+	}
+}
+
+// listPart reads the next records that a filter chooses, and some that hold the name of its operation elsewhere.
+func (s *Store) listPart(ctx context.Context, f *store.Filter, limit int) ([]store.Record, error) {
 	var after [16]byte
 	statement, args := selectPage, []any{[]byte{}}
 	if (f.After != store.ID{}) {
@@ -46,12 +69,12 @@ func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error
 		conditions.WriteString(` AND SUBSTRING(r.record, 21 + CONV(HEX(LEFT(r.record, 4)), 16, 10), ?) = ?`)
 		args = append(args, len(prefix)-1, prefix[:len(prefix)-1])
 	}
+	if f.Operation != "" {
+		conditions.WriteString(` AND LOCATE(?, r.record) > 0`)
+		args = append(args, store.OperationInBinary(f.Operation))
+	}
 	if f.Due {
 		conditions.WriteString(` AND r.due <= @now`)
-	}
-	limit := store.MaxPage
-	if f.Limit > 0 {
-		limit = min(limit, f.Limit)
 	}
 	statement += conditions.String() + ` ORDER BY r.hash LIMIT ?`
 	// A page that is not full is the last: those whose names cannot be read do not count.

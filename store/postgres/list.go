@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"time"
@@ -12,11 +13,14 @@ import (
 
 const (
 	// selectPage walks the primary key from where the last page ended. Nothing is indexed for searching: that belongs
-	// to those who ask for it. The clock is asked once for a statement, not once for each record.
+	// to those who ask for it. The clock is asked once for a statement, not once for each record. Of an operation the
+	// server finds what may be its records: by its number, close behind the fingerprint, or by its name.
 	selectPage = `SELECT id, attempt, due, retention, answer, state, request, extra FROM @record
 		WHERE id > $1 AND state > 0 AND ($2::smallint IS NULL OR state BETWEEN $2 AND $2 + 9)
-			AND (NOT $3::boolean OR due <= (SELECT @now()))
+			AND (NOT $3::boolean OR due <= (SELECT @now())) 
+			AND ($5::bytea IS NULL OR position($5 in request) > 0 OR position($6::bytea in substring(request from 36)) > 0)
 		ORDER BY id LIMIT $4`
+	selectNumber = `SELECT number FROM @operation WHERE name = $1`
 	// selectOpen is for the records that workers look for again and again, which are few among many: by the index
 	// indexedOpen. The states are in the text, so that the planner knows that they are in it, and how few, and apart, so
 	// that it does not walk the primary key to them.
@@ -34,8 +38,8 @@ const (
 	selectLost = `SELECT count(*), coalesce(min(due), 0) FROM @record WHERE state IN (10, 11) AND due <= (SELECT @now())`
 )
 
-// List implements [store.Lister]. The order is that of the records' hashes. Restricted to a scope, it looks through all
-// records.
+// List implements [store.Lister]. The order is that of the records' hashes. Restricted to a scope or an operation, it
+// looks through all records, or all of the state.
 func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error) {
 	if err := s.primary(ctx); err != nil {
 		return nil, err
@@ -48,9 +52,13 @@ func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error
 	if (f.After != store.ID{}) {
 		after = s.hash(f.After)
 	}
+	named, numbered, err := s.inRequests(ctx, f.Operation)
+	if err != nil {
+		return nil, err
+	}
 	var page []store.Record
 	for {
-		part, last, more, err := s.listPart(ctx, f, after)
+		part, last, more, err := s.listPart(ctx, f, after, named, numbered)
 		if err != nil {
 			return nil, err
 		}
@@ -62,11 +70,28 @@ func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error
 	}
 }
 
-// listPart reads the next records in the order of the primary key, and leaves those of other scopes out.
+// inRequests returns what the column request of the records of an operation holds, where they have its name and where
+// they have its number. Both are nil for no operation.
+func (s *Store) inRequests(ctx context.Context, operation string) (named, numbered []byte, err error) {
+	if operation == "" {
+		return nil, nil, nil
+	}
+	var number int32
+	err = s.own.QueryRow(ctx, s.names.render(selectNumber), []byte(operation)).Scan(&number)
+	switch {
+	case err == nil:
+		numbered = binary.AppendUvarint(nil, uint64(number))
+	case !errors.Is(err, pgx.ErrNoRows):
+		return nil, nil, unavailable(err)
+	}
+	return appendText(binary.AppendUvarint(nil, operationByName), operation), numbered, nil
+}
+
+// listPart reads the next records in the order of the primary key, and leaves those of other scopes and operations out.
 func (s *Store) listPart(
-	ctx context.Context, f store.Filter, after [16]byte,
+	ctx context.Context, f store.Filter, after [16]byte, named, numbered []byte,
 ) (part []store.Record, last [16]byte, more bool, err error) {
-	text, arguments := pageStatement(f, after)
+	text, arguments := pageStatement(f, after, named, numbered)
 	found, err := collect(ctx, s.own, s.names.render(text), arguments, scanRow)
 	if err != nil {
 		return nil, last, false, unavailable(err)
@@ -77,7 +102,8 @@ func (s *Store) listPart(
 		if err != nil {
 			return nil, last, false, err
 		}
-		if rec.ID != (store.ID{}) && (f.Scope == "" || rec.Scope == f.Scope) {
+		if rec.ID != (store.ID{}) && (f.Scope == "" || rec.Scope == f.Scope) &&
+			(f.Operation == "" || rec.Operation == f.Operation) {
 			part = append(part, rec)
 		}
 	}
@@ -105,15 +131,15 @@ func (s *Store) summary(ctx context.Context, r *row) (store.Record, error) {
 }
 
 // pageStatement chooses how the records are found.
-func pageStatement(f store.Filter, after [16]byte) (text string, arguments []any) {
+func pageStatement(f store.Filter, after [16]byte, named, numbered []byte) (text string, arguments []any) {
 	first := int16(f.State) * codesPerState
 	switch f.State {
 	case store.StateNone:
-		return selectPage, []any{after, nil, f.Due, store.MaxPage}
+		return selectPage, []any{after, nil, f.Due, store.MaxPage, named, numbered}
 	case store.StateInProgress, store.StateUnknown:
 		return fmt.Sprintf(selectOpen, first, first+1), []any{after, f.Due, store.MaxPage}
 	default:
-		return selectPage, []any{after, first, f.Due, store.MaxPage}
+		return selectPage, []any{after, first, f.Due, store.MaxPage, named, numbered}
 	}
 }
 

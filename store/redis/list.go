@@ -99,6 +99,7 @@ func (c *chosen) wants(at place) bool {
 func (c *chosen) matches(v *value) bool {
 	return v.State != store.StateNone && (c.filter.State == store.StateNone || v.State == c.filter.State) &&
 		(c.filter.Scope == "" || v.Scope == c.filter.Scope) &&
+		(c.filter.Operation == "" || v.Operation == c.filter.Operation) &&
 		(!c.filter.Due || !v.Due().After(c.now))
 }
 

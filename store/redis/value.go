@@ -217,8 +217,7 @@ func (d *decoder) value() (v value) {
 	if d.err != nil || v.State == store.StateNone {
 		return v
 	}
-	v.DownstreamSecret = uint32(d.uint(math.MaxUint32))
-	for _, s := range [...]*string{&v.Operation, &v.TraceID, &v.Point} {
+	for _, s := range [...]*string{&v.TraceID, &v.Point} {
 		*s = d.text()
 	}
 	v.Data = d.bytes()
@@ -263,6 +262,8 @@ func (d *decoder) outline(v *value) (flags byte) {
 	}
 	v.ReconcileAt = fromMicroseconds(d.int())
 	v.ReconcileCount = int(d.uint(math.MaxInt32))
+	v.DownstreamSecret = uint32(d.uint(math.MaxUint32))
+	v.Operation = d.text()
 	return flags
 }
 

@@ -9,16 +9,18 @@ import (
 )
 
 const (
-	// selectPage walks the unique index on the hash from where the last page ended. Nothing is indexed by scope: the walk
-	// passes by those of others.
+	// selectPage walks the unique index on the hash from where the last page ended. Nothing is indexed by scope or
+	// operation: the walk passes by those of others.
 	selectPage = `SELECT id, record, state FROM onceward_record
 		WHERE hash > ?1 AND (?2 IS NULL OR substr(id, 1, length(?2)) = ?2)
 			AND (?3 IS NULL OR state BETWEEN ?3 AND ?3 + 9) AND (?4 IS NULL OR due <= ?4)
+			AND (?6 IS NULL OR instr(record, ?6) > 0)
 		ORDER BY hash LIMIT ?5`
 	// selectOpen is for the records that workers look for again and again, which are few among many: by their state.
 	selectOpen = `SELECT id, record, state FROM onceward_record INDEXED BY onceward_record_due
 		WHERE state IN (?3, ?3 + 1) AND (?4 IS NULL OR due <= ?4)
 			AND hash > ?1 AND (?2 IS NULL OR substr(id, 1, length(?2)) = ?2)
+			AND (?6 IS NULL OR instr(record, ?6) > 0)
 		ORDER BY hash LIMIT ?5`
 
 	selectCounts  = `SELECT state, count(*) FROM onceward_record GROUP BY state`
@@ -26,10 +28,28 @@ const (
 	selectLost    = `SELECT count(*), min(due) FROM onceward_record WHERE state IN (?1, ?1 + 1) AND due <= ?2`
 )
 
-// List implements [store.Lister]. The order is that of the hashes. Restricted to a scope, it looks through all records,
-// or all of the state.
-func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error) {
-	return s.summaries(ctx, pageStatement(f), pageArgs(f, s.now()))
+// List implements [store.Lister]. The order is that of the hashes. Restricted to a scope or an operation, it looks
+// through all records, or all of the state.
+func (s *Store) List(ctx context.Context, f store.Filter) (page []store.Record, err error) {
+	limit := store.MaxPage
+	if f.Limit > 0 {
+		limit = min(limit, f.Limit)
+	}
+	for {
+		found, err := s.summaries(ctx, pageStatement(f), pageArgs(f, limit, s.now()))
+		if err != nil {
+			return nil, err
+		}
+		for i := range found {
+			if f.Operation == "" || found[i].Operation == f.Operation {
+				page = append(page, found[i])
+			}
+		}
+		if len(found) < limit || len(page) >= limit {
+			return page[:min(len(page), limit)], nil
+		}
+		f.After = found[len(found)-1].ID // some only held the name of the operation elsewhere
+	}
 }
 
 // summaries runs a query for ids, records and states, and returns the records without their content.
@@ -61,8 +81,8 @@ func pageStatement(f store.Filter) string {
 	return selectPage
 }
 
-func pageArgs(f store.Filter, now time.Time) []any {
-	args := []any{[]byte{}, nil, nil, nil, store.MaxPage}
+func pageArgs(f store.Filter, limit int, now time.Time) []any {
+	args := []any{[]byte{}, nil, nil, nil, limit, nil}
 	if (f.After != store.ID{}) {
 		args[0] = keyOf(nil, f.After).hash()
 	}
@@ -77,8 +97,8 @@ func pageArgs(f store.Filter, now time.Time) []any {
 	if f.Due {
 		args[3] = micros(now)
 	}
-	if f.Limit > 0 {
-		args[4] = min(store.MaxPage, f.Limit)
+	if f.Operation != "" {
+		args[5] = store.OperationInBinary(f.Operation)
 	}
 	return args
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -31,6 +32,7 @@ func testLister(t *testing.T, h Harness) {
 	})
 	h.test(t, "pages of the largest size", largestPages)
 	h.test(t, "filters", filters)
+	h.test(t, "operations", operations)
 	h.test(t, "due", dueByTheStore)
 	h.test(t, "all but bodies", func(e *env) {
 		for _, f := range fixtures(h.probe) {
@@ -158,6 +160,41 @@ func filters(e *env) {
 		{"expired", store.Filter{State: store.StateExpired}, nil},
 		{"a scope and a state", store.Filter{Scope: "a", State: store.StateCompleted}, []store.ID{inA("completed")}},
 	})
+}
+
+// operations lists by operation, beside other operations whose names hold its name, and records that hold it elsewhere.
+func operations(e *env) {
+	long := "POST /" + strings.Repeat("long/", 300)
+	of := func(name string) option {
+		return func(r *store.Reservation) { r.Operation = name }
+	}
+	in := store.OperationInBinary("POST /payments")
+	names := []string{"POST /payments", "POST /payments/refunds", "OST /payments", long, "Zahlung ü"}
+	for i, name := range names {
+		e.own(inA(fmt.Sprint("running ", i)), of(name))
+		e.complete(e.own(inB(fmt.Sprint("completed ", i)), of(name)), "stored "+string(in))
+		e.lose(inA(fmt.Sprint("unknown ", i)), of(name))
+	}
+	for i := range 9 {
+		e.complete(e.own(inB(fmt.Sprintf("%s %d", in, i)), of("POST /others")), string(in))
+	}
+	for i, name := range names {
+		e.wantFiltered([]filtered{
+			{
+				"an operation", store.Filter{Operation: name},
+				[]store.ID{inA(fmt.Sprint("running ", i)), inB(fmt.Sprint("completed ", i)), inA(fmt.Sprint("unknown ", i))},
+			},
+			{
+				"an operation in a state", store.Filter{Operation: name, State: store.StateUnknown},
+				[]store.ID{inA(fmt.Sprint("unknown ", i))},
+			},
+			{
+				"an operation in a scope", store.Filter{Operation: name, Scope: "b"},
+				[]store.ID{inB(fmt.Sprint("completed ", i))},
+			},
+		})
+	}
+	e.wantFiltered([]filtered{{"an operation that nobody calls", store.Filter{Operation: "/payments"}, nil}})
 }
 
 // dueByTheStore lists what is due by the store's clock, and by no other (S3): a lease or a retention that is over, and

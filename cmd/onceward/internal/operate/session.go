@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"time"
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/outbox"
@@ -48,6 +49,8 @@ func (e *classified) Unwrap() error { return e.class }
 type Target struct {
 	// URL names the store, as package storeurl takes it.
 	URL string
+	// Patience is how long the store may take for a page of a list; zero for any time.
+	Patience time.Duration
 	// Writes says that something is to be changed. Without it a user and a file that can only be read are enough.
 	Writes bool
 	// Secrets are those of the service, which downstream keys are derived with; without any they cannot be.
@@ -200,6 +203,16 @@ type Chosen struct {
 	Wanted func(*store.Record) bool
 }
 
+// list asks for a page, for as long as the target says.
+func (s *Session) list(ctx context.Context, lister store.Lister, f store.Filter) ([]store.Record, error) {
+	if s.target.Patience > 0 {
+		bounded, cancel := context.WithTimeout(ctx, s.target.Patience)
+		defer cancel()
+		ctx = bounded
+	}
+	return lister.List(ctx, f)
+}
+
 // Each visits the records that are chosen, page by page, at most limit of them. It returns how many it has visited, and
 // whether there are more behind them.
 func (s *Session) Each(
@@ -214,7 +227,7 @@ func (s *Session) Each(
 		if c.Wanted == nil {
 			c.Limit = min(limit-visited+1, store.MaxPage)
 		}
-		page, err := lister.List(ctx, c.Filter)
+		page, err := s.list(ctx, lister, c.Filter)
 		if err != nil {
 			return visited, false, err
 		}
