@@ -21,6 +21,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/natural"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store"
@@ -58,7 +59,9 @@ type Store struct {
 	// that itself.
 	handlers source
 	opened   *pgxpool.Pool
-	sockets  *sockets
+	// slots leave a part of a pool that the application has too.
+	slots   *sqltx.Slots
+	sockets *sockets
 	// own is for everything else, so that settling never waits for a connection that a handler holds.
 	own *ownPool
 	// asking is for finding out what became of a commit, which may mean to wait for a server that is gone.
