@@ -353,8 +353,8 @@ func Payload(parts ...[]byte) []byte {
 // KeepTarget is a middleware that fills in [http.Request.RequestURI] before a router takes a prefix off the path: the
 // fingerprint takes the target as it was sent from there. It belongs in front of everything else, and only where
 // requests come without: from net/http/cgi, net/http/fcgi, or an adapter that makes them by hand. The server of
-// net/http sets it, and so does httptest.NewRequest, but not [http.NewRequest], which is for clients. A protected
-// request without it is refused, because behind [http.StripPrefix] two routes would look like one.
+// net/http sets it, and so does httptest.NewRequest, but not [http.NewRequest]. Without it the target is that of
+// [http.Request.URL], and behind [http.StripPrefix] two routes with one name look like one.
 func KeepTarget(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.RequestURI == "" {
@@ -370,7 +370,11 @@ func KeepTarget(next http.Handler) http.Handler {
 // has too, and the absolute-form that is sent to a proxy are the same target; an asterisk and an authority stand for
 // themselves (RFC 9112, 3.2).
 func target(r *http.Request) string {
-	path, _, _ := strings.Cut(r.RequestURI, "?")
+	uri := r.RequestURI
+	if uri == "" {
+		uri = r.URL.RequestURI()
+	}
+	path, _, _ := strings.Cut(uri, "?")
 	if strings.HasPrefix(path, "/") {
 		return path
 	}

@@ -176,32 +176,17 @@ func TestTargetsOfAllForms(t *testing.T) {
 	}
 }
 
-// TestARequestWithoutATarget: behind a router it cannot be told any more where it was sent, so it is refused.
+// TestARequestWithoutATarget: a request as http.NewRequest makes it is the same as one that came by a server.
 func TestARequestWithoutATarget(t *testing.T) {
 	t.Parallel()
-	for router, mount := range routers {
-		t.Run(router, func(t *testing.T) {
-			t.Parallel()
-			store, handler, events := memory.New(), new(counted), new(journal)
-			h := mount(newGuard(t, store, observedBy(events)), handler)
-			a := serve(h, withoutTarget("/a/pay", "k"))
-			if p := a.wantProblem(t, "F1", http.StatusInternalServerError, "target-missing"); p.Retryable {
-				t.Error("A1: the same request will come by the same adapter")
-			}
-			handler.wantRuns(t, "F1", 0)
-			wantNothingStored(t, "F1", store)
-			if rejected := observed[onceward.RejectedEvent](events); len(rejected) != 1 ||
-				rejected[0].Code != "target-missing" {
-				t.Errorf("M1: rejections seen: %+v", rejected)
-			}
-		})
+	handler := new(counted)
+	h := newGuard(t, memory.New()).Handler(handler, reserved, onceward.OperationName("pay"))
+	serve(h, withoutTarget("/a/pay?x=1", "k")).want(t, "F1", http.StatusCreated, false)
+	serve(h, newRequest(http.MethodPost, "/a/pay?x=1", "k", `{}`)).want(t, "F1", http.StatusCreated, true)
+	for _, other := range []string{"/a/pay", "/b/pay?x=1"} {
+		serve(h, withoutTarget(other, "k")).wantProblem(t, "F1: "+other, http.StatusUnprocessableEntity, "mismatch")
 	}
-	t.Run("a request without a key needs none", func(t *testing.T) {
-		t.Parallel()
-		handler := new(counted)
-		h := newGuard(t, memory.New()).Handler(handler, reserved, onceward.KeyOptional())
-		serve(h, withoutTarget("/a/pay", "")).want(t, "H5", http.StatusCreated, false)
-	})
+	handler.wantRuns(t, "F1", 1)
 }
 
 func TestTargetsWithoutAPath(t *testing.T) {

@@ -178,8 +178,6 @@ func (p *protected) caller(r *http.Request) (scope, session string, problem *Pro
 // refuseByHeader refuses what needs no look at the body.
 func (p *protected) refuseByHeader(r *http.Request) *Problem {
 	switch {
-	case r.RequestURI == "":
-		return problemNoTarget.detailed("its http.Request has no RequestURI; nothing was executed")
 	case upgrades(r.Header):
 		return problemUpgrade.detailed("a switched connection cannot be replayed; send the request without Upgrade")
 	case r.ContentLength > p.settings.bodyLimit:

@@ -99,6 +99,8 @@ func TestRefusedKeysExecuteNothing(t *testing.T) {
 				a := post(h, "", `{}`, withHeader("Idempotency-Key", lines...))
 				if p := a.wantProblem(t, "H4", http.StatusBadRequest, "invalid-key"); p.Retryable {
 					t.Error("A1: a bad key is not better the second time, but the problem says retryable")
+				} else if strings.Contains(strings.ToLower(p.Detail), strings.ToLower(p.Title)) {
+					t.Errorf("H4: the detail %q says the title %q again", p.Detail, p.Title)
 				}
 				handler.wantRuns(t, "H4", 0)
 				wantNothingStored(t, "H4", store)

@@ -56,7 +56,6 @@ var (
 	problemBodyIncomplete = retryable(400, 0, "body-incomplete", "The request body was cut off")
 	problemBodyConsumed   = problem(500, "body-consumed",
 		"The request body was read before the request could be identified")
-	problemNoTarget     = problem(500, "target-missing", "The request does not say where it was sent")
 	problemUnnamed      = problem(500, "operation-unnamed", "The operation of the request has no name")
 	problemBadRequest   = problem(400, "invalid-request", "The request cannot be identified")
 	problemUpgrade      = problem(400, "upgrade-refused", "A protected request cannot switch protocols")
@@ -248,7 +247,7 @@ func keyProblem(err error) *Problem {
 	case errors.Is(err, ErrPersonalKey):
 		return problemPersonalKey.detailed(err.Error())
 	default:
-		return problemBadKey.detailed(err.Error())
+		return problemBadKey.detailed(strings.TrimPrefix(err.Error(), ErrBadKey.Error()+": ")) // which is the title
 	}
 }
 

@@ -96,7 +96,7 @@ func TestTextsAreComplete(t *testing.T) {
 		t.Fatal(err)
 	}
 	ofHTTP := []string{ // and of what looks operations up
-		"body-consumed", "body-incomplete", "target-missing", "operation-unnamed", "invalid-request", "upgrade-refused",
+		"body-consumed", "body-incomplete", "operation-unnamed", "invalid-request", "upgrade-refused",
 		"lookups-refused", "key-not-found", "method-not-allowed", "event-failed",
 	}
 	var codes []string

@@ -1,7 +1,6 @@
 package routers_test
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -310,33 +309,6 @@ func TestTargetsOfAllForms(t *testing.T) {
 				}
 			}
 			handler.wantRuns(t, "F1", runs)
-		})
-	}
-}
-
-// TestARequestWithoutATarget: behind chi it cannot be told any more where it was sent, so it is refused.
-func TestARequestWithoutATarget(t *testing.T) {
-	t.Parallel()
-	for router, mount := range routers {
-		t.Run(router, func(t *testing.T) {
-			t.Parallel()
-			s, handler := memory.New(), new(counted)
-			var events []onceward.ObserverEvent
-			guard := newGuard(t, s, func(c *onceward.Config) {
-				c.Observer = onceward.ObserverFunc(func(_ context.Context, e onceward.ObserverEvent) { events = append(events, e) })
-			})
-			a := serve(t, mount(guard, handler), withoutTarget("/a/pay", "k"))
-			if p := a.wantProblem(t, "F1", http.StatusInternalServerError, "target-missing"); p.Retryable {
-				t.Error("A1: the same request will come by the same adapter")
-			}
-			handler.wantRuns(t, "F1", 0)
-			if records, err := s.List(t.Context(), store.Filter{}); err != nil || len(records) != 0 {
-				t.Errorf("F1: %d records, error %v; want none", len(records), err)
-			}
-			if rejected, ok := events[0].(onceward.RejectedEvent); len(events) != 1 || !ok ||
-				rejected.Code != "target-missing" {
-				t.Errorf("M1: the observer was told %+v", events)
-			}
 		})
 	}
 }
