@@ -181,15 +181,18 @@ func operations(e *env) {
 	for i, name := range names {
 		e.wantFiltered([]filtered{
 			{
-				"an operation", store.Filter{Operation: name},
+				"an operation",
+				store.Filter{Operation: name},
 				[]store.ID{inA(fmt.Sprint("running ", i)), inB(fmt.Sprint("completed ", i)), inA(fmt.Sprint("unknown ", i))},
 			},
 			{
-				"an operation in a state", store.Filter{Operation: name, State: store.StateUnknown},
+				"an operation in a state",
+				store.Filter{Operation: name, State: store.StateUnknown},
 				[]store.ID{inA(fmt.Sprint("unknown ", i))},
 			},
 			{
-				"an operation in a scope", store.Filter{Operation: name, Scope: "b"},
+				"an operation in a scope",
+				store.Filter{Operation: name, Scope: "b"},
 				[]store.ID{inB(fmt.Sprint("completed ", i))},
 			},
 		})
