@@ -29,6 +29,8 @@ func (x *httpExecution) outcome(ctx context.Context, op *Operation) outcome {
 		return x.unanswered(ctx, "the handler panicked", &problemHandlerFailed)
 	case rec.broken != nil:
 		return x.brokenOutcome()
+	case op.failedLate():
+		return x.unanswered(ctx, "", &problemHandlerFailed)
 	case silent:
 		reason := "the handler ran past its deadline, or lost its lease, and wrote no answer"
 		return x.unanswered(ctx, reason, &problemDeadline)
@@ -85,14 +87,14 @@ func (e *execution) failedOutcome(ctx context.Context, response store.Response) 
 			onFailure = FailureUnknown
 		}
 	}
-	reason := "the handler answered " + strconv.Itoa(response.Status)
+	reason := e.op.reasonOr("the handler answered " + strconv.Itoa(response.Status))
 	return failedAs(onFailure, reason, func() store.Response { return response })
 }
 
 // unanswered is the outcome of a handler without an answer of its own.
 func (x *httpExecution) unanswered(ctx context.Context, reason string, problem *Problem) outcome {
 	x.problem = problem
-	return failedAs(x.onFailure(ctx), reason, func() store.Response {
+	return failedAs(x.onFailure(ctx), x.op.reasonOr(reason), func() store.Response {
 		// Not into the handler's own recorder: a goroutine that it left behind may still hold that.
 		x.recorder = x.recorder.another()
 		x.recorder.start()
@@ -115,8 +117,10 @@ func (x *httpExecution) brokenOutcome() outcome {
 // streamedOutcome is that of an answer that is already on its way. After that a failure is unknown, whatever the route
 // says.
 func (x *httpExecution) streamedOutcome(ctx context.Context, op *Operation) outcome {
-	if x.panicked != nil || op.outcome.Load() != endedAsWritten || ctx.Err() != nil || failed(x.recorder.status) {
-		return outcome{kind: outcomeUnknown, reason: "the handler failed after a part of its response was sent"}
+	if x.panicked != nil || op.outcome.Load() != endedAsWritten || ctx.Err() != nil || failed(x.recorder.status) ||
+		op.failedLate() {
+		reason := op.reasonOr("the handler failed after a part of its response was sent")
+		return outcome{kind: outcomeUnknown, reason: reason}
 	}
 	return outcome{kind: outcomeAnswer, response: x.recorder.response()}
 }

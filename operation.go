@@ -3,8 +3,10 @@ package onceward
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"runtime"
 	"strconv"
 	"strings"
@@ -43,6 +45,7 @@ type Operation struct {
 	providerID atomic.Pointer[string]
 	reason     atomic.Pointer[string]
 	reference  atomic.Pointer[string] // for replays without the body
+	failure    atomic.Pointer[failure]
 	parts      part.Counter
 }
 
@@ -192,10 +195,52 @@ func (o *Operation) SetReason(reason string) {
 	}
 }
 
-// reasonOr is what the handler said, or else the text.
+// failure is an error that a handler returned.
+type failure struct {
+	reason   string
+	answered bool
+}
+
+// maxReason bounds the text of an error that is kept as a reason, in bytes.
+const maxReason = 1000
+
+// HandlerFailed records the error that a handler returned. It is for adapters of frameworks whose handlers return
+// errors. The text of the error is logged, and it is the reason of the outcome, if the handler has not called
+// [Operation.SetReason]; no client gets it from the guard. If the handler had answered before it returned the error, the
+// outcome is that of a 5xx, whatever the status of its answer is.
+func (o *Operation) HandlerFailed(err error, answered bool) {
+	if o == nil || err == nil {
+		return
+	}
+	reason := strings.ToValidUTF8(err.Error(), "\uFFFD")
+	if len(reason) > maxReason {
+		reason = strings.ToValidUTF8(reason[:maxReason], "") + " …"
+	}
+	o.failure.Store(&failure{strings.Clone(reason), answered})
+}
+
+// failedLate reports whether the handler returned an error after it had answered.
+func (o *Operation) failedLate() bool {
+	failed := o.failure.Load()
+	return failed != nil && failed.answered
+}
+
+// logFailure logs the error of a handler that failed: an error that became a refusal is none. An unknown outcome is
+// logged with the error as its reason.
+func (e *execution) logFailure(status int, end outcomeKind) {
+	failed := e.op.failure.Load()
+	if failed != nil && end != outcomeUnknown && (failed.answered || status >= http.StatusInternalServerError) {
+		e.logError("onceward: the handler failed", errors.New(failed.reason))
+	}
+}
+
+// reasonOr is what the handler said, or else its error, or else the text.
 func (o *Operation) reasonOr(text string) string {
 	if said := o.reason.Load(); said != nil {
 		return *said
+	}
+	if failed := o.failure.Load(); failed != nil {
+		return failed.reason
 	}
 	return text
 }
@@ -272,6 +317,7 @@ func (o *Operation) restart() {
 	o.providerID.Store(nil)
 	o.reason.Store(nil)
 	o.reference.Store(nil)
+	o.failure.Store(nil)
 }
 
 // completion adds what the handler said to its answer.

@@ -249,6 +249,7 @@ func (f *procedureRun) work(ctx context.Context, op *Operation) outcome {
 	started := time.Now()
 	f.call(ctx)
 	end := f.outcome(ctx, op)
+	f.logFailure(f.answer.Status, end.kind)
 	if f.guard.config.Observer != nil {
 		f.guard.observe(f.base, ExecutedEvent{
 			ID: f.reservation.ID, Operation: op.name, Attempt: op.attempt, Status: f.answer.Status,
@@ -308,7 +309,7 @@ func (f *procedureRun) saidNotExecuted(op *Operation) outcome {
 // unanswered is the outcome of a run without an answer of its own.
 func (f *procedureRun) unanswered(ctx context.Context, reason string, problem *Problem) outcome {
 	f.problem = problem
-	return failedAs(f.onFailure(ctx), reason, func() store.Response {
+	return failedAs(f.onFailure(ctx), f.op.reasonOr(reason), func() store.Response {
 		f.answer = storedProblem(f.guard.occurrence(&problemHandlerFailed))
 		f.problem = nil
 		return f.response()

@@ -32,7 +32,8 @@ func Handler(guard *onceward.Guard, next echo.HandlerFunc, options ...onceward.O
 //
 // What it wraps finds the transaction and the operation in c.Request().Context(). It runs again if the database undid
 // its transaction. Path and parameters of c are then as they were; what c.Set has kept is still there, because echo does
-// not list it. To what is in front, an error that was answered is none.
+// not list it. What is in
+// front sees an error only if the answer had begun before it: the outcome is then that of a 5xx.
 func Middleware(guard *onceward.Guard, options ...onceward.Option) echo.MiddlewareFunc {
 	return newMiddleware(guard, options).wrap
 }
@@ -81,7 +82,7 @@ type exchange struct {
 	// first is the response of the first run.
 	first echo.Response
 	ran   bool
-	err   error // of a request without protection, which echo answers
+	err   error // that echo is to see: of a request without protection, or after the answer had begun
 }
 
 type exchangeKey struct{}
@@ -122,8 +123,24 @@ func run(w http.ResponseWriter, r *http.Request) {
 	}
 	c.SetRequest(r)
 	c.SetResponse(x.answerTo(w))
-	if err := x.next(c); err != nil {
-		c.Echo().HTTPErrorHandler(c, err)
+	x.err = x.next(c)
+	if x.err != nil {
+		x.failed(r.Context())
+	}
+}
+
+// failed answers an error of the handler as echo does. An error that was returned after the answer had begun goes on to
+// what is in front, as without protection.
+func (x *exchange) failed(ctx context.Context) {
+	err := x.err
+	response, unwrapErr := echo.UnwrapResponse(x.echo.Response())
+	late := unwrapErr == nil && response.Committed
+	if !late {
+		x.err = nil
+		x.echo.Echo().HTTPErrorHandler(x.echo, err)
+	}
+	if late || unwrapErr == nil && response.Status >= http.StatusInternalServerError {
+		onceward.FromContext(ctx).HandlerFailed(err, late)
 	}
 }
 

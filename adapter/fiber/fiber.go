@@ -183,6 +183,7 @@ func (r *route) run(w http.ResponseWriter, request *http.Request) {
 	if !c.IsAbandoned() {
 		if err != nil {
 			answerError(c, err)
+			noteFailure(request.Context(), c, err)
 		}
 		x.take(request.Context(), w)
 	}
@@ -204,6 +205,13 @@ func (x *exchange) prepare(handed *http.Request) error {
 func answerError(c fiber.Ctx, err error) {
 	if c.App().ErrorHandler(c, err) != nil {
 		_ = c.SendStatus(fiber.StatusInternalServerError) // it always returns nil
+	}
+}
+
+// noteFailure records the error of a handler that is answered as a failure.
+func noteFailure(ctx context.Context, c fiber.Ctx, err error) {
+	if c.Response().StatusCode() >= fiber.StatusInternalServerError {
+		onceward.FromContext(ctx).HandlerFailed(err, false)
 	}
 }
 

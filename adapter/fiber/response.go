@@ -100,6 +100,7 @@ func (x *exchange) gather(ctx context.Context, response *fasthttp.Response) {
 	if err := response.BodyWriteTo(&content); err != nil {
 		x.writer.before.CopyTo(response)
 		answerError(x.fiber, err)
+		noteFailure(x.fiber.Context(), x.fiber, err)
 		return
 	}
 	response.SetBodyRaw(content.content)

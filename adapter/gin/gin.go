@@ -155,6 +155,9 @@ func (r *route) run(w http.ResponseWriter, request *http.Request) {
 		c.Next() // of what is behind the handler, what it has not run by itself
 	}
 	answer.end()
+	if last := c.Errors.Last(); last != nil && len(c.Errors) > len(x.errors) && answer.Status() >= http.StatusInternalServerError {
+		onceward.FromContext(request.Context()).HandlerFailed(last.Err, false)
+	}
 	x.whole = true
 }
 

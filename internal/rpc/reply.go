@@ -58,6 +58,8 @@ func Say(ctx context.Context, err error) {
 	case onceward.IsNotExecuted(err):
 		op.NotExecuted()
 		op.SetReason(err.Error())
+	default:
+		op.HandlerFailed(err, false)
 	}
 }
 

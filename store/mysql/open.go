@@ -22,6 +22,9 @@ func Open(ctx context.Context, url string, options ...Option) (*Store, error) {
 // New makes a store that runs transactional handlers on connections of db, which stays the caller's to close, after the
 // store. For everything else the store opens a few connections of its own at the URL, which leads to the same database:
 // a *sql.DB does not tell how it connects, and settling must not wait for a connection that a handler holds.
+//
+// Transactions leave a quarter of db free, at least one connection of several, for what handlers ask it beside their
+// transactions: see [DB].
 func New(ctx context.Context, db *sql.DB, url string, options ...Option) (*Store, error) {
 	return open(ctx, db, url, options)
 }

@@ -17,12 +17,15 @@ import (
 	driver "github.com/go-sql-driver/mysql"
 
 	"github.com/onceward/onceward/internal/redial"
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/store"
 )
 
 // transactions is what the store keeps for the transactions that it runs.
 type transactions struct {
 	bridge *bridge
+	// slots leave a part of a pool that the application has too.
+	slots *sqltx.Slots
 	// joins says that the connections of handlers take several statements in one text.
 	joins bool
 	// level is the isolation level of the connections of handlers, as the server calls it.
@@ -72,6 +75,9 @@ func (s *Store) openTransactions(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if !s.opened {
+		s.slots = sqltx.NewSlots(s.handlers.Stats().MaxOpenConnections)
+	}
 	s.level = cmp.Or(variables["transaction_isolation"], variables["tx_isolation"])
 	if s.opened {
 		s.joins = true
@@ -113,6 +119,8 @@ type link struct {
 	raw  rawConn
 	// joins says that the server takes several statements in one text.
 	joins bool
+	// give gives back the share of the pool that its transaction has taken, if it has.
+	give func()
 }
 
 // connect takes a connection from a pool.
@@ -154,6 +162,9 @@ func (l *link) cut() { _ = l.raw.Close() }
 
 // release returns the connection to its pool, which does not use one again that was cut.
 func (l *link) release() {
+	if l.give != nil {
+		defer l.give()
+	}
 	if l.lost() {
 		_ = l.pool.Raw(func(any) error { return sqldriver.ErrBadConn })
 	}

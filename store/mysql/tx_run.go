@@ -136,9 +136,15 @@ func (t *transaction) try(ctx context.Context) (err error) {
 	if err := left(ctx); err != nil {
 		return err
 	}
-	if t.link, err = connect(ctx, &t.store.gate, t.store.handlers, t.store.joins); err != nil {
+	give, err := t.store.slots.Take(ctx)
+	if err != nil {
 		return unavailable(err)
 	}
+	if t.link, err = connect(ctx, &t.store.gate, t.store.handlers, t.store.joins); err != nil {
+		give()
+		return unavailable(err)
+	}
+	t.link.give = give
 	defer t.release()
 	t.began = time.Now()
 	if t.keyed {

@@ -20,6 +20,8 @@ type source interface {
 	acquire(ctx context.Context) (acquired, error)
 	// poolConfig is how to connect in the same way.
 	poolConfig(ctx context.Context) (*pgxpool.Config, error)
+	// size is how many connections there are at most, zero for no bound.
+	size() int
 }
 
 // acquired is a connection that belongs to a source.
@@ -29,6 +31,8 @@ type acquired struct {
 	// pooled or pooledSQL is how its pool sees it. Neither is there for one that knows its own way back.
 	pooled    *pgxpool.Conn
 	pooledSQL *sql.Conn
+	// give gives back the share of the pool that its transaction has taken.
+	give func()
 }
 
 // pgx returns the connection itself.
@@ -36,6 +40,9 @@ func (l *acquired) pgx() *pgx.Conn { return l.conn.Conn() }
 
 // release returns it. One that was closed, or is still in a transaction, is not used again.
 func (l *acquired) release() {
+	if l.give != nil {
+		defer l.give()
+	}
 	switch {
 	case l.pooled != nil:
 		l.pooled.Release() // the pool destroys a connection that is closed, busy or in a transaction
@@ -100,8 +107,12 @@ func (s *poolSource) poolConfig(context.Context) (*pgxpool.Config, error) {
 	return s.pool.Config(), nil
 }
 
+func (s *poolSource) size() int { return int(s.pool.Config().MaxConns) }
+
 // sqlSource takes connections from a *sql.DB.
 type sqlSource struct{ db *sql.DB }
+
+func (s sqlSource) size() int { return s.db.Stats().MaxOpenConnections }
 
 func (s sqlSource) acquire(ctx context.Context) (acquired, error) {
 	conn, err := s.db.Conn(ctx)
@@ -205,11 +216,24 @@ func promoted(ctx context.Context, conn *pgx.Conn) bool {
 
 // acquire takes a connection for a transaction, of a server that takes writes. Those that lead to a standby are given
 // up as soon as the address leads elsewhere.
-func (s *Store) acquire(ctx context.Context) (acquired, error) {
+func (s *Store) acquire(ctx context.Context) (l acquired, err error) {
+	give, err := s.slots.Take(ctx)
+	if err != nil {
+		return l, err
+	}
+	defer func() {
+		if err != nil {
+			give()
+		}
+	}()
 	for {
 		l, err := redial.Do(ctx, &s.gate, s.handlers.acquire)
-		if err != nil || !saysStandby(l.pgx()) || promoted(ctx, l.pgx()) {
+		if err != nil {
 			return l, err
+		}
+		if !saysStandby(l.pgx()) || promoted(ctx, l.pgx()) {
+			l.give = give
+			return l, nil
 		}
 		if !s.scout.look(ctx) {
 			l.release()

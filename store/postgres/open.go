@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/store"
 )
 
@@ -77,8 +78,11 @@ func openTuned(ctx context.Context, tuned, config *pgxpool.Config) (*pgxpool.Poo
 
 // New makes a store that runs transactional handlers on connections of the pool. The pool stays the caller's to close,
 // after the store. For everything else the store opens a few connections of its own in the same way as the pool does.
+//
+// Transactions leave a quarter of the pool free, at least one connection of several, for what handlers ask it beside their
+// transactions: see [DB].
 func New(ctx context.Context, pool *pgxpool.Pool, options ...Option) (*Store, error) {
-	return open(ctx, newPoolSource(pool), new(sockets), options)
+	return share(open(ctx, newPoolSource(pool), new(sockets), options))
 }
 
 // NewSQL makes a store that runs transactional handlers on connections of db, which must use the driver of
@@ -90,7 +94,15 @@ func New(ctx context.Context, pool *pgxpool.Pool, options ...Option) (*Store, er
 // when their replies are lost, outside of the transactions of this package, unless [WithRepeatingDriver] says that this
 // is known; see the guide on PostgreSQL.
 func NewSQL(ctx context.Context, db *sql.DB, options ...Option) (*Store, error) {
-	return open(ctx, sqlSource{db}, new(sockets), options)
+	return share(open(ctx, sqlSource{db}, new(sockets), options))
+}
+
+// share leaves a part of the pool to the application.
+func share(s *Store, err error) (*Store, error) {
+	if err == nil {
+		s.slots = sqltx.NewSlots(s.handlers.size())
+	}
+	return s, err
 }
 
 func open(ctx context.Context, handlers source, opened *sockets, chosen []Option) (*Store, error) {

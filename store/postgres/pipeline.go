@@ -237,7 +237,7 @@ func prepareStatements(n names, channel string, usual bool) statements {
 		lookUpAndDraw: named("lookup", lookUpAndDraw), lookUp: named("ask", lookUp),
 		insertAnswer: named("insert", insertAnswer), replaceAnswer: named("replace", replaceAnswer),
 		commit: named("commit", `COMMIT`), awaitLock: named("await", awaitLock),
-		askFate: named("fate", askFate), advance: named("advance", advance), number: named("number", selectNumber),
+		askFate: named("fate", askFate), advance: named("advance", advance), number: named("number", selectTransaction),
 		rollback: named("rollback", `ROLLBACK`),
 	}
 	all.add = prepareAdd(channel, named)

@@ -22,6 +22,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/onceward/onceward/inbox"
 	"github.com/onceward/onceward/internal/redial"
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/natural"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store"
@@ -59,7 +60,9 @@ type Store struct {
 	// that itself.
 	handlers source
 	opened   *pgxpool.Pool
-	sockets  *sockets
+	// slots leave a part of a pool that the application has too.
+	slots   *sqltx.Slots
+	sockets *sockets
 	// gate lets one connection at a time be tried for while the server cannot be reached.
 	gate redial.Gate
 	// own is for everything else, so that settling never waits for a connection that a handler holds.

@@ -184,8 +184,8 @@ const (
 		FROM (VALUES (1)) AS one LEFT JOIN @record r ON r.id = $1`
 	// ownColumns is how many columns lookUpAndDraw has in front of those of the record.
 	ownColumns = 3
-	// selectNumber is what lookUpAndDraw asks for, where that is in another transaction.
-	selectNumber = `SELECT pg_current_xact_id()`
+	// selectTransaction is what lookUpAndDraw asks for, where that is in another transaction.
+	selectTransaction = `SELECT pg_current_xact_id()`
 )
 
 // idleGrace is how much longer than its lease an idle transaction may live.

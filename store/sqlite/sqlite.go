@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/natural"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store"
@@ -180,6 +181,10 @@ func (s *Store) Close() error {
 // DB is for reading business tables: its connections refuse to write. Writes go through [Store.Update] or a
 // transactional handler, so that they share the one writer instead of fighting it for the file's lock.
 func (s *Store) DB() *sql.DB { return s.db }
+
+// Handle returns the handle of [Store.DB]: it uses the transaction of the guard if the context carries one, and reads
+// otherwise. Repositories take it in the place of a *sql.DB, and stay as they are.
+func (s *Store) Handle() *sqltx.DB { return sqltx.New(s.db) }
 
 // Reserve implements [store.Store]. What can be answered without a write is answered from a reader.
 func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdict, error) {

@@ -322,6 +322,18 @@ func transactInFlight(e *env) {
 	}
 	e.wantRows("row", 1, "E1: after the commit")
 	e.transacted(request(target), e.refusing("S1: a retry"), store.DecisionReplay, "S6")
+	other := fingerprints(fingerprint("other"))
+	e.transacted(request(target, other), e.refusing("S4: another payload"), store.DecisionMismatch, "S4: after the commit")
+
+	// Whose key it is was not known before: after a rollback it is free, and the other payload may have it.
+	target = id("undone")
+	e.transacted(request(target), func(context.Context, store.Verdict) store.Settlement {
+		e.wantConflict(target, "other")
+		return store.Settlement{Action: store.TxRollback}
+	}, store.DecisionExecute, "E1")
+	e.transacted(request(target, other), e.inserting("other", func(context.Context, store.Verdict) store.Settlement {
+		return store.Settlement{Action: store.TxCommit, Completion: *answer("other")}
+	}), store.DecisionExecute, "S4: another payload after a rollback")
 }
 
 // wantConflict sends a duplicate while the first transaction is held open. It runs in the work, which is where it would

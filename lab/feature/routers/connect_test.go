@@ -39,7 +39,7 @@ func TestConnect(t *testing.T) {
 			}
 			suite.Run(t, suite.Adapter{
 				Name: name, Operation: createMethod, Serve: servedTo(options...),
-				Features: suite.Features{Headers: true, KeyLines: true, FirstSent: true, Refusals: true},
+				Features: suite.Features{Headers: true, KeyLines: true, FirstSent: true, Refusals: true, Errors: true},
 			})
 		})
 	}

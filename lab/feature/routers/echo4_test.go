@@ -21,7 +21,7 @@ func TestEcho4(t *testing.T) {
 	t.Parallel()
 	suite.Run(t, suite.Adapter{
 		Name: "echo v4", Operation: colonOperation, Serve: serveEcho4, State: stateEcho4, Hooks: hooksEcho4,
-		Features: suite.HTTPFeatures,
+		Features: withErrors(suite.HTTPFeatures, true),
 		Wrong: []suite.Wrong{
 			{Name: "its own writer", Serve: wrongWriterEcho4},
 			{Name: "errors answered late", Serve: wrongErrorsEcho4, Mistake: suite.AnsweredLate},
@@ -112,6 +112,8 @@ func echo4Handler(work suite.Work) echo.HandlerFunc {
 			c.Response().Header().Set(name, value)
 		}
 		switch {
+		case reply.Err != nil:
+			return errors.Join(c.String(reply.Status, reply.Body), reply.Err)
 		case reply.Status == 0:
 			return nil
 		case reply.Status >= http.StatusBadRequest:

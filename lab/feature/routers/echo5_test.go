@@ -19,7 +19,7 @@ func TestEcho5(t *testing.T) {
 	t.Parallel()
 	suite.Run(t, suite.Adapter{
 		Name: "echo v5", Operation: colonOperation, Serve: serveEcho5, State: stateEcho5, Hooks: hooksEcho5,
-		Features: suite.HTTPFeatures,
+		Features: withErrors(suite.HTTPFeatures, true),
 		Wrong: []suite.Wrong{
 			{Name: "its own writer", Serve: wrongWriterEcho5},
 			{Name: "errors answered late", Serve: wrongErrorsEcho5, Mistake: suite.AnsweredLate},
@@ -116,6 +116,8 @@ func echo5Handler(work suite.Work) echo.HandlerFunc {
 			c.Response().Header().Set(name, value)
 		}
 		switch {
+		case reply.Err != nil:
+			return errors.Join(c.String(reply.Status, reply.Body), reply.Err)
 		case reply.Status == 0:
 			return nil
 		case reply.Status >= http.StatusBadRequest:

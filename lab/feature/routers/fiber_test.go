@@ -31,7 +31,7 @@ func TestFiber(t *testing.T) {
 	t.Parallel()
 	suite.Run(t, suite.Adapter{
 		Name: "fiber", Operation: colonOperation, Serve: serveFiber, State: stateFiber,
-		OwnContext: ownContextFiber, Features: suite.HTTPFeatures,
+		OwnContext: ownContextFiber, Features: withErrors(suite.HTTPFeatures, false),
 		Wrong: []suite.Wrong{
 			{Name: "the adaptor of fiber", Serve: wrongAdaptor, Mistake: suite.NoAnswer},
 			{Name: "its own response", Serve: wrongResponse, Mistake: suite.NoAnswer},

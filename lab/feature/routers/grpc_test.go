@@ -33,7 +33,7 @@ func TestGRPC(t *testing.T) {
 	t.Parallel()
 	suite.Run(t, suite.Adapter{
 		Name: "gRPC", Operation: createMethod, Serve: serveGRPC,
-		Features: suite.Features{Headers: true, KeyLines: true, FirstSent: true, Refusals: true},
+		Features: suite.Features{Headers: true, KeyLines: true, FirstSent: true, Refusals: true, Errors: true},
 	})
 }
 

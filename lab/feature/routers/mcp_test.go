@@ -26,7 +26,7 @@ func TestMCP(t *testing.T) {
 			t.Parallel()
 			suite.Run(t, suite.Adapter{
 				Name: "mcp", Operation: "tools/call pay", Serve: serveMCP(protected...),
-				Features: suite.Features{FirstSent: true, Refusals: true},
+				Features: suite.Features{FirstSent: true, Refusals: true, Errors: true},
 			})
 		})
 	}

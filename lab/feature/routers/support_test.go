@@ -11,6 +11,7 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/watchdog"
+	"github.com/onceward/onceward/lab/feature/suite"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -26,6 +27,12 @@ var quiet = slog.New(slog.DiscardHandler)
 
 // colonOperation is the name that payments have to have under the routers that write parameters with a colon.
 const colonOperation = "POST /accounts/:account/payments"
+
+// withErrors adds that handlers return errors, also late ones.
+func withErrors(f suite.Features, late bool) suite.Features {
+	f.Errors, f.LateErrors = true, late
+	return f
+}
 
 func guardOfScope(t testing.TB, scope onceward.ScopeFunc) *onceward.Guard {
 	t.Helper()

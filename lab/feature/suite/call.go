@@ -21,6 +21,9 @@ type Reply struct {
 	Body   string
 	// Header holds fields of the answer, where the transport has such. Default: none.
 	Header map[string]string
+	// Err is an error that the handler returns after it has replied, where its framework lets it: see Features.LateErrors.
+	// Default: none.
+	Err error
 }
 
 // Work is a handler, in terms of no framework. The context is the one that the framework's handler finds in its

@@ -88,6 +88,10 @@ type Features struct {
 	Refusals bool
 	// Silence says that a handler may return without an answer. Default: false.
 	Silence bool
+	// Errors says that a failure of a handler is an error that it returns, or notes with its framework. Default: false.
+	Errors bool
+	// LateErrors says that a handler can return an error after it has replied. Default: false.
+	LateErrors bool
 	// NoStoredFailure says that a stored failure comes back as another answer than it was at first: of
 	// [onceward.FailureStore] it is then tested only that nothing is executed again. Default: false.
 	NoStoredFailure bool
@@ -136,6 +140,8 @@ var behaviours = []behaviour{
 	{name: "FailureStore", run: testFailureStore},
 	{name: "FailureUnknown", run: testFailureUnknown},
 	{name: "FailureInTransaction", run: testFailureInTransaction},
+	{name: "Errors", needs: func(f Features) bool { return f.Errors }, inMode: testErrors},
+	{name: "LateErrors", needs: func(f Features) bool { return f.LateErrors }, run: testLateErrors},
 	{name: "Unavailable", run: testUnavailable},
 	{name: "Reject", inMode: testReject},
 	{name: "NotExecuted", run: testNotExecuted},

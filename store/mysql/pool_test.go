@@ -1,0 +1,105 @@
+package mysql_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store/mysql"
+)
+
+// TestHandlersThatAskTheirPool: handlers read through the pool of four that holds their transactions, which many services
+// do. 20 of 20 different keys are answered, twice: transactions leave a connection for what their handlers ask beside
+// them. Through the handle of this package they ask for no second connection.
+func TestHandlersThatAskTheirPool(t *testing.T) {
+	t.Parallel()
+	url := mariadb(t)
+	db := openAdmin(t, url)
+	db.SetMaxOpenConns(4)
+	exec(t, db, `CREATE TABLE business (value VARCHAR(255) NOT NULL) ENGINE = InnoDB`)
+	s, err := mysql.New(t.Context(), db, url, quiet)
+	must(t, err)
+	t.Cleanup(func() { must(t, s.Close()) })
+	guard, err := onceward.New(s, onceward.Config{
+		Scope: onceward.SingleScope("all"), Secret: []byte("0123456789abcdef"), StoreTimeout: time.Minute,
+	})
+	must(t, err)
+	const count = `SELECT COUNT(*) FROM business`
+	for through, read := range map[string]func(context.Context) error{
+		"pool":   func(ctx context.Context) error { return db.QueryRowContext(ctx, count).Scan(new(int)) },
+		"handle": func(ctx context.Context) error { return mysql.DB(db).QueryRowContext(ctx, count).Scan(new(int)) },
+	} {
+		handler := guard.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if err := errors.Join(insert(r.Context(), r.URL.Path), read(r.Context())); err != nil {
+				http.Error(w, err.Error(), http.StatusInternalServerError)
+			}
+		}, onceward.Transactional(), onceward.OperationName("read"))
+		for round := range 2 {
+			var all sync.WaitGroup
+			for i := range 20 {
+				all.Go(func() {
+					r := httptest.NewRequest(http.MethodPost, fmt.Sprintf("/%s/%d/%d", through, round, i), strings.NewReader(""))
+					r.Header.Set("Idempotency-Key", fmt.Sprintf("%s-%d-%d", through, round, i))
+					w := httptest.NewRecorder()
+					handler.ServeHTTP(w, r)
+					if w.Code != http.StatusOK {
+						t.Errorf("through the %s: key %d of round %d was answered %d: %s", through, i, round, w.Code, w.Body)
+					}
+				})
+			}
+			all.Wait()
+		}
+	}
+}
+
+// TestHandle: what goes through the handle of a pool is part of the transaction of the context, and of none where there is
+// none. What a handler begins is a savepoint.
+func TestHandle(t *testing.T) {
+	t.Parallel()
+	url := mariadb(t)
+	db := openAdmin(t, url)
+	exec(t, db, `CREATE TABLE business (value VARCHAR(255) NOT NULL) ENGINE = InnoDB`)
+	s, err := mysql.New(t.Context(), db, url, quiet)
+	must(t, err)
+	t.Cleanup(func() { must(t, s.Close()) })
+	const insert = `INSERT INTO business VALUES (?)`
+	rows := func(value string) int { return number(t, db, `SELECT COUNT(*) FROM business WHERE value = ?`, value) }
+	errUndo := errors.New("undo")
+	for name, write := range map[string]func(ctx context.Context, value string) error{
+		"a statement": func(ctx context.Context, value string) error {
+			_, err := mysql.DB(db).ExecContext(ctx, insert, value)
+			return err
+		},
+		"begun": func(ctx context.Context, value string) error {
+			undone, err := mysql.DB(db).Begin(ctx)
+			must(t, err)
+			_, err = undone.ExecContext(ctx, insert, value)
+			must(t, errors.Join(err, undone.Rollback()))
+			tx, err := mysql.DB(db).Begin(ctx)
+			must(t, err)
+			_, err = tx.ExecContext(ctx, insert, value)
+			return errors.Join(err, tx.Commit())
+		},
+	} {
+		must(t, write(t.Context(), name+" alone"))
+		err := s.InTx(t.Context(), func(ctx context.Context) error {
+			must(t, write(ctx, name+" undone"))
+			return errUndo
+		})
+		if err != errUndo {
+			t.Errorf("%s: %v", name, err)
+		}
+		must(t, s.InTx(t.Context(), func(ctx context.Context) error { return write(ctx, name+" kept") }))
+		if rows(name+" alone") != 1 || rows(name+" undone") != 0 || rows(name+" kept") != 1 {
+			t.Errorf("%s: %d rows without a transaction, %d of one undone, %d of one committed; want 1, 0, 1", name,
+				rows(name+" alone"), rows(name+" undone"), rows(name+" kept"))
+		}
+	}
+}

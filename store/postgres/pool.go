@@ -1,0 +1,71 @@
+package postgres
+
+import (
+	"context"
+	"database/sql"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/onceward/onceward/internal/sqltx"
+)
+
+// Handle is the handle of a pool that uses the transaction of the guard if the context carries one, and the pool otherwise.
+// It has the methods that generated queries and query builders ask for, so repositories take it in the place of the pool
+// and stay as they are.
+type Handle struct{ pool *pgxpool.Pool }
+
+// DB returns the handle of a pool, which is best the one that [New] is given.
+func DB(pool *pgxpool.Pool) *Handle { return &Handle{pool} }
+
+// SQLDB returns the handle of a *sql.DB, which is best the one that [NewSQL] is given.
+func SQLDB(db *sql.DB) *sqltx.DB { return sqltx.New(db) }
+
+// querier is what a pool and a transaction have in common.
+type querier interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+	SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchResults
+	CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, source pgx.CopyFromSource) (int64, error)
+	Begin(ctx context.Context) (pgx.Tx, error)
+}
+
+// of returns what the statements of a context run on.
+func (h *Handle) of(ctx context.Context) querier {
+	if tx, ok := LookupTx(ctx); ok {
+		return tx
+	}
+	return h.pool
+}
+
+// Exec runs a statement.
+func (h *Handle) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	return h.of(ctx).Exec(ctx, sql, args...)
+}
+
+// Query runs a statement that returns rows.
+func (h *Handle) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	return h.of(ctx).Query(ctx, sql, args...)
+}
+
+// QueryRow runs a statement that returns one row.
+func (h *Handle) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	return h.of(ctx).QueryRow(ctx, sql, args...)
+}
+
+// SendBatch runs several statements in one round trip.
+func (h *Handle) SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchResults {
+	return h.of(ctx).SendBatch(ctx, batch)
+}
+
+// CopyFrom copies rows into a table.
+func (h *Handle) CopyFrom(
+	ctx context.Context, table pgx.Identifier, columns []string, source pgx.CopyFromSource,
+) (int64, error) {
+	return h.of(ctx).CopyFrom(ctx, table, columns, source)
+}
+
+// Begin begins a transaction. In the transaction of the guard it is a savepoint.
+func (h *Handle) Begin(ctx context.Context) (pgx.Tx, error) { return h.of(ctx).Begin(ctx) }

@@ -1,0 +1,157 @@
+package postgres_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/servers"
+	"github.com/onceward/onceward/store/postgres"
+)
+
+// TestHandlersThatAskTheirPool: handlers read through the pool of four that holds their transactions, which many services
+// do. 20 of 20 different keys are answered, twice: transactions leave a connection for what their handlers ask beside
+// them. Through the handle of this package they ask for no second connection.
+func TestHandlersThatAskTheirPool(t *testing.T) {
+	const count = `SELECT count(*) FROM business`
+	for name, open := range map[string]func(t *testing.T, url string) (*postgres.Store, map[string]func(context.Context) error){
+		"pgx": func(t *testing.T, url string) (*postgres.Store, map[string]func(context.Context) error) {
+			pool := openAdmin(t, url+"&pool_max_conns=4")
+			s, err := postgres.New(t.Context(), pool, quiet)
+			must(t, err)
+			var n int
+			return s, map[string]func(context.Context) error{
+				"pool":   func(ctx context.Context) error { return pool.QueryRow(ctx, count).Scan(new(int)) },
+				"handle": func(ctx context.Context) error { return postgres.DB(pool).QueryRow(ctx, count).Scan(&n) },
+			}
+		},
+		"database/sql": func(t *testing.T, url string) (*postgres.Store, map[string]func(context.Context) error) {
+			config, err := pgx.ParseConfig(url)
+			must(t, err)
+			db := stdlib.OpenDB(*config)
+			t.Cleanup(func() { _ = db.Close() })
+			db.SetMaxOpenConns(4)
+			s, err := postgres.NewSQL(t.Context(), db, quiet)
+			must(t, err)
+			return s, map[string]func(context.Context) error{
+				"pool": func(ctx context.Context) error { return db.QueryRowContext(ctx, count).Scan(new(int)) },
+				"handle": func(ctx context.Context) error {
+					return postgres.SQLDB(db).QueryRowContext(ctx, count).Scan(new(int))
+				},
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			site := newSite(t, servers.Postgres(t))
+			s, reads := open(t, site.url)
+			t.Cleanup(func() { must(t, s.Close()) })
+			guard, err := onceward.New(s, onceward.Config{
+				Scope: onceward.SingleScope("all"), Secret: []byte("0123456789abcdef"), StoreTimeout: time.Minute,
+			})
+			must(t, err)
+			for through, read := range reads {
+				handler := guard.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if err := insertSQL(r.Context(), r.URL.Path); err != nil {
+						http.Error(w, err.Error(), http.StatusInternalServerError)
+						return
+					}
+					if err := read(r.Context()); err != nil {
+						http.Error(w, err.Error(), http.StatusInternalServerError)
+					}
+				}, onceward.Transactional(), onceward.OperationName("read"))
+				for round := range 2 {
+					var all sync.WaitGroup
+					for i := range 20 {
+						all.Go(func() {
+							r := httptest.NewRequest(http.MethodPost, fmt.Sprintf("/%s/%d/%d", through, round, i), strings.NewReader(""))
+							r.Header.Set("Idempotency-Key", fmt.Sprintf("%s-%d-%d", through, round, i))
+							w := httptest.NewRecorder()
+							handler.ServeHTTP(w, r)
+							if w.Code != http.StatusOK {
+								t.Errorf("through the %s: key %d of round %d was answered %d: %s", through, i, round, w.Code, w.Body)
+							}
+						})
+					}
+					all.Wait()
+				}
+			}
+		})
+	}
+}
+
+// TestHandle: what goes through the handle of a pool is part of the transaction of the context, and of none where there is
+// none. What a handler begins is a savepoint.
+func TestHandle(t *testing.T) {
+	site := newSite(t, servers.Postgres(t))
+	pool := openAdmin(t, site.url)
+	s, err := postgres.New(t.Context(), pool, quiet)
+	must(t, err)
+	t.Cleanup(func() { must(t, s.Close()) })
+	db := stdlib.OpenDBFromPool(pool)
+	t.Cleanup(func() { must(t, db.Close()) })
+	const insert = `INSERT INTO business (value) VALUES ($1)`
+	writes := map[string]func(ctx context.Context, value string) error{
+		"pgx": func(ctx context.Context, value string) error {
+			_, err := postgres.DB(pool).Exec(ctx, insert, value)
+			return err
+		},
+		"pgx, begun": func(ctx context.Context, value string) error {
+			tx, err := postgres.DB(pool).Begin(ctx)
+			must(t, err)
+			_, err = tx.Exec(ctx, insert, value)
+			must(t, err)
+			return tx.Commit(ctx)
+		},
+		"database/sql": func(ctx context.Context, value string) error {
+			_, err := postgres.SQLDB(db).ExecContext(ctx, insert, value)
+			return err
+		},
+		"database/sql, begun": func(ctx context.Context, value string) error {
+			undone, err := postgres.SQLDB(db).Begin(ctx)
+			must(t, err)
+			_, err = undone.ExecContext(ctx, insert, value)
+			must(t, err)
+			must(t, undone.Rollback())
+			tx, err := postgres.SQLDB(db).Begin(ctx)
+			must(t, err)
+			_, err = tx.ExecContext(ctx, insert, value)
+			must(t, err)
+			must(t, tx.Commit())
+			if err := tx.Rollback(); err != sql.ErrTxDone {
+				t.Errorf("a second end: %v, want sql.ErrTxDone", err)
+			}
+			return nil
+		},
+	}
+	errUndo := fmt.Errorf("undo")
+	for name, write := range writes {
+		must(t, write(t.Context(), name+" alone"))
+		site.wantRows(t, name+" alone", 1, "without a transaction")
+		err := s.InTx(t.Context(), func(ctx context.Context) error {
+			must(t, write(ctx, name+" undone"))
+			return errUndo
+		})
+		if err != errUndo {
+			t.Errorf("%s: %v", name, err)
+		}
+		site.wantRows(t, name+" undone", 0, "in a transaction that was undone")
+		must(t, s.InTx(t.Context(), func(ctx context.Context) error { return write(ctx, name+" kept") }))
+		site.wantRows(t, name+" kept", 1, "in a transaction that was committed")
+	}
+}
+
+var _ interface {
+	Begin(context.Context) (pgx.Tx, error)
+	SendBatch(context.Context, *pgx.Batch) pgx.BatchResults
+} = postgres.DB((*pgxpool.Pool)(nil))
