@@ -20,7 +20,7 @@ const (
 			AND (NOT $3::boolean OR due <= (SELECT @now())) 
 			AND ($5::bytea IS NULL OR position($5 in request) > 0 OR position($6::bytea in substring(request from 36)) > 0)
 		ORDER BY id LIMIT $4`
-	selectNumber = `SELECT number FROM @operation WHERE name = $1`
+	selectOperationNumber = `SELECT number FROM @operation WHERE name = $1`
 	// selectOpen is for the records that workers look for again and again, which are few among many: by the index
 	// indexedOpen. The states are in the text, so that the planner knows that they are in it, and how few, and apart, so
 	// that it does not walk the primary key to them.
@@ -77,7 +77,7 @@ func (s *Store) inRequests(ctx context.Context, operation string) (named, number
 		return nil, nil, nil
 	}
 	var number int32
-	err = s.own.QueryRow(ctx, s.names.render(selectNumber), []byte(operation)).Scan(&number)
+	err = s.own.QueryRow(ctx, s.names.render(selectOperationNumber), []byte(operation)).Scan(&number)
 	switch {
 	case err == nil:
 		numbered = binary.AppendUvarint(nil, uint64(number))
