@@ -5,6 +5,7 @@ import (
 	"io"
 	"maps"
 	"mime/multipart"
+	"net"
 	"net/http"
 	"slices"
 
@@ -17,6 +18,8 @@ type body struct {
 	content []byte
 	offset  int
 	stream  io.Reader // nil for one in memory
+	length  int       // that was announced for the stream; negative for chunks
+	conn    net.Conn  // that the stream comes from
 	ended   bool      // the stream was read up to its end
 }
 
@@ -25,7 +28,7 @@ func (b *body) open(r *http.Request, c fiber.Ctx) (err error) {
 	from := c.Request()
 	r.Body = b
 	if from.IsBodyStream() {
-		b.stream = from.BodyStream()
+		b.stream, b.length, b.conn = from.BodyStream(), from.Header.ContentLength(), c.RequestCtx().Conn()
 		r.ContentLength = max(int64(from.Header.ContentLength()), -1)
 		return nil
 	}
@@ -92,6 +95,10 @@ func writeFile(to *multipart.Writer, header *multipart.FileHeader) error {
 func (b *body) Read(p []byte) (int, error) {
 	if b.stream != nil {
 		n, err := b.stream.Read(p)
+		b.offset += n
+		if err == io.EOF && !b.whole() {
+			err = io.ErrUnexpectedEOF
+		}
 		b.ended = err == io.EOF
 		return n, err
 	}
@@ -101,6 +108,15 @@ func (b *body) Read(p []byte) (int, error) {
 	n := copy(p, b.content[b.offset:])
 	b.offset += n
 	return n, nil
+}
+
+// whole reports whether a stream that has ended did not break off. To fasthttp the end of the connection is the end of
+// the body: of chunks it is taken for that if the client has closed the connection.
+func (b *body) whole() bool {
+	if b.length >= 0 {
+		return b.offset >= b.length
+	}
+	return !closed(b.conn)
 }
 
 // Close implements [io.Closer].
