@@ -2,6 +2,7 @@ package sqltx
 
 import (
 	"context"
+	"errors"
 	"fmt"
 )
 
@@ -27,9 +28,20 @@ func (s *Slots) Take(ctx context.Context) (give func(), err error) {
 	case s.taken <- struct{}{}:
 		return s.give, nil
 	case <-ctx.Done():
-		return nil, fmt.Errorf("the pool is exhausted: its share of %d connections for transactions was in use for as long "+
-			"as the caller waited: make the pool larger, or handlers faster: %w", cap(s.taken), ctx.Err())
+		return nil, fmt.Errorf("%w: its share of %d connections for transactions was in use: %w", ErrExhausted, cap(s.taken),
+			ctx.Err())
 	}
+}
+
+// ErrExhausted says that a transaction found no connection for as long as its caller waited.
+var ErrExhausted = errors.New("the pool is exhausted, for as long as the caller waited: make it larger, or handlers faster")
+
+// Exhausted names the reason of an error by which a pool gave no connection, if all of its connections were in use.
+func Exhausted(ctx context.Context, err error, used, size int) error {
+	if err == nil || ctx.Err() == nil || size <= 0 || used < size {
+		return err
+	}
+	return fmt.Errorf("%w: all of its %d connections were in use: %w", ErrExhausted, size, err)
 }
 
 func (s *Slots) give() { <-s.taken }

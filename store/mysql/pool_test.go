@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/mysql"
 )
 
@@ -56,6 +57,32 @@ func TestHandlersThatAskTheirPool(t *testing.T) {
 			}
 			all.Wait()
 		}
+	}
+}
+
+// TestPoolIsExhausted: a transaction for which there is no connection says so, with a pool of the service's and with the
+// store's own.
+func TestPoolIsExhausted(t *testing.T) {
+	t.Parallel()
+	url := mariadb(t)
+	db := openAdmin(t, url)
+	db.SetMaxOpenConns(1)
+	sharing, err := mysql.New(t.Context(), db, url, quiet)
+	must(t, err)
+	t.Cleanup(func() { must(t, sharing.Close()) })
+	for name, s := range map[string]*mysql.Store{
+		"of the service's": sharing, "of the store's": openStore(t, url, mysql.WithConnections(1)),
+	} {
+		err := s.InTx(t.Context(), func(context.Context) error {
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			err := s.InTx(ctx, func(context.Context) error { return nil })
+			if !errors.Is(err, store.ErrUnavailable) || !strings.Contains(err.Error(), "the pool is exhausted") {
+				t.Errorf("a pool %s: %v, want an error that says that the pool is exhausted", name, err)
+			}
+			return nil
+		})
+		must(t, err)
 	}
 }
 

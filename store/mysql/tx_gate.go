@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store"
 )
@@ -42,10 +43,15 @@ type gate struct {
 	answerSize outbox.AnswerSize
 
 	// conflict is the first error by which a statement failed because of the neighbours, with that statement; the last
-	// one is statement. gone says that the server undid the whole transaction with it.
+	// one is statement, and callCtx its context. gone says that the server undid the whole transaction with it, gaveUp
+	// that the connection was lost with a statement because its context ended.
 	conflict  error
 	statement string
+	callCtx   context.Context
 	gone      bool
+	gaveUp    error
+	// busy says that the work waits for the connection.
+	busy atomic.Bool
 	// ending says that a statement of the handler may have ended the transaction: where that cannot be seen by the
 	// savepoint any more, it is not known what became of the work.
 	ending atomic.Bool
@@ -89,8 +95,10 @@ func (g *gate) run(ctx context.Context, text string, call func(ctx context.Conte
 	if mayEnd(text) {
 		g.ending.Store(true)
 	}
-	g.statement = text
-	ctx, cancel := context.WithCancel(ctx)
+	g.statement, g.callCtx = text, ctx
+	g.busy.Store(true)
+	defer g.busy.Store(false)
+	ctx, cancel := context.WithCancel(sqltx.WhileBusy(ctx, &g.busy))
 	g.call.Store(&cancel)
 	rows := len(g.results)
 	err := call(ctx, g.t.link.raw)
@@ -128,6 +136,9 @@ func (g *gate) note(err error) {
 		g.meet(err)
 	}
 	g.gone = g.gone || undone(err)
+	if err != nil && g.gaveUp == nil && g.callCtx != nil && g.callCtx.Err() != nil && g.t.link.lost() {
+		g.gaveUp = sqltx.GaveUp(g.callCtx, g.statement)
+	}
 }
 
 // meet notes an error that comes from the neighbours: whatever the handler makes of it, all is undone and run again.
@@ -148,6 +159,10 @@ func (g *gate) close() {
 // shut closes what was left open. The caller holds the gate.
 func (g *gate) shut() {
 	g.closed = true
+	if len(g.results) > 0 {
+		g.t.store.logger.Warn("onceward: a handler left rows open; they are closed, and its transaction ends as it said",
+			"last_statement", g.statement)
+	}
 	for rows, cancel := range g.results {
 		_ = rows.Close() // the error is that of the connection, which is looked at
 		cancel()

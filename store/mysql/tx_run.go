@@ -1,6 +1,7 @@
 package mysql
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	sqldriver "database/sql/driver"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward/internal/backoff"
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/store"
 )
 
@@ -142,7 +144,8 @@ func (t *transaction) try(ctx context.Context) (err error) {
 	}
 	if t.link, err = connect(ctx, &t.store.gate, t.store.handlers, t.store.joins); err != nil {
 		give()
-		return unavailable(err)
+		pool := t.store.handlers.Stats()
+		return unavailable(sqltx.Exhausted(ctx, err, pool.InUse, pool.MaxOpenConnections))
 	}
 	t.link.give = give
 	defer t.release()
@@ -356,7 +359,7 @@ func (t *transaction) finish(action store.TxAction, cause error) error {
 	case t.link.lost() && t.gate.conflict != nil:
 		return &undoneError{errors.Join(errLost, t.gate.conflict, cause)}
 	case t.link.lost():
-		return unavailable(errors.Join(errLost, cause))
+		return unavailable(errors.Join(cmp.Or(t.gate.gaveUp, errLost), cause))
 	case t.gate.gone: // what came after it was refused
 		return t.gone(nil, cause)
 	case t.gate.conflict != nil:

@@ -195,6 +195,8 @@ func (r *bridgeRows) Next(dest []sqldriver.Value) error {
 		return err
 	}
 	defer r.gate.leave()
+	r.gate.busy.Store(true)
+	defer r.gate.busy.Store(false)
 	err := r.inner.Next(dest)
 	if err != io.EOF {
 		r.gate.note(err)

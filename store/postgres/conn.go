@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/onceward/onceward/internal/redial"
+	"github.com/onceward/onceward/internal/sqltx"
 )
 
 // source is where the connections of handlers come from: a pool of pgx, or a *sql.DB over pgx.
@@ -20,8 +21,8 @@ type source interface {
 	acquire(ctx context.Context) (acquired, error)
 	// poolConfig is how to connect in the same way.
 	poolConfig(ctx context.Context) (*pgxpool.Config, error)
-	// size is how many connections there are at most, zero for no bound.
-	size() int
+	// usage is how many connections are in use, and how many there are at most, zero for no bound.
+	usage() (used, size int)
 }
 
 // acquired is a connection that belongs to a source.
@@ -107,12 +108,18 @@ func (s *poolSource) poolConfig(context.Context) (*pgxpool.Config, error) {
 	return s.pool.Config(), nil
 }
 
-func (s *poolSource) size() int { return int(s.pool.Config().MaxConns) }
+func (s *poolSource) usage() (used, size int) {
+	stat := s.pool.Stat()
+	return int(stat.AcquiredConns()), int(stat.MaxConns())
+}
 
 // sqlSource takes connections from a *sql.DB.
 type sqlSource struct{ db *sql.DB }
 
-func (s sqlSource) size() int { return s.db.Stats().MaxOpenConnections }
+func (s sqlSource) usage() (used, size int) {
+	stats := s.db.Stats()
+	return stats.InUse, stats.MaxOpenConnections
+}
 
 func (s sqlSource) acquire(ctx context.Context) (acquired, error) {
 	conn, err := s.db.Conn(ctx)
@@ -229,7 +236,8 @@ func (s *Store) acquire(ctx context.Context) (l acquired, err error) {
 	for {
 		l, err := redial.Do(ctx, &s.gate, s.handlers.acquire)
 		if err != nil {
-			return l, err
+			used, size := s.handlers.usage()
+			return l, sqltx.Exhausted(ctx, err, used, size)
 		}
 		if !saysStandby(l.pgx()) || promoted(ctx, l.pgx()) {
 			l.give = give

@@ -100,7 +100,8 @@ func NewSQL(ctx context.Context, db *sql.DB, options ...Option) (*Store, error) 
 // share leaves a part of the pool to the application.
 func share(s *Store, err error) (*Store, error) {
 	if err == nil {
-		s.slots = sqltx.NewSlots(s.handlers.size())
+		_, size := s.handlers.usage()
+		s.slots = sqltx.NewSlots(size)
 	}
 	return s, err
 }

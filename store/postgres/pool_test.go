@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servers"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -87,6 +89,28 @@ func TestHandlersThatAskTheirPool(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestPoolIsExhausted: a transaction for which there is no connection says so, with a pool of the service's and with the
+// store's own.
+func TestPoolIsExhausted(t *testing.T) {
+	site := newSite(t, servers.Postgres(t))
+	url := site.url + "&pool_max_conns=1"
+	sharing, err := postgres.New(t.Context(), openAdmin(t, url), quiet)
+	must(t, err)
+	t.Cleanup(func() { must(t, sharing.Close()) })
+	for name, s := range map[string]*postgres.Store{"of the service's": sharing, "of the store's": openStore(t, url)} {
+		err := s.InTx(t.Context(), func(context.Context) error {
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			err := s.InTx(ctx, func(context.Context) error { return nil })
+			if !errors.Is(err, store.ErrUnavailable) || !strings.Contains(err.Error(), "the pool is exhausted") {
+				t.Errorf("a pool %s: %v, want an error that says that the pool is exhausted", name, err)
+			}
+			return nil
+		})
+		must(t, err)
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 
 // exec runs a statement of a handler. The caller holds the gate.
 func (g *gate) exec(ctx context.Context, conn *pgx.Conn, sql string, args []any) (pgconn.CommandTag, error) {
-	g.inspect(sql)
+	g.inspect(ctx, sql)
 	tag, err := rowless(conn).exec(ctx, conn, sql, args)
 	g.note(tag, err)
 	return tag, err

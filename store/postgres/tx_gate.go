@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store"
 )
@@ -51,10 +52,15 @@ type gate struct {
 	ctx        handlerContext
 
 	// ended says that a statement of the handler ended the transaction. conflict is the first error by which one failed
-	// because of the neighbours, with that statement; the last one is statement.
+	// because of the neighbours, with that statement; the last one is statement, and callCtx its context. gaveUp says
+	// that the connection was lost with it, because its context ended.
 	ended     atomic.Bool
 	conflict  error
 	statement string
+	callCtx   context.Context
+	gaveUp    error
+	// busy says that the work waits for rows of database/sql.
+	busy atomic.Bool
 	// ending says that the last statement of the handler may end the transaction, whose answer may never come.
 	ending atomic.Bool
 	// raw says that the handler has taken the connection itself, objects that it can reach it by way of large objects.
@@ -93,6 +99,10 @@ func (g *gate) close() {
 // shut closes what was left open. The caller holds the gate.
 func (g *gate) shut() {
 	g.closed = true
+	if len(g.results) > 0 {
+		g.store.logger.Warn("onceward: a handler left rows open; they are closed, and its transaction ends as it said",
+			"last_statement", g.statement)
+	}
 	for r := range g.results {
 		r.Close()
 	}
@@ -165,21 +175,24 @@ func (g *gate) meet(err error) {
 func (g *gate) noteStatus(err error) {
 	g.meet(err)
 	lost := g.conn.IsClosed()
+	if lost && err != nil && g.gaveUp == nil && g.callCtx != nil && g.callCtx.Err() != nil {
+		g.gaveUp = sqltx.GaveUp(g.callCtx, g.statement)
+	}
 	if lost && g.ending.Load() || !lost && g.conn.PgConn().TxStatus() == statusIdle {
 		g.ended.Store(true)
 	}
 }
 
 // inspect notes whether a statement that is about to run may end the transaction. The caller holds the gate.
-func (g *gate) inspect(statement string) {
-	g.statement = statement
+func (g *gate) inspect(ctx context.Context, statement string) {
+	g.statement, g.callCtx = statement, ctx
 	g.ending.Store(mayEnd(statement) && !g.conn.IsClosed())
 }
 
 // inspectBatch does so for the statements of a batch. The caller holds the gate.
-func (g *gate) inspectBatch(batch *pgx.Batch) {
+func (g *gate) inspectBatch(ctx context.Context, batch *pgx.Batch) {
 	ending := slices.ContainsFunc(batch.QueuedQueries, func(q *pgx.QueuedQuery) bool { return mayEnd(q.SQL) })
-	g.statement = "of a batch"
+	g.statement, g.callCtx = "of a batch", ctx
 	g.ending.Store(ending && !g.conn.IsClosed())
 }
 

@@ -125,7 +125,7 @@ func (tx handlerTx) Query(ctx context.Context, sql string, args ...any) (pgx.Row
 		return failedRows{err: err}, err
 	}
 	defer tx.gate.leave()
-	tx.gate.inspect(sql)
+	tx.gate.inspect(ctx, sql)
 	rows, err := conn.Query(ctx, sql, args...)
 	if err != nil {
 		tx.gate.note(pgconn.CommandTag{}, err)
@@ -177,7 +177,7 @@ func (tx handlerTx) SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchRe
 	if begins(batch) {
 		return failedBatch{tx.gate, errNested}
 	}
-	tx.gate.inspectBatch(batch)
+	tx.gate.inspectBatch(ctx, batch)
 	results := &handlerBatch{BatchResults: conn.SendBatch(ctx, batch), gate: tx.gate}
 	tx.gate.keep(results.closer())
 	return results
@@ -190,7 +190,7 @@ func (tx handlerTx) Prepare(ctx context.Context, name, sql string) (*pgconn.Stat
 		return nil, err
 	}
 	defer tx.gate.leave()
-	tx.gate.inspect(sql)
+	tx.gate.inspect(ctx, sql)
 	return conn.Prepare(ctx, name, sql)
 }
 

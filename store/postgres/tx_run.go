@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -354,7 +355,7 @@ var (
 func (t *transaction) finish(action store.TxAction, cause error) error {
 	switch left := t.left(action); {
 	case left == errLost:
-		return unavailable(errors.Join(left, cause))
+		return unavailable(errors.Join(cmp.Or(t.gate.gaveUp, left), cause))
 	case left != nil:
 		_ = t.rollback()
 		return t.plan.spoiled(left, cause)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/store"
 )
 
@@ -98,7 +99,7 @@ func (c *bridgeConn) PrepareContext(ctx context.Context, query string) (driver.S
 		return nil, err
 	}
 	defer c.gate.leave()
-	c.gate.inspect(query)
+	c.gate.inspect(ctx, query)
 	stmt, err := c.inner.PrepareContext(ctx, query)
 	if err != nil {
 		c.gate.note(pgconn.CommandTag{}, err)
@@ -129,8 +130,10 @@ func (c *bridgeConn) QueryContext(ctx context.Context, query string, args []driv
 		return nil, err
 	}
 	defer c.gate.leave()
-	c.gate.inspect(query)
-	rows, err := c.inner.QueryContext(ctx, query, args)
+	c.gate.inspect(ctx, query)
+	c.gate.busy.Store(true)
+	defer c.gate.busy.Store(false)
+	rows, err := c.inner.QueryContext(sqltx.WhileBusy(ctx, &c.gate.busy), query, args)
 	if err != nil {
 		c.gate.noteStatus(err)
 		return nil, err
@@ -158,8 +161,10 @@ func (r *bridgeRows) Next(dest []driver.Value) error {
 		return err
 	}
 	defer r.gate.leave()
+	r.gate.busy.Store(true)
+	defer r.gate.busy.Store(false)
 	err := r.Rows.Next(dest)
-	r.gate.meet(err)
+	r.gate.noteStatus(err)
 	return err
 }
 

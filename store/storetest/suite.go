@@ -169,6 +169,7 @@ var groups = []group{
 	{name: "Transactor", needed: has[store.Transactor], run: testTransactor},
 	{name: "TransactorRaces", needed: has[store.Transactor], run: testTransactorRaces},
 	{name: "Isolation", needed: hasLevels, run: testIsolation},
+	{name: "TransactorLeft", needed: hasLevels, run: testTransactorLeft},
 	{name: "TransactorOwnership", needed: has[store.Transactor], run: testTransactorOwnership},
 	{
 		name: "LostCommit", needed: func(i Instance) bool { return has[store.Transactor](i) && i.Lossy != nil },

@@ -1,0 +1,30 @@
+package sqltx
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+)
+
+// GaveUp is the error of a transaction whose connection was lost with a statement that was given up. It wraps the cause
+// of the statement's context.
+func GaveUp(ctx context.Context, statement string) error {
+	return fmt.Errorf("the connection was lost with the statement %.200q, because its own context ended: %w", statement,
+		context.Cause(ctx))
+}
+
+// WhileBusy returns a context for a driver, which ends with another one only while the work waits for the connection. A
+// driver closes a connection on which a context ends, also where rows are open that nobody reads: those database/sql
+// closes, and the connection is still of use.
+func WhileBusy(ctx context.Context, busy *atomic.Bool) context.Context {
+	if ctx.Done() == nil {
+		return ctx
+	}
+	own, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	context.AfterFunc(ctx, func() {
+		if busy.Load() {
+			cancel(context.Cause(ctx))
+		}
+	})
+	return own
+}

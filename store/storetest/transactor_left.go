@@ -1,0 +1,83 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward/store"
+)
+
+// testTransactorLeft is about what work leaves of its transaction by way of database/sql: rows that it did not close, and
+// statements that it gave up.
+func testTransactorLeft(t *testing.T, h Harness) {
+	for name, end := range map[string]store.TxAction{"commit": store.TxCommit, "commit the answer": store.TxCommitAnswer} {
+		h.test(t, "rows left open, "+name, func(e *env) { e.leaveRows(end) })
+	}
+	for name, end := range map[string]store.TxAction{
+		"commit": store.TxCommit, "commit the answer": store.TxCommitAnswer, "roll back": store.TxRollback,
+	} {
+		h.test(t, "a statement given up, "+name, func(e *env) { e.giveUp(end) })
+	}
+}
+
+// leaveRows has work leave rows open of which it has read one. database/sql closes them at a commit, and so does the
+// store: what was written is committed.
+func (e *env) leaveRows(end store.TxAction) {
+	for i := range 2000 {
+		_, err := e.Business.Pool.ExecContext(e.ctx, fmt.Sprintf(`INSERT INTO business VALUES ('row %d')`, i))
+		e.must(err)
+	}
+	e.transacted(request(id("key")), e.inserting("written", func(ctx context.Context, _ store.Verdict) store.Settlement {
+		tx, _ := store.LookupTx(ctx)
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel() // as the context of a request ends with its handler
+		rows, err := tx.QueryContext(ctx, `SELECT value FROM business`)
+		if err != nil || !rows.Next() {
+			e.Errorf("there are no rows: %v", err)
+		}
+		return store.Settlement{Action: end, Completion: *answer("done")}
+	}), store.DecisionExecute, "E1")
+	e.transacted(request(id("key")), e.refusing("I1"), store.DecisionReplay, "I2")
+	want := 0
+	if end == store.TxCommit {
+		want = 1
+	}
+	e.wantRows("written", want, "I1")
+}
+
+// giveUp has work give up a statement, whose context ends. The connection may be lost with it, and then nothing was
+// executed: the error names the reason.
+func (e *env) giveUp(end store.TxAction) {
+	_, err := e.Business.Pool.ExecContext(e.ctx, `CREATE TABLE given (number INT PRIMARY KEY)`)
+	e.must(err)
+	_, err = e.Business.Pool.ExecContext(e.ctx, `INSERT INTO given VALUES (1)`)
+	e.must(err)
+	rival, err := e.Business.Pool.BeginTx(e.ctx, nil)
+	e.must(err)
+	defer func() { _ = rival.Rollback() }() // it only holds a lock
+	_, err = rival.ExecContext(e.ctx, `UPDATE given SET number = 1`)
+	e.must(err)
+	_, err = e.transact(request(id("key")), e.inserting("written", func(ctx context.Context, _ store.Verdict) store.Settlement {
+		tx, _ := store.LookupTx(ctx)
+		short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+		defer cancel()
+		if _, err := tx.ExecContext(short, `UPDATE given SET number = 2`); err == nil {
+			e.Errorf("the statement was not given up")
+		}
+		return store.Settlement{Action: end, Completion: *answer("done")}
+	}))
+	if end != store.TxRollback || err != nil {
+		if !errors.Is(err, store.ErrUnavailable) || !strings.Contains(err.Error(), "its own context ended") ||
+			!strings.Contains(err.Error(), "UPDATE given") {
+			e.Errorf("work that gave up a statement got %v, want an error that names the statement and why", err)
+		}
+	}
+	e.wantRows("written", 0, "I1")
+	if _, err := e.Store.Get(e.ctx, id("key")); !errors.Is(err, store.ErrNotFound) {
+		e.Errorf("I1: there is a record of what was not executed: %v", err)
+	}
+}
