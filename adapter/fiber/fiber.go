@@ -14,9 +14,11 @@ package oncewardfiber
 import (
 	"context"
 	"errors"
+	"net"
 	"net/http"
 	"net/url"
 	"reflect"
+	"time"
 
 	"github.com/gofiber/fiber/v3"
 
@@ -114,7 +116,7 @@ func (r *route) serve(c fiber.Ctx) error {
 		return ErrNotLast
 	}
 	x := &exchange{Context: c.Context(), fiber: c, route: c.Route()}
-	x.writer.open(c.Response())
+	x.writer.open(c)
 	defer x.end()
 	if err := x.writer.headers.request(x); err != nil {
 		return fiber.NewError(fiber.StatusBadRequest, err.Error())
@@ -181,6 +183,9 @@ func (r *route) run(w http.ResponseWriter, request *http.Request) {
 	x.ran = true
 	err := r.next(c)
 	if !c.IsAbandoned() {
+		if err == nil && dropped(c) {
+			onceward.FromContext(request.Context()).HandlerFailed(errDropped, true)
+		}
 		if err != nil {
 			answerError(c, err)
 			noteFailure(request.Context(), c, err)
@@ -206,6 +211,18 @@ func answerError(c fiber.Ctx, err error) {
 	if c.App().ErrorHandler(c, err) != nil {
 		_ = c.SendStatus(fiber.StatusInternalServerError) // it always returns nil
 	}
+}
+
+// errDropped is the failure of a handler that left its client without an answer.
+var errDropped = errors.New("the handler closed the connection of its client")
+
+// dropped reports whether a handler without an answer has closed the connection, as c.Drop does.
+func dropped(c fiber.Ctx) bool {
+	if c.Response().StatusCode() != fiber.StatusOK || c.Response().IsBodyStream() || len(c.Response().Body()) > 0 {
+		return false
+	}
+	err := c.RequestCtx().Conn().SetWriteDeadline(time.Time{}) // which the server sets when it sends an answer
+	return errors.Is(err, net.ErrClosed)
 }
 
 // noteFailure records the error of a handler that is answered as a failure.

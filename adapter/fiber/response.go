@@ -20,12 +20,13 @@ type writer struct {
 }
 
 // open begins with what is in front of the guard.
-func (w *writer) open(outer *fasthttp.Response) {
+func (w *writer) open(c fiber.Ctx) {
+	outer := c.Response()
 	w.before, w.response = fasthttp.AcquireResponse(), fasthttp.AcquireResponse()
 	w.headers = headersPool.Get().(*headers)
 	w.header = w.headers.out
 	outer.CopyTo(w.before)
-	w.headers.fields(outer, w.header)
+	w.headers.fields(c.App(), outer, w.header)
 }
 
 // close gives the memory back.
@@ -82,7 +83,7 @@ func (x *exchange) take(ctx context.Context, to http.ResponseWriter) {
 	}
 	header := to.Header()
 	clear(header)
-	x.writer.headers.fields(response, header)
+	x.writer.headers.fields(x.fiber.App(), response, header)
 	status, content := response.StatusCode(), response.Body()
 	if status != fiber.StatusOK || len(content) > 0 {
 		to.WriteHeader(status)
@@ -122,10 +123,12 @@ func (g *gathered) Write(p []byte) (int, error) {
 }
 
 // fields copies the header fields of a response, but for those that fasthttp sets by itself.
-func (h *headers) fields(from *fasthttp.Response, to http.Header) {
+func (h *headers) fields(app *fiber.App, from *fasthttp.Response, to http.Header) {
 	n := 0
 	for name, value := range from.Header.All() {
-		if !ofServer(name) && !(string(name) == fiber.HeaderContentType && string(value) == defaultContentType) {
+		byDefault := string(name) == fiber.HeaderContentType && string(value) == defaultContentType &&
+			!app.Config().DisableDefaultContentType
+		if !ofServer(name) && !byDefault {
 			h.add(name)
 			h.add(value)
 			n++
