@@ -3,11 +3,14 @@ package mysql
 import (
 	"context"
 	"database/sql"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
+	"github.com/onceward/onceward/internal/backoff"
 	"github.com/onceward/onceward/store"
 )
 
@@ -108,7 +111,42 @@ func (s *Store) start(ctx context.Context) error {
 	if err == nil {
 		err = status.Err()
 	}
+	if err == nil && !s.opened && !s.options.readOnly {
+		err = s.proveSameServer(ctx)
+	}
 	return err
+}
+
+const (
+	writeProof = `INSERT INTO @lock (name, number) VALUES (?, ?)`
+	readProof  = `SELECT l.number FROM @lock l WHERE l.name = ?`
+	// proofWait is how long the node of a cluster may take to have what another one has committed.
+	proofWait = 5 * time.Second
+)
+
+// proveSameServer proves that the connections of handlers and the store's own lead to the same tables: what one of them
+// writes another one reads.
+func (s *Store) proveSameServer(ctx context.Context) error {
+	number := newRevision()
+	name := lockOf("proof", binary.BigEndian.AppendUint64(nil, uint64(newRevision())))
+	if _, err := s.exec(ctx, writeProof, name, number); err != nil {
+		return err
+	}
+	defer func() { _, _ = s.exec(ctx, deleteClaim, name) }() // a row that stays does no harm
+	reading, cancel := context.WithTimeout(ctx, proofWait)
+	defer cancel()
+	read := stmt(s.render(readProof), name)
+	for n := 1; ; n++ {
+		var found int64
+		err := s.handlers.QueryRowContext(reading, read.literal()).Scan(&found)
+		if err == nil && found == number {
+			return nil
+		}
+		if !errors.Is(err, sql.ErrNoRows) || !backoff.Sleep(reading, backoff.Exponential(askPause, maxAskPause, n)) {
+			return fmt.Errorf("the *sql.DB and the URL do not lead to one server and one database: what was written at the "+
+				"URL is not found through the *sql.DB: %w", err)
+		}
+	}
 }
 
 // Close closes the connections that the store opened. What is under way keeps its own until it ends.

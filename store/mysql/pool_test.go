@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/mysql"
 )
@@ -57,6 +58,37 @@ func TestHandlersThatAskTheirPool(t *testing.T) {
 			}
 			all.Wait()
 		}
+	}
+}
+
+// TestHandleOfAnotherServer: a *sql.DB and a URL that lead to different servers are refused, also where both servers have
+// the tables under the same name: the records of transactions would be on one, and all others on the other.
+func TestHandleOfAnotherServer(t *testing.T) {
+	t.Parallel()
+	first, second := servers.NewMariaDB(t), servers.MariaDB(t)
+	url := second.DatabaseURL(t)
+	name := url[strings.LastIndex(url, "/")+1:]
+	must(t, first.Exec(t.Context(), "CREATE DATABASE `"+name+"`"))
+	elsewhere := "mysql://" + first.DSN(name)
+	elsewhere = strings.NewReplacer("tcp(", "", ")", "").Replace(elsewhere)
+	db := openAdmin(t, elsewhere)
+	for when, prepare := range map[string]func(){
+		"without tables": func() {}, "with tables": func() { openStore(t, elsewhere) },
+	} {
+		prepare()
+		s, err := mysql.New(t.Context(), db, url, quiet)
+		if err == nil {
+			must(t, s.Close())
+		}
+		if err == nil || !strings.Contains(err.Error(), "one server") {
+			t.Errorf("a handle of another server, %s: %v, want a refusal that says why", when, err)
+		}
+	}
+	s, err := mysql.New(t.Context(), openAdmin(t, url), url, quiet)
+	must(t, err)
+	must(t, s.Close())
+	if rows := number(t, openAdmin(t, url), `SELECT COUNT(*) FROM onceward_lock`); rows != 0 {
+		t.Errorf("the proof has left %d rows", rows)
 	}
 }
 

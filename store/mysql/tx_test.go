@@ -249,3 +249,43 @@ func TestLockWaitOfHandlers(t *testing.T) {
 		t.Errorf("the service's connection waits %d s for a row afterwards, want 7 s", wait)
 	}
 }
+
+// TestRowLocksOfANodeThatStops: the server ends the transaction of a node that has stopped, and with it the locks of rows
+// that it holds, when it has had nothing of it for longer than the lease: on connections that the store has opened and on
+// those of the service, whatever the server has as its own bounds.
+func TestRowLocksOfANodeThatStops(t *testing.T) {
+	t.Parallel()
+	url := mariadb(t)
+	admin := openAdmin(t, url)
+	exec(t, admin, `CREATE TABLE place (name VARBINARY(20) PRIMARY KEY)`)
+	exec(t, admin, `INSERT INTO place VALUES ('opened'), ('borrowed')`)
+	borrowing, err := mysql.New(t.Context(), openAdmin(t, url), url, quiet)
+	must(t, err)
+	t.Cleanup(func() { must(t, borrowing.Close()) })
+	var both sync.WaitGroup
+	for name, s := range map[string]*mysql.Store{"opened": openStore(t, url), "borrowed": borrowing} {
+		both.Go(func() {
+			v, err := s.Reserve(t.Context(), reservation(name))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			claim := store.Claim{ID: v.Record.ID, Attempt: v.Record.Attempt}
+			err = s.CheckpointTx(t.Context(), claim, time.Second, func(ctx context.Context) (store.Checkpoint, error) {
+				const lock = `SELECT name FROM place WHERE name = ? FOR UPDATE`
+				var row string
+				if err := txOf(ctx).QueryRowContext(ctx, lock, name).Scan(&row); err != nil {
+					t.Error(err)
+				}
+				await.That(t, "the row is free, though its holder does nothing", func() bool {
+					return admin.QueryRowContext(t.Context(), lock, name).Scan(&row) == nil
+				})
+				return store.Checkpoint{Point: "late"}, nil
+			})
+			if !errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrOutcomeUnknown) {
+				t.Errorf("%s: a step whose transaction the server ended: %v", name, err)
+			}
+		})
+	}
+	both.Wait()
+}

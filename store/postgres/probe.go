@@ -61,7 +61,8 @@ func (s *Store) checkServer(ctx context.Context) error {
 		return s.notChecked(err)
 	}
 	if string(got[0].Rows[0][0]) != "f" {
-		return fmt.Errorf("%w: two connections hold the same advisory lock, so that duplicates would run side by side", ErrServer)
+		return fmt.Errorf("%w: a connection of handlers and one of the store's own hold the same advisory lock, so "+
+			"that duplicates would run side by side: its locks do not exclude, or the two lead to different databases", ErrServer)
 	}
 	return nil
 }

@@ -119,7 +119,7 @@ func TestServersThatAreRefused(t *testing.T) {
 	}{
 		"advisory locks that do not exclude": {
 			url:  func(t testing.TB) string { return newLocklessSite(t, "read committed").url },
-			want: "two connections hold the same advisory lock",
+			want: "hold the same advisory lock",
 		},
 		"no advisory locks": {
 			url:  func(t testing.TB) string { return changedDatabase(t, withoutLocks) },
