@@ -320,7 +320,11 @@ func TestDeadlineEndsTheContext(t *testing.T) {
 			}
 		}}
 		h := newGuard(t, memory.New()).Handler(handler, reserved, onceward.Deadline(3*time.Second))
-		post(h, "k", `{}`).wantProblem(t, "E5", http.StatusInternalServerError, "outcome-unknown")
+		a := post(h, "k", `{}`)
+		a.wantProblem(t, "E5", http.StatusInternalServerError, "outcome-unknown")
+		if got := a.header.Get("Retry-After"); got != "5" {
+			t.Errorf("A1: Retry-After is %q, want 5: a retry can get the outcome once it is settled", got)
+		}
 		if took := time.Since(started); took != 3*time.Second {
 			t.Errorf("E6: the handler ended after %s, want 3s", took)
 		}

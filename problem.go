@@ -299,7 +299,7 @@ func unknownRetryAfter(res *result) time.Duration {
 func becameUnknown() *Problem {
 	p := problemUnknown.detailed("the request may have taken effect, but its outcome is not known, or could not be " +
 		"stored; it is not executed again: retry with the same key to learn the outcome once it is settled")
-	p.Status = http.StatusInternalServerError
+	p.Status, p.RetryAfter = http.StatusInternalServerError, leastUnknownRetry
 	return p
 }
 

@@ -67,7 +67,7 @@ var answers = map[string]struct {
 		defer handler.wantRuns(t, "section 6", 1)
 		return post(h, "k", `{}`)
 	}},
-	"outcome became unknown": {http.StatusInternalServerError, "outcome-unknown", true, false, func(t *testing.T, profile func(*onceward.Config)) answer {
+	"outcome became unknown": {http.StatusInternalServerError, "outcome-unknown", true, true, func(t *testing.T, profile func(*onceward.Config)) answer {
 		handler := &counted{then: func(_ http.ResponseWriter, r *http.Request) {
 			onceward.FromContext(r.Context()).Unknown()
 		}}
