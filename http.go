@@ -256,6 +256,9 @@ func (x *httpExecution) read(buffer *[]byte) *Problem {
 	if problem := x.body.read(x.request, buffer, x.settings.bodyLimit); problem != nil {
 		return problem
 	}
+	if x.request.ContentLength < 0 && x.request.Body != http.NoBody && len(x.body.content) == 0 {
+		x.tell(mistakeNoBody)
+	}
 	e := newEncoder()
 	defer e.free()
 	if err := e.request(x.request, x.op.name, x.body.content, &x.settings.fingerprint); err != nil {

@@ -288,3 +288,21 @@ func TestTemporaryFilesOfAFormAreRemoved(t *testing.T) {
 		})
 	}
 }
+
+// TestAnEmptyBodyOfUnknownLength: it may have been read in front of the guard, which nothing shows: it is logged, once for
+// each operation.
+func TestAnEmptyBodyOfUnknownLength(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	h := newGuard(t, memory.New(), loggedTo(&log)).Handler(new(counted), reserved)
+	drained := func(w http.ResponseWriter, r *http.Request) {
+		r.ContentLength, r.Body = -1, io.NopCloser(strings.NewReader(""))
+		h.ServeHTTP(w, r)
+	}
+	for _, key := range []string{"k", "l"} {
+		post(http.HandlerFunc(drained), key, `{"amount":1}`).want(t, "F5", http.StatusCreated, false)
+	}
+	if got := strings.Count(log.String(), "came with an empty body"); got != 1 {
+		t.Errorf("F5: %d warnings, want 1:\n%s", got, log.String())
+	}
+}

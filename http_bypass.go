@@ -158,6 +158,7 @@ const (
 	mistakeLate
 	mistakeNotRerun
 	mistakeNoAnswer
+	mistakeNoBody
 )
 
 // mistakes holds what is logged of each mistake: what happens, and its remedy.
@@ -181,6 +182,11 @@ var mistakes = [...]struct{ message, remedy string }{
 		"onceward: the handler wrote no answer: an empty 200 is stored",
 		"call w.WriteHeader if that is meant; if it did answer, that went past the guard: " + routersPage,
 	},
+	mistakeNoBody: {
+		"onceward: a request without an announced length came with an empty body: if something in front of the guard read " +
+			"the body, different requests look the same",
+		"let nothing read the body in front of the guard: " + routersPage,
+	},
 }
 
 // tell logs a mistake of this route, once.
@@ -190,7 +196,7 @@ func (x *httpExecution) tell(m mistake, facts ...any) {
 	}
 	facts = append([]any{"operation", x.op.name, "key_hash", x.reservation.ID.Hash()}, facts...)
 	facts = append(facts, "remedy", mistakes[m].remedy)
-	if m == mistakeNoAnswer { // it may be meant
+	if m == mistakeNoAnswer || m == mistakeNoBody { // it may be meant
 		x.guard.config.Logger.WarnContext(x.base, mistakes[m].message, facts...)
 		return
 	}
