@@ -158,6 +158,7 @@ const (
 	mistakeLate
 	mistakeNotRerun
 	mistakeNoAnswer
+	mistakeUnusedTx
 )
 
 // mistakes holds what is logged of each mistake: what happens, and its remedy.
@@ -180,6 +181,12 @@ var mistakes = [...]struct{ message, remedy string }{
 	mistakeNoAnswer: {
 		"onceward: the handler wrote no answer: an empty 200 is stored",
 		"call w.WriteHeader if that is meant; if it did answer, that went past the guard: " + routersPage,
+	},
+	mistakeUnusedTx: {
+		"onceward: a transactional handler was committed that never asked for its transaction: what it wrote went past the guard, " +
+			"and stays when the transaction is undone",
+		"nothing, if it writes nothing; else write through onceward.Tx, postgres.Tx, or a handle such as postgres.DB and mysql.DB: " +
+			"https://github.com/onceward/onceward/blob/main/docs/orm.md",
 	},
 }
 
