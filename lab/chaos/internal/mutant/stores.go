@@ -110,8 +110,8 @@ var stores = []Mutant{
 			},
 			{
 				"store/postgres/tx_transact.go",
-				"\terr = s.retry(func() error {\n",
-				"\tagain := false\n\terr = s.retry(func() error {\n",
+				"\terr = s.retry(ctx, func() error {\n",
+				"\tagain := false\n\terr = s.retry(ctx, func() error {\n",
 			},
 			{
 				"store/postgres/tx_transact.go",
