@@ -67,6 +67,15 @@ func (e *execution) transact(r runner) result {
 	return res
 }
 
+// unusedTx reports that the work was committed without having asked for its transaction. It is logged once an operation.
+func (e *execution) unusedTx() {
+	e.guard.observe(e.base, UnusedTransactionEvent{Operation: e.op.name})
+	if m := mistakeUnusedTx; e.guard.told.first(m, e.op.name) {
+		e.guard.config.Logger.WarnContext(e.base, mistakes[m].message, "operation", e.op.name,
+			"key_hash", e.reservation.ID.Hash(), "remedy", mistakes[m].remedy)
+	}
+}
+
 // transaction is one call of a [store.Transactor].
 type transaction struct {
 	*execution
@@ -78,6 +87,7 @@ type transaction struct {
 	refused *result // why the runner did not work, if it did not
 	end     outcome
 	within  detachedContext // that of the first run: the transaction's
+	watched watchedContext  // within, with a look at what is taken from it
 	worked  time.Time       // when the runner had worked, if it did and there is an observer
 }
 
@@ -101,6 +111,9 @@ func (t *transaction) result(v *store.Verdict, err error) result {
 	case t.end.kind != outcomeAnswer:
 		return t.undone()
 	default:
+		if !t.end.undoWork && !t.op.tookTx.Load() {
+			t.unusedTx()
+		}
 		return t.completed(v.Record.ExpiresAt)
 	}
 }
@@ -169,7 +182,8 @@ func (t *transaction) inside(ctx context.Context, again bool) context.Context {
 		return &watchedContext{&detachedContext{ctx}, t.base, &t.op.tookTx}
 	}
 	t.within.from = ctx
-	return &t.within
+	t.watched = watchedContext{&t.within, t.base, &t.op.tookTx}
+	return &t.watched
 }
 
 // decided checks what the store decided, writes it to the audit if the route says so, and tells the observer. The

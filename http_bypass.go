@@ -159,6 +159,7 @@ const (
 	mistakeNotRerun
 	mistakeNoAnswer
 	mistakeNoBody
+	mistakeUnusedTx
 )
 
 // mistakes holds what is logged of each mistake: what happens, and its remedy.
@@ -186,6 +187,12 @@ var mistakes = [...]struct{ message, remedy string }{
 		"onceward: a request without an announced length came with an empty body: if something in front of the guard read " +
 			"the body, different requests look the same",
 		"let nothing read the body in front of the guard: " + routersPage,
+	},
+	mistakeUnusedTx: {
+		"onceward: a transactional handler was committed that never asked for its transaction: what it wrote went past the guard, " +
+			"and stays when the transaction is undone",
+		"nothing, if it writes nothing; else write through onceward.Tx, postgres.Tx, or a handle such as postgres.DB and mysql.DB: " +
+			"https://github.com/onceward/onceward/blob/main/docs/orm.md",
 	},
 }
 

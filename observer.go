@@ -136,6 +136,10 @@ type (
 		Late      bool
 	}
 
+	// UnusedTransactionEvent is a transactional execution that was committed although its handler never asked the context
+	// for the transaction: if it wrote anything, then past the guard.
+	UnusedTransactionEvent struct{ Operation string }
+
 	// UnprotectedEvent is a request that ran without protection because it carried no key on a route where the key is
 	// optional.
 	UnprotectedEvent struct{ Operation string }

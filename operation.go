@@ -38,7 +38,7 @@ type Operation struct {
 	outcome    atomic.Uint32
 	rejected   atomic.Bool
 	recorded   atomic.Bool // a recovery point was stored, or may have been
-	tookTx     atomic.Bool // a run that came again took its transaction
+	tookTx     atomic.Bool // the last run took its transaction
 	pause      atomic.Int64
 	keepWrites atomic.Bool
 	retention  atomic.Int64

@@ -51,6 +51,7 @@ type metrics struct {
 	problems           *counter
 	unprotected        *counter
 	bypassed           *counter
+	unusedTransactions *counter
 	frontLookups       *counter
 	frontFailures      *counter
 	webhooks           *counter
@@ -126,6 +127,8 @@ func newMetrics(meter metric.Meter, config *Config) (*metrics, error) {
 		"route", "code")
 	m.unprotected = b.counter("onceward_unprotected_requests", "Requests that ran without a key where it is optional.",
 		"route")
+	m.unusedTransactions = b.counter("onceward_unused_transactions",
+		"Transactional executions that were committed although the handler never asked for its transaction.", "route")
 	m.bypassed = b.counter("onceward_bypassed_answers", "Answers that a handler gave past the guard.", "route")
 	m.frontLookups = b.counter("onceward_front_lookups", "Look-ups in the front of a tiered store.", "result")
 	m.frontFailures = b.counter("onceward_front_failures", "Failures of the front of a tiered store.", "call")

@@ -163,6 +163,8 @@ func (m *metrics) observeRare(event onceward.ObserverEvent) {
 		m.problems.add(1, m.routes.name(e.Operation), e.Code)
 	case onceward.BypassedEvent:
 		m.bypassed.add(1, m.routes.name(e.Operation))
+	case onceward.UnusedTransactionEvent:
+		m.unusedTransactions.add(1, m.routes.name(e.Operation))
 	case onceward.UnprotectedEvent:
 		m.unprotected.add(1, m.routes.name(e.Operation))
 	case janitor.SweptEvent:

@@ -64,7 +64,7 @@ func (db *DB) Begin(ctx context.Context) (*Tx, error) {
 		}
 		return &Tx{queryer: tx, ctx: ctx, begun: tx}, nil
 	}
-	name := "onceward_nested_" + strconv.FormatInt(savepoints.Add(1), 10)
+	name := "nested_" + strconv.FormatInt(savepoints.Add(1), 10)
 	if _, err := guards.ExecContext(ctx, `SAVEPOINT `+name); err != nil {
 		return nil, err
 	}

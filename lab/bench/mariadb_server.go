@@ -125,7 +125,7 @@ func (s *mariadbServer) open(
 	if site.pool, err = sql.Open("mysql", s.DSN(site.database)+"?"+parameters); err != nil {
 		return nil, err
 	}
-	site.pool.SetMaxOpenConns(callers)
+	site.pool.SetMaxOpenConns(poolFor(callers))
 	site.pool.SetMaxIdleConns(callers)
 	return site, nil
 }

@@ -144,7 +144,7 @@ func (s *pgServer) open(ctx context.Context, callers int, t terms) (*pgSite, err
 	if err != nil {
 		return nil, err
 	}
-	config.MaxConns = int32(min(callers, maxConnections))
+	config.MaxConns = int32(poolFor(min(callers, maxConnections)))
 	// As a careful operator sets it, for everybody: the store would otherwise say it in each transaction.
 	config.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = "60s"
 	config.ConnConfig.RuntimeParams["search_path"] = site.schema
@@ -160,6 +160,10 @@ func (s *pgServer) open(ctx context.Context, callers int, t terms) (*pgSite, err
 	}
 	return site, site.connect(ctx)
 }
+
+// poolFor is the size of a pool in which so many transactions can run at a time: of a pool that it shares with the
+// application the store leaves a quarter free.
+func poolFor(transactions int) int { return transactions + max(transactions/3, 1) }
 
 // connect opens all connections of the pool, so that no turn pays for them.
 func (site *pgSite) connect(ctx context.Context) error {

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -89,6 +90,52 @@ func TestHandlersThatAskTheirPool(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestWritesPastTheTransaction: a transactional handler that was committed without having asked for its transaction is
+// counted each time and logged once, and one that writes through the transaction or the handle is not.
+func TestWritesPastTheTransaction(t *testing.T) {
+	site := newSite(t, servers.Postgres(t))
+	pool := openAdmin(t, site.url)
+	s, err := postgres.New(t.Context(), pool, quiet)
+	must(t, err)
+	t.Cleanup(func() { must(t, s.Close()) })
+	const insert = `INSERT INTO business (value) VALUES ('past')`
+	for name, c := range map[string]struct {
+		write func(ctx context.Context) error
+		want  int
+	}{
+		"pool":   {func(ctx context.Context) error { _, err := pool.Exec(ctx, insert); return err }, 2},
+		"handle": {func(ctx context.Context) error { _, err := postgres.DB(pool).Exec(ctx, insert); return err }, 0},
+		"pgx":    {func(ctx context.Context) error { return insertPgx(ctx, "pgx") }, 0},
+		"sql":    {func(ctx context.Context) error { return insertSQL(ctx, "sql") }, 0},
+	} {
+		var log strings.Builder
+		events := 0
+		guard, err := onceward.New(s, onceward.Config{
+			Scope: onceward.SingleScope("all"), Secret: []byte("0123456789abcdef"),
+			Logger: slog.New(slog.NewTextHandler(&log, nil)),
+			Observer: onceward.ObserverFunc(func(_ context.Context, e onceward.ObserverEvent) {
+				if _, ok := e.(onceward.UnusedTransactionEvent); ok {
+					events++
+				}
+			}),
+		})
+		must(t, err)
+		handler := guard.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			must(t, c.write(r.Context()))
+			w.WriteHeader(http.StatusCreated)
+		}, onceward.Transactional(), onceward.OperationName(name))
+		for _, key := range []string{"first", "second", "second"} {
+			r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(""))
+			r.Header.Set("Idempotency-Key", name+key)
+			handler.ServeHTTP(httptest.NewRecorder(), r)
+		}
+		if lines := strings.Count(log.String(), "never asked for its transaction"); events != c.want || lines != min(c.want, 1) {
+			t.Errorf("writes through the %s: %d events and %d lines, want %d and %d:\n%s", name, events, lines, c.want,
+				min(c.want, 1), &log)
+		}
 	}
 }
 

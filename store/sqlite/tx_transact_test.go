@@ -224,3 +224,27 @@ func TestGoroutinesLeftBehind(t *testing.T) {
 	wantRows(t, s, "own", 10, "I1")
 	wantRows(t, s, "stray", 0, "E1: a goroutine that a handler left behind wrote into the turn of another")
 }
+
+// TestHandle: what goes through the handle is part of the transaction of the context, and where there is none it can only
+// read. What a handler begins is a savepoint.
+func TestHandle(t *testing.T) {
+	t.Parallel()
+	s := openBusiness(t, newFile(t))
+	const statement = `INSERT INTO business VALUES ('kept')`
+	if _, err := s.Handle().ExecContext(t.Context(), statement); err == nil {
+		t.Error("a write without a transaction was not refused")
+	}
+	must(t, s.InTx(t.Context(), func(ctx context.Context) error {
+		_, err := s.Handle().ExecContext(ctx, statement)
+		must(t, err)
+		undone, err := s.Handle().Begin(ctx)
+		must(t, err)
+		_, err = undone.ExecContext(ctx, `INSERT INTO business VALUES ('undone')`)
+		return errors.Join(err, undone.Rollback())
+	}))
+	var rows, kept int
+	must(t, s.Handle().QueryRowContext(t.Context(), `SELECT COUNT(*), SUM(value = 'kept') FROM business`).Scan(&rows, &kept))
+	if rows != 1 || kept != 1 {
+		t.Errorf("there are %d rows, %d of them kept; want 1 and 1", rows, kept)
+	}
+}
