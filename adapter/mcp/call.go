@@ -5,11 +5,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"strings"
 	"time"
 
+	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/onceward/onceward"
@@ -86,8 +88,13 @@ func (t *Tools) serve(
 		return t.problem(ctx, tool, req, next, unknownProblem(c.failure())), nil
 	case served.Replayed:
 		result, wire, err := replay(&served)
+		if err == nil && served.ContentType != errorType && served.ContentType != resultType {
+			err = t.structure(ctx, req, next, result, served.Body)
+		}
 		if err != nil {
-			return t.problem(ctx, tool, req, next, tool.procedure.Unreadable(ctx, name, err)), nil
+			unreadable := t.problem(ctx, tool, req, next, tool.procedure.Unreadable(ctx, name, err))
+			unreadable.Content = append(unreadable.Content, result.Content...)
+			return unreadable, nil
 		}
 		if wire != nil {
 			return nil, wire
@@ -278,17 +285,17 @@ func (c *call) answered(expires time.Time) (mcp.Result, error) {
 	return &result, nil
 }
 
-// replay is the stored answer, a result or an error of the protocol. One that an operator has written may have any
+// replay is the stored answer, a result or an error of the protocol. An answer that an operator has written may have any
 // form, and is given as text.
 func replay(served *onceward.Served) (*mcp.CallToolResult, *jsonrpc.Error, error) {
 	result := new(mcp.CallToolResult)
 	switch served.ContentType {
 	case errorType:
 		wire := new(jsonrpc.Error)
-		return nil, wire, json.Unmarshal(served.Body, wire)
+		return result, wire, json.Unmarshal(served.Body, wire)
 	case resultType:
 		if err := decode(served.Body, result); err != nil {
-			return nil, nil, err
+			return new(mcp.CallToolResult), nil, err
 		}
 	default:
 		result.Content = []mcp.Content{&mcp.TextContent{Text: string(served.Body)}}
@@ -296,6 +303,49 @@ func replay(served *onceward.Served) (*mcp.CallToolResult, *jsonrpc.Error, error
 	}
 	mark(result, true, served.ExpiresAt)
 	return result, nil, nil
+}
+
+// structure makes the answer that an operator has written the structured content of a result, where the tool has an
+// output schema: clients refuse a result without it. It returns an error for an answer that does not fit the schema.
+func (t *Tools) structure(
+	ctx context.Context, req *mcp.CallToolRequest, next mcp.MethodHandler, result *mcp.CallToolResult, body []byte,
+) error {
+	if result.IsError { // which needs no structured content
+		return nil
+	}
+	tool := t.catalog.find(ctx, req, next)
+	if tool == nil || tool.OutputSchema == nil {
+		return nil
+	}
+	var content any
+	if err := json.Unmarshal(body, &content); err != nil {
+		return fmt.Errorf("the tool has an output schema, and the recorded answer is not JSON: %w", err)
+	}
+	if schema := resolved(tool.OutputSchema); schema != nil {
+		if err := schema.Validate(content); err != nil {
+			return fmt.Errorf("the recorded answer does not fit the output schema of the tool: %w", err)
+		}
+	}
+	result.StructuredContent = json.RawMessage(body)
+	return nil
+}
+
+// resolved returns a schema that values can be checked against; nil for a schema that this library cannot read, such as
+// a schema that refers to another document.
+func resolved(schema any) *jsonschema.Resolved {
+	encoded, err := json.Marshal(schema)
+	if err != nil {
+		return nil
+	}
+	read := new(jsonschema.Schema)
+	if json.Unmarshal(encoded, read) != nil {
+		return nil
+	}
+	found, err := read.Resolve(nil)
+	if err != nil {
+		return nil
+	}
+	return found
 }
 
 // decode reads a result as it was written. What may have any form stays as it is: a number is not rounded.

@@ -3,6 +3,7 @@ module github.com/onceward/onceward/adapter/mcp
 go 1.26.0
 
 require (
+	github.com/google/jsonschema-go v0.4.3
 	github.com/modelcontextprotocol/go-sdk v1.8.0
 	github.com/onceward/onceward v0.1.0
 	github.com/onceward/onceward/store/sqlite v0.1.0
@@ -11,7 +12,6 @@ require (
 
 require (
 	github.com/dunglas/httpsfv v1.1.2 // indirect
-	github.com/google/jsonschema-go v0.4.3 // indirect
 	github.com/ncruces/go-sqlite3 v0.35.6 // indirect
 	github.com/ncruces/go-sqlite3-wasm/v6 v6.3.35304 // indirect
 	github.com/ncruces/julianday v1.0.0 // indirect

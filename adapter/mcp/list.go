@@ -96,7 +96,7 @@ func (p *protection) describe(tool *mcp.Tool) *mcp.Tool {
 	if described.Meta == nil {
 		described.Meta = make(mcp.Meta)
 	}
-	about := map[string]any{"required": p.KeyArgument == "" && p.Intent == nil}
+	about := map[string]any{"required": p.Intent == nil}
 	if p.KeyArgument != "" {
 		about["argument"] = p.KeyArgument
 		described.InputSchema = withKey(tool.InputSchema, p.KeyArgument, p.Intent == nil)

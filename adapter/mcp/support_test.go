@@ -22,6 +22,7 @@ import (
 	oncewardmcp "github.com/onceward/onceward/adapter/mcp"
 	"github.com/onceward/onceward/internal/proc"
 	"github.com/onceward/onceward/internal/watchdog"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/sqlite"
 )
 
@@ -162,6 +163,20 @@ func (b *bench) bookings() (n int) {
 		b.t.Fatal(err)
 	}
 	return n
+}
+
+// settle completes an operation whose outcome is unknown, as an operator does.
+func (b *bench) settle(scope, key string, status int, body string) {
+	b.t.Helper()
+	rec, err := b.store.Get(b.t.Context(), store.ID{Scope: scope, Key: key})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	err = b.store.ResolveCompleted(b.t.Context(), store.Claim{ID: rec.ID, Attempt: rec.Attempt},
+		&store.Completion{Response: store.Response{Status: status, Body: []byte(body)}})
+	if err != nil {
+		b.t.Fatal(err)
+	}
 }
 
 func (b *bench) wantBookings(want int) {

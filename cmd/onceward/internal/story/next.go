@@ -2,6 +2,7 @@ package story
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/onceward/onceward/cmd/onceward/internal/output"
@@ -78,12 +79,19 @@ func (t *Story) settling(command func(when, verb, rest string) Command, attempt 
 	if t.record.DeadLetter {
 		queue = "dead"
 	}
-	answer := attempt + " --completed --status 201 --header 'Content-Type: application/json' --body-file answer.json" +
-		reason
+	status, happened := 200, "it happened: store the answer that the client should have got"
+	switch operation := t.record.Operation; {
+	case strings.HasPrefix(operation, "POST "):
+		status = 201
+	case strings.HasPrefix(operation, "tools/call "):
+		happened += ", as JSON that fits the output schema of the tool; a tool without a schema takes any text"
+	}
+	answer := fmt.Sprintf("%s --completed --status %d --header 'Content-Type: application/json' --body-file answer.json%s",
+		attempt, status, reason)
 	retry := command("the other system can answer now", queue+" retry", attempt+reason)
 	if t.progress == nil {
 		return []Command{
-			command("it happened: store the answer that the client should have got", queue+" resolve", answer),
+			command(happened, queue+" resolve", answer),
 			command("it did not happen, and will not", queue+" resolve", attempt+" --not-executed"+reason),
 			retry,
 		}

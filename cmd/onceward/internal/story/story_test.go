@@ -69,6 +69,13 @@ func TestNext(t *testing.T) {
 	if strings.Count(unknown, "--attempt 42") != 3 || !strings.Contains(unknown, "onceward unknown retry ") {
 		t.Errorf("for an unknown one: %s", unknown)
 	}
+	for operation, status := range map[string]string{
+		"POST /payments": "201", "PUT /payments/{id}": "200", "tools/call pay": "200", "/acme.Payments/Create": "200", "refund": "200",
+	} {
+		if got := told(store.Record{State: store.StateUnknown, Operation: operation}, nil); !strings.Contains(got, " --status "+status+" ") {
+			t.Errorf("the answer of %s is not %s: %s", operation, status, got)
+		}
+	}
 	dead := told(store.Record{State: store.StateUnknown, DeadLetter: true}, nil)
 	if strings.Contains(dead, "onceward unknown ") || strings.Count(dead, "onceward dead ") != 3 {
 		t.Errorf("for a dead letter: %s", dead)
