@@ -110,7 +110,7 @@ type execution struct {
 // prepare fills in the reservation, which the fingerprints are added to.
 func (e *execution) prepare(g *Guard, s *settings, caller context.Context, id store.ID, operation string) {
 	e.guard, e.settings, e.caller = g, s, caller
-	e.detached.from = caller
+	e.detached.Context = caller
 	e.base = &e.detached
 	e.reservation = store.Reservation{
 		ID: id, Operation: operation, OnLost: s.onLost, Nonce: newNonce(), Lease: s.lease, Retention: s.retention,

@@ -179,9 +179,9 @@ func (t *transaction) refuses(ctx context.Context, v *store.Verdict) *result {
 // inside is the context of the transaction for a run of the work. A run that was undone may have left its own behind.
 func (t *transaction) inside(ctx context.Context, again bool) context.Context {
 	if again {
-		return &watchedContext{&detachedContext{ctx}, t.base, &t.op.tookTx}
+		return &watchedContext{context.WithoutCancel(ctx), t.base, &t.op.tookTx}
 	}
-	t.within.from = ctx
+	t.within.Context = ctx
 	t.watched = watchedContext{&t.within, t.base, &t.op.tookTx}
 	return &t.watched
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/onceward/onceward/internal/part"
 )
 
-// detachedContext is [context.WithoutCancel] of another, without an allocation for each value that is looked up: an
-// observer does that with each event.
-type detachedContext struct{ from context.Context }
+// detachedContext has the values of another context and nothing of its end, as [context.WithoutCancel] does, without an
+// allocation for each value that is looked up: an observer looks values up at each event.
+type detachedContext struct{ context.Context }
 
 // Deadline implements [context.Context].
 func (*detachedContext) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
@@ -21,15 +21,6 @@ func (*detachedContext) Done() <-chan struct{} { return nil }
 
 // Err implements [context.Context].
 func (*detachedContext) Err() error { return nil }
-
-// Value implements [context.Context]. By a key of this type the standard library asks for what cancels a context: what
-// to answer is its own to know.
-func (c *detachedContext) Value(key any) any {
-	if _, asksWhatCancels := key.(*int); asksWhatCancels {
-		return context.WithoutCancel(c.from).Value(key)
-	}
-	return c.from.Value(key)
-}
 
 // lazyContext is a context with a deadline that costs nothing until it is waited for: no timer, no channel and no
 // allocation on the path of a quick handler. Once asked for Done it hands everything to a context of the standard

@@ -19,7 +19,7 @@ import (
 // operation is one logical operation, and the context of what is sent for it: a response leads back to it by its
 // request. All of it is one allocation.
 type operation struct {
-	context.Context // the caller's
+	context.Context // the caller's, with the trace
 
 	transport *Transport
 	original  *http.Request
@@ -39,17 +39,14 @@ type operation struct {
 	outcome         Outcome
 
 	trace     httptrace.ClientTrace
-	composed  bool        // the trace is in the caller's context, with one of the caller's
 	connected atomic.Bool // the attempt got a connection
 	answer    memoryBody
 }
 
 func newOperation(t *Transport, req *http.Request) *operation {
-	op := &operation{Context: req.Context(), transport: t, original: req, began: time.Now()}
+	op := &operation{transport: t, original: req, began: time.Now()}
 	op.trace.GotConn = op.gotConn
-	if httptrace.ContextClientTrace(op.Context) != nil {
-		op.Context, op.composed = httptrace.WithClientTrace(op.Context, &op.trace), true
-	}
+	op.Context = httptrace.WithClientTrace(req.Context(), &op.trace)
 	op.request = *req.WithContext(op)
 	return op
 }
@@ -60,20 +57,12 @@ func (op *operation) gotConn(httptrace.GotConnInfo) { op.connected.Store(true) }
 
 type operationContext struct{}
 
-// traceProbe has a value for the key under which net/http looks for a trace, and for no other.
-var traceProbe = httptrace.WithClientTrace(context.Background(), &httptrace.ClientTrace{})
-
-// Value finds the operation itself and its trace, beside what the caller's context has. That spares a context for
-// each.
+// Value returns the operation itself for its own key, and the caller's values for others.
 func (op *operation) Value(key any) any {
-	switch {
-	case key == operationContext{}:
+	if key == (operationContext{}) {
 		return op
-	case !op.composed && traceProbe.Value(key) != nil:
-		return &op.trace
-	default:
-		return op.Context.Value(key)
 	}
+	return op.Context.Value(key)
 }
 
 // operationOf finds the operation that a response belongs to.
