@@ -16,6 +16,9 @@ const (
 	maxPause = 250 * time.Millisecond
 )
 
+// recheck is how often those who wait for an attempt look whether they still need a connection to be made.
+const recheck = 20 * time.Millisecond
+
 // Gate counts what connecting to one server comes to. While the server can be reached everybody connects as they like.
 // After an attempt has failed one at a time does, after a pause that grows, and those who wait share what comes of it.
 // The zero value is ready to use.
@@ -29,57 +32,77 @@ type Gate struct {
 
 // attempt is one at a server that could not be reached.
 type attempt struct {
-	ended chan struct{}
-	err   error // why it failed, if it did
+	connects bool // the pause before it is over
+	ended    chan struct{}
+	err      error // why it failed, if it did
 }
 
-// Do connects, or returns the error of an attempt that somebody else has made meanwhile.
-func Do[T any](ctx context.Context, g *Gate, connect func(context.Context) (T, error)) (conn T, err error) {
-	end, err := g.Begin(ctx)
+// Do takes a connection from a pool, or returns the error of an attempt that somebody else has made meanwhile. makes
+// reports whether the pool would make a connection now, beside those that are made by the gate: who gets one that is
+// there, or has to wait until one comes back, asks nothing of the server, and does not wait for those who do.
+func Do[T any](
+	ctx context.Context, g *Gate, makes func(beside int) bool, take func(context.Context) (T, error),
+) (conn T, err error) {
+	end, err := g.Begin(ctx, makes)
 	if err != nil {
 		return conn, err
 	}
-	conn, err = connect(ctx)
-	if err != nil && ctx.Err() != nil {
-		end(ctx.Err(), false)
-	} else {
-		end(err, true)
-	}
+	says := false // also if a hook of the pool panics
+	defer func() { end(err, says) }()
+	conn, err = take(ctx)
+	says = err == nil || ctx.Err() == nil
 	return conn, err
 }
 
-// Begin waits until an attempt may be made. The attempt has to be ended with its error, if any, which says something
-// about the server unless the caller gave the attempt up.
-func (g *Gate) Begin(ctx context.Context) (end func(err error, says bool), err error) {
+// Begin waits until an attempt may be made, or is not needed: see [Do]. The attempt has to be ended with its error, if
+// any, which says something about the server unless the caller gave the attempt up.
+func (g *Gate) Begin(ctx context.Context, makes func(beside int) bool) (end func(err error, says bool), err error) {
 	for {
 		g.mu.Lock()
 		waits := g.current
-		if waits == nil {
-			break
+		switch {
+		case waits == nil && g.failures == 0:
+			changed := g.changed
+			g.mu.Unlock()
+			return func(err error, says bool) { g.ended(changed, err, says) }, nil
+		case !g.makes(makes):
+			g.mu.Unlock()
+			return func(error, bool) {}, nil
+		case waits == nil:
+			return g.alone(ctx, makes)
 		}
 		g.mu.Unlock()
 		select {
 		case <-waits.ended:
+			if waits.err != nil {
+				return nil, waits.err
+			}
+		case <-time.After(recheck):
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
-		if waits.err != nil {
-			return nil, waits.err
-		}
 	}
-	defer g.mu.Unlock()
-	if g.failures == 0 {
-		changed := g.changed
-		return func(err error, says bool) { g.ended(changed, err, says) }, nil
-	}
-	return g.alone(ctx)
 }
 
-// alone makes the caller the one that others wait for. It is called with the lock, and returns with it.
-func (g *Gate) alone(ctx context.Context) (end func(err error, says bool), err error) {
+// makes asks whether a connection would be made. It is called with the lock.
+func (g *Gate) makes(makes func(beside int) bool) bool {
+	switch {
+	case makes == nil:
+		return true
+	case g.current != nil && g.current.connects:
+		return makes(1)
+	default:
+		return makes(0)
+	}
+}
+
+// alone makes the caller the one that others wait for, unless the pool makes no connection when the pause is over. It is
+// called with the lock, and gives it back.
+func (g *Gate) alone(ctx context.Context, makes func(beside int) bool) (end func(err error, says bool), err error) {
 	one := &attempt{ended: make(chan struct{})}
 	g.current = one
 	changed, pause := g.changed, time.Until(g.next)
+	g.mu.Unlock()
 	end = func(err error, says bool) {
 		g.ended(changed, err, says)
 		if says {
@@ -90,14 +113,16 @@ func (g *Gate) alone(ctx context.Context) (end func(err error, says bool), err e
 		g.mu.Unlock()
 		close(one.ended)
 	}
-	g.mu.Unlock()
-	waited := pause <= 0 || backoff.Sleep(ctx, pause)
-	if !waited {
-		end(ctx.Err(), false)
+	if pause > 0 && !backoff.Sleep(ctx, pause) {
+		end(nil, false)
+		return nil, ctx.Err()
 	}
 	g.mu.Lock()
-	if !waited {
-		return nil, ctx.Err()
+	one.connects = g.makes(makes)
+	g.mu.Unlock()
+	if !one.connects {
+		end(nil, false)
+		return func(error, bool) {}, nil
 	}
 	return end, nil
 }

@@ -24,7 +24,7 @@ type server struct {
 }
 
 func (s *server) connect(ctx context.Context) (bool, error) {
-	return redial.Do(ctx, &s.gate, func(ctx context.Context) (bool, error) {
+	return redial.Do(ctx, &s.gate, nil, func(ctx context.Context) (bool, error) {
 		s.dials.Add(1)
 		s.most.Store(max(s.most.Load(), s.at.Add(1)))
 		defer s.at.Add(-1)
@@ -122,5 +122,94 @@ func TestCallersThatLeave(t *testing.T) {
 			}
 		})
 		both.Wait()
+	})
+}
+
+// pool is one of some connections.
+type pool struct {
+	server
+	free chan bool
+	full atomic.Bool
+}
+
+func (p *pool) makes(int) bool { return len(p.free) == 0 && !p.full.Load() }
+
+// take takes a connection that is free, or makes one unless the pool is full.
+func (p *pool) take(ctx context.Context) (bool, error) {
+	return redial.Do(ctx, &p.gate, p.makes, func(ctx context.Context) (bool, error) {
+		free := p.free
+		if p.makes(0) {
+			free = nil // the server is silent
+		}
+		select {
+		case <-free:
+			return true, nil
+		case <-ctx.Done():
+			return false, ctx.Err()
+		}
+	})
+}
+
+// TestConnectionsThatAreThere: who needs no new connection does not wait for those who do, and who waits for a full pool
+// holds up nobody.
+func TestConnectionsThatAreThere(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := &pool{free: make(chan bool, 1)}
+		p.gate.Note(errAway)
+		ctx, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		defer all.Wait()
+		defer cancel()
+		all.Go(func() { _, _ = p.take(ctx) })
+		time.Sleep(time.Second) // it connects
+		all.Go(func() {
+			if ok, err := p.take(t.Context()); !ok {
+				t.Errorf("a connection that comes back: %v", err)
+			}
+		})
+		time.Sleep(time.Second)
+		p.free <- true
+		time.Sleep(time.Second)
+		p.free <- true
+		if ok, err := p.take(t.Context()); !ok {
+			t.Errorf("a connection that is there: %v", err)
+		}
+		cancel()
+		synctest.Wait()
+
+		p.gate.Note(errAway)
+		p.gate.Note(errAway)
+		all.Go(func() { // it is in the pause when the pool becomes full
+			if ok, err := p.take(t.Context()); !ok {
+				t.Errorf("a connection of a full pool: %v", err)
+			}
+		})
+		synctest.Wait()
+		p.full.Store(true)
+		time.Sleep(time.Second)
+		p.full.Store(false)
+		if ok, err := redial.Do(t.Context(), &p.gate, p.makes, func(context.Context) (bool, error) { return true, nil }); !ok {
+			t.Errorf("behind one who waits for a full pool: %v", err)
+		}
+		p.free <- true
+	})
+}
+
+// TestHooksThatPanic do not keep others from the server.
+func TestHooksThatPanic(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := new(server)
+		s.gate.Note(errAway)
+		func() {
+			defer func() { _ = recover() }()
+			_, _ = redial.Do(t.Context(), &s.gate, nil, func(context.Context) (bool, error) { panic("a hook") })
+		}()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if ok, err := s.connect(ctx); !ok {
+			t.Errorf("after a panic: %v", err)
+		}
 	})
 }

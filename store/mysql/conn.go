@@ -14,7 +14,6 @@ import (
 	"time"
 
 	driver "github.com/go-sql-driver/mysql"
-	"github.com/onceward/onceward/internal/redial"
 )
 
 // ErrReadOnlyNode is returned when a server takes no writes: it is a replica, which is behind the one that decides, or
@@ -280,7 +279,7 @@ const attempts = 3
 // again: in an outage that would multiply what they have to refuse.
 func (s *Store) with(ctx context.Context, do func(conn *sql.Conn) error) error {
 	for attempt := 1; ; attempt++ {
-		conn, err := redial.Do(ctx, &s.gate, s.own.Conn)
+		conn, err := take(ctx, &s.ownGate, s.own)
 		if err != nil {
 			return err
 		}

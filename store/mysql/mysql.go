@@ -54,8 +54,8 @@ type Store struct {
 	handlers *sql.DB
 	opened   bool
 	transactions
-	// gate lets one connection at a time be tried for while the server cannot be reached.
-	gate redial.Gate
+	// ownGate and handlersGate let one connection at a time be made in each pool while the server cannot be reached.
+	ownGate, handlersGate redial.Gate
 	// own is for everything else, so that settling never waits for a connection that a handler holds.
 	own *sql.DB
 

@@ -54,7 +54,7 @@ func (s *Store) writeRows(ctx context.Context, statements []statement) (found []
 }
 
 func (s *Store) writeRowsOnce(ctx context.Context, statements []statement) ([]int64, error) {
-	l, err := connect(ctx, &s.gate, s.own, true)
+	l, err := connect(ctx, &s.ownGate, s.own, true)
 	if err != nil {
 		return nil, err
 	}

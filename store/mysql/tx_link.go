@@ -66,7 +66,7 @@ const selectLevel = `SHOW VARIABLES WHERE Variable_name IN ('transaction_isolati
 // openTransactions finds out what the connections of handlers can do.
 func (s *Store) openTransactions(ctx context.Context) error {
 	s.bridge = newBridge()
-	l, err := connect(ctx, &s.gate, s.handlers, true)
+	l, err := connect(ctx, &s.handlersGate, s.handlers, true)
 	if err != nil {
 		return err
 	}
@@ -123,9 +123,14 @@ type link struct {
 	give func()
 }
 
-// connect takes a connection from a pool.
+// take takes a connection from a pool.
+func take(ctx context.Context, gate *redial.Gate, db *sql.DB) (*sql.Conn, error) {
+	return redial.Do(ctx, gate, func(beside int) bool { return sqltx.Makes(db, beside) }, db.Conn)
+}
+
+// connect takes a connection from a pool, for its statements to be sent past database/sql.
 func connect(ctx context.Context, gate *redial.Gate, db *sql.DB, joins bool) (*link, error) {
-	pool, err := redial.Do(ctx, gate, db.Conn)
+	pool, err := take(ctx, gate, db)
 	if err != nil {
 		return nil, err
 	}

@@ -142,7 +142,7 @@ func (t *transaction) try(ctx context.Context) (err error) {
 	if err != nil {
 		return unavailable(err)
 	}
-	if t.link, err = connect(ctx, &t.store.gate, t.store.handlers, t.store.joins); err != nil {
+	if t.link, err = connect(ctx, &t.store.handlersGate, t.store.handlers, t.store.joins); err != nil {
 		give()
 		pool := t.store.handlers.Stats()
 		return unavailable(sqltx.Exhausted(ctx, err, pool.InUse, pool.MaxOpenConnections))

@@ -21,6 +21,8 @@ type source interface {
 	acquire(ctx context.Context) (acquired, error)
 	// poolConfig is how to connect in the same way.
 	poolConfig(ctx context.Context) (*pgxpool.Config, error)
+	// makes reports whether a connection would be made for who acquires one now.
+	makes(beside int) bool
 	// usage is how many connections are in use, and how many there are at most, zero for no bound.
 	usage() (used, size int)
 }
@@ -113,8 +115,19 @@ func (s *poolSource) usage() (used, size int) {
 	return int(stat.AcquiredConns()), int(stat.MaxConns())
 }
 
+func (s *poolSource) makes(int) bool { return makes(s.pool) }
+
+// makes reports whether a pool would make a connection for who acquires one now: it has none that is free, and may have
+// more beside those that are being made.
+func makes(pool *pgxpool.Pool) bool {
+	stat := pool.Stat()
+	return stat.IdleConns() == 0 && stat.TotalConns()-stat.ConstructingConns() < stat.MaxConns()
+}
+
 // sqlSource takes connections from a *sql.DB.
 type sqlSource struct{ db *sql.DB }
+
+func (s sqlSource) makes(beside int) bool { return sqltx.Makes(s.db, beside) }
 
 func (s sqlSource) usage() (used, size int) {
 	stats := s.db.Stats()
@@ -234,7 +247,7 @@ func (s *Store) acquire(ctx context.Context) (l acquired, err error) {
 		}
 	}()
 	for {
-		l, err := redial.Do(ctx, &s.gate, s.handlers.acquire)
+		l, err := redial.Do(ctx, &s.handlersGate, s.handlers.makes, s.handlers.acquire)
 		if err != nil {
 			used, size := s.handlers.usage()
 			return l, sqltx.Exhausted(ctx, err, used, size)

@@ -140,7 +140,7 @@ func (s *Store) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.own = &ownPool{own, &s.gate}
+	s.own = &ownPool{Pool: own}
 	if s.asking, err = openOwn(ctx, config, askingConnections); err != nil {
 		return err
 	}

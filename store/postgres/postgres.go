@@ -63,8 +63,8 @@ type Store struct {
 	// slots leave a part of a pool that the application has too.
 	slots   *sqltx.Slots
 	sockets *sockets
-	// gate lets one connection at a time be tried for while the server cannot be reached.
-	gate redial.Gate
+	// handlersGate lets one connection at a time be made for handlers while the server cannot be reached.
+	handlersGate redial.Gate
 	// own is for everything else, so that settling never waits for a connection that a handler holds.
 	own *ownPool
 	// asking is for finding out what became of a commit, which may mean to wait for a server that is gone.

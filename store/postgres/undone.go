@@ -44,7 +44,7 @@ func repeatOn(ctx context.Context, again func(error) bool, do func() error) erro
 // them: behind a pooler they may be more isolated than they need.
 type ownPool struct {
 	*pgxpool.Pool
-	gate *redial.Gate
+	gate redial.Gate
 }
 
 // errUnconnected is the error of a call for which there was no connection.
@@ -52,7 +52,7 @@ var errUnconnected = errors.New("no connection")
 
 // Acquire takes a connection.
 func (p *ownPool) Acquire(ctx context.Context) (*pgxpool.Conn, error) {
-	conn, err := redial.Do(ctx, p.gate, p.Pool.Acquire)
+	conn, err := redial.Do(ctx, &p.gate, func(int) bool { return makes(p.Pool) }, p.Pool.Acquire)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errUnconnected, err)
 	}

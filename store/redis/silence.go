@@ -50,7 +50,7 @@ type gates struct{ all sync.Map }
 func (g *gates) dial(ctx context.Context, address string, d *net.Dialer, secured *tls.Config) (net.Conn, error) {
 	known, _ := g.all.LoadOrStore(address, new(redial.Gate))
 	gate := known.(*redial.Gate)
-	end, err := gate.Begin(ctx)
+	end, err := gate.Begin(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
