@@ -92,6 +92,32 @@ func TestHandleOfAnotherServer(t *testing.T) {
 	}
 }
 
+// TestHostileParameters: session variables with which the store cannot work are refused, in the URL and in the handle of
+// the service, by an error that names them.
+func TestHostileParameters(t *testing.T) {
+	t.Parallel()
+	url := mariadb(t)
+	for parameter, name := range map[string]string{
+		"tx_read_only=1": "tx_read_only", "sql_select_limit=1": "sql_select_limit", "timestamp=1700000000": "timestamp",
+	} {
+		hostile := url + "?" + parameter
+		for where, open := range map[string]func() (*mysql.Store, error){
+			"the URL": func() (*mysql.Store, error) { return mysql.Open(t.Context(), hostile, quiet) },
+			"the handle": func() (*mysql.Store, error) {
+				return mysql.New(t.Context(), openAdmin(t, url, "&"+parameter), url, quiet)
+			},
+		} {
+			s, err := open()
+			if err == nil {
+				must(t, s.Close())
+			}
+			if err == nil || !strings.Contains(err.Error(), name) {
+				t.Errorf("%s in %s: %v, want a refusal that names it", parameter, where, err)
+			}
+		}
+	}
+}
+
 // TestPoolIsExhausted: a transaction for which there is no connection says so, with a pool of the service's and with the
 // store's own.
 func TestPoolIsExhausted(t *testing.T) {

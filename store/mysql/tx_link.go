@@ -60,8 +60,43 @@ func (s *Store) tuneHandlers(config *driver.Config) {
 	config.Logger = driverLog{s.logger}
 }
 
-// selectLevel asks for the isolation level of a session, by both of its names.
-const selectLevel = `SHOW VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation')`
+// selectLevel asks for the isolation level of a session and whether it writes, by both of their names, selectLimit for
+// what would cut off the answer, and selectClock for the time.
+const (
+	selectLevel = `SHOW VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation',
+		'transaction_read_only', 'tx_read_only')`
+	selectLimit = `SHOW VARIABLES LIKE 'sql_select_limit'`
+	noLimit     = "18446744073709551615"
+	selectClock = `SELECT 'clock', CONCAT(` + serverClock + `)`
+)
+
+// checkHandle refuses connections of handlers whose session has settings that the store cannot work with, and returns
+// what selectLevel asks for.
+func checkHandle(ctx context.Context, conn sqldriver.Conn) (map[string]string, error) {
+	limit, err := queryPairs(ctx, conn, selectLimit)
+	if err != nil {
+		return nil, err
+	}
+	if got := limit["sql_select_limit"]; got != noLimit {
+		return nil, fmt.Errorf("the sessions of the handle have sql_select_limit = %s, which cuts off what the store reads", got)
+	}
+	first, err := queryPairs(ctx, conn, selectClock)
+	if err != nil {
+		return nil, err
+	}
+	second, err := queryPairs(ctx, conn, selectClock)
+	if err != nil {
+		return nil, err
+	}
+	if first["clock"] == second["clock"] {
+		return nil, errors.New("the sessions of the handle have a timestamp that is set, which stops their clock")
+	}
+	variables, err := queryPairs(ctx, conn, selectLevel)
+	if isOn(variables["transaction_read_only"]) || isOn(variables["tx_read_only"]) {
+		return nil, errors.New("the sessions of the handle have tx_read_only = 1, which refuses all writes")
+	}
+	return variables, err
+}
 
 // openTransactions finds out what the connections of handlers can do.
 func (s *Store) openTransactions(ctx context.Context) error {
@@ -71,7 +106,7 @@ func (s *Store) openTransactions(ctx context.Context) error {
 		return err
 	}
 	defer l.release()
-	variables, err := queryPairs(ctx, l.raw, selectLevel)
+	variables, err := checkHandle(ctx, l.raw)
 	if err != nil {
 		return err
 	}

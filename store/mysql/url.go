@@ -65,10 +65,23 @@ func parseURL(text string) (*location, error) {
 	return where, nil
 }
 
+// wrongParameters are session variables with which the store cannot work.
+var wrongParameters = map[string]string{
+	"tx_read_only":          "refuses all writes",
+	"transaction_read_only": "refuses all writes",
+	"sql_select_limit":      "cuts off what the store reads",
+	"timestamp":             "stops the clock that leases and retentions are counted by",
+}
+
 func parseDSN(text string) (*location, error) {
 	config, err := driver.ParseDSN(text)
 	if err != nil {
 		return nil, fmt.Errorf("%w; its form or its parameters cannot be read", errURL)
+	}
+	for name := range config.Params {
+		if why, wrong := wrongParameters[strings.ToLower(name)]; wrong {
+			return nil, fmt.Errorf("mysql: the parameter %s %s: remove it", name, why)
+		}
 	}
 	config.Timeout = cmp.Or(config.Timeout, dialTimeout)
 	return &location{config: config, addresses: []string{config.Addr}}, nil
