@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strconv"
-	"strings"
 	"time"
 )
 
@@ -128,7 +126,7 @@ func (r *Record) AppendBinary(dst []byte) []byte {
 		dst = binary.AppendVarint(dst, microseconds(t))
 	}
 	dst = binary.AppendUvarint(dst, uint64(r.ReconcileCount))
-	for _, s := range [...]string{r.Operation, r.Point, r.Errors(), r.ProviderID, r.TraceID} {
+	for _, s := range [...]string{r.Operation, r.Point, r.LastError, r.FirstError, r.ProviderID, r.TraceID} {
 		dst = appendString(dst, s)
 	}
 	dst = appendString(dst, r.Data)
@@ -142,33 +140,6 @@ func (r *Record) AppendBinary(dst []byte) []byte {
 		dst = binary.AppendUvarint(dst, uint64(r.DownstreamSecret))
 	}
 	return dst
-}
-
-// Errors returns the last error and the first one as one text, for a store that keeps them in one place. It is the last
-// one alone for most records. Otherwise the first one comes behind it, between a zero byte and another with its length:
-// a program of before the first error was kept takes it all for the last one, which is for people to read.
-func (r *Record) Errors() string {
-	if last, _ := splitErrors(r.LastError); r.FirstError == "" && last == r.LastError {
-		return r.LastError
-	}
-	return r.LastError + "\x00" + r.FirstError + "\x00" + strconv.Itoa(len(r.FirstError))
-}
-
-// SetErrors is the inverse of [Record.Errors].
-func (r *Record) SetErrors(text string) { r.LastError, r.FirstError = splitErrors(text) }
-
-// splitErrors takes the two errors of a text apart. In any other text there is one.
-func splitErrors(text string) (last, first string) {
-	end := strings.LastIndexByte(text, 0)
-	if end < 0 {
-		return text, ""
-	}
-	size, err := strconv.Atoi(text[end+1:])
-	start := end - size // of the first one, behind its zero byte
-	if err != nil || size < 0 || start < 1 || text[start-1] != 0 || strconv.Itoa(size) != text[end+1:] {
-		return text, ""
-	}
-	return text[:start-1], text[start:end]
 }
 
 func (r *Record) hasResponse() bool { return r.Response.Status != 0 }
@@ -280,10 +251,9 @@ func (d *decoder) record() Record {
 		*t = fromMicroseconds(d.int())
 	}
 	r.ReconcileCount = int(d.uint(math.MaxInt32))
-	for _, s := range [...]*string{&r.Operation, &r.Point, &r.LastError, &r.ProviderID, &r.TraceID} {
+	for _, s := range [...]*string{&r.Operation, &r.Point, &r.LastError, &r.FirstError, &r.ProviderID, &r.TraceID} {
 		*s = d.string()
 	}
-	r.SetErrors(r.LastError)
 	r.Data = d.bytes()
 	if flags&flagResponse != 0 {
 		r.Response = d.response()

@@ -99,19 +99,6 @@ func goldenFingerprint(session byte) store.Fingerprint {
 	return f
 }
 
-// TestFirstErrorBesideOlderPrograms: a program that knows no first error reads such a record, and shows the last error first.
-func TestFirstErrorBesideOlderPrograms(t *testing.T) {
-	t.Parallel()
-	rec := store.Record{LastError: "lease ran out", FirstError: "out of stock"}
-	if text := rec.Errors(); text != "lease ran out\x00out of stock\x0012" {
-		t.Errorf("both are %q", text)
-	}
-	rec.FirstError = ""
-	if text := rec.Errors(); text != "lease ran out" {
-		t.Errorf("the last one alone is %q", text)
-	}
-}
-
 // TestGoldenRecords holds version 1 to staying readable (S8), and to being written as it always was.
 func TestGoldenRecords(t *testing.T) {
 	t.Parallel()

@@ -35,7 +35,7 @@ const (
 // kind is what a file is for. The first one that matches counts.
 type kind struct {
 	name, about string
-	match       func(file string) bool
+	match       func(file string, text []byte) bool
 }
 
 // The directories of a kind include those that held the same things before the repository had modules.
@@ -43,19 +43,36 @@ var (
 	labDirs = regexp.MustCompile(`^(lab|bench|chaos|internal/` +
 		`(aftermath|arrows|departures|documents|model|proc|servers|servicetest|watchdog))/`)
 	exampleDirs = regexp.MustCompile(`^(examples|internal/provider)/.*\.go$`)
+	generated   = regexp.MustCompile(`(?m)^// Code generated .* DO NOT EDIT\.$`)
 	kinds       = []kind{
 		{
 			"lab", "Go under lab but lab/feature, and what tests share (internal/servers, proc, watchdog), with their tests",
-			func(file string) bool { return labDirs.MatchString(file) && !strings.HasPrefix(file, "lab/feature/") },
+			func(file string, _ []byte) bool {
+				return labDirs.MatchString(file) && !strings.HasPrefix(file, "lab/feature/")
+			},
 		},
-		{"tests", "all other files *_test.go", func(file string) bool { return strings.HasSuffix(file, "_test.go") }},
-		{"suite", "store/storetest", regexp.MustCompile(`^store/storetest/.*\.go$`).MatchString},
-		{"examples", "examples and the simulated provider", exampleDirs.MatchString},
+		{
+			"tests", "all other files *_test.go, the Go of lab/feature, and generated Go",
+			func(file string, text []byte) bool {
+				return strings.HasSuffix(file, "_test.go") || path.Ext(file) == ".go" &&
+					(strings.HasPrefix(file, "lab/feature/") || generated.Match(text))
+			},
+		},
+		{
+			"suite", "store/storetest",
+			func(file string, _ []byte) bool {
+				return strings.HasPrefix(file, "store/storetest/") && path.Ext(file) == ".go"
+			},
+		},
+		{
+			"examples", "examples and the simulated provider",
+			func(file string, _ []byte) bool { return exampleDirs.MatchString(file) },
+		},
 		{
 			"product", "all other Go files: the library, its stores and the command",
-			func(file string) bool { return path.Ext(file) == ".go" },
+			func(file string, _ []byte) bool { return path.Ext(file) == ".go" },
 		},
-		{"docs", "all Markdown files", func(file string) bool { return path.Ext(file) == ".md" }},
+		{"docs", "all Markdown files", func(file string, _ []byte) bool { return path.Ext(file) == ".md" }},
 	}
 )
 
@@ -98,7 +115,7 @@ func load(dir string) (sources []*source, err error) {
 		if err != nil {
 			return err
 		}
-		i := slices.IndexFunc(kinds, func(k kind) bool { return k.match(name) })
+		i := slices.IndexFunc(kinds, func(k kind) bool { return k.match(name, text) })
 		s := &source{name: name, kind: kinds[i].name, lines: bytes.Count(text, []byte("\n")), text: text}
 		if path.Ext(name) == ".go" {
 			s.code, s.tokens = code(text)

@@ -110,12 +110,3 @@ func (s *Store) FindProviderID(ctx context.Context, providerID string) ([]store.
 	}
 	return store.Newest(found), nil
 }
-
-// Retain implements [store.Retainer].
-func (s *Store) Retain(ctx context.Context, id store.ID, d time.Duration) (time.Time, error) {
-	out, err := s.apply(ctx, s.names.place(id), store.Event{Kind: store.EventRetain, Lease: d}, nil)
-	if err != nil {
-		return time.Time{}, err
-	}
-	return out.record.ExpiresAt, nil
-}

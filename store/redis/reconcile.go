@@ -51,3 +51,12 @@ func (s *Store) Rewrite(ctx context.Context, c store.Claim, from, to store.Conte
 func (s *Store) Bust(ctx context.Context, id store.ID, force bool) error {
 	return s.write(ctx, id, store.Event{Kind: store.EventBust, Force: force})
 }
+
+// Retain implements [store.Retainer].
+func (s *Store) Retain(ctx context.Context, id store.ID, d time.Duration) (time.Time, error) {
+	out, err := s.apply(ctx, s.names.place(id), store.Event{Kind: store.EventRetain, Lease: d}, nil)
+	if err != nil {
+		return time.Time{}, err
+	}
+	return out.record.ExpiresAt, nil
+}

@@ -100,7 +100,7 @@ func (v *value) appendTail(dst []byte) []byte {
 	if !v.hasTail() {
 		return dst
 	}
-	for _, s := range [...]string{v.ProviderID, v.Errors(), v.ReconcileError} {
+	for _, s := range [...]string{v.ProviderID, v.LastError, v.FirstError, v.ReconcileError} {
 		dst = appendText(dst, s)
 	}
 	if v.Response.Status != 0 {
@@ -231,10 +231,9 @@ func (d *decoder) value() (v value) {
 }
 
 func (d *decoder) tail(v *value) {
-	for _, s := range [...]*string{&v.ProviderID, &v.LastError, &v.ReconcileError} {
+	for _, s := range [...]*string{&v.ProviderID, &v.LastError, &v.FirstError, &v.ReconcileError} {
 		*s = d.text()
 	}
-	v.SetErrors(v.LastError)
 	if d.err == nil && d.rest != "" {
 		v.Response = d.response()
 	}

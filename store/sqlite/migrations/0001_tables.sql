@@ -133,9 +133,8 @@ CREATE INDEX onceward_inbox_applied_at ON onceward_inbox (applied_at);
 -- bits, the lowest first, the last of them below 128; a text comes behind its length. The fields: 1 the id of the
 -- secret; behind the fingerprint and the session, 2 the attempt; behind the nonce, 3 the retention, 4 to 8 the end of
 -- the lease, the next reconciliation, creation, settlement and expiry, 9 how often reconciliation was tried; then
--- texts, 10 the operation, 11 the recovery point, 12 the last error, and behind a zero byte the first one, with another
--- and its length behind it, 13 the id of the provider, 14 the trace, 15 the data; last, 16 the status of the answer if
--- there is one, or else the reconcile error. Of each, the walk tells the number and where what follows it begins. A
+-- texts, 10 the operation, 11 the recovery point, 12 the last error, 13 the first one, 14 the id of the provider, 15 the
+-- trace, 16 the data; last, 17 the status of the answer if there is one, or else the reconcile error. Of each, the walk tells the number and where what follows it begins. A
 -- byte is read by its two hexadecimal digits. The scope of an id is as long as its first byte says or, from 128 on, its
 -- first two. Queries by id (x'…') and by state_code go by an index.
 CREATE VIEW onceward_records AS
@@ -164,24 +163,20 @@ SELECT
 	strftime('%Y-%m-%d %H:%M:%fZ', nullif(fields ->> '$.8[0]', 0) / 2e6, 'unixepoch') AS expires_at,
 	(fields ->> '$.3[0]') / 2e9 AS retention_seconds,
 	CAST(nullif(substr(record, fields ->> '$.11[1]', fields ->> '$.11[0]'), x'') AS TEXT) AS point,
-	CASE WHEN split > 0 THEN CAST(nullif(substr(errors, split + 1, zero - split - 1), x'') AS TEXT) END AS first_error,
-	CAST(nullif(iif(split > 0, substr(errors, 1, split - 1), errors), x'') AS TEXT) AS last_error,
+	CAST(nullif(substr(record, fields ->> '$.13[1]', fields ->> '$.13[0]'), x'') AS TEXT) AS first_error,
+	CAST(nullif(substr(record, fields ->> '$.12[1]', fields ->> '$.12[0]'), x'') AS TEXT) AS last_error,
 	CASE WHEN fields ->> '$.flags' & 36 = 32
-		THEN CAST(nullif(substr(record, fields ->> '$.16[1]', fields ->> '$.16[0]'), x'') AS TEXT)
+		THEN CAST(nullif(substr(record, fields ->> '$.17[1]', fields ->> '$.17[0]'), x'') AS TEXT)
 	END AS reconcile_error,
 	fields ->> '$.9[0]' AS reconcile_count,
 	CAST(provider_id AS TEXT) AS provider_id,
-	CAST(nullif(substr(record, fields ->> '$.14[1]', fields ->> '$.14[0]'), x'') AS TEXT) AS trace_id,
-	CASE WHEN fields ->> '$.flags' & 4 THEN fields ->> '$.16[0]' END AS answer_status,
+	CAST(nullif(substr(record, fields ->> '$.15[1]', fields ->> '$.15[0]'), x'') AS TEXT) AS trace_id,
+	CASE WHEN fields ->> '$.flags' & 4 THEN fields ->> '$.17[0]' END AS answer_status,
 	length(record) AS record_bytes
 FROM (
-	SELECT *, iif(substr(errors, zero, 1) = x'00' AND CAST(substr(errors, zero + 1) AS TEXT) = CAST(digits AS TEXT)
-		AND digits BETWEEN 0 AND zero - 2 AND substr(errors, zero - digits - 1, 1) = x'00', zero - digits - 1, 0) AS split
-	FROM (SELECT *, CAST(CAST(substr(errors, zero + 1) AS TEXT) AS INTEGER) AS digits
-	FROM (SELECT *, length(CAST(rtrim(CAST(errors AS TEXT), '0123456789') AS BLOB)) AS zero
-	FROM (SELECT
+	SELECT
 		r.hash, r.id AS name, r.state AS state_code, r.due, r.provider_id, r.record, n.value ->> 0 AS start, n.value ->> 1 AS size,
-		f.value AS fields, substr(r.record, f.value ->> '$.12[1]', f.value ->> '$.12[0]') AS errors
+		f.value AS fields
 	FROM onceward_record AS r
 	JOIN json_each(json_array((instr('123456789ABCDEF', substr(hex(substr(r.id, 1, 1)), 1, 1)) * 16
 			+ instr('123456789ABCDEF', substr(hex(substr(r.id, 1, 1)), 2, 1))))) AS a
@@ -201,7 +196,7 @@ FROM (
 			SELECT field, at, (instr('123456789ABCDEF', substr(hex(substr(iif(at < 16384, head.value, r.record), at, 1)), 1, 1)) * 16
 			+ instr('123456789ABCDEF', substr(hex(substr(iif(at < 16384, head.value, r.record), at, 1)), 2, 1))), number, bits, NULL, NULL
 			FROM walk, head
-			WHERE byte IS NULL AND at <= length(r.record) AND bits < 64 AND (field < 16 OR field = 16 AND flags & 36)
+			WHERE byte IS NULL AND at <= length(r.record) AND bits < 64 AND (field < 17 OR field = 17 AND flags & 36)
 			UNION ALL
 			SELECT field, at + 1, NULL, number | ((byte & 127) << bits), bits + 7, NULL, NULL
 			FROM walk WHERE byte >= 128
@@ -214,7 +209,6 @@ FROM (
 		)
 		SELECT json_group_object(iif(done = 0, 'flags', done), json(found)) FROM walk WHERE done IS NOT NULL
 	)))) AS f
-	)))
 );
 
 -- The messages of the outbox, for people. Queries by id, and for one state_code above 1, go by an index.

@@ -1,0 +1,133 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/onceward/onceward/store"
+)
+
+const (
+	insertAudit = `INSERT INTO @audit (id, name, attempt, actor, action, reason, outcome, at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, @now())`
+	selectAudit     = `SELECT attempt, actor, action, reason, outcome, at FROM @audit WHERE id = $1 ORDER BY number`
+	purgeAudit      = `SELECT @purge_audit($1, $2)`
+	listAudit       = `SELECT name, at, attempt, actor, action, reason, outcome FROM @audit`
+	insertExecution = `INSERT INTO @execution (id, name, attempt, decision, origin, operation, actor, at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, @now())`
+	listExecutions  = `SELECT name, at, attempt, decision, origin, operation, actor FROM @execution`
+	purgeExecutions = `SELECT @purge_executions($1, $2)`
+)
+
+// AddAudit implements [store.Auditor].
+func (s *Store) AddAudit(ctx context.Context, e store.AuditEntry) error {
+	if err := s.writable(); err != nil {
+		return err
+	}
+	_, err := s.own.Exec(ctx, s.names.render(insertAudit), s.hash(e.ID), e.ID.AppendBinary(nil), e.Attempt,
+		[]byte(e.Actor), []byte(e.Action), []byte(e.Reason), []byte(e.Outcome))
+	return unavailable(err)
+}
+
+// Audit implements [store.Auditor].
+func (s *Store) Audit(ctx context.Context, id store.ID) ([]store.AuditEntry, error) {
+	if err := s.primary(ctx); err != nil {
+		return nil, err
+	}
+	read := func(row pgx.CollectableRow) (store.AuditEntry, error) {
+		var attempt, at int64
+		var actor, action, reason, outcome []byte
+		err := row.Scan(&attempt, &actor, &action, &reason, &outcome, &at)
+		return store.AuditEntry{
+			ID: id, Attempt: attempt, Actor: string(actor), Action: string(action), Reason: string(reason),
+			Outcome: string(outcome), At: fromMicros(at),
+		}, err
+	}
+	entries, err := collect(ctx, s.own, s.names.render(selectAudit), []any{s.hash(id)}, read)
+	return entries, unavailable(err)
+}
+
+// PurgeAudit implements [store.Auditor], by the SQL function that a scheduler may call too.
+func (s *Store) PurgeAudit(ctx context.Context, age time.Duration, limit int) (int, error) {
+	return s.purge(ctx, purgeAudit, age, limit)
+}
+
+// ListAudit implements [store.AuditLister].
+func (s *Store) ListAudit(ctx context.Context, f store.AuditFilter) ([]store.AuditEntry, error) {
+	return listNewest(ctx, s, listAudit, &f, func(row pgx.CollectableRow) (e store.AuditEntry, err error) {
+		var name, actor, action, reason, outcome []byte
+		var at int64
+		if err := row.Scan(&name, &at, &e.Attempt, &actor, &action, &reason, &outcome); err != nil {
+			return e, err
+		}
+		e.Actor, e.Action, e.Reason, e.Outcome = string(actor), string(action), string(reason), string(outcome)
+		e.At = fromMicros(at)
+		e.ID, err = store.ParseID(name)
+		return e, err
+	})
+}
+
+// listNewest reads the entries of an audit that a filter chooses, the newest first.
+func listNewest[T any](
+	ctx context.Context, s *Store, statement string, f *store.AuditFilter, read pgx.RowToFunc[T],
+) ([]T, error) {
+	if err := s.primary(ctx); err != nil {
+		return nil, err
+	}
+	var conditions []string
+	var args []any
+	where := func(condition string, arg any) {
+		args = append(args, arg)
+		conditions = append(conditions, fmt.Sprintf(condition, len(args)))
+	}
+	if f.ID != (store.ID{}) {
+		where("id = $%d", s.hash(f.ID))
+	}
+	if !f.Since.IsZero() {
+		where("at >= $%d", f.Since.UnixMicro())
+	}
+	if !f.Until.IsZero() {
+		where("at < $%d", f.Until.UnixMicro())
+	}
+	if len(conditions) > 0 {
+		statement += ` WHERE ` + strings.Join(conditions, ` AND `)
+	}
+	args = append(args, f.Page())
+	statement += fmt.Sprintf(` ORDER BY at DESC, number DESC LIMIT $%d`, len(args))
+	entries, err := collect(ctx, s.own, s.names.render(statement), args, read)
+	return entries, unavailable(err)
+}
+
+// AddExecution implements [store.ExecutionAuditor].
+func (s *Store) AddExecution(ctx context.Context, e store.ExecutionEntry) error {
+	if err := s.writable(); err != nil {
+		return err
+	}
+	_, err := s.own.Exec(ctx, s.sql.insertExecution, s.hash(e.ID), e.ID.AppendBinary(nil), e.Attempt, int16(e.Decision),
+		int16(e.Origin), []byte(e.Operation), []byte(e.Actor))
+	return unavailable(err)
+}
+
+// ListExecutions implements [store.ExecutionAuditor].
+func (s *Store) ListExecutions(ctx context.Context, f store.AuditFilter) ([]store.ExecutionEntry, error) {
+	return listNewest(ctx, s, listExecutions, &f, func(row pgx.CollectableRow) (e store.ExecutionEntry, err error) {
+		var name, operation, actor []byte
+		var at int64
+		var decision, origin int16
+		if err := row.Scan(&name, &at, &e.Attempt, &decision, &origin, &operation, &actor); err != nil {
+			return e, err
+		}
+		e.Decision, e.Origin = store.Decision(decision), store.Origin(origin)
+		e.Operation, e.Actor, e.At = string(operation), string(actor), fromMicros(at)
+		e.ID, err = store.ParseID(name)
+		return e, err
+	})
+}
+
+// PurgeExecutions implements [store.ExecutionAuditor], by the SQL function that a scheduler may call too.
+func (s *Store) PurgeExecutions(ctx context.Context, age time.Duration, limit int) (int, error) {
+	return s.purge(ctx, purgeExecutions, age, limit)
+}
