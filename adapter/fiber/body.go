@@ -5,7 +5,6 @@ import (
 	"io"
 	"maps"
 	"mime/multipart"
-	"net"
 	"net/http"
 	"slices"
 
@@ -19,8 +18,8 @@ type body struct {
 	offset  int
 	stream  io.Reader // nil for one in memory
 	length  int       // that was announced for the stream; negative for chunks
-	conn    net.Conn  // that the stream comes from
-	ended   bool      // the stream was read up to its end
+	from    *fasthttp.RequestCtx
+	ended   bool // the stream was read up to its end
 }
 
 // open makes the body that of the request.
@@ -28,7 +27,7 @@ func (b *body) open(r *http.Request, c fiber.Ctx) (err error) {
 	from := c.Request()
 	r.Body = b
 	if from.IsBodyStream() {
-		b.stream, b.length, b.conn = from.BodyStream(), from.Header.ContentLength(), c.RequestCtx().Conn()
+		b.stream, b.length, b.from = from.BodyStream(), from.Header.ContentLength(), c.RequestCtx()
 		r.ContentLength = max(int64(from.Header.ContentLength()), -1)
 		return nil
 	}
@@ -116,7 +115,7 @@ func (b *body) whole() bool {
 	if b.length >= 0 {
 		return b.offset >= b.length
 	}
-	return !closed(b.conn)
+	return !closed(b.from)
 }
 
 // Close implements [io.Closer].

@@ -4,5 +4,5 @@ package oncewardfiber
 
 import "net"
 
-// closed reports whether the client has closed its side of a connection, which cannot be asked on this system.
-func closed(net.Conn) bool { return false }
+// peek asks a socket whether the client has ended its side, which cannot be asked on this system.
+func peek(net.Conn) (ended, known bool) { return false, false }

@@ -218,6 +218,9 @@ var errDropped = errors.New("the handler closed the connection of its client")
 
 // dropped reports whether a handler without an answer has closed the connection, as c.Drop does.
 func dropped(c fiber.Ctx) bool {
+	if c.RequestCtx().ConnRequestNum() == 0 { // it has no connection: it comes from net/http, or from a test
+		return false
+	}
 	if c.Response().StatusCode() != fiber.StatusOK || c.Response().IsBodyStream() || len(c.Response().Body()) > 0 {
 		return false
 	}
