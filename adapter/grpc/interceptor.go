@@ -4,7 +4,7 @@
 //	protect, err := oncewardgrpc.New(guard, oncewardgrpc.Config{
 //		Scope: tenantOf, // from what an interceptor in front of this one has authenticated
 //		Methods: map[string]oncewardgrpc.Method{
-//			paymentspb.Payments_Create_FullMethodName: {Options: []onceward.Option{onceward.Transactional()}},
+//			"/acme.payments.v1.Payments/Create": {Options: []onceward.Option{onceward.Transactional()}},
 //		},
 //	})
 //	…
@@ -12,6 +12,8 @@
 //
 // The key comes in the metadata as idempotency-key, or in a field of the request as AIP-155 has it. What a code means
 // for the guard, and with which codes it answers itself, is in docs/rpc.md.
+//
+// A gateway in the same process needs [Interceptor.InProcess].
 package oncewardgrpc
 
 import (
@@ -21,6 +23,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -45,6 +48,10 @@ type Config struct {
 	// Methods are the methods that are protected, under their full names, such as /acme.payments.v1.Payments/Create.
 	// Others pass straight through: [Interceptor.Audit] lists them. At least one is required; there is no default.
 	Methods map[string]Method
+	// GatewaysDial says that no gateway in this process calls the implementation of a service itself, as grpc-gateway's
+	// RegisterXHandlerServer does, past every interceptor. Default: it is not known, and [Interceptor.Audit] lists methods
+	// that a gateway may call so.
+	GatewaysDial bool
 }
 
 // Method says how a method is protected.
@@ -63,6 +70,9 @@ type Interceptor struct {
 	actor   func(ctx context.Context, method string) string // nil for the scope
 	methods map[string]*rpc.Method
 	names   map[string]string // of the guard's fields, as metadata spells them
+	dialled bool              // see Config
+
+	inProcess sync.Map // the names of methods that are registered with an InProcess
 }
 
 // New returns an interceptor, or an error that says what cannot be right, such as a method that streams.
@@ -74,7 +84,7 @@ func New(guard *onceward.Guard, config Config) (*Interceptor, error) {
 		return nil, errors.New("oncewardgrpc: Config.Methods is empty: nothing would be protected")
 	}
 	i := &Interceptor{
-		scope: config.Scope, actor: config.Actor,
+		scope: config.Scope, actor: config.Actor, dialled: config.GatewaysDial,
 		methods: make(map[string]*rpc.Method, len(config.Methods)), names: make(map[string]string),
 	}
 	for name, m := range config.Methods {
@@ -90,15 +100,29 @@ func New(guard *onceward.Guard, config Config) (*Interceptor, error) {
 	return i, nil
 }
 
+// PastInterceptor is what [Interceptor.Audit] adds to the name of a method that a gateway may call past the interceptor.
+const PastInterceptor = " (by a gateway in the process)"
+
 // Audit returns the full names of a server's methods that may change state and are not protected, streams too (L6), in
 // their order. It leaves out those in exempt, and those whose schema gives them an idempotency_level: they have no side
 // effects, or may be repeated as they are.
+//
+// A method that is protected is listed with [PastInterceptor] behind its name if its schema has an HTTP rule
+// (google.api.http), it is not registered with an [InProcess], and [Config].GatewaysDial is not set: Audit cannot know
+// whether a gateway in the process calls its implementation. Audit sees nothing of calls by other code of the program.
 func (i *Interceptor) Audit(services map[string]grpc.ServiceInfo, exempt ...string) (unprotected []string) {
 	for service, info := range services {
 		for _, method := range info.Methods {
 			name := "/" + service + "/" + method.Name
-			if i.methods[name] == nil && !slices.Contains(exempt, name) && rpc.ChangesState(name) {
-				unprotected = append(unprotected, name)
+			listed := name
+			if i.methods[name] != nil {
+				if _, registered := i.inProcess.Load(name); registered || i.dialled || !rpc.HasHTTPRule(name) {
+					continue
+				}
+				listed += PastInterceptor
+			}
+			if !slices.Contains(exempt, listed) && rpc.ChangesState(name) {
+				unprotected = append(unprotected, listed)
 			}
 		}
 	}
@@ -198,6 +222,9 @@ func refuseCaller(ctx context.Context, m *rpc.Method, err error) error {
 
 // refuse answers with a problem. A client that retries by itself is told when, or that it should not.
 func refuse(ctx context.Context, p *onceward.Problem) error {
+	if p.OwnCode() == "missing-key" {
+		p.Detail = missingKey
+	}
 	for name, values := range rpc.ProblemFields(p) {
 		_ = grpc.SetHeader(ctx, metadata.MD{strings.ToLower(name): values}) // fails only if nothing can be sent any more
 	}
@@ -209,6 +236,11 @@ func refuse(ctx context.Context, p *onceward.Problem) error {
 	}
 	return status.FromProto(rpc.ProblemStatus(p)).Err()
 }
+
+// missingKey is the detail of a problem: a gateway may have dropped the key.
+const missingKey = "send the metadata idempotency-key with a value that is unique to this operation, and the same value " +
+	"on every retry; grpc-gateway drops the header Idempotency-Key unless it has the header matcher " +
+	"oncewardgrpc.IncomingHeader"
 
 // pushback is how a server tells the retries of the client's library what to do: milliseconds, or a negative number.
 const pushback = "grpc-retry-pushback-ms"

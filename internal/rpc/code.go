@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -79,7 +80,7 @@ func ProblemStatus(p *onceward.Problem) *status.Status {
 	add(&errdetails.ErrorInfo{
 		Reason: strings.ToUpper(strings.ReplaceAll(p.Code, "-", "_")), Domain: ErrorDomain,
 		Metadata: map[string]string{
-			"code": p.Code, "type": p.Type, "instance": p.Instance,
+			"code": p.Code, "type": p.Type, "instance": p.Instance, "title": p.Title, "detail": p.Detail,
 			"status": strconv.Itoa(p.Status), "retryable": strconv.FormatBool(p.Retryable),
 		},
 	})
@@ -87,6 +88,35 @@ func ProblemStatus(p *onceward.Problem) *status.Status {
 		add(&errdetails.RetryInfo{RetryDelay: durationpb.New(p.RetryAfter)})
 	}
 	return s
+}
+
+// ProblemOf returns the problem that a status made by [ProblemStatus] holds; nil if it holds none.
+func ProblemOf(s *status.Status) (p *onceward.Problem) {
+	var wait time.Duration
+	for _, packed := range s.GetDetails() {
+		detail, err := packed.UnmarshalNew()
+		if err != nil {
+			continue // of a type that the program does not know
+		}
+		switch d := detail.(type) {
+		case *errdetails.RetryInfo:
+			wait = d.GetRetryDelay().AsDuration()
+		case *errdetails.ErrorInfo:
+			about := d.GetMetadata()
+			code, err := strconv.Atoi(about["status"])
+			if d.GetDomain() != ErrorDomain || err != nil || code < 400 || code > 599 {
+				continue
+			}
+			p = &onceward.Problem{
+				Type: about["type"], Title: about["title"], Status: code, Detail: about["detail"],
+				Instance: about["instance"], Code: about["code"], Retryable: about["retryable"] == "true",
+			}
+		}
+	}
+	if p != nil {
+		p.RetryAfter = wait
+	}
+	return p
 }
 
 // problemCode is the code of a problem. UNAVAILABLE, which clients retry by themselves, is for those where the same

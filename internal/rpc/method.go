@@ -74,7 +74,7 @@ func find(name string) (protoreflect.MethodDescriptor, error) {
 			return found, nil
 		}
 	}
-	return nil, fmt.Errorf("onceward: %s: the service has no such method: use the constant that is generated for it", name)
+	return nil, fmt.Errorf("onceward: %s: the service has no such method", name)
 }
 
 // ChangesState reports whether a method may need protection: it is not marked as one without side effects, or as
@@ -86,6 +86,19 @@ func ChangesState(name string) bool {
 	}
 	options, _ := found.Options().(*descriptorpb.MethodOptions)
 	return options.GetIdempotencyLevel() == descriptorpb.MethodOptions_IDEMPOTENCY_UNKNOWN
+}
+
+// HasHTTPRule reports whether the schema says how a gateway serves a method over HTTP, by the option google.api.http.
+func HasHTTPRule(name string) (has bool) {
+	found, err := find(name)
+	if err != nil {
+		return false
+	}
+	found.Options().ProtoReflect().Range(func(option protoreflect.FieldDescriptor, _ protoreflect.Value) bool {
+		has = option.FullName() == "google.api.http"
+		return !has
+	})
+	return has
 }
 
 // Message returns what a framework handed over as a message of protobuf.

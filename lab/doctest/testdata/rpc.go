@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"connectrpc.com/connect"
+	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"google.golang.org/grpc"
 
 	"github.com/onceward/onceward"
@@ -23,4 +24,12 @@ var (
 	server       *grpc.Server
 	target       string
 	credentials  grpc.DialOption
+	ctx          context.Context
+	payments     any
+
+	paymentspb struct {
+		RegisterPaymentsServer        func(grpc.ServiceRegistrar, any)
+		NewPaymentsClient             func(grpc.ClientConnInterface) any
+		RegisterPaymentsHandlerClient func(context.Context, *runtime.ServeMux, any) error
+	}
 )

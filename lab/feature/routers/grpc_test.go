@@ -175,7 +175,7 @@ func codeOfGRPC(httpStatus int) codes.Code {
 }
 
 // grpcCaller is a client of gRPC.
-type grpcCaller struct{ conn *grpc.ClientConn }
+type grpcCaller struct{ conn grpc.ClientConnInterface }
 
 // Call implements [suite.Caller].
 func (c grpcCaller) Call(ctx context.Context, r suite.Request) (suite.Answer, error) {
