@@ -20,12 +20,6 @@ import (
 	"github.com/onceward/onceward"
 )
 
-// Handler returns next with protection: for each key, next runs once. It is [Middleware] for one handler.
-func Handler(guard *onceward.Guard, next echo.HandlerFunc, options ...onceward.Option) echo.HandlerFunc {
-	r := &route{middleware: newMiddleware(guard, options), next: next}
-	return r.serve
-}
-
 // Middleware returns a middleware that protects a route, or those of a group. The operation is named by the method and
 // the path of the route, such as "POST /accounts/:account/payments", with its host if it was registered by
 // [echo.Echo.Host]. It panics if the options cannot be right, as [onceward.Guard.Middleware] does.
@@ -35,7 +29,8 @@ func Handler(guard *onceward.Guard, next echo.HandlerFunc, options ...onceward.O
 // not list it. What is in
 // front sees an error only if the answer had begun before it: the outcome is then that of a 5xx.
 func Middleware(guard *onceward.Guard, options ...onceward.Option) echo.MiddlewareFunc {
-	return newMiddleware(guard, options).wrap
+	m := &middleware{protected: guard.HandlerFunc(run, options...)}
+	return m.wrap
 }
 
 // FromRequest returns echo's context of a request that the guard was given, for a [onceward.ScopeFunc] that needs what
@@ -51,23 +46,14 @@ func FromRequest(r *http.Request) (echo.Context, bool) {
 // middleware is a protection.
 type middleware struct{ protected http.Handler }
 
-func newMiddleware(guard *onceward.Guard, options []onceward.Option) *middleware {
-	return &middleware{protected: guard.HandlerFunc(run, options...)}
-}
-
-// wrap is a method, so that an audit knows it from other middlewares. echo calls it at each request.
+// wrap returns next with protection. echo calls it at each request. Without a next, an audit asks for the protection: see [protection].
 func (m *middleware) wrap(next echo.HandlerFunc) echo.HandlerFunc {
+	if next == nil {
+		asked.protected.Store(&m.protected)
+		return nil
+	}
 	return func(c echo.Context) error { return m.serve(c, next) }
 }
-
-// route is a handler with protection.
-type route struct {
-	*middleware
-	next echo.HandlerFunc
-}
-
-// serve is a method, so that an audit knows it from other handlers.
-func (r *route) serve(c echo.Context) error { return r.middleware.serve(c, r.next) }
 
 // exchange is a request on its way through the guard, in whose context it travels.
 type exchange struct {
@@ -97,10 +83,6 @@ func (x *exchange) Value(key any) any {
 
 // serve is what echo calls.
 func (m *middleware) serve(c echo.Context, next echo.HandlerFunc) error {
-	if p, ok := c.(*probe); ok {
-		p.found = m.protected
-		return nil
-	}
 	request, response := c.Request(), c.Response()
 	defer func() {
 		c.SetRequest(request)

@@ -2,7 +2,8 @@ package oncewardecho5
 
 import (
 	"net/http"
-	"reflect"
+	"sync"
+	"sync/atomic"
 
 	"github.com/labstack/echo/v5"
 
@@ -23,7 +24,7 @@ func Watch(router *echo.Echo) *Routes {
 				return err
 			}
 		}
-		r.add(route.Method, route.Path, route.Handler, route.Middlewares)
+		r.add(route.Method, route.Path, route.Middlewares)
 		return nil
 	}
 	return r
@@ -36,7 +37,7 @@ func (r *Routes) Audit(exempt ...string) error { return onceward.AuditStrict(r.r
 
 // add notes a route with its protection, if it has one. That for paths that do not exist, which echo adds to each group
 // with a middleware, does nothing.
-func (r *Routes) add(method, path string, handler echo.HandlerFunc, middlewares []echo.MiddlewareFunc) {
+func (r *Routes) add(method, path string, middlewares []echo.MiddlewareFunc) {
 	if method == echo.RouteNotFound {
 		return
 	}
@@ -44,29 +45,30 @@ func (r *Routes) add(method, path string, handler echo.HandlerFunc, middlewares 
 		method = "" // all of them
 	}
 	route := onceward.RouteInfo{Method: method, Pattern: path}
-	if handler != nil && reflect.ValueOf(handler).Pointer() == serving {
-		route.Handler = protection(handler)
-	}
 	for _, m := range middlewares {
-		if reflect.ValueOf(m).Pointer() == wrapping {
-			route.Handler = protection(m(nil))
+		if protected := protection(m); protected != nil {
+			route.Handler = protected
 		}
 	}
 	r.routes = append(r.routes, route)
 }
 
-// serving and wrapping are the code of all protected handlers, and of all middlewares that protect.
-var (
-	serving  = reflect.ValueOf((*route)(nil).serve).Pointer()
-	wrapping = reflect.ValueOf((*middleware)(nil).wrap).Pointer()
-)
+// asked is where a middleware of this package leaves its protection, if it is given no handler to wrap.
+var asked struct {
+	sync.Mutex // of the one that asks
+	protected  atomic.Pointer[http.Handler]
+}
 
-// probed is where a protected handler leaves its protection, if it is called without a request.
-const probed = "github.com/onceward/onceward/adapter/echo5"
-
-// protection is that of a handler of this package.
-func protection(h echo.HandlerFunc) http.Handler {
-	var c echo.Context
-	_ = h(&c) // it only leaves its protection there
-	return c.Get(probed).(http.Handler)
+// protection returns what a middleware protects with; nil if it is not of this package. It gives the middleware no
+// handler, for which this package's own returns none. A middleware around one of this package returns a handler: it may
+// let requests pass, so it does not count.
+func protection(m echo.MiddlewareFunc) http.Handler {
+	asked.Lock()
+	defer asked.Unlock()
+	asked.protected.Store(nil)
+	wrapped := m(nil)
+	if protected := asked.protected.Load(); wrapped == nil && protected != nil {
+		return *protected
+	}
+	return nil
 }

@@ -38,7 +38,7 @@ func serveEcho5(t *testing.T, guard *onceward.Guard, work suite.Work, options ..
 	router := newRouterEcho5()
 	accounts := router.Group("/accounts/:account")
 	accounts.POST("/payments", echo5Handler(work), oncewardecho.Middleware(guard, options...))
-	accounts.POST("/refunds", oncewardecho.Handler(guard, echo5Handler(work), options...))
+	accounts.POST("/refunds", echo5Handler(work), oncewardecho.Middleware(guard, options...))
 	return suite.ServeHTTP(t, router)
 }
 
@@ -67,7 +67,7 @@ func stateEcho5(t *testing.T, guard *onceward.Guard, options ...onceward.Option)
 		return c.String(http.StatusCreated, fmt.Sprintf("%s; committed %t, status %d", facts, w.Committed, w.Status))
 	}
 	if guard != nil {
-		handler = oncewardecho.Handler(guard, handler, options...)
+		handler = oncewardecho.Middleware(guard, options...)(handler)
 	}
 	router.POST("/accounts/:account/payments", handler)
 	return suite.ServeHTTP(t, router)
@@ -95,7 +95,7 @@ func hooksEcho5(t *testing.T, guard *onceward.Guard, options ...onceward.Option)
 		return nil
 	}
 	if guard != nil {
-		handler = oncewardecho.Handler(guard, handler, options...)
+		handler = oncewardecho.Middleware(guard, options...)(handler)
 	}
 	router.POST("/accounts/:account/payments", handler)
 	return suite.ServeHTTP(t, router)
@@ -172,7 +172,7 @@ func TestAuditOfEcho5(t *testing.T) {
 	accounts := router.Group("/accounts/:account", oncewardecho.Middleware(guard, reserved))
 	accounts.POST("/payments", created)
 	accounts.POST("/bookings", created)
-	router.POST("/refunds", oncewardecho.Handler(guard, created, reserved))
+	router.POST("/refunds", created, oncewardecho.Middleware(guard, reserved))
 	router.GET("/", created)
 	if err := guard.CheckOperations("POST /payment"); err != nil {
 		t.Errorf("before the audit no name is certain, but: %v", err)
@@ -186,13 +186,23 @@ func TestAuditOfEcho5(t *testing.T) {
 	if err := guard.CheckOperations("POST /payment"); !errors.Is(err, onceward.ErrMisconfigured) {
 		t.Errorf("a name that no route has is %v, want ErrMisconfigured", err)
 	}
-	router.POST("/login", created)
+	router.POST("/login", created, func(next echo.HandlerFunc) echo.HandlerFunc { return next })
 	accounts.PUT("/vain", created)
+	router.POST("/maybe", created, func(next echo.HandlerFunc) echo.HandlerFunc {
+		protected := oncewardecho.Middleware(guard, reserved)(next)
+		return func(c *echo.Context) error {
+			if c.QueryParam("protect") == "" {
+				return next(c)
+			}
+			return protected(c)
+		}
+	})
 	err := routes.Audit()
-	if err == nil || !strings.Contains(err.Error(), "not protected: POST /login, PUT /accounts/:account/vain:") {
+	if err == nil ||
+		!strings.Contains(err.Error(), "not protected: POST /login, PUT /accounts/:account/vain, POST /maybe:") {
 		t.Errorf("routes that are not protected are %v", err)
 	}
-	if err := routes.Audit("POST /login", "PUT /accounts/:account/vain"); err != nil {
+	if err := routes.Audit("POST /login", "PUT /accounts/:account/vain", "POST /maybe"); err != nil {
 		t.Errorf("routes that are exempt are %v", err)
 	}
 	if hooked == 0 {
