@@ -209,9 +209,10 @@ func (p *portion) fetch(need, want int) {
 	}()
 }
 
-// request makes what is asked of the counters. What is unused goes along. A take whose reply was lost comes first.
+// request makes what is asked of the counters. What is unused goes along. A take whose reply was lost comes first, for as
+// long as the counters remember it.
 func (p *portion) request(need, want int) Take {
-	if p.lost != nil {
+	if p.forget(p.shared.local.now()); p.lost != nil {
 		return *p.lost
 	}
 	t := Take{
@@ -256,7 +257,9 @@ func (p *portion) got(t Take, g Grant, err error) {
 	now := p.shared.local.now()
 	p.arm()
 	if p.failure = err; err != nil {
-		p.lose(&t, now)
+		if p.lost == nil { // what it granted would otherwise count as used until the retention ends
+			p.lost, p.lostAt = &t, now
+		}
 		return
 	}
 	p.lost = nil
@@ -282,13 +285,9 @@ func (p *portion) got(t Take, g Grant, err error) {
 	}
 }
 
-// lose keeps a take that the counters may or may not have seen, to be sent again for as long as they remember it. What it
-// granted would otherwise count as used until the retention ends.
-func (p *portion) lose(t *Take, now time.Duration) {
-	if p.lost == nil {
-		p.lost, p.lostAt = t, now
-	}
-	if now-p.lostAt >= RepeatWithin {
+// forget forgets a take whose reply was lost when the counters may have forgotten it: they would do again what it asks.
+func (p *portion) forget(now time.Duration) {
+	if p.lost != nil && now-p.lostAt >= RepeatWithin {
 		p.lost = nil
 	}
 }
@@ -306,6 +305,7 @@ func (p *portion) tidy() {
 	p.timer = nil
 	now := p.shared.local.now()
 	p.expire(&p.ask, now)
+	p.forget(now)
 	idle := p.left == 0 && p.fetching == nil && p.waiting == 0 && now >= p.again
 	owes := p.unused+p.undone > 0 || p.lost != nil
 	if idle && owes && p.shared.mayAsk(now) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -420,6 +421,35 @@ func TestCountersAreAskedNoMoreForWhatTheyForgot(t *testing.T) {
 		time.Sleep(limit.RepeatWithin + 10*time.Second)
 		if _, takes := shared.count("alice"); l.Portions() != 0 || takes > int(limit.RepeatWithin/time.Second) {
 			t.Errorf("L1: the node holds %d portions after %d takes, want none, and a take a second at most", l.Portions(), takes)
+		}
+	})
+}
+
+// TestLostTakesGetOld: with many scopes each is seldom asked for while the counters are down. A take that they may have
+// forgotten is not sent again: they would take back a second time what came with it.
+func TestLostTakesGetOld(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		shared := newCounters()
+		began := time.Now()
+		shared.fault = func(context.Context) error {
+			if since := time.Since(began); shared.last.Number <= 400 && since > limit.RepeatWithin+time.Second {
+				t.Errorf("L1: the take %d was sent again after %s", shared.last.Number, since)
+			}
+			return errors.New("the reply was lost")
+		}
+		limits := limit.Limits{ActiveKeys: 1000}
+		l := nodes(t, 1, shared, &limits)[0]
+		var crowd sync.WaitGroup
+		for n := range 400 {
+			crowd.Go(func() { _ = l.TakeKey(t.Context(), strconv.Itoa(n), day) })
+		}
+		crowd.Wait()
+		time.Sleep(2*limit.RepeatWithin + time.Minute)
+		shared.fail(nil)
+		time.Sleep(time.Minute)
+		if l.Portions() != 0 {
+			t.Errorf("L1: the node holds %d portions", l.Portions())
 		}
 	})
 }

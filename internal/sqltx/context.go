@@ -15,16 +15,20 @@ func GaveUp(ctx context.Context, statement string) error {
 
 // WhileBusy returns a context for a driver, which ends with another one only while the work waits for the connection. A
 // driver closes a connection on which a context ends, also where rows are open that nobody reads: those database/sql
-// closes, and the connection is still of use.
-func WhileBusy(ctx context.Context, busy *atomic.Bool) context.Context {
-	if ctx.Done() == nil {
-		return ctx
-	}
+// closes, and the connection is still of use. The context has to be stopped when its statement is over: a handler may run
+// many of them.
+func WhileBusy(ctx context.Context, busy *atomic.Bool) (own context.Context, stop context.CancelFunc) {
 	own, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	context.AfterFunc(ctx, func() {
+	if ctx.Done() == nil {
+		return own, func() { cancel(nil) }
+	}
+	leave := context.AfterFunc(ctx, func() {
 		if busy.Load() {
 			cancel(context.Cause(ctx))
 		}
 	})
-	return own
+	return own, func() {
+		leave()
+		cancel(nil)
+	}
 }

@@ -98,7 +98,7 @@ func (g *gate) run(ctx context.Context, text string, call func(ctx context.Conte
 	g.statement, g.callCtx = text, ctx
 	g.busy.Store(true)
 	defer g.busy.Store(false)
-	ctx, cancel := context.WithCancel(sqltx.WhileBusy(ctx, &g.busy))
+	ctx, cancel := sqltx.WhileBusy(ctx, &g.busy)
 	g.call.Store(&cancel)
 	rows := len(g.results)
 	err := call(ctx, g.t.link.raw)

@@ -33,10 +33,9 @@ func TestHandlersThatAskTheirPool(t *testing.T) {
 			pool := openAdmin(t, url+"&pool_max_conns=4")
 			s, err := postgres.New(t.Context(), pool, quiet)
 			must(t, err)
-			var n int
 			return s, map[string]func(context.Context) error{
 				"pool":   func(ctx context.Context) error { return pool.QueryRow(ctx, count).Scan(new(int)) },
-				"handle": func(ctx context.Context) error { return postgres.DB(pool).QueryRow(ctx, count).Scan(&n) },
+				"handle": func(ctx context.Context) error { return postgres.DB(pool).QueryRow(ctx, count).Scan(new(int)) },
 			}
 		},
 		"database/sql": func(t *testing.T, url string) (*postgres.Store, map[string]func(context.Context) error) {

@@ -133,26 +133,35 @@ func (c *bridgeConn) QueryContext(ctx context.Context, query string, args []driv
 	c.gate.inspect(ctx, query)
 	c.gate.busy.Store(true)
 	defer c.gate.busy.Store(false)
-	rows, err := c.inner.QueryContext(sqltx.WhileBusy(ctx, &c.gate.busy), query, args)
+	ctx, stop := sqltx.WhileBusy(ctx, &c.gate.busy)
+	rows, err := c.inner.QueryContext(ctx, query, args)
 	if err != nil {
+		stop()
 		c.gate.noteStatus(err)
 		return nil, err
 	}
-	std := rows.(*stdlib.Rows)
-	c.gate.keep(rowsCloser{std})
-	return &bridgeRows{Rows: std, gate: c.gate}, nil
+	open := &bridgeRows{Rows: rows.(*stdlib.Rows), gate: c.gate, stop: stop}
+	c.gate.keep(rowsCloser{open})
+	return open, nil
 }
 
 // rowsCloser closes rows that are not read any more.
-type rowsCloser struct{ rows *stdlib.Rows }
+type rowsCloser struct{ rows *bridgeRows }
 
 // Close ends the rows.
-func (c rowsCloser) Close() { _ = c.rows.Close() }
+func (c rowsCloser) Close() { _ = c.rows.end() }
 
 // bridgeRows are rows that a handler reads. They end with the gate.
 type bridgeRows struct {
 	*stdlib.Rows
 	gate *gate
+	stop context.CancelFunc
+}
+
+// end ends the rows, and what ends them early.
+func (r *bridgeRows) end() error {
+	defer r.stop()
+	return r.Rows.Close()
 }
 
 // Next reads the next row.
@@ -174,8 +183,8 @@ func (r *bridgeRows) Close() error {
 		return nil // the gate has closed them
 	}
 	defer r.gate.leave()
-	delete(r.gate.results, rowsCloser{r.Rows})
-	err := r.Rows.Close()
+	delete(r.gate.results, rowsCloser{r})
+	err := r.end()
 	r.gate.noteStatus(err)
 	return err
 }
