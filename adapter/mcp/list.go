@@ -105,7 +105,8 @@ func (p *protection) describe(tool *mcp.Tool) *mcp.Tool {
 	return &described
 }
 
-// withKey is an input schema with the key argument. One that is no object is left as it is: the SDK refuses such tools.
+// withKey is an input schema with the key argument, which it requires if required is set, whatever the tool's own schema
+// says. A schema that is no object is left as it is: the SDK refuses such tools.
 func withKey(schema any, name string, required bool) any {
 	encoded, err := json.Marshal(schema)
 	var object map[string]any
@@ -118,8 +119,13 @@ func withKey(schema any, name string, required bool) any {
 	}
 	properties[name] = map[string]any{"type": "string", "minLength": 1, "maxLength": 255, "description": keyDescription}
 	object["properties"] = properties
-	if names, _ := object["required"].([]any); required && !slices.Contains(names, any(name)) {
-		object["required"] = append(names, name)
+	names, _ := object["required"].([]any)
+	names = slices.DeleteFunc(names, func(n any) bool { return n == name })
+	if required {
+		names = append(names, name)
+	}
+	if object["required"] = names; len(names) == 0 {
+		delete(object, "required") // which must not be null
 	}
 	return object
 }

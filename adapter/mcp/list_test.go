@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -118,4 +119,24 @@ func TestUnknownToolsAreListedSeldom(t *testing.T) {
 			t.Errorf("%d calls reached the tools, want 1", server.calls)
 		}
 	})
+}
+
+// TestListAgreesWithItsSchema: a tool's mark and its input schema say the same about the key, also where the tool has an
+// argument of that name itself.
+func TestListAgreesWithItsSchema(t *testing.T) {
+	t.Parallel()
+	for _, required := range [][]any{nil, {"guest"}, {"guest", "key"}, {"key"}} {
+		for _, intent := range []*Intent{nil, {Arguments: []string{"guest"}}} {
+			tool := &protection{Tool: Tool{KeyArgument: "key", Intent: intent}}
+			described := tool.describe(&mcp.Tool{Name: "book", InputSchema: map[string]any{"type": "object", "required": required}})
+			names, _ := described.InputSchema.(map[string]any)["required"].([]any)
+			says := described.Meta[MetaKey].(map[string]any)["required"]
+			if says != slices.Contains(names, any("key")) || says != (intent == nil) {
+				t.Errorf("of %v: the mark says %v, and the schema requires %v", required, says, names)
+			}
+			if slices.Contains(names, any("guest")) != slices.Contains(required, any("guest")) {
+				t.Errorf("of %v: the schema requires %v", required, names)
+			}
+		}
+	}
 }

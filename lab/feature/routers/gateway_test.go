@@ -104,9 +104,17 @@ func gateway(t *testing.T, conn grpc.ClientConnInterface) string {
 // pay sends a payment as JSON.
 func pay(t *testing.T, url, key, tenant string) (*http.Response, string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(`{"amount": "7"}`))
+	answer, body, err := sendPayment(t.Context(), url, key, tenant)
 	if err != nil {
 		t.Fatal(err)
+	}
+	return answer, body
+}
+
+func sendPayment(ctx context.Context, url, key, tenant string) (*http.Response, string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(`{"amount": "7"}`))
+	if err != nil {
+		return nil, "", err
 	}
 	if key != "" {
 		req.Header.Set("Idempotency-Key", key)
@@ -116,14 +124,11 @@ func pay(t *testing.T, url, key, tenant string) (*http.Response, string) {
 	}
 	answer, err := http.DefaultClient.Do(req)
 	if err != nil {
-		t.Fatal(err)
+		return nil, "", err
 	}
 	defer answer.Body.Close()
 	body, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return answer, string(body)
+	return answer, string(body), err
 }
 
 // gatewayProtection protects a service with a handler, on a server and in the process, and returns both connections.
@@ -197,12 +202,16 @@ func TestGatewayProblems(t *testing.T) {
 		first := make(chan struct{})
 		go func() {
 			defer close(first)
-			answer, body := pay(t, url, name, "alice")
-			if answer.StatusCode != http.StatusNotFound || !strings.Contains(body, "there is no such account") {
-				t.Errorf("%s: the handler's own error: %d %s", name, answer.StatusCode, body)
+			answer, body, err := sendPayment(t.Context(), url, name, "alice")
+			if err != nil || answer.StatusCode != http.StatusNotFound || !strings.Contains(body, "there is no such account") {
+				t.Errorf("%s: the handler's own error: %v %s, error %v", name, answer, body, err)
 			}
 		}()
-		<-begun
+		select {
+		case <-begun:
+		case <-first:
+			t.Fatalf("%s: the handler was not called", name)
+		}
 		answer, body = pay(t, url, name, "alice")
 		want(answer, body, http.StatusConflict, "in-progress")
 		if answer.Header.Get("Retry-After") == "" {
