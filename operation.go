@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -60,7 +61,7 @@ const (
 
 // FromContext returns the operation that the handler runs in, or nil if the request is not protected. The methods of a
 // nil operation can be called: they do nothing, and what they return is empty. A method that sets something, and
-// [Operation.DownstreamKey], logs that as an error, because the context may be the wrong one.
+// [Operation.DownstreamKey], logs that as an error, once for each line of code, because the context may be the wrong one.
 func FromContext(ctx context.Context) *Operation {
 	op, _ := store.Value(ctx, operationKey{}).(*Operation)
 	return op
@@ -250,6 +251,10 @@ func (o *Operation) end(word uint32) {
 	o.outcome.Store(word)
 }
 
+// missed are the lines that [Operation.missing] has logged. The client of a route with [KeyOptional] decides how often
+// its handler calls, so each line is logged once.
+var missed sync.Map
+
 // missing reports whether there is no operation, and then logs the line of the handler that called the method.
 func (o *Operation) missing() bool {
 	if o != nil {
@@ -259,7 +264,10 @@ func (o *Operation) missing() bool {
 	if _, file, line, ok := runtime.Caller(2); ok {
 		caller = file + ":" + strconv.Itoa(line)
 	}
-	slog.Error("onceward: a call on no operation has no effect: the context is not that of a protected request", "caller", caller)
+	if _, logged := missed.LoadOrStore(caller, true); !logged {
+		slog.Error("onceward: a call on no operation has no effect: the request came without its optional key, or the context is "+
+			"not that of a protected request; this is logged once for each line", "caller", caller)
+	}
 	return true
 }
 

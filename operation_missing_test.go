@@ -9,11 +9,12 @@ import (
 	"github.com/onceward/onceward"
 )
 
-// TestNoOperation: a method that sets something without an operation logs the line that called it. The test changes the
+// TestNoOperation: a method that sets something without an operation logs the line that called it, once. The test changes the
 // default logger, so it does not run beside others.
 func TestNoOperation(t *testing.T) {
 	before := slog.Default()
 	defer slog.SetDefault(before)
+	onceward.ForgetMissed()
 	op := onceward.FromContext(t.Context())
 	for name, call := range map[string]func(){
 		"NotExecuted":   func() { op.NotExecuted() },
@@ -30,6 +31,10 @@ func TestNoOperation(t *testing.T) {
 		call()
 		if got := log.String(); !strings.Contains(got, "level=ERROR") || !strings.Contains(got, "operation_missing_test.go:") {
 			t.Errorf("%s logs %q, want an error that names this file", name, got)
+		}
+		log.Reset()
+		if call(); log.Len() != 0 { // the client of a route with KeyOptional decides how often
+			t.Errorf("%s logs again: %q", name, &log)
 		}
 	}
 }

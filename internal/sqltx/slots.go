@@ -19,9 +19,10 @@ func NewSlots(size int) *Slots {
 	return &Slots{make(chan struct{}, max(size-max(size/4, 1), 1))}
 }
 
-// Take waits for a slot, and returns what gives it back.
-func (s *Slots) Take(ctx context.Context) (give func(), err error) {
-	if s == nil || s.taken == nil {
+// Take waits for a slot, and returns what gives it back. A transaction inside of the work of another one needs none: it
+// is what the rest of the pool is left for, and the slots may all be held by work that waits for such a one.
+func (s *Slots) Take(ctx context.Context, inside bool) (give func(), err error) {
+	if s == nil || s.taken == nil || inside {
 		return func() {}, nil
 	}
 	select {

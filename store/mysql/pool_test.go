@@ -37,6 +37,9 @@ func TestHandlersThatAskTheirPool(t *testing.T) {
 	for through, read := range map[string]func(context.Context) error{
 		"pool":   func(ctx context.Context) error { return db.QueryRowContext(ctx, count).Scan(new(int)) },
 		"handle": func(ctx context.Context) error { return mysql.DB(db).QueryRowContext(ctx, count).Scan(new(int)) },
+		"transaction": func(ctx context.Context) error {
+			return s.InTx(ctx, func(context.Context) error { return nil })
+		},
 	} {
 		handler := guard.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if err := errors.Join(insert(r.Context(), r.URL.Path), read(r.Context())); err != nil {

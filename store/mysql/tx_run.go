@@ -138,7 +138,8 @@ func (t *transaction) try(ctx context.Context) (err error) {
 	if err := left(ctx); err != nil {
 		return err
 	}
-	give, err := t.store.slots.Take(ctx)
+	within, _ := store.Value(ctx, gateKey{}).(*gate)
+	give, err := t.store.slots.Take(ctx, within != nil && within.t.store == t.store)
 	if err != nil {
 		return unavailable(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/onceward/onceward/internal/redial"
 	"github.com/onceward/onceward/internal/sqltx"
+	"github.com/onceward/onceward/store"
 )
 
 // source is where the connections of handlers come from: a pool of pgx, or a *sql.DB over pgx.
@@ -237,7 +238,8 @@ func promoted(ctx context.Context, conn *pgx.Conn) bool {
 // acquire takes a connection for a transaction, of a server that takes writes. Those that lead to a standby are given
 // up as soon as the address leads elsewhere.
 func (s *Store) acquire(ctx context.Context) (l acquired, err error) {
-	give, err := s.slots.Take(ctx)
+	within, _ := store.Value(ctx, gateKey{}).(*gate)
+	give, err := s.slots.Take(ctx, within != nil && within.store == s)
 	if err != nil {
 		return l, err
 	}

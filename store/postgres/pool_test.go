@@ -36,6 +36,9 @@ func TestHandlersThatAskTheirPool(t *testing.T) {
 			return s, map[string]func(context.Context) error{
 				"pool":   func(ctx context.Context) error { return pool.QueryRow(ctx, count).Scan(new(int)) },
 				"handle": func(ctx context.Context) error { return postgres.DB(pool).QueryRow(ctx, count).Scan(new(int)) },
+				"transaction": func(ctx context.Context) error {
+					return s.InTx(ctx, func(context.Context) error { return nil })
+				},
 			}
 		},
 		"database/sql": func(t *testing.T, url string) (*postgres.Store, map[string]func(context.Context) error) {
@@ -50,6 +53,9 @@ func TestHandlersThatAskTheirPool(t *testing.T) {
 				"pool": func(ctx context.Context) error { return db.QueryRowContext(ctx, count).Scan(new(int)) },
 				"handle": func(ctx context.Context) error {
 					return postgres.SQLDB(db).QueryRowContext(ctx, count).Scan(new(int))
+				},
+				"transaction": func(ctx context.Context) error {
+					return s.InTx(ctx, func(context.Context) error { return nil })
 				},
 			}
 		},
