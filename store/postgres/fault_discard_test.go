@@ -98,7 +98,7 @@ func TestDiscardedByAHook(t *testing.T) {
 			const most = 12
 			var discards atomic.Bool
 			s := openConfigured(t, servers.Postgres(t).SchemaURL(t), func(config *pgxpool.Config) {
-				config.MaxConns = most
+				config.MaxConns = most + most/3 // of which transactions leave a quarter
 				config.AfterRelease = func(conn *pgx.Conn) bool { return !discards.Load() || discard(conn) == nil }
 			})
 			own(t, s, reservation("its operation gets a number"))
