@@ -251,8 +251,8 @@ func (o *Operation) end(word uint32) {
 	o.outcome.Store(word)
 }
 
-// missed are the lines that [Operation.missing] has logged. The client of a route with [KeyOptional] decides how often
-// its handler calls, so each line is logged once.
+// missed holds the lines of code that [Operation.missing] has logged. On a route with [KeyOptional] clients decide how
+// often a handler runs without an operation, so that each line is logged once in a process.
 var missed sync.Map
 
 // missing reports whether there is no operation, and then logs the line of the handler that called the method.

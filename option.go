@@ -187,9 +187,11 @@ func Lease(d time.Duration) Option {
 	}
 }
 
-// Deadline bounds the handler's context; a deadline that a middleware in front has set counts if it is earlier. A
-// transactional handler that succeeds later than a quarter of a second after it is undone, as is one that fails. In transactional mode it is the lease at most, and on a store with a single
-// writer a third of it. Less than 1 ms is refused. Default: 1 min.
+// Deadline bounds the handler's context. A deadline that a middleware in front has set counts if it is earlier. A
+// transactional handler that returns after its deadline is undone, unless it succeeds within a quarter of a second.
+//
+// In transactional mode the deadline is at most the lease, and on a store with a single writer a third of it. Less than
+// 1 ms is refused. Default: 1 min.
 func Deadline(d time.Duration) Option {
 	return func(s *settings) error {
 		if d < leastDeadline {

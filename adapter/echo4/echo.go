@@ -26,8 +26,8 @@ import (
 //
 // What it wraps finds the transaction and the operation in c.Request().Context(). It runs again if the database undid
 // its transaction. Path and parameters of c are then as they were; what c.Set has kept is still there, because echo does
-// not list it. What is in
-// front sees an error only if the answer had begun before it: the outcome is then that of a 5xx.
+// not list it. An error that the handler returns after its answer has begun fails the request like a 5xx, and goes on to
+// the middlewares in front. They do not see other errors, which are answered inside of the guard.
 func Middleware(guard *onceward.Guard, options ...onceward.Option) echo.MiddlewareFunc {
 	m := &middleware{protected: guard.HandlerFunc(run, options...)}
 	return m.wrap
@@ -62,7 +62,7 @@ type exchange struct {
 	next echo.HandlerFunc
 	// request is the guard's.
 	request http.Request
-	// path, names and values are those of the route.
+	// path, names and values belong to the route.
 	path          string
 	names, values []string
 	// first is the response of the first run.

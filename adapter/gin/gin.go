@@ -30,11 +30,11 @@ import (
 //
 // next finds the transaction and the operation in c.Request.Context(), and in c itself, for which c.Keys gets one entry
 // if the engine is without ContextWithFallback. What next can ask gin is the same as without protection: c.IsAborted,
-// c.Writer, c.Keys, c.Errors, c.Next. Handlers that are registered behind it run with it, inside of its protection, and
+// c.Writer, c.Keys, c.Errors, c.Next. Handlers that are registered after it run with it, inside of its protection, and
 // not when an answer is replayed. Middlewares in front of it run at each retry too.
 //
 // gin's chain runs once. If the database undoes the transaction, the guard runs next again, unless next has aborted the
-// chain or there are handlers behind it: such a request is answered 503 "not-executed", and its retry executes.
+// chain or there are handlers after it: such a request is answered 503 "not-executed", and its retry executes.
 func Handler(guard *onceward.Guard, next gin.HandlerFunc, options ...onceward.Option) gin.HandlerFunc {
 	r := &route{next: next}
 	r.protected = guard.HandlerFunc(r.run, options...)
@@ -53,7 +53,7 @@ func FromRequest(r *http.Request) (*gin.Context, bool) {
 
 // Audit returns an error if a route of the engine changes state, and is neither protected nor exempt: see
 // [onceward.AuditStrict]. Guards learn the names of their operations from it. Call it when all routes are registered.
-// gin shows the last handler of a route alone: a protected handler with others behind it is not seen.
+// gin shows the last handler of a route alone: a protected handler with others after it is not seen.
 func Audit(engine *gin.Engine, exempt ...string) error {
 	var routes []onceward.RouteInfo
 	for _, r := range engine.Routes() {

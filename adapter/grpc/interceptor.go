@@ -228,7 +228,7 @@ func refuse(ctx context.Context, p *onceward.Problem) error {
 	for name, values := range rpc.ProblemFields(p) {
 		_ = grpc.SetHeader(ctx, metadata.MD{strings.ToLower(name): values}) // fails only if nothing can be sent any more
 	}
-	switch {
+	switch { // SetTrailer fails in the same case alone
 	case !p.Retryable:
 		_ = grpc.SetTrailer(ctx, metadata.Pairs(pushback, "-1"))
 	case p.RetryAfter > 0:

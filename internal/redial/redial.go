@@ -16,12 +16,12 @@ const (
 	maxPause = 250 * time.Millisecond
 )
 
-// recheck is how often those who wait for an attempt look whether they still need a connection to be made.
+// recheck is how often a caller that waits for an attempt checks whether it still needs a new connection.
 const recheck = 20 * time.Millisecond
 
-// Gate counts what connecting to one server comes to. While the server can be reached everybody connects as they like.
-// After an attempt has failed one at a time does, after a pause that grows, and those who wait share what comes of it.
-// The zero value is ready to use.
+// Gate limits attempts to connect to one server. While the server can be reached, all callers connect freely. After an
+// attempt has failed, one caller at a time tries to connect, after a pause that grows, and the callers that wait share the
+// result. The zero value is ready to use.
 type Gate struct {
 	mu       sync.Mutex
 	failures int       // in a row
@@ -37,9 +37,9 @@ type attempt struct {
 	err      error // why it failed, if it did
 }
 
-// Do takes a connection from a pool, or returns the error of an attempt that somebody else has made meanwhile. makes
-// reports whether the pool would make a connection now, beside those that are made by the gate: who gets one that is
-// there, or has to wait until one comes back, asks nothing of the server, and does not wait for those who do.
+// Do takes a connection from a pool, or returns the error of an attempt that another caller has made meanwhile. makes
+// reports whether the pool would make a connection now, beside the connections that the gate's callers are making. If it
+// would not, because one is free or the pool is full, the caller does not wait for the gate.
 func Do[T any](
 	ctx context.Context, g *Gate, makes func(beside int) bool, take func(context.Context) (T, error),
 ) (conn T, err error) {

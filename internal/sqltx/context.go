@@ -13,10 +13,10 @@ func GaveUp(ctx context.Context, statement string) error {
 		context.Cause(ctx))
 }
 
-// WhileBusy returns a context for a driver, which ends with another one only while the work waits for the connection. A
-// driver closes a connection on which a context ends, also where rows are open that nobody reads: those database/sql
-// closes, and the connection is still of use. The context has to be stopped when its statement is over: a handler may run
-// many of them.
+// WhileBusy returns a context for a driver. It ends when ctx ends, but only while the work waits for the connection: a
+// driver closes a connection whose context ends, although rows that are open and not being read could be closed by
+// database/sql, and the connection kept. The caller stops the context when its statement is over, because a handler may
+// run many statements.
 func WhileBusy(ctx context.Context, busy *atomic.Bool) (own context.Context, stop context.CancelFunc) {
 	own, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	if ctx.Done() == nil {

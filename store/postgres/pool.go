@@ -17,9 +17,11 @@ import (
 type Handle struct{ pool *pgxpool.Pool }
 
 // DB returns the handle of a pool, which is best the one that [New] is given.
+// Do not use it in handlers whose guard is on another database: it would use their transaction.
 func DB(pool *pgxpool.Pool) *Handle { return &Handle{pool} }
 
 // SQLDB returns the handle of a *sql.DB, which is best the one that [NewSQL] is given.
+// Do not use it in handlers whose guard is on another database: it would use their transaction.
 func SQLDB(db *sql.DB) *sqltx.DB { return sqltx.New(db) }
 
 // querier is what a pool and a transaction have in common.
