@@ -158,7 +158,9 @@ const (
 // fate is what became of a transaction, as the server knows it.
 type fate string
 
-// The fates of a transaction that is over. Any other says that the server has forgotten it.
+// The fates of a transaction. Any other says that the server has forgotten it. After a fail-over that lost the
+// transaction its number may be another one's, so that fateCommitted does not count against a record that shows the
+// opposite. A transaction that was committed on the server that answers is never fateUndone.
 const (
 	fateCommitted fate = "committed"
 	fateUndone    fate = "aborted"

@@ -272,9 +272,7 @@ func (x *handlerPlan) learned(rec *store.Record, became fate, cause error) error
 	case rec.State == store.StateCompleted && rec.Fingerprint == x.settled.Fingerprint && rec.Attempt != x.before.Attempt:
 		x.verdict = store.Verdict{Decision: store.DecisionReplay, Record: *rec, Now: x.now}
 		return nil
-	case became == fateCommitted:
-		return nil // and was removed since
-	case became != fateUndone:
+	case became != fateUndone: // committed without its record says nothing: see fateCommitted
 		return became.unknown(cause)
 	}
 	err := x.store.notCommitted(cause)

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -145,12 +146,16 @@ func (x *stepPlan) read(_ int, raw [][]byte) error {
 	return v.err
 }
 
+// samePoint reports whether two records show the same recovery point.
+func samePoint(a, b *store.Record) bool { return a.Point == b.Point && bytes.Equal(a.Data, b.Data) }
+
 // learned answers by what became of the transaction. A step that was committed by an attempt which is no longer current
 // is for the one that is.
 func (x *stepPlan) learned(rec *store.Record, became fate, cause error) error {
 	_, fenced := x.advanced(rec, store.Checkpoint{})
+	missing := samePoint(rec, &x.before) && !samePoint(&x.wanted, &x.before) // what the step has stored
 	switch {
-	case became == fateCommitted && fenced == nil:
+	case became == fateCommitted && fenced == nil && !missing:
 		x.loose = true // the reply that says so was lost
 		return nil
 	case became != fateUndone:
