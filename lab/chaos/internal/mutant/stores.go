@@ -94,8 +94,8 @@ var stores = []Mutant{
 		Mistake: "a record that is missing after a COMMIT counts as a COMMIT that failed",
 		Edits: []Edit{{
 			"store/postgres/tx_transact.go",
-			"\tcase became == fateCommitted:\n\t\treturn nil // and was removed since\n\tcase became != fateUndone:",
-			"\tcase rec.State != store.StateNone && became != fateUndone:",
+			"\tcase became != fateUndone: // committed",
+			"\tcase rec.State != store.StateNone && became != fateUndone: // committed",
 		}},
 	},
 	{
