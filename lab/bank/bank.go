@@ -12,7 +12,10 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/lab/bank/db"
+	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/store/postgres"
 )
 
 // Queue takes tasks that workers do later, as asynq's client does.
@@ -37,20 +40,51 @@ type Bank struct {
 	*server
 	*service
 	store *accounts
+	guard *onceward.Guard
+	// Deliver gives the tasks of committed operations to the queue.
+	Deliver *outbox.Worker
 }
 
 // Open opens the bank in a database.
-func Open(_ context.Context, pool *pgxpool.Pool, secret []byte, queue Queue) (*Bank, error) {
-	store := &accounts{Queries: db.New(pool), pool: pool}
-	return &Bank{
-		store: store, server: newServer(store, tokens{secret}, queue), service: &service{store: store, tokens: tokens{secret}},
-	}, nil
+func Open(ctx context.Context, pool *pgxpool.Pool, secret []byte, queue Queue) (*Bank, error) {
+	records, err := postgres.New(ctx, pool)
+	if err != nil {
+		return nil, err
+	}
+	guard, err := onceward.New(records, onceward.Config{Scope: callerOf, Secret: secret, Namespace: "bank"})
+	if err != nil {
+		return nil, err
+	}
+	return New(pool, records, guard, secret, queue)
+}
+
+// New builds the bank over a guard.
+func New(pool *pgxpool.Pool, records *postgres.Store, guard *onceward.Guard, secret []byte, queue Queue) (*Bank, error) {
+	box, err := outbox.New(records, outbox.Config{})
+	if err != nil {
+		return nil, err
+	}
+	worker, err := outbox.NewWorker(records, outbox.WorkerConfig{Routes: map[string]outbox.Route{
+		taskVerify: {Handler: func(ctx context.Context, d *outbox.Delivery) (outbox.Result, error) {
+			return outbox.Result{}, queue.Enqueue(ctx, taskVerify, string(d.Payload))
+		}},
+	}})
+	if err != nil {
+		return nil, err
+	}
+	store := &accounts{Queries: db.New(postgres.DB(pool)), pool: postgres.DB(pool)}
+	server, err := newServer(store, tokens{secret}, queue, guard, box)
+	if err != nil {
+		return nil, err
+	}
+	service, err := newService(store, tokens{secret}, guard)
+	return &Bank{store: store, guard: guard, Deliver: worker, server: server, service: service}, err
 }
 
 // accounts is the database of the bank.
 type accounts struct {
 	*db.Queries
-	pool *pgxpool.Pool
+	pool *postgres.Handle
 }
 
 // execTx runs a part in a transaction.

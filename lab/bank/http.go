@@ -1,6 +1,7 @@
 package bank
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"strings"
@@ -8,7 +9,10 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/onceward/onceward"
+	oncewardgin "github.com/onceward/onceward/adapter/gin"
 	"github.com/onceward/onceward/lab/bank/db"
+	"github.com/onceward/onceward/outbox"
 )
 
 // server answers requests over HTTP.
@@ -17,18 +21,45 @@ type server struct {
 	tokens tokens
 	queue  Queue
 	engine *gin.Engine
+	box    *outbox.Outbox
 }
 
-func newServer(store *accounts, tokens tokens, queue Queue) *server {
-	s := &server{store: store, tokens: tokens, queue: queue, engine: gin.New()}
+func newServer(store *accounts, tokens tokens, queue Queue, guard *onceward.Guard, box *outbox.Outbox) (*server, error) {
+	s := &server{store: store, tokens: tokens, queue: queue, engine: gin.New(), box: box}
+	s.engine.ContextWithFallback = true
+	once := func(h gin.HandlerFunc) gin.HandlerFunc {
+		return oncewardgin.Handler(guard, h, onceward.Transactional(), onceward.KeyOptional())
+	}
 	s.engine.Use(gin.Recovery())
-	s.engine.POST("/users", s.createUser)
+	s.engine.POST("/users", once(s.createUser))
 	s.engine.POST("/users/login", s.login)
 	users := s.engine.Group("/", s.authenticate)
-	users.POST("/accounts", s.createAccount)
+	users.POST("/accounts", once(s.createAccount))
 	users.GET("/accounts/:id", s.getAccount)
-	users.POST("/transfers", s.createTransfer)
-	return s
+	users.POST("/transfers", once(s.createTransfer))
+	return s, oncewardgin.Audit(s.engine, "POST /users/login")
+}
+
+// callerOf returns whose key it is: of a user, or at the sign-up of an address.
+func callerOf(r *http.Request) (string, error) {
+	c, ok := oncewardgin.FromRequest(r)
+	if !ok {
+		return "", onceward.ErrUnauthenticated
+	}
+	if user := c.GetString("user"); user != "" {
+		return "user " + user, nil
+	}
+	return "address " + c.ClientIP(), nil
+}
+
+// later leaves a task to the queue: with the operation, in its transaction.
+func (s *server) later(ctx context.Context, task, payload string) error {
+	tx, ok := onceward.LookupTx(ctx)
+	if !ok {
+		return s.queue.Enqueue(ctx, task, payload)
+	}
+	_, err := s.box.Add(ctx, tx, outbox.Message{Topic: task, AggregateID: payload, Type: task, Payload: []byte(payload)})
+	return err
 }
 
 // ServeHTTP implements [http.Handler].
@@ -62,7 +93,7 @@ func (s *server) createUser(c *gin.Context) {
 	}
 	user := db.User{Username: request.Username, Password: password, Email: request.Email}
 	err = s.store.createUser(c, user, func(user db.User) error {
-		return s.queue.Enqueue(c, taskVerify, user.Username)
+		return s.later(c, taskVerify, user.Username)
 	})
 	if err != nil {
 		c.JSON(statusOf(err), problem(err))
@@ -163,6 +194,9 @@ func (s *server) createTransfer(c *gin.Context) {
 // bind reads a request, or answers 400 and aborts.
 func (s *server) bind(c *gin.Context, request any) {
 	if err := c.ShouldBindJSON(request); err != nil {
+		if op := onceward.FromContext(c); op != nil {
+			op.Reject() // the corrected request may use the same key
+		}
 		c.AbortWithStatusJSON(http.StatusBadRequest, problem(err))
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/onceward/onceward"
+	oncewardgrpc "github.com/onceward/onceward/adapter/grpc"
 	"github.com/onceward/onceward/lab/bank/bankpb"
 	"github.com/onceward/onceward/lab/bank/db"
 )
@@ -22,24 +24,49 @@ type service struct {
 	bankpb.UnimplementedBankServer
 	store  *accounts
 	tokens tokens
+	shield *oncewardgrpc.Interceptor
+}
+
+func newService(store *accounts, tokens tokens, guard *onceward.Guard) (*service, error) {
+	s := &service{store: store, tokens: tokens}
+	var err error
+	s.shield, err = oncewardgrpc.New(guard, oncewardgrpc.Config{
+		Scope: func(ctx context.Context, _ string) (string, error) {
+			user, err := s.caller(ctx)
+			return "user " + user, err
+		},
+		Methods: map[string]oncewardgrpc.Method{
+			"/bank.v1.Bank/CreateTransfer": {Options: []onceward.Option{onceward.Transactional(), onceward.KeyOptional()}},
+		},
+	})
+	return s, err
 }
 
 // GRPC returns a server of gRPC.
 func (s *service) GRPC() *grpc.Server {
-	server := grpc.NewServer()
+	server := grpc.NewServer(grpc.UnaryInterceptor(s.shield.Unary))
 	bankpb.RegisterBankServer(server, s)
 	return server
 }
 
 // Gateway returns the service over HTTP, in this process.
 func (s *service) Gateway(ctx context.Context) (http.Handler, error) {
-	mux := runtime.NewServeMux()
-	return mux, bankpb.RegisterBankHandlerServer(ctx, mux, s)
+	mux, local := newMux(), s.shield.InProcess()
+	bankpb.RegisterBankServer(local, s)
+	return mux, bankpb.RegisterBankHandlerClient(ctx, mux, bankpb.NewBankClient(local))
+}
+
+func newMux() *runtime.ServeMux {
+	return runtime.NewServeMux(
+		runtime.WithIncomingHeaderMatcher(oncewardgrpc.IncomingHeader(runtime.DefaultHeaderMatcher)),
+		runtime.WithOutgoingHeaderMatcher(oncewardgrpc.OutgoingHeader(nil)),
+		runtime.WithErrorHandler(oncewardgrpc.ErrorHandler(runtime.DefaultHTTPErrorHandler)),
+	)
 }
 
 // Gateway returns the service over HTTP, for a server of gRPC at an address.
 func Gateway(ctx context.Context, address string) (http.Handler, error) {
-	mux := runtime.NewServeMux()
+	mux := newMux()
 	return mux, bankpb.RegisterBankHandlerFromEndpoint(ctx, mux, address,
 		[]grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())})
 }

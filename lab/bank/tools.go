@@ -5,6 +5,8 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/onceward/onceward"
+	oncewardmcp "github.com/onceward/onceward/adapter/mcp"
 	"github.com/onceward/onceward/lab/bank/db"
 )
 
@@ -31,5 +33,16 @@ func (b *Bank) Tools(user string) (*mcp.Server, error) {
 		}, in.Currency)
 		return nil, transferOutput{result.Transfer.ID, result.From.Balance}, err
 	})
-	return server, nil
+	once, err := oncewardmcp.New(b.guard, oncewardmcp.Config{
+		Scope: oncewardmcp.SingleScope("user " + user),
+		Tools: map[string]oncewardmcp.Tool{"transfer": {
+			Options:     []onceward.Option{onceward.Transactional(), onceward.KeyOptional()},
+			KeyArgument: "idempotency_key",
+		}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	server.AddReceivingMiddleware(once.Middleware)
+	return server, once.Audit(context.Background(), server)
 }
