@@ -3,10 +3,10 @@ package onceward
 import (
 	"context"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/onceward/onceward/internal/part"
+	"github.com/onceward/onceward/internal/sqltx"
 )
 
 // detachedContext has the values of another context and nothing of its end, as [context.WithoutCancel] does, without an
@@ -138,19 +138,23 @@ func (c *lazyContext) free() {
 	}
 }
 
-// watchedContext notes that a value was taken which the caller's context does not have: the transaction, since that is
+// watchedContext notes that a pool asked on behalf of the handler (see [sqltx.AskedPool]), and that a value was taken which the caller's context does not have: the transaction, since that is
 // what a store adds.
 type watchedContext struct {
 	context.Context
 	caller context.Context
-	taken  *atomic.Bool
+	op     *Operation
 }
 
 // Value implements [context.Context].
 func (c *watchedContext) Value(key any) any {
 	value := c.Context.Value(key)
-	if value != nil && c.caller.Value(key) == nil {
-		c.taken.Store(true)
+	if _, asked := key.(sqltx.PoolKey); asked {
+		if value != nil {
+			c.op.askedPool.Store(true)
+		}
+	} else if value != nil && c.caller.Value(key) == nil {
+		c.op.tookTx.Store(true)
 	}
 	return value
 }

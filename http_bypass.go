@@ -160,6 +160,7 @@ const (
 	mistakeNoAnswer
 	mistakeNoBody
 	mistakeUnusedTx
+	mistakeSecondConnection
 )
 
 // mistakes holds what is logged of each mistake: what happens, and its remedy.
@@ -192,9 +193,16 @@ var mistakes = [...]struct{ message, remedy string }{
 		"onceward: a transactional handler was committed that never asked for its transaction: what it wrote went past the guard, " +
 			"and stays when the transaction is undone",
 		"nothing, if it writes nothing; else write through onceward.Tx, postgres.Tx, or a handle such as postgres.DB and mysql.DB: " +
-			"https://github.com/onceward/onceward/blob/main/docs/orm.md",
+			ormPage,
+	},
+	mistakeSecondConnection: {
+		"onceward: a transactional handler asked the pool that holds its transaction for a second connection: enough such requests " +
+			"at once wait for each other",
+		"give the handler and its repositories postgres.DB(pool), which uses the transaction that is there: " + ormPage,
 	},
 }
+
+const ormPage = "https://github.com/onceward/onceward/blob/main/docs/orm.md"
 
 // tell logs a mistake of this route, once.
 func (x *httpExecution) tell(m mistake, facts ...any) {

@@ -140,6 +140,10 @@ type (
 	// for the transaction: if it wrote anything, then past the guard.
 	UnusedTransactionEvent struct{ Operation string }
 
+	// SecondConnectionEvent is a transactional execution whose handler asked the pool that holds its transaction for another
+	// connection. Pools report that which are watched, as by postgres.WatchPool.
+	SecondConnectionEvent struct{ Operation string }
+
 	// UnprotectedEvent is a request that ran without protection because it carried no key on a route where the key is
 	// optional.
 	UnprotectedEvent struct{ Operation string }

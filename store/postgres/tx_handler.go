@@ -9,6 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/store"
 )
 
@@ -210,6 +212,12 @@ type handlerContext struct {
 func (c *handlerContext) Value(key any) any {
 	if key == (gateKey{}) {
 		return c.gate
+	}
+	if k, ok := key.(sqltx.PoolKey); ok {
+		if shared, ok := c.gate.store.handlers.(*poolSource); ok && k.Pool == any(shared.pool) {
+			return shared
+		}
+		return c.Context.Value(key) // of a transaction around this one
 	}
 	c.once.Do(func() { c.values = store.ContextWithTxFunc(c.Context, c.gate.sql) })
 	return c.values.Value(key)
