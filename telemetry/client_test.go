@@ -153,7 +153,7 @@ func TestCallerAndService(t *testing.T) {
 func attributeOf(span tracetest.SpanStub, name string) string {
 	for _, a := range span.Attributes {
 		if string(a.Key) == name {
-			return a.Value.String()
+			return fmt.Sprint(a.Value.AsInterface())
 		}
 	}
 	return ""

@@ -3,6 +3,7 @@ package telemetry_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -110,7 +111,7 @@ func TestTextsOfSpansCanBeExported(t *testing.T) {
 	})
 	texts := []string{spans.GetSpans()[0].Status.Description}
 	for _, a := range spans.GetSpans()[0].Attributes {
-		texts = append(texts, a.Value.String())
+		texts = append(texts, fmt.Sprint(a.Value.AsInterface()))
 	}
 	for _, text := range texts {
 		if !utf8.ValidString(text) || len(text) > 2000 {
