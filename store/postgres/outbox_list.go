@@ -174,7 +174,7 @@ func (s *Store) ReplayMessage(ctx context.Context, id string) error {
 		return noDeadLetter(id)
 	}
 	if err == nil {
-		s.messages.wake()
+		s.messages.Wake()
 	}
 	return unavailable(err)
 }
@@ -203,7 +203,7 @@ func (s *Store) DropMessage(ctx context.Context, id string) error {
 		return unavailable(err)
 	}
 	s.freeLanes(ctx, []int64{lane})
-	s.messages.wake()
+	s.messages.Wake()
 	return nil
 }
 
