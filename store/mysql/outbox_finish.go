@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/onceward/onceward/internal/backoff"
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store"
 )
@@ -50,7 +50,7 @@ func (s *Store) writeRows(ctx context.Context, statements []statement) (found []
 	for n := 1; ; n++ {
 		found, err = s.writeRowsOnce(ctx, all)
 		again := undone(err) || locked(err) || notSent(err)
-		if !again || n == maxRaces || !backoff.Sleep(ctx, backoff.Jittered(undonePause, maxUndonePause, n)) {
+		if !again || n == maxRaces || !sqltx.PauseUndone(ctx, n) {
 			return found, unavailable(err)
 		}
 	}
@@ -62,7 +62,7 @@ func (s *Store) writeRowsOnce(ctx context.Context, statements []statement) ([]in
 		return nil, err
 	}
 	defer l.release()
-	all, err := l.exec(undisturbed(ctx), statements...)
+	all, err := l.exec(sqltx.Undisturbed(ctx, settleTimeout), statements...)
 	if err != nil {
 		l.cut() // it may be in a transaction
 		return nil, err
@@ -239,7 +239,7 @@ func (s *Store) operate(ctx context.Context, text string, args ...any) error {
 	if err == nil && found[0] == 0 {
 		return store.ErrNotFound
 	}
-	s.messages.wake()
+	s.messages.Wake()
 	return err
 }
 
@@ -294,7 +294,7 @@ func (s *Store) free(ctx context.Context, lanes map[int64]bool) (freed int, err 
 	if err != nil || found[0] == 0 {
 		return 0, err
 	}
-	s.messages.wake()
+	s.messages.Wake()
 	return int(found[0]), nil
 }
 

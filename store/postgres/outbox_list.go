@@ -177,7 +177,7 @@ func (s *Store) ReplayMessage(ctx context.Context, id string, answer []byte) err
 		return noDeadLetter(id)
 	}
 	if err == nil {
-		s.messages.wake()
+		s.messages.Wake()
 	}
 	return unavailable(err)
 }
@@ -214,7 +214,7 @@ func (s *Store) DropMessage(ctx context.Context, id string) error {
 		return unavailable(err)
 	}
 	s.freeLanes(ctx, []int64{lane})
-	s.messages.wake()
+	s.messages.Wake()
 	return nil
 }
 

@@ -15,7 +15,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -90,12 +89,12 @@ type Store struct {
 	promoteFailures atomic.Int32
 	operations      *operations
 	batches         *batcher
-	bridge          *bridge
+	bridge          *sqltx.Bridge
 	waits           *watcher
 	messages        announcer
 
-	mu       sync.Mutex
-	inFlight map[store.ID]*running // the transactions of this process
+	// flights are the transactions of this process.
+	flights sqltx.Flights
 }
 
 func shortHash(text string) string {
