@@ -214,7 +214,7 @@ func TestAuditNeedsAStore(t *testing.T) {
 		t.Errorf("a store without an audit: %v", err)
 	}
 	if _, err := newGuard(t, memory.New()).Route(reserved, onceward.AuditExecutions(nil)); err == nil ||
-		!strings.Contains(err.Error(), "who calls") {
+		!strings.Contains(err.Error(), "the caller's name") {
 		t.Errorf("nobody who says who calls: %v", err)
 	}
 }

@@ -225,7 +225,7 @@ func TestResumeRefusesOtherRoutes(t *testing.T) {
 		reason  string
 		options []onceward.Option
 	}{
-		"no mode":        {"does not say how it executes", []onceward.Option{onceward.OnLost(store.LostResume)}},
+		"no mode":        {"has no mode of execution", []onceward.Option{onceward.OnLost(store.LostResume)}},
 		"reconcile":      {"OnLost(LostResume)", []onceward.Option{reserved}},
 		"a transaction":  {"Reserved(…)", []onceward.Option{onceward.Transactional(), onceward.OnLost(store.LostResume)}},
 		"a wrong option": {"the least is", []onceward.Option{onceward.Lease(0)}},

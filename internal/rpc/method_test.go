@@ -54,7 +54,7 @@ func TestNewMethod(t *testing.T) {
 		{"/onceward.test.Payments/Watch", "", reserved, "streams"},
 		{"/onceward.test.Payments/Create", "id", reserved, `no string "id"`},
 		{"/onceward.test.Payments/Create", "amount", reserved, `no string "amount"`},
-		{"/onceward.test.Payments/Create", "", nil, "does not say how it executes"},
+		{"/onceward.test.Payments/Create", "", nil, "has no mode of execution"},
 	} {
 		_, err := NewMethod(guard, test.name, test.requestID, test.options)
 		if err == nil || !strings.Contains(err.Error(), test.want) {
