@@ -341,7 +341,7 @@ func TestAStepThatNobodySurvives(t *testing.T) {
 		b.want(b.post(o, "k"), http.StatusInternalServerError, "outcome-unknown")
 		rec := b.record("k")
 		if rec.State != store.StateUnknown || !strings.Contains(rec.LastError,
-			"given up after 3 attempts that were lost behind \"seat\"") {
+			"given up after 3 attempts that were lost after \"seat\"") {
 			t.Errorf("the record is %s: %s", rec.State, rec.LastError)
 		}
 		b.wantTrace("seat confirm confirm confirm confirm")

@@ -489,7 +489,7 @@ func TestHistoryOfAttempts(t *testing.T) {
 			}
 			got = append(got, number)
 		}
-		want := []string{"1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "14 the question failed: the bank is closed", "15", "16", "32"}
+		want := []string{"1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "14 the query failed: the bank is closed", "15", "16", "32"}
 		if !slices.Equal(got, want) {
 			t.Errorf("written are the attempts %q, want %q", got, want)
 		}
@@ -507,7 +507,7 @@ func TestAFailedQuestionIsNoAnswer(t *testing.T) {
 			return reconcile.Answer{}, errors.New("provider: refused, nothing was done")
 		}), reconcile.Config{MaxAttempts: 1, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		run(t, poller, reconcile.Report{Postponed: 1, DeadLetters: 1})
-		const asked = "the question failed: provider: refused, nothing was done"
+		const asked = "the query failed: provider: refused, nothing was done"
 		if rec := record(t, s, "key"); rec.LastError != "no answer came" || rec.ReconcileError != asked {
 			t.Errorf("the record says %q, and of asking %q", rec.LastError, rec.ReconcileError)
 		}

@@ -114,10 +114,10 @@ func ExampleOperator() {
 		}
 	}
 	// Output:
-	// order-17 waits for a person: the question failed: the bank is closed
+	// order-17 waits for a person: the query failed: the bank is closed
 	// <nil>
 	// now it is failed_retryable
-	// reconciler: reconcile attempt 1, "the bank did not answer in time", "the question failed: the bank is closed"
+	// reconciler: reconcile attempt 1, "the bank did not answer in time", "the query failed: the bank is closed"
 	// zoe: resolve not executed, "the clerk on the phone says that it was not made", ""
 	// zoe: resolve not executed, "the clerk on the phone says that it was not made", "done"
 }

@@ -116,7 +116,7 @@ func TestUnreadableExternalEventIsToldOf(t *testing.T) {
 				keep(t, store, about("k", "e1", 1, "garbled"))
 				lose(t, store, "k")
 				ask(t, newPoller(t, store, hearing(asked), reconcile.Config{}), "k", reconcile.Report{Postponed: 1})
-				if rec := record(t, store, "k"); rec.ReconcileError != "the question failed: this is no JSON" {
+				if rec := record(t, store, "k"); rec.ReconcileError != "the query failed: this is no JSON" {
 					t.Errorf("the reason is %q", rec.ReconcileError)
 				}
 			})
@@ -318,7 +318,7 @@ func TestExternalEventsOnly(t *testing.T) {
 		lose(t, store, "k")
 		ask(t, poller, "k", reconcile.Report{Postponed: 1})
 		ask(t, poller, "k", reconcile.Report{Postponed: 1, DeadLetters: 1})
-		if rec := record(t, store, "k"); rec.ReconcileError != "no external event has come" {
+		if rec := record(t, store, "k"); rec.ReconcileError != "no external event has arrived" {
 			t.Errorf("the reason is %q", rec.ReconcileError)
 		}
 	})
