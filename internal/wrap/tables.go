@@ -37,10 +37,10 @@ func (s *Store) ExtendMessages(
 	})
 }
 
-// RecordProviderID implements [outbox.Store].
-func (s *Store) RecordProviderID(ctx context.Context, l outbox.Lease, providerID string) error {
-	return call(ctx, s, "record provider id", func(ctx context.Context, in outbox.Store) error {
-		return in.RecordProviderID(ctx, l, providerID)
+// RecordEffect implements [outbox.Store].
+func (s *Store) RecordEffect(ctx context.Context, l outbox.Lease, providerID string, answer []byte) error {
+	return call(ctx, s, "record effect", func(ctx context.Context, in outbox.Store) error {
+		return in.RecordEffect(ctx, l, providerID, answer)
 	})
 }
 
@@ -82,9 +82,9 @@ func (s *Store) Messages(ctx context.Context, f outbox.Filter) ([]outbox.Entry, 
 }
 
 // ReplayMessage implements [outbox.Store].
-func (s *Store) ReplayMessage(ctx context.Context, id string) error {
+func (s *Store) ReplayMessage(ctx context.Context, id string, answer []byte) error {
 	return call(ctx, s, "replay message", func(ctx context.Context, in outbox.Store) error {
-		return in.ReplayMessage(ctx, id)
+		return in.ReplayMessage(ctx, id, answer)
 	})
 }
 

@@ -26,9 +26,10 @@ const (
 	// 1000 lanes, so that it ends soon: what is left has its turn in the next round.
 	freeStuckMessages = `SELECT @outbox_free_stuck(1000)`
 	purgeMessages     = `SELECT @purge_outbox($1, $2)`
-	recordProvider    = `UPDATE @delivery SET provider_id = $3 WHERE id = $1::uuid AND token = $2 AND state = 1`
-	selectLanes       = `SELECT lane FROM @delivery WHERE id = ANY ($1::uuid[])`
-	lockMessage       = `SELECT lane FROM @delivery WHERE id = $1::uuid AND token = $2 AND state = 1 FOR UPDATE`
+	recordEffect      = `UPDATE @delivery SET provider_id = coalesce($3, provider_id), answer = coalesce($4::bytea, answer)
+		WHERE id = $1::uuid AND token = $2 AND state = 1`
+	selectLanes = `SELECT lane FROM @delivery WHERE id = ANY ($1::uuid[])`
+	lockMessage = `SELECT lane FROM @delivery WHERE id = $1::uuid AND token = $2 AND state = 1 FOR UPDATE`
 )
 
 // ClaimMessages implements [outbox.Store]. Where all that it looked at has to wait, it looks further. Where that is
@@ -259,12 +260,13 @@ func missing(leases []outbox.Lease, ids []string) (lost []outbox.Lease) {
 	return lost
 }
 
-// RecordProviderID implements [outbox.Store].
-func (s *Store) RecordProviderID(ctx context.Context, l outbox.Lease, providerID string) error {
+// RecordEffect implements [outbox.Store].
+func (s *Store) RecordEffect(ctx context.Context, l outbox.Lease, providerID string, answer []byte) error {
 	if err := s.writable(); err != nil {
 		return err
 	}
-	tag, err := s.own.Exec(ctx, s.names.render(recordProvider), l.ID, l.Token, providerID)
+	tag, err := s.own.Exec(ctx, s.names.render(recordEffect), l.ID, l.Token, orNull(providerID),
+		answerOrNull(answer))
 	if err == nil && tag.RowsAffected() == 0 {
 		return outbox.ErrFenced
 	}

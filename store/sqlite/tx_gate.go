@@ -55,7 +55,7 @@ var tellingPragmas = []string{
 }
 
 // trusted are the store's own statements that come through a handler's transaction.
-var trusted = append(journalDialect.Writes(), insertMessage, insertEvent)
+var trusted = []string{insertMessage, insertEvent}
 
 // forbidden holds the rules for a handler's turn. They are checked when a statement is prepared, so the store's own
 // statements, prepared before, do not pay for them.

@@ -163,7 +163,7 @@ var upper = []Mutant{
 		Name: "caller-new-key", Layer: "client", Store: sqlite, Breaks: []string{"I1", "I2"},
 		Mistake: "a caller sends an operation again under another key",
 		Edits: []Edit{{
-			"client/worker_send.go", "\tctx = WithKey(ctx, o.Key)\n", "\tctx = WithKey(ctx, NewKey())\n",
+			"outbox/httpcall/deliver.go", "client.WithKey(ctx, d.DownstreamKey)", "client.WithKey(ctx, client.NewKey())",
 		}},
 		Faults: []string{"caller-kill", "reply-cut", "server-kill"},
 	},
@@ -171,7 +171,7 @@ var upper = []Mutant{
 		Name: "caller-not-told", Layer: "client", Store: sqlite, Breaks: []string{"I18"}, Quiet: true,
 		Mistake: "an operation counts as told before the caller was told",
 		Edits: []Edit{{
-			"client/worker_send.go", "\t\t\ts.Told = w.config.OnSettled == nil\n", "\t\t\ts.Told = true\n",
+			"outbox/httpcall/deliver.go", "return outbox.Result{Then: c.report(o)}, nil", "return outbox.Result{}, nil",
 		}},
 		Faults: []string{"caller-kill"},
 	},
@@ -179,8 +179,10 @@ var upper = []Mutant{
 		Name: "never-taken-up", Layer: "client", Store: sqlite, Breaks: []string{"I13"},
 		Mistake: "what a caller was at when it was killed is never taken up again",
 		Edits: []Edit{{
-			"internal/sqljournal/statements.go", "due = @now + CAST($3 AS BIGINT), attempts",
-			"due = @now + 3600000000 + CAST($3 AS BIGINT), attempts",
+			"store/sqlite/outbox_claim.go", "until: micros(now.Add(max(lease, time.Microsecond)))",
+			"until: micros(now.Add(max(lease, time.Hour)))",
+		}, {
+			"store/sqlite/outbox_finish.go", "micros(now.Add(lease))", "micros(now.Add(lease + time.Hour))",
 		}},
 		Faults: []string{"caller-kill"},
 	},
