@@ -84,8 +84,8 @@ func CheckNames(consumer, eventID string) error {
 	return nil
 }
 
-// Handle is [Inbox.Do] in its own transaction, which fn gets from its context, with [onceward.Tx] or the function of
-// the store's own package. Without an error the event has been applied, now or before.
+// Handle does the same as [Inbox.Do] in its own transaction, which fn gets from its context, with [onceward.Tx] or the
+// function of the store's own package. Without an error the event has been applied, now or before.
 func (b *Inbox) Handle(
 	ctx context.Context, consumer, eventID string, fn func(ctx context.Context) error,
 ) (applied bool, err error) {

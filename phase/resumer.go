@@ -129,7 +129,7 @@ func (r *Resumer) newPool() *fair.Pool {
 	return fair.NewPool(fair.Config{
 		Lister: r.lister, State: store.StateInProgress, Overdue: r.config.Overdue,
 		Bounds:   fair.Bounds{Total: r.config.Concurrency, PerOperation: r.config.PerOperation},
-		Hangs:    log("phase: a resumed operation hangs in a step, and takes a place of those of its name"),
+		Hangs:    log("phase: a resumed operation hangs in a step, and keeps a place of its name"),
 		Returned: log("phase: a resumed operation that hung in a step has returned"),
 	})
 }

@@ -15,15 +15,16 @@ type Step[T any] struct {
 	repeat bool
 }
 
-// Local is a step that only works in the database. It takes the transaction from its context, with [onceward.Tx] or the
-// store's own function, and may change the data. An error undoes both; the step is then retried later, unless the error
-// is made by [Finish]. It may be called several times before it is committed once, so it must have no other effects.
+// Local returns a step that only works in the database. It takes the transaction from its context, with [onceward.Tx]
+// or the store's own function, and may change the data. An error undoes both; the step is then retried later, unless
+// the error is made by [Finish]. It may be called several times before it is committed once, so it must have no other
+// effects.
 func Local[T any](name string, do func(ctx context.Context, data *T) error) Step[T] {
 	return Step[T]{name: name, local: do}
 }
 
-// External is a step that makes one call to another system. The key is derived from the operation and the name of the
-// step, and is the same in every attempt: send it, so that the other system can recognise a repeated call. Put the
+// External returns a step that makes one call to another system. The key is derived from the operation and the name of
+// the step, and is the same in every attempt: send it, so that the other system can recognise a repeated call. Put the
 // result of the call into the data, and the id that the other system gave to the effect into the record, by
 // [onceward.Operation.SetProviderID]: the record is found by the id of its last step, and shows the ids of all steps.
 //

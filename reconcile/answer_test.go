@@ -230,7 +230,7 @@ func TestResolverCannotRedirect(t *testing.T) {
 	})
 }
 
-// TestAnswerThatCannotBeStored: it would be refused for ever, so it counts as a try and ends with a person.
+// TestAnswerThatCannotBeStored: it would be refused each time, so it counts as a try and ends with a person.
 func TestAnswerThatCannotBeStored(t *testing.T) {
 	inTime(t, func(t *testing.T) {
 		s := memory.New()
@@ -388,7 +388,7 @@ func TestPhasedByALaterProgram(t *testing.T) {
 	}
 }
 
-// TestExternalEventAboutAnotherStep: what the other system says about a step that is done, or was tried before, does
+// TestExternalEventAboutAnotherStep: a report of the other system about a step that is done, or was tried before, does
 // not settle the step whose call is in doubt, however the external event names the operation.
 func TestExternalEventAboutAnotherStep(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -459,7 +459,7 @@ func TestRefusedStepIsInTheAudit(t *testing.T) {
 	}
 }
 
-// TestHistoryOfAttempts: the audit tells what each attempt was answered, as far as there is news in it.
+// TestHistoryOfAttempts: the audit contains the answer of each attempt, as far as it differs from the one before.
 func TestHistoryOfAttempts(t *testing.T) {
 	inTime(t, func(t *testing.T) {
 		s := memory.New()

@@ -96,8 +96,8 @@ func (p *Poller) newPool() *fair.Pool {
 	return fair.NewPool(fair.Config{
 		Lister: p.lister, State: store.StateUnknown, Overdue: p.config.Timeout + settleTimeout,
 		Bounds:   fair.Bounds{Total: p.config.Concurrency, PerOperation: p.config.PerOperation},
-		Hangs:    report("hanging", "reconcile: a question hangs past its time, and takes a place of its operation"),
-		Returned: report("returned", "reconcile: a question that hung has returned"),
+		Hangs:    report("hanging", "reconcile: a query hangs past its timeout, and keeps a place of its operation"),
+		Returned: report("returned", "reconcile: a query that hung has returned"),
 	})
 }
 

@@ -58,7 +58,7 @@ func call[T any](ctx context.Context, s *Store, name Call, next func(ctx context
 	return s.around(ctx, name, func(ctx context.Context) error { return next(ctx, able) })
 }
 
-// query is [call] for a method that returns a value.
+// query makes a call like [call] for a method that returns a value.
 func query[T, V any](
 	ctx context.Context, s *Store, name Call, next func(ctx context.Context, able T) (V, error),
 ) (value V, err error) {

@@ -75,15 +75,15 @@ const (
 	scopeAll
 )
 
-// OneScope is for a sender whose secret one tenant has: it settles only that tenant's records.
+// OneScope returns the scope of a sender whose secret one tenant has: it settles only that tenant's records.
 func OneScope(scope string) Scope { return Scope{kind: scopeOne, name: scope} }
 
-// ScopeOfEvent is for a sender that reports for many tenants and names the tenant, such as a platform that puts the
-// account into each event: Parse finds [Event].Scope. An event without one is refused.
+// ScopeOfEvent returns the scope of a sender that reports for many tenants and names the tenant, such as a platform
+// that puts the account into each event: Parse finds [Event].Scope. An event without one is refused.
 func ScopeOfEvent() Scope { return Scope{kind: scopeOfEvent} }
 
-// AllScopes is for a sender whose secret no tenant has: the provider of the service's own account. It settles records
-// of every scope. If Parse finds an [Event].Scope anyway, the event only settles records of that scope.
+// AllScopes returns the scope of a sender whose secret no tenant has: the provider of the service's own account. It
+// settles records of every scope. If Parse finds an [Event].Scope anyway, the event only settles records of that scope.
 func AllScopes() Scope { return Scope{kind: scopeAll} }
 
 // check refuses a scope that does not define whose records may be settled.

@@ -17,7 +17,7 @@ var (
 // mostAlike is how many records with one provider's id are read: the ones that are kept for the longest time.
 const mostAlike = 100
 
-// providerKey is the key of the index of a provider's id.
+// providerKey returns the key of the index of a provider's id.
 func (n *names) providerKey(providerID string) string {
 	sum := sha256.Sum256([]byte(providerID))
 	key, _ := n.named(kindProvider, sum[:hashSize])

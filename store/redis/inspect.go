@@ -182,7 +182,7 @@ func (f settings) check(m mode, o *options) error {
 
 // replicas returns how many replicas follow the server.
 func (f settings) replicas() int {
-	n, _ := strconv.Atoi(f["connected_slaves"]) // of what does not say how many, none is known
+	n, _ := strconv.Atoi(f["connected_slaves"]) // zero if the number is not shown
 	return n
 }
 

@@ -317,8 +317,8 @@ func (s *Store) askPrimary(
 var errDisturbed = errors.New("a server was started or replaced while its records were listed, and some may have " +
 	"been left out: list them again")
 
-// undisturbed scans. If a server was replaced, or has loaded its data again, its cursor is invalid and records may have
-// been left out: it then returns an error.
+// undisturbed runs a scan, and returns an error if a server was replaced, or has loaded its data again: cursors are
+// then invalid, and records may have been left out.
 func (s *Store) undisturbed(ctx context.Context, scan func(nodes []rueidis.Client) error) error {
 	nodes, before, err := s.sender.histories(ctx)
 	if err != nil {
