@@ -46,8 +46,8 @@ func Audit(routes []RouteInfo, exempt ...string) []RouteInfo {
 	return unprotected
 }
 
-// AuditStrict is [Audit] for a program that must not start with an unprotected route: it returns an error that names
-// every such route.
+// AuditStrict returns an error that names every route that [Audit] finds, for a program that must not start with an
+// unprotected route.
 func AuditStrict(routes []RouteInfo, exempt ...string) error {
 	unprotected := Audit(routes, exempt...)
 	if len(unprotected) == 0 {
@@ -161,7 +161,7 @@ type Mux struct {
 // NewMux returns an empty mux.
 func NewMux() *Mux { return new(Mux) }
 
-// Handle is [http.ServeMux.Handle].
+// Handle registers a handler, as [http.ServeMux.Handle] does.
 func (m *Mux) Handle(pattern string, handler http.Handler) {
 	m.ServeMux.Handle(pattern, handler)
 	route := RouteInfo{Pattern: pattern, Handler: handler}
@@ -174,7 +174,7 @@ func (m *Mux) Handle(pattern string, handler http.Handler) {
 	}
 }
 
-// HandleFunc is [http.ServeMux.HandleFunc].
+// HandleFunc registers a function, as [http.ServeMux.HandleFunc] does.
 func (m *Mux) HandleFunc(pattern string, handler func(http.ResponseWriter, *http.Request)) {
 	m.Handle(pattern, http.HandlerFunc(handler))
 }

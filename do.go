@@ -71,8 +71,8 @@ func (g *Guard) Do(
 	return f.do()
 }
 
-// prepareCall is [execution.prepare] for a call, with its fingerprint. It copies the call's strings: they may lie in
-// memory that a framework reuses, and stores and limits keep them for longer than the call.
+// prepareCall does the work of [execution.prepare] for a call, with its fingerprint. It copies the call's strings: they
+// may lie in memory that a framework reuses, and stores and limits keep them for longer than the call.
 func (e *execution) prepareCall(g *Guard, s *settings, caller context.Context, call *Call) {
 	if s.audits {
 		e.actor = strings.Clone(call.Actor)

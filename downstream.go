@@ -116,8 +116,8 @@ func (d *downstreamSecret) cipher(tag []byte) cipher.Block {
 	return block
 }
 
-// DownstreamKey is [Operation.DownstreamKey] outside the handler, for example in a resolver that asks another system
-// about the outcome. The error wraps [ErrUnreadable] if the record's secret is no longer configured.
+// DownstreamKey derives the key of [Operation.DownstreamKey] outside the handler, for example in a resolver that asks
+// another system about the outcome. The error wraps [ErrUnreadable] if the record's secret is no longer configured.
 func (g *Guard) DownstreamKey(rec *store.Record, step string) (string, error) {
 	secret, err := g.downstream.secret(rec)
 	if err != nil {

@@ -64,8 +64,8 @@ func (o *Operation) kept(p store.Checkpoint) store.Checkpoint {
 	return p
 }
 
-// CheckpointTx is [Operation.Checkpoint] together with the writes of work in one transaction, which work gets from its
-// context with [Tx]. An error of work undoes the transaction and is returned.
+// CheckpointTx records a checkpoint together with the writes of work in one transaction, which work gets from its
+// context with [Tx]: see [Operation.Checkpoint]. An error of work undoes the transaction and is returned.
 func (o *Operation) CheckpointTx(ctx context.Context, work func(ctx context.Context) (store.Checkpoint, error)) error {
 	if o == nil || o.execution == nil {
 		return errNoProgress
@@ -102,8 +102,8 @@ func (e *execution) noteProgress(err error) error {
 	return err
 }
 
-// NeverExecuted is [Operation.NotExecuted] for an attempt that knows the same of all earlier attempts, because they
-// left no recovery point. It has no effect in an attempt that carried a value, because its call may have been sent.
+// NeverExecuted reports what [Operation.NotExecuted] does, also for all earlier attempts, because they left no recovery
+// point. It has no effect in an attempt that carried a value, because its call may have been sent.
 func (o *Operation) NeverExecuted() {
 	if !o.missing() {
 		o.end(endedNeverExecuted)
@@ -170,8 +170,8 @@ func (g *Guard) Resume(
 	return f.do()
 }
 
-// ResumeHandler is [Guard.Resume] for an operation that arrived by HTTP. The handler gets a request without a body, and
-// its answer is stored like an answer of the route.
+// ResumeHandler resumes an operation that arrived by HTTP: see [Guard.Resume]. The handler gets a request without a
+// body, and its answer is stored like an answer of the route.
 func (g *Guard) ResumeHandler(ctx context.Context, rec *store.Record, next http.Handler, options ...Option) error {
 	s, err := g.resumeSettings(options)
 	if err != nil {

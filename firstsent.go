@@ -29,7 +29,7 @@ func RequireFirstSent(within, tolerance time.Duration) Option {
 	return firstSentOption(firstSentRule{checked: true, required: true, within: within, tolerance: tolerance})
 }
 
-// CheckFirstSent is [RequireFirstSent] for requests that carry a first-sent time; others pass. Default: no check.
+// CheckFirstSent checks like [RequireFirstSent], but lets requests without a first-sent time pass. Default: no check.
 func CheckFirstSent(within, tolerance time.Duration) Option {
 	return firstSentOption(firstSentRule{checked: true, within: within, tolerance: tolerance})
 }

@@ -22,7 +22,7 @@ func (g *Guard) Handler(next http.Handler, options ...Option) http.Handler {
 	return g.Middleware(options...)(next)
 }
 
-// HandlerFunc is [Guard.Handler] for a function.
+// HandlerFunc protects a function, as [Guard.Handler] protects a handler.
 func (g *Guard) HandlerFunc(next http.HandlerFunc, options ...Option) http.Handler {
 	return g.Handler(next, options...)
 }
@@ -38,7 +38,7 @@ func (g *Guard) Middleware(options ...Option) func(http.Handler) http.Handler {
 	return middleware
 }
 
-// Route is [Guard.Middleware] with an error instead of a panic.
+// Route returns the same as [Guard.Middleware], with an error instead of a panic.
 func (g *Guard) Route(options ...Option) (func(http.Handler) http.Handler, error) {
 	s, err := g.settings(options)
 	if err != nil {

@@ -217,8 +217,8 @@ func (g *Guard) logProblem(ctx context.Context, operation string, p *Problem, mo
 	}, more...)...)
 }
 
-// DraftCode is for [Config].ProblemCode: it renames codes to the terms of the IETF draft of Idempotency-Key, and leaves
-// codes that the draft does not describe.
+// DraftCode renames codes to the terms of the IETF draft of Idempotency-Key, and leaves codes that the draft does not
+// describe. It is for [Config].ProblemCode.
 func DraftCode(code string) string {
 	switch code {
 	case problemNoKey.Code:

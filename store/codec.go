@@ -29,7 +29,7 @@ func (id ID) AppendBinary(dst []byte) []byte {
 	return append(dst, id.Key...)
 }
 
-// ParseID is the inverse of [ID.AppendBinary].
+// ParseID decodes the output of [ID.AppendBinary].
 func ParseID(b []byte) (ID, error) {
 	d := decoder{rest: b}
 	scope := d.string()

@@ -132,7 +132,7 @@ var unchanged = Transition{}
 // written is the transition of an event that changes the record.
 var written = Transition{Effect: EffectWrite}
 
-// Step is the state machine: it returns the record after an event at a moment of the store's clock. It is pure, and
+// Step returns the record after an event at a moment of the store's clock. It is the state machine. It is pure, and
 // every store follows it: a store reads the record and stores the result in one atomic step, or has its own statements
 // that are tested to do the same. A record in [StateNone] stands for no record.
 //
@@ -447,7 +447,7 @@ func resolve(rec Record, ev *Event, now time.Time) (Record, Transition, error) {
 func resolveStep(rec Record, ev *Event, now time.Time) (Record, Transition, error) {
 	if ev.Checkpoint.Point == "" {
 		return rec, unchanged, fmt.Errorf(
-			"%w: a step is resolved by the recovery point at which the operation goes on", ErrInvalidEvent)
+			"%w: a step is resolved by the recovery point at which the operation continues", ErrInvalidEvent)
 	}
 	if rec.OnLost != LostResume {
 		return rec, unchanged, fenced(&rec, ev)

@@ -70,9 +70,9 @@ func ContextWithTx(ctx context.Context, tx *sql.Tx) context.Context {
 	return context.WithValue(ctx, txKey{}, tx)
 }
 
-// ContextWithTxFunc is [ContextWithTx] for stores whose own handle is not a *sql.Tx: the function is called each time
-// the transaction is requested, so that a handler that does not use it does not pay. It returns the same transaction
-// each time, or nil if it cannot.
+// ContextWithTxFunc does the same as [ContextWithTx] for stores whose own handle is not a *sql.Tx: the function is
+// called each time the transaction is requested, so that a handler that does not use it does not pay. It returns the
+// same transaction each time, or nil if it cannot.
 func ContextWithTxFunc(ctx context.Context, tx func() *sql.Tx) context.Context {
 	return context.WithValue(ctx, txKey{}, tx)
 }

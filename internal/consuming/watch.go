@@ -21,7 +21,7 @@ type Watch struct {
 // timeHeaders are the headers with the time of an event in the bindings of CloudEvents to Kafka, NATS and AMQP.
 var timeHeaders = [...]string{"ce_time", "ce-time", "cloudEvents:time", "cloudEvents_time"}
 
-// Handle is [inbox.Inbox.Handle] in the trace of the message's headers, and reports the result to the observer. It
+// Handle calls [inbox.Inbox.Handle] in the trace of the message's headers, and reports the result to the observer. It
 // calls headers only if they are needed.
 func (w Watch) Handle(
 	ctx context.Context, box *inbox.Inbox, consumer, eventID string, headers func() map[string]string,

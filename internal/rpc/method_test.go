@@ -219,8 +219,7 @@ func TestReplyOfOthers(t *testing.T) {
 	}
 }
 
-// TestStatuses: every code of google.rpc.Code has a meaning, and those that say nothing about what was done are never
-// stored.
+// TestStatuses: every code of google.rpc.Code has a meaning, and codes that leave open what was done are never stored.
 func TestStatuses(t *testing.T) {
 	t.Parallel()
 	for number := range code.Code_name {

@@ -141,7 +141,7 @@ func (s *Store) write(ctx context.Context, id store.ID, event store.Event) error
 	return err
 }
 
-// apply is the only function that changes records. The caller holds the lock.
+// apply applies an event to a record. No other function changes records. The caller holds the lock.
 func (s *Store) apply(id store.ID, event store.Event, now time.Time) (store.Record, store.Transition, error) {
 	stored := s.records[id]
 	var before store.Record
