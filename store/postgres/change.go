@@ -201,17 +201,16 @@ func rollback(conn *pgx.Conn, limit time.Duration) error {
 	return err
 }
 
-// get reads a record as it stands, and the clock.
+// get reads a record as it stands, and the clock, also where there is none.
 func (s *Store) get(ctx context.Context, id store.ID) (rec store.Record, now time.Time, err error) {
 	if err := errors.Join(ctx.Err(), s.ready()); err != nil {
 		return rec, now, unavailable(err)
 	}
 	r := row{id: s.hash(id)}
 	at, err := s.read(ctx, &r)
-	if err != nil {
-		return rec, now, err
+	if err == nil {
+		rec, err = r.record(id, s.operations.name)
 	}
-	rec, err = r.record(id, s.operations.name)
 	return rec, fromMicros(at), err
 }
 
@@ -228,7 +227,7 @@ func (s *Store) read(ctx context.Context, r *row) (at int64, err error) {
 		s.own.Reset() // a connection turned out dead, and the others are likely dead too
 	}
 	if errors.Is(err, pgx.ErrNoRows) {
-		return 0, store.ErrNotFound
+		return at, store.ErrNotFound
 	}
 	return at, unavailable(err)
 }

@@ -218,7 +218,6 @@ func TestRoundTrips(t *testing.T) {
 	c.want("a replay", row, c.settled, func(key string) { wantReplay(t, c.store, key, key, "I3") })
 	c.want("a duplicate", row, c.own, c.reserve(store.DecisionInProgress))
 	c.want("a mismatch", row, c.settled, c.reserve(store.DecisionMismatch, another))
-	c.want("a retry", row, c.released, c.own)
 	look := func(want store.State) func(string) {
 		return func(key string) { wantState(t, c.store, key, want, "section 11") }
 	}

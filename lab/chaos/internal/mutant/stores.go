@@ -46,10 +46,14 @@ var stores = []Mutant{
 	{
 		Name: "retaken-at-will", Layer: "postgres", Store: postgres, Breaks: []string{"I1", "I6"},
 		Mistake: "a reservation takes over what is in progress",
-		Edits: []Edit{{
-			"store/postgres/batch_item.go", "\t\t\t\t\tELSE s.state = 30 AND s.request = u.request",
-			"\t\t\t\t\tELSE s.state IN (10, 30) AND s.request = u.request",
-		}},
+		Edits: []Edit{
+			{
+				"store/postgres/batch_item.go", "WHERE NOT EXISTS (SELECT FROM s)\n\t\t\tON CONFLICT (id) DO NOTHING",
+				"WHERE NOT EXISTS (SELECT FROM s WHERE state <> 10)\n" +
+					"\t\t\tON CONFLICT (id) DO UPDATE SET attempt = excluded.attempt, answer = excluded.answer",
+			},
+			{"store/postgres/batch_item.go", "\t\tFROM s`,\n", "\t\tFROM s WHERE state <> 10`,\n"},
+		},
 	},
 	{
 		Name: "finish-unfenced-sql", Layer: "postgres", Store: postgres, Breaks: []string{"I6"},
