@@ -52,7 +52,7 @@ func TestPromisedGoals(t *testing.T) {
 		"postgres-network-c4-p50":      "<=1.05",
 		"postgres-network-c16":         ">=0.9",
 		"postgres-network-c16-p50":     "<=1.05",
-		"postgres-network-reserved-c4": ">=0.43", "postgres-bytes-per-key": "<=0.55",
+		"postgres-network-reserved-c4": ">=0.43", "postgres-bytes-per-key": "<=0.7",
 		"postgres-wal-per-request": "<=1.4",
 		"postgres-scale-reserve":   "<=1.2", "postgres-scale-replay": "<=1.5", "postgres-scale-reap": "<=1.5",
 		"postgres-scale-wal-ordered": "<=2",

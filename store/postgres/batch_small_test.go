@@ -69,7 +69,7 @@ func TestRefusedNeighbourInASmallBatch(t *testing.T) {
 	url := servers.Postgres(t).SchemaURL(t)
 	proxy := servers.NewProxy(t, url)
 	s := openUnasked(t, proxy.URL(), postgres.OneLane())
-	exec(t, openAdmin(t, url), `ALTER TABLE onceward_record ADD CHECK (position('refused'::bytea IN answer) = 0)`)
+	exec(t, openAdmin(t, url), `ALTER TABLE onceward_record ADD CHECK (position('refused'::bytea IN body) = 0)`)
 	bodies := []string{"stored", "refused", "stored too"}
 	var claims [3]store.Claim
 	for i, key := range keys("owned", len(bodies)) {

@@ -162,7 +162,6 @@ func (s *Store) start(ctx context.Context) error {
 	s.channel = s.names.channel()
 	s.salt = lockSalt(s.channel)
 	s.sql = prepareStatements(s.names, s.channel, s.usual)
-	s.operations = newOperations(s.own, s.names)
 	s.unnamed = config.ConnConfig.DefaultQueryExecMode != pgx.QueryExecModeCacheStatement
 	s.batches = &batcher{
 		pool: s.own, statements: s.sql.batch, unnamed: s.unnamed, lanes: s.options.lanes, largest: maxBatch,
@@ -260,7 +259,7 @@ func (s *Store) prepareTables(ctx context.Context) error {
 	return s.readTables(ctx)
 }
 
-// readTables refuses tables of another version than this program's, and reads the operations.
+// readTables refuses tables of another version than this program's.
 func (s *Store) readTables(ctx context.Context) error {
 	status, err := readStatus(ctx, s.own, s.names, &s.options.migrations)
 	if err == nil {
@@ -271,14 +270,15 @@ func (s *Store) readTables(ctx context.Context) error {
 	}
 	var moved bool
 	clock := s.names.render(`@test_clock`)
-	if err := s.own.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, clock).Scan(&moved); err != nil {
+	there := s.names.render(`SELECT to_regclass($1) IS NOT NULL, EXISTS (SELECT FROM @record)`)
+	if err := s.own.QueryRow(ctx, there, clock).Scan(&moved, nil); err != nil {
 		return err
 	}
 	if moved {
 		s.logger.WarnContext(ctx, "onceward: a test moves the clock of these tables, or has died before it gave it back: "+
 			"use others than those of tests", "table", clock)
 	}
-	return s.operations.load(ctx)
+	return nil
 }
 
 // ready refuses a store that is closed.

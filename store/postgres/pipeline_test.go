@@ -92,13 +92,13 @@ func TestRepliesToAnotherReservation(t *testing.T) {
 	number := func(n int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(n)) }
 	state := func(n int16) []byte { return binary.BigEndian.AppendUint16(nil, uint16(n)) }
 	reserved := func(which []byte, nonce string) [][]byte {
-		return [][]byte{which, {1}, number(1), {0}, []byte(nonce), number(7), nil, nil, nil, nil, nil, nil}
+		return [][]byte{which, {1}, number(1), {0}, []byte(nonce), number(7)}
 	}
 	id := [16]byte{1}
 	written := func(id [16]byte, attempt int64, now int16) [][]byte {
 		return [][]byte{id[:], number(1), number(attempt), state(now), number(0)}
 	}
-	reserving := item{id: id, kind: kindReserve, answer: []byte("mine")}
+	reserving := item{id: id, kind: kindReserve, row: row{nonce: []byte("mine")}}
 	extending, completing := item{id: id, kind: kindExtend, attempt: 7}, item{id: id, kind: kindComplete, attempt: 7}
 	for name, test := range map[string]struct {
 		shape   shape

@@ -89,7 +89,6 @@ type Store struct {
 	closed atomic.Bool
 	// promoteFailures counts those of the last time.
 	promoteFailures atomic.Int32
-	operations      *operations
 	batches         *batcher
 	bridge          *bridge
 	waits           *watcher
@@ -116,22 +115,18 @@ func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdic
 		}
 		return s.decide(ctx, r, rec, now)
 	}
-	number, err := s.operations.number(ctx, r.Operation)
-	if err != nil {
-		return store.Verdict{}, err
-	}
 	for {
-		t := reserveItem(r, s.hash(r.ID), number)
+		t := reserveItem(r, s.hash(r.ID))
 		if err := s.batches.do(ctx, t); err != nil {
 			return store.Verdict{}, err
 		}
 		switch t.outcome {
 		case outcomeCreated:
 			return store.Verdict{
-				Decision: store.DecisionExecute, Origin: store.OriginCreated, Record: t.granted(r), Now: fromMicros(t.now),
+				Decision: store.DecisionExecute, Origin: store.OriginCreated, Record: t.granted(), Now: fromMicros(t.now),
 			}, nil
 		case outcomeRead:
-			rec, err := t.found.record(r.ID, s.operations.name)
+			rec, err := t.found.record(r.ID)
 			if err != nil {
 				return store.Verdict{}, err
 			}
@@ -204,12 +199,12 @@ func (s *Store) ownerWrite(ctx context.Context, id store.ID, t *item, event stor
 		if err != nil {
 			return time.Time{}, err
 		}
-		t.found.due = micros(c.after.ExpiresAt)
+		t.due = micros(c.after.ExpiresAt)
 	}
 	if t.kind == kindComplete {
 		s.waits.settled(t.id)
 	}
-	return fromMicros(t.found.due), nil
+	return fromMicros(t.due), nil
 }
 
 // Checkpoint implements [store.Store].

@@ -31,15 +31,15 @@ var stores = []Mutant{
 		Edits: []Edit{
 			{
 				"store/postgres/batch_item.go",
-				"AS u (id, attempt, retention, answer, extra)\n" +
+				"AS u (id, attempt, retention, status, not_stored, content_type, header, body, provider_id)\n" +
 					"\t\tCROSS JOIN LATERAL (SELECT FROM @record r WHERE r.id = u.id AND r.attempt = u.attempt AND",
-				"AS u (id, attempt, retention, answer, extra)\n" +
+				"AS u (id, attempt, retention, status, not_stored, content_type, header, body, provider_id)\n" +
 					"\t\tCROSS JOIN LATERAL (SELECT FROM @record r WHERE r.id = u.id AND",
 			},
 			{
 				"store/postgres/batch_item.go",
-				"@retention_us(excluded.retention))\n\t\tWHERE r.attempt = excluded.attempt AND r.state IN (10, 11)",
-				"@retention_us(excluded.retention))\n\t\tWHERE r.state IN (10, 11)",
+				"excluded.due + greatest(r.retention, excluded.retention)\n\t\tWHERE r.attempt = excluded.attempt AND",
+				"excluded.due + greatest(r.retention, excluded.retention)\n\t\tWHERE",
 			},
 		},
 	},
@@ -50,9 +50,9 @@ var stores = []Mutant{
 			{
 				"store/postgres/batch_item.go", "WHERE NOT EXISTS (SELECT FROM s)\n\t\t\tON CONFLICT (id) DO NOTHING",
 				"WHERE NOT EXISTS (SELECT FROM s WHERE state <> 10)\n" +
-					"\t\t\tON CONFLICT (id) DO UPDATE SET attempt = excluded.attempt, answer = excluded.answer",
+					"\t\t\tON CONFLICT (id) DO UPDATE SET attempt = excluded.attempt, nonce = excluded.nonce",
 			},
-			{"store/postgres/batch_item.go", "\t\tFROM s`,\n", "\t\tFROM s WHERE state <> 10`,\n"},
+			{"store/postgres/batch_item.go", "columns + ` FROM s`,\n", "columns + ` FROM s WHERE state <> 10`,\n"},
 		},
 	},
 	{
