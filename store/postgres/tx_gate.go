@@ -154,6 +154,14 @@ func (g *gate) keep(r interface{ Close() }) {
 	g.results[r] = struct{}{}
 }
 
+// exec runs a statement. The caller holds the gate.
+func (g *gate) exec(ctx context.Context, conn *pgx.Conn, statement string, args []any) (pgconn.CommandTag, error) {
+	g.inspect(ctx, statement)
+	tag, err := conn.Exec(ctx, statement, args...)
+	g.note(tag, err)
+	return tag, err
+}
+
 // note looks at how a statement ended. The caller holds the gate.
 func (g *gate) note(tag pgconn.CommandTag, err error) {
 	switch verb, _, _ := strings.Cut(tag.String(), " "); verb {
