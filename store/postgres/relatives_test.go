@@ -198,12 +198,12 @@ func TestCommitRefusedInReservedMode(t *testing.T) {
 			RETURN NULL;
 		END $$`)
 	for _, table := range []string{
-		"record", "operation", "late_completion", "external_event", "audit", "execution", "delivery",
+		"record", "late_completion", "external_event", "audit", "execution", "delivery",
 	} {
 		exec(t, admin, fmt.Sprintf(`CREATE CONSTRAINT TRIGGER conflict AFTER INSERT OR UPDATE OR DELETE ON onceward_%s
 			DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION conflict()`, table))
 	}
-	claim := own(t, s, called("key", "POST /new"))
+	claim := own(t, s, reservation("key"))
 	must(t, s.Extend(t.Context(), claim, time.Minute))
 	complete(t, s, claim, "done")
 	wantReplay(t, s, "key", "done", "I3")
@@ -214,7 +214,7 @@ func TestCommitRefusedInReservedMode(t *testing.T) {
 	if err != nil || !added {
 		t.Errorf("an event was added: %t (%v)", added, err)
 	}
-	lost := own(t, s, called("lost", "POST /new"))
+	lost := own(t, s, reservation("lost"))
 	must(t, s.Extend(t.Context(), lost, time.Microsecond))
 	if n, err := s.Sweep(t.Context(), 10); n != 1 || err != nil {
 		t.Errorf("%d records were swept (%v)", n, err)
