@@ -162,7 +162,7 @@ func TestCheckCosts(t *testing.T) {
 	t.Parallel()
 	url := servers.Postgres(t).SchemaURL(t)
 	openStore(t, url)
-	trips := func(options ...postgres.Option) int {
+	once := func(options ...postgres.Option) int {
 		proxy := servers.NewProxy(t, url)
 		// What listens does its part when it likes.
 		s, err := postgres.Open(t.Context(), proxy.URL(), append(options, quiet, postgres.WithListenURL(url))...)
@@ -170,6 +170,13 @@ func TestCheckCosts(t *testing.T) {
 		defer func() { must(t, s.Close()) }()
 		await.That(t, "it listens", s.HearsMessages)
 		return proxy.RoundTrips()
+	}
+	trips := func(options ...postgres.Option) int { // the least, because a connection more may be made meanwhile
+		least := once(options...)
+		for range 4 {
+			least = min(least, once(options...))
+		}
+		return least
 	}
 	if with, without := trips(), trips(postgres.WithAdvisoryLocks()); with-without != 3 {
 		t.Errorf("opening took %d round trips, and %d without: the difference is to be 3", with, without)
