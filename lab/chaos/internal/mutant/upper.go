@@ -204,7 +204,7 @@ var upper = []Mutant{
 		}},
 	},
 	{
-		Name: "dead-without-then", Layer: "outbox", Store: sqlite, Breaks: []string{"I18"},
+		Name: "dead-without-then", Layer: "outbox", Store: sqlite, Breaks: []string{"O3"},
 		Test:    Test{"github.com/onceward/onceward/lab/feature/outbox", "TestThenOfADeadLetter"},
 		Mistake: "a message becomes a dead letter without the transaction that its handler asked for",
 		Edits: []Edit{{
