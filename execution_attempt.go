@@ -60,6 +60,9 @@ func (e *execution) transact(r runner) result {
 	ctx.release()
 	e.runsAgain = false
 	t.report(err)
+	if t.ran && t.op.askedPool.Load() {
+		e.reportOnce(mistakeSecondConnection, SecondConnectionEvent{Operation: e.op.name})
+	}
 	res := t.result(&v, err)
 	if res.kind != resultAnswer && res.kind != resultUnknown {
 		e.returnKey(t.ran && t.refused == nil)
@@ -67,10 +70,10 @@ func (e *execution) transact(r runner) result {
 	return res
 }
 
-// unusedTx reports that the work was committed although it never took its transaction. It is logged once an operation.
-func (e *execution) unusedTx() {
-	e.guard.observe(e.base, UnusedTransactionEvent{Operation: e.op.name})
-	if m := mistakeUnusedTx; e.guard.logged.first(m, e.op.name) {
+// reportOnce reports a mistake of the work. It is logged once an operation.
+func (e *execution) reportOnce(m mistake, event ObserverEvent) {
+	e.guard.observe(e.base, event)
+	if e.guard.logged.first(m, e.op.name) {
 		e.guard.config.Logger.WarnContext(e.base, mistakes[m].message, "operation", e.op.name,
 			"key_hash", e.reservation.ID.Hash(), "remedy", mistakes[m].remedy)
 	}
@@ -112,7 +115,7 @@ func (t *transaction) result(v *store.Verdict, err error) result {
 		return t.undone()
 	default:
 		if !t.end.undoWork && !t.op.tookTx.Load() {
-			t.unusedTx()
+			t.reportOnce(mistakeUnusedTx, UnusedTransactionEvent{Operation: t.op.name})
 		}
 		return t.completed(v.Record.ExpiresAt)
 	}
@@ -180,10 +183,10 @@ func (t *transaction) refuses(ctx context.Context, v *store.Verdict) *result {
 // run may still hold the first.
 func (t *transaction) inside(ctx context.Context, rerun bool) context.Context {
 	if rerun {
-		return &watchedContext{context.WithoutCancel(ctx), t.base, &t.op.tookTx}
+		return &watchedContext{context.WithoutCancel(ctx), t.base, &t.op}
 	}
 	t.within.Context = ctx
-	t.watched = watchedContext{&t.within, t.base, &t.op.tookTx}
+	t.watched = watchedContext{&t.within, t.base, &t.op}
 	return &t.watched
 }
 

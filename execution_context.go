@@ -3,10 +3,10 @@ package onceward
 import (
 	"context"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/onceward/onceward/internal/part"
+	"github.com/onceward/onceward/internal/sqltx"
 )
 
 // detachedContext has the values of another context, but neither its deadline nor its cancellation, like
@@ -139,19 +139,23 @@ func (c *lazyContext) free() {
 	}
 }
 
-// watchedContext records that a value was read which the caller's context does not have: the transaction, because a
-// store adds nothing else.
+// watchedContext records that a value was read which the caller's context does not have, because a store adds nothing but
+// the transaction; and that a pool asked whether the transaction holds one of its connections, see [sqltx.AskedPool].
 type watchedContext struct {
 	context.Context
 	caller context.Context
-	taken  *atomic.Bool
+	op     *Operation
 }
 
 // Value implements [context.Context].
 func (c *watchedContext) Value(key any) any {
 	value := c.Context.Value(key)
-	if value != nil && c.caller.Value(key) == nil {
-		c.taken.Store(true)
+	if _, asked := key.(sqltx.PoolKey); asked {
+		if value != nil {
+			c.op.askedPool.Store(true)
+		}
+	} else if value != nil && c.caller.Value(key) == nil {
+		c.op.tookTx.Store(true)
 	}
 	return value
 }

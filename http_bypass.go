@@ -160,6 +160,7 @@ const (
 	mistakeNoAnswer
 	mistakeNoBody
 	mistakeUnusedTx
+	mistakeSecondConnection
 )
 
 // mistakes holds the log line and the remedy of each mistake.
@@ -192,9 +193,16 @@ var mistakes = [...]struct{ message, remedy string }{
 		"onceward: a transactional handler that never asked for its transaction was committed: its writes went past " +
 			"the guard, and stay when the transaction is undone",
 		"none if the handler writes nothing; else write through onceward.Tx, postgres.Tx, or a handle such as postgres.DB: " +
-			"https://github.com/onceward/onceward/blob/main/docs/orm.md",
+			ormPage,
+	},
+	mistakeSecondConnection: {
+		"onceward: a transactional handler asked the pool that holds its transaction for a second connection: enough such " +
+			"requests at once wait for each other",
+		"give the handler and its repositories postgres.DB(pool), which uses the transaction of the context: " + ormPage,
 	},
 }
+
+const ormPage = "https://github.com/onceward/onceward/blob/main/docs/orm.md"
 
 // logMistake logs a mistake of this route, once.
 func (x *httpExecution) logMistake(m mistake, facts ...any) {

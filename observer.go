@@ -138,6 +138,10 @@ type (
 	// transaction from the context: if it wrote anything, the writes went past the guard.
 	UnusedTransactionEvent struct{ Operation string }
 
+	// SecondConnectionEvent reports a transactional execution whose handler asked the pool that holds its transaction for
+	// another connection. Pools that are watched report it, as by postgres.WatchPool.
+	SecondConnectionEvent struct{ Operation string }
+
 	// UnprotectedEvent reports a request that ran without protection because it carried no key on a route where the key is
 	// optional.
 	UnprotectedEvent struct{ Operation string }

@@ -40,6 +40,7 @@ type Operation struct {
 	rejected   atomic.Bool
 	recorded   atomic.Bool // a recovery point was stored, or may have been
 	tookTx     atomic.Bool // the last run took its transaction
+	askedPool  atomic.Bool // a run asked the pool of its transaction for another connection
 	pause      atomic.Int64
 	keepWrites atomic.Bool
 	retention  atomic.Int64

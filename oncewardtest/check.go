@@ -315,10 +315,15 @@ func (r *run) judgeEvents() {
 	events := slices.Clone(r.events)
 	r.mu.Unlock()
 	for _, e := range events {
-		if bypassed, ok := e.(onceward.BypassedEvent); ok && !bypassed.Late {
-			r.report(KindBypass, "", "an answer of status %d was not written to the guard's ResponseWriter", bypassed.Status)
-		} else if ok {
-			r.report(KindEarly, "answer", "something was written to the ResponseWriter after the handler had returned")
+		switch e := e.(type) {
+		case onceward.SecondConnectionEvent:
+			r.report(KindSecondConnection, "", "the handler asked its pool while its transaction held a connection")
+		case onceward.BypassedEvent:
+			if e.Late {
+				r.report(KindEarly, "answer", "something was written to the ResponseWriter after the handler had returned")
+				continue
+			}
+			r.report(KindBypass, "", "an answer of status %d was not written to the guard's ResponseWriter", e.Status)
 		}
 	}
 }

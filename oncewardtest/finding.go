@@ -38,6 +38,9 @@ const (
 	KindEarly Kind = "answered before it was done"
 	// KindBypass is an answer that went past the guard.
 	KindBypass Kind = "answered past the guard"
+	// KindSecondConnection is a handler that asks a pool for a connection while its transaction holds another one of the
+	// pool. A check sees it of a pool that postgres.WatchPool watches.
+	KindSecondConnection Kind = "second connection"
 )
 
 // remedies say what to do about each kind.
@@ -65,6 +68,8 @@ var remedies = map[Kind]string{
 		"with its process, and the client was told that all is done",
 	KindBypass: "answer through the ResponseWriter that the guard hands to the handler; docs/routers.md shows how with " +
 		"frameworks",
+	KindSecondConnection: "give the handler and its repositories postgres.DB(pool), which uses the transaction that is there: " +
+		"enough such requests at once wait for each other",
 }
 
 // Finding is something that a check has found.

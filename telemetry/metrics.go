@@ -52,6 +52,7 @@ type metrics struct {
 	unprotected        *counter
 	bypassed           *counter
 	unusedTransactions *counter
+	secondConnections  *counter
 	frontLookups       *counter
 	frontFailures      *counter
 	webhooks           *counter
@@ -129,6 +130,8 @@ func newMetrics(meter metric.Meter, config *Config) (*metrics, error) {
 		"route")
 	m.unusedTransactions = b.counter("onceward_unused_transactions",
 		"Transactional executions that were committed although the handler never asked for its transaction.", "route")
+	m.secondConnections = b.counter("onceward_second_connections",
+		"Transactional executions whose handler asked the pool of its transaction for another connection.", "route")
 	m.bypassed = b.counter("onceward_bypassed_answers", "Answers that a handler gave past the guard.", "route")
 	m.frontLookups = b.counter("onceward_front_lookups", "Look-ups in the front of a tiered store.", "result")
 	m.frontFailures = b.counter("onceward_front_failures", "Failures of the front of a tiered store.", "call")

@@ -165,6 +165,8 @@ func (m *metrics) observeRare(event onceward.ObserverEvent) {
 		m.bypassed.add(1, m.routes.name(e.Operation))
 	case onceward.UnusedTransactionEvent:
 		m.unusedTransactions.add(1, m.routes.name(e.Operation))
+	case onceward.SecondConnectionEvent:
+		m.secondConnections.add(1, m.routes.name(e.Operation))
 	case onceward.UnprotectedEvent:
 		m.unprotected.add(1, m.routes.name(e.Operation))
 	case janitor.SweptEvent:

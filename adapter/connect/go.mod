@@ -3,11 +3,11 @@ module github.com/onceward/onceward/adapter/connect
 go 1.26.0
 
 require (
-	connectrpc.com/connect v1.21.1
+	connectrpc.com/connect v1.20.0
 	github.com/onceward/onceward v0.1.0
 	github.com/onceward/onceward/internal/rpc v0.1.0
-	google.golang.org/genproto/googleapis/rpc v0.0.0-20261019180522-ce908d29299b
-	google.golang.org/protobuf v1.36.12
+	google.golang.org/genproto/googleapis/rpc v0.0.0-20240227224415-6ceb2ff114de
+	google.golang.org/protobuf v1.36.11
 )
 
 require github.com/dunglas/httpsfv v1.1.2 // indirect

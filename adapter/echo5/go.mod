@@ -3,7 +3,7 @@ module github.com/onceward/onceward/adapter/echo5
 go 1.26.0
 
 require (
-	github.com/labstack/echo/v5 v5.3.1
+	github.com/labstack/echo/v5 v5.0.0
 	github.com/onceward/onceward v0.1.0
 )
 

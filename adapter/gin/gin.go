@@ -78,9 +78,8 @@ type exchange struct {
 	context.Context
 	front
 	request http.Request // the guard's
-	keys    map[any]any  // what was set in front of the handler
-	errors  []*gin.Error // likewise
-	params  gin.Params   // of the route
+	restore func()       // gives gin's context what was set in front of the handler
+	errors  int          // how many errors there were in front of the handler
 	status  int          // that a middleware has set; zero if none has
 	ran     bool         // under protection
 	whole   bool         // the run that was last, with what is behind the handler, has returned
@@ -136,13 +135,14 @@ func (r *route) run(w http.ResponseWriter, request *http.Request) {
 	c.Request = request
 	answer, rerun := &x.first, x.ran
 	if !rerun {
-		x.keys, x.errors, x.params = maps.Clone(c.Keys), slices.Clone(c.Errors), slices.Clone(c.Params)
+		x.restore, x.errors = keep(c), len(c.Errors)
 	} else {
 		if c.IsAborted() || !x.whole || !isLast(c) {
 			onceward.FromContext(request.Context()).NotExecuted() // gin's chain cannot run again
 			return
 		}
-		c.Keys, c.Errors, c.Params, answer = maps.Clone(x.keys), slices.Clone(x.errors), slices.Clone(x.params), new(writer)
+		x.restore()
+		answer = new(writer)
 	}
 	if c.Value(exchangeKey{}) == nil { // gin's context has no values of the request's, but its own
 		c.Set(store.ContextName, request.Context())
@@ -155,10 +155,17 @@ func (r *route) run(w http.ResponseWriter, request *http.Request) {
 		c.Next() // of what is behind the handler, what it has not run by itself
 	}
 	answer.end()
-	if last := c.Errors.Last(); last != nil && len(c.Errors) > len(x.errors) && answer.Status() >= http.StatusInternalServerError {
+	if last := c.Errors.Last(); last != nil && len(c.Errors) > x.errors && answer.Status() >= http.StatusInternalServerError {
 		onceward.FromContext(request.Context()).HandlerFailed(last.Err, false)
 	}
 	x.whole = true
+}
+
+// keep returns a function that gives gin's context its present keys, errors and parameters. The type of the keys differs
+// between versions of gin.
+func keep(c *gin.Context) (restore func()) {
+	keys, errors, params := maps.Clone(c.Keys), slices.Clone(c.Errors), slices.Clone(c.Params)
+	return func() { c.Keys, c.Errors, c.Params = maps.Clone(keys), slices.Clone(errors), slices.Clone(params) }
 }
 
 // isLast reports whether a protected handler is the last of its chain, which gin names.

@@ -4,7 +4,7 @@ go 1.26.0
 
 require (
 	github.com/google/jsonschema-go v0.4.3
-	github.com/modelcontextprotocol/go-sdk v1.8.0
+	github.com/modelcontextprotocol/go-sdk v1.7.0
 	github.com/onceward/onceward v0.1.0
 	github.com/onceward/onceward/store/sqlite v0.1.0
 	go.uber.org/goleak v1.3.0

@@ -180,19 +180,27 @@ func (g *Gate) SQL(b *Bridge, connect func() driver.Conn) *sql.Tx {
 	return tx
 }
 
+// Handle is a gate as the context of a handler knows it.
+type Handle interface {
+	// SQL returns the *sql.Tx of the transaction.
+	SQL() *sql.Tx
+	// Holds reports whether the transaction is on a connection of a pool.
+	Holds(pool any) bool
+}
+
 // Context carries a transaction to its handler. It is a part of the transaction, so that a handler which only takes the
 // transaction pays for no other context; the *sql.Tx is made when it is asked for.
 type Context struct {
 	context.Context
 	key  any
-	gate interface{ SQL() *sql.Tx }
+	gate Handle
 
 	once   sync.Once
 	values context.Context
 }
 
 // With returns the context of a handler, in which a store finds its gate by a key.
-func (c *Context) With(ctx context.Context, key any, gate interface{ SQL() *sql.Tx }) context.Context {
+func (c *Context) With(ctx context.Context, key any, gate Handle) context.Context {
 	c.Context, c.key, c.gate = ctx, key, gate
 	return c
 }
@@ -200,6 +208,9 @@ func (c *Context) With(ctx context.Context, key any, gate interface{ SQL() *sql.
 // Value implements [context.Context].
 func (c *Context) Value(key any) any {
 	if key == c.key {
+		return c.gate
+	}
+	if asked, ok := key.(PoolKey); ok && c.gate.Holds(asked.Pool) {
 		return c.gate
 	}
 	c.once.Do(func() { c.values = store.ContextWithTxFunc(c.Context, c.gate.SQL) })

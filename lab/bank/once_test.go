@@ -1,11 +1,14 @@
 package bank_test
 
 import (
+	"context"
+	"database/sql"
 	"fmt"
 	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -111,33 +114,15 @@ func TestManyTransfersAtOnce(t *testing.T) {
 // TestEverythingFails sends transfers through duplicates, crashes and lost replies.
 func TestEverythingFails(t *testing.T) {
 	t.Parallel()
-	pool, err := pgxpool.New(t.Context(), servers.Postgres(t).SchemaURL(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	schema, err := os.ReadFile("schema.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := pool.Exec(t.Context(), string(schema)); err != nil {
-		t.Fatal(err)
-	}
-	records, err := postgres.New(t.Context(), pool)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = records.Close() }) // the database goes with the test
-	clock, db := postgres.NewTestClock(t, records), stdlib.OpenDBFromPool(pool)
-	t.Cleanup(func() { _ = db.Close() }) // it was only read
+	w := newWorld(t)
 	build := func(guard *onceward.Guard) http.Handler {
-		b, err := bank.New(pool, records, guard, secret, new(tasks))
+		b, err := bank.New(w.pool, w.records, guard, secret, new(tasks))
 		if err != nil {
 			t.Fatal(err)
 		}
 		return b
 	}
-	guard, err := onceward.New(records, onceward.Config{Scope: onceward.SingleScope("bank"), Secret: secret})
+	guard, err := onceward.New(w.records, onceward.Config{Scope: onceward.SingleScope("bank"), Secret: secret})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +134,7 @@ func TestEverythingFails(t *testing.T) {
 	tooMuch := transfer
 	tooMuch.Body = strings.Replace(tooMuch.Body, `"amount": 1`, `"amount": 1000000`, 1)
 	oncewardtest.Check(t, func(oncewardtest.TestingT) oncewardtest.Config {
-		return oncewardtest.Config{Store: records, Clock: clock, Effects: oncewardtest.Rows(db, "transfers"), Service: build}
+		return oncewardtest.Config{Store: w.records, Clock: w.clock, Effects: oncewardtest.Rows(w.db, "transfers"), Service: build}
 	}, transfer, tooMuch)
 }
 
@@ -172,4 +157,76 @@ func TestProblemOfTheGateway(t *testing.T) {
 			t.Errorf("%s: %d %s %s", name, w.Code, got, w.Body)
 		}
 	}
+}
+
+// TestSecondConnectionIsFound: a handler that asks the pool that holds its transaction is found by a check.
+func TestSecondConnectionIsFound(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for name, query := range map[string]func(ctx context.Context) error{
+		"pool":   func(ctx context.Context) error { _, err := w.pool.Exec(ctx, `SELECT 1`); return err },
+		"handle": func(ctx context.Context) error { _, err := postgres.DB(w.pool).Exec(ctx, `SELECT 1`); return err },
+	} {
+		found := oncewardtest.Find(t, func(oncewardtest.TestingT) oncewardtest.Config {
+			return oncewardtest.Config{
+				Store: w.records, Clock: w.clock, Effects: oncewardtest.Rows(w.db, "users"),
+				Service: func(guard *onceward.Guard) http.Handler {
+					return guard.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+						if err := query(r.Context()); err != nil {
+							rw.WriteHeader(http.StatusInternalServerError)
+							return
+						}
+						_, err := postgres.Tx(r.Context()).Exec(r.Context(), `INSERT INTO users (username, password, email)
+							SELECT gen_random_uuid()::text, '', gen_random_uuid()::text`)
+						if err != nil {
+							rw.WriteHeader(http.StatusInternalServerError)
+							return
+						}
+						rw.WriteHeader(http.StatusCreated)
+					}, onceward.Transactional(), onceward.OperationName(name))
+				},
+			}
+		}, oncewardtest.Post("/users", `{}`))
+		second := slices.ContainsFunc(found, func(f oncewardtest.Finding) bool { return f.Kind == oncewardtest.KindSecondConnection })
+		if second != (name == "pool") {
+			t.Errorf("through the %s: found %v", name, found)
+		}
+	}
+}
+
+// world is a database with the tables of the bank, on a pool that is watched.
+type world struct {
+	pool    *pgxpool.Pool
+	records *postgres.Store
+	clock   *postgres.TestClock
+	db      *sql.DB
+}
+
+func newWorld(t *testing.T) world {
+	t.Helper()
+	config, err := pgxpool.ParseConfig(servers.Postgres(t).SchemaURL(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	postgres.WatchPool(config)
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	schema, err := os.ReadFile("schema.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pool.Exec(t.Context(), string(schema)); err != nil {
+		t.Fatal(err)
+	}
+	records, err := postgres.New(t.Context(), pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = records.Close() }) // the database goes with the test
+	w := world{pool, records, postgres.NewTestClock(t, records), stdlib.OpenDBFromPool(pool)}
+	t.Cleanup(func() { _ = w.db.Close() }) // it was only read
+	return w
 }

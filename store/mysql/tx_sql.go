@@ -14,6 +14,9 @@ func (g *gate) SQL() *sql.Tx {
 	return g.Gate.SQL(g.t.store.bridge, func() sqldriver.Conn { return &bridgeConn{gate: g} })
 }
 
+// Holds reports whether the transaction is on a connection of a pool.
+func (g *gate) Holds(pool any) bool { return pool == any(g.t.store.handlers) }
+
 // bridgeConn lets database/sql use the connection of a transaction through its gate.
 type bridgeConn struct {
 	sqltx.Begun

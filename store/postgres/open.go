@@ -128,6 +128,9 @@ func (s *Store) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if w, ok := config.ConnConfig.Tracer.(*poolWatch); ok {
+		config.ConnConfig.Tracer = w.before // the store's own connections are not the handlers'
+	}
 	s.warnOfHosts(ctx, config.ConnConfig)
 	config.ConnConfig.DialFunc = s.sockets.dialing(config.ConnConfig.DialFunc)
 	// What is sent on these connections can be repeated when one turns out dead: asking first would double the trips of

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/multitracer"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -23,6 +24,31 @@ func DB(pool *pgxpool.Pool) *Handle { return &Handle{pool} }
 // SQLDB returns the handle of a *sql.DB, which is best the one that [NewSQL] is given.
 // Do not use it in handlers whose guard is on another database: it would use their transaction.
 func SQLDB(db *sql.DB) *sqltx.DB { return sqltx.New(db) }
+
+// WatchPool lets a pool report to the guard that a transactional handler asks it for a second connection, while the
+// handler's transaction holds one: the guard logs that once a route, and counts it. Call it before the pool is made.
+func WatchPool(config *pgxpool.Config) {
+	before := config.ConnConfig.Tracer
+	w := &poolWatch{Tracer: multitracer.New(), before: before}
+	if before != nil {
+		w.Tracer = multitracer.New(before)
+	}
+	config.ConnConfig.Tracer = w
+}
+
+// poolWatch is the tracer of a pool that is watched, around the tracer that the service has.
+type poolWatch struct {
+	*multitracer.Tracer
+	before pgx.QueryTracer
+}
+
+// TraceAcquireStart implements [pgxpool.AcquireTracer]. It is called before the pool waits for a connection.
+func (w *poolWatch) TraceAcquireStart(
+	ctx context.Context, pool *pgxpool.Pool, data pgxpool.TraceAcquireStartData,
+) context.Context {
+	sqltx.AskedPool(ctx, pool)
+	return w.Tracer.TraceAcquireStart(ctx, pool, data)
+}
 
 // querier is what a pool and a transaction have in common.
 type querier interface {

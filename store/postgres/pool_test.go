@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -143,6 +144,93 @@ func TestWritesPastTheTransaction(t *testing.T) {
 		}
 	}
 }
+
+// TestSecondConnections: a transactional handler that asks its own pool for another connection is counted each time and logged
+// once, also where it gets none; a handler that uses its transaction, the handle or another pool is not. The service's own
+// tracer keeps its calls.
+func TestSecondConnections(t *testing.T) {
+	site := newSite(t, servers.Postgres(t))
+	acquired := new(acquireCounter)
+	config, err := pgxpool.ParseConfig(site.url + "&pool_max_conns=1")
+	must(t, err)
+	config.ConnConfig.Tracer = acquired
+	postgres.WatchPool(config)
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	must(t, err)
+	t.Cleanup(pool.Close)
+	config, err = pgxpool.ParseConfig(site.url)
+	must(t, err)
+	postgres.WatchPool(config)
+	other, err := pgxpool.NewWithConfig(t.Context(), config)
+	must(t, err)
+	t.Cleanup(other.Close)
+	s, err := postgres.New(t.Context(), pool, quiet)
+	must(t, err)
+	t.Cleanup(func() { must(t, s.Close()) })
+	ask := func(ctx context.Context, pool *pgxpool.Pool) error {
+		ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+		defer cancel()
+		_, err := pool.Exec(ctx, `SELECT 1`)
+		return err
+	}
+	for name, c := range map[string]struct {
+		ask  func(ctx context.Context) error
+		want int
+	}{
+		"pool":         {func(ctx context.Context) error { _ = ask(ctx, pool); return nil }, 2},
+		"handle":       {func(ctx context.Context) error { _, err := postgres.DB(pool).Exec(ctx, `SELECT 1`); return err }, 0},
+		"transaction":  {func(ctx context.Context) error { return insertPgx(ctx, "pgx") }, 0},
+		"another pool": {func(ctx context.Context) error { return ask(ctx, other) }, 0},
+	} {
+		var log strings.Builder
+		events := 0
+		guard, err := onceward.New(s, onceward.Config{
+			Scope: onceward.SingleScope("all"), Secret: []byte("0123456789abcdef"),
+			Logger: slog.New(slog.NewTextHandler(&log, nil)),
+			Observer: onceward.ObserverFunc(func(_ context.Context, e onceward.ObserverEvent) {
+				if _, ok := e.(onceward.SecondConnectionEvent); ok {
+					events++
+				}
+			}),
+		})
+		must(t, err)
+		handler := guard.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			must(t, c.ask(r.Context()))
+			w.WriteHeader(http.StatusCreated)
+		}, onceward.Transactional(), onceward.OperationName(name))
+		for _, key := range []string{"first", "second", "second"} {
+			r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(""))
+			r.Header.Set("Idempotency-Key", strings.ReplaceAll(name, " ", "-")+key)
+			w := httptest.NewRecorder()
+			if handler.ServeHTTP(w, r); w.Code != http.StatusCreated {
+				t.Errorf("%s: %d %s", name, w.Code, w.Body)
+			}
+		}
+		if lines := strings.Count(log.String(), "for a second connection"); events != c.want || lines != min(c.want, 1) {
+			t.Errorf("asked the %s: %d events and %d lines, want %d and %d:\n%s", name, events, lines, c.want, min(c.want, 1), &log)
+		}
+	}
+	if acquired.Load() == 0 {
+		t.Error("the service's own tracer was not called")
+	}
+}
+
+// acquireCounter is a tracer of a service.
+type acquireCounter struct{ atomic.Int64 }
+
+func (c *acquireCounter) TraceAcquireStart(ctx context.Context, _ *pgxpool.Pool, _ pgxpool.TraceAcquireStartData) context.Context {
+	c.Add(1)
+	return ctx
+}
+
+func (c *acquireCounter) TraceAcquireEnd(context.Context, *pgxpool.Pool, pgxpool.TraceAcquireEndData) {
+}
+
+func (c *acquireCounter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	return ctx
+}
+
+func (c *acquireCounter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
 // TestPoolIsExhausted: a transaction for which there is no connection says so, with a pool of the service's and with the
 // store's own.

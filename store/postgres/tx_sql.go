@@ -15,6 +15,12 @@ func (g *gate) SQL() *sql.Tx {
 	return g.Gate.SQL(g.store.bridge, func() driver.Conn { return &bridgeConn{gate: g, inner: g.sqlConn} })
 }
 
+// Holds reports whether the transaction is on a connection of a pool of pgx.
+func (g *gate) Holds(pool any) bool {
+	shared, ok := g.store.handlers.(*poolSource)
+	return ok && pool == any(shared.pool)
+}
+
 // bridgeConn lets database/sql use the connection of a transaction through its gate.
 type bridgeConn struct {
 	sqltx.Begun

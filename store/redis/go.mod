@@ -5,7 +5,7 @@ go 1.26.0
 require (
 	github.com/onceward/onceward v0.1.0
 	github.com/onceward/onceward/store/storetest v0.1.0
-	github.com/redis/rueidis v1.0.79
+	github.com/redis/rueidis v1.0.77
 )
 
 require (

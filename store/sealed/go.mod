@@ -3,7 +3,7 @@ module github.com/onceward/onceward/store/sealed
 go 1.26.0
 
 require (
-	github.com/klauspost/compress v1.20.3
+	github.com/klauspost/compress v1.17.11
 	github.com/onceward/onceward v0.1.0
 	github.com/onceward/onceward/store/storetest v0.1.0
 )
