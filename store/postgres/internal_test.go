@@ -13,12 +13,8 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// OneLane opens no second lane for those who wait for the first. The patience that stores have otherwise is over before
-// a busy machine has gathered a crowd.
-func OneLane() Option { return func(o *options) { o.lanes, o.farLanes, o.patience = 1, 1, time.Hour } }
-
-// Patient lets a call wait for the one before it as long as that takes.
-func Patient() Option { return func(o *options) { o.patience = time.Hour } }
+// OneLane lets one batch at a time be on the wire.
+func OneLane() Option { return WithLanes(1) }
 
 // Listening makes a call that waits rely on notifications: it does not look again for an hour.
 func Listening() Option { return func(o *options) { o.calmLook = time.Hour } }

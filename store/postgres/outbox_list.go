@@ -16,7 +16,7 @@ import (
 
 const (
 	messageColumns = `id::text, due, created_at, origin_attempt, attempts, state, topic, aggregatetype, aggregateid, type,
-		downstream_key, attributes, origin, payload, provider_id, last_error,
+		downstream_key, attributes, origin_scope, origin_key, payload, provider_id, last_error,
 		answer`
 
 	replayMessage = `UPDATE @delivery SET state = 0, due = @now(), attempts = 0, token = 0,
@@ -41,7 +41,7 @@ type messageRow struct {
 	due, created     int64
 	state            int16
 	attributes       string
-	origin           []byte
+	scope, key       []byte // of the origin
 	provider, reason *string
 }
 
@@ -50,7 +50,7 @@ func (m *messageRow) dest() []any {
 	return []any{
 		&m.ID, &m.due, &m.created, &m.OriginAttempt, &m.Attempts, &m.state, &m.Topic, &m.AggregateType, &m.AggregateID,
 		&m.Type,
-		&m.DownstreamKey, &m.attributes, &m.origin, &m.Payload, &m.provider, &m.reason,
+		&m.DownstreamKey, &m.attributes, &m.scope, &m.key, &m.Payload, &m.provider, &m.reason,
 		&m.Answer,
 	}
 }
@@ -64,13 +64,7 @@ func (m *messageRow) entry() (outbox.Entry, error) {
 		return e, fmt.Errorf("message %s: its attributes cannot be read: %w", e.ID, err)
 	}
 	e.ContentType, e.Source, e.Subject, e.Step, e.Headers = a.ContentType, a.Source, a.Subject, a.Step, a.Headers
-	if m.origin != nil {
-		id, err := store.ParseID(m.origin)
-		if err != nil {
-			return e, fmt.Errorf("message %s: its origin cannot be read: %w", e.ID, err)
-		}
-		e.Origin = id
-	}
+	e.Origin = store.ID{Scope: string(m.scope), Key: string(m.key)}
 	if m.provider != nil {
 		e.ProviderID = *m.provider
 	}
@@ -116,7 +110,8 @@ func (s *Store) selectMessages(f outbox.Filter) (string, []any) {
 		where("id = $%d::uuid", f.ID)
 	}
 	if f.Origin != (store.ID{}) {
-		where("origin = $%d", f.Origin.AppendBinary(nil))
+		where("origin_scope = $%d", []byte(f.Origin.Scope))
+		where("origin_key = $%d", []byte(f.Origin.Key))
 	}
 	if f.DownstreamKey != "" {
 		where("downstream_key = $%d", f.DownstreamKey)

@@ -147,7 +147,7 @@ var awaitLock = `SELECT pg_is_in_recovery(), ` + takeLock(`$1::bigint`)
 const (
 	// askFate asks what became of a transaction.
 	askFate = `SELECT pg_xact_status($1)`
-	lookUp  = `SELECT @now(), attempt, due, retention, answer, state, request, extra FROM @record WHERE id = $1`
+	lookUp  = `SELECT ` + columns + ` FROM @record WHERE id = $1`
 	// askTimeout is how long the outcome of a commit is asked after, through restarts of the server.
 	askTimeout = 20 * time.Second
 	askPause   = 50 * time.Millisecond
@@ -209,14 +209,14 @@ func (t *transaction) ask(ctx context.Context) (rec store.Record, became fate, e
 			}
 		case statement >= 3:
 			exists = true
-			found.read(&v, 1)
+			v.row(&found, 0)
 		}
 		return v.err
 	})
 	t.lostHistory = t.lostHistory || sqlState(err) == stateFuture
 	noteStandby(conn.Conn(), err)
 	if err == nil && exists {
-		rec, err = found.record(t.id, t.store.operations.name)
+		rec, err = found.record(t.id)
 	}
 	return rec, became, err
 }

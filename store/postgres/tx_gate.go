@@ -58,6 +58,14 @@ func (g *gate) enter() (*pgx.Conn, error) {
 // within reports whether the handler has only used the connection through the gate.
 func (g *gate) within() bool { return !g.raw.Load() && !g.objects.Load() }
 
+// exec runs a statement. The caller holds the gate.
+func (g *gate) exec(ctx context.Context, conn *pgx.Conn, statement string, args []any) (pgconn.CommandTag, error) {
+	g.inspect(ctx, statement)
+	tag, err := conn.Exec(ctx, statement, args...)
+	g.note(tag, err)
+	return tag, err
+}
+
 // note looks at how a statement ended. The caller holds the gate.
 func (g *gate) note(tag pgconn.CommandTag, err error) {
 	switch verb, _, _ := strings.Cut(tag.String(), " "); verb {

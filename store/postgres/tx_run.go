@@ -80,7 +80,7 @@ type view struct {
 	number int64 // of the transaction, as the server knows it; zero with the token
 	now    time.Time
 	before store.Record
-	extra  []byte // as the row of before has it
+	xmin   []byte // of the row of before: any change of the row gives it another
 	exists bool
 }
 
@@ -151,10 +151,10 @@ const (
 	// the server knows later what became of it.
 	lookUpAndDraw = `SELECT @now(), CASE WHEN r.state IS DISTINCT FROM 20 OR r.due <= @now() THEN nextval('@attempt') END,
 			CASE WHEN r.state IS DISTINCT FROM 20 OR r.due <= @now() THEN pg_current_xact_id() END,
-			r.attempt, r.due, r.retention, r.answer, r.state, r.request, r.extra
+			r.xmin, ` + columns + `
 		FROM (VALUES (1)) AS one LEFT JOIN @record r ON r.id = $1`
 	// ownColumns is how many columns lookUpAndDraw has in front of those of the record.
-	ownColumns = 3
+	ownColumns = 4
 	// selectTransaction is what lookUpAndDraw asks for, where that is in another transaction.
 	selectTransaction = `SELECT pg_current_xact_id()`
 )
@@ -204,8 +204,8 @@ func (t *transaction) begin(ctx context.Context) (locked bool, err error) {
 		default:
 			seen.now, seen.token, seen.number = fromMicros(v.int64(0)), v.int64(1), v.int64(2)
 			if seen.exists = v.column(ownColumns) != nil; seen.exists {
-				found.read(&v, ownColumns)
-				seen.extra = found.extra
+				seen.xmin = v.bytes(ownColumns - 1)
+				v.row(&found, ownColumns)
 			}
 		}
 		return v.err
@@ -215,7 +215,7 @@ func (t *transaction) begin(ctx context.Context) (locked bool, err error) {
 		return false, unavailable(err)
 	}
 	if t.exists {
-		t.before, err = found.record(t.id, t.store.operations.name)
+		t.before, err = found.record(t.id)
 	}
 	return locked, err
 }

@@ -14,16 +14,12 @@ import (
 // The statements that store an answer together with COMMIT. They fail unless they write exactly one row in the
 // transaction that took the lock, and so stop the commit: the column state does not take the null that they would write
 // in another transaction, and the number of records that were written is one, or not a number.
-const (
-	insertAnswer = `INSERT INTO @record (id, attempt, due, retention, answer, state, request, extra)
-		VALUES ($1, $9, @now() + $2, $3, $4,
-			CASE WHEN transaction_timestamp() = $5 THEN $6::smallint END, $7, $8)
-		RETURNING due`
-	replaceAnswer = `WITH written AS (
-			UPDATE @record SET attempt = $9, due = @now() + $2, retention = $3, answer = $4,
-				state = CASE WHEN transaction_timestamp() = $5 THEN $6::smallint END, request = $7, extra = $8
-			WHERE id = $1 AND attempt = $10 AND state = $11 AND extra = $12
-			RETURNING due)
+var (
+	answered = map[string]string{
+		"due": "@now() + ?", "state": "CASE WHEN transaction_timestamp() = $31 THEN ?::smallint END",
+	}
+	insertAnswer  = insertColumns(answered) + ` RETURNING due`
+	replaceAnswer = `WITH written AS (` + updateColumns(answered) + ` WHERE id = $1 AND xmin = $32 RETURNING due)
 		SELECT min(due),
 			CASE WHEN count(*) = 1 THEN 1 ELSE (count(*)::text || ' records of onceward were written')::integer END FROM written`
 )
@@ -42,10 +38,6 @@ func (s *Store) Transact(
 	if err := s.checkReservation(r); err != nil {
 		return v, err
 	}
-	number, err := s.operations.number(ctx, r.Operation)
-	if err != nil {
-		return v, err
-	}
 	f := s.flights.Enter(r.ID)
 	if f == nil {
 		return s.peek(ctx, r)
@@ -53,7 +45,7 @@ func (s *Store) Transact(
 	defer s.flights.Leave(r.ID, f)
 	err = s.retry(ctx, func() error {
 		x := newHandlerPlan(s, r, f)
-		x.number, x.run = number, work
+		x.run = work
 		err := x.try(ctx)
 		v = x.result()
 		x.recycle()
@@ -80,7 +72,6 @@ func (s *Store) peek(ctx context.Context, r *store.Reservation) (store.Verdict, 
 type handlerPlan struct {
 	transaction
 	reservation *store.Reservation
-	number      int32
 	run         func(context.Context, store.Verdict) store.Settlement
 
 	executed   bool
@@ -200,19 +191,15 @@ func (x *handlerPlan) prepare(*pipeline, time.Time) (err error) {
 // write stores the answer.
 func (x *handlerPlan) write(trip *pipeline) {
 	var r row
-	r.encode(&x.settled, x.hash, x.number)
-	x.settled.Retention = unpackRetention(r.retention)
-	parameters := [...][]byte{
-		x.hash[:], trip.int64(x.settled.Retention.Microseconds()), trip.int32(r.retention), r.answer, trip.int64(x.began),
-		trip.int16(r.state), r.request, r.extra, trip.int64(x.settled.Attempt),
-	}
+	r.encode(&x.settled, x.hash)
+	r.due = r.retention // from now on
+	parameters := append(trip.row(&r), trip.int64(x.began))
 	if !x.exists {
-		trip.add(&x.store.sql.insertAnswer, parameters[:]...)
+		trip.add(&x.store.sql.insertAnswer, parameters...)
 		return
 	}
 	trip.unnamed = true // it is rare, and planned for what it finds
-	seen := [...][]byte{trip.int64(x.before.Attempt), trip.int16(stateCode(&x.before)), x.extra}
-	trip.add(&x.store.sql.replaceAnswer, append(parameters[:], seen[:]...)...)
+	trip.add(&x.store.sql.replaceAnswer, append(parameters, x.xmin)...)
 }
 
 // read fills in what the server gave out.

@@ -168,7 +168,7 @@ func (c *caller) worker(config httpcall.Config, over ...outbox.Store) *outbox.Wo
 func (c *caller) run(w *outbox.Worker, want outbox.Report) {
 	c.Helper()
 	if got, err := w.RunOnce(c.Context()); err != nil || got != want {
-		c.Errorf("a run came to %+v, %v, want %+v", got, err, want)
+		c.Errorf("I18: a run came to %+v, %v, want %+v", got, err, want)
 	}
 }
 
@@ -205,7 +205,7 @@ func (c *caller) wants(id string, state outbox.State, status int) httpcall.Opera
 	c.Helper()
 	o, got := c.operation(id)
 	if got != state || o.Answer.Status != status || (o.Outcome == client.OutcomeAnswered) != (status != 0) {
-		c.Errorf("the operation is %s, %s with status %d (%s); want %s with %d", got, o.Outcome, o.Answer.Status,
+		c.Errorf("I18: the operation is %s, %s with status %d (%s); want %s with %d", got, o.Outcome, o.Answer.Status,
 			o.LastError, state, status)
 	}
 	return o
@@ -243,7 +243,7 @@ func (c *caller) reported() (names []string) {
 func (c *caller) wantReported(want ...string) {
 	c.Helper()
 	if got := c.reported(); !slices.Equal(got, want) {
-		c.Errorf("the reports are %q, want %q", got, want)
+		c.Errorf("I18: the reports are %q, want %q", got, want)
 	}
 }
 
@@ -318,7 +318,7 @@ func (s *service) wantOneKey(t testing.TB, requests int) {
 	for _, name := range []string{"Idempotency-Key", "Idempotency-First-Sent"} {
 		values := s.sent(name)
 		if len(values) != requests || len(slices.Compact(values)) != 1 || values[0] == "" {
-			t.Errorf("%d requests were to have one %s: %q", requests, name, values)
+			t.Errorf("I18: %d requests were to have one %s: %q", requests, name, values)
 		}
 	}
 }

@@ -135,7 +135,7 @@ func TestNothingIsSentThatIsNotKept(t *testing.T) {
 		full := &broken{Store: c.store, effects: func() error { return errDisk }}
 		c.run(c.worker(httpcall.Config{Transport: way}, full), outbox.Report{Retried: 1})
 		if sent := s.sent("Idempotency-Key"); len(sent) != 0 {
-			c.Errorf("it was sent %d times", len(sent))
+			c.Errorf("I18: it was sent %d times", len(sent))
 		}
 		c.wants(id, outbox.StateReady, 0)
 	})

@@ -179,13 +179,13 @@ func TestThenOfADeadLetter(t *testing.T) {
 					},
 				}, watched(events))
 				b.run(w, outbox.Report{Retried: 1})
-				b.wantLines("undone", "")
-				b.wantStates("undone", id, outbox.StateReady)
+				b.wantLines("O3: undone", "")
+				b.wantStates("O3: undone", id, outbox.StateReady)
 				failing = false
 				time.Sleep(time.Second)
 				b.run(w, outbox.Report{DeadLetters: 1})
-				b.wantLines("done", "refused")
-				b.wantStates("done", id, c.want)
+				b.wantLines("O3: done", "refused")
+				b.wantStates("O3: done", id, c.want)
 				if e := b.entry(id[0]); e.LastError != "outbox: the message cannot be delivered: no such account" {
 					b.Errorf("the last error is %q", e.LastError)
 				}

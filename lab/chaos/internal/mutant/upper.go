@@ -187,6 +187,32 @@ var upper = []Mutant{
 		Faults: []string{"caller-kill"},
 	},
 	{
+		Name: "caller-window", Layer: "client", Store: sqlite, Breaks: []string{"I18"},
+		Test:    Test{"github.com/onceward/onceward/lab/feature/callers", "TestWindowIsOver"},
+		Mistake: "an operation of a caller is sent again after its key may have been forgotten",
+		Edits: []Edit{{
+			"outbox/httpcall/deliver.go", "time.Now().Add(-now.Sub(r.firstSent))", "time.Now().Add(0 * now.Sub(r.firstSent))",
+		}},
+	},
+	{
+		Name: "caller-sent-before-kept", Layer: "client", Store: sqlite, Breaks: []string{"I18"},
+		Test:    Test{"github.com/onceward/onceward/lab/feature/callers", "TestNothingIsSentThatIsNotKept"},
+		Mistake: "an operation of a caller is sent although it could not be kept when it was first sent",
+		Edits: []Edit{{
+			"outbox/httpcall/deliver.go", "\t\tif err := keep(ctx, d, r); err != nil {\n\t\t\treturn err\n\t\t}\n",
+			"\t\t_ = keep(ctx, d, r)\n",
+		}},
+	},
+	{
+		Name: "dead-without-then", Layer: "outbox", Store: sqlite, Breaks: []string{"O3"},
+		Test:    Test{"github.com/onceward/onceward/lab/feature/outbox", "TestThenOfADeadLetter"},
+		Mistake: "a message becomes a dead letter without the transaction that its handler asked for",
+		Edits: []Edit{{
+			"outbox/worker_deliver.go", "errors.Is(err, ErrPermanent) && result.Then != nil:",
+			"errors.Is(err, ErrPermanent) && result.Then != nil && end.route == nil:",
+		}},
+	},
+	{
 		Name: "limit-counts-replays", Layer: "limit", Store: redis, Breaks: []string{"A6"},
 		Test:    Test{"github.com/onceward/onceward/lab/feature/stores", "TestReplaysAreFree"},
 		Mistake: "a replay uses up what a scope may have of new keys",
