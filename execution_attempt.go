@@ -25,8 +25,8 @@ func (e *execution) reserve(r runner) result {
 	sent := time.Now()
 	ctx := e.storeContext(&e.reserveCtx, sent)
 	v, err := e.guard.store.Reserve(ctx, &e.reservation)
-	asked := !errors.Is(err, store.ErrNotSent)
-	if err != nil && asked && !errors.Is(err, store.ErrUnreadable) && ctx.Err() == nil {
+	wasSent := !errors.Is(err, store.ErrNotSent)
+	if err != nil && wasSent && !errors.Is(err, store.ErrUnreadable) && ctx.Err() == nil {
 		// The reply may have been lost; the nonce makes the call repeatable.
 		e.called("reserve", sent, err)
 		e.storeFailed("reserve", err)
@@ -36,7 +36,7 @@ func (e *execution) reserve(r runner) result {
 	ctx.release()
 	if err != nil {
 		e.called("reserve", sent, err)
-		return e.reserveFailed(err, asked)
+		return e.reserveFailed(err, wasSent)
 	}
 	if res := e.decided(e.base, &v, sent); res.kind != 0 {
 		if v.Decision == store.DecisionExecute && (res.err == error(store.ErrSealed) || errors.Is(res.err, errNotAudited)) {
@@ -275,14 +275,14 @@ func (e *execution) granted(v *store.Verdict) {
 // reserveFailed returns the result of a reservation that failed: nothing was executed. If only the reply was lost, the
 // store may hold a grant without an owner. It is released, so that the key is not locked for a lease and then unknown
 // without need.
-func (e *execution) reserveFailed(err error, asked bool) result {
+func (e *execution) reserveFailed(err error, wasSent bool) result {
 	// Return it even if a record was made: the client retries, and an outage must not use up the scope's allowance.
 	e.returnKey(false)
 	if errors.Is(err, store.ErrUnreadable) {
 		e.logError("onceward: not executed, because the record of the key cannot be read", err)
 	} else {
 		e.storeFailed("reserve", err)
-		if asked && e.reservation.OnLost == store.LostReconcile {
+		if wasSent && e.reservation.OnLost == store.LostReconcile {
 			e.guard.orphans.add(&e.reservation, err)
 		}
 	}

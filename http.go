@@ -135,8 +135,8 @@ func (p *protected) rejectUnnamed(w http.ResponseWriter, r *http.Request) {
 	p.reject(w, r, "", problemUnnamed.detailed("the operator of the service has to name it; nothing was executed"))
 }
 
-// identify returns the caller's scope and session and the key, from the header alone (rule A5: a request is judged
-// before its body is read). An empty key means that the request runs unprotected.
+// identify returns the caller's scope and session and the key, from the header alone (rule A5: what the header alone can
+// refuse is refused before the body is read). An empty key means that the request runs unprotected.
 func (p *protected) identify(r *http.Request) (id store.ID, session string, problem *Problem) {
 	scope, session, problem := p.caller(r)
 	if problem != nil {

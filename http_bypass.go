@@ -45,7 +45,7 @@ func (x *httpExecution) inspect(ctx context.Context, op *Operation) {
 func (rec *recorder) untouched(inOrder bool) bool {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
-	return !rec.asked.Load() || inOrder && maps.EqualFunc(rec.header, rec.before, slices.Equal)
+	return !rec.accessed.Load() || inOrder && maps.EqualFunc(rec.header, rec.before, slices.Equal)
 }
 
 // realHeaderChanged reports whether the header of the real writer has changed since the handler started.

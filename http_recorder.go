@@ -29,7 +29,7 @@ type recorder struct {
 	ended     bool
 	before    http.Header // the real header when the handler started; nil if empty
 	header    http.Header // never replaced once the handler has started: it is read without the lock
-	asked     atomic.Bool // the header was accessed
+	accessed  atomic.Bool // the header was accessed
 	fields    []store.HeaderField
 	announced []string    // the names of announced trailers
 	trailers  http.Header // in the form of net/http, set after the body
@@ -71,7 +71,7 @@ func (rec *recorder) start() {
 // Header implements [http.ResponseWriter]. As with net/http, changes after WriteHeader have no effect. It takes no lock:
 // a hook of the writer in front may ask for the header while the recorder writes to that writer.
 func (rec *recorder) Header() http.Header {
-	rec.asked.Store(true)
+	rec.accessed.Store(true)
 	return rec.header
 }
 

@@ -68,7 +68,7 @@ func NotExecuted(reason string) Answer { return Answer{kind: notExecuted, reason
 
 // NotFound means that the other system does not know the operation now. The [Rule] decides whether this means that it
 // was not executed.
-func NotFound() Answer { return Answer{kind: notFound, reason: "the other system does not know it"} }
+func NotFound() Answer { return Answer{kind: notFound, reason: "the other system does not know of it"} }
 
 // StillUnknown means that the outcome was not found, such as for a payment that is still being processed.
 func StillUnknown(reason string) Answer { return Answer{kind: stillUnknown, reason: reason} }

@@ -115,13 +115,13 @@ func atCall(rec *store.Record) *store.Record {
 // mayArrive is the answer while the request may still arrive.
 var mayArrive = StillUnknown("the other system does not know of it yet: the request may still be on its way")
 
-// judgeNotFound decides what "not found" means (scenario 31). asked is when the query was made.
+// judgeNotFound decides what "not found" means (scenario 31). queried is when the query was made.
 func (r *Rule) judgeNotFound(
-	ctx context.Context, rec *store.Record, asked time.Time, seen *goneOwners,
+	ctx context.Context, rec *store.Record, queried time.Time, seen *goneOwners,
 ) (Answer, error) {
 	claim := store.Claim{ID: rec.ID, Attempt: rec.Attempt}
 	if r.Deduplicates {
-		if r.Arrival > 0 && asked.Sub(seen.since(claim)) < r.Arrival {
+		if r.Arrival > 0 && queried.Sub(seen.since(claim)) < r.Arrival {
 			return mayArrive, nil
 		}
 		return NotExecuted("the other system does not know of it, and would recognise its downstream key"), nil
@@ -137,7 +137,7 @@ func (r *Rule) judgeNotFound(
 		seen.revoke(claim)
 		return StillUnknown("the other system does not know of it, but the owner may still be there"), nil
 	}
-	if asked.Sub(seen.since(claim)) < r.Arrival {
+	if queried.Sub(seen.since(claim)) < r.Arrival {
 		return mayArrive, nil
 	}
 	return NotExecuted("the other system does not know of it, the time to arrive is over, and its owner is gone"), nil

@@ -23,10 +23,10 @@ func TestATaskThatNeverReturns(t *testing.T) {
 		return "sound", "scope"
 	}}
 	inTime(t, s, fair.Bounds{Total: 4, PerOperation: 4}, func(b *bench) {
-		letGo := make(chan struct{})
+		unhold := make(chan struct{})
 		r := b.run(b.Context(), func(_ context.Context, item fair.Item) {
 			if item.Operation == "stuck" {
-				<-letGo
+				<-unhold
 			}
 		})
 		began := time.Now()
@@ -44,7 +44,7 @@ func TestATaskThatNeverReturns(t *testing.T) {
 			b.Errorf("the second look took until %s, and %d hang", took, len(b.hung))
 		}
 
-		close(letGo)
+		close(unhold)
 		synctest.Wait()
 		if len(b.returned) != 4 || b.pool.Hanging() != 0 || b.pool.Held() != 0 || b.pool.Shares() != 0 {
 			b.Errorf("%d have returned, %d hang, %d are held, with %d shares",
@@ -60,22 +60,22 @@ func TestATaskThatNeverReturns(t *testing.T) {
 func TestAPlaceComesBack(t *testing.T) {
 	s := &shelf{size: 10, at: func(int) (string, string) { return "op", "scope" }}
 	inTime(t, s, fair.Bounds{Total: 4, PerOperation: 4}, func(b *bench) {
-		letGo := map[string]chan struct{}{"00000000": make(chan struct{}), "00000001": make(chan struct{})}
+		unhold := map[string]chan struct{}{"00000000": make(chan struct{}), "00000001": make(chan struct{})}
 		r := b.run(b.Context(), func(_ context.Context, item fair.Item) {
-			if stuck := letGo[item.Key]; stuck != nil {
+			if stuck := unhold[item.Key]; stuck != nil {
 				<-stuck
 			}
 		})
 		b.look(r)
 		r.Wait()
-		close(letGo["00000001"])
+		close(unhold["00000001"])
 		synctest.Wait()
 		b.look(r)
 		r.Wait()
 		if n := s.finished(); n != 9 || b.pool.Hanging() != 1 {
 			b.Errorf("%d are done, and %d hang", n, b.pool.Hanging())
 		}
-		close(letGo["00000000"])
+		close(unhold["00000000"])
 		synctest.Wait()
 		s.wantOnce(b.T)
 	})

@@ -91,7 +91,7 @@ func (r *Run) serve(o *operation, l *lane) {
 		}
 		t := r.pool.enter(r.ctx, item)
 		if t == nil {
-			r.pool.letGo(item.ID)
+			r.pool.unhold(item.ID)
 			r.drop(o, l)
 			break
 		}
@@ -138,7 +138,7 @@ func (r *Run) drop(o *operation, l *lane) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, item := range l.items {
-		r.pool.letGo(item.ID)
+		r.pool.unhold(item.ID)
 	}
 	delete(o.lanes, l.scope)
 }

@@ -77,7 +77,8 @@ func (p *Pool) hold(id store.ID) bool {
 	return true
 }
 
-func (p *Pool) letGo(id store.ID) {
+// unhold marks a record as free.
+func (p *Pool) unhold(id store.ID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.held, id)

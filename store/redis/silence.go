@@ -28,9 +28,9 @@ const (
 	piece = 32 << 10
 )
 
-// heard is a connection that is closed when nothing arrives on it for a while. It counts bytes, not replies: a reply
+// watchedConn is a connection that is closed when nothing arrives on it for a while. It counts bytes, not replies: a reply
 // after a large reply is late, not lost, and so is the reply to a large request that is still being sent.
-type heard struct {
+type watchedConn struct {
 	net.Conn
 	patience time.Duration
 	// blocks is set if the connection is for commands that block, one at a time. The client makes no checks while one
@@ -69,7 +69,7 @@ var errNotGreeted = errors.New("redis: the connection ended before the server ha
 type blocking struct{}
 
 // dial makes a connection.
-func dial(ctx context.Context, address string, d *net.Dialer, secured *tls.Config) (_ *heard, err error) {
+func dial(ctx context.Context, address string, d *net.Dialer, secured *tls.Config) (_ *watchedConn, err error) {
 	var conn net.Conn
 	if secured != nil {
 		conn, err = (&tls.Dialer{NetDialer: d, Config: secured}).DialContext(ctx, "tcp", address)
@@ -87,14 +87,14 @@ func dial(ctx context.Context, address string, d *net.Dialer, secured *tls.Confi
 		_ = tcp.SetWriteBuffer(unsent) // without it a slow link is harder to distinguish from a silent one
 	}
 	if longest, blocks := ctx.Value(blocking{}).(time.Duration); blocks {
-		return &heard{Conn: conn, patience: silence + longest, blocks: true}, nil
+		return &watchedConn{Conn: conn, patience: silence + longest, blocks: true}, nil
 	}
 	// The client checks at each heartbeat whether anything arrived since the last one: the next check is after at most
 	// two.
-	return &heard{Conn: conn, patience: 2*heartbeat + silence}, nil
+	return &watchedConn{Conn: conn, patience: 2*heartbeat + silence}, nil
 }
 
-func (c *heard) SetDeadline(t time.Time) error {
+func (c *watchedConn) SetDeadline(t time.Time) error {
 	c.greeting.Store(!t.IsZero())
 	if t.IsZero() {
 		c.greeted.Do(func() { c.gate.Note(nil) })
@@ -103,21 +103,21 @@ func (c *heard) SetDeadline(t time.Time) error {
 }
 
 // Close closes the connection. A connection for commands that block is greeted in another way.
-func (c *heard) Close() error {
+func (c *watchedConn) Close() error {
 	if !c.blocks {
 		c.greeted.Do(func() { c.gate.Note(errNotGreeted) })
 	}
 	return c.Conn.Close()
 }
 
-func (c *heard) Read(b []byte) (int, error) {
+func (c *watchedConn) Read(b []byte) (int, error) {
 	if err := c.listen(); err != nil {
 		return 0, err
 	}
 	return c.Conn.Read(b)
 }
 
-func (c *heard) Write(b []byte) (int, error) {
+func (c *watchedConn) Write(b []byte) (int, error) {
 	if c.blocks {
 		if err := c.listen(); err != nil {
 			return 0, err
@@ -138,7 +138,7 @@ func (c *heard) Write(b []byte) (int, error) {
 }
 
 // listen starts the silence.
-func (c *heard) listen() error {
+func (c *watchedConn) listen() error {
 	if c.greeting.Load() {
 		return nil
 	}
