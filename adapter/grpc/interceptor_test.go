@@ -55,11 +55,11 @@ func TestNew(t *testing.T) {
 	reserved := onceward.Reserved(onceward.FailureUnknown)
 	streams := map[string]oncewardgrpc.Method{"/onceward.test.Payments/Watch": {Options: []onceward.Option{reserved}}}
 	for want, config := range map[string]oncewardgrpc.Config{
-		"Config.Scope is missing":              {Methods: methods(reserved)},
-		"Config.Methods is empty":              {Scope: scope},
-		"only unary methods can be protected":  {Scope: scope, Methods: streams},
-		"needs a store that shares":            {Scope: scope, Methods: methods(onceward.Transactional())},
-		"the route does not say how it execut": {Scope: scope, Methods: methods()},
+		"Config.Scope is missing":             {Methods: methods(reserved)},
+		"Config.Methods is empty":             {Scope: scope},
+		"only unary methods can be protected": {Scope: scope, Methods: streams},
+		"needs a store that shares":           {Scope: scope, Methods: methods(onceward.Transactional())},
+		"the route has no mode of execution":  {Scope: scope, Methods: methods()},
 	} {
 		_, err := oncewardgrpc.New(newGuard(t, memory.New()), config)
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -237,7 +237,7 @@ func tryHistory(t *testing.T, s *service) {
 func TestUnreadable(t *testing.T) {
 	t.Parallel()
 	s := newService(t, stores["PostgreSQL"](t))
-	execute(t, connect(t, s.url), `UPDATE onceward_record SET answer = '' WHERE id = '`+s.paid.Hash()+`'`)
+	execute(t, connect(t, s.url), `UPDATE onceward_record SET fingerprint = '' WHERE id = '`+s.paid.Hash()+`'`)
 	says(t, s.must(t, "keys", "show", s.paid.Hash()), "cannot be read", "500 record-unreadable")
 	says(t, s.must(t, "keys", "list"), "(unreadable)", s.unknown.Hash())
 }

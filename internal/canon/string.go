@@ -49,10 +49,8 @@ func (p *parser) mixedText(start int) error {
 	}
 }
 
-// plainPrefix returns how many bytes at the head of s are ASCII which needs no
-// attention in a string. It looks at eight bytes at a time: each term sets the
-// top bit of the bytes it is about, and carries spoil only the bytes after the
-// first hit.
+// plainPrefix returns how many bytes at the head of s are ASCII that needs no escape in a string. It checks eight bytes at
+// a time: each term sets the top bit of the bytes that it looks for, and carries only affect bytes after the first hit.
 func plainPrefix(s []byte) int {
 	const (
 		ones = 0x0101010101010101

@@ -6,6 +6,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/onceward/onceward/store"
@@ -43,23 +45,27 @@ func packedKey(id store.ID) []byte {
 
 // cloneInPostgres copies a record n times, by COPY, and returns the ID of one of the copies.
 func cloneInPostgres(ctx context.Context, site *pgSite, template *store.ID, n int) (store.ID, error) {
-	var attempt, due int64
-	var retention int32
-	var state int16
-	var answer, request, extra []byte
-	err := site.pool.QueryRow(ctx, `SELECT attempt, due, retention, answer, state, request, extra FROM onceward_record
-		WHERE state = 20`).Scan(&attempt, &due, &retention, &answer, &state, &request, &extra)
+	one, err := site.pool.Query(ctx, `SELECT * FROM onceward_record WHERE state = 20`)
+	if err != nil {
+		return store.ID{}, err
+	}
+	record, err := pgx.CollectExactlyOneRow(one, pgx.RowToMap)
 	if err != nil {
 		return store.ID{}, err
 	}
 	c := &copier{template: *template, wanted: n}
-	columns := []string{"id", "attempt", "due", "retention", "answer", "state", "request", "extra"}
-	rows := pgx.CopyFromFunc(func() ([]any, error) {
+	columns := slices.Sorted(maps.Keys(record))
+	rows := pgx.CopyFromFunc(func() (row []any, err error) {
 		if c.made == n {
 			return nil, nil
 		}
 		c.next()
-		return []any{c.last.HashBytes(), attempt, due, retention, answer, state, c.of(request), c.of(extra)}, nil
+		record["id"], record["key_uuid"] = c.last.HashBytes(), [16]byte(packedKey(c.last))
+		record["provider_id"] = []byte(providerID(c.last.Key))
+		for _, column := range columns {
+			row = append(row, record[column])
+		}
+		return row, nil
 	})
 	if _, err = site.pool.CopyFrom(ctx, pgx.Identifier{"onceward_record"}, columns, rows); err != nil {
 		return c.middle, err

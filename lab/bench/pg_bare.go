@@ -28,14 +28,16 @@ const (
 var bareStatements = map[string]string{
 	"bare_begin":  `BEGIN`,
 	"bare_lock":   `SELECT pg_try_advisory_xact_lock($1)`,
-	"bare_look":   `SELECT attempt, due, retention, answer, state, request, extra FROM onceward_record WHERE id = $1`,
+	"bare_look":   `SELECT * FROM onceward_record WHERE id = $1`,
 	"bare_commit": `COMMIT`,
-	"bare_store": `INSERT INTO onceward_record (id, attempt, due, retention, answer, state, request, extra)
-		VALUES ($1, nextval('onceward_attempt'), onceward_now() + 86400000000, 86400, $2, 20, $3, '') RETURNING attempt, due`,
-	"bare_reserve": `INSERT INTO onceward_record (id, attempt, due, retention, answer, state, request, extra)
-		SELECT u.id, nextval('onceward_attempt'), onceward_now() + 30000000, 86400, $2, 10, $3, '' FROM unnest($1::uuid[]) AS u (id)
+	"bare_store": `INSERT INTO onceward_record (id, attempt, due, retention, state, version, status, body, fingerprint, operation, scope, key_uuid)
+		VALUES ($1, nextval('onceward_attempt'), onceward_now() + 86400000000, 86400000000, 20, 1, 201, $2, $3, 'POST /payments', 'alice',
+			$4) RETURNING attempt, due`,
+	"bare_reserve": `INSERT INTO onceward_record (id, attempt, due, retention, state, version, nonce, fingerprint, operation, scope, key_uuid)
+		SELECT u.id, nextval('onceward_attempt'), onceward_now() + 30000000, 86400000000, 10, 1, $2, $3, 'POST /payments', 'alice', $4
+		FROM unnest($1::uuid[]) AS u (id)
 		ON CONFLICT (id) DO NOTHING RETURNING id, attempt`,
-	"bare_complete": `UPDATE onceward_record r SET state = 20, answer = $2, due = onceward_now() + 86400000000
+	"bare_complete": `UPDATE onceward_record r SET state = 20, status = 201, body = $2, due = onceward_now() + 86400000000
 		FROM unnest($1::uuid[]) AS u (id) WHERE r.id = u.id AND r.state = 10 RETURNING r.id`,
 }
 
@@ -108,7 +110,7 @@ func (t bareTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.Comma
 // bareSite is a site with the store's tables, and what a record of them looks like.
 type bareSite struct {
 	*pgSite
-	answer, request []byte
+	body, fingerprint, key []byte
 }
 
 // openBareSite makes the tables of the store and of the business, with as many records as for the store itself.
@@ -121,8 +123,8 @@ func openBareSite(ctx context.Context, s *pgSite, b *pgBusiness) (*bareSite, err
 		return nil, err
 	}
 	site := &bareSite{pgSite: s}
-	row := s.pool.QueryRow(ctx, `SELECT answer, request FROM onceward_record WHERE state = 20 LIMIT 1`)
-	return site, row.Scan(&site.answer, &site.request)
+	row := s.pool.QueryRow(ctx, `SELECT body, fingerprint, uuid_send(key_uuid) FROM onceward_record WHERE state = 20 LIMIT 1`)
+	return site, row.Scan(&site.body, &site.fingerprint, &site.key)
 }
 
 // borrow takes a connection of the pool that knows the statements.
@@ -155,7 +157,7 @@ func (s *bareSite) within(ctx context.Context, work func(context.Context, pgx.Tx
 	if err := work(ctx, bareTx{conn: conn}); err != nil {
 		return err
 	}
-	conn.add("bare_store", id, s.answer, s.request)
+	conn.add("bare_store", id, s.body, s.fingerprint, s.key)
 	conn.add("bare_commit")
 	_, err = conn.trip()
 	return err
@@ -191,11 +193,8 @@ func openHTTPBare(ctx context.Context, s *pgSite) (*arena, error) {
 	return serve(handler, s.callers, check, nil)
 }
 
-// bareLanes and bareWorth are the store's: a second connection when so many wait.
-const (
-	bareLanes = 2
-	bareWorth = 12
-)
+// bareLanes is the store's.
+const bareLanes = 2
 
 // bareBatches gathers what arrives while a statement is on the wire, as the store does.
 type bareBatches struct {
@@ -218,7 +217,7 @@ func (b *bareBatches) do(ctx context.Context, statement string, id []byte) error
 	t := &bareItem{statement: statement, id: id, done: make(chan error, 1)}
 	b.mu.Lock()
 	b.queue = append(b.queue, t)
-	lead := b.busy == 0 || b.busy < bareLanes && len(b.queue) >= bareWorth
+	lead := b.busy < bareLanes
 	if lead {
 		b.busy++
 	}
@@ -257,10 +256,10 @@ func (b *bareBatches) send(ctx context.Context, items []*bareItem) error {
 	defer giveBack()
 	reserved, completed := arrayOfIDs(items, "bare_reserve"), arrayOfIDs(items, "bare_complete")
 	if reserved != nil {
-		conn.add("bare_reserve", reserved, b.site.answer[:16], b.site.request)
+		conn.add("bare_reserve", reserved, b.site.body[:16], b.site.fingerprint, b.site.key)
 	}
 	if completed != nil {
-		conn.add("bare_complete", completed, b.site.answer)
+		conn.add("bare_complete", completed, b.site.body)
 	}
 	rows, err := conn.trip()
 	if err == nil && rows != len(items) {

@@ -222,8 +222,11 @@ func scaleTurn(ctx context.Context, step *scaleStep, side *scaleSide, micros ser
 
 // cloneStatement copies a completed record that the store has written: the copies differ in their names, which are
 // random as those of the store are, and in when they expire.
-const cloneStatement = `INSERT INTO onceward_record (id, attempt, due, retention, answer, state, request, extra)
-	SELECT gen_random_uuid(), r.attempt, $2::bigint + number * $3::bigint, r.retention, r.answer, r.state, r.request, r.extra
+const cloneStatement = `INSERT INTO onceward_record (id, attempt, due, retention, created_at, downstream_secret, state, version, status,
+		resumable, not_replayable, not_stored, key_uuid, fingerprint, operation, scope, key, provider_id, trace_id, content_type, header, body)
+	SELECT gen_random_uuid(), r.attempt, $2::bigint + number * $3::bigint, r.retention, r.created_at, r.downstream_secret, r.state,
+		r.version, r.status, r.resumable, r.not_replayable, r.not_stored, r.key_uuid, r.fingerprint, r.operation, r.scope, r.key,
+		r.provider_id, r.trace_id, r.content_type, r.header, r.body
 	FROM (SELECT * FROM onceward_record WHERE state = 20 LIMIT 1) r, generate_series(1, $1::bigint) number`
 
 // cloneRecords adds n completed records. They expire one after the other within a day that starts in an hour, or, if

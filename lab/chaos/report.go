@@ -34,7 +34,7 @@ func (r *report) print(out io.Writer) {
 	fmt.Fprintf(out, "with overlapping attempts %d; outcome unknown %d, of which settled %d\n",
 		c.Overlapping, c.Unknown, c.Settled)
 	fmt.Fprintf(out, "writes refused from old owners %d; executed again after expiry %d\n", c.Fenced, c.AfterExpiry)
-	fmt.Fprintf(out, "operations of callers with a journal %d; parcels %d; operators' acts %d; forged webhooks %d\n",
+	fmt.Fprintf(out, "operations of callers with an outbox %d; parcels %d; operators' acts %d; forged webhooks %d\n",
 		c.Calls, c.Parcels, c.Acts, c.Forgeries)
 	fmt.Fprintf(out, "answers: %s\n", listed(c.Answers))
 	fmt.Fprintf(out, "faults: %s\n", listed(r.faults))

@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	insertAudit = `INSERT INTO @audit (id, name, attempt, actor, action, reason, outcome, at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, @now())`
+	insertAudit = `INSERT INTO @audit (id, scope, key, attempt, actor, action, reason, outcome, at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, @now())`
 	selectAudit     = `SELECT attempt, actor, action, reason, outcome, at FROM @audit WHERE id = $1 ORDER BY number`
 	purgeAudit      = `SELECT @purge_audit($1, $2)`
-	listAudit       = `SELECT name, at, attempt, actor, action, reason, outcome FROM @audit`
-	insertExecution = `INSERT INTO @execution (id, name, attempt, decision, origin, operation, actor, at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, @now())`
-	listExecutions  = `SELECT name, at, attempt, decision, origin, operation, actor FROM @execution`
+	listAudit       = `SELECT scope, key, at, attempt, actor, action, reason, outcome FROM @audit`
+	insertExecution = `INSERT INTO @execution (id, scope, key, attempt, decision, origin, operation, actor, at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, @now())`
+	listExecutions  = `SELECT scope, key, at, attempt, decision, origin, operation, actor FROM @execution`
 	purgeExecutions = `SELECT @purge_executions($1, $2)`
 )
 
@@ -27,7 +27,7 @@ func (s *Store) AddAudit(ctx context.Context, e store.AuditEntry) error {
 	if err := s.writable(); err != nil {
 		return err
 	}
-	_, err := s.own.Exec(ctx, s.names.render(insertAudit), s.hash(e.ID), e.ID.AppendBinary(nil), e.Attempt,
+	_, err := s.own.Exec(ctx, s.names.render(insertAudit), s.hash(e.ID), []byte(e.Scope), []byte(e.Key), e.Attempt,
 		[]byte(e.Actor), []byte(e.Action), []byte(e.Reason), []byte(e.Outcome))
 	return unavailable(err)
 }
@@ -58,15 +58,15 @@ func (s *Store) PurgeAudit(ctx context.Context, age time.Duration, limit int) (i
 // ListAudit implements [store.AuditLister].
 func (s *Store) ListAudit(ctx context.Context, f store.AuditFilter) ([]store.AuditEntry, error) {
 	return listNewest(ctx, s, listAudit, &f, func(row pgx.CollectableRow) (e store.AuditEntry, err error) {
-		var name, actor, action, reason, outcome []byte
+		var scope, key, actor, action, reason, outcome []byte
 		var at int64
-		if err := row.Scan(&name, &at, &e.Attempt, &actor, &action, &reason, &outcome); err != nil {
+		if err := row.Scan(&scope, &key, &at, &e.Attempt, &actor, &action, &reason, &outcome); err != nil {
 			return e, err
 		}
 		e.Actor, e.Action, e.Reason, e.Outcome = string(actor), string(action), string(reason), string(outcome)
 		e.At = fromMicros(at)
-		e.ID, err = store.ParseID(name)
-		return e, err
+		e.ID = store.ID{Scope: string(scope), Key: string(key)}
+		return e, nil
 	})
 }
 
@@ -106,24 +106,24 @@ func (s *Store) AddExecution(ctx context.Context, e store.ExecutionEntry) error 
 	if err := s.writable(); err != nil {
 		return err
 	}
-	_, err := s.own.Exec(ctx, s.sql.insertExecution, s.hash(e.ID), e.ID.AppendBinary(nil), e.Attempt, int16(e.Decision),
-		int16(e.Origin), []byte(e.Operation), []byte(e.Actor))
+	_, err := s.own.Exec(ctx, s.sql.insertExecution, s.hash(e.ID), []byte(e.Scope), []byte(e.Key), e.Attempt,
+		int16(e.Decision), int16(e.Origin), []byte(e.Operation), []byte(e.Actor))
 	return unavailable(err)
 }
 
 // ListExecutions implements [store.ExecutionAuditor].
 func (s *Store) ListExecutions(ctx context.Context, f store.AuditFilter) ([]store.ExecutionEntry, error) {
 	return listNewest(ctx, s, listExecutions, &f, func(row pgx.CollectableRow) (e store.ExecutionEntry, err error) {
-		var name, operation, actor []byte
+		var scope, key, operation, actor []byte
 		var at int64
 		var decision, origin int16
-		if err := row.Scan(&name, &at, &e.Attempt, &decision, &origin, &operation, &actor); err != nil {
+		if err := row.Scan(&scope, &key, &at, &e.Attempt, &decision, &origin, &operation, &actor); err != nil {
 			return e, err
 		}
 		e.Decision, e.Origin = store.Decision(decision), store.Origin(origin)
 		e.Operation, e.Actor, e.At = string(operation), string(actor), fromMicros(at)
-		e.ID, err = store.ParseID(name)
-		return e, err
+		e.ID = store.ID{Scope: string(scope), Key: string(key)}
+		return e, nil
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/onceward/onceward/internal/sqltx"
 )
 
 // The limits of a batch: so many items, and about so many bytes, that it does not hold up those behind it.
@@ -18,48 +19,22 @@ const (
 	batchTimeout = 30 * time.Second
 )
 
-// batcher gathers the items of concurrent callers. A lane is a connection with a batch on the wire: while it is busy,
-// what arrives gathers, and goes in one round trip when it is free. Nothing is held back by a timer: a lone caller goes
-// at once. A further lane opens when so many wait that they are worth a round trip of their own, when an item waits for
-// a batch that does not come back, or at once where a round trip takes long whatever is in it.
+// batcher gathers the items of concurrent callers. A lane is a connection with a batch on the wire: an item that finds a
+// lane free goes at once, and while all are busy what arrives gathers, and goes in one round trip when one is free.
+// Nothing is held back by a timer.
 type batcher struct {
 	pool       *ownPool
 	statements []*statement // by their shapes
 	unnamed    bool
-	// lanes is how many there are at most, and farLanes how many where a round trip takes long.
-	lanes, farLanes int
-	largest         int
-	worth           int
-	// fewReserve and fewComplete are up to how many items of a kind go as a statement each.
-	fewReserve, fewComplete int
-	// patience is how long an item waits for the batch before it, until a further lane is opened for it.
-	patience time.Duration
+	// lanes is how many batches may be on the wire at once, and largest how many items a batch has.
+	lanes, largest int
 
-	mu sync.Mutex
-	// shortest is the time that round trips took lately at least.
-	shortest time.Duration
-	// replays is how many reservations found their record, one after the other, and unsure for how many more it is not
-	// guessed what they find.
-	replays, unsure int
-	queue           []*item
-	busy            int
-	closed          bool
-	patient         *time.Timer // fires when an item has waited too long; nil if none waits
-	running         sync.WaitGroup
+	mu      sync.Mutex
+	queue   []*item
+	busy    int
+	closed  bool
+	running sync.WaitGroup
 }
-
-const (
-	// laneWorth is how many waiting items open a further lane.
-	laneWorth = 12
-	// farTrip is from when on a round trip takes so long that waiting for it costs more than a batch saves.
-	farTrip = time.Millisecond
-	// manyReplays is how many reservations in a row find their record before the next ones only look.
-	manyReplays = 64
-	// longUnsure is for how many reservations every case is thought of after one that had to be sent again.
-	longUnsure = 32
-	// extraLanes is how many lanes open for items that have lost patience.
-	extraLanes = 2
-)
 
 var errClosed = errors.New("the store is closed")
 
@@ -94,31 +69,11 @@ func (b *batcher) enqueue(t *item) error {
 		return unavailable(errClosed)
 	}
 	b.queue = append(b.queue, t)
-	far := b.shortest >= farTrip
-	switch {
-	case b.busy == 0, b.busy < b.lanes && len(b.queue) >= b.worth, far && b.busy < b.farLanes:
-		b.open()
-	case b.patient == nil:
-		b.patient = time.AfterFunc(b.patience, b.lostPatience)
+	if b.busy < b.lanes {
+		b.busy++
+		b.running.Go(b.lane)
 	}
 	return nil
-}
-
-// open starts a lane. The caller holds the lock.
-func (b *batcher) open() {
-	b.busy++
-	b.running.Go(b.lane)
-}
-
-// lostPatience opens a lane for those who wait for a batch that does not come back: a record may be locked, or a
-// connection silent.
-func (b *batcher) lostPatience() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.patient = nil
-	if len(b.queue) > 0 && b.busy < max(b.lanes, b.farLanes)+extraLanes && !b.closed {
-		b.open()
-	}
 }
 
 func (b *batcher) withdraw(t *item) {
@@ -140,8 +95,8 @@ func (b *batcher) lane() {
 	}
 }
 
-// take takes what has gathered, or ends the lane. A statement writes a record once: of several reservations of one key
-// the first may write and the others look, and a second write of another kind stays for the next batch.
+// take takes what has gathered, or ends the lane. A statement writes a record once: of several writes of a kind the first
+// goes, and the others wait for the next batch. Reservations of one key share a look.
 func (b *batcher) take() (items []*item) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -154,8 +109,7 @@ func (b *batcher) take() (items []*item) {
 			break
 		}
 		want := wanted{t.kind, t.id}
-		_, t.look = taken[want]
-		if t.look && t.kind != kindReserve {
+		if _, twice := taken[want]; twice && t.kind != kindReserve {
 			rest = append(rest, t)
 			continue
 		}
@@ -165,10 +119,6 @@ func (b *batcher) take() (items []*item) {
 	}
 	clear(b.queue[len(rest):])
 	b.queue = rest
-	if b.patient != nil && len(rest) == 0 {
-		b.patient.Stop()
-		b.patient = nil
-	}
 	if items == nil {
 		b.busy--
 	}
@@ -218,7 +168,7 @@ func repeated(ctx context.Context, pool *ownPool, do func() error) error {
 		switch {
 		case err == nil || ctx.Err() != nil || fromStandby(err):
 			return unavailable(err)
-		case undone(err) && tries < maxUndone && pauseUndone(ctx, tries):
+		case undone(err) && tries < sqltx.MaxUndone && sqltx.PauseUndone(ctx, tries):
 		case lost(err) && !dead && !errors.Is(err, errUnconnected):
 			dead = true
 			pool.Reset() // the others are likely dead too
@@ -256,76 +206,19 @@ func (b *batcher) sendOn(ctx context.Context, trip pipeline, items []*item) erro
 	if err := trip.prepare(ctx, deadline, b.statements...); err != nil {
 		return err
 	}
-	sent := b.plan(items)
+	firsts := slices.CompactFunc(slices.Clone(items), (*item).sharesLook)
+	sent := sendings(firsts)
 	for i := range sent {
 		trip.add(b.statements[sent[i].shape], sent[i].arguments(&trip)...)
 	}
-	began := time.Now()
 	_, err := trip.run(deadline, func(statement int, raw [][]byte) error { return sent[statement].readOutcome(raw) })
-	if err == nil && slices.ContainsFunc(items, (*item).unanswered) {
-		err = trip.broken(errForeignReply)
-	}
-	if err == nil {
-		b.learn(items, time.Since(began))
-	}
 	if err == nil && trip.warned {
 		err = replicated(ctx, b.pool.Pool)
 	}
+	if err == nil {
+		shareLooks(items)
+	}
 	return err
-}
-
-// plan chooses the statements of a round trip, for items that are in their order.
-func (b *batcher) plan(items []*item) (sent []sending) {
-	b.mu.Lock()
-	likely := b.guess()
-	b.mu.Unlock()
-	few := [kinds]int{kindReserve: b.fewReserve, kindComplete: b.fewComplete}
-	sent = make([]sending, 0, len(items))
-	for len(items) > 0 {
-		k, n := items[0].kind, 0
-		for n < len(items) && items[n].kind == k {
-			items[n].outcome, items[n].partly = outcomeRefused, false
-			n++
-		}
-		sent = sendings(sent, items[:n:n], few[k], likely)
-		items = items[n:]
-	}
-	return sent
-}
-
-// guess is what the next reservations are likely to find. The caller holds the lock.
-func (b *batcher) guess() guess {
-	switch {
-	case b.unsure > 0:
-		return guessNothing
-	case b.replays >= manyReplays:
-		return guessReplay
-	default:
-		return guessNew
-	}
-}
-
-// learn keeps what a round trip shows: how long one takes, and what reservations find.
-func (b *batcher) learn(items []*item, took time.Duration) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.shortest == 0 {
-		b.shortest = took
-	}
-	b.shortest = min(took, b.shortest+b.shortest/8)
-	for _, t := range items {
-		if t.kind != kindReserve {
-			continue
-		}
-		b.unsure = max(b.unsure-1, 0)
-		if t.whole {
-			b.unsure = longUnsure
-		}
-		b.replays++
-		if t.outcome != outcomeRead {
-			b.replays = 0
-		}
-	}
 }
 
 // close waits for the batches under way; what still waits is answered by them.

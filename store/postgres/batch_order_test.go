@@ -35,7 +35,7 @@ func TestLargeAnswersBothWays(t *testing.T) {
 			}
 			return conn, nil
 		}
-	}, postgres.OneLane(), postgres.Patient(), postgres.LockTimeout("1h"))
+	}, postgres.OneLane(), postgres.LockTimeout("1h"))
 	body := make([]byte, size)
 	_, _ = rand.Read(body) // what is text would be stored in fewer bytes
 	settled, owned := keys("settled", replays), make([]store.Claim, completions)
@@ -68,7 +68,7 @@ func TestLargeAnswersBothWays(t *testing.T) {
 func TestOneRecordInOneBatch(t *testing.T) {
 	t.Parallel()
 	url := servers.Postgres(t).SchemaURL(t)
-	s := openConfigured(t, url, func(*pgxpool.Config) {}, postgres.OneLane(), postgres.Patient(),
+	s := openConfigured(t, url, func(*pgxpool.Config) {}, postgres.OneLane(),
 		postgres.LockTimeout("1h"))
 	claim := own(t, s, reservation("one"))
 	letGo := holdRecord(t, s, url, own(t, s, reservation("held")))

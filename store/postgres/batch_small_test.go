@@ -17,8 +17,7 @@ import (
 	"github.com/onceward/onceward/store/postgres"
 )
 
-// These are the tests of batches by the statements that do not know every case: those for one item, and the one for many
-// new records.
+// These are the tests of batches of few items, and of what their statements do not decide.
 
 // TestSmallBatches: what gathers travels together also where it is little, and each item is decided for itself.
 func TestSmallBatches(t *testing.T) {
@@ -55,7 +54,7 @@ func TestSmallBatches(t *testing.T) {
 					}
 				}
 			})
-			if trips > 5 { // the batch, the retry again, and why the second answer was refused
+			if trips > 7 { // the batch, two for the retry, and two for why the second answer was refused
 				t.Errorf("%d calls that had gathered took %d round trips", len(names)+2, trips)
 			}
 			wantReplay(t, s, "owned", "owned", "E2")
@@ -70,7 +69,7 @@ func TestRefusedNeighbourInASmallBatch(t *testing.T) {
 	url := servers.Postgres(t).SchemaURL(t)
 	proxy := servers.NewProxy(t, url)
 	s := openUnasked(t, proxy.URL(), postgres.OneLane())
-	exec(t, openAdmin(t, url), `ALTER TABLE onceward_record ADD CHECK (position('refused'::bytea IN answer) = 0)`)
+	exec(t, openAdmin(t, url), `ALTER TABLE onceward_record ADD CHECK (position('refused'::bytea IN body) = 0)`)
 	bodies := []string{"stored", "refused", "stored too"}
 	var claims [3]store.Claim
 	for i, key := range keys("owned", len(bodies)) {
@@ -149,72 +148,40 @@ func TestRaceWithAnotherNode(t *testing.T) {
 	}
 }
 
-// TestGuessingReplays: after many replays the store only looks, in one round trip, and what is no replay is decided all
-// the same.
-func TestGuessingReplays(t *testing.T) {
+// TestTakingOver: what a statement of a batch cannot decide is decided under the lock of the record, and those that
+// travel with it are answered.
+func TestTakingOver(t *testing.T) {
 	t.Parallel()
-	c := newTripping(t)
-	s := c.store
-	c.settled("settled")
-	c.released("released")
-	replayed := func() {
-		for range 100 {
-			wantReplay(t, s, "settled", "settled", "I3")
+	s, proxy := openProxied(t, postgres.OneLane())
+	brief := reservation("expired")
+	brief.Retention = time.Microsecond
+	complete(t, s, own(t, s, brief), "old")
+	must(t, s.Release(t.Context(), own(t, s, reservation("released")), "no stock"))
+	lost := reservation("lost")
+	lost.Lease = time.Microsecond
+	own(t, s, lost)
+	want := []struct {
+		reservation *store.Reservation
+		decision    store.Decision
+		origin      store.Origin
+	}{
+		{reservation("fresh"), store.DecisionExecute, store.OriginCreated},
+		{brief, store.DecisionExecute, store.OriginRecreated},
+		{reservation("released"), store.DecisionExecute, store.OriginRetried},
+		{reservation("lost"), store.DecisionUnknown, 0},
+	}
+	gather(t, s, proxy, len(want), func(ctx context.Context, i int) {
+		v, err := s.Reserve(ctx, want[i].reservation)
+		if err != nil || v.Decision != want[i].decision || v.Origin != want[i].origin {
+			t.Errorf("%s: got (%s, %s, %v), want (%s, %s)", want[i].reservation.Key, v.Decision, v.Origin, err,
+				want[i].decision, want[i].origin)
 		}
-		before := c.proxy.RoundTrips()
-		wantReplay(t, s, "settled", "settled", "I3")
-		if trips := c.proxy.RoundTrips() - before; trips != 1 {
-			t.Errorf("a replay after many took %d round trips, want 1", trips)
-		}
-	}
-	replayed()
-	if v, err := s.Reserve(t.Context(), reservation("fresh")); err != nil || v.Origin != store.OriginCreated {
-		t.Errorf("S1: a new key after many replays got (%s, %s, %v)", v.Decision, v.Origin, err)
-	}
-	replayed()
-	if v, err := s.Reserve(t.Context(), reservation("released")); err != nil || v.Origin != store.OriginRetried {
-		t.Errorf("S3: a retry after many replays got (%s, %s, %v)", v.Decision, v.Origin, err)
-	}
-	replayed()
+	})
 	absent := reservation("absent")
 	absent.NoCreate = true
 	if v, err := s.Reserve(t.Context(), absent); err != nil || v.Decision != store.DecisionRefused {
 		t.Errorf("a key that must be there got (%s, %v)", v.Decision, err)
 	}
-	replayed()
-	r := reservation("repeated")
-	first, err := s.Reserve(t.Context(), r)
-	must(t, err)
-	replayed()
-	if v, err := s.Reserve(t.Context(), r); err != nil || v.Origin != store.OriginRepeated ||
-		v.Record.Attempt != first.Record.Attempt {
-		t.Errorf("S9: the same call after many replays got (%s, %s, %v), want the same grant", v.Decision, v.Origin, err)
-	}
-}
-
-// TestLanesOverANetwork: where a round trip takes long, a call does not wait for the one before it.
-func TestLanesOverANetwork(t *testing.T) {
-	t.Parallel()
-	s, proxy := openProxied(t, postgres.Patient())
-	ctx := t.Context()
-	for _, key := range keys("takes long", 40) { // until what was quicker before is forgotten
-		sprung := proxy.Sprung()
-		release := proxy.HoldReply(isBatch)
-		t.Cleanup(release)
-		ended := crowd(ctx, 1, func(ctx context.Context, _ int) { ownIn(ctx, t, s, reservation(key)) })
-		awaitSprung(t, proxy, sprung)
-		time.Sleep(2 * time.Millisecond) // so long the reply is on its way
-		release()
-		ended()
-	}
-	sprung := proxy.Sprung()
-	release := proxy.HoldReply(isBatch)
-	t.Cleanup(release)
-	ended := crowd(ctx, 1, func(ctx context.Context, _ int) { ownIn(ctx, t, s, reservation("takes longest")) })
-	awaitSprung(t, proxy, sprung)
-	ownIn(ctx, t, s, reservation("does not wait"))
-	release()
-	ended()
 }
 
 // TestSmallStatementsGoByTheKey: few records are in progress, so that the index on the state looks like a good way to

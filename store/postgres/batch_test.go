@@ -238,7 +238,7 @@ func TestRefusedNeighbour(t *testing.T) {
 	url := servers.Postgres(t).SchemaURL(t)
 	proxy := servers.NewProxy(t, url)
 	s := openUnasked(t, proxy.URL(), postgres.OneLane())
-	exec(t, openAdmin(t, url), `ALTER TABLE onceward_record ADD CHECK (position('refused'::bytea IN answer) = 0)`)
+	exec(t, openAdmin(t, url), `ALTER TABLE onceward_record ADD CHECK (position('refused'::bytea IN body) = 0)`)
 	const n, bad = 20, 7
 	var claims [n]store.Claim
 	for i, key := range keys("owned", n) {
@@ -284,7 +284,7 @@ func TestLargeAnswers(t *testing.T) {
 		}
 	})()
 	if whole := number(t, openAdmin(t, url),
-		`SELECT count(*) FROM onceward_record WHERE octet_length(answer) > $1`, size); whole != n {
+		`SELECT count(*) FROM onceward_record WHERE octet_length(body) >= $1`, size); whole != n {
 		t.Errorf("%d of %d answers were stored", whole, n)
 	}
 	for i := 0; i < n; i += 20 {

@@ -1,14 +1,17 @@
 package postgres
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/onceward/onceward/internal/backoff"
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/store"
 )
 
@@ -17,18 +20,49 @@ const (
 	begin        = `BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE`
 	selectMoment = `SELECT @now(), CASE WHEN $1 THEN nextval('@attempt') ELSE 0 END,
 		set_config('idle_in_transaction_session_timeout', '10s', true)`
-	lockRecord   = `SELECT attempt, due, retention, answer, state, request, extra FROM @record WHERE id = $1 FOR UPDATE`
-	insertRecord = `INSERT INTO @record (id, attempt, due, retention, answer, state, request, extra)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`
-	updateRecord = `UPDATE @record
-		SET attempt = $2, due = $3, retention = $4, answer = $5, state = $6, request = $7, extra = $8 WHERE id = $1`
+	lockRecord   = `SELECT ` + columns + ` FROM @record WHERE id = $1 FOR UPDATE`
 	deleteRecord = `DELETE FROM @record WHERE id = $1`
 	// It returns a row in any case, with a number that tells the reply from another one: what is not there is not read
 	// from a reply that is not there.
 	getRecord = `SELECT $2::bigint, @now(), pg_is_in_recovery(), id IS NOT NULL, coalesce(attempt, 0), coalesce(due, 0),
-			coalesce(retention, 0), answer, coalesce(state, 0::smallint), request, extra
+			coalesce(retention, 0), created_at, settled_at, downstream_secret, reconcile_count, coalesce(state, 0::smallint),
+			coalesce(version, 0::smallint), coalesce(status, 0::smallint), ` + otherColumns + `
 		FROM (SELECT) AS one LEFT JOIN @record ON id = $1`
 )
+
+var (
+	insertRecord = insertColumns(nil)
+	updateRecord = updateColumns(nil) + ` WHERE id = $1`
+)
+
+// setColumns returns the columns of a record, and what they are set to: the parameters from $2 on, or expressions with a
+// question mark for the parameter.
+func setColumns(expressions map[string]string) (names, set []string) {
+	names = strings.Split(columns, ", ")
+	for i, name := range names {
+		parameter := "$" + strconv.Itoa(i+2)
+		if expression, ok := expressions[name]; ok {
+			parameter = strings.ReplaceAll(expression, "?", parameter)
+		}
+		set = append(set, parameter)
+	}
+	return names, set
+}
+
+// insertColumns is the statement that makes a record, with the id as $1.
+func insertColumns(expressions map[string]string) string {
+	names, set := setColumns(expressions)
+	return `INSERT INTO @record (id, ` + strings.Join(names, ", ") + `) VALUES ($1, ` + strings.Join(set, ", ") + `)`
+}
+
+// updateColumns is the beginning of the statement that changes all of a record.
+func updateColumns(expressions map[string]string) string {
+	names, set := setColumns(expressions)
+	for i, name := range names {
+		set[i] = name + ` = ` + set[i]
+	}
+	return `UPDATE @record SET ` + strings.Join(set, ", ")
+}
 
 // changed is a record before and after an event.
 type changed struct {
@@ -46,12 +80,8 @@ func (s *Store) change(ctx context.Context, id store.ID, event store.Event) (c c
 	if err := s.writable(); err != nil {
 		return c, err
 	}
-	number, err := s.numberFor(ctx, event)
-	if err != nil {
-		return c, err
-	}
 	for tries := 1; ; tries++ {
-		c, err = s.changeOnce(ctx, id, event, number)
+		c, err = s.changeOnce(ctx, id, event)
 		if errors.Is(err, errUnanswered) && event.Kind != store.EventReserve {
 			// What cannot be told is not made again: an event without a fence, such as a bust, would meet what came
 			// since.
@@ -69,9 +99,9 @@ func (s *Store) change(ctx context.Context, id store.ID, event store.Event) (c c
 // nothing that its nonce would not find again. It waits if the server undid it because of its neighbours.
 func (s *Store) mayRepeat(ctx context.Context, err error, tries int) bool {
 	if undone(err) {
-		return tries < maxUndone && pauseUndone(ctx, tries)
+		return tries < sqltx.MaxUndone && sqltx.PauseUndone(ctx, tries)
 	}
-	return tries <= maxTries && (s.lostRace(err) || errors.Is(err, errNotBegun) || errors.Is(err, errUnanswered))
+	return tries <= sqltx.MaxTries && (s.lostRace(err) || errors.Is(err, errNotBegun) || errors.Is(err, errUnanswered))
 }
 
 // errNotBegun says that the connection turned out dead before anything was written.
@@ -80,19 +110,7 @@ var errNotBegun = errors.New("not begun")
 // errUnanswered says that the reply to COMMIT did not come.
 var errUnanswered = errors.New("it is not known yet what became of the commit")
 
-// maxTries is how often a transaction with work of the application is repeated that the server undid, and a change that
-// lost a race or its connection.
-const maxTries = 10
-
-// numberFor is that of the operation of a reservation.
-func (s *Store) numberFor(ctx context.Context, event store.Event) (int32, error) {
-	if event.Reservation == nil {
-		return 0, nil
-	}
-	return s.operations.number(ctx, event.Reservation.Operation)
-}
-
-func (s *Store) changeOnce(ctx context.Context, id store.ID, event store.Event, number int32) (c changed, err error) {
+func (s *Store) changeOnce(ctx context.Context, id store.ID, event store.Event) (c changed, err error) {
 	conn, err := s.own.Acquire(ctx)
 	if err != nil {
 		return c, unavailable(err)
@@ -111,7 +129,7 @@ func (s *Store) changeOnce(ctx context.Context, id store.ID, event store.Event, 
 	if c.after, c.outcome, err = store.Step(c.before, event, c.now); err != nil || c.outcome.Effect == store.EffectNone {
 		return c, errors.Join(err, unavailable(rollback(conn.Conn(), lookTimeout)))
 	}
-	err = s.write(ctx, conn.Conn(), hash, &c, number)
+	err = s.write(ctx, conn.Conn(), hash, &c)
 	if err != nil && lost(err) {
 		s.own.Reset() // the others are likely dead too
 		err = fmt.Errorf("%w: %w", errUnanswered, err)
@@ -135,9 +153,9 @@ func (s *Store) look(
 	}
 	c.found = row{id: hash}
 	r := &c.found
-	err = results.QueryRow().Scan(&r.attempt, &r.due, &r.retention, &r.answer, &r.state, &r.request, &r.extra)
+	err = results.QueryRow().Scan(r.fields()...)
 	if c.exists = err == nil; c.exists {
-		c.before, err = r.record(id, s.operations.name)
+		c.before, err = r.record(id)
 	}
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return notFoundAsIs(err)
@@ -160,23 +178,19 @@ func notFoundAsIs(err error) error {
 
 // write carries an effect out and commits, in one round trip. It does not ask the server to stop when the caller's time is
 // up: a commit that waits for a standby would be there without it.
-func (s *Store) write(ctx context.Context, conn *pgx.Conn, hash [16]byte, c *changed, number int32) error {
+func (s *Store) write(ctx context.Context, conn *pgx.Conn, hash [16]byte, c *changed) error {
 	trip := pipeline{conn: conn, unnamed: true}
 	switch {
 	case c.outcome.Effect == store.EffectRemove:
 		trip.add(&statement{text: s.sql.deleteRecord}, hash[:])
 	default:
-		if number == 0 {
-			number = s.operations.known(c.after.Operation)
-		}
 		r := &c.wrote
-		r.encode(&c.after, hash, number)
+		r.encode(&c.after, hash)
 		text := s.sql.updateRecord
 		if !c.exists {
 			text = s.sql.insertRecord
 		}
-		trip.add(&statement{text: text}, r.id[:], trip.int64(r.attempt), trip.int64(r.due), trip.int32(r.retention),
-			r.answer, trip.int16(r.state), r.request, r.extra)
+		trip.add(&statement{text: text}, trip.row(r)...)
 	}
 	trip.add(&s.sql.commit)
 	deadline := time.Now().Add(settleTimeout)
@@ -201,17 +215,16 @@ func rollback(conn *pgx.Conn, limit time.Duration) error {
 	return err
 }
 
-// get reads a record as it stands, and the clock.
+// get reads a record as it stands, and the clock, also where there is none.
 func (s *Store) get(ctx context.Context, id store.ID) (rec store.Record, now time.Time, err error) {
 	if err := errors.Join(ctx.Err(), s.ready()); err != nil {
 		return rec, now, unavailable(err)
 	}
 	r := row{id: s.hash(id)}
 	at, err := s.read(ctx, &r)
-	if err != nil {
-		return rec, now, err
+	if err == nil {
+		rec, err = r.record(id)
 	}
-	rec, err = r.record(id, s.operations.name)
 	return rec, fromMicros(at), err
 }
 
@@ -228,7 +241,7 @@ func (s *Store) read(ctx context.Context, r *row) (at int64, err error) {
 		s.own.Reset() // a connection turned out dead, and the others are likely dead too
 	}
 	if errors.Is(err, pgx.ErrNoRows) {
-		return 0, store.ErrNotFound
+		return at, store.ErrNotFound
 	}
 	return at, unavailable(err)
 }
@@ -243,8 +256,7 @@ func (s *Store) getOnce(ctx context.Context, r *row) (at int64, err error) {
 	var echo int64
 	var standby, exists bool
 	asked := randomKey()
-	err = conn.QueryRow(ctx, s.sql.get, r.id, asked).Scan(&echo, &at, &standby, &exists,
-		&r.attempt, &r.due, &r.retention, &r.answer, &r.state, &r.request, &r.extra)
+	err = conn.QueryRow(ctx, s.sql.get, r.id, asked).Scan(append([]any{&echo, &at, &standby, &exists}, r.fields()...)...)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows) || err == nil && echo != asked:
 		_ = conn.Conn().Close(ctx) // its next reply would be another's too
@@ -318,7 +330,5 @@ func (c *changed) unmadeOf(now *changed) bool {
 
 // equal reports whether two rows hold the same.
 func (r *row) equal(other *row) bool {
-	return r.id == other.id && r.attempt == other.attempt && r.due == other.due && r.retention == other.retention &&
-		r.state == other.state && bytes.Equal(r.answer, other.answer) && bytes.Equal(r.request, other.request) &&
-		bytes.Equal(r.extra, other.extra)
+	return reflect.DeepEqual(r, other)
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -265,6 +266,9 @@ func (s *Store) acquire(ctx context.Context) (l acquired, err error) {
 		l.discard()
 	}
 }
+
+// lookTimeout bounds what is read on the side.
+const lookTimeout = 5 * time.Second
 
 // neverPing lets the connections of a pool be used without asking first.
 func neverPing(context.Context, pgxpool.ShouldPingParams) bool { return false }

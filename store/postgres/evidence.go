@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -12,8 +11,10 @@ import (
 // The statements about what is kept beside the records. Texts from outside are looked up by their hash, because an
 // index does not take values of every length.
 const (
-	insertLateCompletion = `INSERT INTO @late_completion (id, attempt, at, response) VALUES ($1, $2, $3, $4)`
-	selectLateCompletion = `SELECT attempt, at, response FROM @late_completion WHERE id = $1 ORDER BY at`
+	insertLateCompletion = `INSERT INTO @late_completion (id, attempt, at, status, not_stored, content_type, header, body)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`
+	selectLateCompletion = `SELECT attempt, at, status, not_stored, content_type, header, body FROM @late_completion
+		WHERE id = $1 ORDER BY at`
 
 	insertExternalEvent = `INSERT INTO @external_event (source, any_scope, scope, event_id, subject, at, received_at, body)
 		VALUES ($1, $2, $3, $4, $5, $6, @now(), $7)
@@ -30,8 +31,11 @@ func (s *Store) AddLateCompletion(ctx context.Context, late store.LateCompletion
 	if err := s.writable(); err != nil {
 		return err
 	}
+	var r row
+	r.encodeAnswer(&late.Response)
 	_, err := s.own.Exec(ctx, s.names.render(insertLateCompletion),
-		s.hash(late.ID), late.Attempt, micros(late.At), appendAnswer(nil, &late.Response))
+		s.hash(late.ID), late.Attempt, micros(late.At), r.status,
+		late.Response.NotStored, r.contentType, r.header, r.body)
 	return unavailable(err)
 }
 
@@ -40,22 +44,17 @@ func (s *Store) LateCompletions(ctx context.Context, id store.ID) ([]store.LateC
 	if err := s.primary(ctx); err != nil {
 		return nil, err
 	}
-	read := func(row pgx.CollectableRow) (late store.LateCompletion, err error) {
-		var attempt, at int64
-		var answer []byte
-		if err := row.Scan(&attempt, &at, &answer); err != nil {
+	read := func(one pgx.CollectableRow) (late store.LateCompletion, err error) {
+		var r row
+		if err := one.Scan(&r.attempt, &r.due, &r.status, &r.notStored, &r.contentType, &r.header, &r.body); err != nil {
 			return late, err
 		}
-		response, err := parseAnswer(answer)
-		return store.LateCompletion{
-			Claim: store.Claim{ID: id, Attempt: attempt}, Response: response, At: fromMicros(at),
-		}, err
+		late.ID, late.Attempt, late.At = id, r.attempt, fromMicros(r.due)
+		late.Response, err = r.decodeAnswer()
+		return late, err
 	}
 	lateCompletions, err := collect(ctx, s.own, s.names.render(selectLateCompletion), []any{s.hash(id)}, read)
-	if errors.Is(err, errBadAnswer) {
-		return nil, unreadable(err)
-	}
-	return lateCompletions, unavailable(err)
+	return lateCompletions, notFoundAsIs(err)
 }
 
 // AddExternalEvent implements [store.ExternalEventKeeper].

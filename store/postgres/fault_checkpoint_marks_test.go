@@ -52,7 +52,7 @@ func TestMarkedStepLeavesNoOldData(t *testing.T) {
 	}
 	must(t, f.reach(charged))
 	f.wantReached(t, 1, charged, "E3")
-	if number(t, s.admin, `SELECT count(*) FROM onceward_record WHERE position('in the clear'::bytea IN extra) > 0`) != 0 {
+	if number(t, s.admin, `SELECT count(*) FROM onceward_record WHERE position('in the clear'::bytea IN data) > 0`) != 0 {
 		t.Error("L3: the row still has what the step has replaced")
 	}
 	if rec, err := f.store.Get(t.Context(), f.claim.ID); err != nil || rec.ProviderID != "ch_9" {
@@ -90,7 +90,7 @@ func TestLostReplyLeavesNothing(t *testing.T) {
 	must(t, f.reach(charged))
 	f.wantSprung(t, 1)
 	if n := number(t, s.admin,
-		`SELECT count(*) FROM onceward_record WHERE position('in the clear'::bytea IN extra) > 0`); n != 0 {
+		`SELECT count(*) FROM onceward_record WHERE position('in the clear'::bytea IN data) > 0`); n != 0 {
 		t.Error("L3: the row still has what the step has replaced")
 	}
 }

@@ -7,14 +7,10 @@ import (
 )
 
 const (
-	// withProvider is the condition of the index on what providers call the effects of records. Most have no such id, and
-	// are known by the byte that is its tag. It is short because every statement that writes a record prepares it anew.
-	withProvider = `position('\x07'::bytea IN extra) > 0 AND @field(extra, 7) IS NOT NULL`
-	// selectProvider goes by that index. The newest attempts come first, because a provider's id can be that of any number
-	// of records.
-	selectProvider = `SELECT id, attempt, due, retention, answer, state, request, extra FROM @record
-		WHERE ` + withProvider + ` AND sha256(@field(extra, 7)) = sha256($1)
-		ORDER BY attempt DESC LIMIT $2`
+	// selectProvider goes by the index on what providers call the effects of records. The newest attempts come first, because
+	// a provider's id can be that of any number of records.
+	selectProvider = `SELECT id, ` + columns + ` FROM @record
+		WHERE provider_id IS NOT NULL AND sha256(provider_id) = sha256($1) ORDER BY attempt DESC LIMIT $2`
 )
 
 // mostAlike is how many records with one provider's id are looked at.
@@ -32,7 +28,7 @@ func (s *Store) FindHash(ctx context.Context, hash string) (rec store.Record, er
 	if _, err := s.read(ctx, &r); err != nil {
 		return rec, err
 	}
-	return s.summary(ctx, &r)
+	return s.summary(ctx, &r), nil
 }
 
 // FindProviderID implements [store.Finder].
@@ -46,13 +42,7 @@ func (s *Store) FindProviderID(ctx context.Context, providerID string) ([]store.
 	}
 	var found []store.Record
 	for i := range alike {
-		rec, err := s.summary(ctx, &alike[i])
-		if err != nil {
-			return nil, err
-		}
-		if rec.ID != (store.ID{}) {
-			found = append(found, rec)
-		}
+		found = append(found, s.summary(ctx, &alike[i]))
 	}
 	return store.Newest(found), nil
 }

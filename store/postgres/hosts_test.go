@@ -187,7 +187,7 @@ func TestConnectionsOfItsOwn(t *testing.T) {
 		option postgres.Option
 		want   int32
 	}{
-		"by default":    {quiet, 8},
+		"by default":    {quiet, 6},
 		"one lane":      {postgres.WithLanes(1), 5},
 		"several lanes": {postgres.WithLanes(20), 24},
 	} {

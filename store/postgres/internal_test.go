@@ -2,21 +2,19 @@ package postgres
 
 import (
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/store"
 )
 
-// OneLane opens no second lane for those who wait for the first. The patience that stores have otherwise is over before
-// a busy machine has gathered a crowd.
-func OneLane() Option { return func(o *options) { o.lanes, o.farLanes, o.patience = 1, 1, time.Hour } }
-
-// Patient lets a call wait for the one before it as long as that takes.
-func Patient() Option { return func(o *options) { o.patience = time.Hour } }
+// OneLane lets one batch at a time be on the wire.
+func OneLane() Option { return WithLanes(1) }
 
 // Listening makes a call that waits rely on notifications: it does not look again for an hour.
 func Listening() Option { return func(o *options) { o.calmLook = time.Hour } }
@@ -41,10 +39,10 @@ func TestGateIsNotSeizedBehindTheConnection(t *testing.T) {
 		if _, err := g.enter(); err != nil {
 			t.Fatal(err)
 		}
-		g.lock()
+		g.Lock()
 		take(g)
-		g.leave()
-		if g.seize() {
+		g.Leave()
+		if g.Seize(slog.Default(), g.within) {
 			t.Errorf("E8: the gate was seized from a handler that has %s", name)
 		}
 	}
@@ -84,16 +82,16 @@ func TestRefusedBesideAnAnswer(t *testing.T) {
 // returned may say as much of a transaction inside of it, or that it is not known what became of that one.
 func TestUnknownIsNotRetried(t *testing.T) {
 	t.Parallel()
-	inner := new(Store).retry(t.Context(), func() error { return &undoneError{} })
+	inner := new(Store).retry(t.Context(), func() error { return &sqltx.UndoneError{} })
 	for name, test := range map[string]struct {
 		err  error
 		runs int
 	}{
-		"undone":                 {&undoneError{}, maxTries},
-		"undone with an error":   {&undoneError{cause: inner}, maxTries},
+		"undone":                 {&sqltx.UndoneError{}, sqltx.MaxTries},
+		"undone with an error":   {&sqltx.UndoneError{Cause: inner}, sqltx.MaxTries},
 		"undone inside":          {inner, 1},
 		"unknown":                {errors.Join(store.ErrOutcomeUnknown, inner), 1},
-		"undone, unknown inside": {&undoneError{cause: errors.Join(store.ErrOutcomeUnknown, inner)}, 1},
+		"undone, unknown inside": {&sqltx.UndoneError{Cause: errors.Join(store.ErrOutcomeUnknown, inner)}, 1},
 	} {
 		runs := 0
 		err := new(Store).retry(t.Context(), func() error { runs++; return test.err })

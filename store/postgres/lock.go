@@ -3,7 +3,7 @@ package postgres
 import "context"
 
 // Transactions exclude each other by the advisory locks of the server, which end with their transaction, whatever
-// becomes of it. Locks of one number are those of records and operations. Locks of two numbers are those of names and
+// becomes of it. Locks of one number are those of records. Locks of two numbers are those of names and
 // lanes, apart from the locks of one number that applications often use.
 
 // tryLock is an expression that takes a lock of one number if it is free, and returns whether it was.

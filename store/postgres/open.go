@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/store"
 )
@@ -107,7 +108,7 @@ func share(s *Store, err error) (*Store, error) {
 }
 
 func open(ctx context.Context, handlers source, opened *sockets, chosen []Option) (*Store, error) {
-	s := &Store{options: defaults(), handlers: handlers, sockets: opened, inFlight: make(map[store.ID]*running)}
+	s := &Store{options: defaults(), handlers: handlers, sockets: opened}
 	for _, option := range chosen {
 		option(&s.options)
 	}
@@ -165,21 +166,15 @@ func (s *Store) start(ctx context.Context) error {
 	s.channel = s.names.channel()
 	s.salt = lockSalt(s.channel)
 	s.sql = prepareStatements(s.names, s.channel, s.usual)
-	s.operations = newOperations(s.own, s.names)
 	s.unnamed = config.ConnConfig.DefaultQueryExecMode != pgx.QueryExecModeCacheStatement
 	s.batches = &batcher{
-		pool: s.own, statements: s.sql.batch, unnamed: s.unnamed, lanes: s.options.lanes, farLanes: s.options.farLanes,
-		largest: maxBatch, worth: laneWorth, fewReserve: fewReserve, fewComplete: fewComplete, patience: s.options.patience,
+		pool: s.own, statements: s.sql.batch, unnamed: s.unnamed, lanes: s.options.lanes, largest: maxBatch,
 	}
-	switch {
-	case s.options.individual: // by the statements of batches, so that the gathering alone makes the difference
-		s.batches.lanes, s.batches.largest, s.batches.worth = int(s.own.Config().MaxConns), 1, 1
-		s.batches.fewReserve, s.batches.fewComplete = 0, 0
-	case s.unnamed: // each statement is parsed and planned each time
-		s.batches.fewReserve, s.batches.fewComplete = 1, 1
+	if s.options.individual { // by the statements of batches, so that the gathering alone makes the difference
+		s.batches.lanes, s.batches.largest = int(s.own.Config().MaxConns), 1
 	}
 	s.warnOfDriver(ctx)
-	s.bridge = newBridge()
+	s.bridge = sqltx.NewBridge(stdlib.GetDefaultDriver())
 	s.waits = newWatcher(s, config)
 	return s.prepareTables(ctx)
 }
@@ -196,7 +191,7 @@ func openScouting(ctx context.Context, config *pgxpool.Config) (*pgxpool.Pool, e
 
 // openSettling opens the pool that settles.
 func openSettling(ctx context.Context, config *pgxpool.Config, o *options) (*pgxpool.Pool, error) {
-	most := int32(max(o.lanes, o.farLanes)) + spareConnections
+	most := int32(o.lanes) + spareConnections
 	if o.individual {
 		most = max(most, config.MaxConns)
 	}
@@ -268,7 +263,7 @@ func (s *Store) prepareTables(ctx context.Context) error {
 	return s.readTables(ctx)
 }
 
-// readTables refuses tables of another version than this program's, and reads the operations.
+// readTables refuses tables of another version than this program's.
 func (s *Store) readTables(ctx context.Context) error {
 	status, err := readStatus(ctx, s.own, s.names, &s.options.migrations)
 	if err == nil {
@@ -279,14 +274,15 @@ func (s *Store) readTables(ctx context.Context) error {
 	}
 	var moved bool
 	clock := s.names.render(`@test_clock`)
-	if err := s.own.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, clock).Scan(&moved); err != nil {
+	there := s.names.render(`SELECT to_regclass($1) IS NOT NULL, EXISTS (SELECT FROM @record)`)
+	if err := s.own.QueryRow(ctx, there, clock).Scan(&moved, nil); err != nil {
 		return err
 	}
 	if moved {
 		s.logger.WarnContext(ctx, "onceward: a test moves the clock of these tables, or has died before it gave it back: "+
 			"use others than those of tests", "table", clock)
 	}
-	return s.operations.load(ctx)
+	return nil
 }
 
 // ready refuses a store that is closed.
@@ -319,11 +315,9 @@ type options struct {
 	strict     bool
 	syncOnly   bool
 	individual bool
-	// lanes is how many batches may be on the wire at once, and farLanes how many where a round trip takes long.
-	lanes, farLanes int
-	migrations      migrations
-	// patience is how long a call waits for the batch before it.
-	patience time.Duration
+	// lanes is how many batches may be on the wire at once.
+	lanes      int
+	migrations migrations
 	// calmLook, closeTimeout and hardTimeout are the constants of these names. A test sets them so that an event decides,
 	// and not the speed of the machine.
 	calmLook, closeTimeout, hardTimeout time.Duration
@@ -341,7 +335,7 @@ type options struct {
 
 func defaults() options {
 	return options{
-		prefix: defaultPrefix, migrations: newMigrations(Migrations()), lanes: defaultLanes, farLanes: defaultFarLanes, patience: 50 * time.Millisecond,
+		prefix: defaultPrefix, migrations: newMigrations(Migrations()), lanes: defaultLanes,
 		calmLook: calmLook, closeTimeout: closeTimeout, hardTimeout: hardTimeout,
 		lockTimeout: "2s", logger: slog.Default(), buildInfo: debug.ReadBuildInfo,
 	}
@@ -349,9 +343,8 @@ func defaults() options {
 
 // How many batches may be on the wire at once.
 const (
-	defaultLanes    = 2
-	defaultFarLanes = 4
-	maxLanes        = 1000
+	defaultLanes = 2
+	maxLanes     = 1000
 )
 
 // WithSchema puts the tables into a schema, which must exist. Default: the first of the user's search_path that exists.
@@ -375,11 +368,9 @@ func WithReadOnly() Option { return func(o *options) { o.readOnly = true } }
 func WithStrictDurability() Option { return func(o *options) { o.strict = true } }
 
 // WithLanes is how many batches of reserved mode may be on the wire at once; what arrives while all are busy is
-// gathered into the next. Each takes a connection; more than 1,000 are refused. Default: 2, or 4 where a round trip
-// takes a millisecond and more, as over a network or with a slow disk.
-func WithLanes(n int) Option {
-	return func(o *options) { o.lanes, o.farLanes = max(n, 1), max(n, 1) }
-}
+// gathered into the next. Each takes a connection; more than 1,000 are refused. Default: 2. More are worth their
+// connections where a round trip takes a millisecond and more, as over a network or with a slow disk.
+func WithLanes(n int) Option { return func(o *options) { o.lanes = max(n, 1) } }
 
 // WithoutBatching sends each call of reserved mode as a statement of its own, on as many connections as the pool has.
 // It is there to compare with.

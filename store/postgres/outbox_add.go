@@ -23,9 +23,9 @@ import (
 // there: a CASE evaluates its condition first. The clock is read once, behind it.
 const (
 	addMessage = `INSERT INTO @outbox (number, id, lane, due, created_at, origin_attempt, topic, aggregatetype,
-			aggregateid, type, downstream_key, attributes, origin, payload)
+			aggregateid, type, downstream_key, attributes, origin_scope, origin_key, payload)
 		SELECT number, $1::uuid, $2::bigint, now + $3::bigint, now, $4::bigint, $5::text, $6::text, $7::text,
-			$8::text, $9::text, $10::text, $11::bytea, $12::bytea
+			$8::text, $9::text, $10::text, $11::bytea, $12::bytea, $13::bytea
 		FROM (SELECT NUMBER AS number, @now() AS now) AS drawn`
 	drawNumber = `nextval('@outbox_number')`
 	// What no worker delivers is apart from what workers look for.
@@ -66,14 +66,15 @@ type attributes struct {
 
 // addition is a message that is ready to be written.
 type addition struct {
-	kind, notifies  int
-	id              string
-	uuid            [16]byte // the same
-	lane            int64
-	delay           int64
-	attempt         int64
-	texts           [6]string // topic, aggregatetype, aggregateid, type, downstream_key, attributes
-	origin, payload []byte
+	kind, notifies int
+	id             string
+	uuid           [16]byte // the same
+	lane           int64
+	delay          int64
+	attempt        int64
+	texts          [6]string // topic, aggregatetype, aggregateid, type, downstream_key, attributes
+	scope, key     []byte    // of the origin
+	payload        []byte
 }
 
 // addition makes an entry ready to be written. It shares no memory with the entry.
@@ -99,7 +100,7 @@ func (s *Store) addition(e *outbox.Entry) (a addition, err error) {
 		a.kind = ordered
 	}
 	if e.Origin != (store.ID{}) {
-		a.origin = e.Origin.AppendBinary(nil)
+		a.scope, a.key = []byte(e.Origin.Scope), []byte(e.Origin.Key)
 	}
 	return a, nil
 }
@@ -113,11 +114,11 @@ func (a *addition) notify(s *Store) {
 
 // args are the parameters of the statement as pgx and database/sql take them.
 func (a *addition) args() []any {
-	args := append(make([]any, 0, 12), a.id, a.lane, a.delay, a.attempt)
+	args := append(make([]any, 0, 13), a.id, a.lane, a.delay, a.attempt)
 	for _, text := range a.texts {
 		args = append(args, text)
 	}
-	return append(args, a.origin, a.payload)
+	return append(args, a.scope, a.key, a.payload)
 }
 
 // AddMessage implements [outbox.Store].
@@ -196,7 +197,7 @@ func (s *Store) writeMessage(ctx context.Context, exec execFunc, g *gate, e *out
 		g.adds.Store(true)
 	}
 	a.notify(s)
-	defer s.messages.wake() // it may be committed soon
+	defer s.messages.Wake() // it may be committed soon
 	_, err = exec(ctx, s.sql.add[a.kind][a.notifies].text, a.args()...)
 	return err
 }
@@ -211,10 +212,10 @@ func (s *Store) AddToAnswer(ctx context.Context, e *outbox.Entry) error {
 	if err != nil {
 		return err
 	}
-	if _, err := g.enter(); err != nil {
+	if err := g.Enter(); err != nil {
 		return err
 	}
-	defer g.leave()
+	defer g.Leave()
 	if err := g.answerSize.Add(e); err != nil {
 		return err
 	}
@@ -233,7 +234,7 @@ func (t *transaction) addMessages(trip *pipeline) {
 		for _, text := range a.texts {
 			parameters = append(parameters, []byte(text))
 		}
-		trip.add(&t.store.sql.add[a.kind][a.notifies], append(parameters, a.origin, a.payload)...)
+		trip.add(&t.store.sql.add[a.kind][a.notifies], append(parameters, a.scope, a.key, a.payload)...)
 	}
 }
 

@@ -42,11 +42,13 @@ const (
 			FROM judged j WINDOW lane AS (PARTITION BY j.lane ORDER BY j.number)
 		), kept AS (
 			INSERT INTO @delivery (id, number, lane, due, created_at, token, origin_attempt, attempts, state, topic,
-				aggregatetype, aggregateid, type, downstream_key, attributes, origin, payload)
+				aggregatetype, aggregateid, type, downstream_key, attributes, origin_scope, origin_key,
+				payload)
 			SELECT c.id, c.number, c.lane, CASE WHEN c.claimed THEN c.now + $4::bigint ELSE c.due END, c.created_at,
 				CASE WHEN c.claimed THEN $5::bigint ELSE 0 END, c.origin_attempt,
 				CASE WHEN c.claimed AND c.heads THEN 1 ELSE 0 END, CASE WHEN c.claimed THEN 1 ELSE 0 END, c.topic,
-				c.aggregatetype, c.aggregateid, c.type, c.downstream_key, c.attributes, c.origin, c.payload
+				c.aggregatetype, c.aggregateid, c.type, c.downstream_key, c.attributes, c.origin_scope, c.origin_key,
+				c.payload
 			FROM chosen c
 			ON CONFLICT (id) DO NOTHING
 			RETURNING id, state

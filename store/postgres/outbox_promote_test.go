@@ -271,7 +271,7 @@ func TestMessageAddedTwice(t *testing.T) {
 	u := newOutboxTest(t, "")
 	u.add("topic", "1", "first")
 	twice := `INSERT INTO onceward_outbox SELECT nextval('onceward_outbox_number'), id, lane, due, created_at, origin_attempt, topic, aggregatetype,
-		aggregateid, type, downstream_key, attributes, origin, payload FROM onceward_outbox`
+		aggregateid, type, downstream_key, attributes, origin_scope, origin_key, payload FROM onceward_outbox`
 	exec(t, u.admin, twice)
 	u.add("topic", "1", "second")
 	u.wantClaimed(u.claim(), "first", "second")
@@ -303,7 +303,7 @@ func TestMessageAddedAgain(t *testing.T) {
 	done := u.add("topic", "1", "first")[0]
 	deliver("first at attempt 1")
 	exec(t, u.admin, `INSERT INTO onceward_outbox SELECT nextval('onceward_outbox_number'), id, lane, due, created_at, origin_attempt, topic,
-		aggregatetype, aggregateid, type, downstream_key, attributes, origin, payload FROM onceward_delivery`)
+		aggregatetype, aggregateid, type, downstream_key, attributes, origin_scope, origin_key, payload FROM onceward_delivery`)
 	last := u.add("topic", "1", "second")[0]
 	deliver("second at attempt 1")
 	if n := number(t, u.admin, `SELECT count(*) FROM onceward_outbox`); n != 0 {

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // statement is a text with the name under which connections prepare it.
@@ -34,7 +35,7 @@ type pipeline struct {
 	warned bool
 	// tag is that of the last statement, numbers the memory of parameters: neither is worth an allocation of its own.
 	tag     [maxTag]byte
-	numbers [64]byte
+	numbers [128]byte
 	used    int
 }
 
@@ -195,16 +196,57 @@ func (p *pipeline) int16(v int16) []byte {
 	return b
 }
 
-func (p *pipeline) int32(v int32) []byte {
-	b := p.number(4)
-	binary.BigEndian.PutUint32(b, uint32(v))
-	return b
-}
-
 func (p *pipeline) int64(v int64) []byte {
 	b := p.number(8)
 	binary.BigEndian.PutUint64(b, uint64(v))
 	return b
+}
+
+// mark, uuid and optional return nil, which is NULL, for what is false, no UUID or zero.
+func (p *pipeline) mark(v mark) []byte {
+	if !v {
+		return nil
+	}
+	b := p.number(1)
+	b[0] = 1
+	return b
+}
+
+func (p *pipeline) uuid(v *pgtype.UUID) []byte {
+	if !v.Valid {
+		return nil
+	}
+	return v.Bytes[:]
+}
+
+func (p *pipeline) optional(v optional) []byte {
+	if v == 0 {
+		return nil
+	}
+	return p.int64(int64(v))
+}
+
+// row returns the id and the columns of a record.
+func (p *pipeline) row(r *row) [][]byte {
+	fields := r.fields()
+	all := append(make([][]byte, 0, len(fields)+4), r.id[:])
+	for _, field := range fields {
+		switch f := field.(type) {
+		case *int64:
+			all = append(all, p.int64(*f))
+		case *optional:
+			all = append(all, p.optional(*f))
+		case *int16:
+			all = append(all, p.int16(*f))
+		case *mark:
+			all = append(all, p.mark(*f))
+		case *pgtype.UUID:
+			all = append(all, p.uuid(f))
+		case *[]byte:
+			all = append(all, *f)
+		}
+	}
+	return all
 }
 
 // statements are the texts of this package with the names of the tables put in. Those with a name are prepared on the
@@ -305,13 +347,47 @@ func (v *values) fixed(column, size int) []byte {
 
 func (v *values) int16(column int) int16 { return int16(binary.BigEndian.Uint16(v.fixed(column, 2))) }
 
-func (v *values) int32(column int) int32 { return int32(binary.BigEndian.Uint32(v.fixed(column, 4))) }
-
 func (v *values) int64(column int) int64 { return int64(binary.BigEndian.Uint64(v.fixed(column, 8))) }
 func (v *values) bool(column int) bool   { return v.fixed(column, 1)[0] != 0 }
 
-// bytes copies: what a connection reads into is used again. It is never nil, which would be sent back as null.
+// bytes copies: what a connection reads into is used again. It is never nil.
 func (v *values) bytes(column int) []byte { return append([]byte{}, v.column(column)...) }
+
+// row reads the columns of a record, from the given one on.
+func (v *values) row(r *row, from int) {
+	fields, size := r.fields(), 0
+	for i := range fields {
+		size += len(v.column(from + i))
+	}
+	texts := make([]byte, 0, size) // one copy: what a connection reads into is used again
+	for i, field := range fields {
+		n := from + i
+		switch f := field.(type) {
+		case *int64:
+			*f = v.int64(n)
+		case *optional:
+			*f = 0
+			if v.column(n) != nil {
+				*f = optional(v.int64(n))
+			}
+		case *int16:
+			*f = v.int16(n)
+		case *mark:
+			*f = v.column(n) != nil && mark(v.bool(n))
+		case *pgtype.UUID:
+			*f = pgtype.UUID{}
+			if v.column(n) != nil {
+				*f = pgtype.UUID{Bytes: [16]byte(v.fixed(n, 16)), Valid: true}
+			}
+		case *[]byte:
+			*f = nil
+			if text := v.column(n); text != nil {
+				texts = append(texts, text...)
+				*f = texts[len(texts)-len(text) : len(texts) : len(texts)]
+			}
+		}
+	}
+}
 
 // postgresEpoch is the year 2000, from which the server counts.
 const postgresEpoch = 946684800000000

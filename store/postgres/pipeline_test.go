@@ -92,13 +92,13 @@ func TestRepliesToAnotherReservation(t *testing.T) {
 	number := func(n int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(n)) }
 	state := func(n int16) []byte { return binary.BigEndian.AppendUint16(nil, uint16(n)) }
 	reserved := func(which []byte, nonce string) [][]byte {
-		return [][]byte{which, state(outcomeAbsent), number(1), nil, nil, nil, nil, nil, nil, nil, {0}, []byte(nonce)}
+		return [][]byte{which, {1}, number(1), {0}, []byte(nonce), number(7)}
 	}
 	id := [16]byte{1}
 	written := func(id [16]byte, attempt int64, now int16) [][]byte {
 		return [][]byte{id[:], number(1), number(attempt), state(now), number(0)}
 	}
-	reserving := item{id: id, kind: kindReserve, answer: []byte("mine")}
+	reserving := item{id: id, kind: kindReserve, row: row{nonce: []byte("mine")}}
 	extending, completing := item{id: id, kind: kindExtend, attempt: 7}, item{id: id, kind: kindComplete, attempt: 7}
 	for name, test := range map[string]struct {
 		shape   shape
@@ -106,18 +106,15 @@ func TestRepliesToAnotherReservation(t *testing.T) {
 		row     [][]byte
 		foreign bool
 	}{
-		"its own":               {shapeReserve, reserving, reserved(number(1), "mine"), false},
-		"another nonce":         {shapeReserve, reserving, reserved(number(1), "other"), true},
-		"another number":        {shapeReserve, reserving, reserved(number(2), "mine"), true},
-		"its own, by name":      {shapeReserveNew, reserving, reserved(id[:], "mine"), false},
-		"another nonce by name": {shapeReserveNew, reserving, reserved(id[:], "other"), true},
-		"another name":          {shapeReserveNew, reserving, reserved(make([]byte, 16), "mine"), true},
-		"a number for a name":   {shapeReserveNew, reserving, reserved(number(1), "mine"), true},
-		"an extension":          {shapeExtend, extending, written(id, 7, 10), false},
-		"another attempt":       {shapeExtend, extending, written(id, 8, 10), true},
-		"another record":        {shapeExtend, extending, written([16]byte{}, 7, 10), true},
-		"an answer":             {shapeComplete, completing, written(id, 7, 20), false},
-		"an extension again":    {shapeComplete, completing, written(id, 7, 10), true},
+		"its own":            {shape(kindReserve), reserving, reserved(id[:], "mine"), false},
+		"another nonce":      {shape(kindReserve), reserving, reserved(id[:], "other"), true},
+		"another name":       {shape(kindReserve), reserving, reserved(make([]byte, 16), "mine"), true},
+		"a number":           {shape(kindReserve), reserving, reserved(number(1), "mine"), true},
+		"an extension":       {shape(kindExtend), extending, written(id, 7, 10), false},
+		"another attempt":    {shape(kindExtend), extending, written(id, 8, 10), true},
+		"another record":     {shape(kindExtend), extending, written([16]byte{}, 7, 10), true},
+		"an answer":          {shape(kindComplete), completing, written(id, 7, 20), false},
+		"an extension again": {shape(kindComplete), completing, written(id, 7, 10), true},
 	} {
 		sent := sending{test.shape, []*item{&test.item}}
 		if err := sent.readOutcome(test.row); test.foreign != errors.Is(err, errForeignReply) {

@@ -14,8 +14,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -88,14 +88,13 @@ type Store struct {
 	closed atomic.Bool
 	// promoteFailures counts those of the last time.
 	promoteFailures atomic.Int32
-	operations      *operations
 	batches         *batcher
-	bridge          *bridge
+	bridge          *sqltx.Bridge
 	waits           *watcher
 	messages        announcer
 
-	mu       sync.Mutex
-	inFlight map[store.ID]*running // the transactions of this process
+	// flights are the transactions of this process.
+	flights sqltx.Flights
 }
 
 func shortHash(text string) string {
@@ -108,25 +107,49 @@ func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdic
 	if err := s.checkReservation(r); err != nil {
 		return store.Verdict{}, err
 	}
-	if r.ResumeOnly { // rare, and the batch does not know it
-		c, err := s.change(ctx, r.ID, store.Event{Kind: store.EventReserve, Reservation: r})
-		return store.Verdict{Decision: c.outcome.Decision, Origin: c.outcome.Origin, Record: c.after, Now: c.now}, err
+	if r.ResumeOnly || r.NoCreate {
+		rec, now, err := s.get(ctx, r.ID)
+		if err != nil && !errors.Is(err, store.ErrNotFound) {
+			return store.Verdict{}, err
+		}
+		return s.decide(ctx, r, rec, now)
 	}
-	number, err := s.operations.number(ctx, r.Operation)
-	if err != nil {
-		return store.Verdict{}, err
-	}
-	for whole := false; ; whole = true {
-		t := reserveItem(r, s.hash(r.ID), number)
-		t.whole = whole
+	for {
+		t := reserveItem(r, s.hash(r.ID))
 		if err := s.batches.do(ctx, t); err != nil {
 			return store.Verdict{}, err
 		}
-		v, again, err := s.reserved(ctx, r, t)
-		if !again {
-			return v, err
+		switch t.outcome {
+		case outcomeCreated:
+			return store.Verdict{
+				Decision: store.DecisionExecute, Origin: store.OriginCreated, Record: t.granted(), Now: fromMicros(t.now),
+			}, nil
+		case outcomeRead:
+			rec, err := t.found.record(r.ID)
+			if err != nil {
+				return store.Verdict{}, err
+			}
+			return s.decide(ctx, r, rec, fromMicros(t.now))
 		}
 	}
+}
+
+// decide returns the verdict on a reservation by the record as it was seen. Where the record has to be changed, that is
+// done under its lock, and decided anew by what is there then.
+func (s *Store) decide(
+	ctx context.Context, r *store.Reservation, seen store.Record, now time.Time,
+) (store.Verdict, error) {
+	event := store.Event{Kind: store.EventReserve, Reservation: r, Token: 1}
+	after, outcome, err := store.Step(seen, event, now)
+	if err == nil && outcome.Effect != store.EffectNone {
+		var c changed
+		c, err = s.change(ctx, r.ID, event)
+		after, outcome, now = c.after, c.outcome, c.now
+	}
+	if err != nil {
+		return store.Verdict{Now: now}, err
+	}
+	return store.Verdict{Decision: outcome.Decision, Origin: outcome.Origin, Record: after, Now: now}, nil
 }
 
 // checkReservation refuses what the state machine would refuse.
@@ -135,48 +158,6 @@ func (s *Store) checkReservation(r *store.Reservation) error {
 		return err
 	}
 	return r.Check()
-}
-
-// reserved is the verdict on a reservation. A record that another caller made or changed at the same moment is looked
-// at again, and so is one that the statement could not take over. Where the record that was found has to be changed in
-// a way that the batch does not know, that is done on its own; if it has gone in between, the batch decides again.
-func (s *Store) reserved(ctx context.Context, r *store.Reservation, t *item) (v store.Verdict, again bool, err error) {
-	v.Now = fromMicros(t.now)
-	switch t.outcome {
-	case outcomeAgain:
-		return v, true, nil
-	case outcomeAbsent:
-		v.Decision = store.DecisionRefused
-		return v, (t.look || t.partly) && t.create, nil
-	case outcomeCreated, outcomeRecreated, outcomeRetried:
-		v.Decision = store.DecisionExecute
-		v.Record, v.Origin, err = t.granted(r)
-		return v, false, err
-	}
-	event := store.Event{Kind: store.EventReserve, Reservation: r, Token: 1}
-	rec, err := t.found.record(r.ID, s.operations.name)
-	if err != nil {
-		return v, false, err
-	}
-	after, outcome, err := store.Step(rec, event, v.Now)
-	if err != nil {
-		return v, false, err
-	}
-	if outcome.Effect == store.EffectNone {
-		v.Decision, v.Origin, v.Record = outcome.Decision, outcome.Origin, after
-		return v, false, nil
-	}
-	if t.look || t.partly {
-		return v, true, nil
-	}
-	existing := *r
-	existing.NoCreate = true
-	event.Reservation = &existing
-	c, err := s.change(ctx, r.ID, event)
-	if err == nil && c.outcome.Decision == store.DecisionRefused && !r.NoCreate {
-		return v, true, nil
-	}
-	return store.Verdict{Decision: c.outcome.Decision, Origin: c.outcome.Origin, Record: c.after, Now: c.now}, false, err
 }
 
 // Extend implements [store.Store].
@@ -217,12 +198,12 @@ func (s *Store) ownerWrite(ctx context.Context, id store.ID, t *item, event stor
 		if err != nil {
 			return time.Time{}, err
 		}
-		t.found.due = micros(c.after.ExpiresAt)
+		t.due = micros(c.after.ExpiresAt)
 	}
 	if t.kind == kindComplete {
 		s.waits.settled(t.id)
 	}
-	return fromMicros(t.found.due), nil
+	return fromMicros(t.due), nil
 }
 
 // Checkpoint implements [store.Store].

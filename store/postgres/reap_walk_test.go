@@ -35,9 +35,9 @@ func newWalked(t testing.TB) *walked {
 	w := &walked{TB: t, store: openStore(t, url), admin: openAdmin(t, url)}
 	complete(t, w.store, own(t, w.store, reservation("sample")), "done")
 	// Such an answer is neither compressed nor moved out: four records fill a page.
-	exec(t, w.admin, `INSERT INTO onceward_record (id, attempt, due, retention, answer, state, request, extra)
-		SELECT md5(i::text)::uuid, attempt, onceward_now() + 86400000000, retention,
-			(SELECT string_agg(sha256(int8send(j)), '') FROM generate_series(1, 58) AS j), state, request, extra
+	exec(t, w.admin, `INSERT INTO onceward_record (id, attempt, due, retention, status, body, state, version, fingerprint, operation, scope, key)
+		SELECT md5(i::text)::uuid, attempt, onceward_now() + 86400000000, retention, status,
+			(SELECT string_agg(sha256(int8send(j)), '') FROM generate_series(1, 58) AS j), state, version, fingerprint, operation, scope, key
 		FROM generate_series(1, 12000) AS i, (SELECT * FROM onceward_record WHERE state = 20) AS sample`)
 	w.pages = number(t, w.admin, `SELECT pg_relation_size('onceward_record') / current_setting('block_size')::bigint`)
 	exec(t, w.admin, `CREATE SEQUENCE looks`)
@@ -128,7 +128,7 @@ func TestPaceOfTheWalk(t *testing.T) {
 	}
 	exec(t, w.admin, `UPDATE onceward_walk SET kept = 86400000000`)
 	w.expire(1)
-	exec(t, w.admin, `UPDATE onceward_record SET retention = 864000 WHERE state = 20`)
+	exec(t, w.admin, `UPDATE onceward_record SET retention = 864000000000 WHERE state = 20`)
 	for w.left() > 0 {
 		w.place(w.page(), 24*time.Hour)
 		w.reap(1000)
@@ -326,8 +326,8 @@ func TestCounts(t *testing.T) {
 	s, admin := openStore(t, url), openAdmin(t, url)
 	want := map[store.State]int64{}
 	for i, state := range []int{10, 11, 20, 20, 20, 30, 40, 41, 50} {
-		exec(t, admin, fmt.Sprintf(`INSERT INTO onceward_record (id, attempt, due, retention, answer, state, request, extra)
-			VALUES (md5('%d')::uuid, 1, 1, 1, '', %d, '', '')`, i, state))
+		exec(t, admin, fmt.Sprintf(`INSERT INTO onceward_record (id, attempt, due, retention, state, version, fingerprint, operation, scope, key)
+			VALUES (md5('%d')::uuid, 1, 1, 1, %d, 1, '', '', '', '')`, i, state))
 		want[store.State(state/10)]++
 	}
 	stats, err := s.Stats(t.Context())

@@ -162,7 +162,7 @@ func TestCheckCosts(t *testing.T) {
 	t.Parallel()
 	url := servers.Postgres(t).SchemaURL(t)
 	openStore(t, url)
-	trips := func(options ...postgres.Option) int {
+	once := func(options ...postgres.Option) int {
 		proxy := servers.NewProxy(t, url)
 		// What listens does its part when it likes.
 		s, err := postgres.Open(t.Context(), proxy.URL(), append(options, quiet, postgres.WithListenURL(url))...)
@@ -170,6 +170,13 @@ func TestCheckCosts(t *testing.T) {
 		defer func() { must(t, s.Close()) }()
 		await.That(t, "it listens", s.HearsMessages)
 		return proxy.RoundTrips()
+	}
+	trips := func(options ...postgres.Option) int { // the least, because a connection more may be made meanwhile
+		least := once(options...)
+		for range 4 {
+			least = min(least, once(options...))
+		}
+		return least
 	}
 	if with, without := trips(), trips(postgres.WithAdvisoryLocks()); with-without != 3 {
 		t.Errorf("opening took %d round trips, and %d without: the difference is to be 3", with, without)
@@ -191,12 +198,12 @@ func TestCommitRefusedInReservedMode(t *testing.T) {
 			RETURN NULL;
 		END $$`)
 	for _, table := range []string{
-		"record", "operation", "late_completion", "external_event", "audit", "execution", "delivery",
+		"record", "late_completion", "external_event", "audit", "execution", "delivery",
 	} {
 		exec(t, admin, fmt.Sprintf(`CREATE CONSTRAINT TRIGGER conflict AFTER INSERT OR UPDATE OR DELETE ON onceward_%s
 			DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION conflict()`, table))
 	}
-	claim := own(t, s, called("key", "POST /new"))
+	claim := own(t, s, reservation("key"))
 	must(t, s.Extend(t.Context(), claim, time.Minute))
 	complete(t, s, claim, "done")
 	wantReplay(t, s, "key", "done", "I3")
@@ -207,7 +214,7 @@ func TestCommitRefusedInReservedMode(t *testing.T) {
 	if err != nil || !added {
 		t.Errorf("an event was added: %t (%v)", added, err)
 	}
-	lost := own(t, s, called("lost", "POST /new"))
+	lost := own(t, s, reservation("lost"))
 	must(t, s.Extend(t.Context(), lost, time.Microsecond))
 	if n, err := s.Sweep(t.Context(), 10); n != 1 || err != nil {
 		t.Errorf("%d records were swept (%v)", n, err)

@@ -2,25 +2,76 @@ package postgres
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/onceward/onceward/store"
 )
 
-// row is a record as its columns hold it. Its encoding is kept compatible for ever, like that of the root package.
+// row is a record as its columns hold it.
 type row struct {
-	id        [16]byte
-	attempt   int64
-	due       int64
-	retention int32
-	answer    []byte
-	state     int16
-	request   []byte
-	extra     []byte
+	id                                    [16]byte
+	attempt, due, retention               int64
+	created, settled, secret, reconciled  optional
+	state, version, status                int16
+	resumable, notReplayable, notStored   mark
+	keyUUID                               pgtype.UUID
+	nonce                                 []byte
+	fingerprint, operation, scope, key    []byte
+	point                                 []byte
+	lastError, firstError, reconcileError []byte
+	providerID, trace                     []byte
+	contentType, header, data, body       []byte
+}
+
+// The columns of a record but its id, in the order of [row.fields].
+const (
+	fixedColumns = `attempt, due, retention, created_at, settled_at, downstream_secret, reconcile_count, state, version, status`
+	otherColumns = `resumable, not_replayable, not_stored, key_uuid, nonce, fingerprint, operation, scope, key, point, ` +
+		`last_error, first_error, reconcile_error, provider_id, trace_id, content_type, header, data, body`
+	columns = fixedColumns + `, ` + otherColumns
+)
+
+// fields are where the columns are read from, and written to.
+func (r *row) fields() []any {
+	return []any{
+		&r.attempt, &r.due, &r.retention, &r.created, &r.settled, &r.secret, &r.reconciled, &r.state, &r.version, &r.status,
+		&r.resumable, &r.notReplayable, &r.notStored, &r.keyUUID, &r.nonce, &r.fingerprint, &r.operation, &r.scope, &r.key,
+		&r.point, &r.lastError, &r.firstError, &r.reconcileError, &r.providerID, &r.trace, &r.contentType, &r.header, &r.data,
+		&r.body,
+	}
+}
+
+// optional is a number whose column is NULL where it is zero.
+type optional int64
+
+var _ pgtype.Int64Scanner = new(optional)
+
+// ScanInt64 implements [pgtype.Int64Scanner].
+func (o *optional) ScanInt64(v pgtype.Int8) error {
+	*o = optional(v.Int64)
+	return nil
+}
+
+// mark is a boolean whose column is NULL where it is false.
+type mark bool
+
+var _ pgtype.BoolScanner = new(mark)
+
+// ScanBool implements [pgtype.BoolScanner].
+func (m *mark) ScanBool(v pgtype.Bool) error {
+	*m = mark(v.Bool)
+	return nil
+}
+
+// nullable is how a column holds a text that most records do not have.
+func nullable[T string | []byte](text T) []byte {
+	if len(text) == 0 {
+		return nil
+	}
+	return []byte(text)
 }
 
 // codesPerState is how far apart the codes of the column state are: ten times the state, plus one for a record that
@@ -36,12 +87,8 @@ func stateCode(rec *store.Record) int16 {
 	return code
 }
 
-const (
-	// codeDeadLetter is unknown, and left to an operator.
-	codeDeadLetter = int16(store.StateUnknown)*codesPerState + 1
-	// codeResumable is in progress, and resumed when its lease has run out.
-	codeResumable = int16(store.StateInProgress)*codesPerState + 1
-)
+// codeDeadLetter is unknown, and left to an operator.
+const codeDeadLetter = int16(store.StateUnknown)*codesPerState + 1
 
 // micros is how the columns hold a time.
 func micros(t time.Time) int64 {
@@ -58,210 +105,179 @@ func fromMicros(us int64) time.Time {
 	return time.UnixMicro(us).UTC()
 }
 
-// packRetention holds whole seconds, or microseconds as a negative number. What fits neither is kept a little longer.
-func packRetention(d time.Duration) int32 {
-	if d%time.Second != 0 && d.Microseconds() <= math.MaxInt32 {
-		return -int32(d.Microseconds())
+// encode makes the row of a record.
+func (r *row) encode(rec *store.Record, id [16]byte) {
+	*r = row{
+		id: id, attempt: rec.Attempt, due: micros(rec.Due()), retention: rec.Retention.Microseconds(),
+		secret: optional(rec.DownstreamSecret), reconciled: optional(rec.ReconcileCount),
+		state: stateCode(rec), version: int16(rec.Version),
+		resumable: rec.OnLost == store.LostResume, notReplayable: mark(rec.NotReplayable),
+		fingerprint: encodeFingerprint(&rec.Fingerprint), operation: []byte(rec.Operation),
+		scope: []byte(rec.Scope), point: nullable(rec.Point), data: nullable(rec.Data),
+		lastError: nullable(rec.LastError), firstError: nullable(rec.FirstError),
+		reconcileError: nullable(rec.ReconcileError), providerID: nullable(rec.ProviderID), trace: nullable(rec.TraceID),
 	}
-	seconds := d / time.Second
-	if d%time.Second != 0 {
-		seconds++
+	if r.keyUUID = asUUID(rec.Key); !r.keyUUID.Valid {
+		r.key = []byte(rec.Key)
 	}
-	return int32(min(seconds, math.MaxInt32))
+	if rec.State != store.StateCompleted || !rec.CreatedAt.Equal(rec.SettledAt) {
+		r.created = optional(micros(rec.CreatedAt))
+	}
+	switch rec.State {
+	case store.StateInProgress:
+		r.nonce = rec.Nonce[:]
+	case store.StateCompleted:
+		r.encodeAnswer(&rec.Response)
+	case store.StateUnknown, store.StateExpired:
+		r.settled = optional(micros(rec.SettledAt))
+	}
 }
 
-func unpackRetention(v int32) time.Duration {
-	if v < 0 {
-		return -time.Duration(v) * time.Microsecond
+// asUUID returns a key that is a UUID in the form in which UUIDs are written.
+func asUUID(key string) (id pgtype.UUID) {
+	if len(key) != 36 || id.Scan(key) != nil || id.String() != key {
+		return pgtype.UUID{}
 	}
-	return time.Duration(v) * time.Second
+	return id
 }
 
-// The first byte of a request is the version of the row in its lower half and these flags.
-const (
-	versionMask     = 0x0f
-	flagUUID        = 0x10
-	flagSession     = 0x20
-	operationByName = 0
-)
+const contentType = "Content-Type"
 
-// appendRequest encodes what was asked: the fingerprint, the operation, by its number if it has one, and the ID.
-func appendRequest(
-	dst []byte, version uint8, fp *store.Fingerprint, number int32, operation string, id store.ID,
-) []byte {
-	head := len(dst)
-	dst = append(dst, version&versionMask)
-	dst = binary.AppendUvarint(dst, uint64(fp.Secret))
-	dst = append(dst, fp.Rules)
-	dst = append(dst, fp.Sum[:]...)
-	if fp.Session != [16]byte{} {
-		dst[head] |= flagSession
-		dst = append(dst, fp.Session[:]...)
+// encodeAnswer sets the columns of an answer.
+func (r *row) encodeAnswer(answer *store.Response) {
+	r.status, r.notStored, r.body = int16(answer.Status), mark(answer.NotStored), nullable(answer.Body)
+	header := answer.Header
+	if len(header) > 0 && header[0] == (store.HeaderField{Name: contentType, Value: header[0].Value}) {
+		r.contentType, header = []byte(header[0].Value), header[1:]
 	}
-	dst = binary.AppendUvarint(dst, uint64(number))
-	if number == operationByName {
-		dst = appendText(dst, operation)
+	if len(header) > 0 {
+		r.header = store.AppendHeader(nil, header)
 	}
-	// The key is encoded as everywhere else, but for its tag, which is a flag here.
-	tag := len(dst) + sizeOfText(id.Scope)
-	dst = id.AppendBinary(dst)
-	if dst[tag] != 0 {
-		dst[head] |= flagUUID
-	}
-	return slices.Delete(dst, tag, tag+1)
 }
 
-// sizeOfText is how many bytes appendText takes.
-func sizeOfText(s string) int {
-	var length [binary.MaxVarintLen64]byte
-	return binary.PutUvarint(length[:], uint64(len(s))) + len(s)
-}
-
-// request is what parseRequest finds.
-type request struct {
-	version     uint8
-	fingerprint store.Fingerprint
-	number      int32
-	operation   string
-	id          store.ID
-}
-
-var errDamaged = errors.New("a column of it is damaged")
-
-// parseRequest is the inverse of appendRequest.
-func parseRequest(b []byte) (r request, err error) {
-	if len(b) == 0 {
-		return r, errDamaged
-	}
-	flags := b[0]
-	r.version = flags & versionMask
-	if r.version == 0 || r.version > store.RecordVersion {
-		return r, &store.UnreadableError{Version: r.version, Reason: "the version is not known to this program"}
-	}
-	d := reader{rest: b[1:]}
-	r.fingerprint.Secret = uint32(d.uint(math.MaxUint32))
-	r.fingerprint.Rules = d.byte()
-	d.copy(r.fingerprint.Sum[:])
-	if flags&flagSession != 0 {
-		d.copy(r.fingerprint.Session[:])
-	}
-	r.number = int32(d.uint(math.MaxInt32))
-	if r.number == operationByName {
-		r.operation = string(d.text())
-	}
-	scope := d.text()
-	if d.failed {
-		return r, errDamaged
-	}
-	encoded := appendText(nil, string(scope))
-	tag := byte(0)
-	if flags&flagUUID != 0 {
-		tag = 1
-	}
-	encoded = append(append(encoded, tag), d.rest...)
-	r.id, err = store.ParseID(encoded)
-	return r, err
-}
-
-// record decodes a row. The name of the operation is looked up by its number.
-func (r *row) record(id store.ID, operation func(number int32) (string, error)) (store.Record, error) {
-	rec, err := r.decode(operation)
+// record returns the record of an ID. It shares memory with the row.
+func (r *row) record(id store.ID) (store.Record, error) {
+	rec, err := r.decode()
 	if err == nil && rec.ID != id {
-		err = fmt.Errorf("its place is taken by another key, whose hash is the same")
-	}
-	if err != nil {
-		return store.Record{}, unreadable(err)
-	}
-	return rec, nil
-}
-
-// unreadable makes sure that the caller learns that a record is there which cannot be read.
-func unreadable(err error) error {
-	if errors.Is(err, store.ErrUnreadable) || errors.Is(err, store.ErrUnavailable) {
-		return err
-	}
-	return &store.UnreadableError{Version: store.RecordVersion, Reason: err.Error()}
-}
-
-func (r *row) decode(operation func(number int32) (string, error)) (rec store.Record, err error) {
-	asked, err := parseRequest(r.request)
-	if err != nil {
-		return rec, err
-	}
-	rec = store.Record{
-		ID: asked.id, Version: asked.version, State: store.State(r.state / codesPerState), Operation: asked.operation,
-		Fingerprint: asked.fingerprint, Attempt: r.attempt, Retention: unpackRetention(r.retention),
-	}
-	if asked.number != operationByName {
-		if rec.Operation, err = operation(asked.number); err != nil {
-			return rec, err
+		err = &store.UnreadableError{
+			Version: store.RecordVersion, Reason: "its place is taken by another key, whose hash is the same",
 		}
 	}
-	if err := r.decodeState(&rec); err != nil {
-		return rec, err
-	}
-	if err := parseExtra(r.extra, &rec); err != nil {
-		return rec, err
-	}
-	if rec.CreatedAt.IsZero() {
-		// A transaction makes its record at its end.
-		rec.CreatedAt = rec.SettledAt
+	if err != nil {
+		return store.Record{}, err
 	}
 	return rec, nil
 }
 
-// decodeState reads the columns whose meaning depends on the state.
-func (r *row) decodeState(rec *store.Record) (err error) {
+// errDamaged says that columns do not hold what a record has there.
+var errDamaged = &store.UnreadableError{Version: store.RecordVersion, Reason: "a column of it is damaged"}
+
+// decode is the inverse of encode. A row that cannot be read gives an [*store.UnreadableError], and the ID.
+func (r *row) decode() (store.Record, error) {
+	id := store.ID{Scope: string(r.scope), Key: string(r.key)}
+	if r.keyUUID.Valid {
+		id.Key = r.keyUUID.String()
+	}
+	if r.version < 1 || r.version > int16(store.RecordVersion) {
+		return store.Record{ID: id}, &store.UnreadableError{
+			Version: uint8(min(max(r.version, 0), math.MaxUint8)), Reason: "the version is not known to this program",
+		}
+	}
+	rec := store.Record{
+		ID: id, Version: uint8(r.version), State: store.State(r.state / codesPerState),
+		Operation: string(r.operation), Attempt: r.attempt, Retention: time.Duration(r.retention) * time.Microsecond,
+		Point: string(r.point), NotReplayable: bool(r.notReplayable), LastError: string(r.lastError),
+		FirstError: string(r.firstError), ReconcileError: string(r.reconcileError), ReconcileCount: int(r.reconciled),
+		ProviderID: string(r.providerID), DownstreamSecret: uint32(r.secret), TraceID: string(r.trace),
+		CreatedAt: fromMicros(int64(r.created)),
+	}
+	if r.resumable {
+		rec.OnLost = store.LostResume
+	}
+	if len(r.data) > 0 {
+		rec.Data = r.data
+	}
+	fits := r.state >= 0 && r.reconciled >= 0 && r.reconciled <= math.MaxInt32 && r.secret >= 0 && r.secret <= math.MaxUint32 &&
+		r.retention >= 0 && r.retention <= math.MaxInt64/int64(time.Microsecond)
+	if !fits || !decodeFingerprint(r.fingerprint, &rec.Fingerprint) || !r.decodeState(&rec) {
+		return store.Record{ID: id}, errDamaged
+	}
+	if rec.CreatedAt.IsZero() {
+		rec.CreatedAt = rec.SettledAt // a transaction makes its record at its end
+	}
+	return rec, nil
+}
+
+// decodeState reads the columns whose meaning depends on the state, and reports whether they are whole.
+func (r *row) decodeState(rec *store.Record) bool {
 	due := fromMicros(r.due)
 	switch rec.State {
 	case store.StateInProgress:
 		rec.LeaseUntil = due
-		if r.state == codeResumable {
-			rec.OnLost = store.LostResume
-		}
-		if copy(rec.Nonce[:], r.answer) != len(rec.Nonce) {
-			return errDamaged
-		}
+		return copy(rec.Nonce[:], r.nonce) == len(rec.Nonce) && r.state == stateCode(rec)
 	case store.StateCompleted:
 		rec.ExpiresAt, rec.SettledAt = due, due.Add(-rec.Retention)
-		rec.Response, err = parseAnswer(r.answer)
+		var err error
+		rec.Response, err = r.decodeAnswer()
+		return err == nil
 	case store.StateRetryable:
 		rec.ExpiresAt, rec.SettledAt = due, due.Add(-rec.Retention)
 	case store.StateUnknown:
-		rec.ReconcileAt = due
+		rec.ReconcileAt, rec.SettledAt = due, fromMicros(int64(r.settled))
 		rec.DeadLetter = r.state == codeDeadLetter
 	case store.StateExpired:
-		rec.ExpiresAt = due
+		rec.ExpiresAt, rec.SettledAt = due, fromMicros(int64(r.settled))
 	default:
-		return errors.New("its state is not known")
+		return false
 	}
-	return err
+	return true
 }
 
-// read copies the columns of a record, from the given one on.
-func (r *row) read(v *values, from int) {
-	r.attempt, r.due, r.retention, r.answer = v.int64(from), v.int64(from+1), v.int32(from+2), v.bytes(from+3)
-	r.state, r.request, r.extra = v.int16(from+4), v.bytes(from+5), v.bytes(from+6)
+// decodeAnswer reads the columns of an answer.
+func (r *row) decodeAnswer() (answer store.Response, err error) {
+	answer = store.Response{Status: int(r.status), NotStored: bool(r.notStored)}
+	if len(r.body) > 0 {
+		answer.Body = r.body
+	}
+	if answer.Status < 200 || answer.Status > 999 {
+		return answer, errDamaged
+	}
+	if r.contentType != nil {
+		answer.Header = []store.HeaderField{{Name: contentType, Value: string(r.contentType)}}
+	}
+	if r.header != nil {
+		others, err := store.DecodeHeader(r.header)
+		if err != nil {
+			return answer, fmt.Errorf("%w: %w", errDamaged, err)
+		}
+		answer.Header = append(answer.Header, others...)
+	}
+	return answer, nil
 }
 
-// encode is the inverse of decode, .
-func (r *row) encode(rec *store.Record, id [16]byte, number int32) {
-	*r = row{
-		id: id, attempt: rec.Attempt, due: micros(rec.Due()), retention: packRetention(rec.Retention),
-		answer: []byte{}, state: stateCode(rec),
-		request: appendRequest(make([]byte, 0, usualRequest), rec.Version, &rec.Fingerprint, number, rec.Operation, rec.ID),
-		extra:   appendExtra([]byte{}, rec),
-	}
-	switch rec.State {
-	case store.StateInProgress:
-		r.answer = rec.Nonce[:]
-	case store.StateCompleted:
-		r.answer = appendAnswer(make([]byte, 0, usualHeader+len(rec.Response.Body)), &rec.Response)
-	}
-}
-
-// What most requests, and the headers of most answers, take.
+// What a fingerprint takes, without a session and with one.
 const (
-	usualRequest = 128
-	usualHeader  = 96
+	sizeOfFingerprint = 1 + 4 + 32
+	sizeWithSession   = sizeOfFingerprint + 16
 )
+
+// encodeFingerprint returns the rules, the id of the secret, the sum and, where there is one, the session.
+func encodeFingerprint(f *store.Fingerprint) []byte {
+	b := append(make([]byte, 0, sizeWithSession), f.Rules)
+	b = binary.BigEndian.AppendUint32(b, f.Secret)
+	b = append(b, f.Sum[:]...)
+	if f.Session != [16]byte{} {
+		b = append(b, f.Session[:]...)
+	}
+	return b
+}
+
+// decodeFingerprint is the inverse of encodeFingerprint. It reports whether there was one.
+func decodeFingerprint(b []byte, f *store.Fingerprint) bool {
+	if len(b) != sizeOfFingerprint && len(b) != sizeWithSession {
+		return false
+	}
+	f.Rules, f.Secret = b[0], binary.BigEndian.Uint32(b[1:])
+	copy(f.Session[:], b[5+copy(f.Sum[:], b[5:]):])
+	return true
+}

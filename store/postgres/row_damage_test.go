@@ -16,18 +16,15 @@ import (
 
 // damages are what can be wrong with a row, each as what is done to its columns.
 var damages = map[string]string{
-	"a newer version":             `request = set_byte(request, 0, get_byte(request, 0) & 240 | 2)`,
-	"the newest version":          `request = set_byte(request, 0, get_byte(request, 0) | 15)`,
-	"no version":                  `request = set_byte(request, 0, get_byte(request, 0) & 240)`,
-	"an empty request":            `request = ''`,
-	"a request that is cut off":   `request = substr(request, 1, 20)`,
-	"only a version":              `request = substr(request, 1, 1)`,
-	"an unknown operation":        `request = set_byte(request, 35, 127)`,
-	"an unknown field":            `extra = extra || '\xff00'`,
-	"a field that is cut off":     `extra = extra || '\x0510'`,
-	"an unknown state":            `state = 90`,
-	"an empty answer":             `answer = ''`,
-	"an answer that ends nothing": `answer = '\x0000'`,
+	"a newer version":              `version = 2`,
+	"the newest version":           `version = 32767`,
+	"no version":                   `version = 0`,
+	"no fingerprint":               `fingerprint = ''`,
+	"a fingerprint that is cut":    `fingerprint = substr(fingerprint, 1, 20)`,
+	"a retention below zero":       `retention = -1`,
+	"an unknown state":             `state = 90`,
+	"no status":                    `status = 0`,
+	"a header that ends too early": `header = '\x05ff'`,
 }
 
 // damaged is a store with records of which some are damaged.
@@ -95,16 +92,14 @@ func TestDamagedRows(t *testing.T) {
 	}
 }
 
-// TestDamagedRowsAreListed: one that cannot be read keeps no caller from the others, and is listed as such where its ID
-// can be.
+// TestDamagedRowsAreListed: one that cannot be read keeps no caller from the others, and is listed as such.
 func TestDamagedRowsAreListed(t *testing.T) {
 	t.Parallel()
 	d := newDamaged(t)
-	for _, key := range []string{"damaged", "nameless", "whole"} {
+	for _, key := range []string{"damaged", "whole"} {
 		must(t, d.store.Abandon(t.Context(), own(t, d.store, reservation(key)), "lost"))
 	}
-	d.damage("damaged", `extra = '\xff'`)
-	d.damage("nameless", `request = ''`)
+	d.damage("damaged", damages["no fingerprint"])
 	page, err := d.store.List(t.Context(), store.Filter{State: store.StateUnknown})
 	must(t, err)
 	listed := map[string]store.Record{}
@@ -140,7 +135,7 @@ func TestBackgroundLeavesNewerRows(t *testing.T) {
 	t.Parallel()
 	for what, how := range damages {
 		switch what {
-		case "a newer version", "the newest version", "no version", "an empty request":
+		case "a newer version", "the newest version", "no version":
 		default:
 			continue
 		}

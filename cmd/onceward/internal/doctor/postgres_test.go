@@ -251,7 +251,7 @@ func TestLiesOfPostgres(t *testing.T) {
 			nil,
 			lie{"postgres/indexes", doctor.Weak, "onceward_record_open of onceward_record is missing", nil},
 		},
-		"a missing index by a function": {
+		"a missing partial index": {
 			func(t *testing.T, d *database) { d.exec(t, `DROP INDEX onceward_record_provider`) },
 			nil,
 			lie{"postgres/indexes", doctor.Weak, "onceward_record_provider of onceward_record is missing", nil},
@@ -291,8 +291,8 @@ func TestLiesOfPostgres(t *testing.T) {
 		},
 		"a sequence of attempts that is behind": {
 			func(t *testing.T, d *database) {
-				d.exec(t, `INSERT INTO onceward_late_completion (id, attempt, at, response)
-					VALUES (gen_random_uuid(), 1001, 0, '')`)
+				d.exec(t, `INSERT INTO onceward_late_completion (id, attempt, at, status)
+					VALUES (gen_random_uuid(), 1001, 0, 200)`)
 				d.exec(t, `SELECT setval('onceward_attempt', 1000)`)
 			},
 			nil,
@@ -417,7 +417,7 @@ func TestLiesOfPostgres(t *testing.T) {
 func TestTokensOfOthers(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, servers.Postgres(t))
-	d.exec(t, `INSERT INTO onceward_late_completion (id, attempt, at, response) VALUES (gen_random_uuid(), 9, 0, '');
+	d.exec(t, `INSERT INTO onceward_late_completion (id, attempt, at, status) VALUES (gen_random_uuid(), 9, 0, 200);
 		SELECT setval('onceward_attempt', 10); REVOKE ALL ON SEQUENCE onceward_attempt FROM `+d.role)
 	report := examine(t, d.url(t), doctor.Config{})
 	if left := report.NotChecked(); len(left) != 1 || left[0].Check != "postgres/tokens" {

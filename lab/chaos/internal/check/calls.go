@@ -2,7 +2,7 @@ package check
 
 import "github.com/onceward/onceward/lab/chaos/internal/history"
 
-// checkCalls is I18: what a caller has written into its journal is answered in the end, and the caller is told. That it
+// checkCalls is I18: what a caller has written into its outbox is answered in the end, and the answer is reported. That it
 // was done once, and that the answer is the one which the server keeps, is in the rules for all operations.
 func checkCalls(run *history.Run, f *findings) {
 	for i := range run.Calls {

@@ -27,7 +27,7 @@ type Counts struct {
 	Fenced, AfterExpiry int
 	// Acts are those of operators, and Forgeries the webhooks of others than the provider.
 	Acts, Forgeries int
-	// Calls are the operations in the journals of callers.
+	// Calls are the operations in the outboxes of callers.
 	Calls int
 	// Parcels are the messages of which several are about one thing.
 	Parcels int

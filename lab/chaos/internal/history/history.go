@@ -254,7 +254,7 @@ type Slot struct {
 	Slot  int    `json:"slot"`
 }
 
-// Call is an operation in the journal of a caller when all is quiet.
+// Call is an operation in the outbox of a caller when all is quiet.
 type Call struct {
 	Scope string `json:"scope"`
 	Key   string `json:"key"`

@@ -93,8 +93,8 @@ var engine = []Mutant{
 					"\t\t\tres.record.Response = other.record.Response\n\t\t}\n\t\tres.kind",
 			},
 			{
-				"execution_attempt.go", "// replayAge is how long ago",
-				"var (\n\treplays  atomic.Int64\n\treplayed atomic.Pointer[result]\n)\n\n// replayAge is how long ago",
+				"execution_attempt.go", "// replayAge returns how long ago",
+				"var (\n\treplays  atomic.Int64\n\treplayed atomic.Pointer[result]\n)\n\n// replayAge returns how long ago",
 			},
 		},
 	},

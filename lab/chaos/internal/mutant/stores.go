@@ -31,25 +31,29 @@ var stores = []Mutant{
 		Edits: []Edit{
 			{
 				"store/postgres/batch_item.go",
-				"AS u (id, attempt, retention, answer, extra)\n" +
+				"AS u (id, attempt, retention, status, not_stored, content_type, header, body, provider_id)\n" +
 					"\t\tCROSS JOIN LATERAL (SELECT FROM @record r WHERE r.id = u.id AND r.attempt = u.attempt AND",
-				"AS u (id, attempt, retention, answer, extra)\n" +
+				"AS u (id, attempt, retention, status, not_stored, content_type, header, body, provider_id)\n" +
 					"\t\tCROSS JOIN LATERAL (SELECT FROM @record r WHERE r.id = u.id AND",
 			},
 			{
 				"store/postgres/batch_item.go",
-				"@retention_us(excluded.retention))\n\t\tWHERE r.attempt = excluded.attempt AND r.state IN (10, 11)",
-				"@retention_us(excluded.retention))\n\t\tWHERE r.state IN (10, 11)",
+				"excluded.due + greatest(r.retention, excluded.retention)\n\t\tWHERE r.attempt = excluded.attempt AND",
+				"excluded.due + greatest(r.retention, excluded.retention)\n\t\tWHERE",
 			},
 		},
 	},
 	{
 		Name: "retaken-at-will", Layer: "postgres", Store: postgres, Breaks: []string{"I1", "I6"},
 		Mistake: "a reservation takes over what is in progress",
-		Edits: []Edit{{
-			"store/postgres/batch_item.go", "\t\t\t\t\tELSE s.state = 30 AND s.request = u.request",
-			"\t\t\t\t\tELSE s.state IN (10, 30) AND s.request = u.request",
-		}},
+		Edits: []Edit{
+			{
+				"store/postgres/batch_item.go", "WHERE NOT EXISTS (SELECT FROM s)\n\t\t\tON CONFLICT (id) DO NOTHING",
+				"WHERE NOT EXISTS (SELECT FROM s WHERE state <> 10)\n" +
+					"\t\t\tON CONFLICT (id) DO UPDATE SET attempt = excluded.attempt, nonce = excluded.nonce",
+			},
+			{"store/postgres/batch_item.go", "columns + ` FROM s`,\n", "columns + ` FROM s WHERE state <> 10`,\n"},
+		},
 	},
 	{
 		Name: "finish-unfenced-sql", Layer: "postgres", Store: postgres, Breaks: []string{"I6"},

@@ -96,7 +96,7 @@ func (w *World) onWire(wires *[]*wire, how trouble, direction int, length time.D
 	}
 }
 
-// killCallers kills callers several times in a row: what one was at, the next lives find in its journal.
+// killCallers kills callers several times in a row: what one was at, the next lives find in its outbox.
 func (w *World) killCallers(context.Context) error {
 	for range 4 {
 		if err := pick(w, w.callers).Restart(w.short(), nil); err != nil {
