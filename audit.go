@@ -7,16 +7,16 @@ import (
 	"strings"
 )
 
-// RouteInfo is one route of a router, for [Audit].
+// RouteInfo describes one route of a router, for [Audit].
 type RouteInfo struct {
 	// Method is the method that the route answers; empty for all.
 	Method string
 	// Pattern is the path pattern, as the router writes it into http.Request.Pattern.
 	Pattern string
-	// Handler is what answers. It counts as protected if it was made by [Guard.Handler] or its kin, or unwraps to such
-	// a handler by a method Unwrap() http.Handler.
+	// Handler serves the route. It counts as protected if it was made by [Guard.Handler], [Guard.HandlerFunc] or
+	// [Guard.Middleware], or unwraps to such a handler by a method Unwrap() http.Handler.
 	Handler http.Handler
-	// Middlewares are what the router puts in front of the handler; protection among them counts too.
+	// Middlewares are the handlers that the router puts in front of Handler; protection among them counts too.
 	Middlewares []func(http.Handler) http.Handler
 }
 
@@ -25,11 +25,13 @@ func (r RouteInfo) String() string {
 	return strings.TrimSpace(r.Method + " " + r.Pattern)
 }
 
-// Audit returns the routes that change state and are not protected (L6): those of POST and PATCH, those of every
-// method, and those that were given a guard which does not cover their method, such as a PUT without [Methods]. Routes
-// in exempt, written as String writes them, are left out: say there which ones need no protection.
+// Audit returns the routes that change state and are not protected (rule L6: no state-changing route is left
+// unprotected by mistake): routes for POST and PATCH, routes for every method, and routes whose guard does not cover
+// their method, such as a PUT without [Methods]. Routes in exempt, written as String writes them, are left out: list
+// the routes there that need no protection.
 //
-// Guards learn from it where their handlers are, and so the names of the operations: see [Guard.CheckOperations].
+// Audit also registers each protected route with its guard, which needs the names of its operations for
+// [Guard.CheckOperations].
 func Audit(routes []RouteInfo, exempt ...string) []RouteInfo {
 	var unprotected []RouteInfo
 	for _, route := range routes {
@@ -44,7 +46,8 @@ func Audit(routes []RouteInfo, exempt ...string) []RouteInfo {
 	return unprotected
 }
 
-// AuditStrict is [Audit] for a program that must not start with such a route: it returns an error that names them all.
+// AuditStrict returns an error that names every route that [Audit] finds, for a program that must not start with an
+// unprotected route.
 func AuditStrict(routes []RouteInfo, exempt ...string) error {
 	unprotected := Audit(routes, exempt...)
 	if len(unprotected) == 0 {
@@ -62,7 +65,7 @@ func AuditStrict(routes []RouteInfo, exempt ...string) error {
 		what, strings.Join(names, ", "), them, them)
 }
 
-// place tells the guard of a protected route where it is.
+// place registers the method and pattern of a protected route with its guard.
 func (r RouteInfo) place() {
 	p := guardOf(r.Handler)
 	if p == nil {
@@ -75,7 +78,7 @@ func (r RouteInfo) place() {
 	p.guard.names.placeRoute(p, method, r.Pattern)
 }
 
-// stateChanging holds the methods that need protection.
+// stateChanging lists the methods that need protection.
 var stateChanging = []string{http.MethodPost, http.MethodPatch}
 
 // everyMethod reports whether a route answers all methods.
@@ -85,14 +88,14 @@ func (r RouteInfo) changesState() bool {
 	return r.everyMethod() || slices.Contains(stateChanging, r.Method)
 }
 
-// safe holds the methods that change nothing, among them those that routers add to routes of all methods. CONNECT asks
-// for a tunnel, which cannot be replayed.
+// safe lists the methods that change nothing, including the methods that routers add to routes of all methods. CONNECT
+// opens a tunnel, which cannot be replayed.
 var safe = []string{
 	http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodConnect,
 	"PROPFIND", "QUERY", "REPORT", "SEARCH",
 }
 
-// guardedInVain reports whether the route has a guard that lets its only method pass.
+// guardedInVain reports whether the route has a guard that does not cover the route's only method.
 func (r RouteInfo) guardedInVain() bool {
 	return !r.everyMethod() && !slices.Contains(safe, r.Method) && isGuarded(r.Handler) && !r.protects(r.Method)
 }
@@ -123,7 +126,7 @@ func (r RouteInfo) protects(method string) bool {
 	return false
 }
 
-// probe is what is wrapped only to see whether a middleware protects: it is no route.
+// probe marks a handler that is wrapped only to find out whether a middleware protects it. It is no route.
 type probe struct{ http.Handler }
 
 func protects(h http.Handler, method string) bool {
@@ -133,7 +136,7 @@ func protects(h http.Handler, method string) bool {
 
 func isGuarded(h http.Handler) bool { return guardOf(h) != nil }
 
-// guardOf finds the guard in a chain of handlers that unwrap.
+// guardOf returns the guard's handler in a chain of handlers that unwrap, or nil.
 func guardOf(h http.Handler) *protected {
 	for h != nil {
 		if p, ok := h.(*protected); ok {
@@ -148,8 +151,8 @@ func guardOf(h http.Handler) *protected {
 	return nil
 }
 
-// Mux is an [http.ServeMux] that remembers its routes, so that they can be audited, and tells guards the names of the
-// operations that they protect there, so that those of rules can be checked.
+// Mux is an [http.ServeMux] that remembers its routes for [Audit], and registers the names of the protected operations
+// with their guards for [Guard.CheckOperations].
 type Mux struct {
 	http.ServeMux
 	routes []RouteInfo
@@ -158,7 +161,7 @@ type Mux struct {
 // NewMux returns an empty mux.
 func NewMux() *Mux { return new(Mux) }
 
-// Handle is [http.ServeMux.Handle].
+// Handle registers a handler, as [http.ServeMux.Handle] does.
 func (m *Mux) Handle(pattern string, handler http.Handler) {
 	m.ServeMux.Handle(pattern, handler)
 	route := RouteInfo{Pattern: pattern, Handler: handler}
@@ -171,7 +174,7 @@ func (m *Mux) Handle(pattern string, handler http.Handler) {
 	}
 }
 
-// HandleFunc is [http.ServeMux.HandleFunc].
+// HandleFunc registers a function, as [http.ServeMux.HandleFunc] does.
 func (m *Mux) HandleFunc(pattern string, handler func(http.ResponseWriter, *http.Request)) {
 	m.Handle(pattern, http.HandlerFunc(handler))
 }

@@ -17,7 +17,7 @@ func names(routes []onceward.RouteInfo) (names []string) {
 	return names
 }
 
-// wrapper is a middleware's handler that says what it wraps.
+// wrapper is a middleware's handler that unwraps.
 type wrapper struct{ http.Handler }
 
 func (w wrapper) Unwrap() http.Handler { return w.Handler }

@@ -18,39 +18,41 @@ type Call struct {
 	// Scope and Key identify the operation, such as the queue and the message id.
 	Scope string
 	Key   string
-	// Operation names what is done. A key that comes back under another name is a mismatch.
+	// Operation names the work. The same key under another name is a mismatch.
 	Operation string
-	// Method is what is called, where several procedures share the name of an operation, such as the full name of a gRPC
-	// method or the name of a tool. A key that comes back for another method is a mismatch. Default: empty.
+	// Method is the procedure that is called, for several procedures that share the name of an operation, such as the full
+	// name of a gRPC method or the name of a tool. The same key for another method is a mismatch. Default: empty.
 	Method string
-	// Payload is what the call means. A key that comes back with another payload is a mismatch.
+	// Payload is the content of the call. The same key with another payload is a mismatch.
 	Payload []byte
-	// Header is what came along with a call of [Procedure.Serve], under canonical names: its key, if Key is empty, and the
+	// Header holds the metadata of a call of [Procedure.Serve], under canonical names: its key, if Key is empty, and the
 	// time of its first sending. Default: none.
 	Header http.Header
-	// Actor is who calls, for the audit of executions: see [AuditExecutions], which bounds it. Default: empty.
+	// Actor is the caller's name in the audit of executions: see [AuditExecutions], which bounds its length. Default:
+	// empty.
 	Actor string
 }
 
-// Result is what [Guard.Do] returns.
+// Result is the result of [Guard.Do].
 type Result struct {
-	// Value is what the function returned, when it ran or in an earlier attempt.
+	// Value is the value that the function returned, now or in an earlier attempt.
 	Value []byte
-	// Replayed says that it was an earlier attempt.
+	// Replayed is set if Value comes from an earlier attempt.
 	Replayed bool
 	// Attempt is the token of the attempt that ran now; zero for a replay.
 	Attempt int64
-	// ExpiresAt is until when the answer is kept.
+	// ExpiresAt is the time until which the answer is kept.
 	ExpiresAt time.Time
 }
 
-// Do runs fn at most once for the call, with the same engine, modes and guarantees as a handler, and returns what it
-// returned, now or in an earlier attempt. The context's cancellation does not reach fn, but its values do; fn is
+// Do runs fn at most once for the call, with the same engine, modes and guarantees as a handler, and returns fn's
+// result, from this attempt or an earlier one. The context passes its values to fn, but not its cancellation; fn is
 // bounded by the [Deadline] option.
 //
-// If fn returns an error: in transactional mode everything is undone; in reserved mode an error that wraps one made by
-// [NotExecuted] releases the key, one made by [OutcomeUnknown] makes it unknown, and any other follows the route's
-// [Failure]. In both, one made by [Rejected] keeps nothing. A panic counts as an error and goes on.
+// If fn returns an error in transactional mode, everything is undone. In reserved mode an error that wraps one made by
+// [NotExecuted] releases the key, an error made by [OutcomeUnknown] makes the outcome unknown, and any other error
+// follows the route's [Failure]. In both modes an error made by [Rejected] leaves no record. A panic counts as an error
+// and is raised again in the caller.
 //
 // Without an answer the error is, or wraps, [ErrInProgress], [ErrMismatch], [ErrRefused], [ErrOutcomeUnknown],
 // [ErrUnavailable], [ErrUnreadable], [store.ErrWorkRefused], [ErrStoredFailure], [ErrNotStored] or the error of fn.
@@ -69,8 +71,8 @@ func (g *Guard) Do(
 	return f.do()
 }
 
-// prepareCall is [execution.prepare] for a call, with its fingerprint. What names the call is copied: the caller may have
-// taken it from memory that a framework uses again, and stores and limits keep it for longer than the call.
+// prepareCall does the work of [execution.prepare] for a call, with its fingerprint. It copies the call's strings: they
+// may lie in memory that a framework reuses, and stores and limits keep them for longer than the call.
 func (e *execution) prepareCall(g *Guard, s *settings, caller context.Context, call *Call) {
 	if s.audits {
 		e.actor = strings.Clone(call.Actor)
@@ -83,7 +85,7 @@ func (e *execution) prepareCall(g *Guard, s *settings, caller context.Context, c
 	encoder.free()
 }
 
-// do takes the call to its result. A panic of the function goes on.
+// do runs the call and returns its result. A panic of the function is raised again.
 func (f *function) do() (Result, error) {
 	res := f.run(f)
 	if f.panicked != nil {
@@ -98,7 +100,7 @@ func (c *Call) check() error {
 			ErrBadKey, len(c.Key), minKeyLength, maxKeyLength)
 	}
 	if c.Operation == "" {
-		return errors.New("onceward: Call.Operation is missing: it says what the key stands for")
+		return errors.New("onceward: Call.Operation is missing: it names the work that the key stands for")
 	}
 	return nil
 }
@@ -106,32 +108,32 @@ func (c *Call) check() error {
 // NotExecuted marks an error of a function run by [Guard.Do]: nothing was done, and a retry may execute.
 func NotExecuted(err error) error { return marked(err, outcomeRelease) }
 
-// Rejected marks an error of a function run by [Guard.Do]: the call is not valid and nothing was done. Nothing is kept:
-// the same key may come again with another payload. See [Operation.Reject].
+// Rejected marks an error of a function run by [Guard.Do]: the call is not valid and nothing was done. No record is
+// kept: the same key may be used with another payload. See [Operation.Reject].
 func Rejected(err error) error { return marked(err, outcomeReject) }
 
-// OutcomeUnknown marks an error of a function run by [Guard.Do]: it is not known what was done.
+// OutcomeUnknown marks an error of a function run by [Guard.Do]: it is not known whether the work was done.
 func OutcomeUnknown(err error) error { return marked(err, outcomeUnknown) }
 
-// IsNotExecuted reports whether an error says of itself that nothing was done: whether it wraps one of [NotExecuted] or
-// [Rejected], and none that says that the outcome is unknown.
+// IsNotExecuted reports whether an error means that nothing was done: whether it wraps an error made by [NotExecuted]
+// or [Rejected], and no error that means an unknown outcome.
 func IsNotExecuted(err error) bool {
 	kind := markOf(err)
 	return kind == outcomeRelease || kind == outcomeReject
 }
 
-// IsRejected reports whether an error says of itself that the request is not valid: whether it wraps one of [Rejected],
-// and none that says that the outcome is unknown.
+// IsRejected reports whether an error means that the request is not valid: whether it wraps an error made by
+// [Rejected], and no error that means an unknown outcome.
 func IsRejected(err error) bool { return markOf(err) == outcomeReject }
 
-// IsOutcomeUnknown reports whether an error says of itself that it is not known what was done: whether it wraps one of
-// [OutcomeUnknown], or [ErrOutcomeUnknown].
+// IsOutcomeUnknown reports whether an error means that it is not known whether the work was done: whether it wraps an
+// error made by [OutcomeUnknown], or [ErrOutcomeUnknown].
 func IsOutcomeUnknown(err error) bool {
 	return markOf(err) == outcomeUnknown || errors.Is(err, store.ErrOutcomeUnknown)
 }
 
-// markOf is what an error says of itself; of one that says nothing, [outcomeAnswer]. One that also says that the
-// outcome is unknown, wherever in its tree, is taken at that word.
+// markOf returns the mark of an error, or [outcomeAnswer] for an error without one. An unknown outcome anywhere in the
+// tree of errors takes precedence over every other mark.
 func markOf(err error) outcomeKind {
 	var marked *outcomeError
 	switch {
@@ -151,7 +153,7 @@ func marked(err error, kind outcomeKind) error {
 	return &outcomeError{err: err, kind: kind}
 }
 
-// outcomeError is an error with a word about what was done.
+// outcomeError is an error marked with what was done.
 type outcomeError struct {
 	err  error
 	kind outcomeKind
@@ -160,7 +162,7 @@ type outcomeError struct {
 // Error returns the text of the marked error.
 func (e *outcomeError) Error() string { return e.err.Error() }
 
-// Is finds a mark of the same kind in a tree of errors.
+// Is reports whether the target is a mark of the same kind, without an error of its own.
 func (e *outcomeError) Is(target error) bool {
 	mark, ok := target.(*outcomeError)
 	return ok && mark.err == nil && mark.kind == e.kind
@@ -169,12 +171,12 @@ func (e *outcomeError) Is(target error) bool {
 // Unwrap returns the marked error.
 func (e *outcomeError) Unwrap() error { return e.err }
 
-// function is one call of Do.
+// function is one call of [Guard.Do].
 type function struct {
 	execution
 	fn       func(ctx context.Context) ([]byte, error)
 	err      error
-	unstored []byte // a value that is too large to be stored
+	unstored []byte // a value too large to store
 	panicked any
 }
 
@@ -195,23 +197,23 @@ func (f *function) work(ctx context.Context, op *Operation) outcome {
 	return end
 }
 
-// outcome judges what the function returned and said.
+// outcome judges the function's result and the outcome it set on its operation.
 func (f *function) outcome(ctx context.Context, op *Operation, value []byte, err error) outcome {
-	said := op.outcome.Load()
-	if said == endedAsWritten && IsRejected(err) {
+	ended := op.outcome.Load()
+	if ended == endedAsWritten && IsRejected(err) {
 		op.Reject()
 	}
 	switch {
-	case said == endedUnknown:
-		f.err = OutcomeUnknown(orError(err, "onceward: the function said that the outcome is unknown"))
-	case said == endedSuspended && f.settings.mode == modeReserved:
+	case ended == endedUnknown:
+		f.err = OutcomeUnknown(orError(err, "onceward: the function reported that the outcome is unknown"))
+	case ended == endedSuspended && f.settings.mode == modeReserved:
 		return f.suspended()
 	case op.rejected.Load() && IsRejected(err):
 		f.err = err
 	case op.rejected.Load():
 		f.err = Rejected(orError(err, "onceward: the function rejected the call"))
-	case said != endedAsWritten: // in a transaction, that which is suspended is undone
-		f.err = NotExecuted(orError(err, "onceward: the function said that nothing was executed"))
+	case ended != endedAsWritten: // a suspended transaction is undone
+		f.err = NotExecuted(orError(err, "onceward: the function reported that nothing was executed"))
 	case err != nil:
 		f.err = err
 	case len(value) > f.settings.responseLimit:
@@ -222,7 +224,7 @@ func (f *function) outcome(ctx context.Context, op *Operation, value []byte, err
 	return f.failed(ctx)
 }
 
-// orError returns the error that there is, or one with the text.
+// orError returns err, or an error with the text if err is nil.
 func orError(err error, text string) error {
 	if err != nil {
 		return err
@@ -230,7 +232,7 @@ func orError(err error, text string) error {
 	return errors.New(text)
 }
 
-// call runs the function and turns a panic into an error that goes on after the result.
+// call runs the function and turns a panic into an error. The panic is raised again after the result.
 func (f *function) call(ctx context.Context) (value []byte, err error) {
 	defer func() {
 		if f.panicked = recover(); f.panicked != nil {
@@ -240,8 +242,8 @@ func (f *function) call(ctx context.Context) (value []byte, err error) {
 	return f.fn(ctx)
 }
 
-// tooLarge ends an answer that passes the limit: undone in a transaction, and completed without its value elsewhere.
-// The caller that executed gets it all the same (A4).
+// tooLarge ends an attempt whose answer exceeds the limit: a transaction is undone, any other operation is completed
+// without its value. The caller that executed gets the value anyway (rule A4).
 func (f *function) tooLarge(value []byte) outcome {
 	if f.settings.mode == modeTransactional {
 		f.err = fmt.Errorf("%w: %d bytes", errTooLarge, len(value))
@@ -251,7 +253,7 @@ func (f *function) tooLarge(value []byte) outcome {
 	return outcome{kind: outcomeAnswer, response: store.Response{Status: http.StatusOK, NotStored: true}}
 }
 
-// failed judges an error by what it says of itself, then by what a failure means on the route.
+// failed judges an error by its mark, then by the route's [Failure].
 func (f *function) failed(ctx context.Context) outcome {
 	reason := f.err.Error()
 	if f.op.outcome.Load() != endedAsWritten {
@@ -270,7 +272,7 @@ func (f *function) failed(ctx context.Context) outcome {
 	})
 }
 
-// result turns the result into what the caller gets.
+// result turns the result into the caller's.
 func (f *function) result(res *result) (Result, error) {
 	switch res.kind {
 	case resultAnswer, resultStored:
@@ -284,7 +286,7 @@ func (f *function) result(res *result) (Result, error) {
 	return Result{}, f.failure(res)
 }
 
-// failure is the error of an execution without an answer; nil if there is one, or nothing was done.
+// failure returns the error of an execution without an answer; nil if there is an answer, or nothing was done.
 func (e *execution) failure(res *result) error {
 	switch res.kind {
 	case resultAnswer, resultStored, resultReleased:

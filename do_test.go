@@ -67,8 +67,8 @@ func TestDoRunsOnce(t *testing.T) {
 	w.wantRuns(t, "E4", 1)
 }
 
-// TestDoKeepsItsOwnCopy: a call whose strings are views of memory that is used again, as those of some frameworks are, is
-// still the call that it was.
+// TestDoKeepsItsOwnCopy: a call whose strings are views of memory that is reused, as in some frameworks, does not
+// change.
 func TestDoKeepsItsOwnCopy(t *testing.T) {
 	t.Parallel()
 	guard, w := newGuard(t, memory.New(), func(c *onceward.Config) { c.Scope = nil }), new(work)

@@ -11,18 +11,17 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// This file derives the idempotency keys that are sent to other systems. A key can be opened by those who have the
-// secret: it shows the hash of the operation's ID, by which a store finds the record. It is
+// This file derives the idempotency keys that are sent to other systems. A holder of the secret can decode a key: it
+// contains the hash of the operation's ID, by which a store finds the record. A key is
 //
 //	base32(AES_k(hash) ‖ tag)    tag = HMAC(secret, step)    k = HMAC(secret, tag)
 //
-// in 44 small letters and digits, because a provider takes no more than 45 characters, and another one may not tell
-// letters of different cases apart. The tag has 88 bits, so that any number of steps of one operation have keys of
-// their own, and each has a cipher of its own: a receiver of two steps of an operation cannot tell that they belong
-// together.
+// in 44 small letters and digits, because some providers accept at most 45 characters, and others may not distinguish
+// upper and lower case. The tag has 88 bits, so that any number of steps of one operation have different keys, and each
+// step has its own cipher: a receiver of two steps of an operation cannot see that they belong together.
 
-// The labels of what is derived: what was derived for one purpose never equals what was derived for another. They never
-// change, nor does what follows them: a provider that has seen a key must see the same one again
+// These labels separate what is derived: a value derived for one purpose never equals a value derived for another. The
+// labels and the encoding after them never change: a provider must see the same key on every retry
 // (testdata/downstream-keys.json).
 const (
 	labelDownstreamSecret = "onceward downstream secret 2\x00"
@@ -32,25 +31,25 @@ const (
 )
 
 const (
-	// stepTagSize is how many bytes of a key tell its step.
+	// stepTagSize is how many bytes of a key identify its step.
 	stepTagSize = 11
-	// followingKeySize is how many bytes of a keyed hash a following key shows, in hexadecimal digits.
+	// followingKeySize is how many bytes of a keyed hash a following key contains, as hexadecimal digits.
 	followingKeySize = 20
 )
 
-// keyEncoding is how keys are written.
+// keyEncoding is the text encoding of keys.
 var keyEncoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
 // downstreamSecret derives the downstream keys of the records that name it.
 type downstreamSecret struct{ secretKey }
 
-// downstreamRing derives downstream keys: with the secret that a record names, or with the current one, which is the
+// downstreamRing derives downstream keys, with the secret that a record names or with the current secret, which is the
 // first.
 type downstreamRing struct{ secrets []downstreamSecret }
 
-// newDownstreamRing derives a secret from each of those that are configured and from the namespace. So the id that a
-// record keeps stands for both: after a change of the namespace its keys cannot be derived, which is better than
-// deriving others.
+// newDownstreamRing derives a secret from each configured secret and the namespace. So the id that a record keeps
+// stands for both: after a change of the namespace its keys cannot be derived, which is better than deriving other
+// keys.
 func newDownstreamRing(c *Config) (ring downstreamRing, err error) {
 	configured := slices.Concat([][]byte{c.Secret}, c.OldSecrets, c.OldDownstreamSecrets)
 	if len(c.DownstreamSecret) > 0 {
@@ -63,7 +62,7 @@ func newDownstreamRing(c *Config) (ring downstreamRing, err error) {
 	return ring, err
 }
 
-// deriveSecrets derives a secret from each of those that are configured.
+// deriveSecrets derives a secret from each configured secret.
 func deriveSecrets(configured [][]byte, namespace string) ([]secretKey, error) {
 	message := appendField([]byte(labelDownstreamSecret), namespace)
 	derived := make([][]byte, 0, len(configured))
@@ -77,11 +76,11 @@ func deriveSecrets(configured [][]byte, namespace string) ([]secretKey, error) {
 	return newSecretKeys(derived)
 }
 
-// current is the id of the secret that new records keep.
+// current returns the id of the secret that new records keep.
 func (d *downstreamRing) current() uint32 { return d.secrets[0].id }
 
-// secret finds the secret of a record. Without it no key is made up: another one would be another operation to a
-// provider.
+// secret returns the secret of a record. If it is not configured there is no substitute: to a provider, another key is
+// another operation.
 func (d *downstreamRing) secret(rec *store.Record) (*downstreamSecret, error) {
 	for i := range d.secrets {
 		if d.secrets[i].id == rec.DownstreamSecret {
@@ -103,12 +102,12 @@ func (d *downstreamSecret) key(id store.ID, step string) string {
 	return keyEncoding.EncodeToString(b[:])
 }
 
-// tag returns what a key shows of its step.
+// tag returns the part of a key that identifies its step.
 func (d *downstreamSecret) tag(step string) []byte {
 	return d.sum(nil, appendField([]byte(labelStepTag), step))[:stepTagSize]
 }
 
-// cipher is that of the steps with a tag.
+// cipher returns the cipher of the steps with a tag.
 func (d *downstreamSecret) cipher(tag []byte) cipher.Block {
 	block, err := aes.NewCipher(d.sum(nil, append([]byte(labelStepCipher), tag...))[:aes.BlockSize])
 	if err != nil {
@@ -117,9 +116,8 @@ func (d *downstreamSecret) cipher(tag []byte) cipher.Block {
 	return block
 }
 
-// DownstreamKey is [Operation.DownstreamKey] for those who have the record but are not in its handler, such as a
-// resolver that asks another system what became of it. The error wraps [ErrUnreadable]: the record's secret is not
-// configured any more.
+// DownstreamKey derives the key of [Operation.DownstreamKey] outside the handler, for example in a resolver that asks
+// another system about the outcome. The error wraps [ErrUnreadable] if the record's secret is no longer configured.
 func (g *Guard) DownstreamKey(rec *store.Record, step string) (string, error) {
 	secret, err := g.downstream.secret(rec)
 	if err != nil {
@@ -128,23 +126,23 @@ func (g *Guard) DownstreamKey(rec *store.Record, step string) (string, error) {
 	return secret.key(rec.ID, step), nil
 }
 
-// OpenedKey is what a downstream key says to who has the secret that it was derived with.
+// OpenedKey is a decoded downstream key.
 type OpenedKey struct {
 	// Hash is the hash of the operation's ID, as [store.ID.Hash] writes it.
 	Hash string
-	// Secret is the id of the secret: a record whose DownstreamSecret is another one has not sent the key.
+	// Secret is the id of the secret. A record with another DownstreamSecret did not send the key.
 	Secret uint32
 
 	secret *downstreamSecret
 	tag    []byte
 }
 
-// IsOf reports whether it is the key of a step of that name.
+// IsOf reports whether the key belongs to a step of that name.
 func (k *OpenedKey) IsOf(step string) bool { return slices.Equal(k.tag, k.secret.tag(step)) }
 
-// OpenDownstreamKey says of which operation a downstream key is, so that a person who has what the other system knows
-// finds the record by a [store.Finder]. There is an answer for each secret that is configured, because the key does not
-// tell with which of them it was derived: at most one leads to a record. There is none for a text that is no such key.
+// OpenDownstreamKey decodes a downstream key, so that a person who got the key from the other system finds the record
+// by a [store.Finder]. It returns one answer for each configured secret, because the key does not show which secret it
+// was derived with: at most one answer leads to a record. It returns none for a text that is no such key.
 func (g *Guard) OpenDownstreamKey(key string) (opened []OpenedKey) {
 	b, err := keyEncoding.DecodeString(key)
 	if err != nil || len(b) != aes.BlockSize+stepTagSize || keyEncoding.EncodeToString(b) != key {
@@ -162,8 +160,8 @@ func (g *Guard) OpenDownstreamKey(key string) (opened []OpenedKey) {
 	return opened
 }
 
-// FollowingKey derives the downstream key of an effect that follows another one, which was sent with that key, such as
-// a message that is added when another one was delivered. Those who know the first key cannot compute it.
+// FollowingKey derives the downstream key of an effect that follows another effect sent with the given key, such as a
+// message that is added when another message was delivered. Knowing the first key is not enough to compute it.
 func (g *Guard) FollowingKey(key, step string) string {
 	message := appendField([]byte(labelFollowingKey), key)
 	return hex.EncodeToString(g.downstream.secrets[0].sum(nil, appendField(message, step))[:followingKeySize])

@@ -8,25 +8,24 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// These errors say how a protected call ended when it has no answer.
+// These errors report how a protected call ended without an answer.
 var (
 	// ErrInProgress is returned when another attempt of the same operation is running. The error is a
 	// [*InProgressError].
 	ErrInProgress = errors.New("onceward: operation in progress")
 	// ErrMismatch is returned when the key was used before for a different request.
 	ErrMismatch = errors.New("onceward: key was used for a different request")
-	// ErrRefused is returned when there is no record, or none to resume, and none may be made. If that is because the
-	// scope has reached a limit the error is a [*LimitError].
+	// ErrRefused is returned when there is no record, or none to resume, and none may be made. If the scope has reached a
+	// limit the error is a [*LimitError].
 	ErrRefused = errors.New("onceward: new key refused")
 	// ErrNotStored is returned when the operation was completed but its answer was too large to keep.
 	ErrNotStored = errors.New("onceward: response was not stored")
-	// ErrStoredFailure is returned when the operation failed for good and the failure is its stored answer. The error
+	// ErrStoredFailure is returned when the operation failed permanently and the failure is its stored answer. The error
 	// is a [*StoredFailureError].
 	ErrStoredFailure = errors.New("onceward: stored failure")
 )
 
-// These errors come from the store and mean the same here: what a caller of [Guard.Do] or a handler may want to test
-// for.
+// These errors come from the store and mean the same here. A caller of [Guard.Do] or a handler may test for them.
 var (
 	// ErrUnavailable is returned when the store cannot answer now: nothing was executed.
 	ErrUnavailable = store.ErrUnavailable
@@ -34,11 +33,11 @@ var (
 	ErrUnreadable = store.ErrUnreadable
 	// ErrOutcomeUnknown is returned when it is not known whether the work was done. It is not executed again.
 	ErrOutcomeUnknown = store.ErrOutcomeUnknown
-	// ErrTxOwned is returned by Commit and Rollback of the transaction handed to a handler: the guard ends it.
+	// ErrTxOwned is returned by Commit and Rollback of a handler's transaction: only the guard ends it.
 	ErrTxOwned = store.ErrTxOwned
 )
 
-// These are the causes for which the context of a handler ends.
+// These errors are the causes for which the context of a handler ends.
 var (
 	// ErrLeaseLost is the cause when the owner can no longer be sure of its right to execute.
 	ErrLeaseLost = errors.New("onceward: lease lost")
@@ -46,22 +45,22 @@ var (
 	ErrDeadline = store.ErrDeadline
 )
 
-// ErrMisconfigured is returned by a worker that can never work as it is configured: to start it again does not help.
+// ErrMisconfigured is returned by a worker that can never work with its configuration: starting it again does not help.
 var ErrMisconfigured = errors.New("onceward: misconfigured")
 
 // ErrUnauthenticated is returned by a [ScopeFunc] when the caller is not known: the answer is 401. See
-// [Unauthenticated] for the challenge that belongs to it.
+// [Unauthenticated] for an error with a challenge.
 var ErrUnauthenticated = errors.New("onceward: caller not authenticated")
 
-// UnauthenticatedError says how the caller could authenticate.
+// UnauthenticatedError reports how the caller could authenticate.
 type UnauthenticatedError struct {
 	// Challenges are the values of WWW-Authenticate, such as `Bearer realm="payments"`.
 	Challenges []string
 }
 
-// Unauthenticated is what a [ScopeFunc] returns when the caller is not known: the answer is 401 with these values of
-// WWW-Authenticate, at least one of which RFC 9110 asks for. Nothing of a request belongs into them; control characters
-// become spaces.
+// Unauthenticated returns the error of a [ScopeFunc] that does not know the caller: the answer is 401 with these values
+// of WWW-Authenticate, at least one of which RFC 9110 requires. Do not put parts of the request into them; control
+// characters become spaces.
 func Unauthenticated(challenges ...string) error {
 	return &UnauthenticatedError{Challenges: challenges}
 }
@@ -72,9 +71,9 @@ func (e *UnauthenticatedError) Error() string { return ErrUnauthenticated.Error(
 // Is makes errors.Is(err, ErrUnauthenticated) true.
 func (e *UnauthenticatedError) Is(target error) bool { return target == ErrUnauthenticated }
 
-// InProgressError says that another attempt is running, and when it is worth asking again.
+// InProgressError reports that another attempt is running, and when to retry.
 type InProgressError struct {
-	// Attempt is the one that is running; zero in transactional mode, where it is not visible.
+	// Attempt is the token of the running attempt; zero in transactional mode, where it is not visible.
 	Attempt int64
 	// RetryAfter is how long to wait before the next attempt.
 	RetryAfter time.Duration

@@ -282,7 +282,7 @@ func ExampleConfig_problemCode() {
 	// 422: section-2.2
 }
 
-// A scope function says how to authenticate, and the 401 carries it.
+// The error of a scope function carries a challenge, and the 401 contains it.
 func ExampleUnauthenticated() {
 	guard, err := onceward.New(memory.New(), onceward.Config{
 		Secret: exampleSecret, Logger: slog.New(slog.DiscardHandler),

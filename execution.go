@@ -11,14 +11,14 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// runner is what an execution executes: an HTTP handler or a function.
+// runner is the work of an execution: an HTTP handler or a function.
 type runner interface {
-	// work runs once and says how it ended. It recovers from a panic and keeps it for after the result. It may be
+	// work runs once and returns how it ended. It recovers from a panic and keeps it until after the result. It may be
 	// called again if the store undid the transaction.
 	work(ctx context.Context, op *Operation) outcome
 }
 
-// outcomeKind is how an execution ended.
+// outcomeKind is the kind of an outcome.
 type outcomeKind uint8
 
 const (
@@ -28,22 +28,22 @@ const (
 	outcomeAnswer
 	// outcomeUnknown: it is not known what was done.
 	outcomeUnknown
-	// outcomeSuspend: a later attempt goes on from the recovery point.
+	// outcomeSuspend: a later attempt continues from the recovery point.
 	outcomeSuspend
-	// outcomeReject: nothing was done, and nothing is to be kept. Errors are marked so; an execution that rejects ends
-	// in outcomeRelease, and its operation says that it was rejected.
+	// outcomeReject: nothing was done, and no record is to be kept. Only errors are marked so; an execution that rejects
+	// ends in outcomeRelease, and its operation is marked as rejected.
 	outcomeReject
 )
 
-// outcome is what an execution came to.
+// outcome is how the work of an execution ended.
 type outcome struct {
 	kind     outcomeKind
 	response store.Response
-	undoWork bool // in a transaction: keep the answer alone
+	undoWork bool // in a transaction: keep only the answer
 	reason   string
 }
 
-// resultKind is what became of an execution.
+// resultKind is the kind of a result.
 type resultKind uint8
 
 const (
@@ -51,7 +51,7 @@ const (
 	resultAnswer resultKind = iota + 1
 	// resultStored: another answer is stored, and is sent instead.
 	resultStored
-	// resultReleased: nothing was done; the handler's words may be sent but are not kept.
+	// resultReleased: nothing was done; the handler's answer may be sent but is not kept.
 	resultReleased
 	// resultUnknown: the outcome became unknown in this request.
 	resultUnknown
@@ -72,23 +72,23 @@ type result struct {
 	record   store.Record
 	now      time.Time
 	err      error
-	// nothingDone says of resultReleased that it is no attempt's word alone: none left a trace of something done, and the
-	// store knows that none did.
+	// nothingDone is set with resultReleased if no attempt left a trace of work, and the store knows it: not only this
+	// attempt claims so.
 	nothingDone bool
-	// limit is the one that a decision comes from; nil if there is none.
+	// limit is the limit that the decision comes from; nil if there is none.
 	limit *LimitError
-	// suspended says that the operation in progress is this one, which goes on later.
+	// suspended is set if the operation in progress is this one, which continues later.
 	suspended bool
 }
 
-// execution is one protected request, from its reservation to its settlement. It is one allocation with all it needs.
+// execution is one protected request, from its reservation to its settlement, in one allocation.
 type execution struct {
 	guard       *Guard
 	settings    *settings
 	caller      context.Context // ends when the caller leaves
-	until       time.Time       // a deadline that a middleware in front has set; zero for none
+	until       time.Time       // a deadline set by a middleware in front; zero for none
 	base        context.Context // the caller's values, never cancelled
-	detached    detachedContext // that is this one
+	detached    detachedContext // the memory of base
 	reservation store.Reservation
 	prints      [2]store.Fingerprint
 	op          Operation
@@ -96,18 +96,18 @@ type execution struct {
 	done        store.Completion // the answer that is being stored
 	limit       *LimitError      // the limit that the scope has reached, if it has
 	tookKey     bool             // allowance for a new key was taken
-	actor       string           // who calls, where executions are audited
-	audited     store.Decision   // what was written to that audit last
-	own         *store.Response  // what the caller gets, where that is more than what is stored
+	actor       string           // the caller's name, if executions are audited
+	audited     store.Decision   // the decision last written to the audit
+	own         *store.Response  // the caller's answer, if it contains more than the stored one
 	waited      bool             // for an attempt in flight
-	runsAgain   bool             // what it does was undone by the store, and its grant was told of
+	runsAgain   bool             // the store undid an earlier run, whose grant was already reported
 
 	reserveCtx lazyContext
 	workCtx    lazyContext
 	settleCtx  lazyContext
 }
 
-// prepare fills in the reservation, which the fingerprints are added to.
+// prepare fills in the reservation without its fingerprints.
 func (e *execution) prepare(g *Guard, s *settings, caller context.Context, id store.ID, operation string) {
 	e.guard, e.settings, e.caller = g, s, caller
 	e.detached.Context = caller
@@ -122,14 +122,14 @@ func (e *execution) prepare(g *Guard, s *settings, caller context.Context, id st
 	e.op.guard, e.op.id, e.op.name = g, id, operation
 }
 
-// newNonce needs to be unique, not secret.
+// newNonce returns a nonce. It needs to be unique, not secret.
 func newNonce() (n store.Nonce) {
 	binary.NativeEndian.PutUint64(n[:8], rand.Uint64())
 	binary.NativeEndian.PutUint64(n[8:], rand.Uint64())
 	return n
 }
 
-// run takes the execution to its result, waiting for an attempt in flight if the route says so.
+// run executes and returns the result. It waits for an attempt in flight if the route is configured so.
 func (e *execution) run(r runner) result {
 	res := e.attempt(r)
 	if res.decision != store.DecisionInProgress || res.suspended || e.settings.inFlight != inFlightWait {
@@ -158,8 +158,8 @@ func (e *execution) run(r runner) result {
 // left reports whether the caller is gone.
 func (e *execution) left() bool { return e.caller.Err() != nil }
 
-// onFailure is what a failure means: in a transaction nothing was done, and what the route says does not cover an owner
-// that lost its lease (E2).
+// onFailure returns what a failure means. In a transaction nothing was done, and the route's setting does not cover an
+// owner that lost its lease (rule E2).
 func (e *execution) onFailure(ctx context.Context) Failure {
 	switch {
 	case e.settings.mode == modeTransactional:
@@ -171,7 +171,7 @@ func (e *execution) onFailure(ctx context.Context) Failure {
 	}
 }
 
-// failedAs is the outcome of a failure that means this. The answer is asked for if it is to be kept.
+// failedAs returns the outcome of a failure with this meaning. It calls answer only for an answer that is to be kept.
 func failedAs(meaning Failure, reason string, answer func() store.Response) outcome {
 	switch meaning {
 	case FailureRetry:
@@ -188,7 +188,7 @@ func (e *execution) storeContext(c *lazyContext, now time.Time) *lazyContext {
 	return c.unused().start(e.base, now.Add(e.guard.config.StoreTimeout), context.DeadlineExceeded)
 }
 
-// answer is the response that a result sends.
+// answer returns the response that a result sends.
 func (res *result) answer() *store.Response {
 	if res.response != nil {
 		return res.response
@@ -196,7 +196,7 @@ func (res *result) answer() *store.Response {
 	return &res.record.Response
 }
 
-// waitForChange returns when the attempt in flight may have ended, by its own doing or because its lease is over.
+// waitForChange returns when the attempt in flight may have ended, or its lease has run out.
 func (e *execution) waitForChange(ctx context.Context, res *result) error {
 	attempt := ctx
 	if left := res.record.LeaseUntil.Sub(res.now); !res.record.LeaseUntil.IsZero() && left > 0 {
@@ -223,5 +223,5 @@ func (e *execution) waitForStore(ctx context.Context, attempt int64) error {
 	}
 }
 
-// pollInterval is how often a waiting duplicate asks a store that cannot notify.
+// pollInterval is how often a waiting duplicate polls a store that cannot notify.
 const pollInterval = 50 * time.Millisecond

@@ -11,7 +11,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// attempt makes one reservation and does what the store decides, in the way of the route.
+// attempt makes one reservation and carries out the store's decision in the mode of the route.
 func (e *execution) attempt(r runner) result {
 	e.takeKey()
 	if e.settings.mode == modeTransactional {
@@ -40,7 +40,7 @@ func (e *execution) reserve(r runner) result {
 	}
 	if res := e.decided(e.base, &v, sent); res.kind != 0 {
 		if v.Decision == store.DecisionExecute && (res.err == error(store.ErrSealed) || errors.Is(res.err, errNotAudited)) {
-			e.granted(&v) // to this program, which cannot read what the operation carries, or say who calls: others can
+			e.granted(&v) // to this program, which cannot decode the carried data, or write the audit: others can
 			e.release(res.err.Error())
 		}
 		return res
@@ -59,7 +59,7 @@ func (e *execution) transact(r runner) result {
 	v, err := e.guard.transactor.Transact(ctx, &e.reservation, t.work)
 	ctx.release()
 	e.runsAgain = false
-	t.tell(err)
+	t.report(err)
 	res := t.result(&v, err)
 	if res.kind != resultAnswer && res.kind != resultUnknown {
 		e.returnKey(t.ran && t.refused == nil)
@@ -67,10 +67,10 @@ func (e *execution) transact(r runner) result {
 	return res
 }
 
-// unusedTx reports that the work was committed without having asked for its transaction. It is logged once an operation.
+// unusedTx reports that the work was committed although it never took its transaction. It is logged once an operation.
 func (e *execution) unusedTx() {
 	e.guard.observe(e.base, UnusedTransactionEvent{Operation: e.op.name})
-	if m := mistakeUnusedTx; e.guard.told.first(m, e.op.name) {
+	if m := mistakeUnusedTx; e.guard.logged.first(m, e.op.name) {
 		e.guard.config.Logger.WarnContext(e.base, mistakes[m].message, "operation", e.op.name,
 			"key_hash", e.reservation.ID.Hash(), "remedy", mistakes[m].remedy)
 	}
@@ -82,21 +82,21 @@ type transaction struct {
 	runner  runner
 	sent    time.Time
 	ran     bool
-	passed  bool    // the deadline, before the runner had worked
-	late    bool    // so much that nothing may commit
-	refused *result // why the runner did not work, if it did not
+	passed  bool    // the deadline passed before the runner had worked
+	late    bool    // the deadline passed by so much that nothing may commit
+	refused *result // the reason why the runner did not work, if it did not
 	end     outcome
-	within  detachedContext // that of the first run: the transaction's
-	watched watchedContext  // within, with a look at what is taken from it
+	within  detachedContext // the transaction's context in the first run
+	watched watchedContext  // within, recording whether the transaction is taken
 	worked  time.Time       // when the runner had worked, if it did and there is an observer
 }
 
-// result is what the end of the transaction means.
+// result turns the end of the transaction into a result.
 func (t *transaction) result(v *store.Verdict, err error) result {
 	switch {
 	case err != nil:
 		if t.passed && !errors.Is(err, store.ErrOutcomeUnknown) {
-			err = fmt.Errorf("%w: %w", store.ErrDeadline, err) // which may have cut a statement off, and its connection
+			err = fmt.Errorf("%w: %w", store.ErrDeadline, err) // the deadline may have cut off a statement and its connection
 		}
 		return t.transactFailed(err)
 	case v.Decision != store.DecisionExecute:
@@ -118,8 +118,8 @@ func (t *transaction) result(v *store.Verdict, err error) result {
 	}
 }
 
-// tell tells the observer how long it took to commit or to undo, or that the transaction could not begin.
-func (t *transaction) tell(err error) {
+// report sends the observer the duration of the commit or rollback, or the error of a transaction that could not begin.
+func (t *transaction) report(err error) {
 	switch {
 	case t.worked != time.Time{}:
 		t.called("commit", t.worked, err)
@@ -128,14 +128,14 @@ func (t *transaction) tell(err error) {
 	}
 }
 
-// work lets the runner work inside the transaction. It starts afresh each time it is called.
+// work runs the runner inside the transaction. Each call starts from the beginning.
 func (t *transaction) work(ctx context.Context, v store.Verdict) store.Settlement {
-	again := t.ran
-	t.ran, t.end, t.runsAgain = true, outcome{}, again
+	rerun := t.ran
+	t.ran, t.end, t.runsAgain = true, outcome{}, rerun
 	if t.refused = t.refuses(ctx, &v); t.refused != nil {
 		return store.Settlement{Action: store.TxRollback}
 	}
-	workCtx := t.workContext(t.inside(ctx, again))
+	workCtx := t.workContext(t.inside(ctx, rerun))
 	t.end = t.runner.work(workCtx, &t.op)
 	t.overdue(time.Since(workCtx.deadline))
 	workCtx.release()
@@ -155,15 +155,15 @@ func (t *transaction) work(ctx context.Context, v store.Verdict) store.Settlemen
 // deadlineGrace is how long after its deadline a transactional handler may still answer with success.
 const deadlineGrace = 250 * time.Millisecond
 
-// overdue notes whether the deadline has passed. After it only a success within [deadlineGrace] commits: a refusal or a
-// failure may come from a statement that the deadline cut off. What the handler itself said of its outcome stays.
+// overdue records whether the deadline has passed. After it only a success within [deadlineGrace] commits: a refusal or
+// a failure may come from a statement that the deadline interrupted. An outcome that the handler set itself stays.
 func (t *transaction) overdue(by time.Duration) {
 	succeeded := t.end.kind == outcomeAnswer && t.end.response.Status < http.StatusBadRequest
 	t.passed = by >= 0
 	t.late = t.passed && (succeeded && by > deadlineGrace || !succeeded && t.op.outcome.Load() == endedAsWritten)
 }
 
-// refuses says why the runner may not work, and returns nil if it may: a result is too large to be kept for that.
+// refuses returns the reason why the runner may not work, or nil if it may.
 func (t *transaction) refuses(ctx context.Context, v *store.Verdict) *result {
 	res := t.decided(ctx, v, t.sent)
 	if res.kind == 0 {
@@ -172,13 +172,14 @@ func (t *transaction) refuses(ctx context.Context, v *store.Verdict) *result {
 	if res.kind == 0 {
 		return nil
 	}
-	refused := res // so that only this allocates
+	refused := res // so that only this path allocates
 	return &refused
 }
 
-// inside is the context of the transaction for a run of the work. A run that was undone may have left its own behind.
-func (t *transaction) inside(ctx context.Context, again bool) context.Context {
-	if again {
+// inside returns the transaction's context for one run of the work. Each later run allocates its own, because an undone
+// run may still hold the first.
+func (t *transaction) inside(ctx context.Context, rerun bool) context.Context {
+	if rerun {
 		return &watchedContext{context.WithoutCancel(ctx), t.base, &t.op.tookTx}
 	}
 	t.within.Context = ctx
@@ -186,8 +187,9 @@ func (t *transaction) inside(ctx context.Context, again bool) context.Context {
 	return &t.watched
 }
 
-// decided checks what the store decided, writes it to the audit if the route says so, and tells the observer. The
-// result has no kind if that is to execute. The context is that of the transaction, or of the caller without its end.
+// decided checks the store's decision, writes it to the audit if the route requires it, and reports it to the observer.
+// The result has no kind if the decision is to execute. The context is the transaction's, or the caller's without its
+// cancellation.
 func (e *execution) decided(ctx context.Context, v *store.Verdict, sent time.Time) result {
 	err := v.Check(&e.reservation)
 	if err == nil && e.settings.audits {
@@ -218,7 +220,7 @@ func (e *execution) decided(ctx context.Context, v *store.Verdict, sent time.Tim
 	return res
 }
 
-// replayAge is how long ago the answer of a replay was stored.
+// replayAge returns how long ago the answer of a replay was stored.
 func replayAge(v *store.Verdict) time.Duration {
 	if v.Decision != store.DecisionReplay {
 		return 0
@@ -228,7 +230,7 @@ func replayAge(v *store.Verdict) time.Duration {
 
 var errOwnerLost = errors.New("the owner was lost: its lease ran out before it had settled")
 
-// foundLost tells of an attempt that ended without a word, as [execution.unknown] does of one that could speak.
+// foundLost logs and reports an attempt whose owner was lost, as [execution.unknown] does for a running attempt.
 func (e *execution) foundLost(rec *store.Record) {
 	e.guard.config.Logger.ErrorContext(e.base, "onceward: outcome unknown",
 		"operation", rec.Operation, "key_hash", rec.Hash(), "attempt", strconv.FormatInt(rec.Attempt, 10),
@@ -240,8 +242,8 @@ func (e *execution) foundLost(rec *store.Record) {
 
 var errCallerLeft = errors.New("the caller left before execution")
 
-// begin takes over what was granted. The result has no kind if the runner may work: it may not for a caller that has
-// left, nor where downstream keys cannot be derived, because under other keys what was done before would be done again.
+// begin takes over a grant. The result has no kind if the runner may work. It may not if the caller has left, nor if
+// the downstream keys cannot be derived: with other keys, earlier effects would be repeated.
 func (e *execution) begin(v *store.Verdict) result {
 	e.granted(v)
 	if e.settings.mode == modeReserved {
@@ -260,18 +262,18 @@ func (e *execution) begin(v *store.Verdict) result {
 	return result{}
 }
 
-// granted notes what the attempt is called, and where its grant came from.
+// granted records the token and the origin of the grant.
 func (e *execution) granted(v *store.Verdict) {
 	e.op.attempt, e.op.origin = v.Record.Attempt, v.Origin
 	e.op.resumed = v.Origin == store.OriginResumed ||
 		v.Origin == store.OriginRepeated && e.reservation.OnLost == store.LostResume
 }
 
-// reserveFailed answers a reservation without an answer: nothing was executed. Where the reply was lost the store may
-// hold a grant without an owner, which is released, so that the key is not locked for a lease and then unknown for
-// nothing.
+// reserveFailed returns the result of a reservation that failed: nothing was executed. If only the reply was lost, the
+// store may hold a grant without an owner. It is released, so that the key is not locked for a lease and then unknown
+// without need.
 func (e *execution) reserveFailed(err error, asked bool) result {
-	// Also if a record was made: its client repeats it, and an outage must not use up what the scope may have.
+	// Return it even if a record was made: the client retries, and an outage must not use up the scope's allowance.
 	e.returnKey(false)
 	if errors.Is(err, store.ErrUnreadable) {
 		e.logError("onceward: not executed, because the record of the key cannot be read", err)
@@ -284,7 +286,7 @@ func (e *execution) reserveFailed(err error, asked bool) result {
 	return result{kind: resultFailed, err: err}
 }
 
-// transactFailed says what an error of the transaction means: unless its commit is unknown, nothing was executed.
+// transactFailed judges an error of the transaction: unless its commit is unknown, nothing was executed.
 func (e *execution) transactFailed(err error) result {
 	switch {
 	case errors.Is(err, store.ErrOutcomeUnknown):
@@ -301,8 +303,8 @@ func (e *execution) transactFailed(err error) result {
 	return result{kind: resultFailed, err: err}
 }
 
-// release ends a grant that was not used. A resumed operation has a past: it is left for the next attempt, at once.
-// Should that fail, the lease ends by itself.
+// release ends a grant that was not used. A resumed operation is left for the next attempt immediately, because earlier
+// attempts may have done something. If the call fails, the lease runs out.
 func (e *execution) release(reason string) {
 	if !e.op.resumed {
 		e.settleRelease(reason)
@@ -311,16 +313,15 @@ func (e *execution) release(reason string) {
 	_ = e.once("extend", func(ctx context.Context) error { return e.guard.store.Extend(ctx, e.claim(), store.ClockStep) })
 }
 
-// leaseStart is from when an owner counts its lease, by this node's clock: never later than the store counts (S5).
-// The store decided no earlier than the call was sent, and its own times tell how much of the lease was left then. Of
-// a grant that is repeated by its nonce a part is used up, whichever earlier call it was that got through, and
-// whenever that was.
+// leaseStart returns the time from which an owner counts its lease, by this node's clock: never later than the store
+// counts (rule S5). The store decided no earlier than the call was sent, and its own times show how much of the lease
+// was left then. A grant that was repeated by its nonce is partly used up, whichever earlier call reached the store.
 func leaseStart(v *store.Verdict, lease time.Duration, sent time.Time) time.Time {
 	left := v.Record.LeaseUntil.Sub(v.Now)
 	return sent.Add(min(left-lease, 0))
 }
 
-// execute lets the runner work under a lease that counts from start, and settles.
+// execute runs the runner under a lease that counts from start, and settles.
 func (e *execution) execute(r runner, start time.Time) result {
 	ctx := e.workContext(e.base)
 	ctx.leased = true
@@ -330,7 +331,7 @@ func (e *execution) execute(r runner, start time.Time) result {
 	e.op.lease = &e.lease
 	defer ctx.release()
 	if _, held := e.lease.held(time.Now()); !held {
-		// Another attempt may be running. Here nothing ran.
+		// Another attempt may be running. This one did not run.
 		e.release("the grant took longer to arrive than it lasted")
 		return result{kind: resultFailed, err: ErrLeaseLost}
 	}
@@ -343,8 +344,7 @@ func (e *execution) execute(r runner, start time.Time) result {
 	return e.settle(end)
 }
 
-// workContext is what the runner works in, bounded by the deadline of the route, or by that of the request if that is
-// earlier.
+// workContext returns the runner's context, bounded by the deadline of the route, or of the request if that is earlier.
 func (e *execution) workContext(parent context.Context) *lazyContext {
 	c := e.workCtx.unused()
 	c.op = &e.op

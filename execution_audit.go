@@ -11,15 +11,15 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// AuditExecutions writes each request that gets a decision to the audit of executions before it has any effect (L7):
-// who called, under which key, and whether it was executed, replayed or refused. What cannot be written is not done:
-// the caller gets 503, and may try again. The function says who calls; for [Guard.Do] it may be nil, because
-// [Call].Actor says it. An attempt that is resumed without its caller is written with the actor [ResumeActor]. Requests
-// that are refused before a decision, and those without a key, are not written. Of who calls, at most 255 bytes are
-// written, because callers may have a say in it: what is longer is cut between two characters and ends in "…", and
-// bytes that are no UTF-8 become "?".
+// AuditExecutions writes each request that gets a decision to the audit of executions before the request has any effect
+// (rule L7): its caller, its key, and whether it was executed, replayed or refused. If the entry cannot be written the
+// request is not executed: the caller gets 503, and may retry. The function returns the caller's name; for [Guard.Do]
+// it may be nil, because [Call].Actor is used. An attempt that is resumed without its caller is written with the actor
+// [ResumeActor]. Requests that are refused before a decision, and requests without a key, are not written. A caller may
+// influence its name, so at most 255 bytes are written: a longer name is cut between two characters and ends in "…",
+// and bytes that are no UTF-8 become "?".
 //
-// It costs a write to the store with each request, replays too. The janitor removes old entries. The store must be a
+// It costs one write to the store for each request, replays too. The janitor removes old entries. The store must be a
 // [store.ExecutionAuditor]. Default: executions are not audited.
 func AuditExecutions(who func(*http.Request) string) Option {
 	return func(s *settings) error {
@@ -28,13 +28,14 @@ func AuditExecutions(who func(*http.Request) string) Option {
 	}
 }
 
-// ResumeActor is who called, in the audit of executions, where an operation goes on without its caller.
+// ResumeActor is the caller's name in the audit of executions for an operation that was resumed without its caller.
 const ResumeActor = "onceward resumer"
 
-// errNotAudited is returned where a request could not be written to the audit of executions: nothing of it is done.
+// errNotAudited is returned when a request could not be written to the audit of executions: the request is not
+// executed.
 var errNotAudited = errors.New("onceward: the request could not be written to the audit of executions")
 
-// audit writes what was decided. A request that waits is told the same many times, and is written once.
+// audit writes the decision. A waiting request gets the same decision many times, and is written once.
 func (e *execution) audit(ctx context.Context, v *store.Verdict) error {
 	if e.audited == v.Decision && v.Decision != store.DecisionExecute {
 		return nil
@@ -53,12 +54,12 @@ func (e *execution) audit(ctx context.Context, v *store.Verdict) error {
 	return nil
 }
 
-// maxActor is how many bytes of who called are written at most.
+// maxActor is the maximum length of a caller's name in bytes.
 const maxActor = 255
 
-// boundedActor is who called, as it is written: short, and a text.
+// boundedActor returns the caller's name as it is written: valid UTF-8 of limited length.
 func boundedActor(who string) string {
-	who = strings.ToValidUTF8(who, "?") // before it is cut: what is no text has no place to cut it at
+	who = strings.ToValidUTF8(who, "?") // before the cut, which must fall between two characters
 	if len(who) <= maxActor {
 		return who
 	}

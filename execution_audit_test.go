@@ -18,7 +18,7 @@ import (
 	"github.com/onceward/onceward/store/memory"
 )
 
-// byHeader says who calls.
+// byHeader returns the caller's name.
 var byHeader = onceward.AuditExecutions(func(r *http.Request) string { return r.Header.Get("X-User") })
 
 // auditedAs are the audited requests of a store, oldest first: who, what was decided, and where a grant came from.
@@ -77,8 +77,7 @@ func TestAuditExecutions(t *testing.T) {
 	}
 }
 
-// TestAuditedActorIsBounded: callers who have a say in their names neither fill the audit nor put what is no text into
-// it.
+// TestAuditedActorIsBounded: callers who influence their names neither fill the audit nor put invalid text into it.
 func TestAuditedActorIsBounded(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ actor, want string }{
@@ -126,7 +125,7 @@ func TestAuditExecutionsOfAWait(t *testing.T) {
 	})
 }
 
-// plain is a store that cannot notify, and tells when it is asked to reserve.
+// plain is a store that cannot notify, and signals when Reserve is called.
 type plain struct {
 	s     *memory.Store
 	asked chan<- struct{}
@@ -173,7 +172,7 @@ func (p plain) PurgeExecutions(ctx context.Context, age time.Duration, limit int
 	return p.s.PurgeExecutions(ctx, age, limit)
 }
 
-// unwritable cannot write its audit of executions while it is told not to.
+// unwritable cannot write its audit of executions while fails is set.
 type unwritable struct {
 	*memory.Store
 	fails atomic.Bool
@@ -214,12 +213,12 @@ func TestAuditNeedsAStore(t *testing.T) {
 		t.Errorf("a store without an audit: %v", err)
 	}
 	if _, err := newGuard(t, memory.New()).Route(reserved, onceward.AuditExecutions(nil)); err == nil ||
-		!strings.Contains(err.Error(), "who calls") {
+		!strings.Contains(err.Error(), "the caller's name") {
 		t.Errorf("nobody who says who calls: %v", err)
 	}
 }
 
-// TestAuditOfAResume: an attempt that goes on without its caller is written too.
+// TestAuditOfAResume: an attempt that continues without its caller is written too.
 func TestAuditOfAResume(t *testing.T) {
 	t.Parallel()
 	now := time.Now()

@@ -20,7 +20,7 @@ import (
 )
 
 // startServerSignalling serves on loopback and closes done when the first request has been answered as far as the
-// server can tell, wherever it is read.
+// server knows, wherever it is read.
 func startServerSignalling(t *testing.T, h http.Handler) (server *httptest.Server, done chan struct{}) {
 	t.Helper()
 	done = make(chan struct{})
@@ -228,7 +228,7 @@ func TestTheCallersValuesStay(t *testing.T) {
 	handler.wantRuns(t, "E6", 1)
 }
 
-// This file is about goroutines that a handler left behind: they reach nothing that comes after it.
+// This file tests goroutines that a handler left running: they reach nothing that comes after it.
 
 // TestAStrayGoroutineUnderAStoredFailure lets one at what the handler gave it while the failure is being stored.
 func TestAStrayGoroutineUnderAStoredFailure(t *testing.T) {
@@ -346,7 +346,7 @@ func TestWhatAnUndoneRunLeftBehind(t *testing.T) {
 	handler.wantRuns(t, "E1", 2)
 }
 
-// TestAStrayGoroutineBehindAPanic: it goes on with the header of an answer that is not sent any more. A look at that
+// TestAStrayGoroutineBehindAPanic: it continues with the header of an answer that is not sent any more. Reading that
 // header would be a fault that no process survives.
 func TestAStrayGoroutineBehindAPanic(t *testing.T) {
 	t.Parallel()

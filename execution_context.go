@@ -9,8 +9,9 @@ import (
 	"github.com/onceward/onceward/internal/part"
 )
 
-// detachedContext has the values of another context and nothing of its end, as [context.WithoutCancel] does, without an
-// allocation for each value that is looked up: an observer looks values up at each event.
+// detachedContext has the values of another context, but neither its deadline nor its cancellation, like
+// [context.WithoutCancel]. It needs no allocation for each value that is looked up: an observer looks values up at each
+// event.
 type detachedContext struct{ context.Context }
 
 // Deadline implements [context.Context].
@@ -22,26 +23,26 @@ func (*detachedContext) Done() <-chan struct{} { return nil }
 // Err implements [context.Context].
 func (*detachedContext) Err() error { return nil }
 
-// lazyContext is a context with a deadline that costs nothing until it is waited for: no timer, no channel and no
-// allocation on the path of a quick handler. Once asked for Done it hands everything to a context of the standard
-// library, whose children then need no goroutine to follow it.
+// lazyContext is a context with a deadline that costs nothing until something waits for it: no timer, no channel and no
+// allocation on the path of a quick handler. The first call of Done creates a context of the standard library, whose
+// children then need no goroutine to follow it.
 //
-// It takes values from its parent, never cancellation: the client going away does not cancel the work (E6).
+// It takes values from its parent, never cancellation: a client that leaves does not cancel the work (rule E6).
 type lazyContext struct {
 	parent   context.Context
 	deadline time.Time
 	overdue  error // the cause when the deadline passes
-	leased   bool  // it may be ended before, with a cause
+	leased   bool  // it may end early, with a cause
 	op       *Operation
 
 	mu       sync.Mutex
 	inner    context.Context
-	cancel   context.CancelCauseFunc // if it is leased
+	cancel   context.CancelCauseFunc // set if leased
 	stop     context.CancelFunc
 	released bool
 }
 
-// unused returns the context, or a new one if it was started before: who was handed that may still hold it.
+// unused returns the context, or a new one if this one was started before: an earlier run may still hold it.
 func (c *lazyContext) unused() *lazyContext {
 	if c.parent != nil {
 		return new(lazyContext)
@@ -79,14 +80,14 @@ func (c *lazyContext) Value(key any) any {
 			return &c.op.parts
 		}
 	}
-	// context.Cause asks here for the context that knows the cause.
+	// context.Cause looks up the context that knows the cause.
 	if inner := c.needed(); inner != nil {
 		return inner.Value(key)
 	}
 	return c.parent.Value(key)
 }
 
-// needed returns the context behind this one if it was waited for or has ended, and nil otherwise.
+// needed returns the inner context if something waited for it or it has ended, and nil otherwise.
 func (c *lazyContext) needed() context.Context {
 	c.mu.Lock()
 	inner, released := c.inner, c.released
@@ -97,7 +98,7 @@ func (c *lazyContext) needed() context.Context {
 	return inner
 }
 
-// settled returns the context of the standard library that stands behind this one.
+// settled returns the inner context of the standard library, and creates it if needed.
 func (c *lazyContext) settled() context.Context {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -114,13 +115,13 @@ func (c *lazyContext) settled() context.Context {
 	return c.inner
 }
 
-// end cancels a context that is leased for a reason that context.Cause tells.
+// end cancels a leased context with a cause.
 func (c *lazyContext) end(cause error) {
 	c.settled()
 	c.cancel(cause)
 }
 
-// release ends the context and frees what it holds; who asks later is told that it has ended.
+// release ends the context and frees its resources. Later calls see a cancelled context.
 func (c *lazyContext) release() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -130,7 +131,7 @@ func (c *lazyContext) release() {
 	}
 }
 
-// free ends the context behind this one.
+// free ends the inner context.
 func (c *lazyContext) free() {
 	c.stop()
 	if c.cancel != nil {
@@ -138,8 +139,8 @@ func (c *lazyContext) free() {
 	}
 }
 
-// watchedContext notes that a value was taken which the caller's context does not have: the transaction, since that is
-// what a store adds.
+// watchedContext records that a value was read which the caller's context does not have: the transaction, because a
+// store adds nothing else.
 type watchedContext struct {
 	context.Context
 	caller context.Context

@@ -125,7 +125,7 @@ func TestLazyContextEndsWhenItIsReleased(t *testing.T) {
 						c.Done()
 					}
 					c.release()
-					// A goroutine that the handler left behind learns that it is not waited for any more.
+					// A goroutine that the handler left running sees that nothing waits for it any more.
 					if err := c.Err(); err != context.Canceled {
 						t.Errorf("E6: Err() = %v after the handler has ended, want Canceled", err)
 					}

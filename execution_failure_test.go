@@ -16,12 +16,12 @@ import (
 
 // outcome is what a route made of a failure.
 type outcome struct {
-	status int    // of the first answer; 0 for a panic that goes on
+	status int    // of the first answer; 0 for a panic that continues
 	code   string // of the problem in it, if it is Onceward's own
 	state  store.State
 }
 
-// The outcomes of a handler that fails, by how it fails and what the route says of failures (E5, D1).
+// The outcomes of a handler that fails, by how it fails and the Failure of the route (E5, D1).
 func failures() map[string]struct {
 	fail                  http.HandlerFunc
 	retry, store, unknown outcome
@@ -190,7 +190,7 @@ func checkFailure(t *testing.T, protect door, fail http.HandlerFunc, failure onc
 	}
 }
 
-// TestAnAnswerThatIsNotKept: a client that has lost an answer before can tell that this one comes from the guard, which
+// TestAnAnswerThatIsNotKept: a client that has lost an answer before can see that this one comes from the guard, which
 // found nothing done, and not from a gateway in front of it.
 func TestAnAnswerThatIsNotKept(t *testing.T) {
 	t.Parallel()
@@ -266,7 +266,7 @@ func TestAReleaseThatDoesNotSayNothingWasDone(t *testing.T) {
 	}
 }
 
-// TestAnOutcomeThatTheHandlerDoesNotKnow: the client is not told that the store failed.
+// TestAnOutcomeThatTheHandlerDoesNotKnow: the client's answer does not mention that the store failed.
 func TestAnOutcomeThatTheHandlerDoesNotKnow(t *testing.T) {
 	t.Parallel()
 	h := newGuard(t, memory.New()).HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -293,7 +293,7 @@ func TestTheServerSurvivesAPanic(t *testing.T) {
 	t.Parallel()
 	s, handler := memory.New(), &counted{then: func(http.ResponseWriter, *http.Request) { panic("the handler's panic") }}
 	server := startServer(t, newGuard(t, s).Handler(handler, reserved))
-	// http.Transport would send a request with this header again by itself on a kept-alive connection: it counts as
+	// http.Transport would automatically repeat a request with this header on a kept-alive connection: it counts as
 	// idempotent. The first use of a connection is not repeated.
 	if a, err := trySend(t.Context(), server, "k", `{}`); err == nil {
 		t.Errorf("E8: the client got %d %q, want a connection that is cut", a.status, a.body)

@@ -189,7 +189,7 @@ func TestARejectWakesThoseWhoWait(t *testing.T) {
 	})
 }
 
-// TestARejectAgainstTheSweeper: what was swept is unknown, whatever its owner says.
+// TestARejectAgainstTheSweeper: a swept record is unknown, whatever its owner reports.
 func TestARejectAgainstTheSweeper(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -209,7 +209,7 @@ func TestARejectAgainstTheSweeper(t *testing.T) {
 	})
 }
 
-// TestAResumedAttemptIsNotRejected: it says nothing about the attempts before it, unless it knows of them.
+// TestAResumedAttemptIsNotRejected: it does not cover the attempts before it, unless it knows of them.
 func TestAResumedAttemptIsNotRejected(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -287,7 +287,7 @@ func TestARejectBehindAnUnknownOutcome(t *testing.T) {
 	}
 }
 
-// TestARejectOfWhatMayHaveBeenSent releases: a carried value and a provider's id tell of a call.
+// TestARejectOfWhatMayHaveBeenSent releases: a carried value and a provider's id are signs of a call.
 func TestARejectOfWhatMayHaveBeenSent(t *testing.T) {
 	t.Parallel()
 	for name, send := range map[string]func(ctx context.Context, op *onceward.Operation) error{
@@ -323,8 +323,8 @@ func TestARejectOfAnAnswerThatIsSent(t *testing.T) {
 	wantState(t, "A4", s, "k", store.StateUnknown)
 }
 
-// TestARejectThatIsFlushedOrTooLarge is one all the same: nothing of its answer is stored, so that it needs no stream
-// and has no limit.
+// TestARejectThatIsFlushedOrTooLarge is still a reject: nothing of its answer is stored, so that it needs no stream and
+// has no limit.
 func TestARejectThatIsFlushedOrTooLarge(t *testing.T) {
 	t.Parallel()
 	const whole = "not valid"
@@ -358,7 +358,7 @@ func TestARejectThatIsFlushedOrTooLarge(t *testing.T) {
 	}
 }
 
-// TestAnUnknownOutcomeOutweighsOtherMarks: an error that also says that the outcome is unknown releases nothing.
+// TestAnUnknownOutcomeOutweighsOtherMarks: an error that also means an unknown outcome releases nothing.
 func TestAnUnknownOutcomeOutweighsOtherMarks(t *testing.T) {
 	t.Parallel()
 	for name, failure := range map[string]error{
@@ -380,7 +380,7 @@ func TestAnUnknownOutcomeOutweighsOtherMarks(t *testing.T) {
 	}
 }
 
-// TestAResumedDoThatRejects leaves the outcome unknown, and its error says nothing else.
+// TestAResumedDoThatRejects leaves the outcome unknown, and its error means nothing else.
 func TestAResumedDoThatRejects(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

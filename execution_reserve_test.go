@@ -363,8 +363,8 @@ func TestATransactorThatDoesNotCallTheWork(t *testing.T) {
 	w.wantRuns(t, "I9, E4", 0)
 }
 
-// TestGrantOfSealedData: a program without the key ring gives a grant back that it cannot use, so that nothing becomes
-// unknown and those with the ring go on at once (L3).
+// TestGrantOfSealedData: a program without the key ring returns a grant that it cannot use, so that nothing becomes
+// unknown and programs with the ring continue immediately (L3).
 func TestGrantOfSealedData(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

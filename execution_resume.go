@@ -14,7 +14,7 @@ import (
 var errNoProgress = errors.New("onceward: recovery points need a reserved route: " +
 	"a transaction is done as a whole or not at all")
 
-// Origin says where this attempt's right to execute came from.
+// Origin returns where this attempt's right to execute came from.
 func (o *Operation) Origin() store.Origin {
 	if o == nil {
 		return 0
@@ -23,7 +23,7 @@ func (o *Operation) Origin() store.Origin {
 }
 
 // SharesTransactions reports whether [Operation.CheckpointTx] can be used: whether the store's transactions can hold
-// what the handler writes.
+// the handler's writes.
 func (o *Operation) SharesTransactions() bool {
 	if o == nil || o.execution == nil {
 		return false
@@ -32,9 +32,9 @@ func (o *Operation) SharesTransactions() bool {
 	return shares
 }
 
-// Checkpoint records how far the operation has come: the next attempt finds it with [Operation.Point]. It is tried
-// again while the store cannot answer, for as long as settling is. An error that wraps [store.ErrFenced] says that the
-// attempt is no longer current, and must stop.
+// Checkpoint records how far the operation has come: the next attempt finds it with [Operation.Point]. While the store
+// cannot answer, it is retried for as long as settling is. An error that wraps [store.ErrFenced] means that the attempt
+// is no longer current, and must stop.
 func (o *Operation) Checkpoint(p store.Checkpoint) error {
 	if o == nil || o.execution == nil {
 		return errNoProgress
@@ -45,7 +45,7 @@ func (o *Operation) Checkpoint(p store.Checkpoint) error {
 	return o.checkpoint(p)
 }
 
-// checkpoint stores a checkpoint for as long as settling is tried.
+// checkpoint stores a checkpoint. It retries for as long as settling does.
 func (o *Operation) checkpoint(p store.Checkpoint) error {
 	e := o.execution
 	p = o.kept(p)
@@ -55,7 +55,7 @@ func (o *Operation) checkpoint(p store.Checkpoint) error {
 	}))
 }
 
-// kept is a checkpoint in memory of its own, with the provider's id that the handler has set.
+// kept returns a copy of a checkpoint with the provider's id that the handler has set.
 func (o *Operation) kept(p store.Checkpoint) store.Checkpoint {
 	p.Point, p.ProviderID, p.Data = strings.Clone(p.Point), strings.Clone(p.ProviderID), bytes.Clone(p.Data)
 	if id := o.providerID.Load(); id != nil && p.ProviderID == "" {
@@ -64,8 +64,8 @@ func (o *Operation) kept(p store.Checkpoint) store.Checkpoint {
 	return p
 }
 
-// CheckpointTx is [Operation.Checkpoint] together with what work writes to its transaction, which it takes from its
-// context with [Tx]. An error of work undoes the transaction and is returned.
+// CheckpointTx records a checkpoint together with the writes of work in one transaction, which work gets from its
+// context with [Tx]: see [Operation.Checkpoint]. An error of work undoes the transaction and is returned.
 func (o *Operation) CheckpointTx(ctx context.Context, work func(ctx context.Context) (store.Checkpoint, error)) error {
 	if o == nil || o.execution == nil {
 		return errNoProgress
@@ -75,7 +75,7 @@ func (o *Operation) CheckpointTx(ctx context.Context, work func(ctx context.Cont
 	if !shares {
 		return errors.New("onceward: the store does not share its transactions")
 	}
-	if !o.useData(dataOfPoints) { // also because a value that is carried inside of work would wait for its transaction
+	if !o.useData(dataOfPoints) { // before the transaction: a value carried inside work would wait for it
 		return errPointsBesideCarry
 	}
 	began := time.Now()
@@ -90,7 +90,7 @@ func (o *Operation) CheckpointTx(ctx context.Context, work func(ctx context.Cont
 	return e.noteProgress(err)
 }
 
-// notePoint notes that there may be a recovery point from now on.
+// notePoint records that there may be a recovery point from now on.
 func (o *Operation) notePoint(p *store.Checkpoint) {
 	if p.Point != "" {
 		o.recorded.Store(true)
@@ -102,18 +102,18 @@ func (e *execution) noteProgress(err error) error {
 	return err
 }
 
-// NeverExecuted is [Operation.NotExecuted] for an attempt that knows the same of all attempts before it, because they
-// left no recovery point behind. It is not believed of one that carried a value, whose call may be out.
+// NeverExecuted reports what [Operation.NotExecuted] does, also for all earlier attempts, because they left no recovery
+// point. It has no effect in an attempt that carried a value, because its call may have been sent.
 func (o *Operation) NeverExecuted() {
 	if !o.missing() {
 		o.end(endedNeverExecuted)
 	}
 }
 
-// Suspend says that the operation stops at its recovery point, whatever the handler answers, and that a later attempt
-// is to go on from there, a retry or a resumer, but not before the pause is over. The route must be one that resumes:
-// see [OnLost]. The caller is told that the operation is in progress. In a transactional handler it undoes the
-// transaction, so that nothing was done.
+// Suspend stops the operation at its recovery point, whatever the handler answers. A later attempt, a retry or a
+// resumer, continues from there, but not before the pause is over. The route must be one that resumes: see [OnLost].
+// The caller's answer is that the operation is in progress. In a transactional handler Suspend undoes the transaction,
+// so that nothing was done.
 func (o *Operation) Suspend(pause time.Duration) {
 	if !o.missing() {
 		o.pause.Store(int64(max(pause, store.ClockStep)))
@@ -121,7 +121,7 @@ func (o *Operation) Suspend(pause time.Duration) {
 	}
 }
 
-// suspended ends an attempt that goes on later.
+// suspended returns the outcome of an attempt that continues later.
 func (e *execution) suspended() outcome {
 	if e.settings.onLost != store.LostResume {
 		reason := "the handler suspended an operation that is never resumed: the route lacks OnLost(LostResume)"
@@ -130,8 +130,8 @@ func (e *execution) suspended() outcome {
 	return outcome{kind: outcomeSuspend}
 }
 
-// settleSuspend lets the lease end after the pause: from then on the operation can be taken over. Should that fail, the
-// lease ends by itself. No heartbeat may come after it.
+// settleSuspend shortens the lease to the pause: after it the operation can be taken over. If the call fails, the lease
+// runs out. No heartbeat may follow, because it would extend the lease.
 func (e *execution) settleSuspend(try func(call string, write func(ctx context.Context) error) error) result {
 	e.guard.keeper.quiet(&e.lease)
 	pause := max(time.Duration(e.op.pause.Load()), store.ClockStep)
@@ -140,22 +140,22 @@ func (e *execution) settleSuspend(try func(call string, write func(ctx context.C
 		return res
 	}
 	e.settled(store.StateInProgress, err)
-	return e.goesOn()
+	return e.resumesLater()
 }
 
-// goesOn is the result of an attempt whose operation is not over.
-func (e *execution) goesOn() result {
+// resumesLater returns the result of an attempt whose operation is not over.
+func (e *execution) resumesLater() result {
 	return result{
 		kind: resultDecision, decision: store.DecisionInProgress, suspended: true,
 		record: store.Record{ID: e.reservation.ID, State: store.StateInProgress, Attempt: e.op.attempt},
 	}
 }
 
-// Resume takes over an operation of [Guard.Do] whose owner was lost, without its caller: fn goes on from the recovery
-// point. The record is as the store lists it; what it holds now is decided by the store. The options are those of the
-// route, which must have OnLost([LostResume]). Errors are those of Do: an [ErrInProgress] says that another attempt was
-// faster, or that the operation was suspended again, an [ErrRefused] that it is gone, or was released since: then only
-// its caller may want it done.
+// Resume takes over an operation of [Guard.Do] whose owner was lost, without its caller: fn continues from the recovery
+// point. The record is as the store lists it; the store decides by its current content. The options are the route's,
+// which must include OnLost([LostResume]). The errors are those that Do returns: [ErrInProgress] means that another
+// attempt was faster, or that the operation was suspended again; [ErrRefused] means that the record is gone, or was
+// released since: then only a retry of its caller may execute it.
 func (g *Guard) Resume(
 	ctx context.Context, rec *store.Record, fn func(ctx context.Context) ([]byte, error), options ...Option,
 ) (Result, error) {
@@ -170,8 +170,8 @@ func (g *Guard) Resume(
 	return f.do()
 }
 
-// ResumeHandler is [Guard.Resume] for an operation that came by HTTP. The handler gets a request without a body, and
-// its answer is stored as that of the route would be.
+// ResumeHandler resumes an operation that arrived by HTTP: see [Guard.Resume]. The handler gets a request without a
+// body, and its answer is stored like an answer of the route.
 func (g *Guard) ResumeHandler(ctx context.Context, rec *store.Record, next http.Handler, options ...Option) error {
 	s, err := g.resumeSettings(options)
 	if err != nil {
@@ -201,18 +201,18 @@ func (g *Guard) resumeSettings(options []Option) (*settings, error) {
 	return s.resumed()
 }
 
-// resumed returns the settings for an attempt that goes on without its caller.
+// resumed returns the settings of an attempt without its caller.
 func (s *settings) resumed() (*settings, error) {
 	if s.mode != modeReserved || s.onLost != store.LostResume {
 		return nil, errors.New("onceward: only a route with Reserved(…) and OnLost(LostResume) can be resumed")
 	}
 	now := *s
-	now.inFlight = inFlightConflict // there is no caller that waits
+	now.inFlight = inFlightConflict // no caller waits
 	return &now, nil
 }
 
-// prepareResume takes the reservation from the record: its fingerprint is that of the request. A record whose
-// downstream keys this node cannot derive is left to one that can.
+// prepareResume takes the reservation, with the fingerprint, from the record. It fails if this node cannot derive the
+// record's downstream keys: the record is left to a node that can.
 func (e *execution) prepareResume(g *Guard, s *settings, caller context.Context, rec *store.Record) error {
 	if g.config.Propagator != nil {
 		caller = g.config.Propagator.Continue(caller, rec.TraceID)
@@ -225,7 +225,7 @@ func (e *execution) prepareResume(g *Guard, s *settings, caller context.Context,
 	return err
 }
 
-// discard is the client of an operation that goes on without one.
+// discard is the http.ResponseWriter of an operation that runs without a client.
 type discard struct{}
 
 // Header implements [http.ResponseWriter].

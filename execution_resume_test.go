@@ -50,7 +50,7 @@ func TestAResumedOperation(t *testing.T) {
 	})
 }
 
-// loseOwner leaves a record behind whose owner was lost, and whose lease is over.
+// loseOwner leaves a record whose owner was lost, and whose lease is over.
 func loseOwner(t *testing.T, s *faultyStore) {
 	t.Helper()
 	handler := &counted{then: func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }}
@@ -225,7 +225,7 @@ func TestResumeRefusesOtherRoutes(t *testing.T) {
 		reason  string
 		options []onceward.Option
 	}{
-		"no mode":        {"does not say how it executes", []onceward.Option{onceward.OnLost(store.LostResume)}},
+		"no mode":        {"has no mode of execution", []onceward.Option{onceward.OnLost(store.LostResume)}},
 		"reconcile":      {"OnLost(LostResume)", []onceward.Option{reserved}},
 		"a transaction":  {"Reserved(…)", []onceward.Option{onceward.Transactional(), onceward.OnLost(store.LostResume)}},
 		"a wrong option": {"the least is", []onceward.Option{onceward.Lease(0)}},
@@ -245,7 +245,7 @@ func TestResumeRefusesOtherRoutes(t *testing.T) {
 	wantNothingStored(t, "D5", s)
 }
 
-// TestHowAResumedHandlerEnds says for each outcome what its driver is told, and what is stored.
+// TestHowAResumedHandlerEnds tests for each outcome what its driver gets, and what is stored.
 func TestHowAResumedHandlerEnds(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -340,7 +340,7 @@ func TestResumeOfWhatIsNotLost(t *testing.T) {
 	}
 }
 
-// TestResumeByWhoIsStopping: nothing is begun, and the reason is told.
+// TestResumeByWhoIsStopping: nothing is begun, and the reason is returned.
 func TestResumeByWhoIsStopping(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -358,7 +358,7 @@ func TestResumeByWhoIsStopping(t *testing.T) {
 	})
 }
 
-// TestAPanicInAResumedHandler goes on to its driver, after it was settled.
+// TestAPanicInAResumedHandler continues to its driver, after it was settled.
 func TestAPanicInAResumedHandler(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -373,7 +373,7 @@ func TestAPanicInAResumedHandler(t *testing.T) {
 	})
 }
 
-// TestResume goes on with an operation of Do, and its caller gets the value.
+// TestResume continues an operation of Do, and its caller gets the value.
 func TestResume(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -404,7 +404,8 @@ func TestResume(t *testing.T) {
 	})
 }
 
-// TestCompleteThatFailsOnARouteThatResumes: a later attempt goes on from the recovery point and makes the same answer.
+// TestCompleteThatFailsOnARouteThatResumes: a later attempt continues from the recovery point and makes the same
+// answer.
 func TestCompleteThatFailsOnARouteThatResumes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -436,7 +437,7 @@ func TestCompleteThatFailsOnARouteThatResumes(t *testing.T) {
 	})
 }
 
-// TestCompleteThatFailsWithTheWholeStore: its caller does not wait twice as long, and the lease ends by itself.
+// TestCompleteThatFailsWithTheWholeStore: its caller does not wait twice as long, and the lease runs out.
 func TestCompleteThatFailsWithTheWholeStore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -484,7 +485,7 @@ func TestCompleteThatIsRefusedForGood(t *testing.T) {
 	wantState(t, "E7", s, "k", store.StateUnknown)
 }
 
-// TestAResumedAttemptSeesNoCarriedValueAsAPoint: Point tells of recovery points alone, and the value can be carried
+// TestAResumedAttemptSeesNoCarriedValueAsAPoint: Point only returns recovery points, and the value can be carried
 // again.
 func TestAResumedAttemptSeesNoCarriedValueAsAPoint(t *testing.T) {
 	t.Parallel()

@@ -12,18 +12,18 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// settle writes the outcome into the store before the caller is told (E7).
+// settle writes the outcome into the store before the caller gets an answer (rule E7: durable first, then sent).
 func (e *execution) settle(end outcome) result {
-	end.reason = strings.Clone(end.reason) // the text of a handler's error may lie in memory that is used again
+	end.reason = strings.Clone(end.reason) // the text of a handler's error may lie in memory that is reused
 	switch {
 	case end.kind == outcomeAnswer:
 		return e.settleAnswer(end.response)
 	case end.kind == outcomeSuspend:
 		return e.settleSuspend(e.persist)
-	case end.kind == outcomeRelease && e.op.speaksForAll():
+	case end.kind == outcomeRelease && e.op.coversEarlier():
 		return e.settleRelease(end.reason)
 	default:
-		// A resumed attempt that did nothing says nothing about the attempts before it.
+		// That a resumed attempt did nothing does not show that the attempts before it did nothing.
 		return e.settleUnknown(errors.New(end.reason))
 	}
 }
@@ -40,7 +40,7 @@ func (e *execution) settleAnswer(response store.Response) result {
 	ctx.release()
 	e.called("complete", sent, err)
 	if err != nil && !final(err) {
-		expires, err = e.completeAgain(err)
+		expires, err = e.repeatComplete(err)
 	}
 	if err != nil {
 		return e.notCompleted(err)
@@ -48,7 +48,7 @@ func (e *execution) settleAnswer(response store.Response) result {
 	return e.completed(expires)
 }
 
-// completed is the result of an attempt whose answer is durable.
+// completed returns the result of an attempt whose answer is durable.
 func (e *execution) completed(expires time.Time) result {
 	e.settled(store.StateCompleted, nil)
 	response := &e.done.Response
@@ -58,12 +58,11 @@ func (e *execution) completed(expires time.Time) result {
 	return result{kind: resultAnswer, response: response, expires: expires}
 }
 
-// notCompleted is the result of an execution whose answer was not stored.
+// notCompleted returns the result of an execution whose answer was not stored.
 func (e *execution) notCompleted(err error) result {
 	switch {
 	case !final(err) && e.settings.onLost == store.LostResume:
-		// A later attempt goes on from the recovery point, and makes the same answer. The store was asked for long
-		// enough.
+		// A later attempt continues from the recovery point, and makes the same answer. The store was tried for long enough.
 		e.storeFailed("complete", err)
 		return e.settleSuspend(e.once)
 	case !errors.Is(err, store.ErrFenced):
@@ -76,8 +75,9 @@ func (e *execution) notCompleted(err error) result {
 	return e.unknown(err)
 }
 
-// overtaken tells of a write that was refused, and is the result of an owner that lost to an answer of the same request
-// (S6). An answer to another request, which took the key after it was busted, is none of its business.
+// overtaken reports a write that was refused. If the key has an answer to the same request, that answer is the result
+// (rule S6: a fenced owner sends the stored answer). An answer to another request, which took the key after its record
+// was deleted, is not used.
 func (e *execution) overtaken(err error) (result, bool) {
 	e.guard.noteFenced(e.base, e.reservation.ID, e.op.name, err)
 	var fenced *store.FencedError
@@ -90,9 +90,9 @@ func (e *execution) overtaken(err error) (result, bool) {
 	return result{kind: resultStored, response: fenced.Response, expires: fenced.ExpiresAt}, true
 }
 
-// completeAgain repeats a completion that failed until it is answered or given up. Repeating is safe: a completion that
-// already happened succeeds.
-func (e *execution) completeAgain(err error) (expires time.Time, _ error) {
+// repeatComplete repeats a completion that failed until it succeeds or is given up. Repeating is safe: a completion
+// that already happened succeeds.
+func (e *execution) repeatComplete(err error) (expires time.Time, _ error) {
 	e.storeFailed("complete", err)
 	err = e.persist("complete", func(ctx context.Context) (err error) {
 		expires, err = e.guard.store.Complete(ctx, e.claim(), &e.done)
@@ -101,7 +101,7 @@ func (e *execution) completeAgain(err error) (expires time.Time, _ error) {
 	return expires, err
 }
 
-// keepLate keeps an answer that came too late, as evidence for a reconciler or an operator (S6).
+// keepLate stores an answer that came too late, as evidence for a reconciler or an operator (rule S6).
 func (e *execution) keepLate() {
 	if e.guard.lateCompletions == nil {
 		return
@@ -115,12 +115,12 @@ func (e *execution) keepLate() {
 	}
 }
 
-// settleRelease says that nothing was done and, of a request that was rejected, that it counts for nothing.
+// settleRelease records that nothing was done. For a rejected request it removes the record.
 func (e *execution) settleRelease(reason string) result {
-	left, call := store.StateRetryable, "release"
+	state, call := store.StateRetryable, "release"
 	write := func(ctx context.Context) error { return e.guard.store.Release(ctx, e.claim(), reason) }
 	if e.op.rejects() {
-		left, call = store.StateNone, "reject"
+		state, call = store.StateNone, "reject"
 		write = func(ctx context.Context) error { return e.guard.store.Reject(ctx, e.claim()) }
 	}
 	err := e.persist(call, write)
@@ -130,20 +130,20 @@ func (e *execution) settleRelease(reason string) result {
 			return res
 		}
 		if e.settings.onLost == store.LostResume {
-			// Or a later attempt goes on with it, or has done so already: no caller may be told that nothing is done.
+			// A later attempt may continue it, or has done so: the caller must not get the answer that nothing was done.
 			e.settled(store.StateInProgress, err)
-			return e.goesOn()
+			return e.resumesLater()
 		}
-		e.logError("onceward: outcome unknown", fmt.Errorf("that nothing was done could not be stored: %w", err))
+		e.logError("onceward: outcome unknown", fmt.Errorf("could not store that nothing was done: %w", err))
 		e.unwritten(store.StateUnknown, err)
 		return result{kind: resultReleased}
 	}
-	e.settled(left, nil)
+	e.settled(state, nil)
 	return result{kind: resultReleased, nothingDone: !e.op.mayHaveSent()}
 }
 
-// undone is the result of a transaction that was rolled back. Of a request that was rejected nothing may count, nor
-// what an earlier attempt at it released without having sent anything.
+// undone returns the result of a transaction that was rolled back. For a rejected request it also removes a record that
+// an earlier attempt released without having sent anything.
 func (e *execution) undone() result {
 	if e.op.rejects() {
 		var err error
@@ -157,8 +157,8 @@ func (e *execution) undone() result {
 	return result{kind: resultReleased, nothingDone: !e.op.mayHaveSent()}
 }
 
-// forget rejects the record that a transaction has found and left as it was. One that has changed since is another
-// attempt's, whose token is none that was used when this one was granted.
+// forget rejects the record that a transaction has found and not changed. A record that has changed since belongs to
+// another attempt, with a token of at least this attempt's.
 func (e *execution) forget(ctx context.Context) error {
 	rec, err := e.guard.store.Get(ctx, e.reservation.ID)
 	if errors.Is(err, store.ErrNotFound) {
@@ -181,13 +181,13 @@ func (e *execution) forget(ctx context.Context) error {
 func (e *execution) settleUnknown(cause error) result {
 	err := e.once("abandon", func(ctx context.Context) error {
 		if p := e.op.kept(store.Checkpoint{}); p.ProviderID != "" {
-			// A reconciler finds it by that. Should this fail, it can be found by the downstream key.
+			// A reconciler finds the effect by this id. If this fails, it finds the effect by the downstream key.
 			_ = e.guard.store.Checkpoint(ctx, e.claim(), p)
 		}
 		return e.guard.store.Abandon(ctx, e.claim(), cause.Error())
 	})
 	if err != nil {
-		// The sweeper says the same when the lease has run out.
+		// The sweeper does the same when the lease has run out.
 		if res, ok := e.overtaken(err); ok {
 			return res
 		}
@@ -199,15 +199,15 @@ func (e *execution) settleUnknown(cause error) result {
 	return result{kind: resultUnknown, err: cause}
 }
 
-// unknown is the result of an attempt whose outcome has to be settled from outside, and whose record does not say so,
-// or not by its doing. An operator is told.
+// unknown logs and reports an attempt whose outcome must be settled from outside, and returns its result. The record
+// does not show the unknown state yet, or another writer set it.
 func (e *execution) unknown(cause error) result {
 	e.logError("onceward: outcome unknown", cause)
 	e.unwritten(store.StateUnknown, cause)
 	return result{kind: resultUnknown, err: cause}
 }
 
-// logError tells an operator about this attempt.
+// logError logs an error of this attempt.
 func (e *execution) logError(message string, err error) {
 	e.guard.config.Logger.ErrorContext(e.base, message,
 		"operation", e.op.name, "key_hash", e.reservation.ID.Hash(), "attempt", strconv.FormatInt(e.op.attempt, 10),
@@ -218,7 +218,7 @@ func (e *execution) storeFailed(call string, err error) {
 	e.guard.storeFailed(e.base, e.op.name, call, err)
 }
 
-// called tells the observer of a call to the store.
+// called reports a call to the store to the observer.
 func (e *execution) called(call string, sent time.Time, err error) {
 	if e.guard.config.Observer != nil {
 		e.guard.observe(e.base, StoreCalledEvent{
@@ -235,7 +235,7 @@ func (e *execution) settled(state store.State, err error) {
 	}
 }
 
-// unwritten is settled for a state that the record was not brought into.
+// unwritten reports a state that could not be written to the record.
 func (e *execution) unwritten(state store.State, err error) {
 	if e.guard.config.Observer != nil {
 		e.guard.observe(e.base, SettledEvent{
@@ -244,20 +244,20 @@ func (e *execution) unwritten(state store.State, err error) {
 	}
 }
 
-// final reports whether an error will not go away by trying again.
+// final reports whether retrying cannot remove an error.
 func final(err error) bool {
 	return errors.Is(err, store.ErrFenced) || errors.Is(err, store.ErrUnreadable) ||
 		errors.Is(err, store.ErrInvalidEvent)
 }
 
-// The pauses between attempts to settle.
+// These are the pauses between attempts to settle.
 const (
 	minSettleBackoff = 10 * time.Millisecond
 	maxSettleBackoff = time.Second
 )
 
-// once makes a write for which there is no time left to repeat it. Its context tells of the operation: what belongs to
-// one that runs goes through a circuit breaker.
+// once makes a write for which there is no time to retry. Its context carries the operation, because a circuit breaker
+// lets calls of a running operation through.
 func (e *execution) once(call string, write func(ctx context.Context) error) error {
 	sent := time.Now()
 	ctx := e.storeContext(&lazyContext{op: &e.op}, sent)
@@ -267,7 +267,7 @@ func (e *execution) once(call string, write func(ctx context.Context) error) err
 	return err
 }
 
-// persist repeats a write until it is answered, or until settling is given up.
+// persist repeats a write until the store answers, or until settling is given up.
 func (e *execution) persist(call string, write func(ctx context.Context) error) error {
 	deadline := time.Now().Add(e.guard.config.SettleTimeout)
 	for failures := 1; ; failures++ {

@@ -245,7 +245,7 @@ func TestReleaseThatFails(t *testing.T) {
 
 func TestLateCompletionsThatCannotBeKept(t *testing.T) {
 	t.Parallel()
-	// A store without that capability: the refusal is counted all the same.
+	// A store without that capability: the refusal is counted anyway.
 	store, events := newFaultyStore(), new(journal)
 	handler := &counted{then: func(w http.ResponseWriter, r *http.Request) {
 		if err := store.Bust(r.Context(), aliceID("k"), true); err != nil {

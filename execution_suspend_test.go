@@ -144,7 +144,7 @@ func TestNoHeartbeatAfterSuspend(t *testing.T) {
 	})
 }
 
-// TestSuspendOnARouteThatDoesNotResume: no attempt would go on, so it has to be settled.
+// TestSuspendOnARouteThatDoesNotResume: no attempt would continue, so it has to be settled.
 func TestSuspendOnARouteThatDoesNotResume(t *testing.T) {
 	t.Parallel()
 	s, handler := newFaultyStore(), suspends(time.Second)
@@ -166,7 +166,7 @@ func TestSuspendOnARouteThatDoesNotResume(t *testing.T) {
 	}
 }
 
-// TestSuspendThatIsAccepted: where duplicates are told a status, so is the caller of an operation that goes on later.
+// TestSuspendThatIsAccepted: if duplicates get a status, so does the caller of an operation that continues later.
 func TestSuspendThatIsAccepted(t *testing.T) {
 	t.Parallel()
 	h := newGuard(t, memory.New()).Handler(suspends(time.Second),
@@ -248,7 +248,7 @@ func TestSuspendOfAStaleOwner(t *testing.T) {
 	})
 }
 
-// TestSuspendThatCannotBeStored: the lease ends by itself, and a later attempt goes on.
+// TestSuspendThatCannotBeStored: the lease runs out, and a later attempt continues.
 func TestSuspendThatCannotBeStored(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -269,7 +269,7 @@ func TestSuspendByDo(t *testing.T) {
 		w.then = func(_ context.Context, op *onceward.Operation) ([]byte, error) {
 			if w.runs == 1 {
 				op.Suspend(time.Second)
-				return nil, errCard // what it says of itself goes before
+				return nil, errCard // the outcome it set takes precedence
 			}
 			return []byte("done"), nil
 		}
@@ -288,7 +288,7 @@ func TestSuspendByDo(t *testing.T) {
 	})
 }
 
-// TestAPanicAfterSuspend goes on to the server; the operation waits.
+// TestAPanicAfterSuspend continues to the server; the operation waits.
 func TestAPanicAfterSuspend(t *testing.T) {
 	t.Parallel()
 	s := newFaultyStore()
@@ -302,7 +302,7 @@ func TestAPanicAfterSuspend(t *testing.T) {
 	wantState(t, "E3", s, "k", store.StateInProgress)
 }
 
-// TestSuspendInATransaction: all is undone with the transaction, so nothing is told that was not done.
+// TestSuspendInATransaction: all is undone with the transaction, so the answer claims nothing that was not done.
 func TestSuspendInATransaction(t *testing.T) {
 	t.Parallel()
 	for name, write := range map[string]func(w http.ResponseWriter){
@@ -399,7 +399,7 @@ func TestCheckpoint(t *testing.T) {
 	})
 }
 
-// TestACheckpointThatIsFenced tells the attempt to stop, and is counted.
+// TestACheckpointThatIsFenced stops the attempt, and is counted.
 func TestACheckpointThatIsFenced(t *testing.T) {
 	t.Parallel()
 	s, events := newFaultyStore(), new(journal)
@@ -438,8 +438,8 @@ func TestNeverExecuted(t *testing.T) {
 	})
 }
 
-// TestNeverExecutedByWhoWasReplaced: another attempt went on with the operation, so its caller is not told that nothing
-// is done.
+// TestNeverExecutedByWhoWasReplaced: another attempt continued the operation, so its caller does not get the answer
+// that nothing was done.
 func TestNeverExecutedByWhoWasReplaced(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -463,7 +463,7 @@ func TestNeverExecutedByWhoWasReplaced(t *testing.T) {
 	})
 }
 
-// TestAReleaseThatFailsOnARouteThatResumes: a resumer may go on with what was not released.
+// TestAReleaseThatFailsOnARouteThatResumes: a resumer may continue an operation that was not released.
 func TestAReleaseThatFailsOnARouteThatResumes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -480,7 +480,7 @@ func TestAReleaseThatFailsOnARouteThatResumes(t *testing.T) {
 	})
 }
 
-// TestSetReason keeps the handler's reason for the operator who has to settle the operation.
+// TestSetReason keeps the handler's reason for the operator, who settles the operation.
 func TestSetReason(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -520,8 +520,8 @@ func TestSetReason(t *testing.T) {
 	}
 }
 
-// TestAnUnknownOutcomeKnowsItsProvider: what the provider called the effect is kept, for a reconciler that asks or is
-// told about it.
+// TestAnUnknownOutcomeKnowsItsProvider: the provider's id of the effect is kept, for a reconciler's query or an
+// external event.
 func TestAnUnknownOutcomeKnowsItsProvider(t *testing.T) {
 	t.Parallel()
 	s := newFaultyStore()

@@ -241,7 +241,7 @@ func TestTheDeadlineOfATransaction(t *testing.T) {
 	})
 }
 
-// TestTheContextOfARunThatWasUndone: it has ended, whoever still holds it, while the next run has one of its own.
+// TestTheContextOfARunThatWasUndone: it has ended, even if a goroutine still holds it, while the next run has its own.
 func TestTheContextOfARunThatWasUndone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -21,11 +21,11 @@ import (
 )
 
 // rules is the version of the encoding in this file. A change that changes a hash is a new version, and the old encoding
-// stays for as long as records that were made by it may live.
+// stays for as long as records made with it may live.
 const rules = 1
 
-// The kinds of what is hashed. The kind is the first byte of the encoding, and each part has its length, or the number
-// of its parts, in front: what was encoded one way never equals what was encoded another (F1).
+// These are the kinds of encodings. The kind is the first byte, and each part has its length, or the number of its
+// parts, in front: two different kinds of values never have equal encodings (rule F1).
 const (
 	kindRaw byte = iota + 1
 	kindJSON
@@ -36,18 +36,18 @@ const (
 	kindParts
 )
 
-// The kinds of a query.
+// These are the kinds of a query.
 const (
 	queryParsed byte = iota + 1
 	queryRaw
 )
 
-// FingerprintFunc returns what tells a request from others, in place of its query, media type and body. The method, the
-// operation and the path count all the same. The body is the function's own: the function may keep it, or change it. An
-// error is answered with 400 and its text, and nothing is executed.
+// FingerprintFunc returns what distinguishes a request from others, in place of its query, media type and body. The
+// method, the operation and the path count anyway. The function may keep or change the body, which is a copy. An error
+// is answered with 400 and its text, and nothing is executed.
 type FingerprintFunc func(r *http.Request, body []byte) ([]byte, error)
 
-// fingerprintOptions is what a route lets count (F4).
+// fingerprintOptions selects what counts on a route (rule F4).
 type fingerprintOptions struct {
 	selection *canon.Selection
 	headers   []string
@@ -83,7 +83,7 @@ func (e *encoder) free() {
 // field adds one length-prefixed field to the message.
 func (e *encoder) field(s string) { e.message = appendField(e.message, s) }
 
-// count adds a number of fields that follow.
+// count adds the number of the fields that follow.
 func (e *encoder) count(n int) { e.message = binary.AppendUvarint(e.message, uint64(n)) }
 
 // values adds a multimap: sorted by name, the values of one name in their order.
@@ -112,7 +112,7 @@ func (e *encoder) sum(kind byte, last []byte) {
 	e.hash.Sum(e.digest[:0])
 }
 
-// request hashes what a request means (F1).
+// request hashes the content of a request (rule F1).
 func (e *encoder) request(r *http.Request, operation string, body []byte, options *fingerprintOptions) error {
 	e.field(r.Method)
 	e.field(operation)
@@ -138,7 +138,7 @@ func (e *encoder) request(r *http.Request, operation string, body []byte, option
 	return nil
 }
 
-// query adds the query's values; one that cannot be parsed counts as it was written.
+// query adds the query's values, or the query as written if it cannot be parsed.
 func (e *encoder) query(raw string) {
 	if raw == "" {
 		e.message = append(e.message, queryParsed)
@@ -155,7 +155,7 @@ func (e *encoder) query(raw string) {
 	e.values(values)
 }
 
-// raw ends the message with the body as it came, behind what was said about it.
+// raw ends the message with the body as received, after its media types and encodings.
 func (e *encoder) raw(h http.Header, body []byte) {
 	types := h["Content-Type"]
 	e.count(len(types))
@@ -166,8 +166,8 @@ func (e *encoder) raw(h http.Header, body []byte) {
 	e.sum(kindRaw, body)
 }
 
-// understood ends the message with the meaning of the body, or reports that it is not known: it is that of raw bytes.
-// Of two lines of a media type nobody can say which one counts.
+// understood ends the message with the parsed content of the body, or reports that it cannot be parsed: the body is
+// then hashed as raw bytes. So is a body with two lines of Content-Type, because it is ambiguous which one counts.
 func (e *encoder) understood(h http.Header, body []byte, selection *canon.Selection) bool {
 	types := h["Content-Type"]
 	if len(types) != 1 || len(h["Content-Encoding"]) > 0 {
@@ -194,7 +194,7 @@ func (e *encoder) understood(h http.Header, body []byte, selection *canon.Select
 	}
 }
 
-// mediaType adds a media type with its parameters: a version may be one of them.
+// mediaType adds a media type with its parameters, because a version may be one of them.
 func (e *encoder) mediaType(kind string, params map[string]string) {
 	e.field(kind)
 	e.count(len(params))
@@ -207,7 +207,7 @@ func (e *encoder) mediaType(kind string, params map[string]string) {
 	}
 }
 
-// jsonBody ends the message with the canonical form, or reports that the body is not JSON by the rules of F2.
+// jsonBody ends the message with the canonical form, or reports that the body is not JSON by rule F2.
 func (e *encoder) jsonBody(body []byte, selection *canon.Selection) bool {
 	start := len(e.message)
 	extended, err := canon.Append(e.message, body, selection)
@@ -216,7 +216,7 @@ func (e *encoder) jsonBody(body []byte, selection *canon.Selection) bool {
 	}
 	e.message = extended
 	e.message[0] = kindJSON
-	// The canonical form was appended behind the message to share its buffer: its length goes between the two.
+	// The canonical form shares the buffer of the message: its length is hashed between the two.
 	canonical := extended[start:]
 	e.hash.Write(extended[:start])
 	e.hash.Write(e.prefix[:binary.PutUvarint(e.prefix[:], uint64(len(canonical)))])
@@ -235,8 +235,8 @@ func (e *encoder) formBody(body []byte) bool {
 	return true
 }
 
-// multipartBody hashes the parts in their order, each with its header, and leaves the boundary out. What stands in front
-// of the parts, or behind them, is in no part: such a body is raw bytes.
+// multipartBody hashes the parts in their order, each with its header, and leaves the boundary out. A body with content
+// before or after the parts is hashed as raw bytes.
 func (e *encoder) multipartBody(boundary string, body []byte) bool {
 	last := []byte("--" + boundary + "--")
 	first, _, _ := bytes.Cut(body, []byte("\n"))
@@ -273,8 +273,8 @@ func (e *encoder) part(part *multipart.Part) bool {
 	return true
 }
 
-// parseMediaType splits a Content-Type into the type in lower case and its parameters. One that cannot be parsed counts as
-// it was written.
+// parseMediaType splits a Content-Type into the type in lower case and its parameters. A value that cannot be parsed is
+// returned as written.
 func parseMediaType(contentType string) (kind string, params map[string]string) {
 	if contentType == "application/json" {
 		return contentType, nil
@@ -286,7 +286,7 @@ func parseMediaType(contentType string) (kind string, params map[string]string) 
 	return kind, params
 }
 
-// withoutUTF8 leaves out the charset that JSON and forms have anyway.
+// withoutUTF8 removes the charset that is the default for JSON and forms.
 func withoutUTF8(params map[string]string) map[string]string {
 	if strings.EqualFold(params["charset"], "utf-8") {
 		delete(params, "charset")
@@ -298,7 +298,7 @@ func isJSON(kind string) bool {
 	return kind == "application/json" || strings.HasPrefix(kind, "application/") && strings.HasSuffix(kind, "+json")
 }
 
-// call hashes what a call of [Guard.Do] means.
+// call hashes the content of a call of [Guard.Do].
 func (e *encoder) call(c *Call) {
 	e.field(c.Operation)
 	e.field(c.Method)
@@ -323,7 +323,7 @@ func (e *encoder) fingerprints(
 	return dst
 }
 
-// sessionTag names a caller's session without telling it.
+// sessionTag returns a tag that identifies a caller's session without revealing it.
 func sessionTag(key *secretKey, scope, session string) (tag [16]byte) {
 	message := appendField([]byte{'S'}, scope)
 	message = appendField(message, session)
@@ -333,12 +333,12 @@ func sessionTag(key *secretKey, scope, session string) (tag [16]byte) {
 	return tag
 }
 
-// appendField adds a value behind its length, so that no two lists of values have one encoding.
+// appendField adds a value after its length, so that two different lists of values never have the same encoding.
 func appendField[T string | []byte](dst []byte, s T) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
 }
 
-// Payload hashes the arguments of a function for [Call].Payload: each part counts, and so does where one ends.
+// Payload hashes the arguments of a function for [Call].Payload: the parts and the boundaries between them count.
 func Payload(parts ...[]byte) []byte {
 	e := newEncoder()
 	defer e.free()
@@ -350,11 +350,11 @@ func Payload(parts ...[]byte) []byte {
 	return bytes.Clone(e.digest[:])
 }
 
-// KeepTarget is a middleware that fills in [http.Request.RequestURI] before a router takes a prefix off the path: the
-// fingerprint takes the target as it was sent from there. It belongs in front of everything else, and only where
-// requests come without: from net/http/cgi, net/http/fcgi, or an adapter that makes them by hand. The server of
-// net/http sets it, and so does httptest.NewRequest, but not [http.NewRequest]. Without it the target is that of
-// [http.Request.URL], and behind [http.StripPrefix] two routes with one name look like one.
+// KeepTarget is a middleware that fills in [http.Request.RequestURI] before a router removes a prefix from the path,
+// because the fingerprint contains the target as sent. Put it in front of everything else, and only where requests come
+// without RequestURI: from net/http/cgi, net/http/fcgi, or an adapter that makes them by hand. The server of net/http
+// and httptest.NewRequest set it, but not [http.NewRequest]. Without it the target is taken from [http.Request.URL],
+// and after [http.StripPrefix] two routes with the same name look alike.
 func KeepTarget(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.RequestURI == "" {
@@ -366,9 +366,9 @@ func KeepTarget(next http.Handler) http.Handler {
 	})
 }
 
-// target is the path as the client sent it: a router may have taken a prefix off r.URL. The origin-form, which HTTP/2
-// has too, and the absolute-form that is sent to a proxy are the same target; an asterisk and an authority stand for
-// themselves (RFC 9112, 3.2).
+// target returns the path as the client sent it: a router may have removed a prefix from r.URL. The origin-form, which
+// HTTP/2 also has, and the absolute-form that is sent to a proxy are the same target; an asterisk and an authority are
+// kept as they are (RFC 9112, 3.2).
 func target(r *http.Request) string {
 	uri := r.RequestURI
 	if uri == "" {

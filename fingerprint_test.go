@@ -40,7 +40,7 @@ func multipartBody(boundary, value string) variant {
 	}
 }
 
-// around is a body with more in front of its parts and behind them.
+// around is a body with more before and after its parts.
 func around(front string, v variant, behind string) variant {
 	v.body = front + v.body + behind
 	return v
@@ -65,7 +65,7 @@ func lookalike() (raw, like variant) {
 		names.Set(string(name), "")
 		body += "\x01" + string(name) + "\x01\x00"
 	}
-	body += "\x02\x00" // the kind of a form, and nothing behind it
+	body += "\x02\x00" // the kind of a form, and nothing after it
 	if len(body) != size {
 		panic(len(body))
 	}
@@ -175,7 +175,7 @@ func TestWhatARequestMeans(t *testing.T) {
 	}
 }
 
-// TestSecondLines: of two lines of a field nobody can say which one counts, so that both do.
+// TestSecondLines: if a field has two lines it is ambiguous which one counts, so both do.
 func TestSecondLines(t *testing.T) {
 	t.Parallel()
 	for _, field := range []string{"Content-Type", "Content-Encoding"} {

@@ -9,27 +9,27 @@ import (
 // FirstSentHeader carries the time at which a client first sent a request; its retries carry the same time.
 const FirstSentHeader = "Idempotency-First-Sent"
 
-// firstSentRule is what a route asks of the time of first sending (L4).
+// firstSentRule is a route's rule for the time of first sending (rule L4: no replay of a captured request).
 type firstSentRule struct {
 	checked           bool
 	required          bool
 	within, tolerance time.Duration
 }
 
-// RequireFirstSent refuses requests that do not carry a first-sent time, an HTTP date, of the time within which a retry
-// may come: a captured request then cannot be replayed after its record has gone. Clocks may differ by the tolerance. The
-// two together are at most the retention of the route, or [Guard.Route] refuses it. Default: no check.
+// RequireFirstSent refuses requests without a first-sent time, an HTTP date, or whose time is longer ago than within: a
+// captured request then cannot be replayed after its record has expired. Clocks may differ by the tolerance. The sum of
+// both is at most the retention of the route, or [Guard.Route] refuses it. Default: no check.
 //
-// A record that was made before a retention was raised lives no longer than before. So the time does not follow the
-// retention: raise it when the earlier retention has passed since all nodes have the new one.
+// Raising a retention does not extend existing records. So the time does not follow the retention: raise it when the
+// earlier retention has passed since all nodes have the new one.
 //
-// This helps only if the header is covered by the caller's signature: an attacker who can replay a request can
-// otherwise also change its date.
+// This helps only if the caller's signature covers the header: an attacker who can replay a request can otherwise also
+// change its date.
 func RequireFirstSent(within, tolerance time.Duration) Option {
 	return firstSentOption(firstSentRule{checked: true, required: true, within: within, tolerance: tolerance})
 }
 
-// CheckFirstSent is [RequireFirstSent] for requests that carry a first-sent time; others pass. Default: no check.
+// CheckFirstSent checks like [RequireFirstSent], but lets requests without a first-sent time pass. Default: no check.
 func CheckFirstSent(within, tolerance time.Duration) Option {
 	return firstSentOption(firstSentRule{checked: true, within: within, tolerance: tolerance})
 }
@@ -45,7 +45,7 @@ func firstSentOption(rule firstSentRule) Option {
 	}
 }
 
-// check holds a request to the rule.
+// check returns the problem of a request that breaks the rule, or nil.
 func (f *firstSentRule) check(h http.Header, now time.Time) *Problem {
 	if !f.checked {
 		return nil

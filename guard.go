@@ -26,16 +26,16 @@ type Guard struct {
 	config          Config
 	secrets         []secretKey
 	downstream      downstreamRing
-	handling        atomic.Int64 // requests that are served, see Wait
+	handling        atomic.Int64 // requests in progress, see Wait
 	keeper          keeper
 	orphans         orphans
 	waiting         atomic.Int64
-	told            toldMistakes
+	logged          loggedMistakes
 	names           operationNames
-	shared          sync.Once // that a provider is shared was told
+	shared          sync.Once // guards the warning about a shared provider
 }
 
-// New returns a guard over a store, or an error that says what in the configuration cannot be right.
+// New returns a guard over a store, or an error that describes what in the configuration is wrong.
 func New(s store.Store, config Config) (*Guard, error) {
 	if s == nil {
 		return nil, errors.New("onceward: the store is nil")
@@ -62,7 +62,7 @@ func New(s store.Store, config Config) (*Guard, error) {
 	return g, nil
 }
 
-// settings builds what a route needs, and refuses what the store cannot do.
+// settings builds a route's settings, and refuses settings that the store cannot support.
 func (g *Guard) settings(options []Option) (*settings, error) {
 	s, err := newSettings(g.config.Defaults, options)
 	if err != nil {
@@ -88,8 +88,8 @@ func (g *Guard) settings(options []Option) (*settings, error) {
 	return s, nil
 }
 
-// observe tells the observer. A panic of it is logged: what it is told of goes on, such as an execution that was
-// granted, and some of it in goroutines where a panic would end the process.
+// observe sends an event to the observer and logs a panic of the observer: the reported work must continue, and in some
+// goroutines a panic would end the process.
 func (g *Guard) observe(ctx context.Context, e ObserverEvent) {
 	if g.config.Observer == nil {
 		return
@@ -102,7 +102,8 @@ func (g *Guard) observe(ctx context.Context, e ObserverEvent) {
 	g.config.Observer.Observe(ctx, e)
 }
 
-// storeFailed tells of a call that failed. One that was not sent is no news: that the store failed was told before.
+// storeFailed logs and reports a failed store call. Calls the circuit breaker rejected are logged at debug level: the
+// failure of the store was already reported.
 func (g *Guard) storeFailed(ctx context.Context, operation, call string, err error) {
 	level := slog.LevelWarn
 	if errors.Is(err, store.ErrNotSent) {
@@ -112,10 +113,11 @@ func (g *Guard) storeFailed(ctx context.Context, operation, call string, err err
 	g.observe(ctx, StoreFailedEvent{Operation: operation, Call: call, Err: err})
 }
 
-// ActiveLeases returns how many attempts of this guard hold a lease now, for a gauge: those in a transaction hold none.
+// ActiveLeases returns how many attempts of this guard hold a lease now, for a gauge. Attempts in a transaction hold
+// none.
 func (g *Guard) ActiveLeases() int { return int(g.keeper.active.Load()) }
 
-// noteFenced counts a refused write; other errors it leaves to their own path.
+// noteFenced logs and reports a refused write. It ignores other errors.
 func (g *Guard) noteFenced(ctx context.Context, id store.ID, operation string, err error) {
 	var fenced *store.FencedError
 	if !errors.As(err, &fenced) {
@@ -125,12 +127,12 @@ func (g *Guard) noteFenced(ctx context.Context, id store.ID, operation string, e
 	g.observe(ctx, FencedEvent{ID: id, Operation: operation, Err: fenced})
 }
 
-// ScopeFunc names the security boundary that a request's key lives in, from authentication: a tenant, an account, a
-// token. It must not look at the body. An error that wraps [ErrUnauthenticated], or an empty scope, is answered with
-// 401, any other error with 503; nothing is executed. Return [Unauthenticated] to send a challenge along.
+// ScopeFunc returns the security boundary of a request's key, from authentication: a tenant, an account, a token. It
+// must not read the body. An error that wraps [ErrUnauthenticated], or an empty scope, is answered with 401, any other
+// error with 503; nothing is executed. Return [Unauthenticated] to send a challenge.
 type ScopeFunc func(r *http.Request) (string, error)
 
-// SingleScope returns a [ScopeFunc] that gives every request the same scope, for a service with one caller.
+// SingleScope returns a [ScopeFunc] that returns the same scope for every request, for a service with one caller.
 func SingleScope(scope string) ScopeFunc {
 	return func(*http.Request) (string, error) { return scope, nil }
 }
@@ -141,77 +143,76 @@ type Profile uint8
 const (
 	// ProfileIETF answers a mismatch with 422, as the IETF draft does. This is the default.
 	ProfileIETF Profile = iota
-	// ProfileStripe answers a mismatch with 400. Stripe keeps no result of a request that fails its validation: a handler
+	// ProfileStripe answers a mismatch with 400. Stripe stores no result of a request that fails its validation: a handler
 	// does the same with [Operation.Reject], in either profile.
 	ProfileStripe
 )
 
 // Config configures a [Guard].
 type Config struct {
-	// Scope names the scope of a request. It is required for handlers, and has no default; [Guard.Do] is told its
-	// scope.
+	// Scope returns the scope of a request. It is required for handlers, and has no default; [Guard.Do] takes its scope
+	// from its [Call].
 	Scope ScopeFunc
 	// Secret keys the fingerprints: at least 16 random bytes, the same on every node and over restarts. It is required,
 	// and has no default.
 	Secret []byte
-	// OldSecrets are those that records may still have been made with. Keep each for the longest retention, and until
-	// no operation of its time is in progress or unknown. Default: none.
+	// OldSecrets are earlier secrets that records may still depend on. Keep each for the longest retention, and until no
+	// operation that used it is in progress or unknown. Default: none.
 	OldSecrets [][]byte
-	// DownstreamSecret keys the idempotency keys that are sent to other systems, see [Operation.DownstreamKey], so that
-	// no outsider can compute them: at least 16 random bytes, the same on every node and over restarts. A record keeps
-	// the id of its secret, so that its keys stay the same over a rotation. One of its own can be rotated less often
-	// than Secret, and keys then stay the same for longer than the records live. Default: one that is derived from
-	// Secret.
+	// DownstreamSecret keys the idempotency keys that are sent to other systems, see [Operation.DownstreamKey], so that no
+	// outsider can compute them: at least 16 random bytes, the same on every node and over restarts. A record keeps the id
+	// of its secret, so that its keys stay the same over a rotation. With its own secret, which can be rotated less often
+	// than Secret, downstream keys stay the same for longer than the records live. Default: a secret derived from Secret.
 	DownstreamSecret []byte
-	// OldDownstreamSecrets are those that records may still have been made with; keep each for as long as OldSecrets.
-	// Those that are derived from Secret and OldSecrets are among them by themselves. Default: none.
+	// OldDownstreamSecrets are earlier downstream secrets that records may still depend on; keep each for as long as
+	// OldSecrets. Secrets derived from Secret and OldSecrets are included automatically. Default: none.
 	OldDownstreamSecrets [][]byte
-	// Namespace tells the downstream keys of this service from those of others that share an account at a provider, and
-	// perhaps scopes, keys and secrets too, such as production and staging: without it the second one would be given
-	// the effect of the first. It is part of what a record's secret is known by: choose it before the first operation.
-	// Default: empty, and a sign that a provider is shared is logged; see [Guard.WarnSharedProvider].
+	// Namespace separates the downstream keys of this service from the keys of other services that share an account at a
+	// provider, and perhaps scopes, keys and secrets too, such as production and staging: without it the second service
+	// would get the effect of the first. It is part of the identity of a record's secret: choose it before the first
+	// operation. Default: empty, and a sign that a provider is shared is logged; see [Guard.WarnSharedProvider].
 	Namespace string
-	// Operations are names of operations in the store that are no routes of this guard: those that are given to
-	// [Guard.Do], those that other processes serve, and those of routes that were renamed. Pollers and resumers check
-	// their own names against these and those of the routes: see [Guard.CheckOperations]. Default: none.
+	// Operations are names of operations in the store that are no routes of this guard: operations of [Guard.Do],
+	// operations that other processes serve, and operations whose routes were renamed. Pollers and resumers check the
+	// operations in their own configuration against these names and the routes: see [Guard.CheckOperations]. Default:
+	// none.
 	Operations []string
-	// ProblemBase comes before the code in the type of Onceward's own answers, and should lead to their documentation:
-	// a URI such as "https://api.example.com/problems#", which ends in one of / # = : ? because the code comes right
-	// behind it. Default: [DefaultProblemBase].
+	// ProblemBase comes before the code in the type of Onceward's own answers, and should lead to their documentation: a
+	// URI such as "https://api.example.com/problems#", which ends in one of / # = : ? because the code follows directly.
+	// Default: [DefaultProblemBase].
 	ProblemBase string
-	// ProblemCode gives the codes of Onceward's own answers other names, for clients that know such: see [DraftCode].
-	// The type, observers and logs keep Onceward's own. Default: they stay as they are.
+	// ProblemCode renames the codes of Onceward's own answers, for clients that expect other codes: see [DraftCode]. The
+	// type, observers and logs keep Onceward's codes. Default: no renaming.
 	ProblemCode func(code string) string
 	// Profile chooses the status codes of Onceward's own answers. Default: [ProfileIETF].
 	Profile Profile
-	// Keys says which keys are accepted. Default: as the fields of [KeyRules] say.
+	// Keys sets which keys are accepted. Default: as the fields of [KeyRules] document.
 	Keys KeyRules
 	// ReplayedHeader is the name of the header that marks a replay. Default: Idempotent-Replayed.
 	ReplayedHeader string
 	// Defaults are options for every route, which the route's own options override. Default: none.
 	Defaults []Option
-	// MaxWaiters is how many requests may wait at one time for an operation in flight; more are answered with 409 at
-	// once. Default: 1024.
+	// MaxWaiters is how many requests may wait for an operation in flight at the same time; more are answered with 409
+	// immediately. Default: 1024.
 	MaxWaiters int
 	// StoreTimeout bounds each call to the store. Less than 1 ms is refused. Default: 5 s.
 	StoreTimeout time.Duration
-	// SettleTimeout bounds how long storing an answer is tried before the outcome is given up as unknown.
-	// Default: 15 s.
+	// SettleTimeout bounds how long storing an answer is retried before the outcome becomes unknown. Default: 15 s.
 	SettleTimeout time.Duration
-	// TraceID returns the id of the trace that a context belongs to; it is kept with the record. Default: that of the
-	// Propagator.
+	// TraceID returns the id of the trace that a context belongs to; it is kept with the record. Default: the TraceID
+	// method of Propagator.
 	TraceID func(ctx context.Context) string
-	// Propagator lets what goes on without its caller belong to the trace of the first execution. Default: none.
+	// Propagator lets an attempt that runs without its caller belong to the trace of the first execution. Default: none.
 	Propagator Propagator
-	// Limiter bounds what one scope may ask for: new keys, look-ups, mismatches. Package limit has one. Default: none.
+	// Limiter bounds the requests of one scope: new keys, look-ups, mismatches. Package limit has one. Default: none.
 	Limiter Limiter
-	// Observer is told what happens. Default: none.
+	// Observer receives the guard's events. Default: none.
 	Observer Observer
-	// Logger gets what an operator should know: outcomes that became unknown, refused writes. Default: [slog.Default].
+	// Logger logs what an operator should know: outcomes that became unknown, refused writes. Default: [slog.Default].
 	Logger *slog.Logger
 }
 
-// The defaults of Config.
+// These are the defaults of Config.
 const (
 	defaultReplayedHeader = "Idempotent-Replayed"
 	defaultMaxWaiters     = 1024

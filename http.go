@@ -16,20 +16,19 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Handler returns next with protection: for each key, next runs once. It panics if the options cannot be right, as
-// [http.ServeMux] does with a bad pattern: such a route must not come into being. [Guard.Route] returns the error
-// instead.
+// Handler returns next with protection: for each key, next runs once. It panics if the options are wrong, as
+// [http.ServeMux] does with a bad pattern: such a route must not start. [Guard.Route] returns the error instead.
 func (g *Guard) Handler(next http.Handler, options ...Option) http.Handler {
 	return g.Middleware(options...)(next)
 }
 
-// HandlerFunc is [Guard.Handler] for a function.
+// HandlerFunc protects a function, as [Guard.Handler] protects a handler.
 func (g *Guard) HandlerFunc(next http.HandlerFunc, options ...Option) http.Handler {
 	return g.Handler(next, options...)
 }
 
-// Middleware returns a middleware that protects what it wraps. It panics if the options cannot be right. What it wraps
-// answers through the ResponseWriter that it is handed, and runs again if a database undid its transaction: for
+// Middleware returns a middleware that protects the handler it wraps. It panics if the options are wrong. The wrapped
+// handler must answer through the ResponseWriter that it gets, and runs again if a database undid its transaction: for
 // frameworks with a writer or a chain of their own see docs/routers.md.
 func (g *Guard) Middleware(options ...Option) func(http.Handler) http.Handler {
 	middleware, err := g.Route(options...)
@@ -39,18 +38,18 @@ func (g *Guard) Middleware(options ...Option) func(http.Handler) http.Handler {
 	return middleware
 }
 
-// Route is [Guard.Middleware] with an error instead of a panic.
+// Route returns the same as [Guard.Middleware], with an error instead of a panic.
 func (g *Guard) Route(options ...Option) (func(http.Handler) http.Handler, error) {
 	s, err := g.settings(options)
 	if err != nil {
 		return nil, err
 	}
 	if g.config.Scope == nil {
-		return nil, errors.New("onceward: Config.Scope is missing: it says whose keys are whose; " +
+		return nil, errors.New("onceward: Config.Scope is missing: it separates the keys of different callers; " +
 			"use SingleScope if there is one caller only")
 	}
 	if s.audits && s.actor == nil {
-		return nil, errors.New("onceward: AuditExecutions(nil): a route needs a function that says who calls")
+		return nil, errors.New("onceward: AuditExecutions(nil): a route needs a function that returns the caller's name")
 	}
 	if s.retention < defaultRetention {
 		g.config.Logger.Warn(
@@ -69,12 +68,12 @@ type protected struct {
 	guard    *Guard
 	settings *settings
 	next     http.Handler
-	placed   bool      // the guard's names say where it is, or that it is nowhere
-	unnamed  sync.Once // that it has no name was told
+	placed   bool      // the guard's names include the route, or it was dropped
+	unnamed  sync.Once // guards the log line about the missing name
 	latest   atomic.Pointer[patternName]
 }
 
-// patternName is the name of an operation, with what it was made of.
+// patternName is the name of an operation, with the method and pattern it was made from.
 type patternName struct{ method, pattern, name string }
 
 // ServeHTTP implements [http.Handler].
@@ -110,9 +109,9 @@ func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x.serve()
 }
 
-// operation names what the request does: by the name of the route, or by method and pattern. It is empty where there is
-// neither: a path is not taken for a name, because it may have values in it. The path counts in the fingerprint. Most
-// handlers are on one route, whose name is made once.
+// operation returns the name of the operation: the name of the route, or method and pattern. It is empty if the request
+// has neither: a path is not used as a name, because it may contain values; it counts in the fingerprint. Most handlers
+// are on one route, whose name is computed once.
 func (p *protected) operation(r *http.Request) string {
 	if p.settings.operation != "" || r.Pattern == "" {
 		return p.settings.operation
@@ -125,8 +124,8 @@ func (p *protected) operation(r *http.Request) string {
 	return name
 }
 
-// rejectUnnamed refuses a request of an operation without a name: under its method alone it would share the rules of
-// others. The log tells the remedy, once.
+// rejectUnnamed refuses a request of an operation without a name: under its method alone it would share rules with
+// other operations. The remedy is logged once.
 func (p *protected) rejectUnnamed(w http.ResponseWriter, r *http.Request) {
 	p.unnamed.Do(func() {
 		p.guard.config.Logger.ErrorContext(r.Context(), "onceward: a protected route has no name, and all of its requests "+
@@ -136,8 +135,8 @@ func (p *protected) rejectUnnamed(w http.ResponseWriter, r *http.Request) {
 	p.reject(w, r, "", problemUnnamed.detailed("the operator of the service has to name it; nothing was executed"))
 }
 
-// identify finds out who calls and under which key, from the header alone (A5). An empty key means that the request
-// runs unprotected.
+// identify returns the caller's scope and session and the key, from the header alone (rule A5: a request is judged
+// before its body is read). An empty key means that the request runs unprotected.
 func (p *protected) identify(r *http.Request) (id store.ID, session string, problem *Problem) {
 	scope, session, problem := p.caller(r)
 	if problem != nil {
@@ -153,9 +152,9 @@ func (p *protected) identify(r *http.Request) (id store.ID, session string, prob
 	return store.ID{Scope: scope, Key: key}, session, p.refuseByHeader(r)
 }
 
-// caller finds out whose request it is, and of which session where keys are bound to one. The scope is kept, by a store
-// in memory or a limit, for longer than the request, whose memory some frameworks use again, strings and all: fiber
-// does. So it is a copy, one for all requests of a scope.
+// caller returns the scope of a request, and its session if keys are bound to one. A store in memory or a limit keeps
+// the scope for longer than the request, whose memory some frameworks reuse, including strings: fiber does. So it is a
+// copy, one for all requests of a scope.
 func (p *protected) caller(r *http.Request) (scope, session string, problem *Problem) {
 	scope, err := p.guard.config.Scope(r)
 	switch {
@@ -175,7 +174,7 @@ func (p *protected) caller(r *http.Request) (scope, session string, problem *Pro
 	return unique.Make(scope).Value(), session, nil
 }
 
-// refuseByHeader refuses what needs no look at the body.
+// refuseByHeader returns the problem of a request that can be refused without its body, or nil.
 func (p *protected) refuseByHeader(r *http.Request) *Problem {
 	switch {
 	case upgrades(r.Header):
@@ -197,7 +196,7 @@ func tooLarge(limit int64) *Problem {
 	return problemBodyTooLarge.detailed(fmt.Sprintf("the limit is %d bytes; nothing was executed", limit))
 }
 
-// reject answers a request before any reservation. Nothing of it is stored (A7).
+// reject answers a request before any reservation. Nothing of it is stored (rule A7).
 func (p *protected) reject(w http.ResponseWriter, r *http.Request, operation string, problem *Problem) {
 	now := p.guard.occurrence(problem)
 	operation = cmp.Or(operation, r.Method)
@@ -212,14 +211,14 @@ type httpExecution struct {
 	route    *protected
 	request  *http.Request
 	session  string
-	body     *requestBody // of the run that is under way, as is the recorder
+	body     *requestBody // of the current run, as is the recorder
 	recorder *recorder
 	panicked any
 	problem  *Problem // Onceward's own answer in place of the handler's
-	passOn   bool     // the handler's own words are the answer to an outcome that is unknown
-	wrote    bool     // a run, perhaps one that was undone, wrote an answer
+	sendOwn  bool     // the handler's own answer is sent for an unknown outcome
+	wrote    bool     // a run, which may have been undone, wrote an answer
 	notRerun bool     // the handler did not run again after it was undone
-	bypassed bool     // the client has an answer that went past the recorder
+	bypassed bool     // the client got an answer that bypassed the recorder
 
 	firstRequest  http.Request
 	firstBody     requestBody
@@ -233,7 +232,7 @@ func newHTTPExecution(p *protected, w http.ResponseWriter, r *http.Request) *htt
 	return x
 }
 
-// serve reads the request, takes it to its result, and answers.
+// serve reads the request, executes it, and answers.
 func (x *httpExecution) serve() {
 	in, out := newBuffer(), newBuffer()
 	x.recorder.body = *out
@@ -251,13 +250,13 @@ func (x *httpExecution) serve() {
 	x.answer(&res)
 }
 
-// read takes in the body and the fingerprint: the last thing that can refuse a request before the store is asked.
+// read reads the body and computes the fingerprint: the last checks before the store is called.
 func (x *httpExecution) read(buffer *[]byte) *Problem {
 	if problem := x.body.read(x.request, buffer, x.settings.bodyLimit); problem != nil {
 		return problem
 	}
 	if x.request.ContentLength < 0 && x.request.Body != http.NoBody && len(x.body.content) == 0 {
-		x.tell(mistakeNoBody)
+		x.logMistake(mistakeNoBody)
 	}
 	e := newEncoder()
 	defer e.free()
@@ -271,12 +270,12 @@ func (x *httpExecution) read(buffer *[]byte) *Problem {
 
 // work runs the handler. It implements [runner].
 func (x *httpExecution) work(ctx context.Context, op *Operation) outcome {
-	x.panicked, x.problem, x.passOn, x.notRerun = nil, nil, false, false
+	x.panicked, x.problem, x.sendOwn, x.notRerun = nil, nil, false, false
 	op.restart()
 	if x.recorder.hasEnded() {
-		// The store undid an earlier run. What that one left behind must not reach into this one.
+		// The store undid an earlier run. Whatever that run left must not reach this one.
 		x.body.close()
-		x.body, x.recorder = &requestBody{content: x.body.content}, x.recorder.another()
+		x.body, x.recorder = &requestBody{content: x.body.content}, x.recorder.renewed()
 	}
 	x.recorder.start()
 	x.recorder.op = op
@@ -296,24 +295,24 @@ func (x *httpExecution) work(ctx context.Context, op *Operation) outcome {
 	return end
 }
 
-// handle calls the handler and keeps its panic for after the result (E8).
+// handle calls the handler and keeps its panic until after the result (rule E8).
 func (x *httpExecution) handle(ctx context.Context) {
-	request := x.handed(ctx)
+	request := x.handlerRequest(ctx)
 	defer func() {
 		x.panicked = recover()
 		x.recorder.end()
 		if request.MultipartForm != nil {
-			_ = request.MultipartForm.RemoveAll() // the server knows only the request that it made
+			_ = request.MultipartForm.RemoveAll() // the server knows only its own request
 		}
 	}()
 	x.route.next.ServeHTTP(x.recorder, request)
 	x.recorder.gatherTrailers()
 }
 
-// handed returns the request that the handler gets. A transaction may run again, so that what a handler changes in its
-// request must not reach into the request of the next run. In reserved mode it lies in the execution, and costs no
-// allocation of its own.
-func (x *httpExecution) handed(ctx context.Context) *http.Request {
+// handlerRequest returns the request that the handler gets. A transaction may run again, so that a handler's changes to
+// its request must not reach the next run. In reserved mode the request is part of the execution, and costs no
+// allocation.
+func (x *httpExecution) handlerRequest(ctx context.Context) *http.Request {
 	var request *http.Request
 	if x.settings.mode == modeTransactional {
 		request = x.request.Clone(ctx)
@@ -327,7 +326,7 @@ func (x *httpExecution) handed(ctx context.Context) *http.Request {
 	return request
 }
 
-// markStreaming implements [streamMarker] (A4).
+// markStreaming implements [streamMarker] (rule A4: a streamed answer cannot be replayed).
 func (x *httpExecution) markStreaming() error {
 	return x.persist("checkpoint", func(ctx context.Context) error {
 		return x.guard.store.Checkpoint(ctx, x.claim(), store.Checkpoint{NotReplayable: true})

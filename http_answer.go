@@ -8,7 +8,8 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// outcome judges what the handler did and said (E5). Its own word goes before everything that happened afterwards.
+// outcome judges the handler's answer and the outcome it set on its operation (rule E5). The outcome it set takes
+// precedence over everything that happened afterwards.
 func (x *httpExecution) outcome(ctx context.Context, op *Operation) outcome {
 	rec := x.recorder
 	if rec.streaming {
@@ -16,14 +17,14 @@ func (x *httpExecution) outcome(ctx context.Context, op *Operation) outcome {
 	}
 	x.inspect(ctx, op)
 	silent := rec.status == 0 && !rec.bypassed && ctx.Err() != nil
-	switch said := op.outcome.Load(); {
-	case said == endedUnknown:
-		return x.saidUnknown()
-	case said == endedNotExecuted, said == endedNeverExecuted:
-		return x.saidNotExecuted()
-	case said == endedSuspended && x.settings.mode == modeTransactional:
-		return x.saidNotExecuted() // all that it did is undone
-	case said == endedSuspended:
+	switch ended := op.outcome.Load(); {
+	case ended == endedUnknown:
+		return x.declaredUnknown()
+	case ended == endedNotExecuted, ended == endedNeverExecuted:
+		return x.declaredNotExecuted()
+	case ended == endedSuspended && x.settings.mode == modeTransactional:
+		return x.declaredNotExecuted() // all its writes are undone
+	case ended == endedSuspended:
 		return x.suspended()
 	case x.panicked != nil:
 		return x.unanswered(ctx, "the handler panicked", &problemHandlerFailed)
@@ -45,11 +46,11 @@ func (x *httpExecution) outcome(ctx context.Context, op *Operation) outcome {
 		return x.unanswered(ctx, "the handler tried to switch protocols", &problemHandlerFailed)
 	}
 	end := x.judge(ctx, response)
-	x.passOn = end.kind == outcomeUnknown
+	x.sendOwn = end.kind == outcomeUnknown
 	return end
 }
 
-// judge says what a whole answer means, by its status (E5).
+// judge returns the outcome of a complete answer, by its status (rule E5).
 func (e *execution) judge(ctx context.Context, response store.Response) outcome {
 	switch {
 	case retryLater(response.Status):
@@ -62,7 +63,7 @@ func (e *execution) judge(ctx context.Context, response store.Response) outcome 
 	}
 }
 
-// retryLater holds the answers with which a handler says that it did nothing.
+// retryLater reports whether a status means that the handler did nothing.
 func retryLater(status int) bool {
 	switch status {
 	case http.StatusUnauthorized, http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
@@ -72,11 +73,11 @@ func retryLater(status int) bool {
 	}
 }
 
-// failed reports whether an answer of this status is no completion by itself (E5).
+// failed reports whether an answer of this status is not a completion on its own (rule E5).
 func failed(status int) bool { return status >= http.StatusInternalServerError || retryLater(status) }
 
-// failedOutcome judges a 5xx. Answers that only say something about the moment are never stored: 503 says that nothing
-// was done, while a gateway's 502 or 504 says nothing about what was.
+// failedOutcome judges a 5xx. Answers about a temporary condition are never stored: 503 means that nothing was done,
+// while a gateway's 502 or 504 leaves open what was done.
 func (e *execution) failedOutcome(ctx context.Context, response store.Response) outcome {
 	onFailure := e.onFailure(ctx)
 	if onFailure == FailureStore {
@@ -91,12 +92,12 @@ func (e *execution) failedOutcome(ctx context.Context, response store.Response) 
 	return failedAs(onFailure, reason, func() store.Response { return response })
 }
 
-// unanswered is the outcome of a handler without an answer of its own.
+// unanswered returns the outcome of a handler without an answer of its own.
 func (x *httpExecution) unanswered(ctx context.Context, reason string, problem *Problem) outcome {
 	x.problem = problem
 	return failedAs(x.onFailure(ctx), x.op.reasonOr(reason), func() store.Response {
-		// Not into the handler's own recorder: a goroutine that it left behind may still hold that.
-		x.recorder = x.recorder.another()
+		// Not in the handler's own recorder: a goroutine of the handler may still hold it.
+		x.recorder = x.recorder.renewed()
 		x.recorder.start()
 		x.answerProblem(x.recorder, &problemHandlerFailed)
 		x.recorder.end()
@@ -104,8 +105,8 @@ func (x *httpExecution) unanswered(ctx context.Context, reason string, problem *
 	})
 }
 
-// brokenOutcome is that of an answer which could not be kept: too large for a transaction, which is undone, or marked
-// as not replayable without success.
+// brokenOutcome returns the outcome of an answer that could not be kept: it is too large for a transaction, which is
+// undone, or could not be marked as not replayable.
 func (x *httpExecution) brokenOutcome() outcome {
 	if x.recorder.overflow {
 		x.problem = &problemTooLarge
@@ -114,8 +115,8 @@ func (x *httpExecution) brokenOutcome() outcome {
 	return outcome{kind: outcomeUnknown, reason: x.recorder.broken.Error()}
 }
 
-// streamedOutcome is that of an answer that is already on its way. After that a failure is unknown, whatever the route
-// says.
+// streamedOutcome returns the outcome of an answer that is already being sent. A failure is then unknown, whatever the
+// route's [Failure].
 func (x *httpExecution) streamedOutcome(ctx context.Context, op *Operation) outcome {
 	if x.panicked != nil || op.outcome.Load() != endedAsWritten || ctx.Err() != nil || failed(x.recorder.status) ||
 		op.failedLate() {
@@ -125,29 +126,32 @@ func (x *httpExecution) streamedOutcome(ctx context.Context, op *Operation) outc
 	return outcome{kind: outcomeAnswer, response: x.recorder.response()}
 }
 
-// saidUnknown: in a transaction nothing stays, so nothing is unknown.
-func (x *httpExecution) saidUnknown() outcome {
-	reason := x.op.reasonOr("the handler said that the outcome is unknown")
+// declaredUnknown returns the outcome of a call of [Operation.Unknown]. In a transaction everything is undone, so
+// nothing is unknown.
+func (x *httpExecution) declaredUnknown() outcome {
+	reason := x.op.reasonOr("the handler reported that the outcome is unknown")
 	if x.settings.mode == modeTransactional {
-		return x.saidNotExecuted()
+		return x.declaredNotExecuted()
 	}
-	x.passOn = x.recorder.status >= http.StatusInternalServerError && x.recorder.broken == nil
+	x.sendOwn = x.recorder.status >= http.StatusInternalServerError && x.recorder.broken == nil
 	return outcome{kind: outcomeUnknown, reason: reason}
 }
 
-// saidNotExecuted: an answer that claims success would contradict it, and is replaced; so is one that is not whole.
-func (x *httpExecution) saidNotExecuted() outcome {
+// declaredNotExecuted returns the outcome of a call of [Operation.NotExecuted] or [Operation.Reject]. An answer that
+// reports success would contradict it, and is replaced; so is an incomplete answer.
+func (x *httpExecution) declaredNotExecuted() outcome {
 	if x.recorder.status < http.StatusBadRequest || x.recorder.broken != nil {
 		x.problem = problemNotExecuted.detailed("retry with the same key")
 	}
-	reason := "the handler said that nothing was executed"
+	reason := "the handler reported that nothing was executed"
 	if x.op.rejected.Load() {
 		reason = "the handler rejected the request"
 	}
 	return outcome{kind: outcomeRelease, reason: x.op.reasonOr(reason)}
 }
 
-// answer sends what the result calls for. A panic of the handler goes on to the server's own recovery (E8).
+// answer sends the response for the result. A panic of the handler is raised again for the server's own recovery (rule
+// E8).
 func (x *httpExecution) answer(res *result) {
 	if x.panicked != nil {
 		panic(x.panicked)
@@ -162,13 +166,13 @@ func (x *httpExecution) answer(res *result) {
 	}
 	switch res.kind {
 	case resultAnswer:
-		x.sendOwn(res)
+		x.sendStored(res)
 	case resultStored:
 		x.replay(res)
 	case resultReleased:
 		x.sendUnkept(res)
 	case resultUnknown:
-		if !x.passOn {
+		if !x.sendOwn {
 			x.problem = becameUnknown()
 		}
 		x.sendUnkept(res)
@@ -177,13 +181,13 @@ func (x *httpExecution) answer(res *result) {
 	case resultFailed:
 		x.answerProblem(x.recorder.real, x.guard.failureProblem(res.err))
 	case resultCallerLeft:
-		// The client does not read this; it is written for a log.
+		// The client does not read this answer; it is written for a log.
 		x.answerProblem(x.recorder.real, problemNotExecuted.detailed("the client left before execution"))
 	}
 }
 
 // endStream ends an answer that is already sent, with its trailers. If its end could not be stored the connection is
-// cut, so that the client does not take it for a success.
+// closed, so that the client does not take it for a success.
 func (x *httpExecution) endStream(res *result) {
 	if res.kind != resultAnswer {
 		panic(http.ErrAbortHandler)
@@ -191,15 +195,15 @@ func (x *httpExecution) endStream(res *result) {
 	sendTrailers(x.recorder.real, x.recorder.trailers)
 }
 
-// sendOwn sends the answer that was just stored.
-func (x *httpExecution) sendOwn(res *result) {
+// sendStored sends the answer that was just stored.
+func (x *httpExecution) sendStored(res *result) {
 	x.expires(x.recorder.sendHeader(1), res)
 	send(x.recorder.real, res.response.Status, res.response.Body, x.recorder.trailers)
 }
 
-// sendUnkept sends the handler's answer although it is not stored, or Onceward's own in its place. Where nothing was
-// done, by any attempt, it is marked as such, so that a client can tell it from the words of a gateway, which say nothing
-// about the attempts before.
+// sendUnkept sends the handler's answer although it is not stored, or Onceward's own answer in its place. If no attempt
+// did anything, the answer is marked as such: a client can then distinguish it from a gateway's answer, which proves
+// nothing about the attempts before.
 func (x *httpExecution) sendUnkept(res *result) {
 	rec := x.recorder
 	if x.problem != nil {
@@ -231,13 +235,13 @@ func (x *httpExecution) replay(res *result) {
 	send(w, response.Status, response.Body, nil)
 }
 
-// expires tells the client until when the answer is kept.
+// expires adds the header with the time until which the answer is kept.
 func (x *httpExecution) expires(room []string, res *result) {
 	room = append(room, res.expires.UTC().Format(http.TimeFormat))
 	x.recorder.real.Header()[expiresHeader] = room[len(room)-1 : len(room) : len(room)]
 }
 
-// decline answers a request that may neither execute nor be replayed.
+// decline answers a request that is neither executed nor replayed.
 func (x *httpExecution) decline(res *result) {
 	w := x.recorder.real
 	if res.decision == store.DecisionInProgress && x.settings.inFlight == inFlightAccepted {

@@ -7,16 +7,16 @@ import (
 	"sync"
 )
 
-// requestBody is a request's body, read whole before anything is reserved, and read again by the handler.
+// requestBody is a request's body. It is read completely before anything is reserved, and then read by the handler.
 type requestBody struct {
 	mu      sync.Mutex
 	content []byte
 	offset  int
-	begun   bool // the handler asked for the content, be there any or not
+	begun   bool // the handler read, even if the body is empty
 	closed  bool
 }
 
-// read takes in the body up to the limit (F5). Chunked or not makes no difference.
+// read reads the body up to the limit (rule F5). Chunked encoding makes no difference.
 func (b *requestBody) read(r *http.Request, buffer *[]byte, limit int64) *Problem {
 	if r.Body == nil || r.Body == http.NoBody {
 		return consumed(r)
@@ -36,8 +36,8 @@ func (b *requestBody) read(r *http.Request, buffer *[]byte, limit int64) *Proble
 	return nil
 }
 
-// consumed refuses an empty body that was not sent empty: something in front of the guard read it. A body of unknown
-// length that is no form leaves no trace of that.
+// consumed refuses an empty body that was not sent empty, because something in front of the guard read it. A body of
+// unknown length that is no form cannot be detected.
 func consumed(r *http.Request) *Problem {
 	if r.ContentLength <= 0 && len(r.PostForm) == 0 && r.MultipartForm == nil {
 		return nil
@@ -46,7 +46,8 @@ func consumed(r *http.Request) *Problem {
 		"and without it two different requests would look the same; nothing was executed")
 }
 
-// unreadableBody says why a body could not be read. It stands apart so that a body which can costs no allocation.
+// unreadableBody returns the problem of a body that could not be read. It is a separate function so that a readable
+// body costs no allocation.
 func unreadableBody(err error) *Problem {
 	var maxBytes *http.MaxBytesError
 	if errors.As(err, &maxBytes) {
@@ -58,8 +59,8 @@ func unreadableBody(err error) *Problem {
 
 // readUpTo reads at most one byte more than the limit, into dst if it is large enough.
 func readUpTo(r io.Reader, dst []byte, announced, limit int64) ([]byte, error) {
-	// One byte more than announced lets the read that finds the end need no more room. What a client announces beyond
-	// the usual limit is believed only as it comes.
+	// One byte more than announced lets the read that finds the end need no larger buffer. Beyond the usual limit, memory
+	// grows with what was received, not with what the client announced.
 	if room := min(announced, defaultBodyLimit) + 1; room > int64(cap(dst)) {
 		dst = make([]byte, 0, room)
 	}
@@ -96,7 +97,7 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// wasRead reports whether the handler read, if only to learn that there is nothing.
+// wasRead reports whether the handler read from the body, even if it was empty.
 func (b *requestBody) wasRead() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -109,8 +110,8 @@ func (b *requestBody) Close() error {
 	return nil
 }
 
-// close ends reading for good: the memory behind the body is about to be used again, and a goroutine that the handler
-// left behind must not see it.
+// close makes every later read fail: the body's memory is about to be reused, and a goroutine of the handler must not
+// see it.
 func (b *requestBody) close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

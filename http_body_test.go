@@ -302,7 +302,7 @@ func TestAnEmptyBodyOfUnknownLength(t *testing.T) {
 	for _, key := range []string{"k", "l"} {
 		post(http.HandlerFunc(drained), key, `{"amount":1}`).want(t, "F5", http.StatusCreated, false)
 	}
-	if got := strings.Count(log.String(), "came with an empty body"); got != 1 {
+	if got := strings.Count(log.String(), "has an empty body"); got != 1 {
 		t.Errorf("F5: %d warnings, want 1:\n%s", got, log.String())
 	}
 }

@@ -11,12 +11,12 @@ import (
 	"sync"
 )
 
-// routersPage shows how each router hands the guard's ResponseWriter on.
+// routersPage documents how the guard's ResponseWriter reaches the handler in each router.
 const routersPage = "https://github.com/onceward/onceward/blob/main/docs/routers.md"
 
-// inspect looks for signs that a handler which wrote nothing to the recorder answered past it: to the writer of a
-// framework, which is the recorder's real one, as a wrapper does that does not hand the recorder on. The client has
-// such an answer whatever happens here. It cannot be stored, and an empty one in its place would be a lie.
+// inspect looks for signs that a handler which wrote nothing to the recorder answered past it: to the framework's
+// writer, which is the recorder's real one, if a wrapper does not pass the recorder on. The client gets such an answer
+// in any case. It cannot be stored, and an empty answer in its place would be wrong.
 func (x *httpExecution) inspect(ctx context.Context, op *Operation) {
 	rec := x.recorder
 	if rec.status != 0 || x.panicked != nil {
@@ -29,33 +29,33 @@ func (x *httpExecution) inspect(ctx context.Context, op *Operation) {
 	switch {
 	case x.wrote && !x.body.wasRead() && !op.tookTx.Load():
 		x.notRerun = true
-		x.tell(mistakeNotRerun)
+		x.logMistake(mistakeNotRerun)
 	case past, x.bypassed, untouched && rec.realHeaderChanged():
 		x.wrote, x.bypassed = true, true
 		rec.status, rec.bypassed = status, true
 		x.observeBypass(status, false)
-		x.tell(mistakeBypass, "status", status, "writer", fmt.Sprintf("%T", rec.real))
+		x.logMistake(mistakeBypass, "status", status, "writer", fmt.Sprintf("%T", rec.real))
 	case untouched && inOrder:
-		x.tell(mistakeNoAnswer)
+		x.logMistake(mistakeNoAnswer)
 	}
 }
 
-// untouched reports whether the handler left the recorder as it was. It is asked where no status was written. The
-// header is read only of a handler that ended in order: what another left behind may be writing to it.
+// untouched reports whether the handler left the recorder unchanged. It is called if no status was written. It reads
+// the header only if the handler ended in order: otherwise a goroutine of the handler may still be writing to it.
 func (rec *recorder) untouched(inOrder bool) bool {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
 	return !rec.asked.Load() || inOrder && maps.EqualFunc(rec.header, rec.before, slices.Equal)
 }
 
-// realHeaderChanged reports whether the header of the real writer is not what it was before the handler.
+// realHeaderChanged reports whether the header of the real writer has changed since the handler started.
 func (rec *recorder) realHeaderChanged() bool {
 	return !maps.EqualFunc(rec.real.Header(), rec.before, slices.Equal)
 }
 
-// shownBy asks a writer, and those inside of it, whether an answer was given to it, by the methods that frameworks
-// share. The status is 0 if it does not show. Status alone tells nothing if it is 0 or 200, which stand for none yet.
-// That of net/http itself shows nothing.
+// shownBy checks whether an answer was written to a writer, or to one it wraps, by the methods that frameworks share.
+// The status is 0 if it is not visible. A Status of 0 or 200 alone proves nothing, because both also stand for no
+// answer yet. The writer of net/http shows nothing.
 func shownBy(w http.ResponseWriter) (status int, written bool) {
 	for {
 		status = 0
@@ -89,7 +89,7 @@ func shownBy(w http.ResponseWriter) (status int, written bool) {
 	}
 }
 
-// finalStatus is a status that ends an answer, or 0 for any other number.
+// finalStatus returns a status that ends an answer, or 0 for any other number.
 func finalStatus(status int) int {
 	if status < http.StatusOK || status > 999 {
 		return 0
@@ -97,7 +97,7 @@ func finalStatus(status int) int {
 	return status
 }
 
-// fieldOf is a field of the struct that a writer points at, if it has one of that name and kind.
+// fieldOf returns a field of the struct that a writer points at, if it has one of that name and kind.
 func fieldOf(w http.ResponseWriter, name string, kind reflect.Kind) (reflect.Value, bool) {
 	v := reflect.Indirect(reflect.ValueOf(w))
 	if v.Kind() != reflect.Struct {
@@ -110,9 +110,9 @@ func fieldOf(w http.ResponseWriter, name string, kind reflect.Kind) (reflect.Val
 	return v.FieldByIndex(field.Index), true
 }
 
-// bypassedOutcome is that of an answer whose status cannot be seen. Whether the handler failed is not known then, and
-// is not guessed. A transaction is committed: most handlers succeed, and a client that was told so must not find its
-// work undone.
+// bypassedOutcome returns the outcome of an answer whose status cannot be seen. It is then not known, and not guessed,
+// whether the handler failed. A transaction is committed: most handlers succeed, and a client that got a success must
+// not find its work undone.
 func (x *httpExecution) bypassedOutcome() (outcome, bool) {
 	if !x.recorder.bypassed || x.recorder.status != 0 || x.settings.mode == modeTransactional {
 		return outcome{}, false
@@ -121,10 +121,10 @@ func (x *httpExecution) bypassedOutcome() (outcome, bool) {
 	return outcome{kind: outcomeUnknown, reason: reason}, true
 }
 
-var errAnsweredOtherwise = errors.New("the attempt did not end as the client was told")
+var errAnsweredOtherwise = errors.New("the attempt did not end as the client's answer claims")
 
-// endBypassed ends a request whose client has an answer. Nothing is sent after it; if it says more than became true, an
-// operator is told each time.
+// endBypassed ends a request whose client already has an answer. Nothing more is sent; if the answer claims more than
+// was stored, an error is logged each time.
 func (x *httpExecution) endBypassed(res *result) {
 	if res.kind == resultAnswer || x.recorder.status >= http.StatusBadRequest {
 		return
@@ -139,7 +139,7 @@ func (x *httpExecution) endBypassed(res *result) {
 // wroteLate implements [lateListener].
 func (x *httpExecution) wroteLate(status int) {
 	x.observeBypass(status, true)
-	x.tell(mistakeLate, "status", status)
+	x.logMistake(mistakeLate, "status", status)
 }
 
 func (x *httpExecution) observeBypass(status int, late bool) {
@@ -150,7 +150,7 @@ func (x *httpExecution) observeBypass(status int, late bool) {
 	}
 }
 
-// mistake is one that a route makes at each request, and that is logged once.
+// mistake is a programming mistake that a route repeats at each request, and that is logged once.
 type mistake uint8
 
 const (
@@ -162,17 +162,17 @@ const (
 	mistakeUnusedTx
 )
 
-// mistakes holds what is logged of each mistake: what happens, and its remedy.
+// mistakes holds the log line and the remedy of each mistake.
 var mistakes = [...]struct{ message, remedy string }{
 	mistakeBypass: {
 		"onceward: the handler answered past the guard: its answer was sent before it could be stored, " +
 			"and retries do not get it",
-		"let the framework write through the ResponseWriter that the guard hands to the handler, " +
+		"let the framework write through the ResponseWriter that the guard passes to the handler, " +
 			"and run the handler nowhere else, also not after the guard has answered (gin: c.Abort()): " + routersPage,
 	},
 	mistakeLate: {
 		"onceward: the answer came after the handler had returned: an empty 200 was stored and sent in its place",
-		"write the answer before the handler returns, also that to an error which it returns to its framework: " +
+		"write the answer before the handler returns, also the answer to an error that it returns to its framework: " +
 			routersPage,
 	},
 	mistakeNotRerun: {
@@ -181,61 +181,61 @@ var mistakes = [...]struct{ message, remedy string }{
 	},
 	mistakeNoAnswer: {
 		"onceward: the handler wrote no answer: an empty 200 is stored",
-		"call w.WriteHeader if that is meant; if it did answer, that went past the guard: " + routersPage,
+		"call w.WriteHeader if this is intended; if the handler did answer, the answer went past the guard: " + routersPage,
 	},
 	mistakeNoBody: {
-		"onceward: a request without an announced length came with an empty body: if something in front of the guard read " +
+		"onceward: a request without an announced length has an empty body: if something in front of the guard read " +
 			"the body, different requests look the same",
-		"let nothing read the body in front of the guard: " + routersPage,
+		"do not read the body in front of the guard: " + routersPage,
 	},
 	mistakeUnusedTx: {
-		"onceward: a transactional handler was committed that never asked for its transaction: what it wrote went past the guard, " +
-			"and stays when the transaction is undone",
-		"nothing, if it writes nothing; else write through onceward.Tx, postgres.Tx, or a handle such as postgres.DB and mysql.DB: " +
+		"onceward: a transactional handler that never asked for its transaction was committed: its writes went past " +
+			"the guard, and stay when the transaction is undone",
+		"none if the handler writes nothing; else write through onceward.Tx, postgres.Tx, or a handle such as postgres.DB: " +
 			"https://github.com/onceward/onceward/blob/main/docs/orm.md",
 	},
 }
 
-// tell logs a mistake of this route, once.
-func (x *httpExecution) tell(m mistake, facts ...any) {
-	if !x.guard.told.first(m, x.op.name) {
+// logMistake logs a mistake of this route, once.
+func (x *httpExecution) logMistake(m mistake, facts ...any) {
+	if !x.guard.logged.first(m, x.op.name) {
 		return
 	}
 	facts = append([]any{"operation", x.op.name, "key_hash", x.reservation.ID.Hash()}, facts...)
 	facts = append(facts, "remedy", mistakes[m].remedy)
-	if m == mistakeNoAnswer || m == mistakeNoBody { // it may be meant
+	if m == mistakeNoAnswer || m == mistakeNoBody { // may be intended
 		x.guard.config.Logger.WarnContext(x.base, mistakes[m].message, facts...)
 		return
 	}
 	x.guard.config.Logger.ErrorContext(x.base, mistakes[m].message, facts...)
 }
 
-// toldMistakes remembers what was logged. It does so by the name of the operation: a wrapper may protect its handler
-// again for each request.
-type toldMistakes struct {
-	mu   sync.Mutex
-	told map[toldMistake]struct{}
+// loggedMistakes remembers which mistakes were logged. It uses the name of the operation, because a wrapper may protect
+// its handler again for each request.
+type loggedMistakes struct {
+	mu     sync.Mutex
+	logged map[loggedMistake]struct{}
 }
 
-type toldMistake struct {
+type loggedMistake struct {
 	mistake
 	operation string
 }
 
-// maxTold bounds the memory of names; past it nothing more is logged.
-const maxTold = 1024
+// maxLogged bounds the memory of names; past it nothing more is logged.
+const maxLogged = 1024
 
 // first reports whether a mistake of an operation is to be logged now.
-func (t *toldMistakes) first(m mistake, operation string) bool {
+func (t *loggedMistakes) first(m mistake, operation string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	key := toldMistake{m, operation}
-	if _, known := t.told[key]; known || len(t.told) >= maxTold {
+	key := loggedMistake{m, operation}
+	if _, known := t.logged[key]; known || len(t.logged) >= maxLogged {
 		return false
 	}
-	if t.told == nil {
-		t.told = make(map[toldMistake]struct{})
+	if t.logged == nil {
+		t.logged = make(map[loggedMistake]struct{})
 	}
-	t.told[key] = struct{}{}
+	t.logged[key] = struct{}{}
 	return true
 }

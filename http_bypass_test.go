@@ -83,7 +83,7 @@ func (w *echoWriter) WriteHeader(status int) {
 
 func (w wrapperWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// frameworks make their writer around that of the server.
+// frameworks wrap the server's writer in their own.
 var frameworks = map[string]func(http.ResponseWriter) http.ResponseWriter{
 	"gin": func(w http.ResponseWriter) http.ResponseWriter {
 		return &ginWriter{ResponseWriter: w, status: http.StatusOK}
@@ -140,7 +140,7 @@ func answering(status int, body string) *counted {
 }
 
 // TestAnAnswerPastTheGuardIsNoticed: the client gets it, it is not replayed as an empty one, nothing is executed again,
-// and the log says once what to do.
+// and the log contains the remedy once.
 func TestAnAnswerPastTheGuardIsNoticed(t *testing.T) {
 	t.Parallel()
 	for name, writer := range frameworks {
@@ -253,8 +253,8 @@ func TestAnAnswerPastTheGuardWithoutAStatus(t *testing.T) {
 	wantLogged(t, log.String(), "past the guard: its answer", 1)
 }
 
-// TestATransactionAnsweredPastTheGuard: it ends as the answer says, also where its status cannot be seen. If its commit
-// fails the log says that the client was told otherwise.
+// TestATransactionAnsweredPastTheGuard: it ends as its answer requires, even if its status cannot be seen. If its
+// commit fails the log reports that the client got another answer.
 func TestATransactionAnsweredPastTheGuard(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -296,7 +296,7 @@ func TestATransactionAnsweredPastTheGuard(t *testing.T) {
 	}
 }
 
-// TestTheHandlersWordPastTheGuard: its word goes first, and nothing is sent behind its answer.
+// TestTheHandlersWordPastTheGuard: the outcome it set takes precedence, and nothing is sent after its answer.
 func TestTheHandlersWordPastTheGuard(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -356,7 +356,7 @@ func TestHandlersThatWriteThroughTheGuard(t *testing.T) {
 	}
 }
 
-// TestAHandlerWithoutAnAnswer is legitimate, stored as an empty 200, and told of once.
+// TestAHandlerWithoutAnAnswer is legitimate, stored as an empty 200, and logged once.
 func TestAHandlerWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
@@ -369,7 +369,7 @@ func TestAHandlerWithoutAnAnswer(t *testing.T) {
 	wantLogged(t, log.String(), "level=WARN", 1)
 }
 
-// TestAnAnswerAfterTheHandler: a framework that makes an answer of an error when the guard has ended is told of.
+// TestAnAnswerAfterTheHandler: a framework that turns an error into an answer after the guard has ended is logged.
 func TestAnAnswerAfterTheHandler(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer

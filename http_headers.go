@@ -10,16 +10,16 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// headerRules says which response headers of a route are stored, where that differs from the rules of A2.
+// headerRules sets which response headers of a route are stored, where this differs from rule A2.
 type headerRules struct {
 	store []string
 	drop  []string
-	// replayed is the name of the guard's own that marks a replay.
+	// replayed is the name of the guard's own header that marks a replay.
 	replayed string
 }
 
-// StoreHeaders stores response headers of which by default each answer gets its own: a request id, for example. Headers
-// that must never be stored stay out. Default: none.
+// StoreHeaders stores response headers that are by default not stored because each answer has its own value, such as a
+// request id. Headers that must never be stored stay out. Default: none.
 func StoreHeaders(names ...string) Option {
 	return func(s *settings) error {
 		s.headers.store = canonicalNames(names)
@@ -27,7 +27,7 @@ func StoreHeaders(names ...string) Option {
 	}
 }
 
-// DropHeaders keeps response headers from being stored: they are sent with the first answer only. Default: none.
+// DropHeaders excludes response headers from being stored: they are sent with the first answer only. Default: none.
 func DropHeaders(names ...string) Option {
 	return func(s *settings) error {
 		s.headers.drop = canonicalNames(names)
@@ -35,7 +35,7 @@ func DropHeaders(names ...string) Option {
 	}
 }
 
-// headerValues returns the values as they can stand in a header, without those that are empty.
+// headerValues returns the non-empty values, with control characters replaced by spaces.
 func headerValues(values []string) (clean []string) {
 	for _, value := range values {
 		value = strings.TrimSpace(strings.Map(func(r rune) rune {
@@ -59,13 +59,13 @@ func canonicalNames(names []string) []string {
 	return canonical
 }
 
-// expiresHeader tells the client until when a retry gets the same answer.
+// expiresHeader contains the time until which a retry gets the same answer.
 const expiresHeader = "Idempotency-Key-Expires"
 
-// outcomeHeader tells the client that nothing was done, where the answer is not kept and is the handler's own.
+// outcomeHeader marks an answer of the handler that is not kept because nothing was done.
 const outcomeHeader = "Idempotency-Outcome"
 
-// neverStored holds the headers that belong to one connection or one caller.
+// neverStored lists the headers that belong to one connection or one caller.
 var neverStored = map[string]bool{
 	"Connection": true, "Keep-Alive": true, "Proxy-Connection": true, "Te": true, "Trailer": true,
 	"Transfer-Encoding": true, "Upgrade": true,
@@ -73,21 +73,21 @@ var neverStored = map[string]bool{
 	"Proxy-Authenticate": true, "Proxy-Authentication-Info": true,
 }
 
-// ofGuard reports whether a header is Onceward's own word to the client. A handler does not say it, nor pass it on from
-// another service: the client would take it for what this guard knows.
-func (h *headerRules) ofGuard(name string) bool {
+// isGuardHeader reports whether a header is reserved for Onceward's own statements. A handler must not set it, nor pass
+// it on from another service: the client would take it for a statement of this guard.
+func (h *headerRules) isGuardHeader(name string) bool {
 	return name == expiresHeader || name == outcomeHeader || name == defaultReplayedHeader || name == h.replayed
 }
 
-// perTransmission holds the headers that say something about one transmission.
+// perTransmission lists the headers that describe one transmission.
 var perTransmission = map[string]bool{
 	"Date": true, "Content-Length": true, "Age": true, "Server-Timing": true, "Server": true,
 	"X-Request-Id": true, "Request-Id": true, "X-Correlation-Id": true, "X-Trace-Id": true, "Traceparent": true,
 	"Tracestate": true, "Traceresponse": true, "X-Amzn-Trace-Id": true, "X-Cloud-Trace-Context": true,
 }
 
-// ofConnection holds the headers of which not even a removal is stored: what they say is up to each connection.
-var ofConnection = map[string]bool{
+// perConnection lists the headers of which not even a removal is stored: they are up to each connection.
+var perConnection = map[string]bool{
 	"Connection": true, "Keep-Alive": true, "Proxy-Connection": true, "Te": true, "Trailer": true, "Upgrade": true,
 	"Content-Length": true,
 }
@@ -97,7 +97,7 @@ var perTransmissionPrefixes = []string{"Ratelimit-", "X-Ratelimit-", "Access-Con
 // keeps reports whether a response header is stored.
 func (h *headerRules) keeps(name string) bool {
 	switch {
-	case neverStored[name] || h.ofGuard(name):
+	case neverStored[name] || h.isGuardHeader(name):
 		return false
 	case strings.HasPrefix(name, http.TrailerPrefix) || slices.Contains(h.drop, name):
 		return false
@@ -114,16 +114,16 @@ func (h *headerRules) keeps(name string) bool {
 	return true
 }
 
-// keepsRemoval reports whether it is stored that a handler removed a header. That says nothing about a caller or a
-// transmission, and so it is stored of more headers than a value is.
+// keepsRemoval reports whether the removal of a header by the handler is stored. A removal contains nothing about a
+// caller or a transmission, so it is stored for more headers than a value is.
 func (h *headerRules) keepsRemoval(name string) bool {
-	return !ofConnection[name] && !slices.Contains(h.drop, name)
+	return !perConnection[name] && !slices.Contains(h.drop, name)
 }
 
-// fields captures what a handler did to the header, compared with how it was before the handler ran: those to store
-// first, in a stable order, then those that are sent with this answer only, without those of the guard. Trailers come
-// behind the body, and are none of them; how an answer is framed is the server's, so that the first one and its replays
-// are alike.
+// fields returns the handler's changes to the header, compared with the header before the handler ran: the fields to
+// store first, in a stable order, then the fields that are sent with this answer only, without the guard's own.
+// Trailers follow the body, and are not included; the server decides how an answer is framed, so that the first answer
+// and its replays are alike.
 func (h *headerRules) fields(before, after http.Header) (all []store.HeaderField, stored int) {
 	n := len(before)
 	for _, values := range after {
@@ -142,7 +142,7 @@ func (h *headerRules) fields(before, after http.Header) (all []store.HeaderField
 	slices.SortStableFunc(all, func(a, b store.HeaderField) int { return strings.Compare(a.Name, b.Name) })
 	for name, values := range after {
 		canonical := textproto.CanonicalMIMEHeaderKey(name)
-		if strings.HasPrefix(name, http.TrailerPrefix) || canonical == "Transfer-Encoding" || h.ofGuard(canonical) {
+		if strings.HasPrefix(name, http.TrailerPrefix) || canonical == "Transfer-Encoding" || h.isGuardHeader(canonical) {
 			continue
 		}
 		if !h.keeps(canonical) || listed(connection, canonical) {
@@ -152,8 +152,8 @@ func (h *headerRules) fields(before, after http.Header) (all []store.HeaderField
 	return h.appendRemovals(all, before, after, false), stored
 }
 
-// appendRemovals adds what a handler deleted, and what it set to nothing, which is how net/http is told not to add a
-// field of its own: those to store, or those that are for this answer only.
+// appendRemovals adds the headers that a handler deleted, and the ones it set to nil, which keeps net/http from adding
+// its own: either those to store, or those for this answer only.
 func (h *headerRules) appendRemovals(
 	all []store.HeaderField, before, after http.Header, stored bool,
 ) []store.HeaderField {
@@ -164,7 +164,7 @@ func (h *headerRules) appendRemovals(
 	}
 	for name, values := range after {
 		if old, there := before[name]; there && len(old) == 0 {
-			continue // it was so before
+			continue // already so before the handler
 		}
 		if len(values) == 0 && h.keepsRemoval(textproto.CanonicalMIMEHeaderKey(name)) == stored {
 			all = append(all, store.HeaderField{Name: name, Removed: true})
@@ -173,7 +173,7 @@ func (h *headerRules) appendRemovals(
 	return all
 }
 
-// appendFields adds the values that a handler set, or added behind those that stood there.
+// appendFields adds the values that a handler set, or appended to existing values.
 func appendFields(all []store.HeaderField, name string, values, before []string) []store.HeaderField {
 	added := len(before) > 0 && len(values) >= len(before) && slices.Equal(values[:len(before)], before)
 	if added {
@@ -185,7 +185,7 @@ func appendFields(all []store.HeaderField, name string, values, before []string)
 	return all
 }
 
-// listed reports whether a Connection header names another header as one of its own.
+// listed reports whether a Connection header names another header as its own.
 func listed(connection []string, name string) bool {
 	for _, line := range connection {
 		for token := range strings.SplitSeq(line, ",") {
@@ -197,8 +197,8 @@ func listed(connection []string, name string) bool {
 	return false
 }
 
-// sendFields writes fields into the real header, which is about to be sent, and returns room for extra values. They lie
-// in the recorder, or in one allocation where they are many: a recorder sends once.
+// sendFields writes fields into the real header, which is about to be sent, and returns room for extra values. Few
+// values are kept in the recorder, many in one allocation: a recorder sends once.
 func (rec *recorder) sendFields(fields []store.HeaderField, extra int) (room []string) {
 	h, values := rec.real.Header(), rec.sent[:0]
 	if len(fields)+extra > cap(values) {
@@ -221,7 +221,7 @@ func (rec *recorder) sendFields(fields []store.HeaderField, extra int) (room []s
 	return values
 }
 
-// remove takes a field out of a header, or keeps the server from adding it where nothing stands there.
+// remove deletes a field from a header, or keeps the server from adding it if it is absent.
 func remove(h http.Header, name string) {
 	if _, there := h[name]; there {
 		delete(h, name)
@@ -230,9 +230,9 @@ func remove(h http.Header, name string) {
 	}
 }
 
-// trailers are what a handler wants sent behind the body, in the two ways of net/http: by names that it announced in
-// the header Trailer, and by names behind [http.TrailerPrefix]. They are sent with the first answer and not stored
-// (A9).
+// trailers returns what a handler wants to send after the body, in the two ways of net/http: under names that it
+// announced in the header Trailer, and under names with the prefix [http.TrailerPrefix]. They are sent with the first
+// answer and not stored (rule A9).
 func trailers(h http.Header, announced []string) (found http.Header) {
 	add := func(name string, values []string) {
 		if found == nil {
@@ -256,13 +256,12 @@ func trailers(h http.Header, announced []string) (found http.Header) {
 	return found
 }
 
-// sendTrailers ends an answer whose body was sent. The header has to be on its way first: for net/http an answer that
-// is complete when its header is written has a length, or has ended, and no trailers then, unless they were
-// announced.
+// sendTrailers ends an answer whose body was sent. The header must be sent first: for net/http an answer that is
+// complete when its header is written has a length, or has ended, and then no trailers unless they were announced.
 func sendTrailers(w http.ResponseWriter, trailers http.Header) {
 	if len(trailers) == 0 {
 		return
 	}
-	_ = http.NewResponseController(w).Flush() // a writer that cannot flush sends what was announced
+	_ = http.NewResponseController(w).Flush() // a writer that cannot flush sends the announced trailers
 	maps.Copy(w.Header(), trailers)
 }

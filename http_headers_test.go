@@ -452,7 +452,7 @@ func TestTrailersReachTheFirstClient(t *testing.T) {
 	}
 }
 
-// TestNoTrailersBehindAFailure: they may say that all went well.
+// TestNoTrailersBehindAFailure: they may claim success.
 func TestNoTrailersBehindAFailure(t *testing.T) {
 	t.Parallel()
 	handle := func(w http.ResponseWriter, _ *http.Request) {
@@ -488,7 +488,7 @@ func TestNoTrailersBehindAFailure(t *testing.T) {
 }
 
 // TestAHandlerDoesNotSpeakForTheGuard: a handler that passes on the answer of another service, which has a guard too,
-// passes on none of that guard's words. A client would take them for those of this one.
+// passes on none of that guard's headers. A client would take them for this guard's.
 func TestAHandlerDoesNotSpeakForTheGuard(t *testing.T) {
 	t.Parallel()
 	for name, ending := range map[string]func(w http.ResponseWriter){

@@ -15,31 +15,31 @@ import (
 )
 
 // recorder is the ResponseWriter that a protected handler writes to. It keeps the answer until it is stored; nothing is
-// sent before (E7). It does not unwrap to the real writer, and is no io.ReaderFrom, so that nothing slips past it.
+// sent before (rule E7). It does not unwrap to the real writer, and is no io.ReaderFrom, so that nothing bypasses it.
 type recorder struct {
 	real     http.ResponseWriter
 	settings *settings
 	stream   streamMarker // nil where answers cannot stream
-	op       *Operation   // whose handler writes, if one does
-	late     lateListener // told of a first answer after the end
+	op       *Operation   // the operation of the writing handler, if any
+	late     lateListener // is notified of a first answer after the end
 
-	// A goroutine that the handler left behind may go on writing. The lock, and the end of writing when the handler
-	// ends, keep it away from an answer that is being settled, and from memory that is used again.
+	// A goroutine of the handler may continue to write. The lock, and the end of writing when the handler ends, keep it
+	// away from an answer that is being settled, and from memory that is reused.
 	mu        sync.Mutex
 	ended     bool
-	before    http.Header // what the real header held when the handler started; nil if nothing
-	header    http.Header // never another map once the handler has started: it is read without the lock
-	asked     atomic.Bool // the header was asked for
+	before    http.Header // the real header when the handler started; nil if empty
+	header    http.Header // never replaced once the handler has started: it is read without the lock
+	asked     atomic.Bool // the header was accessed
 	fields    []store.HeaderField
-	announced []string    // the names of trailers to come
-	trailers  http.Header // as net/http wants them set behind the body
+	announced []string    // the names of announced trailers
+	trailers  http.Header // in the form of net/http, set after the body
 	stored    int
 	sent      [8]string // the values of the real header, if they are few
 	status    int
 	body      []byte
 	streaming bool
-	bypassed  bool // the handler answered past the recorder, with the status if that is known
-	noAnswer  bool // an empty one stands for it, and none came late
+	bypassed  bool // the handler answered past the recorder, with the status if it is known
+	noAnswer  bool // an empty answer stands for a missing one, and none came late
 	overflow  bool
 	broken    error // marking failed: nothing more may be sent
 }
@@ -47,7 +47,7 @@ type recorder struct {
 // streamMarker records durably that an answer is about to be sent without being stored.
 type streamMarker interface{ markStreaming() error }
 
-// lateListener is told of an answer that a handler without one gives after it has ended.
+// lateListener is notified of an answer that a handler without one writes after it has ended.
 type lateListener interface{ wroteLate(status int) }
 
 var (
@@ -56,7 +56,7 @@ var (
 	_ io.StringWriter     = (*recorder)(nil)
 )
 
-// errTooLarge is what a transactional handler sees when its answer passes the limit.
+// errTooLarge is the error of a write in a transactional handler whose answer exceeds the limit.
 var errTooLarge = errors.New("onceward: the response is larger than the route's ResponseLimit")
 
 // start makes the recorder ready for the handler. It is used for one run.
@@ -101,8 +101,8 @@ func (rec *recorder) writeHeader(status int) {
 	rec.fields, rec.stored = rec.settings.headers.fields(rec.before, rec.header)
 }
 
-// inform passes an informational answer on with the header as it is now. It is never stored (A3). What a hook in front
-// adds to the header stays there for the answer itself.
+// inform sends an informational answer with the current header. It is never stored (rule A3). Headers that a hook in
+// front adds stay there for the final answer.
 func (rec *recorder) inform(status int) {
 	h := rec.real.Header()
 	maps.Copy(h, rec.header)
@@ -121,7 +121,7 @@ func (rec *recorder) Write(p []byte) (int, error) {
 		return 0, err
 	}
 	if rec.streaming {
-		// The client going away does not end the work (E6): the handler is not told.
+		// A client that leaves does not end the work (rule E6): the handler gets no error.
 		_, _ = rec.real.Write(p)
 		return len(p), nil
 	}
@@ -144,7 +144,7 @@ func (rec *recorder) WriteString(s string) (int, error) {
 	return len(s), nil
 }
 
-// admit decides where the next n bytes of the body go.
+// admit checks the next n bytes of the body, and starts streaming if they do not fit.
 func (rec *recorder) admit(n int) error {
 	if rec.ended {
 		rec.noteLate(http.StatusOK)
@@ -169,14 +169,14 @@ func (rec *recorder) admit(n int) error {
 	}
 }
 
-// unkept reports whether the handler has said that its answer is none to keep. Such a one is not sent before its word
-// is durable, so it does not stream, and what limits stored answers does not limit it.
+// unkept reports whether the handler has set an outcome whose answer is not kept. Such an answer is not sent before the
+// outcome is durable, so it does not stream, and the limit of stored answers does not apply.
 func (rec *recorder) unkept() bool { return rec.op != nil && rec.op.outcome.Load() != endedAsWritten }
 
 // startStreaming gives up replaying: it marks the record durably, then sends what was gathered.
 func (rec *recorder) startStreaming() error {
 	if err := rec.stream.markStreaming(); err != nil {
-		rec.broken = fmt.Errorf("onceward: the response cannot be sent, because that could not be recorded: %w", err)
+		rec.broken = fmt.Errorf("onceward: the response cannot be streamed, because this could not be recorded: %w", err)
 		return rec.broken
 	}
 	rec.streaming = true
@@ -186,16 +186,16 @@ func (rec *recorder) startStreaming() error {
 	return nil
 }
 
-// takeBody returns the body to be sent and keeps its memory from being used again: after a Write that failed, the
-// server of HTTP/2 may still read what it was given.
+// takeBody returns the body to be sent and keeps its memory from being reused: after a Write that failed, the server of
+// HTTP/2 may still read it.
 func (rec *recorder) takeBody() []byte {
 	body := rec.body
 	rec.body = nil
 	return body
 }
 
-// sendHeader brings the handler's header to the real writer and returns room for extra values. Trailers leave no room
-// for a length.
+// sendHeader writes the handler's header to the real writer and returns room for extra values. With trailers the length
+// is removed.
 func (rec *recorder) sendHeader(extra int) []string {
 	room := rec.sendFields(rec.fields, extra)
 	if len(rec.announced) > 0 || len(rec.trailers) > 0 {
@@ -204,7 +204,7 @@ func (rec *recorder) sendHeader(extra int) []string {
 	return room
 }
 
-// response is the answer to store. The body is copied: the recorder's buffer is used again.
+// response returns the answer to store. The body is copied, because the recorder's buffer is reused.
 func (rec *recorder) response() store.Response {
 	if rec.status == 0 {
 		rec.answerNothing()
@@ -218,10 +218,10 @@ func (rec *recorder) response() store.Response {
 	return response
 }
 
-// errHandlerEnded is what a goroutine sees that the handler left behind.
+// errHandlerEnded is returned to a goroutine that writes after its handler has ended.
 var errHandlerEnded = errors.New("onceward: the handler has ended")
 
-// end ends writing: what was written is the answer.
+// end ends writing: the answer is what was written so far.
 func (rec *recorder) end() {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
@@ -237,7 +237,7 @@ func (rec *recorder) answerNothing() {
 	rec.noAnswer = !rec.bypassed
 }
 
-// noteLate tells of an answer that came after the end of a handler without one.
+// noteLate reports an answer that came after the end of a handler without one.
 func (rec *recorder) noteLate(status int) {
 	if rec.noAnswer {
 		rec.noAnswer = false
@@ -245,8 +245,8 @@ func (rec *recorder) noteLate(status int) {
 	}
 }
 
-// gatherTrailers takes the trailers of a handler that has returned. Of one that panicked nothing is read any more: what
-// it left behind may go on writing to the header.
+// gatherTrailers takes the trailers of a handler that has returned. It is not called after a panic: goroutines of the
+// handler may still write to the header.
 func (rec *recorder) gatherTrailers() {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
@@ -261,12 +261,12 @@ func (rec *recorder) hasEnded() bool {
 	return rec.ended
 }
 
-// another is a recorder for the same answer, with nothing in it.
-func (rec *recorder) another() *recorder {
+// renewed returns an empty recorder for the same answer.
+func (rec *recorder) renewed() *recorder {
 	return &recorder{real: rec.real, settings: rec.settings, late: rec.late}
 }
 
-// close ends writing for good and gives the buffer back.
+// close ends writing permanently and returns the buffer.
 func (rec *recorder) close() []byte {
 	rec.end()
 	buffer := rec.body
@@ -274,9 +274,9 @@ func (rec *recorder) close() []byte {
 	return buffer
 }
 
-// send writes an answer with its body and its trailers, if it has any. A body that net/http would send in chunks gets
-// its length, so that the first answer and its replays are framed alike; a length that the handler announced is
-// replaced by the true one. Trailers need chunks.
+// send writes an answer with its body and its trailers, if any. A body that net/http would send in chunks gets its
+// length, so that the first answer and its replays are framed alike; a length that the handler announced is replaced by
+// the true length. Trailers need chunks.
 func send(w http.ResponseWriter, status int, body []byte, trailers http.Header) {
 	h := w.Header()
 	if len(trailers) == 0 && bodyAllowed(status) && (len(body) > chunkedFrom || h["Content-Length"] != nil) {
@@ -284,19 +284,19 @@ func send(w http.ResponseWriter, status int, body []byte, trailers http.Header) 
 	}
 	w.WriteHeader(status)
 	if len(body) > 0 {
-		_, _ = w.Write(body) // a client that is gone retries, and gets the answer then
+		_, _ = w.Write(body) // a client that left retries, and gets the answer then
 	}
 	sendTrailers(w, trailers)
 }
 
-// chunkedFrom is the size up to which net/http computes the length of a body by itself.
+// chunkedFrom is the size up to which net/http computes the length of a body automatically.
 const chunkedFrom = 2048
 
 // Flush implements [http.Flusher].
 func (rec *recorder) Flush() { _ = rec.FlushError() } // an http.Flusher cannot report it
 
-// FlushError is what [http.ResponseController] calls. A handler that flushes wants to stream: where that is possible
-// the answer streams from here on, where it is not it goes on gathering.
+// FlushError implements the method that [http.ResponseController] calls. A handler that flushes wants to stream: if
+// possible, the answer streams from here on; otherwise it is still gathered.
 func (rec *recorder) FlushError() error {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
@@ -314,21 +314,21 @@ func (rec *recorder) FlushError() error {
 			return err
 		}
 	}
-	_ = http.NewResponseController(rec.real).Flush() // the client going away does not end the work
+	_ = http.NewResponseController(rec.real).Flush() // a client that leaves does not end the work
 	return nil
 }
 
-// SetReadDeadline is what [http.ResponseController] calls.
+// SetReadDeadline implements the method that [http.ResponseController] calls.
 func (rec *recorder) SetReadDeadline(deadline time.Time) error {
 	return http.NewResponseController(rec.real).SetReadDeadline(deadline)
 }
 
-// SetWriteDeadline is what [http.ResponseController] calls.
+// SetWriteDeadline implements the method that [http.ResponseController] calls.
 func (rec *recorder) SetWriteDeadline(deadline time.Time) error {
 	return http.NewResponseController(rec.real).SetWriteDeadline(deadline)
 }
 
-// bodyAllowed reports whether an answer of this status has a body (A3).
+// bodyAllowed reports whether an answer of this status has a body (rule A3).
 func bodyAllowed(status int) bool {
 	return status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified
 }

@@ -175,8 +175,8 @@ func TestEarlyHintsAreNotStored(t *testing.T) {
 	handler.wantRuns(t, "A3", 1)
 }
 
-// TestGoroutinesLeftBehind lets a handler leave goroutines behind that go on reading and writing while other requests
-// use the memory again. Under the race detector it also proves that nothing is shared.
+// TestGoroutinesLeftBehind lets a handler leave goroutines running that continue to read and write while other requests
+// reuse the memory. Under the race detector it also proves that nothing is shared.
 func TestGoroutinesLeftBehind(t *testing.T) {
 	t.Parallel()
 	started, leftovers := make(chan struct{}), make(chan string, 2)

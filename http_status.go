@@ -13,22 +13,22 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Status is what a status handler answers about an operation, within the caller's scope.
+// Status is a status handler's answer about an operation, within the caller's scope.
 type Status struct {
 	Key       string `json:"key"`
 	Operation string `json:"operation,omitempty"`
 	// State is in_progress, completed, failed_retryable or unknown.
 	State string `json:"state"`
-	// StatusCode is that of the stored answer, which a retry of the original request gets whole.
+	// StatusCode is the status of the stored answer, which a retry of the original request gets completely.
 	StatusCode int `json:"status_code,omitempty"`
-	// Location is where the result is, if the stored answer says so.
+	// Location is the address of the result, if the stored answer contains one.
 	Location  string     `json:"location,omitempty"`
 	CreatedAt *time.Time `json:"created_at,omitempty"`
 	SettledAt *time.Time `json:"settled_at,omitempty"`
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
 }
 
-// accepted answers a duplicate of an operation in flight with where to ask for it.
+// accepted answers a duplicate of an operation in flight with the address of its status.
 func (g *Guard) accepted(w http.ResponseWriter, statusPath, key string) {
 	h := w.Header()
 	h.Set("Location", statusPath+pathSegment(key))
@@ -36,7 +36,7 @@ func (g *Guard) accepted(w http.ResponseWriter, statusPath, key string) {
 	writeStatus(w, http.StatusAccepted, &Status{Key: key, State: store.StateInProgress.String()})
 }
 
-// pathSegment escapes a key so that it stays one segment of a path: two dots would lead out of it.
+// pathSegment escapes a key so that it stays one segment of a path: two dots would leave it.
 func pathSegment(key string) string {
 	if key == "." || key == ".." {
 		return strings.ReplaceAll(key, ".", "%2E")
@@ -44,11 +44,12 @@ func pathSegment(key string) string {
 	return url.PathEscape(key)
 }
 
-// StatusHandler answers what became of an operation: mount it at the path given to [InFlightAccepted], for example
-// under "GET /operations/{key}". It takes the key from the path value "key", or else from the last segment of the path.
+// StatusHandler returns a handler that answers with the status of an operation: mount it at the path given to
+// [InFlightAccepted], for example under "GET /operations/{key}". It takes the key from the path value "key", or else
+// from the last segment of the path.
 //
-// It answers within the caller's scope only. A key that does not exist, that lives in another scope, or that is bound
-// to another session is the same 404. Give it the same [BindSession] as the routes whose operations it shows; other
+// It answers within the caller's scope only. A key that does not exist, that is in another scope, or that is bound to
+// another session gets the same 404. Give it the same [BindSession] as the routes whose operations it shows; other
 // options have no effect on it.
 func (g *Guard) StatusHandler(options ...Option) http.Handler {
 	s, err := newSettings(g.config.Defaults, []Option{Reserved(FailureUnknown)}, options)
@@ -81,7 +82,7 @@ func (h *statusHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	rec, err := h.guard.store.Get(ctx, id)
 	if errors.Is(err, store.ErrUnreadable) && rec.ID == id {
 		h.guard.storeFailed(ctx, statusOperation, "get", err)
-		// The state can be told without the content. The status code cannot: it is sealed along with it.
+		// The state is readable without the content. The status code is not: it is sealed with the content.
 		rec.Response, err = store.Response{}, nil
 	}
 	switch {
@@ -101,22 +102,22 @@ func (h *statusHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// statusOperation is what a question for a status is called in events and in the log.
+// statusOperation is the name of status requests in events and in the log.
 const statusOperation = "status"
 
-// decline answers a question with a problem.
+// decline answers a status request with a problem.
 func (h *statusHandler) decline(w http.ResponseWriter, r *http.Request, id store.ID, p *Problem) {
 	h.guard.answerProblem(r.Context(), w, id, statusOperation, p)
 }
 
-// statusProblem answers when the store could not: unlike after a request that failed so,
-// nothing is known of the operation.
+// statusProblem returns the problem of a status request that the store could not answer. Unlike after a failed
+// operation, nothing is known of the operation.
 func (h *statusHandler) statusProblem(err error) *Problem {
 	p := h.guard.failureProblem(err)
 	if errors.Is(err, store.ErrUnreadable) {
-		p.Detail = "what became of the operation cannot be told; the operator has to look at the record"
+		p.Detail = "the status of the operation cannot be read; the operator has to look at the record"
 	} else {
-		p.Title, p.Detail = "The status of the operation cannot be told now", "ask again later"
+		p.Title, p.Detail = "The status of the operation cannot be read now", "retry later"
 	}
 	return p
 }
@@ -136,9 +137,9 @@ func (h *statusHandler) show(ctx context.Context, w http.ResponseWriter, r *http
 	}
 }
 
-// expired lets the store say whether the record counts for nothing any more, because a node's clock does not decide
-// that (S3). It is asked with a reservation for a request that is not the record's own, and that must not create: the
-// record is a mismatch as long as it counts, and refused as absent from then on. Neither changes anything.
+// expired asks the store whether the record has expired, because a node's clock does not decide this (rule S3). It
+// makes a reservation with another fingerprint that must not create: the answer is a mismatch while the record counts,
+// and refused once it does not. Neither changes anything.
 func (h *statusHandler) expired(ctx context.Context, rec *store.Record) (bool, error) {
 	if !rec.State.Settled() {
 		return rec.State == store.StateExpired, nil
@@ -152,8 +153,8 @@ func (h *statusHandler) expired(ctx context.Context, rec *store.Record) (bool, e
 	return v.Decision == store.DecisionRefused, err
 }
 
-// inFlight reports whether a transaction that is not visible yet is under way. With keys that are bound to a session it
-// could be another session's, so nothing is told.
+// inFlight reports whether a transaction that is not visible yet is in progress. If keys are bound to a session it
+// could be another session's, so the answer is no.
 func (h *statusHandler) inFlight(id store.ID) bool {
 	return h.guard.transactor != nil && h.settings.session == nil && h.guard.transactor.InFlight(id)
 }
@@ -176,8 +177,8 @@ func (h *statusHandler) visible(rec *store.Record, session string) bool {
 	return false
 }
 
-// statusKey takes the key from the request's path. A router may hand out path values as they were escaped: that is
-// noticed where the key is the last segment.
+// statusKey returns the key in the request's path. A router may return escaped path values: this is detected if the key
+// is the last segment.
 func statusKey(r *http.Request) string {
 	last := path.Base(r.URL.EscapedPath())
 	if key := r.PathValue("key"); key != "" && key != last {
@@ -196,7 +197,7 @@ func showStatus(w http.ResponseWriter, rec *store.Record) {
 		CreatedAt: optionalTime(rec.CreatedAt),
 	}
 	if rec.State.Settled() {
-		// A record keeps the times of an attempt that ended as unknown; to a client nothing is settled then.
+		// A record keeps the times of an attempt that ended as unknown; to a client such an operation is not settled.
 		status.SettledAt, status.ExpiresAt = optionalTime(rec.SettledAt), optionalTime(rec.ExpiresAt)
 	}
 	for _, field := range rec.Response.Header {
@@ -221,5 +222,5 @@ func writeStatus(w http.ResponseWriter, code int, status *Status) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(status) // a client that is gone has no use for the error
+	_ = json.NewEncoder(w).Encode(status) // a client that left has no use for the error
 }

@@ -136,7 +136,7 @@ func TestStatusOfATombstone(t *testing.T) {
 	})
 }
 
-// TestStatusWithClocksApart: what has expired is for the store's clock to say, and a retry gets the same.
+// TestStatusWithClocksApart: the store's clock decides what has expired, and a retry gets the same.
 func TestStatusWithClocksApart(t *testing.T) {
 	t.Parallel()
 	for name, ahead := range map[string]time.Duration{"the node is behind": time.Hour, "the node is ahead": -time.Hour} {
@@ -199,7 +199,7 @@ func TestForeignStatusLooksLikeNone(t *testing.T) {
 	ask(h, "/operations/k", session("one"), func(r *http.Request) { r.Header.Del("Authorization") }).
 		wantProblem(t, "A7", http.StatusUnauthorized, "unauthenticated")
 
-	// A status handler that was not told about sessions shows nothing of a key that is bound to one.
+	// A status handler without BindSession shows nothing of a key that is bound to a session.
 	unbound := newGuard(t, store).StatusHandler()
 	ask(unbound, "/operations/k", session("one")).wantProblem(t, "L4", http.StatusNotFound, "key-not-found")
 }

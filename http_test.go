@@ -80,7 +80,7 @@ func TestRoutesThatAreRefused(t *testing.T) {
 		configure func(*onceward.Config)
 		says      string
 	}{
-		"no mode":                      {options: nil, says: "how it executes"},
+		"no mode":                      {options: nil, says: "no mode of execution"},
 		"no word on failures":          {options: []onceward.Option{onceward.Reserved(0)}, says: "what does a failure"},
 		"a failure that is none":       {options: []onceward.Option{onceward.Reserved(4)}, says: "FailureUnknown"},
 		"transactional on memory":      {options: []onceward.Option{onceward.Transactional()}, says: "transactions"},

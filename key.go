@@ -9,7 +9,7 @@ import (
 	"github.com/dunglas/httpsfv"
 )
 
-// KeySyntax says which forms of the key header are accepted.
+// KeySyntax is the accepted form of the key header.
 type KeySyntax uint8
 
 const (
@@ -20,16 +20,15 @@ const (
 	SyntaxStrict
 )
 
-// The limits of a key's length (H3).
+// These are the limits of a key's length (rule H3).
 const (
 	minKeyLength = 1
 	maxKeyLength = 255
 )
 
-// KeyRules says which keys are accepted. The zero value accepts what the default configuration accepts.
+// KeyRules sets which keys are accepted. The zero value has the defaults.
 type KeyRules struct {
-	// Headers are the names of the header that carries the key; the first that is present counts. Default:
-	// Idempotency-Key.
+	// Headers are the names of the header that carries the key; the first one present counts. Default: Idempotency-Key.
 	Headers []string
 	// Syntax is the form of the header's value. Default: [SyntaxLenient].
 	Syntax KeySyntax
@@ -45,11 +44,11 @@ type KeyRules struct {
 // DefaultKeyHeader is the name of the header that carries the key.
 const DefaultKeyHeader = "Idempotency-Key"
 
-// These errors say what is wrong with a key.
+// These errors describe what is wrong with a key.
 var (
 	// ErrNoKey is returned when the request carries no key.
 	ErrNoKey = errors.New("no idempotency key was sent")
-	// ErrBadKey is returned when the key breaks the rules. The error text says how.
+	// ErrBadKey is returned when the key breaks the rules. The error text describes how.
 	ErrBadKey = errors.New("the idempotency key is not valid")
 	// ErrPersonalKey is returned when the key looks like personal data.
 	ErrPersonalKey = errors.New("the idempotency key looks like personal data")
@@ -59,7 +58,7 @@ func badKey(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrBadKey, fmt.Sprintf(format, args...))
 }
 
-// withDefaults fills in the defaults, or says what cannot be right.
+// withDefaults fills in the defaults, or returns an error that describes what is wrong.
 func (k KeyRules) withDefaults() (KeyRules, error) {
 	if len(k.Headers) == 0 {
 		k.Headers = []string{DefaultKeyHeader}
@@ -85,7 +84,7 @@ func (k KeyRules) withDefaults() (KeyRules, error) {
 	return k, nil
 }
 
-// fromHeader finds the key in a request's header.
+// fromHeader returns the key in a request's header.
 func (k *KeyRules) fromHeader(h http.Header) (string, error) {
 	for _, name := range k.Headers {
 		lines := h[name]
@@ -101,7 +100,7 @@ func (k *KeyRules) fromHeader(h http.Header) (string, error) {
 	return "", ErrNoKey
 }
 
-// ParseKey reads a key as it stands in a header line, by the given rules.
+// ParseKey parses the key in a header line, by the given rules.
 func ParseKey(line string, rules KeyRules) (string, error) {
 	rules, err := rules.withDefaults()
 	if err != nil {
@@ -134,7 +133,7 @@ func (k *KeyRules) decode(value string) (string, error) {
 	}
 }
 
-// decodeQuoted reads a structured field item whose value is a string. Parameters behind it are ignored (H4).
+// decodeQuoted decodes a structured field item whose value is a string. Parameters after it are ignored (rule H4).
 func decodeQuoted(value string) (string, error) {
 	if inner, closed := strings.CutSuffix(value[1:], `"`); closed && plainQuoted(inner) {
 		return inner, nil
@@ -150,7 +149,8 @@ func decodeQuoted(value string) (string, error) {
 	return text, nil
 }
 
-// plainQuoted reports whether the text between two quotes needs no decoding: the usual case, kept free of allocation.
+// plainQuoted reports whether the text between two quotes needs no decoding. This is the usual case, without
+// allocations.
 func plainQuoted(inner string) bool {
 	for i := range len(inner) {
 		if c := inner[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
@@ -174,7 +174,7 @@ func decodeBare(value string) (string, error) {
 	return value, nil
 }
 
-// checkDecoded holds a key to the rules that did not come as a line of a header.
+// checkDecoded checks a key that did not come as a header line.
 func (k *KeyRules) checkDecoded(key string) error {
 	if !plainText(key) {
 		return badKey("only visible ASCII and spaces are allowed")
@@ -206,8 +206,8 @@ func (k *KeyRules) check(key string) error {
 	}
 }
 
-// looksPersonal recognises the keys that people make from personal data (H7): an e-mail address anywhere in the key,
-// and a key that is nothing but a phone or card number.
+// looksPersonal reports whether a key looks like personal data (rule H7): an e-mail address anywhere in the key, or a
+// key that is only a phone or card number.
 func looksPersonal(key string) bool {
 	return looksLikeEmail(key) || looksLikeNumber(key)
 }
@@ -218,9 +218,9 @@ func looksLikeEmail(key string) bool {
 	return found && name != "" && dot > 0 && dot < len(domain)-1
 }
 
-// looksLikeNumber recognises digits with the separators that people put between them: with a leading plus a phone
-// number of 7 to 15 digits, without one 13 to 19 digits whose check digit is that of a card, or a national phone number
-// that starts with a zero.
+// looksLikeNumber reports whether a key consists of digits and the separators that people put between them: with a
+// leading plus a phone number of 7 to 15 digits; without one 13 to 19 digits with a card's check digit, or a national
+// phone number that starts with a zero.
 func looksLikeNumber(key string) bool {
 	digits := make([]byte, 0, 20)
 	for i := range len(key) {
@@ -245,7 +245,7 @@ func looksLikeNumber(key string) bool {
 	}
 }
 
-// luhn computes the check digit rule of payment cards.
+// luhn reports whether digits end in the check digit of a payment card.
 func luhn(digits []byte) bool {
 	sum := 0
 	for i := range digits {

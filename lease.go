@@ -16,31 +16,31 @@ type lease struct {
 	claim store.Claim
 	name  string
 	ttl   time.Duration
-	ctx   *lazyContext // the owner's, ended when the lease is lost
+	ctx   *lazyContext // the owner's context, ended when the lease is lost
 
-	// beating is held while a heartbeat is on its way.
+	// beating is held while a heartbeat is being sent.
 	beating sync.Mutex
 
 	mu       sync.Mutex
-	start    time.Time // from when it counts: see leaseStart; after a heartbeat, when that was sent
-	until    time.Time // when heartbeats end; zero for not at all
-	lost     bool      // the store said so, or could not be asked in time
+	start    time.Time // when the lease started to count: see leaseStart; later when the last heartbeat was sent
+	until    time.Time // when heartbeats end; zero for never
+	lost     bool      // the store refused a heartbeat, or did not answer in time
 	finished bool
 
-	// The keeper's own: when to look at the lease next, and its place in the heap.
+	// The next two fields are the keeper's: when the lease is due, and its index in the heap.
 	next  time.Time
 	place int
 }
 
-// localEnd is when the owner must take its lease to be over: counted from when the last successful extend was sent,
-// because the store cannot have started to count earlier (S5). One whose reply was lost does not count.
+// localEnd returns when the owner must regard its lease as over: counted from when the last successful heartbeat was
+// sent, because the store cannot have started to count earlier (rule S5). A heartbeat without a reply does not count.
 func (l *lease) localEnd() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.start.Add(l.ttl)
 }
 
-// held reports whether the owner may still take itself for the owner, and until when.
+// held reports whether the owner may still act as the owner, and until when.
 func (l *lease) held(now time.Time) (until time.Time, held bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -48,21 +48,21 @@ func (l *lease) held(now time.Time) (until time.Time, held bool) {
 	return until, !l.lost && now.Before(until)
 }
 
-// handlerEnded lets heartbeats go on past the handler's deadline while its answer is being stored.
+// handlerEnded lets heartbeats continue past the handler's deadline while its answer is being stored.
 func (l *lease) handlerEnded() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.until = time.Time{}
 }
 
-// heartbeats reports whether the lease still wants to be extended at that time.
+// heartbeats reports whether the lease still needs heartbeats at that time.
 func (l *lease) heartbeats(now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return !l.finished && (l.until.IsZero() || now.Before(l.until))
 }
 
-// keeper extends all leases of a guard. One timer serves them all, so that an attempt that ends before its first
+// keeper extends all leases of a guard. One timer serves all of them, so that an attempt that ends before its first
 // heartbeat, as nearly all do, costs neither a goroutine nor a timer.
 type keeper struct {
 	guard *Guard
@@ -96,15 +96,15 @@ func (k *keeper) remove(l *lease) {
 	}
 }
 
-// quiet ends the heartbeats of a lease, and waits for one that is on its way: what is written afterwards stays.
+// quiet ends the heartbeats of a lease, and waits for one that is being sent: a later write is not overwritten.
 func (k *keeper) quiet(l *lease) {
 	k.remove(l)
 	l.beating.Lock()
 	defer l.beating.Unlock()
 }
 
-// arm makes sure that the timer fires no later than the first lease is due. It may fire for a lease that has ended:
-// that is cheaper than to set it again for every request. The caller holds the lock.
+// arm ensures that the timer fires no later than the first lease is due. It may fire for a lease that has ended, which
+// costs less than setting it for every request. The caller holds the lock.
 func (k *keeper) arm() {
 	if len(k.leases) == 0 {
 		return
@@ -121,11 +121,11 @@ func (k *keeper) arm() {
 	}
 }
 
-// beatsTogether is the part of a lease by which a heartbeat may come early to go with others.
+// beatsTogether is the fraction of a lease by which a heartbeat may be early to be sent with others.
 const beatsTogether = 15
 
-// beat extends every lease that is due, and those that soon will be, so that the heartbeats of many leases go together.
-// Each goes on its own, so that a slow one holds up no other; a store gathers them.
+// beat extends every lease that is due, and leases that soon will be, so that the heartbeats of many leases are sent
+// together. Each has its own goroutine, so that a slow one delays no other; a store batches them.
 func (k *keeper) beat() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -140,12 +140,12 @@ func (k *keeper) beat() {
 	k.arm()
 }
 
-// extend sends one heartbeat and plans the next, or tells the owner that its lease is lost.
+// extend sends one heartbeat and plans the next, or cancels the owner's context if the lease is lost.
 func (k *keeper) extend(l *lease) {
 	l.beating.Lock()
 	defer l.beating.Unlock()
 	if !l.heartbeats(time.Now()) {
-		return // it has ended while this was started
+		return // it has ended in the meantime
 	}
 	sent := time.Now()
 	end := l.localEnd()
@@ -163,17 +163,17 @@ func (k *keeper) extend(l *lease) {
 		l.mu.Lock()
 		l.start = sent
 		l.mu.Unlock()
-		k.again(l, sent.Add(l.ttl/3))
+		k.reschedule(l, sent.Add(l.ttl/3))
 	case errors.Is(err, store.ErrFenced) || !time.Now().Before(end):
 		k.lose(l, err)
 	default:
 		k.guard.storeFailed(ctx, l.name, "extend", err)
-		k.again(l, minTime(end, time.Now().Add(l.ttl/12)))
+		k.reschedule(l, minTime(end, time.Now().Add(l.ttl/12)))
 	}
 }
 
-// again puts a lease back into the heap for its next heartbeat.
-func (k *keeper) again(l *lease, next time.Time) {
+// reschedule puts a lease back into the heap for its next heartbeat.
+func (k *keeper) reschedule(l *lease, next time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	l.mu.Lock()
@@ -207,7 +207,7 @@ func minTime(a, b time.Time) time.Time {
 	return b
 }
 
-// leaseHeap orders leases by when they are due; it implements [heap.Interface].
+// leaseHeap orders leases by their next heartbeat; it implements [heap.Interface].
 type leaseHeap []*lease
 
 func (h leaseHeap) Len() int           { return len(h) }

@@ -10,54 +10,54 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// orphan is a grant that the store may hold although the reply to its reservation never came.
+// orphan is a grant that the store may hold although the reply to its reservation was lost.
 type orphan struct {
 	id    store.ID
 	nonce store.Nonce
-	until time.Time // when its lease is over: from then on there is nothing to release
-	// again is when to look again should it not be there: the reservation may still be on its way. Zero if it is not.
-	again time.Duration
+	until time.Time // when its lease is over: then there is nothing to release
+	// recheck is the pause before the next look if the grant is not there: the reservation may still arrive. Zero if it
+	// cannot.
+	recheck time.Duration
 }
 
-// orphans looks for the orphans of a guard and releases them, so that no key is locked for a lease, and unknown
-// afterwards, for nothing. In an outage every request may leave one behind: one look at a time serves them all, and
-// while the store does not answer, the pauses between looks grow. Nothing runs while there is nothing to look for, or
-// during a pause.
+// orphans finds and releases the orphans of a guard, so that no key is locked for a lease, and unknown afterwards,
+// without need. In an outage every request may leave an orphan: one look at a time serves all, and while the store does
+// not answer, the pauses between looks grow. Nothing runs while there is no orphan, or during a pause.
 type orphans struct {
 	guard *Guard
 
 	mu       sync.Mutex
-	waiting  []orphan  // the first is the one that is looked for
-	later    int       // those that come back after a while
-	looking  bool      // a look is planned or under way
+	waiting  []orphan  // the first is the one being released
+	later    int       // orphans that return after a pause
+	looking  bool      // a look is planned or in progress
 	failures int       // looks in a row that the store did not answer
-	next     time.Time // no look is made before
+	next     time.Time // the earliest time of the next look
 }
 
 const (
-	// maxOrphans is how many are looked for. The oldest stay: it is the beginning of an outage that cuts off replies,
-	// later ones are refused before they reach the store. What finds no room ends by its lease.
+	// maxOrphans is the largest number of orphans. The oldest are kept: the beginning of an outage cuts off replies, later
+	// reservations are refused before they reach the store. An orphan that finds no room ends by its lease.
 	maxOrphans = 1024
-	// The pauses while the store does not answer.
+	// These are the pauses while the store does not answer.
 	minOrphanBackoff = 100 * time.Millisecond
 	maxOrphanBackoff = 2 * time.Second
-	// orphanOnItsWay is the first time after which one is looked for again that is not there; it doubles.
-	orphanOnItsWay = time.Second
+	// firstRecheck is the first pause before an orphan that is not there is looked up again; it doubles.
+	firstRecheck = time.Second
 )
 
-// add has a grant looked for that may have been made. One that was waited for in vain may be made yet, such as in a
+// add registers a grant that may have been made. A reservation that timed out may still be granted later, such as in a
 // store whose commits wait for a standby.
 func (o *orphans) add(r *store.Reservation, err error) {
 	one := orphan{id: r.ID, nonce: r.Nonce, until: time.Now().Add(r.Lease)}
 	if errors.Is(err, context.DeadlineExceeded) {
-		one.again = orphanOnItsWay
+		one.recheck = firstRecheck
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.put(one)
 }
 
-// put has an orphan looked for. The caller holds the lock.
+// put registers an orphan. The caller holds the lock.
 func (o *orphans) put(one orphan) {
 	if len(o.waiting)+o.later >= maxOrphans {
 		return
@@ -68,20 +68,20 @@ func (o *orphans) put(one orphan) {
 	}
 }
 
-// pending is how many may still have to be released, also of those that are put off.
+// pending returns how many orphans may still have to be released, including postponed ones.
 func (o *orphans) pending() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return len(o.waiting) + o.later
 }
 
-// plan makes a look at the next moment that is allowed. The caller holds the lock.
+// plan schedules the next look at the earliest allowed time. The caller holds the lock.
 func (o *orphans) plan() {
 	o.looking = true
 	time.AfterFunc(time.Until(o.next), o.look)
 }
 
-// look goes through the orphans for as long as the store answers.
+// look processes the orphans for as long as the store answers.
 func (o *orphans) look() {
 	for {
 		first, found := o.first()
@@ -112,27 +112,27 @@ func (o *orphans) first() (orphan, bool) {
 	return o.waiting[0], true
 }
 
-// answered forgets the first orphan, which is released, or puts it off, if it is not there yet.
+// answered drops the first orphan if it was released, or postpones it if it is not there yet.
 func (o *orphans) answered(there bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	one := o.waiting[0]
 	o.waiting = o.waiting[1:]
 	o.failures, o.next = 0, time.Time{}
-	if there || one.again == 0 || time.Now().Add(one.again).After(one.until) {
+	if there || one.recheck == 0 || time.Now().Add(one.recheck).After(one.until) {
 		return
 	}
 	o.later++
-	time.AfterFunc(one.again, func() {
+	time.AfterFunc(one.recheck, func() {
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		o.later--
-		one.again *= 2
+		one.recheck *= 2
 		o.put(one)
 	})
 }
 
-// failed plans the next look, for another orphan: it may be this one alone that the store has trouble with.
+// failed plans the next look, for another orphan: the store may have trouble with this one alone.
 func (o *orphans) failed() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -142,8 +142,8 @@ func (o *orphans) failed() {
 	o.plan()
 }
 
-// release releases a grant that was not taken, and reports whether there is one. It reads the record, because another
-// reservation could take the key from a retry.
+// release releases a grant that was not taken, and reports whether there is one. It reads the record instead of
+// reserving, because another reservation could take the key from a retry.
 func (o *orphans) release(lost orphan) (there bool, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), o.guard.config.StoreTimeout)
 	defer cancel()

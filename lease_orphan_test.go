@@ -101,7 +101,7 @@ func (o *outage) states(t *testing.T, n int) map[store.State]int {
 	return states
 }
 
-// Scenario 47: thousands of requests are refused in an outage, and no work is left behind that hammers the store.
+// Scenario 47: thousands of requests are refused in an outage, and leave no work that overloads the store.
 func TestRefusedReservationsAreSearchedForTogether(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

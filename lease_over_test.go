@@ -302,7 +302,7 @@ func functionOf(work func(ctx context.Context)) func(ctx context.Context) ([]byt
 	}
 }
 
-// occupy leaves a record in progress behind, held by another owner for one lease.
+// occupy leaves a record in progress, held by another owner for one lease.
 func occupy(t *testing.T, s *memory.Store, try attempt) store.Claim {
 	t.Helper()
 	dead := newFaultyStore()
@@ -320,7 +320,7 @@ func occupy(t *testing.T, s *memory.Store, try attempt) store.Claim {
 	return store.Claim{ID: rec.ID, Attempt: rec.Attempt}
 }
 
-// losesAReply carries a reservation out and lets its caller hear of an error, later.
+// losesAReply carries a reservation out and returns an error to its caller, later.
 func losesAReply(s *faultyStore, after time.Duration) {
 	lost := false
 	s.reserve = func(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
@@ -426,7 +426,7 @@ func losesReplies(s *faultyStore) extends {
 	}
 }
 
-// withoutNotice is a store that does not notify: who waits asks again from time to time, and learns late of a change.
+// withoutNotice is a store that does not notify: callers poll, and see a change late.
 type withoutExternalEvent struct{ store.Store }
 
 // compete has two guards try for one key, one of which loses replies of the store.

@@ -16,7 +16,7 @@ import (
 	"github.com/onceward/onceward/store/memory"
 )
 
-// heartbeatStore notes when heartbeats come, and answers them as fault says.
+// heartbeatStore records when heartbeats arrive, and answers them as fault requires.
 type heartbeatStore struct {
 	*memory.Store
 	started time.Time
@@ -105,7 +105,7 @@ func TestALostLeaseEndsTheContext(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		fault func(after time.Duration) error
-		lost  time.Duration // when the handler learns it
+		lost  time.Duration // when the handler's context ends
 	}{
 		"the store is down":      {func(after time.Duration) error { return failAfter(after, 15*time.Second, errDown) }, 40 * time.Second},
 		"down from the start":    {func(time.Duration) error { return errDown }, 30 * time.Second},
@@ -193,7 +193,7 @@ func TestALostLeaseInAFunction(t *testing.T) {
 	}
 }
 
-// TestAFailureAfterALostLease: what the route says of a failure does not cover an owner that lost its lease.
+// TestAFailureAfterALostLease: the Failure of the route does not cover an owner that lost its lease.
 func TestAFailureAfterALostLease(t *testing.T) {
 	t.Parallel()
 	for _, policy := range []onceward.Failure{onceward.FailureRetry, onceward.FailureStore, onceward.FailureUnknown} {

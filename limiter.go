@@ -12,27 +12,27 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Limiter bounds what one scope may ask for (L1). Package limit has one. It is asked on the path of the request, and
-// bounds by itself how long it takes.
+// Limiter bounds the requests of one scope (rule L1). Package limit has one. It is called in the request, and must
+// bound its own duration.
 //
-// A replay is free (A6): what would make a new record needs allowance, which is taken before the store is asked,
-// because only the store can tell, and given back if no record was made. A scope without allowance is not turned away:
-// its request is reserved in the same one step, but may not create a record.
+// A replay is free (rule A6): a request that would make a new record takes allowance before the store is called,
+// because only the store knows whether the key is new, and the allowance is returned if no record was made. A scope
+// without allowance is not refused right away: its request is reserved in the same call, but may not create a record.
 type Limiter interface {
 	// TakeKey takes allowance for one new key of a scope, whose record will be kept for the retention. It returns the
-	// limit that stands in the way, or nil. That may be [LimitMismatches]: where it is used up, new keys are refused too,
-	// so that the answer does not tell whether a key is taken.
+	// limit that was reached, or nil. The limit may be [LimitMismatches]: once it is used up, new keys are refused too, so
+	// that the answer does not reveal whether a key exists.
 	TakeKey(ctx context.Context, scope string, retention time.Duration) *LimitError
-	// ReturnKey gives back what TakeKey took: no record was made. If the handler ran, in a transaction that was rolled back,
-	// only the place among the active keys comes back: the rate of new keys bounds how often handlers run.
+	// ReturnKey returns what TakeKey took: no record was made. If the handler ran, in a transaction that was rolled back,
+	// only the place among the active keys is returned: the rate of new keys bounds how often handlers run.
 	ReturnKey(scope string, retention time.Duration, ran bool)
-	// Mismatch counts a key that came with another request. It returns the limit that was passed, or nil.
+	// Mismatch counts a key that was used for another request. It returns the limit that was passed, or nil.
 	Mismatch(ctx context.Context, scope string) *LimitError
-	// Lookup counts a question for a status. It returns the limit that was passed, or nil.
+	// Lookup counts a status request. It returns the limit that was passed, or nil.
 	Lookup(ctx context.Context, scope string) *LimitError
 }
 
-// The names of limits, as the header fields RateLimit and RateLimit-Policy show them.
+// These are the names of limits, as the header fields RateLimit and RateLimit-Policy show them.
 const (
 	LimitNewKeys    = "new-keys"
 	LimitActiveKeys = "active-keys"
@@ -40,15 +40,15 @@ const (
 	LimitMismatches = "mismatches"
 )
 
-// LimitError says that a scope has reached a limit: nothing was executed and nothing stored. It is an [ErrRefused].
+// LimitError reports that a scope has reached a limit: nothing was executed and nothing stored. It is an [ErrRefused].
 type LimitError struct {
-	// Name is which limit it is, such as [LimitNewKeys].
+	// Name is the name of the limit, such as [LimitNewKeys].
 	Name string
 	// Limit is how much is allowed.
 	Limit int
-	// Window is the time for which Limit is allowed; zero for a number at one time.
+	// Window is the time for which Limit is allowed; zero for a limit on the number at one time.
 	Window time.Duration
-	// After is when it is worth trying again.
+	// After is how long to wait before a retry.
 	After time.Duration
 }
 
@@ -64,10 +64,10 @@ func (e *LimitError) Error() string {
 // Is makes errors.Is(err, ErrRefused) true.
 func (e *LimitError) Is(target error) bool { return target == ErrRefused }
 
-// RetryAfter is when it is worth trying again.
+// RetryAfter returns how long to wait before a retry.
 func (e *LimitError) RetryAfter() time.Duration { return e.After }
 
-// problem is the answer to a request that passed the limit.
+// problem returns the answer to a request that passed the limit.
 func (e *LimitError) problem() *Problem {
 	p := &problemRefused
 	switch e.Name {
@@ -79,7 +79,7 @@ func (e *LimitError) problem() *Problem {
 		p = problemMismatches.detailed("until this is over no new requests are accepted; use a new key for each of them, " +
 			"and send a retry as the original was")
 	case LimitLookups:
-		p = problemLookups.detailed("ask less often")
+		p = problemLookups.detailed("send fewer status requests")
 	default:
 		p = p.detailed("")
 	}
@@ -97,7 +97,7 @@ func (e *LimitError) write(h http.Header) {
 	left.Params.Add("r", int64(0))
 	left.Params.Add("t", seconds(e.After))
 	for name, item := range map[string]httpsfv.Item{"RateLimit-Policy": policy, "RateLimit": left} {
-		if value, err := httpsfv.Marshal(httpsfv.List{item}); err == nil { // a name that is not ASCII is not told
+		if value, err := httpsfv.Marshal(httpsfv.List{item}); err == nil { // a name that is not ASCII is left out
 			h.Set(name, value)
 		}
 	}
@@ -106,7 +106,7 @@ func (e *LimitError) write(h http.Header) {
 // seconds rounds up to whole seconds, at least one.
 func seconds(d time.Duration) int64 { return int64(max(1, math.Ceil(d.Seconds()))) }
 
-// takeKey takes allowance before the store is asked. Who resumes makes no new key.
+// takeKey takes allowance before the store is called. A resumed operation makes no new key.
 func (e *execution) takeKey() {
 	limiter := e.guard.config.Limiter
 	if limiter == nil || e.reservation.ResumeOnly {
@@ -117,7 +117,7 @@ func (e *execution) takeKey() {
 	e.reservation.NoCreate = e.limit != nil
 }
 
-// returnKey gives the allowance back, if there is any: no record was made. It says whether the handler ran.
+// returnKey returns the allowance, if any, because no record was made. ran is set if the handler ran.
 func (e *execution) returnKey(ran bool) {
 	if e.tookKey {
 		e.tookKey = false
@@ -125,8 +125,8 @@ func (e *execution) returnKey(ran bool) {
 	}
 }
 
-// countDecision settles with the limiter what the store has decided. Of a grant that is repeated it is not known what
-// it was the first time: it is taken for a new key.
+// countDecision settles the store's decision with the limiter. A repeated grant counts as a new key, because it is not
+// known what it was the first time.
 func (e *execution) countDecision(v *store.Verdict) {
 	made := v.Decision == store.DecisionExecute && v.Origin != store.OriginRetried && v.Origin != store.OriginResumed
 	if !made {
@@ -136,12 +136,12 @@ func (e *execution) countDecision(v *store.Verdict) {
 	case v.Decision == store.DecisionRefused:
 	case v.Decision != store.DecisionMismatch || limiter == nil:
 		e.limit = nil
-	case e.limit == nil || e.limit.Name != LimitMismatches: // else a key that is taken is answered like one that is not
+	case e.limit == nil || e.limit.Name != LimitMismatches: // else an existing key gets the same answer as a new one
 		e.limit = limiter.Mismatch(e.caller, e.reservation.Scope)
 	}
 }
 
-// lookup counts a question for a status.
+// lookup counts a status request.
 func (h *statusHandler) lookup(ctx context.Context, scope string) *Problem {
 	if h.guard.config.Limiter == nil {
 		return nil

@@ -200,8 +200,8 @@ func TestAllowanceIsGivenBack(t *testing.T) {
 	}
 }
 
-// TestRunsThatAreUndoneAreLimited: a transaction that is rolled back leaves no key behind, but its handler ran. Otherwise
-// a scope could have handlers run without bound.
+// TestRunsThatAreUndoneAreLimited: a transaction that is rolled back leaves no key, but its handler ran. Otherwise a
+// scope could have handlers run without bound.
 func TestRunsThatAreUndoneAreLimited(t *testing.T) {
 	t.Parallel()
 	for name, then := range map[string]http.HandlerFunc{

@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// operationName is the name of an operation by method and route pattern.
+// operationName returns the name of an operation by method and route pattern.
 func operationName(method, pattern string) string {
 	if strings.HasPrefix(pattern, method+" ") {
 		return pattern
@@ -17,17 +17,16 @@ func operationName(method, pattern string) string {
 	return method + " " + pattern
 }
 
-// operationNames is what a guard knows of the names of operations,
-// from how it was configured and its routes were built.
+// operationNames holds a guard's names of operations, from its configuration and its routes.
 type operationNames struct {
 	mu      sync.Mutex
 	known   map[string]bool
-	full    bool // there are names that were not kept
-	routes  int  // that were built
-	unnamed int  // of them those that are at a place which the guard has not seen
+	full    bool // some names were not kept
+	routes  int  // the number of routes
+	unnamed int  // the number of routes whose place the guard does not know
 }
 
-// maxNames bounds the memory of names: a wrapper may protect its handler again for each request. Past it nothing is
+// maxNames bounds the memory of names: a wrapper may protect its handler again for each request. Past it no check is
 // certain.
 const maxNames = 4096
 
@@ -50,8 +49,7 @@ func (n *operationNames) addLocked(names ...string) {
 	}
 }
 
-// addRoute notes a route that was built. Its name is that of [OperationName], or will be known when a [Mux] or an
-// [Audit] is given it.
+// addRoute records a route. Its name is its [OperationName], or becomes known when a [Mux] or an [Audit] receives it.
 func (n *operationNames) addRoute(p *protected) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -66,7 +64,7 @@ func (n *operationNames) addRoute(p *protected) {
 	n.addLocked(p.settings.operation)
 }
 
-// addProcedure notes a procedure that was built. One without a name has those of its calls, which are not known.
+// addProcedure records a procedure. A procedure without a name takes the names of its calls, which are not known.
 func (n *operationNames) addProcedure(name string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -78,8 +76,8 @@ func (n *operationNames) addProcedure(name string) {
 	n.addLocked(name)
 }
 
-// dropRoute takes back a route that was built only to look at it. It may have been built around what is not the probe
-// itself.
+// dropRoute removes a route that was built only for an inspection. It may have been built around something other than
+// the probe itself.
 func (n *operationNames) dropRoute(p *protected) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -93,7 +91,7 @@ func (n *operationNames) dropRoute(p *protected) {
 	}
 }
 
-// placeRoute notes where a route is: the method is empty for all.
+// placeRoute records the method and pattern of a route; an empty method stands for all.
 func (n *operationNames) placeRoute(p *protected, method, pattern string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -112,14 +110,13 @@ func (n *operationNames) placeRoute(p *protected, method, pattern string) {
 	}
 }
 
-// CheckOperations checks names under which records are looked for, such as those of a poller's rules, against the
-// operations that exist: those of the guard's routes and procedures, which are known where they have an
-// [OperationName], are on a [Mux] or were given to [Audit], and those of [Config].Operations. A name that is none of
-// them would wait for records that never come.
+// CheckOperations checks names under which records are looked for, such as the names in a poller's rules, against the
+// existing operations: the guard's routes and procedures that have an [OperationName], are on a [Mux] or were passed to
+// [Audit], and [Config].Operations. Records under any other name never appear.
 //
-// If the names of all routes are known, such a name is an error that wraps [ErrMisconfigured]. If there are no routes,
-// as in a process of workers alone, or some are on another router, or there are more names than the 4096 that are kept,
-// it may be right all the same, and is logged as a warning. Call it when all routes are built.
+// If the names of all routes are known, an unknown name is an error that wraps [ErrMisconfigured]. If there are no
+// routes, as in a process of workers alone, or some are on another router, or there are more names than the 4096 that
+// are kept, the name may still be right, and a warning is logged. Call it when all routes are built.
 func (g *Guard) CheckOperations(names ...string) error {
 	missing, certain := g.names.missing(names)
 	if len(missing) == 0 {
@@ -136,8 +133,7 @@ func (g *Guard) CheckOperations(names ...string) error {
 		"if Guard.Do or another process uses it or a route had it before", ErrMisconfigured, list)
 }
 
-// missing returns the names that are not known, each with a suggestion, and whether that is certain: all of the routes
-// are known.
+// missing returns the names that are not known, each with a suggestion. It is certain if all routes are known.
 func (n *operationNames) missing(names []string) (missing []string, certain bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -149,7 +145,7 @@ func (n *operationNames) missing(names []string) (missing []string, certain bool
 	return missing, n.routes > 0 && n.unnamed == 0 && !n.full
 }
 
-// nearestTo suggests the known name that is the fewest edits away, unless that is most of it.
+// nearestTo suggests the known name with the fewest edits, unless they would change most of the name.
 func (n *operationNames) nearestTo(name string) string {
 	nearest, fewest := "", len(name)/2+1
 	for _, known := range slices.Sorted(maps.Keys(n.known)) {

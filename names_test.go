@@ -20,7 +20,7 @@ func loggedTo(log *bytes.Buffer) func(*onceward.Config) {
 	return func(c *onceward.Config) { c.Logger = slog.New(slog.NewTextHandler(log, nil)) }
 }
 
-// unrouted takes away what a router says.
+// unrouted removes what a router sets.
 func unrouted(r *http.Request) { r.Pattern = "" }
 
 // TestAnOperationWithoutANameIsRefused: in front of a router the pattern is not known, and a path with values in it is
@@ -78,7 +78,7 @@ func TestManyPathsHaveOneName(t *testing.T) {
 	}
 }
 
-// TestNamesByRouter: what a request is called behind routers that change it on its way.
+// TestNamesByRouter: the name of a request under routers that change it on its way.
 func TestNamesByRouter(t *testing.T) {
 	t.Parallel()
 	mounted := func(guarded http.Handler) http.Handler {
@@ -261,7 +261,7 @@ func TestManyNames(t *testing.T) {
 	}
 }
 
-// TestAllMissingNamesAreTold: one start tells all that is wrong.
+// TestAllMissingNamesAreTold: one start reports everything that is wrong.
 func TestAllMissingNamesAreTold(t *testing.T) {
 	t.Parallel()
 	guard := newGuard(t, memory.New())

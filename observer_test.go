@@ -18,7 +18,7 @@ import (
 	"github.com/onceward/onceward/store/memory"
 )
 
-// summary says in one word each what an observer saw.
+// summary describes in one word each what an observer saw.
 func (j *journal) summary() (words []string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -110,7 +110,7 @@ func TestEventsCarryWhatTheyAreAbout(t *testing.T) {
 	}
 }
 
-// TestAnOwnerThatGaveUpIsNotLost, not even for a retry at the same moment: it has told itself.
+// TestAnOwnerThatGaveUpIsNotLost, not even for a retry at the same moment: it has reported itself.
 func TestAnOwnerThatGaveUpIsNotLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -126,7 +126,7 @@ func TestAnOwnerThatGaveUpIsNotLost(t *testing.T) {
 	})
 }
 
-// TestALostOwnerIsToldOfOnce: the retry that finds it tells the log and the observer, later ones do not.
+// TestALostOwnerIsToldOfOnce: the retry that finds it logs and reports it, later ones do not.
 func TestALostOwnerIsToldOfOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -236,7 +236,8 @@ func TestTheLogNamesAnUnknownOutcomeByItsHash(t *testing.T) {
 	}
 }
 
-// TestObserverSeesStoreCalls holds that each call to the store for an attempt is told, with the trace of the first one.
+// TestObserverSeesStoreCalls tests that each call to the store for an attempt is reported, with the trace of the first
+// one.
 func TestObserverSeesStoreCalls(t *testing.T) {
 	t.Parallel()
 	events, s := new(journal), newFaultyStore()
@@ -279,7 +280,7 @@ func TestObserverSeesStoreCalls(t *testing.T) {
 	}
 }
 
-// TestObserverSeesTheAgeOfReplays: with it a retention is compared with how long clients go on to retry.
+// TestObserverSeesTheAgeOfReplays: with it a retention is compared with how long clients retry.
 func TestObserverSeesTheAgeOfReplays(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -300,8 +301,8 @@ func TestObserverSeesTheAgeOfReplays(t *testing.T) {
 	})
 }
 
-// TestAPanicOfTheObserverChangesNothing: neither for the request that it was told of, nor for the process, which a
-// panic among the heartbeats would end.
+// TestAPanicOfTheObserverChangesNothing: neither for the reported request, nor for the process, which a panic among the
+// heartbeats would end.
 func TestAPanicOfTheObserverChangesNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

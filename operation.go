@@ -20,14 +20,14 @@ import (
 
 type operationKey struct{}
 
-// Operation is what a handler can know and say about the attempt that it runs in. The methods of a nil Operation are
-// those of a request without protection.
+// Operation is a handler's view of its attempt. The methods of a nil Operation are safe for a request without
+// protection.
 type Operation struct {
 	guard      *Guard
 	id         store.ID
 	name       string
 	attempt    int64
-	secret     *downstreamSecret // of its downstream keys
+	secret     *downstreamSecret // derives its downstream keys
 	resumed    bool
 	point      string
 	sent       bool // an earlier attempt may have sent something: see [store.Record.MayHaveSent]
@@ -35,7 +35,7 @@ type Operation struct {
 	dataUse    atomic.Uint32
 	lease      *lease
 	origin     store.Origin
-	execution  *execution // of a reserved attempt
+	execution  *execution // the execution of a reserved attempt
 	outcome    atomic.Uint32
 	rejected   atomic.Bool
 	recorded   atomic.Bool // a recovery point was stored, or may have been
@@ -50,7 +50,7 @@ type Operation struct {
 	parts      part.Counter
 }
 
-// The words that a handler can say about how it ended.
+// These are the outcomes that a handler can set.
 const (
 	endedAsWritten uint32 = iota
 	endedNotExecuted
@@ -59,9 +59,10 @@ const (
 	endedSuspended
 )
 
-// FromContext returns the operation that the handler runs in, or nil if the request is not protected. The methods of a
-// nil operation can be called: they do nothing, and what they return is empty. A method that sets something, and
-// [Operation.DownstreamKey], logs that as an error, once for each line of code, because the context may be the wrong one.
+// FromContext returns the operation of the handler, or nil if the request is not protected. The methods of a nil
+// operation can be called: they do nothing and return zero values. A method that sets something, and
+// [Operation.DownstreamKey], logs this as an error, once for each line of code, because the context may be the wrong
+// one.
 func FromContext(ctx context.Context) *Operation {
 	op, _ := store.Value(ctx, operationKey{}).(*Operation)
 	return op
@@ -75,7 +76,7 @@ func (o *Operation) Key() string {
 	return o.id.Key
 }
 
-// Scope returns the scope that the key lives in.
+// Scope returns the scope of the key.
 func (o *Operation) Scope() string {
 	if o == nil {
 		return ""
@@ -83,7 +84,7 @@ func (o *Operation) Scope() string {
 	return o.id.Scope
 }
 
-// Name returns the method and route pattern, or the name that was given to [Guard.Do].
+// Name returns the method and route pattern, or the name given to [Guard.Do].
 func (o *Operation) Name() string {
 	if o == nil {
 		return ""
@@ -91,10 +92,10 @@ func (o *Operation) Name() string {
 	return o.name
 }
 
-// Attempt returns the fencing token of this attempt: a number that grows with each attempt of the operation, and that no
-// other attempt has, on any node. A system that remembers the largest one it has seen can refuse an owner that came
-// back too late. In transactional mode a try that was undone has a token of its own; the token of one that follows in
-// the same millisecond on another node may be smaller.
+// Attempt returns the fencing token of this attempt: a number that grows with each attempt of the operation, and that
+// no other attempt has, on any node. A system that remembers the largest token it has seen can refuse an owner that
+// returns too late. In transactional mode a try that was undone has its own token; if the next try follows on another
+// node within the same millisecond, its token may be smaller.
 func (o *Operation) Attempt() int64 {
 	if o == nil {
 		return 0
@@ -102,8 +103,8 @@ func (o *Operation) Attempt() int64 {
 	return o.attempt
 }
 
-// Logger returns the guard's logger with what its own lines name the attempt by: operation, key_hash and attempt. Of a
-// nil operation it is [slog.Default].
+// Logger returns the guard's logger with the attributes that identify the attempt in the guard's own lines: operation,
+// key_hash and attempt. For a nil operation it is [slog.Default].
 func (o *Operation) Logger() *slog.Logger {
 	if o == nil {
 		return slog.Default()
@@ -111,11 +112,11 @@ func (o *Operation) Logger() *slog.Logger {
 	return o.guard.config.Logger.With("operation", o.name, "key_hash", o.id.Hash(), "attempt", strconv.FormatInt(o.attempt, 10))
 }
 
-// Resumed reports whether an earlier attempt was lost and this one goes on from its recovery point.
+// Resumed reports whether an earlier attempt was lost and this one continues from its recovery point.
 func (o *Operation) Resumed() bool { return o != nil && o.resumed }
 
-// Point returns the recovery point that the earlier attempt reached last, and the data that it stored there. A value of
-// [Operation.Carry] is none of a recovery point, and is not among it.
+// Point returns the last recovery point of the earlier attempt, and the data that it stored there. A value of
+// [Operation.Carry] is not part of it.
 func (o *Operation) Point() (string, []byte) {
 	switch {
 	case o == nil:
@@ -129,11 +130,11 @@ func (o *Operation) Point() (string, []byte) {
 
 // DownstreamKey derives the idempotency key to send to another system for a step of this operation: 44 letters and
 // digits from the namespace, the scope, the key and the step, which no outsider can compute. Every attempt, on every
-// node, derives the same one, with the secret of the first attempt. After the record has expired it is still the same,
+// node, derives the same key, with the secret of the first attempt. After the record has expired it is still the same,
 // until the secret is rotated. [Guard.DownstreamKey] derives it from the record.
 //
-// Of a nil operation, that of a request without protection, it is empty. An empty key must not be sent: the other
-// system could take all such calls for one. Send no key then, or one from the business data.
+// For a nil operation, which stands for a request without protection, it is empty. An empty key must not be sent: the
+// other system could treat all such calls as one. Send no key then, or a key made from the business data.
 func (o *Operation) DownstreamKey(step string) string {
 	if o.missing() || o.secret == nil {
 		return ""
@@ -141,45 +142,45 @@ func (o *Operation) DownstreamKey(step string) string {
 	return o.secret.key(o.id, step)
 }
 
-// NotExecuted says that nothing was done, whatever the handler answers: the record is released, and a retry executes.
+// NotExecuted reports that nothing was done, whatever the handler answers: the record is released, and a retry
+// executes.
 func (o *Operation) NotExecuted() {
 	if !o.missing() {
 		o.end(endedNotExecuted)
 	}
 }
 
-// Reject says that the request is not valid and nothing was done: the answer, of 400 or more, goes out as the handler
-// wrote it, nothing is kept, and the corrected request may come under the same key. It is for what is found wrong with
-// a request before anything is sent to another system, in every mode alike. Where something may have been sent, by this
-// attempt or an earlier one, it means what NotExecuted means there, and a request that says something else stays a
-// mismatch: in an attempt that resumed, or has a recovery point, a carried value or a provider's id, and behind one
-// whose outcome was unknown.
+// Reject reports that the request is not valid and nothing was done: the answer, of 400 or more, is sent as the handler
+// wrote it, no record is kept, and the corrected request may use the same key. It is for errors found in a request
+// before anything is sent to another system, in every mode alike. If something may have been sent, by this attempt or
+// an earlier one, Reject acts like NotExecuted, and a different request stays a mismatch: in an attempt that resumed,
+// or has a recovery point, a carried value or a provider's id, and after an attempt whose outcome was unknown.
 func (o *Operation) Reject() {
 	if o.missing() {
 		return
 	}
-	if o.outcome.Load() != endedNeverExecuted { // which says more
+	if o.outcome.Load() != endedNeverExecuted { // the stronger statement stays
 		o.end(endedNotExecuted)
 	}
 	o.rejected.Store(true)
 }
 
-// rejects reports whether nothing is to be kept of the request: it was rejected, and no attempt left anything behind.
-func (o *Operation) rejects() bool { return o.rejected.Load() && o.speaksForAll() && !o.mayHaveSent() }
+// rejects reports whether no record is to be kept: the request was rejected, and no attempt may have sent anything.
+func (o *Operation) rejects() bool { return o.rejected.Load() && o.coversEarlier() && !o.mayHaveSent() }
 
-// mayHaveSent reports whether this attempt, or one before it, left a trace of something that was sent elsewhere: see
+// mayHaveSent reports whether this attempt, or an earlier one, left a trace of something that was sent elsewhere: see
 // [store.Record.MayHaveSent].
 func (o *Operation) mayHaveSent() bool {
 	return o.sent || o.recorded.Load() || o.dataUse.Load() == dataCarried || o.providerID.Load() != nil
 }
 
-// speaksForAll reports whether "nothing was done" holds of the attempts before this one too. One that resumed knows of
-// them only if they left nothing behind; a carried value says that their call may be out.
-func (o *Operation) speaksForAll() bool {
+// coversEarlier reports whether "nothing was done" also holds for the earlier attempts. An attempt that resumed knows
+// this only if they left no trace; a carried value means that their call may have been sent.
+func (o *Operation) coversEarlier() bool {
 	return !o.resumed || o.outcome.Load() == endedNeverExecuted && !carries(o.data)
 }
 
-// Unknown says that it is not known what was done, whatever the handler answers: retries are answered with 409 until
+// Unknown reports that it is not known what was done, whatever the handler answers: retries are answered with 409 until
 // the outcome has been settled. In a transactional handler it undoes the transaction, so that nothing was done.
 func (o *Operation) Unknown() {
 	if !o.missing() {
@@ -187,8 +188,8 @@ func (o *Operation) Unknown() {
 	}
 }
 
-// SetReason keeps a text as the record's last error, where the outcome is unknown or nothing was executed: for the
-// operator who has to settle it.
+// SetReason sets the record's last error if the outcome is unknown or nothing was executed, for the operator who has to
+// settle it.
 func (o *Operation) SetReason(reason string) {
 	if !o.missing() {
 		reason = strings.Clone(reason)
@@ -206,9 +207,9 @@ type failure struct {
 const maxReason = 1000
 
 // HandlerFailed records the error that a handler returned. It is for adapters of frameworks whose handlers return
-// errors. The text of the error is logged, and it is the reason of the outcome, if the handler has not called
-// [Operation.SetReason]; no client gets it from the guard. If the handler had answered before it returned the error, the
-// outcome is that of a 5xx, whatever the status of its answer is.
+// errors. The text of the error is logged, and becomes the reason of the outcome unless the handler has called
+// [Operation.SetReason]; the guard sends it to no client. If the handler had answered before it returned the error, the
+// outcome is the same as for a 5xx, whatever the status of its answer.
 func (o *Operation) HandlerFailed(err error, answered bool) {
 	if o == nil || err == nil {
 		return
@@ -226,8 +227,8 @@ func (o *Operation) failedLate() bool {
 	return failed != nil && failed.answered
 }
 
-// logFailure logs the error of a handler that failed: an error that became a refusal is none. An unknown outcome is
-// logged with the error as its reason.
+// logFailure logs the error of a handler that failed. An error that became a refusal is not logged. An unknown outcome
+// is logged elsewhere, with the error as its reason.
 func (e *execution) logFailure(status int, end outcomeKind) {
 	failed := e.op.failure.Load()
 	if failed != nil && end != outcomeUnknown && (failed.answered || status >= http.StatusInternalServerError) {
@@ -235,10 +236,10 @@ func (e *execution) logFailure(status int, end outcomeKind) {
 	}
 }
 
-// reasonOr is what the handler said, or else its error, or else the text.
+// reasonOr returns the reason that the handler set, or else its error, or else the text.
 func (o *Operation) reasonOr(text string) string {
-	if said := o.reason.Load(); said != nil {
-		return *said
+	if reason := o.reason.Load(); reason != nil {
+		return *reason
 	}
 	if failed := o.failure.Load(); failed != nil {
 		return failed.reason
@@ -271,23 +272,23 @@ func (o *Operation) missing() bool {
 	return true
 }
 
-// KeepWrites makes a transactional handler's writes stay although it answers 4xx. It does not for an answer which says
-// that nothing was done: 401, 408, 425 and 429 are released and undo everything, as [Operation.Reject] does.
+// KeepWrites keeps a transactional handler's writes although it answers 4xx. It has no effect on answers that mean that
+// nothing was done: 401, 408, 425 and 429 are released and undo everything, as [Operation.Reject] does.
 func (o *Operation) KeepWrites() {
 	if !o.missing() {
 		o.keepWrites.Store(true)
 	}
 }
 
-// Retain keeps the answer for at least this long, if that is longer than the route's retention; [MaxRetention] is the
-// most.
+// Retain keeps the answer for at least this long, if it is longer than the route's retention, and at most
+// [MaxRetention].
 func (o *Operation) Retain(d time.Duration) {
 	if !o.missing() {
 		o.retention.Store(int64(min(d, MaxRetention)))
 	}
 }
 
-// ProviderID returns the id that this attempt has recorded last by [Operation.SetProviderID]; empty if it has not.
+// ProviderID returns the id that this attempt last recorded by [Operation.SetProviderID]; empty if it has not.
 func (o *Operation) ProviderID() string {
 	if o == nil || o.providerID.Load() == nil {
 		return ""
@@ -295,7 +296,7 @@ func (o *Operation) ProviderID() string {
 	return *o.providerID.Load()
 }
 
-// SetProviderID records the id that another system gave to the effect, by which the record can be found later.
+// SetProviderID records the id that another system gave to the effect. The record can be found by it later.
 func (o *Operation) SetProviderID(id string) {
 	if !o.missing() {
 		id = strings.Clone(id)
@@ -303,8 +304,8 @@ func (o *Operation) SetProviderID(id string) {
 	}
 }
 
-// CheckLease reports whether the attempt still holds its lease; a handler asks before each effect. The error wraps
-// [ErrLeaseLost]. The lease counts from the moment the last successful heartbeat was sent, by this node's clock.
+// CheckLease returns an error that wraps [ErrLeaseLost] if the attempt no longer holds its lease. Call it before each
+// effect. The lease counts from the moment the last successful heartbeat was sent, by this node's clock.
 func (o *Operation) CheckLease() error {
 	if o == nil || o.lease == nil {
 		return nil
@@ -315,7 +316,7 @@ func (o *Operation) CheckLease() error {
 	return nil
 }
 
-// restart forgets what an earlier run said that was undone.
+// restart resets what an earlier run, which was undone, has set.
 func (o *Operation) restart() {
 	o.parts.Reset()
 	o.end(endedAsWritten)
@@ -328,7 +329,7 @@ func (o *Operation) restart() {
 	o.failure.Store(nil)
 }
 
-// completion adds what the handler said to its answer.
+// completion returns an answer with the settings of the handler.
 func (o *Operation) completion(response store.Response) store.Completion {
 	done := store.Completion{Response: response, Retention: time.Duration(o.retention.Load())}
 	if id := o.providerID.Load(); id != nil {
@@ -337,12 +338,12 @@ func (o *Operation) completion(response store.Response) store.Completion {
 	return done
 }
 
-// Tx returns the transaction of a transactional handler, which the claim is already in. What the handler writes through
-// it becomes durable together with its answer, or not at all. The guard commits it or rolls it back: its own Commit and
+// Tx returns the transaction of a transactional handler, which already contains the claim. The handler's writes in it
+// become durable together with its answer, or not at all. The guard commits it or rolls it back: its own Commit and
 // Rollback return [ErrTxOwned]. With pgx the function is postgres.Tx.
 //
-// It panics if the context has none, because the route is not [Transactional] or its store hands out another type:
-// writing past the transaction would undo the guarantee without a sign. [LookupTx] asks without a panic.
+// It panics if the context has none, because the route is not [Transactional] or its store provides another type:
+// writing past the transaction would silently lose the guarantee. [LookupTx] does not panic.
 func Tx(ctx context.Context) *sql.Tx {
 	tx, ok := LookupTx(ctx)
 	if !ok {

@@ -13,11 +13,11 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// maxCarried is the most that a carried value may take as JSON, as for the data of a phased operation.
+// maxCarried is the largest size of a carried value as JSON, as for the data of a phased operation.
 const maxCarried = 64 << 10
 
-// What the data of a record is used for in an attempt. It holds one thing: a record that was read for the other would
-// be misread.
+// These are the uses of a record's data in an attempt. There is only one use at a time: data of one use would be
+// misread as the other.
 const (
 	dataUnused uint32 = iota
 	dataOfPoints
@@ -32,12 +32,12 @@ var (
 	errPointsBesideCarry = errors.New("onceward: the operation carries a value (Operation.Carry), " +
 		"perhaps of an earlier version of the program, and can keep no other data at its recovery points: use one of the two")
 	// ErrNothingCarried is returned by [Carried] when the record carries no value: the attempt was lost before
-	// [Operation.Carry], or the record was listed and not read as a whole.
+	// [Operation.Carry], or the record comes from a list, which leaves the value out.
 	ErrNothingCarried = errors.New("onceward: the record carries nothing")
 )
 
-// envelope is a carried value as the record holds it. The first member tells it from the data of recovery points, and
-// is the version of this encoding.
+// envelope is a carried value in a record. Its first member distinguishes it from the data of recovery points, and is
+// the version of this encoding.
 type envelope struct {
 	Carry int             `json:"onceward-carry"`
 	Value json.RawMessage `json:"value"`
@@ -48,15 +48,15 @@ const (
 	envelopePrefix  = `{"onceward-carry":`
 )
 
-// Carry keeps a value in the record: what a resolver needs to build the answer that the handler would have given, if
-// its outcome becomes unknown. A handler calls it before its call to the other system goes out, because the value is in
-// the store when Carry returns; a later one replaces it, and it goes when the attempt is released. It is stored as JSON
-// of 64 KiB at most, and read by [Carried].
+// Carry stores a value in the record that a resolver needs to build the handler's answer if the outcome becomes
+// unknown. A handler calls it before it sends its call to the other system: when Carry returns, the value is in the
+// store. A later value replaces it, and it is removed when the attempt is released. It is stored as JSON of at most 64
+// KiB, and read by [Carried].
 //
-// After an error the handler must not go on, as after one of [Operation.Checkpoint]: nothing is known to be stored, and
+// After an error the handler must stop, as after an error of [Operation.Checkpoint]: the value may not be stored, and
 // the attempt may no longer be current ([store.ErrFenced]). It is an error on a transactional route, which has no
-// unknown outcome, and in an operation that keeps data at recovery points, such as a phased one. Without protection it
-// does nothing.
+// unknown outcome, and in an operation that keeps data at recovery points, such as a phased operation. Without
+// protection it does nothing.
 func (o *Operation) Carry(ctx context.Context, v any) error {
 	switch {
 	case o == nil:
@@ -77,7 +77,7 @@ func (o *Operation) Carry(ctx context.Context, v any) error {
 	return o.checkpoint(store.Checkpoint{Data: data})
 }
 
-// encodeCarried makes the data of a value, if it could be read again.
+// encodeCarried encodes a value, and checks that it can be decoded.
 func encodeCarried(v any) ([]byte, error) {
 	if v == nil {
 		return nil, errors.New("onceward: Carry needs a value")
@@ -99,7 +99,7 @@ func encodeCarried(v any) ([]byte, error) {
 	return json.Marshal(envelope{Carry: envelopeVersion, Value: value})
 }
 
-// dropsAll reports whether a value is a struct, or points to one, that has fields of which JSON has none.
+// dropsAll reports whether a value is a struct, or points to one, whose fields are all missing in JSON.
 func dropsAll(v any) bool {
 	t := reflect.TypeOf(v)
 	for t.Kind() == reflect.Pointer {
@@ -113,9 +113,9 @@ func dropsAll(v any) bool {
 	})
 }
 
-// Carried returns the value that the handler has carried in a record, for a resolver. It is read strictly: a field that
-// T does not have is an error, and so is one that T has and the value lacks, unless T leaves it out when it is empty.
-// The record must be whole, as resolvers get it and [store.Store.Get] returns it: lists leave out what it carries.
+// Carried returns the value that the handler has carried in a record, for a resolver. It is decoded strictly: a field
+// that T does not have is an error, and so is a field of T that the value lacks, unless it has omitempty. The record
+// must be complete, as resolvers get it and [store.Store.Get] returns it: lists leave out the carried value.
 func Carried[T any](rec *store.Record) (T, error) {
 	var value T
 	if store.IsSealed(rec.Data) {
@@ -140,9 +140,9 @@ func Carried[T any](rec *store.Record) (T, error) {
 // carries reports whether the data of a record is a carried value.
 func carries(data []byte) bool { return bytes.HasPrefix(data, []byte(envelopePrefix)) }
 
-// KeepData says that the handler keeps data of its own at its recovery points, as package phase does: from then on
+// KeepData reserves the data of the record for the handler's recovery points, as package phase does: from then on
 // [Operation.Carry] is refused. It is an error if the attempt that this one resumes has carried a value: its call may
-// be out, of which the handler knows nothing.
+// have been sent without the handler's knowledge.
 func (o *Operation) KeepData() error {
 	if o != nil && !o.useData(dataOfPoints) {
 		return errPointsBesideCarry
@@ -150,12 +150,12 @@ func (o *Operation) KeepData() error {
 	return nil
 }
 
-// useData reports whether the attempt may use the data of the record so: it may not if it uses it otherwise.
+// useData reserves the record's data for one use, and reports whether the attempt may use it so.
 func (o *Operation) useData(as uint32) bool {
 	return o.dataUse.CompareAndSwap(dataUnused, as) || o.dataUse.Load() == as
 }
 
-// foundData notes what an earlier attempt has used the data of the record for. Only one that resumes goes on with it.
+// foundData records how an earlier attempt has used the record's data. Only an attempt that resumes keeps that use.
 func (o *Operation) foundData() {
 	switch {
 	case !o.resumed || len(o.data) == 0:

@@ -149,8 +149,8 @@ func TestCarriedBelongsToTheAttempt(t *testing.T) {
 	}
 }
 
-// TestCarriedOutlivesAResumedAttempt: a resumed attempt that carries nothing leaves the value of the lost one, also if
-// it says that nothing was ever executed: the call of the lost one may be out.
+// TestCarriedOutlivesAResumedAttempt: a resumed attempt that carries nothing leaves the value of the lost one, even if
+// it reports that nothing was ever executed: the call of the lost one may have been sent.
 func TestCarriedOutlivesAResumedAttempt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

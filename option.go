@@ -14,27 +14,27 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Failure says what it means when a reserved handler fails: answers 5xx, panics, or runs past its deadline.
+// Failure is the meaning of a reserved handler's failure: it answers 5xx, panics, or runs past its deadline.
 type Failure uint8
 
 const (
-	// FailureUnknown says that the handler may have done something: the record becomes unknown, and a reconciler or an
+	// FailureUnknown means that the handler may have done something: the record becomes unknown, and a reconciler or an
 	// operator settles it.
 	FailureUnknown Failure = iota + 1
-	// FailureRetry says that nothing happens outside unless the handler succeeds: the record is released, and a retry
+	// FailureRetry means that nothing happens outside unless the handler succeeds: the record is released, and a retry
 	// executes.
 	FailureRetry
 	// FailureStore keeps the failure as the answer: every retry gets it.
 	FailureStore
 )
 
-// LostPolicy says what becomes of an operation whose owner was lost: see [OnLost].
+// LostPolicy is what happens to an operation whose owner was lost: see [OnLost].
 type LostPolicy = store.LostPolicy
 
 const (
 	// LostReconcile makes the operation unknown: it is never executed again on a guess. This is the default.
 	LostReconcile = store.LostReconcile
-	// LostResume lets a later attempt go on from the last recovery point.
+	// LostResume lets a later attempt continue from the last recovery point.
 	LostResume = store.LostResume
 )
 
@@ -54,15 +54,15 @@ const (
 	inFlightAccepted
 )
 
-// The longest lease and the longest retention of a route, which every store can keep.
+// These are the longest lease and the longest retention of a route that every store supports.
 const (
-	// MaxLease is the longest lease: a key whose owner is lost stays locked for no longer.
+	// MaxLease is the longest lease: a key whose owner is lost stays locked no longer than this.
 	MaxLease = 24 * time.Hour
 	// MaxRetention is the longest retention, 50 years.
 	MaxRetention = 50 * 365 * 24 * time.Hour
 )
 
-// The defaults and limits of a route.
+// These are the defaults and limits of a route.
 const (
 	defaultRetention = 24 * time.Hour
 	leastRetention   = time.Hour
@@ -74,7 +74,7 @@ const (
 	maxResponseLimit = 256 << 20
 )
 
-// settings is what a route was built with.
+// settings are the settings of a route.
 type settings struct {
 	mode          mode
 	isolation     sql.IsolationLevel
@@ -106,8 +106,8 @@ type settings struct {
 // Option configures a route, or a call of [Guard.Do].
 type Option func(*settings) error
 
-// Transactional runs the handler inside one database transaction with its claim and its answer. The handler takes the
-// transaction with [Tx]. A crash leaves nothing behind, and a retry runs afresh.
+// Transactional runs the handler inside one database transaction with its claim and its answer. The handler gets the
+// transaction from [Tx]. A crash leaves nothing, and a retry starts from the beginning.
 func Transactional() Option {
 	return func(s *settings) error {
 		s.mode = modeTransactional
@@ -115,9 +115,9 @@ func Transactional() Option {
 	}
 }
 
-// Isolation runs the transaction of a [Transactional] route at a level: [sql.LevelReadCommitted],
-// [sql.LevelRepeatableRead] or [sql.LevelSerializable]. A store without levels, such as SQLite, runs every transaction as
-// if it were alone. Default: the default of the pool that the handlers use, or of its database.
+// Isolation sets the level of a [Transactional] route's transaction: [sql.LevelReadCommitted],
+// [sql.LevelRepeatableRead] or [sql.LevelSerializable]. A store without levels, such as SQLite, always serializes.
+// Default: the default of the pool that the handlers use, or of its database.
 func Isolation(level sql.IsolationLevel) Option {
 	return func(s *settings) error {
 		switch level {
@@ -131,7 +131,7 @@ func Isolation(level sql.IsolationLevel) Option {
 }
 
 // Reserved records the intent durably before the handler runs, and its answer after: for handlers that call other
-// systems. It must be said what a failure means, because only the author of the handler can know.
+// systems. The meaning of a failure is required, because only the author of the handler can know it.
 func Reserved(onFailure Failure) Option {
 	return func(s *settings) error {
 		if onFailure < FailureUnknown || onFailure > FailureStore {
@@ -143,9 +143,9 @@ func Reserved(onFailure Failure) Option {
 	}
 }
 
-// OnLost says what becomes of an operation whose owner was lost. [LostResume] is for operations that go on from a
-// recovery point and whose effects are recognised by their downstream key: a handler that starts over does its work
-// again. Default: [LostReconcile].
+// OnLost sets what happens to an operation whose owner was lost. [LostResume] is for operations that continue from a
+// recovery point and whose effects are recognised by their downstream key: a handler that starts over repeats its work.
+// Default: [LostReconcile].
 func OnLost(policy LostPolicy) Option {
 	return func(s *settings) error {
 		if policy > store.LostResume {
@@ -171,7 +171,7 @@ func Retain(d time.Duration) Option {
 	}
 }
 
-// Lease is how long the right to execute lasts without a heartbeat. Heartbeats go out at a third of it. Less than
+// Lease sets how long the right to execute lasts without a heartbeat. Heartbeats are sent at a third of it. Less than
 // 100 ms and more than [MaxLease] are refused. Default: 30 s.
 func Lease(d time.Duration) Option {
 	return func(s *settings) error {
@@ -187,7 +187,7 @@ func Lease(d time.Duration) Option {
 	}
 }
 
-// Deadline bounds the handler's context. A deadline that a middleware in front has set counts if it is earlier. A
+// Deadline bounds the handler's context. An earlier deadline set by a middleware in front counts instead. A
 // transactional handler that returns after its deadline is undone, unless it succeeds within a quarter of a second.
 //
 // In transactional mode the deadline is at most the lease, and on a store with a single writer a third of it. Less than
@@ -210,7 +210,7 @@ func InFlightConflict() Option {
 	}
 }
 
-// InFlightWait lets a duplicate of an operation in flight wait up to d for the answer; then it is a conflict.
+// InFlightWait makes a duplicate of an operation in flight wait up to d for the answer; then it is a conflict.
 func InFlightWait(d time.Duration) Option {
 	return func(s *settings) error {
 		if d <= 0 {
@@ -221,9 +221,8 @@ func InFlightWait(d time.Duration) Option {
 	}
 }
 
-// InFlightAccepted answers a duplicate of an operation in flight with 202 and the address of its status: path with the
-// key behind it. Mount [Guard.StatusHandler] there, for example under "GET /operations/{key}" for the path
-// "/operations/".
+// InFlightAccepted answers a duplicate of an operation in flight with 202 and the address of its status: path followed
+// by the key. Mount [Guard.StatusHandler] there, for example under "GET /operations/{key}" for the path "/operations/".
 func InFlightAccepted(path string) Option {
 	return func(s *settings) error {
 		if !strings.HasPrefix(path, "/") || !strings.HasSuffix(path, "/") {
@@ -242,7 +241,7 @@ func KeyOptional() Option {
 	}
 }
 
-// Methods says which methods are protected. Others pass straight through, as if there was no guard. Default: POST and
+// Methods sets which methods are protected. Requests of other methods pass through unprotected. Default: POST and
 // PATCH.
 func Methods(methods ...string) Option {
 	return func(s *settings) error {
@@ -260,7 +259,7 @@ func Methods(methods ...string) Option {
 	}
 }
 
-// BodyLimit is the largest request body, in bytes; a larger one is answered with 413. Default: 1 MiB.
+// BodyLimit sets the largest request body, in bytes; a larger one is answered with 413. Default: 1 MiB.
 func BodyLimit(bytes int64) Option {
 	return func(s *settings) error {
 		if bytes < 0 {
@@ -271,9 +270,10 @@ func BodyLimit(bytes int64) Option {
 	}
 }
 
-// ResponseLimit is the largest response body that is stored, in bytes. A larger one is sent but not stored in reserved
-// mode, and refused with a rollback in transactional mode. What is written after [Operation.Reject] and its kin is not
-// stored, and has no limit. More than 256 MiB is refused, because no database takes rows of every size. Default: 1 MiB.
+// ResponseLimit sets the largest response body that is stored, in bytes. A larger one is sent but not stored in
+// reserved mode, and refused with a rollback in transactional mode. An answer after [Operation.Reject],
+// [Operation.NotExecuted] and the like is not stored, and has no limit. More than 256 MiB is refused, because databases
+// limit the size of rows. Default: 1 MiB.
 func ResponseLimit(bytes int) Option {
 	return func(s *settings) error {
 		if bytes < 0 || bytes > maxResponseLimit {
@@ -284,11 +284,11 @@ func ResponseLimit(bytes int) Option {
 	}
 }
 
-// OperationName names the operation where the route pattern cannot be seen: under a router that does not set
+// OperationName names the operation if the route pattern is not visible: under a router that does not set
 // http.Request.Pattern, or in a middleware in front of the router (with chi, protect single routes by With, not a whole
-// router by Use). It is the name by which a reconciler or a resumer finds the operation. It counts in the fingerprint
-// beside the method and the path: a route that changes its name answers the retries of before with a mismatch. Default:
-// the method and the pattern; where there is no pattern, protected requests are refused with 500.
+// router by Use). Reconcilers and resumers find the operation by this name. It counts in the fingerprint with the
+// method and the path: after a change of the name, retries of earlier requests get a mismatch. Default: the method and
+// the pattern; without a pattern, protected requests are refused with 500.
 func OperationName(name string) Option {
 	return func(s *settings) error {
 		s.operation = name
@@ -296,8 +296,7 @@ func OperationName(name string) Option {
 	}
 }
 
-// IncludeJSON makes the fingerprint cover only these parts of a JSON body, named by JSON pointers. Default: the whole
-// body.
+// IncludeJSON limits the fingerprint to these parts of a JSON body, named by JSON pointers. Default: the whole body.
 func IncludeJSON(pointers ...string) Option {
 	return func(s *settings) error {
 		s.include = slices.Clone(pointers)
@@ -305,7 +304,7 @@ func IncludeJSON(pointers ...string) Option {
 	}
 }
 
-// IgnoreJSON leaves these parts of a JSON body, named by JSON pointers, out of the fingerprint: a client's timestamp, a
+// IgnoreJSON excludes these parts of a JSON body, named by JSON pointers, from the fingerprint: a client's timestamp, a
 // trace id. Default: none.
 func IgnoreJSON(pointers ...string) Option {
 	return func(s *settings) error {
@@ -326,8 +325,8 @@ func IncludeHeaders(names ...string) Option {
 	}
 }
 
-// FingerprintBy puts what a function returns into the fingerprint, in place of the query, the media type and the body.
-// Default: those count as they are.
+// FingerprintBy uses the result of a function in the fingerprint, in place of the query, the media type and the body.
+// Default: the query, the media type and the body.
 func FingerprintBy(f FingerprintFunc) Option {
 	return func(s *settings) error {
 		s.fingerprint.custom = f
@@ -335,8 +334,8 @@ func FingerprintBy(f FingerprintFunc) Option {
 	}
 }
 
-// BindSession binds each key to the caller's session: the same key from another session of the same scope is answered
-// as a mismatch, and its status as none. A request without a session is answered with 401, with the challenges as its
+// BindSession binds each key to the caller's session: the same key from another session of the same scope gets a
+// mismatch, and its status is not found. A request without a session is answered with 401, with the challenges as its
 // WWW-Authenticate. Default: keys belong to the scope.
 func BindSession(session func(*http.Request) string, challenges ...string) Option {
 	return func(s *settings) error {
@@ -348,7 +347,7 @@ func BindSession(session func(*http.Request) string, challenges ...string) Optio
 	}
 }
 
-// newSettings applies the options to the defaults and refuses what cannot be right together.
+// newSettings applies the options to the defaults and refuses wrong combinations.
 func newSettings(options ...[]Option) (*settings, error) {
 	s := &settings{
 		retention: defaultRetention, lease: defaultLease, deadline: defaultDeadline,
@@ -363,11 +362,11 @@ func newSettings(options ...[]Option) (*settings, error) {
 		}
 	}
 	if s.mode == modeUnset {
-		return nil, errors.New("onceward: the route does not say how it executes: " +
+		return nil, errors.New("onceward: the route has no mode of execution: " +
 			"add Transactional(), or Reserved(…) with what a failure means")
 	}
-	// A client whose clock is ahead by the tolerance claims to have sent later than it did: the record must not be gone
-	// before.
+	// A client whose clock is ahead by the tolerance sends a later time than the true one: the record must exist for that
+	// time too.
 	if f := s.firstSent; f.within+f.tolerance > s.retention {
 		return nil, fmt.Errorf("onceward: requests that were first sent %s ago, with a tolerance of %s, cannot be accepted: "+
 			"their records are kept for %s", f.within, f.tolerance, s.retention)

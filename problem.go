@@ -16,37 +16,37 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// DefaultProblemBase comes before the code in the type of a problem, unless [Config] says otherwise: it leads to the
+// DefaultProblemBase comes before the code in the type of a problem, unless [Config] sets another: it leads to the
 // code's paragraph in docs/problems.md.
 const DefaultProblemBase = "https://github.com/onceward/onceward/blob/main/docs/problems.md#"
 
-// Problem is the body of an answer that Onceward itself gives, as RFC 9457 has it. It never holds stored data, a
-// fingerprint, or a sign of another scope.
+// Problem is the body of Onceward's own answers (RFC 9457). It never contains stored data, a fingerprint, or a sign of
+// another scope.
 type Problem struct {
-	// Type leads to what is to be known about the code.
+	// Type is the address of the code's documentation.
 	Type   string `json:"type"`
 	Title  string `json:"title"`
 	Status int    `json:"status"`
 	Detail string `json:"detail,omitempty"`
-	// Instance names this one occurrence, as a urn:uuid. It is also told to the observer and the log.
+	// Instance names this one occurrence, as a urn:uuid. The observer and the log get it too.
 	Instance string `json:"instance"`
 	// Code is stable, for programs.
 	Code string `json:"code"`
-	// Retryable says whether the client may send the same request again with the same key.
+	// Retryable is set if the client may send the same request again with the same key.
 	Retryable bool `json:"retryable"`
 
-	// RetryAfter is the header of that name, in whole seconds, at least one. Zero sends none.
+	// RetryAfter is the header Retry-After, in whole seconds, at least one. Zero sends none.
 	RetryAfter time.Duration `json:"-"`
 	// Challenges are the values of WWW-Authenticate, for a 401.
 	Challenges []string `json:"-"`
-	// Limit is what a 429 tells in the header fields RateLimit and RateLimit-Policy. Default: none.
+	// Limit is the content of the header fields RateLimit and RateLimit-Policy of a 429. Default: none.
 	Limit *LimitError `json:"-"`
 
-	ownCode string // if Code is another name for it
-	notNews bool   // the log has been told of what lies behind it
+	ownCode string // Onceward's code if Code is another name
+	logged  bool   // the cause was already logged
 }
 
-// The problems that Onceward answers with. Their details and statuses are filled in per request.
+// These are Onceward's problems. Their details and statuses are filled in per request.
 var (
 	problemNoKey          = problem(400, "missing-key", "Idempotency-Key is missing")
 	problemBadKey         = problem(400, "invalid-key", "The idempotency key is not valid")
@@ -74,7 +74,7 @@ var (
 	problemRefused     = retryable(429, time.Second, "new-keys-refused", "No new requests are accepted")
 	problemMismatches  = retryable(429, time.Second, "mismatches-refused",
 		"Too many requests did not match their Idempotency-Key")
-	problemLookups     = retryable(429, time.Second, "lookups-refused", "Too many questions for a status")
+	problemLookups     = retryable(429, time.Second, "lookups-refused", "Too many status requests")
 	problemNotExecuted = retryable(503, time.Second, "not-executed", "The request was not executed")
 	problemDeadline    = retryable(503, time.Second, "deadline-exceeded",
 		"The request took too long and was not executed")
@@ -89,7 +89,8 @@ func problem(status int, code, title string) Problem {
 	return Problem{Code: code, Status: status, Title: title}
 }
 
-// retryable is a problem for which the same request may be sent again; after no time means that it is not known when.
+// retryable returns a problem for which the same request may be sent again; zero after means that the time is not
+// known.
 func retryable(status int, after time.Duration, code, title string) Problem {
 	return Problem{Code: code, Status: status, Title: title, Retryable: true, RetryAfter: after}
 }
@@ -108,14 +109,14 @@ func (p *Problem) Error() string {
 	return "onceward: " + p.Title + ": " + p.Detail
 }
 
-// OwnCode returns the code that Onceward has for the problem, for adapters that have an answer of their own to each:
-// [Config].ProblemCode may have given Code another name.
+// OwnCode returns Onceward's code for the problem, for adapters that map each code to their own answer:
+// [Config].ProblemCode may have renamed Code.
 func (p *Problem) OwnCode() string { return cmp.Or(p.ownCode, p.Code) }
 
-// Write answers a request with the problem, for a middleware or an adapter that refuses in the words of Onceward. What
-// is empty it fills in: the Instance with a new one, and the Type with that of [DefaultProblemBase], so that a code of
-// one's own needs a type of its own. A Link header leads to the type (A1), beside those that are there. The problem
-// stays as it is: written again it is another occurrence.
+// Write answers a request with the problem, for a middleware or an adapter that refuses like Onceward. It fills in
+// empty fields: the Instance with a new one, and the Type from [DefaultProblemBase], so that a code of your own needs a
+// type of its own. It adds a Link header to the type (rule A1). The problem does not change: written again it is
+// another occurrence.
 func (p *Problem) Write(w http.ResponseWriter) {
 	now := *p
 	if now.Instance == "" {
@@ -126,7 +127,7 @@ func (p *Problem) Write(w http.ResponseWriter) {
 	}
 	body, err := json.Marshal(now)
 	if err != nil {
-		// Strings, a number and a bool always encode.
+		// Strings, numbers and bools always encode.
 		panic("onceward: " + err.Error())
 	}
 	h := w.Header()
@@ -145,11 +146,11 @@ func (p *Problem) Write(w http.ResponseWriter) {
 		p.Limit.write(h)
 	}
 	w.WriteHeader(p.Status)
-	// A client that is gone has no use for the error, and nothing depends on it.
+	// A client that left has no use for the error, and nothing depends on it.
 	_, _ = w.Write(append(body, '\n'))
 }
 
-// inBrackets escapes what may not stand in a URI, so that one cannot end before its closing bracket.
+// inBrackets escapes characters that are not allowed in a URI, so that it cannot end before its closing bracket.
 func inBrackets(uri string) string {
 	escaped := make([]byte, 0, len(uri))
 	for i := range len(uri) {
@@ -165,23 +166,23 @@ func inBrackets(uri string) string {
 // NewInstance returns a name for one occurrence of a [Problem]: a random urn:uuid.
 func NewInstance() string {
 	var u [16]byte
-	_, _ = rand.Read(u[:]) // it never fails
+	_, _ = rand.Read(u[:]) // never fails
 	u[6], u[8] = u[6]&0x0f|0x40, u[8]&0x3f|0x80
 	return fmt.Sprintf("urn:uuid:%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 }
 
-// occurrence is a problem that happens now.
+// occurrence returns a problem with a new instance.
 func (g *Guard) occurrence(p *Problem) *Problem {
 	now := *p
 	now.Type, now.Instance = g.config.ProblemBase+p.Code, NewInstance()
 	return &now
 }
 
-// writeProblem answers with an occurrence. Its code gets the name that the client expects at the last moment: observers
-// and logs know the problem by Onceward's own.
+// writeProblem answers with an occurrence. Its code is renamed for the client only here: observers and logs use
+// Onceward's code.
 func (g *Guard) writeProblem(w http.ResponseWriter, now *Problem) { g.renamed(now).Write(w) }
 
-// renamed gives the code of an occurrence the name that clients know.
+// renamed renames the code of an occurrence for clients.
 func (g *Guard) renamed(now *Problem) *Problem {
 	now.ownCode, now.Code = now.Code, g.config.ProblemCode(now.Code)
 	return now
@@ -191,11 +192,11 @@ func (g *Guard) renamed(now *Problem) *Problem {
 func (g *Guard) answerProblem(
 	ctx context.Context, w http.ResponseWriter, id store.ID, operation string, p *Problem,
 ) {
-	g.writeProblem(w, g.tellProblem(ctx, id, operation, p))
+	g.writeProblem(w, g.reportProblem(ctx, id, operation, p))
 }
 
-// tellProblem makes an occurrence of a problem after a reservation, and tells the log and the observer of it.
-func (g *Guard) tellProblem(ctx context.Context, id store.ID, operation string, p *Problem) *Problem {
+// reportProblem makes an occurrence of a problem after a reservation, and sends it to the log and the observer.
+func (g *Guard) reportProblem(ctx context.Context, id store.ID, operation string, p *Problem) *Problem {
 	now := g.occurrence(p)
 	g.logProblem(ctx, operation, now, "key_hash", id.Hash())
 	g.observe(ctx, ProblemEvent{
@@ -204,11 +205,11 @@ func (g *Guard) tellProblem(ctx context.Context, id store.ID, operation string, 
 	return now
 }
 
-// logProblem ties the instance that a client may report to what else the log says. A failure of ours is worth a line by
-// default, a refusal is not.
+// logProblem logs an occurrence with its instance, which a client may report. A failure of the service is logged at
+// info level, a refusal at debug level.
 func (g *Guard) logProblem(ctx context.Context, operation string, p *Problem, more ...any) {
 	level := slog.LevelDebug
-	if p.Status >= http.StatusInternalServerError && !p.notNews {
+	if p.Status >= http.StatusInternalServerError && !p.logged {
 		level = slog.LevelInfo
 	}
 	g.config.Logger.Log(ctx, level, "onceward: answered with a problem", append([]any{
@@ -216,8 +217,8 @@ func (g *Guard) logProblem(ctx context.Context, operation string, p *Problem, mo
 	}, more...)...)
 }
 
-// DraftCode is for [Config].ProblemCode: it names what the IETF draft of Idempotency-Key describes by the draft's own
-// words, and leaves other codes as they are.
+// DraftCode renames codes to the terms of the IETF draft of Idempotency-Key, and leaves codes that the draft does not
+// describe. It is for [Config].ProblemCode.
 func DraftCode(code string) string {
 	switch code {
 	case problemNoKey.Code:
@@ -233,12 +234,12 @@ func DraftCode(code string) string {
 	}
 }
 
-// retryAfter is the header's value: whole seconds, at least one.
+// retryAfter returns the header's value: whole seconds, at least one.
 func retryAfter(d time.Duration) string {
 	return strconv.FormatInt(seconds(d), 10)
 }
 
-// keyProblem says what is wrong with a key.
+// keyProblem returns the problem of a key that is missing or wrong.
 func keyProblem(err error) *Problem {
 	switch {
 	case errors.Is(err, ErrNoKey):
@@ -247,11 +248,11 @@ func keyProblem(err error) *Problem {
 	case errors.Is(err, ErrPersonalKey):
 		return problemPersonalKey.detailed(err.Error())
 	default:
-		return problemBadKey.detailed(strings.TrimPrefix(err.Error(), ErrBadKey.Error()+": ")) // which is the title
+		return problemBadKey.detailed(strings.TrimPrefix(err.Error(), ErrBadKey.Error()+": ")) // the prefix is the title
 	}
 }
 
-// unauthenticated is a 401 with the challenges of the scope function (A8).
+// unauthenticated returns a 401 with the challenges of the scope function (rule A8).
 func unauthenticated(err error, detail string) *Problem {
 	p := problemNoAuth.detailed(detail)
 	if with := (*UnauthenticatedError)(nil); errors.As(err, &with) && with != nil {
@@ -260,7 +261,7 @@ func unauthenticated(err error, detail string) *Problem {
 	return p
 }
 
-// decisionProblem answers a decision that neither executes nor replays.
+// decisionProblem returns the problem for a decision that neither executes nor replays.
 func (g *Guard) decisionProblem(res *result) *Problem {
 	if res.limit != nil {
 		return res.limit.problem()
@@ -285,7 +286,7 @@ func (g *Guard) decisionProblem(res *result) *Problem {
 	}
 }
 
-// The bounds of Retry-After for an outcome that is not known: reconciliation takes its time.
+// These are the bounds of Retry-After for an unknown outcome, because reconciliation takes time.
 const (
 	leastUnknownRetry = 5 * time.Second
 	mostUnknownRetry  = time.Minute
@@ -295,16 +296,16 @@ func unknownRetryAfter(res *result) time.Duration {
 	return min(max(res.record.ReconcileAt.Sub(res.now), leastUnknownRetry), mostUnknownRetry)
 }
 
-// becameUnknown is the answer when the outcome became unknown in this request (E7).
+// becameUnknown returns the answer to a request whose outcome became unknown in it (rule E7).
 func becameUnknown() *Problem {
 	p := problemUnknown.detailed("the request may have taken effect, but its outcome is not known, or could not be " +
-		"stored; it is not executed again: retry with the same key to learn the outcome once it is settled")
+		"stored; it is not executed again: retry with the same key to get the outcome once it is settled")
 	p.Status, p.RetryAfter = http.StatusInternalServerError, leastUnknownRetry
 	return p
 }
 
-// failureProblem answers when the store could not, or the database would not: nothing was executed. Each request to a
-// store that is silent waits until its time is over, so a retry before is of no use.
+// failureProblem returns the problem of a store that could not answer, or a database that refused: nothing was
+// executed. If the store timed out, every request waits for the whole timeout, so the client should not retry earlier.
 func (g *Guard) failureProblem(err error) *Problem {
 	switch {
 	case errors.Is(err, store.ErrUnreadable):
@@ -315,7 +316,7 @@ func (g *Guard) failureProblem(err error) *Problem {
 		return problemDeadline.detailed("retry later with the same key")
 	}
 	p := problemUnavailable.detailed("retry later with the same key")
-	p.notNews = errors.Is(err, store.ErrNotSent)
+	p.logged = errors.Is(err, store.ErrNotSent)
 	if errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, store.ErrBusy) {
 		p.RetryAfter = max(g.config.StoreTimeout, p.RetryAfter)
 	}

@@ -69,7 +69,7 @@ func TestProblemBasesThatLeadNowhere(t *testing.T) {
 	}
 }
 
-// TestAProblemLeavesOtherLinksAlone: those of a middleware in front stay, before the problem's own.
+// TestAProblemLeavesOtherLinksAlone: the links of a middleware in front stay, before the problem's own.
 func TestAProblemLeavesOtherLinksAlone(t *testing.T) {
 	t.Parallel()
 	const other = `</openapi.json>; rel="service-desc"`
@@ -84,7 +84,7 @@ func TestAProblemLeavesOtherLinksAlone(t *testing.T) {
 	}
 }
 
-// TestAProblemIsFoundByItsInstance: what a client reports leads to the log and to what the observer was told.
+// TestAProblemIsFoundByItsInstance: the instance that a client reports is in the log and in the observer's event.
 func TestAProblemIsFoundByItsInstance(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
@@ -138,7 +138,7 @@ func TestAStoredProblemIsReplayed(t *testing.T) {
 	handler.wantRuns(t, "E5", 1)
 }
 
-// TestChallenges: a 401 says how to authenticate (RFC 9110, 15.5.2), wherever it is from.
+// TestChallenges: a 401 contains how to authenticate (RFC 9110, 15.5.2), wherever it is from.
 func TestChallenges(t *testing.T) {
 	t.Parallel()
 	const bearer, basic = `Bearer realm="payments"`, `Basic realm="payments"`

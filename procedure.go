@@ -12,22 +12,23 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Procedure is a protected operation that does not come by net/http: a gRPC method, a tool of MCP, a mutation. It is to
-// them what [Guard.Handler] is to a route: it reads the key, refuses what is not valid, runs the work once, judges its
-// answer by the same rules, and says what is wrong as a [Problem]. Adapters of frameworks are made of it; a job or a
-// consumer wants [Guard.Do].
+// Procedure is a protected operation that does not come by net/http: a gRPC method, a tool of MCP, a mutation. It does
+// for them what [Guard.Handler] does for a route: it reads the key, refuses invalid calls, runs the work once, judges
+// its answer by the same rules, and returns errors as a [Problem]. It is for adapters of frameworks; use [Guard.Do] for
+// a job or a consumer.
 type Procedure struct {
 	guard    *Guard
 	settings *settings
 }
 
-// Procedure returns an operation with the options of a route, and counts it among those of [Guard.CheckOperations]. Its
-// name is that of [OperationName]; without one each [Call] says what it does.
+// Procedure returns an operation with the options of a route, and registers it for [Guard.CheckOperations]. Its name is
+// its [OperationName]; without one each [Call] names its operation.
 //
-// Options that read an HTTP request, or answer one, are refused: a call has none. Of [Config].Defaults those are
-// refused whose promise would be broken: [BindSession], [WithoutBody], and what may add to the fingerprint,
-// [IncludeHeaders] and [FingerprintBy], unless they are taken back, as by IncludeHeaders() and FingerprintBy(nil).
-// Others are left out, as [InFlightAccepted] is: a duplicate of a call in flight is a conflict.
+// Options that read an HTTP request, or change its answer, are refused: a call has neither. Options in
+// [Config].Defaults are refused if their guarantee would be broken: [BindSession], [WithoutBody], and the options that
+// may add to the fingerprint, [IncludeHeaders] and [FingerprintBy], unless they are reset, as by IncludeHeaders() and
+// FingerprintBy(nil). Other defaults are ignored, such as [InFlightAccepted]: a duplicate of a call in flight is a
+// conflict.
 func (g *Guard) Procedure(options ...Option) (*Procedure, error) {
 	s, err := g.settings(options)
 	if err != nil {
@@ -35,7 +36,7 @@ func (g *Guard) Procedure(options ...Option) (*Procedure, error) {
 	}
 	own := new(settings)
 	for _, option := range options {
-		_ = option(own) // which has succeeded before
+		_ = option(own) // succeeded before
 	}
 	if err := cmp.Or(s.refuseBroken(), own.refuseUnused()); err != nil {
 		return nil, err
@@ -44,7 +45,7 @@ func (g *Guard) Procedure(options ...Option) (*Procedure, error) {
 	return &Procedure{guard: g, settings: s}, nil
 }
 
-// refuseBroken refuses options without which a promise would be broken.
+// refuseBroken refuses options whose guarantee a procedure would break.
 func (s *settings) refuseBroken() error {
 	switch {
 	case s.session != nil:
@@ -75,22 +76,22 @@ func (s *settings) refuseUnused() error {
 	}
 }
 
-// Operation returns the name of [OperationName]; empty if each call says what it does.
+// Operation returns the procedure's [OperationName]; empty if each call names its operation.
 func (p *Procedure) Operation() string { return p.settings.operation }
 
-// ParseKey reads a key that came along with a call as it would stand in a header line, by the rules of [Config].Keys.
+// ParseKey parses a key of a call in the form of a header line, by the rules of [Config].Keys.
 func (p *Procedure) ParseKey(line string) (string, error) { return p.guard.config.Keys.parse(line) }
 
-// Answer is what a procedure answers, in a form of its own. Its status says what it means, by the rules for the answers
-// of handlers (E5): 2xx and 3xx commit, a 4xx undoes the writes of a transaction and is stored, 401, 408, 425 and 429
-// say that nothing was done, and a 5xx undoes a transaction, or else follows the [Failure] of the route.
+// Answer is a procedure's answer, in its own format. Its status has the same meaning as a handler's (rule E5): 2xx and
+// 3xx commit, a 4xx undoes the writes of a transaction and is stored, 401, 408, 425 and 429 mean that nothing was done,
+// and a 5xx undoes a transaction, or else follows the [Failure] of the route.
 type Answer struct {
 	// Status is an HTTP status, 200 or above. Default: 200.
 	Status int
-	// ContentType says what Body is, to the program that replays it and to an operator. A problem of its own is not to
-	// be given as application/problem+json, which is kept for those of Onceward. Default: application/octet-stream.
+	// ContentType describes Body to the program that replays it and to an operator. Do not use application/problem+json,
+	// which is reserved for Onceward's problems. Default: application/octet-stream.
 	ContentType string
-	// Body is all that a replay needs.
+	// Body is everything that a replay needs.
 	Body []byte
 }
 
@@ -100,30 +101,30 @@ func (a Answer) withDefaults() Answer {
 	return a
 }
 
-// Served is what [Procedure.Serve] returns.
+// Served is the result of [Procedure.Serve].
 type Served struct {
 	Answer
-	// Replayed says that the answer is that of an earlier attempt.
+	// Replayed is set if the answer comes from an earlier attempt.
 	Replayed bool
-	// ExpiresAt is until when the answer is kept; zero for one that is not kept.
+	// ExpiresAt is the time until which the answer is kept; zero if it is not kept.
 	ExpiresAt time.Time
-	// Unknown says that the answer was passed on although the outcome is unknown: it is that of a failure.
+	// Unknown is set if the outcome is unknown. The answer is then a failure.
 	Unknown bool
 }
 
-// Serve runs fn at most once for the call, and returns its answer, of now or of an earlier attempt. The rules of
-// [Config].Keys hold for its Key, but for the syntax; a call without one has it in its Header. If it has none and the
-// procedure has [KeyOptional], fn runs unprotected. A call without an Operation has that of the procedure.
+// Serve runs fn at most once for the call, and returns its answer, from this attempt or an earlier one. The call's Key
+// must follow the rules of [Config].Keys, except for the syntax; if Key is empty it is taken from Header. Without a
+// key, if the procedure has [KeyOptional], fn runs unprotected. A call without an Operation has the procedure's.
 //
-// The context's cancellation does not reach fn, but its values do; fn is bounded by the [Deadline] option, and may run
-// again if a database undid its transaction: what it is given has to be the same then. A panic of fn goes on.
+// The context passes its values to fn, but not its cancellation; fn is bounded by the [Deadline] option, and may run
+// again if a database undid its transaction: its input must then be the same. A panic of fn is raised again.
 //
-// Where there is no answer of fn's to give, the error is a *[Problem], which was told to the log and the observer.
+// If fn's answer cannot be returned, the error is a *[Problem], which was logged and reported to the observer.
 func (p *Procedure) Serve(ctx context.Context, call Call, fn func(ctx context.Context) Answer) (Served, error) {
 	p.guard.handling.Add(1)
 	defer p.guard.handling.Add(-1)
 	if call.Operation = cmp.Or(call.Operation, p.settings.operation); call.Operation == "" {
-		return Served{}, p.refuse(ctx, call.Operation, problemUnnamed.detailed("the call does not say what it does"))
+		return Served{}, p.refuse(ctx, call.Operation, problemUnnamed.detailed("the call does not name its operation"))
 	}
 	if call.Scope == "" {
 		return Served{}, p.Refuse(ctx, call.Operation, ErrUnauthenticated)
@@ -164,8 +165,9 @@ func (p *Procedure) Resume(ctx context.Context, rec *store.Record, fn func(ctx c
 	return f.failure(&res)
 }
 
-// Refuse says why a call is not served, when its caller or its key cannot be told: the error is that of a scope function
-// or of [Procedure.ParseKey]. Nothing was executed. The problem was told to the log and the observer.
+// Refuse returns the problem of a call that is not served, because its caller or its key cannot be determined: the
+// error comes from a scope function or from [Procedure.ParseKey]. Nothing was executed. The problem is logged and
+// reported to the observer.
 func (p *Procedure) Refuse(ctx context.Context, operation string, err error) *Problem {
 	switch {
 	case errors.Is(err, ErrUnauthenticated):
@@ -179,21 +181,21 @@ func (p *Procedure) Refuse(ctx context.Context, operation string, err error) *Pr
 	}
 }
 
-// Unreadable says that the stored answer of a call cannot be given again by the program that asks for it: its form is
-// not one that the adapter knows. Nothing was executed now. The problem was told to the log and the observer.
+// Unreadable returns the problem of a stored answer that the adapter cannot decode. Nothing was executed now. The
+// problem is logged and reported to the observer.
 func (p *Procedure) Unreadable(ctx context.Context, operation string, err error) *Problem {
 	p.guard.storeFailed(ctx, operation, "replay", err)
 	return p.refuse(ctx, operation, p.guard.failureProblem(&store.UnreadableError{Reason: err.Error()}))
 }
 
-// RequestFields returns the canonical names of the fields of a [Call].Header that Serve reads: those of the key, the
-// first of which counts, and last that of the time of first sending.
+// RequestFields returns the canonical names of the fields of a [Call].Header that Serve reads: the names of the key, of
+// which the first present one counts, and last the time of first sending.
 func (p *Procedure) RequestFields() []string {
 	return append(slices.Clone(p.guard.config.Keys.Headers), FirstSentHeader)
 }
 
-// AppendAnswerFields appends the header fields that go out with an answer, where a transport has such: until when it is
-// kept, and whether it is a replay.
+// AppendAnswerFields appends the header fields of an answer, if a transport has such: until when it is kept, and
+// whether it is a replay.
 func (p *Procedure) AppendAnswerFields(fields []store.HeaderField, s *Served) []store.HeaderField {
 	if !s.ExpiresAt.IsZero() {
 		fields = append(fields, store.HeaderField{Name: expiresHeader, Value: s.ExpiresAt.UTC().Format(http.TimeFormat)})
@@ -204,13 +206,13 @@ func (p *Procedure) AppendAnswerFields(fields []store.HeaderField, s *Served) []
 	return fields
 }
 
-// KeepsField reports whether a header field of an answer is to be stored with it, by the rules for the fields of a
-// handler's answer (A2) and by [StoreHeaders] and [DropHeaders].
+// KeepsField reports whether a header field of an answer is to be stored with it, by the rules for a handler's answer
+// (rule A2) and by [StoreHeaders] and [DropHeaders].
 func (p *Procedure) KeepsField(name string) bool {
 	return p.settings.headers.keeps(http.CanonicalHeaderKey(name))
 }
 
-// refusal is what is wrong with a call that has a key.
+// refusal returns the problem of a call with a key, or nil.
 func (p *Procedure) refusal(call *Call) *Problem {
 	if err := call.check(); err != nil {
 		return keyProblem(err)
@@ -224,7 +226,7 @@ func (p *Procedure) refusal(call *Call) *Problem {
 	return p.settings.firstSent.check(call.Header, time.Now())
 }
 
-// refuse tells of a call that is refused before any reservation.
+// refuse logs and reports a call that is refused before any reservation.
 func (p *Procedure) refuse(ctx context.Context, operation string, problem *Problem) *Problem {
 	now := p.guard.occurrence(problem)
 	p.guard.logProblem(ctx, operation, now)
@@ -236,15 +238,15 @@ func (p *Procedure) refuse(ctx context.Context, operation string, problem *Probl
 type procedureRun struct {
 	execution
 	fn       func(ctx context.Context) Answer
-	answer   Answer   // of the last run
-	problem  *Problem // Onceward's own in its place
-	passOn   bool     // the answer is given although the outcome is unknown
+	answer   Answer   // the answer of the last run
+	problem  *Problem // Onceward's own answer in its place
+	sendOwn  bool     // the answer is returned for an unknown outcome
 	panicked any
 }
 
 // work implements [runner].
 func (f *procedureRun) work(ctx context.Context, op *Operation) outcome {
-	f.answer, f.problem, f.passOn, f.panicked = Answer{}, nil, false, nil
+	f.answer, f.problem, f.sendOwn, f.panicked = Answer{}, nil, false, nil
 	op.restart()
 	started := time.Now()
 	f.call(ctx)
@@ -259,23 +261,23 @@ func (f *procedureRun) work(ctx context.Context, op *Operation) outcome {
 	return end
 }
 
-// call runs the function and keeps its panic for after the result (E8).
+// call runs the function and keeps its panic until after the result (rule E8).
 func (f *procedureRun) call(ctx context.Context) {
 	defer func() { f.panicked = recover() }()
 	f.answer = f.fn(ctx)
 }
 
-// outcome judges what the function did and said, as that of a handler is judged (E5).
+// outcome judges the function's answer and the outcome it set, as for a handler (rule E5).
 func (f *procedureRun) outcome(ctx context.Context, op *Operation) outcome {
 	transactional := f.settings.mode == modeTransactional
-	switch said := op.outcome.Load(); {
-	case said == endedUnknown && !transactional:
-		f.passOn = f.answer.Status >= http.StatusInternalServerError
-		return outcome{kind: outcomeUnknown, reason: op.reasonOr("the procedure said that the outcome is unknown")}
-	case said == endedSuspended && !transactional:
+	switch ended := op.outcome.Load(); {
+	case ended == endedUnknown && !transactional:
+		f.sendOwn = f.answer.Status >= http.StatusInternalServerError
+		return outcome{kind: outcomeUnknown, reason: op.reasonOr("the procedure reported that the outcome is unknown")}
+	case ended == endedSuspended && !transactional:
 		return f.suspended()
-	case said != endedAsWritten:
-		return f.saidNotExecuted(op)
+	case ended != endedAsWritten:
+		return f.declaredNotExecuted(op)
 	case f.panicked != nil:
 		return f.unanswered(ctx, "the procedure panicked", &problemHandlerFailed)
 	case f.answer.Status == 0 && ctx.Err() != nil:
@@ -290,23 +292,24 @@ func (f *procedureRun) outcome(ctx context.Context, op *Operation) outcome {
 		return outcome{kind: outcomeRelease, reason: errTooLarge.Error()}
 	}
 	end := f.judge(ctx, response)
-	f.passOn = end.kind == outcomeUnknown
+	f.sendOwn = end.kind == outcomeUnknown
 	return end
 }
 
-// saidNotExecuted: an answer that claims success would contradict it, and is replaced.
-func (f *procedureRun) saidNotExecuted(op *Operation) outcome {
+// declaredNotExecuted returns the outcome of a call of [Operation.NotExecuted] or [Operation.Reject]. An answer that
+// reports success would contradict it, and is replaced.
+func (f *procedureRun) declaredNotExecuted(op *Operation) outcome {
 	if f.answer.Status < http.StatusBadRequest {
 		f.problem = problemNotExecuted.detailed("retry with the same key")
 	}
-	reason := "the procedure said that nothing was executed"
+	reason := "the procedure reported that nothing was executed"
 	if op.rejected.Load() {
 		reason = "the procedure rejected the call"
 	}
 	return outcome{kind: outcomeRelease, reason: op.reasonOr(reason)}
 }
 
-// unanswered is the outcome of a run without an answer of its own.
+// unanswered returns the outcome of a run without an answer of its own.
 func (f *procedureRun) unanswered(ctx context.Context, reason string, problem *Problem) outcome {
 	f.problem = problem
 	return failedAs(f.onFailure(ctx), f.op.reasonOr(reason), func() store.Response {
@@ -316,7 +319,8 @@ func (f *procedureRun) unanswered(ctx context.Context, reason string, problem *P
 	})
 }
 
-// problemType is the media type of a problem, also of one that is stored as the answer of a procedure that panicked.
+// problemType is the media type of a problem. It also marks a problem that is stored as the answer of a procedure that
+// panicked.
 const problemType = "application/problem+json"
 
 func storedProblem(p *Problem) Answer {
@@ -324,7 +328,7 @@ func storedProblem(p *Problem) Answer {
 	return Answer{Status: p.Status, ContentType: problemType, Body: body}
 }
 
-// response is the answer as it is stored. It shares no memory with the caller's.
+// response returns the answer to store. It shares no memory with the caller's.
 func (f *procedureRun) response() store.Response {
 	f.answer = f.answer.withDefaults()
 	if len(f.answer.Body) > f.settings.responseLimit {
@@ -337,7 +341,7 @@ func (f *procedureRun) response() store.Response {
 	}
 }
 
-// served takes the call to its result. A panic of the function goes on (E8).
+// served runs the call and returns its result. A panic of the function is raised again (rule E8).
 func (f *procedureRun) served() (Served, error) {
 	res := f.run(f)
 	if f.panicked != nil {
@@ -351,34 +355,34 @@ func (f *procedureRun) served() (Served, error) {
 	case resultReleased:
 		return f.unkept()
 	case resultUnknown:
-		if !f.passOn {
+		if !f.sendOwn {
 			f.problem = becameUnknown()
 		}
 		served, err := f.unkept()
 		served.Unknown = err == nil
 		return served, err
 	case resultDecision:
-		return Served{}, f.tell(f.guard.decisionProblem(&res))
+		return Served{}, f.report(f.guard.decisionProblem(&res))
 	case resultCallerLeft:
-		return Served{}, f.tell(problemNotExecuted.detailed("the caller left before execution"))
+		return Served{}, f.report(problemNotExecuted.detailed("the caller left before execution"))
 	default:
-		return Served{}, f.tell(f.guard.failureProblem(res.err))
+		return Served{}, f.report(f.guard.failureProblem(res.err))
 	}
 }
 
-// unkept gives the answer of the function although it is not stored, or Onceward's own in its place.
+// unkept returns the function's answer although it is not stored, or Onceward's own in its place.
 func (f *procedureRun) unkept() (Served, error) {
 	if f.problem != nil {
-		return Served{}, f.tell(f.problem)
+		return Served{}, f.report(f.problem)
 	}
 	return Served{Answer: f.answer}, nil
 }
 
-// replayed gives the stored answer.
+// replayed returns the stored answer.
 func (f *procedureRun) replayed(res *result) (Served, error) {
 	response := res.answer()
 	if response.NotStored {
-		return Served{}, f.tell(problemNotStored.detailed("it was too large; the call is not executed again"))
+		return Served{}, f.report(problemNotStored.detailed("it was too large; the call is not executed again"))
 	}
 	answer := Answer{Status: response.Status, Body: slices.Clone(response.Body)}
 	for _, field := range response.Header {
@@ -389,19 +393,19 @@ func (f *procedureRun) replayed(res *result) (Served, error) {
 	return Served{Answer: answer, Replayed: true, ExpiresAt: res.expires}, f.storedProblem(&answer)
 }
 
-// storedProblem is the problem that was stored in the place of an answer; nil if it is an answer.
+// storedProblem returns the problem that was stored in place of an answer; nil if an answer was stored.
 func (f *procedureRun) storedProblem(a *Answer) error {
 	if a.ContentType != problemType {
 		return nil
 	}
 	p := new(Problem)
 	if err := json.Unmarshal(a.Body, p); err != nil {
-		return f.tell(f.guard.failureProblem(&store.UnreadableError{Reason: err.Error()}))
+		return f.report(f.guard.failureProblem(&store.UnreadableError{Reason: err.Error()}))
 	}
 	return f.guard.renamed(p)
 }
 
-// tell tells of a problem after the reservation.
-func (f *procedureRun) tell(p *Problem) *Problem {
-	return f.guard.renamed(f.guard.tellProblem(f.base, f.reservation.ID, f.op.name, p))
+// report logs and reports a problem after the reservation.
+func (f *procedureRun) report(p *Problem) *Problem {
+	return f.guard.renamed(f.guard.reportProblem(f.base, f.reservation.ID, f.op.name, p))
 }

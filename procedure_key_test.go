@@ -39,7 +39,7 @@ func TestProcedureWithAGivenKey(t *testing.T) {
 	}
 }
 
-// TestProcedureSaysUnknown: an answer that is passed on although the outcome is unknown says so.
+// TestProcedureSaysUnknown: an answer that is returned although the outcome is unknown is marked so.
 func TestProcedureSaysUnknown(t *testing.T) {
 	t.Parallel()
 	guard, err := onceward.New(memory.New(), onceward.Config{

@@ -160,7 +160,7 @@ func TestProcedureWithoutAKey(t *testing.T) {
 	}
 }
 
-// TestProcedureWithoutAScope: an adapter whose scope function says nothing must not put all callers into one scope.
+// TestProcedureWithoutAScope: an adapter whose scope function returns nothing must not put all callers into one scope.
 func TestProcedureWithoutAScope(t *testing.T) {
 	t.Parallel()
 	procedure, err := newGuard(t, memory.New()).Procedure(reserved)
@@ -313,8 +313,8 @@ func TestProceduresThatAreRefused(t *testing.T) {
 	}
 }
 
-// TestProceduresUnderDefaults: options that all HTTP routes have keep no procedure from being, unless its calls would
-// then be told apart by less than was asked for.
+// TestProceduresUnderDefaults: options that all HTTP routes have prevent no procedure, unless its calls would then be
+// distinguished by less than was requested.
 func TestProceduresUnderDefaults(t *testing.T) {
 	t.Parallel()
 	with := func(options ...onceward.Option) *onceward.Guard {
@@ -413,8 +413,8 @@ func TestProcedureWithOtherCodes(t *testing.T) {
 	}
 }
 
-// TestUnknownExecutionsAreObserved: the observer is told of an execution that it is not known what it did, in each way
-// to execute, whatever it answered.
+// TestUnknownExecutionsAreObserved: the observer gets an event for an execution with an unknown outcome, in each mode,
+// whatever it answered.
 func TestUnknownExecutionsAreObserved(t *testing.T) {
 	t.Parallel()
 	unknown := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

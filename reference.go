@@ -9,13 +9,13 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// WithoutBody keeps the bodies of a route's answers out of the store, for contents that must not lie there, whatever
-// protects it. The first caller gets the answer as the handler wrote it. A replay has its status and its header fields,
-// without those that describe the body, and instead of the body the JSON object that [ReferenceBody] makes: with the
-// reference of [Operation.SetReference], or else the Location of the answer. Of [Guard.Do] it is the value that is
-// replaced so, and the text of a stored failure. An answer without a body is stored as it is.
+// WithoutBody keeps the bodies of a route's answers out of the store, for contents that must not be stored even if it
+// is protected. The first caller gets the answer as the handler wrote it. A replay has its status and its header
+// fields, without the fields that describe the body, and as its body the JSON object that [ReferenceBody] makes: with
+// the reference of [Operation.SetReference], or else the Location of the answer. For [Guard.Do] it replaces the value,
+// and the text of a stored failure. An answer without a body is stored as it is.
 //
-// A resolver of such a route answers with a reference, too: what it says is stored as it is. Default: bodies are
+// A resolver of such a route should also answer with a reference: its answer is stored as it is. Default: bodies are
 // stored.
 func WithoutBody() Option {
 	return func(s *settings) error {
@@ -24,8 +24,8 @@ func WithoutBody() Option {
 	}
 }
 
-// SetReference says what replays of a route with [WithoutBody] refer to: the id or the address of what the operation
-// made. It is stored, and sent to who repeats the request. Elsewhere it does nothing.
+// SetReference sets the reference that replays of a route with [WithoutBody] contain: the id or the address of the
+// operation's result. It is stored and returned to retries. On other routes it does nothing.
 func (o *Operation) SetReference(reference string) {
 	if o != nil {
 		reference = strings.Clone(reference)
@@ -33,7 +33,7 @@ func (o *Operation) SetReference(reference string) {
 	}
 }
 
-// ReferenceBody is the body of a replay on a route with [WithoutBody]: {"reference":"…"}, as application/json.
+// ReferenceBody returns the body of a replay on a route with [WithoutBody]: {"reference":"…"}, as application/json.
 func ReferenceBody(reference string) []byte {
 	body, _ := json.Marshal(struct { // a string can always be marshalled
 		Reference string `json:"reference"`
@@ -41,15 +41,14 @@ func ReferenceBody(reference string) []byte {
 	return body
 }
 
-// bodyHeaders describe the body that they came with, name it or are signatures over its digest, and say nothing true
-// about another one.
+// bodyHeaders lists the headers that describe or name their body, or sign its digest: they are wrong for another body.
 var bodyHeaders = []string{
 	"Content-Type", "Content-Length", "Content-Encoding", "Content-Language", "Content-Range", "Content-Disposition",
 	"Content-Location", "Content-Md5", "Content-Digest", "Repr-Digest", "Digest", "Etag", "Last-Modified", "Accept-Ranges",
 	"Signature", "Signature-Input",
 }
 
-// keep makes the completion of an answer. What the caller gets may be more than what is stored.
+// keep prepares the completion of an answer. The caller's answer may contain more than the stored one.
 func (e *execution) keep(response store.Response) {
 	e.done, e.own = e.op.completion(response), nil
 	if e.settings.withoutBody && len(response.Body) > 0 {
@@ -59,7 +58,7 @@ func (e *execution) keep(response store.Response) {
 	}
 }
 
-// referring is an answer with a reference in the place of its body.
+// referring returns an answer with a reference in place of its body.
 func (o *Operation) referring(response store.Response) store.Response {
 	reference := ""
 	if set := o.reference.Load(); set != nil {
@@ -73,7 +72,7 @@ func (o *Operation) referring(response store.Response) store.Response {
 	response.Header = append(response.Header, store.HeaderField{Name: "Content-Type", Value: "application/json"})
 	response.Body = ReferenceBody(reference)
 	if response.Status == http.StatusPartialContent {
-		response.Status = http.StatusOK // the reference is whole
+		response.Status = http.StatusOK // the reference is complete
 	}
 	return response
 }

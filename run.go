@@ -14,11 +14,11 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Worker is work that goes on beside the handlers: a janitor, a poller, a resumer, an outbox worker, a consumer of a
+// Worker is background work beside the handlers: a janitor, a poller, a resumer, an outbox worker, a consumer of a
 // broker, a server ([Guard.Server]).
 type Worker interface {
-	// Run works until the context ends, and returns nil when what was under way has ended. An error that wraps
-	// [ErrMisconfigured] says that it can never work, any other that it may be started again.
+	// Run works until the context ends, and returns nil when its current work has ended. An error that wraps
+	// [ErrMisconfigured] means that it can never work; after any other error it may be started again.
 	Run(ctx context.Context) error
 }
 
@@ -28,31 +28,31 @@ type WorkerFunc func(ctx context.Context) error
 // Run calls the function.
 func (f WorkerFunc) Run(ctx context.Context) error { return f(ctx) }
 
-// Run runs workers together until the context ends, then stops them in the reverse of the order given, each wholly
-// before the next is told to stop, and returns nil. So give those first that others need to the last, such as the
-// janitor, and the server and the consumers, which bring new work, at the end:
+// Run runs workers together until the context ends, then stops them in the reverse of the order given, each completely
+// before the next, and returns nil. So put the workers that others need first, such as the janitor, and the server and
+// the consumers, which bring new work, at the end:
 //
 //	err = onceward.Run(ctx, janitor, poller, outboxWorker, guard.Server(server, listener, 30*time.Second))
 //
-// A worker that returns before it is told to, or panics, is logged and started again, after a while that grows. But if
-// its error wraps [ErrMisconfigured], all others are stopped and Run returns the error. One that does not stop in time
-// is named in the error that Run returns, as are errors of workers on their way to stop. [Runner] has other settings.
+// A worker that returns before it is stopped, or panics, is logged and started again, after a growing pause. If its
+// error wraps [ErrMisconfigured], all other workers are stopped and Run returns the error. Run's error also names
+// workers that did not stop in time, and contains errors of workers while they stopped. [Runner] has other settings.
 func Run(ctx context.Context, workers ...Worker) error { return Runner{}.Run(ctx, workers...) }
 
 // Runner is [Run] with settings. The zero value is ready to use.
 type Runner struct {
-	// StopTimeout is how long each worker may take to stop. Then it is left behind, and the next is stopped. A worker
-	// that has a method StopTimeout() time.Duration, as servers and outbox workers do, may take as long as that says, if
-	// it is longer; for other workers it should be longer than their grace. Default: 1 min.
+	// StopTimeout is how long each worker may take to stop. After it the worker is abandoned, and the next is stopped. A
+	// worker with a method StopTimeout() time.Duration, such as servers and outbox workers, may take that long if it is
+	// longer; for other workers StopTimeout should be longer than their grace. Default: 1 min.
 	StopTimeout time.Duration
-	// Logger gets what became of workers that were started again. Default: [slog.Default].
+	// Logger logs workers that end early and are started again. Default: [slog.Default].
 	Logger *slog.Logger
 }
 
 const (
 	defaultStopTimeout = time.Minute
-	// The pauses before a worker is started again. One that has worked for longer than the longest begins with the
-	// shortest again.
+	// These are the pauses before a worker is started again. A worker that has worked for longer than the longest pause
+	// starts with the shortest again.
 	minRestartBackoff = time.Second
 	maxRestartBackoff = time.Minute
 )
@@ -84,7 +84,7 @@ func (r Runner) Run(ctx context.Context, workers ...Worker) error {
 	return errors.Join(errs...)
 }
 
-// checkWorkers refuses workers that cannot be meant.
+// checkWorkers refuses workers that are given by mistake.
 func checkWorkers(workers []Worker) error {
 	seen := make(map[Worker]bool)
 	for i, worker := range workers {
@@ -93,7 +93,7 @@ func checkWorkers(workers []Worker) error {
 				ErrMisconfigured, workerName(workers, i))
 		}
 		if reflect.ValueOf(worker).Kind() != reflect.Pointer {
-			continue // equal values may be two workers
+			continue // equal values may be different workers
 		}
 		if seen[worker] {
 			return fmt.Errorf("%w: worker %s was given twice", ErrMisconfigured, workerName(workers, i))
@@ -110,7 +110,7 @@ func isNil(v any) bool {
 	return v == nil || (kind == reflect.Pointer || kind == reflect.Func) && value.IsNil()
 }
 
-// workerName is what a worker is called in logs and errors.
+// workerName returns a worker's name in logs and errors.
 func workerName(workers []Worker, i int) string {
 	name := fmt.Sprintf("%T", workers[i])
 	if s, ok := workers[i].(fmt.Stringer); ok && !reflect.ValueOf(s).IsZero() {
@@ -126,10 +126,10 @@ type runningWorker struct {
 	name   string
 	cancel context.CancelFunc
 	done   chan struct{}
-	err    error // how it ended, once done is closed
+	err    error // its result, once done is closed
 }
 
-// start starts a worker. Its context lasts until it is stopped itself, however long the others take before it.
+// start starts a worker. Its context lasts until this worker is stopped, however long the workers before it take.
 func (r Runner) start(ctx context.Context, worker Worker, name string, failed chan<- struct{}) *runningWorker {
 	w := &runningWorker{Runner: r, worker: worker, name: name, done: make(chan struct{})}
 	ctx, w.cancel = context.WithCancel(context.WithoutCancel(ctx))
@@ -142,7 +142,7 @@ func (r Runner) start(ctx context.Context, worker Worker, name string, failed ch
 	return w
 }
 
-// stop tells a worker to stop, and waits for it.
+// stop stops a worker, and waits for it.
 func (w *runningWorker) stop() error {
 	w.cancel()
 	timeout := w.StopTimeout
@@ -155,11 +155,11 @@ func (w *runningWorker) stop() error {
 	case <-w.done:
 		return w.err
 	case <-timer.C:
-		return fmt.Errorf("onceward: worker %s has not stopped within %s and was left behind", w.name, timeout)
+		return fmt.Errorf("onceward: worker %s has not stopped within %s and was abandoned", w.name, timeout)
 	}
 }
 
-// keep runs a worker, again and again, until it is stopped or can never work. It returns what went wrong at the end.
+// keep runs a worker repeatedly, until it is stopped or can never work. It returns the error at the end.
 func (w *runningWorker) keep(ctx context.Context) error {
 	for failures := 1; ; failures++ {
 		began := time.Now()
@@ -173,7 +173,7 @@ func (w *runningWorker) keep(ctx context.Context) error {
 			failures = 1
 		}
 		pause := backoff.Jittered(minRestartBackoff, maxRestartBackoff, failures)
-		w.Logger.ErrorContext(ctx, "onceward: a worker ended before it was told to, and is started again",
+		w.Logger.ErrorContext(ctx, "onceward: a worker ended early and is started again",
 			"worker", w.name, "error", err, "failures", failures, "pause", pause)
 		if !backoff.Sleep(ctx, pause) {
 			return nil
@@ -198,8 +198,8 @@ func (w *runningWorker) once(ctx context.Context) (err error) {
 	return err
 }
 
-// onlyCanceled reports whether an error says nothing but that the context ended, as the end of a worker that was told
-// to stop may. What else it wraps must come to light, but for the word of a store that could therefore not be reached.
+// onlyCanceled reports whether an error only means that the context ended, as the error of a stopped worker may. Any
+// other error that it wraps counts, except that the store was unavailable, which is then a consequence.
 func onlyCanceled(err error) bool {
 	switch wrapped := err.(type) {
 	case interface{ Unwrap() []error }:

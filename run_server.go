@@ -11,11 +11,11 @@ import (
 )
 
 // Server returns a [Worker] that serves on the listener, with TLS if server.TLSConfig has a certificate now, or a
-// function that gives one. When its context ends, or its listener is lost, it stops accepting, lets the handlers end
-// and settle, those of this guard also if their client has left, and then returns. What has not ended when the grace is
-// over has its connection closed, and the error says so: an outcome that could not be stored is unknown once its lease
-// is over. The grace should be longer than the [Deadline] of each route and [Config.SettleTimeout] together. [Run] does
-// not cut it off: a server may take its grace to stop, however short [Runner].StopTimeout is.
+// function that returns one. When its context ends, or its listener is lost, it stops accepting, waits for the handlers
+// to end and settle, including handlers of this guard whose client has left, and then returns. When the grace is over,
+// remaining connections are closed, and an error reports it: an outcome that could not be stored is unknown once its
+// lease is over. The grace should be longer than the [Deadline] of each route and [Config.SettleTimeout] together.
+// [Run] always waits for the grace, even if [Runner].StopTimeout is shorter.
 func (g *Guard) Server(server *http.Server, listener net.Listener, grace time.Duration) Worker {
 	s := &serverWorker{guard: g, http: server, listener: listener, grace: grace}
 	s.tls, s.wrong = s.check()
@@ -27,12 +27,12 @@ type serverWorker struct {
 	http     *http.Server
 	listener net.Listener
 	grace    time.Duration
-	// tls and wrong are found out before a server begins to serve: net/http gives it a TLSConfig of its own then.
+	// tls and wrong are determined before a server begins to serve: net/http then sets a TLSConfig of its own.
 	tls   bool
-	wrong error // why it can never serve
+	wrong error // the reason why it can never serve
 }
 
-// check finds out whether to serve with TLS, and refuses what can never serve.
+// check determines whether to serve with TLS, and refuses a server that can never serve.
 func (s *serverWorker) check() (withTLS bool, err error) {
 	switch {
 	case s.guard == nil || s.http == nil || isNil(s.listener):
@@ -58,14 +58,14 @@ func (s *serverWorker) String() string {
 	return "server on " + s.listener.Addr().String()
 }
 
-// closing is how long a server takes to close what is left when its grace is over.
+// closing is how long a server takes to close the remaining connections after its grace.
 const closing = 5 * time.Second
 
-// StopTimeout tells a [Runner] how long the server may take to stop.
+// StopTimeout returns how long a [Runner] should wait for the server to stop.
 func (s *serverWorker) StopTimeout() time.Duration { return s.grace + closing }
 
-// Run implements [Worker]. A server that ends by itself has lost its listener, and would never serve again; its
-// handlers end as those of one that is told to stop.
+// Run implements [Worker]. A server that ends without being stopped has lost its listener, and would never serve again;
+// its handlers end as in a server that is stopped.
 func (s *serverWorker) Run(ctx context.Context) error {
 	if s.wrong != nil {
 		return s.wrong
@@ -87,7 +87,7 @@ func (s *serverWorker) Run(ctx context.Context) error {
 	defer cancel()
 	err := errors.Join(s.http.Shutdown(ending), s.guard.Wait(ending))
 	if err != nil {
-		_ = s.http.Close() // it says only how the listener was closed, which Shutdown has done
+		_ = s.http.Close() // its error only concerns the listener, which Shutdown has closed
 		err = fmt.Errorf("onceward: the %s was closed after %s, before all of its handlers had ended: %w", s, s.grace, err)
 	}
 	<-served
@@ -101,14 +101,14 @@ func (s *serverWorker) serve() error {
 	return s.http.Serve(s.listener)
 }
 
-// waitPoll is the time between two looks at what still runs: little against a shutdown, much against a look.
+// waitPoll is the time between two checks for running handlers: short for a shutdown, long for a check.
 const waitPoll = 5 * time.Millisecond
 
 // Wait returns when no protected handler of this process runs any more, and grants whose replies were lost are
-// released; or when the context ends, with an error that says how many handlers run. Call it after the server has
-// stopped accepting, and before the store is closed, where the server is not run by [Guard.Server]. Handlers outlive
-// their clients, and a server does not always wait for those: [http.TimeoutHandler] and HTTP/2 leave them behind. For
-// the end of [Guard.Do] its caller waits.
+// released; or when the context ends, with an error that counts the running handlers. Call it after the server has
+// stopped accepting, and before the store is closed, if the server is not run by [Guard.Server]. Handlers outlive their
+// clients, and a server does not always wait for them: [http.TimeoutHandler] and HTTP/2 do not. It does not wait for
+// [Guard.Do], which returns to its caller.
 func (g *Guard) Wait(ctx context.Context) error {
 	ticker := time.NewTicker(waitPoll)
 	defer ticker.Stop()

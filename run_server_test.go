@@ -156,7 +156,7 @@ func TestServerWithoutItsListenerIsMisconfigured(t *testing.T) {
 	}
 }
 
-// TestServerThatLosesItsListenerLetsHandlersEnd: the store is closed behind it, so it waits as one that is stopped.
+// TestServerThatLosesItsListenerLetsHandlersEnd: the store is closed after it, so it waits like a stopped server.
 func TestServerThatLosesItsListenerLetsHandlersEnd(t *testing.T) {
 	t.Parallel()
 	arrived, goOn := make(chan struct{}), make(chan struct{})

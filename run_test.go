@@ -211,12 +211,12 @@ func TestRunLeavesBehindWhatDoesNotStop(t *testing.T) {
 	})
 }
 
-// patient is a worker that says how long it may take to stop.
+// patient is a worker with its own time to stop.
 type patient struct{ named }
 
 func (s *patient) StopTimeout() time.Duration { return s.stops + time.Second }
 
-// TestRunLetsAWorkerTakeTheTimeItNeeds: what it says itself counts, if it is longer.
+// TestRunLetsAWorkerTakeTheTimeItNeeds: its own time counts, if it is longer.
 func TestRunLetsAWorkerTakeTheTimeItNeeds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -251,7 +251,7 @@ func TestRunTellsWhatWentWrongWhileStopping(t *testing.T) {
 		{errors.Join(store.ErrUnavailable), true},
 	} {
 		err := onceward.Run(ctx, onceward.WorkerFunc(func(told context.Context) error {
-			<-told.Done() // workers are told one after the other
+			<-told.Done() // workers are stopped one after the other
 			return test.err
 		}))
 		if test.told != errors.Is(err, test.err) || test.told != (err != nil) {

@@ -11,7 +11,7 @@ import (
 	"sync"
 )
 
-// minSecretLength is the least that keeps a keyed hash from being guessed.
+// minSecretLength is the shortest secret that keeps a keyed hash from being guessed.
 const minSecretLength = 16
 
 // secretKey is one server secret. Its id is stored with each fingerprint, so that after a rotation a retry is still
@@ -21,8 +21,8 @@ type secretKey struct {
 	macs *sync.Pool
 }
 
-// newSecretKey derives the id from the secret itself, so that secrets need no numbers. No id is zero, which stands for
-// none.
+// newSecretKey derives the id from the secret itself, so that secrets need no numbers. No id is zero, because zero
+// means none.
 func newSecretKey(secret []byte) (secretKey, error) {
 	if len(secret) < minSecretLength {
 		return secretKey{}, fmt.Errorf("onceward: a secret of %d bytes is too short: it needs %d random bytes at least",
@@ -36,7 +36,7 @@ func newSecretKey(secret []byte) (secretKey, error) {
 	}, nil
 }
 
-// newSecretKeys makes the ring: the current secret first.
+// newSecretKeys returns the secrets with their ids, the current secret first.
 func newSecretKeys(secrets [][]byte) ([]secretKey, error) {
 	keys := make([]secretKey, 0, len(secrets))
 	for _, secret := range secrets {
@@ -54,7 +54,7 @@ func newSecretKeys(secrets [][]byte) ([]secretKey, error) {
 	return keys, nil
 }
 
-// sum computes the keyed hash of message into dst, if that has room for it.
+// sum computes the keyed hash of message into dst, if dst has room for it.
 func (k *secretKey) sum(dst, message []byte) []byte {
 	mac := k.macs.Get().(hash.Hash)
 	mac.Reset()
@@ -64,10 +64,10 @@ func (k *secretKey) sum(dst, message []byte) []byte {
 	return sum
 }
 
-// WarnSharedProvider says that another service seems to use the same account at a provider, and by which sign. If this
-// guard has no [Config].Namespace, that is logged as a warning, once: two services with equal scopes, keys and secrets
-// send equal downstream keys, and the second one is given the first one's effect. A poller and a ledger comparer call
-// it where they see such a sign; so may a resolver that finds an effect which is none of its service's own.
+// WarnSharedProvider reports a sign that another service uses the same account at a provider. If this guard has no
+// [Config].Namespace, a warning is logged, once: two services with equal scopes, keys and secrets send equal downstream
+// keys, and the second service gets the effect of the first. A poller and a ledger comparer call it if they see such a
+// sign; so may a resolver that finds an effect which does not belong to its service.
 func (g *Guard) WarnSharedProvider(ctx context.Context, sign string, attrs ...any) {
 	if g.config.Namespace != "" {
 		return
@@ -75,7 +75,7 @@ func (g *Guard) WarnSharedProvider(ctx context.Context, sign string, attrs ...an
 	g.shared.Do(func() {
 		g.config.Logger.WarnContext(ctx, "onceward: another service, or another stage of this one, seems to use the same "+
 			"account at a provider, and Config.Namespace is empty: where scopes, keys and secrets are equal, so are "+
-			"downstream keys, and the second one is given the effect of the first; give each a namespace of its own "+
+			"downstream keys, and the second service gets the effect of the first; give each a namespace of its own "+
 			"(docs/unknown-outcomes.md, Two services at one provider)", append([]any{"sign", sign}, attrs...)...)
 	})
 }

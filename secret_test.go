@@ -143,7 +143,7 @@ func TestPayloadKnowsWhereAPartEnds(t *testing.T) {
 	}
 }
 
-// downstreamVectors are published: what was sent to a provider once must be derived again for ever.
+// downstreamVectors are published: a key sent to a provider once must be derived again at any later time.
 type downstreamVectors struct {
 	Keys []struct {
 		Secret, Namespace, Scope, Key, Step string
@@ -214,7 +214,7 @@ func TestDownstreamKeyVectors(t *testing.T) {
 	}
 }
 
-// wantOpened checks that whoever has the secret of a downstream key can read which operation it is of.
+// wantOpened checks that the secret of a downstream key is enough to read which operation it belongs to.
 func wantOpened(t testing.TB, g *onceward.Guard, key string, secret uint32, hash, step string) {
 	t.Helper()
 	opened := g.OpenDownstreamKey(key)
@@ -224,7 +224,7 @@ func wantOpened(t testing.TB, g *onceward.Guard, key string, secret uint32, hash
 	}
 }
 
-// TestDownstreamKeysAreOpened: who has the secret, and no one else, learns from a key which operation it is of.
+// TestDownstreamKeysAreOpened: only a holder of the secret can read from a key which operation it belongs to.
 func TestDownstreamKeysAreOpened(t *testing.T) {
 	t.Parallel()
 	s := memory.New()
@@ -359,8 +359,8 @@ func TestDownstreamKeysOverARotation(t *testing.T) {
 	}
 }
 
-// TestADownstreamSecretThatIsLost: no key is made up. Nothing is executed, the record is left as it was, and the
-// message says what to do. What is stored is replayed all the same.
+// TestADownstreamSecretThatIsLost: there is no substitute for a key. Nothing is executed, the record is not changed,
+// and the message contains the remedy. A stored answer is replayed anyway.
 func TestADownstreamSecretThatIsLost(t *testing.T) {
 	t.Parallel()
 	before := func(c *onceward.Config) { c.DownstreamSecret = oldSecret }
@@ -438,7 +438,7 @@ func TestLostDownstreamSecretOfAPhasedOperation(t *testing.T) {
 		if rec := recordOf(t, s, "k"); rec.State != store.StateInProgress || rec.Point != "calling" {
 			t.Errorf("B6: the record is %s at %q", rec.State, rec.Point)
 		}
-		time.Sleep(time.Millisecond) // a caller who tries again and again must not keep it from those who can go on
+		time.Sleep(time.Millisecond) // a caller who retries repeatedly must not keep it from nodes that can continue
 		_, err = own.Resume(t.Context(), &before, func(ctx context.Context) ([]byte, error) {
 			keys = append(keys, onceward.FromContext(ctx).DownstreamKey("charge"))
 			return nil, nil
@@ -472,7 +472,7 @@ func TestDownstreamSecretsThatAreRefused(t *testing.T) {
 	}
 }
 
-// forgetful is a store that does not keep what it is told to.
+// forgetful is a store that does not keep its data.
 type forgetful struct{ *memory.Store }
 
 func (f forgetful) Reserve(ctx context.Context, r *store.Reservation) (store.Verdict, error) {

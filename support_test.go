@@ -183,7 +183,7 @@ func post(h http.Handler, key, body string, edits ...edit) answer {
 	return serve(h, newRequest(http.MethodPost, "/payments", key, body, edits...))
 }
 
-// routed lets a handler be called as a router would, which says by which pattern.
+// routed lets a handler be called as by a router, which sets the pattern.
 func routed(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Pattern = "/"
@@ -297,7 +297,7 @@ func (s *faultyStore) Get(ctx context.Context, id store.ID) (store.Record, error
 	return s.Store.Get(ctx, id)
 }
 
-// errDown is what a store says that cannot answer.
+// errDown is the error of a store that cannot answer.
 var errDown = fmt.Errorf("%w: the test pulled the plug", store.ErrUnavailable)
 
 // stateOf is the state that a key of alice is in.

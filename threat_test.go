@@ -51,8 +51,8 @@ func TestACapturedRequestAfterTheReaper(t *testing.T) {
 	}
 }
 
-// refusals are answers that say nothing about the payment itself. Each is made to happen to a request that is in order
-// otherwise.
+// refusals are answers that reveal nothing about the payment itself. Each is caused in a request that is otherwise in
+// order.
 var refusals = map[string]struct {
 	status int
 	code   string
@@ -215,7 +215,7 @@ func TestInventedKeysLastForTheirRetention(t *testing.T) {
 	})
 }
 
-// probe is all that mallory, who is another tenant, can learn by asking about a key: each answer with its headers.
+// probe is all that mallory, who belongs to another tenant, can find out about a key: each answer with its headers.
 func probe(h http.Handler) string {
 	var learned strings.Builder
 	note := func(a answer) { fmt.Fprintln(&learned, a.status, a.header, a.withoutInstance().body) }
@@ -232,7 +232,7 @@ func probe(h http.Handler) string {
 func TestForeignKeysCannotBeEnumerated(t *testing.T) {
 	t.Parallel()
 	victims := map[string]struct {
-		end   func(op *onceward.Operation) // what alice's handler says
+		end   func(op *onceward.Operation) // the answer of alice's handler
 		state store.State
 		after time.Duration // when mallory asks
 	}{

@@ -9,8 +9,7 @@
 // answer, or the lack of one, says about the operation is told by [Classify]: it was answered, it was provably not
 // executed, or that is not known. What is not known is never guessed, and never sent with another key.
 //
-// A durable operation is written into a [Journal] by [Enqueue], in a transaction of the application. A [Worker] sends
-// it after the commit, and finishes it after a crash.
+// An operation that is finished after a crash of the caller too is a message of the outbox: package outbox/httpcall.
 //
 // The package needs the standard library alone, and works with any server that takes idempotency keys: a [Profile]
 // says how.

@@ -66,6 +66,16 @@ func KeyOf(resp *http.Response) string {
 	return ""
 }
 
+// Key returns the key that a request has, by its header or by [WithKey], and whether it has one. The error wraps
+// [ErrBadKey] if the profile does not allow the key.
+func (p *Profile) Key(req *http.Request) (key string, given bool, err error) {
+	key, given, err = p.givenKey(req)
+	if err == nil && given {
+		_, err = p.encode(key)
+	}
+	return key, given, err
+}
+
 // givenKey is the key that a request has: that of its header, or that of [WithKey].
 func (p *Profile) givenKey(req *http.Request) (key string, given bool, err error) {
 	switch lines := req.Header[p.Header]; len(lines) {

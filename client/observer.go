@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Observer is told what a [Transport] and a [Worker] do: for metrics, traces and logs. It is called on the path of the
+// Observer gets the events of a [Transport]: for metrics, traces and logs. It is called on the path of the
 // request, so it must be quick and must not block. Keys are secrets of a kind: an observer that writes them down hashes
 // them.
 type Observer interface {
@@ -19,8 +19,8 @@ type ObserverFunc func(ctx context.Context, e Event)
 // ObserveClient calls f.
 func (f ObserverFunc) ObserveClient(ctx context.Context, e Event) { f(ctx, e) }
 
-// Event is an [AttemptEvent], a [WaitEvent] or a [FinishedEvent] of a transport; or a [SettledEvent], a [ClaimedEvent]
-// or a [CountedEvent] of a worker. More kinds may come: an observer ignores what it does not know.
+// Event is an [AttemptEvent], a [WaitEvent] or a [FinishedEvent]. More kinds may come: an observer ignores what it does
+// not know.
 type Event any
 
 type (
@@ -57,26 +57,4 @@ type (
 		Err      error
 		Elapsed  time.Duration
 	}
-
-	// SettledEvent is what a sending of a durable operation came to, when that is written down. StatePending is an
-	// operation that is to be sent again, and Attempts is how often it was begun to send it. Error is why there is no
-	// answer.
-	SettledEvent struct {
-		Key      string
-		Host     string
-		State    State
-		Attempts int
-		Error    string
-	}
-
-	// ClaimedEvent is a look of a worker for operations that are due, and how many it claimed.
-	ClaimedEvent struct {
-		Count   int
-		Err     error
-		Elapsed time.Duration
-	}
-
-	// CountedEvent is what is open in a worker's journal, of all workers that share it. A worker that runs counts once a
-	// minute, if it has an observer.
-	CountedEvent struct{ Stats }
 )

@@ -66,7 +66,7 @@ type UnfinishedError struct {
 	// Err is why there is no answer, and why it was not tried again.
 	Err error
 
-	keptUntil time.Time // by the service, for a worker; zero if it told nothing
+	keptUntil time.Time // by the service; zero if it said nothing
 }
 
 // Error says whether the operation may have been executed.
@@ -76,6 +76,18 @@ func (e *UnfinishedError) Error() string {
 		what = "may have been executed"
 	}
 	return fmt.Sprintf("client: no answer after %d attempts, and the operation %s: %v", e.Attempts, what, e.Err)
+}
+
+// KeptUntil returns until when the service said that it keeps the key of an operation, by the response or the error that
+// the operation ended with, or zero if it said nothing. The operation is not to be sent any later.
+func KeptUntil(resp *http.Response, err error) time.Time {
+	if unfinished := (*UnfinishedError)(nil); errors.As(err, &unfinished) {
+		return unfinished.keptUntil
+	}
+	if op := operationOf(resp); op != nil {
+		return op.keptUntil()
+	}
+	return time.Time{}
 }
 
 // Unwrap returns why there is no answer.

@@ -30,6 +30,9 @@ func New(c Config) (*Transport, error) {
 	return &Transport{config: c, profile: c.Profile, direct: direct}, nil
 }
 
+// Profile returns the profile of the transport, with its defaults.
+func (t *Transport) Profile() Profile { return *t.profile }
+
 // RoundTrip sends one operation. Its key is that of the request's header, or that of [WithKey], or a new one. The
 // request is not changed; the response's own Request is what was sent last, with the key in its header.
 //
@@ -155,9 +158,13 @@ func (op *operation) chooseFirstSent() (line string, err error) {
 	if resumed, ok := op.Context.Value(resumedContext{}).(time.Time); ok {
 		op.firstSent, op.mayHaveExecuted = resumed, true
 	}
-	if lines := op.request.Header[name]; name != "" && len(lines) > 0 && op.firstSent.IsZero() {
-		if op.firstSent, err = http.ParseTime(lines[0]); err != nil {
+	if lines := op.request.Header[name]; name != "" && len(lines) > 0 {
+		at, err := http.ParseTime(lines[0])
+		if err != nil {
 			return "", fmt.Errorf("client: the header %s is no HTTP date: %w", name, err)
+		}
+		if op.firstSent.IsZero() {
+			op.firstSent = at
 		}
 		return lines[0], nil
 	}

@@ -35,7 +35,7 @@ func ExampleInbox_Do() {
 	fmt.Println("applied:", applied, err)
 }
 
-// Handle begins and commits a transaction by itself, as a consumer of a broker wants it.
+// Handle begins and commits its own transaction, as a consumer of a broker needs it.
 func ExampleInbox_Handle() {
 	ctx := context.Background()
 	applied, err := inbox.New(store).Handle(ctx, "mailer", "event-1", func(ctx context.Context) error {

@@ -1,11 +1,11 @@
-// Package inbox applies each event once, however often it is delivered: consumer-side dedup in the consumer's own
-// transaction, on PostgreSQL and SQLite. For a pgx.Tx there is postgres.ApplyEvent.
+// Package inbox applies each event once, however often it is delivered: deduplication in the consumer's own
+// transaction, on SQL stores. For a pgx.Tx there is postgres.ApplyEvent.
 //
 //	box := inbox.New(store)
 //	applied, err := box.Do(ctx, tx, "mailer", event.ID, func(ctx context.Context) error { … })
 //
-// The event is remembered in the same transaction as what it led to. If that is rolled back, the event comes again and
-// is applied then. The packages of broker/ do it for consumers of Kafka, NATS and RabbitMQ.
+// The event is recorded in the same transaction as its effects. If that is rolled back, the event is delivered again
+// and applied then. The packages of broker/ do this for consumers of Kafka, NATS and RabbitMQ.
 package inbox
 
 import (
@@ -18,40 +18,39 @@ import (
 	"github.com/onceward/onceward"
 )
 
-// MaxName is how long the name of a consumer and the ID of an event may be.
+// MaxName is the longest name of a consumer and the longest ID of an event, in bytes.
 const MaxName = 255
 
 // Inbox applies events once.
 type Inbox struct{ store Store }
 
-// HandledEvent is an event that was handled by a consumer of the packages of broker/: it goes to the
-// [onceward.Observer] of that consumer.
+// HandledEvent reports an event that was handled by a consumer of the packages of broker/ to the consumer's
+// [onceward.Observer].
 type HandledEvent struct {
 	Consumer string
 	EventID  string
-	// Applied says that it was applied now; without it and without an error it had been applied before.
+	// Applied is set if it was applied now; without it and without an error it had been applied before.
 	Applied bool
-	// Sent is when the event was made, by its sender's clock; zero if that is not known.
+	// Sent is when the event was made, by its sender's clock; zero if this is not known.
 	Sent time.Time
-	// Backlog is how many more events wait at the broker, as far as the consumer knows; a negative number says that it
-	// does not.
+	// Backlog is how many more events wait at the broker, as far as the consumer knows; negative if this is not known.
 	Backlog int
 	Elapsed time.Duration
 	// Err is why it was not applied.
 	Err error
 }
 
-// New returns an inbox that remembers events in the store. If that is a wrapper of a store that remembers none, each
+// New returns an inbox that records events in the store. If it is a wrapper of a store that cannot record events, each
 // call returns an error that wraps [errors.ErrUnsupported].
 func New(store Store) *Inbox { return &Inbox{store} }
 
-// Do runs fn unless the consumer has had the event before, and reports whether it ran. The event is remembered in tx, a
+// Do runs fn unless the consumer has had the event before, and reports whether it ran. The event is recorded in tx, a
 // transaction of the application: the caller commits it if there is no error, and rolls it back if there is one. A
-// second delivery at the same time waits for that. A store with another type of transaction has a function of its own
-// for it, such as postgres.ApplyEvent.
+// second delivery at the same time waits for its end. A store with another type of transaction has its own function for
+// this, such as postgres.ApplyEvent.
 //
-// The ID is the sender's name for the event: what stays the same when it is sent again, across all senders. If two
-// senders may use the same one, put the sender into the consumer's name.
+// The ID is the sender's name for the event, which stays the same when it is sent again, across all senders. If two
+// senders may use the same ID, put the sender into the consumer's name.
 func (b *Inbox) Do(
 	ctx context.Context, tx *sql.Tx, consumer, eventID string, fn func(ctx context.Context) error,
 ) (applied bool, err error) {
@@ -68,11 +67,11 @@ func (b *Inbox) Do(
 	return true, fn(ctx)
 }
 
-// Store returns the store that the inbox remembers events in.
+// Store returns the store in which the inbox records events.
 func (b *Inbox) Store() Store { return b.store }
 
-// CheckNames refuses names that are missing or too long. It is for the package of a store that remembers events in a
-// type of transaction of its own.
+// CheckNames refuses names that are missing or too long. It is for the package of a store that records events in its
+// own type of transaction.
 func CheckNames(consumer, eventID string) error {
 	for _, name := range []struct{ what, value string }{{"name of the consumer", consumer}, {"ID of the event", eventID}} {
 		if name.value == "" {
@@ -85,8 +84,8 @@ func CheckNames(consumer, eventID string) error {
 	return nil
 }
 
-// Handle is [Inbox.Do] in a transaction of its own, which fn takes from its context, with [onceward.Tx] or the way of
-// the store's own package. Without an error the event has been applied, now or before.
+// Handle does the same as [Inbox.Do] in its own transaction, which fn gets from its context, with [onceward.Tx] or the
+// function of the store's own package. Without an error the event has been applied, now or before.
 func (b *Inbox) Handle(
 	ctx context.Context, consumer, eventID string, fn func(ctx context.Context) error,
 ) (applied bool, err error) {
@@ -105,7 +104,7 @@ func (b *Inbox) Handle(
 	return applied && err == nil, err
 }
 
-// Purge forgets events that were applied longer ago than age, in batches, and returns how many. Keep them for longer
+// Purge removes events that were applied longer ago than age, in batches, and returns how many. Keep them for longer
 // than a sender may still repeat one.
 func (b *Inbox) Purge(ctx context.Context, age time.Duration) (purged int, err error) {
 	for {
@@ -117,7 +116,7 @@ func (b *Inbox) Purge(ctx context.Context, age time.Duration) (purged int, err e
 	}
 }
 
-// purgeBatch is how many events are forgotten in one step.
+// purgeBatch is how many events are removed in one step.
 const purgeBatch = 1000
 
 // Consumed returns which consumers have had an event.

@@ -32,7 +32,7 @@ func (p *purged) PurgeEvents(_ context.Context, _ time.Duration, limit int) (int
 	return n, nil
 }
 
-// TestPurgeInBatches: it goes on until nothing is left that is old enough, and says how much it was.
+// TestPurgeInBatches: it continues until nothing is left that is old enough, and returns how much it was.
 func TestPurgeInBatches(t *testing.T) {
 	t.Parallel()
 	store := &purged{old: 2500}

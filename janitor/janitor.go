@@ -1,9 +1,9 @@
-// Package janitor keeps a store clean: the [Sweeper] makes unknown what its owner left behind, the [Reaper] removes
-// what has expired, the [Purger] removes old entries of the audit of executions. Any number of nodes may run them at
-// the same time; each batch is one atomic step of the store.
+// Package janitor cleans up a store: the [Sweeper] makes the outcome of lost owners unknown, the [Reaper] removes
+// expired records, the [Purger] removes old entries of the audit of executions. Any number of nodes may run them at the
+// same time; each batch is one atomic step of the store.
 //
-// A [Janitor] does all until its context ends. Each is also there alone, as a Run that loops beside a RunOnce that says
-// what it did.
+// A [Janitor] runs all of them until its context ends. Each can also be used alone, with Run, a loop, and RunOnce,
+// which returns a report.
 package janitor
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// The defaults of [Config].
+// These are the defaults of [Config].
 const (
 	DefaultInterval = time.Minute
 	DefaultBatch    = 500
@@ -31,20 +31,20 @@ const (
 
 // Config configures a [Janitor], a [Sweeper], a [Reaper] or a [Purger]. The zero value is ready to use.
 type Config struct {
-	// Interval is the longest time between two runs. Up to a fifth of it is left out at random, so that nodes that
-	// were started together do not stay together. Default: [DefaultInterval].
+	// Interval is the longest time between two runs. It is shortened by up to a fifth at random, so that nodes that were
+	// started together do not stay together. Default: [DefaultInterval].
 	Interval time.Duration
-	// Batch is how many records are changed in one step of the store at most. Default: [DefaultBatch].
+	// Batch is the largest number of records that one step of the store changes. Default: [DefaultBatch].
 	Batch int
-	// Soft makes the reaper keep the token of what has expired for one more retention. Default: false.
+	// Soft makes the reaper keep the token of an expired record for one more retention. Default: false.
 	Soft bool
 	// KeepExecutions is how long the entries of the audit of executions are kept: see onceward.AuditExecutions. Default:
 	// [DefaultKeepExecutions].
 	KeepExecutions time.Duration
-	// Logger gets failures and what an operator should know. Default: [slog.Default].
+	// Logger logs failures and what an operator should know. Default: [slog.Default].
 	Logger *slog.Logger
-	// Observer is told of every run, by a [SweptEvent], a [ReapedEvent] or a [PurgedEvent] and an [onceward.WorkerEvent].
-	// Default: none.
+	// Observer receives an event for every run: a [SweptEvent], a [ReapedEvent] or a [PurgedEvent] and an
+	// [onceward.WorkerEvent]. Default: none.
 	Observer onceward.Observer
 }
 
@@ -71,7 +71,7 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// Report is what one run did.
+// Report is the result of one run.
 type Report struct {
 	// Count is how many records were changed.
 	Count int
@@ -79,24 +79,25 @@ type Report struct {
 	Batches int
 }
 
-// SweptEvent is a run of the [Sweeper]: it goes to the [onceward.Observer].
+// SweptEvent reports a run of the [Sweeper] to the [onceward.Observer].
 type SweptEvent struct{ Count int }
 
-// ReapedEvent is a run of the [Reaper]: it goes to the [onceward.Observer].
+// ReapedEvent reports a run of the [Reaper] to the [onceward.Observer].
 type ReapedEvent struct{ Count int }
 
-// PurgedEvent is a run of the [Purger]: it goes to the [onceward.Observer].
+// PurgedEvent reports a run of the [Purger] to the [onceward.Observer].
 type PurgedEvent struct{ Count int }
 
 // Janitor sweeps, reaps and purges: it is a [onceward.Worker].
 type Janitor struct {
 	sweeper *Sweeper
-	reaper  *Reaper // nil where the store removes by itself what has expired
-	purger  *Purger // nil where the store keeps no audit of executions
+	reaper  *Reaper // nil if the store removes expired records automatically
+	purger  *Purger // nil if the store keeps no audit of executions
 }
 
 // New returns a janitor. The store must be a [store.Sweeper] and a [store.Reaper]; if it is not, the error is
-// [errors.ErrUnsupported]. A [store.SelfReaper] is not reaped, and one that is no [store.ExecutionAuditor] not purged.
+// [errors.ErrUnsupported]. A [store.SelfReaper] is not reaped, and a store that is no [store.ExecutionAuditor] is not
+// purged.
 func New(s store.Store, config Config) (*Janitor, error) {
 	var j Janitor
 	var sweeperErr, reaperErr, purgerErr error
@@ -113,7 +114,7 @@ func New(s store.Store, config Config) (*Janitor, error) {
 	return &j, nil
 }
 
-// Run sweeps, reaps and purges until the context ends, and then returns nil. Failures are logged, and it goes on.
+// Run sweeps, reaps and purges until the context ends, and then returns nil. Failures are logged, and it continues.
 func (j *Janitor) Run(ctx context.Context) error {
 	var all sync.WaitGroup
 	all.Go(func() { _ = j.sweeper.Run(ctx) }) // it returns nil, when the context has ended
@@ -127,7 +128,7 @@ func (j *Janitor) Run(ctx context.Context) error {
 	return nil
 }
 
-// capability finds out whether a store can do a job.
+// capability returns a store's capability for a job, or an error if the store lacks it.
 func capability[T any](s store.Store, job string) (T, error) {
 	able, ok := store.As[T](s)
 	if !ok {
@@ -139,11 +140,12 @@ func capability[T any](s store.Store, job string) (T, error) {
 
 func nameOf[T any]() string { return fmt.Sprintf("%T", (*T)(nil))[1:] }
 
-// storeTimeout bounds one step of the store: its machine may vanish without a word, and the loop must outlive that.
+// storeTimeout bounds one step of the store: its machine may vanish without closing its connections, and the loop must
+// survive this.
 const storeTimeout = time.Minute
 
-// inBatches repeats a step of the store until it finds less than it might have changed. A store that fails half-way has
-// still done what the report says.
+// inBatches repeats a step of the store until it changes less than the limit. After an error the report still counts
+// what was changed before.
 func inBatches(ctx context.Context, limit int, step func(ctx context.Context, limit int) (int, error)) (Report, error) {
 	var report Report
 	for {
@@ -165,8 +167,8 @@ func bounded(ctx context.Context, limit int, step func(ctx context.Context, limi
 	return step(ctx, limit)
 }
 
-// tell tells the observer of a run, and how much it has left behind that was due, which nobody knows of one that failed.
-func (c *Config) tell(ctx context.Context, worker string, began time.Time, backlog int, err error) {
+// report sends the observer a run of a worker and its backlog, which is not known after an error.
+func (c *Config) report(ctx context.Context, worker string, began time.Time, backlog int, err error) {
 	e := onceward.WorkerEvent{Worker: worker, Backlog: backlog, Elapsed: time.Since(began), Err: err}
 	if err != nil {
 		e.Backlog = unknownBacklog
@@ -174,10 +176,10 @@ func (c *Config) tell(ctx context.Context, worker string, began time.Time, backl
 	c.Observer.Observe(ctx, e)
 }
 
-// unknownBacklog says that a worker does not know what is due.
+// unknownBacklog means that a worker does not know what is due.
 const unknownBacklog = -1
 
-// loop runs the work now and then until the context ends, and then returns nil.
+// loop repeats the work until the context ends, and then returns nil.
 func (c *Config) loop(ctx context.Context, job string, once func(context.Context) (Report, error)) error {
 	failures := 0
 	for {
@@ -193,8 +195,8 @@ func (c *Config) loop(ctx context.Context, job string, once func(context.Context
 	}
 }
 
-// guarded runs the work once. A panic, of the store or of the observer, is a failure like any other: the loop may run
-// in a goroutine of its own, where it would end the process.
+// guarded runs the work once. A panic, of the store or of the observer, is treated as a failure: the loop may run in
+// its own goroutine, where a panic would end the process.
 func guarded(ctx context.Context, once func(context.Context) (Report, error)) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -205,8 +207,8 @@ func guarded(ctx context.Context, once func(context.Context) (Report, error)) (e
 	return err
 }
 
-// pause is the time until the next run. After failures it is shorter than usual and doubles until it is as usual: a
-// store that was away for a moment should not cost a whole interval.
+// pause returns the time until the next run. After failures it is shorter than usual and doubles until it is as usual:
+// a store that was unavailable for a moment should not delay the work by a whole interval.
 func (c *Config) pause(failures int) time.Duration {
 	pause := c.Interval
 	if failures > 0 {
@@ -215,8 +217,8 @@ func (c *Config) pause(failures int) time.Duration {
 	return pause - rand.N(pause/5+1)
 }
 
-// Sweeper makes unknown what is still in progress when its lease has run out: its owner was lost, and only a reconciler
-// or a person can say what it did. What its route resumes is left to the resumer.
+// Sweeper makes records unknown that are still in progress when their lease has run out: the owner was lost, and only a
+// reconciler or a person can find out what it did. Records of routes that resume are left to the resumer.
 type Sweeper struct {
 	config Config
 	store  store.Sweeper
@@ -236,8 +238,7 @@ func NewSweeper(s store.Store, config Config) (*Sweeper, error) {
 	return &Sweeper{config: config, store: able}, nil
 }
 
-// RunOnce sweeps until there is nothing left to sweep, and says how much it was. With an error it also says how much
-// was swept before.
+// RunOnce sweeps until there is nothing left to sweep, and reports how much was swept, even with an error.
 func (s *Sweeper) RunOnce(ctx context.Context) (Report, error) {
 	began := time.Now()
 	report, err := inBatches(ctx, s.config.Batch, s.store.Sweep)
@@ -245,17 +246,17 @@ func (s *Sweeper) RunOnce(ctx context.Context) (Report, error) {
 		s.config.Logger.WarnContext(ctx, "janitor: leases ran out, their outcomes are unknown", "count", report.Count)
 	}
 	s.config.Observer.Observe(ctx, SweptEvent{Count: report.Count})
-	s.config.tell(ctx, "sweeper", began, 0, err)
+	s.config.report(ctx, "sweeper", began, 0, err)
 	return report, err
 }
 
-// Run sweeps now and then until the context ends, and then returns nil. Failures are logged, and it goes on.
+// Run sweeps regularly until the context ends, and then returns nil. Failures are logged, and it continues.
 func (s *Sweeper) Run(ctx context.Context) error {
 	return s.config.loop(ctx, "sweep", s.RunOnce)
 }
 
 // Reaper removes settled records past their expiry or, if it is soft, first marks them expired and removes them one
-// retention later. What is in progress or unknown is never removed.
+// retention later. Records in progress and unknown records are never removed.
 type Reaper struct {
 	config Config
 	store  store.Reaper
@@ -274,8 +275,8 @@ func NewReaper(s store.Store, config Config) (*Reaper, error) {
 	return &Reaper{config: config, store: able}, nil
 }
 
-// RunOnce reaps until the store finds nothing to reap any more, and says how much it was. A store may look at a part of a
-// large table at a time, and go on there the next time. With an error it also says how much was reaped before.
+// RunOnce reaps until the store finds nothing more to reap, and reports how much was reaped, even with an error. A
+// store may scan a part of a large table at a time, and continue there in the next run.
 func (r *Reaper) RunOnce(ctx context.Context) (Report, error) {
 	began := time.Now()
 	report, err := inBatches(ctx, r.config.Batch, r.reap)
@@ -283,7 +284,7 @@ func (r *Reaper) RunOnce(ctx context.Context) (Report, error) {
 		r.config.Logger.DebugContext(ctx, "janitor: records expired", "count", report.Count)
 	}
 	r.config.Observer.Observe(ctx, ReapedEvent{Count: report.Count})
-	r.config.tell(ctx, "reaper", began, unknownBacklog, err) // a store may have looked at a part of its table
+	r.config.report(ctx, "reaper", began, unknownBacklog, err) // a store may have scanned only a part of its table
 	return report, err
 }
 
@@ -291,7 +292,7 @@ func (r *Reaper) reap(ctx context.Context, limit int) (int, error) {
 	return r.store.Reap(ctx, limit, r.config.Soft)
 }
 
-// Run reaps now and then until the context ends, and then returns nil. Failures are logged, and it goes on.
+// Run reaps regularly until the context ends, and then returns nil. Failures are logged, and it continues.
 func (r *Reaper) Run(ctx context.Context) error {
 	return r.config.loop(ctx, "reap", r.RunOnce)
 }
@@ -316,13 +317,12 @@ func NewPurger(s store.Store, config Config) (*Purger, error) {
 	return &Purger{config: config, store: able}, nil
 }
 
-// RunOnce purges until there is nothing left to purge, and says how much it was. With an error it also says how much
-// was purged before.
+// RunOnce purges until there is nothing left to purge, and reports how much was purged, even with an error.
 func (p *Purger) RunOnce(ctx context.Context) (Report, error) {
 	began := time.Now()
 	report, err := inBatches(ctx, p.config.Batch, p.purge)
 	p.config.Observer.Observe(ctx, PurgedEvent{Count: report.Count})
-	p.config.tell(ctx, "purger", began, 0, err)
+	p.config.report(ctx, "purger", began, 0, err)
 	return report, err
 }
 
@@ -330,7 +330,7 @@ func (p *Purger) purge(ctx context.Context, limit int) (int, error) {
 	return p.store.PurgeExecutions(ctx, p.config.KeepExecutions, limit)
 }
 
-// Run purges now and then until the context ends, and then returns nil. Failures are logged, and it goes on.
+// Run purges regularly until the context ends, and then returns nil. Failures are logged, and it continues.
 func (p *Purger) Run(ctx context.Context) error {
 	return p.config.loop(ctx, "purge executions", p.RunOnce)
 }

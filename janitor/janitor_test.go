@@ -31,7 +31,7 @@ const (
 
 var errDown = fmt.Errorf("%w: the test pulled the plug", store.ErrUnavailable)
 
-// journal collects what an observer is told.
+// journal collects an observer's events.
 type journal struct {
 	mu     sync.Mutex
 	events []onceward.ObserverEvent
@@ -477,7 +477,7 @@ func (s *silent) Sweep(ctx context.Context, limit int) (int, error) {
 	return s.Store.Sweep(ctx, limit)
 }
 
-// TestNoAnswerDoesNotStopALoop: a step that the store does not answer is given up, and the loop goes on.
+// TestNoAnswerDoesNotStopALoop: a step that the store does not answer is given up, and the loop continues.
 func TestNoAnswerDoesNotStopALoop(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -497,8 +497,8 @@ func TestNoAnswerDoesNotStopALoop(t *testing.T) {
 	})
 }
 
-// TestWorkersReport: each run is told, with its failure, after which nobody knows what is left. The reaper never does:
-// the store may have looked at a part of its table.
+// TestWorkersReport: each run is reported, with its failure, after which the backlog is not known. The reaper's is
+// never known: the store may have scanned a part of its table.
 func TestWorkersReport(t *testing.T) {
 	t.Parallel()
 	told := &journal{}
@@ -532,7 +532,7 @@ func TestWorkersReport(t *testing.T) {
 	}
 }
 
-// TestAPanicDoesNotEndTheJanitor: it is a failure that is logged, and all jobs go on.
+// TestAPanicDoesNotEndTheJanitor: it is a failure that is logged, and all jobs continue.
 func TestAPanicDoesNotEndTheJanitor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -577,7 +577,7 @@ func TestAPanicDoesNotEndTheJanitor(t *testing.T) {
 	})
 }
 
-// TestPurger: entries of the audit of executions go when they are older than the configuration says, and not before (L7).
+// TestPurger: entries of the audit of executions are removed when they are older than configured, and not before (L7).
 func TestPurger(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)

@@ -1,5 +1,5 @@
-// Package limit bounds what one scope may ask for (L1): how many new keys it makes, how many it has at one time, and
-// how often it asks for a status or sends another request under a key that was used. Replays are free.
+// Package limit bounds the requests of one scope (rule L1): how many new keys it makes, how many it has at one time,
+// and how often it sends a status request or another request with a used key. Replays are free.
 //
 //	limiter, err := limit.New(limit.Config{Limits: limit.Limits{
 //		NewKeys:    limit.Rate{Limit: 600, Window: time.Minute},
@@ -7,7 +7,7 @@
 //	}})
 //	guard, err := onceward.New(store, onceward.Config{Limiter: limiter, …})
 //
-// What is over the limit is answered with 429 and the time after which to come again; nothing is executed or stored.
+// A request over the limit is answered with 429 and the time before a retry; nothing is executed or stored.
 //
 // A limiter counts in its own process. With Config.Counters the nodes of a service share one count, see [Counters].
 package limit
@@ -22,54 +22,54 @@ import (
 	"github.com/onceward/onceward"
 )
 
-// Rate is how many of something are allowed in a time. It is a bucket: the Limit can be used at once, and comes back
-// evenly over the Window.
+// Rate is a number allowed in a time. It is a bucket: the Limit can be used at once, and refills evenly over the
+// Window.
 type Rate struct {
-	// Limit is how many are allowed; a negative number allows none. Default: no limit.
+	// Limit is the number allowed; a negative number allows none. Default: no limit.
 	Limit int
-	// Window is the time in which the whole Limit comes back. Default: one minute.
+	// Window is the time in which the whole Limit refills. Default: one minute.
 	Window time.Duration
 }
 
-// Limits are those of one scope. The zero value has none.
+// Limits are the limits of one scope. The zero value has none.
 type Limits struct {
-	// NewKeys is how many requests may make a new key. Default: no limit.
+	// NewKeys limits the requests that make a new key. Default: no limit.
 	NewKeys Rate
-	// ActiveKeys is how many keys a scope may have that have not expired; a negative number allows none. A key counts
-	// from its first request for the retention of its route, and up to a sixteenth of that longer, because ends are
-	// rounded up; see [Limiter.CountOut] for one that is to count no more before that. Default: no limit.
+	// ActiveKeys limits the keys of a scope that have not expired; a negative number allows none. A key counts from its
+	// first request for the retention of its route, and up to a sixteenth longer, because ends are rounded up; see
+	// [Limiter.CountOut] for counting a key out earlier. Default: no limit.
 	ActiveKeys int
-	// Lookups is how many questions for a status are answered. Default: no limit.
+	// Lookups limits the status requests. Default: no limit.
 	Lookups Rate
-	// Mismatches is how many requests are told that their key belongs to another one. While it is used up, a scope's new
-	// keys are refused like those that belong to another request, so that the answer does not tell one from the other; a
-	// negative number refuses no new keys. Default: no limit.
+	// Mismatches limits the answers that a key belongs to another request. While it is used up, a scope's new keys are
+	// refused like keys of another request, so that the answer does not reveal which keys exist; a negative number refuses
+	// no new keys. Default: no limit.
 	Mismatches Rate
 }
 
 // Config configures a [Limiter].
 type Config struct {
-	// Limits are those of each scope, unless For is set. Default: none.
+	// Limits are the limits of each scope, unless For is set. Default: none.
 	Limits Limits
-	// For returns the limits of a scope, such as by the plan that a customer pays for. It is called for each request,
-	// must be quick, and may return other limits than before: they count at once. Default: Limits.
+	// For returns the limits of a scope, for example by the customer's plan. It is called for each request, must be quick,
+	// and may return changed limits, which apply immediately. Default: Limits.
 	For func(scope string) Limits
-	// MaxScopes is how many scopes are remembered, at about 250 bytes each, and up to 600 more where ActiveKeys is set.
-	// What is idle goes as others come. Past the number those that have used the least go too, and start afresh when they
-	// come back. Default: 250,000.
+	// MaxScopes is how many scopes are remembered, at about 250 bytes each, and up to 600 more if ActiveKeys is set. Idle
+	// scopes are removed as others are added. At the maximum, scopes with the lowest use are removed too, and start again
+	// at zero. Default: 250,000.
 	MaxScopes int
-	// Counters holds the counts that nodes share. Default: none, each process counts for itself.
+	// Counters holds the counts that nodes share. Default: none, each process counts on its own.
 	Counters Counters
-	// Nodes is how many nodes share the Counters. While these cannot be asked, each node allows a scope that part of its
+	// Nodes is how many nodes share the Counters. While these are unavailable, each node allows a scope that part of its
 	// limits. Default: 1.
 	Nodes int
 	// CounterTimeout is how long a request waits for the Counters. Default: 250 ms.
 	CounterTimeout time.Duration
-	// Logger is told when the Counters cannot be asked, and when they can again. Default: [slog.Default].
+	// Logger logs when the Counters become unavailable, and available again. Default: [slog.Default].
 	Logger *slog.Logger
 }
 
-// The defaults of Config.
+// These are the defaults of Config.
 const (
 	defaultWindow         = time.Minute
 	defaultMaxScopes      = 250_000
@@ -115,7 +115,7 @@ type Limiter struct {
 
 var _ onceward.Limiter = (*Limiter)(nil)
 
-// New returns a limiter, or an error that says what in the configuration cannot be right.
+// New returns a limiter, or an error that describes what in the configuration is wrong.
 func New(config Config) (*Limiter, error) {
 	config, err := config.withDefaults()
 	if err != nil {
@@ -128,8 +128,8 @@ func New(config Config) (*Limiter, error) {
 	return l, nil
 }
 
-// Close gives back what this node took from the shared counters and did not use. Call it when no more requests come.
-// Without it an unused part of the limit of active keys is lost for as long as a key is kept.
+// Close returns what this node took from the shared counters and did not use. Call it after the last request. Without
+// it an unused part of the limit of active keys is lost for as long as a key is kept.
 func (l *Limiter) Close(ctx context.Context) error {
 	if l.shared == nil {
 		return nil
@@ -145,7 +145,7 @@ func (l *Limiter) TakeKey(ctx context.Context, scope string, retention time.Dura
 			return refused
 		}
 	}
-	return l.take(ctx, &ask{
+	return l.take(ctx, &demand{
 		scope: scope, name: onceward.LimitNewKeys, rate: limits.NewKeys, active: limits.ActiveKeys, retention: retention,
 	})
 }
@@ -153,7 +153,7 @@ func (l *Limiter) TakeKey(ctx context.Context, scope string, retention time.Dura
 // ReturnKey implements [onceward.Limiter].
 func (l *Limiter) ReturnKey(scope string, retention time.Duration, ran bool) {
 	limits := l.config.For(scope)
-	a := &ask{
+	a := &demand{
 		scope: scope, name: onceward.LimitNewKeys, rate: limits.NewKeys, active: limits.ActiveKeys, retention: retention,
 	}
 	switch {
@@ -165,16 +165,16 @@ func (l *Limiter) ReturnKey(scope string, retention time.Duration, ran bool) {
 	}
 }
 
-// CountOut stops counting an active key of a scope before its time, the oldest of them. It is for a key that an
-// operator has removed, and for one that has become a dead letter (B3) before its retention is over: call it for each
+// CountOut counts out an active key of a scope early, the oldest one. It is for a key that an operator has removed, and
+// for a key whose record has become a dead letter (rule B3) before its retention is over: call it for each
 // reconcile.ReconciledEvent whose Outcome is "dead letter".
 func (l *Limiter) CountOut(ctx context.Context, scope string) error {
-	a := &ask{scope: scope, name: onceward.LimitNewKeys, active: l.config.For(scope).ActiveKeys}
+	a := &demand{scope: scope, name: onceward.LimitNewKeys, active: l.config.For(scope).ActiveKeys}
 	switch {
 	case a.active == 0:
 		return nil
 	case l.shared != nil:
-		_, err := l.shared.ask(ctx, Take{Scope: scope, Name: a.name, Active: a.active, Unused: 1, UnusedEnd: OldestEnd})
+		_, err := l.shared.query(ctx, Take{Scope: scope, Name: a.name, Active: a.active, Unused: 1, UnusedEnd: OldestEnd})
 		return err
 	default:
 		l.local.countOut(scope)
@@ -184,17 +184,17 @@ func (l *Limiter) CountOut(ctx context.Context, scope string) error {
 
 // Lookup implements [onceward.Limiter].
 func (l *Limiter) Lookup(ctx context.Context, scope string) *onceward.LimitError {
-	return l.take(ctx, &ask{scope: scope, name: onceward.LimitLookups, rate: l.config.For(scope).Lookups})
+	return l.take(ctx, &demand{scope: scope, name: onceward.LimitLookups, rate: l.config.For(scope).Lookups})
 }
 
 // Mismatch implements [onceward.Limiter].
 func (l *Limiter) Mismatch(ctx context.Context, scope string) *onceward.LimitError {
-	return l.take(ctx, &ask{scope: scope, name: onceward.LimitMismatches, rate: l.config.For(scope).Mismatches})
+	return l.take(ctx, &demand{scope: scope, name: onceward.LimitMismatches, rate: l.config.For(scope).Mismatches})
 }
 
-// mismatchesUsedUp returns the refusal that the next mismatch would get, or nil.
+// mismatchesUsedUp returns the refusal of the next mismatch, or nil.
 func (l *Limiter) mismatchesUsedUp(scope string, rate Rate) *onceward.LimitError {
-	a := &ask{scope: scope, name: onceward.LimitMismatches, rate: rate}
+	a := &demand{scope: scope, name: onceward.LimitMismatches, rate: rate}
 	switch {
 	case a.unlimited():
 		return nil
@@ -205,7 +205,7 @@ func (l *Limiter) mismatchesUsedUp(scope string, rate Rate) *onceward.LimitError
 	}
 }
 
-func (l *Limiter) take(ctx context.Context, a *ask) *onceward.LimitError {
+func (l *Limiter) take(ctx context.Context, a *demand) *onceward.LimitError {
 	switch {
 	case a.unlimited():
 		return nil
@@ -216,8 +216,8 @@ func (l *Limiter) take(ctx context.Context, a *ask) *onceward.LimitError {
 	}
 }
 
-// ask is what is asked for: one of a scope's allowance under the limits of the moment.
-type ask struct {
+// demand is a request for one unit of a scope's allowance under the current limits.
+type demand struct {
 	scope     string
 	name      string
 	rate      Rate
@@ -225,8 +225,8 @@ type ask struct {
 	retention time.Duration
 }
 
-// unlimited also fills in the defaults.
-func (a *ask) unlimited() bool {
+// unlimited reports whether there is no limit. It also fills in the defaults.
+func (a *demand) unlimited() bool {
 	if a.rate.Window <= 0 {
 		a.rate.Window = defaultWindow
 	}
@@ -236,8 +236,8 @@ func (a *ask) unlimited() bool {
 	return a.rate.Limit == 0 && a.active == 0
 }
 
-// share is what is asked for under a part of the limits, at least one where any is allowed.
-func (a *ask) share(nodes int) *ask {
+// share returns the demand under a part of the limits, at least one if any is allowed.
+func (a *demand) share(nodes int) *demand {
 	part := *a
 	part.rate.Limit = divide(a.rate.Limit, nodes)
 	part.active = divide(a.active, nodes)
@@ -251,8 +251,8 @@ func divide(limit, nodes int) int {
 	return max(1, limit/nodes)
 }
 
-// refusedBy is the error for the limit that stands in the way.
-func (a *ask) refusedBy(name string, after time.Duration) *onceward.LimitError {
+// refusedBy returns the error for the reached limit.
+func (a *demand) refusedBy(name string, after time.Duration) *onceward.LimitError {
 	if name == onceward.LimitActiveKeys {
 		return &onceward.LimitError{Name: name, Limit: max(a.active, 0), After: after}
 	}

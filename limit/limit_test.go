@@ -268,7 +268,7 @@ func TestSprayedKeysAtOnce(t *testing.T) {
 	}
 }
 
-// TestMemoryIsBounded: scopes by the million leave no more behind than MaxScopes, and those that are idle go.
+// TestMemoryIsBounded: millions of scopes leave no more than MaxScopes, and idle ones are removed.
 func TestMemoryIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -305,7 +305,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	})
 }
 
-// TestThoseAtTheirLimitAreRemembered: it is not they who are forgotten when others come by the thousand.
+// TestThoseAtTheirLimitAreRemembered: they are not forgotten when thousands of others arrive.
 func TestThoseAtTheirLimitAreRemembered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

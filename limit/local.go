@@ -9,9 +9,9 @@ import (
 	"github.com/onceward/onceward"
 )
 
-// local counts in this process. Times count by the monotonic clock from when it was made: a wall clock that jumps changes
-// nothing. They begin at the wall clock of that moment, so that the parts of a retention end when they do in shared
-// counters, and a refusal has the same time in it.
+// local counts in this process. Times are measured by the monotonic clock from its creation: a wall clock that jumps
+// changes nothing. They begin at the wall clock of that moment, so that the parts of a retention end as in shared
+// counters, and a refusal contains the same time.
 type local struct {
 	start  time.Time
 	began  time.Duration // since 1970
@@ -21,22 +21,22 @@ type local struct {
 
 const (
 	shardCount = 64
-	// looks is at how many scopes a new one looks, to remove what is idle.
+	// looks is how many scopes are checked for a new one, to remove idle scopes.
 	looks = 4
 )
 
-// shard holds some of the scopes under a lock of its own.
+// shard holds some of the scopes under its own lock.
 type shard struct {
 	mu     sync.Mutex
 	most   int
 	scopes map[string]*usage
 }
 
-// usage is what one scope has used.
+// usage is the use of one scope.
 type usage struct {
 	newKeys, lookups, mismatches meter
 	active                       active
-	busyUntil                    time.Duration // from then on it is as if it had never come
+	busyUntil                    time.Duration // from then on its use has no effect
 }
 
 func newLocal(maxScopes int) *local {
@@ -54,8 +54,8 @@ func (l *local) shard(scope string) *shard {
 	return &l.shards[maphash.String(l.seed, scope)%shardCount]
 }
 
-// take takes one of what is asked for, or says which limit stands in the way.
-func (l *local) take(a *ask) *onceward.LimitError {
+// take takes one unit, or returns the error of the reached limit.
+func (l *local) take(a *demand) *onceward.LimitError {
 	s := l.shard(a.scope)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,8 +75,8 @@ func (l *local) take(a *ask) *onceward.LimitError {
 	return nil
 }
 
-// usedUp says that take would refuse, without taking.
-func (l *local) usedUp(a *ask) *onceward.LimitError {
+// usedUp returns the error that take would return, without taking.
+func (l *local) usedUp(a *demand) *onceward.LimitError {
 	s := l.shard(a.scope)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,8 +88,8 @@ func (l *local) usedUp(a *ask) *onceward.LimitError {
 	return nil
 }
 
-// giveBack takes back what was taken, or the place of an active key alone if the key was used.
-func (l *local) giveBack(a *ask, used bool) {
+// giveBack returns what was taken, or only the place of an active key if the key was used.
+func (l *local) giveBack(a *demand, used bool) {
 	s := l.shard(a.scope)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,18 +103,18 @@ func (l *local) giveBack(a *ask, used bool) {
 	}
 }
 
-// countOut takes out the oldest active key.
+// countOut removes the oldest active key.
 func (l *local) countOut(scope string) {
 	s := l.shard(scope)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if u, ok := s.scopes[scope]; ok {
-		_ = u.active.wait(math.MaxInt, l.now()) // forget what has expired
+		_ = u.active.wait(math.MaxInt, l.now()) // drops expired keys
 		u.active.removeOldest()
 	}
 }
 
-// usage finds what a scope has used, and makes room for one that is new.
+// usage returns the use of a scope, and makes room for a new one.
 func (s *shard) usage(scope string, now time.Duration) *usage {
 	if u, ok := s.scopes[scope]; ok {
 		return u
@@ -125,9 +125,9 @@ func (s *shard) usage(scope string, now time.Duration) *usage {
 	return u
 }
 
-// clean removes some of what is idle, and, where there is no room, of those that it looked at the one that has used the
-// least: one that is at its limit would have it all again. Where the look begins is random,
-// so that all come by in time.
+// clean removes some idle scopes. If there is no room, it also removes the one with the lowest use among those it
+// checked, because a scope at its limit would get the whole limit again. The check begins at a random scope, so that
+// all are checked in time.
 func (s *shard) clean(now time.Duration) {
 	looked, least, lowest := 0, "", math.Inf(1)
 	for scope, u := range s.scopes {
@@ -145,7 +145,7 @@ func (s *shard) clean(now time.Duration) {
 	}
 }
 
-// used is how much a scope has used, of all.
+// used returns the total use of a scope.
 func (u *usage) used() float64 {
 	used := u.newKeys.used + u.lookups.used + u.mismatches.used
 	for _, e := range u.active {
@@ -165,16 +165,16 @@ func (u *usage) meter(name string) *meter {
 	}
 }
 
-// meter is how much of a rate is used. It holds what was used, not what is left, so that another limit counts at once.
+// meter is the used part of a rate. It holds the use, not the remainder, so that a changed limit applies immediately.
 type meter struct {
 	used float64
 	at   time.Duration
 }
 
-// never is for a limit that allows none.
+// never is the wait for a limit that allows none.
 const never = time.Hour
 
-// wait is how long it takes until one more is allowed.
+// wait returns how long it takes until one more is allowed.
 func (m *meter) wait(r Rate, now time.Duration) time.Duration {
 	switch {
 	case r.Limit == 0:
@@ -193,7 +193,7 @@ func (m *meter) wait(r Rate, now time.Duration) time.Duration {
 	return 0
 }
 
-// add uses one, and returns when all of it has come back.
+// add uses one, and returns when all of it has refilled.
 func (m *meter) add(r Rate) (idle time.Duration) {
 	if r.Limit <= 0 {
 		return 0
@@ -202,10 +202,10 @@ func (m *meter) add(r Rate) (idle time.Duration) {
 	return m.at + time.Duration(m.used*r.each())
 }
 
-// each is how many nanoseconds it takes for one to come back.
+// each returns the nanoseconds in which one refills.
 func (r Rate) each() float64 { return float64(r.Window) / float64(r.Limit) }
 
-// parts is into how many parts a retention is divided, at whose ends keys are counted out.
+// parts is the number of parts of a retention, at whose ends keys are counted out.
 const parts = 16
 
 // active counts keys by when they expire, rounded up.
@@ -216,7 +216,7 @@ type expiring struct {
 	keys int
 }
 
-// wait is how long it takes until one more is allowed. It forgets what has expired.
+// wait returns how long it takes until one more is allowed. It drops expired keys.
 func (a *active) wait(limit int, now time.Duration) time.Duration {
 	if limit < 0 {
 		return never
@@ -236,7 +236,7 @@ func (a *active) wait(limit int, now time.Duration) time.Duration {
 	return 0
 }
 
-// add counts a key, and returns when it is counted out. The last entry is the last that was added to.
+// add counts a key, and returns when it is counted out. The last entry is the one added to last.
 func (a *active) add(retention, now time.Duration) (end time.Duration) {
 	width := max(retention/parts, time.Second)
 	end = (now + retention + width - 1) / width * width
@@ -250,7 +250,7 @@ func (a *active) add(retention, now time.Duration) (end time.Duration) {
 	return end
 }
 
-// removeOldest takes out the key that would expire first.
+// removeOldest removes the key that would expire first.
 func (a *active) removeOldest() {
 	first := -1
 	for i, e := range *a {
@@ -263,7 +263,7 @@ func (a *active) removeOldest() {
 	}
 }
 
-// remove takes back a key, of the newest.
+// remove removes one of the newest keys.
 func (a *active) remove() {
 	for i := len(*a) - 1; i >= 0; i-- {
 		if (*a)[i].keys > 0 {

@@ -17,8 +17,8 @@ import (
 
 var instance = regexp.MustCompile(`"instance":"[^"]*"`)
 
-// TestMismatchesTellNothing: when a scope's mismatches are used up, a key that is taken is answered like one that is not.
-// Replays go on, and so do other scopes.
+// TestMismatchesTellNothing: when a scope's mismatches are used up, an existing key gets the same answer as a new one.
+// Replays continue, and so do other scopes.
 func TestMismatchesTellNothing(t *testing.T) {
 	t.Parallel()
 	for name, shared := range map[string]bool{"local": false, "shared": true} {

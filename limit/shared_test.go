@@ -17,7 +17,7 @@ import (
 	"github.com/onceward/onceward/limit"
 )
 
-// counters are shared counters in memory, in which nothing comes back by itself: what they gave out is to be counted.
+// counters are shared counters in memory, in which nothing refills: the number that they granted is to be counted.
 type counters struct {
 	mu     sync.Mutex
 	used   map[string]int // by scope and name
@@ -409,7 +409,7 @@ func TestCloseAfterALostReply(t *testing.T) {
 	})
 }
 
-// TestCountersAreAskedNoMoreForWhatTheyForgot: a take whose reply was lost is not sent again for ever.
+// TestCountersAreAskedNoMoreForWhatTheyForgot: a take whose reply was lost is not sent again without a limit.
 func TestCountersAreAskedNoMoreForWhatTheyForgot(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -14,8 +14,8 @@ var (
 	store natural.Store
 )
 
-// A provider tells of a payment several times, and not in order. The row has the payment's own name, and once it is
-// paid it stays so.
+// A provider reports a payment several times, and not in order. The row has the payment's own name, and once it is paid
+// it stays so.
 func ExampleUpsert() {
 	outcome, err := store.UpsertRow(context.Background(), tx, natural.Upsert{
 		Table:  "payments",

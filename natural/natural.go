@@ -1,9 +1,9 @@
-// Package natural helps with writes that are idempotent by nature: those that can be repeated because the row that they
-// make has a name of its own, such as an order number or a provider's payment id.
+// Package natural helps with writes that are idempotent by nature: they can be repeated because their row has a name of
+// its own, such as an order number or a provider's payment id.
 //
-// [Store.UpsertRow] inserts a row or brings it up to date, leaves it alone once it has reached a final state, and says
-// which of these it did: the caller that inserted is the one to go on. [Store.LockName] makes transactions about the
-// same natural key wait for each other, also while there is no row yet that they could lock.
+// [Store.UpsertRow] inserts a row or updates it, leaves it unchanged once it has reached a final state, and reports
+// which of these it did: only the caller that inserted it continues. [Store.LockName] makes transactions with the same
+// natural key wait for each other, even while there is no row yet that they could lock.
 package natural
 
 import (
@@ -14,27 +14,27 @@ import (
 	"slices"
 )
 
-// Store is a database that can upsert rows and lock names. The SQL stores of this repository are such.
+// Store is a database that can upsert rows and lock names. The SQL stores of this repository implement it.
 type Store interface {
 	// UpsertRow inserts a row or updates it, in a transaction of the application. A store with another type of transaction
-	// has a function of its own for it, such as postgres.UpsertRow.
+	// has its own function for this, such as postgres.UpsertRow.
 	UpsertRow(ctx context.Context, tx *sql.Tx, u Upsert) (Outcome, error)
-	// LockName makes transactions that ask for the same name wait for each other, until the transaction ends. A store
-	// with another type of transaction has a function of its own for it too, such as postgres.LockName.
+	// LockName makes transactions that lock the same name wait for each other, until the transaction ends. A store with
+	// another type of transaction has its own function for this, such as postgres.LockName.
 	LockName(ctx context.Context, tx *sql.Tx, name string) error
 }
 
 // Upsert is a row to insert or to update.
 type Upsert struct {
-	// Table is the table of the row, and Schema the schema that the table is in. Default: Schema is that of the search
-	// path; Table is required.
+	// Table is the table of the row, and Schema the table's schema. Default: the schema of the search path; Table is
+	// required.
 	Schema string
 	Table  string
 	// Key is the natural key: the columns of a primary key or a unique constraint, with their values. Required.
 	Key []Column
-	// Values are the other columns. Those of an existing row are overwritten. Default: none.
+	// Values are the other columns. Their values in an existing row are overwritten. Default: none.
 	Values []Column
-	// Final is a column whose value tells that a row must not change any more, and FinalValues are these values. Default:
+	// Final is a column whose value shows that a row must not change any more, and FinalValues are these values. Default:
 	// no row is final.
 	Final       string
 	FinalValues []any
@@ -46,16 +46,16 @@ type Column struct {
 	Value any
 }
 
-// Outcome is what an upsert did.
+// Outcome is the effect of an upsert.
 type Outcome uint8
 
-// The outcomes of an upsert.
+// These are the outcomes of an upsert.
 const (
-	// OutcomeKept means that the row was in a final state and is as it was.
+	// OutcomeKept means that the row was in a final state and is unchanged.
 	OutcomeKept Outcome = iota + 1
 	// OutcomeInserted means that there was no row.
 	OutcomeInserted
-	// OutcomeUpdated means that the row was there and has the new values.
+	// OutcomeUpdated means that the row existed and has the new values.
 	OutcomeUpdated
 )
 
@@ -68,7 +68,7 @@ func (o Outcome) String() string {
 	return fmt.Sprintf("outcome %d", o)
 }
 
-// Check refuses an upsert that makes no sense. Stores call it.
+// Check refuses an invalid upsert. Stores call it.
 func (u *Upsert) Check() error {
 	switch {
 	case u.Table == "":

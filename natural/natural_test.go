@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Settling(m)) }
 
-// TestCheck: an upsert that makes no sense is refused, and the error says why.
+// TestCheck: an invalid upsert is refused, and the error contains the reason.
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	column := func(name string) natural.Column { return natural.Column{Name: name, Value: 1} }

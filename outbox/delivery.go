@@ -29,7 +29,8 @@ type Result struct {
 	ProviderID string
 	// Then runs in the transaction that makes the message done, and takes that from its context, with [onceward.Tx] or
 	// the way of the store's own package: to write down what became of it, or to add a message that follows. If it
-	// fails, the message is delivered again, and finds the ProviderID in its Delivery.
+	// fails, the message is delivered again, and finds the ProviderID in its Delivery. A handler that returns an error
+	// which is [Permanent] may have one too: it runs in the transaction that makes the message a dead letter.
 	Then func(ctx context.Context) error
 	// Settle is the answer for the operation that added the message, where its record was left as unknown to wait for
 	// this.
@@ -39,8 +40,15 @@ type Result struct {
 // Delivery is one attempt to deliver a message.
 type Delivery struct {
 	Entry
+	// ClaimedAt is when the worker took the message, by the store's clock.
+	ClaimedAt time.Time
+
+	sent  time.Time // when the claim was sent, by this node's clock
 	lease *heldLease
 }
+
+// Now returns the time by the store's clock, or a little later: never earlier than it is.
+func (d *Delivery) Now() time.Time { return d.ClaimedAt.Add(time.Since(d.sent)) }
 
 // CheckLease reports whether the worker still holds its lease on the message; a handler of several steps asks before
 // each. The error wraps [ErrFenced].
@@ -55,12 +63,39 @@ func (d *Delivery) CheckLease() error {
 // The next delivery, if there is one, finds it in ProviderID.
 func (d *Delivery) RecordProviderID(ctx context.Context, id string) error {
 	if d.lease == nil {
-		return errors.New("outbox: this delivery is not a worker's")
+		return errNoWorker
 	}
 	if err := d.lease.record(ctx, id); err != nil {
 		return err
 	}
 	d.ProviderID = id
+	return nil
+}
+
+// RecordAnswer keeps what the receiver answered, or anything else that the next delivery must know, at once: at most
+// [MaxAnswer] bytes, in the place of what was kept before. The next delivery finds it in Answer, and so does a
+// list of messages.
+func (d *Delivery) RecordAnswer(ctx context.Context, answer []byte) error {
+	if d.lease == nil {
+		return errNoWorker
+	}
+	if err := checkAnswer(answer); err != nil {
+		return err
+	}
+	if err := d.lease.store.RecordEffect(ctx, d.lease.Lease, "", answer); err != nil {
+		return err
+	}
+	d.Answer = answer
+	return nil
+}
+
+// errNoWorker is returned where a test calls a handler itself.
+var errNoWorker = errors.New("outbox: this delivery is not a worker's")
+
+func checkAnswer(answer []byte) error {
+	if len(answer) > MaxAnswer {
+		return fmt.Errorf("outbox: an answer of %d bytes, and at most %d are kept", len(answer), MaxAnswer)
+	}
 	return nil
 }
 

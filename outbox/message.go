@@ -36,6 +36,9 @@ type Message struct {
 	// Step tells the messages of one operation apart: the downstream key is derived from the operation and the step, so
 	// that it is the same if the operation ever runs again. Default: the topic.
 	Step string
+	// Key is the downstream key, where the receiver knows the effect under a name of its own, such as an order's number.
+	// Default: derived, or random, as [Outbox.Add] says.
+	Key string
 	// Delay is how long after it was added the message is due at the earliest.
 	Delay time.Duration
 }
@@ -44,6 +47,8 @@ type Message struct {
 const (
 	// MaxPayload is how large a payload may be.
 	MaxPayload = 1 << 20
+	// MaxAnswer is how large an answer may be that is kept with a message.
+	MaxAnswer = 1 << 20
 	// MaxName is how long each of the texts of a message may be, but for its headers.
 	MaxName = 255
 	// maxHeaders is how long the headers may be together.
@@ -74,6 +79,7 @@ func (m *Message) check() error {
 		{"Source", m.Source},
 		{"Subject", m.Subject},
 		{"Step", m.Step},
+		{"Key", m.Key},
 	} {
 		if err := checkText(text.name, text.value); err != nil {
 			return err
@@ -170,6 +176,8 @@ type Entry struct {
 	Attempts int
 	// ProviderID is the id that the receiver gave to the effect.
 	ProviderID string
+	// Answer is what the handler has kept of the receiver's answer, by [Delivery.RecordAnswer].
+	Answer []byte
 	// LastError is why the last delivery failed.
 	LastError string
 

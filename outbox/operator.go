@@ -38,7 +38,18 @@ func (op *Operator) DeadLetters(ctx context.Context, after string, limit int) ([
 // Replay has a dead letter delivered again, and counts its attempts again from zero. If its aggregate went on without
 // it, it comes out of order. The receiver sees the same ID and downstream key as before.
 func (op *Operator) Replay(ctx context.Context, who, why, id string) error {
-	return op.act(ctx, who, why, "outbox replay", id, op.store.ReplayMessage)
+	return op.Answer(ctx, who, why, id, nil)
+}
+
+// Answer is [Operator.Replay] with an answer that a person found out: the handler finds it as if the last delivery had
+// recorded it.
+func (op *Operator) Answer(ctx context.Context, who, why, id string, answer []byte) error {
+	if err := checkAnswer(answer); err != nil {
+		return err
+	}
+	return op.act(ctx, who, why, "outbox replay", id, func(ctx context.Context, id string) error {
+		return op.store.ReplayMessage(ctx, id, answer)
+	})
 }
 
 // Drop gives a dead letter up: if it holds up its aggregate, that goes on without it. It stays in the list of dead

@@ -2,8 +2,8 @@
 //
 // A message is added in the business transaction, so it is there if and only if that was committed. Workers, on any
 // number of nodes, deliver it afterwards: at least once, always under the same ID and the same downstream key, so that
-// its receiver can tell a repetition. Package inbox does that for consumers of one's own. The PostgreSQL and the SQLite
-// store keep the messages; for a pgx.Tx there is postgres.AddMessage.
+// its receiver can tell a repetition. Package inbox does that for consumers of one's own. The SQL
+// stores keep the messages; for a pgx.Tx there is postgres.AddMessage.
 //
 //	box, err := outbox.New(store, outbox.Config{Source: "https://shop.example/payments"})
 //	…
@@ -83,7 +83,8 @@ func checkStore(s Store) error {
 // none; a savepoint that is rolled back takes it back too.
 //
 // Within an operation of Onceward the message's downstream key is derived from that, and within [Result.Then] from the
-// message that was delivered, if there is a [Config].Guard. Otherwise it is random. No outsider can compute it.
+// message that was delivered, if there is a [Config].Guard. Otherwise it is random. No outsider can compute it. A message
+// that has a Key keeps it.
 //
 // Transactions that add for the same topic and aggregate wait for each other, so that the order of messages is that of
 // commits: add late in the transaction, and where one adds for several aggregates, always in the same order.
@@ -177,6 +178,9 @@ func (o *Outbox) entry(ctx context.Context, m Message) *Entry {
 		e.DownstreamKey = o.following(parent, part.Name(ctx, m.Step))
 	default:
 		e.DownstreamKey = randomKey()
+	}
+	if m.Key != "" {
+		e.DownstreamKey = m.Key
 	}
 	return e
 }

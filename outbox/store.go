@@ -28,9 +28,9 @@ type Store interface {
 	ClaimMessages(ctx context.Context, requests []ClaimRequest, lease time.Duration) ([]Claimed, error)
 	// ExtendMessages makes leases last for the given time from now, and returns those that are no longer held.
 	ExtendMessages(ctx context.Context, leases []Lease, lease time.Duration) (lost []Lease, err error)
-	// RecordProviderID keeps what the receiver called the effect. It returns [ErrFenced] if the lease is no longer
-	// held.
-	RecordProviderID(ctx context.Context, l Lease, providerID string) error
+	// RecordEffect keeps what the receiver called the effect and what it answered, each unless it is empty. It returns
+	// [ErrFenced] if the lease is no longer held.
+	RecordEffect(ctx context.Context, l Lease, providerID string, answer []byte) error
 	// FinishMessages ends leases, and returns those that were no longer held, for which it changed nothing.
 	FinishMessages(ctx context.Context, outcomes []Outcome) (fenced []Lease, err error)
 	// FinishMessageTx ends a lease in the same transaction as work, which takes it from its context, or does neither.
@@ -44,9 +44,9 @@ type Store interface {
 
 	// Messages returns entries, the oldest first.
 	Messages(ctx context.Context, f Filter) ([]Entry, error)
-	// ReplayMessage makes a dead letter StateReady, and counts its attempts again from zero. It returns
-	// [store.ErrNotFound] if there is no dead letter of that ID.
-	ReplayMessage(ctx context.Context, id string) error
+	// ReplayMessage makes a dead letter StateReady, counts its attempts again from zero, and keeps the answer with it
+	// unless that is empty. It returns [store.ErrNotFound] if there is no dead letter of that ID.
+	ReplayMessage(ctx context.Context, id string, answer []byte) error
 	// DropMessage gives a dead letter up: it is StateDead, holds up its aggregate no longer, and is not counted by
 	// MessageStats any more. It returns [store.ErrNotFound] if there is no dead letter of that ID.
 	DropMessage(ctx context.Context, id string) error

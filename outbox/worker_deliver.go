@@ -18,6 +18,8 @@ type laneKey struct{ topic, aggregateType, aggregateID string }
 type acquired struct {
 	*Claimed
 	lease *heldLease
+	// sent is when the claim was sent.
+	sent time.Time
 	// counted says that the store has counted this attempt: it does so for those that were first.
 	counted bool
 }
@@ -42,7 +44,9 @@ func (s *workerRun) start(claimed []Claimed, until time.Time) {
 		c := &claimed[i]
 		route := s.routes[c.Topic]
 		// By hand a message can be added again, before the first that counts.
-		t := acquired{Claimed: c, lease: s.track(route, c, until), counted: c.Attempts > 0}
+		t := acquired{
+			Claimed: c, lease: s.track(route, c, until), sent: until.Add(-s.config.Lease), counted: c.Attempts > 0,
+		}
 		if !c.Ordered() {
 			s.begin(&run{route: route, messages: []acquired{t}, claimed: now})
 			continue
@@ -146,17 +150,21 @@ func (s *workerRun) deliver(route *routeState, t acquired) (done bool) {
 	began := time.Now()
 	entry := t.Entry
 	entry.Attempts = attempts
-	result, err := call(ctx, route.Handler, &Delivery{Entry: entry, lease: t.lease})
+	result, err := call(ctx, route.Handler, &Delivery{
+		Entry: entry, ClaimedAt: t.Due.Add(-s.config.Lease), sent: t.sent, lease: t.lease,
+	})
 	end.elapsed = time.Since(began)
 	route.took(end.elapsed)
-	if err == nil {
+	switch {
+	case err == nil:
 		return s.succeeded(ctx, end, result)
-	}
-	if errors.Is(context.Cause(ctx), ErrFenced) {
+	case errors.Is(context.Cause(ctx), ErrFenced):
 		s.lost(end, fmt.Errorf("%w: %w", ErrFenced, err))
-		return false
+	case errors.Is(err, ErrPermanent) && result.Then != nil:
+		s.gaveUp(ctx, end, err, result)
+	default:
+		s.failed(end, err)
 	}
-	s.failed(end, err)
 	return false
 }
 
@@ -264,8 +272,30 @@ func (s *workerRun) settle(ctx context.Context, c *Claimed, done *store.Completi
 	}
 }
 
+// gaveUp makes the message a dead letter in the transaction of Then. If that fails, the message is delivered again.
+func (s *workerRun) gaveUp(ctx context.Context, end finished, err error, result Result) {
+	s.plan(&end, err)
+	switch thenErr := s.conclude(ctx, end, Result{Then: result.Then}); {
+	case errors.Is(thenErr, ErrFenced):
+		s.lost(end, thenErr)
+	case thenErr != nil:
+		s.failed(end, fmt.Errorf("%w. It was to become a dead letter: %v", thenErr, err))
+	default:
+		s.logDead(end)
+		s.ended(end)
+		s.lookAgain()
+	}
+}
+
 // failed plans another attempt, or gives up.
 func (s *workerRun) failed(end finished, err error) {
+	s.plan(&end, err)
+	s.logDead(end)
+	s.finish.add(end)
+}
+
+// plan decides what becomes of a message whose delivery failed.
+func (s *workerRun) plan(end *finished, err error) {
 	end.err = err
 	end.outcome = Outcome{Lease: end.lease.Lease, State: StateReady, Attempts: end.attempts, Error: shorten(err.Error())}
 	var asked *retryAfterError
@@ -280,11 +310,14 @@ func (s *workerRun) failed(end finished, err error) {
 	default:
 		end.outcome.After = end.route.backoff(end.attempts)
 	}
+}
+
+// logDead reports a message that becomes a dead letter.
+func (s *workerRun) logDead(end finished) {
 	if end.outcome.State != StateReady {
 		s.config.Logger.Error("outbox: a message became a dead letter", "message", end.ID, "topic", end.Topic,
-			"attempts", end.attempts, "error", err)
+			"attempts", end.attempts, "error", end.err)
 	}
-	s.finish.add(end)
 }
 
 // maxKept is how many characters of an error, or of a receiver's id, are kept.

@@ -100,7 +100,7 @@ func (l *heldLease) hangs() (hangs, news bool) {
 
 // record keeps the receiver's id for the effect.
 func (l *heldLease) record(ctx context.Context, providerID string) error {
-	return l.store.RecordProviderID(ctx, l.Lease, shorten(providerID))
+	return l.store.RecordEffect(ctx, l.Lease, shorten(providerID), nil)
 }
 
 // heartbeat extends all leases in one statement, three times in the time of a lease.

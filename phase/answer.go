@@ -7,10 +7,11 @@ import (
 	"net/http"
 )
 
-// Answer is what an operation ends with. It is stored, and every retry gets it.
+// Answer is the result of an operation. It is stored, and every retry gets it.
 type Answer struct {
-	// Status is the HTTP status. Default: 200. With 401, 408, 425, 429 or one from 500 on a handler says that it did
-	// nothing, or failed, and the guard does not store that: an operation that did something and ends so is unknown.
+	// Status is the HTTP status. Default: 200. With 401, 408, 425, 429 or a status from 500 on a handler reports that it
+	// did nothing, or failed, and the guard does not store the answer: an operation that did something and ends so is
+	// unknown.
 	Status int
 	// Header holds header fields to send.
 	Header http.Header
@@ -18,11 +19,11 @@ type Answer struct {
 	Body []byte
 }
 
-// JSON is an answer with a value as its body.
+// JSON returns an answer with a value as its body.
 func JSON(status int, value any) Answer {
 	body, err := json.Marshal(value)
 	if err != nil {
-		// The value is the program's own: that it cannot be written is a mistake in the program.
+		// The value is the program's own: if it cannot be encoded the program is wrong.
 		panic("phase: " + err.Error())
 	}
 	return Answer{Status: status, Header: http.Header{"Content-Type": {"application/json"}}, Body: body}
@@ -31,7 +32,7 @@ func JSON(status int, value any) Answer {
 // finished is an error that ends an operation with an answer.
 type finished struct {
 	answer Answer
-	// rejected is the error of onceward.Rejected that the answer was made from, if a step gave no answer of its own.
+	// rejected is the error of onceward.Rejected that the answer was made from, if the step returned no answer.
 	rejected error
 }
 
@@ -46,20 +47,21 @@ func (f *finished) Error() string {
 // Unwrap returns the error that the answer was made from.
 func (f *finished) Unwrap() error { return f.rejected }
 
-// rejection ends an operation with an error of [onceward.Rejected] that has no answer: with 400 and its text.
+// rejection returns an error that ends an operation with 400 and the text of an error of [onceward.Rejected].
 func rejection(err error) error {
 	answer := Answer{Status: http.StatusBadRequest, Body: []byte(err.Error() + "\n")}
 	return &finished{answer: answer, rejected: err}
 }
 
-// Finish is an error by which a step ends the operation with an answer: a seat that is taken, a card that was declined.
-// What the step itself did in the database is undone; what earlier steps did stays, and is for the step to take back
-// before. Wrapped by [onceward.Rejected], it keeps nothing where no recovery point was reached: the corrected request
-// may come under the same key. Where one was, the answer is kept all the same. An error of onceward.Rejected without an
-// answer is one with 400 and its text; of an operation run by [Operation.Do] it is the error, and is kept as that.
+// Finish returns an error with which a step ends the operation with an answer: a seat is taken, a card was declined.
+// The step's own writes in the database are undone; the effects of earlier steps stay, and the step must undo them
+// before. Wrapped by [onceward.Rejected], it leaves no record if no recovery point was reached: the corrected request
+// may use the same key. If a recovery point was reached, the answer is kept anyway. An error of onceward.Rejected
+// without an answer has the answer 400 with its text; for an operation run by [Operation.Do] it is the error, and is
+// kept as such.
 func Finish(answer Answer) error { return &finished{answer: answer} }
 
-// asFinished returns the end of the operation that an error stands for; nil if it stands for none.
+// asFinished returns the end of the operation in an error; nil if the error does not end the operation.
 func asFinished(err error) *finished {
 	var f *finished
 	errors.As(err, &f)
@@ -87,5 +89,5 @@ func (a *Answer) isStored() bool {
 func (a *Answer) write(w http.ResponseWriter) {
 	maps.Copy(w.Header(), a.Header)
 	w.WriteHeader(a.status())
-	_, _ = w.Write(a.Body) // the recorder keeps it; what it cannot keep it says itself
+	_, _ = w.Write(a.Body) // the recorder keeps it, and reports what it cannot keep
 }

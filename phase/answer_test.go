@@ -18,7 +18,7 @@ import (
 	"github.com/onceward/onceward/store/memory"
 )
 
-// unstored are the statuses with which a handler says that it did nothing, or fails: the guard stores none of them.
+// unstored are the statuses with which a handler reports that it did nothing, or failed: the guard stores none of them.
 var unstored = []int{
 	http.StatusUnauthorized, http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests,
 	http.StatusInternalServerError, http.StatusServiceUnavailable,
@@ -56,7 +56,7 @@ func TestAnAnswerThatIsNotStored(t *testing.T) {
 	}
 }
 
-// TestAStartThatIsRefusedForNow: before anything is done such a status says what it says everywhere, and releases.
+// TestAStartThatIsRefusedForNow: before anything is done such a status has its usual meaning, and releases.
 func TestAStartThatIsRefusedForNow(t *testing.T) {
 	t.Parallel()
 	for _, status := range unstored {
@@ -100,7 +100,7 @@ func TestDoKeepsNoStatus(t *testing.T) {
 // measure is data that JSON cannot hold in every case.
 type measure struct{ Value float64 }
 
-// TestDataThatCannotBeStored: the caller is told that nothing was done, not that the error is the value.
+// TestDataThatCannotBeStored: the caller's answer is that nothing was done, not that the error is the value.
 func TestDataThatCannotBeStored(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -188,7 +188,7 @@ func TestPanicsOutsideOfSteps(t *testing.T) {
 	})
 }
 
-// TestTheEngineKeepsItsOptions: those of the definition do not take away what recovery rests on.
+// TestTheEngineKeepsItsOptions: the options of the definition do not remove the options that recovery needs.
 func TestTheEngineKeepsItsOptions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -259,7 +259,7 @@ func TestARecordThatChangesUnderTheResumer(t *testing.T) {
 	})
 }
 
-// TestCarryInAPhasedOperation: it carries its own data, and says so, in the start and in every step.
+// TestCarryInAPhasedOperation: it carries its own data, and Carry returns an error, in the start and in every step.
 func TestCarryInAPhasedOperation(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -280,7 +280,7 @@ func TestCarryInAPhasedOperation(t *testing.T) {
 	})
 }
 
-// TestWithoutAKey: an operation of steps cannot run unprotected, and says so as the guard would (A1).
+// TestWithoutAKey: an operation of steps cannot run unprotected, and answers as the guard would (A1).
 func TestWithoutAKey(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

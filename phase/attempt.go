@@ -16,28 +16,28 @@ type attempt[T any] struct {
 	*Operation[T]
 	op    *onceward.Operation
 	state envelope
-	// recorded says that a recovery point is stored: without one, nothing was ever done.
+	// recorded is set if a recovery point is stored: without one, nothing was ever done.
 	recorded bool
-	// intends says that the intent is this attempt's own: no earlier one can have made the call.
+	// intends is set if the intent is this attempt's own: no earlier attempt can have made the call.
 	intends bool
 	givenUp error // why the outcome is unknown, if it is
 }
 
-// run takes an operation from its last recovery point to its answer. Where it cannot, it has told the guard how the
-// attempt ends, and returns why.
+// run runs an operation from its last recovery point to its answer. If it cannot finish, it has set the attempt's
+// outcome on the operation, and returns the reason.
 func (o *Operation[T]) run(
 	ctx context.Context, op *onceward.Operation, via string, start func() (*T, error),
 ) (*Answer, error) {
 	a := &attempt[T]{Operation: o, op: op}
-	if err := op.KeepData(); err != nil { // a handler that was no phased one may have made its call
+	if err := op.KeepData(); err != nil { // an earlier version of the handler, without steps, may have made its call
 		a.unknown(err)
 		return nil, err
 	}
 	returned := false
 	defer func() {
-		if !returned { // a step panicked, or the start, or the answer, and the panic goes on
+		if !returned { // a step, the start or the answer panicked, and the panic continues
 			a.fail(errors.New("a step panicked"))
-			a.tell(ctx, errors.New("a step panicked"))
+			a.logEnd(ctx, errors.New("a step panicked"))
 		}
 	}()
 	answer, err := a.advance(ctx, via, start)
@@ -45,7 +45,7 @@ func (o *Operation[T]) run(
 	return answer, err
 }
 
-// advance does the steps that are left.
+// advance runs the remaining steps.
 func (a *attempt[T]) advance(ctx context.Context, via string, start func() (*T, error)) (*Answer, error) {
 	err := a.load(via, start)
 	for i := len(a.state.Done); i < len(a.Steps) && err == nil; i++ {
@@ -56,13 +56,13 @@ func (a *attempt[T]) advance(ctx context.Context, via string, start func() (*T, 
 	}
 	end := asFinished(err)
 	if end == nil {
-		a.tell(ctx, err)
+		a.logEnd(ctx, err)
 		return nil, err
 	}
 	return a.end(end, err)
 }
 
-// end ends an operation with an answer, or so that nothing is kept if that is asked for and nothing is recorded.
+// end ends an operation with an answer, or without a record if it was rejected and nothing is recorded.
 func (a *attempt[T]) end(end *finished, err error) (*Answer, error) {
 	inDoubt := errors.Is(err, store.ErrOutcomeUnknown) || errors.Is(err, store.ErrFenced)
 	reject := onceward.IsRejected(err) && !a.recorded && !inDoubt
@@ -76,13 +76,13 @@ func (a *attempt[T]) end(end *finished, err error) (*Answer, error) {
 	case reject:
 		return &end.answer, nil
 	case end.rejected != nil && a.state.Via == viaDo:
-		return nil, errors.New(end.Error()) // it says no more that nothing is kept: the guard stores it as a failure
+		return nil, errors.New(end.Error()) // no longer a rejection: the guard stores it as a failure
 	default:
 		return a.deliver(&end.answer), nil
 	}
 }
 
-// load reads what an earlier attempt left behind, or starts.
+// load reads the state of an earlier attempt, or starts.
 func (a *attempt[T]) load(via string, start func() (*T, error)) error {
 	point, stored := a.op.Point()
 	if point == "" {
@@ -92,12 +92,13 @@ func (a *attempt[T]) load(via string, start func() (*T, error)) error {
 	state, err := a.read(stored)
 	switch {
 	case err != nil:
-		// Another version of the program knows how to go on, and may do so at once: this was neither a failed attempt
-		// nor a lost one.
+		// A node with another version of the program can continue, and may do so immediately: this was neither a failed
+		// attempt nor a lost one.
 		a.op.Suspend(0)
 	case state.Via != via:
-		// A resumer looked before the first recovery point was stored, and could not know how the operation came.
-		err = errors.New("phase: the operation came another way; it is resumed again")
+		// A resumer read the record before the first recovery point was stored, and could not know how the operation was
+		// started.
+		err = errors.New("phase: the operation was started in another way; it is resumed again")
 		a.op.Suspend(0)
 	default:
 		a.state = state
@@ -106,8 +107,8 @@ func (a *attempt[T]) load(via string, start func() (*T, error)) error {
 	return err
 }
 
-// takeOver notes, before anything is done, that this attempt goes on for one that was lost. Should the step be what
-// kills its process each time, that ends after as many as Definition.MaxAttempts.
+// takeOver records, before anything is done, that this attempt continues for a lost one. If the step ends its process
+// each time, the operation is given up after Definition.MaxAttempts.
 func (a *attempt[T]) takeOver() error {
 	if !a.op.Resumed() {
 		return nil
@@ -115,7 +116,7 @@ func (a *attempt[T]) takeOver() error {
 	next := a.state
 	next.Lost++
 	if next.Lost > a.MaxAttempts {
-		err := fmt.Errorf("phase: given up after %d attempts that were lost behind %q", a.state.Lost, a.state.point())
+		err := fmt.Errorf("phase: given up after %d attempts that were lost after %q", a.state.Lost, a.state.point())
 		a.unknown(err)
 		return err
 	}
@@ -125,7 +126,7 @@ func (a *attempt[T]) takeOver() error {
 	return nil
 }
 
-// begin starts an operation of which nothing is stored: whatever fails here, nothing was done.
+// begin starts an operation without a stored state: whatever fails here, nothing was done.
 func (a *attempt[T]) begin(via string, start func() (*T, error)) error {
 	a.state = envelope{Version: envelopeVersion, Via: via, Defined: a.Version, Steps: a.names}
 	data, err := start()
@@ -134,12 +135,12 @@ func (a *attempt[T]) begin(via string, start func() (*T, error)) error {
 		a.never(err)
 		return err
 	case err != nil && asFinished(err) == nil:
-		return rejection(onceward.Rejected(err)) // the caller's data is not what the operation needs
+		return rejection(onceward.Rejected(err)) // the caller's data is not valid for the operation
 	case err != nil:
 		return err
 	}
 	if a.state.Data, err = json.Marshal(data); err == nil {
-		_, err = decode[T](a.state.Data, !a.LenientData) // or no later attempt could go on with it
+		_, err = decode[T](a.state.Data, !a.LenientData) // or no later attempt could continue
 	}
 	if err != nil {
 		err = fmt.Errorf("phase: the data cannot be stored: %w", err)
@@ -148,9 +149,9 @@ func (a *attempt[T]) begin(via string, start func() (*T, error)) error {
 	return err
 }
 
-// step does one step, if the attempt still holds its right to.
+// step runs one step, if the attempt still holds its right to.
 func (a *attempt[T]) step(ctx context.Context, s *Step[T]) error {
-	if err := a.mayGoOn(ctx); err != nil {
+	if err := a.mayContinue(ctx); err != nil {
 		a.op.Suspend(a.MinBackoff)
 		return err
 	}
@@ -160,21 +161,21 @@ func (a *attempt[T]) step(ctx context.Context, s *Step[T]) error {
 	return a.local(ctx, s)
 }
 
-// mayGoOn reports whether there is a right to go on, and time. A call that is begun when its context has ended would be
-// in doubt for nothing.
-func (a *attempt[T]) mayGoOn(ctx context.Context) error {
+// mayContinue returns an error if the lease is lost or the context has ended. A call begun after its context has ended
+// would be in doubt without need.
+func (a *attempt[T]) mayContinue(ctx context.Context) error {
 	if err := a.op.CheckLease(); err != nil {
 		return err
 	}
 	return context.Cause(ctx)
 }
 
-// data is a fresh copy of the carried data: what a step changes in it counts only if the step succeeds.
+// data returns a new copy of the carried data: a step's changes to it count only if the step succeeds.
 func (a *attempt[T]) data() (*T, error) {
-	return decode[T](a.state.Data, false) // what was stored by others was decoded strictly when it was read
+	return decode[T](a.state.Data, false) // data stored by others was decoded strictly when it was read
 }
 
-// after is the state behind a step that left the data so.
+// after returns the state after a step that left this data.
 func (a *attempt[T]) after(s *Step[T], data *T) (envelope, error) {
 	raw, err := json.Marshal(data)
 	if err != nil {
@@ -183,7 +184,7 @@ func (a *attempt[T]) after(s *Step[T], data *T) (envelope, error) {
 	return a.state.finished(s.name, raw).naming(s.name, a.op.ProviderID()), nil
 }
 
-// checkpoint is what the store keeps of a state.
+// checkpoint returns the stored form of a state.
 func (a *attempt[T]) checkpoint(e envelope) (store.Checkpoint, error) {
 	b, err := e.encode(a.MaxData)
 	return store.Checkpoint{Point: e.point(), Data: b}, err
@@ -202,7 +203,7 @@ func (a *attempt[T]) record(e envelope) error {
 	return nil
 }
 
-// finish makes the answer from what the steps left behind.
+// finish makes the answer from the data of the steps.
 func (a *attempt[T]) finish() (*Answer, error) {
 	data, err := a.data()
 	if err != nil {
@@ -213,8 +214,8 @@ func (a *attempt[T]) finish() (*Answer, error) {
 	return a.deliver(&answer), nil
 }
 
-// deliver ends the operation with an answer. One that the guard does not store would let go of what was done, or leave
-// it in doubt: only before the first recovery point does it mean what it says.
+// deliver ends the operation with an answer. An answer that the guard does not store would release the operation, or
+// leave it in doubt: it is only right before the first recovery point.
 func (a *attempt[T]) deliver(answer *Answer) *Answer {
 	switch {
 	case a.state.Via == viaDo || answer.isStored():
@@ -226,8 +227,8 @@ func (a *attempt[T]) deliver(answer *Answer) *Answer {
 	return answer
 }
 
-// fail ends an attempt whose step did not succeed and may be tried again. What was never recorded was never done: the
-// caller's retry starts afresh.
+// fail ends an attempt whose step did not succeed and may be retried. Without a recovery point nothing was done, and
+// the caller's retry starts from the beginning.
 func (a *attempt[T]) fail(cause error) {
 	if !a.recorded {
 		a.never(cause)
@@ -238,7 +239,7 @@ func (a *attempt[T]) fail(cause error) {
 		a.unknown(fmt.Errorf("given up after %d attempts: %w", next.Attempts, cause))
 		return
 	}
-	// Should this fail, the attempt is not counted; the operation goes on all the same.
+	// If this fails, the attempt is not counted; the operation continues anyway.
 	_ = a.record(next)
 	a.op.Suspend(backoff.Exponential(a.MinBackoff, maxBackoff, next.Attempts))
 }
@@ -249,7 +250,7 @@ func (a *attempt[T]) never(cause error) {
 	a.op.NeverExecuted()
 }
 
-// unknown ends an attempt after which no other may go on by itself.
+// unknown ends an attempt after which no attempt may continue automatically.
 func (a *attempt[T]) unknown(cause error) {
 	a.givenUp = cause
 	a.op.SetReason(cause.Error())

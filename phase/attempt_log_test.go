@@ -45,7 +45,7 @@ func (b *bench) wantLines(log *lockedBuffer, want ...[]string) {
 
 var errGrant = errors.New("permission denied for table seats")
 
-// TestAFailedStepIsLogged: the caller is only told to come again, so that the cause has to be in the log, each time.
+// TestAFailedStepIsLogged: the caller only gets the answer to retry, so the cause has to be in the log, each time.
 func TestAFailedStepIsLogged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// local does a local step.
+// local runs a local step.
 func (a *attempt[T]) local(ctx context.Context, s *Step[T]) error {
 	if !a.op.SharesTransactions() {
 		return a.localApart(ctx, s)
@@ -41,8 +41,8 @@ func (a *attempt[T]) do(ctx context.Context, s *Step[T]) (envelope, error) {
 	return a.after(s, data)
 }
 
-// localApart does a local step on a store that shares no transactions. That it may have begun is recorded before the
-// first.
+// localApart runs a local step on a store that shares no transactions. Before the first step it records that the
+// operation may have begun.
 func (a *attempt[T]) localApart(ctx context.Context, s *Step[T]) error {
 	if !a.recorded {
 		if err := a.record(a.state); err != nil {
@@ -66,13 +66,13 @@ func (a *attempt[T]) localFailed(err error) error {
 		return err
 	}
 	if errors.Is(err, store.ErrOutcomeUnknown) && errors.Is(err, store.ErrTxOwned) {
-		a.unknown(err) // the step itself committed something, and would do so again
+		a.unknown(err) // the step itself committed something, and would repeat it
 		return err
 	}
-	// It may have been committed, or another attempt may have gone on: that is not for this attempt to say.
+	// The step may have been committed, or another attempt may have continued: this attempt must not decide.
 	inDoubt := errors.Is(err, store.ErrFenced) || errors.Is(err, store.ErrOutcomeUnknown)
 	if inDoubt || a.recorded && errors.Is(err, store.ErrUnavailable) {
-		a.suspend(inDoubt) // the fault is not the step's: it does not count as an attempt
+		a.suspend(inDoubt) // not the step's fault: it does not count as an attempt
 		return err
 	}
 	if onceward.IsRejected(err) {
@@ -82,21 +82,21 @@ func (a *attempt[T]) localFailed(err error) error {
 	return err
 }
 
-// suspend leaves the operation to a later attempt, and says that this one was not lost. In doubt the store is left
-// alone: what stands there is not for this attempt to change.
+// suspend leaves the operation to a later attempt, and records that this one was not lost. In doubt it does not write
+// to the store, whose state this attempt must not change.
 func (a *attempt[T]) suspend(inDoubt bool) {
 	if a.state.Lost > 0 && !inDoubt {
 		found := a.state
 		found.Lost = 0
-		_ = a.record(found) // should this fail, the attempt counts as lost
+		_ = a.record(found) // if this fails, the attempt counts as lost
 	}
 	a.op.Suspend(a.MinBackoff)
 }
 
-// external does an external step: the intent, the call, the result.
+// external runs an external step: it records the intent, makes the call, and records the result.
 func (a *attempt[T]) external(ctx context.Context, s *Step[T]) error {
 	if a.state.Intent == s.name {
-		return a.again(ctx, s) // an earlier attempt may have made the call
+		return a.resumeCall(ctx, s) // an earlier attempt may have made the call
 	}
 	intended := a.state
 	intended.Intent, intended.By = s.name, a.op.Attempt()
@@ -107,8 +107,8 @@ func (a *attempt[T]) external(ctx context.Context, s *Step[T]) error {
 	return a.makeCall(ctx, s)
 }
 
-// again deals with a call that may have been made.
-func (a *attempt[T]) again(ctx context.Context, s *Step[T]) error {
+// resumeCall handles a call that an earlier attempt may have made.
+func (a *attempt[T]) resumeCall(ctx context.Context, s *Step[T]) error {
 	if s.lookUp == nil && !s.repeat {
 		err := fmt.Errorf("phase: an earlier attempt was lost in step %s; it is not known whether its call was made", s.name)
 		a.unknown(err)
@@ -140,15 +140,15 @@ func (a *attempt[T]) again(ctx context.Context, s *Step[T]) error {
 	}
 }
 
-// lookUpError is a look-up that failed. It says nothing of the call that it asked about: a refusal to answer is no
-// refusal of the call. So the cause can be read, and is not unwrapped.
+// lookUpError is a look-up that failed. It proves nothing about the call: a refusal to answer is not a refusal of the
+// call. So the cause is readable, but not unwrapped.
 type lookUpError struct {
 	step    string
-	failure string // of the step itself, if it is known
+	failure string // the failure of the step itself, if it is known
 	cause   error
 }
 
-// Error says what the step failed with, and apart from that why the question failed.
+// Error describes the failure of the step, and separately the failure of the look-up.
 func (e *lookUpError) Error() string {
 	failure := e.failure
 	if failure == "" {
@@ -165,9 +165,9 @@ func (a *attempt[T]) makeCall(ctx context.Context, s *Step[T]) error {
 		a.withdraw()
 		return a.localFailed(err)
 	}
-	if err := a.mayGoOn(ctx); err != nil {
+	if err := a.mayContinue(ctx); err != nil {
 		if a.withdraw() {
-			_ = a.record(a.state) // should this fail, the next attempt is in doubt: that is safe
+			_ = a.record(a.state) // if this fails, the next attempt is in doubt, which is safe
 		}
 		a.op.Suspend(a.MinBackoff)
 		return err
@@ -178,8 +178,8 @@ func (a *attempt[T]) makeCall(ctx context.Context, s *Step[T]) error {
 	return a.succeeded(s, data)
 }
 
-// withdraw takes back an intent of which the attempt knows that it came to nothing. If the intent is not its own it
-// knows that only of itself: an earlier attempt may have made the call, and the intent stays.
+// withdraw removes an intent that led to no call. It only removes the attempt's own intent: the call of an earlier
+// attempt may have been made, and its intent stays.
 func (a *attempt[T]) withdraw() bool {
 	if !a.intends {
 		return false
@@ -188,7 +188,7 @@ func (a *attempt[T]) withdraw() bool {
 	return true
 }
 
-// succeeded records the result of a call. Should that fail, the intent stands, and the next attempt deals with it.
+// succeeded records the result of a call. If this fails, the intent stays, and the next attempt handles it.
 func (a *attempt[T]) succeeded(s *Step[T], data *T) error {
 	next, err := a.after(s, data)
 	if err == nil {
@@ -210,7 +210,7 @@ func (a *attempt[T]) callFailed(s *Step[T], err error) error {
 	case asFinished(err) != nil:
 		return err
 	case onceward.IsRejected(err) && a.withdraw():
-		_ = a.record(a.state) // should this fail, and the answer not be stored, the next attempt is in doubt: that is safe
+		_ = a.record(a.state) // if this fails and the answer is not stored, the next attempt is in doubt, which is safe
 		return rejection(err)
 	case onceward.IsNotExecuted(err) && a.withdraw(): // recorded with the failed attempt
 		a.fail(err)

@@ -10,26 +10,26 @@ import (
 	"github.com/onceward/onceward/internal/strict"
 )
 
-// envelope is what a record carries from attempt to attempt.
+// envelope is the state that a record passes from attempt to attempt.
 type envelope struct {
-	// Version is that of this encoding.
+	// Version is the version of this encoding.
 	Version int `json:"v"`
-	// Via says how the operation came, and so how its answer is stored.
+	// Via is how the operation was started, and so how its answer is stored.
 	Via string `json:"via"`
-	// Defined is the version of the definition that wrote this, and Steps are the names of all its steps: by them a
-	// node of another version knows that it is not for it to go on. The first encoding had neither.
+	// Defined is the version of the definition that wrote this, and Steps are the names of all its steps: a node with
+	// another version detects by them that it must not continue. The first encoding had neither.
 	Defined int      `json:"defined,omitempty"`
 	Steps   []string `json:"steps,omitempty"`
 	// Done are the names of the finished steps, in order: they must be the first of the definition.
 	Done []string `json:"done,omitempty"`
-	// Intent is the name of the step that was about to make its call, and By the attempt that was.
+	// Intent is the name of the step that was about to make its call, and By the token of its attempt.
 	Intent string `json:"intent,omitempty"`
 	By     int64  `json:"by,omitempty"`
-	// Attempts counts the attempts at the step that did not succeed.
+	// Attempts is the number of attempts at the step that did not succeed.
 	Attempts int `json:"attempts,omitempty"`
-	// Lost counts the attempts that took over at this step and were not heard of again.
+	// Lost is the number of attempts that took over at this step and ended without a result.
 	Lost int `json:"lost,omitempty"`
-	// Failure is what the step last failed with, and LookUpFailure what the question about its call last failed with.
+	// Failure is the last error of the step, and LookUpFailure the last error of the look-up of its call.
 	Failure       string `json:"failure,omitempty"`
 	LookUpFailure string `json:"look_up_failure,omitempty"`
 	// Provided are the ids that providers gave to the effects of steps, in order.
@@ -44,8 +44,8 @@ type provided struct {
 	ID   string `json:"id"`
 }
 
-// naming is the state with the id that a provider gave to the effect of a step, unless it is none, or that of the last
-// step that had one.
+// naming returns the state with the provider's id for the effect of a step, unless the id is empty, or equal to the
+// last one.
 func (e envelope) naming(step, id string) envelope {
 	if last := len(e.Provided) - 1; id != "" && (last < 0 || e.Provided[last].ID != id) {
 		e.Provided = append(slices.Clone(e.Provided), provided{step, id})
@@ -56,13 +56,13 @@ func (e envelope) naming(step, id string) envelope {
 // envelopeVersion is raised with every change of the encoding: a node that does not know it leaves the operation alone.
 const envelopeVersion = 2
 
-// The ways in which an operation comes.
+// These are the ways in which an operation is started.
 const (
 	viaHTTP = "http"
 	viaDo   = "do"
 )
 
-// parseEnvelope reads what an earlier attempt left behind.
+// parseEnvelope decodes the state of an earlier attempt.
 func parseEnvelope(b []byte) (e envelope, err error) {
 	if err := json.Unmarshal(b, &e); err != nil {
 		return e, fmt.Errorf("phase: the carried data is damaged: %w", err)
@@ -74,7 +74,7 @@ func parseEnvelope(b []byte) (e envelope, err error) {
 	return e, nil
 }
 
-// decode reads carried data.
+// decode decodes carried data.
 func decode[T any](raw json.RawMessage, strictly bool) (*T, error) {
 	data := new(T)
 	if err := strict.Decode(raw, data, strictly); err != nil {
@@ -83,7 +83,7 @@ func decode[T any](raw json.RawMessage, strictly bool) (*T, error) {
 	return data, nil
 }
 
-// encode makes the value to store, unless the data is too large.
+// encode encodes the state, unless the data is too large.
 func (e envelope) encode(limit int) ([]byte, error) {
 	if len(e.Data) > limit {
 		return nil, fmt.Errorf("phase: the carried data takes %d bytes; the limit is %d (Definition.MaxData): "+
@@ -96,7 +96,7 @@ func (e envelope) encode(limit int) ([]byte, error) {
 	return b, nil
 }
 
-// finished is the state behind the current step.
+// finished returns the state after the current step.
 func (e envelope) finished(step string, data json.RawMessage) envelope {
 	e.Done = append(slices.Clone(e.Done), step)
 	e.Data = data
@@ -104,20 +104,20 @@ func (e envelope) finished(step string, data json.RawMessage) envelope {
 	return e.withdrawn().fresh()
 }
 
-// withdrawn is the state without the intent.
+// withdrawn returns the state without the intent.
 func (e envelope) withdrawn() envelope {
 	e.Intent, e.By = "", 0
 	return e
 }
 
-// fresh is the state with all attempts before it.
+// fresh returns the state with the attempts reset.
 func (e envelope) fresh() envelope {
 	e.Attempts, e.Lost = 0, 0
 	return e
 }
 
-// failed is the state behind an attempt at the current step that did not succeed. A failed look-up takes nothing away
-// from what the step itself has failed with.
+// failed returns the state after an unsuccessful attempt at the current step. A failed look-up keeps the step's own
+// error.
 func (e envelope) failed(cause error) envelope {
 	e.Attempts, e.Lost = e.Attempts+1, 0
 	if question := (*lookUpError)(nil); errors.As(cause, &question) {
@@ -128,7 +128,7 @@ func (e envelope) failed(cause error) envelope {
 	return e
 }
 
-// short cuts what another system has said to what a person reads.
+// short cuts a text from another system to a readable length.
 func short(text string) string {
 	const longest = 300
 	if len(text) <= longest {
@@ -137,7 +137,7 @@ func short(text string) string {
 	return strings.ToValidUTF8(text[:longest], "") + "…"
 }
 
-// reached are the names of the steps that the operation has come to.
+// reached returns the names of the steps that were done or begun.
 func (e *envelope) reached() []string {
 	if e.Intent == "" {
 		return e.Done
@@ -145,7 +145,7 @@ func (e *envelope) reached() []string {
 	return append(slices.Clone(e.Done), e.Intent)
 }
 
-// current is the name of the step that is to be done next, or in doubt; empty if there is none, or it is not known.
+// current returns the name of the next step, or the step in doubt; empty if there is none, or it is not known.
 func (e *envelope) current() string {
 	switch {
 	case e.Intent != "":
@@ -157,7 +157,7 @@ func (e *envelope) current() string {
 	}
 }
 
-// point names how far the operation has come, for people who look at the record.
+// point describes how far the operation has come, for people who read the record.
 func (e *envelope) point() string {
 	switch {
 	case e.Intent != "":
@@ -169,18 +169,18 @@ func (e *envelope) point() string {
 	}
 }
 
-// ChangedError says that an operation was stored by another version of the program, whose steps or carried data are not
-// those of this definition. It is left to the nodes that know it: what its steps or fields stand for here is only a
+// ChangedError reports that an operation was stored by another version of the program, whose steps or carried data
+// differ from this definition. It is left to the nodes that know it: here the meaning of its steps or fields would be a
 // guess.
 type ChangedError struct {
 	// Operation is the name of the operation.
 	Operation string
-	// Stored are the steps that the record went through, or all steps of its definition where they differ, and Defined
-	// those of this definition.
+	// Stored are the steps that the record went through, or all steps of its definition if they differ, and Defined the
+	// steps of this definition.
 	Stored, Defined []string
-	// StoredVersion is the version of the definition that wrote the record, and Version that of this one.
+	// StoredVersion is the version of the definition that wrote the record, and Version the version of this one.
 	StoredVersion, Version int
-	// Err says what is wrong with the carried data, if it is that.
+	// Err is the error in the carried data, if any.
 	Err error
 }
 
@@ -190,7 +190,7 @@ func (e *ChangedError) Error() string {
 		"or settle it by hand"
 	switch {
 	case e.Err != nil:
-		return fmt.Sprintf("phase: a stored operation of %q carries data that is not that of its definition: %v%s",
+		return fmt.Sprintf("phase: a stored operation of %q carries data that does not fit its definition: %v%s",
 			e.Operation, e.Err, advice)
 	case e.StoredVersion > e.Version:
 		return fmt.Sprintf("phase: a stored operation of %q is of version %d, the definition of version %d%s",
@@ -202,11 +202,11 @@ func (e *ChangedError) Error() string {
 	}
 }
 
-// Unwrap returns what is wrong with the carried data.
+// Unwrap returns the error in the carried data.
 func (e *ChangedError) Unwrap() error { return e.Err }
 
-// read decodes what an earlier attempt left behind, perhaps of an older version of the program: the result is as this
-// one would have written it. The error is a [*ChangedError], also where the code of the user panics.
+// read decodes the state of an earlier attempt, perhaps of an older version of the program, and converts it to this
+// version. The error is a [*ChangedError], even if the user's code panics.
 func (o *Operation[T]) read(stored []byte) (e envelope, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -231,8 +231,8 @@ func (o *Operation[T]) read(stored []byte) (e envelope, err error) {
 	return e, nil
 }
 
-// fits makes sure that the definition has the steps that the record went through, and all that its own definition had,
-// unless a larger version says that this one knows better.
+// fits checks that the definition has the steps that the record went through, and all steps of the record's definition,
+// unless a larger version means that this definition replaces it.
 func (o *Operation[T]) fits(e *envelope) error {
 	reached := e.reached()
 	switch {

@@ -58,7 +58,7 @@ func Example() {
 		return &booking{Guest: r.FormValue("guest")}, nil
 	}))
 
-	// What a node has lost goes on without its caller, on any node that runs a resumer.
+	// An operation that a node has lost continues without its caller, on any node that runs a resumer.
 	resumer, err := phase.NewResumer(guard, database, phase.ResumerConfig{Operations: []phase.Resumable{book}})
 	if err != nil {
 		log.Fatal(err)

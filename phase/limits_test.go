@@ -34,7 +34,7 @@ func (p priced) MarshalJSON() ([]byte, error) {
 	return fmt.Appendf(nil, `{"price":%d,"total":%d}`, p.Price, 2*p.Price), nil
 }
 
-// TestDataThatItsTypeCannotRead: no attempt could go on with an operation that carries it, so nothing of it is begun.
+// TestDataThatItsTypeCannotRead: no attempt could continue an operation that carries it, so nothing of it is begun.
 func TestDataThatItsTypeCannotRead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -91,7 +91,7 @@ func TestAttempts(t *testing.T) {
 	})
 }
 
-// TestTheLastAttempt: the tenth is the last by default, and one where a definition says so.
+// TestTheLastAttempt: the tenth is the last by default, or the one set by a definition.
 func TestTheLastAttempt(t *testing.T) {
 	t.Parallel()
 	for attempts, want := range map[int]int{0: 10, 1: 1, 3: 3} {

@@ -186,8 +186,8 @@ func TestAFailedLookUpSaysNothingOfTheCall(t *testing.T) {
 	}
 }
 
-// TestProviderIDsOfSteps: the record is found by the id of its last step that has one, and shows those of all steps, also
-// of one that a person has settled.
+// TestProviderIDsOfSteps: the record is found by the id of its last step that has one, and shows the ids of all steps,
+// including a step that a person has settled.
 func TestProviderIDsOfSteps(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -306,8 +306,8 @@ func TestALeaseThatEndsBeforeTheCall(t *testing.T) {
 	})
 }
 
-// TestAStepThatNobodySurvives is not taken over for ever: the attempts that were not heard of again are counted. Here
-// they hang; one that kills its process looks the same to those that come after it.
+// TestAStepThatNobodySurvives is not taken over endlessly: the attempts that ended without a result are counted. Here
+// they hang; an attempt that kills its process looks the same to later ones.
 func TestAStepThatNobodySurvives(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -341,11 +341,11 @@ func TestAStepThatNobodySurvives(t *testing.T) {
 		b.want(b.post(o, "k"), http.StatusInternalServerError, "outcome-unknown")
 		rec := b.record("k")
 		if rec.State != store.StateUnknown || !strings.Contains(rec.LastError,
-			"given up after 3 attempts that were lost behind \"seat\"") {
+			"given up after 3 attempts that were lost after \"seat\"") {
 			t.Errorf("the record is %s: %s", rec.State, rec.LastError)
 		}
 		b.wantTrace("seat confirm confirm confirm confirm")
-		s.deaf.Store(false) // so that the late ones are told at once
+		s.deaf.Store(false) // so that the late ones are fenced at once
 		close(never)
 		for range 1 + attempts {
 			await.Value(t, "the end of an attempt", ended)

@@ -1,5 +1,5 @@
-// Package phase runs an operation as a list of named steps, each with a recovery point behind it. After a crash a later
-// attempt goes on behind the last finished step, and does not repeat it (E3).
+// Package phase runs an operation as a list of named steps, each followed by a recovery point. After a crash a later
+// attempt continues after the last finished step, and does not repeat it (rule E3).
 //
 //	var book = phase.Must(phase.New(phase.Definition[Booking]{
 //		Name: "POST /bookings",
@@ -15,15 +15,15 @@
 //	resumer, err := phase.NewResumer(guard, store, phase.ResumerConfig{Operations: []phase.Resumable{book}})
 //	err = onceward.Run(ctx, resumer, guard.Server(server, listener, grace))
 //
-// A local step is a function that writes to the database through the transaction of its context; what it wrote, what it
-// changed in the carried data, and its recovery point are committed together. On a store without transactions a local
-// step that was interrupted runs again.
+// A local step is a function that writes to the database through the transaction of its context; its writes, its
+// changes to the carried data, and its recovery point are committed together. On a store without transactions an
+// interrupted local step runs again.
 //
-// An external step is one call to another system. That it is about to be made is recorded before, and its result after.
-// It is handed a key that is the same in every attempt, to send along. If an attempt is lost in between, it is not
-// known whether the call was made. The author of the step says what is to be done then: make it again with the same
-// key, which the other system must recognise; look first; or, if nothing is said, stop as unknown, for a reconciler or
-// a person. They settle the step, and the operation goes on behind it or at it: see [Operation.InDoubt] and [Inspect].
+// An external step is one call to another system. The intent is recorded before the call, and the result after it. The
+// call gets a key to send, which is the same in every attempt. If an attempt is lost in between, it is not known
+// whether the call was made. The author of the step chooses what happens then: repeat the call with the same key, which
+// the other system must recognise; look it up first; or, by default, stop as unknown, for a reconciler or a person.
+// They settle the step, and the operation continues after it or at it: see [Operation.InDoubt] and [Inspect].
 //
 // The carried data is all that a later attempt has: it is stored as JSON, and the steps see nothing else of the
 // request. It is decoded strictly, and a node leaves an operation alone whose steps or data it does not know: see
@@ -45,39 +45,38 @@ import (
 
 // Definition describes an operation.
 type Definition[T any] struct {
-	// Name identifies the operation in stored records; on a route of http.ServeMux it is best the method and the
-	// pattern. A resumer finds the operation by it. Required.
+	// Name identifies the operation in stored records; on a route of http.ServeMux use the method and the pattern. A
+	// resumer finds the operation by it. Required.
 	Name string
-	// Steps are done one after the other. Their names are stored, and a node leaves an operation alone whose steps it
-	// does not know: see [*ChangedError]. Steps may be added at the end; for every other change raise the Version.
-	// Required.
+	// Steps are run one after the other. Their names are stored, and a node leaves an operation alone whose steps it does
+	// not know: see [*ChangedError]. Steps may be added at the end; for every other change raise the Version. Required.
 	Steps []Step[T]
-	// Version is that of the steps and of the carried data, and is stored with them. A node goes on with what an older
-	// version has stored, and leaves alone what a newer one has. Raise it when steps are changed other than by adding
+	// Version is the version of the steps and of the carried data, and is stored with them. A node continues operations of
+	// an older version, and leaves operations of a newer one alone. Raise it when steps are changed other than by adding
 	// some at the end, and when the data is changed other than by adding fields with omitempty. Default: 0.
 	Version int
-	// Migrate makes data of this Version out of that of an older one, before it is decoded. An error leaves the
-	// operation to the nodes that know it. Default: the data is decoded as it is.
+	// Migrate converts data of an older version to this Version, before it is decoded. An error leaves the operation to
+	// the nodes that know it. Default: the data is decoded as it is.
 	Migrate func(from int, data json.RawMessage) (json.RawMessage, error)
-	// LenientData decodes carried data as encoding/json does: a field that the type does not have is dropped, and one
-	// that the data does not have is zero. Default: both are errors, which leave the operation to the nodes that know
-	// it, but for fields with omitempty or omitzero, and for pointers.
+	// LenientData decodes carried data as encoding/json does: unknown fields are dropped, and missing fields are zero.
+	// Default: both are errors, which leave the operation to the nodes that know it, except for missing fields with
+	// omitempty or omitzero, and for pointers.
 	LenientData bool
 	// Answer makes the answer when all steps are done. Required.
 	Answer func(data *T) Answer
-	// Options are those of the route: [onceward.Lease], [onceward.Deadline], [onceward.Retain] and so on. That the
-	// route is reserved and resumes, and its name, is not for them to change. Default: those of the guard.
+	// Options are the options of the route: [onceward.Lease], [onceward.Deadline], [onceward.Retain] and so on. They
+	// cannot change that the route is reserved and resumes, nor its name. Default: the guard's defaults.
 	Options []onceward.Option
-	// MaxData is the most bytes that the carried data may take as JSON. Default: 64 KiB.
+	// MaxData is the largest size of the carried data as JSON, in bytes. Default: 64 KiB.
 	MaxData int
 	// MaxAttempts is how often a step is attempted before the operation is given up as unknown. Default: 10.
 	MaxAttempts int
-	// MinBackoff is the time before the second attempt; it doubles with each one, up to a minute, and is a minute at
-	// most. Default: 1 s.
+	// MinBackoff is the pause before the second attempt; it doubles with each one, up to a minute. It is at most a minute.
+	// Default: 1 s.
 	MinBackoff time.Duration
 }
 
-// The defaults and limits of a definition.
+// These are the defaults and limits of a definition.
 const (
 	defaultMaxData     = 64 << 10
 	defaultMaxAttempts = 10
@@ -137,8 +136,8 @@ func Must[T any](o *Operation[T], err error) *Operation[T] {
 	return o
 }
 
-// options are those of the route, and those of the engine: an attempt whose owner is lost is taken over. An error by
-// which a step of [Operation.Do] rejects the operation is stored; of every other end the guard is told otherwise.
+// options returns the options of the route, and of the engine: an attempt whose owner is lost is taken over. An error
+// by which a step of [Operation.Do] rejects the operation is stored; every other end sets its own outcome.
 func (o *Operation[T]) options(via string) []onceward.Option {
 	failure := onceward.FailureUnknown
 	if via == viaDo {
@@ -148,17 +147,17 @@ func (o *Operation[T]) options(via string) []onceward.Option {
 		onceward.Reserved(failure), onceward.OnLost(store.LostResume), onceward.OperationName(o.Name))
 }
 
-// Handler protects a route that runs the operation. The function start makes the data from the request, once, and is
-// the place to validate it: an error rejects the request, as [onceward.Operation.Reject] does, with 400 and its text.
-// To reject it with another answer, start returns onceward.Rejected(phase.Finish(answer)); an error of [Finish] alone
-// is an answer that is kept. It panics, as [onceward.Guard.Handler] does, if the options cannot be right.
+// Handler protects a route that runs the operation. The function start makes the data from the request, once, and
+// should validate it: an error rejects the request, as [onceward.Operation.Reject] does, with 400 and its text. To
+// reject it with another answer, start returns onceward.Rejected(phase.Finish(answer)); an error of [Finish] alone is
+// an answer that is kept. It panics, as [onceward.Guard.Handler] does, if the options are wrong.
 func (o *Operation[T]) Handler(guard *onceward.Guard, start func(r *http.Request) (*T, error)) http.Handler {
 	return guard.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		o.serve(w, r, func() (*T, error) { return start(r) })
 	}, o.options(viaHTTP)...)
 }
 
-// serve runs the operation for a guard that records what is written.
+// serve runs the operation for a guard that records the answer.
 func (o *Operation[T]) serve(w http.ResponseWriter, r *http.Request, start func() (*T, error)) {
 	op := onceward.FromContext(r.Context())
 	if op == nil {
@@ -170,15 +169,15 @@ func (o *Operation[T]) serve(w http.ResponseWriter, r *http.Request, start func(
 	}
 	answer, err := o.run(r.Context(), op, viaHTTP, start)
 	if err != nil {
-		return // the guard was told how the attempt ended, and says so
+		return // the attempt's outcome is set, and the guard answers
 	}
 	answer.write(w)
 }
 
-// Do runs the operation for a call that is not an HTTP request; its Operation is the operation's name. By the Payload
-// of the call, not by the data, is a key recognised that comes back for something else. It returns the body of the
-// answer, now or from an earlier attempt; a status is not kept. Errors are those of [onceward.Guard.Do];
-// [onceward.ErrInProgress] also says that the operation was suspended and will go on.
+// Do runs the operation for a call that is not an HTTP request; its Operation is the operation's name. A key that is
+// used for something else is recognised by the Payload of the call, not by the data. It returns the body of the answer,
+// from this attempt or an earlier one; a status is not kept. The errors are the ones of [onceward.Guard.Do];
+// [onceward.ErrInProgress] also means that the operation was suspended and will continue.
 func (o *Operation[T]) Do(
 	ctx context.Context, guard *onceward.Guard, call onceward.Call, data T,
 ) (onceward.Result, error) {
@@ -197,12 +196,12 @@ func (o *Operation[T]) value(ctx context.Context, start func() (*T, error)) ([]b
 	return answer.Body, nil
 }
 
-// errLostBeforeStart is the start of an operation that is resumed without its caller: there is nothing to start from.
+// errLostBeforeStart is the start of an operation that is resumed without its caller: there is no data to start from.
 var errLostBeforeStart = errors.New("phase: the operation was lost before its first recovery point; nothing was done")
 
-// resume implements [Resumable]. What another version of the program has stored it leaves alone, with a
-// [*ChangedError]: it does not even take the right to execute, which a node that knows the operation may want at the
-// same moment.
+// resume implements [Resumable]. It leaves an operation of another version of the program alone, with a
+// [*ChangedError]: it does not even take the right to execute, because a node that knows the operation may need it at
+// the same moment.
 func (o *Operation[T]) resume(ctx context.Context, guard *onceward.Guard, rec *store.Record) error {
 	none := func() (*T, error) { return nil, errLostBeforeStart }
 	var state envelope

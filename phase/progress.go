@@ -13,36 +13,36 @@ import (
 // ErrNotPhased is returned when a record is not one of a phased operation that has a recovery point.
 var ErrNotPhased = errors.New("phase: the record has no recovery point of a phased operation")
 
-// Progress is what a record says about a phased operation. It takes no code of the operation to read it, so that a
-// person can be shown how far one has come whose code is gone.
+// Progress is the state of a phased operation in its record. It can be read without the operation's code, so that a
+// person can see how far an operation has come even if its code is gone.
 type Progress struct {
-	// Steps are the steps in order, with what is known of each. A record of the first encoding names only those that
-	// were reached.
+	// Steps are the steps in order, with their states. A record of the first encoding names only the steps that were
+	// reached.
 	Steps []StepProgress
-	// Step is the name of the current step: the one whose call is in doubt, or which is to be done next. It is empty if
-	// all steps are done and only the answer is missing.
+	// Step is the name of the current step: the step whose call is in doubt, or the next step. It is empty if all steps
+	// are done and only the answer is missing.
 	Step string
-	// InDoubt says that the call of the current step may have been made, and CalledBy is the attempt that meant to make
+	// InDoubt is set if the call of the current step may have been made, and CalledBy is the attempt that intended to make
 	// it.
 	InDoubt  bool
 	CalledBy int64
-	// Attempts counts the attempts at the step that failed, and Lost those that took over there and were not heard of
-	// again.
+	// Attempts is the number of failed attempts at the step, and Lost the number of attempts that took over there and
+	// ended without a result.
 	Attempts, Lost int
-	// Failure is what the current step last failed with, and LookUpFailure why the last look-up of its call learned
-	// nothing: the latter says nothing of the call.
+	// Failure is the last error of the current step, and LookUpFailure why the last look-up of its call failed, which
+	// proves nothing about the call.
 	Failure, LookUpFailure string
-	// Via is http, or do for an operation that came by [Operation.Do]: its answer is a value with status 200.
+	// Via is http, or do for an operation started by [Operation.Do]: its answer is a value with status 200.
 	Via string
-	// Version is that of the definition that wrote the record.
+	// Version is the version of the definition that wrote the record.
 	Version int
-	// Data is the carried data, as it is before the current step.
+	// Data is the carried data before the current step.
 	Data json.RawMessage
 
 	state envelope
 }
 
-// StepProgress is what is known of one step.
+// StepProgress is the state of one step.
 type StepProgress struct {
 	Name  string
 	State StepState
@@ -53,11 +53,11 @@ type StepProgress struct {
 // StepState is how far a step has come.
 type StepState uint8
 
-// The states of a step.
+// These are the states of a step.
 const (
 	// StepPending is a step that was not begun.
 	StepPending StepState = iota
-	// StepCurrent is the step that is next; if it was tried, it did nothing that counts.
+	// StepCurrent is the next step; if it was tried, it had no effect that counts.
 	StepCurrent
 	// StepInDoubt is the current step if its call may have been made.
 	StepInDoubt
@@ -75,9 +75,9 @@ func (s StepState) String() string {
 	return "invalid"
 }
 
-// Inspect reads how far a phased operation has come. The record must be whole, as [store.Store.Get] returns it:
-// lists leave out what it carries. The error is [ErrNotPhased] if the record is not one of this package, and another
-// one if it was written by a version of it that this program cannot read.
+// Inspect reads how far a phased operation has come. The record must be complete, as [store.Store.Get] returns it:
+// lists leave out the data. The error is [ErrNotPhased] if the record was not written by this package, and another
+// error if this program cannot read the version of the record.
 func Inspect(rec *store.Record) (*Progress, error) {
 	if rec.OnLost != store.LostResume || rec.Point == "" {
 		return nil, ErrNotPhased
@@ -108,7 +108,7 @@ func Inspect(rec *store.Record) (*Progress, error) {
 	return p, nil
 }
 
-// stateOf is how far the step of this number has come.
+// stateOf returns the state of the step with this number.
 func (e *envelope) stateOf(i int) StepState {
 	switch {
 	case i < len(e.Done):
@@ -122,19 +122,18 @@ func (e *envelope) stateOf(i int) StepState {
 	}
 }
 
-// StepResult is what became of a step.
+// StepResult is the outcome of a step.
 type StepResult uint8
 
-// The results of a step.
+// These are the results of a step.
 const (
-	// ResultDone says that the step took effect: the operation goes on behind it.
+	// ResultDone means that the step took effect: the operation continues after it.
 	ResultDone StepResult = iota + 1
-	// ResultNotExecuted says that the step did nothing, and that no call of it is on its way: it is done when the
-	// operation goes on.
+	// ResultNotExecuted means that the step did nothing, and that no call of it is on its way: it runs when the operation
+	// continues.
 	ResultNotExecuted
-	// ResultRetry says nothing about the step, but that it is worth another look: of a call that is in doubt the
-	// definition says how to find out, or the fault that kept the step from succeeding is mended. Its attempts count
-	// from the beginning.
+	// ResultRetry leaves the outcome open, and retries: the definition can now find out about a call in doubt, or the
+	// fault that made the step fail is fixed. The count of its attempts starts again.
 	ResultRetry
 )
 
@@ -148,19 +147,19 @@ func (r StepResult) String() string {
 	return "invalid"
 }
 
-// StepOutcome is what was learned, from outside, of the current step.
+// StepOutcome is the outcome of the current step, as found from outside.
 type StepOutcome struct {
-	// Step is the name of the step: an operation that has come to another one is not changed. It is empty for one whose
-	// steps are all done.
+	// Step is the name of the step: an operation that is at another step is not changed. It is empty for an operation
+	// whose steps are all done.
 	Step   string
 	Result StepResult
-	// Data is the carried data with which the operation goes on, all of it: for a step that is done, as it is behind
-	// the step. With [ResultRetry] it mends data that no program can read. Nil leaves it as it is.
+	// Data is the complete carried data with which the operation continues: for a step that is done, the data after the
+	// step. With [ResultRetry] it can repair data that no program can read. Nil leaves it unchanged.
 	Data json.RawMessage
-	// ProviderID is the id that the provider gave to the effect; empty leaves what was known before.
+	// ProviderID is the id that the provider gave to the effect; empty keeps the earlier id.
 	ProviderID string
 
-	// typed is set by a definition, which has written the data as its version does.
+	// typed is set by a definition, which has encoded the data in its own version.
 	typed *definedAs
 	err   error
 }
@@ -170,8 +169,8 @@ type definedAs struct {
 	steps          []string
 }
 
-// Checkpoint is where the operation goes on after an outcome: hand it to [store.Reconciler.ResolveStep], for the
-// attempt whose record this is the progress of.
+// Checkpoint returns the recovery point at which the operation continues after an outcome: pass it to
+// [store.Reconciler.ResolveStep], for the attempt whose record this progress was read from.
 func (p *Progress) Checkpoint(o StepOutcome) (store.Checkpoint, error) {
 	next, err := p.after(&o)
 	if err != nil {
@@ -186,7 +185,7 @@ func (p *Progress) Checkpoint(o StepOutcome) (store.Checkpoint, error) {
 	return store.Checkpoint{Point: next.point(), Data: b, ProviderID: o.ProviderID}, err
 }
 
-// after is the state behind an outcome.
+// after returns the state after an outcome.
 func (p *Progress) after(o *StepOutcome) (envelope, error) {
 	data := p.Data
 	if o.Data != nil {
@@ -204,8 +203,8 @@ func (p *Progress) after(o *StepOutcome) (envelope, error) {
 	case !json.Valid(data):
 		return next, errors.New("phase: the carried data must be JSON")
 	}
-	mends := o.typed != nil || o.Result == ResultRetry
-	if field := strict.Missing(p.Data, data); field != "" && !mends {
+	repairs := o.typed != nil || o.Result == ResultRetry
+	if field := strict.Missing(p.Data, data); field != "" && !repairs {
 		return next, fmt.Errorf("phase: the data lacks the field %q: give all of it, not only what the step changed", field)
 	}
 	switch o.Result {
@@ -216,28 +215,28 @@ func (p *Progress) after(o *StepOutcome) (envelope, error) {
 	case ResultRetry:
 		return next.fresh(), nil
 	default:
-		return next, fmt.Errorf("phase: the outcome of step %q says nothing: set its Result", o.Step)
+		return next, fmt.Errorf("phase: the outcome of step %q has no Result: set it", o.Step)
 	}
 }
 
-// ErrNotInDoubt is returned when no call of an operation is in doubt: nothing is to be asked of the other system.
+// ErrNotInDoubt is returned when no call of an operation is in doubt: there is nothing to query.
 var ErrNotInDoubt = errors.New("phase: no call of the operation is in doubt")
 
-// Doubt is a call of which it is not known whether it was made: for resolvers, which ask the other system.
+// Doubt is a call of which it is not known whether it was made: for resolvers, which query the other system.
 type Doubt[T any] struct {
 	// Step is the name of the step.
 	Step string
-	// Key is what the call sent along.
+	// Key is the key that the call sent.
 	Key string
-	// Data is the carried data as it was before the call, to be filled in as the call would have.
+	// Data is the carried data before the call, to be filled in as the call would have done.
 	Data *T
 
 	typed definedAs
 }
 
-// InDoubt returns the call of a record that is in doubt, or [ErrNotInDoubt]. A record that another version of the
-// program has stored is for its resolvers: the error is a [*ChangedError]. The guard, which is that of the operation,
-// knows what key the call sent along.
+// InDoubt returns the call of a record that is in doubt, or [ErrNotInDoubt]. For a record that another version of the
+// program has stored the error is a [*ChangedError]: that version's resolvers handle it. The guard must be the
+// operation's; it derives the key of the call.
 func (o *Operation[T]) InDoubt(guard *onceward.Guard, rec *store.Record) (*Doubt[T], error) {
 	if rec.Operation != o.Name {
 		return nil, fmt.Errorf("phase: the record is one of %q, not of %q", rec.Operation, o.Name)
@@ -264,7 +263,7 @@ func (o *Operation[T]) InDoubt(guard *onceward.Guard, rec *store.Record) (*Doubt
 	return &Doubt[T]{Step: e.Intent, Key: key, Data: data, typed: typed}, nil
 }
 
-// Done says that the call was made, with Data as it is now. The provider's id may be empty.
+// Done returns the outcome of a call that was made, with the current Data. The provider's id may be empty.
 func (d *Doubt[T]) Done(providerID string) StepOutcome {
 	data, err := json.Marshal(d.Data)
 	if err != nil {

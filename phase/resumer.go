@@ -23,28 +23,28 @@ type Resumable interface {
 
 // ResumerConfig configures a [Resumer].
 type ResumerConfig struct {
-	// Operations are those that it resumes. [Resumer.Run] checks their names. Required.
+	// Operations are the operations that it resumes. [Resumer.Run] checks their names. Required.
 	Operations []Resumable
 	// Interval is the time between two looks at the store. Default: 5 s.
 	Interval time.Duration
-	// Concurrency is how many operations are driven at one time, and PerOperation how many of them may be of one name;
-	// one scope gets half of that, rounded up. An operation whose steps hang delays only its own, as long as
-	// Concurrency is more than the operations that hang take together. Default: 64, and 8 or, if that is less, half of
-	// Concurrency, rounded up.
+	// Concurrency is how many operations run at the same time, and PerOperation how many of them may have the same name;
+	// one scope gets half of that, rounded up. An operation whose steps hang delays only itself, as long as Concurrency is
+	// more than the places of all operations that hang. Default: 64, and 8 or, if that is less, half of Concurrency,
+	// rounded up.
 	Concurrency  int
 	PerOperation int
-	// Overdue is the time after which an operation that is still being driven hangs: its steps ignore the end of their
-	// context. That is logged, counted (see [Report]) and not waited for. It should be longer than the operations'
-	// [onceward.Deadline]. Default: 5 min.
+	// Overdue is the time after which a running operation counts as hanging: its steps ignore the end of their context. It
+	// is logged, counted (see [Report]) and not waited for. It should be longer than the operations' [onceward.Deadline].
+	// Default: 5 min.
 	Overdue time.Duration
-	// Others are the names of operations in the same store that are resumed too, but not by this resumer: those that
-	// another process has the code of, and the runs of a comparer of package ledger, which are called "ledger
-	// comparison " and the name of the comparison. They are left alone without a word. Default: none, and every lost
-	// operation that is not one of the resumer's own is logged as a warning at each look.
+	// Others are the names of operations in the same store that are resumed, but not by this resumer: operations of
+	// another process, and the runs of a comparer of package ledger, which are called "ledger comparison " and the name of
+	// the comparison. They are ignored without a warning. Default: none, and every other lost operation is logged as a
+	// warning at each look.
 	Others []string
-	// Observer is told of each look at the store, by an [onceward.WorkerEvent]. Default: none.
+	// Observer receives an [onceward.WorkerEvent] for each look at the store. Default: none.
 	Observer onceward.Observer
-	// Logger gets what an operator should know. Default: [slog.Default].
+	// Logger logs what an operator should know. Default: [slog.Default].
 	Logger *slog.Logger
 }
 
@@ -53,8 +53,8 @@ const (
 	defaultOverdue  = 5 * time.Minute
 )
 
-// Resumer goes on with operations whose owner was lost, or which were suspended, without waiting for their callers
-// (B5). Any number of nodes may run one: each operation is taken over by the one that the store grants it to.
+// Resumer continues operations whose owner was lost, or which were suspended, without waiting for their callers (rule
+// B5). Any number of nodes may run one: each operation is taken over by the node that the store grants it to.
 type Resumer struct {
 	guard      *onceward.Guard
 	store      store.Store
@@ -62,18 +62,18 @@ type Resumer struct {
 	operations map[string]Resumable
 	config     ResumerConfig
 	pool       *fair.Pool
-	unreadable sync.Map // names of operations that were told of
+	unreadable sync.Map // names of operations that were logged
 }
 
 // NewResumer returns a resumer. The store must be the guard's own, and a [store.Lister]; if it is not a lister, the
 // error is [errors.ErrUnsupported].
 func NewResumer(guard *onceward.Guard, s store.Store, config ResumerConfig) (*Resumer, error) {
 	if guard == nil {
-		return nil, errors.New("phase: a resumer needs a guard: it gives the right to go on with an operation")
+		return nil, errors.New("phase: a resumer needs a guard: it grants the right to continue an operation")
 	}
 	lister, ok := store.As[store.Lister](s)
 	if !ok {
-		return nil, fmt.Errorf("phase: the store cannot be looked through for lost operations: %w", errors.ErrUnsupported)
+		return nil, fmt.Errorf("phase: the store cannot list lost operations: %w", errors.ErrUnsupported)
 	}
 	config, err := config.withDefaults()
 	if err != nil {
@@ -119,9 +119,9 @@ func (c ResumerConfig) withDefaults() (ResumerConfig, error) {
 	return c, nil
 }
 
-// newPool returns the places for operations that are driven.
+// newPool returns the places for running operations.
 func (r *Resumer) newPool() *fair.Pool {
-	tell := func(message string) func(fair.Item) {
+	log := func(message string) func(fair.Item) {
 		return func(item fair.Item) {
 			r.config.Logger.Error(message, "operation", item.Operation, "key_hash", item.Hash())
 		}
@@ -129,30 +129,30 @@ func (r *Resumer) newPool() *fair.Pool {
 	return fair.NewPool(fair.Config{
 		Lister: r.lister, State: store.StateInProgress, Overdue: r.config.Overdue,
 		Bounds:   fair.Bounds{Total: r.config.Concurrency, PerOperation: r.config.PerOperation},
-		Hangs:    tell("phase: a resumed operation hangs in a step, and takes a place of those of its name"),
-		Returned: tell("phase: a resumed operation that hung in a step has returned"),
+		Hangs:    log("phase: a resumed operation hangs in a step, and keeps a place of its name"),
+		Returned: log("phase: a resumed operation that hung in a step has returned"),
 	})
 }
 
-// Report is what a run of the resumer did.
+// Report is the result of a run of the resumer.
 type Report struct {
-	// Finished counts the operations that were taken to their end.
+	// Finished is the number of operations that ended.
 	Finished int
-	// Waiting counts those that are not finished: another attempt is at them, or they were suspended again.
+	// Waiting is the number of operations that are not finished: another attempt runs them, or they were suspended again.
 	Waiting int
-	// Unknown counts those whose outcome became unknown.
+	// Unknown is the number of operations whose outcome became unknown.
 	Unknown int
-	// Skipped counts those that are neither named like an operation of this resumer nor among the others of its
-	// configuration, and those that another version of the program must go on with.
+	// Skipped is the number of operations that have neither a name of this resumer nor one of the others of its
+	// configuration, and of operations that another version of the program must continue.
 	Skipped int
-	// Hanging counts the operations, taken over by this run and by earlier ones, that have not returned though they are
-	// overdue. Each takes a place of those of its name until it returns; when all are taken, none of that name is
+	// Hanging is the number of operations, taken over by this run and by earlier ones, that are overdue and have not
+	// returned. Each keeps a place of its name until it returns; when all places are taken, no operation of that name is
 	// resumed here.
 	Hanging int
 }
 
-// RunOnce takes over what is there to be taken over, and says what became of it. An error does not keep it from the
-// rest. It does not wait for operations that hang.
+// RunOnce takes over all lost operations, and reports the results. After an error it continues with the rest. It does
+// not wait for operations that hang.
 func (r *Resumer) RunOnce(ctx context.Context) (Report, error) {
 	run := r.newRun(ctx)
 	err := run.look(ctx)
@@ -162,12 +162,12 @@ func (r *Resumer) RunOnce(ctx context.Context) (Report, error) {
 	return report, errors.Join(failed, err, ctx.Err())
 }
 
-// Run resumes now and then until the context ends, and what is under way then has ended or hangs: then it returns nil.
-// Failures are logged, and it goes on. No look at the store waits for what the looks before it have found.
+// Run resumes regularly until the context ends, waits for the running operations that do not hang, and returns nil.
+// Failures are logged, and it continues. No look at the store waits for operations that earlier looks have found.
 //
-// It checks the names of its operations first: see [onceward.Guard.CheckOperations]. So call it when the routes are
-// there. An operation that no route has, nor [onceward.Config].Operations, as one that is only run by [Operation.Do],
-// is an error that wraps [onceward.ErrMisconfigured], which is logged too.
+// It first checks the names of its operations: see [onceward.Guard.CheckOperations]. So call it when the routes are
+// built. An operation that neither a route nor [onceward.Config].Operations names, such as one that is only run by
+// [Operation.Do], is an error that wraps [onceward.ErrMisconfigured], which is logged too.
 func (r *Resumer) Run(ctx context.Context) error {
 	if err := r.checkNames(); err != nil {
 		r.config.Logger.ErrorContext(ctx, "phase: the resumer does not run", "error", err)
@@ -191,7 +191,7 @@ func (r *Resumer) checkNames() error {
 	return nil
 }
 
-// resumeRun is one run, and what came of it.
+// resumeRun is one run with its results.
 type resumeRun struct {
 	*Resumer
 	*fair.Run
@@ -208,7 +208,7 @@ func (r *Resumer) newRun(ctx context.Context) *resumeRun {
 	return run
 }
 
-// look looks at the store once, and tells the observer what it found.
+// look looks at the store once, and reports what it found to the observer.
 func (run *resumeRun) look(ctx context.Context) error {
 	began := time.Now()
 	found, err := run.Look()
@@ -220,7 +220,7 @@ func (run *resumeRun) look(ctx context.Context) error {
 	return err
 }
 
-// wants chooses the lost operations that this resumer has the code of.
+// wants reports whether a record is a lost operation of this resumer.
 func (run *resumeRun) wants(ctx context.Context, rec *store.Record) bool {
 	if rec.OnLost != store.LostResume {
 		return false
@@ -236,8 +236,8 @@ func (run *resumeRun) wants(ctx context.Context, rec *store.Record) bool {
 	return false
 }
 
-// drive takes one operation over. What it carries is read here, because lists leave it out. A panic of a step has been
-// settled as that of a handler; it does not end the resumer.
+// drive takes one operation over. It reads the complete record, because lists leave out the data. A panic of a step has
+// been settled like a handler's; it does not end the resumer.
 func (run *resumeRun) drive(ctx context.Context, operation Resumable, id store.ID) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -263,24 +263,24 @@ func (run *resumeRun) drive(ctx context.Context, operation Resumable, id store.I
 	case errors.Is(err, store.ErrOutcomeUnknown):
 		run.Count(func(report *Report) { report.Unknown++ })
 	default:
-		run.tellUnreadable(ctx, operation.operationName(), id, err)
+		run.logUnreadable(ctx, operation.operationName(), id, err)
 		run.Fail(err)
 	}
 }
 
-// tellUnreadable tells, once for each name of an operation, that this node cannot go on with a record, as it is without
-// the secret or the namespace of its downstream keys. It will not until it is configured otherwise.
-func (run *resumeRun) tellUnreadable(ctx context.Context, name string, id store.ID, err error) {
+// logUnreadable logs, once for each name of an operation, that this node cannot continue a record, for example without
+// the secret or the namespace of its downstream keys. It cannot until it is configured otherwise.
+func (run *resumeRun) logUnreadable(ctx context.Context, name string, id store.ID, err error) {
 	if !errors.Is(err, store.ErrUnreadable) {
 		return
 	}
-	if _, told := run.unreadable.LoadOrStore(name, true); !told {
+	if _, logged := run.unreadable.LoadOrStore(name, true); !logged {
 		run.config.Logger.ErrorContext(ctx, "phase: a lost operation cannot be resumed, and perhaps others of its name",
 			"operation", name, "key_hash", id.Hash(), "error", err)
 	}
 }
 
-// storeTimeout bounds a look at a record: the store's machine may vanish without a word.
+// storeTimeout bounds one read of a record: a store's machine may vanish without closing its connections.
 const storeTimeout = 15 * time.Second
 
 func (run *resumeRun) get(ctx context.Context, id store.ID) (store.Record, error) {

@@ -16,7 +16,7 @@ import (
 	"github.com/onceward/onceward/store/memory"
 )
 
-// TestStrangeOperations are left alone, counted and told of, without their key.
+// TestStrangeOperations are left alone, counted and logged, without their key.
 func TestStrangeOperations(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -41,7 +41,7 @@ func TestStrangeOperations(t *testing.T) {
 	})
 }
 
-// TestOthers: what another resumer resumes is left alone, not counted and not told of.
+// TestOthers: an operation that another resumer resumes is left alone, not counted and not logged.
 func TestOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -127,8 +127,8 @@ func TestTheResumerLeavesOthersAlone(t *testing.T) {
 	})
 }
 
-// TestClocksApart: whether an owner is lost is for the store's clock to say (S3). A node whose own is behind does not
-// wait, and one whose own is ahead does not ask for what others hold.
+// TestClocksApart: the store's clock decides whether an owner is lost (S3). A node whose own clock is slow does not
+// wait, and one whose clock is fast does not take operations that others hold.
 func TestClocksApart(t *testing.T) {
 	t.Parallel()
 	for name, ahead := range map[string]time.Duration{"the node is behind": time.Hour, "the node is ahead": -time.Hour} {
@@ -160,7 +160,7 @@ func TestClocksApart(t *testing.T) {
 	}
 }
 
-// TestAResumerThatIsStopped begins nothing, and says why.
+// TestAResumerThatIsStopped begins nothing, and returns the reason.
 func TestAResumerThatIsStopped(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -44,7 +44,7 @@ func (b *bench) once(r *phase.Resumer) phase.Report {
 	return report
 }
 
-// losing is an operation whose second step fails once for each key, and then does as it is told.
+// losing is an operation whose second step fails once for each key, and then runs normally.
 func (b *bench) losing(then func(key string)) *phase.Operation[order] {
 	var failed sync.Map
 	return b.define(b.local("seat", takeSeat), phase.Local("confirm", func(ctx context.Context, _ *order) error {
@@ -108,7 +108,7 @@ func TestRun(t *testing.T) {
 	})
 }
 
-// TestRunGoesOnAfterAFailure: a store that is down for a moment does not end the loop, and is told of.
+// TestRunGoesOnAfterAFailure: a store that is down for a moment does not end the loop, and is logged.
 func TestRunGoesOnAfterAFailure(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -228,7 +228,7 @@ func TestAuditOfPhasedExecutions(t *testing.T) {
 	})
 }
 
-// TestAPanicUnderTheResumer is settled and told of, and does not keep it from the rest.
+// TestAPanicUnderTheResumer is settled and logged, and does not keep it from the rest.
 func TestAPanicUnderTheResumer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -259,7 +259,7 @@ func TestAPanicUnderTheResumer(t *testing.T) {
 	})
 }
 
-// losingAs is an operation of that name whose second step fails once for each key, and then does as it is told.
+// losingAs is an operation of that name whose second step fails once for each key, and then runs normally.
 func (b *bench) losingAs(name string, then func(ctx context.Context, scope string)) *phase.Operation[order] {
 	b.Helper()
 	var failed sync.Map
@@ -357,7 +357,7 @@ func TestOneScopeHangs(t *testing.T) {
 	})
 }
 
-// TestAStepThatNeverReturns is told of and counted. No run waits for it, and others go on.
+// TestAStepThatNeverReturns is logged and counted. No run waits for it, and others continue.
 func TestAStepThatNeverReturns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -395,7 +395,7 @@ func TestAStepThatNeverReturns(t *testing.T) {
 	})
 }
 
-// TestAResumerOfAnotherNamespace: it cannot derive the downstream keys, leaves the operation alone, and says why, once.
+// TestAResumerOfAnotherNamespace: it cannot derive the downstream keys, leaves the operation alone, and logs why, once.
 func TestAResumerOfAnotherNamespace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -419,8 +419,8 @@ func TestAResumerOfAnotherNamespace(t *testing.T) {
 	})
 }
 
-// TestRunChecksTheNamesOfOperations: those of routes are known by their definition, and one that is only run by Do has to
-// be declared.
+// TestRunChecksTheNamesOfOperations: the operations of routes are known by their definition, and one that is only run
+// by Do has to be declared.
 func TestRunChecksTheNamesOfOperations(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, memory.New())

@@ -49,7 +49,7 @@ func newBench(t *testing.T, store store.Store) *bench {
 	return &bench{T: t, store: store, config: config, guard: guard}
 }
 
-// reconfigure goes on with a guard over the same store that is configured otherwise.
+// reconfigure continues with a guard over the same store that is configured otherwise.
 func (b *bench) reconfigure(change func(c *onceward.Config)) {
 	b.Helper()
 	change(&b.config)
@@ -87,7 +87,7 @@ type order struct {
 // errDown is what a system answers that is down for a moment.
 var errDown = errors.New("down for a moment")
 
-// quickly makes failed steps come again soon.
+// quickly makes failed steps retry soon.
 const quickly = 5 * time.Millisecond
 
 // define makes an operation of the steps, with attempts that come soon.

@@ -13,15 +13,15 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Answer is what was learned about an operation. Make it with [Completed], [NotExecuted], [NotFound] or [StillUnknown],
-// and for a phased operation with [Step], [NotExecuted], [NotFound], [StillUnknown] or [Finish]: they are about its
-// current step.
+// Answer is what was found out about an operation. Make it with [Completed], [NotExecuted], [NotFound] or
+// [StillUnknown], and for a phased operation with [Step], [NotExecuted], [NotFound], [StillUnknown] or [Finish], which
+// concern its current step.
 type Answer struct {
 	kind       answerKind
 	completion store.Completion
 	step       phase.StepOutcome
 	reason     string
-	by         string // from where it was learned, for the log
+	by         string // its origin, for the log
 }
 
 type answerKind uint8
@@ -35,19 +35,18 @@ const (
 	notFound
 )
 
-// Completed says that the operation was done, and what its answer is: every retry gets it. A payment that was declined
-// is completed too, with its failure as the answer. The provider's id may be empty.
+// Completed means that the operation was done, with its answer: every retry gets it. A payment that was declined is
+// completed too, with its failure as the answer. The provider's id may be empty.
 //
 // It is refused for a phased operation that has a recovery point, because steps would be left out: see [Step] and
 // [Finish]. A rule that answers so is wrong: the poller logs each such answer as an error, and returns
-// [onceward.ErrMisconfigured] with what it did.
+// [onceward.ErrMisconfigured] with its report.
 func Completed(response store.Response, providerID string) Answer {
 	return Answer{kind: completed, completion: store.Completion{Response: response, ProviderID: providerID}}
 }
 
-// Step says what was learned of the current step of a phased operation, which then goes on behind it or at it: its
-// remaining steps are done, and its answer is its own. With the definition, [phase.Operation.InDoubt] makes the
-// outcome:
+// Step settles the current step of a phased operation, which then continues after it or at it: its remaining steps run,
+// and make its answer. With the definition, [phase.Operation.InDoubt] makes the outcome:
 //
 //	doubt, err := book.InDoubt(guard, rec)
 //	…
@@ -55,24 +54,23 @@ func Completed(response store.Response, providerID string) Answer {
 //	return reconcile.Step(doubt.Done(charge.ID)), nil
 func Step(o phase.StepOutcome) Answer { return Answer{kind: stepSettled, step: o} }
 
-// Finish ends a phased operation with an answer, as [phase.Finish] does: for a card that was declined. The steps that
-// are left are not done, and what earlier ones did is for the resolver to take back before. The provider's id may be
-// empty.
+// Finish ends a phased operation with an answer, as [phase.Finish] does: for a card that was declined. The remaining
+// steps do not run, and the resolver must undo the effects of earlier steps before. The provider's id may be empty.
 func Finish(response store.Response, providerID string) Answer {
 	a := Completed(response, providerID)
 	a.kind = finished
 	return a
 }
 
-// NotExecuted says that the operation was not done and will not be: the other system has refused or cancelled it. A
-// retry executes. Of a phased operation it says so of the current step, which is then done when the operation goes on.
+// NotExecuted means that the operation was not done and will not be: the other system has refused or cancelled it. A
+// retry executes. For a phased operation it concerns the current step, which then runs when the operation continues.
 func NotExecuted(reason string) Answer { return Answer{kind: notExecuted, reason: reason} }
 
-// NotFound says that the other system does not know of the operation now. Whether that means that it was not executed
-// is for the [Rule] to say.
-func NotFound() Answer { return Answer{kind: notFound, reason: "the other system does not know of it"} }
+// NotFound means that the other system does not know the operation now. The [Rule] decides whether this means that it
+// was not executed.
+func NotFound() Answer { return Answer{kind: notFound, reason: "the other system does not know it"} }
 
-// StillUnknown says that nothing was learned, such as for a payment that is still being processed.
+// StillUnknown means that the outcome was not found, such as for a payment that is still being processed.
 func StillUnknown(reason string) Answer { return Answer{kind: stillUnknown, reason: reason} }
 
 // Response makes a stored answer of a status, header fields and a body, as a handler would have written it.
@@ -87,7 +85,7 @@ func Response(status int, header http.Header, body []byte) store.Response {
 	return response
 }
 
-// resolution is what an answer does to a record.
+// resolution is the effect of an answer on a record.
 type resolution struct {
 	report  Report
 	outcome string // for the observer
@@ -96,8 +94,8 @@ type resolution struct {
 	write   func(ctx context.Context, s store.Reconciler, c store.Claim) error
 }
 
-// resolve applies an answer to a record. For a phased operation it settles the current step and nothing else, so that
-// the steps behind it are done (I15). An answer that would skip them is an error.
+// resolve applies an answer to a record. For a phased operation it settles only the current step, so that the remaining
+// steps run (invariant I15). An answer that would skip them is an error.
 func (a *Answer) resolve(rec *store.Record) (*resolution, error) {
 	progress, err := phase.Inspect(rec)
 	phased := !errors.Is(err, phase.ErrNotPhased)
@@ -125,7 +123,7 @@ func (a *Answer) resolve(rec *store.Record) (*resolution, error) {
 	}
 }
 
-// complete ends the operation with an answer.
+// complete returns a resolution that ends the operation with an answer.
 func (a *Answer) complete() *resolution {
 	return &resolution{
 		report: Report{Completed: 1}, outcome: "completed", action: "resolve completed", reason: "the other system's answer",
@@ -135,7 +133,7 @@ func (a *Answer) complete() *resolution {
 	}
 }
 
-// notExecuted says that nothing was done.
+// notExecuted returns a resolution for an operation that did nothing.
 func (a *Answer) notExecuted() *resolution {
 	reason := short(a.reason)
 	return &resolution{
@@ -146,7 +144,7 @@ func (a *Answer) notExecuted() *resolution {
 	}
 }
 
-// settleStep lets a phased operation go on.
+// settleStep returns a resolution that lets a phased operation continue.
 func settleStep(progress *phase.Progress, o phase.StepOutcome, reason string) (*resolution, error) {
 	checkpoint, err := progress.Checkpoint(o)
 	if err != nil {
@@ -160,7 +158,7 @@ func settleStep(progress *phase.Progress, o phase.StepOutcome, reason string) (*
 	}, nil
 }
 
-// stepAction names an act on a step in the audit.
+// stepAction returns the name of an act on a step in the audit.
 func stepAction(o phase.StepOutcome) string {
 	return fmt.Sprintf("resolve step %q as %s", o.Step, o.Result)
 }

@@ -230,7 +230,7 @@ func TestResolverCannotRedirect(t *testing.T) {
 	})
 }
 
-// TestAnswerThatCannotBeStored: it would be refused for ever, so it counts as a try and ends with a person.
+// TestAnswerThatCannotBeStored: it would be refused each time, so it counts as a try and ends with a person.
 func TestAnswerThatCannotBeStored(t *testing.T) {
 	inTime(t, func(t *testing.T) {
 		s := memory.New()
@@ -388,7 +388,7 @@ func TestPhasedByALaterProgram(t *testing.T) {
 	}
 }
 
-// TestExternalEventAboutAnotherStep: what the other system says about a step that is done, or was tried before, does
+// TestExternalEventAboutAnotherStep: a report of the other system about a step that is done, or was tried before, does
 // not settle the step whose call is in doubt, however the external event names the operation.
 func TestExternalEventAboutAnotherStep(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -459,7 +459,7 @@ func TestRefusedStepIsInTheAudit(t *testing.T) {
 	}
 }
 
-// TestHistoryOfAttempts: the audit tells what each attempt was answered, as far as there is news in it.
+// TestHistoryOfAttempts: the audit contains the answer of each attempt, as far as it differs from the one before.
 func TestHistoryOfAttempts(t *testing.T) {
 	inTime(t, func(t *testing.T) {
 		s := memory.New()
@@ -489,7 +489,7 @@ func TestHistoryOfAttempts(t *testing.T) {
 			}
 			got = append(got, number)
 		}
-		want := []string{"1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "14 the question failed: the bank is closed", "15", "16", "32"}
+		want := []string{"1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "14 the query failed: the bank is closed", "15", "16", "32"}
 		if !slices.Equal(got, want) {
 			t.Errorf("written are the attempts %q, want %q", got, want)
 		}
@@ -507,7 +507,7 @@ func TestAFailedQuestionIsNoAnswer(t *testing.T) {
 			return reconcile.Answer{}, errors.New("provider: refused, nothing was done")
 		}), reconcile.Config{MaxAttempts: 1, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		run(t, poller, reconcile.Report{Postponed: 1, DeadLetters: 1})
-		const asked = "the question failed: provider: refused, nothing was done"
+		const asked = "the query failed: provider: refused, nothing was done"
 		if rec := record(t, s, "key"); rec.LastError != "no answer came" || rec.ReconcileError != asked {
 			t.Errorf("the record says %q, and of asking %q", rec.LastError, rec.ReconcileError)
 		}

@@ -16,7 +16,7 @@ import (
 	"github.com/onceward/onceward/store/memory"
 )
 
-// pauseAfter asks once more, and says how long the pause is until the next time.
+// pauseAfter queries once more, and returns how long the pause is until the next time.
 func pauseAfter(t *testing.T, store store.Store, poller *reconcile.Poller, key string) time.Duration {
 	t.Helper()
 	ask(t, poller, key, reconcile.Report{Postponed: 1})
@@ -82,8 +82,8 @@ func TestPausesDiffer(t *testing.T) {
 	})
 }
 
-// TestLimit: with the last attempt a record becomes a dead letter, which no resolver is asked about until a person says
-// so.
+// TestLimit: with the last attempt a record becomes a dead letter, about which no resolver is queried until a person
+// requeues it.
 func TestLimit(t *testing.T) {
 	inTime(t, func(t *testing.T) {
 		s := memory.New()
@@ -129,7 +129,7 @@ func TestLimit(t *testing.T) {
 	})
 }
 
-// TestNoRule: an operation that no resolver is asked about does not hang there for ever.
+// TestNoRule: an operation without a resolver does not stay unknown without a limit.
 func TestNoRule(t *testing.T) {
 	inTime(t, func(t *testing.T) {
 		store := memory.New()
@@ -166,7 +166,7 @@ func TestDefaultRule(t *testing.T) {
 	})
 }
 
-// TestRun: it asks at once and then again and again, says what fails, goes on, and ends with its context.
+// TestRun: it queries immediately and then repeatedly, logs what fails, continues, and ends with its context.
 func TestRun(t *testing.T) {
 	inTime(t, func(t *testing.T) {
 		var down atomic.Bool

@@ -144,7 +144,7 @@ type noOperator interface {
 	store.Buster
 }
 
-// TestBareStoreIsReconciled: without an audit, external events and late completions, a poller settles all the same.
+// TestBareStoreIsReconciled: without an audit, external events and late completions, a poller settles anyway.
 func TestBareStoreIsReconciled(t *testing.T) {
 	inTime(t, func(t *testing.T) {
 		all := memory.New()

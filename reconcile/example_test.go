@@ -33,7 +33,7 @@ func (b *bank) resolve(_ context.Context, rec *store.Record) (reconcile.Answer, 
 	}
 	id, found := b.transfers[key]
 	if !found {
-		return reconcile.NotFound(), nil // the rule says what that means
+		return reconcile.NotFound(), nil // the rule decides what this means
 	}
 	return reconcile.Completed(store.Response{Status: 200, Body: []byte(id)}, id), nil
 }
@@ -71,7 +71,7 @@ func ExamplePoller() {
 	// settled: 0 <nil>
 }
 
-// The bank does not answer questions, so that the transfer becomes a dead letter. A person finds out, and says so.
+// The bank does not answer queries, so that the transfer becomes a dead letter. A person finds out, and settles it.
 func ExampleOperator() {
 	ctx := context.Background()
 	s, quiet := memory.New(), slog.New(slog.DiscardHandler)
@@ -114,10 +114,10 @@ func ExampleOperator() {
 		}
 	}
 	// Output:
-	// order-17 waits for a person: the question failed: the bank is closed
+	// order-17 waits for a person: the query failed: the bank is closed
 	// <nil>
 	// now it is failed_retryable
-	// reconciler: reconcile attempt 1, "the bank did not answer in time", "the question failed: the bank is closed"
+	// reconciler: reconcile attempt 1, "the bank did not answer in time", "the query failed: the bank is closed"
 	// zoe: resolve not executed, "the clerk on the phone says that it was not made", ""
 	// zoe: resolve not executed, "the clerk on the phone says that it was not made", "done"
 }
@@ -181,7 +181,7 @@ func (h *hall) resume(ctx context.Context) {
 	}
 }
 
-// The reply to a charge is lost. The resolver finds the charge, and settles that step: the operation goes on behind
+// The reply to a charge is lost. The resolver finds the charge, and settles that step: the operation continues after
 // it, and is confirmed. Nothing is charged again.
 func ExampleStep() {
 	ctx, h := context.Background(), newHall()
@@ -217,7 +217,7 @@ func ExampleStep() {
 	// {"amount":1900,"charge":"ch_1"}, unknown: false
 }
 
-// A person who has learned that a step was done settles it, with all of the carried data as it is behind the step.
+// A person who has found out that a step was done settles it, with all of the carried data after the step.
 func ExampleOperator_ResolveStep() {
 	ctx, h := context.Background(), newHall()
 	operator, err := reconcile.NewOperator(h.guard, h.store)

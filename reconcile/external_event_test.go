@@ -49,12 +49,12 @@ func lastWord(_ context.Context, _ *store.Record, externals []store.ExternalEven
 	}
 }
 
-// hearing is the rule for a bank that tells by itself, and can be asked too if there is a resolver.
+// hearing is the rule for a bank that sends reports, and can be queried too if there is a resolver.
 func hearing(asked reconcile.Resolver) reconcile.Rule {
 	return reconcile.Rule{Resolver: asked, Source: "bank", Steps: []string{"reserve", "transfer"}, Interpret: lastWord}
 }
 
-// TestExternalEventsComeFirst: the resolver is asked only about what the external events do not tell.
+// TestExternalEventsComeFirst: the resolver is only queried if the external events are not conclusive.
 func TestExternalEventsComeFirst(t *testing.T) {
 	other := about("k", "e9", 9, "paid")
 	other.Source = "another bank"
@@ -106,7 +106,7 @@ func TestExternalEventsComeFirst(t *testing.T) {
 	}
 }
 
-// TestUnreadableExternalEventIsToldOf: if the resolver knows nothing either, the record says what is wrong with the
+// TestUnreadableExternalEventIsToldOf: if the resolver finds nothing either, the record contains the error in the
 // external event.
 func TestUnreadableExternalEventIsToldOf(t *testing.T) {
 	for name, asked := range map[string]reconcile.Resolver{"with a resolver": &oracle{}, "without": nil} {
@@ -116,7 +116,7 @@ func TestUnreadableExternalEventIsToldOf(t *testing.T) {
 				keep(t, store, about("k", "e1", 1, "garbled"))
 				lose(t, store, "k")
 				ask(t, newPoller(t, store, hearing(asked), reconcile.Config{}), "k", reconcile.Report{Postponed: 1})
-				if rec := record(t, store, "k"); rec.ReconcileError != "the question failed: this is no JSON" {
+				if rec := record(t, store, "k"); rec.ReconcileError != "the query failed: this is no JSON" {
 					t.Errorf("the reason is %q", rec.ReconcileError)
 				}
 			})
@@ -174,7 +174,7 @@ func TestApply(t *testing.T) {
 			wantState(t, s, "k", store.StateCompleted)
 			wantUntouched(t, s, "other")
 		}
-		// What another source says is no reason to look.
+		// A report of another source is no reason to look.
 		keep(t, s, about("other", "e7", 1, "paid"))
 		foreign.Subject = about("other", "", 0, "").Subject
 		must(t, poller.Apply(t.Context(), foreign))
@@ -215,7 +215,7 @@ func TestApplyTooLate(t *testing.T) {
 	}
 }
 
-// TestApplyWithoutNews: an external event that tells no outcome, sent again and again, asks no resolver and uses up no
+// TestApplyWithoutNews: an external event without an outcome, sent again and again, queries no resolver and uses up no
 // attempts.
 func TestApplyWithoutNews(t *testing.T) {
 	inTime(t, func(t *testing.T) {
@@ -261,7 +261,7 @@ func TestApplyTooEarly(t *testing.T) {
 	})
 }
 
-// TestApplyFails: what the store does not do now it is told of, and the external event is there for the poller.
+// TestApplyFails: a failure of the store is returned, and the external event is there for the poller.
 func TestApplyFails(t *testing.T) {
 	for _, away := range []string{"list", "get", "external events", "audit", "resolve"} {
 		t.Run(away, func(t *testing.T) {
@@ -318,7 +318,7 @@ func TestExternalEventsOnly(t *testing.T) {
 		lose(t, store, "k")
 		ask(t, poller, "k", reconcile.Report{Postponed: 1})
 		ask(t, poller, "k", reconcile.Report{Postponed: 1, DeadLetters: 1})
-		if rec := record(t, store, "k"); rec.ReconcileError != "no external event has come" {
+		if rec := record(t, store, "k"); rec.ReconcileError != "no external event has arrived" {
 			t.Errorf("the reason is %q", rec.ReconcileError)
 		}
 	})
@@ -365,8 +365,7 @@ func TestLostDownstreamSecret(t *testing.T) {
 	})
 }
 
-// TestExternalEventsOfAnotherScope is B6: what may be said about one scope says nothing about another, in either way of
-// being read.
+// TestExternalEventsOfAnotherScope is B6: a report for one scope has no effect on another, in either way of being read.
 func TestExternalEventsOfAnotherScope(t *testing.T) {
 	for name, bind := range map[string]func(*store.ExternalEvent){
 		"another scope": func(n *store.ExternalEvent) { n.Scope = "mallory" },
@@ -382,7 +381,7 @@ func TestExternalEventsOfAnotherScope(t *testing.T) {
 				apply(t, s, poller, n)
 				wantUntouched(t, s, "k")
 				run(t, poller, reconcile.Report{Postponed: 1})
-				// Nor does it keep the right one from being kept, or change what that says.
+				// Nor does it keep the right one from being kept, or change its content.
 				n.EventID, n.At = "e2", n.At.Add(1)
 				keep(t, s, n)
 				apply(t, s, poller, about("k", "e1", 1, "processing"))

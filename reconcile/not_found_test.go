@@ -125,7 +125,7 @@ func TestArrivalCountsFromTheOwnersEnd(t *testing.T) {
 		paused.gone = true
 		time.Sleep(arrival)
 		notYet()
-		paused.err = errDown // which does not say that it is back
+		paused.err = errDown // which does not mean that it is back
 		time.Sleep(arrival / 2)
 		notYet()
 		paused.err = nil
@@ -178,7 +178,7 @@ func TestArrivalCountsFromTheBeginning(t *testing.T) {
 	})
 }
 
-// TestGoneOwnersAreForgotten: what is not asked after for days is not remembered for ever, and then counts from the
+// TestGoneOwnersAreForgotten: an attempt that is not queried for days is not remembered, and then counts from the
 // beginning. A long pause between two attempts is not such a time.
 func TestGoneOwnersAreForgotten(t *testing.T) {
 	for name, c := range map[string]struct {

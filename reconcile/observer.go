@@ -8,24 +8,23 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// ReconciledEvent is an unknown record that was asked after or settled from outside: it goes to the
-// [onceward.Observer].
+// ReconciledEvent reports a query about an unknown record, or its settlement from outside, to the [onceward.Observer].
 type ReconciledEvent struct {
 	store.ID
 	Operation string
 	Attempt   int64
-	// Outcome is "completed", "not executed", "step done", "step not executed", "step to be tried again", "postponed"
-	// or "dead letter"; or, of a question about the record, "hanging" if it has not returned though its time is over,
-	// and "returned" if it has since. Of those two Attempt is not known.
+	// Outcome is "completed", "not executed", "step done", "step not executed", "step to be tried again", "postponed" or
+	// "dead letter"; or, for a query about the record, "hanging" if it has not returned in time, and "returned" if it has
+	// since. For these two Attempt is not known.
 	Outcome string
-	// TraceID is that of the first execution, if it is known.
+	// TraceID is the trace of the first execution, if it is known.
 	TraceID string
-	// Err is why nothing was learned.
+	// Err is why the outcome was not found.
 	Err error
 }
 
-// guardedObserver tells another. A panic of that is logged: it may come in a goroutine of the poller's, where it would
-// end the process.
+// guardedObserver passes events to another observer. It logs a panic of it, which could otherwise end the process from
+// a goroutine of the poller.
 type guardedObserver struct {
 	onceward.Observer
 	logger *slog.Logger

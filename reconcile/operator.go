@@ -12,16 +12,16 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Operator settles, in the name of a person, what machines cannot. Each act names who and why, and is written to the
-// audit before it is done: an act that is not in the audit did not happen.
+// Operator settles, in the name of a person, what machines cannot. Each act has an actor and a reason, and is written
+// to the audit before it is done: an act that is not in the audit did not happen.
 type Operator struct {
 	guard           *onceward.Guard
 	store           store.Store
 	settler         store.Reconciler
 	buster          store.Buster
 	lister          store.Lister
-	finder          store.Finder   // nil if the store is none
-	retainer        store.Retainer // likewise
+	finder          store.Finder   // nil if the store has none
+	retainer        store.Retainer // nil if the store has none
 	auditor         store.Auditor
 	lateCompletions store.LateCompletionKeeper // nil if the store keeps none
 }
@@ -47,7 +47,7 @@ func NewOperator(guard *onceward.Guard, s store.Store) (*Operator, error) {
 	return op, nil
 }
 
-// By is who acts, and why. Both are required.
+// By is the actor and the reason of an act. Both are required.
 type By struct {
 	Who string
 	Why string
@@ -55,13 +55,13 @@ type By struct {
 
 func (b By) check() error {
 	if strings.TrimSpace(b.Who) == "" || strings.TrimSpace(b.Why) == "" {
-		return errors.New("reconcile: an operator's act needs to say who acts and why: the audit is of no use without")
+		return errors.New("reconcile: an operator's act needs By.Who and By.Why: the audit is useless without them")
 	}
 	return nil
 }
 
-// Act does something in an operator's name, between two entries of the audit: that it is about to be done, without
-// which it is not, and how it ended. With an error that is [store.ErrStale] it was done.
+// Act performs an act in an operator's name, between two entries of the audit: one before the act, without which it is
+// not performed, and one with its outcome. With an error that is [store.ErrStale] it was performed.
 func (b By) Act(ctx context.Context, auditor store.Auditor, c store.Claim, action string, do func() error) error {
 	if err := b.check(); err != nil {
 		return err
@@ -71,33 +71,34 @@ func (b By) Act(ctx context.Context, auditor store.Auditor, c store.Claim, actio
 	}, do)
 }
 
-// ResolveCompleted ends an operation with an answer that the operator has learned: every retry gets it. Like
-// [Operator.ResolveNotExecuted] it takes an attempt that is unknown, or one of a phased operation that has lost its
-// owner, and then it is for the whole: steps that are left are not done any more. To settle one step, use
+// ResolveCompleted ends an operation with an answer that the operator has found: every retry gets it. Like
+// [Operator.ResolveNotExecuted] it accepts an attempt that is unknown, or a phased operation that has lost its owner,
+// and it then settles the whole operation: remaining steps do not run any more. To settle one step, use
 // [Operator.ResolveStep].
 func (op *Operator) ResolveCompleted(ctx context.Context, by By, c store.Claim, done store.Completion) error {
 	return op.act(ctx, by, c, "resolve completed", func() error { return op.settler.ResolveCompleted(ctx, c, &done) })
 }
 
 // ResolveNotExecuted settles an attempt of which the operator knows that it did nothing and will do nothing, or that
-// all it did was undone: a retry executes, from the beginning.
+// all of it was undone: a retry executes, from the beginning.
 func (op *Operator) ResolveNotExecuted(ctx context.Context, by By, c store.Claim) error {
 	return op.act(ctx, by, c, "resolve not executed", func() error {
 		return op.settler.ResolveNotExecuted(ctx, c, by.Why)
 	})
 }
 
-// Bust removes a settled record before its time, so that the key can be used again. With force it removes one that is
-// in progress or unknown too: the work may then be done twice. Without force it returns [store.ErrBusy] while a
-// transaction of this process is at the operation, which may be asking whether its COMMIT took effect.
+// Bust removes a settled record before its expiry, so that the key can be used again. With force it also removes a
+// record that is in progress or unknown: the work may then be done twice. Without force it returns [store.ErrBusy]
+// while a transaction of this process works on the operation, because it may be checking whether its COMMIT took
+// effect.
 func (op *Operator) Bust(ctx context.Context, by By, id store.ID, force bool) error {
 	action := "bust"
 	if force {
 		action = "bust by force"
 	}
-	rec, err := op.store.Get(ctx, id) // the audit tells of which attempt it was
+	rec, err := op.store.Get(ctx, id) // the audit names the attempt
 	if err != nil && !refused(err) {
-		return fmt.Errorf("reconcile: nothing was done, because the record could not be looked at: %w", err)
+		return fmt.Errorf("reconcile: nothing was done, because the record could not be read: %w", err)
 	}
 	c := store.Claim{ID: id, Attempt: rec.Attempt}
 	return op.act(ctx, by, c, action, func() error {
@@ -108,15 +109,15 @@ func (op *Operator) Bust(ctx context.Context, by By, id store.ID, force bool) er
 	})
 }
 
-// Retain keeps a settled record for longer than its retention said: for that long from now, by the store's clock, at
-// least. It returns when the record expires. The error is [errors.ErrUnsupported] if the store is no [store.Retainer].
+// Retain keeps a settled record for longer than its retention: at least for that time from now, by the store's clock.
+// It returns when the record expires. The error is [errors.ErrUnsupported] if the store is no [store.Retainer].
 func (op *Operator) Retain(ctx context.Context, by By, id store.ID, d time.Duration) (expires time.Time, err error) {
 	if op.retainer == nil {
 		return expires, fmt.Errorf("reconcile: the store does not keep records for longer: %w", errors.ErrUnsupported)
 	}
-	rec, err := op.store.Get(ctx, id) // the audit tells of which attempt it was
+	rec, err := op.store.Get(ctx, id) // the audit names the attempt
 	if err != nil && !refused(err) {
-		return expires, fmt.Errorf("reconcile: nothing was done, because the record could not be looked at: %w", err)
+		return expires, fmt.Errorf("reconcile: nothing was done, because the record could not be read: %w", err)
 	}
 	c := store.Claim{ID: id, Attempt: rec.Attempt}
 	err = op.act(ctx, by, c, fmt.Sprintf("retain for %s", d), func() (err error) {
@@ -130,11 +131,11 @@ func (op *Operator) act(ctx context.Context, by By, c store.Claim, action string
 	return by.Act(ctx, op.auditor, c, action, do)
 }
 
-// outcomeTimeout is how long the writing of an outcome may take, also when its context has ended.
+// outcomeTimeout bounds the writing of an outcome, even if the context of the act has ended.
 const outcomeTimeout = 5 * time.Second
 
-// audited does something between two entries: that it is about to be done, without which it is not, and how it ended.
-// The auditor may be nil.
+// audited performs an act between two entries: one before the act, without which it is not performed, and one with its
+// outcome. The auditor may be nil.
 func audited(ctx context.Context, auditor store.Auditor, e store.AuditEntry, act func() error) error {
 	if auditor == nil {
 		return act()
@@ -147,48 +148,48 @@ func audited(ctx context.Context, auditor store.Auditor, e store.AuditEntry, act
 	case err == nil:
 		e.Outcome = "done"
 	case errors.Is(err, store.ErrStale):
-		e.Outcome = err.Error() // which says that it was done
+		e.Outcome = err.Error() // its text reports that it was done
 	case refused(err), errors.Is(err, store.ErrNotSent):
 		e.Outcome = "failed: " + err.Error()
 	default:
 		e.Outcome = "not known whether it was done: " + err.Error()
 	}
-	// The act counts, also if its end is not written: the first entry stands without an outcome.
+	// The act counts, even if its outcome is not written: the first entry then has no outcome.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), outcomeTimeout)
 	defer cancel()
 	_ = auditor.AddAudit(ctx, e)
 	return err
 }
 
-// refused reports whether an error is the store's own word on a record, after which nothing was done. After any
-// other, such as a lost connection, an act may have been done all the same.
+// refused reports whether an error is the store's refusal, after which nothing was done. After any other error, such as
+// a lost connection, an act may have been done anyway.
 func refused(err error) bool {
-	for _, word := range []error{store.ErrFenced, store.ErrNotFound, store.ErrUnreadable, store.ErrInvalidEvent} {
-		if errors.Is(err, word) {
+	for _, target := range []error{store.ErrFenced, store.ErrNotFound, store.ErrUnreadable, store.ErrInvalidEvent} {
+		if errors.Is(err, target) {
 			return true
 		}
 	}
 	return false
 }
 
-// History is all that is known about an operation.
+// History is everything known about an operation.
 type History struct {
-	// Record is the record as it stands; its state is [store.StateNone] if it is gone.
+	// Record is the current record; its state is [store.StateNone] if it is gone.
 	Record store.Record
-	// Progress is what is known of each step of a phased operation; nil for others.
+	// Progress is the state of each step of a phased operation; nil for others.
 	Progress *phase.Progress
 	// LateCompletions are answers that came too late to be stored.
 	LateCompletions []store.LateCompletion
-	// Audit is what was done about it, by people and by the poller, oldest first.
+	// Audit is what people and the poller did about it, oldest first.
 	Audit []store.AuditEntry
 }
 
-// History collects all that is known about an operation.
+// History collects everything known about an operation.
 func (op *Operator) History(ctx context.Context, id store.ID) (h History, err error) {
 	if h.Record, err = op.store.Get(ctx, id); err != nil && !errors.Is(err, store.ErrNotFound) {
 		return h, err
 	}
-	h.Progress, _ = phase.Inspect(&h.Record) // one that this program cannot read has its Point all the same
+	h.Progress, _ = phase.Inspect(&h.Record) // the record has its Point even if this program cannot read it
 	if op.lateCompletions != nil {
 		if h.LateCompletions, err = op.lateCompletions.LateCompletions(ctx, id); err != nil {
 			return h, err
@@ -198,16 +199,16 @@ func (op *Operator) History(ctx context.Context, id store.ID) (h History, err er
 	return h, err
 }
 
-// DeadLetters returns the records that wait for a person, at most limit of them, behind the ID given; start with the
-// zero ID. A limit of zero is one of [store.MaxPage]. Its LastError says why it became unknown, its ReconcileError why
-// the last attempt learned nothing.
+// DeadLetters returns at most limit records that wait for a person, after the given ID; start with the zero ID. A limit
+// of zero means [store.MaxPage]. A record's LastError is why it became unknown, its ReconcileError why the last attempt
+// to reconcile did not succeed.
 func (op *Operator) DeadLetters(ctx context.Context, after store.ID, limit int) ([]store.Record, error) {
 	return op.search(ctx, store.Filter{State: store.StateUnknown, After: after}, limit, func(rec *store.Record) bool {
 		return rec.DeadLetter
 	})
 }
 
-// search collects the wanted records of a filter, at most limit of them; a limit of zero is one of [store.MaxPage].
+// search collects at most limit wanted records of a filter; a limit of zero means [store.MaxPage].
 func (op *Operator) search(
 	ctx context.Context, f store.Filter, limit int, wanted func(*store.Record) bool,
 ) (found []store.Record, err error) {
@@ -223,9 +224,9 @@ func (op *Operator) search(
 	return found, err
 }
 
-// Lost returns the phased operations, and what else resumes, that have lost their owners: at most limit of them, behind
-// the ID given; start with the zero ID. A limit of zero is one of [store.MaxPage]. Most are resumed soon. One whose
-// LeaseUntil is long past will not be, because no running program knows its name, its steps or its data: a person can
+// Lost returns the phased operations, and other operations that resume, that have lost their owners: at most limit,
+// after the given ID; start with the zero ID. A limit of zero means [store.MaxPage]. Most are resumed soon. A record
+// whose LeaseUntil is long past is not, because no running program knows its name, its steps or its data: a person can
 // end it.
 func (op *Operator) Lost(ctx context.Context, after store.ID, limit int) ([]store.Record, error) {
 	filter := store.Filter{State: store.StateInProgress, Due: true, After: after}

@@ -10,7 +10,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Query says what is known of an operation that is looked for.
+// Query describes an operation to find.
 type Query struct {
 	// Subject is the hash of a key as logs show it, a downstream key, or a provider's id.
 	Subject string
@@ -21,13 +21,13 @@ type Query struct {
 	State store.State
 }
 
-// Find returns the records that a hash, a downstream key or a provider's id belongs to, ten at most, without the bodies
-// of their answers. A key and its scope are enough for [store.Store.Get]; this is for those who have only what a log
-// shows or the other system knows.
+// Find returns the records that a hash, a downstream key or a provider's id belongs to, at most ten, without the bodies
+// of their answers. With a key and its scope use [store.Store.Get]; Find is for someone who only has what a log shows
+// or the other system knows.
 //
-// On a [store.Finder] it goes by an index. On other stores it looks through all records of the state, which takes its
-// time. If the downstream keys of some records cannot be derived there, because their secret is not configured any more,
-// it returns what was found and an error that says so.
+// On a [store.Finder] it uses an index. On other stores it scans all records of the state, which takes time. If it
+// cannot derive the downstream keys of some records then, because their secret is no longer configured, it returns what
+// was found with an error.
 func (op *Operator) Find(ctx context.Context, q Query) ([]store.Record, error) {
 	if op.finder == nil {
 		return op.walk(ctx, q)
@@ -35,7 +35,7 @@ func (op *Operator) Find(ctx context.Context, q Query) ([]store.Record, error) {
 	return op.lookUp(ctx, q)
 }
 
-// lookUp goes by the indexes of the store.
+// lookUp uses the indexes of the store.
 func (op *Operator) lookUp(ctx context.Context, q Query) (found []store.Record, err error) {
 	keys := append(op.guard.OpenDownstreamKey(q.Subject), onceward.OpenedKey{Hash: q.Subject})
 	for _, key := range keys {
@@ -62,13 +62,13 @@ func (op *Operator) lookUp(ctx context.Context, q Query) (found []store.Record, 
 	}), nil
 }
 
-// walk looks through all records of a state, and derives the downstream keys of each.
+// walk scans all records of a state, and derives the downstream keys of each.
 func (op *Operator) walk(ctx context.Context, q Query) ([]store.Record, error) {
 	rule := Rule{Steps: q.Steps}
 	var missing error
 	found, err := op.search(ctx, store.Filter{State: q.State}, store.MaxFound, func(rec *store.Record) bool {
 		subjects, err := rule.subjects(op.guard, rec)
-		if err != nil && missing == nil && rec.Version != 0 { // else the record says itself why it cannot be read
+		if err != nil && missing == nil && rec.Version != 0 { // else the record contains the reason itself
 			missing = fmt.Errorf("reconcile: not every record could be compared: %w", err)
 		}
 		return rec.Hash() == q.Subject || slices.Contains(subjects, q.Subject)

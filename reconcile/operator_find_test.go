@@ -57,7 +57,7 @@ func TestFindByDownstreamKey(t *testing.T) {
 				t.Errorf("%s: found %s, %v, want %s", name, keysOf(found), err, one.want)
 			}
 		}
-		// With a secret that is not configured any more no key is made up, and an error says so.
+		// With a secret that is no longer configured there is no substitute for a key, and an error reports it.
 		other, _ := newGuard("another secret of 16")
 		operator, err := reconcile.NewOperator(other, walked{s, s, s, s, s})
 		must(t, err)

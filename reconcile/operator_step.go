@@ -11,16 +11,15 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// ResolveStep settles the current step of a phased operation that is unknown, or has lost its owner: the operation goes
-// on behind the step, or at it, and its remaining steps are done. [History].Progress shows which step that is. An
-// outcome about another step is refused.
+// ResolveStep settles the current step of a phased operation that is unknown, or has lost its owner: the operation
+// continues after the step, or at it, and its remaining steps run. [History].Progress shows the current step. An
+// outcome of another step is refused.
 func (op *Operator) ResolveStep(ctx context.Context, by By, c store.Claim, o phase.StepOutcome) error {
 	return op.act(ctx, by, c, stepAction(o), func() error { return op.resolveStep(ctx, by, c, o) })
 }
 
-// resolveStep settles the step as the record stands at the attempt. What is in progress is stopped first: an owner that
-// was only paused could go on between the look at the record and the write, which would take back what it did
-// meanwhile.
+// resolveStep settles the step of the record at the attempt. An operation in progress is stopped first: an owner that
+// was only paused could continue between the read of the record and the write, which would overwrite its progress.
 func (op *Operator) resolveStep(ctx context.Context, by By, c store.Claim, o phase.StepOutcome) error {
 	state, checkpoint, err := op.checkpoint(ctx, c, o)
 	if err == nil && state == store.StateInProgress {
@@ -35,7 +34,7 @@ func (op *Operator) resolveStep(ctx context.Context, by By, c store.Claim, o pha
 	return op.settler.ResolveStep(ctx, c, checkpoint)
 }
 
-// afterStop adds to a failure that the operation was stopped: that much was done.
+// afterStop adds to an error that the operation was stopped.
 func afterStop(c store.Claim, err error) error {
 	if err == nil {
 		return nil
@@ -43,7 +42,7 @@ func afterStop(c store.Claim, err error) error {
 	return fmt.Errorf("reconcile: the operation was stopped, and is unknown at attempt %d: %w", c.Attempt, err)
 }
 
-// checkpoint is where the operation goes on after the outcome, if it is still at the attempt.
+// checkpoint returns where the operation continues after the outcome, if it is still at the attempt.
 func (op *Operator) checkpoint(
 	ctx context.Context, c store.Claim, o phase.StepOutcome,
 ) (s store.State, p store.Checkpoint, err error) {
@@ -58,20 +57,20 @@ func (op *Operator) checkpoint(
 	if err == nil {
 		p, err = progress.Checkpoint(o)
 	}
-	if err != nil { // nothing was done, and the audit says so
+	if err != nil { // nothing was done, and the audit records it
 		err = fmt.Errorf("%w: %w", store.ErrInvalidEvent, err)
 	}
 	return rec.State, p, err
 }
 
-// refusal says that an act came too late.
+// refusal returns the error of an act that came too late.
 func refusal(op string, c store.Claim, rec *store.Record) error {
 	return &store.FencedError{Op: op, Attempt: c.Attempt, Current: rec.Attempt, State: rec.State}
 }
 
-// RetryNow has an unknown attempt, a dead letter or not, looked into again at once, with all attempts before it: a
-// phased operation by its own steps, which know how to find out what they can, and every other by its resolver. A
-// phased operation whose step cannot find out becomes unknown again, and its resolver is asked then.
+// RetryNow retries an unknown attempt immediately, dead letter or not, with the count of attempts reset: a phased
+// operation by its own steps, which find out what they can, and any other operation by its resolver. A phased operation
+// whose step cannot find out becomes unknown again, and its resolver is then queried.
 func (op *Operator) RetryNow(ctx context.Context, by By, c store.Claim) error {
 	const action = "retry now"
 	rec, err := op.store.Get(ctx, c.ID)
@@ -81,21 +80,21 @@ func (op *Operator) RetryNow(ctx context.Context, by By, c store.Claim) error {
 	progress, err := phase.Inspect(&rec)
 	if err != nil {
 		return op.act(ctx, by, c, action, func() error {
-			return op.settler.Requeue(ctx, c, "to be asked again: "+by.Why)
+			return op.settler.Requeue(ctx, c, "to be queried again: "+by.Why)
 		})
 	}
-	again := phase.StepOutcome{Step: progress.Step, Result: phase.ResultRetry}
-	return op.act(ctx, by, c, stepAction(again), func() error { return op.resolveStep(ctx, by, c, again) })
+	retry := phase.StepOutcome{Step: progress.Step, Result: phase.ResultRetry}
+	return op.act(ctx, by, c, stepAction(retry), func() error { return op.resolveStep(ctx, by, c, retry) })
 }
 
-// stopLease is how long the operator may need to make a lost operation unknown. Should it die, the operation is lost as
-// before.
+// stopLease is how long the operator may need to make a lost operation unknown. If its process dies, the operation is
+// lost as before.
 const stopLease = 30 * time.Second
 
-// Stop takes a phased operation, which has lost its owner, away from that owner and from all who could resume it: from
-// then on it is unknown, at the attempt that is returned. An owner that was only paused may have gone on since an
-// operator has looked; after Stop its writes are refused, so that what [Operator.History] shows stays true until the
-// operation is resolved.
+// Stop takes a phased operation, which has lost its owner, away from that owner and from all resumers: from then on it
+// is unknown, at the attempt that is returned. An owner that was only paused may have continued since the operator
+// looked; after Stop its writes are refused, so that what [Operator.History] shows stays true until the operation is
+// resolved.
 func (op *Operator) Stop(ctx context.Context, by By, c store.Claim) (stopped store.Claim, err error) {
 	err = op.act(ctx, by, c, "stop", func() (err error) {
 		stopped, err = op.stop(ctx, c, by.Why)
@@ -114,7 +113,7 @@ func (op *Operator) stop(ctx context.Context, c store.Claim, reason string) (sto
 		return c, refused
 	}
 	var nonce store.Nonce
-	_, _ = rand.Read(nonce[:]) // it never fails
+	_, _ = rand.Read(nonce[:]) // never fails
 	v, err := op.store.Reserve(ctx, &store.Reservation{
 		ID: c.ID, Operation: rec.Operation, Fingerprints: []store.Fingerprint{rec.Fingerprint}, OnLost: store.LostResume,
 		Nonce: nonce, Lease: stopLease, Retention: rec.Retention, NoCreate: true,
@@ -126,7 +125,7 @@ func (op *Operator) stop(ctx context.Context, c store.Claim, reason string) (sto
 	switch {
 	case v.Decision != store.DecisionExecute: // its owner holds its lease, or another attempt was faster
 		return c, refused
-	case v.Origin != store.OriginResumed: // it was released meanwhile: nothing was done, and nothing is
+	case v.Origin != store.OriginResumed: // it was released in the meantime: nothing was done
 		return c, errors.Join(refused, op.store.Release(ctx, stopped, reason))
 	}
 	return stopped, op.store.Abandon(ctx, stopped, "stopped by an operator: "+reason)

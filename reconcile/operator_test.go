@@ -80,7 +80,8 @@ func wantAttempts(t *testing.T, store store.Auditor, c store.Claim) {
 	}
 }
 
-// TestActThatMayHaveBeenDone: after a failure of the store it is not known, and the audit does not say that it failed.
+// TestActThatMayHaveBeenDone: after a failure of the store it is not known, and the audit does not claim that it
+// failed.
 func TestActThatMayHaveBeenDone(t *testing.T) {
 	inTime(t, func(t *testing.T) {
 		s := &faulty{Store: memory.New()}
@@ -101,7 +102,7 @@ func TestActThatMayHaveBeenDone(t *testing.T) {
 	})
 }
 
-// TestActThatWasNotSent failed: nothing was done, and the audit says so.
+// TestActThatWasNotSent failed: nothing was done, and the audit records it.
 func TestActThatWasNotSent(t *testing.T) {
 	inTime(t, func(t *testing.T) {
 		s := &faulty{Store: memory.New()}

@@ -1,20 +1,20 @@
-// Package reconcile settles what is unknown: operations of which it is not known whether they took effect, because
-// their owner died, or because the system that it called did not answer (B3).
+// Package reconcile settles unknown outcomes: operations of which it is not known whether they took effect, because
+// their owner died, or because the system that it called did not answer (rule B3).
 //
 //	poller, err := reconcile.NewPoller(guard, store, reconcile.Config{Rules: map[string]reconcile.Rule{
 //		"POST /transfers": {Resolver: reconcile.ResolverFunc(askTheBank), Deduplicates: true},
 //	}})
 //	err = onceward.Run(ctx, poller, guard.Server(server, listener, grace))
 //
-// A [Poller] asks a [Resolver], which usually asks the other system by the downstream key, again and again with a
+// A [Poller] queries a [Resolver], which usually queries the other system by the downstream key, repeatedly with a
 // growing backoff, until there is an answer or a limit is reached. Then the record is a dead letter, and waits for a
-// person, who works with an [Operator]. Package webhook receives what the other system says by itself, and settles
-// records in the same way; package ledger compares both sides' books.
+// person, who uses an [Operator]. Package webhook receives the other system's own reports, and settles records in the
+// same way; package ledger compares the books of both sides.
 //
-// Of a phased operation, a step is settled and not the whole of it: the operation goes on from there. See [Step].
+// For a phased operation only a step is settled: the operation continues from there. See [Step].
 //
-// That the other system does not know of an operation proves little: the request may still be on its way, or its owner
-// may be asleep and about to send it. See [Rule] on when it counts.
+// That the other system does not know an operation proves little: the request may still be on its way, or its owner may
+// be paused and about to send it. See [Rule] on when it counts.
 package reconcile
 
 import (
@@ -33,7 +33,7 @@ import (
 
 // Config configures a [Poller].
 type Config struct {
-	// Rules say how to settle, by the name of the operation, such as "POST /transfers". [Poller.Run] checks the names.
+	// Rules define how operations are settled, by name, such as "POST /transfers". [Poller.Run] checks the names.
 	// Required, unless there is a DefaultRule.
 	Rules map[string]Rule
 	// DefaultRule is for operations without a rule of their own. Default: none; such records become dead letters.
@@ -41,21 +41,19 @@ type Config struct {
 
 	// Interval is the time between two looks at the store. Default: 10 s.
 	Interval time.Duration
-	// MinBackoff is the longest time until the next attempt after the first one that learned nothing. It doubles with
-	// each, up to MaxBackoff. Up to half of it is left out at random. Default: 10 s, and 15 min or MinBackoff if that
-	// is longer.
+	// MinBackoff is the longest pause after the first attempt that did not find the outcome. It doubles with each attempt,
+	// up to MaxBackoff. Up to half of it is left out at random. Default: 10 s, and 15 min or MinBackoff if that is longer.
 	MinBackoff time.Duration
 	MaxBackoff time.Duration
 	// MaxAttempts is the number of attempts after which a record becomes a dead letter. Default: 20.
 	MaxAttempts int
-	// Timeout bounds what it takes to learn about a record once: Interpret, the Resolver and OwnerGone, whose context
-	// ends then. One that does not return all the same is logged, counted (see [Report]) and not waited for. Default:
-	// 30 s.
+	// Timeout bounds one query about a record: Interpret, the Resolver and OwnerGone, whose context then ends. A query
+	// that does not return anyway is logged, counted (see [Report]) and not waited for. Default: 30 s.
 	Timeout time.Duration
-	// Concurrency is how many records are asked after at one time, and PerOperation how many of them may be of one
-	// operation; one scope gets half of that, rounded up. An operation whose provider hangs delays only its own, as
-	// long as Concurrency is more than the operations that hang take together. Default: 64, and 8 or, if that is less,
-	// half of Concurrency, rounded up.
+	// Concurrency is how many records are queried at the same time, and PerOperation how many of them may be of one
+	// operation; one scope gets half of that, rounded up. An operation whose provider hangs delays only itself, as long as
+	// Concurrency is more than the places of all operations that hang. Default: 64, and 8 or, if that is less, half of
+	// Concurrency, rounded up.
 	Concurrency  int
 	PerOperation int
 	// KeepExternalEvents is how long external events are kept. Default: 30 days.
@@ -65,16 +63,16 @@ type Config struct {
 
 	// Actor is the name under which settlements are written to the audit. Default: reconciler.
 	Actor string
-	// Observer is told of each record, by a [ReconciledEvent], and of each look at the store, by an
-	// [onceward.WorkerEvent]. Default: none.
+	// Observer receives a [ReconciledEvent] for each record, and an [onceward.WorkerEvent] for each look at the store.
+	// Default: none.
 	Observer onceward.Observer
-	// Logger gets what an operator should know. Default: [slog.Default].
+	// Logger logs what an operator should know. Default: [slog.Default].
 	Logger *slog.Logger
 }
 
 func (c Config) withDefaults() (Config, error) {
 	if len(c.Rules) == 0 && c.DefaultRule == nil {
-		return c, errors.New("reconcile: Config.Rules is missing: it says how the operations of a route are settled")
+		return c, errors.New("reconcile: Config.Rules is missing: it defines how the operations of a route are settled")
 	}
 	for _, d := range []struct {
 		name  string
@@ -121,9 +119,9 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// Poller asks after unknown operations until they are settled. Any number of nodes may run one: an attempt is claimed
-// before it is made, to settle twice in the same way is harmless, and to settle what has moved on is refused by the
-// store.
+// Poller queries unknown operations until they are settled. Any number of nodes may run one: an attempt is claimed
+// before it is made, settling twice in the same way is harmless, and the store refuses to settle a record that has
+// changed.
 type Poller struct {
 	config  Config
 	guard   *onceward.Guard
@@ -131,15 +129,15 @@ type Poller struct {
 	settler store.Reconciler
 	lister  store.Lister
 	events  store.ExternalEventKeeper // nil if the store keeps none
-	auditor store.Auditor             // likewise
+	auditor store.Auditor             // nil if the store keeps none
 	gone    goneOwners
 	pool    *fair.Pool
 
 	mu        sync.Mutex
-	lettersAt time.Time // when dead letters were last looked after
+	lettersAt time.Time // when dead letters were last checked
 }
 
-// errNoGuard is a poller or an operator that could not tell which downstream keys an operation has.
+// errNoGuard is returned for a poller or an operator that cannot derive the downstream keys of an operation.
 var errNoGuard = errors.New("reconcile: there is no guard: " +
 	"it derives the downstream keys by which other systems know an operation")
 
@@ -197,7 +195,7 @@ func (p *Poller) checkRules() error {
 	return nil
 }
 
-// rule is that of an operation, or nil.
+// rule returns the rule of an operation, or nil.
 func (p *Poller) rule(operation string) *Rule {
 	if rule, ok := p.config.Rules[operation]; ok {
 		return &rule

@@ -14,17 +14,17 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Report is what a run of the poller did.
+// Report is the result of a run of the poller.
 type Report struct {
-	// Completed and NotExecuted count the records that were settled.
+	// Completed and NotExecuted are the numbers of settled records.
 	Completed, NotExecuted int
-	// Steps counts the phased operations of which a step was settled: they go on.
+	// Steps is the number of phased operations of which a step was settled: they continue.
 	Steps int
-	// Postponed counts those of which nothing was learned, and DeadLetters those of them that now wait for a person.
+	// Postponed is the number of records whose outcome was not found, and DeadLetters how many of them now wait for a
+	// person.
 	Postponed, DeadLetters int
-	// Hanging counts the questions of this poller, of this run and of earlier ones, that have not returned though their
-	// time is over. Each takes a place of its operation until it returns; when all are taken, the operation is not
-	// asked after here.
+	// Hanging is the number of queries of this poller, of this run and of earlier ones, that have not returned in time.
+	// Each keeps a place of its operation until it returns; when all places are taken, the operation is not queried here.
 	Hanging int
 }
 
@@ -36,12 +36,12 @@ func (r *Report) add(o Report) {
 	r.DeadLetters += o.DeadLetters
 }
 
-// purgeBatch is how many old external events and audit entries a run removes.
+// purgeBatch is the largest number of old external events, and of audit entries, that a run removes.
 const purgeBatch = 1000
 
-// RunOnce asks after every record that is due, and says what came of it. An error does not keep it from the rest. No
-// resolver is asked about dead letters, but now and then their external events are read. It does not wait for questions
-// that hang.
+// RunOnce queries every record that is due, and reports the results. After an error it continues with the rest. No
+// resolver is queried about dead letters, but their external events are read from time to time. It does not wait for
+// queries that hang.
 func (p *Poller) RunOnce(ctx context.Context) (Report, error) {
 	r := p.newRun(ctx)
 	err := r.look()
@@ -51,10 +51,10 @@ func (p *Poller) RunOnce(ctx context.Context) (Report, error) {
 	return report, errors.Join(failed, err, ctx.Err())
 }
 
-// Run reconciles now and then until the context ends, and what is under way then has ended or hangs: then it returns
-// nil. Failures are logged, and it goes on. No look at the store waits for what the looks before it have found.
+// Run reconciles regularly until the context ends, waits for the running queries that do not hang, and returns nil.
+// Failures are logged, and it continues. No look at the store waits for records that earlier looks have found.
 //
-// It checks the names of the rules first: see [onceward.Guard.CheckOperations]. So call it when the routes are there. A
+// It first checks the names of the rules: see [onceward.Guard.CheckOperations]. So call it when the routes are built. A
 // rule for an operation that does not exist is an error that wraps [onceward.ErrMisconfigured], which is logged too.
 func (p *Poller) Run(ctx context.Context) error {
 	if err := p.checkNames(); err != nil {
@@ -68,7 +68,7 @@ func (p *Poller) Run(ctx context.Context) error {
 		_, failed := r.Take()
 		return errors.Join(failed, err)
 	}, func(err error) {
-		p.config.Logger.WarnContext(ctx, "reconcile: not everything could be asked after", "error", err)
+		p.config.Logger.WarnContext(ctx, "reconcile: not every record could be queried", "error", err)
 	})
 	return nil
 }
@@ -81,10 +81,10 @@ func (p *Poller) checkNames() error {
 	return nil
 }
 
-// newPool returns the places for questions. One that has not returned when its time is over, and the time in which its
-// answer could have been written down, hangs.
+// newPool returns the places for queries. A query counts as hanging if it has not returned within its timeout and the
+// time to store its answer.
 func (p *Poller) newPool() *fair.Pool {
-	tell := func(outcome, message string) func(fair.Item) {
+	report := func(outcome, message string) func(fair.Item) {
 		return func(item fair.Item) {
 			ctx := context.Background()
 			p.config.Logger.ErrorContext(ctx, message, "operation", item.Operation, "key_hash", item.Hash())
@@ -96,18 +96,18 @@ func (p *Poller) newPool() *fair.Pool {
 	return fair.NewPool(fair.Config{
 		Lister: p.lister, State: store.StateUnknown, Overdue: p.config.Timeout + settleTimeout,
 		Bounds:   fair.Bounds{Total: p.config.Concurrency, PerOperation: p.config.PerOperation},
-		Hangs:    tell("hanging", "reconcile: a question hangs past its time, and takes a place of its operation"),
-		Returned: tell("returned", "reconcile: a question that hung has returned"),
+		Hangs:    report("hanging", "reconcile: a query hangs past its timeout, and keeps a place of its operation"),
+		Returned: report("returned", "reconcile: a query that hung has returned"),
 	})
 }
 
-// pollRun is one run of the poller, and what came of it.
+// pollRun is one run of the poller with its results.
 type pollRun struct {
 	*Poller
 	*fair.Run
 	fair.Tally[Report]
 	ctx     context.Context
-	letters atomic.Bool // dead letters are looked after too
+	letters atomic.Bool // dead letters are checked too
 }
 
 func (p *Poller) newRun(ctx context.Context) *pollRun {
@@ -116,7 +116,7 @@ func (p *Poller) newRun(ctx context.Context) *pollRun {
 	return r
 }
 
-// look begins to ask after what is due, and forgets what is not needed any more.
+// look starts the queries that are due, and forgets what is no longer needed.
 func (r *pollRun) look() error {
 	r.letters.Store(r.lettersDue())
 	began := time.Now()
@@ -129,7 +129,7 @@ func (r *pollRun) look() error {
 	return err
 }
 
-// wants leaves dead letters alone, unless it is time to look for external events about them.
+// wants skips dead letters, unless it is time to check them for external events.
 func (r *pollRun) wants(rec *store.Record) bool {
 	if !rec.DeadLetter {
 		return true
@@ -138,21 +138,21 @@ func (r *pollRun) wants(rec *store.Record) bool {
 	return r.letters.Load() && rule != nil && rule.Source != ""
 }
 
-// do looks after one record, unless another node was faster: what it has postponed is not due when it was listed to be.
-// That takes no clock.
+// do processes one record, unless another node was faster: a record that another node has postponed is not due when it
+// was listed to be. This check needs no clock.
 func (r *pollRun) do(ctx context.Context, item fair.Item) {
 	rec, err := r.get(ctx, item.ID)
 	switch {
 	case err != nil || rec.State != store.StateUnknown || !rec.ReconcileAt.Equal(item.Due):
 		r.note(Report{}, err)
 	case rec.DeadLetter:
-		r.note(r.heed(ctx, &rec))
+		r.note(r.applyEvents(ctx, &rec))
 	default:
 		r.note(r.reconcile(ctx, &rec))
 	}
 }
 
-// note adds what came of one record.
+// note adds the result of one record.
 func (r *pollRun) note(report Report, err error) {
 	r.Count(func(sum *Report) { sum.add(report) })
 	r.Fail(err)
@@ -188,7 +188,7 @@ func (p *Poller) get(ctx context.Context, id store.ID) (store.Record, error) {
 	return rec, err
 }
 
-// purge removes events and audit entries that are older than they are kept.
+// purge removes events and audit entries past their time.
 func (p *Poller) purge(ctx context.Context) (err error) {
 	if p.events != nil {
 		err = purge(ctx, p.config.KeepExternalEvents, p.events.PurgeExternalEvents)

@@ -54,7 +54,7 @@ func TestConcurrencyIsBounded(t *testing.T) {
 	}
 }
 
-// TestMoreThanAPage: what does not fit into one page of the store is looked after all the same.
+// TestMoreThanAPage: records beyond one page of the store are processed too.
 func TestMoreThanAPage(t *testing.T) {
 	inTime(t, func(t *testing.T) {
 		s := memory.New()
@@ -119,8 +119,8 @@ func TestAnotherNodeWasFaster(t *testing.T) {
 	})
 }
 
-// TestClocksApart: when a record is due is for the store's clock to say (S3). A node whose own is behind does not wait,
-// and one whose own is ahead does not ask early.
+// TestClocksApart: the store's clock decides when a record is due (S3). A node whose own clock is slow does not wait,
+// and one whose clock is fast does not query early.
 func TestClocksApart(t *testing.T) {
 	for name, ahead := range map[string]time.Duration{"the node is behind": time.Hour, "the node is ahead": -time.Hour} {
 		t.Run(name, func(t *testing.T) {
@@ -353,8 +353,8 @@ func TestNoAttemptWithoutRoom(t *testing.T) {
 	})
 }
 
-// TestAResolverThatNeverReturns: one that ignores its context is told of and counted. It takes a place of its
-// operation, but no run waits for it, the others go on, and what it says in the end counts if it is not too late.
+// TestAResolverThatNeverReturns: one that ignores its context is reported and counted. It keeps a place of its
+// operation, but no run waits for it, the others continue, and its answer counts in the end if it is not too late.
 func TestAResolverThatNeverReturns(t *testing.T) {
 	inTime(t, func(t *testing.T) {
 		s := memory.New()

@@ -14,8 +14,8 @@ import (
 	"github.com/onceward/onceward/store/memory"
 )
 
-// TestASharedProviderIsNoticed: staging and production share an account and a secret. That an effect is older than the
-// operation whose key it carries is told once, unless the service has a namespace, which keeps such effects away.
+// TestASharedProviderIsNoticed: staging and production share an account and a secret. An effect that is older than the
+// operation whose key it carries is logged once, unless the service has a namespace, which prevents such effects.
 func TestASharedProviderIsNoticed(t *testing.T) {
 	t.Parallel()
 	ask := func(namespace string, ago time.Duration, subject func(key, derived string) string) string {

@@ -52,7 +52,7 @@ func newGuard(secret string) (*onceward.Guard, uint32) {
 	return guard, rec.DownstreamSecret
 }
 
-// downstreamKey is that of a step of a key.
+// downstreamKey returns the downstream key of a step of a key.
 func downstreamKey(key, step string) string {
 	derived, err := guard.DownstreamKey(&store.Record{ID: idOf(key), DownstreamSecret: guardSecret}, step)
 	if err != nil {
@@ -203,7 +203,7 @@ func always(a reconcile.Answer) *oracle {
 	return &oracle{answer: func(context.Context, *store.Record) (reconcile.Answer, error) { return a, nil }}
 }
 
-// journal collects what an observer is told.
+// journal collects an observer's events.
 type journal struct {
 	mu     sync.Mutex
 	events []reconcile.ReconciledEvent
@@ -278,7 +278,7 @@ func (f *faulty) Postpone(ctx context.Context, c store.Claim, p store.Postponeme
 	return f.Store.Postpone(context.WithoutCancel(ctx), c, p)
 }
 
-// audit returns what the audit says about a key, one line for each act: attempts that learned nothing are none.
+// audit returns the audit of a key, one line for each act, without unsuccessful attempts.
 func audit(t *testing.T, auditor store.Auditor, key string) string {
 	t.Helper()
 	entries, err := auditor.Audit(t.Context(), idOf(key))

@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// This file holds the two encodings that stores share: that of an ID as one binary key, and that of a record as one
-// versioned value. Both are kept compatible for ever; golden files in testdata hold them to it.
+// This file contains the two encodings that stores share: the encoding of an ID as one binary key, and the encoding of
+// a record as one versioned value. Both stay compatible permanently; golden files in testdata test this.
 
-// The tags of an encoded key (H8): no key of one kind can equal one of the other.
+// These are the tags of an encoded key (rule H8): a text key never equals a UUID key.
 const (
 	keyTagText = 0
 	keyTagUUID = 1
 )
 
-// AppendBinary appends the ID as bytes that no other ID has: the length of the scope, the scope, and the key behind a
-// tag. A key that is a canonical lower-case UUID takes sixteen bytes.
+// AppendBinary appends the ID in an encoding that no other ID has: the length of the scope, the scope, a tag, and the
+// key. A key that is a canonical lower-case UUID takes sixteen bytes.
 func (id ID) AppendBinary(dst []byte) []byte {
 	dst = appendString(dst, id.Scope)
 	if packed, ok := packUUID(id.Key); ok {
@@ -29,7 +29,7 @@ func (id ID) AppendBinary(dst []byte) []byte {
 	return append(dst, id.Key...)
 }
 
-// ParseID is the inverse of [ID.AppendBinary].
+// ParseID decodes the output of [ID.AppendBinary].
 func ParseID(b []byte) (ID, error) {
 	d := decoder{rest: b}
 	scope := d.string()
@@ -42,7 +42,7 @@ func ParseID(b []byte) (ID, error) {
 	case tag == keyTagUUID && len(d.rest) == 16:
 		return ID{Scope: scope, Key: unpackUUID([16]byte(d.rest))}, nil
 	default:
-		return ID{}, fmt.Errorf("onceward: an encoded ID with tag %d and %d bytes behind it", tag, len(d.rest))
+		return ID{}, fmt.Errorf("onceward: an encoded ID with tag %d and %d bytes after it", tag, len(d.rest))
 	}
 }
 
@@ -92,7 +92,7 @@ func unpackUUID(packed [16]byte) string {
 	return string(text[:])
 }
 
-// The flags of an encoded record.
+// These are the flags of an encoded record.
 const (
 	flagNotReplayable = 1 << iota
 	flagDeadLetter
@@ -104,7 +104,7 @@ const (
 	flagsKnown = 1<<iota - 1
 )
 
-// The statuses of stored responses: those that end a request.
+// These are the bounds of a stored response's status: it must end a request.
 const (
 	minStatus = 200
 	maxStatus = 999
@@ -166,7 +166,7 @@ func (r *Response) appendBinary(dst []byte) []byte {
 	return appendString(dst, r.Body)
 }
 
-// AppendHeader appends header fields as [DecodeHeader] reads them, for those who keep them apart from their record.
+// AppendHeader appends header fields in the encoding of [DecodeHeader], for stores that keep them outside the record.
 func AppendHeader(dst []byte, header []HeaderField) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(header)))
 	for i := range header {
@@ -178,7 +178,7 @@ func AppendHeader(dst []byte, header []HeaderField) []byte {
 	return dst
 }
 
-// DecodeHeader reads what [AppendHeader] wrote, and nothing behind it.
+// DecodeHeader decodes the output of [AppendHeader]. Further bytes are an error.
 func DecodeHeader(b []byte) ([]HeaderField, error) {
 	d := decoder{rest: b}
 	header := d.header()
@@ -191,7 +191,7 @@ func DecodeHeader(b []byte) ([]HeaderField, error) {
 	return header, nil
 }
 
-// The modes of an encoded header field.
+// These are the modes of an encoded header field.
 const (
 	fieldSet byte = iota
 	fieldAppended
@@ -209,7 +209,7 @@ func (f *HeaderField) mode() byte {
 	}
 }
 
-// DecodeRecord reads what [Record.AppendBinary] wrote, by this program or an older one. A version that is newer, or
+// DecodeRecord decodes the output of [Record.AppendBinary], from this program or an older one. A newer version, or
 // bytes that are not a record, give an [*UnreadableError]. The record shares no memory with b.
 func DecodeRecord(id ID, b []byte) (Record, error) {
 	if len(b) == 0 {
@@ -279,7 +279,7 @@ func (d *decoder) response() Response {
 }
 
 func (d *decoder) header() (header []HeaderField) {
-	// Each field takes three bytes at least, which bounds what a damaged count can make us allocate.
+	// Each field takes at least three bytes. This bounds the allocation for a damaged count.
 	if n := d.uint(uint64(len(d.rest) / 3)); n > 0 {
 		header = make([]HeaderField, n)
 	}
@@ -300,11 +300,11 @@ func appendString[T string | []byte](dst []byte, s T) []byte {
 	return append(dst, s...)
 }
 
-// OperationInBinary returns what [Record.AppendBinary] writes for the name of an operation, for stores that have their
-// server look for it. Other parts of a record may hold the same bytes: what is found has to be read and compared.
+// OperationInBinary returns the bytes that [Record.AppendBinary] writes for the name of an operation, for stores whose
+// server searches for them. Other parts of a record may contain the same bytes: compare the operation of each match.
 func OperationInBinary(operation string) []byte { return appendString(nil, operation) }
 
-// microseconds is how times are stored: the zero time as zero.
+// microseconds returns a time in its stored form: the zero time is zero.
 func microseconds(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -319,7 +319,7 @@ func fromMicroseconds(us int64) time.Time {
 	return time.UnixMicro(us).UTC()
 }
 
-// decoder reads from a byte slice; after the first error every read gives zero.
+// decoder reads from a byte slice; after the first error every read returns zero.
 type decoder struct {
 	rest []byte
 	err  error

@@ -18,24 +18,24 @@ type ID struct {
 	Key string
 }
 
-// Hash names the ID in logs and traces without telling the key: 32 hexadecimal digits.
-// A [Finder] finds the record by it.
+// Hash names the ID in logs and traces without revealing the key, in 32 hexadecimal digits. A [Finder] finds the record
+// by it.
 func (id ID) Hash() string {
 	sum := id.HashBytes()
 	return hex.EncodeToString(sum[:])
 }
 
 // HashBytes returns the hash as bytes, the first half of the SHA-256 of the encoded ID. Stores name their records by
-// it, so that a line of a log leads to its record. It never changes: it is stored.
+// it, so that a log line leads to its record. It never changes, because it is stored.
 func (id ID) HashBytes() [16]byte {
 	sum := sha256.Sum256(id.AppendBinary(make([]byte, 0, usualID)))
 	return [16]byte(sum[:16])
 }
 
-// usualID is what most encoded IDs take.
+// usualID is the usual size of an encoded ID.
 const usualID = 128
 
-// ParseHash reads a hash as [ID.Hash] writes it, in digits of either case.
+// ParseHash parses a hash in the form of [ID.Hash], in digits of either case.
 func ParseHash(text string) (hash [16]byte, err error) {
 	if len(text) != hex.EncodedLen(len(hash)) {
 		return hash, fmt.Errorf("%w: %d characters are no hash of a key, which has %d hexadecimal digits",
@@ -47,10 +47,10 @@ func ParseHash(text string) (hash [16]byte, err error) {
 	return hash, nil
 }
 
-// State is where a record stands.
+// State is the state of a record.
 type State uint8
 
-// The states of a record. Their numbers are stored and never change.
+// These are the states of a record. Their numbers are stored and never change.
 const (
 	// StateNone stands for the absence of a record.
 	StateNone State = 0
@@ -58,12 +58,12 @@ const (
 	StateInProgress State = 1
 	// StateCompleted is a record with a final answer that every retry gets.
 	StateCompleted State = 2
-	// StateRetryable is a record of which it is proven that nothing was done: a retry may execute.
+	// StateRetryable is a record of an operation that certainly did nothing: a retry may execute.
 	StateRetryable State = 3
 	// StateUnknown is a record whose owner was lost after it may have done something: only a reconciler, an operator or
 	// that same owner settles it.
 	StateUnknown State = 4
-	// StateExpired is a record that is gone for every caller and kept only for its attempt token.
+	// StateExpired is a record that no caller sees any more, kept only for its attempt token.
 	StateExpired State = 5
 )
 
@@ -77,31 +77,31 @@ func (s State) String() string {
 	return "invalid"
 }
 
-// Settled reports whether time alone may remove a record in this state.
+// Settled reports whether a record in this state may be removed because of its age alone.
 func (s State) Settled() bool {
 	return s == StateCompleted || s == StateRetryable
 }
 
-// LostPolicy says what becomes of an operation whose owner was lost. It is stored with the record, because a sweeper
-// knows no routes.
+// LostPolicy is what happens to an operation whose owner was lost. It is stored with the record, because a sweeper does
+// not know the routes.
 type LostPolicy uint8
 
-// The policies on a lost owner. Their numbers are stored and never change.
+// These are the policies on a lost owner. Their numbers are stored and never change.
 const (
 	// LostReconcile makes the operation unknown: it is never executed again on a guess. This is the default.
 	LostReconcile LostPolicy = 0
-	// LostResume lets a later attempt go on from the last recovery point.
+	// LostResume lets a later attempt continue from the last recovery point.
 	LostResume LostPolicy = 1
 )
 
 // Nonce identifies one call of Reserve, so that the call can be repeated when its reply was lost.
 type Nonce [16]byte
 
-// Fingerprint is the keyed hash of what a request means, with what is needed to compute it again.
+// Fingerprint is the keyed hash of a request's content, with what is needed to compute it again.
 type Fingerprint struct {
 	// Secret is the id of the secret that keys the hash.
 	Secret uint32
-	// Rules is the version of the rules by which the request was encoded.
+	// Rules is the version of the encoding of the request.
 	Rules uint8
 	// Sum is the hash.
 	Sum [32]byte
@@ -109,19 +109,19 @@ type Fingerprint struct {
 	Session [16]byte
 }
 
-// comparable reports whether f and g were made by the same rules under the same secret.
+// comparable reports whether f and g were made by the same rules with the same secret.
 func (f *Fingerprint) comparable(g *Fingerprint) bool {
 	return f.Secret == g.Secret && f.Rules == g.Rules
 }
 
-// accepts reports whether a request with fingerprint g is the one that f was stored for. A stored fingerprint without a
-// session accepts any: the route may have started to bind keys after it was stored.
+// accepts reports whether g is the fingerprint of the request that f was stored for. A stored fingerprint without a
+// session accepts any session: the route may have started to bind keys after it was stored.
 func (f *Fingerprint) accepts(g *Fingerprint) bool {
 	return f.Sum == g.Sum && (f.Session == [16]byte{} || f.Session == g.Session)
 }
 
-// Matches compares a stored fingerprint with that of the candidates which was made by the same rules and secret. With
-// none to compare it cannot know, and says so: neither a replay nor a mismatch would be true.
+// Matches compares a stored fingerprint with the candidate that was made by the same rules and secret. Without such a
+// candidate it returns an error, because neither a replay nor a mismatch would be right.
 func (f *Fingerprint) Matches(candidates []Fingerprint) (bool, error) {
 	for i := range candidates {
 		if f.comparable(&candidates[i]) {
@@ -141,10 +141,10 @@ type HeaderField struct {
 	Name string
 	// Value is one of its values; a field with several has several entries, in order.
 	Value string
-	// Append says that the handler added to what stood there before it ran, so that a replay adds too.
+	// Append is set if the handler added to an existing field, so that a replay also adds.
 	Append bool
-	// Removed says that the handler took away what stood there before it ran, or kept the server from adding the
-	// field, so that a replay does too. There is no value then.
+	// Removed is set if the handler removed a field that existed before it ran, or kept the server from adding it, so that
+	// a replay does too. There is no value then.
 	Removed bool
 }
 
@@ -156,8 +156,7 @@ type Response struct {
 	Header []HeaderField
 	// Body is the body, byte for byte.
 	Body []byte
-	// NotStored says that the body was too large, was streamed, or did not pass through the guard, and cannot be
-	// replayed.
+	// NotStored is set if the body was too large, was streamed, or did not pass through the guard, and cannot be replayed.
 	NotStored bool
 }
 
@@ -175,52 +174,52 @@ type Record struct {
 	ID
 	// Version is the schema version that the record was written with.
 	Version uint8
-	// State is where the record stands.
+	// State is the state of the record.
 	State State
 	// OnLost is the route's policy on a lost owner.
 	OnLost LostPolicy
 	// Operation is the method and route pattern, or the name given to onceward.Guard.Do.
 	Operation string
-	// Fingerprint is that of the request that made the record.
+	// Fingerprint is the fingerprint of the request that made the record.
 	Fingerprint Fingerprint
 	// Attempt is the fencing token: it grows each time the right to execute is granted.
 	Attempt int64
-	// Nonce identifies the Reserve that the current attempt was granted to, while the record is in progress.
+	// Nonce identifies the Reserve call that made the current attempt, while the record is in progress.
 	Nonce Nonce
 	// LeaseUntil is when the right to execute ends, while the record is in progress.
 	LeaseUntil time.Time
 	// Retention is how long the record is kept after it was settled.
 	Retention time.Duration
-	// Point is the recovery point that was reached last; empty at the start.
+	// Point is the last recovery point; empty at the start.
 	Point string
-	// Data is what a phased operation carries from step to step.
+	// Data is the data that a phased operation passes from step to step.
 	Data []byte
-	// NotReplayable says that the answer was already on its way to the client without being stored.
+	// NotReplayable is set if the answer was partly sent to the client without being stored.
 	NotReplayable bool
 	// Response is the answer of a completed record.
 	Response Response
-	// LastError says why the record was last released, that it was rejected, or why its outcome became unknown: what the
-	// attempt learned of the operation. What became of asking is in ReconcileError.
+	// LastError is why the record was last released, that it was rejected, or why its outcome became unknown: what the
+	// attempt knew about the operation. Errors of reconciliation are in ReconcileError.
 	LastError string
-	// FirstError is the first of the last errors since the record was made, once another one, or a further attempt, has
-	// taken its place: what began the trouble is often not what ended it.
+	// FirstError is the first last error since the record was made, once another error or a further attempt has replaced
+	// it: what began the trouble is often not what ended it.
 	FirstError string
 	// ReconcileAt is when an unknown record is due for reconciliation.
 	ReconcileAt time.Time
 	// ReconcileCount is how often reconciliation was tried.
 	ReconcileCount int
-	// ReconcileError says why the last attempt to reconcile learned nothing, while the record is unknown. It is about the
-	// question: that the other system refused to answer it says nothing of the operation. In a record that
-	// may be executed again it says that an earlier attempt was unknown, or lost, until it was resolved from outside.
+	// ReconcileError is why the last attempt to reconcile did not succeed, while the record is unknown. It concerns the
+	// query: that the other system refused it proves nothing about the operation. In a record that may be executed again
+	// it means that an earlier attempt was unknown, or lost, until it was resolved from outside.
 	ReconcileError string
-	// DeadLetter says that reconciliation has given up: a person must settle the record.
+	// DeadLetter is set if reconciliation has given up: a person must settle the record.
 	DeadLetter bool
 	// ProviderID is the id that the provider gave to the effect.
 	ProviderID string
-	// DownstreamSecret is the id of the secret that the operation's downstream keys are derived with. It stays that of
-	// the first attempt, so that a rotation of secrets changes no key.
+	// DownstreamSecret is the id of the secret from which the operation's downstream keys are derived. It stays the first
+	// attempt's, so that a rotation of secrets changes no key.
 	DownstreamSecret uint32
-	// TraceID is that of the first execution.
+	// TraceID is the trace of the first execution.
 	TraceID string
 	// CreatedAt is when the record was made.
 	CreatedAt time.Time
@@ -235,15 +234,15 @@ func (r *Record) expired(now time.Time) bool {
 	return r.State == StateExpired || r.State.Settled() && !now.Before(r.ExpiresAt)
 }
 
-// rejectedError is the last error of a rejected record. By it the repetition of a reject, which succeeds, is told from
-// the write of an owner whose record was busted, who is fenced.
+// rejectedError is the last error of a rejected record. It distinguishes a repeated reject, which succeeds, from the
+// write of an owner whose record was deleted, which is fenced.
 const rejectedError = "rejected"
 
-// rejected reports whether the record is what a reject has left.
+// rejected reports whether the record was left by a reject.
 func (r *Record) rejected() bool { return r.State == StateExpired && r.LastError == rejectedError }
 
-// fail notes why the record stands as it does, or with no reason that a further attempt is under way or has ended well.
-// The first reason of all stays.
+// fail records why the record is in its state; an empty reason means that a further attempt is running or has
+// succeeded. The very first reason stays.
 func (r *Record) fail(reason string) {
 	if r.FirstError == "" {
 		r.FirstError = r.LastError
@@ -252,12 +251,12 @@ func (r *Record) fail(reason string) {
 }
 
 // resolvedError is the reconcile error of a record that was resolved as not executed. It stays until the record is
-// unknown again and asked about: see [Record.MayHaveSent].
+// unknown again and reconciled: see [Record.MayHaveSent].
 const resolvedError = "an earlier attempt was resolved as not executed"
 
 // MayHaveSent reports whether an attempt may have sent something to another system: it left a recovery point, data or
-// the provider's id behind, or was resolved from outside. Such a record cannot be rejected: another request would run
-// under its downstream keys, while what was sent may still arrive.
+// the provider's id, or was resolved from outside. Such a record cannot be rejected: another request would run under
+// its downstream keys, while what was sent may still arrive.
 func (r *Record) MayHaveSent() bool {
 	return r.Point != "" || len(r.Data) > 0 || r.ProviderID != "" || r.ReconcileError != ""
 }
@@ -270,12 +269,12 @@ func (r *Record) leaseOver(now time.Time) bool {
 // ownerless reports whether a record in progress belongs to no attempt: it waits for the next one.
 func (r *Record) ownerless() bool { return r.State == StateInProgress && r.Nonce == Nonce{} }
 
-// at reports whether the record stands at a checkpoint.
+// at reports whether the record is at a checkpoint.
 func (r *Record) at(p *Checkpoint) bool {
 	return r.Point == p.Point && (p.Data == nil || bytes.Equal(r.Data, p.Data))
 }
 
-// Due is when background work must look at the record next: the end of its lease, its next reconciliation, or its
+// Due returns when background work must process the record next: the end of its lease, its next reconciliation, or its
 // expiry. Stores keep an index on it.
 func (r *Record) Due() time.Time {
 	switch r.State {

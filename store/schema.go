@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// These errors say why a store that leaves its tables as they are refuses them.
+// These errors are returned by a store that does not migrate its tables and cannot use them.
 var (
 	// ErrSchemaMissing is returned when there are no tables.
 	ErrSchemaMissing = errors.New("onceward: there are no tables")
@@ -16,13 +16,13 @@ var (
 	ErrSchemaNewer = errors.New("onceward: the tables are of a newer version")
 )
 
-// SchemaStatus is how the tables of a store stand against what this program needs.
+// SchemaStatus compares the tables of a store with what this program needs.
 type SchemaStatus struct {
-	// Place says where the tables are: a schema and the beginning of their names, or a file.
+	// Place is where the tables are: a schema and the prefix of their names, or a file.
 	Place string
-	// Absent says that Place is a file that does not exist.
+	// Absent is set if Place is a file that does not exist.
 	Absent bool
-	// Version is that of the tables; zero if there are none.
+	// Version is the version of the tables; zero if there are none.
 	Version int
 	// Wanted is the version that this program needs.
 	Wanted int
@@ -30,7 +30,7 @@ type SchemaStatus struct {
 	Pending []string
 }
 
-// Err says what is wrong with the tables, and what to do about it, or returns nil if this program can use them.
+// Err returns what is wrong with the tables, with the remedy, or nil if this program can use them.
 func (s *SchemaStatus) Err() error {
 	switch {
 	case s.Version > s.Wanted:

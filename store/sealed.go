@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// This file holds what the contract says about content that is sealed: encrypted by package store/sealed before it
-// comes to a store. Stores keep it like any other. Those who read content refuse what is still sealed when it comes to
-// them: their program lacks the key ring, and would take the sealed bytes for the content itself.
+// This file defines the contract for sealed content: encrypted by package store/sealed before it reaches a store.
+// Stores keep it like any other content. A program that reads content must refuse content that is still sealed: it
+// lacks the key ring, and would take the sealed bytes for the content itself.
 
 const (
-	// SealedPrefix is what each sealed value begins with, before the version of its format. No text begins so.
+	// SealedPrefix is the beginning of each sealed value, before the version of its format. No text begins with it.
 	SealedPrefix = "\xf5OWSEAL"
 	// SealedField is the name of the one header field of a sealed response. No header field of HTTP has such a name.
 	SealedField = ":sealed"
@@ -31,11 +31,11 @@ var ErrSealed = &UnreadableError{
 	Reason:  "it is sealed, and this program reads its store without the key ring: put store/sealed around it",
 }
 
-// Content is what of a record can be sealed.
+// Content is the part of a record that can be sealed.
 type Content struct {
 	// Response is the answer of a completed record.
 	Response Response
-	// Data is what a phased operation carries from step to step.
+	// Data is the data that a phased operation passes from step to step.
 	Data []byte
 }
 
@@ -47,11 +47,10 @@ func (c *Content) Equal(other *Content) bool {
 	return c.Response.Equal(&other.Response) && bytes.Equal(c.Data, other.Data)
 }
 
-// Rewriter is a store that can put other bytes in the place of a record's content. It is for the same content under
-// another key.
+// Rewriter is a store that can replace the bytes of a record's content, to seal the same content with another key.
 type Rewriter interface {
-	// Rewrite replaces the content of a record, if it still is at that attempt and holds exactly what from says, and
-	// changes nothing else: neither state nor lease nor any time. Otherwise it returns a [*FencedError]. It changes
-	// neither the status of an answer nor whether there is data. Repeated, it succeeds.
+	// Rewrite replaces the content of a record if it is still at that attempt and its content equals from. It changes
+	// nothing else: neither the state nor the lease nor any time, neither the status of an answer nor whether there is
+	// data. Otherwise it returns a [*FencedError]. Repeated, it succeeds.
 	Rewrite(ctx context.Context, c Claim, from, to Content) error
 }

@@ -26,7 +26,7 @@ func TestIsSealed(t *testing.T) {
 	}
 }
 
-// TestVerdictWithSealedContent: a program without the key ring neither replays what is sealed nor goes on with it.
+// TestVerdictWithSealedContent: a program without the key ring neither replays sealed content nor continues with it.
 func TestVerdictWithSealedContent(t *testing.T) {
 	t.Parallel()
 	r := &store.Reservation{ID: store.ID{Scope: "s", Key: "k"}, Fingerprints: []store.Fingerprint{{Rules: 1}}, Nonce: store.Nonce{1}}

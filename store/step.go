@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// EventKind names what is done to a record.
+// EventKind is the kind of an event.
 type EventKind uint8
 
-// The events of the state machine.
+// These are the events of the state machine.
 const (
-	// EventReserve asks for the right to execute.
+	// EventReserve requests the right to execute.
 	EventReserve EventKind = iota + 1
 	// EventExtend is the owner's heartbeat.
 	EventExtend
@@ -18,34 +18,33 @@ const (
 	EventCheckpoint
 	// EventComplete is the owner's answer.
 	EventComplete
-	// EventRelease is the owner's word that nothing was done.
+	// EventRelease is the owner's statement that nothing was done.
 	EventRelease
-	// EventAbandon is the owner's word that it does not know what was done.
+	// EventAbandon is the owner's statement that it does not know what was done.
 	EventAbandon
-	// EventReject is the owner's word that nothing was done, and that nothing is to be kept of the request.
+	// EventReject is the owner's statement that nothing was done, and that no record of the request is to be kept.
 	EventReject
-	// EventSweep is the sweeper's look at a lease.
+	// EventSweep is the sweeper's check of a lease.
 	EventSweep
-	// EventReap is the reaper's look at an expiry.
+	// EventReap is the reaper's check of an expiry.
 	EventReap
-	// EventResolveCompleted is an answer learned from outside.
+	// EventResolveCompleted is an answer found from outside.
 	EventResolveCompleted
 	// EventResolveNotExecuted is the certainty, from outside, that nothing was done.
 	EventResolveNotExecuted
-	// EventPostpone is a reconciliation that learned nothing.
+	// EventPostpone is a reconciliation that did not find the outcome.
 	EventPostpone
 	// EventBust is an operator's removal.
 	EventBust
-	// EventRequeue is an operator's wish that reconciliation starts from the beginning, now.
+	// EventRequeue is an operator's request that reconciliation starts from the beginning, now.
 	EventRequeue
 	// EventBeginReconcile is one node's claim on the next attempt to reconcile.
 	EventBeginReconcile
-	// EventResolveStep is what was learned, from outside, of one step of a phased operation: the operation goes on.
+	// EventResolveStep is the outcome, found from outside, of one step of a phased operation, which then continues.
 	EventResolveStep
-	// EventRewrite puts other bytes in the place of a record's content, such as those of the same content under another
-	// key.
+	// EventRewrite replaces the bytes of a record's content, for example with the same content sealed with another key.
 	EventRewrite
-	// EventRetain is an operator's wish that a settled record is kept for longer.
+	// EventRetain is an operator's request that a settled record is kept for longer.
 	EventRetain
 	eventsEnd
 )
@@ -56,7 +55,7 @@ var eventNames = [eventsEnd]string{
 	"rewrite", "retain",
 }
 
-// TakesToken reports whether the store must set [Event].Token: after the event no attempt before it may write any more.
+// TakesToken reports whether the store must set [Event].Token: after the event no earlier attempt may write any more.
 func (k EventKind) TakesToken() bool { return k == EventReserve || k == EventResolveStep }
 
 // String returns the name of the event.
@@ -69,30 +68,30 @@ func (k EventKind) String() string {
 
 // Event is something that happens to a record. Which fields count depends on the kind.
 type Event struct {
-	// Kind is what happens.
+	// Kind is the kind of the event.
 	Kind EventKind
 	// Reservation is for EventReserve.
 	Reservation *Reservation
-	// Token is, where the kind takes one, the smallest attempt token that the store may give out now: larger than any
-	// that it gave out for a record that it has removed since.
+	// Token is, for the kinds that take one, the smallest attempt token that the store may use now: larger than any token
+	// of a record that it has removed.
 	Token int64
-	// Attempt names the owner, or what is resolved.
+	// Attempt is the owner's attempt, or the attempt that is resolved.
 	Attempt int64
 	// Lease is for EventExtend; for EventBeginReconcile and EventPostpone it is the wait before the next attempt to
-	// reconcile, for EventRetain how long the record is kept from now on at least.
+	// reconcile, for EventRetain the least time for which the record is kept from now on.
 	Lease time.Duration
 	// Checkpoint is for EventCheckpoint and EventResolveStep.
 	Checkpoint Checkpoint
 	// Completion is for EventComplete and EventResolveCompleted.
 	Completion *Completion
-	// From and To are for EventRewrite: what the record must hold, and what it is to hold.
+	// From and To are for EventRewrite: the expected and the new content of the record.
 	From, To Content
 	// Reason is kept as the record's last error or, for EventPostpone and EventRequeue, as its reconcile error.
 	Reason string
-	// Count is, for EventBeginReconcile and EventPostpone, the number of attempts to reconcile that the record must stand
-	// at: of several nodes that want to make the same attempt, one does.
+	// Count is, for EventBeginReconcile and EventPostpone, the number of attempts to reconcile that the record must have:
+	// if several nodes start the same attempt, only one succeeds.
 	Count int
-	// Untried makes EventPostpone cancel the attempt: the node that began it was stopped before it had asked.
+	// Untried makes EventPostpone cancel the attempt: its node was stopped before it had sent the query.
 	Untried bool
 	// MaxAttempts is the number of attempts to reconcile after which EventPostpone makes a dead letter; zero for no limit.
 	MaxAttempts int
@@ -102,10 +101,10 @@ type Event struct {
 	Force bool
 }
 
-// Effect is what an event does to the stored record.
+// Effect is the effect of an event on the stored record.
 type Effect uint8
 
-// The effects of an event.
+// These are the effects of an event.
 const (
 	// EffectNone leaves the record as it is.
 	EffectNone Effect = iota
@@ -115,27 +114,27 @@ const (
 	EffectRemove
 )
 
-// Transition is what an event came to.
+// Transition is the result of an event.
 type Transition struct {
-	// Effect is what is to be done to the stored record.
+	// Effect is the effect on the stored record.
 	Effect Effect
 	// Decision and Origin answer EventReserve.
 	Decision Decision
 	Origin   Origin
 }
 
-// ClockStep is the finest step of time that records keep.
+// ClockStep is the precision of the times in records.
 const ClockStep = time.Microsecond
 
-// unchanged is the outcome of an event that finds nothing to do.
+// unchanged is the transition of an event that finds nothing to do.
 var unchanged = Transition{}
 
-// written is the outcome of an event that changes the record.
+// written is the transition of an event that changes the record.
 var written = Transition{Effect: EffectWrite}
 
-// Step is the state machine: what an event does to a record at a moment of the store's clock. It is pure, and every
-// store follows it: a store reads the record and stores the result in one atomic step, or has statements of its own
-// that are tested to do the same. A record in [StateNone] stands for none.
+// Step returns the record after an event at a moment of the store's clock. It is the state machine. It is pure, and
+// every store follows it: a store reads the record and stores the result in one atomic step, or has its own statements
+// that are tested to do the same. A record in [StateNone] stands for no record.
 //
 // A refused write is a [*FencedError], a record that cannot be read an [*UnreadableError]; both change nothing.
 func Step(rec Record, ev Event, now time.Time) (Record, Transition, error) {
@@ -170,7 +169,7 @@ func Step(rec Record, ev Event, now time.Time) (Record, Transition, error) {
 	}
 }
 
-// Check returns an error for a reservation that no store can grant, whatever it holds.
+// Check returns an error for a reservation that no store can grant, whatever its records.
 func (r *Reservation) Check() error {
 	if r == nil || len(r.Fingerprints) == 0 || r.Nonce == (Nonce{}) || r.Lease < ClockStep || r.Retention < ClockStep {
 		return fmt.Errorf("%w: a reservation needs a fingerprint, a nonce, a lease and a retention", ErrInvalidEvent)
@@ -224,7 +223,7 @@ func reserveInProgress(rec Record, ev *Event, now time.Time) (Record, Transition
 	}
 }
 
-// create makes a record where there is none, or where the one that is there counts for nothing any more.
+// create makes a record where there is none, or only an expired one.
 func create(rec Record, ev *Event, now time.Time) (Record, Transition, error) {
 	r := ev.Reservation
 	if r.NoCreate || r.ResumeOnly {
@@ -257,7 +256,7 @@ func grant(rec Record, ev *Event, now time.Time, origin Origin) (Record, Transit
 	rec.fail("")
 	rec.ReconcileCount, rec.ReconcileAt = 0, time.Time{}
 	if origin != OriginResumed {
-		// What an earlier attempt sent was for a different outcome.
+		// An earlier attempt streamed an answer to a different outcome.
 		rec.NotReplayable = false
 	}
 	return rec, Transition{Effect: EffectWrite, Decision: DecisionExecute, Origin: origin}, nil
@@ -278,14 +277,14 @@ func ownerWrites(rec Record, ev *Event, now time.Time) (Record, Transition, erro
 		return progress(rec, ev, now), written, nil
 	case ev.Kind == EventRelease && rec.State == StateRetryable, ev.Kind == EventAbandon && rec.State == StateUnknown,
 		ev.Kind == EventReject && rec.rejected():
-		// The reply to the first one was lost.
+		// The reply to the first call was lost.
 		return rec, unchanged, nil
 	default:
 		return rec, unchanged, fenced(&rec, ev)
 	}
 }
 
-// progress applies an owner's write, other than its answer, to a record that it still owns, or has released.
+// progress applies an owner's write, other than its answer, to a record that it owns, or has released.
 func progress(rec Record, ev *Event, now time.Time) Record {
 	switch ev.Kind {
 	case EventExtend:
@@ -294,7 +293,7 @@ func progress(rec Record, ev *Event, now time.Time) Record {
 		rec = reach(rec, &ev.Checkpoint)
 	case EventRelease:
 		if rec.Point == "" {
-			rec.Data = nil // it was this attempt's alone
+			rec.Data = nil // it belonged to this attempt only
 		}
 		rec.fail(ev.Reason)
 		rec = settle(rec, StateRetryable, now)
@@ -307,7 +306,7 @@ func progress(rec Record, ev *Event, now time.Time) Record {
 	return rec
 }
 
-// reach advances a record to a checkpoint. What the checkpoint leaves empty stays.
+// reach advances a record to a checkpoint. Empty fields of the checkpoint leave the record's values.
 func reach(rec Record, p *Checkpoint) Record {
 	if p.Point != "" {
 		rec.Point = p.Point
@@ -322,8 +321,8 @@ func reach(rec Record, p *Checkpoint) Record {
 	return rec
 }
 
-// complete stores the owner's answer. An owner that comes late, when its record is already unknown, still knows the
-// answer; one whose record was settled otherwise does not change it.
+// complete stores the owner's answer. It also accepts the answer of a late owner whose record is already unknown,
+// because that owner knows the answer. It does not change a record that was settled otherwise.
 func complete(rec Record, ev *Event, now time.Time) (Record, Transition, error) {
 	if err := ev.Completion.check(); err != nil {
 		return rec, unchanged, err
@@ -339,7 +338,7 @@ func complete(rec Record, ev *Event, now time.Time) (Record, Transition, error) 
 	return rec, unchanged, fenced(&rec, ev)
 }
 
-// check refuses an answer that could not be read back.
+// check refuses an answer that could not be decoded.
 func (c *Completion) check() error {
 	switch {
 	case c == nil:
@@ -361,7 +360,7 @@ func answer(rec Record, done *Completion, now time.Time) Record {
 	return settle(rec, StateCompleted, now)
 }
 
-// settle moves a record into a settled state, from which on its retention counts.
+// settle moves a record into a settled state. Its retention counts from now.
 func settle(rec Record, to State, now time.Time) Record {
 	if rec.State == StateUnknown {
 		rec.ReconcileError = ""
@@ -378,7 +377,7 @@ func settle(rec Record, to State, now time.Time) Record {
 // leaseRanOut is the last error of a record whose owner was lost.
 const leaseRanOut = "lease ran out"
 
-// lose makes a record unknown, due for reconciliation at once.
+// lose makes a record unknown, and due for reconciliation immediately.
 func lose(rec Record, now time.Time, reason string) Record {
 	rec.State = StateUnknown
 	rec.Nonce = Nonce{}
@@ -409,7 +408,7 @@ func reap(rec Record, ev *Event, now time.Time) (Record, Transition, error) {
 	}
 }
 
-// tombstone keeps of a record what is needed never to use its token again.
+// tombstone keeps only what prevents a record's token from being used again.
 func tombstone(rec Record, now time.Time) Record {
 	return Record{
 		ID: rec.ID, Version: RecordVersion, State: StateExpired, Operation: rec.Operation, Fingerprint: rec.Fingerprint,
@@ -418,12 +417,12 @@ func tombstone(rec Record, now time.Time) Record {
 	}
 }
 
-// resolve settles from outside what its owner did not: a record that is unknown, or one of a phased operation that has
-// lost its owner. The latter is for a person who ends what no running code can go on with.
+// resolve settles from outside what its owner did not: a record that is unknown, or a phased operation that has lost
+// its owner. In the second case a person ends an operation that no running code can continue.
 func resolve(rec Record, ev *Event, now time.Time) (Record, Transition, error) {
 	lost := rec.OnLost == LostResume && rec.leaseOver(now)
 	if rec.Attempt != ev.Attempt || rec.State != StateUnknown && !lost {
-		return resolveAgain(rec, ev)
+		return repeatResolve(rec, ev)
 	}
 	switch ev.Kind {
 	case EventResolveCompleted:
@@ -432,7 +431,7 @@ func resolve(rec Record, ev *Event, now time.Time) (Record, Transition, error) {
 		}
 		return answer(rec, ev.Completion, now), written, nil
 	case EventResolveNotExecuted:
-		// The whole of it was not executed, or was undone: a retry starts at the beginning.
+		// Nothing of it was executed, or all was undone: a retry starts at the beginning.
 		rec.Point, rec.Data = "", nil
 		rec.fail(ev.Reason)
 		rec = settle(rec, StateRetryable, now)
@@ -443,12 +442,12 @@ func resolve(rec Record, ev *Event, now time.Time) (Record, Transition, error) {
 	}
 }
 
-// resolveStep lets a phased operation go on with what was learned of one of its steps: it is in progress without an
-// owner, due at once for the next attempt. Its token is new, so that no earlier attempt writes over what was learned.
+// resolveStep lets a phased operation continue with the outcome of one of its steps: it is in progress without an
+// owner, and due immediately for the next attempt. Its token is new, so that no earlier attempt overwrites the outcome.
 func resolveStep(rec Record, ev *Event, now time.Time) (Record, Transition, error) {
 	if ev.Checkpoint.Point == "" {
 		return rec, unchanged, fmt.Errorf(
-			"%w: a step is resolved by the recovery point at which the operation goes on", ErrInvalidEvent)
+			"%w: a step is resolved by the recovery point at which the operation continues", ErrInvalidEvent)
 	}
 	if rec.OnLost != LostResume {
 		return rec, unchanged, fenced(&rec, ev)
@@ -465,9 +464,9 @@ func resolveStep(rec Record, ev *Event, now time.Time) (Record, Transition, erro
 	return rec, written, nil
 }
 
-// resolveAgain accepts a resolution whose reply was lost, and refuses every other on a record that is not to be
+// repeatResolve accepts a repeated resolution whose reply was lost, and refuses any other on a record that cannot be
 // resolved.
-func resolveAgain(rec Record, ev *Event) (Record, Transition, error) {
+func repeatResolve(rec Record, ev *Event) (Record, Transition, error) {
 	same := rec.Attempt == ev.Attempt
 	switch {
 	case ev.Kind == EventResolveCompleted && same && rec.State == StateCompleted &&
@@ -479,8 +478,8 @@ func resolveAgain(rec Record, ev *Event) (Record, Transition, error) {
 	return rec, unchanged, fenced(&rec, ev)
 }
 
-// reconcile keeps the books of an unknown record: which try it stands at, when the next one is due, and what the last
-// one said.
+// reconcile updates the bookkeeping of an unknown record: the number of attempts to reconcile, when the next one is
+// due, and the error of the last one.
 func reconcile(rec Record, ev *Event, now time.Time) (Record, Transition, error) {
 	counted := ev.Kind == EventRequeue || rec.ReconcileCount == ev.Count
 	if rec.State != StateUnknown || rec.Attempt != ev.Attempt || !counted {
@@ -519,11 +518,11 @@ func bust(rec Record, ev *Event, now time.Time) (Record, Transition, error) {
 	}
 }
 
-// maxRetain is the longest time that an operator can keep a record for.
+// maxRetain is the longest time for which an operator can keep a record.
 const maxRetain = 50 * 365 * 24 * time.Hour
 
-// retain lets a settled record expire later, never sooner. Its retention grows with its expiry, to whole seconds: the
-// one stays the time of its settlement plus the other, and stores may keep two of the three.
+// retain lets a settled record expire later, never sooner. Its retention grows with its expiry, by whole seconds, so
+// that the expiry stays the settlement plus the retention: stores may keep only two of the three.
 func retain(rec Record, ev *Event, now time.Time) (Record, Transition, error) {
 	switch {
 	case ev.Lease < ClockStep || ev.Lease > maxRetain:
@@ -544,8 +543,8 @@ func retain(rec Record, ev *Event, now time.Time) (Record, Transition, error) {
 	return rec, written, nil
 }
 
-// rewrite replaces the content of a record that still holds what was read, and changes nothing else. It compares the
-// content instead of the state: whatever the record has become since, its content is the same.
+// rewrite replaces the content of a record whose content is still the expected one, and changes nothing else. It
+// compares the content instead of the state, because a change of state does not matter if the content is the same.
 func rewrite(rec Record, ev *Event) (Record, Transition, error) {
 	if ev.From.Response.Status != ev.To.Response.Status || (len(ev.From.Data) == 0) != (len(ev.To.Data) == 0) {
 		return rec, unchanged, fmt.Errorf("%w: a rewrite that changes what the record means", ErrInvalidEvent)
@@ -563,7 +562,7 @@ func rewrite(rec Record, ev *Event) (Record, Transition, error) {
 	return rec, written, nil
 }
 
-// fenced describes a refused write, with the stored answer if there is one.
+// fenced returns the error of a refused write, with the stored answer if there is one.
 func fenced(rec *Record, ev *Event) error {
 	e := &FencedError{Op: ev.Kind.String(), Attempt: ev.Attempt, Current: rec.Attempt, State: rec.State}
 	if rec.State == StateCompleted {

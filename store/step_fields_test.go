@@ -94,8 +94,8 @@ func TestWhatMayHaveBeenSentIsNotRejected(t *testing.T) {
 	}
 }
 
-// TestReleaseDropsDataWithoutAPoint: what an attempt kept for a resolver is not the next one's. Data of a recovery point
-// goes on with it.
+// TestReleaseDropsDataWithoutAPoint: data that an attempt kept for a resolver is not passed to the next one. Data of a
+// recovery point is.
 func TestReleaseDropsDataWithoutAPoint(t *testing.T) {
 	t.Parallel()
 	for _, point := range []string{"", "charged"} {
@@ -139,7 +139,7 @@ func TestCheckpointAdvances(t *testing.T) {
 	}
 }
 
-// TestNotReplayableBelongsToTheAttempt: a fresh attempt has sent nothing yet, one that goes on from another has.
+// TestNotReplayableBelongsToTheAttempt: a fresh attempt has sent nothing yet, a resumed one has.
 func TestNotReplayableBelongsToTheAttempt(t *testing.T) {
 	t.Parallel()
 	mark := byOwner(store.EventCheckpoint)
@@ -225,7 +225,7 @@ func TestRequeueStartsAnew(t *testing.T) {
 	}
 }
 
-// TestRetryWasNeverLost: the moment at which an earlier attempt was lost is not that of the next.
+// TestRetryWasNeverLost: the moment at which an earlier attempt was lost is not the next attempt's.
 func TestRetryWasNeverLost(t *testing.T) {
 	t.Parallel()
 	for _, from := range []story{
@@ -398,7 +398,7 @@ func TestResolvedStepGoesOn(t *testing.T) {
 	}
 }
 
-// TestFirstError: of several errors the first one stays, through retries, until the record is made anew.
+// TestFirstError: of several errors the first one stays, through retries, until the record is recreated.
 func TestFirstError(t *testing.T) {
 	t.Parallel()
 	with := func(kind store.EventKind, attempt int64, reason string) store.Event {

@@ -263,7 +263,7 @@ func TestStepFollowsTheTable(t *testing.T) {
 			store.StateExpired, 1, 0, 0,
 		},
 
-		// What a request is told when nothing changes.
+		// These are the answers to a request when nothing changes.
 		{
 			"a replay", storyCompleted, reserveWith(withNonce(2)), testRetention - 1, 0, store.StateCompleted, 1,
 			store.DecisionReplay, 0,

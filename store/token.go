@@ -7,16 +7,16 @@ import (
 )
 
 const (
-	// TokenStep is the step of time that tokens count.
+	// TokenStep is the unit of time in tokens.
 	TokenStep = time.Millisecond
-	// TokenScale is how far apart the tokens of two successive steps of time are. What lies between them is drawn.
+	// TokenScale is the distance between the tokens of two successive units of time. The space between is random.
 	TokenScale = 1 << 21
 )
 
-// NewToken draws an attempt token for [Event].Token, larger than every token up to the floor. It is made of the clock and
-// of random bits: two processes whose clocks agree draw different tokens, also where both are above the floor. A handler
-// may send its token to another system as a fence before it is known whose transaction commits (S7: no token is used
-// twice). A token never proves whose write is stored.
+// NewToken returns a random attempt token for [Event].Token, larger than the floor. It consists of the clock and random
+// bits: two processes with equal clocks get different tokens, even above the floor. A handler may send its token to
+// another system as a fence before it is known whose transaction commits (rule S7: no token is used twice). A token
+// never proves whose write is stored.
 func NewToken(now time.Time, floor int64) int64 {
 	if token := TokenAt(now, TokenDraw()); token > floor {
 		return token
@@ -24,14 +24,14 @@ func NewToken(now time.Time, floor int64) int64 {
 	return floor + 1 + TokenDraw()
 }
 
-// TokenAt returns the token of a clock and of what [TokenDraw] has drawn.
+// TokenAt returns the token of a clock and a result of [TokenDraw].
 func TokenAt(now time.Time, draw int64) int64 {
 	return now.UnixMicro()/TokenStep.Microseconds()*TokenScale + draw
 }
 
-// TokenDraw draws the random part of a token.
+// TokenDraw returns the random part of a token.
 func TokenDraw() int64 {
 	var b [4]byte
-	_, _ = rand.Read(b[:]) // it never fails
+	_, _ = rand.Read(b[:]) // never fails
 	return int64(binary.BigEndian.Uint32(b[:]) % TokenScale)
 }

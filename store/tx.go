@@ -9,43 +9,43 @@ import (
 // Transactor is a store that can put the claim, the work and the answer into one database transaction.
 type Transactor interface {
 	// Transact decides like Reserve, but makes nothing visible before the end. If the decision is [DecisionExecute] it
-	// calls work with a context that carries the transaction, and ends the transaction as work says. It may call work
-	// again after a rollback that was not work's own doing, never after a commit. The context bounds the wait until
-	// work starts, not the work and what follows it.
+	// calls work with a context that carries the transaction, and ends the transaction as work's [Settlement] requests. It
+	// may call work again after a rollback that work did not request, never after a commit. The context bounds the wait
+	// until work starts, not the work and what follows it.
 	//
-	// It returns [ErrOutcomeUnknown] if it cannot learn whether the transaction was committed. After any other error
-	// nothing was executed; one that wraps [ErrDeadline] says that work took too long, and one that wraps
-	// [ErrWorkRefused] that the database refused at the commit what work had written.
+	// It returns [ErrOutcomeUnknown] if it cannot find out whether the transaction was committed. After any other error
+	// nothing was executed; an error that wraps [ErrDeadline] means that work took too long, and one that wraps
+	// [ErrWorkRefused] that the database refused work's writes at the commit.
 	Transact(ctx context.Context, r *Reservation, work func(ctx context.Context, v Verdict) Settlement) (Verdict, error)
-	// LongestWork is the longest that work may take, zero for no limit. The transaction of work that takes longer, with
-	// a little grace, is revoked: it is undone and its key is free, although Transact returns only when work does. It is
-	// less than the lease where all other writes wait for work.
+	// LongestWork returns the longest duration of work, zero for no limit. If work takes longer, with a little grace, its
+	// transaction is revoked: it is undone and its key is free, although Transact returns only when work does. It is less
+	// than the lease in stores where all other writes wait for work.
 	LongestWork(lease time.Duration) time.Duration
-	// InFlight reports whether a transaction for the ID is under way, as far as this process can see.
+	// InFlight reports whether a transaction for the ID is in progress, as far as this process can see.
 	InFlight(id ID) bool
 }
 
-// TxCheckpointer is a store that can commit a checkpoint together with what a handler writes.
+// TxCheckpointer is a store that can commit a checkpoint together with a handler's writes.
 type TxCheckpointer interface {
-	// CheckpointTx calls work with a context that carries a transaction, as [Transactor] does, and commits what work
-	// wrote together with the checkpoint that it returned, if the claim still holds. It may call work again after a
-	// rollback that was not work's own doing, never after a commit. A node that stops in mid-work holds on to what it
-	// locked for little longer than the lease.
+	// CheckpointTx calls work with a context that carries a transaction, as [Transactor] does, and commits work's writes
+	// together with the checkpoint that it returned, if the claim still holds. It may call work again after a rollback
+	// that work did not request, never after a commit. The locks of a node that stops during work last little longer than
+	// the lease.
 	//
-	// An error of work undoes everything and is returned as it is. It returns [ErrOutcomeUnknown] if it cannot learn
-	// whether the transaction was committed, together with [ErrTxOwned], and without the error of work, if work itself
-	// ended it; after any other error nothing was. One that wraps [ErrWorkRefused] says that the database refused at the
-	// commit what work had written.
+	// An error of work undoes everything and is returned as it is. It returns [ErrOutcomeUnknown] if it cannot find out
+	// whether the transaction was committed; if work itself ended the transaction, together with [ErrTxOwned] and without
+	// the error of work. After any other error nothing was committed. An error that wraps [ErrWorkRefused] means that the
+	// database refused work's writes at the commit.
 	CheckpointTx(ctx context.Context, c Claim, lease time.Duration,
 		work func(ctx context.Context) (Checkpoint, error)) error
 }
 
-// TxAction is what is done with the transaction of work that has returned.
+// TxAction is how the transaction ends after work has returned.
 type TxAction uint8
 
-// The actions at the end of transactional work.
+// These are the actions at the end of transactional work.
 const (
-	// TxRollback undoes everything and leaves no trace: the retry executes from the beginning.
+	// TxRollback undoes everything: a retry executes from the beginning.
 	TxRollback TxAction = iota
 	// TxCommit keeps the work and the answer.
 	TxCommit
@@ -53,9 +53,9 @@ const (
 	TxCommitAnswer
 )
 
-// Settlement is what transactional work wants done with its transaction.
+// Settlement is how work wants its transaction to end.
 type Settlement struct {
-	// Action is whether it is committed.
+	// Action is the end of the transaction.
 	Action TxAction
 	// Completion is the answer, unless Action is [TxRollback].
 	Completion Completion
@@ -63,16 +63,16 @@ type Settlement struct {
 
 type txKey struct{}
 
-// ContextWithTx returns a context from which work takes the transaction, with onceward.Tx. It is for stores that
-// implement [Transactor] over database/sql, and for tests that call a handler by itself, without a guard: the
-// transaction is then the test's to end. For a handler that uses pgx there is postgres.ContextWithTx.
+// ContextWithTx returns a context from which work gets the transaction with onceward.Tx. It is for stores that
+// implement [Transactor] over database/sql, and for tests that call a handler without a guard: the test then ends the
+// transaction. For a handler that uses pgx there is postgres.ContextWithTx.
 func ContextWithTx(ctx context.Context, tx *sql.Tx) context.Context {
 	return context.WithValue(ctx, txKey{}, tx)
 }
 
-// ContextWithTxFunc is [ContextWithTx] for stores whose own handle is not a *sql.Tx: the function is called each time
-// the transaction is asked for, so that a handler that does not ask does not pay. It returns the same transaction each
-// time, or nil if it cannot.
+// ContextWithTxFunc does the same as [ContextWithTx] for stores whose own handle is not a *sql.Tx: the function is
+// called each time the transaction is requested, so that a handler that does not use it does not pay. It returns the
+// same transaction each time, or nil if it cannot.
 func ContextWithTxFunc(ctx context.Context, tx func() *sql.Tx) context.Context {
 	return context.WithValue(ctx, txKey{}, tx)
 }

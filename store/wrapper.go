@@ -2,17 +2,16 @@ package store
 
 import "context"
 
-// Wrapper is a store around another one, such as a circuit breaker. It has the methods of every capability, because
-// what the store inside can do is not known when it is compiled: [As] tells which of them count.
+// Wrapper is a store around another store, such as a circuit breaker. It has the methods of every capability, because
+// the capabilities of the inner store are not known when it is compiled: [As] determines which of them count.
 type Wrapper interface {
 	Store
-	// Unwrap returns the store inside.
+	// Unwrap returns the inner store.
 	Unwrap() Store
 }
 
-// As returns s as a T, a capability such as [Transactor], and reports whether it has it. A [Wrapper] has the
-// capabilities that it shares with the store inside. This is how capabilities are found: a type assertion alone would
-// take a wrapper at its word.
+// As returns s as a T, a capability such as [Transactor], and reports whether s has it. A [Wrapper] has a capability
+// only if the inner store has it too. Use As instead of a type assertion, which a wrapper always satisfies.
 func As[T any](s any) (T, bool) {
 	able, ok := s.(T)
 	for inside := s; ok; {
@@ -27,8 +26,8 @@ func As[T any](s any) (T, bool) {
 	return none, false
 }
 
-// Find returns the outermost T among s and the stores inside of it. It is for what belongs to one type of store, such
-// as a transaction of its driver.
+// Find returns the outermost T among s and the stores inside it. It is for features of one type of store, such as a
+// transaction of its driver.
 func Find[T any](s any) (T, bool) {
 	for {
 		if found, ok := s.(T); ok {
@@ -45,11 +44,11 @@ func Find[T any](s any) (T, bool) {
 
 type pastFrontKey struct{}
 
-// PastFront returns a context for a reservation that the durable store itself is to answer, and not a cache in front of
-// it: for those who got an answer that they cannot use.
+// PastFront returns a context for a reservation that the durable store itself must answer, not a cache in front of it,
+// after the cache's answer could not be used.
 func PastFront(ctx context.Context) context.Context {
 	return context.WithValue(ctx, pastFrontKey{}, true)
 }
 
-// IsPastFront reports whether a context is of [PastFront].
+// IsPastFront reports whether a context comes from [PastFront].
 func IsPastFront(ctx context.Context) bool { return ctx.Value(pastFrontKey{}) != nil }

@@ -7,15 +7,10 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"sync/atomic"
-	"time"
 
 	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/metric"
-	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/client"
 	"github.com/onceward/onceward/store"
 )
@@ -32,19 +27,7 @@ type clientMetrics struct {
 	attempts   *counter
 	polls      *counter
 	waits      *counter
-	sendings   *counter
-
-	counted atomic.Pointer[countedJournal]
 }
-
-// countedJournal is what a worker has counted, and until when that may be shown.
-type countedJournal struct {
-	client.Stats
-	until time.Time
-}
-
-// journalShown is how long a count is shown: a worker counts once a minute, and may fail to once.
-const journalShown = 150 * time.Second
 
 func newClientMetrics(b *builder, config *Config) *clientMetrics {
 	m := &clientMetrics{byHost: config.ClientHosts}
@@ -60,28 +43,7 @@ func newClientMetrics(b *builder, config *Config) *clientMetrics {
 		"host", "result")
 	m.waits = b.counter("onceward_client_waits", "Waits of a caller before an operation is sent again, or asked for.",
 		"reason")
-	m.sendings = b.counter("onceward_client_durable_sendings",
-		"Sendings of durable operations by what was written down of them.", "host", "state")
-	b.journalGauges(m)
 	return m
-}
-
-func (b *builder) journalGauges(m *clientMetrics) {
-	pending := b.gauge("onceward_client_durable_pending", "Durable operations that are to be sent, or to be sent again.")
-	oldest := b.seconds("onceward_client_durable_oldest_age",
-		"How long ago the oldest of them was enqueued; 0 if there is none.")
-	unknown := b.gauge("onceward_client_durable_unknown",
-		"Durable operations that ended without an answer, and wait for a person.")
-	b.callback(func(_ context.Context, o metric.Observer) error {
-		c, now := m.counted.Load(), time.Now()
-		if c == nil || now.After(c.until) {
-			return nil
-		}
-		o.ObserveInt64(pending, int64(c.Pending))
-		o.ObserveFloat64(oldest, ageOf(c.OldestPending, now))
-		o.ObserveInt64(unknown, int64(c.Unknown))
-		return nil
-	}, pending, oldest, unknown)
 }
 
 // ObserveClient implements [client.Observer].
@@ -93,12 +55,6 @@ func (t *Telemetry) ObserveClient(ctx context.Context, event client.Event) {
 		t.metrics.client.waits.add(1, t.metrics.client.reason(e.Reason))
 	case client.FinishedEvent:
 		t.clientFinished(ctx, &e)
-	case client.SettledEvent:
-		t.metrics.client.sendings.add(1, t.metrics.client.host(e.Host), e.State.String())
-	case client.ClaimedEvent:
-		t.metrics.worked(&onceward.WorkerEvent{Worker: "client", Backlog: -1, Elapsed: e.Elapsed, Err: e.Err})
-	case client.CountedEvent:
-		t.metrics.client.counted.Store(&countedJournal{e.Stats, time.Now().Add(journalShown)})
 	}
 }
 
@@ -152,7 +108,7 @@ func (t *Telemetry) clientAttempt(ctx context.Context, e *client.AttemptEvent) {
 		count, name = m.polls, "onceward poll"
 	}
 	count.add(1, m.host(target(e.Request).Host), resultOf(e))
-	if ctx, ok := t.callerTrace(ctx, e.Request); ok {
+	if trace.SpanContextFromContext(ctx).IsSampled() {
 		t.span(ctx, name, trace.SpanKindClient, e.Elapsed, e.Err, "",
 			t.called(e.Request, e.Key, e.Status, attemptName.Int(e.Attempt)))
 	}
@@ -165,9 +121,8 @@ func (t *Telemetry) clientFinished(ctx context.Context, e *client.FinishedEvent)
 	if e.Replayed {
 		m.replays.add(1, host)
 	}
-	ctx, sampled := t.callerTrace(ctx, e.Request)
 	m.durations.record(ctx, e.Elapsed, host)
-	if sampled {
+	if trace.SpanContextFromContext(ctx).IsSampled() {
 		t.span(ctx, "onceward call", trace.SpanKindInternal, e.Elapsed, unanswered(e), "",
 			t.called(e.Request, e.Key, e.Status, attribute.Int("onceward.attempts", e.Attempts),
 				outcome.String(e.Outcome.String()), attribute.Bool("onceward.replayed", e.Replayed)))
@@ -189,17 +144,6 @@ func unanswered(e *client.FinishedEvent) error {
 	default:
 		return e.Err
 	}
-}
-
-// callerTrace is the context of a caller's spans, and whether they are in a sampled trace. A durable operation is sent
-// outside of the trace that it was enqueued in: that is in its header, if the application has put it there.
-func (t *Telemetry) callerTrace(ctx context.Context, request *http.Request) (context.Context, bool) {
-	in := trace.SpanContextFromContext(ctx)
-	if !in.IsValid() {
-		ctx = t.config.Propagator.Extract(ctx, propagation.HeaderCarrier(request.Header))
-		in = trace.SpanContextFromContext(ctx)
-	}
-	return ctx, in.IsSampled()
 }
 
 // callerID is the record that the service has of an operation, as far as the caller knows.

@@ -10,8 +10,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/propagation"
@@ -213,52 +211,20 @@ func TestClientLabelsAreBounded(t *testing.T) {
 	n.want(t, `onceward_client_waits_total{reason="other"} 1501`)
 }
 
-// TestJournalGauges shows what a worker has counted, and not for longer than that may be so.
-func TestJournalGauges(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t)
-		for _, state := range []client.State{client.StatePending, client.StateAnswered, client.StateUnknown} {
-			n.ObserveClient(t.Context(), client.SettledEvent{Key: "key", Host: "shop.example", State: state})
-		}
-		n.ObserveClient(t.Context(), client.ClaimedEvent{Count: 3})
-		n.ObserveClient(t.Context(), client.ClaimedEvent{Err: io.EOF})
-		n.ObserveClient(t.Context(), client.CountedEvent{Stats: client.Stats{
-			Pending: 3, OldestPending: time.Now().Add(-time.Hour), Unknown: 2,
-		}})
-		gauges := []string{
-			"onceward_client_durable_pending 3", "onceward_client_durable_oldest_age_seconds 3660",
-			"onceward_client_durable_unknown 2",
-		}
-		time.Sleep(time.Minute)
-		n.want(t, append(gauges,
-			`onceward_client_durable_sendings_total{host="",state="pending"} 1`,
-			`onceward_client_durable_sendings_total{host="",state="answered"} 1`,
-			`onceward_client_durable_sendings_total{host="",state="unknown"} 1`,
-			`onceward_worker_runs_total{outcome="ok",worker="client"} 1`,
-			`onceward_worker_runs_total{outcome="failed",worker="client"} 1`,
-		)...)
-		time.Sleep(2 * time.Minute)
-		if page := n.scrape(t); strings.Contains(page, "\nonceward_client_durable_pending") {
-			t.Errorf("a count is shown though no worker counts:\n%s", page)
-		}
-	})
-}
-
-// TestDurableOperationStaysInItsTrace: one that is sent outside of any trace belongs to the one in its header, and one
-// whose trace is not sampled has no spans.
-func TestDurableOperationStaysInItsTrace(t *testing.T) {
+// TestCallOutsideOfATrace: an operation whose trace is not sampled has no spans.
+func TestCallOutsideOfATrace(t *testing.T) {
 	t.Parallel()
 	n, spans, tracer := tracing(t, sdktrace.AlwaysSample())
-	ctx, enqueuing := tracer.Start(t.Context(), "enqueue")
-	r := httptest.NewRequest(http.MethodPost, "http://shop.example/", nil)
-	propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(r.Header))
-	finished := client.FinishedEvent{Request: r, Key: "key", Outcome: client.OutcomeAnswered}
+	ctx, call := tracer.Start(t.Context(), "call")
+	finished := client.FinishedEvent{
+		Request: httptest.NewRequest(http.MethodPost, "http://shop.example/", nil), Key: "key", Outcome: client.OutcomeAnswered,
+	}
+	n.ObserveClient(ctx, finished)
 	n.ObserveClient(t.Context(), finished)
-	unsampled := enqueuing.SpanContext().WithTraceFlags(0)
+	unsampled := call.SpanContext().WithTraceFlags(0)
 	n.ObserveClient(trace.ContextWithSpanContext(t.Context(), unsampled), finished)
 	got := spans.GetSpans()
-	if len(got) != 1 || got[0].Parent.SpanID() != enqueuing.SpanContext().SpanID() {
+	if len(got) != 1 || got[0].Parent.SpanID() != call.SpanContext().SpanID() {
 		t.Errorf("M2: %+v", got)
 	}
 }

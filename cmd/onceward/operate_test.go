@@ -247,6 +247,9 @@ func (s *service) addMessages(t *testing.T) {
 	if err != nil || len(claimed) != 1 {
 		t.Fatalf("claimed %d messages, %v", len(claimed), err)
 	}
+	if err := db.RecordEffect(t.Context(), claimed[0].Lease(), "", []byte("a secret answer")); err != nil {
+		t.Fatal(err)
+	}
 	_, err = db.FinishMessages(t.Context(), []outbox.Outcome{{
 		Lease: claimed[0].Lease(), State: outbox.StateHolding, Attempts: 5, Error: "the receiver said no",
 	}})

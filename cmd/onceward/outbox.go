@@ -115,7 +115,7 @@ type outboxShow struct {
 	storeFlags
 	secretFlags
 	byFlags
-	Reveal bool `help:"Show the payload and the headers. That is audited: --why is required."`
+	Reveal bool `help:"Show the payload, the headers and the answer that was kept. That is audited: --why is required."`
 }
 
 // shownMessage is the JSON of a message that is shown.
@@ -123,6 +123,7 @@ type shownMessage struct {
 	view.Message
 	Headers map[string]string `json:"headers,omitempty"`
 	Payload *view.Content     `json:"payload,omitempty"`
+	Answer  *view.Content     `json:"answer,omitempty"`
 }
 
 // Run shows it.
@@ -167,7 +168,7 @@ func revealMessage(
 		claim.Key = e.ID
 	}
 	return by.Act(ctx, auditor, claim, "outbox reveal "+e.ID, func() error {
-		shown.Headers, shown.Payload = e.Headers, view.OfContent(e.Payload)
+		shown.Headers, shown.Payload, shown.Answer = e.Headers, view.OfContent(e.Payload), view.OfContent(e.Answer)
 		return nil
 	})
 }
@@ -191,6 +192,7 @@ func (m *shownMessage) write(out *output.Output) error {
 		out.Line("  header %s: %s", text(name), text(value))
 	}
 	story.WriteContent(out, "Payload", m.Payload)
+	story.WriteContent(out, "Answer", m.Answer)
 	return nil
 }
 

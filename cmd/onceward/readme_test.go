@@ -31,14 +31,14 @@ func readme(t *testing.T) string {
 // TestReadmeProgram builds the program of the README as it stands there, starts it, and types the line below it twice.
 func TestReadmeProgram(t *testing.T) {
 	t.Parallel()
-	tryReadmeProgram(t, startReadmeProgram(t, readmeProgram(t)))
+	tryReadmeProgram(t, startProgram(t, programOf(t, "README.md")))
 }
 
 // TestReadmeProgramOnPostgres: the two lines that the README changes for PostgreSQL are all that it takes.
 func TestReadmeProgramOnPostgres(t *testing.T) {
 	t.Parallel()
 	nightly.Only(t, "TestReadmeProgram runs the same program on SQLite")
-	program := readmeProgram(t)
+	program := programOf(t, "README.md")
 	changes := regexp.MustCompile(`(?m)^-(.*)\n\+(.*)$`).FindAllStringSubmatch(readme(t), -1)
 	for _, change := range changes {
 		if strings.Count(program, change[1]+"\n") != 1 {
@@ -49,7 +49,29 @@ func TestReadmeProgramOnPostgres(t *testing.T) {
 	if len(changes) != 2 {
 		t.Fatalf("the README changes %d lines for PostgreSQL, want 2", len(changes))
 	}
-	tryReadmeProgram(t, startReadmeProgram(t, program, "DATABASE_URL="+servers.Postgres(t).SchemaURL(t)))
+	tryReadmeProgram(t, startProgram(t, program, "DATABASE_URL="+servers.Postgres(t).SchemaURL(t)))
+}
+
+// TestProgramsOfPages builds and starts the whole programs of the pages, and pays twice with one key.
+func TestProgramsOfPages(t *testing.T) {
+	t.Parallel()
+	for page, database := range map[string]func() string{
+		"docs/postgresql.md": func() string { return "DATABASE_URL=" + servers.Postgres(t).SchemaURL(t) },
+		"docs/mysql.md": func() string {
+			s := servers.MariaDB(t)
+			return "DATABASE_DSN=" + s.DSN(s.Database(t)) + "?multiStatements=true"
+		},
+	} {
+		t.Run(page, func(t *testing.T) {
+			t.Parallel()
+			s := &server{url: startProgram(t, programOf(t, page), database())}
+			first := s.must(t, "POST", "/payments", "", "order-7", `{"amount":1999}`)
+			again := s.must(t, "POST", "/payments", "", "order-7", `{"amount":1999}`)
+			if first.status != 201 || again.status != 201 || again.body != first.body {
+				t.Errorf("got %d %s, and then %d %s", first.status, first.body, again.status, again.body)
+			}
+		})
+	}
 }
 
 // tryReadmeProgram does what the README says, and makes transfers.
@@ -78,24 +100,28 @@ func tryReadmeProgram(t *testing.T, url string) {
 	}
 }
 
-// readmeProgram returns the program of the README.
-func readmeProgram(t *testing.T) string {
+// programOf returns the first whole program of a page.
+func programOf(t *testing.T, page string) string {
 	t.Helper()
-	_, rest, found := strings.Cut(readme(t), "```go\npackage main\n")
+	content, err := os.ReadFile(filepath.Join(moduleRoot, page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, found := strings.Cut(string(content), "```go\npackage main\n")
 	program, _, _ := strings.Cut(rest, "```")
 	if !found {
-		t.Fatal("the README has no program")
+		t.Fatalf("%s has no program", page)
 	}
 	return "package main\n" + program
 }
 
-// startReadmeProgram builds and starts it on a free port, and returns its URL.
-func startReadmeProgram(t *testing.T, program string, env ...string) string {
+// startProgram builds and starts it on a free port, and returns its URL.
+func startProgram(t *testing.T, program string, env ...string) string {
 	t.Helper()
 	address := freeAddress(t)
 	program = strings.Replace(program, "127.0.0.1:8080", address, 1)
 	if !strings.Contains(program, address) {
-		t.Fatal("the README has no program that listens on 127.0.0.1:8080")
+		t.Fatal("there is no program that listens on 127.0.0.1:8080")
 	}
 	dir := t.TempDir()
 	source, binary := filepath.Join(dir, "main.go"), filepath.Join(dir, "program")

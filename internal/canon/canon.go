@@ -1,16 +1,13 @@
-// Package canon gives JSON documents a canonical form, so that two spellings of
-// the same value have the same fingerprint.
+// Package canon gives JSON documents a canonical form, so that two spellings of the same value have the same
+// fingerprint.
 //
-// The form is that of RFC 8785: no white space, object members sorted by the
-// UTF-16 code units of their names, strings with as few escapes as possible,
-// numbers laid out as ECMAScript does. There is one deliberate difference: a
-// number keeps all of its digits, whatever their count, instead of being rounded
-// to a double. 1.0, 1e0 and 1 are therefore equal, and 9007199254740993 and
-// 9007199254740992 are not.
+// The form is the one of RFC 8785: no white space, object members sorted by the UTF-16 code units of their names,
+// strings with as few escapes as possible, numbers formatted as ECMAScript does. There is one deliberate difference: a
+// number keeps all of its digits, whatever their count, instead of being rounded to a double. 1.0, 1e0 and 1 are
+// therefore equal, and 9007199254740993 and 9007199254740992 are not.
 //
-// What has no single meaning is refused: duplicate member names, lone
-// surrogates, invalid UTF-8, data after the document and nesting past
-// [MaxDepth].
+// Text without a single meaning is refused: duplicate member names, lone surrogates, invalid UTF-8, data after the
+// document and nesting deeper than [MaxDepth].
 package canon
 
 import (
@@ -23,19 +20,16 @@ import (
 // MaxDepth is how many arrays and objects may be open at once.
 const MaxDepth = 512
 
-// ErrNotJSON is what every error of [Append] wraps.
+// ErrNotJSON is wrapped by every error of [Append].
 var ErrNotJSON = errors.New("not canonicalisable JSON")
 
-// Append appends the canonical form of the JSON text src to dst and returns the
-// extended slice. The parts of the document which do not count according to sel
-// are left out; a nil sel means that everything counts. They must be JSON all
-// the same.
+// Append appends the canonical form of the JSON text src to dst and returns the extended slice. Parts of the document
+// that do not count according to sel are left out, but must be JSON too; a nil sel means that everything counts.
 //
-// If src is not JSON, dst is returned as it was, with an error that wraps
-// [ErrNotJSON].
+// If src is not JSON, dst is returned unchanged, with an error that wraps [ErrNotJSON].
 //
-// Append does not modify src and keeps no reference to it. The free capacity of
-// dst must not overlap src. Append may be called from many goroutines at once.
+// Append does not modify src and keeps no reference to it. The free capacity of dst must not overlap src. Append may be
+// called from many goroutines at once.
 func Append(dst, src []byte, sel *Selection) ([]byte, error) {
 	p := acquire(src)
 	defer p.release()
@@ -45,8 +39,7 @@ func Append(dst, src []byte, sel *Selection) ([]byte, error) {
 	return p.appendOrdered(dst, 0, len(p.out), 0), nil
 }
 
-// A syntaxError says where and why a text is not JSON. It quotes nothing of the
-// text, which may be confidential.
+// syntaxError reports where and why a text is not JSON. It quotes nothing of the text, which may be confidential.
 type syntaxError struct {
 	offset int
 	reason string
@@ -58,10 +51,9 @@ func (e *syntaxError) Error() string {
 
 func (e *syntaxError) Unwrap() error { return ErrNotJSON }
 
-// A parser reads a document once and writes its canonical text in the order of
-// the document. Objects whose members must be reordered or left out are noted
-// on the way; appendOrdered then puts everything in its place with one copy,
-// however deep the objects are nested.
+// parser reads a document once and writes its canonical text in the order of the document. It records the objects whose
+// members must be reordered or left out; appendOrdered then moves everything to its place with one copy, however deep
+// the objects are nested.
 type parser struct {
 	src   []byte
 	pos   int // of the next byte of src
@@ -90,7 +82,7 @@ func acquire(src []byte) *parser {
 func (p *parser) release() {
 	const maxMembers = maxKept / 64
 	if cap(p.out) > maxKept || max(cap(p.open), cap(p.objects), cap(p.spans), cap(p.keys)) > maxMembers {
-		return // so that one giant document does not hold memory for ever
+		return // so that one giant document does not hold memory permanently
 	}
 	p.src = nil
 	idle.Put(p)
@@ -156,7 +148,7 @@ func (p *parser) literal(word string) error {
 func (p *parser) array(v view) (counts bool, err error) {
 	counts = v.included
 	index, end := 0, 0
-	for more, err := p.enter(']'); more || err != nil; more, err = p.another(']') {
+	for more, err := p.enter(']'); more || err != nil; more, err = p.following(']') {
 		if err != nil {
 			return false, err
 		}
@@ -178,8 +170,7 @@ func (p *parser) array(v view) (counts bool, err error) {
 	return counts, nil
 }
 
-// enter consumes the bracket at pos, which closing matches, and reports whether
-// there is anything in between.
+// enter consumes the bracket at pos, which closing matches, and reports whether there is anything in between.
 func (p *parser) enter(closing byte) (inside bool, err error) {
 	if p.depth == MaxDepth {
 		return false, p.fail("nesting too deep")
@@ -194,9 +185,9 @@ func (p *parser) enter(closing byte) (inside bool, err error) {
 	return false, nil
 }
 
-// another consumes what follows an element or a member, and reports whether
-// that is a comma rather than the closing bracket.
-func (p *parser) another(closing byte) (bool, error) {
+// following consumes the byte after an element or a member, and reports whether it is a comma rather than the closing
+// bracket.
+func (p *parser) following(closing byte) (bool, error) {
 	switch p.next() {
 	case ',':
 		p.take()
@@ -216,7 +207,7 @@ func (p *parser) take() {
 	p.pos++
 }
 
-// next skips white space and returns what peek does.
+// next skips white space and returns the result of peek.
 func (p *parser) next() byte {
 	for p.pos < len(p.src) {
 		switch c := p.src[p.pos]; c {

@@ -63,7 +63,7 @@ func digitPrefix(text []byte) int {
 	return n
 }
 
-// A decimal is a number as spelled: whole.fraction times ten to the exponent.
+// decimal is a number as spelled: whole.fraction times ten to the exponent.
 type decimal struct {
 	negative         bool
 	whole, fraction  []byte

@@ -8,8 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// An object is one whose text in the parser's out is not final yet, or the
-// ancestor of one.
+// object is an object whose text in the parser's out is not final yet, or an ancestor of such an object.
 type object struct {
 	start, end  int  // its text, with the braces
 	next        int  // the first object which begins after its end
@@ -17,13 +16,13 @@ type object struct {
 	first, last int  // otherwise, the spans of its members
 }
 
-// A span is the text of a member in the parser's out.
+// span is the text of a member in the parser's out.
 type span struct {
 	start, end int
 	object     int // the first object which begins after start
 }
 
-// A member is what there is to know of a member until its object ends.
+// member is the state of a member until its object ends.
 type member struct {
 	span
 	nameStart, nameEnd int    // its name in the parser's src, without the quotes
@@ -32,8 +31,7 @@ type member struct {
 	omitted            bool   // it does not count
 }
 
-// A sortKey stands for a member while members are sorted: it is small, and its
-// rank decides nearly always.
+// sortKey represents a member in a sort: it is small, and its rank is nearly always decisive.
 type sortKey struct {
 	rank  uint64
 	index int
@@ -45,7 +43,7 @@ func (p *parser) object(v view) (counts bool, err error) {
 	p.objects = append(p.objects, object{start: len(p.out)})
 	counts = v.included
 	inPlace := true
-	for more, err := p.enter('}'); more || err != nil; more, err = p.another('}') {
+	for more, err := p.enter('}'); more || err != nil; more, err = p.following('}') {
 		if err != nil {
 			return false, err
 		}
@@ -110,8 +108,7 @@ func (p *parser) compareNames(a, b *member) int {
 	return compareUTF16(p.name(a), p.name(b))
 }
 
-// note completes what is known of the object numbered self, or forgets it if
-// there is nothing to change in it.
+// note completes the entry of the object numbered self, or removes it if nothing in it has to change.
 func (p *parser) note(self int, members []member, inPlace bool) error {
 	if inPlace && len(p.objects) == self+1 {
 		p.objects = p.objects[:self]
@@ -206,8 +203,8 @@ func plainRank(text []byte, length int) uint64 {
 	return binary.BigEndian.Uint64(text) &^ rest
 }
 
-// utf16Rank is plainRank for all strings. It does not look past the
-// first character that is not ASCII: any such comes after all that are.
+// utf16Rank does the same as plainRank for all strings. It stops at the first character that is not ASCII: any such
+// character comes after all ASCII characters.
 func utf16Rank(s []byte) uint64 {
 	var head [8]byte
 	for i := 0; i < len(head) && len(s) > 0; i++ {

@@ -7,31 +7,29 @@ import (
 	"unicode/utf8"
 )
 
-// omission stands for an array element, or a whole document, which does not
-// count. No JSON value begins with it, so it is not mistaken for one.
+// omission stands for an array element, or a whole document, that does not count. No JSON value begins with it, so it
+// is not mistaken for one.
 const omission = '_'
 
-// A Selection says which parts of a document count. A nil Selection means that
-// everything does. A Selection never changes, so that it may be shared.
+// Selection selects the parts of a document that count. A nil Selection selects everything. A Selection never changes,
+// so that it may be shared.
 type Selection struct {
 	root node
 }
 
-// A node is a position in a document that a pointer goes to or through.
+// node is a position in a document that a pointer leads to or through.
 type node struct {
 	included, ignored bool
 	members           map[string]*node // by the canonical text of their names
 	elements          map[int]*node
 }
 
-// Select returns the Selection of what the JSON pointers (RFC 6901) in include
-// point to, less what those in ignore point to. If include is empty, everything
-// is included.
+// Select returns the Selection of the parts that the JSON pointers (RFC 6901) in include point to, without the parts
+// that the pointers in ignore point to. If include is empty, everything is included.
 //
-// A member which does not count is as good as absent. An array element which
-// does not count leaves a mark of its position. An array or object of which only
-// something within is included counts no further than to hold that; without any
-// of it, it is as good as absent too.
+// A member that does not count is treated as absent. An array element that does not count leaves a mark of its
+// position. An array or object of which only some content is included counts only as the container of that content;
+// without any of it, it is treated as absent too.
 func Select(include, ignore []string) (*Selection, error) {
 	s := new(Selection)
 	s.root.included = len(include) == 0
@@ -52,8 +50,7 @@ func Select(include, ignore []string) (*Selection, error) {
 	return s, nil
 }
 
-// descend returns the node which pointer leads to from n, and makes those that
-// are missing on the way.
+// descend returns the node that pointer leads to from n, and creates missing nodes.
 func (n *node) descend(pointer string) (*node, error) {
 	if pointer == "" {
 		return n, nil
@@ -73,8 +70,7 @@ func (n *node) descend(pointer string) (*node, error) {
 	return n, nil
 }
 
-// child returns the node of the member or element called name, and makes it if
-// it is missing.
+// child returns the node of the member or element called name, and creates it if it is missing.
 func (n *node) child(name string) *node {
 	var key []byte
 	for _, r := range name {
@@ -95,10 +91,10 @@ func (n *node) child(name string) *node {
 	return c
 }
 
-// A view is what a Selection says of one value.
+// view is what a Selection selects of one value.
 type view struct {
 	included bool
-	node     *node // nil if no pointer goes on from here
+	node     *node // nil if no pointer continues from here
 }
 
 // view returns the view of a whole document.
@@ -125,7 +121,7 @@ func (v view) element(index int) view {
 	return v.to(v.node.elements[index])
 }
 
-// to returns the view of the value inside v's value which n is about.
+// to returns the view of the value inside v's value that n describes.
 func (v view) to(n *node) view {
 	switch {
 	case n == nil:

@@ -9,7 +9,7 @@ import (
 	"github.com/onceward/onceward/inbox"
 )
 
-// Checker collects what is wrong with a configuration. All of it is told at once, with the names of the fields.
+// Checker collects errors of a configuration, with the names of the fields. All of them are reported at once.
 type Checker struct {
 	// Of is the configuration, such as kafka.ConsumerConfig.
 	Of    string
@@ -61,11 +61,10 @@ func (c *Checker) Backoff(minimum, maximum time.Duration) {
 	}
 }
 
-// Err returns all that is wrong, or nil.
+// Err returns all errors, or nil.
 func (c *Checker) Err() error { return errors.Join(c.wrong...) }
 
-// SetBackoff sets bounds that are left out to the usual ones, or to the other bound where the usual one would
-// contradict it.
+// SetBackoff sets omitted bounds to the usual ones, or to the other bound if the usual one would contradict it.
 func SetBackoff(minimum, maximum *time.Duration, usualMinimum, usualMaximum time.Duration) {
 	if *minimum == 0 {
 		*minimum = min(usualMinimum, cmp.Or(*maximum, usualMaximum))

@@ -13,7 +13,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Grace returns the context to apply with, which goes on for a while when ctx has ended.
+// Grace returns the context for applying a message. It lasts for the grace after ctx has ended.
 func Grace(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
 	applying, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
@@ -26,7 +26,7 @@ func Grace(ctx context.Context, grace time.Duration) (context.Context, context.C
 	}
 }
 
-// EventID asks for the ID of a message's event, and refuses one that the inbox would not take.
+// EventID returns the ID of a message's event, and refuses an ID that the inbox would not accept.
 func EventID[M any](of func(M) (string, error), message M) (string, error) {
 	id, err := of(message)
 	if err != nil {
@@ -38,7 +38,7 @@ func EventID[M any](of func(M) (string, error), message M) (string, error) {
 	return id, nil
 }
 
-// Guard calls a handler. A panic becomes an error, so that one bad message does not end the process each time it comes.
+// Guard calls a handler. A panic becomes an error, so that one bad message does not end the process at each delivery.
 func Guard(handle func() error) (err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -48,24 +48,24 @@ func Guard(handle func() error) (err error) {
 	return handle()
 }
 
-// Counts reports whether an error is the message's. That the store is away says nothing about the message.
+// Counts reports whether an error counts as a failure of the message. An unavailable store does not.
 func Counts(err error) bool { return !errors.Is(err, store.ErrUnavailable) }
 
-// maxFailing is how many messages have their failures remembered. One that fails here and is applied elsewhere is never
-// forgotten otherwise; when there are too many, counting begins again.
+// maxFailing is how many messages have their failures counted. A message that fails here and is applied elsewhere would
+// otherwise be kept permanently; when there are too many, counting starts again.
 const maxFailing = 10_000
 
-// Failures remembers how often messages have failed in this process. It is safe for concurrent use.
+// Failures counts how often messages have failed in this process. It is safe for concurrent use.
 type Failures[K comparable] struct {
 	mu sync.Mutex
 	of map[K]failure
 }
 
-// failure is how often a message has failed for a reason of its own, and how often for any.
+// failure is how often a message has failed for a reason of its own, and how often for any reason.
 type failure struct{ attempts, all int }
 
-// Add notes a failure, and whether it counts as an attempt. It returns how many attempts there were with this one, and
-// how many failures of any kind.
+// Add records a failure, and whether it counts as an attempt. It returns the number of attempts including this one, and
+// of failures of any kind.
 func (f *Failures[K]) Add(key K, counts bool) (attempts, failures int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -81,7 +81,7 @@ func (f *Failures[K]) Add(key K, counts bool) (attempts, failures int) {
 	return failed.attempts, failed.all
 }
 
-// Forget forgets a message that will not come again.
+// Forget drops the count of a message that will not be delivered again.
 func (f *Failures[K]) Forget(key K) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -9,20 +9,20 @@ import (
 	"github.com/onceward/onceward/inbox"
 )
 
-// Watch is who is told of what a consumer does. The zero value tells no one.
+// Watch reports the work of a consumer. The zero value reports nothing.
 type Watch struct {
 	Observer   onceward.Observer
 	Propagator onceward.Propagator
-	Logger     *slog.Logger // of panics of the observer
-	// Backlog says how many events wait at the broker once one was handled; nil if that is not known.
+	Logger     *slog.Logger // logs panics of the observer
+	// Backlog returns how many events wait at the broker after one was handled; nil if this is not known.
 	Backlog func() int
 }
 
-// timeHeaders are where the bindings of CloudEvents to Kafka, NATS and AMQP put the time of an event.
+// timeHeaders are the headers with the time of an event in the bindings of CloudEvents to Kafka, NATS and AMQP.
 var timeHeaders = [...]string{"ce_time", "ce-time", "cloudEvents:time", "cloudEvents_time"}
 
-// Handle is [inbox.Inbox.Handle] in the trace that the headers of the message tell of, and tells the observer. The
-// headers are asked for if they are needed.
+// Handle calls [inbox.Inbox.Handle] in the trace of the message's headers, and reports the result to the observer. It
+// calls headers only if they are needed.
 func (w Watch) Handle(
 	ctx context.Context, box *inbox.Inbox, consumer, eventID string, headers func() map[string]string,
 	fn func(ctx context.Context) error,
@@ -37,7 +37,7 @@ func (w Watch) Handle(
 	began := time.Now()
 	applied, err = box.Handle(ctx, consumer, eventID, fn)
 	if w.Observer != nil {
-		w.tell(ctx, inbox.HandledEvent{
+		w.report(ctx, inbox.HandledEvent{
 			Consumer: consumer, EventID: eventID, Applied: applied, Sent: sent(with), Backlog: w.backlog(),
 			Elapsed: time.Since(began), Err: err,
 		})
@@ -52,8 +52,8 @@ func (w Watch) backlog() int {
 	return w.Backlog()
 }
 
-// tell tells the observer. A panic of it is logged: it would end the process each time the message comes.
-func (w Watch) tell(ctx context.Context, e inbox.HandledEvent) {
+// report sends an event to the observer. It logs a panic, which would end the process at each delivery of the message.
+func (w Watch) report(ctx context.Context, e inbox.HandledEvent) {
 	defer func() {
 		if p := recover(); p != nil {
 			w.Logger.ErrorContext(ctx, "consumer: the observer panicked", "consumer", e.Consumer, "panic", p)
@@ -62,7 +62,7 @@ func (w Watch) tell(ctx context.Context, e inbox.HandledEvent) {
 	w.Observer.Observe(ctx, e)
 }
 
-// sent is when the sender says that it made the event; zero if it does not.
+// sent returns the sender's time of the event; zero if the headers have none.
 func sent(headers map[string]string) time.Time {
 	for _, name := range timeHeaders {
 		if at, err := time.Parse(time.RFC3339Nano, headers[name]); err == nil {

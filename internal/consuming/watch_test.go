@@ -75,7 +75,7 @@ func TestWatchTellsAndContinuesTheTrace(t *testing.T) {
 	}
 }
 
-// TestAPanicOfTheObserverIsNotTheMessages: it was applied, and the process goes on.
+// TestAPanicOfTheObserverIsNotTheMessages: it was applied, and the process continues.
 func TestAPanicOfTheObserverIsNotTheMessages(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer

@@ -13,7 +13,8 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// TestATaskThatNeverReturns is told of, keeps its place in its operation but not in the total, and no run waits for it.
+// TestATaskThatNeverReturns is reported, keeps its place in its operation but not in the total, and no run waits for
+// it.
 func TestATaskThatNeverReturns(t *testing.T) {
 	s := &shelf{size: 100, at: func(i int) (string, string) {
 		if i < 50 {
@@ -55,7 +56,7 @@ func TestATaskThatNeverReturns(t *testing.T) {
 	})
 }
 
-// TestAPlaceComesBack: one task of those that hang returns, and the operation goes on in its place.
+// TestAPlaceComesBack: one of the hanging tasks returns, and the operation continues in its place.
 func TestAPlaceComesBack(t *testing.T) {
 	s := &shelf{size: 10, at: func(int) (string, string) { return "op", "scope" }}
 	inTime(t, s, fair.Bounds{Total: 4, PerOperation: 4}, func(b *bench) {
@@ -133,7 +134,7 @@ func TestTwoRuns(t *testing.T) {
 	})
 }
 
-// TestTheEnd: with the context, what waits is let go, and what is under way is told.
+// TestTheEnd: with the context, waiting records are dropped, and running tasks see its end.
 func TestTheEnd(t *testing.T) {
 	s := &shelf{size: 5000, at: func(i int) (string, string) { return fmt.Sprint("op", i%2), fmt.Sprint(i % 200) }}
 	inTime(t, s, fair.Bounds{Total: 6}, func(b *bench) {
@@ -152,7 +153,8 @@ func TestTheEnd(t *testing.T) {
 	})
 }
 
-// TestTheStoreFails in the middle: what was found is done, the failure is told of, and the next look finds the rest.
+// TestTheStoreFails in the middle: found records are processed, the failure is reported, and the next look finds the
+// rest.
 func TestTheStoreFails(t *testing.T) {
 	t.Parallel()
 	errDown := fmt.Errorf("%w: the test pulled the plug", store.ErrUnavailable)

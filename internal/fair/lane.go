@@ -7,19 +7,20 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// The bounds of what waits in memory, for each operation: so many scopes, and so many records of each.
+// These are the bounds of the records that wait in memory, for each operation: the number of scopes, and of records of
+// each.
 const (
 	maxLanes  = 64
 	maxInLane = 64
 )
 
-// operation is one of which records wait. The lock of the run guards it, and its lanes.
+// operation is an operation with waiting records. The lock of the run guards it, and its lanes.
 type operation struct {
 	name    string
 	lanes   map[string]*lane // by scope
-	rest                     // of scopes that have no lane
+	rest                     // of scopes without a lane
 	reading bool             // the rest is being read
-	// parked are scopes that gave up their lanes to others when they had had their turn, with what is left of them.
+	// parked are scopes that gave up their lanes to other scopes after their turn, with the rest of their records.
 	parked map[string]rest
 }
 
@@ -30,17 +31,17 @@ type lane struct {
 	rest
 }
 
-// rest is what was left in the store because there was no room: it comes after that record.
+// rest marks records that were left in the store because there was no room: they come after the record after.
 type rest struct {
 	left  bool
 	after store.ID
 }
 
-// maxParked is the most scopes that are parked: lanes beyond them go on.
+// maxParked is the largest number of parked scopes: further lanes continue instead.
 const maxParked = 1024
 
-// offer puts a record into its lane, or leaves it in the store. Where something was left before, it is not put in front
-// of that.
+// offer puts a record into its lane, or leaves it in the store. If earlier records were left in the store, it is left
+// too, to keep the order.
 func (r *Run) offer(rec *store.Record, before store.ID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -60,7 +61,8 @@ func (r *Run) offer(rec *store.Record, before store.ID) {
 	r.tidy(o)
 }
 
-// add puts a record into its lane, unless there is no room for it. A record that is in hand already stays there.
+// add puts a record into its lane, and reports false if there is no room. A record that is already held is not added
+// twice.
 func (r *Run) add(o *operation, rec *store.Record) bool {
 	l := o.lanes[rec.Scope]
 	if l == nil && len(o.lanes) >= maxLanes || l != nil && len(l.items) >= maxInLane {
@@ -109,8 +111,8 @@ func (r *Run) do(item Item) {
 	r.work.Do(r.ctx, item)
 }
 
-// next takes the first record of a lane. A lane without any is closed. One that has more in the store gives way to
-// scopes that wait for a lane.
+// next takes the first record of a lane. A lane without records is closed. A lane with more records in the store is
+// parked if other scopes wait for a lane.
 func (r *Run) next(o *operation, l *lane) (item Item, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -131,7 +133,7 @@ func (r *Run) next(o *operation, l *lane) (item Item, ok bool) {
 	return item, true
 }
 
-// drop closes a lane that cannot go on. The next look finds its records again.
+// drop closes a lane that cannot continue. The next look finds its records again.
 func (r *Run) drop(o *operation, l *lane) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -141,11 +143,11 @@ func (r *Run) drop(o *operation, l *lane) {
 	delete(o.lanes, l.scope)
 }
 
-// readLane reads on where a lane was full.
+// readLane reads more records for a lane that was full.
 func (r *Run) readLane(o *operation, l *lane) {
 	full := false
-	behind := store.Filter{Scope: l.scope, After: l.after}
-	err := r.walk(behind, func(rec *store.Record, before store.ID) bool {
+	rest := store.Filter{Scope: l.scope, After: l.after}
+	err := r.walk(rest, func(rec *store.Record, before store.ID) bool {
 		if rec.Operation != o.name || rec.Scope != l.scope || !r.work.Wants(rec) {
 			return true
 		}
@@ -162,7 +164,7 @@ func (r *Run) readLane(o *operation, l *lane) {
 	r.failed(err)
 }
 
-// unpark gives lanes to scopes that are parked, when no other waits for one.
+// unpark gives lanes to parked scopes if no other scope waits for a lane.
 func (r *Run) unpark(o *operation) {
 	for scope, left := range o.parked {
 		if o.left || len(o.lanes) >= maxLanes {
@@ -175,7 +177,7 @@ func (r *Run) unpark(o *operation) {
 	}
 }
 
-// readOperation reads on where an operation had too many lanes, when half of them are closed.
+// readOperation reads more records for an operation that had too many lanes, when half of them are closed.
 func (r *Run) readOperation(o *operation) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -200,7 +202,7 @@ func (r *Run) readOperation(o *operation) {
 			l.rest = rest{true, before}
 		default:
 			full = true
-			o.after, o.reading = before, false // from now on the next lane that is closed reads on
+			o.after, o.reading = before, false // from now on the next lane that is closed reads more
 		}
 		return !full
 	})
@@ -211,7 +213,7 @@ func (r *Run) readOperation(o *operation) {
 	}
 }
 
-// tidy forgets an operation of which nothing waits.
+// tidy removes an operation without waiting records.
 func (r *Run) tidy(o *operation) {
 	if len(o.lanes)+len(o.parked) == 0 && !o.left && r.operations[o.name] == o {
 		delete(r.operations, o.name)

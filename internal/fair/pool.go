@@ -1,11 +1,11 @@
-// Package fair works through the due records of a store so that one operation that hangs, or one scope with very many
-// records, delays only its own (B6).
+// Package fair processes the due records of a store so that one operation that hangs, or one scope with very many
+// records, delays only itself (rule B6).
 //
-// Records wait in lanes, one for each operation and scope. Each lane is served in order; which lane comes next is
-// decided by shares: an operation has so many places, one scope at most half of them, and all operations together a
-// total. Lanes that wait for a place get it in turn, and scopes that wait for a lane get it from those that had their
-// turn. A lane holds few records. What does not fit is left in the store and read again from there, so that memory is
-// bounded however much is due, and a look through the store never waits for a task.
+// Records wait in lanes, one for each operation and scope. Each lane is served in order; the next lane is chosen by
+// shares: an operation has a number of places, one scope at most half of them, and all operations together a total.
+// Lanes that wait for a place get it in turn, and scopes that wait for a lane get it from scopes that had their turn. A
+// lane holds few records. Records without room are left in the store and read later, so that memory is bounded however
+// many are due, and a look through the store never waits for a task.
 package fair
 
 import (
@@ -28,26 +28,26 @@ type Item struct {
 type Config struct {
 	// Lister is the store.
 	Lister store.Lister
-	// State is that of the records to look for, which are those that are due.
+	// State is the state of the records to look for, which must be due.
 	State store.State
 	Bounds
-	// Overdue is the time after which a task that has not returned hangs: it ignores the end of its context. It keeps
-	// its place in its operation and its scope, so that only so many can hang, but not in the total, and no run waits
-	// for it.
+	// Overdue is the time after which a task that has not returned counts as hanging: it ignores the end of its context.
+	// It keeps its place in its operation and its scope, so that the number of hanging tasks is bounded, but not in the
+	// total, and no run waits for it.
 	Overdue time.Duration
-	// Hangs is told of each task that hangs, and Returned of one that did and has returned after all.
+	// Hangs is called for each task that hangs, and Returned for each such task that returns later.
 	Hangs, Returned func(Item)
 }
 
-// Pool holds the places for tasks. It lives as long as the worker it belongs to, because a task can hang for longer
-// than the run that began it.
+// Pool holds the places for tasks. It lives as long as its worker, because a task can hang for longer than the run that
+// began it.
 type Pool struct {
 	config Config
 	total  chan struct{}
 
 	mu      sync.Mutex
 	shares  map[shareKey]*share
-	held    map[store.ID]struct{} // those that wait in a lane or are under way: none is taken twice
+	held    map[store.ID]struct{} // waiting in a lane or in progress: no record is taken twice
 	hanging int
 }
 
@@ -59,14 +59,14 @@ func NewPool(config Config) *Pool {
 	}
 }
 
-// Hanging counts the tasks that hang.
+// Hanging returns the number of tasks that hang.
 func (p *Pool) Hanging() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.hanging
 }
 
-// hold notes that a record is in hand, unless it is already.
+// hold marks a record as taken, and reports false if it is already.
 func (p *Pool) hold(id store.ID) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -83,7 +83,7 @@ func (p *Pool) letGo(id store.ID) {
 	delete(p.held, id)
 }
 
-// task is a record that has its places.
+// task is a record with its places.
 type task struct {
 	*Pool
 	item    Item
@@ -121,7 +121,7 @@ func (p *Pool) enter(ctx context.Context, item Item) *task {
 	return nil
 }
 
-// leave releases the places that are not of the total.
+// leave releases the places outside the total.
 func (t *task) leave() {
 	for _, s := range t.shares {
 		<-s.places
@@ -129,7 +129,7 @@ func (t *task) leave() {
 	}
 }
 
-// do does the work. The run that it belongs to waits for it until it is dismissed: when it has ended, or when it hangs.
+// do does the work. Its run waits for it until it is dismissed: when it has ended, or when it hangs.
 func (t *task) do(work func(), dismissed func()) {
 	t.dismiss = sync.OnceFunc(func() {
 		<-t.total
@@ -140,7 +140,7 @@ func (t *task) do(work func(), dismissed func()) {
 	work()
 }
 
-// hangs notes that a task has not returned in time.
+// hangs marks a task that has not returned in time.
 func (t *task) hangs() {
 	t.mu.Lock()
 	if t.ended {
@@ -171,7 +171,7 @@ func (t *task) end() {
 	}
 }
 
-// count counts it among those that hang. The pool is locked.
+// count adds to the number of hanging tasks. The caller holds the lock.
 func (t *task) count(by int) {
 	t.hanging += by
 	for _, s := range t.shares {
@@ -179,13 +179,13 @@ func (t *task) count(by int) {
 	}
 }
 
-// Work says what a run does with the records that it finds.
+// Work is what a run does with the records that it finds.
 type Work struct {
-	// Wants chooses the records to work on.
+	// Wants reports whether to work on a record.
 	Wants func(rec *store.Record) bool
 	// Do works on one of them.
 	Do func(ctx context.Context, item Item)
-	// Failed is told of what was left in the store and could not be read later: the next look finds it.
+	// Failed is called with the error if records left in the store could not be read later: the next look finds them.
 	Failed func(err error)
 }
 
@@ -200,13 +200,13 @@ type Run struct {
 	operations map[string]*operation
 }
 
-// NewRun returns a run over the pool's store. It ends with the context: what waits is let go then, and what is under
-// way is told.
+// NewRun returns a run over the pool's store. It ends with the context: waiting records are dropped, and running tasks
+// see the end of the context.
 func (p *Pool) NewRun(ctx context.Context, work Work) *Run {
 	return &Run{pool: p, ctx: ctx, work: work, operations: make(map[string]*operation)}
 }
 
-// Found is what a look has found to work on: how many records, and when the oldest of them became due.
+// Found is the result of a look: how many records were found, and when the oldest of them became due.
 type Found struct {
 	Count  int
 	Oldest time.Time
@@ -218,8 +218,8 @@ func (f *Found) add(due time.Time) {
 	}
 }
 
-// Look looks once through all due records and begins to work on them. It does not wait for that. What it found counts
-// also what an earlier look has found and is not done yet.
+// Look scans all due records once and begins to work on them. It does not wait for the work. Its result includes
+// records that an earlier look has found and that are not done yet.
 func (r *Run) Look() (found Found, err error) {
 	err = r.walk(store.Filter{}, func(rec *store.Record, before store.ID) bool {
 		if r.work.Wants(rec) {
@@ -231,12 +231,12 @@ func (r *Run) Look() (found Found, err error) {
 	return found, err
 }
 
-// Wait returns when all that was found is done, or hangs, or cannot be done because all places of its operation or its
-// scope are taken by what hangs. There must be no look at the same time.
+// Wait returns when all found records are done, or hang, or cannot be done because hanging tasks take all places of
+// their operation or scope. There must be no look at the same time.
 func (r *Run) Wait() { r.wg.Wait() }
 
-// walk calls each for the due records of the filter, with the place before it from which a later walk finds it again,
-// until it returns false.
+// walk calls each for the due records of the filter until it returns false. before is the place from which a later walk
+// finds the record again.
 func (r *Run) walk(filter store.Filter, each func(rec *store.Record, before store.ID) bool) error {
 	filter.State, filter.Due = r.pool.config.State, true
 	for {
@@ -256,7 +256,8 @@ func (r *Run) walk(filter store.Filter, each func(rec *store.Record, before stor
 	}
 }
 
-// storeTimeout bounds one look at a page: the store's machine may vanish without a word, and the run must outlive that.
+// storeTimeout bounds one look at a page: a store's machine may vanish without closing its connections, and the run
+// must survive this.
 const storeTimeout = time.Minute
 
 func (r *Run) list(filter store.Filter) ([]store.Record, error) {

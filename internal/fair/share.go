@@ -5,13 +5,13 @@ import (
 	"errors"
 )
 
-// shareKey names what has places of its own: an operation, or a scope within one.
+// shareKey identifies a share: an operation, or a scope within one.
 type shareKey struct {
 	operation, scope string
 	ofScope          bool
 }
 
-// share is a number of places for tasks. Those who wait for one get it in turn.
+// share is a number of places for tasks. Waiting tasks get them in turn.
 type share struct {
 	key     shareKey
 	places  chan struct{}
@@ -20,7 +20,7 @@ type share struct {
 	stuck   chan struct{} // closed while every place is taken by a task that hangs
 }
 
-// use returns the share of that name, which lives as long as it is used.
+// use returns the share with a key, which lives as long as it is used.
 func (p *Pool) use(key shareKey) *share {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -45,7 +45,7 @@ func (p *Pool) unuse(s *share) {
 	}
 }
 
-// take waits for a place. There is none to wait for when the context ends, or if all tasks in there hang.
+// take waits for a place. It reports false if the context ends, or if all tasks of the share hang.
 func (p *Pool) take(ctx context.Context, s *share) bool {
 	select {
 	case s.places <- struct{}{}:
@@ -65,7 +65,7 @@ func (p *Pool) take(ctx context.Context, s *share) bool {
 	}
 }
 
-// hang counts one more task that hangs, or one less. The pool is locked.
+// hang adds to the number of hanging tasks. The caller holds the pool's lock.
 func (s *share) hang(by int) {
 	if s.hanging == cap(s.places) {
 		s.stuck = make(chan struct{})
@@ -75,22 +75,21 @@ func (s *share) hang(by int) {
 	}
 }
 
-// Bounds say how many tasks may be under way at one time.
+// Bounds limits how many tasks may run at the same time.
 type Bounds struct {
-	// Total is for all of them together.
+	// Total is the limit for all operations together.
 	Total int
-	// PerOperation is for those of one operation. One scope gets half of it at most.
+	// PerOperation is the limit for one operation. One scope gets at most half of it.
 	PerOperation int
 }
 
-// The defaults: seven operations that hang leave room for an eighth.
+// These are the defaults: seven operations that hang leave room for an eighth.
 const (
 	defaultTotal        = 64
 	defaultPerOperation = 8
 )
 
-// WithDefaults fills in what is zero and refuses what is negative. By default one operation gets half of the total at
-// most.
+// WithDefaults fills in zero values and refuses negative ones. By default one operation gets at most half of the total.
 func (b Bounds) WithDefaults() (Bounds, error) {
 	if b.Total < 0 || b.PerOperation < 0 {
 		return b, errors.New("a negative Concurrency or PerOperation")
@@ -105,5 +104,5 @@ func (b Bounds) WithDefaults() (Bounds, error) {
 	return b, nil
 }
 
-// half is rounded up, so that there is always one.
+// half rounds up, so that there is always one.
 func half(n int) int { return (n + 1) / 2 }

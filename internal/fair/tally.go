@@ -9,7 +9,7 @@ import (
 	"github.com/onceward/onceward/internal/backoff"
 )
 
-// Tally collects what comes of a run: a report of type R, and the failures. Its zero value is empty.
+// Tally collects the results of a run: a report of type R, and the failures. Its zero value is empty.
 type Tally[R any] struct {
 	mu       sync.Mutex
 	report   R
@@ -24,7 +24,7 @@ func (t *Tally[R]) Count(change func(report *R)) {
 	change(&t.report)
 }
 
-// Fail adds a failure; nil is none.
+// Fail adds a failure, unless it is nil.
 func (t *Tally[R]) Fail(err error) {
 	if err == nil {
 		return
@@ -36,7 +36,7 @@ func (t *Tally[R]) Fail(err error) {
 	}
 }
 
-// Take returns what was collected since the last time. Of several failures it is the first, and how many there were: a
+// Take returns the results since the last call. If there are several failures it returns the first and their number: a
 // store that is down fails for each record in the same way.
 func (t *Tally[R]) Take() (report R, err error) {
 	t.mu.Lock()
@@ -50,8 +50,9 @@ func (t *Tally[R]) Take() (report R, err error) {
 	return report, err
 }
 
-// Repeat calls look at once, and then around every interval until the context ends. Nodes that were started together
-// drift apart. Failures are told, unless the context has ended, and do not end the loop.
+// Repeat calls look immediately, and then about once an interval until the context ends. The intervals vary, so that
+// nodes that were started together do not stay together. It reports failures to failed, unless the context has ended,
+// and continues.
 func Repeat(ctx context.Context, interval time.Duration, look func() error, failed func(err error)) {
 	for {
 		if err := look(); err != nil && ctx.Err() == nil {

@@ -1,4 +1,4 @@
-// Package redial makes one attempt at a time to connect to a server that cannot be reached, however many wait for it.
+// Package redial makes one attempt at a time to connect to a server that cannot be reached, however many callers wait.
 package redial
 
 import (
@@ -9,8 +9,8 @@ import (
 	"github.com/onceward/onceward/internal/backoff"
 )
 
-// The pauses between attempts at a server that cannot be reached. The longest is what a request waits before it is
-// refused, and what a server that is back waits for the next request.
+// These are the pauses between attempts at a server that cannot be reached. The longest is how long a request waits
+// before it is refused, and how long a server that is back waits for the next request.
 const (
 	minPause = 10 * time.Millisecond
 	maxPause = 250 * time.Millisecond
@@ -20,17 +20,17 @@ const (
 const recheck = 20 * time.Millisecond
 
 // Gate limits attempts to connect to one server. While the server can be reached, all callers connect freely. After an
-// attempt has failed, one caller at a time tries to connect, after a pause that grows, and the callers that wait share the
-// result. The zero value is ready to use.
+// attempt has failed, one caller at a time tries to connect, after a pause that grows, and the waiting callers share
+// the result. The zero value is ready to use.
 type Gate struct {
 	mu       sync.Mutex
 	failures int       // in a row
-	changed  int       // how often it was found out whether the server can be reached
+	changed  int       // how often the reachability of the server was determined
 	next     time.Time // when the next attempt may begin
-	current  *attempt  // the one that others wait for
+	current  *attempt  // the attempt that others wait for
 }
 
-// attempt is one at a server that could not be reached.
+// attempt is an attempt to connect to a server that could not be reached.
 type attempt struct {
 	connects bool // the pause before it is over
 	ended    chan struct{}
@@ -38,8 +38,8 @@ type attempt struct {
 }
 
 // Do takes a connection from a pool, or returns the error of an attempt that another caller has made meanwhile. makes
-// reports whether the pool would make a connection now, beside the connections that the gate's callers are making. If it
-// would not, because one is free or the pool is full, the caller does not wait for the gate.
+// reports whether the pool would make a connection now, beside the connections that the gate's callers are making. If
+// it would not, because one is free or the pool is full, the caller does not wait for the gate.
 func Do[T any](
 	ctx context.Context, g *Gate, makes func(beside int) bool, take func(context.Context) (T, error),
 ) (conn T, err error) {
@@ -47,16 +47,16 @@ func Do[T any](
 	if err != nil {
 		return conn, err
 	}
-	says := false // also if a hook of the pool panics
-	defer func() { end(err, says) }()
+	conclusive := false // also if a hook of the pool panics
+	defer func() { end(err, conclusive) }()
 	conn, err = take(ctx)
-	says = err == nil || ctx.Err() == nil
+	conclusive = err == nil || ctx.Err() == nil
 	return conn, err
 }
 
-// Begin waits until an attempt may be made, or is not needed: see [Do]. The attempt has to be ended with its error, if
-// any, which says something about the server unless the caller gave the attempt up.
-func (g *Gate) Begin(ctx context.Context, makes func(beside int) bool) (end func(err error, says bool), err error) {
+// Begin waits until an attempt may be made, or is not needed: see [Do]. The caller must end the attempt with its error,
+// if any. The error is conclusive about the server unless the caller gave the attempt up.
+func (g *Gate) Begin(ctx context.Context, makes func(beside int) bool) (end func(err error, conclusive bool), err error) {
 	for {
 		g.mu.Lock()
 		waits := g.current
@@ -64,7 +64,7 @@ func (g *Gate) Begin(ctx context.Context, makes func(beside int) bool) (end func
 		case waits == nil && g.failures == 0:
 			changed := g.changed
 			g.mu.Unlock()
-			return func(err error, says bool) { g.ended(changed, err, says) }, nil
+			return func(err error, conclusive bool) { g.ended(changed, err, conclusive) }, nil
 		case !g.makes(makes):
 			g.mu.Unlock()
 			return func(error, bool) {}, nil
@@ -84,7 +84,7 @@ func (g *Gate) Begin(ctx context.Context, makes func(beside int) bool) (end func
 	}
 }
 
-// makes asks whether a connection would be made. It is called with the lock.
+// makes reports whether the pool would make a connection. The caller holds the lock.
 func (g *Gate) makes(makes func(beside int) bool) bool {
 	switch {
 	case makes == nil:
@@ -96,16 +96,16 @@ func (g *Gate) makes(makes func(beside int) bool) bool {
 	}
 }
 
-// alone makes the caller the one that others wait for, unless the pool makes no connection when the pause is over. It is
-// called with the lock, and gives it back.
-func (g *Gate) alone(ctx context.Context, makes func(beside int) bool) (end func(err error, says bool), err error) {
+// alone makes the caller's attempt the one that others wait for, unless the pool makes no connection after the pause.
+// The caller holds the lock; alone releases it.
+func (g *Gate) alone(ctx context.Context, makes func(beside int) bool) (end func(err error, conclusive bool), err error) {
 	one := &attempt{ended: make(chan struct{})}
 	g.current = one
 	changed, pause := g.changed, time.Until(g.next)
 	g.mu.Unlock()
-	end = func(err error, says bool) {
-		g.ended(changed, err, says)
-		if says {
+	end = func(err error, conclusive bool) {
+		g.ended(changed, err, conclusive)
+		if conclusive {
 			one.err = err
 		}
 		g.mu.Lock()
@@ -127,8 +127,8 @@ func (g *Gate) alone(ctx context.Context, makes func(beside int) bool) (end func
 	return end, nil
 }
 
-// Note notes what was found out about the server after an attempt had ended: the error that a new connection came to,
-// or nil if it works.
+// Note records what was found about the server after an attempt had ended: the error of a new connection, or nil if it
+// works.
 func (g *Gate) Note(err error) {
 	g.mu.Lock()
 	changed := g.changed
@@ -136,12 +136,12 @@ func (g *Gate) Note(err error) {
 	g.ended(changed, err, true)
 }
 
-// ended notes what an attempt came to. Of those that began together, the first that fails counts.
-func (g *Gate) ended(changed int, err error, says bool) {
+// ended records the result of an attempt. Of several attempts that began together, the first failure counts.
+func (g *Gate) ended(changed int, err error, conclusive bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
-	case !says || err != nil && changed != g.changed:
+	case !conclusive || err != nil && changed != g.changed:
 	case err != nil:
 		g.failures++
 		g.changed++

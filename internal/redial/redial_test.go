@@ -89,7 +89,8 @@ func TestOneAttemptAtATime(t *testing.T) {
 	})
 }
 
-// TestCallersThatLeave: those who give up an attempt say nothing about the server, and keep nobody from the next one.
+// TestCallersThatLeave: callers that give up an attempt prove nothing about the server, and do not prevent the next
+// one.
 func TestCallersThatLeave(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -150,8 +151,8 @@ func (p *pool) take(ctx context.Context) (bool, error) {
 	})
 }
 
-// TestConnectionsThatAreThere: who needs no new connection does not wait for those who do, and who waits for a full pool
-// holds up nobody.
+// TestConnectionsThatAreThere: a caller that needs no new connection does not wait for callers that do, and a caller
+// that waits for a full pool delays no other.
 func TestConnectionsThatAreThere(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

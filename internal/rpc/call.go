@@ -12,17 +12,16 @@ import (
 	"github.com/onceward/onceward"
 )
 
-// Call is a call of a method: what the guard is told of it, and the request, which a handler may change.
+// Call is a call of a method: the guard's description of it, and the request, which a handler may change.
 type Call struct {
 	onceward.Call
 	request proto.Message
-	id      string // of the request, as it came
+	id      string // of the request, as received
 	begun   bool
 }
 
-// Call describes a call with this request to the guard. The header has the fields of [Method.Fields] at least; room is
-// memory for the payload, if that is small. An error says what is wrong with the key: it is for
-// [onceward.Procedure.Refuse].
+// Call describes a call with this request to the guard. The header contains at least the fields of [Method.Fields];
+// room is memory for a small payload. An error means that the key is wrong: pass it to [onceward.Procedure.Refuse].
 func (m *Method) Call(scope string, header http.Header, request proto.Message, room []byte) (Call, error) {
 	reflected := request.ProtoReflect()
 	call := Call{Call: onceward.Call{Scope: scope, Method: m.Name, Actor: scope, Header: header}, request: request}
@@ -36,8 +35,8 @@ func (m *Method) Call(scope string, header http.Header, request proto.Message, r
 	return call, nil
 }
 
-// Begin makes the request ready for a run of the handler. Before each but the first, which a database undid, it is made
-// again what it was when it came: the handler may have changed it, and would start from that.
+// Begin prepares the request for a run of the handler. If a database undid an earlier run, it restores the request as
+// received, because the handler may have changed it.
 func (m *Method) Begin(c *Call) error {
 	if !c.begun {
 		c.begun = true
@@ -54,12 +53,12 @@ func (m *Method) Begin(c *Call) error {
 	return nil
 }
 
-// idField is the field of a request that may carry the key; nil if there is none.
+// idField returns the field of a request that may carry the key; nil if there is none.
 func (m *Method) idField(request protoreflect.Message) protoreflect.FieldDescriptor {
 	return request.Descriptor().Fields().ByNumber(m.requestID)
 }
 
-// takeID makes the request's id the key of a call. One that is in the header has to be the same.
+// takeID uses the request's id as the key of a call. A key in the header must be the same.
 func (m *Method) takeID(call *onceward.Call, id string) error {
 	if id == "" {
 		return nil
@@ -86,7 +85,7 @@ func (m *Method) takeID(call *onceward.Call, id string) error {
 	return nil
 }
 
-// isUUID4 recognises a random UUID as RFC 9562 writes it, in either case: what AIP-155 asks for.
+// isUUID4 reports whether s is a random UUID in the form of RFC 9562, in either case, as AIP-155 requires.
 func isUUID4(s string) bool {
 	if len(s) != 36 {
 		return false

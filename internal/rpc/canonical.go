@@ -17,21 +17,19 @@ type field struct {
 	value      protoreflect.Value
 }
 
-// record is where, among the fields that a program does not know, some of one number are. There may be many: a caller
-// chooses.
+// record is a run of unknown fields with one number. There may be many: the caller decides.
 type record struct {
 	number   protoreflect.FieldNumber
 	from, to int
 }
 
-// appendMessage appends a message in the one form that stands for what it says: the wire format, with fields in the
-// order of their numbers and maps in that of their keys. The deterministic mode of the protobuf library promises no
-// more than one form within one build, and puts the fields that the program does not know behind all others: two nodes
-// in the middle of a deploy would then take one request for two. Here a field that only the newer schema knows stands
-// where it stands for the newer program.
+// appendMessage appends a message in its one canonical form: the wire format, with fields in the order of their numbers
+// and maps in the order of their keys. The deterministic mode of the protobuf library only guarantees one form within
+// one build, and puts unknown fields after all others: two nodes in the middle of a deploy would then take one request
+// for two. Here a field that only the newer schema contains has the same place as in the newer program.
 //
-// What a program does not know it takes as it was sent. So a request with an unknown field that a client may encode in
-// more than one way, a map above all, can still look different.
+// Unknown fields are taken as they were sent. So a request with an unknown field that a client may encode in more than
+// one way, above all a map, can still look different.
 func appendMessage(b []byte, m protoreflect.Message, without protoreflect.FieldNumber) []byte {
 	w := writers.Get().(*writer)
 	defer writers.Put(w)
@@ -41,20 +39,20 @@ func appendMessage(b []byte, m protoreflect.Message, without protoreflect.FieldN
 	return b
 }
 
-// writer writes a message in time that grows with its size, however deep it is nested: the length of a part, which is
-// known behind it, is put in its place at the end.
+// writer writes a message in time that grows with its size, however deep it is nested: the length of a part is known
+// only after the part, and all lengths are inserted at the end.
 type writer struct {
 	b       []byte   // without the lengths
-	lengths []length // in the order of their places
-	more    int      // how many bytes those that are known will take
+	lengths []length // in the order of their positions
+	more    int      // the size of the known lengths in bytes
 }
 
 var writers = sync.Pool{New: func() any { return new(writer) }}
 
-// length is that of the part which starts at a place.
+// length is the length of the part that starts at a position.
 type length struct{ at, size int }
 
-// part writes what has its length in front.
+// part writes content with its length in front.
 func (w *writer) part(content func()) {
 	n, start := len(w.lengths), len(w.b)+w.more
 	w.lengths = append(w.lengths, length{at: len(w.b)})
@@ -64,7 +62,7 @@ func (w *writer) part(content func()) {
 	w.more += protowire.SizeVarint(uint64(size))
 }
 
-// end puts the lengths in their places, from the last to the first.
+// end inserts the lengths, from the last to the first.
 func (w *writer) end() []byte {
 	from := len(w.b)
 	b := slices.Grow(w.b, w.more)[:from+w.more]
@@ -101,8 +99,8 @@ func (w *writer) message(m protoreflect.Message, without protoreflect.FieldNumbe
 	}
 }
 
-// collector gathers the fields of a message: those that the program knows, and records of others. It is used again, so
-// that a call of few fields allocates nothing for it.
+// collector gathers the fields of a message: known fields, and records of unknown ones. It is reused, so that a call
+// with few fields allocates nothing for it.
 type collector struct {
 	fields  []field
 	records []record
@@ -126,7 +124,7 @@ func (c *collector) add(d protoreflect.FieldDescriptor, v protoreflect.Value) bo
 func (c *collector) addUnknown(all []byte) {
 	for from := 0; from < len(all); {
 		number, _, n := protowire.ConsumeField(all[from:])
-		if n < 0 { // which no decoder lets pass
+		if n < 0 { // no decoder accepts such a field
 			number, n = math.MaxInt32, len(all)-from
 		}
 		if last := len(c.records) - 1; last >= 0 && c.records[last].number == number {

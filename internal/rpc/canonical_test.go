@@ -35,7 +35,7 @@ func full() *paymentpb.Payment {
 	}
 }
 
-// TestCanonicalIsTheMessage: the form says all that the message says, and nothing else.
+// TestCanonicalIsTheMessage: the form contains the whole message, and nothing else.
 func TestCanonicalIsTheMessage(t *testing.T) {
 	t.Parallel()
 	again := new(paymentpb.Payment)
@@ -57,7 +57,7 @@ func TestCanonicalIsTheMessage(t *testing.T) {
 	}
 }
 
-// TestCanonicalOfMaps: the order of a map is that of chance, and says nothing.
+// TestCanonicalOfMaps: the order of a map is random, and has no meaning.
 func TestCanonicalOfMaps(t *testing.T) {
 	t.Parallel()
 	for range 50 {
@@ -126,7 +126,7 @@ func without(t *testing.T, name protoreflect.Name) protoreflect.MessageDescripto
 	return old.Messages().ByName("Payment")
 }
 
-// TestCanonicalWithoutID: the id of a request is none of what it means, and that of a part is.
+// TestCanonicalWithoutID: the id of a request is not part of its content, but the id of a part is.
 func TestCanonicalWithoutID(t *testing.T) {
 	t.Parallel()
 	const number = 4

@@ -16,8 +16,8 @@ import (
 	"github.com/onceward/onceward"
 )
 
-// statuses are the codes of a handler's answer as statuses of HTTP, by which the guard judges it (E5). They are those
-// that google.rpc.Code names, but for CANCELLED: 499 would be stored as an answer, and says as little about what was
+// statuses maps the codes of a handler's answer to statuses of HTTP, by which the guard judges it (rule E5). They are
+// the ones that google.rpc.Code names, except for CANCELLED: 499 would be stored as an answer, and leaves open what was
 // done as DEADLINE_EXCEEDED does.
 var statuses = map[code.Code]int{
 	code.Code_OK:                  http.StatusOK,
@@ -39,7 +39,7 @@ var statuses = map[code.Code]int{
 	code.Code_UNAUTHENTICATED:     http.StatusUnauthorized,
 }
 
-// httpStatus is the status of a code; one that does not exist is UNKNOWN.
+// httpStatus returns the status of a code; an unknown code counts as UNKNOWN.
 func httpStatus(c int32) int {
 	if s, ok := statuses[code.Code(c)]; ok {
 		return s
@@ -47,8 +47,7 @@ func httpStatus(c int32) int {
 	return http.StatusInternalServerError
 }
 
-// ProblemFields are the header fields that go out with a problem: how a caller who is not known could authenticate
-// (A8).
+// ProblemFields returns the header fields for a problem: how an unknown caller could authenticate (rule A8).
 func ProblemFields(p *onceward.Problem) map[string][]string {
 	if len(p.Challenges) == 0 {
 		return nil
@@ -68,12 +67,12 @@ func ProblemFields(p *onceward.Problem) map[string][]string {
 // ErrorDomain is the domain of the ErrorInfo in Onceward's own answers.
 const ErrorDomain = "onceward"
 
-// ProblemStatus is a problem as the status of a call, with an ErrorInfo that says what is wrong, and a RetryInfo where
-// it is known when to come again.
+// ProblemStatus returns a problem as the status of a call, with an ErrorInfo that describes it, and a RetryInfo if the
+// time of a retry is known.
 func ProblemStatus(p *onceward.Problem) *status.Status {
 	s := &status.Status{Code: int32(problemCode(p)), Message: p.Error()}
 	add := func(detail proto.Message) {
-		if packed, err := anypb.New(detail); err == nil { // which a message of text does not fail
+		if packed, err := anypb.New(detail); err == nil { // a message of text always packs
 			s.Details = append(s.Details, packed)
 		}
 	}
@@ -90,13 +89,13 @@ func ProblemStatus(p *onceward.Problem) *status.Status {
 	return s
 }
 
-// ProblemOf returns the problem that a status made by [ProblemStatus] holds; nil if it holds none.
+// ProblemOf returns the problem in a status made by [ProblemStatus]; nil if there is none.
 func ProblemOf(s *status.Status) (p *onceward.Problem) {
 	var wait time.Duration
 	for _, packed := range s.GetDetails() {
 		detail, err := packed.UnmarshalNew()
 		if err != nil {
-			continue // of a type that the program does not know
+			continue // of an unknown type
 		}
 		switch d := detail.(type) {
 		case *errdetails.RetryInfo:
@@ -119,9 +118,9 @@ func ProblemOf(s *status.Status) (p *onceward.Problem) {
 	return p
 }
 
-// problemCode is the code of a problem. UNAVAILABLE, which clients retry by themselves, is for those where the same
-// call may come again at once, and has not been executed or is in flight. An outcome that is not known is UNKNOWN:
-// ABORTED would invite the client to do it all over again, with another key.
+// problemCode returns the code of a problem. UNAVAILABLE, which clients retry automatically, is for problems after
+// which the same call may be sent again immediately, because it was not executed or is in flight. An unknown outcome is
+// UNKNOWN: ABORTED would invite the client to repeat everything, with another key.
 func problemCode(p *onceward.Problem) code.Code {
 	switch name := p.OwnCode(); {
 	case name == "outcome-unknown":

@@ -1,5 +1,5 @@
-// Package rpc is what the adapters for gRPC and Connect have in common: how a call of a unary method of protobuf is
-// told from another, how its answer is stored, and which code says what. It knows neither framework.
+// Package rpc is shared by the adapters for gRPC and Connect: it defines how a call of a unary method of protobuf is
+// identified, how its answer is stored, and the meaning of each code. It depends on neither framework.
 package rpc
 
 import (
@@ -17,19 +17,19 @@ import (
 // Method is a unary method that is protected.
 type Method struct {
 	*onceward.Procedure
-	// Name is the full name of the method, as in "/acme.payments.v1.Payments/Create": that of the operation too, unless an
-	// option names it.
+	// Name is the full name of the method, as in "/acme.payments.v1.Payments/Create". It is also the name of the
+	// operation, unless an option sets another.
 	Name string
-	// Fields are the canonical names of the request's fields that are read: see [onceward.Procedure.RequestFields].
+	// Fields are the canonical names of the request's header fields that are read: see [onceward.Procedure.RequestFields].
 	Fields []string
 	// Output is the type of the response.
 	Output protoreflect.MessageType
 
-	requestID protoreflect.FieldNumber // zero if keys come by metadata alone
+	requestID protoreflect.FieldNumber // zero if keys come only by metadata
 }
 
-// NewMethod finds a method among those that are linked into the program, and says what cannot be right: a name that is
-// none, a method that streams, a field that cannot carry a key. RequestID is the name of that field; empty for none.
+// NewMethod returns a method that is linked into the program. It refuses a name that is not a method's, a method that
+// streams, and a field that cannot carry a key. RequestID is the name of that field; empty for none.
 func NewMethod(guard *onceward.Guard, name, requestID string, options []onceward.Option) (*Method, error) {
 	found, err := find(name)
 	if err != nil {
@@ -58,7 +58,7 @@ func NewMethod(guard *onceward.Guard, name, requestID string, options []onceward
 	return m, nil
 }
 
-// find looks a method up by its full name.
+// find returns a method by its full name.
 func find(name string) (protoreflect.MethodDescriptor, error) {
 	service, method, ok := strings.Cut(strings.TrimPrefix(name, "/"), "/")
 	if !ok || !strings.HasPrefix(name, "/") {
@@ -77,8 +77,8 @@ func find(name string) (protoreflect.MethodDescriptor, error) {
 	return nil, fmt.Errorf("onceward: %s: the service has no such method", name)
 }
 
-// ChangesState reports whether a method may need protection: it is not marked as one without side effects, or as
-// idempotent by itself, by the option idempotency_level. One that is not known may.
+// ChangesState reports whether a method may need protection: the option idempotency_level does not mark it as free of
+// side effects, or as idempotent. An unknown method may.
 func ChangesState(name string) bool {
 	found, err := find(name)
 	if err != nil {
@@ -88,7 +88,8 @@ func ChangesState(name string) bool {
 	return options.GetIdempotencyLevel() == descriptorpb.MethodOptions_IDEMPOTENCY_UNKNOWN
 }
 
-// HasHTTPRule reports whether the schema says how a gateway serves a method over HTTP, by the option google.api.http.
+// HasHTTPRule reports whether the schema defines how a gateway serves a method over HTTP, by the option
+// google.api.http.
 func HasHTTPRule(name string) (has bool) {
 	found, err := find(name)
 	if err != nil {
@@ -101,7 +102,7 @@ func HasHTTPRule(name string) (has bool) {
 	return has
 }
 
-// Message returns what a framework handed over as a message of protobuf.
+// Message returns a framework's value as a message of protobuf.
 func Message(v any) (proto.Message, error) {
 	m, ok := v.(proto.Message)
 	if !ok || !m.ProtoReflect().IsValid() {

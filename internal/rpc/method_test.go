@@ -54,7 +54,7 @@ func TestNewMethod(t *testing.T) {
 		{"/onceward.test.Payments/Watch", "", reserved, "streams"},
 		{"/onceward.test.Payments/Create", "id", reserved, `no string "id"`},
 		{"/onceward.test.Payments/Create", "amount", reserved, `no string "amount"`},
-		{"/onceward.test.Payments/Create", "", nil, "does not say how it executes"},
+		{"/onceward.test.Payments/Create", "", nil, "has no mode of execution"},
 	} {
 		_, err := NewMethod(guard, test.name, test.requestID, test.options)
 		if err == nil || !strings.Contains(err.Error(), test.want) {
@@ -219,8 +219,7 @@ func TestReplyOfOthers(t *testing.T) {
 	}
 }
 
-// TestStatuses: every code of google.rpc.Code has a meaning, and those that say nothing about what was done are never
-// stored.
+// TestStatuses: every code of google.rpc.Code has a meaning, and codes that leave open what was done are never stored.
 func TestStatuses(t *testing.T) {
 	t.Parallel()
 	for number := range code.Code_name {

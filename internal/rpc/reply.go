@@ -19,20 +19,20 @@ import (
 	"github.com/onceward/onceward"
 )
 
-// Reply is what a method answers.
+// Reply is the answer of a method.
 type Reply struct {
-	// Status is that of an error; nil for a message.
+	// Status is the status of an error; nil for a message.
 	Status *status.Status
 	// Message is the response.
 	Message proto.Message
-	// Header and Trailer are what goes before and behind the message, Meta what belongs to the error alone.
+	// Header and Trailer are sent before and after the message, Meta with an error only.
 	Header, Trailer, Meta map[string][]string
 }
 
-// ContentType is that of a stored reply.
+// ContentType is the content type of a stored reply.
 const ContentType = "application/vnd.onceward.rpc"
 
-// The numbers of a stored reply's fields: it is a message of protobuf that has no schema but this.
+// These are the numbers of a stored reply's fields: it is a message of protobuf without any other schema.
 const (
 	fieldStatus protowire.Number = iota + 1
 	fieldType
@@ -42,8 +42,8 @@ const (
 	fieldMeta
 )
 
-// Say passes on what the error of a handler says of itself: that nothing was executed, that the request is not valid,
-// or that it is not known what was done. Its text is the reason that an operator finds.
+// Say sets the outcome that the error of a handler is marked with: that nothing was executed, that the request is
+// not valid, or that it is not known what was done. Its text becomes the reason for an operator.
 func Say(ctx context.Context, err error) {
 	if err == nil {
 		return
@@ -63,8 +63,8 @@ func Say(ctx context.Context, err error) {
 	}
 }
 
-// Answer is a reply as it is judged and stored. An error says that it cannot be sent: the message is none of the
-// method's, or does not encode.
+// Answer encodes a reply to be judged and stored. It returns an error for a message that cannot be sent: it is not of
+// the method's type, or does not encode.
 func (m *Method) Answer(r *Reply) (onceward.Answer, error) {
 	answer := onceward.Answer{Status: http.StatusOK, ContentType: ContentType}
 	var err error
@@ -85,8 +85,8 @@ func (m *Method) Answer(r *Reply) (onceward.Answer, error) {
 	return answer, nil
 }
 
-// sendable is the status of an error as servers send it: its message is a text, whatever the caller sent that is quoted
-// in it, and its code is not that of success.
+// sendable returns the status of an error as servers send it: its message is valid UTF-8, even if it quotes the caller,
+// and its code is not the code of success.
 func sendable(s *status.Status) *status.Status {
 	text := strings.ToValidUTF8(s.GetMessage(), "\ufffd")
 	failed := &status.Status{Code: s.GetCode(), Message: text, Details: s.GetDetails()}
@@ -108,13 +108,13 @@ func (m *Method) appendResponse(b []byte, response proto.Message) ([]byte, error
 	return appendEncoded(b, response)
 }
 
-// appendEncoded appends a message behind its length.
+// appendEncoded appends a message after its length.
 func appendEncoded(b []byte, message proto.Message) ([]byte, error) {
 	b = protowire.AppendVarint(b, uint64(proto.Size(message)))
 	return proto.MarshalOptions{}.MarshalAppend(b, message)
 }
 
-// appendFields appends those fields of a header that are stored.
+// appendFields appends the fields of a header that are stored.
 func (m *Method) appendFields(b []byte, number protowire.Number, h map[string][]string) []byte {
 	if len(h) == 0 {
 		return b
@@ -132,7 +132,7 @@ func (m *Method) appendFields(b []byte, number protowire.Number, h map[string][]
 	return b
 }
 
-// Reply reads a stored answer. One that a resolver or an operator gave is in JSON: the response, or the
+// Reply decodes a stored answer. An answer that a resolver or an operator gave is JSON: the response, or the
 // google.rpc.Status of an error.
 func (m *Method) Reply(a onceward.Answer) (r Reply, err error) {
 	if a.ContentType == ContentType {
@@ -162,7 +162,7 @@ func (m *Method) Reply(a onceward.Answer) (r Reply, err error) {
 	return r, nil
 }
 
-// decode reads what Answer wrote.
+// decode decodes the output of Answer.
 func (m *Method) decode(b []byte) (r Reply, err error) {
 	ofType := false
 	for len(b) > 0 {
@@ -190,7 +190,7 @@ func (m *Method) decode(b []byte) (r Reply, err error) {
 			err = readField(&r.Trailer, value)
 		case number == fieldMeta:
 			err = readField(&r.Meta, value)
-		default: // also a message of another type than the method has now
+		default: // includes a message of another type than the method has now
 			err = errUnreadable
 		}
 		if err != nil {

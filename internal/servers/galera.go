@@ -277,7 +277,13 @@ func (s *MariaDBServer) isolate(ctx context.Context, isolated int) error {
 // Bootstrap makes a node decide alone whose group has lost its quorum, as its operator does when the others are known
 // to be dead: those must not run.
 func (c *GaleraCluster) Bootstrap(ctx context.Context, s *MariaDBServer) error {
-	return s.Exec(ctx, "SET GLOBAL wsrep_provider_options='pc.bootstrap=true'")
+	if err := s.Exec(ctx, "SET GLOBAL wsrep_provider_options='pc.bootstrap=true'"); err != nil {
+		return err
+	}
+	return awaitWithin(ctx, GaleraCatchUp, askGaleraEvery, "the node decides", func() (bool, error) {
+		status, err := s.galeraStatus(ctx)
+		return err == nil && status["wsrep_cluster_status"] == "Primary" && status["wsrep_ready"] == "ON", nil
+	})
 }
 
 // KillAll ends all nodes at nearly the same time, as a power loss does.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -106,6 +107,8 @@ func parseTarget(serverURL string) (parsed *url.URL, target string, err error) {
 		return nil, "", err
 	case parsed.Hostname() == "":
 		return nil, "", fmt.Errorf("servers: a proxy needs a URL with a host, not %q", serverURL)
+	case strings.Contains(parsed.Host, ","):
+		return nil, "", fmt.Errorf("servers: a proxy stands in front of one server, not %q", parsed.Host)
 	case parsed.Port() == "" && parsed.Scheme == "redis":
 		return parsed, net.JoinHostPort(parsed.Hostname(), "6379"), nil
 	case parsed.Port() == "" && parsed.Scheme == "mysql":

@@ -9,12 +9,12 @@ import (
 
 // Sweep implements [store.Sweeper].
 func (s *Store) Sweep(ctx context.Context, limit int) (int, error) {
-	return ask(ctx, s, "sweep", func(ctx context.Context, in store.Sweeper) (int, error) { return in.Sweep(ctx, limit) })
+	return query(ctx, s, "sweep", func(ctx context.Context, in store.Sweeper) (int, error) { return in.Sweep(ctx, limit) })
 }
 
 // Reap implements [store.Reaper].
 func (s *Store) Reap(ctx context.Context, limit int, soft bool) (int, error) {
-	return ask(ctx, s, "reap", func(ctx context.Context, in store.Reaper) (int, error) {
+	return query(ctx, s, "reap", func(ctx context.Context, in store.Reaper) (int, error) {
 		return in.Reap(ctx, limit, soft)
 	})
 }
@@ -81,35 +81,35 @@ func (s *Store) Rewrite(ctx context.Context, c store.Claim, from, to store.Conte
 
 // Retain implements [store.Retainer].
 func (s *Store) Retain(ctx context.Context, id store.ID, d time.Duration) (time.Time, error) {
-	return ask(ctx, s, "retain", func(ctx context.Context, in store.Retainer) (time.Time, error) {
+	return query(ctx, s, "retain", func(ctx context.Context, in store.Retainer) (time.Time, error) {
 		return in.Retain(ctx, id, d)
 	})
 }
 
 // FindHash implements [store.Finder].
 func (s *Store) FindHash(ctx context.Context, hash string) (store.Record, error) {
-	return ask(ctx, s, "find hash", func(ctx context.Context, in store.Finder) (store.Record, error) {
+	return query(ctx, s, "find hash", func(ctx context.Context, in store.Finder) (store.Record, error) {
 		return in.FindHash(ctx, hash)
 	})
 }
 
 // FindProviderID implements [store.Finder].
 func (s *Store) FindProviderID(ctx context.Context, providerID string) ([]store.Record, error) {
-	return ask(ctx, s, "find provider id", func(ctx context.Context, in store.Finder) ([]store.Record, error) {
+	return query(ctx, s, "find provider id", func(ctx context.Context, in store.Finder) ([]store.Record, error) {
 		return in.FindProviderID(ctx, providerID)
 	})
 }
 
 // List implements [store.Lister].
 func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error) {
-	return ask(ctx, s, "list", func(ctx context.Context, in store.Lister) ([]store.Record, error) {
+	return query(ctx, s, "list", func(ctx context.Context, in store.Lister) ([]store.Record, error) {
 		return in.List(ctx, f)
 	})
 }
 
 // Stats implements [store.Lister].
 func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
-	return ask(ctx, s, "stats", func(ctx context.Context, in store.Lister) (store.Stats, error) { return in.Stats(ctx) })
+	return query(ctx, s, "stats", func(ctx context.Context, in store.Lister) (store.Stats, error) { return in.Stats(ctx) })
 }
 
 // AddLateCompletion implements [store.LateCompletionKeeper].
@@ -121,7 +121,7 @@ func (s *Store) AddLateCompletion(ctx context.Context, late store.LateCompletion
 
 // LateCompletions implements [store.LateCompletionKeeper].
 func (s *Store) LateCompletions(ctx context.Context, id store.ID) ([]store.LateCompletion, error) {
-	return ask(ctx, s, "late completions",
+	return query(ctx, s, "late completions",
 		func(ctx context.Context, in store.LateCompletionKeeper) ([]store.LateCompletion, error) {
 			return in.LateCompletions(ctx, id)
 		})
@@ -129,14 +129,14 @@ func (s *Store) LateCompletions(ctx context.Context, id store.ID) ([]store.LateC
 
 // AddExternalEvent implements [store.ExternalEventKeeper].
 func (s *Store) AddExternalEvent(ctx context.Context, e store.ExternalEvent) (bool, error) {
-	return ask(ctx, s, "add external event", func(ctx context.Context, in store.ExternalEventKeeper) (bool, error) {
+	return query(ctx, s, "add external event", func(ctx context.Context, in store.ExternalEventKeeper) (bool, error) {
 		return in.AddExternalEvent(ctx, e)
 	})
 }
 
 // ExternalEvents implements [store.ExternalEventKeeper].
 func (s *Store) ExternalEvents(ctx context.Context, f store.ExternalEventFilter) ([]store.ExternalEvent, error) {
-	return ask(ctx, s, "external events",
+	return query(ctx, s, "external events",
 		func(ctx context.Context, in store.ExternalEventKeeper) ([]store.ExternalEvent, error) {
 			return in.ExternalEvents(ctx, f)
 		})
@@ -144,7 +144,7 @@ func (s *Store) ExternalEvents(ctx context.Context, f store.ExternalEventFilter)
 
 // PurgeExternalEvents implements [store.ExternalEventKeeper].
 func (s *Store) PurgeExternalEvents(ctx context.Context, age time.Duration, limit int) (int, error) {
-	return ask(ctx, s, "purge external events", func(ctx context.Context, in store.ExternalEventKeeper) (int, error) {
+	return query(ctx, s, "purge external events", func(ctx context.Context, in store.ExternalEventKeeper) (int, error) {
 		return in.PurgeExternalEvents(ctx, age, limit)
 	})
 }
@@ -156,21 +156,21 @@ func (s *Store) AddAudit(ctx context.Context, e store.AuditEntry) error {
 
 // Audit implements [store.Auditor].
 func (s *Store) Audit(ctx context.Context, id store.ID) ([]store.AuditEntry, error) {
-	return ask(ctx, s, "audit", func(ctx context.Context, in store.Auditor) ([]store.AuditEntry, error) {
+	return query(ctx, s, "audit", func(ctx context.Context, in store.Auditor) ([]store.AuditEntry, error) {
 		return in.Audit(ctx, id)
 	})
 }
 
 // PurgeAudit implements [store.Auditor].
 func (s *Store) PurgeAudit(ctx context.Context, age time.Duration, limit int) (int, error) {
-	return ask(ctx, s, "purge audit", func(ctx context.Context, in store.Auditor) (int, error) {
+	return query(ctx, s, "purge audit", func(ctx context.Context, in store.Auditor) (int, error) {
 		return in.PurgeAudit(ctx, age, limit)
 	})
 }
 
 // ListAudit implements [store.AuditLister].
 func (s *Store) ListAudit(ctx context.Context, f store.AuditFilter) ([]store.AuditEntry, error) {
-	return ask(ctx, s, "list audit", func(ctx context.Context, in store.AuditLister) ([]store.AuditEntry, error) {
+	return query(ctx, s, "list audit", func(ctx context.Context, in store.AuditLister) ([]store.AuditEntry, error) {
 		return in.ListAudit(ctx, f)
 	})
 }
@@ -184,7 +184,7 @@ func (s *Store) AddExecution(ctx context.Context, e store.ExecutionEntry) error 
 
 // ListExecutions implements [store.ExecutionAuditor].
 func (s *Store) ListExecutions(ctx context.Context, f store.AuditFilter) ([]store.ExecutionEntry, error) {
-	return ask(ctx, s, "list executions",
+	return query(ctx, s, "list executions",
 		func(ctx context.Context, in store.ExecutionAuditor) ([]store.ExecutionEntry, error) {
 			return in.ListExecutions(ctx, f)
 		})
@@ -192,7 +192,7 @@ func (s *Store) ListExecutions(ctx context.Context, f store.AuditFilter) ([]stor
 
 // PurgeExecutions implements [store.ExecutionAuditor].
 func (s *Store) PurgeExecutions(ctx context.Context, age time.Duration, limit int) (int, error) {
-	return ask(ctx, s, "purge executions", func(ctx context.Context, in store.ExecutionAuditor) (int, error) {
+	return query(ctx, s, "purge executions", func(ctx context.Context, in store.ExecutionAuditor) (int, error) {
 		return in.PurgeExecutions(ctx, age, limit)
 	})
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
-// This file holds what SQL stores have beside the records.
+// This file contains the methods for the tables that SQL stores have beside the records.
 
 // AddMessage implements [outbox.Store].
 func (s *Store) AddMessage(ctx context.Context, tx *sql.Tx, e *outbox.Entry) error {
@@ -23,7 +23,7 @@ func (s *Store) AddMessage(ctx context.Context, tx *sql.Tx, e *outbox.Entry) err
 func (s *Store) ClaimMessages(
 	ctx context.Context, requests []outbox.ClaimRequest, lease time.Duration,
 ) ([]outbox.Claimed, error) {
-	return ask(ctx, s, "claim messages", func(ctx context.Context, in outbox.Store) ([]outbox.Claimed, error) {
+	return query(ctx, s, "claim messages", func(ctx context.Context, in outbox.Store) ([]outbox.Claimed, error) {
 		return in.ClaimMessages(ctx, requests, lease)
 	})
 }
@@ -32,21 +32,21 @@ func (s *Store) ClaimMessages(
 func (s *Store) ExtendMessages(
 	ctx context.Context, leases []outbox.Lease, lease time.Duration,
 ) ([]outbox.Lease, error) {
-	return ask(ctx, s, "extend messages", func(ctx context.Context, in outbox.Store) ([]outbox.Lease, error) {
+	return query(ctx, s, "extend messages", func(ctx context.Context, in outbox.Store) ([]outbox.Lease, error) {
 		return in.ExtendMessages(ctx, leases, lease)
 	})
 }
 
-// RecordProviderID implements [outbox.Store].
-func (s *Store) RecordProviderID(ctx context.Context, l outbox.Lease, providerID string) error {
-	return call(ctx, s, "record provider id", func(ctx context.Context, in outbox.Store) error {
-		return in.RecordProviderID(ctx, l, providerID)
+// RecordEffect implements [outbox.Store].
+func (s *Store) RecordEffect(ctx context.Context, l outbox.Lease, providerID string, answer []byte) error {
+	return call(ctx, s, "record effect", func(ctx context.Context, in outbox.Store) error {
+		return in.RecordEffect(ctx, l, providerID, answer)
 	})
 }
 
 // FinishMessages implements [outbox.Store].
 func (s *Store) FinishMessages(ctx context.Context, outcomes []outbox.Outcome) ([]outbox.Lease, error) {
-	return ask(ctx, s, "finish messages", func(ctx context.Context, in outbox.Store) ([]outbox.Lease, error) {
+	return query(ctx, s, "finish messages", func(ctx context.Context, in outbox.Store) ([]outbox.Lease, error) {
 		return in.FinishMessages(ctx, outcomes)
 	})
 }
@@ -62,29 +62,29 @@ func (s *Store) FinishMessageTx(
 
 // FreeMessages implements [outbox.Store].
 func (s *Store) FreeMessages(ctx context.Context) (int, error) {
-	return ask(ctx, s, "free messages", func(ctx context.Context, in outbox.Store) (int, error) {
+	return query(ctx, s, "free messages", func(ctx context.Context, in outbox.Store) (int, error) {
 		return in.FreeMessages(ctx)
 	})
 }
 
 // PurgeMessages implements [outbox.Store].
 func (s *Store) PurgeMessages(ctx context.Context, age time.Duration, limit int) (int, error) {
-	return ask(ctx, s, "purge messages", func(ctx context.Context, in outbox.Store) (int, error) {
+	return query(ctx, s, "purge messages", func(ctx context.Context, in outbox.Store) (int, error) {
 		return in.PurgeMessages(ctx, age, limit)
 	})
 }
 
 // Messages implements [outbox.Store].
 func (s *Store) Messages(ctx context.Context, f outbox.Filter) ([]outbox.Entry, error) {
-	return ask(ctx, s, "messages", func(ctx context.Context, in outbox.Store) ([]outbox.Entry, error) {
+	return query(ctx, s, "messages", func(ctx context.Context, in outbox.Store) ([]outbox.Entry, error) {
 		return in.Messages(ctx, f)
 	})
 }
 
 // ReplayMessage implements [outbox.Store].
-func (s *Store) ReplayMessage(ctx context.Context, id string) error {
+func (s *Store) ReplayMessage(ctx context.Context, id string, answer []byte) error {
 	return call(ctx, s, "replay message", func(ctx context.Context, in outbox.Store) error {
-		return in.ReplayMessage(ctx, id)
+		return in.ReplayMessage(ctx, id, answer)
 	})
 }
 
@@ -97,7 +97,7 @@ func (s *Store) DropMessage(ctx context.Context, id string) error {
 
 // MessageStats implements [outbox.Store].
 func (s *Store) MessageStats(ctx context.Context) (outbox.Stats, error) {
-	return ask(ctx, s, "message stats", func(ctx context.Context, in outbox.Store) (outbox.Stats, error) {
+	return query(ctx, s, "message stats", func(ctx context.Context, in outbox.Store) (outbox.Stats, error) {
 		return in.MessageStats(ctx)
 	})
 }
@@ -125,21 +125,21 @@ func (s *Store) AddToAnswer(ctx context.Context, e *outbox.Entry) error {
 
 // RememberEvent implements [inbox.Store].
 func (s *Store) RememberEvent(ctx context.Context, tx *sql.Tx, consumer, eventID string) (bool, error) {
-	return ask(ctx, s, "remember event", func(ctx context.Context, in inbox.Store) (bool, error) {
+	return query(ctx, s, "remember event", func(ctx context.Context, in inbox.Store) (bool, error) {
 		return in.RememberEvent(ctx, tx, consumer, eventID)
 	})
 }
 
 // PurgeEvents implements [inbox.Store].
 func (s *Store) PurgeEvents(ctx context.Context, age time.Duration, limit int) (int, error) {
-	return ask(ctx, s, "purge events", func(ctx context.Context, in inbox.Store) (int, error) {
+	return query(ctx, s, "purge events", func(ctx context.Context, in inbox.Store) (int, error) {
 		return in.PurgeEvents(ctx, age, limit)
 	})
 }
 
 // ConsumedEvents implements [inbox.Store].
 func (s *Store) ConsumedEvents(ctx context.Context, eventID string) ([]inbox.Consumption, error) {
-	return ask(ctx, s, "consumed events", func(ctx context.Context, in inbox.Store) ([]inbox.Consumption, error) {
+	return query(ctx, s, "consumed events", func(ctx context.Context, in inbox.Store) ([]inbox.Consumption, error) {
 		return in.ConsumedEvents(ctx, eventID)
 	})
 }
@@ -151,7 +151,7 @@ func (s *Store) InTx(ctx context.Context, work func(ctx context.Context) error) 
 
 // UpsertRow implements [natural.Store].
 func (s *Store) UpsertRow(ctx context.Context, tx *sql.Tx, u natural.Upsert) (natural.Outcome, error) {
-	return ask(ctx, s, "upsert row", func(ctx context.Context, in natural.Store) (natural.Outcome, error) {
+	return query(ctx, s, "upsert row", func(ctx context.Context, in natural.Store) (natural.Outcome, error) {
 		return in.UpsertRow(ctx, tx, u)
 	})
 }

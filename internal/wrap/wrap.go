@@ -1,5 +1,5 @@
-// Package wrap is what wrappers of stores have in common: a [Store] that hands every call on to the store inside. A
-// wrapper embeds it, and writes the methods that it changes.
+// Package wrap is shared by the wrappers of stores: a [Store] that passes every call to the inner store. A wrapper
+// embeds it, and writes the methods that it changes.
 package wrap
 
 import (
@@ -16,14 +16,14 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Store has the methods of every capability, and is a [store.Wrapper]: a call that the store inside cannot answer
+// Store has the methods of every capability, and is a [store.Wrapper]: a call that the inner store does not support
 // returns an error that wraps [errors.ErrUnsupported].
 type Store struct {
 	inside store.Store
 	around Around
 }
 
-// Around is called for each call that has a context, with its name, and makes it by calling next, or does not. It
+// Around is called for each call that has a context, with its name. It makes the call with next, or refuses it. It
 // returns the error of the call.
 type Around func(ctx context.Context, call Call, next func(ctx context.Context) error) error
 
@@ -41,7 +41,7 @@ func New(inside store.Store, around Around) *Store {
 // Unwrap implements [store.Wrapper].
 func (s *Store) Unwrap() store.Store { return s.inside }
 
-// Close closes the store inside, if it can be closed.
+// Close closes the inner store, if it can be closed.
 func (s *Store) Close() error {
 	if closer, ok := s.inside.(io.Closer); ok {
 		return closer.Close()
@@ -58,8 +58,8 @@ func call[T any](ctx context.Context, s *Store, name Call, next func(ctx context
 	return s.around(ctx, name, func(ctx context.Context) error { return next(ctx, able) })
 }
 
-// ask is [call] for a method that returns a value.
-func ask[T, V any](
+// query makes a call like [call] for a method that returns a value.
+func query[T, V any](
 	ctx context.Context, s *Store, name Call, next func(ctx context.Context, able T) (V, error),
 ) (value V, err error) {
 	err = call(ctx, s, name, func(ctx context.Context, able T) (err error) {
@@ -77,7 +77,7 @@ func capability[T any](s *Store) (T, error) {
 	return able, nil
 }
 
-// The store promises all of these.
+// Store implements all of these interfaces.
 var (
 	_ store.Wrapper              = (*Store)(nil)
 	_ store.Transactor           = (*Store)(nil)
@@ -105,7 +105,7 @@ var (
 
 // Reserve implements [store.Store].
 func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
-	return ask(ctx, s, "reserve", func(ctx context.Context, in store.Store) (store.Verdict, error) {
+	return query(ctx, s, "reserve", func(ctx context.Context, in store.Store) (store.Verdict, error) {
 		return in.Reserve(ctx, r)
 	})
 }
@@ -122,7 +122,7 @@ func (s *Store) Checkpoint(ctx context.Context, c store.Claim, p store.Checkpoin
 
 // Complete implements [store.Store].
 func (s *Store) Complete(ctx context.Context, c store.Claim, done *store.Completion) (time.Time, error) {
-	return ask(ctx, s, "complete", func(ctx context.Context, in store.Store) (time.Time, error) {
+	return query(ctx, s, "complete", func(ctx context.Context, in store.Store) (time.Time, error) {
 		return in.Complete(ctx, c, done)
 	})
 }
@@ -144,14 +144,14 @@ func (s *Store) Reject(ctx context.Context, c store.Claim) error {
 
 // Get implements [store.Store].
 func (s *Store) Get(ctx context.Context, id store.ID) (store.Record, error) {
-	return ask(ctx, s, "get", func(ctx context.Context, in store.Store) (store.Record, error) { return in.Get(ctx, id) })
+	return query(ctx, s, "get", func(ctx context.Context, in store.Store) (store.Record, error) { return in.Get(ctx, id) })
 }
 
 // Transact implements [store.Transactor].
 func (s *Store) Transact(
 	ctx context.Context, r *store.Reservation, work func(ctx context.Context, v store.Verdict) store.Settlement,
 ) (store.Verdict, error) {
-	return ask(ctx, s, "transact", func(ctx context.Context, in store.Transactor) (store.Verdict, error) {
+	return query(ctx, s, "transact", func(ctx context.Context, in store.Transactor) (store.Verdict, error) {
 		return in.Transact(ctx, r, work)
 	})
 }

@@ -17,9 +17,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/client"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/internal/watchdog"
+	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/outbox/httpcall"
 	"github.com/onceward/onceward/store/sqlite"
 )
 
@@ -28,11 +31,11 @@ const callerVariable = "ONCEWARD_TEST_CALLER"
 
 // callerSettings say what a caller is to do.
 type callerSettings struct {
-	// Journal is its file, and URL that of the payments system.
-	Journal, URL string
+	// Store is its file, and URL that of the payments system.
+	Store, URL string
 	// Payments is how many payments it makes in all, however often it is started.
 	Payments int
-	// Forgetful is a caller that sends first and writes down what it sent after that, which is the mistake that a journal
+	// Forgetful is a caller that sends first and writes down what it sent after that, which is the mistake that an outbox
 	// is there to avoid.
 	Forgetful bool
 }
@@ -72,18 +75,21 @@ func run(m *testing.M) int {
 	return servers.Main(watchdog.Over(m))
 }
 
-// The tables of the caller: an order for each payment, and what it was told about it.
+// The tables of the caller: an order for each payment, and what was reported of it.
 const callerTables = `
-	CREATE TABLE IF NOT EXISTS orders (number INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE);
-	CREATE TABLE IF NOT EXISTS told (key TEXT PRIMARY KEY, status INTEGER NOT NULL, body TEXT NOT NULL, times INTEGER NOT NULL)`
+	CREATE TABLE IF NOT EXISTS orders (number INTEGER PRIMARY KEY, payment TEXT NOT NULL UNIQUE);
+	CREATE TABLE IF NOT EXISTS report (payment TEXT PRIMARY KEY, key TEXT NOT NULL, status INTEGER NOT NULL, body TEXT NOT NULL, times INTEGER NOT NULL)`
 
-// run is the life of a caller: it goes on where the last one was killed.
+// topic is the topic of the payments.
+const topic = "payments"
+
+// run is the life of a caller: it continues where the last one was killed.
 func (s callerSettings) run(ctx context.Context) error {
-	journal, err := sqlite.OpenJournal(ctx, s.Journal)
+	own, err := sqlite.Open(ctx, s.Store)
 	if err != nil {
 		return err
 	}
-	err = journal.Update(ctx, func(tx *sql.Tx) error {
+	err = own.Update(ctx, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, callerTables)
 		return err
 	})
@@ -98,13 +104,24 @@ func (s callerSettings) run(ctx context.Context) error {
 	}
 	if s.Forgetful {
 		fmt.Println("working")
-		return s.payForgetfully(ctx, journal, transport)
+		return s.payForgetfully(ctx, own, transport)
 	}
-	worker, err := client.NewWorker(journal, client.WorkerConfig{
-		Transport: transport, SendTimeout: 500 * time.Millisecond, MinBackoff: 20 * time.Millisecond, MaxBackoff: 500 * time.Millisecond,
-		MaxPerHost: 16, Logger: slog.New(slog.DiscardHandler),
-		Prepare:   authorize,
-		OnSettled: func(ctx context.Context, o client.Operation) error { return note(ctx, journal, o) },
+	box, err := outbox.New(own, outbox.Config{})
+	if err != nil {
+		return err
+	}
+	calls, err := httpcall.New(httpcall.Config{
+		Outbox: box, Topic: topic, Transport: transport, Prepare: authorize,
+		OnSettled: func(ctx context.Context, o httpcall.Operation) error { return note(ctx, onceward.Tx(ctx), o) },
+	})
+	if err != nil {
+		return err
+	}
+	route := calls.Route()
+	route.Timeout, route.MinBackoff, route.MaxBackoff = 500*time.Millisecond, 20*time.Millisecond, 500*time.Millisecond
+	route.Concurrency = 16
+	worker, err := outbox.NewWorker(own, outbox.WorkerConfig{
+		Routes: map[string]outbox.Route{topic: route}, Lease: time.Second, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		return err
@@ -113,7 +130,7 @@ func (s callerSettings) run(ctx context.Context) error {
 	failed := make(chan error, 2)
 	go func() { failed <- worker.Run(ctx) }()
 	go func() {
-		if err := s.order(ctx, journal, worker); err != nil {
+		if err := s.order(ctx, own, calls); err != nil {
 			failed <- err
 		}
 	}()
@@ -130,8 +147,8 @@ func authorize(r *http.Request) error {
 }
 
 // order writes an order and its payment down in one transaction, until all are there.
-func (s callerSettings) order(ctx context.Context, journal *sqlite.Journal, worker *client.Worker) error {
-	next, err := lastOrder(ctx, journal)
+func (s callerSettings) order(ctx context.Context, own *sqlite.Store, calls *httpcall.Calls) error {
+	next, err := lastOrder(ctx, own)
 	if err != nil {
 		return err
 	}
@@ -140,24 +157,23 @@ func (s callerSettings) order(ctx context.Context, journal *sqlite.Journal, work
 		if err != nil {
 			return err
 		}
-		err = journal.Update(ctx, func(tx *sql.Tx) error {
-			key, err := client.Enqueue(ctx, journal, tx, request)
+		err = own.Update(ctx, func(tx *sql.Tx) error {
+			id, err := calls.Enqueue(ctx, tx, request)
 			if err != nil {
 				return err
 			}
-			_, err = tx.ExecContext(ctx, `INSERT INTO orders (number, key) VALUES ($1, $2)`, next, key)
+			_, err = tx.ExecContext(ctx, `INSERT INTO orders (number, payment) VALUES ($1, $2)`, next, id)
 			return err
 		})
 		if err != nil {
 			return err
 		}
-		worker.Wake()
 	}
 	return nil
 }
 
-func lastOrder(ctx context.Context, journal *sqlite.Journal) (last int, err error) {
-	err = journal.DB().QueryRowContext(ctx, `SELECT coalesce(max(number), 0) FROM orders`).Scan(&last)
+func lastOrder(ctx context.Context, own *sqlite.Store) (last int, err error) {
+	err = own.DB().QueryRowContext(ctx, `SELECT coalesce(max(number), 0) FROM orders`).Scan(&last)
 	return last, err
 }
 
@@ -171,20 +187,18 @@ func (s callerSettings) payment(ctx context.Context, number int) (*http.Request,
 	return request, err
 }
 
-// note is told of a payment. It may be told again.
-func note(ctx context.Context, journal *sqlite.Journal, o client.Operation) error {
-	return journal.Update(ctx, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `INSERT INTO told (key, status, body, times) VALUES ($1, $2, $3, 1)
-			ON CONFLICT (key) DO UPDATE SET times = times + 1`, o.Key, o.Answer.Status, string(o.Answer.Body))
-		return err
-	})
+// note writes down the answer to a payment.
+func note(ctx context.Context, tx *sql.Tx, o httpcall.Operation) error {
+	_, err := tx.ExecContext(ctx, `INSERT INTO report (payment, key, status, body, times) VALUES ($1, $2, $3, $4, 1)
+		ON CONFLICT (payment) DO UPDATE SET times = times + 1`, o.ID, o.Key, o.Answer.Status, string(o.Answer.Body))
+	return err
 }
 
 // payForgetfully sends each payment before anything is written down.
 func (s callerSettings) payForgetfully(
-	ctx context.Context, journal *sqlite.Journal, transport *client.Transport,
+	ctx context.Context, own *sqlite.Store, transport *client.Transport,
 ) error {
-	next, err := lastOrder(ctx, journal)
+	next, err := lastOrder(ctx, own)
 	if err != nil {
 		return err
 	}
@@ -203,13 +217,13 @@ func (s callerSettings) payForgetfully(
 		if err := errors.Join(err, response.Body.Close()); err != nil {
 			return err
 		}
-		o := client.Operation{Key: client.KeyOf(response), Answer: client.Answer{Status: response.StatusCode, Body: body}}
-		if err := note(ctx, journal, o); err != nil {
-			return err
+		o := httpcall.Operation{
+			ID: client.KeyOf(response), Key: client.KeyOf(response),
+			Answer: httpcall.Answer{Status: response.StatusCode, Body: body},
 		}
-		err = journal.Update(ctx, func(tx *sql.Tx) error {
-			_, err := tx.ExecContext(ctx, `INSERT INTO orders (number, key) VALUES ($1, $2)`, next, o.Key)
-			return err
+		err = own.Update(ctx, func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, `INSERT INTO orders (number, payment) VALUES ($1, $2)`, next, o.ID)
+			return errors.Join(err, note(ctx, tx, o))
 		})
 		if err != nil {
 			return err

@@ -28,19 +28,19 @@ const callsVariable = "ONCEWARD_TEST_CALLS"
 
 // TestCallerIsKilled is the proof of durable operations: a caller pays through the demo, whose provider fails in all
 // ways that it can, over a network that loses replies; caller and demo are killed at random and started again. In the
-// end each order was charged once, and the caller was told of each.
+// end each order was charged once, and each answer was reported once.
 func TestCallerIsKilled(t *testing.T) {
 	payments, err := strconv.Atoi(cmp.Or(os.Getenv(callsVariable), nightly.Either("200", "60")))
 	must(t, err)
 	s := newStorm(t, payments)
-	s.blow(func() bool { return s.counts().told == payments })
+	s.blow(func() bool { return s.counts().reported == payments })
 	s.settle()
 	made := s.counts()
-	t.Logf("%d callers and %d demos were killed; %d operations were enqueued, %d answered, %d told of, %d of them more "+
+	t.Logf("%d callers and %d demos were killed; %d operations were enqueued, %d answered, %d reported, %d of them more "+
 		"than once; %d sendings, %d charges in the ledger of %d orders", s.callers, s.demos, made.orders, made.answered,
-		made.told, made.toldAgain, made.attempts, made.charges, made.charged)
-	want := counts{orders: payments, answered: payments, told: payments, charges: payments, charged: payments}
-	made.toldAgain, made.attempts = 0, 0
+		made.reported, made.repeated, made.attempts, made.charges, made.charged)
+	want := counts{orders: payments, answered: payments, reported: payments, charges: payments, charged: payments}
+	made.attempts = 0
 	if made != want {
 		t.Errorf("in the end: %+v, want %+v", made, want)
 	}
@@ -69,7 +69,7 @@ type storm struct {
 	caller, demo   *proc.Process
 	callers, demos int
 	kills          int // how many callers are killed at most
-	journal        *sqlite.Journal
+	own            *sqlite.Store
 }
 
 func newStorm(t *testing.T, payments int) *storm {
@@ -77,16 +77,16 @@ func newStorm(t *testing.T, payments int) *storm {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	s := &storm{T: t, dir: t.TempDir(), random: rand.New(rand.NewPCG(seed, 1)), kills: max(6, payments/50)}
-	s.settings = callerSettings{Journal: filepath.Join(s.dir, "caller.db"), Payments: payments}
+	s.settings = callerSettings{Store: filepath.Join(s.dir, "caller.db"), Payments: payments}
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	s.addr = free.Addr().String()
 	must(t, free.Close())
 	s.startDemo()
 	s.startCaller()
-	s.journal, err = sqlite.OpenJournal(t.Context(), s.settings.Journal)
+	s.own, err = sqlite.Open(t.Context(), s.settings.Store)
 	must(t, err)
-	t.Cleanup(func() { must(t, s.journal.Close()) })
+	t.Cleanup(func() { must(t, s.own.Close()) })
 	return s
 }
 
@@ -191,8 +191,8 @@ func (s *storm) settle() {
 
 // counts are what there is in the end.
 type counts struct {
-	// orders are those of the caller, answered the operations of the journal that were, told those it was told of.
-	orders, answered, told, toldAgain, attempts int
+	// orders are what the caller ordered, answered the operations with an answer, reported the answers of OnSettled.
+	orders, answered, reported, repeated, attempts int
 	// charges are those in the ledger, and charged the orders that have one.
 	charges, charged int
 }
@@ -200,13 +200,13 @@ type counts struct {
 func (s *storm) counts() (c counts) {
 	s.Helper()
 	for query, into := range map[string]*int{
-		`SELECT count(*) FROM orders`:                                            &c.orders,
-		`SELECT count(*) FROM onceward_journal WHERE state = 1 AND status = 201`: &c.answered,
-		`SELECT count(*) FROM told WHERE status = 201`:                           &c.told,
-		`SELECT count(*) FROM told WHERE times > 1`:                              &c.toldAgain,
-		`SELECT coalesce(sum(attempts), 0) FROM onceward_journal`:                &c.attempts,
+		`SELECT count(*) FROM orders`:                                 &c.orders,
+		`SELECT count(*) FROM onceward_messages WHERE state = 'done'`: &c.answered,
+		`SELECT count(*) FROM report WHERE status = 201`:              &c.reported,
+		`SELECT count(*) FROM report WHERE times > 1`:                 &c.repeated,
+		`SELECT coalesce(sum(attempts), 0) FROM onceward_messages`:    &c.attempts,
 	} {
-		must(s, s.journal.DB().QueryRowContext(s.Context(), query).Scan(into))
+		must(s, s.own.DB().QueryRowContext(s.Context(), query).Scan(into))
 	}
 	for _, n := range s.charges() {
 		c.charges += n
@@ -239,11 +239,11 @@ func (s *storm) twice() (n int) {
 	return n
 }
 
-// wantSameAnswers: what the caller was told of an order is what the server answers now, byte for byte.
+// wantSameAnswers: the answer that was reported of an order is what the server answers now, byte for byte.
 func (s *storm) wantSameAnswers() {
 	s.Helper()
-	rows, err := s.journal.DB().QueryContext(s.Context(),
-		`SELECT number, key, body FROM orders JOIN told USING (key) ORDER BY random() LIMIT 50`)
+	rows, err := s.own.DB().QueryContext(s.Context(),
+		`SELECT number, key, body FROM orders JOIN report USING (payment) ORDER BY random() LIMIT 50`)
 	must(s, err)
 	defer func() { must(s, rows.Close()) }()
 	plain, err := client.NewClient(client.Config{})
@@ -262,7 +262,7 @@ func (s *storm) wantSameAnswers() {
 		must(s, err)
 		must(s, response.Body.Close())
 		if again.String() != body || response.Header.Get("Idempotent-Replayed") != "true" {
-			s.Errorf("order %d was told %s, and is now answered %d %s", number, body, response.StatusCode, again.String())
+			s.Errorf("order %d was reported as %s, and is now answered %d %s", number, body, response.StatusCode, again.String())
 		}
 	}
 	must(s, rows.Err())

@@ -202,8 +202,8 @@ func TestSettledByAnOperator(t *testing.T) {
 			acts = append(acts, strings.TrimSpace(e.Actor+": "+e.Action+", "+e.Reason+" "+e.Outcome))
 		}
 		asked := func(n string) string {
-			return "reconciler: reconcile attempt " + n + ",  the other system does not know of it, which proves nothing: " +
-				"the request may still arrive|"
+			return "reconciler: reconcile attempt " + n + ", the handler said that the outcome is unknown " +
+				"the other system does not know of it, which proves nothing: the request may still arrive|"
 		}
 		want := asked("1") + asked("2") + "zoe: retry now, the bank was down|zoe: retry now, the bank was down done|" +
 			asked("1") + asked("2") + "zoe: resolve not executed, the bank says no|zoe: resolve not executed, the bank says no done"

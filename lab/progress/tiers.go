@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 )
@@ -125,7 +126,7 @@ func batchesOf(tier string, all []pkg) ([]batch, error) {
 		}, nil
 	case tierAll:
 		return []batch{
-			{name: "tests under the race detector", packages: watched, race: true},
+			{name: "tests under the race detector", packages: watched, race: true, flags: []string{atNight()}},
 			{name: "tests of one goroutine", packages: plain},
 			counted,
 		}, nil
@@ -133,6 +134,10 @@ func batchesOf(tier string, all []pkg) ([]batch, error) {
 		return nil, fmt.Errorf("%q is no tier: name one of %s, %s and %s", tier, tierQuick, tierTest, tierAll)
 	}
 }
+
+// atNight returns the flag that lets more tests of a package run at once than there are processors: the conformance suite
+// runs on many servers then, and waits for them, for leases and for locks.
+func atNight() string { return fmt.Sprintf("-parallel=%d", 3*runtime.GOMAXPROCS(0)) }
 
 // place returns when a package is tested: the slowest ones first.
 func place(p pkg) int {

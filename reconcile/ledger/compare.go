@@ -9,11 +9,10 @@ import (
 )
 
 // Compare merges the two streams, both in ascending byte order of their keys, and reports each difference in that
-// order. It holds one entry of each side at a time. It ends early, with what it had counted up to the last key that
-// both sides were done with, when a stream fails or is out of order, when report returns an error, or when the context
-// ends.
+// order. It holds one entry of each side at a time. When a stream fails or is out of order, when report returns an
+// error, or when the context ends, it ends early, with the counts up to the last key that both sides have passed.
 //
-// There is no window, so nothing is at an edge. The findings have IDs as of a comparison without a name.
+// There is no window, so no entry is at an edge. The findings have the IDs of a comparison without a name.
 func Compare(
 	ctx context.Context, provider, local iter.Seq2[Entry, error], report func(Finding) error,
 ) (Summary, error) {
@@ -22,7 +21,7 @@ func Compare(
 	return m.done.Counts, err
 }
 
-// cursor is how far a merge has come: both sides are done with all keys up to After, and that is what they came to.
+// cursor is the progress of a merge: both sides are past all keys up to After, with these counts.
 type cursor struct {
 	After  []byte
 	Counts Summary
@@ -34,19 +33,19 @@ type merger struct {
 	window     *Window // nil if there are no edges
 	grace      time.Duration
 	report     func(Finding) error
-	// save is told now and then that a key is done with, after saveEvery entries; it may be nil.
+	// save is called after saveEvery entries, when a key is finished; it may be nil.
 	save      func() error
 	saveEvery int64
 
 	provider, local *stream
 	counts          Summary
-	// done is as of the last key that both sides are done with. Nothing may go on from between two entries of one key:
-	// a duplicate would then be taken for the first.
+	// done is the state at the last key that both sides have passed. A merge must not continue between two entries of one
+	// key: a duplicate would then be taken for the first.
 	done     cursor
 	lastSave int64
 }
 
-// merge goes on behind the cursor until both streams are at their end.
+// merge continues after the cursor until both streams are at their end.
 func (m *merger) merge(ctx context.Context, provider, local iter.Seq2[Entry, error]) error {
 	var stopProvider, stopLocal func()
 	after := string(m.done.After)
@@ -72,7 +71,7 @@ func (m *merger) merge(ctx context.Context, provider, local iter.Seq2[Entry, err
 	return nil
 }
 
-// oneKey compares the smallest key that there is, and is done with it.
+// oneKey compares the smallest key of both sides.
 func (m *merger) oneKey() error {
 	key := m.provider.head.Key
 	if !m.provider.more || m.local.more && m.local.head.Key < key {
@@ -102,8 +101,8 @@ func (m *merger) oneKey() error {
 	return m.finish(key)
 }
 
-// take returns the first entry of the key, if the stream has one, and leaves the stream behind the last: those between
-// are duplicates.
+// take returns the first entry of the key, if the stream has one, and moves the stream past the last: the others are
+// duplicates.
 func (m *merger) take(s *stream, key string, count *int64) (first Entry, has bool, err error) {
 	if !s.at(key) {
 		return Entry{}, false, nil
@@ -129,7 +128,7 @@ func (m *merger) take(s *stream, key string, count *int64) (first Entry, has boo
 	}
 }
 
-// oneSided reports what only one side has, unless it lies where the other side may have it outside of the window.
+// oneSided reports an entry that only one side has, unless the other side may have it outside of the window.
 func (m *merger) oneSided(f Finding, at time.Time) error {
 	if m.window != nil && m.window.edge(at, m.grace) {
 		m.counts.AtEdge++
@@ -144,7 +143,7 @@ func (m *merger) found(f Finding) error {
 	return m.report(f)
 }
 
-// finish moves the cursor behind a key.
+// finish moves the cursor past a key.
 func (m *merger) finish(key string) error {
 	m.done.After = append(m.done.After[:0], key...)
 	m.done.Counts = m.counts
@@ -155,7 +154,7 @@ func (m *merger) finish(key string) error {
 	return m.save()
 }
 
-// entries counts what was read from both sides.
+// entries returns the number of entries read from both sides.
 func (m *merger) entries() int64 { return m.counts.Provider + m.counts.Local }
 
 // ErrOrder is returned when a source does not keep the order of keys. The error is an [*OrderError].
@@ -164,41 +163,41 @@ var ErrOrder = errors.New("ledger: entries out of order")
 // errNoKey is returned for an entry that nothing can be compared with.
 var errNoKey = errors.New("an entry has no key")
 
-// OrderError says where a source left the order. What was reported before may be wrong, because the entries that were
-// not found may come later: it has to be found again once the source is in order.
+// OrderError reports where a source left the order. Earlier findings may be wrong, because missing entries may follow
+// later: compare again once the source is in order.
 type OrderError struct {
 	// Side is the source.
 	Side Side
-	// Before is the key that came first, or the one that the source was to begin after.
+	// Before is the key that came first, or the key after which the source was to begin.
 	Before string
-	// Key is the one that came behind it, and is smaller, or is the key that was to be left out.
+	// Key is the key that came after it, and is smaller, or is the key that was to be left out.
 	Key string
 }
 
 // Error describes the two keys.
 func (e *OrderError) Error() string {
-	return fmt.Sprintf("ledger: entries out of order: the %s source lists %q behind %q", e.Side, e.Key, e.Before)
+	return fmt.Sprintf("ledger: entries out of order: the %s source lists %q after %q", e.Side, e.Key, e.Before)
 }
 
 // Is makes errors.Is(err, ErrOrder) true.
 func (e *OrderError) Is(target error) bool { return target == ErrOrder }
 
-// stream is one side of the merge: the entry at its head, and what is needed to trust the next one.
+// stream is one side of the merge: its current entry, and what is needed to check the next one.
 type stream struct {
 	side  Side
 	next  func() (Entry, error, bool)
-	head  Entry // before the first entry, one with the key to begin after
+	head  Entry // before the first entry, an entry with the key to begin after
 	begun bool
 	more  bool // there is a head
 }
 
-// newStream returns a stream that stands before its first entry, and what ends it.
+// newStream returns a stream before its first entry, and a function that ends it.
 func newStream(side Side, entries iter.Seq2[Entry, error], after string) (*stream, func()) {
 	next, stop := iter.Pull2(entries)
 	return &stream{side: side, next: next, head: Entry{Key: after}}, stop
 }
 
-// advance takes the next entry as the head.
+// advance reads the next entry.
 func (s *stream) advance() error {
 	entry, err, ok := s.next()
 	switch {

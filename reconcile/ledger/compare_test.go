@@ -97,7 +97,7 @@ func TestOrderIsNotGuessed(t *testing.T) {
 		if !errors.As(err, &order) || *order != test.want || !errors.Is(err, ledger.ErrOrder) {
 			t.Errorf("%q and %q: %v, want %v", test.provider, test.local, err, &test.want)
 		}
-		if message := test.want.Error(); !strings.Contains(message, `"`+test.want.Key+`" behind "`+test.want.Before+`"`) {
+		if message := test.want.Error(); !strings.Contains(message, `"`+test.want.Key+`" after "`+test.want.Before+`"`) {
 			t.Errorf("the error does not say both keys: %s", message)
 		}
 	}

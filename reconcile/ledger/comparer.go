@@ -15,17 +15,17 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Comparer compares one window after the other. The windows end at whole multiples of the interval, and have ended when
-// the store's clock says so: any number of nodes may run a comparer of the same name, whatever their own clocks say,
-// and each window is compared by one of them. Which windows are due is kept in the store, and a window stays due until
-// it has been compared or a person has given it up.
+// Comparer compares one window after the other. The windows end at whole multiples of the interval, by the store's
+// clock: any number of nodes may run a comparer of the same name, whatever their own clocks, and each window is
+// compared by one of them. The store keeps which windows are due, and a window stays due until it has been compared or
+// a person has given it up.
 type Comparer struct {
 	config Config
 	store  store.Store
 	engine *onceward.Guard
 }
 
-// NewComparer returns a comparer. The store keeps how far the comparison has come, and its clock decides which windows
+// NewComparer returns a comparer. The store keeps the progress of the comparison, and its clock decides which windows
 // have ended. Any store will do; for [Comparer.GiveUp] it must be a [store.Auditor].
 func NewComparer(s store.Store, config Config) (*Comparer, error) {
 	if s == nil {
@@ -42,17 +42,18 @@ func NewComparer(s store.Store, config Config) (*Comparer, error) {
 	return &Comparer{config: config, store: s, engine: engine}, nil
 }
 
-// RunOnce compares the windows that are due, Config.Windows at most, and returns what each came to. One that fails does
-// not keep the others from being compared: it is left to be tried again later, from the last key that both sides were
-// done with, or from its beginning if a source is out of order. The error joins those of all windows. While another
-// node is comparing it wraps [onceward.ErrInProgress].
+// RunOnce compares the windows that are due, at most Config.Windows, and returns a summary of each. A window that fails
+// does not prevent the others from being compared: it is retried later, from the last key that both sides have passed,
+// or from its beginning if a source is out of order. The error joins the errors of all windows. While another node is
+// comparing it wraps [onceward.ErrInProgress].
 func (c *Comparer) RunOnce(ctx context.Context) ([]Summary, error) {
 	r, err := c.round(ctx)
 	return r.compared, err
 }
 
 // Run compares each window when it has settled, until the context ends, and then returns nil. Failures are logged, and
-// it goes on. A window that another node is at is no failure, but is looked at again: that node may be lost.
+// it continues. A window that another node is comparing is no failure, but is checked again, because that node may be
+// lost.
 func (c *Comparer) Run(ctx context.Context) error {
 	failures := 0
 	for {
@@ -64,7 +65,7 @@ func (c *Comparer) Run(ctx context.Context) error {
 			failures = 0
 		}
 		switch {
-		case r.finished: // what failed was logged for each window
+		case r.finished: // each failed window was logged
 		case errors.Is(err, onceward.ErrInProgress):
 			c.config.Logger.DebugContext(ctx, "ledger: another node is comparing", "comparison", c.config.Name)
 		default:
@@ -77,7 +78,7 @@ func (c *Comparer) Run(ctx context.Context) error {
 	}
 }
 
-// pause is the time until the next look, and a random bit more, so that the nodes do not all come at once.
+// pause returns the time until the next look, with a random addition, so that the nodes do not all look at once.
 func (c *Comparer) pause(r *round, failures int) time.Duration {
 	pause := min(r.wait, maxBackoff)
 	if !r.finished {
@@ -86,10 +87,10 @@ func (c *Comparer) pause(r *round, failures int) time.Duration {
 	return pause + rand.N(pause/20+1)
 }
 
-// round is what a run did.
+// round is the result of a run.
 type round struct {
 	compared []Summary
-	// finished says that the run came to its end, and wait is then the time until there is something to do.
+	// finished is set if the run came to its end, and wait is then the time until there is something to do.
 	finished bool
 	wait     time.Duration
 }
@@ -118,8 +119,8 @@ func (c *Comparer) round(ctx context.Context) (r round, err error) {
 	return r, err
 }
 
-// Status says how far the comparison has come, and which windows could not be compared. It asks the store alone, and
-// also tells of windows that no node has looked at yet.
+// Status returns the progress of the comparison, and the windows that could not be compared. It only reads the store,
+// and includes windows that no node has started yet.
 func (c *Comparer) Status(ctx context.Context) (Status, error) {
 	now, err := c.clock(ctx)
 	if err != nil {
@@ -141,14 +142,14 @@ func (c *Comparer) Status(ctx context.Context) (Status, error) {
 	return s, nil
 }
 
-// giveUpWait is how long giving up waits for a node that is comparing.
+// giveUpWait is how long GiveUp waits for a node that is comparing.
 const giveUpWait = time.Minute
 
 // GiveUp ends a window that will never be compared, such as one that the provider has lost: it is no longer due, and
-// effects in it may be missing on either side without a finding. Who gives it up and why is written to the audit of the
-// store first: if that fails it is not done. The window is one of [Status.Uncompared], or else the error wraps
-// [store.ErrNotFound]; it wraps [onceward.ErrInProgress] if a node does not stop comparing for a minute, and
-// [errors.ErrUnsupported] if the store keeps no audit.
+// effects in it may be missing on either side without a finding. The actor and the reason are written to the audit of
+// the store first; if this fails the window is not given up. The window is one of [Status.Uncompared], or else the
+// error wraps [store.ErrNotFound]; it wraps [onceward.ErrInProgress] if a node does not stop comparing for a minute,
+// and [errors.ErrUnsupported] if the store keeps no audit.
 func (c *Comparer) GiveUp(ctx context.Context, by reconcile.By, w Window) error {
 	auditor, ok := store.As[store.Auditor](c.store)
 	if !ok {
@@ -169,13 +170,13 @@ func (c *Comparer) GiveUp(ctx context.Context, by reconcile.By, w Window) error 
 		if err == nil {
 			t.config.Logger.WarnContext(ctx, "ledger: a window was given up",
 				"run", p.Counts.Run, "by", by.Who, "why", by.Why)
-			t.tell(ctx, p, "given up", nil)
+			t.observe(ctx, p, "given up", nil)
 		}
 		return err
 	}, onceward.InFlightWait(giveUpWait))
 }
 
-// The defaults of [Config].
+// These are the defaults of [Config].
 const (
 	DefaultScope      = "ledger"
 	DefaultInterval   = 24 * time.Hour
@@ -189,61 +190,60 @@ const (
 const (
 	// maxName keeps the key of the journal within the limits of keys.
 	maxName = 128
-	// maxBackoff is the most that failures make a comparer wait, unless Config.MinBackoff is longer, and the longest
-	// time between two looks of a node: another one may have been lost.
+	// maxBackoff is the longest pause after failures, unless Config.MinBackoff is longer, and the longest time between two
+	// looks of a node, because another node may have been lost.
 	maxBackoff = time.Hour
 )
 
 // Config configures a [Comparer]: what is compared, and how.
 type Config struct {
-	// Name is that of the comparison, such as "acme charges", and its identity: the progress is kept under it, and it
-	// is part of the ID of each finding. With another name it is another comparison, which begins at Since.
-	// Required.
+	// Name is the name of the comparison, such as "acme charges", and its identity: the progress is kept under it, and it
+	// is part of the ID of each finding. A comparison with another name is another one, which begins at Since. Required.
 	Name string
 	// Scope is the scope that the progress is kept in. Default: [DefaultScope].
 	Scope string
 	// Provider and Local list the entries of the two sides. Required.
 	Provider Source
 	Local    Source
-	// Report is told each finding, at least once: what it keeps, it keeps by the finding's ID. If it returns an error
-	// the window stays uncompared, and that finding is reported again when it is tried again. Default: findings are
-	// counted, and told to the observer.
+	// Report is called with each finding, at least once: store findings by their ID. If it returns an error the window
+	// stays uncompared, and the finding is reported again when the window is retried. Default: findings are only counted,
+	// and sent to the observer.
 	Report func(ctx context.Context, f Finding) error
 
-	// Guard is the one whose operations have the effects. If the provider lists effects that are not in the local
-	// ledger, another service may share the account, and a guard without a namespace is told to warn of that, once: see
-	// [onceward.Guard.WarnSharedProvider]. Default: none, and findings are all that tells.
+	// Guard is the guard whose operations have the effects. If the provider lists effects that are not in the local
+	// ledger, another service may share the account, and a guard without a namespace logs a warning, once: see
+	// [onceward.Guard.WarnSharedProvider]. Default: none, and no warning.
 	Guard *onceward.Guard
 
-	// Since is where the comparison begins: effects from then on are compared. From the first run on the progress is
-	// what counts, and a later Since changes nothing; an earlier one makes the comparison go back to it. Default: the
-	// last window that has settled at the first run.
+	// Since is where the comparison begins: later effects are compared. After the first run the stored progress counts,
+	// and a later Since changes nothing; an earlier one makes the comparison go back to it. Default: the last window that
+	// has settled at the first run.
 	Since time.Time
-	// Interval is the time between the ends of two windows. It may change between deploys: the next window goes on
-	// where the last one ended. Default: [DefaultInterval].
+	// Interval is the time between the ends of two windows. It may change between deploys: the next window continues where
+	// the last one ended. Default: [DefaultInterval].
 	Interval time.Duration
-	// Settle is how long after its end, by the store's clock, a window is compared: an effect must be in both ledgers
-	// by then to be compared at all. Default: [DefaultSettle].
+	// Settle is how long after its end, by the store's clock, a window is compared: an effect must be in both ledgers by
+	// then. Default: [DefaultSettle].
 	Settle time.Duration
-	// Grace is how far the clocks of the two sides may be apart, and how long an effect may take to get from one ledger
-	// to the other: what is on one side only and within it of an end of the window is counted but not reported. The
-	// windows overlap so that the next one reports it. Default: [DefaultGrace].
+	// Grace is how far the clocks of the two sides may differ, and how long an effect may take to get from one ledger to
+	// the other: an entry on one side only that is within the grace of an end of the window is counted but not reported.
+	// The windows overlap so that the next one reports it. Default: [DefaultGrace].
 	Grace time.Duration
-	// Windows is how many windows one run works on at most; the others stay due. Default: [DefaultWindows].
+	// Windows is the largest number of windows in one run; the others stay due. Default: [DefaultWindows].
 	Windows int
 	// SaveEvery is how many entries are read between two recovery points. Default: [DefaultSaveEvery].
 	SaveEvery int
-	// MinBackoff is how long a window that could not be compared is left alone at first. It doubles with each attempt,
+	// MinBackoff is the first pause before a window that could not be compared is retried. It doubles with each attempt,
 	// up to an hour. Default: [DefaultMinBackoff].
 	MinBackoff time.Duration
-	// Deadline is how long a run may take. A window that it cuts off goes on from its last key when it is tried again.
-	// Default: the interval, but an hour at least.
+	// Deadline is how long a run may take. A window that it interrupts continues from its last key when it is retried.
+	// Default: the interval, but at least an hour.
 	Deadline time.Duration
 
-	// Logger gets failures and what an operator should know. Default: [slog.Default].
+	// Logger logs failures and what an operator should know. Default: [slog.Default].
 	Logger *slog.Logger
-	// Observer is told of every finding, with a [FindingEvent], and of what becomes of windows, with a
-	// [WindowEvent]. Default: none.
+	// Observer receives a [FindingEvent] for every finding, and a [WindowEvent] for every window that was compared, failed
+	// or was given up. Default: none.
 	Observer onceward.Observer
 }
 
@@ -293,10 +293,10 @@ func orDefault[T comparable](field *T, value T) {
 	}
 }
 
-// longest is the longest pause after a failure.
+// longest returns the longest pause after a failure.
 func (c *Config) longest() time.Duration { return max(c.MinBackoff, maxBackoff) }
 
-// backoff is the pause after so many failures.
+// backoff returns the pause after so many failures.
 func (c *Config) backoff(failures int) time.Duration {
 	return backoff.Exponential(c.MinBackoff, c.longest(), failures)
 }

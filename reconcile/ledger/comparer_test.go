@@ -215,7 +215,7 @@ func TestALostNodeIsMadeUpFor(t *testing.T) {
 	})
 }
 
-// deaf is the store of a node that can reserve, and then say nothing any more.
+// deaf is the store of a node that can reserve, and then gets no more answers.
 type deaf struct{ *memory.Store }
 
 func (*deaf) Release(context.Context, store.Claim, string) error { return errDead }

@@ -48,7 +48,7 @@ func status(t *testing.T, c *ledger.Comparer) ledger.Status {
 	return s
 }
 
-// TestAnOutageForgetsNothing: the provider is away for a week, and another node goes on. Until then each window is
+// TestAnOutageForgetsNothing: the provider is away for a week, and another node continues. Until then each window is
 // visible.
 func TestAnOutageForgetsNothing(t *testing.T) {
 	t.Parallel()
@@ -186,8 +186,8 @@ func TestWindowsOfARun(t *testing.T) {
 	})
 }
 
-// TestClocksOfNodesDecideNothing: they are ahead of the store, or behind it. Each effect is known to the provider only
-// from its time on by the store's clock: a window that is compared before it has ended does not see it.
+// TestClocksOfNodesDecideNothing: they are ahead of the store, or slow. Each effect is known to the provider only from
+// its time on by the store's clock: a window that is compared before it has ended does not see it.
 func TestClocksOfNodesDecideNothing(t *testing.T) {
 	t.Parallel()
 	for _, ahead := range []time.Duration{-25 * time.Hour, -time.Hour, 0, time.Hour, 25 * time.Hour} {

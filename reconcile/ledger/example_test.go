@@ -28,7 +28,7 @@ func charges(entries ...ledger.Entry) ledger.Source {
 	}
 }
 
-// A day is compared once, when the clock of the store says that it has ended and settled.
+// A day is compared once, when it has ended and settled by the clock of the store.
 func Example() {
 	day := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	noon := day.Add(12 * time.Hour)

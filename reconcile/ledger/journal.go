@@ -8,56 +8,56 @@ import (
 	"time"
 )
 
-// Status is how far a comparison has come.
+// Status is the progress of a comparison.
 type Status struct {
-	// Until is a time of the ledgers: effects before it have been compared, but for those in the uncompared windows. It
-	// lags behind the store's clock by a window and its time to settle, or there are too many uncompared windows to go
-	// on.
+	// Until is a time of the ledgers: effects before it have been compared, except for the uncompared windows. It is
+	// behind the store's clock by a window and its time to settle, or more if there are too many uncompared windows to
+	// continue.
 	Until time.Time
-	// Uncompared are the windows that have settled and have not been compared, in the order of time. There are 100 at
-	// most: those that follow come up when there is room.
+	// Uncompared are the windows that have settled and have not been compared, in the order of time. There are at most
+	// 100: later windows are added when there is room.
 	Uncompared []Uncompared
 }
 
 // Uncompared is a window that is due until it is compared, or given up by a person.
 type Uncompared struct {
 	Window Window `json:"window"`
-	// Since is when it was due first, by the store's clock.
+	// Since is when it was first due, by the store's clock.
 	Since time.Time `json:"since"`
-	// Attempts is how often it could not be compared, and Why what was wrong the last time.
+	// Attempts is how often it could not be compared, and Why the last error.
 	Attempts int    `json:"attempts,omitempty"`
 	Why      string `json:"why,omitempty"`
 	// RetryAt is when it is tried next, by the store's clock.
 	RetryAt time.Time `json:"retry_at"`
-	// Counts is what it has come to so far.
+	// Counts is the summary so far.
 	Counts Summary `json:"counts"`
 }
 
-// maxUncompared and maxMoves bound the journal, and maxWhy the reasons in it.
+// These bound the journal: maxUncompared and maxMoves its lists, and maxWhy the reasons in it.
 const (
 	maxUncompared = 100
 	maxMoves      = 20
 	maxWhy        = 500
 )
 
-// journal is what a comparison remembers. Each moment from Begin to Next lies in the inner part of exactly one window,
-// which has been compared, has been given up, or is in Open. What lies behind Next needs no list: it follows from the
-// store's clock.
+// journal is the stored state of a comparison. Each moment from Begin to Next lies in the inner part of exactly one
+// window, which has been compared, has been given up, or is in Open. The windows after Next follow from the store's
+// clock and need no list.
 type journal struct {
 	Begin time.Time  `json:"begin"`
 	Next  time.Time  `json:"next"`
 	Open  []*pending `json:"open,omitempty"`
-	// Moves are the last times that Next moved on, for the case that the clock was wrong about it.
+	// Moves are the last advances of Next, in case the clock was wrong.
 	Moves []move `json:"moves,omitempty"`
 }
 
-// move is that the store's clock said so, and Next moved on from there.
+// move records that Next advanced from From when the store's clock was Clock.
 type move struct {
 	Clock time.Time `json:"clock"`
 	From  time.Time `json:"from"`
 }
 
-// pending is an uncompared window, with what is needed to go on with it as it was begun.
+// pending is an uncompared window, with the settings it was begun with.
 type pending struct {
 	Uncompared
 	Grace time.Duration `json:"grace"`
@@ -65,14 +65,14 @@ type pending struct {
 	After []byte `json:"after,omitempty"`
 }
 
-// restart forgets what a window has come to so far.
+// restart drops the progress of a window.
 func (p *pending) restart() { p.After, p.Counts = nil, Summary{Run: p.Counts.Run} }
 
-// layout names the recovery point whose data is a journal as this program writes it.
+// layout names the recovery point whose data is a journal in this program's encoding.
 const layout = "journal 1"
 
-// readJournal returns the journal that a recovery point holds. One that this program does not know is left to a newer
-// node: to begin again would forget what is due.
+// readJournal decodes the journal in a recovery point. A journal that this program does not know is left to a newer
+// node: starting again would lose the windows that are due.
 func readJournal(point string, data []byte) (j journal, err error) {
 	decoder := json.NewDecoder(bytes.NewReader(data))
 	decoder.DisallowUnknownFields()
@@ -87,7 +87,7 @@ func readJournal(point string, data []byte) (j journal, err error) {
 	return j, nil
 }
 
-// begin is the journal of a comparison that never ran.
+// begin returns the journal of a comparison that never ran.
 func (c *Config) begin(now time.Time) journal {
 	begin := c.Since
 	if begin.IsZero() {
@@ -96,13 +96,14 @@ func (c *Config) begin(now time.Time) journal {
 	return journal{Begin: begin.UTC(), Next: begin.UTC()}
 }
 
-// nextEnd is the end of the first window that is not in the journal yet. All ends are whole multiples of the interval.
+// nextEnd returns the end of the first window that is not in the journal yet. All ends are whole multiples of the
+// interval.
 func (c *Config) nextEnd(j *journal) time.Time {
 	return j.Next.Add(c.Grace).Truncate(c.Interval).Add(c.Interval)
 }
 
-// advance opens the windows that have settled. Each reaches back behind Next by the grace, so that what lay at the end
-// of the window before is inside of it.
+// advance opens the windows that have settled. Each begins the grace before Next, so that entries at the end of the
+// previous window are inside it.
 func (c *Config) advance(j *journal, now time.Time) {
 	from := j.Next
 	for len(j.Open) < maxUncompared {
@@ -124,9 +125,9 @@ func (c *Config) advance(j *journal, now time.Time) {
 	}
 }
 
-// rewind goes back where it has to, and reports whether it did: to an earlier Since, and, if the store's clock has
-// stepped back, to where it was when the clock said last what it says now. What follows may have been compared before
-// it had ended, and is compared again when its time has come.
+// rewind goes back if necessary, and reports whether it did: to an earlier Since, and, if the store's clock has stepped
+// back, to the position at the clock's current time. Later windows may have been compared before they had ended, and
+// are compared again when their time has come.
 func (c *Config) rewind(j *journal, now time.Time) bool {
 	was := j.Next
 	if !c.Since.IsZero() && c.Since.Before(j.Begin) {
@@ -143,8 +144,8 @@ func (c *Config) rewind(j *journal, now time.Time) bool {
 	return j.Next.Before(was)
 }
 
-// settledAt is how far a comparison can have come at a moment of the clock: no window that has not settled then may
-// count as compared, however many moves ago it was opened.
+// settledAt returns how far a comparison can have come at a moment of the clock: no window that had not settled then
+// may count as compared, however many moves ago it was opened.
 func (c *Config) settledAt(j *journal, now time.Time) time.Time {
 	next := now.Add(-c.Settle).Truncate(c.Interval).Add(-c.Grace)
 	if next.Before(j.Begin) {
@@ -160,7 +161,7 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// due is the window that has been due for longest, or nil.
+// due returns the window that has been due for longest, or nil.
 func (j *journal) due(now time.Time) (first *pending) {
 	for _, p := range j.Open {
 		if !p.RetryAt.After(now) && (first == nil || p.RetryAt.Before(first.RetryAt)) {
@@ -170,7 +171,7 @@ func (j *journal) due(now time.Time) (first *pending) {
 	return first
 }
 
-// wait is the time until a window is due next.
+// wait returns the time until a window is due next.
 func (c *Config) wait(j *journal, now time.Time) time.Duration {
 	next := c.nextEnd(j).Add(c.Settle)
 	if len(j.Open) >= maxUncompared {

@@ -1,13 +1,13 @@
-// Package ledger compares a provider's list of effects with the local one, over a window of time, and reports what is
-// on one side only, what differs, and what is there twice.
+// Package ledger compares a provider's list of effects with the local one, over a window of time, and reports effects
+// that are on one side only, differ, or are listed twice.
 //
 // [Compare] is the comparison itself: two streams in the order of their keys are merged, so that its memory does not
-// grow with their length. A [Comparer] does that for one window after the other, daily by default, each by one node and
-// once. It keeps in the store how far it has come: no window is forgotten over failures, restarts and outages, and one
-// that was interrupted is continued where it stopped.
+// grow with their length. A [Comparer] does this for one window after the other, daily by default, each by one node and
+// once. It keeps its progress in the store: no window is lost because of failures, restarts and outages, and an
+// interrupted one is continued where it stopped.
 //
-// Findings are reported at least once. A process that dies between a report and the next recovery point leaves a few to
-// be reported again; [Finding.ID] is the same then, and one who keeps findings keeps one for each ID.
+// Findings are reported at least once. If a process dies between a report and the next recovery point, some are
+// reported again, with the same [Finding.ID]; keep one finding for each ID.
 package ledger
 
 import (
@@ -23,46 +23,46 @@ import (
 type Entry struct {
 	// Key identifies the effect on both sides, such as the provider's id or the downstream key. It is not empty.
 	Key string
-	// Value is what must be equal on both sides, written in one way: amount, currency and status in one string, or a
-	// digest of them. Nothing but its bytes is compared.
+	// Value is what must be equal on both sides, in one notation: amount, currency and status in one string, or a digest
+	// of them. It is compared byte for byte.
 	Value string
-	// At is when the effect happened, by the clock of its side. It decides what lies at the edge of a window. The zero
-	// time lies at no edge.
+	// At is when the effect happened, by the clock of its side. It decides whether the entry is at the edge of a window.
+	// The zero time is at no edge.
 	At time.Time
-	// Note is for people who look at a finding. It is not compared.
+	// Note is for people who read a finding. It is not compared.
 	Note string
 }
 
-// Source lists the entries of one side that lie in the window, in ascending byte order of their keys, from the first
-// key that is larger than after; an empty one is before all keys. The same key twice is a finding, a smaller key after
-// a larger one is an [OrderError].
+// Source lists the entries of one side in the window, in ascending byte order of their keys, from the first key that is
+// larger than after; an empty after is before all keys. The same key twice is a finding, a smaller key after a larger
+// one is an [OrderError].
 //
-// Equal keys should come in an order of their own, such as by time: the first is compared, the others are duplicates.
-// What the source yields together with an error is ignored, and nothing is asked for after it.
+// Entries with equal keys should be in a stable order, such as by time: the first is compared, the others are
+// duplicates. An entry that the source yields together with an error is ignored, and no further entry is read.
 type Source func(ctx context.Context, w Window, after string) iter.Seq2[Entry, error]
 
-// Window is the span of time that a run looks at: from From on, and before To.
+// Window is the span of time of a run: from From, and before To.
 type Window struct {
 	From time.Time `json:"from"`
 	To   time.Time `json:"to"`
 }
 
-// String returns both ends, in UTC: the same window has one name on all nodes.
+// String returns both ends, in UTC: a window has the same name on all nodes.
 func (w Window) String() string {
 	return w.From.UTC().Format(time.RFC3339Nano) + "/" + w.To.UTC().Format(time.RFC3339Nano)
 }
 
-// edge reports whether an entry of that time may be on one side only because the two sides do not agree about when it
-// was. The inner parts of windows that overlap by twice the grace lie side by side, so that no entry is at the edge of
-// all.
+// edge reports whether an entry of that time may be on one side only because the two sides do not agree about its time.
+// The inner parts of windows that overlap by twice the grace are adjacent, so that no entry is at the edge of all
+// windows.
 func (w Window) edge(at time.Time, grace time.Duration) bool {
 	return !at.IsZero() && (at.Before(w.From.Add(grace)) || !at.Before(w.To.Add(-grace)))
 }
 
-// Kind says what is wrong.
+// Kind is the kind of a finding.
 type Kind string
 
-// The kinds of findings.
+// These are the kinds of findings.
 const (
 	// KindMissingHere is an effect that the provider lists and the local ledger does not.
 	KindMissingHere Kind = "missing here"
@@ -77,7 +77,7 @@ const (
 // Side is one of the two ledgers.
 type Side string
 
-// The sides of a comparison.
+// These are the sides of a comparison.
 const (
 	// SideProvider is the ledger of the other system.
 	SideProvider Side = "provider"
@@ -87,24 +87,24 @@ const (
 
 // Finding is one difference.
 type Finding struct {
-	// ID identifies the difference by the name of the comparison, the kind, the side, the key and the ordinal. It is
-	// the same whenever it is reported again: by an attempt that goes on, or by the next run where the windows overlap.
+	// ID identifies the difference by the name of the comparison, the kind, the side, the key and the ordinal. It is the
+	// same whenever it is reported again: by an attempt that continues, or by the next run if the windows overlap.
 	ID string
 	// Run names the run that found it: the comparison and the window.
 	Run  string
 	Kind Kind
-	// Side is the one that has the entry, or has it too often. It is empty if both have it.
+	// Side is the side that has the entry, or has it too often. It is empty if both have it.
 	Side Side
 	Key  string
 	// Ordinal is 2 for the first duplicate, 3 for the next one; zero for the other kinds.
 	Ordinal int
-	// Provider and Local are the entries that were compared, and are zero where there is none. For a duplicate it is
-	// the one entry that is too many.
+	// Provider and Local are the compared entries, and are zero if there is none. For a duplicate it is the surplus entry.
 	Provider Entry
 	Local    Entry
 }
 
-// findingID hashes what a finding is, each part with its length, so that no two findings read the same.
+// findingID hashes the identity of a finding, each part with its length, so that no two findings have the same
+// encoding.
 func findingID(comparison string, f *Finding) string {
 	message := []byte("onceward ledger finding 1\x00")
 	for _, part := range []string{comparison, string(f.Kind), string(f.Side), f.Key} {
@@ -116,26 +116,26 @@ func findingID(comparison string, f *Finding) string {
 	return hex.EncodeToString(sum[:20])
 }
 
-// Summary is what a comparison came to.
+// Summary is the result of a comparison.
 type Summary struct {
 	// Run names the run: the comparison and the window.
 	Run string `json:"run"`
-	// Provider and Local count the entries that were read.
+	// Provider and Local are the numbers of entries read.
 	Provider int64 `json:"provider,omitempty"`
 	Local    int64 `json:"local,omitempty"`
-	// Matched counts the keys that are on both sides with the same value.
+	// Matched is the number of keys that are on both sides with the same value.
 	Matched int64 `json:"matched,omitempty"`
-	// AtEdge counts the keys that are on one side only, so near to an end of the window that the other side may have
+	// AtEdge is the number of keys that are on one side only, so near to an end of the window that the other side may have
 	// them outside. They are no findings.
 	AtEdge int64 `json:"at_edge,omitempty"`
-	// The findings, by kind.
+	// The following are the findings, by kind.
 	MissingHere  int64 `json:"missing_here,omitempty"`
 	MissingThere int64 `json:"missing_there,omitempty"`
 	Differs      int64 `json:"differs,omitempty"`
 	Duplicates   int64 `json:"duplicates,omitempty"`
 }
 
-// Findings counts the findings of all kinds.
+// Findings returns the number of findings of all kinds.
 func (s *Summary) Findings() int64 {
 	return s.MissingHere + s.MissingThere + s.Differs + s.Duplicates
 }

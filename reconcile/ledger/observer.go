@@ -1,6 +1,6 @@
 package ledger
 
-// FindingEvent is a difference between a provider's ledger and the local one: it goes to the [onceward.Observer].
+// FindingEvent reports a difference between a provider's ledger and the local one to the [onceward.Observer].
 type FindingEvent struct {
 	// Run names the comparison, and Kind the difference.
 	Run  string
@@ -8,13 +8,13 @@ type FindingEvent struct {
 	Key  string
 }
 
-// WindowEvent is what became of a window of a comparison that was due: it goes to the [onceward.Observer].
+// WindowEvent reports the result of a window that was due to the [onceward.Observer].
 type WindowEvent struct {
 	// Run names the comparison and the window.
 	Run string
 	// Outcome is "compared", "failed" or "given up".
 	Outcome string
-	// Attempts is how often it could not be compared, and Err why it could not be now.
+	// Attempts is how often it could not be compared, and Err the current error.
 	Attempts int
 	Err      error
 }

@@ -75,8 +75,8 @@ func TestTheSameDifferenceHasTheSameID(t *testing.T) {
 	}
 }
 
-// TestEdges: what is on one side only counts as a finding in the inner part of the window, which is closed at its
-// beginning and open at its end, so that those of windows that overlap lie side by side.
+// TestEdges: an entry on one side only counts as a finding in the inner part of the window, which is closed at its
+// beginning and open at its end, so that the inner parts of overlapping windows are adjacent.
 func TestEdges(t *testing.T) {
 	t.Parallel()
 	const grace = 10 * time.Minute
@@ -110,7 +110,7 @@ func TestEdges(t *testing.T) {
 	}
 }
 
-// TestOnlyOneNodeRuns: while a node is at it, another one is told so and asks its sources nothing.
+// TestOnlyOneNodeRuns: while a node is comparing, another one gets an error and reads nothing from its sources.
 func TestOnlyOneNodeRuns(t *testing.T) {
 	t.Parallel()
 	store := newStore()
@@ -168,7 +168,7 @@ func TestConfigMustMakeSense(t *testing.T) {
 	}
 }
 
-// This file is about the reasons for which a run stops, and what each means for the attempt that goes on.
+// This file tests the reasons for which a run stops, and what each means for the attempt that continues.
 
 // TestASourceOutOfOrderStartsOver: what it came to before cannot be trusted.
 func TestASourceOutOfOrderStartsOver(t *testing.T) {
@@ -215,7 +215,7 @@ func TestASourceMustBeginBehind(t *testing.T) {
 }
 
 // TestTheContextStopsARun: the engine does not pass it on, but a node that stops must not compare for hours. Another
-// one goes on at once.
+// one continues immediately.
 func TestTheContextStopsARun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -307,7 +307,7 @@ func requireSame(t *testing.T, name string, got *report, s ledger.Summary, err e
 }
 
 // TestRunGoesOnAfterAFailure interrupts a run at each entry of each side, by an error and by a panic, on one node, and
-// goes on with it on another.
+// continues it on another.
 func TestRunGoesOnAfterAFailure(t *testing.T) {
 	t.Parallel()
 	for i := range len(list(someProvider)) {
@@ -408,7 +408,7 @@ func (m *mortal) Extend(ctx context.Context, c store.Claim, lease time.Duration)
 	return m.Store.Extend(ctx, c, lease)
 }
 
-// TestRunGoesOnAfterADeath lets the owner die at each recovery point: what is behind it is compared and reported again.
+// TestRunGoesOnAfterADeath lets the owner die at each recovery point: later entries are compared and reported again.
 func TestRunGoesOnAfterADeath(t *testing.T) {
 	t.Parallel()
 	for points := int64(1); points < 5; points++ { // the first is that the window is due

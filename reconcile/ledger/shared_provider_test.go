@@ -11,7 +11,7 @@ import (
 )
 
 // TestASharedAccountIsNoticed: effects that are not in the local ledger may be another service's. A guard without a
-// namespace says so once; what is missing at the provider says nothing of the kind.
+// namespace logs this once; effects missing at the provider are no such sign.
 func TestASharedAccountIsNoticed(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

@@ -60,7 +60,7 @@ func stream(entries []ledger.Entry, err error) iter.Seq2[ledger.Entry, error] {
 	}
 }
 
-// behind leaves out the entries up to a key, as a source does.
+// behind leaves out the entries up to a key, like a source.
 func behind(entries []ledger.Entry, after string) []ledger.Entry {
 	i, _ := slices.BinarySearchFunc(entries, after+"\x00", func(e ledger.Entry,
 		key string,

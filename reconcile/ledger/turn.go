@@ -14,17 +14,17 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// A comparison is one operation of the engine that is never completed: each turn goes on where the last one left
-// it, by the journal in its recovery point, and then releases it, so that the next turn can be had at once, by a node
-// or by a person. That is true to what a release means: the only effects are reports, which may be repeated.
+// A comparison is one operation of the engine that is never completed: each turn continues where the last one ended, by
+// the journal in its recovery point, and then releases it, so that a node or a person can take the next turn
+// immediately. This fits the meaning of a release: the only effects are reports, which may be repeated.
 
 const (
-	// keep is how long the journal outlives the last turn. A record that is settled needs some retention.
+	// keep is how long the journal is kept after the last turn. A settled record needs some retention.
 	keep = 10 * 365 * 24 * time.Hour
-	// engineSecret keys the fingerprints of the journals. They hold nothing of a client's, and must outlast the
-	// rotation of the secrets that protect clients.
+	// engineSecret keys the fingerprints of the journals. They contain no client's data, and must stay valid when the
+	// secrets that protect clients are rotated.
 	engineSecret = "onceward ledger comparison"
-	// clockTimeout bounds a look at the store's clock.
+	// clockTimeout bounds one read of the store's clock.
 	clockTimeout = 5 * time.Second
 )
 
@@ -35,20 +35,21 @@ type turn struct {
 	journal journal
 	saved   []byte
 	lost    bool // the journal could not be stored
-	// read is what the store's clock said at a moment that this node calls start.
+	// read is the store's clock at the moment start of this node's clock.
 	read, start time.Time
 }
 
-// worker is what is done in a turn.
+// worker is the work in a turn.
 type worker func(ctx context.Context, t *turn) error
 
-// id names the record that the journal is kept in.
+// id returns the ID of the record that contains the journal.
 func (c *Comparer) id() store.ID {
 	return store.ID{Scope: c.config.Scope, Key: "comparison " + c.config.Name}
 }
 
-// take does not wait: while another node has the turn the error wraps [onceward.ErrInProgress], unless the options say
-// otherwise. Work runs with a context that ends with the caller's, with the deadline, and when the turn is lost.
+// take takes a turn and runs work in it. It does not wait: while another node has the turn the error wraps
+// [onceward.ErrInProgress], unless the options allow waiting. The context of work ends with the caller's, with the
+// deadline, and when the turn is lost.
 func (c *Comparer) take(ctx context.Context, work worker, options ...onceward.Option) error {
 	taken, failed := false, error(nil)
 	options = append(options, onceward.Reserved(onceward.FailureRetry), onceward.OnLost(store.LostResume),
@@ -71,7 +72,7 @@ func (c *Comparer) take(ctx context.Context, work worker, options ...onceward.Op
 	return failed
 }
 
-// run works with the journal as of now, which is stored first: from then on no window is forgotten.
+// run runs work with the current journal, which is stored first: from then on no window is lost.
 func (t *turn) run(ctx context.Context, work worker) (err error) {
 	t.start = time.Now()
 	if t.read, err = t.clock(ctx); err != nil {
@@ -91,8 +92,8 @@ func (t *turn) run(ctx context.Context, work worker) (err error) {
 	return err
 }
 
-// clock asks for the store's clock: a reservation that must not create tells it and leaves no trace. A node's clock
-// decides nothing (S3): one that is ahead would take windows for compared that have not ended.
+// clock returns the store's clock, by a reservation that must not create and leaves no trace. A node's clock decides
+// nothing (rule S3): a node whose clock is ahead would count windows as compared that have not ended.
 func (c *Comparer) clock(ctx context.Context) (time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, clockTimeout)
 	defer cancel()
@@ -101,7 +102,7 @@ func (c *Comparer) clock(ctx context.Context) (time.Time, error) {
 		Fingerprints: make([]store.Fingerprint, 1), Nonce: store.Nonce{1}, Lease: time.Second, Retention: time.Hour,
 	})
 	if err == nil && v.Now.IsZero() {
-		err = errors.New("it does not say")
+		err = errors.New("its answer contains no time")
 	}
 	if err != nil {
 		return time.Time{}, fmt.Errorf("ledger: asking the store for its clock: %w", err)
@@ -109,10 +110,10 @@ func (c *Comparer) clock(ctx context.Context) (time.Time, error) {
 	return v.Now.UTC(), nil
 }
 
-// now is the store's clock, from what it said at the beginning of the turn.
+// now returns the store's clock, computed from its reading at the beginning of the turn.
 func (t *turn) now() time.Time { return t.read.Add(time.Since(t.start)) }
 
-// current is the journal at a moment of the store's clock.
+// current returns the journal at a moment of the store's clock.
 func (c *Comparer) current(ctx context.Context, point string, data []byte, now time.Time) (j journal, err error) {
 	if point == "" {
 		j = c.config.begin(now)
@@ -145,18 +146,18 @@ func (t *turn) save() error {
 	return nil
 }
 
-// close takes a window out of the journal.
+// close removes a window from the journal.
 func (t *turn) close(p *pending) {
 	t.journal.Open = slices.DeleteFunc(t.journal.Open, func(other *pending) bool { return other == p })
 }
 
-// tell reports what became of a window.
-func (t *turn) tell(ctx context.Context, p *pending, outcome string, err error) {
+// observe reports the result of a window to the observer.
+func (t *turn) observe(ctx context.Context, p *pending, outcome string, err error) {
 	t.config.Observer.Observe(ctx, WindowEvent{Run: p.Counts.Run, Outcome: outcome, Attempts: p.Attempts, Err: err})
 }
 
-// compare takes a window to its end, and notes what became of it. A failure is the window's own unless the turn ends:
-// then the next one goes on with the window at once.
+// compare compares a window to its end, and records the result. A failure belongs to the window unless the turn ends:
+// then the next turn continues the window immediately.
 func (t *turn) compare(ctx context.Context, p *pending) error {
 	err := t.merge(ctx, p)
 	ended := context.Cause(ctx)
@@ -165,7 +166,7 @@ func (t *turn) compare(ctx context.Context, p *pending) error {
 		t.close(p)
 	}
 	if errors.Is(err, ErrOrder) {
-		p.restart() // what was counted up to here may be wrong
+		p.restart() // the counts up to here may be wrong
 	}
 	if failed {
 		p.Attempts++
@@ -182,7 +183,7 @@ func (t *turn) compare(ctx context.Context, p *pending) error {
 	} else if failed {
 		t.config.Logger.ErrorContext(ctx, "ledger: a window could not be compared", "error", err,
 			"attempts", p.Attempts, "since", p.Since, "retry_at", p.RetryAt)
-		t.tell(ctx, p, "failed", err)
+		t.observe(ctx, p, "failed", err)
 	}
 	return err
 }
@@ -198,7 +199,7 @@ func (t *turn) compared(ctx context.Context, p *pending) {
 		t.config.Guard.WarnSharedProvider(ctx, "the provider lists effects that are not in the local ledger",
 			"run", p.Counts.Run, "missing_here", p.Counts.MissingHere)
 	}
-	t.tell(ctx, p, "compared", nil)
+	t.observe(ctx, p, "compared", nil)
 }
 
 // merge compares a window from where it was left. A source that panics has failed.

@@ -12,29 +12,27 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Event is what the receiver has to know about a delivery. Every provider writes it in another place, so [Config] has a
-// Parse that finds it.
+// Event describes a delivery to the receiver. Every provider has another format, so [Config] has a Parse that finds it.
 type Event struct {
-	// ID is the sender's id of the event: the same in every delivery of it, and never that of another event. It must be
-	// taken from what the signature covers, otherwise anyone could make a recorded delivery new. It is required.
+	// ID is the sender's id of the event: the same in every delivery of it, and never another event's. It must be taken
+	// from the signed part, otherwise a recorded delivery could be made to look new. It is required.
 	ID string
-	// Subject is what the event is about, as the reconciler will ask for it: a downstream key or the provider's own id.
-	// It is required, because an event without one would be kept and never be found.
+	// Subject identifies the effect, in the form that the reconciler uses: a downstream key or the provider's own id. It
+	// is required, because an event without one would never be found.
 	Subject string
-	// Scope is the one that the event is about, for [ScopeOfEvent]. Like the ID it must be taken from what the
-	// signature covers.
+	// Scope is the scope that the event concerns, for [ScopeOfEvent]. Like the ID it must be taken from the signed part.
 	Scope string
-	// At is when it happened by the sender's clock. If it is zero, the time of receipt stands in for it, and the order
-	// is that of arrival.
+	// At is when it happened by the sender's clock. If it is zero, the time of receipt is used, and the order is the order
+	// of arrival.
 	At time.Time
 }
 
-// ErrIgnored is returned by a Parse when an event is none of our business, such as one of a kind that is not acted
-// on here. It is answered like a success, so that the sender does not send it again, and is not kept.
+// ErrIgnored is returned by a Parse for an event that is not needed, such as an event of a kind that is not handled. It
+// is answered like a success, so that the sender does not send it again, and is not kept.
 var ErrIgnored = errors.New("webhook: the event is of no interest")
 
-// ParseJSON makes a Parse for senders of JSON: the body is decoded into a T, a struct with the few fields that matter,
-// and find makes the [Event] of it. A body that is not one JSON value of that shape is refused.
+// ParseJSON returns a Parse for senders of JSON: the body is decoded into a T, a struct with the few fields that
+// matter, and find makes the [Event] from it. A body that is not one JSON value of that shape is refused.
 func ParseJSON[T any](
 	find func(header http.Header, payload T) (Event, error),
 ) func(http.Header, []byte) (Event, error) {
@@ -47,11 +45,11 @@ func ParseJSON[T any](
 	}
 }
 
-// Latest returns the external event that counts, and false if there is none. The external events are of one source and
-// about one subject, such as [store.ExternalEventKeeper] returns them. Deliveries come in any order: the one that
-// happened last by the sender's clock counts, and an older one that comes later is ignored. Between two of the same
-// time the greater event id decides. That says nothing about which came last, but every node decides alike; where it
-// matters, ask the sender for the current state.
+// Latest returns the external event that counts, and false if there is none. The external events are from one source
+// and about one subject, as [store.ExternalEventKeeper] returns them. Deliveries come in any order: the event that
+// happened last by the sender's clock counts, and an older one that arrives later is ignored. Between two events with
+// the same time the greater event id decides. That does not show which came last, but every node decides alike; if it
+// matters, query the sender for the current state.
 func Latest(events []store.ExternalEvent) (store.ExternalEvent, bool) {
 	if len(events) == 0 {
 		return store.ExternalEvent{}, false
@@ -61,8 +59,8 @@ func Latest(events []store.ExternalEvent) (store.ExternalEvent, bool) {
 	}), true
 }
 
-// Scope says whose records a sender may settle: a signature proves who speaks, and this says for whom. The zero value
-// says nothing, and is refused.
+// Scope sets whose records a sender may settle: a signature proves the sender, and the scope sets its rights. The zero
+// value is refused.
 type Scope struct {
 	kind scopeKind
 	name string
@@ -77,23 +75,22 @@ const (
 	scopeAll
 )
 
-// OneScope is for a sender that one tenant has the secret of: it settles that tenant's records alone.
+// OneScope returns the scope of a sender whose secret one tenant has: it settles only that tenant's records.
 func OneScope(scope string) Scope { return Scope{kind: scopeOne, name: scope} }
 
-// ScopeOfEvent is for a sender that speaks for many tenants and says for which one, such as a platform that puts the
-// account into each event: Parse finds [Event].Scope. An event without one is refused.
+// ScopeOfEvent returns the scope of a sender that reports for many tenants and names the tenant, such as a platform
+// that puts the account into each event: Parse finds [Event].Scope. An event without one is refused.
 func ScopeOfEvent() Scope { return Scope{kind: scopeOfEvent} }
 
-// AllScopes is for a sender whose secret no tenant has: the provider of an account that is the service's own. It
-// settles records of every scope. If Parse finds an [Event].Scope all the same, the event settles those of that one
-// alone.
+// AllScopes returns the scope of a sender whose secret no tenant has: the provider of the service's own account. It
+// settles records of every scope. If Parse finds an [Event].Scope anyway, the event only settles records of that scope.
 func AllScopes() Scope { return Scope{kind: scopeAll} }
 
-// check refuses what does not say whose records may be settled.
+// check refuses a scope that does not define whose records may be settled.
 func (s Scope) check() error {
 	switch {
 	case s.kind == scopeMissing:
-		return errors.New("webhook: Config.Scope is missing: it says whose records the sender may settle; " +
+		return errors.New("webhook: Config.Scope is missing: it sets whose records the sender may settle; " +
 			"see OneScope, ScopeOfEvent and AllScopes")
 	case s.kind == scopeOne && s.name == "":
 		return errors.New("webhook: the scope of OneScope is empty")
@@ -102,7 +99,7 @@ func (s Scope) check() error {
 	}
 }
 
-// bind says which scope an event counts for, or that it counts for all.
+// bind returns the scope that an event counts for, or that it counts for all.
 func (s Scope) bind(e *Event) (scope string, all bool, err error) {
 	switch {
 	case s.kind == scopeAll:
@@ -120,13 +117,13 @@ func (s Scope) bind(e *Event) (scope string, all bool, err error) {
 
 // Tenant is one of many senders at one endpoint: it signs with a secret of its own, and settles its own records.
 type Tenant struct {
-	// Scope is the tenant's.
+	// Scope is the tenant's scope.
 	Scope string
-	// Scheme verifies its signatures.
+	// Scheme verifies the tenant's signatures.
 	Scheme Scheme
 }
 
-// sender finds out how a delivery is verified, and whose records it may settle.
+// sender returns how a delivery is verified, and whose records it may settle.
 func (c *Config) sender(r *http.Request) (Scheme, Scope, error) {
 	if c.Tenant == nil {
 		return c.Scheme, c.Scope, nil

@@ -67,8 +67,8 @@ func Example() {
 	// 204
 }
 
-// One endpoint for many tenants, each with a secret of its own at the provider. What a tenant has signed settles its
-// own records alone, whatever the event says.
+// One endpoint for many tenants, each with its own secret at the provider. A tenant's signed events only settle its own
+// records, whatever the event claims.
 func ExampleTenant() {
 	secrets := map[string]string{
 		"acme": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",

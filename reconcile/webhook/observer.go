@@ -1,16 +1,16 @@
 package webhook
 
-// ReceivedEvent is a delivery that was answered: it goes to the [onceward.Observer].
+// ReceivedEvent reports a delivery that was answered to the [onceward.Observer].
 type ReceivedEvent struct {
 	Source string
 	// Outcome is "kept", "duplicate", "refused" or "failed".
 	Outcome string
-	// Instance is what the sender was told about a delivery that was not taken; see [onceward.Problem].
+	// Instance is the instance of the problem that was sent for a delivery that was not accepted; see [onceward.Problem].
 	Instance string
 	Err      error
 }
 
-// The outcomes of [ReceivedEvent].
+// These are the outcomes of [ReceivedEvent].
 const (
 	outcomeKept      = "kept"
 	outcomeDuplicate = "duplicate"

@@ -1,19 +1,19 @@
-// Package webhook receives what other systems tell by themselves about an effect, so that an outcome that is unknown
-// here can be settled without asking.
+// Package webhook receives unsolicited reports of other systems about an effect, so that an unknown outcome can be
+// settled without a query.
 //
 // A [Receiver] is an [http.Handler] for the deliveries of one sender. It verifies the signature over the raw body,
-// keeps the event as a [store.ExternalEvent], and only then applies it. That order is what makes deliveries harmless
-// however they come:
+// keeps the event as a [store.ExternalEvent], and only then applies it. This order makes deliveries harmless however
+// they arrive:
 //
 //   - early, before the record or while it is in progress: the external event is kept, and the reconciler reads it
-//     before it asks;
+//     before it makes a query;
 //   - twice: the id of the event is known, and nothing is kept again;
-//   - out of order: [Latest] tells which external event counts;
-//   - forged, or recorded and played again: refused before anything is parsed;
-//   - about another tenant's operation, signed by a tenant that may not speak for it: kept, and settles nothing.
-//     [Config] has to say whose records the sender may settle.
+//   - out of order: [Latest] returns the external event that counts;
+//   - forged, or recorded and sent again: refused before anything is parsed;
+//   - about another tenant's operation, signed by a tenant without a right to it: kept, and settles nothing.
+//     [Config] must set whose records the sender may settle.
 //
-// How a sender signs is a [Scheme]: [Timestamped], [StandardWebhooks], [HMAC] or one's own.
+// How a sender signs is a [Scheme]: [Timestamped], [StandardWebhooks], [HMAC] or your own.
 package webhook
 
 import (
@@ -31,62 +31,61 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// The defaults of [Config].
+// These are the defaults of [Config].
 const (
 	DefaultMaxBody      = 1 << 20
 	DefaultStoreTimeout = 5 * time.Second
 	DefaultApplyTimeout = 5 * time.Second
 )
 
-// Config configures a [Receiver]: whose deliveries it takes and what it does with them.
+// Config configures a [Receiver]: whose deliveries it accepts and what it does with them.
 type Config struct {
-	// Source is the name of the sender. Event ids are unique within it and a scope, and the reconciler asks for
-	// external events by it. Required.
+	// Source is the name of the sender. Event ids are unique within it and a scope, and the reconciler finds external
+	// events by it. Required.
 	Source string
 	// Scheme verifies the signature. Required, unless there is a Tenant.
 	Scheme Scheme
-	// Scope says whose records the sender may settle: [OneScope], [ScopeOfEvent] or [AllScopes]. Required, unless
-	// there is a Tenant.
+	// Scope sets whose records the sender may settle: [OneScope], [ScopeOfEvent] or [AllScopes]. Required, unless there is
+	// a Tenant.
 	Scope Scope
-	// Tenant is for one endpoint of many tenants who have a secret each. It finds, from the path or a header, whose
-	// delivery a request claims to be: the claim counts if the signature is that tenant's. For a tenant that does not
-	// exist it returns [ErrSignature], which is answered with 401; any other error is answered with 503.
-	// Default: none, and all deliveries are of one sender.
+	// Tenant is for one endpoint of many tenants with a secret each. It returns, from the path or a header, the tenant
+	// whose delivery a request claims to be: the claim counts if the signature is that tenant's. For a tenant that does
+	// not exist it returns [ErrSignature], which is answered with 401; any other error is answered with 503. Default:
+	// none, and all deliveries are from one sender.
 	Tenant func(r *http.Request) (Tenant, error)
-	// Parse finds the event in a delivery whose signature is good. It must not change the body. For an event that is
-	// none of our business it returns [ErrIgnored]; any other error is answered with 400. See [ParseJSON].
-	// Required.
+	// Parse finds the event in a delivery whose signature is valid. It must not change the body. For an event that is not
+	// needed it returns [ErrIgnored]; any other error is answered with 400. See [ParseJSON]. Required.
 	Parse func(header http.Header, body []byte) (Event, error)
 	// Apply acts on an external event, after it has been kept. Default: nothing is done, and the reconciler reads the
 	// external event later.
 	//
-	// Apply must be idempotent and safe to be called by several deliveries at a time. It is called for a duplicate too,
-	// since the first delivery may have been kept by a process that died before it applied it. Nor is the external
-	// event always the latest: what Apply decides by is the [Latest] of all that are kept about the subject, or what
-	// the sender says when asked. An external event that is early is no error: it is kept, so return nil.
+	// Apply must be idempotent and safe to be called by several deliveries at a time. It is also called for a duplicate,
+	// because the first delivery may have been kept by a process that died before it applied it. The external event is not
+	// always the latest either: Apply must use the [Latest] of all kept events about the subject, or query the sender. An
+	// early external event is no error: it is kept, so return nil.
 	//
 	// An error is logged and observed, and the delivery is still answered as a success: it is kept, so nothing is lost.
 	Apply func(ctx context.Context, e store.ExternalEvent) error
-	// MaxBody is how many bytes a body may have. Default: [DefaultMaxBody].
+	// MaxBody is the largest size of a body in bytes. Default: [DefaultMaxBody].
 	MaxBody int64
-	// StoreTimeout is how long the keeping may take. Default: [DefaultStoreTimeout].
+	// StoreTimeout bounds the storing of an event. Default: [DefaultStoreTimeout].
 	StoreTimeout time.Duration
-	// ApplyTimeout is how long Apply may take. Default: [DefaultApplyTimeout].
+	// ApplyTimeout bounds Apply. Default: [DefaultApplyTimeout].
 	ApplyTimeout time.Duration
-	// ProblemBase comes before the code in the type of answers to deliveries that are not taken, as in
+	// ProblemBase comes before the code in the type of answers to deliveries that are not accepted, as in
 	// [onceward.Config]. Default: [onceward.DefaultProblemBase].
 	ProblemBase string
-	// Observer is told of every delivery: a [ReceivedEvent] with "kept", "duplicate", "refused" (it was answered with
-	// a 4xx) or "failed" (the fault is ours). An Apply that fails is a "failed" of its own, after the "kept" or
-	// "duplicate". An event that Parse ignores is not told. Default: none.
+	// Observer receives a [ReceivedEvent] for every delivery: "kept", "duplicate", "refused" (it was answered with a 4xx)
+	// or "failed" (because of this service). An Apply that fails is another "failed", after the "kept" or "duplicate". An
+	// event that Parse ignores is not reported. Default: none.
 	Observer onceward.Observer
-	// Logger gets what was refused and what failed, with the reason but never with the body. Default: [slog.Default].
+	// Logger logs what was refused and what failed, with the reason but never with the body. Default: [slog.Default].
 	Logger *slog.Logger
 	// Now is the clock that timestamps are compared with, for tests. Default: [time.Now].
 	Now func() time.Time
 }
 
-// check finds what is missing or makes no sense.
+// check returns what is missing or wrong.
 func (c *Config) check() error {
 	var wrong []error
 	for _, field := range []struct {
@@ -142,14 +141,14 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Receiver is an [http.Handler] that takes the deliveries of one sender. How long a body may trickle in is for the
-// timeouts of the [http.Server] to say.
+// Receiver is an [http.Handler] that accepts the deliveries of one sender. The timeouts of the [http.Server] bound how
+// long a body may take.
 type Receiver struct {
 	keeper store.ExternalEventKeeper
 	config Config
 }
 
-// New returns a receiver that keeps events in the store given, or an error that names all that is missing.
+// New returns a receiver that keeps events in the given store, or an error that names everything that is missing.
 func New(keeper store.ExternalEventKeeper, config Config) (*Receiver, error) {
 	err := config.check()
 	if keeper == nil {
@@ -163,15 +162,15 @@ func New(keeper store.ExternalEventKeeper, config Config) (*Receiver, error) {
 
 // ServeHTTP answers 204 to a delivery that is kept, now or before, or ignored. Anything else is a problem document:
 //
-//   - 400 for a body that was cut off, that Parse makes nothing of or whose scope is not the sender's, and 413 for one
-//     that is too large;
-//   - 401 for a signature that is missing, wrong or stale. The answer does not say which, as only a forger would ask.
-//     Its WWW-Authenticate is "Webhook-Signature";
+//   - 400 for a body that was cut off, that Parse cannot read or whose scope is not the sender's, and 413 for one that is
+//     too large;
+//   - 401 for a signature that is missing, wrong or stale. The answer does not distinguish these, because that would only
+//     help a forger. Its WWW-Authenticate is "Webhook-Signature";
 //   - 405 for anything but POST;
-//   - 500 for a panic in Parse or Apply, and 503 if the external event could not be kept or its tenant not be looked
-//     up. The sender sends it again.
+//   - 500 for a panic in Parse or Apply, and 503 if the external event could not be kept or its tenant not be found. The
+//     sender sends it again.
 //
-// Once the body is there, a sender that hangs up changes nothing: what it sent is kept and applied.
+// Once the body was received, a sender that disconnects changes nothing: the event is kept and applied.
 func (rc *Receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		problem := rc.occurrence(problemMethod)
@@ -188,7 +187,7 @@ func (rc *Receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// receive takes one delivery through all steps, and returns nil if it needs not be sent again.
+// receive processes one delivery, and returns nil if it need not be sent again.
 func (rc *Receiver) receive(ctx context.Context, w http.ResponseWriter, r *http.Request) (problem *onceward.Problem) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -203,7 +202,7 @@ func (rc *Receiver) receive(ctx context.Context, w http.ResponseWriter, r *http.
 	if err != nil && !errors.Is(err, ErrSignature) {
 		return rc.fail(ctx, problemStore, fmt.Errorf("webhook: cannot find the tenant of a delivery: %w", err))
 	}
-	// Nothing looks into a body before it is known to be the sender's.
+	// The body is not parsed before its signature is verified.
 	if err == nil {
 		err = scheme.Verify(r.Header, body, rc.config.Now())
 	}
@@ -223,14 +222,14 @@ func (rc *Receiver) receive(ctx context.Context, w http.ResponseWriter, r *http.
 		return rc.fail(ctx, problemStore, err, "event", external.EventID)
 	}
 	if err := rc.apply(ctx, external); err != nil {
-		// The external event is kept, so the reconciler will find it; the sender could add nothing to that.
+		// The external event is kept, so the reconciler will find it; another delivery would not help.
 		err = fmt.Errorf("webhook: cannot apply an external event that is kept: %w", err)
 		rc.fail(ctx, problemFailed, err, "event", external.EventID)
 	}
 	return nil
 }
 
-// external makes what is kept of what was delivered.
+// external returns the external event of a delivery.
 func (rc *Receiver) external(scope Scope, header http.Header, body []byte) (store.ExternalEvent, error) {
 	event, err := rc.config.Parse(header, body)
 	if err != nil {
@@ -268,15 +267,15 @@ func (rc *Receiver) keep(ctx context.Context, external store.ExternalEvent) erro
 	return nil
 }
 
-// apply is the same for a new external event and for a duplicate: it is not known whether the process that kept the
-// first one lived long enough to apply it.
+// apply treats a new external event and a duplicate alike: it is not known whether the process that kept the first one
+// applied it.
 func (rc *Receiver) apply(ctx context.Context, external store.ExternalEvent) error {
 	applying, cancel := context.WithTimeout(ctx, rc.config.ApplyTimeout)
 	defer cancel()
 	return rc.config.Apply(applying, external)
 }
 
-// refuse records a delivery whose fault is on the side of the sender, or of a forger.
+// refuse logs and reports a delivery that the sender, or a forger, got wrong.
 func (rc *Receiver) refuse(ctx context.Context, template onceward.Problem, err error) *onceward.Problem {
 	problem := rc.occurrence(template)
 	rc.config.Logger.WarnContext(ctx, "webhook: delivery refused", "source", rc.config.Source, "error", err,
@@ -285,7 +284,7 @@ func (rc *Receiver) refuse(ctx context.Context, template onceward.Problem, err e
 	return problem
 }
 
-// fail records what went wrong on our side.
+// fail logs and reports an error of this service.
 func (rc *Receiver) fail(ctx context.Context, template onceward.Problem, err error, details ...any) *onceward.Problem {
 	problem := rc.occurrence(template)
 	details = append([]any{"source", rc.config.Source, "error", err, "instance", problem.Instance}, details...)
@@ -294,7 +293,7 @@ func (rc *Receiver) fail(ctx context.Context, template onceward.Problem, err err
 	return problem
 }
 
-// occurrence is a problem that happens now.
+// occurrence returns a problem with a new instance.
 func (rc *Receiver) occurrence(problem onceward.Problem) *onceward.Problem {
 	problem.Type, problem.Instance = rc.config.ProblemBase+problem.Code, onceward.NewInstance()
 	return &problem
@@ -305,12 +304,13 @@ func (rc *Receiver) observe(ctx context.Context, e ReceivedEvent) {
 	rc.config.Observer.Observe(ctx, e)
 }
 
-// challenge is the WWW-Authenticate of a 401, which RFC 9110 asks for. No scheme of webhook signatures is registered,
-// so it is a name alone: the sender knows how it signs, and no one else need be told. A 403 would say that the sender
-// is known and may not do this, while here it is not known who sent the delivery.
+// challenge is the WWW-Authenticate of a 401, which RFC 9110 requires. No scheme of webhook signatures is registered,
+// so it is only a name: the sender knows how it signs. A 403 would mean that the sender is known and not allowed, while
+// here the sender is not known.
 const challenge = "Webhook-Signature"
 
-// The answers to a delivery that is not taken. They say no more than the status does: what was wrong is in the log.
+// These are the answers to a delivery that is not accepted. They contain no more than the status: the details are
+// logged.
 var (
 	problemMethod = onceward.Problem{
 		Code: "method-not-allowed", Status: 405, Title: "Deliveries are sent with POST",
@@ -340,7 +340,7 @@ var (
 	}
 )
 
-// bodyProblem tells a body that is too large from one that did not come.
+// bodyProblem distinguishes a body that is too large from one that was cut off.
 func bodyProblem(err error) onceward.Problem {
 	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
 		return problemTooLarge

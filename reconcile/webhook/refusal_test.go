@@ -23,7 +23,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// untouched is a config where nothing behind the signature may happen.
+// untouched is a config where nothing may happen after the signature.
 func untouched(t *testing.T, told *journal) setup {
 	cfg := config(&keeper{before: func(context.Context) error {
 		t.Error("something was stored")
@@ -36,7 +36,7 @@ func untouched(t *testing.T, told *journal) setup {
 	return cfg
 }
 
-// TestForgedAndStaleLookAlike: refused before anything is parsed, and the answer does not say why.
+// TestForgedAndStaleLookAlike: refused before anything is parsed, and the answer does not contain the reason.
 func TestForgedAndStaleLookAlike(t *testing.T) {
 	t.Parallel()
 	unsigned := signedRequest(body)
@@ -146,7 +146,7 @@ func TestProblemBase(t *testing.T) {
 	}
 }
 
-// TestObserverLearnsWhy: what the answer does not say.
+// TestObserverLearnsWhy: the event contains what the answer does not.
 func TestObserverLearnsWhy(t *testing.T) {
 	t.Parallel()
 	cfg := config(&keeper{}, &journal{})
@@ -161,7 +161,7 @@ func TestObserverLearnsWhy(t *testing.T) {
 	}
 }
 
-// TestSchemeOfOnesOwn: any error refuses, not only those of this package.
+// TestSchemeOfOnesOwn: any error refuses, not only the errors of this package.
 func TestSchemeOfOnesOwn(t *testing.T) {
 	t.Parallel()
 	told := &journal{}

@@ -11,21 +11,20 @@ import (
 	"time"
 )
 
-// Scheme tells the sender's deliveries from those of all others. [Timestamped], [StandardWebhooks] and [HMAC] are here;
-// a provider that signs in another way needs only a type with this one method. It is used by many requests at a time.
+// Scheme verifies that deliveries are the sender's. [Timestamped], [StandardWebhooks] and [HMAC] are here; a provider
+// that signs in another way needs only a type with this one method. It is used by many requests at a time.
 type Scheme interface {
-	// Verify returns nil only if the sender signed these very bytes and, where the scheme has a timestamp, did so
-	// within the tolerance around now. Otherwise the error wraps [ErrSignature] or [ErrStale]. The error is for the
-	// log: it may say what is wrong, because no answer shows it, and never holds a secret or what the signature should
-	// have been.
+	// Verify returns nil only if the sender signed exactly these bytes and, if the scheme has a timestamp, did so within
+	// the tolerance around now. Otherwise the error wraps [ErrSignature] or [ErrStale]. The error is only logged, so it
+	// may describe what is wrong, but must never contain a secret or the expected signature.
 	Verify(header http.Header, body []byte, now time.Time) error
 }
 
 var (
 	// ErrSignature is returned when the signature of a delivery is missing, malformed or not the sender's.
 	ErrSignature = errors.New("webhook: the signature is missing or wrong")
-	// ErrStale is returned when the sender did sign a delivery, but too long ago or too far in the future: it may be
-	// a recording that another party plays again.
+	// ErrStale is returned when the sender did sign a delivery, but too long ago or too far in the future: it may be a
+	// recording that another party sends again.
 	ErrStale = errors.New("webhook: the delivery is outside of the time window")
 )
 
@@ -33,7 +32,7 @@ var (
 const DefaultTolerance = 5 * time.Minute
 
 const (
-	// minSecretLength is the least that keeps a signature from being guessed.
+	// minSecretLength is the shortest secret that keeps a signature from being guessed.
 	minSecretLength = 16
 	// maxHeaderLength is far more than the signatures of a rotation need. It bounds the work that a forger can cause.
 	maxHeaderLength = 4096
@@ -41,8 +40,8 @@ const (
 	timestampBits = 40
 )
 
-// keyring signs with each of the secrets in turn. It holds functions instead of secrets, so that a scheme that is
-// printed by mistake shows nothing.
+// keyring signs with each of the secrets in turn. It holds functions instead of secrets, so that printing a scheme by
+// mistake reveals nothing.
 type keyring []func(parts ...string) []byte
 
 // newKeyring copies the secrets, because the caller may wipe them.
@@ -66,8 +65,8 @@ func newKeyring(secrets [][]byte) (keyring, error) {
 	return keys, nil
 }
 
-// confirm finds out whether one of the signatures was made with one of the secrets. It compares all with all: the time
-// that it takes does not tell which of them came close.
+// confirm checks that one of the signatures was made with one of the secrets. It compares all with all: the duration
+// does not reveal which of them were close.
 func (k keyring) confirm(signatures [][]byte, parts ...string) error {
 	matches := 0
 	for _, sign := range k {
@@ -84,7 +83,7 @@ func (k keyring) confirm(signatures [][]byte, parts ...string) error {
 	return nil
 }
 
-// verifier is what the schemes have in common: secrets, and how far the time of a delivery may be from now.
+// verifier is shared by the schemes: secrets, and how far the time of a delivery may be from now.
 type verifier struct {
 	keys      keyring
 	tolerance time.Duration
@@ -101,8 +100,8 @@ func newVerifier(secrets [][]byte, tolerance time.Duration) (verifier, error) {
 	return verifier{keys: keys, tolerance: tolerance}, err
 }
 
-// verify confirms that one of the signatures is over the parts, of which the timestamp is one, and refuses what was
-// signed too far from now. The time is judged after the signature, so that [ErrStale] always means the sender, and
+// verify checks that one of the signatures is over the parts, of which the timestamp is one, and refuses deliveries
+// signed too far from now. The time is checked after the signature, so that [ErrStale] always concerns the sender, and
 // never a forger who made up a time.
 func (v *verifier) verify(signatures [][]byte, timestamp string, now time.Time, parts ...string) error {
 	signed, err := parseTimestamp(timestamp)
@@ -118,8 +117,8 @@ func (v *verifier) verify(signatures [][]byte, timestamp string, now time.Time, 
 	return nil
 }
 
-// parseTimestamp reads seconds since 1970. It takes digits only: no sign, no fraction and above all no full stop, which
-// separates the timestamp from the rest of what is signed.
+// parseTimestamp parses seconds since 1970. It accepts digits only: no sign, no fraction and above all no full stop,
+// which separates the timestamp from the rest of the signed text.
 func parseTimestamp(text string) (time.Time, error) {
 	seconds, err := strconv.ParseUint(text, 10, timestampBits)
 	if err != nil {
@@ -130,7 +129,7 @@ func parseTimestamp(text string) (time.Time, error) {
 
 func formatTimestamp(at time.Time) string { return strconv.FormatInt(at.Unix(), 10) }
 
-// single returns the one value of a header. Two values are refused, because another reader might take the other one.
+// single returns the one value of a header. Two values are refused, because another reader might use the other one.
 func single(header http.Header, name string) (string, error) {
 	values := header.Values(name)
 	switch {

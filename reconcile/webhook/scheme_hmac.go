@@ -10,17 +10,17 @@ import (
 	"time"
 )
 
-// Encoding is how a signature is written in a header.
+// Encoding is the encoding of a signature in a header.
 type Encoding int
 
 const (
-	// EncodingHex is two digits for each byte. Both cases are read, and the lower case is written.
+	// EncodingHex is two digits for each byte. Both cases are accepted, and lower case is written.
 	EncodingHex Encoding = iota
 	// EncodingBase64 is the standard alphabet, padded.
 	EncodingBase64
 )
 
-// encode writes a signature.
+// encode encodes a signature.
 func (e Encoding) encode(signature []byte) string {
 	if e == EncodingBase64 {
 		return base64.StdEncoding.EncodeToString(signature)
@@ -28,7 +28,7 @@ func (e Encoding) encode(signature []byte) string {
 	return hex.EncodeToString(signature)
 }
 
-// decode reads a signature. Base64 is strict, so that there is one way only to write a signature.
+// decode decodes a signature. Base64 is strict, so that a signature has only one encoding.
 func (e Encoding) decode(text string) ([]byte, error) {
 	if e == EncodingBase64 {
 		return base64.StdEncoding.Strict().DecodeString(text)
@@ -36,35 +36,35 @@ func (e Encoding) decode(text string) ([]byte, error) {
 	return hex.DecodeString(text)
 }
 
-// HMACConfig says how an [HMAC] scheme verifies and signs.
+// HMACConfig configures an [HMAC] scheme.
 type HMACConfig struct {
 	// Header is the name of the header with the signature, such as "X-Hub-Signature-256". Required.
 	Header string
-	// Secrets are those that the sender may have signed with, each of 16 bytes at least. One is enough; during a
+	// Secrets are the secrets that the sender may have signed with, each of at least 16 bytes. One is enough; during a
 	// rotation there are two. Required.
 	Secrets [][]byte
-	// Encoding is how the signature is written. Default: [EncodingHex].
+	// Encoding is the encoding of the signature. Default: [EncodingHex].
 	Encoding Encoding
 	// Prefix comes before the signature in the header, such as "sha256=". A header without it is refused. Default:
 	// none.
 	Prefix string
-	// TimestampHeader is the name of a header with unix seconds. If it is set, what is signed is the timestamp, a full
-	// stop and the raw body. If it is not, what is signed is the raw body alone, and the scheme cannot refuse a replay
-	// by its age: anyone who has seen a delivery can send it again for ever. Such a replay is harmless as far as the id
-	// of the event, taken from the signed body, is still kept, and once the external event has been purged it is taken
-	// for new. Default: none.
+	// TimestampHeader is the name of a header with unix seconds. If it is set, the signed text is the timestamp, a full
+	// stop and the raw body. If it is not, the signed text is the raw body alone, and the scheme cannot refuse a replay by
+	// its age: anyone who has seen a delivery can send it again at any time. Such a replay is harmless while the external
+	// event with its id, taken from the signed body, is still kept; once it has been purged the replay is taken for new.
+	// Default: none.
 	TimestampHeader string
-	// Tolerance is how far the timestamp may be from now, in both directions. It says nothing without a
-	// TimestampHeader. Default: [DefaultTolerance].
+	// Tolerance is how far the timestamp may be from now, in both directions. It has no effect without a TimestampHeader.
+	// Default: [DefaultTolerance].
 	Tolerance time.Duration
 }
 
-// HMAC is the generic scheme: one header with the HMAC-SHA256 of the raw body, with a timestamp before it if the sender
-// sends one.
+// HMAC is the generic scheme: one header with the HMAC-SHA256 of the raw body, after a timestamp if the sender sends
+// one.
 //
-// It fails closed. A delivery is refused if a header is missing, is there twice or is longer than 4096 bytes; if the
+// It fails closed. A delivery is refused if a header is missing, is present twice or is longer than 4096 bytes; if the
 // prefix or the encoding is another one; if the timestamp is anything but digits; and if the signature does not match.
-// What it cannot do without a timestamp is told at [HMACConfig].
+// See [HMACConfig] for its limits without a timestamp.
 type HMAC struct {
 	config HMACConfig
 	verifier
@@ -82,12 +82,12 @@ func NewHMAC(config HMACConfig) (*HMAC, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The keyring has its own copies, and the caller's are not ours to hold.
+	// The keyring has its own copies; the caller's secrets are not kept.
 	config.Secrets = nil
 	return &HMAC{config: config, verifier: v}, nil
 }
 
-// Verify implements [Scheme]. Any of the secrets will do, so that they can be rotated.
+// Verify implements [Scheme]. Any of the secrets may match, so that they can be rotated.
 func (s *HMAC) Verify(header http.Header, body []byte, now time.Time) error {
 	signature, err := s.signature(header)
 	if err != nil {
@@ -103,7 +103,7 @@ func (s *HMAC) Verify(header http.Header, body []byte, now time.Time) error {
 	return s.verify([][]byte{signature}, timestamp, now, timestamp, string(body))
 }
 
-// signature reads the header.
+// signature returns the signature in the header.
 func (s *HMAC) signature(header http.Header) ([]byte, error) {
 	value, err := single(header, s.config.Header)
 	if err != nil {

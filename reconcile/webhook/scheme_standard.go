@@ -8,20 +8,20 @@ import (
 	"time"
 )
 
-// The headers of Standard Webhooks. The signature covers the id, so that [Event.ID] may be taken from it.
+// These are the headers of Standard Webhooks. The signature covers the id, so that [Event.ID] may be taken from it.
 const (
 	HeaderID        = "Webhook-Id"
 	HeaderTimestamp = "Webhook-Timestamp"
 	HeaderSignature = "Webhook-Signature"
 )
 
-// standardSecretPrefix marks the secrets of the scheme, so that none is taken for something else.
+// standardSecretPrefix marks the secrets of the scheme, so that no other secret is used by mistake.
 const standardSecretPrefix = "whsec_"
 
-// StandardWebhooksConfig says how a [StandardWebhooks] scheme verifies and signs.
+// StandardWebhooksConfig configures a [StandardWebhooks] scheme.
 type StandardWebhooksConfig struct {
-	// Secrets are those that the sender may have signed with, as the sender shows them: `whsec_` and base64, of 16
-	// bytes at least when decoded. One is enough; during a rotation there are two. Required.
+	// Secrets are the secrets that the sender may have signed with, in the sender's notation: `whsec_` and base64, at
+	// least 16 bytes when decoded. One is enough; during a rotation there are two. Required.
 	Secrets []string
 	// Tolerance is how far the timestamp may be from now, in both directions. Default: [DefaultTolerance].
 	Tolerance time.Duration
@@ -31,9 +31,9 @@ type StandardWebhooksConfig struct {
 // list, separated by spaces, of `v1,<base64>`, where the signature is the HMAC-SHA256 of webhook-id, webhook-timestamp
 // and the raw body, joined by full stops.
 //
-// It fails closed. A delivery is refused if one of the three headers is missing, is there twice or is longer than 4096
-// bytes; if the timestamp is anything but digits; if the id contains a full stop, since then a part of it could be
-// passed off as the timestamp; and if no v1 matches. Other versions are ignored: v1a is asymmetric and not known here.
+// It fails closed. A delivery is refused if one of the three headers is missing, is present twice or is longer than 4096
+// bytes; if the timestamp is anything but digits; if the id contains a full stop, because a part of it could then
+// be passed off as the timestamp; and if no v1 matches. Other versions are ignored: v1a is asymmetric and not known here.
 type StandardWebhooks struct{ verifier }
 
 // NewStandardWebhooks returns the scheme, or an error if the configuration could not keep a forger out.
@@ -56,7 +56,7 @@ func NewStandardWebhooks(config StandardWebhooksConfig) (*StandardWebhooks, erro
 	return &StandardWebhooks{v}, nil
 }
 
-// Verify implements [Scheme]. Any of several v1 signatures and any of the secrets will do, so that both sides can
+// Verify implements [Scheme]. Any of several v1 signatures and any of the secrets may match, so that both sides can
 // rotate.
 func (s *StandardWebhooks) Verify(header http.Header, body []byte, now time.Time) error {
 	id, err := single(header, HeaderID)
@@ -101,7 +101,7 @@ func checkID(id string) error {
 	return nil
 }
 
-// parseStandard takes the list of signatures apart. A v1 that is no base64 is left out, as it can match nothing.
+// parseStandard parses the list of signatures. A v1 that is no base64 is left out, because it can match nothing.
 func parseStandard(value string) (signatures [][]byte) {
 	for item := range strings.FieldsSeq(value) {
 		text, ok := strings.CutPrefix(item, "v1,")

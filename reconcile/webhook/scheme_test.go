@@ -17,7 +17,7 @@ type signing struct {
 	name   string
 	scheme webhook.Scheme
 	sign   func(header http.Header, body []byte, at time.Time)
-	// headers are those that it reads, and timed says whether one of them is a timestamp.
+	// headers are the headers that it reads, and timed is set if one of them is a timestamp.
 	headers []string
 	timed   bool
 }
@@ -159,7 +159,7 @@ func TestToleranceHoldsInBothDirections(t *testing.T) {
 	})
 }
 
-// TestMillisecondsAreNoSeconds: a sender that counts otherwise needs another scheme, and is told so by the log.
+// TestMillisecondsAreNoSeconds: a sender that counts otherwise needs another scheme, and the log shows it.
 func TestMillisecondsAreNoSeconds(t *testing.T) {
 	t.Parallel()
 	forEach(t, func(t *testing.T, s signing, _ http.Header) {

@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// TimestampedConfig says how a [Timestamped] scheme verifies and signs.
+// TimestampedConfig configures a [Timestamped] scheme.
 type TimestampedConfig struct {
 	// Header is the name of the header with the signature, such as "Stripe-Signature". Required.
 	Header string
-	// Secrets are those that the sender may have signed with, each of 16 bytes at least. One is enough; during a
+	// Secrets are the secrets that the sender may have signed with, each of at least 16 bytes. One is enough; during a
 	// rotation there are two. Required.
 	Secrets [][]byte
 	// Tolerance is how far the timestamp may be from now, in both directions. Default: [DefaultTolerance].
@@ -23,9 +23,9 @@ type TimestampedConfig struct {
 // Timestamped is the scheme of many payment providers: one header with `t=<unix seconds>,v1=<hex>`, where v1 is the
 // HMAC-SHA256 of the timestamp, a full stop and the raw body.
 //
-// It fails closed. A delivery is refused if the header is missing, is there twice or is longer than 4096 bytes; if
-// there is not exactly one t, or it is anything but digits; and if no v1 matches. Other keys are ignored, v0 among
-// them: an older and weaker signature does not stand in for v1.
+// It fails closed. A delivery is refused if the header is missing, is present twice or is longer than 4096 bytes; if
+// there is not exactly one t, or it is anything but digits; and if no v1 matches. Other keys are ignored, including v0:
+// an older and weaker signature does not replace v1.
 type Timestamped struct {
 	header string
 	verifier
@@ -43,7 +43,7 @@ func NewTimestamped(config TimestampedConfig) (*Timestamped, error) {
 	return &Timestamped{header: config.Header, verifier: v}, nil
 }
 
-// Verify implements [Scheme]. Any of several v1 signatures and any of the secrets will do, so that both sides can
+// Verify implements [Scheme]. Any of several v1 signatures and any of the secrets may match, so that both sides can
 // rotate.
 func (s *Timestamped) Verify(header http.Header, body []byte, now time.Time) error {
 	value, err := single(header, s.header)
@@ -67,7 +67,7 @@ func (s *Timestamped) Sign(header http.Header, body []byte, at time.Time) {
 	header.Set(s.header, strings.Join(items, ","))
 }
 
-// parseTimestamped takes the header apart. A v1 that is no hex is left out, as it can match nothing.
+// parseTimestamped parses the header. A v1 that is no hex is left out, because it can match nothing.
 func parseTimestamped(value string) (timestamp string, signatures [][]byte, err error) {
 	timestamps := 0
 	for item := range strings.SplitSeq(value, ",") {

@@ -111,7 +111,7 @@ func TestStandardWebhooksSignatures(t *testing.T) {
 		"v1,v1," + standardOtherB64:                      false,
 		standardOtherB64:                                 false,
 		"v1," + strings.TrimRight(standardOtherB64, "="): false,
-		// The last two bits of the last digit say nothing, and so must be zero.
+		// The last two bits of the last digit have no meaning, and so must be zero.
 		"v1," + strings.Replace(standardOtherB64, "4=", "5=", 1): false,
 		"v1,": false,
 	} {
@@ -178,7 +178,7 @@ func TestHMACVectors(t *testing.T) {
 		}
 		for _, value := range []string{
 			plainHex, "sha256=" + plainHex, plainBase64, stampedHex, "v1:" + stampedBase64, stampedBase64, "",
-			// The last two bits of the last digit say nothing, and so must be zero.
+			// The last two bits of the last digit have no meaning, and so must be zero.
 			strings.Replace(plainBase64, "c=", "d=", 1),
 		} {
 			expectVerdict(t, scheme, http.Header{"X-Signature": {value}, stamp: {"1767225600"}}, value == test.want)

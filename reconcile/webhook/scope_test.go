@@ -13,8 +13,8 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// TestScopeIsRequired: a receiver that does not say whose records its sender may settle is not built, nor one that says
-// it twice.
+// TestScopeIsRequired: a receiver without a setting for whose records its sender may settle is not built, nor one with
+// two.
 func TestScopeIsRequired(t *testing.T) {
 	t.Parallel()
 	tenant := func(*http.Request) (webhook.Tenant, error) { return webhook.Tenant{}, nil }
@@ -39,7 +39,7 @@ func TestScopeIsRequired(t *testing.T) {
 	}
 }
 
-// TestWhatAnExternalEventIsBoundTo: to what the receiver says, and to what the event says where that may narrow it.
+// TestWhatAnExternalEventIsBoundTo: to the receiver's scope, and to the event's if it may narrow it.
 func TestWhatAnExternalEventIsBoundTo(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

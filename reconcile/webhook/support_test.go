@@ -98,7 +98,7 @@ func (k *keeper) ids() (ids []string) {
 	return ids
 }
 
-// journal collects what happens, in order: what the observer is told and what a test notes itself.
+// journal collects what happens, in order: the observer's events and the notes of a test.
 type journal struct {
 	mu    sync.Mutex
 	lines []string
@@ -156,7 +156,7 @@ type setup struct {
 
 func (s setup) receiver() (*webhook.Receiver, error) { return webhook.New(s.keeper, s.Config) }
 
-// config is that of a receiver with a journal, where every Apply is noted.
+// config returns the config of a receiver with a journal, where every Apply is noted.
 func config(k store.ExternalEventKeeper, j *journal) setup {
 	return setup{keeper: k, Config: webhook.Config{
 		Source: "provider", Scheme: timestamped, Scope: webhook.AllScopes(), Parse: webhook.ParseJSON(parsePayload),

@@ -10,7 +10,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// The store promises all of these.
+// Store implements all of these interfaces.
 var (
 	_ store.Store      = (*Store)(nil)
 	_ store.Waiter     = (*Store)(nil)
@@ -48,7 +48,7 @@ func (s *Store) forEach(ctx context.Context, limit int, event store.Event) (chan
 		}
 		_, outcome, stepErr := s.apply(id, event, now)
 		if stepErr != nil {
-			// One record that cannot be read does not keep the others from being looked after.
+			// An unreadable record does not prevent the others from being processed.
 			err = errors.Join(err, stepErr)
 		}
 		if outcome.Effect != store.EffectNone {
@@ -118,7 +118,7 @@ func (s *Store) Retain(ctx context.Context, id store.ID, d time.Duration) (time.
 	return rec.ExpiresAt, nil
 }
 
-// FindHash implements [store.Finder]. Like [Store.FindProviderID] it looks through all records.
+// FindHash implements [store.Finder]. Like [Store.FindProviderID] it scans all records.
 func (s *Store) FindHash(ctx context.Context, hash string) (store.Record, error) {
 	wanted, err := store.ParseHash(hash)
 	if err != nil {
@@ -139,7 +139,7 @@ func (s *Store) FindProviderID(ctx context.Context, providerID string) ([]store.
 	return s.find(ctx, func(rec *store.Record) bool { return rec.ProviderID == providerID && providerID != "" })
 }
 
-// find returns the newest of the records that are wanted.
+// find returns the newest of the wanted records.
 func (s *Store) find(ctx context.Context, wanted func(*store.Record) bool) ([]store.Record, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -155,7 +155,7 @@ func (s *Store) find(ctx context.Context, wanted func(*store.Record) bool) ([]st
 	return store.Newest(found), nil
 }
 
-// summary is a record without its content.
+// summary returns a record without its content.
 func summary(rec *store.Record) store.Record {
 	summary := *rec
 	summary.Data, summary.Response.Body = nil, nil
@@ -192,7 +192,7 @@ func matches(rec *store.Record, f store.Filter, now time.Time) bool {
 		(f.After == store.ID{} || compareIDs(f.After, rec.ID) < 0)
 }
 
-// compareIDs orders as a store with binary keys does.
+// compareIDs orders IDs like a store with binary keys.
 func compareIDs(a, b store.ID) int {
 	return bytes.Compare(a.AppendBinary(nil), b.AppendBinary(nil))
 }

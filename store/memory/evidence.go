@@ -10,7 +10,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// The store promises these too.
+// Store also implements these interfaces.
 var (
 	_ store.LateCompletionKeeper = (*Store)(nil)
 	_ store.ExternalEventKeeper  = (*Store)(nil)
@@ -19,7 +19,7 @@ var (
 	_ store.ExecutionAuditor     = (*Store)(nil)
 )
 
-// evidence is what is kept beside the records. The lists are in the order in which they were added to.
+// evidence is kept beside the records, in lists in the order of addition.
 type evidence struct {
 	lateCompletions map[store.ID][]store.LateCompletion
 	events          []store.ExternalEvent
@@ -27,7 +27,7 @@ type evidence struct {
 	executions      []store.ExecutionEntry
 }
 
-// kept is a time as every store keeps it.
+// kept returns a time with the precision of every store.
 func kept(t time.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }
 
 // AddLateCompletion implements [store.LateCompletionKeeper].
@@ -188,7 +188,7 @@ func (s *Store) PurgeExecutions(ctx context.Context, age time.Duration, limit in
 	return purged, nil
 }
 
-// newest returns the entries of a list that a filter chooses, the last ones first.
+// newest returns the entries of a list that a filter selects, the last ones first.
 func newest[T any](list []T, f *store.AuditFilter, about func(*T) (store.ID, time.Time)) (chosen []T) {
 	for i := len(list) - 1; i >= 0 && len(chosen) < f.Page(); i-- {
 		if id, at := about(&list[i]); f.Chooses(id, at) {

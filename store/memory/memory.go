@@ -1,5 +1,5 @@
-// Package memory keeps records in a map. It is the model that every other store is checked against, and serves tests
-// and development: it survives nothing, and no second process sees it.
+// Package memory keeps records in a map. It is the model that every other store is compared with, and is meant for
+// tests and development: its records end with the process, and no second process sees them.
 package memory
 
 import (
@@ -10,22 +10,23 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Store is a [store.Store] in memory. It has every capability of package store but transactions.
+// Store is a [store.Store] in memory. It has every capability of package store except transactions.
 type Store struct {
 	now func() time.Time
 
 	mu      sync.Mutex
 	records map[store.ID]*store.Record
 	waiters map[store.ID]chan struct{}
-	// floor is the largest token of a record that was removed: a record that is made again starts above it (S7).
+	// floor is the largest token of a removed record: a record that is created again starts above it (rule S7: no token is
+	// used twice).
 	floor int64
 	evidence
 }
 
-// Option changes a store that is being made.
+// Option configures a store.
 type Option func(*Store)
 
-// WithClock makes the store take its time from now. Default: [time.Now].
+// WithClock sets the store's clock. Default: [time.Now].
 func WithClock(now func() time.Time) Option {
 	return func(s *Store) { s.now = now }
 }
@@ -129,7 +130,7 @@ func (s *Store) Wait(ctx context.Context, id store.ID, attempt int64) error {
 	}
 }
 
-// write applies an event of which only the error is needed.
+// write applies an event whose only result is an error.
 func (s *Store) write(ctx context.Context, id store.ID, event store.Event) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -140,7 +141,7 @@ func (s *Store) write(ctx context.Context, id store.ID, event store.Event) error
 	return err
 }
 
-// apply is the one place where records change. The caller holds the lock.
+// apply applies an event to a record. No other function changes records. The caller holds the lock.
 func (s *Store) apply(id store.ID, event store.Event, now time.Time) (store.Record, store.Transition, error) {
 	stored := s.records[id]
 	var before store.Record

@@ -14,7 +14,7 @@ import (
 const (
 	selectDue = `SELECT r.record FROM @record r FORCE INDEX (due) WHERE r.state = ? AND r.due <= @now
 		ORDER BY r.due LIMIT ? OFFSET ?`
-	selectOver = `SELECT r.hash, r.attempt, ORD(SUBSTRING(r.record, 21, 1)) FROM @record r FORCE INDEX (due)
+	selectOver = `SELECT r.hash, r.attempt, ORD(SUBSTRING(r.record, 25, 1)) FROM @record r FORCE INDEX (due)
 		WHERE r.state = ? AND r.due <= @now ORDER BY r.due LIMIT ? OFFSET ?`
 	// deleteOver removes what is settled and past its expiry, whatever it was when it was found.
 	deleteOver = `DELETE r FROM @record r FORCE INDEX (PRIMARY)

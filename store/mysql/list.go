@@ -25,30 +25,11 @@ const (
 
 // List implements [store.Lister]. The order is that of the hashes. Restricted to a scope or an operation, it looks
 // through all records, or all of the state.
-func (s *Store) List(ctx context.Context, f store.Filter) (page []store.Record, err error) {
+func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error) {
 	limit := store.MaxPage
 	if f.Limit > 0 {
 		limit = min(limit, f.Limit)
 	}
-	for {
-		found, err := s.listPart(ctx, &f, limit)
-		if err != nil {
-			return nil, err
-		}
-		for i := range found {
-			if f.Operation == "" || found[i].Operation == f.Operation {
-				page = append(page, found[i])
-			}
-		}
-		if len(found) < limit || len(page) >= limit {
-			return page[:min(len(page), limit)], nil
-		}
-		f.After = found[len(found)-1].ID // some only held the name of the operation elsewhere
-	}
-}
-
-// listPart reads the next records that a filter chooses, and some that hold the name of its operation elsewhere.
-func (s *Store) listPart(ctx context.Context, f *store.Filter, limit int) ([]store.Record, error) {
 	var after [16]byte
 	statement, args := selectPage, []any{[]byte{}}
 	if (f.After != store.ID{}) {
@@ -66,12 +47,14 @@ func (s *Store) listPart(ctx context.Context, f *store.Filter, limit int) ([]sto
 	if f.Scope != "" {
 		// Without the tag of its key, an ID is what all IDs of its scope begin with.
 		prefix := store.ID{Scope: f.Scope}.AppendBinary(nil)
-		conditions.WriteString(` AND SUBSTRING(r.record, 21 + CONV(HEX(LEFT(r.record, 4)), 16, 10), ?) = ?`)
+		conditions.WriteString(` AND SUBSTRING(r.record, 25 + CONV(HEX(LEFT(r.record, 4)), 16, 10), ?) = ?`)
 		args = append(args, len(prefix)-1, prefix[:len(prefix)-1])
 	}
 	if f.Operation != "" {
-		conditions.WriteString(` AND LOCATE(?, r.record) > 0`)
-		args = append(args, store.OperationInBinary(f.Operation))
+		conditions.WriteString(` AND SUBSTRING(r.record, 25 + CONV(HEX(LEFT(r.record, 4)), 16, 10)
+			+ CONV(HEX(SUBSTRING(r.record, 5, 4)), 16, 10) + CONV(HEX(SUBSTRING(r.record, 9, 4)), 16, 10),
+			CONV(HEX(SUBSTRING(r.record, 13, 4)), 16, 10)) = ?`)
+		args = append(args, []byte(f.Operation))
 	}
 	if f.Due {
 		conditions.WriteString(` AND r.due <= @now`)

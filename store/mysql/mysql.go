@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward/internal/redial"
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/store"
 )
 
@@ -64,7 +65,7 @@ type Store struct {
 	// where says where the tables are, and what the time is; a test that moves the clock replaces it.
 	where  atomic.Pointer[rendering]
 	closed atomic.Bool
-	waits  hub
+	waits  sqltx.Waits
 	// granted is what this process owns.
 	granted granted
 	// floor is the largest token of what was removed, as far as this process had to learn it: see [Store.token].
@@ -181,7 +182,7 @@ func (s *Store) Complete(ctx context.Context, c store.Claim, done *store.Complet
 		return time.Time{}, err
 	}
 	if expires, completed := s.completeAtOnce(ctx, c, done); completed {
-		s.waits.wake(c.ID)
+		s.waits.Wake(c.ID)
 		return expires, nil
 	}
 	event := store.Event{Kind: store.EventComplete, Attempt: c.Attempt, Completion: done}
@@ -233,7 +234,7 @@ func (s *Store) settle(ctx context.Context, id store.ID, event store.Event) (cha
 	s.granted.take(store.Claim{ID: id, Attempt: event.Attempt})
 	c, err := s.change(ctx, id, event)
 	if err == nil && (c.after.State != store.StateInProgress || c.after.Attempt != c.before.Attempt) {
-		s.waits.wake(id)
+		s.waits.Wake(id)
 	}
 	return c, err
 }

@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"regexp"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -71,7 +72,7 @@ func instanceOnTheRealClock(
 			return s
 		},
 		Lossy: func(t testing.TB) storetest.Lossy {
-			proxy := servers.NewMySQLProxy(t, ground.url)
+			proxy := servers.NewMySQLProxy(t, otherHosts.ReplaceAllString(ground.url, ""))
 			return storetest.Lossy{
 				Store: openStore(t, proxy.URL()+"?sql_mode='ANSI'"+ground.parameters),
 				LoseCommit: func(reply bool) (lost func(context.Context) error, restore func()) {
@@ -81,6 +82,9 @@ func instanceOnTheRealClock(
 		},
 	}, func() *mysql.Store { return s }
 }
+
+// otherHosts are the hosts of a URL after the first one.
+var otherHosts = regexp.MustCompile(`,[^/]*`)
 
 // business is the table of the application. Sessions of the application say what the suite writes: double quotes for
 // names, and || to join texts.
@@ -99,6 +103,7 @@ func business(g *ground) *storetest.Business {
 			return err
 		},
 		Pool: g.admin,
+		Slow: `DO SLEEP(60)`,
 		Conflicts: map[string]string{
 			"SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213": "1213", "SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1205": "1205",
 			"SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1020": "1020",

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"sync"
 
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store"
@@ -135,7 +134,7 @@ func (s *Store) AddMessage(ctx context.Context, tx *sql.Tx, e *outbox.Entry) err
 	if g, _ := store.Value(ctx, gateKey{}).(*gate); g != nil && g.t.store == s {
 		g.t.adds.Store(true)
 	}
-	defer s.messages.wake() // it may be committed soon
+	defer s.messages.Wake() // it may be committed soon
 	if a.ordered {
 		if _, err := tx.ExecContext(ctx, s.render(drawPlace), laneLock(a.lane)); err != nil {
 			return err
@@ -155,10 +154,10 @@ func (s *Store) AddToAnswer(ctx context.Context, e *outbox.Entry) error {
 	if err != nil {
 		return err
 	}
-	if err := g.enter(); err != nil {
+	if err := g.Enter(); err != nil {
 		return err
 	}
-	defer g.leave()
+	defer g.Leave()
 	if err := g.answerSize.Add(e); err != nil {
 		return err
 	}
@@ -181,40 +180,8 @@ func (t *transaction) addMessages() (all []statement) {
 	return all
 }
 
-// hints tells watchers of messages that this process made ready. What other processes add is found by polling.
-type hints struct {
-	mu       sync.Mutex
-	watchers map[chan struct{}]struct{}
-}
-
-// wake tells those who watch. A watcher that has not yet looked at its last hint needs no other.
-func (h *hints) wake() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for watcher := range h.watchers {
-		select {
-		case watcher <- struct{}{}:
-		default:
-		}
-	}
-}
-
-// WatchMessages implements [outbox.Store].
-func (s *Store) WatchMessages() (told <-chan struct{}, stop func()) {
-	h := &s.messages
-	watcher := make(chan struct{}, 1)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.watchers == nil {
-		h.watchers = make(map[chan struct{}]struct{})
-	}
-	h.watchers[watcher] = struct{}{}
-	return watcher, func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		delete(h.watchers, watcher)
-	}
-}
+// WatchMessages implements [outbox.Store]. What other processes add is found by polling.
+func (s *Store) WatchMessages() (hints <-chan struct{}, stop func()) { return s.messages.Watch() }
 
 // HearsMessages implements [outbox.Store]: the server has no way to tell other processes.
 func (s *Store) HearsMessages() bool { return false }

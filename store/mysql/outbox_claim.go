@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/onceward/onceward/internal/backoff"
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/outbox"
 )
 
@@ -97,7 +97,7 @@ func (s *Store) update(ctx context.Context, f func(tx *sql.Tx) error) error {
 			return tx.Commit()
 		})
 		again := undone(err) || locked(err) || errors.Is(err, errRace)
-		if !again || n == maxRaces || !backoff.Sleep(ctx, backoff.Jittered(undonePause, maxUndonePause, n)) {
+		if !again || n == maxRaces || !sqltx.PauseUndone(ctx, n) {
 			return unavailableUnlessRefused(err)
 		}
 	}

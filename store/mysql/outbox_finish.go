@@ -1,6 +1,7 @@
 package mysql
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	sqldriver "database/sql/driver"
@@ -10,16 +11,17 @@ import (
 	"strings"
 	"time"
 
-	"github.com/onceward/onceward/internal/backoff"
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store"
 )
 
 // The statements of those who hold a lease. Each names its token.
 const (
-	selectHeld     = `SELECT 1 FROM @outbox WHERE id = ? AND token = ? AND state = 1`
-	extendMessage  = `UPDATE @outbox SET due = @now + ? WHERE id = ? AND token = ? AND state = 1`
-	recordProvider = `UPDATE @outbox SET provider_id = ? WHERE id = ? AND token = ? AND state = 1`
+	selectHeld    = `SELECT 1 FROM @outbox WHERE id = ? AND token = ? AND state = 1`
+	extendMessage = `UPDATE @outbox SET due = @now + ? WHERE id = ? AND token = ? AND state = 1`
+	recordEffect  = `UPDATE @outbox SET provider_id = COALESCE(?, provider_id), answer = COALESCE(?, answer)
+		WHERE id = ? AND token = ? AND state = 1`
 	// finishMessage makes a message that waits for no other Ready where it would become Behind: nothing would free it.
 	finishMessage = `UPDATE @outbox SET state = IF(? = 2 AND lane IS NULL, 0, ?), open_lane = IF(? IN (4, 5), NULL, lane),
 			due = @now + ?, token = 0, attempts = ?, provider_id = COALESCE(?, provider_id),
@@ -27,7 +29,8 @@ const (
 		WHERE id = ? AND token = ? AND state = 1`
 	selectLanes = `SELECT DISTINCT lane FROM @outbox WHERE lane IS NOT NULL AND id IN `
 
-	replayMessage = `UPDATE @outbox SET state = 0, open_lane = lane, due = @now, attempts = 0, token = 0
+	replayMessage = `UPDATE @outbox SET state = 0, open_lane = lane, due = @now, attempts = 0, token = 0,
+			answer = COALESCE(?, answer)
 		WHERE id = ? AND state IN (3, 5)`
 	// dropMessage marks a dead letter as given up by a token that no lease has: it waits for no decision any more.
 	dropMessage = `UPDATE @outbox SET state = 5, open_lane = NULL, token = -1 WHERE id = ? AND state IN (3, 5)`
@@ -47,7 +50,7 @@ func (s *Store) writeRows(ctx context.Context, statements []statement) (found []
 	for n := 1; ; n++ {
 		found, err = s.writeRowsOnce(ctx, all)
 		again := undone(err) || locked(err) || notSent(err)
-		if !again || n == maxRaces || !backoff.Sleep(ctx, backoff.Jittered(undonePause, maxUndonePause, n)) {
+		if !again || n == maxRaces || !sqltx.PauseUndone(ctx, n) {
 			return found, unavailable(err)
 		}
 	}
@@ -59,7 +62,7 @@ func (s *Store) writeRowsOnce(ctx context.Context, statements []statement) ([]in
 		return nil, err
 	}
 	defer l.release()
-	all, err := l.exec(undisturbed(ctx), statements...)
+	all, err := l.exec(sqltx.Undisturbed(ctx, settleTimeout), statements...)
 	if err != nil {
 		l.cut() // it may be in a transaction
 		return nil, err
@@ -97,12 +100,13 @@ func (s *Store) ExtendMessages(
 	return unheld(leases, found), nil
 }
 
-// RecordProviderID implements [outbox.Store].
-func (s *Store) RecordProviderID(ctx context.Context, l outbox.Lease, providerID string) error {
+// RecordEffect implements [outbox.Store].
+func (s *Store) RecordEffect(ctx context.Context, l outbox.Lease, providerID string, answer []byte) error {
 	if err := errors.Join(s.writable(), left(ctx)); err != nil {
 		return err
 	}
-	found, err := s.writeRows(ctx, []statement{stmt(s.render(recordProvider), []byte(providerID), l.ID, l.Token)})
+	kept := stmt(s.render(recordEffect), nullable([]byte(providerID)), nullable(bytes.Clone(answer)), l.ID, l.Token)
+	found, err := s.writeRows(ctx, []statement{kept})
 	if err == nil && found[0] == 0 {
 		return outbox.ErrFenced
 	}
@@ -214,8 +218,8 @@ func (x *messagePlan) learned(ctx context.Context, cause error) error {
 }
 
 // ReplayMessage implements [outbox.Store].
-func (s *Store) ReplayMessage(ctx context.Context, id string) error {
-	return s.operate(ctx, replayMessage, id)
+func (s *Store) ReplayMessage(ctx context.Context, id string, answer []byte) error {
+	return s.operate(ctx, replayMessage, nullable(bytes.Clone(answer)), id)
 }
 
 // DropMessage implements [outbox.Store].
@@ -227,15 +231,15 @@ func (s *Store) DropMessage(ctx context.Context, id string) error {
 }
 
 // operate changes a dead letter.
-func (s *Store) operate(ctx context.Context, text, id string) error {
+func (s *Store) operate(ctx context.Context, text string, args ...any) error {
 	if err := errors.Join(s.writable(), left(ctx)); err != nil {
 		return err
 	}
-	found, err := s.writeRows(ctx, []statement{stmt(s.render(text), id)})
+	found, err := s.writeRows(ctx, []statement{stmt(s.render(text), args...)})
 	if err == nil && found[0] == 0 {
 		return store.ErrNotFound
 	}
-	s.messages.wake()
+	s.messages.Wake()
 	return err
 }
 
@@ -290,7 +294,7 @@ func (s *Store) free(ctx context.Context, lanes map[int64]bool) (freed int, err 
 	if err != nil || found[0] == 0 {
 		return 0, err
 	}
-	s.messages.wake()
+	s.messages.Wake()
 	return int(found[0]), nil
 }
 

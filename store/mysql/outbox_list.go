@@ -16,7 +16,8 @@ import (
 const (
 	// selectMessages has the columns that scanMessage reads.
 	selectMessages = `SELECT id, topic, aggregatetype, aggregateid, type, payload, attributes, origin, origin_attempt,
-		downstream_key, created_at, state, due, attempts, COALESCE(provider_id, ''), COALESCE(last_error, '') FROM @outbox`
+		downstream_key, created_at, state, due, attempts, COALESCE(provider_id, ''), COALESCE(last_error, ''), answer
+		FROM @outbox`
 	// The counts read an index of what is open, and no messages.
 	countWaiting = `SELECT COUNT(*), COALESCE(MIN(created_at), 0) FROM @outbox WHERE state IN (0, 1, 2)`
 	countDead    = `SELECT COUNT(*) FROM @outbox WHERE state IN (3, 5) AND token >= 0`
@@ -37,7 +38,7 @@ func scanMessage(rows *sql.Rows) (e outbox.Entry, damage, err error) {
 	var more, origin []byte
 	var created, due int64
 	err = rows.Scan(&e.ID, &e.Topic, &e.AggregateType, &e.AggregateID, &e.Type, &e.Payload, &more, &origin,
-		&e.OriginAttempt, &e.DownstreamKey, &created, &e.State, &due, &e.Attempts, &e.ProviderID, &e.LastError)
+		&e.OriginAttempt, &e.DownstreamKey, &created, &e.State, &due, &e.Attempts, &e.ProviderID, &e.LastError, &e.Answer)
 	if err != nil {
 		return e, nil, err
 	}

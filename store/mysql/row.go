@@ -91,11 +91,11 @@ func newRevision() int64 {
 }
 
 // frame is what the columns record and content hold.
-type frame struct{ rest, id, provider, body, data []byte }
+type frame struct{ rest, id, provider, operation, body, data []byte }
 
 const (
 	// lengths is how many bytes those of the parts of a frame take, in front of it.
-	lengths = 5 * 4
+	lengths = 6 * 4
 	// maxInline is up to which size body and data are in the column record. Such a row fits into a page of the server's.
 	maxInline = 4096
 	// usualRecord is what of most records is neither body nor data.
@@ -109,7 +109,7 @@ func encodeFrame(rec *store.Record) (record, content []byte) {
 	rest.Attempt = 0
 	rest.LeaseUntil, rest.ReconcileAt, rest.ExpiresAt = time.Time{}, time.Time{}, time.Time{}
 	rest.CreatedAt, rest.SettledAt = time.Time{}, time.Time{}
-	rest.ProviderID, rest.Response.Body, rest.Data = "", nil, nil
+	rest.ProviderID, rest.Operation, rest.Response.Body, rest.Data = "", "", nil, nil
 	large := len(rec.Response.Body) + len(rec.Data)
 	size := lengths + usualRecord
 	if large <= maxInline {
@@ -119,9 +119,9 @@ func encodeFrame(rec *store.Record) (record, content []byte) {
 	restEnd := len(record)
 	record = rec.ID.AppendBinary(record)
 	idEnd := len(record)
-	record = append(record, rec.ProviderID...)
+	record = append(append(record, rec.ProviderID...), rec.Operation...)
 	for i, n := range [...]int{
-		restEnd - lengths, idEnd - restEnd, len(rec.ProviderID), len(rec.Response.Body), len(rec.Data),
+		restEnd - lengths, idEnd - restEnd, len(rec.ProviderID), len(rec.Operation), len(rec.Response.Body), len(rec.Data),
 	} {
 		binary.BigEndian.PutUint32(record[4*i:], uint32(n))
 	}
@@ -137,7 +137,7 @@ func (r *row) frame() (f frame, err error) {
 		return f, errDamaged
 	}
 	rest := r.record[lengths:]
-	for i, part := range [...]*[]byte{&f.rest, &f.id, &f.provider, &f.body, &f.data} {
+	for i, part := range [...]*[]byte{&f.rest, &f.id, &f.provider, &f.operation, &f.body, &f.data} {
 		n := uint64(binary.BigEndian.Uint32(r.record[4*i:]))
 		if part == &f.body && len(rest) == 0 {
 			if r.summary {
@@ -192,7 +192,8 @@ func (r *row) decode(id store.ID, f *frame) (store.Record, error) {
 		return store.Record{}, err
 	}
 	rec.Attempt, rec.CreatedAt, rec.SettledAt = r.attempt, fromMicros(r.createdAt), fromMicros(r.settledAt)
-	rec.ProviderID, rec.Response.Body, rec.Data = string(f.provider), nullable(f.body), nullable(f.data)
+	rec.ProviderID, rec.Operation = string(f.provider), string(f.operation)
+	rec.Response.Body, rec.Data = nullable(f.body), nullable(f.data)
 	due := fromMicros(r.due)
 	switch rec.State {
 	case store.StateInProgress:

@@ -208,7 +208,7 @@ func TestViews(t *testing.T) {
 				ID: r.ID, Operation: "POST /payments", Decision: store.DecisionExecute, Origin: store.OriginCreated,
 			}))
 			if n := number(t, admin, `SELECT COUNT(*) FROM onceward_records WHERE hash = ? AND scope = ? AND `+"`key`"+` = ?
-				AND state = 'completed' AND attempt = ? AND body_bytes = 4 AND lease_until IS NULL
+				AND operation = 'POST /payments' AND state = 'completed' AND attempt = ? AND body_bytes = 4 AND lease_until IS NULL
 				AND TIMESTAMPDIFF(SECOND, settled_at, expires_at) = 3600`, r.Hash(), scope, key, claim.Attempt); n != 1 {
 				t.Errorf("scope %q, key %q: %d records", scope, key, n)
 			}

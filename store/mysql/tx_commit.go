@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward/internal/backoff"
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/store"
 )
 
@@ -32,7 +33,7 @@ func (t *transaction) commit(first ...statement) error {
 		return t.gone(err, nil)
 	} else if err != nil {
 		if locked(err) {
-			t.gate.meet(err)
+			t.gate.Meet(err)
 		}
 		return t.undo(err, releaseSavepoint, rollback)
 	}
@@ -46,7 +47,7 @@ func (t *transaction) commit(first ...statement) error {
 		t.plan.wrote(all.ids[offset:])
 	}
 	if err == nil && t.adds.Load() {
-		t.store.messages.wake() // those in this process who wait for messages
+		t.store.messages.Wake() // those in this process who wait for messages
 	}
 	return err
 }
@@ -58,7 +59,7 @@ func (t *transaction) failed(cause error) error {
 	case mysqlNumber(cause) == errorNoSavepoint:
 		_ = t.rollback()
 		return t.plan.spoiled(errEnded, nil)
-	case undone(cause) && t.gate.ending.Load():
+	case undone(cause) && t.gate.Ending.Load():
 		return t.gone(cause, nil)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), txAskTimeout)
@@ -104,7 +105,7 @@ func (t *transaction) believe(cause error) error {
 func notCommitted(cause error) error {
 	n := mysqlNumber(cause)
 	if undone(cause) || locked(cause) || unfit(cause) || duplicate(cause) || n == errorTwoRows || n == errorOutOfRange {
-		return &undoneError{cause}
+		return &sqltx.UndoneError{Cause: cause}
 	}
 	if tooLarge(cause) {
 		return fmt.Errorf("%w: the answer and its messages do not fit into the server's max_allowed_packet: %w",

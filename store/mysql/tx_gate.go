@@ -2,88 +2,47 @@ package mysql
 
 import (
 	"context"
-	"database/sql"
 	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store"
 )
 
-// gate stands between a handler and its transaction. It refuses what would end the transaction, and is closed when the
-// handler has returned: what is left of the handler, such as a goroutine or rows that were not closed, cannot touch
-// what follows. What ends the transaction behind its back, such as a procedure that commits, is noticed when the
-// transaction is ended: see [transaction.savepoint].
+// gate stands between a handler and its transaction. It refuses what would end the transaction. What ends the
+// transaction behind its back, such as a procedure that commits, is noticed when the transaction is ended: see
+// [transaction.savepoint].
 type gate struct {
+	sqltx.Gate
 	t *transaction
 
-	// over is set before the gate is closed, so that no call gets in between; late, if the handler has not returned by
-	// then.
-	over   atomic.Bool
-	late   atomic.Bool
-	mu     sync.Mutex
-	closed bool
-	// open results are closed with the gate, because they keep the connection busy. Each has what ends it early.
-	results map[sqldriver.Rows]context.CancelFunc
 	// call ends the last call early. The driver takes no other way to end one that is under way: to close the connection
 	// would write to it beside that.
-	call  atomic.Pointer[context.CancelFunc]
-	sqlTx *sql.Tx
-	ctx   handlerContext
+	call atomic.Pointer[context.CancelFunc]
+	ctx  sqltx.Context
 
 	// messages are those that the handler added to its answer.
 	messages   []addition
 	answerSize outbox.AnswerSize
 
-	// conflict is the first error by which a statement failed because of the neighbours, with that statement; the last
-	// one is statement, and callCtx its context. gone says that the server undid the whole transaction with it, gaveUp
-	// that the connection was lost with a statement because its context ended.
-	conflict  error
-	statement string
-	callCtx   context.Context
-	gone      bool
-	gaveUp    error
-	// busy says that the work waits for the connection.
-	busy atomic.Bool
-	// ending says that a statement of the handler may have ended the transaction: where that cannot be seen by the
-	// savepoint any more, it is not known what became of the work.
-	ending atomic.Bool
+	// gone says that the server undid the whole transaction with a statement.
+	gone bool
 }
 
-var (
-	errOver = fmt.Errorf("%w: the handler has returned, and its transaction is over", store.ErrTxOwned)
-	// errGone is what a handler sees that goes on after the server has undone its transaction.
-	errGone = errors.New("mysql: the server undid the transaction, because of another one: return, to be run again")
-)
-
-// enter is held while the handler uses the connection.
-func (g *gate) enter() error {
-	g.mu.Lock()
-	if g.over.Load() {
-		g.mu.Unlock()
-		if g.late.Load() {
-			return errLate
-		}
-		return errOver
-	}
-	return nil
-}
-
-func (g *gate) leave() { g.mu.Unlock() }
+// errGone is what a handler sees that continues after the server has undone its transaction.
+var errGone = errors.New("mysql: the server undid the transaction, because of another one: return, to be run again")
 
 // run lets the handler use the connection for a statement.
 func (g *gate) run(ctx context.Context, text string, call func(ctx context.Context, raw rawConn) error) error {
-	if err := g.enter(); err != nil {
+	if err := g.Enter(); err != nil {
 		return err
 	}
-	defer g.leave()
+	defer g.Leave()
 	switch {
 	case g.gone:
 		return errGone
@@ -93,16 +52,16 @@ func (g *gate) run(ctx context.Context, text string, call func(ctx context.Conte
 		return errSeveral
 	}
 	if mayEnd(text) {
-		g.ending.Store(true)
+		g.Ending.Store(true)
 	}
-	g.statement, g.callCtx = text, ctx
-	g.busy.Store(true)
-	defer g.busy.Store(false)
-	ctx, cancel := sqltx.WhileBusy(ctx, &g.busy)
+	g.Statement, g.CallCtx = text, ctx
+	g.Busy.Store(true)
+	defer g.Busy.Store(false)
+	ctx, cancel := sqltx.WhileBusy(ctx, &g.Busy)
 	g.call.Store(&cancel)
-	rows := len(g.results)
+	rows := len(g.Open())
 	err := call(ctx, g.t.link.raw)
-	if len(g.results) == rows {
+	if len(g.Open()) == rows {
 		cancel() // what has no rows is over
 	}
 	if !errors.Is(err, sqldriver.ErrSkip) {
@@ -120,11 +79,9 @@ func (g *gate) query(
 		if err != nil {
 			return err
 		}
-		if g.results == nil {
-			g.results = make(map[sqldriver.Rows]context.CancelFunc)
-		}
-		g.results[inner] = *g.call.Load()
-		rows = &bridgeRows{inner: inner, gate: g, columns: inner.Columns()}
+		open := &bridgeRows{ColumnTypes: sqltx.NewColumnTypes(inner, g), inner: inner, gate: g, cancel: *g.call.Load()}
+		g.Keep(openRows{open})
+		rows = open
 		return nil
 	})
 	return rows, err
@@ -132,66 +89,13 @@ func (g *gate) query(
 
 // note looks at how a statement ended. The caller holds the gate.
 func (g *gate) note(err error) {
-	if undone(err) || mysqlNumber(err) == errorLockWait && !strings.Contains(strings.ToUpper(g.statement), "NOWAIT") {
-		g.meet(err)
+	if undone(err) || mysqlNumber(err) == errorLockWait && !strings.Contains(strings.ToUpper(g.Statement), "NOWAIT") {
+		g.Meet(err)
 	}
 	g.gone = g.gone || undone(err)
-	if err != nil && g.gaveUp == nil && g.callCtx != nil && g.callCtx.Err() != nil && g.t.link.lost() {
-		g.gaveUp = sqltx.GaveUp(g.callCtx, g.statement)
+	if g.t.link.lost() {
+		g.Lost(err)
 	}
-}
-
-// meet notes an error that comes from the neighbours: whatever the handler makes of it, all is undone and run again.
-func (g *gate) meet(err error) {
-	if g.conflict == nil {
-		g.conflict = fmt.Errorf("%w, at the statement %.200q", err, g.statement)
-	}
-}
-
-// close waits for the call that is under way, and closes what was left open.
-func (g *gate) close() {
-	g.over.Store(true)
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.shut()
-}
-
-// shut closes what was left open. The caller holds the gate.
-func (g *gate) shut() {
-	g.closed = true
-	if len(g.results) > 0 {
-		g.t.store.logger.Warn("onceward: a handler left rows open; they are closed, and its transaction ends as it said",
-			"last_statement", g.statement)
-	}
-	for rows, cancel := range g.results {
-		_ = rows.Close() // the error is that of the connection, which is looked at
-		cancel()
-	}
-	g.results = nil
-	if tx := g.sqlTx; tx != nil {
-		// It only ends the handle, for which it waits until the handle's rows are closed; they can do no harm any more.
-		go func() { _ = tx.Rollback() }()
-	}
-}
-
-// lock keeps out a handler that has not returned. A call that is under way goes on.
-func (g *gate) lock() {
-	g.late.Store(true)
-	g.over.Store(true)
-}
-
-// seize closes the gate in front of a handler that has not returned, and reports whether it is done with the
-// connection: no call is under way, and no result is open.
-func (g *gate) seize() bool {
-	if !g.mu.TryLock() {
-		return false
-	}
-	defer g.mu.Unlock()
-	if len(g.results) > 0 {
-		return false
-	}
-	g.shut()
-	return true
 }
 
 // interrupt ends the call that is under way, or the rows that are open, with the connection.
@@ -199,51 +103,14 @@ func (g *gate) interrupt() {
 	if cancel := g.call.Load(); cancel != nil {
 		(*cancel)()
 	}
-	if g.mu.TryLock() {
-		defer g.mu.Unlock()
-		for _, cancel := range g.results {
-			cancel()
+	g.Try(func() {
+		for rows := range g.Open() {
+			rows.(openRows).cancel()
 		}
-	}
-}
-
-// seizeWithin closes the gate when the call that is under way has noticed that its connection was cut.
-func (g *gate) seizeWithin(limit time.Duration) bool {
-	for end := time.Now().Add(limit); !g.mu.TryLock(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			return false
-		}
-	}
-	defer g.mu.Unlock()
-	g.shut()
-	return true
-}
-
-// context carries the transaction to the handler.
-func (g *gate) context(ctx context.Context) context.Context {
-	g.ctx.Context, g.ctx.gate = ctx, g
-	return &g.ctx
+	})
 }
 
 type gateKey struct{}
-
-// handlerContext carries a transaction to a handler. The *sql.Tx of the transaction is made when it is asked for.
-type handlerContext struct {
-	context.Context
-	gate *gate
-
-	once   sync.Once
-	values context.Context
-}
-
-// Value implements [context.Context].
-func (c *handlerContext) Value(key any) any {
-	if key == (gateKey{}) {
-		return c.gate
-	}
-	c.once.Do(func() { c.values = store.ContextWithTxFunc(c.Context, c.gate.sql) })
-	return c.values.Value(key)
-}
 
 // errSeveral is what a handler gets whose text holds more than one statement. The store's connections would take it,
 // and what was put into a text would be run.

@@ -18,12 +18,11 @@ import (
 
 	"github.com/onceward/onceward/internal/redial"
 	"github.com/onceward/onceward/internal/sqltx"
-	"github.com/onceward/onceward/store"
 )
 
 // transactions is what the store keeps for the transactions that it runs.
 type transactions struct {
-	bridge *bridge
+	bridge *sqltx.Bridge
 	// slots leave a part of a pool that the application has too.
 	slots *sqltx.Slots
 	// joins says that the connections of handlers take several statements in one text.
@@ -33,11 +32,9 @@ type transactions struct {
 	// unique are the keys of tables that are known to be unique.
 	unique sync.Map
 	// messages wakes those who wait for messages.
-	messages hints
-
-	mu sync.Mutex
+	messages sqltx.Hints
 	// flights are the operations that have a transaction under way in this process.
-	flights map[store.ID]*running
+	flights sqltx.Flights
 }
 
 // openHandlers opens the pool for handlers, whose statements are sent as the URL says.
@@ -100,7 +97,7 @@ func checkHandle(ctx context.Context, conn sqldriver.Conn) (map[string]string, e
 
 // openTransactions finds out what the connections of handlers can do.
 func (s *Store) openTransactions(ctx context.Context) error {
-	s.bridge = newBridge()
+	s.bridge = sqltx.NewBridge(driver.MySQLDriver{})
 	l, err := connect(ctx, &s.handlersGate, s.handlers, true)
 	if err != nil {
 		return err
@@ -118,7 +115,7 @@ func (s *Store) openTransactions(ctx context.Context) error {
 		s.joins = true
 		return nil
 	}
-	_, err = l.exec(undisturbed(ctx), stmt(`DO 1`), stmt(`DO 2`))
+	_, err = l.exec(sqltx.Undisturbed(ctx, settleTimeout), stmt(`DO 1`), stmt(`DO 2`))
 	s.joins = err == nil
 	if mysqlNumber(err) != 0 {
 		return nil // it takes one at a time
@@ -128,9 +125,7 @@ func (s *Store) openTransactions(ctx context.Context) error {
 
 // closeTransactions closes what the store has opened for handlers.
 func (s *Store) closeTransactions() {
-	if s.bridge != nil {
-		s.bridge.close()
-	}
+	s.bridge.Close()
 	if s.opened {
 		_ = s.handlers.Close()
 	}

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"math"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -69,16 +68,13 @@ type transaction struct {
 	// began is when the connection was taken.
 	began time.Time
 
-	// limit is how long the work may take, zero for as long as it likes. The timer revokes the transaction of work that
-	// takes longer. claimed goes to the first of the two, the work or the timer; revoking is over when the transaction
-	// was revoked, and then late says what that came to, and released that the connection is released.
-	limit    time.Duration
-	timer    *time.Timer
-	claimed  atomic.Bool
-	revoking sync.WaitGroup
+	// longest is how long the work may take, zero for as long as it likes, and limit revokes the transaction of work that
+	// takes longer: then late says what that came to, and released that the connection is released.
+	longest  time.Duration
+	limit    sqltx.Limit
 	late     error
 	released bool
-	flight   *running
+	flight   *sqltx.Flight
 }
 
 // The defaults of a plan.
@@ -94,43 +90,13 @@ func (t *transaction) spoiled(reason, cause error) error {
 	return errors.Join(fmt.Errorf("%w: %w: %w", store.ErrOutcomeUnknown, store.ErrTxOwned, reason), cause)
 }
 
-// undoneError says that a transaction was undone, for certain, by no fault of its own: it is worth another try. There
-// may be no cause but that.
-type undoneError struct{ cause error }
-
-func (e *undoneError) Error() string {
-	if e.cause == nil {
-		return "decide again"
-	}
-	return "decide again: " + e.cause.Error()
-}
-
-func (e *undoneError) Unwrap() error { return e.cause }
-
-const (
-	// maxTries is how often a transaction is run that the server undoes. On a cluster, each time another one of the same
-	// key, or about the same row, was committed.
-	maxTries = 10
-	// How long those that were undone keep out of each other's way.
-	undonePause    = time.Millisecond
-	maxUndonePause = 100 * time.Millisecond
-)
-
-// retry runs tries until one is not undone by the server. The work's own error does not make it run again, though it
-// may wrap that of a transaction inside of it, nor does it run again if that one may have been committed.
+// retry runs tries until one is not undone by the server.
 func retry(ctx context.Context, try func() error) error {
-	for n := 1; ; n++ {
-		err := try()
-		own, ok := err.(*undoneError)
-		switch {
-		case !ok:
-			return err
-		case errors.Is(err, store.ErrOutcomeUnknown):
-			return own.cause
-		case n == maxTries || !backoff.Sleep(ctx, backoff.Jittered(undonePause, maxUndonePause, n)):
-			return unavailable(fmt.Errorf("the transaction was undone %d times: %w", n, err))
-		}
+	gaveUp, err := sqltx.Retry(ctx, try)
+	if gaveUp {
+		return unavailable(err)
 	}
+	return err
 }
 
 // try runs the transaction once.
@@ -260,23 +226,14 @@ func (t *transaction) idle() (seconds int, set bool) {
 // leaves does not cut it off, because the server would keep what is locked until it noticed.
 func (t *transaction) begin(ctx context.Context) error {
 	statements := append(t.beginning(), t.plan.claim()...)
-	return t.link.query(undisturbed(ctx), t.plan.read, append(statements, patient, setSavepoint)...)
-}
-
-// undisturbed is when the caller's time is up: a caller who leaves earlier does not count.
-func undisturbed(ctx context.Context) time.Time {
-	latest := time.Now().Add(settleTimeout)
-	if until, bounded := ctx.Deadline(); bounded && until.Before(latest) {
-		return until
-	}
-	return latest
+	return t.link.query(sqltx.Undisturbed(ctx, settleTimeout), t.plan.read, append(statements, patient, setSavepoint)...)
 }
 
 // notBegun ends a transaction whose connection was lost at its beginning: nothing was done. It is worth another try if
 // the connection turned out dead.
 func (t *transaction) notBegun(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
-		return &undoneError{err}
+		return &sqltx.UndoneError{Cause: err}
 	}
 	return unavailable(err)
 }
@@ -293,16 +250,16 @@ func (t *transaction) decided(ctx context.Context, cause error) (run bool, err e
 	if unfit(err) {
 		t.link.cut()
 		t.store.leaveNode()
-		return false, &undoneError{err}
+		return false, &sqltx.UndoneError{Cause: err}
 	}
 	if undone(err) {
-		err = &undoneError{err}
+		err = &sqltx.UndoneError{Cause: err}
 	}
 	if failure := t.rollback(); failure != nil {
 		t.link.cut() // the server undoes what it loses the connection of
 	}
 	if err != nil {
-		if _, again := err.(*undoneError); !again {
+		if _, again := err.(*sqltx.UndoneError); !again {
 			err = unavailableUnlessRefused(err)
 		}
 		return false, err
@@ -323,20 +280,20 @@ func unavailableUnlessRefused(err error) error {
 func (t *transaction) execute(ctx context.Context) (action store.TxAction, err error) {
 	returned := false
 	defer func() {
-		if !t.inTime() {
+		if !t.limit.Returned() {
 			return
 		}
-		t.gate.close()
+		t.gate.Close(t.store.logger)
 		if !returned && t.rollback() != nil {
 			t.link.cut()
 		}
 	}()
-	if t.limit > 0 {
+	if t.longest > 0 {
 		ctx = context.WithoutCancel(ctx) // its limit alone ends the work
 	}
 	t.gate.t = t
-	t.watch()
-	action, err = t.plan.work(t.gate.context(ctx))
+	t.limit.Start(t.longest, t)
+	action, err = t.plan.work(t.gate.ctx.With(ctx, gateKey{}, &t.gate))
 	returned = true
 	return action, err
 }
@@ -355,15 +312,15 @@ func (t *transaction) finish(action store.TxAction, cause error) error {
 		t.kill() // so that its key is free
 	}
 	switch {
-	case t.link.lost() && t.gate.ending.Load():
+	case t.link.lost() && t.gate.Ending.Load():
 		return t.plan.spoiled(errCalled, cause)
-	case t.link.lost() && t.gate.conflict != nil:
-		return &undoneError{errors.Join(errLost, t.gate.conflict, cause)}
+	case t.link.lost() && t.gate.Conflict != nil:
+		return &sqltx.UndoneError{Cause: errors.Join(errLost, t.gate.Conflict, cause)}
 	case t.link.lost():
-		return unavailable(errors.Join(cmp.Or(t.gate.gaveUp, errLost), cause))
+		return unavailable(errors.Join(cmp.Or(t.gate.GaveUp, errLost), cause))
 	case t.gate.gone: // what came after it was refused
 		return t.gone(nil, cause)
-	case t.gate.conflict != nil:
+	case t.gate.Conflict != nil:
 		action = store.TxRollback // work that has answered an error of its neighbours is run again
 	}
 	switch action {
@@ -380,11 +337,11 @@ func (t *transaction) finish(action store.TxAction, cause error) error {
 // gone ends a transaction that the server has undone, with its savepoint, because of another one: by the conflict that
 // the work has met, or by this one.
 func (t *transaction) gone(conflict, cause error) error {
-	if t.gate.ending.Load() {
+	if t.gate.Ending.Load() {
 		_ = t.rollback()
 		return t.plan.spoiled(errUndone, cause)
 	}
-	t.gate.meet(conflict)
+	t.gate.Meet(conflict)
 	return t.undo(cause, rollback)
 }
 
@@ -400,10 +357,10 @@ func (t *transaction) undo(cause error, statements ...statement) error {
 		t.link.cut() // the server undoes what it loses the connection of
 	}
 	if undone(err) {
-		t.gate.meet(err)
+		t.gate.Meet(err)
 	}
-	if t.gate.conflict != nil {
-		return &undoneError{errors.Join(t.gate.conflict, cause)}
+	if t.gate.Conflict != nil {
+		return &sqltx.UndoneError{Cause: errors.Join(t.gate.Conflict, cause)}
 	}
 	return cause
 }
@@ -424,60 +381,19 @@ func (t *transaction) release() {
 	}
 }
 
-// Work that does not return would keep its key locked for ever. When its time is over the transaction is revoked:
-// undone, its lock let go, and its key free again. The work goes on without it, and whatever it tries or returns comes
-// to nothing.
+// errLateEnded is what becomes of late work that may have ended the transaction itself.
+var errLateEnded = errors.New("the work may have ended the transaction that is not its to end, and did not return")
 
-const (
-	// lateGrace is how long work may take to notice its deadline before its transaction is revoked.
-	lateGrace = 250 * time.Millisecond
-	// quietWait is how long a statement may take to notice that its connection was cut.
-	quietWait = time.Second
-)
-
-// errLate is what late work sees, and what becomes of it, unless it may have ended the transaction itself.
-var (
-	errLate = fmt.Errorf("%w: the transaction was revoked, because the handler did not return in time",
-		store.ErrDeadline)
-	errLateEnded = errors.New("the work may have ended the transaction that is not its to end, and did not return")
-)
-
-// watch revokes the transaction if the work has a limit and has not returned by then.
-func (t *transaction) watch() {
-	if t.limit > 0 {
-		t.revoking.Add(1)
-		t.timer = time.AfterFunc(t.limit+lateGrace, t.revoke)
-	}
-}
-
-// inTime notes that the work has returned. If the transaction was revoked before, it waits until that is done and
-// reports false.
-func (t *transaction) inTime() bool {
-	if t.timer == nil {
-		return true
-	}
-	t.timer.Stop()
-	if t.claimed.CompareAndSwap(false, true) {
-		return true
-	}
-	t.revoking.Wait()
-	return false
-}
-
-// revoke ends the transaction of work that is late, unless that has just returned.
-func (t *transaction) revoke() {
-	if !t.claimed.CompareAndSwap(false, true) {
-		return
-	}
-	defer t.revoking.Done()
+// Revoke implements [sqltx.Revocable].
+func (t *transaction) Revoke() {
 	quiet := false
 	quiet, t.late = t.undoLate()
 	if t.flight != nil {
-		t.store.leave(t.id, t.flight)
+		t.store.flights.Leave(t.id, t.flight)
 	}
-	t.store.waits.wake(t.id)
+	t.store.waits.Wake(t.id)
 	if !quiet {
-		t.gate.close() // which waits as long as the call under way takes
+		t.gate.Close(t.store.logger) // which waits as long as the call under way takes
 	}
 	t.link.cut() // it is not used again: late work may know it
 	t.link.release()
@@ -487,21 +403,21 @@ func (t *transaction) revoke() {
 // undoLate ends the transaction, and returns what that came to. It reports whether the work is done with the
 // connection.
 func (t *transaction) undoLate() (quiet bool, err error) {
-	t.gate.lock()
-	if t.gate.seize() {
+	t.gate.Lock()
+	if t.gate.Seize(t.store.logger, func() bool { return true }) {
 		if err := t.finish(store.TxRollback, nil); errors.Is(err, store.ErrOutcomeUnknown) {
 			return true, err
 		}
-		return true, unavailable(errLate)
+		return true, unavailable(sqltx.ErrLate)
 	}
 	t.gate.interrupt()
 	t.kill()
 	t.awaitUndone()
-	quiet = t.gate.seizeWithin(quietWait)
-	if t.gate.ending.Load() {
+	quiet = t.gate.SeizeCut(t.store.logger)
+	if t.gate.Ending.Load() {
 		return quiet, t.plan.spoiled(errLateEnded, nil)
 	}
-	return quiet, unavailable(errLate)
+	return quiet, unavailable(sqltx.ErrLate)
 }
 
 // kill tells the server to end the connection of the transaction, if it is still at it: it would go on with a statement

@@ -4,64 +4,21 @@ import (
 	"context"
 	"database/sql"
 	sqldriver "database/sql/driver"
-	"errors"
 	"io"
-	"reflect"
 
-	driver "github.com/go-sql-driver/mysql"
-
-	"github.com/onceward/onceward/store"
+	"github.com/onceward/onceward/internal/sqltx"
 )
 
-// bridge makes a *sql.Tx of a transaction that has already begun. It is a database/sql pool whose only connections are
-// those that it is handed, each for one transaction.
-type bridge struct{ db *sql.DB }
-
-func newBridge() *bridge {
-	db := sql.OpenDB(bridgeConnector{})
-	db.SetMaxIdleConns(-1) // a connection goes away with its transaction
-	return &bridge{db}
+// SQL returns the *sql.Tx of the transaction; one that is over when the handler has returned.
+func (g *gate) SQL() *sql.Tx {
+	return g.Gate.SQL(g.t.store.bridge, func() sqldriver.Conn { return &bridgeConn{gate: g} })
 }
-
-func (b *bridge) close() { _ = b.db.Close() }
-
-// sql returns the *sql.Tx of the transaction; one that is over when the handler has returned.
-func (g *gate) sql() *sql.Tx {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.sqlTx != nil {
-		return g.sqlTx
-	}
-	ctx := context.WithValue(context.Background(), bridgeKey{}, &bridgeConn{gate: g})
-	tx, err := g.t.store.bridge.db.BeginTx(ctx, nil)
-	if err != nil {
-		return nil
-	}
-	g.sqlTx = tx
-	if g.closed {
-		_ = tx.Rollback() // it is over from the start
-	}
-	return tx
-}
-
-type bridgeKey struct{}
-
-// bridgeConnector hands out the connection that the context carries.
-type bridgeConnector struct{}
-
-// Connect implements [sqldriver.Connector].
-func (bridgeConnector) Connect(ctx context.Context) (sqldriver.Conn, error) {
-	if conn, ok := ctx.Value(bridgeKey{}).(*bridgeConn); ok {
-		return conn, nil
-	}
-	return nil, errors.New("mysql: there is no connection but that of the transaction")
-}
-
-// Driver implements [sqldriver.Connector].
-func (bridgeConnector) Driver() sqldriver.Driver { return driver.MySQLDriver{} }
 
 // bridgeConn lets database/sql use the connection of a transaction through its gate.
-type bridgeConn struct{ gate *gate }
+type bridgeConn struct {
+	sqltx.Begun
+	gate *gate
+}
 
 // The interfaces by which database/sql uses a connection.
 var (
@@ -71,17 +28,6 @@ var (
 	_ sqldriver.QueryerContext     = (*bridgeConn)(nil)
 	_ sqldriver.NamedValueChecker  = (*bridgeConn)(nil)
 )
-
-// BeginTx has nothing to do: the transaction has begun.
-func (c *bridgeConn) BeginTx(context.Context, sqldriver.TxOptions) (sqldriver.Tx, error) {
-	return ownedTx{}, nil
-}
-
-// Begin has nothing to do either.
-func (c *bridgeConn) Begin() (sqldriver.Tx, error) { return ownedTx{}, nil }
-
-// Close leaves the connection to its pool.
-func (c *bridgeConn) Close() error { return nil }
 
 // CheckNamedValue leaves values to the driver, which knows more types than database/sql. It does not use the
 // connection, so it needs no turn.
@@ -137,10 +83,10 @@ type bridgeStmt struct {
 
 // Close ends the statement.
 func (s *bridgeStmt) Close() error {
-	if err := s.gate.enter(); err != nil {
+	if err := s.gate.Enter(); err != nil {
 		return nil // it ends with the connection
 	}
-	defer s.gate.leave()
+	defer s.gate.Leave()
 	return s.inner.Close()
 }
 
@@ -181,22 +127,29 @@ func (s *bridgeStmt) QueryContext(ctx context.Context, args []sqldriver.NamedVal
 
 // bridgeRows are rows that a handler reads. They end with the gate.
 type bridgeRows struct {
-	inner   sqldriver.Rows
-	gate    *gate
-	columns []string
+	sqltx.ColumnTypes
+	inner  sqldriver.Rows
+	gate   *gate
+	cancel context.CancelFunc
 }
 
-// Columns implements [sqldriver.Rows].
-func (r *bridgeRows) Columns() []string { return r.columns }
+// openRows are rows that the gate closes.
+type openRows struct{ *bridgeRows }
+
+// Close ends the rows. An error is an error of the connection, which is looked at.
+func (r openRows) Close() {
+	_ = r.inner.Close()
+	r.cancel()
+}
 
 // Next reads the next row.
 func (r *bridgeRows) Next(dest []sqldriver.Value) error {
-	if err := r.gate.enter(); err != nil {
+	if err := r.gate.Enter(); err != nil {
 		return err
 	}
-	defer r.gate.leave()
-	r.gate.busy.Store(true)
-	defer r.gate.busy.Store(false)
+	defer r.gate.Leave()
+	r.gate.Busy.Store(true)
+	defer r.gate.Busy.Store(false)
 	err := r.inner.Next(dest)
 	if err != io.EOF {
 		r.gate.note(err)
@@ -206,104 +159,42 @@ func (r *bridgeRows) Next(dest []sqldriver.Value) error {
 
 // Close ends the rows.
 func (r *bridgeRows) Close() error {
-	if err := r.gate.enter(); err != nil {
+	if err := r.gate.Enter(); err != nil {
 		return nil // the gate has closed them
 	}
-	defer r.gate.leave()
-	cancel := r.gate.results[r.inner]
-	delete(r.gate.results, r.inner)
+	defer r.gate.Leave()
+	r.gate.Forget(openRows{r})
 	err := r.inner.Close()
-	if cancel != nil {
-		cancel()
-	}
+	r.cancel()
 	r.gate.note(err)
 	return err
 }
 
 // HasNextResultSet implements [sqldriver.RowsNextResultSet]: a procedure may return several.
 func (r *bridgeRows) HasNextResultSet() bool {
-	if err := r.gate.enter(); err != nil {
+	if err := r.gate.Enter(); err != nil {
 		return false
 	}
-	defer r.gate.leave()
+	defer r.gate.Leave()
 	sets, ok := r.inner.(sqldriver.RowsNextResultSet)
 	return ok && sets.HasNextResultSet()
 }
 
 // NextResultSet implements [sqldriver.RowsNextResultSet].
 func (r *bridgeRows) NextResultSet() error {
-	if err := r.gate.enter(); err != nil {
+	if err := r.gate.Enter(); err != nil {
 		return err
 	}
-	defer r.gate.leave()
+	defer r.gate.Leave()
 	sets, ok := r.inner.(sqldriver.RowsNextResultSet)
 	if !ok {
 		return io.EOF
 	}
 	err := sets.NextResultSet()
 	if err == nil {
-		r.columns = r.inner.Columns()
+		r.Refresh()
 	} else if err != io.EOF {
 		r.gate.note(err)
 	}
 	return err
 }
-
-// ColumnTypeDatabaseTypeName implements [sqldriver.RowsColumnTypeDatabaseTypeName].
-func (r *bridgeRows) ColumnTypeDatabaseTypeName(index int) (name string) {
-	r.inspect(func() {
-		if typed, ok := r.inner.(sqldriver.RowsColumnTypeDatabaseTypeName); ok {
-			name = typed.ColumnTypeDatabaseTypeName(index)
-		}
-	})
-	return name
-}
-
-// ColumnTypeNullable implements [sqldriver.RowsColumnTypeNullable].
-func (r *bridgeRows) ColumnTypeNullable(index int) (nullable, ok bool) {
-	r.inspect(func() {
-		if typed, can := r.inner.(sqldriver.RowsColumnTypeNullable); can {
-			nullable, ok = typed.ColumnTypeNullable(index)
-		}
-	})
-	return nullable, ok
-}
-
-// ColumnTypePrecisionScale implements [sqldriver.RowsColumnTypePrecisionScale].
-func (r *bridgeRows) ColumnTypePrecisionScale(index int) (precision, scale int64, ok bool) {
-	r.inspect(func() {
-		if typed, can := r.inner.(sqldriver.RowsColumnTypePrecisionScale); can {
-			precision, scale, ok = typed.ColumnTypePrecisionScale(index)
-		}
-	})
-	return precision, scale, ok
-}
-
-// ColumnTypeScanType implements [sqldriver.RowsColumnTypeScanType].
-func (r *bridgeRows) ColumnTypeScanType(index int) reflect.Type {
-	scan := reflect.TypeFor[any]()
-	r.inspect(func() {
-		if typed, ok := r.inner.(sqldriver.RowsColumnTypeScanType); ok {
-			scan = typed.ColumnTypeScanType(index)
-		}
-	})
-	return scan
-}
-
-// inspect looks at the rows if the handler may still use them.
-func (r *bridgeRows) inspect(look func()) {
-	if err := r.gate.enter(); err != nil {
-		return
-	}
-	defer r.gate.leave()
-	look()
-}
-
-// ownedTx is what database/sql ends when the *sql.Tx is ended: nothing.
-type ownedTx struct{}
-
-// Commit refuses.
-func (ownedTx) Commit() error { return store.ErrTxOwned }
-
-// Rollback refuses.
-func (ownedTx) Rollback() error { return store.ErrTxOwned }

@@ -131,40 +131,7 @@ func (t *transaction) readView(raw []sqldriver.Value, v *view) (err error) {
 func (s *Store) LongestWork(lease time.Duration) time.Duration { return lease }
 
 // InFlight implements [store.Transactor].
-func (s *Store) InFlight(id store.ID) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.flights[id] != nil
-}
-
-// running is a transaction of this process. It is not empty, so that each has an address of its own.
-type running struct{ _ byte }
-
-// enter notes a transaction in flight, so that duplicates within the process are seen without asking the server. It
-// returns nil if there is one already.
-func (s *Store) enter(id store.ID) *running {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.flights[id] != nil {
-		return nil
-	}
-	if s.flights == nil {
-		s.flights = make(map[store.ID]*running)
-	}
-	f := &running{}
-	s.flights[id] = f
-	return f
-}
-
-// leave notes that the transaction is over. One that was taken back from its work is over before that returns, and
-// the next one may be in flight by then.
-func (s *Store) leave(id store.ID, f *running) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.flights[id] == f {
-		delete(s.flights, id)
-	}
-}
+func (s *Store) InFlight(id store.ID) bool { return s.flights.Has(id) }
 
 // Transact implements [store.Transactor]. The work is run again if the server undid the transaction because of its
 // neighbours, and decided again if another one was faster. On a cluster that certifies at commit, a duplicate on
@@ -182,16 +149,16 @@ func (s *Store) Transact(
 	if err := left(ctx); err != nil {
 		return v, err
 	}
-	f := s.enter(r.ID)
+	f := s.flights.Enter(r.ID)
 	if f == nil {
 		return s.inFlight(ctx, event, nil)
 	}
-	defer s.waits.wake(r.ID)
-	defer s.leave(r.ID, f)
+	defer s.waits.Wake(r.ID)
+	defer s.flights.Leave(r.ID, f)
 	err = retry(ctx, func() error {
 		x := &handlerPlan{
 			transaction: transaction{
-				store: s, keyed: true, id: r.ID, lease: r.Lease, answers: true, limit: s.LongestWork(r.Lease), flight: f,
+				store: s, keyed: true, id: r.ID, lease: r.Lease, answers: true, longest: s.LongestWork(r.Lease), flight: f,
 				level: r.Isolation,
 			},
 			event: event, run: work,

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/store"
 )
 
@@ -39,15 +40,7 @@ var startTransaction = stmt(`START TRANSACTION`)
 func (x *plainPlan) claim() []statement { return []statement{startTransaction} }
 
 func (x *plainPlan) work(ctx context.Context) (store.TxAction, error) {
-	return commitUnless(x.run(ctx))
-}
-
-// commitUnless is what is to be done with work that returned an error or none.
-func commitUnless(err error) (store.TxAction, error) {
-	if err != nil {
-		return store.TxRollback, err
-	}
-	return store.TxCommit, nil
+	return sqltx.CommitUnless(x.run(ctx))
 }
 
 var _ store.TxCheckpointer = (*Store)(nil)
@@ -107,7 +100,7 @@ func (x *stepPlan) advanced(rec *store.Record, p store.Checkpoint) (store.Record
 
 func (x *stepPlan) work(ctx context.Context) (action store.TxAction, err error) {
 	x.point, err = x.run(ctx)
-	return commitUnless(err)
+	return sqltx.CommitUnless(err)
 }
 
 // readAgain reads the row of a record behind its lock.

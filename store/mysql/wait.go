@@ -3,60 +3,11 @@ package mysql
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/onceward/onceward/internal/backoff"
 	"github.com/onceward/onceward/store"
 )
-
-// hub wakes those who wait for a record that this process settles. It remembers a record for as long as a caller waits.
-type hub struct {
-	mu      sync.Mutex
-	changed map[store.ID]*watched
-}
-
-// watched is a record that a caller waits for.
-type watched struct {
-	settled chan struct{} // closed when it is settled
-	waiting int
-}
-
-// watch returns what is told when the record is settled. It is released with leave.
-func (h *hub) watch(id store.ID) *watched {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.changed == nil {
-		h.changed = make(map[store.ID]*watched)
-	}
-	w := h.changed[id]
-	if w == nil {
-		w = &watched{settled: make(chan struct{})}
-		h.changed[id] = w
-	}
-	w.waiting++
-	return w
-}
-
-// leave ends a wait; the last one to leave takes the record away.
-func (h *hub) leave(id store.ID, w *watched) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	w.waiting--
-	if w.waiting == 0 && h.changed[id] == w {
-		delete(h.changed, id)
-	}
-}
-
-// wake ends the waits for a record.
-func (h *hub) wake(id store.ID) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if w := h.changed[id]; w != nil {
-		close(w.settled)
-		delete(h.changed, id)
-	}
-}
 
 // How soon a change by another process is seen; those of this process wake the waiter at once. The longer a wait has
 // lasted, the less often is asked.
@@ -67,8 +18,8 @@ const (
 
 // Wait implements [store.Waiter].
 func (s *Store) Wait(ctx context.Context, id store.ID, attempt int64) error {
-	changed := s.waits.watch(id)
-	defer s.waits.leave(id, changed)
+	changed := s.waits.Watch(id)
+	defer s.waits.Leave(id, changed)
 	for polls := 1; ; polls++ {
 		rec, _, err := s.get(ctx, id)
 		if err != nil && !errors.Is(err, store.ErrNotFound) {
@@ -79,7 +30,7 @@ func (s *Store) Wait(ctx context.Context, id store.ID, attempt int64) error {
 		}
 		timer := time.NewTimer(backoff.Jittered(minPoll, maxPoll, polls))
 		select {
-		case <-changed.settled:
+		case <-changed.Settled:
 			timer.Stop()
 			return nil
 		case <-timer.C:

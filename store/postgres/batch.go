@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/onceward/onceward/internal/sqltx"
 )
 
 // The limits of a batch: so many items, and about so many bytes, that it does not hold up those behind it.
@@ -167,7 +168,7 @@ func repeated(ctx context.Context, pool *ownPool, do func() error) error {
 		switch {
 		case err == nil || ctx.Err() != nil || fromStandby(err):
 			return unavailable(err)
-		case undone(err) && tries < maxUndone && pauseUndone(ctx, tries):
+		case undone(err) && tries < sqltx.MaxUndone && sqltx.PauseUndone(ctx, tries):
 		case lost(err) && !dead && !errors.Is(err, errUnconnected):
 			dead = true
 			pool.Reset() // the others are likely dead too

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/onceward/onceward/internal/backoff"
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/store"
 )
 
@@ -98,9 +99,9 @@ func (s *Store) change(ctx context.Context, id store.ID, event store.Event) (c c
 // nothing that its nonce would not find again. It waits if the server undid it because of its neighbours.
 func (s *Store) mayRepeat(ctx context.Context, err error, tries int) bool {
 	if undone(err) {
-		return tries < maxUndone && pauseUndone(ctx, tries)
+		return tries < sqltx.MaxUndone && sqltx.PauseUndone(ctx, tries)
 	}
-	return tries <= maxTries && (s.lostRace(err) || errors.Is(err, errNotBegun) || errors.Is(err, errUnanswered))
+	return tries <= sqltx.MaxTries && (s.lostRace(err) || errors.Is(err, errNotBegun) || errors.Is(err, errUnanswered))
 }
 
 // errNotBegun says that the connection turned out dead before anything was written.
@@ -108,10 +109,6 @@ var errNotBegun = errors.New("not begun")
 
 // errUnanswered says that the reply to COMMIT did not come.
 var errUnanswered = errors.New("it is not known yet what became of the commit")
-
-// maxTries is how often a transaction with work of the application is repeated that the server undid, and a change that
-// lost a race or its connection.
-const maxTries = 10
 
 func (s *Store) changeOnce(ctx context.Context, id store.ID, event store.Event) (c changed, err error) {
 	conn, err := s.own.Acquire(ctx)

@@ -60,9 +60,7 @@ func (s *Store) closeParts() {
 	if s.waits != nil {
 		s.waits.close()
 	}
-	if s.bridge != nil {
-		s.bridge.close()
-	}
+	s.bridge.Close()
 	if s.scout.pool != nil {
 		s.scout.close()
 	}

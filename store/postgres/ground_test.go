@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 
@@ -90,9 +91,17 @@ func onSharedServer(t, run testing.TB) (url, admin string) {
 	return url, url
 }
 
-// sql returns a pool of database/sql that looks past every store.
+// sql returns a pool of database/sql that looks past every store. Its transactions are isolated as those of the stores'
+// URL are.
 func (g *ground) sql(t testing.TB) *sql.DB {
-	db := stdlib.OpenDBFromPool(g.admin)
+	const level = "default_transaction_isolation"
+	stores, err := pgx.ParseConfig(g.url)
+	must(t, err)
+	config := g.admin.Config().ConnConfig.Copy()
+	if set := stores.RuntimeParams[level]; set != "" {
+		config.RuntimeParams[level] = set
+	}
+	db := stdlib.OpenDB(*config)
 	t.Cleanup(func() { must(t, db.Close()) })
 	return db
 }

@@ -2,12 +2,14 @@ package postgres
 
 import (
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/store"
 )
 
@@ -37,10 +39,10 @@ func TestGateIsNotSeizedBehindTheConnection(t *testing.T) {
 		if _, err := g.enter(); err != nil {
 			t.Fatal(err)
 		}
-		g.lock()
+		g.Lock()
 		take(g)
-		g.leave()
-		if g.seize() {
+		g.Leave()
+		if g.Seize(slog.Default(), g.within) {
 			t.Errorf("E8: the gate was seized from a handler that has %s", name)
 		}
 	}
@@ -80,16 +82,16 @@ func TestRefusedBesideAnAnswer(t *testing.T) {
 // returned may say as much of a transaction inside of it, or that it is not known what became of that one.
 func TestUnknownIsNotRetried(t *testing.T) {
 	t.Parallel()
-	inner := new(Store).retry(t.Context(), func() error { return &undoneError{} })
+	inner := new(Store).retry(t.Context(), func() error { return &sqltx.UndoneError{} })
 	for name, test := range map[string]struct {
 		err  error
 		runs int
 	}{
-		"undone":                 {&undoneError{}, maxTries},
-		"undone with an error":   {&undoneError{cause: inner}, maxTries},
+		"undone":                 {&sqltx.UndoneError{}, sqltx.MaxTries},
+		"undone with an error":   {&sqltx.UndoneError{Cause: inner}, sqltx.MaxTries},
 		"undone inside":          {inner, 1},
 		"unknown":                {errors.Join(store.ErrOutcomeUnknown, inner), 1},
-		"undone, unknown inside": {&undoneError{cause: errors.Join(store.ErrOutcomeUnknown, inner)}, 1},
+		"undone, unknown inside": {&sqltx.UndoneError{Cause: errors.Join(store.ErrOutcomeUnknown, inner)}, 1},
 	} {
 		runs := 0
 		err := new(Store).retry(t.Context(), func() error { runs++; return test.err })

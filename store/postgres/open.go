@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/store"
 )
@@ -107,7 +108,7 @@ func share(s *Store, err error) (*Store, error) {
 }
 
 func open(ctx context.Context, handlers source, opened *sockets, chosen []Option) (*Store, error) {
-	s := &Store{options: defaults(), handlers: handlers, sockets: opened, inFlight: make(map[store.ID]*running)}
+	s := &Store{options: defaults(), handlers: handlers, sockets: opened}
 	for _, option := range chosen {
 		option(&s.options)
 	}
@@ -170,7 +171,7 @@ func (s *Store) start(ctx context.Context) error {
 		s.batches.lanes, s.batches.largest = int(s.own.Config().MaxConns), 1
 	}
 	s.warnOfDriver(ctx)
-	s.bridge = newBridge()
+	s.bridge = sqltx.NewBridge(stdlib.GetDefaultDriver())
 	s.waits = newWatcher(s, config)
 	return s.prepareTables(ctx)
 }

@@ -197,7 +197,7 @@ func (s *Store) writeMessage(ctx context.Context, exec execFunc, g *gate, e *out
 		g.adds.Store(true)
 	}
 	a.notify(s)
-	defer s.messages.wake() // it may be committed soon
+	defer s.messages.Wake() // it may be committed soon
 	_, err = exec(ctx, s.sql.add[a.kind][a.notifies].text, a.args()...)
 	return err
 }
@@ -212,10 +212,10 @@ func (s *Store) AddToAnswer(ctx context.Context, e *outbox.Entry) error {
 	if err != nil {
 		return err
 	}
-	if _, err := g.enter(); err != nil {
+	if err := g.Enter(); err != nil {
 		return err
 	}
-	defer g.leave()
+	defer g.Leave()
 	if err := g.answerSize.Add(e); err != nil {
 		return err
 	}

@@ -7,12 +7,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/outbox"
 )
 
@@ -26,9 +26,10 @@ const (
 	// 1000 lanes, so that it ends soon: what is left has its turn in the next round.
 	freeStuckMessages = `SELECT @outbox_free_stuck(1000)`
 	purgeMessages     = `SELECT @purge_outbox($1, $2)`
-	recordProvider    = `UPDATE @delivery SET provider_id = $3 WHERE id = $1::uuid AND token = $2 AND state = 1`
-	selectLanes       = `SELECT lane FROM @delivery WHERE id = ANY ($1::uuid[])`
-	lockMessage       = `SELECT lane FROM @delivery WHERE id = $1::uuid AND token = $2 AND state = 1 FOR UPDATE`
+	recordEffect      = `UPDATE @delivery SET provider_id = coalesce($3, provider_id), answer = coalesce($4::bytea, answer)
+		WHERE id = $1::uuid AND token = $2 AND state = 1`
+	selectLanes = `SELECT lane FROM @delivery WHERE id = ANY ($1::uuid[])`
+	lockMessage = `SELECT lane FROM @delivery WHERE id = $1::uuid AND token = $2 AND state = 1 FOR UPDATE`
 )
 
 // ClaimMessages implements [outbox.Store]. Where all that it looked at has to wait, it looks further. Where that is
@@ -60,9 +61,9 @@ func (s *Store) ClaimMessages(
 			all = all || len(c.claimed) > 0
 		case len(c.claimed) > 0:
 			return c.claimed, nil // the next one meets it too
-		case undone(err) && undoings < maxUndone:
+		case undone(err) && undoings < sqltx.MaxUndone:
 			undoings++ // where transactions are more isolated than these need
-			pauseUndone(ctx, undoings)
+			sqltx.PauseUndone(ctx, undoings)
 		default:
 			return nil, unavailable(err)
 		}
@@ -259,12 +260,13 @@ func missing(leases []outbox.Lease, ids []string) (lost []outbox.Lease) {
 	return lost
 }
 
-// RecordProviderID implements [outbox.Store].
-func (s *Store) RecordProviderID(ctx context.Context, l outbox.Lease, providerID string) error {
+// RecordEffect implements [outbox.Store].
+func (s *Store) RecordEffect(ctx context.Context, l outbox.Lease, providerID string, answer []byte) error {
 	if err := s.writable(); err != nil {
 		return err
 	}
-	tag, err := s.own.Exec(ctx, s.names.render(recordProvider), l.ID, l.Token, providerID)
+	tag, err := s.own.Exec(ctx, s.names.render(recordEffect), l.ID, l.Token, orNull(providerID),
+		answerOrNull(answer))
 	if err == nil && tag.RowsAffected() == 0 {
 		return outbox.ErrFenced
 	}
@@ -403,10 +405,8 @@ const notifyPause = 50 * time.Millisecond
 
 // announcer says that there may be new messages: to other processes not too often, in this one to all watchers.
 type announcer struct {
+	sqltx.Hints
 	last atomic.Int64
-
-	mu       sync.Mutex
-	watchers map[chan struct{}]struct{}
 }
 
 // due reports whether it is time to notify, and notes that it is done.
@@ -415,34 +415,8 @@ func (a *announcer) due(now time.Time) bool {
 	return now.UnixNano()-last >= int64(notifyPause) && a.last.CompareAndSwap(last, now.UnixNano())
 }
 
-// wake tells the watchers in this process.
-func (a *announcer) wake() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for hints := range a.watchers {
-		select {
-		case hints <- struct{}{}:
-		default: // it has been told and has not looked yet
-		}
-	}
-}
-
 // WatchMessages implements [outbox.Store].
-func (s *Store) WatchMessages() (<-chan struct{}, func()) {
-	a := &s.messages
-	hints := make(chan struct{}, 1)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.watchers == nil {
-		a.watchers = make(map[chan struct{}]struct{})
-	}
-	a.watchers[hints] = struct{}{}
-	return hints, func() {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		delete(a.watchers, hints)
-	}
-}
+func (s *Store) WatchMessages() (hints <-chan struct{}, stop func()) { return s.messages.Watch() }
 
 // HearsMessages implements [outbox.Store]: notifications arrive while the listener is connected.
 func (s *Store) HearsMessages() bool { return s.waits.listen.healthy() }

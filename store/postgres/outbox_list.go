@@ -16,9 +16,11 @@ import (
 
 const (
 	messageColumns = `id::text, due, created_at, origin_attempt, attempts, state, topic, aggregatetype, aggregateid, type,
-		downstream_key, attributes, origin_scope, origin_key, payload, provider_id, last_error`
+		downstream_key, attributes, origin_scope, origin_key, payload, provider_id, last_error,
+		answer`
 
-	replayMessage = `UPDATE @delivery SET state = 0, due = @now(), attempts = 0, token = 0
+	replayMessage = `UPDATE @delivery SET state = 0, due = @now(), attempts = 0, token = 0,
+			answer = coalesce($2::bytea, answer)
 		WHERE id = $1::uuid AND state IN (3, 5)`
 	// dropMessage marks a dead letter as given up by a token that no lease has: it waits for no decision any more.
 	dropMessage = `UPDATE @delivery SET state = 5, token = -1 WHERE id = $1::uuid AND state IN (3, 5) RETURNING lane`
@@ -49,6 +51,7 @@ func (m *messageRow) dest() []any {
 		&m.ID, &m.due, &m.created, &m.OriginAttempt, &m.Attempts, &m.state, &m.Topic, &m.AggregateType, &m.AggregateID,
 		&m.Type,
 		&m.DownstreamKey, &m.attributes, &m.scope, &m.key, &m.Payload, &m.provider, &m.reason,
+		&m.Answer,
 	}
 }
 
@@ -157,21 +160,29 @@ func stateList(states []outbox.State) string {
 }
 
 // ReplayMessage implements [outbox.Store].
-func (s *Store) ReplayMessage(ctx context.Context, id string) error {
+func (s *Store) ReplayMessage(ctx context.Context, id string, answer []byte) error {
 	if err := s.writable(); err != nil {
 		return err
 	}
 	if !isUUID(id) {
 		return noDeadLetter(id)
 	}
-	tag, err := s.own.Exec(ctx, s.names.render(replayMessage), id)
+	tag, err := s.own.Exec(ctx, s.names.render(replayMessage), id, answerOrNull(answer))
 	if err == nil && tag.RowsAffected() == 0 {
 		return noDeadLetter(id)
 	}
 	if err == nil {
-		s.messages.wake()
+		s.messages.Wake()
 	}
 	return unavailable(err)
+}
+
+// answerOrNull is a parameter that keeps what was kept before if the answer is empty.
+func answerOrNull(answer []byte) []byte {
+	if len(answer) == 0 {
+		return nil
+	}
+	return answer
 }
 
 // isUUID reports whether the server would take the text for one.
@@ -198,7 +209,7 @@ func (s *Store) DropMessage(ctx context.Context, id string) error {
 		return unavailable(err)
 	}
 	s.freeLanes(ctx, []int64{lane})
-	s.messages.wake()
+	s.messages.Wake()
 	return nil
 }
 

@@ -16,7 +16,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -90,12 +89,12 @@ type Store struct {
 	// promoteFailures counts those of the last time.
 	promoteFailures atomic.Int32
 	batches         *batcher
-	bridge          *bridge
+	bridge          *sqltx.Bridge
 	waits           *watcher
 	messages        announcer
 
-	mu       sync.Mutex
-	inFlight map[store.ID]*running // the transactions of this process
+	// flights are the transactions of this process.
+	flights sqltx.Flights
 }
 
 func shortHash(text string) string {

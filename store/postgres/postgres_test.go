@@ -109,6 +109,7 @@ func (h handle) instance(t testing.TB, among *grounds) storetest.Instance {
 				return number(t, ground.admin, `SELECT count(*) FROM business WHERE value = $1`, value)
 			},
 			Pool: ground.sql(t),
+			Slow: `SELECT pg_sleep(60)`,
 			Conflicts: map[string]string{
 				"DO $$ BEGIN RAISE 'met' USING ERRCODE = '40001'; END $$": "40001",
 				"DO $$ BEGIN RAISE 'met' USING ERRCODE = '40P01'; END $$": "40P01",

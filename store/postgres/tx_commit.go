@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/store"
 )
 
@@ -33,7 +34,7 @@ func (t *transaction) commit() error {
 		err = t.store.confirmed(trip.warned)
 	}
 	if err == nil && t.gate.adds.Load() {
-		t.store.messages.wake() // those in this process who wait for messages
+		t.store.messages.Wake() // those in this process who wait for messages
 	}
 	return err
 }
@@ -52,7 +53,7 @@ func (t *transaction) commitAnswer() error {
 	if err != nil {
 		failed := t.rollback()
 		if undone(err) && failed == nil {
-			return &undoneError{cause: err}
+			return &sqltx.UndoneError{Cause: err}
 		}
 		return errors.Join(err, failed)
 	}
@@ -120,7 +121,7 @@ func (t *transaction) believe(cause error) error {
 func (s *Store) notCommitted(cause error) error {
 	switch {
 	case undone(cause) || s.lostRace(cause):
-		return &undoneError{cause: cause}
+		return &sqltx.UndoneError{Cause: cause}
 	case s.refusedWork(cause):
 		return fmt.Errorf("%w: commit: %w", store.ErrWorkRefused, cause)
 	default:

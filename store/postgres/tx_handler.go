@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"sync"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -75,7 +74,7 @@ func (tx handlerTx) Conn() *pgx.Conn {
 	if err != nil {
 		return nil
 	}
-	defer tx.gate.leave()
+	defer tx.gate.Leave()
 	tx.gate.raw.Store(true)
 	return conn
 }
@@ -87,7 +86,7 @@ func (tx handlerTx) LargeObjects() pgx.LargeObjects {
 	if err != nil {
 		return pgx.LargeObjects{}
 	}
-	defer tx.gate.leave()
+	defer tx.gate.Leave()
 	tx.gate.objects.Store(true)
 	begun, err := conn.BeginTx(context.Background(), pgx.TxOptions{BeginQuery: `SELECT 1`})
 	if err != nil {
@@ -98,10 +97,12 @@ func (tx handlerTx) LargeObjects() pgx.LargeObjects {
 
 // Begin makes a savepoint.
 func (tx handlerTx) Begin(ctx context.Context) (pgx.Tx, error) {
-	tx.gate.mu.Lock()
+	if err := tx.gate.Enter(); err != nil {
+		return nil, err
+	}
 	tx.gate.savepoints++
 	name := "onceward_" + strconv.Itoa(tx.gate.savepoints)
-	tx.gate.mu.Unlock()
+	tx.gate.Leave()
 	if _, err := tx.Exec(ctx, `SAVEPOINT `+name); err != nil {
 		return nil, err
 	}
@@ -114,7 +115,7 @@ func (tx handlerTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.C
 	if err != nil {
 		return pgconn.CommandTag{}, err
 	}
-	defer tx.gate.leave()
+	defer tx.gate.Leave()
 	return tx.gate.exec(ctx, conn, sql, args)
 }
 
@@ -124,14 +125,14 @@ func (tx handlerTx) Query(ctx context.Context, sql string, args ...any) (pgx.Row
 	if err != nil {
 		return failedRows{err: err}, err
 	}
-	defer tx.gate.leave()
+	defer tx.gate.Leave()
 	tx.gate.inspect(ctx, sql)
 	rows, err := conn.Query(ctx, sql, args...)
 	if err != nil {
 		tx.gate.note(pgconn.CommandTag{}, err)
 		return rows, err
 	}
-	tx.gate.keep(rows)
+	tx.gate.Keep(rows)
 	return &handlerRows{Rows: rows, gate: tx.gate}, nil
 }
 
@@ -149,7 +150,7 @@ func (tx handlerTx) CopyFrom(
 	if err != nil {
 		return 0, err
 	}
-	defer tx.gate.leave()
+	defer tx.gate.Leave()
 	n, err := conn.CopyFrom(ctx, table, columns, source)
 	tx.gate.note(pgconn.CommandTag{}, err)
 	return n, err
@@ -173,13 +174,13 @@ func (tx handlerTx) SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchRe
 	if err != nil {
 		return failedBatch{tx.gate, err}
 	}
-	defer tx.gate.leave()
+	defer tx.gate.Leave()
 	if begins(batch) {
 		return failedBatch{tx.gate, errNested}
 	}
 	tx.gate.inspectBatch(ctx, batch)
 	results := &handlerBatch{BatchResults: conn.SendBatch(ctx, batch), gate: tx.gate}
-	tx.gate.keep(results.closer())
+	tx.gate.Keep(results.closer())
 	return results
 }
 
@@ -189,31 +190,12 @@ func (tx handlerTx) Prepare(ctx context.Context, name, sql string) (*pgconn.Stat
 	if err != nil {
 		return nil, err
 	}
-	defer tx.gate.leave()
+	defer tx.gate.Leave()
 	tx.gate.inspect(ctx, sql)
 	return conn.Prepare(ctx, name, sql)
 }
 
 type gateKey struct{}
-
-// handlerContext carries a transaction to a handler. It is a part of that transaction, so that a handler which only
-// takes the transaction pays for no other context; what else it may be asked for is made when it is asked for.
-type handlerContext struct {
-	context.Context
-	gate *gate
-
-	once   sync.Once
-	values context.Context
-}
-
-// Value implements [context.Context]. The *sql.Tx of the transaction is made when it is asked for.
-func (c *handlerContext) Value(key any) any {
-	if key == (gateKey{}) {
-		return c.gate
-	}
-	c.once.Do(func() { c.values = store.ContextWithTxFunc(c.Context, c.gate.sql) })
-	return c.values.Value(key)
-}
 
 // handlerRows are rows that a handler reads. They end with the gate.
 type handlerRows struct {
@@ -224,10 +206,10 @@ type handlerRows struct {
 
 // Next reads the next row.
 func (r *handlerRows) Next() bool {
-	if _, err := r.gate.enter(); err != nil {
+	if err := r.gate.Enter(); err != nil {
 		return false
 	}
-	defer r.gate.leave()
+	defer r.gate.Leave()
 	more := r.Rows.Next()
 	if !more {
 		r.ended()
@@ -237,10 +219,10 @@ func (r *handlerRows) Next() bool {
 
 // Close ends the rows.
 func (r *handlerRows) Close() {
-	if _, err := r.gate.enter(); err != nil {
+	if err := r.gate.Enter(); err != nil {
 		return // the gate has closed them
 	}
-	defer r.gate.leave()
+	defer r.gate.Leave()
 	r.Rows.Close()
 	r.ended()
 }
@@ -251,43 +233,43 @@ func (r *handlerRows) ended() {
 		return
 	}
 	r.over = true
-	delete(r.gate.results, r.Rows)
+	r.gate.Forget(r.Rows)
 	r.gate.note(r.Rows.CommandTag(), r.Rows.Err())
 }
 
 // Err says why there are no more rows.
 func (r *handlerRows) Err() error {
-	if _, err := r.gate.enter(); err != nil {
+	if err := r.gate.Enter(); err != nil {
 		return err
 	}
-	defer r.gate.leave()
+	defer r.gate.Leave()
 	return r.Rows.Err()
 }
 
 // CommandTag tells how many rows there were.
 func (r *handlerRows) CommandTag() pgconn.CommandTag {
-	if _, err := r.gate.enter(); err != nil {
+	if err := r.gate.Enter(); err != nil {
 		return pgconn.CommandTag{}
 	}
-	defer r.gate.leave()
+	defer r.gate.Leave()
 	return r.Rows.CommandTag()
 }
 
 // FieldDescriptions describes the columns.
 func (r *handlerRows) FieldDescriptions() []pgconn.FieldDescription {
-	if _, err := r.gate.enter(); err != nil {
+	if err := r.gate.Enter(); err != nil {
 		return nil
 	}
-	defer r.gate.leave()
+	defer r.gate.Leave()
 	return r.Rows.FieldDescriptions()
 }
 
 // RawValues returns the values of the row as the server sent them.
 func (r *handlerRows) RawValues() [][]byte {
-	if _, err := r.gate.enter(); err != nil {
+	if err := r.gate.Enter(); err != nil {
 		return nil
 	}
-	defer r.gate.leave()
+	defer r.gate.Leave()
 	return r.Rows.RawValues()
 }
 
@@ -296,19 +278,19 @@ func (r *handlerRows) Conn() *pgx.Conn { return handlerTx{r.gate}.Conn() }
 
 // Scan reads the values of the row.
 func (r *handlerRows) Scan(dest ...any) error {
-	if _, err := r.gate.enter(); err != nil {
+	if err := r.gate.Enter(); err != nil {
 		return err
 	}
-	defer r.gate.leave()
+	defer r.gate.Leave()
 	return r.Rows.Scan(dest...)
 }
 
 // Values returns the values of the row.
 func (r *handlerRows) Values() ([]any, error) {
-	if _, err := r.gate.enter(); err != nil {
+	if err := r.gate.Enter(); err != nil {
 		return nil, err
 	}
-	defer r.gate.leave()
+	defer r.gate.Leave()
 	return r.Rows.Values()
 }
 
@@ -368,10 +350,10 @@ func (b *handlerBatch) closer() batchCloser { return batchCloser{b.BatchResults}
 
 // Exec reads the result of the next statement.
 func (b *handlerBatch) Exec() (pgconn.CommandTag, error) {
-	if _, err := b.gate.enter(); err != nil {
+	if err := b.gate.Enter(); err != nil {
 		return pgconn.CommandTag{}, err
 	}
-	defer b.gate.leave()
+	defer b.gate.Leave()
 	tag, err := b.BatchResults.Exec()
 	b.gate.note(tag, err)
 	return tag, err
@@ -379,10 +361,10 @@ func (b *handlerBatch) Exec() (pgconn.CommandTag, error) {
 
 // Query reads the rows of the next statement.
 func (b *handlerBatch) Query() (pgx.Rows, error) {
-	if _, err := b.gate.enter(); err != nil {
+	if err := b.gate.Enter(); err != nil {
 		return failedRows{err: err}, err
 	}
-	defer b.gate.leave()
+	defer b.gate.Leave()
 	rows, err := b.BatchResults.Query()
 	if err != nil {
 		b.gate.note(pgconn.CommandTag{}, err)
@@ -410,11 +392,11 @@ func (b *handlerBatch) Tx() pgx.Tx {
 
 // Close reads the batch to its end.
 func (b *handlerBatch) Close() error {
-	if _, err := b.gate.enter(); err != nil {
+	if err := b.gate.Enter(); err != nil {
 		return err
 	}
-	defer b.gate.leave()
-	delete(b.gate.results, b.closer())
+	defer b.gate.Leave()
+	b.gate.Forget(b.closer())
 	err := b.BatchResults.Close()
 	b.gate.note(pgconn.CommandTag{}, err)
 	return err

@@ -7,11 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/store"
 )
 
@@ -65,18 +64,13 @@ type transaction struct {
 	// answers says that there will be an answer, to which the work may add messages.
 	answers bool
 
-	// limit is how long the work may take, zero for as long as it likes. The timer revokes the transaction of work that
-	// takes longer. It is watched from when the timer runs, until that was stopped before it went off. claimed goes to
-	// the first of the two, the work or the timer; revoking is over when the transaction was revoked, and then late says
-	// what that came to, and released that the connection is released.
-	limit    time.Duration
-	timer    *time.Timer
-	watched  bool
-	claimed  atomic.Bool
-	revoking sync.WaitGroup
+	// longest is how long the work may take, zero for as long as it likes, and limit revokes the transaction of work that
+	// takes longer: then late says what that came to, and released that the connection is released.
+	longest  time.Duration
+	limit    sqltx.Limit
 	late     error
 	released bool
-	flight   *running
+	flight   *sqltx.Flight
 }
 
 // view is what a transaction has seen at its beginning.
@@ -107,37 +101,13 @@ func (t *transaction) spoiled(reason, cause error) error {
 	return errors.Join(fmt.Errorf("%w: %w: %w", store.ErrOutcomeUnknown, store.ErrTxOwned, reason), cause)
 }
 
-// undoneError says that a transaction was undone, for certain, by no fault of its own: it is worth another try. There
-// may be no cause but that. If it is early, the work was not run.
-type undoneError struct {
-	cause error
-	early bool
-}
-
-func (e *undoneError) Error() string {
-	if e.cause == nil {
-		return "decide again"
-	}
-	return "decide again: " + e.cause.Error()
-}
-
-func (e *undoneError) Unwrap() error { return e.cause }
-
-// retry runs tries until one is not undone by the server. The work's own error does not make it run again, though it
-// may wrap that of a transaction inside of it, nor does it run again if that one may have been committed.
+// retry runs tries until one is not undone by the server.
 func (s *Store) retry(ctx context.Context, try func() error) error {
-	for n := 1; ; n++ {
-		err := try()
-		own, ok := err.(*undoneError)
-		switch {
-		case !ok:
-			return err
-		case errors.Is(err, store.ErrOutcomeUnknown):
-			return own.cause
-		case n >= maxUndone || n >= maxTries && !own.early || !pauseUndone(ctx, n):
-			return unavailable(fmt.Errorf("the transaction was undone %d times: %w", n, err))
-		}
+	gaveUp, err := sqltx.Retry(ctx, try)
+	if gaveUp {
+		return unavailable(err)
 	}
+	return err
 }
 
 // try runs the transaction once.
@@ -202,7 +172,7 @@ const idleGrace = 5 * time.Second
 func (t *transaction) begin(ctx context.Context) (locked bool, err error) {
 	sql := &t.store.sql
 	trip := t.newTrip()
-	deadline := undisturbed(ctx)
+	deadline := sqltx.Undisturbed(ctx, settleTimeout)
 	if err := trip.prepare(ctx, deadline, sql.transactional()...); err != nil {
 		return false, unavailable(err)
 	}
@@ -281,15 +251,6 @@ func (t *transaction) idle() (idle time.Duration, set bool) {
 	return idle, t.store.idle < t.lease || t.store.idle > 2*idle
 }
 
-// undisturbed is when the caller's time is up: a caller who leaves earlier does not count.
-func undisturbed(ctx context.Context) time.Time {
-	latest := time.Now().Add(settleTimeout)
-	if until, bounded := ctx.Deadline(); bounded && until.Before(latest) {
-		return until
-	}
-	return latest
-}
-
 // notBegun ends a transaction in which nothing was done because of an error at its beginning. It is worth another
 // try if the connection turned out dead, if what was prepared there has been discarded, or if the server undid it.
 func (t *transaction) notBegun(ctx context.Context, err error) error {
@@ -299,11 +260,11 @@ func (t *transaction) notBegun(ctx context.Context, err error) error {
 		t.close()
 	}
 	if t.conn.IsClosed() && ctx.Err() == nil {
-		return &undoneError{cause: err, early: discarded} // any other connection of the pool may lack it too
+		return &sqltx.UndoneError{Cause: err, Early: discarded} // any other connection of the pool may lack it too
 	}
 	failed := t.rollback()
 	if undone(err) && failed == nil {
-		return &undoneError{cause: err, early: true}
+		return &sqltx.UndoneError{Cause: err, Early: true}
 	}
 	return errors.Join(err, failed)
 }
@@ -325,20 +286,20 @@ func (t *transaction) decided(locked bool) (run bool, err error) {
 func (t *transaction) execute(ctx context.Context) (action store.TxAction, err error) {
 	returned := false
 	defer func() {
-		if !t.inTime() {
+		if !t.limit.Returned() {
 			return
 		}
-		t.gate.close()
+		t.gate.Close(t.store.logger)
 		if !returned {
 			_ = t.rollback()
 		}
 	}()
-	if t.limit > 0 {
+	if t.longest > 0 {
 		ctx = context.WithoutCancel(ctx) // its limit alone ends the work
 	}
 	t.gate = newGate(t)
-	t.watch()
-	action, err = t.plan.work(t.gate.context(ctx))
+	t.limit.Start(t.longest, t)
+	action, err = t.plan.work(t.gate.ctx.With(ctx, gateKey{}, t.gate))
 	returned = true
 	return action, err
 }
@@ -355,11 +316,11 @@ var (
 func (t *transaction) finish(action store.TxAction, cause error) error {
 	switch left := t.left(action); {
 	case left == errLost:
-		return unavailable(errors.Join(cmp.Or(t.gate.gaveUp, left), cause))
+		return unavailable(errors.Join(cmp.Or(t.gate.GaveUp, left), cause))
 	case left != nil:
 		_ = t.rollback()
 		return t.plan.spoiled(left, cause)
-	case t.gate.conflict != nil:
+	case t.gate.Conflict != nil:
 		action = store.TxRollback // work that has answered an error of its neighbours is run again
 	}
 	switch action {
@@ -383,7 +344,7 @@ func (t *transaction) left(action store.TxAction) error {
 		return errLost
 	case action != store.TxCommit && t.keyed && !t.same(status):
 		return errSwapped
-	case action == store.TxCommit && status == statusFailed && t.gate.conflict == nil:
+	case action == store.TxCommit && status == statusFailed && t.gate.Conflict == nil:
 		return errOverlooked
 	}
 	return nil
@@ -421,8 +382,8 @@ func (t *transaction) undo(cause error) error {
 	switch {
 	case err != nil && cause == nil:
 		return unavailable(err)
-	case t.gate.conflict != nil:
-		return &undoneError{cause: errors.Join(t.gate.conflict, cause)}
+	case t.gate.Conflict != nil:
+		return &sqltx.UndoneError{Cause: errors.Join(t.gate.Conflict, cause)}
 	default:
 		return cause
 	}
@@ -444,7 +405,7 @@ func (t *transaction) release() {
 		return
 	}
 	if t.late != nil {
-		t.gate.close() // it stayed open for what the work holds
+		t.gate.Close(t.store.logger) // it stayed open for what the work holds
 		t.close()
 	}
 	t.acquired.release()

@@ -4,63 +4,20 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
-	"errors"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/onceward/onceward/internal/sqltx"
-	"github.com/onceward/onceward/store"
 )
 
-// bridge makes a *sql.Tx of a transaction that has already begun. It is a database/sql pool whose only connections are
-// those that it is handed, each for one transaction.
-type bridge struct{ db *sql.DB }
-
-func newBridge() *bridge {
-	db := sql.OpenDB(bridgeConnector{})
-	db.SetMaxIdleConns(-1) // a connection goes away with its transaction
-	return &bridge{db}
+// SQL returns the *sql.Tx of the transaction; one that is over when the handler has returned.
+func (g *gate) SQL() *sql.Tx {
+	return g.Gate.SQL(g.store.bridge, func() driver.Conn { return &bridgeConn{gate: g, inner: g.sqlConn} })
 }
-
-func (b *bridge) close() { _ = b.db.Close() }
-
-// sql returns the *sql.Tx of the transaction; one that is over when the handler has returned.
-func (g *gate) sql() *sql.Tx {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.sqlTx != nil {
-		return g.sqlTx
-	}
-	ctx := context.WithValue(context.Background(), bridgeKey{}, &bridgeConn{gate: g, inner: g.sqlConn})
-	tx, err := g.store.bridge.db.BeginTx(ctx, nil)
-	if err != nil {
-		return nil
-	}
-	g.sqlTx = tx
-	if g.closed {
-		_ = tx.Rollback() // it is over from the start
-	}
-	return tx
-}
-
-type bridgeKey struct{}
-
-// bridgeConnector hands out the connection that the context carries.
-type bridgeConnector struct{}
-
-// Connect implements [driver.Connector].
-func (bridgeConnector) Connect(ctx context.Context) (driver.Conn, error) {
-	if conn, ok := ctx.Value(bridgeKey{}).(*bridgeConn); ok {
-		return conn, nil
-	}
-	return nil, errors.New("postgres: there is no connection but that of the transaction")
-}
-
-// Driver implements [driver.Connector].
-func (bridgeConnector) Driver() driver.Driver { return stdlib.GetDefaultDriver() }
 
 // bridgeConn lets database/sql use the connection of a transaction through its gate.
 type bridgeConn struct {
+	sqltx.Begun
 	gate  *gate
 	inner *stdlib.Conn
 }
@@ -74,17 +31,6 @@ var (
 	_ driver.NamedValueChecker  = (*bridgeConn)(nil)
 )
 
-// BeginTx has nothing to do: the transaction has begun.
-func (c *bridgeConn) BeginTx(context.Context, driver.TxOptions) (driver.Tx, error) {
-	return ownedTx{}, nil
-}
-
-// Begin has nothing to do either.
-func (c *bridgeConn) Begin() (driver.Tx, error) { return ownedTx{}, nil }
-
-// Close leaves the connection to its pool.
-func (c *bridgeConn) Close() error { return nil }
-
 // CheckNamedValue leaves values to pgx, which knows more types than database/sql.
 func (c *bridgeConn) CheckNamedValue(v *driver.NamedValue) error { return c.inner.CheckNamedValue(v) }
 
@@ -95,10 +41,10 @@ func (c *bridgeConn) Prepare(query string) (driver.Stmt, error) {
 
 // PrepareContext prepares a statement.
 func (c *bridgeConn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
-	if _, err := c.gate.enter(); err != nil {
+	if err := c.gate.Enter(); err != nil {
 		return nil, err
 	}
-	defer c.gate.leave()
+	defer c.gate.Leave()
 	c.gate.inspect(ctx, query)
 	stmt, err := c.inner.PrepareContext(ctx, query)
 	if err != nil {
@@ -114,7 +60,7 @@ func (c *bridgeConn) ExecContext(ctx context.Context, query string, args []drive
 	if err != nil {
 		return nil, err
 	}
-	defer c.gate.leave()
+	defer c.gate.Leave()
 	values := make([]any, len(args))
 	for i, arg := range args {
 		values[i] = arg.Value
@@ -126,14 +72,14 @@ func (c *bridgeConn) ExecContext(ctx context.Context, query string, args []drive
 
 // QueryContext runs a statement that returns rows.
 func (c *bridgeConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	if _, err := c.gate.enter(); err != nil {
+	if err := c.gate.Enter(); err != nil {
 		return nil, err
 	}
-	defer c.gate.leave()
+	defer c.gate.Leave()
 	c.gate.inspect(ctx, query)
-	c.gate.busy.Store(true)
-	defer c.gate.busy.Store(false)
-	ctx, stop := sqltx.WhileBusy(ctx, &c.gate.busy)
+	c.gate.Busy.Store(true)
+	defer c.gate.Busy.Store(false)
+	ctx, stop := sqltx.WhileBusy(ctx, &c.gate.Busy)
 	rows, err := c.inner.QueryContext(ctx, query, args)
 	if err != nil {
 		stop()
@@ -141,7 +87,7 @@ func (c *bridgeConn) QueryContext(ctx context.Context, query string, args []driv
 		return nil, err
 	}
 	open := &bridgeRows{Rows: rows.(*stdlib.Rows), gate: c.gate, stop: stop}
-	c.gate.keep(rowsCloser{open})
+	c.gate.Keep(rowsCloser{open})
 	return open, nil
 }
 
@@ -166,12 +112,12 @@ func (r *bridgeRows) end() error {
 
 // Next reads the next row.
 func (r *bridgeRows) Next(dest []driver.Value) error {
-	if _, err := r.gate.enter(); err != nil {
+	if err := r.gate.Enter(); err != nil {
 		return err
 	}
-	defer r.gate.leave()
-	r.gate.busy.Store(true)
-	defer r.gate.busy.Store(false)
+	defer r.gate.Leave()
+	r.gate.Busy.Store(true)
+	defer r.gate.Busy.Store(false)
 	err := r.Rows.Next(dest)
 	r.gate.noteStatus(err)
 	return err
@@ -179,11 +125,11 @@ func (r *bridgeRows) Next(dest []driver.Value) error {
 
 // Close ends the rows.
 func (r *bridgeRows) Close() error {
-	if _, err := r.gate.enter(); err != nil {
+	if err := r.gate.Enter(); err != nil {
 		return nil // the gate has closed them
 	}
-	defer r.gate.leave()
-	delete(r.gate.results, rowsCloser{r})
+	defer r.gate.Leave()
+	r.gate.Forget(rowsCloser{r})
 	err := r.end()
 	r.gate.noteStatus(err)
 	return err
@@ -198,10 +144,10 @@ type bridgeStmt struct {
 
 // Close ends the statement.
 func (s *bridgeStmt) Close() error {
-	if _, err := s.conn.gate.enter(); err != nil {
+	if err := s.conn.gate.Enter(); err != nil {
 		return nil // it stays with the connection, which closes it in its time
 	}
-	defer s.conn.gate.leave()
+	defer s.conn.gate.Leave()
 	return s.inner.Close()
 }
 
@@ -223,12 +169,3 @@ func (s *bridgeStmt) ExecContext(ctx context.Context, args []driver.NamedValue) 
 func (s *bridgeStmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
 	return s.conn.QueryContext(ctx, s.query, args)
 }
-
-// ownedTx is what database/sql ends when the *sql.Tx is ended: nothing.
-type ownedTx struct{}
-
-// Commit refuses.
-func (ownedTx) Commit() error { return store.ErrTxOwned }
-
-// Rollback refuses.
-func (ownedTx) Rollback() error { return store.ErrTxOwned }

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/store"
 )
 
@@ -27,43 +28,7 @@ var (
 func (s *Store) LongestWork(lease time.Duration) time.Duration { return lease }
 
 // InFlight implements [store.Transactor].
-func (s *Store) InFlight(id store.ID) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.inFlight[id] != nil
-}
-
-// running is a transaction of this process.
-type running struct {
-	ended chan struct{} // closed at its end; nil as long as that is not waited for
-}
-
-// enter notes a transaction in flight, so that duplicates within the process are seen without asking the server. It
-// returns nil if there is one already.
-func (s *Store) enter(id store.ID) *running {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.inFlight[id] != nil {
-		return nil
-	}
-	f := new(running)
-	s.inFlight[id] = f
-	return f
-}
-
-// leave notes that the transaction is over. One that was taken back from its work is over before that returns, and
-// the next one may be in flight by then.
-func (s *Store) leave(id store.ID, f *running) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.inFlight[id] != f {
-		return
-	}
-	delete(s.inFlight, id)
-	if f.ended != nil {
-		close(f.ended)
-	}
-}
+func (s *Store) InFlight(id store.ID) bool { return s.flights.Has(id) }
 
 // Transact implements [store.Transactor]. The work is run again if the server undid the transaction because of its
 // neighbours, and decided again if another one was faster.
@@ -73,11 +38,11 @@ func (s *Store) Transact(
 	if err := s.checkReservation(r); err != nil {
 		return v, err
 	}
-	f := s.enter(r.ID)
+	f := s.flights.Enter(r.ID)
 	if f == nil {
 		return s.peek(ctx, r)
 	}
-	defer s.leave(r.ID, f)
+	defer s.flights.Leave(r.ID, f)
 	err = s.retry(ctx, func() error {
 		x := newHandlerPlan(s, r, f)
 		x.run = work
@@ -118,18 +83,18 @@ type handlerPlan struct {
 // handlerPlans are those of transactions that are over: a plan is too large to be made for each request.
 var handlerPlans = sync.Pool{New: func() any { return new(handlerPlan) }}
 
-func newHandlerPlan(s *Store, r *store.Reservation, f *running) *handlerPlan {
+func newHandlerPlan(s *Store, r *store.Reservation, f *sqltx.Flight) *handlerPlan {
 	x := handlerPlans.Get().(*handlerPlan)
 	x.plan, x.store, x.reservation, x.flight = x, s, r, f
 	x.keyed, x.id, x.hash, x.lease, x.level = true, r.ID, s.hash(r.ID), r.Lease, r.Isolation
-	x.answers, x.limit = true, s.LongestWork(r.Lease)
+	x.answers, x.longest = true, s.LongestWork(r.Lease)
 	return x
 }
 
 // recycle leaves the memory of the plan to another transaction. What the handler may still hold is not a part of it;
 // a timer that has gone off may be.
 func (x *handlerPlan) recycle() {
-	if x.watched {
+	if x.limit.Running() {
 		return
 	}
 	*x = handlerPlan{}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/store"
 )
 
@@ -31,19 +32,11 @@ type plainPlan struct {
 }
 
 func (x *plainPlan) work(ctx context.Context) (store.TxAction, error) {
-	return commitUnless(x.run(ctx))
+	return sqltx.CommitUnless(x.run(ctx))
 }
 
 // write writes nothing, but the work may have discarded what was prepared.
 func (x *plainPlan) write(trip *pipeline) { trip.unnamed = true }
-
-// commitUnless is what is to be done with work that returned an error or none.
-func commitUnless(err error) (store.TxAction, error) {
-	if err != nil {
-		return store.TxRollback, err
-	}
-	return store.TxCommit, nil
-}
 
 // advance stores a recovery point in the transaction that took the lock. Like the statements that store an answer, it
 // fails unless it writes exactly one row. It writes what the point sets and nothing else: the lease, which heartbeats
@@ -106,7 +99,7 @@ func (x *stepPlan) advanced(rec *store.Record, p store.Checkpoint) (store.Record
 
 func (x *stepPlan) work(ctx context.Context) (action store.TxAction, err error) {
 	x.point, err = x.run(ctx)
-	return commitUnless(err)
+	return sqltx.CommitUnless(err)
 }
 
 func (x *stepPlan) prepare(trip *pipeline, deadline time.Time) (err error) {

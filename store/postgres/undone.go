@@ -4,27 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/onceward/onceward/internal/backoff"
 	"github.com/onceward/onceward/internal/redial"
+	"github.com/onceward/onceward/internal/sqltx"
 )
-
-// The pause before what the server undid is tried again: those who met do not come back together.
-const (
-	minUndonePause = 2 * time.Millisecond
-	maxUndonePause = 100 * time.Millisecond
-	// maxUndone is how often something is tried that is the store's own. Work of the application is run less often.
-	maxUndone = 20
-)
-
-// pauseUndone waits after a number of tries that were undone, and reports whether the caller still waits.
-func pauseUndone(ctx context.Context, tries int) bool {
-	return backoff.Sleep(ctx, backoff.Jittered(minUndonePause, maxUndonePause, tries))
-}
 
 // repeatUndone does something again, a few times, that the server undid because of its neighbours. Nothing of it was
 // done then, be it told at a statement or at the commit: so it need not be a thing that may be done twice.
@@ -34,7 +20,7 @@ func repeatUndone(ctx context.Context, do func() error) error { return repeatOn(
 func repeatOn(ctx context.Context, again func(error) bool, do func() error) error {
 	for tries := 1; ; tries++ {
 		err := do()
-		if !again(err) || tries >= maxUndone || !pauseUndone(ctx, tries) {
+		if !again(err) || tries >= sqltx.MaxUndone || !sqltx.PauseUndone(ctx, tries) {
 			return err
 		}
 	}

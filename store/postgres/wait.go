@@ -100,7 +100,7 @@ func (s *Store) Wait(ctx context.Context, id store.ID, attempt int64) error {
 
 // waitForOwn waits for a transaction of this process.
 func (s *Store) waitForOwn(ctx context.Context, id store.ID) (waited bool, err error) {
-	ended := s.endOfOwn(id)
+	ended := s.flights.Ended(id)
 	if ended == nil {
 		return false, nil
 	}
@@ -110,20 +110,6 @@ func (s *Store) waitForOwn(ctx context.Context, id store.ID) (waited bool, err e
 	case <-ctx.Done():
 		return true, ctx.Err()
 	}
-}
-
-// endOfOwn is closed when the transaction of this process is over; nil if there is none.
-func (s *Store) endOfOwn(id store.ID) <-chan struct{} {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	f := s.inFlight[id]
-	if f == nil {
-		return nil
-	}
-	if f.ended == nil {
-		f.ended = make(chan struct{})
-	}
-	return f.ended
 }
 
 // join waits together with those who wait for the same.
@@ -283,7 +269,7 @@ func (w *watcher) hear(payload string) {
 		return
 	}
 	if payload[0] == arrived {
-		w.store.messages.wake()
+		w.store.messages.Wake()
 		return
 	}
 	var hash [16]byte
@@ -390,7 +376,7 @@ func (l *listener) session(w *watcher) error {
 	}
 	l.alive.Store(true)
 	w.wakeAll()
-	w.store.messages.wake()
+	w.store.messages.Wake()
 	for {
 		payload, err := next(w.ctx, conn)
 		if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// The store promises all of these.
+// Store implements all of these interfaces.
 var (
 	_ store.Store      = (*Store)(nil)
 	_ store.Sweeper    = (*Store)(nil)
@@ -21,11 +21,12 @@ var (
 	_ store.Rewriter   = (*Store)(nil)
 )
 
-// workers is how many records are looked after at once.
+// workers is how many records are processed at once.
 const workers = 32
 
-// Sweep implements [store.Sweeper]. What cannot be read, or is on a node that does not answer, does not keep the rest
-// from being swept. Now and then it looks at the settings of the servers, which after a fail-over are others.
+// Sweep implements [store.Sweeper]. A record that cannot be read, or is on a node that does not answer, does not
+// prevent the others from being swept. From time to time it reads the settings of the servers, which change with a
+// fail-over.
 func (s *Store) Sweep(ctx context.Context, limit int) (swept int, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, unavailable(err)
@@ -43,8 +44,8 @@ func (s *Store) Sweep(ctx context.Context, limit int) (swept int, err error) {
 	return swept, errors.Join(append(errs, unavailable(ctx.Err()))...)
 }
 
-// sweepBuckets sweeps at most so many records of some buckets. Entries that stay, such as those of records that are
-// resumed, are passed by.
+// sweepBuckets sweeps at most limit records of some buckets. It skips entries that stay, such as entries of records
+// that are resumed.
 func (s *Store) sweepBuckets(ctx context.Context, among []bucket, limit int) (swept int, err error) {
 	now, err := s.clock(ctx)
 	if err != nil {
@@ -83,7 +84,7 @@ func (s *Store) sweepAll(ctx context.Context, entries []entry) (swept int, staye
 	return swept, stayed, errors.Join(errs...)
 }
 
-// What became of an entry.
+// These are the results of sweeping an entry.
 const (
 	entrySwept = iota
 	entryStays
@@ -110,7 +111,7 @@ func (s *Store) sweepOne(ctx context.Context, key string) (became int, err error
 	return entryMended, nil
 }
 
-// each does something with the numbers below n, for some of them at the same time.
+// each calls do with the numbers below n, some of them at the same time.
 func each(n int, do func(i int)) {
 	work := make(chan int)
 	var running sync.WaitGroup
@@ -128,8 +129,8 @@ func each(n int, do func(i int)) {
 	running.Wait()
 }
 
-// mend removes the entry of a record from an index if the record does not belong into it. It may have come back since
-// it was looked at, so the server looks again.
+// mend removes the entry of a record from an index if the record does not belong into it. The server checks the record
+// again, because it may have changed since it was read.
 func (s *Store) mend(ctx context.Context, at place, index int) error {
 	state := store.StateInProgress
 	if index == indexUnknown {
@@ -139,10 +140,10 @@ func (s *Store) mend(ctx context.Context, at place, index int) error {
 	return err
 }
 
-// ReapsItself implements [store.SelfReaper]: what is settled has a time to live.
+// ReapsItself implements [store.SelfReaper]: settled records have a time to live.
 func (s *Store) ReapsItself() bool { return true }
 
-// clock returns the server's clock; in a cluster that of any node that answers.
+// clock returns the server's clock; in a cluster the clock of any node that answers.
 func (s *Store) clock(ctx context.Context) (time.Time, error) {
 	build := func(b rueidis.Builder) rueidis.Completed { return b.Time().Build() }
 	var reply rueidis.RedisResult

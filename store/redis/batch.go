@@ -9,31 +9,31 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// The limits of a batch: so many calls, and about so many bytes, that it does not hold up those behind it.
+// These are the limits of a batch in calls and, approximately, bytes: a larger batch would delay the calls after it.
 const (
 	maxBatch      = 128
 	maxBatchBytes = 1 << 20
-	// maxLanes is how many batches are on the wire at once: the client prepares one while the server is at another.
+	// maxLanes is how many batches are sent at once: the client prepares one while the server processes another.
 	maxLanes = 2
-	// laneWorth is how many waiting calls are worth a batch beside a smaller one that is on the wire.
+	// laneWorth is how many waiting calls justify a second batch beside a smaller one that was sent.
 	laneWorth = 24
 )
 
-// kind is what a call does.
+// kind is the kind of a call.
 type kind uint8
 
 const (
 	kindWrite kind = iota // makes or settles a record
 	kindLook              // looks a record up
-	kindGet               // gets what a front holds
+	kindGet               // gets a value of a front
 	kindRun               // runs another script
 )
 
-// call is one question to the server. What it answers is there when it is done.
+// call is one request to the server. Its result is set when it is done.
 type call struct {
 	kind   kind
 	script *script  // of kindRun
-	keys   []string // of a write the record, the index and perhaps that of its provider's id, of a look the record
+	keys   []string // of a write: the record, the index and perhaps the index of its provider's id; of a look: the record
 	args   []string
 
 	done  chan struct{}
@@ -42,7 +42,7 @@ type call struct {
 	err   error
 }
 
-// The first argument of a write.
+// These are the first arguments of a write.
 const (
 	opMake     = "make"
 	opComplete = "complete"
@@ -57,36 +57,36 @@ func (c *call) size() (bytes int) {
 	return bytes
 }
 
-// unacked reports whether no replica has to have what the call writes, if it writes at all.
+// unacked reports whether no replica has to acknowledge what the call writes, if it writes at all.
 func (c *call) unacked() bool {
 	return c.kind == kindLook || c.kind == kindRun && c.script.unacked
 }
 
-// sender brings calls to the server. Calls of concurrent callers go together: while a batch is on the wire, what
-// arrives gathers, and goes as the next one. Nothing is held back by a timer: a lone caller goes at once. All records
-// that a batch makes and settles go in one run of a script, and all that it looks up in one command, so that much of
-// what a call costs is paid once for all, the server's fsync above all: so a second batch goes out beside the first
-// only when it is not the smaller one. In a cluster a run of a script has the keys of one slot: there each call goes by
-// itself, and the client gathers them by node.
+// sender sends calls to the server. Calls of concurrent callers are sent together: while a batch is being processed,
+// arriving calls gather, and form the next batch. No timer delays a call: a lone call is sent immediately. All records
+// that a batch makes and settles are written by one run of a script, and all look-ups are one command, so that they
+// share most of the costs, above all the server's fsync. So a second batch is sent beside the first only if it is not
+// the smaller one. In a cluster one run of a script has the keys of one slot: there each call is sent on its own, and
+// the client gathers them by node.
 type sender struct {
 	ahead atomic.Int64 // how far a [TestClock] has moved the time, in microseconds; zero in every program
 
 	client  rueidis.Client
 	cluster bool
 	acks    acks
-	// aside brings what needs no acknowledgements, where other calls wait for them.
+	// aside sends calls that need no acknowledgements, if other calls wait for them.
 	aside *sender
 
 	mu      sync.Mutex
 	queue   []*call
-	lanes   int // batches on the wire
+	lanes   int // batches being processed
 	sent    int // calls in them
 	closed  bool
 	running sync.WaitGroup
 }
 
-// do makes a call and waits for its answer. A caller who leaves takes its call along if that is still waiting; else its
-// answer is dropped.
+// do makes a call and waits for its answer. If the caller leaves, the call is withdrawn if it is still waiting;
+// otherwise its answer is dropped.
 func (s *sender) do(ctx context.Context, c *call) error {
 	if err := ctx.Err(); err != nil {
 		return unavailable(err)
@@ -130,7 +130,7 @@ func (s *sender) enqueue(c *call) error {
 	return nil
 }
 
-// worthLane reports whether what waits is worth a batch beside so many on the wire. The caller holds the lock.
+// worthLane reports whether the waiting calls justify a batch beside so many others. The caller holds the lock.
 func (s *sender) worthLane(others int) bool {
 	return others == 0 || len(s.queue) >= max(laneWorth, s.sent)
 }
@@ -143,15 +143,15 @@ func (s *sender) withdraw(c *call) {
 	}
 }
 
-// lane sends batches until nothing is left to do, or not enough.
+// lane sends batches until there are no calls left, or not enough.
 func (s *sender) lane() {
 	for calls := s.take(0); calls != nil; calls = s.take(len(calls)) {
 		s.send(calls)
 	}
 }
 
-// take takes what has gathered when a batch of so many calls is back, or ends the lane. What it leaves goes with the
-// batch after the one that is still on the wire.
+// take takes the gathered calls when a batch of so many calls has returned, or ends the lane. Calls that it leaves are
+// sent after the batch that is still being processed.
 func (s *sender) take(back int) []*call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,7 +173,7 @@ func (s *sender) take(back int) []*call {
 	return calls
 }
 
-// start runs something that close waits for, unless the sender is closed.
+// start runs a function that close waits for, unless the sender is closed.
 func (s *sender) start(f func()) (started bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -183,13 +183,13 @@ func (s *sender) start(f func()) (started bool) {
 	return !s.closed
 }
 
-// close waits for the calls under way, which answer what still waits, and closes the connections.
+// close waits for the calls in progress, which answers waiting calls, and closes the connections.
 func (s *sender) close() {
 	s.finish()
 	s.client.Close()
 }
 
-// finish waits for the calls under way, and takes no others.
+// finish waits for the calls in progress, and accepts no others.
 func (s *sender) finish() {
 	s.mu.Lock()
 	s.closed = true

@@ -2,8 +2,8 @@ package redis
 
 import "testing"
 
-// TestLanes lets batches come back in any order: a smaller one does not go out beside a larger one, and nothing is left
-// behind when the last one is back.
+// TestLanes lets batches return in any order: a smaller one is not sent beside a larger one, and no call is left when
+// the last one has returned.
 func TestLanes(t *testing.T) {
 	t.Parallel()
 	s := &sender{lanes: 2, sent: 64}

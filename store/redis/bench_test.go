@@ -19,8 +19,8 @@ func BenchmarkStore(b *testing.B) {
 	}})
 }
 
-// BenchmarkRaw is what the store is compared with: two SETs in the place of reserve and complete, a GET in that of a replay,
-// on the same client.
+// BenchmarkRaw is the baseline: two SETs in place of reserve and complete, a GET in place of a replay, on the same
+// client.
 func BenchmarkRaw(b *testing.B) {
 	server := servers.NewRedis(b, "appendonly no")
 	client, err := rueidis.NewClient(rueidis.ClientOption{

@@ -9,29 +9,29 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// grace is how long the server keeps a record past its expiry. A reservation that comes in that time finds the record
-// expired by the server's clock, and says that it was made again; the token of the old one is still known then.
+// grace is how long the server keeps a record past its expiry. A reservation in that time finds the record expired by
+// the server's clock, and recreates it; the token of the old record is still known then.
 const grace = time.Minute
 
 const (
-	// freshness is how old what was read may be when it is stored, because its times count from then. To that comes the
-	// wait for the acknowledgements of what is stored before it.
+	// freshness is how old a reading may be when its result is stored, because its times count from the reading. The wait
+	// for the acknowledgements of earlier writes is added.
 	freshness = time.Second
 	// maxStale is how often a call decides again because its reading was too old.
 	maxStale = 3
 )
 
-var errStale = errors.New("the server answers so late that what was read is too old to decide by")
+var errStale = errors.New("the server answers so late that the record was read too long ago for a decision")
 
-// outcome is what an event came to.
+// outcome is the result of an event.
 type outcome struct {
 	store.Transition
 	record store.Record
 	now    time.Time
 }
 
-// apply does an event to a record in the way that is right for every event: read, decide by [store.Step], and store the
-// result if the record is still as it was read. What a script has just found saves the first look.
+// apply applies any event to a record: it reads, decides by [store.Step], and stores the result if the record has not
+// changed since. A reading of an earlier script replaces the first read.
 func (s *Store) apply(ctx context.Context, at place, event store.Event, seen *reading) (outcome, error) {
 	for stale := 0; stale < maxStale; {
 		if seen == nil {
@@ -70,8 +70,8 @@ func (s *Store) apply(ctx context.Context, at place, event store.Event, seen *re
 	return outcome{}, unavailable(errStale)
 }
 
-// confirms reports whether what was already done, by a call whose reply was lost or missed an acknowledgement, is
-// written again as it stands: the replicas have to acknowledge it to the caller who is told that it is done.
+// confirms reports whether a change that was already made, by a call whose reply was lost or which missed an
+// acknowledgement, is written again unchanged: the replicas have to acknowledge it before the caller gets a success.
 func (s *Store) confirms(event store.Event, found store.Transition) bool {
 	switch event.Kind {
 	case store.EventReserve:
@@ -83,7 +83,7 @@ func (s *Store) confirms(event store.Event, found store.Transition) bool {
 	}
 }
 
-// next is what is stored after a step.
+// next returns the value to store after a step.
 func next(before value, after store.Record, effect store.Effect) value {
 	v := value{Record: after, revision: before.revision + 1}
 	if effect == store.EffectRemove {
@@ -99,11 +99,11 @@ func ended(before, after *store.Record) bool {
 	return after.State != store.StateInProgress || after.Attempt != before.Attempt
 }
 
-// swap stores the next value if the record is still as it was read. Otherwise it returns what is there instead.
+// swap stores the next value if the record is still as it was read. Otherwise it returns the current value.
 func (s *Store) swap(ctx context.Context, at place, seen *reading, before, after value) (*reading, error) {
-	tell := "0"
+	publish := "0"
 	if before.awaited && !after.awaited {
-		tell = "1"
+		publish = "1"
 	}
 	due := int64(0)
 	to := indexOf(&after.Record)
@@ -117,15 +117,15 @@ func (s *Store) swap(ctx context.Context, at place, seen *reading, before, after
 	message, err := s.run(ctx, swapScript, keys,
 		seen.stored[:min(headSize, len(seen.stored))], number(seen.now.Add(freshness+s.sender.acks.timeout).UnixMicro()),
 		rueidis.BinaryString(after.appendTo(nil)), number(after.timeToLive(seen.now)),
-		number(indexOf(&before.Record)), number(to), number(due), tell, after.keptUntil(seen.now))
+		number(indexOf(&before.Record)), number(to), number(due), publish, after.keptUntil(seen.now))
 	if err != nil || message.IsInt64() {
 		return nil, err
 	}
 	return readingOf(message)
 }
 
-// timeToLive is for how many milliseconds the server keeps a value, or 0 for ever: time alone never removes what is in
-// progress or unknown (S2).
+// timeToLive returns for how many milliseconds the server keeps a value, or 0 for no limit: time alone never removes a
+// record in progress or an unknown one (rule S2).
 func (v *value) timeToLive(now time.Time) int64 {
 	switch v.State {
 	case store.StateInProgress, store.StateUnknown:

@@ -15,21 +15,22 @@ import (
 )
 
 const (
-	// movingTime is for how long a call is sent again to a slot that is on its way to another node.
+	// movingTime is how long a call is retried while its slot moves to another node.
 	movingTime = 2 * time.Second
-	// minMovingPause and maxMovingPause are the pauses before that, which grow.
+	// minMovingPause and maxMovingPause are the growing pauses between these retries.
 	minMovingPause, maxMovingPause = 5 * time.Millisecond, 100 * time.Millisecond
-	// nextNode is how long a node is waited for before another one is asked as well.
+	// nextNode is how long a node is waited for before another one is queried as well.
 	nextNode = 100 * time.Millisecond
 )
 
-// redirection is the node of a cluster that another one named in the place of an answer.
+// redirection is the node of a cluster that another node named instead of an answer.
 type redirection struct {
 	address string // empty if there was none
-	asking  bool   // it is told of this one call, not of the slot
+	asking  bool   // for this one call, not for the slot
 }
 
-// followMove sends again what the server has not done because its slot, or some of the keys in it, are elsewhere.
+// followMove retries parts that the server did not execute because their slot, or some of the keys in it, are
+// elsewhere.
 func (s *sender) followMove(ctx context.Context, parts []*part) {
 	for start, times := time.Now(), 1; time.Since(start) < movingTime; times++ {
 		moving := which(parts, isMoving)
@@ -49,20 +50,20 @@ func isMoving(err *rueidis.RedisError) bool {
 	return moved || ask || err.IsTryAgain()
 }
 
-// redirected reads where the server sends a call on.
+// redirected returns the redirection in an error.
 func redirected(err error) (to redirection) {
-	var said *rueidis.RedisError
-	if errors.As(err, &said) {
-		if to.address, to.asking = said.IsAsk(); !to.asking {
-			to.address, _ = said.IsMoved()
+	var reported *rueidis.RedisError
+	if errors.As(err, &reported) {
+		if to.address, to.asking = reported.IsAsk(); !to.asking {
+			to.address, _ = reported.IsMoved()
 		}
 	}
 	return to
 }
 
-// alone sends commands of which the last one blocks, on a connection that they have to themselves: the server counts
-// what was written through it, and no command behind may wait. In a cluster the client would follow a redirection
-// without the command that blocks: there the caller follows it.
+// alone sends commands of which the last one blocks, on a connection of their own: the server counts the writes of the
+// connection, and no later command may wait. In a cluster the client would follow a redirection without the blocking
+// command, so the caller follows it.
 func (s *sender) alone(ctx context.Context, commands []rueidis.Completed, first *part) []rueidis.RedisResult {
 	if !s.cluster {
 		return s.client.DoMulti(ctx, commands...)
@@ -71,7 +72,7 @@ func (s *sender) alone(ctx context.Context, commands []rueidis.Completed, first 
 	switch {
 	case node == nil:
 		client, release := s.client.Dedicate()
-		defer s.running.Go(release) // which asks the server
+		defer s.running.Go(release) // which sends a command to the server
 		return client.DoMulti(ctx, commands...)
 	case first.to.asking:
 		asking := s.client.B().Arbitrary("ASKING").Build()
@@ -81,7 +82,7 @@ func (s *sender) alone(ctx context.Context, commands []rueidis.Completed, first 
 	}
 }
 
-// node returns the node that a part was redirected to, or nothing.
+// node returns the node that a part was redirected to, or nil.
 func (s *sender) node(ctx context.Context, p *part) rueidis.Client {
 	if p.to.address == "" {
 		return nil
@@ -89,14 +90,14 @@ func (s *sender) node(ctx context.Context, p *part) rueidis.Client {
 	if node := s.client.Nodes()[p.to.address]; node != nil {
 		return node
 	}
-	// A node that has no slot yet is not known to the client, which takes it up where it is redirected itself.
-	ctx = context.WithValue(ctx, blocking{}, nil) // it is no connection for commands that block
+	// The client does not know a node without slots, and adds it when it is redirected itself.
+	ctx = context.WithValue(ctx, blocking{}, nil) // not on a connection for commands that block
 	_ = s.client.Do(ctx, s.client.B().Exists().Key(p.calls[0].keys[0]).Build()).Error()
 	return s.client.Nodes()[p.to.address]
 }
 
-// askAny asks for what every node of a cluster knows, and returns the first answer and whose it is. It asks one node
-// after the other, but does not wait long for one that does not answer.
+// askAny sends a command that every node of a cluster can answer, and returns the first answer with its node. It tries
+// one node after the other, but does not wait long for a node that does not answer.
 func (s *sender) askAny(ctx context.Context, command func(rueidis.Builder) rueidis.Completed) (
 	address string, answer rueidis.RedisResult,
 ) {
@@ -125,7 +126,7 @@ func (s *sender) askAny(ctx context.Context, command func(rueidis.Builder) rueid
 	return last.address, last.RedisResult
 }
 
-// primaries returns the servers that hold records, each by itself, whether they answer or not.
+// primaries returns the servers that hold records, one client for each, whether they answer or not.
 func (s *sender) primaries(ctx context.Context) ([]rueidis.Client, error) {
 	if !s.cluster {
 		return []rueidis.Client{s.client}, nil
@@ -151,8 +152,8 @@ func (s *sender) primaries(ctx context.Context) ([]rueidis.Client, error) {
 	return slices.Collect(maps.Values(primaries)), nil
 }
 
-// primaryOf reads from a range of CLUSTER SLOTS where its primary is: a host and a port, or a port of the host that was
-// asked.
+// primaryOf returns the address of the primary in a range of CLUSTER SLOTS: a host and a port, or a port of the host
+// that answered.
 func primaryOf(slots *rueidis.RedisMessage, asked string) (address string, err error) {
 	parts, err := slots.ToArray()
 	if err != nil || len(parts) < 3 {

@@ -66,7 +66,7 @@ func TestClusterReplicaGone(t *testing.T) {
 }
 
 // TestClusterPrimaryGone: without one of the primaries, and before another one takes over, the other nodes' records are
-// swept, if the cluster is told to go on without.
+// swept, if the cluster is configured to work without it.
 func TestClusterPrimaryGone(t *testing.T) {
 	t.Parallel()
 	nightly.Only(t, ownCluster)
@@ -126,7 +126,7 @@ func TestClusterSlotUnserved(t *testing.T) {
 	}
 	owner, err := cluster.Primary(t.Context(), slot)
 	must(t, err)
-	for _, node := range append([]*servers.RedisServer{owner}, cluster.Nodes()...) { // the owner first: it tells the others
+	for _, node := range append([]*servers.RedisServer{owner}, cluster.Nodes()...) { // the owner first, for the others
 		_, err := node.Do(t.Context(), "CLUSTER", "DELSLOTS", fmt.Sprint(slot))
 		if err != nil && !strings.Contains(err.Error(), "already unassigned") {
 			t.Fatal(err)
@@ -144,8 +144,8 @@ func TestClusterSlotUnserved(t *testing.T) {
 	}
 }
 
-// TestClusterPrimaryFrozen freezes a primary while clients pay, and lets it go on when its replica has taken over: what
-// it still takes for what it was is lost, and nothing else.
+// TestClusterPrimaryFrozen freezes a primary while clients pay, and resumes it when its replica has taken over: writes
+// that it still accepts in its old role are lost, and nothing else.
 func TestClusterPrimaryFrozen(t *testing.T) {
 	t.Parallel()
 	nightly.Only(t, ownCluster)

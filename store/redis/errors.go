@@ -11,12 +11,12 @@ import (
 
 var errClosed = errors.New("the store is closed")
 
-// explanations say what an operator can do about errors that the server reports, by the word that they begin with.
+// explanations describe what an operator can do about errors of the server, by the word at their beginning.
 var explanations = []struct{ word, text string }{
-	{"OOM", "the server is at its maxmemory, and may evict nothing: give it more memory"},
+	{"OOM", "the server is at its maxmemory, and must not evict keys: give it more memory"},
 	{"WRONGTYPE", "a key of the store holds something else: use a prefix of its own"},
 	{"NOPERM", "the user may not do this: docs/redis.md, Permissions, has those that the store and a front need"},
-	{"NOAUTH", "the server wants a password"},
+	{"NOAUTH", "the server requires a password"},
 	{"WRONGPASS", "the server refuses the user or the password"},
 	{"READONLY", "this is a replica, or was made one"},
 	{"LOADING", "the server is loading its data"},
@@ -39,7 +39,7 @@ func unavailable(err error) error {
 	if errors.As(err, &reported) {
 		text := reported.Error()
 		for _, e := range explanations {
-			// An error inside a script comes with what the script was, behind the word.
+			// An error inside a script contains the word after a description of the script.
 			if strings.HasPrefix(text, e.word) || strings.Contains(text, "-"+e.word+" ") {
 				return fmt.Errorf("%w: redis: %s: %w", store.ErrUnavailable, e.text, err)
 			}
@@ -48,7 +48,7 @@ func unavailable(err error) error {
 	return fmt.Errorf("%w: redis: %w", store.ErrUnavailable, err)
 }
 
-// unexpected is returned when a reply is not one that the script gives.
+// unexpected returns the error for a reply that no script gives.
 func unexpected(err error) error {
 	if err == nil {
 		err = errors.New("too short")

@@ -11,7 +11,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// The store promises these too.
+// Store also implements these interfaces.
 var (
 	_ store.LateCompletionKeeper = (*Store)(nil)
 	_ store.ExternalEventKeeper  = (*Store)(nil)
@@ -21,14 +21,14 @@ var (
 )
 
 const (
-	// lateKept is how long completions that came too late are kept.
+	// lateKept is how long late completions are kept.
 	lateKept = 90 * 24 * time.Hour
-	// evidenceFormat begins each piece of evidence.
+	// evidenceFormat is the first byte of each piece of evidence.
 	evidenceFormat = 1
 )
 
-// AddLateCompletion implements [store.LateCompletionKeeper].
-// What is kept for an ID is removed 90 days after the last one.
+// AddLateCompletion implements [store.LateCompletionKeeper]. The late completions of an ID are removed 90 days after
+// the last one.
 func (s *Store) AddLateCompletion(ctx context.Context, late store.LateCompletion) error {
 	key, _ := s.names.named(kindLate, late.ID.AppendBinary(nil))
 	b := binary.AppendVarint([]byte{evidenceFormat}, late.Attempt)
@@ -60,7 +60,7 @@ func (s *Store) LateCompletions(ctx context.Context, id store.ID) ([]store.LateC
 	return found, nil
 }
 
-// evidenceDecoder reads a piece of evidence behind its format.
+// evidenceDecoder reads a piece of evidence after its format.
 func evidenceDecoder(stored string) *decoder {
 	d := &decoder{rest: stored}
 	if f := d.byte(); d.err == nil && f != evidenceFormat {
@@ -69,7 +69,7 @@ func evidenceDecoder(stored string) *decoder {
 	return d
 }
 
-// end returns what was wrong with what was read.
+// end returns the error of the decoding, if any.
 func (d *decoder) end() error {
 	if d.err == nil && d.rest != "" {
 		d.fail("there are bytes too many")
@@ -80,7 +80,7 @@ func (d *decoder) end() error {
 	return nil
 }
 
-// eventName is what identifies an external event.
+// eventName returns the identity of an external event.
 func eventName(e *store.ExternalEvent) []byte {
 	b := appendText(nil, e.Source)
 	if e.AnyScope {
@@ -91,12 +91,12 @@ func eventName(e *store.ExternalEvent) []byte {
 	return append(b, e.EventID...)
 }
 
-// subjectName is what external events are found by.
+// subjectName returns the name by which external events are found.
 func subjectName(source, subject string) []byte { return append(appendText(nil, source), subject...) }
 
 // AddExternalEvent implements [store.ExternalEventKeeper]. The event and the index of its subject are in different
 // slots of a cluster: the index is written first, so that an entry may lead nowhere but no event is without one. It is
-// written again afterwards, for the case that the event was purged, and the entry with it, between the two.
+// written again afterwards, in case the event, and the entry with it, was purged between the two.
 func (s *Store) AddExternalEvent(ctx context.Context, e store.ExternalEvent) (added bool, err error) {
 	if e.AnyScope {
 		e.Scope = ""
@@ -124,7 +124,7 @@ func (s *Store) AddExternalEvent(ctx context.Context, e store.ExternalEvent) (ad
 	return true, err
 }
 
-// decodeEvent reads an external event behind the time at which it was received.
+// decodeEvent decodes an external event after the time at which it was received.
 func decodeEvent(stored string) (e store.ExternalEvent, err error) {
 	received := decoder{rest: stored}
 	e.ReceivedAt = received.time()
@@ -166,11 +166,11 @@ func (s *Store) ExternalEvents(
 	return found, nil
 }
 
-// staleEntry is how old an entry of a subject's index must be to be removed when it leads nowhere: the event that it is
-// about may be on its way.
+// staleEntry is how old an entry of a subject's index without an event must be to be removed: its event may be on its
+// way.
 const staleEntry = time.Hour
 
-// eventsIn returns the events that the index of a subject leads to, and removes entries that lead nowhere.
+// eventsIn returns the events in the index of a subject, and removes entries without an event.
 func (s *Store) eventsIn(ctx context.Context, index string) (found []store.ExternalEvent, err error) {
 	client := s.sender.client
 	reply := s.sender.ask(ctx, client, client.B().Zrange().Key(index).Min("0").Max("-1").Withscores().Build())[0]
@@ -204,7 +204,7 @@ func (s *Store) eventsIn(ctx context.Context, index string) (found []store.Exter
 	return found, nil
 }
 
-// dropStale removes an entry that leads nowhere, if it is old.
+// dropStale removes an entry without an event, if it is old.
 func (s *Store) dropStale(ctx context.Context, index string, entry rueidis.ZScore) error {
 	now, err := s.clock(ctx)
 	if err != nil || now.UnixMicro()-int64(entry.Score) < staleEntry.Microseconds() {
@@ -253,8 +253,8 @@ func (s *Store) forgetEvent(ctx context.Context, in *bucket, key, before string)
 	return int(n), unavailable(err)
 }
 
-// purge removes what was kept longer ago than an age, the oldest first, at most so many. The keys that may hold such
-// are in an index by time.
+// purge removes at most limit items that were kept longer ago than an age, the oldest first. An index by time contains
+// their keys.
 func (s *Store) purge(ctx context.Context, kind string, age time.Duration, limit int,
 	remove func(in *bucket, key, before string, limit int) (int, error),
 ) (purged int, err error) {
@@ -283,7 +283,7 @@ type aged struct {
 	rueidis.ZScore
 }
 
-// oldest returns the first entries before a moment of an index that each bucket has a part of.
+// oldest returns the first entries before a moment of an index that is spread over the buckets.
 func (s *Store) oldest(ctx context.Context, kind, before string, limit int) (oldest []aged, err error) {
 	client := s.sender.client
 	for first := 0; first < buckets; first += chunk {
@@ -319,7 +319,7 @@ func (s *Store) AddAudit(ctx context.Context, e store.AuditEntry) error {
 	return err
 }
 
-// decodeAudit reads an entry of an audit.
+// decodeAudit decodes an entry of an audit.
 func decodeAudit(id store.ID, stored string) (store.AuditEntry, error) {
 	written := decoder{rest: stored}
 	e := store.AuditEntry{ID: id, At: written.time()}
@@ -350,7 +350,7 @@ func (s *Store) Audit(ctx context.Context, id store.ID) ([]store.AuditEntry, err
 	return found, nil
 }
 
-// ListAudit implements [store.AuditLister]. Without an ID it looks at the audit of each ID that has one.
+// ListAudit implements [store.AuditLister]. Without an ID it reads the audit of each ID that has one.
 func (s *Store) ListAudit(ctx context.Context, f store.AuditFilter) (chosen []store.AuditEntry, err error) {
 	var keys []string
 	if f.ID != (store.ID{}) {
@@ -391,7 +391,7 @@ func (s *Store) audited(ctx context.Context) (keys []string, err error) {
 	return keys, nil
 }
 
-// newest reads of each of some sorted sets the last entries that a filter may choose, so many at most.
+// newest reads from each of some sorted sets the last entries that a filter may select, at most limit of each.
 func (s *Store) newest(
 	ctx context.Context, keys []string, f *store.AuditFilter, limit int, each func(key, stored string) error,
 ) error {
@@ -451,7 +451,7 @@ func (s *Store) AddExecution(ctx context.Context, e store.ExecutionEntry) error 
 	return err
 }
 
-// decodeExecution reads an audited request.
+// decodeExecution decodes an audited request.
 func decodeExecution(stored string) (e store.ExecutionEntry, err error) {
 	written := decoder{rest: stored}
 	e.At = written.time()
@@ -466,7 +466,7 @@ func decodeExecution(stored string) (e store.ExecutionEntry, err error) {
 	return e, err
 }
 
-// ListExecutions implements [store.ExecutionAuditor]. For one ID it looks through the entries of its bucket.
+// ListExecutions implements [store.ExecutionAuditor]. For one ID it scans the entries of its bucket.
 func (s *Store) ListExecutions(ctx context.Context, f store.AuditFilter) (chosen []store.ExecutionEntry, err error) {
 	if f.ID != (store.ID{}) {
 		return s.executionsOf(ctx, f)
@@ -484,14 +484,14 @@ func (s *Store) ListExecutions(ctx context.Context, f store.AuditFilter) (chosen
 	return chosen[:min(len(chosen), f.Page())], err
 }
 
-// executionsOf looks for the entries of one ID, some at a time: most are about others, and there may be millions, which
-// the server would send in one reply while all others wait.
+// executionsOf searches the entries of one ID, some at a time: most belong to other IDs, and there may be millions,
+// which the server would send in one reply while all other callers wait.
 func (s *Store) executionsOf(ctx context.Context, f store.AuditFilter) (chosen []store.ExecutionEntry, err error) {
 	const some = 1000
 	keys := []string{s.names.bucketOf(f.ID.AppendBinary(nil)).base + kindRequests}
 	for read := some; read == some && len(chosen) < f.Page(); {
 		read = 0
-		var last time.Time // no two entries of a bucket are of one moment
+		var last time.Time // no two entries of a bucket have the same time
 		err := s.newest(ctx, keys, &f, some, func(_, stored string) error {
 			e, err := decodeExecution(stored)
 			read, last = read+1, e.At

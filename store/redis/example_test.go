@@ -43,7 +43,7 @@ func Example() {
 	}, onceward.Reserved(onceward.FailureUnknown)))
 }
 
-// Behind Sentinel, each write waits until a replica has it.
+// With Sentinel, each write waits until a replica has it.
 func ExampleWithReplicas() {
 	store, err := redis.Open(context.Background(), "redis+sentinel://10.0.0.1:26379,10.0.0.2:26379/primary",
 		redis.WithPrefix("payments"), redis.WithReplicas(1, 500*time.Millisecond))

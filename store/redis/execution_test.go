@@ -9,8 +9,8 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// TestExecutionsBehindOthers: the requests of one key are found behind thousands of another one in the same bucket, without
-// a reply that holds them all.
+// TestExecutionsBehindOthers: the requests of one key are found after thousands of another one in the same bucket,
+// without a reply that contains them all.
 func TestExecutionsBehindOthers(t *testing.T) {
 	t.Parallel()
 	server := servers.Redis(t)

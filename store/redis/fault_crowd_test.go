@@ -17,13 +17,13 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// crowd is clients that pay without a pause, each payment under its own key, and retry until they are told how it ended.
-// It knows what was really done, so that it sees an answer that was invented and work that was done twice.
+// crowd is clients that pay without a pause, each payment under its own key, and retry until they get its result. It
+// knows what was really done, so that it detects an answer that was invented and work that was done twice.
 type crowd struct {
 	handler http.Handler
 	stop    chan struct{}
 	running sync.WaitGroup
-	// served counts payments that were answered, retried those tries that were told to come again.
+	// served counts payments that were answered, retried the tries that were to be repeated.
 	served, retried atomic.Int64
 
 	mu       sync.Mutex
@@ -35,9 +35,9 @@ type crowd struct {
 type payment struct {
 	// runs are the answers that the handler has given.
 	runs []string
-	// answer is what the client was told; empty if it was told that the outcome is unknown.
+	// answer is the client's answer; empty if the outcome is unknown.
 	answer string
-	// tries are when the client waited for an answer: what it was told may have been written at any time of them.
+	// tries are when the client waited for an answer, which may have been written at any time of them.
 	tries []span
 }
 
@@ -45,7 +45,7 @@ type payment struct {
 // seen to have everything: what they lacked later goes with their primary.
 type span struct{ from, to time.Time }
 
-// met says whether anything of a payment may have been written in one of the spans.
+// met reports whether anything of a payment may have been written in one of the spans.
 func (p *payment) met(spans []span) bool {
 	for _, try := range p.tries {
 		for _, s := range spans {
@@ -210,8 +210,8 @@ func (c *crowd) more(t testing.TB, n int64) {
 	})
 }
 
-// check ends the crowd and compares what clients were told with what was done, and with what they are told when they
-// ask again. What servers may have forgotten that acknowledged it is not the store's fault: it is counted.
+// check ends the crowd and compares the clients' answers with what was done, and with the answers to a retry. A loss on
+// servers that had acknowledged a write is not the store's fault: it is counted.
 func (c *crowd) check(t testing.TB, forgetful ...span) (lost int) {
 	t.Helper()
 	c.end()
@@ -238,7 +238,7 @@ func (c *crowd) check(t testing.TB, forgetful ...span) (lost int) {
 	return lost
 }
 
-// audit says what is wrong with a payment.
+// audit returns what is wrong with a payment.
 func (c *crowd) audit(key string, p *payment) string {
 	told, runs := p.answer, len(p.runs)
 	switch {

@@ -40,7 +40,7 @@ func TestServerKilled(t *testing.T) {
 	c.check(t)
 }
 
-// TestServerKilledKeepsEveryState: a record is after a crash what it was before, and its owner goes on.
+// TestServerKilledKeepsEveryState: a record is unchanged after a crash, and its owner continues.
 func TestServerKilledKeepsEveryState(t *testing.T) {
 	t.Parallel()
 	server := servers.NewRedis(t)
@@ -123,8 +123,8 @@ func TestServerLoads(t *testing.T) {
 	}
 }
 
-// TestServerHangs: a server that is frozen ends no call but its context does, whichever call it is; when it goes on, the
-// calls that were given up have been done or not, and the same call again succeeds.
+// TestServerHangs: a frozen server ends no call but its context does, whichever call it is; when it runs again, the
+// calls that were given up have been done or not, and repeating the same call succeeds.
 func TestServerHangs(t *testing.T) {
 	t.Parallel()
 	server := servers.NewRedis(t)
@@ -175,7 +175,7 @@ func TestServerHangs(t *testing.T) {
 	}
 }
 
-// TestDemotedServer: a server that became a replica takes no reservation and replays nothing, and says so.
+// TestDemotedServer: a server that became a replica takes no reservation and replays nothing, and its errors show it.
 func TestDemotedServer(t *testing.T) {
 	t.Parallel()
 	server, primary := servers.NewRedis(t), servers.NewRedis(t)

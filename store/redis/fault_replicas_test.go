@@ -54,8 +54,8 @@ func TestSyncReplicasOnly(t *testing.T) {
 	must(t, replica.Resume())
 }
 
-// TestReplicaHangs: with WithReplicas no call of an owner succeeds while the replica has not got what it wrote, however
-// often it is made; all of them succeed when the replica goes on.
+// TestReplicaHangs: with WithReplicas no call of an owner succeeds while the replica does not have its writes, however
+// often it is made; all of them succeed when the replica runs again.
 func TestReplicaHangs(t *testing.T) {
 	t.Parallel()
 	primary, replica := replicated(t)

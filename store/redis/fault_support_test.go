@@ -74,7 +74,7 @@ func look(t testing.TB, s store.Store, key string) store.Record {
 	return rec
 }
 
-// wantUnavailable: a call failed because of the server, and says so.
+// wantUnavailable checks that a call failed because of the server, with an error that shows it.
 func wantUnavailable(t testing.TB, err error, what string) {
 	t.Helper()
 	if !errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrFenced) {
@@ -89,16 +89,16 @@ type operation struct {
 	prepare func(t testing.TB, s store.Store, key string) store.Claim
 	// call makes the call, the same each time for one claim.
 	call func(ctx context.Context, s store.Store, c store.Claim) error
-	// done says whether the record is as the call leaves it.
+	// done reports whether the record is as the call leaves it.
 	done func(rec store.Record) bool
 }
 
-// stands says whether a record is in a state.
+// stands reports whether a record is in a state.
 func stands(state store.State) func(store.Record) bool {
 	return func(rec store.Record) bool { return rec.State == state }
 }
 
-// operations are the calls of an owner. A reservation is tested by itself.
+// operations are the calls of an owner. A reservation is tested separately.
 var operations = []operation{
 	{"extend", booked, func(ctx context.Context, s store.Store, c store.Claim) error {
 		return s.Extend(ctx, c, 2*time.Hour)

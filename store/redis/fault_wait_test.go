@@ -14,7 +14,7 @@ import (
 	"github.com/onceward/onceward/store/redis"
 )
 
-// waiting waits for the end of an attempt. As the guard does, it waits again if the store cannot tell.
+// waiting waits for the end of an attempt. Like the guard, it waits again if the store cannot determine it.
 func waiting(ctx context.Context, s store.Waiter, c store.Claim) <-chan error {
 	done := make(chan error, 1)
 	go func() {

@@ -8,26 +8,26 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// The store promises these too.
+// Store also implements these interfaces.
 var (
 	_ store.Finder   = (*Store)(nil)
 	_ store.Retainer = (*Store)(nil)
 )
 
-// mostAlike is how many records with one provider's id are looked at: those that are kept for the longest time.
+// mostAlike is how many records with one provider's id are read: the ones that are kept for the longest time.
 const mostAlike = 100
 
-// providerKey is the key of the index of a provider's id.
+// providerKey returns the key of the index of a provider's id.
 func (n *names) providerKey(providerID string) string {
 	sum := sha256.Sum256([]byte(providerID))
 	key, _ := n.named(kindProvider, sum[:hashSize])
 	return key
 }
 
-// noteProvider notes in a cluster, before a record is stored, which provider's id leads to it. The two are in different
-// slots: an entry may lead to a record that does not carry the id, which is seen when it is read, but no record is
-// without its entry. It lasts for as long as the record does. On a single server the script that stores the record
-// notes it.
+// noteProvider records in a cluster, before a record is stored, which provider's id leads to it. The two are in
+// different slots: an entry may lead to a record that does not carry the id, which is detected when it is read, but no
+// record is without its entry. It lasts for as long as the record. On a single server the script that stores the record
+// does this.
 func (s *Store) noteProvider(ctx context.Context, at place, now time.Time, v *value) error {
 	if v.ProviderID == "" || !s.names.cluster {
 		return nil
@@ -36,7 +36,7 @@ func (s *Store) noteProvider(ctx context.Context, at place, now time.Time, v *va
 	return err
 }
 
-// keptUntil is until when the server keeps a value, in milliseconds since 1970.
+// keptUntil returns until when the server keeps a value, in milliseconds since 1970.
 func (v *value) keptUntil(now time.Time) string {
 	if ttl := v.timeToLive(now); ttl > 0 {
 		return number(now.UnixMilli() + ttl)
@@ -44,8 +44,8 @@ func (v *value) keptUntil(now time.Time) string {
 	return "+inf"
 }
 
-// dropProvider forgets the entry of a provider's id that a record does not carry any more. One that stays, because this
-// failed, leads nowhere.
+// dropProvider removes the entry of a provider's id that a record no longer carries. If this fails, the entry leads
+// nowhere.
 func (s *Store) dropProvider(ctx context.Context, at place, before, after *value) {
 	if before.ProviderID == "" || before.ProviderID == after.ProviderID {
 		return

@@ -10,17 +10,17 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// kindFormat is the set that names the format of the records, in each bucket that has an index of what is in progress.
+// kindFormat is the set that names the format of the records, in each bucket with an index of records in progress.
 const kindFormat = "p"
 
-// formatMark is the member of that set for the format that this program knows. All marks begin in the same way.
+// formatMark is the member of that set for this program's format. All marks begin in the same way.
 var formatMark = fmt.Sprintf("%s%d", formatMarks, format)
 
 const formatMarks = "format "
 
-// checkFormat refuses records of a format that this program does not know: it would not find them, and execute them
-// again. It writes the mark when a prefix is used for the first time, and then reads once more: of two programs that
-// begin at once with different formats, at most one opens.
+// checkFormat refuses records of a format that this program does not know: it would not find them, and execute their
+// operations again. It writes the mark when a prefix is used for the first time, and then reads once more: if two
+// programs with different formats begin at the same time, at most one opens.
 func (s *Store) checkFormat(ctx context.Context, readOnly bool) error {
 	known, err := s.formatKnown(ctx)
 	if err != nil || known || readOnly {
@@ -42,8 +42,8 @@ func (s *Store) checkFormat(ctx context.Context, readOnly bool) error {
 	return err
 }
 
-// formatKnown reports whether the records are of the format that this program knows, and refuses those of another. In a
-// cluster each bucket holds the mark, and buckets that cannot be asked need not answer.
+// formatKnown reports whether the records have this program's format, and refuses records of another. In a cluster each
+// bucket contains the mark, and one reachable bucket is enough.
 func (s *Store) formatKnown(ctx context.Context) (known bool, err error) {
 	client := s.sender.client
 	var commands []rueidis.Completed

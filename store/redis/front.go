@@ -15,7 +15,7 @@ import (
 )
 
 // Front is a cache on Redis for package tiered, which puts it before a durable store. It may lose everything at any
-// time, and so the server may be as fast as it can: no persistence, maxmemory with allkeys-lru, replicas that lag.
+// time, so the server may be set up for speed: no persistence, maxmemory with allkeys-lru, replicas that lag.
 //
 // A look-up is a GET or a part of an MGET, a fill a SET NX PXAT, and a tombstone an empty value, which a script sets. A
 // user of the server needs no more than +@read +@write +@connection +time +eval +evalsha on ~PREFIX:front:*, with +role
@@ -30,15 +30,15 @@ type Front struct {
 	connected atomic.Pointer[sender]
 
 	mu         sync.Mutex
-	failure    error // why there is no connection
+	failure    error // the reason for no connection
 	connecting bool
 	closed     bool
 	work       sync.WaitGroup
 }
 
-// OpenFront connects to the servers of a URL, of the kinds that [Open] takes. A server that is away is no error: the
-// front answers when it is back, and until then the durable store does. Nor does it matter how the server is set up. Of
-// the options, [WithPrefix] and [WithTLS] count.
+// OpenFront connects to the servers of a URL, in the forms that [Open] accepts. An unavailable server is no error: the
+// front answers when it is back, and until then the durable store does. The server's settings do not matter. Only the
+// options [WithPrefix] and [WithTLS] have an effect.
 func OpenFront(ctx context.Context, url string, opts ...Option) (*Front, error) {
 	o := options{prefix: "onceward"}
 	for _, option := range opts {
@@ -62,13 +62,13 @@ func OpenFront(ctx context.Context, url string, opts ...Option) (*Front, error) 
 	})
 	select {
 	case <-first:
-	case <-ctx.Done(): // it goes on to connect
+	case <-ctx.Done(): // connecting continues
 	}
 	return f, nil
 }
 
-// noTag is an empty hash tag. Where there is one, the slot of a key is that of all of it, and no client can put its own
-// tag into a key to make one node busy.
+// noTag is an empty hash tag. With it the slot of a key depends on the whole key, and no client can put its own tag
+// into a key to overload one node.
 const noTag = "{}"
 
 var errConnecting = errors.New("there is no connection yet")
@@ -76,8 +76,8 @@ var errConnecting = errors.New("there is no connection yet")
 // closeTimeout is how long Close waits for a server that does not answer.
 const closeTimeout = time.Second
 
-// Close ends the calls under way with an error, and closes the connections. It takes no more than about a second: what
-// a server holds up that does not answer ends by itself.
+// Close ends the calls in progress with an error, and closes the connections. It takes at most about a second: calls to
+// a server that does not answer end later.
 func (f *Front) Close() error {
 	f.mu.Lock()
 	f.failure, f.closed = errClosed, true
@@ -98,7 +98,7 @@ func (f *Front) Close() error {
 	return nil
 }
 
-// dial tries once to connect.
+// dial makes one attempt to connect.
 func (f *Front) dial() {
 	s, err := f.connect()
 	f.mu.Lock()
@@ -113,11 +113,11 @@ func (f *Front) dial() {
 		f.failure = err
 	default:
 		f.connected.Store(s)
-		f.work.Go(func() { f.clock.ask(s.client) })
+		f.work.Go(func() { f.clock.query(s.client) })
 	}
 }
 
-// connect makes a client. A server that refuses tombstones is refused itself: it would be found out by the first bust.
+// connect makes a client. It refuses a server that refuses tombstones, which would otherwise show at the first bust.
 func (f *Front) connect() (*sender, error) {
 	client, err := rueidis.NewClient(f.config)
 	if err != nil {
@@ -130,7 +130,7 @@ func (f *Front) connect() (*sender, error) {
 	var refused *rueidis.RedisError
 	if !errors.As(err, &refused) ||
 		!strings.HasPrefix(refused.Error(), "NOPERM") && !strings.HasPrefix(refused.Error(), "ERR") {
-		return s, nil // it can, or this is not the time to tell
+		return s, nil // it can, or this cannot be determined now
 	}
 	client.Close()
 	s.finish()
@@ -138,8 +138,8 @@ func (f *Front) connect() (*sender, error) {
 		"a user with +eval and +evalsha: %w", err)
 }
 
-// ready returns what brings calls to the server. Where there is none yet it tries to connect, beside the caller, who
-// comes again.
+// ready returns the sender of calls. If there is none yet it tries to connect in the background, and the caller retries
+// later.
 func (f *Front) ready() (*sender, error) {
 	if s := f.connected.Load(); s != nil {
 		return s, nil
@@ -158,8 +158,8 @@ func (f *Front) key(id store.ID) string {
 	return string(id.AppendBinary(append(buf[:0], f.prefix...)))
 }
 
-// Get returns what was added for the ID and has not ended, or nothing. Look-ups of concurrent callers go as one
-// command, but for a cluster, where the client gathers them by node.
+// Get returns the value that was added for the ID and has not ended, or nothing. Look-ups of concurrent callers are
+// sent as one command, except in a cluster, where the client gathers them by node.
 func (f *Front) Get(ctx context.Context, id store.ID) ([]byte, error) {
 	s, err := f.ready()
 	if err != nil {
@@ -184,18 +184,18 @@ func (f *Front) Get(ctx context.Context, id store.ID) ([]byte, error) {
 	return value, unavailable(err)
 }
 
-// Add keeps a value until the server's clock has come to end, unless there is a value or a tombstone for the ID.
+// Add keeps a value until end, by the server's clock, unless there is a value or a tombstone for the ID.
 func (f *Front) Add(ctx context.Context, id store.ID, value []byte, end time.Time) error {
 	s, err := f.ready()
 	if err != nil {
 		return err
 	}
-	// The server counts milliseconds, from 1 on, and a key is still there in its last one. What has ended for it when it
-	// arrives is gone at once.
+	// The server counts milliseconds, from 1 on, and a key still exists in its last one. A value that has ended when it
+	// arrives is removed at once.
 	at := max(end.UnixMilli()-1, 1)
 	err = s.ask(ctx, s.client, s.client.B().Set().Key(f.key(id)).Value(rueidis.BinaryString(value)).Nx().
 		PxatMillisecondsTimestamp(at).Build())[0].Error()
-	if rueidis.IsRedisNil(err) { // there is something
+	if rueidis.IsRedisNil(err) { // a value or a tombstone exists
 		return nil
 	}
 	return unavailable(err)
@@ -203,18 +203,18 @@ func (f *Front) Add(ctx context.Context, id store.ID, value []byte, end time.Tim
 
 var tombstoneScript = newScript("tombstone")
 
-// Invalidate drops what there is for the ID, and leaves a tombstone in its place for at least that time. One that is
-// there and ends later stays.
+// Invalidate drops the value for the ID, and leaves a tombstone for at least that time. An existing tombstone that ends
+// later stays.
 func (f *Front) Invalidate(ctx context.Context, id store.ID, lasting time.Duration) error {
 	s, err := f.ready()
 	if err != nil {
 		return err
 	}
-	// A millisecond more than is asked for: the server's have begun when it counts them.
+	// One millisecond is added, because the server's current millisecond has already begun.
 	return s.do(ctx, tombstone(f.key(id), lasting.Milliseconds()+1))
 }
 
-// tombstone is the call that sets one for so many milliseconds.
+// tombstone returns a call that sets a tombstone for so many milliseconds.
 func tombstone(key string, lasting int64) *call {
 	return &call{kind: kindRun, script: tombstoneScript, keys: []string{key}, args: []string{number(lasting)}}
 }
@@ -225,52 +225,52 @@ func (f *Front) Now() time.Time {
 	if due {
 		f.mu.Lock()
 		if s := f.connected.Load(); s != nil && !f.closed {
-			f.work.Go(func() { f.clock.ask(s.client) })
+			f.work.Go(func() { f.clock.query(s.client) })
 		}
 		f.mu.Unlock()
 	}
 	return now
 }
 
-// serverClock knows a moment that the clock of the server has passed, without asking it each time.
+// serverClock knows a moment that the clock of the server has passed, without a query each time.
 type serverClock struct {
-	mu     sync.Mutex
-	server time.Time // what it said
-	heard  time.Time // when it had said so, by this process
-	asked  time.Time // when it was last asked
+	mu      sync.Mutex
+	server  time.Time // the server's answer
+	arrived time.Time // when it had arrived, by this process
+	queried time.Time // when the last query was sent
 }
 
 const (
-	// clockInterval is how often the server is asked for its clock, while it is needed.
+	// clockInterval is how often the server's clock is queried, while it is needed.
 	clockInterval = 5 * time.Second
-	// clockTimeout bounds how long that takes on each node.
+	// clockTimeout bounds the query on each node.
 	clockTimeout = time.Second
-	// clockTrust is how long an answer counts.
+	// clockTrust is how long an answer is used.
 	clockTrust = time.Minute
-	// clockDrift is how much slower than the one of this process the clock of the server may go: one part in so many.
+	// clockDrift bounds how much slower than this process the server's clock may run: one part in so many.
 	clockDrift = 1000
 )
 
-// now is what the server said, and what has gone by since it had. It reports whether it is time to ask again.
+// now returns the server's last answer plus the time since. It reports whether a new query is due.
 func (c *serverClock) now() (now time.Time, due bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if due = time.Since(c.asked) > clockInterval; due {
-		c.asked = time.Now()
+	if due = time.Since(c.queried) > clockInterval; due {
+		c.queried = time.Now()
 	}
-	gone := time.Since(c.heard)
-	if c.heard.IsZero() || gone > clockTrust {
+	gone := time.Since(c.arrived)
+	if c.arrived.IsZero() || gone > clockTrust {
 		return time.Time{}, due
 	}
 	return c.server.Add(gone - gone/clockDrift), due
 }
 
-// ask asks every node, and takes the clock that is behind all others: which node a key is on can change at any time.
-func (c *serverClock) ask(client rueidis.Client) {
+// query queries every node, and uses the slowest clock, because the node of a key can change at any time.
+func (c *serverClock) query(client rueidis.Client) {
 	var earliest time.Time
 	for _, node := range client.Nodes() {
 		at, err := timeOf(node)
-		if err == nil && (earliest.IsZero() || at.Before(earliest)) { // a node that is away serves no key
+		if err == nil && (earliest.IsZero() || at.Before(earliest)) { // a node that does not answer serves no key
 			earliest = at
 		}
 	}
@@ -279,10 +279,10 @@ func (c *serverClock) ask(client rueidis.Client) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.server, c.heard = earliest, time.Now()
+	c.server, c.arrived = earliest, time.Now()
 }
 
-// timeOf asks a node for its clock.
+// timeOf returns the clock of a node.
 func timeOf(node rueidis.Client) (time.Time, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), clockTimeout)
 	defer cancel()

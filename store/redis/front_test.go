@@ -53,7 +53,7 @@ func TestFront(t *testing.T) {
 
 var errNotYet = errors.New("not yet")
 
-// TestFrontClock: what a front takes for the server's clock is behind it, by little.
+// TestFrontClock: a front's estimate of the server's clock is slow, by little.
 func TestFrontClock(t *testing.T) {
 	t.Parallel()
 	server := servers.Redis(t)
@@ -176,7 +176,7 @@ func TestFrontAsksForLittle(t *testing.T) {
 	calls.Wait()
 }
 
-// TestFrontWithoutTombstones: a server that would refuse them is not used, and the reason is told.
+// TestFrontWithoutTombstones: a server that would refuse them is not used, and the reason is returned.
 func TestFrontWithoutTombstones(t *testing.T) {
 	t.Parallel()
 	server := servers.NewRedis(t)
@@ -195,7 +195,7 @@ func TestFrontWithoutTombstones(t *testing.T) {
 	}
 }
 
-// TestFrontIsClosed: a front whose server says nothing is closed in time, and calls under way end.
+// TestFrontIsClosed: a front whose server does not answer is closed in time, and calls in progress end.
 func TestFrontIsClosed(t *testing.T) {
 	t.Parallel()
 	server := servers.Redis(t)
@@ -214,14 +214,15 @@ func TestFrontIsClosed(t *testing.T) {
 	})
 }
 
-// TestFrontNodeIsSilent: while a node of a cluster takes connections and says nothing, each call ends with its context.
+// TestFrontNodeIsSilent: while a node of a cluster accepts connections and does not answer, each call ends with its
+// context.
 func TestFrontNodeIsSilent(t *testing.T) {
 	t.Parallel()
 	nightly.Only(t, ownCluster)
 	cluster := servers.NewProxiedRedisCluster(t, calm)
 	f := openFront(t, cluster.URL(), "front")
 	silent := cluster.Proxies()[0]
-	for range 100 { // those of the nodes and those of the front
+	for range 100 { // the nodes' and the front's
 		defer silent.HoldReply(func(command string) bool { return strings.HasPrefix(command, "HELLO") })()
 	}
 	silent.DropAll()

@@ -9,22 +9,22 @@ import (
 )
 
 const (
-	// chunk is how many buckets are asked in one round trip.
+	// chunk is how many buckets are queried in one round trip.
 	chunk = 128
-	// page is how many entries of a bucket are asked for at most.
+	// page is the largest number of entries that are read from a bucket at once.
 	page = 256
 )
 
-// entry is one of an index.
+// entry is an entry of an index.
 type entry struct {
 	in    *bucket
 	key   string
 	score float64
 }
 
-// walk goes through an index of some buckets, a page of each at a time, however many entries a bucket has. Up to a
-// score it goes by score. Without one it scans: new entries have the highest scores, and who goes by score through all
-// would follow them for as long as they come.
+// walk reads an index of some buckets, one page of each at a time, however many entries a bucket has. Up to a score it
+// reads in the order of scores. Without one it scans: new entries have the highest scores, and reading all in the order
+// of scores would not end while entries are added.
 type walk struct {
 	index int
 	until string // the highest score, or empty
@@ -32,12 +32,12 @@ type walk struct {
 	at    map[*bucket]position
 }
 
-// position is how far a bucket was read: up to a score, behind so many entries that have just that score, or up to the
+// position is how far a bucket was read: up to a score, after so many entries with exactly that score, or up to the
 // cursor of a scan.
 type position struct {
 	score  float64
-	behind int64
-	last   string // of these
+	passed int64
+	last   string // the last entry with that score
 	cursor uint64
 }
 
@@ -49,8 +49,8 @@ func newWalk(among []bucket, index int, until string) *walk {
 	return w
 }
 
-// next returns the next entries of all buckets that may have some. What cannot be asked for is left out, and an error
-// is returned beside the rest.
+// next returns the next entries of all buckets that may have some. Unreachable buckets are left out, and an error is
+// returned with the rest.
 func (s *Store) next(ctx context.Context, w *walk, limit int) (found []entry, err error) {
 	read, commands := w.byScore, make([]rueidis.Completed, len(w.left))
 	if w.until == "" {
@@ -76,7 +76,7 @@ func (s *Store) next(ctx context.Context, w *walk, limit int) (found []entry, er
 	return found, errors.Join(errs...)
 }
 
-// command asks for the next entries of a bucket. By score it asks for the last one that was passed as well.
+// command returns the command for the next entries of a bucket. By score it also reads the last entry that was passed.
 func (w *walk) command(b rueidis.Builder, in *bucket, limit int64) rueidis.Completed {
 	at, least := w.at[in], "-inf"
 	if w.until == "" {
@@ -85,12 +85,12 @@ func (w *walk) command(b rueidis.Builder, in *bucket, limit int64) rueidis.Compl
 	if at.last != "" {
 		least = number(int64(at.score))
 	}
-	overlap := min(at.behind, 1)
+	overlap := min(at.passed, 1)
 	return b.Zrangebyscore().Key(in.index[w.index]).Min(least).Max(w.until).Withscores().
-		Limit(at.behind-overlap, limit+overlap).Build()
+		Limit(at.passed-overlap, limit+overlap).Build()
 }
 
-// scanned reads the entries that a scan has found.
+// scanned returns the entries that a scan has found.
 func (w *walk) scanned(in *bucket, reply rueidis.RedisResult, _ int) (found []entry, more bool, err error) {
 	step, err := reply.AsScanEntry()
 	for pair := range slices.Chunk(step.Elements, 2) {
@@ -100,14 +100,14 @@ func (w *walk) scanned(in *bucket, reply rueidis.RedisResult, _ int) (found []en
 	return found, step.Cursor != 0, err
 }
 
-// byScore reads entries in the order of their scores. Where the last one that was passed is not in its place, entries
-// of its score have come or gone, and some would be left out: all of that score are read again.
+// byScore returns entries in the order of their scores. If the last passed entry is not in its place, entries with its
+// score were added or removed, and some would be left out: all entries with that score are read again.
 func (w *walk) byScore(in *bucket, reply rueidis.RedisResult, limit int) (found []entry, more bool, err error) {
 	scores, err := reply.AsZScores()
 	if err != nil {
 		return nil, false, err
 	}
-	if at := w.at[in]; at.behind > 0 {
+	if at := w.at[in]; at.passed > 0 {
 		if len(scores) == 0 || scores[0].Member != at.last {
 			w.at[in] = position{score: at.score, last: at.last}
 			return nil, true, nil
@@ -120,16 +120,16 @@ func (w *walk) byScore(in *bucket, reply rueidis.RedisResult, limit int) (found 
 	return found, len(found) == limit, nil
 }
 
-// pass goes on behind an entry that stays in its index. A scan goes on by itself.
+// pass continues after an entry that stays in its index. A scan needs no position.
 func (w *walk) pass(e entry) {
 	if w.until == "" {
 		return
 	}
 	at := w.at[e.in]
-	if at.behind == 0 || at.score != e.score {
+	if at.passed == 0 || at.score != e.score {
 		at = position{score: e.score}
 	}
-	at.behind++
+	at.passed++
 	at.last = e.key
 	w.at[e.in] = at
 }

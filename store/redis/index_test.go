@@ -29,7 +29,7 @@ func TestEarlyAcknowledgement(t *testing.T) {
 		version, fsync string
 		fsynced, says  bool
 	}{
-		{"7.2.4", "everysec", true, true}, // Valkey says that it is this version, too
+		{"7.2.4", "everysec", true, true}, // Valkey claims this version, too
 		{"7.4.1", "everysec", true, true},
 		{"8.0.0", "everysec", true, false},
 		{"7.4.1", "always", true, false},
@@ -130,7 +130,7 @@ func crowdBucket(t *testing.T, s *Store, n int, policy func(i int) store.LostPol
 	return claims
 }
 
-// watchIndex looks at the commands that read indexes. The function that it returns tells what was wrong with them.
+// watchIndex inspects the commands that read indexes. The function that it returns reports what was wrong with them.
 func watchIndex(proxy *servers.RedisProxy, prefix string) func(t *testing.T) {
 	var mu sync.Mutex
 	var wrong []string

@@ -14,10 +14,10 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// settings are those of a server that decide what it may lose.
+// settings are the settings of a server that determine what it may lose.
 type settings map[string]string
 
-// The settings that are read. What CONFIG does not tell, INFO does in part.
+// inspected are the settings to read. What CONFIG does not show, INFO shows in part.
 var inspected = []string{
 	"appendonly", "appendfsync", "save", "maxmemory-policy", "min-replicas-to-write",
 }
@@ -27,16 +27,16 @@ type inspection struct {
 	mode    mode
 	options options
 
-	mu   sync.Mutex
-	last time.Time // when they were read again
-	said []string
+	mu     sync.Mutex
+	last   time.Time // when they were last read again
+	logged []string
 }
 
-// inspectInterval is the least time between two looks at the settings of servers that are in use.
+// inspectInterval is the least time between two reads of the settings of servers in use.
 const inspectInterval = time.Minute
 
-// inspect refuses servers on which the promises of the store do not hold,
-// and tells what a crash or a fail-over can lose.
+// inspect refuses servers on which the guarantees of the store do not hold, and logs what a crash or a fail-over can
+// lose.
 func (s *Store) inspect(ctx context.Context) error {
 	i := &s.inspection
 	if i.mode == modeCluster && s.sender.client.Mode() != rueidis.ClientModeCluster {
@@ -61,7 +61,7 @@ func (s *Store) inspect(ctx context.Context) error {
 	if len(failed) == len(nodes) {
 		return errors.Join(failed...)
 	}
-	return s.mayWork(ctx) // a cluster serves without one of its primaries
+	return s.mayWork(ctx) // a cluster works without one of its primaries
 }
 
 // mayWork returns an error if the user may not run scripts, or not on the keys of the store.
@@ -76,8 +76,8 @@ func (s *Store) mayWork(ctx context.Context) error {
 	return nil
 }
 
-// inspectAgain reads the settings now and then of the servers that are in use: after a fail-over it is another one, and
-// they can be changed. It refuses nothing any more.
+// inspectAgain reads the settings of the servers from time to time: after a fail-over it is another server, and
+// settings can be changed. It refuses nothing any more.
 func (s *Store) inspectAgain(ctx context.Context) {
 	i := &s.inspection
 	i.mu.Lock()
@@ -89,41 +89,41 @@ func (s *Store) inspectAgain(ctx context.Context) {
 	if !due {
 		return
 	}
-	nodes, _ := s.sender.primaries(ctx) // those that do not answer are told by who needs them
+	nodes, _ := s.sender.primaries(ctx) // servers that do not answer are reported by other calls
 	for _, node := range nodes {
 		if found, err := s.sender.settings(ctx, node); err == nil {
 			if err := found.evicts(&i.options); err != nil {
-				s.say(ctx, slog.LevelError, err.Error())
+				s.logOnce(ctx, slog.LevelError, err.Error())
 			}
 			s.warn(ctx, found)
 		}
 	}
 }
 
-// warn tells what a crash or a fail-over can lose.
+// warn logs what a crash or a fail-over can lose.
 func (s *Store) warn(ctx context.Context, found settings) {
 	for _, risk := range found.risks(s.inspection.mode, &s.inspection.options) {
-		s.say(ctx, slog.LevelWarn, "redis: "+risk)
+		s.logOnce(ctx, slog.LevelWarn, "redis: "+risk)
 	}
 }
 
-// say tells something once.
-func (s *Store) say(ctx context.Context, level slog.Level, text string) {
+// logOnce logs a text once.
+func (s *Store) logOnce(ctx context.Context, level slog.Level, text string) {
 	i := &s.inspection
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if !slices.Contains(i.said, text) {
-		i.said = append(i.said, text)
+	if !slices.Contains(i.logged, text) {
+		i.logged = append(i.logged, text)
 		s.log.LogAttrs(ctx, level, text)
 	}
 }
 
-// settings returns the settings of one server, and what it says of itself.
+// settings returns the settings of one server, and its INFO.
 func (s *sender) settings(ctx context.Context, node rueidis.Client) (settings, error) {
 	results := s.ask(ctx, node, node.B().Info().Build(), node.B().ConfigGet().Parameter(inspected...).Build())
 	text, err := results[0].ToString()
 	if err != nil {
-		return nil, fmt.Errorf("redis: INFO, which tells a replica from a primary: %w", unavailable(err))
+		return nil, fmt.Errorf("redis: INFO, which distinguishes a replica from a primary: %w", unavailable(err))
 	}
 	found := info(text)
 	config, err := results[1].AsStrMap()
@@ -140,7 +140,7 @@ func (s *sender) settings(ctx context.Context, node rueidis.Client) (settings, e
 	return found, nil
 }
 
-// info reads what a server says of itself.
+// info parses the INFO of a server.
 func info(text string) settings {
 	found := settings{}
 	for line := range strings.Lines(text) {
@@ -151,7 +151,7 @@ func info(text string) settings {
 	return found
 }
 
-// fromInfo takes what it can from what the server says of itself.
+// fromInfo takes the settings that INFO contains.
 func (f settings) fromInfo() {
 	f["maxmemory-policy"] = f["maxmemory_policy"]
 	if f["aof_enabled"] == "0" {
@@ -180,9 +180,9 @@ func (f settings) check(m mode, o *options) error {
 	}
 }
 
-// replicas is how many follow the server.
+// replicas returns how many replicas follow the server.
 func (f settings) replicas() int {
-	n, _ := strconv.Atoi(f["connected_slaves"]) // of what does not say how many, none is known
+	n, _ := strconv.Atoi(f["connected_slaves"]) // zero if the number is not shown
 	return n
 }
 
@@ -208,35 +208,35 @@ func (f settings) older(major, minor int) bool {
 	return err1 == nil && err2 == nil && (first < major || first == major && second < minor)
 }
 
-// risks are what the settings can lose: an operation whose record is lost is executed again, and one in progress is
+// risks returns what the settings can lose: an operation whose record is lost is executed again, and one in progress is
 // forgotten.
 func (f settings) risks(m mode, o *options) (risks []string) {
-	say := func(on bool, format string, args ...any) {
+	add := func(on bool, format string, args ...any) {
 		if on {
 			risks = append(risks, fmt.Sprintf(format, args...))
 		}
 	}
 	appendonly, fsync := f["appendonly"] == "yes", f["appendfsync"]
 	policy := f["maxmemory-policy"]
-	say(f["appendonly"] == "no", "appendonly is off: a crash or a restart of the server loses every record since its "+
+	add(f["appendonly"] == "no", "appendonly is off: a crash or a restart of the server loses every record since its "+
 		"last snapshot (save %q), and what they protected may be executed a second time; set appendonly yes and "+
 		"appendfsync always", f["save"])
-	say(appendonly && fsync == "everysec", "appendfsync is everysec: a power loss loses about the last second of "+
+	add(appendonly && fsync == "everysec", "appendfsync is everysec: a power loss loses about the last second of "+
 		"records, and what they protected may be executed a second time; set appendfsync always")
-	say(appendonly && fsync == "everysec" && o.acks.fsynced && f.older(8, 0),
+	add(appendonly && fsync == "everysec" && o.acks.fsynced && f.older(8, 0),
 		"a server before Redis 8.0 may acknowledge to WAITAOF what is not on its disk yet, "+
 			"where appendfsync is everysec; set appendfsync always")
-	say(appendonly && fsync == "no", "appendfsync is no: a power loss loses the records of the last half minute or so, "+
+	add(appendonly && fsync == "no", "appendfsync is no: a power loss loses the records of the last half minute or so, "+
 		"and what they protected may be executed a second time; set appendfsync always")
-	say(f["hidden"] != "" && f["appendonly"] != "no", "the server does not tell how it writes to its disk (CONFIG GET is "+
+	add(f["hidden"] != "" && f["appendonly"] != "no", "the server does not show how it writes to its disk (CONFIG GET is "+
 		"refused): without appendfsync always it can lose records")
-	say(o.eviction && policy != "noeviction" && policy != "",
+	add(o.eviction && policy != "noeviction" && policy != "",
 		"records are removed when the memory is full (maxmemory-policy %s), "+
 			"and what they protected is executed a second time", policy)
 	replicas := f["connected_slaves"] != "0" && f["connected_slaves"] != "" || m != modeSingle
-	say(replicas && !o.acks.wanted(), "replication is asynchronous: a fail-over can forget records that were "+
+	add(replicas && !o.acks.wanted(), "replication is asynchronous: a fail-over can forget records that were "+
 		"acknowledged, and what they protected may be executed a second time; redis.WithReplicas makes that less likely")
-	say(replicas && o.acks.wanted(), "a fail-over can forget records that were acknowledged although writes wait for "+
+	add(replicas && o.acks.wanted(), "a fail-over can forget records that were acknowledged although writes wait for "+
 		"replicas, because one that is promoted need not have them")
 	return risks
 }

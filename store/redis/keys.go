@@ -9,11 +9,11 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// buckets is how many parts the keys are spread over. Each has a hash tag of its own: a record, the indexes that it may
-// be in and what is kept beside it are in one slot of a cluster, and one script changes them together.
+// buckets is how many parts the keys are spread over. Each has its own hash tag: a record, its indexes and the items
+// kept beside it are in one slot of a cluster, and one script changes them together.
 const buckets = 1024
 
-// The kinds of keys of a bucket. Their names are stored and never change.
+// These are the kinds of keys of a bucket. Their names are stored and never change.
 const (
 	kindRecord   = "h" // one for each ID, by its hash: the record
 	kindOpen     = "o" // sorted set: records in progress, by the end of their lease
@@ -21,9 +21,9 @@ const (
 	kindProvider = "i" // one for each provider's id: sorted set of the hashes of records, by how long they are kept
 )
 
-// The kinds of keys of what is kept beside the records.
+// These are the kinds of keys of the items beside the records.
 const (
-	kindLate     = "l" // one for each ID: list of completions that came too late
+	kindLate     = "l" // one for each ID: list of late completions
 	kindEvent    = "e" // one for each external event: the event
 	kindReceived = "x" // sorted set: the keys of external events, by when they were received
 	kindSubject  = "s" // one for each subject: sorted set of the keys of external events about it
@@ -33,7 +33,7 @@ const (
 	kindLogged   = "z" // sorted set: the key of the audited requests, by when the oldest was written
 )
 
-// The numbers of the indexes, as scripts count them.
+// These are the numbers of the indexes, as scripts use them.
 const (
 	indexNone = iota
 	indexOpen
@@ -41,7 +41,7 @@ const (
 	indexes
 )
 
-// bucket holds the names of the keys of one bucket.
+// bucket contains the names of the keys of one bucket.
 type bucket struct {
 	number int
 	// base is the beginning of all names; a kind follows.
@@ -49,15 +49,15 @@ type bucket struct {
 	index [indexes]string
 }
 
-// names knows how keys are called.
+// names makes the names of keys.
 type names struct {
 	prefix  string
 	cluster bool
 	buckets [buckets]bucket
 }
 
-// newNames returns the names of a store. In a cluster each bucket has an index of what is in progress. On a single
-// server that of the first bucket serves all, so that one command enters all records of a batch.
+// newNames returns the names of a store. In a cluster each bucket has an index of records in progress. On a single
+// server the first bucket's serves all, so that one command enters all records of a batch.
 func newNames(prefix string, cluster bool) *names {
 	n := &names{prefix: prefix, cluster: cluster}
 	for i := range n.buckets {
@@ -72,7 +72,7 @@ func newNames(prefix string, cluster bool) *names {
 	return n
 }
 
-// holding returns the buckets that together hold an index.
+// holding returns the buckets that together contain an index.
 func (n *names) holding(index int) []bucket {
 	if index == indexOpen && !n.cluster {
 		return n.buckets[:1]
@@ -80,7 +80,7 @@ func (n *names) holding(index int) []bucket {
 	return n.buckets[:]
 }
 
-// bucketOf returns the bucket of some bytes, for ever the same.
+// bucketOf returns the bucket of some bytes. The result never changes.
 func (n *names) bucketOf(b []byte) *bucket {
 	return &n.buckets[crc32.ChecksumIEEE(b)%buckets]
 }
@@ -89,7 +89,7 @@ func (n *names) bucketOf(b []byte) *bucket {
 type place struct {
 	*bucket
 	key string // of the record
-	// id is that of the record, if it is known: of a place that was found by its key what is stored there tells.
+	// id is the record's ID, if it is known: a place that was found by its key gets its ID from the stored record.
 	id    store.ID
 	known bool
 }
@@ -103,7 +103,7 @@ func (n *names) named(kind string, b []byte) (string, *bucket) {
 	return in.base + kind + ":" + string(b), in
 }
 
-// leased are the keys that change with a lease: the record and the index of what is in progress.
+// leased returns the keys that change with a lease: the record and the index of records in progress.
 func (p *place) leased() []string { return []string{p.key, p.index[indexOpen]} }
 
 // place returns where the record of an ID is.
@@ -134,7 +134,7 @@ func (n *names) placeOf(key string) (place, error) {
 	return at, nil
 }
 
-// idOf returns the ID whose key of a kind that is.
+// idOf returns the ID in a key of a kind.
 func (n *names) idOf(kind, key string) (store.ID, error) {
 	b, ok := strings.CutPrefix(key, n.prefix+":{")
 	if !ok || len(b) < len("000}:a:") || b[3:7] != "}:"+kind+":" {
@@ -143,10 +143,10 @@ func (n *names) idOf(kind, key string) (store.ID, error) {
 	return store.ParseID([]byte(b[7:]))
 }
 
-// hash returns the hash by which the record of a place is named.
+// hash returns the hash that names the record of a place.
 func (p *place) hash() string { return p.key[len(p.key)-hashSize:] }
 
-// holds reports whether what is stored at a place is the record of its ID. Another key may have the same hash.
+// holds reports whether the value stored at a place is the record of its ID. Another key may have the same hash.
 func (p *place) holds(v *value) bool {
 	if p.known || v.State == store.StateNone {
 		return p.id == v.ID || v.State == store.StateNone

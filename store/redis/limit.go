@@ -10,11 +10,11 @@ import (
 
 var limitScript = newScript("limit").unacknowledged() // what is lost of a count is granted once more
 
-// kindLimit is the kind of keys that hold what a scope has used of its limits: one hash for each scope and limit.
+// kindLimit is the kind of the keys with a scope's use of its limits: one hash for each scope and limit.
 const kindLimit = "c"
 
-// Counters returns counters for package limit, which all nodes share that use this server and the same prefix. Each
-// call is one round trip and one step of the server, by its clock.
+// Counters returns counters for package limit, shared by all nodes that use this server and the same prefix. Each call
+// is one round trip and one step of the server, by its clock.
 func (s *Store) Counters() limit.Counters { return counters{s} }
 
 type counters struct{ store *Store }

@@ -195,7 +195,7 @@ func (f *forgetful) Take(ctx context.Context, ask limit.Take) (limit.Grant, erro
 	return g, err
 }
 
-// TestOneRetryAfter: a limit that is used up names the same time, whoever counts.
+// TestOneRetryAfter: a limit that is used up returns the same time, whichever counter counts.
 func TestOneRetryAfter(t *testing.T) {
 	t.Parallel()
 	const retention = 24 * time.Hour
@@ -235,7 +235,7 @@ func TestOneRetryAfter(t *testing.T) {
 	}
 }
 
-// TestCountersOnAClockThatWentBack give nothing away, and go on.
+// TestCountersOnAClockThatWentBack give nothing away, and continue.
 func TestCountersOnAClockThatWentBack(t *testing.T) {
 	t.Parallel()
 	server := servers.Redis(t)

@@ -16,17 +16,18 @@ import (
 var _ store.Lister = (*Store)(nil)
 
 const (
-	// scanCount is how many keys the server looks at in one step of a scan.
+	// scanCount is how many keys the server checks in one step of a scan.
 	scanCount = 500
-	// countStep is how many of them it counts in one step, for well under a millisecond: the calls of others come between.
+	// countStep is how many keys it counts in one step, for well under a millisecond: other calls are processed in
+	// between.
 	countStep = 200
-	// wholeRecords is how many records are read at once. They may be large, and the calls of others come behind them.
+	// wholeRecords is how many complete records are read at once. They may be large, and delay other calls.
 	wholeRecords = 16
 )
 
-// List implements [store.Lister]. What is in progress or unknown is found by the indexes. Settled records are in none:
-// for a filter that may choose them, each page is a scan of all keys of the database, which does not block the server
-// but takes its time. The order is that of the buckets, and within one that of the hashes.
+// List implements [store.Lister]. Records in progress and unknown records are found by the indexes. Settled records are
+// in no index: for a filter that may select them, each page is a scan of all keys of the database, which does not block
+// the server but takes time. The order is by bucket, and within a bucket by hash.
 func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error) {
 	limit := store.MaxPage
 	if f.Limit > 0 {
@@ -40,7 +41,7 @@ func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error
 	if f.After != (store.ID{}) {
 		after = s.names.place(f.After)
 	}
-	// The caller takes a short page for the last one. So what is gone when it is read is made up for.
+	// The caller takes a short page for the last one. So records that are gone when they are read are replaced by others.
 	for page := []store.Record(nil); ; {
 		chosen := &chosen{filter: f, now: now, limit: limit - len(page) + spare, after: after}
 		switch index := indexFor(f.State); {
@@ -66,13 +67,13 @@ func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error
 	}
 }
 
-// spare is how many places are chosen beyond those that are asked for, because some may be gone when they are read.
+// spare is how many more places are selected than requested, because some may be gone when they are read.
 const spare = 16
 
-// indexFor returns the index that holds all records in a state, if there is one.
+// indexFor returns the index that contains all records in a state, if there is one.
 func indexFor(state store.State) int { return indexOf(&store.Record{State: state}) }
 
-// chosen gathers the first records behind a place that a filter chooses.
+// chosen gathers the first records after a place that a filter selects.
 type chosen struct {
 	filter store.Filter
 	now    time.Time
@@ -86,7 +87,7 @@ func comparePlaces(a, b place) int {
 	return cmp.Or(cmp.Compare(a.number, b.number), strings.Compare(a.key, b.key))
 }
 
-// wants reports whether a record at a place may be among those that are listed, as far as the place tells.
+// wants reports whether a record at a place may be among the listed ones, as far as the place shows.
 func (c *chosen) wants(at place) bool {
 	if c.after.bucket != nil && comparePlaces(at, c.after) <= 0 {
 		return false
@@ -94,8 +95,8 @@ func (c *chosen) wants(at place) bool {
 	return len(c.places) < c.limit || comparePlaces(at, c.places[c.limit-1]) < 0
 }
 
-// matches reports whether a filter chooses a record. One that cannot be read is chosen by its state,
-// if that can be told.
+// matches reports whether a filter selects a record. A record that cannot be read is selected by its state, if that is
+// known.
 func (c *chosen) matches(v *value) bool {
 	return v.State != store.StateNone && (c.filter.State == store.StateNone || v.State == c.filter.State) &&
 		(c.filter.Scope == "" || v.Scope == c.filter.Scope) &&
@@ -103,7 +104,7 @@ func (c *chosen) matches(v *value) bool {
 		(!c.filter.Due || !v.Due().After(c.now))
 }
 
-// add takes a place among the first ones.
+// add adds a place to the first ones.
 func (c *chosen) add(at place) {
 	i, known := slices.BinarySearchFunc(c.places, at, comparePlaces)
 	if known {
@@ -113,7 +114,7 @@ func (c *chosen) add(at place) {
 	c.places = c.places[:min(len(c.places), c.limit)]
 }
 
-// listOpen chooses among what is in an index, some buckets at a time, until there is enough.
+// listOpen selects among the entries of an index, some buckets at a time, until there are enough.
 func (s *Store) listOpen(ctx context.Context, c *chosen, index int) error {
 	first, holding := 0, s.names.holding(index)
 	if c.after.bucket != nil {
@@ -138,7 +139,7 @@ func (s *Store) listOpen(ctx context.Context, c *chosen, index int) error {
 	return nil
 }
 
-// chooseEntries chooses among some entries of an index.
+// chooseEntries selects among some entries of an index.
 func (s *Store) chooseEntries(ctx context.Context, c *chosen, w *walk, entries []entry) error {
 	places := make([]place, 0, len(entries))
 	for _, e := range entries {
@@ -156,8 +157,8 @@ func (s *Store) chooseEntries(ctx context.Context, c *chosen, w *walk, entries [
 	return nil
 }
 
-// choose looks at records and takes those that the filter chooses. What is in an index and does not belong there is
-// removed from it.
+// choose reads records and adds the ones that the filter selects. Entries that do not belong into the index are removed
+// from it.
 func (s *Store) choose(ctx context.Context, c *chosen, places []place, index int) error {
 	places = slices.DeleteFunc(slices.Clone(places), func(at place) bool { return !c.wants(at) })
 	found, err := s.each(ctx, places, false)
@@ -177,8 +178,8 @@ func (s *Store) choose(ctx context.Context, c *chosen, places []place, index int
 	return errors.Join(errs...)
 }
 
-// each reads the outlines of records, or all of them. Of one that cannot be read it tells the state, if there is one,
-// and the ID, if that can be read.
+// each reads the outlines of records, or the complete records. For a record that cannot be read it returns the state,
+// if there is one, and the ID, if it can be read.
 func (s *Store) each(ctx context.Context, places []place, whole bool) ([]value, error) {
 	b := s.sender.client.B()
 	commands := make([]rueidis.Completed, len(places))
@@ -220,7 +221,7 @@ func (s *Store) each(ctx context.Context, places []place, whole bool) ([]value, 
 	return values, nil
 }
 
-// unreadable is what is shown of a record that cannot be read: its state and its ID, if they can be.
+// unreadable returns the value shown for a record that cannot be read: its state and its ID, if possible.
 func unreadable(stored string, err error) value {
 	v := value{Record: store.Record{LastError: err.Error()}}
 	if len(stored) > headSize && stored[0] == format {
@@ -231,7 +232,7 @@ func unreadable(stored string, err error) value {
 	return v
 }
 
-// summaries reads what was chosen. A record that has changed since, so that the filter would not choose it any more, is
+// summaries reads the selected records. A record that has changed since, so that the filter no longer selects it, is
 // left out.
 func (s *Store) summaries(ctx context.Context, c *chosen) ([]store.Record, error) {
 	var records []store.Record
@@ -241,7 +242,7 @@ func (s *Store) summaries(ctx context.Context, c *chosen) ([]store.Record, error
 			return nil, err
 		}
 		for i := range values {
-			// What does not even tell its ID cannot be asked for.
+			// A record without a readable ID cannot be queried.
 			if rec := &values[i].Record; c.matches(&values[i]) && rec.ID != (store.ID{}) {
 				rec.Data, rec.Response.Body = nil, nil
 				records = append(records, *rec)
@@ -251,7 +252,7 @@ func (s *Store) summaries(ctx context.Context, c *chosen) ([]store.Record, error
 	return records, nil
 }
 
-// scan looks at all records of all servers, some at a time.
+// scan reads all records of all servers, some at a time.
 func (s *Store) scan(ctx context.Context, look func([]place) error) error {
 	return s.scanKeys(ctx, kindRecord, func(keys []string) error {
 		var places []place
@@ -264,7 +265,7 @@ func (s *Store) scan(ctx context.Context, look func([]place) error) error {
 	})
 }
 
-// scanKeys looks at all keys of a kind that has one for each ID.
+// scanKeys reads all keys of a kind that has one for each ID.
 func (s *Store) scanKeys(ctx context.Context, kind string, look func(keys []string) error) error {
 	pattern := s.names.prefix + ":{???}:" + kind + ":*"
 	return s.eachStep(ctx, func(node rueidis.Client, cursor uint64) (uint64, error) {
@@ -277,7 +278,7 @@ func (s *Store) scanKeys(ctx context.Context, kind string, look func(keys []stri
 	})
 }
 
-// eachStep scans all servers: it makes steps from a cursor to the next one, on each from 0 until that is 0 again.
+// eachStep scans all servers: on each it makes steps from a cursor to the next one, from 0 until it is 0 again.
 func (s *Store) eachStep(
 	ctx context.Context, step func(node rueidis.Client, cursor uint64) (next uint64, err error),
 ) error {
@@ -297,27 +298,27 @@ func (s *Store) eachStep(
 	})
 }
 
-// askPrimary asks for what a replica would answer as well, although it may not know all that is stored. A script that
-// goes along is refused by one. In a cluster a replica refuses by itself.
+// askPrimary sends commands that a replica would answer too, although it may not have all records. A script is sent
+// with them, which a replica refuses. In a cluster a replica refuses automatically.
 func (s *Store) askPrimary(
 	ctx context.Context, node rueidis.Client, commands ...rueidis.Completed,
 ) []rueidis.RedisResult {
 	if s.sender.cluster {
 		return s.sender.ask(ctx, node, commands...)
 	}
-	said := s.sender.ask(ctx, node, append(commands, clockScript.command(node.B(), true, nil, nil))...)
-	said, clock := said[:len(commands)], said[len(commands)]
+	results := s.sender.ask(ctx, node, append(commands, clockScript.command(node.B(), true, nil, nil))...)
+	results, clock := results[:len(commands)], results[len(commands)]
 	if err := clock.Error(); err != nil {
 		return slices.Repeat([]rueidis.RedisResult{rueidis.NewErrorResult(err)}, len(commands))
 	}
-	return said
+	return results
 }
 
 var errDisturbed = errors.New("a server was started or replaced while its records were listed, and some may have " +
 	"been left out: list them again")
 
-// undisturbed scans. A cursor means nothing to a server that has replaced another one, or has loaded its data again:
-// then there is an error, because records may have been left out.
+// undisturbed runs a scan, and returns an error if a server was replaced, or has loaded its data again: cursors are
+// then invalid, and records may have been left out.
 func (s *Store) undisturbed(ctx context.Context, scan func(nodes []rueidis.Client) error) error {
 	nodes, before, err := s.sender.histories(ctx)
 	if err != nil {
@@ -333,16 +334,16 @@ func (s *Store) undisturbed(ctx context.Context, scan func(nodes []rueidis.Clien
 	return err
 }
 
-// histories returns the servers that hold records, and which ones they are, sorted: each start of a server and each
-// fail-over changes that.
+// histories returns the servers that hold records, and sorted identities of their data: each start of a server and each
+// fail-over changes them.
 func (s *sender) histories(ctx context.Context) (nodes []rueidis.Client, histories []string, err error) {
 	nodes, err = s.primaries(ctx)
 	for _, node := range nodes {
-		said, err := s.ask(ctx, node, node.B().Info().Section("server", "replication").Build())[0].ToString()
+		text, err := s.ask(ctx, node, node.B().Info().Section("server", "replication").Build())[0].ToString()
 		if err != nil {
 			return nil, nil, unavailable(err)
 		}
-		found := info(said)
+		found := info(text)
 		histories = append(histories, found["run_id"]+" "+found["master_replid"]+" "+found["role"])
 	}
 	slices.Sort(histories)
@@ -350,8 +351,8 @@ func (s *sender) histories(ctx context.Context) (nodes []rueidis.Client, histori
 }
 
 // Stats implements [store.Lister]. It counts by a scan of all keys of the database, which does not block the server but
-// takes its time. The server counts what it meets: only what is unknown or has lost its owner is read, and no answer. A
-// settled record may be counted twice in the moment in which the server makes its table of keys smaller.
+// takes time. The server does the counting: only records that are unknown or have lost their owner are read, and no
+// answer. A settled record may be counted twice at the moment when the server shrinks its table of keys.
 func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 	now, err := s.clock(ctx)
 	if err != nil {
@@ -371,15 +372,15 @@ func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 	return c.Stats, nil
 }
 
-// counter counts the records that a scan meets.
+// counter counts the records of a scan.
 type counter struct {
 	store.Stats
-	now     time.Time           // of the servers, by which leases end
+	now     time.Time           // the servers' clock, by which leases end
 	pattern string              // of their names
-	seen    map[string]struct{} // what was read: a scan may meet a key twice
+	seen    map[string]struct{} // the records that were read: a scan may return a key twice
 }
 
-// countSome counts what one step of a scan meets, and reads what the server could not count.
+// countSome counts the records of one step of a scan, and reads the ones that the server could not count.
 func (s *Store) countSome(ctx context.Context, c *counter, node rueidis.Client, cursor uint64) (uint64, error) {
 	args := []string{strconv.FormatUint(cursor, 10), c.pattern, number(countStep), number(c.now.UnixMicro())}
 	step := countScript.command(node.B(), true, nil, args)

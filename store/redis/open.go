@@ -12,7 +12,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Option changes a store that is being opened.
+// Option configures a store.
 type Option func(*options)
 
 type options struct {
@@ -25,53 +25,53 @@ type options struct {
 	syncOnly bool
 }
 
-// WithPrefix makes all keys of the store begin so: several stores can share a server. Letters, digits and the
+// WithPrefix sets the beginning of all keys of the store: several stores can share a server. Letters, digits and the
 // characters ". _ : -" are allowed. Default: "onceward".
 func WithPrefix(prefix string) Option { return func(o *options) { o.prefix = prefix } }
 
-// WithLogger sets who is told what an operator should know. Default: [slog.Default].
+// WithLogger sets the logger. Default: [slog.Default].
 func WithLogger(log *slog.Logger) Option { return func(o *options) { o.log = log } }
 
-// WithTLS sets how connections are secured that the URL wants secured, for a private authority or a client's
-// certificate. Default: the authorities that the system trusts, TLS 1.2 and later.
+// WithTLS sets the TLS configuration for URLs with TLS, for a private authority or a client's certificate. Default: the
+// authorities that the system trusts, TLS 1.2 and later.
 func WithTLS(config *tls.Config) Option { return func(o *options) { o.tls = config } }
 
-// WithReplicas makes each write wait until so many replicas have it in memory, by WAIT. With fewer after the timeout
-// the call fails with an error that wraps [store.ErrUnavailable]: what was written stays written, and may or may not
-// survive a fail-over.
+// WithReplicas makes each write wait until n replicas have it in memory, by WAIT. If fewer have it after the timeout
+// the call fails with an error that wraps [store.ErrUnavailable]: the write stays, and may or may not survive a
+// fail-over.
 //
-// It makes it unlikely that a fail-over forgets an acknowledged write, not impossible: the server that is promoted need
-// not be one of those that have it, and Redis has no consensus. It costs the round trip to the replicas in each batch
-// of writes. Look-ups do not wait, nor do replays of keys that this process has seen; others go with the writes.
-// Default: writes do not wait for replicas.
+// It makes it unlikely that a fail-over loses an acknowledged write, not impossible: the promoted server need not be
+// one of the replicas that have it, and Redis has no consensus. It costs the round trip to the replicas in each batch
+// of writes. Look-ups do not wait, nor do replays of keys that this process has seen; other replays are sent with the
+// writes. Default: writes do not wait for replicas.
 func WithReplicas(n int, timeout time.Duration) Option {
 	return func(o *options) { o.acks.replicas, o.acks.timeout = n, timeout }
 }
 
 // WithAOFAcks makes each write wait until it is in the append-only file of the server itself and of so many replicas,
-// by WAITAOF: with appendfsync everysec that is up to a second. It needs Redis 7.2 or Valkey, and appendonly; like
+// by WAITAOF: with appendfsync everysec this takes up to a second. It needs Redis 7.2 or Valkey, and appendonly; like
 // [WithReplicas] it does not make a fail-over safe. With everysec, servers before Redis 8.0 and Valkey may acknowledge
-// what is not on the disk yet (redis/redis#13793): set appendfsync always there. Default: off.
+// a write that is not on the disk yet (redis/redis#13793): set appendfsync always there. Default: off.
 func WithAOFAcks(replicas int, timeout time.Duration) Option {
 	return func(o *options) { o.acks = acks{replicas: replicas, timeout: timeout, fsynced: true} }
 }
 
-// WithSyncReplicasOnly refuses servers that have no replica to acknowledge writes, and makes each write wait for one, for
-// a second, unless [WithReplicas] or [WithAOFAcks] says for how many and how long. Later, a write that too few replicas
-// have fails by itself. What it cannot promise is said at [WithReplicas]: where no acknowledged answer may be lost, use a
-// database. Default: a warning, if there are replicas of which none is waited for.
+// WithSyncReplicasOnly refuses servers without a replica to acknowledge writes, and makes each write wait for one, for
+// a second, unless [WithReplicas] or [WithAOFAcks] sets how many and how long. Later, a write that too few replicas
+// have fails on its own. For the limits see [WithReplicas]: if no acknowledged answer may be lost, use a database.
+// Default: a warning, if there are replicas and writes do not wait for them.
 func WithSyncReplicasOnly() Option { return func(o *options) { o.syncOnly = true } }
 
 // WithEviction accepts a server that removes records when its memory is full (a maxmemory-policy other than
-// noeviction). Those who insist on that accept that operations are executed a second time.
-// Default: such a server is refused.
+// noeviction). Operations whose records are removed may be executed a second time. Default: such a server is refused.
 func WithEviction() Option { return func(o *options) { o.eviction = true } }
 
-// WithReadOnly is for those who only look: opening writes nothing. Without it, the first program that opens a prefix
-// keeps those of earlier versions from making records. Default: the store is opened for writing.
+// WithReadOnly opens a store for reading: opening writes nothing. Without it, the first program that opens a prefix
+// marks its format, so that programs with another format cannot create records. Default: the store is opened for
+// writing.
 func WithReadOnly() Option { return func(o *options) { o.readOnly = true } }
 
-// prefixes are those that need no quoting in a pattern and leave the hash tag alone.
+// prefixes are the allowed prefixes, which need no quoting in a pattern and do not affect the hash tag.
 var prefixes = regexp.MustCompile(`^[A-Za-z0-9._:-]{1,100}$`)
 
 func (o *options) check() error {
@@ -96,12 +96,12 @@ func (o *options) check() error {
 //	redis+sentinel://user:password@host:26379,host:26379/NAME?db=0
 //	redis+cluster://user:password@host:6379,host:6379
 //
-// With rediss in the place of redis the connections are secured by TLS. The user and password are those of the servers;
-// the parameters sentinel_username and sentinel_password are for the sentinels, client_name is shown by CLIENT LIST.
+// With rediss in place of redis the connections use TLS. The user and password are for the servers; the parameters
+// sentinel_username and sentinel_password are for the sentinels, client_name is shown by CLIENT LIST.
 //
-// Open looks at how the servers are set up. It refuses a replica, a server older than Redis 7.0, and one that evicts
-// records (see [WithEviction]), and one that holds records of an earlier version under other names; what a crash or a
-// fail-over can lose it tells the logger.
+// Open reads the servers' settings. It refuses a replica, a server older than Redis 7.0, a server that evicts records
+// (see [WithEviction]), and records of a format that this program does not know; it logs what a crash or a fail-over
+// can lose.
 func Open(ctx context.Context, url string, opts ...Option) (*Store, error) {
 	o := options{prefix: "onceward", log: slog.Default()}
 	for _, option := range opts {
@@ -139,7 +139,7 @@ func Open(ctx context.Context, url string, opts ...Option) (*Store, error) {
 	return s, nil
 }
 
-// connect makes a client. One that connects when its caller has left is closed again.
+// connect makes a client. If its caller has left, it closes the client.
 func connect(ctx context.Context, config rueidis.ClientOption) (rueidis.Client, error) {
 	type made struct {
 		client rueidis.Client

@@ -16,7 +16,7 @@ import (
 	"github.com/onceward/onceward/store/redis"
 )
 
-// told opens a store and returns what the logger was told.
+// told opens a store and returns what was logged.
 func told(t *testing.T, url string, options ...redis.Option) (string, error) {
 	t.Helper()
 	var log bytes.Buffer
@@ -39,7 +39,7 @@ func TestSettings(t *testing.T) {
 	server := servers.NewRedis(t)
 	for _, c := range []struct {
 		settings []string
-		says     string // what the logger is told; nothing at all if empty
+		says     string // what is logged; nothing at all if empty
 	}{
 		{[]string{"appendonly", "yes", "appendfsync", "always"}, ""},
 		{[]string{"appendonly", "yes", "appendfsync", "everysec"}, "appendfsync is everysec"},
@@ -105,7 +105,7 @@ func TestHiddenSettings(t *testing.T) {
 	}
 }
 
-// TestSettingsChange: what a store would have refused at its start is told when it has become so.
+// TestSettingsChange: a setting that Open would have refused is logged when it changes later.
 func TestSettingsChange(t *testing.T) {
 	t.Parallel()
 	server := servers.NewRedis(t)

@@ -5,9 +5,9 @@ import (
 	"sync/atomic"
 )
 
-// recent remembers some of the keys whose records this process has seen settled. A reservation of one of them is most
-// likely answered by what is stored, so it is looked up first, which is cheaper than the script that can also make a
-// record. It decides nothing: a key that is forgotten, or whose record is gone, takes the script.
+// recent remembers some of the keys whose records this process has seen settled. A reservation of such a key is
+// probably answered by the stored record, so the key is looked up first, which is cheaper than the script that can also
+// make a record. It decides nothing: a forgotten key, or one whose record is gone, takes the script.
 type recent struct {
 	seed   maphash.Seed
 	hashes [recentKeys]atomic.Uint64

@@ -47,7 +47,7 @@ func (s *Store) Rewrite(ctx context.Context, c store.Claim, from, to store.Conte
 	return s.write(ctx, c.ID, store.Event{Kind: store.EventRewrite, Attempt: c.Attempt, From: from, To: to})
 }
 
-// Bust implements [store.Buster]. Of what it removes the token stays known for a retention.
+// Bust implements [store.Buster]. The token of a removed record stays known for a retention.
 func (s *Store) Bust(ctx context.Context, id store.ID, force bool) error {
 	return s.write(ctx, id, store.Event{Kind: store.EventBust, Force: force})
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Store is a [store.Store] on Redis. It has every capability of package store but transactions, and removes by itself
-// what has expired.
+// Store is a [store.Store] on Redis. It has every capability of package store except transactions, and its server
+// removes expired records.
 type Store struct {
 	sender *sender
 	names  *names
@@ -22,14 +22,14 @@ type Store struct {
 	inspection inspection
 }
 
-// Close waits for the calls under way, and closes the connections.
+// Close waits for the calls in progress, and closes the connections.
 func (s *Store) Close() error {
 	s.watcher.stop()
 	s.sender.close()
 	return nil
 }
 
-// epoch is the time that a record is made at before a script adds the server's.
+// epoch is the time at which a record is made before a script adds the server's.
 var epoch = time.UnixMicro(0)
 
 // Reserve implements [store.Store].
@@ -47,7 +47,7 @@ func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdic
 	case err != nil:
 		return store.Verdict{}, err
 	case transition.Effect != store.EffectWrite:
-		return s.decide(ctx, at, event, nil, nil) // it is not to be made
+		return s.decide(ctx, at, event, nil, nil) // it must not be made
 	}
 	made, seen, err := s.create(ctx, at, fresh, r.Lease)
 	if err != nil || seen != nil {
@@ -58,7 +58,7 @@ func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdic
 	return store.Verdict{Decision: transition.Decision, Origin: transition.Origin, Record: rec, Now: made}, err
 }
 
-// decide answers a reservation by what is stored.
+// decide answers a reservation from the stored record.
 func (s *Store) decide(ctx context.Context, at place, event store.Event, seen *reading, err error) (
 	store.Verdict, error,
 ) {
@@ -72,7 +72,7 @@ func (s *Store) decide(ctx context.Context, at place, event store.Event, seen *r
 	return store.Verdict{Decision: out.Decision, Origin: out.Origin, Record: out.record, Now: out.now}, err
 }
 
-// create makes a record if there is none, in one round trip, and returns when that was, or else what is there.
+// create makes a record if there is none, in one round trip, and returns when it was made, or else the existing record.
 func (s *Store) create(ctx context.Context, at place, fresh store.Record, lease time.Duration) (
 	time.Time, *reading, error,
 ) {
@@ -92,7 +92,7 @@ func (s *Store) create(ctx context.Context, at place, fresh store.Record, lease 
 	return time.Time{}, found, err
 }
 
-// look returns what is stored now, for the least that it can cost.
+// look returns the stored value, at the lowest cost.
 func (s *Store) look(ctx context.Context, at place) (*reading, error) {
 	c := &call{kind: kindLook, keys: []string{at.key}}
 	if err := s.sender.do(ctx, c); err != nil {
@@ -119,7 +119,7 @@ func (s *Store) Extend(ctx context.Context, c store.Claim, lease time.Duration) 
 	return err
 }
 
-// stamp is how a record begins that is in progress at an attempt.
+// stamp returns the beginning of a record that is in progress at an attempt.
 func stamp(attempt int64) string {
 	var b [atSettled]byte
 	b[0], b[1] = format, byte(store.StateInProgress)
@@ -143,15 +143,15 @@ func (s *Store) Release(ctx context.Context, c store.Claim, reason string) error
 	return err
 }
 
-// settle settles a record that its owner holds in one round trip, if what was stored before needs no more than a tail.
-// In a cluster that is not so for one with a provider's id, by which it is found in another slot.
+// settle settles a record that its owner holds in one round trip, if it only has to add a tail to the stored record. In
+// a cluster this does not work for a record with a provider's id, whose index is in another slot.
 func (s *Store) settle(ctx context.Context, event store.Event, c store.Claim) (time.Time, error) {
-	// The step on a record that holds nothing says what is to be added to one that does.
+	// The step on an empty record returns what is to be added to a stored one.
 	held := store.Record{Version: store.RecordVersion, State: store.StateInProgress, Attempt: c.Attempt}
 	at := s.names.place(c.ID)
 	settled, _, err := store.Step(held, event, epoch)
 	if err != nil || settled.ProviderID != "" && s.names.cluster {
-		// Which error it is depends on the record, and so does for how long it is found by its provider's id.
+		// The error depends on the record, and so does for how long it is found by its provider's id.
 		out, err := s.apply(ctx, at, event, nil)
 		if err == nil {
 			s.recent.add(at.key)
@@ -208,7 +208,7 @@ func (s *Store) Get(ctx context.Context, id store.ID) (store.Record, error) {
 	return v.Record, err
 }
 
-// write applies an event of which only the error is needed.
+// write applies an event whose only result is an error.
 func (s *Store) write(ctx context.Context, id store.ID, event store.Event) error {
 	_, err := s.apply(ctx, s.names.place(id), event, nil)
 	return err

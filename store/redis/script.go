@@ -15,12 +15,12 @@ import (
 //go:embed script/*.lua
 var sources embed.FS
 
-// The scripts. Each is one atomic step of the server, whose effects reach its log and its replicas as one transaction.
-// Their first line makes the server refuse them before they begin where they could not write: a replica does not even
-// read for them what may be old. Without memory it runs those alone that give some back, or that keep what was promised
-// for records that are there.
+// These are the scripts. Each is one atomic step of the server, whose effects reach its log and its replicas as one
+// transaction. The flags in their first line make the server refuse them before they begin if they could not write: a
+// replica does not even read possibly outdated data for them. Without memory it only runs scripts that free some, or
+// that complete existing records.
 var (
-	// Those of records.
+	// These are the scripts for records.
 	batchScript  = newScript("batch", "note")
 	settleScript = newScriptFrom(strings.Replace(batchScript.source, "#!lua", "#!lua flags=allow-oom", 1))
 	extendScript = newScript("extend")
@@ -30,9 +30,9 @@ var (
 	awaitScript  = newScript("await").unacknowledged()
 	mendScript   = newScript("mend").unacknowledged()
 	countScript  = newScript("count").unacknowledged()
-	// What others know of a record.
+	// This is the script for a record's index by a provider's id.
 	providerScript = newScript("provider", "note")
-	// Those of what is kept beside them.
+	// These are the scripts for the items beside the records.
 	lateScript      = newScript("late")
 	eventScript     = newScript("event")
 	subjectScript   = newScript("subject")
@@ -40,18 +40,20 @@ var (
 	forgetScript    = newScript("forget")
 	auditScript     = newScript("audit")
 	purgeScript     = newScript("purge")
-	// Unlike an operator's act, a request that is audited waits until there is memory for it.
+	// Unlike an operator's act, an audited request waits until there is memory for it.
 	executionScript = newScriptFrom(strings.Replace(auditScript.source, " flags=allow-oom", "", 1))
 )
 
-// script is a program that the server runs. It is called by its hash, and sent again to a server that does not know it.
+// script is a program that the server runs. It is called by its hash, and sent completely to a server that does not
+// know it.
 type script struct {
 	source, hash string
-	// unacked says that no replica has to have what the script writes, if it writes at all.
+	// unacked is set if no replica has to acknowledge what the script writes, if it writes at all.
 	unacked bool
 }
 
-// newScript returns a script. The parts that it needs stand behind its first line, in which the server finds its flags.
+// newScript returns a script. The parts that it needs are inserted after its first line, which contains the server's
+// flags.
 func newScript(name string, parts ...string) *script {
 	flags, body, _ := strings.Cut(readSource(name), "\n")
 	for _, part := range parts {
@@ -63,7 +65,7 @@ func newScript(name string, parts ...string) *script {
 func readSource(name string) string {
 	source, err := sources.ReadFile("script/" + name + ".lua")
 	if err != nil {
-		panic(err) // it was there when the program was built
+		panic(err) // it existed when the program was built
 	}
 	return string(source)
 }
@@ -73,7 +75,7 @@ func newScriptFrom(source string) *script {
 	return &script{source: source, hash: hex.EncodeToString(sum[:])}
 }
 
-// unacknowledged marks a script that waits for no replica: it only reads, or writes what is made good if it is lost.
+// unacknowledged marks a script that waits for no replica: it only reads, or its writes are repaired if they are lost.
 func (p *script) unacknowledged() *script {
 	p.unacked = true
 	return p
@@ -94,13 +96,13 @@ func (s *Store) run(ctx context.Context, p *script, keys []string, args ...strin
 	return &c.reply, err
 }
 
-// reading is what was found at a moment of the server's clock.
+// reading is a stored value at a moment of the server's clock.
 type reading struct {
 	now    time.Time
 	stored string // empty if there is none
 }
 
-// readingOf reads the reply of a script that found what it did not expect.
+// readingOf decodes the reply of a script that found an unexpected record.
 func readingOf(message *rueidis.RedisMessage) (*reading, error) {
 	parts, err := message.ToArray()
 	if err != nil || len(parts) != 2 {
@@ -113,7 +115,7 @@ func readingOf(message *rueidis.RedisMessage) (*reading, error) {
 	return storedAt(now, &parts[1])
 }
 
-// storedAt reads what is stored at a key.
+// storedAt returns the value in a message.
 func storedAt(now int64, message *rueidis.RedisMessage) (*reading, error) {
 	found := &reading{now: time.UnixMicro(now).UTC()}
 	if message.IsNil() {

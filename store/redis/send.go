@@ -13,25 +13,25 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// callTimeout ends what the server does not answer. It is the sender's own: no caller who leaves ends a batch, or a
-// connection that is being made, for the others.
+// callTimeout bounds a call that the server does not answer. It belongs to the sender: a caller that leaves does not
+// end a batch, or a connection that is being made, for others.
 const callTimeout = 10 * time.Second
 
-// part is what goes as one command.
+// part contains the calls that are sent as one command.
 type part struct {
 	kind   kind
 	script *script // of kindWrite
 	calls  []*call
-	now    int64 // of looks: the server's clock
-	err    error // what the server or the connection said instead of an answer
+	now    int64 // the server's clock, for looks
+	err    error // the error of the server or the connection, if any
 	to     redirection
 }
 
-// looksUpMany reports whether a part is a look-up of several records, which goes without a script but needs the clock.
+// looksUpMany reports whether a part is a look-up of several records, which needs no script but the clock.
 func (p *part) looksUpMany() bool { return p.kind == kindLook && len(p.calls) > 1 }
 
-// tellsTime reports whether the server's clock is the first thing that a part is answered with.
-func (p *part) tellsTime() bool {
+// returnsTime reports whether the answer to a part begins with the server's clock.
+func (p *part) returnsTime() bool {
 	return p.kind == kindWrite || p.kind == kindLook && len(p.calls) == 1
 }
 
@@ -52,7 +52,7 @@ func (s *sender) send(calls []*call) {
 	}
 }
 
-// deliver sends parts to a server that knows their scripts, and has their slots.
+// deliver sends parts to the server, with unknown scripts, and follows moved slots.
 func (s *sender) deliver(ctx context.Context, parts []*part) {
 	s.teach(ctx, parts)
 	if s.cluster {
@@ -60,7 +60,7 @@ func (s *sender) deliver(ctx context.Context, parts []*part) {
 	}
 }
 
-// teach sends parts, and sends those again as a whole whose scripts the server does not know.
+// teach sends parts, and then sends parts whose scripts the server does not know with the scripts.
 func (s *sender) teach(ctx context.Context, parts []*part) {
 	s.exchange(ctx, parts, false)
 	if unknown := which(parts, (*rueidis.RedisError).IsNoScript); len(unknown) > 0 {
@@ -68,17 +68,17 @@ func (s *sender) teach(ctx context.Context, parts []*part) {
 	}
 }
 
-// settleWithoutMemory sends again what the server has not done because its memory is full, but for records that would
-// have to be made: the answer of work that was done is worth more than the limit.
+// settleWithoutMemory retries calls that the server refused because its memory is full, except calls that make records:
+// the answer of work that was done is worth more than the limit.
 func (s *sender) settleWithoutMemory(ctx context.Context, parts []*part) []*part {
 	for _, p := range which(parts, isOOM) {
 		settle := &part{kind: kindWrite, script: settleScript}
 		p.calls = slices.DeleteFunc(p.calls, func(c *call) bool {
-			again := p.kind == kindWrite && c.args[0] != opMake
-			if again {
+			retry := p.kind == kindWrite && c.args[0] != opMake
+			if retry {
 				settle.calls = append(settle.calls, c)
 			}
-			return again
+			return retry
 		})
 		if len(settle.calls) > 0 {
 			s.deliver(ctx, []*part{settle})
@@ -93,15 +93,15 @@ func isOOM(err *rueidis.RedisError) bool { return strings.HasPrefix(err.Error(),
 // which returns the parts that the server has refused for a reason.
 func which(parts []*part, reason func(*rueidis.RedisError) bool) (refused []*part) {
 	for _, p := range parts {
-		var said *rueidis.RedisError
-		if errors.As(p.err, &said) && reason(said) {
+		var reported *rueidis.RedisError
+		if errors.As(p.err, &reported) && reason(reported) {
 			refused = append(refused, p)
 		}
 	}
 	return refused
 }
 
-// split sorts calls by the command that they go with.
+// split groups calls by the command with which they are sent.
 func split(calls []*call) (parts []*part) {
 	var together [kindRun]*part
 	for _, c := range calls {
@@ -118,7 +118,7 @@ func split(calls []*call) (parts []*part) {
 	return parts
 }
 
-// exchange sends parts together, and gives their calls the replies.
+// exchange sends parts together, and assigns the replies to their calls.
 func (s *sender) exchange(ctx context.Context, parts []*part, full bool) {
 	commands := make([]rueidis.Completed, 0, len(parts)+1)
 	looks := false
@@ -141,8 +141,8 @@ func (s *sender) exchange(ctx context.Context, parts []*part, full bool) {
 	}
 }
 
-// roundTrip sends commands together, where the first part goes. If acknowledgements are wanted it also waits for them,
-// and returns what is missing.
+// roundTrip sends commands together, to the node of the first part. If acknowledgements are required it also waits for
+// them, and returns an error if some are missing.
 func (s *sender) roundTrip(
 	ctx context.Context, commands []rueidis.Completed, first *part,
 ) ([]rueidis.RedisResult, error) {
@@ -152,19 +152,19 @@ func (s *sender) roundTrip(
 	return together(ctx, s.client, commands), nil
 }
 
-// command returns what a part is sent as.
+// command returns the command for a part.
 func (s *sender) command(p *part, full bool) rueidis.Completed {
 	b, first := s.client.B(), p.calls[0]
 	switch p.kind {
 	case kindWrite:
 		keys, args := make([]string, 0, 1+len(p.calls)), make([]string, 0, 4*len(p.calls))
-		keys = append(keys, first.keys[1]) // where calls go together, they have one index
+		keys = append(keys, first.keys[1]) // calls that are sent together have the same index
 		for _, c := range p.calls {
 			keys, args = append(append(keys, c.keys[0]), c.keys[2:]...), append(args, c.args...)
 		}
 		return s.timed(p.script).command(b, full, keys, args)
 	case kindLook, kindGet:
-		if p.tellsTime() {
+		if p.returnsTime() {
 			return s.timed(readScript).command(b, full, first.keys, nil)
 		}
 		keys := make([]string, len(p.calls))
@@ -177,7 +177,7 @@ func (s *sender) command(p *part, full bool) rueidis.Completed {
 	}
 }
 
-// answer gives the calls of a part what the server replied.
+// answer assigns the server's reply to the calls of a part.
 func (p *part) answer(result rueidis.RedisResult, missing error) {
 	message, err := result.ToMessage()
 	if err != nil && !rueidis.IsRedisNil(err) {
@@ -188,7 +188,7 @@ func (p *part) answer(result rueidis.RedisResult, missing error) {
 	if p.kind != kindRun {
 		replies, p.err = message.ToArray()
 	}
-	if p.tellsTime() && p.err == nil && len(replies) > 0 {
+	if p.returnsTime() && p.err == nil && len(replies) > 0 {
 		p.now, p.err = replies[0].AsInt64()
 		replies = replies[1:]
 	}
@@ -200,7 +200,7 @@ func (p *part) answer(result rueidis.RedisResult, missing error) {
 	}
 	for i, c := range p.calls {
 		c.now, c.reply = p.now, replies[i]
-		// A script answers with a number if it has written.
+		// A script that has written returns a number.
 		if err := c.reply.Error(); err != nil && !c.reply.IsNil() {
 			c.err = unavailable(err)
 		} else if missing != nil && c.reply.IsInt64() {
@@ -218,7 +218,7 @@ func together(ctx context.Context, client rueidis.Client, commands []rueidis.Com
 	if !errors.Is(results[0].NonRedisError(), rueidis.ErrNoSlot) {
 		return results
 	}
-	// No node serves the slot of one of them, for which the client has sent none.
+	// No node serves the slot of one of them, so the client has sent none.
 	var each sync.WaitGroup
 	for i, command := range commands {
 		each.Go(func() { results[i] = client.Do(ctx, command) })
@@ -227,7 +227,7 @@ func together(ctx context.Context, client rueidis.Client, commands []rueidis.Com
 	return results
 }
 
-// clock reads what TIME replied.
+// clock decodes the reply of TIME.
 func clock(result rueidis.RedisResult) (microseconds int64, err error) {
 	parts, err := result.AsIntSlice()
 	if err != nil {
@@ -239,7 +239,8 @@ func clock(result rueidis.RedisResult) (microseconds int64, err error) {
 	return parts[0]*int64(time.Second/time.Microsecond) + parts[1], nil
 }
 
-// ask sends plain commands together. A caller who leaves does not end them for others who wait for the same connection.
+// ask sends plain commands together. A caller that leaves does not end them for others that wait for the same
+// connection.
 func (s *sender) ask(ctx context.Context, client rueidis.Client, commands ...rueidis.Completed) []rueidis.RedisResult {
 	failed := func(err error) []rueidis.RedisResult {
 		return slices.Repeat([]rueidis.RedisResult{rueidis.NewErrorResult(err)}, len(commands))
@@ -267,13 +268,13 @@ func (s *sender) ask(ctx context.Context, client rueidis.Client, commands ...rue
 type acks struct {
 	replicas int
 	timeout  time.Duration
-	// fsynced counts a replica only when the write is in its append-only file, and the server itself likewise.
+	// fsynced counts a replica only when the write is in its append-only file, and requires the same of the server itself.
 	fsynced bool
 }
 
 func (a acks) wanted() bool { return a.replicas > 0 || a.fsynced }
 
-// acknowledged sends commands and waits until enough replicas have what they wrote.
+// acknowledged sends commands and waits until enough replicas have their writes.
 func (s *sender) acknowledged(ctx context.Context, commands []rueidis.Completed, first *part) (
 	[]rueidis.RedisResult, error,
 ) {

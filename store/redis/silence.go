@@ -13,40 +13,40 @@ import (
 )
 
 const (
-	// heartbeat is how often the client asks on a connection on which nothing is heard whether it still is one.
+	// heartbeat is how often the client checks a silent connection.
 	heartbeat = 500 * time.Millisecond
-	// silence is how long a connection that was asked may say nothing before it is given up: longer than a server is
-	// busy with something else, and shorter than what callers of the guard have.
+	// silence is how long a connection may be silent after a check before it is closed: longer than a server is busy with
+	// another call, and shorter than the timeouts of the guard's callers.
 	silence = 2 * time.Second
 )
 
 const (
-	// unsent is about how much the system takes before it has been sent: little enough that a slow link sends it within
-	// the silence.
+	// unsent is about how many bytes the system buffers for sending: few enough that a slow link sends them within the
+	// silence.
 	unsent = 64 << 10
-	// piece is how much is written at once. What is larger shows by each piece whether the link still takes it.
+	// piece is how much is written at once. A larger write shows by each piece whether the link still accepts data.
 	piece = 32 << 10
 )
 
-// heard is a connection that is given up when nothing comes on it for a while. It counts bytes, not replies: what is
-// behind a large reply is late, not lost, and so is the reply to a large request that is still being sent.
+// heard is a connection that is closed when nothing arrives on it for a while. It counts bytes, not replies: a reply
+// after a large reply is late, not lost, and so is the reply to a large request that is still being sent.
 type heard struct {
 	net.Conn
 	patience time.Duration
-	// blocks says that the connection is for commands that block, one at a time. The client does not ask while one
-	// does, so that the silence begins when it was asked.
+	// blocks is set if the connection is for commands that block, one at a time. The client makes no checks while one
+	// blocks, so the silence begins with the command.
 	blocks bool
-	// greeting says that the client has set a deadline of its own, as it does until the server has greeted it.
+	// greeting is set while the client has set its own deadline, until the server has greeted it.
 	greeting atomic.Bool
-	// gate is told whether the server greets, once.
+	// gate is notified once whether the server greets.
 	gate    *redial.Gate
 	greeted sync.Once
 }
 
-// gates are those of the servers of a client, by their addresses.
+// gates contains the gates of the servers of a client, by their addresses.
 type gates struct{ all sync.Map }
 
-// dial makes a connection of the client, one at a time to a server that cannot be reached.
+// dial makes a connection of the client. To a server that cannot be reached it makes one attempt at a time.
 func (g *gates) dial(ctx context.Context, address string, d *net.Dialer, secured *tls.Config) (net.Conn, error) {
 	known, _ := g.all.LoadOrStore(address, new(redial.Gate))
 	gate := known.(*redial.Gate)
@@ -55,7 +55,7 @@ func (g *gates) dial(ctx context.Context, address string, d *net.Dialer, secured
 		return nil, err
 	}
 	conn, err := dial(ctx, address, d, secured)
-	end(err, err != nil && ctx.Err() == nil) // whether the server is there shows when it greets
+	end(err, err != nil && ctx.Err() == nil) // only the greeting shows whether the server works
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +65,7 @@ func (g *gates) dial(ctx context.Context, address string, d *net.Dialer, secured
 
 var errNotGreeted = errors.New("redis: the connection ended before the server had greeted")
 
-// blocking is the key of a context for how long a command may block on a connection that is made for it.
+// blocking is the context key for how long a command may block on a connection that is made for it.
 type blocking struct{}
 
 // dial makes a connection.
@@ -84,12 +84,13 @@ func dial(ctx context.Context, address string, d *net.Dialer, secured *tls.Confi
 		wire = over.NetConn()
 	}
 	if tcp, ok := wire.(*net.TCPConn); ok {
-		_ = tcp.SetWriteBuffer(unsent) // without it a slow link takes longer to be told from a silent one
+		_ = tcp.SetWriteBuffer(unsent) // without it a slow link is harder to distinguish from a silent one
 	}
 	if longest, blocks := ctx.Value(blocking{}).(time.Duration); blocks {
 		return &heard{Conn: conn, patience: silence + longest, blocks: true}, nil
 	}
-	// The client looks at each heartbeat whether something was heard since the last one: it asks after two at most.
+	// The client checks at each heartbeat whether anything arrived since the last one: the next check is after at most
+	// two.
 	return &heard{Conn: conn, patience: 2*heartbeat + silence}, nil
 }
 
@@ -101,7 +102,7 @@ func (c *heard) SetDeadline(t time.Time) error {
 	return c.Conn.SetDeadline(t)
 }
 
-// Close closes the connection. The client greets in another way on one for commands that block.
+// Close closes the connection. A connection for commands that block is greeted in another way.
 func (c *heard) Close() error {
 	if !c.blocks {
 		c.greeted.Do(func() { c.gate.Note(errNotGreeted) })
@@ -136,7 +137,7 @@ func (c *heard) Write(b []byte) (int, error) {
 	return written + n, err
 }
 
-// listen lets the silence begin.
+// listen starts the silence.
 func (c *heard) listen() error {
 	if c.greeting.Load() {
 		return nil

@@ -8,26 +8,26 @@ import (
 	"time"
 )
 
-// TestingT is what of a *testing.T a [TestClock] needs. A program has none, so it cannot move its time by accident.
+// TestingT is the part of a *testing.T that a [TestClock] needs. A program has none, so it cannot move its time by
+// accident.
 type TestingT interface {
 	Helper()
 	Cleanup(func())
 	Fatalf(format string, args ...any)
 }
 
-// TestClock moves the clock of a store in a test: leases end, and answers expire, without waiting for it. Time goes on
-// by the server's clock, so much ahead of it, for this store alone: another one on the same keys, a front and a limiter
-// have the server's. The server removes what has expired by its own clock, which is later; until then it counts as
-// gone.
-// Timers of Go do not move: a worker looks again when its RunOnce is called, and a handler keeps its deadline.
+// TestClock moves the clock of a store in a test: leases end, and answers expire, without waiting for it. Time runs
+// with the server's clock, so much ahead of it, for this store only: another store on the same keys, a front and a
+// limiter use the server's clock. The server removes expired records by its own clock, which is later; until then they
+// count as gone. Timers of Go do not move: call a worker's RunOnce; a handler keeps its deadline.
 type TestClock struct {
 	t     TestingT
 	store *Store
 }
 
-// NewTestClock returns the clock of a store whose keys belong to this test alone, such as by [WithPrefix]. It fails the
-// test if they hold a record: a clock that jumps would do harm to others' operations. When the test ends the store has
-// the server's time again.
+// NewTestClock returns the clock of a store whose keys belong to this test alone, for example by [WithPrefix]. It fails
+// the test if they contain a record: a jump of the clock would damage others' operations. When the test ends the store
+// has the server's time again.
 func NewTestClock(t TestingT, s *Store) *TestClock {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
@@ -61,8 +61,8 @@ func (c *TestClock) set(ahead time.Duration) {
 
 var timeCall = regexp.MustCompile(`(redis\.)?call\('TIME'\)`)
 
-// timed returns the script with the time of this sender: all scripts ask the server for it, and in a test they add what
-// that is ahead.
+// timed returns the script with the time of this sender: all scripts read the server's clock, and in a test they add
+// the offset.
 func (s *sender) timed(p *script) *script {
 	ahead := s.ahead.Load()
 	if ahead == 0 {

@@ -14,7 +14,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// mode is what kind of servers there are.
+// mode is the kind of the servers.
 type mode int
 
 const (
@@ -28,7 +28,7 @@ var schemes = map[string]mode{
 	"redis+cluster": modeCluster, "rediss+cluster": modeCluster,
 }
 
-// location is what a URL says.
+// location is the content of a URL.
 type location struct {
 	mode      mode
 	secured   bool
@@ -36,7 +36,7 @@ type location struct {
 	username  string
 	password  string
 	database  int
-	primary   string // the name that sentinels know the primary by
+	primary   string // the sentinels' name of the primary
 	sentinel  rueidis.SentinelOption
 	client    string
 }
@@ -44,7 +44,7 @@ type location struct {
 var errURL = errors.New("redis: want a URL like redis://user:password@host:6379/0, " +
 	"redis+sentinel://host:26379,host:26379/NAME or redis+cluster://host:6379,host:6379")
 
-// parseURL reads a URL. What it says about a wrong one does not repeat it: it may hold a password.
+// parseURL parses a URL. Its errors do not repeat the URL, which may contain a password.
 func parseURL(text string) (*location, error) {
 	scheme, rest, _ := strings.Cut(text, "://")
 	m, ok := schemes[scheme]
@@ -56,7 +56,7 @@ func parseURL(text string) (*location, error) {
 		authority, path = rest[:i], rest[i:]
 	}
 	hosts := authority[strings.LastIndex(authority, "@")+1:]
-	// A URL has one host: the others are not the parser's business.
+	// A URL has one host: the parser gets a placeholder.
 	u, err := url.Parse(scheme + "://" + authority[:len(authority)-len(hosts)] + "host" + path)
 	if err != nil || u.Fragment != "" {
 		return nil, fmt.Errorf("%w; this one cannot be read: are special characters in the password escaped?", errURL)
@@ -128,19 +128,18 @@ func (l *location) readPath(path, query string) error {
 }
 
 const (
-	// dialTimeout bounds how long a connection takes to be made, and then to be greeted.
+	// dialTimeout bounds connecting, and then the greeting.
 	dialTimeout = 3 * time.Second
-	// topologyRefresh is how often the client asks sentinels and clusters who is primary, beside what they tell it.
+	// topologyRefresh is how often the client queries sentinels and clusters for the primary, beside their notifications.
 	topologyRefresh = 5 * time.Second
-	// poolCleanup is how often connections for commands that block are closed that are not used. Each is asked at every
-	// heartbeat whether it still is one.
+	// poolCleanup is how often unused connections for commands that block are closed. Each is checked at every heartbeat.
 	poolCleanup = time.Minute
 	// maxRedirections is how often one call follows a slot to another node.
 	maxRedirections = 8
 )
 
-// ClientOption returns how the store connects to the servers at a URL, for tools that look at them with a client of
-// their own, as the store would.
+// ClientOption returns the store's connection settings for a URL, for tools that inspect the servers with a client of
+// their own.
 func ClientOption(url string) (rueidis.ClientOption, error) {
 	where, err := parseURL(url)
 	if err != nil {
@@ -149,8 +148,8 @@ func ClientOption(url string) (rueidis.ClientOption, error) {
 	return where.config(nil), nil
 }
 
-// config returns how the client is set up. It repeats nothing by itself: the store knows what can be repeated. It
-// follows a redirection, because a server that redirects has done nothing.
+// config returns the settings of the client. The client repeats nothing on its own: the store knows what can be
+// repeated. It follows a redirection, because a server that redirects has done nothing.
 func (l *location) config(secured *tls.Config) rueidis.ClientOption {
 	config := rueidis.ClientOption{
 		InitAddress: l.addresses, Username: l.username, Password: l.password, ClientName: l.client, SelectDB: l.database,

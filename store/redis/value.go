@@ -10,12 +10,12 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// This file holds the layout of a stored record. It starts with a head of fixed size, which scripts compare and write
-// again, followed by what a settlement leaves as it is, and by what a settlement adds:
+// This file defines the layout of a stored record. It starts with a head of fixed size, which scripts compare and
+// rewrite, followed by the part that a settlement keeps, and the part that a settlement adds:
 //
 //	at  size
 //	0   1   the format, 2
-//	1   1   the state; 0 for a record that was removed, of which only the head is left, for its token
+//	1   1   the state; 0 for a removed record, of which only the head is left, for its token
 //	2   8   the attempt                     10  8   when it was settled
 //	18  8   when it expires                 26  8   the end of the lease
 //	34  8   when it was made                42  16  the nonce
@@ -28,9 +28,10 @@ import (
 //	…       the tail, absent if there is nothing in it: provider's id, errors, the response
 //
 // Times and the retention are microseconds; numbers of fixed size are big-endian, others and the lengths of texts are
-// varints. Two values of one record with the same head are the same, so a compare-and-set looks at the head alone.
-// What only the server knows of a new record comes first, and a settlement changes only what is before the lease: a
-// script then joins two strings, or three. So what is settled may still have a lease and a nonce, which are not read.
+// varints. Two values of one record with the same head are equal, so a compare-and-set only compares the head. The
+// fields of a new record that only the server knows come first, and a settlement only changes fields before the lease:
+// a script then joins two or three strings. So a settled record may still contain a lease and a nonce, which are not
+// read.
 const (
 	format = 2
 
@@ -38,23 +39,23 @@ const (
 	headSize                      = 72
 )
 
-// The flags of a stored record.
+// These are the flags of a stored record.
 const (
 	flagNotReplayable byte = 1 << iota
 	flagDeadLetter
 	flagSession
-	flagTail    // there was a tail before the record was settled: settling it takes more than to add one
+	flagTail    // there was a tail before the record was settled: settling it takes more than adding one
 	flagData    // there is data
-	flagAwaited // a process waits for the record: the call that ends the attempt publishes that
+	flagAwaited // a process waits for the record: the call that ends the attempt publishes it
 	flagsKnown  = 1<<iota - 1
 )
 
-// value is a record as it is stored.
+// value is a record in its stored form.
 type value struct {
 	store.Record
 	revision uint32
 	awaited  bool
-	// floor is the token of a record that was removed: none that is made again may have it (S7).
+	// floor is the token of a removed record: a recreated one must not have it (rule S7).
 	floor int64
 }
 
@@ -92,10 +93,10 @@ func (v *value) appendTo(dst []byte) []byte {
 	return v.appendTail(dst)
 }
 
-// usualID is what most encoded IDs take.
+// usualID is the usual size of an encoded ID.
 const usualID = 128
 
-// appendTail appends what a settlement adds, or nothing.
+// appendTail appends the part that a settlement adds, or nothing.
 func (v *value) appendTail(dst []byte) []byte {
 	if !v.hasTail() {
 		return dst
@@ -129,7 +130,7 @@ func (v *value) flags() (flags byte) {
 	return flags
 }
 
-// appendResponse appends an answer: its status beside whether the body was left out, its fields, its body.
+// appendResponse appends an answer: its status with a bit for a body that was left out, its fields, its body.
 func appendResponse(dst []byte, r *store.Response) []byte {
 	status := uint64(r.Status) << 1
 	if r.NotStored {
@@ -153,7 +154,7 @@ func appendResponse(dst []byte, r *store.Response) []byte {
 	return appendText(dst, r.Body)
 }
 
-// The modes of a stored header field.
+// These are the modes of a stored header field.
 const (
 	fieldSet byte = iota
 	fieldAppended
@@ -169,7 +170,7 @@ func appendTime(dst []byte, t time.Time) []byte {
 	return binary.BigEndian.AppendUint64(dst, uint64(microseconds(t)))
 }
 
-// microseconds is how times are stored: the zero time as zero.
+// microseconds returns a time in its stored form: the zero time is zero.
 func microseconds(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -184,8 +185,8 @@ func fromMicroseconds(us int64) time.Time {
 	return time.UnixMicro(us).UTC()
 }
 
-// decode reads what is stored at a place. A format or a version that is not known here, the record of another ID, or
-// bytes that are no record, give a [*store.UnreadableError]. The record shares no memory with b.
+// decode decodes the value stored at a place. A format or a version that is not known here, the record of another ID,
+// or bytes that are no record, give a [*store.UnreadableError]. The record shares no memory with b.
 func decode(at place, b string) (value, error) {
 	if b == "" {
 		return value{}, nil // there is none
@@ -204,7 +205,7 @@ func decode(at place, b string) (value, error) {
 	return v, nil
 }
 
-// decoder reads from a string; after the first error every read gives zero.
+// decoder reads from a string; after the first error every read returns zero.
 type decoder struct {
 	rest string
 	err  error
@@ -242,7 +243,7 @@ func (d *decoder) tail(v *value) {
 // outlineSize is how many bytes of a record the outline takes, unless its ID is very long.
 const outlineSize = 256
 
-// outline reads the beginning of a record, which tells which one it is and whether background work must look at it.
+// outline decodes the beginning of a record, which identifies it and shows whether background work must process it.
 func (d *decoder) outline(v *value) (flags byte) {
 	flags = d.head(v)
 	if d.err != nil || v.State == store.StateNone {
@@ -273,7 +274,7 @@ func (d *decoder) id() (id store.ID) {
 	return id
 }
 
-// head reads the first headSize bytes.
+// head decodes the first headSize bytes.
 func (d *decoder) head(v *value) (flags byte) {
 	if f := d.byte(); d.err == nil && f != format {
 		d.fail(fmt.Sprintf("the format %d is not known to this program", f))
@@ -302,7 +303,7 @@ func (d *decoder) head(v *value) (flags byte) {
 	return flags
 }
 
-// The statuses of stored responses: those that end a request.
+// These are the bounds of a stored response's status: it must end a request.
 const (
 	minStatus = 200
 	maxStatus = 999
@@ -314,7 +315,7 @@ func (d *decoder) response() (r store.Response) {
 	if d.err == nil && r.Status < minStatus {
 		d.fail("a response whose status ends no request")
 	}
-	// Each field takes three bytes at least, which bounds what a damaged count can make us allocate.
+	// Each field takes at least three bytes. This bounds the allocation for a damaged count.
 	if n := d.uint(uint64(len(d.rest) / 3)); n > 0 {
 		r.Header = make([]store.HeaderField, n)
 	}

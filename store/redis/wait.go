@@ -12,15 +12,15 @@ import (
 var _ store.Waiter = (*Store)(nil)
 
 const (
-	// calmLook is the pause between looks at a record that is waited for: for owners that are gone without a word, and
-	// for what was published while the subscription was down.
+	// calmLook is the pause between checks of a record that is waited for: its owner may be lost, and notifications may
+	// have been missed while the subscription was down.
 	calmLook = time.Second
-	// subscribeTimeout is for how long a subscription is waited for before looking is all there is for the time being.
+	// subscribeTimeout is how long to wait for a subscription before polling.
 	subscribeTimeout = time.Second
-	deafLook         = 50 * time.Millisecond
+	pollPause        = 50 * time.Millisecond
 )
 
-// watcher watches each record that is waited for once, however many wait for it.
+// watcher watches each record that is waited for once, however many callers wait for it.
 type watcher struct {
 	store *Store
 
@@ -30,13 +30,13 @@ type watcher struct {
 	stop    context.CancelFunc
 }
 
-// watchKey is what is waited for.
+// watchKey identifies an attempt that is waited for.
 type watchKey struct {
 	id      store.ID
 	attempt int64
 }
 
-// watch is one thing that is waited for.
+// watch is one attempt that is waited for.
 type watch struct {
 	ended   chan struct{} // closed when the attempt may have ended, or cannot be watched
 	err     error         // why it cannot be watched
@@ -50,8 +50,8 @@ func newWatcher(s *Store) *watcher {
 	return w
 }
 
-// Wait implements [store.Waiter]. A waiter marks the record, and the call that ends the attempt of a marked
-// record publishes that: a record that is not waited for costs nothing.
+// Wait implements [store.Waiter]. A waiter marks the record, and the call that ends the attempt of a marked record
+// publishes it: a record that is not waited for costs nothing.
 func (s *Store) Wait(ctx context.Context, id store.ID, attempt int64) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -70,7 +70,7 @@ func (s *Store) Wait(ctx context.Context, id store.ID, attempt int64) error {
 	}
 }
 
-// join waits together with those who wait for the same.
+// join waits together with callers that wait for the same attempt.
 func (w *watcher) join(key watchKey) (*watch, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -99,7 +99,7 @@ func (w *watcher) leave(key watchKey, one *watch) {
 	}
 }
 
-// forget lets the next one who waits begin a new watch. The caller holds the lock.
+// forget makes the next waiter begin a new watch. The caller holds the lock.
 func (w *watcher) forget(key watchKey, one *watch) {
 	if w.watched[key] == one {
 		delete(w.watched, key)
@@ -109,10 +109,10 @@ func (w *watcher) forget(key watchKey, one *watch) {
 // run watches an attempt until it may have ended.
 func (w *watcher) run(ctx context.Context, key watchKey, one *watch) {
 	at := w.store.names.place(key.id)
-	told, heard := make(chan struct{}, 1), make(chan struct{})
+	notified, subscribed := make(chan struct{}, 1), make(chan struct{})
 	var subscription sync.WaitGroup
-	subscription.Go(func() { w.subscribe(ctx, at.key, told, heard) })
-	err := w.await(ctx, at, key.attempt, told, heard)
+	subscription.Go(func() { w.subscribe(ctx, at.key, notified, subscribed) })
+	err := w.await(ctx, at, key.attempt, notified, subscribed)
 	w.mu.Lock()
 	w.forget(key, one)
 	w.mu.Unlock()
@@ -122,68 +122,68 @@ func (w *watcher) run(ctx context.Context, key watchKey, one *watch) {
 	subscription.Wait()
 }
 
-// subscribe listens to what is published about a record, again and again if the connection is lost. It closes heard
-// when it hears for the first time.
-func (w *watcher) subscribe(ctx context.Context, key string, told, heard chan struct{}) {
-	tell := func() {
+// subscribe receives what is published about a record, and subscribes again if the connection is lost. It closes
+// subscribed when the first subscription is made.
+func (w *watcher) subscribe(ctx context.Context, key string, notified, subscribed chan struct{}) {
+	notify := func() {
 		select {
-		case told <- struct{}{}:
-		default: // it was told and has not looked yet
+		case notified <- struct{}{}:
+		default: // a notification is already pending
 		}
 	}
-	first := sync.OnceFunc(func() { close(heard) })
+	first := sync.OnceFunc(func() { close(subscribed) })
 	client := w.store.sender.client
 	for ctx.Err() == nil {
 		hooked := rueidis.WithOnSubscriptionHook(ctx, func(s rueidis.PubSubSubscription) {
 			if s.Kind == "ssubscribe" {
 				first()
-				tell() // something may have been published before
+				notify() // something may have been published before
 			}
 		})
 		hooked = rueidis.WithOnReceiveReturnHook(hooked, unsubscribing(key))
 		_ = client.Receive(hooked, client.B().Ssubscribe().Channel(key).Build(),
-			func(rueidis.PubSubMessage) { tell() }) // it is tried again until the watch is over
+			func(rueidis.PubSubMessage) { notify() }) // retried until the watch is over
 		select {
 		case <-ctx.Done():
-		case <-time.After(deafLook):
+		case <-time.After(pollPause):
 		}
 	}
 }
 
-// unsubscribing ends a subscription where Receive returns, which by itself only stops to listen: the server would keep
-// the channel for as long as the connection lives.
+// unsubscribing ends a subscription when Receive returns, which only stops receiving: the server would keep the channel
+// for as long as the connection lives.
 func unsubscribing(key string) func(error, rueidis.CommandClient) error {
 	return func(err error, c rueidis.CommandClient) error {
 		ctx, cancel := context.WithTimeout(context.Background(), subscribeTimeout)
 		defer cancel()
-		_ = c.Do(ctx, c.B().Sunsubscribe().Channel(key).Build()).Error() // a connection that is lost has no subscriptions
+		_ = c.Do(ctx, c.B().Sunsubscribe().Channel(key).Build()).Error() // a lost connection has no subscriptions
 		return err
 	}
 }
 
-// await looks at the attempt whenever it is told to, and now and then.
-func (w *watcher) await(ctx context.Context, at place, attempt int64, told, heard chan struct{}) error {
+// await checks the attempt at every notification, and from time to time.
+func (w *watcher) await(ctx context.Context, at place, attempt int64, notified, subscribed chan struct{}) error {
 	select {
-	case <-heard:
+	case <-subscribed:
 	case <-time.After(subscribeTimeout):
 	case <-ctx.Done():
 	}
 	for {
-		goesOn, err := w.store.run(ctx, awaitScript, []string{at.key}, stamp(attempt))
+		inProgress, err := w.store.run(ctx, awaitScript, []string{at.key}, stamp(attempt))
 		if err != nil {
 			return err
 		}
-		if n, err := goesOn.AsInt64(); err != nil || n == 0 {
+		if n, err := inProgress.AsInt64(); err != nil || n == 0 {
 			return unavailable(err)
 		}
 		pause := calmLook
 		select {
-		case <-heard:
+		case <-subscribed:
 		default:
-			pause = deafLook
+			pause = pollPause
 		}
 		select {
-		case <-told:
+		case <-notified:
 		case <-time.After(pause):
 		case <-ctx.Done():
 			return unavailable(ctx.Err())

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/binary"
+	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -41,10 +42,51 @@ func messageBinding(e *outbox.Entry) binding {
 
 // openEntry opens a message in its place, or says why it cannot.
 func (s *Store) openEntry(e *outbox.Entry) {
-	err := s.opens(e)
-	if err != nil {
+	answer, err := s.openAnswer(e)
+	if err = errors.Join(s.opens(e), err); err != nil {
 		e.Payload, e.Headers, e.Unreadable = nil, nil, err
 	}
+	e.Answer = answer
+}
+
+// answerBinding binds an answer to its message.
+func answerBinding(id string) binding { return binding{kind: kindAnswer, parts: []string{id}} }
+
+// sealAnswer seals an answer for the message of that ID.
+func (s *Store) sealAnswer(id string, answer []byte) ([]byte, error) {
+	if s.openOnly || len(answer) == 0 {
+		return answer, nil
+	}
+	return s.ring.seal(answerBinding(id), answer)
+}
+
+func (s *Store) openAnswer(e *outbox.Entry) ([]byte, error) {
+	switch {
+	case len(e.Answer) == 0:
+		return nil, nil
+	case !store.IsSealed(e.Answer):
+		return e.Answer, s.plain(e.Answer)
+	}
+	answer, _, err := s.ring.open(answerBinding(e.ID), e.Answer)
+	return answer, err
+}
+
+// RecordEffect implements [outbox.Store].
+func (s *Store) RecordEffect(ctx context.Context, l outbox.Lease, providerID string, answer []byte) error {
+	answer, err := s.sealAnswer(l.ID, answer)
+	if err != nil {
+		return err
+	}
+	return s.Store.RecordEffect(ctx, l, providerID, answer)
+}
+
+// ReplayMessage implements [outbox.Store].
+func (s *Store) ReplayMessage(ctx context.Context, id string, answer []byte) error {
+	answer, err := s.sealAnswer(id, answer)
+	if err != nil {
+		return err
+	}
+	return s.Store.ReplayMessage(ctx, id, answer)
 }
 
 func (s *Store) opens(e *outbox.Entry) error {

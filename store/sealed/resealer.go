@@ -55,7 +55,7 @@ type Report struct {
 type Use struct {
 	// Records have an answer or data under the key.
 	Records int
-	// Messages of the outbox have a payload under it. They are not sealed again: those that wait go when they are
+	// Messages of the outbox have a payload, or an answer, under it; one that has both counts twice. They are not sealed again: those that wait go when they are
 	// delivered, and dead letters when they are replayed.
 	Messages int
 }
@@ -277,23 +277,30 @@ func (r *Resealer) messages(ctx context.Context, report *Report) error {
 			return err
 		}
 		for i := range entries {
-			payload := entries[i].Payload
-			id, known := keyOf(payload)
-			switch {
-			case known:
-				use := report.InUse[id]
-				use.Messages++
-				report.InUse[id] = use
-			case store.IsSealed(payload):
-				report.Unseen.Messages++
-			default:
-				report.Plain.Messages++
+			report.countMessage(entries[i].Payload)
+			if answer := entries[i].Answer; len(answer) > 0 {
+				report.countMessage(answer)
 			}
 		}
 		if len(entries) < filter.Limit {
 			return nil
 		}
 		filter.After = entries[len(entries)-1].ID
+	}
+}
+
+// countMessage counts what is kept of a message.
+func (r *Report) countMessage(content []byte) {
+	id, known := keyOf(content)
+	switch {
+	case known:
+		use := r.InUse[id]
+		use.Messages++
+		r.InUse[id] = use
+	case store.IsSealed(content):
+		r.Unseen.Messages++
+	default:
+		r.Plain.Messages++
 	}
 }
 

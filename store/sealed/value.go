@@ -77,6 +77,7 @@ const (
 	kindLateBody   = 5
 	kindEvent      = 6
 	kindMessage    = 7
+	kindAnswer     = 8
 )
 
 // binding is where content belongs: it opens nowhere else.

@@ -46,7 +46,7 @@ func (s *Store) stepDue(ctx context.Context, limit int, event store.Event, state
 		return 0, err
 	}
 	for _, id := range b.changed {
-		s.waits.wake(id)
+		s.waits.Wake(id)
 	}
 	if len(b.changed) == limit {
 		return limit, nil // a janitor goes on after a full batch; the last one reports

@@ -331,7 +331,7 @@ func openOnDisk(t testing.TB) (s *Store, d *disk, path string) {
 	if _, err := createFile(path); err != nil {
 		t.Fatal(err)
 	}
-	s = &Store{now: time.Now, busy: defaultBusyTimeout, inFlight: make(map[store.ID]chan struct{})}
+	s = &Store{now: time.Now, busy: defaultBusyTimeout}
 	if err := s.open(t.Context(), "file:"+path+"?vfs="+name); err != nil {
 		t.Fatal(err)
 	}

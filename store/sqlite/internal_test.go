@@ -238,9 +238,7 @@ func TestWaitersAreForgotten(t *testing.T) {
 		})
 	}
 	group.Wait()
-	s.waits.mu.Lock()
-	defer s.waits.mu.Unlock()
-	if n := len(s.waits.changed); n != 0 {
+	if n := s.waits.Len(); n != 0 {
 		t.Errorf("%d records are remembered that no caller waits for", n)
 	}
 }

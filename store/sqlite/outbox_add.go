@@ -22,7 +22,8 @@ const insertMessage = `INSERT INTO onceward_outbox (id, topic, lane, state, due,
 
 // messageColumns are what entryOf reads.
 const messageColumns = `number, id, topic, aggregatetype, aggregateid, type, payload, content_type, source, subject,
-	headers, step, origin, origin_attempt, downstream_key, created_at, state, due, attempts, provider_id, last_error`
+	headers, step, origin, origin_attempt, downstream_key, created_at, state, due, attempts, provider_id, last_error,
+	answer`
 
 // AddMessage implements [outbox.Store]. There is one writer, so the order of messages is that of commits by itself.
 func (s *Store) AddMessage(ctx context.Context, tx *sql.Tx, e *outbox.Entry) error {
@@ -197,7 +198,7 @@ func messageOf(stmt *sqlite3.Stmt) (m message, err error) {
 	e.OriginAttempt, e.DownstreamKey = stmt.ColumnInt64(13), stmt.ColumnText(14)
 	e.CreatedAt, e.State, e.Due, e.Attempts = timeOf(stmt, 15), outbox.State(stmt.ColumnInt(16)), timeOf(stmt, 17),
 		stmt.ColumnInt(18)
-	e.ProviderID, e.LastError = stmt.ColumnText(19), stmt.ColumnText(20)
+	e.ProviderID, e.LastError, e.Answer = stmt.ColumnText(19), stmt.ColumnText(20), stmt.ColumnBlob(21, nil)
 	if err := json.Unmarshal(stmt.ColumnRawText(10), &e.Headers); err != nil {
 		return m, fmt.Errorf("%w: the headers of message %s: %w", store.ErrUnreadable, e.ID, err)
 	}

@@ -7,12 +7,12 @@ import (
 	"encoding/binary"
 	"math"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/ncruces/go-sqlite3"
 
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/outbox"
 )
 
@@ -259,10 +259,8 @@ func (c *claim) result() []outbox.Claimed {
 
 // hints tells watchers of messages that this process made ready. What other processes add is found by polling.
 type hints struct {
-	ready atomic.Bool // whether there is something to tell of after the next commit
-
-	mu       sync.Mutex
-	watchers map[chan struct{}]struct{}
+	sqltx.Hints
+	ready atomic.Bool // whether messages became ready in the transaction that is under way
 }
 
 // add notes that so many messages became ready in the transaction that is under way.
@@ -272,36 +270,16 @@ func (h *hints) add(n int) {
 	}
 }
 
-// tell is called after each commit. A watcher that has not yet looked at its last hint needs no other.
+// tell is called after each commit.
 func (h *hints) tell() {
-	if !h.ready.Swap(false) {
-		return
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for watcher := range h.watchers {
-		select {
-		case watcher <- struct{}{}:
-		default:
-		}
+	if h.ready.Swap(false) {
+		h.Wake()
 	}
 }
 
 // WatchMessages implements [outbox.Store].
-func (s *Store) WatchMessages() (told <-chan struct{}, stop func()) {
-	h := &s.writer.messages
-	watcher := make(chan struct{}, 1)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.watchers == nil {
-		h.watchers = make(map[chan struct{}]struct{})
-	}
-	h.watchers[watcher] = struct{}{}
-	return watcher, func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		delete(h.watchers, watcher)
-	}
+func (s *Store) WatchMessages() (hints <-chan struct{}, stop func()) {
+	return s.writer.messages.Watch()
 }
 
 // HearsMessages implements [outbox.Store]: SQLite has no way to tell other processes.

@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"slices"
@@ -14,15 +15,16 @@ import (
 
 // The statements of those who hold a lease. Each names its token.
 const (
-	selectHeld     = `SELECT 1 FROM onceward_outbox WHERE id = ?1 AND token = ?2 AND state = 1`
-	extendMessage  = `UPDATE onceward_outbox SET due = ?3 WHERE id = ?1 AND token = ?2 AND state = 1`
-	recordProvider = `UPDATE onceward_outbox SET provider_id = ?3 WHERE id = ?1 AND token = ?2 AND state = 1`
+	selectHeld    = `SELECT 1 FROM onceward_outbox WHERE id = ?1 AND token = ?2 AND state = 1`
+	extendMessage = `UPDATE onceward_outbox SET due = ?3 WHERE id = ?1 AND token = ?2 AND state = 1`
+	recordEffect  = `UPDATE onceward_outbox SET provider_id = iif(?3 = '', provider_id, ?3), answer = coalesce(?4, answer)
+		WHERE id = ?1 AND token = ?2 AND state = 1`
 	// finishMessage makes a message that waits for no other Ready where it would become Behind: nothing would free it.
 	finishMessage = `UPDATE onceward_outbox SET state = iif(?3 = 2 AND lane IS NULL, 0, ?3), due = ?4, token = 0,
 		attempts = ?5, provider_id = iif(?6 = '', provider_id, ?6), last_error = iif(?7 = '', last_error, ?7)
 		WHERE id = ?1 AND token = ?2 AND state = 1 RETURNING lane`
 
-	replayMessage = `UPDATE onceward_outbox SET state = 0, due = ?2, attempts = 0, token = 0
+	replayMessage = `UPDATE onceward_outbox SET state = 0, due = ?2, attempts = 0, token = 0, answer = coalesce(?3, answer)
 		WHERE id = ?1 AND state IN (3, 5)`
 	// dropMessage marks a dead letter as given up by a token that no lease has: it waits for no decision any more.
 	dropMessage = `UPDATE onceward_outbox SET state = 5, token = -1 WHERE id = ?1 AND state IN (3, 5) RETURNING lane`
@@ -50,15 +52,25 @@ func (s *Store) ExtendMessages(
 	})
 }
 
-// RecordProviderID implements [outbox.Store].
-func (s *Store) RecordProviderID(ctx context.Context, l outbox.Lease, providerID string) error {
+// RecordEffect implements [outbox.Store].
+func (s *Store) RecordEffect(ctx context.Context, l outbox.Lease, providerID string, answer []byte) error {
+	kept := answerOrNull(answer)
 	return s.writer.do(ctx, newFunction(func(r *records, _ time.Time) error {
-		held, err := r.changes(recordProvider, l.ID, l.Token, providerID)
+		held, err := r.changes(recordEffect, l.ID, l.Token, providerID, kept)
 		if err == nil && !held {
 			err = refused{outbox.ErrFenced}
 		}
 		return err
 	}))
+}
+
+// answerOrNull is a parameter that keeps what was kept before if the answer is empty. It shares no memory with the
+// caller, whom a full writer may outlast.
+func answerOrNull(answer []byte) any {
+	if len(answer) == 0 {
+		return nil
+	}
+	return bytes.Clone(answer)
 }
 
 // FinishMessages implements [outbox.Store].
@@ -152,9 +164,10 @@ func leave(left map[string]bool, stmt *sqlite3.Stmt) {
 }
 
 // ReplayMessage implements [outbox.Store].
-func (s *Store) ReplayMessage(ctx context.Context, id string) error {
+func (s *Store) ReplayMessage(ctx context.Context, id string, answer []byte) error {
+	kept := answerOrNull(answer)
 	return s.writer.do(ctx, newFunction(func(r *records, now time.Time) error {
-		found, err := r.changes(replayMessage, id, micros(now))
+		found, err := r.changes(replayMessage, id, micros(now), kept)
 		if err == nil && !found {
 			err = refused{store.ErrNotFound}
 		}

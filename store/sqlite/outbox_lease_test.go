@@ -29,7 +29,7 @@ func TestLeaseRunsOut(t *testing.T) {
 		t.Errorf("O2: claimed again with try %d and the same token: %t", held.Attempts, held.Token == lost.Token)
 	}
 
-	if err := store.RecordProviderID(t.Context(), lost.Lease(), "late"); !errors.Is(err, outbox.ErrFenced) {
+	if err := store.RecordEffect(t.Context(), lost.Lease(), "late", nil); !errors.Is(err, outbox.ErrFenced) {
 		t.Errorf("O3: the provider's id under a lost lease got %v", err)
 	}
 	if got, err := store.ExtendMessages(t.Context(), []outbox.Lease{held.Lease(), lost.Lease()}, time.Hour); err != nil || !slices.Equal(got, []outbox.Lease{lost.Lease()}) {
@@ -49,7 +49,7 @@ func TestLeaseRunsOut(t *testing.T) {
 		t.Errorf("O2: a lost lease has changed the message to %+v", e)
 	}
 
-	if err := store.RecordProviderID(t.Context(), held.Lease(), "ch_1"); err != nil {
+	if err := store.RecordEffect(t.Context(), held.Lease(), "ch_1", nil); err != nil {
 		t.Error(err)
 	}
 	done(t, store, held)

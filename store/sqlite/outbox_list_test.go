@@ -62,7 +62,7 @@ func TestStates(t *testing.T) {
 		if state == outbox.StateDead || state == outbox.StateHolding {
 			continue
 		}
-		for _, err := range []error{s.ReplayMessage(t.Context(), id), s.DropMessage(t.Context(), id)} {
+		for _, err := range []error{s.ReplayMessage(t.Context(), id, nil), s.DropMessage(t.Context(), id)} {
 			if !errors.Is(err, store.ErrNotFound) {
 				t.Errorf("O3: an act on a message that is %s got %v", state, err)
 			}

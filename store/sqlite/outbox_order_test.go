@@ -102,7 +102,7 @@ func TestHolding(t *testing.T) {
 	t.Parallel()
 	store := openStore(t, newFile(t))
 	for name, free := range map[string]func(id string) error{
-		"replay": func(id string) error { return store.ReplayMessage(t.Context(), id) },
+		"replay": func(id string) error { return store.ReplayMessage(t.Context(), id, nil) },
 		"drop":   func(id string) error { return store.DropMessage(t.Context(), id) },
 	} {
 		ids := add(t, store, about(name), about(name))

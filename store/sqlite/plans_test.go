@@ -26,7 +26,7 @@ func TestPlans(t *testing.T) {
 		"oldest unknown": selectUnknown, "lost owners": selectLost, "page": selectPage,
 		"lease a message": leaseMessage, "park a message": parkMessage, "bury a message": buryMessage,
 		"free a message": freeMessage,
-		"held":           selectHeld, "extend a lease": extendMessage, "provider's id": recordProvider,
+		"held":           selectHeld, "extend a lease": extendMessage, "effect": recordEffect,
 		"finish a message": finishMessage,
 		"replay":           replayMessage, "drop": dropMessage, "number of a message": selectNumber,
 		"add a message": insertMessage, "add an event": insertEvent, "consumed": selectEvent,

@@ -12,7 +12,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/onceward/onceward/inbox"
@@ -58,10 +57,8 @@ type Store struct {
 	writer  *writer
 	readers *readers
 	db      *sql.DB
-	waits   hub
-
-	mu       sync.Mutex
-	inFlight map[store.ID]chan struct{}
+	waits   sqltx.Waits
+	flights sqltx.Flights
 }
 
 // Option changes a store that is being opened.
@@ -107,7 +104,7 @@ const (
 // brings its tables up to date, unless [WithManualMigration] or [WithReadOnly] says otherwise. It refuses a file that
 // is damaged, is not an SQLite database, or was written by a newer version that this one cannot work with.
 func Open(ctx context.Context, path string, options ...Option) (*Store, error) {
-	s := &Store{now: time.Now, busy: defaultBusyTimeout, inFlight: make(map[store.ID]chan struct{})}
+	s := &Store{now: time.Now, busy: defaultBusyTimeout}
 	for _, option := range options {
 		option(s)
 	}
@@ -155,7 +152,7 @@ func (s *Store) open(ctx context.Context, file string) (err error) {
 	} else if s.writer, err = openWriter(ctx, file, s.vfs == "", s.busy, s.now); err != nil {
 		return err
 	}
-	s.writer.committed = s.waits.wake
+	s.writer.committed = s.waits.Wake
 	if s.readers, err = openReaders(file, s.busy); err != nil {
 		return err
 	}

@@ -5,13 +5,13 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
 
 	"github.com/ncruces/go-sqlite3"
 	sqlitedriver "github.com/ncruces/go-sqlite3/driver"
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/store"
 )
 
@@ -55,7 +55,7 @@ var tellingPragmas = []string{
 }
 
 // trusted are the store's own statements that come through a handler's transaction.
-var trusted = append(journalDialect.Writes(), insertMessage, insertEvent)
+var trusted = []string{insertMessage, insertEvent}
 
 // forbidden holds the rules for a handler's turn. They are checked when a statement is prepared, so the store's own
 // statements, prepared before, do not pay for them.
@@ -121,6 +121,19 @@ func (g *gate) during(ctx context.Context, call func(ctx context.Context) error)
 	}
 	return call(ctx)
 }
+
+// Enter implements [sqltx.Turn].
+func (g *gate) Enter() error {
+	g.mu.Lock()
+	if g.over {
+		g.mu.Unlock()
+		return errRevoked
+	}
+	return nil
+}
+
+// Leave implements [sqltx.Turn].
+func (g *gate) Leave() { g.mu.Unlock() }
 
 // boundContext ends when either of two contexts ends. The driver asks for Err alone.
 type boundContext struct {
@@ -242,7 +255,7 @@ func (s *gatedStmt) QueryContext(ctx context.Context, args []driver.NamedValue) 
 		inner, err := s.Stmt.(driver.StmtQueryContext).QueryContext(ctx, args)
 		if err == nil {
 			s.queried = true
-			rows = &gatedRows{Rows: inner, gate: s.gate, columns: inner.Columns()}
+			rows = &gatedRows{ColumnTypes: sqltx.NewColumnTypes(inner, s.gate), inner: inner, gate: s.gate}
 		}
 		return err
 	})
@@ -280,16 +293,16 @@ func (s *gatedStmt) Close() error {
 
 // gatedRows are the rows of one turn.
 type gatedRows struct {
-	driver.Rows
-	gate    *gate
-	columns []string
+	sqltx.ColumnTypes
+	inner driver.Rows
+	gate  *gate
 }
 
 // Next implements [driver.Rows]. The bytes that the driver returns are SQLite's own until the next step; they are
 // copied, because the turn may be revoked while the handler looks at them.
 func (r *gatedRows) Next(dest []driver.Value) error {
 	return r.gate.during(context.Background(), func(context.Context) error {
-		if err := r.Rows.Next(dest); err != nil {
+		if err := r.inner.Next(dest); err != nil {
 			return err
 		}
 		for i, value := range dest {
@@ -301,9 +314,6 @@ func (r *gatedRows) Next(dest []driver.Value) error {
 	})
 }
 
-// Columns implements [driver.Rows].
-func (r *gatedRows) Columns() []string { return r.columns }
-
 // Close implements [driver.Rows]. After the turn there is nothing left to close.
 func (r *gatedRows) Close() error {
 	r.gate.mu.Lock()
@@ -311,45 +321,5 @@ func (r *gatedRows) Close() error {
 	if r.gate.over {
 		return nil
 	}
-	return r.Rows.Close()
-}
-
-// ColumnTypeDatabaseTypeName implements [driver.RowsColumnTypeDatabaseTypeName].
-func (r *gatedRows) ColumnTypeDatabaseTypeName(index int) (name string) {
-	r.inspect(func() {
-		if typed, ok := r.Rows.(driver.RowsColumnTypeDatabaseTypeName); ok {
-			name = typed.ColumnTypeDatabaseTypeName(index)
-		}
-	})
-	return name
-}
-
-// ColumnTypeNullable implements [driver.RowsColumnTypeNullable].
-func (r *gatedRows) ColumnTypeNullable(index int) (nullable, ok bool) {
-	r.inspect(func() {
-		if typed, can := r.Rows.(driver.RowsColumnTypeNullable); can {
-			nullable, ok = typed.ColumnTypeNullable(index)
-		}
-	})
-	return nullable, ok
-}
-
-// ColumnTypeScanType implements [driver.RowsColumnTypeScanType].
-func (r *gatedRows) ColumnTypeScanType(index int) reflect.Type {
-	scan := reflect.TypeFor[any]()
-	r.inspect(func() {
-		if typed, ok := r.Rows.(driver.RowsColumnTypeScanType); ok {
-			scan = typed.ColumnTypeScanType(index)
-		}
-	})
-	return scan
-}
-
-// inspect looks at the rows if it is still their turn.
-func (r *gatedRows) inspect(look func()) {
-	r.gate.mu.Lock()
-	defer r.gate.mu.Unlock()
-	if !r.gate.over {
-		look()
-	}
+	return r.inner.Close()
 }

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/ncruces/go-sqlite3"
@@ -24,11 +23,7 @@ const revokeGrace = 250 * time.Millisecond
 func (s *Store) LongestWork(lease time.Duration) time.Duration { return lease / 3 }
 
 // InFlight implements [store.Transactor].
-func (s *Store) InFlight(id store.ID) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.inFlight[id] != nil
-}
+func (s *Store) InFlight(id store.ID) bool { return s.flights.Has(id) }
 
 // Transact implements [store.Transactor]. The work runs in the goroutine of the caller, in a savepoint of the writer's
 // transaction; the transactions that wait run one after the other under one commit.
@@ -39,35 +34,19 @@ func (s *Store) Transact(ctx context.Context, r *store.Reservation,
 	if err != nil || answered {
 		return v, err
 	}
-	over, entered := s.enter(r.ID)
-	if !entered {
+	flight := s.flights.Enter(r.ID)
+	if flight == nil {
 		return store.Verdict{Decision: store.DecisionInProgress, Now: s.now()}, nil
 	}
+	// It is over when the caller leaves or the writer is done with it, whichever is first: a handler that was revoked and
+	// never returns does not lock its key.
+	over := func() { s.flights.Leave(r.ID, flight) }
 	defer over()
 	t := newTask(r.ID, store.Event{Kind: store.EventReserve, Reservation: r})
 	t.member = newMember(s.LongestWork(r.Lease), over)
 	t.member.answers = s
 	err = s.writer.host(ctx, t, work)
 	return t.verdict(), err
-}
-
-// enter notes a transaction in flight, so that duplicates within the process are seen at once. It is over when the
-// caller leaves or the writer is done with it, whichever is first: a handler that was revoked and never returns does
-// not lock its key.
-func (s *Store) enter(id store.ID) (over func(), entered bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.inFlight[id] != nil {
-		return nil, false
-	}
-	ended := make(chan struct{})
-	s.inFlight[id] = ended
-	return sync.OnceFunc(func() {
-		s.mu.Lock()
-		delete(s.inFlight, id)
-		s.mu.Unlock()
-		close(ended)
-	}), true
 }
 
 // member is a handler's part in a group: the writer gives it the connection for its turn and waits for it.

@@ -23,11 +23,12 @@ func testLister(t *testing.T, h Harness) {
 		}
 	})
 	h.test(t, "pages", func(e *env) {
-		for _, id := range ids(50) {
+		// Few records: to some stores each page is a scan of all keys of the database, also of other tests.
+		for _, id := range ids(20) {
 			e.own(id)
 		}
-		for _, limit := range []int{1, 7, 25, 50, 51} {
-			e.wantListed(e.pages(store.Filter{Limit: limit}), ids(50), fmt.Sprint("pages of ", limit))
+		for _, limit := range []int{1, 7, 10, 20, 21} {
+			e.wantListed(e.pages(store.Filter{Limit: limit}), ids(20), fmt.Sprint("pages of ", limit))
 		}
 	})
 	h.test(t, "pages of the largest size", largestPages)

@@ -180,6 +180,7 @@ func diffEntries(got, want outbox.Entry) string {
 		differs(text.name, text.got == text.want, text.got, text.want)
 	}
 	differs("Payload", bytes.Equal(got.Payload, want.Payload), got.Payload, want.Payload)
+	differs("Answer", bytes.Equal(got.Answer, want.Answer), got.Answer, want.Answer)
 	differs("Headers", maps.Equal(got.Headers, want.Headers), got.Headers, want.Headers)
 	differs("Step", got.Step == want.Step || got.Step == "", got.Step, want.Step)
 	differs("Delay", got.Delay == want.Delay || got.Delay == 0, got.Delay, want.Delay)

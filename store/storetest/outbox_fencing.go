@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"bytes"
 	"context"
 	"slices"
 	"testing"
@@ -25,6 +26,7 @@ func testOutboxFencing(t *testing.T, h Harness) {
 	h.test(t, "some held, some lost", someHeld)
 	h.test(t, "both leases of one message", bothLeases)
 	h.test(t, "the provider's id", providerIDs)
+	h.test(t, "the answer", answers)
 }
 
 // takenByAnother has a worker come back after another one has the message, and after that one ended it.
@@ -119,7 +121,7 @@ func (e *env) refusesWrites(old outbox.Claimed) {
 	if err != nil || !slices.Equal(lost, lease) {
 		e.Errorf("I6: ExtendMessages of a lease that is not held returned (%v, %v), want that lease", lost, err)
 	}
-	e.wantLost(e.box().RecordProviderID(e.ctx, old.Lease(), "late"), "I6: RecordProviderID under a lease that is not held")
+	e.wantLost(e.box().RecordEffect(e.ctx, old.Lease(), "late", []byte("late")), "I6: RecordEffect under a lost lease")
 }
 
 // someHeld sends leases that are held together with such as are not.
@@ -167,13 +169,50 @@ func sameLeases(a, b []outbox.Lease) bool {
 	return len(a) == len(b)
 }
 
+// answers keeps what a handler has of the receiver's answer until the next worker needs it, and what a person found out
+// (O3).
+func answers(e *env) {
+	id := e.add(about("x", "charge"))[0]
+	held := e.claimOne(id, "O2")
+	if held.Answer != nil {
+		e.Errorf("O3: a new message has the answer %q", held.Answer)
+	}
+	want := func(rule string, answer []byte, providerID string, got outbox.Entry) {
+		e.Helper()
+		if !bytes.Equal(got.Answer, answer) || got.ProviderID != providerID {
+			e.Errorf("O3: %s: the answer is %.100q with the provider's id %q, want %.100q with %q", rule, got.Answer,
+				got.ProviderID, answer, providerID)
+		}
+	}
+	first, last := []byte("sent"), append(bytes.Repeat([]byte("\x00\xff'ü"), 1<<18), '.')
+	e.must(e.box().RecordEffect(e.ctx, held.Lease(), "ch_1", first))
+	want("both", first, "ch_1", e.message(id))
+	e.must(e.box().RecordEffect(e.ctx, held.Lease(), "", last))
+	want("an answer alone", last, "ch_1", e.message(id))
+	e.must(e.box().RecordEffect(e.ctx, held.Lease(), "ch_2", nil))
+	want("a provider's id alone", last, "ch_2", e.message(id))
+	e.finish(to(outbox.StateReady, held))
+	held = e.claimOne(id, "O2")
+	want("the next worker", last, "ch_2", held.Entry)
+	e.finish(to(outbox.StateDead, held))
+	e.must(e.box().ReplayMessage(e.ctx, id, nil))
+	want("a replay", last, "ch_2", e.message(id))
+	held = e.claimOne(id, "O2")
+	e.finish(to(outbox.StateHolding, held))
+	e.must(e.box().ReplayMessage(e.ctx, id, first))
+	held = e.claimOne(id, "O2")
+	want("an answer that a person found out", first, "ch_2", held.Entry)
+	e.must(e.box().FinishMessageTx(e.ctx, to(outbox.StateDone, held), func(context.Context) error { return nil }))
+	want("a message that is done", first, "ch_2", e.message(id))
+}
+
 // providerIDs keeps what the receiver called the effect until the next worker needs it (O3).
 func providerIDs(e *env) {
 	const last = "ch_2 für 東京"
 	id := e.add(about("x", "charge"))[0]
 	held := e.claimOne(id, "O2")
 	for _, name := range []string{"ch_1", last} {
-		e.must(e.box().RecordProviderID(e.ctx, held.Lease(), name))
+		e.must(e.box().RecordEffect(e.ctx, held.Lease(), name, nil))
 		if kept := e.wantMessage(id, outbox.StateLeased,
 			"O3: the provider's id is recorded before the end"); kept.ProviderID != name {
 			e.Errorf("O3: the provider's id %q was recorded, but %q is kept", name, kept.ProviderID)

@@ -31,6 +31,8 @@ var mutants = map[string]string{
 	"claims are not atomic":                            "OutboxCrowd",
 	"nobody is woken":                                  "OutboxUpkeep",
 	"a replay keeps the attempts":                      "OutboxOperator",
+	"an empty answer overwrites the one before":        "OutboxFencing",
+	"a replay drops the answer of a person":            "OutboxFencing",
 	"a dropped dead letter is counted":                 "OutboxOperator",
 	"an event is remembered in spite of a rollback":    "InboxTransactions",
 	"the same event is noted twice at once":            "InboxTransactions",

@@ -67,7 +67,7 @@ func filteredMessages(e *env) {
 	e.committed(func(ctx context.Context) error { return e.box().AddMessage(ctx, e.tx(ctx), &special) })
 	all := len(ids) + 2 // and the head in front of the one that is behind
 	charged := e.claim(1)[0]
-	e.must(e.box().RecordProviderID(e.ctx, charged.Lease(), "ch_of_the_receiver"))
+	e.must(e.box().RecordEffect(e.ctx, charged.Lease(), "ch_of_the_receiver", nil))
 	for name, c := range map[string]struct {
 		f    outbox.Filter
 		want int
@@ -165,7 +165,7 @@ func replays(e *env) {
 		e.finish(end)
 		key := e.message(id).DownstreamKey
 		from := e.now()
-		e.must(e.box().ReplayMessage(e.ctx, id))
+		e.must(e.box().ReplayMessage(e.ctx, id, nil))
 		kept := e.wantMessage(id, outbox.StateReady, "O3: a replayed dead letter")
 		e.wantMoment("Due of a replayed dead letter", kept.Due, from, 0)
 		e.wantAttempts(kept, 0, "O3: a replayed dead letter has all its attempts before it")
@@ -196,7 +196,7 @@ func drops(e *env) {
 	if n := len(e.listMessages(outbox.Filter{})); len(undropped) != n-2 || slices.ContainsFunc(undropped, isDead) {
 		e.Errorf("O3: of %d messages, two of them dropped, %d are not: %+v", n, len(undropped), undropped)
 	}
-	e.must(e.box().ReplayMessage(e.ctx, ids[outbox.StateHolding])) // it is still a dead letter
+	e.must(e.box().ReplayMessage(e.ctx, ids[outbox.StateHolding], nil)) // it is still a dead letter
 }
 
 // notDeadLetters tries to act on what is no dead letter.
@@ -206,14 +206,14 @@ func notDeadLetters(e *env) {
 	delete(ids, outbox.StateHolding)
 	for state, id := range ids {
 		before := e.message(id)
-		e.wantNotFound(e.box().ReplayMessage(e.ctx, id), "O3: to replay a message that is "+state.String())
+		e.wantNotFound(e.box().ReplayMessage(e.ctx, id, nil), "O3: to replay a message that is "+state.String())
 		e.wantNotFound(e.box().DropMessage(e.ctx, id), "O3: to drop a message that is "+state.String())
 		if diff := diffEntries(e.message(id), before); diff != "" {
 			e.Errorf("O3: to replay or drop what is %s changed it: %s", state, diff)
 		}
 	}
 	for _, id := range []string{uuid(), "no such message", ""} {
-		e.wantNotFound(e.box().ReplayMessage(e.ctx, id), fmt.Sprintf("O3: to replay %q", id))
+		e.wantNotFound(e.box().ReplayMessage(e.ctx, id, nil), fmt.Sprintf("O3: to replay %q", id))
 		e.wantNotFound(e.box().DropMessage(e.ctx, id), fmt.Sprintf("O3: to drop %q", id))
 	}
 }
@@ -226,13 +226,13 @@ func messageStats(e *env) {
 	// is behind is leased, too.
 	want := outbox.Stats{Waiting: 4, DeadLetters: 2, Oldest: e.message(ids[outbox.StateLeased]).CreatedAt}
 	e.wantStats(want)
-	e.must(e.box().ReplayMessage(e.ctx, ids[outbox.StateDead]))
+	e.must(e.box().ReplayMessage(e.ctx, ids[outbox.StateDead], nil))
 	want = outbox.Stats{Waiting: 5, DeadLetters: 1, Oldest: e.message(ids[outbox.StateDead]).CreatedAt}
 	e.wantStats(want)
 	e.must(e.box().DropMessage(e.ctx, ids[outbox.StateHolding])) // a person has decided
 	want.DeadLetters = 0
 	e.wantStats(want)
-	e.must(e.box().ReplayMessage(e.ctx, ids[outbox.StateHolding]))
+	e.must(e.box().ReplayMessage(e.ctx, ids[outbox.StateHolding], nil))
 	want.Waiting++
 	e.wantStats(want)
 }

@@ -163,7 +163,7 @@ func (e *env) holding(n int) []string {
 
 func holdingReplayed(e *env) {
 	ids := e.holding(3)
-	e.must(e.box().ReplayMessage(e.ctx, ids[0]))
+	e.must(e.box().ReplayMessage(e.ctx, ids[0], nil))
 	again := e.claimOne(ids[0], "O3: a dead letter that was replayed")
 	e.wantAttempts(again.Entry, 1, "O3: a replayed dead letter has all its attempts before it")
 	e.wantIDs(e.claim(everything), "O2: those behind a replayed dead letter that is leased")
@@ -176,7 +176,7 @@ func replayedInPlace(e *env) {
 	ids := e.lane("x", 3)
 	e.finish(to(outbox.StateDead, e.claimOne(ids[0], "O2")))
 	second := e.claimOne(ids[1], "O3: behind a dead letter the aggregate goes on")
-	e.must(e.box().ReplayMessage(e.ctx, ids[0]))
+	e.must(e.box().ReplayMessage(e.ctx, ids[0], nil))
 	e.done(second)
 	e.wantDelivery("O2: a message keeps the place that it got when it was added", ids[0], ids[2])
 }

@@ -58,9 +58,13 @@ func (w *deliveryWalk) moves() map[string]func(*rapid.T) {
 		"finish":      w.finishMove,
 		"finish more": w.finishMove,
 		"extend":      w.extendMove,
-		"replay":      func(rt *rapid.T) { w.operatorMove(rt, w.box().ReplayMessage, w.model.replay) },
-		"drop":        func(rt *rapid.T) { w.operatorMove(rt, w.box().DropMessage, w.model.drop) },
-		"free":        w.freeMove,
+		"replay": func(rt *rapid.T) {
+			w.operatorMove(rt, func(ctx context.Context, id string) error {
+				return w.box().ReplayMessage(ctx, id, nil)
+			}, w.model.replay)
+		},
+		"drop": func(rt *rapid.T) { w.operatorMove(rt, w.box().DropMessage, w.model.drop) },
+		"free": w.freeMove,
 		"advance": func(rt *rapid.T) {
 			d := rapid.SampledFrom([]time.Duration{time.Second, 30 * time.Second, time.Minute}).Draw(rt, "time")
 			w.Advance(d)

@@ -163,7 +163,7 @@ func fits(m *outbox.Entry, f outbox.Filter) bool {
 }
 
 // ReplayMessage implements [outbox.Store].
-func (r *reference) ReplayMessage(_ context.Context, id string) error {
+func (r *reference) ReplayMessage(_ context.Context, id string, answer []byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m, err := r.deadLetter(id)
@@ -171,6 +171,9 @@ func (r *reference) ReplayMessage(_ context.Context, id string) error {
 		return err
 	}
 	m.State, m.Due, m.token = outbox.StateReady, r.clock(), 0
+	if r.broken != "a replay drops the answer of a person" {
+		r.keepAnswer(m, answer)
+	}
 	if r.broken != "a replay keeps the attempts" {
 		m.Attempts = 0
 	}

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"fmt"
@@ -215,16 +216,26 @@ func (r *reference) ExtendMessages(_ context.Context, leases []outbox.Lease, lea
 	return lost, nil
 }
 
-// RecordProviderID implements [outbox.Store].
-func (r *reference) RecordProviderID(_ context.Context, l outbox.Lease, providerID string) error {
+// RecordEffect implements [outbox.Store].
+func (r *reference) RecordEffect(_ context.Context, l outbox.Lease, providerID string, answer []byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m := r.held(l)
 	if m == nil {
 		return outbox.ErrFenced
 	}
-	m.ProviderID = providerID
+	if providerID != "" {
+		m.ProviderID = providerID
+	}
+	r.keepAnswer(m, answer)
 	return nil
+}
+
+// keepAnswer keeps an answer unless it is empty. The caller holds mu.
+func (r *reference) keepAnswer(m *storedMessage, answer []byte) {
+	if len(answer) > 0 || r.broken == "an empty answer overwrites the one before" {
+		m.Answer = bytes.Clone(answer)
+	}
 }
 
 // FinishMessages implements [outbox.Store].

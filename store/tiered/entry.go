@@ -10,19 +10,19 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// entry is what the front holds: a completed record, and when it was read.
+// entry is a value of the front: a completed record, and when it was read.
 type entry struct {
 	record store.Record
-	// readAt is the clock of the node that read the record, before it did.
+	// readAt is the time before the record was read, by the clock of the node that read it.
 	readAt time.Time
 	// now is the clock of the durable store when it was read.
 	now time.Time
 }
 
-// entryFormat is the first byte of an encoded entry. One of another format is none.
+// entryFormat is the first byte of an encoded entry. A value with another format is ignored.
 const entryFormat = 1
 
-// checksums finds what was damaged on its way: the answer of a front is sent as it is.
+// checksums detects values damaged in transit: the answer of a front is sent as it is.
 var checksums = crc32.MakeTable(crc32.Castagnoli)
 
 // appendBinary encodes the entry: the format, both times, the ID with its length, the record, and a checksum of all.
@@ -38,7 +38,7 @@ func (e entry) appendBinary(dst []byte) []byte {
 }
 
 const (
-	// headSize is the size of what stands before the ID.
+	// headSize is the size of the fields before the ID.
 	headSize = 1 + 8 + 8 + 4
 	// sumSize is the size of the checksum.
 	sumSize = 4
@@ -46,8 +46,8 @@ const (
 
 var errNoEntry = errors.New("tiered: what the front holds is no entry for this ID")
 
-// decodeEntry reads an entry. The ID is compared byte for byte: a front that mixes up names, as one that shortens them
-// might, is found out.
+// decodeEntry decodes an entry. The ID is compared byte for byte, to detect a front that mixes up names, for example
+// because it shortens them.
 func decodeEntry(id store.ID, b []byte) (e entry, err error) {
 	end := len(b) - sumSize
 	if end < headSize || b[0] != entryFormat || binary.BigEndian.Uint32(b[end:]) != crc32.Checksum(b[:end], checksums) {

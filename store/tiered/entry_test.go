@@ -9,8 +9,8 @@ import (
 	"github.com/onceward/onceward/store/memory"
 )
 
-// TestDoubt: what the front holds is answered only if it is a completed record of this ID, whole, not expired, and not
-// too old by the node's clock, whatever the front says about its end.
+// TestDoubt: a value of the front is only used as an answer if it is a completed record of this ID, whole, not expired,
+// and not too old by the node's clock, whatever the front's end of it.
 func TestDoubt(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)

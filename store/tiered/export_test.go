@@ -6,7 +6,7 @@ import "maps"
 func Untold(s *Store) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.untold)
+	return len(s.pending)
 }
 
 // Tombstones counts the tombstones that a front keeps.

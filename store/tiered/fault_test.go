@@ -36,7 +36,7 @@ func TestFrontDown(t *testing.T) {
 	})
 }
 
-// TestFrontFlaps: a front that fails each time that it is used is told of in the log once in ten seconds.
+// TestFrontFlaps: a front that fails each time that it is used is logged once in ten seconds.
 func TestFrontFlaps(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, tiered.Config{})
@@ -53,7 +53,7 @@ func TestFrontFlaps(t *testing.T) {
 	})
 }
 
-// TestFrontHangs: a front that does not answer costs one FrontTimeout, and no request behind that waits for it.
+// TestFrontHangs: a front that does not answer costs one FrontTimeout, and no later request waits for it.
 func TestFrontHangs(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, tiered.Config{FrontTimeout: 30 * time.Millisecond})
@@ -78,7 +78,7 @@ func TestFrontHangs(t *testing.T) {
 	})
 }
 
-// TestCallerLeaves: a caller who leaves says nothing about the front.
+// TestCallerLeaves: a caller that leaves proves nothing about the front.
 func TestCallerLeaves(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, tiered.Config{})
@@ -98,8 +98,8 @@ func TestCallerLeaves(t *testing.T) {
 	})
 }
 
-// TestBustWhileDown: a bust that the front cannot be told of is done, says until when the old answer can be seen, and
-// reaches the front when it is back, before this node uses it.
+// TestBustWhileDown: a bust while the front cannot be reached is done, returns until when the old answer can be seen,
+// and reaches the front when it is back, before this node uses it.
 func TestBustWhileDown(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, tiered.Config{MaxAge: 40 * time.Second})
@@ -122,7 +122,7 @@ func TestBustWhileDown(t *testing.T) {
 		if value, _ := w.front.Get(t.Context(), key); len(value) == 0 {
 			t.Fatal("the front lost the old answer by itself: the test shows nothing")
 		}
-		w.execute(request(key), "new") // the front is not asked before it is told
+		w.execute(request(key), "new") // the front is not queried before it is invalidated
 		time.Sleep(5 * time.Second)
 		if value, _ := w.front.Get(t.Context(), key); len(value) != 0 {
 			t.Error("the front was not told when it was back")
@@ -131,7 +131,7 @@ func TestBustWhileDown(t *testing.T) {
 	})
 }
 
-// TestBustIsNotTold: what has ended by its age is not told any more.
+// TestBustIsNotTold: an invalidation of an entry that has ended by its age is not sent any more.
 func TestBustIsNotTold(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, tiered.Config{MaxAge: time.Second})
@@ -149,7 +149,8 @@ func TestBustIsNotTold(t *testing.T) {
 	})
 }
 
-// TestBustTwice: a bust that the durable store refuses still clears the front, which one past it may have left behind.
+// TestBustTwice: a bust that the durable store refuses still clears the front, in case a bust that bypassed it left an
+// entry.
 func TestBustTwice(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, tiered.Config{})
@@ -166,7 +167,7 @@ func TestBustTwice(t *testing.T) {
 	})
 }
 
-// TestResolve: all that resolves a record reaches the front, or says that it did not.
+// TestResolve: everything that resolves a record reaches the front, or reports that it did not.
 func TestResolve(t *testing.T) {
 	for name, resolve := range map[string]func(w *world, c store.Claim) error{
 		"completed": func(w *world, c store.Claim) error {
@@ -207,8 +208,8 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// TestRewriteWhileDown: records that are sealed again while the front is away, which can be very many, do not take
-// the place of busts in what it has to be told, and do not wait for it.
+// TestRewriteWhileDown: records that are sealed again while the front is away, which can be very many, do not take the
+// place of busts among the pending invalidations, and do not wait for the front.
 func TestRewriteWhileDown(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, tiered.Config{})

@@ -8,29 +8,29 @@ import (
 )
 
 // Front is a cache in front of a durable store: a server that nodes share, such as Redis (redis.OpenFront) or
-// memcached, or [Memory] in a process that is alone. It may lose what it holds at any time. What it must not do is
-// answer with what it was told to drop, or beyond its end: storetest.RunFront tests that.
+// memcached, or [Memory] in a process that is alone. It may lose its content at any time. It must never answer with an
+// invalidated value, or after its end: storetest.RunFront tests this.
 //
 // A call returns when its context ends. Values belong to both sides: neither changes them.
 type Front interface {
 	// Now returns a moment of the front's clock that is not later than the call, or the zero time if none is known:
-	// nothing is filled then. It is called for each reservation, and so does not ask a server each time: what a server's
-	// clock said a while ago, and the time that has gone by since, is as good.
+	// nothing is filled then. It is called for each reservation, so it should not query a server each time: an earlier
+	// reading of the server's clock plus the elapsed time is as good.
 	Now() time.Time
-	// Get returns what was added for the ID and has not ended, or nothing.
+	// Get returns the value that was added for the ID and has not ended, or nothing.
 	Get(ctx context.Context, id store.ID) (value []byte, err error)
-	// Add keeps a value until the front's clock has come to end, unless there is a value or a tombstone for the ID. Which
-	// of the two it is is one atomic step. What has ended when it arrives is not kept.
+	// Add keeps a value until end, by the front's clock, unless there is a value or a tombstone for the ID. This is one
+	// atomic step. A value that has ended when it arrives is not kept.
 	Add(ctx context.Context, id store.ID, value []byte, end time.Time) error
-	// Invalidate drops what there is for the ID, and leaves a tombstone in its place, in one atomic step: nothing is added
-	// for at least that time, counted from when the front does it. A tombstone that is there and ends later stays.
+	// Invalidate drops the value for the ID, and leaves a tombstone, in one atomic step: nothing is added for at least
+	// that time, counted from when the front does it. An existing tombstone that ends later stays.
 	Invalidate(ctx context.Context, id store.ID, lasting time.Duration) error
 }
 
-// lookUp asks the front for the answer to a reservation, if that is worth it.
+// lookUp queries the front for the answer to a reservation, if that is worthwhile.
 func (s *Store) lookUp(ctx context.Context, r *store.Reservation) (v store.Verdict, hit bool) {
 	worth := s.worths.of(r.Scope)
-	if s.away.Load() || ctx.Err() != nil || store.IsPastFront(ctx) || !worth.ask() {
+	if s.away.Load() || ctx.Err() != nil || store.IsPastFront(ctx) || !worth.sample() {
 		return v, false
 	}
 	value, err := s.front.Get(lookUpContext{s.bound(), ctx}, r.ID)
@@ -38,8 +38,8 @@ func (s *Store) lookUp(ctx context.Context, r *store.Reservation) (v store.Verdi
 		v, hit = s.answer(r, value)
 	}
 	if err == nil {
-		worth.learn(hit)
-	} else if ctx.Err() == nil { // a caller who has left says nothing about the front
+		worth.count(hit)
+	} else if ctx.Err() == nil { // a caller that has left proves nothing about the front
 		s.failed("get", err)
 	}
 	s.config.Observer.Observe(ctx, LookedUpEvent{Hit: hit})
@@ -52,10 +52,10 @@ type lookUpContext struct {
 	request context.Context
 }
 
-// Value returns that of the request.
+// Value returns a value of the request.
 func (c lookUpContext) Value(key any) any { return c.request.Value(key) }
 
-// bound is a context for look-ups that begin at about the same time, and when it was made.
+// bound is a context for look-ups that begin at about the same time.
 type bound struct {
 	context.Context
 	cancel context.CancelFunc
@@ -63,7 +63,7 @@ type bound struct {
 }
 
 // bound returns a context that ends after FrontTimeout, or up to a quarter later. Look-ups share it: a timer for each
-// would cost about as much as all else that is done here.
+// would cost about as much as everything else here.
 func (s *Store) bound() context.Context {
 	last := s.bounds.Load()
 	now := time.Now()
@@ -76,9 +76,9 @@ func (s *Store) bound() context.Context {
 	return next
 }
 
-// answer replays what the front holds, if that is what the durable store would do: the state machine is asked, with the
-// durable store's clock as far as it can be known here. What is older than MaxAge by the clocks of the nodes is
-// refused, as is what seems to come from the future: then the clocks do not tell.
+// answer replays a value of the front, if the durable store would do so too: it applies the state machine with the
+// durable store's clock as far as it is known here. Values older than MaxAge by the clocks of the nodes are refused,
+// and so are values from the future, because the clocks are then wrong.
 func (s *Store) answer(r *store.Reservation, value []byte) (store.Verdict, bool) {
 	held, err := decodeEntry(r.ID, value)
 	if err != nil {
@@ -96,11 +96,11 @@ func (s *Store) answer(r *store.Reservation, value []byte) (store.Verdict, bool)
 	return store.Verdict{Decision: store.DecisionReplay, Record: rec, Now: now}, true
 }
 
-// moment is when a reservation was begun, which is before the durable store was read.
+// moment is when a reservation began, which is before the durable store was read.
 type moment struct {
-	// front is by the front's clock; zero if nothing is to be filled.
+	// front is the front's clock; zero if nothing is to be filled.
 	front time.Time
-	// node is by this node's clock.
+	// node is this node's clock.
 	node time.Time
 }
 
@@ -111,8 +111,8 @@ func (s *Store) begin() moment {
 	return moment{front: s.front.Now(), node: s.config.Clock()}
 }
 
-// fill puts what the durable store has replayed into the front, off the path of the request. It is done on the first
-// retry and not when a record is completed: most keys never come again.
+// fill puts an answer that the durable store has replayed into the front, outside of the request. This happens on the
+// first retry and not when a record is completed, because most keys are never used again.
 func (s *Store) fill(begun moment, v *store.Verdict) {
 	left := v.Record.ExpiresAt.Sub(v.Now)
 	if v.Decision != store.DecisionReplay || begun.front.IsZero() || v.Now.IsZero() || left <= 0 {

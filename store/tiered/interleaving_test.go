@@ -49,7 +49,7 @@ type walk struct {
 	snapshot *tiered.Memory
 	// answers are all that were ever stored, oldest first.
 	answers []*answered
-	// forgot is set once the front has lost what it was told.
+	// forgot is set once the front has lost its tombstones.
 	forgot bool
 }
 
@@ -57,7 +57,7 @@ type walk struct {
 type answered struct {
 	body  string
 	until time.Time // its expiry, or its bust
-	// seenUntil is what the bust said, if it could not tell the front.
+	// seenUntil is the time in the bust's error, if it could not reach the front.
 	seenUntil time.Time
 }
 

@@ -10,33 +10,35 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// This file holds what makes an answer of the front old, and what is done about a front that cannot be told.
+// This file contains the operations that make an answer of the front outdated, and the handling of a front that cannot
+// be reached.
 
-// Bust implements [store.Buster]. The front has dropped the record when it returns; if it could not be told, the error
-// is a [*store.StaleError].
+// Bust implements [store.Buster]. The front has dropped the record when it returns; if it could not be reached, the
+// error is a [*store.StaleError].
 func (s *Store) Bust(ctx context.Context, id store.ID, force bool) error {
-	// The longest MaxAge, not that of this node: one that has a longer one may be about to fill in what it has read.
-	return s.told(ctx, id, MaxMaxAge, s.Store.Bust(ctx, id, force))
+	// The longest MaxAge is used, not this node's: a node with a longer one may be about to fill in what it has read.
+	return s.changed(ctx, id, MaxMaxAge, s.Store.Bust(ctx, id, force))
 }
 
-// ResolveCompleted implements [store.Reconciler]. It tells the front, as [Store.Bust] does, which may hold what a bust
-// that went past it has left.
+// ResolveCompleted implements [store.Reconciler]. Like [Store.Bust] it invalidates the front, which may still hold an
+// answer from before a Bust that did not go through this store.
 func (s *Store) ResolveCompleted(ctx context.Context, c store.Claim, done *store.Completion) error {
-	return s.told(ctx, c.ID, s.config.MaxAge, s.Store.ResolveCompleted(ctx, c, done))
+	return s.changed(ctx, c.ID, s.config.MaxAge, s.Store.ResolveCompleted(ctx, c, done))
 }
 
-// ResolveNotExecuted implements [store.Reconciler], and tells the front.
+// ResolveNotExecuted implements [store.Reconciler], and invalidates the front.
 func (s *Store) ResolveNotExecuted(ctx context.Context, c store.Claim, reason string) error {
-	return s.told(ctx, c.ID, s.config.MaxAge, s.Store.ResolveNotExecuted(ctx, c, reason))
+	return s.changed(ctx, c.ID, s.config.MaxAge, s.Store.ResolveNotExecuted(ctx, c, reason))
 }
 
-// ResolveStep implements [store.Reconciler], and tells the front.
+// ResolveStep implements [store.Reconciler], and invalidates the front.
 func (s *Store) ResolveStep(ctx context.Context, c store.Claim, p store.Checkpoint) error {
-	return s.told(ctx, c.ID, s.config.MaxAge, s.Store.ResolveStep(ctx, c, p))
+	return s.changed(ctx, c.ID, s.config.MaxAge, s.Store.ResolveStep(ctx, c, p))
 }
 
-// Rewrite implements [store.Rewriter], and tells the front. If it cannot be told, or is away, that is no error: what it
-// still holds, for MaxAge at most, is the same content under another key, and who cannot open it asks past the front.
+// Rewrite implements [store.Rewriter], and invalidates the front. A front that cannot be reached is no error: for at
+// most MaxAge it still holds the same content sealed with another key, and a reader that cannot open it bypasses the
+// front.
 func (s *Store) Rewrite(ctx context.Context, c store.Claim, from, to store.Content) error {
 	done := s.Store.Rewrite(ctx, c, from, to)
 	if !s.away.Load() {
@@ -47,17 +49,17 @@ func (s *Store) Rewrite(ctx context.Context, c store.Claim, from, to store.Conte
 	return done
 }
 
-// told tells the front that the durable store was asked to change a record, and returns what is to be said of both. The
-// front is told after a failure as well: the change may have been made all the same.
-func (s *Store) told(ctx context.Context, id store.ID, lasting time.Duration, done error) error {
+// changed invalidates the front after a change in the durable store, and returns the error of both. It does so after a
+// failure too, because the change may have been made anyway.
+func (s *Store) changed(ctx context.Context, id store.ID, lasting time.Duration, done error) error {
 	begun := s.config.Clock()
 	err := s.invalidate(context.WithoutCancel(ctx), id, lasting)
 	if err != nil {
-		lasting = s.tellLater(id, lasting)
-		s.failed("invalidate", err) // behind it, so that what waits for the front finds it
+		lasting = s.invalidateLater(id, lasting)
+		s.failed("invalidate", err) // after it, so that the goroutine that waits for the front finds it
 	}
 	if done == nil && err != nil {
-		return &store.StaleError{Until: begun.Add(lasting), Err: fmt.Errorf("tiered: the front could not be told: %w", err)}
+		return &store.StaleError{Until: begun.Add(lasting), Err: fmt.Errorf("tiered: the front could not be invalidated: %w", err)}
 	}
 	return done
 }
@@ -73,27 +75,28 @@ func (s *Store) invalidate(ctx context.Context, id store.ID, lasting time.Durati
 	return s.front.Invalidate(ctx, id, lasting)
 }
 
-// maxUntold bounds what is kept for a front that is away. What comes on top ends by its age: its caller was told when.
-const maxUntold = 1 << 14
+// maxPending bounds the invalidations that wait for a front that is away. Others are dropped: the entry ends by its
+// age, as its caller was informed.
+const maxPending = 1 << 14
 
-// tellLater has the front told when it is back, as long as that matters, and returns how long that is: the longest that
-// was asked for the ID.
-func (s *Store) tellLater(id store.ID, lasting time.Duration) time.Duration {
+// invalidateLater registers an invalidation for when the front is back, if it still matters then. It returns for how
+// long an old answer may be seen: the longest time requested for the ID.
+func (s *Store) invalidateLater(id store.ID, lasting time.Duration) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if left := time.Until(s.untold[id]); left > lasting {
+	if left := time.Until(s.pending[id]); left > lasting {
 		return left
 	}
-	if len(s.untold) < maxUntold {
-		s.untold[id] = time.Now().Add(lasting)
+	if len(s.pending) < maxPending {
+		s.pending[id] = time.Now().Add(lasting)
 	}
 	return lasting
 }
 
-// logInterval is the least time between two words to the log.
+// logInterval is the least time between two log lines.
 const logInterval = 10 * time.Second
 
-// failed leaves the front alone until it answers again. The first of many callers who find it so says it.
+// failed stops using the front until it answers again. Of many callers that find it so, the first reports it.
 func (s *Store) failed(call string, err error) {
 	if s.ctx.Err() != nil || !s.away.CompareAndSwap(false, true) {
 		return
@@ -106,29 +109,29 @@ func (s *Store) failed(call string, err error) {
 	}
 	s.mu.Unlock()
 	if !silent {
-		s.config.Logger.WarnContext(s.ctx, "tiered: the front failed: until it answers, the durable store alone does",
+		s.config.Logger.WarnContext(s.ctx, "tiered: the front failed: until it answers, only the durable store is used",
 			"call", call, "error", err)
 	}
 	s.background(s.awaitFront)
 }
 
-// The first and the longest time between two tries whether the front is back.
+// These are the shortest and the longest pause between two checks whether the front is back.
 const (
 	minAway = 10 * time.Millisecond
 	maxAway = 5 * time.Second
 )
 
-// awaitFront asks until the front answers in time, tells it what it has missed, and uses it again. No request waits for
-// that.
+// awaitFront checks until the front answers in time, sends it the missed invalidations, and uses it again. No request
+// waits for this.
 func (s *Store) awaitFront() {
 	for failures := 1; backoff.Sleep(s.ctx, backoff.Jittered(minAway, maxAway, failures)); failures++ {
-		if s.probe() == nil && s.tellAll() == nil && s.useAgain() {
+		if s.probe() == nil && s.invalidateAll() == nil && s.resume() {
 			return
 		}
 	}
 }
 
-// probeID is of no record: an operation has a key.
+// probeID belongs to no record, because an operation has a key.
 var probeID = store.ID{Scope: "onceward", Key: ""}
 
 func (s *Store) probe() error {
@@ -138,31 +141,31 @@ func (s *Store) probe() error {
 	return err
 }
 
-// tellAll tells the front what it has missed and still matters.
-func (s *Store) tellAll() error {
+// invalidateAll sends the front the missed invalidations that still matter.
+func (s *Store) invalidateAll() error {
 	s.mu.Lock()
-	untold := maps.Clone(s.untold)
+	pending := maps.Clone(s.pending)
 	s.mu.Unlock()
-	for id, until := range untold {
+	for id, until := range pending {
 		if time.Now().Before(until) {
 			if err := s.invalidate(s.ctx, id, MaxMaxAge); err != nil {
 				return err
 			}
 		}
 		s.mu.Lock()
-		if s.untold[id].Equal(until) { // else there is more to tell
-			delete(s.untold, id)
+		if s.pending[id].Equal(until) { // else there is a later one to send
+			delete(s.pending, id)
 		}
 		s.mu.Unlock()
 	}
 	return nil
 }
 
-// useAgain ends the time in which the front is left alone, unless there is more to tell it.
-func (s *Store) useAgain() bool {
+// resume uses the front again, unless more invalidations are pending.
+func (s *Store) resume() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.untold) > 0 {
+	if len(s.pending) > 0 {
 		return false
 	}
 	s.away.Store(false)

@@ -9,21 +9,21 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// DefaultMemoryBytes is how much a [Memory] holds if nothing is said.
+// DefaultMemoryBytes is the default of [MemoryConfig].MaxBytes.
 const DefaultMemoryBytes = 64 << 20
 
 // MemoryConfig configures a [Memory]. The zero value is ready to use.
 type MemoryConfig struct {
-	// MaxBytes is how much it holds; what was used least recently gives way. Where tombstones alone are more, which takes
-	// a bust for each 300 bytes, it holds nothing until they have ended. Default: [DefaultMemoryBytes].
+	// MaxBytes is the largest size of the content; the least recently used values are removed first. If the tombstones
+	// alone are larger, which takes a bust for each 300 bytes, it holds nothing until they have ended. Default:
+	// [DefaultMemoryBytes].
 	MaxBytes int
 	// Clock is its clock. Default: [time.Now].
 	Clock func() time.Time
 }
 
-// Memory is a [Front] in this process. No other process hears of what is busted here, nor does this one hear of what
-// others bust: where several processes use one durable store, what one of them busts can still be seen in the others
-// for MaxAge, and no error says so.
+// Memory is a [Front] in this process. It is not shared: if several processes use one durable store, a record that one
+// of them busts can still be seen in the others for MaxAge, and no error reports it.
 type Memory struct {
 	config MemoryConfig
 
@@ -32,11 +32,11 @@ type Memory struct {
 	recent  list.List // of *memoryEntry, the most recently used first
 	// bytes is the size of all entries and tombstones.
 	bytes int
-	// tombstones holds when each ends. They do not give way to entries; they are pruned at prune, and to make room.
+	// tombstones contains when each ends. They are not removed for entries; they are pruned at prune, and to make room.
 	tombstones map[store.ID]time.Time
 	prune      int
 	pruned     time.Time
-	// shut is when the last of the tombstones has ended that there was no room for: nothing is added until then.
+	// shut is when the last tombstone ends that there was no room for: nothing is added until then.
 	shut time.Time
 }
 
@@ -46,17 +46,17 @@ type memoryEntry struct {
 	end   time.Time
 }
 
-// memoryOverhead is about what an entry takes beside its value and its ID.
+// memoryOverhead is about the size of an entry beside its value and its ID.
 const memoryOverhead = 256
 
 func (e *memoryEntry) size() int { return len(e.value) + tombstoneSize(e.id) }
 
 func tombstoneSize(id store.ID) int { return len(id.Scope) + len(id.Key) + memoryOverhead }
 
-// leastPrune is how many tombstones are kept before those that have ended are looked for.
+// leastPrune is how many tombstones are kept before ended ones are looked for.
 const leastPrune = 64
 
-// pruneInterval is the least time between two looks through all tombstones to make room.
+// pruneInterval is the least time between two scans of all tombstones to make room.
 const pruneInterval = time.Second
 
 // NewMemory returns an empty front in this process.
@@ -117,7 +117,7 @@ func (m *Memory) Add(_ context.Context, id store.ID, value []byte, end time.Time
 	return nil
 }
 
-// makeRoom drops tombstones that have ended, and then what was used least recently, as long as there is too much. The
+// makeRoom removes ended tombstones, and then the least recently used entries, while the content is too large. The
 // caller holds the lock.
 func (m *Memory) makeRoom(now time.Time) {
 	if m.bytes > m.config.MaxBytes && now.Sub(m.pruned) >= pruneInterval {
@@ -151,7 +151,7 @@ func (m *Memory) Invalidate(_ context.Context, id store.ID, lasting time.Duratio
 	return nil
 }
 
-// pruneTombstones drops those that have ended.
+// pruneTombstones removes the ended tombstones.
 func (m *Memory) pruneTombstones(now time.Time) {
 	for id, end := range m.tombstones {
 		if !now.Before(end) {
@@ -162,7 +162,7 @@ func (m *Memory) pruneTombstones(now time.Time) {
 	m.prune, m.pruned = max(leastPrune, 2*len(m.tombstones)), now
 }
 
-// shutUntilTheyEnd keeps everything out in place of the tombstones, which are all that there is.
+// shutUntilTheyEnd refuses all additions in place of the tombstones, which are the whole content.
 func (m *Memory) shutUntilTheyEnd() {
 	for _, end := range m.tombstones {
 		if end.After(m.shut) {

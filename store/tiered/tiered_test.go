@@ -15,7 +15,7 @@ import (
 	"github.com/onceward/onceward/store/tiered"
 )
 
-// TestReplay: the durable store answers the first retry, the front those behind it, and with the same.
+// TestReplay: the durable store answers the first retry, the front the later ones, with the same answer.
 func TestReplay(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, tiered.Config{})
@@ -105,7 +105,7 @@ func TestExpiry(t *testing.T) {
 	})
 }
 
-// TestLateFill: what was read before a bust, and arrives behind it, is not seen.
+// TestLateFill: a record read before a bust, and filled after it, is not seen.
 func TestLateFill(t *testing.T) {
 	for _, delay := range []time.Duration{0, 10*time.Second - 1, 10 * time.Second, time.Hour} {
 		t.Run(delay.String(), func(t *testing.T) {
@@ -127,7 +127,7 @@ func TestLateFill(t *testing.T) {
 	}
 }
 
-// TestLateFillBesideNew: an old answer does not take the place of the new one either, nor come behind it.
+// TestLateFillBesideNew: an old answer does not take the place of the new one either, nor follow it.
 func TestLateFillBesideNew(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, tiered.Config{MaxAge: 10 * time.Second})
@@ -193,7 +193,7 @@ func TestLargeRecords(t *testing.T) {
 	})
 }
 
-// TestFillsAreBounded: fills do not queue up behind a front that takes none, and no request waits for one.
+// TestFillsAreBounded: fills do not queue up for a front that accepts none, and no request waits for one.
 func TestFillsAreBounded(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, tiered.Config{})

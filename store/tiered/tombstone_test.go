@@ -10,7 +10,7 @@ import (
 	"github.com/onceward/onceward/store/tiered"
 )
 
-// TestTombstoneOfABustStays: what is told the front after a bust does not let in what the bust keeps out, which is the
+// TestTombstoneOfABustStays: a shorter invalidation after a bust does not let in what the bust keeps out, which is the
 // fill of a node with a longer MaxAge that read before.
 func TestTombstoneOfABustStays(t *testing.T) {
 	claim := store.Claim{ID: key, Attempt: 7}
@@ -45,7 +45,7 @@ func TestTombstoneOfABustStays(t *testing.T) {
 }
 
 // TestBustWhileDownWithALongerAge: another node can have a longer MaxAge, and so see an old answer for longer than this
-// one. The error says so, and the front is told for as long.
+// one. The error contains this time, and the invalidation lasts as long.
 func TestBustWhileDownWithALongerAge(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, tiered.Config{MaxAge: time.Second})
@@ -68,7 +68,7 @@ func TestBustWhileDownWithALongerAge(t *testing.T) {
 		if err := w.store.Bust(t.Context(), key, false); !errors.As(err, &stale) {
 			t.Fatalf("a bust without the front: %v, want a StaleError", err)
 		}
-		// A resolve is told for a shorter time, which changes nothing.
+		// A resolve is invalidated for a shorter time, which changes nothing.
 		claim := store.Claim{ID: key, Attempt: w.reserve(request(key), store.DecisionExecute).Record.Attempt}
 		if err := w.store.Abandon(t.Context(), claim, "lost"); err != nil {
 			t.Fatal(err)

@@ -6,16 +6,16 @@ import (
 	"sync/atomic"
 )
 
-// worth estimates whether look-ups are worth their while. Where next to all requests are first executions, a look-up
-// costs each of them a round trip and spares the durable store next to nothing: then only a sample is made, which finds
-// out when that changes. Which requests those are does not matter, as long as no client can tell: the durable store
-// answers all of them.
+// worth estimates whether look-ups are worthwhile. If nearly all requests are first executions, a look-up costs each of
+// them a round trip and spares the durable store almost nothing: then only a sample of look-ups is made, which detects
+// a change. The choice of the requests does not matter, as long as no client can detect it: the durable store can
+// answer all of them.
 type worth struct {
-	// points are gained by hits and lost by misses. Without any, look-ups are not worth it.
+	// points increase with hits and decrease with misses. At zero, look-ups are not worthwhile.
 	points atomic.Int32
 }
 
-// worths has an estimate for each part of the scopes, so that one which sprays keys decides for few others.
+// worths has an estimate for each part of the scopes, so that a scope with many new keys affects few others.
 type worths struct {
 	seed  maphash.Seed
 	parts [64]worth
@@ -26,7 +26,7 @@ func (w *worths) of(scope string) *worth {
 	return &w.parts[maphash.String(w.seed, scope)%uint64(len(w.parts))]
 }
 
-// assume takes look-ups for worth it until they prove not to be.
+// assume treats look-ups as worthwhile until they prove not to be.
 func (w *worths) assume() {
 	for i := range w.parts {
 		w.parts[i].points.Store(maxPoints)
@@ -34,19 +34,19 @@ func (w *worths) assume() {
 }
 
 const (
-	// hitPoints is how many misses a hit makes up for: all look-ups are made while one of so many hits.
+	// hitPoints is how many misses a hit outweighs: all look-ups are made while at least one of so many hits.
 	hitPoints = 16
-	// maxPoints bounds how long what was counts.
+	// maxPoints bounds how long past look-ups count.
 	maxPoints = 256
-	// sampleOf is of how many look-ups that are not worth it one is made.
+	// sampleOf is the number of look-ups of which one is made if they are not worthwhile.
 	sampleOf = 16
 )
 
-// ask reports whether a look-up is to be made.
-func (w *worth) ask() bool { return w.points.Load() > 0 || rand.Uint32N(sampleOf) == 0 }
+// sample reports whether to make a look-up.
+func (w *worth) sample() bool { return w.points.Load() > 0 || rand.Uint32N(sampleOf) == 0 }
 
-// learn counts what a look-up has found. Of several that do so at once one may be lost: it is an estimate.
-func (w *worth) learn(hit bool) {
+// count counts the result of a look-up. Of concurrent results one may be lost, because it is only an estimate.
+func (w *worth) count(hit bool) {
 	points := w.points.Load()
 	next := max(points-1, 0)
 	if hit {

@@ -2,7 +2,6 @@ package page
 
 import (
 	"context"
-	"database/sql"
 	"io"
 	"net/http"
 	"time"
@@ -15,6 +14,8 @@ import (
 	"github.com/onceward/onceward/telemetry"
 )
 
+var _ client.Config
+
 var (
 	ctx     context.Context
 	url     string
@@ -22,7 +23,4 @@ var (
 	meters  metric.MeterProvider
 	tracers trace.TracerProvider
 	traced  http.RoundTripper
-	journal client.Journal
-	tx      *sql.Tx
-	request *http.Request
 )

@@ -1,5 +1,5 @@
 // Package orm tests the recipes of docs/orm.md: each is a file here, the page shows the same text, and each makes
-// payments in the transaction of the guard, on SQLite and on PostgreSQL.
+// payments in the transaction of the guard, on SQLite, PostgreSQL and MariaDB.
 package orm
 
 import (
@@ -23,6 +23,7 @@ import (
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/store"
+	"github.com/onceward/onceward/store/mysql"
 	"github.com/onceward/onceward/store/postgres"
 	"github.com/onceward/onceward/store/sqlite"
 )
@@ -37,7 +38,7 @@ type service struct {
 	db    *sql.DB // to look from outside
 }
 
-const createTable = `CREATE TABLE payment (id TEXT PRIMARY KEY, amount BIGINT NOT NULL CHECK (amount > 0))`
+const createTable = `CREATE TABLE payment (id VARCHAR(64) PRIMARY KEY, amount BIGINT NOT NULL CHECK (amount > 0))`
 
 // onEach runs a test for every recipe, on each database that it is for.
 func onEach(t *testing.T, test func(s *service)) {
@@ -58,6 +59,15 @@ func onEach(t *testing.T, test func(s *service)) {
 			s, err := postgres.Open(t.Context(), url)
 			test(newService(t, r.postgres(), s, err, "pgx", url))
 		})
+		if r.mysql != nil {
+			t.Run(r.dir+"/MariaDB", func(t *testing.T) {
+				t.Parallel()
+				server := servers.MariaDB(t)
+				source := server.DSN(server.Database(t))
+				s, err := mysql.Open(t.Context(), source)
+				test(newService(t, r.mysql(), s, err, "mysql", source))
+			})
+		}
 	}
 }
 
@@ -225,8 +235,8 @@ func TestEndsAreTheGuards(t *testing.T) {
 	})
 }
 
-// TestRawEnds: a statement that ends the transaction past the ORM is refused on SQLite, and makes the outcome unknown
-// on PostgreSQL, where nothing runs a second time.
+// TestRawEnds: a statement that ends the transaction past the ORM is refused on SQLite and MySQL, and makes the
+// outcome unknown on PostgreSQL, where nothing runs a second time.
 func TestRawEnds(t *testing.T) {
 	onEach(t, func(s *service) {
 		for i, statement := range []string{"COMMIT", "/* really */ END", "ROLLBACK", "COMMIT; BEGIN", "COMMIT AND CHAIN"} {
@@ -249,7 +259,7 @@ func TestRawEnds(t *testing.T) {
 			case first.status != http.StatusInternalServerError || !strings.Contains(again.body, "outcome-unknown"):
 				s.Errorf("%s: got %+v, and then %+v", statement, first, again)
 			}
-			if onSQLite := strings.HasSuffix(s.Name(), "/SQLite"); runs != 1 || (refused != nil) != onSQLite {
+			if taken := strings.HasSuffix(s.Name(), "/PostgreSQL"); runs != 1 || (refused == nil) != taken {
 				s.Errorf("%s: ran %d times, refused by %v", statement, runs, refused)
 			}
 		}

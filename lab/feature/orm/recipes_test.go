@@ -9,9 +9,11 @@ import (
 
 	"entgo.io/ent/dialect"
 	"github.com/ncruces/go-sqlite3/gormlite"
+	"github.com/uptrace/bun/dialect/mysqldialect"
 	"github.com/uptrace/bun/dialect/pgdialect"
 	"github.com/uptrace/bun/dialect/sqlitedialect"
 	"github.com/uptrace/bun/schema"
+	gormmysql "gorm.io/driver/mysql"
 	gormpostgres "gorm.io/driver/postgres"
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
@@ -32,6 +34,7 @@ import (
 type recipe struct {
 	dir              string
 	sqlite, postgres func() orm
+	mysql            func() orm // nil: no dialect, or $1
 }
 
 // orm is what a recipe gives to the tests.
@@ -44,17 +47,28 @@ type orm struct {
 }
 
 var recipes = []recipe{
-	{"gorm", func() orm { return onGORM(gormlite.OpenDB(closed)) }, func() orm {
-		return onGORM(gormpostgres.New(gormpostgres.Config{Conn: closed}))
-	}},
+	{
+		"gorm",
+		func() orm { return onGORM(gormlite.OpenDB(closed)) },
+		func() orm { return onGORM(gormpostgres.New(gormpostgres.Config{Conn: closed})) },
+		func() orm {
+			return onGORM(gormmysql.New(gormmysql.Config{Conn: closed, SkipInitializeWithVersion: true}))
+		},
+	},
 	{
 		"bun",
 		func() orm { return onBun(sqlitedialect.New()) },
 		func() orm { return onBun(pgdialect.New()) },
+		func() orm { return onBun(mysqldialect.New()) },
 	},
-	{"ent", func() orm { return onEnt(dialect.SQLite) }, func() orm { return onEnt(dialect.Postgres) }},
-	{"sqlc", onSQLC, onSQLC},
-	{"sqlcpgx", nil, onPgx},
+	{
+		"ent",
+		func() orm { return onEnt(dialect.SQLite) },
+		func() orm { return onEnt(dialect.Postgres) },
+		func() orm { return onEnt(dialect.MySQL) },
+	},
+	{"sqlc", onSQLC, onSQLC, nil},
+	{"sqlcpgx", nil, onPgx, nil},
 }
 
 // closed has no connections: what goes past the transaction of the guard fails.

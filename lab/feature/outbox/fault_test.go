@@ -43,11 +43,11 @@ func (f *faulty) FinishMessages(ctx context.Context, endings []outbox.Outcome) (
 	return fenced, err
 }
 
-func (f *faulty) RecordProviderID(ctx context.Context, l outbox.Lease, id string) error {
+func (f *faulty) RecordEffect(ctx context.Context, l outbox.Lease, id string, answer []byte) error {
 	if f.provides.Add(-1) >= 0 {
 		return errDown
 	}
-	return f.Store.RecordProviderID(ctx, l, id)
+	return f.Store.RecordEffect(ctx, l, id, answer)
 }
 
 // TestFinishingIsRepeated: while the store is down the message is neither delivered again nor lost.

@@ -3,6 +3,7 @@ package outbox_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -52,9 +53,10 @@ func TestADeliveryWithoutAWorker(t *testing.T) {
 	if err := d.CheckLease(); err != nil {
 		t.Errorf("it is not alive: %v", err)
 	}
-	if err := d.RecordProviderID(t.Context(), "ch_1"); err == nil ||
-		err.Error() != "outbox: this delivery is not a worker's" {
-		t.Errorf("recording came to %v", err)
+	for _, err := range []error{d.RecordProviderID(t.Context(), "ch_1"), d.RecordAnswer(t.Context(), []byte("paid"))} {
+		if err == nil || err.Error() != "outbox: this delivery is not a worker's" {
+			t.Errorf("recording came to %v", err)
+		}
 	}
 }
 
@@ -148,5 +150,88 @@ func TestThenAddsAMessage(t *testing.T) {
 		b.add(about("a", "charge"), about("a", "next"))
 		b.run(b.worker(b.store, outbox.Route{Handler: mail.deliver}), outbox.Report{Delivered: 3})
 		mail.want(b, "followed", "charge next receipt")
+	})
+}
+
+// TestThenOfADeadLetter: what Then writes and that the message is a dead letter are seen together. If Then fails, the
+// message is delivered again, and not forgotten.
+func TestThenOfADeadLetter(t *testing.T) {
+	for name, c := range map[string]struct {
+		aggregate string
+		want      outbox.State
+	}{"free": {"", outbox.StateDead}, "holding": {"x", outbox.StateHolding}} {
+		t.Run(name, func(t *testing.T) {
+			inTime(t, func(b *bench) {
+				b.createBook()
+				id := b.add(about(c.aggregate, "m"))
+				failing := true
+				events := new(journal)
+				w := b.worker(b.store, outbox.Route{
+					BlockOnDeadLetter: true,
+					Handler: func(context.Context, *outbox.Delivery) (outbox.Result, error) {
+						return outbox.Result{Then: func(ctx context.Context) error {
+							err := write(ctx, "refused")
+							if failing {
+								return errors.Join(err, errDown)
+							}
+							return err
+						}}, outbox.Permanent(errors.New("no such account"))
+					},
+				}, watched(events))
+				b.run(w, outbox.Report{Retried: 1})
+				b.wantLines("undone", "")
+				b.wantStates("undone", id, outbox.StateReady)
+				failing = false
+				time.Sleep(time.Second)
+				b.run(w, outbox.Report{DeadLetters: 1})
+				b.wantLines("done", "refused")
+				b.wantStates("done", id, c.want)
+				if e := b.entry(id[0]); e.LastError != "outbox: the message cannot be delivered: no such account" {
+					b.Errorf("the last error is %q", e.LastError)
+				}
+				events.want(b, "M1", "retry, dead letter")
+			})
+		})
+	}
+}
+
+// TestAnswerIsKept for the next delivery, and for who lists the message; a person's answer takes its place.
+func TestAnswerIsKept(t *testing.T) {
+	inTime(t, func(b *bench) {
+		b.createBook()
+		id := b.add(about("", "m"))
+		var had []string
+		w := b.worker(b.store, outbox.Route{Handler: func(ctx context.Context, d *outbox.Delivery) (outbox.Result, error) {
+			had = append(had, string(d.Answer))
+			if age := d.Now().Sub(d.ClaimedAt); age < 0 || age > time.Minute || d.ClaimedAt.Before(d.CreatedAt) {
+				b.Errorf("it was claimed at %s, and now is %s", d.ClaimedAt, d.Now())
+			}
+			if len(had) == 3 {
+				return outbox.Result{}, nil
+			}
+			if err := d.RecordAnswer(ctx, make([]byte, outbox.MaxAnswer+1)); err == nil {
+				b.Error("an answer without a limit is kept")
+			}
+			if err := d.RecordAnswer(ctx, []byte("accepted")); err != nil || string(d.Answer) != "accepted" {
+				b.Errorf("recording came to %v, and the answer at hand is %q", err, d.Answer)
+			}
+			if len(had) == 1 {
+				return outbox.Result{}, errDown
+			}
+			return outbox.Result{}, outbox.Permanent(errDown)
+		}})
+		b.run(w, outbox.Report{Retried: 1})
+		time.Sleep(time.Second)
+		b.run(w, outbox.Report{DeadLetters: 1})
+		operator, err := outbox.NewOperator(b.store)
+		b.must(err)
+		if err := operator.Answer(b.Context(), "ann", "asked", id[0], make([]byte, outbox.MaxAnswer+1)); err == nil {
+			b.Error("an answer without a limit is taken")
+		}
+		b.must(operator.Answer(b.Context(), "ann", "asked", id[0], []byte("paid")))
+		b.run(w, outbox.Report{Delivered: 1})
+		if got := strings.Join(had, ","); got != ",accepted,paid" || string(b.entry(id[0]).Answer) != "paid" {
+			b.Errorf("the deliveries had %q, and %q is kept", got, b.entry(id[0]).Answer)
+		}
 	})
 }

@@ -134,7 +134,7 @@ func TestBeginningsWhileOpen(t *testing.T) {
 			"claim messages": claims, "sweep": sweeps, "list": lists,
 			"begin reconcile": x.breaker.BeginReconcile(ctx, claim, 0, time.Minute),
 			"requeue":         x.breaker.Requeue(ctx, claim, "again"),
-			"replay message":  x.breaker.ReplayMessage(ctx, "0190b5f2-7c3a-7def-8abc-0123456789ab"),
+			"replay message":  x.breaker.ReplayMessage(ctx, "0190b5f2-7c3a-7def-8abc-0123456789ab", nil),
 		} {
 			if !errors.Is(err, store.ErrNotSent) {
 				t.Errorf("L2: %s of an operation while the breaker is open: %v", name, err)

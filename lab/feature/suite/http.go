@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,19 +24,28 @@ type HTTP struct {
 	URL string
 	// Client sends the requests.
 	Client *http.Client
+	// Handled counts the requests whose handling has ended, answered or not; nil if the server is not one of net/http.
+	Handled *atomic.Int64
 }
 
 // HTTPFeatures are those of HTTP.
 var HTTPFeatures = Features{Headers: true, KeyLines: true, FirstSent: true, Refusals: true, Silence: true}
 
-// ServeHTTP serves on loopback until the test ends.
+// ServeHTTP serves HTTP/1 and unencrypted HTTP/2 on loopback until the test ends.
 func ServeHTTP(t *testing.T, h http.Handler) HTTP {
 	t.Helper()
-	server := httptest.NewUnstartedServer(h)
+	handled := new(atomic.Int64)
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer handled.Add(1)
+		h.ServeHTTP(w, r)
+	}))
 	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	server.Config.Protocols = new(http.Protocols)
+	server.Config.Protocols.SetHTTP1(true)
+	server.Config.Protocols.SetUnencryptedHTTP2(true)
 	server.Start()
 	t.Cleanup(server.Close)
-	return HTTP{URL: server.URL, Client: server.Client()}
+	return HTTP{URL: server.URL, Client: server.Client(), Handled: handled}
 }
 
 // Call implements [Caller].

@@ -8,9 +8,9 @@ CREATE TABLE IF NOT EXISTS onceward_schema (
 
 -- The records, one for each idempotency key. No column has a collation: bytes decide which key is which. Times are
 -- microseconds since 1970. A write names the attempt and the revision that it was decided on, and changes the latter.
--- Columns and indexes cost every write, so there are few. The column record begins with five lengths of four bytes, the
+-- Columns and indexes cost every write, so there are few. The column record begins with six lengths of four bytes, the
 -- most significant first: of the rest, which is as the program encodes it, of the id, which is scope and key, of the
--- provider's id, of the body and of the data. They follow in this order, the last two unless they are in content.
+-- provider's id, of the operation, of the body and of the data. They follow in this order, the last two unless they are in content.
 CREATE TABLE IF NOT EXISTS onceward_record (
 	hash        BINARY(16) NOT NULL COMMENT 'The first half of the SHA-256 of the id, as logs show it.',
 	attempt     BIGINT NOT NULL COMMENT 'The fencing token: it grows with each grant of the right to execute.',
@@ -115,6 +115,7 @@ SELECT
 			HEX(SUBSTRING(r.id, -10, 2)), HEX(SUBSTRING(r.id, -8, 2)), HEX(SUBSTRING(r.id, -6))))
 		ELSE CONVERT(SUBSTRING(r.id, r.start + r.size + 1) USING utf8mb4)
 	END AS `key`,
+	CONVERT(NULLIF(r.operation, '') USING utf8mb4) AS operation,
 	ELT(r.state DIV 10, 'in_progress', 'completed', 'failed_retryable', 'unknown', 'expired') AS state,
 	r.state AS state_code,
 	r.state = 41 AS dead_letter,
@@ -131,12 +132,17 @@ FROM (
 		IF(ORD(t.id) < 128, ORD(t.id), (ORD(t.id) & 127) + ORD(SUBSTRING(t.id, 2, 1)) * 128) AS size
 	FROM (
 		SELECT s.hash, s.attempt, s.state, s.due, s.created_at, s.settled_at,
-			SUBSTRING(s.record, 21 + CONV(HEX(LEFT(s.record, 4)), 16, 10),
-				CONV(HEX(SUBSTRING(s.record, 5, 4)), 16, 10)) AS id,
-			SUBSTRING(s.record, 21 + CONV(HEX(LEFT(s.record, 4)), 16, 10) + CONV(HEX(SUBSTRING(s.record, 5, 4)), 16, 10),
-				CONV(HEX(SUBSTRING(s.record, 9, 4)), 16, 10)) AS provider_id,
-			CAST(CONV(HEX(SUBSTRING(s.record, 13, 4)), 16, 10) AS UNSIGNED) AS body_bytes
-		FROM onceward_record s
+			SUBSTRING(s.record, 25 + s.rest_bytes, s.id_bytes) AS id,
+			SUBSTRING(s.record, 25 + s.rest_bytes + s.id_bytes, s.provider_bytes) AS provider_id,
+			SUBSTRING(s.record, 25 + s.rest_bytes + s.id_bytes + s.provider_bytes,
+				CONV(HEX(SUBSTRING(s.record, 13, 4)), 16, 10)) AS operation,
+			CAST(CONV(HEX(SUBSTRING(s.record, 17, 4)), 16, 10) AS UNSIGNED) AS body_bytes
+		FROM (
+			SELECT r.*, CONV(HEX(LEFT(r.record, 4)), 16, 10) AS rest_bytes,
+				CONV(HEX(SUBSTRING(r.record, 5, 4)), 16, 10) AS id_bytes,
+				CONV(HEX(SUBSTRING(r.record, 9, 4)), 16, 10) AS provider_bytes
+			FROM onceward_record r
+		) s
 	) t
 ) r;
 
@@ -217,6 +223,7 @@ CREATE TABLE IF NOT EXISTS onceward_outbox (
 	provider_id    MEDIUMBLOB COMMENT 'What the receiver calls the effect.',
 	last_error     MEDIUMBLOB COMMENT 'Why the last delivery failed.',
 	payload        LONGBLOB NOT NULL,
+	answer         MEDIUMBLOB COMMENT 'What the handler kept of the receiver''s answer.',
 	PRIMARY KEY (id),
 	KEY onceward_outbox_state (state, topic, due, created_at),
 	KEY onceward_outbox_order (open_lane, place, state),

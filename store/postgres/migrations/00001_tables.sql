@@ -177,7 +177,8 @@ CREATE TABLE onceward_delivery (
 	origin_key     bytea,
 	payload        bytea NOT NULL,
 	provider_id    text,                        -- what the receiver calls the effect
-	last_error     text                         -- why the last delivery failed
+	last_error     text,                        -- why the last delivery failed
+	answer         bytea                        -- what the handler kept of the receiver's answer
 );
 
 -- For claims. Messages that are done are not in it, nor those that wait for another one.
@@ -194,15 +195,15 @@ CREATE INDEX onceward_delivery_provider ON onceward_delivery (md5(provider_id)) 
 -- constant, so that a query for another one does not look at them.
 CREATE VIEW onceward_message AS
 SELECT id, due, created_at, origin_attempt, attempts, state, topic, aggregatetype, aggregateid, type, downstream_key, attributes, origin_scope, origin_key, payload,
-	provider_id, last_error
+	provider_id, last_error, answer
 FROM onceward_delivery
 UNION ALL
 SELECT id, due, created_at, origin_attempt, 0, 0::smallint, topic, aggregatetype, aggregateid, type, downstream_key, attributes, origin_scope, origin_key, payload,
-	NULL::text, NULL::text
+	NULL::text, NULL::text, NULL::bytea
 FROM onceward_outbox WHERE number > 0
 UNION ALL
 SELECT id, due, created_at, origin_attempt, 0, 6::smallint, topic, aggregatetype, aggregateid, type, downstream_key, attributes, origin_scope, origin_key, payload,
-	NULL::text, NULL::text
+	NULL::text, NULL::text, NULL::bytea
 FROM onceward_outbox WHERE number < 0;
 
 -- Events that consumers have had. Texts that come from outside are bytea: they may hold any byte.
@@ -411,7 +412,7 @@ CREATE FUNCTION onceward_outbox_claim(topics text[], limits integer[], lease big
 RETURNS TABLE (id uuid, number bigint, lane bigint, due bigint, created_at bigint, origin_attempt bigint, attempts integer, state smallint,
 	topic text, aggregatetype text, aggregateid text, type text, downstream_key text, attributes text, origin_scope bytea, origin_key bytea,
 	payload bytea,
-	provider_id text, last_error text)
+	provider_id text, last_error text, answer bytea)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET plan_cache_mode = force_generic_plan
@@ -458,7 +459,8 @@ BEGIN
 		attempts = o.attempts + CASE WHEN j.heads AND NOT j.waits THEN 1 ELSE 0 END
 	FROM judged j WHERE o.ctid = j.place
 	RETURNING o.id, o.number, o.lane, o.due, o.created_at, o.origin_attempt, o.attempts, o.state, o.topic, o.aggregatetype, o.aggregateid,
-		o.type, o.downstream_key, o.attributes, o.origin_scope, o.origin_key, CASE WHEN o.state = 1 THEN o.payload END, o.provider_id, o.last_error;
+		o.type, o.downstream_key, o.attributes, o.origin_scope, o.origin_key, CASE WHEN o.state = 1 THEN o.payload END, o.provider_id,
+		o.last_error, o.answer;
 	IF more THEN
 		RETURN NEXT;
 	END IF;
@@ -872,6 +874,7 @@ COMMENT ON COLUMN onceward_delivery.origin_key IS 'The key of the operation that
 COMMENT ON COLUMN onceward_delivery.payload IS 'The message itself.';
 COMMENT ON COLUMN onceward_delivery.provider_id IS 'What the receiver calls the effect.';
 COMMENT ON COLUMN onceward_delivery.last_error IS 'Why the last delivery failed.';
+COMMENT ON COLUMN onceward_delivery.answer IS 'What the handler kept of the receiver''s answer.';
 COMMENT ON TABLE onceward_inbox IS 'Events that consumers have had.';
 COMMENT ON COLUMN onceward_inbox.applied_at IS 'When it was applied, in microseconds since 1970.';
 COMMENT ON COLUMN onceward_inbox.event_id IS 'The id of the event.';

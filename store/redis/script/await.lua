@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Marks a record that is in progress at an attempt as awaited, so that whoever ends the attempt publishes that.
+-- Marks a record that is in progress at an attempt as awaited, so that the call that ends the attempt publishes it.
 --
 -- KEYS: the record.
 -- ARGV: format, state and attempt as they must be.

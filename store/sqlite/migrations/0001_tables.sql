@@ -107,7 +107,8 @@ CREATE TABLE onceward_outbox (
 	provider_id    TEXT NOT NULL DEFAULT '',
 	last_error     TEXT NOT NULL DEFAULT '',
 	headers        TEXT NOT NULL, -- a JSON object
-	payload        BLOB NOT NULL
+	payload        BLOB NOT NULL,
+	answer         BLOB -- what the handler kept of the receiver's answer
 ) STRICT;
 
 -- Each index holds only the messages in the states that it is for, so that those that are done slow down nobody. The state

@@ -93,8 +93,8 @@ var engine = []Mutant{
 					"\t\t\tres.record.Response = other.record.Response\n\t\t}\n\t\tres.kind",
 			},
 			{
-				"execution_attempt.go", "// replayAge is how long ago",
-				"var (\n\treplays  atomic.Int64\n\treplayed atomic.Pointer[result]\n)\n\n// replayAge is how long ago",
+				"execution_attempt.go", "// replayAge returns how long ago",
+				"var (\n\treplays  atomic.Int64\n\treplayed atomic.Pointer[result]\n)\n\n// replayAge returns how long ago",
 			},
 		},
 	},
@@ -166,8 +166,8 @@ var janitors = []Mutant{
 		Mistake: "the function that reaps runs two hours ahead",
 		Edits: []Edit{{
 			"store/postgres/migrations/00001_tables.sql",
-			"\tnow_us   bigint := onceward_now();\n\tmost ",
-			"\tnow_us   bigint := onceward_now() + 7200000000;\n\tmost ",
+			"\tnow_us bigint := onceward_now();\n\tplaces ",
+			"\tnow_us bigint := onceward_now() + 7200000000;\n\tplaces ",
 		}},
 	},
 	{

@@ -70,7 +70,7 @@ var caches = []Mutant{
 		Name: "front-not-told", Layer: "tiered", Store: tiered, Breaks: []string{"I11"},
 		Mistake: "the front does not hear of an answer that was removed",
 		Edits: []Edit{{
-			"store/tiered/invalidate.go", "\treturn s.told(ctx, id, MaxMaxAge, s.Store.Bust(ctx, id, force))",
+			"store/tiered/invalidate.go", "\treturn s.changed(ctx, id, MaxMaxAge, s.Store.Bust(ctx, id, force))",
 			"\treturn s.Store.Bust(ctx, id, force)",
 		}},
 		Faults: nodesFail,

@@ -163,7 +163,7 @@ var upper = []Mutant{
 		Name: "caller-new-key", Layer: "client", Store: sqlite, Breaks: []string{"I1", "I2"},
 		Mistake: "a caller sends an operation again under another key",
 		Edits: []Edit{{
-			"client/worker_send.go", "\tctx = WithKey(ctx, o.Key)\n", "\tctx = WithKey(ctx, NewKey())\n",
+			"outbox/httpcall/deliver.go", "client.WithKey(ctx, d.DownstreamKey)", "client.WithKey(ctx, client.NewKey())",
 		}},
 		Faults: []string{"caller-kill", "reply-cut", "server-kill"},
 	},
@@ -171,7 +171,7 @@ var upper = []Mutant{
 		Name: "caller-not-told", Layer: "client", Store: sqlite, Breaks: []string{"I18"}, Quiet: true,
 		Mistake: "an operation counts as told before the caller was told",
 		Edits: []Edit{{
-			"client/worker_send.go", "\t\t\ts.Told = w.config.OnSettled == nil\n", "\t\t\ts.Told = true\n",
+			"outbox/httpcall/deliver.go", "return outbox.Result{Then: c.report(o)}, nil", "return outbox.Result{}, nil",
 		}},
 		Faults: []string{"caller-kill"},
 	},
@@ -179,10 +179,38 @@ var upper = []Mutant{
 		Name: "never-taken-up", Layer: "client", Store: sqlite, Breaks: []string{"I13"},
 		Mistake: "what a caller was at when it was killed is never taken up again",
 		Edits: []Edit{{
-			"internal/sqljournal/statements.go", "due = @now + CAST($3 AS BIGINT), attempts",
-			"due = @now + 3600000000 + CAST($3 AS BIGINT), attempts",
+			"store/sqlite/outbox_claim.go", "until: micros(now.Add(max(lease, time.Microsecond)))",
+			"until: micros(now.Add(max(lease, time.Hour)))",
+		}, {
+			"store/sqlite/outbox_finish.go", "micros(now.Add(lease))", "micros(now.Add(lease + time.Hour))",
 		}},
 		Faults: []string{"caller-kill"},
+	},
+	{
+		Name: "caller-window", Layer: "client", Store: sqlite, Breaks: []string{"I18"},
+		Test:    Test{"github.com/onceward/onceward/lab/feature/callers", "TestWindowIsOver"},
+		Mistake: "an operation of a caller is sent again after its key may have been forgotten",
+		Edits: []Edit{{
+			"outbox/httpcall/deliver.go", "time.Now().Add(-now.Sub(r.firstSent))", "time.Now().Add(0 * now.Sub(r.firstSent))",
+		}},
+	},
+	{
+		Name: "caller-sent-before-kept", Layer: "client", Store: sqlite, Breaks: []string{"I18"},
+		Test:    Test{"github.com/onceward/onceward/lab/feature/callers", "TestNothingIsSentThatIsNotKept"},
+		Mistake: "an operation of a caller is sent although it could not be kept when it was first sent",
+		Edits: []Edit{{
+			"outbox/httpcall/deliver.go", "\t\tif err := keep(ctx, d, r); err != nil {\n\t\t\treturn err\n\t\t}\n",
+			"\t\t_ = keep(ctx, d, r)\n",
+		}},
+	},
+	{
+		Name: "dead-without-then", Layer: "outbox", Store: sqlite, Breaks: []string{"I18"},
+		Test:    Test{"github.com/onceward/onceward/lab/feature/outbox", "TestThenOfADeadLetter"},
+		Mistake: "a message becomes a dead letter without the transaction that its handler asked for",
+		Edits: []Edit{{
+			"outbox/worker_deliver.go", "errors.Is(err, ErrPermanent) && result.Then != nil:",
+			"errors.Is(err, ErrPermanent) && result.Then != nil && end.route == nil:",
+		}},
 	},
 	{
 		Name: "limit-counts-replays", Layer: "limit", Store: redis, Breaks: []string{"A6"},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -17,15 +18,17 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/onceward/onceward/client"
+	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/outbox/httpcall"
 	"github.com/onceward/onceward/store/postgres"
 	"github.com/onceward/onceward/store/sqlite"
 )
 
-// Caller says what a process does that is a caller: it writes what it wants to be done into its journal, and a worker
+// Caller says what a process does that is a caller: it writes what it wants to be done into its outbox, and a worker
 // sends it to the servers until it is answered.
 type Caller struct {
-	// Journal is the file of its journal, or the URL of the PostgreSQL that has it.
-	Journal string
+	// Store is the file of its store, or the URL of the PostgreSQL that has it.
+	Store string
 	// Heard is the file in which it writes down the key of each operation that it was told of.
 	Heard string
 	// Fronts are the URLs of the servers.
@@ -38,67 +41,94 @@ type Caller struct {
 	Plain bool
 }
 
-// The times of a caller. What it was at when it was killed is taken up again after twice its timeout.
+// The times of a caller. What it was at when it was killed is taken up again when the lease is over, which is as long as
+// a call may take.
 const (
 	callTimeout = 2 * time.Second
 	orderPause  = 80 * time.Millisecond
 )
 
-// CallerJournal is the journal of a caller.
-type CallerJournal struct {
-	client.Journal
-	// Enqueue commits one operation.
-	Enqueue func(ctx context.Context, request *http.Request) error
+// CallerTopic is the topic of the operations of callers.
+const CallerTopic = "calls"
+
+// CallerStore is the store of a caller, whose outbox has its operations.
+type CallerStore struct {
+	outbox.Store
+	box   *outbox.Outbox
+	calls *httpcall.Calls
+	// enqueue commits one operation.
+	enqueue func(ctx context.Context, request *http.Request) error
 	Close   func() error
 }
 
-// OpenCallerJournal opens the journal that a file has, or the tables of a prefix in PostgreSQL.
-func OpenCallerJournal(ctx context.Context, url, prefix string) (*CallerJournal, error) {
+// OpenCallerStore opens the store that a file has, or the tables of a prefix in PostgreSQL. The configuration is that of
+// the caller's operations.
+func OpenCallerStore(ctx context.Context, url, prefix string, config httpcall.Config) (*CallerStore, error) {
+	config.Topic = CallerTopic
 	if strings.HasPrefix(url, "postgres") {
-		return openPostgresJournal(ctx, url, prefix)
+		return openPostgresCaller(ctx, url, prefix, config)
 	}
-	j, err := sqlite.OpenJournal(ctx, url)
+	s, err := sqlite.Open(ctx, url)
 	if err != nil {
 		return nil, err
 	}
-	enqueue := func(ctx context.Context, request *http.Request) error {
-		return j.Update(ctx, func(tx *sql.Tx) error {
-			_, err := client.Enqueue(ctx, j, tx, request)
+	opened := &CallerStore{Store: s, Close: s.Close}
+	if err := opened.configure(config); err != nil {
+		return nil, err
+	}
+	opened.enqueue = func(ctx context.Context, request *http.Request) error {
+		return s.Update(ctx, func(tx *sql.Tx) error {
+			_, err := opened.calls.Enqueue(ctx, tx, request)
 			return err
 		})
 	}
-	return &CallerJournal{Journal: j, Enqueue: enqueue, Close: j.Close}, nil
+	return opened, nil
 }
 
-func openPostgresJournal(ctx context.Context, url, prefix string) (*CallerJournal, error) {
+func openPostgresCaller(ctx context.Context, url, prefix string, config httpcall.Config) (*CallerStore, error) {
 	pool, err := pgxpool.New(ctx, url)
 	if err != nil {
 		return nil, err
 	}
-	j, err := postgres.NewJournal(ctx, pool, postgres.WithTablePrefix(prefix))
+	s, err := postgres.New(ctx, pool, postgres.WithTablePrefix(prefix))
 	if err != nil {
 		pool.Close()
 		return nil, err
 	}
-	enqueue := func(ctx context.Context, request *http.Request) error {
+	opened := &CallerStore{Store: s, Close: func() error {
+		defer pool.Close()
+		return s.Close()
+	}}
+	if err := opened.configure(config); err != nil {
+		return nil, err
+	}
+	opened.enqueue = func(ctx context.Context, request *http.Request) error {
+		m, err := opened.calls.Message(request)
+		if err != nil {
+			return err
+		}
 		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-			_, err := postgres.Enqueue(ctx, j, tx, request)
+			_, err := postgres.AddMessage(ctx, opened.box, tx, m)
 			return err
 		})
 	}
-	end := func() error {
-		defer pool.Close()
-		return j.Close()
+	return opened, nil
+}
+
+// configure makes the operations of the caller. If it fails the store is closed.
+func (s *CallerStore) configure(config httpcall.Config) (err error) {
+	if s.box, err = outbox.New(s.Store, outbox.Config{}); err == nil {
+		config.Outbox = s.box
+		s.calls, err = httpcall.New(config)
 	}
-	return &CallerJournal{Journal: j, Enqueue: enqueue, Close: end}, nil
+	if err != nil {
+		return errors.Join(err, s.Close())
+	}
+	return nil
 }
 
 // call is the life of a caller.
 func (s Settings) call(ctx context.Context, url string) error {
-	journal, err := OpenCallerJournal(ctx, s.Caller.Journal, CallerPrefix(s.Name))
-	if err != nil {
-		return err
-	}
 	heard, err := os.OpenFile(s.Caller.Heard, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
@@ -110,10 +140,9 @@ func (s Settings) call(ctx context.Context, url string) error {
 	if err != nil {
 		return err
 	}
-	worker, err := client.NewWorker(journal, client.WorkerConfig{
-		Transport: transport, Prepare: authorize, SendTimeout: callTimeout,
-		MinBackoff: 50 * time.Millisecond, MaxBackoff: time.Second, Logger: slog.New(slog.DiscardHandler),
-		OnSettled: func(_ context.Context, o client.Operation) error {
+	own, err := OpenCallerStore(ctx, s.Caller.Store, CallerPrefix(s.Name), httpcall.Config{
+		Transport: transport, Prepare: authorize,
+		OnSettled: func(_ context.Context, o httpcall.Operation) error {
 			_, err := io.WriteString(heard, o.Key+"\n")
 			return err
 		},
@@ -121,9 +150,17 @@ func (s Settings) call(ctx context.Context, url string) error {
 	if err != nil {
 		return err
 	}
+	route := own.calls.Route()
+	route.Timeout, route.MinBackoff, route.MaxBackoff = callTimeout, 50*time.Millisecond, time.Second
+	worker, err := outbox.NewWorker(own, outbox.WorkerConfig{
+		Routes: map[string]outbox.Route{CallerTopic: route}, Lease: callTimeout, Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		return err
+	}
 	fmt.Println(url)
 	if s.Caller.Orders {
-		go s.order(ctx, journal, worker)
+		go s.order(ctx, own)
 	}
 	return worker.Run(ctx)
 }
@@ -134,7 +171,7 @@ func CallerPrefix(name string) string {
 	return strings.ReplaceAll(name, "-", "_") + "_"
 }
 
-// accountHeader says for which account an operation is; its token is not in the journal.
+// accountHeader says for which account an operation is; its token is not in the outbox.
 const accountHeader = "Caller-Account"
 
 // authorize adds the token of the account.
@@ -150,10 +187,10 @@ func authorize(r *http.Request) error {
 }
 
 // order orders until the caller ends. What could not be written down is not ordered.
-func (s Settings) order(ctx context.Context, journal *CallerJournal, worker *client.Worker) {
+func (s Settings) order(ctx context.Context, own *CallerStore) {
 	for n := 0; ctx.Err() == nil; n++ {
-		if request, err := s.draw(n); err == nil && journal.Enqueue(ctx, request) == nil {
-			worker.Wake()
+		if request, err := s.draw(n); err == nil {
+			_ = own.enqueue(ctx, request)
 		}
 		time.Sleep(orderPause/2 + rand.N(orderPause))
 	}
@@ -213,7 +250,7 @@ func (c Call) mark(header http.Header) error {
 }
 
 // CallOf is what an operation of a caller is about.
-func CallOf(o *client.Operation) (c Call, err error) {
+func CallOf(o *httpcall.Operation) (c Call, err error) {
 	err = json.Unmarshal([]byte(o.Header.Get(callHeader)), &c)
 	return c, err
 }

@@ -56,8 +56,8 @@ type World struct {
 	fronts    []*wire
 	providers []*wire
 
-	// calls are the journals of the callers, past all faults.
-	calls []*node.CallerJournal
+	// calls are the stores of the callers, past all faults.
+	calls []*node.CallerStore
 
 	// window is the one that goes on, and windows how many there were with it.
 	window  string
@@ -319,8 +319,8 @@ func (w *World) Close() error {
 	}
 	w.network.close()
 	var err error
-	for _, journal := range w.calls {
-		err = errors.Join(err, journal.Close())
+	for _, own := range w.calls {
+		err = errors.Join(err, own.Close())
 	}
 	if w.view != nil {
 		err = errors.Join(err, w.view.Close())

@@ -1,0 +1,233 @@
+package sqltx_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/onceward/onceward/internal/sqltx"
+	"github.com/onceward/onceward/store"
+)
+
+var silent = slog.New(slog.NewTextHandler(io.Discard, nil))
+
+// TestFlights: one transaction a record is under way at a time, and a transaction that was revoked does not end the next
+// one.
+func TestFlights(t *testing.T) {
+	t.Parallel()
+	var flights sqltx.Flights
+	id := store.ID{Key: "key"}
+	if flights.Has(id) || flights.Ended(id) != nil {
+		t.Error("a transaction is under way before the first one")
+	}
+	first := flights.Enter(id)
+	if first == nil || flights.Enter(id) != nil || !flights.Has(id) {
+		t.Fatal("two transactions of one record are under way, or none")
+	}
+	ended := flights.Ended(id)
+	flights.Leave(id, first)
+	if _, open := <-ended; open {
+		t.Error("the end is not reported")
+	}
+	second := flights.Enter(id)
+	flights.Leave(id, first)
+	if second == nil || !flights.Has(id) {
+		t.Error("the end of the work of a revoked transaction ended the next one")
+	}
+}
+
+// TestWaits: a wake ends all waits for its record, and nothing is kept afterwards.
+func TestWaits(t *testing.T) {
+	t.Parallel()
+	var waits sqltx.Waits
+	id, other := store.ID{Key: "key"}, store.ID{Key: "other"}
+	a, b, c := waits.Watch(id), waits.Watch(id), waits.Watch(other)
+	waits.Wake(id)
+	<-a.Settled
+	<-b.Settled
+	again := waits.Watch(id) // which waits for another change
+	waits.Leave(id, a)
+	waits.Leave(id, b)
+	select {
+	case <-again.Settled:
+		t.Error("a wait that began after the wake was ended by it")
+	case <-c.Settled:
+		t.Error("a wait for another record was ended")
+	default:
+	}
+	if n := waits.Len(); n != 2 {
+		t.Errorf("%d records are waited for, want 2", n)
+	}
+	waits.Leave(id, again)
+	waits.Leave(other, c)
+	if n := waits.Len(); n != 0 {
+		t.Errorf("%d records are kept that no caller waits for", n)
+	}
+}
+
+// TestHints: a watcher that is slow has one hint, and a watcher that has stopped gets none.
+func TestHints(t *testing.T) {
+	t.Parallel()
+	var hints sqltx.Hints
+	slow, stop := hints.Watch()
+	gone, leave := hints.Watch()
+	leave()
+	hints.Wake()
+	hints.Wake()
+	if len(slow) != 1 || len(gone) != 0 {
+		t.Errorf("%d and %d hints, want 1 and 0", len(slow), len(gone))
+	}
+	stop()
+}
+
+// revocable counts how often it was revoked.
+type revocable struct {
+	times atomic.Int64
+	takes time.Duration
+}
+
+func (r *revocable) Revoke() {
+	r.times.Add(1)
+	time.Sleep(r.takes)
+}
+
+// TestLimit: the work or the timer ends a transaction, never both.
+func TestLimit(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for _, c := range []struct {
+			limit, takes time.Duration
+			inTime       bool
+			revoked      int64
+		}{
+			{0, time.Hour, true, 0},
+			{time.Second, time.Second, true, 0},
+			{time.Second, time.Second + sqltx.LateGrace - 1, true, 0},
+			{time.Second, time.Second + sqltx.LateGrace + 1, false, 1},
+			{time.Second, time.Hour, false, 1},
+		} {
+			var limit sqltx.Limit
+			work := &revocable{takes: time.Minute}
+			begin := time.Now()
+			limit.Start(c.limit, work)
+			time.Sleep(c.takes)
+			if inTime := limit.Returned(); inTime != c.inTime || work.times.Load() != c.revoked {
+				t.Errorf("work of %s with a limit of %s: in time %t, revoked %d times", c.takes, c.limit, inTime, work.times.Load())
+			}
+			if c.revoked > 0 && time.Since(begin) < c.limit+sqltx.LateGrace+work.takes {
+				t.Errorf("work of %s returned before its transaction was revoked", c.takes)
+			}
+			if c.inTime == limit.Running() {
+				t.Errorf("work of %s: a timer runs: %t", c.takes, limit.Running())
+			}
+			time.Sleep(time.Hour)
+			if work.times.Load() != c.revoked {
+				t.Errorf("work of %s was revoked after its end", c.takes)
+			}
+		}
+	})
+}
+
+// open is a result that is closed with its gate.
+type open struct{ closed atomic.Bool }
+
+func (o *open) Close() { o.closed.Store(true) }
+
+// TestGate: after its end a handler gets the reason, and what it left open is closed.
+func TestGate(t *testing.T) {
+	t.Parallel()
+	var gate sqltx.Gate
+	if err := gate.Enter(); err != nil {
+		t.Fatal(err)
+	}
+	left, closed := new(open), new(open)
+	gate.Keep(left)
+	gate.Keep(closed)
+	gate.Forget(closed)
+	gate.Leave()
+	gate.Close(silent)
+	if !left.closed.Load() || closed.closed.Load() {
+		t.Error("what was left open is not closed, or what was closed is closed again")
+	}
+	if err := gate.Enter(); !errors.Is(err, store.ErrTxOwned) {
+		t.Errorf("a handler that has returned gets %v, want ErrTxOwned", err)
+	}
+}
+
+// TestLateGate: a handler that has not returned is kept out, and its connection is taken only if no call uses it.
+func TestLateGate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		yes := func() bool { return true }
+		var gate sqltx.Gate
+		if err := gate.Enter(); err != nil {
+			t.Fatal(err)
+		}
+		gate.Lock()
+		if gate.Seize(silent, yes) || gate.SeizeCut(silent) {
+			t.Error("the gate was seized while a call is under way")
+		}
+		time.AfterFunc(sqltx.QuietWait/2, gate.Leave)
+		if !gate.SeizeCut(silent) {
+			t.Error("the gate was not seized after the call that was cut")
+		}
+		if err := gate.Enter(); !errors.Is(err, store.ErrDeadline) {
+			t.Errorf("a late handler gets %v, want ErrDeadline", err)
+		}
+		var reading sqltx.Gate
+		if err := reading.Enter(); err != nil {
+			t.Fatal(err)
+		}
+		reading.Keep(new(open))
+		reading.Leave()
+		reading.Lock()
+		if reading.Seize(silent, yes) {
+			t.Error("the gate was seized from a handler that reads rows")
+		}
+		var past sqltx.Gate
+		past.Lock()
+		if past.Seize(silent, func() bool { return false }) || !past.Seize(silent, yes) {
+			t.Error("the gate was seized against the store's refusal, or not seized at all")
+		}
+	})
+}
+
+// TestRetry: work runs again if its own transaction was undone, and only then. An error that the work returned may wrap
+// the same of a transaction inside of it, or say that the outcome of that one is unknown.
+func TestRetry(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		undone := &sqltx.UndoneError{}
+		_, inner := sqltx.Retry(t.Context(), func() error { return undone })
+		for name, c := range map[string]struct {
+			err    error
+			runs   int
+			gaveUp bool
+		}{
+			"undone":                 {undone, sqltx.MaxTries, true},
+			"undone early":           {&sqltx.UndoneError{Early: true}, sqltx.MaxUndone, true},
+			"undone with an error":   {&sqltx.UndoneError{Cause: inner}, sqltx.MaxTries, true},
+			"undone inside":          {inner, 1, false},
+			"unknown":                {errors.Join(store.ErrOutcomeUnknown, inner), 1, false},
+			"undone, unknown inside": {&sqltx.UndoneError{Cause: errors.Join(store.ErrOutcomeUnknown, inner)}, 1, false},
+			"none":                   {nil, 1, false},
+		} {
+			runs := 0
+			gaveUp, err := sqltx.Retry(t.Context(), func() error { runs++; return c.err })
+			if runs != c.runs || gaveUp != c.gaveUp || (err == nil) != (c.err == nil) {
+				t.Errorf("I1: %s: %d runs, gave up %t, %v; want %d runs", name, runs, gaveUp, err, c.runs)
+			}
+		}
+		ctx, leave := context.WithCancel(t.Context())
+		leave()
+		runs := 0
+		if gaveUp, _ := sqltx.Retry(ctx, func() error { runs++; return undone }); !gaveUp || runs != 1 {
+			t.Errorf("a caller that has left: %d runs", runs)
+		}
+	})
+}

@@ -1,0 +1,163 @@
+package httpcall
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/onceward/onceward/client"
+	"github.com/onceward/onceward/internal/backoff"
+	"github.com/onceward/onceward/outbox"
+)
+
+// deliver sends an operation, unless its answer is kept already, and reports what became of it.
+func (c *Calls) deliver(ctx context.Context, d *outbox.Delivery) (outbox.Result, error) {
+	o, r, err := open(&d.Entry)
+	if err != nil {
+		return outbox.Result{}, outbox.Permanent(err)
+	}
+	if r.answer == nil {
+		if err = c.send(ctx, d, &o, &r); err != nil && !errors.Is(err, errOver) {
+			return outbox.Result{}, err
+		}
+		o.FirstSent, o.KeptUntil, o.Attempts = r.firstSent, r.keptUntil, d.Attempts
+	}
+	if err != nil {
+		o.LastError = err.Error()
+		return outbox.Result{Then: c.report(o)}, outbox.Permanent(err)
+	}
+	o.Outcome, o.Answer = client.OutcomeAnswered, *r.answer
+	return outbox.Result{Then: c.report(o)}, nil
+}
+
+// report returns the end of a delivery that calls OnSettled. The error of OnSettled is never permanent: it is called
+// again until it returns nil.
+func (c *Calls) report(o Operation) func(ctx context.Context) error {
+	if c.config.OnSettled == nil {
+		return nil
+	}
+	return func(ctx context.Context) error {
+		if err := c.config.OnSettled(ctx, o); err != nil {
+			return fmt.Errorf("httpcall: OnSettled: %v", err)
+		}
+		return nil
+	}
+}
+
+// errOver is the end of an operation that may not be sent any more, and has no answer.
+var errOver = errors.New("httpcall: the outcome is unknown, and a person has to find out whether it was executed")
+
+// send sends an operation, and keeps its answer with the message. That the operation is sent, and when it was first, is
+// kept before the first byte is sent. An error that wraps errOver is final.
+//
+// Times are the store's, so that nodes whose clocks differ agree: the transport gets the age of the operation.
+func (c *Calls) send(ctx context.Context, d *outbox.Delivery, o *Operation, r *record) error {
+	now, sentBefore := d.Now(), !r.firstSent.IsZero()
+	if !sentBefore {
+		r.firstSent = d.ClaimedAt
+		if err := keep(ctx, d, r); err != nil {
+			return err
+		}
+	} else {
+		ctx = client.Resumed(ctx, time.Now().Add(-now.Sub(r.firstSent)))
+	}
+	if !r.keptUntil.IsZero() {
+		left := r.keptUntil.Sub(now)
+		if left <= 0 {
+			return over(d, client.ErrWindowClosed)
+		}
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, left)
+		defer cancel()
+	}
+	answer, until, err := c.exchange(ctx, d, o, r.firstSent)
+	if !until.IsZero() {
+		r.keptUntil = d.Now().Add(time.Until(until))
+	}
+	r.answer = answer
+	if err == nil || !until.IsZero() {
+		if keepErr := keep(ctx, d, r); keepErr != nil {
+			return errors.Join(err, keepErr) // it is sent again under the same key, and answered as the service answers retries
+		}
+	}
+	unfinished := (*client.UnfinishedError)(nil)
+	// The clock of this node may be wrong: it alone closes no window on an operation that was never sent.
+	if errors.Is(err, client.ErrWindowClosed) && (sentBefore || errors.As(err, &unfinished) && unfinished.Attempts > 0) {
+		return over(d, err)
+	}
+	return err
+}
+
+// over is the end without an answer, with why the sending before had none.
+func over(d *outbox.Delivery, err error) error {
+	if d.LastError == "" {
+		return fmt.Errorf("%w: %w", errOver, err)
+	}
+	return fmt.Errorf("%w: %w. Before that: %s", errOver, err, d.LastError)
+}
+
+const (
+	// keepTimeout is how long a record is tried to be kept. It is less than the grace of a worker that ends.
+	keepTimeout    = 5 * time.Second
+	minKeepBackoff = 50 * time.Millisecond
+	maxKeepBackoff = time.Second
+)
+
+// keep keeps a record with the message, also if the time of the sending is over.
+func keep(ctx context.Context, d *outbox.Delivery, r *record) error {
+	content, err := r.encode()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepTimeout)
+	defer cancel()
+	for failures := 1; ; failures++ {
+		err := d.RecordAnswer(ctx, content)
+		if err == nil || errors.Is(err, outbox.ErrFenced) ||
+			!backoff.Sleep(ctx, backoff.Jittered(minKeepBackoff, maxKeepBackoff, failures)) {
+			return err
+		}
+	}
+}
+
+// exchange sends an operation by the transport, and returns its final answer, and until when the service has said that
+// it keeps the key. Errors have nothing of an answer's body, which may be personal: they are logged.
+func (c *Calls) exchange(
+	ctx context.Context, d *outbox.Delivery, o *Operation, firstSent time.Time,
+) (answer *Answer, until time.Time, err error) {
+	request, err := o.request(client.WithKey(ctx, d.DownstreamKey))
+	if err != nil {
+		return nil, until, err
+	}
+	request.Header.Del(c.profile.Header) // the key of the message goes before one of another profile
+	if c.profile.FirstSentHeader != "" {
+		request.Header.Set(c.profile.FirstSentHeader, firstSent.UTC().Format(http.TimeFormat))
+	}
+	if c.config.Prepare != nil {
+		if err := c.config.Prepare(request); err != nil {
+			return nil, until, fmt.Errorf("httpcall: Prepare: %v", err) // it is never permanent
+		}
+	}
+	if err := d.CheckLease(); err != nil {
+		return nil, until, err
+	}
+	response, err := c.config.Transport.RoundTrip(request)
+	until = client.KeptUntil(response, err)
+	if err != nil {
+		return nil, until, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(response.Body, outbox.MaxAnswer+1))
+	if err != nil {
+		return nil, until, fmt.Errorf("httpcall: read the answer: %w", err)
+	}
+	if outcome := client.Classify(response, nil); outcome != client.OutcomeAnswered {
+		return nil, until, fmt.Errorf("httpcall: status %d, by which the outcome is %s", response.StatusCode, outcome)
+	}
+	header := response.Header.Clone()
+	header.Del("Set-Cookie") // credentials are not kept
+	return &Answer{Status: response.StatusCode, Header: header, Body: body}, until, nil
+}
