@@ -28,7 +28,6 @@ GRANT USAGE ON SCHEMA app TO @role;
 GRANT SELECT, INSERT ON app.orders TO @role;
 GRANT SELECT ON app.onceward_schema, app.onceward_message TO @role;
 GRANT SELECT, INSERT, UPDATE, DELETE ON app.onceward_record, app.onceward_delivery TO @role;
-GRANT SELECT, UPDATE ON app.onceward_walk TO @role;
 GRANT SELECT, INSERT, DELETE ON app.onceward_late_completion, app.onceward_external_event, app.onceward_audit,
 	app.onceward_execution, app.onceward_outbox, app.onceward_inbox TO @role;
 GRANT USAGE ON SEQUENCE app.onceward_attempt, app.onceward_outbox_number TO @role`

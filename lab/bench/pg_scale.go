@@ -75,61 +75,19 @@ func (s *scaleSide) replay(ctx context.Context) error {
 // reapBatch is how many records one call of the reaper removes at most.
 const reapBatch = 1000
 
-// reapShare is the part of the records that expire at a time: as many as do while the reaper walks through the table
-// once, whatever the size of that is.
-const reapShare = 24
-
-// reap has expired records removed, a share of the table at a time and so many batches at least, and returns how long
-// the calls took. Before each share the time passes that a round of the reaper takes, and the calls go on until all of
-// that is made up for: all of the table is walked through. A call may remove fewer than it was asked for, or none.
+// reap has expired records removed, so many batches, and returns how long the calls took.
 func (s *scaleSide) reap(ctx context.Context, step *scaleStep) (took time.Duration, err error) {
-	share := max(s.records/reapShare/reapBatch, 1) * reapBatch
-	removed := 0
-	for ; removed < step.times*reapBatch; removed += share {
-		if err := cloneRecords(ctx, s.site, share, true); err != nil {
-			return 0, err
-		}
-		if _, err := s.site.pool.Exec(ctx, `UPDATE onceward_walk SET walked = 0`); err != nil {
-			return 0, err
-		}
-		spent, err := s.reapRound(ctx, share)
-		if err != nil {
-			return 0, err
-		}
-		took += spent
+	if err := cloneRecords(ctx, s.site, step.times*reapBatch, true); err != nil {
+		return 0, err
 	}
-	return took * time.Duration(step.times*reapBatch) / time.Duration(removed), nil
-}
-
-// maxIdleReaps is how many calls in a row may remove nothing while there is something to do: each walks for two seconds,
-// or to the end of its round.
-const maxIdleReaps = 1000
-
-// reapRound lets the reaper walk through all of the table, in which so many records have expired, and returns how long
-// its calls took.
-func (s *scaleSide) reapRound(ctx context.Context, records int) (took time.Duration, err error) {
-	asked := time.Now().Add(-time.Second).UnixMicro() // less what the reaper rounds off
-	for left, idle := records, 0; ; idle++ {
+	for range step.times {
 		started := time.Now()
 		n, err := s.store.Reap(ctx, reapBatch, false)
-		took += time.Since(started)
-		if err != nil {
-			return 0, err
-		}
-		if n > 0 {
-			left, idle = left-n, 0
-		}
-		var walked int64
-		if err := s.site.pool.QueryRow(ctx, `SELECT walked FROM onceward_walk`).Scan(&walked); err != nil {
-			return 0, err
-		}
-		switch whole := walked >= asked; {
-		case whole && left == 0:
-			return took, nil
-		case whole && n < reapBatch, left < 0, idle == maxIdleReaps:
-			return 0, fmt.Errorf("the reaper removed %d records, want %d", records-left, records)
+		if took += time.Since(started); err != nil || n != reapBatch {
+			return 0, errors.Join(err, fmt.Errorf("the reaper removed %d records, want %d", n, reapBatch))
 		}
 	}
+	return took, nil
 }
 
 // measureScale compares the cost of operations in a large table with that in a small one.

@@ -183,6 +183,33 @@ func TestCheckCosts(t *testing.T) {
 	}
 }
 
+// TestNewKeysWhereAllIsStricter: where a database makes every transaction serializable, or repeats reads, nodes that
+// meet new keys at the same moment serve them.
+func TestNewKeysWhereAllIsStricter(t *testing.T) {
+	t.Parallel()
+	for _, level := range []string{"serializable", "repeatable%20read"} {
+		t.Run(level, func(t *testing.T) {
+			url := servers.Postgres(t).SchemaURL(t) + "&default_transaction_isolation=" + level
+			nodes := []*postgres.Store{openStore(t, url), openStore(t, url), openStore(t, url), openStore(t, url)}
+			for round := range 20 {
+				ended := crowd(t.Context(), 2*len(nodes), func(ctx context.Context, i int) {
+					r := reservation(fmt.Sprint(round, " ", i))
+					var err error
+					if i%2 == 0 {
+						_, err = nodes[i/2].Reserve(ctx, r)
+					} else {
+						_, err = nodes[i/2].Transact(ctx, r, committing("done", nothing))
+					}
+					if err != nil {
+						t.Errorf("a new key was refused: %v", err)
+					}
+				})
+				ended()
+			}
+		})
+	}
+}
+
 // TestCommitRefusedInReservedMode: a conflict that a server tells of at the end of a statement's own transaction is
 // decided again, in every table.
 func TestCommitRefusedInReservedMode(t *testing.T) {

@@ -35,7 +35,6 @@ var grants = []string{
 	`USAGE ON SCHEMA @schema`,
 	`SELECT ON onceward_schema`,
 	`SELECT, INSERT, UPDATE, DELETE ON onceward_record`,
-	`SELECT, UPDATE ON onceward_walk`,
 	`SELECT, INSERT, DELETE ON onceward_late_completion`,
 	`SELECT, INSERT, DELETE ON onceward_external_event`,
 	`SELECT, INSERT, DELETE ON onceward_audit`,

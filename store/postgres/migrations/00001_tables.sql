@@ -45,8 +45,11 @@ CREATE TABLE onceward_record (
 ) WITH (autovacuum_vacuum_scale_factor = 0.1); -- all records go after a while, and until vacuum comes they take room
 
 -- For the sweeper, the reconciler, the resumer and those who count: most records have an answer, and are looked for by their id
--- alone, so they are not in it. The reaper walks to them (below).
+-- alone, so they are not in it.
 CREATE INDEX onceward_record_open ON onceward_record (state, due) WHERE state <> 20;
+
+-- For the reaper, which removes what has an answer when it has expired.
+CREATE INDEX onceward_record_expiry ON onceward_record (due) WHERE state = 20;
 
 -- For finding a record by what the provider calls its effect. The hash is there because an index does not take values of every
 -- length.
@@ -128,16 +131,6 @@ CREATE TABLE onceward_execution (
 
 CREATE INDEX onceward_execution_id ON onceward_execution (id, at);
 CREATE INDEX onceward_execution_at ON onceward_execution (at);
-
--- Where the reaper is on its walk through the records. Without the row each call begins at a page that is drawn by lot.
-CREATE TABLE onceward_walk (
-	one    boolean PRIMARY KEY CHECK (one),
-	page   bigint NOT NULL, -- where the next call continues
-	walked bigint NOT NULL, -- up to when it has come as far as it should, in microseconds since 1970
-	kept   bigint NOT NULL  -- how long the records are kept that it removes, on average, in microseconds
-);
-
-INSERT INTO onceward_walk (one, page, walked, kept) VALUES (true, 0, 0, 86400000000);
 
 -- The order of messages: drawn behind the lock of their aggregate, so that it is the order of commits there.
 CREATE SEQUENCE onceward_outbox_number;
@@ -259,14 +252,8 @@ $$;
 -- +goose StatementEnd
 
 -- Removes at most so many settled records past their expiry, and returns how many; softly, it marks them expired first and removes
--- them a retention later. Any scheduler may call it. It walks through the pages of the table, from where the call before ended. How
--- far it goes follows from the time since, however many call and how often: a round takes a twenty-fourth of the time for which
--- records are kept, so that what has expired takes little room, and a record is read two dozen times in its life; a minute at
--- least, a day at most, and so long that no more than 1,024 pages (8 MiB) are read in a second. A table of up to 2,048 pages is
--- walked through by each call. A call that has found so many records, or has taken two seconds, or half of what a statement may
--- take, leaves the rest to the next one. While another call is at it, nothing is done. It looks without locks, and then locks and
--- removes what it has found in one statement, so that nobody waits for the walk. A row that is locked, or has changed since, is
--- left for the next round.
+-- them a retention later. Any scheduler may call it, and several at once share the work: a row that is locked, or has changed since
+-- the look, is left to the next call.
 -- +goose StatementBegin
 CREATE FUNCTION onceward_reap(batch integer DEFAULT 1000, soft boolean DEFAULT false) RETURNS integer
 LANGUAGE plpgsql VOLATILE
@@ -277,93 +264,39 @@ SET enable_sort = off
 SET jit = off
 AS $$
 DECLARE
-	now_us   bigint := onceward_now();
-	most     integer := coalesce(batch, 2147483647);
-	pages    bigint := pg_relation_size('onceward_record'::regclass) / current_setting('block_size')::bigint;
-	long     bigint; -- for how long records are kept
-	round_us bigint;
-	time_us  bigint; -- for how long it walks
-	here     bigint;
-	upto     bigint;
-	since    bigint;
-	gone     bigint := 0;
-	allowed  bigint;
-	from_tid tid;
-	upto_tid tid;
-	met      integer := 0;
-	places   tid[] := '{}';
-	met_at   tid[];
-	each     bigint;
-	doomed   smallint[] := CASE WHEN soft THEN '{50}' ELSE '{20,30,50}' END;
-	reaped   integer := 0;
-	n        integer;
+	now_us bigint := onceward_now();
+	places tid[];
+	reaped integer := 0;
+	n      integer;
 BEGIN
-	SELECT w.page, w.walked, w.kept INTO here, since, long FROM onceward_walk w FOR UPDATE SKIP LOCKED;
-	IF NOT FOUND AND EXISTS (SELECT FROM onceward_walk) THEN
-		RETURN 0;
-	END IF;
-	long := least(greatest(coalesce(long, 86400000000), 0), 3155760000000000); -- a hundred years
-	round_us := greatest(least(long / 24, 86400000000), 60000000, pages * 1000000 / 1024);
-	here := greatest(coalesce(here, floor(random() * pages)::bigint), 0);
-	since := least(greatest(coalesce(since, 0), now_us - round_us), now_us);
-	time_us := least(2000000, (SELECT min(setting::bigint) * 500 FROM pg_settings
-		WHERE name IN ('statement_timeout', 'transaction_timeout') AND setting <> '0'));
-	allowed := least(pages, greatest(CASE WHEN pages <= 2048 THEN pages ELSE 0 END,
-		(pages * ((now_us - since)::numeric / round_us))::bigint));
-	-- A clock that steps back ends the walk too.
-	WHILE gone < allowed AND (gone = 0 OR onceward_now() BETWEEN now_us AND now_us + time_us) LOOP
-		IF here >= pages THEN
-			here := 0;
-		END IF;
-		upto := least(here + least(128, allowed - gone), pages);
-		from_tid := format('(%s,0)', here)::tid;
-		upto_tid := format('(%s,0)', upto)::tid;
-		SELECT count(*), array_agg(d.place), avg(d.retention)::bigint INTO n, met_at, each
-		FROM (
-			SELECT t.ctid AS place, t.retention FROM onceward_record t
-			WHERE t.ctid >= from_tid AND t.ctid < upto_tid AND t.state IN (20, 30, 50) AND t.due <= now_us
-				AND t.version = 1
-			LIMIT most - met
-		) d;
-		IF n > 0 THEN
-			places := places || met_at;
-			met := met + n;
-			long := long + (each - long) / 10000 * least(n, 1000);
-		END IF;
-		EXIT WHEN met >= most; -- there may be more on these pages
-		since := since + round_us * (upto - here) / pages;
-		gone := gone + upto - here;
-		here := upto;
-	END LOOP;
-	IF soft AND met > 0 THEN
+	-- Each branch is of one state, so that it goes by an index on what is due.
+	places := ARRAY(
+		SELECT d.place FROM (
+			SELECT r.ctid AS place FROM onceward_record r WHERE r.state = 20 AND r.due <= now_us AND r.version = 1
+			ORDER BY r.due LIMIT batch FOR UPDATE SKIP LOCKED) d
+		UNION ALL
+		SELECT d.place FROM (
+			SELECT r.ctid AS place FROM onceward_record r WHERE r.state = 30 AND r.due <= now_us AND r.version = 1
+			ORDER BY r.state, r.due LIMIT batch FOR UPDATE SKIP LOCKED) d
+		LIMIT batch);
+	IF soft THEN
 		UPDATE onceward_record t
 		SET state = 50, due = now_us + t.retention, created_at = coalesce(t.created_at, t.due - t.retention),
 			settled_at = t.due - t.retention, downstream_secret = NULL, reconcile_count = NULL, status = 0,
 			resumable = NULL, not_replayable = NULL, not_stored = NULL, nonce = NULL, point = NULL, last_error = NULL, first_error = NULL,
 			reconcile_error = NULL, provider_id = NULL, trace_id = NULL, content_type = NULL, header = NULL,
 			data = NULL, body = NULL
-		WHERE t.ctid = ANY (ARRAY(
-			SELECT r.ctid FROM onceward_record r
-			WHERE r.ctid = ANY (places) AND r.state IN (20, 30) AND r.due <= now_us
-				AND r.version = 1
-			FOR UPDATE SKIP LOCKED));
-		GET DIAGNOSTICS reaped = ROW_COUNT;
+		WHERE t.ctid = ANY (places) AND t.state IN (20, 30) AND t.due <= now_us;
+	ELSE
+		DELETE FROM onceward_record t WHERE t.ctid = ANY (places) AND t.state IN (20, 30) AND t.due <= now_us;
 	END IF;
-	IF met > 0 THEN
-		DELETE FROM onceward_record t WHERE t.ctid = ANY (ARRAY(
-			SELECT r.ctid FROM onceward_record r
-			WHERE r.ctid = ANY (places) AND r.state = ANY (doomed) AND r.due <= now_us
-				AND r.version = 1
-			FOR UPDATE SKIP LOCKED));
-		GET DIAGNOSTICS n = ROW_COUNT;
-		reaped := reaped + n;
-	END IF;
-	IF met >= most AND reaped = 0 THEN
-		here := upto; -- all that was found is locked
-	END IF;
-	UPDATE onceward_walk w SET page = here, walked = least(since, now_us), kept = long WHERE w.one;
+	GET DIAGNOSTICS reaped = ROW_COUNT;
+	DELETE FROM onceward_record t WHERE t.ctid = ANY (ARRAY(
+		SELECT r.ctid FROM onceward_record r WHERE r.state = 50 AND r.due <= now_us AND r.version = 1
+		ORDER BY r.state, r.due LIMIT batch - reaped FOR UPDATE SKIP LOCKED));
+	GET DIAGNOSTICS n = ROW_COUNT;
 	DELETE FROM onceward_late_completion f WHERE f.at < now_us - 7776000000000; -- 90 days
-	RETURN reaped;
+	RETURN reaped + n;
 END
 $$;
 -- +goose StatementEnd
@@ -525,8 +458,8 @@ BEGIN
 		attempts = o.attempts + CASE WHEN j.heads AND NOT j.waits THEN 1 ELSE 0 END
 	FROM judged j WHERE o.ctid = j.place
 	RETURNING o.id, o.number, o.lane, o.due, o.created_at, o.origin_attempt, o.attempts, o.state, o.topic, o.aggregatetype, o.aggregateid,
-		o.type, o.downstream_key, o.attributes, o.origin_scope, o.origin_key, CASE WHEN o.state = 1 THEN o.payload END, o.provider_id, o.last_error,
-		o.answer;
+		o.type, o.downstream_key, o.attributes, o.origin_scope, o.origin_key, CASE WHEN o.state = 1 THEN o.payload END, o.provider_id,
+		o.last_error, o.answer;
 	IF more THEN
 		RETURN NEXT;
 	END IF;
@@ -863,11 +796,6 @@ COMMENT ON COLUMN onceward_record.content_type IS 'Completed: the first header f
 COMMENT ON COLUMN onceward_record.header IS 'Completed: the other header fields of the answer, length-prefixed.';
 COMMENT ON COLUMN onceward_record.data IS 'What a phased operation carries from step to step.';
 COMMENT ON COLUMN onceward_record.body IS 'Completed: the body of the answer.';
-COMMENT ON TABLE onceward_walk IS 'Where the reaper is on its walk through the records: one row.';
-COMMENT ON COLUMN onceward_walk.one IS 'There is one row.';
-COMMENT ON COLUMN onceward_walk.page IS 'The page of the table where the next call of the reaper continues.';
-COMMENT ON COLUMN onceward_walk.walked IS 'Up to when the reaper has come as far as it should, in microseconds since 1970: how far it goes follows from the time since.';
-COMMENT ON COLUMN onceward_walk.kept IS 'The retention of the records that the reaper has removed lately, on average, in microseconds: a round takes a twenty-fourth of it.';
 COMMENT ON TABLE onceward_late_completion IS 'Answers that came too late and were refused, kept for those who settle what is unknown.';
 COMMENT ON COLUMN onceward_late_completion.id IS 'That of the record.';
 COMMENT ON COLUMN onceward_late_completion.attempt IS 'The attempt whose answer it is.';
@@ -1008,7 +936,6 @@ DROP TABLE onceward_inbox;
 DROP TABLE onceward_delivery;
 DROP TABLE onceward_outbox;
 DROP SEQUENCE onceward_outbox_number;
-DROP TABLE onceward_walk;
 DROP TABLE onceward_execution;
 DROP TABLE onceward_audit;
 DROP TABLE onceward_external_event;

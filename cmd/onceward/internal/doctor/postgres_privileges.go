@@ -12,7 +12,6 @@ import (
 var granted = map[string]string{
 	"schema":          "SELECT",
 	"record":          "SELECT, INSERT, UPDATE, DELETE",
-	"walk":            "SELECT, UPDATE",
 	"late_completion": "SELECT, INSERT, DELETE",
 	"external_event":  "SELECT, INSERT, DELETE",
 	"audit":           "SELECT, INSERT, DELETE",

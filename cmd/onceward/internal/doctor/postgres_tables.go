@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -250,56 +249,22 @@ func tryTables(ctx context.Context, p *postgres, r *Result) error {
 	if err := p.tryBallast(ctx, r); err != nil {
 		return err
 	}
-	return p.tryWalk(ctx, r)
+	return p.tryReaper(ctx, r)
 }
 
-// tryWalk looks for the row that holds the place of the reaper, if the role may.
-func (p *postgres) tryWalk(ctx context.Context, r *Result) error {
-	walk := p.table("walk")
-	var may, lost bool
-	err := p.query(ctx, []any{&may}, `SELECT coalesce(has_table_privilege(to_regclass($1), 'SELECT'), false)`, walk)
-	if err == nil && may {
-		err = p.query(ctx, []any{&lost}, `SELECT NOT EXISTS (SELECT FROM `+walk+`)`)
-	}
-	if err == nil && may && !lost {
-		err = p.tryPace(ctx, r)
-	}
-	if err == nil && lost {
-		r.find(Weak, "INSERT INTO "+walk+" VALUES (true, 0, 0, 86400000000), as the owner of the tables",
-			"the row of %swalk is gone: each call of the reaper begins anywhere, and reads on for two seconds", p.prefix)
+// longExpired is for how long a record may have expired before the doctor says that no reaper comes.
+const longExpired = time.Hour
+
+// tryReaper looks whether what has expired is removed, if the role may look.
+func (p *postgres) tryReaper(ctx context.Context, r *Result) error {
+	var late float64
+	err := p.query(ctx, []any{&late}, `SELECT coalesce(extract(epoch FROM clock_timestamp()) - min(due) / 1e6, 0)::float8
+		FROM `+p.table("record")+` WHERE state = 20 AND version = 1`)
+	if err == nil && late > longExpired.Seconds() {
+		r.find(Weak, "run janitor.NewReaper in the service", "a record has expired %.0f hours ago: no reaper comes",
+			late/time.Hour.Seconds())
 	}
 	return err
-}
-
-// selectPace is how many seconds ago the reaper was as far as it should be, how many a round takes, and whether it never
-// was in a table that is not small.
-const selectPace = `SELECT ((extract(epoch FROM clock_timestamp()) * 1000000)::bigint - walked) / 1000000,
-		greatest(least(kept / 24, 86400000000), 60000000, pages * 1000000 / 1024) / 1000000, walked = 0 AND pages > 2048
-	FROM %s, (SELECT pg_relation_size(to_regclass($1)) / current_setting('block_size')::bigint AS pages) sized
-	WHERE walked > 0 OR pages > 2048`
-
-// tryPace looks whether what has expired is removed: a call of the reaper that does nothing, because another one is at
-// it, does not tell.
-func (p *postgres) tryPace(ctx context.Context, r *Result) error {
-	var behind, round float64
-	var never bool
-	err := p.query(ctx, []any{&behind, &round, &never}, fmt.Sprintf(selectPace, p.table("walk")), p.table("record"))
-	late := ""
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return nil
-	case err != nil:
-		return err
-	case never:
-		late = "ever"
-	case behind > 2*round+time.Hour.Seconds():
-		late = fmt.Sprintf("for %.0f hours", behind/time.Hour.Seconds())
-	default:
-		return nil
-	}
-	r.find(Weak, "run janitor.NewReaper in the service, and look for a transaction that has called the reaper and does not "+
-		"end", "no reaper has gone through the records as far as it should %s: what has expired stays", late)
-	return nil
 }
 
 func (p *postgres) tryBallast(ctx context.Context, r *Result) error {

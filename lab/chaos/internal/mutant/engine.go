@@ -166,8 +166,8 @@ var janitors = []Mutant{
 		Mistake: "the function that reaps runs two hours ahead",
 		Edits: []Edit{{
 			"store/postgres/migrations/00001_tables.sql",
-			"\tnow_us   bigint := onceward_now();\n\tmost ",
-			"\tnow_us   bigint := onceward_now() + 7200000000;\n\tmost ",
+			"\tnow_us bigint := onceward_now();\n\tplaces ",
+			"\tnow_us bigint := onceward_now() + 7200000000;\n\tplaces ",
 		}},
 	},
 	{
