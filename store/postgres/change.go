@@ -25,7 +25,7 @@ const (
 	// It returns a row in any case, with a number that tells the reply from another one: what is not there is not read
 	// from a reply that is not there.
 	getRecord = `SELECT $2::bigint, @now(), pg_is_in_recovery(), id IS NOT NULL, coalesce(attempt, 0), coalesce(due, 0),
-			coalesce(retention, 0), created_at, settled_at, downstream_secret, reconcile_count, coalesce(state, 0::smallint),
+			coalesce(retention, 0), created_at, settled_at, downstream_secret, reconcile_count, step, coalesce(state, 0::smallint),
 			coalesce(version, 0::smallint), coalesce(status, 0::smallint), ` + otherColumns + `
 		FROM (SELECT) AS one LEFT JOIN @record ON id = $1`
 )
@@ -186,6 +186,9 @@ func (s *Store) write(ctx context.Context, conn *pgx.Conn, hash [16]byte, c *cha
 	default:
 		r := &c.wrote
 		r.encode(&c.after, hash)
+		if c.found.attempt == r.attempt {
+			r.step = c.found.step // another call of the owner may look for it
+		}
 		text := s.sql.updateRecord
 		if !c.exists {
 			text = s.sql.insertRecord

@@ -15,6 +15,7 @@ type row struct {
 	id                                    [16]byte
 	attempt, due, retention               int64
 	created, settled, secret, reconciled  optional
+	step                                  optional // drawn by the step that stored the recovery point
 	state, version, status                int16
 	resumable, notReplayable, notStored   mark
 	keyUUID                               pgtype.UUID
@@ -28,7 +29,7 @@ type row struct {
 
 // The columns of a record but its id, in the order of [row.fields].
 const (
-	fixedColumns = `attempt, due, retention, created_at, settled_at, downstream_secret, reconcile_count, state, version, status`
+	fixedColumns = `attempt, due, retention, created_at, settled_at, downstream_secret, reconcile_count, step, state, version, status`
 	otherColumns = `resumable, not_replayable, not_stored, key_uuid, nonce, fingerprint, operation, scope, key, point, ` +
 		`last_error, first_error, reconcile_error, provider_id, trace_id, content_type, header, data, body`
 	columns = fixedColumns + `, ` + otherColumns
@@ -37,7 +38,8 @@ const (
 // fields are where the columns are read from, and written to.
 func (r *row) fields() []any {
 	return []any{
-		&r.attempt, &r.due, &r.retention, &r.created, &r.settled, &r.secret, &r.reconciled, &r.state, &r.version, &r.status,
+		&r.attempt, &r.due, &r.retention, &r.created, &r.settled, &r.secret, &r.reconciled, &r.step, &r.state, &r.version,
+		&r.status,
 		&r.resumable, &r.notReplayable, &r.notStored, &r.keyUUID, &r.nonce, &r.fingerprint, &r.operation, &r.scope, &r.key,
 		&r.point, &r.lastError, &r.firstError, &r.reconcileError, &r.providerID, &r.trace, &r.contentType, &r.header, &r.data,
 		&r.body,

@@ -198,6 +198,7 @@ func (t *transaction) ask(ctx context.Context) (rec store.Record, became fate, e
 	trip.add(&sql.lookUp, t.hash[:])
 	deadline, _ := ctx.Deadline()
 	exists, found := false, row{id: t.hash}
+	defer func() { t.foundStep = int64(found.step) }()
 	_, err = trip.run(deadline, func(statement int, raw [][]byte) error {
 		v := values{raw: raw}
 		switch {

@@ -59,6 +59,8 @@ type transaction struct {
 	view
 	gate *gate    // from when the work begins
 	trip pipeline // the round trip under way
+	// foundStep names the step that the record had when the fate of the transaction was asked for.
+	foundStep int64
 	// lostHistory says that the server that was asked for the transaction's fate has never begun it.
 	lostHistory bool
 	// answers says that there will be an answer, to which the work may add messages.

@@ -16,10 +16,10 @@ import (
 // in another transaction, and the number of records that were written is one, or not a number.
 var (
 	answered = map[string]string{
-		"due": "@now() + ?", "state": "CASE WHEN transaction_timestamp() = $31 THEN ?::smallint END",
+		"due": "@now() + ?", "state": "CASE WHEN transaction_timestamp() = $32 THEN ?::smallint END",
 	}
 	insertAnswer  = insertColumns(answered) + ` RETURNING due`
-	replaceAnswer = `WITH written AS (` + updateColumns(answered) + ` WHERE id = $1 AND xmin = $32 RETURNING due)
+	replaceAnswer = `WITH written AS (` + updateColumns(answered) + ` WHERE id = $1 AND xmin = $33 RETURNING due)
 		SELECT min(due),
 			CASE WHEN count(*) = 1 THEN 1 ELSE (count(*)::text || ' records of onceward were written')::integer END FROM written`
 )

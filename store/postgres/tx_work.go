@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -44,7 +43,7 @@ func (x *plainPlan) write(trip *pipeline) { trip.unnamed = true }
 const advance = `WITH written AS (
 		UPDATE @record SET point = coalesce($2, point), provider_id = coalesce($3, provider_id),
 			data = CASE WHEN $4::bytea IS NULL THEN data ELSE nullif($4, ''::bytea) END,
-			not_replayable = coalesce(not_replayable, $5), state = CASE WHEN transaction_timestamp() = $6 THEN state END
+			not_replayable = coalesce(not_replayable, $5), state = CASE WHEN transaction_timestamp() = $6 THEN state END, step = $8
 		WHERE id = $1 AND attempt = $7 AND state IN (10, 11)
 		RETURNING id)
 	SELECT CASE WHEN count(*) = 1 THEN 1
@@ -79,7 +78,7 @@ type stepPlan struct {
 	attempt int64
 	run     func(context.Context) (store.Checkpoint, error)
 	point   store.Checkpoint
-	wanted  store.Record // with the point
+	name    int64 // drawn for this try, by which the record shows that it was committed
 }
 
 // decide makes sure that the step's owner may write.
@@ -103,28 +102,25 @@ func (x *stepPlan) work(ctx context.Context) (action store.TxAction, err error) 
 }
 
 func (x *stepPlan) prepare(trip *pipeline, deadline time.Time) (err error) {
-	if x.wanted, err = x.advanced(&x.before, x.point); err != nil {
+	if _, err = x.advanced(&x.before, x.point); err != nil {
 		return err
 	}
+	x.name = randomKey()
 	return unavailable(trip.prepare(context.Background(), deadline, &x.store.sql.advance))
 }
 
 // write stores the recovery point.
 func (x *stepPlan) write(trip *pipeline) {
 	trip.add(&x.store.sql.advance, x.hash[:], nullable(x.point.Point), nullable(x.point.ProviderID), x.point.Data,
-		trip.mark(mark(x.point.NotReplayable)), trip.int64(x.began), trip.int64(x.attempt))
+		trip.mark(mark(x.point.NotReplayable)), trip.int64(x.began), trip.int64(x.attempt), trip.int64(x.name))
 }
 
-// samePoint reports whether two records show the same recovery point.
-func samePoint(a, b *store.Record) bool { return a.Point == b.Point && bytes.Equal(a.Data, b.Data) }
-
-// learned answers by what became of the transaction. A step that was committed by an attempt which is no longer current
-// is for the one that is.
+// learned answers by the record, in which a step that was committed has left its name, unless another step of the same
+// owner came after it. A step that was committed by an attempt which is no longer current is for the one that is.
 func (x *stepPlan) learned(rec *store.Record, became fate, cause error) error {
 	_, fenced := x.advanced(rec, store.Checkpoint{})
-	missing := samePoint(rec, &x.before) && !samePoint(&x.wanted, &x.before) // what the step has stored
 	switch {
-	case became == fateCommitted && fenced == nil && !missing:
+	case x.foundStep == x.name && fenced == nil:
 		return nil
 	case became != fateUndone:
 		return errors.Join(became.unknown(cause), fenced)

@@ -8,33 +8,37 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// TestFateOfAStep: what the server says of the transaction decides, and not whether the record is as it was, which it
-// also is after a step that only wrote to tables of the application (S6). But a record without the point that the step
-// stored proves that the number is another transaction's, as it may be after a fail-over that lost the step.
+// TestFateOfAStep: the name of the step in the record decides, and not whether the record is as it was, which it also is
+// after a step that only wrote to tables of the application (S6). Where the name is missing, what the server says of the
+// transaction proves no commit: after a fail-over that lost the step its number may be another transaction's.
 func TestFateOfAStep(t *testing.T) {
 	t.Parallel()
-	before := store.Record{Version: store.RecordVersion, State: store.StateInProgress, Attempt: 7, Point: "reserved"}
-	after := before
-	after.Point = "charged"
+	const own, another = 4711, 815
+	current := store.Record{Version: store.RecordVersion, State: store.StateInProgress, Attempt: 7, Point: "reserved"}
+	taken := current
+	taken.Attempt = 8
 	for _, test := range []struct {
 		became fate
-		wanted store.Record
+		step   int64
 		found  store.Record
 		want   error
 	}{
-		{fateCommitted, after, after, nil},
-		{fateCommitted, after, before, store.ErrOutcomeUnknown},
-		{fateCommitted, before, before, nil},
-		{fateUndone, after, before, store.ErrUnavailable},
-		{fateUndone, before, before, store.ErrUnavailable},
-		{"", after, before, store.ErrOutcomeUnknown},
+		{fateCommitted, own, current, nil},
+		{"", own, current, nil},
+		{fateCommitted, another, current, store.ErrOutcomeUnknown},
+		{fateCommitted, 0, current, store.ErrOutcomeUnknown},
+		{fateCommitted, 0, taken, store.ErrOutcomeUnknown},
+		{fateUndone, another, current, store.ErrUnavailable},
+		{fateUndone, 0, current, store.ErrUnavailable},
+		{fateUndone, 0, taken, store.ErrFenced},
+		{"", another, current, store.ErrOutcomeUnknown},
 	} {
 		x := &stepPlan{
-			transaction: transaction{store: &Store{}, view: view{before: before}}, attempt: 7, wanted: test.wanted,
+			transaction: transaction{store: &Store{}, view: view{before: current}, foundStep: test.step}, attempt: 7, name: own,
 		}
 		if err := x.learned(&test.found, test.became, io.ErrUnexpectedEOF); !errors.Is(err, test.want) {
-			t.Errorf("S6: a transaction that is %q, from %s to %s with %s found: %v, want %v", string(test.became), before.Point,
-				test.wanted.Point, test.found.Point, err, test.want)
+			t.Errorf("S6: a transaction that is %q, with the step %d in attempt %d: %v, want %v", string(test.became), test.step,
+				test.found.Attempt, err, test.want)
 		}
 	}
 }

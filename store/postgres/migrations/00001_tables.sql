@@ -20,6 +20,7 @@ CREATE TABLE onceward_record (
 	settled_at        bigint,
 	downstream_secret bigint,
 	reconcile_count   bigint,
+	step              bigint,
 	state             smallint NOT NULL,
 	version           smallint NOT NULL,
 	status            smallint NOT NULL DEFAULT 0,
@@ -282,7 +283,7 @@ BEGIN
 	IF soft THEN
 		UPDATE onceward_record t
 		SET state = 50, due = now_us + t.retention, created_at = coalesce(t.created_at, t.due - t.retention),
-			settled_at = t.due - t.retention, downstream_secret = NULL, reconcile_count = NULL, status = 0,
+			settled_at = t.due - t.retention, downstream_secret = NULL, reconcile_count = NULL, step = NULL, status = 0,
 			resumable = NULL, not_replayable = NULL, not_stored = NULL, nonce = NULL, point = NULL, last_error = NULL, first_error = NULL,
 			reconcile_error = NULL, provider_id = NULL, trace_id = NULL, content_type = NULL, header = NULL,
 			data = NULL, body = NULL
@@ -774,6 +775,7 @@ COMMENT ON COLUMN onceward_record.created_at IS 'When the record was made; NULL 
 COMMENT ON COLUMN onceward_record.settled_at IS 'Unknown: when the attempt was lost; expired: when the record was settled; NULL in other states, where it is due less retention.';
 COMMENT ON COLUMN onceward_record.downstream_secret IS 'The id of the secret that downstream keys are derived with.';
 COMMENT ON COLUMN onceward_record.reconcile_count IS 'How often reconciliation was tried; NULL for never.';
+COMMENT ON COLUMN onceward_record.step IS 'A random number of the transaction that stored the recovery point last, by which it is recognised; NULL for none.';
 COMMENT ON COLUMN onceward_record.state IS '10 in progress, 11 in progress and resumed when the lease has run out, 20 completed, 30 retryable, 40 unknown, 41 unknown and left to a person, 50 expired, 0 no record.';
 COMMENT ON COLUMN onceward_record.version IS 'The version of the record: a program changes no record of a version that it does not know.';
 COMMENT ON COLUMN onceward_record.resumable IS 'Whether a later attempt resumes what a lost owner began; NULL for no.';
