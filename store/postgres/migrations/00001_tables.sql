@@ -49,8 +49,9 @@ CREATE TABLE onceward_record (
 -- alone, so they are not in it.
 CREATE INDEX onceward_record_open ON onceward_record (state, due) WHERE state <> 20;
 
--- For the reaper, which removes what has an answer when it has expired.
-CREATE INDEX onceward_record_expiry ON onceward_record (due) WHERE state = 20;
+-- For the reaper, which removes what has an answer when it has expired. It is in seconds, so that records of one second share an
+-- entry.
+CREATE INDEX onceward_record_expiry ON onceward_record ((due / 1000000)) WHERE state = 20;
 
 -- For finding a record by what the provider calls its effect. The hash is there because an index does not take values of every
 -- length.
@@ -273,8 +274,9 @@ BEGIN
 	-- Each branch is of one state, so that it goes by an index on what is due.
 	places := ARRAY(
 		SELECT d.place FROM (
-			SELECT r.ctid AS place FROM onceward_record r WHERE r.state = 20 AND r.due <= now_us AND r.version = 1
-			ORDER BY r.due LIMIT batch FOR UPDATE SKIP LOCKED) d
+			SELECT r.ctid AS place FROM onceward_record r
+			WHERE r.state = 20 AND r.due / 1000000 <= now_us / 1000000 AND r.due <= now_us AND r.version = 1
+			ORDER BY r.due / 1000000 LIMIT batch FOR UPDATE SKIP LOCKED) d
 		UNION ALL
 		SELECT d.place FROM (
 			SELECT r.ctid AS place FROM onceward_record r WHERE r.state = 30 AND r.due <= now_us AND r.version = 1
