@@ -264,7 +264,7 @@ func TestWrongOrders(t *testing.T) {
 	}{
 		"tiered(sealed)":          {[]layer{sealedWith}, aroundTiered, "put it around the tiered store"},
 		"tiered(breaker(sealed))": {[]layer{sealedWith, broken}, aroundTiered, "put it around the tiered store"},
-		"tiered(tiered)":          {[]layer{cached}, aroundTiered, "a front already"},
+		"tiered(tiered)":          {[]layer{cached}, aroundTiered, "already has a front"},
 		"breaker(tiered)":         {[]layer{cached}, aroundBreaker, "the front before the breaker"},
 		"breaker(sealed(tiered))": {[]layer{cached, sealedWith}, aroundBreaker, "the front before the breaker"},
 		"sealed(breaker(sealed))": {[]layer{sealedWith, broken}, aroundSealed, "sealed already"},
