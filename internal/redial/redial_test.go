@@ -191,7 +191,7 @@ func TestConnectionsThatAreThere(t *testing.T) {
 		time.Sleep(time.Second)
 		p.full.Store(false)
 		if ok, err := redial.Do(t.Context(), &p.gate, p.makes, func(context.Context) (bool, error) { return true, nil }); !ok {
-			t.Errorf("behind one who waits for a full pool: %v", err)
+			t.Errorf("after a caller that waits for a full pool: %v", err)
 		}
 		p.free <- true
 	})

@@ -11,7 +11,7 @@ import (
 	"github.com/onceward/onceward/lab/feature/orm/ent/ent"
 )
 
-// Pay makes a payment, with a tip if there can be one. The dialect is that of the store: dialect.Postgres, MySQL or SQLite.
+// Pay makes a payment, with a tip if there can be one. The dialect is the store's: dialect.Postgres, MySQL or SQLite.
 func Pay(dialect string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var order struct{ Amount, Tip int64 }
