@@ -14,14 +14,14 @@ import (
 func WithAdvisoryLocks() Option { return func(o *options) { o.advisoryLocks = true } }
 
 // The trial: one connection takes locks in a transaction, in each way that the store does, and another connection tries to
-// take the same. The last statement of the second connection is a notification.
+// take the same. The last statements of the second connection send a notification, and begin and end to listen.
 const (
 	takeTrial = begin + `; SELECT current_setting('transaction_isolation');
 		SELECT pg_advisory_xact_lock(%[1]d), pg_try_advisory_xact_lock(%[2]d),
 			pg_advisory_xact_lock((%[3]d >> 32)::integer, (%[3]d << 32 >> 32)::integer)`
 	tryTrial = `SELECT pg_try_advisory_xact_lock(%[1]d) OR pg_try_advisory_xact_lock(%[2]d)
 			OR pg_try_advisory_xact_lock((%[3]d >> 32)::integer, (%[3]d << 32 >> 32)::integer);
-		SELECT pg_notify('onceward_probe', '')`
+		SELECT pg_notify('onceward_probe', ''); LISTEN onceward_probe; UNLISTEN onceward_probe`
 )
 
 // ErrServer is returned when a server, or a pooler before it, does not do what the store rests on: advisory locks that

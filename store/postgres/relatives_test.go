@@ -62,6 +62,11 @@ func alwaysSerializable(proxy *servers.Proxy) {
 	proxy.Rewrite("read committed", "serializable")
 }
 
+// withoutListen refuses statements that listen, as a server does that has no notifications.
+func withoutListen(proxy *servers.Proxy) {
+	proxy.Deny(func(sql string) bool { return strings.Contains(sql, "LISTEN ") }, "0A000")
+}
+
 // serializableURL makes that the default of a database's transactions.
 func serializableURL(address string) string {
 	return address + "&default_transaction_isolation=serializable"
@@ -127,6 +132,13 @@ func TestServersThatAreRefused(t *testing.T) {
 		},
 		"no notifications": {
 			url:  func(t testing.TB) string { return changedDatabase(t, withoutNotifications) },
+			want: "the store needs advisory locks and notifications",
+		},
+		"no listening": {
+			url: func(t testing.TB) string {
+				url, _ := behindProxy(withoutListen)(t, t)
+				return url
+			},
 			want: "the store needs advisory locks and notifications",
 		},
 		"transactions that are always serializable": {
