@@ -23,11 +23,15 @@ func testLister(t *testing.T, h Harness) {
 		}
 	})
 	h.test(t, "pages", func(e *env) {
-		// Few records: to some stores each page is a scan of all keys of the database, also of other tests.
-		for _, id := range ids(20) {
+		// Few pages: to some stores each is a scan of all keys of the database, also of other tests.
+		for _, id := range ids(3) {
 			e.own(id)
 		}
-		for _, limit := range []int{1, 7, 10, 20, 21} {
+		e.wantListed(e.pages(store.Filter{Limit: 1}), ids(3), "pages of 1")
+		for _, id := range ids(20)[3:] {
+			e.own(id)
+		}
+		for _, limit := range []int{7, 10, 20, 21} {
 			e.wantListed(e.pages(store.Filter{Limit: limit}), ids(20), fmt.Sprint("pages of ", limit))
 		}
 	})
