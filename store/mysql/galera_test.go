@@ -27,6 +27,21 @@ func TestStoreOnGalera(t *testing.T) {
 	})
 }
 
+// TestIsolationOnANodeOfGalera: a level isolates the transactions of one node from each other as it does without the store.
+// Between nodes nothing compares what was read.
+func TestIsolationOnANodeOfGalera(t *testing.T) {
+	t.Parallel()
+	nightly.Only(t, "it starts a cluster of its own")
+	among := &grounds{run: t, url: func(t testing.TB) string {
+		return otherHosts.ReplaceAllString(servers.SharedGalera(t).DatabaseURL(t), "")
+	}}
+	storetest.Run(t, storetest.Harness{
+		Features: storetest.Features{ConcurrentTx: true},
+		Open:     func(t testing.TB) storetest.Instance { return instance(t, among) },
+		Groups:   []string{"Isolation"},
+	})
+}
+
 // pinned opens a store on each node of a cluster.
 func pinned(t testing.TB, cluster *servers.GaleraCluster) (stores []*mysql.Store) {
 	t.Helper()

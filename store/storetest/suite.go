@@ -115,7 +115,8 @@ type Features struct {
 	ConcurrentTx bool
 	// Certifies says that two transactions that write the same row need not wait for each other: one of them is refused at
 	// its commit, and run again. So do the nodes of a cluster without a common lock. That one waits for the other is not
-	// tested then, only what the two come to. Default: false.
+	// tested then, only what the two come to; nor are the levels of isolation, which isolate the transactions of one node:
+	// test them on one. Default: false.
 	Certifies bool
 	// NoEmptyScope says that the store refuses an empty scope. Default: false.
 	NoEmptyScope bool
