@@ -8,7 +8,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// This file walks the table of docs/spec.md, section 4, row by row. What is refused and the rules around the table are
+// This file walks the table of docs/state-machine.md, row by row. What is refused and the rules around the table are
 // in step_rules_test.go.
 
 const (

@@ -64,7 +64,7 @@ const (
 	over, kept = true, false
 )
 
-// rows are those of the table in docs/spec.md, section 4, in its order, and the refusals that matter most.
+// rows are those of the table in docs/state-machine.md, in its order, and the refusals that matter most.
 var rows = []transition{
 	{none, kept, reserve, execute, inProgress, false},
 	{retryable, kept, reserve, execute, inProgress, false},

@@ -102,7 +102,7 @@ func (t *turn) denyAttempt(attempt int8) {
 	t.ledger.denied |= 1 << attempt
 }
 
-// transition is one row of the table of docs/spec.md, section 4, as it was taken.
+// transition is one row of the table of docs/state-machine.md, as it was taken.
 type transition struct {
 	from     store.State
 	over     bool // the lease of what is in progress, or the retention of what is settled
