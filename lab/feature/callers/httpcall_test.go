@@ -189,11 +189,11 @@ func TestPausedCallerIsFenced(t *testing.T) {
 	inTime(t, func(c *caller) {
 		s, way := inProcess(c.T, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "of the first") })
 		id := c.enqueue(request(c, "", s.URL, ""))[0]
-		kept := 0
+		var kept atomic.Int64
 		sleepy := &broken{
 			Store: c.store, extends: func() error { return errDisk },
 			effects: func() error {
-				if kept++; kept == 2 {
+				if kept.Add(1) == 2 {
 					time.Sleep(time.Minute)
 				}
 				return nil
