@@ -202,7 +202,7 @@ func (d *demo) refund() {
 
 	d.setFaults(provider.Rule{Match: refunds, Kind: provider.ErrorAfter, Times: 1},
 		provider.Rule{Match: refunds, Kind: provider.WebhookDrop, Times: 1})
-	d.ran(refundRoute, "created", "ok", "unknown", send("lost"))
+	d.ran(refundRoute, "created", "unknown", "unknown", send("lost"))
 	d.count(1, storeCalls, "abandon")
 	d.count(1, `onceward_reconcile_scheduled_total{route=%q}`, refundRoute)
 	d.count(1, resolved, refundRoute, "completed")
