@@ -13,8 +13,9 @@ import (
 )
 
 const (
-	// orderTimeout bounds the search for an order of one key. A key comes down to a handful of steps: it is never reached.
-	orderTimeout = 500 * time.Millisecond
+	// orderTimeout bounds the search for an order of one key. A key comes down to a handful of steps, so that only a machine
+	// that gives the search no processor for so long reaches it.
+	orderTimeout = time.Minute
 	// mostPayloads is how many payloads the model can tell apart under one key.
 	mostPayloads = 64
 )
