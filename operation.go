@@ -200,8 +200,9 @@ func (o *Operation) SetReason(reason string) {
 
 // failure is an error that a handler returned.
 type failure struct {
-	reason   string
-	answered bool
+	reason string
+	// unanswered reports that the status of the answer does not show the failure.
+	unanswered bool
 }
 
 // maxReason bounds the text of an error that is kept as a reason, in bytes.
@@ -209,9 +210,9 @@ const maxReason = 1000
 
 // HandlerFailed records the error that a handler returned. It is for adapters of frameworks whose handlers return
 // errors. The text of the error is logged, and becomes the reason of the outcome unless the handler has called
-// [Operation.SetReason]; the guard sends it to no client. If the handler had answered before it returned the error, the
-// outcome is the same as for a 5xx, whatever the status of its answer.
-func (o *Operation) HandlerFailed(err error, answered bool) {
+// [Operation.SetReason]; the guard sends it to no client. If the handler had answered before it returned the error, or
+// nobody answered the error, unanswered is true: the outcome is the same as for a 5xx, whatever the status of the answer.
+func (o *Operation) HandlerFailed(err error, unanswered bool) {
 	if o == nil || err == nil {
 		return
 	}
@@ -219,20 +220,20 @@ func (o *Operation) HandlerFailed(err error, answered bool) {
 	if len(reason) > maxReason {
 		reason = strings.ToValidUTF8(reason[:maxReason], "") + " …"
 	}
-	o.failure.Store(&failure{strings.Clone(reason), answered})
+	o.failure.Store(&failure{strings.Clone(reason), unanswered})
 }
 
-// failedLate reports whether the handler returned an error after it had answered.
-func (o *Operation) failedLate() bool {
+// failedUnanswered reports whether the handler returned an error that its answer does not show.
+func (o *Operation) failedUnanswered() bool {
 	failed := o.failure.Load()
-	return failed != nil && failed.answered
+	return failed != nil && failed.unanswered
 }
 
 // logFailure logs the error of a handler that failed. An error that became a refusal is not logged. An unknown outcome
 // is logged elsewhere, with the error as its reason.
 func (e *execution) logFailure(status int, end outcomeKind) {
 	failed := e.op.failure.Load()
-	if failed != nil && end != outcomeUnknown && (failed.answered || status >= http.StatusInternalServerError) {
+	if failed != nil && end != outcomeUnknown && (failed.unanswered || status >= http.StatusInternalServerError) {
 		e.logError("onceward: the handler failed", errors.New(failed.reason))
 	}
 }

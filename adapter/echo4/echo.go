@@ -120,16 +120,17 @@ func run(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// failed answers an error of the handler as echo does. An error that was returned after the answer had begun goes on to
-// what is in front, as without protection.
+// failed answers an error of the handler as echo does. An error that was returned after the answer had begun continues to
+// what is in front, as without protection. An error that the error handler does not answer is a failure, not an empty 200.
 func (x *exchange) failed(ctx context.Context) {
-	err, late := x.err, x.echo.Response().Committed
-	if !late {
+	err, unanswered := x.err, x.echo.Response().Committed
+	if !unanswered {
 		x.err = nil
 		x.echo.Error(err)
+		unanswered = !x.echo.Response().Committed
 	}
-	if late || x.echo.Response().Status >= http.StatusInternalServerError {
-		onceward.FromContext(ctx).HandlerFailed(err, late)
+	if unanswered || x.echo.Response().Status >= http.StatusInternalServerError {
+		onceward.FromContext(ctx).HandlerFailed(err, unanswered)
 	}
 }
 

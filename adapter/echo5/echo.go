@@ -111,18 +111,19 @@ func run(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// failed answers an error of the handler as echo does. An error that was returned after the answer had begun goes on to
-// what is in front, as without protection.
+// failed answers an error of the handler as echo does. An error that was returned after the answer had begun continues to
+// what is in front, as without protection. An error that the error handler does not answer is a failure, not an empty 200.
 func (x *exchange) failed(ctx context.Context) {
 	err := x.err
 	response, unwrapErr := echo.UnwrapResponse(x.echo.Response())
-	late := unwrapErr == nil && response.Committed
-	if !late {
+	unanswered := unwrapErr == nil && response.Committed
+	if !unanswered {
 		x.err = nil
 		x.echo.Echo().HTTPErrorHandler(x.echo, err)
+		unanswered = unwrapErr == nil && !response.Committed
 	}
-	if late || unwrapErr == nil && response.Status >= http.StatusInternalServerError {
-		onceward.FromContext(ctx).HandlerFailed(err, late)
+	if unanswered || unwrapErr == nil && response.Status >= http.StatusInternalServerError {
+		onceward.FromContext(ctx).HandlerFailed(err, unanswered)
 	}
 }
 

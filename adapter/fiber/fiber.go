@@ -187,8 +187,7 @@ func (r *route) run(w http.ResponseWriter, request *http.Request) {
 			onceward.FromContext(request.Context()).HandlerFailed(errDropped, true)
 		}
 		if err != nil {
-			answerError(c, err)
-			noteFailure(request.Context(), c, err)
+			x.answerFailure(request.Context(), err)
 		}
 		x.take(request.Context(), w)
 	}
@@ -206,13 +205,6 @@ func (x *exchange) prepare(handed *http.Request) error {
 	return x.body.handOn(x.fiber, handed)
 }
 
-// answerError answers an error as fiber does when the chain has ended.
-func answerError(c fiber.Ctx, err error) {
-	if c.App().ErrorHandler(c, err) != nil {
-		_ = c.SendStatus(fiber.StatusInternalServerError) // it always returns nil
-	}
-}
-
 // errDropped is the failure of a handler that left its client without an answer.
 var errDropped = errors.New("the handler closed the connection of its client")
 
@@ -228,11 +220,31 @@ func dropped(c fiber.Ctx) bool {
 	return errors.Is(err, net.ErrClosed)
 }
 
-// noteFailure records the error of a handler that is answered as a failure.
-func noteFailure(ctx context.Context, c fiber.Ctx, err error) {
-	if c.Response().StatusCode() >= fiber.StatusInternalServerError {
-		onceward.FromContext(ctx).HandlerFailed(err, false)
+// answerFailure answers an error of the handler as fiber does when the chain has ended, and records it if it is answered
+// as a failure, or not at all.
+func (x *exchange) answerFailure(ctx context.Context, err error) {
+	c, before := x.fiber, shapeOf(x.fiber)
+	if c.App().ErrorHandler(c, err) != nil {
+		_ = c.SendStatus(fiber.StatusInternalServerError) // it always returns nil
 	}
+	failed := c.Response().StatusCode() >= fiber.StatusInternalServerError
+	if unanswered := !failed && shapeOf(c) == before; failed || unanswered {
+		onceward.FromContext(ctx).HandlerFailed(err, unanswered)
+	}
+}
+
+// shape is what an error handler changes when it answers.
+type shape struct {
+	status, size int
+	streams      bool
+}
+
+func shapeOf(c fiber.Ctx) shape {
+	r := c.Response()
+	if r.IsBodyStream() { // to measure it is to read it
+		return shape{status: r.StatusCode(), streams: true}
+	}
+	return shape{status: r.StatusCode(), size: len(r.Body())}
 }
 
 // probe is the context with which a protected handler is asked for its protection.

@@ -100,8 +100,7 @@ func (x *exchange) gather(ctx context.Context, response *fasthttp.Response) {
 	content := gathered{ctx: ctx}
 	if err := response.BodyWriteTo(&content); err != nil {
 		x.writer.before.CopyTo(response)
-		answerError(x.fiber, err)
-		noteFailure(x.fiber.Context(), x.fiber, err)
+		x.answerFailure(x.fiber.Context(), err)
 		return
 	}
 	response.SetBodyRaw(content.content)

@@ -155,8 +155,11 @@ func (r *route) run(w http.ResponseWriter, request *http.Request) {
 		c.Next() // of what is behind the handler, what it has not run by itself
 	}
 	answer.end()
-	if last := c.Errors.Last(); last != nil && len(c.Errors) > x.errors && answer.Status() >= http.StatusInternalServerError {
-		onceward.FromContext(request.Context()).HandlerFailed(last.Err, false)
+	// An error without an answer is for a middleware in front, whose answer comes too late to be stored.
+	unanswered := !answer.written
+	if last := c.Errors.Last(); last != nil && len(c.Errors) > x.errors &&
+		(unanswered || answer.Status() >= http.StatusInternalServerError) {
+		onceward.FromContext(request.Context()).HandlerFailed(last.Err, unanswered)
 	}
 	x.whole = true
 }

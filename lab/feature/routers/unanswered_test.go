@@ -1,0 +1,104 @@
+package routers_test
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/gin-gonic/gin"
+	"github.com/gofiber/fiber/v3"
+	echo4 "github.com/labstack/echo/v4"
+	echo5 "github.com/labstack/echo/v5"
+
+	"github.com/onceward/onceward"
+	oncewardecho4 "github.com/onceward/onceward/adapter/echo4"
+	oncewardecho5 "github.com/onceward/onceward/adapter/echo5"
+	oncewardfiber "github.com/onceward/onceward/adapter/fiber"
+	oncewardgin "github.com/onceward/onceward/adapter/gin"
+	"github.com/onceward/onceward/store/memory"
+)
+
+// TestUnansweredErrors: a handler reports an error to its framework, and nothing answers the error before the guard has
+// judged the answer. The handler failed: no empty 200 is stored.
+func TestUnansweredErrors(t *testing.T) {
+	failure := errors.New("the second statement failed")
+	overHTTP := func(t *testing.T, h http.Handler) func(*http.Request) *http.Response {
+		server := httptest.NewServer(h)
+		t.Cleanup(server.Close)
+		return func(r *http.Request) *http.Response {
+			r.RequestURI = ""
+			r.URL.Scheme, r.URL.Host = "http", server.Listener.Addr().String()
+			answer, err := server.Client().Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return answer
+		}
+	}
+	for name, serve := range map[string]func(*testing.T, *onceward.Guard, *int) func(*http.Request) *http.Response{
+		"gin": func(t *testing.T, guard *onceward.Guard, runs *int) func(*http.Request) *http.Response {
+			engine := newEngine()
+			engine.Use(func(c *gin.Context) {
+				c.Next()
+				if c.Errors.Last() != nil && !c.Writer.Written() {
+					c.Status(http.StatusInternalServerError)
+				}
+			})
+			engine.POST("/p", oncewardgin.Handler(guard, func(c *gin.Context) { *runs++; _ = c.Error(failure) }, reserved))
+			return overHTTP(t, engine)
+		},
+		"echo4": func(t *testing.T, guard *onceward.Guard, runs *int) func(*http.Request) *http.Response {
+			e := echo4.New()
+			e.HTTPErrorHandler = func(error, echo4.Context) {}
+			e.POST("/p", func(echo4.Context) error { *runs++; return failure }, oncewardecho4.Middleware(guard, reserved))
+			return overHTTP(t, e)
+		},
+		"echo5": func(t *testing.T, guard *onceward.Guard, runs *int) func(*http.Request) *http.Response {
+			e := echo5.New()
+			e.HTTPErrorHandler = func(*echo5.Context, error) {}
+			e.POST("/p", func(*echo5.Context) error { *runs++; return failure }, oncewardecho5.Middleware(guard, reserved))
+			return overHTTP(t, e)
+		},
+		"fiber": func(t *testing.T, guard *onceward.Guard, runs *int) func(*http.Request) *http.Response {
+			app := fiber.New(fiber.Config{ErrorHandler: func(fiber.Ctx, error) error { return nil }})
+			app.Post("/p", oncewardfiber.Handler(guard, func(c fiber.Ctx) error {
+				*runs++
+				c.Status(http.StatusCreated)
+				_, _ = c.WriteString("half")
+				return failure
+			}, reserved))
+			return func(r *http.Request) *http.Response {
+				answer, err := app.Test(r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return answer
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			guard, err := onceward.New(memory.New(), onceward.Config{
+				Scope: onceward.SingleScope("shop"), Secret: []byte("at least 16 random bytes"), Logger: quiet,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			runs := 0
+			send := serve(t, guard, &runs)
+			for _, want := range []int{http.StatusInternalServerError, http.StatusConflict} {
+				r := httptest.NewRequest(http.MethodPost, "/p", strings.NewReader(`{"a":1}`))
+				r.Header.Set("Idempotency-Key", "k")
+				answer := send(r)
+				_ = answer.Body.Close()
+				if answer.StatusCode != want || answer.Header.Get("Idempotent-Replayed") != "" {
+					t.Errorf("E5: the answer is %d, replayed %q, want %d", answer.StatusCode, answer.Header.Get("Idempotent-Replayed"), want)
+				}
+			}
+			if runs != 1 {
+				t.Errorf("I1: the handler ran %d times, want 1", runs)
+			}
+		})
+	}
+}
