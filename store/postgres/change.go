@@ -89,11 +89,18 @@ func (s *Store) change(ctx context.Context, id store.ID, event store.Event) (c c
 				return c, err
 			}
 		}
+		if err == nil && c.outcome.Effect == store.EffectNone && event.Kind != store.EventReserve {
+			return c, s.madeBefore(ctx)
+		}
 		if err == nil || ctx.Err() != nil || !s.mayRepeat(ctx, err, tries) {
 			return c, err
 		}
 	}
 }
+
+// madeBefore waits until the standbys have a write that a call found made: the call that made it may not have been
+// answered, because its commit's wait for the standbys was cut off.
+func (s *Store) madeBefore(ctx context.Context) error { return unavailable(replicated(ctx, s.asking)) }
 
 // mayRepeat reports whether a change is made again after an error: nothing was written then, or, of a reservation,
 // nothing that its nonce would not find again. It waits if the server undid it because of its neighbours.

@@ -146,6 +146,9 @@ func (s *Store) decide(
 		c, err = s.change(ctx, r.ID, event)
 		after, outcome, now = c.after, c.outcome, c.now
 	}
+	if err == nil && outcome.Origin == store.OriginRepeated {
+		err = s.madeBefore(ctx)
+	}
 	if err != nil {
 		return store.Verdict{Now: now}, err
 	}

@@ -129,3 +129,61 @@ func TestCommitCutOffFromItsStandby(t *testing.T) {
 		}
 	}
 }
+
+// TestRepeatsWaitForTheStandby: a call that finds its own write made, by an attempt that was cut off from the standby, is
+// not answered before the standby has the write.
+func TestRepeatsWaitForTheStandby(t *testing.T) {
+	t.Parallel()
+	nightly.Only(t, "it starts servers of its own")
+	primary, standby, admin := newPair(t)
+	s := openStore(t, primary.URL())
+	owned := func(key string) store.Claim {
+		v, err := s.Reserve(t.Context(), booking(key))
+		must(t, err)
+		return store.Claim{ID: accountID(key), Attempt: v.Record.Attempt}
+	}
+	released, completed := owned("released"), owned("completed")
+	must(t, s.Release(t.Context(), released, "not now"))
+	first, second := booking("first"), booking("released")
+	reserve := func(r *store.Reservation) func() error {
+		return func() error {
+			v, err := s.Reserve(context.Background(), r)
+			if err == nil && v.Decision != store.DecisionExecute {
+				t.Errorf("I1: %s %s, want to execute", v.Decision, v.Origin)
+			}
+			return err
+		}
+	}
+	for name, call := range map[string]func() error{
+		"a first grant":     reserve(first),
+		"a grant once more": reserve(second),
+		"a completion": func() error {
+			_, err := s.Complete(context.Background(), completed, answer("paid"))
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			must(t, standby.Pause())
+			done := make(chan error, 1)
+			go func() { done <- call() }()
+			await.That(t, "the call is cut off, again and again, until it ends", func() bool {
+				exec(t, admin, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
+				return len(done) == 1
+			})
+			if err := <-done; err == nil {
+				t.Error("I2: the call succeeded before the standby had its write")
+			}
+			go func() { done <- call() }()
+			await.That(t, "the repeat waits for the standby", func() bool {
+				return len(done) == 1 || number(t, admin, waiting+` AND query LIKE '%pg_logical_emit_message%'`) == 1
+			})
+			if len(done) == 1 {
+				t.Error("I2: the repeat ended before the standby had the write")
+			}
+			must(t, standby.Resume())
+			if err := await.Value(t, name, done); err != nil {
+				t.Errorf("the repeat ended with %v when the standby had the write", err)
+			}
+		})
+	}
+}
