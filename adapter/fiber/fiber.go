@@ -227,8 +227,9 @@ func (x *exchange) answerFailure(ctx context.Context, err error) {
 	if c.App().ErrorHandler(c, err) != nil {
 		_ = c.SendStatus(fiber.StatusInternalServerError) // it always returns nil
 	}
-	failed := c.Response().StatusCode() >= fiber.StatusInternalServerError
-	if unanswered := !failed && shapeOf(c) == before; failed || unanswered {
+	after := shapeOf(c)
+	unanswered := after == before && after.status < fiber.StatusBadRequest // a 4xx from before shows the error
+	if unanswered || after.status >= fiber.StatusInternalServerError {
 		onceward.FromContext(ctx).HandlerFailed(err, unanswered)
 	}
 }
@@ -241,7 +242,7 @@ type shape struct {
 
 func shapeOf(c fiber.Ctx) shape {
 	r := c.Response()
-	if r.IsBodyStream() { // to measure it is to read it
+	if r.IsBodyStream() { // measuring a stream would read it
 		return shape{status: r.StatusCode(), streams: true}
 	}
 	return shape{status: r.StatusCode(), size: len(r.Body())}

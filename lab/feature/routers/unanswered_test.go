@@ -102,3 +102,30 @@ func TestUnansweredErrors(t *testing.T) {
 		})
 	}
 }
+
+// TestFiberAnswersLikeItsErrorHandler: an answer that the error handler makes again, byte for byte, is an answer.
+func TestFiberAnswersLikeItsErrorHandler(t *testing.T) {
+	guard, err := onceward.New(memory.New(), onceward.Config{
+		Scope: onceward.SingleScope("shop"), Secret: []byte("at least 16 random bytes"), Logger: quiet,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	app := fiber.New()
+	app.Post("/p", oncewardfiber.Handler(guard, func(c fiber.Ctx) error {
+		_ = c.Status(http.StatusNotFound).SendString("Not Found") // it always returns nil
+		return fiber.ErrNotFound
+	}, reserved))
+	for _, replayed := range []string{"", "true"} {
+		r := httptest.NewRequest(http.MethodPost, "/p", strings.NewReader(`{"a":1}`))
+		r.Header.Set("Idempotency-Key", "k")
+		answer, err := app.Test(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = answer.Body.Close()
+		if got := answer.Header.Get("Idempotent-Replayed"); answer.StatusCode != http.StatusNotFound || got != replayed {
+			t.Errorf("E5: the answer is %d, replayed %q, want 404, replayed %q", answer.StatusCode, got, replayed)
+		}
+	}
+}
