@@ -277,7 +277,7 @@ func (x *httpExecution) work(ctx context.Context, op *Operation) outcome {
 		x.body.close()
 		x.body, x.recorder = &requestBody{content: x.body.content}, x.recorder.renewed()
 	}
-	x.recorder.start()
+	x.recorder.start(ctx)
 	x.recorder.op = op
 	if x.settings.mode == modeReserved {
 		x.recorder.stream = x

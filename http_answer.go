@@ -35,6 +35,8 @@ func (x *httpExecution) outcome(ctx context.Context, op *Operation) outcome {
 	case silent:
 		reason := "the handler ran past its deadline, or lost its lease, and wrote no answer"
 		return x.unanswered(ctx, reason, &problemDeadline)
+	case rec.cut() != "":
+		return x.unanswered(ctx, rec.cut(), &problemHandlerFailed)
 	case x.notRerun:
 		return x.unanswered(ctx, "the handler did not run again after it was undone", &problemNotExecuted)
 	}
@@ -98,7 +100,7 @@ func (x *httpExecution) unanswered(ctx context.Context, reason string, problem *
 	return failedAs(x.onFailure(ctx), x.op.reasonOr(reason), func() store.Response {
 		// Not in the handler's own recorder: a goroutine of the handler may still hold it.
 		x.recorder = x.recorder.renewed()
-		x.recorder.start()
+		x.recorder.start(ctx)
 		x.answerProblem(x.recorder, &problemHandlerFailed)
 		x.recorder.end()
 		return x.recorder.response()
@@ -119,7 +121,7 @@ func (x *httpExecution) brokenOutcome() outcome {
 // route's [Failure].
 func (x *httpExecution) streamedOutcome(ctx context.Context, op *Operation) outcome {
 	if x.panicked != nil || op.outcome.Load() != endedAsWritten || ctx.Err() != nil || failed(x.recorder.status) ||
-		op.failedUnanswered() {
+		op.failedUnanswered() || x.recorder.cut() != "" {
 		reason := op.reasonOr("the handler failed after a part of its response was sent")
 		return outcome{kind: outcomeUnknown, reason: reason}
 	}

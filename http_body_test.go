@@ -11,8 +11,10 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/onceward/onceward"
@@ -213,7 +215,8 @@ func TestExpectContinueIsRefusedBeforeTheBody(t *testing.T) {
 	})
 }
 
-// TestALengthThatIsWrong: the answer is known as a whole before its first byte is sent, and so is its length.
+// TestALengthThatIsWrong: the answer is known as a whole before its first byte is sent, and so is its length. A length
+// that is too small, or is none, is replaced. A body that is shorter than announced was cut: no part of it is stored.
 func TestALengthThatIsWrong(t *testing.T) {
 	t.Parallel()
 	for _, body := range []string{"", "hello", strings.Repeat("x", 5000)} {
@@ -226,8 +229,15 @@ func TestALengthThatIsWrong(t *testing.T) {
 						w.WriteHeader(status)
 						io.WriteString(w, body)
 					})
-					for range 2 {
+					announced, err := strconv.Atoi(length)
+					cut := err == nil && announced > len(body)
+					for i := range 2 {
 						a, err := trySend(t.Context(), server, "k", `{}`)
+						if cut {
+							want := []int{http.StatusInternalServerError, http.StatusConflict}[i]
+							a.wantProblem(t, "E8", want, "outcome-unknown")
+							continue
+						}
 						if err != nil || a.status != status || a.body != body {
 							t.Errorf("A2: got %d with %d bytes, %v; want %d with %d", a.status, len(a.body), err,
 								status, len(body))
@@ -240,6 +250,48 @@ func TestALengthThatIsWrong(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// TestAnAnswerUnderWayAtTheDeadline: a handler that stops in the middle of its answer because its deadline has passed has
+// failed. An answer of the announced length is whole, and an answer that began after the deadline was meant as it is.
+func TestAnAnswerUnderWayAtTheDeadline(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		handler http.HandlerFunc
+		status  int
+	}{
+		"cut": {func(w http.ResponseWriter, r *http.Request) {
+			io.WriteString(w, "the first half")
+			<-r.Context().Done()
+		}, http.StatusConflict},
+		"status alone": {func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(http.StatusCreated)
+			<-r.Context().Done()
+		}, http.StatusConflict},
+		"of the announced length": {func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Length", "5")
+			io.WriteString(w, "whole")
+			<-r.Context().Done()
+		}, http.StatusOK},
+		"after it": {func(w http.ResponseWriter, r *http.Request) {
+			<-r.Context().Done()
+			w.WriteHeader(http.StatusCreated)
+		}, http.StatusCreated},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				handler := &counted{then: test.handler}
+				h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown),
+					onceward.Deadline(time.Minute))
+				post(h, "k", `{}`)
+				if got := post(h, "k", `{}`); got.status != test.status {
+					t.Errorf("E6: a retry gets %d %s; want %d", got.status, got.body, test.status)
+				}
+				handler.wantRuns(t, "E6", 1)
+			})
+		})
 	}
 }
 

@@ -1,6 +1,7 @@
 package onceward
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -19,9 +20,10 @@ import (
 type recorder struct {
 	real     http.ResponseWriter
 	settings *settings
-	stream   streamMarker // nil where answers cannot stream
-	op       *Operation   // the operation of the writing handler, if any
-	late     lateListener // is notified of a first answer after the end
+	ctx      context.Context // the context of the handler
+	stream   streamMarker    // nil where answers cannot stream
+	op       *Operation      // the operation of the writing handler, if any
+	late     lateListener    // is notified of a first answer after the end
 
 	// A goroutine of the handler may continue to write. The lock, and the end of writing when the handler ends, keep it
 	// away from an answer that is being settled, and from memory that is reused.
@@ -36,6 +38,9 @@ type recorder struct {
 	stored    int
 	sent      [8]string // the values of the real header, if they are few
 	status    int
+	inTime    bool  // the answer began before the deadline of the handler
+	length    int64 // the length of the body that the handler announced; negative for none
+	written   int64
 	body      []byte
 	streaming bool
 	bypassed  bool // the handler answered past the recorder, with the status if it is known
@@ -59,8 +64,9 @@ var (
 // errTooLarge is the error of a write in a transactional handler whose answer exceeds the limit.
 var errTooLarge = errors.New("onceward: the response is larger than the route's ResponseLimit")
 
-// start makes the recorder ready for the handler. It is used for one run.
-func (rec *recorder) start() {
+// start makes the recorder ready for a handler with this context. It is used for one run.
+func (rec *recorder) start(ctx context.Context) {
+	rec.ctx, rec.length = ctx, -1
 	rec.header = make(http.Header)
 	if outer := rec.real.Header(); len(outer) > 0 {
 		rec.before = outer.Clone()
@@ -97,6 +103,10 @@ func (rec *recorder) writeHeader(status int) {
 		return
 	}
 	rec.status = status
+	rec.inTime = rec.ctx.Err() == nil
+	if length, err := strconv.ParseInt(rec.header.Get("Content-Length"), 10, 64); err == nil {
+		rec.length = length
+	}
 	rec.announced = rec.header["Trailer"]
 	rec.fields, rec.stored = rec.settings.headers.fields(rec.before, rec.header)
 }
@@ -158,6 +168,9 @@ func (rec *recorder) admit(n int) error {
 		return rec.broken
 	case !bodyAllowed(rec.status):
 		return http.ErrBodyNotAllowed
+	}
+	rec.written += int64(n)
+	switch {
 	case rec.streaming || rec.unkept() || len(rec.body)+n <= rec.settings.responseLimit:
 		return nil
 	case rec.stream == nil:
@@ -166,6 +179,21 @@ func (rec *recorder) admit(n int) error {
 		return errTooLarge
 	default:
 		return rec.startStreaming()
+	}
+}
+
+// cut returns why the answer of a handler that has returned is incomplete: its body is shorter than announced, or it had
+// begun when the deadline passed, and nothing shows that it is whole. It returns "" for an answer that is whole.
+func (rec *recorder) cut() string {
+	switch {
+	case rec.status == 0 || !bodyAllowed(rec.status):
+		return ""
+	case rec.written < rec.length:
+		return fmt.Sprintf("the handler announced an answer of %d bytes and wrote %d", rec.length, rec.written)
+	case rec.inTime && rec.ctx.Err() != nil && rec.written != rec.length:
+		return "the handler ran past its deadline, or lost its lease, while it wrote its answer"
+	default:
+		return ""
 	}
 }
 
