@@ -12,6 +12,7 @@ package oncewardecho4
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"slices"
 
@@ -124,7 +125,9 @@ func run(w http.ResponseWriter, r *http.Request) {
 // what is in front, as without protection. An error that the error handler does not answer is a failure, not an empty 200.
 func (x *exchange) failed(ctx context.Context) {
 	err, unanswered := x.err, x.echo.Response().Committed
-	if !unanswered {
+	if answered := (*echo.HTTPError)(nil); unanswered && errors.As(err, &answered) && answered.Code == x.echo.Response().Status {
+		unanswered = false // a middleware answered the error, and returned it too
+	} else if !unanswered {
 		x.err = nil
 		x.echo.Error(err)
 		unanswered = !x.echo.Response().Committed

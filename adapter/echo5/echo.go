@@ -117,7 +117,9 @@ func (x *exchange) failed(ctx context.Context) {
 	err := x.err
 	response, unwrapErr := echo.UnwrapResponse(x.echo.Response())
 	unanswered := unwrapErr == nil && response.Committed
-	if !unanswered {
+	if unanswered && echo.StatusCode(err) == response.Status {
+		unanswered = false // a middleware answered the error, and returned it too
+	} else if !unanswered {
 		x.err = nil
 		x.echo.Echo().HTTPErrorHandler(x.echo, err)
 		unanswered = unwrapErr == nil && !response.Committed

@@ -23,8 +23,13 @@ func (f *front) show(w http.ResponseWriter) (had http.ResponseWriter) {
 // Header implements [http.ResponseWriter].
 func (f *front) Header() http.Header { return f.response.Header() }
 
-// WriteHeader implements [http.ResponseWriter].
+// WriteHeader implements [http.ResponseWriter]. An informational answer goes past echo, which would take it for the
+// answer.
 func (f *front) WriteHeader(status int) {
+	if response, err := echo.UnwrapResponse(f.response); err == nil && status < http.StatusOK {
+		response.ResponseWriter.WriteHeader(status)
+		return
+	}
 	defer f.show(f.show(f.response))
 	f.response.WriteHeader(status)
 }

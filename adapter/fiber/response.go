@@ -2,6 +2,7 @@ package oncewardfiber
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"strings"
 
@@ -98,7 +99,11 @@ func (x *exchange) gather(ctx context.Context, response *fasthttp.Response) {
 		ctx = context.WithoutCancel(ctx)
 	}
 	content := gathered{ctx: ctx}
-	if err := response.BodyWriteTo(&content); err != nil {
+	err, announced := response.BodyWriteTo(&content), response.Header.ContentLength()
+	if err == nil && len(content.content) < announced {
+		err = fmt.Errorf("the handler announced an answer of %d bytes and sent %d", announced, len(content.content))
+	}
+	if err != nil {
 		x.writer.before.CopyTo(response)
 		x.answerFailure(x.fiber.Context(), err)
 		return

@@ -336,6 +336,9 @@ func TestStreamedAnswers(t *testing.T) {
 		})
 	}, reserved))
 	app.Post("/accounts/:account/refunds", oncewardfiber.Handler(guard, func(c fiber.Ctx) error {
+		if c.Params("account") == "short" {
+			return c.Status(http.StatusCreated).SendStream(strings.NewReader("half"), 8)
+		}
 		return c.Status(http.StatusCreated).SendStream(broken{})
 	}, reserved))
 	caller := listen(t, app)
@@ -345,9 +348,11 @@ func TestStreamedAnswers(t *testing.T) {
 			t.Errorf("got %+v", got)
 		}
 	}
-	request := suite.Request{Key: "l", Tenant: "alice", Refund: true, Payment: suite.Payment{Account: "a"}}
-	if got, err := caller.Call(t.Context(), request); err != nil || got.Status != http.StatusInternalServerError {
-		t.Errorf("a stream that breaks off: got %+v, error %v", got, err)
+	for _, account := range []string{"a", "short"} {
+		request := suite.Request{Key: account, Tenant: "alice", Refund: true, Payment: suite.Payment{Account: account}}
+		if got, err := caller.Call(t.Context(), request); err != nil || got.Status != http.StatusInternalServerError {
+			t.Errorf("%s: a stream that breaks off: got %+v, error %v", account, got, err)
+		}
 	}
 }
 

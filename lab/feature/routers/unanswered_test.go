@@ -103,6 +103,80 @@ func TestUnansweredErrors(t *testing.T) {
 	}
 }
 
+// TestErrorsThatEchoHasAnswered: a middleware behind the guard answers the error of the handler, as RequestLogger does if
+// HandleError is set, and returns the error too. A hint that is sent before changes nothing.
+func TestErrorsThatEchoHasAnswered(t *testing.T) {
+	for name, route := range map[string]func(*onceward.Guard, *int) http.Handler{
+		"echo4": func(guard *onceward.Guard, runs *int) http.Handler {
+			e := echo4.New()
+			answers := func(next echo4.HandlerFunc) echo4.HandlerFunc {
+				return func(c echo4.Context) error {
+					err := next(c)
+					c.Error(err)
+					return err
+				}
+			}
+			e.POST("/p", func(c echo4.Context) error {
+				*runs++
+				c.Response().Writer.WriteHeader(http.StatusEarlyHints)
+				return echo4.NewHTTPError(http.StatusPaymentRequired, "no funds")
+			}, oncewardecho4.Middleware(guard, reserved), answers)
+			return e
+		},
+		"echo5": func(guard *onceward.Guard, runs *int) http.Handler {
+			e := echo5.New()
+			answers := func(next echo5.HandlerFunc) echo5.HandlerFunc {
+				return func(c *echo5.Context) error {
+					err := next(c)
+					e.HTTPErrorHandler(c, err)
+					return err
+				}
+			}
+			e.POST("/p", func(c *echo5.Context) error {
+				*runs++
+				response, err := echo5.UnwrapResponse(c.Response())
+				if err != nil {
+					return err
+				}
+				response.ResponseWriter.WriteHeader(http.StatusEarlyHints)
+				return echo5.NewHTTPError(http.StatusPaymentRequired, "no funds")
+			}, oncewardecho5.Middleware(guard, reserved), answers)
+			return e
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			guard, err := onceward.New(memory.New(), onceward.Config{
+				Scope: onceward.SingleScope("shop"), Secret: []byte("at least 16 random bytes"), Logger: quiet,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			runs := 0
+			server := httptest.NewServer(route(guard, &runs))
+			defer server.Close()
+			for _, replayed := range []string{"", "true"} {
+				r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/p", strings.NewReader(`{"a":1}`))
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.Header.Set("Idempotency-Key", "k")
+				answer, err := server.Client().Do(r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				_ = answer.Body.Close()
+				if answer.StatusCode != http.StatusPaymentRequired || answer.Header.Get("Idempotent-Replayed") != replayed {
+					t.Errorf("E8: the answer is %d, replayed %q, want 402, replayed %q",
+						answer.StatusCode, answer.Header.Get("Idempotent-Replayed"), replayed)
+				}
+			}
+			if runs != 1 {
+				t.Errorf("I1: the handler ran %d times, want 1", runs)
+			}
+		})
+	}
+}
+
 // TestFiberAnswersLikeItsErrorHandler: an answer that the error handler makes again, byte for byte, is an answer.
 func TestFiberAnswersLikeItsErrorHandler(t *testing.T) {
 	guard, err := onceward.New(memory.New(), onceward.Config{
