@@ -55,7 +55,8 @@ type Result struct {
 // and is raised again in the caller.
 //
 // Without an answer the error is, or wraps, [ErrInProgress], [ErrMismatch], [ErrRefused], [ErrOutcomeUnknown],
-// [ErrUnavailable], [ErrUnreadable], [store.ErrWorkRefused], [ErrStoredFailure], [ErrNotStored] or the error of fn.
+// [ErrUnavailable], [ErrUnreadable], [store.ErrWorkRefused], [ErrStoredFailure], [ErrNotStored] or the error of fn. It
+// wraps [ErrMisconfigured] if fn calls Do with the key that it is executed for.
 func (g *Guard) Do(
 	ctx context.Context, call Call, fn func(ctx context.Context) ([]byte, error), options ...Option,
 ) (Result, error) {
@@ -298,7 +299,8 @@ func (e *execution) failure(res *result) error {
 	case resultCallerLeft:
 		return context.Cause(e.caller)
 	}
-	if errors.Is(res.err, store.ErrUnreadable) || errors.Is(res.err, store.ErrWorkRefused) {
+	if errors.Is(res.err, store.ErrUnreadable) || errors.Is(res.err, store.ErrWorkRefused) ||
+		errors.Is(res.err, errProtectedTwice) {
 		return res.err
 	}
 	return errors.Join(store.ErrUnavailable, res.err)

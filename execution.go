@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"time"
@@ -131,6 +132,11 @@ func newNonce() (n store.Nonce) {
 
 // run executes and returns the result. It waits for an attempt in flight if the route is configured so.
 func (e *execution) run(r runner) result {
+	if outer := FromContext(e.caller); outer != nil && outer.guard == e.guard && outer.id == e.reservation.ID {
+		// It would wait for itself, or answer that it is in progress, and its caller would store that.
+		e.logError("onceward: not executed inside of the same operation", errProtectedTwice)
+		return result{kind: resultFailed, err: errProtectedTwice}
+	}
 	res := e.attempt(r)
 	if res.decision != store.DecisionInProgress || res.suspended || e.settings.inFlight != inFlightWait {
 		return res
@@ -154,6 +160,11 @@ func (e *execution) run(r runner) result {
 	}
 	return res
 }
+
+// errProtectedTwice is the error of an operation that is executed inside of itself.
+var errProtectedTwice = fmt.Errorf("%w: the same key is protected twice by one guard, as by a middleware of a group and one "+
+	"of its route: remove one of them, or give the inner operation a key of its own, such as Operation.DownstreamKey",
+	ErrMisconfigured)
 
 // left reports whether the caller is gone.
 func (e *execution) left() bool { return e.caller.Err() != nil }

@@ -2,8 +2,11 @@ package onceward
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/onceward/onceward/store"
 )
@@ -55,6 +58,12 @@ func (x *httpExecution) outcome(ctx context.Context, op *Operation) outcome {
 // judge returns the outcome of a complete answer, by its status (rule E5).
 func (e *execution) judge(ctx context.Context, response store.Response) outcome {
 	switch {
+	case temporary(&response):
+		onFailure := e.onFailure(ctx)
+		if onFailure == FailureStore {
+			onFailure = FailureUnknown
+		}
+		return failedAs(onFailure, "the handler passed on a problem that a retry may solve", nil)
 	case retryLater(response.Status):
 		return outcome{kind: outcomeRelease, reason: "the handler answered " + strconv.Itoa(response.Status)}
 	case response.Status >= http.StatusInternalServerError:
@@ -63,6 +72,18 @@ func (e *execution) judge(ctx context.Context, response store.Response) outcome 
 		undo := response.Status >= http.StatusBadRequest && !e.op.keepWrites.Load()
 		return outcome{kind: outcomeAnswer, response: response, undoWork: undo}
 	}
+}
+
+// temporary reports whether an answer is a conflict of another protected operation that a retry may solve: a handler that
+// passes on the answer of an inner service with Onceward must not make it its final answer.
+func temporary(response *store.Response) bool {
+	if response.Status != http.StatusConflict {
+		return false
+	}
+	var p struct{ Retryable bool }
+	return slices.ContainsFunc(response.Header, func(f store.HeaderField) bool {
+		return f.Name == "Content-Type" && strings.HasPrefix(f.Value, "application/problem+json")
+	}) && json.Unmarshal(response.Body, &p) == nil && p.Retryable
 }
 
 // retryLater reports whether a status means that the handler did nothing.

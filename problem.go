@@ -57,6 +57,7 @@ var (
 	problemBodyConsumed   = problem(500, "body-consumed",
 		"The request body was read before the request could be identified")
 	problemUnnamed      = problem(500, "operation-unnamed", "The operation of the request has no name")
+	problemTwice        = problem(500, "protected-twice", "The operation is protected inside of itself")
 	problemBadRequest   = problem(400, "invalid-request", "The request cannot be identified")
 	problemUpgrade      = problem(400, "upgrade-refused", "A protected request cannot switch protocols")
 	problemNotSentFirst = problem(400, "first-sent-missing", "The time of the first sending is required")
@@ -312,6 +313,8 @@ func (g *Guard) failureProblem(err error) *Problem {
 		return problemUnreadable.detailed("nothing was executed; the operator has to look at the record")
 	case errors.Is(err, store.ErrWorkRefused):
 		return problemWorkRefused.detailed("the database refused what the request would have written")
+	case errors.Is(err, errProtectedTwice):
+		return problemTwice.detailed("the inner protection did not execute its handler")
 	case errors.Is(err, store.ErrDeadline):
 		return problemDeadline.detailed("retry later with the same key")
 	}

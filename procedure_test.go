@@ -327,8 +327,8 @@ func TestProceduresUnderDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	call := onceward.Call{Scope: "s", Key: "k", Operation: "pay", Payload: []byte(`{"at": 1}`)}
-	_, err = procedure.Serve(t.Context(), call, func(ctx context.Context) onceward.Answer {
-		_, err := procedure.Serve(ctx, call, nil)
+	_, err = procedure.Serve(t.Context(), call, func(context.Context) onceward.Answer {
+		_, err := procedure.Serve(t.Context(), call, nil)
 		if problem := (*onceward.Problem)(nil); !errors.As(err, &problem) || problem.Code != "in-progress" {
 			t.Errorf("S1: a duplicate in flight got %v", err)
 		}

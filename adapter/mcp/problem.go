@@ -107,6 +107,8 @@ var texts = map[string]wording{
 		"operation: something may have been done. Tell the user that it failed and has to be checked."},
 	"work-refused": {ExecutedNo, "Nothing was done: the database refused the work. You may call TOOL once more with " +
 		"SAME. If it fails again, tell the user that it was not done."},
+	"protected-twice": {ExecutedNo, "Nothing was done: the service is set up wrongly. Calling again does not help. Tell " +
+		"the user that the service has to be mended."},
 	"response-too-large": {ExecutedNo, "Nothing was done: the result would have been too large to be kept, and the work " +
 		"was undone. Calling again with the same arguments does not help. Ask for less, as a new operation, or tell " +
 		"the user."},

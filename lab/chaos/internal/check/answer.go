@@ -47,6 +47,7 @@ var problems = map[string]class{
 	"body-incomplete":      rejected,
 	"body-consumed":        rejected,
 	"operation-unnamed":    rejected,
+	"protected-twice":      rejected,
 	"invalid-request":      rejected,
 	"upgrade-refused":      rejected,
 	"first-sent-missing":   rejected,
