@@ -38,6 +38,8 @@ func (x *httpExecution) outcome(ctx context.Context, op *Operation) outcome {
 	case silent:
 		reason := "the handler ran past its deadline, or lost its lease, and wrote no answer"
 		return x.unanswered(ctx, reason, &problemDeadline)
+	case rec.cut() != "" && ctx.Err() != nil:
+		return x.unanswered(ctx, rec.cut(), &problemDeadline)
 	case rec.cut() != "":
 		return x.unanswered(ctx, rec.cut(), &problemHandlerFailed)
 	case x.notRerun:
