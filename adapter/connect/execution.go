@@ -84,7 +84,8 @@ func (x *execution) answer() (onceward.Answer, error) {
 	reply := rpc.Reply{Header: decoded(x.header), Trailer: decoded(x.trailer)}
 	if x.err != nil {
 		reply.Status = statusOf(x.err)
-		if coded := (*connect.Error)(nil); errors.As(x.err, &coded) {
+		coded := (*connect.Error)(nil)
+		if errors.As(x.err, &coded) && !connect.IsWireError(x.err) { // Connect does not forward another service's fields
 			reply.Meta = decoded(coded.Meta())
 		}
 		return x.method.Answer(&reply)

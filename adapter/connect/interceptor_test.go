@@ -3,6 +3,7 @@ package oncewardconnect_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http/httptest"
 	"slices"
@@ -116,6 +117,62 @@ func TestScopesThatFail(t *testing.T) {
 		client := connect.NewClient[paymentpb.Payment, paymentpb.Receipt](server.Client(), server.URL+create)
 		if _, err := client.CallUnary(t.Context(), connect.NewRequest(&paymentpb.Payment{})); connect.CodeOf(err) != want {
 			t.Errorf("%v: got %v", failed, err)
+		}
+	}
+}
+
+// TestErrorFields sends a call whose handler fails twice: the replay has the same fields as the first answer. Connect
+// sends those of the handler's own errors, and not those of an error that another service sent to the handler.
+func TestErrorFields(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		newError func(connect.Code, error) *connect.Error
+		wrapped  bool
+		want     string
+	}{
+		"its own":           {connect.NewError, false, "seen"},
+		"its own, inside":   {connect.NewError, true, "seen"},
+		"another's":         {connect.NewWireError, false, ""},
+		"another's, inside": {connect.NewWireError, true, ""},
+	} {
+		for protocol, option := range map[string]connect.ClientOption{
+			"connect": connect.WithProtoJSON(), "grpc-web": connect.WithGRPCWeb(),
+		} {
+			t.Run(name+" "+protocol, func(t *testing.T) {
+				t.Parallel()
+				runs := 0
+				fail := func(context.Context, *request) (*response, error) {
+					runs++
+					failed := c.newError(connect.CodeFailedPrecondition, errors.New("no money"))
+					failed.Meta().Set("X-Field", "seen")
+					if c.wrapped {
+						return nil, fmt.Errorf("pay: %w", failed)
+					}
+					return nil, failed
+				}
+				protect := protection(t, onceward.Reserved(onceward.FailureUnknown))
+				server := httptest.NewServer(connect.NewUnaryHandler(create, fail, connect.WithInterceptors(protect)))
+				defer server.Close()
+				client := connect.NewClient[paymentpb.Payment, paymentpb.Receipt](server.Client(), server.URL+create, option)
+				for _, replayed := range []string{"", "true"} {
+					r := connect.NewRequest(&paymentpb.Payment{})
+					r.Header().Set("Idempotency-Key", "k")
+					_, err := client.CallUnary(t.Context(), r)
+					failed := (*connect.Error)(nil)
+					if !errors.As(err, &failed) || failed.Code() != connect.CodeFailedPrecondition || failed.Message() != "no money" {
+						t.Fatalf("replayed %q: got %v", replayed, err)
+					}
+					if got := failed.Meta().Get("Idempotent-Replayed"); got != replayed {
+						t.Errorf("replayed is %q, want %q", got, replayed)
+					}
+					if got := failed.Meta().Get("X-Field"); got != c.want {
+						t.Errorf("replayed %q: the field is %q, want %q", replayed, got, c.want)
+					}
+				}
+				if runs != 1 {
+					t.Errorf("the handler ran %d times", runs)
+				}
+			})
 		}
 	}
 }
