@@ -58,9 +58,11 @@ func (m *Method) idField(request protoreflect.Message) protoreflect.FieldDescrip
 	return request.Descriptor().Fields().ByNumber(m.requestID)
 }
 
-// takeID uses the request's id as the key of a call. A key in the header must be the same.
+// takeID uses the request's id as the key of a call. A key in the header must be the same. A UUID that is only in the
+// header becomes the same key as if it were the id: a retry may send it in the other place.
 func (m *Method) takeID(call *onceward.Call, id string) error {
 	if id == "" {
+		call.Key = m.headerID(call.Header)
 		return nil
 	}
 	if !isUUID4(id) {
@@ -83,6 +85,22 @@ func (m *Method) takeID(call *onceward.Call, id string) error {
 		}
 	}
 	return nil
+}
+
+// headerID returns the UUID in the header that is the key of a call, in small letters; empty if the key is not a UUID, or
+// not valid, so that the guard takes it from the header as it is.
+func (m *Method) headerID(header http.Header) string {
+	for _, name := range m.Fields[:len(m.Fields)-1] {
+		lines := header[name]
+		if len(lines) == 0 {
+			continue
+		}
+		if key, err := m.ParseKey(lines[0]); err == nil && len(lines) == 1 && isUUID4(key) {
+			return strings.ToLower(key)
+		}
+		return ""
+	}
+	return ""
 }
 
 // isUUID4 reports whether s is a random UUID in the form of RFC 9562, in either case, as AIP-155 requires.

@@ -75,7 +75,8 @@ func TestChangesState(t *testing.T) {
 	}
 }
 
-// TestRequestID: the key is in the header, or the request, or the same in both.
+// TestRequestID: the key is in the header, or the request, or the same in both. A UUID is the same key wherever it is, in
+// capitals or not. Any other key in the header is left to the guard.
 func TestRequestID(t *testing.T) {
 	t.Parallel()
 	const id, bad = "8e03978e-40d5-43dd-bc93-6894a57f9324", "not valid"
@@ -86,6 +87,11 @@ func TestRequestID(t *testing.T) {
 		want     string // the key that the guard is given
 	}{
 		{"neither, or in the header", "", []string{"k"}, ""},
+		{"UUID in the header", "", []string{id}, id},
+		{"UUID in the header, in capitals", "", []string{strings.ToUpper(id)}, id},
+		{"UUID in the header, in capitals and quotes", "", []string{`"` + strings.ToUpper(id) + `"`}, id},
+		{"UUID in the header, twice", "", []string{id, id}, ""},
+		{"capitals in the header", "", []string{"K"}, ""},
 		{"id", id, nil, id},
 		{"id in capitals", strings.ToUpper(id), nil, id},
 		{"both", id, []string{id}, id},
