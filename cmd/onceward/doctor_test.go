@@ -80,6 +80,8 @@ func TestDoctorEnds(t *testing.T) {
 		{5, "connect", []string{"postgres://nobody@127.0.0.1:1/none?connect_timeout=1"}},
 		{5, "connect", []string{"redis://127.0.0.1:1"}},
 		{8, "3 not checked", []string{redis.URL(), "--metrics", "SERVED"}},
+		{7, "1 finding; 3 not checked", []string{redis.URL(), "--metrics", "http://127.0.0.1:1/metrics"}},
+		{7, `"check": "metrics/read"`, []string{redis.URL(), "--json", "--metrics", "http://127.0.0.1:1/metrics"}},
 		{2, "some time", []string{redis.URL(), "--timeout", "0s"}},
 	} {
 		t.Run(strings.Join(test.args, " "), func(t *testing.T) {

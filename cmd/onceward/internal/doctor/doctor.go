@@ -160,6 +160,9 @@ func Examine(ctx context.Context, storeURL string, c Config) (*Report, error) {
 	if err != nil {
 		return nil, unusable(err)
 	}
+	if _, err := url.Parse(c.Metrics); err != nil {
+		return nil, unusable(errors.New("the URL of the metrics cannot be read")) // the error shows its password
+	}
 	c.Timeout = cmp.Or(c.Timeout, 20*time.Second)
 	report := &Report{Store: Redacted(storeURL)}
 	switch at.Engine {
@@ -177,9 +180,7 @@ func Examine(ctx context.Context, storeURL string, c Config) (*Report, error) {
 		err = unusable(fmt.Errorf("there are no checks for %s", at.Engine))
 	}
 	if err == nil && c.Metrics != "" {
-		var more []Result
-		more, err = examineMetrics(ctx, c)
-		report.Results = append(report.Results, more...)
+		report.Results = append(report.Results, examineMetrics(ctx, c)...)
 	}
 	if ctx.Err() != nil {
 		return nil, ctx.Err()

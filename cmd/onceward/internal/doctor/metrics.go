@@ -17,6 +17,11 @@ import (
 
 var metricsTrials = []trial[*metrics]{
 	{Check{
+		"metrics/read", "Can the metrics of the service be read?",
+		"Without them nobody sees lost leases, pauses that are too long, or retries after the retention.",
+		"S5, I1, I13 [1, 3, 22]",
+	}, tryRead},
+	{Check{
 		"metrics/leases", "Have owners lost their leases, or writes of theirs been refused, since the service was started?",
 		"What such an owner did is unknown until it is reconciled; two attempts may have been at work at once.",
 		"S5, S6, I13 [1, 3]",
@@ -47,22 +52,42 @@ const (
 
 // metrics are those of a service that is examined.
 type metrics struct {
-	families         map[string]*dto.MetricFamily
+	url              string
+	families         map[string]*dto.MetricFamily // nil if they could not be read
 	lease, retention time.Duration
 }
 
 // metricsLimit bounds how long the service may take to show its metrics.
 const metricsLimit = 10 * time.Second
 
-func examineMetrics(ctx context.Context, c Config) ([]Result, error) {
+// examineMetrics makes the checks of a running service. If its metrics cannot be read, that is the only finding.
+func examineMetrics(ctx context.Context, c Config) []Result {
+	m := &metrics{
+		url: c.Metrics, lease: cmp.Or(c.Lease, 30*time.Second), retention: cmp.Or(c.Retention, 24*time.Hour),
+	}
+	results := examine(ctx, c.Timeout, m, metricsTrials[:1])
+	if m.families != nil {
+		return append(results, examine(ctx, c.Timeout, m, metricsTrials[1:])...)
+	}
+	for _, t := range metricsTrials[1:] {
+		results = append(results, Result{
+			Check: t.Name, Status: StatusNotChecked, Seen: "the metrics could not be read", about: t.Check,
+		})
+	}
+	return results
+}
+
+func tryRead(ctx context.Context, m *metrics, r *Result) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, metricsLimit)
 	defer cancel()
-	m := &metrics{lease: cmp.Or(c.Lease, 30*time.Second), retention: cmp.Or(c.Retention, 24*time.Hour)}
-	var err error
-	if m.families, err = scrape.Read(ctx, c.Metrics); err != nil {
-		return nil, unavailable(fmt.Errorf("the metrics of the service: %w", err))
+	if m.families, err = scrape.Read(ctx, m.url); err != nil {
+		m.families = nil
+		r.find(Weak, "see whether the service runs, and whether --metrics is where it shows its metrics",
+			"the metrics of the service could not be read: %v", err)
+		return nil
 	}
-	return examine(ctx, c.Timeout, m, metricsTrials), nil
+	r.saw("%d metrics", len(m.families))
+	return nil
 }
 
 // errNoMetrics is why nothing can be said about a service.

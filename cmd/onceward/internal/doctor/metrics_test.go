@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/onceward/onceward/cmd/onceward/internal/doctor"
-	"github.com/onceward/onceward/store"
 )
 
 // healthyMetrics are those of a service whose leases and retention fit. Each test adds what does not.
@@ -107,9 +107,22 @@ func TestOtherMetrics(t *testing.T) {
 	if n := len(report.NotChecked()); n != 3 {
 		t.Errorf("%d checks were not made:\n%s", n, text(report))
 	}
-	for _, url := range []string{served(t, "<html>"), "http://127.0.0.1:1/metrics"} {
-		if _, err := doctor.Examine(t.Context(), file, doctor.Config{Metrics: url}); !errors.Is(err, store.ErrUnavailable) {
-			t.Errorf("%s: %v", url, err)
+	for url, says := range map[string]string{
+		served(t, "<html>"):                     "text format of Prometheus",
+		"http://ann:secret@127.0.0.1:1/metrics": "connection refused",
+		strings.Replace(served(t, "<html>"), "http://", "http://ann:secret@", 1): "text format of Prometheus",
+	} {
+		report := examine(t, file, doctor.Config{Metrics: url})
+		wantFound(t, report, lie{"metrics/read", doctor.Weak, says, nil})
+		if n := len(report.NotChecked()); n != 3 || len(report.Results) < 10 {
+			t.Errorf("%d checks were not made:\n%s", n, text(report))
 		}
+		if strings.Contains(text(report), "secret") {
+			t.Errorf("the report has a password:\n%s", text(report))
+		}
+	}
+	_, err := doctor.Examine(t.Context(), file, doctor.Config{Metrics: "http://ann:secret%zz@shop/metrics"})
+	if !errors.Is(err, doctor.ErrUsage) || strings.Contains(err.Error(), "secret") {
+		t.Errorf("a URL that cannot be read: %v", err)
 	}
 }

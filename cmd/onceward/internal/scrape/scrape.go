@@ -29,12 +29,12 @@ func Read(ctx context.Context, url string) (map[string]*dto.MetricFamily, error)
 	}
 	defer func() { _ = response.Body.Close() }() // it was read
 	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s answered %s", url, response.Status)
+		return nil, fmt.Errorf("%s answered %s", request.URL.Redacted(), response.Status)
 	}
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(io.LimitReader(response.Body, limit))
 	if err != nil {
-		return nil, fmt.Errorf("%s does not answer in the text format of Prometheus: %w", url, err)
+		return nil, fmt.Errorf("%s does not answer in the text format of Prometheus: %w", request.URL.Redacted(), err)
 	}
 	return families, nil
 }
