@@ -16,7 +16,10 @@ import (
 // deliver sends an operation, unless its answer is kept already, and reports what became of it.
 func (c *Calls) deliver(ctx context.Context, d *outbox.Delivery) (outbox.Result, error) {
 	o, r, err := open(&d.Entry)
-	if err != nil {
+	switch {
+	case errors.Is(err, errNewer):
+		return outbox.Result{}, err
+	case err != nil:
 		return outbox.Result{}, outbox.Permanent(err)
 	}
 	if r.answer == nil {

@@ -189,3 +189,21 @@ func TestWhatIsNoOperation(t *testing.T) {
 		t.Errorf("%+v: %v", o, err)
 	}
 }
+
+// TestRecordOfANewerProgram leaves a message alone whose record a newer program wrote: it is tried again later.
+func TestRecordOfANewerProgram(t *testing.T) {
+	t.Parallel()
+	calls := newCalls(t, nil)
+	good, err := calls.Message(newRequest(t, nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, head := range []string{`{"version":2,"status":201}`, `{"version":2,"status":"created"}`} {
+		result, err := calls.Route().Handler(t.Context(), &outbox.Delivery{
+			Entry: outbox.Entry{Message: good, Answer: []byte(head + "\r\n\r\n")},
+		})
+		if err == nil || errors.Is(err, outbox.ErrPermanent) || result.Then != nil {
+			t.Errorf("%s: %v", head, err)
+		}
+	}
+}

@@ -61,18 +61,25 @@ type record struct {
 
 // recordHead is the first line of a record, as JSON. The header and the body of the answer follow.
 type recordHead struct {
+	Version   int       `json:"version"`
 	FirstSent time.Time `json:"first_sent,omitzero"`
 	KeptUntil time.Time `json:"kept_until,omitzero"`
 	Status    int       `json:"status,omitempty"`
 	Truncated bool      `json:"truncated,omitempty"`
 }
 
+// recordVersion is the version of the records that this program writes, and the newest that it reads.
+const recordVersion = 1
+
+// errNewer is returned for a record of a newer program, which has to finish the operation.
+var errNewer = errors.New("httpcall: a newer version of the program keeps the state of this operation")
+
 // maxAnswerHeader is how large the header of an answer may be that is kept.
 const maxAnswerHeader = 64 << 10
 
 // encode makes a record what is kept, at most [outbox.MaxAnswer] bytes. An answer that does not fit is truncated.
 func (r *record) encode() ([]byte, error) {
-	head := recordHead{FirstSent: r.firstSent, KeptUntil: r.keptUntil}
+	head := recordHead{Version: recordVersion, FirstSent: r.firstSent, KeptUntil: r.keptUntil}
 	var answer Answer
 	if r.answer != nil {
 		answer = *r.answer
@@ -116,7 +123,11 @@ func open(e *outbox.Entry) (o Operation, r record, err error) {
 	}
 	first, header, body, err = unwire(e.Answer)
 	var head recordHead
-	if err := errors.Join(err, json.Unmarshal([]byte(first), &head)); err != nil {
+	err = errors.Join(err, json.Unmarshal([]byte(first), &head))
+	switch {
+	case head.Version > recordVersion: // whatever else cannot be read of it
+		return o, r, fmt.Errorf("%w: version %d of the record of message %s", errNewer, head.Version, e.ID)
+	case err != nil:
 		return o, r, fmt.Errorf("httpcall: the answer that is kept of message %s: %w", e.ID, err)
 	}
 	r = record{firstSent: head.FirstSent, keptUntil: head.KeptUntil}
