@@ -23,7 +23,7 @@ type Config struct {
 	Transport *client.Transport
 	// Prepare is called for each sending, and adds what is not kept, such as credentials. It must not change what the
 	// operation means, nor who sends it: services know keys by their callers, and an operation that is sent again as
-	// another caller is a new operation. Its error is an error of the sending, which is tried again. Default: none.
+	// another caller is a new operation. After its error nothing is sent, and the sending is tried again. Default: none.
 	Prepare func(request *http.Request) error
 	// OnSettled gets each operation that was answered or whose outcome is unknown: at least once, and again until it
 	// returns nil, also after a crash. It runs in the transaction that ends the message, with that transaction in its

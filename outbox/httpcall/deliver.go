@@ -58,14 +58,12 @@ var errOver = errors.New("httpcall: the outcome is unknown, and a person has to 
 //
 // Times are the store's, so that nodes whose clocks differ agree: the transport gets the age of the operation.
 func (c *Calls) send(ctx context.Context, d *outbox.Delivery, o *Operation, r *record) error {
-	now, sentBefore := d.Now(), !r.firstSent.IsZero()
-	if !sentBefore {
-		r.firstSent = d.ClaimedAt
-		if err := keep(ctx, d, r); err != nil {
-			return err
-		}
-	} else {
+	now, firstSent := d.Now(), r.firstSent
+	sentBefore := !firstSent.IsZero()
+	if sentBefore {
 		ctx = client.Resumed(ctx, time.Now().Add(-now.Sub(r.firstSent)))
+	} else {
+		firstSent = d.ClaimedAt
 	}
 	if !r.keptUntil.IsZero() {
 		left := r.keptUntil.Sub(now)
@@ -76,7 +74,20 @@ func (c *Calls) send(ctx context.Context, d *outbox.Delivery, o *Operation, r *r
 		ctx, cancel = context.WithTimeout(ctx, left)
 		defer cancel()
 	}
-	answer, until, err := c.exchange(ctx, d, o, r.firstSent)
+	request, err := c.prepare(ctx, d, o, firstSent)
+	if err != nil {
+		return err // nothing of it was sent
+	}
+	if !sentBefore {
+		r.firstSent = firstSent
+		if err := keep(ctx, d, r); err != nil {
+			return err
+		}
+	}
+	if err := d.CheckLease(); err != nil {
+		return err
+	}
+	answer, until, err := c.exchange(request)
 	if !until.IsZero() {
 		r.keptUntil = d.Now().Add(time.Until(until))
 	}
@@ -126,14 +137,11 @@ func keep(ctx context.Context, d *outbox.Delivery, r *record) error {
 	}
 }
 
-// exchange sends an operation by the transport, and returns its final answer, and until when the service has said that
-// it keeps the key. Errors have nothing of an answer's body, which may be personal: they are logged.
-func (c *Calls) exchange(
-	ctx context.Context, d *outbox.Delivery, o *Operation, firstSent time.Time,
-) (answer *Answer, until time.Time, err error) {
+// prepare makes the request of a sending.
+func (c *Calls) prepare(ctx context.Context, d *outbox.Delivery, o *Operation, firstSent time.Time) (*http.Request, error) {
 	request, err := o.request(client.WithKey(ctx, d.DownstreamKey))
 	if err != nil {
-		return nil, until, err
+		return nil, err
 	}
 	request.Header.Del(c.profile.Header) // the key of the message goes before one of another profile
 	if c.profile.FirstSentHeader != "" {
@@ -141,12 +149,15 @@ func (c *Calls) exchange(
 	}
 	if c.config.Prepare != nil {
 		if err := c.config.Prepare(request); err != nil {
-			return nil, until, fmt.Errorf("httpcall: Prepare: %v", err) // it is never permanent
+			return nil, fmt.Errorf("httpcall: Prepare: %v", err) // it is never permanent
 		}
 	}
-	if err := d.CheckLease(); err != nil {
-		return nil, until, err
-	}
+	return request, nil
+}
+
+// exchange sends an operation by the transport, and returns its final answer, and until when the service has said that
+// it keeps the key. Errors have nothing of an answer's body, which may be personal: they are logged.
+func (c *Calls) exchange(request *http.Request) (answer *Answer, until time.Time, err error) {
 	response, err := c.config.Transport.RoundTrip(request)
 	until = client.KeptUntil(response, err)
 	if err != nil {

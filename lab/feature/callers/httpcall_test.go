@@ -476,3 +476,27 @@ func TestPrepareThatFails(t *testing.T) {
 		s.wantOneKey(c, 1)
 	})
 }
+
+// TestPrepareThatFailsSendsNothing: the operation does not count as sent, so that its window has not begun.
+func TestPrepareThatFailsSendsNothing(t *testing.T) {
+	inTime(t, func(c *caller) {
+		s, way := inProcess(c.T)
+		id := c.enqueue(request(c, "", s.URL, ""))[0]
+		fails := true
+		w := c.worker(httpcall.Config{Transport: way, OnSettled: c.writes, Prepare: func(*http.Request) error {
+			if fails {
+				return errors.New("no token")
+			}
+			return nil
+		}})
+		c.run(w, outbox.Report{Retried: 1})
+		if o := c.wants(id, outbox.StateReady, 0); !o.FirstSent.IsZero() {
+			c.Errorf("it counts as sent at %v", o.FirstSent)
+		}
+		fails = false
+		c.advance(2 * time.Hour) // longer than the window
+		c.run(w, outbox.Report{Delivered: 1})
+		c.wants(id, outbox.StateDone, http.StatusCreated)
+		s.wantOneKey(c, 1)
+	})
+}
