@@ -19,7 +19,7 @@ type requestBody struct {
 // read reads the body up to the limit (rule F5). Chunked encoding makes no difference.
 func (b *requestBody) read(r *http.Request, buffer *[]byte, limit int64) *Problem {
 	if r.Body == nil || r.Body == http.NoBody {
-		return consumed(r)
+		return consumed(r, 0)
 	}
 	content, err := readUpTo(r.Body, (*buffer)[:0], r.ContentLength, limit)
 	*buffer = content
@@ -29,17 +29,21 @@ func (b *requestBody) read(r *http.Request, buffer *[]byte, limit int64) *Proble
 	case int64(len(content)) > limit:
 		return tooLarge(limit)
 	}
-	if len(content) == 0 {
-		return consumed(r)
+	if len(content) > 0 {
+		b.content = content
 	}
-	b.content = content
-	return nil
+	return consumed(r, len(content))
 }
 
-// consumed refuses an empty body that was not sent empty, because something in front of the guard read it. A body of
-// unknown length that is no form cannot be detected.
-func consumed(r *http.Request) *Problem {
-	if r.ContentLength <= 0 && len(r.PostForm) == 0 && r.MultipartForm == nil {
+// consumed refuses a body of which something in front of the guard read a part, or all: fewer bytes are left than were
+// announced. A part of a body of unknown length, and a whole one that is no form, cannot be detected. A body that was
+// decoded has another length by right.
+func consumed(r *http.Request, left int) *Problem {
+	switch announced := r.ContentLength; {
+	case left == 0 && announced <= 0 && len(r.PostForm) == 0 && r.MultipartForm == nil:
+		return nil
+	case left > 0 && (int64(left) >= announced ||
+		r.Header.Get("Content-Encoding") != "" || r.Header.Get("Content-Length") == ""):
 		return nil
 	}
 	return problemBodyConsumed.detailed("something in front of the guard read it, " +

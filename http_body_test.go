@@ -10,6 +10,7 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strconv"
 	"strings"
@@ -338,6 +339,55 @@ func TestTemporaryFilesOfAFormAreRemoved(t *testing.T) {
 			}
 			handler.wantRuns(t, "F5", 1)
 		})
+	}
+}
+
+// TestABodyThatWasReadInPart: what is left of a body is not what the client sent. A body that was put back, or decoded, is
+// accepted.
+func TestABodyThatWasReadInPart(t *testing.T) {
+	t.Parallel()
+	const body = `{"amount":1,"currency":"EUR"}`
+	part := func(r *http.Request) { io.ReadFull(r.Body, make([]byte, 5)) }
+	restored := func(r *http.Request) {
+		part(r)
+		r.Body = io.NopCloser(io.MultiReader(strings.NewReader(body[:5]), r.Body))
+	}
+	decoded := func(r *http.Request) { r.Body = io.NopCloser(strings.NewReader("{}")) }
+	for name, test := range map[string]struct {
+		read    func(*http.Request)
+		edits   []edit
+		refused bool
+	}{
+		"in part":            {part, nil, true},
+		"and put back":       {restored, nil, false},
+		"decoded":            {decoded, []edit{withHeader("Content-Encoding", "gzip")}, false},
+		"in part, in chunks": {part, []edit{chunked(body)}, false}, // which nothing shows
+	} {
+		for _, protocol := range []int{1, 2} {
+			t.Run(fmt.Sprint(name, " ", protocol), func(t *testing.T) {
+				t.Parallel()
+				store, handler := memory.New(), new(counted)
+				h := newGuard(t, store).Handler(handler, reserved, onceward.OperationName("pay"))
+				server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if r.ProtoMajor != protocol {
+						t.Errorf("the protocol is %s", r.Proto)
+					}
+					test.read(r)
+					h.ServeHTTP(w, r)
+				}))
+				server.EnableHTTP2 = protocol == 2
+				server.StartTLS()
+				t.Cleanup(server.Close)
+				a := send(t, server, "k", body, test.edits...)
+				if !test.refused {
+					a.want(t, "F5", http.StatusCreated, false)
+					return
+				}
+				a.wantProblem(t, "F1", http.StatusInternalServerError, "body-consumed")
+				handler.wantRuns(t, "F1", 0)
+				wantNothingStored(t, "F1", store)
+			})
+		}
 	}
 }
 
