@@ -53,6 +53,9 @@ func (c *Calls) report(o Operation) func(ctx context.Context) error {
 // errOver is the end of an operation that may not be sent any more, and has no answer.
 var errOver = errors.New("httpcall: the outcome is unknown, and a person has to find out whether it was executed")
 
+// errMoved is the end of an operation that the service redirects: it does not do the work at this URL.
+var errMoved = errors.New("httpcall: the service redirects the operation, which is not followed: correct its URL")
+
 // send sends an operation, and keeps its answer with the message. That the operation is sent, and when it was first, is
 // kept before the first byte is sent. An error that wraps errOver is final.
 //
@@ -101,6 +104,9 @@ func (c *Calls) send(ctx context.Context, d *outbox.Delivery, o *Operation, r *r
 	// The clock of this node may be wrong: it alone closes no window on an operation that was never sent.
 	if errors.Is(err, client.ErrWindowClosed) && (sentBefore || errors.As(err, &unfinished) && unfinished.Attempts > 0) {
 		return over(d, err)
+	}
+	if errors.Is(err, errMoved) {
+		return over(d, err) // an attempt before it, also one of this sending, may have been executed
 	}
 	return err
 }
@@ -168,7 +174,15 @@ func (c *Calls) exchange(request *http.Request) (answer *Answer, until time.Time
 	if err != nil {
 		return nil, until, fmt.Errorf("httpcall: read the answer: %w", err)
 	}
-	if outcome := client.Classify(response, nil); outcome != client.OutcomeAnswered {
+	outcome, status := client.Classify(response, nil), response.StatusCode
+	if outcome != client.OutcomeAnswered && (status == http.StatusTemporaryRedirect || status == http.StatusPermanentRedirect) {
+		host := "an unknown host"
+		if to, err := response.Location(); err == nil {
+			host = to.Host
+		}
+		return nil, until, fmt.Errorf("%w: status %d, to %s", errMoved, status, host)
+	}
+	if outcome != client.OutcomeAnswered {
 		return nil, until, fmt.Errorf("httpcall: status %d, by which the outcome is %s", response.StatusCode, outcome)
 	}
 	header := response.Header.Clone()

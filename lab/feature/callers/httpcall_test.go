@@ -500,3 +500,34 @@ func TestPrepareThatFailsSendsNothing(t *testing.T) {
 		s.wantOneKey(c, 1)
 	})
 }
+
+// TestMovedService: a service that has moved (307, 308) does not do the work there. That is reported at once, with the new host.
+func TestMovedService(t *testing.T) {
+	for _, status := range []int{http.StatusTemporaryRedirect, http.StatusPermanentRedirect} {
+		t.Run(http.StatusText(status), func(t *testing.T) {
+			inTime(t, func(c *caller) {
+				moved := func(w http.ResponseWriter, r *http.Request) {
+					http.Redirect(w, r, "https://new.pay.test/p?token=secret", status)
+				}
+				s, way := inProcess(c.T, moved, fails, moved)
+				ids := c.enqueue(request(c, "", s.URL, ""))
+				w := c.worker(httpcall.Config{Transport: way, OnSettled: c.writes})
+				c.run(w, outbox.Report{DeadLetters: 1})
+				o := c.wants(ids[0], outbox.StateDead, 0)
+				if !strings.Contains(o.LastError, "new.pay.test") || strings.Contains(o.LastError, "secret") {
+					c.Errorf("the last error is %q", o.LastError)
+				}
+				c.wantReported(ids[0] + " unknown")
+				late := c.enqueue(request(c, "", s.URL, ""))[0] // an attempt before the redirect may have been executed
+				c.run(w, outbox.Report{Retried: 1})
+				c.advance(pause)
+				c.run(w, outbox.Report{DeadLetters: 1})
+				for _, name := range c.reported() {
+					if strings.HasPrefix(name, late) && name != late+" unknown" {
+						c.Errorf("reported is %q", name)
+					}
+				}
+			})
+		})
+	}
+}
