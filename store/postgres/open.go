@@ -157,6 +157,9 @@ func (s *Store) start(ctx context.Context) error {
 	if err := s.checkDurability(ctx); err != nil {
 		return err
 	}
+	if err := s.checkConfirming(ctx); err != nil {
+		return err
+	}
 	if err := s.requireReplicas(ctx); err != nil {
 		return err
 	}
@@ -233,11 +236,12 @@ const (
 )
 
 // selectSession asks how the connections of handlers are set up: the bound on idle transactions, whether a plain BEGIN
-// begins what is needed, on a server that tells when it turns into a standby, and whether the level is the strictest.
+// begins what is needed, on a server that tells when it turns into a standby, whether the level is the strictest, and
+// which warnings are sent.
 const selectSession = `SELECT setting::bigint,
 		current_setting('default_transaction_read_only') = 'off'
 		AND current_setting('server_version_num')::integer >= 140000,
-		current_setting('default_transaction_isolation') = 'serializable'
+		current_setting('default_transaction_isolation') = 'serializable', current_setting('client_min_messages')
 	FROM pg_settings WHERE name = $1`
 
 // inspect reads how the connections of handlers are set up.
@@ -248,9 +252,10 @@ func (s *Store) inspect(ctx context.Context) error {
 	}
 	defer conn.release()
 	var idle int64
-	err = conn.pgx().QueryRow(ctx, selectSession, idleParameter).Scan(&idle, &s.usual, &s.serializable)
+	var warnings string
+	err = conn.pgx().QueryRow(ctx, selectSession, idleParameter).Scan(&idle, &s.usual, &s.serializable, &warnings)
 	s.idle = time.Duration(idle) * time.Millisecond
-	return err
+	return errors.Join(err, s.checkWarnings(warnings))
 }
 
 // prepareTables brings the tables up to date, unless the user does that, and reads what the store needs of them.
@@ -394,7 +399,7 @@ func WithLogger(logger *slog.Logger) Option { return func(o *options) { o.logger
 // keeps the log, by its usual name, nor to a logical subscriber. A role that does not see the states sees the names.
 const selectDurability = `SELECT pg_is_in_recovery(), current_setting('fsync'), current_setting('full_page_writes'),
 	current_setting('synchronous_commit'), current_setting('synchronous_standby_names'),
-	(SELECT count(*) FROM pg_stat_replication r
+	current_setting('client_min_messages'), (SELECT count(*) FROM pg_stat_replication r
 		WHERE state IS DISTINCT FROM 'backup'
 			AND application_name NOT IN ('pg_basebackup', 'pg_receivewal', 'barman_receive_wal')
 			AND NOT EXISTS (SELECT FROM pg_replication_slots s WHERE s.active_pid = r.pid AND s.slot_type = 'logical'))`
@@ -403,10 +408,10 @@ const selectDurability = `SELECT pg_is_in_recovery(), current_setting('fsync'), 
 // them.
 func (s *Store) checkDurability(ctx context.Context) error {
 	var standby bool
-	var fsync, pages, synchronous, names string
+	var fsync, pages, synchronous, names, warnings string
 	var replicas int
-	err := s.own.QueryRow(ctx, selectDurability).Scan(&standby, &fsync, &pages, &synchronous, &names, &replicas)
-	switch {
+	err := s.own.QueryRow(ctx, selectDurability).Scan(&standby, &fsync, &pages, &synchronous, &names, &warnings, &replicas)
+	switch err = errors.Join(err, s.checkWarnings(warnings)); {
 	case err != nil:
 		return err
 	case standby:

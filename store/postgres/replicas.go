@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/store"
 )
 
@@ -131,16 +132,53 @@ func (r *replicas) close() {
 // nothing.
 const confirm = `SELECT pg_logical_emit_message(true, 'onceward', '')`
 
+// errCutOff is the error of a confirmation whose own wait for the standbys was cut off.
+var errCutOff = errors.New("the commit did not wait for its standbys")
+
 // replicated waits until the standbys that commits wait for have all that was committed so far. A commit whose wait was
-// cut off, by a restart of the server, an administrator or a lost connection, can be seen before they have it: who finds
-// it so must not answer for it yet. The log is in one order, so that a further commit, which waits as it should, tells.
-// Where commits wait for nothing it is a short trip, and a server without such a log has nothing to tell.
+// cut off, by a restart of the server, an administrator or a lost connection, can be seen before they have it: a call that
+// finds it must not answer for it yet. The log is in one order, so that it is enough to wait for a further commit. Where
+// commits wait for nothing it is a short trip, and a server without such a log has nothing to wait for.
 func replicated(ctx context.Context, pool *pgxpool.Pool) error {
-	_, err := pool.Exec(ctx, confirm)
-	if state := sqlState(err); err == nil || state == stateUndefinedFunction || state == stateInsufficientRights {
+	err := pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
+		trip := pipeline{conn: conn.Conn(), unnamed: true}
+		trip.add(&statement{text: confirm})
+		_, err := trip.run(sqltx.Undisturbed(ctx, askTimeout), func(int, [][]byte) error { return nil })
+		if err == nil && trip.warned {
+			err = errCutOff
+		}
+		return err
+	})
+	if err == nil || sqlState(err) == stateUndefinedFunction {
 		return nil
 	}
 	return fmt.Errorf("commits were seen, and it could not be confirmed that the standbys have them: %w", err)
+}
+
+// checkConfirming refuses a user who may not confirm commits.
+func (s *Store) checkConfirming(ctx context.Context) error {
+	if s.options.readOnly {
+		return nil
+	}
+	_, err := s.own.Exec(ctx, confirm+` WHERE false`)
+	switch sqlState(err) {
+	case stateUndefinedFunction:
+		return nil
+	case stateInsufficientRights:
+		return fmt.Errorf("the user may not confirm that standbys have a commit: "+
+			"grant it EXECUTE on the function pg_logical_emit_message (boolean, text, text): %w", err)
+	default:
+		return err
+	}
+}
+
+// checkWarnings refuses connections on which the server does not report a commit that did not wait for its standbys.
+func (s *Store) checkWarnings(level string) error {
+	if level != "error" || s.options.readOnly {
+		return nil
+	}
+	return errors.New("client_min_messages is error, which hides that a commit did not wait for its standbys: " +
+		"set it to warning, as by client_min_messages=warning in the URL")
 }
 
 // confirmed makes sure of a commit that the server acknowledged with a warning, which may be that it did not wait for its

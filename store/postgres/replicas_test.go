@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"context"
 	"errors"
+	"net/url"
 	"testing"
 	"time"
 
@@ -69,6 +70,33 @@ func TestSyncReplicasOnly(t *testing.T) {
 	setServer(t, admin, "synchronous_standby_names", "*")
 	await.That(t, "writes are served again", func() bool { return refused() == nil })
 	must(t, s.Close())
+}
+
+// TestConfirmationNeedsARight: a role that cannot wait for the standbys, and a session that would not be warned of a commit
+// that did not wait for them, are refused, with what to do about it. A store that only looks needs neither.
+func TestConfirmationNeedsARight(t *testing.T) {
+	t.Parallel()
+	base := databaseURL(t)
+	admin := openAdmin(t, base)
+	must(t, openStore(t, base).Close()) // makes the tables
+	var function string                 // a later version of PostgreSQL has one more parameter
+	must(t, admin.QueryRow(t.Context(), `SELECT oid::regprocedure::text FROM pg_proc
+		WHERE proname = 'pg_logical_emit_message' AND proargtypes[2] = 'text'::regtype`).Scan(&function))
+	exec(t, admin, `REVOKE EXECUTE ON FUNCTION `+function+` FROM PUBLIC`)
+	role, as := userRole(t, admin, "public")
+	at, err := url.Parse(as)
+	must(t, err)
+	of, err := url.Parse(base)
+	must(t, err)
+	at.Path = of.Path
+	grant(t, admin, grants, "public", role)
+	wantOpenFails(t, at.String(), "grant it EXECUTE on the function pg_logical_emit_message")
+	must(t, openStore(t, at.String(), postgres.WithReadOnly()).Close())
+	silent := base + "&client_min_messages=error"
+	wantOpenFails(t, silent, "client_min_messages is error")
+	must(t, openStore(t, silent, postgres.WithReadOnly()).Close())
+	exec(t, admin, `GRANT EXECUTE ON FUNCTION `+function+` TO `+role)
+	must(t, openStore(t, at.String()).Close())
 }
 
 // waiting counts the sessions whose commit waits for the standby.
@@ -154,20 +182,30 @@ func TestRepeatsWaitForTheStandby(t *testing.T) {
 			return err
 		}
 	}
-	for name, call := range map[string]func() error{
-		"a first grant":     reserve(first),
-		"a grant once more": reserve(second),
-		"a completion": func() error {
-			_, err := s.Complete(context.Background(), completed, answer("paid"))
+	canceled, paid := booking("canceled"), owned("paid")
+	complete := func(c store.Claim) func() error {
+		return func() error {
+			_, err := s.Complete(context.Background(), c, answer("paid"))
 			return err
-		},
+		}
+	}
+	for _, test := range []struct {
+		name, act string
+		call      func() error
+	}{
+		{"a first grant", "pg_terminate_backend", reserve(first)},
+		{"a grant once more", "pg_terminate_backend", reserve(second)},
+		{"a completion", "pg_terminate_backend", complete(completed)},
+		{"a first grant, canceled", "pg_cancel_backend", reserve(canceled)},
+		{"a completion, canceled", "pg_cancel_backend", complete(paid)},
 	} {
+		name, call := test.name, test.call
 		t.Run(name, func(t *testing.T) {
 			must(t, standby.Pause())
 			done := make(chan error, 1)
 			go func() { done <- call() }()
 			await.That(t, "the call is cut off, again and again, until it ends", func() bool {
-				exec(t, admin, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
+				exec(t, admin, `SELECT `+test.act+`(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
 				return len(done) == 1
 			})
 			if err := <-done; err == nil {
