@@ -161,3 +161,31 @@ func TestStatementUnderWay(t *testing.T) {
 	s.wantRows("E1")
 	wantReplay(t, s.store, "key", "key", "E1")
 }
+
+// TestHandlerCommitsAndPanics: a handler that has ended the transaction itself and panics leaves a record that is unknown,
+// and a handler that only panics leaves nothing.
+func TestHandlerCommitsAndPanics(t *testing.T) {
+	t.Parallel()
+	for statement, want := range map[string]store.State{
+		`COMMIT`: store.StateUnknown, `COMMIT; BEGIN`: store.StateUnknown, `SELECT`: store.StateNone,
+	} {
+		t.Run(statement, func(t *testing.T) {
+			t.Parallel()
+			s := newShop(t, pgxHandle)
+			func() {
+				defer func() {
+					if recover() == nil {
+						t.Error("the panic did not reach the caller")
+					}
+				}()
+				_, _ = s.store.Transact(t.Context(), reservation("key"), func(ctx context.Context, _ store.Verdict) store.Settlement {
+					must(t, insertPgx(ctx, "written"))
+					_, err := postgres.Tx(ctx).Exec(ctx, statement)
+					must(t, err)
+					panic("the handler")
+				})
+			}()
+			wantState(t, s.store, "key", want, "I5")
+		})
+	}
+}

@@ -292,8 +292,11 @@ func (t *transaction) execute(ctx context.Context) (action store.TxAction, err e
 			return
 		}
 		t.gate.Close(t.store.logger)
-		if !returned {
-			_ = t.rollback()
+		if returned {
+			return
+		}
+		if err := t.finish(store.TxRollback, nil); err != nil {
+			t.store.logger.ErrorContext(ctx, "onceward: the transaction of work that panicked ended in an error", "error", err)
 		}
 	}()
 	if t.longest > 0 {
