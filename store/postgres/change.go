@@ -20,7 +20,7 @@ const (
 	begin        = `BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE`
 	selectMoment = `SELECT @now(), CASE WHEN $1 THEN nextval('@attempt') ELSE 0 END,
 		set_config('idle_in_transaction_session_timeout', '10s', true)`
-	lockRecord   = `SELECT ` + columns + ` FROM @record WHERE id = $1 FOR UPDATE`
+	lockRecord   = `SELECT ` + columns + ` FROM @record WHERE id = $1 FOR NO KEY UPDATE`
 	deleteRecord = `DELETE FROM @record WHERE id = $1`
 	// It returns a row in any case, with a number that tells the reply from another one: what is not there is not read
 	// from a reply that is not there.

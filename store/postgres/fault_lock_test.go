@@ -440,3 +440,20 @@ func TestLockThatCollidesWhileWaiting(t *testing.T) {
 	await.Value(t, "the answer", done).want(t, http.StatusCreated, false, "scenario 8")
 	s.wantRows(t, "key", 1, "I1")
 }
+
+// TestForeignKeyHoldsUpNothing: a transaction of the application that refers to a record by a foreign key, and so locks its
+// key, holds up no event and no sweep.
+func TestForeignKeyHoldsUpNothing(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, pgxHandle)
+	claim := own(t, s.store, reservation("key"))
+	refers := holding(t, s.admin, `SELECT FROM onceward_record FOR KEY SHARE`)
+	if err := s.store.Checkpoint(t.Context(), claim, store.Checkpoint{Point: "paid"}); err != nil {
+		t.Errorf("E7: a checkpoint of a record that a row refers to got %v", err)
+	}
+	exec(t, s.admin, `UPDATE onceward_record SET due = 0`)
+	if n, err := s.store.Sweep(t.Context(), 10); n != 1 || err != nil {
+		t.Errorf("E7: a sweep of a record that a row refers to made (%d, %v) unknown, want 1", n, err)
+	}
+	must(t, refers.Rollback(t.Context()))
+}

@@ -86,7 +86,7 @@ func TestStoppedInMidChangeLosesItsLock(t *testing.T) {
 	r.Lease = time.Second
 	v, err := stopped.Reserve(t.Context(), r)
 	must(t, err)
-	goOn := proxy.HoldReply(matching(`FOR UPDATE`))
+	goOn := proxy.HoldReply(matching(`FOR NO KEY UPDATE`))
 	released := make(chan error, 1)
 	go func() {
 		released <- stopped.Release(context.Background(), store.Claim{ID: r.ID, Attempt: v.Record.Attempt}, "never mind")

@@ -242,7 +242,7 @@ BEGIN
 		SELECT t.ctid AS place FROM onceward_record t
 		WHERE t.state = 10 AND t.due <= now_us AND t.version = 1
 		ORDER BY t.state, t.due LIMIT batch
-		FOR UPDATE SKIP LOCKED
+		FOR NO KEY UPDATE SKIP LOCKED
 	)
 	UPDATE onceward_record t
 	SET state = 40, due = now_us, settled_at = now_us, nonce = NULL,
