@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"database/sql"
 	"errors"
 	"log/slog"
 	"strings"
@@ -131,5 +132,16 @@ func TestDurabilityRisks(t *testing.T) {
 				t.Errorf("%+v: risk %d is %q, want it to say %q", c, i, risks[i], want)
 			}
 		}
+	}
+}
+
+// TestStatementNames: programs whose statements differ in their texts do not share names, or one of them would run the
+// statement of the other on a connection of a pooler.
+func TestStatementNames(t *testing.T) {
+	t.Parallel()
+	n := names{schema: "public", prefix: "onceward_"}
+	read, write := prepareStatements(n, "onceward_1", false), prepareStatements(n, "onceward_1", true)
+	if name := read.begins[sql.LevelDefault].name; name == write.begins[sql.LevelDefault].name {
+		t.Errorf("%q and %q have the same name %q", read.begins[sql.LevelDefault].text, write.begins[sql.LevelDefault].text, name)
 	}
 }

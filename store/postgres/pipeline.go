@@ -266,9 +266,11 @@ type statements struct {
 }
 
 func prepareStatements(n names, channel string, usual bool) statements {
-	// Several stores may share a connection: their statements have different names.
+	// Several stores may share a connection, and behind a pooler so may versions of the program: a name stands for one
+	// text of one store. The server takes the first 63 characters of a name, the hash among them.
 	named := func(name, text string) statement {
-		return statement{name: channel + "_" + name, text: n.render(text)}
+		text = n.render(text)
+		return statement{name: channel + "_" + shortHash(text) + "_" + name, text: text}
 	}
 	all := statements{
 		moment: n.render(selectMoment), lockRecord: n.render(lockRecord), insertRecord: n.render(insertRecord),
