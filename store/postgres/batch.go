@@ -131,16 +131,20 @@ type wanted struct {
 	id   [16]byte
 }
 
+// hurry bounds how long an item that is tried again waits for the lock of its record: its batch has waited already, and
+// each item delays those behind it.
+var hurry = statement{text: `SELECT set_config('lock_timeout', '20ms', true)`}
+
 // run answers items. What fails together is tried again one by one, so that one that the server refuses does not fail
 // its neighbours; every kind of item may be repeated.
 func (b *batcher) run(items []*item) {
 	slices.SortStableFunc(items, compareItems)
 	ctx, cancel := context.WithTimeout(context.Background(), batchTimeout)
 	defer cancel()
-	err := b.attempt(ctx, items)
+	err := b.attempt(ctx, items, false)
 	if err != nil && len(items) > 1 && !lost(err) && !fromStandby(err) {
 		for _, t := range items {
-			t.err = b.attempt(ctx, []*item{t})
+			t.err = b.attempt(ctx, []*item{t}, true)
 			close(t.done)
 		}
 		return
@@ -152,8 +156,8 @@ func (b *batcher) run(items []*item) {
 }
 
 // attempt runs a batch, and again if its connection turned out dead or the server undid it.
-func (b *batcher) attempt(ctx context.Context, items []*item) error {
-	return repeated(ctx, b.pool, func() error { return b.send(ctx, items) })
+func (b *batcher) attempt(ctx context.Context, items []*item, hurried bool) error {
+	return repeated(ctx, b.pool, func() error { return b.send(ctx, items, hurried) })
 }
 
 // repeated does what may be done again: once more if a connection turned out dead, and some times if the server undid
@@ -186,32 +190,41 @@ func lost(err error) bool {
 
 // send makes the round trip, and again if what was prepared on its connection has been discarded, as by a hook of the
 // pool that the connections of the store were made after. Any other one may lack it too.
-func (b *batcher) send(ctx context.Context, items []*item) error {
+func (b *batcher) send(ctx context.Context, items []*item, hurried bool) error {
 	conn, err := b.pool.Acquire(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Release()
-	trip := pipeline{conn: conn.Conn(), unnamed: b.unnamed}
-	if err = b.sendOn(ctx, trip, items); trip.discarded(err, b.statements[shapes-1]) {
-		err = b.sendOn(ctx, trip, items)
+	trip := pipeline{conn: conn.Conn(), unnamed: b.unnamed || hurried}
+	if err = b.sendOn(ctx, trip, items, hurried); trip.discarded(err, b.statements[shapes-1]) {
+		err = b.sendOn(ctx, trip, items, hurried)
 	}
 	noteStandby(conn.Conn(), err)
 	return err
 }
 
 // sendOn makes the round trip: the statements of each kind that is there, all in one transaction.
-func (b *batcher) sendOn(ctx context.Context, trip pipeline, items []*item) error {
+func (b *batcher) sendOn(ctx context.Context, trip pipeline, items []*item, hurried bool) error {
 	deadline, _ := ctx.Deadline()
 	if err := trip.prepare(ctx, deadline, b.statements...); err != nil {
 		return err
 	}
 	firsts := slices.CompactFunc(slices.Clone(items), (*item).sharesLook)
-	sent := sendings(firsts)
+	sent, before := sendings(firsts), 0
+	if hurried {
+		trip.add(&hurry)
+		before = 1
+	}
 	for i := range sent {
 		trip.add(b.statements[sent[i].shape], sent[i].arguments(&trip)...)
 	}
-	_, err := trip.run(deadline, func(statement int, raw [][]byte) error { return sent[statement].readOutcome(raw) })
+	_, err := trip.run(deadline, func(statement int, raw [][]byte) error {
+		if statement < before {
+			return nil
+		}
+		return sent[statement-before].readOutcome(raw)
+	})
 	if err == nil && trip.warned {
 		err = replicated(ctx, b.pool.Pool)
 	}

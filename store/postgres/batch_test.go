@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -353,4 +354,28 @@ func TestClosedStore(t *testing.T) {
 		}
 		must(t, s.Close())
 	}
+}
+
+// TestManyLockedRecords: a batch whose records are locked gives up on all of them in little more time than on one, and
+// completes the others.
+func TestManyLockedRecords(t *testing.T) {
+	t.Parallel()
+	url := servers.Postgres(t).SchemaURL(t)
+	s := openStore(t, url, postgres.OneLane())
+	claims := make([]store.Claim, 16)
+	for i := range claims {
+		claims[i] = own(t, s, reservation(fmt.Sprint("key ", i)))
+	}
+	free := s.RecordID(claims[0].ID)
+	locks := holding(t, openAdmin(t, url), fmt.Sprintf(`SELECT FROM onceward_record WHERE id <> '%s' FOR UPDATE`, free))
+	began := time.Now()
+	crowd(t.Context(), len(claims), func(ctx context.Context, i int) {
+		if _, err := s.Complete(ctx, claims[i], answer("paid")); (err == nil) != (i == 0) {
+			t.Errorf("the completion of record %d, of which all but the first are locked, got %v", i, err)
+		}
+	})()
+	if took := time.Since(began); took > 12*time.Second {
+		t.Errorf("%d locked records held up their lane for %s", len(claims)-1, took)
+	}
+	must(t, locks.Rollback(t.Context()))
 }
