@@ -372,3 +372,17 @@ func TestCommittedStepIsRewritten(t *testing.T) {
 		})
 	}
 }
+
+// TestStepOfANewerRecord: a step does not write a record that a newer version of the program has changed meanwhile.
+func TestStepOfANewerRecord(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, pgxHandle)
+	claim := own(t, s.store, reservation("key"))
+	err := s.store.CheckpointTx(t.Context(), claim, time.Minute, func(context.Context) (store.Checkpoint, error) {
+		exec(t, s.admin, `UPDATE onceward_record SET version = 2`)
+		return store.Checkpoint{Point: "paid"}, nil
+	})
+	if n := number(t, s.admin, `SELECT count(*) FROM onceward_record WHERE point IS NOT NULL`); n != 0 || err == nil {
+		t.Errorf("E5: the step got %v, and %d recovery points were written", err, n)
+	}
+}

@@ -44,7 +44,7 @@ const advance = `WITH written AS (
 		UPDATE @record SET point = coalesce($2, point), provider_id = coalesce($3, provider_id),
 			data = CASE WHEN $4::bytea IS NULL THEN data ELSE nullif($4, ''::bytea) END,
 			not_replayable = coalesce(not_replayable, $5), state = CASE WHEN transaction_timestamp() = $6 THEN state END, step = $8
-		WHERE id = $1 AND attempt = $7 AND state IN (10, 11)
+		WHERE id = $1 AND attempt = $7 AND state IN (10, 11) AND version = 1
 		RETURNING id)
 	SELECT CASE WHEN count(*) = 1 THEN 1
 		ELSE (count(*)::text || ' records of onceward were written')::integer END FROM written`
