@@ -145,3 +145,20 @@ func TestStatementNames(t *testing.T) {
 		t.Errorf("%q and %q have the same name %q", read.begins[sql.LevelDefault].text, write.begins[sql.LevelDefault].text, name)
 	}
 }
+
+// TestExpectIsCheap: an announcement does not look at all records that are waited for, and forgets them in the end.
+func TestExpectIsCheap(t *testing.T) {
+	t.Parallel()
+	w := &watcher{awaited: make(map[[16]byte]time.Time)}
+	now := time.Now()
+	for i := range 50_000 {
+		w.expect([16]byte{byte(i), byte(i >> 8)}, now)
+	}
+	if took := time.Since(now); took > 5*time.Second {
+		t.Errorf("50,000 announcements took %s", took)
+	}
+	w.expect([16]byte{}, now.Add(2*awaitedFor+1))
+	if len(w.awaited) != 1 {
+		t.Errorf("%d records are awaited, want 1", len(w.awaited))
+	}
+}

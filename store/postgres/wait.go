@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"log/slog"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,7 +37,9 @@ type watcher struct {
 	watched map[watchKey]*watch
 	// awaited are the records that another process waits for, and until when that counts.
 	awaited map[[16]byte]time.Time
-	closed  bool
+	// swept is when those that do not count any more were removed.
+	swept  time.Time
+	closed bool
 
 	ctx     context.Context
 	stop    context.CancelFunc
@@ -288,10 +291,9 @@ func (w *watcher) hear(payload string) {
 func (w *watcher) expect(hash [16]byte, now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for other, until := range w.awaited {
-		if now.After(until) {
-			delete(w.awaited, other)
-		}
+	if now.Sub(w.swept) > awaitedFor {
+		maps.DeleteFunc(w.awaited, func(_ [16]byte, until time.Time) bool { return now.After(until) })
+		w.swept = now
 	}
 	w.awaited[hash] = now.Add(awaitedFor)
 }
