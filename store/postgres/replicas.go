@@ -23,7 +23,8 @@ var ErrNoSyncReplica = errors.New("postgres: commits do not wait for a standby, 
 // The settings are read again every second, because a fail-over leads to another server, and managers of clusters change
 // them. While they do not hold, writes are refused with [ErrNoSyncReplica], and nothing is executed. What a server
 // commits in the second before that is noticed is not protected: see the guide on PostgreSQL for settings that leave no
-// such gap. Default: a warning, if there are standbys of which none is waited for.
+// such gap. A replay is not confirmed by a standby: it may show a commit whose wait was cut off, and whose own caller has
+// no answer yet. Default: a warning, if there are standbys of which none is waited for.
 func WithSyncReplicasOnly() Option { return func(o *options) { o.syncOnly = true } }
 
 // replicaInterval is how often the settings are read again.
