@@ -102,6 +102,7 @@ type execution struct {
 	own         *store.Response  // the caller's answer, if it contains more than the stored one
 	waited      bool             // for an attempt in flight
 	runsAgain   bool             // the store undid an earlier run, whose grant was already reported
+	passedOn    bool             // the answer is a problem of another operation, which may be executing
 
 	reserveCtx lazyContext
 	workCtx    lazyContext

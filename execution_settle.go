@@ -139,7 +139,7 @@ func (e *execution) settleRelease(reason string) result {
 		return result{kind: resultReleased}
 	}
 	e.settled(state, nil)
-	return result{kind: resultReleased, nothingDone: !e.op.mayHaveSent()}
+	return result{kind: resultReleased, nothingDone: !e.op.mayHaveSent() && !e.passedOn}
 }
 
 // undone returns the result of a transaction that was rolled back. For a rejected request it also removes a record that
@@ -154,7 +154,7 @@ func (e *execution) undone() result {
 		}
 		e.settled(store.StateNone, err)
 	}
-	return result{kind: resultReleased, nothingDone: !e.op.mayHaveSent()}
+	return result{kind: resultReleased, nothingDone: !e.op.mayHaveSent() && !e.passedOn}
 }
 
 // forget rejects the record that a transaction has found and not changed. A record that has changed since belongs to

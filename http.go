@@ -278,7 +278,7 @@ func (x *httpExecution) work(ctx context.Context, op *Operation) outcome {
 		x.body, x.recorder = &requestBody{content: x.body.content}, x.recorder.renewed()
 	}
 	x.recorder.start(ctx)
-	x.recorder.op = op
+	x.recorder.op, x.recorder.head = op, x.request.Method == http.MethodHead
 	if x.settings.mode == modeReserved {
 		x.recorder.stream = x
 	}

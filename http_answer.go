@@ -38,6 +38,8 @@ func (x *httpExecution) outcome(ctx context.Context, op *Operation) outcome {
 	case silent:
 		reason := "the handler ran past its deadline, or lost its lease, and wrote no answer"
 		return x.unanswered(ctx, reason, &problemDeadline)
+	case rec.cut() != "" && x.settings.mode != modeTransactional && rec.status < http.StatusBadRequest:
+		return outcome{kind: outcomeUnknown, reason: op.reasonOr(rec.cut())} // the handler had begun to report a success
 	case rec.cut() != "" && ctx.Err() != nil:
 		return x.unanswered(ctx, rec.cut(), &problemDeadline)
 	case rec.cut() != "":
@@ -59,13 +61,14 @@ func (x *httpExecution) outcome(ctx context.Context, op *Operation) outcome {
 
 // judge returns the outcome of a complete answer, by its status (rule E5).
 func (e *execution) judge(ctx context.Context, response store.Response) outcome {
+	e.passedOn = temporary(&response)
 	switch {
-	case temporary(&response):
+	case e.passedOn && (e.settings.mode != modeTransactional || !e.op.keepWrites.Load()):
 		onFailure := e.onFailure(ctx)
 		if onFailure == FailureStore {
 			onFailure = FailureUnknown
 		}
-		return failedAs(onFailure, "the handler passed on a problem that a retry may solve", nil)
+		return failedAs(onFailure, e.op.reasonOr("the handler passed on a problem that a retry may solve"), nil)
 	case retryLater(response.Status):
 		return outcome{kind: outcomeRelease, reason: "the handler answered " + strconv.Itoa(response.Status)}
 	case response.Status >= http.StatusInternalServerError:
@@ -76,16 +79,17 @@ func (e *execution) judge(ctx context.Context, response store.Response) outcome 
 	}
 }
 
-// temporary reports whether an answer is a conflict of another protected operation that a retry may solve: a handler that
-// passes on the answer of an inner service with Onceward must not make it its final answer.
+// temporary reports whether an answer is a problem of another protected operation that is in progress, or whose outcome
+// is unknown. A handler that passes on the answer of an inner service with Onceward must not make it its final answer.
 func temporary(response *store.Response) bool {
-	if response.Status != http.StatusConflict {
+	if response.Status != http.StatusConflict && response.Status != http.StatusInternalServerError {
 		return false
 	}
-	var p struct{ Retryable bool }
+	var p Problem
 	return slices.ContainsFunc(response.Header, func(f store.HeaderField) bool {
 		return f.Name == "Content-Type" && strings.HasPrefix(f.Value, "application/problem+json")
-	}) && json.Unmarshal(response.Body, &p) == nil && p.Retryable
+	}) && json.Unmarshal(response.Body, &p) == nil && p.Retryable && p.Code != "" &&
+		strings.HasPrefix(p.Instance, "urn:uuid:")
 }
 
 // retryLater reports whether a status means that the handler did nothing.

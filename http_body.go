@@ -46,7 +46,7 @@ func consumed(r *http.Request, left int) *Problem {
 		r.Header.Get("Content-Encoding") != "" || r.Header.Get("Content-Length") == ""):
 		return nil
 	}
-	return problemBodyConsumed.detailed("something in front of the guard read it, " +
+	return problemBodyConsumed.detailed("something in front of the guard read it, or replaced it and left its length, " +
 		"and without it two different requests would look the same; nothing was executed")
 }
 

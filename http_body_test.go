@@ -258,6 +258,13 @@ func TestALengthThatIsWrong(t *testing.T) {
 // failed. An answer of the announced length is whole, and an answer that began after the deadline was meant as it is.
 func TestAnAnswerUnderWayAtTheDeadline(t *testing.T) {
 	t.Parallel()
+	for _, onFailure := range []onceward.Failure{onceward.FailureUnknown, onceward.FailureRetry, onceward.FailureStore} {
+		t.Run(fmt.Sprint(onFailure), func(t *testing.T) { answersUnderWay(t, onFailure) })
+	}
+}
+
+func answersUnderWay(t *testing.T, onFailure onceward.Failure) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		handler http.HandlerFunc
 		status  int
@@ -284,7 +291,7 @@ func TestAnAnswerUnderWayAtTheDeadline(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				handler := &counted{then: test.handler}
-				h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onceward.FailureUnknown),
+				h := newGuard(t, memory.New()).Handler(handler, onceward.Reserved(onFailure),
 					onceward.Deadline(time.Minute))
 				post(h, "k", `{}`)
 				if got := post(h, "k", `{}`); got.status != test.status {
@@ -406,5 +413,18 @@ func TestAnEmptyBodyOfUnknownLength(t *testing.T) {
 	}
 	if got := strings.Count(log.String(), "has an empty body"); got != 1 {
 		t.Errorf("F5: %d warnings, want 1:\n%s", got, log.String())
+	}
+}
+
+// TestALengthForHEAD: the answer to HEAD announces the length of a body that it does not have.
+func TestALengthForHEAD(t *testing.T) {
+	t.Parallel()
+	handler := &counted{then: func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "5")
+		w.WriteHeader(http.StatusOK)
+	}}
+	h := newGuard(t, memory.New()).Handler(handler, reserved, onceward.Methods(http.MethodHead))
+	for _, replayed := range []bool{false, true} {
+		serve(h, newRequest(http.MethodHead, "/payments", "k", "")).want(t, "A2", http.StatusOK, replayed)
 	}
 }

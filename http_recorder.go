@@ -29,6 +29,7 @@ type recorder struct {
 	// away from an answer that is being settled, and from memory that is reused.
 	mu        sync.Mutex
 	ended     bool
+	head      bool        // a request by HEAD, whose answer has no body
 	before    http.Header // the real header when the handler started; nil if empty
 	header    http.Header // never replaced once the handler has started: it is read without the lock
 	accessed  atomic.Bool // the header was accessed
@@ -186,7 +187,7 @@ func (rec *recorder) admit(n int) error {
 // begun when the deadline passed, and nothing shows that it is whole. It returns "" for an answer that is whole.
 func (rec *recorder) cut() string {
 	switch {
-	case rec.status == 0 || !bodyAllowed(rec.status):
+	case rec.status == 0 || !bodyAllowed(rec.status) || rec.head:
 		return ""
 	case rec.written < rec.length:
 		return fmt.Sprintf("the handler announced an answer of %d bytes and wrote %d", rec.length, rec.written)

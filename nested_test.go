@@ -69,7 +69,11 @@ func TestAnInnerServiceThatIsNotReady(t *testing.T) {
 				post(inner, "k", `{}`)
 			}()
 			<-began
-			post(outer, "k", `{}`).wantProblem(t, "E5", http.StatusConflict, "in-progress")
+			first := post(outer, "k", `{}`)
+			first.wantProblem(t, "E5", http.StatusConflict, "in-progress")
+			if got := first.header.Get("Idempotency-Outcome"); got != "" {
+				t.Errorf("E5: the outcome is %q, but the inner service is at work", got)
+			}
 			close(ready)
 			<-ended
 			a := post(outer, "k", `{}`)
@@ -82,4 +86,15 @@ func TestAnInnerServiceThatIsNotReady(t *testing.T) {
 			handler.wantRuns(t, "E1", 1)
 		})
 	}
+}
+
+// TestAnInnerServiceThatLostItsOutcome: its answer in the request itself is a 500, which no route stores.
+func TestAnInnerServiceThatLostItsOutcome(t *testing.T) {
+	t.Parallel()
+	inner := newGuard(t, memory.New()).Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		onceward.FromContext(r.Context()).Unknown()
+	}), reserved)
+	outer := newGuard(t, memory.New()).Handler(inner, onceward.Reserved(onceward.FailureStore))
+	post(outer, "k", `{}`).wantProblem(t, "E5", http.StatusInternalServerError, "outcome-unknown")
+	post(outer, "k", `{}`).wantProblem(t, "E5", http.StatusConflict, "outcome-unknown")
 }

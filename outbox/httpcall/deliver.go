@@ -175,7 +175,7 @@ func (c *Calls) exchange(request *http.Request) (answer *Answer, until time.Time
 		return nil, until, fmt.Errorf("httpcall: read the answer: %w", err)
 	}
 	outcome, status := client.Classify(response, nil), response.StatusCode
-	if outcome != client.OutcomeAnswered && (status == http.StatusTemporaryRedirect || status == http.StatusPermanentRedirect) {
+	if outcome != client.OutcomeAnswered && status == http.StatusPermanentRedirect {
 		host := "an unknown host"
 		if to, err := response.Location(); err == nil {
 			host = to.Host

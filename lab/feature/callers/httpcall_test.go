@@ -501,9 +501,19 @@ func TestPrepareThatFailsSendsNothing(t *testing.T) {
 	})
 }
 
-// TestMovedService: a service that has moved (307, 308) does not do the work there. That is reported at once, with the new host.
+// TestMovedService: a service that has moved permanently does not do the work there. That is reported at once, with the
+// new host. A service that has moved for a while may answer later.
 func TestMovedService(t *testing.T) {
-	for _, status := range []int{http.StatusTemporaryRedirect, http.StatusPermanentRedirect} {
+	t.Run("for a while", func(t *testing.T) {
+		inTime(t, func(c *caller) {
+			s, way := inProcess(c.T, func(w http.ResponseWriter, r *http.Request) {
+				http.Redirect(w, r, "https://new.pay.test/p", http.StatusTemporaryRedirect)
+			})
+			c.enqueue(request(c, "", s.URL, ""))
+			c.run(c.worker(httpcall.Config{Transport: way, OnSettled: c.writes}), outbox.Report{Retried: 1})
+		})
+	})
+	for _, status := range []int{http.StatusPermanentRedirect} {
 		t.Run(http.StatusText(status), func(t *testing.T) {
 			inTime(t, func(c *caller) {
 				moved := func(w http.ResponseWriter, r *http.Request) {
