@@ -99,7 +99,7 @@ func (t *transaction) resolve(cause error) error {
 		switch {
 		case err == nil:
 			return t.plan.learned(&rec, became, cause)
-		case ctx.Err() != nil:
+		case ctx.Err() != nil || errors.Is(err, store.ErrUnreadable): // a record of a newer version stays unreadable
 			return fmt.Errorf("%w: commit: %w; then the server could not be asked what became of it: %w",
 				store.ErrOutcomeUnknown, cause, err)
 		}
