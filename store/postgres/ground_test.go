@@ -19,14 +19,18 @@ import (
 
 // ground is a schema with the tables of a store, a business table and a clock that only the test moves. To make one and
 // to remove it costs a server more than most tests of the suite do, and the suite wants hundreds: so one test has it
-// after another, each with a store of its own, and each finds it as if it were new.
+// after another, with the store that the test before has opened, and each finds it as if it were new.
 type ground struct {
+	run testing.TB
 	// url is for the stores. Their sessions have the name of the schema, so that their end can be awaited.
 	url, schema string
 	// admin looks past every store.
 	admin *pgxpool.Pool
 	// user is the test that had it last.
 	user string
+	// store is open on it, unless a test has failed or closed it.
+	store *postgres.Store
+	close func()
 }
 
 // grounds are those of one run of the suite.
@@ -75,7 +79,8 @@ func newGround(t testing.TB, among *grounds) *ground {
 	run.Cleanup(admin.Close)
 	var schema string
 	must(t, admin.QueryRow(t.Context(), `SELECT current_schema()`).Scan(&schema))
-	g := &ground{url: url + "&application_name=" + schema, schema: schema, admin: admin}
+	g := &ground{run: run, url: url + "&application_name=" + schema, schema: schema, admin: admin}
+	run.Cleanup(g.shut)
 	openStore(t, g.url, among.made...) // makes the tables
 	exec(t, admin, `CREATE TABLE business (value TEXT NOT NULL)`)
 	exec(t, admin, `CREATE TABLE test_clock (at bigint NOT NULL)`)
@@ -106,7 +111,29 @@ func (g *ground) sql(t testing.TB) *sql.DB {
 	return db
 }
 
-// firstMoment is when each test begins, in microseconds since 1970.
+// shut closes the store.
+func (g *ground) shut() {
+	if g.store != nil {
+		g.close()
+		g.store = nil
+	}
+}
+
+// open returns the store, which is opened if it is not open.
+func (g *ground) open(t testing.TB, h handle) *postgres.Store {
+	t.Helper()
+	if g.store == nil {
+		opened, closeHandle := h.open(t, g.url)
+		g.store, g.close = opened, func() {
+			must(g.run, opened.Close())
+			closeHandle()
+		}
+	}
+	return g.store
+}
+
+// firstMoment is when the first test begins, in microseconds since 1970. The clock is not set back: a store may have
+// handed out its times.
 const firstMoment = `1767323045000000`
 
 // clearing removes what a test has left: the rows of all tables, where the sequences stand, and the tables that the
@@ -115,7 +142,6 @@ const clearing = `DO $$
 DECLARE
 	name name;
 BEGIN
-	UPDATE test_clock SET at = ` + firstMoment + `;
 	PERFORM setval(oid, 1, false) FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind = 'S';
 	FOR name IN SELECT relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r' LOOP
 		CASE
@@ -127,12 +153,11 @@ BEGIN
 	END LOOP;
 END $$`
 
-// clear makes a ground as if it were new. No session of the test before may be left then: what is still under way there
-// would write afterwards.
+// clear makes a ground as if it were new. No session of the test before may be at work then: it would write afterwards.
 func (g *ground) clear(t testing.TB) {
 	t.Helper()
-	await.That(t, "the sessions of "+g.user+" have ended", func() bool {
-		return number(t, g.admin, `SELECT count(*) FROM pg_stat_activity WHERE application_name = $1`, g.schema) == 0
+	await.That(t, "the sessions of "+g.user+" have ended or are idle", func() bool {
+		return number(t, g.admin, `SELECT count(*) FROM pg_stat_activity WHERE application_name = $1 AND state <> 'idle'`, g.schema) == 0
 	})
 	exec(t, g.admin, clearing)
 }

@@ -90,18 +90,16 @@ func connect(t testing.TB, url string) *pgx.Conn {
 func (h handle) instance(t testing.TB, among *grounds) storetest.Instance {
 	t.Helper()
 	ground := among.take(t)
-	s, closeHandle := h.open(t, ground.url)
-	shut := func() {
-		must(t, s.Close())
-		closeHandle()
-	}
-	t.Cleanup(func() { shut() })
+	t.Cleanup(func() {
+		if t.Failed() {
+			ground.shut()
+		}
+	})
 	return storetest.Instance{
-		Store: s,
+		Store: ground.open(t, h),
 		Reopen: func(t testing.TB) store.Store {
-			shut()
-			s, closeHandle = h.open(t, ground.url)
-			return s
+			ground.shut()
+			return ground.open(t, h)
 		},
 		Business: &storetest.Business{
 			Insert: h.insert,
