@@ -162,8 +162,7 @@ func (o options) weather(ctx context.Context, out io.Writer, watch *watch, w *wo
 	if err := useFront(ctx, w, l); err != nil {
 		return nil, err
 	}
-	watch.await("everything to be quiet", o.Settle)
-	return o.settle(ctx, w, l)
+	return o.settle(ctx, watch, w, l)
 }
 
 // directory makes the directory of a run, and says how to be done with it.
@@ -215,17 +214,16 @@ func useFront(ctx context.Context, w *world.World, l *load.Load) error {
 	return nil
 }
 
-// settle waits until all is quiet: every operation answered, no record open, no message on its way (I13).
-func (o options) settle(ctx context.Context, w *world.World, l *load.Load) ([]check.Violation, error) {
+// settle waits until all is quiet (I13): first until every operation is answered, then until no record is open and no
+// message on its way.
+func (o options) settle(ctx context.Context, watch *watch, w *world.World, l *load.Load) ([]check.Violation, error) {
+	watch.await("every operation to be answered", o.Settle)
+	if broken, err := o.finish(ctx, w, l); broken != nil || err != nil {
+		return broken, err
+	}
+	watch.await("everything to be quiet", o.Settle)
 	settling, cancel := context.WithTimeout(ctx, o.Settle)
 	defer cancel()
-	if err := w.Calm(settling); err != nil {
-		return nil, err
-	}
-	if left := l.Finish(settling); left > 0 {
-		detail := fmt.Sprintf("%d operations were not answered within %s after the last fault", left, o.Settle)
-		return []check.Violation{{Invariant: "I13", Detail: detail}}, ctx.Err()
-	}
 	for {
 		quiet, err := w.Quiet(settling)
 		if quiet {
@@ -241,8 +239,22 @@ func (o options) settle(ctx context.Context, w *world.World, l *load.Load) ([]ch
 	}
 }
 
-// loud says that it was not quiet in time, and why. Where there is nothing but records to wait for, it names them: one
-// may be open because of a fail-over.
+// finish has the clients retry until every operation is answered.
+func (o options) finish(ctx context.Context, w *world.World, l *load.Load) ([]check.Violation, error) {
+	settling, cancel := context.WithTimeout(ctx, o.Settle)
+	defer cancel()
+	if err := w.Calm(settling); err != nil {
+		return nil, err
+	}
+	if left := l.Finish(settling); left > 0 {
+		detail := fmt.Sprintf("%d operations were not answered within %s after the last fault", left, o.Settle)
+		return []check.Violation{{Invariant: "I13", Detail: detail}}, ctx.Err()
+	}
+	return nil, nil
+}
+
+// loud returns why it was not quiet in time. Where there is nothing but records to wait for, it names them: one may be
+// open because of a fail-over.
 func (o options) loud(ctx context.Context, w *world.World) (broken []check.Violation) {
 	asking, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -250,7 +262,7 @@ func (o options) loud(ctx context.Context, w *world.World) (broken []check.Viola
 		for _, rec := range open {
 			broken = append(broken, check.Violation{
 				Invariant: "I13", Scope: rec.Scope, Key: rec.Key,
-				Detail: fmt.Sprintf("the record is %s %s after the last fault", rec.State, o.Settle),
+				Detail: fmt.Sprintf("the record is %s %s after the last answer", rec.State, o.Settle),
 			})
 		}
 	}
@@ -259,7 +271,7 @@ func (o options) loud(ctx context.Context, w *world.World) (broken []check.Viola
 	}
 	return []check.Violation{{
 		Invariant: "I13",
-		Detail:    fmt.Sprintf("it was not quiet %s after the last fault: %s", o.Settle, w.Waiting(asking)),
+		Detail:    fmt.Sprintf("it was not quiet %s after the last answer: %s", o.Settle, w.Waiting(asking)),
 	}}
 }
 
