@@ -55,13 +55,13 @@ func open(t *testing.T, h Harness) *env {
 	return e
 }
 
-// sequences bounds a test of many short sequences of calls, each by itself: on a busy machine all of them together may
-// take longer than a store that hangs deserves. It returns what is called when a sequence begins. One that takes too
-// long fails the test, and those that follow it, by which a shorter one would be sought, fail at once.
-func (e *env) sequences() (begin func()) {
+// moving bounds a test of many moves, each by itself: on a busy machine all of them together may take longer than a store
+// that hangs deserves. It returns the function that is called when a move begins. A move that takes too long fails the
+// test, and those after it, by which a shorter sequence would be sought, fail at once.
+func (e *env) moving() (begin func()) {
 	ctx, cancel := context.WithCancel(e.T.Context())
 	timer := time.AfterFunc(patience, func() {
-		e.Errorf("a sequence of calls did not end within %s", patience)
+		e.Errorf("a move did not end within %s", patience)
 		cancel()
 	})
 	e.Cleanup(func() {

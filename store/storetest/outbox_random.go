@@ -17,7 +17,7 @@ import (
 // message with a model (O2, O3).
 func testOutboxRandom(t *testing.T, h Harness) {
 	e := open(t, h)
-	begin := e.sequences()
+	begin := e.moving()
 	checks := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		begin()
@@ -31,6 +31,7 @@ func testOutboxRandom(t *testing.T, h Harness) {
 		moves := w.moves()
 		names := slices.Sorted(maps.Keys(moves))
 		for range rapid.IntRange(1, 15).Draw(rt, "moves") {
+			begin()
 			moves[rapid.SampledFrom(names).Draw(rt, "move")](rt)
 			w.compare(rt)
 		}

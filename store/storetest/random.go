@@ -15,7 +15,7 @@ import (
 // that is stepped by [store.Step].
 func testRandom(t *testing.T, h Harness) {
 	e := open(t, h)
-	begin := e.sequences()
+	begin := e.moving()
 	checks := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		begin()
@@ -24,7 +24,14 @@ func testRandom(t *testing.T, h Harness) {
 		if err := m.quiet(); err != nil {
 			rt.Fatal(err)
 		}
-		rt.Repeat(m.moves())
+		moves := m.moves()
+		for name, move := range moves {
+			moves[name] = func(rt *rapid.T) {
+				begin()
+				move(rt)
+			}
+		}
+		rt.Repeat(moves)
 	})
 }
 
