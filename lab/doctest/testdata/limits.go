@@ -14,15 +14,12 @@ import (
 )
 
 var (
-	ctx    context.Context
-	url    string
 	mux    *http.ServeMux
 	db     *postgres.Store
 	shared *redis.Store
 	tenant onceward.ScopeFunc
 	secret []byte
 	limits limit.Limits
-	paying func(scope string) bool
 
 	limiter *limit.Limiter
 )
