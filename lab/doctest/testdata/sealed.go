@@ -1,11 +1,11 @@
 package page
 
 import (
-	"context"
-	"io"
-	"net/http"
-
-	"github.com/onceward/onceward"
-	"github.com/onceward/onceward/store/postgres"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/sealed"
+)
+
+var (
+	inside        store.Store
+	current, last []byte
 )
