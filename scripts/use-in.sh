@@ -9,12 +9,16 @@ fi
 service=$(cd "$1" && pwd)
 cd "$(dirname "$0")/.."
 checkout=$(pwd)
-git ls-files 'go.mod' '*/go.mod' | while read -r file; do
-	folder=$(dirname "$file")
-	module=$(sed -n 's/^module //p' "$file")
-	case $module in
-	*/lab | */lab/*) continue ;;
+modules=$(git ls-files 'go.mod' '*/go.mod' | while read -r file; do
+	case $file in
+	lab/* | demo/* | cmd/* | examples/*) continue ;;
 	esac
-	(cd "$service" && go mod edit -replace "$module=$checkout/$folder")
+	echo "$(sed -n 's/^module //p' "$file") => $checkout/$(dirname "$file")"
+done)
+cd "$service"
+echo "$modules" | while read -r module _; do
+	go mod edit -dropreplace "$module"
 done
+printf '\nreplace (\n%s\n)\n' "$modules" >>go.mod
+go mod edit -fmt
 echo "written to $service/go.mod; when your code imports Onceward, run there: go mod tidy"
