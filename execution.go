@@ -44,6 +44,15 @@ type outcome struct {
 	reason   string
 }
 
+// problem returns the problem to answer with in place of this one: a handler that failed may run again if its key is
+// released.
+func (o *outcome) problem(p *Problem) *Problem {
+	if o.kind == outcomeRelease && p == &problemHandlerFailed {
+		return &problemHandlerUndone
+	}
+	return p
+}
+
 // resultKind is the kind of a result.
 type resultKind uint8
 
@@ -102,7 +111,9 @@ type execution struct {
 	own         *store.Response  // the caller's answer, if it contains more than the stored one
 	waited      bool             // for an attempt in flight
 	runsAgain   bool             // the store undid an earlier run, whose grant was already reported
-	passedOn    bool             // the answer is a problem of another operation, which may be executing
+	ended       outcomeKind      // how the last run ended, and with which status
+	endedStatus int
+	passedOn    bool // the answer is a problem of another operation, which may be executing
 
 	reserveCtx lazyContext
 	workCtx    lazyContext

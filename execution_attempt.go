@@ -14,6 +14,7 @@ import (
 // attempt makes one reservation and carries out the store's decision in the mode of the route.
 func (e *execution) attempt(r runner) result {
 	e.takeKey()
+	defer e.logFailure()
 	if e.settings.mode == modeTransactional {
 		return e.transact(r)
 	}

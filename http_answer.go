@@ -124,7 +124,7 @@ func (e *execution) failedOutcome(ctx context.Context, response store.Response) 
 // unanswered returns the outcome of a handler without an answer of its own.
 func (x *httpExecution) unanswered(ctx context.Context, reason string, problem *Problem) outcome {
 	x.problem = problem
-	return failedAs(x.onFailure(ctx), x.op.reasonOr(reason), func() store.Response {
+	end := failedAs(x.onFailure(ctx), x.op.reasonOr(reason), func() store.Response {
 		// Not in the handler's own recorder: a goroutine of the handler may still hold it.
 		x.recorder = x.recorder.renewed()
 		x.recorder.start(ctx)
@@ -132,6 +132,8 @@ func (x *httpExecution) unanswered(ctx context.Context, reason string, problem *
 		x.recorder.end()
 		return x.recorder.response()
 	})
+	x.problem = end.problem(x.problem)
+	return end
 }
 
 // brokenOutcome returns the outcome of an answer that could not be kept: it is too large for a transaction, which is

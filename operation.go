@@ -229,11 +229,11 @@ func (o *Operation) failedUnanswered() bool {
 	return failed != nil && failed.unanswered
 }
 
-// logFailure logs the error of a handler that failed. An error that became a refusal is not logged. An unknown outcome
+// logFailure logs the error of a handler that failed in its last run: a transaction may run several times. An error that became a refusal is not logged. An unknown outcome
 // is logged elsewhere, with the error as its reason.
-func (e *execution) logFailure(status int, end outcomeKind) {
+func (e *execution) logFailure() {
 	failed := e.op.failure.Load()
-	if failed != nil && end != outcomeUnknown && (failed.unanswered || status >= http.StatusInternalServerError) {
+	if failed != nil && e.ended != outcomeUnknown && (failed.unanswered || e.endedStatus >= http.StatusInternalServerError) {
 		e.logError("onceward: the handler failed", errors.New(failed.reason))
 	}
 }

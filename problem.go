@@ -80,6 +80,7 @@ var (
 	problemDeadline    = retryable(503, time.Second, "deadline-exceeded",
 		"The request took too long and was not executed")
 	problemHandlerFailed = problem(500, "handler-failed", "The request failed")
+	problemHandlerUndone = retryable(500, 0, "handler-failed", "The request failed")
 	problemWorkRefused   = retryable(500, 0, "work-refused", "The request was not executed")
 	problemTooLarge      = problem(500, "response-too-large",
 		"The response was too large to store, and nothing was executed")

@@ -251,7 +251,7 @@ func (f *procedureRun) work(ctx context.Context, op *Operation) outcome {
 	started := time.Now()
 	f.call(ctx)
 	end := f.outcome(ctx, op)
-	f.logFailure(f.answer.Status, end.kind)
+	f.ended, f.endedStatus = end.kind, f.answer.Status
 	if f.guard.config.Observer != nil {
 		f.guard.observe(f.base, ExecutedEvent{
 			ID: f.reservation.ID, Operation: op.name, Attempt: op.attempt, Status: f.answer.Status,
@@ -312,11 +312,13 @@ func (f *procedureRun) declaredNotExecuted(op *Operation) outcome {
 // unanswered returns the outcome of a run without an answer of its own.
 func (f *procedureRun) unanswered(ctx context.Context, reason string, problem *Problem) outcome {
 	f.problem = problem
-	return failedAs(f.onFailure(ctx), f.op.reasonOr(reason), func() store.Response {
+	end := failedAs(f.onFailure(ctx), f.op.reasonOr(reason), func() store.Response {
 		f.answer = storedProblem(f.guard.occurrence(&problemHandlerFailed))
 		f.problem = nil
 		return f.response()
 	})
+	f.problem = end.problem(f.problem)
+	return end
 }
 
 // problemType is the media type of a problem. It also marks a problem that is stored as the answer of a procedure that

@@ -12,7 +12,6 @@ package oncewardecho4
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"slices"
 
@@ -122,17 +121,16 @@ func run(w http.ResponseWriter, r *http.Request) {
 }
 
 // failed answers an error of the handler as echo does. An error that was returned after the answer had begun continues to
-// what is in front, as without protection. An error that the error handler does not answer is a failure, not an empty 200.
+// what is in front, as without protection; it is a failure if the answer reports a success. An error that the error handler does not answer is a failure, not an empty 200.
 func (x *exchange) failed(ctx context.Context) {
-	err, unanswered := x.err, x.echo.Response().Committed
-	if answered := (*echo.HTTPError)(nil); unanswered && errors.As(err, &answered) && answered.Code == x.echo.Response().Status {
-		unanswered = false // a middleware answered the error, and returned it too
-	} else if !unanswered {
+	err, response := x.err, x.echo.Response()
+	unanswered := response.Committed && response.Status < http.StatusBadRequest // an error status shows the error
+	if !response.Committed {
 		x.err = nil
 		x.echo.Error(err)
-		unanswered = !x.echo.Response().Committed
+		unanswered = !response.Committed
 	}
-	if unanswered || x.echo.Response().Status >= http.StatusInternalServerError {
+	if unanswered || response.Status >= http.StatusInternalServerError {
 		onceward.FromContext(ctx).HandlerFailed(err, unanswered)
 	}
 }

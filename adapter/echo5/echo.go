@@ -112,14 +112,13 @@ func run(w http.ResponseWriter, r *http.Request) {
 }
 
 // failed answers an error of the handler as echo does. An error that was returned after the answer had begun continues to
-// what is in front, as without protection. An error that the error handler does not answer is a failure, not an empty 200.
+// what is in front, as without protection; it is a failure if the answer reports a success. An error that the error handler does not answer is a failure, not an empty 200.
 func (x *exchange) failed(ctx context.Context) {
 	err := x.err
 	response, unwrapErr := echo.UnwrapResponse(x.echo.Response())
-	unanswered := unwrapErr == nil && response.Committed
-	if unanswered && echo.StatusCode(err) == response.Status {
-		unanswered = false // a middleware answered the error, and returned it too
-	} else if !unanswered {
+	committed := unwrapErr == nil && response.Committed
+	unanswered := committed && response.Status < http.StatusBadRequest // an error status shows the error
+	if !committed {
 		x.err = nil
 		x.echo.Echo().HTTPErrorHandler(x.echo, err)
 		unanswered = unwrapErr == nil && !response.Committed

@@ -104,7 +104,7 @@ func TestUnansweredErrors(t *testing.T) {
 }
 
 // TestErrorsThatEchoHasAnswered: a middleware behind the guard answers the error of the handler, as RequestLogger does if
-// HandleError is set, and returns the error too. A hint that is sent before changes nothing.
+// HandleError is set, or the handler answers the error, and returns it too. A hint that is sent before changes nothing.
 func TestErrorsThatEchoHasAnswered(t *testing.T) {
 	for name, route := range map[string]func(*onceward.Guard, *int) http.Handler{
 		"echo4": func(guard *onceward.Guard, runs *int) http.Handler {
@@ -116,6 +116,13 @@ func TestErrorsThatEchoHasAnswered(t *testing.T) {
 					return err
 				}
 			}
+			e.POST("/own", func(c echo4.Context) error {
+				*runs++
+				if err := c.String(http.StatusPaymentRequired, "no funds"); err != nil {
+					return err
+				}
+				return errors.New("the account has no funds")
+			}, oncewardecho4.Middleware(guard, reserved))
 			e.POST("/p", func(c echo4.Context) error {
 				*runs++
 				c.Response().Writer.WriteHeader(http.StatusEarlyHints)
@@ -132,6 +139,13 @@ func TestErrorsThatEchoHasAnswered(t *testing.T) {
 					return err
 				}
 			}
+			e.POST("/own", func(c *echo5.Context) error {
+				*runs++
+				if err := c.String(http.StatusPaymentRequired, "no funds"); err != nil {
+					return err
+				}
+				return errors.New("the account has no funds")
+			}, oncewardecho5.Middleware(guard, reserved))
 			e.POST("/p", func(c *echo5.Context) error {
 				*runs++
 				response, err := echo5.UnwrapResponse(c.Response())
@@ -154,24 +168,26 @@ func TestErrorsThatEchoHasAnswered(t *testing.T) {
 			runs := 0
 			server := httptest.NewServer(route(guard, &runs))
 			defer server.Close()
-			for _, replayed := range []string{"", "true"} {
-				r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/p", strings.NewReader(`{"a":1}`))
-				if err != nil {
-					t.Fatal(err)
-				}
-				r.Header.Set("Idempotency-Key", "k")
-				answer, err := server.Client().Do(r)
-				if err != nil {
-					t.Fatal(err)
-				}
-				_ = answer.Body.Close()
-				if answer.StatusCode != http.StatusPaymentRequired || answer.Header.Get("Idempotent-Replayed") != replayed {
-					t.Errorf("E8: the answer is %d, replayed %q, want 402, replayed %q",
-						answer.StatusCode, answer.Header.Get("Idempotent-Replayed"), replayed)
+			for _, path := range []string{"/p", "/own"} {
+				for _, replayed := range []string{"", "true"} {
+					r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+path, strings.NewReader(`{"a":1}`))
+					if err != nil {
+						t.Fatal(err)
+					}
+					r.Header.Set("Idempotency-Key", path)
+					answer, err := server.Client().Do(r)
+					if err != nil {
+						t.Fatal(err)
+					}
+					_ = answer.Body.Close()
+					if answer.StatusCode != http.StatusPaymentRequired || answer.Header.Get("Idempotent-Replayed") != replayed {
+						t.Errorf("E8: the answer of %s is %d, replayed %q, want 402, replayed %q",
+							path, answer.StatusCode, answer.Header.Get("Idempotent-Replayed"), replayed)
+					}
 				}
 			}
-			if runs != 1 {
-				t.Errorf("I1: the handler ran %d times, want 1", runs)
+			if runs != 2 {
+				t.Errorf("I1: the handlers ran %d times, want 2", runs)
 			}
 		})
 	}

@@ -45,7 +45,11 @@ func testLateErrors(s *service) {
 	}
 	s.serveWork(work(s), onceward.Transactional())
 	for range 2 {
-		s.wantProblem("transactional", s.call(keyed("k")), http.StatusInternalServerError, "handler-failed")
+		got := s.call(keyed("k"))
+		s.wantProblem("transactional", got, http.StatusInternalServerError, "handler-failed")
+		if !got.Retryable {
+			s.Errorf("transactional: got %s, want retryable: the work was undone", got)
+		}
 	}
 	s.wantRuns("transactional", 2)
 	s.wantPayments("transactional", 0)
