@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// recipes are the directories whose files a page shows whole, by their sections. The tests beside them run what they
-// show.
+// recipes are the directories whose files a page shows whole or links to, by their sections. The tests beside them run
+// the files.
 var recipes = map[string]map[string]string{
 	"batches": {"rest": "A batch of a REST API", "jsonrpc": "JSON-RPC 2.0", "graphql": "GraphQL"},
 	"orm": {
@@ -20,7 +20,8 @@ var recipes = map[string]map[string]string{
 	},
 }
 
-// TestPagesShowTheirRecipes: the text of each section is the files that are tested, all of them, and each is short.
+// TestPagesShowTheirRecipes: each section shows the files that are tested as they are, or links to them, and each file
+// is short.
 func TestPagesShowTheirRecipes(t *testing.T) {
 	t.Parallel()
 	for page, sections := range recipes {
@@ -48,7 +49,7 @@ func TestPagesShowTheirRecipes(t *testing.T) {
 	}
 }
 
-// wantShown wants a section to show the files of a directory.
+// wantShown wants a section to show each file of a directory, or to link to it.
 func wantShown(t *testing.T, section, dir string) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
@@ -62,8 +63,9 @@ func wantShown(t *testing.T, section, dir string) {
 		}
 		text := string(file)
 		text = text[strings.Index(text, "package "):] // without its comment
-		if !strings.Contains(section, "```go\n"+text+"```\n") {
-			t.Errorf("the section of the page does not show %s", name)
+		linked := strings.Contains(section, "](../lab/"+strings.TrimPrefix(filepath.ToSlash(name), "../")+")")
+		if !linked && !strings.Contains(section, "```go\n"+text+"```\n") {
+			t.Errorf("the section of the page neither shows %s nor links to it", name)
 		}
 		if lines := strings.Count(text, "\n"); lines >= 50 {
 			t.Errorf("%s: a recipe of %d lines", name, lines)
