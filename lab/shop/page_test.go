@@ -4,7 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
-	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/onceward/onceward/internal/servers"
@@ -22,34 +22,23 @@ func TestMain(m *testing.M) {
 	os.Exit(servers.Main(m))
 }
 
-// shown finds a file of this package in the page: a link to it on a line of its own, and its text below.
-var shown = regexp.MustCompile("(?ms)^\\[[a-z_]+\\.go\\]\\(\\.\\./lab/shop/([a-z_]+\\.go)\\):\n\n```go\n(.*?)^```$")
-
-// TestPageShowsTheseFiles: docs/testing.md shows the files of this package as they are compiled and run.
-func TestPageShowsTheseFiles(t *testing.T) {
+// TestPageLinksToTheseFiles: docs/testing.md links to the files of this package, which are compiled and run.
+func TestPageLinksToTheseFiles(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/testing.md")
 	if err != nil {
 		t.Fatal(err)
-	}
-	blocks := make(map[string]string)
-	for _, block := range shown.FindAllStringSubmatch(string(page), -1) {
-		blocks[block[1]] = block[2]
 	}
 	files, err := filepath.Glob("*.go")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if file != "page_test.go" && blocks[file] != string(text) {
-			t.Errorf("docs/testing.md does not show %s as it is", file)
+		if file != "page_test.go" && !strings.Contains(string(page), "](../lab/shop/"+file+")") {
+			t.Errorf("docs/testing.md does not link to %s", file)
 		}
 	}
-	if len(blocks) != len(files)-1 {
-		t.Errorf("docs/testing.md shows %d files, want %d", len(blocks), len(files)-1)
+	if len(files) < 4 {
+		t.Errorf("found only the files %v", files)
 	}
 }

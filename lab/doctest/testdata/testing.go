@@ -1,0 +1,11 @@
+package page
+
+import (
+	"context"
+	"net/http"
+	"testing"
+
+	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/lab/shop"
+	"github.com/onceward/onceward/oncewardtest"
+)
