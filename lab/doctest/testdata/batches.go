@@ -20,4 +20,13 @@ var (
 	tenantFromToken func(r *http.Request) (string, error)
 	methods         map[string]func(ctx context.Context, params json.RawMessage) (any, *jsonrpc.Error)
 	schema          graphql.Schema
+	procedure       *onceward.Procedure
+
+	r     *http.Request
+	scope string
+	item  struct {
+		Key     string
+		payment any
+		pay     func(ctx context.Context) onceward.Answer
+	}
 )
