@@ -24,6 +24,8 @@ var (
 		Charge func(ctx context.Context, key string, amount int64) (charge, error)
 		Find   func(ctx context.Context, key string) (charge, bool, error)
 	}
+	rec         *store.Record
+	answer      reconcile.Answer
 	readBooking func(r *http.Request) (*Booking, error)
 	confirm     func(ctx context.Context, b *Booking) error
 )
