@@ -2,25 +2,29 @@ package page
 
 import (
 	"context"
+	"database/sql"
 	"io"
 	"net/http"
 	"time"
 
-	"go.opentelemetry.io/otel/metric"
-	"go.opentelemetry.io/otel/propagation"
-	"go.opentelemetry.io/otel/trace"
-
 	"github.com/onceward/onceward/client"
-	"github.com/onceward/onceward/telemetry"
+	"github.com/onceward/onceward/outbox"
+	"github.com/onceward/onceward/outbox/httpcall"
+	"github.com/onceward/onceward/store/sqlite"
 )
 
 var _ client.Config
 
 var (
 	ctx     context.Context
-	url     string
-	body    io.Reader
-	meters  metric.MeterProvider
-	tracers trace.TracerProvider
-	traced  http.RoundTripper
+	store   *sqlite.Store
+	box     *outbox.Outbox
+	tx      *sql.Tx
+	request *http.Request
+
+	addToken     func(request *http.Request) error
+	writeOutcome func(ctx context.Context, o httpcall.Operation) error
+
+	url  string
+	body io.Reader
 )
