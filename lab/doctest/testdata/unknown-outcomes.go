@@ -8,13 +8,24 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/reconcile"
-	"github.com/onceward/onceward/reconcile/ledger"
 	"github.com/onceward/onceward/reconcile/webhook"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/postgres"
 )
 
 type charge struct{ ID string }
+
+// Transfer is what the client asks for, and what the record carries.
+type Transfer struct {
+	To    string `json:"to"`
+	Cents int64  `json:"cents"`
+}
+
+// Decision is the bank's answer about a transfer.
+type Decision struct {
+	ID       string
+	Declined bool
+}
 
 type bankEvent struct {
 	ID      string
@@ -33,16 +44,14 @@ var (
 	poller   *reconcile.Poller
 	operator *reconcile.Operator
 
-	secret    []byte
-	tenant    onceward.ScopeFunc
-	resolver  reconcile.Resolver
+	secret          []byte
+	tenant          onceward.ScopeFunc
+	cleaner, server onceward.Worker
+
 	answerFor func(charge) store.Response
 
-	bankCharges, ownPayments ledger.Source
-	bank                     struct {
-		Find func(ctx context.Context, key string) (charge, bool, error)
-	}
-	tickets struct {
-		Open func(ctx context.Context, id string, kind ledger.Kind, key string) error
+	bank struct {
+		Transfer     func(ctx context.Context, key string, t Transfer) (Decision, error)
+		FindTransfer func(ctx context.Context, key string) (d Decision, found bool, err error)
 	}
 )
