@@ -34,9 +34,9 @@ const (
 type Check struct {
 	// Name is what the check is called, as in postgres/advisory-locks.
 	Name string `json:"name"`
-	// Tries is what is looked at, or done.
+	// Tries is what must hold.
 	Tries string `json:"tries"`
-	// Why is what happens to users where it is not as it should be.
+	// Why is what happens to users if it does not hold.
 	Why string `json:"why"`
 	// Promise is which promises are at stake, by their numbers in docs/spec.md (I1: in docs/reliability.md), and in
 	// brackets the scenarios of failure.

@@ -160,7 +160,7 @@ func TestNoPasswords(t *testing.T) {
 	}
 }
 
-// TestDocumentedChecks: the table of the guide is that of the code.
+// TestDocumentedChecks: the tables of the guide have the checks of the code. Each finding shows its reason and promise.
 func TestDocumentedChecks(t *testing.T) {
 	t.Parallel()
 	guide, err := os.ReadFile("../../../../docs/doctor.md")
@@ -174,7 +174,10 @@ func TestDocumentedChecks(t *testing.T) {
 			engine = of
 			want.Reset()
 		}
-		fmt.Fprintf(&want, "| `%s` | %s | %s | %s |\n", c.Name, c.Tries, c.Why, c.Promise)
+		fmt.Fprintf(&want, "| `%s` | %s |\n", c.Name, c.Tries)
+		if c.Why == "" || c.Promise == "" {
+			t.Errorf("%s has no reason or no promise for the report", c.Name)
+		}
 		if !strings.Contains(string(guide), want.String()) {
 			t.Fatalf("docs/doctor.md has no rows, in this order:\n%s", want.String())
 		}

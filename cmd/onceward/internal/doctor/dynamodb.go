@@ -22,43 +22,43 @@ import (
 
 var dynamoTrials = []trial[*dynamo]{
 	{Check{
-		"dynamodb/table", "Is the table there, active, and with the keys and indexes of the store?",
-		"Without the index of what is due nothing that was lost is found.", "S1, B1, I13",
+		"dynamodb/table", "The table is active, and has the store's keys and indexes.",
+		"Without the index of what is due, lost work is not found.", "S1, B1, I13",
 	}, tryDynamoTable},
 	{Check{
-		"dynamodb/schema", "Is the table of a version that this program knows?",
-		"A program that meets a table it does not know refuses to work.", "S8 [32]",
+		"dynamodb/schema", "This program knows the table's version.",
+		"Otherwise the program refuses the table.", "S8 [32]",
 	}, tryDynamoSchema},
 	{Check{
-		"dynamodb/conditions", "Of many who put one item at once on condition that it is not there, does exactly one " +
-			"succeed, and are the others told what is there?",
+		"dynamodb/conditions",
+		"Of many conditional puts of one item at once, one succeeds, and the others get what is there.",
 		"Two owners of one key both execute.", "S1, I1 [48]",
 	}, tryDynamoConditions},
 	{Check{
-		"dynamodb/consistency", "Does a consistent read find what was written a moment ago?",
-		"A look-up that does not find what was executed is an operation that is executed again.", "S1, I1 [13]",
+		"dynamodb/consistency", "A consistent read finds what was just written.",
+		"An operation that a look-up misses is executed again.", "S1, I1 [13]",
 	}, tryDynamoConsistency},
 	{Check{
-		"dynamodb/transactions", "Is a transaction whose condition fails undone as a whole, and is one that is sent twice " +
-			"with the same token done once?",
-		"A handler's writes would be there without its answer, or twice.", "E1, I1 [9, 10]",
+		"dynamodb/transactions",
+		"A transaction whose condition fails is wholly undone; one sent twice with the same token is done once.",
+		"Otherwise a handler's writes could exist without its answer, or twice.", "E1, I1 [9, 10]",
 	}, tryDynamoTransactions},
 	{Check{
-		"dynamodb/regions", "Is it a table of one region, or one with strong consistency between regions?",
-		"In a global table the last writer wins: a key that comes to two regions is executed in both.", "I1, S1 [48]",
+		"dynamodb/regions", "One region, or strong consistency between regions.",
+		"In a global table the last writer wins: two regions execute the same key.", "I1, S1 [48]",
 	}, tryDynamoRegions},
 	{Check{
-		"dynamodb/expiry", "Is the time to live on, on the attribute `expires`?",
-		"What has expired is not removed: it is paid for, and scans get slower.", "B2, L2",
+		"dynamodb/expiry", "The time to live is on, with attribute `expires`.",
+		"Expired items stay: they cost money, and slow down scans.", "B2, L2",
 	}, tryDynamoExpiry},
 	{Check{
-		"dynamodb/backups", "Can the table be restored, and not be deleted by mistake?",
-		"A table that was deleted is every operation executed again.", "I1, I12",
+		"dynamodb/backups", "The table can be restored, and not be deleted by mistake.",
+		"After a deletion, every operation is executed again.", "I1, I12",
 	}, tryDynamoBackups},
 	{Check{
-		"dynamodb/clock", "Does this machine's clock agree with the service's?",
-		"The store counts by the service's time, to about a second; what clients are told, and first-sent times, are " +
-			"compared with those of nodes.", "S3, S7, L4 [4, 42]",
+		"dynamodb/clock", "This machine's clock agrees with the service's.",
+		"The store counts by the service's time, to about a second. That is compared with nodes' clocks " +
+			"(first-sent times, times for clients).", "S3, S7, L4 [4, 42]",
 	}, tryDynamoClock},
 }
 

@@ -17,23 +17,24 @@ import (
 
 var metricsTrials = []trial[*metrics]{
 	{Check{
-		"metrics/read", "Can the metrics of the service be read?",
-		"Without them nobody sees lost leases, pauses that are too long, or retries after the retention.",
+		"metrics/read", "The service's metrics can be read.",
+		"Without them, lost leases, long pauses and retries after the retention stay unseen.",
 		"S5, I1, I13 [1, 3, 22]",
 	}, tryRead},
 	{Check{
-		"metrics/leases", "Have owners lost their leases, or writes of theirs been refused, since the service was started?",
-		"What such an owner did is unknown until it is reconciled; two attempts may have been at work at once.",
+		"metrics/leases", "No owner lost its lease, and no write was refused, since the service started.",
+		"Such an owner's outcome is unknown until reconciled. Two attempts may have worked at once.",
 		"S5, S6, I13 [1, 3]",
 	}, tryLeases},
 	{Check{
-		"metrics/pauses", "Are heartbeats and pauses of the process (garbage collection, scheduling, calls to the store) " +
-			"well below a third of `--lease`?",
-		"A pause that is longer than what is left of a lease loses it, although the handler is alive.", "S5 [1, 3, 46]",
+		"metrics/pauses",
+		"Heartbeat delays and pauses (garbage collection, scheduling, store calls) are well below a third of " +
+			"`--lease`.",
+		"A pause that outlasts the lease loses it, although the handler is alive.", "S5 [1, 3, 46]",
 	}, tryPauses},
 	{Check{
-		"metrics/retention", "Do clients still retry when their records have expired, or are about to (`--retention`)?",
-		"A retry that comes after its record has gone is executed again.", "I1, S2, L4 [22]",
+		"metrics/retention", "Clients do not retry when their records have expired, or are about to (`--retention`).",
+		"A retry after its record has gone is executed again.", "I1, S2, L4 [22]",
 	}, tryRetention},
 }
 

@@ -17,70 +17,70 @@ import (
 
 var mysqlTrials = []trial[*mysql]{
 	{Check{
-		"mysql/version", "Is each server MariaDB 10.6 or later, or MySQL 8.0.13 or later?",
-		"Older ones cannot refuse a locked row at once (`NOWAIT`), by which a duplicate in flight is told.", "E1 [48]",
+		"mysql/version", "MariaDB 10.6 or MySQL 8.0.13, or later, on each server.",
+		"Older servers lack `NOWAIT`, which refuses a duplicate in flight at once.", "E1 [48]",
 	}, tryMySQLVersion},
 	{Check{
-		"mysql/hosts", "Does every server that the URL names answer?",
-		"A fail-over to a server that cannot be reached is none.", "L2 [37]",
+		"mysql/hosts", "Every server in the URL answers.",
+		"A fail-over needs a server that can be reached.", "L2 [37]",
 	}, tryMySQLHosts},
 	{Check{
-		"mysql/primary", "Can each server be written to (`read_only`, `innodb_read_only`)?",
-		"A read-only server is a replica, which is behind, and nothing can be written.", "S1, L2 [13, 37]",
+		"mysql/primary", "Each server takes writes (`read_only`, `innodb_read_only`).",
+		"A read-only server is a replica: it lags, and takes no writes.", "S1, L2 [13, 37]",
 	}, tryMySQLPrimary},
 	{Check{
-		"mysql/galera", "In a Galera cluster: is each node synced, part of the primary component, and are there three?",
-		"A node without quorum refuses writes. Of two nodes neither goes on when the other is gone.", "L2 [48]",
+		"mysql/galera", "On Galera: each node is synced and in the primary component, and there are three.",
+		"A node without quorum refuses writes. Of two nodes neither continues alone.", "L2 [48]",
 	}, tryMySQLGalera},
 	{Check{
-		"mysql/locks", "Do row locks exclude: while one connection has a row, is another refused at once?",
-		"Duplicates in flight run the handler side by side, and the loser is told at its commit.", "E1, S1, O2 [48]",
+		"mysql/locks", "Row locks exclude: a second connection is refused at once.",
+		"Otherwise duplicates in flight run the handler at once, and the loser fails at its commit.",
+		"E1, S1, O2 [48]",
 	}, tryMySQLLocks},
 	{Check{
-		"mysql/isolation", "Does the server take writes at READ COMMITTED, which the store sets for its sessions?",
-		"With `binlog_format=STATEMENT` every write of the store is refused.", "E1, I1 [14]",
+		"mysql/isolation", "The server takes writes at READ COMMITTED, which the store sets.",
+		"With `binlog_format=STATEMENT` it refuses the store's writes.", "E1, I1 [14]",
 	}, tryMySQLIsolation},
 	{Check{
-		"mysql/durability", "Are `innodb_flush_log_at_trx_commit` and `sync_binlog` 1, and `innodb_doublewrite` on?",
-		"A crash loses commits that were acknowledged: the record is gone, the effect is not, and a retry makes it again.",
+		"mysql/durability", "`innodb_flush_log_at_trx_commit` and `sync_binlog` are 1, `innodb_doublewrite` is on.",
+		"A crash loses acknowledged commits: the record is gone, the effect is not, and a retry repeats it.",
 		"E7, I1, I2 [11]",
 	}, tryMySQLDurability},
 	{Check{
-		"mysql/replicas", "If replicas follow: are commits waited for (semi-synchronous replication)?",
-		"A fail-over to a replica that was behind forgets what was acknowledged.", "E7, I1, I2 [37]",
+		"mysql/replicas", "If replicas follow: commits wait for them (semi-synchronous replication).",
+		"A fail-over to a lagging replica forgets acknowledged answers.", "E7, I1, I2 [37]",
 	}, tryMySQLReplicas},
 	{Check{
-		"mysql/clock", "Do the servers' clocks agree with this machine's and with each other, and go forward?",
-		"Leases and attempt tokens are counted by the server that is asked; after a fail-over, and in a cluster, that is " +
-			"another one.", "S3, S7, L4 [4, 5, 42]",
+		"mysql/clock", "The servers' clocks agree with this machine's and each other, and go forward.",
+		"The server in use counts leases and attempt tokens. In a cluster, and after a fail-over, that changes.",
+		"S3, S7, L4 [4, 5, 42]",
 	}, tryMySQLClock},
 	{Check{
-		"mysql/connections", "Is there room for the connections of the service, for each of `--replicas`?",
-		"Without a connection a request is answered 503, and finished work cannot be settled.", "L2, E7 [15]",
+		"mysql/connections", "Room for the service's connections, for each of `--replicas`.",
+		"Without a connection, a request gets 503, and finished work cannot be settled.", "L2, E7 [15]",
 	}, tryMySQLConnections},
 	{Check{
-		"mysql/timeouts", "Do time-outs of the server leave handlers and settling enough time?",
-		"The server ends transactions that are still at work.", "E1, S5 [46]",
+		"mysql/timeouts", "The server's time-outs leave handlers and settling enough time.",
+		"The server ends transactions at work.", "E1, S5 [46]",
 	}, tryMySQLTimeouts},
 	{Check{
-		"mysql/packet", "Does `max_allowed_packet` let an answer of the usual size through?",
-		"An answer that does not fit into a packet cannot be stored: its outcome is unknown.", "A4, E7 [25]",
+		"mysql/packet", "`max_allowed_packet` admits an answer of the usual size.",
+		"A larger answer cannot be stored: its outcome is unknown.", "A4, E7 [25]",
 	}, tryMySQLPacket},
 	{Check{
-		"mysql/schema", "Are the tables of a version that this program knows?",
-		"A program that meets tables it does not know refuses to work.", "S8 [32]",
+		"mysql/schema", "This program knows the tables' version.",
+		"Otherwise the program refuses the tables.", "S8 [32]",
 	}, tryMySQLSchema},
 	{Check{
-		"mysql/tables", "Are the tables InnoDB's, each with a primary key, and without triggers?",
-		"A table of another engine takes no part in a transaction; without its primary key a record can be there twice.",
+		"mysql/tables", "InnoDB tables, with primary keys and without triggers.",
+		"Another engine takes no part in a transaction. Without a primary key, a record can exist twice.",
 		"E1, I1, I7, S1",
 	}, tryMySQLTables},
 	{Check{
 		"mysql/privileges",
-		"May the user change records, and is it the service's own, without rights to the whole server?",
-		"Without the first nothing is executed. A service that can be made to run SQL of others can then change settled " +
-			"records, the audit, and other databases.",
-		"I7, I9, L7",
+		"The user may change records, is the service's own, and has no rights to the whole server.",
+		"Without the first nothing is executed. With more, injected SQL can change settled records, the audit and " +
+			"other databases.", "I7, I9, L7",
 	}, tryMySQLPrivileges},
 }
 

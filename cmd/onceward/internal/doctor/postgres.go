@@ -16,111 +16,106 @@ import (
 
 var postgresTrials = []trial[*postgres]{
 	{Check{
-		"postgres/version", "Is the server PostgreSQL 14 or later?",
-		"An older one does not tell when it turns into a standby in the middle of a transaction.", "E1 [37]",
+		"postgres/version", "PostgreSQL 14 or later.",
+		"An older server does not report that it became a standby within a transaction.", "E1 [37]",
 	}, tryVersion},
 	{Check{
-		"postgres/primary", "Is it the server that decides: no standby, and not read-only by default?",
-		"A standby is behind: a look-up on it does not find what was executed a moment ago, and nothing can be written.",
-		"S1, L2 [13, 37]",
+		"postgres/primary", "No standby, and not read-only by default.",
+		"A standby lags: it misses recent executions, and takes no writes.", "S1, L2 [13, 37]",
 	}, tryPrimary},
 	{Check{
-		"postgres/advisory-locks", "Do advisory locks exclude: two connections take the same one, by one number and by " +
-			"two, for a transaction and for a session?",
-		"The store does not open: duplicates in flight would run side by side, and neither `LockName` nor the order of the " +
-			"outbox would exclude.",
-		"E1, O2, O6 [8, 48]",
+		"postgres/advisory-locks",
+		"Advisory locks exclude: by one number and by two, for a transaction and a session.",
+		"Otherwise the store does not open: duplicates would run at once, and neither `LockName` nor the outbox's " +
+			"order would hold.", "E1, O2, O6 [8, 48]",
 	}, tryLocks},
 	{Check{
-		"postgres/isolation", "Is READ COMMITTED the default, and does a second statement see what another connection has " +
-			"committed since the first?",
-		"A look-up behind the lock does not see what the last holder committed, and the handler runs again; handlers " +
-			"run at the default level, and a stricter one makes neighbours undo each other.", "E1, I1 [14, 48]",
+		"postgres/isolation",
+		"READ COMMITTED is the default, and a second statement sees what others committed since the first.",
+		"A look-up under the lock misses the last holder's commit, and the handler runs again. A stricter default " +
+			"makes handlers undo each other.", "E1, I1 [14, 48]",
 	}, tryIsolation},
 	{Check{
-		"postgres/commit", "Is what one connection has committed committed for another, and what it rolled back undone?",
-		"An answer is sent because the server said COMMIT: if that is not so, the client is told of work that was not done.",
-		"E1, E7, I2 [9, 10]",
+		"postgres/commit", "Another connection sees a commit, and nothing of a rollback.",
+		"An answer is sent after COMMIT. Otherwise it reports work that was not done.", "E1, E7, I2 [9, 10]",
 	}, tryCommit},
 	{Check{
-		"postgres/functions", "Are the functions that the store calls those of the server, and no others before them in " +
-			"the search_path?",
-		"A lock, a clock or a hash that others have written does not do what the store relies on.", "E1, S3 [48]",
+		"postgres/functions", "The store calls the server's own functions: none shadows them in the search_path.",
+		"A replaced lock, clock or hash breaks what the store relies on.", "E1, S3 [48]",
 	}, tryFunctions},
 	{Check{
-		"postgres/durability", "Are `fsync`, `full_page_writes` and `synchronous_commit` on, for this role and for others " +
-			"that write records?",
-		"A crash loses commits that were acknowledged: the record is gone, the effect is not, and a retry makes it again.",
+		"postgres/durability",
+		"`fsync`, `full_page_writes` and `synchronous_commit` are on, for this role and others that write records.",
+		"A crash loses acknowledged commits: the record is gone, the effect is not, and a retry repeats it.",
 		"E7, I1, I2 [11]",
 	}, tryDurability},
 	{Check{
-		"postgres/commit-time", "How long does a commit take that has to reach the disk, beside one that has not?",
-		"A commit that costs nothing has not reached a disk, whatever the settings say.", "E7, I2 [11]",
+		"postgres/commit-time", "A commit that must reach the disk takes longer than a look.",
+		"A commit that costs nothing reached no disk, whatever the settings are.", "E7, I2 [11]",
 	}, tryCommitTime},
 	{Check{
-		"postgres/standbys", "Are commits waited for on a standby, if there are any, and how far behind are they?",
-		"A fail-over to a standby that was behind forgets what was acknowledged.", "E7, I1, I2 [37]",
+		"postgres/standbys", "If standbys follow: commits wait for one, and all lag little.",
+		"A fail-over to a lagging standby forgets acknowledged answers.", "E7, I1, I2 [37]",
 	}, tryStandbys},
 	{Check{
-		"postgres/clock", "Does the store's clock agree with this machine's, go forward, and go on inside of a transaction?",
-		"Leases and expiry are counted by the store's clock; times that clients are told, and first-sent times, are " +
-			"compared with those of nodes.", "S3, S7, L4 [4, 5, 42]",
+		"postgres/clock",
+		"The store's clock agrees with this machine's, goes forward, and moves within a transaction.",
+		"It counts leases and expiry, and is compared with nodes' clocks (first-sent times, times for clients).",
+		"S3, S7, L4 [4, 5, 42]",
 	}, tryClock},
 	{Check{
-		"postgres/listen", "Does a notification arrive on another connection that listens?",
-		"Duplicates that wait, and outbox workers, have to look for themselves, which costs a query every 50 ms for each.",
-		"O2 [48]",
+		"postgres/listen", "A notification reaches another listening connection.",
+		"Otherwise each waiting duplicate and outbox worker queries every 50 ms.", "O2 [48]",
 	}, tryListen},
 	{Check{
-		"postgres/pooler", "Does a connection keep its server process between transactions, and prepared statements with it?",
-		"Behind a pooler in transaction mode prepared statements and LISTEN fail, unless the URL and the store are told.",
-		"E1, L2 [48]",
+		"postgres/pooler", "A connection keeps its server process and prepared statements between transactions.",
+		"Behind a pooler in transaction mode, prepared statements and LISTEN fail, unless the URL and the store " +
+			"are set for it.", "E1, L2 [48]",
 	}, tryPooler},
 	{Check{
-		"postgres/connections", "Is there room for the connections of the service (`pool_max_conns` and 16, for each of " +
-			"`--replicas`)?",
-		"Without a connection a request is answered 503, and finished work cannot be settled.", "L2, E7 [15]",
+		"postgres/connections",
+		"Room for the service's connections: `pool_max_conns` and 16, for each of `--replicas`.",
+		"Without a connection, a request gets 503, and finished work cannot be settled.", "L2, E7 [15]",
 	}, tryConnections},
 	{Check{
-		"postgres/timeouts", "Do time-outs that are set for the role leave handlers and settling enough time?",
-		"The server ends transactions that are still at work.", "E1, S5 [46]",
+		"postgres/timeouts", "The role's time-outs leave handlers and settling enough time.",
+		"The server ends transactions at work.", "E1, S5 [46]",
 	}, tryTimeouts},
 	{Check{
-		"postgres/schema", "Are the tables of a version that this program knows?",
-		"A program that meets tables it does not know refuses to work.", "S8 [32]",
+		"postgres/schema", "This program knows the tables' version.",
+		"Otherwise the program refuses the tables.", "S8 [32]",
 	}, trySchema},
 	{Check{
-		"postgres/indexes", "Are the indexes there that a fresh migration makes, the same, and valid?",
-		"The primary key is the last line of defence against a second execution; without the others each look scans the " +
-			"table.", "S1, B1, B2",
+		"postgres/indexes", "A fresh migration's indexes, all valid.",
+		"The primary key is the last line of defence against a second execution. Without the others, each look " +
+			"scans the table.", "S1, B1, B2",
 	}, tryIndexes},
 	{Check{
-		"postgres/tables", "Does something come between the store and its tables: triggers, rules, row security, unlogged " +
-			"tables, a clock left by a test, ballast or the reaper's place that is gone?",
-		"A record that is hidden, changed or lost is an operation that is executed again.", "I1, I7, I12, S3",
+		"postgres/tables",
+		"Nothing interferes with the tables: triggers, rules, row security, unlogged tables, a test's clock, " +
+			"missing ballast or reaper's place.",
+		"An operation whose record is hidden, changed or lost is executed again.", "I1, I7, I12, S3",
 	}, tryTables},
 	{Check{
-		"postgres/tokens", "Are the sequences of attempt tokens and of messages past the greatest number in the tables?",
-		"After a restore without them numbers are used twice: an owner that was fenced may write again, and messages " +
-			"overtake each other.", "S6, S7, O2, I6",
+		"postgres/tokens", "The sequences of attempt tokens and messages are past the greatest number in the tables.",
+		"A restore without them reuses numbers: a fenced owner may write again, and messages overtake each other.",
+		"S6, S7, O2, I6",
 	}, tryTokens},
 	{Check{
-		"postgres/privileges", "Has the role what docs/postgresql.md grants, and no more?",
-		"A service that can be made to run SQL of others can then change settled records, the audit, or the functions " +
-			"that reap.", "I7, I9, L7",
+		"postgres/privileges", "The role has what docs/postgresql.md grants, and no more.",
+		"With more, injected SQL can change settled records, the audit, or the functions that reap.", "I7, I9, L7",
 	}, tryPrivileges},
 	{Check{
-		"postgres/bloat", "Does autovacuum keep up with the tables of the store?",
+		"postgres/bloat", "Autovacuum keeps up with the tables.",
 		"Look-ups and the reaper slow down, and the disk fills.", "B2, L2",
 	}, tryBloat},
 	{Check{
-		"postgres/old-transactions", "Is there a transaction, or a replication slot, that keeps vacuum from cleaning up " +
-			"for more than an hour?",
-		"Nothing that was removed since is given back: the tables grow, and every request gets slower.", "B2, I13",
+		"postgres/old-transactions", "No transaction or replication slot blocks vacuum for over an hour.",
+		"Removed rows keep their space: tables grow, and requests slow down.", "B2, I13",
 	}, tryOldTransactions},
 	{Check{
-		"postgres/wraparound", "How far is the database from the end of its transaction numbers?",
-		"At the end the server refuses all writes, and every request is answered 503.", "L2",
+		"postgres/wraparound", "Transaction numbers are far from their end.",
+		"At the end the server refuses all writes: every request gets 503.", "L2",
 	}, tryWraparound},
 }
 

@@ -18,61 +18,62 @@ import (
 
 var redisTrials = []trial[*redis]{
 	{Check{
-		"redis/version", "Is each server Redis 7.0 or later, or Valkey?",
-		"The store's scripts need what older ones do not know.", "S1",
+		"redis/version", "Redis 7.0 or later, or Valkey, on each server.",
+		"Older servers lack what the store's scripts need.", "S1",
 	}, tryRedisVersion},
 	{Check{
-		"redis/primary", "Is each server that is asked a primary, of the kind that the URL names?",
-		"A replica is behind, and takes no writes.", "S1, L2 [12, 13]",
+		"redis/primary", "Each server in use is a primary, of the kind that the URL names.",
+		"A replica lags, and takes no writes.", "S1, L2 [12, 13]",
 	}, tryRedisRole},
 	{Check{
-		"redis/exclusion", "Of many who set one key at once if it is not there (SET NX), on two connections, does exactly " +
-			"one succeed, and does its value stay?",
+		"redis/exclusion",
+		"Of many who SET NX one key at once, on two connections, one succeeds, and its value stays.",
 		"Two owners of one key both execute.", "S1, I1 [48]",
 	}, tryRedisExclusion},
 	{Check{
-		"redis/scripts", "Are scripts run, on keys of the store, and do they see what was written?",
-		"Each step of the store is a script: nothing can be reserved.", "S1, L2",
+		"redis/scripts", "Scripts run on the store's keys, and see what was written.",
+		"Without scripts nothing can be reserved.", "S1, L2",
 	}, tryRedisScripts},
 	{Check{
-		"redis/eviction", "Is `maxmemory-policy` noeviction, and was nothing evicted?",
-		"A record that was evicted is an operation that is executed again.", "I1, I12",
+		"redis/eviction", "`maxmemory-policy` is noeviction, and nothing was evicted.",
+		"An operation whose record was evicted is executed again.", "I1, I12",
 	}, tryRedisEviction},
 	{Check{
-		"redis/memory", "Is there memory left below `maxmemory`?",
-		"A full server takes no new operations: they are answered 503.", "L2",
+		"redis/memory", "Memory is left below `maxmemory`.",
+		"A full server takes no new operations: they get 503.", "L2",
 	}, tryRedisMemory},
 	{Check{
-		"redis/persistence", "Is the append-only file on, written before each answer, and free of errors?",
-		"A crash or a restart loses records that were acknowledged, and what they protected is executed again.",
-		"E7, I1, I2 [11]",
+		"redis/persistence", "The append-only file is on, written before each answer, and free of errors.",
+		"A crash or restart loses acknowledged records: their operations are executed again.", "E7, I1, I2 [11]",
 	}, tryRedisPersistence},
 	{Check{
-		"redis/write-time", "How long does a write take, beside a look, and has the disk kept up?",
-		"With `appendfsync always` each write waits for the disk: one that stalls holds up all.", "E7, L2 [11]",
+		"redis/write-time", "Writes are quick, beside looks, and the disk has kept up.",
+		"With `appendfsync always` a disk that stalls holds up all writes.", "E7, L2 [11]",
 	}, tryRedisWriteTime},
 	{Check{
-		"redis/replicas", "If replicas follow: does the primary stop without them (`min-replicas-to-write`), and are they " +
-			"there in time (WAIT)?",
-		"Replication is asynchronous: a fail-over forgets what the replica did not have.", "I1, I2 [12]",
+		"redis/replicas",
+		"If replicas follow: the primary stops without them (`min-replicas-to-write`), and they answer WAIT in " +
+			"time.",
+		"Replication is asynchronous: a fail-over forgets what the replica lacks.", "I1, I2 [12]",
 	}, tryRedisReplicas},
 	{Check{
-		"redis/cluster", "In a cluster: is its state ok, are all slots covered, and does one missing part stop only its " +
-			"own keys?",
-		"Keys of a slot that no one serves are answered 503.", "L2 [12]",
+		"redis/cluster",
+		"In a cluster: its state is ok, all slots are covered, and a missing part stops only its own keys.",
+		"Keys of an unserved slot get 503.", "L2 [12]",
 	}, tryRedisCluster},
 	{Check{
-		"redis/clock", "Do the servers' clocks agree with this machine's and with each other, and go forward?",
-		"Leases and attempt tokens are counted by them; in a cluster and after a fail-over another one counts.",
+		"redis/clock", "The servers' clocks agree with this machine's and each other, and go forward.",
+		"The server in use counts leases and attempt tokens. In a cluster, and after a fail-over, that changes.",
 		"S3, S7 [4, 5]",
 	}, tryRedisClock},
 	{Check{
-		"redis/pubsub", "Does a message arrive on another connection that is subscribed?",
-		"Duplicates that wait have to look for themselves.", "O2 [48]",
+		"redis/pubsub", "A message reaches another subscribed connection.",
+		"Otherwise waiting duplicates must look for themselves.", "O2 [48]",
 	}, tryRedisPubSub},
 	{Check{
-		"redis/privileges", "Is the user one of the store's own, with what docs/redis.md lists?",
-		"Who reaches the server, or this user's password, can read, change and remove all records.", "I7, I9, I12",
+		"redis/privileges", "The user is the store's own, with what docs/redis.md lists.",
+		"Anyone who reaches the server, or has this user's password, can read, change and remove all records.",
+		"I7, I9, I12",
 	}, tryRedisPrivileges},
 }
 

@@ -24,70 +24,66 @@ import (
 
 var sqliteTrials = []trial[*sqlite]{
 	{Check{
-		"sqlite/file-system", "Is the file on a local file system, which is not in memory?",
-		"Locks and shared memory of network file systems do not exclude other machines; what is in memory does not " +
-			"survive a restart.",
-		"S1, E7, I1 [16]",
+		"sqlite/file-system", "The file is on a local file system, not in memory.",
+		"Locks and shared memory of network file systems do not exclude other machines. Memory does not survive a " +
+			"restart.", "S1, E7, I1 [16]",
 	}, tryFileSystem},
 	{Check{
-		"sqlite/links", "Has the file one name only?",
-		"Under another name the same file has another log and other locks: two processes damage it.", "S1, I5 [16]",
+		"sqlite/links", "The file has one name.",
+		"Under a second name it has another log and other locks: two processes damage it.", "S1, I5 [16]",
 	}, tryLinks},
 	{Check{
-		"sqlite/permissions", "May the file, its log and its directory be read and written by their owner alone, and are " +
-			"all of one owner?",
-		"Answers to payments can be read by others; a log of another user's keeps the service from opening the file.",
+		"sqlite/permissions",
+		"Only the owner can read and write the file, its log and its directory; all have one owner.",
+		"Others could read answers to payments. Another user's log keeps the service from opening the file.",
 		"I9, L2 [16]",
 	}, tryPermissions},
 	{Check{
-		"sqlite/directory", "Can files be made, written and removed beside the database?",
-		"Without its log beside it the file cannot be written.", "L2 [16]",
+		"sqlite/directory", "Files can be created, written and removed beside the database.",
+		"Without its log beside it, the file cannot be written.", "L2 [16]",
 	}, tryDirectory},
 	{Check{
-		"sqlite/space", "Is there room on the disk for the log and for new records?",
-		"On a full disk nothing is executed: requests are answered 503.", "L2 [16]",
+		"sqlite/space", "The disk has room for the log and new records.",
+		"On a full disk nothing is executed: requests get 503.", "L2 [16]",
 	}, trySpace},
 	{Check{
-		"sqlite/locks", "Do locks exclude: while one connection writes, is a second one refused, and do two open files " +
-			"never hold one lock?",
-		"Two writers at once are two executions of one key, and a damaged file.", "S1, E1, I1 [48]",
+		"sqlite/locks", "Locks exclude: a second writer is refused, and no two open files hold one lock.",
+		"Two writers are two executions of one key, and a damaged file.", "S1, E1, I1 [48]",
 	}, trySQLiteLocks},
 	{Check{
-		"sqlite/fsync", "How long does it take to make a page durable?",
-		"What costs nothing has not reached a disk.", "E7, I2 [11]",
+		"sqlite/fsync", "Making a page durable takes time.",
+		"A write that costs nothing reached no disk.", "E7, I2 [11]",
 	}, tryFsync},
 	{Check{
-		"sqlite/journal", "Is the file in the journal mode of the store, a write-ahead log, and is the log of a " +
-			"reasonable size?",
-		"Another journal mode is what another program has set: readers and the writer wait for each other, and group " +
-			"commits are slow. A log that grows is one that a reader never lets go of.", "E1, L2 [16]",
+		"sqlite/journal", "The file has the store's journal mode, a write-ahead log of reasonable size.",
+		"Another program set another mode: readers and the writer wait for each other, and group commits are slow. " +
+			"A log grows while a reader never lets go of it.", "E1, L2 [16]",
 	}, tryJournal},
 	{Check{
-		"sqlite/integrity", "Is the file free of damage (quick_check)?",
-		"A damaged page is records that cannot be read, or that are missing.", "I1, I12, S8 [16]",
+		"sqlite/integrity", "The file is free of damage (`quick_check`).",
+		"Records on a damaged page are unreadable or missing.", "I1, I12, S8 [16]",
 	}, tryIntegrity},
 	{Check{
-		"sqlite/busy", "Can the file be locked for writing within five seconds?",
-		"Another program keeps it locked: every request waits, and is answered 503.", "L2 [16]",
+		"sqlite/busy", "The file can be locked for writing within five seconds.",
+		"Another program keeps it locked: every request waits, and gets 503.", "L2 [16]",
 	}, tryBusy},
 	{Check{
-		"sqlite/schema", "Are the tables of a version that this program knows?",
-		"A program that meets tables it does not know refuses to work.", "S8 [32]",
+		"sqlite/schema", "This program knows the tables' version.",
+		"Otherwise the program refuses the tables.", "S8 [32]",
 	}, trySQLiteSchema},
 	{Check{
-		"sqlite/indexes", "Are the tables and indexes those that a fresh migration makes, and without triggers?",
-		"The unique index of records is the last line of defence against a second execution; without the others each look " +
-			"scans the table.",
-		"S1, I7, B1, B2",
+		"sqlite/indexes", "A fresh migration's tables and indexes, without triggers.",
+		"The unique index of records is the last line of defence against a second execution. Without the others, " +
+			"each look scans the table.", "S1, I7, B1, B2",
 	}, trySQLiteIndexes},
 	{Check{
-		"sqlite/tokens", "Is the greatest attempt token of removed records kept, and is none that is known of larger?",
-		"After a restore without it, and with a clock that was set back, tokens are used twice: an owner that was fenced " +
-			"may write again.", "S6, S7, I6",
+		"sqlite/tokens", "The greatest attempt token of removed records is kept, and no known token is larger.",
+		"After a restore without it, and with a clock set back, tokens are reused: a fenced owner may write again.",
+		"S6, S7, I6",
 	}, trySQLiteTokens},
 	{Check{
-		"sqlite/pages", "Is the page size a usual one?",
-		"Answers of a few hundred bytes spill over pages that are too small, and each is read by itself.", "L2",
+		"sqlite/pages", "The page size is usual.",
+		"Answers of a few hundred bytes spill over smaller pages, each read separately.", "L2",
 	}, tryPages},
 }
 
