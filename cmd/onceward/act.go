@@ -21,8 +21,8 @@ import (
 
 // byFlags say who acts and why. Both are written to the audit.
 type byFlags struct {
-	Why string `group:"Audit" help:"Why, for the audit. Required."`
-	Who string `group:"Audit" help:"Who acts, for the audit. Default: the user of the operating system."`
+	Why string `group:"Audit" help:"The reason. Required."`
+	Who string `group:"Audit" help:"Who acts. Default: the operating system's user."`
 }
 
 func (f *byFlags) by() (reconcile.By, error) {
@@ -49,13 +49,13 @@ type actFlags struct {
 
 // confirmFlags are those of everything that changes a store.
 type confirmFlags struct {
-	Yes    bool `short:"y" group:"Acting" help:"Do not ask at the terminal. Without one it is required."`
-	DryRun bool `group:"Acting" help:"Say what would happen, and change nothing."`
+	Yes    bool `short:"y" group:"Acting" help:"Do not ask. Required without a terminal."`
+	DryRun bool `group:"Acting" help:"Show what would happen, and change nothing."`
 }
 
 // attemptFlags fence an act on a record.
 type attemptFlags struct {
-	Attempt int64 `group:"Acting" help:"The attempt that you have seen: if the operation has moved on, nothing is done. Default: the one that is found now."`
+	Attempt int64 `group:"Acting" help:"The attempt that you saw: if the operation has changed, nothing is done. Default: the one found now."`
 }
 
 // check refuses a record that has moved on.

@@ -13,13 +13,13 @@ import (
 
 // auditCommand shows who did what, and why.
 type auditCommand struct {
-	Ref        string   `arg:"" optional:"" help:"Only what is about one operation: its hash as logs show it, a key with --scope, a provider's id, or a downstream key."`
-	Scope      *string  `group:"Naming the operation" help:"The scope of a key: REF is a key then."`
-	By         string   `enum:",hash,key,downstream,provider" default:"" group:"Naming the operation" help:"What REF is, where it could be several: hash, key, downstream or provider."`
-	Steps      []string `name:"step-name" placeholder:"NAME" group:"Naming the operation" help:"A step by its name: keys show shows its downstream key; for several, repeat it."`
-	Executions bool     `help:"Instead of acts on records, the requests of routes whose executions are audited."`
-	Since      moment   `placeholder:"TIME" help:"Only what was written since then: a time such as 2026-11-17T08:00:00Z, or an age such as 24h."`
-	Until      moment   `placeholder:"TIME" help:"Only what was written before that."`
+	Ref        string   `arg:"" optional:"" help:"Only this operation: its hash in logs, a key with --scope, a provider's id, or a downstream key."`
+	Scope      *string  `group:"Naming the operation" help:"The scope of a key: REF is then a key."`
+	By         string   `enum:",hash,key,downstream,provider" default:"" group:"Naming the operation" help:"What REF is, if ambiguous: hash, key, downstream or provider."`
+	Steps      []string `name:"step-name" placeholder:"NAME" group:"Naming the operation" help:"A step's name: keys show shows its downstream key. Repeatable."`
+	Executions bool     `help:"Show requests of routes with audited executions, instead of acts on records."`
+	Since      moment   `placeholder:"TIME" help:"Only since then: a time such as 2026-11-17T08:00:00Z, or an age such as 24h."`
+	Until      moment   `placeholder:"TIME" help:"Only before then."`
 	Limit      int      `default:"50" help:"The most to list, the newest first."`
 	storeFlags
 	watchFlags

@@ -12,9 +12,9 @@ import (
 
 // deadCommand is about unknown operations that wait for a person.
 type deadCommand struct {
-	List    deadList    `cmd:"" help:"List the operations that wait for a person: reconciliation has given them up."`
-	Retry   deadRetry   `cmd:"" help:"Have the other system asked again now, with all attempts before it."`
-	Resolve deadResolve `cmd:"" help:"Settle one with what you have learned."`
+	List    deadList    `cmd:"" help:"List operations that reconciliation gave up: they wait for a person."`
+	Retry   deadRetry   `cmd:"" help:"Ask the other system again now, with the full number of attempts."`
+	Resolve deadResolve `cmd:"" help:"Settle an operation with what you know."`
 }
 
 // deadList lists them.
@@ -22,8 +22,8 @@ type deadList struct {
 	storeFlags
 	watchFlags
 	pageFlags
-	Scope     string `help:"Only those of this scope."`
-	Operation string `help:"Only those of this operation, such as 'POST /payments'."`
+	Scope     string `help:"Only this scope."`
+	Operation string `help:"Only this operation, such as 'POST /payments'."`
 }
 
 // Run lists them.
@@ -41,13 +41,13 @@ func deadLetters(scope, operation string) operate.Chosen {
 
 // deadRetry has one looked into again, or all of them.
 type deadRetry struct {
-	Ref   string   `arg:"" optional:"" help:"The operation: its hash as logs show it, a key with --scope, a provider's id, or a downstream key."`
-	Scope *string  `help:"The scope of a key: REF is a key then. With --all, only those of this scope."`
-	By    string   `enum:",hash,key,downstream,provider" default:"" group:"Naming the operation" help:"What REF is, where it could be several: hash, key, downstream or provider."`
-	Steps []string `name:"step-name" placeholder:"NAME" group:"Naming the operation" help:"A step by its name: keys show shows its downstream key; for several, repeat it."`
+	Ref   string   `arg:"" optional:"" help:"The operation: its hash in logs, a key with --scope, a provider's id, or a downstream key."`
+	Scope *string  `help:"The scope of a key: REF is then a key. With --all, only this scope."`
+	By    string   `enum:",hash,key,downstream,provider" default:"" group:"Naming the operation" help:"What REF is, if ambiguous: hash, key, downstream or provider."`
+	Steps []string `name:"step-name" placeholder:"NAME" group:"Naming the operation" help:"A step's name: keys show shows its downstream key. Repeatable."`
 
-	All       bool    `help:"All dead letters, or with --operation and --scope all of those, at most --limit."`
-	Operation *string `help:"With --all, only those of this operation."`
+	All       bool    `help:"All dead letters, at most --limit."`
+	Operation *string `help:"With --all, only this operation."`
 	Limit     int     `default:"1000" help:"With --all, the most to retry."`
 	storeFlags
 	secretFlags

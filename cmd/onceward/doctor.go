@@ -14,14 +14,14 @@ import (
 // doctorCommand tries what a store really does.
 type doctorCommand struct {
 	URL       string        `arg:"" optional:"" env:"ONCEWARD_STORE" help:"The store: postgres://user@host/database, mysql://user@host,host/database, sqlite:PATH, redis://host:6379/0, redis+sentinel://, redis+cluster:// or dynamodb://TABLE."`
-	JSON      bool          `name:"json" help:"Write the report as JSON."`
+	JSON      bool          `name:"json" help:"Write JSON."`
 	Verbose   bool          `short:"v" help:"List every check with what was seen, and notes."`
 	Timeout   time.Duration `default:"20s" help:"How long one check may take."`
-	Metrics   string        `placeholder:"URL" help:"Where the service shows its metrics for Prometheus: leases and retention are compared with what happens."`
+	Metrics   string        `placeholder:"URL" help:"The service's Prometheus metrics, to compare leases and retention with what happens."`
 	Lease     time.Duration `default:"30s" help:"With --metrics: the shortest lease of the service's routes."`
 	Retention time.Duration `default:"24h" help:"With --metrics: the shortest retention of the service's routes."`
-	ListenURL string        `placeholder:"URL" help:"PostgreSQL: where the service listens, past a pooler, as by postgres.WithListenURL."`
-	Replicas  int           `default:"1" help:"PostgreSQL and MySQL: how many processes of the service there are, to count connections."`
+	ListenURL string        `placeholder:"URL" help:"PostgreSQL: where the service listens, past a pooler (postgres.WithListenURL)."`
+	Replicas  int           `default:"1" help:"PostgreSQL and MySQL: processes of the service, to count connections."`
 }
 
 // These errors are how the doctor ends if the store is not healthy, or if that cannot be told. Their texts are empty:

@@ -20,8 +20,8 @@ import (
 // storeFlags say which store is meant.
 type storeFlags struct {
 	Store   string        `env:"ONCEWARD_STORE" placeholder:"URL" group:"Store" help:"The store: postgres://user@host/database, mysql://user@host/database, sqlite:PATH, redis://host:6379/0 or dynamodb://TABLE, with ?front=URL if the service has one."`
-	Timeout time.Duration `default:"30s" group:"Store" help:"How long the store may take to answer, for each page of a list; 0 for any time."`
-	JSON    bool          `name:"json" group:"Store" help:"Write JSON: one object, or one a line for a list."`
+	Timeout time.Duration `default:"30s" group:"Store" help:"How long the store may take to answer, for each page of a list; 0: no limit."`
+	JSON    bool          `name:"json" group:"Store" help:"Write JSON: an object, or for a list one a line."`
 }
 
 // deadline bounds what a command does.
@@ -57,7 +57,7 @@ func (f *storeFlags) late(ctx context.Context, err error) error {
 
 // watchFlags are for what is worth looking at again.
 type watchFlags struct {
-	Watch bool          `group:"Watching" help:"Look again and again, until Ctrl-C."`
+	Watch bool          `group:"Watching" help:"Repeat until Ctrl-C."`
 	Every time.Duration `default:"2s" group:"Watching" help:"How often with --watch."`
 }
 
@@ -92,9 +92,9 @@ func (f *watchFlags) draw(
 
 // secretFlags are what of the service's configuration downstream keys and sealed content need.
 type secretFlags struct {
-	SecretFile           string   `type:"path" placeholder:"FILE" group:"Secrets of the service" help:"A file with the service's Config.Secret, for downstream keys. Default: the environment's ONCEWARD_SECRET."`
-	DownstreamSecretFile string   `type:"path" placeholder:"FILE" group:"Secrets of the service" help:"A file with its Config.DownstreamSecret, if it has one. Default: the environment's ONCEWARD_DOWNSTREAM_SECRET."`
-	OldSecretFiles       []string `name:"old-secret-file" type:"path" placeholder:"FILE" group:"Secrets of the service" help:"A file with a secret of either kind that was rotated out; for several, repeat it. Default: the environment's ONCEWARD_OLD_SECRET."`
+	SecretFile           string   `type:"path" placeholder:"FILE" group:"Secrets of the service" help:"File with the service's Config.Secret, for downstream keys. Default: $ONCEWARD_SECRET."`
+	DownstreamSecretFile string   `type:"path" placeholder:"FILE" group:"Secrets of the service" help:"File with its Config.DownstreamSecret, if set. Default: $ONCEWARD_DOWNSTREAM_SECRET."`
+	OldSecretFiles       []string `name:"old-secret-file" type:"path" placeholder:"FILE" group:"Secrets of the service" help:"File with a rotated-out secret of either kind. Repeatable. Default: $ONCEWARD_OLD_SECRET."`
 	Namespace            string   `env:"ONCEWARD_NAMESPACE" group:"Secrets of the service" help:"Its Config.Namespace."`
 	SealKeyFile          string   `type:"path" placeholder:"FILE" group:"Secrets of the service" help:"The key ring of a sealed store: a line ID:BASE64 for each key, the current one first."`
 }
@@ -174,7 +174,7 @@ func sealKeys(file string) ([]sealed.Key, error) {
 // pageFlags bound a list.
 type pageFlags struct {
 	Limit int    `default:"50" group:"Page" help:"The most to list."`
-	After string `placeholder:"CURSOR" group:"Page" help:"Go on behind the last one of the page before, as that has printed it."`
+	After string `placeholder:"CURSOR" group:"Page" help:"Continue after the cursor that the previous page printed."`
 }
 
 func (f *pageFlags) check() error {
@@ -186,10 +186,10 @@ func (f *pageFlags) check() error {
 
 // refFlags name a record.
 type refFlags struct {
-	Ref   string   `arg:"" help:"The operation: its hash as logs show it, a key with --scope, a provider's id, or a downstream key."`
-	Scope *string  `group:"Naming the operation" help:"The scope of a key: REF is a key then."`
-	By    string   `enum:",hash,key,downstream,provider" default:"" group:"Naming the operation" help:"What REF is, where it could be several: hash, key, downstream or provider."`
-	Steps []string `name:"step-name" placeholder:"NAME" group:"Naming the operation" help:"A step by its name: keys show shows its downstream key; for several, repeat it."`
+	Ref   string   `arg:"" help:"The operation: its hash in logs, a key with --scope, a provider's id, or a downstream key."`
+	Scope *string  `group:"Naming the operation" help:"The scope of a key: REF is then a key."`
+	By    string   `enum:",hash,key,downstream,provider" default:"" group:"Naming the operation" help:"What REF is, if ambiguous: hash, key, downstream or provider."`
+	Steps []string `name:"step-name" placeholder:"NAME" group:"Naming the operation" help:"A step's name: keys show shows its downstream key. Repeatable."`
 }
 
 func (f *refFlags) ref() operate.Ref {

@@ -15,11 +15,11 @@ import (
 // healthCommand says whether a person should look.
 type healthCommand struct {
 	storeFlags
-	MaxLostAge    time.Duration `default:"2m" help:"For how long an operation may have had no owner: a sweeper or a resumer takes it up within a minute."`
-	MaxUnknownAge time.Duration `default:"15m" help:"For how long an outcome may be unknown that is no dead letter."`
-	MaxDead       int64         `default:"0" help:"How many dead letters there may be."`
-	MaxOutboxAge  time.Duration `default:"5m" help:"How old the oldest message that waits may be."`
-	MaxOutboxDead int           `default:"0" help:"How many dead letters there may be in the outbox."`
+	MaxLostAge    time.Duration `default:"2m" help:"How long an operation may have no owner. A sweeper or resumer takes it up within a minute."`
+	MaxUnknownAge time.Duration `default:"15m" help:"How long an outcome may be unknown, dead letters apart."`
+	MaxDead       int64         `default:"0" help:"How many dead letters may exist."`
+	MaxOutboxAge  time.Duration `default:"5m" help:"How old the oldest waiting message may be."`
+	MaxOutboxDead int           `default:"0" help:"How many dead letters the outbox may have."`
 }
 
 // healthCheck is one of the checks.

@@ -19,7 +19,7 @@ import (
 // keysCommand is about records, whatever their state.
 type keysCommand struct {
 	List   keysList   `cmd:"" help:"List records."`
-	Show   keysShow   `cmd:"" help:"Tell the story of one operation, and what can be done about it."`
+	Show   keysShow   `cmd:"" help:"Show the story of one operation, and the possible commands."`
 	Extend keysExtend `cmd:"" help:"Keep a settled record for longer."`
 	Bust   keysBust   `cmd:"" help:"Remove a record, so that its key can be used again."`
 }
@@ -29,10 +29,10 @@ type keysList struct {
 	storeFlags
 	watchFlags
 	pageFlags
-	State     string `enum:",in_progress,completed,failed_retryable,unknown,expired" default:"" help:"Only those in this state: in_progress, completed, failed_retryable, unknown or expired. By state, what is open is found by an index."`
-	Scope     string `help:"Only those of this scope. All records are looked through for it, or all of the state."`
-	Operation string `help:"Only those of this operation, such as 'POST /payments'. All records are looked through for it."`
-	Due       bool   `help:"Only those whose lease, next reconciliation or expiry has come."`
+	State     string `enum:",in_progress,completed,failed_retryable,unknown,expired" default:"" help:"Only this state: in_progress, completed, failed_retryable, unknown or expired. An index finds open records."`
+	Scope     string `help:"Only this scope. Reads all records, or all of the state."`
+	Operation string `help:"Only this operation, such as 'POST /payments'. Reads all records."`
+	Due       bool   `help:"Only those whose lease, next reconciliation or expiry is due."`
 }
 
 // Run lists them.
@@ -174,8 +174,8 @@ type keysShow struct {
 	storeFlags
 	secretFlags
 	byFlags
-	Reveal  bool     `help:"Show the stored answer, what is carried from step to step, and late answers. That is audited: --why is required."`
-	Sources []string `name:"source" placeholder:"NAME" help:"A source of webhooks whose events about the operation are shown; for several, repeat it."`
+	Reveal  bool     `help:"Show the stored answer, carried data and late answers. Audited: --why is required."`
+	Sources []string `name:"source" placeholder:"NAME" help:"Show events of this source of webhooks. Repeatable."`
 }
 
 // Run tells it.
@@ -232,7 +232,7 @@ type keysExtend struct {
 	secretFlags
 	actFlags
 	attemptFlags
-	For time.Duration `required:"" help:"How long from now it is kept at least, such as 72h. It never makes one expire sooner."`
+	For time.Duration `required:"" help:"Keep it for at least this long from now, such as 72h; never shorter than before."`
 }
 
 // Run does it.
@@ -271,7 +271,7 @@ type keysBust struct {
 	secretFlags
 	actFlags
 	attemptFlags
-	Force bool `help:"Also one that is in progress or unknown: its work may then be done twice."`
+	Force bool `help:"Also a record in progress or unknown: its work may then be done twice."`
 }
 
 // Run does it.

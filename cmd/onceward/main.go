@@ -21,26 +21,26 @@ import (
 
 // commands is the command line, one field a subcommand.
 type commands struct {
-	Demo    demoCommand    `cmd:"" group:"try" help:"Run a payments system under clients and a provider that fail, and count what came of it."`
-	Version versionCommand `cmd:"" group:"try" help:"Say which version this is."`
+	Demo    demoCommand    `cmd:"" group:"try" help:"Run a payments system under clients and a provider that fail, and count the results."`
+	Version versionCommand `cmd:"" group:"try" help:"Show the version."`
 
 	Keys    keysCommand    `cmd:"" group:"operate" help:"Look at records, keep them for longer, remove them."`
-	Unknown unknownCommand `cmd:"" group:"operate" help:"Settle operations of which it is not known whether they were done."`
-	Dead    deadCommand    `cmd:"" group:"operate" help:"Settle those of them that wait for a person."`
-	Outbox  outboxCommand  `cmd:"" group:"operate" help:"Look at messages, deliver dead letters again, give them up."`
+	Unknown unknownCommand `cmd:"" group:"operate" help:"Settle operations with an unknown outcome."`
+	Dead    deadCommand    `cmd:"" group:"operate" help:"Settle operations that wait for a person."`
+	Outbox  outboxCommand  `cmd:"" group:"operate" help:"Look at messages; retry or discard dead letters."`
 	Audit   auditCommand   `cmd:"" group:"operate" help:"Show who did what, when and why."`
 	Stats   statsCommand   `cmd:"" group:"operate" help:"Count records and messages."`
-	Top     topCommand     `cmd:"" group:"operate" help:"Show live what goes on."`
-	Migrate migrateCommand `cmd:"" group:"operate" help:"Create the tables of a database, bring them up to date, or say what is missing."`
-	Doctor  doctorCommand  `cmd:"" group:"operate" help:"Try what a store really does, and name what would break a promise."`
-	Health  healthCommand  `cmd:"" group:"operate" help:"Say whether a person should look: exit code 0 if all is well, 1 if not."`
+	Top     topCommand     `cmd:"" group:"operate" help:"Show live what happens."`
+	Migrate migrateCommand `cmd:"" group:"operate" help:"Create or update a database's tables, or show what is missing."`
+	Doctor  doctorCommand  `cmd:"" group:"operate" help:"Test what a store really does, and report what would break a promise."`
+	Health  healthCommand  `cmd:"" group:"operate" help:"Check whether a person should look: exit code 0 if all is well, 1 if not."`
 
-	Completion completionCommand `cmd:"" group:"try" help:"Print what a shell needs to complete command lines."`
+	Completion completionCommand `cmd:"" group:"try" help:"Print a shell's completion script."`
 
 	DemoChild     demoChild     `cmd:"" hidden:""`
 	CompleteWords completeWords `cmd:"" hidden:"" name:"complete-words"`
 
-	ShowVersion versionFlag `name:"version" help:"Say which version this is."`
+	ShowVersion versionFlag `name:"version" help:"Show the version."`
 }
 
 // interrupts are what a user at the terminal can do: the first ends the command in order, the second cuts the order

@@ -16,10 +16,10 @@ import (
 
 // migrateCommand is about the tables of SQL stores.
 type migrateCommand struct {
-	Up     migrateUp     `cmd:"" help:"Create the tables, or bring them up to date. It says what it will do, and asks. All other commands leave them as they are."`
-	Status migrateStatus `cmd:"" help:"Say where the tables are, of which version, and which migrations are missing."`
-	Print  migratePrint  `cmd:"" help:"Print the migrations as plain SQL, for psql -f, the client of MySQL or the shell of SQLite."`
-	Check  migrateCheck  `cmd:"" help:"Exit with 0 if this version of the program can use the tables, else with 1 and say why."`
+	Up     migrateUp     `cmd:"" help:"Create or update the tables, after showing what it will do and asking."`
+	Status migrateStatus `cmd:"" help:"Show where the tables are, their version, and missing migrations."`
+	Print  migratePrint  `cmd:"" help:"Print the migrations as plain SQL, for psql -f, the MySQL client or the SQLite shell."`
+	Check  migrateCheck  `cmd:"" help:"Exit with 0 if this version can use the tables, else with 1 and the reason."`
 }
 
 // schemaStatus is the JSON of how the tables stand.
@@ -153,7 +153,7 @@ func (c *migrateCheck) Run(ends interrupts, out io.Writer) error {
 // migratePrint prints plain SQL.
 type migratePrint struct {
 	schemaFlags
-	From *int `placeholder:"VERSION" help:"Only what comes after this version; 0 for all. Default: the version that the tables have now."`
+	From *int `placeholder:"VERSION" help:"Only what comes after this version; 0 for all. Default: the tables' version."`
 }
 
 // Run prints it.

@@ -19,8 +19,8 @@ import (
 type outboxCommand struct {
 	List    outboxList    `cmd:"" help:"List messages, the oldest first."`
 	Show    outboxShow    `cmd:"" help:"Show one message."`
-	Retry   outboxRetry   `cmd:"" help:"Have a dead letter delivered again, with all attempts before it."`
-	Discard outboxDiscard `cmd:"" help:"Give a dead letter up: if it holds up its aggregate, that goes on without it."`
+	Retry   outboxRetry   `cmd:"" help:"Deliver a dead letter again, with the full number of attempts."`
+	Discard outboxDiscard `cmd:"" help:"Discard a dead letter: an aggregate that it holds up continues without it."`
 }
 
 // outboxList lists messages.
@@ -28,10 +28,10 @@ type outboxList struct {
 	storeFlags
 	watchFlags
 	Limit  int      `default:"50" help:"The most to list."`
-	After  string   `placeholder:"ID" help:"Go on behind this message."`
-	States []string `name:"state" enum:"ready,leased,behind,holding,done,dead,captured" placeholder:"STATE" help:"Only those in this state: ready, leased, behind, holding, done, dead or captured; for several, repeat it. Dead letters are dead and holding."`
-	Topic  string   `help:"Only those of this topic."`
-	Open   bool     `help:"Leave out dead letters that were discarded, as counts do."`
+	After  string   `placeholder:"ID" help:"Continue after this message."`
+	States []string `name:"state" enum:"ready,leased,behind,holding,done,dead,captured" placeholder:"STATE" help:"Only this state: ready, leased, behind, holding, done, dead or captured. Repeatable. Dead letters are dead and holding."`
+	Topic  string   `help:"Only this topic."`
+	Open   bool     `help:"Omit discarded dead letters, as counts do."`
 }
 
 // Run lists them.
@@ -89,7 +89,7 @@ func writeMessages(out *output.Output, found []outbox.Entry, more bool) error {
 
 // messageFlags name a message.
 type messageFlags struct {
-	ID string `arg:"" help:"The message's id, as lists show it."`
+	ID string `arg:"" help:"The message's id."`
 }
 
 // find reads the message.
@@ -115,7 +115,7 @@ type outboxShow struct {
 	storeFlags
 	secretFlags
 	byFlags
-	Reveal bool `help:"Show the payload, the headers and the answer that was kept. That is audited: --why is required."`
+	Reveal bool `help:"Show payload, headers and kept answer. Audited: --why is required."`
 }
 
 // shownMessage is the JSON of a message that is shown.
@@ -198,9 +198,9 @@ func (m *shownMessage) write(out *output.Output) error {
 
 // outboxActFlags are those of acts on messages.
 type outboxActFlags struct {
-	IDs   []string `arg:"" optional:"" name:"id" help:"The messages' ids, as lists show them."`
-	All   bool     `help:"All dead letters but those that were discarded, or with --topic those of the topic, at most --limit; to discard, those that hold up an aggregate."`
-	Topic *string  `help:"With --all, only those of this topic."`
+	IDs   []string `arg:"" optional:"" name:"id" help:"The messages' ids."`
+	All   bool     `help:"Retry: all dead letters not discarded. Discard: all that hold up an aggregate. At most --limit."`
+	Topic *string  `help:"With --all, only this topic."`
 	Limit int      `default:"1000" help:"With --all, the most."`
 	storeFlags
 	actFlags

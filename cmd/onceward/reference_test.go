@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -49,7 +50,7 @@ func TestReference(t *testing.T) {
 	}
 }
 
-// reference writes all commands, and behind them the flags that many of them share.
+// reference writes all commands with their flags, and after them what the flags mean that many share.
 func reference(app *kong.Node) string {
 	var b strings.Builder
 	var shared []string
@@ -58,19 +59,17 @@ func reference(app *kong.Node) string {
 		if leaf.Name == "demo" {
 			continue // its page is the README
 		}
-		fmt.Fprintf(&b, "\n#### `%s`\n\n%s\n\n", usage(leaf), sentence(leaf.Help))
-		for _, argument := range leaf.Positional {
-			fmt.Fprintf(&b, "- `%s`: %s\n", argument.Summary(), sentence(argument.Help))
-		}
-		var groups []string
+		fmt.Fprintf(&b, "\n#### `%s`\n\n%s\n", usage(leaf), sentence(leaf.Help))
+		var own, groups []string
 		for _, flag := range leaf.Flags {
 			if flag.Group == nil {
-				b.WriteString(item(flag))
+				own = append(own, "`"+named(flag)+"`")
 				continue
 			}
 			title := flag.Group.Title
-			if !slices.Contains(groups, title) {
-				groups = append(groups, title)
+			word, _, _ := strings.Cut(strings.ToLower(title), " ")
+			if link := fmt.Sprintf("[%s](#%s)", word, anchor(title)); title != "Store" && !slices.Contains(groups, link) {
+				groups = append(groups, link)
 			}
 			if !slices.Contains(shared, title) {
 				shared = append(shared, title)
@@ -80,11 +79,8 @@ func reference(app *kong.Node) string {
 				flags[title] = append(flags[title], flag)
 			}
 		}
-		if len(groups) > 0 {
-			for i, title := range groups {
-				groups[i] = fmt.Sprintf("[%s](#%s)", strings.ToLower(title), anchor(title))
-			}
-			fmt.Fprintf(&b, "- and the flags of %s\n", strings.Join(groups, ", "))
+		if all := append(own, groups...); len(all) > 0 {
+			b.WriteString(wrapped("Flags: " + strings.Join(all, ", ") + "."))
 		}
 	}
 	for _, title := range shared {
@@ -106,6 +102,18 @@ func usage(leaf *kong.Node) string {
 }
 
 func item(flag *kong.Flag) string {
+	help := sentence(flag.Help)
+	if flag.Required {
+		help += " Required."
+	}
+	for _, variable := range flag.Envs {
+		help += fmt.Sprintf(" Default: `$%s`.", variable)
+	}
+	return fmt.Sprintf("- `%s`: %s\n", named(flag), help)
+}
+
+// named is a flag with what it takes, or its default.
+func named(flag *kong.Flag) string {
 	name := "--" + flag.Name
 	if flag.Short != 0 {
 		name = "-" + string(flag.Short) + ", " + name
@@ -113,21 +121,35 @@ func item(flag *kong.Flag) string {
 	if !flag.IsBool() {
 		name += "=" + strings.Trim(flag.FormatPlaceHolder(), `"`)
 	}
-	help := sentence(flag.Help)
-	if flag.Required {
-		help += " Required."
+	return strings.TrimSuffix(name, "=")
+}
+
+// wrapped breaks a paragraph into lines of at most 160 bytes.
+func wrapped(text string) string {
+	var b strings.Builder
+	room := 0
+	for _, word := range strings.Fields(text) {
+		if room -= len(word) + 1; room < 0 {
+			b.WriteByte('\n')
+			room = 160 - len(word)
+		} else {
+			b.WriteByte(' ')
+		}
+		b.WriteString(word)
 	}
-	for _, variable := range flag.Envs {
-		help += fmt.Sprintf(" Default: the environment's `%s`.", variable)
-	}
-	return fmt.Sprintf("- `%s`: %s\n", strings.TrimSuffix(name, "="), help)
+	return b.String() + "\n"
 }
 
 func sentence(text string) string { return strings.TrimSuffix(text, ".") + "." }
 
-func anchor(title string) string {
-	return "flags-" + strings.ReplaceAll(strings.ToLower(title), " ", "-")
+func anchor(title string) string { return slug("flags " + title) }
+
+// slug is the anchor of a heading.
+func slug(heading string) string {
+	return strings.ReplaceAll(notInSlug.ReplaceAllString(strings.ToLower(heading), ""), " ", "-")
 }
+
+var notInSlug = regexp.MustCompile(`[^a-z -]`)
 
 // TestFieldsAreDocumented: programs rely on the fields of --json.
 func TestFieldsAreDocumented(t *testing.T) {
@@ -158,7 +180,7 @@ func TestFieldsAreDocumented(t *testing.T) {
 		for _, field := range reflect.VisibleFields(reflect.TypeOf(shown)) {
 			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 			if name != "" && !strings.Contains(string(page), "`"+name+"`") {
-				t.Errorf("docs/commands.md does not tell of the field %s of %T", name, shown)
+				t.Errorf("docs/commands.md does not have the field %s of %T", name, shown)
 			}
 		}
 	}
@@ -173,7 +195,7 @@ func TestExitCodesAreDocumented(t *testing.T) {
 	}
 	for code := exitOK; code <= exitFindings; code++ {
 		if !strings.Contains(string(page), fmt.Sprintf("\n| %d | ", code)) {
-			t.Errorf("docs/commands.md does not tell of exit code %d", code)
+			t.Errorf("docs/commands.md does not have exit code %d", code)
 		}
 	}
 }

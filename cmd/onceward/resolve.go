@@ -19,15 +19,15 @@ import (
 // outcomeFlags say what was learned about an operation, or about its current step.
 type outcomeFlags struct {
 	Completed   bool     `xor:"outcome" help:"It happened, or it happened and failed: every retry gets the answer of --status, --header and --body-file."`
-	NotExecuted bool     `xor:"outcome" help:"It did not happen and will not: a retry executes. With --step, the operation goes on at the step."`
-	Done        bool     `xor:"outcome" help:"With --step: the step was done, and the operation goes on behind it."`
-	Again       bool     `xor:"outcome" help:"With --step: the step is tried again, as retry does, with the data of --data-file."`
-	Status      int      `help:"The status of the answer, such as 201; 200 for an operation that is a function."`
-	Header      []string `sep:"none" placeholder:"NAME:VALUE" help:"A header field of the answer; for several, repeat it."`
-	BodyFile    string   `placeholder:"FILE" help:"The body of the answer; - for the standard input."`
-	Step        string   `help:"The step of a phased operation that --done, --not-executed or --again is about."`
-	DataFile    string   `placeholder:"FILE" help:"All of the data that the operation carries, as it is behind the step; - for the standard input."`
-	ProviderID  string   `help:"The id that the provider gave to the effect."`
+	NotExecuted bool     `xor:"outcome" help:"It did not happen and will not: a retry executes. With --step, the operation continues at the step."`
+	Done        bool     `xor:"outcome" help:"With --step: the step was done, and the operation continues after it."`
+	Again       bool     `xor:"outcome" help:"With --step: retry the step with the data of --data-file."`
+	Status      int      `help:"The answer's status, such as 201; 200 for a function."`
+	Header      []string `sep:"none" placeholder:"NAME:VALUE" help:"A header field of the answer. Repeatable."`
+	BodyFile    string   `placeholder:"FILE" help:"The answer's body; - for the standard input."`
+	Step        string   `help:"The step that --done, --not-executed or --again is about."`
+	DataFile    string   `placeholder:"FILE" help:"All carried data, as it is after the step; - for the standard input."`
+	ProviderID  string   `help:"The provider's id of the effect."`
 }
 
 // check refuses what does not fit together.

@@ -18,9 +18,9 @@ import (
 // topCommand shows live what goes on.
 type topCommand struct {
 	storeFlags
-	Every   time.Duration `default:"2s" help:"How often to look. A store that takes long to count is asked less often."`
-	Once    bool          `help:"Look twice, show what has changed in between, and end."`
-	Metrics []string      `placeholder:"URL" help:"The /metrics of a node, for rates by decision, which the store does not know; for several nodes, repeat it."`
+	Every   time.Duration `default:"2s" help:"How often to look; less often if counting takes long."`
+	Once    bool          `help:"Look twice, show the changes, and end."`
+	Metrics []string      `placeholder:"URL" help:"A node's /metrics, for rates by decision. Repeatable."`
 }
 
 // reservations is the counter that decisions are taken from, and decision its label.

@@ -11,10 +11,10 @@ import (
 
 // unknownCommand is about operations of which it is not known whether they were done.
 type unknownCommand struct {
-	List    unknownList    `cmd:"" help:"List the operations whose outcome is unknown, or that have lost their owner."`
-	Resolve unknownResolve `cmd:"" help:"Settle one with what you have learned."`
-	Retry   unknownRetry   `cmd:"" help:"Have the other system asked again now, with all attempts before it."`
-	Stop    unknownStop    `cmd:"" help:"Take a phased operation that has lost its owner away from that owner and from all resumers, before you decide."`
+	List    unknownList    `cmd:"" help:"List operations with an unknown outcome or a lost owner."`
+	Resolve unknownResolve `cmd:"" help:"Settle an operation with what you know."`
+	Retry   unknownRetry   `cmd:"" help:"Ask the other system again now, with the full number of attempts."`
+	Stop    unknownStop    `cmd:"" help:"Take a phased operation with a lost owner from that owner and all resumers, before you decide."`
 }
 
 // unknownList lists them.
@@ -22,10 +22,10 @@ type unknownList struct {
 	storeFlags
 	watchFlags
 	pageFlags
-	Scope     string `help:"Only those of this scope."`
-	Operation string `help:"Only those of this operation, such as 'POST /payments'."`
-	Due       bool   `help:"Only those that are due for reconciliation now, or have lost their owner."`
-	Lost      bool   `help:"Only those in progress that have lost their owner: nobody works on them until a sweeper or a resumer comes."`
+	Scope     string `help:"Only this scope."`
+	Operation string `help:"Only this operation, such as 'POST /payments'."`
+	Due       bool   `help:"Only those due for reconciliation, or with a lost owner."`
+	Lost      bool   `help:"Only those in progress with a lost owner: they wait for a sweeper or resumer."`
 }
 
 // lostOwners chooses the records in progress whose lease has ended.
