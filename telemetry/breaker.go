@@ -32,7 +32,7 @@ func (m *metrics) breakerChanged(e breakerChange) {
 // breakerState shows the state as one series for each, of which one is 1.
 func (b *builder) breakerState(m *metrics) {
 	gauge := b.gauge("onceward_breaker_state",
-		"Which state the circuit breaker is in: 1 for that, 0 for the others.", "state")
+		"1 for the circuit breaker's state, 0 for the others.", "state")
 	b.callback(func(_ context.Context, o metric.Observer) error {
 		var now string
 		if changed := m.breaker.Load(); changed != nil {

@@ -31,17 +31,17 @@ type clientMetrics struct {
 
 func newClientMetrics(b *builder, config *Config) *clientMetrics {
 	m := &clientMetrics{byHost: config.ClientHosts}
-	m.operations = b.counter("onceward_client_operations", "Operations of a caller by what became of them.",
+	m.operations = b.counter("onceward_client_operations", "Operations of a caller.",
 		"host", "outcome")
-	m.replays = b.counter("onceward_client_replays", "Operations that were answered with an answer that was stored.",
+	m.replays = b.counter("onceward_client_replays", "Operations answered with a stored answer.",
 		"host")
 	m.durations = b.histogram("onceward_client_operation_duration",
-		"How long operations of a caller took, with all attempts and waits.", "host")
-	m.attempts = b.counter("onceward_client_attempts", "Attempts to send operations, by what they brought.",
+		"Time of operations, with all attempts and waits.", "host")
+	m.attempts = b.counter("onceward_client_attempts", "Attempts to send operations.",
 		"host", "result")
-	m.polls = b.counter("onceward_client_polls", "Questions for the status of operations under way, by what they brought.",
+	m.polls = b.counter("onceward_client_polls", "Questions for the status of operations under way.",
 		"host", "result")
-	m.waits = b.counter("onceward_client_waits", "Waits of a caller before an operation is sent again, or asked for.",
+	m.waits = b.counter("onceward_client_waits", "Waits before an operation is sent again, or asked for.",
 		"reason")
 	return m
 }

@@ -261,16 +261,16 @@ var states = []store.State{
 }
 
 func (b *builder) storeGauges(x *exported) {
-	records := b.gauge("onceward_records", "Records in the store by state.", "state")
+	records := b.gauge("onceward_records", "Records in the store.", "state")
 	deadLetters := b.gauge("onceward_dead_letters", "Unknown outcomes that wait for a person.")
 	oldest := b.seconds("onceward_oldest_unknown_age",
-		"How long the oldest outcome that is no dead letter has been unknown; 0 if there is none.")
-	lost := b.gauge("onceward_lost_owners", "Records in progress whose lease has ended: nobody works on them.")
+		"Age of the oldest unknown outcome that is no dead letter.")
+	lost := b.gauge("onceward_lost_owners", "Records in progress whose lease has ended.")
 	oldestLost := b.seconds("onceward_oldest_lost_owner_age",
-		"How long ago the first of their leases ended; 0 if there is none.")
+		"Time since the first of their leases ended.")
 	depth := b.gauge("onceward_outbox_depth", "Messages that wait to be delivered.")
-	age := b.seconds("onceward_outbox_oldest_age", "How long ago the oldest of them was added; 0 if there is none.")
-	dead := b.gauge("onceward_outbox_dead_letters", "Messages that are not delivered until a person says so.")
+	age := b.seconds("onceward_outbox_oldest_age", "Age of the oldest of them.")
+	dead := b.gauge("onceward_outbox_dead_letters", "Messages that wait for a person.")
 	b.callback(func(_ context.Context, o metric.Observer) error {
 		c, now := x.counted.Load(), time.Now()
 		if c == nil || now.After(c.until) {

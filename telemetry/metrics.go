@@ -76,70 +76,70 @@ type metrics struct {
 func newMetrics(meter metric.Meter, config *Config) (*metrics, error) {
 	b := &builder{meter: meter}
 	m := &metrics{routes: new(routes), topics: new(names), turns: new(names)}
-	m.reservations = b.counter("onceward_reservations", "Reservations by what the store decided.", "route", "decision")
+	m.reservations = b.counter("onceward_reservations", "Reservations by the store's decision.", "route", "decision")
 	m.duplicates = newTopScopes(config.TopScopes, 1)
 	m.mismatches = newTopScopes(config.TopScopes, 1)
 	b.scopes(m.duplicates, "onceward_duplicates",
-		"Requests whose key was known: replays, those in flight, those whose outcome is unknown.")
+		"Requests with a known key: replayed, in flight, or unknown.")
 	b.scopes(m.mismatches, "onceward_mismatches", "Requests whose key was used for another request.")
 	if config.ScopeLabels {
 		m.byScope = newTopScopes(config.TopScopes, len(decisions))
 		b.decisionsByScope(m.byScope)
 	}
 	b.oldestReplay(m)
-	m.executions = b.counter("onceward_executions", "Executions of handlers by how they ended.", "route", "outcome")
-	m.executing = b.spent("onceward_execution", "How long executions of handlers took, all together.", "route")
-	m.settlements = b.counter("onceward_attempts_settled", "Attempts by the state that they left their record in.",
+	m.executions = b.counter("onceward_executions", "Executions of handlers.", "route", "outcome")
+	m.executing = b.spent("onceward_execution", "Total time of executions.", "route")
+	m.settlements = b.counter("onceward_attempts_settled", "Settled attempts by the record's state.",
 		"route", "state")
-	m.storeCalls = b.histogram("onceward_store_call_duration", "Calls to the store, and how long they took.",
+	m.storeCalls = b.histogram("onceward_store_call_duration", "Calls to the store.",
 		"call", "outcome")
 	m.reserved = m.storeCalls.get(labels{"reserve", "ok"})
-	m.heartbeats = b.histogram("onceward_heartbeat_delay", "How late heartbeats were sent: pauses of the process.")
-	m.storeErrors = b.counter("onceward_store_errors", "Calls to the store that failed for a reason of the store.",
+	m.heartbeats = b.histogram("onceward_heartbeat_delay", "Delay of heartbeats: pauses of the process.")
+	m.storeErrors = b.counter("onceward_store_errors", "Calls that failed because of the store.",
 		"call", "reason")
 	for _, call := range []string{"reserve", "transact"} {
 		for _, reason := range []string{"not_sent", "timeout", "unavailable"} {
 			m.storeErrors.add(0, call, reason) // so that the first failure is a growth
 		}
 	}
-	m.fencedWrites = b.counter("onceward_fenced_writes", "Writes that were refused because their attempt is not current.",
+	m.fencedWrites = b.counter("onceward_fenced_writes", "Refused writes of attempts that are not current.",
 		"route")
 	m.leasesLost = b.counter("onceward_leases_lost", "Owners that lost the right to execute.", "route")
 	b.activeLeases(&m.exported)
-	m.zombiesSwept = b.counter("onceward_zombies_swept", "Records whose owner was lost, made unknown by the sweeper.")
+	m.zombiesSwept = b.counter("onceward_zombies_swept", "Records with a lost owner, made unknown by the sweeper.")
 	m.recordsReaped = b.counter("onceward_records_reaped",
-		"Records that expired and were removed; by a soft reaper twice, when they are marked and when they are removed.")
+		"Expired records removed; a soft reaper counts marking and removal.")
 	m.executionsPurged = b.counter("onceward_executions_purged",
-		"Entries of the audit of executions that were old and removed.")
+		"Old entries removed from the audit of executions.")
 	m.reconcileScheduled = b.counter("onceward_reconcile_scheduled",
-		"Outcomes that became unknown and wait to be settled; the route is empty for those that the sweeper found.", "route")
-	m.reconcileResolved = b.counter("onceward_reconcile_resolved", "Unknown outcomes that were settled, and how.",
+		"Outcomes that became unknown; without a route if the sweeper found them.", "route")
+	m.reconcileResolved = b.counter("onceward_reconcile_resolved", "Unknown outcomes that were settled.",
 		"route", "outcome")
-	m.reconcileFailed = b.counter("onceward_reconcile_failed", "Questions after an unknown outcome that led nowhere.",
+	m.reconcileFailed = b.counter("onceward_reconcile_failed", "Questions after an unknown outcome without a result.",
 		"route", "outcome")
-	m.deliveries = b.counter("onceward_outbox_deliveries", "Deliveries of messages by how they ended.", "topic", "outcome")
-	m.deliveryDuration = b.histogram("onceward_outbox_delivery_duration", "How long deliveries of messages took.", "topic")
-	m.consumed = b.counter("onceward_consumed_events", "Events that consumers handled, and how.", "consumer", "outcome")
-	m.breakerChanges = b.counter("onceward_breaker_changes", "Changes of the circuit breaker's state.", "to")
+	m.deliveries = b.counter("onceward_outbox_deliveries", "Deliveries of messages.", "topic", "outcome")
+	m.deliveryDuration = b.histogram("onceward_outbox_delivery_duration", "Time of deliveries.", "topic")
+	m.consumed = b.counter("onceward_consumed_events", "Events that consumers handled.", "consumer", "outcome")
+	m.breakerChanges = b.counter("onceward_breaker_changes", "Changes of the circuit breaker.", "to")
 	b.breakerState(m)
-	m.rejected = b.counter("onceward_rejected_requests", "Requests that were refused before any reservation.",
+	m.rejected = b.counter("onceward_rejected_requests", "Requests refused before a reservation.",
 		"route", "code")
-	m.problems = b.counter("onceward_problems", "Problems that requests were answered with after their reservation.",
+	m.problems = b.counter("onceward_problems", "Problems answered after a reservation.",
 		"route", "code")
-	m.unprotected = b.counter("onceward_unprotected_requests", "Requests that ran without a key where it is optional.",
+	m.unprotected = b.counter("onceward_unprotected_requests", "Requests without a key, where it is optional.",
 		"route")
 	m.unusedTransactions = b.counter("onceward_unused_transactions",
-		"Transactional executions that were committed although the handler never asked for its transaction.", "route")
+		"Commits of transactional handlers that never asked for their transaction.", "route")
 	m.secondConnections = b.counter("onceward_second_connections",
-		"Transactional executions whose handler asked the pool of its transaction for another connection.", "route")
-	m.bypassed = b.counter("onceward_bypassed_answers", "Answers that a handler gave past the guard.", "route")
-	m.frontLookups = b.counter("onceward_front_lookups", "Look-ups in the front of a tiered store.", "result")
-	m.frontFailures = b.counter("onceward_front_failures", "Failures of the front of a tiered store.", "call")
-	m.webhooks = b.counter("onceward_webhooks", "Webhooks that were received, and what became of them.", "outcome")
-	m.ledgerFindings = b.counter("onceward_ledger_findings", "Differences between a provider's ledger and the local one.",
+		"Transactional handlers that asked their pool for another connection.", "route")
+	m.bypassed = b.counter("onceward_bypassed_answers", "Answers that bypassed the guard.", "route")
+	m.frontLookups = b.counter("onceward_front_lookups", "Look-ups in a tiered store's front.", "result")
+	m.frontFailures = b.counter("onceward_front_failures", "Failures of a tiered store's front.", "call")
+	m.webhooks = b.counter("onceward_webhooks", "Webhooks received.", "outcome")
+	m.ledgerFindings = b.counter("onceward_ledger_findings", "Differences between the ledgers.",
 		"kind")
-	m.ledgerWindows = b.counter("onceward_ledger_windows", "Windows of a comparison of ledgers that were due.", "outcome")
-	m.workerRuns = b.counter("onceward_worker_runs", "Turns of the workers in the background.", "worker", "outcome")
+	m.ledgerWindows = b.counter("onceward_ledger_windows", "Due windows of a ledger comparison.", "outcome")
+	m.workerRuns = b.counter("onceward_worker_runs", "Turns of background workers.", "worker", "outcome")
 	b.workerGauges(&m.workers)
 	b.storeGauges(&m.exported)
 	m.client = newClientMetrics(b, config)
@@ -213,7 +213,7 @@ func raise(n *atomic.Int64, least int64) {
 // oldestReplay shows for how long clients go on to send a request: a retention must be longer.
 func (b *builder) oldestReplay(m *metrics) {
 	gauge := b.seconds("onceward_oldest_replay_age",
-		"How old the oldest answer was that was replayed since the process was started.")
+		"Age of the oldest answer replayed since the process started.")
 	b.callback(func(_ context.Context, o metric.Observer) error {
 		o.ObserveFloat64(gauge, time.Duration(m.oldestReplay.Load()).Seconds())
 		return nil
@@ -394,8 +394,8 @@ func (w *workers) all() (all []worker) {
 
 func (b *builder) workerGauges(all *workers) {
 	success := b.seconds("onceward_worker_last_success_timestamp", "When a worker's turn last succeeded.", "worker")
-	backlog := b.gauge("onceward_worker_backlog", "How much was due when the worker last looked, if it knows.", "worker")
-	oldest := b.seconds("onceward_worker_oldest_age", "How long ago the oldest of that became due.", "worker")
+	backlog := b.gauge("onceward_worker_backlog", "Due work when the worker last looked, if known.", "worker")
+	oldest := b.seconds("onceward_worker_oldest_age", "Age of the oldest due work.", "worker")
 	b.callback(func(_ context.Context, o metric.Observer) error {
 		for _, w := range all.all() {
 			of := metric.WithAttributes(attribute.String("worker", w.name))

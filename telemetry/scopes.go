@@ -198,7 +198,7 @@ func scopeLabel(scope string) string {
 
 // scopes shows a count by scope.
 func (b *builder) scopes(s *topScopes, name, help string) {
-	tally := b.tally(name, help+" By scope: the busiest ones, and all others together as \"other\".", "scope")
+	tally := b.tally(name, help, "scope")
 	b.callback(func(_ context.Context, o metric.Observer) error {
 		s.each(func(scope string, counts []int64) {
 			o.ObserveInt64(tally, counts[0], metric.WithAttributes(attribute.String("scope", scope)))
@@ -210,7 +210,7 @@ func (b *builder) scopes(s *topScopes, name, help string) {
 // decisionsByScope shows all decisions by scope.
 func (b *builder) decisionsByScope(s *topScopes) {
 	tally := b.tally("onceward_scope_reservations",
-		"Reservations by scope and by what the store decided, if Config.ScopeLabels is set.", "scope", "decision")
+		"Reservations by scope, if Config.ScopeLabels is set.", "scope", "decision")
 	b.callback(func(_ context.Context, o metric.Observer) error {
 		s.each(func(scope string, counts []int64) {
 			for i, n := range counts {

@@ -228,7 +228,7 @@ func TestLabelsAreBounded(t *testing.T) {
 		`onceward_executions_total{outcome="2xx",route="other"} 2`)
 }
 
-// TestTableOfMetrics holds the table in the documentation to the metrics that exist.
+// TestTableOfMetrics holds the table in the documentation, and what it derives from names, to the metrics that exist.
 func TestTableOfMetrics(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../docs/telemetry.md")
@@ -241,11 +241,21 @@ func TestTableOfMetrics(t *testing.T) {
 		documented[row[1]] = row[2]
 	}
 	for _, m := range telemetry.Metrics() {
-		labels := "none"
+		kind := "gauge"
+		switch {
+		case strings.HasSuffix(m.Name, "_total"):
+			kind = "counter"
+		case strings.HasSuffix(m.Name, "_duration_seconds"), strings.HasSuffix(m.Name, "_delay_seconds"):
+			kind = "histogram"
+		}
+		if m.Type != kind {
+			t.Errorf("%s is a %s: docs/telemetry.md derives %s from its name", m.Name, m.Type, kind)
+		}
+		labels := "–"
 		if len(m.Labels) > 0 {
 			labels = "`" + strings.Join(m.Labels, "`, `") + "`"
 		}
-		want := m.Type + " | " + labels + " | " + m.Help
+		want := labels + " | " + m.Help
 		if got := documented[m.Name]; got != want {
 			t.Errorf("docs/telemetry.md has %q, and the metric is\n| `%s` | %s |", got, m.Name, want)
 		}
