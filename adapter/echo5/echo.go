@@ -3,8 +3,8 @@
 //	router.POST("/accounts/:account/payments", createPayment, oncewardecho5.Middleware(guard, onceward.Transactional()))
 //
 // In the handler, c.Request().Context() has the transaction. [Watch] and [Routes.Audit] fail a start with routes that
-// were forgotten, and [FromRequest] gives a scope function what an authentication in echo has set. docs/routers.md has
-// a whole program.
+// were forgotten, and [FromRequest] gives a scope function what an authentication in echo has set. docs/routers.md links
+// to a whole program.
 //
 // The answer to an error that a handler returns is made inside of the guard, by the router's own HTTPErrorHandler, so
 // that it is stored like any other.

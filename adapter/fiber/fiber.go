@@ -3,7 +3,7 @@
 //	app.Post("/accounts/:account/payments", oncewardfiber.Handler(guard, createPayment, onceward.Transactional()))
 //
 // In the handler, c.Context() has the transaction. [Audit] fails a start with routes that were forgotten, and
-// [FromRequest] gives a scope function what an authentication in fiber has set. docs/routers.md has a whole program.
+// [FromRequest] gives a scope function what an authentication in fiber has set. docs/routers.md links to a whole program.
 //
 // There is no middleware form: fiber's chain runs once, and the guard runs a handler again if the database undid its
 // transaction.

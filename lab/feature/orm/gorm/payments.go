@@ -2,7 +2,6 @@
 package payments
 
 import (
-	"context"
 	"crypto/rand"
 	"encoding/json"
 	"net/http"
@@ -10,13 +9,6 @@ import (
 	"github.com/onceward/onceward"
 	"gorm.io/gorm"
 )
-
-// OnTx returns GORM on the transaction of the guard. Of db it takes the dialect and the settings, and no connection.
-func OnTx(ctx context.Context, db *gorm.DB) *gorm.DB {
-	tx := db.Session(&gorm.Session{NewDB: true, Context: ctx})
-	tx.Statement.ConnPool = onceward.Tx(ctx)
-	return tx
-}
 
 // Payment is a row.
 type Payment struct {
