@@ -30,27 +30,27 @@ type command struct {
 	Version kong.VersionFlag `help:"Say which version this is."`
 
 	Command   []string `arg:"" optional:"" help:"The server behind the proxy, with its arguments: a command that serves on its standard input and output. Write -- before it."`
-	Upstream  string   `placeholder:"URL" group:"Server" help:"The server behind the proxy instead of a command: the URL of its streamable HTTP."`
-	TokenFile string   `type:"path" placeholder:"FILE" group:"Server" help:"A file with the bearer token for --upstream. It is read for each request, so that the token can be changed."`
-	Listen    string   `placeholder:"ADDRESS" group:"Server" help:"Serve streamable HTTP there, such as 127.0.0.1:8080; port 0 takes a free one. Default: serve on the standard input and output."`
+	Upstream  string   `placeholder:"URL" group:"Server" help:"The server as the URL of its streamable HTTP, in place of a command."`
+	TokenFile string   `type:"path" placeholder:"FILE" group:"Server" help:"A file with the bearer token for --upstream, read for each request."`
+	Listen    string   `placeholder:"ADDRESS" group:"Server" help:"Serve streamable HTTP there, such as 127.0.0.1:8080; port 0 takes a free one. Default: standard input and output."`
 
-	Stateless        bool `group:"Server" help:"Give clients of --listen no sessions: for several proxies behind one address. Questions of the server behind are not passed on then, nor are subscriptions of clients that do not speak protocol 2026-07-28."`
-	WithoutQuestions bool `group:"Server" help:"Offer the server behind no way to ask clients (sampling and elicitation): for servers that ask whenever they may, and clients that cannot answer."`
+	Stateless        bool `group:"Server" help:"Give clients of --listen no sessions, for several proxies at one address. Questions of the server are not passed on then, nor subscriptions of clients without protocol 2026-07-28."`
+	WithoutQuestions bool `group:"Server" help:"Offer the server no sampling and no elicitation, for clients that cannot answer."`
 
-	Store      string        `env:"ONCEWARD_STORE" placeholder:"URL" group:"Records" help:"The store: postgres://user@host/database, mysql://user@host/database, sqlite:PATH, redis://host:6379/0 or dynamodb://TABLE. Its tables are created if they are missing."`
-	SecretFile string        `type:"path" placeholder:"FILE" group:"Records" help:"A file with a secret of 16 random bytes or more, which stays the same over restarts. Default: the environment's ONCEWARD_SECRET."`
+	Store      string        `env:"ONCEWARD_STORE" placeholder:"URL" group:"Records" help:"The store: postgres://user@host/database, mysql://user@host/database, sqlite:PATH, redis://host:6379/0 or dynamodb://TABLE. Missing tables are created."`
+	SecretFile string        `type:"path" placeholder:"FILE" group:"Records" help:"A file with a secret of 16 random bytes or more, the same over restarts. Default: the environment's ONCEWARD_SECRET."`
 	Retain     time.Duration `default:"24h" group:"Records" help:"How long results are kept."`
 
 	Scope       string `default:"mcp" group:"Callers" help:"The scope of all keys: who calls."`
-	ScopeHeader string `placeholder:"NAME" group:"Callers" help:"Take the scope from this header field instead, which what is in front of the proxy has to set. With --listen."`
+	ScopeHeader string `placeholder:"NAME" group:"Callers" help:"Take the scope from this header field, with --listen. What is in front of the proxy must set it."`
 
-	Protect         []string          `default:"*" sep:"none" placeholder:"TOOL" group:"Tools" help:"A tool whose calls happen once; * for all that do not say of themselves that they read only or are idempotent. For several, repeat it. Default: *, and the tools that other flags name."`
-	KeyArgument     string            `default:"idempotency_key" placeholder:"NAME" group:"Tools" help:"The argument with the key, which is added to protected tools for models to fill in; empty for none. A key in _meta is taken too. Default: idempotency_key."`
-	Intent          map[string]string `mapsep:"none" placeholder:"TOOL=ARGUMENT,…" group:"Tools" help:"Derive the key of a call without one from these arguments. A repetition that is meant gets the first result, until it expires. For several tools, repeat it."`
-	KnowsKey        []string          `sep:"none" placeholder:"TOOL" group:"Tools" help:"The server recognises the key that the proxy sends with this tool's calls, and does not execute one twice: a call whose end was not seen is then repeated, and never unknown. For several, repeat it."`
-	ForwardArgument map[string]string `mapsep:"none" placeholder:"TOOL=ARGUMENT" group:"Tools" help:"The argument in which this tool takes a key. It is also in _meta. For several tools, repeat it."`
-	Errors          map[string]string `mapsep:"none" placeholder:"TOOL=MEANING" group:"Tools" help:"What an error result of this tool means: answer, and it is kept; retry, and nothing was done; or unknown. For several tools, repeat it. Default: answer."`
-	Deadline        time.Duration     `default:"1m" group:"Tools" help:"How long a call may take. What becomes of it then is unknown."`
+	Protect         []string          `default:"*" sep:"none" placeholder:"TOOL" group:"Tools" help:"A tool whose calls happen once; * for all that are not annotated as read-only or idempotent. Can be repeated. Default: *, and the tools that other flags name."`
+	KeyArgument     string            `default:"idempotency_key" placeholder:"NAME" group:"Tools" help:"The argument with the key, added to protected tools for models to fill in; empty for none. A key in _meta also counts. Default: idempotency_key."`
+	Intent          map[string]string `mapsep:"none" placeholder:"TOOL=ARGUMENT,…" group:"Tools" help:"Derive the key of a call without one from these arguments. An intended repetition gets the first result until it expires. Can be repeated."`
+	KnowsKey        []string          `sep:"none" placeholder:"TOOL" group:"Tools" help:"The server recognises the proxy's key for this tool and executes it once: a call whose end was not seen is repeated, and never unknown. Can be repeated."`
+	ForwardArgument map[string]string `mapsep:"none" placeholder:"TOOL=ARGUMENT" group:"Tools" help:"The argument in which this tool takes a key, which is also in _meta. Can be repeated."`
+	Errors          map[string]string `mapsep:"none" placeholder:"TOOL=MEANING" group:"Tools" help:"What an error result of this tool means: answer (it is kept), retry (nothing was done) or unknown. Can be repeated. Default: answer."`
+	Deadline        time.Duration     `default:"1m" group:"Tools" help:"How long a call may take; then its outcome is unknown."`
 }
 
 // description is what --help begins with.
@@ -61,7 +61,7 @@ It needs a store and a secret, which stay the same over restarts:
   head -c 32 /dev/urandom | base64 > mcp.secret
   onceward-mcp --store sqlite:mcp.db --secret-file mcp.secret -- npx some-mcp-server
 
-Give the host of the model this command in the place of the server's. docs/mcp.md says more.`
+Configure this command in the model's host in place of the server's. See docs/mcp.md.`
 
 // Run serves until the client, or an interrupt, ends it.
 func (c *command) Run(ends interrupts, out io.Writer) error {

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// The flags in docs/mcp.md are made from what --help shows. ONCEWARD_UPDATE=1 writes them again.
+// The flags in docs/mcp.md are made from what --help shows: the first sentence and the default. ONCEWARD_UPDATE=1
+// writes them again.
 const (
 	referencePage  = "../../docs/mcp.md"
 	referenceBegin = "<!-- The flags are made from --help: ONCEWARD_UPDATE=1 go test -run TestReference ./cmd/onceward-mcp -->\n"
@@ -40,7 +41,11 @@ func TestReference(t *testing.T) {
 			group = flag.Group.Title
 			fmt.Fprintf(&want, "\n%s:\n\n", group)
 		}
-		help := strings.TrimSuffix(flag.Help, ".") + "."
+		help, more, _ := strings.Cut(strings.TrimSuffix(flag.Help, "."), ". ")
+		if _, value, found := strings.Cut(more, "Default: "); found {
+			help += ". Default: " + value
+		}
+		help += "."
 		for _, variable := range flag.Envs {
 			help += fmt.Sprintf(" Default: the environment's `%s`.", variable)
 		}
