@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 // doctorCommand tries what a store really does.
 type doctorCommand struct {
 	URL       string        `arg:"" optional:"" env:"ONCEWARD_STORE" help:"The store: postgres://user@host/database, mysql://user@host,host/database, sqlite:PATH, redis://host:6379/0, redis+sentinel://, redis+cluster:// or dynamodb://TABLE."`
+	Store     string        `placeholder:"URL" help:"The same as the argument, in the form of the other commands."`
 	JSON      bool          `name:"json" help:"Write JSON."`
 	Verbose   bool          `short:"v" help:"List every check with what was seen, and notes."`
 	Timeout   time.Duration `default:"20s" help:"How long one check may take."`
@@ -36,7 +38,7 @@ func (c *doctorCommand) Run(ends interrupts, out io.Writer) error {
 	if c.Timeout <= 0 {
 		return operate.Usage("--timeout %s: give each check some time", c.Timeout)
 	}
-	report, err := doctor.Examine(ends.first, c.URL, doctor.Config{
+	report, err := doctor.Examine(ends.first, cmp.Or(c.Store, c.URL), doctor.Config{
 		ListenURL: c.ListenURL, Replicas: c.Replicas,
 		Metrics: c.Metrics, Lease: c.Lease, Retention: c.Retention, Timeout: c.Timeout,
 	})
