@@ -242,6 +242,7 @@ func (c *caller) reported() (names []string) {
 // wantReported checks what OnSettled has written, and how often.
 func (c *caller) wantReported(want ...string) {
 	c.Helper()
+	slices.Sort(want)
 	if got := c.reported(); !slices.Equal(got, want) {
 		c.Errorf("I18: the reports are %q, want %q", got, want)
 	}
