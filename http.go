@@ -270,7 +270,7 @@ func (x *httpExecution) read(buffer *[]byte) *Problem {
 
 // work runs the handler. It implements [runner].
 func (x *httpExecution) work(ctx context.Context, op *Operation) outcome {
-	x.panicked, x.problem, x.sendOwn, x.notRerun = nil, nil, false, false
+	x.panicked, x.problem, x.sendOwn, x.notRerun, x.passedOn = nil, nil, false, false, false
 	op.restart()
 	if x.recorder.hasEnded() {
 		// The store undid an earlier run. Whatever that run left must not reach this one.

@@ -210,8 +210,8 @@ const maxReason = 1000
 
 // HandlerFailed records the error that a handler returned. It is for adapters of frameworks whose handlers return
 // errors. The text of the error is logged, and becomes the reason of the outcome unless the handler has called
-// [Operation.SetReason]; the guard sends it to no client. If the handler had answered before it returned the error, or
-// nobody answered the error, unanswered is true: the outcome is the same as for a 5xx, whatever the status of the answer.
+// [Operation.SetReason]; the guard sends it to no client. Unanswered is true if the status of the answer does not show
+// the error: the answer reports a success, or there is none. The outcome is then the same as for a 5xx.
 func (o *Operation) HandlerFailed(err error, unanswered bool) {
 	if o == nil || err == nil {
 		return

@@ -246,7 +246,7 @@ type procedureRun struct {
 
 // work implements [runner].
 func (f *procedureRun) work(ctx context.Context, op *Operation) outcome {
-	f.answer, f.problem, f.sendOwn, f.panicked = Answer{}, nil, false, nil
+	f.answer, f.problem, f.sendOwn, f.panicked, f.passedOn = Answer{}, nil, false, nil, false
 	op.restart()
 	started := time.Now()
 	f.call(ctx)

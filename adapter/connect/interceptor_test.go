@@ -121,8 +121,8 @@ func TestScopesThatFail(t *testing.T) {
 	}
 }
 
-// TestErrorFields sends a call whose handler fails twice: the replay has the same fields as the first answer. Connect
-// sends those of the handler's own errors, and not those of an error that another service sent to the handler.
+// TestErrorFields makes the same failing call twice: the replay has the same fields as the first answer. Connect sends the
+// fields of an error that the handler made, and drops the fields of an error that the handler got from another service.
 func TestErrorFields(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

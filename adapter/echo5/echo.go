@@ -112,7 +112,8 @@ func run(w http.ResponseWriter, r *http.Request) {
 }
 
 // failed answers an error of the handler as echo does. An error that was returned after the answer had begun continues to
-// what is in front, as without protection; it is a failure if the answer reports a success. An error that the error handler does not answer is a failure, not an empty 200.
+// what is in front, as without protection; it is a failure if the answer reports a success. An error without an answer is a
+// failure too, and not an empty 200.
 func (x *exchange) failed(ctx context.Context) {
 	err := x.err
 	response, unwrapErr := echo.UnwrapResponse(x.echo.Response())

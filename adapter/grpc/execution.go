@@ -112,11 +112,11 @@ func lower(h map[string][]string) metadata.MD {
 	return md
 }
 
-// setFields sets the header and the trailer of the answer. It fails only if nothing can be sent any more, or there is
-// no stream, because the interceptor was called by something else than a server.
+// setFields sets the header and the trailer of the answer.
 func setFields(ctx context.Context, header, trailer metadata.MD) {
-	_ = grpc.SetHeader(ctx, header)   // as said above
-	_ = grpc.SetTrailer(ctx, trailer) // likewise
+	// These fail only if nothing can be sent any more, or if no server has called the interceptor.
+	_ = grpc.SetHeader(ctx, header)
+	_ = grpc.SetTrailer(ctx, trailer)
 }
 
 // Method implements [grpc.ServerTransportStream].

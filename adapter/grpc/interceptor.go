@@ -220,15 +220,17 @@ func refuseCaller(ctx context.Context, m *rpc.Method, err error) error {
 	}
 }
 
-// refuse answers with a problem. A client that retries by itself is told when, or that it should not.
+// refuse answers with a problem. A field of the trailer has the time after which a client may retry automatically, or
+// forbids it.
 func refuse(ctx context.Context, p *onceward.Problem) error {
 	if p.OwnCode() == "missing-key" {
 		p.Detail = missingKey
 	}
+	// SetHeader and SetTrailer fail only if nothing can be sent any more.
 	for name, values := range rpc.ProblemFields(p) {
-		_ = grpc.SetHeader(ctx, metadata.MD{strings.ToLower(name): values}) // fails only if nothing can be sent any more
+		_ = grpc.SetHeader(ctx, metadata.MD{strings.ToLower(name): values})
 	}
-	switch { // SetTrailer fails in the same case alone
+	switch {
 	case !p.Retryable:
 		_ = grpc.SetTrailer(ctx, metadata.Pairs(pushback, "-1"))
 	case p.RetryAfter > 0:

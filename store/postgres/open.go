@@ -235,9 +235,9 @@ const (
 	askingConnections = 8
 )
 
-// selectSession asks how the connections of handlers are set up: the bound on idle transactions, whether a plain BEGIN
-// begins what is needed, on a server that tells when it turns into a standby, whether the level is the strictest, and
-// which warnings are sent.
+// selectSession reads how the connections of handlers are set up: the bound on idle transactions; whether a plain BEGIN is
+// enough, also on a server that reports that it has become a standby; whether the default level is SERIALIZABLE; and which
+// messages the server sends.
 const selectSession = `SELECT setting::bigint,
 		current_setting('default_transaction_read_only') = 'off'
 		AND current_setting('server_version_num')::integer >= 140000,

@@ -17,7 +17,6 @@ import (
 	oncewardecho5 "github.com/onceward/onceward/adapter/echo5"
 	oncewardfiber "github.com/onceward/onceward/adapter/fiber"
 	oncewardgin "github.com/onceward/onceward/adapter/gin"
-	"github.com/onceward/onceward/store/memory"
 )
 
 // TestUnansweredErrors: a handler reports an error to its framework, and nothing answers the error before the guard has
@@ -79,12 +78,7 @@ func TestUnansweredErrors(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			guard, err := onceward.New(memory.New(), onceward.Config{
-				Scope: onceward.SingleScope("shop"), Secret: []byte("at least 16 random bytes"), Logger: quiet,
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			guard := guardOfScope(t, onceward.SingleScope("shop"))
 			runs := 0
 			send := serve(t, guard, &runs)
 			for _, want := range []int{http.StatusInternalServerError, http.StatusConflict} {
@@ -159,12 +153,7 @@ func TestErrorsThatEchoHasAnswered(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			guard, err := onceward.New(memory.New(), onceward.Config{
-				Scope: onceward.SingleScope("shop"), Secret: []byte("at least 16 random bytes"), Logger: quiet,
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			guard := guardOfScope(t, onceward.SingleScope("shop"))
 			runs := 0
 			server := httptest.NewServer(route(guard, &runs))
 			defer server.Close()
@@ -195,12 +184,7 @@ func TestErrorsThatEchoHasAnswered(t *testing.T) {
 
 // TestFiberAnswersLikeItsErrorHandler: an answer that the error handler makes again, byte for byte, is an answer.
 func TestFiberAnswersLikeItsErrorHandler(t *testing.T) {
-	guard, err := onceward.New(memory.New(), onceward.Config{
-		Scope: onceward.SingleScope("shop"), Secret: []byte("at least 16 random bytes"), Logger: quiet,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	guard := guardOfScope(t, onceward.SingleScope("shop"))
 	app := fiber.New()
 	app.Post("/p", oncewardfiber.Handler(guard, func(c fiber.Ctx) error {
 		_ = c.Status(http.StatusNotFound).SendString("Not Found") // it always returns nil
