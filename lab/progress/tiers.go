@@ -59,16 +59,17 @@ const (
 )
 
 var (
-	// racing are the packages whose goroutines are our own: the race detector watches them in every tier but quick.
+	// racing are the packages whose goroutines are our own: the race detector watches them in every tier but quick. Of
+	// the adapters only MCP's starts goroutines; the others would have their frameworks compiled a second time.
 	racing = []string{
-		".", "./phase", "./outbox", "./reconcile", "./janitor", "./inbox", "./client", "./limit", "./adapter", "./internal/fair",
+		".", "./phase", "./outbox", "./reconcile", "./janitor", "./inbox", "./client", "./limit", "./adapter/mcp", "./internal/fair",
 		"./internal/consuming", "./store/memory", "./store/sqlite", "./store/tiered", "./store/breaker",
 	}
 	// single are the packages that the race detector never watches: a search is the work of one goroutine.
 	single = []string{"./lab/model"}
-	// nightly are the packages that only tierAll tests: the recipes for object-relational mappers, which take longer to
-	// compile than to test.
-	nightly = []string{"./lab/feature/orm"}
+	// nightly are the packages that only tierAll tests, because their dependencies take longer to compile than they take
+	// to test: the recipes for object-relational mappers, and the libraries that the benches compare with.
+	nightly = []string{"./lab/feature/orm", "./lab/bench"}
 	// quickLab are the packages of lab whose tests neither run processes nor search for minutes.
 	quickLab = []string{"./lab/doctest", "./lab/importrules", "./lab/count", "./lab/progress", "./lab/release", "./lab/steady"}
 	// slowest are the packages whose tests begin first, so that no processor waits for them at the end: a package that
@@ -76,7 +77,7 @@ var (
 	slowest = []string{
 		"./store/postgres", "./lab/chaos", "./store/redis", "./store/mysql", "./store/sqlite", "./cmd/onceward",
 		"./cmd/onceward/internal/doctor", "./broker/amqp", "./store/dynamodb", "./lab/feature/routers", "./oncewardtest",
-		"./store/storetest", "./reconcile/ledger", "./internal/fair", "./lab/outboxcrash", "./lab/crashtest",
+		"./store/storetest", "./reconcile/ledger", "./internal/fair", "./lab/outboxcrash", "./lab/crashtest", "./lab/modules",
 	}
 )
 
