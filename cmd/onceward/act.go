@@ -19,7 +19,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// byFlags say who acts and why. Both are written to the audit.
+// byFlags are the person who acts and the reason. Both are written to the audit.
 type byFlags struct {
 	Why string `group:"Audit" help:"The reason. Required."`
 	Who string `group:"Audit" help:"Who acts. Default: the operating system's user."`
@@ -41,24 +41,24 @@ func (f *byFlags) by() (reconcile.By, error) {
 	return by, nil
 }
 
-// actFlags are what every act takes.
+// actFlags are the flags of every act.
 type actFlags struct {
 	byFlags
 	confirmFlags
 }
 
-// confirmFlags are those of everything that changes a store.
+// confirmFlags are the flags of every command that changes a store.
 type confirmFlags struct {
 	Yes    bool `short:"y" group:"Acting" help:"Do not ask. Required without a terminal."`
 	DryRun bool `group:"Acting" help:"Show what would happen, and change nothing."`
 }
 
-// attemptFlags fence an act on a record.
+// attemptFlags fence an act by the attempt of its record.
 type attemptFlags struct {
 	Attempt int64 `group:"Acting" help:"The attempt that you saw: if the operation has changed, nothing is done. Default: the one found now."`
 }
 
-// check refuses a record that has moved on.
+// check refuses a record that has changed since the person saw it.
 func (f *attemptFlags) check(rec *store.Record) error {
 	if f.Attempt != 0 && f.Attempt != rec.Attempt {
 		return operate.Refused("nothing was done: the operation has moved on to attempt %d and is %s; look at it again",
@@ -67,7 +67,7 @@ func (f *attemptFlags) check(rec *store.Record) error {
 	return nil
 }
 
-// unmoved refuses a record that has moved on while a person was making up their mind.
+// unmoved refuses a record that has changed while the person was asked to confirm.
 func unmoved(ctx context.Context, s *operate.Session, shown *store.Record) error {
 	now, err := s.Store.Get(ctx, shown.ID)
 	switch {
@@ -80,14 +80,14 @@ func unmoved(ctx context.Context, s *operate.Session, shown *store.Record) error
 	return nil
 }
 
-// act is what a person is about to do.
+// act is a change that a person asks for.
 type act struct {
-	// action names it, as the audit does.
+	// action is the name of the act in the audit.
 	action string
-	// about is what it is done to, and effects what happens then: both are shown before.
+	// about is the object of the act, and effects are its consequences. Both are shown before it.
 	about   string
 	effects []string
-	// id and attempt are the operation's; message is the message's instead.
+	// id and attempt name the operation; message names a message instead.
 	id      store.ID
 	attempt int64
 	message string
@@ -113,7 +113,7 @@ type acted struct {
 	Warning string   `json:"warning,omitempty"`
 }
 
-// of is what is told about an act.
+// of returns the JSON of an act.
 func (f *actFlags) of(a *act) acted {
 	said := acted{DryRun: f.DryRun, Action: a.action, Attempt: a.attempt, Message: a.message, Effects: a.effects}
 	if a.id != (store.ID{}) {
@@ -123,8 +123,8 @@ func (f *actFlags) of(a *act) acted {
 	return said
 }
 
-// run shows what would happen, asks, acts, and tells how it ended. Of several acts, one that fails does not keep the
-// others from being done.
+// run shows the consequences, asks for confirmation, acts, and reports the result. If one of several acts fails, the
+// others are still done.
 func (f *actFlags) run(
 	ctx context.Context, where string, out *output.Output, acts []act,
 	deadline func() (context.Context, context.CancelFunc),
@@ -176,7 +176,7 @@ func (f *actFlags) dryRun(out *output.Output, acts []act) error {
 	return nil
 }
 
-// ended tells how an act has ended. One that was done, and could not be told to a cache, is done.
+// ended reports the result of an act. An act is done even if a cache could not be notified of it.
 func (f *actFlags) ended(out *output.Output, a *act, err error) error {
 	if err != nil && !errors.Is(err, store.ErrStale) {
 		if errors.Is(err, store.ErrUnavailable) && !errors.Is(err, store.ErrNotSent) {
@@ -196,8 +196,8 @@ func (f *actFlags) ended(out *output.Output, a *act, err error) error {
 	return errors.Join(out.Object(said), err)
 }
 
-// confirm asks whether it is meant, in that store: the one that the environment names may be another than one thinks.
-// Without a terminal there is no answer, and an interrupt is a no.
+// confirm asks the person to confirm, and names the store: the environment may name another one than expected.
+// Without a terminal it cannot ask and refuses; an interrupt is a no.
 func (f *confirmFlags) confirm(ctx context.Context, in io.Reader, ask io.Writer, where string, person bool) error {
 	if f.Yes {
 		return nil

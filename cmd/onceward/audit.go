@@ -11,7 +11,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// auditCommand shows who did what, and why.
+// auditCommand lists the acts of operators.
 type auditCommand struct {
 	Ref        string   `arg:"" optional:"" help:"Only this operation: its hash in logs, a key with --scope, a provider's id, or a downstream key."`
 	Scope      *string  `group:"Naming the operation" help:"The scope of a key: REF is then a key."`
@@ -29,7 +29,7 @@ type auditCommand struct {
 // moment is a point in time, written as such or as an age.
 type moment struct{ time.Time }
 
-// UnmarshalText reads it.
+// UnmarshalText implements [encoding.TextUnmarshaler].
 func (m *moment) UnmarshalText(text []byte) error {
 	if age, err := time.ParseDuration(string(text)); err == nil {
 		m.Time = time.Now().Add(-age)
@@ -44,7 +44,7 @@ func (m *moment) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Run shows it.
+// Run lists the entries.
 func (c *auditCommand) Run(ends interrupts, out io.Writer) error {
 	if c.Limit < 1 {
 		return operate.Usage("--limit must be at least 1")

@@ -8,19 +8,19 @@ import (
 	"github.com/onceward/onceward/cmd/onceward/internal/complete"
 )
 
-// completionCommand prints what a shell needs to complete command lines.
+// completionCommand prints a shell's completion script.
 type completionCommand struct {
 	Shell string `arg:"" enum:"bash,zsh,fish" help:"The shell: bash, zsh or fish."`
 }
 
-// Help says how it is used.
+// Help returns how to install the script.
 func (completionCommand) Help() string {
 	return `bash: add to ~/.bashrc: source <(onceward completion bash)
 zsh: add to ~/.zshrc, behind compinit: source <(onceward completion zsh)
 fish: onceward completion fish > ~/.config/fish/completions/onceward.fish`
 }
 
-// Run prints it.
+// Run prints the script.
 func (c *completionCommand) Run(out io.Writer) error {
 	script, err := complete.Script(c.Shell, "onceward")
 	if err != nil {
@@ -30,12 +30,12 @@ func (c *completionCommand) Run(out io.Writer) error {
 	return err
 }
 
-// completeWords is what shells ask.
+// completeWords is the hidden command that completion scripts call.
 type completeWords struct {
 	Words []string `arg:"" optional:"" passthrough:""`
 }
 
-// Run answers.
+// Run prints the possible words.
 func (c *completeWords) Run(app *kong.Context, out io.Writer) error {
 	words := c.Words
 	if len(words) > 0 && words[0] == "--" {

@@ -10,14 +10,14 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// deadCommand is about unknown operations that wait for a person.
+// deadCommand has the commands for unknown operations that wait for a person.
 type deadCommand struct {
 	List    deadList    `cmd:"" help:"List operations that reconciliation gave up: they wait for a person."`
 	Retry   deadRetry   `cmd:"" help:"Ask the other system again now, with the full number of attempts."`
 	Resolve deadResolve `cmd:"" help:"Settle an operation with what you know."`
 }
 
-// deadList lists them.
+// deadList lists dead letters.
 type deadList struct {
 	storeFlags
 	watchFlags
@@ -26,7 +26,7 @@ type deadList struct {
 	Operation string `help:"Only this operation, such as 'POST /payments'."`
 }
 
-// Run lists them.
+// Run lists dead letters.
 func (c *deadList) Run(ends interrupts, out io.Writer) error {
 	return listRecords(ends, &c.storeFlags, &c.watchFlags, &c.pageFlags, out, part{Chosen: deadLetters(c.Scope, c.Operation)})
 }
@@ -39,7 +39,7 @@ func deadLetters(scope, operation string) operate.Chosen {
 	}
 }
 
-// deadRetry has one looked into again, or all of them.
+// deadRetry lets the poller ask about one dead letter, or about all of them.
 type deadRetry struct {
 	Ref   string   `arg:"" optional:"" help:"The operation: its hash in logs, a key with --scope, a provider's id, or a downstream key."`
 	Scope *string  `help:"The scope of a key: REF is then a key. With --all, only this scope."`
@@ -55,7 +55,7 @@ type deadRetry struct {
 	attemptFlags
 }
 
-// Run does it.
+// Run acts on the dead letters.
 func (c *deadRetry) Run(ends interrupts, out io.Writer) error {
 	if c.All != (c.Ref == "") {
 		return operate.Usage("name one operation, or give --all")
@@ -88,7 +88,7 @@ func (c *deadRetry) Run(ends interrupts, out io.Writer) error {
 	return leftOver(err, more)
 }
 
-// leftOver says of acts on all that there were more than the limit.
+// leftOver reports that there were more dead letters than the limit.
 func leftOver(err error, more bool) error {
 	if err == nil && more {
 		fmt.Fprintln(os.Stderr, "There are more than --limit: run it again for the others.")
@@ -96,13 +96,13 @@ func leftOver(err error, more bool) error {
 	return err
 }
 
-// chosen is a flag that makes some of all; without a value it was not given.
+// chosen is a flag that filters --all; it is empty if it was not given.
 type chosen struct {
 	flag  string
 	value *string
 }
 
-// checkAll refuses what would make --all more than was meant: a flag that a script has left empty.
+// checkAll refuses an empty filter: a script that leaves its variable empty would otherwise act on everything.
 func checkAll(limit int, flags ...chosen) error {
 	for _, c := range flags {
 		if c.value != nil && *c.value == "" {
@@ -115,12 +115,12 @@ func checkAll(limit int, flags ...chosen) error {
 	return nil
 }
 
-// deadResolve settles one.
+// deadResolve settles a dead letter.
 type deadResolve struct {
 	resolveFlags
 }
 
-// Run does it.
+// Run settles the dead letter.
 func (c *deadResolve) Run(ends interrupts, out io.Writer) error {
 	return c.resolve(ends, out, true)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/onceward/onceward/examples/payments/monitor"
 )
 
-// demoCommand runs the reference payments system under a load that fails in all ways that it can.
+// demoCommand runs the reference payments system under failing clients and a failing provider.
 type demoCommand struct {
 	Payments    int    `default:"1200" help:"How many payments the clients ask for; refunds and bookings come along."`
 	Seed        uint64 `help:"Repeat the load of an earlier run, and its faults but for what depends on time. Default: a random one."`
@@ -37,7 +37,7 @@ func (c *demoCommand) Run(ends interrupts, out io.Writer) error {
 	}, out)
 }
 
-// demoProgram is what the demo gets from this program: all stores, and metrics.
+// demoProgram is what this program adds to the demo: all stores, and metrics.
 func demoProgram() rehearsal.Program {
 	return rehearsal.Program{
 		GoRun: "go run ./cmd/onceward", Command: "demo", Child: "demo-child", Servers: demostore.Servers{},
@@ -45,7 +45,7 @@ func demoProgram() rehearsal.Program {
 	}
 }
 
-// demoChild is one of several processes of a demo. Only the demo itself runs it.
+// demoChild is one of several processes of a demo. Only the demo starts it.
 type demoChild struct{}
 
 // Run serves until the standard input ends.

@@ -12,7 +12,7 @@ import (
 	"github.com/onceward/onceward/cmd/onceward/internal/operate"
 )
 
-// doctorCommand tries what a store really does.
+// doctorCommand tests the behaviour of a store.
 type doctorCommand struct {
 	URL       string        `arg:"" optional:"" env:"ONCEWARD_STORE" help:"The store: postgres://user@host/database, mysql://user@host,host/database, sqlite:PATH, redis://host:6379/0, redis+sentinel://, redis+cluster:// or dynamodb://TABLE."`
 	Store     string        `placeholder:"URL" help:"The same as the argument, in the form of the other commands."`
@@ -26,8 +26,8 @@ type doctorCommand struct {
 	Replicas  int           `default:"1" help:"PostgreSQL and MySQL: processes of the service, to count connections."`
 }
 
-// These errors are how the doctor ends if the store is not healthy, or if that cannot be told. Their texts are empty:
-// the report has said it.
+// These errors are returned when the store is not healthy, or when that could not be found out. Their texts are empty,
+// because the report has the reasons.
 var (
 	errFindings  = errors.New("")
 	errUnchecked = errors.New("")

@@ -9,7 +9,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// The exit codes, which docs/commands.md tells users of.
+// The exit codes, which docs/commands.md lists.
 const (
 	exitOK          = 0
 	exitFailed      = 1 // anything else, and what a check has found
@@ -22,7 +22,7 @@ const (
 	exitUnchecked   = 8 // the doctor has none, and could not check everything: what cannot be checked is not healthy
 )
 
-// exitCode says how a command has ended, by the class of its error.
+// exitCode returns the exit code for the class of an error.
 func exitCode(err error) int {
 	switch {
 	case err == nil:

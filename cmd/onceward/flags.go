@@ -17,14 +17,14 @@ import (
 	"github.com/onceward/onceward/store/sealed"
 )
 
-// storeFlags say which store is meant.
+// storeFlags are the flags of every command that opens a store.
 type storeFlags struct {
 	Store   string        `env:"ONCEWARD_STORE" placeholder:"URL" group:"Store" help:"The store: postgres://user@host/database, mysql://user@host/database, sqlite:PATH, redis://host:6379/0 or dynamodb://TABLE, with ?front=URL if the service has one."`
 	Timeout time.Duration `default:"30s" group:"Store" help:"How long the store may take to answer, for each page of a list; 0: no limit."`
 	JSON    bool          `name:"json" group:"Store" help:"Write JSON: an object, or for a list one a line."`
 }
 
-// deadline bounds what a command does.
+// deadline returns a context that ends after the time limit of the command.
 func (f *storeFlags) deadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	if f.Timeout <= 0 {
 		return context.WithCancel(ctx)
@@ -32,7 +32,7 @@ func (f *storeFlags) deadline(ctx context.Context) (context.Context, context.Can
 	return context.WithTimeout(ctx, f.Timeout)
 }
 
-// with opens a store, works with it, and closes it.
+// with opens a store, calls work, and closes the store.
 func (f *storeFlags) with(
 	ends interrupts, target operate.Target, work func(context.Context, *operate.Session) error,
 ) error {
@@ -46,7 +46,7 @@ func (f *storeFlags) with(
 	return f.late(ctx, work(ctx, s))
 }
 
-// late says of what was not answered in time how to wait for longer.
+// late adds to a time-out how to wait for longer.
 func (f *storeFlags) late(ctx context.Context, err error) error {
 	if err == nil || !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return err
@@ -55,13 +55,13 @@ func (f *storeFlags) late(ctx context.Context, err error) error {
 		f.Timeout, errors.Join(context.DeadlineExceeded, err))
 }
 
-// watchFlags are for what is worth looking at again.
+// watchFlags are the flags of commands that can repeat.
 type watchFlags struct {
 	Watch bool          `group:"Watching" help:"Repeat until Ctrl-C."`
 	Every time.Duration `default:"2s" group:"Watching" help:"How often with --watch."`
 }
 
-// draw draws once, or again and again.
+// draw draws once, or repeatedly with --watch.
 func (f *watchFlags) draw(
 	ends interrupts, from *storeFlags, target operate.Target, out io.Writer,
 	draw func(context.Context, *operate.Session, *output.Output) error,
@@ -90,7 +90,7 @@ func (f *watchFlags) draw(
 	})
 }
 
-// secretFlags are what of the service's configuration downstream keys and sealed content need.
+// secretFlags are the parts of the service's configuration that downstream keys and sealed content need.
 type secretFlags struct {
 	SecretFile           string   `type:"path" placeholder:"FILE" group:"Secrets of the service" help:"File with the service's Config.Secret, for downstream keys. Default: $ONCEWARD_SECRET."`
 	DownstreamSecretFile string   `type:"path" placeholder:"FILE" group:"Secrets of the service" help:"File with its Config.DownstreamSecret, if set. Default: $ONCEWARD_DOWNSTREAM_SECRET."`
@@ -115,7 +115,7 @@ func (f *secretFlags) target(url string) (operate.Target, error) {
 	return target, err
 }
 
-// oldSecrets reads what was rotated out.
+// oldSecrets reads the secrets that were rotated out.
 func (f *secretFlags) oldSecrets() (old [][]byte, err error) {
 	files := f.OldSecretFiles
 	if len(files) == 0 && os.Getenv("ONCEWARD_OLD_SECRET") != "" {
@@ -131,7 +131,7 @@ func (f *secretFlags) oldSecrets() (old [][]byte, err error) {
 	return old, nil
 }
 
-// secret reads a secret from a file, or else from the environment. A line's end behind it belongs to the editor.
+// secret reads a secret from a file, or else from the environment. A line break at its end is removed: editors add it.
 func secret(file, variable string) ([]byte, error) {
 	if file == "" {
 		return []byte(os.Getenv(variable)), nil
@@ -196,7 +196,7 @@ func (f *refFlags) ref() operate.Ref {
 	return operate.Ref{Text: f.Ref, By: f.By, Scope: f.Scope, Steps: f.Steps}
 }
 
-// suffix names the store at the end of a command to paste. A URL that may have a password in it is not repeated.
+// suffix returns the flag that names the store, for commands to paste. A URL that may contain a password is left out.
 func (f *storeFlags) suffix() string {
 	switch {
 	case f.Store == os.Getenv("ONCEWARD_STORE"):
@@ -208,7 +208,7 @@ func (f *storeFlags) suffix() string {
 	}
 }
 
-// number writes a number for people; nothing for zero.
+// number returns a number for people; nothing for zero.
 func number(n int64) string {
 	if n == 0 {
 		return ""

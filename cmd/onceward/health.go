@@ -12,7 +12,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// healthCommand says whether a person should look.
+// healthCommand reports whether a person should look.
 type healthCommand struct {
 	storeFlags
 	MaxLostAge    time.Duration `default:"2m" help:"How long an operation may have no owner. A sweeper or resumer takes it up within a minute."`
@@ -27,11 +27,11 @@ type healthCheck struct {
 	Name  string `json:"name"`
 	OK    bool   `json:"ok"`
 	Found string `json:"found"`
-	// Do says what to do if it is not well.
+	// Do is what to do if the check failed.
 	Do string `json:"do,omitempty"`
 }
 
-// healthReport is the JSON of health.
+// healthReport is the JSON of the command.
 type healthReport struct {
 	OK     bool          `json:"ok"`
 	Checks []healthCheck `json:"checks"`
@@ -40,7 +40,7 @@ type healthReport struct {
 // errUnwell is returned when a check has failed.
 var errUnwell = errors.New("not all is well")
 
-// Run checks.
+// Run makes all checks.
 func (c *healthCommand) Run(ends interrupts, out io.Writer) error {
 	found := &healthReport{OK: true}
 	err := c.with(ends, operate.Target{URL: c.Store}, func(ctx context.Context, s *operate.Session) error {
@@ -79,12 +79,11 @@ func (r *healthReport) add(name string, ok bool, found, do string) {
 	r.Checks = append(r.Checks, healthCheck{name, ok, found, do})
 }
 
-// maxOpen is the most operations that are looked at, of those that have lost their owner and of the unknown ones. They
-// are found by an index: to count all records would take the longer the more there are, and a probe comes every few
-// seconds.
+// maxOpen is the most lost owners, and the most unknown operations, that are counted. An index finds them. Counting all
+// records would take longer with each record, and a probe comes every few seconds.
 const maxOpen = 100_000
 
-// checkLost looks at the operations in progress whose lease has ended.
+// checkLost checks the operations in progress whose lease has ended.
 func (c *healthCommand) checkLost(ctx context.Context, s *operate.Session, r *healthReport) error {
 	var oldest time.Time
 	lost, more, err := s.Each(ctx, operate.Chosen{Filter: lostOwners}, maxOpen, func(rec *store.Record) error {
@@ -107,7 +106,7 @@ func (c *healthCommand) checkLost(ctx context.Context, s *operate.Session, r *he
 	return nil
 }
 
-// checkUnknown looks at what is unknown.
+// checkUnknown checks the unknown operations.
 func (c *healthCommand) checkUnknown(ctx context.Context, s *operate.Session, r *healthReport) error {
 	var oldest time.Time
 	var dead int64

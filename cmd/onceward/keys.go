@@ -16,7 +16,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// keysCommand is about records, whatever their state.
+// keysCommand has the commands for records in any state.
 type keysCommand struct {
 	List   keysList   `cmd:"" help:"List records."`
 	Show   keysShow   `cmd:"" help:"Show the story of one operation, and the possible commands."`
@@ -35,7 +35,7 @@ type keysList struct {
 	Due       bool   `help:"Only those whose lease, next reconciliation or expiry is due."`
 }
 
-// Run lists them.
+// Run lists records.
 func (c *keysList) Run(ends interrupts, out io.Writer) error {
 	all := operate.Chosen{Filter: store.Filter{
 		Scope: c.Scope, Operation: c.Operation, State: stateOf(c.State), Due: c.Due,
@@ -43,7 +43,7 @@ func (c *keysList) Run(ends interrupts, out io.Writer) error {
 	return listRecords(ends, &c.storeFlags, &c.watchFlags, &c.pageFlags, out, part{Chosen: all})
 }
 
-// stateOf finds a state by its name; none for none.
+// stateOf returns the state with a name; nil for an empty name.
 func stateOf(name string) store.State {
 	for state := store.StateInProgress; state <= store.StateExpired; state++ {
 		if state.String() == name {
@@ -53,17 +53,17 @@ func stateOf(name string) store.State {
 	return store.StateNone
 }
 
-// part is one part of a list: the records that are chosen, with a mark in front of their cursors, which are those of
-// this part alone.
+// part is one part of a list: the chosen records, and a mark that its cursors begin with, because a cursor belongs to
+// one part.
 type part struct {
 	operate.Chosen
 	mark string
-	// lost says that these records have lost their owner.
+	// lost marks records whose owner is lost.
 	lost bool
 }
 
-// listRecords lists the records of all parts, one part after the other. As JSON they are written page by page: a list
-// may be longer than memory. So may be the time that all pages take together: the store has to answer in time for each.
+// listRecords lists the records of all parts, one part after the other. JSON is written page by page, because a list
+// may be larger than memory. The time limit holds for each page.
 func listRecords(
 	ends interrupts, from *storeFlags, watch *watchFlags, page *pageFlags, out io.Writer, parts ...part,
 ) (err error) {
@@ -97,7 +97,7 @@ func listRecords(
 	return watch.draw(ends, from, operate.Target{URL: from.Store, Patience: from.Timeout}, out, look)
 }
 
-// recordWriter writes records: for programs at once, for people as a table when all are there.
+// recordWriter writes records: as JSON at once, as a table when all are read.
 type recordWriter struct {
 	*output.Output
 	part *part
@@ -125,7 +125,7 @@ func (w *recordWriter) add(rec *store.Record) error {
 	return nil
 }
 
-// end writes what people are shown behind the last record.
+// end writes the lines after the last record.
 func (w *recordWriter) end(more bool) {
 	switch {
 	case w.JSON:
@@ -152,7 +152,7 @@ func stateText(rec *store.Record) string {
 	}
 }
 
-// dueText says when background work looks at the record next.
+// dueText returns when background work reads the record next.
 func dueText(out *output.Output, rec *store.Record) string {
 	if rec.DeadLetter || rec.Version == 0 {
 		return "-"
@@ -160,7 +160,7 @@ func dueText(out *output.Output, rec *store.Record) string {
 	return out.Age(rec.Due())
 }
 
-// askedText is what became of asking about an unknown outcome.
+// askedText returns the result of the last question about an unknown outcome.
 func askedText(rec *store.Record) string {
 	if rec.State != store.StateUnknown {
 		return ""
@@ -168,7 +168,7 @@ func askedText(rec *store.Record) string {
 	return rec.ReconcileError
 }
 
-// keysShow tells the story of one operation.
+// keysShow shows the story of one operation.
 type keysShow struct {
 	refFlags
 	storeFlags
@@ -178,7 +178,7 @@ type keysShow struct {
 	Sources []string `name:"source" placeholder:"NAME" help:"Show events of this source of webhooks. Repeatable."`
 }
 
-// Run tells it.
+// Run writes the story.
 func (c *keysShow) Run(ends interrupts, out io.Writer) error {
 	target, err := c.secretFlags.target(c.storeFlags.Store)
 	if err != nil {
@@ -197,30 +197,30 @@ func (c *keysShow) Run(ends interrupts, out io.Writer) error {
 			return err
 		}
 		question := story.Question{Steps: c.Steps, Sources: c.Sources, Suffix: c.suffix(), Now: time.Now()}
-		told, err := story.Tell(ctx, s, id, question)
+		found, err := story.Collect(ctx, s, id, question)
 		if err == nil && c.Reveal {
-			err = reveal(ctx, s, by, told)
+			err = reveal(ctx, s, by, found)
 		}
 		if err != nil {
 			return err
 		}
 		shown := output.New(out, c.JSON)
 		if c.JSON {
-			return shown.Object(told)
+			return shown.Object(found)
 		}
-		told.Write(shown)
+		found.Write(shown)
 		return nil
 	})
 }
 
-// reveal adds the content to a story, and has that audited.
-func reveal(ctx context.Context, s *operate.Session, by reconcile.By, told *story.Story) error {
+// reveal adds the content to a story, and records that in the audit.
+func reveal(ctx context.Context, s *operate.Session, by reconcile.By, found *story.Story) error {
 	auditor, err := operate.Need[store.Auditor](s, "keep an audit, without which nothing is revealed")
 	if err != nil {
 		return err
 	}
-	return by.Act(ctx, auditor, told.Claim(), "reveal", func() error {
-		told.Reveal()
+	return by.Act(ctx, auditor, found.Claim(), "reveal", func() error {
+		found.Reveal()
 		return nil
 	})
 }
@@ -235,7 +235,7 @@ type keysExtend struct {
 	For time.Duration `required:"" help:"Keep it for at least this long from now, such as 72h; never shorter than before."`
 }
 
-// Run does it.
+// Run extends the retention.
 func (c *keysExtend) Run(ends interrupts, out io.Writer) error {
 	if c.For <= 0 {
 		return operate.Usage("--for must be positive, such as 72h")
@@ -274,7 +274,7 @@ type keysBust struct {
 	Force bool `help:"Also a record in progress or unknown: its work may then be done twice."`
 }
 
-// Run does it.
+// Run removes the record.
 func (c *keysBust) Run(ends interrupts, out io.Writer) error {
 	return c.acting(ends, &c.secretFlags, &c.actFlags, out, func(ctx context.Context, s *operate.Session) ([]act, error) {
 		rec, err := s.Record(ctx, c.ref())

@@ -1,4 +1,4 @@
-// Command onceward runs the tools of Onceward.
+// Command onceward is the operator's tool of Onceward.
 package main
 
 import (
@@ -43,8 +43,7 @@ type commands struct {
 	ShowVersion versionFlag `name:"version" help:"Show the version."`
 }
 
-// interrupts are what a user at the terminal can do: the first ends the command in order, the second cuts the order
-// short.
+// interrupts end with the user's first and second Ctrl-C: the first stops the command in order, the second at once.
 type interrupts struct{ first, second context.Context }
 
 func main() {
@@ -55,7 +54,7 @@ func main() {
 	}
 }
 
-// report says what went wrong, unless the command has said it, and returns the exit code.
+// report prints an error, unless the command has printed it, and returns the exit code.
 func report(err error) int {
 	if text := err.Error(); text != "" {
 		fmt.Fprintln(os.Stderr, "onceward:", output.Lines(text))
@@ -63,8 +62,8 @@ func report(err error) int {
 	return exitCode(err)
 }
 
-// run executes one command line. What the command says goes to out.
-// What could not be written is an error: a list that was cut short by a full disk is not all there is.
+// run executes one command line and writes its output to out. A failed write is an error: a list that a full disk cut
+// short must not look complete.
 func run(ends interrupts, args []string, out io.Writer) error {
 	checked := terminal.Check(out)
 	parser, err := newParser(ends, checked)
@@ -99,8 +98,8 @@ func newParser(ends interrupts, out io.Writer) (*kong.Kong, error) {
 		kong.KindMapper(reflect.String, kong.MapperFunc(exactly)))
 }
 
-// exactly takes an argument as it is. The parser's own way goes through JSON, which replaces what is not UTF-8: of two
-// keys that differ in such a byte, both would be a third one.
+// exactly takes an argument as it is. The parser's own decoding goes through JSON, which replaces bytes that are not
+// UTF-8: two different keys would become the same third one.
 func exactly(at *kong.DecodeContext, target reflect.Value) error {
 	token, err := at.Scan.PopValue("string")
 	if err != nil {
@@ -114,7 +113,7 @@ func exactly(at *kong.DecodeContext, target reflect.Value) error {
 	return nil
 }
 
-// understood writes what people type in the way that the parser reads it.
+// understood rewrites the arguments for the parser.
 func understood(args []string) []string {
 	switch {
 	case len(args) == 0:
@@ -128,8 +127,8 @@ func understood(args []string) []string {
 
 var negative = regexp.MustCompile(`^-\d+$`)
 
-// joinNegative joins a flag and the negative number behind it, which the parser would take for another flag: that the
-// number is too small is said better by who knows what it is for. What is behind -- is no flag.
+// joinNegative joins a flag and a negative number after it, which the parser would take for another flag: the command
+// has a better message for a number that is too small. What follows -- is no flag.
 func joinNegative(args []string) []string {
 	var joined []string
 	for i, arg := range args {
@@ -147,7 +146,7 @@ func joinNegative(args []string) []string {
 	return joined
 }
 
-// helpFor is the command that helps a user who has typed these arguments.
+// helpFor returns the command that shows the help for these arguments.
 func helpFor(node *kong.Node, args []string) string {
 	help := "onceward"
 	for _, arg := range args {

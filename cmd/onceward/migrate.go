@@ -14,7 +14,7 @@ import (
 	"github.com/onceward/onceward/storeurl"
 )
 
-// migrateCommand is about the tables of SQL stores.
+// migrateCommand has the commands for the tables of SQL stores.
 type migrateCommand struct {
 	Up     migrateUp     `cmd:"" help:"Create or update the tables, after showing what it will do and asking."`
 	Status migrateStatus `cmd:"" help:"Show where the tables are, their version, and missing migrations."`
@@ -22,7 +22,7 @@ type migrateCommand struct {
 	Check  migrateCheck  `cmd:"" help:"Exit with 0 if this version can use the tables, else with 1 and the reason."`
 }
 
-// schemaStatus is the JSON of how the tables stand.
+// schemaStatus is the JSON of the state of the tables.
 type schemaStatus struct {
 	Place   string   `json:"place"`
 	Absent  bool     `json:"absent,omitempty"`
@@ -33,10 +33,10 @@ type schemaStatus struct {
 	Problem string   `json:"problem,omitempty"`
 }
 
-// schemaFlags are those of commands about tables.
+// schemaFlags are the flags of commands for tables.
 type schemaFlags struct{ storeFlags }
 
-// check refuses what has no tables.
+// check refuses a store without tables.
 func (f *schemaFlags) check() error {
 	if err := operate.CheckURL(f.Store); err != nil {
 		return err
@@ -44,7 +44,7 @@ func (f *schemaFlags) check() error {
 	at, err := storeurl.Parse(f.Store)
 	switch {
 	case err != nil:
-		return nil // whoever opens it says what is wrong
+		return nil // opening it returns the reason
 	case at.Engine == storeurl.Redis:
 		return operate.Usage("Redis has no tables: there is nothing to migrate")
 	case at.Engine == storeurl.DynamoDB:
@@ -54,7 +54,7 @@ func (f *schemaFlags) check() error {
 	return nil
 }
 
-// status asks how the tables stand.
+// status reads the state of the tables.
 func (f *schemaFlags) status(ends interrupts) (store.SchemaStatus, error) {
 	ctx, cancel := f.deadline(ends.first)
 	defer cancel()
@@ -65,7 +65,7 @@ func (f *schemaFlags) status(ends interrupts) (store.SchemaStatus, error) {
 	return status, operate.Unavailable(err)
 }
 
-// show asks how the tables stand, and says it.
+// show reads the state of the tables and prints it.
 func (f *schemaFlags) show(ends interrupts, out io.Writer) (store.SchemaStatus, error) {
 	status, err := f.status(ends)
 	if err == nil {
@@ -102,7 +102,7 @@ type migrateUp struct {
 	confirmFlags
 }
 
-// Run says what it will do, asks, and does it.
+// Run shows the missing migrations, asks for confirmation, and applies them.
 func (c *migrateUp) Run(ends interrupts, out io.Writer) error {
 	status, err := c.status(ends)
 	if err != nil {
@@ -129,19 +129,19 @@ func (c *migrateUp) Run(ends interrupts, out io.Writer) error {
 	return err
 }
 
-// migrateStatus says how the tables stand.
+// migrateStatus shows the state of the tables.
 type migrateStatus struct{ schemaFlags }
 
-// Run says it.
+// Run prints the state.
 func (c *migrateStatus) Run(ends interrupts, out io.Writer) error {
 	_, err := c.show(ends, out)
 	return err
 }
 
-// migrateCheck says whether the tables can be used.
+// migrateCheck checks that the tables can be used.
 type migrateCheck struct{ schemaFlags }
 
-// Run says it.
+// Run returns an error if the tables cannot be used.
 func (c *migrateCheck) Run(ends interrupts, out io.Writer) error {
 	status, err := c.show(ends, out)
 	if err != nil {
@@ -156,7 +156,7 @@ type migratePrint struct {
 	From *int `placeholder:"VERSION" help:"Only what comes after this version; 0 for all. Default: the tables' version."`
 }
 
-// Run prints it.
+// Run prints the SQL.
 func (c *migratePrint) Run(ends interrupts, out io.Writer) error {
 	if err := c.check(); err != nil {
 		return err

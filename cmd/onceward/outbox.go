@@ -15,7 +15,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// outboxCommand is about messages.
+// outboxCommand has the commands for messages.
 type outboxCommand struct {
 	List    outboxList    `cmd:"" help:"List messages, the oldest first."`
 	Show    outboxShow    `cmd:"" help:"Show one message."`
@@ -34,7 +34,7 @@ type outboxList struct {
 	Open   bool     `help:"Omit discarded dead letters, as counts do."`
 }
 
-// Run lists them.
+// Run lists messages.
 func (c *outboxList) Run(ends interrupts, out io.Writer) error {
 	if c.Limit < 1 {
 		return operate.Usage("--limit must be at least 1")
@@ -126,7 +126,7 @@ type shownMessage struct {
 	Answer  *view.Content     `json:"answer,omitempty"`
 }
 
-// Run shows it.
+// Run shows the message.
 func (c *outboxShow) Run(ends interrupts, out io.Writer) error {
 	target, err := c.target(c.Store)
 	if err != nil {
@@ -154,8 +154,8 @@ func (c *outboxShow) Run(ends interrupts, out io.Writer) error {
 	})
 }
 
-// revealMessage adds the content of a message, and has that audited, about the operation that has added the message or,
-// if none did, about a key that is the message's ID, as the outbox's own acts are.
+// revealMessage adds the content of a message and records that in the audit: about the operation that added the message
+// or, if there is none, about a key that is the message's ID, as for the outbox's own acts.
 func revealMessage(
 	ctx context.Context, s *operate.Session, by reconcile.By, e *outbox.Entry, shown *shownMessage,
 ) error {
@@ -196,7 +196,7 @@ func (m *shownMessage) write(out *output.Output) error {
 	return nil
 }
 
-// outboxActFlags are those of acts on messages.
+// outboxActFlags are the flags of acts on messages.
 type outboxActFlags struct {
 	IDs   []string `arg:"" optional:"" name:"id" help:"The messages' ids."`
 	All   bool     `help:"Retry: all dead letters not discarded. Discard: all that hold up an aggregate. At most --limit."`
@@ -206,7 +206,7 @@ type outboxActFlags struct {
 	actFlags
 }
 
-// each does something to each message that is meant.
+// each acts on each chosen message.
 func (c *outboxActFlags) each(
 	ends interrupts, out io.Writer, action, effect string, states []outbox.State,
 	do func(op *outbox.Operator, ctx context.Context, who, why, id string) error,
@@ -253,7 +253,7 @@ func (c *outboxActFlags) each(
 	return leftOver(err, more)
 }
 
-// chosen are the messages that are meant, and one more if there are more than the limit.
+// chosen returns the chosen messages, and one more if there are more than the limit.
 func (c *outboxActFlags) chosen(
 	ctx context.Context, s *operate.Session, box outbox.Store, states []outbox.State,
 ) (found []outbox.Entry, err error) {
@@ -274,21 +274,21 @@ func (c *outboxActFlags) chosen(
 	return found, nil
 }
 
-// outboxRetry has dead letters delivered again.
+// outboxRetry lets workers deliver dead letters once more.
 type outboxRetry struct{ outboxActFlags }
 
-// Run does it.
+// Run makes the messages due.
 func (c *outboxRetry) Run(ends interrupts, out io.Writer) error {
 	return c.each(ends, out, "outbox replay", "it is delivered again, under the same id and downstream key, "+
 		"with all attempts before it; if its aggregate went on without it, it comes out of order",
 		[]outbox.State{outbox.StateDead, outbox.StateHolding}, (*outbox.Operator).Replay)
 }
 
-// outboxDiscard gives dead letters up.
+// outboxDiscard discards dead letters, so that their aggregates continue.
 type outboxDiscard struct{ outboxActFlags }
 
-// Run does it. All are those that hold up an aggregate: a letter that was discarded stays a dead one, and would be
-// found again in the place of one that was not.
+// Run discards the messages. --all means the dead letters that hold up an aggregate: a discarded letter stays dead, and
+// would otherwise be chosen a second time in the place of another.
 func (c *outboxDiscard) Run(ends interrupts, out io.Writer) error {
 	return c.each(ends, out, "outbox drop", "it is not delivered, and its aggregate goes on without it; "+
 		"it stays in the list of dead letters, and is not counted any more",

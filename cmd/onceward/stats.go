@@ -12,7 +12,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// statsCommand counts.
+// statsCommand counts records and messages.
 type statsCommand struct {
 	storeFlags
 	watchFlags
@@ -23,7 +23,7 @@ type counts struct {
 	Records       map[string]int64 `json:"records"`
 	DeadLetters   int64            `json:"dead_letters"`
 	OldestUnknown time.Time        `json:"oldest_unknown,omitzero"`
-	// LostOwners counts the records in progress that nobody works on.
+	// LostOwners counts the records in progress whose lease has ended.
 	LostOwners      int64         `json:"lost_owners"`
 	OldestLostOwner time.Time     `json:"oldest_lost_owner,omitzero"`
 	Outbox          *outboxCounts `json:"outbox,omitempty"`
@@ -31,14 +31,14 @@ type counts struct {
 	at time.Time
 }
 
-// outboxCounts is what is open in the outbox; a store without one has none.
+// outboxCounts is the JSON of open messages; nil for a store without an outbox.
 type outboxCounts struct {
 	Waiting     int       `json:"waiting"`
 	DeadLetters int       `json:"dead_letters"`
 	Oldest      time.Time `json:"oldest,omitzero"`
 }
 
-// Run counts.
+// Run prints the numbers.
 func (c *statsCommand) Run(ends interrupts, out io.Writer) error {
 	return c.draw(ends, &c.storeFlags, operate.Target{URL: c.Store}, out,
 		func(ctx context.Context, s *operate.Session, out *output.Output) error {
@@ -75,7 +75,7 @@ func count(ctx context.Context, s *operate.Session) (*counts, error) {
 	return c, err
 }
 
-// countMessages asks for what is open in the outbox; nil if the store has none.
+// countMessages counts the open messages; it returns nil for a store without an outbox.
 func countMessages(ctx context.Context, s *operate.Session) (*outboxCounts, error) {
 	box, ok := store.As[outbox.Store](s.Store)
 	if !ok {
@@ -97,7 +97,7 @@ func (c *counts) write(out *output.Output) {
 	c.writeOpen(out)
 }
 
-// writeOpen writes what waits.
+// writeOpen writes the open messages.
 func (c *counts) writeOpen(out *output.Output) {
 	out.Line("")
 	fields := []string{

@@ -15,7 +15,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// topCommand shows live what goes on.
+// topCommand shows live rates.
 type topCommand struct {
 	storeFlags
 	Every   time.Duration `default:"2s" help:"How often to look; less often if counting takes long."`
@@ -23,20 +23,20 @@ type topCommand struct {
 	Metrics []string      `placeholder:"URL" help:"A node's /metrics, for rates by decision. Repeatable."`
 }
 
-// reservations is the counter that decisions are taken from, and decision its label.
+// reservations is the counter that has the decisions, by its label decision.
 const (
 	reservations = "onceward_reservations_total"
 	decision     = "decision"
 )
 
-// sample is what is seen at one moment.
+// sample is the numbers of one moment.
 type sample struct {
 	*counts
 	decisions map[string]float64
 	took      time.Duration
 }
 
-// change is the JSON of top: what is, and how fast it changes.
+// change is the JSON of top: numbers, and their rates.
 type change struct {
 	counts
 	RecordsPerSecond   map[string]float64 `json:"records_per_second"`
@@ -44,7 +44,7 @@ type change struct {
 	Seconds            float64            `json:"seconds"`
 }
 
-// Run shows it.
+// Run draws until the context ends.
 func (c *topCommand) Run(ends interrupts, out io.Writer) error {
 	if c.Every < 100*time.Millisecond {
 		return operate.Usage("--every %s: take 100ms at least", c.Every)
@@ -86,7 +86,7 @@ func (c *topCommand) Run(ends interrupts, out io.Writer) error {
 	})
 }
 
-// pause waits, and reports whether it was left to.
+// pause waits, and reports whether the context is still alive.
 func pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -96,7 +96,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// look takes a sample.
+// look takes a sample of the store and, with --metrics, of a service.
 func (c *topCommand) look(ctx context.Context, s *operate.Session) (*sample, error) {
 	ctx, cancel := c.deadline(ctx)
 	defer cancel()
@@ -124,7 +124,7 @@ func (c *topCommand) look(ctx context.Context, s *operate.Session) (*sample, err
 	return seen, nil
 }
 
-// since says what has changed since another sample.
+// since returns the change since an earlier sample.
 func (s *sample) since(before *sample) *change {
 	seconds := max(s.at.Sub(before.at).Seconds(), 0.001)
 	c := &change{counts: *s.counts, RecordsPerSecond: make(map[string]float64), Seconds: seconds}

@@ -9,7 +9,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// unknownCommand is about operations of which it is not known whether they were done.
+// unknownCommand has the commands for operations with an unknown outcome.
 type unknownCommand struct {
 	List    unknownList    `cmd:"" help:"List operations with an unknown outcome or a lost owner."`
 	Resolve unknownResolve `cmd:"" help:"Settle an operation with what you know."`
@@ -17,7 +17,7 @@ type unknownCommand struct {
 	Stop    unknownStop    `cmd:"" help:"Take a phased operation with a lost owner from that owner and all resumers, before you decide."`
 }
 
-// unknownList lists them.
+// unknownList lists unknown operations and lost owners.
 type unknownList struct {
 	storeFlags
 	watchFlags
@@ -31,7 +31,7 @@ type unknownList struct {
 // lostOwners chooses the records in progress whose lease has ended.
 var lostOwners = store.Filter{State: store.StateInProgress, Due: true}
 
-// Run lists them.
+// Run lists the operations.
 func (c *unknownList) Run(ends interrupts, out io.Writer) error {
 	lost := part{Chosen: operate.Chosen{Filter: lostOwners}, mark: "lost.", lost: true}
 	lost.Scope, lost.Operation = c.Scope, c.Operation
@@ -48,22 +48,22 @@ type unknownResolve struct {
 	resolveFlags
 }
 
-// Run does it.
+// Run settles the operation.
 func (c *unknownResolve) Run(ends interrupts, out io.Writer) error {
 	return c.resolve(ends, out, false)
 }
 
-// unknownRetry has one looked into again.
+// unknownRetry lets the poller ask about an operation now.
 type unknownRetry struct {
 	retryFlags
 }
 
-// Run does it.
+// Run makes the operation due.
 func (c *unknownRetry) Run(ends interrupts, out io.Writer) error {
 	return c.retry(ends, out, false)
 }
 
-// retryFlags are those of a command that has unknown outcomes looked into again.
+// retryFlags are the flags of commands that let the poller ask now.
 type retryFlags struct {
 	refFlags
 	storeFlags
@@ -72,7 +72,7 @@ type retryFlags struct {
 	attemptFlags
 }
 
-// retry has an unknown outcome looked into again.
+// retry makes an unknown operation due.
 func (c *retryFlags) retry(ends interrupts, out io.Writer, dead bool) error {
 	return c.acting(ends, &c.secretFlags, &c.actFlags, out, func(ctx context.Context, s *operate.Session) ([]act, error) {
 		rec, err := s.Record(ctx, c.ref())
@@ -89,7 +89,7 @@ func (c *retryFlags) retry(ends interrupts, out io.Writer, dead bool) error {
 	})
 }
 
-// retryNow is the act that has one looked into again.
+// retryNow returns the act that makes an unknown operation due.
 func retryNow(s *operate.Session, rec *store.Record) act {
 	a := onRecord(rec, "retry now", "its resolver is asked at once, or its step looks what became of its call, "+
 		"with all attempts before it; until then a retry of the client is refused")
@@ -99,8 +99,8 @@ func retryNow(s *operate.Session, rec *store.Record) act {
 	return a
 }
 
-// checkUnknown refuses what is not unknown, nor a phased operation that may have lost its owner: whether it has, the
-// store decides by its own clock.
+// checkUnknown refuses an operation that is neither unknown nor a phased operation in progress. Whether a phased one
+// has lost its owner is for the store to decide, by its own clock.
 func checkUnknown(rec *store.Record, dead bool) error {
 	lost := rec.State == store.StateInProgress && rec.OnLost == store.LostResume
 	switch {
@@ -113,12 +113,12 @@ func checkUnknown(rec *store.Record, dead bool) error {
 	return nil
 }
 
-// unknownStop takes an operation from its lost owner.
+// unknownStop makes an operation unknown whose owner is lost.
 type unknownStop struct {
 	retryFlags
 }
 
-// Run does it.
+// Run makes the operation unknown.
 func (c *unknownStop) Run(ends interrupts, out io.Writer) error {
 	return c.acting(ends, &c.secretFlags, &c.actFlags, out, func(ctx context.Context, s *operate.Session) ([]act, error) {
 		rec, err := s.Record(ctx, c.ref())

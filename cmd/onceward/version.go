@@ -8,26 +8,26 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// versionCommand says which version this is.
+// versionCommand prints the version.
 type versionCommand struct{}
 
-// Run says it.
+// Run prints the version.
 func (versionCommand) Run(out io.Writer) error {
 	_, err := fmt.Fprintln(out, version())
 	return err
 }
 
-// versionFlag is the same for those who expect a flag.
+// versionFlag is the same as a flag.
 type versionFlag bool
 
-// BeforeReset says it before anything else of the command line is looked at, and ends the program.
+// BeforeReset prints the version before the rest of the command line is checked, and ends the program.
 func (versionFlag) BeforeReset(app *kong.Kong) error {
 	fmt.Fprintln(app.Stdout, version())
 	app.Exit(0)
 	return nil
 }
 
-// version is what the go command has noted in the program.
+// version returns the version that the go command has recorded in the program.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

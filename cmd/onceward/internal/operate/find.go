@@ -14,7 +14,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// The ways in which a person can name a record.
+// The kinds of names that a record can be found by.
 const (
 	ByHash       = "hash"
 	ByKey        = "key"
@@ -22,20 +22,20 @@ const (
 	ByProvider   = "provider"
 )
 
-// Ref is how a person names a record.
+// Ref is the name of a record, as a person gives it.
 type Ref struct {
 	// Text is the name itself.
 	Text string
-	// By says what kind of name it is: one of the constants, or empty to find out.
+	// By is the kind of name: one of the constants, or empty to find out.
 	By string
-	// Scope is that of a key; nil if it was not given.
+	// Scope is the scope of a key; nil if it was not given.
 	Scope *string
 	// Steps are the names of steps that may have sent a downstream key.
 	Steps []string
 }
 
-// Find returns the ID of the record that is meant. The error is [store.ErrNotFound] if there is none, and [ErrUsage] if
-// the name could mean several.
+// Find returns the ID of the named record. The error is [store.ErrNotFound] if there is none, and [ErrUsage] if the
+// name fits several.
 func (s *Session) Find(ctx context.Context, ref Ref) (store.ID, error) {
 	switch ref.kind() {
 	case ByKey:
@@ -54,7 +54,7 @@ func (s *Session) Find(ctx context.Context, ref Ref) (store.ID, error) {
 	}
 }
 
-// kind is what the name is said to be, or looks like; empty if it may be one of several.
+// kind returns the given kind of the name, or the kind that its form shows; empty if several are possible.
 func (r *Ref) kind() string {
 	switch {
 	case r.By != "":
@@ -66,12 +66,12 @@ func (r *Ref) kind() string {
 	}
 }
 
-// hashLength is how long a hash is in logs.
+// hashLength is the length of a hash in logs.
 var hashLength = len(store.ID{}.Hash())
 
 func isHex(s string) bool { return s != "" && strings.Trim(s, "0123456789abcdef") == "" }
 
-// guess tries what the name may be.
+// guess tries all possible kinds of the name.
 func (s *Session) guess(ctx context.Context, ref Ref) (store.ID, error) {
 	if len(ref.Text) == hashLength && isHex(ref.Text) {
 		return s.guessHash(ctx, ref.Text)
@@ -94,8 +94,8 @@ func (s *Session) guess(ctx context.Context, ref Ref) (store.ID, error) {
 	return id, fmt.Errorf("no record has %s as its provider's id: %s: %w", shown(ref.Text), hint, store.ErrNotFound)
 }
 
-// guessHash tries what looks like a hash, which an id of a provider's, or a client's key, may be too:
-// a UUID, for example.
+// guessHash tries a name that looks like a hash. A provider's id or a client's key may look so too: a UUID, for
+// example.
 func (s *Session) guessHash(ctx context.Context, text string) (store.ID, error) {
 	id, err := s.findHash(ctx, text)
 	if !errors.Is(err, store.ErrNotFound) {
@@ -108,7 +108,7 @@ func (s *Session) guessHash(ctx context.Context, text string) (store.ID, error) 
 	return id, fmt.Errorf("if it is a client's key, add --scope SCOPE: %w", err)
 }
 
-// mayBeDownstream reports whether a text has the form of a downstream key. No secret is needed to tell.
+// mayBeDownstream reports whether a text has the form of a downstream key. That needs no secret.
 func (s *Session) mayBeDownstream(text string) bool {
 	return len(s.Guard.OpenDownstreamKey(text)) > 0
 }
@@ -137,11 +137,11 @@ func (s *Session) findHash(ctx context.Context, hash string) (store.ID, error) {
 		"or is in another store: %w", hash, err)
 }
 
-// auditPages is how many pages of the audit are looked through for an operation whose record is gone.
+// auditPages is how many pages of the audit are searched for an operation whose record is gone.
 const auditPages = 10
 
-// findInAudit looks among the latest acts for one on an operation with that hash, whose record is gone: who has busted
-// it, for example. It returns the zero ID if there is none.
+// findInAudit searches the latest acts for one on an operation with this hash whose record is gone, such as its
+// removal. It returns the zero ID if there is none.
 func (s *Session) findInAudit(ctx context.Context, hash string) (store.ID, error) {
 	lister, ok := store.As[store.AuditLister](s.Store)
 	if !ok {
@@ -165,8 +165,7 @@ func (s *Session) findInAudit(ctx context.Context, hash string) (store.ID, error
 	return store.ID{}, nil
 }
 
-// findProvider finds the operation that a provider's id leads to: its record carries the id, or a message that the
-// operation has added to the outbox.
+// findProvider finds the operation whose record, or whose message in the outbox, has this provider's id.
 func (s *Session) findProvider(ctx context.Context, id string) (store.ID, error) {
 	finder, err := Need[store.Finder](s, "find a record by its provider's id")
 	if err != nil {
@@ -230,8 +229,8 @@ func one(found []store.ID, by string) (store.ID, error) {
 	return store.ID{}, Usage("%d records have %s; name one by its hash: %s", len(found), by, strings.Join(hashes, ", "))
 }
 
-// Record finds the record that is meant, and reads all of it. With an error that is [store.ErrUnreadable] the record
-// may come all the same.
+// Record finds and reads the named record. With an error that is [store.ErrUnreadable] it may still return what could
+// be read.
 func (s *Session) Record(ctx context.Context, ref Ref) (store.Record, error) {
 	id, err := s.Find(ctx, ref)
 	if err != nil {
@@ -246,10 +245,10 @@ func (s *Session) Record(ctx context.Context, ref Ref) (store.Record, error) {
 	return rec, err
 }
 
-// Cursor names the place behind a record in a list.
+// Cursor returns the cursor of the place after a record in a list.
 func Cursor(id store.ID) string { return base64.RawURLEncoding.EncodeToString(id.AppendBinary(nil)) }
 
-// ParseCursor reads a cursor; that of an empty text is the beginning.
+// ParseCursor reads a cursor; an empty text is the beginning.
 func ParseCursor(text string) (store.ID, error) {
 	if text == "" {
 		return store.ID{}, nil

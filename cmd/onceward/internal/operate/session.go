@@ -1,4 +1,4 @@
-// Package operate opens a store for a person at a terminal, and finds the record that they mean.
+// Package operate opens a store for an operator and finds records by any of their names.
 package operate
 
 import (
@@ -18,11 +18,11 @@ import (
 	"github.com/onceward/onceward/storeurl"
 )
 
-// These errors say how a command ended, beside those of package store.
+// These errors are the classes of a command's errors, beside the errors of package store.
 var (
-	// ErrUsage is returned when what was asked for cannot be meant.
+	// ErrUsage is returned when a command line makes no sense.
 	ErrUsage = errors.New("usage")
-	// ErrRefused is returned when an act was not begun, because what it is about is not as the person saw it.
+	// ErrRefused is returned when an act was not begun because its record has changed since the person saw it.
 	ErrRefused = errors.New("refused")
 )
 
@@ -45,24 +45,24 @@ type classified struct {
 func (e *classified) Error() string { return e.text }
 func (e *classified) Unwrap() error { return e.class }
 
-// Target says which store is meant, and with what of the service's configuration it is read.
+// Target is a store, and the parts of the service's configuration that reading it takes.
 type Target struct {
 	// URL names the store, as package storeurl takes it.
 	URL string
-	// Patience is how long the store may take for a page of a list; zero for any time.
+	// Patience is how long the store may take for a page of a list; zero means no limit.
 	Patience time.Duration
-	// Writes says that something is to be changed. Without it a user and a file that can only be read are enough.
+	// Writes announces changes. Without it, a read-only user or file is enough.
 	Writes bool
-	// Secrets are those of the service, which downstream keys are derived with; without any they cannot be.
+	// Secrets are the service's secrets. Downstream keys cannot be derived without them.
 	Secrets Secrets
-	// SealKeys is the key ring of a sealed store; without any, sealed content stays so.
+	// SealKeys is the key ring of a sealed store. Without it, sealed content cannot be read.
 	SealKeys []sealed.Key
 }
 
-// Secrets are what downstream keys are derived with, as the service's configuration has them.
+// Secrets are the secrets of the service's configuration that downstream keys are derived from.
 type Secrets struct {
 	Secret, Downstream []byte
-	// Old are those of either kind that were rotated out.
+	// Old are the secrets of either kind that were rotated out.
 	Old       [][]byte
 	Namespace string
 }
@@ -75,14 +75,14 @@ type Session struct {
 	Store store.Store
 	// Guard derives downstream keys, if Target.Secrets were known.
 	Guard *onceward.Guard
-	// Operator acts, and looks at what operators look at.
+	// Operator acts on records and reads them.
 	Operator *reconcile.Operator
 
 	target Target
 	opened storeurl.Closer
 }
 
-// Open opens a store. It never changes a table: that is what migrations are asked for.
+// Open opens a store. It never changes a table: migrations are a command of their own.
 func Open(ctx context.Context, target Target) (*Session, error) {
 	if err := CheckURL(target.URL); err != nil {
 		return nil, err
@@ -99,7 +99,7 @@ func Open(ctx context.Context, target Target) (*Session, error) {
 }
 
 func (t *Target) options() []storeurl.Option {
-	// What a service should be warned of at its start is of no use before each answer to a person.
+	// Warnings for the start of a service are noise before the output of a command.
 	quiet := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	options := []storeurl.Option{storeurl.WithLogger(quiet), storeurl.WithManualMigration()}
 	if !t.Writes {
@@ -117,8 +117,8 @@ func CheckURL(url string) error {
 	return nil
 }
 
-// Unavailable says that a store which cannot be opened cannot answer, whatever the reason, but for what it can never
-// do.
+// Unavailable marks the error of a store that could not be opened as [store.ErrUnavailable], unless the store can never
+// be opened.
 func Unavailable(err error) error {
 	if err == nil || errors.Is(err, store.ErrUnavailable) || errors.Is(err, errors.ErrUnsupported) {
 		return err
@@ -140,7 +140,7 @@ func (s *Session) prepare() (err error) {
 	}
 	secrets := s.target.Secrets
 	if !secrets.Known() {
-		// Operators need a guard. With a secret that no record knows it derives no key, and says so.
+		// Operators need a guard. With a random secret it can derive no key, and reports that.
 		secrets.Secret = []byte(rand.Text())
 	}
 	s.Guard, err = onceward.New(s.Store, onceward.Config{
@@ -155,8 +155,8 @@ func (s *Session) prepare() (err error) {
 	return err
 }
 
-// Refresh lets a session that goes on see what others have written since. A file that can only be read, and that no
-// process has open, is read as one that does not change: files are opened again.
+// Refresh lets a long session see later writes. A read-only file that no process has open is read as one that never
+// changes, so files are reopened.
 func (s *Session) Refresh(ctx context.Context) error {
 	if at, err := storeurl.Parse(s.target.URL); err != nil || at.Engine != storeurl.SQLite {
 		return err
@@ -179,7 +179,7 @@ func (s *Session) KnowsSecrets() bool { return s.target.Secrets.Known() }
 // Unsealed reports whether the session has the key ring of a sealed store.
 func (s *Session) Unsealed() bool { return len(s.target.SealKeys) > 0 }
 
-// Need returns a capability of the store, or an error that says what the store does not do.
+// Need returns a capability of the store, or an error that names the missing capability.
 func Need[T any](s *Session, does string) (T, error) {
 	able, ok := store.As[T](s.Store)
 	if !ok {
@@ -197,13 +197,13 @@ func (s *Session) Outbox() (outbox.Store, error) {
 // Lister returns the store as one that can be looked through.
 func (s *Session) Lister() (store.Lister, error) { return Need[store.Lister](s, "list its records") }
 
-// Chosen are the records of a filter that are wanted, or all of its records if Wanted is nil.
+// Chosen is a filter and a further condition on its records; a nil Wanted accepts all.
 type Chosen struct {
 	store.Filter
 	Wanted func(*store.Record) bool
 }
 
-// list asks for a page, for as long as the target says.
+// list reads a page within the target's time limit.
 func (s *Session) list(ctx context.Context, lister store.Lister, f store.Filter) ([]store.Record, error) {
 	if s.target.Patience > 0 {
 		bounded, cancel := context.WithTimeout(ctx, s.target.Patience)
@@ -213,8 +213,8 @@ func (s *Session) list(ctx context.Context, lister store.Lister, f store.Filter)
 	return lister.List(ctx, f)
 }
 
-// Each visits the records that are chosen, page by page, at most limit of them. It returns how many it has visited, and
-// whether there are more behind them.
+// Each visits the chosen records, page by page, at most limit of them. It returns how many it has visited, and whether
+// more follow.
 func (s *Session) Each(
 	ctx context.Context, c Chosen, limit int, visit func(*store.Record) error,
 ) (visited int, more bool, err error) {

@@ -1,5 +1,5 @@
-// Package output writes what commands say: tables and paragraphs for people, JSON for programs. Neither lets what is
-// stored write to the terminal.
+// Package output writes the output of commands: tables and paragraphs for people, JSON for programs. Stored text cannot
+// control the terminal in either.
 package output
 
 import (
@@ -17,11 +17,11 @@ import (
 // Output is where a command writes.
 type Output struct {
 	out io.Writer
-	// JSON says that programs read it.
+	// JSON selects output for programs.
 	JSON bool
-	// width is how many columns there are; zero for any number, where no person looks.
+	// width is the number of columns of the terminal; zero if the output is not a terminal.
 	width int
-	// now is what ages are counted from.
+	// now returns the moment from which ages are counted.
 	now func() time.Time
 }
 
@@ -46,8 +46,8 @@ func (o *Output) Object(value any) error {
 	return err
 }
 
-// asciiControls escapes what JSON would let through and a terminal may obey: outside of ASCII, such runes are in
-// strings alone.
+// asciiControls escapes control characters that JSON allows and a terminal may obey. Outside of ASCII, they can only be
+// in strings.
 func asciiControls(line string) string {
 	var b bytes.Buffer
 	for _, r := range line {
@@ -60,7 +60,7 @@ func asciiControls(line string) string {
 	return b.String()
 }
 
-// escaped is a rune as JSON writes it in ASCII: in UTF-16.
+// escaped returns a rune as JSON writes it in ASCII: in UTF-16.
 func escaped(r rune) string {
 	if r <= 0xffff {
 		return fmt.Sprintf(`\u%04x`, r)
@@ -69,12 +69,12 @@ func escaped(r rune) string {
 	return fmt.Sprintf(`\u%04x\u%04x`, 0xd800+r>>10, 0xdc00+r&0x3ff)
 }
 
-// Line writes a line for people. What is stored comes as [Text].
+// Line writes a line for people. Stored text has to be passed through [Text].
 func (o *Output) Line(format string, args ...any) {
 	fmt.Fprintf(o.out, format+"\n", args...)
 }
 
-// Time shows a moment as people read it: by the local clock, with its age. A zero time is a dash.
+// Time returns a moment by the local clock, with its age. A zero time is a dash.
 func (o *Output) Time(t time.Time) string {
 	if t.IsZero() {
 		return "-"
@@ -82,7 +82,7 @@ func (o *Output) Time(t time.Time) string {
 	return fmt.Sprintf("%s (%s)", Moment(t), o.Age(t))
 }
 
-// Moment shows a moment by the local clock; a zero time is a dash.
+// Moment returns a moment by the local clock; a zero time is a dash.
 func Moment(t time.Time) string {
 	if t.IsZero() {
 		return "-"
@@ -90,10 +90,10 @@ func Moment(t time.Time) string {
 	return t.Local().Format(time.RFC3339)
 }
 
-// Instant shows a moment to the millisecond, for what happens in quick succession.
+// Instant returns a moment to the millisecond, for events in quick succession.
 func Instant(t time.Time) string { return t.Local().Format("2006-01-02T15:04:05.000Z07:00") }
 
-// Age says how long ago a moment was, or how far ahead it is; a zero time is a dash.
+// Age returns how long ago a moment was, or how far ahead it is; a zero time is a dash.
 func (o *Output) Age(t time.Time) string {
 	if t.IsZero() {
 		return "-"
@@ -105,7 +105,7 @@ func (o *Output) Age(t time.Time) string {
 	return Span(age) + " ago"
 }
 
-// Old says how old something is, in fewer words than [Output.Age]; a zero time is a dash.
+// Old returns an age in fewer words than [Output.Age]; a zero time is a dash.
 func (o *Output) Old(t time.Time) string {
 	if t.IsZero() {
 		return "-"
@@ -113,7 +113,7 @@ func (o *Output) Old(t time.Time) string {
 	return Span(max(o.now().Sub(t), 0))
 }
 
-// Span writes a duration with the two units that matter.
+// Span returns a duration in its two largest units.
 func Span(d time.Duration) string {
 	const day = 24 * time.Hour
 	switch {
@@ -130,15 +130,15 @@ func Span(d time.Duration) string {
 	}
 }
 
-// clear puts the cursor of a terminal into the first line of an empty screen.
+// clear empties the screen of a terminal and puts the cursor into its first line.
 const clear = "\x1b[H\x1b[2J"
 
-// Watch draws again and again until the context ends, at once and then after each pause. What was drawn before is
-// cleared where a terminal can do that. The end of the context is no error: it is how a person stops looking. Once it
-// has drawn, a failure does not end it, but is shown: what is worth watching may be away for a while.
+// Watch draws at once and after each pause, until the context ends, and clears a terminal in between. The end of the
+// context is no error: it is how a person stops watching. After the first drawing a failure is shown and does not end
+// the watching: a store may be away for a while.
 func (o *Output) Watch(ctx context.Context, every time.Duration, draw func(*Output) error) error {
 	for first := true; ; first = false {
-		// What is drawn is gathered first, so that a slow store does not leave an empty screen.
+		// The drawing is gathered first, so that a slow store does not leave an empty screen.
 		var b bytes.Buffer
 		gathered := *o
 		gathered.out = &b

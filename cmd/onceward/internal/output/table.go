@@ -5,7 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-// Table is rows under a head. Its cells are safe: they come from [Text], or are made here.
+// Table is rows under a head. Its cells are safe: they come from [Text] or from this package.
 type Table struct {
 	head []string
 	rows [][]string
@@ -16,7 +16,7 @@ type Table struct {
 // NewTable returns a table with a head.
 func NewTable(head ...string) *Table { return &Table{head: head} }
 
-// Whole says that so many of the first columns are never cut: a hash without its end names nothing.
+// Whole sets how many of the first columns are never cut: a hash without its end names nothing.
 func (t *Table) Whole(columns int) *Table {
 	t.whole = columns
 	return t
@@ -25,10 +25,10 @@ func (t *Table) Whole(columns int) *Table {
 // Add appends a row.
 func (t *Table) Add(cells ...string) { t.rows = append(t.rows, cells) }
 
-// least is how narrow a column becomes at most: what is cut off further tells nothing.
+// least is the smallest width of a cut column.
 const least = 8
 
-// Table writes a table in columns. On a terminal its widest columns are cut, so that no line wraps if that can be.
+// Table writes a table in columns. On a terminal its widest columns are cut, so that lines do not wrap where possible.
 func (o *Output) Table(t *Table) {
 	widths := make([]int, len(t.head))
 	all := append([][]string{t.head}, t.rows...)
@@ -54,7 +54,7 @@ func (o *Output) Table(t *Table) {
 // gap is the room between two columns.
 const gap = 2
 
-// narrow takes room from the widest column behind the whole ones until all of them fit.
+// narrow cuts the widest column that may be cut, until all columns fit.
 func (o *Output) narrow(widths []int, whole int) {
 	if o.width == 0 {
 		return
@@ -78,7 +78,7 @@ func (o *Output) narrow(widths []int, whole int) {
 	}
 }
 
-// cut shortens a cell to a width, and shows that something is missing.
+// cut shortens a cell to a width and marks it as cut.
 func cut(cell string, width int) string {
 	if utf8.RuneCountInString(cell) <= width {
 		return cell

@@ -9,8 +9,8 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// retryGets says what a retry of the same request would get now. Leases and expiry are judged by the clock of this
-// machine, because a store tells its own only to those who reserve.
+// retryGets returns the answer that a retry of the same request would get now. Leases and expiry are judged by this
+// machine's clock, because a store reports its own clock only with a reservation.
 func (t *Story) retryGets(now time.Time) string {
 	rec := &t.record
 	over := !now.Before(rec.LeaseUntil)
@@ -39,7 +39,7 @@ func (t *Story) retryGets(now time.Time) string {
 	}
 }
 
-// reason stands for what the person has to fill in.
+// reason is the placeholder for a reason that the person has to fill in.
 const reason = " --why 'REASON'"
 
 // next lists what a person can do, as commands to paste.
@@ -73,7 +73,7 @@ func (t *Story) next(q Question) []Command {
 	}
 }
 
-// settling is what can be done about an unknown outcome.
+// settling returns the commands that settle an unknown outcome.
 func (t *Story) settling(command func(when, verb, rest string) Command, attempt string) []Command {
 	queue := "unknown"
 	if t.record.DeadLetter {

@@ -1,5 +1,5 @@
-// Package story tells what happened to one operation, in the order of time: what its record says, what was kept beside
-// it, what was done about it and by whom; then what a retry gets now, and what a person can do.
+// Package story collects the history of one operation: its record, its messages and events, and the acts of operators,
+// in the order of time; then the answer that a retry would get, and the commands that fit.
 package story
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Story is all that is known about an operation.
+// Story is everything known about an operation.
 type Story struct {
 	Record view.Record `json:"record"`
 	// Events are what happened, oldest first.
@@ -34,21 +34,21 @@ type Story struct {
 	Retry string `json:"retry"`
 	// Next is what a person can do.
 	Next []Command `json:"next,omitempty"`
-	// Remarks are what could not be learned, and why.
+	// Remarks are facts that could not be found out, with the reasons.
 	Remarks []string `json:"remarks,omitempty"`
 	// Revealed is the content, if it was asked for.
 	Revealed *Revealed `json:"revealed,omitempty"`
 
 	record store.Record
-	// unreadable says that there is a record, which this program cannot read.
+	// unreadable means that there is a record that this program cannot read.
 	unreadable bool
 	progress   *phase.Progress
 	late       []store.LateCompletion
-	// unknown says since when at the latest the outcomes of attempts were unknown, by attempt.
+	// unknown has, by attempt, the latest moment from which the outcome was unknown.
 	unknown map[int64]time.Time
 }
 
-// Event is something that happened.
+// Event is a dated fact.
 type Event struct {
 	At     time.Time `json:"at"`
 	What   string    `json:"what"`
@@ -67,13 +67,13 @@ type Step struct {
 	LookUpFailure string `json:"look_up_failure,omitempty"`
 }
 
-// Command is something that a person can do.
+// Command is a command to paste, and what it does.
 type Command struct {
 	When    string `json:"when"`
 	Command string `json:"command"`
 }
 
-// Revealed is what an operation was answered with, what it carries, and what came too late.
+// Revealed is the content of an operation: its answer, its carried data, and a late completion.
 type Revealed struct {
 	Status  int           `json:"status,omitempty"`
 	Header  []string      `json:"header,omitempty"`
@@ -82,20 +82,20 @@ type Revealed struct {
 	Late    []Revealed    `json:"late,omitempty"`
 }
 
-// Question says how much is to be told.
+// Question is what a story should contain.
 type Question struct {
-	// Steps are names of steps whose downstream keys are wanted, beside those that the record names.
+	// Steps are names of further steps whose downstream keys are wanted.
 	Steps []string
-	// Sources are the senders of webhooks whose events are looked for.
+	// Sources are the senders whose events are searched for.
 	Sources []string
-	// Suffix ends each command to paste: how the store is named.
+	// Suffix ends each command to paste: the flag that names the store.
 	Suffix string
-	// Now is what ages are counted from.
+	// Now is the moment from which ages are counted.
 	Now time.Time
 }
 
-// Tell collects all that is known about an operation. The error is [store.ErrNotFound] if nothing is.
-func Tell(ctx context.Context, s *operate.Session, id store.ID, q Question) (*Story, error) {
+// Collect collects the story of an operation. The error is [store.ErrNotFound] if nothing is known.
+func Collect(ctx context.Context, s *operate.Session, id store.ID, q Question) (*Story, error) {
 	t := &Story{}
 	h, err := s.Operator.History(ctx, id)
 	if errors.Is(err, store.ErrUnreadable) {
@@ -108,10 +108,10 @@ func Tell(ctx context.Context, s *operate.Session, id store.ID, q Question) (*St
 	}
 	h.Record.ID = id
 	t.record, t.progress, t.late = h.Record, h.Progress, h.LateCompletions
-	t.tellRecord()
-	t.tellHistory(&h)
+	t.addRecord()
+	t.addHistory(&h)
 	for _, tell := range []func(context.Context, *operate.Session, Question) error{
-		t.tellExecutions, t.tellMessages, t.tellKeys, t.tellExternalEvents,
+		t.addExecutions, t.addMessages, t.addKeys, t.addExternalEvents,
 	} {
 		if err := tell(ctx, s, q); err != nil {
 			return nil, err
@@ -121,7 +121,7 @@ func Tell(ctx context.Context, s *operate.Session, id store.ID, q Question) (*St
 		return nil, fmt.Errorf("nothing is known of it: it has expired, was rejected, or is in another store: %w",
 			store.ErrNotFound)
 	}
-	t.tellUnknown()
+	t.addUnknown()
 	slices.SortStableFunc(t.Events, func(a, b Event) int { return a.At.Compare(b.At) })
 	t.Record = view.OfRecord(&h.Record)
 	t.Record.Unreadable, t.Record.Cursor = t.unreadable, ""
@@ -130,7 +130,7 @@ func Tell(ctx context.Context, s *operate.Session, id store.ID, q Question) (*St
 	return t, nil
 }
 
-// auditOf reads what was done about an operation whose record cannot be read.
+// auditOf reads the acts on an operation whose record cannot be read.
 func auditOf(ctx context.Context, s *operate.Session, id store.ID) ([]store.AuditEntry, error) {
 	auditor, ok := store.As[store.Auditor](s.Store)
 	if !ok {
@@ -152,8 +152,8 @@ func (t *Story) add(at time.Time, what, by, detail string) {
 	}
 }
 
-// tellRecord tells what the record itself says.
-func (t *Story) tellRecord() {
+// addRecord adds the facts of the record.
+func (t *Story) addRecord() {
 	rec := &t.record
 	if rec.State == store.StateNone {
 		return
@@ -173,11 +173,11 @@ func (t *Story) tellRecord() {
 		return
 	}
 	for _, step := range t.progress.Steps {
-		told := Step{Name: step.Name, State: step.State.String(), ProviderID: step.ProviderID}
+		shown := Step{Name: step.Name, State: step.State.String(), ProviderID: step.ProviderID}
 		if step.Name == t.progress.Step {
-			told.Failure, told.LookUpFailure = t.progress.Failure, t.progress.LookUpFailure
+			shown.Failure, shown.LookUpFailure = t.progress.Failure, t.progress.LookUpFailure
 		}
-		t.Steps = append(t.Steps, told)
+		t.Steps = append(t.Steps, shown)
 	}
 }
 
@@ -188,8 +188,8 @@ func traced(id string) string {
 	return "trace " + id
 }
 
-// tellHistory tells what is kept beside the record.
-func (t *Story) tellHistory(h *reconcile.History) {
+// addHistory adds the facts that are kept beside the record.
+func (t *Story) addHistory(h *reconcile.History) {
 	for i := range h.LateCompletions {
 		late := &h.LateCompletions[i]
 		t.add(late.At, fmt.Sprintf("a late answer with %d was refused", late.Response.Status),
@@ -207,8 +207,8 @@ func (t *Story) tellHistory(h *reconcile.History) {
 	}
 }
 
-// noteAct takes from the audit which attempts were unknown. That is what the poller asks about and what can be
-// resolved; an act that did not succeed says nothing. It was so when the act began, which has an entry of its own.
+// noteAct finds attempts that were unknown in the audit: questions and resolutions are about unknown attempts only. An
+// act that failed proves nothing. The attempt was unknown when the act began, which has an entry of its own.
 func (t *Story) noteAct(entry *store.AuditEntry, begun map[string]time.Time) {
 	act := fmt.Sprint(entry.Attempt, entry.Action, entry.Actor)
 	switch {
@@ -226,8 +226,8 @@ func (t *Story) noteAct(entry *store.AuditEntry, begun map[string]time.Time) {
 	}
 }
 
-// noteUnknown keeps when the outcome of an attempt is first known to have been unknown. What was before the record was
-// made is about another operation under its key.
+// noteUnknown keeps the earliest moment at which the outcome of an attempt is known to have been unknown. Earlier
+// entries than the record belong to a removed record of the same key.
 func (t *Story) noteUnknown(attempt int64, at time.Time) {
 	if at.Before(t.record.CreatedAt) {
 		return
@@ -240,10 +240,10 @@ func (t *Story) noteUnknown(attempt int64, at time.Time) {
 	}
 }
 
-// tellUnknown tells of attempts that were unknown, which a record says only while it is: of those before, when it is
-// first known, and what went wrong first. These events come before others of the same moment, by which they are known.
-func (t *Story) tellUnknown() {
-	told := t.Events
+// addUnknown adds the attempts that were unknown. A record shows that only while it is unknown; for earlier attempts
+// the first proof counts. These events come before others of the same moment, which are their proof.
+func (t *Story) addUnknown() {
+	later := t.Events
 	t.Events = nil
 	for i, attempt := range slices.Sorted(maps.Keys(t.unknown)) {
 		if t.record.State == store.StateUnknown && t.record.Attempt == attempt {
@@ -255,13 +255,13 @@ func (t *Story) tellUnknown() {
 		}
 		t.add(t.unknown[attempt], fmt.Sprintf("the outcome of attempt %d was unknown", attempt), "", cause)
 	}
-	t.Events = append(t.Events, told...)
+	t.Events = append(t.Events, later...)
 }
 
-// maxRows bounds what is shown of each kind.
+// maxRows is the most rows of each kind that are shown.
 const maxRows = 50
 
-func (t *Story) tellExecutions(ctx context.Context, s *operate.Session, _ Question) error {
+func (t *Story) addExecutions(ctx context.Context, s *operate.Session, _ Question) error {
 	auditor, ok := store.As[store.ExecutionAuditor](s.Store)
 	if !ok {
 		return nil
@@ -284,7 +284,7 @@ func (t *Story) tellExecutions(ctx context.Context, s *operate.Session, _ Questi
 	return nil
 }
 
-func (t *Story) tellMessages(ctx context.Context, s *operate.Session, _ Question) error {
+func (t *Story) addMessages(ctx context.Context, s *operate.Session, _ Question) error {
 	box, ok := store.As[outbox.Store](s.Store)
 	if !ok {
 		return nil
@@ -308,8 +308,8 @@ func (t *Story) tellMessages(ctx context.Context, s *operate.Session, _ Question
 	return nil
 }
 
-// tellKeys derives the downstream keys of the steps that are known by name.
-func (t *Story) tellKeys(_ context.Context, s *operate.Session, q Question) error {
+// addKeys adds the downstream keys of the steps whose names are known.
+func (t *Story) addKeys(_ context.Context, s *operate.Session, q Question) error {
 	steps := slices.Clone(q.Steps)
 	for _, step := range t.Steps {
 		steps = append(steps, step.Name)
@@ -334,9 +334,9 @@ func (t *Story) tellKeys(_ context.Context, s *operate.Session, q Question) erro
 	return nil
 }
 
-// tellExternalEvents looks for what other systems have reported. Stores keep events by their source, so that those of a
-// source which was not named are not found.
-func (t *Story) tellExternalEvents(ctx context.Context, s *operate.Session, q Question) error {
+// addExternalEvents adds the events of other systems. Stores keep events by source, so only the named sources are
+// searched.
+func (t *Story) addExternalEvents(ctx context.Context, s *operate.Session, q Question) error {
 	keeper, ok := store.As[store.ExternalEventKeeper](s.Store)
 	if !ok || len(q.Sources) == 0 {
 		return nil
@@ -367,7 +367,7 @@ func (t *Story) tellExternalEvents(ctx context.Context, s *operate.Session, q Qu
 // Claim names the operation at the attempt that the story is about.
 func (t *Story) Claim() store.Claim { return store.Claim{ID: t.record.ID, Attempt: t.record.Attempt} }
 
-// Reveal adds the content. The caller has it audited.
+// Reveal adds the content. The caller records that in the audit.
 func (t *Story) Reveal() {
 	t.Revealed = reveal(&t.record.Response)
 	data := t.record.Data

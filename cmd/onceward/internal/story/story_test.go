@@ -106,14 +106,14 @@ func TestWasUnknown(t *testing.T) {
 		Version: 1, State: store.StateCompleted, Attempt: 9, CreatedAt: made, SettledAt: after(9),
 		FirstError: "lease ran out",
 	}}
-	story.tellHistory(&reconcile.History{Audit: []store.AuditEntry{
+	story.addHistory(&reconcile.History{Audit: []store.AuditEntry{
 		entry(-5, 2, "reconcile attempt 1", "not found"), // of an earlier record under the key
 		entry(1, 7, "resolve completed", ""), entry(1, 7, "resolve completed", "failed: it is in progress"),
 		entry(2, 7, "reveal", ""), entry(2, 7, "reveal", "done"),
 		entry(3, 7, "reconcile attempt 1", "not found"), entry(4, 7, "reconcile attempt 2", "not found"),
 		entry(5, 8, `resolve step "charge" as done`, ""), entry(6, 8, `resolve step "charge" as done`, "done"),
 	}})
-	story.tellUnknown()
+	story.addUnknown()
 	var got []string
 	for _, e := range story.Events {
 		if strings.Contains(e.What, "was unknown") {
@@ -129,7 +129,7 @@ func TestWasUnknown(t *testing.T) {
 	}
 	story = &Story{record: store.Record{Version: 1, State: store.StateUnknown, Attempt: 7, CreatedAt: made}}
 	story.noteUnknown(7, after(1))
-	if story.tellUnknown(); len(story.Events) != 0 {
-		t.Errorf("what the record tells itself is told again: %v", story.Events)
+	if story.addUnknown(); len(story.Events) != 0 {
+		t.Errorf("the record and the history show the same event twice: %v", story.Events)
 	}
 }

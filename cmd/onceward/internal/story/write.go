@@ -12,7 +12,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Write tells the story to a person.
+// Write writes the story for a person.
 func (t *Story) Write(out *output.Output) {
 	t.writeRecord(out)
 	t.writeEvents(out)
@@ -53,7 +53,7 @@ func (t *Story) writeRecord(out *output.Output) {
 	out.Fields(append(fields, t.whenFields(out)...)...)
 }
 
-// whenFields say what time has to do with the record, by its state.
+// whenFields returns the times that matter in the record's state.
 func (t *Story) whenFields(out *output.Output) []string {
 	rec := &t.record
 	switch {
@@ -74,7 +74,7 @@ func (t *Story) whenFields(out *output.Output) []string {
 	}
 }
 
-// number writes a number, and nothing for zero.
+// number returns a number as text, and nothing for zero.
 func number(n int64) string {
 	if n == 0 {
 		return ""
@@ -82,7 +82,7 @@ func number(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// writeEvents writes each event whole: in columns, a terminal would have no room for what matters.
+// writeEvents writes each event in full, without columns, which a terminal has no room for.
 func (t *Story) writeEvents(out *output.Output) {
 	if len(t.Events) > 0 {
 		out.Line("\nWhat happened:")
@@ -148,7 +148,7 @@ func WriteMessages(out *output.Output, messages []view.Message) {
 	out.Table(table)
 }
 
-// write shows what was revealed; nothing if there is nothing.
+// write writes the revealed content, if there is any.
 func (r *Revealed) write(out *output.Output) {
 	if r == nil {
 		return
@@ -167,7 +167,7 @@ func (r *Revealed) write(out *output.Output) {
 	}
 }
 
-// WriteContent shows revealed content under a title; nothing if there is none.
+// WriteContent writes revealed content under a title, if there is any.
 func WriteContent(out *output.Output, title string, c *view.Content) {
 	switch {
 	case c == nil:
