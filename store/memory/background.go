@@ -46,76 +46,16 @@ func (s *Store) forEach(ctx context.Context, limit int, event store.Event) (chan
 		if changed >= limit {
 			break
 		}
-		_, outcome, stepErr := s.apply(id, event, now)
+		applied, stepErr := s.step(id, event, now)
 		if stepErr != nil {
 			// An unreadable record does not prevent the others from being processed.
 			err = errors.Join(err, stepErr)
 		}
-		if outcome.Effect != store.EffectNone {
+		if applied.Effect != store.EffectNone {
 			changed++
 		}
 	}
 	return changed, err
-}
-
-// ResolveCompleted implements [store.Reconciler].
-func (s *Store) ResolveCompleted(ctx context.Context, c store.Claim, done *store.Completion) error {
-	return s.write(ctx, c.ID, store.Event{Kind: store.EventResolveCompleted, Attempt: c.Attempt, Completion: done})
-}
-
-// ResolveNotExecuted implements [store.Reconciler].
-func (s *Store) ResolveNotExecuted(ctx context.Context, c store.Claim, reason string) error {
-	return s.write(ctx, c.ID, store.Event{Kind: store.EventResolveNotExecuted, Attempt: c.Attempt, Reason: reason})
-}
-
-// ResolveStep implements [store.Reconciler].
-func (s *Store) ResolveStep(ctx context.Context, c store.Claim, p store.Checkpoint) error {
-	return s.write(ctx, c.ID, store.Event{Kind: store.EventResolveStep, Attempt: c.Attempt, Checkpoint: p})
-}
-
-// BeginReconcile implements [store.Reconciler].
-func (s *Store) BeginReconcile(ctx context.Context, c store.Claim, count int, wait time.Duration) error {
-	return s.write(ctx, c.ID, store.Event{
-		Kind: store.EventBeginReconcile, Attempt: c.Attempt, Count: count,
-		Lease: wait,
-	})
-}
-
-// Postpone implements [store.Reconciler].
-func (s *Store) Postpone(ctx context.Context, c store.Claim, p store.Postponement) error {
-	return s.write(ctx, c.ID, store.Event{
-		Kind: store.EventPostpone, Attempt: c.Attempt, Count: p.Count, Lease: p.Wait, MaxAttempts: p.MaxAttempts,
-		Reason: p.Reason, Untried: p.Untried,
-	})
-}
-
-// Requeue implements [store.Reconciler].
-func (s *Store) Requeue(ctx context.Context, c store.Claim, reason string) error {
-	return s.write(ctx, c.ID, store.Event{Kind: store.EventRequeue, Attempt: c.Attempt, Reason: reason})
-}
-
-// Bust implements [store.Buster].
-func (s *Store) Bust(ctx context.Context, id store.ID, force bool) error {
-	return s.write(ctx, id, store.Event{Kind: store.EventBust, Force: force})
-}
-
-// Rewrite implements [store.Rewriter].
-func (s *Store) Rewrite(ctx context.Context, c store.Claim, from, to store.Content) error {
-	return s.write(ctx, c.ID, store.Event{Kind: store.EventRewrite, Attempt: c.Attempt, From: from, To: to})
-}
-
-// Retain implements [store.Retainer].
-func (s *Store) Retain(ctx context.Context, id store.ID, d time.Duration) (time.Time, error) {
-	if err := ctx.Err(); err != nil {
-		return time.Time{}, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	rec, _, err := s.apply(id, store.Event{Kind: store.EventRetain, Lease: d}, s.now())
-	if err != nil {
-		return time.Time{}, err
-	}
-	return rec.ExpiresAt, nil
 }
 
 // FindHash implements [store.Finder]. Like [Store.FindProviderID] it scans all records.

@@ -12,6 +12,7 @@ import (
 
 // Store is a [store.Store] in memory. It has every capability of package store except transactions.
 type Store struct {
+	store.Methods
 	now func() time.Time
 
 	mu      sync.Mutex
@@ -39,59 +40,11 @@ func New(options ...Option) *Store {
 		waiters:  make(map[store.ID]chan struct{}),
 		evidence: evidence{lateCompletions: make(map[store.ID][]store.LateCompletion)},
 	}
+	s.Apply = s.change
 	for _, option := range options {
 		option(s)
 	}
 	return s
-}
-
-// Reserve implements [store.Store].
-func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
-	if err := ctx.Err(); err != nil {
-		return store.Verdict{}, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := s.now()
-	rec, outcome, err := s.apply(r.ID, store.Event{Kind: store.EventReserve, Reservation: r}, now)
-	return store.Verdict{Decision: outcome.Decision, Origin: outcome.Origin, Record: rec, Now: now}, err
-}
-
-// Extend implements [store.Store].
-func (s *Store) Extend(ctx context.Context, c store.Claim, lease time.Duration) error {
-	return s.write(ctx, c.ID, store.Event{Kind: store.EventExtend, Attempt: c.Attempt, Lease: lease})
-}
-
-// Checkpoint implements [store.Store].
-func (s *Store) Checkpoint(ctx context.Context, c store.Claim, p store.Checkpoint) error {
-	return s.write(ctx, c.ID, store.Event{Kind: store.EventCheckpoint, Attempt: c.Attempt, Checkpoint: p})
-}
-
-// Complete implements [store.Store].
-func (s *Store) Complete(ctx context.Context, c store.Claim, done *store.Completion) (time.Time, error) {
-	if err := ctx.Err(); err != nil {
-		return time.Time{}, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	event := store.Event{Kind: store.EventComplete, Attempt: c.Attempt, Completion: done}
-	rec, _, err := s.apply(c.ID, event, s.now())
-	return rec.ExpiresAt, err
-}
-
-// Release implements [store.Store].
-func (s *Store) Release(ctx context.Context, c store.Claim, reason string) error {
-	return s.write(ctx, c.ID, store.Event{Kind: store.EventRelease, Attempt: c.Attempt, Reason: reason})
-}
-
-// Abandon implements [store.Store].
-func (s *Store) Abandon(ctx context.Context, c store.Claim, reason string) error {
-	return s.write(ctx, c.ID, store.Event{Kind: store.EventAbandon, Attempt: c.Attempt, Reason: reason})
-}
-
-// Reject implements [store.Store].
-func (s *Store) Reject(ctx context.Context, c store.Claim) error {
-	return s.write(ctx, c.ID, store.Event{Kind: store.EventReject, Attempt: c.Attempt})
 }
 
 // Get implements [store.Store].
@@ -130,19 +83,18 @@ func (s *Store) Wait(ctx context.Context, id store.ID, attempt int64) error {
 	}
 }
 
-// write applies an event whose only result is an error.
-func (s *Store) write(ctx context.Context, id store.ID, event store.Event) error {
+// change applies an event to a record under the lock.
+func (s *Store) change(ctx context.Context, id store.ID, event store.Event) (store.Applied, error) {
 	if err := ctx.Err(); err != nil {
-		return err
+		return store.Applied{}, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, _, err := s.apply(id, event, s.now())
-	return err
+	return s.step(id, event, s.now())
 }
 
-// apply applies an event to a record. No other function changes records. The caller holds the lock.
-func (s *Store) apply(id store.ID, event store.Event, now time.Time) (store.Record, store.Transition, error) {
+// step applies an event to a record. No other function changes records. The caller holds the lock.
+func (s *Store) step(id store.ID, event store.Event, now time.Time) (store.Applied, error) {
 	stored := s.records[id]
 	var before store.Record
 	if stored != nil {
@@ -151,21 +103,22 @@ func (s *Store) apply(id store.ID, event store.Event, now time.Time) (store.Reco
 	if event.Kind.TakesToken() {
 		event.Token = store.NewToken(now, max(s.floor, before.Attempt))
 	}
-	after, outcome, err := store.Step(before, event, now)
+	after, transition, err := store.Step(before, event, now)
 	switch {
-	case outcome.Effect == store.EffectRemove:
+	case transition.Effect == store.EffectRemove:
 		delete(s.records, id)
 		s.floor = max(s.floor, before.Attempt)
-	case outcome.Effect == store.EffectWrite && stored == nil:
+	case transition.Effect == store.EffectWrite && stored == nil:
 		kept := after
 		s.records[id] = &kept
-	case outcome.Effect == store.EffectWrite:
+	case transition.Effect == store.EffectWrite:
 		*stored = after
 	}
-	if outcome.Effect != store.EffectNone && (after.State != store.StateInProgress || after.Attempt != before.Attempt) {
+	if transition.Effect != store.EffectNone &&
+		(after.State != store.StateInProgress || after.Attempt != before.Attempt) {
 		s.wake(id)
 	}
-	return after, outcome, err
+	return store.Applied{Transition: transition, Record: after, Now: now}, err
 }
 
 // wake ends the waits for an attempt that is no longer in progress.
