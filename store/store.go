@@ -2,8 +2,9 @@
 // only its error values.
 //
 // A store keeps one [Record] for each [ID], and implements [Store]: eight methods, each one atomic step. A step is
-// defined by [Step], a pure function from a record, an [Event] and the store's clock to the next record. The simplest
-// method reads the record, calls Step and writes the result, all inside one transaction or lock:
+// defined by [Step], a pure function from a record, an [Event] and the store's clock to the next record. [Methods] has
+// all of these methods but Get, and more, over one function that applies an event. The simplest such function reads the
+// record, calls Step and writes the result, all inside one transaction or lock:
 //
 //	rec, err := load(tx, id)                   // a Record in StateNone if there is none
 //	after, transition, err := store.Step(rec, event, now)
