@@ -258,7 +258,7 @@ func TestReservedMeanwhile(t *testing.T) {
 	if err := s.writer.do(t.Context(), task); err != nil {
 		t.Fatal(err)
 	}
-	if v := task.verdict(); v.Decision != store.DecisionInProgress || v.Record.Attempt != first.Record.Attempt {
+	if v := task.Verdict(); v.Decision != store.DecisionInProgress || v.Record.Attempt != first.Record.Attempt {
 		t.Errorf("S1: %v of attempt %d, want the reservation of before", v.Decision, v.Record.Attempt)
 	}
 }

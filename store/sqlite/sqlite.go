@@ -48,6 +48,7 @@ var (
 
 // Store is a [store.Store] in an SQLite file. Several processes on one machine may open the same file.
 type Store struct {
+	store.Methods
 	now      func() time.Time
 	busy     time.Duration
 	manual   bool
@@ -152,6 +153,7 @@ func (s *Store) open(ctx context.Context, file string) (err error) {
 	} else if s.writer, err = openWriter(ctx, file, s.vfs == "", s.busy, s.now); err != nil {
 		return err
 	}
+	s.Apply = s.change
 	s.writer.committed = s.waits.Wake
 	if s.readers, err = openReaders(file, s.busy); err != nil {
 		return err
@@ -194,7 +196,7 @@ func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdic
 	if err := s.writer.do(ctx, t); err != nil {
 		return store.Verdict{}, err
 	}
-	return t.verdict(), nil
+	return t.Verdict(), nil
 }
 
 // decide answers a reservation that changes nothing, as of one moment: a replay never waits for the writer. Of one that
@@ -219,40 +221,6 @@ func (s *Store) decide(ctx context.Context, r *store.Reservation) (v store.Verdi
 	return store.Verdict{Record: rec}, false, nil
 }
 
-// Extend implements [store.Store].
-func (s *Store) Extend(ctx context.Context, c store.Claim, lease time.Duration) error {
-	return s.write(ctx, c.ID, store.Event{Kind: store.EventExtend, Attempt: c.Attempt, Lease: lease})
-}
-
-// Checkpoint implements [store.Store].
-func (s *Store) Checkpoint(ctx context.Context, c store.Claim, p store.Checkpoint) error {
-	return s.write(ctx, c.ID, store.Event{Kind: store.EventCheckpoint, Attempt: c.Attempt, Checkpoint: p})
-}
-
-// Complete implements [store.Store].
-func (s *Store) Complete(ctx context.Context, c store.Claim, done *store.Completion) (time.Time, error) {
-	t := newTask(c.ID, store.Event{Kind: store.EventComplete, Attempt: c.Attempt, Completion: done})
-	if err := s.writer.do(ctx, t); err != nil {
-		return time.Time{}, err
-	}
-	return t.after.ExpiresAt, nil
-}
-
-// Release implements [store.Store].
-func (s *Store) Release(ctx context.Context, c store.Claim, reason string) error {
-	return s.write(ctx, c.ID, store.Event{Kind: store.EventRelease, Attempt: c.Attempt, Reason: reason})
-}
-
-// Abandon implements [store.Store].
-func (s *Store) Abandon(ctx context.Context, c store.Claim, reason string) error {
-	return s.write(ctx, c.ID, store.Event{Kind: store.EventAbandon, Attempt: c.Attempt, Reason: reason})
-}
-
-// Reject implements [store.Store].
-func (s *Store) Reject(ctx context.Context, c store.Claim) error {
-	return s.write(ctx, c.ID, store.Event{Kind: store.EventReject, Attempt: c.Attempt})
-}
-
 // Get implements [store.Store].
 func (s *Store) Get(ctx context.Context, id store.ID) (store.Record, error) {
 	rec, err := s.readers.get(ctx, id)
@@ -262,7 +230,11 @@ func (s *Store) Get(ctx context.Context, id store.ID) (store.Record, error) {
 	return rec, err
 }
 
-// write applies an event of which only the error is needed.
-func (s *Store) write(ctx context.Context, id store.ID, event store.Event) error {
-	return s.writer.do(ctx, newTask(id, event))
+// change applies an event in a commit of the writer.
+func (s *Store) change(ctx context.Context, id store.ID, event store.Event) (store.Applied, error) {
+	t := newTask(id, event)
+	if err := s.writer.do(ctx, t); err != nil {
+		return store.Applied{}, err
+	}
+	return t.Applied, nil
 }

@@ -46,7 +46,7 @@ func (s *Store) Transact(ctx context.Context, r *store.Reservation,
 	t.member = newMember(s.LongestWork(r.Lease), over)
 	t.member.answers = s
 	err = s.writer.host(ctx, t, work)
-	return t.verdict(), err
+	return t.Verdict(), err
 }
 
 // member is a handler's part in a group: the writer gives it the connection for its turn and waits for it.
@@ -115,22 +115,22 @@ func (m *member) play(ctx context.Context, turn turn, work func(context.Context,
 
 // run is the writer's side of a turn.
 func (m *member) run(w *writer, t *task) (err error) {
-	t.outcome = store.Transition{}
+	t.Transition = store.Transition{}
 	if err := w.savepoint.Exec(); err != nil {
 		return err
 	}
 	var before store.Record
 	switch {
 	case t.event.Kind == store.EventReserve:
-		if before, err = w.reserve(t); err != nil || t.outcome.Decision != store.DecisionExecute {
+		if before, err = w.reserve(t); err != nil || t.Decision != store.DecisionExecute {
 			return errors.Join(err, w.release.Exec())
 		}
 	case m.begin != nil:
-		if err := m.begin(w.records, t.now); err != nil {
+		if err := m.begin(w.records, t.Now); err != nil {
 			return errors.Join(err, w.release.Exec())
 		}
 	}
-	settlement, err := m.handOver(w, t.verdict())
+	settlement, err := m.handOver(w, t.Verdict())
 	if err != nil {
 		return err
 	}
@@ -142,16 +142,16 @@ func (w *writer) reserve(t *task) (before store.Record, err error) {
 	if before, t.row, err = w.load(t.id); err != nil {
 		return before, err
 	}
-	if t.event.Token, err = w.token(t.now, &before); err != nil {
+	if t.event.Token, err = w.token(t.Now, &before); err != nil {
 		return before, err
 	}
-	if t.after, t.outcome, err = store.Step(before, t.event, t.now); err != nil {
+	if t.Record, t.Transition, err = store.Step(before, t.event, t.Now); err != nil {
 		return before, refused{err}
 	}
-	if t.outcome.Decision == store.DecisionExecute {
+	if t.Decision == store.DecisionExecute {
 		return before, nil
 	}
-	return before, w.store(t.id, t.row, &before, &t.after, t.outcome.Effect)
+	return before, w.store(t.id, t.row, &before, &t.Record, t.Effect)
 }
 
 // handOver gives the connection to the handler for its turn. An error means that the group's transaction is lost.
@@ -225,15 +225,15 @@ func (w *writer) settle(t *task, before *store.Record, s store.Settlement) error
 			return err
 		}
 	}
-	if err := t.member.answer.writeExecutions(w.records, t.now); err != nil {
+	if err := t.member.answer.writeExecutions(w.records, t.Now); err != nil {
 		return err
 	}
 	switch {
 	case s.Action == store.TxRollback:
-		t.outcome.Effect = store.EffectNone
-		t.after = *before
+		t.Effect = store.EffectNone
+		t.Record = *before
 	case t.event.Kind != 0:
-		if err := w.save(t.id, t.row, before, &t.after); err != nil {
+		if err := w.save(t.id, t.row, before, &t.Record); err != nil {
 			return err
 		}
 	}
@@ -251,18 +251,18 @@ func (w *writer) judge(t *task, s *store.Settlement) error {
 	case s.Action == store.TxCommit && w.unresolved():
 		return refused{fmt.Errorf("%w: it breaks a deferred foreign key", store.ErrWorkRefused)}
 	case t.event.Kind == 0:
-		t.outcome.Effect = store.EffectWrite
+		t.Effect = store.EffectWrite
 		if t.member.end == nil {
 			return nil
 		}
 		return t.member.end(w.records, w.now())
 	}
-	complete := store.Event{Kind: store.EventComplete, Attempt: t.after.Attempt, Completion: &s.Completion}
-	after, outcome, err := store.Step(t.after, complete, w.now())
+	complete := store.Event{Kind: store.EventComplete, Attempt: t.Record.Attempt, Completion: &s.Completion}
+	after, outcome, err := store.Step(t.Record, complete, w.now())
 	if err != nil {
 		return refused{unavailable(fmt.Errorf("settle: %w", err))}
 	}
-	t.after, t.outcome.Effect = after, outcome.Effect
+	t.Record, t.Effect = after, outcome.Effect
 	if s.Action == store.TxCommit {
 		return t.member.answer.write(w.records)
 	}

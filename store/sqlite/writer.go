@@ -356,7 +356,7 @@ func (w *writer) commitFailed(group []*task, err error) error {
 		reason = errors.Join(reason, doubtErr, w.abort())
 	}
 	for _, t := range group {
-		if t.member != nil && t.outcome.Effect != store.EffectNone {
+		if t.member != nil && t.Effect != store.EffectNone {
 			t.err = fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, reason)
 		}
 	}
@@ -392,12 +392,10 @@ type task struct {
 	member   *member
 	absent   bool // the record of a reservation was not there a moment ago
 
-	// What came of it, written by the writer before done is closed.
-	after   store.Record
-	row     int64 // where a member's record stands, zero if there is none
-	outcome store.Transition
-	now     time.Time
-	err     error
+	// The result, written by the writer before done is closed.
+	store.Applied
+	row int64 // where a member's record stands, zero if there is none
+	err error
 
 	state atomic.Uint32
 	done  chan struct{}
@@ -432,18 +430,18 @@ func (t *task) run(w *writer) (err error) {
 		return nil
 	}
 	t.err = nil
-	t.now = w.now()
+	t.Now = w.now()
 	switch {
 	case t.function != nil:
-		return t.function(w.records, t.now)
+		return t.function(w.records, t.Now)
 	case t.member != nil:
 		return t.member.run(w, t)
 	case t.absent:
-		if t.after, t.outcome, t.absent, err = w.records.reserve(t.id, t.event, t.now); t.absent || err != nil {
+		if t.Record, t.Transition, t.absent, err = w.records.reserve(t.id, t.event, t.Now); t.absent || err != nil {
 			return err
 		}
 	}
-	t.after, t.outcome, err = w.step(t.id, t.event, t.now)
+	t.Record, t.Transition, err = w.step(t.id, t.event, t.Now)
 	return err
 }
 
@@ -457,10 +455,6 @@ func (t *task) fail(err error) {
 
 // settles reports whether a caller may be waiting for what the task did.
 func (t *task) settles() bool {
-	return t.outcome.Effect != store.EffectNone &&
-		(t.after.State != store.StateInProgress || t.outcome.Origin == store.OriginResumed)
-}
-
-func (t *task) verdict() store.Verdict {
-	return store.Verdict{Decision: t.outcome.Decision, Origin: t.outcome.Origin, Record: t.after, Now: t.now}
+	return t.Effect != store.EffectNone &&
+		(t.Record.State != store.StateInProgress || t.Origin == store.OriginResumed)
 }
