@@ -90,7 +90,7 @@ func (w *work) stepDue(ctx context.Context, event store.Event, state int) error 
 				passed++ // a transaction is at it, and settles it
 			case err != nil:
 				return err
-			case c.outcome.Effect == store.EffectNone:
+			case c.Effect == store.EffectNone:
 				passed++
 			default:
 				w.done++

@@ -34,17 +34,11 @@ const (
 
 // changed is a record before and after an event.
 type changed struct {
-	before, after store.Record
-	outcome       store.Transition
-	now           time.Time
+	store.Applied
+	before store.Record
 	// found is the row that was there, if exists says that there was one, and wrote the one that took its place.
 	found, wrote row
 	exists       bool
-}
-
-// verdict is what the change of a reservation comes to.
-func (c *changed) verdict() store.Verdict {
-	return store.Verdict{Decision: c.outcome.Decision, Origin: c.outcome.Origin, Record: c.after, Now: c.now}
 }
 
 const (
@@ -109,9 +103,9 @@ func (s *Store) changeOnce(ctx context.Context, id store.ID, event store.Event) 
 		}
 	}
 	if event.Kind.TakesToken() {
-		event.Token = s.token(c.now, &c.before)
+		event.Token = s.token(c.Now, &c.before)
 	}
-	if c.after, c.outcome, err = store.Step(c.before, event, c.now); err != nil {
+	if c.Record, c.Transition, err = store.Step(c.before, event, c.Now); err != nil {
 		return c, err
 	}
 	return c, unavailable(s.write(ctx, &c))
@@ -157,7 +151,7 @@ func (s *Store) look(ctx context.Context, id store.ID, c *changed) error {
 		if isOn(readOnly) {
 			return ErrReadOnlyNode
 		}
-		c.now = fromMicros(now)
+		c.Now = fromMicros(now)
 		return nil
 	})
 }
@@ -165,7 +159,7 @@ func (s *Store) look(ctx context.Context, id store.ID, c *changed) error {
 // write carries an effect out, on the condition that the record is what was read.
 func (s *Store) write(ctx context.Context, c *changed) error {
 	found := &c.found
-	switch c.outcome.Effect {
+	switch c.Effect {
 	case store.EffectRemove:
 		if err := s.raise(ctx, found.attempt); err != nil {
 			return err
@@ -179,9 +173,9 @@ func (s *Store) write(ctx context.Context, c *changed) error {
 	default:
 		return nil
 	}
-	c.wrote = encode(&c.after)
+	c.wrote = encode(&c.Record)
 	w := &c.wrote
-	if err := s.noteProvider(ctx, &c.before, &c.after); err != nil {
+	if err := s.noteProvider(ctx, &c.before, &c.Record); err != nil {
 		return err
 	}
 	if !c.exists {
@@ -275,7 +269,7 @@ const (
 
 // madeOf reports whether the record is what the change made of it.
 func (c *changed) madeOf(now *changed) bool {
-	if c.outcome.Effect == store.EffectRemove {
+	if c.Effect == store.EffectRemove {
 		return !now.exists
 	}
 	return now.exists && now.found.revision == c.wrote.revision
@@ -296,8 +290,8 @@ func (s *Store) get(ctx context.Context, id store.ID) (rec store.Record, now tim
 		return rec, now, unavailable(err)
 	}
 	if !c.exists {
-		return rec, c.now, store.ErrNotFound
+		return rec, c.Now, store.ErrNotFound
 	}
 	rec, err = c.found.recordOf(id)
-	return rec, c.now, err
+	return rec, c.Now, err
 }

@@ -48,6 +48,7 @@ var (
 
 // Store is a [store.Store] in MySQL or MariaDB. Any number of processes may use the same tables.
 type Store struct {
+	store.Methods
 	options options
 	logger  *slog.Logger
 
@@ -109,10 +110,10 @@ func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdic
 	switch {
 	case errors.Is(err, store.ErrBusy):
 		return s.inFlight(ctx, event, err)
-	case err == nil && c.outcome.Effect == store.EffectWrite && c.outcome.Decision == store.DecisionExecute:
-		s.granted.add(&c.after, c.wrote.revision)
+	case err == nil && c.Effect == store.EffectWrite && c.Decision == store.DecisionExecute:
+		s.granted.add(&c.Record, c.wrote.revision)
 	}
-	return c.verdict(), err
+	return c.Verdict(), err
 }
 
 // decideAgain reports whether an insert met something that is to be looked at: a record that is there, another insert
@@ -167,12 +168,7 @@ func (s *Store) Extend(ctx context.Context, c store.Claim, lease time.Duration) 
 	if s.extendAtOnce(ctx, c, lease) {
 		return nil
 	}
-	return s.apply(ctx, c.ID, store.Event{Kind: store.EventExtend, Attempt: c.Attempt, Lease: lease})
-}
-
-// Checkpoint implements [store.Store].
-func (s *Store) Checkpoint(ctx context.Context, c store.Claim, p store.Checkpoint) error {
-	return s.apply(ctx, c.ID, store.Event{Kind: store.EventCheckpoint, Attempt: c.Attempt, Checkpoint: p})
+	return s.Methods.Extend(ctx, c, lease)
 }
 
 // Complete implements [store.Store]. An answer that does not fit into a packet is stored without its body: it is not
@@ -185,36 +181,16 @@ func (s *Store) Complete(ctx context.Context, c store.Claim, done *store.Complet
 		s.waits.Wake(c.ID)
 		return expires, nil
 	}
-	event := store.Event{Kind: store.EventComplete, Attempt: c.Attempt, Completion: done}
-	made, err := s.settle(ctx, c.ID, event)
+	expires, err := s.Methods.Complete(ctx, c, done)
 	if tooLarge(err) && !done.Response.NotStored {
 		small := *done
 		small.Response.Body, small.Response.NotStored = nil, true
 		if done.Response.IsSealed() {
 			small.Response.Header = nil // it is sealed together with the body
 		}
-		event.Completion = &small
-		made, err = s.settle(ctx, c.ID, event)
+		return s.Methods.Complete(ctx, c, &small)
 	}
-	if err != nil {
-		return time.Time{}, err
-	}
-	return made.after.ExpiresAt, nil
-}
-
-// Release implements [store.Store].
-func (s *Store) Release(ctx context.Context, c store.Claim, reason string) error {
-	return s.apply(ctx, c.ID, store.Event{Kind: store.EventRelease, Attempt: c.Attempt, Reason: reason})
-}
-
-// Abandon implements [store.Store].
-func (s *Store) Abandon(ctx context.Context, c store.Claim, reason string) error {
-	return s.apply(ctx, c.ID, store.Event{Kind: store.EventAbandon, Attempt: c.Attempt, Reason: reason})
-}
-
-// Reject implements [store.Store].
-func (s *Store) Reject(ctx context.Context, c store.Claim) error {
-	return s.apply(ctx, c.ID, store.Event{Kind: store.EventReject, Attempt: c.Attempt})
+	return expires, err
 }
 
 // Get implements [store.Store].
@@ -223,18 +199,12 @@ func (s *Store) Get(ctx context.Context, id store.ID) (store.Record, error) {
 	return rec, err
 }
 
-// apply applies an event of which only the error is needed.
-func (s *Store) apply(ctx context.Context, id store.ID, event store.Event) error {
-	_, err := s.settle(ctx, id, event)
-	return err
-}
-
 // settle applies an event, and wakes those who wait for the record if it is no longer in progress.
-func (s *Store) settle(ctx context.Context, id store.ID, event store.Event) (changed, error) {
+func (s *Store) settle(ctx context.Context, id store.ID, event store.Event) (store.Applied, error) {
 	s.granted.take(store.Claim{ID: id, Attempt: event.Attempt})
 	c, err := s.change(ctx, id, event)
-	if err == nil && (c.after.State != store.StateInProgress || c.after.Attempt != c.before.Attempt) {
+	if err == nil && (c.Record.State != store.StateInProgress || c.Record.Attempt != c.before.Attempt) {
 		s.waits.Wake(id)
 	}
-	return c, err
+	return c.Applied, err
 }

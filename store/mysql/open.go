@@ -55,6 +55,7 @@ func open(ctx context.Context, handlers *sql.DB, url string, with []Option) (*St
 // openServer opens the store's own connections, and finds out where the tables are, or are to be.
 func openServer(ctx context.Context, url string, with []Option) (*Store, error) {
 	s := &Store{options: defaults()}
+	s.Apply = s.settle
 	for _, option := range with {
 		option(&s.options)
 	}

@@ -258,17 +258,17 @@ func (x *handlerPlan) lose(ctx context.Context) (store.Verdict, error) {
 	switch {
 	case err != nil:
 		return store.Verdict{}, err
-	case c.outcome.Decision == store.DecisionExecute, c.outcome.Decision == store.DecisionRefused:
+	case c.Decision == store.DecisionExecute, c.Decision == store.DecisionRefused:
 		// It was released or removed just now: what was granted here is not taken, and the caller asks again.
 		_, err = x.store.change(ctx, existing.ID, store.Event{
-			Kind: store.EventRelease, Attempt: c.after.Attempt, Reason: "the grant was not taken",
+			Kind: store.EventRelease, Attempt: c.Record.Attempt, Reason: "the grant was not taken",
 		})
 		if errors.Is(err, store.ErrFenced) {
 			err = nil
 		}
-		return store.Verdict{Decision: store.DecisionInProgress, Now: c.now}, err
+		return store.Verdict{Decision: store.DecisionInProgress, Now: c.Now}, err
 	default:
-		return c.verdict(), nil
+		return c.Verdict(), nil
 	}
 }
 
@@ -345,10 +345,10 @@ func (x *handlerPlan) learned(ctx context.Context, cause error) error {
 	case duplicate(cause) && asBefore:
 		return fmt.Errorf("%w: add a message: %w", store.ErrWorkRefused, cause) // it was not the record that was there
 	}
-	after, outcome, err := store.Step(rec, x.event, stored.now)
+	after, outcome, err := store.Step(rec, x.event, stored.Now)
 	switch {
 	case err == nil && outcome.Decision == store.DecisionReplay:
-		x.verdict = store.Verdict{Decision: store.DecisionReplay, Record: after, Now: stored.now}
+		x.verdict = store.Verdict{Decision: store.DecisionReplay, Record: after, Now: stored.Now}
 		return nil
 	case answered(cause), asBefore && x.exists, x.undone(&rec):
 		return notCommitted(cause)
@@ -369,9 +369,9 @@ func (x *handlerPlan) spoiled(reason, _ error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
 	defer cancel()
 	claimed, err := x.store.change(ctx, x.id, x.event)
-	if err == nil && claimed.outcome.Decision == store.DecisionExecute {
+	if err == nil && claimed.Decision == store.DecisionExecute {
 		_, err = x.store.change(ctx, x.id, store.Event{
-			Kind: store.EventAbandon, Attempt: claimed.after.Attempt, Reason: reason.Error(),
+			Kind: store.EventAbandon, Attempt: claimed.Record.Attempt, Reason: reason.Error(),
 		})
 	}
 	return errors.Join(fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, reason), err)
