@@ -96,13 +96,13 @@ func (s *Store) sweepOne(ctx context.Context, key string) (became int, err error
 	if err != nil {
 		return entryStays, err
 	}
-	out, err := s.apply(ctx, at, store.Event{Kind: store.EventSweep}, nil)
+	out, err := s.changeAt(ctx, at, store.Event{Kind: store.EventSweep}, nil)
 	switch {
 	case err != nil:
 		return entryStays, err
 	case out.Effect != store.EffectNone:
 		return entrySwept, nil
-	case indexOf(&out.record) == indexOpen:
+	case indexOf(&out.Record) == indexOpen:
 		return entryStays, nil
 	}
 	if err := s.mend(ctx, at, indexOpen); err != nil {

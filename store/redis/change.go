@@ -23,38 +23,36 @@ const (
 
 var errStale = errors.New("the server answers so late that the record was read too long ago for a decision")
 
-// outcome is the result of an event.
-type outcome struct {
-	store.Transition
-	record store.Record
-	now    time.Time
+// change applies an event that begins with a reading.
+func (s *Store) change(ctx context.Context, id store.ID, event store.Event) (store.Applied, error) {
+	return s.changeAt(ctx, s.names.place(id), event, nil)
 }
 
-// apply applies any event to a record: it reads, decides by [store.Step], and stores the result if the record has not
+// changeAt applies any event to a record: it reads, decides by [store.Step], and stores the result if the record has not
 // changed since. A reading of an earlier script replaces the first read.
-func (s *Store) apply(ctx context.Context, at place, event store.Event, seen *reading) (outcome, error) {
+func (s *Store) changeAt(ctx context.Context, at place, event store.Event, seen *reading) (store.Applied, error) {
 	for stale := 0; stale < maxStale; {
 		if seen == nil {
 			var err error
 			if seen, err = s.look(ctx, at); err != nil {
-				return outcome{}, err
+				return store.Applied{}, err
 			}
 		}
 		before, err := decode(at, seen.stored)
 		if err != nil {
-			return outcome{now: seen.now}, err
+			return store.Applied{Now: seen.now}, err
 		}
 		if event.Kind.TakesToken() {
 			event.Token = max(seen.now.UnixMicro(), before.floor+1)
 		}
 		after, transition, err := store.Step(before.Record, event, seen.now)
-		out := outcome{Transition: transition, record: after, now: seen.now}
+		out := store.Applied{Transition: transition, Record: after, Now: seen.now}
 		if err != nil || transition.Effect == store.EffectNone && !s.confirms(event, transition) {
 			return out, err
 		}
 		stored := next(before, after, transition.Effect)
 		if err := s.noteProvider(ctx, at, seen.now, &stored); err != nil {
-			return outcome{}, err
+			return store.Applied{}, err
 		}
 		read := seen.stored
 		if seen, err = s.swap(ctx, at, seen, before, stored); seen == nil {
@@ -67,7 +65,7 @@ func (s *Store) apply(ctx context.Context, at place, event store.Event, seen *re
 			seen, stale = nil, stale+1 // this reading has waited for acknowledgements too
 		}
 	}
-	return outcome{}, unavailable(errStale)
+	return store.Applied{}, unavailable(errStale)
 }
 
 // confirms reports whether a change that was already made, by a call whose reply was lost or which missed an

@@ -129,6 +129,7 @@ func Open(ctx context.Context, url string, opts ...Option) (*Store, error) {
 	if o.acks.wanted() {
 		s.sender.aside = &sender{client: client, cluster: s.sender.cluster}
 	}
+	s.Apply = s.change
 	s.watcher = newWatcher(s)
 	if err := s.inspect(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())

@@ -11,8 +11,9 @@ import (
 )
 
 // Store is a [store.Store] on Redis. It has every capability of package store except transactions, and its server
-// removes expired records.
+// removes expired records. The token of a record that was removed stays known for a retention.
 type Store struct {
+	store.Methods
 	sender *sender
 	names  *names
 	recent *recent
@@ -65,11 +66,11 @@ func (s *Store) decide(ctx context.Context, at place, event store.Event, seen *r
 	if err != nil {
 		return store.Verdict{}, err
 	}
-	out, err := s.apply(ctx, at, event, seen)
-	if out.Effect == store.EffectNone && out.record.State.Settled() {
+	out, err := s.changeAt(ctx, at, event, seen)
+	if out.Effect == store.EffectNone && out.Record.State.Settled() {
 		s.recent.add(at.key)
 	}
-	return store.Verdict{Decision: out.Decision, Origin: out.Origin, Record: out.record, Now: out.now}, err
+	return out.Verdict(), err
 }
 
 // create makes a record if there is none, in one round trip, and returns when it was made, or else the existing record.
@@ -115,7 +116,7 @@ func (s *Store) Extend(ctx context.Context, c store.Claim, lease time.Duration) 
 			return err
 		}
 	}
-	_, err := s.apply(ctx, at, store.Event{Kind: store.EventExtend, Attempt: c.Attempt, Lease: lease}, seen)
+	_, err := s.changeAt(ctx, at, store.Event{Kind: store.EventExtend, Attempt: c.Attempt, Lease: lease}, seen)
 	return err
 }
 
@@ -125,11 +126,6 @@ func stamp(attempt int64) string {
 	b[0], b[1] = format, byte(store.StateInProgress)
 	binary.BigEndian.PutUint64(b[atAttempt:], uint64(attempt))
 	return string(b[:])
-}
-
-// Checkpoint implements [store.Store].
-func (s *Store) Checkpoint(ctx context.Context, c store.Claim, p store.Checkpoint) error {
-	return s.write(ctx, c.ID, store.Event{Kind: store.EventCheckpoint, Attempt: c.Attempt, Checkpoint: p})
 }
 
 // Complete implements [store.Store].
@@ -152,11 +148,11 @@ func (s *Store) settle(ctx context.Context, event store.Event, c store.Claim) (t
 	settled, _, err := store.Step(held, event, epoch)
 	if err != nil || settled.ProviderID != "" && s.names.cluster {
 		// The error depends on the record, and so does for how long it is found by its provider's id.
-		out, err := s.apply(ctx, at, event, nil)
+		out, err := s.changeAt(ctx, at, event, nil)
 		if err == nil {
 			s.recent.add(at.key)
 		}
-		return out.record.ExpiresAt, err
+		return out.Record.ExpiresAt, err
 	}
 	op, after, keys := opComplete, value{Record: settled}, at.leased()
 	switch {
@@ -180,18 +176,8 @@ func (s *Store) settle(ctx context.Context, event store.Event, c store.Claim) (t
 	if err != nil {
 		return time.Time{}, err
 	}
-	out, err := s.apply(ctx, at, event, seen)
-	return out.record.ExpiresAt, err
-}
-
-// Abandon implements [store.Store].
-func (s *Store) Abandon(ctx context.Context, c store.Claim, reason string) error {
-	return s.write(ctx, c.ID, store.Event{Kind: store.EventAbandon, Attempt: c.Attempt, Reason: reason})
-}
-
-// Reject implements [store.Store].
-func (s *Store) Reject(ctx context.Context, c store.Claim) error {
-	return s.write(ctx, c.ID, store.Event{Kind: store.EventReject, Attempt: c.Attempt})
+	out, err := s.changeAt(ctx, at, event, seen)
+	return out.Record.ExpiresAt, err
 }
 
 // Get implements [store.Store].
@@ -206,10 +192,4 @@ func (s *Store) Get(ctx context.Context, id store.ID) (store.Record, error) {
 		err = store.ErrNotFound
 	}
 	return v.Record, err
-}
-
-// write applies an event whose only result is an error.
-func (s *Store) write(ctx context.Context, id store.ID, event store.Event) error {
-	_, err := s.apply(ctx, s.names.place(id), event, nil)
-	return err
 }
