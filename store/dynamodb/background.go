@@ -57,7 +57,7 @@ func (s *Store) sweepSome(ctx context.Context, keys []item, limit int) (swept in
 			if !ok {
 				return
 			}
-			outcomes[i], failures[i] = s.apply(ctx, at, store.Event{Kind: store.EventSweep}, sight{})
+			outcomes[i], failures[i] = s.changeAt(ctx, at, store.Event{Kind: store.EventSweep}, sight{})
 		})
 		for i := range outcomes {
 			if outcomes[i].Effect != store.EffectNone {

@@ -13,9 +13,7 @@ const maxTurns = 100
 
 // outcome is what an event came to.
 type outcome struct {
-	store.Transition
-	record store.Record
-	now    time.Time
+	store.Applied
 	// beaten says that a write of this call met another one. If its reply was lost, it may have landed before that.
 	beaten bool
 }
@@ -28,9 +26,16 @@ type sight struct {
 	guessed bool
 }
 
-// apply does an event to a record: decide by [store.Step], and store the result if the record is still as it was seen.
+// change applies an event, first to the record as this process last wrote it for that attempt.
+func (s *Store) change(ctx context.Context, id store.ID, event store.Event) (store.Applied, error) {
+	guess := s.owned(store.Claim{ID: id, Attempt: event.Attempt})
+	out, err := s.changeAt(ctx, placeOf(id), event, guess)
+	return out.Applied, err
+}
+
+// changeAt does an event to a record: decide by [store.Step], and store the result if the record is still as it was seen.
 // A guess that is right saves the look; one that is wrong is answered with what is stored.
-func (s *Store) apply(ctx context.Context, at place, event store.Event, seen sight) (outcome, error) {
+func (s *Store) changeAt(ctx context.Context, at place, event store.Event, seen sight) (outcome, error) {
 	if err := s.ready(ctx); err != nil {
 		return outcome{}, err
 	}
@@ -39,7 +44,7 @@ func (s *Store) apply(ctx context.Context, at place, event store.Event, seen sig
 		if seen.value == nil {
 			found, err := s.look(ctx, at)
 			if err != nil {
-				return outcome{now: s.clock.now()}, err
+				return outcome{Applied: store.Applied{Now: s.clock.now()}}, err
 			}
 			seen = sight{value: found}
 		}
@@ -47,21 +52,21 @@ func (s *Store) apply(ctx context.Context, at place, event store.Event, seen sig
 			at.id, at.known = seen.ID, seen.State != store.StateNone
 		}
 		now := s.clock.now()
-		out, err := s.decide(event, seen.value, now)
+		applied, err := s.decide(event, seen.value, now)
+		out := outcome{applied, beaten}
 		if err != nil || out.Effect == store.EffectNone {
 			if seen.guessed {
 				seen = sight{}
 				continue
 			}
-			out.beaten = beaten
 			return out, err
 		}
-		next := following(seen.value, out.record, out.Effect)
+		next := following(seen.value, out.Record, out.Effect)
 		next.leavesName = freesKey(event.Kind)
 		instead, err := s.replace(ctx, &at, next, seen.write, now)
 		switch {
 		case err != nil:
-			return outcome{now: now}, err
+			return outcome{Applied: store.Applied{Now: now}}, err
 		case instead != nil && next.landed(instead):
 			return out, nil // a retry goes on already
 		case instead == nil:
@@ -88,7 +93,7 @@ func freesKey(kind store.EventKind) bool {
 }
 
 // decide is the step from what is stored. While a transaction holds a claim on the item no other request executes.
-func (s *Store) decide(event store.Event, before *value, now time.Time) (outcome, error) {
+func (s *Store) decide(event store.Event, before *value, now time.Time) (store.Applied, error) {
 	if event.Kind.TakesToken() {
 		event.Token = store.NewToken(now, max(before.Attempt, before.floor, before.claim.token))
 	}
@@ -99,13 +104,13 @@ func (s *Store) decide(event store.Event, before *value, now time.Time) (outcome
 	after, transition, err := store.Step(before.Record, event, moment)
 	if transition.Decision == store.DecisionExecute && transition.Effect == store.EffectWrite &&
 		before.claim.live(now.Add(-s.clock.margin())) {
-		return outcome{Transition: store.Transition{Decision: store.DecisionInProgress}, now: now}, nil
+		return store.Applied{Transition: store.Transition{Decision: store.DecisionInProgress}, Now: now}, nil
 	}
 	if err == nil && len(after.Data) > maxCarried && len(after.Data) > len(before.Data) {
 		err = fmt.Errorf("%w, and an operation carries at most %d bytes, not %d", ErrTooLarge, maxCarried, len(after.Data))
-		return outcome{now: moment}, err
+		return store.Applied{Now: moment}, err
 	}
-	return outcome{Transition: transition, record: after, now: moment}, err
+	return store.Applied{Transition: transition, Record: after, Now: moment}, err
 }
 
 // moment is the time that an event is decided at. The clocks of two nodes may differ: within the margin behind the end

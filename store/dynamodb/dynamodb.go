@@ -3,18 +3,31 @@ package dynamodb
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"log/slog"
 	"net/http"
 	"sync/atomic"
-	"time"
 
 	ddb "github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/onceward/onceward/store"
 )
 
+// The store promises these, and others beside their methods.
+var (
+	_ store.Reconciler = (*Store)(nil)
+	_ store.Buster     = (*Store)(nil)
+	_ store.Rewriter   = (*Store)(nil)
+	_ store.Retainer   = (*Store)(nil)
+)
+
 // Store is a [store.Store] on DynamoDB. It has every capability of package store but [store.Reaper], because the
-// service removes what has expired; it has no outbox and no inbox.
+// service removes what has expired; it has no outbox and no inbox. The token of a record that was removed stays known
+// for an hour at least.
+//
+// An answer that does not fit into an item is stored without its body: it is not replayed, and the operation is not
+// executed again. A checkpoint that does not fit is refused with [ErrTooLarge].
 type Store struct {
+	store.Methods
 	client   *ddb.Client
 	table    string
 	shards   atomic.Int32
@@ -54,56 +67,21 @@ func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdic
 	if s.recent.has(r.ID) {
 		guess = sight{}
 	}
-	out, err := s.apply(ctx, placeOf(r.ID), store.Event{Kind: store.EventReserve, Reservation: r}, guess)
-	if err == nil && out.record.State.Settled() {
+	out, err := s.changeAt(ctx, placeOf(r.ID), store.Event{Kind: store.EventReserve, Reservation: r}, guess)
+	if err == nil && out.Record.State.Settled() {
 		s.recent.add(r.ID)
 	}
-	return store.Verdict{Decision: out.Decision, Origin: out.Origin, Record: out.record, Now: out.now}, err
+	return out.Verdict(), err
 }
 
-// Extend implements [store.Store].
-func (s *Store) Extend(ctx context.Context, c store.Claim, lease time.Duration) error {
-	return s.ownerWrites(ctx, c, store.Event{Kind: store.EventExtend, Lease: lease})
-}
-
-// Checkpoint implements [store.Store]. What does not fit into an item is refused with [ErrTooLarge].
-func (s *Store) Checkpoint(ctx context.Context, c store.Claim, p store.Checkpoint) error {
-	return s.ownerWrites(ctx, c, store.Event{Kind: store.EventCheckpoint, Checkpoint: p})
-}
-
-// Complete implements [store.Store]. An answer that does not fit into an item is stored without its body: it is not
-// replayed, and the operation is not executed again.
-func (s *Store) Complete(ctx context.Context, c store.Claim, done *store.Completion) (time.Time, error) {
-	event := store.Event{Kind: store.EventComplete, Attempt: c.Attempt, Completion: done}
-	out, err := s.apply(ctx, placeOf(c.ID), event, s.owned(c))
-	return out.record.ExpiresAt, err
-}
-
-// Release implements [store.Store].
-func (s *Store) Release(ctx context.Context, c store.Claim, reason string) error {
-	return s.ownerWrites(ctx, c, store.Event{Kind: store.EventRelease, Reason: reason})
-}
-
-// Abandon implements [store.Store].
-func (s *Store) Abandon(ctx context.Context, c store.Claim, reason string) error {
-	return s.ownerWrites(ctx, c, store.Event{Kind: store.EventAbandon, Reason: reason})
-}
-
-// Reject implements [store.Store].
-func (s *Store) Reject(ctx context.Context, c store.Claim) error {
-	return s.ownerWrites(ctx, c, store.Event{Kind: store.EventReject})
-}
-
-// ownerWrites applies an event of an owner of which only the error is needed.
-func (s *Store) ownerWrites(ctx context.Context, c store.Claim, event store.Event) error {
-	event.Attempt = c.Attempt
-	_, err := s.apply(ctx, placeOf(c.ID), event, s.owned(c))
-	return err
-}
-
-// write applies an event from outside of which only the error is needed.
-func (s *Store) write(ctx context.Context, id store.ID, event store.Event) error {
-	_, err := s.apply(ctx, placeOf(id), event, sight{})
+// Rewrite implements [store.Rewriter]. A rewrite whose reply was lost, and that another attempt has carried on since, is
+// known by what the record holds.
+func (s *Store) Rewrite(ctx context.Context, c store.Claim, from, to store.Content) error {
+	event := store.Event{Kind: store.EventRewrite, Attempt: c.Attempt, From: from, To: to}
+	out, err := s.changeAt(ctx, placeOf(c.ID), event, sight{})
+	if held := out.Record.Content(); out.beaten && errors.Is(err, store.ErrFenced) && held.Equal(&to) {
+		return nil
+	}
 	return err
 }
 

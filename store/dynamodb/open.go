@@ -132,6 +132,7 @@ func open(ctx context.Context, client *ddb.Client, table string, own *http.Clien
 		flights: flights{count: make(map[store.ID]int)},
 	}
 	s.shards.Store(int32(o.shards))
+	s.Apply = s.change
 	s.watcher = newWatcher(s)
 	if err := s.prepare(ctx, o); err != nil {
 		return nil, errors.Join(err, s.Close())

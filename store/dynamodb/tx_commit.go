@@ -262,7 +262,7 @@ func (s *Store) commitCheckpoint(ctx context.Context, at *place, event store.Eve
 		if err != nil {
 			return err
 		}
-		next := following(seen, out.record, out.Effect)
+		next := following(seen, out.Record, out.Effect)
 		instead, err := s.commit(ctx, at, next, seen.write, items)
 		if err != nil && !errors.Is(err, store.ErrWorkRefused) {
 			// Whether it was committed is not guessed: if the record can be stored as it was, it was not and never will be.

@@ -118,7 +118,7 @@ func (s *Store) claim(ctx context.Context, r *store.Reservation) (*transaction, 
 		}
 		now := s.clock.now()
 		out, err := s.decide(event, seen.value, now)
-		v := store.Verdict{Decision: out.Decision, Origin: out.Origin, Record: out.record, Now: out.now}
+		v := out.Verdict()
 		executes := out.Decision == store.DecisionExecute && out.Effect == store.EffectWrite
 		switch {
 		case seen.guessed && !executes:
@@ -139,8 +139,8 @@ func (s *Store) claim(ctx context.Context, r *store.Reservation) (*transaction, 
 		case out.Effect == store.EffectNone:
 			return nil, s.notExecuted(v), nil
 		default: // the reservation has found an owner lost
-			out, err := s.apply(ctx, at, event, seen)
-			return nil, store.Verdict{Decision: out.Decision, Record: out.record, Now: out.now}, err
+			out, err := s.changeAt(ctx, at, event, seen)
+			return nil, store.Verdict{Decision: out.Decision, Record: out.Record, Now: out.Now}, err
 		}
 	}
 	return nil, store.Verdict{}, unavailable(errContention)
