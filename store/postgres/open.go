@@ -109,6 +109,7 @@ func share(s *Store, err error) (*Store, error) {
 
 func open(ctx context.Context, handlers source, opened *sockets, chosen []Option) (*Store, error) {
 	s := &Store{options: defaults(), handlers: handlers, sockets: opened}
+	s.Apply = s.settle
 	for _, option := range chosen {
 		option(&s.options)
 	}

@@ -53,6 +53,7 @@ var (
 
 // Store is a [store.Store] in PostgreSQL. Any number of processes may use the same tables.
 type Store struct {
+	store.Methods
 	options options
 	logger  *slog.Logger
 
@@ -165,28 +166,26 @@ func (s *Store) checkReservation(r *store.Reservation) error {
 
 // Extend implements [store.Store].
 func (s *Store) Extend(ctx context.Context, c store.Claim, lease time.Duration) error {
-	event := store.Event{Kind: store.EventExtend, Attempt: c.Attempt, Lease: lease}
 	if err := s.writable(); err != nil {
 		return err
 	}
 	if lease < time.Microsecond {
-		_, err := s.change(ctx, c.ID, event)
-		return err
+		return s.Methods.Extend(ctx, c, lease)
 	}
+	event := store.Event{Kind: store.EventExtend, Attempt: c.Attempt, Lease: lease}
 	_, err := s.ownerWrite(ctx, c.ID, extendItem(s.hash(c.ID), c.Attempt, lease), event)
 	return err
 }
 
 // Complete implements [store.Store].
 func (s *Store) Complete(ctx context.Context, c store.Claim, done *store.Completion) (time.Time, error) {
-	event := store.Event{Kind: store.EventComplete, Attempt: c.Attempt, Completion: done}
 	if err := s.writable(); err != nil {
 		return time.Time{}, err
 	}
 	if done == nil || done.Response.Status < 200 || done.Response.Status > 999 {
-		_, err := s.change(ctx, c.ID, event)
-		return time.Time{}, err
+		return s.Methods.Complete(ctx, c, done)
 	}
+	event := store.Event{Kind: store.EventComplete, Attempt: c.Attempt, Completion: done}
 	return s.ownerWrite(ctx, c.ID, completeItem(s.hash(c.ID), c.Attempt, done), event)
 }
 
@@ -209,34 +208,14 @@ func (s *Store) ownerWrite(ctx context.Context, id store.ID, t *item, event stor
 	return fromMicros(t.due), nil
 }
 
-// Checkpoint implements [store.Store].
-func (s *Store) Checkpoint(ctx context.Context, c store.Claim, p store.Checkpoint) error {
-	_, err := s.change(ctx, c.ID, store.Event{Kind: store.EventCheckpoint, Attempt: c.Attempt, Checkpoint: p})
-	return err
-}
-
-// Release implements [store.Store].
-func (s *Store) Release(ctx context.Context, c store.Claim, reason string) error {
-	return s.settle(ctx, c.ID, store.Event{Kind: store.EventRelease, Attempt: c.Attempt, Reason: reason})
-}
-
-// Abandon implements [store.Store].
-func (s *Store) Abandon(ctx context.Context, c store.Claim, reason string) error {
-	return s.settle(ctx, c.ID, store.Event{Kind: store.EventAbandon, Attempt: c.Attempt, Reason: reason})
-}
-
-// Reject implements [store.Store].
-func (s *Store) Reject(ctx context.Context, c store.Claim) error {
-	return s.settle(ctx, c.ID, store.Event{Kind: store.EventReject, Attempt: c.Attempt})
-}
-
-// settle applies an event after which the record is not waited for any more.
-func (s *Store) settle(ctx context.Context, id store.ID, event store.Event) error {
-	_, err := s.change(ctx, id, event)
-	if err == nil {
+// settle applies an event, and wakes the callers that wait for the record. A checkpoint wakes nobody: the record stays in
+// progress at its attempt.
+func (s *Store) settle(ctx context.Context, id store.ID, event store.Event) (store.Applied, error) {
+	c, err := s.change(ctx, id, event)
+	if err == nil && event.Kind != store.EventCheckpoint {
 		s.waits.settled(s.hash(id))
 	}
-	return err
+	return store.Applied{Transition: c.outcome, Record: c.after, Now: c.now}, err
 }
 
 // Get implements [store.Store].
