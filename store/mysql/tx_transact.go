@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/store"
 )
 
@@ -245,31 +246,9 @@ func (x *handlerPlan) declined() (err error) {
 	case x.elsewhere:
 		x.verdict, err = x.store.inFlight(ctx, x.event, nil)
 	case x.verdict.Decision == store.DecisionUnknown && x.before.State == store.StateInProgress:
-		x.verdict, err = x.lose(ctx)
+		x.verdict, err = sqltx.Lose(&x.store.Methods, *x.event.Reservation)
 	}
 	return err
-}
-
-// lose writes down that the owner of the record has lost its lease, unless it was settled in the meantime.
-func (x *handlerPlan) lose(ctx context.Context) (store.Verdict, error) {
-	existing := *x.event.Reservation
-	existing.NoCreate = true
-	c, err := x.store.change(ctx, existing.ID, store.Event{Kind: store.EventReserve, Reservation: &existing})
-	switch {
-	case err != nil:
-		return store.Verdict{}, err
-	case c.Decision == store.DecisionExecute, c.Decision == store.DecisionRefused:
-		// It was released or removed just now: what was granted here is not taken, and the caller asks again.
-		_, err = x.store.change(ctx, existing.ID, store.Event{
-			Kind: store.EventRelease, Attempt: c.Record.Attempt, Reason: "the grant was not taken",
-		})
-		if errors.Is(err, store.ErrFenced) {
-			err = nil
-		}
-		return store.Verdict{Decision: store.DecisionInProgress, Now: c.Now}, err
-	default:
-		return c.Verdict(), nil
-	}
 }
 
 // work runs the handler. That the caller leaves does not end it.
@@ -363,18 +342,8 @@ func (x *handlerPlan) undone(rec *store.Record) bool {
 	return x.store.floor.Load() < x.settled.Attempt && rec.Attempt < x.settled.Attempt
 }
 
-// spoiled records, in a transaction of its own, that it is not known what became of the work. If the work has committed
-// the claim with what it wrote, it is found by its nonce.
 func (x *handlerPlan) spoiled(reason, _ error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
-	defer cancel()
-	claimed, err := x.store.change(ctx, x.id, x.event)
-	if err == nil && claimed.Decision == store.DecisionExecute {
-		_, err = x.store.change(ctx, x.id, store.Event{
-			Kind: store.EventAbandon, Attempt: claimed.Record.Attempt, Reason: reason.Error(),
-		})
-	}
-	return errors.Join(fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, reason), err)
+	return sqltx.Spoil(&x.store.Methods, x.event.Reservation, reason)
 }
 
 // read takes a row of allColumns. The driver's bytes are its own.

@@ -208,11 +208,10 @@ func (s *Store) ownerWrite(ctx context.Context, id store.ID, t *item, event stor
 	return fromMicros(t.due), nil
 }
 
-// settle applies an event, and wakes the callers that wait for the record. A checkpoint wakes nobody: the record stays in
-// progress at its attempt.
+// settle applies an event, and wakes the callers that wait for the record. A reservation and a checkpoint end no wait.
 func (s *Store) settle(ctx context.Context, id store.ID, event store.Event) (store.Applied, error) {
 	c, err := s.change(ctx, id, event)
-	if err == nil && event.Kind != store.EventCheckpoint {
+	if err == nil && event.Kind != store.EventCheckpoint && event.Kind != store.EventReserve {
 		s.waits.settled(s.hash(id))
 	}
 	return store.Applied{Transition: c.outcome, Record: c.after, Now: c.now}, err

@@ -141,33 +141,9 @@ func (x *handlerPlan) decide(locked bool) (run bool, err error) {
 // declined writes down a lease that was found to have run out.
 func (x *handlerPlan) declined() (err error) {
 	if x.verdict.Decision == store.DecisionUnknown && x.before.State == store.StateInProgress {
-		x.verdict, err = x.lose()
+		x.verdict, err = sqltx.Lose(&x.store.Methods, *x.reservation)
 	}
 	return err
-}
-
-// lose writes down that the owner of the record has lost its lease, unless it was settled in the meantime.
-func (x *handlerPlan) lose() (store.Verdict, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
-	defer cancel()
-	existing := *x.reservation
-	existing.NoCreate = true
-	c, err := x.store.change(ctx, existing.ID, store.Event{Kind: store.EventReserve, Reservation: &existing})
-	switch {
-	case err != nil:
-		return store.Verdict{}, err
-	case c.outcome.Decision == store.DecisionExecute, c.outcome.Decision == store.DecisionRefused:
-		// It was released or removed just now: what was granted here is not taken, and the caller asks again.
-		_, err = x.store.change(ctx, existing.ID, store.Event{
-			Kind: store.EventRelease, Attempt: c.after.Attempt, Reason: "the grant was not taken",
-		})
-		if errors.Is(err, store.ErrFenced) {
-			err = nil
-		}
-		return store.Verdict{Decision: store.DecisionInProgress, Now: c.now}, err
-	default:
-		return store.Verdict{Decision: c.outcome.Decision, Record: c.after, Now: c.now}, nil
-	}
 }
 
 // work runs the handler. That the caller leaves does not end it.
@@ -234,15 +210,6 @@ func (x *handlerPlan) learned(rec *store.Record, became fate, cause error) error
 	return err
 }
 
-// spoiled records, in a transaction of its own, that it is not known what became of the work.
 func (x *handlerPlan) spoiled(reason, _ error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
-	defer cancel()
-	claimed, err := x.store.change(ctx, x.id, store.Event{Kind: store.EventReserve, Reservation: x.reservation})
-	if err == nil && claimed.outcome.Decision == store.DecisionExecute {
-		_, err = x.store.change(ctx, x.id, store.Event{
-			Kind: store.EventAbandon, Attempt: claimed.after.Attempt, Reason: reason.Error(),
-		})
-	}
-	return errors.Join(fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, reason), err)
+	return sqltx.Spoil(&x.store.Methods, x.reservation, reason)
 }
