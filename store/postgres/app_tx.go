@@ -127,6 +127,10 @@ func (s *Store) remember(ctx context.Context, app appTx, consumer, eventID strin
 		return false, err
 	}
 	written, err := app.exec(ctx, s.sql.remember, []byte(eventID), []byte(consumer))
+	if err == nil && written == 0 {
+		// The transaction that noted it may have been cut off from the standbys, and this one may write nothing.
+		err = unavailable(replicated(ctx, s.asking))
+	}
 	return written == 1, err
 }
 

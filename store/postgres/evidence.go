@@ -68,7 +68,11 @@ func (s *Store) AddExternalEvent(ctx context.Context, e store.ExternalEvent) (ad
 	body := append([]byte{}, e.Body...) // nil would be null
 	tag, err := s.own.Exec(ctx, s.names.render(insertExternalEvent), []byte(e.Source), e.AnyScope, []byte(e.Scope),
 		[]byte(e.EventID), []byte(e.Subject), micros(e.At), body)
-	return tag.RowsAffected() == 1, unavailable(err)
+	added = tag.RowsAffected() == 1
+	if err == nil && !added {
+		err = replicated(ctx, s.asking) // the call that added it may have been cut off from the standbys
+	}
+	return added, unavailable(err)
 }
 
 // ExternalEvents implements [store.ExternalEventKeeper].

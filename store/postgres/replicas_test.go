@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
@@ -198,6 +199,16 @@ func TestRepeatsWaitForTheStandby(t *testing.T) {
 		{"a completion", "pg_terminate_backend", complete(completed)},
 		{"a first grant, canceled", "pg_cancel_backend", reserve(canceled)},
 		{"a completion, canceled", "pg_cancel_backend", complete(paid)},
+		{"an external event", "pg_terminate_backend", func() error {
+			_, err := s.AddExternalEvent(context.Background(), store.ExternalEvent{Source: "psp", EventID: "paid"})
+			return err
+		}},
+		{"an event of the inbox", "pg_terminate_backend", func() error {
+			return s.InTx(context.Background(), func(ctx context.Context) error {
+				_, err := s.RememberEvent(ctx, onceward.Tx(ctx), "consumer", "paid")
+				return err
+			})
+		}},
 	} {
 		name, call := test.name, test.call
 		t.Run(name, func(t *testing.T) {
