@@ -107,11 +107,15 @@ type asker interface {
 	QueryRow(ctx context.Context, statement string, args ...any) pgx.Row
 }
 
+// selectPresent reads whether a table exists. The query takes a lock on pg_class, so that the session learns what others
+// have committed since its last look: a table that was missing then may be cached as missing.
+const selectPresent = `SELECT EXISTS (SELECT FROM pg_class WHERE oid = to_regclass($1))`
+
 // readStatus reads the version of the tables.
 func readStatus(ctx context.Context, conn asker, where names, m *migrations) (store.SchemaStatus, error) {
 	status := store.SchemaStatus{Place: where.place(), Wanted: m.version()}
 	var present bool
-	err := conn.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, where.render(`@schema`)).Scan(&present)
+	err := conn.QueryRow(ctx, selectPresent, where.render(`@schema`)).Scan(&present)
 	if err == nil && present {
 		err = conn.QueryRow(ctx, where.render(selectStatus)).Scan(&status.Version)
 	}
@@ -150,10 +154,10 @@ func waitsForMigration(err error) bool { return undone(err) || sqlState(err) == 
 // until the transaction ends.
 func (s *Store) migrateIn(ctx context.Context, tx pgx.Tx) error {
 	const path = `SELECT set_config('search_path', $1, true)`
-	if _, err := tx.Exec(ctx, `SELECT `+takeLock(`hashtextextended($1, 0)`), s.names.migrationLock()); err != nil {
+	if _, err := tx.Exec(ctx, path, pgx.Identifier{s.names.schema}.Sanitize()); err != nil {
 		return err
 	}
-	if _, err := tx.Exec(ctx, path, pgx.Identifier{s.names.schema}.Sanitize()); err != nil {
+	if _, err := tx.Exec(ctx, s.names.lockMigration()); err != nil {
 		return err
 	}
 	status, err := readStatus(ctx, tx, s.names, &s.options.migrations)
@@ -183,7 +187,7 @@ BEGIN ISOLATION LEVEL READ COMMITTED;
 
 `
 	plainPath  = "SET LOCAL search_path TO %s;\n"
-	plainCheck = `SELECT pg_advisory_xact_lock(hashtextextended(%[1]s, 0));
+	plainCheck = `%[1]s;
 
 DO $check$
 DECLARE
@@ -224,7 +228,7 @@ func (m *migrations) plain(where names, from int) (string, error) {
 		fmt.Fprintf(&text, plainPath, pgx.Identifier{where.schema}.Sanitize())
 	}
 	versions := pgx.Identifier{where.prefix + "schema"}.Sanitize()
-	fmt.Fprintf(&text, plainCheck, literal(where.migrationLock()), literal(versions), versions, from)
+	fmt.Fprintf(&text, plainCheck, where.lockMigration(), literal(versions), versions, from)
 	for _, file := range m.after(from) {
 		up, err := m.text(file, where)
 		if err != nil {
@@ -306,8 +310,11 @@ func (n names) render(statement string) string {
 	})
 }
 
-// migrationLock names the lock that keeps others from migrating the same tables.
-func (n names) migrationLock() string { return "onceward migrate " + n.channel() }
+// lockMigration returns the statement that takes the lock which keeps other sessions from migrating the same tables. The
+// server names the schema, the first one of the search_path: a script of [PlainSQL] need not know it.
+func (n names) lockMigration() string {
+	return `SELECT pg_advisory_xact_lock(hashtextextended(` + literal("onceward migrate "+n.prefix+" ") + ` || current_schema(), 0))`
+}
 
 // channel is the one on which settled records are announced: one for each set of tables in a database.
 func (n names) channel() string {

@@ -20,6 +20,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/outbox"
@@ -401,6 +402,44 @@ func TestMigrationsByAnotherTool(t *testing.T) {
 	}
 	migrate(t, admin, "Up")
 	exercise(t, openStore(t, theirs), "key")
+}
+
+// TestPlainSQLBesideOpen: a script without a schema and a store that is opened take the same lock, so that one of them
+// waits for the other.
+func TestPlainSQLBesideOpen(t *testing.T) {
+	t.Parallel()
+	url := servers.Postgres(t).SchemaURL(t)
+	script, err := postgres.PlainSQL("", "", 0)
+	must(t, err)
+	beginning, _, found := strings.Cut(script, "DO $check$")
+	if !found {
+		t.Fatal("the script checks no version")
+	}
+	admin := openAdmin(t, url)
+	conn, err := admin.Acquire(t.Context())
+	must(t, err)
+	defer conn.Release()
+	_, err = conn.Exec(t.Context(), beginning)
+	must(t, err)
+	opened := make(chan error, 1)
+	go func() {
+		s, err := postgres.Open(t.Context(), url, quiet, postgres.LockTimeout("2min"))
+		if err == nil {
+			err = s.Close()
+		}
+		opened <- err
+	}()
+	await.That(t, "the store waits for the script", func() bool {
+		return len(opened) == 1 || number(t, admin, `SELECT count(*) FROM pg_locks AS l JOIN pg_locks AS held
+			USING (locktype, database, classid, objid, objsubid)
+			WHERE l.locktype = 'advisory' AND NOT l.granted AND held.granted AND held.pid = $1`, conn.Conn().PgConn().PID()) == 1
+	})
+	if len(opened) == 1 {
+		t.Error("the store made its tables beside the script")
+	}
+	_, err = conn.Exec(t.Context(), `ROLLBACK`)
+	must(t, err)
+	must(t, await.Value(t, "the store", opened))
 }
 
 func tables(t testing.TB, pool *pgxpool.Pool) []string {
