@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -185,7 +186,11 @@ func repeated(ctx context.Context, pool *ownPool, do func() error) error {
 // lost reports whether an error came from the connection, not from the server's judgement.
 func lost(err error) bool {
 	var pg *pgconn.PgError
-	return !errors.As(err, &pg) || pg.Severity == "FATAL" || pg.Severity == "PANIC"
+	if !errors.As(err, &pg) {
+		return true
+	}
+	severity := cmp.Or(pg.SeverityUnlocalized, pg.Severity) // the other field may be in the server's own language
+	return severity == "FATAL" || severity == "PANIC"
 }
 
 // send makes the round trip, and again if what was prepared on its connection has been discarded, as by a hook of the

@@ -49,6 +49,27 @@ func TestGateIsNotSeizedBehindTheConnection(t *testing.T) {
 	}
 }
 
+// TestErrorThatEndsTheSession: servers send the severity of an error in their own language, and once more in English.
+func TestErrorThatEndsTheSession(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		severity, unlocalized string
+		want                  bool
+	}{
+		{"FATAL", "FATAL", true},
+		{"PANIK", "PANIC", true},
+		{"致命错误", "FATAL", true},
+		{"FEHLER", "ERROR", false},
+		{"FATAL", "", true}, // a pooler may send the one field alone
+		{"ERROR", "", false},
+	} {
+		err := &pgconn.PgError{Severity: test.severity, SeverityUnlocalized: test.unlocalized}
+		if got := lost(err); got != test.want {
+			t.Errorf("an error of severity %q (%q) ends the session: %t, want %t", test.severity, test.unlocalized, got, test.want)
+		}
+	}
+}
+
 func TestStatementsThatMayEndATransaction(t *testing.T) {
 	t.Parallel()
 	for statement, want := range map[string]bool{
