@@ -152,6 +152,7 @@ func (tx handlerTx) CopyFrom(
 		return 0, err
 	}
 	defer tx.gate.Leave()
+	tx.gate.inspect(ctx, "COPY "+table.Sanitize())
 	n, err := conn.CopyFrom(ctx, table, columns, source)
 	tx.gate.note(pgconn.CommandTag{}, err)
 	return n, err
@@ -193,7 +194,9 @@ func (tx handlerTx) Prepare(ctx context.Context, name, sql string) (*pgconn.Stat
 	}
 	defer tx.gate.Leave()
 	tx.gate.inspect(ctx, sql)
-	return conn.Prepare(ctx, name, sql)
+	description, err := conn.Prepare(ctx, name, sql)
+	tx.gate.note(pgconn.CommandTag{}, err)
+	return description, err
 }
 
 type gateKey struct{}

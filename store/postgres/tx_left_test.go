@@ -189,3 +189,50 @@ func TestHandlerCommitsAndPanics(t *testing.T) {
 		})
 	}
 }
+
+// TestCopyOnALostConnection: a statement that may have ended the transaction was answered, and the connection is lost in a
+// copy that follows: nothing was executed.
+func TestCopyOnALostConnection(t *testing.T) {
+	t.Parallel()
+	s, proxy := openProxied(t)
+	_, err := s.Transact(t.Context(), reservation("key"), func(ctx context.Context, _ store.Verdict) store.Settlement {
+		tx := postgres.Tx(ctx)
+		_, err := tx.Exec(ctx, `CREATE TEMPORARY TABLE copied (value text); SELECT '; commit '`)
+		must(t, err)
+		proxy.CutRequest(matching(`^copy`))
+		if _, err = tx.CopyFrom(ctx, pgx.Identifier{"copied"}, []string{"value"}, pgx.CopyFromRows([][]any{{"x"}})); err == nil {
+			t.Error("a copy on a connection that was lost succeeded")
+		}
+		return store.Settlement{Action: store.TxRollback}
+	})
+	wantNotExecuted(t, err, "E1")
+}
+
+// TestPrepareInADeadlock: a transaction is run again whose statement could not be prepared because of its neighbours.
+func TestPrepareInADeadlock(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, pgxHandle)
+	exec(t, s.admin, `CREATE TABLE other ()`)
+	neighbour := holding(t, s.admin, `SET LOCAL deadlock_timeout = '1h'; LOCK TABLE other`)
+	freed, runs := make(chan error, 1), 0
+	transacted(t, s.store, "key", func(ctx context.Context) error {
+		tx := postgres.Tx(ctx)
+		if runs++; runs == 1 {
+			_, err := tx.Exec(ctx, `LOCK TABLE business`)
+			must(t, err)
+			go func() {
+				_, err := neighbour.Exec(context.Background(), `LOCK TABLE business`)
+				freed <- errors.Join(err, neighbour.Rollback(context.Background()))
+			}()
+			await.That(t, "the neighbour waits", func() bool {
+				return number(t, s.admin, `SELECT count(*) FROM pg_locks WHERE relation = 'business'::regclass AND NOT granted`) == 1
+			})
+		}
+		_, _ = tx.Prepare(ctx, "prepared", `SELECT FROM other`) // the handler does not look
+		return nil
+	})
+	must(t, await.Value(t, "the neighbour", freed))
+	if runs != 2 {
+		t.Errorf("E1: the work ran %d times, want 2", runs)
+	}
+}
