@@ -302,6 +302,8 @@ func (s *Store) landed(ctx context.Context, id store.ID, c *changed, cause error
 			return unavailable(errNotLanded)
 		case err == nil:
 			return cause
+		case errors.Is(err, store.ErrUnreadable): // a record of a newer version stays unreadable
+			return fmt.Errorf("%w; then the record could not be read: %v", cause, err) // whose state says nothing of this change
 		}
 		if !backoff.Sleep(ctx, backoff.Exponential(askPause, maxAskPause, failures)) {
 			return cause

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -201,5 +202,34 @@ func TestStepWhoseSettlementTheNextAttemptHasOvertaken(t *testing.T) {
 	must(t, err)
 	if len(entries) != 2 || entries[1].Outcome != "done" && entries[1].Outcome[:9] != "not known" {
 		t.Errorf("I16: the step was settled, and the audit says %+v", entries)
+	}
+}
+
+// TestChangeThatANewerProgramHasOvertaken: the reply to its COMMIT is lost, and before the store can look, a newer program
+// has written the record, which this one cannot read. The record stays unreadable, so the store looks once.
+func TestChangeThatANewerProgramHasOvertaken(t *testing.T) {
+	t.Parallel()
+	url := servers.Postgres(t).SchemaURL(t)
+	proxy := servers.NewProxy(t, url)
+	s, admin := openUnasked(t, proxy.URL()), openAdmin(t, url)
+	c := own(t, s, reservation("k"))
+	defer proxy.HoldReply(isCommit)()
+	done := make(chan error, 1)
+	go func() { done <- s.Release(t.Context(), c, "not now") }()
+	awaitCaught(t, proxy, 1)
+	exec(t, admin, `UPDATE onceward_record SET version = 2 WHERE state > 0`)
+	looks := new(atomic.Int64)
+	proxy.CutRequest(func(sql string) bool {
+		if strings.Contains(sql, "FOR NO KEY UPDATE") {
+			looks.Add(1)
+		}
+		return false
+	})
+	proxy.DropAll()
+	if err := await.Value(t, "the release", done); err == nil {
+		t.Error("S6: the release was said to be done, which cannot be known")
+	}
+	if n := looks.Load(); n != 1 {
+		t.Errorf("the store looked %d times at a record that stays unreadable, want once", n)
 	}
 }
