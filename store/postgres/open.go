@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"strings"
 	"time"
 
@@ -91,9 +90,8 @@ func New(ctx context.Context, pool *pgxpool.Pool, options ...Option) (*Store, er
 // a few connections of its own with the same settings, but without the hooks of stdlib, which cannot be seen: where
 // they matter, use [New] with a pool.
 //
-// It logs a warning if the program was built with a release of pgx with which database/sql runs some statements twice
-// when their replies are lost, outside of the transactions of this package, unless [WithRepeatingDriver] says that this
-// is known; see the guide on PostgreSQL.
+// With some releases of pgx database/sql runs some statements twice when their replies are lost, outside of the
+// transactions of this package: see the guide on PostgreSQL.
 func NewSQL(ctx context.Context, db *sql.DB, options ...Option) (*Store, error) {
 	return share(open(ctx, sqlSource{db}, new(sockets), options))
 }
@@ -177,7 +175,6 @@ func (s *Store) start(ctx context.Context) error {
 	if s.options.individual { // by the statements of batches, so that the gathering alone makes the difference
 		s.batches.lanes, s.batches.largest = int(s.own.Config().MaxConns), 1
 	}
-	s.warnOfDriver(ctx)
 	s.bridge = sqltx.NewBridge(stdlib.GetDefaultDriver())
 	s.waits = newWatcher(s, config)
 	return s.prepareTables(ctx)
@@ -333,17 +330,13 @@ type options struct {
 	// advisoryLocks says that the server's advisory locks exclude.
 	advisoryLocks bool
 	logger        *slog.Logger
-	// repeatingDriver says that the program knows what its driver repeats.
-	repeatingDriver bool
-	// buildInfo is what the program knows of its modules.
-	buildInfo func() (*debug.BuildInfo, bool)
 }
 
 func defaults() options {
 	return options{
 		prefix: defaultPrefix, migrations: newMigrations(Migrations()), lanes: defaultLanes,
 		calmLook: calmLook, closeTimeout: closeTimeout, hardTimeout: hardTimeout,
-		lockTimeout: "2s", logger: slog.Default(), buildInfo: debug.ReadBuildInfo,
+		lockTimeout: "2s", logger: slog.Default(),
 	}
 }
 
@@ -387,11 +380,6 @@ func WithoutBatching() Option { return func(o *options) { o.individual = true } 
 // notification meets its reset of a connection. Where something else is in between that only passes everything on, and
 // gives connections numbers of its own, say the same address here.
 func WithListenURL(url string) Option { return func(o *options) { o.listenURL = url } }
-
-// WithRepeatingDriver says that the program is prepared for a release of pgx with which database/sql runs some
-// statements twice when their replies are lost: its writes outside of handlers are in transactions. Default: [NewSQL]
-// warns of such a release at each start.
-func WithRepeatingDriver() Option { return func(o *options) { o.repeatingDriver = true } }
 
 // WithLogger is where warnings go. Default: [slog.Default].
 func WithLogger(logger *slog.Logger) Option { return func(o *options) { o.logger = logger } }
