@@ -19,8 +19,8 @@ import (
 // The statements of workers, most of them SQL functions: these fix how they are planned, and any program can call them.
 const (
 	claimMessages  = `SELECT ` + messageColumns + `, number, lane FROM @outbox_claim($1, $2, $3, $4)`
-	finishMessages = `SELECT id::text, lane FROM @outbox_finish($1::uuid[], $2, $3, $4, $5, $6, $7)`
-	extendMessages = `SELECT id::text FROM @outbox_extend($1::uuid[], $2, $3) AS id`
+	finishMessages = `SELECT id, token, lane FROM @outbox_finish($1::uuid[], $2, $3, $4, $5, $6, $7)`
+	extendMessages = `SELECT id::text, token FROM @outbox_extend($1::uuid[], $2, $3)`
 	// Mostly none waits for another.
 	freeMessages = `SELECT @outbox_free($1) WHERE EXISTS (SELECT FROM @delivery WHERE state = 2 AND state > 1)`
 	// 1000 lanes, so that it ends soon: what is left has its turn in the next round.
@@ -205,55 +205,26 @@ func (s *Store) ExtendMessages(
 	if err := s.writable(); err != nil {
 		return nil, err
 	}
-	leases, again := apart(leases, func(l outbox.Lease) string { return l.ID })
 	ids, tokens := make([]string, len(leases)), make([]int64, len(leases))
 	for i, l := range leases {
 		ids[i], tokens[i] = l.ID, l.Token
 	}
 	args := []any{ids, tokens, lease.Microseconds()}
-	held, err := collect(ctx, s.own, s.names.render(extendMessages), args, pgx.RowTo[string])
+	held, err := collect(ctx, s.own, s.names.render(extendMessages), args, pgx.RowToStructByPos[outbox.Lease])
 	if err != nil {
 		return nil, unavailable(err)
 	}
-	lost = missing(leases, held)
-	if len(again) == 0 {
-		return lost, nil
-	}
-	more, err := s.ExtendMessages(ctx, again, lease)
-	return append(lost, more...), err
+	return missing(leases, held), nil
 }
 
-// apart takes those out that name a message which an earlier one names too, under another lease: the statements answer
-// with the names of messages alone.
-func apart[T any](all []T, name func(T) string) (first, again []T) {
-	named := make(map[string]bool, len(all))
-	for i, one := range all {
-		switch id := name(one); {
-		case named[id] && first == nil:
-			first, again = slices.Clone(all[:i]), append(again, one)
-		case named[id]:
-			again = append(again, one)
-		default:
-			named[id] = true
-			if first != nil {
-				first = append(first, one)
-			}
-		}
-	}
-	if first == nil {
-		return all, nil
-	}
-	return first, again
-}
-
-// missing are the leases whose ID is not among those.
-func missing(leases []outbox.Lease, ids []string) (lost []outbox.Lease) {
-	there := make(map[string]bool, len(ids))
-	for _, id := range ids {
-		there[id] = true
+// missing returns the leases that are not among those that are held.
+func missing(leases, held []outbox.Lease) (lost []outbox.Lease) {
+	there := make(map[outbox.Lease]bool, len(held))
+	for _, l := range held {
+		there[l] = true
 	}
 	for _, l := range leases {
-		if !there[l.ID] {
+		if !there[l] {
 			lost = append(lost, l)
 		}
 	}
@@ -278,7 +249,6 @@ func (s *Store) FinishMessages(ctx context.Context, outcomes []outbox.Outcome) (
 	if err := s.writable(); err != nil {
 		return nil, err
 	}
-	outcomes, again := apart(outcomes, func(e outbox.Outcome) string { return e.ID })
 	// In one order, because an earlier attempt whose reply was lost may still be under way.
 	outcomes = slices.SortedFunc(slices.Values(outcomes), func(a, b outbox.Outcome) int { return cmp.Compare(a.ID, b.ID) })
 	finished, lanes, err := s.finish(ctx, outcomes)
@@ -286,35 +256,27 @@ func (s *Store) FinishMessages(ctx context.Context, outcomes []outbox.Outcome) (
 		return nil, unavailable(err)
 	}
 	if len(finished) < len(outcomes) {
-		fenced = unfinished(outcomes, finished)
+		leases := make([]outbox.Lease, len(outcomes))
+		for i := range outcomes {
+			leases[i] = outcomes[i].Lease
+		}
+		fenced = missing(leases, finished)
 	}
 	s.freeLanes(ctx, append(lanes, s.lanesOf(ctx, fenced)...))
-	if len(again) == 0 {
-		return fenced, nil
-	}
-	more, err := s.FinishMessages(ctx, again)
-	return append(fenced, more...), err
+	return fenced, nil
 }
 
-// finish ends those leases that are still held, and returns the ids and lanes of their messages, as two arrays: so many
-// rows would take longer to read than to write.
-func (s *Store) finish(ctx context.Context, outcomes []outbox.Outcome) (ids []pgtype.UUID, lanes []int64, err error) {
-	const arrays = `WITH finished AS MATERIALIZED (` + finishMessages + `)
-		SELECT ARRAY(SELECT id FROM finished), ARRAY(SELECT lane FROM finished)`
-	err = s.own.QueryRow(ctx, s.names.render(arrays), finishArgs(outcomes)...).Scan(&ids, &lanes)
-	return ids, lanes, err
-}
-
-// unfinished are the leases that were no longer held.
-func unfinished(outcomes []outbox.Outcome, finished []pgtype.UUID) []outbox.Lease {
-	leases, ids := make([]outbox.Lease, len(outcomes)), make([]string, len(finished))
-	for i := range outcomes {
-		leases[i] = outcomes[i].Lease
+// finish ends the leases that are still held, and returns them with the lanes of their messages. The server sends three
+// arrays: so many rows would take longer to read than to write.
+func (s *Store) finish(ctx context.Context, outcomes []outbox.Outcome) (held []outbox.Lease, lanes []int64, err error) {
+	const arrays = `SELECT array_agg(id), array_agg(token), array_agg(lane) FROM (` + finishMessages + `) AS finished`
+	var ids []pgtype.UUID
+	var tokens []int64
+	err = s.own.QueryRow(ctx, s.names.render(arrays), finishArgs(outcomes)...).Scan(&ids, &tokens, &lanes)
+	for i := range ids {
+		held = append(held, outbox.Lease{ID: ids[i].String(), Token: tokens[i]})
 	}
-	for i := range finished {
-		ids[i] = finished[i].String()
-	}
-	return missing(leases, ids)
+	return held, lanes, err
 }
 
 // lanesOf are those of messages whose lease was no longer held. An earlier attempt to finish them may have done it, and

@@ -470,12 +470,12 @@ END
 $$;
 -- +goose StatementEnd
 
--- Ends leases that are still held, and returns which, with their lanes: these are to be freed afterwards. The ids are to be in
--- order, because that is how others lock messages too.
+-- Ends leases that are still held, and returns which, with the lanes of their messages: these are to be freed afterwards. The ids
+-- are to be in order, because that is how others lock messages too.
 -- +goose StatementBegin
 CREATE FUNCTION onceward_outbox_finish(ids uuid[], tokens bigint[], states smallint[], waits bigint[], counts integer[],
 	providers text[], errors text[])
-RETURNS TABLE (id uuid, lane bigint)
+RETURNS TABLE (id uuid, token bigint, lane bigint)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET plan_cache_mode = force_generic_plan
@@ -494,14 +494,14 @@ BEGIN
 	FROM unnest(ids, tokens, states, waits, counts, providers, errors) AS u (id, token, state, wait, count, provider_id, last_error)
 	-- The sum keeps the planner from the order of what is due: by the primary key, they are locked in the order of their ids.
 	WHERE o.id = u.id AND o.token = u.token AND o.state + 0 = 1
-	RETURNING o.id, o.lane;
+	RETURNING o.id, u.token, o.lane;
 END
 $$;
 -- +goose StatementEnd
 
 -- Makes leases last longer, and returns those that are held. One that is being finished at this moment is left alone.
 -- +goose StatementBegin
-CREATE FUNCTION onceward_outbox_extend(ids uuid[], tokens bigint[], lease bigint) RETURNS SETOF uuid
+CREATE FUNCTION onceward_outbox_extend(ids uuid[], tokens bigint[], lease bigint) RETURNS TABLE (id uuid, token bigint)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET plan_cache_mode = force_generic_plan
@@ -509,6 +509,7 @@ SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET enable_mergejoin = off
 AS $$
+#variable_conflict use_column
 DECLARE
 	now_us bigint := onceward_now();
 BEGIN
@@ -518,7 +519,7 @@ BEGIN
 		JOIN onceward_delivery e ON e.id = u.id AND e.token = u.token AND e.state = 1
 		FOR UPDATE OF e SKIP LOCKED));
 	RETURN QUERY
-	SELECT e.id FROM unnest(ids, tokens) AS u (id, token)
+	SELECT e.id, e.token FROM unnest(ids, tokens) AS u (id, token)
 	JOIN onceward_delivery e ON e.id = u.id AND e.token = u.token AND e.state = 1;
 END
 $$;
