@@ -3,10 +3,9 @@ package postgres
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // TestingT is what of a *testing.T a [TestClock] needs. A program has none, so it cannot move its time by accident.
@@ -24,15 +23,11 @@ type TestingT interface {
 // handler keeps its deadline, and its heartbeats come as before.
 type TestClock struct {
 	t TestingT
-	// conn is the clock's own, so that the end of the store does not matter.
-	conn   *pgx.Conn
-	config *pgx.ConnConfig
-	names  names
+	// pool is the clock's own, so that the end of the store does not matter.
+	pool  *pgxpool.Pool
+	names names
 	// original is the function that was replaced.
 	original string
-
-	mu    sync.Mutex // one at a time uses the connection
-	ahead time.Duration
 }
 
 const (
@@ -43,7 +38,7 @@ const (
 		CREATE OR REPLACE FUNCTION @now() RETURNS bigint LANGUAGE sql VOLATILE AS $$
 			SELECT (date_part('epoch', clock_timestamp()) * 1000000)::bigint + ahead FROM @test_clock WHERE id = 1
 		$$`
-	moveTestClock = `UPDATE @test_clock SET ahead = $1`
+	moveTestClock = `UPDATE @test_clock SET ahead = ahead + $1`
 	dropTestClock = `DROP TABLE @test_clock`
 )
 
@@ -53,16 +48,20 @@ const (
 // does who made them.
 func NewTestClock(t TestingT, s *Store) *TestClock {
 	t.Helper()
-	c := &TestClock{t: t, names: s.names, config: s.own.Config().ConnConfig}
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 	defer cancel()
-	var err error
-	c.config.DialFunc = s.sockets.dial // it is none of the store's connections
-	if c.conn, err = pgx.ConnectConfig(ctx, c.config); err != nil {
+	config := s.own.Config()
+	config.MaxConns = 1
+	config.ConnConfig.DialFunc = s.sockets.dial // it is none of the store's connections
+	// A test may end connections, or the server.
+	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return true }
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
 		t.Fatalf("postgres: connect for the clock of a test: %v", err)
 	}
+	c := &TestClock{t: t, pool: pool, names: s.names}
 	if err := c.begin(ctx); err != nil {
-		_ = c.conn.Close(ctx) // nothing is under way on it
+		pool.Close()
 		t.Fatalf("postgres: move the clock of a store: %v", err)
 	}
 	t.Cleanup(c.end)
@@ -72,7 +71,7 @@ func NewTestClock(t TestingT, s *Store) *TestClock {
 // begin makes the clock one that can be moved, if it may be.
 func (c *TestClock) begin(ctx context.Context) error {
 	var used, moved bool
-	err := c.conn.QueryRow(ctx,
+	err := c.pool.QueryRow(ctx,
 		c.names.render(`SELECT EXISTS (SELECT FROM @record WHERE state <> 0) OR EXISTS (SELECT FROM @outbox),
 			to_regclass($1) IS NOT NULL`), c.names.render(`@test_clock`)).Scan(&used, &moved)
 	switch {
@@ -84,63 +83,36 @@ func (c *TestClock) begin(ctx context.Context) error {
 		return errors.New("there is another clock for its tables, or a test has left one: " +
 			"open it in a schema of the test's own")
 	}
-	err = c.conn.QueryRow(ctx, `SELECT pg_get_functiondef(to_regprocedure($1))`,
+	err = c.pool.QueryRow(ctx, `SELECT pg_get_functiondef(to_regprocedure($1))`,
 		c.names.render(`@now()`)).Scan(&c.original)
 	if err != nil {
 		return err
 	}
-	_, err = c.conn.Exec(ctx, c.names.render(setTestClock))
+	_, err = c.pool.Exec(ctx, c.names.render(setTestClock))
 	return err
 }
 
 // Advance moves the clock. It fails the test if it cannot.
 func (c *TestClock) Advance(d time.Duration) {
 	c.t.Helper()
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 	defer cancel()
-	c.ahead += d
-	if err := c.connected(ctx, func() error {
-		_, err := c.conn.Exec(ctx, c.names.render(moveTestClock), c.ahead.Microseconds())
-		return err
-	}); err != nil {
+	if _, err := c.pool.Exec(ctx, c.names.render(moveTestClock), d.Microseconds()); err != nil {
 		c.t.Fatalf("postgres: move the clock of a store: %v", err)
 	}
 }
 
 // end gives the tables the server's time again, unless the test has dropped them.
 func (c *TestClock) end() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.pool.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 	defer cancel()
-	defer func() { _ = c.conn.Close(ctx) }() // nothing is under way on it
-	if err := c.connected(ctx, func() error { return c.restore(ctx) }); err != nil {
+	var there bool
+	err := c.pool.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, c.names.render(`@test_clock`)).Scan(&there)
+	if err == nil && there {
+		_, err = c.pool.Exec(ctx, c.original+`; `+c.names.render(dropTestClock))
+	}
+	if err != nil {
 		c.t.Fatalf("postgres: give the tables the server's time again: %v", err)
 	}
-}
-
-func (c *TestClock) restore(ctx context.Context) error {
-	var there bool
-	err := c.conn.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, c.names.render(`@test_clock`)).Scan(&there)
-	if err == nil && there {
-		_, err = c.conn.Exec(ctx, c.original+`; `+c.names.render(dropTestClock))
-	}
-	return err
-}
-
-// connected does something that may be repeated, once more if the connection was lost: a test may end connections, or
-// the server.
-func (c *TestClock) connected(ctx context.Context, do func() error) error {
-	err := do()
-	if err == nil || !c.conn.IsClosed() {
-		return err
-	}
-	conn, connectErr := pgx.ConnectConfig(ctx, c.config)
-	if connectErr != nil {
-		return errors.Join(err, connectErr)
-	}
-	c.conn = conn
-	return do()
 }
