@@ -22,12 +22,16 @@ const (
 		set_config('idle_in_transaction_session_timeout', '10s', true)`
 	lockRecord   = `SELECT ` + columns + ` FROM @record WHERE id = $1 FOR NO KEY UPDATE`
 	deleteRecord = `DELETE FROM @record WHERE id = $1`
-	// It returns a row in any case, with a number that tells the reply from another one: what is not there is not read
-	// from a reply that is not there.
-	getRecord = `SELECT $2::bigint, @now(), pg_is_in_recovery(), id IS NOT NULL, coalesce(attempt, 0), coalesce(due, 0),
-			coalesce(retention, 0), created_at, settled_at, downstream_secret, reconcile_count, step, coalesce(state, 0::smallint),
-			coalesce(version, 0::smallint), coalesce(status, 0::smallint), ` + otherColumns + `
+	// It returns a row in any case: what is not there is not read from a reply that is not there.
+	getRecord = `SELECT $1::uuid, @now(), pg_is_in_recovery(), ` + columns + `
 		FROM (SELECT) AS one LEFT JOIN @record ON id = $1`
+)
+
+// The statements of a look whose replies are read, by their numbers in the round trip, and the columns of getRecord.
+const (
+	lookedRecord, lookedMoment = 1, 2
+
+	gotID, gotNow, gotStandby, gotRecord = 0, 1, 2, 3
 )
 
 var (
@@ -145,34 +149,33 @@ func (s *Store) changeOnce(ctx context.Context, id store.ID, event store.Event) 
 }
 
 // look begins a transaction and reads a record under its lock, with the clock and, where the event takes one, a fresh
-// token.
+// token. All of it ends with a caller who leaves.
 func (s *Store) look(
 	ctx context.Context, conn *pgx.Conn, id store.ID, hash [16]byte, event *store.Event, c *changed,
 ) (err error) {
-	batch := &pgx.Batch{}
-	batch.Queue(begin)
-	batch.Queue(s.sql.lockRecord, hash)
-	batch.Queue(s.sql.moment, event.Kind.TakesToken())
-	results := conn.SendBatch(ctx, batch)
-	defer func() { err = errors.Join(err, unavailable(results.Close())) }()
-	if _, err := results.Exec(); err != nil {
-		return unavailable(err)
-	}
+	trip := pipeline{conn: conn, unnamed: true, opens: true, until: ctx}
+	trip.add(s.sql.begins[readCommittedLevel])
+	trip.add(&s.sql.lockRecord, hash[:])
+	trip.add(&s.sql.moment, trip.mark(mark(event.Kind.TakesToken())))
 	c.found = row{id: hash}
-	r := &c.found
-	err = results.QueryRow().Scan(r.fields()...)
-	if c.exists = err == nil; c.exists {
-		c.before, err = r.record(id)
-	}
-	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		return notFoundAsIs(err)
-	}
-	var now int64
-	if err := results.QueryRow().Scan(&now, &event.Token, nil); err != nil {
+	_, err = trip.run(sqltx.Undisturbed(ctx, settleTimeout), func(statement int, raw [][]byte) error {
+		v := values{raw: raw}
+		switch statement {
+		case lookedRecord:
+			c.exists = true
+			v.row(&c.found, 0)
+		case lookedMoment:
+			c.now, event.Token = fromMicros(v.int64(0)), v.int64(1)
+		}
+		return v.err
+	})
+	if err != nil {
 		return unavailable(err)
 	}
-	c.now = fromMicros(now)
-	return nil
+	if c.exists {
+		c.before, err = c.found.record(id)
+	}
+	return err
 }
 
 // notFoundAsIs keeps what is said of a record, and wraps what is said of the database.
@@ -189,18 +192,18 @@ func (s *Store) write(ctx context.Context, conn *pgx.Conn, hash [16]byte, c *cha
 	trip := pipeline{conn: conn, unnamed: true}
 	switch {
 	case c.outcome.Effect == store.EffectRemove:
-		trip.add(&statement{text: s.sql.deleteRecord}, hash[:])
+		trip.add(&s.sql.deleteRecord, hash[:])
 	default:
 		r := &c.wrote
 		r.encode(&c.after, hash)
 		if c.found.attempt == r.attempt {
 			r.step = c.found.step // another call of the owner may look for it
 		}
-		text := s.sql.updateRecord
+		statement := &s.sql.updateRecord
 		if !c.exists {
-			text = s.sql.insertRecord
+			statement = &s.sql.insertRecord
 		}
-		trip.add(&statement{text: text}, trip.row(r)...)
+		trip.add(statement, trip.row(r)...)
 	}
 	trip.add(&s.sql.commit)
 	deadline := time.Now().Add(settleTimeout)
@@ -263,19 +266,21 @@ func (s *Store) getOnce(ctx context.Context, r *row) (at int64, err error) {
 		return 0, err
 	}
 	defer conn.Release()
-	var echo int64
-	var standby, exists bool
-	asked := randomKey()
-	err = conn.QueryRow(ctx, s.sql.get, r.id, asked).Scan(append([]any{&echo, &at, &standby, &exists}, r.fields()...)...)
-	switch {
-	case errors.Is(err, pgx.ErrNoRows) || err == nil && echo != asked:
-		_ = conn.Conn().Close(ctx) // its next reply would be another's too
-		return 0, errForeignReply
-	case err == nil && standby:
-		err = ErrStandby
-	case err == nil && !exists:
-		err = pgx.ErrNoRows
-	}
+	trip := pipeline{conn: conn.Conn(), unnamed: true, until: ctx}
+	trip.add(&s.sql.get, r.id[:])
+	_, err = trip.run(sqltx.Undisturbed(ctx, settleTimeout), func(_ int, raw [][]byte) error {
+		v := values{raw: raw}
+		switch at = v.int64(gotNow); {
+		case [16]byte(v.fixed(gotID, 16)) != r.id:
+			return fmt.Errorf("%w: another record", errForeignReply)
+		case v.bool(gotStandby):
+			return ErrStandby
+		case v.err == nil && v.column(gotRecord) == nil:
+			return pgx.ErrNoRows
+		}
+		v.row(r, gotRecord)
+		return v.err
+	})
 	noteStandby(conn.Conn(), err)
 	return at, err
 }

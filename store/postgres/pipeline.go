@@ -31,6 +31,8 @@ type pipeline struct {
 	count   int
 	// opens says that the round trip leaves a transaction open.
 	opens bool
+	// until is the context of a caller whose leaving ends the round trip, nil for a round trip that is not cut off.
+	until context.Context
 	// warned says that the server sent a warning along, such as that a commit did not wait for its standbys.
 	warned bool
 	// tag is that of the last statement, numbers the memory of parameters: neither is worth an allocation of its own.
@@ -123,6 +125,11 @@ func (p *pipeline) run(deadline time.Time, read func(statement int, values [][]b
 	if err := pg.Conn().SetDeadline(deadline); err != nil {
 		return nil, p.broken(err)
 	}
+	stop := func() bool { return true }
+	if p.until != nil {
+		stop = context.AfterFunc(p.until, func() { _ = pg.Conn().SetDeadline(time.Unix(1, 0)) })
+		defer stop()
+	}
 	pg.Frontend().SendSync(endOfTrip)
 	if err := pg.Frontend().Flush(); err != nil {
 		return nil, p.broken(err)
@@ -158,6 +165,9 @@ func (p *pipeline) run(deadline time.Time, read func(statement int, values [][]b
 				err = pgconn.ErrorResponseToPgError(m)
 			}
 		case *pgproto3.ReadyForQuery:
+			if !stop() {
+				return tag, p.broken(p.until.Err()) // its end may still set the deadline
+			}
 			if resetErr := pg.Conn().SetDeadline(time.Time{}); resetErr != nil {
 				return tag, p.broken(resetErr)
 			}
@@ -174,6 +184,9 @@ func (p *pipeline) run(deadline time.Time, read func(statement int, values [][]b
 
 // broken gives up a connection whose next answer cannot be foretold.
 func (p *pipeline) broken(err error) error {
+	if p.until != nil && p.until.Err() != nil && !errors.Is(err, p.until.Err()) {
+		err = fmt.Errorf("%w: %w", p.until.Err(), err)
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	_ = p.conn.Close(ctx)
@@ -252,9 +265,9 @@ func (p *pipeline) row(r *row) [][]byte {
 // statements are the texts of this package with the names of the tables put in. Those with a name are prepared on the
 // connections of handlers.
 type statements struct {
-	moment, lockRecord, insertRecord, updateRecord, deleteRecord, get string
-
 	remember, insertExecution string
+
+	moment, lockRecord, insertRecord, updateRecord, deleteRecord, get statement
 
 	claim, claimBounded, number, lookUpAndDraw, insertAnswer, replaceAnswer, commit, rollback, advance statement
 	awaitLock, askFate, lookUp                                                                         statement
@@ -272,10 +285,12 @@ func prepareStatements(n names, channel string, usual bool) statements {
 		text = n.render(text)
 		return statement{name: channel + "_" + shortHash(text) + "_" + name, text: text}
 	}
+	unnamed := func(text string) statement { return statement{text: n.render(text)} }
 	all := statements{
-		moment: n.render(selectMoment), lockRecord: n.render(lockRecord), insertRecord: n.render(insertRecord),
 		remember: n.render(rememberEvent), insertExecution: n.render(insertExecution),
-		updateRecord: n.render(updateRecord), deleteRecord: n.render(deleteRecord), get: n.render(getRecord),
+
+		moment: unnamed(selectMoment), lockRecord: unnamed(lockRecord), insertRecord: unnamed(insertRecord),
+		updateRecord: unnamed(updateRecord), deleteRecord: unnamed(deleteRecord), get: unnamed(getRecord),
 
 		begins: prepareBegins(named, usual), claim: named("claim", claim), claimBounded: named("bounded", claimBounded),
 		lookUpAndDraw: named("lookup", lookUpAndDraw), lookUp: named("ask", lookUp),
