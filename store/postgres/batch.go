@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/onceward/onceward/internal/sqltx"
 )
 
 // The limits of a batch: so many items, and about so many bytes, that it does not hold up those behind it.
@@ -158,29 +157,11 @@ func (b *batcher) run(items []*item) {
 
 // attempt runs a batch, and again if its connection turned out dead or the server undid it.
 func (b *batcher) attempt(ctx context.Context, items []*item, hurried bool) error {
-	return repeated(ctx, b.pool, func() error { return b.send(ctx, items, hurried) })
-}
-
-// repeated does what may be done again: once more if a connection turned out dead, and some times if the server undid
-// it. Where no connection can be made the next one cannot be made either.
-func repeated(ctx context.Context, pool *ownPool, do func() error) error {
-	dead := false
-	for tries := 1; ; tries++ {
-		err := do()
-		if err == nil && dead {
-			err = replicated(ctx, pool.Pool) // it may have found what the first one did
-		}
-		switch {
-		case err == nil || ctx.Err() != nil || fromStandby(err):
-			return unavailable(err)
-		case undone(err) && tries < sqltx.MaxUndone && sqltx.PauseUndone(ctx, tries):
-		case lost(err) && !dead && !errors.Is(err, errUnconnected):
-			dead = true
-			pool.Reset() // the others are likely dead too
-		default:
-			return unavailable(err)
-		}
+	resent, err := b.pool.repeated(ctx, func() error { return b.send(ctx, items, hurried) })
+	if err == nil && resent {
+		err = unavailable(replicated(ctx, b.pool.Pool)) // it may have found what the first one did
 	}
+	return err
 }
 
 // lost reports whether an error came from the connection, not from the server's judgement.

@@ -84,36 +84,29 @@ func (s *Store) change(ctx context.Context, id store.ID, event store.Event) (c c
 	if err := s.writable(); err != nil {
 		return c, err
 	}
-	for tries := 1; ; tries++ {
+	// Nothing was written then, or, of a reservation, nothing that its nonce would not find again.
+	again := func(err error) bool {
+		return undone(err) || s.lostRace(err) || errors.Is(err, errNotBegun) ||
+			event.Kind == store.EventReserve && errors.Is(err, errUnanswered)
+	}
+	err = repeatOn(ctx, again, func() error {
 		c, err = s.changeOnce(ctx, id, event)
 		if errors.Is(err, errUnanswered) && event.Kind != store.EventReserve {
-			// What cannot be told is not made again: an event without a fence, such as a bust, would meet what came
-			// since.
-			if err = s.landed(ctx, id, &c, err); !errors.Is(err, errNotLanded) {
-				return c, err
-			}
+			// A change whose outcome cannot be learned is not made again: an event without a fence, such as a bust,
+			// would meet what came since.
+			err = s.landed(ctx, id, &c, err)
 		}
-		if err == nil && c.outcome.Effect == store.EffectNone && event.Kind != store.EventReserve {
-			return c, s.madeBefore(ctx)
-		}
-		if err == nil || ctx.Err() != nil || !s.mayRepeat(ctx, err, tries) {
-			return c, err
-		}
+		return err
+	})
+	if err == nil && c.outcome.Effect == store.EffectNone && event.Kind != store.EventReserve {
+		err = s.madeBefore(ctx)
 	}
+	return c, err
 }
 
 // madeBefore waits until the standbys have a write that a call found made: the call that made it may not have been
 // answered, because its commit's wait for the standbys was cut off.
 func (s *Store) madeBefore(ctx context.Context) error { return unavailable(replicated(ctx, s.asking)) }
-
-// mayRepeat reports whether a change is made again after an error: nothing was written then, or, of a reservation,
-// nothing that its nonce would not find again. It waits if the server undid it because of its neighbours.
-func (s *Store) mayRepeat(ctx context.Context, err error, tries int) bool {
-	if undone(err) {
-		return tries < sqltx.MaxUndone && sqltx.PauseUndone(ctx, tries)
-	}
-	return tries <= sqltx.MaxTries && (s.lostRace(err) || errors.Is(err, errNotBegun) || errors.Is(err, errUnanswered))
-}
 
 // errNotBegun says that the connection turned out dead before anything was written.
 var errNotBegun = errors.New("not begun")
@@ -243,27 +236,22 @@ func (s *Store) get(ctx context.Context, id store.ID) (rec store.Record, now tim
 
 // read reads the row of an id, and the clock, on a second connection if the first one turns out dead.
 func (s *Store) read(ctx context.Context, r *row) (at int64, err error) {
-	for range 2 {
-		err = repeatUndone(ctx, func() (err error) {
-			at, err = s.getOnce(ctx, r)
-			return err
-		})
-		if err == nil || errors.Is(err, pgx.ErrNoRows) || fromStandby(err) || !lost(err) || ctx.Err() != nil {
-			break
-		}
-		s.own.Reset() // a connection turned out dead, and the others are likely dead too
+	exists := false
+	_, err = s.own.repeated(ctx, func() (err error) {
+		at, exists, err = s.getOnce(ctx, r)
+		return err
+	})
+	if err == nil && !exists {
+		err = store.ErrNotFound
 	}
-	if errors.Is(err, pgx.ErrNoRows) {
-		return at, store.ErrNotFound
-	}
-	return at, unavailable(err)
+	return at, err
 }
 
 // getOnce reads a row on one connection. What a standby does not have may be there all the same.
-func (s *Store) getOnce(ctx context.Context, r *row) (at int64, err error) {
+func (s *Store) getOnce(ctx context.Context, r *row) (at int64, exists bool, err error) {
 	conn, err := s.own.Acquire(ctx)
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	defer conn.Release()
 	trip := pipeline{conn: conn.Conn(), unnamed: true, until: ctx}
@@ -275,49 +263,64 @@ func (s *Store) getOnce(ctx context.Context, r *row) (at int64, err error) {
 			return fmt.Errorf("%w: another record", errForeignReply)
 		case v.bool(gotStandby):
 			return ErrStandby
-		case v.err == nil && v.column(gotRecord) == nil:
-			return pgx.ErrNoRows
 		}
-		v.row(r, gotRecord)
+		if exists = v.column(gotRecord) != nil; exists {
+			v.row(r, gotRecord)
+		}
 		return v.err
 	})
 	noteStandby(conn.Conn(), err)
-	return at, err
+	return at, exists, err
 }
 
 // errNotLanded says that a change whose reply was lost was not made, for certain.
 var errNotLanded = fmt.Errorf("%w: the commit did not land", errNotBegun)
 
 // landed finds out whether a change was made whose COMMIT was not answered: the record is looked at under its lock,
-// so that the transaction is over. It asks for as long as the caller waits, through a restart of the server. It
-// returns nil if the change was made, errNotLanded if it was not, and the cause if that cannot be told any more.
+// so that the transaction is over. It returns nil if the change was made, errNotLanded if it was not, and the cause if
+// that cannot be learned any more.
 func (s *Store) landed(ctx context.Context, id store.ID, c *changed, cause error) error {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	for failures := 1; ; failures++ {
-		var now changed
+	var now changed
+	err := learn(ctx, func(ctx context.Context) error {
+		now = changed{}
 		err := s.lookAgain(ctx, id, &now)
 		if err == nil && c.madeOf(&now) {
 			err = replicated(ctx, s.asking)
 		}
-		switch {
-		case err == nil && c.madeOf(&now):
-			return nil
-		case err == nil && c.unmadeOf(&now):
-			return unavailable(errNotLanded)
-		case err == nil:
-			return cause
-		case errors.Is(err, store.ErrUnreadable): // a record of a newer version stays unreadable
-			return fmt.Errorf("%w; then the record could not be read: %v", cause, err) // whose state says nothing of this change
-		}
-		if !backoff.Sleep(ctx, backoff.Exponential(askPause, maxAskPause, failures)) {
-			return cause
+		return err
+	})
+	switch {
+	case err != nil: // not wrapped: it does not say what became of the change
+		return fmt.Errorf("%w; then the record could not be read: %v", cause, err)
+	case c.madeOf(&now):
+		return nil
+	case c.unmadeOf(&now):
+		return unavailable(errNotLanded)
+	default:
+		return cause
+	}
+}
+
+// learn asks what became of a commit that was not answered, until there is an answer or the caller has left, through a
+// restart of the server. A record that cannot be read, because a newer version has written it, stays so.
+func learn(ctx context.Context, ask func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	for failures := 1; ; failures++ {
+		err := ask(ctx)
+		if err == nil || errors.Is(err, store.ErrUnreadable) ||
+			!backoff.Sleep(ctx, backoff.Exponential(askPause, maxAskPause, failures)) {
+			return err
 		}
 	}
 }
 
-// maxAskPause is the longest time between two questions after a commit.
-const maxAskPause = time.Second
+// The limits of learn: how long it asks, and the first and the longest pause between two questions.
+const (
+	askTimeout  = 20 * time.Second
+	askPause    = 50 * time.Millisecond
+	maxAskPause = time.Second
+)
 
 // lookAgain reads a record while nothing changes it.
 func (s *Store) lookAgain(ctx context.Context, id store.ID, now *changed) error {
@@ -332,7 +335,9 @@ func (s *Store) lookAgain(ctx context.Context, id store.ID, now *changed) error 
 	return rollback(conn.Conn(), lookTimeout)
 }
 
-// madeOf reports whether the record is what the change made of it.
+// madeOf reports whether the record is what the change made of it. No other change makes an equal row: a grant has the
+// nonce of its caller, and other events set due from the server's clock, which is read under the lock of the row. A
+// checkpoint and a rewrite set none of these: an equal row then has the effect that was asked for, whichever call made it.
 func (c *changed) madeOf(now *changed) bool {
 	if c.outcome.Effect == store.EffectRemove {
 		return !now.exists

@@ -41,7 +41,7 @@ func (s *Store) ClaimMessages(
 		return nil, err
 	}
 	c := &messageClaim{requests: requests, lease: lease, token: newToken()}
-	for undoings, all := 0, false; ; {
+	for all := false; ; {
 		found, err := s.claimPromoted(ctx, c)
 		switch {
 		case err != nil:
@@ -57,16 +57,12 @@ func (s *Store) ClaimMessages(
 			}
 		}
 		switch {
-		case err == nil:
-			all = all || len(c.claimed) > 0
-		case len(c.claimed) > 0:
-			return c.claimed, nil // the next one meets it too
-		case undone(err) && undoings < sqltx.MaxUndone:
-			undoings++ // where transactions are more isolated than these need
-			sqltx.PauseUndone(ctx, undoings)
-		default:
+		case err != nil && len(c.claimed) > 0:
+			return c.claimed, nil // the next call meets it too
+		case err != nil:
 			return nil, unavailable(err)
 		}
+		all = all || len(c.claimed) > 0
 	}
 }
 
@@ -110,11 +106,14 @@ func (c *messageClaim) args() (topics []string, limits []int32) {
 // claimPromoted claims what was promoted.
 func (s *Store) claimPromoted(ctx context.Context, c *messageClaim) (found claimResult, err error) {
 	topics, limits := c.args()
-	rows, err := s.own.Query(ctx, s.names.render(claimMessages), topics, limits, c.lease.Microseconds(), c.token)
+	err = repeatUndone(ctx, func() error {
+		rows, err := s.own.Query(ctx, s.names.render(claimMessages), topics, limits, c.lease.Microseconds(), c.token)
+		if err == nil {
+			found, err = collectClaimed(rows, c.token)
+		}
+		return err
+	})
 	if err != nil {
-		return found, unavailable(err) // the caller claims again what was undone
-	}
-	if found, err = collectClaimed(rows, c.token); err != nil {
 		return claimResult{}, unavailable(err)
 	}
 	c.add(found.claimed)

@@ -97,11 +97,12 @@ func (s *Store) claimNew(ctx context.Context, c *messageClaim) (ready, all bool,
 
 // promote promotes so many messages, and returns how many there were, and which of them were claimed.
 func (s *Store) promote(ctx context.Context, args ...any) (promoted int, claimed []pgtype.UUID, err error) {
-	err = s.planned(ctx, func(batch *pgx.Batch) {
+	promotion := func(batch *pgx.Batch) {
 		batch.Queue(s.names.render(lockPromotion))
 		batch.Queue(s.names.render(promoteMessages), args...).
 			QueryRow(func(row pgx.Row) error { return row.Scan(&promoted, &claimed) })
-	})
+	}
+	err = repeatUndone(ctx, func() error { return s.planned(ctx, promotion) })
 	return promoted, claimed, err
 }
 
@@ -110,20 +111,13 @@ func (s *Store) readNew(ctx context.Context, token int64, ids []pgtype.UUID) (fo
 	if len(ids) == 0 {
 		return claimResult{}, nil
 	}
-	read := func() error {
-		return s.planned(ctx, func(batch *pgx.Batch) {
-			batch.Queue(s.names.render(readClaimed), ids, token).Query(func(rows pgx.Rows) (err error) {
-				found, err = collectClaimed(rows, token)
-				return err
-			})
+	reading := func(batch *pgx.Batch) {
+		batch.Queue(s.names.render(readClaimed), ids, token).Query(func(rows pgx.Rows) (err error) {
+			found, err = collectClaimed(rows, token)
+			return err
 		})
 	}
-	if err = read(); err != nil && ctx.Err() == nil {
-		if lost(err) {
-			s.own.Reset() // the other connections are likely dead too
-		}
-		err = read()
-	}
+	_, err = s.own.repeated(ctx, func() error { return s.planned(ctx, reading) })
 	return found, err
 }
 

@@ -89,22 +89,20 @@ func (t *transaction) resolve(cause error) error {
 	if t.store.otherTransaction(cause) {
 		return t.plan.spoiled(errSwapped, nil)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
-	defer cancel()
-	for {
-		rec, became, err := t.ask(ctx)
+	var rec store.Record
+	var became fate
+	err := learn(context.Background(), func(ctx context.Context) (err error) {
+		rec, became, err = t.ask(ctx)
 		if err == nil && (became == fateCommitted || rec.State != store.StateNone) {
 			err = replicated(ctx, t.store.asking)
 		}
-		switch {
-		case err == nil:
-			return t.plan.learned(&rec, became, cause)
-		case ctx.Err() != nil || errors.Is(err, store.ErrUnreadable): // a record of a newer version stays unreadable
-			return fmt.Errorf("%w: commit: %w; then the server could not be asked what became of it: %w",
-				store.ErrOutcomeUnknown, cause, err)
-		}
-		time.Sleep(askPause)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("%w: commit: %w; then the server could not be asked what became of it: %w",
+			store.ErrOutcomeUnknown, cause, err)
 	}
+	return t.plan.learned(&rec, became, cause)
 }
 
 // believe says what became of a commit that no record tells of. What the server itself refused was not committed; it
@@ -148,9 +146,6 @@ const (
 	// askFate asks what became of a transaction.
 	askFate = `SELECT pg_xact_status($1)`
 	lookUp  = `SELECT ` + columns + ` FROM @record WHERE id = $1`
-	// askTimeout is how long the outcome of a commit is asked after, through restarts of the server.
-	askTimeout = 20 * time.Second
-	askPause   = 50 * time.Millisecond
 	// stateFuture is what askFate is refused with if the server has not begun such a transaction: it has taken the place
 	// of the one that had, and does not have the commit.
 	stateFuture = "22023"

@@ -20,7 +20,7 @@ func repeatUndone(ctx context.Context, do func() error) error { return repeatOn(
 func repeatOn(ctx context.Context, again func(error) bool, do func() error) error {
 	for tries := 1; ; tries++ {
 		err := do()
-		if !again(err) || tries >= sqltx.MaxUndone || !sqltx.PauseUndone(ctx, tries) {
+		if err == nil || !again(err) || tries >= sqltx.MaxUndone || !sqltx.PauseUndone(ctx, tries) {
 			return err
 		}
 	}
@@ -43,6 +43,24 @@ func (p *ownPool) Acquire(ctx context.Context) (*pgxpool.Conn, error) {
 		return nil, fmt.Errorf("%w: %w", errUnconnected, err)
 	}
 	return conn, nil
+}
+
+// repeated does what may be done twice: once more if a connection turned out dead, which resent reports, and some times if
+// the server undid it. Where no connection can be made the next one cannot be made either.
+func (p *ownPool) repeated(ctx context.Context, do func() error) (resent bool, err error) {
+	again := func(err error) bool {
+		dead := lost(err) && !resent && !errors.Is(err, errUnconnected)
+		if ctx.Err() != nil || fromStandby(err) || !dead && !undone(err) {
+			return false
+		}
+		if dead {
+			resent = true
+			p.Reset() // the others are likely dead too
+		}
+		return true
+	}
+	err = unavailable(repeatOn(ctx, again, do))
+	return resent, err
 }
 
 // Exec runs a statement.
