@@ -72,6 +72,8 @@ func chaos(ctx context.Context, args []string, out io.Writer) error {
 		"how many replicas must have a write of redis-cluster before it counts (WAIT)")
 	flags.DurationVar(&o.Time, "time", time.Minute, "how long faults happen on each store")
 	flags.Uint64Var(&o.Seed, "seed", 0, "seed of faults and requests (default: drawn)")
+	flags.Func("isolation", "level of the transactions on PostgreSQL and MariaDB: read-committed, repeatable-read or "+
+		"serializable (default: the database's own)", o.setIsolation)
 	flags.IntVar(&o.Clients, "clients", 24, "number of clients")
 	flags.DurationVar(&o.Every, "every", 700*time.Millisecond, "time between two faults")
 	only := flags.String("faults", "", "faults to let happen, with commas between them (default: all)")

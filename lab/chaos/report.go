@@ -1,6 +1,7 @@
 package main
 
 import (
+	"database/sql"
 	"fmt"
 	"io"
 	"maps"
@@ -50,6 +51,9 @@ func (o *options) flags() string {
 		o.Store, o.Seed, o.Time, o.Clients, o.Every, o.Clocks)
 	if o.Replicas > 0 {
 		flags += fmt.Sprintf(" -replicas %d", o.Replicas)
+	}
+	if o.Isolation != sql.LevelDefault {
+		flags += " -isolation " + isolationName(o.Isolation)
 	}
 	if o.Only != nil {
 		flags += " -faults " + strings.Join(o.Only, ",")

@@ -2,11 +2,13 @@ package main
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -28,10 +30,28 @@ type options struct {
 	Settle  time.Duration
 	// Replicas is how many replicas must have a write before a Redis store counts it as written.
 	Replicas int
+	// Isolation is the level of the nodes' transactions. Default: the database's own.
+	Isolation sql.IsolationLevel
 	// Brief ends the faults when the time is over, also if some have not happened yet.
 	Brief bool
 	// Only are the faults that happen; nil for all.
 	Only []string
+}
+
+// setIsolation sets the level that has a name on the command line.
+func (o *options) setIsolation(name string) error {
+	for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
+		if name == isolationName(level) {
+			o.Isolation = level
+			return nil
+		}
+	}
+	return errors.New("the levels are read-committed, repeatable-read and serializable")
+}
+
+// isolationName returns the name of a level on the command line.
+func isolationName(level sql.IsolationLevel) string {
+	return strings.ReplaceAll(strings.ToLower(level.String()), " ", "-")
 }
 
 // The nodes of a run.
@@ -62,7 +82,7 @@ func (o options) once(ctx context.Context, out io.Writer, watch *watch) (r *repo
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, done()) }()
-	fmt.Fprintf(out, "chaos on %s, seed %d, %s of faults\n", o.Store, o.Seed, o.Time)
+	fmt.Fprintf(out, "chaos on %s, isolation %s, seed %d, %s of faults\n", o.Store, isolationName(o.Isolation), o.Seed, o.Time)
 	w, err := o.world(ctx, watch, dir)
 	if err != nil {
 		return nil, err
@@ -78,7 +98,7 @@ func (o options) once(ctx context.Context, out io.Writer, watch *watch) (r *repo
 func (o options) world(ctx context.Context, watch *watch, dir string) (*world.World, error) {
 	config := world.Config{
 		Store: o.Store, Dir: dir, Seed: o.Seed, Only: o.Only, Brief: o.Brief, Servers: serverNodes, Workers: workerNodes,
-		Log: o.Keep != "", Replicas: o.Replicas,
+		Log: o.Keep != "", Replicas: o.Replicas, Isolation: o.Isolation,
 	}
 	var err error
 	if config.Program, err = os.Executable(); err != nil {

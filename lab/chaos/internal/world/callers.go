@@ -27,7 +27,7 @@ func (w *World) startCallers(ctx context.Context) error {
 		own := filepath.Join(w.Dir, name+".db")
 		direct := own
 		if w.Store == "postgres" {
-			own, direct = w.database.url(), w.database.direct()
+			own, direct = w.nodeURL(), w.database.direct()
 		}
 		p := w.process(name, node.Settings{Caller: &node.Caller{
 			Store: own, Heard: filepath.Join(w.Dir, name+".heard"), Fronts: w.Fronts(), Plain: w.Plain(),

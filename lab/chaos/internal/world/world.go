@@ -4,6 +4,7 @@ package world
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -37,6 +38,8 @@ type Config struct {
 	Brief bool
 	// Replicas is how many replicas must have a write before a Redis store counts it as written.
 	Replicas int
+	// Isolation is the level of the transactions of all nodes. Default: the database's own.
+	Isolation sql.IsolationLevel
 	// Servers and Workers are how many nodes there are of each kind.
 	Servers, Workers int
 	// Log makes nodes write logs.
@@ -112,6 +115,9 @@ func New(ctx context.Context, config Config) (w *World, err error) {
 		return w, err
 	}
 	if err := w.checkOnly(); err != nil {
+		return w, err
+	}
+	if err := w.checkIsolation(ctx); err != nil {
 		return w, err
 	}
 	if err := w.startClock(ctx); err != nil {
@@ -233,7 +239,7 @@ func (w *World) startNodes(ctx context.Context) error {
 		settings.Log = filepath.Join(w.Dir, "nodes.log")
 	}
 	for i := range w.Servers {
-		settings.Store = w.database.url()
+		settings.Store = w.nodeURL()
 		settings.Serve, settings.Work = true, i == 0 // one node does both, as small services do
 		settings.Generation = 1 + i%2
 		server := w.process(fmt.Sprintf("server-%d", i+1), settings)
@@ -248,7 +254,7 @@ func (w *World) startNodes(ctx context.Context) error {
 		w.fronts = append(w.fronts, front)
 	}
 	for i := range w.Workers {
-		settings.Store = w.database.url()
+		settings.Store = w.nodeURL()
 		settings.Serve, settings.Work, settings.Generation = false, true, 2
 		worker := w.process(fmt.Sprintf("worker-%d", i+1), settings)
 		w.workers = append(w.workers, worker)
