@@ -24,6 +24,7 @@ const (
 	stateNotNullViolation     = "23502"
 	stateSerializationFailure = "40001"
 	stateDeadlock             = "40P01"
+	stateLockNotAvailable     = "55P03" // the bound on a wait for a lock has passed, or NOWAIT met a lock
 	stateInvalidText          = "22P02"
 	stateNoSuchStatement      = "26000"
 	stateInsufficientRights   = "42501"

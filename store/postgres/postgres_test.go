@@ -111,7 +111,9 @@ func (h handle) instance(t testing.TB, among *grounds) storetest.Instance {
 			Conflicts: map[string]string{
 				"DO $$ BEGIN RAISE 'met' USING ERRCODE = '40001'; END $$": "40001",
 				"DO $$ BEGIN RAISE 'met' USING ERRCODE = '40P01'; END $$": "40P01",
+				"DO $$ BEGIN RAISE 'met' USING ERRCODE = '55P03'; END $$": "55P03",
 			},
+			NoWait: `LOCK TABLE business IN ACCESS EXCLUSIVE MODE NOWAIT`,
 			Enders: []string{"COMMIT; BEGIN", "ROLLBACK; BEGIN", "COMMIT AND CHAIN", "END", "COMMIT; BEGIN; SELECT 1"},
 		},
 		Advance: func(d time.Duration) { ground.advance(t, d) },

@@ -143,9 +143,6 @@ func (s *Store) migrate(ctx context.Context) error {
 	return nil
 }
 
-// stateLockNotAvailable is the state of a statement that waited for a lock for longer than the store's connections do.
-const stateLockNotAvailable = "55P03"
-
 // waitsForMigration reports whether a migration failed because of other sessions, and may be tried again: one that
 // migrates the same tables, or one that uses them.
 func waitsForMigration(err error) bool { return undone(err) || sqlState(err) == stateLockNotAvailable }

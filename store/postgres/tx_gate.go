@@ -31,6 +31,8 @@ type gate struct {
 	answers bool
 	adds    atomic.Bool
 
+	// batch is the last statement, if that is a batch.
+	batch      *pgx.Batch
 	savepoints int
 	// messages are those that the handler added to its answer.
 	messages   []addition
@@ -76,11 +78,19 @@ func (g *gate) note(tag pgconn.CommandTag, err error) {
 	g.noteStatus(err)
 }
 
-// meet notes an error if it comes from the neighbours. The caller holds the gate.
+// meet notes an error if it comes from the neighbours. A statement with NOWAIT has asked for its error. The caller holds
+// the gate.
 func (g *gate) meet(err error) {
-	if undone(err) {
+	if undone(err) || sqlState(err) == stateLockNotAvailable && !g.noWait() {
 		g.Meet(err)
 	}
+}
+
+// noWait reports whether the last statement, or one of the last batch, has NOWAIT.
+func (g *gate) noWait() bool {
+	has := func(statement string) bool { return strings.Contains(strings.ToUpper(statement), "NOWAIT") }
+	return has(g.Statement) ||
+		g.batch != nil && slices.ContainsFunc(g.batch.QueuedQueries, func(q *pgx.QueuedQuery) bool { return has(q.SQL) })
 }
 
 // noteStatus looks at the state of the transaction after a statement. The caller holds the gate.
@@ -97,14 +107,14 @@ func (g *gate) noteStatus(err error) {
 
 // inspect notes whether a statement that is about to run may end the transaction. The caller holds the gate.
 func (g *gate) inspect(ctx context.Context, statement string) {
-	g.Statement, g.CallCtx = statement, ctx
+	g.Statement, g.CallCtx, g.batch = statement, ctx, nil
 	g.Ending.Store(mayEnd(statement) && !g.conn.IsClosed())
 }
 
 // inspectBatch does so for the statements of a batch. The caller holds the gate.
 func (g *gate) inspectBatch(ctx context.Context, batch *pgx.Batch) {
 	ending := slices.ContainsFunc(batch.QueuedQueries, func(q *pgx.QueuedQuery) bool { return mayEnd(q.SQL) })
-	g.Statement, g.CallCtx = "of a batch", ctx
+	g.Statement, g.CallCtx, g.batch = "of a batch", ctx, batch
 	g.Ending.Store(ending && !g.conn.IsClosed())
 }
 

@@ -30,6 +30,7 @@ func hasLevels(i Instance) bool {
 // neighbours as it would be without the store, at each level. And at each level a key is executed once.
 func testIsolation(t *testing.T, h Harness) {
 	h.test(t, "conflicts answered away", conflictsAnsweredAway)
+	h.test(t, "NOWAIT answered away", noWaitAnsweredAway)
 	for _, level := range levels {
 		for _, p := range rivalries {
 			if h.Features.Certifies { // a level isolates the transactions of one node
@@ -74,6 +75,28 @@ func conflictsAnsweredAway(e *env) {
 			e.Errorf("E1: work that always meets a neighbour got %v, want an error that names %q and the statement", err, word)
 		}
 		e.wantRows(target.Key, 0, "I1")
+	}
+}
+
+// noWaitAnsweredAway lets work ask for a lock without a wait, which fails. It asked for the failure: so its answer is stored.
+func noWaitAnsweredAway(e *env) {
+	if e.Business.NoWait == "" {
+		return
+	}
+	rival, err := e.Business.Pool.BeginTx(e.ctx, nil)
+	e.must(err)
+	defer func() { _ = rival.Rollback() }()
+	_, err = rival.ExecContext(e.ctx, `INSERT INTO business VALUES ('rival')`)
+	e.must(err)
+	runs := 0
+	e.transacted(request(id("key")), func(ctx context.Context, _ store.Verdict) store.Settlement {
+		runs++
+		e.meet(ctx, e.Business.NoWait)
+		return store.Settlement{Action: store.TxCommitAnswer, Completion: *answer("locked")}
+	}, store.DecisionExecute, "E1")
+	v := e.transacted(request(id("key")), e.refusing("I1"), store.DecisionReplay, "I2")
+	if body := string(v.Record.Response.Body); runs != 1 || body != "locked" {
+		e.Errorf("E1: work whose statement does not wait ran %d times, and %q is stored", runs, body)
 	}
 }
 

@@ -96,6 +96,9 @@ type Business struct {
 	// Conflicts holds statements that fail as one does by which a transaction meets its neighbours, such as in a deadlock,
 	// each with a word of the error. What work makes of such an error is not tested without them.
 	Conflicts map[string]string
+	// NoWait is a statement that fails at once if another transaction has inserted into the table and not ended. It is not
+	// needed where there are no Conflicts.
+	NoWait string
 	// Slow is a statement that takes a minute and does nothing. It is not needed where there is no Pool.
 	Slow string
 	// Enders holds further statements that end a transaction on this database, such as a DDL where that commits. COMMIT
