@@ -26,7 +26,7 @@ func TestStoreOnAPoolOfTheApplication(t *testing.T) {
 	among := &grounds{run: t, url: mariadb}
 	storetest.Run(t, storetest.Harness{
 		Features: storetest.Features{ConcurrentTx: true},
-		Groups:   servers.UnlessAllStores("Transactor", "TransactorOwnership", "OutboxAnswer"),
+		Groups:   servers.UnlessAllStores("Isolation", "Transactor", "TransactorLeft", "TransactorOwnership", "OutboxAnswer"),
 		Open: func(t testing.TB) storetest.Instance {
 			ground := among.take(t)
 			s, err := mysql.New(t.Context(), ground.admin, ground.url, quiet)

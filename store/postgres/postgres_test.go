@@ -168,6 +168,7 @@ func TestStore(t *testing.T) { pgxHandle.conform(t) }
 // ends. All else is on connections of the store's own, which both handles open in the same way, so TestStore proves it
 // for both; `make test-all` runs it on this handle too.
 func TestStoreOnDatabaseSQL(t *testing.T) {
-	sqlHandle.conform(t, servers.UnlessAllStores("Cancellation", "Transactor", "TransactorOwnership", "Checkpointer",
-		"CheckpointerOwnership", "OutboxTransactions", "OutboxAnswer", "OutboxFinishTx", "InboxTransactions", "Natural")...)
+	sqlHandle.conform(t, servers.UnlessAllStores("Cancellation", "Isolation", "Transactor", "TransactorLeft",
+		"TransactorOwnership", "Checkpointer", "CheckpointerOwnership", "OutboxTransactions", "OutboxAnswer", "OutboxFinishTx",
+		"InboxTransactions", "Natural")...)
 }
