@@ -6,6 +6,8 @@ import (
 	"context"
 	"strconv"
 	"sync"
+
+	"github.com/onceward/onceward/store"
 )
 
 // Key is the key under which a context holds its [Counter]. The context of an operation answers it with the
@@ -23,9 +25,10 @@ type Counter struct {
 
 // Name returns the name of the next part that is called so. It has the step in front of it and, from the second time on
 // that it is asked for, a number behind it: so it is the same in every attempt, if the handler does the same each time.
-// Without a counter in the context it is the name as asked for.
+// Without a counter in the context it is the name as asked for. The context may be a framework's own: see
+// [store.ContextName].
 func Name(ctx context.Context, asked string) string {
-	if counter, ok := ctx.Value(Key{}).(*Counter); ok {
+	if counter, ok := store.Value(ctx, Key{}).(*Counter); ok {
 		return counter.name(asked)
 	}
 	return asked
