@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -22,7 +23,7 @@ func TestGin(t *testing.T) {
 	t.Parallel()
 	suite.Run(t, suite.Adapter{
 		Name: "gin", Operation: colonOperation, Serve: serveGin, State: stateGin, Hooks: hooksGin, OwnContext: ownContextGin,
-		Features: suite.HTTPFeatures,
+		Features: withErrors(suite.HTTPFeatures, true),
 		Wrong: []suite.Wrong{
 			{Name: "its own writer", Serve: wrongWriterGin},
 			{Name: "its own writer, no abort", Serve: wrongWriterGoingOn, RunsAgain: true},
@@ -143,7 +144,13 @@ func ginHandlerWith(work suite.Work, of func(c *gin.Context) context.Context) gi
 		for name, value := range reply.Header {
 			c.Header(name, value)
 		}
+		if reply.Status >= http.StatusInternalServerError {
+			_ = c.Error(errors.New(reply.Body))
+		}
 		switch {
+		case reply.Err != nil:
+			breaksOff := io.MultiReader(strings.NewReader(reply.Body), iotest.ErrReader(reply.Err))
+			c.DataFromReader(reply.Status, -1, "text/plain", breaksOff, nil)
 		case reply.Status == 0:
 		case reply.Body == "":
 			c.Status(reply.Status)

@@ -48,6 +48,16 @@ func TestUnansweredErrors(t *testing.T) {
 			engine.POST("/p", oncewardgin.Handler(guard, func(c *gin.Context) { *runs++; _ = c.Error(failure) }, reserved))
 			return overHTTP(t, engine)
 		},
+		"gin, a value that cannot be encoded": func(
+			t *testing.T, guard *onceward.Guard, runs *int,
+		) func(*http.Request) *http.Response {
+			engine := newEngine()
+			engine.POST("/p", oncewardgin.Handler(guard, func(c *gin.Context) {
+				*runs++
+				c.JSON(http.StatusCreated, func() {})
+			}, reserved))
+			return overHTTP(t, engine)
+		},
 		"echo4": func(t *testing.T, guard *onceward.Guard, runs *int) func(*http.Request) *http.Response {
 			e := echo4.New()
 			e.HTTPErrorHandler = func(error, echo4.Context) {}
