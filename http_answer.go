@@ -33,7 +33,7 @@ func (x *httpExecution) outcome(ctx context.Context, op *Operation) outcome {
 		return x.unanswered(ctx, "the handler panicked", &problemHandlerFailed)
 	case rec.broken != nil:
 		return x.brokenOutcome()
-	case op.failedUnanswered():
+	case op.hidesFailure(rec.status):
 		return x.unanswered(ctx, "", &problemHandlerFailed)
 	case silent:
 		reason := "the handler ran past its deadline, or lost its lease, and wrote no answer"
@@ -150,7 +150,7 @@ func (x *httpExecution) brokenOutcome() outcome {
 // route's [Failure].
 func (x *httpExecution) streamedOutcome(ctx context.Context, op *Operation) outcome {
 	if x.panicked != nil || op.outcome.Load() != endedAsWritten || ctx.Err() != nil || failed(x.recorder.status) ||
-		op.failedUnanswered() || x.recorder.cut() != "" {
+		op.hidesFailure(x.recorder.status) || x.recorder.cut() != "" {
 		reason := op.reasonOr("the handler failed after a part of its response was sent")
 		return outcome{kind: outcomeUnknown, reason: reason}
 	}

@@ -47,7 +47,7 @@ type Operation struct {
 	providerID atomic.Pointer[string]
 	reason     atomic.Pointer[string]
 	reference  atomic.Pointer[string] // for replays without the body
-	failure    atomic.Pointer[failure]
+	failure    atomic.Pointer[string] // the error that the handler returned
 	parts      part.Counter
 }
 
@@ -198,21 +198,14 @@ func (o *Operation) SetReason(reason string) {
 	}
 }
 
-// failure is an error that a handler returned.
-type failure struct {
-	reason string
-	// unanswered reports that the status of the answer does not show the failure.
-	unanswered bool
-}
-
 // maxReason bounds the text of an error that is kept as a reason, in bytes.
 const maxReason = 1000
 
 // HandlerFailed records the error that a handler returned. It is for adapters of frameworks whose handlers return
 // errors. The text of the error is logged, and becomes the reason of the outcome unless the handler has called
-// [Operation.SetReason]; the guard sends it to no client. Unanswered is true if the status of the answer does not show
-// the error: the answer reports a success, or there is none. The outcome is then the same as for a 5xx.
-func (o *Operation) HandlerFailed(err error, unanswered bool) {
+// [Operation.SetReason]; the guard sends it to no client. An HTTP answer that does not show the error, because its status
+// is less than 400, or because there is no answer, has the same outcome as a 5xx, and is not sent.
+func (o *Operation) HandlerFailed(err error) {
 	if o == nil || err == nil {
 		return
 	}
@@ -220,21 +213,21 @@ func (o *Operation) HandlerFailed(err error, unanswered bool) {
 	if len(reason) > maxReason {
 		reason = strings.ToValidUTF8(reason[:maxReason], "") + " …"
 	}
-	o.failure.Store(&failure{strings.Clone(reason), unanswered})
+	reason = strings.Clone(reason)
+	o.failure.Store(&reason)
 }
 
-// failedUnanswered reports whether the handler returned an error that its answer does not show.
-func (o *Operation) failedUnanswered() bool {
-	failed := o.failure.Load()
-	return failed != nil && failed.unanswered
+// hidesFailure reports whether the handler returned an error that an answer of this status does not show.
+func (o *Operation) hidesFailure(status int) bool {
+	return o.failure.Load() != nil && status < http.StatusBadRequest
 }
 
-// logFailure logs the error of a handler that failed in its last run: a transaction may run several times. An error that became a refusal is not logged. An unknown outcome
-// is logged elsewhere, with the error as its reason.
+// logFailure logs the error of a handler that failed in its last run: a transaction may run several times. An error that
+// became a refusal is not logged. An unknown outcome is logged elsewhere, with the error as its reason.
 func (e *execution) logFailure() {
-	failed := e.op.failure.Load()
-	if failed != nil && e.ended != outcomeUnknown && (failed.unanswered || e.endedStatus >= http.StatusInternalServerError) {
-		e.logError("onceward: the handler failed", errors.New(failed.reason))
+	refused := e.endedStatus >= http.StatusBadRequest && e.endedStatus < http.StatusInternalServerError
+	if reason := e.op.failure.Load(); reason != nil && e.ended != outcomeUnknown && !refused {
+		e.logError("onceward: the handler failed", errors.New(*reason))
 	}
 }
 
@@ -243,8 +236,8 @@ func (o *Operation) reasonOr(text string) string {
 	if reason := o.reason.Load(); reason != nil {
 		return *reason
 	}
-	if failed := o.failure.Load(); failed != nil {
-		return failed.reason
+	if failure := o.failure.Load(); failure != nil {
+		return *failure
 	}
 	return text
 }

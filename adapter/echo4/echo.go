@@ -26,8 +26,9 @@ import (
 //
 // What it wraps finds the transaction and the operation in c.Request().Context(). It runs again if the database undid
 // its transaction. Path and parameters of c are then as they were; what c.Set has kept is still there, because echo does
-// not list it. An error that the handler returns after its answer has begun fails the request like a 5xx, and goes on to
-// the middlewares in front. They do not see other errors, which are answered inside of the guard.
+// not list it. An error that the handler returns fails the request like a 5xx, unless it is answered with 400 or more. It
+// is answered inside of the guard; only an error that is returned after the answer has begun goes on to the middlewares
+// in front.
 func Middleware(guard *onceward.Guard, options ...onceward.Option) echo.MiddlewareFunc {
 	m := &middleware{protected: guard.HandlerFunc(run, options...)}
 	return m.wrap
@@ -120,20 +121,15 @@ func run(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// failed answers an error of the handler as echo does. An error that was returned after the answer had begun continues to
-// what is in front, as without protection; it is a failure if the answer reports a success. An error without an answer is a
-// failure too, and not an empty 200.
+// failed answers an error of the handler as echo does, and records it. An error that was returned after the answer had
+// begun continues to what is in front, as without protection.
 func (x *exchange) failed(ctx context.Context) {
-	err, response := x.err, x.echo.Response()
-	unanswered := response.Committed && response.Status < http.StatusBadRequest // an error status shows the error
-	if !response.Committed {
+	err := x.err
+	if !x.echo.Response().Committed {
 		x.err = nil
 		x.echo.Error(err)
-		unanswered = !response.Committed
 	}
-	if unanswered || response.Status >= http.StatusInternalServerError {
-		onceward.FromContext(ctx).HandlerFailed(err, unanswered)
-	}
+	onceward.FromContext(ctx).HandlerFailed(err)
 }
 
 // answerTo is echo's kind of writer around that of the guard. What a run that was undone has left behind must not reach

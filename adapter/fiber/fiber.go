@@ -184,7 +184,7 @@ func (r *route) run(w http.ResponseWriter, request *http.Request) {
 	err := r.next(c)
 	if !c.IsAbandoned() {
 		if err == nil && dropped(c) {
-			onceward.FromContext(request.Context()).HandlerFailed(errDropped, true)
+			onceward.FromContext(request.Context()).HandlerFailed(errDropped)
 		}
 		if err != nil {
 			x.answerFailure(request.Context(), err)
@@ -220,32 +220,12 @@ func dropped(c fiber.Ctx) bool {
 	return errors.Is(err, net.ErrClosed)
 }
 
-// answerFailure answers an error of the handler as fiber does when the chain has ended, and records it if it is answered
-// as a failure, or not at all.
+// answerFailure answers an error of the handler as fiber does when the chain has ended, and records it.
 func (x *exchange) answerFailure(ctx context.Context, err error) {
-	c, before := x.fiber, shapeOf(x.fiber)
-	if c.App().ErrorHandler(c, err) != nil {
+	if c := x.fiber; c.App().ErrorHandler(c, err) != nil {
 		_ = c.SendStatus(fiber.StatusInternalServerError) // it always returns nil
 	}
-	after := shapeOf(c)
-	unanswered := after == before && after.status < fiber.StatusBadRequest // a 4xx from before shows the error
-	if unanswered || after.status >= fiber.StatusInternalServerError {
-		onceward.FromContext(ctx).HandlerFailed(err, unanswered)
-	}
-}
-
-// shape is what an error handler changes when it answers.
-type shape struct {
-	status, size int
-	streams      bool
-}
-
-func shapeOf(c fiber.Ctx) shape {
-	r := c.Response()
-	if r.IsBodyStream() { // measuring a stream would read it
-		return shape{status: r.StatusCode(), streams: true}
-	}
-	return shape{status: r.StatusCode(), size: len(r.Body())}
+	onceward.FromContext(ctx).HandlerFailed(err)
 }
 
 // probe is the context with which a protected handler is asked for its protection.

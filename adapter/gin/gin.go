@@ -155,12 +155,11 @@ func (r *route) run(w http.ResponseWriter, request *http.Request) {
 		c.Next() // of what is behind the handler, what it has not run by itself
 	}
 	answer.end()
-	// An error without an answer is for a middleware in front, whose answer comes too late to be stored. gin aborts the
-	// chain with an error if it could write no answer, or only a part of it: the status does not show that.
-	unanswered := !answer.written || c.IsAborted() && answer.Status() < http.StatusBadRequest
-	if last := c.Errors.Last(); last != nil && len(c.Errors) > x.errors &&
-		(unanswered || answer.Status() >= http.StatusInternalServerError) {
-		onceward.FromContext(request.Context()).HandlerFailed(last.Err, unanswered)
+	// An error beside a success is a note, unless the chain was aborted: gin does that if it could write no answer, or only
+	// a part of it. An error without an answer is for a middleware in front, whose answer comes too late to be stored.
+	failed := !answer.written || c.IsAborted() || answer.Status() >= http.StatusBadRequest
+	if last := c.Errors.Last(); last != nil && len(c.Errors) > x.errors && failed {
+		onceward.FromContext(request.Context()).HandlerFailed(last.Err)
 	}
 	x.whole = true
 }

@@ -178,7 +178,7 @@ func (c *call) refused(ctx context.Context) onceward.Answer {
 		return onceward.Answer{Status: nothingDone}
 	case onceward.FailureUnknown:
 		onceward.FromContext(ctx).Unknown()
-		onceward.FromContext(ctx).HandlerFailed(errors.New(c.failure()), false)
+		onceward.FromContext(ctx).HandlerFailed(errors.New(c.failure()))
 		return c.encoded(ctx, http.StatusInternalServerError)
 	default:
 		return c.encoded(ctx, http.StatusUnprocessableEntity)
@@ -205,7 +205,7 @@ func (c *call) failed(ctx context.Context, err error) onceward.Answer {
 	case saysInvalid(err):
 		return c.encoded(ctx, http.StatusBadRequest)
 	}
-	op.HandlerFailed(err, false)
+	op.HandlerFailed(err)
 	return c.encoded(ctx, http.StatusInternalServerError)
 }
 

@@ -59,7 +59,7 @@ func Say(ctx context.Context, err error) {
 		op.NotExecuted()
 		op.SetReason(err.Error())
 	default:
-		op.HandlerFailed(err, false)
+		op.HandlerFailed(err)
 	}
 }
 

@@ -21,6 +21,7 @@ func TestEcho4(t *testing.T) {
 	t.Parallel()
 	suite.Run(t, suite.Adapter{
 		Name: "echo v4", Operation: colonOperation, Serve: serveEcho4, State: stateEcho4, Hooks: hooksEcho4,
+		Envelope: envelopeEcho4,
 		Features: withErrors(suite.HTTPFeatures, true),
 		Wrong: []suite.Wrong{
 			{Name: "its own writer", Serve: wrongWriterEcho4},
@@ -41,6 +42,16 @@ func serveEcho4(t *testing.T, guard *onceward.Guard, work suite.Work, options ..
 	accounts := router.Group("/accounts/:account")
 	accounts.POST("/payments", echo4Handler(work), oncewardecho.Middleware(guard, options...))
 	accounts.POST("/refunds", echo4Handler(work), oncewardecho.Middleware(guard, options...))
+	return suite.ServeHTTP(t, router)
+}
+
+// envelopeEcho4 serves with an error handler that answers with 200.
+func envelopeEcho4(t *testing.T, guard *onceward.Guard, work suite.Work, options ...onceward.Option) suite.Caller {
+	router := newRouterEcho4()
+	router.HTTPErrorHandler = func(err error, c echo.Context) {
+		_ = c.JSON(http.StatusOK, echo.Map{"error": err.Error()}) // the answer is in the guard's memory
+	}
+	router.POST("/accounts/:account/payments", echo4Handler(work), oncewardecho.Middleware(guard, options...))
 	return suite.ServeHTTP(t, router)
 }
 

@@ -19,6 +19,7 @@ func TestEcho5(t *testing.T) {
 	t.Parallel()
 	suite.Run(t, suite.Adapter{
 		Name: "echo v5", Operation: colonOperation, Serve: serveEcho5, State: stateEcho5, Hooks: hooksEcho5,
+		Envelope: envelopeEcho5,
 		Features: withErrors(suite.HTTPFeatures, true),
 		Wrong: []suite.Wrong{
 			{Name: "its own writer", Serve: wrongWriterEcho5},
@@ -39,6 +40,16 @@ func serveEcho5(t *testing.T, guard *onceward.Guard, work suite.Work, options ..
 	accounts := router.Group("/accounts/:account")
 	accounts.POST("/payments", echo5Handler(work), oncewardecho.Middleware(guard, options...))
 	accounts.POST("/refunds", echo5Handler(work), oncewardecho.Middleware(guard, options...))
+	return suite.ServeHTTP(t, router)
+}
+
+// envelopeEcho5 serves with an error handler that answers with 200.
+func envelopeEcho5(t *testing.T, guard *onceward.Guard, work suite.Work, options ...onceward.Option) suite.Caller {
+	router := newRouterEcho5()
+	router.HTTPErrorHandler = func(c *echo.Context, err error) {
+		_ = c.JSON(http.StatusOK, map[string]string{"error": err.Error()}) // the answer is in the guard's memory
+	}
+	router.POST("/accounts/:account/payments", echo5Handler(work), oncewardecho.Middleware(guard, options...))
 	return suite.ServeHTTP(t, router)
 }
 

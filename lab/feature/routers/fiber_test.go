@@ -31,7 +31,7 @@ func TestFiber(t *testing.T) {
 	t.Parallel()
 	suite.Run(t, suite.Adapter{
 		Name: "fiber", Operation: colonOperation, Serve: serveFiber, State: stateFiber,
-		OwnContext: ownContextFiber, Features: withErrors(suite.HTTPFeatures, false),
+		Envelope: envelopeFiber, OwnContext: ownContextFiber, Features: withErrors(suite.HTTPFeatures, false),
 		Wrong: []suite.Wrong{
 			{Name: "the adaptor of fiber", Serve: wrongAdaptor, Mistake: suite.NoAnswer},
 			{Name: "its own response", Serve: wrongResponse, Mistake: suite.NoAnswer},
@@ -50,6 +50,13 @@ func TestStreamedBodies(t *testing.T) {
 
 func serveFiber(t *testing.T, guard *onceward.Guard, work suite.Work, options ...onceward.Option) suite.Caller {
 	return serveWith(t, fiber.Config{}, guard, work, options)
+}
+
+// envelopeFiber serves with an error handler that answers with 200.
+func envelopeFiber(t *testing.T, guard *onceward.Guard, work suite.Work, options ...onceward.Option) suite.Caller {
+	return serveWith(t, fiber.Config{ErrorHandler: func(c fiber.Ctx, err error) error {
+		return c.Status(http.StatusOK).JSON(fiber.Map{"error": err.Error()})
+	}}, guard, work, options)
 }
 
 // ownContextFiber serves work that gets fiber's own context.

@@ -23,7 +23,7 @@ func TestGin(t *testing.T) {
 	t.Parallel()
 	suite.Run(t, suite.Adapter{
 		Name: "gin", Operation: colonOperation, Serve: serveGin, State: stateGin, Hooks: hooksGin, OwnContext: ownContextGin,
-		Features: withErrors(suite.HTTPFeatures, true),
+		Envelope: envelopeGin, Features: withErrors(suite.HTTPFeatures, true),
 		Wrong: []suite.Wrong{
 			{Name: "its own writer", Serve: wrongWriterGin},
 			{Name: "its own writer, no abort", Serve: wrongWriterGoingOn, RunsAgain: true},
@@ -43,6 +43,21 @@ func serveGin(t *testing.T, guard *onceward.Guard, work suite.Work, options ...o
 	accounts := engine.Group("/accounts/:account")
 	accounts.POST("/payments", oncewardgin.Handler(guard, ginHandler(work), options...))
 	accounts.POST("/refunds", oncewardgin.Handler(guard, ginHandler(work), options...))
+	return suite.ServeHTTP(t, engine)
+}
+
+// envelopeGin serves a handler that aborts the chain with an error, around which another handler answers the error with
+// 200.
+func envelopeGin(t *testing.T, guard *onceward.Guard, work suite.Work, options ...onceward.Option) suite.Caller {
+	engine := newEngine()
+	engine.POST("/accounts/:account/payments", oncewardgin.Handler(guard, func(c *gin.Context) {
+		c.Next()
+		c.JSON(http.StatusOK, gin.H{"error": c.Errors.Last().Error()})
+	}, options...), func(c *gin.Context) {
+		reply := work(c.Request.Context(), suite.Payment{Account: c.Param("account")})
+		c.Abort()
+		_ = c.Error(errors.New(reply.Body))
+	})
 	return suite.ServeHTTP(t, engine)
 }
 

@@ -75,3 +75,38 @@ func testLateErrors(s *service) {
 		}
 	}
 }
+
+// testEnvelope: an error that a handler returns is a failure, and in the log, also if the framework answers the error with
+// a success: nothing is committed or stored for it.
+func testEnvelope(s *service) {
+	const reason = "the second statement failed"
+	s.adapter.Serve = s.adapter.Envelope
+	serve := func(s *service, mode onceward.Option) {
+		s.serveWork(func(ctx context.Context, p Payment) Reply {
+			if err := s.write(ctx, "undone", p); err != nil {
+				s.Error(err)
+			}
+			return Reply{Status: http.StatusInternalServerError, Body: reason}
+		}, mode)
+	}
+	serve(s, onceward.Transactional())
+	for range 2 {
+		s.wantProblem("transactional", s.call(keyed("k")), http.StatusInternalServerError, "handler-failed")
+	}
+	s.wantRuns("transactional", 2)
+	s.wantPayments("transactional", 0)
+	if log := s.log.String(); strings.Count(log, reason) != 2 {
+		s.Errorf("the log has the error %d times, want 2:\n%s", strings.Count(log, reason), log)
+	}
+
+	unknown := newService(s.T, s.adapter)
+	serve(unknown, reserved)
+	unknown.wantProblem("reserved", unknown.call(keyed("k")), http.StatusInternalServerError, "outcome-unknown")
+	unknown.wantUnknown("reserved, again", unknown.call(keyed("k")))
+	unknown.wantRuns("reserved", 1)
+	rec, err := unknown.store.Get(s.Context(), store.ID{Scope: "alice", Key: "k"})
+	s.must(err)
+	if !strings.Contains(rec.LastError, reason) {
+		s.Errorf("the reason is %q, want %q in it", rec.LastError, reason)
+	}
+}

@@ -36,6 +36,9 @@ type Adapter struct {
 	// the answer begins. The handler answers by [WriteAs]. With no guard it serves without protection. Default: it is not
 	// tested.
 	Hooks func(t *testing.T, guard *onceward.Guard, options ...onceward.Option) Caller
+	// Envelope protects as Serve does, where an error that the work replies with is answered with 200. Default: it is not
+	// tested.
+	Envelope Serve
 	// OwnContext protects as Serve does, and its work gets the framework's own context, if that is a [context.Context].
 	// Default: it is not tested.
 	OwnContext Serve
@@ -142,6 +145,7 @@ var behaviours = []behaviour{
 	{name: "FailureInTransaction", run: testFailureInTransaction},
 	{name: "Errors", needs: func(f Features) bool { return f.Errors }, inMode: testErrors},
 	{name: "LateErrors", needs: func(f Features) bool { return f.LateErrors }, run: testLateErrors},
+	{name: "Envelope", has: func(a Adapter) bool { return a.Envelope != nil }, run: testEnvelope},
 	{name: "Unavailable", run: testUnavailable},
 	{name: "Reject", inMode: testReject},
 	{name: "NotExecuted", run: testNotExecuted},
