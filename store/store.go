@@ -1,5 +1,5 @@
 // Package store is the contract between the guard and the stores, for authors of stores. Users of the middleware need
-// only its error values.
+// only its error values, and [SQLHandle] in their repositories.
 //
 // A store keeps one [Record] for each [ID], and implements [Store]: eight methods, each one atomic step. A step is
 // defined by [Step], a pure function from a record, an [Event] and the store's clock to the next record. [Methods] has

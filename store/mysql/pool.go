@@ -5,13 +5,13 @@ import (
 
 	driver "github.com/go-sql-driver/mysql"
 
-	"github.com/onceward/onceward/internal/sqltx"
+	"github.com/onceward/onceward/store"
 )
 
 // DB returns the handle of a pool, which is best the one that [New] is given: it uses the transaction of the guard if the
 // context carries one, and the pool otherwise. Repositories take it in the place of the pool, and stay as they are.
 // Do not use it in handlers whose guard is on another database: it would use their transaction.
-func DB(db *sql.DB) *sqltx.DB { return sqltx.New(db) }
+func DB(db *sql.DB) *store.SQLHandle { return store.NewSQLHandle(db) }
 
 // OpenDB returns a pool of connections for statements of the application's own, such as those that read its tables
 // outside of handlers. They are made as those for handlers are: to the first of several hosts that takes writes, and in a

@@ -166,11 +166,11 @@ func TestHandle(t *testing.T) {
 			return err
 		},
 		"begun": func(ctx context.Context, value string) error {
-			undone, err := mysql.DB(db).Begin(ctx)
+			undone, err := mysql.DB(db).BeginTx(ctx, nil)
 			must(t, err)
 			_, err = undone.ExecContext(ctx, insert, value)
 			must(t, errors.Join(err, undone.Rollback()))
-			tx, err := mysql.DB(db).Begin(ctx)
+			tx, err := mysql.DB(db).BeginTx(ctx, nil)
 			must(t, err)
 			_, err = tx.ExecContext(ctx, insert, value)
 			return errors.Join(err, tx.Commit())

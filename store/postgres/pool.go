@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"database/sql"
+	"fmt"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/multitracer"
@@ -10,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/onceward/onceward/internal/sqltx"
+	"github.com/onceward/onceward/store"
 )
 
 // Handle is the handle of a pool that uses the transaction of the guard if the context carries one, and the pool otherwise.
@@ -23,7 +25,7 @@ func DB(pool *pgxpool.Pool) *Handle { return &Handle{pool} }
 
 // SQLDB returns the handle of a *sql.DB, which is best the one that [NewSQL] is given.
 // Do not use it in handlers whose guard is on another database: it would use their transaction.
-func SQLDB(db *sql.DB) *sqltx.DB { return sqltx.New(db) }
+func SQLDB(db *sql.DB) *store.SQLHandle { return store.NewSQLHandle(db) }
 
 // WatchPool lets a pool report to the guard that a transactional handler asks it for a second connection, while the
 // handler's transaction holds one: the guard logs that once a route, and counts it. Call it before the pool is made.
@@ -97,3 +99,17 @@ func (h *Handle) CopyFrom(
 
 // Begin begins a transaction. In the transaction of the guard it is a savepoint.
 func (h *Handle) Begin(ctx context.Context) (pgx.Tx, error) { return h.of(ctx).Begin(ctx) }
+
+// BeginTx begins a transaction with options. In the transaction of the guard it is a savepoint, and options are refused:
+// the guard's transaction has begun, at the level of its route.
+func (h *Handle) BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error) {
+	tx, ok := LookupTx(ctx)
+	switch {
+	case !ok:
+		return h.pool.BeginTx(ctx, options)
+	case options != pgx.TxOptions{}:
+		return nil, fmt.Errorf("postgres: a savepoint has the settings of the guard's transaction, not %+v: "+
+			"set the level of the route with onceward.Isolation", options)
+	}
+	return tx.Begin(ctx)
+}

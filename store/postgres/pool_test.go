@@ -271,8 +271,15 @@ func TestHandle(t *testing.T) {
 			return err
 		},
 		"pgx, begun": func(ctx context.Context, value string) error {
-			tx, err := postgres.DB(pool).Begin(ctx)
+			tx, err := postgres.DB(pool).BeginTx(ctx, pgx.TxOptions{})
 			must(t, err)
+			other, err := postgres.DB(pool).BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.Serializable})
+			if _, guarded := postgres.LookupTx(ctx); guarded != (err != nil) {
+				t.Errorf("a transaction at another level, inside of the guard's %t: %v", guarded, err)
+			}
+			if err == nil {
+				must(t, other.Rollback(ctx))
+			}
 			_, err = tx.Exec(ctx, insert, value)
 			must(t, err)
 			return tx.Commit(ctx)
@@ -282,12 +289,12 @@ func TestHandle(t *testing.T) {
 			return err
 		},
 		"database/sql, begun": func(ctx context.Context, value string) error {
-			undone, err := postgres.SQLDB(db).Begin(ctx)
+			undone, err := postgres.SQLDB(db).BeginTx(ctx, nil)
 			must(t, err)
 			_, err = undone.ExecContext(ctx, insert, value)
 			must(t, err)
 			must(t, undone.Rollback())
-			tx, err := postgres.SQLDB(db).Begin(ctx)
+			tx, err := postgres.SQLDB(db).BeginTx(ctx, nil)
 			must(t, err)
 			_, err = tx.ExecContext(ctx, insert, value)
 			must(t, err)
@@ -317,5 +324,6 @@ func TestHandle(t *testing.T) {
 
 var _ interface {
 	Begin(context.Context) (pgx.Tx, error)
+	BeginTx(context.Context, pgx.TxOptions) (pgx.Tx, error)
 	SendBatch(context.Context, *pgx.Batch) pgx.BatchResults
 } = postgres.DB((*pgxpool.Pool)(nil))

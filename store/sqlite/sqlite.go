@@ -183,7 +183,7 @@ func (s *Store) DB() *sql.DB { return s.db }
 
 // Handle returns the handle of [Store.DB]: it uses the transaction of the guard if the context carries one, and reads
 // otherwise. Repositories take it in the place of a *sql.DB, and stay as they are.
-func (s *Store) Handle() *sqltx.DB { return sqltx.New(s.db) }
+func (s *Store) Handle() *store.SQLHandle { return store.NewSQLHandle(s.db) }
 
 // Reserve implements [store.Store]. What can be answered without a write is answered from a reader.
 func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdict, error) {

@@ -237,7 +237,7 @@ func TestHandle(t *testing.T) {
 	must(t, s.InTx(t.Context(), func(ctx context.Context) error {
 		_, err := s.Handle().ExecContext(ctx, statement)
 		must(t, err)
-		undone, err := s.Handle().Begin(ctx)
+		undone, err := s.Handle().BeginTx(ctx, nil)
 		must(t, err)
 		_, err = undone.ExecContext(ctx, `INSERT INTO business VALUES ('undone')`)
 		return errors.Join(err, undone.Rollback())
