@@ -85,6 +85,63 @@ func TestHints(t *testing.T) {
 	stop()
 }
 
+// TestSlots: a quarter of a pool is left free, and a change of the pool's size counts at the next transaction.
+func TestSlots(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		size := 0
+		slots := sqltx.NewSlots(func() int { return size })
+		take := func() func() {
+			t.Helper()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			give, err := slots.Take(ctx, false)
+			if err != nil && !errors.Is(err, sqltx.ErrExhausted) {
+				t.Errorf("got %v, want ErrExhausted", err)
+			}
+			return give
+		}
+		first := take() // of a pool without a bound
+		size = 4
+		gives := []func(){first, take(), take()}
+		if take() != nil {
+			t.Error("four transactions of a pool of four")
+		}
+		if give, err := slots.Take(t.Context(), true); err != nil {
+			t.Error("a transaction inside of another one waits for a slot")
+		} else {
+			give()
+		}
+		waited := make(chan func())
+		go func() { waited <- take() }()
+		synctest.Wait()
+		size = 8 // six for transactions
+		gives = append(gives, take(), <-waited, take())
+		if take() != nil {
+			t.Error("seven transactions of a pool of eight")
+		}
+		size = 4
+		for _, give := range gives[:3] {
+			give()
+		}
+		if take() != nil {
+			t.Error("four transactions of a pool that has become one of four")
+		}
+		gives[3]()
+		gives[3] = take()
+		if gives[3] == nil {
+			t.Fatal("no third transaction of a pool that has become one of four")
+		}
+		size = 1
+		for _, give := range gives[3:] {
+			give()
+		}
+		if take() == nil {
+			t.Error("a pool of one has no transaction")
+		}
+	})
+}
+
 // revocable counts how often it was revoked.
 type revocable struct {
 	times atomic.Int64

@@ -24,11 +24,11 @@ func TestHandlersThatAskTheirPool(t *testing.T) {
 	t.Parallel()
 	url := mariadb(t)
 	db := openAdmin(t, url)
-	db.SetMaxOpenConns(4)
 	exec(t, db, `CREATE TABLE business (value VARCHAR(255) NOT NULL) ENGINE = InnoDB`)
 	s, err := mysql.New(t.Context(), db, url, quiet)
 	must(t, err)
 	t.Cleanup(func() { must(t, s.Close()) })
+	db.SetMaxOpenConns(4) // which is as good before it
 	guard, err := onceward.New(s, onceward.Config{
 		Scope: onceward.SingleScope("all"), Secret: []byte("0123456789abcdef"), StoreTimeout: time.Minute,
 	})

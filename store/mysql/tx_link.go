@@ -108,7 +108,7 @@ func (s *Store) openTransactions(ctx context.Context) error {
 		return err
 	}
 	if !s.opened {
-		s.slots = sqltx.NewSlots(s.handlers.Stats().MaxOpenConnections)
+		s.slots = sqltx.NewSlots(func() int { return s.handlers.Stats().MaxOpenConnections })
 	}
 	s.level = cmp.Or(variables["transaction_isolation"], variables["tx_isolation"])
 	if s.opened {

@@ -25,8 +25,10 @@ type source interface {
 	poolConfig(ctx context.Context) (*pgxpool.Config, error)
 	// makes reports whether a connection would be made for who acquires one now.
 	makes(beside int) bool
-	// usage is how many connections are in use, and how many there are at most, zero for no bound.
-	usage() (used, size int)
+	// used is how many connections are in use.
+	used() int
+	// size is how many connections there are at most, zero for no bound.
+	size() int
 }
 
 // acquired is a connection that belongs to a source.
@@ -76,10 +78,11 @@ func (l *acquired) discard() {
 type poolSource struct {
 	pool      *pgxpool.Pool
 	connector driver.Connector
+	most      int // connections, which a pool of pgx cannot change
 }
 
 func newPoolSource(pool *pgxpool.Pool) *poolSource {
-	return &poolSource{pool: pool, connector: stdlib.GetPoolConnector(pool)}
+	return &poolSource{pool: pool, connector: stdlib.GetPoolConnector(pool), most: int(pool.Config().MaxConns)}
 }
 
 // sqlViewKey is where a connection keeps how database/sql sees it.
@@ -112,10 +115,9 @@ func (s *poolSource) poolConfig(context.Context) (*pgxpool.Config, error) {
 	return s.pool.Config(), nil
 }
 
-func (s *poolSource) usage() (used, size int) {
-	stat := s.pool.Stat()
-	return int(stat.AcquiredConns()), int(stat.MaxConns())
-}
+func (s *poolSource) used() int { return int(s.pool.Stat().AcquiredConns()) }
+
+func (s *poolSource) size() int { return s.most }
 
 func (s *poolSource) makes(int) bool { return makes(s.pool) }
 
@@ -131,10 +133,9 @@ type sqlSource struct{ db *sql.DB }
 
 func (s sqlSource) makes(beside int) bool { return sqltx.Makes(s.db, beside) }
 
-func (s sqlSource) usage() (used, size int) {
-	stats := s.db.Stats()
-	return stats.InUse, stats.MaxOpenConnections
-}
+func (s sqlSource) used() int { return s.db.Stats().InUse }
+
+func (s sqlSource) size() int { return s.db.Stats().MaxOpenConnections }
 
 func (s sqlSource) acquire(ctx context.Context) (acquired, error) {
 	conn, err := s.db.Conn(ctx)
@@ -252,8 +253,7 @@ func (s *Store) acquire(ctx context.Context) (l acquired, err error) {
 	for {
 		l, err := redial.Do(ctx, &s.handlersGate, s.handlers.makes, s.handlers.acquire)
 		if err != nil {
-			used, size := s.handlers.usage()
-			return l, sqltx.Exhausted(ctx, err, used, size)
+			return l, sqltx.Exhausted(ctx, err, s.handlers.used(), s.handlers.size())
 		}
 		if !saysStandby(l.pgx()) || promoted(ctx, l.pgx()) {
 			l.give = give

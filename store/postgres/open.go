@@ -99,8 +99,7 @@ func NewSQL(ctx context.Context, db *sql.DB, options ...Option) (*Store, error) 
 // share leaves a part of the pool to the application.
 func share(s *Store, err error) (*Store, error) {
 	if err == nil {
-		_, size := s.handlers.usage()
-		s.slots = sqltx.NewSlots(size)
+		s.slots = sqltx.NewSlots(s.handlers.size)
 	}
 	return s, err
 }

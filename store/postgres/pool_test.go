@@ -47,9 +47,9 @@ func TestHandlersThatAskTheirPool(t *testing.T) {
 			must(t, err)
 			db := stdlib.OpenDB(*config)
 			t.Cleanup(func() { _ = db.Close() })
-			db.SetMaxOpenConns(4)
 			s, err := postgres.NewSQL(t.Context(), db, quiet)
 			must(t, err)
+			db.SetMaxOpenConns(4) // which is as good before it
 			return s, map[string]func(context.Context) error{
 				"pool": func(ctx context.Context) error { return db.QueryRowContext(ctx, count).Scan(new(int)) },
 				"handle": func(ctx context.Context) error {
