@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward/internal/backoff"
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/store"
 )
 
@@ -78,7 +79,7 @@ func openServer(ctx context.Context, url string, with []Option) (*Store, error) 
 // findTables finds out in which database the tables are, or are to be.
 func (s *Store) findTables(ctx context.Context) error {
 	where := names{prefix: s.options.prefix, clock: serverClock}
-	if err := where.checkPrefix(); err != nil {
+	if err := sqltx.CheckPrefix("mysql", where.prefix); err != nil {
 		return err
 	}
 	var database sql.NullString
@@ -187,7 +188,7 @@ type options struct {
 	strict       bool
 	syncReplicas bool
 	connections  int
-	migrations   migrations
+	migrations   sqltx.Migrations
 	// spread makes each call of its own connection, to each host in turn.
 	spread bool
 	logger *slog.Logger
@@ -195,7 +196,8 @@ type options struct {
 
 func defaults() options {
 	return options{
-		prefix: defaultPrefix, connections: defaultConnections, migrations: newMigrations(Migrations()), logger: slog.Default(),
+		prefix: sqltx.DefaultPrefix, connections: defaultConnections, migrations: sqltx.NewMigrations(Migrations()),
+		logger: slog.Default(),
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/store"
 )
 
@@ -20,39 +21,7 @@ var migrationFiles embed.FS
 
 // Migrations holds the migrations in the format of goose, for those who apply them with a tool of their own. They name
 // their tables onceward_… and create them in the database of the session.
-func Migrations() fs.FS {
-	sub, err := fs.Sub(migrationFiles, "migrations")
-	if err != nil {
-		panic(err) // the directory is compiled in
-	}
-	return sub
-}
-
-// migrations are the files that make the tables, in their order: the first makes version 1 of them.
-type migrations struct {
-	files fs.FS
-	names []string
-}
-
-func newMigrations(files fs.FS) migrations {
-	found, err := fs.Glob(files, "*.sql")
-	if err != nil {
-		panic(err) // the pattern is right
-	}
-	return migrations{files, found}
-}
-
-// version returns the version of the tables that the program needs.
-func (m *migrations) version() int { return len(m.names) }
-
-// after returns the files that bring tables of a version up to date.
-func (m *migrations) after(version int) []string { return m.names[min(version, len(m.names)):] }
-
-// text returns the part of a file that is applied, for tables of those names.
-func (m *migrations) text(file string, n names) (string, error) {
-	text, err := fs.ReadFile(m.files, file)
-	return strings.ReplaceAll(upPart(string(text)), defaultPrefix, n.prefix), err
-}
+func Migrations() fs.FS { return sqltx.MigrationFiles(migrationFiles) }
 
 // Migrate creates the tables, or brings them up to date. Any number of processes may call it at once, on any node:
 // what one has made the others leave as it is, and a version counts only when all of it is there, because the server
@@ -86,14 +55,14 @@ const selectStatus = `SELECT COALESCE(MAX(version), 0) FROM @schema`
 
 // status reads the version of the tables.
 func (s *Store) status(ctx context.Context) (store.SchemaStatus, error) {
-	status := store.SchemaStatus{Place: s.where.Load().names.place(), Wanted: s.options.migrations.version()}
+	status := store.SchemaStatus{Place: s.where.Load().names.place(), Wanted: s.options.migrations.Version()}
 	err := s.with(ctx, func(conn *sql.Conn) error {
 		return conn.QueryRowContext(ctx, s.render(selectStatus)).Scan(&status.Version)
 	})
 	if err != nil && mysqlNumber(err) != errorNoSuchTable {
 		return status, fmt.Errorf("read the version of the tables in %s: %w", status.Place, err)
 	}
-	status.Pending = s.options.migrations.after(status.Version)
+	status.Pending = s.options.migrations.After(status.Version)
 	return status, nil
 }
 
@@ -104,7 +73,7 @@ func (s *Store) migrate(ctx context.Context) error {
 		return err
 	}
 	for _, file := range status.Pending {
-		text, err := s.options.migrations.text(file, s.where.Load().names)
+		text, err := s.options.migrations.Text(file, s.where.Load().names.prefix)
 		if err != nil {
 			return err
 		}
@@ -122,14 +91,6 @@ func (s *Store) migrate(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-var gooseMark = regexp.MustCompile(`(?m)^-- \+goose .*\n`)
-
-// upPart is the part of a migration that is applied.
-func upPart(text string) string {
-	up, _, _ := strings.Cut(text, "-- +goose Down")
-	return gooseMark.ReplaceAllString(up, "")
 }
 
 // plainHead begins what PlainSQL returns. The server has no way to stop a script but an error: the version that is not
@@ -150,25 +111,25 @@ SELECT IF(MAX(version) >= %[2]d, 1, (SELECT 1 UNION ALL SELECT 2)) FROM %[1]s;
 // it is: for those who apply changes of their databases by hand, or by a tool of their own. Without a prefix it uses
 // onceward_.
 func PlainSQL(prefix string, from int) (string, error) {
-	all := newMigrations(Migrations())
-	return all.plain(names{prefix: cmp.Or(prefix, defaultPrefix)}, from)
+	all := sqltx.NewMigrations(Migrations())
+	return plainScript(&all, names{prefix: cmp.Or(prefix, sqltx.DefaultPrefix)}, from)
 }
 
-// plain returns the migrations after a version as a script.
-func (m *migrations) plain(where names, from int) (string, error) {
-	if err := where.checkPrefix(); err != nil {
+// plainScript returns the migrations after a version as a script.
+func plainScript(m *sqltx.Migrations, where names, from int) (string, error) {
+	if err := sqltx.CheckPrefix("mysql", where.prefix); err != nil {
 		return "", err
 	}
-	if from < 0 || from >= m.version() {
-		return "", fmt.Errorf("mysql: there are no migrations after version %d: the newest version is %d", from, m.version())
+	if from < 0 || from >= m.Version() {
+		return "", fmt.Errorf("mysql: there are no migrations after version %d: the newest version is %d", from, m.Version())
 	}
 	var script strings.Builder
-	fmt.Fprintf(&script, plainHead, from, m.version())
+	fmt.Fprintf(&script, plainHead, from, m.Version())
 	if from > 0 {
 		fmt.Fprintf(&script, plainCheck, quote(where.prefix+"schema"), from)
 	}
-	for _, file := range m.after(from) {
-		up, err := m.text(file, where)
+	for _, file := range m.After(from) {
+		up, err := m.Text(file, where.prefix)
 		if err != nil {
 			return "", err
 		}
@@ -176,9 +137,6 @@ func (m *migrations) plain(where names, from int) (string, error) {
 	}
 	return script.String(), nil
 }
-
-// defaultPrefix is what the names of tables begin with in the migrations.
-const defaultPrefix = "onceward_"
 
 // names says where the tables are, and what the time is.
 type names struct {
@@ -190,16 +148,6 @@ type names struct {
 
 // serverClock is the moment of the statement by the server's clock, whatever the time zone of the session.
 const serverClock = `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))`
-
-var prefixPattern = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,29}$`)
-
-func (n names) checkPrefix() error {
-	if !prefixPattern.MatchString(n.prefix) {
-		return fmt.Errorf("mysql: the table prefix %q is not made of at most 30 lower-case letters, digits "+
-			"and underscores", n.prefix)
-	}
-	return nil
-}
 
 // place says in words where the tables are.
 func (n names) place() string { return fmt.Sprintf("database %q, as %s…", n.database, n.prefix) }

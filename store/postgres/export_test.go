@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"time"
 
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/store"
 )
 
@@ -36,11 +37,11 @@ func (s *Store) Awaited(id store.ID) bool {
 
 // WithMigrations has the tables made by other files than those of this program, as a later program does.
 func WithMigrations(files fs.FS) Option {
-	return func(o *options) { o.migrations = newMigrations(files) }
+	return func(o *options) { o.migrations = sqltx.NewMigrations(files) }
 }
 
 // PlainSQLOf is [PlainSQL] for other files than those of this program.
 func PlainSQLOf(files fs.FS, schema, prefix string, from int) (string, error) {
-	all := newMigrations(files)
-	return all.plain(names{schema: schema, prefix: cmp.Or(prefix, defaultPrefix)}, from)
+	all := sqltx.NewMigrations(files)
+	return plainScript(&all, names{schema: schema, prefix: cmp.Or(prefix, sqltx.DefaultPrefix)}, from)
 }

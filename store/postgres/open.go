@@ -319,7 +319,7 @@ type options struct {
 	individual bool
 	// lanes is how many batches may be on the wire at once.
 	lanes      int
-	migrations migrations
+	migrations sqltx.Migrations
 	// calmLook, closeTimeout and hardTimeout are the constants of these names. A test sets them so that an event decides,
 	// and not the speed of the machine.
 	calmLook, closeTimeout, hardTimeout time.Duration
@@ -333,7 +333,7 @@ type options struct {
 
 func defaults() options {
 	return options{
-		prefix: defaultPrefix, migrations: newMigrations(Migrations()), lanes: defaultLanes,
+		prefix: sqltx.DefaultPrefix, migrations: sqltx.NewMigrations(Migrations()), lanes: defaultLanes,
 		calmLook: calmLook, closeTimeout: closeTimeout, hardTimeout: hardTimeout,
 		lockTimeout: "2s", logger: slog.Default(),
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/store"
 )
 
@@ -22,47 +23,7 @@ const selectStatus = `SELECT coalesce(max(version), 0) FROM @schema`
 
 // Migrations returns the migrations in the format of goose, for those who apply them with a tool of their own. They name
 // their tables onceward_… and create them in the first schema of the search_path.
-func Migrations() fs.FS {
-	sub, err := fs.Sub(migrationFiles, "migrations")
-	if err != nil {
-		panic(err) // the directory is compiled in
-	}
-	return sub
-}
-
-// migrations are the files that make the tables, in their order: the first makes version 1 of them.
-type migrations struct {
-	files fs.FS
-	names []string
-}
-
-func newMigrations(files fs.FS) migrations {
-	found, err := fs.Glob(files, "*.sql")
-	if err != nil {
-		panic(err) // the pattern is right
-	}
-	return migrations{files, found}
-}
-
-// version returns the version of the tables that the program needs.
-func (m *migrations) version() int { return len(m.names) }
-
-// after returns the files that bring tables of a version up to date.
-func (m *migrations) after(version int) []string { return m.names[min(version, len(m.names)):] }
-
-// text returns the part of a file that is applied, for tables of those names.
-func (m *migrations) text(file string, n names) (string, error) {
-	text, err := fs.ReadFile(m.files, file)
-	return strings.ReplaceAll(upPart(string(text)), defaultPrefix, n.prefix), err
-}
-
-var gooseMark = regexp.MustCompile(`(?m)^-- \+goose .*\n`)
-
-// upPart returns the part of a migration that is applied.
-func upPart(text string) string {
-	up, _, _ := strings.Cut(text, "-- +goose Down")
-	return gooseMark.ReplaceAllString(up, "")
-}
+func Migrations() fs.FS { return sqltx.MigrationFiles(migrationFiles) }
 
 // Migrate creates the tables, or brings them up to date. Any number of processes may call it at once. It refuses tables
 // that a newer version has made. The options are those of [Open], which does the same unless [WithManualMigration] says
@@ -112,8 +73,8 @@ type asker interface {
 const selectPresent = `SELECT EXISTS (SELECT FROM pg_class WHERE oid = to_regclass($1))`
 
 // readStatus reads the version of the tables.
-func readStatus(ctx context.Context, conn asker, where names, m *migrations) (store.SchemaStatus, error) {
-	status := store.SchemaStatus{Place: where.place(), Wanted: m.version()}
+func readStatus(ctx context.Context, conn asker, where names, m *sqltx.Migrations) (store.SchemaStatus, error) {
+	status := store.SchemaStatus{Place: where.place(), Wanted: m.Version()}
 	var present bool
 	err := conn.QueryRow(ctx, selectPresent, where.render(`@schema`)).Scan(&present)
 	if err == nil && present {
@@ -122,7 +83,7 @@ func readStatus(ctx context.Context, conn asker, where names, m *migrations) (st
 	if err != nil {
 		return status, fmt.Errorf("read the version of the tables in %s: %w", status.Place, err)
 	}
-	status.Pending = m.after(status.Version)
+	status.Pending = m.After(status.Version)
 	return status, nil
 }
 
@@ -162,7 +123,7 @@ func (s *Store) migrateIn(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	for _, file := range status.Pending {
-		text, err := s.options.migrations.text(file, s.names)
+		text, err := s.options.migrations.Text(file, s.names.prefix)
 		if err != nil {
 			return err
 		}
@@ -207,27 +168,27 @@ $check$;
 // for those who apply changes of their databases by hand, or by a tool of their own. It refuses tables of another
 // version than that. Without a schema it uses the first of the search_path; without a prefix, onceward_.
 func PlainSQL(schema, prefix string, from int) (string, error) {
-	all := newMigrations(Migrations())
-	return all.plain(names{schema: schema, prefix: cmp.Or(prefix, defaultPrefix)}, from)
+	all := sqltx.NewMigrations(Migrations())
+	return plainScript(&all, names{schema: schema, prefix: cmp.Or(prefix, sqltx.DefaultPrefix)}, from)
 }
 
-// plain returns the migrations after a version as a script.
-func (m *migrations) plain(where names, from int) (string, error) {
-	if err := where.checkPrefix(); err != nil {
+// plainScript returns the migrations after a version as a script.
+func plainScript(m *sqltx.Migrations, where names, from int) (string, error) {
+	if err := sqltx.CheckPrefix("postgres", where.prefix); err != nil {
 		return "", err
 	}
-	if from < 0 || from >= m.version() {
-		return "", fmt.Errorf("postgres: there are no migrations after version %d: the newest version is %d", from, m.version())
+	if from < 0 || from >= m.Version() {
+		return "", fmt.Errorf("postgres: there are no migrations after version %d: the newest version is %d", from, m.Version())
 	}
 	var text strings.Builder
-	fmt.Fprintf(&text, plainHead, where.place(), from, m.version())
+	fmt.Fprintf(&text, plainHead, where.place(), from, m.Version())
 	if where.schema != "" {
 		fmt.Fprintf(&text, plainPath, pgx.Identifier{where.schema}.Sanitize())
 	}
 	versions := pgx.Identifier{where.prefix + "schema"}.Sanitize()
 	fmt.Fprintf(&text, plainCheck, where.lockMigration(), literal(versions), versions, from)
-	for _, file := range m.after(from) {
-		up, err := m.text(file, where)
+	for _, file := range m.After(from) {
+		up, err := m.Text(file, where.prefix)
 		if err != nil {
 			return "", err
 		}
@@ -240,16 +201,11 @@ func (m *migrations) plain(where names, from int) (string, error) {
 // literal writes a text as SQL does.
 func literal(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }
 
-// defaultPrefix is what the names of tables and functions begin with in the migrations.
-const defaultPrefix = "onceward_"
-
 // names says where the tables are.
 type names struct {
 	schema string
 	prefix string
 }
-
-var prefixPattern = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,29}$`)
 
 // findTables finds out in which schema the tables are, or are to be.
 func findTables(ctx context.Context, conn asker, o *options) (names, error) {
@@ -279,16 +235,8 @@ func (n names) place() string {
 	return fmt.Sprintf("schema %q, as %s…", n.schema, n.prefix)
 }
 
-func (n names) checkPrefix() error {
-	if !prefixPattern.MatchString(n.prefix) {
-		return fmt.Errorf("postgres: the table prefix %q is not made of at most 30 lower-case letters, digits "+
-			"and underscores", n.prefix)
-	}
-	return nil
-}
-
 func (n names) check() error {
-	if err := n.checkPrefix(); err != nil {
+	if err := sqltx.CheckPrefix("postgres", n.prefix); err != nil {
 		return err
 	}
 	if n.schema == "" {

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/ncruces/go-sqlite3"
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/store"
 )
 
@@ -25,27 +26,12 @@ const (
 	selectSchema  = `SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'onceward_schema'`
 )
 
-// migrations are the files that make the tables, in their order: the first makes version 1 of them.
-type migrations struct {
-	files fs.FS
-	names []string
-}
-
-func newMigrations(files fs.FS) migrations {
-	found, err := fs.Glob(files, "*.sql")
-	if err != nil {
-		panic(err) // the pattern is right
-	}
-	return migrations{files, found}
-}
+// migrations are the files that make the tables.
+type migrations struct{ sqltx.Migrations }
 
 // ownMigrations returns those of this program.
 func ownMigrations() migrations {
-	sub, err := fs.Sub(migrationFiles, "migrations")
-	if err != nil {
-		panic(err) // the directory is compiled in
-	}
-	return newMigrations(sub)
+	return migrations{sqltx.NewMigrations(sqltx.MigrationFiles(migrationFiles))}
 }
 
 // Migrate creates the file and its tables, or brings them up to date. [Open] does the same unless
@@ -62,7 +48,7 @@ func Migrate(ctx context.Context, path string) error {
 // not exist it says so.
 func Status(ctx context.Context, path string) (store.SchemaStatus, error) {
 	all := ownMigrations()
-	status := store.SchemaStatus{Place: path, Wanted: len(all.names), Pending: all.names}
+	status := store.SchemaStatus{Place: path, Wanted: all.Version(), Pending: all.Names}
 	file, err := filePath(path)
 	if err != nil {
 		return status, err
@@ -87,7 +73,7 @@ func Status(ctx context.Context, path string) (store.SchemaStatus, error) {
 
 // status reads the version of the tables.
 func (m *migrations) status(conn *sqlite3.Conn, place string) (store.SchemaStatus, error) {
-	status := store.SchemaStatus{Place: place, Wanted: len(m.names)}
+	status := store.SchemaStatus{Place: place, Wanted: m.Version()}
 	there, err := exists(conn, selectSchema)
 	if err == nil && there {
 		err = query(conn, selectVersion, nil, func(stmt *sqlite3.Stmt) error {
@@ -95,7 +81,7 @@ func (m *migrations) status(conn *sqlite3.Conn, place string) (store.SchemaStatu
 			return nil
 		})
 	}
-	status.Pending = m.names[min(status.Version, len(m.names)):]
+	status.Pending = m.After(status.Version)
 	return status, unavailable(err)
 }
 
@@ -162,7 +148,7 @@ func (m *migrations) apply(conn *sqlite3.Conn, file string, version int) error {
 
 // text returns a migration together with the note of its version.
 func (m *migrations) text(file string, version int) (string, error) {
-	text, err := fs.ReadFile(m.files, file)
+	text, err := m.Text(file, sqltx.DefaultPrefix)
 	return fmt.Sprintf("%s\nINSERT INTO onceward_schema (version, applied_at) VALUES (%d, datetime('now'));\n",
 		text, version), err
 }
@@ -195,17 +181,17 @@ func PlainSQL(from int) (string, error) {
 
 // plain returns the migrations after a version as a script.
 func (m *migrations) plain(from int) (string, error) {
-	if from < 0 || from >= len(m.names) {
-		return "", fmt.Errorf("sqlite: there are no migrations after version %d: the newest version is %d", from, len(m.names))
+	if from < 0 || from >= m.Version() {
+		return "", fmt.Errorf("sqlite: there are no migrations after version %d: the newest version is %d", from, m.Version())
 	}
 	var script strings.Builder
-	fmt.Fprintf(&script, plainHead, from, len(m.names), createSchema)
-	for version := from + 1; version <= len(m.names); version++ {
-		text, err := m.text(m.names[version-1], version)
+	fmt.Fprintf(&script, plainHead, from, m.Version(), createSchema)
+	for version := from + 1; version <= m.Version(); version++ {
+		text, err := m.text(m.Names[version-1], version)
 		if err != nil {
 			return "", err
 		}
-		fmt.Fprintf(&script, "-- %s\n%s\n", m.names[version-1], text)
+		fmt.Fprintf(&script, "-- %s\n%s\n", m.Names[version-1], text)
 	}
 	script.WriteString("COMMIT;\n")
 	return script.String(), nil

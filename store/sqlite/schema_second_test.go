@@ -10,6 +10,7 @@ import (
 
 	"github.com/ncruces/go-sqlite3"
 
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/store"
 )
 
@@ -21,14 +22,14 @@ const secondMigration = "0002_invented.sql"
 func twoMigrations(t *testing.T) migrations {
 	t.Helper()
 	own := ownMigrations()
-	first, err := fs.ReadFile(own.files, own.names[0])
+	first, err := fs.ReadFile(migrationFiles, "migrations/"+own.Names[0])
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newMigrations(fstest.MapFS{
-		own.names[0]:    {Data: first},
+	return migrations{sqltx.NewMigrations(fstest.MapFS{
+		own.Names[0]:    {Data: first},
 		secondMigration: {Data: []byte("ALTER TABLE onceward_record ADD COLUMN of_a_later_version TEXT;\n")},
-	})
+	})}
 }
 
 // TestSecondMigration: tables of version 1 are brought to version 2, by the program or in the shell, while a program of
