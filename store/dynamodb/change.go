@@ -33,8 +33,8 @@ func (s *Store) change(ctx context.Context, id store.ID, event store.Event) (sto
 	return out.Applied, err
 }
 
-// changeAt does an event to a record: decide by [store.Step], and store the result if the record is still as it was seen.
-// A guess that is right saves the look; one that is wrong is answered with what is stored.
+// changeAt applies an event: it decides by [store.Step], and stores the result if the record is still as it was seen. A
+// guess that is right saves the look; one that is wrong is answered with what is stored.
 func (s *Store) changeAt(ctx context.Context, at place, event store.Event, seen sight) (outcome, error) {
 	if err := s.ready(ctx); err != nil {
 		return outcome{}, err

@@ -28,8 +28,8 @@ func (s *Store) change(ctx context.Context, id store.ID, event store.Event) (sto
 	return s.changeAt(ctx, s.names.place(id), event, nil)
 }
 
-// changeAt applies any event to a record: it reads, decides by [store.Step], and stores the result if the record has not
-// changed since. A reading of an earlier script replaces the first read.
+// changeAt applies any event to a record: it reads, decides by [store.Step], and stores the result if the record is
+// still the same. A reading of an earlier script replaces the first read.
 func (s *Store) changeAt(ctx context.Context, at place, event store.Event, seen *reading) (store.Applied, error) {
 	for stale := 0; stale < maxStale; {
 		if seen == nil {
