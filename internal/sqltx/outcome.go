@@ -12,8 +12,8 @@ import (
 // settleTimeout bounds the writes about the record of a transaction that has ended.
 const settleTimeout = 15 * time.Second
 
-// Lose records that the owner of a record has lost its lease, unless the record was settled in the meantime, and returns
-// the verdict on a reservation of the record.
+// Lose records that the owner of a record has lost its lease, unless the record was settled in the meantime. It returns
+// the verdict on the reservation that found the owner lost.
 func Lose(m *store.Methods, r store.Reservation) (store.Verdict, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
 	defer cancel()
@@ -34,8 +34,8 @@ func Lose(m *store.Methods, r store.Reservation) (store.Verdict, error) {
 	}
 }
 
-// Spoil records, in a transaction of its own, that it is not known what became of the work of a transaction. If the work
-// has committed the claim together with its writes, the nonce finds the claim.
+// Spoil records that it is not known what became of the work of a transaction. If the work has committed the claim
+// together with its writes, the nonce of the reservation finds the claim.
 func Spoil(m *store.Methods, r *store.Reservation, reason error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
 	defer cancel()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strings"
 
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/store"
 )
 
@@ -24,7 +25,7 @@ const (
 // Sweep implements [store.Sweeper].
 func (s *Store) Sweep(ctx context.Context, limit int) (int, error) {
 	w := &work{store: s, limit: limit}
-	err := w.stepDue(ctx, store.Event{Kind: store.EventSweep}, codeInProgress)
+	err := w.stepDue(ctx, store.Event{Kind: store.EventSweep}, sqltx.CodeInProgress)
 	return w.result(err)
 }
 
@@ -34,8 +35,8 @@ func (s *Store) Reap(ctx context.Context, limit int, soft bool) (int, error) {
 		return 0, err
 	}
 	w := &work{store: s, limit: limit}
-	err := w.remove(ctx, codeExpired)
-	for _, state := range []int{codeCompleted, codeRetryable} {
+	err := w.remove(ctx, sqltx.CodeExpired)
+	for _, state := range []int{sqltx.CodeCompleted, sqltx.CodeRetryable} {
 		switch {
 		case err != nil:
 		case soft:

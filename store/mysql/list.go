@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/store"
 )
 
@@ -39,7 +40,7 @@ func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error
 	var conditions strings.Builder
 	if f.State != store.StateNone {
 		conditions.WriteString(` AND r.state IN (?, ?)`)
-		args = append(args, int(f.State)*codesPerState, int(f.State)*codesPerState+1)
+		args = append(args, int(f.State)*sqltx.CodesPerState, int(f.State)*sqltx.CodesPerState+1)
 	}
 	if f.State == store.StateInProgress || f.State == store.StateUnknown {
 		statement = selectOpen
@@ -100,7 +101,7 @@ func (s *Store) readable(
 		}
 		rec, err := r.decode(id, &f)
 		if err != nil {
-			rec = store.Record{ID: id, State: store.State(r.state / codesPerState), LastError: err.Error()}
+			rec = store.Record{ID: id, State: store.State(r.state / sqltx.CodesPerState), LastError: err.Error()}
 		}
 		found = append(found, rec)
 		return nil
@@ -117,8 +118,8 @@ func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 		if err := rows.Scan(&state, &count); err != nil {
 			return err
 		}
-		stats.Records[store.State(state/codesPerState)] += count
-		if state == codeDeadLetter {
+		stats.Records[store.State(state/sqltx.CodesPerState)] += count
+		if state == sqltx.CodeDeadLetter {
 			stats.DeadLetters += count
 		}
 		return nil
@@ -126,7 +127,7 @@ func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 	if err != nil {
 		return stats, err
 	}
-	err = s.query(ctx, selectUnknown, []any{codeUnknown}, func(rows *sql.Rows) error {
+	err = s.query(ctx, selectUnknown, []any{sqltx.CodeUnknown}, func(rows *sql.Rows) error {
 		var oldest int64
 		err := rows.Scan(&oldest)
 		stats.OldestUnknown = fromMicros(oldest)
@@ -135,7 +136,7 @@ func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 	if err != nil {
 		return stats, err
 	}
-	open := int(store.StateInProgress) * codesPerState
+	open := sqltx.CodeInProgress
 	err = s.query(ctx, selectLost, []any{open, open + 1}, func(rows *sql.Rows) error {
 		var oldest int64
 		err := rows.Scan(&stats.LostOwners, &oldest)

@@ -9,6 +9,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/store"
 )
 
@@ -36,28 +37,6 @@ const (
 	allColumns = columns + `, r.content`
 )
 
-// codesPerState is how far apart the codes of the column state are: ten times the state, plus one for a record that
-// another than the usual background worker looks after.
-const codesPerState = 10
-
-const (
-	codeInProgress = int(store.StateInProgress) * codesPerState
-	codeCompleted  = int(store.StateCompleted) * codesPerState
-	codeRetryable  = int(store.StateRetryable) * codesPerState
-	codeUnknown    = int(store.StateUnknown) * codesPerState
-	codeDeadLetter = codeUnknown + 1
-	codeExpired    = int(store.StateExpired) * codesPerState
-)
-
-// stateCode is what the column state holds of a record.
-func stateCode(rec *store.Record) int {
-	code := int(rec.State) * codesPerState
-	if rec.State == store.StateInProgress && rec.OnLost == store.LostResume || rec.DeadLetter {
-		code++
-	}
-	return code
-}
-
 // micros is how the columns hold a time.
 func micros(t time.Time) int64 {
 	if t.IsZero() {
@@ -76,7 +55,7 @@ func fromMicros(us int64) time.Time {
 // encode makes the row of a record, for one write.
 func encode(rec *store.Record) row {
 	r := row{
-		hash: rec.ID.HashBytes(), attempt: rec.Attempt, state: stateCode(rec), due: micros(rec.Due()),
+		hash: rec.ID.HashBytes(), attempt: rec.Attempt, state: sqltx.StateCode(rec), due: micros(rec.Due()),
 		createdAt: micros(rec.CreatedAt), settledAt: micros(rec.SettledAt), revision: newRevision(),
 	}
 	r.record, r.content = encodeFrame(rec)
@@ -203,7 +182,7 @@ func (r *row) decode(id store.ID, f *frame) (store.Record, error) {
 	default:
 		rec.ExpiresAt = due
 	}
-	if stateCode(&rec) != r.state {
+	if sqltx.StateCode(&rec) != r.state {
 		return store.Record{}, errDamaged
 	}
 	return rec, nil

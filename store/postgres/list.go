@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/store"
 )
 
@@ -50,7 +51,7 @@ func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error
 		limit = min(limit, f.Limit)
 	}
 	text, arguments := selectPage, []any{after, f.Due, limit, nullable(f.Scope), nullable(f.Operation)}
-	switch first := int16(f.State) * codesPerState; f.State {
+	switch first := int16(f.State) * sqltx.CodesPerState; f.State {
 	case store.StateInProgress, store.StateUnknown:
 		text = fmt.Sprintf(selectOpen, first, first+1)
 	case store.StateNone:
@@ -80,7 +81,7 @@ func (s *Store) summary(ctx context.Context, r *row) store.Record {
 	rec, err := r.decode()
 	if err != nil {
 		s.logger.WarnContext(ctx, "postgres: a record cannot be read", "id", fmt.Sprintf("%x", r.id), "error", err)
-		rec = store.Record{ID: rec.ID, State: store.State(r.state / codesPerState), LastError: err.Error()}
+		rec = store.Record{ID: rec.ID, State: store.State(r.state / sqltx.CodesPerState), LastError: err.Error()}
 	}
 	rec.Data, rec.Response.Body = nil, nil
 	return rec
@@ -101,8 +102,8 @@ func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 		return stats, unavailable(err)
 	}
 	for _, c := range counts {
-		stats.Records[store.State(c.State/codesPerState)] += c.Count
-		if c.State == codeDeadLetter {
+		stats.Records[store.State(c.State/sqltx.CodesPerState)] += c.Count
+		if int(c.State) == sqltx.CodeDeadLetter {
 			stats.DeadLetters += c.Count
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/store"
 )
 
@@ -73,22 +74,6 @@ func nullable[T string | []byte](text T) []byte {
 	return []byte(text)
 }
 
-// codesPerState is how far apart the codes of the column state are: ten times the state, plus one for a record that
-// another than the usual background worker looks after.
-const codesPerState = 10
-
-// stateCode is what the column state holds of a record.
-func stateCode(rec *store.Record) int16 {
-	code := int16(rec.State) * codesPerState
-	if rec.State == store.StateInProgress && rec.OnLost == store.LostResume || rec.DeadLetter {
-		code++
-	}
-	return code
-}
-
-// codeDeadLetter is unknown, and left to an operator.
-const codeDeadLetter = int16(store.StateUnknown)*codesPerState + 1
-
 // micros is how the columns hold a time.
 func micros(t time.Time) int64 {
 	if t.IsZero() {
@@ -109,7 +94,7 @@ func (r *row) encode(rec *store.Record, id [16]byte) {
 	*r = row{
 		id: id, attempt: rec.Attempt, due: micros(rec.Due()), retention: rec.Retention.Microseconds(),
 		secret: optional(rec.DownstreamSecret), reconciled: optional(rec.ReconcileCount),
-		state: stateCode(rec), version: int16(rec.Version),
+		state: int16(sqltx.StateCode(rec)), version: int16(rec.Version),
 		resumable: rec.OnLost == store.LostResume, notReplayable: mark(rec.NotReplayable),
 		fingerprint: encodeFingerprint(&rec.Fingerprint), operation: []byte(rec.Operation),
 		scope: []byte(rec.Scope), point: nullable(rec.Point), data: nullable(rec.Data),
@@ -183,7 +168,7 @@ func (r *row) decode() (store.Record, error) {
 		}
 	}
 	rec := store.Record{
-		ID: id, Version: uint8(r.version), State: store.State(r.state / codesPerState),
+		ID: id, Version: uint8(r.version), State: store.State(r.state / sqltx.CodesPerState),
 		Operation: string(r.operation), Attempt: r.attempt, Retention: time.Duration(r.retention) * time.Microsecond,
 		Point: string(r.point), NotReplayable: bool(r.notReplayable), LastError: string(r.lastError),
 		FirstError: string(r.firstError), ReconcileError: string(r.reconcileError), ReconcileCount: int(r.reconciled),
@@ -213,7 +198,7 @@ func (r *row) decodeState(rec *store.Record) bool {
 	switch rec.State {
 	case store.StateInProgress:
 		rec.LeaseUntil = due
-		return copy(rec.Nonce[:], r.nonce) == len(rec.Nonce) && r.state == stateCode(rec)
+		return copy(rec.Nonce[:], r.nonce) == len(rec.Nonce) && int(r.state) == sqltx.StateCode(rec)
 	case store.StateCompleted:
 		rec.ExpiresAt, rec.SettledAt = due, due.Add(-rec.Retention)
 		var err error
@@ -223,7 +208,7 @@ func (r *row) decodeState(rec *store.Record) bool {
 		rec.ExpiresAt, rec.SettledAt = due, due.Add(-rec.Retention)
 	case store.StateUnknown:
 		rec.ReconcileAt, rec.SettledAt = due, fromMicros(int64(r.settled))
-		rec.DeadLetter = r.state == codeDeadLetter
+		rec.DeadLetter = int(r.state) == sqltx.CodeDeadLetter
 	case store.StateExpired:
 		rec.ExpiresAt, rec.SettledAt = due, fromMicros(int64(r.settled))
 	default:

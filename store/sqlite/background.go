@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ncruces/go-sqlite3"
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/store"
 )
 
@@ -14,13 +15,13 @@ const selectDue = `SELECT id FROM onceward_record WHERE state = ?1 AND due <= ?2
 
 // Sweep implements [store.Sweeper].
 func (s *Store) Sweep(ctx context.Context, limit int) (int, error) {
-	return s.stepDue(ctx, limit, store.Event{Kind: store.EventSweep}, stateSwept)
+	return s.stepDue(ctx, limit, store.Event{Kind: store.EventSweep}, sqltx.CodeInProgress)
 }
 
 // Reap implements [store.Reaper]. It also removes late completions at the end of their retention.
 func (s *Store) Reap(ctx context.Context, limit int, soft bool) (int, error) {
 	event := store.Event{Kind: store.EventReap, Soft: soft}
-	reaped, err := s.stepDue(ctx, limit, event, stateCompleted, stateRetryable, stateExpired)
+	reaped, err := s.stepDue(ctx, limit, event, sqltx.CodeCompleted, sqltx.CodeRetryable, sqltx.CodeExpired)
 	if err != nil && !errors.Is(err, store.ErrUnreadable) {
 		return reaped, err
 	}

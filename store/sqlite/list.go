@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/ncruces/go-sqlite3"
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/store"
 )
 
@@ -63,7 +64,7 @@ func (s *Store) summaries(ctx context.Context, text string, args []any) (found [
 			}
 			rec, err := store.DecodeRecord(id, stmt.ColumnRawBlob(1))
 			if err != nil {
-				rec = store.Record{ID: id, State: store.State(stmt.ColumnInt(2) / stateFactor), LastError: err.Error()}
+				rec = store.Record{ID: id, State: store.State(stmt.ColumnInt(2) / sqltx.CodesPerState), LastError: err.Error()}
 			}
 			rec.Data, rec.Response.Body = nil, nil
 			found = append(found, rec)
@@ -92,7 +93,7 @@ func pageArgs(f store.Filter, limit int, now time.Time) []any {
 		args[1] = prefix[:len(prefix)-1]
 	}
 	if f.State != store.StateNone {
-		args[2] = int(f.State) * stateFactor
+		args[2] = int(f.State) * sqltx.CodesPerState
 	}
 	if f.Due {
 		args[3] = micros(now)
@@ -109,8 +110,8 @@ func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 	err := s.readers.with(ctx, func(one *reader) error {
 		err := query(one.conn, selectCounts, nil, func(stmt *sqlite3.Stmt) error {
 			state, count := stmt.ColumnInt(0), stmt.ColumnInt64(1)
-			stats.Records[store.State(state/stateFactor)] += count
-			if state == stateDeadLetter {
+			stats.Records[store.State(state/sqltx.CodesPerState)] += count
+			if state == sqltx.CodeDeadLetter {
 				stats.DeadLetters += count
 			}
 			return nil
@@ -121,7 +122,7 @@ func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 		if stats.OldestUnknown, err = oldestUnknown(one.conn); err != nil {
 			return err
 		}
-		return query(one.conn, selectLost, []any{stateSwept, micros(s.now())}, func(stmt *sqlite3.Stmt) error {
+		return query(one.conn, selectLost, []any{sqltx.CodeInProgress, micros(s.now())}, func(stmt *sqlite3.Stmt) error {
 			if stats.LostOwners = stmt.ColumnInt64(0); stats.LostOwners > 0 {
 				stats.OldestLostOwner = time.UnixMicro(stmt.ColumnInt64(1)).UTC()
 			}
@@ -133,7 +134,7 @@ func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 
 // oldestUnknown reads all unknown records but dead letters: there are few, or an operator has other worries.
 func oldestUnknown(conn *sqlite3.Conn) (oldest time.Time, err error) {
-	err = query(conn, selectUnknown, []any{stateUnknown}, func(stmt *sqlite3.Stmt) error {
+	err = query(conn, selectUnknown, []any{sqltx.CodeUnknown}, func(stmt *sqlite3.Stmt) error {
 		rec, err := store.DecodeRecord(store.ID{}, stmt.ColumnRawBlob(0))
 		if err == nil && (oldest.IsZero() || rec.SettledAt.Before(oldest)) {
 			oldest = rec.SettledAt

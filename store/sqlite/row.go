@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ncruces/go-sqlite3"
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/store"
 )
 
@@ -41,27 +42,6 @@ func keyOf(k key, id store.ID) key {
 
 func (k key) hash() []byte { return k[:hashSize] }
 func (k key) id() []byte   { return k[hashSize:] }
-
-// The column state is ten times the state of the record, plus one where another worker than the usual one looks after
-// it.
-const (
-	stateFactor     = 10
-	stateSwept      = int(store.StateInProgress) * stateFactor
-	stateCompleted  = int(store.StateCompleted) * stateFactor
-	stateRetryable  = int(store.StateRetryable) * stateFactor
-	stateUnknown    = int(store.StateUnknown) * stateFactor
-	stateDeadLetter = stateUnknown + 1
-	stateExpired    = int(store.StateExpired) * stateFactor
-)
-
-// stateColumn is what the column state holds for a record.
-func stateColumn(rec *store.Record) int {
-	state := int(rec.State) * stateFactor
-	if rec.State == store.StateInProgress && rec.OnLost == store.LostResume || rec.DeadLetter {
-		state++
-	}
-	return state
-}
 
 // loadRecord runs a prepared look-up. The row is that of the record, zero if there is none.
 func loadRecord(get *sqlite3.Stmt, id store.ID, k key) (rec store.Record, row int64, err error) {
@@ -218,7 +198,7 @@ func (r *records) bindNew(insert *sqlite3.Stmt, id store.ID, rec *store.Record) 
 
 // bind binds the columns that every write has.
 func (r *records) bind(put *sqlite3.Stmt, rec *store.Record) error {
-	if err := put.BindInt64(2, int64(stateColumn(rec))); err != nil {
+	if err := put.BindInt64(2, int64(sqltx.StateCode(rec))); err != nil {
 		return err
 	}
 	if err := put.BindInt64(3, micros(rec.Due())); err != nil {

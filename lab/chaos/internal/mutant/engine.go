@@ -156,8 +156,8 @@ var janitors = []Mutant{
 				"\tcase rec.State == StateUnknown, rec.State == StateExpired && over, rec.State.Settled() && over && !ev.Soft:",
 			},
 			{
-				"store/sqlite/background.go", "stateCompleted, stateRetryable, stateExpired)",
-				"stateCompleted, stateRetryable, stateExpired, stateUnknown)",
+				"store/sqlite/background.go", "sqltx.CodeCompleted, sqltx.CodeRetryable, sqltx.CodeExpired)",
+				"sqltx.CodeCompleted, sqltx.CodeRetryable, sqltx.CodeExpired, sqltx.CodeUnknown)",
 			},
 		},
 	},
