@@ -105,6 +105,33 @@ func (g *gate) noteStatus(err error) {
 	}
 }
 
+// leftOpen is what a handler may leave open: rows, or a batch, with the statement that they are the result of.
+type leftOpen struct {
+	gate      *gate
+	close     func() error
+	statement string
+	ctx       context.Context
+	batch     *pgx.Batch
+	ending    bool // the statement may end the transaction
+}
+
+// keep notes that the result of the last statement is open, and how the gate closes it. The caller holds the gate.
+func (g *gate) keep(close func() error) *leftOpen {
+	l := &leftOpen{g, close, g.Statement, g.CallCtx, g.batch, g.Ending.Load()}
+	g.Keep(l)
+	return l
+}
+
+// Close implements [sqltx.Result]. The rest of the result may meet a neighbour, or take the connection with it if the
+// context of the statement has ended.
+func (l *leftOpen) Close() {
+	l.gate.Statement, l.gate.CallCtx, l.gate.batch = l.statement, l.ctx, l.batch
+	if l.ending {
+		l.gate.Ending.Store(true) // a statement after it, which was refused, may have cleared that
+	}
+	l.gate.noteStatus(l.close())
+}
+
 // inspect notes whether a statement that is about to run may end the transaction. The caller holds the gate.
 func (g *gate) inspect(ctx context.Context, statement string) {
 	g.Statement, g.CallCtx, g.batch = statement, ctx, nil

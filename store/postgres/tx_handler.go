@@ -133,8 +133,11 @@ func (tx handlerTx) Query(ctx context.Context, sql string, args ...any) (pgx.Row
 		tx.gate.note(pgconn.CommandTag{}, err)
 		return rows, err
 	}
-	tx.gate.Keep(rows)
-	return &handlerRows{Rows: rows, gate: tx.gate}, nil
+	left := tx.gate.keep(func() error {
+		rows.Close()
+		return rows.Err()
+	})
+	return &handlerRows{Rows: rows, gate: tx.gate, left: left}, nil
 }
 
 // QueryRow runs a statement that returns one row.
@@ -181,9 +184,8 @@ func (tx handlerTx) SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchRe
 		return failedBatch{tx.gate, errNested}
 	}
 	tx.gate.inspectBatch(ctx, batch)
-	results := &handlerBatch{BatchResults: conn.SendBatch(ctx, batch), gate: tx.gate}
-	tx.gate.Keep(results.closer())
-	return results
+	results := conn.SendBatch(ctx, batch)
+	return &handlerBatch{BatchResults: results, gate: tx.gate, left: tx.gate.keep(results.Close)}
 }
 
 // Prepare prepares a statement on the connection.
@@ -205,7 +207,8 @@ type gateKey struct{}
 type handlerRows struct {
 	pgx.Rows
 	gate *gate
-	over bool // they were read to their end, or closed
+	left *leftOpen // nil for rows of a batch
+	over bool      // they were read to their end, or closed
 }
 
 // Next reads the next row.
@@ -237,7 +240,7 @@ func (r *handlerRows) ended() {
 		return
 	}
 	r.over = true
-	r.gate.Forget(r.Rows)
+	r.gate.Forget(r.left)
 	r.gate.note(r.Rows.CommandTag(), r.Rows.Err())
 }
 
@@ -342,15 +345,8 @@ func (r failedRows) Err() error { return r.err }
 type handlerBatch struct {
 	pgx.BatchResults
 	gate *gate
+	left *leftOpen
 }
-
-// batchCloser closes a batch whose results are not read.
-type batchCloser struct{ results pgx.BatchResults }
-
-// Close reads the batch to its end.
-func (c batchCloser) Close() { _ = c.results.Close() }
-
-func (b *handlerBatch) closer() batchCloser { return batchCloser{b.BatchResults} }
 
 // Exec reads the result of the next statement.
 func (b *handlerBatch) Exec() (pgconn.CommandTag, error) {
@@ -400,7 +396,7 @@ func (b *handlerBatch) Close() error {
 		return err
 	}
 	defer b.gate.Leave()
-	b.gate.Forget(b.closer())
+	b.gate.Forget(b.left)
 	err := b.BatchResults.Close()
 	b.gate.note(pgconn.CommandTag{}, err)
 	return err

@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -66,6 +67,115 @@ func TestForgottenRows(t *testing.T) {
 				transacted(t, s.store, "another key on the same connection", nothing)
 			})
 		}
+	}
+}
+
+// TestRowsLeftWithTheirContext: rows that a handler left open take the connection with them if their context has ended.
+// Nothing was executed then, and the error names the statement and why.
+func TestRowsLeftWithTheirContext(t *testing.T) {
+	t.Parallel()
+	const endless = `SELECT repeat('x', 1000), CASE WHEN i > 5000 THEN pg_sleep(600)::text END FROM generate_series(1, 9999) AS i`
+	for name, c := range map[string]struct {
+		leave     func(ctx context.Context) error
+		statement string
+	}{
+		"rows": {func(ctx context.Context) error {
+			rows, err := postgres.Tx(ctx).Query(ctx, endless)
+			if err == nil && !rows.Next() {
+				err = errors.New("no rows")
+			}
+			return err
+		}, endless},
+		"rows, and then a statement": {func(ctx context.Context) error {
+			_, err := postgres.Tx(ctx).Query(ctx, endless)
+			if _, busy := postgres.Tx(ctx).Exec(context.WithoutCancel(ctx), `SELECT 1`); busy == nil {
+				err = errors.New("the connection of open rows took a statement")
+			}
+			return err
+		}, endless},
+		"a batch": {func(ctx context.Context) error {
+			batch := &pgx.Batch{}
+			batch.Queue(endless)
+			postgres.Tx(ctx).SendBatch(ctx, batch)
+			return nil
+		}, "of a batch"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newShop(t, pgxHandle)
+			_, err := s.store.Transact(t.Context(), reservation("key"), func(ctx context.Context, _ store.Verdict) store.Settlement {
+				must(t, insertPgx(ctx, "written"))
+				own, cancel := context.WithCancel(ctx)
+				defer cancel()
+				must(t, c.leave(own))
+				return store.Settlement{Action: store.TxCommit, Completion: *answer("done")}
+			})
+			if err == nil || !strings.Contains(err.Error(), "its own context ended") || !strings.Contains(err.Error(), c.statement) {
+				t.Errorf("rows left open, whose context has ended: %v, want an error that names the statement and why", err)
+			}
+			s.wantRows("E1")
+		})
+	}
+}
+
+// TestCommitLeftOpen: where the connection is lost with the result of a COMMIT that a handler left open, the outcome is
+// unknown, also if a statement after it was refused.
+func TestCommitLeftOpen(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, pgxHandle)
+	_, err := s.store.Transact(t.Context(), reservation("key"), func(ctx context.Context, _ store.Verdict) store.Settlement {
+		must(t, insertPgx(ctx, "written"))
+		own, cancel := context.WithCancel(ctx)
+		defer cancel()
+		batch := &pgx.Batch{}
+		batch.Queue(`COMMIT`)
+		batch.Queue(`SELECT pg_sleep(600)`)
+		postgres.Tx(ctx).SendBatch(own, batch)
+		if _, err := postgres.Tx(ctx).Exec(ctx, `SELECT 1`); err == nil {
+			t.Error("the connection of an open batch took a statement")
+		}
+		return store.Settlement{Action: store.TxCommit, Completion: *answer("done")}
+	})
+	if !errors.Is(err, store.ErrOutcomeUnknown) {
+		t.Errorf("I5: a handler that committed by itself got %v, want that the outcome is unknown", err)
+	}
+}
+
+// TestRowsLeftThatMeetANeighbour: the rest of rows that a handler left open may meet a neighbour, as any statement may.
+// Then the handler is run again.
+func TestRowsLeftThatMeetANeighbour(t *testing.T) {
+	t.Parallel()
+	const query = `SELECT repeat('x', 1000), CASE WHEN i > 5000 THEN meet() END FROM generate_series(1, 9999) AS i`
+	for name, leave := range map[string]func(ctx context.Context) error{
+		"pgx": func(ctx context.Context) error {
+			_, err := postgres.Tx(ctx).Query(ctx, query)
+			return err
+		},
+		"database/sql": func(ctx context.Context) error {
+			_, err := onceward.Tx(ctx).QueryContext(ctx, query)
+			return err
+		},
+		"a batch": func(ctx context.Context) error {
+			batch := &pgx.Batch{}
+			batch.Queue(query)
+			postgres.Tx(ctx).SendBatch(ctx, batch)
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newShop(t, pgxHandle)
+			exec(t, s.admin, `CREATE FUNCTION meet() RETURNS int LANGUAGE plpgsql AS
+				$$ BEGIN RAISE 'met' USING ERRCODE = '40001'; END $$`)
+			runs := 0
+			transacted(t, s.store, "key", func(ctx context.Context) error {
+				if runs++; runs > 1 {
+					return insertPgx(ctx, "written")
+				}
+				return leave(ctx)
+			})
+			s.wantRows("E1", "written")
+		})
 	}
 }
 

@@ -100,8 +100,8 @@ func (c *bridgeConn) QueryContext(ctx context.Context, query string, args []driv
 // rowsCloser closes rows that are not read any more.
 type rowsCloser struct{ rows *bridgeRows }
 
-// Close ends the rows.
-func (c rowsCloser) Close() { _ = c.rows.end() }
+// Close ends the rows, whose rest may meet a neighbour.
+func (c rowsCloser) Close() { c.rows.gate.meet(c.rows.end()) }
 
 // bridgeRows are rows that a handler reads. They end with the gate.
 type bridgeRows struct {
