@@ -159,7 +159,7 @@ func (b *batcher) run(items []*item) {
 func (b *batcher) attempt(ctx context.Context, items []*item, hurried bool) error {
 	resent, err := b.pool.repeated(ctx, func() error { return b.send(ctx, items, hurried) })
 	if err == nil && resent {
-		err = unavailable(replicated(ctx, b.pool.Pool)) // it may have found what the first one did
+		err = unavailable(replicated(ctx, b.pool)) // it may have found what the first one did
 	}
 	return err
 }
@@ -212,7 +212,7 @@ func (b *batcher) sendOn(ctx context.Context, trip pipeline, items []*item, hurr
 		return sent[statement-before].readOutcome(raw)
 	})
 	if err == nil && trip.warned {
-		err = replicated(ctx, b.pool.Pool)
+		err = replicated(ctx, b.pool)
 	}
 	if err == nil {
 		shareLooks(items)

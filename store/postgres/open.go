@@ -143,9 +143,11 @@ func (s *Store) start(ctx context.Context) error {
 		return err
 	}
 	s.own = &ownPool{Pool: own}
-	if s.asking, err = openOwn(ctx, config, askingConnections); err != nil {
+	asking, err := openOwn(ctx, config, askingConnections)
+	if err != nil {
 		return err
 	}
+	s.asking = &ownPool{Pool: asking}
 	if err := s.inspect(ctx); err != nil {
 		return err
 	}

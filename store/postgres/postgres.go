@@ -69,7 +69,7 @@ type Store struct {
 	// own is for everything else, so that settling never waits for a connection that a handler holds.
 	own *ownPool
 	// asking is for finding out what became of a commit, which may mean to wait for a server that is gone.
-	asking *pgxpool.Pool
+	asking *ownPool
 	// scout finds out whether the address leads to a server that takes writes.
 	scout scout
 	// replicas knows whether commits wait for a standby, if they must.

@@ -140,7 +140,7 @@ var errCutOff = errors.New("the commit did not wait for its standbys")
 // cut off, by a restart of the server, an administrator or a lost connection, can be seen before they have it: a call that
 // finds it must not answer for it yet. The log is in one order, so that it is enough to wait for a further commit. Where
 // commits wait for nothing it is a short trip, and a server without such a log has nothing to wait for.
-func replicated(ctx context.Context, pool *pgxpool.Pool) error {
+func replicated(ctx context.Context, pool *ownPool) error {
 	err := pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
 		trip := pipeline{conn: conn.Conn(), unnamed: true}
 		trip.add(&statement{text: confirm})

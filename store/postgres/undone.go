@@ -63,6 +63,16 @@ func (p *ownPool) repeated(ctx context.Context, do func() error) (resent bool, e
 	return resent, err
 }
 
+// AcquireFunc calls a function with a connection.
+func (p *ownPool) AcquireFunc(ctx context.Context, do func(*pgxpool.Conn) error) error {
+	conn, err := p.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	return do(conn)
+}
+
 // Exec runs a statement.
 func (p *ownPool) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
 	err = repeatUndone(ctx, func() (err error) {
