@@ -187,14 +187,8 @@ func (f *function) work(ctx context.Context, op *Operation) outcome {
 	op.restart()
 	started := time.Now()
 	value, err := f.call(ctx)
-	elapsed := time.Since(started)
 	end := f.outcome(ctx, op, value, err)
-	if f.guard.config.Observer != nil {
-		f.guard.observe(f.base, ExecutedEvent{
-			ID: f.reservation.ID, Operation: op.name, Attempt: op.attempt, Panicked: f.panicked != nil,
-			Failed: err != nil, Unknown: end.kind == outcomeUnknown, Elapsed: elapsed,
-		})
-	}
+	f.hasRun(started, end.kind, 0, f.panicked != nil, err != nil)
 	return end
 }
 

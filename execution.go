@@ -113,7 +113,8 @@ type execution struct {
 	runsAgain   bool             // the store undid an earlier run, whose grant was already reported
 	ended       outcomeKind      // how the last run ended, and with which status
 	endedStatus int
-	passedOn    bool // the answer is a problem of another operation, which may be executing
+	passedOn    bool          // the answer is a problem of another operation, which may be executing
+	executed    ExecutedEvent // of the last run, until its result is known
 
 	reserveCtx lazyContext
 	workCtx    lazyContext

@@ -65,6 +65,7 @@ func (e *execution) transact(r runner) result {
 		e.reportOnce(mistakeSecondConnection, SecondConnectionEvent{Operation: e.op.name})
 	}
 	res := t.result(&v, err)
+	t.reportRun(res.kind == resultUnknown)
 	if res.kind != resultAnswer && res.kind != resultUnknown {
 		e.returnKey(t.ran && t.refused == nil)
 	}
@@ -135,6 +136,7 @@ func (t *transaction) report(err error) {
 // work runs the runner inside the transaction. Each call starts from the beginning.
 func (t *transaction) work(ctx context.Context, v store.Verdict) store.Settlement {
 	rerun := t.ran
+	t.reportRun(false) // the store has undone it
 	t.ran, t.end, t.runsAgain = true, outcome{}, rerun
 	if t.refused = t.refuses(ctx, &v); t.refused != nil {
 		return store.Settlement{Action: store.TxRollback}
@@ -345,7 +347,33 @@ func (e *execution) execute(r runner, start time.Time) result {
 	defer e.guard.keeper.remove(&e.lease)
 	end := r.work(ctx, &e.op)
 	e.lease.handlerEnded()
-	return e.settle(end)
+	res := e.settle(end)
+	e.reportRun(res.kind == resultUnknown)
+	return res
+}
+
+// hasRun records how the work has ended. The observer gets the event when it is known whether the outcome is stored.
+func (e *execution) hasRun(started time.Time, end outcomeKind, status int, panicked, failed bool) {
+	e.ended, e.endedStatus = end, status
+	if e.guard.config.Observer == nil {
+		return
+	}
+	now := time.Now()
+	e.executed = ExecutedEvent{
+		ID: e.reservation.ID, Operation: e.op.name, Attempt: e.op.attempt, Status: status, Panicked: panicked,
+		Failed: failed, Unknown: end == outcomeUnknown, Elapsed: now.Sub(started), EndedAt: now,
+	}
+}
+
+// reportRun sends the observer the event of a run that was not reported yet.
+func (e *execution) reportRun(unknown bool) {
+	if e.executed.EndedAt.IsZero() {
+		return
+	}
+	event := e.executed
+	event.Unknown = event.Unknown || unknown
+	e.executed = ExecutedEvent{}
+	e.guard.observe(e.base, event)
 }
 
 // workContext returns the runner's context, bounded by the deadline of the route, or of the request if that is earlier.

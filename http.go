@@ -285,13 +285,7 @@ func (x *httpExecution) work(ctx context.Context, op *Operation) outcome {
 	started := time.Now()
 	x.handle(ctx)
 	end := x.outcome(ctx, op)
-	x.ended, x.endedStatus = end.kind, x.recorder.status
-	if x.guard.config.Observer != nil {
-		x.guard.observe(x.base, ExecutedEvent{
-			ID: x.reservation.ID, Operation: op.name, Attempt: op.attempt, Status: x.recorder.status,
-			Panicked: x.panicked != nil, Unknown: end.kind == outcomeUnknown, Elapsed: time.Since(started),
-		})
-	}
+	x.hasRun(started, end.kind, x.recorder.status, x.panicked != nil, false)
 	return end
 }
 

@@ -41,9 +41,10 @@ type (
 		Elapsed   time.Duration
 	}
 
-	// ExecutedEvent reports that an HTTP handler has ended, with its status and duration; or a function of [Guard.Do],
-	// which has no status, and Failed if it returned an error. Unknown is set if it is not known what the execution did,
-	// whatever it wrote or returned.
+	// ExecutedEvent reports a run of an HTTP handler, with its status and duration; or of a function of [Guard.Do], which
+	// has no status, and Failed if it returned an error. Unknown is set if it is not known what the execution did, or
+	// whether it was committed, whatever it wrote or returned. The event is sent when that was found out, which may be
+	// later than EndedAt, when the handler returned.
 	ExecutedEvent struct {
 		store.ID
 		Operation string
@@ -53,6 +54,7 @@ type (
 		Failed    bool
 		Unknown   bool
 		Elapsed   time.Duration
+		EndedAt   time.Time
 	}
 
 	// SettledEvent reports the end of an attempt, with the state of its record, which is [store.StateNone] for a rejected

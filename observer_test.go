@@ -67,9 +67,9 @@ func TestObserverSeesWhatHappens(t *testing.T) {
 		act  func()
 		want []string
 	}{
-		{func() { post(h, "k", `{}`, doing("fail")) }, []string{"decided execute created", "executed 502", "settled failed_retryable"}},
-		{func() { panicOf(func() { post(h, "k", `{}`, doing("panic")) }) }, []string{"decided execute retried", "executed 0", "panicked", "settled failed_retryable"}},
-		{func() { post(h, "k", `{}`) }, []string{"decided execute retried", "executed 201", "settled completed"}},
+		{func() { post(h, "k", `{}`, doing("fail")) }, []string{"decided execute created", "settled failed_retryable", "executed 502"}},
+		{func() { panicOf(func() { post(h, "k", `{}`, doing("panic")) }) }, []string{"decided execute retried", "settled failed_retryable", "executed 0", "panicked"}},
+		{func() { post(h, "k", `{}`) }, []string{"decided execute retried", "settled completed", "executed 201"}},
 		{func() { post(h, "k", `{}`) }, []string{"decided replay none"}},
 		{func() { post(h, "k", `{"x":1}`) }, []string{"decided mismatch none", "problem mismatch"}},
 		{func() { post(h, "", `{}`) }, []string{"rejected missing-key"}},
@@ -343,6 +343,60 @@ func TestATransactionThatRunsAgainIsDecidedOnce(t *testing.T) {
 			t.Errorf("M1: %d executions, want each run", len(executed))
 		}
 	})
+}
+
+// TestOutcomesThatBecomeUnknownAreObserved: an answer that could not be stored, or whose COMMIT is in doubt, does not
+// count as an execution that ended well, whatever the handler wrote. The runs that the store undid were not unknown.
+func TestOutcomesThatBecomeUnknownAreObserved(t *testing.T) {
+	t.Parallel()
+	ways := map[string]func(guard *onceward.Guard, mode onceward.Option){
+		"HTTP": func(guard *onceward.Guard, mode onceward.Option) { post(guard.Handler(new(counted), mode), "k", `{}`) },
+		"procedure": func(guard *onceward.Guard, mode onceward.Option) {
+			post(asProcedure(guard, new(counted), mode), "k", `{}`)
+		},
+		"function": func(guard *onceward.Guard, mode onceward.Option) {
+			_, _ = guard.Do(context.Background(), onceward.Call{Scope: "alice", Key: "k", Operation: "job"},
+				func(context.Context) ([]byte, error) { return nil, nil }, mode)
+		},
+	}
+	for way, run := range ways {
+		for name, test := range map[string]struct {
+			mode  onceward.Option
+			open  func() store.Store
+			known int // runs before the one whose outcome is unknown
+		}{
+			"reserved": {mode: reserved, open: func() store.Store {
+				s := newFaultyStore()
+				s.complete = func(context.Context, store.Claim, *store.Completion) (time.Time, error) {
+					time.Sleep(time.Second)
+					return time.Time{}, errDown
+				}
+				return s
+			}},
+			"transactional": {mode: onceward.Transactional(), known: 2, open: func() store.Store {
+				return &scriptedTransactor{Store: memory.New(), longest: time.Second, reruns: 2, failure: store.ErrOutcomeUnknown}
+			}},
+		} {
+			t.Run(way+" "+name, func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					events, began := new(journal), time.Now()
+					run(newGuard(t, test.open(), observedBy(events), func(c *onceward.Config) {
+						c.SettleTimeout = 20 * time.Millisecond
+					}), test.mode)
+					executed := observed[onceward.ExecutedEvent](events)
+					if len(executed) != test.known+1 {
+						t.Fatalf("M1: %d runs are reported, want %d: %+v", len(executed), test.known+1, executed)
+					}
+					for i, e := range executed {
+						if e.Unknown != (i == test.known) || !e.EndedAt.Equal(began) || e.ID != aliceID("k") {
+							t.Errorf("M1: run %d is reported as %+v", i+1, e)
+						}
+					}
+				})
+			})
+		}
+	}
 }
 
 // TestEachFailedReservationIsTold, also the first of two. That a record cannot be read is no failure of the store.

@@ -251,13 +251,7 @@ func (f *procedureRun) work(ctx context.Context, op *Operation) outcome {
 	started := time.Now()
 	f.call(ctx)
 	end := f.outcome(ctx, op)
-	f.ended, f.endedStatus = end.kind, f.answer.Status
-	if f.guard.config.Observer != nil {
-		f.guard.observe(f.base, ExecutedEvent{
-			ID: f.reservation.ID, Operation: op.name, Attempt: op.attempt, Status: f.answer.Status,
-			Panicked: f.panicked != nil, Unknown: end.kind == outcomeUnknown, Elapsed: time.Since(started),
-		})
-	}
+	f.hasRun(started, end.kind, f.answer.Status, f.panicked != nil, false)
 	return end
 }
 

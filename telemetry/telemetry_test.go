@@ -90,7 +90,7 @@ var everything = []onceward.ObserverEvent{
 	onceward.DecidedEvent{ID: id, Operation: "job", Decision: store.DecisionExecute, Origin: store.OriginCreated},
 	onceward.DecidedEvent{ID: id, Operation: "job", Decision: store.DecisionReplay, Age: 2 * time.Hour},
 	onceward.DecidedEvent{ID: id, Operation: "job", Decision: store.DecisionMismatch},
-	onceward.ExecutedEvent{ID: id, Operation: "job", Status: 201, Elapsed: 1500 * time.Millisecond},
+	onceward.ExecutedEvent{ID: id, Operation: "job", Status: 201, Elapsed: 1500 * time.Millisecond, EndedAt: time.Now()},
 	onceward.SettledEvent{ID: id, Operation: "job", State: store.StateUnknown},
 	onceward.FencedEvent{ID: id, Operation: "job"},
 	onceward.LeaseLostEvent{ID: id, Operation: "job"},

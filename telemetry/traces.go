@@ -134,13 +134,20 @@ func (t *Telemetry) trace(ctx context.Context, event onceward.ObserverEvent) {
 	}
 }
 
-// span makes a span of something that has ended. A span outside of all traces would tell nothing that the metrics do
-// not: callers have seen that the context is in one that is sampled.
+// span makes a span of something that has ended now. A span outside of all traces would tell nothing that the metrics
+// do not: callers have seen that the context is in one that is sampled.
 func (t *Telemetry) span(
 	ctx context.Context, name string, kind trace.SpanKind, elapsed time.Duration, err error, first string,
 	attributes []attribute.KeyValue,
 ) {
-	end := time.Now()
+	t.spanUntil(ctx, time.Now(), name, kind, elapsed, err, first, attributes)
+}
+
+// spanUntil makes a span of something that has ended at a time.
+func (t *Telemetry) spanUntil(
+	ctx context.Context, end time.Time, name string, kind trace.SpanKind, elapsed time.Duration, err error, first string,
+	attributes []attribute.KeyValue,
+) {
 	for i, a := range attributes {
 		if a.Value.Type() == attribute.STRING {
 			attributes[i] = a.Key.String(plain(a.Value.AsString()))
@@ -193,7 +200,7 @@ func (t *Telemetry) executionSpan(ctx context.Context, e *onceward.ExecutedEvent
 	if e.Status != 0 {
 		attributes = append(attributes, attribute.Int("http.response.status_code", e.Status))
 	}
-	t.span(ctx, "onceward execute", trace.SpanKindInternal, e.Elapsed, nil, "", attributes)
+	t.spanUntil(ctx, e.EndedAt, "onceward execute", trace.SpanKindInternal, e.Elapsed, nil, "", attributes)
 }
 
 func (t *Telemetry) storeSpan(ctx context.Context, e *onceward.StoreCalledEvent) {

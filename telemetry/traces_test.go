@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -117,5 +118,18 @@ func TestTextsOfSpansCanBeExported(t *testing.T) {
 		if !utf8.ValidString(text) || len(text) > 2000 {
 			t.Errorf("M2: %d bytes: %q", len(text), text[:min(len(text), 50)])
 		}
+	}
+}
+
+// TestSpansOfExecutionsEndWithTheHandler: an execution is reported after its commit, which its span does not contain.
+func TestSpansOfExecutionsEndWithTheHandler(t *testing.T) {
+	t.Parallel()
+	n, spans, tracer := tracing(t, sdktrace.AlwaysSample())
+	ctx, _ := tracer.Start(t.Context(), "request")
+	ended := time.Now().Add(-time.Minute)
+	n.Observe(ctx, onceward.ExecutedEvent{ID: id, Operation: "job", Elapsed: time.Second, EndedAt: ended})
+	got := spans.GetSpans()
+	if len(got) != 1 || !got[0].EndTime.Equal(ended) || !got[0].StartTime.Equal(ended.Add(-time.Second)) {
+		t.Errorf("M2: the execution ended at %s: %+v", ended, got)
 	}
 }
