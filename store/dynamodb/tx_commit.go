@@ -271,13 +271,14 @@ func (s *Store) commitCheckpoint(ctx context.Context, at *place, event store.Eve
 			if instead, unknown = s.replace(ctx, at, &same, seen.write, s.clock.now()); unknown != nil {
 				return fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, errors.Join(err, unknown))
 			}
-			if instead == nil || !next.landed(instead) {
-				return unavailable(err)
-			}
+			err = unavailable(err)
 		}
 		switch {
 		case instead != nil && next.landed(instead):
 			return nil
+		case instead != nil && err != nil && instead.commit != seen.commit:
+			// It may have landed, and a later write, such as an operator's removal, may have come over it.
+			return fmt.Errorf("%w: another write came over the record: %w", store.ErrOutcomeUnknown, err)
 		case err != nil:
 			return err
 		case instead == nil:

@@ -255,6 +255,30 @@ func TestStepCommitReplyLost(t *testing.T) {
 	}
 }
 
+// TestStepWhoseRepliesAreLost: all replies to a step's commit are lost, and an operator removes the record before the
+// question: the step is committed, so its owner does not get an error that says the opposite (E7).
+func TestStepWhoseRepliesAreLost(t *testing.T) {
+	t.Parallel()
+	where := newURL(t)
+	wire := servers.NewDynamoDBTransport(1)
+	t.Cleanup(wire.Close)
+	s, rows, beside := trying(t, where, wire, 1), newBusiness(t, where), open(t, where)
+	c := claimOf(reserve(t, s, request("key"), store.DecisionExecute))
+	wire.Arm(servers.DynamoDBReplyLost, 8, anyOf("TransactWriteItems"))
+	wire.Arm(servers.DynamoDBReplyLost, 1, func(operation string) bool {
+		if operation == "PutItem" { // the question: the removal comes right before it
+			must(t, beside.Bust(context.Background(), c.ID, true))
+		}
+		return false
+	})
+	err := s.CheckpointTx(t.Context(), c, time.Minute, func(ctx context.Context) (store.Checkpoint, error) {
+		return store.Checkpoint{Point: "charged"}, rows.insert(ctx, "charged")
+	})
+	if n := rows.count("charged"); n != 1 || !errors.Is(err, store.ErrOutcomeUnknown) {
+		t.Errorf("E7: %d rows are committed, and the owner got %v, want ErrOutcomeUnknown", n, err)
+	}
+}
+
 // TestLargeAnswers: what does not fit into an item ends as the rules for answers that are too large say (A4).
 func TestLargeAnswers(t *testing.T) {
 	t.Parallel()
