@@ -130,6 +130,14 @@ func (b *business) insert(ctx context.Context, value string) error {
 	return dynamodb.Writes(ctx).Put(b.row(value))
 }
 
+// require makes a commit depend on a row.
+func (b *business) require(ctx context.Context, row types.Put) error {
+	return dynamodb.Writes(ctx).Check(types.ConditionCheck{
+		TableName: &b.table, Key: row.Item, ConditionExpression: aws.String("attribute_exists(#value)"),
+		ExpressionAttributeNames: map[string]string{"#value": "value"},
+	})
+}
+
 func (b *business) count(value string) int {
 	b.t.Helper()
 	out, err := b.client.Query(context.Background(), &ddb.QueryInput{

@@ -264,14 +264,14 @@ func (s *Store) commitCheckpoint(ctx context.Context, at *place, event store.Eve
 		}
 		next := following(seen, out.Record, out.Effect)
 		instead, err := s.commit(ctx, at, next, seen.write, items)
-		if err != nil && !errors.Is(err, store.ErrWorkRefused) {
-			// Whether it was committed is not guessed: if the record can be stored as it was, it was not and never will be.
+		if err != nil && !errors.Is(err, ErrTooLarge) {
+			// Whether it was committed is not guessed: if the record can be stored as it was, it was not and never will be. That
+			// holds for work that was refused too: an earlier try of the same request may still be on its way.
 			var unknown error
 			same := *seen
 			if instead, unknown = s.replace(ctx, at, &same, seen.write, s.clock.now()); unknown != nil {
 				return fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, errors.Join(err, unknown))
 			}
-			err = unavailable(err)
 		}
 		switch {
 		case instead != nil && next.landed(instead):
@@ -279,8 +279,10 @@ func (s *Store) commitCheckpoint(ctx context.Context, at *place, event store.Eve
 		case instead != nil && err != nil && instead.commit != seen.commit:
 			// It may have landed, and a later write, such as an operator's removal, may have come over it.
 			return fmt.Errorf("%w: another write came over the record: %w", store.ErrOutcomeUnknown, err)
-		case err != nil:
+		case errors.Is(err, store.ErrWorkRefused):
 			return err
+		case err != nil:
+			return unavailable(err)
 		case instead == nil:
 			s.changed(at.id, seen, next)
 			return nil

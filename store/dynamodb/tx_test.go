@@ -354,10 +354,7 @@ func TestRefusedAndLanded(t *testing.T) {
 	s, rows := open(t, where, dynamodb.WithTransport(wire)), newBusiness(t, where)
 	stock := rows.row("stock")
 	_, err := s.Transact(t.Context(), request("key"), committing(t, func(ctx context.Context) error {
-		return errors.Join(rows.insert(ctx, "paid"), dynamodb.Writes(ctx).Check(types.ConditionCheck{
-			TableName: &rows.table, Key: stock.Item, ConditionExpression: aws.String("attribute_exists(#value)"),
-			ExpressionAttributeNames: map[string]string{"#value": "value"},
-		}))
+		return errors.Join(rows.insert(ctx, "paid"), rows.require(ctx, stock))
 	}))
 	_, putErr := rows.client.PutItem(t.Context(), &ddb.PutItemInput{TableName: &rows.table, Item: stock.Item})
 	must(t, putErr)
@@ -366,6 +363,26 @@ func TestRefusedAndLanded(t *testing.T) {
 		t.Errorf("I4: there are %d rows, and the caller was told %v, want 1 and ErrOutcomeUnknown", n, err)
 	}
 	reserve(t, s, request("key"), store.DecisionReplay)
+}
+
+// TestRefusedStepCannotLand: the same for a step, whose record is stored again: the try that was sent before then comes
+// too late (I4).
+func TestRefusedStepCannotLand(t *testing.T) {
+	t.Parallel()
+	where := newURL(t)
+	wire := &overtaken{}
+	s, rows := open(t, where, dynamodb.WithTransport(wire)), newBusiness(t, where)
+	stock := rows.row("stock")
+	c := claimOf(reserve(t, s, request("key"), store.DecisionExecute))
+	err := s.CheckpointTx(t.Context(), c, time.Minute, func(ctx context.Context) (store.Checkpoint, error) {
+		return store.Checkpoint{Point: "paid"}, errors.Join(rows.insert(ctx, "paid"), rows.require(ctx, stock))
+	})
+	_, putErr := rows.client.PutItem(t.Context(), &ddb.PutItemInput{TableName: &rows.table, Item: stock.Item})
+	must(t, putErr)
+	wire.deliver(t)
+	if n := rows.count("paid"); n != 0 || !errors.Is(err, store.ErrWorkRefused) {
+		t.Errorf("I4: there are %d rows, and the owner got %v, want 0 and ErrWorkRefused", n, err)
+	}
 }
 
 // TestOwnersWhoLost: what a store remembers for owners who have lost their records it forgets when they learn of it.
