@@ -21,6 +21,23 @@ const (
 	maxStale = 3
 )
 
+// maxDraw bounds the random part of a token, in microseconds. It is less than [grace], so that a recreated record has a
+// larger token than the one that the server removed, and leaves room below 2^53, where the numbers of Lua end.
+const maxDraw = 1 << 20
+
+// drawToken returns the random part of a token. An owner whose grant was lost in a fail-over, and the next one, would
+// otherwise have the same token if the clocks agree, or if both are behind the floor.
+func drawToken() int64 { return store.TokenDraw() % maxDraw }
+
+// newToken returns a token larger than the floor: the clock, or what follows the floor, and a random part.
+func newToken(now time.Time, floor int64) int64 {
+	draw := drawToken()
+	if token := now.UnixMicro() + draw; token > floor {
+		return token
+	}
+	return floor + 1 + draw
+}
+
 var errStale = errors.New("the server answers so late that the record was read too long ago for a decision")
 
 // change applies an event that begins with a reading.
@@ -43,7 +60,7 @@ func (s *Store) changeAt(ctx context.Context, at place, event store.Event, seen 
 			return store.Applied{Now: seen.now}, err
 		}
 		if event.Kind.TakesToken() {
-			event.Token = max(seen.now.UnixMicro(), before.floor+1)
+			event.Token = newToken(seen.now, max(before.floor, before.Attempt))
 		}
 		after, transition, err := store.Step(before.Record, event, seen.now)
 		out := store.Applied{Transition: transition, Record: after, Now: seen.now}

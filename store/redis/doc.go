@@ -30,7 +30,7 @@
 // +@pubsub +@connection +@transaction +info +role +time +wait +waitaof (from 7.2 on) +cluster|slots +cluster|shards,
 // and +config|get for Open to see everything. A proxy that spreads commands over servers is not supported.
 //
-// The clock is the server's. Attempt tokens are its microseconds, and always larger than the stored token: a clock that
-// steps back by less than a record is kept does no harm. In a cluster each node uses its own clock, and after a
+// The clock is the server's. Attempt tokens are its microseconds with a random part of up to a second, and always larger
+// than the stored token: a clock that steps back by less than a record is kept does no harm. In a cluster each node uses its own clock, and after a
 // fail-over the replica's is used: keep them within a fraction of the lease of each other.
 package redis

@@ -50,11 +50,12 @@ func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdic
 	case transition.Effect != store.EffectWrite:
 		return s.decide(ctx, at, event, nil, nil) // it must not be made
 	}
-	made, seen, err := s.create(ctx, at, fresh, r.Lease)
+	draw := drawToken()
+	made, seen, err := s.create(ctx, at, fresh, r.Lease, draw)
 	if err != nil || seen != nil {
 		return s.decide(ctx, at, event, seen, err)
 	}
-	event.Token = made.UnixMicro()
+	event.Token = made.UnixMicro() + draw
 	rec, transition, err := store.Step(store.Record{}, event, made)
 	return store.Verdict{Decision: transition.Decision, Origin: transition.Origin, Record: rec, Now: made}, err
 }
@@ -74,13 +75,13 @@ func (s *Store) decide(ctx context.Context, at place, event store.Event, seen *r
 }
 
 // create makes a record if there is none, in one round trip, and returns when it was made, or else the existing record.
-func (s *Store) create(ctx context.Context, at place, fresh store.Record, lease time.Duration) (
+func (s *Store) create(ctx context.Context, at place, fresh store.Record, lease time.Duration, draw int64) (
 	time.Time, *reading, error,
 ) {
 	v := value{Record: fresh}
 	stored := rueidis.BinaryString(v.appendTo(make([]byte, 0, 256)))
 	c := &call{kind: kindWrite, keys: at.leased(), args: []string{
-		opMake, number(lease / store.ClockStep), stored[atNonce:],
+		opMake, number(lease / store.ClockStep), number(draw), stored[atNonce:],
 	}}
 	if err := s.sender.do(ctx, c); err != nil {
 		return time.Time{}, nil, err

@@ -3,7 +3,8 @@
 --
 -- KEYS: the index of what is in progress, the records; behind one that is identified, the index of its provider's id.
 -- ARGV, for each record:
---   make, the lease in microseconds, what is stored from the nonce on: makes the record if there is none.
+--   make, the lease in microseconds, the random part of the token, what is stored from the nonce on: makes the record if
+--     there is none.
 --   complete or release, the smallest retention in microseconds, the attempt in eight bytes, the tail: settles the record
 --     if it is in progress at that attempt, and if that takes no more than to add a tail.
 --   identify, and what follows complete: completes it with a tail that has a provider's id, which is noted.
@@ -19,21 +20,20 @@ local reply = {now}
 local a, k = 1, 2
 
 while KEYS[k] do
-	local key, op, number, first = KEYS[k], ARGV[a], ARGV[a + 1], ARGV[a + 2]
+	local key, op, number, first, rest = KEYS[k], ARGV[a], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3]
 	local result, provider
-	k = k + 1
+	a, k = a + 4, k + 1
 	if op == 'identify' then
 		op, provider = 'complete', KEYS[k]
 		k = k + 1
 	end
 	if op == 'make' then
-		a = a + 3
 		if number ~= lease then
 			lease = number
-			begin = '\2\1' .. pack('>I8I8I8I8I8', now, 0, 0, now + lease, now)
+			begin = pack('>I8I8I8I8', 0, 0, now + lease, now)
 			due = string.format('%.0f', now + lease)
 		end
-		result = call('SETNX', key, begin .. first)
+		result = call('SETNX', key, '\2\1' .. pack('>I8', now + first) .. begin .. rest)
 		if result == 1 then
 			opened[#opened + 1] = due
 			opened[#opened + 1] = key
@@ -41,8 +41,6 @@ while KEYS[k] do
 			result = call('GET', key)
 		end
 	else
-		local rest = ARGV[a + 3]
-		a = a + 4
 		local old = call('GET', key)
 		result = old
 		if type(old) == 'string' and #old > 72 and old:find(first, 3, true) == 3 then
