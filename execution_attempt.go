@@ -336,7 +336,7 @@ func (e *execution) execute(r runner, start time.Time) result {
 	e.lease.start, e.lease.until = start, ctx.deadline
 	e.op.lease = &e.lease
 	defer ctx.release()
-	if _, held := e.lease.held(time.Now()); !held {
+	if _, held := e.lease.held(clock()); !held {
 		// Another attempt may be running. This one did not run.
 		e.release("the grant took longer to arrive than it lasted")
 		return result{kind: resultFailed, err: ErrLeaseLost}

@@ -40,12 +40,19 @@ func (l *lease) localEnd() time.Time {
 	return l.start.Add(l.ttl)
 }
 
-// held reports whether the owner may still act as the owner, and until when.
-func (l *lease) held(now time.Time) (until time.Time, held bool) {
+// clock reads the monotonic clock, and the wall clock alone.
+func clock() (now, wall time.Time) {
+	now = time.Now()
+	return now, now.Round(0)
+}
+
+// held reports whether the owner may still act as the owner, by both readings of [clock], and until when: the monotonic
+// clock stands still while a machine is suspended.
+func (l *lease) held(now, wall time.Time) (until time.Time, held bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	until = l.start.Add(l.ttl)
-	return until, !l.lost && now.Before(until)
+	return until, !l.lost && now.Before(until) && wall.Before(until)
 }
 
 // handlerEnded lets heartbeats continue past the handler's deadline while its answer is being stored.
@@ -158,13 +165,14 @@ func (k *keeper) extend(l *lease) {
 			Delay: max(sent.Sub(l.next), 0), Elapsed: time.Since(sent),
 		})
 	}
+	_, held := l.held(clock())
 	switch {
 	case err == nil:
 		l.mu.Lock()
 		l.start = sent
 		l.mu.Unlock()
 		k.reschedule(l, sent.Add(l.ttl/3))
-	case errors.Is(err, store.ErrFenced) || !time.Now().Before(end):
+	case errors.Is(err, store.ErrFenced) || !held:
 		k.lose(l, err)
 	default:
 		k.guard.storeFailed(ctx, l.name, "extend", err)

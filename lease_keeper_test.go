@@ -33,6 +33,24 @@ func newLease(key string, ttl, until time.Duration) *lease {
 	return &lease{claim: store.Claim{ID: store.ID{Key: key}}, ttl: ttl, ctx: ctx, start: now, until: now.Add(until)}
 }
 
+// TestALeaseEndsWhileTheMachineIsSuspended: the wall clock continues then, and the monotonic clock does not (S5).
+func TestALeaseEndsWhileTheMachineIsSuspended(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		ran, suspended time.Duration
+		held           bool
+	}{
+		"neither": {0, 0, true}, "ran": {time.Minute, 0, false}, "suspended": {0, time.Minute, false},
+		"shortly": {time.Second, time.Second, true}, "set back": {time.Minute, -time.Hour, false},
+	} {
+		l := newLease("k", time.Minute, time.Hour)
+		now := l.start.Add(test.ran)
+		if _, held := l.held(now, now.Round(0).Add(test.suspended)); held != test.held {
+			t.Errorf("S5: %s: the lease is held: %t", name, held)
+		}
+	}
+}
+
 func TestLeasesAreKeptInTheirOrder(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))

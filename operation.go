@@ -305,7 +305,7 @@ func (o *Operation) CheckLease() error {
 	if o == nil || o.lease == nil {
 		return nil
 	}
-	if until, held := o.lease.held(time.Now()); !held {
+	if until, held := o.lease.held(clock()); !held {
 		return fmt.Errorf("%w: it counted until %s", ErrLeaseLost, until.Format(time.RFC3339Nano))
 	}
 	return nil
