@@ -150,7 +150,7 @@ func (x *httpExecution) brokenOutcome() outcome {
 // route's [Failure].
 func (x *httpExecution) streamedOutcome(ctx context.Context, op *Operation) outcome {
 	if x.panicked != nil || op.outcome.Load() != endedAsWritten || ctx.Err() != nil || failed(x.recorder.status) ||
-		op.hidesFailure(x.recorder.status) || x.recorder.cut() != "" {
+		op.hidesFailure(x.recorder.status) || x.recorder.cut() != "" || x.recorder.broken != nil || len(x.recorder.body) > 0 {
 		reason := op.reasonOr("the handler failed after a part of its response was sent")
 		return outcome{kind: outcomeUnknown, reason: reason}
 	}

@@ -28,6 +28,9 @@ type recorder struct {
 	// A goroutine of the handler may continue to write. The lock, and the end of writing when the handler ends, keep it
 	// away from an answer that is being settled, and from memory that is reused.
 	mu        sync.Mutex
+	sending   bool      // a goroutine calls out, without the lock
+	idle      sync.Cond // sending has ended
+	flush     bool      // what is written meanwhile is to be flushed
 	ended     bool
 	head      bool        // a request by HEAD, whose answer has no body
 	before    http.Header // the real header when the handler started; nil if empty
@@ -65,9 +68,12 @@ var (
 // errTooLarge is the error of a write in a transactional handler whose answer exceeds the limit.
 var errTooLarge = errors.New("onceward: the response is larger than the route's ResponseLimit")
 
+// errUnsent is the error of a write that would have to wait for too much of the answer to be sent.
+var errUnsent = errors.New("onceward: more than the route's ResponseLimit was written while a part was being sent")
+
 // start makes the recorder ready for a handler with this context. It is used for one run.
 func (rec *recorder) start(ctx context.Context) {
-	rec.ctx, rec.length = ctx, -1
+	rec.ctx, rec.length, rec.idle.L = ctx, -1, &rec.mu
 	rec.header = make(http.Header)
 	if outer := rec.real.Header(); len(outer) > 0 {
 		rec.before = outer.Clone()
@@ -100,7 +106,9 @@ func (rec *recorder) writeHeader(status int) {
 	case rec.status != 0:
 		return
 	case status < 200 && status != http.StatusSwitchingProtocols:
-		rec.inform(status)
+		if !rec.sending {
+			rec.callOut(func() { rec.inform(status) })
+		}
 		return
 	}
 	rec.status = status
@@ -131,9 +139,9 @@ func (rec *recorder) Write(p []byte) (int, error) {
 	if err := rec.admit(len(p)); err != nil {
 		return 0, err
 	}
-	if rec.streaming {
+	if rec.streaming && !rec.sending {
 		// A client that leaves does not end the work (rule E6): the handler gets no error.
-		_, _ = rec.real.Write(p)
+		rec.callOut(func() { _, _ = rec.real.Write(p) })
 		return len(p), nil
 	}
 	rec.body = append(rec.body, p...)
@@ -147,13 +155,45 @@ func (rec *recorder) WriteString(s string) (int, error) {
 	if err := rec.admit(len(s)); err != nil {
 		return 0, err
 	}
-	if rec.streaming {
-		_, _ = io.WriteString(rec.real, s) // as in Write
+	if rec.streaming && !rec.sending {
+		rec.callOut(func() { _, _ = io.WriteString(rec.real, s) }) // as in Write
 		return len(s), nil
 	}
 	rec.body = append(rec.body, s...)
 	return len(s), nil
 }
+
+// callOut calls a function that uses the real writer, without the lock: a hook of a writer in front may use this
+// recorder, also in another goroutine. Nothing else calls out until the function has returned, and until what was
+// written meanwhile is sent.
+func (rec *recorder) callOut(f func()) {
+	rec.sending = true
+	defer func() {
+		rec.sending = false
+		rec.idle.Broadcast()
+	}()
+	rec.unlocked(f)
+	for rec.streaming && len(rec.body) > 0 {
+		body, flush := rec.takeBody(), rec.flush
+		rec.flush = false
+		rec.unlocked(func() {
+			_, _ = rec.real.Write(body) // as in Write
+			if flush {
+				rec.flushReal()
+			}
+		})
+	}
+}
+
+// unlocked calls a function without the lock.
+func (rec *recorder) unlocked(f func()) {
+	rec.mu.Unlock()
+	defer rec.mu.Lock()
+	f()
+}
+
+// flushReal flushes the real writer. A client that leaves does not end the work.
+func (rec *recorder) flushReal() { _ = http.NewResponseController(rec.real).Flush() }
 
 // admit checks the next n bytes of the body, and starts streaming if they do not fit.
 func (rec *recorder) admit(n int) error {
@@ -172,12 +212,15 @@ func (rec *recorder) admit(n int) error {
 	}
 	rec.written += int64(n)
 	switch {
-	case rec.streaming || rec.unkept() || len(rec.body)+n <= rec.settings.responseLimit:
+	case rec.streaming && !rec.sending, !rec.streaming && rec.unkept(), len(rec.body)+n <= rec.settings.responseLimit:
 		return nil
 	case rec.stream == nil:
 		rec.overflow = true
 		rec.broken = errTooLarge
 		return errTooLarge
+	case rec.sending:
+		rec.broken = errUnsent
+		return errUnsent
 	default:
 		return rec.startStreaming()
 	}
@@ -204,14 +247,17 @@ func (rec *recorder) unkept() bool { return rec.op != nil && rec.op.outcome.Load
 
 // startStreaming gives up replaying: it marks the record durably, then sends what was gathered.
 func (rec *recorder) startStreaming() error {
-	if err := rec.stream.markStreaming(); err != nil {
+	var err error
+	rec.callOut(func() { err = rec.stream.markStreaming() })
+	if err != nil {
 		rec.broken = fmt.Errorf("onceward: the response cannot be streamed, because this could not be recorded: %w", err)
 		return rec.broken
 	}
 	rec.streaming = true
-	rec.sendHeader(0)
-	rec.real.WriteHeader(rec.status)
-	_, _ = rec.real.Write(rec.takeBody()) // as in Write
+	rec.callOut(func() {
+		rec.sendHeader(0)
+		rec.real.WriteHeader(rec.status)
+	})
 	return nil
 }
 
@@ -250,11 +296,15 @@ func (rec *recorder) response() store.Response {
 // errHandlerEnded is returned to a goroutine that writes after its handler has ended.
 var errHandlerEnded = errors.New("onceward: the handler has ended")
 
-// end ends writing: the answer is what was written so far.
+// end ends writing: the answer is what was written so far. It waits for a goroutine of the handler that still sends,
+// because net/http forbids the use of its writer after the handler has returned.
 func (rec *recorder) end() {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
 	rec.ended = true
+	for rec.sending {
+		rec.idle.Wait()
+	}
 }
 
 // answerNothing makes an empty 200 the answer of a handler that wrote none.
@@ -270,13 +320,14 @@ func (rec *recorder) answerNothing() {
 func (rec *recorder) noteLate(status int) {
 	if rec.noAnswer {
 		rec.noAnswer = false
-		rec.late.wroteLate(status)
+		rec.unlocked(func() { rec.late.wroteLate(status) })
 	}
 }
 
-// gatherTrailers takes the trailers of a handler that has returned. It is not called after a panic: goroutines of the
-// handler may still write to the header.
+// gatherTrailers ends writing, and takes the trailers of a handler that has returned. It is not called after a panic:
+// goroutines of the handler may still write to the header.
 func (rec *recorder) gatherTrailers() {
+	rec.end()
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
 	if rec.status != 0 {
@@ -338,12 +389,16 @@ func (rec *recorder) FlushError() error {
 	if rec.broken != nil || rec.stream == nil || failed(rec.status) || !rec.streaming && rec.unkept() {
 		return rec.broken
 	}
+	if rec.sending {
+		rec.flush = rec.flush || len(rec.body) > 0
+		return nil
+	}
 	if !rec.streaming {
 		if err := rec.startStreaming(); err != nil {
 			return err
 		}
 	}
-	_ = http.NewResponseController(rec.real).Flush() // a client that leaves does not end the work
+	rec.callOut(rec.flushReal)
 	return nil
 }
 

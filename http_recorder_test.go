@@ -1,6 +1,7 @@
 package onceward_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -9,11 +10,14 @@ import (
 	"net/http/httptrace"
 	"net/textproto"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/await"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -343,4 +347,172 @@ func TestWrittenMemoryIsNotReused(t *testing.T) {
 			}
 		})
 	}
+}
+
+// hookedWriter is a writer in front of the guard. Its hook runs before each call, whose name the hook gets.
+type hookedWriter struct {
+	http.ResponseWriter
+	hook func(call string)
+}
+
+func (w *hookedWriter) WriteHeader(status int) {
+	w.hook("WriteHeader")
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *hookedWriter) Write(p []byte) (int, error) {
+	w.hook("Write")
+	return w.ResponseWriter.Write(p)
+}
+
+func (w *hookedWriter) FlushError() error {
+	w.hook("Flush")
+	return http.NewResponseController(w.ResponseWriter).Flush()
+}
+
+// TestAHookUsesTheHandlersWriter: whatever a hook of a writer in front does with the writer of the handler, in another
+// goroutine that it waits for, the request ends with the handler's answer (rule E9).
+func TestAHookUsesTheHandlersWriter(t *testing.T) {
+	t.Parallel()
+	uses := map[string]func(w http.ResponseWriter){
+		"Header":           func(w http.ResponseWriter) { w.Header().Get("X") },
+		"WriteHeader":      func(w http.ResponseWriter) { w.WriteHeader(http.StatusOK) },
+		"WriteHeader, 1xx": func(w http.ResponseWriter) { w.WriteHeader(http.StatusEarlyHints) },
+		"Write":            func(w http.ResponseWriter) { w.Write([]byte("+")) },
+		"WriteString":      func(w http.ResponseWriter) { io.WriteString(w, "+") },
+		"Flush":            func(w http.ResponseWriter) { http.NewResponseController(w).Flush() },
+	}
+	answers := map[string]func(w http.ResponseWriter){
+		"streamed": func(w http.ResponseWriter) {
+			io.WriteString(w, "begun")
+			w.(http.Flusher).Flush()
+			io.WriteString(w, ", ended")
+		},
+		"hinted": func(w http.ResponseWriter) {
+			w.WriteHeader(http.StatusEarlyHints)
+			w.WriteHeader(http.StatusCreated)
+			io.WriteString(w, "begun, ended")
+		},
+		"whole": func(w http.ResponseWriter) { io.WriteString(w, "begun, ended") },
+		"none":  func(http.ResponseWriter) {},
+	}
+	for use, hook := range uses {
+		for way, write := range answers {
+			for _, during := range []string{"WriteHeader", "Write", "Flush"} {
+				t.Run(use+" in "+during+", "+way, func(t *testing.T) {
+					t.Parallel()
+					var inner http.ResponseWriter
+					var logged atomic.Bool
+					guard := newGuard(t, memory.New(), func(c *onceward.Config) {
+						c.Observer = onceward.ObserverFunc(func(context.Context, onceward.ObserverEvent) {
+							if inner != nil {
+								logged.Store(true)
+								inner.WriteHeader(http.StatusOK)
+							}
+						})
+					})
+					h := guard.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+						inner = w
+						write(w)
+					}, reserved)
+					real, ran := httptest.NewRecorder(), 0
+					front := &hookedWriter{real, func(call string) {
+						if call != during || ran == 2 {
+							return
+						}
+						ran++
+						await.Return(t, "the use of the handler's writer in another goroutine", func() { hook(inner) })
+					}}
+					await.Return(t, "the end of the request", func() {
+						h.ServeHTTP(front, newRequest(http.MethodPost, "/payments", "k", `{}`))
+					})
+					if way != "none" && strings.ReplaceAll(real.Body.String(), "+", "") != "begun, ended" {
+						t.Errorf("E9: the answer is %q, want that of the handler", real.Body)
+					}
+					writes := way == "streamed" && (use == "Write" || use == "WriteString")
+					if got := strings.Count(real.Body.String(), "+"); writes && got != ran {
+						t.Errorf("E9: %d parts of the hook were sent, want %d", got, ran)
+					}
+					if !logged.Load() {
+						t.Error("the observer got no event")
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestAHandlerThatReturnsWhileItsAnswerIsSent: a goroutine of the handler streams while the handler returns. The server
+// forbids the use of its writer after that, so the request ends when the goroutine has sent what was written.
+func TestAHandlerThatReturnsWhileItsAnswerIsSent(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		sending, resume, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
+		wrote := make(chan error, 1)
+		h := newGuard(t, memory.New()).HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.(http.Flusher).Flush()
+			go func() {
+				_, err := io.WriteString(w, "one ")
+				wrote <- err
+			}()
+			<-sending
+			io.WriteString(w, "two")
+			w.(http.Flusher).Flush()
+		}, reserved)
+		real, flushed, first := httptest.NewRecorder(), 0, true
+		front := &hookedWriter{real, func(call string) {
+			if call == "Flush" {
+				flushed++
+			}
+			if call == "Write" && first {
+				first = false
+				close(sending)
+				<-resume
+			}
+		}}
+		go func() {
+			defer close(ended)
+			h.ServeHTTP(front, newRequest(http.MethodPost, "/payments", "k", `{}`))
+		}()
+		synctest.Wait()
+		select {
+		case <-ended:
+			t.Error("E7: the request ended while a part of its answer was being sent")
+		default:
+		}
+		close(resume)
+		<-ended
+		if err := <-wrote; err != nil || real.Body.String() != "one two" || flushed != 2 {
+			t.Errorf("A4: the answer is %q, flushed %d times, error %v; want both parts, and two", real.Body, flushed, err)
+		}
+	})
+}
+
+// TestTooMuchIsWrittenWhileAnAnswerIsSent: what waits for its sending is bounded, and an answer that lacks a part of it
+// is no success.
+func TestTooMuchIsWrittenWhileAnAnswerIsSent(t *testing.T) {
+	t.Parallel()
+	s := memory.New()
+	var inner http.ResponseWriter
+	h := newGuard(t, s).HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		inner = w
+		io.WriteString(w, "begun")
+		w.(http.Flusher).Flush()
+	}, reserved, onceward.ResponseLimit(10))
+	front := &hookedWriter{httptest.NewRecorder(), func(call string) {
+		if call != "Flush" {
+			return
+		}
+		if _, err := io.WriteString(inner, "ten bytes."); err != nil {
+			t.Errorf("A4: what fits into the limit is %v", err)
+		}
+		if _, err := io.WriteString(inner, "!"); err == nil {
+			t.Error("A4: more than the limit waits for its sending")
+		}
+	}}
+	p := panicOf(func() { h.ServeHTTP(front, newRequest(http.MethodPost, "/payments", "k", `{}`)) })
+	if p != http.ErrAbortHandler {
+		t.Errorf("E5: the request ended with %v, want a connection that is cut", p)
+	}
+	wantState(t, "E5", s, "k", store.StateUnknown)
 }
