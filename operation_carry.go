@@ -56,10 +56,10 @@ const (
 // After an error the handler must stop, as after an error of [Operation.Checkpoint]: the value may not be stored, and
 // the attempt may no longer be current ([store.ErrFenced]). It is an error on a transactional route, which has no
 // unknown outcome, and in an operation that keeps data at recovery points, such as a phased operation. Without
-// protection it does nothing.
+// protection it does nothing, and the log reports that: see [FromContext].
 func (o *Operation) Carry(ctx context.Context, v any) error {
 	switch {
-	case o == nil:
+	case o.missing():
 		return nil
 	case o.execution == nil:
 		return errCarryInTx

@@ -25,6 +25,13 @@ func TestNoOperation(t *testing.T) {
 		"SetReason":     func() { op.SetReason("r") },
 		"SetProviderID": func() { op.SetProviderID("p") },
 		"DownstreamKey": func() { op.DownstreamKey("charge") },
+		"NeverExecuted": func() { op.NeverExecuted() },
+		"SetReference":  func() { op.SetReference("r") },
+		"Carry": func() {
+			if err := op.Carry(t.Context(), "v"); err != nil {
+				t.Errorf("Carry without an operation is %v, want no error", err)
+			}
+		},
 	} {
 		var log bytes.Buffer
 		slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))

@@ -27,7 +27,7 @@ func WithoutBody() Option {
 // SetReference sets the reference that replays of a route with [WithoutBody] contain: the id or the address of the
 // operation's result. It is stored and returned to retries. On other routes it does nothing.
 func (o *Operation) SetReference(reference string) {
-	if o != nil {
+	if !o.missing() {
 		reference = strings.Clone(reference)
 		o.reference.Store(&reference)
 	}
