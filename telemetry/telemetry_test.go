@@ -101,6 +101,8 @@ var everything = []onceward.ObserverEvent{
 	onceward.ProblemEvent{ID: id, Operation: "job", Code: "mismatch"},
 	onceward.BypassedEvent{ID: id, Operation: "job"},
 	onceward.UnprotectedEvent{Operation: "job"},
+	onceward.UnusedTransactionEvent{Operation: "job"},
+	onceward.SecondConnectionEvent{Operation: "job"},
 	onceward.WorkerEvent{Worker: "resumer", Backlog: 3, Oldest: time.Now().Add(-time.Hour)},
 	janitor.SweptEvent{Count: 2},
 	janitor.ReapedEvent{Count: 5},
