@@ -192,6 +192,33 @@ func TestATransactionWhoseCommitIsLost(t *testing.T) {
 	}
 }
 
+// TestATransactionPastItsDeadline: what a transaction came to whose deadline has passed. An error of its end is a cut by the
+// deadline, unless nobody knows whether it was committed.
+func TestATransactionPastItsDeadline(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		err    error
+		status int
+		code   string
+	}{
+		{fmt.Errorf("%w: the connection broke", store.ErrOutcomeUnknown), http.StatusInternalServerError, "outcome-unknown"},
+		{errDown, http.StatusServiceUnavailable, "deadline-exceeded"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &scriptedTransactor{Store: memory.New(), failure: test.err}
+			late := &counted{then: func(http.ResponseWriter, *http.Request) { time.Sleep(time.Second) }}
+			h := newGuard(t, s).Handler(late, onceward.Transactional(), onceward.Deadline(time.Second))
+			post(h, "k", `{}`).wantProblem(t, "E7", test.status, test.code)
+
+			w := &work{then: func(context.Context, *onceward.Operation) ([]byte, error) { time.Sleep(time.Second); return nil, nil }}
+			_, err := newGuard(t, s).Do(t.Context(), someCall, w.do, onceward.Transactional(), onceward.Deadline(time.Second))
+			if unknown := test.code == "outcome-unknown"; !errors.Is(err, test.err) || errors.Is(err, store.ErrDeadline) == unknown {
+				t.Errorf("E7: %s: the error of a function is %v", test.code, err)
+			}
+		})
+	}
+}
+
 func TestATransactionInFlight(t *testing.T) {
 	t.Parallel()
 	st := &scriptedTransactor{Store: memory.New()}
