@@ -2,8 +2,6 @@ package postgres
 
 import (
 	"context"
-	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -13,9 +11,9 @@ import (
 const (
 	insertAudit = `INSERT INTO @audit (id, scope, key, attempt, actor, action, reason, outcome, at)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, @now())`
-	selectAudit     = `SELECT attempt, actor, action, reason, outcome, at FROM @audit WHERE id = $1 ORDER BY number`
+	selectAudit     = `SELECT scope, key, at, attempt, actor, action, reason, outcome FROM @audit`
+	auditOf         = selectAudit + ` WHERE id = $1 ORDER BY number`
 	purgeAudit      = `SELECT @purge_audit($1, $2)`
-	listAudit       = `SELECT scope, key, at, attempt, actor, action, reason, outcome FROM @audit`
 	insertExecution = `INSERT INTO @execution (id, scope, key, attempt, decision, origin, operation, actor, at)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, @now())`
 	listExecutions  = `SELECT scope, key, at, attempt, decision, origin, operation, actor FROM @execution`
@@ -37,16 +35,7 @@ func (s *Store) Audit(ctx context.Context, id store.ID) ([]store.AuditEntry, err
 	if err := s.primary(ctx); err != nil {
 		return nil, err
 	}
-	read := func(row pgx.CollectableRow) (store.AuditEntry, error) {
-		var attempt, at int64
-		var actor, action, reason, outcome []byte
-		err := row.Scan(&attempt, &actor, &action, &reason, &outcome, &at)
-		return store.AuditEntry{
-			ID: id, Attempt: attempt, Actor: string(actor), Action: string(action), Reason: string(reason),
-			Outcome: string(outcome), At: fromMicros(at),
-		}, err
-	}
-	entries, err := collect(ctx, s.own, s.names.render(selectAudit), []any{s.hash(id)}, read)
+	entries, err := collect(ctx, s.own, s.names.render(auditOf), []any{s.hash(id)}, scanAudit)
 	return entries, unavailable(err)
 }
 
@@ -57,17 +46,18 @@ func (s *Store) PurgeAudit(ctx context.Context, age time.Duration, limit int) (i
 
 // ListAudit implements [store.AuditLister].
 func (s *Store) ListAudit(ctx context.Context, f store.AuditFilter) ([]store.AuditEntry, error) {
-	return listNewest(ctx, s, listAudit, &f, func(row pgx.CollectableRow) (e store.AuditEntry, err error) {
-		var scope, key, actor, action, reason, outcome []byte
-		var at int64
-		if err := row.Scan(&scope, &key, &at, &e.Attempt, &actor, &action, &reason, &outcome); err != nil {
-			return e, err
-		}
-		e.Actor, e.Action, e.Reason, e.Outcome = string(actor), string(action), string(reason), string(outcome)
-		e.At = fromMicros(at)
-		e.ID = store.ID{Scope: string(scope), Key: string(key)}
-		return e, nil
-	})
+	return listNewest(ctx, s, selectAudit, &f, scanAudit)
+}
+
+// scanAudit reads a row of selectAudit.
+func scanAudit(row pgx.CollectableRow) (e store.AuditEntry, err error) {
+	var scope, key, actor, action, reason, outcome []byte
+	var at int64
+	err = row.Scan(&scope, &key, &at, &e.Attempt, &actor, &action, &reason, &outcome)
+	e.Actor, e.Action, e.Reason, e.Outcome = string(actor), string(action), string(reason), string(outcome)
+	e.At = fromMicros(at)
+	e.ID = store.ID{Scope: string(scope), Key: string(key)}
+	return e, err
 }
 
 // listNewest reads the entries of an audit that a filter chooses, the newest first.
@@ -77,27 +67,18 @@ func listNewest[T any](
 	if err := s.primary(ctx); err != nil {
 		return nil, err
 	}
-	var conditions []string
-	var args []any
-	where := func(condition string, arg any) {
-		args = append(args, arg)
-		conditions = append(conditions, fmt.Sprintf(condition, len(args)))
-	}
+	q := selection{text: statement}
 	if f.ID != (store.ID{}) {
-		where("id = $%d", s.hash(f.ID))
+		q.where("id = $%d", s.hash(f.ID))
 	}
 	if !f.Since.IsZero() {
-		where("at >= $%d", f.Since.UnixMicro())
+		q.where("at >= $%d", f.Since.UnixMicro())
 	}
 	if !f.Until.IsZero() {
-		where("at < $%d", f.Until.UnixMicro())
+		q.where("at < $%d", f.Until.UnixMicro())
 	}
-	if len(conditions) > 0 {
-		statement += ` WHERE ` + strings.Join(conditions, ` AND `)
-	}
-	args = append(args, f.Page())
-	statement += fmt.Sprintf(` ORDER BY at DESC, number DESC LIMIT $%d`, len(args))
-	entries, err := collect(ctx, s.own, s.names.render(statement), args, read)
+	q.add(` ORDER BY at DESC, number DESC LIMIT $%d`, f.Page())
+	entries, err := collect(ctx, s.own, s.names.render(q.text), q.args, read)
 	return entries, unavailable(err)
 }
 

@@ -25,16 +25,42 @@ const (
 			WHERE state IN (%d, %d) AND (NOT $2::boolean OR due <= (SELECT @now())) AND ($4::bytea IS NULL OR scope = $4)
 				AND ($5::bytea IS NULL OR operation = $5))
 		SELECT * FROM open WHERE id > $1 ORDER BY id LIMIT $3`
-	// selectCounts counts all but those that have an answer by their state, and those by what is left: two indexes
-	// instead of the table.
-	selectCounts = `WITH others AS MATERIALIZED (SELECT state, count(*) AS n FROM @record WHERE state <> 20 GROUP BY state)
-		SELECT state, n FROM others WHERE state > 0
-		UNION ALL SELECT 20, (SELECT count(*) FROM @record) - coalesce(sum(n), 0)::bigint FROM others`
-	// selectUnknown is about all unknown records but dead letters: there are few, or an operator has other worries.
-	selectUnknown = `SELECT coalesce(min(settled_at), 0) FROM @record WHERE state = 40`
-	// selectLost is about those in progress whose lease has ended.
-	selectLost = `SELECT count(*), coalesce(min(due), 0) FROM @record WHERE state IN (10, 11) AND due <= (SELECT @now())`
+	// selectStats counts all records but those that have an answer by their state, and those that have one by what is
+	// left: two indexes instead of the table. The oldest unknown record is no dead letter; records whose lease has ended
+	// have lost their owners.
+	selectStats = `WITH others AS MATERIALIZED (SELECT state, count(*) AS n FROM @record WHERE state <> 20 GROUP BY state),
+			counted AS (SELECT state, n FROM others WHERE state > 0
+				UNION ALL SELECT 20::smallint, (SELECT count(*) FROM @record) - coalesce(sum(n), 0)::bigint FROM others)
+		SELECT counts.states, counts.numbers, unknown.oldest, lost.number, lost.oldest
+		FROM (SELECT array_agg(state), array_agg(n) FROM counted) AS counts (states, numbers),
+			(SELECT coalesce(min(settled_at), 0) FROM @record WHERE state = 40) AS unknown (oldest),
+			(SELECT count(*), coalesce(min(due), 0) FROM @record WHERE state IN (10, 11) AND due <= (SELECT @now()))
+				AS lost (number, oldest)`
 )
+
+// selection is a statement that reads what a filter chooses, with its arguments.
+type selection struct {
+	text       string
+	args       []any
+	conditions int
+}
+
+// where adds a condition, in which %d stands for the number of its parameter if it has one.
+func (q *selection) where(condition string, arg ...any) {
+	word := ` AND `
+	if q.conditions++; q.conditions == 1 {
+		word = ` WHERE `
+	}
+	q.add(word+condition, arg...)
+}
+
+// add adds to the text, in which %d stands for the number of its parameter if it has one.
+func (q *selection) add(text string, arg ...any) {
+	if q.args = append(q.args, arg...); len(arg) > 0 {
+		text = fmt.Sprintf(text, len(q.args))
+	}
+	q.text += text
+}
 
 // List implements [store.Lister]. The order is that of the records' hashes. Restricted to a scope or an operation, the
 // server looks through all records, or all of the state.
@@ -93,25 +119,16 @@ func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 	if err := s.primary(ctx); err != nil {
 		return stats, err
 	}
-	type counted struct {
-		State int16
-		Count int64
-	}
-	counts, err := collect(ctx, s.own, s.names.render(selectCounts), nil, pgx.RowToStructByPos[counted])
-	if err != nil {
-		return stats, unavailable(err)
-	}
-	for _, c := range counts {
-		stats.Records[store.State(c.State/sqltx.CodesPerState)] += c.Count
-		if int(c.State) == sqltx.CodeDeadLetter {
-			stats.DeadLetters += c.Count
+	var states []int16
+	var counts []int64
+	var unknown, lost int64
+	err := s.own.QueryRow(ctx, s.names.render(selectStats)).Scan(&states, &counts, &unknown, &stats.LostOwners, &lost)
+	for i, state := range states {
+		stats.Records[store.State(state/sqltx.CodesPerState)] += counts[i]
+		if state == sqltx.CodeDeadLetter {
+			stats.DeadLetters += counts[i]
 		}
 	}
-	var unknown, lost int64
-	if err = s.own.QueryRow(ctx, s.names.render(selectUnknown)).Scan(&unknown); err != nil {
-		return stats, unavailable(err)
-	}
-	err = s.own.QueryRow(ctx, s.names.render(selectLost)).Scan(&stats.LostOwners, &lost)
 	stats.OldestUnknown, stats.OldestLostOwner = fromMicros(unknown), fromMicros(lost)
 	return stats, unavailable(err)
 }

@@ -84,8 +84,8 @@ func (s *Store) Messages(ctx context.Context, f outbox.Filter) ([]outbox.Entry, 
 	if f.ID != "" && !isUUID(f.ID) {
 		return nil, nil // no message has such an ID
 	}
-	statement, args := s.selectMessages(f)
-	entries, err := collect(ctx, s.own, statement, args, func(row pgx.CollectableRow) (e outbox.Entry, err error) {
+	q := selectMessages(&f)
+	entries, err := collect(ctx, s.own, s.names.render(q.text), q.args, func(row pgx.CollectableRow) (e outbox.Entry, err error) {
 		var m messageRow
 		if err := row.Scan(m.dest()...); err != nil {
 			return e, err
@@ -98,56 +98,48 @@ func (s *Store) Messages(ctx context.Context, f outbox.Filter) ([]outbox.Entry, 
 	return entries, unavailable(err)
 }
 
-// selectMessages is the statement for a filter.
-func (s *Store) selectMessages(f outbox.Filter) (string, []any) {
-	var conditions []string
-	var args []any
-	where := func(condition string, arg any) {
-		args = append(args, arg)
-		conditions = append(conditions, fmt.Sprintf(condition, len(args)))
-	}
+// selectMessages returns the statement for a filter.
+func selectMessages(f *outbox.Filter) selection {
+	q := selection{text: `SELECT ` + messageColumns + ` FROM @message AS m`}
 	if f.ID != "" {
-		where("id = $%d::uuid", f.ID)
+		q.where("id = $%d::uuid", f.ID)
 	}
 	if f.Origin != (store.ID{}) {
-		where("origin_scope = $%d", []byte(f.Origin.Scope))
-		where("origin_key = $%d", []byte(f.Origin.Key))
+		q.where("origin_scope = $%d", []byte(f.Origin.Scope))
+		q.where("origin_key = $%d", []byte(f.Origin.Key))
 	}
 	if f.DownstreamKey != "" {
-		where("downstream_key = $%d", f.DownstreamKey)
+		q.where("downstream_key = $%d", f.DownstreamKey)
 	}
 	if f.ProviderID != "" {
-		where("md5(provider_id) = md5($%d::text)", f.ProviderID)
-		where("provider_id = $%d::text", f.ProviderID)
+		q.where("md5(provider_id) = md5($%d::text)", f.ProviderID)
+		q.where("provider_id = $%d::text", f.ProviderID)
 	}
 	if f.Topic != "" {
-		where("topic = $%d", f.Topic)
+		q.where("topic = $%d", f.Topic)
 	}
 	if len(f.States) > 0 {
-		conditions = append(conditions, "state IN ("+stateList(f.States)+")")
+		q.where("state IN (" + stateList(f.States) + ")")
 	}
 	if f.Undropped {
-		conditions = append(conditions, `NOT EXISTS (SELECT FROM @delivery AS d WHERE d.id = m.id AND d.token < 0)`)
+		q.where(`NOT EXISTS (SELECT FROM @delivery AS d WHERE d.id = m.id AND d.token < 0)`)
 	}
 	if first := f.FirstID(); first != "" {
-		where("id >= $%d::uuid", first)
+		q.where("id >= $%d::uuid", first)
 	}
 	if f.After != "" {
-		where("id > $%d::uuid", f.After)
-	}
-	text := `SELECT ` + messageColumns + ` FROM @message AS m`
-	if len(conditions) > 0 {
-		text += ` WHERE ` + strings.Join(conditions, ` AND `)
+		q.where("id > $%d::uuid", f.After)
 	}
 	if f.ID != "" {
-		return s.names.render(text) + ` LIMIT 1`, args // without an order it looks at the second table only if it has to
+		q.add(` LIMIT 1`) // without an order it looks at the second table only if it has to
+		return q
 	}
 	limit := f.Limit
 	if limit <= 0 {
 		limit = 100
 	}
-	args = append(args, limit)
-	return s.names.render(text) + fmt.Sprintf(` ORDER BY m.id LIMIT $%d`, len(args)), args
+	q.add(` ORDER BY m.id LIMIT $%d`, limit)
+	return q
 }
 
 // stateList writes states into the statement itself: only so does the planner see that an index covers them.
