@@ -126,7 +126,7 @@ func (s *Store) remember(ctx context.Context, app appTx, consumer, eventID strin
 	if err := s.writable(); err != nil {
 		return false, err
 	}
-	written, err := app.exec(ctx, s.sql.remember, []byte(eventID), []byte(consumer))
+	written, err := app.exec(ctx, s.render(rememberEvent), []byte(eventID), []byte(consumer))
 	if err == nil && written == 0 {
 		// The transaction that noted it may have been cut off from the standbys, and this one may write nothing.
 		err = unavailable(replicated(ctx, s.asking))
@@ -150,7 +150,7 @@ func (s *Store) ConsumedEvents(ctx context.Context, eventID string) ([]inbox.Con
 		err := row.Scan(&consumer, &at)
 		return inbox.Consumption{Consumer: string(consumer), EventID: eventID, At: fromMicros(at)}, err
 	}
-	had, err := collect(ctx, s.own, s.names.render(selectEvents), []any{[]byte(eventID)}, read)
+	had, err := collect(ctx, s.own, s.render(selectEvents), []any{[]byte(eventID)}, read)
 	return had, unavailable(err)
 }
 

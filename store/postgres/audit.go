@@ -25,7 +25,7 @@ func (s *Store) AddAudit(ctx context.Context, e store.AuditEntry) error {
 	if err := s.writable(); err != nil {
 		return err
 	}
-	_, err := s.own.Exec(ctx, s.names.render(insertAudit), s.hash(e.ID), []byte(e.Scope), []byte(e.Key), e.Attempt,
+	_, err := s.own.Exec(ctx, s.render(insertAudit), s.hash(e.ID), []byte(e.Scope), []byte(e.Key), e.Attempt,
 		[]byte(e.Actor), []byte(e.Action), []byte(e.Reason), []byte(e.Outcome))
 	return unavailable(err)
 }
@@ -35,7 +35,7 @@ func (s *Store) Audit(ctx context.Context, id store.ID) ([]store.AuditEntry, err
 	if err := s.primary(ctx); err != nil {
 		return nil, err
 	}
-	entries, err := collect(ctx, s.own, s.names.render(auditOf), []any{s.hash(id)}, scanAudit)
+	entries, err := collect(ctx, s.own, s.render(auditOf), []any{s.hash(id)}, scanAudit)
 	return entries, unavailable(err)
 }
 
@@ -78,7 +78,7 @@ func listNewest[T any](
 		q.where("at < $%d", f.Until.UnixMicro())
 	}
 	q.add(` ORDER BY at DESC, number DESC LIMIT $%d`, f.Page())
-	entries, err := collect(ctx, s.own, s.names.render(q.text), q.args, read)
+	entries, err := collect(ctx, s.own, s.render(q.text), q.args, read)
 	return entries, unavailable(err)
 }
 
@@ -87,7 +87,7 @@ func (s *Store) AddExecution(ctx context.Context, e store.ExecutionEntry) error 
 	if err := s.writable(); err != nil {
 		return err
 	}
-	_, err := s.own.Exec(ctx, s.sql.insertExecution, s.hash(e.ID), []byte(e.Scope), []byte(e.Key), e.Attempt,
+	_, err := s.own.Exec(ctx, s.render(insertExecution), s.hash(e.ID), []byte(e.Scope), []byte(e.Key), e.Attempt,
 		int16(e.Decision), int16(e.Origin), []byte(e.Operation), []byte(e.Actor))
 	return unavailable(err)
 }

@@ -16,7 +16,7 @@ func (s *Store) Sweep(ctx context.Context, limit int) (swept int, err error) {
 	if err := s.writable(); err != nil {
 		return 0, err
 	}
-	hashes, err := collect(ctx, s.own, s.names.render(sweep), []any{limit}, pgx.RowTo[[16]byte])
+	hashes, err := collect(ctx, s.own, s.render(sweep), []any{limit}, pgx.RowTo[[16]byte])
 	for _, hash := range hashes {
 		s.waits.settled(hash)
 	}
@@ -29,6 +29,6 @@ func (s *Store) Reap(ctx context.Context, limit int, soft bool) (reaped int, err
 	if err := s.writable(); err != nil {
 		return 0, err
 	}
-	err = s.own.QueryRow(ctx, s.names.render(reap), limit, soft).Scan(&reaped)
+	err = s.own.QueryRow(ctx, s.render(reap), limit, soft).Scan(&reaped)
 	return reaped, unavailable(err)
 }

@@ -33,7 +33,7 @@ func (s *Store) AddLateCompletion(ctx context.Context, late store.LateCompletion
 	}
 	var r row
 	r.encodeAnswer(&late.Response)
-	_, err := s.own.Exec(ctx, s.names.render(insertLateCompletion),
+	_, err := s.own.Exec(ctx, s.render(insertLateCompletion),
 		s.hash(late.ID), late.Attempt, micros(late.At), r.status,
 		late.Response.NotStored, r.contentType, r.header, r.body)
 	return unavailable(err)
@@ -53,7 +53,7 @@ func (s *Store) LateCompletions(ctx context.Context, id store.ID) ([]store.LateC
 		late.Response, err = r.decodeAnswer()
 		return late, err
 	}
-	lateCompletions, err := collect(ctx, s.own, s.names.render(selectLateCompletion), []any{s.hash(id)}, read)
+	lateCompletions, err := collect(ctx, s.own, s.render(selectLateCompletion), []any{s.hash(id)}, read)
 	return lateCompletions, notFoundAsIs(err)
 }
 
@@ -66,7 +66,7 @@ func (s *Store) AddExternalEvent(ctx context.Context, e store.ExternalEvent) (ad
 		e.Scope = ""
 	}
 	body := append([]byte{}, e.Body...) // nil would be null
-	tag, err := s.own.Exec(ctx, s.names.render(insertExternalEvent), []byte(e.Source), e.AnyScope, []byte(e.Scope),
+	tag, err := s.own.Exec(ctx, s.render(insertExternalEvent), []byte(e.Source), e.AnyScope, []byte(e.Scope),
 		[]byte(e.EventID), []byte(e.Subject), micros(e.At), body)
 	added = tag.RowsAffected() == 1
 	if err == nil && !added {
@@ -94,7 +94,7 @@ func (s *Store) ExternalEvents(ctx context.Context, f store.ExternalEventFilter)
 		e.At, e.ReceivedAt = fromMicros(at), fromMicros(received)
 		return e, err
 	}
-	externals, err := collect(ctx, s.own, s.names.render(selectExternalEvent), args, read)
+	externals, err := collect(ctx, s.own, s.render(selectExternalEvent), args, read)
 	return externals, unavailable(err)
 }
 
@@ -108,6 +108,6 @@ func (s *Store) purge(ctx context.Context, statement string, age time.Duration, 
 	if err := s.writable(); err != nil {
 		return 0, err
 	}
-	err = s.own.QueryRow(ctx, s.names.render(statement), age, max(limit, 0)).Scan(&purged)
+	err = s.own.QueryRow(ctx, s.render(statement), age, max(limit, 0)).Scan(&purged)
 	return purged, unavailable(err)
 }

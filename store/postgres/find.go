@@ -36,7 +36,7 @@ func (s *Store) FindProviderID(ctx context.Context, providerID string) ([]store.
 	if err := s.primary(ctx); err != nil {
 		return nil, err
 	}
-	alike, err := collect(ctx, s.own, s.names.render(selectProvider), []any{[]byte(providerID), mostAlike}, scanRow)
+	alike, err := collect(ctx, s.own, s.render(selectProvider), []any{[]byte(providerID), mostAlike}, scanRow)
 	if err != nil {
 		return nil, unavailable(err)
 	}

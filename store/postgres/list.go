@@ -85,7 +85,7 @@ func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error
 	default:
 		arguments = append(arguments, first)
 	}
-	found, err := collect(ctx, s.own, s.names.render(text), arguments, scanRow)
+	found, err := collect(ctx, s.own, s.render(text), arguments, scanRow)
 	if err != nil {
 		return nil, unavailable(err)
 	}
@@ -122,7 +122,7 @@ func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 	var states []int16
 	var counts []int64
 	var unknown, lost int64
-	err := s.own.QueryRow(ctx, s.names.render(selectStats)).Scan(&states, &counts, &unknown, &stats.LostOwners, &lost)
+	err := s.own.QueryRow(ctx, s.render(selectStats)).Scan(&states, &counts, &unknown, &stats.LostOwners, &lost)
 	for i, state := range states {
 		stats.Records[store.State(state/sqltx.CodesPerState)] += counts[i]
 		if state == sqltx.CodeDeadLetter {

@@ -277,8 +277,8 @@ func (s *Store) readTables(ctx context.Context) error {
 		return err
 	}
 	var moved bool
-	clock := s.names.render(`@test_clock`)
-	there := s.names.render(`SELECT to_regclass($1) IS NOT NULL, EXISTS (SELECT FROM @record)`)
+	clock := s.render(`@test_clock`)
+	there := s.render(`SELECT to_regclass($1) IS NOT NULL, EXISTS (SELECT FROM @record)`)
 	if err := s.own.QueryRow(ctx, there, clock).Scan(&moved, nil); err != nil {
 		return err
 	}

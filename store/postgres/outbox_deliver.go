@@ -107,7 +107,7 @@ func (c *messageClaim) args() (topics []string, limits []int32) {
 func (s *Store) claimPromoted(ctx context.Context, c *messageClaim) (found claimResult, err error) {
 	topics, limits := c.args()
 	err = repeatUndone(ctx, func() error {
-		rows, err := s.own.Query(ctx, s.names.render(claimMessages), topics, limits, c.lease.Microseconds(), c.token)
+		rows, err := s.own.Query(ctx, s.render(claimMessages), topics, limits, c.lease.Microseconds(), c.token)
 		if err == nil {
 			found, err = collectClaimed(rows, c.token)
 		}
@@ -190,7 +190,7 @@ func (s *Store) freeLanes(ctx context.Context, lanes []int64) {
 	if len(lanes) == 0 {
 		return
 	}
-	free := func(batch *pgx.Batch) { batch.Queue(s.names.render(freeMessages), lanes) }
+	free := func(batch *pgx.Batch) { batch.Queue(s.render(freeMessages), lanes) }
 	if err := repeatUndone(ctx, func() error { return s.planned(ctx, free) }); err != nil {
 		s.logger.Warn("onceward: messages of the outbox that nothing is in front of any more could not be freed: "+
 			"they wait for the next round", "error", err)
@@ -209,7 +209,7 @@ func (s *Store) ExtendMessages(
 		ids[i], tokens[i] = l.ID, l.Token
 	}
 	args := []any{ids, tokens, lease.Microseconds()}
-	held, err := collect(ctx, s.own, s.names.render(extendMessages), args, pgx.RowToStructByPos[outbox.Lease])
+	held, err := collect(ctx, s.own, s.render(extendMessages), args, pgx.RowToStructByPos[outbox.Lease])
 	if err != nil {
 		return nil, unavailable(err)
 	}
@@ -235,7 +235,7 @@ func (s *Store) RecordEffect(ctx context.Context, l outbox.Lease, providerID str
 	if err := s.writable(); err != nil {
 		return err
 	}
-	tag, err := s.own.Exec(ctx, s.names.render(recordEffect), l.ID, l.Token, orNull(providerID),
+	tag, err := s.own.Exec(ctx, s.render(recordEffect), l.ID, l.Token, orNull(providerID),
 		answerOrNull(answer))
 	if err == nil && tag.RowsAffected() == 0 {
 		return outbox.ErrFenced
@@ -271,7 +271,7 @@ func (s *Store) finish(ctx context.Context, outcomes []outbox.Outcome) (held []o
 	const arrays = `SELECT array_agg(id), array_agg(token), array_agg(lane) FROM (` + finishMessages + `) AS finished`
 	var ids []pgtype.UUID
 	var tokens []int64
-	err = s.own.QueryRow(ctx, s.names.render(arrays), finishArgs(outcomes)...).Scan(&ids, &tokens, &lanes)
+	err = s.own.QueryRow(ctx, s.render(arrays), finishArgs(outcomes)...).Scan(&ids, &tokens, &lanes)
 	for i := range ids {
 		held = append(held, outbox.Lease{ID: ids[i].String(), Token: tokens[i]})
 	}
@@ -290,7 +290,7 @@ func (s *Store) lanesOf(ctx context.Context, fenced []outbox.Lease) []int64 {
 			ids = append(ids, l.ID)
 		}
 	}
-	lanes, _ := collect(ctx, s.own, s.names.render(selectLanes), []any{ids}, pgx.RowTo[int64])
+	lanes, _ := collect(ctx, s.own, s.render(selectLanes), []any{ids}, pgx.RowTo[int64])
 	return lanes // FreeMessages makes up for what is missing
 }
 
@@ -324,7 +324,7 @@ func (s *Store) FinishMessageTx(
 	var lane int64
 	err := s.InTx(ctx, func(ctx context.Context) error {
 		tx := Tx(ctx)
-		err := tx.QueryRow(ctx, s.names.render(lockMessage), outcome.ID, outcome.Token).Scan(&lane)
+		err := tx.QueryRow(ctx, s.render(lockMessage), outcome.ID, outcome.Token).Scan(&lane)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return outbox.ErrFenced
 		}
@@ -334,7 +334,7 @@ func (s *Store) FinishMessageTx(
 		if err := work(ctx); err != nil {
 			return err
 		}
-		tag, err := tx.Exec(ctx, s.names.render(finishMessages), finishArgs([]outbox.Outcome{outcome})...)
+		tag, err := tx.Exec(ctx, s.render(finishMessages), finishArgs([]outbox.Outcome{outcome})...)
 		if err == nil && tag.RowsAffected() != 1 {
 			return errors.New("postgres: the message was changed by the work that finishes it")
 		}
@@ -351,7 +351,7 @@ func (s *Store) FreeMessages(ctx context.Context) (freed int, err error) {
 	if err := s.writable(); err != nil {
 		return 0, err
 	}
-	err = s.own.QueryRow(ctx, s.names.render(freeStuckMessages)).Scan(&freed)
+	err = s.own.QueryRow(ctx, s.render(freeStuckMessages)).Scan(&freed)
 	return freed, unavailable(err)
 }
 

@@ -85,7 +85,7 @@ func (s *Store) Messages(ctx context.Context, f outbox.Filter) ([]outbox.Entry, 
 		return nil, nil // no message has such an ID
 	}
 	q := selectMessages(&f)
-	entries, err := collect(ctx, s.own, s.names.render(q.text), q.args, func(row pgx.CollectableRow) (e outbox.Entry, err error) {
+	entries, err := collect(ctx, s.own, s.render(q.text), q.args, func(row pgx.CollectableRow) (e outbox.Entry, err error) {
 		var m messageRow
 		if err := row.Scan(m.dest()...); err != nil {
 			return e, err
@@ -159,7 +159,7 @@ func (s *Store) ReplayMessage(ctx context.Context, id string, answer []byte) err
 	if !isUUID(id) {
 		return noDeadLetter(id)
 	}
-	tag, err := s.own.Exec(ctx, s.names.render(replayMessage), id, answerOrNull(answer))
+	tag, err := s.own.Exec(ctx, s.render(replayMessage), id, answerOrNull(answer))
 	if err == nil && tag.RowsAffected() == 0 {
 		return noDeadLetter(id)
 	}
@@ -193,7 +193,7 @@ func (s *Store) DropMessage(ctx context.Context, id string) error {
 		return noDeadLetter(id)
 	}
 	var lane int64
-	err := s.own.QueryRow(ctx, s.names.render(dropMessage), id).Scan(&lane)
+	err := s.own.QueryRow(ctx, s.render(dropMessage), id).Scan(&lane)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return noDeadLetter(id)
@@ -212,7 +212,7 @@ func (s *Store) MessageStats(ctx context.Context) (outbox.Stats, error) {
 	}
 	var stats outbox.Stats
 	var oldest *int64
-	err := s.own.QueryRow(ctx, s.names.render(countMessages)).Scan(&stats.Waiting, &stats.DeadLetters, &oldest)
+	err := s.own.QueryRow(ctx, s.render(countMessages)).Scan(&stats.Waiting, &stats.DeadLetters, &oldest)
 	if oldest != nil {
 		stats.Oldest = time.UnixMicro(*oldest).UTC()
 	}

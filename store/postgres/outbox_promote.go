@@ -98,8 +98,8 @@ func (s *Store) claimNew(ctx context.Context, c *messageClaim) (ready, all bool,
 // promote promotes so many messages, and returns how many there were, and which of them were claimed.
 func (s *Store) promote(ctx context.Context, args ...any) (promoted int, claimed []pgtype.UUID, err error) {
 	promotion := func(batch *pgx.Batch) {
-		batch.Queue(s.names.render(lockPromotion))
-		batch.Queue(s.names.render(promoteMessages), args...).
+		batch.Queue(s.render(lockPromotion))
+		batch.Queue(s.render(promoteMessages), args...).
 			QueryRow(func(row pgx.Row) error { return row.Scan(&promoted, &claimed) })
 	}
 	err = repeatUndone(ctx, func() error { return s.planned(ctx, promotion) })
@@ -112,7 +112,7 @@ func (s *Store) readNew(ctx context.Context, token int64, ids []pgtype.UUID) (fo
 		return claimResult{}, nil
 	}
 	reading := func(batch *pgx.Batch) {
-		batch.Queue(s.names.render(readClaimed), ids, token).Query(func(rows pgx.Rows) (err error) {
+		batch.Queue(s.render(readClaimed), ids, token).Query(func(rows pgx.Rows) (err error) {
 			found, err = collectClaimed(rows, token)
 			return err
 		})

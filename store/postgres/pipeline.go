@@ -265,8 +265,6 @@ func (p *pipeline) row(r *row) [][]byte {
 // statements are the texts of this package with the names of the tables put in. Those with a name are prepared on the
 // connections of handlers.
 type statements struct {
-	remember, insertExecution string
-
 	moment, lockRecord, insertRecord, updateRecord, deleteRecord, get statement
 
 	claim, claimBounded, number, lookUpAndDraw, insertAnswer, replaceAnswer, commit, rollback, advance statement
@@ -287,8 +285,6 @@ func prepareStatements(n names, channel string, usual bool) statements {
 	}
 	unnamed := func(text string) statement { return statement{text: n.render(text)} }
 	all := statements{
-		remember: n.render(rememberEvent), insertExecution: n.render(insertExecution),
-
 		moment: unnamed(selectMoment), lockRecord: unnamed(lockRecord), insertRecord: unnamed(insertRecord),
 		updateRecord: unnamed(updateRecord), deleteRecord: unnamed(deleteRecord), get: unnamed(getRecord),
 

@@ -16,6 +16,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -76,7 +77,9 @@ type Store struct {
 	replicas replicas
 
 	names names
-	sql   statements
+	// rendered are the texts of statements with the names of the tables, by the texts without them.
+	rendered sync.Map
+	sql      statements
 	// unnamed says that connections cannot keep prepared statements.
 	unnamed bool
 	// usual says that the connections of handlers write by default, and serializable that this is their level.

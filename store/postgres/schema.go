@@ -255,6 +255,16 @@ func (n names) render(statement string) string {
 	})
 }
 
+// render is [names.render] for the texts of this package, which are rendered once.
+func (s *Store) render(statement string) string {
+	if text, ok := s.rendered.Load(statement); ok {
+		return text.(string)
+	}
+	text := s.names.render(statement)
+	s.rendered.Store(statement, text)
+	return text
+}
+
 // lockMigration returns the statement that takes the lock which keeps other sessions from migrating the same tables. The
 // server names the schema, the first one of the search_path: a script of [PlainSQL] need not know it.
 func (n names) lockMigration() string {
