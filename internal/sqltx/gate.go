@@ -67,6 +67,15 @@ func (g *Gate) Enter() error {
 // Leave ends a call of the handler.
 func (g *Gate) Leave() { g.mu.Unlock() }
 
+// Do makes a call of the handler, or returns why the gate is closed.
+func (g *Gate) Do(call func() error) error {
+	if err := g.Enter(); err != nil {
+		return err
+	}
+	defer g.Leave()
+	return call()
+}
+
 // Keep notes a result that is open. The caller holds the gate.
 func (g *Gate) Keep(r Result) {
 	if g.results == nil {

@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"database/sql"
 	"errors"
 	"log/slog"
 	"strings"
@@ -160,10 +159,10 @@ func TestDurabilityRisks(t *testing.T) {
 // statement of the other on a connection of a pooler.
 func TestStatementNames(t *testing.T) {
 	t.Parallel()
-	n := names{schema: "public", prefix: "onceward_"}
-	read, write := prepareStatements(n, "onceward_1", false), prepareStatements(n, "onceward_1", true)
-	if name := read.begins[sql.LevelDefault].name; name == write.begins[sql.LevelDefault].name {
-		t.Errorf("%q and %q have the same name %q", read.begins[sql.LevelDefault].text, write.begins[sql.LevelDefault].text, name)
+	one, other := names{schema: "one", prefix: "onceward_"}, names{schema: "other", prefix: "onceward_"}
+	first, second := prepareStatements(one, "onceward_1"), prepareStatements(other, "onceward_1")
+	if name := first.insertAnswer.name; name == second.insertAnswer.name {
+		t.Errorf("%q and %q have the same name %q", first.insertAnswer.text, second.insertAnswer.text, name)
 	}
 }
 

@@ -168,7 +168,7 @@ func (s *Store) start(ctx context.Context) error {
 	}
 	s.channel = s.names.channel()
 	s.salt = lockSalt(s.channel)
-	s.sql = prepareStatements(s.names, s.channel, s.usual)
+	s.sql = prepareStatements(s.names, s.channel)
 	s.unnamed = config.ConnConfig.DefaultQueryExecMode != pgx.QueryExecModeCacheStatement
 	s.batches = &batcher{
 		pool: s.own, statements: s.sql.batch, unnamed: s.unnamed, lanes: s.options.lanes, largest: maxBatch,
@@ -234,13 +234,10 @@ const (
 	askingConnections = 8
 )
 
-// selectSession reads how the connections of handlers are set up: the bound on idle transactions; whether a plain BEGIN is
-// enough, also on a server that reports that it has become a standby; whether the default level is SERIALIZABLE; and which
-// messages the server sends.
-const selectSession = `SELECT setting::bigint,
-		current_setting('default_transaction_read_only') = 'off'
-		AND current_setting('server_version_num')::integer >= 140000,
-		current_setting('default_transaction_isolation') = 'serializable', current_setting('client_min_messages')
+// selectSession reads how the connections of handlers are set up: the bound on idle transactions, whether the default level
+// is SERIALIZABLE, and which messages the server sends.
+const selectSession = `SELECT setting::bigint, current_setting('default_transaction_isolation') = 'serializable',
+		current_setting('client_min_messages')
 	FROM pg_settings WHERE name = $1`
 
 // inspect reads how the connections of handlers are set up.
@@ -252,7 +249,7 @@ func (s *Store) inspect(ctx context.Context) error {
 	defer conn.release()
 	var idle int64
 	var warnings string
-	err = conn.pgx().QueryRow(ctx, selectSession, idleParameter).Scan(&idle, &s.usual, &s.serializable, &warnings)
+	err = conn.pgx().QueryRow(ctx, selectSession, idleParameter).Scan(&idle, &s.serializable, &warnings)
 	s.idle = time.Duration(idle) * time.Millisecond
 	return errors.Join(err, s.checkWarnings(warnings))
 }

@@ -276,7 +276,7 @@ type statements struct {
 	add   addStatements
 }
 
-func prepareStatements(n names, channel string, usual bool) statements {
+func prepareStatements(n names, channel string) statements {
 	// Several stores may share a connection, and behind a pooler so may versions of the program: a name stands for one
 	// text of one store. The server takes the first 63 characters of a name, the hash among them.
 	named := func(name, text string) statement {
@@ -288,7 +288,7 @@ func prepareStatements(n names, channel string, usual bool) statements {
 		moment: unnamed(selectMoment), lockRecord: unnamed(lockRecord), insertRecord: unnamed(insertRecord),
 		updateRecord: unnamed(updateRecord), deleteRecord: unnamed(deleteRecord), get: unnamed(getRecord),
 
-		begins: prepareBegins(named, usual), claim: named("claim", claim), claimBounded: named("bounded", claimBounded),
+		begins: prepareBegins(named), claim: named("claim", claim), claimBounded: named("bounded", claimBounded),
 		lookUpAndDraw: named("lookup", lookUpAndDraw), lookUp: named("ask", lookUp),
 		insertAnswer: named("insert", insertAnswer), replaceAnswer: named("replace", replaceAnswer),
 		commit: named("commit", `COMMIT`), awaitLock: named("await", awaitLock),
@@ -312,17 +312,14 @@ func (s *statements) transactional() []*statement {
 	}
 }
 
-// prepareBegins are the statements that begin a transaction at each level. A plain BEGIN does if the connections of
-// handlers write by default.
-func prepareBegins(named func(name, text string) statement, usual bool) map[sql.IsolationLevel]*statement {
+// prepareBegins returns the statements that begin a transaction at each level. A connection of handlers may be one that
+// only reads by default.
+func prepareBegins(named func(name, text string) statement) map[sql.IsolationLevel]*statement {
 	texts := map[sql.IsolationLevel]string{
 		sql.LevelDefault:        `BEGIN READ WRITE`,
 		sql.LevelReadCommitted:  begin,
 		sql.LevelRepeatableRead: `BEGIN ISOLATION LEVEL REPEATABLE READ READ WRITE`,
 		sql.LevelSerializable:   `BEGIN ISOLATION LEVEL SERIALIZABLE READ WRITE`,
-	}
-	if usual {
-		texts[sql.LevelDefault] = `BEGIN`
 	}
 	begins := make(map[sql.IsolationLevel]*statement)
 	for level, text := range texts {

@@ -82,8 +82,8 @@ type Store struct {
 	sql      statements
 	// unnamed says that connections cannot keep prepared statements.
 	unnamed bool
-	// usual says that the connections of handlers write by default, and serializable that this is their level.
-	usual, serializable bool
+	// serializable says that this is the default level of handlers' connections.
+	serializable bool
 	// idle is the bound on idle transactions that the connections of handlers have by themselves.
 	idle    time.Duration
 	channel string

@@ -245,39 +245,24 @@ func (r *handlerRows) ended() {
 }
 
 // Err says why there are no more rows.
-func (r *handlerRows) Err() error {
-	if err := r.gate.Enter(); err != nil {
-		return err
-	}
-	defer r.gate.Leave()
-	return r.Rows.Err()
-}
+func (r *handlerRows) Err() error { return r.gate.Do(r.Rows.Err) }
 
-// CommandTag tells how many rows there were.
-func (r *handlerRows) CommandTag() pgconn.CommandTag {
-	if err := r.gate.Enter(); err != nil {
-		return pgconn.CommandTag{}
-	}
-	defer r.gate.Leave()
-	return r.Rows.CommandTag()
+// CommandTag returns how many rows there were.
+func (r *handlerRows) CommandTag() (tag pgconn.CommandTag) {
+	_ = r.gate.Do(func() error { tag = r.Rows.CommandTag(); return nil }) // there is none when the gate is closed
+	return tag
 }
 
 // FieldDescriptions describes the columns.
-func (r *handlerRows) FieldDescriptions() []pgconn.FieldDescription {
-	if err := r.gate.Enter(); err != nil {
-		return nil
-	}
-	defer r.gate.Leave()
-	return r.Rows.FieldDescriptions()
+func (r *handlerRows) FieldDescriptions() (fields []pgconn.FieldDescription) {
+	_ = r.gate.Do(func() error { fields = r.Rows.FieldDescriptions(); return nil }) // likewise
+	return fields
 }
 
 // RawValues returns the values of the row as the server sent them.
-func (r *handlerRows) RawValues() [][]byte {
-	if err := r.gate.Enter(); err != nil {
-		return nil
-	}
-	defer r.gate.Leave()
-	return r.Rows.RawValues()
+func (r *handlerRows) RawValues() (values [][]byte) {
+	_ = r.gate.Do(func() error { values = r.Rows.RawValues(); return nil }) // likewise
+	return values
 }
 
 // Conn returns the connection itself, past the gate.
@@ -285,20 +270,16 @@ func (r *handlerRows) Conn() *pgx.Conn { return handlerTx{r.gate}.Conn() }
 
 // Scan reads the values of the row.
 func (r *handlerRows) Scan(dest ...any) error {
-	if err := r.gate.Enter(); err != nil {
-		return err
-	}
-	defer r.gate.Leave()
-	return r.Rows.Scan(dest...)
+	return r.gate.Do(func() error { return r.Rows.Scan(dest...) })
 }
 
 // Values returns the values of the row.
-func (r *handlerRows) Values() ([]any, error) {
-	if err := r.gate.Enter(); err != nil {
-		return nil, err
-	}
-	defer r.gate.Leave()
-	return r.Rows.Values()
+func (r *handlerRows) Values() (values []any, err error) {
+	err = r.gate.Do(func() (err error) {
+		values, err = r.Rows.Values()
+		return err
+	})
+	return values, err
 }
 
 // handlerRow is the one row of QueryRow.
