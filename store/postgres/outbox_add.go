@@ -128,13 +128,17 @@ func (s *Store) AddMessage(ctx context.Context, tx *sql.Tx, e *outbox.Entry) err
 		return err
 	}
 	gate, _ := store.Value(ctx, gateKey{}).(*gate)
-	return s.writeMessage(ctx, app.exec, gate, e)
+	return s.writeMessage(ctx, app, gate, e)
 }
 
 // AddMessage is [outbox.Outbox.Add] in a transaction of pgx, such as [Tx] gives. The outbox is over a store of this
 // package.
 func AddMessage(ctx context.Context, box *outbox.Outbox, tx pgx.Tx, m outbox.Message) (id string, err error) {
-	s, e, err := entryFor(ctx, box, m)
+	s, ok := store.Find[*Store](box.Store())
+	if !ok {
+		return "", fmt.Errorf("postgres: the outbox is over a %T, and not over a store of this package", box.Store())
+	}
+	e, err := box.Entry(ctx, m)
 	if err != nil {
 		return "", err
 	}
@@ -146,46 +150,15 @@ func AddMessage(ctx context.Context, box *outbox.Outbox, tx pgx.Tx, m outbox.Mes
 	if handler, ok := tx.(handlerTx); ok {
 		gate = handler.gate // whichever context it is used with
 	}
-	if err := s.writeMessage(ctx, app.exec, gate, e); err != nil {
+	if err := s.writeMessage(ctx, app, gate, e); err != nil {
 		return "", err
 	}
 	return e.ID, nil
 }
-
-// QueueMessage is [AddMessage] for a batch that the application is about to send in its transaction, so that the
-// message costs no round trip of its own. The results of the batch tell whether it was written.
-func QueueMessage(ctx context.Context, box *outbox.Outbox, batch *pgx.Batch, m outbox.Message) (id string, err error) {
-	s, e, err := entryFor(ctx, box, m)
-	if err != nil {
-		return "", err
-	}
-	gate, _ := store.Value(ctx, gateKey{}).(*gate)
-	queue := func(_ context.Context, statement string, args ...any) (int64, error) {
-		batch.Queue(statement, args...)
-		return 0, nil
-	}
-	if err := s.writeMessage(ctx, queue, gate, e); err != nil {
-		return "", err
-	}
-	return e.ID, nil
-}
-
-// entryFor makes the entry of a message, for the store that the outbox is over.
-func entryFor(ctx context.Context, box *outbox.Outbox, m outbox.Message) (*Store, *outbox.Entry, error) {
-	s, ok := store.Find[*Store](box.Store())
-	if !ok {
-		return nil, nil, fmt.Errorf("postgres: the outbox is over a %T, and not over a store of this package", box.Store())
-	}
-	e, err := box.Entry(ctx, m)
-	return s, e, err
-}
-
-// execFunc runs a statement and returns how many rows it wrote.
-type execFunc func(ctx context.Context, statement string, args ...any) (int64, error)
 
 // writeMessage adds a message by a statement of its own. The gate is that of a handler which may be the one that adds
 // it, or nil.
-func (s *Store) writeMessage(ctx context.Context, exec execFunc, g *gate, e *outbox.Entry) error {
+func (s *Store) writeMessage(ctx context.Context, app appTx, g *gate, e *outbox.Entry) error {
 	if err := s.writable(); err != nil {
 		return err
 	}
@@ -198,7 +171,7 @@ func (s *Store) writeMessage(ctx context.Context, exec execFunc, g *gate, e *out
 	}
 	a.notify(s)
 	defer s.messages.Wake() // it may be committed soon
-	_, err = exec(ctx, s.sql.add[a.kind][a.notifies].text, a.args()...)
+	_, err = app.exec(ctx, s.sql.add[a.kind][a.notifies].text, a.args()...)
 	return err
 }
 

@@ -194,13 +194,6 @@ func TestMessagesWrittenAtOnce(t *testing.T) {
 				a.exec(ctx, `ROLLBACK TO s`)
 			}, want: "a",
 		},
-		"one in a batch": {
-			work: func(a adder, ctx context.Context) {
-				a.write(ctx, postgres.Tx(ctx), "a")
-				a.batch(ctx, "b")
-				a.write(ctx, postgres.Tx(ctx), "c")
-			}, want: "a b c",
-		},
 		"while rows are open": {
 			work: func(a adder, ctx context.Context) {
 				rows, err := postgres.Tx(ctx).Query(ctx, `SELECT generate_series(1, 10)`)
@@ -241,15 +234,6 @@ func TestMessagesWrittenAtOnce(t *testing.T) {
 		test.run(t, name+" in a handler", (*messageTest).inHandler, slices.Contains(often, name))
 		test.run(t, name+" in InTx", (*messageTest).inTx, name == "pgx")
 	}
-}
-
-// batch writes a message in a batch.
-func (a adder) batch(ctx context.Context, kind string) {
-	a.Helper()
-	var batch pgx.Batch
-	_, err := postgres.QueueMessage(ctx, a.box, &batch, messageOf(kind))
-	must(a, err)
-	must(a, postgres.Tx(ctx).SendBatch(ctx, &batch).Close())
 }
 
 // rowsConn takes the connection from rows, past the gate.
@@ -317,13 +301,6 @@ func TestMessagesOfAnAnswer(t *testing.T) {
 				a.answer(ctx, "b")
 				a.exec(ctx, `ROLLBACK TO s`)
 			}, want: "a b",
-		},
-		"behind one in a batch": {
-			work: func(a adder, ctx context.Context) {
-				a.answer(ctx, "a")
-				a.batch(ctx, "b")
-				a.answer(ctx, "c")
-			}, want: "b a c",
 		},
 		"behind one that was written": {
 			work: func(a adder, ctx context.Context) {

@@ -6,8 +6,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/outbox"
@@ -50,13 +48,6 @@ var addToPostgres = []func(context.Context, *outbox.Outbox, outbox.Message) erro
 	func(ctx context.Context, box *outbox.Outbox, m outbox.Message) error {
 		_, err := postgres.AddMessage(ctx, box, postgres.Tx(ctx), m)
 		return err
-	},
-	func(ctx context.Context, box *outbox.Outbox, m outbox.Message) error {
-		batch := &pgx.Batch{}
-		if _, err := postgres.QueueMessage(ctx, box, batch, m); err != nil {
-			return err
-		}
-		return postgres.Tx(ctx).SendBatch(ctx, batch).Close()
 	},
 }
 
