@@ -5,8 +5,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
-
-	"github.com/onceward/onceward/outbox"
 )
 
 // The statements that promote new messages, one session at a time, and claim them in the same step: a message that is
@@ -64,8 +62,8 @@ const (
 const promotesAtOnce = 1000
 
 // claimNew promotes new messages, as many as are wanted, and claims of them what it can. It reports whether others
-// became ready, and whether these were all. If the reply of the promotion is lost, what it claimed waits for the end of
-// its lease, as if its worker had died.
+// became ready, and whether these were all. If the reply of the promotion is lost, or what it claimed cannot be read, the
+// messages wait for the end of their lease, as if their worker had died.
 func (s *Store) claimNew(ctx context.Context, c *messageClaim) (ready, all bool, err error) {
 	most := promotesAtOnce
 	topics, limits := c.args()
@@ -85,7 +83,6 @@ func (s *Store) claimNew(ctx context.Context, c *messageClaim) (ready, all bool,
 	found, err := s.readNew(ctx, c.token, ids)
 	if err != nil {
 		s.promoteFailures.Add(1)
-		s.giveBack(ctx, c.token, ids)
 		return false, false, err
 	}
 	if failures := s.promoteFailures.Load(); failures > 0 {
@@ -106,7 +103,7 @@ func (s *Store) promote(ctx context.Context, args ...any) (promoted int, claimed
 	return promoted, claimed, err
 }
 
-// readNew reads what was claimed while it was promoted, and once more if that fails: nobody else delivers it.
+// readNew reads what was claimed while it was promoted, and once more if the connection turned out dead.
 func (s *Store) readNew(ctx context.Context, token int64, ids []pgtype.UUID) (found claimResult, err error) {
 	if len(ids) == 0 {
 		return claimResult{}, nil
@@ -119,21 +116,6 @@ func (s *Store) readNew(ctx context.Context, token int64, ids []pgtype.UUID) (fo
 	}
 	_, err = s.own.repeated(ctx, func() error { return s.planned(ctx, reading) })
 	return found, err
-}
-
-// giveBack makes ready again, before its first attempt, what was claimed while it was promoted and could not be read:
-// no handler has seen it. If that fails too, it waits for the end of its lease.
-func (s *Store) giveBack(ctx context.Context, token int64, ids []pgtype.UUID) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
-	defer cancel()
-	outcomes := make([]outbox.Outcome, len(ids))
-	for i, id := range ids {
-		outcomes[i] = outbox.Outcome{Lease: outbox.Lease{ID: id.String(), Token: token}, State: outbox.StateReady}
-	}
-	if _, err := s.FinishMessages(ctx, outcomes); err != nil {
-		s.logger.Warn("onceward: messages of the outbox that were claimed and could not be read could not be given back: "+
-			"they wait for the end of their lease", "messages", len(ids), "error", err)
-	}
 }
 
 // planned runs statements in a transaction and one round trip, planned as the SQL functions of the outbox are: by
