@@ -86,7 +86,7 @@ const (
 	rememberEvent = `INSERT INTO @inbox (applied_at, event_id, consumer) VALUES (@now(), $1, $2)
 		ON CONFLICT (event_id, consumer) DO NOTHING`
 	selectEvents = `SELECT consumer, applied_at FROM @inbox WHERE event_id = $1 ORDER BY consumer`
-	purgeEvents  = `SELECT @purge_inbox($1, $2)`
+	purgeEvents  = `SELECT @purge('inbox', $1, $2)`
 )
 
 // RememberEvent implements [inbox.Store].

@@ -13,11 +13,11 @@ const (
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, @now())`
 	selectAudit     = `SELECT scope, key, at, attempt, actor, action, reason, outcome FROM @audit`
 	auditOf         = selectAudit + ` WHERE id = $1 ORDER BY number`
-	purgeAudit      = `SELECT @purge_audit($1, $2)`
+	purgeAudit      = `SELECT @purge('audit', $1, $2)`
 	insertExecution = `INSERT INTO @execution (id, scope, key, attempt, decision, origin, operation, actor, at)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, @now())`
 	listExecutions  = `SELECT scope, key, at, attempt, decision, origin, operation, actor FROM @execution`
-	purgeExecutions = `SELECT @purge_executions($1, $2)`
+	purgeExecutions = `SELECT @purge('execution', $1, $2)`
 )
 
 // AddAudit implements [store.Auditor].

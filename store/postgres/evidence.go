@@ -23,7 +23,7 @@ const (
 		WHERE sha256(source) = sha256($1) AND sha256(subject) = ANY (ARRAY(SELECT sha256(s) FROM unnest($2::bytea[]) AS s))
 			AND (any_scope OR sha256(scope) = sha256($3))
 		ORDER BY at, event_id`
-	purgeExternalEvents = `SELECT @purge_external_events($1, $2)`
+	purgeExternalEvents = `SELECT @purge('external_event', $1, $2)`
 )
 
 // AddLateCompletion implements [store.LateCompletionKeeper].

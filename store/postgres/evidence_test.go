@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 )
@@ -59,23 +60,30 @@ func TestSchedulerPurges(t *testing.T) {
 		_, err := s.AddExternalEvent(t.Context(), store.ExternalEvent{Source: "psp", EventID: fmt.Sprint(i)})
 		must(t, err)
 		must(t, s.AddAudit(t.Context(), store.AuditEntry{ID: idOf("key")}))
+		must(t, s.AddExecution(t.Context(), store.ExecutionEntry{ID: idOf("key")}))
+		must(t, s.InTx(t.Context(), func(ctx context.Context) error {
+			_, err := s.RememberEvent(ctx, onceward.Tx(ctx), "consumer", fmt.Sprint(i))
+			return err
+		}))
 	}
-	for _, table := range []string{"external_event", "audit"} {
+	for table, column := range map[string]string{
+		"external_event": "received_at", "audit": "at", "execution": "at", "inbox": "applied_at",
+	} {
 		// The last is from two years ago, which is further than any of the test's own.
-		column := map[string]string{"external_event": "received_at", "audit": "at"}[table]
 		exec(t, scheduler, fmt.Sprintf(`UPDATE %s.onceward_%s SET %s = %s - 63115200000000 WHERE ctid = (SELECT max(ctid) FROM %[1]s.onceward_%[2]s)`,
 			schema, table, column, column))
-		function := schema + map[string]string{
-			"external_event": ".onceward_purge_external_events", "audit": ".onceward_purge_audit",
-		}[table]
+		function := schema + ".onceward_purge"
 		for _, call := range []struct {
 			arguments string
 			want      int
 		}{{"'3 years'", 0}, {"'1 year'", 1}, {"'1 year'", 0}, {"'-1 second', 1", 1}, {"'-1 second'", 1}} {
-			if n := number(t, scheduler, `SELECT `+function+`(`+call.arguments+`)`); n != call.want {
-				t.Errorf("L7: %s(%s) removed %d, want %d", function, call.arguments, n, call.want)
+			if n := number(t, scheduler, `SELECT `+function+`('`+table+`', `+call.arguments+`)`); n != call.want {
+				t.Errorf("L7: %s(%s, %s) removed %d, want %d", function, table, call.arguments, n, call.want)
 			}
 		}
+	}
+	if _, err := scheduler.Exec(t.Context(), `SELECT `+schema+`.onceward_purge('record', '1 year')`); err == nil {
+		t.Error("S2: a scheduler purged records by their age")
 	}
 }
 

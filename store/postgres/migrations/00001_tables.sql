@@ -304,10 +304,10 @@ END
 $$;
 -- +goose StatementEnd
 
--- Removes at most so many external events that are older than an age, the oldest first, and returns how many. Any
--- scheduler may call it.
+-- Removes at most so many rows that are older than an age, the oldest first, and returns how many: of the table external_event,
+-- audit, execution or inbox. Any scheduler may call it.
 -- +goose StatementBegin
-CREATE FUNCTION onceward_purge_external_events(age interval, batch integer DEFAULT 1000) RETURNS integer
+CREATE FUNCTION onceward_purge(kind text, age interval, batch integer DEFAULT 1000) RETURNS integer
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET enable_seqscan = off
@@ -315,54 +315,16 @@ SET enable_bitmapscan = off
 SET enable_sort = off
 AS $$
 DECLARE
-	oldest bigint := onceward_now() - (extract(epoch FROM age) * 1000000)::bigint;
+	since  name := CASE kind WHEN 'external_event' THEN 'received_at' WHEN 'audit' THEN 'at' WHEN 'execution' THEN 'at'
+		WHEN 'inbox' THEN 'applied_at' END;
 	purged integer;
 BEGIN
-	DELETE FROM onceward_external_event t WHERE t.ctid = ANY (ARRAY(
-		SELECT o.ctid FROM onceward_external_event o WHERE o.received_at < oldest ORDER BY o.received_at LIMIT batch));
-	GET DIAGNOSTICS purged = ROW_COUNT;
-	RETURN purged;
-END
-$$;
--- +goose StatementEnd
-
--- Removes at most so many entries of the audit that are older than an age, the oldest first, and returns how many. Any
--- scheduler may call it.
--- +goose StatementBegin
-CREATE FUNCTION onceward_purge_audit(age interval, batch integer DEFAULT 1000) RETURNS integer LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET enable_sort = off
-AS $$
-DECLARE
-	oldest bigint := onceward_now() - (extract(epoch FROM age) * 1000000)::bigint;
-	purged integer;
-BEGIN
-	DELETE FROM onceward_audit t WHERE t.ctid = ANY (ARRAY(
-		SELECT o.ctid FROM onceward_audit o WHERE o.at < oldest ORDER BY o.at LIMIT batch));
-	GET DIAGNOSTICS purged = ROW_COUNT;
-	RETURN purged;
-END
-$$;
--- +goose StatementEnd
-
--- Removes at most so many audited requests that are older than an age, the oldest first, and returns how many. Any
--- scheduler may call it.
--- +goose StatementBegin
-CREATE FUNCTION onceward_purge_executions(age interval, batch integer DEFAULT 1000) RETURNS integer
-LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET enable_sort = off
-AS $$
-DECLARE
-	oldest bigint := onceward_now() - (extract(epoch FROM age) * 1000000)::bigint;
-	purged integer;
-BEGIN
-	DELETE FROM onceward_execution t WHERE t.ctid = ANY (ARRAY(
-		SELECT o.ctid FROM onceward_execution o WHERE o.at < oldest ORDER BY o.at LIMIT batch));
+	IF since IS NULL THEN
+		RAISE EXCEPTION 'onceward_purge takes external_event, audit, execution or inbox, not %', kind;
+	END IF;
+	EXECUTE format('DELETE FROM %1$I t WHERE t.ctid = ANY (ARRAY(
+		SELECT o.ctid FROM %1$I o WHERE o.%2$I < $1 ORDER BY o.%2$I LIMIT $2))', 'onceward_' || kind, since)
+		USING onceward_now() - (extract(epoch FROM age) * 1000000)::bigint, batch;
 	GET DIAGNOSTICS purged = ROW_COUNT;
 	RETURN purged;
 END
@@ -615,26 +577,6 @@ BEGIN
 		SELECT o.ctid FROM onceward_outbox o WHERE o.number < 0 ORDER BY o.number DESC LIMIT batch - done));
 	GET DIAGNOSTICS captured = ROW_COUNT;
 	RETURN done + captured;
-END
-$$;
--- +goose StatementEnd
-
--- Forgets at most so many events that were applied longer ago than that. Any scheduler may call it.
--- +goose StatementBegin
-CREATE FUNCTION onceward_purge_inbox(age interval, batch integer DEFAULT 1000) RETURNS integer LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET enable_sort = off
-AS $$
-DECLARE
-	oldest bigint := onceward_now() - (extract(epoch FROM age) * 1000000)::bigint;
-	purged integer;
-BEGIN
-	DELETE FROM onceward_inbox t WHERE t.ctid = ANY (ARRAY(
-		SELECT o.ctid FROM onceward_inbox o WHERE o.applied_at < oldest ORDER BY o.applied_at LIMIT batch));
-	GET DIAGNOSTICS purged = ROW_COUNT;
-	RETURN purged;
 END
 $$;
 -- +goose StatementEnd
@@ -923,7 +865,6 @@ DROP VIEW onceward_records;
 DROP VIEW onceward_message;
 DROP FUNCTION onceward_text(bytea);
 DROP FUNCTION onceward_time(bigint);
-DROP FUNCTION onceward_purge_inbox(interval, integer);
 DROP FUNCTION onceward_purge_outbox(interval, integer);
 DROP FUNCTION onceward_outbox_free_stuck(integer);
 DROP FUNCTION onceward_outbox_free(bigint[]);
@@ -931,9 +872,7 @@ DROP FUNCTION onceward_outbox_extend(uuid[], bigint[], bigint);
 DROP FUNCTION onceward_outbox_finish(uuid[], bigint[], smallint[], bigint[], integer[], text[], text[]);
 DROP FUNCTION onceward_outbox_claim(text[], integer[], bigint, bigint);
 DROP FUNCTION onceward_outbox_promote(integer);
-DROP FUNCTION onceward_purge_executions(interval, integer);
-DROP FUNCTION onceward_purge_audit(interval, integer);
-DROP FUNCTION onceward_purge_external_events(interval, integer);
+DROP FUNCTION onceward_purge(text, interval, integer);
 DROP FUNCTION onceward_reap(integer, boolean);
 DROP FUNCTION onceward_sweep(integer);
 DROP FUNCTION onceward_now();
