@@ -187,3 +187,26 @@ func TestTransactionInsideUndone(t *testing.T) {
 		t.Errorf("I1: the work ran %d times, want 1", runs)
 	}
 }
+
+// TestIdleTransactionOfTheApplication: a transaction of InTx may not be idle for as long as it likes on a pool of the
+// service, or a node that stops would keep its locks. A shorter bound of the service's own stays.
+func TestIdleTransactionOfTheApplication(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, servers.Postgres(t))
+	for parameter, want := range map[string]string{
+		"": "10min",
+		"&idle_in_transaction_session_timeout=1h": "10min",
+		"&idle_in_transaction_session_timeout=3s": "3s",
+	} {
+		for _, h := range []handle{pgxHandle, sqlHandle} {
+			must(t, s.store(t, h, s.url+parameter).InTx(t.Context(), func(ctx context.Context) error {
+				var idle string
+				must(t, postgres.Tx(ctx).QueryRow(ctx, `SHOW idle_in_transaction_session_timeout`).Scan(&idle))
+				if idle != want {
+					t.Errorf("%s, with %q: a transaction may be idle for %s, want %s", h.name, parameter, idle, want)
+				}
+				return nil
+			}))
+		}
+	}
+}

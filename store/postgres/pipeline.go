@@ -267,8 +267,8 @@ func (p *pipeline) row(r *row) [][]byte {
 type statements struct {
 	moment, lockRecord, insertRecord, updateRecord, deleteRecord, get statement
 
-	claim, claimBounded, number, lookUpAndDraw, insertAnswer, replaceAnswer, commit, rollback, advance statement
-	awaitLock, askFate, lookUp                                                                         statement
+	boundIdle, claim, claimBounded, number, lookUpAndDraw, insertAnswer, replaceAnswer, commit, rollback, advance statement
+	awaitLock, askFate, lookUp                                                                                    statement
 
 	begins map[sql.IsolationLevel]*statement
 
@@ -289,7 +289,7 @@ func prepareStatements(n names, channel string) statements {
 		updateRecord: unnamed(updateRecord), deleteRecord: unnamed(deleteRecord), get: unnamed(getRecord),
 
 		begins: prepareBegins(named), claim: named("claim", claim), claimBounded: named("bounded", claimBounded),
-		lookUpAndDraw: named("lookup", lookUpAndDraw), lookUp: named("ask", lookUp),
+		boundIdle: named("idle", boundIdle), lookUpAndDraw: named("lookup", lookUpAndDraw), lookUp: named("ask", lookUp),
 		insertAnswer: named("insert", insertAnswer), replaceAnswer: named("replace", replaceAnswer),
 		commit: named("commit", `COMMIT`), awaitLock: named("await", awaitLock),
 		askFate: named("fate", askFate), advance: named("advance", advance), number: named("number", selectTransaction),
@@ -308,7 +308,8 @@ func prepareStatements(n names, channel string) statements {
 func (s *statements) transactional() []*statement {
 	return []*statement{
 		s.begins[sql.LevelDefault], s.begins[sql.LevelReadCommitted], s.begins[sql.LevelRepeatableRead],
-		s.begins[sql.LevelSerializable], &s.number, &s.rollback, &s.claim, &s.claimBounded, &s.lookUpAndDraw, &s.insertAnswer, &s.commit,
+		s.begins[sql.LevelSerializable], &s.boundIdle, &s.number, &s.rollback, &s.claim, &s.claimBounded, &s.lookUpAndDraw,
+		&s.insertAnswer, &s.commit,
 	}
 }
 

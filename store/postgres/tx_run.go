@@ -161,8 +161,13 @@ const (
 	selectTransaction = `SELECT pg_current_xact_id()`
 )
 
-// idleGrace is how much longer than its lease an idle transaction may live.
-const idleGrace = 5 * time.Second
+const (
+	// idleGrace is how much longer than its lease an idle transaction may live.
+	idleGrace = 5 * time.Second
+	// plainIdle is how long a transaction may be idle that has no lease, and boundIdle sets that.
+	plainIdle = 10 * time.Minute
+	boundIdle = `SET LOCAL idle_in_transaction_session_timeout = '10min'`
+)
 
 // begin is the first round trip: BEGIN and, of a keyed transaction, the lock and the look-up. A caller who leaves does
 // not cut it off, because the server would keep the lock until it noticed.
@@ -193,6 +198,10 @@ func (t *transaction) begin(ctx context.Context) (locked bool, err error) {
 	case t.keyed:
 		t.claim(trip)
 		trip.add(&sql.lookUpAndDraw, t.hash[:])
+	default:
+		if _, set := t.idle(); set {
+			trip.add(&sql.boundIdle)
+		}
 	}
 	seen := view{}
 	found := row{id: t.hash}
@@ -249,8 +258,11 @@ func (t *transaction) newTrip() *pipeline {
 // idle is how long the transaction may be idle, and whether that has to be said: connections that are bounded by
 // themselves at about the same need not be told.
 func (t *transaction) idle() (idle time.Duration, set bool) {
-	idle = max(t.lease, time.Second) + idleGrace
-	return idle, t.store.idle < t.lease || t.store.idle > 2*idle
+	idle = plainIdle
+	if t.keyed {
+		idle = max(t.lease, time.Second) + idleGrace
+	}
+	return idle, t.store.idle == 0 || t.store.idle < t.lease || t.store.idle > 2*idle
 }
 
 // notBegun ends a transaction in which nothing was done because of an error at its beginning. It is worth another
