@@ -91,6 +91,7 @@ type transaction struct {
 	late    bool    // the deadline passed by so much that nothing may commit
 	refused *result // the reason why the runner did not work, if it did not
 	end     outcome
+	by      time.Time       // the deadline of all runs
 	within  detachedContext // the transaction's context in the first run
 	watched watchedContext  // within, recording whether the transaction is taken
 	worked  time.Time       // when the runner had worked, if it did and there is an observer
@@ -141,7 +142,14 @@ func (t *transaction) work(ctx context.Context, v store.Verdict) store.Settlemen
 	if t.refused = t.refuses(ctx, &v); t.refused != nil {
 		return store.Settlement{Action: store.TxRollback}
 	}
+	if t.late = rerun && !time.Now().Before(t.by); t.late {
+		return store.Settlement{Action: store.TxRollback}
+	}
 	workCtx := t.workContext(t.inside(ctx, rerun))
+	if rerun {
+		workCtx.deadline = t.by
+	}
+	t.by = workCtx.deadline
 	t.end = t.runner.work(workCtx, &t.op)
 	t.overdue(time.Since(workCtx.deadline))
 	workCtx.release()

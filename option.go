@@ -188,7 +188,8 @@ func Lease(d time.Duration) Option {
 }
 
 // Deadline bounds the handler's context. An earlier deadline set by a middleware in front counts instead. A
-// transactional handler that returns after its deadline is undone, unless it succeeds within a quarter of a second.
+// transactional handler that returns after its deadline is undone, unless it succeeds within a quarter of a second. All
+// runs of a handler that the database undoes share one deadline.
 //
 // In transactional mode the deadline is at most the lease, and on a store with a single writer a third of it. Less than
 // 1 ms is refused. Default: 1 min.

@@ -51,16 +51,32 @@ func PauseUndone(ctx context.Context, tries int) bool {
 // Retry runs tries until one is not undone by the server. An error of the work does not make it run again, though it
 // may wrap the UndoneError of a transaction inside of the work; nor does the work run again if that transaction may have
 // been committed. It reports gaveUp if each try was undone.
-func Retry(ctx context.Context, try func() error) (gaveUp bool, err error) {
+//
+// With startOnly the deadline of ctx bounds the wait until the work starts, and not the work: after the work, a further
+// try has as much time to start as the first one had. The work returns no error of its own then.
+func Retry(ctx context.Context, startOnly bool, try func(ctx context.Context) error) (gaveUp bool, err error) {
+	caller := ctx
+	deadline, bounded := ctx.Deadline()
+	limit := time.Until(deadline)
+	var last *UndoneError
 	for n := 1; ; n++ {
-		err := try()
+		err := try(ctx)
 		own, ok := err.(*UndoneError)
 		switch {
+		case !ok && startOnly && last != nil && errors.Is(err, store.ErrUnavailable):
+			return false, fmt.Errorf("%w; before that, the transaction was undone %d times: %w", err, n-1, last)
 		case !ok:
 			return false, err
 		case errors.Is(err, store.ErrOutcomeUnknown):
 			return false, own.Cause
-		case n >= MaxUndone || n >= MaxTries && !own.Early || !PauseUndone(ctx, n):
+		}
+		last = own
+		if startOnly && bounded && !own.Early && !errors.Is(caller.Err(), context.Canceled) {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(context.WithoutCancel(caller), limit)
+			defer cancel()
+		}
+		if n >= MaxUndone || n >= MaxTries && !own.Early || !PauseUndone(ctx, n) {
 			return true, fmt.Errorf("the transaction was undone %d times: %w", n, err)
 		}
 	}

@@ -3,8 +3,10 @@ package sqltx_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -260,7 +262,7 @@ func TestRetry(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		undone := &sqltx.UndoneError{}
-		_, inner := sqltx.Retry(t.Context(), func() error { return undone })
+		_, inner := sqltx.Retry(t.Context(), false, func(context.Context) error { return undone })
 		for name, c := range map[string]struct {
 			err    error
 			runs   int
@@ -275,16 +277,65 @@ func TestRetry(t *testing.T) {
 			"none":                   {nil, 1, false},
 		} {
 			runs := 0
-			gaveUp, err := sqltx.Retry(t.Context(), func() error { runs++; return c.err })
+			gaveUp, err := sqltx.Retry(t.Context(), false, func(context.Context) error { runs++; return c.err })
 			if runs != c.runs || gaveUp != c.gaveUp || (err == nil) != (c.err == nil) {
 				t.Errorf("I1: %s: %d runs, gave up %t, %v; want %d runs", name, runs, gaveUp, err, c.runs)
 			}
 		}
 		ctx, leave := context.WithCancel(t.Context())
 		leave()
-		runs := 0
-		if gaveUp, _ := sqltx.Retry(ctx, func() error { runs++; return undone }); !gaveUp || runs != 1 {
-			t.Errorf("a caller that has left: %d runs", runs)
+		for _, startOnly := range []bool{false, true} {
+			runs := 0
+			try := func(context.Context) error { runs++; return undone }
+			if gaveUp, _ := sqltx.Retry(ctx, startOnly, try); !gaveUp || runs != 1 {
+				t.Errorf("a caller that has left: %d runs", runs)
+			}
 		}
 	})
+}
+
+// TestRetryAfterTheDeadline: a deadline that bounds the start of the work alone is that of each wait until the work
+// starts. A try that did not come to its work leaves the time that is left.
+func TestRetryAfterTheDeadline(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for name, c := range map[string]struct {
+			startOnly, early bool
+			runs             int
+		}{
+			"the start": {true, false, sqltx.MaxTries}, "the start, not reached": {true, true, 2}, "the whole": {false, false, 2},
+		} {
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			runs := 0
+			gaveUp, err := sqltx.Retry(ctx, c.startOnly, func(ctx context.Context) error {
+				runs++
+				if until, ok := ctx.Deadline(); !ok || time.Until(until) > 5*time.Second {
+					t.Errorf("%s: run %d has until %s", name, runs, until)
+				}
+				time.Sleep(3 * time.Second)
+				return &sqltx.UndoneError{Cause: errors.New("1213"), Early: c.early}
+			})
+			if !gaveUp || runs != c.runs || !strings.Contains(err.Error(), "1213") {
+				t.Errorf("a deadline for %s: %d runs, gave up %t, %v; want %d runs", name, runs, gaveUp, err, c.runs)
+			}
+			cancel()
+		}
+	})
+}
+
+// TestRetryNamesTheConflict: where the store cannot be reached for another try, the error also names why the first one was
+// undone.
+func TestRetryNamesTheConflict(t *testing.T) {
+	t.Parallel()
+	runs := 0
+	_, err := sqltx.Retry(t.Context(), true, func(context.Context) error {
+		if runs++; runs == 1 {
+			return &sqltx.UndoneError{Cause: errors.New("1213")}
+		}
+		return fmt.Errorf("%w: no connection", store.ErrUnavailable)
+	})
+	if !errors.Is(err, store.ErrUnavailable) || !strings.Contains(err.Error(), "no connection") ||
+		!strings.Contains(err.Error(), "1213") {
+		t.Errorf("%v, want both reasons", err)
+	}
 }

@@ -166,7 +166,7 @@ func (s *Store) FinishMessageTx(
 	if err := errors.Join(s.writable(), checkOutcomes(outcome)); err != nil {
 		return err
 	}
-	err := retry(ctx, func() error {
+	err := retry(ctx, false, func(ctx context.Context) error {
 		x := &messagePlan{plainPlan: plainPlan{transaction: transaction{store: s}, run: work}, outcome: outcome}
 		x.plan = x
 		return x.try(ctx)

@@ -105,7 +105,7 @@ func (t *transaction) believe(cause error) error {
 func notCommitted(cause error) error {
 	n := mysqlNumber(cause)
 	if undone(cause) || locked(cause) || unfit(cause) || duplicate(cause) || n == errorTwoRows || n == errorOutOfRange {
-		return &sqltx.UndoneError{Cause: cause}
+		return &sqltx.UndoneError{Cause: fmt.Errorf("commit: %w", cause)}
 	}
 	if tooLarge(cause) {
 		return fmt.Errorf("%w: the answer and its messages do not fit into the server's max_allowed_packet: %w",

@@ -90,9 +90,9 @@ func (t *transaction) spoiled(reason, cause error) error {
 	return errors.Join(fmt.Errorf("%w: %w: %w", store.ErrOutcomeUnknown, store.ErrTxOwned, reason), cause)
 }
 
-// retry runs tries until one is not undone by the server.
-func retry(ctx context.Context, try func() error) error {
-	gaveUp, err := sqltx.Retry(ctx, try)
+// retry runs tries until one is not undone by the server: see [sqltx.Retry].
+func retry(ctx context.Context, startOnly bool, try func(ctx context.Context) error) error {
+	gaveUp, err := sqltx.Retry(ctx, startOnly, try)
 	if gaveUp {
 		return unavailable(err)
 	}
@@ -233,7 +233,7 @@ func (t *transaction) begin(ctx context.Context) error {
 // the connection turned out dead.
 func (t *transaction) notBegun(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
-		return &sqltx.UndoneError{Cause: err}
+		return &sqltx.UndoneError{Cause: err, Early: true}
 	}
 	return unavailable(err)
 }
@@ -250,10 +250,10 @@ func (t *transaction) decided(ctx context.Context, cause error) (run bool, err e
 	if unfit(err) {
 		t.link.cut()
 		t.store.leaveNode()
-		return false, &sqltx.UndoneError{Cause: err}
+		return false, &sqltx.UndoneError{Cause: err, Early: true}
 	}
 	if undone(err) {
-		err = &sqltx.UndoneError{Cause: err}
+		err = &sqltx.UndoneError{Cause: err, Early: true}
 	}
 	if failure := t.rollback(); failure != nil {
 		t.link.cut() // the server undoes what it loses the connection of

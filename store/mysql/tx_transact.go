@@ -156,7 +156,7 @@ func (s *Store) Transact(
 	}
 	defer s.waits.Wake(r.ID)
 	defer s.flights.Leave(r.ID, f)
-	err = retry(ctx, func() error {
+	err = retry(ctx, true, func(ctx context.Context) error {
 		x := &handlerPlan{
 			transaction: transaction{
 				store: s, keyed: true, id: r.ID, lease: r.Lease, answers: true, longest: s.LongestWork(r.Lease), flight: f,

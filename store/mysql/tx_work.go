@@ -20,7 +20,7 @@ func (s *Store) InTx(ctx context.Context, work func(ctx context.Context) error) 
 	if err := s.writable(); err != nil {
 		return err
 	}
-	return retry(ctx, func() error {
+	return retry(ctx, false, func(ctx context.Context) error {
 		x := &plainPlan{transaction: transaction{store: s}, run: work}
 		x.plan = x
 		return x.try(ctx)
@@ -53,7 +53,7 @@ func (s *Store) CheckpointTx(
 	if err := s.writable(); err != nil {
 		return err
 	}
-	return retry(ctx, func() error {
+	return retry(ctx, false, func(ctx context.Context) error {
 		x := &stepPlan{
 			transaction: transaction{store: s, keyed: true, id: c.ID, lease: lease},
 			attempt:     c.Attempt, run: work,

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"strings"
@@ -103,7 +104,7 @@ func TestRefusedBesideAnAnswer(t *testing.T) {
 // returned may say as much of a transaction inside of it, or that it is not known what became of that one.
 func TestUnknownIsNotRetried(t *testing.T) {
 	t.Parallel()
-	inner := new(Store).retry(t.Context(), func() error { return &sqltx.UndoneError{} })
+	inner := new(Store).retry(t.Context(), false, func(context.Context) error { return &sqltx.UndoneError{} })
 	for name, test := range map[string]struct {
 		err  error
 		runs int
@@ -115,7 +116,7 @@ func TestUnknownIsNotRetried(t *testing.T) {
 		"undone, unknown inside": {&sqltx.UndoneError{Cause: errors.Join(store.ErrOutcomeUnknown, inner)}, 1},
 	} {
 		runs := 0
-		err := new(Store).retry(t.Context(), func() error { runs++; return test.err })
+		err := new(Store).retry(t.Context(), false, func(context.Context) error { runs++; return test.err })
 		if runs != test.runs || !errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("I1: %s: %d runs and %v, want %d", name, runs, err, test.runs)
 		}

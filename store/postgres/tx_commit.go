@@ -119,7 +119,7 @@ func (t *transaction) believe(cause error) error {
 func (s *Store) notCommitted(cause error) error {
 	switch {
 	case undone(cause) || s.lostRace(cause):
-		return &sqltx.UndoneError{Cause: cause}
+		return &sqltx.UndoneError{Cause: fmt.Errorf("commit: %w", cause)}
 	case s.refusedWork(cause):
 		return fmt.Errorf("%w: commit: %w", store.ErrWorkRefused, cause)
 	default:

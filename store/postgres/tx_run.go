@@ -103,9 +103,9 @@ func (t *transaction) spoiled(reason, cause error) error {
 	return errors.Join(fmt.Errorf("%w: %w: %w", store.ErrOutcomeUnknown, store.ErrTxOwned, reason), cause)
 }
 
-// retry runs tries until one is not undone by the server.
-func (s *Store) retry(ctx context.Context, try func() error) error {
-	gaveUp, err := sqltx.Retry(ctx, try)
+// retry runs tries until one is not undone by the server: see [sqltx.Retry].
+func (s *Store) retry(ctx context.Context, startOnly bool, try func(ctx context.Context) error) error {
+	gaveUp, err := sqltx.Retry(ctx, startOnly, try)
 	if gaveUp {
 		return unavailable(err)
 	}
@@ -269,12 +269,11 @@ func (t *transaction) idle() (idle time.Duration, set bool) {
 // try if the connection turned out dead, if what was prepared there has been discarded, or if the server undid it.
 func (t *transaction) notBegun(ctx context.Context, err error) error {
 	noteStandby(t.conn, err)
-	discarded := sqlState(err) == stateNoSuchStatement
-	if discarded {
+	if sqlState(err) == stateNoSuchStatement {
 		t.close()
 	}
 	if t.conn.IsClosed() && ctx.Err() == nil {
-		return &sqltx.UndoneError{Cause: err, Early: discarded} // any other connection of the pool may lack it too
+		return &sqltx.UndoneError{Cause: err, Early: true} // any other connection of the pool may be like it
 	}
 	failed := t.rollback()
 	if undone(err) && failed == nil {

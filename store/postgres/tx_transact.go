@@ -43,7 +43,7 @@ func (s *Store) Transact(
 		return s.peek(ctx, r)
 	}
 	defer s.flights.Leave(r.ID, f)
-	err = s.retry(ctx, func() error {
+	err = s.retry(ctx, true, func(ctx context.Context) error {
 		x := newHandlerPlan(s, r, f)
 		x.run = work
 		err := x.try(ctx)

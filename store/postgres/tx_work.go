@@ -17,7 +17,7 @@ func (s *Store) InTx(ctx context.Context, work func(ctx context.Context) error) 
 	if err := s.writable(); err != nil {
 		return err
 	}
-	return s.retry(ctx, func() error {
+	return s.retry(ctx, false, func(ctx context.Context) error {
 		x := &plainPlan{transaction: transaction{store: s}, run: work}
 		x.plan = x
 		return x.try(ctx)
@@ -60,7 +60,7 @@ func (s *Store) CheckpointTx(
 	if err := s.writable(); err != nil {
 		return err
 	}
-	return s.retry(ctx, func() error {
+	return s.retry(ctx, false, func(ctx context.Context) error {
 		x := &stepPlan{
 			transaction: transaction{
 				store: s, keyed: true, id: c.ID, hash: s.hash(c.ID), lease: lease, level: readCommittedLevel,

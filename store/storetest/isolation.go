@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/store"
@@ -31,6 +32,7 @@ func hasLevels(i Instance) bool {
 func testIsolation(t *testing.T, h Harness) {
 	h.test(t, "conflicts answered away", conflictsAnsweredAway)
 	h.test(t, "NOWAIT answered away", noWaitAnsweredAway)
+	h.test(t, "a conflict after the time to start", conflictAfterTime)
 	for _, level := range levels {
 		for _, p := range rivalries {
 			if h.Features.Certifies { // a level isolates the transactions of one node
@@ -78,7 +80,8 @@ func conflictsAnsweredAway(e *env) {
 	}
 }
 
-// noWaitAnsweredAway lets work ask for a lock without a wait, which fails. It asked for the failure: so its answer is stored.
+// noWaitAnsweredAway lets work ask for a lock without a wait, which fails. The work asked for the failure, so its answer is
+// stored.
 func noWaitAnsweredAway(e *env) {
 	if e.Business.NoWait == "" {
 		return
@@ -97,6 +100,48 @@ func noWaitAnsweredAway(e *env) {
 	v := e.transacted(request(id("key")), e.refusing("I1"), store.DecisionReplay, "I2")
 	if body := string(v.Record.Response.Body); runs != 1 || body != "locked" {
 		e.Errorf("E1: work whose statement does not wait ran %d times, and %q is stored", runs, body)
+	}
+}
+
+// overdue is a context whose deadline passes when done is closed.
+type overdue struct {
+	context.Context
+	done chan struct{}
+}
+
+// Done implements [context.Context].
+func (o *overdue) Done() <-chan struct{} { return o.done }
+
+// Deadline implements [context.Context].
+func (o *overdue) Deadline() (time.Time, bool) { return time.Now().Add(await.Limit), true }
+
+// Err implements [context.Context].
+func (o *overdue) Err() error {
+	select {
+	case <-o.done:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
+
+// conflictAfterTime lets work meet a neighbour after the deadline of its caller, which bounds the start of the work alone.
+// The work is run again: a wait for a lock may take longer than a call to a store.
+func conflictAfterTime(e *env) {
+	for statement := range e.Business.Conflicts {
+		caller, runs := &overdue{e.ctx, make(chan struct{})}, 0
+		v, err := e.Store.(store.Transactor).Transact(caller, request(id(statement)),
+			func(ctx context.Context, _ store.Verdict) store.Settlement {
+				if runs++; runs == 1 {
+					close(caller.done)
+					e.meet(ctx, statement)
+				}
+				return store.Settlement{Action: store.TxCommit, Completion: *answer("done")}
+			})
+		if err != nil || v.Decision != store.DecisionExecute || runs != 2 {
+			e.Errorf("E1: work that met %q after the deadline of its caller ran %d times, and got (%s, %v)", statement, runs,
+				v.Decision, err)
+		}
 	}
 }
 

@@ -110,12 +110,12 @@ var stores = []Mutant{
 				"store/postgres/tx_commit.go",
 				"\t\terr = t.resolve(err)\n",
 				"\t\tif t.flight == nil {\n\t\t\treturn t.resolve(err)\n\t\t}\n" +
-					"\t\tt.close()\n\t\terr = &undoneError{err}\n",
+					"\t\tt.close()\n\t\terr = &sqltx.UndoneError{Cause: err}\n",
 			},
 			{
 				"store/postgres/tx_transact.go",
-				"\terr = s.retry(ctx, func() error {\n",
-				"\tagain := false\n\terr = s.retry(ctx, func() error {\n",
+				"\terr = s.retry(ctx, true, func(ctx context.Context) error {\n",
+				"\tagain := false\n\terr = s.retry(ctx, true, func(ctx context.Context) error {\n",
 			},
 			{
 				"store/postgres/tx_transact.go",
