@@ -91,7 +91,7 @@ func tooLarge(err error) bool {
 // answered reports whether an error of a write says for certain that nothing was written. The others leave it open: the
 // connection ended, the caller left, or the server said that it was stopped or had lost its quorum in the middle of it.
 func answered(err error) bool {
-	if notSent(err) || errors.Is(err, driver.ErrPktTooLarge) {
+	if notSent(err) || errors.Is(err, errUnconnected) || errors.Is(err, driver.ErrPktTooLarge) {
 		return true
 	}
 	n := mysqlNumber(err)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/mysql"
@@ -145,6 +146,38 @@ func TestPoolIsExhausted(t *testing.T) {
 		})
 		must(t, err)
 	}
+}
+
+// TestOwnPoolIsExhausted: a call for which the store's own pool has no connection says so.
+func TestOwnPoolIsExhausted(t *testing.T) {
+	t.Parallel()
+	url := mariadb(t)
+	s := openStore(t, url, mysql.WithConnections(1))
+	conn, err := openAdmin(t, url).Conn(t.Context())
+	must(t, err)
+	defer conn.Close()
+	_, err = conn.ExecContext(t.Context(), `LOCK TABLES onceward_record WRITE`)
+	must(t, err)
+	done := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
+		defer cancel()
+		_, err := s.Reserve(ctx, reservation("first"))
+		done <- err
+	}()
+	await.That(t, "the only connection waits", func() bool {
+		return number(t, openAdmin(t, url), `SELECT COUNT(*) FROM information_schema.processlist
+			WHERE state LIKE 'Waiting for table%' AND db = DATABASE()`) == 1
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err = s.Reserve(ctx, reservation("second"))
+	if !errors.Is(err, store.ErrUnavailable) || !strings.Contains(err.Error(), "the pool is exhausted") {
+		t.Errorf("%v, want an error that says that the pool is exhausted", err)
+	}
+	_, err = conn.ExecContext(t.Context(), `UNLOCK TABLES`)
+	must(t, err)
+	must(t, await.Value(t, "the first call", done))
 }
 
 // TestHandle: what goes through the handle of a pool is part of the transaction of the context, and of none where there is

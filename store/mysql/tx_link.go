@@ -153,9 +153,17 @@ type link struct {
 	give func()
 }
 
+// errUnconnected is the error of a call for which there was no connection.
+var errUnconnected = errors.New("no connection")
+
 // take takes a connection from a pool.
 func take(ctx context.Context, gate *redial.Gate, db *sql.DB) (*sql.Conn, error) {
-	return redial.Do(ctx, gate, func(beside int) bool { return sqltx.Makes(db, beside) }, db.Conn)
+	conn, err := redial.Do(ctx, gate, func(beside int) bool { return sqltx.Makes(db, beside) }, db.Conn)
+	if err != nil {
+		pool := db.Stats()
+		return nil, fmt.Errorf("%w: %w", errUnconnected, sqltx.Exhausted(ctx, err, pool.InUse, pool.MaxOpenConnections))
+	}
+	return conn, nil
 }
 
 // connect takes a connection from a pool, for its statements to be sent past database/sql.

@@ -111,8 +111,7 @@ func (t *transaction) try(ctx context.Context) (err error) {
 	}
 	if t.link, err = connect(ctx, &t.store.handlersGate, t.store.handlers, t.store.joins); err != nil {
 		give()
-		pool := t.store.handlers.Stats()
-		return unavailable(sqltx.Exhausted(ctx, err, pool.InUse, pool.MaxOpenConnections))
+		return unavailable(err)
 	}
 	t.link.give = give
 	defer t.release()
