@@ -52,6 +52,20 @@ func pinned(t testing.TB, cluster *servers.GaleraCluster) (stores []*mysql.Store
 	return stores
 }
 
+// TestHandleOfAnotherNodeOfGalera: a *sql.DB that leads to another node of the URL's cluster is taken.
+func TestHandleOfAnotherNodeOfGalera(t *testing.T) {
+	t.Parallel()
+	nightly.Only(t, "it starts a cluster")
+	cluster := servers.SharedGalera(t)
+	database := cluster.Database(t)
+	for _, node := range cluster.Nodes() {
+		db := openAdmin(t, "mysql://root@"+node.Addr()+"/"+database)
+		s, err := mysql.New(t.Context(), db, "mysql://root@"+cluster.Nodes()[0].Addr()+"/"+database, quiet)
+		must(t, err)
+		must(t, s.Close())
+	}
+}
+
 // TestNodesRaceOnGalera: of nodes that reserve one key at once, one is granted; those that lose at their commit learn
 // it (scenario 48).
 func TestNodesRaceOnGalera(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -124,14 +125,40 @@ const (
 	readProof  = `SELECT l.number FROM @lock l WHERE l.name = ?`
 	// proofWait is how long the node of a cluster may take to have what another one has committed.
 	proofWait = 5 * time.Second
+	// selectServer asks which server it is, and of which cluster. SHOW also answers where a variable is not known.
+	selectServer = `SHOW GLOBAL VARIABLES WHERE Variable_name IN ('server_uuid', 'server_uid', 'hostname', 'port', 'server_id',
+		'wsrep_on', 'wsrep_cluster_name', 'group_replication_group_name')`
 )
 
-// proveSameServer proves that the connections of handlers and the store's own lead to the same tables: what one of them
-// writes another one reads.
+// identity is what a server says of itself.
+type identity map[string]string
+
+func (i identity) String() string {
+	return fmt.Sprintf("%s:%s, server %s", i["hostname"], i["port"], i["server_id"])
+}
+
+// clusterOf reports whether two servers are nodes of one cluster, each of which has what another one has committed.
+func (i identity) clusterOf(other identity) bool {
+	group, galera := "group_replication_group_name", "wsrep_cluster_name"
+	return i[group] != "" && i[group] == other[group] ||
+		i["wsrep_on"] == "ON" && other["wsrep_on"] == "ON" && i[galera] == other[galera]
+}
+
+// proveSameServer proves that the connections of handlers and the store's own lead to the same tables: to one server, or to
+// nodes of a cluster, and what one of them writes another one reads. Reading alone proves nothing of two servers, because
+// a replica has what was written a moment later.
 func (s *Store) proveSameServer(ctx context.Context) error {
 	number := newRevision()
 	name := lockOf("proof", binary.BigEndian.AppendUint64(nil, uint64(newRevision())))
-	if _, err := s.exec(ctx, writeProof, name, number); err != nil {
+	own := make(identity)
+	err := s.with(ctx, func(conn *sql.Conn) error {
+		if err := own.read(ctx, conn); err != nil {
+			return err
+		}
+		_, err := conn.ExecContext(ctx, s.render(writeProof), name, number)
+		return err
+	})
+	if err != nil {
 		return err
 	}
 	defer func() { _, _ = s.exec(ctx, deleteClaim, name) }() // a row that stays does no harm
@@ -139,16 +166,58 @@ func (s *Store) proveSameServer(ctx context.Context) error {
 	defer cancel()
 	read := stmt(s.render(readProof), name)
 	for n := 1; ; n++ {
-		var found int64
-		err := s.handlers.QueryRowContext(reading, read.literal()).Scan(&found)
-		if err == nil && found == number {
+		joined, err := s.readProof(reading, read.literal(), number, own)
+		if err == nil {
 			return nil
 		}
-		if !errors.Is(err, sql.ErrNoRows) || !backoff.Sleep(reading, backoff.Exponential(askPause, maxAskPause, n)) {
-			return fmt.Errorf("the *sql.DB and the URL do not lead to one server and one database: what was written at the "+
-				"URL is not found through the *sql.DB: %w", err)
+		if !joined || !errors.Is(err, sql.ErrNoRows) ||
+			!backoff.Sleep(reading, backoff.Exponential(askPause, maxAskPause, n)) {
+			return fmt.Errorf("the *sql.DB and the URL do not lead to one server and one database: %w", err)
 		}
 	}
+}
+
+// readProof looks for what was written, as a handler does: in a transaction, which a proxy in between leads to the server
+// that takes writes. It reports whether the two servers are nodes of a cluster, where it may come later.
+func (s *Store) readProof(ctx context.Context, read string, number int64, own identity) (joined bool, err error) {
+	tx, err := s.handlers.BeginTx(ctx, nil)
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = tx.Rollback() }() // it has only read
+	found, server := int64(0), make(identity)
+	if err := server.read(ctx, tx); err != nil {
+		return false, err
+	}
+	joined = own.clusterOf(server)
+	if !joined && !maps.Equal(own, server) {
+		return false, fmt.Errorf("the URL leads to %s, and the *sql.DB to %s", own, server)
+	}
+	if err = tx.QueryRowContext(ctx, read).Scan(&found); err == nil && found != number {
+		err = sql.ErrNoRows
+	}
+	if err != nil {
+		err = fmt.Errorf("what was written at the URL is not found through the *sql.DB: %w", err)
+	}
+	return joined, err
+}
+
+// read asks a server.
+func (i identity) read(ctx context.Context, on interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+},
+) error {
+	clear(i)
+	rows, err := on.QueryContext(ctx, selectServer)
+	if err != nil {
+		return err
+	}
+	for rows.Next() {
+		var name, value string
+		err = errors.Join(err, rows.Scan(&name, &value))
+		i[name] = value
+	}
+	return errors.Join(err, rows.Err(), rows.Close())
 }
 
 // Close closes the connections that the store opened. What is under way keeps its own until it ends.

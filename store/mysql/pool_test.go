@@ -96,6 +96,32 @@ func TestHandleOfAnotherServer(t *testing.T) {
 	}
 }
 
+// TestHandleOfAReplica: a *sql.DB that leads to a replica which takes writes is refused, although the replica has soon what
+// was written at the URL.
+func TestHandleOfAReplica(t *testing.T) {
+	t.Parallel()
+	primary := servers.NewMariaDB(t, "log-bin=primary", "server-id=1", "binlog-format=ROW", "sync-binlog=1")
+	url := primary.DatabaseURL(t)
+	replica := servers.NewMariaDB(t, "server-id=2")
+	host, port, _ := strings.Cut(primary.Addr(), ":")
+	must(t, replica.Exec(t.Context(), fmt.Sprintf(`CHANGE MASTER TO MASTER_HOST = '%s', MASTER_PORT = %s,
+		MASTER_USER = 'root', MASTER_USE_GTID = slave_pos; START SLAVE`, host, port)))
+	openStore(t, url) // makes the tables
+	elsewhere := strings.NewReplacer("tcp(", "", ")", "").Replace("mysql://" + replica.DSN(url[strings.LastIndex(url, "/")+1:]))
+	db := openAdmin(t, elsewhere)
+	await.That(t, "the replica has the tables", func() bool {
+		_, err := db.Exec(`SELECT COUNT(*) FROM onceward_lock`)
+		return err == nil
+	})
+	s, err := mysql.New(t.Context(), db, url, quiet)
+	if err == nil {
+		must(t, s.Close())
+	}
+	if err == nil || !strings.Contains(err.Error(), "one server") {
+		t.Errorf("a handle of a replica: %v, want a refusal that says why", err)
+	}
+}
+
 // TestHostileParameters: session variables with which the store cannot work are refused, in the URL and in the handle of
 // the service, by an error that names them.
 func TestHostileParameters(t *testing.T) {
