@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/onceward/onceward/internal/backoff"
@@ -14,7 +13,7 @@ import (
 
 // settle writes the outcome into the store before the caller gets an answer (rule E7: durable first, then sent).
 func (e *execution) settle(end outcome) result {
-	end.reason = strings.Clone(end.reason) // the text of a handler's error may lie in memory that is reused
+	end.reason = cutReason(end.reason)
 	switch {
 	case end.kind == outcomeAnswer:
 		return e.settleAnswer(end.response)

@@ -190,10 +190,10 @@ func (o *Operation) Unknown() {
 }
 
 // SetReason sets the record's last error if the outcome is unknown or nothing was executed, for the operator who has to
-// settle it.
+// settle it. A long text is cut after 1,000 bytes.
 func (o *Operation) SetReason(reason string) {
 	if !o.missing() {
-		reason = strings.Clone(reason)
+		reason = cutReason(reason)
 		o.reason.Store(&reason)
 	}
 }
@@ -209,12 +209,19 @@ func (o *Operation) HandlerFailed(err error) {
 	if o == nil || err == nil {
 		return
 	}
-	reason := strings.ToValidUTF8(err.Error(), "\uFFFD")
-	if len(reason) > maxReason {
-		reason = strings.ToValidUTF8(reason[:maxReason], "") + " …"
-	}
-	reason = strings.Clone(reason)
+	reason := cutReason(err.Error())
 	o.failure.Store(&reason)
+}
+
+// cutReason returns the text of an error as it is logged and kept: valid UTF-8 of a bounded length, in memory of its own,
+// because the text may lie in memory that is reused.
+func cutReason(text string) string {
+	const mark = " …"
+	reason := strings.ToValidUTF8(text, "\uFFFD")
+	if len(reason) > maxReason {
+		return strings.ToValidUTF8(reason[:maxReason-len(mark)], "") + mark
+	}
+	return strings.Clone(reason)
 }
 
 // hidesFailure reports whether the handler returned an error that an answer of this status does not show.

@@ -3,14 +3,17 @@ package onceward_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 )
 
@@ -73,5 +76,32 @@ func TestOperationsThatAreNone(t *testing.T) {
 		data != nil ||
 		op.Logger() != slog.Default() || op.DownstreamKey("x") != "" || op.CheckLease() != nil {
 		t.Error("the methods of no operation do not answer as those of an unprotected request")
+	}
+}
+
+// TestLongReasons: a record keeps the beginning of a long error, however the error becomes the reason.
+func TestLongReasons(t *testing.T) {
+	t.Parallel()
+	long := errors.New("the bank did not answer " + strings.Repeat("\xff…", 1<<18))
+	for name, then := range map[string]func(op *onceward.Operation) error{
+		"an error":          func(*onceward.Operation) error { return long },
+		"an unknown one":    func(*onceward.Operation) error { return onceward.OutcomeUnknown(long) },
+		"one without work":  func(*onceward.Operation) error { return onceward.NotExecuted(long) },
+		"SetReason":         func(op *onceward.Operation) error { op.SetReason(long.Error()); op.NotExecuted(); return nil },
+		"HandlerFailed":     func(op *onceward.Operation) error { op.HandlerFailed(long, false); op.Unknown(); return nil },
+		"SetReason, unsure": func(op *onceward.Operation) error { op.SetReason(long.Error()); op.Unknown(); return nil },
+	} {
+		s := memory.New()
+		_, err := newGuard(t, s).Do(t.Context(), someCall, func(ctx context.Context) ([]byte, error) {
+			return nil, then(onceward.FromContext(ctx))
+		}, reserved)
+		if err == nil {
+			t.Errorf("%s: no error", name)
+		}
+		rec, err := s.Get(t.Context(), store.ID{Scope: someCall.Scope, Key: someCall.Key})
+		if err != nil || len(rec.LastError) > 1000 || !utf8.ValidString(rec.LastError) ||
+			!strings.HasPrefix(rec.LastError, "the bank did not answer") || !strings.HasSuffix(rec.LastError, " …") {
+			t.Errorf("%s: a reason of %d bytes, %.50q: %v", name, len(rec.LastError), rec.LastError, err)
+		}
 	}
 }

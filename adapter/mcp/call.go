@@ -85,7 +85,7 @@ func (t *Tools) serve(
 	case err != nil:
 		return nil, err
 	case served.Unknown:
-		return t.problem(ctx, tool, req, next, unknownProblem(c.failure())), nil
+		return t.problem(ctx, tool, req, next, unknownProblem()), nil
 	case served.Replayed:
 		result, wire, err := replay(&served)
 		if err == nil && served.ContentType != errorType && served.ContentType != resultType {

@@ -20,6 +20,7 @@ import (
 
 	oncewardmcp "github.com/onceward/onceward/adapter/mcp"
 	"github.com/onceward/onceward/internal/await"
+	"github.com/onceward/onceward/store"
 )
 
 // forgetful is an HTTP server with sessions, written by hand: it forgets its sessions in mid-call, as one does that was
@@ -234,7 +235,8 @@ func TestProxyOwnArgument(t *testing.T) {
 	}
 }
 
-// TestProxyHidesTheQuery: a secret in the URL of the server behind is shown neither to clients nor in logs.
+// TestProxyHidesTheQuery: a secret in the URL of the server behind is shown neither to clients nor in logs. The failure itself
+// is in the record, and not sent.
 func TestProxyHidesTheQuery(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -258,7 +260,11 @@ func TestProxyHidesTheQuery(t *testing.T) {
 	session := overHTTP(t, proxy.Server(), newest)
 	cut.Store(true)
 	problem := wantProblem(t, callTool(t, session, book("k1", "Ada")), "outcome-unknown")
-	if strings.Contains(problem.Detail, "hush") || !strings.Contains(problem.Detail, "the wire is cut") {
+	rec, err := b.store.Get(t.Context(), store.ID{Scope: "s", Key: "k1"})
+	if err != nil || strings.Contains(rec.LastError, "hush") || !strings.Contains(rec.LastError, "the wire is cut") {
+		t.Errorf("the reason in the record is %q: %v", rec.LastError, err)
+	}
+	if problem.Detail != "" {
 		t.Errorf("the problem is %+v", problem)
 	}
 	_ = session.Close()
