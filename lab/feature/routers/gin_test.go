@@ -250,6 +250,9 @@ func TestAuditOfGin(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "not protected: POST /login, PUT /vain:") {
 		t.Errorf("routes that are not protected are %v", err)
 	}
+	if err == nil || !strings.Contains(err.Error(), "gin shows the last handler of a route alone") {
+		t.Errorf("a protected handler in front of another one cannot be seen, and the error does not say so: %v", err)
+	}
 	if err := oncewardgin.Audit(engine, "POST /login", "PUT /vain"); err != nil {
 		t.Errorf("routes that are exempt are %v", err)
 	}
