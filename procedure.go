@@ -79,6 +79,9 @@ func (s *settings) refuseUnused() error {
 // Operation returns the procedure's [OperationName]; empty if each call names its operation.
 func (p *Procedure) Operation() string { return p.settings.operation }
 
+// KeyRequired reports whether a call without a key is refused: whether the procedure lacks [KeyOptional].
+func (p *Procedure) KeyRequired() bool { return !p.settings.optional }
+
 // ParseKey parses a key of a call in the form of a header line, by the rules of [Config].Keys.
 func (p *Procedure) ParseKey(line string) (string, error) { return p.guard.config.Keys.parse(line) }
 

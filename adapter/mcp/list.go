@@ -96,10 +96,11 @@ func (p *protection) describe(tool *mcp.Tool) *mcp.Tool {
 	if described.Meta == nil {
 		described.Meta = make(mcp.Meta)
 	}
-	about := map[string]any{"required": p.Intent == nil}
+	required := p.Intent == nil && p.procedure.KeyRequired()
+	about := map[string]any{"required": required}
 	if p.KeyArgument != "" {
 		about["argument"] = p.KeyArgument
-		described.InputSchema = withKey(tool.InputSchema, p.KeyArgument, p.Intent == nil)
+		described.InputSchema = withKey(tool.InputSchema, p.KeyArgument, required)
 	}
 	described.Meta[MetaKey] = about
 	return &described

@@ -125,13 +125,27 @@ func TestUnknownToolsAreListedSeldom(t *testing.T) {
 // argument of that name itself.
 func TestListAgreesWithItsSchema(t *testing.T) {
 	t.Parallel()
+	guard, err := onceward.New(memory.New(), onceward.Config{Secret: []byte("0123456789abcdef")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reserved := onceward.Reserved(onceward.FailureUnknown)
 	for _, required := range [][]any{nil, {"guest"}, {"guest", "key"}, {"key"}} {
-		for _, intent := range []*Intent{nil, {Arguments: []string{"guest"}}} {
-			tool := &protection{Tool: Tool{KeyArgument: "key", Intent: intent}}
+		for _, declared := range []Tool{
+			{Options: []onceward.Option{reserved}},
+			{Options: []onceward.Option{reserved}, Intent: &Intent{Arguments: []string{"guest"}}},
+			{Options: []onceward.Option{reserved, onceward.KeyOptional()}},
+		} {
+			procedure, err := guard.Procedure(declared.Options...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			declared.KeyArgument = "key"
+			tool := &protection{Tool: declared, procedure: procedure}
 			described := tool.describe(&mcp.Tool{Name: "book", InputSchema: map[string]any{"type": "object", "required": required}})
 			names, _ := described.InputSchema.(map[string]any)["required"].([]any)
 			says := described.Meta[MetaKey].(map[string]any)["required"]
-			if says != slices.Contains(names, any("key")) || says != (intent == nil) {
+			if says != slices.Contains(names, any("key")) || says != (len(declared.Options) == 1 && declared.Intent == nil) {
 				t.Errorf("of %v: the mark says %v, and the schema requires %v", required, says, names)
 			}
 			if slices.Contains(names, any("guest")) != slices.Contains(required, any("guest")) {
