@@ -152,7 +152,13 @@ func newService(t *testing.T, url string) *service {
 // do runs an operation that ends so.
 func (s *service) do(t *testing.T, scope, key string, end error) store.ID {
 	t.Helper()
-	call := onceward.Call{Scope: scope, Key: key, Operation: "POST /payments", Payload: []byte(key)}
+	return s.doOperation(t, "POST /payments", scope, key, end)
+}
+
+// doOperation runs an operation of that name that ends so.
+func (s *service) doOperation(t *testing.T, operation, scope, key string, end error) store.ID {
+	t.Helper()
+	call := onceward.Call{Scope: scope, Key: key, Operation: operation, Payload: []byte(key)}
 	_, err := s.guard.Do(t.Context(), call, func(ctx context.Context) ([]byte, error) {
 		onceward.FromContext(ctx).SetProviderID("pi_" + key)
 		return []byte(`{"id":"secret body of ` + key + `"}`), end

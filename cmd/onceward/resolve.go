@@ -25,6 +25,7 @@ type outcomeFlags struct {
 	Status      int      `help:"The answer's status, such as 201; 200 for a function."`
 	Header      []string `sep:"none" placeholder:"NAME:VALUE" help:"A header field of the answer. Repeatable."`
 	BodyFile    string   `placeholder:"FILE" help:"The answer's body; - for the standard input."`
+	Text        bool     `help:"The answer is text for a tool of a language model, which has no output schema."`
 	Step        string   `help:"The step that --done, --not-executed or --again is about."`
 	DataFile    string   `placeholder:"FILE" help:"All carried data, as it is after the step; - for the standard input."`
 	ProviderID  string   `help:"The provider's id of the effect."`
@@ -43,8 +44,8 @@ func (f *outcomeFlags) check() error {
 		return operate.Usage("--completed is for the whole of an operation: for a step that was done, use --done")
 	case f.Completed && (f.Status < 200 || f.Status > 999):
 		return operate.Usage("--completed needs the status of the answer, from 200 to 999: add --status")
-	case !f.Completed && (f.Status != 0 || len(f.Header) > 0 || f.BodyFile != ""):
-		return operate.Usage("--status, --header and --body-file are the answer of --completed")
+	case !f.Completed && (f.Status != 0 || len(f.Header) > 0 || f.BodyFile != "" || f.Text):
+		return operate.Usage("--status, --header, --body-file and --text are the answer of --completed")
 	case f.DataFile != "" && !f.Done && !f.Again:
 		return operate.Usage("--data-file is what the operation carries after --done or --again")
 	case f.ProviderID != "" && !f.Completed && !f.Done:
@@ -53,8 +54,8 @@ func (f *outcomeFlags) check() error {
 	return nil
 }
 
-// response is the answer that --completed gives.
-func (f *outcomeFlags) response() (store.Response, error) {
+// response is the answer that --completed gives to an operation.
+func (f *outcomeFlags) response(operation string) (store.Response, error) {
 	header := make(http.Header)
 	for _, field := range f.Header {
 		name, value, found := strings.Cut(field, ":")
@@ -67,7 +68,24 @@ func (f *outcomeFlags) response() (store.Response, error) {
 	if err == nil && len(body) > 0 && (f.Status == http.StatusNoContent || f.Status == http.StatusNotModified) {
 		err = operate.Usage("an answer of status %d has no body: leave --body-file out, or give another --status", f.Status)
 	}
+	if err == nil {
+		err = f.checkTool(operation, body)
+	}
 	return reconcile.Response(f.Status, header, body), err
+}
+
+// checkTool refuses a success of a tool of a language model that is no JSON object, unless it is meant as text: the adapter
+// of MCP makes it the structured content where the tool has an output schema, and cannot replay anything else.
+func (f *outcomeFlags) checkTool(operation string, body []byte) error {
+	if !strings.HasPrefix(operation, "tools/call ") || f.Text || f.Status >= http.StatusBadRequest {
+		return nil
+	}
+	var object map[string]json.RawMessage
+	if err := json.Unmarshal(body, &object); err != nil || object == nil {
+		return operate.Usage("the answer of a tool with an output schema is a JSON object, and this one is not: " +
+			"retries could not be answered; if the tool has no output schema, add --text")
+	}
+	return nil
 }
 
 // isToken reports whether a text can be the name of a header field: others are dropped when they are sent.
@@ -162,7 +180,7 @@ func (c *resolveFlags) resolution(s *operate.Session, rec *store.Record) (act, e
 	case c.Step != "":
 		return c.stepResolution(s, rec, claim, progress, phased)
 	case c.Completed:
-		response, err := c.response()
+		response, err := c.response(rec.Operation)
 		if err != nil {
 			return act{}, err
 		}

@@ -1,11 +1,14 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/cmd/onceward/internal/view"
 	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/store"
@@ -151,6 +154,7 @@ func TestResolveUsage(t *testing.T) {
 		{[]string{"--done"}, "--step NAME"},
 		{[]string{"--completed", "--status", "200", "--step", "x"}, "--done"},
 		{[]string{"--not-executed", "--status", "200"}, "--completed"},
+		{[]string{"--not-executed", "--text"}, "--completed"},
 		{[]string{"--not-executed", "--data-file", "x"}, "--data-file"},
 		{[]string{"--not-executed", "--provider-id", "x"}, "--provider-id"},
 	} {
@@ -159,6 +163,41 @@ func TestResolveUsage(t *testing.T) {
 			t.Errorf("%q: exit code %d", test.args, result.Code)
 		}
 		says(t, result.Stderr, test.says)
+	}
+}
+
+// TestAnswerOfATool: the answer of a tool of a language model is a JSON object, because the tool may have an output schema,
+// unless it is an error or meant as text.
+func TestAnswerOfATool(t *testing.T) {
+	t.Parallel()
+	s := newService(t, stores["SQLite"](t))
+	unknown := onceward.OutcomeUnknown(errors.New("the bank hung up"))
+	for i, test := range []struct {
+		status, body string
+		flags        []string
+		refused      bool
+	}{
+		{"200", `it was sent`, nil, true},
+		{"200", ``, nil, true},
+		{"201", `[7]`, nil, true},
+		{"200", `null`, nil, true},
+		{"399", `{"number":`, nil, true},
+		{"200", `{"number": 7}`, nil, false},
+		{"200", `it was sent`, []string{"--text"}, false},
+		{"200", ``, []string{"--text"}, false},
+		{"402", `declined`, nil, false},
+	} {
+		id := s.doOperation(t, "tools/call pay", "alice", fmt.Sprintf("tool-%d", i), unknown)
+		args := append(acting("unknown", "resolve", id.Hash(), "--completed", "--status", test.status,
+			"--body-file", file(t, test.body)), test.flags...)
+		if !test.refused {
+			s.must(t, args...)
+			continue
+		}
+		s.wantCode(t, exitUsage, "--text", args...)
+		if state := s.record(t, id).State; state != store.StateUnknown {
+			t.Errorf("%s %s was refused, and left the record %s", test.status, test.body, state)
+		}
 	}
 }
 

@@ -84,7 +84,7 @@ func (t *Story) settling(command func(when, verb, rest string) Command, attempt 
 	case strings.HasPrefix(operation, "POST "):
 		status = 201
 	case strings.HasPrefix(operation, "tools/call "):
-		happened += ", as JSON that fits the output schema of the tool; a tool without a schema takes any text"
+		happened += ", as JSON that fits the output schema of the tool; for a tool without a schema any text with --text"
 	}
 	answer := fmt.Sprintf("%s --completed --status %d --header 'Content-Type: application/json' --body-file answer.json%s",
 		attempt, status, reason)
