@@ -7,12 +7,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/http"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/janitor"
 	"github.com/onceward/onceward/lab/bank/db"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store/postgres"
@@ -39,8 +43,10 @@ var (
 type Bank struct {
 	*server
 	*service
-	store *accounts
-	guard *onceward.Guard
+	store   *accounts
+	records *postgres.Store
+	guard   *onceward.Guard
+	cleaner *janitor.Janitor
 	// Deliver gives the tasks of committed operations to the queue.
 	Deliver *outbox.Worker
 }
@@ -72,14 +78,29 @@ func New(pool *pgxpool.Pool, records *postgres.Store, guard *onceward.Guard, sec
 	if err != nil {
 		return nil, err
 	}
+	cleaner, err := janitor.New(records, janitor.Config{})
+	if err != nil {
+		return nil, err
+	}
 	store := &accounts{Queries: db.New(postgres.DB(pool)), pool: postgres.DB(pool)}
 	server, err := newServer(store, tokens{secret}, queue, guard, box)
 	if err != nil {
 		return nil, err
 	}
 	service, err := newService(store, tokens{secret}, guard)
-	return &Bank{store: store, guard: guard, Deliver: worker, server: server, service: service}, err
+	return &Bank{
+		store: store, records: records, guard: guard, cleaner: cleaner, Deliver: worker, server: server, service: service,
+	}, err
 }
+
+// Run serves HTTP until the context ends, delivers tasks, and removes old records.
+func (b *Bank) Run(ctx context.Context, listener net.Listener) error {
+	server := &http.Server{Handler: b, ReadHeaderTimeout: 5 * time.Second}
+	return onceward.Run(ctx, b.cleaner, b.Deliver, b.guard.Server(server, listener, 30*time.Second))
+}
+
+// Close waits for the operations that are under way, by whichever server, and closes the store. The pool stays open.
+func (b *Bank) Close(ctx context.Context) error { return errors.Join(b.guard.Wait(ctx), b.records.Close()) }
 
 // accounts is the database of the bank.
 type accounts struct {

@@ -27,6 +27,9 @@ type server struct {
 func newServer(store *accounts, tokens tokens, queue Queue, guard *onceward.Guard, box *outbox.Outbox) (*server, error) {
 	s := &server{store: store, tokens: tokens, queue: queue, engine: gin.New(), box: box}
 	s.engine.ContextWithFallback = true
+	if err := s.engine.SetTrustedProxies(nil); err != nil { // no client can choose the address that is logged for it
+		return nil, err
+	}
 	once := func(h gin.HandlerFunc) gin.HandlerFunc {
 		return oncewardgin.Handler(guard, h, onceward.Transactional(), onceward.KeyOptional())
 	}
@@ -40,7 +43,8 @@ func newServer(store *accounts, tokens tokens, queue Queue, guard *onceward.Guar
 	return s, oncewardgin.Audit(s.engine, "POST /users/login")
 }
 
-// callerOf returns whose key it is: of a user, or at the sign-up of an address.
+// callerOf returns whose key it is: a user's, or at the sign-up everyone's. There clients use random keys, so that two of them
+// do not choose the same.
 func callerOf(r *http.Request) (string, error) {
 	c, ok := oncewardgin.FromRequest(r)
 	if !ok {
@@ -49,7 +53,7 @@ func callerOf(r *http.Request) (string, error) {
 	if user := c.GetString("user"); user != "" {
 		return "user " + user, nil
 	}
-	return "address " + c.ClientIP(), nil
+	return "sign-up", nil
 }
 
 // later leaves a task to the queue: with the operation, in its transaction.

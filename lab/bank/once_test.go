@@ -3,8 +3,10 @@ package bank_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -12,12 +14,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/lab/bank"
 	"github.com/onceward/onceward/oncewardtest"
@@ -94,21 +98,79 @@ func TestSignUpOnce(t *testing.T) {
 	}
 }
 
-// TestManyTransfersAtOnce: on a pool of four connections twenty transfers at once are answered, beside readers.
+// TestManyTransfersAtOnce: on a pool of four connections twenty transfers with different keys are executed at once, twice,
+// beside readers.
 func TestManyTransfersAtOnce(t *testing.T) {
 	t.Parallel()
 	server := open(t, new(tasks))
 	alice, from := newUser(t, server, "alice", 100)
 	_, to := newUser(t, server, "bob", 0)
-	for range 2 {
+	for round := range 2 {
 		var done sync.WaitGroup
 		for i := range 20 {
-			done.Go(func() { alice.with(fmt.Sprint("key-", i)).send("POST", "/transfers", transferBody(from, to, 1), 201) })
+			key := fmt.Sprintf("key-%d-%d", round, i)
+			done.Go(func() { alice.with(key).send("POST", "/transfers", transferBody(from, to, 1), 201) })
 			done.Go(func() { alice.send("GET", fmt.Sprint("/accounts/", from), "", 200) })
 		}
 		done.Wait()
+		alice.wantBalance(from, 80-20*float64(round))
 	}
-	alice.wantBalance(from, 80)
+}
+
+// TestRun: the bank serves, and removes the records whose time is over, until it is stopped. Then its store is closed.
+func TestRun(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	records, err := postgres.New(t.Context(), w.pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	guard, err := onceward.New(records, onceward.Config{Scope: onceward.SingleScope("bank"), Secret: secret})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := bank.New(w.pool, records, guard, secret, new(tasks))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const user = `{"username": "alice", "password": "secret", "email": "a@example.org"}`
+	(&client{T: t, server: b, header: make(http.Header)}).with("sign-up").send("POST", "/users", user, 201)
+	kept := func() (n int) {
+		if err := w.db.QueryRow(`SELECT count(*) FROM onceward_record WHERE state <> 0`).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if kept() != 1 {
+		t.Errorf("%d records are kept of one operation", kept())
+	}
+	w.clock.Advance(1000 * time.Hour)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- b.Run(ctx, listener) }()
+	await.That(t, "the record is removed", func() bool { return kept() == 0 })
+	answer, err := http.Post("http://"+listener.Addr().String()+"/users/login", "application/json",
+		strings.NewReader(`{"username": "alice", "password": "secret"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := answer.Body.Close(); err != nil || answer.StatusCode != http.StatusOK {
+		t.Errorf("a log-in was answered %d: %v", answer.StatusCode, err)
+	}
+	stop()
+	if err := errors.Join(await.Value(t, "the end", ended), b.Close(t.Context())); err != nil {
+		t.Error(err)
+	}
+	if _, err := http.Get("http://" + listener.Addr().String()); err == nil {
+		t.Error("it serves after its end")
+	}
+	if err := guard.Wait(t.Context()); err != nil {
+		t.Error(err)
+	}
 }
 
 // TestEverythingFails sends transfers through duplicates, crashes and lost replies.
