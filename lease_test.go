@@ -272,7 +272,7 @@ func TestAHeartbeatThatHangs(t *testing.T) {
 			}
 			w.WriteHeader(http.StatusCreated)
 		}}
-		h := newGuard(t, s).Handler(handler, reserved)
+		h := newGuard(t, s, func(c *onceward.Config) { c.StoreTimeout = 0 }).Handler(handler, reserved) // the default
 		post(h, "k", `{}`).want(t, "S5", http.StatusCreated, false)
 	})
 }

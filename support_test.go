@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
@@ -42,7 +43,9 @@ func byToken(r *http.Request) (string, error) {
 
 func newGuard(t testing.TB, store store.Store, configure ...func(*onceward.Config)) *onceward.Guard {
 	t.Helper()
-	config := onceward.Config{Scope: byToken, Secret: testSecret, Logger: slog.New(slog.DiscardHandler)}
+	config := onceward.Config{
+		Scope: byToken, Secret: testSecret, StoreTimeout: await.Limit, Logger: slog.New(slog.DiscardHandler),
+	}
 	for _, f := range configure {
 		f(&config)
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/client"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/store/memory"
 	"github.com/onceward/onceward/telemetry"
 )
@@ -39,6 +40,7 @@ func payments(t *testing.T, service *node, past func(w http.ResponseWriter, r *h
 	guard, err := onceward.New(memory.New(), onceward.Config{
 		Scope:  func(r *http.Request) (string, error) { return r.Header.Get("Authorization"), nil },
 		Secret: []byte("the secret of the tests"), Logger: slog.New(slog.DiscardHandler), Observer: service.Telemetry,
+		StoreTimeout: await.Limit,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -22,6 +22,7 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/janitor"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/reconcile"
@@ -662,6 +663,7 @@ func TestUnknownExecutionsAreNotOK(t *testing.T) {
 	n := newNode(t)
 	guard, err := onceward.New(memory.New(), onceward.Config{
 		Secret: make([]byte, 16), Scope: onceward.SingleScope("s"), Observer: n, Logger: slog.New(slog.DiscardHandler),
+		StoreTimeout: await.Limit,
 	})
 	if err != nil {
 		t.Fatal(err)

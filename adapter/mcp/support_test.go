@@ -20,6 +20,7 @@ import (
 
 	"github.com/onceward/onceward"
 	oncewardmcp "github.com/onceward/onceward/adapter/mcp"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/proc"
 	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/store"
@@ -66,7 +67,10 @@ func serveProtected(path string) error {
 }
 
 func guardConfig() onceward.Config {
-	return onceward.Config{Secret: []byte("0123456789abcdef0123456789abcdef"), Logger: slog.New(slog.DiscardHandler)}
+	return onceward.Config{
+		Secret: []byte("0123456789abcdef0123456789abcdef"), Logger: slog.New(slog.DiscardHandler),
+		StoreTimeout: await.Limit, SettleTimeout: await.Limit,
+	}
 }
 
 func openStore(ctx context.Context, path string) (*sqlite.Store, error) {

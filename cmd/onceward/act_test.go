@@ -151,6 +151,7 @@ func TestSealed(t *testing.T) {
 	plain := s.guard
 	if s.guard, err = onceward.New(inside, onceward.Config{
 		Secret: []byte(serviceSecret), Logger: slog.New(slog.DiscardHandler),
+		StoreTimeout: await.Limit, SettleTimeout: await.Limit,
 	}); err != nil {
 		t.Fatal(err)
 	}

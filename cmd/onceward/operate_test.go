@@ -132,7 +132,7 @@ func newService(t *testing.T, url string) *service {
 	s := &service{store: opened, url: url}
 	s.guard, err = onceward.New(opened, onceward.Config{
 		Secret: []byte(serviceSecret), Namespace: "test", TraceID: func(context.Context) string { return "4bf92f3577b34da6" },
-		Logger: slog.New(slog.DiscardHandler),
+		Logger: slog.New(slog.DiscardHandler), StoreTimeout: await.Limit, SettleTimeout: await.Limit,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -103,6 +103,8 @@ type Timing struct {
 	Call time.Duration
 	// Arrival is the longest time for which a request can be on its way to the provider. Default: a minute.
 	Arrival time.Duration
+	// Store bounds a call to the store before and after a handler. Default: that of [onceward.Config].
+	Store time.Duration
 	// Look is the time between two looks of the workers in the background. Default: 5 s.
 	Look time.Duration
 	// Backoff is the time before something that failed is tried again, at first. Default: 1 s.
@@ -167,7 +169,8 @@ func New(ctx context.Context, config Config) (*System, error) {
 	}
 	s.guard, err = onceward.New(s.store, onceward.Config{
 		Scope: s.account, Secret: config.Secret, Observer: s.counters, Propagator: config.Monitor, Logger: config.Logger,
-		Defaults: []onceward.Option{inFlight, onceward.Lease(config.Timing.Lease), onceward.Retain(retention)},
+		StoreTimeout: config.Timing.Store,
+		Defaults:     []onceward.Option{inFlight, onceward.Lease(config.Timing.Lease), onceward.Retain(retention)},
 	})
 	if err != nil {
 		return nil, err

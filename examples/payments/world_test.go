@@ -115,7 +115,10 @@ func newWorld(t testing.TB, url string, change func(*settings)) *world {
 		Config: payments.Config{
 			Secret: []byte(testSecret), WebhookSecret: hookSecret,
 			Tokens: map[string]string{alice: "alice", bob: "bob"}, Logger: quiet,
-			Timing: payments.Timing{Lease: 5 * time.Second, Call: longest, Arrival: 100 * time.Millisecond, Look: never, Backoff: 20 * time.Millisecond},
+			Timing: payments.Timing{
+				Lease: 10 * longest, Call: longest, Store: longest, Arrival: 100 * time.Millisecond, Look: never,
+				Backoff: 20 * time.Millisecond,
+			},
 		},
 		store: []storeurl.Option{storeurl.WithLogger(quiet)},
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/examples/provider"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/store/memory"
 )
@@ -27,6 +28,7 @@ func TestDeclinedPayment(t *testing.T) {
 	s := &service{provider: bank.Client()}
 	s.guard, err = onceward.New(records, onceward.Config{
 		Scope: onceward.SingleScope("tenant"), Secret: []byte("sixteen random bytes"), Logger: slog.New(slog.DiscardHandler),
+		StoreTimeout: await.Limit, SettleTimeout: await.Limit,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -184,7 +184,9 @@ func TestEverythingFails(t *testing.T) {
 		}
 		return b
 	}
-	guard, err := onceward.New(w.records, onceward.Config{Scope: onceward.SingleScope("bank"), Secret: secret})
+	guard, err := onceward.New(w.records, onceward.Config{
+		Scope: onceward.SingleScope("bank"), Secret: secret, StoreTimeout: await.Limit,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +198,10 @@ func TestEverythingFails(t *testing.T) {
 	tooMuch := transfer
 	tooMuch.Body = strings.Replace(tooMuch.Body, `"amount": 1`, `"amount": 1000000`, 1)
 	oncewardtest.Check(t, func(oncewardtest.TestingT) oncewardtest.Config {
-		return oncewardtest.Config{Store: w.records, Clock: w.clock, Effects: oncewardtest.Rows(w.db, "transfers"), Service: build}
+		return oncewardtest.Config{
+			Store: w.records, Clock: w.clock, Effects: oncewardtest.Rows(w.db, "transfers"), Service: build,
+			Guard: onceward.Config{StoreTimeout: await.Limit},
+		}
 	}, transfer, tooMuch)
 }
 
@@ -232,6 +237,7 @@ func TestSecondConnectionIsFound(t *testing.T) {
 		found := oncewardtest.Find(t, func(oncewardtest.TestingT) oncewardtest.Config {
 			return oncewardtest.Config{
 				Store: w.records, Clock: w.clock, Effects: oncewardtest.Rows(w.db, "users"),
+				Guard: onceward.Config{StoreTimeout: await.Limit},
 				Service: func(guard *onceward.Guard) http.Handler {
 					return guard.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 						if err := query(r.Context()); err != nil {

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/lab/feature/suite"
 	"github.com/onceward/onceward/store/memory"
@@ -36,7 +37,9 @@ func withErrors(f suite.Features, late bool) suite.Features {
 
 func guardOfScope(t testing.TB, scope onceward.ScopeFunc) *onceward.Guard {
 	t.Helper()
-	guard, err := onceward.New(memory.New(), onceward.Config{Scope: scope, Secret: []byte("the secret of the tests")})
+	guard, err := onceward.New(memory.New(), onceward.Config{
+		Scope: scope, Secret: []byte("the secret of the tests"), StoreTimeout: await.Limit,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

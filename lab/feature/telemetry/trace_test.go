@@ -72,7 +72,8 @@ func newShop(
 	t.Cleanup(func() { _ = s.store.Close() }) // one of them is closed by the test
 	s.guard, err = onceward.New(s.store, onceward.Config{
 		Scope: onceward.SingleScope("alice"), Secret: []byte("a secret of the tests, long enough"),
-		Observer: s.telemetry, Propagator: s.telemetry, Logger: quiet, SettleTimeout: settleTimeout,
+		Observer: s.telemetry, Propagator: s.telemetry, Logger: quiet,
+		StoreTimeout: await.Limit, SettleTimeout: settleTimeout,
 		Defaults: []onceward.Option{onceward.Lease(traceLease)},
 	})
 	must(t, err)
@@ -232,10 +233,10 @@ func newStream(t *testing.T) jetstream.JetStream {
 	if !s.ReadyForConnections(await.Limit) {
 		t.Fatal("the broker does not start")
 	}
-	conn, err := natsgo.Connect(s.ClientURL())
+	conn, err := natsgo.Connect(s.ClientURL(), natsgo.Timeout(await.Limit))
 	must(t, err)
 	t.Cleanup(conn.Close)
-	js, err := jetstream.New(conn)
+	js, err := jetstream.New(conn, jetstream.WithDefaultTimeout(await.Limit))
 	must(t, err)
 	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "SHOP", Subjects: []string{"orders"}})
 	must(t, err)

@@ -143,7 +143,8 @@ func newWorld(t *testing.T) *world {
 		Database: w.db, Monitor: watching, Secret: []byte("a secret of the tests, long enough"), Provider: bank.URL,
 		WebhookSecret: "the secret of the webhooks", Tokens: map[string]string{"alice": "alice", "bob": "bob"}, Logger: quiet,
 		Timing: payments.Timing{
-			Lease: await.Limit, Call: await.Limit, Arrival: 100 * time.Millisecond, Look: never, Backoff: 20 * time.Millisecond,
+			Lease: await.Limit, Call: await.Limit, Store: await.Limit, Arrival: 100 * time.Millisecond, Look: never,
+			Backoff: 20 * time.Millisecond,
 		},
 		Routes: func(mux *onceward.Mux, guard *onceward.Guard) {
 			w.guard = guard
