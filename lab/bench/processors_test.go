@@ -8,9 +8,9 @@ import (
 
 // TestTreeTime holds the processor time of a process to what it and its children took, those that have ended included.
 func TestTreeTime(t *testing.T) {
-	// A shell that has a child work, and then stays.
+	// A shell that has a child work, waits for a line, works itself, and then stays.
 	const work = `i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done`
-	cmd := exec.Command("sh", "-c", `sh -c '`+work+`'; echo ended; `+work+`; echo worked; read -r line`)
+	cmd := exec.Command("sh", "-c", `sh -c '`+work+`'; echo ended; read -r line; `+work+`; echo worked; read -r line`)
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -39,6 +39,9 @@ func TestTreeTime(t *testing.T) {
 		return spent
 	}
 	byChild := took("ended\n")
+	if _, err := in.Write([]byte("\n")); err != nil {
+		t.Fatal(err)
+	}
 	both := took("worked\n")
 	if byChild < 20*time.Millisecond || both < byChild+byChild/3 {
 		t.Errorf("the child took %s, both %s", byChild, both)
