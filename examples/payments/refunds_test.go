@@ -7,7 +7,6 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"testing"
-	"time"
 
 	"github.com/onceward/onceward/examples/payments"
 	"github.com/onceward/onceward/examples/provider"
@@ -159,9 +158,8 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func TestRefundSettledByWebhook(t *testing.T) {
 	t.Parallel()
 	onStores(t, func(s *settings) {
-		s.Timing.Call = 300 * time.Millisecond
 		s.faults = []provider.Rule{
-			{Kind: provider.TimeoutAfter, Times: 1, Match: provider.Match{Method: http.MethodPost, Path: "/refunds"}},
+			strikes(provider.TimeoutAfter, "/refunds", ""),
 			{Kind: provider.ErrorBefore, Match: provider.Match{Path: "/refunds"}},
 		}
 	}, func(t *testing.T, w *world) {

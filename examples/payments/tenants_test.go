@@ -22,11 +22,10 @@ const (
 func TestWebhooksOfAccounts(t *testing.T) {
 	t.Parallel()
 	onStores(t, func(s *settings) {
-		s.Timing.Call = time.Second
 		s.WebhookSecrets = map[string]string{"alice": aliceSecret, "bob": bobSecret}
-		s.faults = []provider.Rule{
-			{Kind: provider.TimeoutAfter, Times: 2, Match: provider.Match{Method: http.MethodPost, Path: "/refunds"}},
-		}
+		unheard := strikes(provider.TimeoutAfter, "/refunds", "")
+		unheard.Times = 2
+		s.faults = []provider.Rule{unheard}
 	}, func(t *testing.T, w *world) {
 		w.bank.SetWebhook(provider.Webhook{})
 		p := w.payment(1900, "r")

@@ -10,6 +10,7 @@ import (
 
 	"github.com/onceward/onceward"
 	"github.com/onceward/onceward/examples/provider"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/reconcile/webhook"
 	"github.com/onceward/onceward/store"
@@ -63,7 +64,7 @@ func (s *shop) sweep() {
 func (s *shop) pay(w http.ResponseWriter, r *http.Request) {
 	op := onceward.FromContext(r.Context())
 	s.pass("before the call")
-	ctx, cancel := context.WithTimeout(r.Context(), s.CallTimeout)
+	ctx, cancel := context.WithTimeout(r.Context(), await.Limit)
 	defer cancel()
 	made, err := s.client.Charge(ctx, op.DownstreamKey("charge"), provider.ChargeRequest{
 		Amount: amountOf(r), Currency: "EUR", Reference: op.Key(),

@@ -54,8 +54,6 @@ type shopSettings struct {
 	// Lease is the lease of each operation. It is so long that only the test ends it, except where a database has to
 	// notice by itself that a process has stopped.
 	Lease time.Duration
-	// CallTimeout is how long a payment waits for the provider's answer.
-	CallTimeout time.Duration
 	// Diary is the file in which the shop notes each point that it passes.
 	Diary string
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/onceward/onceward/examples/provider"
 	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/nightly"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/reconcile"
 	"github.com/onceward/onceward/store"
 )
@@ -239,7 +240,15 @@ func TestStillOnItsWay(t *testing.T) {
 			t.Parallel()
 			onStores(t, dedup, func(t *testing.T, w *world) {
 				w.fault(provider.Hold) // the first request is held on its way, whatever its client does
-				shop := w.opens(func(s *shopSettings) { s.Poll, s.CallTimeout = true, noAnswer })
+				way, err := servers.StartTCPProxy(strings.TrimPrefix(w.provider.URL, "http://"))
+				must(t, err)
+				t.Cleanup(func() { _ = way.Close() })
+				shop := w.opens(func(s *shopSettings) { s.Poll, s.Provider = true, "http://"+way.Addr() })
+				go func() { // the shop loses its connection once the provider has the request
+					if w.provider.Await(t.Context(), string(provider.Hold), 1) == nil {
+						way.DropAll()
+					}
+				}()
 				w.becomesUnknown(shop, "k")
 				if dedup {
 					// Not found means not executed here: the retry is the same charge to the provider.

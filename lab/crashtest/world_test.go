@@ -80,7 +80,6 @@ func newWorld(t testing.TB, kind string, dedup bool) *world {
 		TB: t, provider: bank, store: store, guard: guard, free: func() bool { return kind == "postgres" || unlocked(t, url) },
 		settings: shopSettings{
 			Store: url, Provider: bank.URL, Dedup: dedup, Diary: filepath.Join(dir, "diary"), Lease: 10 * await.Limit,
-			CallTimeout: await.Limit,
 		},
 		counts: func(table string) (n int) {
 			must(t, db.QueryRowContext(t.Context(), `SELECT count(*) FROM `+table).Scan(&n))
