@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
@@ -235,7 +234,7 @@ func TestEndedContextPublishesNothing(t *testing.T) {
 	t.Parallel()
 	server := sharedRabbitMQ(t)
 	queue := server.queue(t, nil)
-	p := newPublisher(t, server, amqp.PublisherConfig{ConnectTimeout: time.Second})
+	p := newPublisher(t, server, amqp.PublisherConfig{})
 	must(t, publish(t, p, newEvent(1, queue)))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

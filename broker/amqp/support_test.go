@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(watchdog.Settling(servers.Te
 // newPublisher returns a publisher to the broker, which is closed at the end of the test.
 func newPublisher(t testing.TB, server rabbitMQ, config amqp.PublisherConfig) *amqp.Publisher {
 	t.Helper()
-	config.URL = server.URL()
+	config.URL, config.ConnectTimeout = server.URL(), await.Limit
 	publisher, err := amqp.NewPublisher(config)
 	must(t, err)
 	t.Cleanup(func() { must(t, publisher.Close()) })
