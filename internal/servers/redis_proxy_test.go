@@ -187,7 +187,7 @@ func TestRedisMessagesAreNoReplies(t *testing.T) {
 // TestProxiedClusterNamesTheProxies: clients are sent to proxies, and replicas go through them.
 func TestProxiedClusterNamesTheProxies(t *testing.T) {
 	t.Parallel()
-	c := NewProxiedRedisCluster(t)
+	c := NewProxiedRedisCluster(t, "cluster-node-timeout 3600000")
 	first, second := c.Proxies()[0], c.Proxies()[1]
 	if !strings.Contains(c.URL(), first.Addr()) {
 		t.Errorf("URL = %s, want %s in it", c.URL(), first.Addr())
