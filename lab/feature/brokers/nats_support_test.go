@@ -39,13 +39,13 @@ func newNATSBench(t *testing.T) *natsBench {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = b.way.Close() })
-	conn, err := natsgo.Connect("nats://"+b.way.Addr(),
+	conn, err := natsgo.Connect("nats://"+b.way.Addr(), natsgo.Timeout(await.Limit),
 		natsgo.MaxReconnects(-1), natsgo.ReconnectWait(10*time.Millisecond), natsgo.ReconnectJitter(0, 0))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(conn.Close)
-	if b.js, err = jetstream.New(conn); err != nil {
+	if b.js, err = jetstream.New(conn, jetstream.WithDefaultTimeout(await.Limit)); err != nil {
 		t.Fatal(err)
 	}
 	shop := jetstream.StreamConfig{Name: "SHOP", Subjects: []string{"charges"}}
@@ -156,8 +156,10 @@ func startNATS(t *testing.T, config nats.ConsumerConfig) *running {
 func (b *natsBench) awaitSettled(t *testing.T, c nats.ConsumerConfig) {
 	t.Helper()
 	await.That(t, "the server has nothing left to deliver", func() bool {
-		info, err := c.Source.Info(t.Context())
-		return err == nil && info.NumPending == 0 && info.NumAckPending == 0 && b.deliveredAll(t.Context(), info)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // a question that a restart has lost is asked again
+		defer cancel()
+		info, err := c.Source.Info(ctx)
+		return err == nil && info.NumPending == 0 && info.NumAckPending == 0 && b.deliveredAll(ctx, info)
 	})
 }
 
