@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/onceward/onceward/broker/kafka"
 	"github.com/onceward/onceward/internal/await"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/outbox"
 )
 
@@ -65,8 +65,8 @@ func TestOrderUnderFaults(t *testing.T) {
 func TestBrokersRestart(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	cluster := newCluster(t, kfake.DataDir(dir))
-	ports := portsOf(t, cluster)
+	ports := kfake.Ports(servers.FreePort(t), servers.FreePort(t), servers.FreePort(t))
+	cluster := newCluster(t, kfake.DataDir(dir), ports)
 	p := newPublisher(t, cluster, kafka.PublisherConfig{})
 	ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
 	defer cancel()
@@ -77,7 +77,7 @@ func TestBrokersRestart(t *testing.T) {
 	confirmed := make(chan error, 1)
 	go func() { confirmed <- p.Publish(ctx, event("a", 1)) }()
 
-	again, err := kfake.NewCluster(kfake.Ports(ports...), kfake.DataDir(dir))
+	again, err := kfake.NewCluster(ports, kfake.DataDir(dir))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,22 +90,6 @@ func TestBrokersRestart(t *testing.T) {
 			t.Errorf("record %d is %s", i, got)
 		}
 	}
-}
-
-func portsOf(t *testing.T, cluster *kfake.Cluster) (ports []int) {
-	t.Helper()
-	for _, address := range cluster.ListenAddrs() {
-		_, text, err := net.SplitHostPort(address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		port, err := strconv.Atoi(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ports = append(ports, port)
-	}
-	return ports
 }
 
 // A delivery whose time is up while the broker has the record is a failure at once. Further ones add no copies: they

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/onceward/onceward/broker/nats"
 	"github.com/onceward/onceward/internal/await"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/outbox"
 )
 
@@ -125,35 +127,32 @@ func TestWhichErrorsArePermanent(t *testing.T) {
 // Deliveries while the server is away fail, and the same events are there once, in order, after it has come back.
 func TestServerRestarts(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	s := startServer(t, dir, -1)
-	port := portOf(s)
+	dir, port := t.TempDir(), servers.FreePort(t)
+	s := startServer(t, dir, port)
 	js := connect(t, s)
 	stream := newStream(t, js, "charges")
 	p, err := nats.NewPublisher(nats.PublisherConfig{JetStream: js})
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), await.Limit)
-	defer cancel()
 	const events = 30
 	for n := range events {
 		if n == 10 {
 			stopServer(s)
 			// The time of this delivery is up while the server is away, so that it may or may not have been sent.
-			gone, stop := context.WithCancel(ctx)
+			gone, stop := context.WithCancel(t.Context())
 			stop()
 			if err := p.Publish(gone, event(n)); err == nil {
 				t.Fatal("published without a server")
 			}
 			startServer(t, dir, port)
 		}
-		// A worker tries again until it is confirmed.
-		for err := errors.New("not yet"); err != nil; err = p.Publish(ctx, event(n)) {
-			if ctx.Err() != nil {
-				t.Fatal(err)
-			}
-		}
+		// A worker tries again until it is confirmed: the restart can lose a delivery and its confirmation.
+		await.Success(t, "the event is confirmed", func() error {
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			return p.Publish(ctx, event(n))
+		})
 	}
 	messages := stored(t, stream)
 	if len(messages) != events {

@@ -2,7 +2,6 @@ package nats_test
 
 import (
 	"fmt"
-	"net"
 	"strings"
 	"testing"
 	"time"
@@ -44,13 +43,13 @@ func stopServer(s *server.Server) {
 // connect returns a JetStream on a connection that comes back when the server does.
 func connect(t *testing.T, s *server.Server) jetstream.JetStream {
 	t.Helper()
-	conn, err := natsgo.Connect(s.ClientURL(),
+	conn, err := natsgo.Connect(s.ClientURL(), natsgo.Timeout(await.Limit),
 		natsgo.MaxReconnects(-1), natsgo.ReconnectWait(10*time.Millisecond), natsgo.ReconnectJitter(0, 0))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(conn.Close)
-	js, err := jetstream.New(conn)
+	js, err := jetstream.New(conn, jetstream.WithDefaultTimeout(await.Limit))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,6 +95,3 @@ func stored(t *testing.T, stream jetstream.Stream) (messages []*jetstream.RawStr
 	}
 	return messages
 }
-
-// portOf returns the port of a server that has to come back there.
-func portOf(s *server.Server) int { return s.Addr().(*net.TCPAddr).Port }

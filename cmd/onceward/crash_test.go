@@ -10,6 +10,7 @@ import (
 
 	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/nightly"
+	"github.com/onceward/onceward/internal/servers"
 )
 
 // TestKilledInFlight kills the demo while requests are in flight, starts it again on the same data, and retries them
@@ -88,7 +89,8 @@ func retryPayment(t *testing.T, s *server, key string, before reply) {
 // forgotten nor made again.
 func TestCrashWalkThrough(t *testing.T) {
 	t.Parallel()
-	s := startDemo(t, t.TempDir())
+	addr := fmt.Sprint("127.0.0.1:", servers.FreePort(t))
+	s := startDemo(t, t.TempDir(), "--addr", addr)
 	sh, lines := openShell(t), s.steps(t, 12)
 	sh.run(t, lines[0])
 	await.That(t, "the payment is charged", func() bool { return strings.Contains(sh.run(t, lines[3]), `"state":"charged"`) })
@@ -99,11 +101,11 @@ func TestCrashWalkThrough(t *testing.T) {
 	await.That(t, "the refund is made", func() bool { return len(s.ledger(t)) == 2 })
 	sh.run(t, lines[8])
 	_ = s.Wait(await.Limit) // it was killed
-	want := "demo --no-load --addr " + strings.TrimPrefix(s.url, "http://") + " --dir " + s.dir
+	want := "demo --no-load --addr " + addr + " --dir " + s.dir
 	if !strings.HasSuffix(lines[9], want) {
 		t.Errorf("to start again, the demo says %s, want %s", lines[9], want)
 	}
-	again := startDemo(t, s.dir, "--addr", strings.TrimPrefix(s.url, "http://"))
+	again := startDemo(t, s.dir, "--addr", addr)
 	if repeated := again.steps(t, 12); repeated[10] != lines[10] || repeated[11] != lines[11] {
 		t.Errorf("after the restart the demo says %q, want what it said before: %q", repeated[10:], lines[10:])
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -116,7 +117,7 @@ func programOf(t *testing.T, page string) string {
 // startProgram builds and starts it on a free port, and returns its URL.
 func startProgram(t *testing.T, program string, env ...string) string {
 	t.Helper()
-	address := freeAddress(t)
+	address := fmt.Sprint("127.0.0.1:", servers.FreePort(t))
 	program = strings.Replace(program, "127.0.0.1:8080", address, 1)
 	if !strings.Contains(program, address) {
 		t.Fatal("there is no program that listens on 127.0.0.1:8080")
@@ -137,16 +138,6 @@ func startProgram(t *testing.T, program string, env ...string) string {
 	proctest.Start(t, command)
 	await.That(t, "the program listens", func() bool { return reachable(address) })
 	return "http://" + address
-}
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().String()
 }
 
 func reachable(address string) bool {

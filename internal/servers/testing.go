@@ -20,6 +20,17 @@ import (
 // groups given, or all of them in make test-all. All of every combination would take too long for each change.
 func UnlessAllStores(groups ...string) []string { return nightly.Either(nil, groups) }
 
+// FreePort returns a port of the loopback interface on which nothing listens, for what a test starts there repeatedly.
+// It lies below the ports of outgoing connections, none of which takes it while nothing listens there.
+func FreePort(t testing.TB) int {
+	t.Helper()
+	port, err := freePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}
+
 // Postgres returns the server that all tests of this process share: the one whose URL is in ONCEWARD_TEST_POSTGRES, or
 // a private one, which is started by the first test that asks. The test fails if there is none. Each test works in a
 // schema of its own: see Schema.

@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -20,6 +20,7 @@ import (
 	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/proc"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store/sqlite"
 )
 
@@ -78,12 +79,10 @@ func newStorm(t *testing.T, payments int) *storm {
 	t.Logf("seed %d", seed)
 	s := &storm{T: t, dir: t.TempDir(), random: rand.New(rand.NewPCG(seed, 1)), kills: max(6, payments/50)}
 	s.settings = callerSettings{Store: filepath.Join(s.dir, "caller.db"), Payments: payments}
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	s.addr = free.Addr().String()
-	must(t, free.Close())
+	s.addr = fmt.Sprint("127.0.0.1:", servers.FreePort(t))
 	s.startDemo()
 	s.startCaller()
+	var err error
 	s.own, err = sqlite.Open(t.Context(), s.settings.Store)
 	must(t, err)
 	t.Cleanup(func() { must(t, s.own.Close()) })

@@ -5,9 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"strconv"
-	"testing"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -48,15 +45,11 @@ func (w *world) consumes(name string, run func(ctx context.Context) error) {
 // startKafka starts three brokers in this process, and a consumer.
 func (w *world) startKafka() (b broker, seeds []string) {
 	w.Helper()
-	data := kfake.DataDir(w.TempDir())
-	open := func(ports ...int) (*kfake.Cluster, error) {
-		options := []kfake.Opt{kfake.NumBrokers(3), kfake.SeedTopics(8, "kafka"), kfake.ClusterID("outboxcrash"), data}
-		if len(ports) > 0 {
-			options = append(options, kfake.Ports(ports...))
-		}
-		return kfake.NewCluster(options...)
+	options := []kfake.Opt{
+		kfake.Ports(servers.FreePort(w), servers.FreePort(w), servers.FreePort(w)), kfake.DataDir(w.TempDir()),
+		kfake.SeedTopics(8, "kafka"), kfake.ClusterID("outboxcrash"),
 	}
-	cluster, err := open()
+	cluster, err := kfake.NewCluster(options...)
 	must(w, err)
 	w.Cleanup(func() { cluster.Close() })
 	seeds = cluster.ListenAddrs()
@@ -78,28 +71,16 @@ func (w *world) startKafka() (b broker, seeds []string) {
 	return broker{"kafka", func() error {
 		cluster.Close()
 		var err error
-		cluster, err = open(portsOf(w, seeds)...)
+		cluster, err = kfake.NewCluster(options...)
 		return err
 	}}, seeds
-}
-
-func portsOf(t testing.TB, addresses []string) (ports []int) {
-	t.Helper()
-	for _, address := range addresses {
-		_, text, err := net.SplitHostPort(address)
-		must(t, err)
-		port, err := strconv.Atoi(text)
-		must(t, err)
-		ports = append(ports, port)
-	}
-	return ports
 }
 
 // startNATS starts a server with JetStream in this process, and a consumer, which has one message at a time: only so
 // does the server keep their order when it delivers one again.
 func (w *world) startNATS() (b broker, url string) {
 	w.Helper()
-	dir, port := w.TempDir(), server.RANDOM_PORT
+	dir, port := w.TempDir(), servers.FreePort(w)
 	start := func() (*server.Server, error) {
 		s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: port, JetStream: true, StoreDir: dir, NoLog: true, NoSigs: true, SyncAlways: true})
 		if err != nil {
@@ -109,7 +90,6 @@ func (w *world) startNATS() (b broker, url string) {
 		if !s.ReadyForConnections(await.Limit) {
 			return nil, errors.New("the NATS server does not get ready")
 		}
-		port = s.Addr().(*net.TCPAddr).Port
 		return s, nil
 	}
 	running, err := start()
@@ -120,10 +100,11 @@ func (w *world) startNATS() (b broker, url string) {
 	}
 	w.Cleanup(func() { stop() })
 	url = fmt.Sprintf("nats://127.0.0.1:%d", port)
-	conn, err := natsgo.Connect(url, natsgo.MaxReconnects(-1), natsgo.ReconnectWait(50*time.Millisecond))
+	conn, err := natsgo.Connect(url, natsgo.Timeout(await.Limit),
+		natsgo.MaxReconnects(-1), natsgo.ReconnectWait(50*time.Millisecond))
 	must(w, err)
 	w.Cleanup(conn.Close)
-	js, err := jetstream.New(conn)
+	js, err := jetstream.New(conn, jetstream.WithDefaultTimeout(await.Limit))
 	must(w, err)
 	stream, err := js.CreateStream(w.Context(), jetstream.StreamConfig{Name: "outboxcrash", Subjects: []string{"nats"}})
 	must(w, err)

@@ -4,11 +4,14 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"sync"
 	"sync/atomic"
+
+	"github.com/onceward/onceward/internal/servers"
 )
 
 // hookSecret signs what is sent by HTTP.
@@ -31,7 +34,7 @@ type receiver struct {
 
 func (w *world) receives(refuses func(payload []byte) bool) *receiver {
 	w.Helper()
-	r := &receiver{world: w, address: "127.0.0.1:0", refuses: refuses}
+	r := &receiver{world: w, address: fmt.Sprint("127.0.0.1:", servers.FreePort(w)), refuses: refuses}
 	must(w, r.start())
 	w.Cleanup(func() { _ = r.stop() })
 	return r
@@ -46,7 +49,6 @@ func (r *receiver) start() error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.address = listener.Addr().String()
 	r.server = &http.Server{Handler: r}
 	go func(s *http.Server) { _ = s.Serve(listener) }(r.server)
 	return nil

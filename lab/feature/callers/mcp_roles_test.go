@@ -153,21 +153,17 @@ func serveStdio(ctx context.Context, dir string) error {
 	return server.Run(ctx, &sdk.StdioTransport{})
 }
 
-// serveHTTP serves on the address of its argument, or on a new one.
+// serveHTTP serves on the address of its argument.
 func serveHTTP(ctx context.Context, dir string) error {
 	server, err := protected(ctx, dir)
 	if err != nil {
 		return err
 	}
-	address := "127.0.0.1:0"
-	if len(os.Args) > 1 && os.Args[1] != "" {
-		address = os.Args[1]
-	}
-	listener, err := net.Listen("tcp", address)
+	listener, err := net.Listen("tcp", os.Args[1])
 	if err != nil {
 		return err
 	}
-	fmt.Printf("listening on %s\n", listener.Addr())
+	fmt.Println("listening")
 	return http.Serve(listener, sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server },
 		&sdk.StreamableHTTPOptions{Stateless: true, PropagateRequestCancellation: true}))
 }

@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -24,6 +23,7 @@ import (
 	oncewardmcp "github.com/onceward/onceward/adapter/mcp"
 	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/proc"
+	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/sqlite"
 )
@@ -102,19 +102,17 @@ func (s *storm) answered() {
 // serveHTTP has a process serve on one address, and starts the next one when it has died, until the test ends.
 func (s *storm) serveHTTP() (url string) {
 	s.t.Helper()
-	var address string
+	address := fmt.Sprint("127.0.0.1:", servers.FreePort(s.t))
 	start := func() *proc.Process {
 		process, err := proc.Start(proc.Self(roleVariable, "http:"+s.dir, address))
 		if err != nil {
 			s.t.Error(err)
 			return nil
 		}
-		line, err := process.Expect("listening on ", await.Limit)
-		if err != nil {
+		if _, err := process.Expect("listening", await.Limit); err != nil {
 			s.t.Errorf("%v: %s", err, process.Stderr())
 			return nil
 		}
-		address = strings.TrimPrefix(line, "listening on ")
 		return process
 	}
 	process := start()
