@@ -142,7 +142,15 @@ type Config struct {
 	Retention time.Duration
 	// Timeout bounds how long one check takes. Default: 20 s.
 	Timeout time.Duration
+
+	// slowWrite is from when on a write is slow, arrival how long a message to another connection may take.
+	slowWrite, arrival time.Duration
 }
+
+const (
+	defaultSlowWrite = 250 * time.Millisecond
+	defaultArrival   = 5 * time.Second
+)
 
 // ErrUsage is returned when what was asked for cannot be meant, so that nothing was tried.
 var ErrUsage = errors.New("nothing was tried")
@@ -164,6 +172,7 @@ func Examine(ctx context.Context, storeURL string, c Config) (*Report, error) {
 		return nil, unusable(errors.New("the URL of the metrics cannot be read")) // the error shows its password
 	}
 	c.Timeout = cmp.Or(c.Timeout, 20*time.Second)
+	c.slowWrite, c.arrival = cmp.Or(c.slowWrite, defaultSlowWrite), cmp.Or(c.arrival, defaultArrival)
 	report := &Report{Store: Redacted(storeURL)}
 	switch at.Engine {
 	case storeurl.Postgres:

@@ -1,18 +1,33 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"time"
 
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/storeurl"
 )
 
 // Granted are the rights that the doctor expects.
 var Granted = granted
 
+// UsualSlowWrite and UsualArrival are configurations with a limit that a patient doctor keeps.
+var (
+	UsualSlowWrite = Config{slowWrite: defaultSlowWrite}
+	UsualArrival   = Config{arrival: defaultArrival}
+)
+
+// Patient returns the configuration with limits that no machine exceeds which only stands still.
+func Patient(c Config) Config {
+	c.Timeout = cmp.Or(c.Timeout, 10*await.Limit)
+	c.slowWrite, c.arrival = cmp.Or(c.slowWrite, time.Hour), cmp.Or(c.arrival, await.Limit)
+	return c
+}
+
 // ExamineImpatient examines a database in which a transaction is old sooner.
 func ExamineImpatient(ctx context.Context, url string, old time.Duration) (*Report, error) {
-	p, err := newPostgres(&storeurl.Location{URL: url}, Config{})
+	p, err := newPostgres(&storeurl.Location{URL: url}, Patient(Config{}))
 	if err != nil {
 		return nil, err
 	}

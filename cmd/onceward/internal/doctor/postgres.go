@@ -128,6 +128,7 @@ type postgres struct {
 	mode     pgx.QueryExecMode
 	poolSize int           // 0 if the URL does not say
 	old      time.Duration // from when on a transaction is old
+	arrival  time.Duration // how long a notification may take
 	replicas int
 	// syncOnly says that the service refuses a server whose commits wait for no standby.
 	syncOnly bool
@@ -163,7 +164,7 @@ func newPostgres(at *storeurl.Location, c Config) (*postgres, error) {
 	if namesPoolSize(at.URL) {
 		p.poolSize = int(parsed.MaxConns)
 	}
-	p.replicas, p.old = max(c.Replicas, 1), oldTransaction
+	p.replicas, p.old, p.arrival = max(c.Replicas, 1), oldTransaction, c.arrival
 	ours(p.config)
 	p.listen = p.config
 	if c.ListenURL != "" {

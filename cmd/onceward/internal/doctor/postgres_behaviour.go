@@ -302,9 +302,6 @@ func (p *postgres) keepsPrepared(ctx context.Context) (bool, error) {
 	return one == 1, nil
 }
 
-// arrival is how long a notification may take.
-const arrival = 5 * time.Second
-
 // tryListen listens on one connection and notifies on another.
 func tryListen(ctx context.Context, p *postgres, r *Result) error {
 	const do = "let the store listen past the pooler or proxy, by postgres.WithListenURL, and tell the doctor by " +
@@ -340,14 +337,14 @@ func tryListen(ctx context.Context, p *postgres, r *Result) error {
 		r.find(Weak, do, "NOTIFY is refused: %v", err)
 		return nil
 	}
-	limited, cancel := context.WithTimeout(ctx, arrival)
+	limited, cancel := context.WithTimeout(ctx, p.arrival)
 	defer cancel()
 	_, err = ear.WaitForNotification(limited)
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case errors.Is(err, context.DeadlineExceeded) || limited.Err() != nil:
-		r.find(Weak, do, "LISTEN was accepted, and a notification did not arrive within %s", arrival)
+		r.find(Weak, do, "LISTEN was accepted, and a notification did not arrive within %s", p.arrival)
 	case err != nil:
 		r.find(Weak, do, "listening failed: %v", err)
 	default:

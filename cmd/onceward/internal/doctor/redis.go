@@ -88,6 +88,8 @@ type redis struct {
 	prefix  string
 	address string // the first of the URL
 	nodes   []redisNode
+	// slowWrite is from when on a write is slow, arrival how long a message may take.
+	slowWrite, arrival time.Duration
 	// left are keys to remove at the end.
 	left []string
 }
@@ -105,7 +107,10 @@ func examineRedis(ctx context.Context, at storeurl.Location, c Config) ([]Result
 	if err != nil {
 		return nil, unusable(err)
 	}
-	p := &redis{prefix: at.Prefix, address: option.InitAddress[0], named: strings.Contains(at.URL, "+cluster://")}
+	p := &redis{
+		prefix: at.Prefix, address: option.InitAddress[0], named: strings.Contains(at.URL, "+cluster://"),
+		slowWrite: c.slowWrite, arrival: c.arrival,
+	}
 	if p.prefix == "" {
 		p.prefix = "onceward"
 	}

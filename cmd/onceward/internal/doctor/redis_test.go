@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/onceward/onceward/cmd/onceward/internal/doctor"
 	"github.com/onceward/onceward/internal/nightly"
@@ -103,6 +104,7 @@ func TestLiesOfRedis(t *testing.T) {
 		plant    func(t *testing.T, s *servers.RedisServer)
 		lies     func(command []string) []string
 		want     lie
+		config   doctor.Config
 	}{
 		"a server that evicts": {
 			settings: []string{"maxmemory-policy allkeys-lru"},
@@ -170,7 +172,18 @@ func TestLiesOfRedis(t *testing.T) {
 				}
 				return command
 			},
-			want: lie{"redis/pubsub", doctor.Weak, "did not arrive", nil},
+			want:   lie{"redis/pubsub", doctor.Weak, "did not arrive", nil},
+			config: doctor.UsualArrival,
+		},
+		"writes that take long": {
+			lies: func(command []string) []string {
+				if command[0] == "SET" && !slices.Contains(command, "NX") {
+					time.Sleep(300 * time.Millisecond)
+				}
+				return command
+			},
+			want:   lie{"redis/write-time", doctor.Weak, "a write takes", nil},
+			config: doctor.UsualSlowWrite,
 		},
 		"scripts that are refused": {
 			settings: []string{`rename-command EVAL ""`},
@@ -196,7 +209,7 @@ func TestLiesOfRedis(t *testing.T) {
 			if test.lies != nil {
 				url = redisLiar(t, url, test.lies)
 			}
-			wantFound(t, examine(t, url, doctor.Config{}), test.want)
+			wantFound(t, examine(t, url, test.config), test.want)
 		})
 	}
 }
