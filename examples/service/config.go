@@ -24,6 +24,7 @@ type config struct {
 	oldSecrets      [][]byte
 	tokens          map[string]string // TOKENS: a JSON object of tenants by their bearer tokens
 	drain           time.Duration     // DRAIN: how long load balancers take to see that a replica is not ready
+	calling         time.Duration     // CALL_TIMEOUT: how long a call to the provider may take
 }
 
 // readConfig names everything that is missing at once.
@@ -52,6 +53,9 @@ func readConfig() (config, error) {
 	var err error
 	if c.drain, err = time.ParseDuration(optional("DRAIN", "5s")); err != nil {
 		return c, fmt.Errorf("DRAIN: %w", err)
+	}
+	if c.calling, err = time.ParseDuration(optional("CALL_TIMEOUT", "10s")); err != nil {
+		return c, fmt.Errorf("CALL_TIMEOUT: %w", err)
 	}
 	if err := json.Unmarshal([]byte(tokens), &c.tokens); err != nil || c.tokens[""] != "" {
 		return c, errors.Join(errors.New(`TOKENS must be JSON such as {"token":"tenant"}, without an empty token`), err)

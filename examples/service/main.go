@@ -50,14 +50,19 @@ const (
 	reading  = 5 * time.Second  // of a request with its body: ours are small
 	storing  = 5 * time.Second  // of one call of the store, before a handler begins
 	waiting  = 5 * time.Second  // of a duplicate for the first of its key
-	deadline = 15 * time.Second // of a handler
-	calling  = 10 * time.Second // of a call to the provider, so that the handler is there to say what its end means
+	handling = 5 * time.Second  // of a handler beside its call to the provider, whose end it can report then
 	settling = 20 * time.Second // of an answer until it is stored, or what became of its COMMIT is known
-	// longest is what a request may take in all: a duplicate may wait in vain, and then execute itself.
-	longest  = reading + storing + waiting + storing + deadline + settling
 	probing  = 3 * time.Second  // of a probe
-	stopping = 15 * time.Second // of a worker that has no grace of its own, and of the store
+	stopping = 15 * time.Second // of a worker that has no grace of its own, of the store, and of the server for probes
 )
+
+// deadline is that of a handler.
+func (c *config) deadline() time.Duration { return c.calling + handling }
+
+// longest is what a request may take in all: a duplicate may wait in vain, and then execute itself.
+func (c *config) longest() time.Duration {
+	return reading + storing + waiting + storing + c.deadline() + settling
+}
 
 // schema is where all tables are.
 const schema = "app"
@@ -77,7 +82,7 @@ func serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s := &service{provider: &provider.Client{URL: c.provider, HTTP: &http.Client{Timeout: calling}}}
+	s := &service{provider: &provider.Client{URL: c.provider, HTTP: &http.Client{Timeout: c.calling}}}
 	if s.monitor, err = newMonitor(); err != nil {
 		return err
 	}
@@ -136,17 +141,17 @@ func (s *service) inOrder(
 	if err != nil {
 		return nil, err
 	}
-	server := &http.Server{Handler: routes, ReadTimeout: reading, WriteTimeout: longest, IdleTimeout: 2 * time.Minute}
+	server := &http.Server{Handler: routes, ReadTimeout: reading, WriteTimeout: c.longest(), IdleTimeout: 2 * time.Minute}
 	// A connection that has sent nothing yet counts as busy until it has had its time.
 	probes := &http.Server{Handler: s.monitor.handler(s.probe), ReadTimeout: probing, IdleTimeout: 2 * time.Minute}
 	all := []onceward.Worker{
-		s.guard.Server(probes, admin, 2*probing), // 5. probes are answered to the end
-		storeCloser{s.store},                     // 4. what has ended by now could be written down
+		s.guard.Server(probes, admin, stopping), // 5. probes are answered to the end
+		storeCloser{s.store},                    // 4. what has ended by now could be written down
 	}
 	all = append(all, background...) // 3. what handlers left behind is done until here
 	all = append(all,
-		s.guard.Server(server, listener, longest), // 2. stop accepting, let handlers end and settle
-		s.monitor.drain(c.drain))                  // 1. not ready any more, and time for load balancers to see it
+		s.guard.Server(server, listener, c.longest()), // 2. stop accepting, let handlers end and settle
+		s.monitor.drain(c.drain))                      // 1. not ready any more, and time for load balancers to see it
 	slog.Info("serving", "address", listener.Addr().String(), "admin", admin.Addr().String())
 	return all, nil
 }
@@ -186,7 +191,7 @@ func (s *service) routes(c config) (http.Handler, error) {
 		Scope: c.tenant, Secret: c.secret, OldSecrets: c.oldSecrets,
 		Namespace: "shop", // tells our downstream keys from those of other services at the same provider
 		Observer:  s.monitor, Propagator: s.monitor, StoreTimeout: storing,
-		Defaults: []onceward.Option{onceward.Deadline(deadline), onceward.InFlightWait(waiting)},
+		Defaults: []onceward.Option{onceward.Deadline(c.deadline()), onceward.InFlightWait(waiting)},
 	})
 	if err != nil {
 		return nil, err

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -144,6 +145,7 @@ func settings(database, provider, warehouse string) []string {
 		"ONCEWARD_SECRET=the secret of all replicas", `TOKENS={"token":"tenant"}`,
 		"GORACE=atexit_sleep_ms=50", // else each process takes a second more to end
 		"LISTEN=127.0.0.1:0", "ADMIN_LISTEN=127.0.0.1:0", "DRAIN=" + drained.String(),
+		"CALL_TIMEOUT=" + await.Limit.String(),
 	}
 }
 
@@ -241,7 +243,9 @@ func (w *world) deploy(i int) {
 	left := make(chan struct{})
 	go func() {
 		defer close(left)
-		_, _ = w.newClient(clients).try(ctx, old.url, "/payments", key) // it fails because the client leaves
+		for ctx.Err() == nil { // until the client leaves
+			_, _ = w.newClient(clients).try(ctx, old.url, "/payments", key)
+		}
 	}()
 	if err := w.provider.Client().Await(w.t.Context(), heldKey(i), 1); err != nil {
 		w.t.Fatal(err)
@@ -261,9 +265,16 @@ func (w *world) deploy(i int) {
 	}
 	w.awaitExit(i, old)
 	w.start(i)
-	status, err := w.newClient(clients).try(w.t.Context(), w.fleet[i].Load().url, "/payments", key)
-	if err != nil || status != http.StatusCreated { // a conflict would mean that the handler was cut off
-		w.t.Errorf("the payment whose client left while its replica stopped is answered %d, %v", status, err)
+	var status int
+	await.Success(w.t, "the payment whose client left is answered", func() (err error) {
+		status, err = w.newClient(clients).try(w.t.Context(), w.fleet[i].Load().url, "/payments", key)
+		if status == http.StatusServiceUnavailable {
+			err = errors.New("the store has not answered in time")
+		}
+		return err
+	})
+	if status != http.StatusCreated { // a conflict would mean that the handler was cut off
+		w.t.Errorf("the payment whose client left while its replica stopped is answered %d", status)
 	}
 }
 
