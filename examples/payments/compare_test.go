@@ -86,8 +86,10 @@ func TestInterruptedComparison(t *testing.T) {
 		resuming.work(resuming.system)
 		// The second time it is told, a whole look has been taken.
 		resuming.eventually("the warnings", func() bool { return len(log.lines("POST /gone")) >= 2 })
-		if told := log.lines("ledger comparison"); len(told) != 0 {
-			t.Errorf("the resumer warns of what the comparer resumes: %s", told)
+		for _, line := range log.lines("ledger comparison") { // the comparer's guard can log a store that is slow
+			if strings.Contains(line, "resumer") {
+				t.Errorf("the resumer warns of what the comparer resumes: %s", line)
+			}
 		}
 		if told := log.lines("POST /gone"); !strings.Contains(told[0], "that this resumer does not know") {
 			t.Errorf("the log says %s", told)
