@@ -88,7 +88,7 @@ func TestLongReasons(t *testing.T) {
 		"an unknown one":    func(*onceward.Operation) error { return onceward.OutcomeUnknown(long) },
 		"one without work":  func(*onceward.Operation) error { return onceward.NotExecuted(long) },
 		"SetReason":         func(op *onceward.Operation) error { op.SetReason(long.Error()); op.NotExecuted(); return nil },
-		"HandlerFailed":     func(op *onceward.Operation) error { op.HandlerFailed(long, false); op.Unknown(); return nil },
+		"HandlerFailed":     func(op *onceward.Operation) error { op.HandlerFailed(long); op.Unknown(); return nil },
 		"SetReason, unsure": func(op *onceward.Operation) error { op.SetReason(long.Error()); op.Unknown(); return nil },
 	} {
 		s := memory.New()

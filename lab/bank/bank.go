@@ -100,7 +100,9 @@ func (b *Bank) Run(ctx context.Context, listener net.Listener) error {
 }
 
 // Close waits for the operations that are under way, by whichever server, and closes the store. The pool stays open.
-func (b *Bank) Close(ctx context.Context) error { return errors.Join(b.guard.Wait(ctx), b.records.Close()) }
+func (b *Bank) Close(ctx context.Context) error {
+	return errors.Join(b.guard.Wait(ctx), b.records.Close())
+}
 
 // accounts is the database of the bank.
 type accounts struct {

@@ -125,7 +125,7 @@ func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 	err := s.own.QueryRow(ctx, s.render(selectStats)).Scan(&states, &counts, &unknown, &stats.LostOwners, &lost)
 	for i, state := range states {
 		stats.Records[store.State(state/sqltx.CodesPerState)] += counts[i]
-		if state == sqltx.CodeDeadLetter {
+		if int(state) == sqltx.CodeDeadLetter {
 			stats.DeadLetters += counts[i]
 		}
 	}
