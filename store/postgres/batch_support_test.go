@@ -36,7 +36,7 @@ func answer(body string) *store.Completion {
 // openStore opens a store that is closed with the test.
 func openStore(t testing.TB, url string, options ...postgres.Option) *postgres.Store {
 	t.Helper()
-	store, err := postgres.Open(t.Context(), url, append([]postgres.Option{quiet}, options...)...)
+	store, err := postgres.Open(t.Context(), url, append([]postgres.Option{quiet, patient}, options...)...)
 	must(t, err)
 	t.Cleanup(func() { must(t, store.Close()) })
 	return store
@@ -67,7 +67,7 @@ func openConfigured(
 	configure(config)
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	must(t, err)
-	store, err := postgres.New(t.Context(), pool, append([]postgres.Option{quiet}, options...)...)
+	store, err := postgres.New(t.Context(), pool, append([]postgres.Option{quiet, patient}, options...)...)
 	must(t, err)
 	t.Cleanup(func() {
 		must(t, store.Close())

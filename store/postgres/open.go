@@ -319,9 +319,9 @@ type options struct {
 	// lanes is how many batches may be on the wire at once.
 	lanes      int
 	migrations sqltx.Migrations
-	// calmLook, closeTimeout and hardTimeout are the constants of these names. A test sets them so that an event decides,
-	// and not the speed of the machine.
-	calmLook, closeTimeout, hardTimeout time.Duration
+	// calmLook, lookTimeout, closeTimeout and hardTimeout are the constants of these names. A test sets them so that an
+	// event decides, and not the speed of the machine.
+	calmLook, lookTimeout, closeTimeout, hardTimeout time.Duration
 	// lockTimeout is how long a locked record holds up its batch.
 	lockTimeout string
 	listenURL   string
@@ -333,7 +333,7 @@ type options struct {
 func defaults() options {
 	return options{
 		prefix: sqltx.DefaultPrefix, migrations: sqltx.NewMigrations(Migrations()), lanes: defaultLanes,
-		calmLook: calmLook, closeTimeout: closeTimeout, hardTimeout: hardTimeout,
+		calmLook: calmLook, lookTimeout: lookTimeout, closeTimeout: closeTimeout, hardTimeout: hardTimeout,
 		lockTimeout: "2s", logger: slog.Default(),
 	}
 }

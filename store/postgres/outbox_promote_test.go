@@ -33,7 +33,7 @@ type outboxTest struct {
 func newOutboxTest(t testing.TB, parameters string) *outboxTest {
 	t.Helper()
 	url := servers.Postgres(t).SchemaURL(t)
-	store, err := postgres.Open(t.Context(), url+parameters, quiet)
+	store, err := postgres.Open(t.Context(), url+parameters, quiet, patient)
 	must(t, err)
 	t.Cleanup(func() { must(t, store.Close()) })
 	box, err := outbox.New(store, outbox.Config{})

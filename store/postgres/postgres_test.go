@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/store"
@@ -23,7 +24,11 @@ func TestMain(m *testing.M) { os.Exit(servers.Main(watchdog.Over(m))) }
 
 var quiet = postgres.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil)))
 
-// handle is a kind of handle by which a store is opened on a schema.
+// patient makes a store wait for its server for as long as a test does.
+var patient = postgres.Looking(await.Limit)
+
+// handle is a kind of handle by which a store is opened on a schema. Its stores wait for locks of records however long a
+// neighbour holds them, unless a test has another bound.
 type handle struct {
 	name string
 	open func(t testing.TB, url string, options ...postgres.Option) (*postgres.Store, func())
@@ -43,7 +48,7 @@ func openPool(t testing.TB, url string, options ...postgres.Option) (*postgres.S
 	config.MaxConns = 16
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	must(t, err)
-	store, err := postgres.New(t.Context(), pool, append(options, quiet)...)
+	store, err := postgres.New(t.Context(), pool, unhurried(options)...)
 	must(t, err)
 	return store, pool.Close
 }
@@ -55,9 +60,14 @@ func openSQL(t testing.TB, url string, options ...postgres.Option) (*postgres.St
 	db := stdlib.OpenDB(*config)
 	db.SetMaxOpenConns(16)
 	db.SetMaxIdleConns(16)
-	store, err := postgres.NewSQL(t.Context(), db, append(options, quiet)...)
+	store, err := postgres.NewSQL(t.Context(), db, unhurried(options)...)
 	must(t, err)
 	return store, func() { _ = db.Close() }
+}
+
+// unhurried are the options of the stores of handles. Those of a test come after them.
+func unhurried(options []postgres.Option) []postgres.Option {
+	return append([]postgres.Option{quiet, patient, postgres.LockTimeout("1h")}, options...)
 }
 
 func insertPgx(ctx context.Context, value string) error {

@@ -28,14 +28,25 @@ const (
 // exclude, transactions at the level READ COMMITTED, and notifications.
 var ErrServer = errors.New("postgres: this server, or a pooler before it, does not do what PostgreSQL does")
 
-// checkServer refuses a server that does not keep what the store rests on. It asks by a connection of handlers and one of
-// the store's own.
+// checkServer refuses a server that does not keep what the store rests on. A trial that took too long is repeated once: the
+// machine may have been busy.
 func (s *Store) checkServer(ctx context.Context) error {
 	if s.options.readOnly || s.options.advisoryLocks {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout) // a pooler may have one connection for all
-	defer cancel()
+	for last := false; ; last = true {
+		trial, cancel := context.WithTimeout(ctx, s.options.lookTimeout) // a pooler may have one connection for all
+		err := s.tryServer(trial)
+		late := trial.Err() != nil && ctx.Err() == nil
+		cancel()
+		if err == nil || !late || last {
+			return err
+		}
+	}
+}
+
+// tryServer makes the trial, with a connection of handlers and one of the store's own.
+func (s *Store) tryServer(ctx context.Context) error {
 	conn, err := s.handlers.acquire(ctx)
 	if err != nil {
 		return err

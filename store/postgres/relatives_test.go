@@ -163,7 +163,7 @@ func TestServersThatAreRefused(t *testing.T) {
 // what it knows, or is refused.
 func TestServerThatCannotBeChecked(t *testing.T) {
 	t.Parallel()
-	nightly.Only(t, "it starts a pooler, and waits for it for five seconds")
+	nightly.Only(t, "it starts a pooler, and waits for it for ten seconds")
 	narrow := servers.NewPgBouncer(t, databaseURL(t), "default_pool_size=1").URL()
 	wantOpenFails(t, narrow, "WithAdvisoryLocks skips the check")
 	exercise(t, openStore(t, narrow, postgres.WithAdvisoryLocks()), "key")

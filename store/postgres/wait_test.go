@@ -96,7 +96,7 @@ func TestToldHoweverOpened(t *testing.T) {
 // openDB opens a store on a handle that is closed with the test.
 func openDB(t testing.TB, db *sql.DB, options ...postgres.Option) *postgres.Store {
 	t.Helper()
-	store, err := postgres.NewSQL(t.Context(), db, options...)
+	store, err := postgres.NewSQL(t.Context(), db, append([]postgres.Option{patient}, options...)...)
 	must(t, err)
 	t.Cleanup(func() {
 		must(t, store.Close())
@@ -310,7 +310,7 @@ func TestPoolerLosesNotifications(t *testing.T) {
 	t.Parallel()
 	nightly.Only(t, "it makes a database; TestListenRefused looks by itself too")
 	book, logging := newLogbook()
-	c := newCouple(t, postgres.WithListenURL(databaseURL(t)), logging)
+	c := newCouple(t, postgres.WithListenURL(databaseURL(t)), logging, postgres.Looking(5*time.Second))
 	c.wantLooking("before it is found out", c.completed())
 	await.That(t, "the store has warned",
 		func() bool { return len(book.find("cannot listen for notifications")) > 0 })
