@@ -376,9 +376,9 @@ func (l *listener) session(w *watcher) error {
 	if err := l.prove(w, conn); err != nil {
 		return err
 	}
+	w.store.messages.Wake() // for messages whose notifications came before LISTEN
 	l.alive.Store(true)
 	w.wakeAll()
-	w.store.messages.Wake()
 	for {
 		payload, err := next(w.ctx, conn)
 		if err != nil {
@@ -439,7 +439,7 @@ func (l *listener) connect(w *watcher) (*pgx.Conn, error) {
 // prove waits for an announcement of its own, sent on another connection: through a pooler that shares connections none
 // would ever come, and it would not show.
 func (l *listener) prove(w *watcher, conn *pgx.Conn) error {
-	ctx, cancel := context.WithTimeout(w.ctx, lookTimeout)
+	ctx, cancel := context.WithTimeout(w.ctx, w.store.options.lookTimeout)
 	defer cancel()
 	if err := w.announce(ctx, hello, [16]byte{}); err != nil {
 		return err
