@@ -240,7 +240,7 @@ func (s *site) awaitHeartbeats(t testing.TB, id string, times int) {
 // clock it has one by the server's clock, and one that asks before its effect makes none (scenario 2).
 func TestHeartbeatsLost(t *testing.T) {
 	t.Parallel()
-	nightly.Only(t, "the lease of fifteen seconds runs out, which a busy machine does not reach between two heartbeats")
+	nightly.Only(t, "a lease of 45 seconds runs out, which a busy machine does not reach between two heartbeats")
 	s := newSite(t, servers.Postgres(t))
 	proxy := servers.NewProxy(t, s.url)
 	st := s.store(t, pgxHandle, proxy.URL())
@@ -264,7 +264,7 @@ func TestHeartbeatsLost(t *testing.T) {
 			_, _ = s.insert(context.Background(), "key")
 		}
 		proxy.Refuse(false) // so that it can be said at once that the outcome is unknown
-	}, onceward.Reserved(onceward.FailureUnknown), onceward.Lease(15*time.Second))
+	}, onceward.Reserved(onceward.FailureUnknown), onceward.Lease(45*time.Second))
 	done := make(chan httpReply, 1)
 	go func() { done <- post(route, "key") }()
 	await.Value(t, "the handler", running)
@@ -374,7 +374,8 @@ func extendedLeaseIsNotSwept(t *testing.T, st *postgres.Store, move func(time.Du
 	}
 }
 
-// liveOwnerIsNotSwept lets a handler live for several leases under a sweeper that does not rest.
+// liveOwnerIsNotSwept lets a handler live for longer than a lease under a sweeper that does not rest. The lease outlasts
+// a busy machine between two heartbeats, of which there are three a lease.
 func liveOwnerIsNotSwept(t *testing.T, s *site, store *postgres.Store) {
 	t.Helper()
 	running, goOn := make(chan struct{}), make(chan struct{})
@@ -385,7 +386,7 @@ func liveOwnerIsNotSwept(t *testing.T, s *site, store *postgres.Store) {
 			t.Errorf("S5: a live owner was told %v", err)
 		}
 		w.WriteHeader(http.StatusCreated)
-	}, onceward.Reserved(onceward.FailureUnknown), onceward.Lease(12*time.Second))
+	}, onceward.Reserved(onceward.FailureUnknown), onceward.Lease(30*time.Second))
 	done := make(chan httpReply, 1)
 	go func() { done <- post(route, "live") }()
 	await.Value(t, "the handler", running)

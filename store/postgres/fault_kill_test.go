@@ -245,7 +245,7 @@ func (p *pair) round(ctx context.Context, key string) error {
 func TestTwoProcessesOneKey(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, servers.Postgres(t))
-	first, second := startTellerOf(t, s, time.Hour), startTellerOf(t, s, time.Hour)
+	first, second := startTeller(t, s, time.Hour), startTeller(t, s, time.Hour)
 	transport := &http.Transport{MaxIdleConnsPerHost: 16}
 	defer transport.CloseIdleConnections()
 	p := &pair{urls: [2]string{first.url, second.url}, client: &http.Client{Transport: transport}}

@@ -150,7 +150,7 @@ func TestFrozenServer(t *testing.T) {
 func TestStoppedOwnerCompletesLate(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, servers.Postgres(t))
-	owner, other := startTellerOf(t, s, time.Hour), startTeller(t, s)
+	owner, other := startTeller(t, s, time.Hour), startTeller(t, s, time.Hour)
 	first := owner.starts(t, "/reserved", "key", "after")
 	must(t, owner.Pause())
 	mustSend(t, other.url+"/reserved", "key").wantProblem(t, http.StatusConflict, "in-progress", "the lease lasts")
@@ -175,19 +175,19 @@ func TestStoppedOwnerCompletesLate(t *testing.T) {
 func TestStoppedOwnerMakesNoEffect(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, servers.Postgres(t))
-	owner, other := startTeller(t, s), startTeller(t, s)
-	first := owner.starts(t, "/reserved", "key", "before")
+	other := startTeller(t, s, time.Hour)
+	owner, key, first := startHolding(t, s, "/reserved", "before")
 	must(t, owner.Pause())
 	await.That(t, "the outcome is unknown", func() bool {
-		return mustSend(t, other.url+"/reserved", "key").code() == "outcome-unknown"
+		return mustSend(t, other.url+"/reserved", key).code() == "outcome-unknown"
 	})
 	owner.Tell("go on")
 	must(t, owner.Resume())
 	if late := await.Value(t, "the owner's answer", first); late.status != http.StatusInternalServerError || late.replayed() {
 		t.Errorf("scenario 2: the owner was answered %d %q", late.status, late.body)
 	}
-	mustSend(t, other.url+"/reserved", "key").wantProblem(t, http.StatusConflict, "outcome-unknown", "E2: a lost lease")
-	s.wantRows(t, "key", 0, "S5: the handler asked before its effect")
+	mustSend(t, other.url+"/reserved", key).wantProblem(t, http.StatusConflict, "outcome-unknown", "E2: a lost lease")
+	s.wantRows(t, key, 0, "S5: the handler asked before its effect")
 }
 
 // TestStoppedTransactionLosesItsLock stops an owner in mid-transaction. The server puts it out after a bounded time,
@@ -196,12 +196,12 @@ func TestStoppedTransactionLosesItsLock(t *testing.T) {
 	t.Parallel()
 	nightly.Only(t, "the server ends the transaction after six seconds")
 	s := newSite(t, servers.Postgres(t))
-	owner, other := startTeller(t, s), startTeller(t, s)
-	first := owner.starts(t, "/transactional", "key", "after")
+	other := startTeller(t, s, time.Hour)
+	owner, key, first := startHolding(t, s, "/transactional", "after")
 	must(t, owner.Pause())
 	var retry httpReply
 	await.That(t, "the lock is free", func() bool {
-		retry = mustSend(t, other.url+"/transactional", "key")
+		retry = mustSend(t, other.url+"/transactional", key)
 		return retry.code() != "in-progress"
 	})
 	retry.want(t, http.StatusCreated, false, "E1: a node that stops loses its lock")
@@ -218,14 +218,14 @@ func TestStoppedTransactionLosesItsLock(t *testing.T) {
 	case late.status != http.StatusServiceUnavailable || code != "store-unavailable" && code != "deadline-exceeded":
 		t.Errorf("E1: its transaction was undone: got %d %q, want 503 or the answer of the retry", late.status, late.body)
 	}
-	again := mustSend(t, owner.url+"/transactional", "key")
+	again := mustSend(t, owner.url+"/transactional", key)
 	again.want(t, http.StatusCreated, true, "I3")
 	if again.body != retry.body {
 		t.Errorf("I3: the retry was told %q, and then %q", retry.body, again.body)
 	}
-	s.wantRows(t, "key", 1, "I1")
+	s.wantRows(t, key, 1, "I1")
 	st := s.store(t, pgxHandle, s.url)
-	wantStateOf(t, st, "key", store.StateCompleted, "I2")
+	wantStateOf(t, st, key, store.StateCompleted, "I2")
 }
 
 // TestSilentServerDoesNotStopAWorker: the connection of a claim stays open and says nothing more, as when the server's

@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"context"
 	"errors"
+	"runtime/pprof"
 	"strings"
 	"testing"
 
@@ -251,23 +252,42 @@ func TestLateUseOfEverything(t *testing.T) {
 func TestStatementUnderWay(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, pgxHandle)
-	ended := make(chan error, 1)
-	transacted(t, s.store, "key", func(ctx context.Context) error {
-		tx := postgres.Tx(ctx)
-		go func() {
-			_, err := tx.Exec(ctx, `SELECT pg_sleep(0.5)`)
-			_, late := tx.Exec(ctx, insertion, "late")
-			ended <- errors.Join(err, late)
-		}()
-		await.That(t, "the statement is under way", func() bool {
-			return number(t, s.admin, `SELECT count(*) FROM pg_stat_activity `+
-				`WHERE query LIKE '%pg_sleep(0.5)%' AND state = 'active' AND pid <> pg_backend_pid()`) == 1
-		})
-		return nil
+	table := holding(t, s.admin, `LOCK TABLE business`)
+	ended, underWay, settled := make(chan error, 1), make(chan struct{}), make(chan error, 1)
+	go func() {
+		_, err := s.store.Transact(t.Context(), reservation("key"), committing("key", func(ctx context.Context) error {
+			tx := postgres.Tx(ctx)
+			go func() {
+				_, err := tx.Exec(ctx, `SELECT FROM business`)
+				if err == nil {
+					_, err = tx.Exec(ctx, insertion, "late")
+				}
+				ended <- err
+			}()
+			<-underWay
+			return nil
+		}))
+		settled <- err
+	}()
+	await.That(t, "the statement is under way", func() bool {
+		return number(t, s.admin, `SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'business'::regclass`) == 1
 	})
+	close(underWay)
+	await.That(t, "the end of the handler waits for the statement", func() bool {
+		var goroutines strings.Builder
+		must(t, pprof.Lookup("goroutine").WriteTo(&goroutines, 2))
+		for one := range strings.SplitSeq(goroutines.String(), "\n\n") {
+			if strings.Contains(one, t.Name()) && strings.Contains(one, "sqltx.(*Gate).Close") && strings.Contains(one, "lockSlow") {
+				return true
+			}
+		}
+		return false
+	})
+	must(t, table.Rollback(t.Context()))
 	if err := await.Value(t, "the end of the goroutine", ended); !errors.Is(err, store.ErrTxOwned) {
 		t.Errorf("E1: what a goroutine wrote after its handler got %v, want ErrTxOwned", err)
 	}
+	must(t, await.Value(t, "the end of the transaction", settled))
 	s.wantRows("E1")
 	wantReplay(t, s.store, "key", "key", "E1")
 }
