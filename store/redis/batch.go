@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/redis/rueidis"
 )
@@ -74,6 +75,9 @@ type sender struct {
 	client  rueidis.Client
 	cluster bool
 	acks    acks
+	// timeout bounds a call that the server does not answer. It belongs to the sender: a caller that leaves does not end a
+	// batch, or a connection that is being made, for others.
+	timeout time.Duration
 	// aside sends calls that need no acknowledgements, if other calls wait for them.
 	aside *sender
 

@@ -40,7 +40,7 @@ func TestClusterReplicaGone(t *testing.T) {
 	t.Parallel()
 	nightly.Only(t, ownCluster)
 	cluster := servers.NewRedisCluster(t, calm)
-	s := open(t, cluster.URL())
+	s := open(t, cluster.URL(), usual)
 	lapsed(t, s, 30, "overdue")
 	must(t, cluster.Nodes()[4].Kill())
 	must(t, cluster.Nodes()[5].Pause())
@@ -56,7 +56,7 @@ func TestClusterReplicaGone(t *testing.T) {
 	if found, err := s.List(t.Context(), store.Filter{}); err != nil || len(found) != 40 {
 		t.Errorf("%d of 40 records are listed: %v", len(found), err)
 	}
-	other := open(t, cluster.URL())
+	other := open(t, cluster.URL(), usual)
 	if rec := look(t, other, "overdue0"); rec.State != store.StateUnknown {
 		t.Errorf("the record is %s, want unknown", rec.State)
 	}
@@ -150,7 +150,7 @@ func TestClusterPrimaryFrozen(t *testing.T) {
 	t.Parallel()
 	nightly.Only(t, ownCluster)
 	cluster := servers.NewRedisCluster(t, calm)
-	c := newCrowd(t, open(t, cluster.URL()))
+	c := newCrowd(t, open(t, cluster.URL(), usual))
 	c.start(8)
 	c.more(t, 100)
 	two := span{from: time.Now()}

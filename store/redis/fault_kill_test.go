@@ -164,9 +164,7 @@ func TestServerHangs(t *testing.T) {
 	}
 	must(t, server.Resume())
 	for name, call := range calls {
-		if err := call(t.Context()); err != nil {
-			t.Errorf("S6: %s after the server went on: %v", name, err)
-		}
+		await.Success(t, "S6: "+name+" succeeds after the server went on", func() error { return call(t.Context()) })
 	}
 	v, err := s.Reserve(t.Context(), r)
 	must(t, err)

@@ -254,7 +254,7 @@ func TestSilentConnection(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			proxy := servers.NewRedisProxy(t, primary.URL())
-			options := append(options, redis.WithPrefix(name))
+			options := append(options, redis.WithPrefix(name), usual)
 			s, around := open(t, proxy.URL(), options...), open(t, primary.URL(), options...)
 			await.Success(t, "the replica follows", func() error {
 				_, err := s.Reserve(t.Context(), booking("first"))
@@ -284,7 +284,7 @@ func TestSilentConnection(t *testing.T) {
 // TestStaleDecision: what was read too long ago is decided again, because the times that are stored count from then.
 func TestStaleDecision(t *testing.T) {
 	t.Parallel()
-	g := newGround(t)
+	g := newGround(t, usual)
 	now := func() time.Time {
 		clock := booking("clock")
 		clock.NoCreate = true

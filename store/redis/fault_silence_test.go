@@ -21,6 +21,9 @@ import (
 // slowLinks is why a test is nightly.
 const slowLinks = "it lasts longer than a connection may be silent; TestSilentConnection has one that is given up"
 
+// usual has a store give up servers that do not answer, as those of programs do.
+var usual = redis.UsualPatience()
+
 // heartbeatOfClients is how often a client asks on a connection on which nothing is heard.
 const heartbeatOfClients = 500 * time.Millisecond
 
@@ -78,7 +81,7 @@ func TestLargeReply(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			proxy := servers.NewRedisProxy(t, primary.URL())
-			options := append(options, redis.WithPrefix(name))
+			options := append(options, redis.WithPrefix(name), usual)
 			s, around := open(t, proxy.URL(), options...), open(t, primary.URL(), redis.WithPrefix(name))
 			_, err := around.Complete(t.Context(), booked(t, around, "large"), paid(strings.Repeat("x", size)))
 			must(t, err)
@@ -118,7 +121,7 @@ func TestLargeRequest(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			link := newSlowLink(t, primary.Addr())
-			s := open(t, "redis://"+link.Addr().String(), append(options, redis.WithPrefix(name))...)
+			s := open(t, "redis://"+link.Addr().String(), append(options, redis.WithPrefix(name), usual)...)
 			around := open(t, primary.URL(), redis.WithPrefix(name))
 			await.Success(t, "the replica follows", func() error {
 				_, err := s.Reserve(t.Context(), booking("first"))
@@ -212,7 +215,7 @@ func TestIdleConnection(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			proxy := servers.NewRedisProxy(t, primary.URL())
-			s := open(t, proxy.URL(), append(options, redis.WithPrefix(name))...)
+			s := open(t, proxy.URL(), append(options, redis.WithPrefix(name), usual)...)
 			wantKept(t, primary, func() (int, error) {
 				connections := connectAll(t, s, proxy)
 				time.Sleep(4 * time.Second) // at least: longer than a connection may be silent

@@ -130,11 +130,11 @@ type ground struct {
 	prefix          string
 }
 
-func newGround(t *testing.T) *ground {
+func newGround(t *testing.T, options ...redis.Option) *ground {
 	t.Helper()
 	server := servers.Redis(t)
 	g := &ground{proxy: servers.NewRedisProxy(t, server.URL()), prefix: server.Prefix(t)}
-	g.through = open(t, g.proxy.URL(), redis.WithPrefix(g.prefix))
+	g.through = open(t, g.proxy.URL(), append(options, redis.WithPrefix(g.prefix))...)
 	g.around = open(t, server.URL(), redis.WithPrefix(g.prefix))
 	for _, op := range operations { // the server knows the scripts from now on
 		must(t, op.call(t.Context(), g.through, op.prepare(t, g.through, "warm-up "+op.name)))

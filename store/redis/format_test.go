@@ -18,7 +18,7 @@ func TestNewerFormat(t *testing.T) {
 	prefix := server.Prefix(t)
 	where, err := parseURL(server.URL())
 	must(t, err)
-	client, err := rueidis.NewClient(where.config(nil))
+	client, err := rueidis.NewClient(where.config(nil, usualPatience()))
 	must(t, err)
 	t.Cleanup(client.Close)
 	open := func() error {

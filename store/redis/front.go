@@ -40,7 +40,7 @@ type Front struct {
 // front answers when it is back, and until then the durable store does. The server's settings do not matter. Only the
 // options [WithPrefix] and [WithTLS] have an effect.
 func OpenFront(ctx context.Context, url string, opts ...Option) (*Front, error) {
-	o := options{prefix: "onceward"}
+	o := options{prefix: "onceward", patience: usualPatience()}
 	for _, option := range opts {
 		option(&o)
 	}
@@ -52,7 +52,7 @@ func OpenFront(ctx context.Context, url string, opts ...Option) (*Front, error) 
 		return nil, err
 	}
 	f := &Front{
-		prefix: o.prefix + ":front:" + noTag, config: where.config(o.tls), cluster: where.mode == modeCluster,
+		prefix: o.prefix + ":front:" + noTag, config: where.config(o.tls, o.patience), cluster: where.mode == modeCluster,
 		failure: errConnecting, connecting: true,
 	}
 	first := make(chan struct{})
@@ -123,7 +123,7 @@ func (f *Front) connect() (*sender, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &sender{client: client, cluster: f.cluster}
+	s := &sender{client: client, cluster: f.cluster, timeout: f.config.ConnWriteTimeout}
 	ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
 	defer cancel()
 	err = s.do(ctx, tombstone(f.prefix, 1))

@@ -20,9 +20,9 @@ import (
 )
 
 // openFront opens a front that is closed with the test, and waits until it knows the time.
-func openFront(t testing.TB, url, prefix string) *redis.Front {
+func openFront(t testing.TB, url, prefix string, options ...redis.Option) *redis.Front {
 	t.Helper()
-	f, err := redis.OpenFront(t.Context(), url, redis.WithPrefix(prefix))
+	f, err := redis.OpenFront(t.Context(), url, append([]redis.Option{redis.WithPrefix(prefix), patient}, options...)...)
 	must(t, err)
 	t.Cleanup(func() { must(t, f.Close()) })
 	awaitFront(t, f)
@@ -200,7 +200,7 @@ func TestFrontIsClosed(t *testing.T) {
 	t.Parallel()
 	server := servers.Redis(t)
 	proxy := servers.NewRedisProxy(t, server.URL())
-	f := openFront(t, proxy.URL(), server.Prefix(t))
+	f := openFront(t, proxy.URL(), server.Prefix(t), usual)
 	defer proxy.HoldReply(func(command string) bool { return strings.Contains(command, "under way") })()
 	got := make(chan error, 1)
 	go func() {
@@ -220,7 +220,7 @@ func TestFrontNodeIsSilent(t *testing.T) {
 	t.Parallel()
 	nightly.Only(t, ownCluster)
 	cluster := servers.NewProxiedRedisCluster(t, calm)
-	f := openFront(t, cluster.URL(), "front")
+	f := openFront(t, cluster.URL(), "front", usual)
 	silent := cluster.Proxies()[0]
 	for range 100 { // the nodes' and the front's
 		defer silent.HoldReply(func(command string) bool { return strings.HasPrefix(command, "HELLO") })()

@@ -23,6 +23,16 @@ type options struct {
 	eviction bool
 	readOnly bool
 	syncOnly bool
+	patience patience
+}
+
+// patience is how long the store waits for its servers. A test sets it so that the speed of the machine decides nothing.
+type patience struct {
+	silence, dial, call time.Duration // the constants silence, dialTimeout and callTimeout
+}
+
+func usualPatience() patience {
+	return patience{silence: silence, dial: dialTimeout, call: callTimeout}
 }
 
 // WithPrefix sets the beginning of all keys of the store: several stores can share a server. Letters, digits and the
@@ -103,7 +113,7 @@ func (o *options) check() error {
 // (see [WithEviction]), and records of a format that this program does not know; it logs what a crash or a fail-over
 // can lose.
 func Open(ctx context.Context, url string, opts ...Option) (*Store, error) {
-	o := options{prefix: "onceward", log: slog.Default()}
+	o := options{prefix: "onceward", log: slog.Default(), patience: usualPatience()}
 	for _, option := range opts {
 		option(&o)
 	}
@@ -117,17 +127,17 @@ func Open(ctx context.Context, url string, opts ...Option) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := connect(ctx, where.config(o.tls))
+	client, err := connect(ctx, where.config(o.tls, o.patience))
 	if err != nil {
 		return nil, err
 	}
 	s := &Store{
-		sender: &sender{client: client, cluster: where.mode == modeCluster, acks: o.acks},
+		sender: &sender{client: client, cluster: where.mode == modeCluster, acks: o.acks, timeout: o.patience.call},
 		names:  newNames(o.prefix, where.mode == modeCluster), recent: newRecent(), log: o.log,
 		inspection: inspection{mode: where.mode, options: o},
 	}
 	if o.acks.wanted() {
-		s.sender.aside = &sender{client: client, cluster: s.sender.cluster}
+		s.sender.aside = &sender{client: client, cluster: s.sender.cluster, timeout: o.patience.call}
 	}
 	s.Apply = s.change
 	s.watcher = newWatcher(s)

@@ -6,6 +6,7 @@ import (
 	"os"
 	"testing"
 
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/internal/watchdog"
 	"github.com/onceward/onceward/store"
@@ -24,10 +25,13 @@ func must(t testing.TB, err error) {
 	}
 }
 
+// patient has a store wait for its servers for as long as a test does, however long the machine stands still.
+var patient = redis.Patience(await.Limit)
+
 // open opens a store that is closed with the test.
 func open(t testing.TB, url string, options ...redis.Option) *redis.Store {
 	t.Helper()
-	s, err := redis.Open(t.Context(), url, append([]redis.Option{quiet}, options...)...)
+	s, err := redis.Open(t.Context(), url, append([]redis.Option{quiet, patient}, options...)...)
 	must(t, err)
 	t.Cleanup(func() { must(t, s.Close()) })
 	return s

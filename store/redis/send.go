@@ -13,8 +13,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// callTimeout bounds a call that the server does not answer. It belongs to the sender: a caller that leaves does not
-// end a batch, or a connection that is being made, for others.
+// callTimeout is the timeout of senders.
 const callTimeout = 10 * time.Second
 
 // part contains the calls that are sent as one command.
@@ -37,7 +36,7 @@ func (p *part) returnsTime() bool {
 
 // send makes the round trip, and answers the calls.
 func (s *sender) send(calls []*call) {
-	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
 	defer cancel()
 	parts := split(calls)
 	s.deliver(ctx, parts)
@@ -250,7 +249,7 @@ func (s *sender) ask(ctx context.Context, client rueidis.Client, commands ...rue
 	}
 	done := make(chan []rueidis.RedisResult, 1)
 	if !s.start(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
 		defer cancel()
 		done <- together(ctx, client, commands)
 	}) {

@@ -44,7 +44,11 @@ type watchedConn struct {
 }
 
 // gates contains the gates of the servers of a client, by their addresses.
-type gates struct{ all sync.Map }
+type gates struct {
+	all sync.Map
+	// silence is how long the connections may be silent after a check.
+	silence time.Duration
+}
 
 // dial makes a connection of the client. To a server that cannot be reached it makes one attempt at a time.
 func (g *gates) dial(ctx context.Context, address string, d *net.Dialer, secured *tls.Config) (net.Conn, error) {
@@ -54,7 +58,7 @@ func (g *gates) dial(ctx context.Context, address string, d *net.Dialer, secured
 	if err != nil {
 		return nil, err
 	}
-	conn, err := dial(ctx, address, d, secured)
+	conn, err := dial(ctx, address, d, secured, g.silence)
 	end(err, err != nil && ctx.Err() == nil) // only the greeting shows whether the server works
 	if err != nil {
 		return nil, err
@@ -69,7 +73,9 @@ var errNotGreeted = errors.New("redis: the connection ended before the server ha
 type blocking struct{}
 
 // dial makes a connection.
-func dial(ctx context.Context, address string, d *net.Dialer, secured *tls.Config) (_ *watchedConn, err error) {
+func dial(
+	ctx context.Context, address string, d *net.Dialer, secured *tls.Config, silence time.Duration,
+) (_ *watchedConn, err error) {
 	var conn net.Conn
 	if secured != nil {
 		conn, err = (&tls.Dialer{NetDialer: d, Config: secured}).DialContext(ctx, "tcp", address)

@@ -30,7 +30,7 @@ type TestClock struct {
 // has the server's time again.
 func NewTestClock(t TestingT, s *Store) *TestClock {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), s.sender.timeout)
 	defer cancel()
 	stats, err := s.Stats(ctx)
 	if err != nil {

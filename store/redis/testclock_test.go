@@ -82,6 +82,7 @@ func TestTestClockUnderAGuard(t *testing.T) {
 	clock := redis.NewTestClock(test, s)
 	guard, err := onceward.New(s, onceward.Config{
 		Scope: onceward.SingleScope("shop"), Secret: []byte("sixteen random bytes or more"),
+		StoreTimeout: await.Limit, SettleTimeout: await.Limit,
 	})
 	must(t, err)
 	mux := http.NewServeMux()

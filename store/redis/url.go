@@ -145,16 +145,16 @@ func ClientOption(url string) (rueidis.ClientOption, error) {
 	if err != nil {
 		return rueidis.ClientOption{}, err
 	}
-	return where.config(nil), nil
+	return where.config(nil, usualPatience()), nil
 }
 
 // config returns the settings of the client. The client repeats nothing on its own: the store knows what can be
 // repeated. It follows a redirection, because a server that redirects has done nothing.
-func (l *location) config(secured *tls.Config) rueidis.ClientOption {
+func (l *location) config(secured *tls.Config, p patience) rueidis.ClientOption {
 	config := rueidis.ClientOption{
 		InitAddress: l.addresses, Username: l.username, Password: l.password, ClientName: l.client, SelectDB: l.database,
-		Dialer: net.Dialer{Timeout: dialTimeout, KeepAlive: heartbeat}, DialCtxFn: new(gates).dial, ConnWriteTimeout: callTimeout,
-		DisableCache: true, DisableRetry: true, AlwaysPipelining: true, PipelineMultiplex: 1,
+		Dialer: net.Dialer{Timeout: p.dial, KeepAlive: heartbeat}, DialCtxFn: (&gates{silence: p.silence}).dial,
+		ConnWriteTimeout: p.call, DisableCache: true, DisableRetry: true, AlwaysPipelining: true, PipelineMultiplex: 1,
 		BlockingPoolCleanup: poolCleanup, BlockingPoolMinSize: maxLanes, ForceSingleClient: l.mode == modeSingle,
 	}
 	if l.secured {
