@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/dynamodb"
@@ -164,6 +165,7 @@ func TestGuardRequests(t *testing.T) {
 	rows := newBusiness(t, where)
 	guard, err := onceward.New(s, onceward.Config{
 		Scope: onceward.SingleScope("acme"), Secret: []byte("a secret of thirty-two characters"),
+		StoreTimeout: await.Limit, SettleTimeout: await.Limit,
 	})
 	must(t, err)
 	reserved := guard.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

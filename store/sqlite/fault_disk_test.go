@@ -20,6 +20,7 @@ import (
 	"github.com/ncruces/go-sqlite3/vfs"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/store"
 )
 
@@ -224,7 +225,7 @@ func TestCommitFailsUnderGuard(t *testing.T) {
 	s, d, _ := openOnDisk(t)
 	guard, err := onceward.New(s, onceward.Config{
 		Scope: onceward.SingleScope("alice"), Secret: []byte("the secret of the tests"),
-		Logger: slog.New(slog.DiscardHandler),
+		Logger: slog.New(slog.DiscardHandler), StoreTimeout: await.Limit, SettleTimeout: await.Limit,
 	})
 	if err != nil {
 		t.Fatal(err)
