@@ -2,16 +2,21 @@ package callers_test
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/servers"
+	"github.com/onceward/onceward/internal/wrap"
 	"github.com/onceward/onceward/oncewardtest"
+	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
 	"github.com/onceward/onceward/store/postgres"
 	"github.com/onceward/onceward/store/redis"
@@ -71,6 +76,19 @@ func TestOnMemory(t *testing.T) {
 	wantKinds(t, on(onceward.FailureRetry), oncewardtest.KindTwice)
 }
 
+// repeating repeats the calls that a store cannot do, for as long as a test waits: a connection to Redis is given up if
+// the machine stands still.
+func repeating(over context.Context, s store.Store) store.Store {
+	return wrap.New(s, func(ctx context.Context, _ wrap.Call, next func(ctx context.Context) error) error {
+		for end := time.Now().Add(await.Limit); ; time.Sleep(10 * time.Millisecond) {
+			err := next(ctx)
+			if !errors.Is(err, store.ErrUnavailable) || ctx.Err() != nil || over.Err() != nil || time.Now().After(end) {
+				return err
+			}
+		}
+	})
+}
+
 func TestOnRedis(t *testing.T) {
 	t.Parallel()
 	server := servers.Redis(t)
@@ -83,8 +101,8 @@ func TestOnRedis(t *testing.T) {
 			u.Cleanup(func() { _ = s.Close() })
 			provider := oncewardtest.NewProvider(u, oncewardtest.ProviderConfig{})
 			return oncewardtest.Config{
-				Store: s, Clock: redis.NewTestClock(u, s), Service: charge(provider, failure),
-				Providers: []*oncewardtest.Provider{provider},
+				Store: repeating(u.Context(), s), Clock: redis.NewTestClock(u, s), Service: charge(provider, failure),
+				Providers: []*oncewardtest.Provider{provider}, Guard: onceward.Config{StoreTimeout: await.Limit},
 			}
 		}
 	}
@@ -108,6 +126,7 @@ func TestOnPostgres(t *testing.T) {
 		return func(oncewardtest.TestingT) oncewardtest.Config {
 			return oncewardtest.Config{
 				Store: s, Clock: clock, Effects: oncewardtest.Rows(db, "payment"),
+				Guard: onceward.Config{StoreTimeout: await.Limit},
 				Service: route(func(w http.ResponseWriter, r *http.Request) {
 					if err := insert(r.Context(), pool); err != nil {
 						http.Error(w, err.Error(), http.StatusInternalServerError)

@@ -11,7 +11,6 @@ import (
 	"github.com/onceward/onceward/internal/servers"
 	"github.com/onceward/onceward/limit"
 	"github.com/onceward/onceward/store"
-	"github.com/onceward/onceward/store/redis"
 	"github.com/onceward/onceward/store/sqlite"
 )
 
@@ -23,10 +22,7 @@ func TestReplaysAreFree(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T) (store.Store, limit.Counters){
 		"shared, on Redis": func(t *testing.T) (store.Store, limit.Counters) {
 			server := servers.Redis(t)
-			s, err := redis.Open(t.Context(), server.URL(), redis.WithPrefix(server.Prefix(t)), redis.WithLogger(quiet))
-			must(t, err)
-			t.Cleanup(func() { must(t, s.Close()) })
-			return s, s.Counters()
+			return limitedRedis(t, server.URL(), server.Prefix(t))
 		},
 		"in the process, on SQLite": func(t *testing.T) (store.Store, limit.Counters) {
 			s, err := sqlite.Open(t.Context(), t.TempDir()+"/onceward.db")

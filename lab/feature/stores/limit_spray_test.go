@@ -1,6 +1,7 @@
 package stores_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -15,6 +16,7 @@ import (
 	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/internal/nightly"
 	"github.com/onceward/onceward/internal/servers"
+	"github.com/onceward/onceward/internal/wrap"
 	"github.com/onceward/onceward/limit"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/redis"
@@ -39,7 +41,8 @@ func newLimitedService(t testing.TB, s store.Store, limiter onceward.Limiter, mo
 	t.Helper()
 	guard, err := onceward.New(s, onceward.Config{
 		Scope:  byToken,
-		Secret: []byte("the secret of the tests"), StoreTimeout: await.Limit, Logger: quiet, Limiter: limiter,
+		Secret: []byte("the secret of the tests"), StoreTimeout: await.Limit, SettleTimeout: await.Limit,
+		Logger: quiet, Limiter: limiter,
 	})
 	must(t, err)
 	service := new(limitedService)
@@ -57,6 +60,43 @@ func (s *limitedService) post(scope, key string) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	s.ServeHTTP(w, r)
 	return w
+}
+
+// limitedRedis opens a store on Redis and its counters. A connection is given up if the machine stands still, and then
+// the same call is repeated for as long as a test waits: it is answered as the first one was.
+func limitedRedis(t *testing.T, url, prefix string) (store.Store, limit.Counters) {
+	t.Helper()
+	s, err := redis.Open(t.Context(), url, redis.WithPrefix(prefix), redis.WithLogger(quiet))
+	must(t, err)
+	t.Cleanup(func() { must(t, s.Close()) })
+	return wrap.New(s, func(ctx context.Context, _ wrap.Call, next func(ctx context.Context) error) error {
+		return repeat(ctx, t, next)
+	}), repeatingCounters{s.Counters(), t}
+}
+
+// repeat repeats a call that a store cannot do, until the test is over.
+func repeat(ctx context.Context, t *testing.T, call func(ctx context.Context) error) error {
+	for end := time.Now().Add(await.Limit); ; time.Sleep(10 * time.Millisecond) {
+		err := call(ctx)
+		if !errors.Is(err, store.ErrUnavailable) || ctx.Err() != nil || t.Context().Err() != nil || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+// repeatingCounters repeat the takes that cannot be done.
+type repeatingCounters struct {
+	limit.Counters
+	t *testing.T
+}
+
+// Take implements [limit.Counters].
+func (c repeatingCounters) Take(ctx context.Context, ask limit.Take) (g limit.Grant, err error) {
+	err = repeat(ctx, c.t, func(ctx context.Context) error {
+		g, err = c.Counters.Take(ctx, ask)
+		return err
+	})
+	return g, err
 }
 
 // bystander sends requests at an even pace, new ones and replays by turns, each of which has to be answered as usual.
@@ -115,11 +155,9 @@ func TestSprayedKeys(t *testing.T) {
 			server := servers.Redis(t)
 			prefix := server.Prefix(t)
 			for range 2 {
-				s, err := redis.Open(t.Context(), server.URL(), redis.WithPrefix(prefix), redis.WithLogger(quiet))
-				must(t, err)
-				t.Cleanup(func() { must(t, s.Close()) })
+				s, counters := limitedRedis(t, server.URL(), prefix)
 				l, err := limit.New(limit.Config{
-					For: plan, Counters: s.Counters(), Nodes: 2, Logger: quiet, CounterTimeout: await.Limit,
+					For: plan, Counters: counters, Nodes: 2, Logger: quiet, CounterTimeout: await.Limit,
 				})
 				must(t, err)
 				nodes = append(nodes, newLimitedService(t, s, l, onceward.Reserved(onceward.FailureUnknown)))
