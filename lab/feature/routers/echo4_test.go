@@ -1,6 +1,7 @@
 package routers_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -21,7 +22,7 @@ func TestEcho4(t *testing.T) {
 	t.Parallel()
 	suite.Run(t, suite.Adapter{
 		Name: "echo v4", Operation: colonOperation, Serve: serveEcho4, State: stateEcho4, Hooks: hooksEcho4,
-		Envelope: envelopeEcho4,
+		Envelope: envelopeEcho4, Deadline: deadlineEcho4,
 		Features: withErrors(suite.HTTPFeatures, true),
 		Wrong: []suite.Wrong{
 			{Name: "its own writer", Serve: wrongWriterEcho4},
@@ -42,6 +43,21 @@ func serveEcho4(t *testing.T, guard *onceward.Guard, work suite.Work, options ..
 	accounts := router.Group("/accounts/:account")
 	accounts.POST("/payments", echo4Handler(work), oncewardecho.Middleware(guard, options...))
 	accounts.POST("/refunds", echo4Handler(work), oncewardecho.Middleware(guard, options...))
+	return suite.ServeHTTP(t, router)
+}
+
+// deadlineEcho4 serves behind a middleware that sets a deadline.
+func deadlineEcho4(t *testing.T, guard *onceward.Guard, work suite.Work, options ...onceward.Option) suite.Caller {
+	router := newRouterEcho4()
+	router.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			ctx, cancel := context.WithTimeout(c.Request().Context(), suite.FrontDeadline)
+			defer cancel()
+			c.SetRequest(c.Request().WithContext(ctx))
+			return next(c)
+		}
+	})
+	router.POST("/accounts/:account/payments", echo4Handler(work), oncewardecho.Middleware(guard, options...))
 	return suite.ServeHTTP(t, router)
 }
 

@@ -1,6 +1,7 @@
 package routers_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -19,7 +20,7 @@ func TestEcho5(t *testing.T) {
 	t.Parallel()
 	suite.Run(t, suite.Adapter{
 		Name: "echo v5", Operation: colonOperation, Serve: serveEcho5, State: stateEcho5, Hooks: hooksEcho5,
-		Envelope: envelopeEcho5,
+		Envelope: envelopeEcho5, Deadline: deadlineEcho5,
 		Features: withErrors(suite.HTTPFeatures, true),
 		Wrong: []suite.Wrong{
 			{Name: "its own writer", Serve: wrongWriterEcho5},
@@ -40,6 +41,21 @@ func serveEcho5(t *testing.T, guard *onceward.Guard, work suite.Work, options ..
 	accounts := router.Group("/accounts/:account")
 	accounts.POST("/payments", echo5Handler(work), oncewardecho.Middleware(guard, options...))
 	accounts.POST("/refunds", echo5Handler(work), oncewardecho.Middleware(guard, options...))
+	return suite.ServeHTTP(t, router)
+}
+
+// deadlineEcho5 serves behind a middleware that sets a deadline.
+func deadlineEcho5(t *testing.T, guard *onceward.Guard, work suite.Work, options ...onceward.Option) suite.Caller {
+	router := newRouterEcho5()
+	router.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c *echo.Context) error {
+			ctx, cancel := context.WithTimeout(c.Request().Context(), suite.FrontDeadline)
+			defer cancel()
+			c.SetRequest(c.Request().WithContext(ctx))
+			return next(c)
+		}
+	})
+	router.POST("/accounts/:account/payments", echo5Handler(work), oncewardecho.Middleware(guard, options...))
 	return suite.ServeHTTP(t, router)
 }
 

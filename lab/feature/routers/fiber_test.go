@@ -31,7 +31,7 @@ func TestFiber(t *testing.T) {
 	t.Parallel()
 	suite.Run(t, suite.Adapter{
 		Name: "fiber", Operation: colonOperation, Serve: serveFiber, State: stateFiber,
-		Envelope: envelopeFiber, OwnContext: ownContextFiber, Features: withErrors(suite.HTTPFeatures, false),
+		Envelope: envelopeFiber, Deadline: deadlineFiber, OwnContext: ownContextFiber, Features: withErrors(suite.HTTPFeatures, false),
 		Wrong: []suite.Wrong{
 			{Name: "the adaptor of fiber", Serve: wrongAdaptor, Mistake: suite.NoAnswer},
 			{Name: "its own response", Serve: wrongResponse, Mistake: suite.NoAnswer},
@@ -50,6 +50,19 @@ func TestStreamedBodies(t *testing.T) {
 
 func serveFiber(t *testing.T, guard *onceward.Guard, work suite.Work, options ...onceward.Option) suite.Caller {
 	return serveWith(t, fiber.Config{}, guard, work, options)
+}
+
+// deadlineFiber serves behind a middleware that sets a deadline.
+func deadlineFiber(t *testing.T, guard *onceward.Guard, work suite.Work, options ...onceward.Option) suite.Caller {
+	app := fiber.New()
+	app.Use(func(c fiber.Ctx) error {
+		ctx, cancel := context.WithTimeout(c.Context(), suite.FrontDeadline)
+		defer cancel()
+		c.SetContext(ctx)
+		return c.Next()
+	})
+	app.Post("/accounts/:account/payments", oncewardfiber.Handler(guard, fiberHandler(work), options...))
+	return listen(t, app)
 }
 
 // envelopeFiber serves with an error handler that answers with 200.

@@ -23,7 +23,7 @@ func TestGin(t *testing.T) {
 	t.Parallel()
 	suite.Run(t, suite.Adapter{
 		Name: "gin", Operation: colonOperation, Serve: serveGin, State: stateGin, Hooks: hooksGin, OwnContext: ownContextGin,
-		Envelope: envelopeGin, Features: withErrors(suite.HTTPFeatures, true),
+		Envelope: envelopeGin, Deadline: deadlineGin, Features: withErrors(suite.HTTPFeatures, true),
 		Wrong: []suite.Wrong{
 			{Name: "its own writer", Serve: wrongWriterGin},
 			{Name: "its own writer, no abort", Serve: wrongWriterGoingOn, RunsAgain: true},
@@ -43,6 +43,19 @@ func serveGin(t *testing.T, guard *onceward.Guard, work suite.Work, options ...o
 	accounts := engine.Group("/accounts/:account")
 	accounts.POST("/payments", oncewardgin.Handler(guard, ginHandler(work), options...))
 	accounts.POST("/refunds", oncewardgin.Handler(guard, ginHandler(work), options...))
+	return suite.ServeHTTP(t, engine)
+}
+
+// deadlineGin serves behind a middleware that sets a deadline.
+func deadlineGin(t *testing.T, guard *onceward.Guard, work suite.Work, options ...onceward.Option) suite.Caller {
+	engine := newEngine()
+	engine.Use(func(c *gin.Context) {
+		ctx, cancel := context.WithTimeout(c.Request.Context(), suite.FrontDeadline)
+		defer cancel()
+		c.Request = c.Request.WithContext(ctx)
+		c.Next()
+	})
+	engine.POST("/accounts/:account/payments", oncewardgin.Handler(guard, ginHandler(work), options...))
 	return suite.ServeHTTP(t, engine)
 }
 

@@ -16,7 +16,7 @@ func TestNetHTTP(t *testing.T) {
 	t.Parallel()
 	suite.Run(t, suite.Adapter{
 		Name: "net/http", Operation: "POST /accounts/{account}/payments", Serve: serveNetHTTP, State: stateNetHTTP,
-		Hooks: hooksNetHTTP, Features: suite.HTTPFeatures,
+		Hooks: hooksNetHTTP, Deadline: deadlineNetHTTP, Features: suite.HTTPFeatures,
 	})
 }
 
@@ -25,6 +25,18 @@ func serveNetHTTP(t *testing.T, guard *onceward.Guard, work suite.Work, options 
 	for _, what := range []string{"payments", "refunds"} {
 		router.Handle("POST /accounts/{account}/"+what, guard.HandlerFunc(handlerNetHTTP(work), options...))
 	}
+	return suite.ServeHTTP(t, router)
+}
+
+// deadlineNetHTTP serves behind a middleware that sets a deadline.
+func deadlineNetHTTP(t *testing.T, guard *onceward.Guard, work suite.Work, options ...onceward.Option) suite.Caller {
+	protected := guard.Handler(handlerNetHTTP(work), options...)
+	router := http.NewServeMux()
+	router.HandleFunc("POST /accounts/{account}/payments", func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), suite.FrontDeadline)
+		defer cancel()
+		protected.ServeHTTP(w, r.WithContext(ctx))
+	})
 	return suite.ServeHTTP(t, router)
 }
 

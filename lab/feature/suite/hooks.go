@@ -12,7 +12,7 @@ import (
 // context shows it.
 const HookHeader = "X-Hook"
 
-// hookedLimit is the limit of answers in a server with a hook.
+// hookedLimit is the limit of answers in a server with a hook, in reserved mode: a larger one is streamed.
 const hookedLimit = 64
 
 // ways are the ways to answer that [WriteAs] has.
@@ -39,8 +39,14 @@ func WriteAs(memo string, w http.ResponseWriter) {
 // and what the hook adds reaches the client as without protection.
 func testHooks(s *service) {
 	s.makeGuard(setup{})
+	s.checkHooks("reserved", reserved, onceward.ResponseLimit(hookedLimit))
+	s.checkHooks("transactional", onceward.Transactional())
+}
+
+func (s *service) checkHooks(mode string, options ...onceward.Option) {
+	s.Helper()
 	without := s.adapter.Hooks(s.T, nil)
-	with := s.adapter.Hooks(s.T, s.guard, reserved, onceward.ResponseLimit(hookedLimit))
+	with := s.adapter.Hooks(s.T, s.guard, options...)
 	ask := func(caller Caller, way, key string) Answer {
 		s.Helper()
 		r := keyed(key)
@@ -54,14 +60,14 @@ func testHooks(s *service) {
 		if want.Header.Get(HookHeader) == "" {
 			s.Fatalf("%s: the hook adds nothing without protection", way)
 		}
-		first := ask(with, way, way)
+		first := ask(with, way, mode+way)
 		if got := first.Header; first.Status != want.Status || first.Body != want.Body ||
 			got.Get(HookHeader) != want.Header.Get(HookHeader) || got.Get("X-Handler") != want.Header.Get("X-Handler") {
-			s.Errorf("%s: got %s with %v, want, as without protection, %s with %v", way, first, got, want, want.Header)
+			s.Errorf("%s, %s: got %s with %v, want, as without protection, %s with %v", mode, way, first, got, want, want.Header)
 		}
-		retry := ask(with, way, way)
+		retry := ask(with, way, mode+way)
 		if got := retry.Header.Values(HookHeader); len(got) != 1 || got[0] != want.Header.Get(HookHeader) {
-			s.Errorf("%s: a retry gets %s with %v of the hook, want %v", way, retry, got, want.Header.Values(HookHeader))
+			s.Errorf("%s, %s: a retry gets %s with %v of the hook, want %v", mode, way, retry, got, want.Header.Values(HookHeader))
 		}
 	}
 }

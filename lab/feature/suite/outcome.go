@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward"
+	"github.com/onceward/onceward/internal/await"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/sqlite"
 )
@@ -210,6 +211,30 @@ func testDeadline(s *service) {
 		}
 	}
 	undone.wantRuns("transactional", 2)
+}
+
+// FrontDeadline is how long the context of a request lasts that has a deadline from a middleware in front of the guard.
+const FrontDeadline = 20 * time.Millisecond
+
+// testDeadlineInFront: the deadline that the request's context has in front of the guard is the handler's, where it is the
+// earlier one (rule E6).
+func testDeadlineInFront(s *service, mode onceward.Option) {
+	s.adapter.Serve = s.adapter.Deadline
+	s.serveWork(func(ctx context.Context, p Payment) Reply {
+		until, ok := ctx.Deadline()
+		if !ok || time.Until(until) > FrontDeadline {
+			s.Errorf("E6: the handler's deadline is in %s, set %t, want the one of the request", time.Until(until), ok)
+			return s.pay(ctx, p)
+		}
+		<-ctx.Done()
+		return Reply{}
+	}, mode)
+	await.That(s, "the handler ran", func() bool { // the deadline of an earlier request may have passed before
+		if got := s.call(keyed("k")); got.Status < http.StatusInternalServerError || got.Replayed {
+			s.Errorf("E6: got %s, want a failure", got)
+		}
+		return s.runs.Load() > 0
+	})
 }
 
 // NewUndoingStore returns a store that undoes the first run of each transaction, for tests of what an adapter does when

@@ -36,6 +36,9 @@ type Adapter struct {
 	// the answer begins. The handler answers by [WriteAs]. With no guard it serves without protection. Default: it is not
 	// tested.
 	Hooks func(t *testing.T, guard *onceward.Guard, options ...onceward.Option) Caller
+	// Deadline protects as Serve does, behind a middleware that gives the context of the request a deadline, by
+	// [FrontDeadline]. Default: it is not tested.
+	Deadline Serve
 	// Envelope protects as Serve does, where an error that the work replies with is answered with 200. Default: it is not
 	// tested.
 	Envelope Serve
@@ -152,6 +155,7 @@ var behaviours = []behaviour{
 	{name: "Unknown", run: testUnknown},
 	{name: "Panic", run: testPanic},
 	{name: "Deadline", run: testDeadline},
+	{name: "DeadlineInFront", has: func(a Adapter) bool { return a.Deadline != nil }, inMode: testDeadlineInFront},
 	{name: "Rerun", run: testRerun},
 	{name: "State", has: func(a Adapter) bool { return a.State != nil }, run: testState},
 	{name: "Hooks", has: func(a Adapter) bool { return a.Hooks != nil }, run: testHooks},
