@@ -38,6 +38,41 @@ func TestFiberBehindNetHTTP(t *testing.T) {
 	}
 }
 
+// TestFiberAppTest: the connection of app.Test ends after the request, and fasthttp reports the end of a body in chunks
+// like that of its connection: such a body is refused, where it is streamed, and nothing is executed.
+func TestFiberAppTest(t *testing.T) {
+	t.Parallel()
+	for _, streams := range []bool{false, true} {
+		runs := 0
+		app := fiber.New(fiber.Config{StreamRequestBody: streams})
+		app.Post("/payments", oncewardfiber.Handler(guardOfScope(t, onceward.SingleScope("shop")), func(c fiber.Ctx) error {
+			runs++
+			return c.SendString("done")
+		}, reserved))
+		for length, refused := range map[int64]bool{2: false, -1: streams} {
+			r := httptest.NewRequest(http.MethodPost, "/payments", strings.NewReader("{}"))
+			r.Header.Set("Idempotency-Key", fmt.Sprint("length:", length))
+			r.ContentLength = length
+			if length < 0 {
+				r.TransferEncoding = []string{"chunked"}
+			}
+			before := runs
+			answer, err := app.Test(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, err := io.ReadAll(answer.Body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.Contains(string(body), "body-incomplete"); got != refused || runs-before == 1 == refused {
+				t.Errorf("streams %t, length %d: the answer is %d %q, and the handler ran %d times, want refused %t",
+					streams, length, answer.StatusCode, body, runs-before, refused)
+			}
+		}
+	}
+}
+
 // muted is a connection of which the system cannot be asked.
 type muted struct{ net.Conn }
 
