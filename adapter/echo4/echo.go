@@ -13,6 +13,7 @@ package oncewardecho4
 import (
 	"context"
 	"net/http"
+	"reflect"
 	"slices"
 
 	"github.com/labstack/echo/v4"
@@ -25,8 +26,8 @@ import (
 // [echo.Echo.Host]. It panics if the options cannot be right, as [onceward.Guard.Middleware] does.
 //
 // What it wraps finds the transaction and the operation in c.Request().Context(). It runs again if the database undid
-// its transaction. Path and parameters of c are then as they were; what c.Set has kept is still there, because echo does
-// not list it. An error that the handler returns fails the request like a 5xx, unless it is answered with 400 or more. It
+// its transaction. Path, parameters and values of c are then as they were; in an application with a context type of its
+// own, what c.Set has kept is still there. An error that the handler returns fails the request like a 5xx, unless it is answered with 400 or more. It
 // is answered inside of the guard; only an error that is returned after the answer has begun goes on to the middlewares
 // in front.
 func Middleware(guard *onceward.Guard, options ...onceward.Option) echo.MiddlewareFunc {
@@ -66,6 +67,8 @@ type exchange struct {
 	// path, names and values belong to the route.
 	path          string
 	names, values []string
+	// kept is the handler's context, where that is echo's own.
+	kept keeping
 	// first is the response of the first run.
 	first echo.Response
 	ran   bool
@@ -115,6 +118,10 @@ func run(w http.ResponseWriter, r *http.Request) {
 	}
 	c.SetRequest(r)
 	c.SetResponse(x.answerTo(w))
+	if reflect.TypeOf(c) == plain {
+		x.kept.Context = c
+		c = &x.kept
+	}
 	x.err = x.next(c)
 	if x.err != nil {
 		x.failed(r.Context())
@@ -138,6 +145,7 @@ func (x *exchange) answerTo(w http.ResponseWriter) *echo.Response {
 	response := echo.NewResponse(w, x.echo.Echo())
 	response.Status = http.StatusOK // as echo begins
 	if x.ran {
+		x.kept.restore()
 		x.echo.SetPath(x.path)
 		x.echo.SetParamNames(x.names...)
 		x.echo.SetParamValues(x.values...)

@@ -84,8 +84,10 @@ func stateEcho4(t *testing.T, guard *onceward.Guard, options ...onceward.Option)
 	handler := func(c echo.Context) error {
 		w := c.Response()
 		facts := fmt.Sprintf("committed %t, status %d, size %d, header %v, route %s, account %s, names %v, values %v, "+
-			"user %v, path %s", w.Committed, w.Status, w.Size, w.Header(), c.Path(), c.Param("account"), c.ParamNames(),
-			c.ParamValues(), c.Get("user"), c.Request().URL)
+			"user %v, note %v, path %s", w.Committed, w.Status, w.Size, w.Header(), c.Path(), c.Param("account"),
+			c.ParamNames(), c.ParamValues(), c.Get("user"), c.Get("note"), c.Request().URL)
+		c.Set("user", "mallory")
+		c.Set("note", "was here")
 		c.SetPath("/another")
 		c.SetParamNames("account", "number")
 		c.SetParamValues(c.Param("account")+"!", "8")
@@ -316,6 +318,22 @@ func TestEcho4LeftBehind(t *testing.T) {
 		if err != nil || got.Status != http.StatusCreated || got.Body != "run 2" || got.Replayed != replayed {
 			t.Errorf("got %+v, error %v", got, err)
 		}
+	}
+}
+
+// TestEcho4ContextType: a handler gets the context of the application's own type that a middleware in front has made.
+func TestEcho4ContextType(t *testing.T) {
+	t.Parallel()
+	type own struct{ echo.Context }
+	router := newRouterEcho4()
+	router.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error { return next(&own{c}) }
+	})
+	router.POST("/accounts/:account/payments", func(c echo.Context) error {
+		return c.String(http.StatusCreated, fmt.Sprintf("%T", c.(*own).Context))
+	}, oncewardecho.Middleware(guardOfScope(t, onceward.SingleScope("shop")), reserved))
+	if got := call(t, suite.ServeHTTP(t, router), "k"); got.Status != http.StatusCreated || got.Body != "*echo.context" {
+		t.Errorf("got %+v", got)
 	}
 }
 
