@@ -135,8 +135,7 @@ type options struct {
 // [time.Now].
 func WithClock(now func() time.Time) Option { return func(o *options) { o.clock = now } }
 
-// WithLogger is where warnings of servers and a front go. SQLite has none: what is wrong is in its errors.
-// Default: [slog.Default].
+// WithLogger is where warnings of stores and a front go. Default: [slog.Default].
 func WithLogger(logger *slog.Logger) Option { return func(o *options) { o.logger = logger } }
 
 // WithManualMigration leaves the tables of a database as they are, and refuses those that are missing or of another
@@ -276,6 +275,9 @@ func openPostgres(ctx context.Context, at *Location, o options) (*Database, erro
 
 func openSQLite(ctx context.Context, path string, o options) (*Database, error) {
 	var options []sqlite.Option
+	if o.logger != nil {
+		options = append(options, sqlite.WithLogger(o.logger))
+	}
 	if o.clock != nil {
 		options = append(options, sqlite.WithClock(o.clock))
 	}

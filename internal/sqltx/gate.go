@@ -102,8 +102,7 @@ func (g *Gate) Close(log *slog.Logger) {
 func (g *Gate) shut(log *slog.Logger) {
 	g.closed = true
 	if len(g.results) > 0 {
-		log.Warn("onceward: a handler left rows open; they are closed, and its transaction ends as it said",
-			"last_statement", g.Statement)
+		WarnRowsLeft(log, g.Statement)
 	}
 	for r := range g.results {
 		r.Close()
@@ -113,6 +112,12 @@ func (g *Gate) shut(log *slog.Logger) {
 		// It only ends the handle, for which it waits until the handle's rows are closed; they can do no harm any more.
 		go func() { _ = tx.Rollback() }()
 	}
+}
+
+// WarnRowsLeft logs that a handler did not close rows.
+func WarnRowsLeft(log *slog.Logger, statement string) {
+	log.Warn("onceward: a handler left rows open; they are closed, and its transaction ends as it said",
+		"last_statement", statement)
 }
 
 // Lock keeps out a handler that has not returned. A call that is under way continues.

@@ -12,6 +12,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/onceward/onceward/inbox"
@@ -54,6 +55,7 @@ type Store struct {
 	manual   bool
 	readOnly bool
 	vfs      string
+	logger   *slog.Logger
 
 	writer  *writer
 	readers *readers
@@ -96,6 +98,9 @@ func WithVFS(name string) Option {
 	return func(s *Store) { s.vfs = name }
 }
 
+// WithLogger is where warnings go. Default: [slog.Default].
+func WithLogger(logger *slog.Logger) Option { return func(s *Store) { s.logger = logger } }
+
 const (
 	defaultBusyTimeout = 5 * time.Second
 	longestBusyTimeout = time.Hour
@@ -105,7 +110,7 @@ const (
 // brings its tables up to date, unless [WithManualMigration] or [WithReadOnly] says otherwise. It refuses a file that
 // is damaged, is not an SQLite database, or was written by a newer version that this one cannot work with.
 func Open(ctx context.Context, path string, options ...Option) (*Store, error) {
-	s := &Store{now: time.Now, busy: defaultBusyTimeout}
+	s := &Store{now: time.Now, busy: defaultBusyTimeout, logger: slog.Default()}
 	for _, option := range options {
 		option(s)
 	}
@@ -150,7 +155,7 @@ func (s *Store) prepareFile(path string) (string, error) {
 func (s *Store) open(ctx context.Context, file string) (err error) {
 	if s.readOnly {
 		s.writer = &writer{refuses: fmt.Errorf("sqlite: %w", store.ErrReadOnly)}
-	} else if s.writer, err = openWriter(ctx, file, s.vfs == "", s.busy, s.now); err != nil {
+	} else if s.writer, err = openWriter(ctx, file, s.vfs == "", s.busy, s.now, s.logger); err != nil {
 		return err
 	}
 	s.Apply = s.change

@@ -31,6 +31,8 @@ type gate struct {
 	over   bool
 	trusts bool         // while a statement of the store itself is prepared or executed
 	stmts  []*gatedStmt // those that may still be open, the newest last
+	open   int          // how many rows are open
+	last   string       // the last statement that returned rows
 }
 
 var (
@@ -88,8 +90,9 @@ func forbidden(action sqlite3.AuthorizerActionCode, first, second string) bool {
 func ours(name string) bool { return strings.HasPrefix(strings.ToLower(name), tablePrefix) }
 
 // close ends the turn. A statement that is running is waited for, and what was left open is closed here: from now on
-// nothing that the handler does touches the connection. It reports whether nothing was left open.
-func (g *gate) close() (tidy bool) {
+// nothing that the handler does touches the connection. It reports whether nothing was left open, and whether rows were:
+// a prepared statement may stay open until the end of its transaction.
+func (g *gate) close() (tidy, rows bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.over = true
@@ -101,7 +104,7 @@ func (g *gate) close() (tidy bool) {
 		}
 	}
 	g.stmts = nil
-	return tidy
+	return tidy, g.open > 0
 }
 
 // during runs a driver call if it is still the handler's turn and its transaction is still there. The call is bounded
@@ -255,6 +258,8 @@ func (s *gatedStmt) QueryContext(ctx context.Context, args []driver.NamedValue) 
 		inner, err := s.Stmt.(driver.StmtQueryContext).QueryContext(ctx, args)
 		if err == nil {
 			s.queried = true
+			s.gate.open++
+			s.gate.last = s.text
 			rows = &gatedRows{ColumnTypes: sqltx.NewColumnTypes(inner, s.gate), inner: inner, gate: s.gate}
 		}
 		return err
@@ -321,5 +326,6 @@ func (r *gatedRows) Close() error {
 	if r.gate.over {
 		return nil
 	}
+	r.gate.open-- // database/sql closes rows once
 	return r.inner.Close()
 }

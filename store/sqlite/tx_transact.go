@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ncruces/go-sqlite3"
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/store"
 )
 
@@ -172,7 +173,10 @@ func (m *member) handOver(w *writer, v store.Verdict) (settlement store.Settleme
 	}
 	settlement, revoked := m.await(turn{tx: tx, verdict: v, answer: m.answer})
 	m.answer.close()
-	tidy := w.gate.close()
+	tidy, rows := w.gate.close()
+	if rows {
+		sqltx.WarnRowsLeft(w.logger, w.gate.last)
+	}
 	w.gate = nil
 	if revoked {
 		err = errRevoked

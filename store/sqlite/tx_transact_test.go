@@ -1,9 +1,11 @@
 package sqlite_test
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"errors"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -246,5 +248,65 @@ func TestHandle(t *testing.T) {
 	must(t, s.Handle().QueryRowContext(t.Context(), `SELECT COUNT(*), SUM(value = 'kept') FROM business`).Scan(&rows, &kept))
 	if rows != 1 || kept != 1 {
 		t.Errorf("there are %d rows, %d of them kept; want 1 and 1", rows, kept)
+	}
+}
+
+// TestWarningOfRowsLeftOpen: rows that a handler did not close are logged with their statement. A prepared statement that
+// is left open is not: it ends with its transaction, as in database/sql.
+func TestWarningOfRowsLeftOpen(t *testing.T) {
+	t.Parallel()
+	const query = `SELECT value FROM business`
+	for name, c := range map[string]struct {
+		use   func(tx *sql.Tx) error
+		warns bool
+	}{
+		"rows": {func(tx *sql.Tx) error {
+			rows, err := tx.Query(query)
+			if err == nil && !rows.Next() {
+				err = errors.New("no rows")
+			}
+			return err
+		}, true},
+		"rows of a prepared statement": {func(tx *sql.Tx) error {
+			stmt, err := tx.Prepare(query)
+			if err == nil {
+				_, err = stmt.Query()
+			}
+			return err
+		}, true},
+		"a prepared statement": {func(tx *sql.Tx) error {
+			stmt, err := tx.Prepare(query)
+			if err != nil {
+				return err
+			}
+			rows, err := stmt.Query()
+			if err == nil {
+				err = rows.Close()
+			}
+			return err
+		}, false},
+		"rows read to their end": {func(tx *sql.Tx) error {
+			rows, err := tx.Query(query)
+			for err == nil && rows.Next() {
+			}
+			return err
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var log bytes.Buffer
+			s := openBusiness(t, newFile(t), sqlite.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+			exec(t, s, `INSERT INTO business VALUES ('a'), ('b')`)
+			transacted(t, s, reservation("key"), func(ctx context.Context, v store.Verdict) store.Settlement {
+				if err := c.use(onceward.Tx(ctx)); err != nil {
+					t.Error(err)
+				}
+				return inserting("row")(ctx, v)
+			}, store.DecisionExecute, "E1")
+			wantRows(t, s, "row", 1, "I1")
+			if warned := strings.Contains(log.String(), query); warned != c.warns {
+				t.Errorf("the log is %q, want a warning: %t", log.String(), c.warns)
+			}
+		})
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"slices"
 	"sync"
@@ -30,6 +31,7 @@ const groupTime = 20 * time.Millisecond
 type writer struct {
 	refuses   error // why nothing is written, of a store that was opened for looking only
 	now       func() time.Time
+	logger    *slog.Logger
 	groupTime time.Duration
 	committed func(store.ID) // told of each record that is no longer in progress, after the commit
 	messages  hints          // told of commits in which messages became ready
@@ -52,14 +54,14 @@ type writer struct {
 // openWriter opens the connection, brings the tables up to date and starts the goroutine. What is no file of the system
 // has neither a log nor permissions.
 func openWriter(
-	ctx context.Context, file string, isFile bool, busy time.Duration, now func() time.Time,
+	ctx context.Context, file string, isFile bool, busy time.Duration, now func() time.Time, logger *slog.Logger,
 ) (*writer, error) {
 	conn, err := openConn(ctx, file)
 	if err != nil {
 		return nil, err
 	}
 	w := &writer{
-		now: now, groupTime: groupTime, conn: conn, raw: conn.Raw(), statements: make(statements),
+		now: now, logger: logger, groupTime: groupTime, conn: conn, raw: conn.Raw(), statements: make(statements),
 		wake: make(chan struct{}, 1), ended: make(chan struct{}),
 	}
 	if err := w.setUp(isFile, busy); err != nil {
