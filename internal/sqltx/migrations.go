@@ -43,11 +43,10 @@ func (m *Migrations) After(version int) []string { return m.Names[min(version, l
 
 var gooseMark = regexp.MustCompile(`(?m)^-- \+goose .*\n`)
 
-// Text returns the part of a file that is applied, for tables of a prefix.
+// Text returns the SQL of a file, for tables of a prefix.
 func (m *Migrations) Text(file, prefix string) (string, error) {
 	text, err := fs.ReadFile(m.files, file)
-	up, _, _ := strings.Cut(string(text), "-- +goose Down")
-	return strings.ReplaceAll(gooseMark.ReplaceAllString(up, ""), DefaultPrefix, prefix), err
+	return strings.ReplaceAll(gooseMark.ReplaceAllString(string(text), ""), DefaultPrefix, prefix), err
 }
 
 var prefixPattern = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,29}$`)

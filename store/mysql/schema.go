@@ -20,7 +20,8 @@ import (
 var migrationFiles embed.FS
 
 // Migrations holds the migrations in the format of goose, for those who apply them with a tool of their own. They name
-// their tables onceward_… and create them in the database of the session.
+// their tables onceward_… and create them in the database of the session. They have no way down, which would forget every
+// key.
 func Migrations() fs.FS { return sqltx.MigrationFiles(migrationFiles) }
 
 // Migrate creates the tables, or brings them up to date. Any number of processes may call it at once, on any node:

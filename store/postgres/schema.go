@@ -22,7 +22,8 @@ var migrationFiles embed.FS
 const selectStatus = `SELECT coalesce(max(version), 0) FROM @schema`
 
 // Migrations returns the migrations in the format of goose, for those who apply them with a tool of their own. They name
-// their tables onceward_… and create them in the first schema of the search_path.
+// their tables onceward_… and create them in the first schema of the search_path. They have no way down, which would forget
+// every key.
 func Migrations() fs.FS { return sqltx.MigrationFiles(migrationFiles) }
 
 // Migrate creates the tables, or brings them up to date. Any number of processes may call it at once. It refuses tables

@@ -240,20 +240,3 @@ CREATE TABLE IF NOT EXISTS onceward_inbox (
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC COMMENT = 'Events that consumers have had.';
 
 INSERT IGNORE INTO onceward_schema (version) VALUES (1);
-
--- +goose Down
-
-DROP TABLE onceward_inbox;
-DROP TABLE onceward_outbox;
-DROP TABLE onceward_lock;
-DROP VIEW onceward_execution_log;
-DROP VIEW onceward_audit_log;
-DROP VIEW onceward_records;
-DROP TABLE onceward_execution;
-DROP TABLE onceward_audit;
-DROP TABLE onceward_external_event;
-DROP TABLE onceward_late_completion;
-DROP TABLE onceward_meta;
-DROP TABLE onceward_provider;
-DROP TABLE onceward_record;
-DROP TABLE onceward_schema;

@@ -855,35 +855,3 @@ COMMENT ON VIEW onceward_audit_log IS 'Who did what to which record, for people.
 COMMENT ON VIEW onceward_execution_log IS 'Requests of audited routes, for people.';
 
 INSERT INTO onceward_schema (version) VALUES (1);
-
--- +goose Down
-
-DROP VIEW onceward_execution_log;
-DROP VIEW onceward_audit_log;
-DROP VIEW onceward_messages;
-DROP VIEW onceward_records;
-DROP VIEW onceward_message;
-DROP FUNCTION onceward_text(bytea);
-DROP FUNCTION onceward_time(bigint);
-DROP FUNCTION onceward_purge_outbox(interval, integer);
-DROP FUNCTION onceward_outbox_free_stuck(integer);
-DROP FUNCTION onceward_outbox_free(bigint[]);
-DROP FUNCTION onceward_outbox_extend(uuid[], bigint[], bigint);
-DROP FUNCTION onceward_outbox_finish(uuid[], bigint[], smallint[], bigint[], integer[], text[], text[]);
-DROP FUNCTION onceward_outbox_claim(text[], integer[], bigint, bigint);
-DROP FUNCTION onceward_outbox_promote(integer);
-DROP FUNCTION onceward_purge(text, interval, integer);
-DROP FUNCTION onceward_reap(integer, boolean);
-DROP FUNCTION onceward_sweep(integer);
-DROP FUNCTION onceward_now();
-DROP TABLE onceward_inbox;
-DROP TABLE onceward_delivery;
-DROP TABLE onceward_outbox;
-DROP SEQUENCE onceward_outbox_number;
-DROP TABLE onceward_execution;
-DROP TABLE onceward_audit;
-DROP TABLE onceward_external_event;
-DROP TABLE onceward_late_completion;
-DROP TABLE onceward_record;
-DROP SEQUENCE onceward_attempt;
-DROP TABLE onceward_schema;

@@ -40,7 +40,7 @@ func trySchema(ctx context.Context, p *postgres, r *Result) error {
 	return nil
 }
 
-// migrations are what creates the tables, in their order, without what would undo it.
+// migrations are what creates the tables, in their order.
 func migrations() (texts []string, err error) {
 	files, err := fs.Glob(postgresstore.Migrations(), "*.sql")
 	if err != nil {
@@ -51,8 +51,7 @@ func migrations() (texts []string, err error) {
 		if err != nil {
 			return nil, err
 		}
-		up, _, _ := strings.Cut(string(text), "-- +goose Down")
-		texts = append(texts, up)
+		texts = append(texts, string(text))
 	}
 	return texts, nil
 }
