@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/onceward/onceward/outbox"
@@ -57,6 +56,13 @@ type claimSide struct {
 	store *postgres.Store
 }
 
+// promoteAll promotes all messages, and claims none.
+const promoteAll = `WITH gone AS (DELETE FROM onceward_outbox RETURNING *)
+	INSERT INTO onceward_delivery (id, number, lane, due, created_at, origin_attempt, topic, aggregatetype, aggregateid, type,
+		downstream_key, attributes, origin_scope, origin_key, payload)
+	SELECT id, number, lane, due, created_at, origin_attempt, topic, aggregatetype, aggregateid, type,
+		downstream_key, attributes, origin_scope, origin_key, payload FROM gone`
+
 // withDone makes messages, has them claimed and finished, and vacuums as a server does by itself after so many changes.
 func (s *pgServer) withDone(ctx context.Context, done int, use func(*claimSide) error) error {
 	return s.visit(ctx, 1, durably, func(site *pgSite) error {
@@ -70,8 +76,7 @@ func (s *pgServer) withDone(ctx context.Context, done int, use func(*claimSide) 
 			return err
 		}
 		for _, statement := range []string{
-			`SELECT onceward_outbox_promote(` + strconv.Itoa(done) + `)`, `UPDATE onceward_delivery SET state = 1, token = 1`,
-			`UPDATE onceward_delivery SET state = 4`, `VACUUM ANALYZE onceward_outbox, onceward_delivery`,
+			promoteAll, `UPDATE onceward_delivery SET state = 1, token = 1`, `UPDATE onceward_delivery SET state = 4`, `VACUUM ANALYZE onceward_outbox, onceward_delivery`,
 		} {
 			if _, err := site.pool.Exec(ctx, statement); err != nil {
 				return err

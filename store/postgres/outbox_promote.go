@@ -7,9 +7,10 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// The statements that promote new messages, one session at a time, and claim them in the same step: a message that is
-// inserted as ready and leased by a statement behind that is written twice, in the table and its indexes. They do what
-// the functions outbox_promote and outbox_claim do one after the other, under the lock of the first.
+// The statements that promote new messages to deliveries, and claim them in the same step: a message that is inserted as
+// ready and leased by a later statement is written twice, in the table and its indexes. One session at a time does it, and
+// looks when it is its turn: so a message is promoted together with the earlier ones of its aggregate, or after them. A
+// message that SQL of the application has added twice under one id is one.
 //
 // What is claimed is read by a statement of its own behind the commit: a worker that is slow to read holds up no other.
 const (

@@ -78,6 +78,16 @@ func (u *outboxTest) wantClaimed(got []string, want ...string) {
 	}
 }
 
+// promotion returns the statements that promote so many messages and claim none, as a worker does that wants others.
+func promotion(most int) string {
+	const of = `id, number, lane, due, created_at, origin_attempt, topic, aggregatetype, aggregateid, type, downstream_key,
+		attributes, origin_scope, origin_key, payload`
+	return fmt.Sprintf(`SELECT pg_advisory_xact_lock('onceward_outbox'::regclass::oid::integer, 0);
+		WITH gone AS (DELETE FROM onceward_outbox WHERE number IN (
+			SELECT number FROM onceward_outbox WHERE number > 0 ORDER BY number LIMIT %d) RETURNING *)
+		INSERT INTO onceward_delivery (%[2]s) SELECT %[2]s FROM gone`, most, of)
+}
+
 // TestPromotionUnderWay: while one worker promotes the first message of an aggregate, no worker gets the second; other
 // messages are to be had at once. It does not matter how that one ends.
 func TestPromotionUnderWay(t *testing.T) {
@@ -87,12 +97,12 @@ func TestPromotionUnderWay(t *testing.T) {
 			t.Parallel()
 			u := newOutboxTest(t, "")
 			u.add("topic", "1", "there before")
-			exec(t, u.admin, `SELECT onceward_outbox_promote(10)`)
+			exec(t, u.admin, promotion(10))
 			u.add("topic", "2", "first", "second")
 			conn, err := u.admin.Acquire(t.Context())
 			must(t, err)
 			defer conn.Release()
-			for _, statement := range []string{`BEGIN`, `SELECT onceward_outbox_promote(1)`} {
+			for _, statement := range []string{`BEGIN`, promotion(1)} {
 				_, err := conn.Exec(t.Context(), statement)
 				must(t, err)
 			}
@@ -150,7 +160,7 @@ func TestStalledWorker(t *testing.T) {
 		SELECT gen_random_uuid(), nextval('onceward_outbox_number'), 0, onceward_now(), onceward_now(), 0, 'large', '', '', 't', '', '{}',
 			convert_to(repeat('x', 500000), 'UTF8')
 		FROM generate_series(1, 60)`)
-	exec(t, u.admin, `SELECT onceward_outbox_promote(100)`)
+	exec(t, u.admin, promotion(100))
 	conn, err := u.admin.Acquire(t.Context())
 	must(t, err)
 	defer conn.Release()
@@ -323,7 +333,7 @@ func TestMessagesOfBothTables(t *testing.T) {
 	t.Parallel()
 	u := newOutboxTest(t, "")
 	want := u.add("topic", "1", "a", "b")
-	exec(t, u.admin, `SELECT onceward_outbox_promote(10)`)
+	exec(t, u.admin, promotion(10))
 	want = append(want, u.add("topic", "1", "c", "d")...)
 	slices.Sort(want)
 	var got []string
@@ -391,7 +401,7 @@ func TestFreeingLocksInOrder(t *testing.T) {
 	t.Parallel()
 	u := newOutboxTest(t, "&deadlock_timeout=50ms&lock_timeout=1h")
 	u.add("topic", "1", "first", "second")
-	exec(t, u.admin, `SELECT onceward_outbox_promote(10)`)
+	exec(t, u.admin, promotion(10))
 	// A worker died before it could free them; where they lie, the first is last.
 	for _, kind := range []string{"second", "first"} {
 		exec(t, u.admin, `UPDATE onceward_delivery SET state = 2 WHERE type = $1`, kind)
