@@ -76,7 +76,8 @@ func (s *pgServer) withDone(ctx context.Context, done int, use func(*claimSide) 
 			return err
 		}
 		for _, statement := range []string{
-			promoteAll, `UPDATE onceward_delivery SET state = 1, token = 1`, `UPDATE onceward_delivery SET state = 4`, `VACUUM ANALYZE onceward_outbox, onceward_delivery`,
+			promoteAll, `UPDATE onceward_delivery SET state = 1, token = 1`,
+			`UPDATE onceward_delivery SET state = 4`, `VACUUM ANALYZE onceward_outbox, onceward_delivery`,
 		} {
 			if _, err := site.pool.Exec(ctx, statement); err != nil {
 				return err

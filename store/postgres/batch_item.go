@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/store"
 )
 
@@ -304,6 +305,13 @@ var batchStatements = [shapes]string{
 		SELECT $1::uuid, false, @now(), pg_is_in_recovery(), $6::bytea, ` + columns + ` FROM s`,
 }
 
+// The columns of the row of a reservation, and of the row of a heartbeat or an answer.
+const (
+	reservedID, reservedMade, reservedNow, reservedStandby, reservedNonce, reservedRecord = 0, 1, 2, 3, 4, 5
+
+	writtenID, writtenDue, writtenAttempt, writtenState = 0, 1, 2, 3
+)
+
 // readOutcome reads one row that a statement returned.
 func (s *sending) readOutcome(raw [][]byte) error {
 	v := values{raw: raw}
@@ -320,7 +328,7 @@ func (s *sending) readOutcome(raw [][]byte) error {
 
 // itemNamed is the item that has the name in the first column, of items in the order of their names, which no two have.
 func itemNamed(v *values, items []*item) (*item, error) {
-	wanted := item{kind: items[0].kind, id: [16]byte(v.fixed(0, 16))}
+	wanted := item{kind: items[0].kind, id: [16]byte(v.fixed(reservedID, 16))} // which is writtenID
 	i, found := slices.BinarySearchFunc(items, &wanted, compareItems)
 	if v.err != nil || !found {
 		return nil, fmt.Errorf("%w: a record that was not asked for: %x", errForeignReply, wanted.id)
@@ -330,27 +338,27 @@ func itemNamed(v *values, items []*item) (*item, error) {
 
 // readReserved reads the row of a reservation.
 func (t *item) readReserved(v *values) error {
-	if !bytes.Equal(v.column(4), t.row.nonce) {
+	if !bytes.Equal(v.column(reservedNonce), t.row.nonce) {
 		return fmt.Errorf("%w: another reservation's", errForeignReply)
 	}
-	if v.bool(3) {
+	if v.bool(reservedStandby) {
 		return ErrStandby
 	}
-	t.now, t.found = v.int64(2), row{id: t.id}
-	if v.bool(1) {
-		t.outcome, t.found.attempt = outcomeCreated, v.int64(5)
+	t.now, t.found = v.int64(reservedNow), row{id: t.id}
+	if v.bool(reservedMade) {
+		t.outcome, t.found.attempt = outcomeCreated, v.int64(reservedRecord) // whose first column it is
 	} else {
 		t.outcome = outcomeRead
-		v.row(&t.found, 5)
+		v.row(&t.found, reservedRecord)
 	}
 	return v.err
 }
 
 // readWritten reads the row of a heartbeat or an answer.
 func (t *item) readWritten(v *values) error {
-	if t.attempt != v.int64(2) || (t.kind == kindComplete) != (v.int16(3) == 20) {
+	if t.attempt != v.int64(writtenAttempt) || (t.kind == kindComplete) != (int(v.int16(writtenState)) == sqltx.CodeCompleted) {
 		return fmt.Errorf("%w: a record that was not written: %x", errForeignReply, t.id)
 	}
-	t.outcome, t.due = outcomeWritten, v.int64(1)
+	t.outcome, t.due = outcomeWritten, v.int64(writtenDue)
 	return v.err
 }

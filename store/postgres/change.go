@@ -99,14 +99,10 @@ func (s *Store) change(ctx context.Context, id store.ID, event store.Event) (c c
 		return err
 	})
 	if err == nil && c.outcome.Effect == store.EffectNone && event.Kind != store.EventReserve {
-		err = s.madeBefore(ctx)
+		err = unavailable(replicated(ctx, s.asking)) // its own call may have been cut off from the standbys
 	}
 	return c, err
 }
-
-// madeBefore waits until the standbys have a write that a call found made: the call that made it may not have been
-// answered, because its commit's wait for the standbys was cut off.
-func (s *Store) madeBefore(ctx context.Context) error { return unavailable(replicated(ctx, s.asking)) }
 
 // errNotBegun says that the connection turned out dead before anything was written.
 var errNotBegun = errors.New("not begun")
@@ -335,9 +331,10 @@ func (s *Store) lookAgain(ctx context.Context, id store.ID, now *changed) error 
 	return rollback(conn.Conn(), lookTimeout)
 }
 
-// madeOf reports whether the record is what the change made of it. No other change makes an equal row: a grant has the
-// nonce of its caller, and other events set due from the server's clock, which is read under the lock of the row. A
-// checkpoint and a rewrite set none of these: an equal row then has the effect that was asked for, whichever call made it.
+// madeOf reports whether the record is what the change made of it. No other change makes an equal row: a grant has
+// the nonce of its caller, and other events set due from the server's clock, which is read under the lock of the row.
+// A checkpoint and a rewrite set none of these: an equal row then has the effect that was asked for, whichever call
+// made it.
 func (c *changed) madeOf(now *changed) bool {
 	if c.outcome.Effect == store.EffectRemove {
 		return !now.exists

@@ -205,8 +205,8 @@ func TestStepWhoseSettlementTheNextAttemptHasOvertaken(t *testing.T) {
 	}
 }
 
-// TestChangeThatANewerProgramHasOvertaken: the reply to its COMMIT is lost, and before the store can look, a newer program
-// has written the record, which this one cannot read. The record stays unreadable, so the store looks once.
+// TestChangeThatANewerProgramHasOvertaken: the reply to its COMMIT is lost, and before the store can look, a newer
+// program has written the record, which this one cannot read. The record stays unreadable, so the store looks once.
 func TestChangeThatANewerProgramHasOvertaken(t *testing.T) {
 	t.Parallel()
 	url := servers.Postgres(t).SchemaURL(t)

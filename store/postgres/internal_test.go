@@ -68,7 +68,8 @@ func TestErrorThatEndsTheSession(t *testing.T) {
 	} {
 		err := &pgconn.PgError{Severity: test.severity, SeverityUnlocalized: test.unlocalized}
 		if got := lost(err); got != test.want {
-			t.Errorf("an error of severity %q (%q) ends the session: %t, want %t", test.severity, test.unlocalized, got, test.want)
+			t.Errorf("an error of severity %q (%q) ends the session: %t, want %t",
+				test.severity, test.unlocalized, got, test.want)
 		}
 	}
 }

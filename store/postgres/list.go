@@ -26,8 +26,8 @@ const (
 				AND ($5::bytea IS NULL OR operation = $5))
 		SELECT * FROM open WHERE id > $1 ORDER BY id LIMIT $3`
 	// selectStats counts all records but those that have an answer by their state, and those that have one by what is
-	// left: two indexes instead of the table. The oldest unknown record is no dead letter; records whose lease has ended
-	// have lost their owners.
+	// left: two indexes instead of the table. The oldest unknown record is no dead letter; records whose lease has
+	// ended have lost their owners.
 	selectStats = `WITH others AS MATERIALIZED (SELECT state, count(*) AS n FROM @record WHERE state <> 20 GROUP BY state),
 			counted AS (SELECT state, n FROM others WHERE state > 0
 				UNION ALL SELECT 20::smallint, (SELECT count(*) FROM @record) - coalesce(sum(n), 0)::bigint FROM others)

@@ -24,8 +24,8 @@ const lockHeld = `SELECT EXISTS (SELECT FROM pg_locks
 	AND classid = (($1::bigint >> 32) & 4294967295)::oid AND objid = ($1::bigint & 4294967295)::oid
 	AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`
 
-// lockPromotion lets one session at a time promote messages, and is the first statement of its transaction. No lock of a
-// lane has a second number that is zero.
+// lockPromotion lets one session at a time promote messages, and is the first statement of its transaction. No lock
+// of a lane has a second number that is zero.
 const lockPromotion = `SELECT pg_advisory_xact_lock('@outbox'::regclass::oid::integer, 0)`
 
 // lockHeldBy reports whether a transaction holds the lock of a record.

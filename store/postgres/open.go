@@ -234,8 +234,8 @@ const (
 	askingConnections = 8
 )
 
-// selectSession reads how the connections of handlers are set up: the bound on idle transactions, whether the default level
-// is SERIALIZABLE, and which messages the server sends.
+// selectSession reads how the connections of handlers are set up: the bound on idle transactions, whether the default
+// level is SERIALIZABLE, and which messages the server sends.
 const selectSession = `SELECT setting::bigint, current_setting('default_transaction_isolation') = 'serializable',
 		current_setting('client_min_messages')
 	FROM pg_settings WHERE name = $1`

@@ -85,7 +85,7 @@ func (s *Store) Messages(ctx context.Context, f outbox.Filter) ([]outbox.Entry, 
 		return nil, nil // no message has such an ID
 	}
 	q := selectMessages(&f)
-	entries, err := collect(ctx, s.own, s.render(q.text), q.args, func(row pgx.CollectableRow) (e outbox.Entry, err error) {
+	read := func(row pgx.CollectableRow) (e outbox.Entry, err error) {
 		var m messageRow
 		if err := row.Scan(m.dest()...); err != nil {
 			return e, err
@@ -94,7 +94,8 @@ func (s *Store) Messages(ctx context.Context, f outbox.Filter) ([]outbox.Entry, 
 			e.LastError = err.Error() // it keeps no reader from the others
 		}
 		return e, nil
-	})
+	}
+	entries, err := collect(ctx, s.own, s.render(q.text), q.args, read)
 	return entries, unavailable(err)
 }
 

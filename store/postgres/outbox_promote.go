@@ -7,10 +7,10 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// The statements that promote new messages to deliveries, and claim them in the same step: a message that is inserted as
-// ready and leased by a later statement is written twice, in the table and its indexes. One session at a time does it, and
-// looks when it is its turn: so a message is promoted together with the earlier ones of its aggregate, or after them. A
-// message that SQL of the application has added twice under one id is one.
+// The statements that promote new messages to deliveries, and claim them in the same step: a message that is inserted
+// as ready and leased by a later statement is written twice, in the table and its indexes. One session at a time does
+// it, and looks when it is its turn: so a message is promoted together with the earlier ones of its aggregate, or
+// after them. A message that SQL of the application has added twice under one id is one.
 //
 // What is claimed is read by a statement of its own behind the commit: a worker that is slow to read holds up no other.
 const (
@@ -63,8 +63,8 @@ const (
 const promotesAtOnce = 1000
 
 // claimNew promotes new messages, as many as are wanted, and claims of them what it can. It reports whether others
-// became ready, and whether these were all. If the reply of the promotion is lost, or what it claimed cannot be read, the
-// messages wait for the end of their lease, as if their worker had died.
+// became ready, and whether these were all. If the reply of the promotion is lost, or what it claimed cannot be read,
+// the messages wait for the end of their lease, as if their worker had died.
 func (s *Store) claimNew(ctx context.Context, c *messageClaim) (ready, all bool, err error) {
 	most := promotesAtOnce
 	topics, limits := c.args()

@@ -512,8 +512,8 @@ func TestRefusedPromotion(t *testing.T) {
 	u.wantClaimed(u.claim(), "first")
 }
 
-// TestUnreadPromotion: what was claimed while it was promoted, and could not be read, is read once more. Else it waits for
-// the end of its lease, and fewer are promoted next.
+// TestUnreadPromotion: what was claimed while it was promoted, and could not be read, is read once more. Else it
+// waits for the end of its lease, and fewer are promoted next.
 func TestUnreadPromotion(t *testing.T) {
 	t.Parallel()
 	const most = 3

@@ -151,7 +151,7 @@ func (s *Store) decide(
 		after, outcome, now = c.after, c.outcome, c.now
 	}
 	if err == nil && outcome.Origin == store.OriginRepeated {
-		err = s.madeBefore(ctx)
+		err = unavailable(replicated(ctx, s.asking)) // the first call may have been cut off from the standbys
 	}
 	if err != nil {
 		return store.Verdict{Now: now}, err

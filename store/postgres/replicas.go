@@ -9,7 +9,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/onceward/onceward/internal/sqltx"
-	"github.com/onceward/onceward/store"
 )
 
 // ErrNoSyncReplica is returned with [WithSyncReplicasOnly] while commits do not wait for a standby.
@@ -180,18 +179,4 @@ func (s *Store) checkWarnings(level string) error {
 	}
 	return errors.New("client_min_messages is error, which hides that a commit did not wait for its standbys: " +
 		"set it to warning, as by client_min_messages=warning in the URL")
-}
-
-// confirmed makes sure of a commit that the server acknowledged with a warning, which may be that it did not wait for its
-// standbys.
-func (s *Store) confirmed(warned bool) error {
-	if !warned {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
-	defer cancel()
-	if err := replicated(ctx, s.asking); err != nil {
-		return fmt.Errorf("%w: commit: %w", store.ErrOutcomeUnknown, err)
-	}
-	return nil
 }

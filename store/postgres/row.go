@@ -29,8 +29,8 @@ type row struct {
 }
 
 // columns are the columns of a record but its id, in the order of [row.fields].
-const columns = `attempt, due, retention, created_at, settled_at, downstream_secret, reconcile_count, step, state, version, ` +
-	`status, resumable, not_replayable, not_stored, key_uuid, nonce, fingerprint, operation, scope, key, point, ` +
+const columns = `attempt, due, retention, created_at, settled_at, downstream_secret, reconcile_count, step, state, ` +
+	`version, status, resumable, not_replayable, not_stored, key_uuid, nonce, fingerprint, operation, scope, key, point, ` +
 	`last_error, first_error, reconcile_error, provider_id, trace_id, content_type, header, data, body`
 
 // fields are where the columns are read from, and written to.

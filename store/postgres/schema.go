@@ -69,8 +69,8 @@ type asker interface {
 	QueryRow(ctx context.Context, statement string, args ...any) pgx.Row
 }
 
-// selectPresent reads whether a table exists. The query takes a lock on pg_class, so that the session learns what others
-// have committed since its last look: a table that was missing then may be cached as missing.
+// selectPresent reads whether a table exists. The query takes a lock on pg_class, so that the session learns what
+// others have committed since its last look: a table that was missing then may be cached as missing.
 const selectPresent = `SELECT EXISTS (SELECT FROM pg_class WHERE oid = to_regclass($1))`
 
 // readStatus reads the version of the tables.
@@ -266,10 +266,11 @@ func (s *Store) render(statement string) string {
 	return text
 }
 
-// lockMigration returns the statement that takes the lock which keeps other sessions from migrating the same tables. The
-// server names the schema, the first one of the search_path: a script of [PlainSQL] need not know it.
+// lockMigration returns the statement that takes the lock which keeps other sessions from migrating the same tables.
+// The server names the schema, the first one of the search_path: a script of [PlainSQL] need not know it.
 func (n names) lockMigration() string {
-	return `SELECT pg_advisory_xact_lock(hashtextextended(` + literal("onceward migrate "+n.prefix+" ") + ` || current_schema(), 0))`
+	name := literal("onceward migrate "+n.prefix+" ") + ` || current_schema()`
+	return `SELECT pg_advisory_xact_lock(hashtextextended(` + name + `, 0))`
 }
 
 // channel is the one on which settled records are announced: one for each set of tables in a database.

@@ -420,9 +420,10 @@ func TestPlainSQLBesideOpen(t *testing.T) {
 		opened <- err
 	}()
 	await.That(t, "the store waits for the script", func() bool {
-		return len(opened) == 1 || number(t, admin, `SELECT count(*) FROM pg_locks AS l JOIN pg_locks AS held
+		const waiting = `SELECT count(*) FROM pg_locks AS l JOIN pg_locks AS held
 			USING (locktype, database, classid, objid, objsubid)
-			WHERE l.locktype = 'advisory' AND NOT l.granted AND held.granted AND held.pid = $1`, conn.Conn().PgConn().PID()) == 1
+			WHERE l.locktype = 'advisory' AND NOT l.granted AND held.granted AND held.pid = $1`
+		return len(opened) == 1 || number(t, admin, waiting, conn.Conn().PgConn().PID()) == 1
 	})
 	if len(opened) == 1 {
 		t.Error("the store made its tables beside the script")

@@ -28,10 +28,15 @@ func (t *transaction) commit() error {
 	t.addMessages(trip)
 	t.plan.write(trip)
 	trip.add(&t.store.sql.commit)
-	if err = trip.runCommit(deadline, t.plan.read); err != nil {
+	switch err = trip.runCommit(deadline, t.plan.read); {
+	case err != nil:
 		err = t.resolve(err)
-	} else {
-		err = t.store.confirmed(trip.warned)
+	case trip.warned: // the commit may not have waited for its standbys
+		ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
+		defer cancel()
+		if err = replicated(ctx, t.store.asking); err != nil {
+			err = fmt.Errorf("%w: commit: %w", store.ErrOutcomeUnknown, err)
+		}
 	}
 	if err == nil && t.gate.adds.Load() {
 		t.store.messages.Wake() // those in this process who wait for messages
@@ -171,6 +176,10 @@ func (f fate) unknown(cause error) error {
 	return fmt.Errorf("%w: commit: %w; by the server the transaction is %q", store.ErrOutcomeUnknown, cause, string(f))
 }
 
+// The statements of ask whose replies are read, by their numbers in the round trip. The look-up comes in the place of
+// the question for the fate if the server does not know the transaction.
+const askedLock, askedFate, askedRecord = 1, 3, 4
+
 // ask asks what became of the transaction when it is over, and looks the record up. A record in StateNone stands for
 // none, which proves nothing: it may have been removed. The lock is waited for in a transaction of its own: where every
 // transaction sees what was there when it began, one that began to wait before the commit would not see the record.
@@ -197,13 +206,13 @@ func (t *transaction) ask(ctx context.Context) (rec store.Record, became fate, e
 	_, err = trip.run(deadline, func(statement int, raw [][]byte) error {
 		v := values{raw: raw}
 		switch {
-		case statement == 1 && v.bool(0):
+		case statement == askedLock && v.bool(0):
 			return ErrStandby // it may not have heard of the commit yet
-		case statement == 3 && !t.lostHistory:
+		case statement == askedFate && !t.lostHistory:
 			if became = fate(v.bytes(0)); became == fateUnderWay {
 				return errUnderWay
 			}
-		case statement >= 3:
+		case statement == askedRecord, statement == askedFate:
 			exists = true
 			v.row(&found, 0)
 		}

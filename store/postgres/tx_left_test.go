@@ -320,8 +320,8 @@ func TestHandlerCommitsAndPanics(t *testing.T) {
 	}
 }
 
-// TestCopyOnALostConnection: a statement that may have ended the transaction was answered, and the connection is lost in a
-// copy that follows: nothing was executed.
+// TestCopyOnALostConnection: a statement that may have ended the transaction was answered, and the connection is lost
+// in a copy that follows: nothing was executed.
 func TestCopyOnALostConnection(t *testing.T) {
 	t.Parallel()
 	s, proxy := openProxied(t)
@@ -330,7 +330,8 @@ func TestCopyOnALostConnection(t *testing.T) {
 		_, err := tx.Exec(ctx, `CREATE TEMPORARY TABLE copied (value text); SELECT '; commit '`)
 		must(t, err)
 		proxy.CutRequest(matching(`^copy`))
-		if _, err = tx.CopyFrom(ctx, pgx.Identifier{"copied"}, []string{"value"}, pgx.CopyFromRows([][]any{{"x"}})); err == nil {
+		rows := pgx.CopyFromRows([][]any{{"x"}})
+		if _, err = tx.CopyFrom(ctx, pgx.Identifier{"copied"}, []string{"value"}, rows); err == nil {
 			t.Error("a copy on a connection that was lost succeeded")
 		}
 		return store.Settlement{Action: store.TxRollback}
@@ -355,7 +356,8 @@ func TestPrepareInADeadlock(t *testing.T) {
 				freed <- errors.Join(err, neighbour.Rollback(context.Background()))
 			}()
 			await.That(t, "the neighbour waits", func() bool {
-				return number(t, s.admin, `SELECT count(*) FROM pg_locks WHERE relation = 'business'::regclass AND NOT granted`) == 1
+				return number(t, s.admin,
+					`SELECT count(*) FROM pg_locks WHERE relation = 'business'::regclass AND NOT granted`) == 1
 			})
 		}
 		_, _ = tx.Prepare(ctx, "prepared", `SELECT FROM other`) // the handler does not look

@@ -155,8 +155,8 @@ const (
 			CASE WHEN r.state IS DISTINCT FROM 20 OR r.due <= @now() THEN pg_current_xact_id() END,
 			r.xmin, ` + columns + `
 		FROM (VALUES (1)) AS one LEFT JOIN @record r ON r.id = $1`
-	// ownColumns is how many columns lookUpAndDraw has in front of those of the record.
-	ownColumns = 4
+	// The columns of lookUpAndDraw.
+	drawnNow, drawnToken, drawnNumber, drawnXmin, drawnRecord = 0, 1, 2, 3, 4
 	// selectTransaction is what lookUpAndDraw asks for, where that is in another transaction.
 	selectTransaction = `SELECT pg_current_xact_id()`
 )
@@ -207,16 +207,16 @@ func (t *transaction) begin(ctx context.Context) (locked bool, err error) {
 	found := row{id: t.hash}
 	_, err = trip.run(deadline, func(_ int, raw [][]byte) error {
 		v := values{raw: raw}
-		switch len(raw) {
-		case 1:
+		switch len(raw) { // which tells the statements apart
+		case 1: // selectTransaction
 			seen.number = v.int64(0)
-		case 2, 3:
+		case 2, 3: // claim and claimBounded
 			locked, seen.began = v.bool(0), v.int64(1)
 		default:
-			seen.now, seen.token, seen.number = fromMicros(v.int64(0)), v.int64(1), v.int64(2)
-			if seen.exists = v.column(ownColumns) != nil; seen.exists {
-				seen.xmin = v.bytes(ownColumns - 1)
-				v.row(&found, ownColumns)
+			seen.now, seen.token, seen.number = fromMicros(v.int64(drawnNow)), v.int64(drawnToken), v.int64(drawnNumber)
+			if seen.exists = v.column(drawnRecord) != nil; seen.exists {
+				seen.xmin = v.bytes(drawnXmin)
+				v.row(&found, drawnRecord)
 			}
 		}
 		return v.err

@@ -45,8 +45,8 @@ func (p *ownPool) Acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	return conn, nil
 }
 
-// repeated does what may be done twice: once more if a connection turned out dead, which resent reports, and some times if
-// the server undid it. Where no connection can be made the next one cannot be made either.
+// repeated does what may be done twice: once more if a connection turned out dead, which resent reports, and some
+// times if the server undid it. Where no connection can be made the next one cannot be made either.
 func (p *ownPool) repeated(ctx context.Context, do func() error) (resent bool, err error) {
 	again := func(err error) bool {
 		dead := lost(err) && !resent && !errors.Is(err, errUnconnected)
