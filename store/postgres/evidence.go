@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/onceward/onceward/internal/sqltx"
 	"github.com/onceward/onceward/store"
 )
 
@@ -65,12 +67,24 @@ func (s *Store) AddExternalEvent(ctx context.Context, e store.ExternalEvent) (ad
 	if e.AnyScope {
 		e.Scope = ""
 	}
+	anyScope := []byte{0}
+	if e.AnyScope {
+		anyScope[0] = 1
+	}
 	body := append([]byte{}, e.Body...) // nil would be null
-	tag, err := s.own.Exec(ctx, s.render(insertExternalEvent), []byte(e.Source), e.AnyScope, []byte(e.Scope),
-		[]byte(e.EventID), []byte(e.Subject), micros(e.At), body)
-	added = tag.RowsAffected() == 1
-	if err == nil && !added {
-		err = replicated(ctx, s.asking) // the call that added it may have been cut off from the standbys
+	warned := false
+	err = repeatUndone(ctx, func() error {
+		return s.own.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
+			trip := pipeline{conn: conn.Conn(), unnamed: true}
+			trip.add(&statement{text: s.render(insertExternalEvent)}, []byte(e.Source), anyScope, []byte(e.Scope),
+				[]byte(e.EventID), []byte(e.Subject), trip.int64(micros(e.At)), body)
+			tag, err := trip.run(sqltx.Undisturbed(ctx, settleTimeout), func(int, [][]byte) error { return nil })
+			added, warned = string(tag) == "INSERT 0 1", trip.warned
+			return err
+		})
+	})
+	if err == nil && (warned || !added) {
+		err = replicated(ctx, s.asking) // this call, or the call that added it, may have been cut off from the standbys
 	}
 	return added, unavailable(err)
 }

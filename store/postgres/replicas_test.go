@@ -190,6 +190,12 @@ func TestRepeatsWaitForTheStandby(t *testing.T) {
 			return err
 		}
 	}
+	add := func(event string) func() error {
+		return func() error {
+			_, err := s.AddExternalEvent(context.Background(), store.ExternalEvent{Source: "psp", EventID: event})
+			return err
+		}
+	}
 	for _, test := range []struct {
 		name, act string
 		call      func() error
@@ -199,10 +205,8 @@ func TestRepeatsWaitForTheStandby(t *testing.T) {
 		{"a completion", "pg_terminate_backend", complete(completed)},
 		{"a first grant, canceled", "pg_cancel_backend", reserve(canceled)},
 		{"a completion, canceled", "pg_cancel_backend", complete(paid)},
-		{"an external event", "pg_terminate_backend", func() error {
-			_, err := s.AddExternalEvent(context.Background(), store.ExternalEvent{Source: "psp", EventID: "paid"})
-			return err
-		}},
+		{"an external event", "pg_terminate_backend", add("paid")},
+		{"an external event, canceled", "pg_cancel_backend", add("refunded")},
 		{"an event of the inbox", "pg_terminate_backend", func() error {
 			return s.InTx(context.Background(), func(ctx context.Context) error {
 				_, err := s.RememberEvent(ctx, onceward.Tx(ctx), "consumer", "paid")
