@@ -27,9 +27,9 @@ import (
 //
 // What it wraps finds the transaction and the operation in c.Request().Context(). It runs again if the database undid
 // its transaction. Path, parameters and values of c are then as they were; in an application with a context type of its
-// own, what c.Set has kept is still there. An error that the handler returns fails the request like a 5xx, unless it is answered with 400 or more. It
-// is answered inside of the guard; only an error that is returned after the answer has begun goes on to the middlewares
-// in front.
+// own, what c.Set has kept is still there. An error that the handler returns fails the request like a 5xx, unless it is
+// answered with 400 or more. It is answered inside of the guard; only an error that is returned after the answer has
+// begun continues to the middlewares in front.
 func Middleware(guard *onceward.Guard, options ...onceward.Option) echo.MiddlewareFunc {
 	m := &middleware{protected: guard.HandlerFunc(run, options...)}
 	return m.wrap
