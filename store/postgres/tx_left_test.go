@@ -119,6 +119,58 @@ func TestRowsLeftWithTheirContext(t *testing.T) {
 	}
 }
 
+// TestStatementsGivenUp: where the connection is lost with a statement of the pgx.Tx whose context ended, the error names
+// the statement and why.
+func TestStatementsGivenUp(t *testing.T) {
+	t.Parallel()
+	const read = `SELECT value FROM business`
+	for name, c := range map[string]struct {
+		give      func(ctx context.Context, tx pgx.Tx) error
+		statement string
+	}{
+		"copy": {func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.CopyFrom(ctx, pgx.Identifier{"business"}, []string{"value"}, pgx.CopyFromRows([][]any{{"copied"}}))
+			return err
+		}, `COPY \"business\"`},
+		"prepare": {func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Prepare(ctx, "given_up", read)
+			return err
+		}, read},
+		"exec": {func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, read)
+			return err
+		}, read},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newShop(t, pgxHandle)
+			holder, err := s.admin.Begin(t.Context())
+			must(t, err)
+			defer func() { _ = holder.Rollback(context.Background()) }()
+			_, err = holder.Exec(t.Context(), `LOCK TABLE business IN ACCESS EXCLUSIVE MODE`)
+			must(t, err)
+			_, err = s.store.Transact(t.Context(), reservation("key"), func(ctx context.Context, _ store.Verdict) store.Settlement {
+				short, giveUp := context.WithCancel(ctx)
+				defer giveUp()
+				ended := make(chan error, 1)
+				go func() { ended <- c.give(short, postgres.Tx(ctx)) }()
+				await.That(t, "the statement waits for the lock", func() bool {
+					return number(t, s.admin, `SELECT count(*) FROM pg_locks
+						WHERE NOT granted AND relation = 'business'::regclass`) == 1
+				})
+				giveUp()
+				if err := await.Value(t, "the end of the statement", ended); err == nil {
+					t.Error("the statement was not given up")
+				}
+				return store.Settlement{Action: store.TxCommit, Completion: *answer("done")}
+			})
+			if err == nil || !strings.Contains(err.Error(), "its own context ended") || !strings.Contains(err.Error(), c.statement) {
+				t.Errorf("a statement given up: %v, want an error that names the statement and why", err)
+			}
+		})
+	}
+}
+
 // TestCommitLeftOpen: where the connection is lost with the result of a COMMIT that a handler left open, the outcome is
 // unknown, also if a statement after it was refused.
 func TestCommitLeftOpen(t *testing.T) {
