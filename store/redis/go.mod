@@ -10,6 +10,6 @@ require (
 
 require (
 	github.com/dunglas/httpsfv v1.1.2 // indirect
-	golang.org/x/sys v0.49.0 // indirect
+	golang.org/x/sys v0.47.0 // indirect
 	pgregory.net/rapid v1.3.0 // indirect
 )

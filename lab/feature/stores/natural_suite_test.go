@@ -1,10 +1,11 @@
-package storetest
+package stores_test
 
 import (
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -12,17 +13,53 @@ import (
 	"testing"
 
 	"github.com/ncruces/go-sqlite3/driver"
+
+	"github.com/onceward/onceward/internal/proc"
+	"github.com/onceward/onceward/internal/proc/proctest"
 	"github.com/onceward/onceward/natural"
 	"github.com/onceward/onceward/store"
 	"github.com/onceward/onceward/store/memory"
+	"github.com/onceward/onceward/store/storetest"
 )
+
+// rowMutantVariable holds the promise that the store of a process of TestSuiteOfRows breaks.
+const rowMutantVariable = "ONCEWARD_STORES_ROW_MUTANT"
+
+// TestSuiteOfRows shows that the suite of store/storetest passes a store that writes rows as it promises, and fails those
+// that break a promise. Each is run in a process of its own. The test is not in that module, which then needs no database.
+func TestSuiteOfRows(t *testing.T) {
+	t.Parallel()
+	if broken := os.Getenv(rowMutantVariable); broken != "" {
+		storetest.Run(t, storetest.Harness{
+			Features: storetest.Features{ConcurrentTx: true}, Groups: []string{"Natural"},
+			Open:     func(t testing.TB) storetest.Instance { return storetest.Instance{Store: newRowReference(t, broken)} },
+		})
+		return
+	}
+	for _, broken := range []string{
+		"nothing", "what is kept is overwritten", "an update is said to be an insert", "a null is final",
+		"names are not quoted", "a lock is none",
+	} {
+		t.Run(broken, func(t *testing.T) {
+			t.Parallel()
+			run := proctest.Run(t, proc.Self(rowMutantVariable, broken, "-test.v", "-test.run=^TestSuiteOfRows$"))
+			output := run.Stdout + run.Stderr
+			failed := strings.Contains(output, "--- FAIL: TestSuiteOfRows/conformance/Natural/")
+			passed := strings.Contains(output, "--- PASS: TestSuiteOfRows/conformance/Natural/")
+			if honest := broken == "nothing"; !passed && !failed || failed == honest || (run.Code == 0) != honest ||
+				strings.Contains(output, "DATA RACE") {
+				t.Errorf("the process ended with code %d:\n%s", run.Code, output)
+			}
+		})
+	}
+}
 
 // rowReference writes rows in a real database, which is what it takes to show that names are quoted and nulls compared.
 // Transactions can be under way at once as long as only one of them writes, so it takes a lock of its own for that.
 type rowReference struct {
 	*memory.Store
 	db *sql.DB
-	// broken names the promise that this store breaks. It is empty in an honest one.
+	// broken names the promise that this store breaks, if there is one of that name.
 	broken string
 
 	mu       sync.Mutex
@@ -68,7 +105,7 @@ func (r *rowReference) InTx(ctx context.Context, work func(ctx context.Context) 
 // LockName implements [natural.Store].
 func (r *rowReference) LockName(_ context.Context, t *sql.Tx, name string) error {
 	if t == nil {
-		return errNotTx
+		return errors.New("no transaction")
 	}
 	if r.broken != "a lock is none" {
 		r.lock(t, "name "+name)
@@ -88,7 +125,7 @@ func (r *rowReference) lock(t *sql.Tx, name string) {
 // UpsertRow implements [natural.Store].
 func (r *rowReference) UpsertRow(ctx context.Context, t *sql.Tx, u natural.Upsert) (natural.Outcome, error) {
 	if t == nil {
-		return 0, errNotTx
+		return 0, errors.New("no transaction")
 	}
 	if err := u.Check(); err != nil {
 		return 0, err
