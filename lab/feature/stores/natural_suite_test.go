@@ -25,14 +25,15 @@ import (
 // rowMutantVariable holds the promise that the store of a process of TestSuiteOfRows breaks.
 const rowMutantVariable = "ONCEWARD_STORES_ROW_MUTANT"
 
-// TestSuiteOfRows shows that the suite of store/storetest passes a store that writes rows as it promises, and fails those
-// that break a promise. Each is run in a process of its own. The test is not in that module, which then needs no database.
+// TestSuiteOfRows shows that the suite of store/storetest passes a store that writes rows as it promises, and fails
+// those that break a promise. Each is run in a process of its own. The test is not in that module, which then needs no
+// database.
 func TestSuiteOfRows(t *testing.T) {
 	t.Parallel()
 	if broken := os.Getenv(rowMutantVariable); broken != "" {
 		storetest.Run(t, storetest.Harness{
 			Features: storetest.Features{ConcurrentTx: true}, Groups: []string{"Natural"},
-			Open:     func(t testing.TB) storetest.Instance { return storetest.Instance{Store: newRowReference(t, broken)} },
+			Open: func(t testing.TB) storetest.Instance { return storetest.Instance{Store: newRowReference(t, broken)} },
 		})
 		return
 	}
