@@ -221,8 +221,8 @@ func TestATransactionWhoseCommitIsLost(t *testing.T) {
 	}
 }
 
-// TestATransactionPastItsDeadline: what a transaction came to whose deadline has passed. An error of its end is a cut by the
-// deadline, unless nobody knows whether it was committed.
+// TestATransactionPastItsDeadline: what a transaction came to whose deadline has passed. An error of its end is a cut
+// by the deadline, unless nobody knows whether it was committed.
 func TestATransactionPastItsDeadline(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -239,9 +239,10 @@ func TestATransactionPastItsDeadline(t *testing.T) {
 			h := newGuard(t, s).Handler(late, onceward.Transactional(), onceward.Deadline(time.Second))
 			post(h, "k", `{}`).wantProblem(t, "E7", test.status, test.code)
 
-			w := &work{then: func(context.Context, *onceward.Operation) ([]byte, error) { time.Sleep(time.Second); return nil, nil }}
-			_, err := newGuard(t, s).Do(t.Context(), someCall, w.do, onceward.Transactional(), onceward.Deadline(time.Second))
-			if unknown := test.code == "outcome-unknown"; !errors.Is(err, test.err) || errors.Is(err, store.ErrDeadline) == unknown {
+			slow := func(context.Context) ([]byte, error) { time.Sleep(time.Second); return nil, nil }
+			_, err := newGuard(t, s).Do(t.Context(), someCall, slow, onceward.Transactional(), onceward.Deadline(time.Second))
+			unknown := test.code == "outcome-unknown"
+			if !errors.Is(err, test.err) || errors.Is(err, store.ErrDeadline) == unknown {
 				t.Errorf("E7: %s: the error of a function is %v", test.code, err)
 			}
 		})

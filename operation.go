@@ -213,8 +213,8 @@ func (o *Operation) HandlerFailed(err error) {
 	o.failure.Store(&reason)
 }
 
-// cutReason returns the text of an error as it is logged and kept: valid UTF-8 of a bounded length, in memory of its own,
-// because the text may lie in memory that is reused.
+// cutReason returns the text of an error as it is logged and kept: valid UTF-8 of a bounded length, in memory of its
+// own, because the text may lie in memory that is reused.
 func cutReason(text string) string {
 	const mark = " …"
 	reason := strings.ToValidUTF8(text, "\uFFFD")

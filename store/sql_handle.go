@@ -23,8 +23,8 @@ type SQLHandle struct{ pool *sql.DB }
 func NewSQLHandle(pool *sql.DB) *SQLHandle { return &SQLHandle{pool} }
 
 // ErrNoContext is returned when a statement is given to a [SQLHandle] without a context.
-var ErrNoContext = errors.New(
-	"onceward: the handle finds the transaction of the guard by the context: call the method with a context, such as ExecContext")
+var ErrNoContext = errors.New("onceward: the handle finds the transaction of the guard by the context: " +
+	"call a method that takes one, such as ExecContext")
 
 // sqlQueryer is what a pool and a transaction have in common.
 type sqlQueryer interface {
@@ -71,7 +71,8 @@ func (h *SQLHandle) Query(string, ...any) (*sql.Rows, error) { return nil, ErrNo
 // QueryRow returns a row whose error is [ErrNoContext].
 func (h *SQLHandle) QueryRow(string, ...any) *sql.Row { return failedRow(ErrNoContext) }
 
-// failedRow returns a row with an error. Only database/sql can make a row, so it comes from a pool that has no connections.
+// failedRow returns a row with an error. Only database/sql can make a row, so it comes from a pool that has no
+// connections.
 func failedRow(err error) *sql.Row {
 	refusing := sql.OpenDB(noConnections{err})
 	defer refusing.Close()
@@ -87,8 +88,9 @@ func (c noConnections) Connect(context.Context) (driver.Conn, error) { return ni
 // Driver implements [driver.Connector].
 func (noConnections) Driver() driver.Driver { return nil }
 
-// BeginTx begins a transaction. In the transaction of the guard it is a savepoint, and options that ask for an isolation
-// level or a read-only transaction are refused: the guard's transaction has begun, at the level of its route.
+// BeginTx begins a transaction. In the transaction of the guard it is a savepoint, and options that ask for an
+// isolation level or a read-only transaction are refused: the guard's transaction has begun, at the level of its
+// route.
 func (h *SQLHandle) BeginTx(ctx context.Context, options *sql.TxOptions) (*SQLTx, error) {
 	guards, ok := LookupTx(ctx)
 	if !ok {
@@ -99,7 +101,7 @@ func (h *SQLHandle) BeginTx(ctx context.Context, options *sql.TxOptions) (*SQLTx
 		return &SQLTx{on: tx, ctx: ctx, begun: tx}, nil
 	}
 	if options != nil && *options != (sql.TxOptions{}) {
-		return nil, fmt.Errorf("onceward: a savepoint has the settings of the guard's transaction, which cannot become %s, "+
+		return nil, fmt.Errorf("onceward: a savepoint has the settings of the guard's transaction, not %s, "+
 			"read-only %t: set the level of the route with onceward.Isolation", options.Isolation, options.ReadOnly)
 	}
 	name := "nested_" + strconv.FormatInt(savepoints.Add(1), 10)

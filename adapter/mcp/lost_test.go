@@ -235,8 +235,8 @@ func TestProxyOwnArgument(t *testing.T) {
 	}
 }
 
-// TestProxyHidesTheQuery: a secret in the URL of the server behind is shown neither to clients nor in logs. The failure itself
-// is in the record, and not sent.
+// TestProxyHidesTheQuery: a secret in the URL of the server behind is shown neither to clients nor in logs. The
+// failure itself is in the record, and not sent.
 func TestProxyHidesTheQuery(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

@@ -129,8 +129,8 @@ var otherwise = wording{ExecutedUnknown, "The call could not be completed (DETAI
 // unknownPause is after what time a model is to ask again for an unknown outcome.
 const unknownPause = 5 * time.Second
 
-// unknownProblem is sent in the place of a failure after which the outcome is unknown. The text of the failure is in the log
-// and in the record, for operators.
+// unknownProblem is sent in the place of a failure after which the outcome is unknown. The text of the failure is in
+// the log and in the record, for operators.
 func unknownProblem() *onceward.Problem {
 	return &onceward.Problem{
 		Type: onceward.DefaultProblemBase + codeUnknown, Code: codeUnknown, Status: http.StatusConflict,

@@ -74,8 +74,8 @@ func (f *outcomeFlags) response(operation string) (store.Response, error) {
 	return reconcile.Response(f.Status, header, body), err
 }
 
-// checkTool refuses a success of a tool of a language model that is no JSON object, unless it is meant as text: the adapter
-// of MCP makes it the structured content where the tool has an output schema, and cannot replay anything else.
+// checkTool refuses a success of a tool of a language model that is no JSON object, unless it is meant as text: the
+// adapter of MCP makes it the structured content where the tool has an output schema, and cannot replay anything else.
 func (f *outcomeFlags) checkTool(operation string, body []byte) error {
 	if !strings.HasPrefix(operation, "tools/call ") || f.Text || f.Status >= http.StatusBadRequest {
 		return nil

@@ -166,8 +166,8 @@ func TestResolveUsage(t *testing.T) {
 	}
 }
 
-// TestAnswerOfATool: the answer of a tool of a language model is a JSON object, because the tool may have an output schema,
-// unless it is an error or meant as text.
+// TestAnswerOfATool: the answer of a tool of a language model is a JSON object, because the tool may have an output
+// schema, unless it is an error or meant as text.
 func TestAnswerOfATool(t *testing.T) {
 	t.Parallel()
 	s := newService(t, stores["SQLite"](t))

@@ -1,5 +1,5 @@
-// Package sqltx is what the SQL stores share of the transactions that they run for callers: how handlers reach them, how
-// they end, and how often they are tried.
+// Package sqltx is what the SQL stores share of the transactions that they run for callers: how handlers reach them,
+// how they end, and how often they are tried.
 package sqltx
 
 import (

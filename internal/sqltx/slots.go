@@ -59,7 +59,8 @@ func (s *Slots) Take(ctx context.Context, inside bool) (give func(), err error) 
 		return s.give, nil // it came at the same moment
 	}
 	s.waiting = slices.Delete(s.waiting, at, at+1)
-	return nil, fmt.Errorf("%w: its share of %d connections for transactions was in use: %w", ErrExhausted, bound, ctx.Err())
+	return nil, fmt.Errorf("%w: its share of %d connections for transactions was in use: %w", ErrExhausted, bound,
+		ctx.Err())
 }
 
 // give gives a slot back.
@@ -80,8 +81,9 @@ func (s *Slots) grant(bound int) {
 }
 
 // ErrExhausted says that a transaction found no connection for as long as its caller waited.
-var ErrExhausted = errors.New("the pool is exhausted, for as long as the caller waited. The likely cause is a handler that " +
-	"asks its pool for a second connection while it holds one: let it use the transaction; or make the pool larger")
+var ErrExhausted = errors.New("the pool is exhausted, for as long as the caller waited. The likely cause is a " +
+	"handler that asks its pool for a second connection while it holds one: let it use the transaction, " +
+	"or make the pool larger")
 
 // Exhausted names the reason of an error by which a pool gave no connection, if all of its connections were in use.
 func Exhausted(ctx context.Context, err error, used, size int) error {

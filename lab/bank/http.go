@@ -43,8 +43,8 @@ func newServer(store *accounts, tokens tokens, queue Queue, guard *onceward.Guar
 	return s, oncewardgin.Audit(s.engine, "POST /users/login")
 }
 
-// callerOf returns whose key it is: a user's, or at the sign-up everyone's. There clients use random keys, so that two of them
-// do not choose the same.
+// callerOf returns whose key it is: a user's, or at the sign-up everyone's. There clients use random keys, so that two
+// of them do not choose the same.
 func callerOf(r *http.Request) (string, error) {
 	c, ok := oncewardgin.FromRequest(r)
 	if !ok {

@@ -98,8 +98,8 @@ func TestSignUpOnce(t *testing.T) {
 	}
 }
 
-// TestManyTransfersAtOnce: on a pool of four connections twenty transfers with different keys are executed at once, twice,
-// beside readers.
+// TestManyTransfersAtOnce: on a pool of four connections twenty transfers with different keys are executed at once,
+// twice, beside readers.
 func TestManyTransfersAtOnce(t *testing.T) {
 	t.Parallel()
 	server := open(t, new(tasks))

@@ -100,8 +100,8 @@ func (h *Handle) CopyFrom(
 // Begin begins a transaction. In the transaction of the guard it is a savepoint.
 func (h *Handle) Begin(ctx context.Context) (pgx.Tx, error) { return h.of(ctx).Begin(ctx) }
 
-// BeginTx begins a transaction with options. In the transaction of the guard it is a savepoint, and options are refused:
-// the guard's transaction has begun, at the level of its route.
+// BeginTx begins a transaction with options. In the transaction of the guard it is a savepoint, and options are
+// refused: the guard's transaction has begun, at the level of its route.
 func (h *Handle) BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error) {
 	tx, ok := LookupTx(ctx)
 	switch {

@@ -77,7 +77,8 @@ func TestRepository(t *testing.T) {
 	}
 	for _, end := range []error{errUndo, nil} {
 		err := s.InTx(t.Context(), func(ctx context.Context) error {
-			if err := errors.Join(pay(ctx, "kept", nil), r.CreatePayment(ctx, query.CreatePaymentParams{ID: "2", Amount: 1})); err != nil {
+			other := query.CreatePaymentParams{ID: "2", Amount: 1}
+			if err := errors.Join(pay(ctx, "kept", nil), r.CreatePayment(ctx, other)); err != nil {
 				t.Error(err)
 			}
 			if err := pay(ctx, "undone", errUndo); !errors.Is(err, errUndo) {
@@ -101,8 +102,8 @@ func TestRepository(t *testing.T) {
 	}
 }
 
-// refuseWithoutContext wants a handle to refuse statements without a context, options of a transaction that has begun, and
-// statements after the end of a savepoint.
+// refuseWithoutContext wants a handle to refuse statements without a context, options of a transaction that has begun,
+// and statements after the end of a savepoint.
 func refuseWithoutContext(ctx context.Context, t *testing.T, db *store.SQLHandle) {
 	const insert = `INSERT INTO payment VALUES ('past the guard', 7)`
 	_, execErr := db.Exec(insert)

@@ -42,7 +42,7 @@ var upper = []Mutant{
 		Mistake: "what a handler says of its operation is kept in the memory of its request",
 		Edits: []Edit{
 			{"operation.go", "\t\tid = strings.Clone(id)\n", ""},
-			{"operation.go", "\t\treason = strings.Clone(reason)\n", "\t\t_ = strings.Clone\n"},
+			{"operation.go", "\t\treason = cutReason(reason)\n", "\t\t_ = strings.Clone\n"},
 		},
 	},
 	{
