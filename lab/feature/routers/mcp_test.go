@@ -26,7 +26,7 @@ func TestMCP(t *testing.T) {
 			t.Parallel()
 			suite.Run(t, suite.Adapter{
 				Name: "mcp", Operation: "tools/call pay", Serve: serveMCP(protected...),
-				Features: suite.Features{FirstSent: true, Refusals: true, Errors: true},
+				Features: suite.Features{FirstSent: true, Refusals: true, Errors: true, ProblemForUnknown: true},
 			})
 		})
 	}
@@ -186,10 +186,10 @@ func answerOfTool(result *sdk.CallToolResult) (suite.Answer, error) {
 	if problem == nil {
 		return parsed(result.Content[0].(*sdk.TextContent).Text, a)
 	}
-	if strings.HasPrefix(problem.Detail, `{"status"`) { // what the tool said when it failed
-		return parsed(problem.Detail, a)
-	}
 	a.Status, a.Code, a.Retryable = statuses[problem.Code], problem.Code, problem.Retryable
+	if problem.Code == "outcome-unknown" && problem.Detail == "" { // it became unknown in this call
+		a.Status = http.StatusInternalServerError
+	}
 	a.RetryAfter = time.Duration(problem.RetryAfterSeconds) * time.Second
 	return a, nil
 }

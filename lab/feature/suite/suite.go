@@ -98,9 +98,9 @@ type Features struct {
 	Errors bool
 	// LateErrors says that a handler can return an error after it has replied. Default: false.
 	LateErrors bool
-	// NoStoredFailure says that a stored failure comes back as another answer than it was at first: of
-	// [onceward.FailureStore] it is then tested only that nothing is executed again. Default: false.
-	NoStoredFailure bool
+	// ProblemForUnknown means that a failure whose outcome is unknown is answered by a problem in the place of the
+	// handler's answer: the text of a tool's error is for operators. Default: false.
+	ProblemForUnknown bool
 	// NoBodyLimit says that the transport, not the guard, bounds the size of a request. Default: false.
 	NoBodyLimit bool
 }

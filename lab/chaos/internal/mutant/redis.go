@@ -35,8 +35,8 @@ var caches = []Mutant{
 		Mistake: "the server removes what is in progress or unknown after two seconds, to free its key",
 		Edits: []Edit{
 			{
-				"store/redis/script/batch.lua", "call('SETNX', key, begin .. first)",
-				"call('SET', key, begin .. first, 'NX', 'PX', '2000') and 1 or 0",
+				"store/redis/script/batch.lua", "call('SETNX', key, '\\2\\1' .. pack('>I8', now + first) .. begin .. rest)",
+				"call('SET', key, '\\2\\1' .. pack('>I8', now + first) .. begin .. rest, 'NX', 'PX', '2000') and 1 or 0",
 			},
 			{
 				"store/redis/change.go", "\tcase store.StateInProgress, store.StateUnknown:\n\t\treturn 0\n",
