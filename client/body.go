@@ -8,7 +8,7 @@ import (
 	"net/http"
 )
 
-// keepBody makes sure that the body can be sent again: by the caller's GetBody, or from memory.
+// keepBody makes sure that the body can be sent again: it uses the caller's GetBody, or keeps the body in memory.
 func (op *operation) keepBody(req *http.Request) error {
 	if req.Body == nil || req.Body == http.NoBody || req.GetBody != nil {
 		return nil
@@ -38,11 +38,12 @@ func (op *operation) keepBody(req *http.Request) error {
 	return err
 }
 
-// peekLimit is how much is read of an answer that may say what to do next, whatever ReadAnswer is.
+// peekLimit is how many bytes are read of an answer that may contain retry instructions, whatever ReadAnswer is.
 const peekLimit = 64 << 10
 
-// capture reads an answer into memory, unless it is too long for that or a stream: what was read of it then comes
-// before the rest. An error says that the answer was cut off. The attempt's time ends with its answer.
+// capture reads an answer into memory, unless the answer is too long or a stream. In that
+// case the bytes already read are put in front of the rest. An error means that the
+// answer was cut off. The attempt's timeout ends when its answer has been read or closed.
 func (op *operation) capture(resp *http.Response, cancel context.CancelFunc) error {
 	op.answer.content = nil
 	limit := op.transport.config.ReadAnswer
@@ -55,14 +56,14 @@ func (op *operation) capture(resp *http.Response, cancel context.CancelFunc) err
 	var whole bool
 	var err error
 	switch {
-	case resp.Body == http.NoBody: // also of an answer to HEAD, whatever length it announces
+	case resp.Body == http.NoBody: // also for an answer to HEAD, whatever length it announces
 		whole = true
 	case limit > 0 && resp.ContentLength <= limit:
 		whole, err = op.read(resp, limit)
 	}
 	switch {
 	case whole || err != nil:
-		_ = resp.Body.Close() // it is at its end, or of no use
+		_ = resp.Body.Close() // it is read to its end, or useless
 		if cancel != nil {
 			cancel()
 		}
@@ -76,7 +77,7 @@ func (op *operation) capture(resp *http.Response, cancel context.CancelFunc) err
 	return err
 }
 
-// read reads an answer up to a limit, and reports whether that is the whole of it.
+// read reads an answer up to the limit and reports whether it read the whole answer.
 func (op *operation) read(resp *http.Response, limit int64) (whole bool, err error) {
 	if resp.ContentLength >= 0 {
 		op.answer.content = make([]byte, resp.ContentLength)
@@ -95,14 +96,14 @@ func (op *operation) read(resp *http.Response, limit int64) (whole bool, err err
 	return false, nil
 }
 
-// peeked reports whether an answer may say what to do next: by a problem, or by the status of the operation.
+// peeked reports whether an answer may contain retry instructions: a problem, or the status of the operation.
 func peeked(resp *http.Response) bool {
 	kind := contentType(resp)
 	return resp.StatusCode >= http.StatusBadRequest && kind == problemType ||
 		resp.StatusCode == http.StatusAccepted && kind == "application/json"
 }
 
-// memoryBody is an answer's body that was read, or the beginning of one.
+// memoryBody is an answer's body that was read into memory, or the beginning of such a body.
 type memoryBody struct {
 	bytes.Reader
 	content []byte
@@ -111,13 +112,13 @@ type memoryBody struct {
 // Close implements [io.Closer].
 func (*memoryBody) Close() error { return nil }
 
-// prefixedBody is a body of which the beginning was read.
+// prefixedBody is a body whose beginning was already read.
 type prefixedBody struct {
 	io.Reader
 	io.Closer
 }
 
-// endingBody ends the time of an attempt with its answer.
+// endingBody ends the timeout of an attempt when its answer is closed.
 type endingBody struct {
 	io.ReadCloser
 	end context.CancelFunc
@@ -129,10 +130,10 @@ func (b *endingBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// discard lets go of an answer that is not returned. What was not read of it is too long, or a stream that may never
-// end: to wait for it would keep the operation from being sent again.
+// discard closes an answer that is not returned. It does not read the rest: the rest is
+// too long, or a stream that may never end, and reading it would delay the next attempt.
 func discard(resp *http.Response) {
 	if resp != nil {
-		_ = resp.Body.Close() // the answer is of no use any more
+		_ = resp.Body.Close() // the answer is useless now
 	}
 }

@@ -8,40 +8,43 @@ import (
 	"time"
 )
 
-// Config is how a [Transport] sends operations. The zero value is good for a service that is protected by Onceward.
+// Config is the configuration of a [Transport]. The zero value works for a service that is protected by Onceward.
 type Config struct {
-	// Base sends each attempt. Of an [http.Transport] it is known when nothing was sent, unless another is registered
-	// with it by RegisterProtocol, as for HTTP/3: hide such a one in a type of your own. Default: [http.DefaultTransport].
+	// Base sends each attempt. An [http.Transport] shows whether a failed attempt was sent
+	// at all, unless another transport is registered with it by RegisterProtocol, as for
+	// HTTP/3: wrap such a transport in a type of your own. Default: [http.DefaultTransport].
 	Base http.RoundTripper
-	// Profile is how the service takes keys. Default: [ProfileIETF].
+	// Profile describes how the service handles keys. Default: [ProfileIETF].
 	Profile *Profile
-	// Methods are those whose requests are operations. Others are handed to Base as they are, unless they carry a key.
-	// Default: POST and PATCH.
+	// Methods are the methods whose requests are operations. Other requests are
+	// passed to Base unchanged, unless they carry a key. Default: POST and PATCH.
 	Methods []string
-	// MaxAttempts bounds how often an operation is sent, the first time included. Waiting for an operation that the
-	// service says is still under way does not count: Timeout bounds that. Default: 5.
+	// MaxAttempts is the most times that an operation is sent, including the first time. Waiting for an
+	// operation that is still in progress at the service does not count: Timeout limits it. Default: 5.
 	MaxAttempts int
-	// MinBackoff is the longest wait after the first failure; it doubles with each further one. The wait itself is
-	// random, from nothing to that. A Retry-After of the service goes before it. Default: 200ms.
+	// MinBackoff is the longest wait after the first failure; it doubles with each further failure. The wait itself
+	// is random, between zero and this value. A Retry-After header from the service takes precedence. Default: 200ms.
 	MinBackoff time.Duration
-	// MaxBackoff is where the wait stops growing. Default: 10s.
+	// MaxBackoff is the value at which the wait stops growing. Default: 10s.
 	MaxBackoff time.Duration
-	// Timeout is how long after its beginning an operation may be sent again: no wait ends and no attempt begins later.
-	// An attempt under way is not cut off by it, but by AttemptTimeout and by the context of the request. Default: 1m.
+	// Timeout is the time after the start of an operation in which it may be sent again:
+	// no wait ends later, and no attempt begins later. Timeout does not cut off an
+	// attempt in progress; AttemptTimeout and the context of the request do. Default: 1m.
 	Timeout time.Duration
-	// AttemptTimeout bounds each attempt, its answer included. Default: none but the context's, as with net/http.
+	// AttemptTimeout limits each attempt, including its answer. Default: only the context's deadline, as in net/http.
 	AttemptTimeout time.Duration
-	// Budget bounds the retries of all operations that share it, so that an outage does not multiply the traffic.
-	// Default: one of this transport's own, by [NewBudget](0.2, 10).
+	// Budget limits the retries of all operations that share it, so that an outage does not
+	// multiply the traffic. Default: the transport has its own budget, [NewBudget](0.2, 10).
 	Budget *Budget
-	// BodyLimit is how much of a request body without GetBody is kept in memory, to be sent again. A longer one is
-	// refused before anything is sent. Default: 1 MiB.
+	// BodyLimit is the longest request body without GetBody that is kept in memory, to be sent
+	// again. A request with a longer body is refused before anything is sent. Default: 1 MiB.
 	BodyLimit int64
-	// ReadAnswer is up to which length an answer is read before it is returned, so that one which is cut off is asked
-	// for again. A longer one, or one of the type text/event-stream, is for the caller to read as it comes: if that
-	// fails, the same request is sent again with the key that [KeyOf] tells. A negative number reads none. Default: 1 MiB.
+	// ReadAnswer is the longest answer that is read before it is returned: if such an answer is
+	// cut off, the operation is retried. The caller reads longer answers, and answers of the
+	// type text/event-stream, as they arrive; if that fails, send the same request again with
+	// the key from [KeyOf]. With a negative number no answer is read in advance. Default: 1 MiB.
 	ReadAnswer int64
-	// Observer is told of attempts, waits and outcomes. Default: none.
+	// Observer receives attempts, waits and outcomes. Default: none.
 	Observer Observer
 }
 
@@ -57,14 +60,14 @@ const (
 	defaultBudgetFloor = 10
 )
 
-// ErrMisconfigured is returned when a [Config], a [Profile] or a [Budget] cannot be right. The text says what.
+// ErrMisconfigured is returned for an invalid [Config], [Profile] or [Budget]. Its text contains the reason.
 var ErrMisconfigured = errors.New("client: misconfigured")
 
 func misconfigured(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrMisconfigured, fmt.Sprintf(format, args...))
 }
 
-// withDefaults fills in the defaults, or says what cannot be right.
+// withDefaults returns the configuration with its defaults, or an error if the configuration is invalid.
 func (c Config) withDefaults() (Config, error) {
 	if err := c.check(); err != nil {
 		return c, err

@@ -11,27 +11,27 @@ import (
 	"time"
 )
 
-// verdict is what an attempt came to.
+// verdict is the result of an attempt.
 type verdict struct {
-	// accepted says that the answer is for the caller: asking again would not change it, or is not safe.
+	// accepted means that the answer is returned to the caller: a retry would not change the answer, or is not safe.
 	accepted bool
-	// marked says that the service has marked the answer as the operation's own: one that it keeps, or one by which
-	// nothing was done.
+	// marked means that the service has marked the answer as the operation's own:
+	// an answer that it keeps, or an answer to a request that changed nothing.
 	marked bool
-	// failed says that the next attempt is a retry of one that failed, and not a wait for one under way.
+	// failed means that the next attempt is a retry of a failed attempt, and not a wait for an attempt in progress.
 	failed bool
-	// outcome is what this attempt alone says of the operation.
+	// outcome is the outcome of the operation as far as this attempt alone shows.
 	outcome Outcome
-	// code is that of the service's problem, if it is for that that the answer is not accepted.
+	// code is the code of the service's problem, if the problem decided whether the answer is accepted.
 	code string
-	// after is the wait that the service asks for, if it told one.
+	// after is the wait that the service requests, and told reports whether it requested one.
 	after time.Duration
 	told  bool
-	// status is where to ask for the operation, if the service said so.
+	// status is the URL of the operation's status, if the service sent one.
 	status *url.URL
 }
 
-// reason is why an answer is not accepted, in a word or two.
+// reason returns why an answer is not accepted, in a word or two.
 func (v *verdict) reason(resp *http.Response) string {
 	switch {
 	case v.code != "":
@@ -43,7 +43,7 @@ func (v *verdict) reason(resp *http.Response) string {
 	}
 }
 
-// judge says what an attempt came to. The rules are a table in docs/client.md, in this order.
+// judge returns the result of an attempt. The rules are a table in docs/client.md, in this order.
 func (op *operation) judge(resp *http.Response, err error) verdict {
 	if err != nil {
 		v := verdict{failed: true}
@@ -94,9 +94,9 @@ func (op *operation) judgeAnswer(resp *http.Response) verdict {
 	}
 }
 
-// byStatus is what an answer says that is not asked for again: a failure of a service that does not say more may have
-// come before or after the work, and a redirect may come from what is in front of it, as that to a page for logging in.
-// Only a 303 says that the work was done.
+// byStatus returns the outcome for an answer that is not retried, by its status alone. A plain failure
+// of the service may have happened before or after the work. A redirect may come from a server in
+// front of the service, such as a redirect to a login page. Only a 303 shows that the work was done.
 func byStatus(status int) Outcome {
 	redirect := status >= 300 && status < 400 && status != http.StatusSeeOther
 	if redirect || status >= http.StatusInternalServerError {
@@ -105,13 +105,13 @@ func byStatus(status int) Outcome {
 	return OutcomeAnswered
 }
 
-// problem is what counts of a problem document (RFC 9457) as Onceward writes it.
+// problem is the part of Onceward's problem documents (RFC 9457) that the client needs.
 type problem struct {
 	Code      string `json:"code"`
 	Retryable *bool  `json:"retryable"`
 }
 
-// problem reads the answer's problem, if it has one that says whether to send the request again.
+// problem returns the answer's problem, or nil if there is none with a member retryable.
 func (op *operation) problem(resp *http.Response) *problem {
 	if resp.StatusCode < http.StatusBadRequest || contentType(resp) != problemType {
 		return nil
@@ -125,7 +125,7 @@ func (op *operation) problem(resp *http.Response) *problem {
 
 const problemType = "application/problem+json"
 
-// notExecuted are the codes of Onceward's problems that say: nothing was executed by this request.
+// notExecuted are the codes of Onceward's problems which mean that this request executed nothing.
 var notExecuted = []string{
 	"body-incomplete", "unauthenticated", "store-unavailable", "new-keys-refused", "mismatches-refused",
 	"not-executed", "work-refused", "deadline-exceeded",
@@ -139,14 +139,14 @@ func (p *problem) verdict(status int) verdict {
 	case v.accepted && p.Code != "record-unreadable":
 		v.outcome = OutcomeAnswered
 	}
-	// With a 409 the service says that another attempt is under way, or that it is finding out what became of one.
+	// A 409 means that another attempt is in progress, or that the service is finding out the outcome of an attempt.
 	v.failed = !v.accepted && status != http.StatusConflict
 	return v
 }
 
-// underWay recognises a 202 by which Onceward says that the operation is under way, and not the answer of a handler
-// that has accepted something: it is the status of this very key. It returns where to ask, if that is of the same
-// origin: what the request has of credentials goes there too.
+// underWay recognises a 202 by which Onceward reports that the operation is in progress. A 202 of a handler
+// that has accepted something is different: it does not contain the status of this very key. underWay returns
+// the URL of the status if it has the same origin, because the credentials of the request are sent there too.
 func (op *operation) underWay(resp *http.Response) (at *url.URL, ours bool) {
 	if resp.StatusCode != http.StatusAccepted || contentType(resp) != "application/json" {
 		return nil, false
@@ -163,14 +163,14 @@ func (op *operation) underWay(resp *http.Response) (at *url.URL, ours bool) {
 	return at, true
 }
 
-// replayed reports whether an answer is one that the service had stored.
+// replayed reports whether the service had stored the answer before.
 func (op *operation) replayed(resp *http.Response) bool {
 	name := op.transport.profile.ReplayedHeader
 	return name != "" && strings.EqualFold(resp.Header.Get(name), "true")
 }
 
-// learnExpiry takes over until when the service says that it keeps the key, in place of the profile's window. Its
-// clock counts only against itself: by the answer's Date, if it has one.
+// learnExpiry replaces the profile's window with the expiry that the service sent. It compares the
+// expiry with the answer's Date, if there is one, so that a wrong clock of the service does no harm.
 func (op *operation) learnExpiry(resp *http.Response) {
 	name := op.transport.profile.ExpiresHeader
 	if name == "" || resp.Header.Get(name) == "" {
@@ -188,10 +188,10 @@ func (op *operation) learnExpiry(resp *http.Response) {
 	op.until, op.told = now.Add(safePart(max(expires.Sub(theirs), 0))), true
 }
 
-// longestWait is longer than any time that is waited, and can be added to.
+// longestWait is longer than any real wait, and small enough that adding it to a time does not overflow.
 const longestWait = 365 * 24 * time.Hour
 
-// retryAfter reads the header of that name: seconds, or an HTTP date.
+// retryAfter reads the Retry-After header: a number of seconds, or an HTTP date.
 func retryAfter(resp *http.Response) (after time.Duration, told bool) {
 	value := resp.Header.Get("Retry-After")
 	if value == "" {

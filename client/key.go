@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// ErrBadKey is returned when a key is not one that the profile allows. Nothing was sent.
+// ErrBadKey is returned when the profile does not allow a key. Nothing was sent.
 var ErrBadKey = errors.New("client: the idempotency key is not valid")
 
-// NewKey returns a new key: a UUID of version 7, which is random but for the time that it begins with, so that stores
-// which sort keys put new ones together.
+// NewKey returns a new key: a UUID of version 7, which is random except for the
+// time at its beginning, so that stores that sort keys put new keys together.
 func NewKey() string {
 	var key [keyLength]byte
 	putKey(&key)
@@ -42,23 +42,23 @@ func putKey(key *[keyLength]byte) {
 
 type keyContext struct{}
 
-// WithKey returns a context whose requests are sent with this key, unless they carry one in their header. Give it to
-// one operation only.
+// WithKey returns a context whose requests are sent with this key, unless
+// they carry a key in their header. Use the context for one operation only.
 func WithKey(ctx context.Context, key string) context.Context {
 	return context.WithValue(ctx, keyContext{}, key)
 }
 
 type resumedContext struct{}
 
-// Resumed returns a context for an operation that was begun before, maybe by a process that is gone: it was first sent
-// at that time, from which its window counts, and it may have been executed. The key comes with [WithKey] or with the
-// header.
+// Resumed returns a context for an operation that was started before, perhaps by a process
+// that no longer exists: the operation was first sent at firstSent, where its window
+// begins, and may have been executed. The key comes from [WithKey] or from the header.
 func Resumed(ctx context.Context, firstSent time.Time) context.Context {
 	return context.WithValue(ctx, resumedContext{}, firstSent)
 }
 
-// KeyOf returns the key that the operation of a response was sent with, as the caller knows it: without quotes. It is
-// empty for a response that no [Transport] has returned. Of an error, [UnfinishedError] knows the key.
+// KeyOf returns the key that the operation of a response was sent with, as the caller knows it: without quotes. It
+// returns "" for a response that did not come from a [Transport]. For an error, the key is in [UnfinishedError].
 func KeyOf(resp *http.Response) string {
 	if op := operationOf(resp); op != nil {
 		return op.key
@@ -66,8 +66,8 @@ func KeyOf(resp *http.Response) string {
 	return ""
 }
 
-// Key returns the key that a request has, by its header or by [WithKey], and whether it has one. The error wraps
-// [ErrBadKey] if the profile does not allow the key.
+// Key returns the key of a request, from its header or from [WithKey], and whether
+// there is one. The error wraps [ErrBadKey] if the profile does not allow the key.
 func (p *Profile) Key(req *http.Request) (key string, given bool, err error) {
 	key, given, err = p.givenKey(req)
 	if err == nil && given {
@@ -76,7 +76,7 @@ func (p *Profile) Key(req *http.Request) (key string, given bool, err error) {
 	return key, given, err
 }
 
-// givenKey is the key that a request has: that of its header, or that of [WithKey].
+// givenKey returns the key of a request, from its header or from [WithKey], without a check of its characters.
 func (p *Profile) givenKey(req *http.Request) (key string, given bool, err error) {
 	switch lines := req.Header[p.Header]; len(lines) {
 	case 0:
@@ -90,7 +90,7 @@ func (p *Profile) givenKey(req *http.Request) (key string, given bool, err error
 	}
 }
 
-// encode writes a key as the profile has it in the header, or says why it is not allowed.
+// encode returns a key in the form that the profile requires in the header, or an error if the key is not allowed.
 func (p *Profile) encode(key string) (string, error) {
 	switch {
 	case key == "":
@@ -111,7 +111,7 @@ func (p *Profile) encode(key string) (string, error) {
 
 var quoter = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
 
-// decode reads a key from a header's value. What is not quoted is the key itself.
+// decode reads a key from a header's value. A value without quotes is the key itself.
 func (p *Profile) decode(value string) (string, error) {
 	value = strings.Trim(value, " ")
 	if !p.Quoted || !strings.HasPrefix(value, `"`) {

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Observer gets the events of a [Transport]: for metrics, traces and logs. It is called on the path of the
-// request, so it must be quick and must not block. Keys are secrets of a kind: an observer that writes them down hashes
-// them.
+// Observer receives the events of a [Transport], for metrics, traces and logs. It
+// is called while the request is processed, so it must be quick and must not
+// block. Keys are almost secrets: an observer that records them should hash them.
 type Observer interface {
 	ObserveClient(ctx context.Context, e Event)
 }
@@ -19,13 +19,13 @@ type ObserverFunc func(ctx context.Context, e Event)
 // ObserveClient calls f.
 func (f ObserverFunc) ObserveClient(ctx context.Context, e Event) { f(ctx, e) }
 
-// Event is an [AttemptEvent], a [WaitEvent] or a [FinishedEvent]. More kinds may come: an observer ignores what it does
-// not know.
+// Event is an [AttemptEvent], a [WaitEvent] or a [FinishedEvent].
+// More kinds may be added: an observer must ignore unknown kinds.
 type Event any
 
 type (
-	// AttemptEvent is an attempt that has ended: with a status, or with an error. Attempt counts from 1. Polled says
-	// that it was a question for the status of the operation, not the operation itself.
+	// AttemptEvent is an attempt that has ended, with a status or with an error. Attempt counts from 1.
+	// Polled means that the request asked for the status of the operation and was not the operation itself.
 	AttemptEvent struct {
 		Request *http.Request
 		Key     string
@@ -36,8 +36,8 @@ type (
 		Elapsed time.Duration
 	}
 
-	// WaitEvent is a wait that begins before the operation is sent again, or asked for. Reason is the code of the
-	// service's problem, or "status 503" and the like, or "error".
+	// WaitEvent is a wait that begins before the operation, or the request for its status, is sent
+	// again. Reason is the code of the service's problem, or "status 503" and the like, or "error".
 	WaitEvent struct {
 		Request *http.Request
 		Key     string
@@ -46,7 +46,7 @@ type (
 		Wait    time.Duration
 	}
 
-	// FinishedEvent is the end of an operation as the caller sees it, with the time that all of its attempts took.
+	// FinishedEvent is the end of an operation as the caller sees it. Elapsed covers all of its attempts.
 	FinishedEvent struct {
 		Request  *http.Request
 		Key      string

@@ -16,25 +16,25 @@ import (
 	"github.com/onceward/onceward/internal/backoff"
 )
 
-// operation is one logical operation, and the context of what is sent for it: a response leads back to it by its
-// request. All of it is one allocation.
+// operation is one logical operation and also the context of its requests: the
+// request of a response leads back to the operation. All of it is one allocation.
 type operation struct {
-	context.Context // the caller's, with the trace
+	context.Context // the caller's context, with the trace
 
 	transport *Transport
 	original  *http.Request
-	request   http.Request // as it is sent
-	values    [2]string    // of its header
+	request   http.Request // the request that is sent
+	values    [2]string    // the values of its header
 	key       string
 	began     time.Time
 	firstSent time.Time
-	until     time.Time // when nothing may be sent any more
-	told      bool      // that, by the service
+	until     time.Time // the time after which nothing may be sent
+	told      bool      // until was sent by the service
 
-	attempts int // that were handed to the base
-	failures int // of those, without an answer that counts
-	waits    int // of those, answered with: not yet
-	// mayHaveExecuted says that an attempt is not proved to have done nothing.
+	attempts int // passed to the base transport
+	failures int // attempts that failed and may be retried
+	waits    int // attempts that found the operation in progress
+	// mayHaveExecuted means that at least one attempt is not proved to have done nothing.
 	mayHaveExecuted bool
 	outcome         Outcome
 
@@ -51,13 +51,13 @@ func newOperation(t *Transport, req *http.Request) *operation {
 	return op
 }
 
-// gotConn notes that from here on something may have been sent. net/http itself sends a request with an idempotency
-// key again when a kept connection is closed: then an error in dialling the next one proves nothing.
+// gotConn notes that from now on something may have been sent. net/http itself repeats a request with
+// an idempotency key when a kept connection is closed: then a later error in dialling proves nothing.
 func (op *operation) gotConn(httptrace.GotConnInfo) { op.connected.Store(true) }
 
 type operationContext struct{}
 
-// Value returns the operation itself for its own key, and the caller's values for others.
+// Value returns the operation itself for its own key, and the caller's values for other keys.
 func (op *operation) Value(key any) any {
 	if key == (operationContext{}) {
 		return op
@@ -65,7 +65,7 @@ func (op *operation) Value(key any) any {
 	return op.Context.Value(key)
 }
 
-// operationOf finds the operation that a response belongs to.
+// operationOf returns the operation that a response belongs to, or nil.
 func operationOf(resp *http.Response) *operation {
 	if resp == nil || resp.Request == nil {
 		return nil
@@ -74,7 +74,7 @@ func operationOf(resp *http.Response) *operation {
 	return op
 }
 
-// run sends the operation until it is answered, or may not be sent again.
+// run sends the operation until it is answered or must not be sent again.
 func (op *operation) run() (*http.Response, error) {
 	for {
 		resp, err := op.attempt()
@@ -95,7 +95,8 @@ func (op *operation) run() (*http.Response, error) {
 	}
 }
 
-// attempt hands the operation to the base transport once, and reads its answer as far as that is wanted.
+// attempt sends the operation once through the base transport
+// and reads as much of its answer as the configuration asks.
 func (op *operation) attempt() (*http.Response, error) {
 	op.attempts++
 	op.connected.Store(false)
@@ -107,7 +108,7 @@ func (op *operation) attempt() (*http.Response, error) {
 	resp, err := op.transport.config.Base.RoundTrip(sent)
 	if err == nil {
 		resp.Request = sent
-		op.learnExpiry(resp) // even of an answer that is cut off
+		op.learnExpiry(resp) // even if the answer is cut off
 		err = op.capture(resp, cancel)
 	} else if cancel != nil {
 		cancel()
@@ -127,8 +128,8 @@ func (op *operation) attempt() (*http.Response, error) {
 	return resp, nil
 }
 
-// prepare makes the request of an attempt. The first one is part of the operation; a later one is a copy, because a
-// base transport may still hold the one before.
+// prepare makes the request of an attempt. The first request is part of the operation; a
+// later request is a copy, because the base transport may still hold the request before it.
 func (op *operation) prepare() (sent *http.Request, cancel context.CancelFunc, err error) {
 	sent = &op.request
 	if op.attempts > 1 {
@@ -143,7 +144,7 @@ func (op *operation) prepare() (sent *http.Request, cancel context.CancelFunc, e
 	return sent, cancel, nil
 }
 
-// bounded gives a request the time of one attempt.
+// bounded limits a request to the time of one attempt.
 func (op *operation) bounded(req *http.Request) (*http.Request, context.CancelFunc) {
 	limit := op.transport.config.AttemptTimeout
 	if limit == 0 {
@@ -155,7 +156,7 @@ func (op *operation) bounded(req *http.Request) (*http.Request, context.CancelFu
 
 var errAttemptTimeout = errors.New("client: the attempt took longer than AttemptTimeout")
 
-// notSent reports whether an attempt failed before anything of it can have been sent.
+// notSent reports whether an attempt failed before any part of it can have been sent.
 func (op *operation) notSent(err error) bool {
 	if op.connected.Load() {
 		return false
@@ -167,7 +168,7 @@ func (op *operation) notSent(err error) bool {
 	return errors.As(err, &dial) && (dial.Op == "dial" || dial.Op == "proxyconnect")
 }
 
-// pause waits before the next attempt, or says why there must be none.
+// pause waits before the next attempt, or returns why there must be no next attempt.
 func (op *operation) pause(v verdict, resp *http.Response) error {
 	c := &op.transport.config
 	if err := op.Context.Err(); err != nil {
@@ -181,7 +182,7 @@ func (op *operation) pause(v verdict, resp *http.Response) error {
 	if v.failed && op.failures >= c.MaxAttempts {
 		return ErrTooManyAttempts
 	}
-	// Full jitter: those who failed together do not come back together.
+	// Full jitter: callers that failed together do not retry together.
 	wait := rand.N(backoff.Exponential(c.MinBackoff, c.MaxBackoff, *count) + 1)
 	if v.told {
 		wait = v.after + rand.N(c.MinBackoff+1)
@@ -203,8 +204,8 @@ func (op *operation) pause(v verdict, resp *http.Response) error {
 	return op.timeFor(0) // a process that was paused may have slept for longer
 }
 
-// timeFor reports why an attempt after this wait would be too late: to return at once is better than to wait for
-// nothing.
+// timeFor returns why an attempt after this wait would be too
+// late, or nil. An error at once is better than a useless wait.
 func (op *operation) timeFor(wait time.Duration) error {
 	then := time.Now().Add(wait)
 	deadline, has := op.Context.Deadline()
@@ -218,7 +219,7 @@ func (op *operation) timeFor(wait time.Duration) error {
 	}
 }
 
-// keptUntil is until when the operation may be sent by what the service has told, or zero if it told nothing.
+// keptUntil returns how long the operation may be sent according to the service, or zero if the service sent no time.
 func (op *operation) keptUntil() time.Time {
 	if !op.told {
 		return time.Time{}
@@ -226,18 +227,18 @@ func (op *operation) keptUntil() time.Time {
 	return op.until
 }
 
-// reached reports whether a time has come, by either clock: that which the system counts stands still while the machine
-// sleeps, and the other may be set back.
+// reached reports whether a time has come, by either clock: the monotonic clock
+// stands still while the machine sleeps, and the wall clock may be set back.
 func reached(now, at time.Time) bool { return !now.Before(at) || !now.Round(0).Before(at) }
 
-// settled is what an accepted answer says of the whole operation. If an attempt before it may have executed, then a
-// refusal that is not the stored answer does not tell what became of that attempt: an expired token, for example.
+// settled returns the outcome of the whole operation after an accepted answer. If an earlier attempt may have been
+// executed, a refusal that is not the stored answer, such as an expired token, leaves the outcome of that attempt open.
 func (op *operation) settled(resp *http.Response, v verdict) Outcome {
 	if !op.mayHaveExecuted || v.marked || v.outcome == OutcomeUnknown || resp.StatusCode < http.StatusBadRequest {
 		return v.outcome
 	}
 	if op.transport.profile.ExpiresHeader != "" {
-		return OutcomeUnknown // here every answer that is kept says so
+		return OutcomeUnknown // such a service marks every answer that it keeps
 	}
 	switch resp.StatusCode {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusProxyAuthRequired, http.StatusPreconditionFailed:
@@ -247,7 +248,7 @@ func (op *operation) settled(resp *http.Response, v verdict) Outcome {
 	}
 }
 
-// giveUp returns what there is when the operation is not sent again: an answer that is not final, or an error.
+// giveUp ends an operation that is not sent again. It returns the last answer, which is not final, or an error.
 func (op *operation) giveUp(resp *http.Response, err error, v verdict, why error) (*http.Response, error) {
 	switch {
 	case resp != nil && !errors.Is(why, ErrWindowClosed) && op.Context.Err() == nil:
@@ -265,7 +266,7 @@ func (op *operation) giveUp(resp *http.Response, err error, v verdict, why error
 	return op.fail(err)
 }
 
-// finish returns a response.
+// finish reports the end of the operation and returns its response.
 func (op *operation) finish(resp *http.Response, outcome Outcome) (*http.Response, error) {
 	op.outcome = outcome
 	if op.transport.config.Observer != nil {
@@ -277,7 +278,7 @@ func (op *operation) finish(resp *http.Response, outcome Outcome) (*http.Respons
 	return resp, nil
 }
 
-// fail returns an error.
+// fail reports the end of the operation and returns its error.
 func (op *operation) fail(err error) (*http.Response, error) {
 	unfinished := &UnfinishedError{
 		Key: op.key, Attempts: op.attempts, MayHaveExecuted: op.mayHaveExecuted, Err: err, keptUntil: op.keptUntil(),
@@ -293,7 +294,7 @@ func (op *operation) fail(err error) (*http.Response, error) {
 
 func (op *operation) observe(e Event) { op.transport.config.Observer.ObserveClient(op.Context, e) }
 
-// sameOrigin reports whether two URLs lead to the same scheme, host and port.
+// sameOrigin reports whether two URLs have the same scheme, host and port.
 func sameOrigin(a, b *url.URL) bool {
 	return strings.EqualFold(a.Scheme, b.Scheme) && strings.EqualFold(a.Hostname(), b.Hostname()) && port(a) == port(b)
 }

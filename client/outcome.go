@@ -7,21 +7,21 @@ import (
 	"time"
 )
 
-// Outcome is what is known of an operation when its request has ended.
+// Outcome is what is known about an operation when its request has ended.
 type Outcome uint8
 
 const (
-	// OutcomeUnknown says that the operation may have been executed, or not. It may be sent again with the same key
-	// within the window, never with another one.
+	// OutcomeUnknown means that the operation may have been executed, or not. It may
+	// be sent again with the same key within the window, never with another key.
 	OutcomeUnknown Outcome = iota
-	// OutcomeAnswered says that the response is the operation's own and final answer: a success or a refusal.
+	// OutcomeAnswered means that the response is the operation's own and final answer: a success or a refusal.
 	OutcomeAnswered
-	// OutcomeNotExecuted says that it is proved that the operation was not executed. It may be sent again with the same
-	// key, or be given up.
+	// OutcomeNotExecuted means that the operation was provably not
+	// executed. It may be sent again with the same key, or be given up.
 	OutcomeNotExecuted
 )
 
-// String names the outcome, as in metrics.
+// String returns the name of the outcome, as in metrics.
 func (o Outcome) String() string {
 	switch o {
 	case OutcomeAnswered:
@@ -33,8 +33,9 @@ func (o Outcome) String() string {
 	}
 }
 
-// Classify says what a response or an error of a [Transport], or of an [http.Client] that uses one, tells of the
-// operation. What comes from elsewhere is judged by what is certain of any service, which is little.
+// Classify returns the outcome of the operation that ended with a response or an error of a
+// [Transport], or of an [http.Client] that uses one. For a response from elsewhere it assumes
+// only what is certain of any service: a success is an answer, and everything else is unknown.
 func Classify(resp *http.Response, err error) Outcome {
 	if err != nil {
 		if unfinished := (*UnfinishedError)(nil); errors.As(err, &unfinished) && !unfinished.MayHaveExecuted {
@@ -49,27 +50,27 @@ func Classify(resp *http.Response, err error) Outcome {
 		return op.outcome
 	case op == nil && success:
 		return OutcomeAnswered
-	default: // also if what an operation was redirected to refuses to be seen: the operation itself was not refused
+	default: // also if the target of a redirect is refused: the operation itself was not
 		return OutcomeUnknown
 	}
 }
 
-// UnfinishedError is returned when an operation has ended without an answer.
+// UnfinishedError is the error of an operation that has ended without an answer.
 type UnfinishedError struct {
-	// Key is that of the operation, with which it may be sent again.
+	// Key is the key of the operation. The operation may be sent again with it.
 	Key string
-	// Attempts is how often it was handed to the base transport. net/http may send an attempt twice on its own, with
-	// the same key, when a connection that it has kept turns out to be closed.
+	// Attempts is how often the operation was passed to the base transport. net/http may send an
+	// attempt twice, with the same key, when a connection that it kept turns out to be closed.
 	Attempts int
-	// MayHaveExecuted is false only if it is proved that the service did not execute the operation.
+	// MayHaveExecuted is false only if the service provably did not execute the operation.
 	MayHaveExecuted bool
-	// Err is why there is no answer, and why it was not tried again.
+	// Err is why there is no answer, and why the operation was not retried.
 	Err error
 
-	keptUntil time.Time // by the service; zero if it said nothing
+	keptUntil time.Time // by the service; zero if it sent no time
 }
 
-// Error says whether the operation may have been executed.
+// Error returns a text that includes whether the operation may have been executed.
 func (e *UnfinishedError) Error() string {
 	what := "was not executed"
 	if e.MayHaveExecuted {
@@ -78,8 +79,8 @@ func (e *UnfinishedError) Error() string {
 	return fmt.Sprintf("client: no answer after %d attempts, and the operation %s: %v", e.Attempts, what, e.Err)
 }
 
-// KeptUntil returns until when the service said that it keeps the key of an operation, by the response or the error that
-// the operation ended with, or zero if it said nothing. The operation is not to be sent any later.
+// KeptUntil returns how long the service keeps the key of the operation that ended with the response
+// or the error, or zero if the service sent no time. Do not send the operation later than that.
 func KeptUntil(resp *http.Response, err error) time.Time {
 	if unfinished := (*UnfinishedError)(nil); errors.As(err, &unfinished) {
 		return unfinished.keptUntil
@@ -90,24 +91,24 @@ func KeptUntil(resp *http.Response, err error) time.Time {
 	return time.Time{}
 }
 
-// Unwrap returns why there is no answer.
+// Unwrap returns the reason why there is no answer.
 func (e *UnfinishedError) Unwrap() error { return e.Err }
 
-// These are why an operation is not sent again. They are in the chain of an [UnfinishedError].
+// These are the reasons why an operation is not sent again. They are in the chain of an [UnfinishedError].
 var (
-	// ErrWindowClosed is returned when the service may have forgotten the key, so that to send the operation again could
-	// execute it again.
+	// ErrWindowClosed is returned when the service may have forgotten the key,
+	// so that sending the operation again could execute it a second time.
 	ErrWindowClosed = errors.New("client: the key may have been forgotten by now")
 	// ErrBudgetSpent is returned when the budget allows no more retries.
 	ErrBudgetSpent = errors.New("client: the budget for retries is spent")
 	// ErrTooManyAttempts is returned when MaxAttempts have failed.
 	ErrTooManyAttempts = errors.New("client: the last of its attempts has failed")
-	// ErrTimeout is returned when there is no time for another attempt, by the context or by the Timeout.
+	// ErrTimeout is returned when the context or Timeout leaves no time for another attempt.
 	ErrTimeout = errors.New("client: there is no time for another attempt")
-	// ErrBodyTooLarge is returned when the body of a request cannot be kept to be sent again. Nothing was sent.
+	// ErrBodyTooLarge is returned when the body of a request is too long to be kept for a retry. Nothing was sent.
 	ErrBodyTooLarge = errors.New("client: the request body is longer than BodyLimit, and has no GetBody")
-	// ErrRedirectedAway is returned when the service redirects an operation to another origin, which must not learn the
-	// key.
+	// ErrRedirectedAway is returned when the service redirects an
+	// operation to another origin, which must not get the key.
 	ErrRedirectedAway = errors.New("client: an operation is not redirected to another origin")
 )
 

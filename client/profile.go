@@ -6,46 +6,49 @@ import (
 	"time"
 )
 
-// Profile is how a service takes keys: what its documentation says, in numbers. Change a field of a named one where
-// your contract with the service says otherwise. The sources are in docs/client.md.
+// Profile describes how a service handles keys, according to its documentation. Change a field of
+// a named profile where your contract with the service differs. The sources are in docs/client.md.
 type Profile struct {
-	// Name is for errors and metrics.
+	// Name is used in errors and metrics.
 	Name string
-	// Header carries the key. Default: Idempotency-Key.
+	// Header is the name of the header with the key. Default: Idempotency-Key.
 	Header string
-	// Quoted says that the key is sent as a quoted string of RFC 9651. Default: as it is.
+	// Quoted means that the key is sent as a quoted string (RFC 9651). Default: the key is sent as it is.
 	Quoted bool
-	// MaxLength is the longest key that the service takes. Default: 255.
+	// MaxLength is the length of the longest key that the service accepts. Default: 255.
 	MaxLength int
-	// Window is how long the service keeps a key, at least, from when it first saw it. An answer that tells the time by
-	// ExpiresHeader goes before it. There is no default: without it no retry is safe.
+	// Window is how long the service keeps a key, at least, after it first received the key. An expiry that an
+	// answer has in ExpiresHeader takes precedence. There is no default: without a window no retry is safe.
 	Window time.Duration
-	// FirstSentHeader carries the time at which the operation was first sent, for services that look at it. Default: it is
-	// not sent.
+	// FirstSentHeader is the name of the header with the time at which the operation
+	// was first sent, for services that check it. Default: the time is not sent.
 	FirstSentHeader string
-	// ReplayedHeader is in answers that were stored before. Default: the service does not tell.
+	// ReplayedHeader is the name of a header in answers that were
+	// stored before. Default: the service sends no such header.
 	ReplayedHeader string
-	// ExpiresHeader tells until when an answer is kept, as an HTTP date. Default: the service does not tell.
+	// ExpiresHeader is the name of the header with the expiry of an
+	// answer, as an HTTP date. Default: the service sends no such header.
 	ExpiresHeader string
-	// OutcomeHeader says not-executed in an answer by which nothing was done and which is not kept: a refusal then is the
-	// operation's own, and not that of a gateway. Default: the service does not tell.
+	// OutcomeHeader is the name of a header that has the value not-executed if the
+	// request did nothing and its answer is not kept: a refusal with it comes from the
+	// operation itself and not from a gateway. Default: the service sends no such header.
 	OutcomeHeader string
-	// RetryHeader says true or false for whether to send the operation again; it goes before the status. Default: the
-	// service does not tell.
+	// RetryHeader is the name of a header that is true or false and decides whether the operation is
+	// sent again; it takes precedence over the status. Default: the service sends no such header.
 	RetryHeader string
-	// RetryStatuses are those of answers that are no final ones, where no problem document says more. Default: 408, 425,
-	// 429, 502, 503 and 504.
+	// RetryStatuses are the statuses of answers that are not final, unless a
+	// problem document decides otherwise. Default: 408, 425, 429, 502, 503 and 504.
 	RetryStatuses []int
-	// WaitStatuses are those with which the service says that an attempt of the operation is under way. Default: none.
+	// WaitStatuses are the statuses which mean that an attempt of the operation is in progress. Default: none.
 	WaitStatuses []int
-	// KeepsRefusals says that the answer to a request that is not valid is kept under its key: the corrected request
-	// needs another key. Otherwise it may be sent with the same one. It is for callers who correct requests: a transport
-	// never does. Default: the key stays free.
+	// KeepsRefusals means that the service keeps the answer to an invalid request under its key, so that
+	// the corrected request needs another key. Otherwise the corrected request may use the same key. The
+	// field is for callers that correct requests: a transport never does. Default: the key stays free.
 	KeepsRefusals bool
 }
 
-// ProfileIETF is the profile of services that follow the IETF draft, Onceward's among them, with Onceward's defaults
-// for what the draft leaves open.
+// ProfileIETF returns the profile of services that follow the IETF draft, including services
+// protected by Onceward. Where the draft leaves a choice, the profile has Onceward's defaults.
 func ProfileIETF() *Profile {
 	return &Profile{
 		Name: "ietf", Header: keyHeader, Quoted: true, MaxLength: 255, Window: 24 * time.Hour,
@@ -56,7 +59,7 @@ func ProfileIETF() *Profile {
 	}
 }
 
-// ProfileStripe is that of Stripe's API v1.
+// ProfileStripe returns the profile of Stripe's API v1.
 func ProfileStripe() *Profile {
 	return &Profile{
 		Name: "stripe", Header: keyHeader, MaxLength: 255, Window: 24 * time.Hour,
@@ -67,7 +70,8 @@ func ProfileStripe() *Profile {
 	}
 }
 
-// ProfilePayPal is that of PayPal's Orders API v2, which keeps keys for the shortest time of PayPal's.
+// ProfilePayPal returns the profile of PayPal's Orders API v2,
+// which keeps keys for a shorter time than PayPal's other APIs.
 func ProfilePayPal() *Profile {
 	return &Profile{
 		Name: "paypal", Header: "PayPal-Request-Id", MaxLength: 108, Window: 6 * time.Hour,
@@ -76,8 +80,8 @@ func ProfilePayPal() *Profile {
 	}
 }
 
-// ProfileCheckout is that of Checkout.com, which keeps no result of a request that failed, and executes it again: only
-// an attempt without an answer is sent again, and what is still under way is waited for.
+// ProfileCheckout returns the profile of Checkout.com, which keeps no result of a failed request and would execute
+// the request again: only an attempt without an answer is retried, and an attempt in progress is waited for.
 func ProfileCheckout() *Profile {
 	return &Profile{
 		Name: "checkout.com", Header: "Cko-Idempotency-Key", Window: 24 * time.Hour,
@@ -85,7 +89,7 @@ func ProfileCheckout() *Profile {
 	}
 }
 
-// ProfilePPRO is that of PPRO.
+// ProfilePPRO returns the profile of PPRO.
 func ProfilePPRO() *Profile {
 	return &Profile{
 		Name: "ppro", Header: "Request-Idempotency-Key", Window: 24 * time.Hour, ReplayedHeader: "Request-Idempotency",
@@ -93,14 +97,15 @@ func ProfilePPRO() *Profile {
 	}
 }
 
-// serverErrors are those that a provider means by 5xx.
+// serverErrors returns the statuses that a provider means by 5xx.
 func serverErrors() []int {
 	return []int{
 		http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout,
 	}
 }
 
-// The names of header fields that Onceward has. They are those of the root package, which a caller does not need.
+// These are the names of Onceward's header fields. The root
+// package has them too, but a caller does not need that package.
 const (
 	keyHeader       = "Idempotency-Key"
 	firstSentHeader = "Idempotency-First-Sent"
@@ -109,10 +114,10 @@ const (
 	outcomeHeader   = "Idempotency-Outcome"
 )
 
-// notExecutedOutcome is what an OutcomeHeader says.
+// notExecutedOutcome is the value of OutcomeHeader for a request that did nothing.
 const notExecutedOutcome = "not-executed"
 
-// momentary are the statuses that say something about the moment, and nothing about the operation.
+// momentary returns the statuses that describe the current situation and not the operation.
 func momentary() []int {
 	return []int{
 		http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests,
@@ -120,7 +125,7 @@ func momentary() []int {
 	}
 }
 
-// withDefaults fills in the defaults, or says what cannot be right.
+// withDefaults returns the profile with its defaults, or an error if the profile is invalid.
 func (p Profile) withDefaults() (Profile, error) {
 	setDefault(&p.Name, "custom")
 	setDefault(&p.Header, keyHeader)

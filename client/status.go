@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// status is what counts of a status as Onceward's handler for it answers.
+// status is the part of an answer of Onceward's status handler that the client needs.
 type status struct {
 	Key   string `json:"key"`
 	State string `json:"state"`
@@ -16,9 +16,9 @@ type status struct {
 
 const stateInProgress = "in_progress"
 
-// follow asks for the status of an operation under way until that is settled, so that the request with its body is not
-// sent again and again. What came of it the operation itself is asked for then. It returns why there is no time for
-// that. The response is the one that led here.
+// follow requests the status of an operation in progress until the operation is settled, so that the request
+// with its body is not sent repeatedly. Afterwards the caller sends the operation again to get its result.
+// follow returns an error if there is no time left. resp is the answer that contained the URL of the status.
 func (op *operation) follow(v verdict, resp *http.Response) error {
 	for {
 		next, again := op.poll(v)
@@ -31,7 +31,8 @@ func (op *operation) follow(v verdict, resp *http.Response) error {
 	}
 }
 
-// poll asks once. Whatever is not the status of an operation under way, or a failure to tell it, ends the asking.
+// poll requests the status once. It reports true, to poll again, if the operation is in
+// progress or the service failed to return the status. Any other answer ends the polling.
 func (op *operation) poll(v verdict) (next verdict, again bool) {
 	begun := time.Now()
 	req, cancel := op.bounded(op.statusRequest(v).WithContext(op))
@@ -43,7 +44,7 @@ func (op *operation) poll(v verdict) (next verdict, again bool) {
 	code := 0
 	if err == nil {
 		defer func() {
-			_, _ = io.CopyN(io.Discard, resp.Body, peekLimit) // so that its connection can be kept
+			_, _ = io.CopyN(io.Discard, resp.Body, peekLimit) // so that the connection can be reused
 			discard(resp)
 		}()
 		code = resp.StatusCode
@@ -66,7 +67,7 @@ func (op *operation) poll(v verdict) (next verdict, again bool) {
 	return next, err != nil || s.State == stateInProgress
 }
 
-// statusRequest is a question for the status, with the credentials of the operation: it goes to the same origin.
+// statusRequest returns a request for the status, with the credentials of the operation: the origin is the same.
 func (op *operation) statusRequest(v verdict) *http.Request {
 	p := op.transport.profile
 	h := make(http.Header, len(op.request.Header))

@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// Transport is an [http.RoundTripper] that gives operations their keys and sends them until they are answered, as far
-// as that is safe. It is safe for concurrent use.
+// Transport is an [http.RoundTripper] that gives operations their keys and retries them
+// until they are answered, as long as that is safe. It is safe for concurrent use.
 type Transport struct {
 	config  Config
 	profile *Profile
-	// direct says that Base is net/http's own, which tells of each connection that it uses.
+	// direct means that Base is an [http.Transport], which reports each connection that it uses.
 	direct bool
 	stamp  atomic.Pointer[stamp]
 }
@@ -33,12 +33,13 @@ func New(c Config) (*Transport, error) {
 // Profile returns the profile of the transport, with its defaults.
 func (t *Transport) Profile() Profile { return *t.profile }
 
-// RoundTrip sends one operation. Its key is that of the request's header, or that of [WithKey], or a new one. The
-// request is not changed; the response's own Request is what was sent last, with the key in its header.
+// RoundTrip sends one operation. Its key comes from the request's header or from
+// [WithKey]; otherwise the key is new. The request is not changed; the Request field
+// of the response is the request that was sent last, with the key in its header.
 //
-// An error is an [UnfinishedError]. A response may be one that is no final answer, when there is no time or no budget
-// to ask again: [Classify] tells. A redirect is followed by the [http.Client]: within the origin as the same operation,
-// with the same key. To another origin an operation is not redirected, and no other request takes the key along.
+// An error of an operation is an [UnfinishedError]. The response may not be final if there is no time or no budget
+// for a retry: [Classify] returns the outcome. The [http.Client] follows redirects: within the origin as the same
+// operation, with the same key. An operation is not redirected to another origin, and no other request gets the key.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	before := operationOf(req.Response)
 	switch {
@@ -56,7 +57,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return op.run()
 }
 
-// CloseIdleConnections closes what the base transport keeps, for [http.Client.CloseIdleConnections].
+// CloseIdleConnections closes the idle connections of the base transport, for [http.Client.CloseIdleConnections].
 func (t *Transport) CloseIdleConnections() {
 	if base, ok := t.config.Base.(interface{ CloseIdleConnections() }); ok {
 		base.CloseIdleConnections()
@@ -69,9 +70,9 @@ func (t *Transport) protects(req *http.Request) bool {
 		req.Context().Value(keyContext{}) != nil
 }
 
-// see sends a request that an operation was answered with, as by a 303: it is no operation, but net/http gives it the
-// header and the context of the first one. Its response leads back to the operation, whose outcome it does not change,
-// and from which a further redirect comes.
+// see sends the request that follows an operation's redirect with another method, as after a 303. It
+// is not an operation, but net/http gives it the header and the context of the operation. Its response
+// leads back to the operation, for a further redirect, and does not change the operation's outcome.
 func (t *Transport) see(req *http.Request, op *operation) (*http.Response, error) {
 	req = req.Clone(context.WithValue(req.Context(), operationContext{}, op))
 	req.Header.Del(t.profile.Header)
@@ -85,8 +86,8 @@ func (t *Transport) see(req *http.Request, op *operation) (*http.Response, error
 	return resp, err
 }
 
-// begin makes the operation of a request: its key, its times, and a header and a body that can be sent again. If it
-// fails nothing was sent.
+// begin makes the operation of a request: its key, its times, and a header and
+// a body that can be sent again. If it returns an error, nothing was sent.
 func (t *Transport) begin(req *http.Request, before *operation) (*operation, error) {
 	op := newOperation(t, req)
 	if before != nil {
@@ -104,10 +105,10 @@ func (t *Transport) begin(req *http.Request, before *operation) (*operation, err
 	if err != nil {
 		return op, err
 	}
-	// A time in the future, by a wrong clock, must not make the window longer.
+	// A time in the future, from a wrong clock, must not make the window longer.
 	op.until = earlier(op.firstSent, op.began).Add(safePart(t.profile.Window))
 	if !op.began.Before(op.until) {
-		op.mayHaveExecuted = true // when it was first sent, by whoever knows that time
+		op.mayHaveExecuted = true // by an earlier sender, which knew the time
 		return op, fmt.Errorf("%w: it was first sent at %v, and %s keeps keys for %v",
 			ErrWindowClosed, op.firstSent.UTC(), t.profile.Name, t.profile.Window)
 	}
@@ -118,10 +119,10 @@ func (t *Transport) begin(req *http.Request, before *operation) (*operation, err
 	return op, op.keepBody(req)
 }
 
-// chooseKey finds or makes the key, and returns it as it stands in the header.
+// chooseKey finds or makes the key, and returns it as it is written in the header.
 func (op *operation) chooseKey() (line string, err error) {
 	p := op.transport.profile
-	if op.key == "" { // otherwise it is that of the request which was redirected
+	if op.key == "" { // otherwise the operation was redirected and keeps its key
 		key, given, err := p.givenKey(&op.request)
 		switch {
 		case err != nil:
@@ -134,7 +135,7 @@ func (op *operation) chooseKey() (line string, err error) {
 	return p.encode(op.key)
 }
 
-// newKey makes a key and its line of the header in one piece.
+// newKey makes a key and returns its header value, with one allocation for both.
 func (op *operation) newKey() (line string, err error) {
 	p := op.transport.profile
 	if keyLength > p.MaxLength {
@@ -152,7 +153,7 @@ func (op *operation) newKey() (line string, err error) {
 	return line, nil
 }
 
-// chooseFirstSent finds when the operation was first sent, and returns it as it stands in the header.
+// chooseFirstSent finds when the operation was first sent, and returns it as it is written in the header.
 func (op *operation) chooseFirstSent() (line string, err error) {
 	name := op.transport.profile.FirstSentHeader
 	if resumed, ok := op.Context.Value(resumedContext{}).(time.Time); ok {
@@ -175,13 +176,13 @@ func (op *operation) chooseFirstSent() (line string, err error) {
 	return op.firstSent.UTC().Format(http.TimeFormat), nil
 }
 
-// stamp is a second as it stands in a header.
+// stamp is a second and its text in a header.
 type stamp struct {
 	second int64
 	text   string
 }
 
-// timestamp formats a time, once for all operations of a second.
+// timestamp formats a time. Operations in the same second share the text.
 func (t *Transport) timestamp(at time.Time) string {
 	last := t.stamp.Load()
 	if last == nil || last.second != at.Unix() {
@@ -191,8 +192,8 @@ func (t *Transport) timestamp(at time.Time) string {
 	return last.text
 }
 
-// setHeader makes the header that is sent: the caller's, with the key and the time. The values of the others are
-// shared, because a transport does not change them.
+// setHeader makes the header that is sent: the caller's header, with the key and the time. The
+// other values are shared with the caller's header, because a transport does not change them.
 func (op *operation) setHeader(from http.Header, line, sent string) {
 	p := op.transport.profile
 	h := make(http.Header, len(from)+2)
@@ -207,8 +208,8 @@ func (op *operation) setHeader(from http.Header, line, sent string) {
 	op.request.Header = h
 }
 
-// safePart is how much of a window is used: what is sent in the last twentieth could arrive, by a slow network or a
-// clock that drifts, when the key is forgotten.
+// safePart returns the part of a window that is used: a request sent in the last twentieth
+// could arrive after the key was forgotten, because of a slow network or a clock that drifts.
 func safePart(window time.Duration) time.Duration { return window - window/20 }
 
 func earlier(a, b time.Time) time.Time {
@@ -220,11 +221,11 @@ func earlier(a, b time.Time) time.Time {
 
 func closeBody(req *http.Request) {
 	if req.Body != nil {
-		_ = req.Body.Close() // nothing of it was used
+		_ = req.Body.Close() // nothing of the body was used
 	}
 }
 
-// contentType is the media type of an answer, without parameters.
+// contentType returns the media type of an answer, without parameters.
 func contentType(resp *http.Response) string {
 	kind, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
 	return strings.ToLower(strings.TrimSpace(kind))
