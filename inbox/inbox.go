@@ -29,14 +29,15 @@ type Inbox struct{ store Store }
 type HandledEvent struct {
 	Consumer string
 	EventID  string
-	// Applied is set if it was applied now; without it and without an error it had been applied before.
+	// Applied means that the event was applied now. If it is false and Err is nil, the event had been applied before.
 	Applied bool
-	// Sent is when the event was made, by its sender's clock; zero if this is not known.
+	// Sent is when the event was made, by its sender's clock, or zero if this is not known.
 	Sent time.Time
-	// Backlog is how many more events wait at the broker, as far as the consumer knows; negative if this is not known.
+	// Backlog is how many more events wait at the broker, as far
+	// as the consumer knows, or negative if this is not known.
 	Backlog int
 	Elapsed time.Duration
-	// Err is why it was not applied.
+	// Err is the reason why the event was not applied.
 	Err error
 }
 
@@ -44,13 +45,13 @@ type HandledEvent struct {
 // call returns an error that wraps [errors.ErrUnsupported].
 func New(store Store) *Inbox { return &Inbox{store} }
 
-// Do runs fn unless the consumer has had the event before, and reports whether it ran. The event is recorded in tx, a
-// transaction of the application: the caller commits it if there is no error, and rolls it back if there is one. A
-// second delivery at the same time waits for its end. A store with another type of transaction has its own function for
-// this, such as postgres.ApplyEvent.
+// Do runs fn unless the consumer has had the event before, and reports whether fn ran. The event is
+// recorded in tx, a transaction of the application: the caller commits it if there is no error, and
+// rolls it back if there is one. A second delivery at the same time waits until the transaction ends.
+// A store with another type of transaction has its own function for this, such as postgres.ApplyEvent.
 //
-// The ID is the sender's name for the event, which stays the same when it is sent again, across all senders. If two
-// senders may use the same ID, put the sender into the consumer's name.
+// The ID is the sender's name for the event. It stays the same when the event is sent again, and it is
+// unique across all senders. If two senders may use the same ID, put the sender into the consumer's name.
 func (b *Inbox) Do(
 	ctx context.Context, tx *sql.Tx, consumer, eventID string, fn func(ctx context.Context) error,
 ) (applied bool, err error) {
@@ -104,8 +105,8 @@ func (b *Inbox) Handle(
 	return applied && err == nil, err
 }
 
-// Purge removes events that were applied longer ago than age, in batches, and returns how many. Keep them for longer
-// than a sender may still repeat one.
+// Purge removes events that were applied longer ago than age, in batches, and
+// returns how many it removed. Keep events for longer than a sender may repeat them.
 func (b *Inbox) Purge(ctx context.Context, age time.Duration) (purged int, err error) {
 	for {
 		n, err := b.store.PurgeEvents(ctx, age, purgeBatch)
@@ -119,7 +120,7 @@ func (b *Inbox) Purge(ctx context.Context, age time.Duration) (purged int, err e
 // purgeBatch is how many events are removed in one step.
 const purgeBatch = 1000
 
-// Consumed returns which consumers have had an event.
+// Consumed returns the consumers that have had an event.
 func (b *Inbox) Consumed(ctx context.Context, eventID string) ([]Consumption, error) {
 	return b.store.ConsumedEvents(ctx, eventID)
 }

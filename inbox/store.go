@@ -8,8 +8,9 @@ import (
 
 // Store records events in the same database as the consumer's data. The SQL stores of this repository implement it.
 type Store interface {
-	// RememberEvent records in a transaction of the application that a consumer has had an event, and reports whether it
-	// is the first time. If another transaction records the same and has not ended, it waits for it.
+	// RememberEvent records in a transaction of the application that a consumer has had
+	// an event, and reports whether it is the first time. If another open transaction
+	// records the same event, RememberEvent waits until that transaction ends.
 	RememberEvent(ctx context.Context, tx *sql.Tx, consumer, eventID string) (first bool, err error)
 	// PurgeEvents removes at most limit events that were recorded longer ago than age.
 	PurgeEvents(ctx context.Context, age time.Duration, limit int) (purged int, err error)

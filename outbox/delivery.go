@@ -9,31 +9,31 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// The errors of this package.
+// These are the errors of this package.
 var (
 	// ErrFenced is returned when a lease is no longer held: another worker has taken the message.
 	ErrFenced = errors.New("outbox: the lease on the message is no longer held")
-	// ErrPermanent is wrapped by errors after which a delivery is not tried again. See [Permanent].
+	// ErrPermanent is wrapped by errors after which a delivery is not retried. See [Permanent].
 	ErrPermanent = errors.New("outbox: the message cannot be delivered")
 )
 
-// Handler delivers a message: it calls another system, with the downstream key of the delivery, which is the same each
-// time. It is called again if it returns an error or does not come back, and it may be called again although it
-// succeeded: when its worker died before that was recorded. Its context ends with the route's timeout, or when the
-// lease is lost.
+// Handler delivers a message: it calls another system with the downstream key of the delivery,
+// which is the same each time. The handler is called again if it returns an error or does not
+// return. It may also be called again after a success, if its worker died before the success
+// was recorded. Its context ends with the route's timeout, or when the lease is lost.
 type Handler func(ctx context.Context, d *Delivery) (Result, error)
 
-// Result is what a successful delivery led to. The zero value says only that it succeeded.
+// Result is the result of a successful delivery. The zero value means success and nothing else.
 type Result struct {
-	// ProviderID is the id that the receiver gave to the effect. It is recorded before the message is done.
+	// ProviderID is the receiver's id for the effect. It is recorded before the message becomes done.
 	ProviderID string
-	// Then runs in the transaction that makes the message done, and takes that from its context, with [onceward.Tx] or
-	// the way of the store's own package: to write down what became of it, or to add a message that follows. If it
-	// fails, the message is delivered again, and finds the ProviderID in its Delivery. A handler that returns an error
-	// which is [Permanent] may have one too: it runs in the transaction that makes the message a dead letter.
+	// Then runs in the transaction that makes the message done, for example to record the result or to add a message
+	// that follows. It gets the transaction from its context, with [onceward.Tx] or the function of the store's own
+	// package. If Then fails, the message is delivered again, with the ProviderID in its Delivery. A handler that
+	// returns a [Permanent] error may set Then too: it runs in the transaction that makes the message a dead letter.
 	Then func(ctx context.Context) error
-	// Settle is the answer for the operation that added the message, where its record was left as unknown to wait for
-	// this.
+	// Settle is the answer to the operation that added the message, if
+	// the operation's record was left unknown to wait for this delivery.
 	Settle *store.Completion
 }
 
@@ -47,11 +47,11 @@ type Delivery struct {
 	lease *heldLease
 }
 
-// Now returns the time by the store's clock, or a little later: never earlier than it is.
+// Now returns the time by the store's clock. The result may be a little late, but is never early.
 func (d *Delivery) Now() time.Time { return d.ClaimedAt.Add(time.Since(d.sent)) }
 
-// CheckLease reports whether the worker still holds its lease on the message; a handler of several steps asks before
-// each. The error wraps [ErrFenced].
+// CheckLease returns nil while the worker holds its lease on the message, and otherwise an
+// error that wraps [ErrFenced]. A handler with several steps calls it before each step.
 func (d *Delivery) CheckLease() error {
 	if d.lease == nil {
 		return nil
@@ -59,8 +59,8 @@ func (d *Delivery) CheckLease() error {
 	return d.lease.alive()
 }
 
-// RecordProviderID keeps the id that the receiver gave to the effect, at once: for a handler that does more afterwards.
-// The next delivery, if there is one, finds it in ProviderID.
+// RecordProviderID records the receiver's id for the effect at once, for a handler that
+// continues with other work. The next delivery, if there is one, has the id in ProviderID.
 func (d *Delivery) RecordProviderID(ctx context.Context, id string) error {
 	if d.lease == nil {
 		return errNoWorker
@@ -72,9 +72,9 @@ func (d *Delivery) RecordProviderID(ctx context.Context, id string) error {
 	return nil
 }
 
-// RecordAnswer keeps what the receiver answered, or anything else that the next delivery must know, at once: at most
-// [MaxAnswer] bytes, in the place of what was kept before. The next delivery finds it in Answer, and so does a
-// list of messages.
+// RecordAnswer stores the receiver's answer, or anything else that the next
+// delivery needs, at once: at most [MaxAnswer] bytes, in place of what was stored
+// before. The next delivery has it in Answer, and lists of messages show it.
 func (d *Delivery) RecordAnswer(ctx context.Context, answer []byte) error {
 	if d.lease == nil {
 		return errNoWorker
@@ -89,7 +89,7 @@ func (d *Delivery) RecordAnswer(ctx context.Context, answer []byte) error {
 	return nil
 }
 
-// errNoWorker is returned where a test calls a handler itself.
+// errNoWorker is returned when a test calls a handler itself.
 var errNoWorker = errors.New("outbox: this delivery is not a worker's")
 
 func checkAnswer(answer []byte) error {
@@ -99,7 +99,7 @@ func checkAnswer(answer []byte) error {
 	return nil
 }
 
-// Permanent marks an error after which the message becomes a dead letter at once, because to try again would not help.
+// Permanent marks an error after which the message becomes a dead letter at once, because a retry would not help.
 func Permanent(err error) error {
 	if err == nil {
 		return nil
@@ -107,8 +107,8 @@ func Permanent(err error) error {
 	return fmt.Errorf("%w: %w", ErrPermanent, err)
 }
 
-// RetryAfter marks an error with the time that the receiver asked to be left alone for. The next attempt is not before
-// that.
+// RetryAfter marks an error with the time for which the receiver asked the
+// sender to wait. The next attempt is not made before that time has passed.
 func RetryAfter(err error, wait time.Duration) error {
 	if err == nil {
 		return nil

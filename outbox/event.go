@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// Event is a message as it is published: with the attributes of CloudEvents 1.0.
+// Event is a message in its published form, with the attributes of CloudEvents 1.0.
 type Event struct {
-	// ID, Source, Type, Subject, Time and ContentType are the attributes of CloudEvents. Consumers recognise a
-	// repetition by the ID.
+	// ID, Source, Type, Subject, Time and ContentType are the attributes
+	// of CloudEvents. Consumers recognise a repeated event by its ID.
 	ID          string
 	Source      string
 	Type        string
@@ -18,23 +18,23 @@ type Event struct {
 	// Data is the payload.
 	Data []byte
 
-	// Topic is that of the message.
+	// Topic is the topic of the message.
 	Topic string
-	// PartitionKey is the same for all messages of an aggregate, which are to stay in order. It is empty if there is no
-	// order to keep.
+	// PartitionKey is the same for all messages of an aggregate, which
+	// must stay in order. It is empty if there is no order to keep.
 	PartitionKey string
 	// IdempotencyKey is the downstream key, the same for each delivery of the message.
 	IdempotencyKey string
-	// Headers are those of the message.
+	// Headers are the headers of the message.
 	Headers map[string]string
 }
 
-// Attribute is one attribute of CloudEvents in the form of text.
+// Attribute is one attribute of CloudEvents as text.
 type Attribute struct{ Name, Value string }
 
-// Attributes returns the attributes under the names that CloudEvents gives them, but for datacontenttype, which each
-// protocol has a place of its own for. Empty ones are left out. The extensions are partitionkey, which CloudEvents
-// documents, and idempotencykey.
+// Attributes returns the attributes under their CloudEvents names, except
+// datacontenttype, for which each protocol has its own place. Empty attributes are left
+// out. The extensions are partitionkey, which CloudEvents documents, and idempotencykey.
 func (e *Event) Attributes() []Attribute {
 	all := []Attribute{
 		{"specversion", "1.0"},
@@ -55,14 +55,14 @@ func (e *Event) Attributes() []Attribute {
 	return present
 }
 
-// Publisher hands events to a broker or a receiver. Publish returns nil only when that has confirmed that it has the
-// event for good; it is called by many goroutines at once, for one aggregate never before the event before has been
-// confirmed.
+// Publisher sends events to a broker or a receiver. Publish returns nil only when the broker
+// or the receiver has confirmed that it has stored the event. Many goroutines call it at the
+// same time, but for one aggregate it is called only after the previous event was confirmed.
 type Publisher interface {
 	Publish(ctx context.Context, e *Event) error
 }
 
-// Publish returns a [Handler] that publishes.
+// Publish returns a [Handler] that publishes messages with p.
 func Publish(p Publisher) Handler {
 	return func(ctx context.Context, d *Delivery) (Result, error) {
 		return Result{}, p.Publish(ctx, d.Event())

@@ -10,55 +10,55 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Message is something that is to happen outside of the database once the transaction that adds it has been committed.
+// Message is something that must happen outside of the database after the transaction that adds it was committed.
 type Message struct {
-	// Topic chooses who delivers it: workers have a [Route] for each topic. A message without one is for
-	// change-data-capture alone, and no worker takes it.
+	// Topic chooses the route: workers have a [Route] for each topic. A message
+	// without a topic is only for change-data-capture, and no worker takes it.
 	Topic string
-	// AggregateType and AggregateID name the thing that the message is about, such as "payment" and its id. Messages of
-	// one topic about one aggregate are delivered in the order in which they were committed. Without an AggregateID a
-	// message waits for no other.
+	// AggregateType and AggregateID name the object of the message, such as "payment" and its
+	// id. Messages of one topic about one aggregate are delivered in the order in which they
+	// were committed. A message without an AggregateID does not wait for other messages.
 	AggregateType string
 	AggregateID   string
-	// Type is what happened or is to be done, such as "payment.created". Required.
+	// Type is the name of what happened or must be done, such as "payment.created". Required.
 	Type string
 
-	// Payload is the content, at most [MaxPayload] bytes, and ContentType says what it is. Default: application/json.
+	// Payload is the content, at most [MaxPayload] bytes, and ContentType is its type. Default: application/json.
 	Payload     []byte
 	ContentType string
-	// Source and Subject are the attributes of CloudEvents with these names. Default: the Source of the [Outbox], and
-	// the AggregateID.
+	// Source and Subject are the attributes of CloudEvents with these
+	// names. Default: the Source of the [Outbox], and the AggregateID.
 	Source  string
 	Subject string
-	// Headers go along to the receiver. Their names are made of letters, digits, "-" and "_".
+	// Headers are sent to the receiver. Their names consist of letters, digits, "-" and "_".
 	Headers map[string]string
 
-	// Step tells the messages of one operation apart: the downstream key is derived from the operation and the step, so
-	// that it is the same if the operation ever runs again. Default: the topic.
+	// Step distinguishes the messages of one operation: the downstream key is derived from the
+	// operation and the step, so that it is the same if the operation runs again. Default: the topic.
 	Step string
-	// Key is the downstream key, where the receiver knows the effect under a name of its own, such as an order's number.
-	// Default: derived, or random, as [Outbox.Add] says.
+	// Key is the downstream key, if the receiver has its own name for the effect,
+	// such as an order number. Default: a derived or a random key, see [Outbox.Add].
 	Key string
-	// Delay is how long after it was added the message is due at the earliest.
+	// Delay is the shortest time between adding the message and delivering it.
 	Delay time.Duration
 }
 
-// The limits of a message.
+// These are the limits of a message.
 const (
-	// MaxPayload is how large a payload may be.
+	// MaxPayload is the largest size of a payload.
 	MaxPayload = 1 << 20
-	// MaxAnswer is how large an answer may be that is kept with a message.
+	// MaxAnswer is the largest size of an answer that is stored with a message.
 	MaxAnswer = 1 << 20
-	// MaxName is how long each of the texts of a message may be, but for its headers.
+	// MaxName is the largest length of each text of a message, except its headers.
 	MaxName = 255
-	// maxHeaders is how long the headers may be together.
+	// maxHeaders is the largest size of all headers together.
 	maxHeaders = 8 << 10
 )
 
-// DefaultContentType is that of a message that does not say.
+// DefaultContentType is the content type of a message without one.
 const DefaultContentType = "application/json"
 
-// check refuses what could not be delivered.
+// check refuses a message that could not be delivered.
 func (m *Message) check() error {
 	if m.Type == "" {
 		return errors.New("outbox: Message.Type is missing: it says what happened, such as \"payment.created\"")
@@ -88,7 +88,7 @@ func (m *Message) check() error {
 	return checkHeaders(m.Headers)
 }
 
-// checkText refuses what not every database, broker and header takes.
+// checkText refuses text that some databases, brokers or headers do not accept.
 func checkText(name, value string) error {
 	switch {
 	case len(value) > MaxName:
@@ -123,27 +123,27 @@ func notInName(r rune) bool {
 	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_'
 }
 
-// Ordered reports whether the message waits for earlier ones of its aggregate.
+// Ordered reports whether the message waits for earlier messages of its aggregate.
 func (m *Message) Ordered() bool { return m.AggregateID != "" }
 
-// State is where a message stands.
+// State is the state of a message.
 type State uint8
 
-// The states of a message.
+// These are the states of a message.
 const (
-	// StateReady is a message that is delivered when it is due.
+	// StateReady means that the message is delivered when it is due.
 	StateReady State = iota
-	// StateLeased is one that a worker has taken. If its lease runs out, another worker takes it.
+	// StateLeased means that a worker has taken the message. If its lease runs out, another worker takes it.
 	StateLeased
-	// StateBehind is one that waits for an earlier message of its aggregate.
+	// StateBehind means that the message waits for an earlier message of its aggregate.
 	StateBehind
-	// StateHolding is a dead letter that holds up its aggregate.
+	// StateHolding means that the message is a dead letter that blocks its aggregate.
 	StateHolding
-	// StateDone is one that was delivered.
+	// StateDone means that the message was delivered.
 	StateDone
-	// StateDead is a dead letter: it is not delivered until an operator says so.
+	// StateDead means that the message is a dead letter: it is not delivered unless an operator replays it.
 	StateDead
-	// StateCaptured is one without a topic, for change-data-capture.
+	// StateCaptured means that the message has no topic and is for change-data-capture.
 	StateCaptured
 )
 
@@ -156,46 +156,48 @@ func (s State) String() string {
 	return fmt.Sprintf("state %d", s)
 }
 
-// Entry is a message as it is kept.
+// Entry is a message in its stored form.
 type Entry struct {
 	Message
-	// ID names the message for ever, also towards those who receive it: a UUID.
+	// ID identifies the message permanently, also for its receivers: a UUID.
 	ID string
-	// Origin is the operation that added the message, and OriginAttempt its attempt. Both are zero if none did.
+	// Origin is the operation that added the message, and OriginAttempt
+	// is its attempt. Both are zero if no operation added the message.
 	Origin        store.ID
 	OriginAttempt int64
-	// DownstreamKey is the idempotency key to send along: the same for every delivery.
+	// DownstreamKey is the idempotency key to send with the message. It is the same for every delivery.
 	DownstreamKey string
 	// CreatedAt is when the message was added, by the store's clock.
 	CreatedAt time.Time
 
-	// State is where it stands, and Due when it is delivered, when its lease ends, or when it was done.
+	// State is the state of the message. Due is when the message
+	// will be delivered, when its lease ends, or when it was done.
 	State State
 	Due   time.Time
-	// Attempts is how often a delivery was begun, as far as that is known.
+	// Attempts is how often a delivery was started, as far as that is known.
 	Attempts int
-	// ProviderID is the id that the receiver gave to the effect.
+	// ProviderID is the receiver's id for the effect.
 	ProviderID string
-	// Answer is what the handler has kept of the receiver's answer, by [Delivery.RecordAnswer].
+	// Answer is the part of the receiver's answer that the handler stored with [Delivery.RecordAnswer].
 	Answer []byte
-	// LastError is why the last delivery failed.
+	// LastError is the reason why the last delivery failed.
 	LastError string
 
-	// Unreadable is why the store that has the entry sealed cannot open it: nil if it can. Payload and headers are
-	// missing then, and it is not delivered.
+	// Unreadable is the reason why the store cannot open a sealed entry, or nil.
+	// Payload and headers are then missing, and the message is not delivered.
 	Unreadable error
 
-	// unsealed is how large payload and headers were before they were sealed.
+	// unsealed is the size of payload and headers before they were sealed.
 	unsealed int
 }
 
-// Seal puts a sealed value in the place of payload and headers. It is for a [Sealer].
+// Seal replaces payload and headers with a sealed value. It is for a [Sealer].
 func (e *Entry) Seal(value []byte) {
 	e.unsealed = e.size()
 	e.Payload, e.Headers = value, nil
 }
 
-// size is how large payload and headers are, before they are sealed: limits are the same with a seal and without.
+// size returns the size of payload and headers before sealing, so that the limits are the same with and without a seal.
 func (e *Entry) size() int {
 	if e.unsealed > 0 {
 		return e.unsealed
@@ -207,11 +209,11 @@ func (e *Entry) size() int {
 	return size
 }
 
-// OfOperation reports whether the operation of that ID may have added the message: one with another origin was added
-// by another operation.
+// OfOperation reports whether the operation with this ID may have added the
+// message: an entry with another origin was added by another operation.
 func (e *Entry) OfOperation(id store.ID) bool { return e.Origin == store.ID{} || e.Origin == id }
 
-// readable returns an error for an entry whose content is sealed: its receiver could not read it.
+// readable returns an error for an entry whose content is sealed, because its receiver could not read it.
 func (e *Entry) readable() error {
 	if e.Unreadable == nil && store.IsSealed(e.Payload) {
 		return store.ErrSealed

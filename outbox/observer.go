@@ -6,18 +6,18 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// DeliveredEvent is a delivery that has ended: it goes to the [onceward.Observer].
+// DeliveredEvent reports a delivery that has ended. It is sent to the [onceward.Observer].
 type DeliveredEvent struct {
-	// ID is the operation that added the message, if one did.
+	// ID is the operation that added the message, or zero.
 	store.ID
-	// Topic and Message are the topic of the message and its ID.
+	// Topic and Message are the topic and the ID of the message.
 	Topic   string
 	Message string
-	// Attempts is how often it was tried, this time included.
+	// Attempts is how often a delivery was attempted, including this time.
 	Attempts int
 	// Outcome is "done", "retry", "dead letter" or "lost".
 	Outcome string
 	Elapsed time.Duration
-	// Err is why it is not done.
+	// Err is the reason why the message is not done.
 	Err error
 }

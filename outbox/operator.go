@@ -9,15 +9,15 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Operator replays and drops dead letters in the name of a person. Each act names who and why, and is written to the
-// audit before it is done.
+// Operator replays and drops dead letters in the name of a person. Each action needs
+// the person's name and a reason, and is recorded in the audit before it is done.
 type Operator struct {
 	store   Store
 	auditor store.Auditor
 }
 
-// NewOperator returns an operator over a store that is a [store.Auditor] too; if it is not, the error is
-// [errors.ErrUnsupported].
+// NewOperator returns an operator for a store that is also a [store.Auditor].
+// If the store is not an auditor, the error is [errors.ErrUnsupported].
 func NewOperator(s Store) (*Operator, error) {
 	if err := checkStore(s); err != nil {
 		return nil, err
@@ -29,20 +29,20 @@ func NewOperator(s Store) (*Operator, error) {
 	return &Operator{s, auditor}, nil
 }
 
-// DeadLetters lists the dead letters behind one, the oldest first; those that hold up their aggregate are
-// [StateHolding].
+// DeadLetters returns the dead letters after the given ID, oldest
+// first. Dead letters that block their aggregate are [StateHolding].
 func (op *Operator) DeadLetters(ctx context.Context, after string, limit int) ([]Entry, error) {
 	return op.store.Messages(ctx, Filter{States: []State{StateDead, StateHolding}, After: after, Limit: limit})
 }
 
-// Replay has a dead letter delivered again, and counts its attempts again from zero. If its aggregate went on without
-// it, it comes out of order. The receiver sees the same ID and downstream key as before.
+// Replay delivers a dead letter again and resets its attempts to zero. If its aggregate continued without
+// it, the message arrives out of order. The receiver sees the same ID and downstream key as before.
 func (op *Operator) Replay(ctx context.Context, who, why, id string) error {
 	return op.Answer(ctx, who, why, id, nil)
 }
 
-// Answer is [Operator.Replay] with an answer that a person found out: the handler finds it as if the last delivery had
-// recorded it.
+// Answer is [Operator.Replay] with an answer that a person found
+// out: the handler gets it as if the last delivery had recorded it.
 func (op *Operator) Answer(ctx context.Context, who, why, id string, answer []byte) error {
 	if err := checkAnswer(answer); err != nil {
 		return err
@@ -52,14 +52,14 @@ func (op *Operator) Answer(ctx context.Context, who, why, id string, answer []by
 	})
 }
 
-// Drop gives a dead letter up: if it holds up its aggregate, that goes on without it. It stays in the list of dead
-// letters, and is not counted among them any more ([Stats]).
+// Drop gives up a dead letter: if it blocks its aggregate, the aggregate continues
+// without it. It stays in the list of dead letters and is no longer counted in [Stats].
 func (op *Operator) Drop(ctx context.Context, who, why, id string) error {
 	return op.act(ctx, who, why, "outbox drop", id, op.store.DropMessage)
 }
 
-// act writes to the audit what is to be done, does it, and writes down how that ended. The entries are about the
-// operation that added the message or, if none did, about a key that is the message's ID.
+// act records an action in the audit, does it, and records how it ended. The entries name the
+// operation that added the message or, if no operation added it, have the message's ID as their key.
 func (op *Operator) act(
 	ctx context.Context, who, why, action, id string, do func(context.Context, string) error,
 ) error {

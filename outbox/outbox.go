@@ -1,9 +1,9 @@
-// Package outbox delivers what leaves the database: events for brokers and calls of other systems.
+// Package outbox delivers messages to systems outside the database: events for brokers and calls of other systems.
 //
-// A message is added in the business transaction, so it is there if and only if that was committed. Workers, on any
-// number of nodes, deliver it afterwards: at least once, always under the same ID and the same downstream key, so that
-// its receiver can tell a repetition. Package inbox does that for consumers of one's own. The SQL
-// stores keep the messages; for a pgx.Tx there is postgres.AddMessage.
+// A message is added in the business transaction, so it exists if and only if the transaction was
+// committed. Workers, on any number of nodes, deliver it afterwards: at least once, always with the same ID
+// and the same downstream key, so that its receiver can recognise a repeated message. Package inbox does
+// that for your own consumers. The SQL stores keep the messages; for a pgx.Tx there is postgres.AddMessage.
 //
 //	box, err := outbox.New(store, outbox.Config{Source: "https://shop.example/payments"})
 //	…
@@ -11,9 +11,9 @@
 //		Topic: "charges", AggregateID: payment.ID, Type: "payment.created", Payload: body,
 //	})
 //
-// A worker has a route for each topic that it delivers: a [Handler] that calls another system, or [Publish] with one of
-// the publishers in the packages below. Messages about one aggregate keep the order in which they were committed; other
-// aggregates overtake.
+// A worker has a route for each topic that it delivers: a [Handler] that calls another system, or
+// [Publish] with one of the publishers in the packages below. Messages about one aggregate keep the
+// order in which they were committed; messages about different aggregates may overtake each other.
 package outbox
 
 import (
@@ -33,13 +33,13 @@ import (
 
 // Config configures an [Outbox].
 type Config struct {
-	// Source names the program in its events, as CloudEvents requires it: a URI. Default: onceward.
+	// Source is the URI that names the program in its events, as CloudEvents requires. Default: onceward.
 	Source string
-	// Guard derives the downstream keys of messages that are added in [Result.Then] from that of the message before
-	// them, so that they are the same if all of it ever happens again. Default: none; those keys are then random.
+	// Guard derives the downstream keys of messages that are added in [Result.Then] from the key of the delivered
+	// message, so that they are the same if everything happens again. Default: none; those keys are then random.
 	Guard *onceward.Guard
-	// Propagator puts the trace that a message belongs to into its headers, such as traceparent, so that its delivery and
-	// its consumers continue it. A header that the message has already stays as it is. Default: none.
+	// Propagator adds the current trace to the headers of a message, such as traceparent, so that its delivery
+	// and its consumers continue the trace. A header that the message already has is not changed. Default: none.
 	Propagator onceward.Propagator
 }
 
@@ -51,8 +51,8 @@ type Outbox struct {
 	source     string
 }
 
-// New returns an outbox that keeps its messages in the store. If that is a wrapper of a store that keeps none, the
-// error is [errors.ErrUnsupported].
+// New returns an outbox that keeps its messages in the store. If the store is a
+// wrapper of a store that keeps no messages, the error is [errors.ErrUnsupported].
 func New(s Store, config Config) (*Outbox, error) {
 	if err := checkStore(s); err != nil {
 		return nil, err
@@ -66,7 +66,7 @@ func New(s Store, config Config) (*Outbox, error) {
 	return &Outbox{store: s, guard: config.Guard, propagator: config.Propagator, source: config.Source}, nil
 }
 
-// checkStore refuses a store that keeps no messages: a wrapper has all methods, whatever it is around.
+// checkStore refuses a store that keeps no messages: a wrapper has all methods, whatever store it wraps.
 func checkStore(s Store) error {
 	if s == nil {
 		return errors.New("outbox: there is no store")
@@ -77,18 +77,18 @@ func checkStore(s Store) error {
 	return nil
 }
 
-// Add writes a message in a transaction of the application, at once: a *sql.Tx, such as [onceward.Tx] gives. A store
-// with another type of transaction has a function of its own for it, such as postgres.AddMessage. Add returns the ID
-// under which the message will be known everywhere. The message is delivered after the commit, and never if there is
-// none; a savepoint that is rolled back takes it back too.
+// Add writes a message at once, in a transaction of the application: a *sql.Tx, such as [onceward.Tx]
+// returns. A store with another type of transaction has its own function for this, such as
+// postgres.AddMessage. Add returns the ID that identifies the message everywhere. The message is delivered
+// after the commit, and never without a commit; a savepoint that is rolled back removes the message too.
 //
-// Within an operation of Onceward the message's downstream key is derived from that, and within [Result.Then] from the
-// message that was delivered, if there is a [Config].Guard. Otherwise it is random. No outsider can compute it. A message
-// that has a Key keeps it.
+// In an operation of Onceward the message's downstream key is derived from the operation.
+// In [Result.Then] it is derived from the delivered message, if there is a [Config].Guard.
+// Otherwise it is random. No outsider can compute it. A message with a Key keeps that key.
 //
-// Transactions that add for the same topic and aggregate wait for each other, so that the order of messages is that of
-// commits: add late in the transaction, and where one adds for several aggregates, always in the same order.
-// [Outbox.AddToAnswer] does both by itself.
+// Transactions that add messages for the same topic and aggregate wait for each other, so that the
+// messages are in the order of the commits: add late in the transaction and, if a transaction adds
+// for several aggregates, always in the same order. [Outbox.AddToAnswer] does both automatically.
 func (o *Outbox) Add(ctx context.Context, tx *sql.Tx, m Message) (id string, err error) {
 	if tx == nil {
 		return "", errors.New("outbox: Add needs the transaction that the message belongs to")
@@ -103,18 +103,19 @@ func (o *Outbox) Add(ctx context.Context, tx *sql.Tx, m Message) (id string, err
 	return e.ID, nil
 }
 
-// AddToAnswer adds a message to the answer of a transactional handler: it is kept in memory, and written with the
-// answer in the round trip that commits both. So it costs no round trip of its own, and the lock of its aggregate is
-// held for no longer than it takes to commit. The context is the handler's own.
+// AddToAnswer adds a message to the answer of a transactional handler: the message is kept in memory,
+// and written with the answer in the round trip that commits both. So it needs no round trip of its
+// own, and the lock of its aggregate is held only during the commit. The context is the handler's own.
 //
-// The message is written if and only if the answer is committed together with what the handler wrote. If the work is
-// undone, so is the message, also where the answer is kept. A savepoint does not touch it. Messages of one aggregate
-// keep the order in which they were added to the answer, behind those that [Outbox.Add] wrote in the same transaction.
+// The message is written if and only if the answer is committed together with the handler's writes.
+// If these writes are undone, the message is not written, even if the answer is kept. Savepoints
+// have no effect on it. Messages of one aggregate keep the order in which they were added to the
+// answer, and come after the messages that [Outbox.Add] wrote in the same transaction.
 //
-// It returns [ErrNoAnswer] outside of such a handler, or where the store cannot do it, and [ErrAnswerFull] when the
-// answer has [MaxAnswerMessages] messages or [MaxAnswerBytes] bytes of them. Another operation that runs inside of the
-// handler, by [onceward.Guard.Do], is outside in this sense: it is not undone with the handler, and is not executed
-// again when the handler is.
+// AddToAnswer returns [ErrNoAnswer] outside of such a handler, or if the store does not support it,
+// and [ErrAnswerFull] if the answer already has [MaxAnswerMessages] messages or [MaxAnswerBytes]
+// bytes of messages. Another operation that runs inside the handler, by [onceward.Guard.Do], counts
+// as outside: it is not undone with the handler, and it is not executed again when the handler is.
 func (o *Outbox) AddToAnswer(ctx context.Context, m Message) (id string, err error) {
 	answers, ok := store.As[AnswerStore](o.store)
 	if !ok {
@@ -130,12 +131,12 @@ func (o *Outbox) AddToAnswer(ctx context.Context, m Message) (id string, err err
 	return e.ID, nil
 }
 
-// Store returns the store that the outbox keeps its messages in.
+// Store returns the store in which the outbox keeps its messages.
 func (o *Outbox) Store() Store { return o.store }
 
-// Entry checks a message and makes it complete: with its ID, its downstream key and its origin, and sealed if the store
-// is a [Sealer]. It is for the package of a store that adds messages in a type of transaction of its own; the entry is
-// to be added once.
+// Entry checks a message and completes it: with its ID, its downstream key and its
+// origin, and sealed if the store is a [Sealer]. It is for the package of a store
+// that adds messages in its own type of transaction. Add each entry only once.
 func (o *Outbox) Entry(ctx context.Context, m Message) (*Entry, error) {
 	if err := m.check(); err != nil {
 		return nil, err
@@ -149,7 +150,7 @@ func (o *Outbox) Entry(ctx context.Context, m Message) (*Entry, error) {
 	return e, nil
 }
 
-// entry makes a message complete.
+// entry completes a message.
 func (o *Outbox) entry(ctx context.Context, m Message) *Entry {
 	if m.Source == "" {
 		m.Source = o.source
@@ -185,7 +186,7 @@ func (o *Outbox) entry(ctx context.Context, m Message) *Entry {
 	return e
 }
 
-// traced returns the headers with those of the trace that the context belongs to. The caller's own map stays as it is.
+// traced returns the headers together with the headers of the context's trace. It does not change the caller's map.
 func (o *Outbox) traced(ctx context.Context, headers map[string]string) map[string]string {
 	if o.propagator == nil {
 		return headers
@@ -199,8 +200,8 @@ func (o *Outbox) traced(ctx context.Context, headers map[string]string) map[stri
 	return with
 }
 
-// following is the downstream key of a message that follows another one. It takes a secret: the receiver of the first
-// message knows its key, and is not the receiver of this one.
+// following returns the downstream key of a message that follows another message. It needs a secret:
+// the receiver of the first message knows that message's key, and must not be able to compute this key.
 func (o *Outbox) following(parent *Entry, part string) string {
 	if o.guard == nil {
 		return randomKey()
@@ -208,8 +209,8 @@ func (o *Outbox) following(parent *Entry, part string) string {
 	return o.guard.FollowingKey(parent.DownstreamKey, part)
 }
 
-// randomKey is a downstream key of a message that comes into being once. It is kept with the message, and nothing else
-// leads to it.
+// randomKey returns a downstream key for a message that is made only once.
+// The key is stored with the message and cannot be derived from anything.
 func randomKey() string {
 	var b [20]byte
 	_, _ = rand.Read(b[:]) // it never fails
@@ -218,8 +219,8 @@ func randomKey() string {
 
 type parentKey struct{}
 
-// contextWithParent returns a context in which messages that are added follow that one: they have its origin, and
-// downstream keys that are derived from its own.
+// contextWithParent returns a context in which added messages follow the message
+// e: they have its origin, and downstream keys that are derived from its own key.
 func contextWithParent(ctx context.Context, e *Entry) context.Context {
 	return context.WithValue(part.WithStep(ctx, ""), parentKey{}, e)
 }
@@ -229,7 +230,7 @@ func parentOf(ctx context.Context) *Entry {
 	return parent
 }
 
-// newID makes a UUID of version 7: those made later are larger, which keeps the index on them small and quick.
+// newID returns a new UUID of version 7: later UUIDs are larger, which keeps the index on them small and fast.
 func newID(now time.Time) string {
 	b := idAt(now)
 	_, _ = rand.Read(b[6:]) // it never fails
@@ -238,7 +239,7 @@ func newID(now time.Time) string {
 	return formatID(b)
 }
 
-// idAt is the beginning of the IDs that are made at a moment, and zeros.
+// idAt returns the first bytes of the IDs that are made at a moment, followed by zeros.
 func idAt(now time.Time) (b [16]byte) {
 	ms := uint64(now.UnixMilli())
 	for i := range 6 {

@@ -13,21 +13,22 @@ import (
 
 // TracerConfig configures a [Tracer].
 type TracerConfig struct {
-	// Records is where operations are recorded. Default: the store of the messages, if it is one.
+	// Records is the store of the operations' records. Default: the store of the messages, if it keeps records.
 	Records store.Store
-	// Inboxes are those of the consumers, as far as they can be reached. Default: the store of the messages, if it is
-	// one.
+	// Inboxes are the inboxes of the consumers, as far as they can be
+	// reached. Default: the store of the messages, if it is an inbox.
 	Inboxes []inbox.Store
 }
 
-// Tracer follows an operation from the client's key to those who consumed what it sent, from any point on the way.
+// Tracer follows an operation from the client's key to the
+// consumers of its messages, starting from any point on the way.
 type Tracer struct {
 	messages Store
 	records  store.Store
 	inboxes  []inbox.Store
 }
 
-// NewTracer returns a tracer over the store of the messages.
+// NewTracer returns a tracer for the store of the messages.
 func NewTracer(s Store, config TracerConfig) (*Tracer, error) {
 	if s == nil {
 		return nil, errors.New("outbox: there is no store")
@@ -42,8 +43,7 @@ func NewTracer(s Store, config TracerConfig) (*Tracer, error) {
 	return t, nil
 }
 
-// TraceQuery is one thing that is known. The ID of a message is at the same time the ID of the event that consumers
-// see.
+// TraceQuery contains one known value. The ID of a message is also the ID of the event that consumers see.
 type TraceQuery struct {
 	// Request is the scope and the key of the client's request.
 	Request store.ID
@@ -51,24 +51,24 @@ type TraceQuery struct {
 	MessageID string
 	// DownstreamKey is the idempotency key that a receiver has seen.
 	DownstreamKey string
-	// ProviderID is the id that a receiver gave to the effect.
+	// ProviderID is a receiver's id for the effect.
 	ProviderID string
 }
 
-// Trail is the way of one message.
+// Trail is the path of one message.
 type Trail struct {
-	// Request is the client's scope and key, and Record what became of the request; it is nil if there was no request,
-	// or its record has expired.
+	// Request is the client's scope and key, and Record is the record of the
+	// request. Record is nil if there was no request, or if its record has expired.
 	Request store.ID
 	Record  *store.Record
-	// Message is what was sent because of it, with its downstream key and the receiver's id.
+	// Message is the message that was sent because of the request, with its downstream key and the receiver's id.
 	Message Entry
-	// Consumers are those who have applied it.
+	// Consumers are the consumers that have applied the message.
 	Consumers []inbox.Consumption
 }
 
-// Trace returns the trails of all messages of the operation that a query leads to, the oldest first. It returns
-// [store.ErrNotFound] if there is no such message.
+// Trace returns the trails of all messages of the operation that the query finds,
+// oldest first. It returns [store.ErrNotFound] if there is no such message.
 func (t *Tracer) Trace(ctx context.Context, query TraceQuery) ([]Trail, error) {
 	entries, err := t.entries(ctx, query)
 	if err != nil {
@@ -85,7 +85,7 @@ func (t *Tracer) Trace(ctx context.Context, query TraceQuery) ([]Trail, error) {
 	return trails, nil
 }
 
-// entries finds the messages: the one that the query names, and those that were added by the same operation.
+// entries returns the message that the query finds, and the messages that the same operation added.
 func (t *Tracer) entries(ctx context.Context, query TraceQuery) ([]Entry, error) {
 	if query == (TraceQuery{}) {
 		return nil, errors.New("outbox: a trace needs a query: a request, the ID of a message, a downstream key, or a provider's id")
@@ -114,10 +114,10 @@ func (t *Tracer) entries(ctx context.Context, query TraceQuery) ([]Entry, error)
 	return found, nil
 }
 
-// clockSkew is how far the clocks of a program and of its store may be apart.
+// clockSkew is the largest expected difference between the clocks of a program and of its store.
 const clockSkew = 10 * time.Minute
 
-// since is before when no message of an operation was added; zero if that is not known.
+// since returns a time before which no message of an operation was added, or zero if no such time is known.
 func (t *Tracer) since(ctx context.Context, origin store.ID) (time.Time, error) {
 	if t.records == nil || origin == (store.ID{}) {
 		return time.Time{}, nil
@@ -129,11 +129,11 @@ func (t *Tracer) since(ctx context.Context, origin store.ID) (time.Time, error) 
 	case err != nil || rec.CreatedAt.IsZero():
 		return time.Time{}, err
 	}
-	// A transaction makes its record at its end, and may have taken as long as a lease lasts.
+	// A transaction makes its record at its end, and may have taken as long as the longest lease.
 	return rec.CreatedAt.Add(-onceward.MaxLease - clockSkew), nil
 }
 
-// all reads all pages of a list.
+// all returns the entries of all pages of a list.
 func (t *Tracer) all(ctx context.Context, f Filter) (entries []Entry, err error) {
 	f.Limit = 1000
 	for {

@@ -12,63 +12,63 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Route says how the messages of a topic are delivered.
+// Route is the delivery configuration of a topic.
 type Route struct {
-	// Handler delivers. Required.
+	// Handler delivers the messages. Required.
 	Handler Handler
-	// Timeout bounds one delivery, whose context ends then. One that goes on all the same for longer than a lease is
-	// given up, and another worker delivers the message again. Default: 30 s.
+	// Timeout limits one delivery: the delivery's context ends after this time. A delivery that continues
+	// anyway for longer than a lease is given up, and another worker delivers the message again. Default: 30 s.
 	Timeout time.Duration
-	// Concurrency is how many deliveries of this worker may be under way at one time. Default: 64.
+	// Concurrency is the largest number of concurrent deliveries of this worker. Default: 64.
 	Concurrency int
 	// MaxAttempts is the number of attempts after which a message becomes a dead letter. Default: 20.
 	MaxAttempts int
-	// MinBackoff is the longest time until the second attempt. It doubles with each further one, up to MaxBackoff. Up
-	// to half of it is left out at random. Default: 1 s, and 15 min or MinBackoff if that is longer.
+	// MinBackoff is the longest wait before the second attempt. It doubles with each
+	// further attempt, up to MaxBackoff. The wait is shortened by up to half at random.
+	// Default: 1 s, and for MaxBackoff 15 min, or MinBackoff if that is longer.
 	MinBackoff time.Duration
 	MaxBackoff time.Duration
-	// BlockOnDeadLetter makes a dead letter hold up the later messages of its aggregate, until an operator replays or
-	// drops it. Default: they go on without it.
+	// BlockOnDeadLetter means that a dead letter blocks the later messages of its aggregate until
+	// an operator replays or drops it. Default: the later messages are delivered without it.
 	BlockOnDeadLetter bool
 }
 
 // WorkerConfig configures a [Worker].
 type WorkerConfig struct {
-	// Routes say how the messages of each topic are delivered. Topics without a route are left to other workers.
-	// Required.
+	// Routes are the routes by topic. Topics without a route are left to other workers. Required.
 	Routes map[string]Route
-	// Records is where the operations are recorded that [Result.Settle] settles: a [store.Reconciler]. Default: the
-	// worker's own store, if it is one.
+	// Records is the store with the records of the operations that [Result.Settle]
+	// settles: a [store.Reconciler]. Default: the worker's own store, if it keeps records.
 	Records store.Store
 
-	// Lease is how long a message belongs to the worker without a sign of life. It is extended while the worker lives.
-	// Less than 100 ms and more than [onceward.MaxLease] are refused. Default: 30 s.
+	// Lease is how long a message belongs to the worker without a sign of life. A live worker extends
+	// it. Values less than 100 ms and more than [onceward.MaxLease] are refused. Default: 30 s.
 	Lease time.Duration
-	// Poll is the time between two looks for messages of other processes while there are none and the store does not
-	// tell of them. While it does, it is twice as long. Default: 500 ms.
+	// Poll is the interval at which an idle worker looks for messages of other processes, if the store
+	// does not report them. If the store reports them, the interval is twice as long. Default: 500 ms.
 	Poll time.Duration
-	// Retention is how long messages are kept that were delivered. Default: 7 days.
+	// Retention is how long delivered messages are kept. Default: 7 days.
 	Retention time.Duration
-	// Grace is how long deliveries that are under way may go on when the worker is told to stop. How they ended is
-	// written down for 5 s more at most. Default: 10 s.
+	// Grace is how long current deliveries may continue after the worker was
+	// stopped. Their results are then recorded for at most 5 s more. Default: 10 s.
 	Grace time.Duration
 
-	// Observer is told of each delivery, by a [DeliveredEvent], and of each look for messages, by an
-	// [onceward.WorkerEvent]. Default: none.
+	// Observer receives a [DeliveredEvent] for each delivery, and an
+	// [onceward.WorkerEvent] each time the worker looks for messages. Default: none.
 	Observer onceward.Observer
-	// Propagator lets deliveries belong to the trace that their messages were added in. Default: none.
+	// Propagator makes deliveries part of the traces in which their messages were added. Default: none.
 	Propagator onceward.Propagator
-	// Logger gets what an operator should know. Default: [slog.Default].
+	// Logger logs failures and what an operator should know. Default: [slog.Default].
 	Logger *slog.Logger
 }
 
-// Worker delivers messages. Any number of workers, on any number of nodes, may run at once.
+// Worker delivers messages. Any number of workers, on any number of nodes, may run at the same time.
 type Worker struct {
 	config WorkerConfig
 	store  Store
 }
 
-// NewWorker returns a worker over a store.
+// NewWorker returns a worker for a store.
 func NewWorker(s Store, config WorkerConfig) (*Worker, error) {
 	if err := checkStore(s); err != nil {
 		return nil, err
@@ -133,7 +133,7 @@ func (r Route) withDefaults(topic string) (Route, error) {
 	})
 }
 
-// setting is a duration of the configuration, with what it usually is and its limits.
+// setting is a duration in the configuration, with its default and its limits.
 type setting struct {
 	name        string
 	value       *time.Duration
@@ -156,39 +156,40 @@ func setDefaults(settings []setting) error {
 	return nil
 }
 
-// backoff is the time before the next attempt: longer with each, and never the same for two.
+// backoff returns the wait before the next attempt: it grows with each attempt and is random.
 func (r *Route) backoff(attempts int) time.Duration {
 	return backoff.Jittered(r.MinBackoff, r.MaxBackoff, attempts)
 }
 
-// Report is what a worker did.
+// Report is the result of a worker's run.
 type Report struct {
-	// Delivered counts the messages that are done.
+	// Delivered is the number of messages that are done.
 	Delivered int
-	// Retried counts deliveries that failed and will be tried again, DeadLetters those that will not.
+	// Retried is the number of failed deliveries that will be
+	// retried, and DeadLetters the number of those that will not.
 	Retried, DeadLetters int
-	// Lost counts deliveries whose lease was lost before they could be recorded: another worker repeats them.
+	// Lost is the number of deliveries whose lease was lost before they could be recorded: another worker repeats them.
 	Lost int
 }
 
-// Run delivers until the context ends. Then it takes no more messages, gives those that are being delivered time to
-// end, returns what it had not begun to the store, and ends with nil. Failures are logged, and it goes on.
+// Run delivers until the context ends. Then it takes no more messages, gives current deliveries time to end,
+// returns messages that were not started to the store, and returns nil. Failures are logged, and Run continues.
 func (w *Worker) Run(ctx context.Context) error {
 	_, err := w.run(ctx, false)
 	return err
 }
 
-// StopTimeout tells a [onceward.Runner] how long the worker may take to stop: the grace, and the last writes.
+// StopTimeout returns how long the worker may take to stop, for a [onceward.Runner]: the grace and the last writes.
 func (w *Worker) StopTimeout() time.Duration { return w.config.Grace + 2*lastWrites }
 
-// RunOnce delivers what is due, including what becomes due by that, until there is nothing more, and says what came of
-// it. Messages that are to be tried again later are left for later.
+// RunOnce delivers all messages that are due, including messages that become due by this, until
+// there are no more, and returns a report. It leaves messages that will be retried later.
 func (w *Worker) RunOnce(ctx context.Context) (Report, error) { return w.run(ctx, true) }
 
 func (w *Worker) run(ctx context.Context, once bool) (Report, error) {
 	s := newWorkerRun(w)
 	if once {
-		s.maintained, s.purged = time.Time{}, time.Time{} // there may be no other time
+		s.maintained, s.purged = time.Time{}, time.Time{} // there may be no later opportunity
 	}
 	defer s.end()
 	defer s.stopWith(ctx)()

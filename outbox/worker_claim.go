@@ -8,32 +8,32 @@ import (
 	"github.com/onceward/onceward"
 )
 
-// shortestPause is the time before the next look after one that found something. It doubles while nothing is found.
+// shortestPause is the time before the worker looks again after it found messages. It doubles while nothing is found.
 const shortestPause = 5 * time.Millisecond
 
-// The times between looks after what went wrong or has become old.
+// These are the intervals and limits of maintenance, and the timeouts of the store.
 const (
 	purgeEvery = time.Minute
 	purgeBatch = 1000
-	// freeEvery is in leases: what a worker that died has left behind becomes free then anyway.
+	// freeEvery is how often per lease the worker frees messages that wait for nothing, after another worker died.
 	freeEvery = 2
-	// storeTimeout bounds each call: the store's machine may vanish without a word, and the worker must outlive that. A
-	// claim gets claimTimeout, or as long as its lease lasts.
+	// storeTimeout limits each call: the store's machine may vanish without closing its connections, and the
+	// worker must survive this. A claim gets claimTimeout, or as long as its lease lasts if that is longer.
 	storeTimeout = time.Minute
 	claimTimeout = 15 * time.Second
 )
 
-// pump takes messages and hands them to deliveries until the context ends or, once, until there are none.
+// pump claims messages and starts their deliveries until the context ends or, with once, until there are no messages.
 func (s *workerRun) pump(ctx context.Context, once bool) error {
 	pause := shortestPause
 	for ctx.Err() == nil {
 		if s.maintain(ctx) && !once {
-			s.await(ctx, pause) // an idle worker asks no more often because of it
+			s.await(ctx, pause) // so that maintenance does not make an idle worker poll more often
 			if ctx.Err() != nil {
 				break
 			}
 		}
-		idle := s.idle() // asked before the look: what is under way may add something after it
+		idle := s.idle() // checked before the claim: a current delivery may add messages after it
 		found, full, err := s.claim(ctx)
 		switch {
 		case err != nil && once:
@@ -63,7 +63,7 @@ func (s *workerRun) pump(ctx context.Context, once bool) error {
 	return nil
 }
 
-// longestPause is the time between two looks while nothing happens.
+// longestPause returns the longest time between two claims while nothing happens.
 func (s *workerRun) longestPause() time.Duration {
 	if s.store.HearsMessages() {
 		return 2 * s.config.Poll
@@ -71,7 +71,7 @@ func (s *workerRun) longestPause() time.Duration {
 	return s.config.Poll
 }
 
-// await waits until there may be something to take, or for the pause, and reports whether it was told.
+// await waits until there may be messages to claim, or until the pause ends, and reports whether there was a hint.
 func (s *workerRun) await(ctx context.Context, pause time.Duration) (told bool) {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -93,7 +93,7 @@ func (s *workerRun) awaitRoom(ctx context.Context) {
 		route.short.Store(true)
 	}
 	if !s.crowded() {
-		return // it has room since
+		return // a route has room by now
 	}
 	select {
 	case <-s.again:
@@ -101,12 +101,12 @@ func (s *workerRun) awaitRoom(ctx context.Context) {
 	}
 }
 
-// claim takes messages of those routes that have room, and starts to deliver them. It reports whether some route has no
-// room left for what may be there.
+// claim claims messages for the routes that have room and starts their
+// deliveries. It reports full if no route has room for messages that may be due.
 func (s *workerRun) claim(ctx context.Context) (found int, full bool, err error) {
 	requests := make([]ClaimRequest, 0, len(s.routes))
 	for topic, route := range s.routes {
-		route.short.Store(true) // before the look at it, so that none that ends is missed
+		route.short.Store(true) // set before the check, so that no ended delivery is missed
 		if !route.room() {
 			full = true
 			continue
@@ -118,7 +118,8 @@ func (s *workerRun) claim(ctx context.Context) (found int, full bool, err error)
 		return 0, true, nil
 	}
 	sent := time.Now()
-	// The end of the worker does not cut a claim off: no worker would deliver what it takes until its lease is over.
+	// The end of the worker does not cut off a claim: no worker
+	// could deliver the claimed messages until the lease ends.
 	claiming, cancel := context.WithTimeout(s.hard, max(s.config.Lease, claimTimeout))
 	claimed, err := s.store.ClaimMessages(claiming, requests, s.config.Lease)
 	cancel()
@@ -127,7 +128,7 @@ func (s *workerRun) claim(ctx context.Context) (found int, full bool, err error)
 		return 0, false, err
 	}
 	if ctx.Err() != nil {
-		s.stopping.Store(true) // it is released
+		s.stopping.Store(true) // so that the claimed messages are released
 	}
 	s.start(claimed, sent.Add(s.config.Lease))
 	taken := make(map[string]int, len(requests))
@@ -140,11 +141,11 @@ func (s *workerRun) claim(ctx context.Context) (found int, full bool, err error)
 			full = true
 		}
 	}
-	// Where no route has room there is nothing to ask for until one has; otherwise a short pause is enough.
+	// If no route has room, there is nothing to claim until a route has room. Otherwise a short pause is enough.
 	return len(claimed), full && s.crowded(), nil
 }
 
-// tellClaim tells the observer of a look for messages. What waits beyond what was claimed it does not know.
+// tellClaim sends the observer an event for a claim. The number of messages beyond the claimed ones is not known.
 func (s *workerRun) tellClaim(claimed []Claimed, sent time.Time, err error) {
 	e := onceward.WorkerEvent{Worker: "outbox", Backlog: len(claimed), Elapsed: time.Since(sent), Err: err}
 	for i := range claimed {
@@ -165,8 +166,9 @@ func (s *workerRun) crowded() bool {
 	return true
 }
 
-// maintain frees messages that wait for nothing, removes what is old, when it is time, and reports whether it was. It
-// does one of them at a time and, while there is more that is old, goes on with the next look.
+// maintain frees messages that wait for nothing and removes old messages, each at
+// its interval. It does at most one of the two per call, and reports whether it did.
+// While there are more old messages, it reports false and the next call continues.
 func (s *workerRun) maintain(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()

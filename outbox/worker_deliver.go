@@ -11,20 +11,20 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// laneKey names messages that keep their order.
+// laneKey identifies messages that keep their order.
 type laneKey struct{ topic, aggregateType, aggregateID string }
 
-// acquired is a message with the lease that this worker has on it.
+// acquired is a message with this worker's lease on it.
 type acquired struct {
 	*Claimed
 	lease *heldLease
 	// sent is when the claim was sent.
 	sent time.Time
-	// counted says that the store has counted this attempt: it does so for those that were first.
+	// counted means that the store has counted this attempt, as it does for the first message of a run.
 	counted bool
 }
 
-// run is what is delivered one after the other: messages of one aggregate, or one message.
+// run is a sequence of messages that are delivered one after the other: messages of one aggregate, or a single message.
 type run struct {
 	route    *routeState
 	messages []acquired
@@ -34,16 +34,18 @@ type run struct {
 	turn atomic.Pointer[heldLease]
 }
 
-// takes reports whether the caller has the run: who delivers it, or who gives it back because it has waited for too long.
+// takes reports whether the caller gets the run. A run is taken once:
+// to deliver it, or to give it back because it has waited for too long.
 func (r *run) takes() bool { return r.taken.CompareAndSwap(false, true) }
 
-// start delivers what was claimed: messages of one aggregate one after the other, all others side by side.
+// start delivers claimed messages: messages of one aggregate one after the other, all other messages concurrently.
 func (s *workerRun) start(claimed []Claimed, until time.Time) {
 	now, ordered := time.Now(), make(map[laneKey]*run)
 	for i := range claimed {
 		c := &claimed[i]
 		route := s.routes[c.Topic]
-		// By hand a message can be added again, before the first that counts.
+		// A message that a person added again by hand may come before
+		// the first message whose attempt the store has counted.
 		t := acquired{
 			Claimed: c, lease: s.track(route, c, until), sent: until.Add(-s.config.Lease), counted: c.Attempts > 0,
 		}
@@ -66,7 +68,7 @@ func (s *workerRun) start(claimed []Claimed, until time.Time) {
 	}
 }
 
-// begin lets a run that is complete wait for a slot.
+// begin starts a run that is complete. The run waits for a slot.
 func (s *workerRun) begin(r *run) {
 	for _, t := range r.messages {
 		t.lease.joins(r)
@@ -74,8 +76,8 @@ func (s *workerRun) begin(r *run) {
 	s.deliveries.Go(func() { s.deliverRun(r) })
 }
 
-// deliverRun delivers the messages of a run. After one that did not succeed the rest waits. One that was tried before
-// goes alone: if it is what kills workers, nothing else is to suffer from it.
+// deliverRun delivers the messages of a run. If a message fails, the rest waits. A message that was attempted
+// before is delivered alone: if it is the message that kills workers, other messages must not suffer from it.
 func (s *workerRun) deliverRun(r *run) {
 	route := r.route
 	route.slots <- struct{}{}
@@ -108,7 +110,7 @@ func (s *workerRun) leave(route *routeState) {
 	}
 }
 
-// release returns messages that were not begun. That does not count as an attempt.
+// release returns messages that were not started. This does not count as an attempt.
 func (s *workerRun) release(route *routeState, run []acquired, state State) {
 	for _, t := range run {
 		attempts := t.Attempts
@@ -122,7 +124,7 @@ func (s *workerRun) release(route *routeState, run []acquired, state State) {
 	}
 }
 
-// deliver delivers one message, and reports whether the next one of its aggregate may follow.
+// deliver delivers one message, and reports whether the next message of its aggregate may follow.
 func (s *workerRun) deliver(route *routeState, t acquired) (done bool) {
 	attempts := t.Attempts
 	if !t.counted {
@@ -134,12 +136,12 @@ func (s *workerRun) deliver(route *routeState, t acquired) (done bool) {
 		return false
 	}
 	if attempts > route.MaxAttempts {
-		end.attempts-- // this one is not begun
+		end.attempts-- // this attempt is not started
 		s.failed(end, Permanent(fmt.Errorf("a delivery was begun %d times, and did not come to an end", end.attempts)))
 		return false
 	}
 	if err := t.readable(); err != nil {
-		s.failed(end, err) // the key that it is sealed with may be known to another node, or be back later
+		s.failed(end, err) // another node may have the key, or this node may get it later
 		return false
 	}
 	ctx, cancel := t.lease.begin(s.hard, route.Timeout+s.config.Lease)
@@ -168,8 +170,8 @@ func (s *workerRun) deliver(route *routeState, t acquired) (done bool) {
 	return false
 }
 
-// call runs the handler. A panic is an error of this message, not the end of the worker, and so is a handler that ends
-// its goroutine.
+// call runs the handler. A panic is an error of this message and does not
+// end the worker. The same is true of a handler that ends its goroutine.
 func call(ctx context.Context, h Handler, d *Delivery) (result Result, err error) {
 	returned := make(chan struct{})
 	err = errors.New("the handler ended its goroutine")
@@ -182,15 +184,15 @@ func call(ctx context.Context, h Handler, d *Delivery) (result Result, err error
 	return result, err
 }
 
-// recovered makes a panic of the application's an error. It is deferred.
+// recovered turns a panic of the application into an error. It must be deferred.
 func recovered(what string, err *error) {
 	if p := recover(); p != nil {
 		*err = fmt.Errorf("%s panicked: %v", what, p)
 	}
 }
 
-// succeeded records what the delivery led to: first the receiver's id, then what depends on it, and with that, or at
-// the latest, that the message is done.
+// succeeded records the result of the delivery: first the receiver's id, then everything
+// that depends on it, and at the latest with the last step that the message is done.
 func (s *workerRun) succeeded(ctx context.Context, end finished, result Result) (done bool) {
 	result.ProviderID = shorten(result.ProviderID)
 	end.outcome = Outcome{Lease: end.lease.Lease, State: StateDone, Attempts: end.attempts, ProviderID: result.ProviderID}
@@ -215,9 +217,9 @@ func (s *workerRun) succeeded(ctx context.Context, end finished, result Result) 
 	return true
 }
 
-// conclude does what a result asks for. The effect has happened, so that neither the end of the delivery's time nor a
-// lease that ran out keeps it from being recorded: if another worker has the message, the store refuses. A panic of
-// Then undoes its transaction, and is an error of this message.
+// conclude carries out a result. The effect has happened, so it must be recorded even if the
+// delivery's time or the lease has run out: if another worker has the message, the store
+// refuses. A panic of Then rolls back its transaction and is an error of this message.
 func (s *workerRun) conclude(ctx context.Context, end finished, result Result) (err error) {
 	defer recovered("Result.Then", &err)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
@@ -241,8 +243,8 @@ func (s *workerRun) conclude(ctx context.Context, end finished, result Result) (
 	return nil
 }
 
-// settle stores the answer of the operation that added the message, if its record waits for one. If it still is in
-// progress, its handler is about to end: then the message is tried again a little later.
+// settle stores the answer of the operation that added the message, if the operation's record waits for an answer.
+// If the operation is still in progress, its handler is about to end: then the message is retried a little later.
 func (s *workerRun) settle(ctx context.Context, c *Claimed, done *store.Completion) error {
 	reconciler, ok := store.As[store.Reconciler](s.config.Records)
 	if !ok {
@@ -272,7 +274,7 @@ func (s *workerRun) settle(ctx context.Context, c *Claimed, done *store.Completi
 	}
 }
 
-// gaveUp makes the message a dead letter in the transaction of Then. If that fails, the message is delivered again.
+// gaveUp makes the message a dead letter in the transaction of Then. If Then fails, the message is delivered again.
 func (s *workerRun) gaveUp(ctx context.Context, end finished, err error, result Result) {
 	s.plan(&end, err)
 	switch thenErr := s.conclude(ctx, end, Result{Then: result.Then}); {
@@ -287,14 +289,14 @@ func (s *workerRun) gaveUp(ctx context.Context, end finished, err error, result 
 	}
 }
 
-// failed plans another attempt, or gives up.
+// failed plans another attempt, or gives the message up.
 func (s *workerRun) failed(end finished, err error) {
 	s.plan(&end, err)
 	s.logDead(end)
 	s.finish.add(end)
 }
 
-// plan decides what becomes of a message whose delivery failed.
+// plan decides the next state of a message whose delivery failed.
 func (s *workerRun) plan(end *finished, err error) {
 	end.err = err
 	end.outcome = Outcome{Lease: end.lease.Lease, State: StateReady, Attempts: end.attempts, Error: shorten(err.Error())}
@@ -312,7 +314,7 @@ func (s *workerRun) plan(end *finished, err error) {
 	}
 }
 
-// logDead reports a message that becomes a dead letter.
+// logDead logs a message that becomes a dead letter.
 func (s *workerRun) logDead(end finished) {
 	if end.outcome.State != StateReady {
 		s.config.Logger.Error("outbox: a message became a dead letter", "message", end.ID, "topic", end.Topic,
@@ -320,10 +322,10 @@ func (s *workerRun) logDead(end finished) {
 	}
 }
 
-// maxKept is how many characters of an error, or of a receiver's id, are kept.
+// maxKept is the largest number of characters that are stored of an error or of a receiver's id.
 const maxKept = 1000
 
-// shorten makes a text from outside one that every database takes.
+// shorten turns a text from outside into a text that every database accepts.
 func shorten(text string) string {
 	clean := []rune(strings.ToValidUTF8(text, "\uFFFD"))
 	for i, r := range clean {
@@ -334,7 +336,7 @@ func shorten(text string) string {
 	return string(clean[:min(len(clean), maxKept)])
 }
 
-// lost lets go of a message that another worker has by now, or will have.
+// lost ends a message that another worker has or will get.
 func (s *workerRun) lost(end finished, err error) {
 	end.err, end.fenced = err, true
 	s.ended(end)

@@ -21,11 +21,11 @@ type finished struct {
 	fenced   bool
 }
 
-// maxFinish bounds how many messages are finished with one statement.
+// maxFinish is the largest number of messages that are finished with one statement.
 const maxFinish = 1000
 
-// finisher writes down how deliveries ended. Those that end while one statement is on the wire go together with the
-// next: there is no timer, and a lone one does not wait.
+// finisher records the results of deliveries. Results that arrive during a statement are written
+// together with the next statement: there is no timer, and a single result does not wait.
 type finisher struct {
 	s      *workerRun
 	wake   chan struct{}
@@ -54,7 +54,7 @@ func (f *finisher) add(end finished) {
 	}
 }
 
-// flush waits until all that was queued is written down, or given up.
+// flush waits until all queued results are recorded or given up.
 func (f *finisher) flush() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -90,7 +90,7 @@ func (f *finisher) take() []finished {
 	return batch
 }
 
-// rest tells flush that a batch has been dealt with.
+// rest reports to flush that a batch has been processed.
 func (f *finisher) rest() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -98,16 +98,16 @@ func (f *finisher) rest() {
 	f.quiet.Broadcast()
 }
 
-// The pauses before a batch that could not be written is tried again, and how long one attempt may take.
+// These are the pauses before a failed batch is retried, and the timeout of one attempt.
 const (
 	minFinishBackoff = 20 * time.Millisecond
 	maxFinishBackoff = 2 * time.Second
 	finishTimeout    = 15 * time.Second
 )
 
-// write writes a batch down. While the store does not answer it is tried again: the leases are extended meanwhile, and
-// if that fails too, other workers deliver the messages again. One that the store will not take does not hold up the
-// others.
+// write records a batch. While the store does not answer, write retries: the leases
+// are extended meanwhile, and if that fails too, other workers deliver the messages
+// again. A result that the store refuses does not delay the other results.
 func (f *finisher) write(batch []finished) {
 	for failures := 1; ; failures++ {
 		err := f.writeAll(&batch)
@@ -118,7 +118,7 @@ func (f *finisher) write(batch []finished) {
 			"error", err)
 		select {
 		case <-time.After(backoff.Exponential(minFinishBackoff, maxFinishBackoff, failures)):
-			// What has ended meanwhile comes along: if that can be written, the store is not what is wrong.
+			// Results that have arrived meanwhile join the batch: if they can be written, the store is not the problem.
 			batch = append(batch, f.take()...)
 		case <-f.s.hard.Done():
 			f.abandon(batch, err)
@@ -127,8 +127,9 @@ func (f *finisher) write(batch []finished) {
 	}
 }
 
-// writeAll writes a batch down, and leaves in it what is to be written again. If the batch is refused, each of it
-// is tried alone: where others succeed, one that does not is given up, and delivered again when its lease is over.
+// writeAll records a batch, and leaves in it the results that must be written again.
+// If the batch is refused, each result is tried alone: if others succeed, a result
+// that fails is given up, and its message is delivered again after its lease.
 func (f *finisher) writeAll(batch *[]finished) error {
 	fenced, err := f.send(*batch)
 	if err == nil {
@@ -145,11 +146,11 @@ func (f *finisher) writeAll(batch *[]finished) error {
 	return err
 }
 
-// patience is how many of a batch are tried alone before the store is taken to be down.
+// patience is how many results of a batch are tried alone before the store is assumed to be down.
 const patience = 2
 
-// writeEach writes the members of a batch one by one, and returns those that were refused and, if the store seems to be
-// down, those that were not tried.
+// writeEach records the results of a batch one by one. It returns the refused
+// results and, if the store seems to be down, the results that were not tried.
 func (f *finisher) writeEach(batch []finished, err error) (refused, rest []finished, _ error) {
 	if len(batch) == 1 {
 		return nil, batch, err
@@ -173,7 +174,7 @@ func (f *finisher) send(batch []finished) ([]Lease, error) {
 	for i := range batch {
 		outcomes[i] = batch[i].outcome
 	}
-	// The end of the worker's grace does not cut off what is being written at once: that would only make it doubtful.
+	// The end of the worker's grace does not cut off a write at once: that would only make its result uncertain.
 	ctx, cancel := context.WithTimeout(f.s.writing, finishTimeout)
 	defer cancel()
 	return f.s.store.FinishMessages(ctx, outcomes)
@@ -193,11 +194,11 @@ func (f *finisher) done(batch []finished, fenced []Lease) {
 		f.s.ended(batch[i])
 	}
 	if ordered {
-		f.s.lookAgain() // those behind them may be ready now
+		f.s.lookAgain() // the next messages of their aggregates may be ready now
 	}
 }
 
-// abandon lets go of what could not be written down: other workers deliver it again.
+// abandon ends messages whose results could not be recorded: other workers deliver them again.
 func (f *finisher) abandon(batch []finished, err error) {
 	for i := range batch {
 		batch[i].fenced, batch[i].err = true, err
@@ -205,7 +206,7 @@ func (f *finisher) abandon(batch []finished, err error) {
 	}
 }
 
-// ended lets go of a message and tells the observer.
+// ended ends a message and sends the observer an event.
 func (s *workerRun) ended(end finished) {
 	outcome := "done"
 	count := func(r *Report) { r.Delivered++ }
@@ -215,7 +216,7 @@ func (s *workerRun) ended(end finished) {
 	case end.outcome.State == StateDead || end.outcome.State == StateHolding:
 		outcome, count = "dead letter", func(r *Report) { r.DeadLetters++ }
 	case end.outcome.State != StateDone && end.err == nil:
-		outcome, count = "", func(*Report) {} // it was not begun
+		outcome, count = "", func(*Report) {} // the delivery was not started
 	case end.outcome.State != StateDone:
 		outcome, count = "retry", func(r *Report) { r.Retried++ }
 	}
@@ -228,7 +229,7 @@ func (s *workerRun) ended(end finished) {
 	}
 }
 
-// observe tells the observer. A panic of it is logged: the worker, and what else it delivers, goes on.
+// observe sends the observer an event. A panic of the observer is logged, and the worker continues with its deliveries.
 func (s *workerRun) observe(ctx context.Context, e onceward.ObserverEvent) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -238,7 +239,7 @@ func (s *workerRun) observe(ctx context.Context, e onceward.ObserverEvent) {
 	s.config.Observer.Observe(ctx, e)
 }
 
-// traced returns a context that belongs to the trace that a message was added in.
+// traced returns a context that belongs to the trace in which a message was added.
 func (s *workerRun) traced(ctx context.Context, c *Claimed) context.Context {
 	if s.config.Propagator == nil {
 		return ctx

@@ -7,36 +7,36 @@ import (
 	"time"
 )
 
-// heldLease is a worker's lease on one message, as far as the worker knows. It counts from the moment at which the last
-// successful claim or extension was sent, by this node's clock.
+// heldLease is a worker's lease on one message, as far as the worker knows. Its time counts from
+// the moment at which the last successful claim or extension was sent, by this node's clock.
 type heldLease struct {
 	Lease
 	store Store
 
 	mu     sync.Mutex
 	until  time.Time
-	over   time.Time // when the delivery that is under way has taken so long that it is given up; zero if none is
-	told   bool      // that it hangs is known to the log
+	over   time.Time // when the current delivery will be given up; zero if there is none
+	told   bool      // the log has reported that the delivery hangs
 	lost   bool
-	cancel context.CancelCauseFunc // of the delivery that is under way; nil if none is
-	run    *run                    // that the message is delivered in
+	cancel context.CancelCauseFunc // ends the current delivery; nil if there was none
+	run    *run                    // the run in which the message is delivered
 }
 
-// joins makes the message one of a run.
+// joins makes the message a part of a run.
 func (l *heldLease) joins(r *run) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.run = r
 }
 
-// joined returns the run of the message; nil if it was claimed just now.
+// joined returns the run of the message, or nil if the message was only just claimed.
 func (l *heldLease) joined() *run {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.run
 }
 
-// alive reports why the lease cannot be relied on any more.
+// alive returns why the lease cannot be relied on any more, or nil.
 func (l *heldLease) alive() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -50,14 +50,14 @@ func (l *heldLease) alive() error {
 	}
 }
 
-// extend notes a successful extension that was sent at that time.
+// extend notes that an extension was successful and the lease now lasts until that time.
 func (l *heldLease) extend(until time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.until = until
 }
 
-// lose notes that another worker has the message, and ends the delivery that is under way.
+// lose notes that another worker has the message, and ends the current delivery.
 func (l *heldLease) lose() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -67,8 +67,8 @@ func (l *heldLease) lose() {
 	}
 }
 
-// begin returns the context of a delivery, which ends when the lease is lost. If the delivery has not ended after the
-// longest time, the lease is not extended any more.
+// begin returns the context of a delivery, which ends when the lease is lost. If the
+// delivery has not ended after the longest time, the lease is no longer extended.
 func (l *heldLease) begin(ctx context.Context, longest time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	l.mu.Lock()
@@ -78,7 +78,7 @@ func (l *heldLease) begin(ctx context.Context, longest time.Duration) (context.C
 		l.run.turn.Store(l)
 	}
 	if l.lost {
-		cancel(ErrFenced) // just now
+		cancel(ErrFenced) // the lease was lost just now
 	}
 	return ctx, func() {
 		cancel(context.Canceled)
@@ -88,7 +88,7 @@ func (l *heldLease) begin(ctx context.Context, longest time.Duration) (context.C
 	}
 }
 
-// hangs reports whether a delivery ignores that its time is up, and whether that is news.
+// hangs reports whether a delivery continues after its time is up, and whether this was not reported before.
 func (l *heldLease) hangs() (hangs, news bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -98,12 +98,12 @@ func (l *heldLease) hangs() (hangs, news bool) {
 	return hangs, news
 }
 
-// record keeps the receiver's id for the effect.
+// record stores the receiver's id for the effect.
 func (l *heldLease) record(ctx context.Context, providerID string) error {
 	return l.store.RecordEffect(ctx, l.Lease, shorten(providerID), nil)
 }
 
-// heartbeat extends all leases in one statement, three times in the time of a lease.
+// heartbeat extends all leases with one statement, three times per lease.
 func (s *workerRun) heartbeat() {
 	ticker := time.NewTicker(s.config.Lease / 3)
 	defer ticker.Stop()
@@ -135,7 +135,7 @@ func (s *workerRun) extend() {
 		held[id] = l
 	}
 	unbegun := s.withdraw()
-	for id, l := range held { // of the rest another worker gets the messages, at once or when the leases are over
+	for id, l := range held { // other messages go to other workers, now or when their leases end
 		if r := l.joined(); r != nil && (hanging[r.turn.Load()] || unbegun[r]) {
 			delete(held, id)
 			continue
@@ -160,7 +160,7 @@ func (s *workerRun) extend() {
 		s.config.Logger.Warn("outbox: leases could not be extended", "messages", len(leases), "error", err)
 		for _, l := range held {
 			if l.alive() != nil {
-				l.lose() // another worker may have it by now
+				l.lose() // another worker may have the message by now
 			}
 		}
 		return
@@ -174,8 +174,8 @@ func (s *workerRun) extend() {
 	}
 }
 
-// withdraw takes back the runs that have waited for a slot of their route for as long as a lease: what waits behind
-// deliveries that take so long is for other workers. The caller holds the mutex.
+// withdraw takes back the runs that have waited for a slot of their route for as long as a lease: if the
+// deliveries take that long, other workers should get the waiting messages. The caller holds the mutex.
 func (s *workerRun) withdraw() map[*run]bool {
 	unbegun, before := make(map[*run]bool), time.Now().Add(-max(s.config.Lease, 4*horizon))
 	for _, l := range s.held {

@@ -9,22 +9,22 @@ import (
 	"github.com/onceward/onceward/internal/backoff"
 )
 
-// workerRun is one run of a worker: the messages that it has leased, and the goroutines that work on them.
+// workerRun is one run of a worker: the messages that it has leased, and its goroutines.
 type workerRun struct {
 	*Worker
 	routes map[string]*routeState
 
-	// hard is the context of deliveries: it ends when the grace is over, not when the worker is told to stop.
+	// hard is the context of deliveries: it ends after the grace, not when the worker is stopped.
 	hard     context.Context
 	cut      context.CancelFunc
 	stopping atomic.Bool
-	// writing is the context of what is written down: it ends lastWrites after the grace.
+	// writing is the context for recording results: it ends lastWrites after the grace.
 	writing context.Context
 	giveUp  context.CancelFunc
 
 	hints      <-chan struct{}
 	unwatch    func()
-	again      chan struct{} // there is room again, or messages may have become ready
+	again      chan struct{} // signals that there is room again, or messages may be ready
 	finish     *finisher
 	deliveries sync.WaitGroup
 	background sync.WaitGroup
@@ -36,15 +36,15 @@ type workerRun struct {
 	report Report
 }
 
-// routeState is a route with what this run has of it.
+// routeState is a route with its state in this run.
 type routeState struct {
 	Route
 	topic  string
 	slots  chan struct{}
 	leased atomic.Int64
-	short  atomic.Bool  // the pump requests to know when there is room again
+	short  atomic.Bool  // the pump waits for room
 	jammed atomic.Bool  // a message waited in vain for a slot, and none has become free since
-	speed  atomic.Int64 // a moving average of the time that deliveries take; zero if there was none
+	speed  atomic.Int64 // a moving average of the time per delivery; zero before the first one
 }
 
 func newWorkerRun(w *Worker) *workerRun {
@@ -64,12 +64,12 @@ func newWorkerRun(w *Worker) *workerRun {
 	return s
 }
 
-// lastWrites is how long a worker that is to end, and whose grace is over, writes down how deliveries ended. A database
-// may have vanished without a word, and the worker must not outlast that.
+// lastWrites is how long a worker continues to record results after its grace. A database
+// may have vanished without closing its connections, and the worker must not wait for it.
 const lastWrites = 5 * time.Second
 
-// stopWith ends the run with the context: then nothing more is begun, and when the grace is over, what is still under
-// way is cut off.
+// stopWith ends the run with the context: no more messages are
+// started, and deliveries that continue after the grace are cut off.
 func (s *workerRun) stopWith(ctx context.Context) (stop func() bool) {
 	return context.AfterFunc(ctx, func() {
 		s.stopping.Store(true)
@@ -82,7 +82,7 @@ func (s *workerRun) stopWith(ctx context.Context) (stop func() bool) {
 	})
 }
 
-// drain waits for what is under way.
+// drain waits for current deliveries and for their results.
 func (s *workerRun) drain() {
 	s.deliveries.Wait()
 	s.finish.flush()
@@ -103,20 +103,20 @@ func (s *workerRun) summary() Report {
 	return s.report
 }
 
-// track notes a message that was claimed.
+// track notes a claimed message.
 func (s *workerRun) track(route *routeState, c *Claimed, until time.Time) *heldLease {
 	l := &heldLease{Lease: c.Lease(), store: s.store, until: until}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if old := s.held[c.ID]; old != nil {
-		old.lose() // it ran out, and this worker was the next
+		old.lose() // the lease ran out, and this worker claimed the message again
 	}
 	s.held[c.ID] = l
 	route.leased.Add(1)
 	return l
 }
 
-// untrack notes that a message is no longer leased, and counts what became of it.
+// untrack notes that a message is no longer leased, and counts its result.
 func (s *workerRun) untrack(route *routeState, l *heldLease, count func(r *Report)) {
 	s.mu.Lock()
 	if s.held[l.ID] == l {
@@ -135,7 +135,7 @@ func (s *workerRun) untrack(route *routeState, l *heldLease, count func(r *Repor
 func (s *workerRun) lookAgain() {
 	select {
 	case s.again <- struct{}{}:
-	default: // it has been told and has not looked yet
+	default: // a signal is already pending
 	}
 }
 
@@ -145,11 +145,12 @@ func (s *workerRun) idle() bool {
 	return len(s.held) == 0
 }
 
-// horizon is how far ahead a worker takes messages: as many as it delivers in this time.
+// horizon is how far ahead a worker claims messages: as many as it delivers in this time.
 const horizon = 250 * time.Millisecond
 
-// target is how many messages to lease at a time: more if they are delivered quickly, so that each statement of the
-// database serves many of them; no more than can be under way if they are slow, so that other workers get the rest.
+// target returns how many messages to lease at a time. If deliveries are fast, it
+// returns more than can run at the same time, so that each statement serves many of
+// them. If deliveries are slow, it does not, so that other workers get the rest.
 func (r *routeState) target() int {
 	speed := time.Duration(r.speed.Load())
 	if speed == 0 {
@@ -158,9 +159,9 @@ func (r *routeState) target() int {
 	return r.Concurrency * int(min(max(horizon/speed, 1), 16))
 }
 
-// room reports whether to take more. Half of what is leased is delivered before that, so that each claim takes many.
-// But slots that are free do not wait for those that hang: there an eighth of the slots is enough. While all hang there
-// is none: what could not be begun is for other workers.
+// room reports whether to claim more messages. Half of the leased messages are delivered first, so that each
+// claim takes many. But free slots do not wait for deliveries that hang: then an eighth of the slots is enough.
+// While all deliveries hang there is no room: other workers should get the messages that cannot be started.
 func (r *routeState) room() bool {
 	if r.jammed.Load() && len(r.slots) == cap(r.slots) {
 		return false
@@ -175,5 +176,5 @@ func (r *routeState) took(d time.Duration) {
 	if before > 0 {
 		after = before + (after-before)/8
 	}
-	r.speed.Store(max(after, 1)) // it is a hint: of two at once one may be lost
+	r.speed.Store(max(after, 1)) // only an estimate: a concurrent update may be lost
 }

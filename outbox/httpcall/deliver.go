@@ -13,7 +13,7 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
-// deliver sends an operation, unless its answer is kept already, and reports what became of it.
+// deliver sends an operation, unless its answer is already stored, and reports the result.
 func (c *Calls) deliver(ctx context.Context, d *outbox.Delivery) (outbox.Result, error) {
 	o, r, err := open(&d.Entry)
 	switch {
@@ -36,8 +36,8 @@ func (c *Calls) deliver(ctx context.Context, d *outbox.Delivery) (outbox.Result,
 	return outbox.Result{Then: c.report(o)}, nil
 }
 
-// report returns the end of a delivery that calls OnSettled. The error of OnSettled is never permanent: it is called
-// again until it returns nil.
+// report returns a function that ends a delivery by calling OnSettled. The error
+// of OnSettled is never permanent: OnSettled is called again until it returns nil.
 func (c *Calls) report(o Operation) func(ctx context.Context) error {
 	if c.config.OnSettled == nil {
 		return nil
@@ -50,16 +50,16 @@ func (c *Calls) report(o Operation) func(ctx context.Context) error {
 	}
 }
 
-// errOver is the end of an operation that may not be sent any more, and has no answer.
+// errOver is the error of an operation that has no answer and must not be sent any more.
 var errOver = errors.New("httpcall: the outcome is unknown, and a person has to find out whether it was executed")
 
-// errMoved is the end of an operation that the service redirects: it does not do the work at this URL.
+// errMoved is the error of an operation that the service redirects: the service does not do the work at this URL.
 var errMoved = errors.New("httpcall: the service redirects the operation, which is not followed: correct its URL")
 
-// send sends an operation, and keeps its answer with the message. That the operation is sent, and when it was first, is
-// kept before the first byte is sent. An error that wraps errOver is final.
+// send sends an operation and stores its answer with the message. Before the first byte is sent, it
+// records that the operation is sent and when it was first sent. An error that wraps errOver is final.
 //
-// Times are the store's, so that nodes whose clocks differ agree: the transport gets the age of the operation.
+// All times are the store's, so that nodes with different clocks agree: the transport gets the age of the operation.
 func (c *Calls) send(ctx context.Context, d *outbox.Delivery, o *Operation, r *record) error {
 	now, firstSent := d.Now(), r.firstSent
 	sentBefore := !firstSent.IsZero()
@@ -79,7 +79,7 @@ func (c *Calls) send(ctx context.Context, d *outbox.Delivery, o *Operation, r *r
 	}
 	request, err := c.prepare(ctx, d, o, firstSent)
 	if err != nil {
-		return err // nothing of it was sent
+		return err // nothing was sent
 	}
 	if !sentBefore {
 		r.firstSent = firstSent
@@ -97,21 +97,21 @@ func (c *Calls) send(ctx context.Context, d *outbox.Delivery, o *Operation, r *r
 	r.answer = answer
 	if err == nil || !until.IsZero() {
 		if keepErr := keep(ctx, d, r); keepErr != nil {
-			return errors.Join(err, keepErr) // it is sent again under the same key, and answered as the service answers retries
+			return errors.Join(err, keepErr) // the retry has the same key
 		}
 	}
 	unfinished := (*client.UnfinishedError)(nil)
-	// The clock of this node may be wrong: it alone closes no window on an operation that was never sent.
+	// The clock of this node may be wrong: it alone must not close the window of an operation that was never sent.
 	if errors.Is(err, client.ErrWindowClosed) && (sentBefore || errors.As(err, &unfinished) && unfinished.Attempts > 0) {
 		return over(d, err)
 	}
 	if errors.Is(err, errMoved) {
-		return over(d, err) // an attempt before it, also one of this sending, may have been executed
+		return over(d, err) // an earlier attempt may have been executed
 	}
 	return err
 }
 
-// over is the end without an answer, with why the sending before had none.
+// over returns the error of an operation without an answer, with the reason why the previous sending had no answer.
 func over(d *outbox.Delivery, err error) error {
 	if d.LastError == "" {
 		return fmt.Errorf("%w: %w", errOver, err)
@@ -120,13 +120,13 @@ func over(d *outbox.Delivery, err error) error {
 }
 
 const (
-	// keepTimeout is how long a record is tried to be kept. It is less than the grace of a worker that ends.
+	// keepTimeout limits the attempts to store a record. It is shorter than the grace of a worker that stops.
 	keepTimeout    = 5 * time.Second
 	minKeepBackoff = 50 * time.Millisecond
 	maxKeepBackoff = time.Second
 )
 
-// keep keeps a record with the message, also if the time of the sending is over.
+// keep stores a record with the message, even if the time of the sending has run out.
 func keep(ctx context.Context, d *outbox.Delivery, r *record) error {
 	content, err := r.encode()
 	if err != nil {
@@ -143,13 +143,13 @@ func keep(ctx context.Context, d *outbox.Delivery, r *record) error {
 	}
 }
 
-// prepare makes the request of a sending.
+// prepare makes the request of one sending.
 func (c *Calls) prepare(ctx context.Context, d *outbox.Delivery, o *Operation, firstSent time.Time) (*http.Request, error) {
 	request, err := o.request(client.WithKey(ctx, d.DownstreamKey))
 	if err != nil {
 		return nil, err
 	}
-	request.Header.Del(c.profile.Header) // the key of the message goes before one of another profile
+	request.Header.Del(c.profile.Header) // the message's key replaces a key in the header
 	if c.profile.FirstSentHeader != "" {
 		request.Header.Set(c.profile.FirstSentHeader, firstSent.UTC().Format(http.TimeFormat))
 	}
@@ -161,8 +161,9 @@ func (c *Calls) prepare(ctx context.Context, d *outbox.Delivery, o *Operation, f
 	return request, nil
 }
 
-// exchange sends an operation by the transport, and returns its final answer, and until when the service has said that
-// it keeps the key. Errors have nothing of an answer's body, which may be personal: they are logged.
+// exchange sends an operation through the transport. It returns the final answer and the
+// time until which the service keeps the key, if the service sent one. Errors contain
+// nothing of an answer's body, because errors are logged and the body may be personal.
 func (c *Calls) exchange(request *http.Request) (answer *Answer, until time.Time, err error) {
 	response, err := c.config.Transport.RoundTrip(request)
 	until = client.KeptUntil(response, err)

@@ -13,26 +13,26 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
-// ErrSecretHeader is returned for a request that would put a secret into the outbox, where it would stay, and be sent
-// also after it has been changed. [Config].Prepare adds such headers to each sending.
+// ErrSecretHeader is returned for a request that would put a secret into the outbox. The secret would stay
+// there, and would still be sent after it was changed. Let [Config].Prepare add such headers to each sending.
 var ErrSecretHeader = errors.New("httpcall: a durable operation keeps no credentials: " +
 	"let Config.Prepare add them to each sending")
 
-// secretHeaders hold credentials by their definition, or by habit.
+// secretHeaders are the headers that hold credentials, by definition or by convention.
 var secretHeaders = []string{"Authorization", "Proxy-Authorization", "Cookie", "X-Api-Key"}
 
-// hostHeader keeps the name of a server that is reached by another name.
+// hostHeader is the header field that stores the Host of a request, where it differs from the host of the URL.
 const hostHeader = "Host"
 
 // longestDerived is the length of the longest key that the outbox derives.
 const longestDerived = 44
 
-// Message makes the message of a request, and reads its body. Its payload is the request as HTTP/1.1 writes it, with the
-// whole URL, and its downstream key is the key that the request has, by [client.WithKey] or its header. Without one the
-// outbox derives the key from the operation of Onceward that adds the message, or makes a random one.
+// Message makes the message of a request and reads its body. The payload is the request in the form of HTTP/1.1,
+// with the whole URL. The downstream key is the key of the request, from [client.WithKey] or its header. Without
+// a key, the outbox derives one from the operation of Onceward that adds the message, or makes a random one.
 //
-// The request may be used again, as by a transaction that is repeated. The message may be changed before it is added:
-// with an AggregateID, for example, operations are sent one after the other.
+// The request may be used again, for example when a transaction is repeated. The message may be changed
+// before it is added: with an AggregateID, for example, operations are sent one after the other.
 func (c *Calls) Message(request *http.Request) (m outbox.Message, err error) {
 	if err := check(request); err != nil {
 		return m, err
@@ -51,7 +51,7 @@ func (c *Calls) Message(request *http.Request) (m outbox.Message, err error) {
 	}
 	o := Operation{Method: request.Method, URL: request.URL.String(), Header: request.Header.Clone(), Body: body}
 	if o.Method == "" {
-		o.Method = http.MethodGet // as net/http has it
+		o.Method = http.MethodGet // as in net/http
 	}
 	if o.Header == nil {
 		o.Header = make(http.Header)
@@ -74,7 +74,7 @@ func (c *Calls) Message(request *http.Request) (m outbox.Message, err error) {
 	}, nil
 }
 
-// check refuses what cannot be sent later, and by another process.
+// check refuses a request that could not be sent later by another process.
 func check(request *http.Request) error {
 	target := request.URL
 	switch {
@@ -91,7 +91,7 @@ func check(request *http.Request) error {
 	return checkHeader(request.Header)
 }
 
-// checkHeader refuses fields that net/http would refuse to send, at each sending. Their values are not shown.
+// checkHeader refuses fields that net/http would refuse at each sending. Its errors do not contain the fields' values.
 func checkHeader(header http.Header) error {
 	for name, values := range header {
 		if name == "" || strings.ContainsFunc(name, notInName) {
@@ -106,7 +106,7 @@ func checkHeader(header http.Header) error {
 	return nil
 }
 
-// notInName reports whether a character is none of a token (RFC 9110, section 5.6.2).
+// notInName reports whether a character is not allowed in a token (RFC 9110, section 5.6.2).
 func notInName(r rune) bool {
 	letter := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
 	return !letter && !strings.ContainsRune("!#$%&'*+-.^_`|~", r)
@@ -114,7 +114,7 @@ func notInName(r rune) bool {
 
 func isControl(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }
 
-// readBody reads the body, and gives the request a body that can be read again.
+// readBody reads the body and gives the request a new body that can be read again.
 func readBody(request *http.Request) ([]byte, error) {
 	if request.Body == nil {
 		return nil, nil
@@ -134,7 +134,7 @@ func readBody(request *http.Request) ([]byte, error) {
 	return body, nil
 }
 
-// request makes the request of a sending.
+// request makes the request of one sending.
 func (o *Operation) request(ctx context.Context) (*http.Request, error) {
 	request, err := http.NewRequestWithContext(ctx, o.Method, o.URL, bytes.NewReader(o.Body))
 	if err != nil {

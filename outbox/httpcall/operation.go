@@ -18,7 +18,7 @@ import (
 
 // Operation is a durable operation: a request that is sent until it is answered.
 type Operation struct {
-	// ID is the message's, and Key the idempotency key of every sending.
+	// ID is the ID of the message, and Key is the idempotency key of every sending.
 	ID, Key string
 	// Method, URL, Header and Body are the request.
 	Method string
@@ -29,12 +29,13 @@ type Operation struct {
 	// Outcome is [client.OutcomeAnswered] if there is an Answer, or else [client.OutcomeUnknown].
 	Outcome client.Outcome
 	Answer  Answer
-	// FirstSent is when the operation was first sent at the earliest, by the store's clock; zero if it never was.
-	// KeptUntil is until when it may be sent, if the service has said so in an answer that was cut off.
+	// FirstSent is the earliest time at which the operation was sent, by the store's
+	// clock, or zero if it was never sent. KeptUntil is the time until which it may
+	// be sent, if the service sent that time in an answer that was cut off.
 	FirstSent, KeptUntil time.Time
-	// Attempts is how often a sending was begun.
+	// Attempts is how often a sending was started.
 	Attempts int
-	// LastError is why the last sending brought no answer.
+	// LastError is the reason why the last sending got no answer.
 	LastError string
 }
 
@@ -43,17 +44,17 @@ type Answer struct {
 	Status int
 	Header http.Header
 	Body   []byte
-	// Truncated says that the answer was longer than [outbox.MaxAnswer]: Body is its beginning.
+	// Truncated means that the answer was longer than [outbox.MaxAnswer]: Body is its beginning.
 	Truncated bool
 }
 
-// OperationOf returns the operation that a message is, for programs that list messages.
+// OperationOf returns the operation in a message, for programs that list messages.
 func OperationOf(e *outbox.Entry) (Operation, error) {
 	o, _, err := open(e)
 	return o, err
 }
 
-// record is what is kept with the message between deliveries, as its answer.
+// record is the state that is stored with the message between deliveries, in the place of its answer.
 type record struct {
 	firstSent, keptUntil time.Time
 	answer               *Answer
@@ -68,16 +69,18 @@ type recordHead struct {
 	Truncated bool      `json:"truncated,omitempty"`
 }
 
-// recordVersion is the version of the records that this program writes, and the newest that it reads.
+// recordVersion is the version of the records that this program writes, and the newest version that it can read.
 const recordVersion = 1
 
-// errNewer is returned for a record of a newer program, which has to finish the operation.
+// errNewer is returned for a record of a newer version of the program, which must finish the operation.
 var errNewer = errors.New("httpcall: a newer version of the program keeps the state of this operation")
 
-// maxAnswerHeader is how large the header of an answer may be that is kept.
+// maxAnswerHeader is the size above which the header of an answer
+// is left out, if the answer does not fit into its record.
 const maxAnswerHeader = 64 << 10
 
-// encode makes a record what is kept, at most [outbox.MaxAnswer] bytes. An answer that does not fit is truncated.
+// encode returns the stored form of a record, at most
+// [outbox.MaxAnswer] bytes. An answer that does not fit is truncated.
 func (r *record) encode() ([]byte, error) {
 	head := recordHead{Version: recordVersion, FirstSent: r.firstSent, KeptUntil: r.keptUntil}
 	var answer Answer
@@ -99,14 +102,14 @@ func (r *record) encode() ([]byte, error) {
 		case len(content)-len(answer.Body) > maxAnswerHeader:
 			head.Truncated, answer.Header = true, nil
 		case !head.Truncated:
-			head.Truncated = true // it takes room too
+			head.Truncated = true // the field takes up space too
 		default:
 			answer.Body = answer.Body[:len(answer.Body)-over]
 		}
 	}
 }
 
-// open returns the operation that a message is, and what was kept of it.
+// open returns the operation in a message, and its record.
 func open(e *outbox.Entry) (o Operation, r record, err error) {
 	o = Operation{ID: e.ID, Key: e.DownstreamKey, Attempts: e.Attempts, LastError: e.LastError}
 	if e.Unreadable != nil {
@@ -125,7 +128,7 @@ func open(e *outbox.Entry) (o Operation, r record, err error) {
 	var head recordHead
 	err = errors.Join(err, json.Unmarshal([]byte(first), &head))
 	switch {
-	case head.Version > recordVersion: // whatever else cannot be read of it
+	case head.Version > recordVersion: // even if the rest cannot be read
 		return o, r, fmt.Errorf("%w: version %d of the record of message %s", errNewer, head.Version, e.ID)
 	case err != nil:
 		return o, r, fmt.Errorf("httpcall: the answer that is kept of message %s: %w", e.ID, err)
@@ -140,7 +143,7 @@ func open(e *outbox.Entry) (o Operation, r record, err error) {
 	return o, r, nil
 }
 
-// wire writes a first line, a header and a body as HTTP/1.1 does.
+// wire writes a first line, a header and a body in the form of HTTP/1.1.
 func wire(first string, header http.Header, body []byte) ([]byte, error) {
 	var b bytes.Buffer
 	b.WriteString(first + "\r\n")

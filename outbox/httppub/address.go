@@ -9,12 +9,11 @@ import (
 	"time"
 )
 
-// ErrAddress is returned when a receiver's address is not one of the public Internet and [Config.AllowPrivate] is not
-// set.
+// ErrAddress is returned when a receiver's address is not public and [Config.AllowPrivate] is not set.
 var ErrAddress = errors.New("httppub: the address is not a public one")
 
-// special are the blocks of IANA's registries of special-purpose addresses that lie in the space of unicast addresses,
-// and one address by which virtual machines at a large provider reach their host although it looks public.
+// special are the unicast blocks of IANA's registries of special-purpose addresses, and one more
+// address: virtual machines at a large provider reach their host under it, although it looks public.
 var special = prefixes(
 	"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
 	"192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16", "192.175.48.0/24",
@@ -23,9 +22,10 @@ var special = prefixes(
 )
 
 var (
-	// globalUnicast is the only part of the IPv6 space from which public addresses have been given out.
+	// globalUnicast is the only part of the IPv6 space in which public addresses have been assigned.
 	globalUnicast = netip.MustParsePrefix("2000::/3")
-	// nat64 holds addresses whose last four bytes are an IPv4 address, by which a network without IPv4 reaches it.
+	// nat64 are the addresses whose last four bytes are an IPv4
+	// address, by which a network without IPv4 reaches that address.
 	nat64 = netip.MustParsePrefix("64:ff9b::/96")
 )
 
@@ -37,7 +37,8 @@ func prefixes(texts ...string) []netip.Prefix {
 	return all
 }
 
-// public reports whether an address is one of the public Internet. An IPv4 address within an IPv6 one counts as itself.
+// public reports whether an address is on the public Internet. An
+// IPv4 address inside an IPv6 address counts as the IPv4 address.
 func public(a netip.Addr) bool {
 	a = a.WithZone("").Unmap()
 	if nat64.Contains(a) {
@@ -55,8 +56,8 @@ func public(a netip.Addr) bool {
 	return a.IsValid()
 }
 
-// checkLiteral refuses a host that is written as an address and may not be sent to. Names are judged when they are
-// dialled.
+// checkLiteral refuses a host that is written as an address
+// and is not allowed. Names are checked when they are dialled.
 func checkLiteral(host string, allowPrivate bool) error {
 	if a, err := netip.ParseAddr(host); err == nil && !allowPrivate && !public(a) {
 		return fmt.Errorf("%w: %s", ErrAddress, a)
@@ -64,8 +65,8 @@ func checkLiteral(host string, allowPrivate bool) error {
 	return nil
 }
 
-// dialer returns a dialer that refuses addresses that are not allowed. It looks at the very address that is about to be
-// connected to, so that it does not matter what the name resolved to before.
+// dialer returns a dialer that refuses addresses that are not allowed. It checks the very
+// address of the connection, so it does not matter how the name was resolved before.
 func dialer(allowPrivate bool) *net.Dialer {
 	d := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}
 	if !allowPrivate {

@@ -13,15 +13,15 @@ import (
 
 // StatusError is an answer that does not confirm the event.
 type StatusError struct {
-	// URL is where the event was sent: the scheme and the host only, since all else may hold a secret.
+	// URL is the receiver's URL, with only the scheme and the host, because everything else may contain a secret.
 	URL string
-	// Status is that of the answer.
+	// Status is the status of the answer.
 	Status int
 	// Body is the beginning of the answer, at most 200 bytes.
 	Body string
 }
 
-// Error says what was answered.
+// Error returns a text with the answer.
 func (e *StatusError) Error() string {
 	return fmt.Sprintf("httppub: %s answered %d %s: %q", e.URL, e.Status, http.StatusText(e.Status), e.Body)
 }
@@ -36,15 +36,15 @@ var permanent = []int{
 	http.StatusRequestHeaderFieldsTooLarge,
 }
 
-// PermanentStatus reports whether a status says that the event would be refused each time: 400, 413, 415, 422 and 431,
-// by which a receiver refuses what is in it, and 410, by which it says that it has gone for good.
+// PermanentStatus reports whether a status means that the event would be refused each time: 400, 413, 415, 422
+// and 431, by which a receiver refuses the content, and 410, which means that the receiver no longer exists.
 //
-// Others that are usually counted among the permanent ones are not, because what they complain of is repaired on the
-// receiver's side or in the configuration: 401 and 403 (credentials), 404, 405 and 501 (the URL or what is behind it)
-// and redirects. They are retried until the route's attempts are used up, and a dead letter can be replayed.
+// Other statuses that often count as permanent do not count here, because the receiver or the configuration
+// can be repaired: 401 and 403 (credentials), 404, 405 and 501 (the URL or the server behind it) and
+// redirects. They are retried until the route's attempts are used up, and a dead letter can be replayed.
 func PermanentStatus(status int) bool { return slices.Contains(permanent, status) }
 
-// judge makes an answer into the result of the delivery.
+// judge returns the result of the delivery for an answer: nil if the answer confirms the event, or an error.
 func (p *Publisher) judge(target *url.URL, response *http.Response, body []byte) error {
 	status := response.StatusCode
 	if status >= 200 && status < 300 {
@@ -60,7 +60,8 @@ func (p *Publisher) judge(target *url.URL, response *http.Response, body []byte)
 	return err
 }
 
-// retryAfter reads how long to wait: seconds, or a date. It returns nothing if the header says nothing of sense.
+// retryAfter returns how long to wait: the header is a number of
+// seconds or a date. It returns zero if the header is invalid.
 func retryAfter(value string, now time.Time) time.Duration {
 	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil {
 		return time.Duration(seconds) * time.Second

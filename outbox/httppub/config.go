@@ -11,15 +11,15 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
-// The defaults of [Config].
+// These are the defaults of [Config].
 const (
 	DefaultTimeout       = 15 * time.Second
 	DefaultMaxRetryAfter = time.Hour
 
-	// maxAnswer is how much of an answer's body is read, and maxQuoted how much of that is kept in an error.
+	// maxAnswer is how much of an answer's body is read, and maxQuoted is how much of it an error quotes.
 	maxAnswer = 64 << 10
 	maxQuoted = 200
-	// maxAnswerHeader is how large the header of an answer may be.
+	// maxAnswerHeader is the largest allowed size of an answer's header.
 	maxAnswerHeader = 64 << 10
 )
 
@@ -27,45 +27,46 @@ const (
 type Config struct {
 	// Endpoint is the URL that all events are sent to. Either it or URL is required. Default: none.
 	Endpoint string
-	// URL chooses the URL for each event. Its error counts as one of the delivery, which is tried again unless the error
-	// is made with [outbox.Permanent]. Default: Endpoint for all.
+	// URL chooses the URL for each event. If it returns an error, the delivery fails and is
+	// retried, unless the error is made with [outbox.Permanent]. Default: Endpoint for all events.
 	URL func(e *outbox.Event) (string, error)
 
-	// Secrets sign the events by Standard Webhooks: base64, with or without "whsec_" before it, of 24 bytes at least when
-	// decoded. Each gives a signature, so that during a rotation there are two. Default: none.
+	// Secrets sign the events by Standard Webhooks. A secret is base64, with or without the prefix "whsec_", and has at
+	// least 24 bytes when decoded. Each secret makes one signature, so during a rotation there are two. Default: none.
 	Secrets []string
-	// SecretsFor chooses the secrets for each event. Receivers that do not trust each other need different ones, or each
-	// could forge events for the others. Default: Secrets for all.
+	// SecretsFor chooses the secrets for each event. Receivers that do not trust each other need different
+	// secrets, because each could otherwise forge events for the others. Default: Secrets for all events.
 	SecretsFor func(e *outbox.Event) ([]string, error)
-	// Unsigned says that events are not signed; without it, secrets are required. Default: false.
+	// Unsigned means that events are not signed; without it, secrets are required. Default: false.
 	Unsigned bool
 
-	// Header is sent with every event, such as Authorization. It goes to every URL, also those that others choose:
-	// credentials in it are for receivers that may all know them, so give each other receiver a publisher of its own. The
-	// headers of a message cannot overwrite it. Default: none.
+	// Header is sent with every event, such as Authorization. It is sent to every URL, even if a
+	// third party chose the URL: all receivers see the credentials in it, so use a separate publisher
+	// for each receiver that must not. The headers of a message cannot overwrite it. Default: none.
 	Header http.Header
 
-	// AllowPrivate allows addresses that are not public, such as 10.0.0.1 or 127.0.0.1, and plain HTTP. It is for
-	// receivers of one's own, never for URLs that others choose. Default: false.
+	// AllowPrivate allows addresses that are not public, such as 10.0.0.1 or 127.0.0.1, and plain
+	// HTTP. Use it for your own receivers only, never for URLs that others choose. Default: false.
 	AllowPrivate bool
-	// AllowPlainHTTP allows URLs that begin with http:. What is sent can be read on the way, and if it is not signed also
-	// be changed. Default: false.
+	// AllowPlainHTTP allows URLs that begin with http:. Others can read the
+	// events on the way and, if they are not signed, change them. Default: false.
 	AllowPlainHTTP bool
-	// TLS configures the client's side of TLS: roots of one's own, or a client certificate. Default: that of crypto/tls.
+	// TLS is the client's TLS configuration: your own roots, or a client certificate. Default: crypto/tls's default.
 	TLS *tls.Config
 
-	// Timeout bounds a delivery from the resolving of the name to the end of the answer. Default: [DefaultTimeout].
+	// Timeout limits a delivery, from resolving the name to the end of the answer. Default: [DefaultTimeout].
 	Timeout time.Duration
-	// MaxRetryAfter bounds what a receiver's Retry-After can ask for. Default: [DefaultMaxRetryAfter].
+	// MaxRetryAfter limits the wait that a receiver can request with Retry-After. Default: [DefaultMaxRetryAfter].
 	MaxRetryAfter time.Duration
-	// Permanent says which status, other than 2xx, makes a dead letter of the message at once. Default: [PermanentStatus].
+	// Permanent reports whether a status other than 2xx makes the
+	// message a dead letter at once. Default: [PermanentStatus].
 	Permanent func(status int) bool
 
-	// Now is the clock of timestamps and of Retry-After, for tests. Default: [time.Now].
+	// Now is the clock for timestamps and for Retry-After, for tests. Default: [time.Now].
 	Now func() time.Time
 }
 
-// check finds what is missing or makes no sense. Nothing that it says quotes a secret.
+// check returns an error if settings are missing or contradictory. The error never contains a secret.
 func (c *Config) check() error {
 	var wrong []error
 	if (c.Endpoint == "") == (c.URL == nil) {
@@ -91,7 +92,7 @@ func (c *Config) check() error {
 	return errors.Join(wrong...)
 }
 
-// withDefaults fills in what was left out.
+// withDefaults returns the configuration with its defaults.
 func (c Config) withDefaults() Config {
 	if c.URL == nil {
 		endpoint := c.Endpoint

@@ -1,4 +1,4 @@
-// Package httppub publishes the events of an outbox by HTTP: webhooks, signed, in the binary mode of CloudEvents 1.0.
+// Package httppub publishes the events of an outbox by HTTP: signed webhooks, in the binary mode of CloudEvents 1.0.
 //
 //	publisher, err := httppub.New(httppub.Config{
 //		Endpoint: "https://receiver.example/hooks",
@@ -7,26 +7,25 @@
 //	…
 //	handler := outbox.Publish(publisher)
 //
-// The body is the payload of the message as it is. The attributes of the event are in headers that begin with "ce-",
-// its downstream key is in Idempotency-Key, and webhook-id, webhook-timestamp and webhook-signature are those of
-// Standard Webhooks, where the id is the ID of the event. All of them but the timestamp and the signature are the same
-// each time the event is sent, so that the receiver can tell a repetition. Package reconcile/webhook verifies such
-// signatures. Events that are not signed have no header of Standard Webhooks: their ID is in ce-id alone.
+// The body is the unchanged payload of the message. The attributes of the event are in headers that begin with "ce-",
+// and its downstream key is in Idempotency-Key. The headers webhook-id, webhook-timestamp and webhook-signature are the
+// headers of Standard Webhooks; the id is the ID of the event. All headers except the timestamp and the signature are
+// the same each time the event is sent, so that the receiver can recognise a repeated event. Package reconcile/webhook
+// verifies such signatures. Unsigned events have no header of Standard Webhooks: their ID is only in ce-id.
 //
-// # Where it sends to
+// # Allowed receivers
 //
-// Receivers are often named by a party that is not trusted, such as a customer. So an address that is not one of the
-// public Internet is refused when a connection is made, after the name was resolved, which a name that resolves
-// differently the next time does not get around. Redirects are not followed, proxies of the environment are not used,
-// and plain HTTP is not spoken, unless the [Config] says so.
+// Receivers are often chosen by an untrusted party, such as a customer. An address that is not on the public
+// Internet is therefore refused when a connection is made, after the name was resolved: a name that resolves
+// differently the next time does not get around the check. Redirects are not followed, and proxies of the
+// environment are not used. Private addresses and plain HTTP are refused unless the [Config] allows them.
 //
 // # What an answer means
 //
-// A status of 2xx confirms the event. [PermanentStatus] tells which make a dead letter of the message at once: those by
-// which the receiver refuses this very event, and 410, by which it has gone. All else is tried again: it can be
-// repaired on the other side without a new event, as can a URL that is not found (404) or credentials that are refused
-// (401, 403), or it passes (408, 409, 425, 429, 5xx, and failures of the network). The receiver's Retry-After is
-// honoured.
+// A status of 2xx confirms the event. A [PermanentStatus] makes the message a dead letter at once: with such a status
+// the receiver refuses this very event, or, with 410, no longer exists. All other failures are retried. Some can be
+// repaired on the other side without a new event, such as a URL that is not found (404) or refused credentials (401,
+// 403); others pass (408, 409, 425, 429, 5xx, and failures of the network). The receiver's Retry-After is honoured.
 package httppub
 
 import (
@@ -42,7 +41,7 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
-// Publisher sends events to a receiver. It is an [outbox.Publisher], and safe for concurrent use.
+// Publisher sends events to a receiver. It is an [outbox.Publisher] and safe for concurrent use.
 type Publisher struct {
 	config Config
 	sign   signing
@@ -51,7 +50,7 @@ type Publisher struct {
 
 var _ outbox.Publisher = (*Publisher)(nil)
 
-// New returns a publisher, or an error if the config is incomplete or an Endpoint or Secret in it cannot be used.
+// New returns a publisher, or an error if the configuration is incomplete or contains an unusable Endpoint or Secret.
 func New(config Config) (*Publisher, error) {
 	if err := config.check(); err != nil {
 		return nil, err
@@ -69,14 +68,14 @@ func New(config Config) (*Publisher, error) {
 	p.sign = sign
 	p.client = &http.Client{
 		Transport: transport(config),
-		// A redirect could lead to where the event was not meant to go, so it is an answer like any other: a failure.
+		// A redirect could lead to a place that must not get the event, so a redirect is a failure like any other.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	return p, nil
 }
 
-// transport returns a transport that makes connections only to addresses that are allowed, and never through a proxy:
-// that would resolve the name by itself.
+// transport returns a transport that connects only to allowed addresses,
+// and never through a proxy, because a proxy resolves the name itself.
 func transport(config Config) *http.Transport {
 	tlsConfig := &tls.Config{MinVersion: tls.VersionTLS12}
 	if config.TLS != nil {
@@ -90,16 +89,16 @@ func transport(config Config) *http.Transport {
 		MaxIdleConns:           256,
 		IdleConnTimeout:        90 * time.Second,
 		MaxResponseHeaderBytes: maxAnswerHeader,
-		// A compressed answer would be unpacked here, and is not needed.
+		// A compressed answer would be decompressed here, which is not needed.
 		DisableCompression: true,
 	}
 }
 
-// Close closes the connections that are kept for later events.
+// Close closes idle connections.
 func (p *Publisher) Close() { p.client.CloseIdleConnections() }
 
-// Publish sends an event, and returns nil when the receiver has answered with a status of 2xx. What other answers lead
-// to is told in the documentation of the package. Errors name of the URL only the scheme and the host.
+// Publish sends an event, and returns nil when the receiver has answered with a status of 2xx. The package
+// documentation describes the other answers. Errors contain only the scheme and the host of the URL.
 func (p *Publisher) Publish(ctx context.Context, e *outbox.Event) error {
 	text, err := p.config.URL(e)
 	if err != nil {
@@ -115,8 +114,8 @@ func (p *Publisher) Publish(ctx context.Context, e *outbox.Event) error {
 	if err != nil {
 		return err
 	}
-	// If a kept connection turns out to be dead, the transport sends the request again by itself, since it carries an
-	// Idempotency-Key. That is as harmless as a second delivery: the receiver sees the same ID and the same key.
+	// If a kept connection turns out to be dead, the transport automatically sends the request again, because it has
+	// an Idempotency-Key. This is as harmless as a second delivery: the receiver sees the same ID and the same key.
 	response, err := p.client.Do(request)
 	if err != nil {
 		return &sendError{shown(target), withoutURL(err)}
@@ -125,7 +124,7 @@ func (p *Publisher) Publish(ctx context.Context, e *outbox.Event) error {
 	return p.judge(target, response, beginning(response.Body))
 }
 
-// parse reads a URL and refuses what can never be sent to. Its errors do not quote what may be a secret.
+// parse parses a URL and refuses URLs that are never allowed. Its errors do not quote possible secrets.
 func (p *Publisher) parse(text string) (*url.URL, error) {
 	target, err := url.Parse(text)
 	if err != nil || target.Hostname() == "" {
@@ -145,11 +144,11 @@ func (p *Publisher) parse(text string) (*url.URL, error) {
 	return target, nil
 }
 
-// shown returns a URL for errors: the scheme and the host. All else may be secret, also the path, which is where many
-// webhooks have their token.
+// shown returns a URL for errors: the scheme and the host. Everything else
+// may be secret, including the path, in which many webhooks have their token.
 func shown(u *url.URL) string { return (&url.URL{Scheme: u.Scheme, Host: u.Host}).String() }
 
-// withoutURL takes off what the client wraps its errors in, because that quotes the whole URL.
+// withoutURL unwraps an error of the HTTP client, because the wrapper contains the whole URL.
 func withoutURL(err error) error {
 	if wrapped, ok := errors.AsType[*url.Error](err); ok {
 		return wrapped.Err
@@ -157,13 +156,14 @@ func withoutURL(err error) error {
 	return err
 }
 
-// sendError is a request that got no answer that can be read.
+// sendError is the error of a request that got no readable answer.
 type sendError struct {
 	url   string
 	cause error
 }
 
-// Error quotes no more of the cause than of an answer: that of a broken answer holds a part of it.
+// Error returns a text that contains at most maxQuoted bytes
+// of the cause: the cause may quote a part of a broken answer.
 func (e *sendError) Error() string {
 	cause := e.cause.Error()
 	return fmt.Sprintf("httppub: %s: %s", e.url, cause[:min(len(cause), maxQuoted)])
@@ -172,8 +172,8 @@ func (e *sendError) Error() string {
 // Unwrap returns the cause.
 func (e *sendError) Unwrap() error { return e.cause }
 
-// beginning returns the first bytes of an answer, and reads on a little, so that the connection can be used again. An
-// answer that breaks off is no failure: its status has arrived.
+// beginning returns the first bytes of an answer and reads a little more, so that the
+// connection can be reused. An answer that is cut off is not a failure: its status has arrived.
 func beginning(body io.Reader) []byte {
 	limited := io.LimitReader(body, maxAnswer)
 	first, _ := io.ReadAll(io.LimitReader(limited, maxQuoted))

@@ -12,11 +12,11 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
-// userAgent is what requests call their sender, unless the [Config] has another name.
+// userAgent is the User-Agent of requests, unless the [Config] sets another one.
 const userAgent = "Onceward"
 
-// reservedNames are headers that a message cannot bring along: they are ours, those of the receiver's credentials, or
-// about the connection and the framing of the request.
+// reservedNames are headers that a message cannot set: this package's own headers, the
+// receiver's credentials, and headers about the connection and the framing of the request.
 var reservedNames = map[string]bool{
 	"Authorization": true, "Content-Type": true, "Content-Length": true, "Host": true, "Idempotency-Key": true,
 	"Webhook-Id": true, "Webhook-Timestamp": true, "Webhook-Signature": true,
@@ -24,10 +24,10 @@ var reservedNames = map[string]bool{
 	"Proxy-Connection": true, "Te": true, "Trailer": true, "Transfer-Encoding": true, "Upgrade": true,
 }
 
-// reserved reports whether a message may not set the header of that canonical name.
+// reserved reports whether a message must not set the header with this canonical name.
 func reserved(name string) bool { return reservedNames[name] || strings.HasPrefix(name, "Ce-") }
 
-// request makes the event into a request, signed as of now.
+// request makes the HTTP request of an event, signed with the current time.
 func (p *Publisher) request(ctx context.Context, target *url.URL, e *outbox.Event) (*http.Request, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, target.String(), bytes.NewReader(e.Data))
 	if err != nil {
@@ -48,7 +48,7 @@ func (p *Publisher) request(ctx context.Context, target *url.URL, e *outbox.Even
 	return request, nil
 }
 
-// describe sets the headers that tell about the event, by the HTTP binding of CloudEvents in its binary mode.
+// describe sets the headers that describe the event, by the HTTP binding of CloudEvents in its binary mode.
 func describe(header http.Header, e *outbox.Event) {
 	for _, a := range e.Attributes() {
 		header.Set("Ce-"+a.Name, cloudevents.PercentEncode(a.Value))
@@ -61,8 +61,8 @@ func describe(header http.Header, e *outbox.Event) {
 	}
 }
 
-// carry adds the message's own headers. One that would overwrite another is refused rather than left out: the receiver
-// would not see what the sender meant.
+// carry adds the message's own headers. A header that would overwrite another one is refused
+// and not left out, because otherwise the receiver would not see what the sender meant.
 func carry(header http.Header, own map[string]string) error {
 	for name, value := range own {
 		canonical := http.CanonicalHeaderKey(name)

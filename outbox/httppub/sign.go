@@ -15,16 +15,16 @@ import (
 )
 
 const (
-	// secretPrefix marks the secrets of Standard Webhooks, so that none is taken for something else.
+	// secretPrefix marks the secrets of Standard Webhooks, so that they are not mistaken for something else.
 	secretPrefix = "whsec_"
-	// minSecret is how many bytes a secret has at least, by Standard Webhooks.
+	// minSecret is the smallest size of a secret in bytes, by Standard Webhooks.
 	minSecret = 24
 )
 
-// signing adds to the header of a request what proves who sent it.
+// signing adds the proof of the sender to the header of a request.
 type signing func(header http.Header, e *outbox.Event, now time.Time) error
 
-// newSigning returns the signing that the config asks for.
+// newSigning returns the signing for the configuration.
 func newSigning(config Config) (signing, error) {
 	if config.Unsigned {
 		return func(http.Header, *outbox.Event, time.Time) error { return nil }, nil
@@ -53,7 +53,7 @@ func newSigning(config Config) (signing, error) {
 	}, nil
 }
 
-// decodeSecrets reads secrets. Causes are left out of its errors, because they may quote a part of one.
+// decodeSecrets decodes secrets. Its errors leave out their causes, because a cause may quote a part of a secret.
 func decodeSecrets(texts []string) ([][]byte, error) {
 	if len(texts) == 0 {
 		return nil, errors.New("httppub: there is no secret to sign with")
