@@ -16,9 +16,10 @@ type Store interface {
 	PurgeEvents(ctx context.Context, age time.Duration, limit int) (purged int, err error)
 	// ConsumedEvents returns which consumers have had an event, in the order of their names.
 	ConsumedEvents(ctx context.Context, eventID string) ([]Consumption, error)
-	// InTx runs work in its own transaction, which work gets from its context, with [onceward.Tx] or the function of the
-	// store's own package. It commits if work returns nil. Work may be called again after a rollback that it did not
-	// request. An error that wraps [store.ErrWorkRefused] means that the database refused work's writes at the commit.
+	// InTx runs work in its own transaction, which work gets from its context, with
+	// [onceward.Tx] or the function of the store's own package. It commits if work returns nil.
+	// Work may be called again after a rollback that it did not request. An error that wraps
+	// [store.ErrWorkRefused] means that the database refused work's writes at the commit.
 	InTx(ctx context.Context, work func(ctx context.Context) error) error
 }
 

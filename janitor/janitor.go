@@ -31,15 +31,15 @@ const (
 
 // Config configures a [Janitor], a [Sweeper], a [Reaper] or a [Purger]. The zero value is ready to use.
 type Config struct {
-	// Interval is the longest time between two runs. It is shortened by up to a fifth at random, so that nodes that were
-	// started together do not stay together. Default: [DefaultInterval].
+	// Interval is the longest time between two runs. It is shortened by up to a fifth at random,
+	// so that nodes that were started together do not stay together. Default: [DefaultInterval].
 	Interval time.Duration
 	// Batch is the largest number of records that one step of the store changes. Default: [DefaultBatch].
 	Batch int
 	// Soft makes the reaper keep the token of an expired record for one more retention. Default: false.
 	Soft bool
-	// KeepExecutions is how long the entries of the audit of executions are kept: see onceward.AuditExecutions. Default:
-	// [DefaultKeepExecutions].
+	// KeepExecutions is how long the entries of the audit of executions are
+	// kept: see onceward.AuditExecutions. Default: [DefaultKeepExecutions].
 	KeepExecutions time.Duration
 	// Logger logs failures and what an operator should know. Default: [slog.Default].
 	Logger *slog.Logger

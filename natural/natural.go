@@ -16,8 +16,8 @@ import (
 
 // Store is a database that can upsert rows and lock names. The SQL stores of this repository implement it.
 type Store interface {
-	// UpsertRow inserts a row or updates it, in a transaction of the application. A store with another type of transaction
-	// has its own function for this, such as postgres.UpsertRow.
+	// UpsertRow inserts a row or updates it, in a transaction of the application. A store with
+	// another type of transaction has its own function for this, such as postgres.UpsertRow.
 	UpsertRow(ctx context.Context, tx *sql.Tx, u Upsert) (Outcome, error)
 	// LockName makes transactions that lock the same name wait for each other, until the transaction ends. A store with
 	// another type of transaction has its own function for this, such as postgres.LockName.
@@ -34,8 +34,8 @@ type Upsert struct {
 	Key []Column
 	// Values are the other columns. Their values in an existing row are overwritten. Default: none.
 	Values []Column
-	// Final is a column whose value shows that a row must not change any more, and FinalValues are these values. Default:
-	// no row is final.
+	// Final is a column whose value shows that a row must not change any
+	// more, and FinalValues are these values. Default: no row is final.
 	Final       string
 	FinalValues []any
 }
