@@ -22,10 +22,11 @@
 //
 // # What an answer means
 //
-// A status of 2xx confirms the event. A [PermanentStatus] makes the message a dead letter at once: with such a status
-// the receiver refuses this very event, or, with 410, no longer exists. All other failures are retried. Some can be
-// repaired on the other side without a new event, such as a URL that is not found (404) or refused credentials (401,
-// 403); others pass (408, 409, 425, 429, 5xx, and failures of the network). The receiver's Retry-After is honoured.
+// A status of 2xx confirms the event. A status that [PermanentStatus] lists makes the message a
+// dead letter at once: with it the receiver refuses this very event, or, with 410, no longer
+// exists. All other failures are retried. Some can be repaired on the other side without a new
+// event, such as a URL that is not found (404) or refused credentials (401, 403); others pass
+// (408, 409, 425, 429, 5xx, and failures of the network). The receiver's Retry-After is honoured.
 package httppub
 
 import (
