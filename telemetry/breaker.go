@@ -7,7 +7,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 )
 
-// The circuit breaker around a store is a module of its own, which users without a breaker do not get. Telemetry
+// The circuit breaker around a store is a separate module, which users without a breaker do not need. So telemetry
 // recognises the breaker and its event by their methods.
 type (
 	// breakerChange is the event of a breaker that has changed its state.
@@ -29,7 +29,8 @@ func (m *metrics) breakerChanged(e breakerChange) {
 	m.breaker.Store(&to)
 }
 
-// breakerState shows the state as one series for each, of which one is 1.
+// breakerState registers the gauge of the breaker's state. It has one series for each state: 1 for the current state, 0
+// for the others.
 func (b *builder) breakerState(m *metrics) {
 	gauge := b.gauge("onceward_breaker_state",
 		"1 for the circuit breaker's state, 0 for the others.", "state")

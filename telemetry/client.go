@@ -19,7 +19,7 @@ import (
 type clientMetrics struct {
 	byHost  bool
 	hosts   names
-	reasons names // of waits: some are the services' words
+	reasons names // of waits: some reasons come from services
 
 	operations *counter
 	replays    *counter
@@ -58,7 +58,7 @@ func (t *Telemetry) ObserveClient(ctx context.Context, event client.Event) {
 	}
 }
 
-// host is the label for a host; empty, which is no label, unless hosts are asked for.
+// host returns the label for a host, or the empty string, which is no label, unless Config.ClientHosts is set.
 func (m *clientMetrics) host(host string) string {
 	if !m.byHost {
 		return ""
@@ -66,7 +66,7 @@ func (m *clientMetrics) host(host string) string {
 	return m.hosts.name(strings.ToLower(host))
 }
 
-// target is where a request goes: nowhere, if it was refused for that.
+// target returns the URL of a request, or an empty URL for a request that was refused because it has none.
 func target(request *http.Request) *url.URL {
 	if request.URL == nil {
 		return new(url.URL)
@@ -74,10 +74,10 @@ func target(request *http.Request) *url.URL {
 	return request.URL
 }
 
-// maxReason is how long the reason of a wait may be: a longer one is no code.
+// maxReason is the largest length of a wait's reason that becomes a label: a longer text is no code.
 const maxReason = 64
 
-// reason is the label for the reason of a wait.
+// reason returns the label for the reason of a wait.
 func (m *clientMetrics) reason(reason string) string {
 	if len(reason) > maxReason {
 		return other
@@ -85,7 +85,7 @@ func (m *clientMetrics) reason(reason string) string {
 	return underscored(m.reasons.name(reason))
 }
 
-// resultOf is what an attempt brought.
+// resultOf returns the label for the result of an attempt.
 func resultOf(e *client.AttemptEvent) string {
 	switch {
 	case e.Err != nil:
@@ -116,7 +116,7 @@ func (t *Telemetry) clientAttempt(ctx context.Context, e *client.AttemptEvent) {
 
 func (t *Telemetry) clientFinished(ctx context.Context, e *client.FinishedEvent) {
 	m, host := t.metrics.client, t.metrics.client.host(target(e.Request).Host)
-	m.operations.add(0, host, client.OutcomeUnknown.String()) // so that the first one is a growth
+	m.operations.add(0, host, client.OutcomeUnknown.String()) // so that Prometheus sees the first one as an increase
 	m.operations.add(1, host, e.Outcome.String())
 	if e.Replayed {
 		m.replays.add(1, host)
@@ -134,11 +134,11 @@ func (t *Telemetry) clientFinished(ctx context.Context, e *client.FinishedEvent)
 	}
 }
 
-// unanswered is why an operation has no answer, without the key.
+// unanswered returns why an operation has no answer, without the key.
 func unanswered(e *client.FinishedEvent) error {
 	switch {
 	case errors.Is(e.Err, client.ErrBadKey):
-		return client.ErrBadKey // what is around it may quote the key
+		return client.ErrBadKey // without the errors that wrap it: they may quote the key
 	case e.Err == nil && e.Outcome != client.OutcomeAnswered:
 		return errors.New("the outcome is " + e.Outcome.String())
 	default:
@@ -146,7 +146,7 @@ func unanswered(e *client.FinishedEvent) error {
 	}
 }
 
-// callerID is the record that the service has of an operation, as far as the caller knows.
+// callerID returns the ID of the service's record of an operation, as far as the caller knows it.
 func (t *Telemetry) callerID(request *http.Request, key string) store.ID {
 	id := store.ID{Key: key}
 	if t.config.ClientScope != nil {
@@ -155,7 +155,7 @@ func (t *Telemetry) callerID(request *http.Request, key string) store.ID {
 	return id
 }
 
-// called are the attributes of a caller's spans.
+// called returns the attributes of a caller's span.
 func (t *Telemetry) called(
 	request *http.Request, key string, status int, more ...attribute.KeyValue,
 ) []attribute.KeyValue {

@@ -17,25 +17,24 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// DefaultExportInterval is the time between two looks of an [Exporter] at the store.
+// DefaultExportInterval is the default time between two counts of the store.
 const DefaultExportInterval = time.Minute
 
 // ExporterConfig configures an [Exporter].
 type ExporterConfig struct {
-	// Store is what is counted: a [store.Lister], and an [outbox.Store] if it keeps messages. Required.
+	// Store is the store that is counted: a [store.Lister], and an [outbox.Store] if it keeps messages. Required.
 	Store store.Store
-	// Guard shows how many leases are held on this node. Default: none, and that is not shown.
+	// Guard is the guard whose active leases are shown. Default: none, and no leases are shown.
 	Guard *onceward.Guard
-	// Interval is the time between two looks at the store. Less than a second is refused. Default:
-	// [DefaultExportInterval].
+	// Interval is the time between two counts of the store, at least a second. Default: [DefaultExportInterval].
 	Interval time.Duration
-	// Logger gets failures. Default: [slog.Default].
+	// Logger logs failures. Default: [slog.Default].
 	Logger *slog.Logger
 }
 
-// Exporter counts what is in the store, for gauges: records by state, lost owners, the oldest unknown outcome, messages
-// that wait, dead letters. Of all nodes one does so at a time, and shows the result; the others show nothing. Every node runs
-// one, as an [onceward.Worker].
+// Exporter counts what is in the store, for gauges: records by state, lost owners, the oldest unknown outcome, waiting
+// messages, dead letters. One node at a time counts and shows the result; the others show nothing. Run an exporter on
+// every node, as an [onceward.Worker].
 type Exporter struct {
 	telemetry *Telemetry
 	config    ExporterConfig
@@ -44,12 +43,12 @@ type Exporter struct {
 	claims    store.ExternalEventKeeper // nil if the store keeps none: then every node counts
 	node      string
 	clock     storeClock
-	term      time.Time // the last one that was claimed, by this node or by another
-	held      bool      // by this node
+	term      time.Time // the last term that was claimed, by this node or by another one
+	held      bool      // this node claimed it
 }
 
-// Exporter returns the exporter over a store. If that cannot be looked through, the error is [errors.ErrUnsupported]. A
-// telemetry has one: two would hide each other's gauges, which have no label for the store.
+// Exporter returns an exporter for a store. If the store cannot be listed, the error is [errors.ErrUnsupported]. A
+// telemetry has one exporter: two would overwrite each other's gauges, which have no label for the store.
 func (t *Telemetry) Exporter(config ExporterConfig) (*Exporter, error) {
 	if config.Store == nil {
 		return nil, errors.New("telemetry: ExporterConfig.Store is missing: it is what is counted")
@@ -82,12 +81,13 @@ func (t *Telemetry) Exporter(config ExporterConfig) (*Exporter, error) {
 	return e, nil
 }
 
-// Run counts until the context ends, and then returns nil. Failures are logged, and it goes on.
+// Run counts until the context ends, and then returns nil. Failures are logged, and it continues.
 //
-// The time of the store is cut into terms as long as the interval, and a node counts in a term that it has claimed. The
-// one that had the last term claims the next at once, the others when a quarter of it is over: one that lives stays in
-// charge, and when it is gone another takes over within a term and a quarter. One that fails twice in a row shows nothing
-// any more, and claims after the others: it may be the only one that cannot count.
+// The store's time is divided into terms as long as the interval, and a node counts in the terms that it has claimed.
+// The node that had the last term claims the next one immediately; the other nodes try a quarter of a term later. So a
+// node keeps counting as long as it lives, and when it is gone another node takes over within a term and a quarter. A
+// node that fails twice in a row shows nothing any more, and claims after the others, because it may be the only node
+// that cannot count.
 func (e *Exporter) Run(ctx context.Context) error {
 	defer e.telemetry.metrics.exported.counted.Store(nil)
 	for failures := 0; ; {
@@ -114,8 +114,8 @@ func (e *Exporter) Run(ctx context.Context) error {
 	}
 }
 
-// RunOnce claims the present term and, if no other node has, counts. Where another one has, this node shows nothing. A
-// failure leaves what was counted last, for two intervals: alerts that fire are not over because the store was slow once.
+// RunOnce claims the current term and counts. If another node has claimed the term, this node shows nothing. After a
+// failure the last count is shown for two intervals, so that firing alerts do not end because the store was slow once.
 func (e *Exporter) RunOnce(ctx context.Context) (err error) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, e.config.Interval)
@@ -130,14 +130,14 @@ func (e *Exporter) RunOnce(ctx context.Context) (err error) {
 	return err
 }
 
-// claimSource is under which name claims are kept, apart from the events of all other senders.
+// claimSource is the source under which claims are stored, apart from the events of all senders.
 const claimSource = "onceward exporter"
 
-// claim reports whether the present term is this node's. A claim is an external event of a source of its own, whose id
-// is the term: the store takes one of each, and removes them with the other events that are old.
+// claim reports whether this node has claimed the current term. A claim is an external event with its own source, whose
+// id is the term: the store accepts each id once, and old claims are removed with the other old events.
 //
-// A claim that was made more than a term ahead is not believed, and the next id is claimed: it is of a node whose clock
-// was ahead, and which may be gone by now.
+// A claim that was made more than a term before its term began is ignored, and the next id is claimed: the claim came
+// from a node whose clock was ahead, and that node may be gone.
 func (e *Exporter) claim(ctx context.Context) (bool, error) {
 	if e.claims == nil {
 		return true, nil
@@ -164,7 +164,7 @@ func (e *Exporter) claim(ctx context.Context) (bool, error) {
 	}
 }
 
-// keep has the store keep an event of this node, unless there is one of that id, and returns the one that is there.
+// keep stores an event of this node, unless the store has an event with that id, and returns the stored event.
 func (e *Exporter) keep(ctx context.Context, id string) (store.ExternalEvent, error) {
 	event := store.ExternalEvent{
 		Source: claimSource, EventID: id, Subject: id, AnyScope: true, At: time.Now(), Body: []byte(e.node),
@@ -182,13 +182,13 @@ func (e *Exporter) keep(ctx context.Context, id string) (store.ExternalEvent, er
 	return kept[0], nil
 }
 
-// storeClock is the clock of the store, as it was seen last: those of nodes may differ, and terms must not.
+// storeClock is the store's clock, as last read: the clocks of nodes may differ, but all nodes must use the same terms.
 type storeClock struct {
-	seen time.Time // what the store's clock said
-	at   time.Time // when it was, by that of the node
+	seen time.Time // the time of the store's clock
+	at   time.Time // the time of the node's clock at that moment
 }
 
-// now is the store's time, or that of the node as long as the former is not known.
+// now returns the store's time, or the node's time until the store's clock was read.
 func (c *storeClock) now() time.Time {
 	if c.at.IsZero() {
 		return time.Now()
@@ -196,10 +196,10 @@ func (c *storeClock) now() time.Time {
 	return c.seen.Add(time.Since(c.at))
 }
 
-// askEvery is how often the store is asked for its time: in an hour clocks do not drift apart by much.
+// askEvery is how often the store's clock is read: in an hour clocks do not drift apart by much.
 const askEvery = time.Hour
 
-// askTime asks the store for its time, if that is due: it is in each event that it keeps.
+// askTime reads the store's clock, if that is due: each event that the store keeps contains the store's time.
 func (e *Exporter) askTime(ctx context.Context) error {
 	if !e.clock.at.IsZero() && time.Since(e.clock.at) < askEvery {
 		return nil
@@ -212,7 +212,7 @@ func (e *Exporter) askTime(ctx context.Context) error {
 	return err
 }
 
-// count asks the store, with one query each.
+// count counts the records and the messages of the store, with one query each.
 func (e *Exporter) count(ctx context.Context) error {
 	records, err := e.lister.Stats(ctx)
 	if err != nil {
@@ -230,15 +230,15 @@ func (e *Exporter) count(ctx context.Context) error {
 	return nil
 }
 
-// exported is what gauges show.
+// exported holds what the gauges show.
 type exported struct {
-	taken   atomic.Bool // by an exporter
+	taken   atomic.Bool // there is an exporter
 	guard   atomic.Pointer[onceward.Guard]
 	breaker atomic.Pointer[breakerStore]
 	counted atomic.Pointer[counted]
 }
 
-// counted is what an exporter has counted, and until when that may be shown.
+// counted is the result of a count, and the time until which it may be shown.
 type counted struct {
 	records  store.Stats
 	messages *outbox.Stats
@@ -255,7 +255,7 @@ func (b *builder) activeLeases(x *exported) {
 	}, gauge)
 }
 
-// states are those that gauges show.
+// states are the states that the gauges show.
 var states = []store.State{
 	store.StateInProgress, store.StateCompleted, store.StateRetryable, store.StateUnknown, store.StateExpired,
 }

@@ -16,16 +16,16 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// maxNames is how many names from the application, such as those of routes and topics, have series of their own.
+// maxNames is the number of names from the application, such as names of routes and topics, that have their own series.
 const maxNames = 500
 
-// other is the name of all that is beyond a limit.
+// other is the label for everything beyond a limit.
 const other = "other"
 
-// few is a map that soon has all that it will ever have: it is read on the path of each request, without a lock, and
-// copied for each entry that is new.
+// few is a map with few entries, which seldom changes: each request reads it without a lock, and each new entry copies
+// it.
 type few[K comparable, V any] struct {
-	mu  sync.Mutex // of those who write
+	mu  sync.Mutex // held by writers
 	now atomic.Pointer[map[K]V]
 }
 
@@ -36,7 +36,7 @@ func (f *few[K, V]) get(key K) (value V, known bool) {
 	return value, known
 }
 
-// add puts an entry in that is not there, unless there are so many already, and returns the one that is there then.
+// add returns the entry of a key. If there is none, add creates it, unless the map already has most entries.
 func (f *few[K, V]) add(key K, most int, create func() V) (value V, known bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -56,7 +56,7 @@ func (f *few[K, V]) add(key K, most int, create func() V) (value V, known bool) 
 	return value, true
 }
 
-// all are its entries.
+// all returns the entries.
 func (f *few[K, V]) all() map[K]V {
 	if now := f.now.Load(); now != nil {
 		return *now
@@ -64,17 +64,17 @@ func (f *few[K, V]) all() map[K]V {
 	return nil
 }
 
-// names bounds how many names become labels: they are the application's, and one that puts an id into a name must not
-// take the monitoring down.
+// names bounds the number of names that become labels. The application chooses the names, and an application that puts
+// an id into a name must not overload the monitoring.
 type names struct{ known few[string, string] }
 
-// name is the label for a name. Prometheus refuses the whole page if one label is no UTF-8.
+// name returns the label for a name. A label must be valid UTF-8: otherwise Prometheus refuses the whole page.
 func (n *names) name(name string) string {
 	if label, known := n.known.get(name); known {
 		return label
 	}
 	if len(n.known.all()) >= maxNames {
-		return other // without a lock: with names that are too many each request comes here
+		return other // without a lock: if there are too many names, each request gets here
 	}
 	name = strings.Clone(name)
 	label, known := n.known.add(name, maxNames, func() string { return strings.ToValidUTF8(name, "\uFFFD") })
@@ -84,14 +84,14 @@ func (n *names) name(name string) string {
 	return label
 }
 
-// routes are the routes that were met, each with the series that most requests to it count in: to find one by its
+// routes are the known routes, each with the series that most of its requests are counted in: to find a series by its
 // labels would take longer than to count.
 type routes struct {
 	names
 	known few[string, *route]
 }
 
-// route has the series of one route, or of all that are beyond the limit.
+// route holds the series of one route, or of all routes beyond the limit.
 type route struct {
 	label    string
 	decided  [len(decisions)]atomic.Pointer[total]
@@ -105,7 +105,7 @@ func (r *routes) get(operation string) *route {
 		return one
 	}
 	label := r.name(operation)
-	if label == other { // all together, and found without a lock
+	if label == other { // one entry for all of them, which is found without a lock
 		operation = other
 		if one, known := r.known.get(other); known {
 			return one
@@ -115,14 +115,14 @@ func (r *routes) get(operation string) *route {
 	return one
 }
 
-// maxLabels is the most labels that an instrument has.
+// maxLabels is the largest number of labels of an instrument.
 const maxLabels = 2
 
 // labels are the values of the labels of one series.
 type labels [maxLabels]string
 
-// series are those of an instrument, by the values of its labels. What OpenTelemetry would make again for each
-// measurement is made once.
+// series are the series of an instrument, by the values of its labels. They keep what OpenTelemetry would otherwise
+// create for each measurement.
 type series[T any] struct {
 	of    []string // the names of the labels
 	make  func(attribute.Set) T
@@ -144,14 +144,14 @@ func (s *series[T]) get(values labels) T {
 	return one
 }
 
-// valuesOf is labels from a list.
+// valuesOf returns the labels in a list.
 func valuesOf(list []string) (values labels) {
 	copy(values[:], list)
 	return values
 }
 
-// counter counts by its labels. It is read when OpenTelemetry collects: to add to one of its own counters takes several
-// times as long.
+// counter counts by its labels. Its values are read when OpenTelemetry collects: adding to a counter of OpenTelemetry
+// takes several times as long.
 type counter struct{ series[*total] }
 
 // total is one series of a counter.
@@ -167,7 +167,7 @@ func newCounter(of []string) *counter {
 
 func (c *counter) add(n int64, values ...string) { c.get(valuesOf(values)).n.Add(n) }
 
-// addAt is add for a series that has a place where it is remembered.
+// addAt adds to a series, and remembers the series at place.
 func (c *counter) addAt(place *atomic.Pointer[total], n int64, values ...string) {
 	one := place.Load()
 	if one == nil {
@@ -177,21 +177,22 @@ func (c *counter) addAt(place *atomic.Pointer[total], n int64, values ...string)
 	one.n.Add(n)
 }
 
-// observe shows all series.
+// observe reports all series to OpenTelemetry.
 func (c *counter) observe(in metric.Int64Observable, o metric.Observer) {
 	for _, one := range c.known.all() {
 		o.ObserveInt64(in, one.n.Load(), one.labels)
 	}
 }
 
-// histogram measures durations by its labels. What OpenTelemetry does with a duration takes several times as long in
-// the midst of other work as right behind another duration: they are gathered, and handed on together.
+// histogram measures durations by its labels. It gathers durations and then records them together, because
+// OpenTelemetry takes several times as long for a duration in the middle of other work as for one directly after
+// another.
 type histogram struct {
 	in metric.Float64Histogram
 	series[*gathered]
 }
 
-// gathered are durations of one series that OpenTelemetry does not have yet.
+// gathered holds durations of one series that are not yet recorded in OpenTelemetry.
 type gathered struct {
 	labels []metric.RecordOption
 	mu     sync.Mutex
@@ -199,16 +200,16 @@ type gathered struct {
 	list   [maxGathered]time.Duration
 }
 
-// maxGathered is how many durations are gathered at most.
+// maxGathered is the largest number of gathered durations.
 const maxGathered = 64
 
-// record measures a duration. One of a sampled trace is handed on at once, with its context: it may become an example
-// that leads to the trace.
+// record measures a duration. A duration in a sampled trace is recorded immediately, with its context, because it may
+// become an exemplar, which links to the trace.
 func (h *histogram) record(ctx context.Context, d time.Duration, values ...string) {
 	h.recordAt(ctx, h.get(valuesOf(values)), d)
 }
 
-// recordAt is record for a series that was found before.
+// recordAt measures a duration in a series that was already found.
 func (h *histogram) recordAt(ctx context.Context, g *gathered, d time.Duration) {
 	if trace.SpanContextFromContext(ctx).IsSampled() {
 		h.in.Record(ctx, d.Seconds(), g.labels...)
@@ -223,7 +224,8 @@ func (h *histogram) recordAt(ctx context.Context, g *gathered, d time.Duration) 
 	}
 }
 
-// handOn gives OpenTelemetry what was gathered. The caller has the lock, so that a collection after it has all.
+// handOn records the gathered durations in OpenTelemetry. The caller holds the lock, so that a later collection has all
+// of them.
 func (h *histogram) handOn(g *gathered) {
 	for _, d := range g.list[:g.n] {
 		h.in.Record(context.Background(), d.Seconds(), g.labels...)
@@ -231,7 +233,7 @@ func (h *histogram) handOn(g *gathered) {
 	g.n = 0
 }
 
-// collect hands on what is left.
+// collect records the durations that are still gathered.
 func (h *histogram) collect() {
 	for _, g := range h.known.all() {
 		g.mu.Lock()
@@ -240,10 +242,11 @@ func (h *histogram) collect() {
 	}
 }
 
-// durations are the bounds of histograms, in seconds: from what a store in the next rack takes to what a client waits.
+// durations are the bucket bounds of histograms, in seconds: from a call to a nearby store to the longest wait of a
+// client.
 var durations = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
 
-// Metric is one of the metrics, as Prometheus shows it.
+// Metric describes a metric, as Prometheus shows it.
 type Metric struct {
 	Name   string
 	Type   string
@@ -251,7 +254,7 @@ type Metric struct {
 	Help   string
 }
 
-// builder makes instruments, and remembers them for the table of the documentation.
+// builder makes instruments, and records them for the table of the documentation.
 type builder struct {
 	meter metric.Meter
 	errs  []error
@@ -272,7 +275,7 @@ func (b *builder) counter(name, help string, of ...string) *counter {
 	in := b.tally(name, help, of...)
 	c := newCounter(of)
 	if len(of) == 0 {
-		c.add(0) // so that it is there before it counts anything
+		c.add(0) // so that the series exists before the first count
 	}
 	b.callback(func(_ context.Context, o metric.Observer) error {
 		c.observe(in, o)
@@ -281,7 +284,7 @@ func (b *builder) counter(name, help string, of ...string) *counter {
 	return c
 }
 
-// spent is a counter of nanoseconds that is shown in seconds. It costs a small part of a histogram.
+// spent returns a counter of nanoseconds that is shown in seconds. It costs much less than a histogram.
 func (b *builder) spent(name, help string, of ...string) *counter {
 	in, err := b.meter.Float64ObservableCounter(name, metric.WithDescription(help), metric.WithUnit("s"))
 	b.note(name+"_seconds_total", "counter", help, of, err)
@@ -307,28 +310,29 @@ func (b *builder) histogram(name, help string, of ...string) *histogram {
 	return h
 }
 
-// tally is a counter whose values are asked for.
+// tally returns a counter whose values are read by a callback.
 func (b *builder) tally(name, help string, of ...string) metric.Int64ObservableCounter {
 	in, err := b.meter.Int64ObservableCounter(name, metric.WithDescription(help))
 	b.note(name+"_total", "counter", help, of, err)
 	return in
 }
 
-// gauge is a number that is asked for.
+// gauge returns a gauge whose values are read by a callback.
 func (b *builder) gauge(name, help string, of ...string) metric.Int64ObservableGauge {
 	in, err := b.meter.Int64ObservableGauge(name, metric.WithDescription(help))
 	b.note(name, "gauge", help, of, err)
 	return in
 }
 
-// seconds is a gauge in seconds that is asked for.
+// seconds returns a gauge in seconds whose values are read by a callback.
 func (b *builder) seconds(name, help string, of ...string) metric.Float64ObservableGauge {
 	in, err := b.meter.Float64ObservableGauge(name, metric.WithDescription(help), metric.WithUnit("s"))
 	b.note(name+"_seconds", "gauge", help, of, err)
 	return in
 }
 
-// collectHistograms has histograms complete when they are read: OpenTelemetry asks all that can be asked first.
+// collectHistograms registers a callback that completes the histograms before they are read: OpenTelemetry first calls
+// all callbacks.
 func (b *builder) collectHistograms() {
 	histograms := b.histograms
 	b.callback(func(context.Context, metric.Observer) error {
@@ -339,7 +343,7 @@ func (b *builder) collectHistograms() {
 	}, b.observable...)
 }
 
-// callback has instruments asked together.
+// callback registers a callback for instruments that are read together.
 func (b *builder) callback(f metric.Callback, of ...metric.Observable) {
 	if len(b.errs) > 0 {
 		return
@@ -352,11 +356,11 @@ func (b *builder) callback(f metric.Callback, of ...metric.Observable) {
 
 func (b *builder) err() error { return errors.Join(b.errs...) }
 
-// Metrics returns all metrics that a [Telemetry] can show, under the names that Prometheus shows them by.
+// Metrics returns all metrics that a [Telemetry] can show, under their names in Prometheus.
 func Metrics() []Metric {
 	m, err := newMetrics(noop.Meter{}, &Config{TopScopes: 1, ScopeLabels: true})
 	if err != nil {
-		return nil // the meter that does nothing refuses nothing
+		return nil // the no-op meter returns no errors
 	}
 	return m.made
 }

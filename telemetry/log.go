@@ -13,7 +13,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// log writes an event down, without any content, and with the hash of the key in its place (M3).
+// log writes an event to the log, without any content, and with the hash of the key instead of the key (M3).
 func (t *Telemetry) log(ctx context.Context, event onceward.ObserverEvent) {
 	if !t.config.Logger.Enabled(ctx, slog.LevelDebug) {
 		if e, ok := event.(breakerChange); ok {
@@ -49,7 +49,7 @@ func (t *Telemetry) log(ctx context.Context, event onceward.ObserverEvent) {
 
 func elapsed(d time.Duration) slog.Attr { return slog.Duration("elapsed", d) }
 
-// logRecord writes a line about a record.
+// logRecord logs an event of a record.
 func (t *Telemetry) logRecord(
 	ctx context.Context, message string, id store.ID, route string, attempt int64, more ...slog.Attr,
 ) {
@@ -63,7 +63,7 @@ func (t *Telemetry) logRecord(
 	if t.config.LogKeys {
 		attributes = append(attributes, slog.String("scope", id.Scope), slog.String("key", id.Key))
 	}
-	if attempt != 0 { // a text: not every reader of JSON keeps all digits of a number
+	if attempt != 0 { // as text, because some JSON readers do not keep all digits of a number
 		attributes = append(attributes, slog.String("attempt", strconv.FormatInt(attempt, 10)))
 	}
 	attributes = append(attributes, more...)

@@ -24,14 +24,14 @@ type metrics struct {
 	made   []Metric
 	routes *routes
 	topics *names // and the names of consumers
-	turns  *names // of workers: many topics do not take theirs
+	turns  *names // of workers, in a map of their own: many topics do not use up their places
 
 	reservations *counter
 	executions   *counter
 	executing    *counter // in nanoseconds
 	settlements  *counter
 	storeCalls   *histogram
-	reserved     *gathered // of storeCalls
+	reserved     *gathered // the series of storeCalls for successful reservations
 	heartbeats   *histogram
 	storeErrors  *counter
 	fencedWrites *counter
@@ -62,7 +62,7 @@ type metrics struct {
 
 	duplicates *topScopes
 	mismatches *topScopes
-	byScope    *topScopes // nil unless it was asked for
+	byScope    *topScopes // nil unless Config.ScopeLabels is set
 
 	oldestReplay atomic.Int64 // the age of the oldest answer that was replayed, in nanoseconds
 
@@ -99,7 +99,7 @@ func newMetrics(meter metric.Meter, config *Config) (*metrics, error) {
 		"call", "reason")
 	for _, call := range []string{"reserve", "transact"} {
 		for _, reason := range []string{"not_sent", "timeout", "unavailable"} {
-			m.storeErrors.add(0, call, reason) // so that the first failure is a growth
+			m.storeErrors.add(0, call, reason) // so that Prometheus sees the first failure as an increase
 		}
 	}
 	m.fencedWrites = b.counter("onceward_fenced_writes", "Refused writes of attempts that are not current.",
@@ -148,12 +148,12 @@ func newMetrics(meter metric.Meter, config *Config) (*metrics, error) {
 	return m, b.err()
 }
 
-// decisions are the values of the label of that name, in the order of decisionIndex.
+// decisions are the values of the label decision, in the order of decisionIndex.
 var decisions = [...]string{
 	"created", "retried", "resumed", "recreated", "repeated", "replay", "in_progress", "mismatch", "unknown", "refused",
 }
 
-// decisionIndex is the place of a decision in decisions.
+// decisionIndex returns the index of a decision in decisions.
 func decisionIndex(e *onceward.DecidedEvent) int {
 	switch e.Decision {
 	case store.DecisionExecute:
@@ -171,7 +171,8 @@ func decisionIndex(e *onceward.DecidedEvent) int {
 	}
 }
 
-// The places of those decisions that do not grant anything. Those that do come before, in the order of [store.Origin].
+// These are the indexes of the decisions that grant nothing. The decisions that grant the right to execute come before
+// them, in the order of [store.Origin].
 const (
 	decidedReplay = int(store.OriginRepeated) + iota
 	decidedInProgress
@@ -187,7 +188,7 @@ func (m *metrics) decided(ctx context.Context, e *onceward.DecidedEvent) {
 	m.storeCalls.recordAt(ctx, m.reserved, e.Elapsed)
 	switch i {
 	case decidedReplay, decidedInProgress, decidedUnknown:
-		if !e.Waited { // or it was counted before
+		if !e.Waited { // a request that waited was already counted
 			m.duplicates.add(e.Scope, 0)
 		}
 	case decidedMismatch:
@@ -201,7 +202,7 @@ func (m *metrics) decided(ctx context.Context, e *onceward.DecidedEvent) {
 	}
 }
 
-// raise makes a number at least as large as another.
+// raise sets n to least, unless n is larger.
 func raise(n *atomic.Int64, least int64) {
 	for now := n.Load(); now < least; now = n.Load() {
 		if n.CompareAndSwap(now, least) {
@@ -210,7 +211,7 @@ func raise(n *atomic.Int64, least int64) {
 	}
 }
 
-// oldestReplay shows for how long clients go on to send a request: a retention must be longer.
+// oldestReplay registers the gauge that shows how long clients continue to send a request: a retention must be longer.
 func (b *builder) oldestReplay(m *metrics) {
 	gauge := b.seconds("onceward_oldest_replay_age",
 		"Age of the oldest answer replayed since the process started.")
@@ -220,10 +221,10 @@ func (b *builder) oldestReplay(m *metrics) {
 	}, gauge)
 }
 
-// outcomes are the values of the label of that name of executions, in the order of outcomeIndex.
+// outcomes are the values of the label outcome of executions, in the order of outcomeIndex.
 var outcomes = [...]string{"ok", "panic", "5xx", "4xx", "3xx", "2xx", "unknown", "failed"}
 
-// outcomeIndex is the place of an execution's outcome in outcomes.
+// outcomeIndex returns the index of an execution's outcome in outcomes.
 func outcomeIndex(e *onceward.ExecutedEvent) int {
 	switch {
 	case e.Unknown:
@@ -266,7 +267,7 @@ func (m *metrics) storeCalled(ctx context.Context, e *onceward.StoreCalledEvent)
 	}
 }
 
-// reasonOf says why a call failed.
+// reasonOf returns why a call failed, for the label reason.
 func reasonOf(err error) string {
 	switch {
 	case errors.Is(err, store.ErrNotSent):
@@ -280,7 +281,7 @@ func reasonOf(err error) string {
 	}
 }
 
-// settledStates is how many states a record can be left in; that of a rejected request is none.
+// settledStates is the number of states that a record can be left in, and StateNone for a rejected request.
 const settledStates = int(store.StateExpired) + 1
 
 func (m *metrics) settled(e *onceward.SettledEvent) {
@@ -289,7 +290,7 @@ func (m *metrics) settled(e *onceward.SettledEvent) {
 		state = "rejected"
 	}
 	m.settlements.addAt(&r.settled[e.State], 1, r.label, state)
-	if e.State == store.StateUnknown && !e.Unwritten { // or nothing waits, or the node that finds it counts it
+	if e.State == store.StateUnknown && !e.Unwritten { // an unwritten state does not wait, or is counted where it is found
 		m.reconcileScheduled.add(1, r.label)
 	}
 }

@@ -10,9 +10,9 @@ import (
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 )
 
-// Prometheus returns a meter provider and the handler at which Prometheus reads its metrics, under the names of
-// docs/telemetry.md. They have a registry of their own; a service that has one already gives it to the exporter of
-// OpenTelemetry instead, with WithoutScopeInfo, so that the names are the same.
+// Prometheus returns a meter provider and the handler from which Prometheus reads its metrics, under the names of
+// docs/telemetry.md. They have their own registry. A service that already has a registry passes it to the OpenTelemetry
+// exporter instead, with WithoutScopeInfo, so that the names are the same.
 func Prometheus() (metric.MeterProvider, http.Handler, error) {
 	registry := prometheus.NewRegistry()
 	exporter, err := otelprometheus.New(otelprometheus.WithRegisterer(registry),

@@ -13,14 +13,14 @@ import (
 	"go.opentelemetry.io/otel/metric"
 )
 
-// topScopes counts by scope, each of the busiest ones for itself and all others together. What it shows is bounded
-// whatever callers do: so many scopes at a time and, once all places are taken, no more than one new name in
-// [promotePause]. Nothing is lost: each request is shown once, in the series of its scope or in that of the others. A
-// scope that gives up its place takes its series along, and only what was not shown of it yet goes to the others: their
-// rate does not jump by what another series has told before.
+// topScopes counts by scope: each of the busiest scopes separately, and all other scopes together. What it shows is
+// bounded, whatever callers do: at most limit scopes at a time and, once all places are taken, at most one new scope in
+// each [promotePause]. No request is lost: each request is shown once, in the series of its scope or in the series of
+// the others. When a scope loses its place its series ends, and only its requests that were not shown yet are added to
+// the others, so that the rate of the others does not jump by requests that another series has shown before.
 //
-// Which scopes are the busiest is found out by a Misra-Gries summary of those without a place: what it counts of a
-// scope is never more than there was, so that one that comes once does not look busy, however many such scopes there
+// The busiest scopes are found by a Misra-Gries summary of the scopes without a place. It never counts more requests of
+// a scope than there were, so that a scope with a single request does not look busy, however many such scopes there
 // are.
 type topScopes struct {
 	limit   int
@@ -29,29 +29,29 @@ type topScopes struct {
 
 	mu       sync.Mutex
 	placed   map[string]*scopeCounts
-	waiting  map[string]int64 // how often scopes without a place came recently, at least
+	waiting  map[string]int64 // the recent requests of scopes without a place, or fewer
 	others   []int64
-	promoted time.Time // when a scope last took the place of another, or the first one had to wait
+	promoted time.Time // when a promotion was last tried, or the first scope had to wait
 	halved   time.Time // when recent counts were last halved
 }
 
-// scopeCounts is what is counted of one scope that has a place.
+// scopeCounts holds the counts of a scope that has a place.
 type scopeCounts struct {
 	counts []int64
-	shown  []int64 // what of the counts was shown
-	begun  bool    // it was shown, as zero
-	recent int64   // halved now and then, so that a place is not kept by what was long ago
+	shown  []int64 // the part of the counts that was shown
+	begun  bool    // the scope was shown with zeros
+	recent int64   // halved regularly, so that old requests do not keep a place
 }
 
 const (
-	// promotePause is the time between two scopes that take the place of another one.
+	// promotePause is the shortest time between two promotions.
 	promotePause = 10 * time.Second
-	// halveEvery is when what is recent is halved.
+	// halveEvery is the time after which the recent counts are halved.
 	halveEvery = time.Minute
-	// maxWaiting bounds how many scopes without a place are watched: one that makes more than its share of all requests
-	// of such scopes, which is one in so many, is noticed.
+	// maxWaiting is the number of scopes without a place that are counted. A scope with more than one in maxWaiting of
+	// all requests of such scopes is noticed.
 	maxWaiting = 512
-	// maxScopeLabel is how much of a scope's name is shown.
+	// maxScopeLabel is the largest number of bytes of a scope's name that is shown.
 	maxScopeLabel = 120
 )
 
@@ -62,7 +62,7 @@ func newTopScopes(limit, columns int) *topScopes {
 	}
 }
 
-// add counts one in a column of a scope.
+// add counts one request in a column of a scope.
 func (s *topScopes) add(scope string, column int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,8 +78,8 @@ func (s *topScopes) add(scope string, column int) {
 	in.recent++
 }
 
-// place gives a scope a place if one is free, or if one is due to be given to another scope and this one is it. It
-// returns nil if the scope has none.
+// place gives a free place to a scope. If there is none, it counts the scope, and promotes the busiest scope without a
+// place if a promotion is due. It returns nil if the scope has no place then.
 func (s *topScopes) place(scope string) *scopeCounts {
 	if len(s.placed) < s.limit {
 		return s.give(strings.Clone(scope))
@@ -106,8 +106,8 @@ func (s *topScopes) give(scope string) *scopeCounts {
 	return in
 }
 
-// watch counts a scope without a place. A new one for which there is no room takes one from each that is watched: that
-// is paid for by what they came.
+// watch counts a request of a scope without a place. If there is no room for a new scope, one request is taken from
+// each counted scope instead, as Misra-Gries requires.
 func (s *topScopes) watch(scope string) {
 	if n, watched := s.waiting[scope]; watched {
 		s.waiting[scope] = n + 1
@@ -126,7 +126,7 @@ func (s *topScopes) watch(scope string) {
 	}
 }
 
-// halve lets what is long ago count for less.
+// halve halves the recent counts, so that old requests count for less.
 func (s *topScopes) halve() {
 	for _, in := range s.placed {
 		in.recent /= 2
@@ -140,8 +140,8 @@ func (s *topScopes) halve() {
 	}
 }
 
-// promote gives the place of the quietest scope to the busiest one that has none, if that came at least twice as often,
-// so that two that are about as busy do not change all the time.
+// promote gives the place of the quietest scope to the busiest scope without a place, if that scope had more than twice
+// as many recent requests. Two scopes that are about equally busy do not change places all the time.
 func (s *topScopes) promote() {
 	var busiest, quietest string
 	for name, n := range s.waiting {
@@ -166,8 +166,8 @@ func (s *topScopes) promote() {
 	delete(s.waiting, busiest)
 }
 
-// each calls f for each scope that has a place, and for the others together. A scope begins with zeros: what Prometheus
-// sees first of a series is no growth, and a scope that spikes often is new.
+// each calls f for each scope that has a place, and once for all others together. A scope begins with zeros, because
+// Prometheus does not take the first value of a series for an increase, and a scope with a sudden load is often new.
 func (s *topScopes) each(f func(scope string, counts []int64)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -181,9 +181,9 @@ func (s *topScopes) each(f func(scope string, counts []int64)) {
 	f(other, s.others)
 }
 
-// scopeLabel is what a scope is shown as. One that is called like the sum of the others is told from it, and so are two
-// that are not shown as they are: one series for both would fall back when one of them gives up its place, which
-// Prometheus takes for a restart, and all that is left for growth.
+// scopeLabel returns the label of a scope. It distinguishes a scope named "other" from the sum of the others by quotes,
+// and scopes whose names cannot be shown completely by a hash. If two scopes shared a series, the series would fall
+// when one of them loses its place: Prometheus would take that for a restart, and the rest for an increase.
 func scopeLabel(scope string) string {
 	switch {
 	case scope == other:
@@ -196,7 +196,7 @@ func scopeLabel(scope string) string {
 	return shown + "…" + hex.EncodeToString(sum[:4])
 }
 
-// scopes shows a count by scope.
+// scopes registers a counter by scope.
 func (b *builder) scopes(s *topScopes, name, help string) {
 	tally := b.tally(name, help, "scope")
 	b.callback(func(_ context.Context, o metric.Observer) error {
@@ -207,7 +207,7 @@ func (b *builder) scopes(s *topScopes, name, help string) {
 	}, tally)
 }
 
-// decisionsByScope shows all decisions by scope.
+// decisionsByScope registers the counter of all decisions by scope.
 func (b *builder) decisionsByScope(s *topScopes) {
 	tally := b.tally("onceward_scope_reservations",
 		"Reservations by scope, if Config.ScopeLabels is set.", "scope", "decision")

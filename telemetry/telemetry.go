@@ -1,14 +1,15 @@
-// Package telemetry turns what Onceward tells its observers into OpenTelemetry metrics and spans (SPEC M1, M2), which
-// Prometheus reads at a handler of its own, and into lines of a log (M3).
+// Package telemetry turns the events that Onceward sends to its observers into OpenTelemetry metrics and spans (SPEC
+// M1, M2), and into log lines (M3). [Prometheus] returns a handler from which Prometheus reads the metrics.
 //
 //	meters, metrics, err := telemetry.Prometheus()
 //	t, err := telemetry.New(telemetry.Config{MeterProvider: meters})
 //	guard, err := onceward.New(store, onceward.Config{…, Observer: t, Propagator: t})
 //	mux.Handle("GET /metrics", metrics)
 //
-// A [Telemetry] is an [onceward.Observer] and an [onceward.Propagator]: give it to the guard, the workers, the outbox
-// and the consumers. At the caller's side it is a [client.Observer]. An [Exporter] beside them counts what is in the store, on one node at a time. The directories
-// alerts and dashboard hold rules for Prometheus and a dashboard for Grafana, and docs/telemetry.md is the guide.
+// A [Telemetry] is an [onceward.Observer] and an [onceward.Propagator]: pass it to the guard, the workers, the outbox
+// and the consumers. On the caller's side it is a [client.Observer]. An [Exporter] counts what is in the store, on one
+// node at a time. The directory alerts holds rules for Prometheus, the directory dashboard holds a dashboard for
+// Grafana, and docs/telemetry.md is the guide.
 package telemetry
 
 import (
@@ -33,40 +34,41 @@ import (
 	"github.com/onceward/onceward/store/tiered"
 )
 
-// DefaultTopScopes is how many scopes have a series of their own.
+// DefaultTopScopes is the default number of scopes that have their own series.
 const DefaultTopScopes = 20
 
-// maxTopScopes keeps the series of all scopes within what one process should show.
+// maxTopScopes is the largest Config.TopScopes. It bounds the number of series of one process.
 const maxTopScopes = 1000
 
-// Config configures a [Telemetry]. The zero value uses what is set globally in OpenTelemetry.
+// Config configures a [Telemetry]. The zero value uses the global providers of OpenTelemetry.
 type Config struct {
-	// MeterProvider makes the instruments. [Prometheus] gives one. Default: [otel.GetMeterProvider].
+	// MeterProvider makes the instruments; [Prometheus] returns one. Default: [otel.GetMeterProvider].
 	MeterProvider metric.MeterProvider
 	// TracerProvider makes the spans. Default: [otel.GetTracerProvider].
 	TracerProvider trace.TracerProvider
-	// Propagator writes traces into the headers of messages and reads them. Default: traceparent and tracestate, as W3C
-	// Trace Context has them.
+	// Propagator writes traces into the headers of messages and reads them. Default: the headers traceparent and
+	// tracestate of W3C Trace Context.
 	Propagator propagation.TextMapPropagator
 
-	// TopScopes is how many scopes have a series of their own where metrics are by scope; all others are counted together,
-	// as "other". At most 1000. Default: [DefaultTopScopes].
+	// TopScopes is the number of scopes that have their own series in metrics by scope. All other scopes are counted
+	// together, as "other". At most 1000. Default: [DefaultTopScopes].
 	TopScopes int
-	// ScopeLabels counts the decisions of reservations by scope too. Default: duplicates and mismatches alone are.
+	// ScopeLabels means that the decisions of reservations are counted by scope too. Default: only duplicates and
+	// mismatches are.
 	ScopeLabels bool
 
-	// ClientHosts counts a caller's operations by the host that they are sent to, the first 500 for themselves. Default:
-	// all together.
+	// ClientHosts means that a caller's operations are counted by the host that they are sent to. The first 500 hosts
+	// have their own series. Default: all hosts are counted together.
 	ClientHosts bool
-	// ClientScope is the scope by which the service keeps the key of a caller's request, such as the caller's tenant
-	// there. With it the caller's spans and logs have the same hash of the key as those of the service. Default: none, and
-	// the hash is the caller's own.
+	// ClientScope returns the scope under which the service stores the key of a caller's request, such as the caller's
+	// tenant in the service. With it the spans and logs of the caller and of the service contain the same hash of the
+	// key. Default: none, and the caller's hash differs from the service's.
 	ClientScope func(request *http.Request) string
 
-	// Logger gets a line for each event: at debug level what is usual, at info level what changes slowly, such as the
-	// state of a breaker. Failures the guard and the workers log themselves. Default: none.
+	// Logger logs each event: common events at debug level, and rare changes, such as the state of a breaker, at info
+	// level. The guard and the workers log failures themselves. Default: none.
 	Logger *slog.Logger
-	// LogKeys puts scopes and keys into these lines, beside the hash. Default: the hash alone.
+	// LogKeys means that these lines contain scopes and keys as well as the hash. Default: only the hash.
 	LogKeys bool
 }
 
@@ -79,10 +81,10 @@ type Telemetry struct {
 	tracer  trace.Tracer
 }
 
-// scopeName is that of the instruments and the spans in OpenTelemetry.
+// scopeName is the name of the instrumentation scope in OpenTelemetry.
 const scopeName = "github.com/onceward/onceward/telemetry"
 
-// New returns a telemetry, or says what is wrong with the configuration.
+// New returns a telemetry, or an error that describes what is wrong with the configuration.
 func New(config Config) (*Telemetry, error) {
 	if config.TopScopes < 0 || config.TopScopes > maxTopScopes {
 		return nil, fmt.Errorf("telemetry: Config.TopScopes is %d: it must be from 1 to %d, or 0 for %d",
@@ -107,8 +109,9 @@ func New(config Config) (*Telemetry, error) {
 	return &Telemetry{config: config, metrics: m, tracer: config.TracerProvider.Tracer(scopeName)}, nil
 }
 
-// Observe implements [onceward.Observer]. Most requests are in no sampled trace: there the context has nothing to say,
-// and to ask it again for each measurement would cost as much as these do.
+// Observe implements [onceward.Observer]. Most requests are in no sampled trace. Their measurements get an empty
+// context, because looking up the span in the context again for each measurement would cost as much as the
+// measurements.
 func (t *Telemetry) Observe(ctx context.Context, event onceward.ObserverEvent) {
 	if trace.SpanContextFromContext(ctx).IsSampled() {
 		t.metrics.observe(ctx, event)
@@ -148,7 +151,7 @@ func (m *metrics) observe(ctx context.Context, event onceward.ObserverEvent) {
 	}
 }
 
-// observeRare counts events that are not on the path of most requests.
+// observeRare counts events that most requests do not cause.
 func (m *metrics) observeRare(event onceward.ObserverEvent) {
 	switch e := event.(type) {
 	case onceward.FencedEvent:

@@ -18,7 +18,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// The attributes of spans. The hash of a key is the same on all spans of one operation, in whichever trace they are.
+// These are the attributes of spans. The hash of the key is the same on all spans of an operation, in all traces.
 const (
 	keyHash     = attribute.Key("onceward.key_hash")
 	routeName   = attribute.Key("onceward.route")
@@ -27,14 +27,14 @@ const (
 	outcome     = attribute.Key("onceward.outcome")
 )
 
-// operationHeader carries the hash of the key to those who handle a message of the operation.
+// operationHeader is the message header that carries the hash of the operation's key to the consumers.
 const operationHeader = "onceward-operation"
 
-// operationKey is where a context has the hash of the key that a message told.
+// operationKey is the context key of the hash that a message carried.
 type operationKey struct{}
 
-// TraceID implements [onceward.Propagator]: the ids of the trace and of the span, one behind the other. Of a trace that
-// is not sampled there would be nothing to find: it has none.
+// TraceID implements [onceward.Propagator]. It returns the ids of the trace and of the span, concatenated, or the empty
+// string for a trace that is not sampled, because nothing could be found by it.
 func (t *Telemetry) TraceID(ctx context.Context) string {
 	in := trace.SpanContextFromContext(ctx)
 	if !in.IsSampled() || !in.IsValid() {
@@ -47,8 +47,8 @@ func (t *Telemetry) TraceID(ctx context.Context) string {
 	return string(digits[:])
 }
 
-// firstSpan reads what TraceID has written. It reports false for anything else, such as a trace without a span, which
-// others may have written.
+// firstSpan parses a result of TraceID. It returns false for anything else, such as a trace without a span, which other
+// propagators may have stored.
 func firstSpan(traceID string) (trace.SpanContext, bool) {
 	var config trace.SpanContextConfig
 	traceDigits := 2 * len(config.TraceID)
@@ -62,8 +62,8 @@ func firstSpan(traceID string) (trace.SpanContext, bool) {
 	return first, traceErr == nil && spanErr == nil && first.IsValid()
 }
 
-// Continue implements [onceward.Propagator]: what goes on without its caller is in the trace of the first execution,
-// unless the context is in one already.
+// Continue implements [onceward.Propagator]. Work that continues without its caller is in the trace of the first
+// execution, unless the context is already in a trace.
 func (t *Telemetry) Continue(ctx context.Context, traceID string) context.Context {
 	first, ok := firstSpan(traceID)
 	if !ok || trace.SpanContextFromContext(ctx).IsValid() {
@@ -80,8 +80,8 @@ func (t *Telemetry) Inject(ctx context.Context, headers map[string]string) {
 	}
 }
 
-// operationOf is the hash of the operation that a context belongs to: that of the handler, or that which a message
-// told.
+// operationOf returns the hash of the key of the operation that a context belongs to: the handler's operation, or the
+// operation of a message.
 func operationOf(ctx context.Context) string {
 	if op := onceward.FromContext(ctx); op != nil {
 		return store.ID{Scope: op.Scope(), Key: op.Key()}.Hash()
@@ -99,8 +99,8 @@ func (t *Telemetry) Extract(ctx context.Context, headers map[string]string) cont
 	return ctx
 }
 
-// isHash reports whether a text is one that [store.ID.Hash] could have made. The sender of a message writes its
-// headers: what else is there becomes neither an attribute nor a header of the next message.
+// isHash reports whether a text has the form of a hash of [store.ID.Hash]. The sender of a message writes its headers:
+// any other text must become neither an attribute nor a header of the next message.
 func isHash(text string) bool {
 	if len(text) != hashDigits {
 		return false
@@ -113,10 +113,10 @@ func isHash(text string) bool {
 	return true
 }
 
-// hashDigits is how many digits [store.ID.Hash] has.
+// hashDigits is the number of digits of [store.ID.Hash].
 var hashDigits = len(store.ID{}.Hash())
 
-// trace makes the span of an event in a trace that is sampled.
+// trace makes the span of an event in a sampled trace.
 func (t *Telemetry) trace(ctx context.Context, event onceward.ObserverEvent) {
 	switch e := event.(type) {
 	case onceward.DecidedEvent:
@@ -134,8 +134,8 @@ func (t *Telemetry) trace(ctx context.Context, event onceward.ObserverEvent) {
 	}
 }
 
-// span makes a span of something that has ended now. A span outside of all traces would tell nothing that the metrics
-// do not: callers have seen that the context is in one that is sampled.
+// span makes a span that ends now. The caller has checked that the context is in a sampled trace: a span outside all
+// traces would show nothing that the metrics do not show.
 func (t *Telemetry) span(
 	ctx context.Context, name string, kind trace.SpanKind, elapsed time.Duration, err error, first string,
 	attributes []attribute.KeyValue,
@@ -143,7 +143,7 @@ func (t *Telemetry) span(
 	t.spanUntil(ctx, time.Now(), name, kind, elapsed, err, first, attributes)
 }
 
-// spanUntil makes a span of something that has ended at a time.
+// spanUntil makes a span that ended at the given time.
 func (t *Telemetry) spanUntil(
 	ctx context.Context, end time.Time, name string, kind trace.SpanKind, elapsed time.Duration, err error, first string,
 	attributes []attribute.KeyValue,
@@ -166,11 +166,12 @@ func (t *Telemetry) spanUntil(
 	span.End(trace.WithTimestamp(end))
 }
 
-// maxSpanText is how much of a text a span has: that of a panic has a stack, and that of an error what a provider said.
+// maxSpanText is the largest size of a text in a span: the text of a panic contains a stack, the text of an error a
+// provider's message.
 const maxSpanText = 500
 
-// plain is what a span has of a text. One that is no UTF-8, such as the id of an event that came from outside,
-// exporters refuse, together with all spans beside it.
+// plain returns a text as a span can contain it: short, and valid UTF-8. Exporters refuse a span with invalid UTF-8,
+// such as the id of an external event, together with all spans that are sent with it.
 func plain(text string) string {
 	if len(text) > maxSpanText {
 		text = text[:maxSpanText] + "…"
@@ -178,17 +179,17 @@ func plain(text string) string {
 	return strings.ToValidUTF8(text, "\uFFFD")
 }
 
-// identified are the attributes that all spans about a record have.
+// identified returns the attributes of all spans about a record.
 func identified(id store.ID, route string, attempt int64, more ...attribute.KeyValue) []attribute.KeyValue {
 	return append(more, keyHash.String(id.Hash()), routeName.String(route), attemptName.Int64(attempt))
 }
 
-// decisionSpan is the span of a reservation. One that is not the first of its operation is linked to the first
-// execution.
+// decisionSpan makes the span of a reservation. A reservation after the first one of its operation is linked to the
+// first execution.
 func (t *Telemetry) decisionSpan(ctx context.Context, e *onceward.DecidedEvent) {
 	what, first := decisions[decisionIndex(e)], e.TraceID
 	if e.Decision == store.DecisionExecute && (e.Origin == store.OriginCreated || e.Origin == store.OriginRecreated) {
-		first = "" // it is this one
+		first = "" // this is the first execution
 	}
 	t.span(ctx, "onceward reserve", trace.SpanKindClient, e.Elapsed, nil, first,
 		identified(e.ID, e.Operation, e.Attempt, decision.String(what)))
@@ -230,7 +231,7 @@ func (t *Telemetry) consumerSpan(ctx context.Context, e *inbox.HandledEvent) {
 	t.span(ctx, "onceward consume", trace.SpanKindConsumer, e.Elapsed, e.Err, "", attributes)
 }
 
-// reconcileSpan is the span of a question after an unknown outcome, in the trace of the first execution.
+// reconcileSpan makes the span of a query about an unknown outcome, in the trace of the first execution.
 func (t *Telemetry) reconcileSpan(ctx context.Context, e *reconcile.ReconciledEvent) {
 	ctx = t.Continue(ctx, e.TraceID)
 	if trace.SpanContextFromContext(ctx).IsSampled() {
