@@ -8,12 +8,12 @@ import (
 	"github.com/onceward/onceward"
 )
 
-// parameter is one of a statement.
+// parameter matches a parameter of a statement, such as $1.
 var parameter = regexp.MustCompile(`\$[0-9]+`)
 
-// Bind writes a statement of the application with the parameters $1, $2 and so on as the database takes it, so that one
-// handler serves several: MySQL has ? for all of them. Each appears once and in order, because MySQL and SQLite count
-// them as they come.
+// Bind returns a statement of the application in the syntax of the database, so that one handler works with several
+// databases. The statement has the parameters $1, $2 and so on, each once and in order, because MySQL and SQLite count
+// parameters by their position. On MySQL each of them becomes a ?.
 func (d *Database) Bind(statement string) string {
 	if d.engine != MySQL {
 		return statement
@@ -21,9 +21,10 @@ func (d *Database) Bind(statement string) string {
 	return parameter.ReplaceAllLiteralString(statement, "?")
 }
 
-// Define makes tables of the application, by statements that can be repeated, such as CREATE TABLE IF NOT EXISTS. They
-// are one transaction, for which processes that start at one time wait: on PostgreSQL two of them would fail at once.
-// On MySQL each statement commits by itself, and none of them fails for the same one beside it.
+// Define creates tables of the application, by statements that can be repeated, such as CREATE TABLE IF NOT EXISTS.
+// They run in one transaction, and processes that start at the same time wait for each other: on PostgreSQL one of two
+// simultaneous statements would fail. On MySQL each statement commits automatically, and does not fail because another
+// process runs the same statement.
 func (d *Database) Define(ctx context.Context, statements ...string) error {
 	if d.engine == MySQL {
 		return execute(ctx, d.reads, statements)
@@ -49,8 +50,8 @@ func execute(ctx context.Context, in interface {
 	return nil
 }
 
-// HasColumn reports whether a table has a column, for programs that add to tables of an earlier version: SQLite has no
-// ADD COLUMN IF NOT EXISTS.
+// HasColumn reports whether a table has a column. It is for programs that add columns to tables of an earlier version:
+// SQLite has no ADD COLUMN IF NOT EXISTS.
 func (d *Database) HasColumn(ctx context.Context, tx *sql.Tx, table, column string) (bool, error) {
 	var n int
 	err := tx.QueryRowContext(ctx, d.countColumns, table, column).Scan(&n)

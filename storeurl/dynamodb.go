@@ -19,7 +19,7 @@ func openDynamoDB(ctx context.Context, url string, o options) (Closer, error) {
 	}
 	s, err := dynamodb.Open(ctx, url, options...)
 	if err != nil {
-		return nil, err // and not a nil *Store, which is not nil as a Closer
+		return nil, err // not s: a nil *Store is not nil as a Closer
 	}
 	return s, nil
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/onceward/onceward/store/tiered"
 )
 
-// isRedis reports whether a scheme is one of Redis.
+// isRedis reports whether a scheme is a scheme of Redis.
 func isRedis(scheme string) bool {
 	kind, _, _ := strings.Cut(scheme, "+")
 	return kind == "redis" || kind == "rediss"
@@ -21,9 +21,9 @@ func isRedis(scheme string) bool {
 var errFront = errors.New("storeurl: the parameter front is not the URL of a Redis server: write " +
 	"?front=redis://host:6379/0, with & # and % inside of it escaped")
 
-// cutFront takes the parameter front out of a URL and leaves the rest as it is: the databases read it themselves. A
-// path with a question mark in it stays a path. What it says about a wrong URL does not repeat it:
-// it may hold a password.
+// cutFront removes the parameter front from a URL, and leaves the rest unchanged, because the databases parse it
+// themselves. A path that contains a question mark stays a path. The error does not quote the URL, which may contain a
+// password.
 func cutFront(text string) (rest, front string, err error) {
 	rest, fronts, err := cutParameter(text, "front")
 	if err != nil || len(fronts) > 1 || len(fronts) == 1 && !isFront(fronts[0]) {
@@ -35,7 +35,7 @@ func cutFront(text string) (rest, front string, err error) {
 	return rest, fronts[0], nil
 }
 
-// cutParameter takes a parameter out of a URL, and returns what is left and the values that it had.
+// cutParameter removes a parameter from a URL, and returns the rest of the URL and the values of the parameter.
 func cutParameter(text, name string) (rest string, values []string, err error) {
 	rest, query, _ := strings.Cut(text, "?")
 	var others []string
@@ -57,8 +57,8 @@ func cutParameter(text, name string) (rest string, values []string, err error) {
 	return rest, values, nil
 }
 
-// isFront reports whether that can be the URL of a front. What seems to be a port and is no number is the beginning of
-// a password with a & in it that was not escaped: a server of that name would be asked for, and logged.
+// isFront reports whether a text can be the URL of a front. A port that is no number is probably the beginning of a
+// password in which a & was not escaped: the text before it would be looked up as the name of a server, and logged.
 func isFront(text string) bool {
 	scheme, rest, found := strings.Cut(text, "://")
 	if i := strings.IndexAny(rest, "/?"); i >= 0 {
@@ -74,7 +74,7 @@ func isFront(text string) bool {
 	return found && isRedis(scheme)
 }
 
-// withFront puts a front before a store.
+// withFront returns a store with a front before it.
 func withFront(ctx context.Context, durable Store, at string, o options) (Store, error) {
 	at, with, err := o.redis(at)
 	if err != nil {
@@ -93,7 +93,7 @@ func withFront(ctx context.Context, durable Store, at string, o options) (Store,
 
 var errPrefix = errors.New("storeurl: the parameter prefix of a Redis is there twice, or cannot be read")
 
-// redis returns the URL of a Redis without the parameters that are options, and the options.
+// redis returns the URL of a Redis server without the parameters that are options, and the options.
 func (o options) redis(at string) (rest string, with []redis.Option, err error) {
 	rest, prefixes, err := cutParameter(at, "prefix")
 	if err != nil || len(prefixes) > 1 {

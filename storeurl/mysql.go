@@ -40,8 +40,8 @@ func openMySQL(ctx context.Context, at *Location, o options) (*Database, error) 
 	}, nil
 }
 
-// foundRows adds what makes one handler serve several databases, unless the URL says otherwise: a row that an UPDATE has
-// found counts as affected, as it does elsewhere, also if it was the same before.
+// foundRows adds a parameter to a URL, unless the URL sets it, so that one handler works with several databases: a row
+// that an UPDATE finds counts as affected even if the UPDATE does not change it, as on the other databases.
 func foundRows(url string) string {
 	const parameter = "clientFoundRows="
 	_, query, has := strings.Cut(url, "?")
@@ -55,7 +55,7 @@ func foundRows(url string) string {
 	}
 }
 
-// tablesMySQL says what the tables are called.
+// tablesMySQL returns the options for the names of the tables.
 func (at *Location) tablesMySQL() (with []mysql.Option) {
 	if at.Prefix != "" {
 		with = append(with, mysql.WithTablePrefix(at.Prefix))

@@ -10,7 +10,7 @@ import (
 // Engine is the kind of store that a URL names.
 type Engine string
 
-// The engines.
+// These are the engines.
 const (
 	Postgres Engine = "postgres"
 	SQLite   Engine = "sqlite"
@@ -19,22 +19,23 @@ const (
 	DynamoDB Engine = "dynamodb"
 )
 
-// Location is what a URL says about where a store is.
+// Location is the parsed URL of a store.
 type Location struct {
 	Engine Engine
-	// URL is what the engine's own client takes, without the parameters of this package: a path for SQLite.
+	// URL is the URL for the engine's own client, without the parameters of this package; for SQLite it is a path.
 	URL string
-	// Schema is where the tables are on PostgreSQL; empty for the first of the role's search_path.
+	// Schema is the schema of the tables on PostgreSQL; empty means the first one of the role's search_path.
 	Schema string
-	// Prefix is what the names of keys on Redis and of tables on PostgreSQL and MySQL begin with; empty for the default.
+	// Prefix is the prefix of the names of keys on Redis and of tables on PostgreSQL and MySQL; empty means the
+	// default.
 	Prefix string
-	// SyncReplicasOnly says that a store is refused which could lose acknowledged answers at a fail-over.
+	// SyncReplicasOnly means that a store that could lose acknowledged answers at a fail-over is refused.
 	SyncReplicasOnly bool
 	// Front is the URL of the cache before a database; empty if there is none.
 	Front string
 }
 
-// Parse reads a URL without opening anything, for tools that look at a store with a client of their own.
+// Parse parses a URL without opening anything, for tools that read a store with their own client.
 func Parse(url string) (Location, error) {
 	rest, front, err := cutFront(url)
 	if err != nil {
@@ -51,7 +52,7 @@ func Parse(url string) (Location, error) {
 	return at, nil
 }
 
-// parse reads a URL that has no parameter front.
+// parse parses a URL without the parameter front.
 func parse(rest string) (Location, error) {
 	scheme, path, found := strings.Cut(rest, ":")
 	switch {
@@ -80,13 +81,14 @@ func parse(rest string) (Location, error) {
 	}
 }
 
-// keywords is how libpq is told of a server, other than by a URL. As the path of a file it would put the password into
-// the file's name. Who has such a file writes sqlite: before it.
+// keywords matches the keywords by which libpq can name a server instead of a URL. As a path they would put the
+// password into the name of a file. A file that really has such a name needs sqlite: before it.
 var keywords = regexp.MustCompile(`(^|\s)(host|hostaddr|dbname|user|password)\s*=`)
 
 var errKeywords = errors.New("storeurl: keywords and values are not taken: use postgres://user@host/database")
 
-// dataSource is how the driver of MySQL is told of a server. As the path of a file it would be no better.
+// dataSource matches a data source name of the MySQL driver. As a path it would put the password into a file's name,
+// too.
 var dataSource = regexp.MustCompile(`@?(tcp|unix)\(.*\)/`)
 
 var errDataSource = errors.New("storeurl: a data source name is not taken: use mysql://user@host:3306/database")
@@ -94,7 +96,7 @@ var errDataSource = errors.New("storeurl: a data source name is not taken: use m
 // isDatabase reports whether the engine has tables and transactions.
 func (e Engine) isDatabase() bool { return e == Postgres || e == SQLite || e == MySQL }
 
-// parseTables reads the URL of a server with tables, and which of them are meant. A schema is for PostgreSQL: to
+// parseTables parses the URL of a server with tables, and the names of the tables. A schema is for PostgreSQL only: on
 // MySQL the schema is the database itself.
 func parseTables(engine Engine, url string) (at Location, err error) {
 	at = Location{Engine: engine, URL: url}
@@ -115,10 +117,10 @@ func parseTables(engine Engine, url string) (at Location, err error) {
 	return at, err
 }
 
-// syncReplicasOnly is the parameter of stores that must not lose acknowledged answers at a fail-over.
+// syncReplicasOnly is the parameter that refuses stores that could lose acknowledged answers at a fail-over.
 const syncReplicasOnly = "sync_replicas_only"
 
-// cutSwitch takes a parameter out of a URL that is true or false; one that is not there is false.
+// cutSwitch removes a parameter that is true or false from a URL. If the URL does not have it, it is false.
 func cutSwitch(url, name string) (rest string, on bool, err error) {
 	rest, values, err := cutParameter(url, name)
 	if err != nil || len(values) > 1 || len(values) == 1 && values[0] != "true" && values[0] != "false" {

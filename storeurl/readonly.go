@@ -9,13 +9,13 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// looks are the calls that only look.
+// looks are the calls that only read.
 var looks = []wrap.Call{
 	"get", "list", "stats", "find hash", "find provider id", "late completions", "external events", "audit", "list audit",
 	"list executions", "wait",
 }
 
-// readOnly is a store that has no way of its own to be opened for looking only.
+// readOnly returns a store that refuses all calls that write, for a store that has no complete read-only mode.
 func readOnly(inside store.Store) *wrap.Store {
 	return wrap.New(inside, func(ctx context.Context, call wrap.Call, next func(ctx context.Context) error) error {
 		if !slices.Contains(looks, call) {

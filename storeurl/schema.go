@@ -13,7 +13,7 @@ import (
 	"github.com/onceward/onceward/store/sqlite"
 )
 
-// Migrate creates the tables of the database at a URL, or brings them up to date.
+// Migrate creates the tables of the database at a URL, or updates them.
 func Migrate(ctx context.Context, url string) error {
 	at, err := parseDatabase(url)
 	switch {
@@ -28,7 +28,7 @@ func Migrate(ctx context.Context, url string) error {
 	}
 }
 
-// Status returns how the tables of the database at a URL stand against what this program needs. It writes nothing.
+// Status compares the tables of the database at a URL with what this program needs. It writes nothing.
 func Status(ctx context.Context, url string) (store.SchemaStatus, error) {
 	at, err := parseDatabase(url)
 	switch {
@@ -43,9 +43,8 @@ func Status(ctx context.Context, url string) (store.SchemaStatus, error) {
 	}
 }
 
-// PlainSQL returns the migrations after a version, zero for all of them, as plain SQL for psql, mariadb or the shell of
-// SQLite.
-// Of the URL only the kind of database counts, and the names of schema and tables: nothing is opened.
+// PlainSQL returns the migrations after a version, or all migrations for version zero, as plain SQL for psql, mariadb
+// or the shell of SQLite. It opens nothing, and uses only the engine, the schema and the prefix of the URL.
 func PlainSQL(url string, from int) (string, error) {
 	at, err := parseDatabase(url)
 	if err != nil {
@@ -65,8 +64,8 @@ func PlainSQL(url string, from int) (string, error) {
 	return postgres.PlainSQL(at.Schema, at.Prefix, from)
 }
 
-// schemaOf is the schema that a URL names by its search_path. psql does not take that parameter: who runs a script
-// there would make the tables somewhere else.
+// schemaOf returns the schema that a URL names by its search_path. psql does not accept that parameter, so a script
+// without the schema would create the tables somewhere else.
 func schemaOf(url string) (string, error) {
 	config, err := pgx.ParseConfig(url)
 	if err != nil {
@@ -83,7 +82,7 @@ func schemaOf(url string) (string, error) {
 	return strings.ToLower(first), nil
 }
 
-// tables says where the tables are.
+// tables returns the options for the schema and the names of the tables.
 func (at *Location) tables() (with []postgres.Option) {
 	if at.Schema != "" {
 		with = append(with, postgres.WithSchema(at.Schema))
@@ -94,7 +93,7 @@ func (at *Location) tables() (with []postgres.Option) {
 	return with
 }
 
-// parseDatabase reads the URL of a database.
+// parseDatabase parses the URL of a database, and refuses other stores.
 func parseDatabase(url string) (Location, error) {
 	at, err := Parse(url)
 	if err == nil && !at.Engine.isDatabase() {

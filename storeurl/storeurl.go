@@ -1,4 +1,4 @@
-// Package storeurl opens the store that a URL names, so that a program runs on another one without a change:
+// Package storeurl opens the store that a URL names, so that a program can use another store without a change:
 //
 //	postgres://user@host/database     PostgreSQL
 //	mysql://user@host,host/database   MySQL, MariaDB, and Galera clusters of it; mariadb:// is the same
@@ -7,37 +7,38 @@
 //	redis+sentinel://host,host/NAME   Redis behind Sentinel; rediss+sentinel:// with TLS
 //	redis+cluster://host,host         Redis Cluster; rediss+cluster:// with TLS
 //
-//	dynamodb://TABLE?region=REGION    DynamoDB; with &endpoint=URL where it is not that of the region
+//	dynamodb://TABLE?region=REGION    DynamoDB; with &endpoint=URL for an endpoint other than the region's
 //
-// [Open] takes databases, for programs with transactions of SQL. [OpenStore] takes all of them.
+// [Open] opens databases, for programs that use SQL transactions. [OpenStore] opens all of these stores.
 //
-// The parameter front puts a cache on Redis before a database (see package tiered). It is the URL of that server,
-// escaped with %XX, if it has a & # or % in it:
+// The parameter front puts a cache on Redis before a database (see package tiered). It is the URL of the Redis server;
+// each & # or % in it must be escaped with %XX:
 //
 //	postgres://user@host/database?front=redis://host:6379/0
 //	sqlite:store.db?front=rediss+cluster://host,host
 //
-// A circuit breaker goes between the two: open the database without a front, and stack them as docs/choosing-a-store.md
-// shows.
+// To put a circuit breaker between the two, open the database without a front, and combine them as
+// docs/choosing-a-store.md shows.
 //
-// The parameters schema and prefix of a PostgreSQL say where its tables are and what their names begin with (see
+// The parameters schema and prefix of a PostgreSQL URL are the schema of the tables and the prefix of their names (see
 // postgres.WithSchema and postgres.WithTablePrefix):
 //
 //	postgres://user@host/database?schema=app&prefix=pay_
 //
-// On MySQL the schema is the database itself, and prefix is the same (see mysql.WithTablePrefix).
+// On MySQL the schema is the database itself, and prefix has the same meaning (see mysql.WithTablePrefix).
 //
-// Several hosts of a PostgreSQL are tried in their order until one is the primary:
+// The hosts of a PostgreSQL URL are tried in their order until one is the primary:
 //
 //	postgres://user@first:5432,second:5432/database
 //
-// The parameter sync_replicas_only of a PostgreSQL, a MySQL or a Redis refuses servers that could lose acknowledged
-// answers at a fail-over (see postgres.WithSyncReplicasOnly, mysql.WithSyncReplicasOnly and redis.WithSyncReplicasOnly):
+// The parameter sync_replicas_only of a PostgreSQL, MySQL or Redis URL refuses servers that could lose acknowledged
+// answers at a fail-over (see postgres.WithSyncReplicasOnly, mysql.WithSyncReplicasOnly and
+// redis.WithSyncReplicasOnly):
 //
 //	postgres://user@first,second/database?sync_replicas_only=true
 //
-// The parameter prefix of a Redis is what its keys begin with (see redis.WithPrefix). Databases that share a Redis as
-// their front need one each, or they would answer for each other:
+// The parameter prefix of a Redis URL is the prefix of its keys (see redis.WithPrefix). Databases that share a Redis
+// server as their front need different prefixes, because otherwise each could return the other's answers:
 //
 //	postgres://user@host/staging?front=redis://host:6379/0?prefix=staging
 package storeurl
@@ -62,7 +63,7 @@ import (
 	"github.com/onceward/onceward/store/sqlite"
 )
 
-// Store is what every SQL store of this repository can do.
+// Store has the methods of all SQL stores of this repository.
 type Store interface {
 	store.Store
 	store.Transactor
@@ -86,30 +87,30 @@ type Store interface {
 	inbox.Store
 	natural.Store
 
-	// InTx runs work in a transaction, which work takes from its context with [onceward.Tx], and commits if it returns
-	// nil.
+	// InTx runs work in a transaction, and commits it if work returns nil. The context of work contains the
+	// transaction; see [onceward.Tx].
 	InTx(ctx context.Context, work func(ctx context.Context) error) error
 	Close() error
 }
 
-// Database is a store, with a way to read the application's own tables in the same database.
+// Database is a store that can also read the application's own tables in the same database.
 type Database struct {
 	Store
 	engine Engine
 	reads  *sql.DB
-	// owned is set if the reading side is not closed with the store.
+	// owned means that closing the store does not close reads.
 	owned bool
-	// countColumns counts the columns of a table with a name: none or one.
+	// countColumns is the query for the number of columns of a table with a given name, which is 0 or 1.
 	countColumns string
 }
 
-// Engine is the kind of database, for what one writes differently on each, such as types of columns.
+// Engine returns the kind of database, for statements that databases write differently, such as types of columns.
 func (d *Database) Engine() Engine { return d.engine }
 
-// Reads is for reading tables of the application. Writes go through a transaction of the store.
+// Reads returns the connections for reading tables of the application. Writes use a transaction of the store.
 func (d *Database) Reads() *sql.DB { return d.reads }
 
-// Unwrap implements [store.Wrapper]: what belongs to one kind of database is found through it.
+// Unwrap implements [store.Wrapper]. It gives access to the methods that only one kind of database has.
 func (d *Database) Unwrap() store.Store { return d.Store }
 
 // Close closes the store and the connections for reading.
@@ -123,7 +124,7 @@ func (d *Database) Close() error {
 // Option changes how a store is opened.
 type Option func(*options)
 
-// options are what the options say.
+// options are the settings of all options.
 type options struct {
 	clock    func() time.Time
 	logger   *slog.Logger
@@ -131,29 +132,28 @@ type options struct {
 	readOnly bool
 }
 
-// WithClock makes the store take its time from now where it has no clock of its own, which is SQLite. Default:
-// [time.Now].
+// WithClock sets the clock of a store that uses the clock of its process, which is SQLite. Default: [time.Now].
 func WithClock(now func() time.Time) Option { return func(o *options) { o.clock = now } }
 
-// WithLogger is where warnings of stores and a front go. Default: [slog.Default].
+// WithLogger sets the logger for warnings of the store and the front. Default: [slog.Default].
 func WithLogger(logger *slog.Logger) Option { return func(o *options) { o.logger = logger } }
 
-// WithManualMigration leaves the tables of a database as they are, and refuses those that are missing or of another
-// version than this program needs: the error wraps [store.ErrSchemaMissing], [store.ErrSchemaOlder] or
-// [store.ErrSchemaNewer]. Redis has no tables; of DynamoDB a table that is missing is refused. Default: opening brings
-// them up to date.
+// WithManualMigration leaves the tables of a database unchanged. Tables that are missing, or have another version than
+// this program needs, are refused: the error wraps [store.ErrSchemaMissing], [store.ErrSchemaOlder] or
+// [store.ErrSchemaNewer]. Redis has no tables; on DynamoDB a missing table is refused. Default: opening the store
+// creates or updates the tables.
 func WithManualMigration() Option { return func(o *options) { o.manual = true } }
 
-// ReadOnly opens a store for looking only: its writes return [store.ErrReadOnly]. It leaves tables as they are, as
-// [WithManualMigration] does, passes a front, and does with a user who may only read a database, or a table of
-// DynamoDB. On Redis the user needs the rights of the service, because looking runs scripts. Default: the store can be
-// written.
+// ReadOnly opens a store for reading only: its writes return [store.ErrReadOnly]. It leaves tables unchanged, as
+// [WithManualMigration] does, and does not use a front. A user who may only read the database, or the table of
+// DynamoDB, is enough. On Redis the user needs the rights of the service, because reading runs scripts. Default: the
+// store can be written.
 func ReadOnly() Option { return func(o *options) { o.readOnly = true } }
 
-// maxReads bounds the connections for reading, so that they do not crowd out those of the store.
+// maxReads is the largest number of connections for reading, so that they leave room for the connections of the store.
 const maxReads = 8
 
-// Open opens the database at a URL, PostgreSQL, MySQL or SQLite, behind a front if the URL names one.
+// Open opens the database at a URL, PostgreSQL, MySQL or SQLite, with a front before it if the URL names one.
 func Open(ctx context.Context, url string, with ...Option) (*Database, error) {
 	var o options
 	for _, option := range with {
@@ -164,7 +164,7 @@ func Open(ctx context.Context, url string, with ...Option) (*Database, error) {
 		return nil, err
 	}
 	db, err := openDatabase(ctx, &at, o)
-	if err != nil || at.Front == "" || o.readOnly { // what the front holds is in the database
+	if err != nil || at.Front == "" || o.readOnly { // the database contains what the front contains
 		return db, err
 	}
 	if db.Store, err = withFront(ctx, db.Store, at.Front, o); err != nil {
@@ -173,14 +173,14 @@ func Open(ctx context.Context, url string, with ...Option) (*Database, error) {
 	return db, nil
 }
 
-// Closer is a store that is closed when done.
+// Closer is a store that can be closed.
 type Closer interface {
 	store.Store
 	io.Closer
 }
 
-// OpenStore opens the store at a URL: what [Open] opens, and those on Redis and DynamoDB, which have no transactions of
-// SQL.
+// OpenStore opens the store at a URL: a database, as [Open] does, or a store on Redis or DynamoDB, which have no SQL
+// transactions.
 func OpenStore(ctx context.Context, url string, with ...Option) (Closer, error) {
 	at, err := Parse(url)
 	if err != nil {
@@ -198,7 +198,7 @@ func OpenStore(ctx context.Context, url string, with ...Option) (Closer, error) 
 	}
 	db, err := Open(ctx, url, with...)
 	if err != nil {
-		return nil, err // and not a nil *Database, which is not nil as a Closer
+		return nil, err // not db: a nil *Database is not nil as a Closer
 	}
 	return db, nil
 }
@@ -240,8 +240,7 @@ func openDatabase(ctx context.Context, at *Location, o options) (*Database, erro
 }
 
 func openPostgres(ctx context.Context, at *Location, o options) (*Database, error) {
-	// Not sql.Open: it would hand the parameters of the pool, such as pool_max_conns, on to the server, which refuses
-	// them.
+	// sql.Open would pass the parameters of the pool, such as pool_max_conns, to the server, which refuses them.
 	parsed, err := postgres.PoolConfig(at.URL)
 	if err != nil {
 		return nil, fmt.Errorf("storeurl: %w", err)

@@ -290,7 +290,7 @@ func (m *metrics) settled(e *onceward.SettledEvent) {
 		state = "rejected"
 	}
 	m.settlements.addAt(&r.settled[e.State], 1, r.label, state)
-	if e.State == store.StateUnknown && !e.Unwritten { // an unwritten state does not wait, or is counted where it is found
+	if e.State == store.StateUnknown && !e.Unwritten { // unwritten: nothing waits, or another node counts it
 		m.reconcileScheduled.add(1, r.label)
 	}
 }
