@@ -9,25 +9,25 @@ import (
 	"github.com/onceward/onceward"
 )
 
-// Answer is what a client got. Its assertions say what was expected, what came, and what led to it.
+// Answer is what a client received. A failed assertion reports what was expected, what was received, and the history.
 type Answer struct {
-	// Status, Header and Body are those of the response.
+	// Status, Header and Body are the parts of the response.
 	Status int
 	Header http.Header
 	Body   string
-	// Code is that of Onceward's own problem, such as "in-progress"; empty for an answer of the handler's.
+	// Code is the code of Onceward's own problem, such as "in-progress"; empty for an answer of the handler.
 	Code string
-	// Lost is set if there was none: the process crashed, or the handler panicked.
+	// Lost means that there was no answer: the process crashed, or the handler panicked.
 	Lost bool
 
 	t         TestingT
 	log       *journal
 	request   Request
 	replayed  bool
-	retryable bool // Onceward says that the request may be sent again
+	retryable bool // the problem reports that the request may be sent again
 }
 
-// readProblem reads a problem of Onceward's, if the answer is one.
+// readProblem sets the code of a problem of Onceward, if the answer is one.
 func (a *Answer) readProblem() {
 	var problem onceward.Problem
 	if strings.HasPrefix(a.Header.Get("Content-Type"), "application/problem+json") &&
@@ -59,7 +59,7 @@ func (a *Answer) Executed(status int) *Answer {
 	return a
 }
 
-// Replayed fails the test unless it is the stored answer to an earlier request: the same status and the same bytes.
+// Replayed fails the test unless the answer is a replay of an earlier answer: the same status and the same bytes.
 func (a *Answer) Replayed(first *Answer) *Answer {
 	a.t.Helper()
 	if a.Lost || !a.replayed || a.Status != first.Status || a.Body != first.Body {

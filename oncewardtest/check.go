@@ -13,13 +13,13 @@ import (
 )
 
 // Check sends each request to a service through duplicates, crashes, lost replies and failures, and fails the test for
-// each thing that it finds wrong: what ran twice, what was lost, what was called without the right key. Each run takes
-// place in a world that setup builds, under a key of its own, and fails at one place: those are all the calls to the
-// store and to the providers that the same request makes when nothing fails. After the fault the client repeats its
-// request until it has an answer. Nothing is left to chance: the same handler gets the same report.
+// each problem that it finds: effects that were made twice, effects that were lost, and calls without the right key.
+// Each run uses a world that setup builds, and its own key, and fails at one place. The places are all calls to the
+// store and to the providers that the same request makes when nothing fails. After the fault the client retries until
+// it has an answer. The runs are deterministic: the same handler gets the same report.
 //
-// Effects are counted from the beginning of a run. So a store that takes long to make may be shared by all runs, if the
-// service accepts the same content under another key.
+// Effects are counted from the beginning of a run. So a store that takes long to create may be shared by all runs, if
+// the service accepts the same content under another key.
 func Check(t TestingT, setup func(t TestingT) Config, requests ...Request) {
 	t.Helper()
 	for _, found := range Find(t, setup, requests...) {
@@ -27,7 +27,7 @@ func Check(t TestingT, setup func(t TestingT) Config, requests ...Request) {
 	}
 }
 
-// Find is [Check] that returns what it finds.
+// Find does what [Check] does, but returns the findings.
 func Find(t TestingT, setup func(t TestingT) Config, requests ...Request) []Finding {
 	t.Helper()
 	if len(requests) == 0 {
@@ -49,18 +49,18 @@ type checker struct {
 	request Request
 	found   *findings
 
-	// What the request does when nothing fails.
-	status        int // of its answer; zero if it cannot be checked
+	// The following fields describe the request when nothing fails.
+	status        int // the status of its answer; zero if it cannot be checked
 	unit          map[string]int
 	calls         []Point
 	providerCalls []int
-	keys          []map[string]int // of each provider, how many keys each of its calls came under
-	names         map[string]bool  // of the calls to providers
+	keys          []map[string]int // for each provider, the number of keys of each call
+	names         map[string]bool  // the names of the calls to providers
 	transactional bool
-	tables        []string // those that can be made to refuse what is written
+	tables        []string // the tables that can be made to refuse writes
 }
 
-// check plays all scenarios, if the request can be checked.
+// check runs all scenarios, if the request can be checked.
 func (c *checker) check() {
 	if c.play(scenario{"nothing fails", (*run).clean}); c.status == 0 {
 		return
@@ -76,7 +76,7 @@ type scenario struct {
 	play func(r *run)
 }
 
-// play runs a scenario in a world of its own.
+// play runs a scenario in its own world.
 func (c *checker) play(s scenario) {
 	t := newScenarioT(c.test.Context())
 	t.run(func() {
@@ -99,21 +99,21 @@ func (c *checker) play(s scenario) {
 	}
 }
 
-// newKey returns a key that was never used, in a form that all syntaxes accept: runs may share a store.
+// newKey returns a new key in a form that all syntaxes accept. It is random because runs may share a store.
 func newKey() string { return `"oncewardtest-` + rand.Text() + `"` }
 
-// run is one scenario that is played.
+// run is the run of a scenario.
 type run struct {
 	*Kit
 	checker *checker
 	name    string
 	request Request
-	before  map[string]int  // the effects that there were before it
-	earlier []int           // of each provider, the calls that there were before it
-	blamed  map[string]bool // effects of which something was said
-	opCalls []int           // of each provider, how many calls the first of two operations made
+	before  map[string]int  // the effects before the run
+	earlier []int           // for each provider, the number of calls before the run
+	blamed  map[string]bool // the effects that were already reported
+	opCalls []int           // for each provider, the number of calls of the first of two operations
 	expired bool
-	crashes bool // what a handler waits for outlives it, which in a real crash it would not
+	crashes bool // work of a handler may outlive the process, which it would not in a real crash
 }
 
 func (r *run) report(kind Kind, about, format string, args ...any) {
@@ -122,7 +122,7 @@ func (r *run) report(kind Kind, about, format string, args ...any) {
 	}, about)
 }
 
-// begin takes down what there is already, and has the run told of the calls to the providers.
+// begin counts the effects and calls that there are already, and observes the calls to the providers.
 func (r *run) begin() {
 	r.before = r.count()
 	for _, p := range r.config.Providers {
@@ -143,14 +143,14 @@ func (r *run) count() map[string]int {
 // calls returns the calls of the run to a provider.
 func (r *run) calls(i int) []ProviderCall { return r.config.Providers[i].Calls()[r.earlier[i]:] }
 
-// lateness is for how many moments effects are waited for that come after their answer.
+// lateness is the number of moments that linger waits for effects that come after their answer.
 const lateness = 25
 
-// longest is how often they are waited for if there is none at all.
+// longest is how often the clean run lingers if there is no effect at all.
 const longest = 40
 
-// moment lets others run for a millisecond. What waits counts moments instead of time, because a machine that stands
-// still lets nothing run meanwhile.
+// moment lets other goroutines run for a millisecond. Waits count moments instead of time, because time passes on a
+// machine that stands still, and no goroutine runs.
 func moment() { time.Sleep(time.Millisecond) }
 
 // linger waits for effects that come after their answer.
@@ -165,7 +165,7 @@ func nothing(counts map[string]int) bool {
 	return !slices.ContainsFunc(slices.Collect(maps.Values(counts)), func(n int) bool { return n != 0 })
 }
 
-// clean is the run in which nothing fails: what it does is what all others are compared with.
+// clean is the run in which nothing fails: all other runs are compared with it.
 func (r *run) clean() {
 	answer := r.Send(r.request)
 	r.judgeEvents()
@@ -173,14 +173,14 @@ func (r *run) clean() {
 	linger()
 	unit := r.count()
 	for waits := 1; nothing(unit) && answer.Status < http.StatusBadRequest && waits < longest; waits++ {
-		linger() // a goroutine on a busy machine
+		linger() // for a goroutine on a busy machine
 		unit = r.count()
 	}
 	r.judgeLateness(at, unit)
 	c := r.checker
 	switch {
 	case c.found.has(KindBypass):
-		return // no answer was stored, so that all else would follow from that
+		return // no answer was stored: all other findings would follow from that
 	case answer.Lost || answer.Code != "" || answer.Status >= http.StatusInternalServerError:
 		r.report(KindFailed, "", "the answer is %s: %.200s%s", answer, answer.Body, deadlockHint(answer))
 		return
@@ -205,7 +205,7 @@ func (r *run) clean() {
 	}
 }
 
-// deadlockHint says why a request that nothing hinders may take until its deadline.
+// deadlockHint returns why a request may take until its deadline although nothing fails.
 func deadlockHint(a *Answer) string {
 	if a.Code != "deadline-exceeded" {
 		return ""
@@ -213,7 +213,7 @@ func deadlockHint(a *Answer) string {
 	return "; a transactional handler that writes past onceward.Tx(ctx) waits for its own transaction"
 }
 
-// judgeLateness blames effects that came after the answer.
+// judgeLateness reports effects that came after the answer.
 func (r *run) judgeLateness(at, later map[string]int) {
 	for _, name := range slices.Sorted(maps.Keys(later)) {
 		if later[name] != at[name] {
@@ -222,10 +222,10 @@ func (r *run) judgeLateness(at, later map[string]int) {
 	}
 }
 
-// maxRetries is how often a client repeats its request.
+// maxRetries is how often a client retries.
 const maxRetries = 6
 
-// settle lets the client repeat its request until it has an answer that is final, as time goes by, and judges that.
+// settle repeats the request, and lets leases end, until the answer is final, and then judges the answer.
 func (r *run) settle() {
 	var last *Answer
 	for range maxRetries {
@@ -237,7 +237,7 @@ func (r *run) settle() {
 	r.judge(last)
 }
 
-// final reports whether a client may stop.
+// final reports whether a client may stop retrying.
 func (r *run) final(a *Answer) bool {
 	switch {
 	case a.Lost:
@@ -267,9 +267,9 @@ func (r *run) passLease() {
 	}
 }
 
-// judge compares what was done with what the client was told last.
+// judge compares the effects with the last answer to the client.
 func (r *run) judge(last *Answer) {
-	if !r.final(last) && !r.expired { // else the service may have refused what is there already
+	if !r.final(last) && !r.expired { // after the expiry the service may refuse what it has already done
 		r.report(KindStuck, "", "after %d retries the client still gets %s: %.200s", maxRetries, last, last.Body)
 	}
 	told := r.final(last) && last.Code == "" && last.Status < http.StatusBadRequest
@@ -278,7 +278,7 @@ func (r *run) judge(last *Answer) {
 		n, unit := counts[name], r.checker.unit[name]
 		more, less := n > unit, n < unit
 		if unit < 0 {
-			more, less = n < unit, n > unit // it takes away, such as rows or an amount
+			more, less = n < unit, n > unit // the effect removes something, such as rows or an amount
 		}
 		switch {
 		case r.blamed[name] || r.expired:
@@ -290,7 +290,7 @@ func (r *run) judge(last *Answer) {
 	}
 }
 
-// judgeRollback blames what a transaction that was rolled back has left behind.
+// judgeRollback reports effects that are left after a rollback.
 func (r *run) judgeRollback() {
 	if !r.checker.transactional {
 		return
@@ -309,7 +309,7 @@ func (r *run) judgeRollback() {
 	}
 }
 
-// judgeEvents blames what the guard has noticed itself.
+// judgeEvents reports problems that the guard has detected.
 func (r *run) judgeEvents() {
 	r.mu.Lock()
 	events := slices.Clone(r.events)
@@ -328,7 +328,7 @@ func (r *run) judgeEvents() {
 	}
 }
 
-// called is told of a call before it has its effect.
+// called records and judges a call to a provider, before the call has its effect.
 func (r *run) called(call ProviderCall) {
 	r.log.add("provider", "%s %s, %s", call.Method, call.Path, r.log.keyName(call.Key))
 	if r.Faults().InTransaction() {
@@ -340,7 +340,8 @@ func (r *run) called(call ProviderCall) {
 	}
 }
 
-// about is what a call is the same by in all runs. A path that has an id of the run in it is not in the others.
+// about returns the name of a call, which is the same in all runs. A path that the clean run did not use probably
+// contains an id of the run, and is left out.
 func (r *run) about(call ProviderCall) string {
 	name := call.Method + " " + call.Path
 	if r.checker.names != nil && !r.checker.names[name] {
@@ -349,7 +350,7 @@ func (r *run) about(call ProviderCall) string {
 	return name
 }
 
-// judgeCalls blames calls by their keys and their bodies.
+// judgeCalls reports calls with wrong keys or bodies.
 func (r *run) judgeCalls() {
 	for i := range r.config.Providers {
 		calls := r.calls(i)
@@ -377,7 +378,7 @@ func (r *run) judgeCalls() {
 	}
 }
 
-// judgeKeys blames calls of one operation that came under more keys than when nothing fails.
+// judgeKeys reports calls of one operation that used more keys than when nothing fails.
 func (r *run) judgeKeys(calls []ProviderCall, clean map[string]int) {
 	keys := keysOf(calls)
 	for _, name := range slices.Sorted(maps.Keys(keys)) {
@@ -387,7 +388,7 @@ func (r *run) judgeKeys(calls []ProviderCall, clean map[string]int) {
 	}
 }
 
-// judgeShared blames calls of two operations that came under one key. The first one made that many calls.
+// judgeShared reports calls of two operations that used one key. The first operation made the first calls.
 func (r *run) judgeShared(calls []ProviderCall, first int) {
 	for _, call := range calls[first:] {
 		same := func(other ProviderCall) bool {
@@ -399,7 +400,7 @@ func (r *run) judgeShared(calls []ProviderCall, first int) {
 	}
 }
 
-// keysOf counts the keys that each call came under.
+// keysOf returns how many keys each call used.
 func keysOf(calls []ProviderCall) map[string]int {
 	seen := make(map[ProviderCall]bool)
 	counts := make(map[string]int)

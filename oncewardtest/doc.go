@@ -1,8 +1,8 @@
-// Package oncewardtest is for those who test their own handlers: what retries, crashes and lost replies do to them.
+// Package oncewardtest tests handlers: it shows what retries, crashes and lost replies do to them.
 //
-// [Check] asks the question that matters of a route: it sends a request through duplicates, crashes, lost replies and
-// failures at every call that the guard makes to its store and the handler to its [Provider], and reports what ran
-// twice, what was lost, and what was called without the right key, with the history that shows it.
+// [Check] tests a route: it sends a request through duplicates, crashes, lost replies and failures, at every call that
+// the guard makes to its store and the handler to its [Provider]. It reports what ran twice, what was lost, and what
+// was called without the right key, with the history that led to it.
 //
 //	func shop(t oncewardtest.TestingT) oncewardtest.Config {
 //		store, clock := oncewardtest.NewStore(t, `CREATE TABLE payment (amount INTEGER NOT NULL)`)
@@ -17,6 +17,6 @@
 //		oncewardtest.Check(t, shop, oncewardtest.Post("/payments", `{"amount": 1200}`))
 //	}
 //
-// A [Kit] is for tests that tell one story: it sends requests to the same service, moves the clock, ends the process
-// and starts the next one, and makes the store fail by its [Faults].
+// A [Kit] is for tests of a single sequence of events: it sends requests to the same service, moves the clock, ends the
+// process and starts the next one, and makes the store fail by its [Faults].
 package oncewardtest

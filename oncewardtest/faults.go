@@ -13,21 +13,21 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Point is a moment of a process: before or after one of the calls that it makes to its store.
+// Point is a moment of a process: before or after one of its calls to the store.
 type Point struct {
-	// Call is the name of the call in words: "reserve", "extend", "checkpoint", "complete", "release", "abandon",
-	// "reject", or for a transactional route "transact", which begins it, and "commit".
+	// Call is the name of the call: "reserve", "extend", "checkpoint", "complete", "release", "abandon", "reject", or
+	// for a transactional route "transact", which begins the transaction, and "commit".
 	Call string
 	// N counts the calls of that name from 1. Default: the next one.
 	N int
-	// Late is for the moment after the call: the store has done it, and its reply is still to come.
+	// Late means the moment after the call: the store has carried it out, and its reply has not arrived yet.
 	Late bool
 }
 
-// Before is the moment before the next call of that name.
+// Before returns the moment before the next call of that name.
 func Before(call string) Point { return Point{Call: call} }
 
-// After is the moment after the next call of that name.
+// After returns the moment after the next call of that name.
 func After(call string) Point { return Point{Call: call, Late: true} }
 
 // Nth returns the same moment of the n-th call of that name.
@@ -48,7 +48,8 @@ func (p Point) String() string {
 	return fmt.Sprintf("%s %s %d", when, p.Call, p.N)
 }
 
-// What a call returns that was made to fail. Each wraps [store.ErrUnavailable], as that of a real store does.
+// These are the errors of calls that were made to fail. Each wraps [store.ErrUnavailable], as the error of a real store
+// does.
 var (
 	// ErrDown is returned while the store is down.
 	ErrDown = fmt.Errorf("%w: oncewardtest: it is down", store.ErrUnavailable)
@@ -58,34 +59,34 @@ var (
 	ErrGone = fmt.Errorf("%w: oncewardtest: the process is gone", store.ErrUnavailable)
 )
 
-// Faults is a store that fails where a test says so, around any other one: what one process of a service sees of its
-// store. It has the capabilities of the store inside.
+// Faults is a store that fails where a test makes it fail, around another store. It is the store as one process of a
+// service sees it. It has the capabilities of the store inside.
 type Faults struct {
 	*wrap.Store
-	t        TestingT                     // nil for a check, which knows what it reaches
-	heard    func(call string, err error) // told of each call when it returns; may be nil
-	reserved func(r store.Reservation)    // told of each reservation; may be nil
+	t        TestingT                     // nil for a check, which knows the points that it reaches
+	heard    func(call string, err error) // called when a call returns; may be nil
+	reserved func(r store.Reservation)    // called for each reservation; may be nil
 
 	mu     sync.Mutex
 	down   bool
 	gone   bool
 	counts map[string]int
-	calls  []Point // those that were made, in their order
+	calls  []Point // the calls that were made, in order
 	plans  []*plan
-	inTx   int // transactions whose work is under way
+	inTx   int // the number of transactions whose work is running
 }
 
-// plan is what is to happen at a point.
+// plan is a fault that is planned for a point.
 type plan struct {
 	point Point
 	name  string
-	// act returns the error that the call is to return, if any. It may end the goroutine.
+	// act returns the error for the call, if any. It may end the goroutine.
 	act  func() error
 	done bool
 }
 
-// NewFaults returns a store around another one that does as that does, until the test says otherwise. A fault that was
-// planned and never came fails the test at its end.
+// NewFaults returns a store around another one. All calls reach the inner store, until the test makes them fail. A
+// planned fault whose point is never reached fails the test at its end.
 func NewFaults(t TestingT, inside store.Store) *Faults {
 	t.Helper()
 	f := newFaults(inside)
@@ -100,17 +101,17 @@ func newFaults(inside store.Store) *Faults {
 	return f
 }
 
-// Down makes every call fail from now on, and none of them reach the store.
+// Down makes every call fail from now on: no call reaches the store.
 func (f *Faults) Down() { f.set(&f.down, true) }
 
-// Up ends what [Faults.Down] began.
+// Up ends the effect of [Faults.Down].
 func (f *Faults) Up() { f.set(&f.down, false) }
 
-// LoseOwner ends the process as its store sees it, from now on: nothing more of it arrives. Its handler may go on, as
-// that of a machine does which the network has left.
+// LoseOwner ends the process, as the store sees it: none of its calls arrives from now on. The handler may continue, as
+// it does on a machine that has lost its network.
 func (f *Faults) LoseOwner() { f.set(&f.gone, true) }
 
-// LoseOwnerAt is [Faults.LoseOwner] at a point.
+// LoseOwnerAt has the effect of [Faults.LoseOwner] at a point.
 func (f *Faults) LoseOwnerAt(p Point) {
 	f.plan(p, "LoseOwnerAt", func() error {
 		f.LoseOwner()
@@ -118,8 +119,8 @@ func (f *Faults) LoseOwnerAt(p Point) {
 	})
 }
 
-// CrashAt ends the process at a point: nothing more of it arrives, and the goroutine that serves the request ends, so
-// that its client gets no answer. Functions that it has deferred run, which in a real crash they would not.
+// CrashAt ends the process at a point: none of its later calls arrives, and the goroutine that serves the request ends,
+// so that the client gets no answer. Deferred functions run, which they would not in a real crash.
 func (f *Faults) CrashAt(p Point) {
 	f.plan(p, "CrashAt", func() error {
 		f.LoseOwner()
@@ -128,13 +129,13 @@ func (f *Faults) CrashAt(p Point) {
 	})
 }
 
-// LoseReply loses the reply to the next call of that name: it is carried out, and its caller gets an error.
+// LoseReply loses the reply to the next call of that name: the call is carried out, and its caller gets an error.
 func (f *Faults) LoseReply(call string) { f.LoseReplyAt(After(call)) }
 
-// LoseReplyAt loses a request, before a call, or its reply, after it.
+// LoseReplyAt loses the request of a call, if the point is before the call, or its reply, if the point is after it.
 func (f *Faults) LoseReplyAt(p Point) { f.plan(p, "LoseReplyAt", func() error { return ErrReplyLost }) }
 
-// Do calls a function at a point, in the goroutine of the call, which goes on afterwards.
+// Do calls a function at a point, in the goroutine of the call, which then continues.
 func (f *Faults) Do(p Point, act func()) {
 	f.plan(p, "Do", func() error {
 		act()
@@ -142,7 +143,7 @@ func (f *Faults) Do(p Point, act func()) {
 	})
 }
 
-// Calls returns the calls that were made, each with its number among those of its name. Their words fit a [Point].
+// Calls returns the calls that were made, in order, each as the [Point] before it, with its number.
 func (f *Faults) Calls() []Point {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -164,7 +165,8 @@ func (f *Faults) plan(p Point, name string, act func() error) {
 	f.plans = append(f.plans, &plan{point: p, name: name, act: act})
 }
 
-// reportMissed fails the test for each fault that never came: its name is wrong, or the test does not do what it says.
+// reportMissed fails the test for each fault whose point was never reached: its name is wrong, or the test does not do
+// what it should.
 func (f *Faults) reportMissed() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -190,7 +192,7 @@ func (f *Faults) around(ctx context.Context, call wrap.Call, next func(ctx conte
 	return err
 }
 
-// begin counts a call and says why it does not reach the store, if it does not.
+// begin counts a call, and returns an error if the call does not reach the store.
 func (f *Faults) begin(call string) (n int, err error) {
 	f.mu.Lock()
 	f.counts[call]++
@@ -203,7 +205,7 @@ func (f *Faults) begin(call string) (n int, err error) {
 	return n, f.state()
 }
 
-// end is after a call, which ended with an error or none.
+// end returns the error of a call that has ended, or the error of the fault after it.
 func (f *Faults) end(call string, n int, err error) error {
 	if lost := f.reach(Point{Call: call, N: n, Late: true}); lost != nil {
 		return lost
@@ -211,7 +213,7 @@ func (f *Faults) end(call string, n int, err error) error {
 	return err
 }
 
-// state is the error of a store that is down, or of a process that is gone.
+// state returns the error of a process that is gone, or of a store that is down.
 func (f *Faults) state() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -225,7 +227,7 @@ func (f *Faults) state() error {
 	}
 }
 
-// reach does what is planned for a point.
+// reach carries out the plans for a point, and returns their first error.
 func (f *Faults) reach(p Point) error {
 	var due []*plan
 	f.mu.Lock()
@@ -255,7 +257,7 @@ func (f *Faults) Reserve(ctx context.Context, r *store.Reservation) (store.Verdi
 	f.note(r)
 	v, err := f.Store.Reserve(ctx, r)
 	if err != nil {
-		return store.Verdict{}, err // the reply was lost, with the verdict in it
+		return store.Verdict{}, err // the lost reply contained the verdict
 	}
 	return v, nil
 }
@@ -266,7 +268,7 @@ func (f *Faults) note(r *store.Reservation) {
 	}
 }
 
-// Transact implements [store.Transactor]. It is two calls, "transact" and "commit", with the work between them.
+// Transact implements [store.Transactor]. It counts as two calls, "transact" and "commit", with the work between them.
 func (f *Faults) Transact(
 	ctx context.Context, r *store.Reservation, work func(ctx context.Context, v store.Verdict) store.Settlement,
 ) (store.Verdict, error) {
@@ -299,7 +301,7 @@ func (f *Faults) Transact(
 	return v, nil
 }
 
-// CheckpointTx implements [store.TxCheckpointer]. It is two calls, "checkpoint" and "commit".
+// CheckpointTx implements [store.TxCheckpointer]. It counts as two calls, "checkpoint" and "commit".
 func (f *Faults) CheckpointTx(ctx context.Context, c store.Claim, lease time.Duration,
 	work func(ctx context.Context) (store.Checkpoint, error),
 ) error {
@@ -327,7 +329,7 @@ func (f *Faults) CheckpointTx(ctx context.Context, c store.Claim, lease time.Dur
 	return t.finish(err)
 }
 
-// InTransaction reports whether the work of a transaction is under way in this process.
+// InTransaction reports whether the work of a transaction is running in this process.
 func (f *Faults) InTransaction() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -340,19 +342,19 @@ func (f *Faults) addTx(n int) {
 	f.inTx += n
 }
 
-// txFault is one transaction, which begins, works and commits.
+// txFault holds the faults of one transaction, which begins, works and commits.
 type txFault struct {
 	faults  *Faults
-	name    string // of the call that begins it
+	name    string // the name of the call that begins it
 	begun   int    // the number of that call
 	entered bool
-	commit  int   // its number, once it is about to commit
-	fault   error // why it is undone
+	commit  int   // the number of its commit, once that has begun
+	fault   error // why it is undone, if it is
 }
 
-// enter is behind the beginning. With an error the work does not begin.
+// enter is called after the transaction has begun. If it returns an error, the work does not run.
 func (t *txFault) enter() error {
-	if !t.entered { // else the store undid it, and runs it again
+	if !t.entered { // otherwise the store has undone the work, and repeats it
 		t.entered = true
 		t.fault = t.faults.end(t.name, t.begun, nil)
 		t.faults.hear(t.name, t.fault)
@@ -363,7 +365,7 @@ func (t *txFault) enter() error {
 	return t.fault
 }
 
-// leave is behind the work. With an error it is undone.
+// leave is called after the work. If it returns an error, the work is undone.
 func (t *txFault) leave(commits bool) error {
 	t.commit = 0
 	if commits {
@@ -377,7 +379,7 @@ func (t *txFault) leave(commits bool) error {
 	return t.fault
 }
 
-// finish is behind the end, and returns the error that the caller sees.
+// finish is called after the transaction has ended, and returns the error for the caller.
 func (t *txFault) finish(err error) error {
 	switch {
 	case t.fault != nil:
@@ -392,7 +394,7 @@ func (t *txFault) finish(err error) error {
 	lost := t.faults.end("commit", t.commit, nil)
 	t.faults.hear("commit", lost)
 	if lost != nil {
-		return fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, lost) // and the store could not learn it
+		return fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, lost) // the store could not find out the outcome either
 	}
 	return nil
 }

@@ -7,43 +7,43 @@ import (
 	"sync"
 )
 
-// Kind is what is wrong with a handler.
+// Kind is the kind of a problem in a handler.
 type Kind string
 
-// The kinds of findings.
+// These are the kinds of findings.
 const (
-	// KindFailed is a request that does not even succeed when nothing fails.
+	// KindFailed is a request that does not succeed even if nothing is made to fail.
 	KindFailed Kind = "failed without a fault"
-	// KindUncounted is a success without an effect that is counted, so that a check would see nothing.
+	// KindUncounted is a success without a counted effect, so that a check could find nothing.
 	KindUncounted Kind = "nothing was counted"
 	// KindTwice is an effect that one operation made more often than it does when nothing fails.
 	KindTwice Kind = "ran twice"
-	// KindLost is a success that the client was told, without its effect.
+	// KindLost is a success that was reported to the client, without its effect.
 	KindLost Kind = "lost"
-	// KindStuck is a client that never gets an answer, however often it repeats its request.
+	// KindStuck is a client that never gets an answer, however often it retries.
 	KindStuck Kind = "never answered"
 	// KindPastTx is an effect that stayed although its transaction was rolled back.
 	KindPastTx Kind = "outside of the transaction"
-	// KindCallInTx is a call to another system inside of a transaction, which cannot be undone with it.
+	// KindCallInTx is a call to another system inside a transaction: a rollback does not undo the call.
 	KindCallInTx Kind = "call inside of a transaction"
 	// KindNoKey is a call to another system without an idempotency key.
 	KindNoKey Kind = "call without a key"
-	// KindOtherKey is the same call under another key in another attempt.
+	// KindOtherKey is the same call with different keys in two attempts.
 	KindOtherKey Kind = "another key in another attempt"
 	// KindSharedKey is one key for calls of two operations.
 	KindSharedKey Kind = "one key for two operations"
-	// KindOtherBody is one key for calls that say different things.
+	// KindOtherBody is one key for calls with different bodies.
 	KindOtherBody Kind = "another body under the same key"
 	// KindEarly is an answer that was given before its effect was made.
 	KindEarly Kind = "answered before it was done"
-	// KindBypass is an answer that went past the guard.
+	// KindBypass is an answer that bypassed the guard.
 	KindBypass Kind = "answered past the guard"
-	// KindSecondConnection is a handler that asks a pool for a connection while its transaction holds another one of the
-	// pool. A check sees it of a pool that postgres.WatchPool watches.
+	// KindSecondConnection is a handler that takes a connection from a pool while its transaction holds another
+	// connection of the pool. A check detects it for a pool that postgres.WatchPool watches.
 	KindSecondConnection Kind = "second connection"
 )
 
-// remedies say what to do about each kind.
+// remedies are the advice for each kind.
 var remedies = map[Kind]string{
 	KindFailed: "make the request of the check one that your service accepts, headers and tables included",
 	KindUncounted: "count the effect in Config.Effects, or hand the provider over in Config.Providers; what is left " +
@@ -72,19 +72,19 @@ var remedies = map[Kind]string{
 		"enough such requests at once wait for each other",
 }
 
-// Finding is something that a check has found.
+// Finding is a problem that a check has found.
 type Finding struct {
-	// Kind is what is wrong.
+	// Kind is the kind of the problem.
 	Kind Kind
-	// Request is the one that was sent.
+	// Request is the request that was sent.
 	Request Request
-	// Run is what was made to fail.
+	// Run is the name of the run, which describes what was made to fail.
 	Run string
-	// Detail is what was seen.
+	// Detail describes what was observed.
 	Detail string
-	// History is what happened up to there, a line for each event.
+	// History is what happened until then, with a line for each event.
 	History string
-	// Runs are the names of other runs that show the same.
+	// Runs are the names of other runs that show the same problem.
 	Runs []string
 }
 
@@ -99,11 +99,11 @@ func (f Finding) String() string {
 	return b.String()
 }
 
-// findings gathers what the runs of a check show, the same thing once.
+// findings collects the findings of all runs of a check, each problem once.
 type findings struct {
 	mu   sync.Mutex
 	list []*Finding
-	keys []string // what each is the same by
+	keys []string // the identities of the findings
 }
 
 func (f *findings) add(found Finding, about string) {

@@ -7,14 +7,14 @@ import (
 	"sync"
 )
 
-// journal is what has happened, a line for each event.
+// journal is the history of a test, with a line for each event.
 type journal struct {
 	mu    sync.Mutex
 	lines []string
 	keys  []string // in the order of their appearance
 }
 
-// keyName names a key by a letter: what matters of keys, which are long and random, is which of them are equal.
+// keyName returns a short name for a key: keys are long and random, and only their equality matters.
 func (j *journal) keyName(key string) string {
 	if key == "" {
 		return "no key"
@@ -47,7 +47,7 @@ func (j *journal) call(name string, err error) {
 	j.add("store", "%s", name)
 }
 
-// maxHistory is how many lines of a history are shown: a check that needs more has gone round in circles.
+// maxHistory is the largest number of lines that are shown of a history: a longer history repeats itself.
 const maxHistory = 40
 
 // text returns the history.

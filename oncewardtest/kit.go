@@ -20,28 +20,28 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Config says what is tested: a service, over a store, and what it does to the world.
+// Config describes what is tested: a service, its store, and its effects.
 type Config struct {
-	// Service builds the service over a guard, as the program does when it starts: with the same router and the same
-	// routes. Each process of a test is built by it, and what it keeps in memory is gone with the process. It is
-	// required.
+	// Service builds the service for a guard, as the program does when it starts: with the same router and the same
+	// routes. It is called for each process of a test; what a process keeps in memory is lost with the process.
+	// Required.
 	Service func(guard *onceward.Guard) http.Handler
-	// Store is what all processes share, such as that of [NewStore]. It is required.
+	// Store is the store that all processes share, such as a store of [NewStore]. Required.
 	Store store.Store
-	// Clock moves the time of the store. It is required.
+	// Clock moves the time of the store. Required.
 	Clock Advancer
-	// Effects count what the service does that must happen once, each under a name that reports show: [Rows], or
-	// [Provider.Effects]. Messages in the store's outbox and the effects of Providers are counted without being named
-	// here. Default: those alone.
+	// Effects count the effects of the service that must happen once, each under a name that reports show: [Rows], or
+	// [Provider.Effects]. Messages in the store's outbox and the effects of Providers are always counted. Default: only
+	// these.
 	Effects map[string]func() int
 	// Providers are the other systems that the service calls. Default: none.
 	Providers []*Provider
-	// Guard is the configuration of the guards. Default: one scope, a secret of the kit's, no logs, and 1 ms for
-	// SettleTimeout, because a store that fails in a test does not come back by itself.
+	// Guard is the configuration of the guards. Default: one scope, a fixed secret, no logs, and a SettleTimeout of 1
+	// ms, because a store that fails in a test does not recover automatically.
 	Guard onceward.Config
 }
 
-// Rows counts the rows of tables, for [Config].Effects.
+// Rows returns counters for the rows of tables, for [Config].Effects.
 func Rows(db *sql.DB, tables ...string) map[string]func() int {
 	effects := make(map[string]func() int)
 	for _, table := range tables {
@@ -56,29 +56,29 @@ func Rows(db *sql.DB, tables ...string) map[string]func() int {
 	return effects
 }
 
-// Kit is a service under test: its present process, and the client that sends it requests.
+// Kit is a service under test: its current process, and the client that sends requests to it.
 type Kit struct {
 	t       TestingT
 	config  Config
 	effects map[string]func() int
 	log     journal
-	checks  bool         // a check knows itself which faults come
-	sending atomic.Int64 // requests that wait for their answers
+	checks  bool         // a check uses the kit, and knows which faults are reached
+	sending atomic.Int64 // the number of requests that wait for their answers
 
 	mu          sync.Mutex
 	process     *process
-	reservation store.Reservation // the last one
+	reservation store.Reservation // the last reservation
 	events      []onceward.ObserverEvent
 }
 
-// process is one process of a service: what it keeps in memory is its own.
+// process is one process of a service, with its own memory.
 type process struct {
 	faults  *Faults
 	guard   *onceward.Guard
 	handler http.Handler
 }
 
-// New builds the first process of a service.
+// New returns a kit with the first process of a service.
 func New(t TestingT, config Config) *Kit {
 	t.Helper()
 	if config.Service == nil || config.Store == nil || config.Clock == nil {
@@ -94,7 +94,7 @@ func newKit(t TestingT, config Config, checks bool) *Kit {
 	return k
 }
 
-// countEffects gathers the counters.
+// countEffects collects the counters of effects.
 func (k *Kit) countEffects() {
 	k.effects = maps.Clone(k.config.Effects)
 	if k.effects == nil {
@@ -118,8 +118,8 @@ func (k *Kit) countEffects() {
 	}
 }
 
-// Restart begins the next process, over the same store. The one before it is gone: nothing more of it reaches the
-// store.
+// Restart starts the next process, over the same store. The previous process is gone: none of its calls reaches the
+// store any more.
 func (k *Kit) Restart() {
 	k.t.Helper()
 	if k.process != nil {
@@ -164,7 +164,7 @@ func (k *Kit) newProcess() *process {
 	return &process{faults, guard, k.config.Service(guard)}
 }
 
-// observer keeps what the guard tells, and tells it on.
+// observer records the events of the guard, and passes them to the next observer.
 type observer struct {
 	kit  *Kit
 	next onceward.Observer
@@ -180,10 +180,10 @@ func (o *observer) Observe(ctx context.Context, e onceward.ObserverEvent) {
 	}
 }
 
-// Faults returns the store as the present process sees it, to make it fail.
+// Faults returns the store as the current process sees it, to make it fail.
 func (k *Kit) Faults() *Faults { return k.current().faults }
 
-// Guard returns the guard of the present process.
+// Guard returns the guard of the current process.
 func (k *Kit) Guard() *onceward.Guard { return k.current().guard }
 
 func (k *Kit) current() *process {
@@ -198,7 +198,7 @@ func (k *Kit) Advance(d time.Duration) {
 	k.config.Clock.Advance(d)
 }
 
-// Post sends a JSON body under a key, as a client does that repeats it until it has an answer.
+// Post sends a JSON body with a key to the current process. A client retries with the same key until it has an answer.
 func (k *Kit) Post(path, key, body string) *Answer {
 	k.t.Helper()
 	r := Post(path, body)
@@ -206,10 +206,10 @@ func (k *Kit) Post(path, key, body string) *Answer {
 	return k.Send(r)
 }
 
-// Send sends a request to the present process.
+// Send sends a request to the current process.
 func (k *Kit) Send(r Request) *Answer { return k.send(k.t.Context(), k.current(), r) }
 
-// send sends a request to a process, as a server does: a panic of the handler is an answer that does not come.
+// send sends a request to a process, as a server does: if the handler panics, the answer is lost.
 func (k *Kit) send(ctx context.Context, p *process, r Request) *Answer {
 	k.log.add("client", "%s, %s", r, k.log.keyName(r.Key))
 	request := r.build(ctx, k.keyHeader())
@@ -244,8 +244,8 @@ func (k *Kit) keyHeader() string {
 	return onceward.DefaultKeyHeader
 }
 
-// ExecutedOnce fails the test unless each effect that there is was made once, and at least one was: whatever was sent,
-// and whatever failed. It is for requests that make one of each of their effects.
+// ExecutedOnce fails the test unless at least one effect was made, and no effect more than once, however many requests
+// were sent and whatever failed. It is for requests that make each of their effects once.
 func (k *Kit) ExecutedOnce() {
 	k.t.Helper()
 	total := 0

@@ -13,52 +13,52 @@ import (
 	"sync"
 )
 
-// ProviderConfig is what a [Provider] does.
+// ProviderConfig configures a [Provider].
 type ProviderConfig struct {
-	// Dedups makes it recognise a key: a call under one that it has seen gets the first answer, and has no effect.
-	// Default: each POST or PATCH has its effect. A PUT or DELETE of the same path has one effect in any case, because
-	// that is what its method says, and a GET has none.
+	// Dedups means that the provider recognises keys: a call with a known key gets the first answer, and has no effect.
+	// Default: each POST or PATCH has its effect. In any case several PUTs or DELETEs of the same path have one effect,
+	// because their method defines that, and a GET has none.
 	Dedups bool
-	// KeyHeader is the header that keys come in. Default: Idempotency-Key.
+	// KeyHeader is the header of the keys. Default: Idempotency-Key.
 	KeyHeader string
-	// Answer makes the answer to a call, which is the n-th effect. Default: 201 with {"id":"effect-n"}.
+	// Answer returns the answer to a call, which is the n-th effect. Default: 201 with {"id":"effect-n"}.
 	Answer func(call ProviderCall, n int) (status int, body string)
 }
 
-// ProviderCall is a call that a provider has got.
+// ProviderCall is a call that a provider has received.
 type ProviderCall struct {
 	Method, Path, Key, Body string
 }
 
-// reads reports whether the call changes nothing, by its method.
+// reads reports whether the method of the call changes nothing.
 func (c ProviderCall) reads() bool {
 	return c.Method == http.MethodGet || c.Method == http.MethodHead || c.Method == http.MethodOptions
 }
 
-// repeatable reports whether the call does the same if it is made again, by its method, and needs no key.
+// repeatable reports whether the call may be repeated without a key, because of its method.
 func (c ProviderCall) repeatable() bool {
 	return c.reads() || c.Method == http.MethodPut || c.Method == http.MethodDelete
 }
 
-// ErrProviderLost is returned by [Provider.Call] where over HTTP the connection is cut.
+// ErrProviderLost is returned by [Provider.Call] where the connection would be cut over HTTP.
 var ErrProviderLost = errors.New("oncewardtest: the connection to the provider was lost")
 
-// Provider is a double of another system that handlers call, such as one for payments: it counts its effects, records
-// its calls with their keys, and loses them or their answers where a test says so.
+// Provider is a test double of another system that handlers call, such as a payment provider. It counts its effects,
+// records its calls with their keys, and loses calls or their answers when a test asks for it.
 type Provider struct {
-	// URL is where it listens, without a slash at its end.
+	// URL is the address of the provider, without a slash at its end.
 	URL string
 
 	config ProviderConfig
-	making sync.Mutex // one effect after the other
+	making sync.Mutex // held to make one effect after the other
 
 	mu sync.Mutex
-	// arrived and checked are told of each call, with its number from 1, before it has its effect; they may be nil.
-	arrived func(n int, call ProviderCall) // the test's own
-	checked func(n int, call ProviderCall) // that of a check
+	// arrived and checked are called for each call, with its number from 1, before it has its effect; they may be nil.
+	arrived func(n int, call ProviderCall) // set by the test
+	checked func(n int, call ProviderCall) // set by a check
 	calls   []ProviderCall
 	effects int
-	answers map[string]providerAnswer // by what calls are recognised by
+	answers map[string]providerAnswer // by the identity of the call
 	faults  map[int]providerFault     // by the number of the call
 }
 
@@ -85,7 +85,7 @@ func NewProvider(t TestingT, config ProviderConfig) *Provider {
 	}
 	p := &Provider{config: config, answers: make(map[string]providerAnswer), faults: make(map[int]providerFault)}
 	server := httptest.NewUnstartedServer(p)
-	// On a connection that was used before, Go's client repeats a request with a key by itself when it is cut.
+	// Go's client retries a request with a key automatically if a reused connection is cut.
 	server.Config.SetKeepAlivesEnabled(false)
 	server.Start()
 	t.Cleanup(server.Close)
@@ -93,21 +93,21 @@ func NewProvider(t TestingT, config ProviderConfig) *Provider {
 	return p
 }
 
-// Effects returns how many effects it has made.
+// Effects returns the number of effects.
 func (p *Provider) Effects() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.effects
 }
 
-// Calls returns the calls that it has got, in their order.
+// Calls returns the calls that the provider has received, in order.
 func (p *Provider) Calls() []ProviderCall {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.calls)
 }
 
-// RefuseCall cuts the n-th call, counted from 1, before it has its effect.
+// RefuseCall cuts the connection of the n-th call, counted from 1, before the call has its effect.
 func (p *Provider) RefuseCall(n int) { p.plan(n, providerRefuses) }
 
 // LoseReply lets the n-th call, counted from 1, have its effect, and loses its answer.
@@ -132,11 +132,11 @@ func (p *Provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(answer.status)
-	_, _ = io.WriteString(w, answer.body) // a caller that has left is none of its business
+	_, _ = io.WriteString(w, answer.body) // an error means that the caller has left
 }
 
-// Call is a POST without HTTP, for handlers that are built with a function in the place of a client. It returns the
-// body of the answer, or an error for an answer of 400 or more.
+// Call makes a POST without HTTP, for handlers that use a function instead of a client. It returns the body of the
+// answer, or an error for an answer of 400 or more.
 func (p *Provider) Call(_ context.Context, path, key, body string) (string, error) {
 	answer, err := p.take(ProviderCall{http.MethodPost, path, key, body})
 	if err == nil && answer.status >= http.StatusBadRequest {
@@ -145,7 +145,7 @@ func (p *Provider) Call(_ context.Context, path, key, body string) (string, erro
 	return answer.body, err
 }
 
-// take takes a call, and returns its answer, or an error where that is lost.
+// take records a call, and returns its answer, or an error if the answer is lost.
 func (p *Provider) take(call ProviderCall) (providerAnswer, error) {
 	p.mu.Lock()
 	p.calls = append(p.calls, call)
@@ -168,7 +168,7 @@ func (p *Provider) take(call ProviderCall) (providerAnswer, error) {
 	return answer, nil
 }
 
-// make makes the effect of a call, unless it has been made.
+// make makes the effect of a call, unless it has already been made.
 func (p *Provider) make(call ProviderCall) providerAnswer {
 	p.making.Lock()
 	defer p.making.Unlock()
@@ -180,7 +180,7 @@ func (p *Provider) make(call ProviderCall) providerAnswer {
 	if known {
 		return answer
 	}
-	answer.status, answer.body = p.config.Answer(call, n) // which may ask the provider what it has got
+	answer.status, answer.body = p.config.Answer(call, n) // Answer may use the provider, so the lock is not held
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if answer.status < http.StatusBadRequest && !call.reads() {
@@ -192,7 +192,7 @@ func (p *Provider) make(call ProviderCall) providerAnswer {
 	return answer
 }
 
-// identity is what a call is recognised by; empty if each has an effect of its own.
+// identity returns the text that a call is recognised by; empty if each call has its own effect.
 func (p *Provider) identity(call ProviderCall) string {
 	switch {
 	case call.reads():
@@ -206,15 +206,16 @@ func (p *Provider) identity(call ProviderCall) string {
 	}
 }
 
-// AtCall calls a function whenever a call has arrived, with its number from 1, before it has its effect: to hold it, to
-// move the clock, or to end the process meanwhile.
+// AtCall sets a function that is called when a call has arrived, with its number from 1, before the call has its
+// effect. The function may delay the call, move the clock, or end the process.
 func (p *Provider) AtCall(arrived func(n int, call ProviderCall)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.arrived = arrived
 }
 
-// watch has a run of a check told of each call, and begins with a provider that knows none: runs may share it.
+// watch sets the function of a check that is called for each call, and forgets all answers, because runs may share a
+// provider.
 func (p *Provider) watch(checked func(n int, call ProviderCall)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -10,20 +10,20 @@ import (
 
 // Request is a request of a client.
 type Request struct {
-	// Method and Path are those of the request; the path may have a query. Default: POST.
+	// Method and Path are the method and the path of the request; the path may have a query. Default: POST.
 	Method, Path string
-	// Key is its idempotency key, as it stands in the header. A check has keys of its own. Default: none.
+	// Key is the idempotency key, as it appears in the header. A check uses its own keys. Default: none.
 	Key string
-	// Header has further headers, such as those of authentication. Default: a Content-Type for JSON.
+	// Header has additional headers, such as headers for authentication. Default: a Content-Type for JSON.
 	Header http.Header
-	// Body is its content.
+	// Body is the body of the request.
 	Body string
 }
 
-// Post is a request with a JSON body.
+// Post returns a POST request with a JSON body.
 func Post(path, body string) Request { return Request{Path: path, Body: body} }
 
-// String names the request.
+// String returns the method and the path.
 func (r Request) String() string { return cmp.Or(r.Method, http.MethodPost) + " " + r.Path }
 
 func (r Request) build(ctx context.Context, keyHeader string) *http.Request {
@@ -38,7 +38,8 @@ func (r Request) build(ctx context.Context, keyHeader string) *http.Request {
 	return request
 }
 
-// writer is what the service answers to. It shows the guard whether it was, as those of frameworks do.
+// writer is the writer for the service's answer. Like the writers of frameworks, it reports whether an answer was
+// written.
 type writer struct {
 	*httptest.ResponseRecorder
 	written bool

@@ -12,8 +12,8 @@ import (
 	"github.com/onceward/onceward/store/sqlite"
 )
 
-// scenarios are all the runs of a check: those that fail nowhere in particular, and those that fail at each of the
-// places that the clean run passed.
+// scenarios returns all runs of a check: runs without a particular place of failure, and runs that fail at each call
+// that the clean run made.
 func (c *checker) scenarios() []scenario {
 	all := []scenario{
 		{"the client repeats its request", (*run).duplicate},
@@ -39,7 +39,7 @@ func (c *checker) scenarios() []scenario {
 	return all
 }
 
-// storeScenarios fail at one call to the store.
+// storeScenarios returns the scenarios that fail at one call to the store.
 func storeScenarios(p Point, first bool) []scenario {
 	var all []scenario
 	for _, p := range []Point{p, {Call: p.Call, N: p.N, Late: true}} {
@@ -69,7 +69,7 @@ func storeScenarios(p Point, first bool) []scenario {
 		r.Faults().Up()
 		r.settle()
 	}})
-	if p.Call != "commit" { // inside of a transaction others wait for it
+	if p.Call != "commit" { // other requests wait for an open transaction
 		all = append(all, scenario{"the lease ends " + p.String() + ", and the client repeats its request", func(r *run) {
 			r.Faults().Do(p, r.overtake)
 			r.Send(r.request)
@@ -79,7 +79,7 @@ func storeScenarios(p Point, first bool) []scenario {
 	return all
 }
 
-// providerScenarios fail at one call to a provider.
+// providerScenarios returns the scenarios that fail at one call to a provider.
 func providerScenarios(i, n int) []scenario {
 	at := fmt.Sprintf("at call %d to the provider", n)
 	return []scenario{
@@ -123,7 +123,7 @@ func providerScenarios(i, n int) []scenario {
 	}
 }
 
-// attempt sends the request to a process that fails, and looks at what a transaction that did not commit has left.
+// attempt sends the request to a process that fails, and checks what is left of a transaction that did not commit.
 func (r *run) attempt(p Point) {
 	r.Send(r.request)
 	if committed := p.Call == "commit" && p.Late; !committed {
@@ -131,7 +131,7 @@ func (r *run) attempt(p Point) {
 	}
 }
 
-// failAndSettle sends the request into the fault that is planned. If the process is gone the next one goes on.
+// failAndSettle sends the request into the planned fault. If the process is gone, the next process continues.
 func (r *run) failAndSettle(p Point) {
 	r.attempt(p)
 	if r.Faults().state() != nil {
@@ -156,7 +156,7 @@ func (r *run) restarted() {
 	r.settle()
 }
 
-// duplicates is how many requests come at the same time.
+// duplicates is the number of requests that are sent at the same time.
 const duplicates = 4
 
 func (r *run) concurrent() {
@@ -169,8 +169,8 @@ func (r *run) concurrent() {
 	r.settle()
 }
 
-// twoOperations sends the same content under two keys. What the second comes to is the service's business: it may
-// refuse what is there already.
+// twoOperations sends the same content under two keys. The answer to the second request is not judged: the service may
+// refuse it because of the first.
 func (r *run) twoOperations() {
 	r.Send(r.request)
 	for i := range r.config.Providers {
@@ -181,7 +181,8 @@ func (r *run) twoOperations() {
 	r.Send(second)
 }
 
-// expires lets the client come back too late: the request is executed again, and the other system has to recognise it.
+// expires repeats the request after its answer has expired: the request is executed a second time, and the other system
+// has to recognise it.
 func (r *run) expires() {
 	r.Send(r.request)
 	r.mu.Lock()
@@ -220,7 +221,7 @@ func (r *run) overtake() {
 	r.send(r.t.Context(), r.newProcess(), r.request)
 }
 
-// atCall does something once the n-th call of the run to a provider has arrived, before it is answered.
+// atCall calls do when the n-th call of the run to a provider has arrived, before it is answered.
 func (r *run) atCall(i, n int, do func()) {
 	r.config.Providers[i].watch(func(m int, call ProviderCall) {
 		r.called(call)
@@ -230,10 +231,10 @@ func (r *run) atCall(i, n int, do func()) {
 	})
 }
 
-// dawdling is for how many moments a slow provider works.
+// dawdling is the number of moments for which a slow provider works.
 const dawdling = 50
 
-// dawdle lets a call take its time, for the handler to answer before it if it does not wait.
+// dawdle delays a call, so that a handler that does not wait for the call answers before it ends.
 func (r *run) dawdle() {
 	for range dawdling {
 		if r.sending.Load() == 0 {
@@ -244,7 +245,7 @@ func (r *run) dawdle() {
 	}
 }
 
-// tablesOf returns the tables of the application, on a store that can be told to refuse writes.
+// tablesOf returns the tables of the application, if the store is one that can be made to refuse writes.
 func tablesOf(s store.Store) (tables []string) {
 	db, ok := store.Find[*sqlite.Store](s)
 	if !ok {
@@ -265,7 +266,7 @@ func tablesOf(s store.Store) (tables []string) {
 	return tables
 }
 
-// refuseWrites makes the database refuse what is written to a table, for one request.
+// refuseWrites makes the database refuse writes to a table, for one request.
 func (r *run) refuseWrites(table string) {
 	db, _ := store.Find[*sqlite.Store](r.config.Store)
 	name := `"` + strings.ReplaceAll(table, `"`, `""`) + `"`

@@ -15,19 +15,21 @@ import (
 	"github.com/onceward/onceward/store/sqlite"
 )
 
-// Advancer is a clock that a test moves: a [Clock], or what a store's own module has, such as postgres.NewTestClock.
+// Advancer is a clock that a test moves: a [Clock], or a clock from the module of a store, such as
+// postgres.NewTestClock.
 type Advancer interface {
 	// Advance moves the clock.
 	Advance(d time.Duration)
 }
 
-// Clock is a clock that stands still until a test moves it. Hand its Now to memory.WithClock or sqlite.WithClock.
+// Clock is a clock that stands still until a test moves it. Pass its Now method to memory.WithClock or
+// sqlite.WithClock.
 type Clock struct {
 	mu  sync.Mutex
 	now time.Time
 }
 
-// NewClock returns a clock that shows the present time, as exactly as stores keep it.
+// NewClock returns a clock that shows the current time, with the precision of stores.
 func NewClock() *Clock { return &Clock{now: time.Now().UTC().Truncate(store.ClockStep)} }
 
 // Now returns the time that the clock shows.
@@ -44,8 +46,8 @@ func (c *Clock) Advance(d time.Duration) {
 	c.now = c.now.Add(d)
 }
 
-// emptyStore is a store with its tables and nothing in them, made once: to make them takes most of the time of opening
-// one.
+// emptyStore returns a snapshot of a store that has its tables and is otherwise empty. It is made once, because
+// creating the tables takes most of the time of opening a store.
 var emptyStore = sync.OnceValues(func() (mvcc.Snapshot, error) {
 	name := rand.Text()
 	s, err := sqlite.Open(context.Background(), "/"+name, sqlite.WithVFS("mvcc"))
@@ -56,14 +58,14 @@ var emptyStore = sync.OnceValues(func() (mvcc.Snapshot, error) {
 	return snapshot, s.Close()
 })
 
-// NewStore returns a store of SQLite in memory, with transactions and everything else that it has on a disk, and the
-// clock that it takes its time from. The statements make the tables of the handlers. It is closed, and gone, at the end
-// of the test.
+// NewStore returns a SQLite store in memory, with transactions and everything else that a store on disk has, and the
+// clock that it uses. The statements create the tables of the handlers. The store is closed and deleted at the end of
+// the test.
 func NewStore(t TestingT, statements ...string) (*sqlite.Store, *Clock) {
 	t.Helper()
 	clock := NewClock()
 	name := rand.Text()
-	if empty, err := emptyStore(); err == nil { // else opening it says why
+	if empty, err := emptyStore(); err == nil { // an error is reported by the Open that follows
 		mvcc.Create(name, empty)
 		t.Cleanup(func() { mvcc.Delete(name) })
 	}
@@ -71,7 +73,7 @@ func NewStore(t TestingT, statements ...string) (*sqlite.Store, *Clock) {
 	if err != nil {
 		t.Fatalf("oncewardtest: open a store in memory: %v", err)
 	}
-	t.Cleanup(func() { _ = s.Close() }) // what it held is gone with it
+	t.Cleanup(func() { _ = s.Close() }) // its content is deleted with it
 	err = s.Update(t.Context(), func(tx *sql.Tx) error {
 		for _, statement := range statements {
 			if _, err := tx.ExecContext(t.Context(), statement); err != nil {
@@ -86,8 +88,8 @@ func NewStore(t TestingT, statements ...string) (*sqlite.Store, *Clock) {
 	return s, clock
 }
 
-// InTx calls a function with the context of a handler in a transaction, without a guard, and undoes what it wrote: to
-// test a handler by itself. The handler's onceward.Tx is there, and on PostgreSQL its postgres.Tx.
+// InTx calls a function with the context of a handler in a transaction, without a guard, and then undoes its writes. It
+// is for testing a handler alone: onceward.Tx works with the context, and on PostgreSQL postgres.Tx does, too.
 func InTx(t TestingT, s store.Store, f func(ctx context.Context)) {
 	t.Helper()
 	able, ok := store.As[inbox.Store](s)

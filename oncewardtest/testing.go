@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// TestingT is what the kit needs of a *testing.T.
+// TestingT contains the methods of a *testing.T that the kit uses.
 type TestingT interface {
 	Helper()
 	Cleanup(func())
@@ -16,7 +16,7 @@ type TestingT interface {
 	Fatalf(format string, args ...any)
 }
 
-// scenarioT is the test that one run of a check takes place in: it ends with the run, and its failures are findings.
+// scenarioT is the test of one run of a check: it ends with the run, and its failures become findings.
 type scenarioT struct {
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -52,13 +52,13 @@ func (t *scenarioT) Errorf(format string, args ...any) {
 	t.failures = append(t.failures, fmt.Sprintf(format, args...))
 }
 
-// Fatalf implements [TestingT]: it ends the goroutine, as that of a *testing.T does.
+// Fatalf implements [TestingT]. It ends the goroutine, as the Fatalf of a *testing.T does.
 func (t *scenarioT) Fatalf(format string, args ...any) {
 	t.Errorf(format, args...)
 	runtime.Goexit()
 }
 
-// run runs a part of the test in a goroutine of its own, up to its end or to where it fails.
+// run calls f in its own goroutine, and waits until f returns or fails.
 func (t *scenarioT) run(f func()) {
 	ended := make(chan struct{})
 	go func() {
@@ -68,7 +68,7 @@ func (t *scenarioT) run(f func()) {
 	<-ended
 }
 
-// end cleans up, the last first.
+// end calls the cleanups, the last one first.
 func (t *scenarioT) end() {
 	t.cancel()
 	for {
@@ -85,7 +85,7 @@ func (t *scenarioT) end() {
 	}
 }
 
-// failed returns what went wrong, if anything did.
+// failed returns the failures.
 func (t *scenarioT) failed() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
