@@ -7,7 +7,7 @@ import (
 	"net/http"
 )
 
-// Answer is the result of an operation. It is stored, and every retry gets it.
+// Answer is the result of an operation. It is stored and returned to retries.
 type Answer struct {
 	// Status is the HTTP status. Default: 200. With 401, 408, 425, 429 or a status from 500 on a handler reports that it
 	// did nothing, or failed, and the guard does not store the answer: an operation that did something and ends so is

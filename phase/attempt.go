@@ -16,9 +16,9 @@ type attempt[T any] struct {
 	*Operation[T]
 	op    *onceward.Operation
 	state envelope
-	// recorded is set if a recovery point is stored: without one, nothing was ever done.
+	// recorded means that a recovery point is stored: without a recovery point, nothing was ever done.
 	recorded bool
-	// intends is set if the intent is this attempt's own: no earlier attempt can have made the call.
+	// intends means that this attempt recorded the intent: no earlier attempt can have made the call.
 	intends bool
 	givenUp error // why the outcome is unknown, if it is
 }
@@ -149,7 +149,7 @@ func (a *attempt[T]) begin(via string, start func() (*T, error)) error {
 	return err
 }
 
-// step runs one step, if the attempt still holds its right to.
+// step runs one step, if the attempt still holds the right to execute.
 func (a *attempt[T]) step(ctx context.Context, s *Step[T]) error {
 	if err := a.mayContinue(ctx); err != nil {
 		a.op.Suspend(a.MinBackoff)

@@ -7,8 +7,8 @@ import (
 )
 
 // logEnd logs why an attempt ended without an answer: the caller only gets the answer that the operation is in
-// progress, or that nothing was done. An attempt given up as unknown is logged as an error, one that is retried as a
-// warning.
+// progress, or that nothing was done. An attempt that was given up as unknown is logged as an error, and an attempt
+// that will be retried as a warning.
 func (a *attempt[T]) logEnd(ctx context.Context, err error) {
 	log, step := a.op.Logger(), a.currentStep()
 	if question := (*lookUpError)(nil); errors.As(err, &question) {

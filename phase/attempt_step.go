@@ -158,7 +158,7 @@ func (e *lookUpError) Error() string {
 		e.step, failure, e.cause)
 }
 
-// makeCall makes the call, if the attempt still holds its right to.
+// makeCall makes the call, if the attempt still holds the right to execute.
 func (a *attempt[T]) makeCall(ctx context.Context, s *Step[T]) error {
 	data, err := a.data()
 	if err != nil {

@@ -174,9 +174,9 @@ func (o *Operation[T]) serve(w http.ResponseWriter, r *http.Request, start func(
 	answer.write(w)
 }
 
-// Do runs the operation for a call that is not an HTTP request; its Operation is the operation's name. A key that is
-// used for something else is recognised by the Payload of the call, not by the data. It returns the body of the answer,
-// from this attempt or an earlier one; a status is not kept. The errors are the ones of [onceward.Guard.Do];
+// Do runs the operation for a call that is not an HTTP request; its Operation is the operation's name. A key that was
+// used for something else is recognised by the Payload of the call, not by the data. Do returns the body of the answer,
+// from this attempt or an earlier one; a status is not kept. The errors are the errors of [onceward.Guard.Do];
 // [onceward.ErrInProgress] also means that the operation was suspended and will continue.
 func (o *Operation[T]) Do(
 	ctx context.Context, guard *onceward.Guard, call onceward.Call, data T,
@@ -196,7 +196,8 @@ func (o *Operation[T]) value(ctx context.Context, start func() (*T, error)) ([]b
 	return answer.Body, nil
 }
 
-// errLostBeforeStart is the start of an operation that is resumed without its caller: there is no data to start from.
+// errLostBeforeStart is the error for an operation that was lost before its first recovery point and is resumed without
+// its caller: there is no data to start from.
 var errLostBeforeStart = errors.New("phase: the operation was lost before its first recovery point; nothing was done")
 
 // resume implements [Resumable]. It leaves an operation of another version of the program alone, with a

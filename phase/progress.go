@@ -10,7 +10,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// ErrNotPhased is returned when a record is not one of a phased operation that has a recovery point.
+// ErrNotPhased is returned for a record without a recovery point of a phased operation.
 var ErrNotPhased = errors.New("phase: the record has no recovery point of a phased operation")
 
 // Progress is the state of a phased operation in its record. It can be read without the operation's code, so that a
@@ -22,14 +22,14 @@ type Progress struct {
 	// Step is the name of the current step: the step whose call is in doubt, or the next step. It is empty if all steps
 	// are done and only the answer is missing.
 	Step string
-	// InDoubt is set if the call of the current step may have been made, and CalledBy is the attempt that intended to make
-	// it.
+	// InDoubt means that the call of the current step may have been made, and CalledBy is the attempt that intended to
+	// make it.
 	InDoubt  bool
 	CalledBy int64
 	// Attempts is the number of failed attempts at the step, and Lost the number of attempts that took over there and
 	// ended without a result.
 	Attempts, Lost int
-	// Failure is the last error of the current step, and LookUpFailure why the last look-up of its call failed, which
+	// Failure is the last error of the current step, and LookUpFailure the last error of the look-up of its call, which
 	// proves nothing about the call.
 	Failure, LookUpFailure string
 	// Via is http, or do for an operation started by [Operation.Do]: its answer is a value with status 200.
@@ -222,7 +222,7 @@ func (p *Progress) after(o *StepOutcome) (envelope, error) {
 // ErrNotInDoubt is returned when no call of an operation is in doubt: there is nothing to query.
 var ErrNotInDoubt = errors.New("phase: no call of the operation is in doubt")
 
-// Doubt is a call of which it is not known whether it was made: for resolvers, which query the other system.
+// Doubt is a call that may or may not have been made. It is for resolvers, which query the other system.
 type Doubt[T any] struct {
 	// Step is the name of the step.
 	Step string
