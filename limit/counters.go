@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Counters holds counts that the nodes of a service share. Package store/redis has one.
+// Counters holds counts that the nodes of a service share. Package store/redis has an implementation.
 //
 // A node does not query them for each request. It takes a portion of a scope's allowance, and uses it up, or returns it
 // after a moment. The closer a scope is to its limit the smaller the portions become, down to what a request needs now,
@@ -36,12 +36,13 @@ const RepeatWithin = 5 * time.Minute
 type Take struct {
 	// Scope and Name identify the count; Name is the name of a limit, such as [onceward.LimitNewKeys].
 	Scope, Name string
-	// Rate is the limit over time. A Limit of zero is none.
+	// Rate is the limit over time. A Limit of zero means no limit.
 	Rate Rate
-	// Active is the limit of active keys, and zero is none; Retention is how long a key is kept.
+	// Active is the limit of active keys, and zero means no limit; Retention is how long a key is kept.
 	Active    int
 	Retention time.Duration
-	// Need is the number of requests now, and Want, no less, the number that could be used soon.
+	// Need is the number of requests that wait now, and Want, which is at least Need, the number that could be used
+	// soon.
 	Need, Want int
 	// Unused is how many of an earlier grant are returned. Undone is how many of it were used for work that was undone:
 	// they stay used in the rate, and no longer count as active keys. UnusedEnd is the End of that grant: zero for the
@@ -59,7 +60,7 @@ const OldestEnd = -1
 
 // Grant is the answer to a [Take].
 type Grant struct {
-	// Granted is how many.
+	// Granted is the number of requests granted.
 	Granted int
 	// End identifies the part of time at whose end active keys of this grant are counted out.
 	End int64

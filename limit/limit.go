@@ -60,8 +60,8 @@ type Config struct {
 	MaxScopes int
 	// Counters holds the counts that nodes share. Default: none, each process counts on its own.
 	Counters Counters
-	// Nodes is how many nodes share the Counters. While these are unavailable, each node allows a scope that part of its
-	// limits. Default: 1.
+	// Nodes is the number of nodes that share the Counters. While the Counters are unavailable, each node allows a
+	// scope its part of the limits. Default: 1.
 	Nodes int
 	// CounterTimeout is how long a request waits for the Counters. Default: 250 ms.
 	CounterTimeout time.Duration
@@ -165,8 +165,8 @@ func (l *Limiter) ReturnKey(scope string, retention time.Duration, ran bool) {
 	}
 }
 
-// CountOut counts out an active key of a scope early, the oldest one. It is for a key that an operator has removed, and
-// for a key whose record has become a dead letter (rule B3) before its retention is over: call it for each
+// CountOut removes the oldest active key of a scope from the count early. It is for a key that an operator has removed,
+// and for a key whose record has become a dead letter (rule B3) before its retention is over: call it for each
 // reconcile.ReconciledEvent whose Outcome is "dead letter".
 func (l *Limiter) CountOut(ctx context.Context, scope string) error {
 	a := &demand{scope: scope, name: onceward.LimitNewKeys, active: l.config.For(scope).ActiveKeys}

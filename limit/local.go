@@ -36,7 +36,7 @@ type shard struct {
 type usage struct {
 	newKeys, lookups, mismatches meter
 	active                       active
-	busyUntil                    time.Duration // from then on its use has no effect
+	busyUntil                    time.Duration // the time from which its use has no effect
 }
 
 func newLocal(maxScopes int) *local {
@@ -125,8 +125,8 @@ func (s *shard) usage(scope string, now time.Duration) *usage {
 	return u
 }
 
-// clean removes some idle scopes. If there is no room, it also removes the one with the lowest use among those it
-// checked, because a scope at its limit would get the whole limit again. The check begins at a random scope, so that
+// clean removes some idle scopes. If there is no room, it also removes the scope with the lowest use among the scopes
+// it checked, because a scope at its limit would get the whole limit again. The check begins at a random scope, so that
 // all are checked in time.
 func (s *shard) clean(now time.Duration) {
 	looked, least, lowest := 0, "", math.Inf(1)
@@ -236,7 +236,7 @@ func (a *active) wait(limit int, now time.Duration) time.Duration {
 	return 0
 }
 
-// add counts a key, and returns when it is counted out. The last entry is the one added to last.
+// add counts a key, and returns when it is counted out. A new end is appended to the list.
 func (a *active) add(retention, now time.Duration) (end time.Duration) {
 	width := max(retention/parts, time.Second)
 	end = (now + retention + width - 1) / width * width
