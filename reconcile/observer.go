@@ -23,8 +23,8 @@ type ReconciledEvent struct {
 	Err error
 }
 
-// guardedObserver passes events to another observer. It logs a panic of it, which could otherwise end the process from
-// a goroutine of the poller.
+// guardedObserver passes events to another observer. It recovers and logs panics of that observer, which could
+// otherwise end the process from a goroutine of the poller.
 type guardedObserver struct {
 	onceward.Observer
 	logger *slog.Logger

@@ -44,7 +44,7 @@ func (op *Operator) lookUp(ctx context.Context, q Query) (found []store.Record, 
 		case errors.Is(err, store.ErrNotFound):
 		case err != nil:
 			return nil, err
-		case key.Secret == 0 || key.Secret == rec.DownstreamSecret || rec.Version == 0: // which cannot be read
+		case key.Secret == 0 || key.Secret == rec.DownstreamSecret || rec.Version == 0: // version 0: it cannot be read
 			found = append(found, rec)
 		}
 	}

@@ -138,8 +138,8 @@ func (r *pollRun) wants(rec *store.Record) bool {
 	return r.letters.Load() && rule != nil && rule.Source != ""
 }
 
-// do processes one record, unless another node was faster: a record that another node has postponed is not due when it
-// was listed to be. This check needs no clock.
+// do processes one record, unless another node was faster: if another node has postponed the record, its due time
+// differs from the listed one. This check needs no clock.
 func (r *pollRun) do(ctx context.Context, item fair.Item) {
 	rec, err := r.get(ctx, item.ID)
 	switch {

@@ -238,8 +238,9 @@ func (p *Poller) keepAttempt(ctx context.Context, rec *store.Record, answer stri
 	}
 }
 
-// worthKeeping bounds the audit of a record whose outcome is not found: the first ten attempts, up to a hundred those
-// whose result differs from the last one, and then each that is a power of two.
+// worthKeeping reports whether an attempt is written to the audit, and so bounds the audit of a record whose outcome is
+// not found. The first ten attempts are written, up to the hundredth also each attempt with a changed result, and each
+// attempt whose number is a power of two.
 func worthKeeping(count int, changed bool) bool {
 	return count <= 10 || changed && count <= 100 || count&(count-1) == 0
 }

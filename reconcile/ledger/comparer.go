@@ -145,11 +145,11 @@ func (c *Comparer) Status(ctx context.Context) (Status, error) {
 // giveUpWait is how long GiveUp waits for a node that is comparing.
 const giveUpWait = time.Minute
 
-// GiveUp ends a window that will never be compared, such as one that the provider has lost: it is no longer due, and
-// effects in it may be missing on either side without a finding. The actor and the reason are written to the audit of
-// the store first; if this fails the window is not given up. The window is one of [Status.Uncompared], or else the
-// error wraps [store.ErrNotFound]; it wraps [onceward.ErrInProgress] if a node does not stop comparing for a minute,
-// and [errors.ErrUnsupported] if the store keeps no audit.
+// GiveUp ends a window that will never be compared, such as a window that the provider has lost: it is no longer due,
+// and effects in it may be missing on either side without a finding. The actor and the reason are written to the audit
+// of the store first; if this fails the window is not given up. The window must be one of [Status.Uncompared],
+// otherwise the error wraps [store.ErrNotFound]. The error wraps [onceward.ErrInProgress] if a node does not stop
+// comparing for a minute, and [errors.ErrUnsupported] if the store keeps no audit.
 func (c *Comparer) GiveUp(ctx context.Context, by reconcile.By, w Window) error {
 	auditor, ok := store.As[store.Auditor](c.store)
 	if !ok {

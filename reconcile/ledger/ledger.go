@@ -34,8 +34,8 @@ type Entry struct {
 }
 
 // Source lists the entries of one side in the window, in ascending byte order of their keys, from the first key that is
-// larger than after; an empty after is before all keys. The same key twice is a finding, a smaller key after a larger
-// one is an [OrderError].
+// larger than after; an empty after is before all keys. The same key twice is a finding, and a smaller key after a
+// larger key is an [OrderError].
 //
 // Entries with equal keys should be in a stable order, such as by time: the first is compared, the others are
 // duplicates. An entry that the source yields together with an error is ignored, and no further entry is read.

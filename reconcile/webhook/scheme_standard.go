@@ -78,7 +78,7 @@ func (s *StandardWebhooks) Verify(header http.Header, body []byte, now time.Time
 }
 
 // Sign sets the three headers as the sender does, with one v1 for each secret. It is for senders and tests. The id
-// stays the same when an event is sent again; one that is empty or contains a full stop is an error.
+// stays the same when an event is sent again; an id that is empty or contains a full stop is an error.
 func (s *StandardWebhooks) Sign(header http.Header, id string, body []byte, at time.Time) error {
 	if err := checkID(id); err != nil {
 		return err
