@@ -12,42 +12,42 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
-// The defaults that a [PublisherConfig] and a [ConsumerConfig] have in common.
+// The defaults that [PublisherConfig] and [ConsumerConfig] share.
 const (
 	DefaultConnectTimeout = 10 * time.Second
 	DefaultHeartbeat      = 10 * time.Second
 )
 
-// closeTimeout is how long the broker may take to say goodbye.
+// closeTimeout is the longest time that a graceful close of a connection may take.
 const closeTimeout = 2 * time.Second
 
-// checkURL refuses what is not the URL of a broker.
+// checkURL returns an error if the URL is not an AMQP URL.
 func checkURL(url string) error {
 	if _, err := amqp091.ParseURI(url); err != nil {
-		// The error itself may repeat the URL, with the password in it.
+		// The error may contain the URL, which includes the password.
 		return errors.New("amqp: the URL of the configuration is not one like amqp://user:password@host:port/vhost")
 	}
 	return nil
 }
 
-// connSettings say how to connect.
+// connSettings are the parameters of a connection.
 type connSettings struct {
-	// url is where the broker is, and name what it shows for the connection.
+	// url is the address of the broker, and name is the connection name that the broker shows.
 	url, name string
-	// tls is for a URL with amqps.
+	// tls is the TLS configuration for an amqps URL.
 	tls *tls.Config
-	// heartbeat is how often the broker has to show that it is there, and writeTimeout how long a write may be stuck.
+	// heartbeat is the interval of the heartbeats, and writeTimeout the longest time that a write may block.
 	heartbeat, writeTimeout time.Duration
 }
 
-// conn is a connection that cannot hang and can be cut: the client itself heeds no context, and its writes have no
-// deadline.
+// conn is a connection that cannot hang and can be cut. The client library alone ignores contexts and sets no write
+// deadlines.
 type conn struct {
 	*amqp091.Connection
 	tcp net.Conn
 }
 
-// dial connects. If the context ends before it has, the connection is cut.
+// dial connects to the broker. If the context ends first, dial cuts the connection.
 func dial(ctx context.Context, s connSettings) (*conn, error) {
 	c := &conn{}
 	stop := func() bool { return true }
@@ -55,7 +55,7 @@ func dial(ctx context.Context, s connSettings) (*conn, error) {
 	properties.SetClientConnectionName(s.name)
 	var err error
 	c.Connection, err = amqp091.DialConfig(s.url, amqp091.Config{
-		TLSClientConfig: s.tls.Clone(), // the client writes into it
+		TLSClientConfig: s.tls.Clone(), // the client modifies it
 		Heartbeat:       s.heartbeat,
 		Properties:      properties,
 		Dial: func(network, address string) (net.Conn, error) {
@@ -78,11 +78,11 @@ func dial(ctx context.Context, s connSettings) (*conn, error) {
 	return c, nil
 }
 
-// cut ends the connection at once, without a word to the broker.
+// cut closes the TCP connection at once, without the closing handshake.
 func (c *conn) cut() { _ = c.tcp.Close() }
 
-// goodbye closes the connection, and cuts it if the broker has not answered in time. The client's own deadline is not
-// enough: each frame that it reads or writes meanwhile, such as a heartbeat, replaces it.
+// goodbye closes the connection, and cuts it if the broker does not answer in time. The client's own deadline is not
+// enough: each frame that the client reads or writes in the meantime, such as a heartbeat, replaces it.
 func (c *conn) goodbye(timeout time.Duration) error {
 	timer := time.AfterFunc(timeout, c.cut)
 	err := c.CloseDeadline(time.Now().Add(timeout))
@@ -92,8 +92,8 @@ func (c *conn) goodbye(timeout time.Duration) error {
 	return err
 }
 
-// limited is a connection whose writes fail instead of being stuck, as they are when the broker does not read: then it
-// is out of memory or disk space, or frozen.
+// limited is a connection whose writes fail after a timeout. Without the timeout a write blocks as long as the broker
+// does not read, for example because it is frozen or out of memory or disk space.
 type limited struct {
 	net.Conn
 	timeout time.Duration

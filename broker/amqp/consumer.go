@@ -16,8 +16,8 @@ import (
 	"github.com/onceward/onceward/internal/consuming"
 )
 
-// ErrPoison is the cause that [ConsumerConfig.OnPoison] gets for a delivery without an event ID. A handler wraps it to
-// say that to try again would not help.
+// ErrPoison is the cause that [ConsumerConfig.OnPoison] receives for a delivery without an event ID. A handler returns
+// an error that wraps ErrPoison if a retry would not help.
 var ErrPoison = errors.New("amqp: the delivery cannot be applied")
 
 // The defaults of a [ConsumerConfig].
@@ -31,56 +31,57 @@ const (
 
 // ConsumerConfig configures a [Consumer].
 type ConsumerConfig struct {
-	// URL is where the broker is, such as amqps://user:password@host/vhost. Required.
+	// URL is the address of the broker, such as amqps://user:password@host/vhost. Required.
 	URL string
-	// TLS is for a URL with amqps. Default: the certificate authorities of the system.
+	// TLS is the TLS configuration for an amqps URL. Default: the certificate authorities of the system.
 	TLS *tls.Config
-	// Queue is where the messages are. Required.
+	// Queue is the name of the queue to consume. Required.
 	Queue string
-	// Inbox remembers what was applied. Required.
+	// Inbox records which events were applied. Required.
 	Inbox *inbox.Inbox
-	// Name is that of the consumer in the inbox, and what the broker shows for it. It stays the same for as long as
-	// events may be repeated. Required.
+	// Name is the name of the consumer in the inbox, and the connection name and consumer tag that the broker shows. It
+	// must stay the same for as long as events may be repeated. Required.
 	Name string
-	// Handle applies a delivery in the transaction that it takes from its context, with [onceward.Tx] or the way of the
-	// store's own package. It is called again if it returns an error or the transaction fails, and it does not
-	// acknowledge anything. Required.
+	// Handle applies a delivery in the transaction of its context, which [onceward.Tx] or the function of the store's
+	// own package returns. It is called again if it returns an error or the transaction fails. It must not acknowledge
+	// the delivery. Required.
 	Handle func(ctx context.Context, d *amqp091.Delivery) error
 
-	// EventID names the event of a delivery: the sender's name for it, the same each time it is sent. One that is not
-	// known is an error, and the delivery is poison. Default: [HeaderEventID].
+	// EventID returns the ID of the event of a delivery: the ID that the sender assigned, which is the same in each
+	// repetition. If it returns an error, the delivery is poison. Default: [HeaderEventID].
 	EventID func(d *amqp091.Delivery) (string, error)
-	// OnPoison decides about a delivery that cannot be applied. If it returns nil, because it has put the message aside
-	// for an operator to look at, the delivery is acknowledged; it is called again if it returns an error, or if the
-	// process dies before that. Default: none, and the delivery is rejected, so that the queue's dead-letter exchange
-	// gets it.
+	// OnPoison handles a delivery that cannot be applied. If it returns nil, for example because it stored the message
+	// for an operator, the delivery is acknowledged. It is called again if it returns an error, or if the process dies
+	// before the acknowledgement. Default: none; the delivery is rejected, and the broker sends it to the queue's
+	// dead-letter exchange.
 	OnPoison func(ctx context.Context, d *amqp091.Delivery, cause error) error
 
-	// Prefetch is how many deliveries are worked on at once, with those that are kept back after a failure. Default:
-	// [DefaultPrefetch].
+	// Prefetch is the number of deliveries that are processed at once, including those that wait after a failure.
+	// Default: [DefaultPrefetch].
 	Prefetch int
-	// MaxAttempts is how often an event is tried by this process before it is poison. Default: [DefaultMaxAttempts].
+	// MaxAttempts is how often this process tries an event before the event is poison. Default: [DefaultMaxAttempts].
 	MaxAttempts int
-	// MinBackoff and MaxBackoff bound how long a delivery is kept back after a failure, and how long to wait before
-	// connecting again. It doubles with each, less up to a half at random. A connection that lasted for longer than
-	// MaxBackoff makes the next wait a short one. Default: [DefaultMinBackoff] and [DefaultMaxBackoff].
+	// MinBackoff and MaxBackoff bound the wait before a failed delivery is requeued, and the wait before a reconnect.
+	// The wait doubles with each failure, minus a random part of up to a half. After a connection that lasted longer
+	// than MaxBackoff, the next wait is short. Default: [DefaultMinBackoff] and [DefaultMaxBackoff].
 	MinBackoff, MaxBackoff time.Duration
-	// Grace is how long what is being applied may go on when Run is to end. Default: [DefaultGrace].
+	// Grace is how long running handlers may continue after the context of Run has ended. Default: [DefaultGrace].
 	Grace time.Duration
-	// ConnectTimeout is how long it may take to connect and to begin to consume. Default: [DefaultConnectTimeout].
+	// ConnectTimeout is the longest time for connecting and starting to consume. It is also the longest time that a
+	// write may block. Default: [DefaultConnectTimeout].
 	ConnectTimeout time.Duration
-	// Heartbeat is how often the broker has to show that it is there. A connection is lost when it misses three times.
-	// Default: [DefaultHeartbeat].
+	// Heartbeat is the interval of the heartbeats. A connection is lost if the broker misses three heartbeats. Default:
+	// [DefaultHeartbeat].
 	Heartbeat time.Duration
-	// Observer is told of each message, by an [inbox.HandledEvent]. Default: none.
+	// Observer receives an [inbox.HandledEvent] for each message. Default: none.
 	Observer onceward.Observer
-	// Propagator lets Handle belong to the trace that the headers of the message tell of. Default: none.
+	// Propagator makes the context of Handle part of the trace that the headers of the message identify. Default: none.
 	Propagator onceward.Propagator
-	// Logger gets what failed. Default: [slog.Default].
+	// Logger logs failures. Default: [slog.Default].
 	Logger *slog.Logger
 }
 
-// headersOf returns a function that returns the headers of a message that are text.
+// headersOf returns a function that returns the headers of a message whose values are text.
 func headersOf(d *amqp091.Delivery) func() map[string]string {
 	return func() map[string]string {
 		headers := make(map[string]string, len(d.Headers))
@@ -93,8 +94,8 @@ func headersOf(d *amqp091.Delivery) func() map[string]string {
 	}
 }
 
-// HeaderEventID returns the event's ID from where the AMQP binding of CloudEvents puts it, the header cloudEvents:id
-// or cloudEvents_id, or else the message-id.
+// HeaderEventID returns the event ID from the header of the AMQP binding of CloudEvents, cloudEvents:id or
+// cloudEvents_id, or else the message-id.
 func HeaderEventID(d *amqp091.Delivery) (string, error) {
 	for _, name := range []string{"cloudEvents:id", "cloudEvents_id"} {
 		if id, ok := d.Headers[name].(string); ok && id != "" {
@@ -107,7 +108,7 @@ func HeaderEventID(d *amqp091.Delivery) (string, error) {
 	return d.MessageId, nil
 }
 
-// check finds what is missing or makes no sense.
+// check returns an error for missing or invalid fields.
 func (c *ConsumerConfig) check() error {
 	if err := checkURL(c.URL); err != nil {
 		return err
@@ -117,7 +118,7 @@ func (c *ConsumerConfig) check() error {
 	checker.Required("Inbox", c.Inbox != nil)
 	checker.Name("Name", c.Name)
 	checker.Required("Handle", c.Handle != nil)
-	checker.AtMost("Prefetch", c.Prefetch, math.MaxUint16) // by the protocol
+	checker.AtMost("Prefetch", c.Prefetch, math.MaxUint16) // the limit of the protocol
 	checker.AtMost("MaxAttempts", c.MaxAttempts, math.MaxInt)
 	checker.Backoff(c.MinBackoff, c.MaxBackoff)
 	checker.NotNegative("Grace", c.Grace)
@@ -126,7 +127,7 @@ func (c *ConsumerConfig) check() error {
 	return checker.Err()
 }
 
-// withDefaults fills in what was left out.
+// withDefaults returns the configuration with defaults for the omitted fields.
 func (c ConsumerConfig) withDefaults() ConsumerConfig {
 	if c.EventID == nil {
 		c.EventID = HeaderEventID
@@ -144,7 +145,7 @@ func (c ConsumerConfig) withDefaults() ConsumerConfig {
 // Consumer applies the messages of a queue, each event once.
 type Consumer struct{ config ConsumerConfig }
 
-// NewConsumer returns a consumer, or says what is wrong with its configuration. Run connects.
+// NewConsumer returns a consumer, or an error if its configuration is invalid. [Consumer.Run] connects to the broker.
 func NewConsumer(config ConsumerConfig) (*Consumer, error) {
 	if err := config.check(); err != nil {
 		return nil, err
@@ -152,9 +153,9 @@ func NewConsumer(config ConsumerConfig) (*Consumer, error) {
 	return &Consumer{config.withDefaults()}, nil
 }
 
-// Run consumes until the context ends, and returns nil then, after what was being applied has been settled. What the
-// broker has delivered and was not begun goes back into the queue. It returns no other error: a broker that is away, or
-// a queue that is missing, is tried again.
+// Run consumes until the context ends, waits until the running handlers are settled, and returns nil. Deliveries that
+// were not started return to the queue. Run returns no error: it retries if the broker is unreachable or the queue is
+// missing.
 func (c *Consumer) Run(ctx context.Context) error {
 	r := &runner{ConsumerConfig: c.config}
 	applying, cancel := consuming.Grace(ctx, r.Grace)
@@ -163,7 +164,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 	for failures := 1; ctx.Err() == nil; failures++ {
 		lived, err := r.session(ctx, applying)
 		if lived > r.MaxBackoff {
-			failures = 1 // one that is lost sooner may be lost for the same reason as those before
+			failures = 1 // a connection that is lost sooner may have been lost for the same reason
 		}
 		if ctx.Err() == nil {
 			r.Logger.WarnContext(ctx, "amqp: consuming was interrupted", "queue", r.Queue, "error", err)

@@ -13,19 +13,19 @@ import (
 	"github.com/onceward/onceward/internal/consuming"
 )
 
-// runner is a consumer at work.
+// runner is the state of a running consumer.
 type runner struct {
 	ConsumerConfig
-	// work is what is being applied, on whichever connection it came.
+	// work counts the deliveries that are being applied, on any connection.
 	work sync.WaitGroup
-	// failures are those of the events, by their IDs.
+	// failures counts the failures of each event by its ID.
 	failures consuming.Failures[string]
-	// backlog is how many messages waited in the queue when it was last looked at, less those that were handled since,
-	// or negative.
+	// backlog is the number of messages that waited in the queue at the last look, minus the messages that were handled
+	// since. It is negative if the number is unknown.
 	backlog atomic.Int64
 }
 
-// watch is who is told of what the consumer does.
+// watch returns the observer, propagator and logger for the deliveries.
 func (r *runner) watch() consuming.Watch {
 	return consuming.Watch{
 		Observer: r.Observer, Propagator: r.Propagator, Logger: r.Logger,
@@ -33,8 +33,9 @@ func (r *runner) watch() consuming.Watch {
 	}
 }
 
-// left is how many messages wait when one more was handled. A short rush is over before the queue is looked at again, and
-// what is told with its last message stays on show until another one comes.
+// left subtracts one message from the backlog and returns the rest. The queue is looked at too rarely for a short
+// burst: without the subtraction, the event of the last message would report a backlog that is already gone, until
+// another message arrives.
 func (r *runner) left() int {
 	for {
 		n := r.backlog.Load()
@@ -47,26 +48,26 @@ func (r *runner) left() int {
 	}
 }
 
-// pause waits after a number of failures, or until the context ends.
+// pause waits for the backoff after a number of failures, or until the context ends.
 func (r *runner) pause(ctx context.Context, failures int) {
 	backoff.Sleep(ctx, backoff.Jittered(r.MinBackoff, r.MaxBackoff, failures))
 }
 
-// outcome is what becomes of a delivery.
+// outcome is the way in which a delivery is settled.
 type outcome uint8
 
 const (
-	// acknowledge is for what was applied, now or before, or put aside.
+	// acknowledge is for deliveries that were applied, now or earlier, or taken by OnPoison.
 	acknowledge outcome = iota
-	// reject is for poison: the dead-letter exchange gets it.
+	// reject is for poison: the broker sends it to the dead-letter exchange.
 	reject
-	// requeue is for what was interrupted.
+	// requeue is for deliveries whose handling was interrupted.
 	requeue
-	// requeueLater is for what has failed.
+	// requeueLater is for deliveries that failed.
 	requeueLater
 )
 
-// apply applies a delivery and says what becomes of it. It also returns how often the event has failed.
+// apply applies a delivery and returns its outcome, and how often the event has failed.
 func (r *runner) apply(ctx context.Context, d *amqp091.Delivery) (o outcome, failures int) {
 	id, err := consuming.EventID(r.EventID, d)
 	if err != nil {
@@ -98,7 +99,7 @@ func (r *runner) apply(ctx context.Context, d *amqp091.Delivery) (o outcome, fai
 	return o, failures
 }
 
-// poison decides, or has OnPoison decide, about a delivery that cannot be applied.
+// poison returns the outcome of a delivery that cannot be applied. OnPoison decides, if it is set.
 func (r *runner) poison(ctx context.Context, d *amqp091.Delivery, cause error) outcome {
 	if r.OnPoison == nil {
 		r.Logger.ErrorContext(ctx, "amqp: a message is rejected",

@@ -11,8 +11,8 @@ import (
 	"github.com/onceward/onceward/internal/backoff"
 )
 
-// consumerSession is one connection that consumes. When it is lost it is replaced: what was delivered on it cannot be
-// acknowledged any more, and comes again.
+// consumerSession is one connection that consumes. A lost connection is replaced: its deliveries can no longer be
+// acknowledged, and the broker delivers them again.
 type consumerSession struct {
 	*runner
 	conn       *conn
@@ -21,7 +21,7 @@ type consumerSession struct {
 	deliveries <-chan amqp091.Delivery
 }
 
-// session consumes on one connection until that is lost or the context ends, and returns for how long it did.
+// session consumes on one connection until the connection is lost or the context ends. It returns how long it consumed.
 func (r *runner) session(ctx, applying context.Context) (lived time.Duration, err error) {
 	s, err := r.open(ctx)
 	if err != nil {
@@ -35,34 +35,35 @@ func (r *runner) session(ctx, applying context.Context) (lived time.Duration, er
 	}
 	err = s.consume(ctx, applying)
 	stop()
-	looks.Wait() // the connection is closed by now, which ends a look that hangs
+	looks.Wait() // the connection is closed by now, so a look cannot hang
 	return time.Since(begun), err
 }
 
-// lookEvery is the time between two looks at how many messages wait in the queue.
+// lookEvery is the interval at which the length of the queue is read.
 const lookEvery = 15 * time.Second
 
-// look looks at the queue now and then until the context ends.
+// look reads the length of the queue at each interval until the context ends.
 func (s *consumerSession) look(ctx context.Context) {
 	for backoff.Sleep(ctx, lookEvery) {
 		s.lookOnce()
 	}
 }
 
-// lookOnce asks the broker how many messages wait, on a channel of its own: the broker closes one on which it refuses.
+// lookOnce reads how many messages wait in the queue. It uses a channel of its own, because the broker closes a channel
+// on which it refuses a request.
 func (s *consumerSession) lookOnce() {
 	seen := -1
 	if channel, err := s.conn.Channel(); err == nil {
 		if queue, err := channel.QueueDeclarePassive(s.Queue, true, false, false, false, nil); err == nil {
 			seen = queue.Messages
 		}
-		_ = channel.Close() // at the latest it is closed with the connection
+		_ = channel.Close() // if this fails, the channel is closed with the connection
 	}
 	s.backlog.Store(int64(seen))
 }
 
-// open connects and begins to consume. The client does not heed a context: if that ends, or time is up, the connection
-// is cut.
+// open connects and starts to consume. The client ignores contexts: if the context ends or the timeout expires, open
+// cuts the connection.
 func (r *runner) open(ctx context.Context) (*consumerSession, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.ConnectTimeout)
 	defer cancel()
@@ -81,7 +82,7 @@ func (r *runner) open(ctx context.Context) (*consumerSession, error) {
 	return s, nil
 }
 
-// begin opens a channel and consumes on it.
+// begin opens a channel and starts to consume on it.
 func (s *consumerSession) begin() (err error) {
 	if s.channel, err = s.conn.Channel(); err != nil {
 		return err
@@ -97,11 +98,11 @@ func (s *consumerSession) begin() (err error) {
 	return err
 }
 
-// cut ends the connection at once.
 func (s *consumerSession) cut() { s.conn.cut() }
 
-// consume works on deliveries until the context ends or the connection is lost, and returns why in the latter case.
-// Then it does not wait for what is being applied: that cannot be acknowledged, but it may be committed.
+// consume processes deliveries until the context ends or the connection is lost, and returns an error in the second
+// case. After a lost connection it does not wait for running handlers: their deliveries cannot be acknowledged any
+// more, but their transactions may still commit.
 func (s *consumerSession) consume(ctx, applying context.Context) error {
 	alive, lost := context.WithCancel(ctx)
 	defer lost()
@@ -120,16 +121,16 @@ func (s *consumerSession) consume(ctx, applying context.Context) error {
 	}
 }
 
-// settle applies a delivery and tells the broker what became of it.
+// settle applies a delivery and sends its outcome to the broker.
 func (s *consumerSession) settle(alive, applying context.Context, d *amqp091.Delivery) {
 	outcome, failures := s.apply(applying, d)
 	if outcome == requeueLater {
 		s.pause(alive, failures)
 	}
-	_ = tell(d, outcome) // if that fails the channel is closed, and the broker delivers it again
+	_ = tell(d, outcome) // if this fails, the channel is closed and the broker delivers the message again
 }
 
-// tell tells the broker what became of a delivery.
+// tell sends the outcome of a delivery to the broker.
 func tell(d *amqp091.Delivery, o outcome) error {
 	switch o {
 	case acknowledge:
@@ -141,7 +142,7 @@ func tell(d *amqp091.Delivery, o outcome) error {
 	}
 }
 
-// reason is why there are no more deliveries.
+// reason returns why there are no more deliveries.
 func (s *consumerSession) reason() error {
 	select {
 	case err, ok := <-s.closing:
@@ -154,10 +155,10 @@ func (s *consumerSession) reason() error {
 	}
 }
 
-// end stops the deliveries, waits for what is being applied, and says goodbye.
+// end stops the deliveries, waits for the running handlers, and closes the connection.
 func (s *consumerSession) end() {
-	timer := time.AfterFunc(closeTimeout, s.cut) // a broker that does not answer is not waited for
-	_ = s.channel.Cancel(s.Name, false)          // what was delivered and not begun goes back with the channel
+	timer := time.AfterFunc(closeTimeout, s.cut) // a broker may not answer
+	_ = s.channel.Cancel(s.Name, false)          // closing the channel requeues the deliveries that were not started
 	timer.Stop()
 	s.work.Wait()
 	s.goodbye()

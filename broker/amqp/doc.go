@@ -8,16 +8,17 @@
 //	defer publisher.Close()
 //	handler := outbox.Publish(publisher)
 //
-// Events are in the binary mode of the AMQP binding of CloudEvents 1.0. The body of a message in RabbitMQ is the
-// payload as it is. The attributes of the event are headers that begin with "cloudEvents:", but for the content type,
-// which has a property of its own. The ID of the event is also the message-id.
+// Events are sent in the binary mode of the AMQP binding of CloudEvents 1.0. The body of a message is the unchanged
+// payload. The attributes of the event are headers that begin with "cloudEvents:", except the content type, which is
+// the content-type property. The ID of the event is also the message-id.
 //
-// An event counts as published when the broker has confirmed it, and has not returned it: messages are persistent and
-// mandatory, so that one that no queue takes is an error, [ErrUnroutable], and not lost in silence. Queues must be
-// durable to keep it, and are declared by those who consume from them. An alternate exchange counts as a route.
+// An event counts as published when the broker has confirmed it and has not returned it. Messages are persistent and
+// mandatory, so a message that no queue takes causes an error, [ErrUnroutable], instead of being dropped silently.
+// Queues must be durable to keep the messages. Consumers or operators declare the queues. An alternate exchange counts
+// as a route.
 //
-// RabbitMQ does not recognise a message that is published again, as it is when a confirm was lost. A consumer with an
-// inbox does, by the ID.
+// RabbitMQ does not recognise a message that is published twice, for example after a lost confirm. A consumer with an
+// inbox recognises it by its ID.
 //
 // # Consuming
 //
@@ -35,20 +36,21 @@
 //	err = consumer.Run(ctx)
 //
 // Each event is applied once, in the consumer's own transaction, however often it is delivered. A delivery is
-// acknowledged after the commit. A crash in between makes it come again, and the inbox recognises it by the ID of its
-// event. A connection that is lost is made again. The queue is not declared here: durable or not, quorum or classic, is
-// for the operator to say. As long as it is missing, the consumer tries again.
+// acknowledged after the commit. After a crash between the two, the broker delivers the message again, and the inbox
+// recognises it by the ID of its event. The consumer reconnects after a lost connection. It does not declare the queue:
+// the operator chooses whether the queue is durable, quorum or classic. If the queue is missing, the consumer retries
+// until it exists.
 //
-// Deliveries are worked on at the same time, as many as [ConsumerConfig.Prefetch] says. If their order matters, that is
-// one, and no other consumer reads the queue at the same time (x-single-active-consumer).
+// Deliveries are processed concurrently, up to [ConsumerConfig.Prefetch] at a time. If their order matters, set
+// Prefetch to 1 and let no other consumer read the queue at the same time (x-single-active-consumer).
 //
-// If an event cannot be applied, its delivery is kept back for a while, with a growing backoff, and then put back into
-// the queue, while others go on. After [ConsumerConfig.MaxAttempts] failures, or at once if it has no event ID or the
-// handler says so with [ErrPoison], it is given to [ConsumerConfig.OnPoison]. Without that it is rejected: the broker
-// passes it on to the dead-letter exchange of the queue, and drops it if there is none, so configure one
-// (x-dead-letter-exchange). While the store is not available, failures do not count, since that says nothing about the
-// event.
+// If an event cannot be applied, its delivery waits for a growing backoff and then returns to the queue, while the
+// consumer continues with other deliveries. The event is poison after [ConsumerConfig.MaxAttempts] failures, or at once
+// if it has no event ID or the handler returns [ErrPoison]. Poison is passed to [ConsumerConfig.OnPoison]. Without
+// OnPoison the delivery is rejected: the broker sends it to the dead-letter exchange of the queue, or drops it if there
+// is none, so configure one (x-dead-letter-exchange). Failures while the store is unavailable do not count, because
+// they are not the event's fault.
 //
-// Failures are counted by this process. An event that kills the process is not counted by it; a quorum queue counts
-// deliveries itself and has a limit of its own (x-delivery-limit).
+// Failures are counted in this process, so an event that kills the process is not counted. A quorum queue counts
+// deliveries itself and has its own limit (x-delivery-limit).
 package amqp

@@ -12,16 +12,16 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
-// The errors of a [Publisher]. Events are tried again after each of them.
+// The errors of a [Publisher]. Events are retried after each of them.
 var (
-	// ErrUnroutable is returned when no queue takes the event: the exchange has no binding for its routing key.
+	// ErrUnroutable is returned if no queue takes the event, because the exchange has no binding for its routing key.
 	ErrUnroutable = errors.New("amqp: the broker returned the message")
-	// ErrRefused is returned when the broker does not take the event, for example because a queue is full.
+	// ErrRefused is returned if the broker refuses the event, for example because a queue is full.
 	ErrRefused = errors.New("amqp: the broker refused the message")
-	// ErrLost is returned when the connection or the channel was lost before the broker confirmed the event, which may
-	// or may not be published.
+	// ErrLost is returned if the connection or the channel was lost before the broker confirmed the event. The event
+	// may or may not be published.
 	ErrLost = errors.New("amqp: the connection was lost before the broker confirmed the message")
-	// ErrClosed is returned by a publisher that was closed.
+	// ErrClosed is returned after the publisher was closed.
 	ErrClosed = errors.New("amqp: the publisher is closed")
 )
 
@@ -33,38 +33,40 @@ const (
 
 // PublisherConfig configures a [Publisher].
 type PublisherConfig struct {
-	// URL is where the broker is, such as amqps://user:password@host/vhost. Required.
+	// URL is the address of the broker, such as amqps://user:password@host/vhost. Required.
 	URL string
-	// TLS is for a URL with amqps. Default: the certificate authorities of the system.
+	// TLS is the TLS configuration for an amqps URL. Default: the certificate authorities of the system.
 	TLS *tls.Config
-	// Name is what the broker shows for the connection. Default: onceward outbox.
+	// Name is the connection name that the broker shows. Default: onceward outbox.
 	Name string
 
-	// Exchange and RoutingKey choose where each event goes; [Always] is for a name that is the same for all. An error
-	// counts as one of the delivery, which is tried again unless the error is made with [outbox.Permanent]. Default:
-	// the default exchange, which has the empty name, and the topic of the message, which is then the name of a queue.
+	// Exchange and RoutingKey return the exchange and the routing key for each event; [Always] returns the same name
+	// for all events. Their errors count as delivery failures and are retried, except errors made with
+	// [outbox.Permanent]. Default: the default exchange, which has the empty name, and as the routing key the topic of
+	// the message, which is then the name of a queue.
 	Exchange, RoutingKey func(e *outbox.Event) (string, error)
 
-	// Channels is how many channels share the work. The broker closes a channel after a mistake, such as an exchange
-	// that does not exist, and all that is in flight on it fails and is tried again. Default: [DefaultChannels].
+	// Channels is the number of channels that share the work. The broker closes a channel after a mistake, such as an
+	// exchange that does not exist; everything in flight on that channel fails and is retried. Default:
+	// [DefaultChannels].
 	Channels int
-	// MaxInFlight is how many events may wait for their confirms on one channel. Further ones wait. Default:
-	// [DefaultMaxInFlight].
+	// MaxInFlight is the number of events that may wait for their confirms on one channel. Further events wait.
+	// Default: [DefaultMaxInFlight].
 	MaxInFlight int
-	// ConnectTimeout is how long it may take to connect, and also how long a write may be stuck before the connection
-	// is given up. Default: [DefaultConnectTimeout].
+	// ConnectTimeout is the longest time for connecting. It is also the longest time that a write may block before the
+	// connection is closed. Default: [DefaultConnectTimeout].
 	ConnectTimeout time.Duration
-	// Heartbeat is how often the broker has to show that it is there. A connection is lost when it misses three times.
-	// Default: [DefaultHeartbeat].
+	// Heartbeat is the interval of the heartbeats. A connection is lost if the broker misses three heartbeats. Default:
+	// [DefaultHeartbeat].
 	Heartbeat time.Duration
 }
 
-// Always returns a function for a [PublisherConfig] that chooses the same name for every event.
+// Always returns a function for [PublisherConfig] that returns the same name for every event.
 func Always(name string) func(*outbox.Event) (string, error) {
 	return func(*outbox.Event) (string, error) { return name, nil }
 }
 
-// withDefaults fills in what was left out, and refuses what makes no sense.
+// withDefaults returns the configuration with defaults for the omitted fields, or an error if it is invalid.
 func (c PublisherConfig) withDefaults() (PublisherConfig, error) {
 	if err := checkURL(c.URL); err != nil {
 		return c, err
@@ -86,18 +88,18 @@ func (c PublisherConfig) withDefaults() (PublisherConfig, error) {
 	return c, nil
 }
 
-// Publisher publishes events to RabbitMQ, on a connection of its own that it makes again when it is lost. It is an
+// Publisher publishes events to RabbitMQ on its own connection, and reconnects if the connection is lost. It is an
 // [outbox.Publisher], and safe for concurrent use.
 type Publisher struct {
 	config PublisherConfig
-	// life ends with the publisher, and stop ends it.
+	// life is a context that ends when the publisher is closed, and stop ends it.
 	life context.Context
 	stop context.CancelFunc
 
 	mu sync.Mutex
-	// session is the connection, nil before the first. It may be lost, or some of its channels.
+	// session is the connection, or nil before the first one. The connection or some of its channels may be lost.
 	session *publisherSession
-	// repairing is the attempt under way to make or mend the session, or one that has just failed; nil if there is
+	// repairing is the running attempt to make or mend the session, or one that has just failed. It is nil if there is
 	// none.
 	repairing *repair
 	closed    bool
@@ -105,7 +107,7 @@ type Publisher struct {
 
 var _ outbox.Publisher = (*Publisher)(nil)
 
-// NewPublisher returns a publisher that connects when the first event is published. Close it when done.
+// NewPublisher returns a publisher that connects when the first event is published. The caller must close it.
 func NewPublisher(config PublisherConfig) (*Publisher, error) {
 	config, err := config.withDefaults()
 	if err != nil {
@@ -116,7 +118,7 @@ func NewPublisher(config PublisherConfig) (*Publisher, error) {
 	return p, nil
 }
 
-// OpenPublisher is like [NewPublisher], and connects at once, for those who would rather not start without a broker.
+// OpenPublisher is like [NewPublisher], but connects at once. It returns an error if the broker cannot be reached.
 func OpenPublisher(ctx context.Context, config PublisherConfig) (*Publisher, error) {
 	p, err := NewPublisher(config)
 	if err != nil {
@@ -128,7 +130,7 @@ func OpenPublisher(ctx context.Context, config PublisherConfig) (*Publisher, err
 	return p, nil
 }
 
-// Publish publishes an event, and returns nil when the broker has confirmed it. It connects if there is no connection.
+// Publish publishes an event and returns nil when the broker has confirmed it. It connects if there is no connection.
 // If the context ends first, the event may have been published.
 func (p *Publisher) Publish(ctx context.Context, e *outbox.Event) error {
 	to, err := p.route(e)
@@ -149,7 +151,7 @@ func (p *Publisher) Publish(ctx context.Context, e *outbox.Event) error {
 	return nil
 }
 
-// Close closes the connection. What is in flight fails with [ErrLost]; a worker that has ended has nothing in flight.
+// Close closes the connection. Events in flight fail with [ErrLost]; a worker that has ended has no events in flight.
 func (p *Publisher) Close() error {
 	p.mu.Lock()
 	if p.closed {

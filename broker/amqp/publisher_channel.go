@@ -10,25 +10,26 @@ import (
 
 // confirmChannel is a channel in confirm mode on which many goroutines publish at once.
 //
-// Two habits of the client matter here. It gives a confirm to its waiter directly, but drops a returned message if it
-// is not taken from the Go channel within five seconds, and a message that was returned is confirmed all the same. So
-// the Go channel has room for all that can be in flight. And the client passes on what the broker sends in its order:
-// the return first, then the confirm. So a publisher that sees its confirm finds its return, if there is one, in the Go
-// channel or already taken out of it.
+// Two properties of the client matter here. It passes a confirm to its waiter directly, but drops a returned message
+// that is not received from the Go channel within five seconds; the broker also confirms a returned message. So the Go
+// channel has room for every message in flight. And the client keeps the broker's order: the return first, then the
+// confirm. So when a publisher sees its confirm, its return, if any, is already in the Go channel or was taken out of
+// it.
 type confirmChannel struct {
 	session *publisherSession
 	channel *amqp091.Channel
-	// slots bounds what is in flight: one is held until the confirm has come, also if its publisher waits no more.
+	// slots bounds the messages in flight. A message holds its slot until its confirm arrives, even if its publisher
+	// has stopped waiting.
 	slots   chan struct{}
 	returns chan amqp091.Return
 	closing chan *amqp091.Error
 
 	mu sync.Mutex
-	// published counts, to number the publishings.
+	// published counts the publishings, to number them.
 	published int64
-	// returned are messages that came back and were not yet looked for, by the number of their publishing.
+	// returned holds messages that came back and were not yet looked up, by the number of their publishing.
 	returned map[int64]amqp091.Return
-	// reason is why the channel was closed, once that has been asked for.
+	// reason is why the channel was closed, once lost has read it.
 	reason error
 }
 
@@ -49,7 +50,7 @@ func openChannel(s *publisherSession, maxInFlight int) (*confirmChannel, error) 
 	return c, channel.Confirm(false)
 }
 
-// publish publishes a message and waits until the broker has said what became of it.
+// publish publishes a message and waits until the broker has confirmed, returned or refused it.
 func (c *confirmChannel) publish(ctx context.Context, to route, message amqp091.Publishing) error {
 	if err := c.enter(ctx); err != nil {
 		return err
@@ -68,16 +69,16 @@ func (c *confirmChannel) publish(ctx context.Context, to route, message amqp091.
 	case <-confirm.Done():
 		return c.settle(number, message.MessageId, confirm)
 	case <-ctx.Done():
-		// It ends with the connection at the latest.
+		// The goroutine ends with the connection at the latest.
 		go func() {
 			<-confirm.Done()
-			_ = c.settle(number, message.MessageId, confirm) // for its slot: the caller was told that it may be published
+			_ = c.settle(number, message.MessageId, confirm) // to release its slot; the caller already has its error
 		}()
 		return fmt.Errorf("amqp: not confirmed, it may be published: %w", context.Cause(ctx))
 	}
 }
 
-// enter takes a slot.
+// enter takes a slot, or returns an error if the context ends first.
 func (c *confirmChannel) enter(ctx context.Context) error {
 	if ctx.Err() == nil {
 		select {
@@ -96,8 +97,8 @@ func (c *confirmChannel) number() int64 {
 	return c.published
 }
 
-// settle says what became of a publishing that is no longer in flight, and releases its slot. The client reports what
-// was in flight on a channel that is closed as refused.
+// settle returns the result of a publishing that is no longer in flight, and releases its slot. The client reports
+// messages that were in flight on a closed channel as refused.
 func (c *confirmChannel) settle(number int64, messageID string, confirm *amqp091.DeferredConfirmation) error {
 	back, returned := c.takeReturn(number)
 	<-c.slots
@@ -113,8 +114,8 @@ func (c *confirmChannel) settle(number int64, messageID string, confirm *amqp091
 	}
 }
 
-// takeReturn collects all messages that have come back, for their publishers to find, and takes out the one of a
-// publishing.
+// takeReturn moves all returned messages from the Go channel to the map, for their publishers, and removes and returns
+// the message of one publishing.
 func (c *confirmChannel) takeReturn(number int64) (back amqp091.Return, returned bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -136,7 +137,8 @@ func (c *confirmChannel) takeReturn(number int64) (back amqp091.Return, returned
 	}
 }
 
-// lost is the error for what was in flight when the channel was closed, with the broker's reason if it gave one.
+// lost returns the error for messages that were in flight when the channel was closed, with the broker's reason if it
+// gave one.
 func (c *confirmChannel) lost(cause error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

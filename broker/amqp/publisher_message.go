@@ -10,18 +10,18 @@ import (
 )
 
 const (
-	// attributePrefix begins the name of each header that holds an attribute of CloudEvents.
+	// attributePrefix is the prefix of each header that holds a CloudEvents attribute.
 	attributePrefix = "cloudEvents:"
-	// publishHeader tells the publishings of one event apart, which all have the same message-id.
+	// publishHeader is the header that numbers the publishings. All publishings of one event have the same message-id.
 	publishHeader = "onceward-publish"
-	// maxShort is how long names and keys may be in AMQP. The client gives up the connection over a longer one.
+	// maxShort is the longest name or key in AMQP, in bytes. The client closes the connection if one is longer.
 	maxShort = 255
 )
 
-// route is where a message goes.
+// route is the destination of a message.
 type route struct{ exchange, key string }
 
-// route asks the configuration where an event goes.
+// route returns the destination that the configuration chooses for an event.
 func (p *Publisher) route(e *outbox.Event) (to route, err error) {
 	if to.exchange, err = p.config.Exchange(e); err != nil {
 		return to, fmt.Errorf("amqp: no exchange for event %s: %w", e.ID, err)
@@ -36,7 +36,7 @@ func (p *Publisher) route(e *outbox.Event) (to route, err error) {
 	return to, nil
 }
 
-// makeMessage writes an event as a message, by the binary mode of the binding.
+// makeMessage returns an event as a message in the binary mode of the CloudEvents binding.
 func makeMessage(e *outbox.Event) (amqp091.Publishing, error) {
 	message := amqp091.Publishing{
 		DeliveryMode: amqp091.Persistent,
@@ -63,8 +63,8 @@ func makeMessage(e *outbox.Event) (amqp091.Publishing, error) {
 	return message, nil
 }
 
-// reserved reports whether a header is not for a message to set: those of CloudEvents, in both spellings; those by
-// which the broker routes further copies; and those that tell a consumer how often the broker has delivered.
+// reserved reports whether a message must not set a header. Reserved are the CloudEvents headers, in both spellings;
+// the headers by which the broker routes further copies; and the headers that count deliveries for a consumer.
 func reserved(name string) bool {
 	switch name = strings.ToLower(name); name {
 	case publishHeader, "cc", "bcc", "x-death", "x-delivery-count":

@@ -9,20 +9,20 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
-// repairPause is for how long an attempt to connect that has failed is the answer to all who need a connection, so that
-// not each of them makes an attempt of its own.
+// repairPause is how long the error of a failed attempt to connect is returned to all callers, so that not every caller
+// makes its own attempt.
 const repairPause = 250 * time.Millisecond
 
-// publisherSession is one connection with its channels. When it is lost it is not brought back, but replaced: the
-// client can do the former, but then it would stay unknown what became of the messages in flight.
+// publisherSession is one connection with its channels. A lost session is replaced, not recovered: the client could
+// recover it, but the fate of the messages in flight would stay unknown.
 type publisherSession struct {
 	conn *conn
-	// channels and turn are guarded by the publisher.
+	// channels and turn are guarded by the publisher's mutex.
 	channels []*confirmChannel
 	turn     int
 }
 
-// next returns the channel whose turn it is, or nil if that is closed.
+// next returns the channel whose turn it is, or nil if the channel or the connection is closed.
 func (s *publisherSession) next() *confirmChannel {
 	if s == nil || s.conn.IsClosed() {
 		return nil
@@ -34,11 +34,11 @@ func (s *publisherSession) next() *confirmChannel {
 	return nil
 }
 
-// cut ends the connection at once, and all that is in flight learns of it. It is for a connection that cannot be relied
-// on: the client does not always notice by itself, for example when it could not write what it has buffered.
+// cut closes the connection at once, and everything in flight fails. It is for a connection that cannot be relied on:
+// the client does not always notice a broken connection, for example when it could not write its buffered data.
 func (s *publisherSession) cut() { s.conn.cut() }
 
-// close says goodbye, if there is a broker to say it to.
+// close closes the connection gracefully. It is not an error if the connection is already closed.
 func (s *publisherSession) close() error {
 	err := s.conn.goodbye(closeTimeout)
 	if errors.Is(err, amqp091.ErrClosed) {
@@ -47,18 +47,18 @@ func (s *publisherSession) close() error {
 	return err
 }
 
-// repair is an attempt to connect, or to open channels again. All who need one wait for the same.
+// repair is an attempt to connect, or to reopen channels. All callers that need a channel wait for the same repair.
 type repair struct {
 	done chan struct{}
 	err  error
-	// until is for how long it stands if it has failed. It is guarded by the publisher.
+	// until is when a new attempt may replace a failed one. It is guarded by the publisher's mutex.
 	until time.Time
 }
 
 // over reports whether a new attempt may be made.
 func (r *repair) over() bool { return r == nil || !r.until.IsZero() && !time.Now().Before(r.until) }
 
-// channel returns one that is open, and connects if there is none.
+// channel returns an open channel, and connects if there is none.
 func (p *Publisher) channel(ctx context.Context) (*confirmChannel, error) {
 	for {
 		found, under, err := p.channelOrRepair()
@@ -76,7 +76,7 @@ func (p *Publisher) channel(ctx context.Context) (*confirmChannel, error) {
 	}
 }
 
-// channelOrRepair returns a channel, or the repair to wait for.
+// channelOrRepair returns an open channel, or else the repair to wait for.
 func (p *Publisher) channelOrRepair() (*confirmChannel, *repair, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -93,8 +93,8 @@ func (p *Publisher) channelOrRepair() (*confirmChannel, *repair, error) {
 	return nil, p.repairing, nil
 }
 
-// repair makes or mends the session. It does not hang on the context of the one who asked first, because others wait as
-// well.
+// repair makes or mends the session. It does not use the context of the caller that started it, because other callers
+// wait for it too.
 func (p *Publisher) repair(r *repair, old *publisherSession) {
 	ctx, cancel := context.WithTimeout(p.life, p.config.ConnectTimeout)
 	defer cancel()
@@ -110,7 +110,7 @@ func (p *Publisher) repair(r *repair, old *publisherSession) {
 	close(r.done)
 }
 
-// mend returns a session with a full set of channels: the old one, or a new one if its connection is lost.
+// mend returns a session with a full set of channels: the old session, or a new one if the old connection is lost.
 func (p *Publisher) mend(ctx context.Context, old *publisherSession) (*publisherSession, []*confirmChannel, error) {
 	if old != nil && !old.conn.IsClosed() {
 		channels, err := p.openChannels(ctx, old, old.channels)
@@ -130,8 +130,8 @@ func (p *Publisher) mend(ctx context.Context, old *publisherSession) (*publisher
 	return made, channels, nil
 }
 
-// openChannels returns the channels, with those opened again that are closed. The client does not heed a context: if
-// that ends, the connection is cut.
+// openChannels returns the channels, and opens new ones in place of those that are closed. The client ignores contexts:
+// if the context ends, openChannels cuts the connection.
 func (p *Publisher) openChannels(
 	ctx context.Context, s *publisherSession, old []*confirmChannel,
 ) (channels []*confirmChannel, err error) {
@@ -148,7 +148,6 @@ func (p *Publisher) openChannels(
 	return channels, nil
 }
 
-// connect makes a connection.
 func (p *Publisher) connect(ctx context.Context) (*publisherSession, error) {
 	conn, err := dial(ctx, connSettings{
 		url: p.config.URL, name: p.config.Name, tls: p.config.TLS,

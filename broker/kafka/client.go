@@ -10,20 +10,20 @@ import (
 )
 
 const (
-	// maxBuffered is how many bytes wait in the client while the brokers are away. Further deliveries wait until their
-	// time is up.
+	// maxBuffered is how many bytes the client buffers while the brokers are unreachable. Further deliveries wait until
+	// their deadline.
 	maxBuffered = 64 << 20
-	// maxBatch has room for the largest payload and what is beside it. Brokers have a limit of their own, which is a
-	// little more than 1 MiB after compression unless it is raised (message.max.bytes).
+	// maxBatch has room for the largest payload and its headers. Brokers have a limit of their own, which by default is
+	// a little more than 1 MiB after compression (message.max.bytes).
 	maxBatch = outbox.MaxPayload + 64<<10
-	// largeAlone is how large a payload is that exceeds the usual limit of brokers by itself, or nearly so.
+	// largeAlone is the size of a payload that alone exceeds, or nearly exceeds, the default limit of brokers.
 	largeAlone = 1_000_000
 )
 
-// NewPublisherClient returns a client that is fit for a [Publisher]: an idempotent producer that waits for all in-sync
-// replicas and sends at once, because an outbox has few records under way at a time. It takes payloads of up to
-// [outbox.MaxPayload], and holds at most 64 MiB of records that are not answered yet. The options come on top, such as
-// for TLS and SASL. The caller closes the client.
+// NewPublisherClient returns a client for a [Publisher]: an idempotent producer that waits for all in-sync replicas and
+// sends at once, because an outbox has few records in flight. It accepts payloads of up to [outbox.MaxPayload], and
+// holds at most 64 MiB of unanswered records. The options are added to these settings, for example for TLS and SASL.
+// The caller closes the client.
 func NewPublisherClient(seeds []string, options ...kgo.Opt) (*kgo.Client, error) {
 	if len(seeds) == 0 {
 		return nil, errors.New("kafka: there is no broker to begin with")
@@ -38,9 +38,9 @@ func NewPublisherClient(seeds []string, options ...kgo.Opt) (*kgo.Client, error)
 	return newClient(append(all, options...), checkPublisherClient)
 }
 
-// NewConsumerClient returns a client that is fit for a [Consumer]: a member of the group that commits only when it is
-// told to, and that keeps its partitions while it works on their records. The options come on top, such as for TLS and
-// SASL. The caller closes the client, with CloseAllowingRebalance.
+// NewConsumerClient returns a client for a [Consumer]: a member of the group that does not commit automatically, and
+// that keeps its partitions while it processes their records. The options are added to these settings, for example for
+// TLS and SASL. The caller closes the client, with CloseAllowingRebalance.
 func NewConsumerClient(seeds []string, group string, topics []string, options ...kgo.Opt) (*kgo.Client, error) {
 	if len(seeds) == 0 || len(topics) == 0 {
 		return nil, errors.New("kafka: there is no broker to begin with, or no topic")
@@ -55,7 +55,7 @@ func NewConsumerClient(seeds []string, group string, topics []string, options ..
 	return newClient(append(all, options...), checkConsumerClient)
 }
 
-// newClient returns a client that passes the check: the options of the caller may have undone what it needs.
+// newClient returns a client that passes the check, because the caller's options may undo required settings.
 func newClient(options []kgo.Opt, check func(*kgo.Client) error) (*kgo.Client, error) {
 	client, err := kgo.NewClient(options...)
 	if err != nil {
@@ -68,7 +68,7 @@ func newClient(options []kgo.Opt, check func(*kgo.Client) error) (*kgo.Client, e
 	return client, nil
 }
 
-// checkPublisherClient refuses a client by which events could be lost, repeated out of order, or never sent.
+// checkPublisherClient returns an error if a client could lose events, repeat them out of order, or never send them.
 func checkPublisherClient(client *kgo.Client) error {
 	var wrong []error
 	if client.OptValue(kgo.RequiredAcks) != kgo.AllISRAcks() {
@@ -94,8 +94,8 @@ func checkPublisherClient(client *kgo.Client) error {
 	return errors.Join(wrong...)
 }
 
-// checkConsumerClient refuses a client by which records could be skipped, or offsets committed for partitions that have
-// moved away.
+// checkConsumerClient returns an error if a client could skip records, or commit offsets of partitions that it no
+// longer owns.
 func checkConsumerClient(client *kgo.Client) error {
 	var wrong []error
 	if group, _ := client.OptValue(kgo.ConsumerGroup).(string); group == "" {

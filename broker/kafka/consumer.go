@@ -15,8 +15,8 @@ import (
 	"github.com/onceward/onceward/internal/consuming"
 )
 
-// ErrPoison is returned when a record cannot be applied and there is no OnPoison to decide about it. A handler wraps it
-// to say that to try again would not help.
+// ErrPoison is returned if a record cannot be applied and there is no OnPoison. A handler returns an error that wraps
+// ErrPoison if a retry would not help.
 var ErrPoison = errors.New("kafka: the record cannot be applied")
 
 // The defaults of a [ConsumerConfig].
@@ -32,49 +32,51 @@ const (
 
 // ConsumerConfig configures a [Consumer].
 type ConsumerConfig struct {
-	// Client is made with a group, DisableAutoCommit and BlockRebalanceOnPoll, as by [NewConsumerClient]. Only the
-	// consumer polls it. Required.
+	// Client is a client with a group, DisableAutoCommit and BlockRebalanceOnPoll, such as [NewConsumerClient] returns.
+	// Only the consumer may poll it. Required.
 	Client *kgo.Client
-	// Inbox remembers what was applied. Required.
+	// Inbox records which events were applied. Required.
 	Inbox *inbox.Inbox
-	// Name is that of the consumer in the inbox. It stays the same for as long as events may be repeated. Required.
+	// Name is the name of the consumer in the inbox. It must stay the same for as long as events may be repeated.
+	// Required.
 	Name string
-	// Handle applies a record in the transaction that it takes from its context, with [onceward.Tx] or the way of the
-	// store's own package. It is called again if it returns an error or the transaction fails. Required.
+	// Handle applies a record in the transaction of its context, which [onceward.Tx] or the function of the store's own
+	// package returns. It is called again if it returns an error or the transaction fails. Required.
 	Handle func(ctx context.Context, r *kgo.Record) error
 
-	// EventID names the event of a record: the sender's name for it, the same each time it is sent. One that is not
-	// known is an error, and the record is poison. Default: the header ce_id, [HeaderEventID].
+	// EventID returns the ID of the event of a record: the ID that the sender assigned, which is the same in each
+	// repetition. If it returns an error, the record is poison. Default: [HeaderEventID], which reads the header ce_id.
 	EventID func(r *kgo.Record) (string, error)
-	// OnPoison decides about a record that cannot be applied. If it returns nil, because it has put the record aside
-	// for an operator to look at, the consumer goes on behind it; it is called again if it returns an error, or if the
-	// process dies before the offset is committed. It may be called for several partitions at once. Default: none, and
-	// the consumer stops.
+	// OnPoison handles a record that cannot be applied. If it returns nil, for example because it stored the record for
+	// an operator, the consumer continues after the record. It is called again if it returns an error, or if the
+	// process dies before the offset is committed. It may be called for several partitions at once. Default: none; the
+	// consumer stops.
 	OnPoison func(ctx context.Context, r *kgo.Record, cause error) error
 
-	// MaxAttempts is how often a record is tried by this process before it is poison. Default: [DefaultMaxAttempts].
+	// MaxAttempts is how often this process tries a record before the record is poison. Default: [DefaultMaxAttempts].
 	MaxAttempts int
-	// MinBackoff and MaxBackoff bound how long a partition waits after a failure. It doubles with each, less up to a
-	// half at random. Default: [DefaultMinBackoff] and [DefaultMaxBackoff].
+	// MinBackoff and MaxBackoff bound how long a partition waits after a failure. The wait doubles with each failure,
+	// minus a random part of up to a half. Default: [DefaultMinBackoff] and [DefaultMaxBackoff].
 	MinBackoff, MaxBackoff time.Duration
-	// MaxRecords is how many records a round has at most. Default: [DefaultMaxRecords].
+	// MaxRecords is the largest number of records in a round. Default: [DefaultMaxRecords].
 	MaxRecords int
-	// MaxRound is how long a round begins new records for; those that are left are fetched again. The group cannot
-	// rebalance during a round, so it is well below the client's RebalanceTimeout. Default: [DefaultMaxRound].
+	// MaxRound is how long a round starts new records; the remaining records are fetched again. The group cannot
+	// rebalance during a round, so MaxRound must be well below the client's RebalanceTimeout. Default:
+	// [DefaultMaxRound].
 	MaxRound time.Duration
-	// Workers is how many partitions are worked on at once. Default: [DefaultWorkers].
+	// Workers is the number of partitions that are processed at once. Default: [DefaultWorkers].
 	Workers int
-	// Grace is how long the records that are being applied may go on when Run is to end. Default: [DefaultGrace].
+	// Grace is how long running handlers may continue after the context of Run has ended. Default: [DefaultGrace].
 	Grace time.Duration
-	// Observer is told of each record, by an [inbox.HandledEvent]. Default: none.
+	// Observer receives an [inbox.HandledEvent] for each record. Default: none.
 	Observer onceward.Observer
-	// Propagator lets Handle belong to the trace that the headers of the record tell of. Default: none.
+	// Propagator makes the context of Handle part of the trace that the headers of the record identify. Default: none.
 	Propagator onceward.Propagator
-	// Logger gets what failed. Default: [slog.Default].
+	// Logger logs failures. Default: [slog.Default].
 	Logger *slog.Logger
 }
 
-// headersOf returns a function that returns the headers of a record that are text.
+// headersOf returns a function that returns the headers of a record.
 func headersOf(record *kgo.Record) func() map[string]string {
 	return func() map[string]string {
 		headers := make(map[string]string, len(record.Headers))
@@ -85,7 +87,7 @@ func headersOf(record *kgo.Record) func() map[string]string {
 	}
 }
 
-// HeaderEventID returns the event's ID as the Kafka binding of CloudEvents puts it into the header ce_id.
+// HeaderEventID returns the event ID from the header ce_id of the Kafka binding of CloudEvents.
 func HeaderEventID(r *kgo.Record) (string, error) {
 	for _, h := range r.Headers {
 		if h.Key == "ce_id" {
@@ -95,7 +97,7 @@ func HeaderEventID(r *kgo.Record) (string, error) {
 	return "", errors.New("kafka: the record has no header ce_id")
 }
 
-// check finds what is missing or makes no sense.
+// check returns an error for missing or invalid fields.
 func (c *ConsumerConfig) check() error {
 	checker := &consuming.Checker{Of: "kafka.ConsumerConfig"}
 	checker.Required("Client", c.Client != nil)
@@ -114,7 +116,7 @@ func (c *ConsumerConfig) check() error {
 	return checkConsumerClient(c.Client)
 }
 
-// withDefaults fills in what was left out.
+// withDefaults returns the configuration with defaults for the omitted fields.
 func (c ConsumerConfig) withDefaults() ConsumerConfig {
 	if c.EventID == nil {
 		c.EventID = HeaderEventID
@@ -132,7 +134,7 @@ func (c ConsumerConfig) withDefaults() ConsumerConfig {
 // Consumer applies the records that a client consumes, each event once.
 type Consumer struct{ config ConsumerConfig }
 
-// NewConsumer returns a consumer, or says what is wrong with its configuration.
+// NewConsumer returns a consumer, or an error if its configuration is invalid.
 func NewConsumer(config ConsumerConfig) (*Consumer, error) {
 	if err := config.check(); err != nil {
 		return nil, err
@@ -140,9 +142,9 @@ func NewConsumer(config ConsumerConfig) (*Consumer, error) {
 	return &Consumer{config.withDefaults()}, nil
 }
 
-// Run consumes until the context ends, and returns nil then, after what was applied has been committed. It returns an
-// error if the client is closed, which wraps [onceward.ErrMisconfigured], or a record is poison and there is no
-// OnPoison. The client is left open. Call it once at a time.
+// Run consumes until the context ends, commits the offsets of the applied records, and returns nil. It returns an error
+// if the client is closed, which wraps [onceward.ErrMisconfigured], or if a record is poison and there is no OnPoison.
+// Run does not close the client. Only one call of Run may be active at a time.
 func (c *Consumer) Run(ctx context.Context) error {
 	r := &runner{ConsumerConfig: c.config, waiting: make(map[partition]*wait)}
 	defer r.resume(func(*wait) bool { return true })

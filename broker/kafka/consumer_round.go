@@ -14,26 +14,27 @@ import (
 	"github.com/onceward/onceward/internal/consuming"
 )
 
-// commitTimeout is how long a commit of offsets may take. One that fails is made up for by the next.
+// commitTimeout is how long a commit of offsets may take. The next commit makes up for a failed one.
 const commitTimeout = 5 * time.Second
 
-// partition names one of the partitions of a topic.
+// partition identifies a partition of a topic.
 type partition struct {
 	topic  string
 	number int32
 }
 
-// runner is a consumer at work.
+// runner is the state of a running consumer.
 type runner struct {
 	ConsumerConfig
-	// waiting are the partitions in which a record has failed. Only Run's goroutine changes it, between the works on
-	// partitions.
+	// waiting holds the partitions in which a record has failed. Only Run's goroutine changes it, while no partition is
+	// being processed.
 	waiting map[partition]*wait
-	// backlog is how many records of the partitions of the present round are not worked on yet, here or at the broker.
+	// backlog is how many records of the partitions of the current round are not processed yet, in this process or at
+	// the broker.
 	backlog atomic.Int64
 }
 
-// watch is who is told of what the consumer does with a record.
+// watch returns the observer, propagator and logger for the records.
 func (r *runner) watch() consuming.Watch {
 	return consuming.Watch{
 		Observer: r.Observer, Propagator: r.Propagator, Logger: r.Logger,
@@ -41,16 +42,16 @@ func (r *runner) watch() consuming.Watch {
 	}
 }
 
-// progress is how far the work on a partition got in a round.
+// progress is the result of processing a partition in a round.
 type progress struct {
 	partition
-	// done is the last record that is settled, and next the first that is not. Each is nil if there is none.
+	// done is the last settled record, and next is the first record that is not settled. Each may be nil.
 	done, next *kgo.Record
-	// err is why next failed. It is nil if next was not begun, or was interrupted by the end of Run.
+	// err is why next failed. It is nil if next was not started, or was interrupted by the end of Run.
 	err error
 }
 
-// round polls once and works on what that brings. Partitions stay here until its end.
+// round polls once and processes the fetched records. The partitions stay assigned to this client until the round ends.
 func (r *runner) round(ctx context.Context) error {
 	fetches, err := r.poll(ctx)
 	defer r.Client.AllowRebalance()
@@ -72,7 +73,7 @@ func (r *runner) round(ctx context.Context) error {
 	return r.putBack(ctx, all)
 }
 
-// backlogOf is how many records there are from the first that was fetched of each partition on.
+// backlogOf returns how many records the fetched partitions have, from the first fetched record to the end.
 func backlogOf(fetches kgo.Fetches) (n int64) {
 	fetches.EachPartition(func(p kgo.FetchTopicPartition) {
 		if len(p.Records) > 0 {
@@ -82,7 +83,7 @@ func backlogOf(fetches kgo.Fetches) (n int64) {
 	return n
 }
 
-// poll waits for records, but not for longer than until a waiting partition is due.
+// poll waits for records, but at most until the first waiting partition is due.
 func (r *runner) poll(ctx context.Context) (kgo.Fetches, error) {
 	polling := ctx
 	if due, waits := r.nextDue(); waits {
@@ -96,14 +97,14 @@ func (r *runner) poll(ctx context.Context) (kgo.Fetches, error) {
 	}
 	fetches.EachError(func(topic string, number int32, err error) {
 		if polling.Err() == nil {
-			// The client goes on by itself after what can be repaired, so it is for an operator to decide.
+			// The client retries errors that can be repaired automatically, so this error needs an operator.
 			r.Logger.ErrorContext(ctx, "kafka: fetching failed", "topic", topic, "partition", number, "error", err)
 		}
 	})
 	return fetches, nil
 }
 
-// workOn works on the partitions of a round at the same time.
+// workOn processes the partitions of a round concurrently.
 func (r *runner) workOn(ctx context.Context, records map[partition][]*kgo.Record) []*progress {
 	applying, cancel := consuming.Grace(ctx, r.Grace)
 	defer cancel()
@@ -125,8 +126,8 @@ func (r *runner) workOn(ctx context.Context, records map[partition][]*kgo.Record
 	return all
 }
 
-// workOnPartition settles records in their order until one fails, or there is no time left. The first of them has been
-// tried before that often.
+// workOnPartition settles records in order until one fails or the time is over. The first record has failed attempts
+// times before.
 func (r *runner) workOnPartition(
 	ctx, applying context.Context, got *progress, records []*kgo.Record, attempts int, end time.Time,
 ) {
@@ -146,7 +147,7 @@ func (r *runner) workOnPartition(
 	}
 }
 
-// commit commits the offsets behind the records that are settled.
+// commit commits the offsets after the settled records.
 func (r *runner) commit(ctx context.Context, all []*progress) {
 	var done []*kgo.Record
 	for _, got := range all {
@@ -160,13 +161,13 @@ func (r *runner) commit(ctx context.Context, all []*progress) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()
 	if err := r.Client.CommitRecords(ctx, done...); err != nil {
-		// Nothing is lost: at worst the records come again, and the inbox knows them.
+		// Nothing is lost: at worst the records are delivered again, and the inbox recognises them.
 		r.Logger.WarnContext(ctx, "kafka: committing offsets failed", "error", err)
 	}
 }
 
-// putBack lets the records that are not settled be fetched again, those that failed only after a while. It returns the
-// error by which the consumer has to stop.
+// putBack makes the client fetch the unsettled records again; failed records only after a pause. It returns an error if
+// the consumer has to stop.
 func (r *runner) putBack(ctx context.Context, all []*progress) error {
 	offsets := make(map[string]map[int32]kgo.EpochOffset)
 	var poison []error
@@ -189,11 +190,11 @@ func (r *runner) putBack(ctx context.Context, all []*progress) error {
 	return errors.Join(poison...)
 }
 
-// errStop marks the error by which the consumer has to stop.
+// errStop marks the error that stops the consumer.
 var errStop = errors.New("kafka: the consumer stops, since there is no OnPoison to decide about the record")
 
-// settle applies a record that has failed that often before, unless it was applied already, or has it put aside.
-// Without an error the record will not be needed again.
+// settle applies a record that has failed attempts times before, unless it was applied already. It passes poison to
+// OnPoison. If it returns nil, the record is not needed again.
 func (r *runner) settle(ctx context.Context, record *kgo.Record, attempts int) error {
 	id, err := consuming.EventID(r.EventID, record)
 	if err != nil {
@@ -214,7 +215,7 @@ func (r *runner) settle(ctx context.Context, record *kgo.Record, attempts int) e
 	}
 }
 
-// poison has OnPoison decide about a record that cannot be applied.
+// poison passes a record that cannot be applied to OnPoison.
 func (r *runner) poison(ctx context.Context, record *kgo.Record, cause error) error {
 	if r.OnPoison == nil {
 		return fmt.Errorf("%w: %w: topic %s, partition %d, offset %d: %w",

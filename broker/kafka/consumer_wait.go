@@ -9,16 +9,17 @@ import (
 	"github.com/onceward/onceward/internal/consuming"
 )
 
-// wait is a partition's wait for another try of a record.
+// wait is the wait of a partition before it retries a record.
 type wait struct {
 	at kgo.EpochOffset
-	// attempts is how often the record has failed for a reason of its own, and pauses how often for any.
+	// attempts is how often the record has failed for a reason of its own, and pauses is how often it has failed for
+	// any reason.
 	attempts, pauses int
 	until            time.Time
 	paused           bool
 }
 
-// position is where a partition stands when the record is the next one.
+// position returns the position of a partition whose next record is the given one.
 func position(record *kgo.Record) kgo.EpochOffset {
 	return kgo.EpochOffset{Epoch: record.LeaderEpoch, Offset: record.Offset}
 }
@@ -31,8 +32,8 @@ func (r *runner) attempts(p partition, record *kgo.Record) int {
 	return 0
 }
 
-// pause makes a partition wait after a record has failed, and returns for how long. Nothing is fetched from it
-// meanwhile, also if it goes to another member of the group and comes back.
+// pause makes a partition wait after a record has failed, and returns the length of the wait. Nothing is fetched from
+// the partition during the wait, even if it moves to another member of the group and back.
 func (r *runner) pause(p partition, record *kgo.Record, err error) time.Duration {
 	w := r.waiting[p]
 	if w == nil || w.at != position(record) {
@@ -50,7 +51,7 @@ func (r *runner) pause(p partition, record *kgo.Record, err error) time.Duration
 	return pause
 }
 
-// nextDue returns when the first of the partitions that wait is due, if any does.
+// nextDue returns when the first waiting partition is due, if any partition waits.
 func (r *runner) nextDue() (due time.Time, waits bool) {
 	for _, w := range r.waiting {
 		if w.paused && (!waits || w.until.Before(due)) {
@@ -60,17 +61,16 @@ func (r *runner) nextDue() (due time.Time, waits bool) {
 	return due, waits
 }
 
-// resumeDue lets the partitions that have waited long enough be fetched from. It is called while the group cannot
-// rebalance.
+// resumeDue resumes fetching from the partitions whose wait is over. It is called while the group cannot rebalance.
 func (r *runner) resumeDue(now time.Time) {
 	due := r.resume(func(w *wait) bool { return !now.Before(w.until) })
 	if len(due) == 0 {
 		return
 	}
-	// A fetch without the partition may be under way, and lasts for the client's FetchMaxWait if nothing arrives. To
-	// set the position, with the epoch left out so that it is another one, makes the client begin again. That is done
-	// only if the partition is still where it was put back to: one that has been away meanwhile is where the group has
-	// committed.
+	// A fetch without the partition may be running, and takes the client's FetchMaxWait if no records arrive. Setting
+	// the position makes the client start a new fetch; the epoch is left out so that the position differs from the
+	// current one. The position is set only if the partition is still where it was put back: a partition that moved
+	// away in the meantime is at the position that the group has committed.
 	current := r.Client.CommittedOffsets()
 	offsets := make(map[string]map[int32]kgo.EpochOffset)
 	for _, p := range due {
@@ -81,7 +81,7 @@ func (r *runner) resumeDue(now time.Time) {
 	r.Client.SetOffsets(offsets)
 }
 
-// put notes the position of a partition in the form that the client wants.
+// put sets the position of a partition in the map that the client expects.
 func put(offsets map[string]map[int32]kgo.EpochOffset, p partition, at kgo.EpochOffset) {
 	if offsets[p.topic] == nil {
 		offsets[p.topic] = make(map[int32]kgo.EpochOffset)
@@ -89,7 +89,7 @@ func put(offsets map[string]map[int32]kgo.EpochOffset, p partition, at kgo.Epoch
 	offsets[p.topic][p.number] = at
 }
 
-// resume ends the wait of the partitions that are chosen, and returns them.
+// resume ends the wait of the chosen partitions and returns them.
 func (r *runner) resume(chosen func(w *wait) bool) (due []partition) {
 	numbers := make(map[string][]int32)
 	for p, w := range r.waiting {

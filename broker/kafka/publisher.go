@@ -15,11 +15,11 @@ import (
 
 // PublisherConfig configures a [Publisher].
 type PublisherConfig struct {
-	// Client is an idempotent producer that waits for all in-sync replicas, as by [NewPublisherClient]. It stays the
-	// caller's to close. Required.
+	// Client is an idempotent producer that waits for all in-sync replicas, such as [NewPublisherClient] returns. The
+	// caller closes it. Required.
 	Client *kgo.Client
-	// Topic chooses the topic of Kafka for each event. Its error counts as one of the delivery, which is tried again
-	// unless the error is made with [outbox.Permanent]. Default: the topic of the message.
+	// Topic returns the Kafka topic for each event. Its errors count as delivery failures and are retried, except
+	// errors made with [outbox.Permanent]. Default: the topic of the message.
 	Topic func(e *outbox.Event) (string, error)
 }
 
@@ -31,8 +31,8 @@ type Publisher struct {
 
 var _ outbox.Publisher = (*Publisher)(nil)
 
-// NewPublisher returns a publisher, or says what is wrong with its configuration: with another client, events could be
-// lost, repeated out of order, or never sent.
+// NewPublisher returns a publisher, or an error if its configuration is invalid: with an unsuitable client, events
+// could be lost, repeated out of order, or never sent.
 func NewPublisher(config PublisherConfig) (*Publisher, error) {
 	if config.Client == nil {
 		return nil, errors.New("kafka: PublisherConfig.Client is required")
@@ -46,8 +46,8 @@ func NewPublisher(config PublisherConfig) (*Publisher, error) {
 	return &Publisher{config: config}, nil
 }
 
-// Publish writes an event, and returns nil when all in-sync replicas have it. If a record of the same event is still
-// under way, since the time of an earlier delivery was up before the answer, it waits for that one.
+// Publish writes an event and returns nil when all in-sync replicas have it. If a record of the same event is still in
+// flight, because an earlier delivery ended before the answer, Publish waits for that record.
 func (p *Publisher) Publish(ctx context.Context, e *outbox.Event) error {
 	topic, err := p.config.Topic(e)
 	if err != nil {
@@ -66,9 +66,9 @@ func (p *Publisher) Publish(ctx context.Context, e *outbox.Event) error {
 	return nil
 }
 
-// makeRecord writes an event as a record, by the binary mode of the binding. The record's timestamp is left to be that
-// of the sending: by the event's own time, which is in ce_time, a dead letter that is replayed could be too old for the
-// topic.
+// makeRecord returns an event as a record in the binary mode of the CloudEvents binding. The record's timestamp is the
+// time of sending. The event's own time is in ce_time; as a timestamp, it could make a replayed dead letter too old for
+// the topic.
 func makeRecord(topic string, e *outbox.Event) (*kgo.Record, error) {
 	record := &kgo.Record{Topic: topic, Value: e.Data}
 	if e.PartitionKey != "" {
@@ -93,23 +93,24 @@ func header(name, value string) kgo.RecordHeader {
 	return kgo.RecordHeader{Key: name, Value: []byte(value)}
 }
 
-// reserved reports whether a header would be taken for one of the event's attributes. Some receivers ignore the case.
+// reserved reports whether a header could be mistaken for one of the event's attributes. Some receivers ignore the
+// case.
 func reserved(name string) bool {
 	name = strings.ToLower(name)
 	return name == "content-type" || strings.HasPrefix(name, "ce_")
 }
 
-// hopeless are the answers by which Kafka refuses this very record. What an operator repairs, such as a topic that is
-// missing or a right that was not granted, is not among them.
+// hopeless are the errors with which Kafka permanently refuses this record. Errors that an operator can repair, such as
+// a missing topic or a missing permission, are not included.
 var hopeless = []*kerr.Error{
 	kerr.InvalidRecord, kerr.InvalidTimestamp, kerr.InvalidTopicException, kerr.UnsupportedForMessageFormat,
 }
 
-// tooLarge are the answers about a batch, which may hold further records.
+// tooLarge are the errors about a batch, which may hold other records too.
 var tooLarge = []*kerr.Error{kerr.MessageTooLarge, kerr.RecordListTooLarge}
 
-// judge marks errors after which to try again would not help. A small event that was in a batch that is too large is
-// not to blame: the client does not divide batches, so it is tried again, by chance in another one.
+// judge marks permanent errors. A small event in a batch that is too large is not at fault: the client does not split
+// batches, so the event is retried, probably in another batch.
 func judge(topic string, e *outbox.Event, err error) error {
 	is := func(answer *kerr.Error) bool { return errors.Is(err, answer) }
 	wrapped := fmt.Errorf("kafka: topic %s: %w", topic, err)

@@ -8,27 +8,28 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// identity tells events apart.
+// identity identifies an event in a topic.
 type identity struct{ topic, source, id string }
 
 // pendingRecord is a record that the client has and Kafka has not answered yet. It may outlast the delivery that
-// produced it: an idempotent producer cannot take back a record that it may have sent. So a further delivery of the
-// same event waits for it, and does not add a copy, of which there would soon be many while the brokers are away.
+// produced it, because an idempotent producer cannot withdraw a record that it may have sent. So another delivery of
+// the same event waits for this record instead of adding a copy. Otherwise there would soon be many copies while the
+// brokers are unreachable.
 type pendingRecord struct {
-	// ctx is that of the delivery that produced it. When it has ended, the client may give the record up.
+	// ctx is the context of the delivery that produced the record. After it has ended, the client may drop the record.
 	ctx  context.Context
 	done chan struct{}
 	// err is the answer, once done is closed.
 	err error
 }
 
-// pendingRecords are those of a publisher.
+// pendingRecords are the pending records of a publisher.
 type pendingRecords struct {
 	mu sync.Mutex
 	of map[identity]*pendingRecord
 }
 
-// join returns the pending record of an event, and whether the caller has to produce it.
+// join returns the pending record of an event, and reports whether the caller must produce it.
 func (p *pendingRecords) join(ctx context.Context, event identity) (joined *pendingRecord, produce bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -43,7 +44,7 @@ func (p *pendingRecords) join(ctx context.Context, event identity) (joined *pend
 	return joined, true
 }
 
-// answer notes what Kafka has answered, or why it was not asked.
+// answer records the result of a record: Kafka's answer, or why the record was not sent.
 func (p *pendingRecords) answer(event identity, pending *pendingRecord, err error) {
 	p.mu.Lock()
 	delete(p.of, event)
@@ -52,7 +53,7 @@ func (p *pendingRecords) answer(event identity, pending *pendingRecord, err erro
 	close(pending.done)
 }
 
-// produce writes a record and waits for the answer, but not for longer than the context lasts.
+// produce writes a record and waits for the answer, or until the context ends.
 func (p *Publisher) produce(ctx context.Context, event identity, record *kgo.Record) error {
 	for ctx.Err() == nil {
 		pending, first := p.pending.join(ctx, event)
@@ -64,7 +65,8 @@ func (p *Publisher) produce(ctx context.Context, event identity, record *kgo.Rec
 			if pending.err == nil || first || pending.ctx.Err() == nil {
 				return pending.err
 			}
-			// The client has given up the record of a delivery that had ended, which says nothing about this one.
+			// The client dropped a record of another delivery, whose context had ended. That is no failure of this
+			// delivery.
 		case <-ctx.Done():
 			return fmt.Errorf("not confirmed, it may be written yet: %w", context.Cause(ctx))
 		}

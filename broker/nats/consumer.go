@@ -20,8 +20,8 @@ import (
 	"github.com/onceward/onceward/internal/consuming"
 )
 
-// ErrPoison is returned when a message cannot be applied and there is no OnPoison to decide about it. A handler wraps
-// it to say that to try again would not help.
+// ErrPoison is returned if a message cannot be applied and there is no OnPoison. A handler returns an error that wraps
+// ErrPoison if a retry would not help.
 var ErrPoison = errors.New("nats: the message cannot be applied")
 
 // The defaults of a [ConsumerConfig].
@@ -35,51 +35,55 @@ const (
 
 // ConsumerConfig configures a [Consumer].
 type ConsumerConfig struct {
-	// Source is a pull consumer with explicit acknowledgements and without a MaxDeliver: past that the server would
-	// drop a message in silence. Required.
+	// Source is a pull consumer with explicit acknowledgements and without a MaxDeliver, because after MaxDeliver
+	// deliveries the server would drop a message silently. Required.
 	Source jetstream.Consumer
-	// Inbox remembers what was applied. Required.
+	// Inbox records which events were applied. Required.
 	Inbox *inbox.Inbox
-	// Name is that of the consumer in the inbox. It stays the same for as long as events may be repeated. Required.
+	// Name is the name of the consumer in the inbox. It must stay the same for as long as events may be repeated.
+	// Required.
 	Name string
-	// Handle applies a message in the transaction that it takes from its context, with [onceward.Tx] or the way of the
-	// store's own package. It is called again if it returns an error or the transaction fails. It leaves the
-	// acknowledgement alone. While it takes its time, the server is told so. Required.
+	// Handle applies a message in the transaction of its context, which [onceward.Tx] or the function of the store's
+	// own package returns. It is called again if it returns an error or the transaction fails. It must not acknowledge
+	// the message. While it runs, the server receives progress reports, so that it does not deliver the message again.
+	// Required.
 	Handle func(ctx context.Context, m jetstream.Msg) error
 
-	// EventID names the event of a message: the sender's name for it, the same each time it is sent. One that is not
-	// known is an error, and the message is poison. Default: the header ce-id, or else Nats-Msg-Id, [HeaderEventID].
+	// EventID returns the ID of the event of a message: the ID that the sender assigned, which is the same in each
+	// repetition. If it returns an error, the message is poison. Default: [HeaderEventID], which reads the header
+	// ce-id, or else Nats-Msg-Id.
 	EventID func(m jetstream.Msg) (string, error)
-	// OnPoison decides about a message that cannot be applied. If it returns nil, because it has put the message aside
-	// for an operator to look at, the server is told not to deliver it again; OnPoison is called again if it returns an
-	// error, or if the process dies before that. It may be called by several workers at once. Default: none, and the
-	// consumer stops.
+	// OnPoison handles a message that cannot be applied. If it returns nil, for example because it stored the message
+	// for an operator, the server does not deliver the message again. OnPoison is called again if it returns an error,
+	// or if the process dies before that. Several workers may call it at once. Default: none; the consumer stops.
 	OnPoison func(ctx context.Context, m jetstream.Msg, cause error) error
 
-	// MaxAttempts is how many deliveries of a message to this process fail before it is poison. Those do not count that
-	// fail because the store is not available, nor those to other processes. Default: [DefaultMaxAttempts].
+	// MaxAttempts is how many deliveries of a message to this process may fail before the message is poison. Failures
+	// while the store is unavailable do not count, and neither do deliveries to other processes. Default:
+	// [DefaultMaxAttempts].
 	MaxAttempts int
-	// MinBackoff and MaxBackoff bound the time before a message that failed comes again. It doubles with each
-	// delivery, less up to a half at random. Default: [DefaultMinBackoff] and [DefaultMaxBackoff].
+	// MinBackoff and MaxBackoff bound the time before a failed message is delivered again. It doubles with each
+	// delivery, minus a random part of up to a half. Default: [DefaultMinBackoff] and [DefaultMaxBackoff].
 	MinBackoff, MaxBackoff time.Duration
-	// Workers is how many messages are worked on at once. Default: [DefaultWorkers].
+	// Workers is the number of messages that are processed at once. Default: [DefaultWorkers].
 	Workers int
-	// Buffer is how many messages are asked for ahead. They wait here for a worker, and if they wait for longer than
-	// the AckWait of the Source, they are delivered once more. What the server sends beyond that, as it may after a
-	// restart, is dropped by the client, and comes again after the AckWait. Default: twice as many as Workers.
+	// Buffer is the number of messages that are requested in advance. They wait in the process for a worker; a message
+	// that waits longer than the AckWait of the Source is delivered again. If the server sends more, as it may after a
+	// restart, the client drops the excess messages, and the server delivers them again after the AckWait. Default:
+	// twice the number of Workers.
 	Buffer int
-	// Grace is how long the messages that are being applied may go on when Run is to end. Default: [DefaultGrace].
+	// Grace is how long running handlers may continue after the context of Run has ended. Default: [DefaultGrace].
 	Grace time.Duration
-	// Observer is told of each message, by an [inbox.HandledEvent]. Default: none.
+	// Observer receives an [inbox.HandledEvent] for each message. Default: none.
 	Observer onceward.Observer
-	// Propagator lets Handle belong to the trace that the headers of the message tell of. Default: none.
+	// Propagator makes the context of Handle part of the trace that the headers of the message identify. Default: none.
 	Propagator onceward.Propagator
-	// Logger gets what failed. Default: [slog.Default].
+	// Logger logs failures. Default: [slog.Default].
 	Logger *slog.Logger
 }
 
-// watch is who is told of what the consumer does with a message. With that the server tells how many it has not
-// delivered.
+// watch returns the observer, propagator and logger for a message. The metadata of the message contains how many
+// messages the server has not delivered yet.
 func (c *ConsumerConfig) watch(m jetstream.Msg) consuming.Watch {
 	return consuming.Watch{
 		Observer: c.Observer, Propagator: c.Propagator, Logger: c.Logger,
@@ -93,7 +97,7 @@ func (c *ConsumerConfig) watch(m jetstream.Msg) consuming.Watch {
 	}
 }
 
-// headersOf returns a function that returns the headers of a message that are text.
+// headersOf returns a function that returns the headers of a message, decoded where possible.
 func headersOf(m jetstream.Msg) func() map[string]string {
 	return func() map[string]string {
 		headers := make(map[string]string, len(m.Headers()))
@@ -108,7 +112,7 @@ func headersOf(m jetstream.Msg) func() map[string]string {
 	}
 }
 
-// check finds what is missing or makes no sense.
+// check returns an error for missing or invalid fields.
 func (c *ConsumerConfig) check() error {
 	checker := &consuming.Checker{Of: "nats.ConsumerConfig"}
 	checker.Required("Source", c.Source != nil)
@@ -129,7 +133,7 @@ func (c *ConsumerConfig) check() error {
 	return nil
 }
 
-// checkSource refuses a consumer of JetStream by which messages could be dropped.
+// checkSource returns an error if the JetStream consumer could drop messages.
 func checkSource(config *jetstream.ConsumerConfig) error {
 	if config.AckPolicy != jetstream.AckExplicitPolicy {
 		return fmt.Errorf("nats: the consumer %s in JetStream has no explicit acknowledgements", config.Name)
@@ -141,7 +145,7 @@ func checkSource(config *jetstream.ConsumerConfig) error {
 	return nil
 }
 
-// withDefaults fills in what was left out.
+// withDefaults returns the configuration with defaults for the omitted fields.
 func (c ConsumerConfig) withDefaults() ConsumerConfig {
 	if c.EventID == nil {
 		c.EventID = HeaderEventID
@@ -155,10 +159,10 @@ func (c ConsumerConfig) withDefaults() ConsumerConfig {
 	return c
 }
 
-// Consumer applies the messages of a consumer of JetStream, each event once.
+// Consumer applies the messages of a JetStream consumer, each event once.
 type Consumer struct{ config ConsumerConfig }
 
-// NewConsumer returns a consumer, or says what is wrong with its configuration.
+// NewConsumer returns a consumer, or an error if its configuration is invalid.
 func NewConsumer(config ConsumerConfig) (*Consumer, error) {
 	if err := config.check(); err != nil {
 		return nil, err
@@ -166,8 +170,8 @@ func NewConsumer(config ConsumerConfig) (*Consumer, error) {
 	return &Consumer{config.withDefaults()}, nil
 }
 
-// HeaderEventID returns the event's ID as the NATS binding of CloudEvents puts it into the header ce-id, or else the
-// message ID by which the server drops repetitions.
+// HeaderEventID returns the event ID from the header ce-id of the NATS binding of CloudEvents, or else the message ID
+// by which the server recognises repetitions.
 func HeaderEventID(m jetstream.Msg) (string, error) {
 	if value := header(m.Headers(), "ce-id"); value != "" {
 		return decode(value)
@@ -178,7 +182,7 @@ func HeaderEventID(m jetstream.Msg) (string, error) {
 	return "", errors.New("nats: the message has neither a header ce-id nor a Nats-Msg-Id")
 }
 
-// header returns a header whatever the case of its name, which senders differ in.
+// header returns the value of a header. It ignores the case of the name, because senders use different cases.
 func header(all natsgo.Header, name string) string {
 	if value := all.Get(name); value != "" {
 		return value
@@ -193,7 +197,7 @@ func header(all natsgo.Header, name string) string {
 
 var unquote = strings.NewReplacer(`\\`, `\`, `\"`, `"`)
 
-// decode undoes what the binding does to values: percent-encoding, and in older versions double quotes.
+// decode decodes a value as the binding encodes it: percent-encoded, and in older versions in double quotes.
 func decode(value string) (string, error) {
 	if len(value) >= 2 && value[0] == '"' && value[len(value)-1] == '"' {
 		value = unquote.Replace(value[1 : len(value)-1])

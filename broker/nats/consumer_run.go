@@ -15,21 +15,21 @@ import (
 	"github.com/onceward/onceward/internal/consuming"
 )
 
-// ackTimeout is how long the server may take to confirm an acknowledgement. One that is lost is made up for when the
-// message comes again.
+// ackTimeout is how long the server may take to confirm an acknowledgement. If an acknowledgement is lost, the message
+// is delivered again and acknowledged then.
 const ackTimeout = 5 * time.Second
 
-// runner is a consumer at work.
+// runner is the state of a running consumer.
 type runner struct {
 	ConsumerConfig
 	ackWait time.Duration
-	// failures are those of the messages, by their sequence in the stream.
+	// failures counts the failures of each message by its sequence in the stream.
 	failures consuming.Failures[uint64]
 }
 
-// Run consumes until the context ends, and returns nil then, after what was being applied has been acknowledged or
-// handed back. It returns an error if the Source is not fit any more, which wraps [onceward.ErrMisconfigured], if it or
-// its connection is gone for good, or if a message is poison and there is no OnPoison.
+// Run consumes until the context ends, waits until the running handlers are acknowledged or returned to the server, and
+// returns nil. It returns an error if the Source is no longer suitable, which wraps [onceward.ErrMisconfigured], if the
+// Source or its connection is permanently gone, or if a message is poison and there is no OnPoison.
 func (c *Consumer) Run(ctx context.Context) error {
 	info, err := c.config.Source.Info(ctx)
 	if err != nil {
@@ -39,7 +39,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 		return fmt.Errorf("%w: %w", onceward.ErrMisconfigured, err)
 	}
 	r := &runner{ConsumerConfig: c.config, ackWait: info.Config.AckWait}
-	// While the server is away the client looks for it by itself, so that missing heartbeats are no error.
+	// While the server is unreachable, the client reconnects automatically, so missing heartbeats are not an error.
 	messages, err := r.Source.Messages(
 		jetstream.PullMaxMessages(r.Buffer), jetstream.WithMessagesErrOnMissingHeartbeat(false))
 	if err != nil {
@@ -48,7 +48,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 	return r.consume(ctx, messages)
 }
 
-// consume gives messages to workers until the context ends, or something ends it for good.
+// consume passes messages to workers until the context ends or the consumer has to stop.
 func (r *runner) consume(ctx context.Context, messages jetstream.MessagesContext) error {
 	taking, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -65,8 +65,8 @@ func (r *runner) consume(ctx context.Context, messages jetstream.MessagesContext
 			}
 			break
 		}
-		if taking.Err() != nil { // a message that is there already counts for Next as much as the end
-			_ = m.Nak() // if it is lost, the message comes again all the same
+		if taking.Err() != nil { // Next may return a buffered message although the context has ended
+			_ = m.Nak() // if the Nak is lost, the message is delivered again anyway
 			break
 		}
 		work.Go(func() {
@@ -84,8 +84,8 @@ func (r *runner) consume(ctx context.Context, messages jetstream.MessagesContext
 	return context.Cause(taking)
 }
 
-// handBack ends the deliveries, and returns those messages to the server that no worker has begun, so that others need
-// not wait until their AckWait is over.
+// handBack stops the deliveries and returns the messages that no worker has started to the server, so that other
+// consumers get them before the AckWait is over.
 func (r *runner) handBack(messages jetstream.MessagesContext) {
 	messages.Drain()
 	for {
@@ -93,12 +93,11 @@ func (r *runner) handBack(messages jetstream.MessagesContext) {
 		if err != nil {
 			return
 		}
-		_ = m.Nak() // if it is lost, the message comes again all the same
+		_ = m.Nak() // if the Nak is lost, the message is delivered again anyway
 	}
 }
 
-// process settles a message and tells the server what became of it. It returns the error by which the consumer has to
-// stop.
+// process settles a message and sends the outcome to the server. It returns an error if the consumer has to stop.
 func (r *runner) process(ctx, applying context.Context, m jetstream.Msg) error {
 	sequence, deliveries := numbers(m)
 	release := r.keep(m)
@@ -118,9 +117,9 @@ func (r *runner) process(ctx, applying context.Context, m jetstream.Msg) error {
 	return nil
 }
 
-// tell says to the server what became of a message. The acknowledgement is confirmed: the way there and back costs
-// little beside the transaction that a needless repetition would cost. A message that was interrupted or stopped at
-// comes again at once, for another consumer.
+// tell sends the outcome of a message to the server. It waits until the server confirms an acknowledgement: the round
+// trip costs less than the transaction of a needless repetition. A message that was interrupted, or that stopped the
+// consumer, is delivered again at once, to another consumer.
 func (r *runner) tell(ctx context.Context, m jetstream.Msg, outcome outcome, deliveries int) error {
 	switch {
 	case outcome == applied:
@@ -136,8 +135,8 @@ func (r *runner) tell(ctx context.Context, m jetstream.Msg, outcome outcome, del
 	}
 }
 
-// keep tells the server that a message is being worked on, as often as it takes for the message not to be delivered to
-// another worker meanwhile.
+// keep reports to the server that a message is being processed, often enough that the server does not deliver it to
+// another worker.
 func (r *runner) keep(m jetstream.Msg) (release func()) {
 	done, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -149,7 +148,7 @@ func (r *runner) keep(m jetstream.Msg) (release func()) {
 			case <-done:
 				return
 			case <-ticker.C:
-				_ = m.InProgress() // if it is lost, the message may come twice, and the inbox knows it
+				_ = m.InProgress() // if it is lost, the message may be delivered twice, and the inbox recognises it
 			}
 		}
 	}()
@@ -159,7 +158,7 @@ func (r *runner) keep(m jetstream.Msg) (release func()) {
 	}
 }
 
-// numbers returns the sequence of a message in the stream, and which delivery of it this is.
+// numbers returns the sequence of a message in the stream, and the number of this delivery.
 func numbers(m jetstream.Msg) (sequence uint64, deliveries int) {
 	metadata, err := m.Metadata()
 	if err != nil {
@@ -168,17 +167,17 @@ func numbers(m jetstream.Msg) (sequence uint64, deliveries int) {
 	return metadata.Sequence.Stream, int(min(metadata.NumDelivered, math.MaxInt32))
 }
 
-// outcome is what became of a message.
+// outcome is the way in which a message was settled.
 type outcome int
 
 const (
-	applied  outcome = iota // now or before
+	applied  outcome = iota // now or earlier
 	putAside                // by OnPoison
-	failed                  // and is to come again
-	stopped                 // at it, since it is poison and there is no OnPoison
+	failed                  // and must be delivered again
+	stopped                 // the consumer: the message is poison and there is no OnPoison
 )
 
-// settle applies a message unless it was applied already, or has it put aside.
+// settle applies a message unless it was applied already. It passes poison to OnPoison.
 func (r *runner) settle(ctx context.Context, m jetstream.Msg, sequence uint64) (outcome, error) {
 	got, err := r.try(ctx, m, sequence)
 	if got != failed {
@@ -187,8 +186,8 @@ func (r *runner) settle(ctx context.Context, m jetstream.Msg, sequence uint64) (
 	return got, err
 }
 
-// try is settle, and counts failures. The server's count of deliveries would not do: it includes those that came while
-// the store was away, and those that another consumer handed back.
+// try is settle without cleaning up the failure count. It counts failures itself, because the server's count of
+// deliveries includes deliveries while the store was unavailable, and deliveries that another consumer returned.
 func (r *runner) try(ctx context.Context, m jetstream.Msg, sequence uint64) (outcome, error) {
 	id, err := consuming.EventID(r.EventID, m)
 	if err != nil {
@@ -211,7 +210,7 @@ func (r *runner) try(ctx context.Context, m jetstream.Msg, sequence uint64) (out
 	return failed, err
 }
 
-// poison has OnPoison decide about a message that cannot be applied.
+// poison passes a message that cannot be applied to OnPoison.
 func (r *runner) poison(ctx context.Context, m jetstream.Msg, sequence uint64, cause error) (outcome, error) {
 	if r.OnPoison == nil {
 		return stopped, fmt.Errorf("%w, and there is no OnPoison to decide about it: subject %s, sequence %d: %w",

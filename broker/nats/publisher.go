@@ -13,16 +13,16 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
-// ErrNoStream is returned when no stream takes the subject of an event, or its servers cannot be reached. The event is
-// tried again.
+// ErrNoStream is returned if no stream takes the subject of an event, or the servers of the stream cannot be reached.
+// The event is retried.
 var ErrNoStream = errors.New("nats: no stream takes the subject")
 
 // PublisherConfig configures a [Publisher].
 type PublisherConfig struct {
-	// JetStream is on a connection that stays the caller's to close. Required.
+	// JetStream is the JetStream context to publish with. The caller closes its connection. Required.
 	JetStream jetstream.JetStream
-	// Subject chooses the subject for each event. Its error counts as one of the delivery, which is tried again unless
-	// the error is made with [outbox.Permanent]. Default: the topic of the message.
+	// Subject returns the subject for each event. Its errors count as delivery failures and are retried, except errors
+	// made with [outbox.Permanent]. Default: the topic of the message.
 	Subject func(e *outbox.Event) (string, error)
 }
 
@@ -31,7 +31,7 @@ type Publisher struct{ config PublisherConfig }
 
 var _ outbox.Publisher = (*Publisher)(nil)
 
-// NewPublisher returns a publisher, or says what is wrong with its configuration.
+// NewPublisher returns a publisher, or an error if its configuration is invalid.
 func NewPublisher(config PublisherConfig) (*Publisher, error) {
 	if config.JetStream == nil {
 		return nil, errors.New("nats: PublisherConfig.JetStream is required")
@@ -42,8 +42,8 @@ func NewPublisher(config PublisherConfig) (*Publisher, error) {
 	return &Publisher{config}, nil
 }
 
-// Publish publishes an event, and returns nil when a stream has it, now or since an earlier delivery. A context without
-// a deadline gets that of the JetStream, which is five seconds unless it was made otherwise.
+// Publish publishes an event and returns nil if a stream has it, from this or an earlier delivery. A context without a
+// deadline gets the timeout of the JetStream context, which is five seconds by default.
 func (p *Publisher) Publish(ctx context.Context, e *outbox.Event) error {
 	subject, err := p.config.Subject(e)
 	if err != nil {
@@ -56,14 +56,15 @@ func (p *Publisher) Publish(ctx context.Context, e *outbox.Event) error {
 	if err != nil {
 		return outbox.Permanent(err)
 	}
-	// An acknowledgement that says "duplicate" is one as well: the stream has the event from an earlier delivery.
+	// An acknowledgement marked as duplicate also counts: the stream has the event from an earlier delivery.
 	if _, err := p.config.JetStream.PublishMsg(ctx, message); err != nil {
 		return judge(subject, err)
 	}
 	return nil
 }
 
-// checkSubject refuses what is no subject to publish to: empty parts, wildcards and white space.
+// checkSubject returns an error if a subject cannot be published to, because it has empty tokens, wildcards or white
+// space.
 func checkSubject(subject string) error {
 	for token := range strings.SplitSeq(subject, ".") {
 		if token == "" || strings.ContainsAny(token, " \t\r\n*>") {
@@ -73,7 +74,7 @@ func checkSubject(subject string) error {
 	return nil
 }
 
-// makeMessage writes an event as a message, by the binary mode of the binding.
+// makeMessage returns an event as a message in the binary mode of the CloudEvents binding.
 func makeMessage(subject string, e *outbox.Event) (*natsgo.Msg, error) {
 	message := &natsgo.Msg{Subject: subject, Data: e.Data, Header: natsgo.Header{}}
 	message.Header.Set(jetstream.MsgIDHeader, e.ID)
@@ -92,9 +93,9 @@ func makeMessage(subject string, e *outbox.Event) (*natsgo.Msg, error) {
 	return message, nil
 }
 
-// reserved reports whether a header is not for a message to set: those of CloudEvents; those that are commands to the
-// server, such as to purge a stream; and those by which clients tell a status of the server, or an event in structured
-// mode.
+// reserved reports whether a message must not set a header. Reserved are the CloudEvents headers; the headers that are
+// commands to the server, such as to purge a stream; and the headers by which clients recognise a status of the server,
+// or an event in structured mode.
 func reserved(name string) bool {
 	switch name = strings.ToLower(name); name {
 	case "status", "description", "content-type":
@@ -104,8 +105,8 @@ func reserved(name string) bool {
 	}
 }
 
-// judge says what an error means, and marks those after which to try again would not help: the message is larger than
-// the server or the stream takes.
+// judge adds the subject and a hint to an error, and marks permanent errors: the message is larger than the server or
+// the stream allows.
 func judge(subject string, err error) error {
 	switch {
 	case errors.Is(err, jetstream.ErrNoStreamResponse):
