@@ -23,14 +23,14 @@ type execution struct {
 	request  connect.AnyRequest
 	call     rpc.Call
 	next     connect.UnaryFunc
-	response connect.AnyResponse // of the last run, or a replay
-	err      error               // in its place
-	room     [256]byte           // for what the request says, of most requests
-	values   [2]string           // of the guard's fields in the header
+	response connect.AnyResponse // the response of the last run, or a replay
+	err      error               // the error, if there is no response
+	room     [256]byte           // for the payload of most requests
+	values   [2]string           // the values of the guard's header fields
 
-	// A handler sets fields in its response, or in what its context has of the call. There are also those of
-	// interceptors in front of this one: they are taken away while the handler runs.
-	header, trailer           http.Header // of the context; nil if it has none
+	// A handler sets fields in its response, or in the call info of its context. The call info also has the fields of
+	// earlier interceptors, which are removed while the handler runs.
+	header, trailer           http.Header // of the call info; nil if the context has none
 	outerHeader, outerTrailer http.Header
 }
 
@@ -47,7 +47,7 @@ func newExecution(
 	return x
 }
 
-// run is the work of the guard: it may run again if a database undid it.
+// run is the work function for the guard. The guard calls it again if a database undid the transaction.
 func (x *execution) run(ctx context.Context) onceward.Answer {
 	clear(x.header)
 	clear(x.trailer)
@@ -57,12 +57,12 @@ func (x *execution) run(ctx context.Context) onceward.Answer {
 	answer, err := x.answer()
 	if err != nil {
 		x.response, x.err = nil, connect.NewError(connect.CodeInternal, err)
-		answer, _ = x.answer() // of a text
+		answer, _ = x.answer() // now a plain text error
 	}
 	return answer
 }
 
-// handle runs the handler, on the request as it came.
+// handle runs the handler on the request as received.
 func (x *execution) handle(ctx context.Context) {
 	if err := x.method.Begin(&x.call); err != nil {
 		x.response, x.err = nil, connect.NewError(connect.CodeInternal, err)
@@ -73,13 +73,13 @@ func (x *execution) handle(ctx context.Context) {
 	}
 }
 
-// restore gives the fields of other interceptors back.
+// restore puts the fields of earlier interceptors back.
 func (x *execution) restore() {
 	add(x.header, x.outerHeader)
 	add(x.trailer, x.outerTrailer)
 }
 
-// answer is what the handler returned, as it is stored.
+// answer returns the result of the handler in the form that is stored.
 func (x *execution) answer() (onceward.Answer, error) {
 	reply := rpc.Reply{Header: decoded(x.header), Trailer: decoded(x.trailer)}
 	if x.err != nil {
@@ -115,14 +115,14 @@ func (x *execution) replay(ctx context.Context, stored onceward.Answer) {
 		x.err = failed
 		return
 	}
-	x.response, _ = x.method.response.wrap(reply.Message) // which New has tried
+	x.response, _ = x.method.response.wrap(reply.Message) // New has checked the type
 	add(x.response.Header(), encoded(reply.Header))
-	if len(reply.Trailer) > 0 { // which are not made for nothing
+	if len(reply.Trailer) > 0 { // Trailer allocates a map
 		add(x.response.Trailer(), encoded(reply.Trailer))
 	}
 }
 
-// forget takes back what a run left that does not count.
+// forget removes the result of a run that does not count.
 func (x *execution) forget() {
 	x.response, x.err = nil, nil
 	clear(x.header)
@@ -137,7 +137,7 @@ func (x *execution) addFields(served *onceward.Served) {
 	if x.response != nil {
 		header = x.response.Header()
 	}
-	if header == nil { // of a call that no handler serves
+	if header == nil { // the call was not made by a Connect handler
 		return
 	}
 	values := x.values[:0]
@@ -147,13 +147,13 @@ func (x *execution) addFields(served *onceward.Served) {
 	}
 }
 
-// add adds the values of one header to another, if there is one.
+// add adds the values of one header to another, unless the other is nil.
 func add(to, from http.Header) {
 	if to == nil {
 		return
 	}
 	for name, values := range from {
-		name = http.CanonicalHeaderKey(name) // an answer may have been stored by a server of gRPC
+		name = http.CanonicalHeaderKey(name) // a gRPC server may have stored the answer
 		to[name] = append(to[name], values...)
 	}
 }
@@ -171,8 +171,8 @@ func joined(a, b http.Header) http.Header {
 	return all
 }
 
-// decoded returns a header as it is stored. The values of names that end in -bin are bytes, which handlers of gRPC have
-// as they are, and those of Connect in base64. What is no base64 stays as it is.
+// decoded returns a header in the form that is stored. Values of names that end in -bin are bytes: gRPC handlers set
+// them raw, and Connect handlers in base64. A value that is not base64 stays unchanged.
 func decoded(h http.Header) http.Header {
 	return withBinary(h, func(value string) string {
 		if raw, err := connect.DecodeBinaryHeader(value); err == nil {
@@ -182,12 +182,13 @@ func decoded(h http.Header) http.Header {
 	})
 }
 
-// encoded returns a stored header as a handler of Connect would have set it.
+// encoded returns a stored header in the form in which a Connect handler would have set it.
 func encoded(h http.Header) http.Header {
 	return withBinary(h, func(value string) string { return connect.EncodeBinaryHeader([]byte(value)) })
 }
 
-// withBinary returns a header with other values of names that end in -bin. Where there is none it is the same.
+// withBinary returns a header with changed values for names that end in -bin. Without such names it returns the same
+// header.
 func withBinary(h http.Header, change func(string) string) http.Header {
 	var changed http.Header
 	for name, values := range h {
@@ -208,7 +209,7 @@ func withBinary(h http.Header, change func(string) string) http.Header {
 	return changed
 }
 
-// statusOf is the status that the server sends for an error of a handler.
+// statusOf returns the status that the server sends for an error of a handler.
 func statusOf(err error) *status.Status {
 	coded := (*connect.Error)(nil)
 	switch {
@@ -229,18 +230,18 @@ func statusOf(err error) *status.Status {
 	return s
 }
 
-// errorOf is a status as an error of Connect.
+// errorOf returns a status as a Connect error.
 func errorOf(s *status.Status) *connect.Error {
 	failed := connect.NewError(connect.Code(s.GetCode()), errors.New(s.GetMessage()))
 	for _, packed := range s.GetDetails() {
-		if detail, err := connect.NewErrorDetail(packed); err == nil { // one that is packed always is
+		if detail, err := connect.NewErrorDetail(packed); err == nil { // always succeeds for a packed detail
 			failed.AddDetail(detail)
 		}
 	}
 	return failed
 }
 
-// problemError answers with a problem.
+// problemError returns a problem as a Connect error.
 func problemError(p *onceward.Problem) error {
 	failed := errorOf(rpc.ProblemStatus(p))
 	add(failed.Meta(), rpc.ProblemFields(p))

@@ -1,6 +1,6 @@
-// Package oncewardconnect protects unary methods of a Connect server, whichever protocol a client speaks to it
-// (Connect, gRPC or gRPC-Web): each call with a key runs at most once, by the rules that hold for handlers of net/http,
-// and its retries get the answer of the first.
+// Package oncewardconnect protects unary methods of a Connect server, for clients of each protocol (Connect, gRPC or
+// gRPC-Web): each call with a key runs at most once, by the same rules as handlers of net/http, and its retries get the
+// answer of the first call.
 //
 //	protect, err := oncewardconnect.New(guard, oncewardconnect.Config{
 //		Scope: tenantOf, // from what an interceptor in front of this one has authenticated
@@ -14,8 +14,8 @@
 //	…
 //	path, handler := paymentsv1connect.NewPaymentsHandler(service, connect.WithInterceptors(authenticate, protect))
 //
-// The key comes in the header Idempotency-Key, or in a field of the request as AIP-155 has it. What a code means for
-// the guard, and with which codes it answers itself, is in docs/rpc.md.
+// The key is in the header Idempotency-Key, or in a field of the request as AIP-155 specifies. docs/rpc.md describes
+// what each code means for the guard, and which codes the guard itself returns.
 package oncewardconnect
 
 import (
@@ -34,29 +34,30 @@ import (
 
 // Config configures an [Interceptor].
 type Config struct {
-	// Scope names the security boundary that the key of a call lives in, from authentication: a tenant, an account. It
-	// must not look at the message. An error that wraps [onceward.ErrUnauthenticated], or an empty scope, is answered
-	// with unauthenticated, one with the code unauthenticated or permission_denied as it is, and any other with
-	// unavailable; nothing is executed. It is required, and has no default.
+	// Scope returns the security boundary of the key of a call, derived from authentication: a tenant, an account. It
+	// must not read the message. An error that wraps [onceward.ErrUnauthenticated], or an empty scope, is answered with
+	// unauthenticated. An error with the code unauthenticated or permission_denied is returned unchanged. Any other
+	// error is answered with unavailable. In all these cases nothing is executed. Required.
 	Scope func(ctx context.Context, request connect.AnyRequest) (string, error)
-	// Actor names who calls, for the audit of executions: see [onceward.AuditExecutions]. Default: the scope.
+	// Actor returns the name of the caller, for the audit of executions: see [onceward.AuditExecutions]. Default: the
+	// scope.
 	Actor func(ctx context.Context, request connect.AnyRequest) string
-	// Methods are the methods that are protected, under the names of their procedures, such as
-	// /acme.payments.v1.Payments/Create. Others pass straight through: [Interceptor.Audit] lists them. At least one is
-	// required; there is no default.
+	// Methods are the protected methods by procedure name, such as /acme.payments.v1.Payments/Create. Other methods are
+	// not protected: [Interceptor.Audit] lists them. At least one is required.
 	Methods map[string]Method
 }
 
-// Method says how a method is protected.
+// Method is the protection of a method.
 type Method struct {
-	// Options are those of a route: [onceward.Transactional] or [onceward.Reserved] at least. Default: those of
+	// Options are the same options as for a route: at least [onceward.Transactional] or [onceward.Reserved]. Default:
 	// [onceward.Config].Defaults.
 	Options []onceward.Option
-	// Response is the type of the method's response, made by [Response]: a replay has to be of the type that other
-	// interceptors expect. It is required, and has no default.
+	// Response is the type of the method's response, made by [Response]: a replay must have the type that other
+	// interceptors expect. Required.
 	Response ResponseType
-	// RequestID names a string field of the request that may carry the key, as AIP-155 has it: a UUID of version 4. It
-	// is none of what the request means. If the header has a key too, it must be the same. Default: none.
+	// RequestID is the name of a string field of the request that may carry the key, as AIP-155 specifies: a UUID of
+	// version 4. The field is not part of the request's fingerprint. If the header also has a key, the two must be
+	// equal. Default: none.
 	RequestID string
 }
 
@@ -65,7 +66,7 @@ type ResponseType struct {
 	wrap func(proto.Message) (response connect.AnyResponse, ok bool)
 }
 
-// Response names the type of a method's response, as in Response[paymentsv1.Receipt]().
+// Response returns the type of a method's response, as in Response[paymentsv1.Receipt]().
 func Response[T any, P interface {
 	*T
 	proto.Message
@@ -79,7 +80,7 @@ func Response[T any, P interface {
 // Interceptor protects methods of a server.
 type Interceptor struct {
 	scope   func(ctx context.Context, request connect.AnyRequest) (string, error)
-	actor   func(ctx context.Context, request connect.AnyRequest) string // nil for the scope
+	actor   func(ctx context.Context, request connect.AnyRequest) string // nil means the scope
 	methods map[string]*method
 }
 
@@ -91,7 +92,7 @@ type method struct {
 	response ResponseType
 }
 
-// New returns an interceptor, or an error that says what cannot be right, such as a method that streams.
+// New returns an interceptor, or an error if the configuration is invalid, for example because a method streams.
 func New(guard *onceward.Guard, config Config) (*Interceptor, error) {
 	switch {
 	case config.Scope == nil:
@@ -117,9 +118,10 @@ func New(guard *onceward.Guard, config Config) (*Interceptor, error) {
 	return i, nil
 }
 
-// Audit returns the procedures of services that may change state and are not protected, streams too (L6), in their
-// order. It leaves out those in exempt, and those whose schema gives them an idempotency_level: they have no side
-// effects, or may be repeated as they are. The services are those of a file, such as paymentsv1.File_….Services().
+// Audit returns the sorted procedure names of the methods of services, including streams (L6), that may change state
+// and are not protected. It omits the procedures in exempt, and methods whose schema declares an idempotency_level:
+// they have no side effects, or may be repeated without protection. The services are the services of a file, such as
+// paymentsv1.File_….Services().
 func (i *Interceptor) Audit(services protoreflect.ServiceDescriptors, exempt ...string) (unprotected []string) {
 	for s := range services.Len() {
 		service := services.Get(s)
@@ -134,8 +136,8 @@ func (i *Interceptor) Audit(services protoreflect.ServiceDescriptors, exempt ...
 	return unprotected
 }
 
-// WrapUnary implements [connect.Interceptor]. Interceptors that authenticate come before this one; those behind it run
-// only when the handler does. The calls of a client pass.
+// WrapUnary implements [connect.Interceptor]. Interceptors that authenticate come before this one. Interceptors after
+// it run only when the handler runs. The calls of a client are not changed.
 func (i *Interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, request connect.AnyRequest) (connect.AnyResponse, error) {
 		spec := request.Spec()
@@ -146,12 +148,12 @@ func (i *Interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	}
 }
 
-// WrapStreamingClient implements [connect.Interceptor]. Streams pass.
+// WrapStreamingClient implements [connect.Interceptor]. It does not change streams.
 func (i *Interceptor) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
 	return next
 }
 
-// WrapStreamingHandler implements [connect.Interceptor]. Streams pass.
+// WrapStreamingHandler implements [connect.Interceptor]. It does not change streams.
 func (i *Interceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return next
 }
@@ -186,7 +188,8 @@ func (i *Interceptor) serve(
 	return x.response, x.err
 }
 
-// refuseCaller answers a call whose scope is not known. What the service says to those who may not call stays as it is.
+// refuseCaller answers a call whose scope is unknown. The service's own answer to an unauthorized caller stays
+// unchanged.
 func refuseCaller(ctx context.Context, m *method, err error) error {
 	switch connect.CodeOf(err) {
 	case connect.CodeUnauthenticated, connect.CodePermissionDenied:
@@ -197,7 +200,7 @@ func refuseCaller(ctx context.Context, m *method, err error) error {
 	}
 }
 
-// failed answers with the problem that the guard has.
+// failed returns the error for a problem of the guard, and other errors unchanged.
 func failed(err error) error {
 	if problem := (*onceward.Problem)(nil); errors.As(err, &problem) {
 		return problemError(problem)

@@ -2,12 +2,12 @@
 //
 //	router.POST("/accounts/:account/payments", createPayment, oncewardecho4.Middleware(guard, onceward.Transactional()))
 //
-// In the handler, c.Request().Context() has the transaction. [Watch] and [Routes.Audit] fail a start with routes that
-// were forgotten, and [FromRequest] gives a scope function what an authentication in echo has set. docs/routers.md links
-// to a whole program.
+// In the handler, c.Request().Context() has the transaction. [Watch] and [Routes.Audit] fail at startup if a route is
+// not protected, and [FromRequest] gives a scope function access to the values that authentication in echo has set.
+// docs/routers.md links to a complete program.
 //
-// The answer to an error that a handler returns is made inside of the guard, by the router's own HTTPErrorHandler, so
-// that it is stored like any other.
+// If a handler returns an error, the router's own HTTPErrorHandler answers it inside the guard, so that the answer is
+// stored like any other.
 package oncewardecho4
 
 import (
@@ -21,22 +21,22 @@ import (
 	"github.com/onceward/onceward"
 )
 
-// Middleware returns a middleware that protects a route, or those of a group. The operation is named by the method and
-// the path of the route, such as "POST /accounts/:account/payments", with its host if it was registered by
-// [echo.Echo.Host]. It panics if the options cannot be right, as [onceward.Guard.Middleware] does.
+// Middleware returns a middleware that protects a route, or the routes of a group. The name of the operation is the
+// method and the path of the route, such as "POST /accounts/:account/payments", with the host if the route was
+// registered by [echo.Echo.Host]. Middleware panics if the options are invalid, as [onceward.Guard.Middleware] does.
 //
-// What it wraps finds the transaction and the operation in c.Request().Context(). It runs again if the database undid
-// its transaction. Path, parameters and values of c are then as they were; in an application with a context type of its
-// own, what c.Set has kept is still there. An error that the handler returns fails the request like a 5xx, unless it is
-// answered with 400 or more. It is answered inside of the guard; only an error that is returned after the answer has
-// begun continues to the middlewares in front.
+// The wrapped handler finds the transaction and the operation in c.Request().Context(). It runs again if the database
+// undid its transaction. The path, parameters and values of c are then reset. If the application has its own context
+// type, values that c.Set has stored remain. If the handler returns an error, the request fails like a 5xx, unless the
+// error is answered with a status of 400 or more. Errors are answered inside the guard. Only an error that is returned
+// after the answer has begun is passed to the earlier middlewares.
 func Middleware(guard *onceward.Guard, options ...onceward.Option) echo.MiddlewareFunc {
 	m := &middleware{protected: guard.HandlerFunc(run, options...)}
 	return m.wrap
 }
 
-// FromRequest returns echo's context of a request that the guard was given, for a [onceward.ScopeFunc] that needs what
-// a middleware has set there. It may be used as long as the request is served.
+// FromRequest returns echo's context of a request that the guard received. It is for a [onceward.ScopeFunc] that needs
+// values that a middleware has set in that context. The context may be used until the request is answered.
 func FromRequest(r *http.Request) (echo.Context, bool) {
 	x, ok := r.Context().Value(exchangeKey{}).(*exchange)
 	if !ok {
@@ -45,10 +45,11 @@ func FromRequest(r *http.Request) (echo.Context, bool) {
 	return x.echo, true
 }
 
-// middleware is a protection.
+// middleware is the protection of a route or a group.
 type middleware struct{ protected http.Handler }
 
-// wrap returns next with protection. echo calls it at each request. Without a next, an audit asks for the protection: see [protection].
+// wrap returns next with protection. echo calls it for each request. Without next, it stores the protection for an
+// audit: see [protection].
 func (m *middleware) wrap(next echo.HandlerFunc) echo.HandlerFunc {
 	if next == nil {
 		asked.protected.Store(&m.protected)
@@ -57,22 +58,21 @@ func (m *middleware) wrap(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error { return m.serve(c, next) }
 }
 
-// exchange is a request on its way through the guard, in whose context it travels.
+// exchange is a request that passes through the guard. It is part of the request's context.
 type exchange struct {
 	context.Context
 	front
 	next echo.HandlerFunc
-	// request is the guard's.
+	// request is the request that the guard receives.
 	request http.Request
-	// path, names and values belong to the route.
+	// path, names and values are the values of the route before the first run.
 	path          string
 	names, values []string
-	// kept is the handler's context, where that is echo's own.
-	kept keeping
-	// first is the response of the first run.
+	// kept wraps the handler's context, if that context has echo's own type.
+	kept  keeping
 	first echo.Response
 	ran   bool
-	err   error // that echo is to see: of a request without protection, or after the answer had begun
+	err   error // the error for echo: without protection, or after the answer has begun
 }
 
 type exchangeKey struct{}
@@ -85,7 +85,7 @@ func (x *exchange) Value(key any) any {
 	return x.Context.Value(key)
 }
 
-// serve is what echo calls.
+// serve is the handler that echo calls.
 func (m *middleware) serve(c echo.Context, next echo.HandlerFunc) error {
 	request, response := c.Request(), c.Response()
 	defer func() {
@@ -99,7 +99,8 @@ func (m *middleware) serve(c echo.Context, next echo.HandlerFunc) error {
 	return x.err
 }
 
-// pattern is the path of the route, behind its host if it belongs to one, as in patterns of [http.ServeMux].
+// pattern returns the path of the route. If the route belongs to a host, the host comes first, as in patterns of
+// [http.ServeMux].
 func pattern(c echo.Context) string {
 	host := c.Request().Host
 	if _, its := c.Echo().Routers()[host]; its {
@@ -108,11 +109,11 @@ func pattern(c echo.Context) string {
 	return c.Path()
 }
 
-// run is what the guard calls: again, if the database undid the transaction.
+// run is the handler that the guard calls. The guard calls it again if the database undid the transaction.
 func run(w http.ResponseWriter, r *http.Request) {
 	x := r.Context().Value(exchangeKey{}).(*exchange)
 	c := x.echo
-	if w == http.ResponseWriter(&x.front) { // the request runs without protection, and is echo's own
+	if w == http.ResponseWriter(&x.front) { // the request runs without protection
 		x.err = x.next(c)
 		return
 	}
@@ -129,7 +130,7 @@ func run(w http.ResponseWriter, r *http.Request) {
 }
 
 // failed answers an error of the handler as echo does, and records it. An error that was returned after the answer had
-// begun continues to what is in front, as without protection.
+// begun is passed to the earlier middlewares, as without protection.
 func (x *exchange) failed(ctx context.Context) {
 	err := x.err
 	if !x.echo.Response().Committed {
@@ -139,11 +140,11 @@ func (x *exchange) failed(ctx context.Context) {
 	onceward.FromContext(ctx).HandlerFailed(err)
 }
 
-// answerTo is echo's kind of writer around that of the guard. What a run that was undone has left behind must not reach
-// into the next one.
+// answerTo returns an echo response around the guard's writer. Before a later run it restores the path and the
+// parameters and the values of the context, so that a run that was undone does not affect the next one.
 func (x *exchange) answerTo(w http.ResponseWriter) *echo.Response {
 	response := echo.NewResponse(w, x.echo.Echo())
-	response.Status = http.StatusOK // as echo begins
+	response.Status = http.StatusOK // echo's initial value
 	if x.ran {
 		x.kept.restore()
 		x.echo.SetPath(x.path)

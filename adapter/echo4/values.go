@@ -7,8 +7,8 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// keeping is echo's own context, and keeps the values that the handler replaces by Set, which echo does not list. Another
-// context is not wrapped: a handler may ask for its type.
+// keeping wraps echo's own context, and saves the values that the handler replaces with Set, because echo does not list
+// the values. Other contexts are not wrapped, because a handler may assert their type.
 type keeping struct {
 	echo.Context
 	mu  sync.Mutex
@@ -31,7 +31,7 @@ func (c *keeping) Set(key string, value any) {
 	c.Context.Set(key, value)
 }
 
-// restore gives the context the values that it had in front of the handler; nil stands for none.
+// restore resets the values to the state before the handler ran. A value that was not set becomes nil.
 func (c *keeping) restore() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,11 +10,11 @@ import (
 	"github.com/onceward/onceward"
 )
 
-// Routes are the routes of an echo, which itself does not tell what answers them.
+// Routes records the routes of an echo, because echo itself does not report which middlewares a route has.
 type Routes struct{ routes []onceward.RouteInfo }
 
-// Watch notes the routes that are registered from now on, for [Routes.Audit]. Call it before the first one. It uses
-// router.OnAddRoute, and calls what was there before.
+// Watch records the routes that are registered from now on, for [Routes.Audit]. Call it before the first route is
+// registered. It sets router.OnAddRoute, and calls the previous function.
 func Watch(router *echo.Echo) *Routes {
 	r := new(Routes)
 	before := router.OnAddRoute
@@ -30,19 +30,19 @@ func Watch(router *echo.Echo) *Routes {
 	return r
 }
 
-// Audit returns an error if a route changes state, and is neither protected nor exempt: see [onceward.AuditStrict]. A
-// middleware of the whole router, by its Use, is not seen: protect routes and groups. Guards learn the names of their
-// operations from it. Call it when all routes are registered.
+// Audit returns an error if a route changes state, and is neither protected nor exempt: see [onceward.AuditStrict].
+// Audit does not see middlewares that were added with the router's Use: protect routes and groups. It also gives the
+// guards the names of their operations. Call it when all routes are registered.
 func (r *Routes) Audit(exempt ...string) error { return onceward.AuditStrict(r.routes, exempt...) }
 
-// add notes a route with its protection, if it has one. That for paths that do not exist, which echo adds to each group
-// with a middleware, does nothing.
+// add records a route with its protection, if it has one. It skips the route for missing paths that echo adds to each
+// group with a middleware, because that route does nothing.
 func (r *Routes) add(method, path string, middlewares []echo.MiddlewareFunc) {
 	if method == echo.RouteNotFound {
 		return
 	}
 	if method == echo.RouteAny {
-		method = "" // all of them
+		method = "" // all methods
 	}
 	route := onceward.RouteInfo{Method: method, Pattern: path}
 	for _, m := range middlewares {
@@ -53,15 +53,15 @@ func (r *Routes) add(method, path string, middlewares []echo.MiddlewareFunc) {
 	r.routes = append(r.routes, route)
 }
 
-// asked is where a middleware of this package leaves its protection, if it is given no handler to wrap.
+// asked is where a middleware of this package stores its protection if it is called without a handler to wrap.
 var asked struct {
-	sync.Mutex // of the one that asks
+	sync.Mutex // held by protection
 	protected  atomic.Pointer[http.Handler]
 }
 
-// protection returns what a middleware protects with; nil if it is not of this package. It gives the middleware no
-// handler, for which this package's own returns none. A middleware around one of this package returns a handler: it may
-// let requests pass, so it does not count.
+// protection returns the handler with which a middleware protects, or nil if the middleware is not of this package. It
+// calls the middleware without a handler: a middleware of this package then returns nil. A middleware that wraps one of
+// this package returns a handler: it may let requests pass, so it does not count.
 func protection(m echo.MiddlewareFunc) http.Handler {
 	asked.Lock()
 	defer asked.Unlock()

@@ -2,12 +2,12 @@
 //
 //	router.POST("/accounts/:account/payments", createPayment, oncewardecho5.Middleware(guard, onceward.Transactional()))
 //
-// In the handler, c.Request().Context() has the transaction. [Watch] and [Routes.Audit] fail a start with routes that
-// were forgotten, and [FromRequest] gives a scope function what an authentication in echo has set. docs/routers.md links
-// to a whole program.
+// In the handler, c.Request().Context() has the transaction. [Watch] and [Routes.Audit] fail at startup if a route is
+// not protected, and [FromRequest] gives a scope function access to the values that authentication in echo has set.
+// docs/routers.md links to a complete program.
 //
-// The answer to an error that a handler returns is made inside of the guard, by the router's own HTTPErrorHandler, so
-// that it is stored like any other.
+// If a handler returns an error, the router's own HTTPErrorHandler answers it inside the guard, so that the answer is
+// stored like any other.
 package oncewardecho5
 
 import (
@@ -20,22 +20,23 @@ import (
 	"github.com/onceward/onceward"
 )
 
-// Middleware returns a middleware that protects a route, or those of a group. The operation is named by the method and
-// the path of the route, such as "POST /accounts/:account/payments". It panics if the options cannot be right, as
-// [onceward.Guard.Middleware] does.
+// Middleware returns a middleware that protects a route, or the routes of a group. The name of the operation is the
+// method and the path of the route, such as "POST /accounts/:account/payments". Middleware panics if the options are
+// invalid, as [onceward.Guard.Middleware] does.
 //
-// What it wraps finds the transaction and the operation in c.Request().Context(). It runs again if the database undid
-// its transaction. Path and parameters of c are then as they were; what c.Set has kept is still there, because echo does
-// not list it: a handler must not skip a write for a value that it has set. An error that the handler returns fails the
-// request like a 5xx, unless it is answered with 400 or more. It is answered inside of the guard; only an error that is
-// returned after the answer has begun continues to the middlewares in front.
+// The wrapped handler finds the transaction and the operation in c.Request().Context(). It runs again if the database
+// undid its transaction. The path and the parameters of c are then reset. Values that c.Set has stored remain, because
+// echo does not list them: a handler must not skip a write because of a value that it has set itself. If the handler
+// returns an error, the request fails like a 5xx, unless the error is answered with a status of 400 or more. Errors are
+// answered inside the guard. Only an error that is returned after the answer has begun is passed to the earlier
+// middlewares.
 func Middleware(guard *onceward.Guard, options ...onceward.Option) echo.MiddlewareFunc {
 	m := &middleware{protected: guard.HandlerFunc(run, options...)}
 	return m.wrap
 }
 
-// FromRequest returns echo's context of a request that the guard was given, for a [onceward.ScopeFunc] that needs what
-// a middleware has set there. It may be used as long as the request is served.
+// FromRequest returns echo's context of a request that the guard received. It is for a [onceward.ScopeFunc] that needs
+// values that a middleware has set in that context. The context may be used until the request is answered.
 func FromRequest(r *http.Request) (*echo.Context, bool) {
 	x, ok := r.Context().Value(exchangeKey{}).(*exchange)
 	if !ok {
@@ -44,10 +45,10 @@ func FromRequest(r *http.Request) (*echo.Context, bool) {
 	return x.echo, true
 }
 
-// middleware is a protection.
+// middleware is the protection of a route or a group.
 type middleware struct{ protected http.Handler }
 
-// wrap returns next with protection. Without a next, an audit asks for the protection: see [protection].
+// wrap returns next with protection. Without next, it stores the protection for an audit: see [protection].
 func (m *middleware) wrap(next echo.HandlerFunc) echo.HandlerFunc {
 	if next == nil {
 		asked.protected.Store(&m.protected)
@@ -56,20 +57,19 @@ func (m *middleware) wrap(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c *echo.Context) error { return m.serve(c, next) }
 }
 
-// exchange is a request on its way through the guard, in whose context it travels.
+// exchange is a request that passes through the guard. It is part of the request's context.
 type exchange struct {
 	context.Context
 	front
 	next echo.HandlerFunc
-	// request is the guard's.
+	// request is the request that the guard receives.
 	request http.Request
-	// path and values belong to the route.
+	// path and values are the values of the route before the first run.
 	path   string
 	values echo.PathValues
-	// first is the response of the first run.
-	first echo.Response
-	ran   bool
-	err   error // that echo is to see: of a request without protection, or after the answer had begun
+	first  echo.Response
+	ran    bool
+	err    error // the error for echo: without protection, or after the answer has begun
 }
 
 type exchangeKey struct{}
@@ -82,7 +82,7 @@ func (x *exchange) Value(key any) any {
 	return x.Context.Value(key)
 }
 
-// serve is what echo calls.
+// serve is the handler that echo calls.
 func (m *middleware) serve(c *echo.Context, next echo.HandlerFunc) error {
 	request, response := c.Request(), c.Response()
 	defer func() {
@@ -96,11 +96,11 @@ func (m *middleware) serve(c *echo.Context, next echo.HandlerFunc) error {
 	return x.err
 }
 
-// run is what the guard calls: again, if the database undid the transaction.
+// run is the handler that the guard calls. The guard calls it again if the database undid the transaction.
 func run(w http.ResponseWriter, r *http.Request) {
 	x := r.Context().Value(exchangeKey{}).(*exchange)
 	c := x.echo
-	if w == http.ResponseWriter(&x.front) { // the request runs without protection, and is echo's own
+	if w == http.ResponseWriter(&x.front) { // the request runs without protection
 		x.err = x.next(c)
 		return
 	}
@@ -113,7 +113,7 @@ func run(w http.ResponseWriter, r *http.Request) {
 }
 
 // failed answers an error of the handler as echo does, and records it. An error that was returned after the answer had
-// begun continues to what is in front, as without protection.
+// begun is passed to the earlier middlewares, as without protection.
 func (x *exchange) failed(ctx context.Context) {
 	err := x.err
 	if response, unwrapErr := echo.UnwrapResponse(x.echo.Response()); unwrapErr != nil || !response.Committed {
@@ -123,11 +123,11 @@ func (x *exchange) failed(ctx context.Context) {
 	onceward.FromContext(ctx).HandlerFailed(err)
 }
 
-// answerTo is echo's kind of writer around that of the guard. What a run that was undone has left behind must not reach
-// into the next one.
+// answerTo returns an echo response around the guard's writer. Before a later run it restores the path and the
+// parameters, so that a run that was undone does not affect the next one.
 func (x *exchange) answerTo(w http.ResponseWriter) *echo.Response {
 	response := echo.NewResponse(w, x.echo.Logger())
-	response.Status = http.StatusOK // as echo begins
+	response.Status = http.StatusOK // echo's initial value
 	if x.ran {
 		x.echo.SetPath(x.path)
 		x.echo.SetPathValues(slices.Clone(x.values))

@@ -6,14 +6,15 @@ import (
 	"github.com/labstack/echo/v5"
 )
 
-// front is the response in front of the guard. While the guard writes to it, echo's context has it, so that hooks (by
-// Before and After of [echo.Response]) find the answer that is sent, and not the one that the guard records.
+// front is the response from before the guard. While the guard writes to it, front is also the response in echo's
+// context, so that hooks (Before and After of [echo.Response]) see the answer that is sent, not the answer that the
+// guard records.
 type front struct {
 	echo     *echo.Context
 	response http.ResponseWriter
 }
 
-// show gives a writer to echo's context, and returns the one that the context had.
+// show sets the response of echo's context, and returns the previous response.
 func (f *front) show(w http.ResponseWriter) (had http.ResponseWriter) {
 	had = f.echo.Response()
 	f.echo.SetResponse(w)
@@ -23,8 +24,8 @@ func (f *front) show(w http.ResponseWriter) (had http.ResponseWriter) {
 // Header implements [http.ResponseWriter].
 func (f *front) Header() http.Header { return f.response.Header() }
 
-// WriteHeader implements [http.ResponseWriter]. An informational answer goes past echo, which would take it for the
-// answer.
+// WriteHeader implements [http.ResponseWriter]. An informational answer bypasses echo's response, which would treat it
+// as the final answer.
 func (f *front) WriteHeader(status int) {
 	if response, err := echo.UnwrapResponse(f.response); err == nil && status < http.StatusOK {
 		response.ResponseWriter.WriteHeader(status)
@@ -40,11 +41,11 @@ func (f *front) Write(p []byte) (int, error) {
 	return f.response.Write(p)
 }
 
-// FlushError is what [http.ResponseController] calls.
+// FlushError implements the method that [http.ResponseController] calls.
 func (f *front) FlushError() error {
 	defer f.show(f.show(f.response))
 	return http.NewResponseController(f.response).Flush()
 }
 
-// Unwrap is for [http.ResponseController].
+// Unwrap returns the wrapped response, for [http.ResponseController].
 func (f *front) Unwrap() http.ResponseWriter { return f.response }

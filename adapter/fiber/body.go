@@ -12,17 +12,17 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// body is that of a request: in memory, or a stream.
+// body is the body of a request: in memory, or a stream.
 type body struct {
 	content []byte
 	offset  int
-	stream  io.Reader // nil for one in memory
-	length  int       // that was announced for the stream; negative for chunks
+	stream  io.Reader // nil if the body is in memory
+	length  int       // the announced length of the stream; negative for chunked encoding
 	from    *fasthttp.RequestCtx
-	ended   bool // the stream was read up to its end
+	ended   bool // the stream was read to its end
 }
 
-// open makes the body that of the request.
+// open sets the body of the request.
 func (b *body) open(r *http.Request, c fiber.Ctx) (err error) {
 	from := c.Request()
 	r.Body = b
@@ -36,21 +36,22 @@ func (b *body) open(r *http.Request, c fiber.Ctx) (err error) {
 	return err
 }
 
-// content is a body in memory. fasthttp reads forms in advance, and writes them again in an order that changes, or puts
-// an error in their place: a retry would be another request, or another request a retry.
+// content returns a body in memory. fasthttp parses forms in advance and writes them again with the fields in a varying
+// order, or replaces them by an error. Then a retry would look like a different request, or a different request like a
+// retry.
 func content(from *fasthttp.Request) ([]byte, error) {
 	boundary := from.Header.MultipartFormBoundary()
 	if len(boundary) == 0 || len(from.Header.ContentEncoding()) > 0 {
 		return from.Body(), nil
 	}
 	form, err := from.MultipartForm()
-	if err != nil { // it was not read in advance
+	if err != nil { // the form was not parsed in advance
 		return from.Body(), nil
 	}
 	return formContent(form, string(boundary))
 }
 
-// formContent writes a form in the order of its names. Only the order within a name is one that handlers see.
+// formContent writes a form in the order of its names. Handlers see only the order of values within a name.
 func formContent(form *multipart.Form, boundary string) ([]byte, error) {
 	var content bytes.Buffer
 	to := multipart.NewWriter(&content)
@@ -75,7 +76,6 @@ func formContent(form *multipart.Form, boundary string) ([]byte, error) {
 	return content.Bytes(), err
 }
 
-// writeFile writes a file of a form.
 func writeFile(to *multipart.Writer, header *multipart.FileHeader) error {
 	part, err := to.CreatePart(header.Header)
 	if err != nil {
@@ -85,7 +85,7 @@ func writeFile(to *multipart.Writer, header *multipart.FileHeader) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = file.Close() }() // it was only read
+	defer func() { _ = file.Close() }() // the file was only read
 	_, err = io.Copy(part, file)
 	return err
 }
@@ -109,8 +109,8 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// whole reports whether a stream that has ended did not break off. To fasthttp the end of the connection is the end of
-// the body: of chunks it is taken for that if the client has closed the connection.
+// whole reports whether a stream that has ended is complete. fasthttp treats the end of the connection as the end of
+// the body. So a chunked body counts as incomplete if the client has closed the connection.
 func (b *body) whole() bool {
 	if b.length >= 0 {
 		return b.offset >= b.length
@@ -121,7 +121,7 @@ func (b *body) whole() bool {
 // Close implements [io.Closer].
 func (b *body) Close() error { return nil }
 
-// handOn gives a stream, which the guard has read, back to fiber. What is in memory is still there.
+// handOn sets fiber's body to the content of a stream, which the guard has read. A body in memory is still in place.
 func (b *body) handOn(c fiber.Ctx, r *http.Request) error {
 	if b.stream == nil {
 		return nil
@@ -131,5 +131,5 @@ func (b *body) handOn(c fiber.Ctx, r *http.Request) error {
 	return err
 }
 
-// leftOver reports whether there is more of the stream than was read. fasthttp would take that for the next request.
+// leftOver reports whether a part of the stream was not read. fasthttp would read that part as the next request.
 func (b *body) leftOver() bool { return b.stream != nil && !b.ended }

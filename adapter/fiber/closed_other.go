@@ -4,5 +4,5 @@ package oncewardfiber
 
 import "net"
 
-// peek asks a socket whether the client has ended its side, which cannot be asked on this system.
+// peek reports that the state of the client's side is unknown: sockets cannot be queried on this system.
 func peek(net.Conn) (ended, known bool) { return false, false }

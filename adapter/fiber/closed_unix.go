@@ -7,7 +7,8 @@ import (
 	"syscall"
 )
 
-// peek asks a socket whether the client has ended its side, if the connection gives access to its socket.
+// peek reports whether the client has closed its side of the connection. Known is false if the connection gives no
+// access to its socket.
 func peek(conn net.Conn) (ended, known bool) {
 	asked, ok := conn.(syscall.Conn)
 	if !ok {

@@ -2,13 +2,14 @@
 //
 //	app.Post("/accounts/:account/payments", oncewardfiber.Handler(guard, createPayment, onceward.Transactional()))
 //
-// In the handler, c.Context() has the transaction. [Audit] fails a start with routes that were forgotten, and
-// [FromRequest] gives a scope function what an authentication in fiber has set. docs/routers.md links to a whole program.
+// In the handler, c.Context() has the transaction. [Audit] fails at startup if a route is not protected, and
+// [FromRequest] gives a scope function access to the values that authentication in fiber has set. docs/routers.md links
+// to a complete program.
 //
-// There is no middleware form: fiber's chain runs once, and the guard runs a handler again if the database undid its
+// There is no middleware form: fiber runs its chain once, but the guard runs a handler again if the database undid its
 // transaction.
 //
-// fiber stands on fasthttp, whose requests and buffers are used again. What the guard gets is a copy.
+// fiber is based on fasthttp, which reuses requests and buffers. The guard gets a copy.
 package oncewardfiber
 
 import (
@@ -26,30 +27,29 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// ErrNotLast is what a request fails with whose protected handler is a middleware, or has handlers behind it: they
-// could not run again, and would run without protection.
+// ErrNotLast is the error of a request whose protected handler is a middleware, or has handlers after it. The later
+// handlers could not run again, and would run without protection.
 var ErrNotLast = errors.New("oncewardfiber: a protected handler is not the last one of its route: " +
 	"register it by app.Post or its kin, with nothing behind it")
 
-// Handler returns next with protection: for each key, next runs once. The operation is named by its method and the path
-// of its route, such as "POST /accounts/:account/payments". It panics if the options cannot be right, as
+// Handler returns next with protection: for each key, next runs once. The name of the operation is the method and the
+// path of the route, such as "POST /accounts/:account/payments". Handler panics if the options are invalid, as
 // [onceward.Guard.Handler] does.
 //
-// next finds the transaction and the operation in c.Context(), and in c itself. An error that it returns is answered inside of the
-// guard, by the ErrorHandler of the app, so that the answer is stored. It is the last one of its route: see
-// [ErrNotLast].
-// Middlewares in front of it run at each retry.
+// next finds the transaction and the operation in c.Context(), and in c itself. If next returns an error, the
+// ErrorHandler of the app answers it inside the guard, so that the answer is stored. next must be the last handler of
+// its route: see [ErrNotLast]. Middlewares before it also run for each retry.
 //
-// A body that streams is read whole before it is sent, because it is stored. That a client has left is not seen, as
-// fasthttp does not tell; its work goes on in any case.
+// A streamed response body is read completely before it is sent, because it is stored. fasthttp does not report that a
+// client has disconnected, so the handler cannot see it; the work continues in any case.
 func Handler(guard *onceward.Guard, next fiber.Handler, options ...onceward.Option) fiber.Handler {
 	r := &route{next: next}
 	r.protected = guard.HandlerFunc(r.run, options...)
 	return r.serve
 }
 
-// FromRequest returns fiber's context of a request that the guard was given, for a [onceward.ScopeFunc] that needs what
-// a middleware has set there. It may be used as long as the request is served.
+// FromRequest returns fiber's context of a request that the guard received. It is for a [onceward.ScopeFunc] that needs
+// values that a middleware has set in that context. The context may be used until the request is answered.
 func FromRequest(r *http.Request) (fiber.Ctx, bool) {
 	x, ok := r.Context().Value(exchangeKey{}).(*exchange)
 	if !ok {
@@ -59,10 +59,10 @@ func FromRequest(r *http.Request) (fiber.Ctx, bool) {
 }
 
 // Audit returns an error if a route of the app changes state, and is neither protected nor exempt: see
-// [onceward.AuditStrict]. Guards learn the names of their operations from it. Call it when all routes are registered
-// and all apps are mounted: it takes in their routes, as fiber does at its start and only once.
+// [onceward.AuditStrict]. It also gives the guards the names of their operations. Call it when all routes are
+// registered and all apps are mounted: it adds the routes of mounted apps, as fiber does at its start and only once.
 func Audit(app *fiber.App, exempt ...string) error {
-	app.Handler() // with its side effect: GetRoutes has the routes of mounted apps then
+	app.Handler() // its side effect: GetRoutes then includes the routes of mounted apps
 	var routes []onceward.RouteInfo
 	for _, r := range app.GetRoutes(true) {
 		route := onceward.RouteInfo{Method: r.Method, Pattern: r.Path}
@@ -80,7 +80,7 @@ type route struct {
 	protected http.Handler
 }
 
-// exchange is a request on its way through the guard, in whose context it travels.
+// exchange is a request that passes through the guard. It is part of the request's context.
 type exchange struct {
 	context.Context
 	fiber   fiber.Ctx
@@ -92,8 +92,8 @@ type exchange struct {
 	found   found
 	ran     bool
 
-	unprotected bool  // the handler has the request and the response as they are
-	err         error // of such a request, which fiber answers
+	unprotected bool  // the handler uses fiber's request and response directly
+	err         error // the handler's error in this case; fiber answers it
 }
 
 type exchangeKey struct{}
@@ -106,7 +106,7 @@ func (x *exchange) Value(key any) any {
 	return x.Context.Value(key)
 }
 
-// serve is what fiber calls.
+// serve is the handler that fiber calls.
 func (r *route) serve(c fiber.Ctx) error {
 	if p, ok := c.(*probe); ok {
 		p.found = r.protected
@@ -125,8 +125,8 @@ func (r *route) serve(c fiber.Ctx) error {
 	return x.err
 }
 
-// serve lets the guard answer. Where it would cut the connection, because it has sent an answer whose end it could not
-// store, there is still time to say that it failed.
+// serve lets the guard answer. If the guard aborts the connection, because it could not store the end of an answer that
+// it has written, nothing was sent yet, so the client gets an error instead.
 func (x *exchange) serve(protected http.Handler) {
 	defer func() {
 		switch p := recover(); p {
@@ -140,12 +140,12 @@ func (x *exchange) serve(protected http.Handler) {
 	protected.ServeHTTP(&x.writer, &x.request)
 }
 
-// end leaves the guard's answer in fiber's response, or what was in front of the guard if there is none: nothing of a
-// handler that panicked.
+// end copies the guard's answer to fiber's response. If there is no answer although the handler ran, for example
+// because it panicked, end restores the response from before the guard.
 func (x *exchange) end() {
 	defer x.writer.close()
 	if x.fiber.IsAbandoned() {
-		return // it is answered, and perhaps in use
+		return // the request is already answered, and its context may still be in use
 	}
 	x.fiber.SetContext(x.Context)
 	x.fiber.RequestCtx().RemoveUserValue(store.ContextName)
@@ -160,9 +160,9 @@ func (x *exchange) end() {
 	}
 }
 
-// run is what the guard calls: again, if the database undid the transaction. fiber's timeout middleware, be it inside
-// or around, abandons a handler that goes on behind it and writes its own answer over the handler's: what that was is
-// not known.
+// run is the handler that the guard calls. The guard calls it again if the database undid the transaction. fiber's
+// timeout middleware, inside or outside of the protection, abandons a handler that is too slow: the handler continues
+// in the background, and the middleware overwrites its answer. The outcome is then unknown.
 func (r *route) run(w http.ResponseWriter, request *http.Request) {
 	x := request.Context().Value(exchangeKey{}).(*exchange)
 	c := x.fiber
@@ -173,13 +173,13 @@ func (r *route) run(w http.ResponseWriter, request *http.Request) {
 		return
 	}
 	if x.ran && c.Route() != x.route {
-		return // c.Next went on to another route, and cannot do so again: the guard notices that nothing ran
+		return // c.Next moved to another route and cannot do so again; the guard notices that nothing ran
 	}
 	if err := x.prepare(request); err != nil {
 		panic(err) // the body is in memory
 	}
 	c.SetContext(request.Context())
-	c.RequestCtx().SetUserValue(store.ContextName, request.Context()) // fiber's context has no other values
+	c.RequestCtx().SetUserValue(store.ContextName, request.Context()) // fiber's context lacks its values
 	x.ran = true
 	err := r.next(c)
 	if !c.IsAbandoned() {
@@ -196,7 +196,8 @@ func (r *route) run(w http.ResponseWriter, request *http.Request) {
 	}
 }
 
-// prepare gives fiber what the guard has read, and to a run after one that was undone what that one had found.
+// prepare prepares fiber's context for a run. Before the first run it saves the state that the handler may change, and
+// sets the body that the guard has read. Before a later run it restores this state.
 func (x *exchange) prepare(handed *http.Request) error {
 	if x.ran {
 		return x.restore(handed)
@@ -205,44 +206,44 @@ func (x *exchange) prepare(handed *http.Request) error {
 	return x.body.handOn(x.fiber, handed)
 }
 
-// errDropped is the failure of a handler that left its client without an answer.
+// errDropped is the failure of a handler that closed the connection without an answer.
 var errDropped = errors.New("the handler closed the connection of its client")
 
-// dropped reports whether a handler without an answer has closed the connection, as c.Drop does.
+// dropped reports whether a handler closed the connection without an answer, as c.Drop does.
 func dropped(c fiber.Ctx) bool {
-	if c.RequestCtx().ConnRequestNum() == 0 { // it has no connection: it comes from net/http, or from a test
+	if c.RequestCtx().ConnRequestNum() == 0 { // there is no connection: the request comes from net/http or a test
 		return false
 	}
 	if c.Response().StatusCode() != fiber.StatusOK || c.Response().IsBodyStream() || len(c.Response().Body()) > 0 {
 		return false
 	}
-	err := c.RequestCtx().Conn().SetWriteDeadline(time.Time{}) // which the server sets when it sends an answer
+	err := c.RequestCtx().Conn().SetWriteDeadline(time.Time{}) // the server sets its own deadline later
 	return errors.Is(err, net.ErrClosed)
 }
 
-// answerFailure answers an error of the handler as fiber does when the chain has ended, and records it.
+// answerFailure answers an error of the handler as fiber does after the chain, and records the error.
 func (x *exchange) answerFailure(ctx context.Context, err error) {
 	if c := x.fiber; c.App().ErrorHandler(c, err) != nil {
-		_ = c.SendStatus(fiber.StatusInternalServerError) // it always returns nil
+		_ = c.SendStatus(fiber.StatusInternalServerError) // SendStatus always returns nil
 	}
 	onceward.FromContext(ctx).HandlerFailed(err)
 }
 
-// probe is the context with which a protected handler is asked for its protection.
+// probe is the context that makes a protected handler return its protection.
 type probe struct {
 	fiber.Ctx
 	found http.Handler
 }
 
-// serving is the code of all protected handlers.
+// serving is the code pointer that all protected handlers share.
 var serving = reflect.ValueOf((*route)(nil).serve).Pointer()
 
-// protection is that of a handler; nil if it has none.
+// protection returns the protection of a handler, or nil if it has none.
 func protection(h fiber.Handler) http.Handler {
 	if reflect.ValueOf(h).Pointer() != serving {
 		return nil
 	}
 	var p probe
-	_ = h(&p) // it only leaves its protection there
+	_ = h(&p) // only stores the protection in p
 	return p.found
 }

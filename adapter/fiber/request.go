@@ -11,8 +11,8 @@ import (
 	"github.com/gofiber/fiber/v3"
 )
 
-// headers is memory for the header fields of a request and of its answer: maps and lists, which are used again. The
-// texts in them are not: they may live on in a record.
+// headers is reusable memory for the header fields of a request and its answer. The maps and slices are reused. The
+// strings are not, because a record may keep them.
 type headers struct {
 	in, out http.Header
 	values  []string
@@ -22,10 +22,10 @@ type headers struct {
 
 var headersPool = sync.Pool{New: func() any { return &headers{in: make(http.Header), out: make(http.Header)} }}
 
-// maxScratch bounds the memory that idle headers hold.
+// maxScratch limits the memory that unused headers keep.
 const maxScratch = 16 << 10
 
-// free gives the memory back.
+// free returns the memory to the pool.
 func (h *headers) free() {
 	if cap(h.scratch) > maxScratch {
 		return
@@ -37,13 +37,13 @@ func (h *headers) free() {
 	headersPool.Put(h)
 }
 
-// add notes a part of a text.
+// add appends a part of a text.
 func (h *headers) add(part []byte) {
 	h.scratch = append(h.scratch, part...)
 	h.ends = append(h.ends, len(h.scratch))
 }
 
-// texts makes strings of the parts, in one allocation, and hands them out in order.
+// texts converts the parts to strings in one allocation. next returns them in order.
 func (h *headers) texts() (next func() string) {
 	all, start, i := string(h.scratch), 0, 0
 	ends := h.ends
@@ -54,10 +54,10 @@ func (h *headers) texts() (next func() string) {
 	}
 }
 
-// forget makes room for other parts.
+// forget removes the parts.
 func (h *headers) forget() { h.scratch, h.ends = h.scratch[:0], h.ends[:0] }
 
-// set puts a value into a header, behind those of the same name.
+// set adds a value to a header, after existing values of the same name.
 func (h *headers) set(to http.Header, name, value string) {
 	name = textproto.CanonicalMIMEHeaderKey(name)
 	if old, there := to[name]; there {
@@ -69,7 +69,7 @@ func (h *headers) set(to http.Header, name, value string) {
 	to[name] = h.values[n-1 : n : n]
 }
 
-// request builds what the guard takes for the request: a copy of fasthttp's.
+// request builds the guard's request as a copy of fasthttp's request.
 func (h *headers) request(x *exchange) error {
 	c := x.fiber
 	from := c.Request()
@@ -93,7 +93,7 @@ func (h *headers) request(x *exchange) error {
 		Pattern: x.route.Path,
 	}).WithContext(x)
 	for range fields {
-		if name, value := next(), next(); name != fiber.HeaderHost { // as net/http has it
+		if name, value := next(), next(); name != fiber.HeaderHost { // net/http removes it too
 			h.set(h.in, name, value)
 		}
 	}
@@ -101,7 +101,7 @@ func (h *headers) request(x *exchange) error {
 	return x.body.open(&x.request, c)
 }
 
-// parseTarget reads the target of a request. Most have nothing in their path to unescape, and need no memory then.
+// parseTarget parses the target of a request. Most targets need no unescaping, and are parsed without an allocation.
 func parseTarget(target string, to *url.URL) error {
 	path, query, found := strings.Cut(target, "?")
 	if strings.HasPrefix(path, "/") && !strings.HasPrefix(path, "//") && plain(path) && plain(query) {
@@ -115,7 +115,7 @@ func parseTarget(target string, to *url.URL) error {
 	return err
 }
 
-// plain reports whether a part of a target has only characters that stand for themselves.
+// plain reports whether a part of a target needs no unescaping.
 func plain(part string) bool {
 	for i := range len(part) {
 		switch c := part[i]; {
@@ -128,7 +128,7 @@ func plain(part string) bool {
 	return true
 }
 
-// addAddress notes the address of the client, without an allocation if it is one of TCP.
+// addAddress appends the address of the client, without an allocation for a TCP address.
 func (h *headers) addAddress(address net.Addr) {
 	if tcp, ok := address.(*net.TCPAddr); ok {
 		h.scratch = tcp.AddrPort().AppendTo(h.scratch)

@@ -10,17 +10,17 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// writer is what the guard answers to. The answer becomes fiber's when the guard has ended: until then the handler has
-// that for its own.
+// writer is the response writer of the guard. Its answer is copied to fiber's response after the guard has finished,
+// because the handler uses fiber's response until then.
 type writer struct {
 	header   http.Header
-	before   *fasthttp.Response // what was in front of the guard
+	before   *fasthttp.Response // fiber's response from before the guard
 	response *fasthttp.Response
 	headers  *headers
 	written  bool
 }
 
-// open begins with what is in front of the guard.
+// open copies fiber's response from before the guard.
 func (w *writer) open(c fiber.Ctx) {
 	outer := c.Response()
 	w.before, w.response = fasthttp.AcquireResponse(), fasthttp.AcquireResponse()
@@ -30,7 +30,7 @@ func (w *writer) open(c fiber.Ctx) {
 	w.headers.fields(c.App(), outer, w.header)
 }
 
-// close gives the memory back.
+// close releases the memory.
 func (w *writer) close() {
 	fasthttp.ReleaseResponse(w.before)
 	fasthttp.ReleaseResponse(w.response)
@@ -40,7 +40,8 @@ func (w *writer) close() {
 // Header implements [http.ResponseWriter].
 func (w *writer) Header() http.Header { return w.header }
 
-// WriteHeader implements [http.ResponseWriter]. fasthttp would take an informational answer for the last one.
+// WriteHeader implements [http.ResponseWriter]. It ignores informational answers, because fasthttp would treat one as
+// the final answer.
 func (w *writer) WriteHeader(status int) {
 	if w.written || status < http.StatusOK {
 		return
@@ -75,8 +76,8 @@ func (w *writer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// take hands the answer that the handler made in fiber's response to the guard. A response that was not touched is no
-// answer: that is the guard's to judge.
+// take passes the handler's answer from fiber's response to the guard. An unchanged response is not passed: the guard
+// decides what a missing answer means.
 func (x *exchange) take(ctx context.Context, to http.ResponseWriter) {
 	response := x.fiber.Response()
 	if response.IsBodyStream() {
@@ -88,12 +89,13 @@ func (x *exchange) take(ctx context.Context, to http.ResponseWriter) {
 	status, content := response.StatusCode(), response.Body()
 	if status != fiber.StatusOK || len(content) > 0 {
 		to.WriteHeader(status)
-		_, _ = to.Write(content) // of an answer that is too large the guard tells
+		_, _ = to.Write(content) // the guard reports an answer that is too large
 	}
 }
 
-// gather reads a stream whole. One that breaks off, or is still under way at the deadline, is an error, as of the
-// handler. That of a handler which was late already is read to its end: an answer counts, late or not.
+// gather reads a streamed answer completely. A stream that breaks off, or is not complete at the deadline, is an error
+// of the handler. If the deadline has passed before the stream starts, the stream is read to its end, because a late
+// answer counts too.
 func (x *exchange) gather(ctx context.Context, response *fasthttp.Response) {
 	if ctx.Err() != nil {
 		ctx = context.WithoutCancel(ctx)
@@ -111,7 +113,8 @@ func (x *exchange) gather(ctx context.Context, response *fasthttp.Response) {
 	response.SetBodyRaw(content.content)
 }
 
-// gathered takes in a stream until a context ends: what streams for as long as its client is there would never end.
+// gathered collects a stream until a context ends: a stream that lasts as long as its client is connected would never
+// end.
 type gathered struct {
 	ctx     context.Context
 	content []byte
@@ -126,7 +129,7 @@ func (g *gathered) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// fields copies the header fields of a response, but for those that fasthttp sets by itself.
+// fields copies the header fields of a response, except the fields that fasthttp sets automatically.
 func (h *headers) fields(app *fiber.App, from *fasthttp.Response, to http.Header) {
 	n := 0
 	for name, value := range from.Header.All() {
@@ -149,10 +152,10 @@ func (h *headers) fields(app *fiber.App, from *fasthttp.Response, to http.Header
 	h.forget()
 }
 
-// defaultContentType is what fasthttp sends where none was set.
+// defaultContentType is the content type that fasthttp sends if none was set.
 const defaultContentType = "text/plain; charset=utf-8"
 
-// ofServer reports whether a field is up to the server, which knows how it frames an answer.
+// ofServer reports whether the server controls a field, because the field depends on how the answer is framed.
 func ofServer(name []byte) bool {
 	switch string(name) {
 	case fiber.HeaderContentLength, fiber.HeaderTransferEncoding, fiber.HeaderConnection, fiber.HeaderServer,

@@ -6,27 +6,27 @@ import (
 	"strings"
 )
 
-// found is what fiber holds of a request when the handler runs for the first time, and a handler may change.
+// found is the state of fiber's context before the first run of the handler, which the handler may change.
 type found struct {
 	path, method string
 	locals       []local
-	room         [4]local // for most of them
+	room         [4]local // memory for most requests
 }
 
 type local struct{ key, value any }
 
-// note keeps what the handler finds.
+// note saves the state that the handler may change.
 func (x *exchange) note() {
 	c := x.fiber
 	x.found.path, _, _ = strings.Cut(x.request.RequestURI, "?")
-	if path := c.Path(); path != x.found.path { // a middleware has changed it
+	if path := c.Path(); path != x.found.path { // a middleware has changed the path
 		x.found.path = strings.Clone(path)
 	}
 	x.found.method, x.found.locals = c.Method(), x.found.room[:0]
 	c.RequestCtx().VisitUserValuesAll(func(key, value any) { x.found.locals = append(x.found.locals, local{key, value}) })
 }
 
-// restore lets a run find what the run before it has found, which the database undid.
+// restore resets fiber's context to the state before the first run, because the database undid that run.
 func (x *exchange) restore(handed *http.Request) error {
 	c := x.fiber
 	x.writer.before.CopyTo(c.Response())

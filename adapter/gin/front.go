@@ -6,14 +6,14 @@ import (
 	"github.com/gin-gonic/gin"
 )
 
-// front is gin's writer in front of the guard. While the guard writes to it, gin's context has it, so that a middleware
-// with a writer of its own finds the answer that is sent, and not the one that the guard records.
+// front is gin's writer from before the guard. While the guard writes to it, front is also the writer in gin's context,
+// so that a middleware with a writer of its own sees the answer that is sent, not the answer that the guard records.
 type front struct {
 	gin    *gin.Context
 	writer gin.ResponseWriter
 }
 
-// show gives a writer to gin's context, and returns the one that the context had.
+// show sets the writer of gin's context, and returns the previous writer.
 func (f *front) show(w gin.ResponseWriter) (had gin.ResponseWriter) {
 	had = f.gin.Writer
 	f.gin.Writer = w
@@ -35,11 +35,11 @@ func (f *front) Write(p []byte) (int, error) {
 	return f.writer.Write(p)
 }
 
-// FlushError is what [http.ResponseController] calls.
+// FlushError implements the method that [http.ResponseController] calls.
 func (f *front) FlushError() error {
 	defer f.show(f.show(f.writer))
 	return http.NewResponseController(f.writer).Flush()
 }
 
-// Unwrap is for [http.ResponseController].
+// Unwrap returns the wrapped writer, for [http.ResponseController].
 func (f *front) Unwrap() http.ResponseWriter { return f.writer }

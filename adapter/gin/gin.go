@@ -2,10 +2,11 @@
 //
 //	engine.POST("/accounts/:account/payments", oncewardgin.Handler(guard, createPayment, onceward.Transactional()))
 //
-// In the handler, c.Request.Context() has the transaction. [Audit] fails a start with routes that were forgotten, and
-// [FromRequest] gives a scope function what an authentication in gin has set. docs/routers.md links to a whole program.
+// In the handler, c.Request.Context() has the transaction. [Audit] fails at startup if a route is not protected, and
+// [FromRequest] gives a scope function access to the values that authentication in gin has set. docs/routers.md links
+// to a complete program.
 //
-// There is no middleware form: gin's chain runs once, and the guard runs a handler again if the database undid its
+// There is no middleware form: gin runs its chain once, but the guard runs a handler again if the database undid its
 // transaction.
 package oncewardgin
 
@@ -24,25 +25,26 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Handler returns next with protection: for each key, next runs once. The operation is named by its method and the path
-// of its route, such as "POST /accounts/:account/payments". It panics if the options cannot be right, as
+// Handler returns next with protection: for each key, next runs once. The name of the operation is the method and the
+// path of the route, such as "POST /accounts/:account/payments". Handler panics if the options are invalid, as
 // [onceward.Guard.Handler] does.
 //
-// next finds the transaction and the operation in c.Request.Context(), and in c itself, for which c.Keys gets one entry
-// if the engine is without ContextWithFallback. What next can ask gin is the same as without protection: c.IsAborted,
-// c.Writer, c.Keys, c.Errors, c.Next. Handlers that are registered after it run with it, inside of its protection, and
-// not when an answer is replayed. Middlewares in front of it run at each retry too.
+// next finds the transaction and the operation in c.Request.Context(), and in c itself; for this c.Keys gets one entry
+// if the engine does not set ContextWithFallback. gin's functions behave as without protection: c.IsAborted, c.Writer,
+// c.Keys, c.Errors, c.Next. Handlers that are registered after next run together with it, inside its protection, and do
+// not run when an answer is replayed. Middlewares before it also run for each retry.
 //
-// gin's chain runs once. If the database undoes the transaction, the guard runs next again, unless next has aborted the
-// chain or there are handlers after it: such a request is answered 503 "not-executed", and its retry executes.
+// gin runs its chain once. If the database undoes the transaction, the guard runs next again, unless next has aborted
+// the chain or there are handlers after it: then the request is answered with 503 "not-executed", and its retry
+// executes.
 func Handler(guard *onceward.Guard, next gin.HandlerFunc, options ...onceward.Option) gin.HandlerFunc {
 	r := &route{next: next}
 	r.protected = guard.HandlerFunc(r.run, options...)
 	return r.serve
 }
 
-// FromRequest returns gin's context of a request that the guard was given, for a [onceward.ScopeFunc] that needs what a
-// middleware has set there. It may be used as long as the request is served.
+// FromRequest returns gin's context of a request that the guard received. It is for a [onceward.ScopeFunc] that needs
+// values that a middleware has set in that context. The context may be used until the request is answered.
 func FromRequest(r *http.Request) (*gin.Context, bool) {
 	x, ok := r.Context().Value(exchangeKey{}).(*exchange)
 	if !ok {
@@ -52,8 +54,9 @@ func FromRequest(r *http.Request) (*gin.Context, bool) {
 }
 
 // Audit returns an error if a route of the engine changes state, and is neither protected nor exempt: see
-// [onceward.AuditStrict]. Guards learn the names of their operations from it. Call it when all routes are registered.
-// gin shows the last handler of a route alone: a protected handler with others after it is not seen.
+// [onceward.AuditStrict]. It also gives the guards the names of their operations. Call it when all routes are
+// registered. gin exposes only the last handler of a route: Audit does not see a protected handler with other handlers
+// after it.
 func Audit(engine *gin.Engine, exempt ...string) error {
 	var routes []onceward.RouteInfo
 	for _, r := range engine.Routes() {
@@ -73,17 +76,17 @@ type route struct {
 	protected http.Handler
 }
 
-// exchange is a request on its way through the guard, in whose context it travels.
+// exchange is a request that passes through the guard. It is part of the request's context.
 type exchange struct {
 	context.Context
 	front
-	request http.Request // the guard's
-	restore func()       // gives gin's context what was set in front of the handler
-	errors  int          // how many errors there were in front of the handler
-	status  int          // that a middleware has set; zero if none has
-	ran     bool         // under protection
-	whole   bool         // the run that was last, with what is behind the handler, has returned
-	own     bool         // without protection, as gin's own
+	request http.Request // the request that the guard receives
+	restore func()       // resets gin's context to the state before the handler
+	errors  int          // number of errors before the handler
+	status  int          // status that a middleware has set; zero if none
+	ran     bool         // the handler ran under protection
+	whole   bool         // the last run, including later handlers, has returned
+	own     bool         // the request runs without protection, with gin's own writer
 	first   writer
 }
 
@@ -97,7 +100,7 @@ func (x *exchange) Value(key any) any {
 	return x.Context.Value(key)
 }
 
-// serve is what gin calls.
+// serve is the handler that gin calls.
 func (r *route) serve(c *gin.Context) {
 	if c.Request == nil {
 		c.Set(probed, r.protected)
@@ -116,18 +119,18 @@ func (r *route) serve(c *gin.Context) {
 	x.request.Pattern = c.FullPath()
 	defer func() {
 		if !x.own && !x.whole {
-			c.Abort() // what is behind the handler runs with it, and with no other answer
+			c.Abort() // later handlers run only together with the handler
 		}
 	}()
 	r.protected.ServeHTTP(&x.front, &x.request)
 }
 
-// run is what the guard calls: again, if the database undid the transaction. Nothing of what the handler said to gin
-// before is left then.
+// run is the handler that the guard calls. The guard calls it again if the database undid the transaction. The second
+// run does not see the changes that the first run made to gin's context.
 func (r *route) run(w http.ResponseWriter, request *http.Request) {
 	x := request.Context().Value(exchangeKey{}).(*exchange)
 	c := x.gin
-	if w == http.ResponseWriter(&x.front) { // the request runs without protection, and is gin's own
+	if w == http.ResponseWriter(&x.front) { // the request runs without protection
 		x.own = true
 		r.next(c)
 		return
@@ -144,7 +147,7 @@ func (r *route) run(w http.ResponseWriter, request *http.Request) {
 		x.restore()
 		answer = new(writer)
 	}
-	if c.Value(exchangeKey{}) == nil { // gin's context has no values of the request's, but its own
+	if c.Value(exchangeKey{}) == nil { // gin's context does not have the values of the request's context
 		c.Set(store.ContextName, request.Context())
 	}
 	x.ran, x.whole = true, false
@@ -152,11 +155,12 @@ func (r *route) run(w http.ResponseWriter, request *http.Request) {
 	c.Writer = answer
 	r.next(c)
 	if !rerun {
-		c.Next() // of what is behind the handler, what it has not run by itself
+		c.Next() // runs the later handlers that the handler has not run itself
 	}
 	answer.end()
-	// An error beside a success is a note, unless the chain was aborted: gin does that if it could write no answer, or only
-	// a part of it. An error without an answer is for a middleware in front, whose answer comes too late to be stored.
+	// An error beside a successful answer is only a note, unless the chain was aborted: gin aborts if it could not
+	// write the answer, or only a part of it. An error without an answer is for an earlier middleware, whose answer
+	// comes too late to be stored.
 	failed := !answer.written || c.IsAborted() || answer.Status() >= http.StatusBadRequest
 	if last := c.Errors.Last(); last != nil && len(c.Errors) > x.errors && failed {
 		onceward.FromContext(request.Context()).HandlerFailed(last.Err)
@@ -164,25 +168,26 @@ func (r *route) run(w http.ResponseWriter, request *http.Request) {
 	x.whole = true
 }
 
-// keep returns a function that gives gin's context its present keys, errors and parameters. The type of the keys differs
-// between versions of gin.
+// keep returns a function that restores the current keys, errors and parameters of gin's context. The type of the keys
+// differs between versions of gin.
 func keep(c *gin.Context) (restore func()) {
 	keys, errors, params := maps.Clone(c.Keys), slices.Clone(c.Errors), slices.Clone(c.Params)
 	return func() { c.Keys, c.Errors, c.Params = maps.Clone(keys), slices.Clone(errors), slices.Clone(params) }
 }
 
-// isLast reports whether a protected handler is the last of its chain, which gin names.
+// isLast reports whether a protected handler is the last of its chain. gin's HandlerName returns the name of the last
+// handler.
 func isLast(c *gin.Context) bool {
 	return strings.HasSuffix(c.HandlerName(), "/adapter/gin.(*route).serve-fm")
 }
 
-// probed is where a protected handler leaves its protection, if it is called without a request.
+// probed is the key under which a protected handler stores its protection if it is called without a request.
 const probed = "github.com/onceward/onceward/adapter/gin"
 
-// serving is the code of all protected handlers.
+// serving is the code pointer that all protected handlers share.
 var serving = reflect.ValueOf((*route)(nil).serve).Pointer()
 
-// protection is that of a handler; nil if it has none.
+// protection returns the protection of a handler, or nil if it has none.
 func protection(h gin.HandlerFunc) http.Handler {
 	if reflect.ValueOf(h).Pointer() != serving {
 		return nil

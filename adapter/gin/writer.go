@@ -10,11 +10,11 @@ import (
 	"github.com/gin-gonic/gin"
 )
 
-// writer is gin's kind of writer around that of the guard. As gin's own it keeps a status back until there is a body,
-// so that a later one replaces it.
+// writer is a gin.ResponseWriter around the guard's writer. Like gin's own writer, it delays the status until there is
+// a body, so that a later status replaces an earlier one.
 type writer struct {
 	http.ResponseWriter
-	ctx     context.Context // the handler's
+	ctx     context.Context // the handler's context
 	status  int             // zero if none was given
 	size    int
 	written bool
@@ -37,7 +37,7 @@ func (w *writer) WriteHeaderNow() {
 	}
 }
 
-// end writes a status that no body followed. Of a handler that said nothing the guard is to judge.
+// end writes a status without a body. If the handler set no status, the guard decides what the missing answer means.
 func (w *writer) end() {
 	if w.status != 0 {
 		w.WriteHeaderNow()
@@ -82,14 +82,14 @@ func (w *writer) Written() bool { return w.written }
 // Flush implements [http.Flusher].
 func (w *writer) Flush() {
 	w.WriteHeaderNow()
-	_ = http.NewResponseController(w.ResponseWriter).Flush() // an http.Flusher cannot report it
+	_ = http.NewResponseController(w.ResponseWriter).Flush() // an http.Flusher cannot report an error
 }
 
-// Hijack implements [http.Hijacker]: a connection that was taken over cannot be replayed.
+// Hijack implements [http.Hijacker]. It returns an error, because a hijacked connection cannot be replayed.
 func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, http.ErrNotSupported }
 
-// CloseNotify implements [http.CloseNotifier]. The work goes on without its client, so it tells of the end of the
-// handler's own context: what streams as long as its client is there would never end.
+// CloseNotify implements [http.CloseNotifier]. The work continues without the client, so it reports the end of the
+// handler's own context: a stream that lasts as long as its client is connected would never end.
 func (w *writer) CloseNotify() <-chan bool {
 	ended := make(chan bool, 1)
 	context.AfterFunc(w.ctx, func() { ended <- true })
@@ -99,5 +99,5 @@ func (w *writer) CloseNotify() <-chan bool {
 // Pusher implements [gin.ResponseWriter].
 func (w *writer) Pusher() http.Pusher { return nil }
 
-// Unwrap is for [http.ResponseController].
+// Unwrap returns the wrapped writer, for [http.ResponseController].
 func (w *writer) Unwrap() http.ResponseWriter { return w.ResponseWriter }

@@ -12,10 +12,10 @@ import (
 	"github.com/onceward/onceward"
 )
 
-// UnaryClientInterceptor gives each call of a client a key of its own, and the time of its first sending, unless the
-// outgoing metadata has a key already. The retries of the library, by the retryPolicy of a service config or by itself,
-// come after interceptors: they carry the same key. A loop around the call does not: it makes a new call each time, and
-// has to set the key itself, once, with [metadata.AppendToOutgoingContext].
+// UnaryClientInterceptor adds a key and the time of the first sending to each call of a client, unless the outgoing
+// metadata already has a key. Retries by the gRPC library, either by the retryPolicy of a service config or automatic,
+// happen after interceptors, so they carry the same key. A loop around the call makes a new call each time: it has to
+// set the key itself, once, with [metadata.AppendToOutgoingContext].
 func UnaryClientInterceptor(
 	ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
 	options ...grpc.CallOption,

@@ -13,26 +13,26 @@ import (
 	"github.com/onceward/onceward/internal/rpc"
 )
 
-// execution runs the handler of one call. To the handler it is the stream that takes its header and trailer, which are
-// sent when the outcome is durable, and not before (E7).
+// execution runs the handler of one call. It is also the server stream that the handler sees: it collects the header
+// and the trailer, which are sent when the outcome is durable, and not before (E7).
 type execution struct {
 	method  *rpc.Method
 	request any
 	call    rpc.Call
 	handler grpc.UnaryHandler
-	reply   any       // of the last run
-	err     error     // in its place
-	room    [256]byte // for what the request says, of most requests
-	values  [2]string // of the guard's fields in the header
+	reply   any       // the reply of the last run
+	err     error     // the error of the last run, if there is no reply
+	room    [256]byte // for the payload of most requests
+	values  [2]string // the values of the guard's header fields
 
-	mu              sync.Mutex // a goroutine that the handler left behind may still call
+	mu              sync.Mutex // a goroutine of the handler may still call after the handler has returned
 	header, trailer metadata.MD
 	headerSent      bool // as far as the handler knows
 }
 
 var _ grpc.ServerTransportStream = (*execution)(nil)
 
-// run is the work of the guard: it may run again if a database undid it.
+// run is the work function for the guard. The guard calls it again if a database undid the transaction.
 func (x *execution) run(ctx context.Context) onceward.Answer {
 	x.mu.Lock()
 	x.header, x.trailer, x.headerSent = nil, nil, false
@@ -42,12 +42,12 @@ func (x *execution) run(ctx context.Context) onceward.Answer {
 	answer, err := x.answer()
 	if err != nil {
 		x.reply, x.err = nil, status.Error(codes.Internal, err.Error())
-		answer, _ = x.answer() // of a text
+		answer, _ = x.answer() // now a plain text error
 	}
 	return answer
 }
 
-// handle runs the handler, on the request as it came.
+// handle runs the handler on the request as received.
 func (x *execution) handle(ctx context.Context) {
 	if err := x.method.Begin(&x.call); err != nil {
 		x.reply, x.err = nil, status.Error(codes.Internal, err.Error())
@@ -56,7 +56,7 @@ func (x *execution) handle(ctx context.Context) {
 	x.reply, x.err = x.handler(grpc.NewContextWithServerTransportStream(ctx, x), x.request)
 }
 
-// answer is what the handler returned, as it is stored.
+// answer returns the result of the handler in the form that is stored.
 func (x *execution) answer() (onceward.Answer, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -72,7 +72,7 @@ func (x *execution) answer() (onceward.Answer, error) {
 	return x.method.Answer(&reply)
 }
 
-// statusOf is the status that the server sends for an error of a handler.
+// statusOf returns the status that the server sends for an error of a handler.
 func statusOf(err error) *status.Status {
 	if s, ok := status.FromError(err); ok {
 		return s
@@ -80,14 +80,14 @@ func statusOf(err error) *status.Status {
 	return status.FromContextError(err)
 }
 
-// send hands the header and the trailer to the stream of the call.
+// send passes the header and the trailer to the stream of the call.
 func (x *execution) send(ctx context.Context) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	setFields(ctx, x.header, x.trailer)
 }
 
-// replay answers with what was stored.
+// replay answers with the stored answer.
 func replay(ctx context.Context, m *rpc.Method, stored onceward.Answer) (any, error) {
 	reply, err := m.Reply(stored)
 	if err != nil {
@@ -100,7 +100,8 @@ func replay(ctx context.Context, m *rpc.Method, stored onceward.Answer) (any, er
 	return reply.Message, nil
 }
 
-// lower spells names as metadata does: an answer may have been stored by a server of Connect.
+// lower returns a header with names in lower case, as metadata requires, because a Connect server may have stored the
+// answer.
 func lower(h map[string][]string) metadata.MD {
 	if len(h) == 0 {
 		return nil
@@ -114,7 +115,7 @@ func lower(h map[string][]string) metadata.MD {
 
 // setFields sets the header and the trailer of the answer.
 func setFields(ctx context.Context, header, trailer metadata.MD) {
-	// These fail only if nothing can be sent any more, or if no server has called the interceptor.
+	// These calls fail only if nothing can be sent any more, or if the interceptor was not called by a server.
 	_ = grpc.SetHeader(ctx, header)
 	_ = grpc.SetTrailer(ctx, trailer)
 }
@@ -133,7 +134,7 @@ func (x *execution) SetHeader(md metadata.MD) error {
 	return nil
 }
 
-// SendHeader implements [grpc.ServerTransportStream]. What it takes is sent with the answer.
+// SendHeader implements [grpc.ServerTransportStream]. The header is sent with the answer.
 func (x *execution) SendHeader(md metadata.MD) error {
 	if err := x.SetHeader(md); err != nil {
 		return err

@@ -13,17 +13,17 @@ import (
 )
 
 // IncomingHeader returns a header matcher for runtime.WithIncomingHeaderMatcher of grpc-gateway, which drops the key by
-// default. It passes the key and the time of first sending to the service under their own names, and header fields of
-// other names to the next matcher, such as runtime.DefaultHeaderMatcher. Keys are the names of the key's header, where
-// [onceward.Config].Keys has others than Idempotency-Key.
+// default. It passes the key and the time of the first sending to the service under their own names. It passes other
+// header fields to the next matcher, such as runtime.DefaultHeaderMatcher. Keys are further names of the key header, if
+// [onceward.Config].Keys has names other than Idempotency-Key.
 func IncomingHeader(next func(string) (string, bool), keys ...string) func(string) (string, bool) {
 	return passing(next, append(keys, onceward.DefaultKeyHeader, onceward.FirstSentHeader))
 }
 
-// OutgoingHeader returns a header matcher for runtime.WithOutgoingHeaderMatcher of grpc-gateway. It gives the header
-// fields with which the guard describes an answer to the client under their own names, and those of other names to the
-// next matcher; nil stands for the default of grpc-gateway, which adds a prefix. Replayed is the name of
-// [onceward.Config].ReplayedHeader, where that is not Idempotent-Replayed.
+// OutgoingHeader returns a header matcher for runtime.WithOutgoingHeaderMatcher of grpc-gateway. It sends the guard's
+// header fields about an answer to the client under their own names, and passes other fields to the next matcher. If
+// next is nil, grpc-gateway's default is used, which adds a prefix. Replayed is the value of
+// [onceward.Config].ReplayedHeader, if it is not Idempotent-Replayed.
 func OutgoingHeader(next func(string) (string, bool), replayed ...string) func(string) (string, bool) {
 	if next == nil {
 		next = func(name string) (string, bool) { return "Grpc-Metadata-" + name, true }
@@ -40,10 +40,11 @@ func passing(next func(string) (string, bool), names []string) func(string) (str
 	}
 }
 
-// ErrorHandler returns an error handler for runtime.WithErrorHandler of grpc-gateway. It answers with a problem of the
-// guard's as a handler of net/http does: with the problem's status, such as 409 for a call in flight, with Retry-After,
-// and as application/problem+json. The next handler, such as runtime.DefaultHTTPErrorHandler, answers other errors, and
-// adds its header fields to problems. The types are the types of grpc-gateway's ServeMux and Marshaler.
+// ErrorHandler returns an error handler for runtime.WithErrorHandler of grpc-gateway. It answers the guard's problems
+// in the same way as the guard's net/http handler: with the problem's status, such as 409 for a call in flight, with
+// Retry-After, and as application/problem+json. The next handler, such as runtime.DefaultHTTPErrorHandler, answers
+// other errors, and adds its header fields to problems. Mux and Marshaler are the ServeMux and Marshaler types of
+// grpc-gateway.
 func ErrorHandler[Mux, Marshaler any](
 	next func(context.Context, Mux, Marshaler, http.ResponseWriter, *http.Request, error),
 ) func(context.Context, Mux, Marshaler, http.ResponseWriter, *http.Request, error) {
@@ -56,7 +57,7 @@ func ErrorHandler[Mux, Marshaler any](
 	}
 }
 
-// problemWriter writes a problem in the place of what a handler writes.
+// problemWriter writes a problem instead of the answer that the next handler writes.
 type problemWriter struct {
 	http.ResponseWriter
 	problem *onceward.Problem
@@ -71,7 +72,7 @@ func (w *problemWriter) WriteHeader(int) {
 	}
 	w.written = true
 	h := w.Header()
-	// grpc-gateway takes the text of the status for a challenge. A challenge of the service is in the metadata.
+	// grpc-gateway uses the text of the status as a challenge. The service's own challenges are in the metadata.
 	challenges := slices.DeleteFunc(h["Www-Authenticate"], func(value string) bool { return value == w.text })
 	if h["Www-Authenticate"] = challenges; len(challenges) == 0 {
 		h.Del("Www-Authenticate")

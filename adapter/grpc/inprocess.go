@@ -15,17 +15,17 @@ import (
 	"github.com/onceward/onceward/internal/rpc"
 )
 
-// InProcess is a connection to services of the same process, through the interceptors that a server has: for
-// grpc-gateway, whose RegisterXHandlerServer calls the implementation of a service past every interceptor. Services are
-// registered before the first call.
+// InProcess is a connection to services of the same process, through the interceptors of a server. It is for
+// grpc-gateway, whose RegisterXHandlerServer calls the implementation of a service without any interceptor. Services
+// must be registered before the first call.
 //
 //	local := protect.InProcess(authenticate)
 //	paymentspb.RegisterPaymentsServer(local, payments)
 //	err := paymentspb.RegisterPaymentsHandlerClient(ctx, mux, paymentspb.NewPaymentsClient(local))
 //
-// It carries unary calls. What the context of a call holds reaches the interceptors and the handler, but for the outgoing
-// metadata, which becomes the incoming metadata. A call returns when the work has ended, as a handler of net/http does,
-// also if its context ended before.
+// It supports unary calls only. The interceptors and the handler see the values of the call's context, except the
+// outgoing metadata, which becomes the incoming metadata. A call returns when the work has ended, even if its context
+// ended earlier, like a handler of net/http.
 type InProcess struct {
 	interceptors []grpc.UnaryServerInterceptor
 	served       func(method string)
@@ -42,7 +42,7 @@ var (
 	_ grpc.ClientConnInterface = (*InProcess)(nil)
 )
 
-// InProcess returns a connection whose calls run through the interceptors before, in their order, and then through
+// InProcess returns a connection whose calls run through the interceptors in before, in order, and then through
 // [Interceptor.Unary].
 func (i *Interceptor) InProcess(before ...grpc.UnaryServerInterceptor) *InProcess {
 	return &InProcess{
@@ -51,7 +51,7 @@ func (i *Interceptor) InProcess(before ...grpc.UnaryServerInterceptor) *InProces
 	}
 }
 
-// RegisterService implements [grpc.ServiceRegistrar], for the functions that are generated for services.
+// RegisterService implements [grpc.ServiceRegistrar]. The generated registration functions call it.
 func (p *InProcess) RegisterService(service *grpc.ServiceDesc, implementation any) {
 	for _, method := range service.Methods {
 		name := "/" + service.ServiceName + "/" + method.MethodName
@@ -89,14 +89,14 @@ func (p *InProcess) chain(
 	return handler(ctx, request)
 }
 
-// NewStream implements [grpc.ClientConnInterface]. Streams are refused.
+// NewStream implements [grpc.ClientConnInterface]. It returns an error, because streams are not supported.
 func (p *InProcess) NewStream(
 	_ context.Context, _ *grpc.StreamDesc, name string, _ ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
 	return nil, status.Errorf(codes.Unimplemented, "oncewardgrpc: %s streams: call it by a connection to the server", name)
 }
 
-// copyMessage fills in a message: neither side of a call sees what the other side changes later.
+// copyMessage copies a message, so that neither side of a call sees later changes of the other side.
 func copyMessage(into, from any) error {
 	source, err := rpc.Message(from)
 	if err != nil {
@@ -143,7 +143,7 @@ func (s *inProcessStream) SetTrailer(md metadata.MD) error {
 	return nil
 }
 
-// report gives the header and the trailer to the call options that ask for them.
+// report sets the header and the trailer in the call options that request them.
 func (s *inProcessStream) report(options []grpc.CallOption) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

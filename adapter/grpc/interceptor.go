@@ -1,5 +1,5 @@
-// Package oncewardgrpc protects unary methods of a gRPC server: each call with a key runs at most once, by the rules
-// that hold for handlers of net/http, and its retries get the answer of the first.
+// Package oncewardgrpc protects unary methods of a gRPC server: each call with a key runs at most once, by the same
+// rules as handlers of net/http, and its retries get the answer of the first call.
 //
 //	protect, err := oncewardgrpc.New(guard, oncewardgrpc.Config{
 //		Scope: tenantOf, // from what an interceptor in front of this one has authenticated
@@ -10,8 +10,8 @@
 //	…
 //	server := grpc.NewServer(grpc.ChainUnaryInterceptor(authenticate, protect.Unary))
 //
-// The key comes in the metadata as idempotency-key, or in a field of the request as AIP-155 has it. What a code means
-// for the guard, and with which codes it answers itself, is in docs/rpc.md.
+// The key is in the metadata as idempotency-key, or in a field of the request as AIP-155 specifies. docs/rpc.md
+// describes what each code means for the guard, and which codes the guard itself returns.
 //
 // A gateway in the same process needs [Interceptor.InProcess].
 package oncewardgrpc
@@ -38,44 +38,46 @@ import (
 
 // Config configures an [Interceptor].
 type Config struct {
-	// Scope names the security boundary that the key of a call lives in, from authentication: a tenant, an account. It
-	// is given the full name of the method. An error that wraps [onceward.ErrUnauthenticated], or an empty scope, is
-	// answered with UNAUTHENTICATED, one with the code UNAUTHENTICATED or PERMISSION_DENIED as it is, and any other with
-	// UNAVAILABLE; nothing is executed. It is required, and has no default.
+	// Scope returns the security boundary of the key of a call, derived from authentication: a tenant, an account. Its
+	// argument method is the full name of the method. An error that wraps [onceward.ErrUnauthenticated], or an empty
+	// scope, is answered with UNAUTHENTICATED. An error with the code UNAUTHENTICATED or PERMISSION_DENIED is returned
+	// unchanged. Any other error is answered with UNAVAILABLE. In all these cases nothing is executed. Required.
 	Scope func(ctx context.Context, method string) (string, error)
-	// Actor names who calls, for the audit of executions: see [onceward.AuditExecutions]. Default: the scope.
+	// Actor returns the name of the caller, for the audit of executions: see [onceward.AuditExecutions]. Default: the
+	// scope.
 	Actor func(ctx context.Context, method string) string
-	// Methods are the methods that are protected, under their full names, such as /acme.payments.v1.Payments/Create.
-	// Others pass straight through: [Interceptor.Audit] lists them. At least one is required; there is no default.
+	// Methods are the protected methods by full name, such as /acme.payments.v1.Payments/Create. Other methods are not
+	// protected: [Interceptor.Audit] lists them. At least one is required.
 	Methods map[string]Method
-	// GatewaysDial says that no gateway in this process calls the implementation of a service itself, as grpc-gateway's
-	// RegisterXHandlerServer does, past every interceptor. Default: it is not known, and [Interceptor.Audit] lists methods
-	// that a gateway may call so.
+	// GatewaysDial means that no gateway in this process calls the implementation of a service directly, without the
+	// interceptors, as grpc-gateway's RegisterXHandlerServer does. Default: false; [Interceptor.Audit] lists the
+	// methods that a gateway may call in this way.
 	GatewaysDial bool
 }
 
-// Method says how a method is protected.
+// Method is the protection of a method.
 type Method struct {
-	// Options are those of a route: [onceward.Transactional] or [onceward.Reserved] at least. Default: those of
+	// Options are the same options as for a route: at least [onceward.Transactional] or [onceward.Reserved]. Default:
 	// [onceward.Config].Defaults.
 	Options []onceward.Option
-	// RequestID names a string field of the request that may carry the key, as AIP-155 has it: a UUID of version 4. It
-	// is none of what the request means. If the metadata has a key too, it must be the same. Default: none.
+	// RequestID is the name of a string field of the request that may carry the key, as AIP-155 specifies: a UUID of
+	// version 4. The field is not part of the request's fingerprint. If the metadata also has a key, the two must be
+	// equal. Default: none.
 	RequestID string
 }
 
 // Interceptor protects methods of a server.
 type Interceptor struct {
 	scope   func(ctx context.Context, method string) (string, error)
-	actor   func(ctx context.Context, method string) string // nil for the scope
+	actor   func(ctx context.Context, method string) string // nil means the scope
 	methods map[string]*rpc.Method
-	names   map[string]string // of the guard's fields, as metadata spells them
-	dialled bool              // see Config
+	names   map[string]string // the guard's fields in lower case, as in metadata
+	dialled bool              // Config.GatewaysDial
 
-	inProcess sync.Map // the names of methods that are registered with an InProcess
+	inProcess sync.Map // names of the methods that are registered with an InProcess
 }
 
-// New returns an interceptor, or an error that says what cannot be right, such as a method that streams.
+// New returns an interceptor, or an error if the configuration is invalid, for example because a method streams.
 func New(guard *onceward.Guard, config Config) (*Interceptor, error) {
 	switch {
 	case config.Scope == nil:
@@ -100,16 +102,17 @@ func New(guard *onceward.Guard, config Config) (*Interceptor, error) {
 	return i, nil
 }
 
-// PastInterceptor is what [Interceptor.Audit] adds to the name of a method that a gateway may call past the interceptor.
+// PastInterceptor is the suffix that [Interceptor.Audit] adds to the name of a method that a gateway may call without
+// the interceptor.
 const PastInterceptor = " (by a gateway in the process)"
 
-// Audit returns the full names of a server's methods that may change state and are not protected, streams too (L6), in
-// their order. It leaves out those in exempt, and those whose schema gives them an idempotency_level: they have no side
-// effects, or may be repeated as they are.
+// Audit returns the sorted full names of a server's methods, including streams (L6), that may change state and are not
+// protected. It omits the methods in exempt, and methods whose schema declares an idempotency_level: they have no side
+// effects, or may be repeated without protection.
 //
-// A method that is protected is listed with [PastInterceptor] behind its name if its schema has an HTTP rule
-// (google.api.http), it is not registered with an [InProcess], and [Config].GatewaysDial is not set: Audit cannot know
-// whether a gateway in the process calls its implementation. Audit sees nothing of calls by other code of the program.
+// A protected method is listed with the suffix [PastInterceptor] if its schema has an HTTP rule (google.api.http), it
+// is not registered with an [InProcess], and [Config].GatewaysDial is not set: Audit cannot know whether a gateway in
+// the process calls its implementation. Audit cannot see calls by other code of the program.
 func (i *Interceptor) Audit(services map[string]grpc.ServiceInfo, exempt ...string) (unprotected []string) {
 	for service, info := range services {
 		for _, method := range info.Methods {
@@ -130,8 +133,8 @@ func (i *Interceptor) Audit(services map[string]grpc.ServiceInfo, exempt ...stri
 	return unprotected
 }
 
-// Unary is a [grpc.UnaryServerInterceptor]. Interceptors that authenticate, or recover from panics, come before it;
-// those behind it run only when the handler does.
+// Unary is a [grpc.UnaryServerInterceptor]. Interceptors that authenticate, or recover from panics, come before it.
+// Interceptors after it run only when the handler runs.
 func (i *Interceptor) Unary(
 	ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
 ) (any, error) {
@@ -167,7 +170,7 @@ func (i *Interceptor) Unary(
 	}
 }
 
-// failed answers with the problem that the guard has.
+// failed returns the error for a problem of the guard, and other errors unchanged.
 func failed(ctx context.Context, err error) error {
 	if problem := (*onceward.Problem)(nil); errors.As(err, &problem) {
 		return refuse(ctx, problem)
@@ -190,7 +193,7 @@ func (i *Interceptor) addFields(ctx context.Context, x *execution, served *oncew
 	setFields(ctx, md, nil)
 }
 
-// lower spells the name of a field as metadata does.
+// lower returns the name of a field in lower case, as in metadata.
 func (i *Interceptor) lower(name string) string {
 	if known, ok := i.names[name]; ok {
 		return known
@@ -198,7 +201,7 @@ func (i *Interceptor) lower(name string) string {
 	return strings.ToLower(name)
 }
 
-// header is what of the metadata the guard reads.
+// header returns the metadata that the guard reads.
 func header(ctx context.Context, m *rpc.Method) http.Header {
 	h := make(http.Header, len(m.Fields))
 	for _, name := range m.Fields {
@@ -209,7 +212,8 @@ func header(ctx context.Context, m *rpc.Method) http.Header {
 	return h
 }
 
-// refuseCaller answers a call whose scope is not known. What the service says to those who may not call stays as it is.
+// refuseCaller answers a call whose scope is unknown. The service's own answer to an unauthorized caller stays
+// unchanged.
 func refuseCaller(ctx context.Context, m *rpc.Method, err error) error {
 	switch status.Code(err) {
 	case codes.Unauthenticated, codes.PermissionDenied:
@@ -220,8 +224,8 @@ func refuseCaller(ctx context.Context, m *rpc.Method, err error) error {
 	}
 }
 
-// refuse answers with a problem. A field of the trailer has the time after which a client may retry automatically, or
-// forbids it.
+// refuse answers with a problem. A trailer field has the time after which a client may retry automatically, or forbids
+// retries.
 func refuse(ctx context.Context, p *onceward.Problem) error {
 	if p.OwnCode() == "missing-key" {
 		p.Detail = missingKey
@@ -239,10 +243,11 @@ func refuse(ctx context.Context, p *onceward.Problem) error {
 	return status.FromProto(rpc.ProblemStatus(p)).Err()
 }
 
-// missingKey is the detail of a problem: a gateway may have dropped the key.
+// missingKey is the detail of the problem for a missing key: a gateway may have dropped the key.
 const missingKey = "send the metadata idempotency-key with a value that is unique to this operation, and the same value " +
 	"on every retry; grpc-gateway drops the header Idempotency-Key unless it has the header matcher " +
 	"oncewardgrpc.IncomingHeader"
 
-// pushback is how a server tells the retries of the client's library what to do: milliseconds, or a negative number.
+// pushback is the trailer field that controls the retries of gRPC client libraries: a delay in milliseconds, or a
+// negative number to forbid retries.
 const pushback = "grpc-retry-pushback-ms"

@@ -17,29 +17,29 @@ import (
 	"github.com/onceward/onceward"
 )
 
-// The media types of what is stored: a result of a tool, and an error of the protocol.
+// The media types of stored answers: a result of a tool, and an error of the protocol.
 const (
 	resultType = "application/vnd.onceward.mcp-result+json"
 	errorType  = "application/vnd.onceward.mcp-error+json"
 )
 
-// nothingDone is a status with which an answer says in every mode that nothing was done.
+// nothingDone is the status of an answer that means, in every mode, that nothing was done.
 const nothingDone = http.StatusTooEarly
 
 // call is one call of a protected tool.
 type call struct {
 	tool   *protection
-	req    *mcp.CallToolRequest // without the key argument
+	req    *mcp.CallToolRequest // the request without the key argument
 	next   mcp.MethodHandler
-	result *mcp.CallToolResult // of the last run
+	result *mcp.CallToolResult // the result of the last run
 	err    error
 }
 
-// operation is the name under which an operator finds the calls of a tool.
+// operation returns the name of the operation that an operator sees for the calls of a tool.
 func operation(tool string) string { return methodCall + " " + tool }
 
-// call takes a call to its result. Who calls is asked first: the server is not asked for its tools on behalf of a caller
-// who is not known.
+// call handles a call of a tool. It checks the caller first, so that an unknown caller cannot make the server list its
+// tools.
 func (t *Tools) call(ctx context.Context, req *mcp.CallToolRequest, next mcp.MethodHandler) (mcp.Result, error) {
 	tool, named := t.tools[req.Params.Name]
 	if !named {
@@ -56,14 +56,14 @@ func (t *Tools) call(ctx context.Context, req *mcp.CallToolRequest, next mcp.Met
 	if err != nil {
 		return t.problem(ctx, tool, req, nil, tool.procedure.Refuse(ctx, name, err)), nil
 	}
-	// Of a tool that is not in the list, and if there is none, nothing says that it may be repeated.
+	// A tool that is not in the list, or a list that cannot be read, does not show that the call may be repeated.
 	if !named && repeatable(t.catalog.find(ctx, req, next)) {
 		return next(ctx, methodCall, req)
 	}
 	return t.serve(ctx, tool, onceward.Call{Scope: scope, Operation: name, Method: req.Params.Name}, req, next)
 }
 
-// serve takes a call of a protected tool to its result.
+// serve handles a call of a protected tool.
 func (t *Tools) serve(
 	ctx context.Context, tool *protection, about onceward.Call, req *mcp.CallToolRequest, next mcp.MethodHandler,
 ) (mcp.Result, error) {
@@ -112,7 +112,7 @@ func (t *Tools) actor(req *mcp.CallToolRequest) string {
 	return t.config.Actor(req)
 }
 
-// header is what of _meta has a header's meaning.
+// header returns the fields of _meta that correspond to header fields.
 func header(req *mcp.CallToolRequest) http.Header {
 	sent, ok := req.Params.Meta[MetaFirstSent].(string)
 	if !ok {
@@ -121,7 +121,7 @@ func header(req *mcp.CallToolRequest) http.Header {
 	return http.Header{onceward.FirstSentHeader: {sent}}
 }
 
-// withArguments is the request with other arguments. The original stays as it is.
+// withArguments returns a copy of the request with other arguments.
 func withArguments(req *mcp.CallToolRequest, arguments json.RawMessage) *mcp.CallToolRequest {
 	params := *req.Params
 	params.Arguments = arguments
@@ -130,7 +130,7 @@ func withArguments(req *mcp.CallToolRequest, arguments json.RawMessage) *mcp.Cal
 	return &changed
 }
 
-// run calls the tool, and says what its result means by the statuses of [onceward.Answer].
+// run calls the tool, and returns its result with the status that [onceward.Answer] defines for it.
 func (c *call) run(ctx context.Context) onceward.Answer {
 	c.result, c.err = nil, nil
 	result, err := c.next(ctx, methodCall, c.req)
@@ -146,7 +146,7 @@ func (c *call) run(ctx context.Context) onceward.Answer {
 	c.result = r
 	switch {
 	case r.NeedsInput() || r.InputRequests != nil:
-		return onceward.Answer{Status: nothingDone} // the tool asks before it acts
+		return onceward.Answer{Status: nothingDone} // the tool asks for input before it acts
 	case r.IsError && r.GetError() != nil:
 		return c.failed(ctx, r.GetError())
 	case ProblemOf(r) != nil:
@@ -158,8 +158,8 @@ func (c *call) run(ctx context.Context) onceward.Answer {
 	}
 }
 
-// behind is a result in which a server behind, protected too, says what is wrong. It is about a record that will
-// change, and kept only if the operation was done.
+// behind returns the answer for a problem that a protected server behind the tool reported. The problem describes a
+// record that will change, so it is stored only if the operation was done.
 func (c *call) behind(ctx context.Context, problem *Problem) onceward.Answer {
 	switch problem.Executed {
 	case ExecutedNo:
@@ -171,7 +171,7 @@ func (c *call) behind(ctx context.Context, problem *Problem) onceward.Answer {
 	}
 }
 
-// refused is a result with IsError that the tool made itself.
+// refused returns the answer for a result with IsError that the tool itself made.
 func (c *call) refused(ctx context.Context) onceward.Answer {
 	switch c.tool.ErrorResult {
 	case onceward.FailureRetry:
@@ -185,7 +185,8 @@ func (c *call) refused(ctx context.Context) onceward.Answer {
 	}
 }
 
-// failed is a tool that returned an error: what the error says of itself counts, then the Failure of the tool.
+// failed returns the answer for a tool that returned an error. The error's own mark counts first, then the Failure of
+// the tool.
 func (c *call) failed(ctx context.Context, err error) onceward.Answer {
 	op := onceward.FromContext(ctx)
 	switch {
@@ -198,7 +199,7 @@ func (c *call) failed(ctx context.Context, err error) onceward.Answer {
 	case onceward.IsNotExecuted(err) && c.result == nil:
 		op.NotExecuted()
 		op.SetReason(err.Error())
-		return onceward.Answer{} // there is nothing for a model in it: the problem is told instead
+		return onceward.Answer{} // the error has no text for a model, so the problem is returned instead
 	case onceward.IsNotExecuted(err):
 		op.SetReason(err.Error())
 		return onceward.Answer{Status: nothingDone}
@@ -209,13 +210,13 @@ func (c *call) failed(ctx context.Context, err error) onceward.Answer {
 	return c.encoded(ctx, http.StatusInternalServerError)
 }
 
-// invalidArguments reports whether the SDK refused the arguments by the input schema, before the tool was called.
+// invalidArguments reports whether the SDK rejected the arguments by the input schema, before it called the tool.
 func invalidArguments(err error) bool {
 	return strings.HasPrefix(err.Error(), `validating "arguments":`)
 }
 
-// saysInvalid reports whether an error of the protocol says that the call itself is wrong. It is stored as an answer:
-// if the tool did something all the same, a retry does not do it again.
+// saysInvalid reports whether an error of the protocol means that the call itself is wrong. The error is stored as an
+// answer: if the tool did something anyway, a retry does not do it again.
 func saysInvalid(err error) bool {
 	var wire *jsonrpc.Error
 	if !errors.As(err, &wire) {
@@ -229,13 +230,13 @@ func saysInvalid(err error) bool {
 	}
 }
 
-// encoded is the answer as it is stored. What cannot be encoded is a failure.
+// encoded returns the answer in the form that is stored. If the result cannot be encoded, the call fails.
 func (c *call) encoded(ctx context.Context, status int) onceward.Answer {
 	var body []byte
 	var err error
 	kind := resultType
 	if c.result != nil {
-		// The result type is the protocol's, and depends on the version that a caller speaks.
+		// The result type is omitted: it belongs to the protocol, and depends on the caller's version.
 		body, err = json.Marshal(&mcp.CallToolResult{
 			Meta: c.result.Meta, Content: c.result.Content, StructuredContent: c.result.StructuredContent,
 			IsError: c.result.IsError,
@@ -252,7 +253,7 @@ func (c *call) encoded(ctx context.Context, status int) onceward.Answer {
 	return onceward.Answer{Status: status, ContentType: kind, Body: body}
 }
 
-// failure is what the tool said when it failed.
+// failure returns the text with which the tool failed.
 func (c *call) failure() string {
 	if c.err != nil {
 		return c.err.Error()
@@ -274,7 +275,7 @@ func wireError(err error) *jsonrpc.Error {
 	return &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: err.Error()}
 }
 
-// answered is what the tool answered now.
+// answered returns the result of the tool in this call.
 func (c *call) answered(expires time.Time) (mcp.Result, error) {
 	if c.err != nil {
 		return nil, c.err
@@ -285,8 +286,8 @@ func (c *call) answered(expires time.Time) (mcp.Result, error) {
 	return &result, nil
 }
 
-// replay is the stored answer, a result or an error of the protocol. An answer that an operator has written may have any
-// form, and is given as text.
+// replay returns the stored answer: a result, or an error of the protocol. An answer that an operator has recorded may
+// have any form, and is returned as text.
 func replay(served *onceward.Served) (*mcp.CallToolResult, *jsonrpc.Error, error) {
 	result := new(mcp.CallToolResult)
 	switch served.ContentType {
@@ -305,12 +306,13 @@ func replay(served *onceward.Served) (*mcp.CallToolResult, *jsonrpc.Error, error
 	return result, nil, nil
 }
 
-// structure makes the answer that an operator has written the structured content of a result, where the tool has an
-// output schema: clients refuse a result without it. It returns an error for an answer that does not fit the schema.
+// structure sets an answer that an operator has recorded as the structured content of a result, if the tool has an
+// output schema, because clients reject a result without it. It returns an error if the answer does not match the
+// schema.
 func (t *Tools) structure(
 	ctx context.Context, req *mcp.CallToolRequest, next mcp.MethodHandler, result *mcp.CallToolResult, body []byte,
 ) error {
-	if result.IsError { // which needs no structured content
+	if result.IsError { // an error result needs no structured content
 		return nil
 	}
 	tool := t.catalog.find(ctx, req, next)
@@ -330,8 +332,8 @@ func (t *Tools) structure(
 	return nil
 }
 
-// resolved returns a schema that values can be checked against; nil for a schema that this library cannot read, such as
-// a schema that refers to another document.
+// resolved returns a schema for validation, or nil if this library cannot read the schema, for example because it
+// refers to another document.
 func resolved(schema any) *jsonschema.Resolved {
 	encoded, err := json.Marshal(schema)
 	if err != nil {
@@ -348,7 +350,7 @@ func resolved(schema any) *jsonschema.Resolved {
 	return found
 }
 
-// decode reads a result as it was written. What may have any form stays as it is: a number is not rounded.
+// decode decodes a stored result. Values of any form stay exactly as written, so that numbers are not rounded.
 func decode(body []byte, result *mcp.CallToolResult) error {
 	var exact struct {
 		Meta              map[string]json.RawMessage `json:"_meta"`
@@ -366,7 +368,7 @@ func decode(body []byte, result *mcp.CallToolResult) error {
 	return nil
 }
 
-// mark says in _meta what a client may want to know about a result.
+// mark adds the expiry and the replay flag to the _meta of a result.
 func mark(result *mcp.CallToolResult, replayed bool, expires time.Time) {
 	if expires.IsZero() {
 		return

@@ -15,7 +15,7 @@ import (
 	"github.com/onceward/onceward/internal/backoff"
 )
 
-// The defaults of CallerConfig.
+// The defaults of [CallerConfig].
 const (
 	defaultMaxAttempts    = 5
 	defaultMinBackoff     = 100 * time.Millisecond
@@ -25,28 +25,29 @@ const (
 
 // CallerConfig configures a [Caller].
 type CallerConfig struct {
-	// Connect opens a session with the server. It is required: a call whose reply was lost is repeated on a new one.
+	// Connect opens a session with the server. It is called again after a lost reply, because the call is repeated on a
+	// new session. Required.
 	Connect func(ctx context.Context) (*mcp.ClientSession, error)
-	// MaxAttempts bounds how often one call is made. Default: 5.
+	// MaxAttempts is the largest number of attempts of one call. Default: 5.
 	MaxAttempts int
-	// MinBackoff and MaxBackoff bound the time between two attempts, which doubles. Default: 100 ms and 5 s.
+	// MinBackoff and MaxBackoff bound the wait between two attempts, which doubles. Default: 100 ms and 5 s.
 	MinBackoff, MaxBackoff time.Duration
-	// AttemptTimeout is after how long without a reply a call counts as lost. Default: 1 min.
+	// AttemptTimeout is how long to wait for a reply before the attempt counts as lost. Default: 1 min.
 	AttemptTimeout time.Duration
 }
 
-// Caller calls tools with a key for each call, and repeats a call whose reply was lost with the same key on a new
-// session, if the server says that it knows the key. It may be used by several goroutines.
+// Caller calls tools with a key for each call. If a reply is lost, it repeats the call with the same key on a new
+// session, if the server declares that the tool supports keys. It is safe for concurrent use.
 type Caller struct {
 	config CallerConfig
 
 	mu      sync.Mutex
 	session *mcp.ClientSession
-	known   map[string]bool // tools by name: whether they are protected
+	known   map[string]bool // whether a tool is protected, by name
 	closing sync.WaitGroup
 }
 
-// NewCaller returns a caller. It connects with the first call.
+// NewCaller returns a caller. It connects when the first call is made.
 func NewCaller(config CallerConfig) (*Caller, error) {
 	if config.Connect == nil {
 		return nil, errors.New("oncewardmcp: CallerConfig.Connect is missing")
@@ -69,12 +70,12 @@ func NewCaller(config CallerConfig) (*Caller, error) {
 	return &Caller{config: config, known: make(map[string]bool)}, nil
 }
 
-// ErrReplyLost is returned when a call was made, or may have been, and no reply came. The key in its params, see
-// [WithKey], makes the same call again.
+// ErrReplyLost is returned if a call was made, or may have been made, and no reply was received. To repeat the same
+// call, use the key in its params: see [WithKey].
 var ErrReplyLost = errors.New("oncewardmcp: the reply to the call was lost")
 
-// WithKey returns the params with a key in _meta: the one that is there, or a new one. A program that has to repeat a
-// call after its own restart makes the key first, and keeps it.
+// WithKey returns the params with a key in _meta: the existing key, or a new one. A program that must be able to repeat
+// a call after its own restart creates the key first, and stores it.
 func WithKey(params *mcp.CallToolParams) *mcp.CallToolParams {
 	keyed := *params
 	keyed.Meta = maps.Clone(params.Meta)
@@ -90,12 +91,12 @@ func WithKey(params *mcp.CallToolParams) *mcp.CallToolParams {
 	return &keyed
 }
 
-// CallTool makes a call, with the key in its params or a new one, until there is an answer: a result of the tool, an
-// error of the protocol, or a [Problem] that may not be tried again. An unknown outcome is returned too: it is
-// the application's, or its model's, to act on.
+// CallTool calls a tool, with the key in its params or a new key, until there is an answer: a result of the tool, an
+// error of the protocol, or a [Problem] that must not be retried. An unknown outcome is returned too: the application,
+// or its model, has to handle it.
 func (c *Caller) CallTool(ctx context.Context, params *mcp.CallToolParams) (*mcp.CallToolResult, error) {
 	params = WithKey(params)
-	var lost error // with the last attempt
+	var lost error // the error of the last attempt without a reply
 	for attempt := 1; ; attempt++ {
 		result, err := c.repeat(ctx, params, lost)
 		pause := backoff.Jittered(c.config.MinBackoff, c.config.MaxBackoff, attempt)
@@ -118,8 +119,8 @@ func (c *Caller) CallTool(ctx context.Context, params *mcp.CallToolParams) (*mcp
 
 var errUnprotected = errors.New("it is not made again: the server does not say that it knows the key")
 
-// repeat makes the call, but after a lost reply only if the server says that it knows the key. While it cannot be asked
-// nothing is repeated.
+// repeat makes the call. After a lost reply it does so only if the server declares that the tool supports keys. If the
+// server cannot be asked, the call is not repeated.
 func (c *Caller) repeat(ctx context.Context, params *mcp.CallToolParams, lost error) (*mcp.CallToolResult, error) {
 	if lost == nil {
 		return c.attempt(ctx, params)
@@ -134,7 +135,6 @@ func (c *Caller) repeat(ctx context.Context, params *mcp.CallToolParams, lost er
 	}
 }
 
-// attempt makes the call once.
 func (c *Caller) attempt(ctx context.Context, params *mcp.CallToolParams) (*mcp.CallToolResult, error) {
 	session, err := c.connected(ctx)
 	if err != nil {
@@ -150,15 +150,15 @@ func (c *Caller) attempt(ctx context.Context, params *mcp.CallToolParams) (*mcp.
 	return nil, fmt.Errorf("%w: %w", ErrReplyLost, err)
 }
 
-// The codes of errors that the SDK makes itself, in the form of an answer, when there is none: a side that is closing,
-// and a transport that failed.
+// The codes of errors that the SDK itself makes in the form of an answer if there is none: one side is closing, or the
+// transport failed.
 const (
 	codeClientClosing = -32003
 	codeServerClosing = -32004
 	codeRejected      = -32005
 )
 
-// isAnswer reports whether an error came from the server, as its answer.
+// isAnswer reports whether an error is the server's answer.
 func isAnswer(err error) bool {
 	var wire *jsonrpc.Error
 	if !errors.As(err, &wire) || errors.Is(err, mcp.ErrConnectionClosed) || errors.Is(err, mcp.ErrSessionMissing) {
@@ -172,7 +172,7 @@ func isAnswer(err error) bool {
 	}
 }
 
-// protects asks the server whether a tool knows keys.
+// protects reports whether the server declares that a tool supports keys.
 func (c *Caller) protects(ctx context.Context, name string) (bool, error) {
 	c.mu.Lock()
 	known, asked := c.known[name]
@@ -214,7 +214,7 @@ func (c *Caller) connected(ctx context.Context) (*mcp.ClientSession, error) {
 	return session, err
 }
 
-// drop gives up a session, which others may have given up before.
+// drop closes a session, unless another goroutine has already replaced it.
 func (c *Caller) drop(session *mcp.ClientSession) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -222,7 +222,7 @@ func (c *Caller) drop(session *mcp.ClientSession) {
 		return
 	}
 	c.session = nil
-	c.closing.Go(func() { _ = session.Close() }) // it is lost already
+	c.closing.Go(func() { _ = session.Close() }) // the session is already lost
 }
 
 // Close closes the session.

@@ -12,20 +12,20 @@ import (
 	"github.com/onceward/onceward/internal/canon"
 )
 
-// Intent derives the key of a call from what the call is meant to do. It helps where neither the client nor the model
-// can be taught to send a key, at a price: a repetition that is meant, such as the same order for the second time, has
-// the same key as a retry, and gets the answer of the first. That holds until the record expires: choose
-// [onceward.Retain] so, and let Within tell apart what is meant to happen again.
+// Intent derives the key of a call from the purpose of the call. It helps if neither the client nor the model can send
+// a key, but it has a cost: an intended repetition, such as the same order for the second time, has the same key as a
+// retry, and gets the first answer. That holds until the record expires: choose [onceward.Retain] accordingly, and use
+// Within to separate operations that are meant to happen again.
 //
-// A call with the same intent and other arguments beside it is refused as a mismatch, and not executed.
+// A call with the same intent and different other arguments is refused as a mismatch, and not executed.
 type Intent struct {
-	// Arguments are the names of those that say what is meant, such as guest and time. At least one is required, and a
-	// call has to bring at least one of them; one that is null counts as missing.
+	// Arguments are the names of the arguments that identify the purpose, such as guest and time. At least one name is
+	// required. A call must contain at least one of these arguments; a null argument counts as missing.
 	Arguments []string
-	// Within names what the intent belongs to, such as the conversation: the same call within another one is another
-	// operation. It must be the same for a retry on a new connection, so an id of the MCP session or of the JSON-RPC
-	// request does not do, nor does the hour: a retry may come after the next one has begun. Default: everything of the
-	// scope belongs together.
+	// Within returns the context that the intent belongs to, such as the conversation: the same call in another context
+	// is another operation. The value must be the same for a retry on a new connection. So the id of the MCP session or
+	// of the JSON-RPC request is not suitable, and neither is the hour, because a retry may arrive in the next hour.
+	// Default: the whole scope is one context.
 	Within func(req *mcp.CallToolRequest) string
 }
 
@@ -40,8 +40,8 @@ func (i *Intent) check(keyArgument string) error {
 	}
 }
 
-// key derives the key. It is a plain hash: one under a secret would change with the secret, and a retry from before
-// would be executed again.
+// key derives the key. It is a hash without a secret: if a secret changed, a retry of an older call would be executed
+// again.
 func (i *Intent) key(req *mcp.CallToolRequest, arguments map[string]json.RawMessage) (string, error) {
 	within := ""
 	if i.Within != nil {
@@ -51,7 +51,7 @@ func (i *Intent) key(req *mcp.CallToolRequest, arguments map[string]json.RawMess
 	named := 0
 	for _, name := range slices.Compact(slices.Sorted(slices.Values(i.Arguments))) {
 		value := arguments[name]
-		if len(value) == 0 || string(value) == "null" { // a retry may leave out what was null
+		if len(value) == 0 || string(value) == "null" { // a retry may omit a null argument
 			continue
 		}
 		exact, err := canon.Append(nil, value, nil)
@@ -67,19 +67,19 @@ func (i *Intent) key(req *mcp.CallToolRequest, arguments map[string]json.RawMess
 	return "intent-" + hex.EncodeToString(onceward.Payload(parts...)), nil
 }
 
-// identity is what a call says about itself.
+// identity is the key of a call, and its arguments without the key.
 type identity struct {
 	key       string
 	payload   []byte          // the canonical form of the arguments
-	arguments json.RawMessage // for the tool, which does not know the key argument
+	arguments json.RawMessage // for the tool, without the key argument
 }
 
-// identify finds the key of a call and what the call means without it. Of a call without a key the error is
-// [onceward.ErrNoKey], and the rest is there.
+// identify returns the key of a call and its arguments without the key. For a call without a key it returns
+// [onceward.ErrNoKey] together with the other fields.
 func (p *protection) identify(req *mcp.CallToolRequest) (who identity, err error) {
 	arguments := make(map[string]json.RawMessage)
 	if len(req.Params.Arguments) > 0 {
-		// Beside duplicate names, which a map would hide, this refuses what is no JSON.
+		// This check rejects invalid JSON, and duplicate names, which a map would hide.
 		if _, err := canon.Append(nil, req.Params.Arguments, nil); err != nil {
 			return who, fmt.Errorf("%w: %w", errArguments, err)
 		}
@@ -87,7 +87,7 @@ func (p *protection) identify(req *mcp.CallToolRequest) (who identity, err error
 			return who, fmt.Errorf("%w: %w", errArguments, err)
 		}
 	}
-	if arguments == nil { // of null
+	if arguments == nil { // the arguments were null
 		arguments = make(map[string]json.RawMessage)
 	}
 	given, hasArgument := arguments[p.KeyArgument]
@@ -112,7 +112,7 @@ func (p *protection) identify(req *mcp.CallToolRequest) (who identity, err error
 	return who, err
 }
 
-// errArguments is returned when the arguments of a call have no single meaning.
+// errArguments is returned if the arguments of a call are invalid or ambiguous.
 var errArguments = errors.New("the arguments cannot be read")
 
 func textKey(value json.RawMessage) (string, error) {

@@ -13,17 +13,17 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// keyDescription tells a model what to do with the key argument.
+// keyDescription is the description of the key argument for a model.
 const keyDescription = "Identifies this one operation, so that it happens once even if you have to call again. " +
 	"Choose a new random value, such as a UUID, for each new operation. If you call again because you saw no result, " +
 	"or because the result told you to, send exactly the same value and the same other arguments."
 
-// repeatable reports whether a tool says of itself that a repetition does no harm.
+// repeatable reports whether a tool's annotations declare that a repetition does no harm.
 func repeatable(tool *mcp.Tool) bool {
 	return tool != nil && tool.Annotations != nil && (tool.Annotations.ReadOnlyHint || tool.Annotations.IdempotentHint)
 }
 
-// of finds the protection of a tool by its definition; nil if it has none.
+// of returns the protection of a tool by its definition, or nil if it has none.
 func (t *Tools) of(tool *mcp.Tool) *protection {
 	if p := t.tools[tool.Name]; p != nil {
 		return p
@@ -34,8 +34,8 @@ func (t *Tools) of(tool *mcp.Tool) *protection {
 	return t.tools[OtherTools]
 }
 
-// Unprotected returns the names of tools that change state and are not protected: those whose annotations do not say
-// that they read only or are idempotent. Tools in exempt are left out: say there which ones need no protection.
+// Unprotected returns the names of tools that may change state and are not protected: tools whose annotations do not
+// declare that they are read-only or idempotent. It omits the tools in exempt, which need no protection.
 func (t *Tools) Unprotected(tools []*mcp.Tool, exempt ...string) []string {
 	var names []string
 	for _, tool := range tools {
@@ -47,8 +47,8 @@ func (t *Tools) Unprotected(tools []*mcp.Tool, exempt ...string) []string {
 	return names
 }
 
-// Audit asks a server for its tools, over a connection in memory, and returns an error that names those that change
-// state and are not protected: for a test, or for a program that must not start with such a tool.
+// Audit lists the tools of a server over an in-memory connection, and returns an error with the names of the tools that
+// may change state and are not protected. It is for a test, or for a program that must not start with such a tool.
 func (t *Tools) Audit(ctx context.Context, server *mcp.Server, exempt ...string) error {
 	there, here := mcp.NewInMemoryTransports()
 	serving, err := server.Connect(ctx, there, nil)
@@ -76,8 +76,8 @@ func (t *Tools) Audit(ctx context.Context, server *mcp.Server, exempt ...string)
 	return nil
 }
 
-// describe adds to a list of tools what a caller has to know about the protected ones. The server's own tools stay as
-// they are.
+// describe returns a copy of a list of tools in which the protected tools are marked for callers. The server's own
+// tools stay unchanged.
 func (t *Tools) describe(list *mcp.ListToolsResult) *mcp.ListToolsResult {
 	described := *list
 	described.Tools = slices.Clone(list.Tools)
@@ -89,7 +89,7 @@ func (t *Tools) describe(list *mcp.ListToolsResult) *mcp.ListToolsResult {
 	return &described
 }
 
-// describe is a tool with a mark in _meta, and with the key argument in its input schema.
+// describe returns a copy of a tool with a mark in _meta, and with the key argument in its input schema.
 func (p *protection) describe(tool *mcp.Tool) *mcp.Tool {
 	described := *tool
 	described.Meta = maps.Clone(tool.Meta)
@@ -106,8 +106,8 @@ func (p *protection) describe(tool *mcp.Tool) *mcp.Tool {
 	return &described
 }
 
-// withKey is an input schema with the key argument, which it requires if required is set, whatever the tool's own schema
-// says. A schema that is no object is left as it is: the SDK refuses such tools.
+// withKey returns an input schema with the key argument, which is a required argument if required is true, even if the
+// tool's own schema differs. A schema that is not an object stays unchanged: the SDK refuses such tools.
 func withKey(schema any, name string, required bool) any {
 	encoded, err := json.Marshal(schema)
 	var object map[string]any
@@ -126,28 +126,28 @@ func withKey(schema any, name string, required bool) any {
 		names = append(names, name)
 	}
 	if object["required"] = names; len(names) == 0 {
-		delete(object, "required") // which must not be null
+		delete(object, "required") // required must not be null
 	}
 	return object
 }
 
-// catalog keeps the definitions of the tools that were seen.
+// catalog stores the definitions of the listed tools.
 type catalog struct {
 	mu      sync.Mutex
 	tools   map[string]*mcp.Tool
-	changes int           // grows when what was seen may have changed
-	next    time.Time     // no listing before: until then a tool that is not in tools counts as one that is in no list
-	listing chan struct{} // closes when the listing under way has ended; nil if there is none
+	changes int           // grows when the tools may have changed
+	next    time.Time     // no new listing before this time; until then a tool that is not in tools counts as unlisted
+	listing chan struct{} // closed when the running listing ends; nil if none is running
 }
 
-// age says since which change a list is asked for.
+// age returns the number of changes so far, to detect a list that is out of date.
 func (c *catalog) age() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.changes
 }
 
-// add keeps the tools of a list of that age, unless they may have changed since.
+// add stores the tools of a list that was requested at an age, unless they may have changed since.
 func (c *catalog) add(age int, tools []*mcp.Tool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -168,18 +168,18 @@ func (c *catalog) get(name string) *mcp.Tool {
 	return c.tools[name]
 }
 
-// The bounds of a search for a tool: a server that hangs, or whose list has no end, does not keep a call from its
-// answer, and callers who make up names do not have the server list its tools for each.
+// The bounds of a search for a tool. A server that hangs, or whose list is endless, must not block the answer to a
+// call, and callers with invented names must not make the server list its tools for each name.
 const (
 	findTimeout  = 10 * time.Second
 	maxPages     = 100
 	listInterval = 30 * time.Second
-	listRetry    = time.Second // after a listing that failed
+	listRetry    = time.Second // after a failed listing
 )
 
-// find returns the definition of the tool of a call. The server is asked if the tool was not seen before, but by one call
-// at a time, and again only when the tools may have changed or some time has passed. It is nil for a tool that the server
-// does not list.
+// find returns the definition of the tool of a call, or nil if the server does not list the tool. It asks the server if
+// the tool is unknown, but only for one call at a time, and again only after the tools may have changed or some time
+// has passed.
 func (c *catalog) find(ctx context.Context, req *mcp.CallToolRequest, next mcp.MethodHandler) *mcp.Tool {
 	for {
 		c.mu.Lock()
@@ -204,7 +204,8 @@ func (c *catalog) find(ctx context.Context, req *mcp.CallToolRequest, next mcp.M
 	}
 }
 
-// list asks the server for its tools. A caller that leaves does not stop it, because others wait for the same list.
+// list requests the tools from the server. The end of the caller's context does not stop it, because other callers wait
+// for the same list.
 func (c *catalog) list(ctx context.Context, req *mcp.CallToolRequest, next mcp.MethodHandler, age int) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), findTimeout)
 	defer cancel()
@@ -234,7 +235,7 @@ func (c *catalog) list(ctx context.Context, req *mcp.CallToolRequest, next mcp.M
 	pause = listInterval
 }
 
-// forget drops what was seen, because it may have changed.
+// forget removes all definitions, because the tools may have changed.
 func (c *catalog) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

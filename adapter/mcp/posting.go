@@ -8,22 +8,22 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// posting is what became of the HTTP request that carried a call. The SDK gives every call of a session the error that
-// ended the session, so that the error alone does not say which call it is about.
+// posting records the HTTP response to the request that carried a call. The SDK returns the error that ended a session
+// to every call of the session, so the error alone does not show which call caused it.
 type posting struct{ first atomic.Int64 }
 
 type postingKey struct{}
 
-// notingPosts returns a context whose first POST is noted.
+// notingPosts returns a context that records the response to its first POST.
 func notingPosts(ctx context.Context) (context.Context, *posting) {
 	p := new(posting)
 	return context.WithValue(ctx, postingKey{}, p), p
 }
 
-// status is that of the response; zero if there was none, or if the transport is another.
+// status returns the status of the response, or zero if there was no response or the transport is not HTTP.
 func (p *posting) status() int { return int(p.first.Load()) }
 
-// noting is the transport with a client that notes what is posted.
+// noting returns the transport with an HTTP client that records responses to POST requests.
 func noting(transport mcp.Transport) mcp.Transport {
 	web, ok := transport.(*mcp.StreamableClientTransport)
 	if !ok {

@@ -13,37 +13,38 @@ import (
 	"github.com/onceward/onceward"
 )
 
-// Problem is the structured content of a result that Onceward gives in the tool's place. The text beside it says the
-// same to a language model. It is also in _meta, under [MetaProblem]: a tool with an output schema has no other
-// structured content than by that schema.
+// Problem is the structured content of a result that Onceward returns instead of the tool's result. The text of the
+// result describes the same problem to a language model. The problem is also in _meta, under [MetaProblem], because the
+// structured content of a tool with an output schema must match that schema.
 type Problem struct {
-	// Code is stable, for programs: docs/problems.md has a paragraph for each.
+	// Code is a stable code for programs. docs/problems.md describes each code.
 	Code  string `json:"code"`
 	Title string `json:"title"`
-	// Executed says whether the operation was done: "no", "yes" or "unknown". Where a call is refused before its record is
-	// read, it says nothing about earlier calls.
+	// Executed reports whether the operation was done: "no", "yes" or "unknown". If a call is refused before its record
+	// is read, the value does not cover earlier calls.
 	Executed Executed `json:"executed"`
-	// Retryable says whether the same call may be made again with the same key.
+	// Retryable reports whether the same call may be repeated with the same key.
 	Retryable bool `json:"retryable"`
-	// RetryAfterSeconds is when; zero if that is not known.
+	// RetryAfterSeconds is the time to wait before that; zero if it is not known.
 	RetryAfterSeconds int `json:"retry_after_seconds,omitempty"`
-	// Detail says more, to a person.
+	// Detail is a further explanation for people.
 	Detail string `json:"detail,omitempty"`
-	// Instance names this one occurrence, in logs too.
+	// Instance identifies this occurrence, also in logs.
 	Instance string `json:"instance"`
 }
 
-// Executed says whether an operation was done.
+// Executed reports whether an operation was done.
 type Executed string
 
-// Whether an operation was done.
+// The values of [Executed].
 const (
 	ExecutedNo      Executed = "no"
 	ExecutedYes     Executed = "yes"
 	ExecutedUnknown Executed = "unknown"
 )
 
-// ProblemOf returns the problem that a result of a tool holds in the place of an answer; nil if it is an answer.
+// ProblemOf returns the problem that a result of a tool contains instead of an answer, or nil if the result is an
+// answer.
 func ProblemOf(result *mcp.CallToolResult) *Problem {
 	if result == nil || result.Meta[MetaProblem] == nil {
 		return nil
@@ -56,9 +57,9 @@ func ProblemOf(result *mcp.CallToolResult) *Problem {
 	return p
 }
 
-// wording is what a language model is told about a problem. In the text stand TOOL for the tool's name, SAME for what a
-// repeated call has to have in common with this one, AGAIN for when it may be made, KEY for how a call gets a key, NEW
-// for how to ask for another operation, and DETAIL for what else is known.
+// wording is the text about a problem for a language model. The text may contain these placeholders: TOOL is the tool's
+// name, SAME is what a repeated call must have in common with this call, AGAIN is when the call may be repeated, KEY is
+// how a call gets a key, NEW is how to request another operation, and DETAIL is the detail of the problem.
 type wording struct {
 	executed Executed
 	text     string
@@ -66,7 +67,7 @@ type wording struct {
 
 const codeUnknown = "outcome-unknown"
 
-// texts has a wording for each code. They say what is known, then what to do, and what not to do.
+// texts has the wording for each code: first what is known, then what to do, and what not to do.
 var texts = map[string]wording{
 	"missing-key": {ExecutedNo, "Nothing was done: this call has no idempotency key. KEY Then call TOOL again."},
 	"invalid-key": {ExecutedNo, "Nothing was done: the idempotency key of this call is not valid (DETAIL). KEY " +
@@ -122,15 +123,15 @@ var texts = map[string]wording{
 		"Tell the user that the clock of their client is wrong."},
 }
 
-// otherwise is for a code that is not in the table.
+// otherwise is the wording for a code that is not in texts.
 var otherwise = wording{ExecutedUnknown, "The call could not be completed (DETAIL). Do not call TOOL for this as a " +
 	"new operation. Tell the user that it has to be checked."}
 
-// unknownPause is after what time a model is to ask again for an unknown outcome.
+// unknownPause is how long a model should wait before it asks for an unknown outcome again.
 const unknownPause = 5 * time.Second
 
-// unknownProblem is sent in the place of a failure after which the outcome is unknown. The text of the failure is in
-// the log and in the record, for operators.
+// unknownProblem returns the problem that replaces a failure with an unknown outcome. The text of the failure is in the
+// log and in the record, for operators.
 func unknownProblem() *onceward.Problem {
 	return &onceward.Problem{
 		Type: onceward.DefaultProblemBase + codeUnknown, Code: codeUnknown, Status: http.StatusConflict,
@@ -138,7 +139,7 @@ func unknownProblem() *onceward.Problem {
 	}
 }
 
-// problem is the result that tells a model, a program and a person what is wrong.
+// problem returns the result that describes a problem to a model, a program and a person.
 func (t *Tools) problem(
 	ctx context.Context, tool *protection, req *mcp.CallToolRequest, next mcp.MethodHandler, p *onceward.Problem,
 ) *mcp.CallToolResult {
@@ -155,7 +156,7 @@ func (t *Tools) problem(
 		RetryAfterSeconds: int(math.Ceil(wait.Seconds())), Detail: p.Detail, Instance: p.Instance,
 	}
 	if p.OwnCode() == "missing-key" {
-		problem.Detail = "" // it names a header of HTTP; the text says where the key of a call belongs
+		problem.Detail = "" // it names an HTTP header; the text describes where the key belongs
 	}
 	result := &mcp.CallToolResult{
 		Meta: mcp.Meta{MetaProblem: problem}, IsError: true,
@@ -167,8 +168,8 @@ func (t *Tools) problem(
 	return result
 }
 
-// takesAnyContent reports whether clients check structured content against no schema of the tool. The server is not
-// asked if next is nil.
+// takesAnyContent reports whether the tool has no output schema that clients check structured content against. If next
+// is nil, the server is not asked.
 func (t *Tools) takesAnyContent(ctx context.Context, req *mcp.CallToolRequest, next mcp.MethodHandler) bool {
 	if next == nil {
 		tool := t.catalog.get(req.Params.Name)
@@ -178,7 +179,7 @@ func (t *Tools) takesAnyContent(ctx context.Context, req *mcp.CallToolRequest, n
 	return tool == nil || tool.OutputSchema == nil
 }
 
-// say fills in a text.
+// say replaces the placeholders of a text.
 func (p *protection) say(text string, req *mcp.CallToolRequest, problem *Problem) string {
 	var key, fresh string
 	switch {
@@ -197,11 +198,11 @@ func (p *protection) say(text string, req *mcp.CallToolRequest, problem *Problem
 		"TOOL", req.Params.Name, "DETAIL", strings.TrimSuffix(problem.Detail, ".")).Replace(text)
 }
 
-// same is what a repetition of this very call has to have in common with it: a model that adds a key where one was
-// derived asks for another operation.
+// same describes what a repetition must have in common with this call. A model that adds a key to a call whose key was
+// derived requests another operation.
 func (p *protection) same(req *mcp.CallToolRequest) string {
 	var arguments map[string]json.RawMessage
-	_ = json.Unmarshal(req.Params.Arguments, &arguments) // what cannot be read brings no key
+	_ = json.Unmarshal(req.Params.Arguments, &arguments) // arguments that cannot be decoded contain no key
 	_, given := arguments[p.KeyArgument]
 	_, inMeta := req.Params.Meta[MetaKey]
 	switch {

@@ -18,20 +18,21 @@ import (
 	"github.com/onceward/onceward"
 )
 
-// ProxyTool says how a [Proxy] protects a tool of the server behind it.
+// ProxyTool configures how a [Proxy] protects a tool of the server behind it.
 type ProxyTool struct {
-	// KeyArgument, Intent and ErrorResult are those of [Tool].
+	// KeyArgument, Intent and ErrorResult have the same meaning as in [Tool].
 	KeyArgument string
 	Intent      *Intent
 	ErrorResult onceward.Failure
-	// KnowsKey says that the server behind recognises the key that the proxy sends along, in _meta as [MetaKey] and in
-	// ForwardArgument, and does not execute a call with the same key again: an attempt whose end was not seen is then
-	// repeated. Default: false; its outcome is unknown, until an operator or a poller settles it.
+	// KnowsKey means that the server behind recognises the key that the proxy sends, in _meta as [MetaKey] and in
+	// ForwardArgument, and does not execute a call with the same key twice. An attempt whose end was not seen is then
+	// repeated. Default: false; the outcome of such an attempt is unknown until an operator or a poller settles it.
 	KnowsKey bool
-	// ForwardArgument names the argument in which the server behind takes a key. Default: KeyArgument if the tool itself
-	// has an argument of that name, otherwise none.
+	// ForwardArgument is the name of the argument in which the server behind accepts a key. Default: KeyArgument if the
+	// tool itself has an argument of that name, otherwise none.
 	ForwardArgument string
-	// Options are further options of a route, such as [onceward.Retain]; the mode is reserved. Default: none.
+	// Options are further options, the same as for a route, such as [onceward.Retain]. The mode is always reserved.
+	// Default: none.
 	Options []onceward.Option
 }
 
@@ -48,53 +49,52 @@ func (t *ProxyTool) tool() Tool {
 
 // ProxyConfig configures [NewProxy].
 type ProxyConfig struct {
-	// Connect returns a transport to the server behind the proxy, a new one each time, such as an
-	// [mcp.CommandTransport]. It is required, and called again when the session has ended. The context lasts as long as
-	// the proxy.
+	// Connect returns a new transport to the server behind the proxy, such as an [mcp.CommandTransport]. It is called
+	// again after the session has ended. Its context lasts as long as the proxy. Required.
 	Connect func(ctx context.Context) (mcp.Transport, error)
-	// Scope names the scope of a call. It is required.
+	// Scope returns the scope of a call. Required.
 	Scope ScopeFunc
-	// Tools are the protected tools by name; [OtherTools] stands for the rest.
+	// Tools are the protected tools by name. [OtherTools] stands for all other tools.
 	Tools map[string]ProxyTool
-	// MinBackoff and MaxBackoff bound the time between two attempts to reach the server behind, which doubles.
+	// MinBackoff and MaxBackoff bound the wait between two attempts to connect to the server behind, which doubles.
 	// Default: 100 ms and 30 s.
 	MinBackoff, MaxBackoff time.Duration
-	// ConnectTimeout bounds an attempt to reach the server behind, from its start to its answer to the handshake; calls
-	// wait meanwhile. Default: 1 min.
+	// ConnectTimeout is the longest time of an attempt to connect to the server behind, up to its answer to the
+	// handshake. Calls wait during that time. Default: 1 min.
 	ConnectTimeout time.Duration
-	// WithoutQuestions offers the server behind no way to ask clients (sampling and elicitation): some servers ask whenever
-	// they may, and fail where a client cannot answer. Default: false.
+	// WithoutQuestions means that the server behind cannot ask clients questions (sampling and elicitation). Some
+	// servers ask whenever they may, and fail if a client cannot answer. Default: false.
 	WithoutQuestions bool
-	// Logger is told of a server behind that is gone. Default: [slog.Default].
+	// Logger logs failures of the connection to the server behind. Default: [slog.Default].
 	Logger *slog.Logger
 }
 
-// The defaults of ProxyConfig.
+// The defaults of [ProxyConfig].
 const (
 	defaultProxyBackoff   = 30 * time.Second
 	defaultConnectTimeout = time.Minute
 )
 
-// Proxy stands in front of a server of MCP that does not know Onceward, and lets its tool calls happen once. Whatever
-// else a client asks is passed on: prompts, resources and their subscriptions, completions, and notifications that a
-// list has changed, that a resource was updated, and of progress. A question of a tool for input passes as a result,
-// as protocol version 2026-07-28 has it. The questions of a server of an older version (sampling and elicitation) and log
-// messages are passed on while it is certain which client they are for: while the calls of one client alone are open.
-// Roots are not passed on.
+// Proxy is an MCP server in front of a server that does not use Onceward. It executes tool calls once, and forwards all
+// other requests of clients: prompts, resources and their subscriptions, and completions. It also forwards
+// notifications of progress, of changed lists and of updated resources. A tool's request for input is forwarded as a
+// result, as in protocol version 2026-07-28. Questions of a server with an older protocol version (sampling and
+// elicitation) and log messages are forwarded only while their client is certain: while only one client has open calls.
+// Roots are not forwarded.
 type Proxy struct {
 	config   ProxyConfig
 	tools    *Tools
-	server   atomic.Pointer[mcp.Server] // nil until the server behind has said what it is
+	server   atomic.Pointer[mcp.Server] // nil until the handshake with the server behind
 	upstream upstream
 	progress progress
 	watched  subscriptions
 
 	questions questions
 	levelMu   sync.Mutex
-	level     mcp.LoggingLevel // of the client that wants most log messages; empty if none does
+	level     mcp.LoggingLevel // the most verbose level that a client has set; empty if none has
 }
 
-// NewProxy connects to the server behind and returns the proxy. Close it.
+// NewProxy connects to the server behind and returns the proxy. The caller must close it.
 func NewProxy(ctx context.Context, guard *onceward.Guard, config ProxyConfig) (*Proxy, error) {
 	if config.Connect == nil {
 		return nil, errors.New("oncewardmcp: ProxyConfig.Connect is missing")
@@ -129,14 +129,14 @@ func NewProxy(ctx context.Context, guard *onceward.Guard, config ProxyConfig) (*
 	defer context.AfterFunc(ctx, p.upstream.end)()
 	session, err := p.upstream.get(ctx)
 	if err != nil {
-		_ = p.upstream.close() // there is nothing to close but what has failed
+		_ = p.upstream.close() // only the failed connection is closed
 		return nil, fmt.Errorf("oncewardmcp: %w", err)
 	}
 	p.server.Store(p.serverLike(session.InitializeResult()))
 	return p, nil
 }
 
-// client is the side that faces the server behind.
+// client returns the MCP client that connects to the server behind.
 func (p *Proxy) client() *mcp.Client {
 	options := &mcp.ClientOptions{
 		Capabilities:   &mcp.ClientCapabilities{},
@@ -158,7 +158,7 @@ func (p *Proxy) client() *mcp.Client {
 		},
 		ResourceUpdatedHandler: func(ctx context.Context, req *mcp.ResourceUpdatedNotificationRequest) {
 			p.tell(func(server *mcp.Server) {
-				_ = server.ResourceUpdated(ctx, req.Params) // a client that is gone has no use for it
+				_ = server.ResourceUpdated(ctx, req.Params) // the client may be gone
 			})
 		},
 		ProgressNotificationHandler: func(_ context.Context, req *mcp.ProgressNotificationClientRequest) {
@@ -175,11 +175,11 @@ func (p *Proxy) client() *mcp.Client {
 	return client
 }
 
-// unlisted is added to the server and removed again, which tells its clients that a list has changed. No client sees
-// it: lists are those of the server behind.
+// unlisted is the name of an item that is added to the server and removed again, so that the server notifies its
+// clients of a changed list. No client sees the item, because lists come from the server behind.
 const unlisted = "onceward-unlisted"
 
-// toolsChanged forgets what is known of the tools, and tells the clients.
+// toolsChanged removes the known tools, and notifies the clients.
 func (p *Proxy) toolsChanged() {
 	p.tools.catalog.forget()
 	p.tell(func(server *mcp.Server) {
@@ -188,14 +188,14 @@ func (p *Proxy) toolsChanged() {
 	})
 }
 
-// tell has the clients told something. Before there is a server there is no client.
+// tell calls a function that notifies the clients. Before there is a server there are no clients.
 func (p *Proxy) tell(what func(*mcp.Server)) {
 	if server := p.server.Load(); server != nil {
 		what(server)
 	}
 }
 
-// serverLike is the side that faces clients: it looks like the server behind.
+// serverLike returns the MCP server for the clients, with the properties of the server behind.
 func (p *Proxy) serverLike(behind *mcp.InitializeResult) *mcp.Server {
 	implementation := &mcp.Implementation{Name: "onceward-mcp-proxy"}
 	options := &mcp.ServerOptions{
@@ -221,10 +221,11 @@ func (p *Proxy) serverLike(behind *mcp.InitializeResult) *mcp.Server {
 	return server
 }
 
-// Server is what clients connect to, over any transport.
+// Server returns the server that clients connect to, over any transport.
 func (p *Proxy) Server() *mcp.Server { return p.server.Load() }
 
-// Unprotected asks the server behind for its tools, and returns those that change state and are not protected.
+// Unprotected lists the tools of the server behind, and returns the names of the tools that may change state and are
+// not protected.
 func (p *Proxy) Unprotected(ctx context.Context) ([]string, error) {
 	session, err := p.upstream.get(ctx)
 	if err != nil {
@@ -240,11 +241,11 @@ func (p *Proxy) Unprotected(ctx context.Context) ([]string, error) {
 	return p.tools.Unprotected(tools), nil
 }
 
-// Close ends the session with the server behind. Wait for the guard first, see [onceward.Guard.Wait]: what becomes of
-// calls that are on their way is unknown.
+// Close ends the session with the server behind. Wait for the guard first, see [onceward.Guard.Wait]: the outcome of
+// running calls becomes unknown.
 func (p *Proxy) Close() error { return p.upstream.close() }
 
-// forward sends what clients ask to the server behind.
+// forward sends the requests of clients to the server behind.
 func (p *Proxy) forward(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		if level, ok := req.GetParams().(*mcp.SetLoggingLevelParams); ok {
@@ -275,7 +276,7 @@ func (p *Proxy) forward(next mcp.MethodHandler) mcp.MethodHandler {
 	}
 }
 
-// sender is how a request is sent on; nil for one that the proxy answers itself.
+// sender returns the function that forwards a request, or nil for a request that the proxy itself answers.
 func (p *Proxy) sender(req mcp.Request) func(context.Context, *mcp.ClientSession) (mcp.Result, error) {
 	switch r := req.(type) {
 	case *mcp.CallToolRequest:
@@ -299,14 +300,14 @@ func (p *Proxy) sender(req mcp.Request) func(context.Context, *mcp.ClientSession
 	}
 }
 
-// withMeta are params whose _meta can be changed.
+// withMeta is the interface of params with a _meta that can be changed.
 type withMeta interface {
 	comparable
 	GetMeta() map[string]any
 	SetMeta(map[string]any)
 }
 
-// sending sends params on, with their _meta as the session behind needs it.
+// sending returns a function that forwards params, with the _meta that the session with the server behind needs.
 func sending[P withMeta, R mcp.Result](
 	params P, send func(*mcp.ClientSession, context.Context, P) (R, error),
 ) func(context.Context, *mcp.ClientSession) (mcp.Result, error) {
@@ -319,7 +320,7 @@ func sending[P withMeta, R mcp.Result](
 	}
 }
 
-// passedMeta is _meta without what the protocol says about the connection to the client.
+// passedMeta returns _meta without the fields of the protocol about the connection to the client.
 func passedMeta(meta map[string]any) map[string]any {
 	passed := maps.Clone(meta)
 	maps.DeleteFunc(passed, func(name string, _ any) bool {
@@ -328,8 +329,8 @@ func passedMeta(meta map[string]any) map[string]any {
 	return passed
 }
 
-// call sends a call of a tool on, with a key of its own if it is protected: that of the client belongs to a scope, of
-// which the server behind knows nothing.
+// call forwards a call of a tool. A protected call gets a key of the proxy's own, because the client's key belongs to a
+// scope that the server behind does not know.
 func (p *Proxy) call(ctx context.Context, session *mcp.ClientSession, req *mcp.CallToolRequest) (mcp.Result, error) {
 	params := &mcp.CallToolParams{
 		Meta: passedMeta(req.Params.Meta), Name: req.Params.Name, Arguments: req.Params.Arguments,
@@ -355,7 +356,7 @@ func (p *Proxy) call(ctx context.Context, session *mcp.ClientSession, req *mcp.C
 	return result, nil
 }
 
-// withKey is the arguments with the key where the server behind takes it.
+// withKey returns the arguments with the key, if the server behind accepts the key in an argument.
 func (p *Proxy) withKey(ctx context.Context, req *mcp.CallToolRequest, key string) (json.RawMessage, error) {
 	name := p.keyArgumentBehind(ctx, req)
 	if name == "" {
@@ -365,11 +366,12 @@ func (p *Proxy) withKey(ctx context.Context, req *mcp.CallToolRequest, key strin
 	if err := json.Unmarshal(req.Params.Arguments, &arguments); err != nil {
 		return nil, err
 	}
-	arguments[name], _ = json.Marshal(key) // of text
+	arguments[name], _ = json.Marshal(key) // encoding a string cannot fail
 	return json.Marshal(arguments)
 }
 
-// keyArgumentBehind is the argument in which the server behind takes a key; empty if there is none.
+// keyArgumentBehind returns the name of the argument in which the server behind accepts a key, or an empty string if
+// there is none.
 func (p *Proxy) keyArgumentBehind(ctx context.Context, req *mcp.CallToolRequest) string {
 	tool, named := p.config.Tools[req.Params.Name]
 	if !named {
@@ -390,8 +392,8 @@ func (p *Proxy) keyArgumentBehind(ctx context.Context, req *mcp.CallToolRequest)
 	return tool.KeyArgument
 }
 
-// progress finds the client that a notification of progress is for. Clients choose tokens as they like, so that those
-// of two may be the same: the server behind gets tokens of the proxy's own.
+// progress finds the client of a progress notification. Two clients may choose the same token, so the proxy sends
+// tokens of its own to the server behind.
 type progress struct {
 	mu     sync.Mutex
 	last   int64
@@ -399,12 +401,12 @@ type progress struct {
 }
 
 type progressRoute struct {
-	ctx     context.Context // of the client's request, whose stream the notification goes out on
+	ctx     context.Context // the context of the client's request; the notification uses its stream
 	session *mcp.ServerSession
 	token   any
 }
 
-// route gives a call a token of the proxy's own, until the returned function is called.
+// route replaces the progress token of a call by a token of the proxy, until the returned function is called.
 func (p *progress) route(ctx context.Context, session *mcp.ServerSession, params *mcp.CallToolParams) (end func()) {
 	token := params.GetProgressToken()
 	if token == nil || session == nil {
@@ -436,5 +438,5 @@ func (p *progress) pass(params *mcp.ProgressNotificationParams) {
 	}
 	passed := *params
 	passed.ProgressToken = to.token
-	_ = to.session.NotifyProgress(to.ctx, &passed) // a client that is gone has no use for it
+	_ = to.session.NotifyProgress(to.ctx, &passed) // the client may be gone
 }

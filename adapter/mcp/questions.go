@@ -13,24 +13,24 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// questions finds the client that a question of the server behind, or a log message, is for. All clients share one
-// session with that server, and a question does not say which call it belongs to: it is passed on only while the calls
-// of a single client are open, so that no client sees what is another one's.
+// questions finds the client of a question of the server behind, or of a log message. All clients share one session
+// with that server, and a question does not identify its call. So a question is forwarded only while a single client
+// has open calls; otherwise a client could see data of another client.
 type questions struct {
 	mu    sync.Mutex
 	calls map[*openCall]bool
 }
 
-// openCall is a request of a client that the server behind works at, or may work at.
+// openCall is a request of a client that the server behind processes, or may still process.
 type openCall struct {
-	ctx    context.Context // of the client's request, whose stream the question goes out on
+	ctx    context.Context // the context of the client's request; the question uses its stream
 	client *mcp.ServerSession
 	behind *mcp.ClientSession
-	left   time.Time // since then nobody waits for its reply; zero if somebody does
+	left   time.Time // when the client stopped waiting for the reply; zero if it still waits
 }
 
-// unanswered is for how long a call counts as open whose reply nobody waits for: the server behind was told to cancel
-// it, and may not have seen that yet, or not heed it.
+// unanswered is how long a call without a reply counts as open after its client has stopped waiting. The server behind
+// received a cancellation, but may not have seen it yet, or may ignore it.
 const unanswered = 10 * time.Minute
 
 func (q *questions) open(ctx context.Context, client mcp.Session, behind *mcp.ClientSession) *openCall {
@@ -45,7 +45,7 @@ func (q *questions) open(ctx context.Context, client mcp.Session, behind *mcp.Cl
 	return c
 }
 
-// close ends a call. One without a reply stays open for a while.
+// close ends a call. A call without a reply stays open for a while.
 func (q *questions) close(c *openCall, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -57,7 +57,8 @@ func (q *questions) close(c *openCall, err error) {
 	c.ctx, c.left = nil, time.Now()
 }
 
-// asked is an open call of the only client that the server behind can mean; nil if there is none, or more than one.
+// asked returns an open call of the only client that the server behind can mean, or nil if there is no such client or
+// more than one possible client.
 func (q *questions) asked(behind *mcp.ClientSession) (found *openCall, several bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -79,23 +80,23 @@ func (q *questions) asked(behind *mcp.ClientSession) (found *openCall, several b
 	if found.client == nil || !found.left.IsZero() {
 		return nil, true
 	}
-	kept := *found // it may be closed meanwhile
+	kept := *found // the original may be closed in the meantime
 	return &kept, false
 }
 
-// errNobody is what the server behind gets for a question that is not passed on.
+// errNobody is the answer to the server behind for a question that is not forwarded.
 var errNobody = &jsonrpc.Error{
 	Code:    jsonrpc.CodeInvalidRequest,
 	Message: "the proxy does not know which of its clients is asked, or that client cannot answer",
 }
 
-// question are the params of a question.
+// question is the interface of the params of a question.
 type question interface {
 	mcp.Params
 	withMeta
 }
 
-// ask passes a question on to the client that it is for.
+// ask forwards a question to its client.
 func ask[P question, R mcp.Result](
 	ctx context.Context, q *questions, req *mcp.ClientRequest[P],
 	can func(*mcp.ClientCapabilities) bool, send func(*mcp.ServerSession, context.Context, P) (R, error),
@@ -123,9 +124,8 @@ func canSample(c *mcp.ClientCapabilities) bool { return c.Sampling != nil }
 
 func canElicit(c *mcp.ClientCapabilities) bool { return c.Elicitation != nil }
 
-// passQuestions is a middleware that passes questions on as they came: the SDK's own client would refuse schemas that a
-// client may know. A question that sends a user to a page of the web has no end that the proxy could see, so that it is
-// not offered.
+// passQuestions is a middleware that forwards questions unchanged, because the SDK's own client would refuse schemas
+// that the proxy's client may support. Elicitation by URL is not offered, because the proxy could not see when it ends.
 func (p *Proxy) passQuestions(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		switch r := req.(type) {
@@ -139,7 +139,7 @@ func (p *Proxy) passQuestions(next mcp.MethodHandler) mcp.MethodHandler {
 	}
 }
 
-// logged passes a log message on. A message that belongs to no call is for the only client, if there is one.
+// logged forwards a log message. A message that belongs to no call is sent to the only client, if there is exactly one.
 func (p *Proxy) logged(ctx context.Context, req *mcp.LoggingMessageRequest) {
 	call, several := p.questions.asked(req.Session)
 	if call != nil {
@@ -153,11 +153,12 @@ func (p *Proxy) logged(ctx context.Context, req *mcp.LoggingMessageRequest) {
 	})
 }
 
-// lateMessages is how long the reply to a request waits for the log messages that came before it: the SDK hands them
-// over beside each other.
+// lateMessages is how long a reply waits for the log messages that were sent before it, because the SDK delivers them
+// concurrently.
 const lateMessages = 20 * time.Millisecond
 
-// awaitMessages lets log messages overtake a reply, if a client wants any. One that is later still may be lost.
+// awaitMessages delays a reply so that earlier log messages are forwarded first, if a client wants log messages.
+// Messages that arrive later may be lost.
 func (p *Proxy) awaitMessages() {
 	p.levelMu.Lock()
 	wanted := p.level != ""
@@ -167,11 +168,11 @@ func (p *Proxy) awaitMessages() {
 	}
 }
 
-// levels are those of log messages, from the one with most messages.
+// levels are the levels of log messages, the most verbose first.
 var levels = []mcp.LoggingLevel{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
 
-// setLevel asks the server behind for the messages that the client which wants most of them wants; each client gets
-// those of its own level.
+// setLevel sets the level of the server behind to the most verbose level that a client has set. Each client gets the
+// messages of its own level.
 func (p *Proxy) setLevel(ctx context.Context, level mcp.LoggingLevel) error {
 	p.levelMu.Lock()
 	known := p.level != "" && slices.Index(levels, level) >= slices.Index(levels, p.level)
@@ -186,7 +187,7 @@ func (p *Proxy) setLevel(ctx context.Context, level mcp.LoggingLevel) error {
 	return withoutQuery(setLevelBehind(ctx, session, level))
 }
 
-// setLevelBehind sets the level of a server that has one.
+// setLevelBehind sets the level of a server that supports log levels.
 func setLevelBehind(ctx context.Context, session *mcp.ClientSession, level mcp.LoggingLevel) error {
 	behind := session.InitializeResult()
 	if level == "" || behind == nil || behind.Capabilities == nil || behind.Capabilities.Logging == nil {
@@ -195,7 +196,7 @@ func setLevelBehind(ctx context.Context, session *mcp.ClientSession, level mcp.L
 	return session.SetLoggingLevel(ctx, &mcp.SetLoggingLevelParams{Level: level})
 }
 
-// relog asks a new session for log messages.
+// relog sets the level of log messages for a new session.
 func (p *Proxy) relog(ctx context.Context, session *mcp.ClientSession) error {
 	p.levelMu.Lock()
 	level := p.level

@@ -10,8 +10,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// subscriptions are the clients of a proxy that want to know of a resource. The server behind has one session with the
-// proxy, and so one subscription for all of them.
+// subscriptions are the resources to which the clients of a proxy have subscribed. The server behind has one session
+// with the proxy, and so one subscription for all clients.
 type subscriptions struct {
 	mu sync.Mutex
 	of map[string]map[*mcp.ServerSession]bool // by URI
@@ -35,7 +35,8 @@ func (s *subscriptions) remove(uri string, session *mcp.ServerSession) {
 	delete(s.of[uri], session)
 }
 
-// wanted are the URIs that one of the sessions of now is subscribed to. What others have left behind is dropped.
+// wanted returns the URIs to which a current session is subscribed. It removes the subscriptions of sessions that have
+// ended.
 func (s *subscriptions) wanted(server *mcp.Server) []string {
 	if server == nil {
 		return nil
@@ -64,7 +65,7 @@ func (p *Proxy) subscribe(ctx context.Context, req *mcp.SubscribeRequest) error 
 	return nil
 }
 
-// unsubscribeTimeout bounds a request that is made after its client has left.
+// unsubscribeTimeout is the timeout of an unsubscribe request, which may continue after its client has disconnected.
 const unsubscribeTimeout = 10 * time.Second
 
 func (p *Proxy) unsubscribe(ctx context.Context, req *mcp.UnsubscribeRequest) error {
@@ -81,7 +82,7 @@ func (p *Proxy) unsubscribe(ctx context.Context, req *mcp.UnsubscribeRequest) er
 	return withoutQuery(session.Unsubscribe(ctx, &mcp.UnsubscribeParams{URI: req.Params.URI}))
 }
 
-// renew asks a new session for what the clients want to know: log messages, and what they are subscribed to.
+// renew restores the state of the clients in a new session: the level of log messages, and the subscriptions.
 func (p *Proxy) renew(session *mcp.ClientSession) {
 	ctx, cancel := context.WithTimeout(p.upstream.ending, p.config.ConnectTimeout)
 	defer cancel()

@@ -11,42 +11,44 @@ import (
 	"github.com/onceward/onceward"
 )
 
-// The names of what Onceward adds to _meta. They begin with a domain of the project, reversed, as the specification of
-// MCP asks for.
+// The names of the fields that Onceward adds to _meta. They begin with a reversed domain of the project, as the MCP
+// specification requires.
 const (
-	// MetaKey carries the key of a call. In the list of tools it marks one that is protected.
+	// MetaKey is the key of a call. In the list of tools it marks a protected tool.
 	MetaKey = "io.github.onceward/idempotency-key"
-	// MetaFirstSent carries the time at which a client first made a call, an HTTP date, for [onceward.RequireFirstSent].
+	// MetaFirstSent is the time at which a client first made a call, as an HTTP date, for [onceward.RequireFirstSent].
 	MetaFirstSent = "io.github.onceward/first-sent"
-	// MetaReplayed marks a result that an earlier attempt gave.
+	// MetaReplayed marks a result of an earlier attempt.
 	MetaReplayed = "io.github.onceward/replayed"
-	// MetaExpires says until when a result is kept, by RFC 3339.
+	// MetaExpires is the time until which a result is kept, in the format of RFC 3339.
 	MetaExpires = "io.github.onceward/expires"
-	// MetaProblem holds a [Problem], in a result that Onceward gives in the tool's place.
+	// MetaProblem is a [Problem], in a result that Onceward returns instead of the tool's result.
 	MetaProblem = "io.github.onceward/problem"
 )
 
-// OtherTools is a name for [Config].Tools: those that are not named there, unless their annotations say that they read
-// only or are idempotent. Each is an operation of its own, under its own name.
+// OtherTools is a name for [Config].Tools. It stands for all tools that are not named there, except tools whose
+// annotations declare that they are read-only or idempotent. Each of these tools is an operation of its own, under its
+// own name.
 const OtherTools = "*"
 
-// The methods of MCP that the middleware looks at.
+// The MCP methods that the middleware handles.
 const (
 	methodCall = "tools/call"
 	methodList = "tools/list"
 )
 
-// ScopeFunc names the security boundary that the key of a call lives in, from authentication: req.Extra has the token
-// and the header of an HTTP request. An error that wraps [onceward.ErrUnauthenticated], or an empty scope, refuses the
-// call.
+// ScopeFunc returns the security boundary of the key of a call, derived from authentication: req.Extra has the token
+// and the header of an HTTP request. If it returns an error that wraps [onceward.ErrUnauthenticated], or an empty
+// scope, the call is refused.
 type ScopeFunc func(ctx context.Context, req *mcp.CallToolRequest) (string, error)
 
-// SingleScope returns a [ScopeFunc] that gives every call the same scope, for a server with one caller, as on stdio.
+// SingleScope returns a [ScopeFunc] that returns the same scope for every call, for a server with one caller, such as a
+// server on stdio.
 func SingleScope(scope string) ScopeFunc {
 	return func(context.Context, *mcp.CallToolRequest) (string, error) { return scope, nil }
 }
 
-// TokenScope is a [ScopeFunc] that takes the user of the verified bearer token. A call without one is refused.
+// TokenScope is a [ScopeFunc] that returns the user of the verified bearer token. A call without a user is refused.
 func TokenScope(_ context.Context, req *mcp.CallToolRequest) (string, error) {
 	if req.Extra == nil || req.Extra.TokenInfo == nil || req.Extra.TokenInfo.UserID == "" {
 		return "", onceward.ErrUnauthenticated
@@ -54,48 +56,48 @@ func TokenScope(_ context.Context, req *mcp.CallToolRequest) (string, error) {
 	return req.Extra.TokenInfo.UserID, nil
 }
 
-// Tool says how the calls of one tool are protected.
+// Tool configures the protection of the calls of one tool.
 type Tool struct {
-	// Options are those of a route. One of [onceward.Transactional] and [onceward.Reserved] is needed, here or among the
-	// guard's defaults. Default: none.
+	// Options are the same options as for a route. Either [onceward.Transactional] or [onceward.Reserved] is required,
+	// here or in the guard's defaults. Default: none.
 	Options []onceward.Option
-	// KeyArgument names an argument that carries the key, for models whose client does not. It is added to the tool's
-	// input schema with words for the model, and taken away before the tool sees its arguments. It counts for more than
-	// the key in _meta, which a client may make for each call. It must not be an argument of the tool's own. Default:
-	// none; the key is in _meta.
+	// KeyArgument is the name of an argument that carries the key, for models whose client sends no key. It is added to
+	// the tool's input schema with a description for the model, and removed from the arguments before the tool is
+	// called. It takes precedence over the key in _meta, which a client may create for each call. It must not be one of
+	// the tool's own arguments. Default: none; the key is in _meta.
 	KeyArgument string
-	// Intent derives a key for a call that brings none. Default: none; such a call is refused.
+	// Intent derives a key for a call without a key. Default: none; such a call is refused.
 	Intent *Intent
-	// ErrorResult says what a result with IsError means that the tool made itself: [onceward.FailureStore] that it is an
-	// answer as others are, with the writes of a transaction undone, [onceward.FailureRetry] that nothing was done, and
-	// [onceward.FailureUnknown] that something may have been. Default: FailureStore.
+	// ErrorResult is the meaning of a result with IsError that the tool itself made. [onceward.FailureStore] means that
+	// it is an answer like any other, except that the writes of a transaction are undone; [onceward.FailureRetry] means
+	// that nothing was done; [onceward.FailureUnknown] means that something may have been done. Default: FailureStore.
 	ErrorResult onceward.Failure
 }
 
 // Config configures [New].
 type Config struct {
-	// Scope names the scope of a call. It is required, and has no default.
+	// Scope returns the scope of a call. Required.
 	Scope ScopeFunc
-	// Tools are the protected tools by name; [OtherTools] stands for the rest. At least one is required.
+	// Tools are the protected tools by name. [OtherTools] stands for all other tools. At least one is required.
 	Tools map[string]Tool
-	// Actor names who calls, for the audit of executions. Default: none.
+	// Actor returns the name of the caller, for the audit of executions. Default: none.
 	Actor func(req *mcp.CallToolRequest) string
 }
 
-// Tools protects the tool calls of a server. Its Middleware goes to the server's AddReceivingMiddleware.
+// Tools protects the tool calls of a server. Pass its Middleware method to the server's AddReceivingMiddleware.
 type Tools struct {
 	config  Config
 	tools   map[string]*protection
 	catalog catalog
 }
 
-// protection is a tool with what its calls run in.
+// protection is a tool with the procedure that runs its calls.
 type protection struct {
 	Tool
 	procedure *onceward.Procedure
 }
 
-// New returns the protection of a server's tools, or an error that says what in the configuration cannot be right.
+// New returns the protection of a server's tools, or an error if the configuration is invalid.
 func New(guard *onceward.Guard, config Config) (*Tools, error) {
 	if guard == nil {
 		return nil, errors.New("oncewardmcp: the guard is nil")
@@ -114,7 +116,7 @@ func New(guard *onceward.Guard, config Config) (*Tools, error) {
 			return nil, fmt.Errorf("oncewardmcp: tool %q: %w", name, err)
 		}
 		options := tool.Options
-		if name != OtherTools { // each of the others is an operation of its own
+		if name != OtherTools { // each other tool is an operation of its own
 			options = append([]onceward.Option{onceward.OperationName(operation(name))}, options...)
 		}
 		procedure, err := guard.Procedure(options...)
@@ -136,11 +138,11 @@ func (t *Tool) check() error {
 	return t.Intent.check(t.KeyArgument)
 }
 
-// Middleware protects the calls of tools, and adds to the list of tools what a caller has to know. Add it behind those
-// that must see every call, such as one that authenticates: the middleware that is added last is called first.
+// Middleware protects the calls of tools, and marks the protected tools in the list of tools. Middleware that must see
+// every call, such as authentication, must be added after it: the middleware that is added last is called first.
 //
-// The context's cancellation does not reach a protected tool, so that neither a notification of MCP nor a lost
-// connection stops work that has begun; the [onceward.Deadline] of the tool does.
+// A cancellation of the context does not reach a protected tool, so neither a notification of MCP nor a lost connection
+// stops work that has begun. The [onceward.Deadline] of the tool does.
 func (t *Tools) Middleware(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		switch r := req.(type) {

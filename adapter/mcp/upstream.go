@@ -17,35 +17,35 @@ import (
 	"github.com/onceward/onceward/internal/backoff"
 )
 
-// upstream keeps a session with the server behind a proxy, and opens a new one when it has ended.
+// upstream holds the session with the server behind a proxy, and opens a new session after the session has ended.
 type upstream struct {
 	client  *mcp.Client
 	connect func(ctx context.Context) (mcp.Transport, error)
-	opening func(*mcp.ClientSession) // there is a new session
-	changed func()                   // the server behind may have other tools now
+	opening func(*mcp.ClientSession) // called with each new session
+	changed func()                   // called when the server behind may have other tools
 	log     *slog.Logger
 	min     time.Duration
 	max     time.Duration
-	timeout time.Duration // of an attempt to connect
+	timeout time.Duration // the timeout of an attempt to connect
 
-	ending context.Context // is done when no session is to be opened any more
+	ending context.Context // done when no session may be opened any more
 	end    context.CancelFunc
-	living context.Context // is done when there is no session any more
+	living context.Context // done when there is no session any more
 	die    context.CancelFunc
 
 	mu       sync.Mutex
 	session  *mcp.ClientSession
 	opened   time.Time
 	failures int
-	next     time.Time // no attempt to connect before
+	next     time.Time // no attempt to connect before this time
 	closed   bool
 	watching sync.WaitGroup
 }
 
-// errDown is returned when the server behind the proxy cannot be reached: nothing was sent.
+// errDown is returned if the server behind the proxy cannot be reached. Nothing was sent.
 var errDown = errors.New("the server behind the proxy cannot be reached")
 
-// get returns the session, of now or a new one. After failures it connects no more often than the backoff says.
+// get returns the current session, or a new one. After failures it returns errDown until the backoff is over.
 func (u *upstream) get(ctx context.Context) (*mcp.ClientSession, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -71,10 +71,11 @@ func (u *upstream) get(ctx context.Context) (*mcp.ClientSession, error) {
 	return session, nil
 }
 
-// pause is the time to wait after so many failures.
+// pause returns the time to wait after the failures so far.
 func (u *upstream) pause() time.Duration { return backoff.Exponential(u.min, u.max, u.failures) }
 
-// open opens a session. A caller that leaves does not stop it, because others wait for the same one.
+// open opens a session. The end of the caller's context does not stop it, because other callers wait for the same
+// session.
 func (u *upstream) open(ctx context.Context) (*mcp.ClientSession, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), u.timeout)
 	defer cancel()
@@ -86,11 +87,11 @@ func (u *upstream) open(ctx context.Context) (*mcp.ClientSession, error) {
 	return u.client.Connect(ctx, noting(transport), nil)
 }
 
-// watch waits for the end of a session, and lets the next call open another.
+// watch waits for the end of a session, so that the next call opens a new one.
 func (u *upstream) watch(session *mcp.ClientSession) {
 	err := withoutQuery(session.Wait())
 	u.drop(session)
-	_ = session.Close() // collects the process
+	_ = session.Close() // waits for the process of the server, if there is one
 	u.mu.Lock()
 	closed := u.closed
 	u.mu.Unlock()
@@ -101,7 +102,7 @@ func (u *upstream) watch(session *mcp.ClientSession) {
 	u.changed()
 }
 
-// steady is for how many pauses a session has to last so that its end does not count as one more failure.
+// steady is how many pauses a session must last before its end resets the failures.
 const steady = 10
 
 func (u *upstream) drop(session *mcp.ClientSession) {
@@ -115,7 +116,7 @@ func (u *upstream) drop(session *mcp.ClientSession) {
 		u.failures = 0
 		return
 	}
-	u.next = time.Now().Add(u.pause()) // it dies as often as it is started
+	u.next = time.Now().Add(u.pause()) // the server may fail soon after each start
 }
 
 func (u *upstream) close() error {
@@ -133,9 +134,9 @@ func (u *upstream) close() error {
 	return err
 }
 
-// judged marks an error of a call that was surely not executed: the server was not reached, or said in answer to this
-// very call that it does not know the session. Of every other it is not known what the server did, also of a call
-// whose session was lost behind it. The next call gets a new session if this one is gone.
+// judged marks an error of a call that was certainly not executed: the server was not reached, or its response to this
+// call was that it does not know the session. For all other errors it is unknown what the server did, also for a call
+// whose session was lost after the call was sent. If the session is gone, the next call gets a new one.
 func (u *upstream) judged(session *mcp.ClientSession, sent *posting, err error) error {
 	err = withoutQuery(err)
 	var dial *net.OpError
@@ -155,7 +156,7 @@ func (u *upstream) judged(session *mcp.ClientSession, sent *posting, err error) 
 	return onceward.NotExecuted(err)
 }
 
-// withoutQuery is an error that does not show the query of a URL, in which there may be a secret: clients see errors of
+// withoutQuery returns an error that does not contain the query of a URL, which may be a secret: clients see errors of
 // the server behind.
 func withoutQuery(err error) error {
 	var web *url.Error
@@ -169,7 +170,7 @@ func withoutQuery(err error) error {
 	return &hiding{err, strings.ReplaceAll(err.Error(), web.URL, shown)}
 }
 
-// hiding is an error with another text.
+// hiding is an error with a different text.
 type hiding struct {
 	error
 	text string
