@@ -10,14 +10,14 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// The store promises these too.
+// Store also implements these interfaces.
 var (
 	_ store.Auditor          = (*Store)(nil)
 	_ store.AuditLister      = (*Store)(nil)
 	_ store.ExecutionAuditor = (*Store)(nil)
 )
 
-// The attributes of an entry.
+// These are the attributes of an entry.
 const (
 	attrID        = "id"
 	attrActor     = "actor"
@@ -29,11 +29,11 @@ const (
 	attrOrigin    = "origin"
 )
 
-// indexLead is by how many microseconds the index may have an entry later than it was written: entries of one moment
-// have places one after the other.
+// indexLead is by how many microseconds an entry's time in the index may be later than the time at which the entry was
+// written: entries written at the same moment get consecutive places.
 const indexLead = int64(time.Second / time.Microsecond)
 
-// entry begins an item of a list: it is found by its ID, and by the index in the order of time.
+// entry returns the beginning of an item of a list. The item is found by its ID, and by the index in the order of time.
 func (s *Store) entry(kind byte, id store.ID) item {
 	at, now := placeOf(id), s.clock.now().UnixMicro()
 	sort := s.serial(now)
@@ -74,8 +74,7 @@ func (s *Store) Audit(ctx context.Context, id store.ID) ([]store.AuditEntry, err
 	return entries, nil
 }
 
-// ListAudit implements [store.AuditLister]. Without an ID it is found by the index, which follows the table a moment
-// later.
+// ListAudit implements [store.AuditLister]. Without an ID it reads the index, which follows the table a moment later.
 func (s *Store) ListAudit(ctx context.Context, f store.AuditFilter) ([]store.AuditEntry, error) {
 	return listEntries(ctx, s, kindAudit, f, decodeAudit)
 }
@@ -85,7 +84,7 @@ func (s *Store) PurgeAudit(ctx context.Context, age time.Duration, limit int) (i
 	return s.purgeEntries(ctx, kindAudit, age, limit)
 }
 
-// AddExecution implements [store.ExecutionAuditor]. It is a write of its own, also inside a transaction.
+// AddExecution implements [store.ExecutionAuditor]. The entry is written on its own, also inside a transaction.
 func (s *Store) AddExecution(ctx context.Context, e store.ExecutionEntry) error {
 	it := s.entry(kindExecution, e.ID)
 	it[attrAttempt], it[attrActor] = numberValue(e.Attempt), stringValue(e.Actor)
@@ -102,7 +101,7 @@ func decodeExecution(id store.ID, it item) store.ExecutionEntry {
 	}
 }
 
-// ListExecutions implements [store.ExecutionAuditor]. Without an ID it is found by the index, which follows the table a
+// ListExecutions implements [store.ExecutionAuditor]. Without an ID it reads the index, which follows the table a
 // moment later.
 func (s *Store) ListExecutions(ctx context.Context, f store.AuditFilter) ([]store.ExecutionEntry, error) {
 	return listEntries(ctx, s, kindExecution, f, decodeExecution)
@@ -122,7 +121,7 @@ func (s *Store) entriesAbout(ctx context.Context, kind byte, id store.ID) ([]ite
 	}), err
 }
 
-// listEntries returns the entries that a filter chooses, the newest first.
+// listEntries returns the entries that a filter selects, the newest first.
 func listEntries[T any](ctx context.Context, s *Store, kind byte, f store.AuditFilter,
 	decode func(store.ID, item) T,
 ) ([]T, error) {
@@ -143,7 +142,7 @@ func listEntries[T any](ctx context.Context, s *Store, kind byte, f store.AuditF
 	return entries, nil
 }
 
-// newestEntries returns entries among which are all that a filter chooses, as many as it wants, the newest first.
+// newestEntries returns entries, the newest first, that include all entries of the page that a filter selects.
 func (s *Store) newestEntries(ctx context.Context, kind byte, f *store.AuditFilter) (found []item, err error) {
 	if f.ID != (store.ID{}) {
 		if found, err = s.entriesAbout(ctx, kind, f.ID); err != nil {
@@ -172,7 +171,7 @@ func (s *Store) newestEntries(ctx context.Context, kind byte, f *store.AuditFilt
 	return found, nil
 }
 
-// newestIn returns the newest entries of one part of the index, a page of those that are chosen at most.
+// newestIn returns the newest entries of one part of the index, until there are enough for a page.
 func (s *Store) newestIn(ctx context.Context, r dueRange, f *store.AuditFilter) (found []item, err error) {
 	err = s.eachDue(ctx, r, func(keys []item) (bool, error) {
 		for some := range slices.Chunk(keys, batchKeys) {

@@ -8,18 +8,18 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// The store promises these too.
+// Store also implements these interfaces.
 var (
 	_ store.Sweeper    = (*Store)(nil)
 	_ store.SelfReaper = (*Store)(nil)
 )
 
-// ReapsItself implements [store.SelfReaper]: what is settled has a time to live, and the service removes it within a
-// few days after that. Until then it counts as gone.
+// ReapsItself implements [store.SelfReaper]: settled records have a time to live, and the service removes them within a
+// few days after it ends. Until then they count as gone.
 func (s *Store) ReapsItself() bool { return true }
 
-// Sweep implements [store.Sweeper]. It finds what is due by the index, and decides by the record itself. What cannot be
-// read does not keep the rest from being swept.
+// Sweep implements [store.Sweeper]. It finds due records by the index, and decides by the record itself. A record that
+// cannot be read does not prevent the others from being swept.
 func (s *Store) Sweep(ctx context.Context, limit int) (swept int, err error) {
 	if err := s.writable(ctx); err != nil {
 		return 0, err
@@ -29,7 +29,7 @@ func (s *Store) Sweep(ctx context.Context, limit int) (swept int, err error) {
 		return 0, err
 	}
 	var errs []error
-	for _, shard := range rand.Perm(shards) { // nodes that sweep at once begin at different ends
+	for _, shard := range rand.Perm(shards) { // nodes that sweep at the same time begin with different parts
 		if swept >= limit {
 			break
 		}
@@ -45,7 +45,7 @@ func (s *Store) Sweep(ctx context.Context, limit int) (swept int, err error) {
 	return swept, errors.Join(errs...)
 }
 
-// sweepSome sweeps at most so many of the records with these keys.
+// sweepSome sweeps at most limit of the records with these keys.
 func (s *Store) sweepSome(ctx context.Context, keys []item, limit int) (swept int, err error) {
 	var errs []error
 	for len(keys) > 0 && swept < limit && ctx.Err() == nil {
@@ -69,7 +69,7 @@ func (s *Store) sweepSome(ctx context.Context, keys []item, limit int) (swept in
 	return swept, errors.Join(errs...)
 }
 
-// placeOfKey is the place of the record with a key, if it is the key of a record.
+// placeOfKey returns the place of the record with a key, if it is the key of a record.
 func placeOfKey(key item) (at place, ok bool) {
 	b := bytesOf(key[attrPartition])
 	if len(b) != 1+len(at.hash) || b[0] != kindRecord {

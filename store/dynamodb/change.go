@@ -8,21 +8,22 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// maxTurns is how often a call decides again because the record was changed by another one in the meantime.
+// maxTurns is how often a call decides again because another call has changed the record in the meantime.
 const maxTurns = 100
 
-// outcome is what an event came to.
+// outcome is the result of an event.
 type outcome struct {
 	store.Applied
-	// beaten says that a write of this call met another one. If its reply was lost, it may have landed before that.
+	// beaten means that a write of this call found another write. If its reply was lost, it may have landed before
+	// that.
 	beaten bool
 }
 
-// sight is what is believed to be stored.
+// sight is the value that is believed to be stored.
 type sight struct {
 	*value
-	// guessed says that it was not read in this call: it may only be written over, on condition that it is right, and
-	// nothing is concluded from it.
+	// guessed means that the value was not read in this call: it may only be overwritten, on condition that it is
+	// right, and nothing is concluded from it.
 	guessed bool
 }
 
@@ -34,7 +35,7 @@ func (s *Store) change(ctx context.Context, id store.ID, event store.Event) (sto
 }
 
 // changeAt applies an event: it decides by [store.Step], and stores the result if the record is still as it was seen. A
-// guess that is right saves the look; one that is wrong is answered with what is stored.
+// right guess saves the read; for a wrong guess the service returns the stored item.
 func (s *Store) changeAt(ctx context.Context, at place, event store.Event, seen sight) (outcome, error) {
 	if err := s.ready(ctx); err != nil {
 		return outcome{}, err
@@ -68,7 +69,7 @@ func (s *Store) changeAt(ctx context.Context, at place, event store.Event, seen 
 		case err != nil:
 			return outcome{Applied: store.Applied{Now: now}}, err
 		case instead != nil && next.landed(instead):
-			return out, nil // a retry goes on already
+			return out, nil // another attempt has already begun
 		case instead == nil:
 			s.changed(at.id, seen.value, next)
 			return out, nil
@@ -81,8 +82,8 @@ func (s *Store) changeAt(ctx context.Context, at place, event store.Event, seen 
 	return outcome{}, unavailable(errContention)
 }
 
-// freesKey reports whether another attempt may begin right behind an event. The write of such a one is named in the
-// item from then on: if its reply is lost, it is known to have landed by what the next attempt has left.
+// freesKey reports whether another attempt may begin directly after an event. The item keeps the name of such a write
+// from then on: if the write's reply is lost, the name in what the next attempt has stored shows that the write landed.
 func freesKey(kind store.EventKind) bool {
 	switch kind {
 	case store.EventRelease, store.EventReject, store.EventBust, store.EventResolveNotExecuted, store.EventResolveStep:
@@ -92,7 +93,8 @@ func freesKey(kind store.EventKind) bool {
 	}
 }
 
-// decide is the step from what is stored. While a transaction holds a claim on the item no other request executes.
+// decide returns the step from the stored value. While a transaction holds a claim on the item, no other request
+// executes.
 func (s *Store) decide(event store.Event, before *value, now time.Time) (store.Applied, error) {
 	if event.Kind.TakesToken() {
 		event.Token = store.NewToken(now, max(before.Attempt, before.floor, before.claim.token))
@@ -113,8 +115,8 @@ func (s *Store) decide(event store.Event, before *value, now time.Time) (store.A
 	return store.Applied{Transition: transition, Record: after, Now: moment}, err
 }
 
-// moment is the time that an event is decided at. The clocks of two nodes may differ: within the margin behind the end
-// of a lease, or behind an expiry, those who did not grant it take it for not yet over.
+// moment returns the time at which an event is decided. The clocks of two nodes may differ: within the margin after the
+// end of a lease, or after an expiry, reservations, sweeps and resolutions take it for not yet over.
 func (s *Store) moment(kind store.EventKind, rec *store.Record, now time.Time) time.Time {
 	switch kind {
 	case store.EventReserve, store.EventSweep, store.EventResolveCompleted, store.EventResolveNotExecuted,
@@ -131,17 +133,17 @@ func (s *Store) moment(kind store.EventKind, rec *store.Record, now time.Time) t
 	return now
 }
 
-// otherFields is room for what an item holds beside the fields that can be large.
+// otherFields is the room for the fields of an item that cannot be large.
 const otherFields = 8 << 10
 
-// maxCarried is how much an operation may carry. It leaves room for how the operation ends, and for why: what no end
-// fits behind would be in progress for ever.
+// maxCarried is how much an operation may carry. It leaves room for the outcome of the operation and its reason: an
+// operation without room for an outcome would be in progress permanently.
 const maxCarried = maxItem - 2*otherFields
 
-// fitting is a completion that can be stored. An answer that does not fit into an item is kept without its body, as one
-// that is past the limit of its route is: it is not replayed, and not executed again. A header that does not fit
-// either is left out too. It depends on nothing that the completion changes, so that one that is repeated comes to the
-// same.
+// fitting returns a completion that can be stored. An answer that does not fit into an item is kept without its body,
+// like an answer over the limit of its route: it is not replayed, and the operation is not executed again. A header
+// that does not fit either is left out too. The result depends on nothing that the completion changes, so that a
+// repeated completion has the same result.
 func fitting(done *store.Completion, rec *store.Record) *store.Completion {
 	response := &done.Response
 	size := otherFields + len(rec.Data)
@@ -154,12 +156,12 @@ func fitting(done *store.Completion, rec *store.Record) *store.Completion {
 	small := *done
 	small.Response.Body, small.Response.NotStored = nil, true
 	if size > maxItem || response.IsSealed() && !response.NotStored {
-		small.Response.Header = nil // if it is sealed, then together with the body
+		small.Response.Header = nil // a sealed header is left out together with the body
 	}
 	return &small
 }
 
-// following is what is stored after a step. A claim is dropped by every write that is not its own: its transaction
+// following returns the value to store after a step. Every write except the claim's own drops a claim: its transaction
 // then cannot commit, and decides again.
 func following(before *value, after store.Record, effect store.Effect) *value {
 	next := &value{Record: after, dueAt: before.dueAt}
@@ -175,8 +177,8 @@ func following(before *value, after store.Record, effect store.Effect) *value {
 	return next
 }
 
-// replace stores a value over the one that a write has left. It returns what is there instead if that has changed, and
-// nil if the value is stored: also if an earlier try of the same request had stored it.
+// replace stores a value over the value that a write has left. If that value has changed, it returns the current one.
+// It returns nil if the new value is stored, also if an earlier try of the same request has stored it.
 func (s *Store) replace(ctx context.Context, at *place, next *value, over string, now time.Time) (*value, error) {
 	next.write = newWrite(next.State)
 	if next.leavesName {
@@ -197,7 +199,7 @@ func (s *Store) replace(ctx context.Context, at *place, next *value, over string
 	return instead, err
 }
 
-// changed notes what a write has changed: who waits is woken, and an owner's next write need not look.
+// changed records the effects of a write: it wakes the waiters, and lets the owner's next write skip the read.
 func (s *Store) changed(id store.ID, before, after *value) {
 	s.hold(id, after)
 	if after.State != store.StateInProgress || after.Attempt != before.Attempt {
@@ -208,7 +210,7 @@ func (s *Store) changed(id store.ID, before, after *value) {
 	}
 }
 
-// look returns what is stored now.
+// look returns the stored value.
 func (s *Store) look(ctx context.Context, at place) (*value, error) {
 	found, err := s.get(ctx, at.key())
 	if err != nil {

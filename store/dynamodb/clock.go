@@ -6,47 +6,47 @@ import (
 	"time"
 )
 
-// DynamoDB has no clock that a condition could ask. So each process keeps one of its own, which the service holds to
-// the truth: every answer carries the service's time in its Date header, to the second. From when a request was sent
-// and answered follows a range in which the difference between the service's clock and this node's must be. The ranges
-// of many answers are cut with each other, until what is left is about as wide as a round trip.
+// clock is the clock of one process. DynamoDB has no clock that a condition could use, so each process keeps its own,
+// and corrects it by the service: every answer contains the service's time in its Date header, to the second. The times
+// at which a request was sent and answered give a range for the difference between the service's clock and this node's
+// clock. The ranges of many answers are intersected, until the result is about as wide as a round trip.
 //
-// A node whose clock is within the range counts by its own clock, so that nodes which are synchronised agree; one that
-// is outside counts by the middle of the range. The clock runs on by the node's monotonic clock, so that a step of the
-// wall clock does not matter, and it never goes back.
+// A node whose clock is within the range uses its own clock, so that synchronised nodes agree; a node whose clock is
+// outside uses the middle of the range. Between answers the time follows the node's monotonic clock, so that a step of
+// the wall clock does not matter, and it never goes back.
 type clock struct {
 	mu        sync.Mutex
 	base      time.Time     // the node's clock when this one was made
-	low, high time.Duration // the range of what is to be added to the node's clock
-	measured  time.Time     // when the range was last cut; zero if it never was
-	doubted   *span         // the range of the last answer, if that cannot be true together with the one above
-	last      time.Time     // the latest time that was given out
-	// lastUnique is what [clock.unique] returned last.
+	low, high time.Duration // the range of the duration to add to the node's clock
+	measured  time.Time     // when the range was last narrowed; zero if it never was
+	doubted   *span         // the range of the last answer, if it contradicts the range above
+	last      time.Time     // the latest time that was returned
+	// lastUnique is the last result of [clock.unique].
 	lastUnique int64
-	// set replaces all of this in a test, and setMargin the margin.
+	// set replaces the clock in a test, and setMargin the margin.
 	set       func() time.Time
 	setMargin time.Duration
-	// ahead is what a test clock adds.
+	// ahead is how far a test clock has moved the time.
 	ahead time.Duration
 }
 
 const (
-	// dateStep is how exact a Date header is.
+	// dateStep is the resolution of a Date header.
 	dateStep = time.Second
-	// driftShare is how much a node's clock may drift: one part in so many. The range grows by it between answers.
+	// driftShare bounds the drift of a node's clock: one part in so many. The range grows by it between answers.
 	driftShare = 2000
-	// othersError is how wrong the clock of the node may be that has granted a lease.
+	// othersError is how wrong the clock of the node that granted a lease may be.
 	othersError = time.Second
-	// notableSkew is from when on an operator should know that a node's clock is wrong.
+	// notableSkew is the least error of a node's clock that is reported to an operator.
 	notableSkew = 2 * time.Second
 )
 
 func newClock() *clock { return &clock{base: time.Now()} }
 
-// local is the node's clock, without the steps that it has made since this one was made.
+// local returns the node's clock, without the steps that the wall clock has made since this clock was made.
 func (c *clock) local(at time.Time) time.Time { return c.base.Add(at.Sub(c.base)) }
 
-// observe learns from the Date header of an answer.
+// observe narrows the range by the Date header of an answer.
 func (c *clock) observe(sent, received time.Time, header string) {
 	date, err := http.ParseTime(header)
 	if err != nil {
@@ -75,9 +75,10 @@ func (c *clock) observe(sent, received time.Time, header string) {
 // span is a range of differences.
 type span struct{ low, high time.Duration }
 
-// believes reports whether an answer that contradicts all before it counts. One alone does not: a server of the
-// service, or a proxy before it, whose clock is wrong would end leases and let records expire before their time. It
-// takes two in a row that agree, or the wall clock of this node, which goes on while the node is suspended.
+// believes reports whether an answer that contradicts all answers before it counts. A single answer does not: a server
+// of the service, or a proxy before it, with a wrong clock would end leases and let records expire too early. It takes
+// two successive answers that agree, or the agreement of this node's wall clock, which keeps running while the node is
+// suspended.
 func (c *clock) believes(low, high time.Duration, received time.Time) bool {
 	if c.doubted != nil && max(c.doubted.low, low) <= min(c.doubted.high, high) {
 		return true
@@ -106,7 +107,7 @@ func (c *clock) read() time.Time {
 	return now
 }
 
-// offset is what is added to the node's clock: nothing, if that may be right.
+// offset returns the duration to add to the node's clock: zero, if the node's clock may be right.
 func (c *clock) offset() time.Duration {
 	if c.low <= 0 && c.high >= 0 {
 		return 0
@@ -114,14 +115,14 @@ func (c *clock) offset() time.Duration {
 	return c.low + (c.high-c.low)/2
 }
 
-// skew returns what the node's clock is off by, and false if the service has not told its time.
+// skew returns the error of the node's clock, and false if no answer of the service has contained its time.
 func (c *clock) skew() (by time.Duration, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.offset(), !c.measured.IsZero()
 }
 
-// margin is for how long after its end a lease or a record is left alone: two nodes may differ by that.
+// margin returns how long a lease or a record is left alone after its end: the clocks of two nodes may differ by that.
 func (c *clock) margin() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -134,7 +135,7 @@ func (c *clock) margin() time.Duration {
 	return othersError + c.high - c.low
 }
 
-// unique returns the clock in microseconds, and more than it has returned before.
+// unique returns the clock in microseconds, but always more than its last result.
 func (c *clock) unique() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// The store promises these, and others beside their methods.
+// Store implements these interfaces, and more in other files.
 var (
 	_ store.Reconciler = (*Store)(nil)
 	_ store.Buster     = (*Store)(nil)
@@ -20,9 +20,9 @@ var (
 	_ store.Retainer   = (*Store)(nil)
 )
 
-// Store is a [store.Store] on DynamoDB. It has every capability of package store but [store.Reaper], because the
-// service removes what has expired; it has no outbox and no inbox. The token of a record that was removed stays known
-// for an hour at least.
+// Store is a [store.Store] on DynamoDB. It has every capability of package store except [store.Reaper], because the
+// service removes expired items; it has no outbox and no inbox. The token of a record that was removed stays known for
+// at least an hour.
 //
 // An answer that does not fit into an item is stored without its body: it is not replayed, and the operation is not
 // executed again. A checkpoint that does not fit is refused with [ErrTooLarge].
@@ -33,7 +33,7 @@ type Store struct {
 	shards   atomic.Int32
 	readOnly bool
 	log      *slog.Logger
-	// own is the HTTP client of a store that was opened by its URL; nil for others.
+	// own is the HTTP client of a store that was opened by its URL; nil for other stores.
 	own *http.Client
 
 	clock   *clock
@@ -44,8 +44,8 @@ type Store struct {
 	closed  atomic.Bool
 }
 
-// Close ends the waits under way. It closes the connections of a store that was opened by its URL; a client that was
-// given to [New] stays the caller's.
+// Close ends all waits. It closes the connections of a store that was opened by its URL; a client that was passed to
+// [New] is not closed.
 func (s *Store) Close() error {
 	if s.closed.Swap(true) {
 		return nil
@@ -60,8 +60,8 @@ func (s *Store) Close() error {
 // nothing is the guess that there is no record.
 var nothing = value{}
 
-// Reserve implements [store.Store]. A key that is new takes one request, and so does one that is answered by what is
-// stored; one that is retried or made again takes two.
+// Reserve implements [store.Store]. A new key takes one request, and so does a key that is answered from the stored
+// record; a key that is retried or created again takes two.
 func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
 	guess := sight{value: &nothing, guessed: true}
 	if s.recent.has(r.ID) {
@@ -74,8 +74,8 @@ func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdic
 	return out.Verdict(), err
 }
 
-// Rewrite implements [store.Rewriter]. A rewrite whose reply was lost, and that another attempt has carried on since, is
-// known by what the record holds.
+// Rewrite implements [store.Rewriter]. A rewrite whose reply was lost, and whose content another attempt has kept
+// since, is recognised by the content of the record.
 func (s *Store) Rewrite(ctx context.Context, c store.Claim, from, to store.Content) error {
 	event := store.Event{Kind: store.EventRewrite, Attempt: c.Attempt, From: from, To: to}
 	out, err := s.changeAt(ctx, placeOf(c.ID), event, sight{})
@@ -85,8 +85,7 @@ func (s *Store) Rewrite(ctx context.Context, c store.Claim, from, to store.Conte
 	return err
 }
 
-// Get implements [store.Store]. It reads what is stored now: the service may also answer with what was there before,
-// but is asked not to.
+// Get implements [store.Store]. It reads with strong consistency: other reads of the service may return older items.
 func (s *Store) Get(ctx context.Context, id store.ID) (store.Record, error) {
 	v, err := s.look(ctx, placeOf(id))
 	switch {
@@ -98,11 +97,11 @@ func (s *Store) Get(ctx context.Context, id store.ID) (store.Record, error) {
 	return v.Record, err
 }
 
-// hashOf shortens what is too long for a key.
+// hashOf returns a hash of something that is too long for a key.
 func hashOf(b []byte) []byte {
 	sum := sha256.Sum256(b)
 	return sum[:16]
 }
 
-// shardOf is the part of an index that what has this hash belongs to.
+// shardOf returns the part of an index for an item with this hash.
 func (s *Store) shardOf(hash []byte) byte { return byte(int32(hash[0]) % s.shards.Load()) }

@@ -15,7 +15,7 @@ var (
 	errUnprocessed = errors.New("the service answers without what it was asked for")
 )
 
-// explanations say what an operator can do about errors that the service reports, by their code.
+// explanations describe what an operator can do about errors that the service reports, by their code.
 var explanations = map[string]string{
 	"ResourceNotFoundException":              "the table, or one of its indexes, does not exist, or not in this region",
 	"AccessDeniedException":                  "the role may not do this: see docs/dynamodb.md, Permissions",
@@ -37,7 +37,7 @@ func unavailable(err error) error {
 	return fmt.Errorf("%w: dynamodb: %w", store.ErrUnavailable, err)
 }
 
-// codeOf is the code of an error that the service reports, or empty.
+// codeOf returns the code of an error that the service reports, or the empty string.
 func codeOf(err error) string {
 	var reported smithy.APIError
 	if errors.As(err, &reported) {
@@ -46,8 +46,8 @@ func codeOf(err error) string {
 	return ""
 }
 
-// conflicted reports whether a request was refused because a transaction was at the same item, or a write to it in
-// another region: nothing was done, and it can be repeated in a moment.
+// conflicted reports whether a request was refused because a transaction was using the same item, or a write in another
+// region was: nothing was done, and the request can be repeated in a moment.
 func conflicted(err error) bool {
 	if err == nil {
 		return false

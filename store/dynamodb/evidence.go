@@ -16,16 +16,16 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// The store promises these too.
+// Store also implements these interfaces.
 var (
 	_ store.LateCompletionKeeper = (*Store)(nil)
 	_ store.ExternalEventKeeper  = (*Store)(nil)
 )
 
-// lateKept is how long completions that came too late are kept.
+// lateKept is how long late completions are kept.
 const lateKept = 90 * 24 * time.Hour
 
-// The attributes of evidence.
+// These are the attributes of evidence.
 const (
 	attrAt      = "at"
 	attrAttempt = "attempt"
@@ -42,7 +42,7 @@ const (
 	attrRequest = "request"
 )
 
-// microseconds is how times are stored: the zero time as zero.
+// microseconds returns a time in its stored form: the zero time is zero.
 func microseconds(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -57,14 +57,14 @@ func fromMicroseconds(us int64) time.Time {
 	return time.UnixMicro(us).UTC()
 }
 
-// serial is a sort key that orders by a time, and at the same time by when it was made.
+// serial returns a sort key that orders by a time, and for equal times by when the key was made.
 func (s *Store) serial(at int64) []byte {
 	b := binary.BigEndian.AppendUint64(nil, uint64(at))
 	b = binary.BigEndian.AppendUint64(b, uint64(s.clock.unique()))
 	return append(b, random(4)...)
 }
 
-// add stores an item that is alone under its key. A request that is repeated stores the same again.
+// add stores an item that is alone under its key. A repeated request stores the same item again.
 func (s *Store) add(ctx context.Context, it item) error {
 	if err := s.writable(ctx); err != nil {
 		return err
@@ -79,7 +79,7 @@ func (s *Store) add(ctx context.Context, it item) error {
 	return unavailable(err)
 }
 
-// partition reads all items of a kind about something, in the order of their sort keys, as they are now.
+// partition reads all items of a kind with one hash, in the order of their sort keys, with strong consistency.
 func (s *Store) partition(ctx context.Context, kind byte, hash []byte) (found []item, err error) {
 	in := &ddb.QueryInput{
 		TableName: &s.table, ConsistentRead: aws.Bool(true),
@@ -94,8 +94,8 @@ func (s *Store) partition(ctx context.Context, kind byte, hash []byte) (found []
 	return found, err
 }
 
-// AddLateCompletion implements [store.LateCompletionKeeper]. It is kept for 90 days. Of an answer that does not fit
-// into an item the body is left out.
+// AddLateCompletion implements [store.LateCompletionKeeper]. The completion is kept for 90 days. An answer that does
+// not fit into an item is kept without its body.
 func (s *Store) AddLateCompletion(ctx context.Context, late store.LateCompletion) error {
 	at := placeOf(late.ID)
 	it := keyOf(kindLate, at.hash[:], s.serial(microseconds(late.At)))
@@ -146,7 +146,7 @@ func appendText(dst []byte, s string) []byte {
 	return append(dst, s...)
 }
 
-// eventName is what identifies an external event.
+// eventName returns the identity of an external event.
 func eventName(e *store.ExternalEvent) []byte {
 	b := appendText(nil, e.Source)
 	if e.AnyScope {
@@ -157,14 +157,14 @@ func eventName(e *store.ExternalEvent) []byte {
 	return hashOf(append(b, e.EventID...))
 }
 
-// subjectName is what external events are found by.
+// subjectName returns the name by which external events are found.
 func subjectName(source, subject string) []byte {
 	return hashOf(append(appendText(nil, source), subject...))
 }
 
-// AddExternalEvent implements [store.ExternalEventKeeper]. The event is kept under its subject, where it is found by a
-// consistent read, and its name in an item of its own, which is there once: both are stored together. One that does not
-// fit into an item is refused with [ErrTooLarge].
+// AddExternalEvent implements [store.ExternalEventKeeper]. The event is stored under its subject, where a consistent
+// read finds it, and its name in a second item, which can exist only once: both are stored together. An event that does
+// not fit into an item is refused with [ErrTooLarge].
 func (s *Store) AddExternalEvent(ctx context.Context, e store.ExternalEvent) (added bool, err error) {
 	if err := s.writable(ctx); err != nil {
 		return false, err
@@ -257,7 +257,8 @@ func (s *Store) ExternalEvents(
 func (s *Store) PurgeExternalEvents(ctx context.Context, age time.Duration, limit int) (int, error) {
 	return s.purge(ctx, kindEvent, attrCame, age, limit, func(it item) error {
 		e := decodeEvent(it)
-		// The event goes first: a name that stays keeps a repetition out, an event without a name would let one in.
+		// The event is removed first: a name that stays prevents the event from being added again, an event without its
+		// name would not.
 		if err := s.remove(ctx, item{attrPartition: it[attrPartition], attrSort: it[attrSort]}); err != nil {
 			return err
 		}
@@ -277,8 +278,8 @@ func (s *Store) remove(ctx context.Context, key item) error {
 	return unavailable(err)
 }
 
-// purge removes what was written longer ago than an age, by what an attribute says, the oldest first, and returns how
-// many.
+// purge removes the items that were written longer ago than an age, by the time in an attribute, the oldest first. It
+// returns how many were removed.
 func (s *Store) purge(ctx context.Context, kind byte, written string, age time.Duration, limit int,
 	remove func(it item) error,
 ) (purged int, err error) {

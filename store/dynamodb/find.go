@@ -10,10 +10,10 @@ import (
 
 var _ store.Finder = (*Store)(nil)
 
-// mostAlike is how many records with one provider's id are looked at.
+// mostAlike is how many records with one provider's id are read.
 const mostAlike = 100
 
-// FindHash implements [store.Finder]: records are named by their hash, so it is one read.
+// FindHash implements [store.Finder]: the key of a record is its hash, so one read is enough.
 func (s *Store) FindHash(ctx context.Context, hash string) (store.Record, error) {
 	wanted, err := store.ParseHash(hash)
 	if err != nil {
@@ -24,7 +24,7 @@ func (s *Store) FindHash(ctx context.Context, hash string) (store.Record, error)
 	if err != nil {
 		return store.Record{}, err
 	}
-	v, _ := summarise(&at, found) // one that cannot be read says so in its last error, as in a list
+	v, _ := summarise(&at, found) // a record that cannot be read has the reason in its last error, as in a list
 	if v.State == store.StateNone && v.LastError == "" {
 		return store.Record{}, store.ErrNotFound
 	}

@@ -8,14 +8,14 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// held remembers the records of attempts that this process was granted, so that their owners write without a look. It
-// decides nothing: each write is made on condition that the record is as remembered.
+// held remembers the records of attempts that were granted to this process, so that their owners write without reading
+// first. It decides nothing: each write is made on condition that the record is as remembered.
 type held struct {
 	mu     sync.Mutex
 	values map[store.ID]*value
 }
 
-// mostHeld bounds the records that are remembered; the writes of owners beyond them look first.
+// mostHeld bounds the remembered records; the owners of other records read before they write.
 const mostHeld = 1 << 14
 
 // hold remembers a record while an attempt of this process owns it.
@@ -36,7 +36,7 @@ func (s *Store) hold(id store.ID, v *value) {
 	s.held.values[id] = v
 }
 
-// drop forgets a record that is not what is stored any more: its owner may never write again.
+// drop forgets a record that is no longer the stored one: its owner may never write again.
 func (h *held) drop(id store.ID, v *value) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -45,7 +45,7 @@ func (h *held) drop(id store.ID, v *value) {
 	}
 }
 
-// owned is the guess that an owner's record is as it was when this process last wrote it.
+// owned returns the guess that an owner's record is as this process last wrote it.
 func (s *Store) owned(c store.Claim) sight {
 	s.held.mu.Lock()
 	defer s.held.mu.Unlock()
@@ -55,9 +55,9 @@ func (s *Store) owned(c store.Claim) sight {
 	return sight{}
 }
 
-// recent remembers some of the keys whose records this process has seen settled. A reservation of one of them is most
-// likely answered by what is stored, so it is read first: a read costs less than a write whose condition is not met. It
-// decides nothing: a key that is forgotten, or whose record is gone, takes the write.
+// recent remembers some of the keys whose records this process has seen settled. A reservation of such a key is
+// probably answered by the stored record, so the record is read first: a read costs less than a write whose condition
+// is not met. It decides nothing: a forgotten key, or a key whose record is gone, takes the write.
 type recent struct {
 	seed   maphash.Seed
 	hashes [recentKeys]atomic.Uint64

@@ -13,28 +13,28 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// This file holds how a record is kept as an item. All items of the store are in one table with two binary keys. The
-// first byte of the partition key is the kind of the item, and behind it is a hash: of a record it is the hash of its
-// ID, as logs show it, and the ID itself is in the item and is compared.
+// This file defines how a record is stored as an item. All items of the store are in one table with two binary keys.
+// The first byte of the partition key is the kind of the item, and a hash follows: for a record, the hash of its ID, as
+// logs show it. The ID itself is in the item and is compared.
 const (
 	attrPartition = "pk"
 	attrSort      = "sk"
-	// attrRecord begins with the name of the write that made the item what it is: see newWrite. Each write has a new one,
-	// and is made on condition that the one before it is still there: a repeated request finds its own name and knows
-	// that it has landed. Behind it are the encoded ID and the encoded record. They are one attribute because each one
-	// costs time at both ends, however short it is.
+	// attrRecord begins with the name of the write that stored the item: see newWrite. Each write has a new name, and
+	// is made on condition that the item still has the name of the write before it: a repeated request that finds its
+	// own name has landed. The encoded ID and the encoded record follow. They share one attribute because each
+	// attribute, however short, costs time at both ends.
 	attrRecord = "rec"
-	// attrBody and attrData are the body of the answer and what is carried, if they are too long for attrRecord: lists
-	// need not carry them then.
+	// attrBody and attrData are the body of the answer and the carried data, if they are too long for attrRecord: lists
+	// then need not read them.
 	attrBody, attrData = "body", "data"
 	// attrFloor is the token of a record that was removed.
 	attrFloor = "floor"
 	// attrClaim is the claim of a transaction on the item.
 	attrClaim = "claim"
-	// attrCommit names the last write by which a transaction was committed, or an outcome from outside stored. Later
-	// writes leave it.
+	// attrCommit names the last write that committed a transaction or stored an outcome from outside. Later writes keep
+	// it.
 	attrCommit = "commit"
-	// attrDueShard and attrDueAt are the keys of the index of what is due: a part of it, and a moment in it.
+	// attrDueShard and attrDueAt are the keys of the index of due items: a part of the index, and a moment in it.
 	attrDueShard, attrDueAt = "due", "when"
 	// attrProvider is the key of the index of provider's ids.
 	attrProvider = "provider"
@@ -42,7 +42,7 @@ const (
 	attrExpires = "expires"
 )
 
-// The kinds of items.
+// These are the kinds of items.
 const (
 	kindMeta      = 'm'
 	kindRecord    = 'r'
@@ -53,17 +53,17 @@ const (
 	kindEventName = 'n'
 )
 
-// The kinds of entries in the index of what is due.
+// These are the kinds of entries in the index of due items.
 const (
 	dueInProgress = 'p'
 	dueUnknown    = 'u'
 )
 
-// maxItem is the largest item that DynamoDB keeps.
+// maxItem is the size of the largest item that DynamoDB accepts.
 const maxItem = 400 << 10
 
-// ErrTooLarge is returned when what is to be stored does not fit into an item of 400 KB. It wraps
-// [store.ErrInvalidEvent]: to repeat the call is of no use, and nothing was changed.
+// ErrTooLarge is returned when a value does not fit into an item of 400 KB. It wraps [store.ErrInvalidEvent]: a retry
+// fails too, and nothing was changed.
 var ErrTooLarge = fmt.Errorf("%w: dynamodb: an item holds at most 400 KB", store.ErrInvalidEvent)
 
 // item is an item as the client sends and receives it.
@@ -96,7 +96,7 @@ func textOf(v types.AttributeValue) string {
 	return ""
 }
 
-// stringValue is a text that may hold any bytes: one that is no UTF-8 is kept as binary.
+// stringValue returns the value of a text that may hold any bytes: a text that is not UTF-8 is stored as binary.
 func stringValue(s string) types.AttributeValue {
 	if utf8.ValidString(s) {
 		return textValue(s)
@@ -108,14 +108,14 @@ func stringOf(v types.AttributeValue) string { return textOf(v) + string(bytesOf
 
 func numberOf(v types.AttributeValue) int64 {
 	if n, ok := v.(*types.AttributeValueMemberN); ok {
-		parsed, _ := strconv.ParseInt(n.Value, 10, 64) // the service keeps nothing else as a number
+		parsed, _ := strconv.ParseInt(n.Value, 10, 64) // the service stores nothing else as a number
 		return parsed
 	}
 	return 0
 }
 
-// momentValue is a number of microseconds since 1970 as a key of an index. It is binary because that takes less time
-// than a number; what is before 1970 is taken for 1970.
+// momentValue returns a number of microseconds since 1970 as a key of an index. It is binary because that takes less
+// time than a number. Moments before 1970 become 1970.
 func momentValue(us int64) types.AttributeValue {
 	return binaryValue(binary.BigEndian.AppendUint64(nil, uint64(max(us, 0))))
 }
@@ -127,7 +127,7 @@ func momentOf(v types.AttributeValue) int64 {
 	return 0
 }
 
-// place is where a record is kept.
+// place is where a record is stored.
 type place struct {
 	hash [16]byte
 	// id is the ID of the record, if known.
@@ -140,7 +140,7 @@ func placeOf(id store.ID) place { return place{hash: id.HashBytes(), id: id, kno
 // single is the sort key of an item that is alone in its partition.
 var single = []byte{0}
 
-// keyOf is the key of an item of a kind.
+// keyOf returns the key of an item of a kind.
 func keyOf(kind byte, hash []byte, sort []byte) item {
 	return item{
 		attrPartition: binaryValue(append([]byte{kind}, hash...)),
@@ -150,8 +150,8 @@ func keyOf(kind byte, hash []byte, sort []byte) item {
 
 func (p *place) key() item { return keyOf(kindRecord, p.hash[:], single) }
 
-// claim is the right of a transaction to commit. It is kept in the item beside the record, which stays as it was until
-// the commit.
+// claim is the right of a transaction to commit. It is stored in the item beside the record, which stays unchanged
+// until the commit.
 type claim struct {
 	token int64
 	until time.Time
@@ -165,44 +165,45 @@ func (c *claim) appendTo(dst []byte) []byte {
 	return binary.BigEndian.AppendUint64(dst, uint64(c.until.UnixMicro()))
 }
 
-// value is what an item holds about an ID.
+// value is the content of an item for an ID.
 type value struct {
 	store.Record
-	// write names the write that stored it; empty if there is no item.
+	// write names the write that stored the value; empty if there is no item.
 	write string
-	// floor is the token of a record that was removed: none that is made again may have it (S7).
+	// floor is the token of a removed record: a recreated record must not have it (S7).
 	floor int64
 	claim claim
-	// commit names the write that last committed a transaction, or that has resolved an attempt: who made it is told that
-	// it has landed, also if others have written since. leavesName says that this one is to be named.
+	// commit names the write that last committed a transaction or resolved an attempt: the caller of that write finds
+	// that it has landed, even if there were other writes since. leavesName means that the write of this value is to be
+	// named.
 	commit     string
 	leavesName bool
-	// dueAt is where the index of what is due has it, in microseconds.
+	// dueAt is the place in the index of due items, in microseconds.
 	dueAt int64
 }
 
-// writeSize is how long the name of a write is.
+// writeSize is the length of the name of a write.
 const writeSize = 1 + 12
 
-// newWrite returns a name that no other write has. It begins with the state that the write leaves, which a scan can
-// choose by.
+// newWrite returns a name that no other write has. It begins with the state that the write stores, by which a scan can
+// filter.
 func newWrite(state store.State) string {
 	return string(append([]byte{byte(state)}, random(writeSize-1)...))
 }
 
-// random returns so many bytes that nobody can guess.
+// random returns n unpredictable bytes.
 func random(n int) []byte {
 	b := make([]byte, n)
 	_, _ = rand.Read(b) // it never fails
 	return b
 }
 
-// slack is for how long the service keeps an item past the time at which it counts for nothing. The clocks of the
-// service and of the nodes may differ, and a record that is found past its expiry tells its token.
+// slack is how long the service keeps an item after it has no effect any more. The clocks of the service and of the
+// nodes may differ, and a record that is found after its expiry contains its token.
 const slack = time.Hour
 
-// expires is when the service may remove the item, or the zero time for never: time alone removes nothing that is in
-// progress or unknown (S2).
+// expires returns when the service may remove the item, or the zero time for never: time alone never removes a record
+// in progress or an unknown one (S2).
 func (v *value) expires(now time.Time) (at time.Time) {
 	switch v.State {
 	case store.StateInProgress, store.StateUnknown:
@@ -218,7 +219,7 @@ func (v *value) expires(now time.Time) (at time.Time) {
 	return at.Add(slack)
 }
 
-// dueKind is the part of the index of what is due that a record belongs to, or zero for none.
+// dueKind returns the kind of entry that a record has in the index of due items, or zero for none.
 func dueKind(state store.State) byte {
 	switch state {
 	case store.StateInProgress:
@@ -230,8 +231,8 @@ func dueKind(state store.State) byte {
 	}
 }
 
-// encode makes the item of a value. The index of what is due is a hint: it may have a record earlier than it is due, so
-// that a heartbeat need not write it again.
+// encode returns the item of a value. The index of due items is a hint: it may have a record earlier than it is due, so
+// that a heartbeat does not have to change the index.
 func (s *Store) encode(at *place, v *value, now time.Time) item {
 	it := at.key()
 	head := v.Record
@@ -267,10 +268,10 @@ func (s *Store) encode(at *place, v *value, now time.Time) item {
 	return it
 }
 
-// longest is how long the body of an answer, or what is carried, may be to be kept in attrRecord.
+// longest is the largest body of an answer, and the largest carried data, that are stored in attrRecord.
 const longest = 1 << 10
 
-// pack joins the name of a write, an ID, and the record unless there is none.
+// pack joins the name of a write, an ID, and the record, if there is one.
 func pack(write string, id store.ID, rec *store.Record) []byte {
 	name := id.AppendBinary(nil)
 	b := make([]byte, 0, len(write)+len(name)+len(rec.Response.Body)+len(rec.Data)+otherBytes)
@@ -282,10 +283,10 @@ func pack(write string, id store.ID, rec *store.Record) []byte {
 	return rec.AppendBinary(b)
 }
 
-// otherBytes is room for most of what an encoded record holds beside its body and data.
+// otherBytes is room for most of an encoded record's content beside its body and data.
 const otherBytes = 320
 
-// unpack takes apart what pack has joined. What cannot be told is left out.
+// unpack returns the parts that pack has joined. Parts that cannot be read are empty.
 func unpack(b []byte) (write string, id store.ID, rec []byte, err error) {
 	if len(b) < writeSize {
 		return "", id, nil, errors.New("it does not say by which write it was stored")
@@ -300,7 +301,8 @@ func unpack(b []byte) (write string, id store.ID, rec []byte, err error) {
 	return write, id, b[n+len(name):], err
 }
 
-// dueHint is where the index is to have a record: where it has it already, unless it is due before that.
+// dueHint returns the moment for a record in the index: the moment that the index already has, unless the record is due
+// before that.
 func dueHint(v *value) int64 {
 	due := v.Due().UnixMicro()
 	if v.State == store.StateInProgress && v.dueAt != 0 && v.dueAt <= due {
@@ -309,8 +311,8 @@ func dueHint(v *value) int64 {
 	return due
 }
 
-// decode reads an item. A version that is not known here, the record of another ID, or bytes that are no record, give a
-// [*store.UnreadableError]; the value then has the state and the ID, if they can be told.
+// decode reads an item. A version that is not known here, the record of another ID, or bytes that are not a record,
+// give a [*store.UnreadableError]; the value then has the state and the ID, if they can be read.
 func decode(at *place, it item) (*value, error) {
 	v := &value{
 		floor: numberOf(it[attrFloor]), dueAt: momentOf(it[attrDueAt]), commit: string(bytesOf(it[attrCommit])),
@@ -353,14 +355,14 @@ func decode(at *place, it item) (*value, error) {
 	return v, nil
 }
 
-// summarise is decode for a list: what a list does not have is left out, also where it was read along.
+// summarise is decode for a list: it leaves out the content that a list does not have, even if it was read.
 func summarise(at *place, it item) (*value, error) {
 	v, err := decode(at, it)
 	v.Response.Body, v.Data = nil, nil
 	return v, err
 }
 
-// stateOf is the state that a write of this name has left.
+// stateOf returns the state that a write of this name has stored.
 func stateOf(write string) store.State {
 	if write == "" {
 		return store.StateNone
@@ -368,7 +370,7 @@ func stateOf(write string) store.State {
 	return store.State(write[0])
 }
 
-// unreadable is what can be told of an item that cannot be read.
+// unreadable returns the readable parts of an item that cannot be read.
 func unreadable(v *value, id store.ID, err error) (*value, error) {
 	v.Record = store.Record{ID: id, LastError: err.Error()}
 	if state := stateOf(v.write); state <= store.StateExpired {
@@ -389,7 +391,7 @@ func (c *claim) decode(b []byte) error {
 	return nil
 }
 
-// sizeOf is how large DynamoDB takes an item to be, or a little more.
+// sizeOf returns the size of an item as DynamoDB counts it, or a little more.
 func sizeOf(it item) (size int) {
 	for name, v := range it {
 		size += len(name) + valueSize(v)
@@ -398,9 +400,9 @@ func sizeOf(it item) (size int) {
 }
 
 const (
-	// numberSize is the most that a number takes.
+	// numberSize is the largest size of a number.
 	numberSize = 21
-	// nestingSize is what a list or map takes beside what is in it, and entrySize what each of its entries adds.
+	// nestingSize is the size of a list or map without its entries, and entrySize the additional size of each entry.
 	nestingSize, entrySize = 3, 1
 )
 

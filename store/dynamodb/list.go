@@ -13,13 +13,13 @@ import (
 
 var _ store.Lister = (*Store)(nil)
 
-// summaryAttributes are those that a list needs.
+// summaryAttributes are the attributes that a list needs.
 var summaryAttributes = []string{attrPartition, attrSort, attrRecord}
 
-// List implements [store.Lister]. What is in progress or unknown is found by the index of what is due, which follows
-// the table a moment later, and is then read as it is. Settled records are in no index: for a filter that may choose
-// them the table is scanned, which reads, and is charged for, every item from After on until the page is full. The
-// order is that of the table, or of the hashes.
+// List implements [store.Lister]. Records in progress and unknown records are found by the index of due items, which
+// follows the table a moment later, and are then read with strong consistency. Settled records are in no index: for a
+// filter that may select them, the table is scanned, which reads, and is charged for, every item after After until the
+// page is full. The order is the order of the table, or of the hashes.
 func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error) {
 	c := &chosen{Filter: f, limit: store.MaxPage, now: s.clock.now(), margin: s.clock.margin()}
 	if f.Limit > 0 {
@@ -37,7 +37,7 @@ func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error
 	return c.records, nil
 }
 
-// chosen gathers the records that a filter chooses.
+// chosen gathers the records that a filter selects.
 type chosen struct {
 	store.Filter
 	limit   int
@@ -46,14 +46,14 @@ type chosen struct {
 	records []store.Record
 }
 
-// add takes a record if the filter chooses it, and reports whether there is room for more.
+// add takes a record if the filter selects it, and reports whether there is room for more.
 func (c *chosen) add(it item) (more bool) {
 	at, ok := placeOfKey(it)
 	if !ok {
 		return true
 	}
 	v, err := summarise(&at, it)
-	// What does not even tell its ID cannot be asked for.
+	// A record without a readable ID cannot be queried.
 	if v.State == store.StateNone || v.ID == (store.ID{}) || c.Scope != "" && v.Scope != c.Scope ||
 		c.Operation != "" && v.Operation != c.Operation ||
 		c.State != store.StateNone && v.State != c.State || c.Due && err == nil && !c.isDue(&v.Record) {
@@ -63,7 +63,7 @@ func (c *chosen) add(it item) (more bool) {
 	return len(c.records) < c.limit
 }
 
-// isDue reports whether the time of a record has come. What other nodes may take for running is not due.
+// isDue reports whether a record is due. A lease or an expiry that other nodes may treat as not yet over is not due.
 func (c *chosen) isDue(rec *store.Record) bool {
 	if rec.State == store.StateUnknown {
 		return !rec.Due().After(c.now)
@@ -74,8 +74,8 @@ func (c *chosen) isDue(rec *store.Record) bool {
 // mostKeys is how many keys of an index are kept in memory for a list.
 const mostKeys = 1 << 16
 
-// listDue chooses among what the index of what is due holds, in the order of the keys of the table: which part of the
-// index has a record depends on how many parts there were when it was written.
+// listDue selects among the entries of the index of due items, in the order of the keys of the table: the part of the
+// index that has a record depends on how many parts there were when it was written.
 func (s *Store) listDue(ctx context.Context, c *chosen) error {
 	until := always
 	if c.Due {
@@ -110,7 +110,7 @@ func (s *Store) listDue(ctx context.Context, c *chosen) error {
 	}
 }
 
-// dueKeys returns the first keys behind one in a range of all parts of the index, and whether there are more.
+// dueKeys returns the first keys after a given key in a range of all parts of the index, and whether there are more.
 func (s *Store) dueKeys(ctx context.Context, r dueRange, after []byte) (keys []item, more bool, err error) {
 	shards, err := s.allShards(ctx)
 	if err != nil {
@@ -118,7 +118,7 @@ func (s *Store) dueKeys(ctx context.Context, r dueRange, after []byte) (keys []i
 	}
 	first := func(limit int) {
 		slices.SortFunc(keys, compareKeys)
-		keys = slices.CompactFunc(keys, func(a, b item) bool { return compareKeys(a, b) == 0 }) // it moved meanwhile
+		keys = slices.CompactFunc(keys, func(a, b item) bool { return compareKeys(a, b) == 0 }) // the entry moved
 		if len(keys) > limit {
 			clear(keys[limit:])
 			keys, more = keys[:limit], true
@@ -149,7 +149,7 @@ func compareKeys(a, b item) int {
 	return bytes.Compare(bytesOf(a[attrPartition]), bytesOf(b[attrPartition]))
 }
 
-// scan calls found with the summaries of all records behind an ID, until it returns false.
+// scan calls found with the summaries of all records after an ID, until it returns false.
 func (s *Store) scan(ctx context.Context, after store.ID, state store.State, found func(item) (more bool)) error {
 	in := &ddb.ScanInput{
 		TableName: &s.table, ConsistentRead: aws.Bool(true),
@@ -185,16 +185,16 @@ func (s *Store) scan(ctx context.Context, after store.ID, state store.State, fou
 	}
 }
 
-// Stats implements [store.Lister]. It scans the table, which reads, and is charged for, every item of it.
+// Stats implements [store.Lister]. It scans the table, which reads, and is charged for, every item.
 func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 	stats := store.Stats{Records: make(map[store.State]int64)}
-	now := s.clock.now().Add(-s.clock.margin()) // what other nodes may take for running is not lost
+	now := s.clock.now().Add(-s.clock.margin()) // a lease that other nodes may treat as running is not lost
 	err := s.scan(ctx, store.ID{}, store.StateNone, func(it item) bool {
 		at, ok := placeOfKey(it)
 		if !ok {
 			return true
 		}
-		v, _ := summarise(&at, it) // of what cannot be read the state counts
+		v, _ := summarise(&at, it) // of a record that cannot be read the state counts
 		if v.State == store.StateNone {
 			return true
 		}

@@ -18,7 +18,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Option changes a store that is being opened.
+// Option configures a store.
 type Option func(*options)
 
 type options struct {
@@ -30,41 +30,40 @@ type options struct {
 	transport   http.RoundTripper
 }
 
-// WithLogger sets who is told what an operator should know. Default: [slog.Default].
+// WithLogger sets the logger. Default: [slog.Default].
 func WithLogger(log *slog.Logger) Option { return func(o *options) { o.log = log } }
 
-// WithManualMigration leaves the table as it is: [Open] fails if it does not exist. Default: the table is made if there
-// is none.
+// WithManualMigration leaves the table as it is: [Open] fails if it does not exist. Default: the table is created if it
+// does not exist.
 func WithManualMigration() Option { return func(o *options) { o.manual = true } }
 
-// WithReadOnly opens the store for looking only: its writes return [store.ErrReadOnly]. It leaves the table as it is.
+// WithReadOnly opens the store for reading only: its writes return [store.ErrReadOnly]. It leaves the table as it is.
 // Default: the store is opened for writing.
 func WithReadOnly() Option { return func(o *options) { o.readOnly = true } }
 
-// WithShards sets into how many parts the index of what is due is cut, from 1 to 256. Each takes about 500 new
-// operations a second. The number is kept in the table, and only grows: a smaller one than it has is ignored. Default:
-// 16.
+// WithShards sets into how many parts the index of due items is divided, from 1 to 256. Each part takes about 500 new
+// operations a second. The number is stored in the table, and only grows: a smaller number is ignored. Default: 16.
 func WithShards(n int) Option { return func(o *options) { o.shards = n } }
 
 // WithGlobalTable accepts a table that has replicas in other regions without strong consistency between them. There a
 // condition holds within one region only, and of two writes to one key in two regions the last one wins: an operation
-// whose key comes to both is executed twice. It is right only if each key is served by one region at a time, also
+// whose key arrives in both regions is executed twice. Use it only if each key is served by one region at a time, also
 // during a fail-over. Default: such a table is refused.
 func WithGlobalTable() Option { return func(o *options) { o.globalTable = true } }
 
-// WithTransport sends the requests of a store that is opened by its URL through a transport, such as one that counts or
-// disturbs them in a test. [New] ignores it. Default: a transport of the store's own.
+// WithTransport sends the requests of a store that is opened by its URL through a transport, such as a transport that
+// counts or disturbs them in a test. [New] ignores it. Default: the store's own transport.
 func WithTransport(t http.RoundTripper) Option { return func(o *options) { o.transport = t } }
 
 const (
 	defaultShards = 16
 	maxShards     = 256
-	// maxAttempts is how often the client that Open makes sends a request in all: the guard repeats what is worth it.
+	// maxAttempts is how often the client that Open creates sends a request in all: the guard retries what is worth
+	// retrying.
 	maxAttempts = 3
-	// maxBackoff is the longest pause between them.
+	// maxBackoff is the longest pause between these attempts.
 	maxBackoff = time.Second
-	// attemptTimeout is how long one of them may take: an answer that is lost is not waited for until the caller's
-	// deadline.
+	// attemptTimeout is how long one of them may take: a lost answer is not waited for until the caller's deadline.
 	attemptTimeout = 3 * time.Second
 	dialTimeout    = 2 * time.Second
 	keepAlive      = 30 * time.Second
@@ -94,8 +93,8 @@ func newOptions(with []Option) (options, error) {
 //	dynamodb://TABLE?region=eu-central-1&profile=NAME
 //
 // Region and credentials come from the environment, the shared files or the role of the machine, as for every program
-// that uses the AWS SDK, where the URL does not say otherwise. With an endpoint on loopback and no credentials, as for
-// an emulator, any are used. See [New] for what is done with the table.
+// that uses the AWS SDK, unless the URL sets them. With an endpoint on loopback and no credentials, as for an emulator,
+// it uses placeholder credentials. See [New] for what it does with the table.
 func Open(ctx context.Context, url string, with ...Option) (*Store, error) {
 	o, err := newOptions(with)
 	if err != nil {
@@ -112,10 +111,10 @@ func Open(ctx context.Context, url string, with ...Option) (*Store, error) {
 	return open(ctx, client, where.table, own, &o)
 }
 
-// New uses a table through a client of the caller's, whose retryer it leaves as it is. Unless [WithManualMigration] or
-// [WithReadOnly] says otherwise it makes the table if there is none: see [Table]. It refuses a table with other keys or
-// without the indexes, one that a newer program has made, and a global table (see [WithGlobalTable]). That expired
-// items are not removed, or that the clock of this node is wrong, it tells the logger.
+// New uses a table through a client of the caller, and does not change the client's retryer. It creates the table if it
+// does not exist (see [Table]), unless [WithManualMigration] or [WithReadOnly] is set. It refuses a table with other
+// keys or without the indexes, a table of a newer program, and a global table (see [WithGlobalTable]). It logs a
+// warning if expired items are not removed, or if the clock of this node is wrong.
 func New(ctx context.Context, client *ddb.Client, table string, with ...Option) (*Store, error) {
 	o, err := newOptions(with)
 	if err != nil {
@@ -147,7 +146,7 @@ func open(ctx context.Context, client *ddb.Client, table string, own *http.Clien
 	return s, nil
 }
 
-// Client returns a client as [Open] makes one, for handlers and tools that use the same tables as the store's URL says.
+// Client returns a client like the one that [Open] creates, for handlers and tools that use the tables of the same URL.
 func Client(ctx context.Context, url string) (*ddb.Client, error) {
 	where, err := parseURL(url)
 	if err != nil {
@@ -157,8 +156,8 @@ func Client(ctx context.Context, url string) (*ddb.Client, error) {
 	return client, err
 }
 
-// client makes a client, and returns what it sends its requests with. It repeats a request three times in all, with
-// pauses of up to a second, within the deadline of its caller.
+// client creates a client, and returns it with its HTTP client. The client sends a request up to three times in all,
+// with pauses of up to a second, within the deadline of its caller.
 func (l *location) client(ctx context.Context, transport http.RoundTripper) (*ddb.Client, *http.Client, error) {
 	load := []func(*config.LoadOptions) error{
 		// The SDK adds the authorities of AWS_CA_BUNDLE to it.
@@ -198,7 +197,8 @@ func (l *location) client(ctx context.Context, transport http.RoundTripper) (*dd
 	}), own, nil
 }
 
-// pooled keeps connections for many callers: under load a few of them would be made and closed all the time.
+// pooled keeps connections for many callers: with the default limit, connections would be opened and closed all the
+// time under load.
 func pooled(t *http.Transport) {
 	t.MaxIdleConns, t.MaxIdleConnsPerHost, t.TLSHandshakeTimeout = idleConnections, idleConnections, dialTimeout
 	t.DialContext = (&net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}).DialContext

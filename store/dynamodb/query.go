@@ -12,25 +12,25 @@ import (
 	"github.com/onceward/onceward/internal/backoff"
 )
 
-// This file holds the requests that find several items.
+// This file contains the requests that find several items.
 
-// dueRange chooses entries of one part of the index of what is due.
+// dueRange selects entries of one part of the index of due items.
 type dueRange struct {
 	kind  byte
 	shard byte
-	// from and until are the first and the last moment that are chosen, in microseconds.
+	// from and until are the first and the last selected moment, in microseconds.
 	from, until int64
 	newest      bool // the latest come first
 }
 
-// always is an end of a range that no entry is behind.
+// always is an end of a range after all entries.
 const always = int64(1) << 62
 
 // eachDue calls found with the entries of a range, page by page, until it returns false. The index follows the table a
-// moment later: an entry is a hint, and what it leads to is looked at again.
+// moment later: an entry is a hint, and its item is read again.
 func (s *Store) eachDue(ctx context.Context, r dueRange, found func(entries []item) (more bool, err error)) error {
 	if r.until < r.from {
-		return nil // the service takes no such range
+		return nil // the service accepts no such range
 	}
 	in := &ddb.QueryInput{
 		TableName: &s.table, IndexName: aws.String(indexDue), ScanIndexForward: aws.Bool(!r.newest),
@@ -44,7 +44,7 @@ func (s *Store) eachDue(ctx context.Context, r dueRange, found func(entries []it
 	return s.eachPage(ctx, in, found)
 }
 
-// keysOf are the keys of items.
+// keysOf returns the keys of items.
 func keysOf(items []item) []item {
 	keys := make([]item, len(items))
 	for i, it := range items {
@@ -73,14 +73,14 @@ func (s *Store) eachPage(ctx context.Context, in *ddb.QueryInput, found func([]i
 const (
 	// batchKeys is how many items one request reads at most.
 	batchKeys = 100
-	// maxUnprocessed is how often what the service left out of an answer is asked for again, if it leaves out all of it.
+	// maxUnprocessed is how often left-out items are requested again if the service leaves out all of them.
 	maxUnprocessed      = 5
 	minUnprocessedPause = 20 * time.Millisecond
 	maxUnprocessedPause = time.Second
 )
 
-// readAll reads what entries of an index lead to as it is now. What is gone is left out; the order is not that of the
-// entries.
+// readAll reads the items of index entries with strong consistency. Items that are gone are left out; the order is not
+// the order of the entries.
 func (s *Store) readAll(ctx context.Context, entries []item, attributes ...string) (found []item, err error) {
 	for chunk := range slices.Chunk(entries, batchKeys) {
 		left := types.KeysAndAttributes{Keys: keysOf(chunk), ConsistentRead: aws.Bool(true)}
@@ -110,10 +110,10 @@ func (s *Store) readAll(ctx context.Context, entries []item, attributes ...strin
 	return found, nil
 }
 
-// workers is how many records are looked after at once.
+// workers is how many records are processed at once.
 const workers = 16
 
-// each does something with the numbers below n, for some of them at the same time.
+// each calls do with the numbers below n, some of them at the same time.
 func each(n int, do func(i int)) {
 	work := make(chan int)
 	var running sync.WaitGroup

@@ -14,10 +14,10 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// This file holds the requests that the store makes. Each goes through the retryer of the client, so it may reach the
-// service more than once: a write that is repeated is recognised by its name.
+// This file contains the requests of the store. Each uses the retryer of the client, so it may reach the service more
+// than once: a repeated write is recognised by its name.
 
-// observing makes a request tell the clock what time the service says that it is, also if the answer is an error.
+// observing makes a request pass the Date header of its answer to the clock, also if the answer is an error.
 func (s *Store) observing(o *ddb.Options) {
 	o.APIOptions = append(o.APIOptions, func(stack *middleware.Stack) error {
 		return stack.Deserialize.Add(middleware.DeserializeMiddlewareFunc("OncewardClock", s.readDate), middleware.After)
@@ -35,7 +35,7 @@ func (s *Store) readDate(ctx context.Context, in middleware.DeserializeInput, ne
 	return out, metadata, err
 }
 
-// ready refuses a request for a caller who has left, and every one after the end of the store.
+// ready refuses a request of a caller that has left, and every request after the store was closed.
 func (s *Store) ready(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return unavailable(err)
@@ -46,7 +46,7 @@ func (s *Store) ready(ctx context.Context) error {
 	return nil
 }
 
-// writable is ready for a write.
+// writable is ready for a write: a read-only store refuses it.
 func (s *Store) writable(ctx context.Context) error {
 	if s.readOnly {
 		return store.ErrReadOnly
@@ -55,13 +55,13 @@ func (s *Store) writable(ctx context.Context) error {
 }
 
 const (
-	// maxConflicts is how often a request is repeated that met a transaction at the same item.
+	// maxConflicts is how often a request that conflicts with a transaction at the same item is sent.
 	maxConflicts                   = 8
 	minConflictPause               = 5 * time.Millisecond
 	maxConflictPause time.Duration = 200 * time.Millisecond
 )
 
-// unconflicted repeats a request while it meets a transaction at the same item.
+// unconflicted repeats a request while it conflicts with a transaction at the same item.
 func unconflicted(ctx context.Context, request func() error) error {
 	for conflicts := 1; ; conflicts++ {
 		err := request()
@@ -72,7 +72,7 @@ func unconflicted(ctx context.Context, request func() error) error {
 	}
 }
 
-// get reads an item as it is now.
+// get reads an item with strong consistency.
 func (s *Store) get(ctx context.Context, key item, attributes ...string) (item, error) {
 	if err := s.ready(ctx); err != nil {
 		return nil, err
@@ -103,13 +103,13 @@ func projection(attributes []string) (expression *string, names map[string]strin
 	return &text, names
 }
 
-// The conditions of writes.
+// These are the conditions of writes.
 const (
 	ifAbsent = "attribute_not_exists(" + attrPartition + ")"
 	ifStill  = "begins_with(" + attrRecord + ", :write)"
 )
 
-// condition is the condition that an item is as it was read: absent, or made by that write.
+// condition returns the condition that an item is as it was read: absent, or stored by the write of that name.
 func condition(over string) (expression string, values item) {
 	if over == "" {
 		return ifAbsent, nil
@@ -117,8 +117,8 @@ func condition(over string) (expression string, values item) {
 	return ifStill, item{":write": binaryValue([]byte(over))}
 }
 
-// putOver stores an item if what is there is still what the write of that name has left. Otherwise it returns what is
-// there instead, which is not nil.
+// putOver stores an item if the current item is still the item that the write of that name has stored. Otherwise it
+// returns the current item, which is not nil.
 func (s *Store) putOver(ctx context.Context, it item, over string) (instead item, err error) {
 	if err := s.writable(ctx); err != nil {
 		return nil, err
@@ -135,7 +135,8 @@ func (s *Store) putOver(ctx context.Context, it item, over string) (instead item
 	return refusal(err)
 }
 
-// deleteOver removes an item if it is still what the write of that name has left. Otherwise it returns what is there.
+// deleteOver removes an item if it is still the item that the write of that name has stored. Otherwise it returns the
+// current item.
 func (s *Store) deleteOver(ctx context.Context, key item, over string) (instead item, err error) {
 	if err := s.writable(ctx); err != nil {
 		return nil, err
@@ -152,7 +153,7 @@ func (s *Store) deleteOver(ctx context.Context, key item, over string) (instead 
 	return refusal(err)
 }
 
-// refusal takes what is there instead out of the error of a condition that was not met.
+// refusal returns the current item in the error of a condition that was not met.
 func refusal(err error) (instead item, _ error) {
 	if err == nil {
 		return nil, nil

@@ -14,7 +14,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// The indexes of the table. Both are sparse, and have nothing but keys.
+// These are the indexes of the table. Both are sparse, and contain only keys.
 const (
 	indexDue      = "due"
 	indexProvider = "provider"
@@ -27,14 +27,15 @@ const (
 	createTimeout = 2 * time.Minute
 )
 
-// The attributes of the item that describes the table.
+// These are the attributes of the item that describes the table.
 const (
 	attrVersion = "version"
 	attrShards  = "shards"
 )
 
-// Table returns the request that makes the table of a store, as [Open] makes it: on demand, with two sparse indexes.
-// For those who make it themselves: expired items are removed by a time to live on the attribute "expires".
+// Table returns the request that creates the table of a store, as [Open] creates it: on demand, with two sparse
+// indexes. If you send it yourself, also enable the time to live on the attribute "expires", which removes expired
+// items.
 func Table(name string) *ddb.CreateTableInput {
 	key := func(name string, kind types.KeyType) types.KeySchemaElement {
 		return types.KeySchemaElement{AttributeName: aws.String(name), KeyType: kind}
@@ -66,8 +67,8 @@ func Table(name string) *ddb.CreateTableInput {
 	}
 }
 
-// CloudFormation returns a template with the table of a store, for those who make their tables so. Besides what [Open]
-// makes, it has backups to any point in time and protection against deletion.
+// CloudFormation returns a template with the table of a store. In addition to what [Open] creates, the table has
+// backups to any point in time and protection against deletion.
 func CloudFormation(name string) ([]byte, error) {
 	type object = map[string]any
 	in := Table(name)
@@ -102,7 +103,7 @@ func CloudFormation(name string) ([]byte, error) {
 	}, "", "  ")
 }
 
-// Migrate makes the table of a URL, or checks the one that is there, as [Open] does.
+// Migrate creates the table of a URL, or checks the existing one, as [Open] does.
 func Migrate(ctx context.Context, url string, with ...Option) error {
 	s, err := Open(ctx, url, append(with, func(o *options) { o.manual, o.readOnly = false, false })...)
 	if err != nil {
@@ -111,7 +112,7 @@ func Migrate(ctx context.Context, url string, with ...Option) error {
 	return s.Close()
 }
 
-// prepare makes or checks the table.
+// prepare creates or checks the table.
 func (s *Store) prepare(ctx context.Context, o *options) error {
 	found, err := s.describe(ctx)
 	var missing *types.ResourceNotFoundException
@@ -140,7 +141,7 @@ func (s *Store) describe(ctx context.Context) (*types.TableDescription, error) {
 	return out.Table, nil
 }
 
-// create makes the table and waits until it can be used. Another node may make it at the same time.
+// create creates the table and waits until it can be used. Another node may create it at the same time.
 func (s *Store) create(ctx context.Context) (*types.TableDescription, error) {
 	ctx, cancel := context.WithTimeout(ctx, createTimeout)
 	defer cancel()
@@ -160,8 +161,8 @@ func (s *Store) create(ctx context.Context) (*types.TableDescription, error) {
 	}
 }
 
-// enableExpiry lets the service remove what has expired. Another node may do so at the same time, and the service
-// refuses a second wish while it works at the first.
+// enableExpiry makes the service remove expired items. Another node may do so at the same time, and the service refuses
+// a second request while it processes the first.
 func (s *Store) enableExpiry(ctx context.Context) error {
 	_, err := s.client.UpdateTimeToLive(ctx, &ddb.UpdateTimeToLiveInput{
 		TableName: &s.table,
@@ -178,7 +179,7 @@ func (s *Store) enableExpiry(ctx context.Context) error {
 	return nil
 }
 
-// expires reports whether the service removes what has expired.
+// expires reports whether the service removes expired items.
 func (s *Store) expires(ctx context.Context) (bool, error) {
 	out, err := s.client.DescribeTimeToLive(ctx, &ddb.DescribeTimeToLiveInput{TableName: &s.table}, s.observing)
 	if err != nil || out.TimeToLiveDescription == nil {
@@ -189,7 +190,7 @@ func (s *Store) expires(ctx context.Context) (bool, error) {
 		(status == types.TimeToLiveStatusEnabled || status == types.TimeToLiveStatusEnabling), nil
 }
 
-// checkTable refuses a table that the store cannot keep its promises with.
+// checkTable refuses a table on which the guarantees of the store do not hold.
 func (s *Store) checkTable(ctx context.Context, found *types.TableDescription, o *options) error {
 	want := Table(s.table)
 	if !sameKeys(found.KeySchema, want.KeySchema) {
@@ -219,7 +220,7 @@ func (s *Store) checkTable(ctx context.Context, found *types.TableDescription, o
 	return nil
 }
 
-// checkReplicas refuses a table where a condition holds in one region only.
+// checkReplicas refuses a table on which a condition holds in one region only.
 func (s *Store) checkReplicas(ctx context.Context, found *types.TableDescription, o *options) error {
 	if len(found.Replicas) == 0 || found.MultiRegionConsistency == types.MultiRegionConsistencyStrong {
 		return nil
@@ -251,7 +252,7 @@ func sameKeys(a, b []types.KeySchemaElement) bool {
 	return true
 }
 
-// typeOf is the type of an attribute that is a key.
+// typeOf returns the type of an attribute that is a key.
 func typeOf(table *types.TableDescription, name string) (kind types.ScalarAttributeType, defined bool) {
 	for _, a := range table.AttributeDefinitions {
 		if aws.ToString(a.AttributeName) == name {
@@ -270,7 +271,7 @@ func hasIndex(table *types.TableDescription, want *types.GlobalSecondaryIndex) b
 	return false
 }
 
-// checkVersion reads what describes the table, or writes it, and takes the number of shards from there.
+// checkVersion reads the item that describes the table, or writes it, and takes the number of shards from it.
 func (s *Store) checkVersion(ctx context.Context) error {
 	key := keyOf(kindMeta, nil, single)
 	for range maxTurns {
@@ -298,8 +299,8 @@ func (s *Store) checkVersion(ctx context.Context) error {
 	return unavailable(errContention)
 }
 
-// noteShards takes over the number of shards that the table has, and reports false if it has fewer than this store
-// uses.
+// noteShards takes over the number of shards of the table. It reports false if the table has fewer shards than this
+// store uses.
 func (s *Store) noteShards(meta item) bool {
 	stored := int32(min(numberOf(meta[attrShards]), maxShards))
 	for {
@@ -313,8 +314,7 @@ func (s *Store) noteShards(meta item) bool {
 	}
 }
 
-// allShards returns how many shards the table has now: another node may have made more of them since this store was
-// opened.
+// allShards returns how many shards the table has now: another node may have added some since this store was opened.
 func (s *Store) allShards(ctx context.Context) (int, error) {
 	meta, err := s.get(ctx, keyOf(kindMeta, nil, single), attrShards)
 	if err != nil {

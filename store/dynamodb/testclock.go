@@ -5,25 +5,26 @@ import (
 	"time"
 )
 
-// TestingT is what of a *testing.T a [TestClock] needs. A program has none, so it cannot move its time by accident.
+// TestingT is the part of a *testing.T that a [TestClock] needs. A program has none, so it cannot move its time by
+// accident.
 type TestingT interface {
 	Helper()
 	Cleanup(func())
 	Fatalf(format string, args ...any)
 }
 
-// TestClock moves the clock of a store in a test: leases end, and answers expire, without waiting for it. Time goes on
-// by the service's clock, so much ahead of it, for this store alone: another one on the same table has the service's.
-// The margin between nodes is left out. Timers of Go do not move: a worker looks again when its RunOnce is called, and
-// a handler keeps its deadline.
+// TestClock moves the clock of a store in a test: leases end, and answers expire, without waiting for it. Time runs
+// with the service's clock, so much ahead of it, for this store only: another store on the same table uses the
+// service's clock. The margin between nodes is left out. Timers of Go do not move: call a worker's RunOnce; a handler
+// keeps its deadline.
 type TestClock struct{ store *Store }
 
-// lookTimeout bounds the look for records that are there already.
+// lookTimeout bounds the search for existing records.
 const lookTimeout = 10 * time.Second
 
-// NewTestClock returns the clock of a store whose table belongs to this test alone. It fails the test if that holds a
-// record: a clock that jumps would do harm to others' operations. When the test ends the store has the service's time
-// again.
+// NewTestClock returns the clock of a store whose table belongs to this test alone. It fails the test if the table
+// contains a record: a jump of the clock would damage others' operations. When the test ends the store has the
+// service's time again.
 func NewTestClock(t TestingT, s *Store) *TestClock {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)

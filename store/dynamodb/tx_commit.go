@@ -17,13 +17,13 @@ import (
 )
 
 const (
-	// maxTransacts is how often a transaction is sent that met another one, was throttled, or got no answer.
+	// maxTransacts is how often a transaction is sent that conflicts with another one, is throttled, or gets no answer.
 	maxTransacts     = 8
 	minTransactPause = 10 * time.Millisecond
 	maxTransactPause = time.Second
 )
 
-// The reasons for which the service cancels a transaction.
+// These are the reasons for which the service cancels a transaction.
 const (
 	reasonCondition = "ConditionalCheckFailed"
 	reasonNone      = "None"
@@ -34,7 +34,7 @@ var passing = map[string]bool{
 	reasonNone: true, "TransactionConflict": true, "ProvisionedThroughputExceeded": true, "ThrottlingError": true,
 }
 
-// commit stores the finished record over the claim, together with what was collected.
+// commit stores the finished record over the claim, together with the collected items.
 func (t *transaction) commit(ctx context.Context, next *value, items []types.TransactWriteItem) (
 	v store.Verdict, again bool, err error,
 ) {
@@ -43,8 +43,9 @@ func (t *transaction) commit(ctx context.Context, next *value, items []types.Tra
 	defer cancel()
 	instead, err := s.commit(ctx, &t.at, next, t.claimed.write, items)
 	if err != nil {
-		// Whether it was committed is not guessed: if the claim can be given back, it was not and never will be. That holds
-		// for work that was refused too: an earlier try of the same request may still be on its way.
+		// Whether the record was committed is not guessed: if the claim can be given back, the record was not committed
+		// and never will be. This also holds for refused work: an earlier try of the same request may still be on its
+		// way.
 		var unknown error
 		if instead, unknown = t.giveBack(ctx); unknown != nil && !errors.Is(err, ErrTooLarge) {
 			return v, false, fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, errors.Join(err, unknown))
@@ -54,8 +55,8 @@ func (t *transaction) commit(ctx context.Context, next *value, items []types.Tra
 	case instead != nil && next.landed(instead):
 		done.Record = next.Record
 	case instead != nil && instead.commit != t.claimed.commit && instead.State != store.StateCompleted:
-		// A request that is sent again may have landed the first time, and a later write, such as an operator's removal, may
-		// have come over it.
+		// An earlier try of the request may have landed, and a later write, such as an operator's removal, may have
+		// replaced it.
 		return v, false, errors.Join(fmt.Errorf("%w: another write came over the record", store.ErrOutcomeUnknown), err)
 	case errors.Is(err, store.ErrWorkRefused):
 		return v, false, err
@@ -69,15 +70,15 @@ func (t *transaction) commit(ctx context.Context, next *value, items []types.Tra
 	return done, false, nil
 }
 
-// landed reports whether what is stored comes from a commit, perhaps by way of later writes.
+// landed reports whether the stored value comes from a commit, perhaps through later writes.
 func (v *value) landed(stored *value) bool {
 	return stored.write == v.write || stored.commit == v.write
 }
 
-// commit stores a value over the one that a write has left, together with other items. It returns what is there instead
-// if that has changed: nothing was stored then, unless by an earlier try, see landed. After an error it is not known:
-// also after one that wraps [store.ErrWorkRefused] an earlier try may land, until another write comes over the one
-// before.
+// commit stores a value over the value that a write has left, together with other items. If that value has changed, it
+// returns the current one: then nothing was stored, unless by an earlier try (see landed). After an error the result is
+// unknown: even after an error that wraps [store.ErrWorkRefused] an earlier try may land, until another write replaces
+// the value before it.
 func (s *Store) commit(ctx context.Context, at *place, next *value, over string, items []types.TransactWriteItem) (
 	instead *value, err error,
 ) {
@@ -103,7 +104,8 @@ func (s *Store) commit(ctx context.Context, at *place, next *value, over string,
 	return instead, err
 }
 
-// token names a commit to the service: while it knows the name, a repeated request is answered as the first one was.
+// token returns the name of a commit for the service: while the service knows the name, it answers a repeated request
+// as it answered the first.
 func (p *place) token(next *value) string {
 	name := strconv.AppendInt(p.hash[:], next.Attempt, 10)
 	return hex.EncodeToString(hashOf(append(name, next.write...)))
@@ -139,7 +141,7 @@ func (s *Store) putTogether(ctx context.Context, it item, over string, items []t
 	}
 }
 
-// refusedBy returns what is stored under an item of a transaction whose condition was not met.
+// refusedBy returns the stored item for an item of a transaction whose condition was not met.
 func refusedBy(cancelled *types.TransactionCanceledException, i int) (instead item, refused bool) {
 	if i >= len(cancelled.CancellationReasons) || aws.ToString(cancelled.CancellationReasons[i].Code) != reasonCondition {
 		return nil, false
@@ -150,7 +152,7 @@ func refusedBy(cancelled *types.TransactionCanceledException, i int) (instead it
 	return instead, true
 }
 
-// refusedWork says which of the collected items the service refused.
+// refusedWork returns an error that names the first collected item that the service refused.
 func refusedWork(cancelled *types.TransactionCanceledException, items []types.TransactWriteItem) error {
 	for i, reason := range cancelled.CancellationReasons {
 		code := aws.ToString(reason.Code)
@@ -165,7 +167,7 @@ func refusedWork(cancelled *types.TransactionCanceledException, items []types.Tr
 	return unavailable(cancelled)
 }
 
-// describe names a collected item without its content.
+// describe returns a description of a collected item without its content.
 func describe(one *types.TransactWriteItem) string {
 	switch {
 	case one.Put != nil:
@@ -179,7 +181,7 @@ func describe(one *types.TransactWriteItem) string {
 	}
 }
 
-// transactRetrying sends a transaction, again and again while it meets others, is throttled or gets no answer.
+// transactRetrying sends a transaction, and retries it while it conflicts with others, is throttled or gets no answer.
 func (s *Store) transactRetrying(ctx context.Context, in *ddb.TransactWriteItemsInput) error {
 	for tries := 1; ; tries++ {
 		_, err := s.client.TransactWriteItems(ctx, in, s.observing)
@@ -190,7 +192,7 @@ func (s *Store) transactRetrying(ctx context.Context, in *ddb.TransactWriteItems
 	}
 }
 
-// worthRepeating reports whether the same transaction may go through in a moment.
+// worthRepeating reports whether the same transaction may succeed in a moment.
 func worthRepeating(err error) bool {
 	var cancelled *types.TransactionCanceledException
 	if errors.As(err, &cancelled) {
@@ -209,7 +211,7 @@ func worthRepeating(err error) bool {
 	return errors.As(err, &underWay) || reported.ErrorFault() == smithy.FaultServer || throttled(reported.ErrorCode())
 }
 
-// throttled reports whether a code says that there were too many requests.
+// throttled reports whether a code means that there were too many requests.
 func throttled(code string) bool {
 	switch code {
 	case "ProvisionedThroughputExceededException", "ThrottlingException", "RequestLimitExceeded":
@@ -219,8 +221,9 @@ func throttled(code string) bool {
 	}
 }
 
-// CheckpointTx implements [store.TxCheckpointer]: what the work collects is committed together with the checkpoint. The
-// work locks nothing: a heartbeat may come between, and the commit is then made over that.
+// CheckpointTx implements [store.TxCheckpointer]: the writes that the work collects are committed together with the
+// checkpoint. The work locks nothing: if a heartbeat changes the record in the meantime, the commit is made over the
+// changed record.
 func (s *Store) CheckpointTx(ctx context.Context, c store.Claim, _ time.Duration,
 	work func(context.Context) (store.Checkpoint, error),
 ) error {
@@ -250,7 +253,7 @@ func (s *Store) CheckpointTx(ctx context.Context, c store.Claim, _ time.Duration
 	return s.commitCheckpoint(ctx, &at, event, seen, items)
 }
 
-// commitCheckpoint commits a checkpoint over what is stored, and again over what has come in between.
+// commitCheckpoint commits a checkpoint over the stored value, and retries if another write has changed it in between.
 func (s *Store) commitCheckpoint(ctx context.Context, at *place, event store.Event, seen *value,
 	items []types.TransactWriteItem,
 ) error {
@@ -265,8 +268,9 @@ func (s *Store) commitCheckpoint(ctx context.Context, at *place, event store.Eve
 		next := following(seen, out.Record, out.Effect)
 		instead, err := s.commit(ctx, at, next, seen.write, items)
 		if err != nil && !errors.Is(err, ErrTooLarge) {
-			// Whether it was committed is not guessed: if the record can be stored as it was, it was not and never will be. That
-			// holds for work that was refused too: an earlier try of the same request may still be on its way.
+			// Whether the checkpoint was committed is not guessed: if the record can be stored as it was, the
+			// checkpoint was not committed and never will be. This also holds for refused work: an earlier try of the
+			// same request may still be on its way.
 			var unknown error
 			same := *seen
 			if instead, unknown = s.replace(ctx, at, &same, seen.write, s.clock.now()); unknown != nil {
@@ -277,7 +281,7 @@ func (s *Store) commitCheckpoint(ctx context.Context, at *place, event store.Eve
 		case instead != nil && next.landed(instead):
 			return nil
 		case instead != nil && err != nil && instead.commit != seen.commit:
-			// It may have landed, and a later write, such as an operator's removal, may have come over it.
+			// The checkpoint may have landed, and a later write, such as an operator's removal, may have replaced it.
 			return fmt.Errorf("%w: another write came over the record: %w", store.ErrOutcomeUnknown, err)
 		case errors.Is(err, store.ErrWorkRefused):
 			return err

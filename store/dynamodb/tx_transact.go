@@ -10,35 +10,34 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// The store promises these too.
+// Store also implements these interfaces.
 var (
 	_ store.Transactor     = (*Store)(nil)
 	_ store.TxCheckpointer = (*Store)(nil)
 )
 
-// A transaction is a claim, the work, and a commit. The claim is an attribute of the item of the record, which stays as
-// it was, or of an item without a record: others see that a transaction is under way, and nothing else. The work
-// collects what it wants written. The commit is one request that stores the finished record on condition that the claim
-// is still there, and with it all that was collected. So what a claim has not committed when another one takes its
-// place cannot be committed any more, and a node that stops in mid-work leaves nothing but a claim, which ends by
-// itself.
+// A transaction is a claim, the work, and a commit. The claim is an attribute of the record's item, whose record stays
+// unchanged, or of an item without a record: other callers see that a transaction is in progress, and nothing else. The
+// work collects its writes. The commit is one request that stores the finished record, on condition that the claim is
+// still there, and all collected writes with it. So a transaction whose claim was replaced can no longer commit, and a
+// node that stops in the middle of the work leaves only a claim, which ends automatically.
 
 const (
-	// revokeGrace is how long a handler may take to notice its deadline before its claim is given back.
+	// revokeGrace is how long a handler has after its deadline before its claim is given back.
 	revokeGrace = 250 * time.Millisecond
 	// claimTimeout bounds the request that makes a claim for a caller without a deadline.
 	claimTimeout = 10 * time.Second
-	// settleTimeout bounds how long a commit is tried, and unclaimTimeout how long to give a claim back is.
+	// settleTimeout bounds a commit with its retries, and unclaimTimeout the giving back of a claim.
 	settleTimeout, unclaimTimeout = 10 * time.Second, 2 * time.Second
-	// maxRuns is how often one call runs its work, because another write took its claim away in the meantime.
+	// maxRuns is how often one call runs its work, if another write removes its claim in the meantime.
 	maxRuns = 3
 )
 
-// errRevoked is what a handler sees that took too long.
+// errRevoked is the error of a handler that took too long.
 var errRevoked = fmt.Errorf("%w: the claim was given back, because the handler took longer than three quarters of its "+
 	"lease", store.ErrDeadline)
 
-// LongestWork implements [store.Transactor]: the claim is made once, and the commit has to come before it ends.
+// LongestWork implements [store.Transactor]: the claim is made once, and the commit must be made before it ends.
 func (s *Store) LongestWork(lease time.Duration) time.Duration { return lease - lease/4 }
 
 // flights are the transactions of this process.
@@ -71,7 +70,7 @@ func (f *flights) enter(id store.ID) (over func()) {
 type transaction struct {
 	store *Store
 	at    place
-	// before is what the claim found, and claimed what it stored.
+	// before is the value that the claim found, and claimed the value that it stored.
 	before, claimed *value
 	granted         store.Verdict
 	writes          *Collector
@@ -81,7 +80,7 @@ type transaction struct {
 	ended bool // the work has returned, or the claim was given back
 }
 
-// Transact implements [store.Transactor]. The work takes what it wants written to [Writes].
+// Transact implements [store.Transactor]. The work passes its writes to [Writes].
 func (s *Store) Transact(ctx context.Context, r *store.Reservation,
 	work func(context.Context, store.Verdict) store.Settlement,
 ) (store.Verdict, error) {
@@ -98,7 +97,7 @@ func (s *Store) Transact(ctx context.Context, r *store.Reservation,
 	return store.Verdict{}, unavailable(errContention)
 }
 
-// claim decides like a reservation. If that is to execute, it returns a transaction that has a claim.
+// claim decides like a reservation. If the decision is to execute, it returns a transaction that has a claim.
 func (s *Store) claim(ctx context.Context, r *store.Reservation) (*transaction, store.Verdict, error) {
 	if err := s.writable(ctx); err != nil {
 		return nil, store.Verdict{}, err
@@ -138,7 +137,7 @@ func (s *Store) claim(ctx context.Context, r *store.Reservation) (*transaction, 
 			seen = sight{value: instead}
 		case out.Effect == store.EffectNone:
 			return nil, s.notExecuted(v), nil
-		default: // the reservation has found an owner lost
+		default: // the owner of the record was lost
 			out, err := s.changeAt(ctx, at, event, seen)
 			return nil, store.Verdict{Decision: out.Decision, Record: out.Record, Now: out.Now}, err
 		}
@@ -146,8 +145,8 @@ func (s *Store) claim(ctx context.Context, r *store.Reservation) (*transaction, 
 	return nil, store.Verdict{}, unavailable(errContention)
 }
 
-// notExecuted is the verdict of a transaction that has found what decides. A grant in reserved mode that would be given
-// again is no grant for a transaction.
+// notExecuted returns the verdict of a transaction that does not run its work. A repeated grant of reserved mode is not
+// a grant for a transaction.
 func (s *Store) notExecuted(v store.Verdict) store.Verdict {
 	if v.Decision == store.DecisionExecute {
 		v.Decision, v.Origin = store.DecisionInProgress, 0
@@ -158,8 +157,8 @@ func (s *Store) notExecuted(v store.Verdict) store.Verdict {
 	return v
 }
 
-// take makes the claim, or returns what is there instead. A caller who leaves meanwhile does not cut it off: a request
-// that is on its way would make the claim all the same.
+// take makes the claim, or returns the current value. A caller that leaves in the meantime does not cancel it: the sent
+// request could make the claim anyway.
 func (t *transaction) take(ctx context.Context, lease time.Duration, now time.Time) (instead *value, err error) {
 	detached, cancel := detach(ctx, claimTimeout)
 	defer cancel()
@@ -171,13 +170,13 @@ func (t *transaction) take(ctx context.Context, lease time.Duration, now time.Ti
 		err = unavailable(ctx.Err())
 	}
 	if err != nil {
-		_, _ = t.giveBack(ctx) // it ends by itself if that fails
+		_, _ = t.giveBack(ctx) // if this fails, the claim ends automatically
 		return nil, err
 	}
 	return instead, nil
 }
 
-// detach is a context that ends with the deadline of another one, or after a time, but not when its caller leaves.
+// detach returns a context that ends with the deadline of ctx, or after a time, but not when the caller leaves.
 func detach(ctx context.Context, longest time.Duration) (context.Context, context.CancelFunc) {
 	until := time.Now().Add(longest)
 	if deadline, bounded := ctx.Deadline(); bounded && deadline.Before(until) {
@@ -186,7 +185,8 @@ func detach(ctx context.Context, longest time.Duration) (context.Context, contex
 	return context.WithDeadline(context.WithoutCancel(ctx), until)
 }
 
-// giveBack makes the item what it was before the claim. It returns what is there instead, if that is not the claim.
+// giveBack restores the item as it was before the claim. If the item no longer has the claim, it returns the current
+// value.
 func (t *transaction) giveBack(ctx context.Context) (instead *value, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unclaimTimeout)
 	defer cancel()
@@ -204,16 +204,16 @@ func (t *transaction) giveBack(ctx context.Context) (instead *value, err error) 
 	return instead, err
 }
 
-// removeClaim removes an item that holds nothing but the claim.
+// removeClaim removes an item that contains only the claim.
 func (t *transaction) removeClaim(ctx context.Context) (instead *value, err error) {
 	found, err := t.store.deleteOver(ctx, t.at.key(), t.claimed.write)
-	if err != nil || len(found) == 0 { // it is gone, perhaps by an earlier try of this request
+	if err != nil || len(found) == 0 { // the item is gone, perhaps by an earlier try of this request
 		return nil, err
 	}
 	return decode(&t.at, found)
 }
 
-// run does the work and settles. It says again if the claim was taken away in the meantime: then nothing was committed.
+// run runs the work and settles. It returns again if the claim was removed in the meantime: then nothing was committed.
 func (t *transaction) run(ctx context.Context, longest time.Duration,
 	work func(context.Context, store.Verdict) store.Settlement,
 ) (v store.Verdict, again bool, err error) {
@@ -236,7 +236,7 @@ func (t *transaction) run(ctx context.Context, longest time.Duration,
 	return t.settle(ctx, settlement)
 }
 
-// end ends the work, and reports false if the claim was given back before.
+// end ends the work. It reports false if the work had already ended, or the claim was given back.
 func (t *transaction) end() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -247,23 +247,23 @@ func (t *transaction) end() bool {
 	return true
 }
 
-// revoke gives the claim of work back that does not return: its key is free, and what it collects comes to nothing.
+// revoke gives back the claim of work that does not return: its key is free, and its writes are dropped.
 func (t *transaction) revoke(ctx context.Context) {
 	if t.end() {
 		_, _ = t.writes.close(errRevoked)
-		_, _ = t.giveBack(ctx) // it ends by itself if that fails
+		_, _ = t.giveBack(ctx) // if this fails, the claim ends automatically
 		t.over()
 	}
 }
 
-// undo drops what was collected. Nothing can be committed without the claim's condition, whether or not it could be
-// given back.
+// undo drops the collected writes. Without the claim nothing can be committed, whether or not the claim could be given
+// back.
 func (t *transaction) undo(ctx context.Context) {
 	_, _ = t.writes.close(ErrTransactionOver)
 	_, _ = t.giveBack(ctx)
 }
 
-// settle ends the transaction as the work said.
+// settle ends the transaction as the work has decided.
 func (t *transaction) settle(ctx context.Context, settlement store.Settlement) (store.Verdict, bool, error) {
 	undone := t.granted
 	undone.Record = t.before.Record
@@ -283,8 +283,8 @@ func (t *transaction) settle(ctx context.Context, settlement store.Settlement) (
 	return t.commit(ctx, next, items)
 }
 
-// finished is the record with its answer. An answer that does not fit into an item is refused: what was done together
-// with it would be known to nobody.
+// finished returns the record with its answer. An answer that does not fit into an item is refused: without it no
+// caller would know what was done.
 func (t *transaction) finished(done *store.Completion) (*value, error) {
 	rec := t.granted.Record
 	if fitting(done, &rec) != done {

@@ -12,57 +12,56 @@ import (
 )
 
 const (
-	// MaxWrites is how many writes and checks a handler can collect: DynamoDB takes 100 in one transaction, and one of
-	// them is the record.
+	// MaxWrites is how many writes and checks a handler can collect: DynamoDB accepts 100 in one transaction, and one
+	// of them is the record.
 	MaxWrites = 99
-	// maxTransaction is how large all items of a transaction may be together.
+	// maxTransaction is the largest size of all items of a transaction together.
 	maxTransaction = 4 << 20
 )
 
 // These errors are returned by a [Collector].
 var (
-	// ErrTooManyWrites is returned for a write past [MaxWrites]. The transaction is not committed then, whatever the
-	// handler answers.
+	// ErrTooManyWrites is returned for a write past [MaxWrites]. The transaction is then not committed, whatever the
+	// handler returns.
 	ErrTooManyWrites = fmt.Errorf("dynamodb: a transaction has at most %d writes and checks beside its record", MaxWrites)
-	// ErrWritesTooLarge is returned for a write that makes the transaction larger than 4 MB. The transaction is not
-	// committed then.
+	// ErrWritesTooLarge is returned for a write that makes the transaction larger than 4 MB. The transaction is then
+	// not committed.
 	ErrWritesTooLarge = errors.New("dynamodb: a transaction has at most 4 MB")
-	// ErrOwnTable is returned for a write to the table of the store. The transaction is not committed then.
+	// ErrOwnTable is returned for a write to the table of the store. The transaction is then not committed.
 	ErrOwnTable = errors.New("dynamodb: the table belongs to the store: a handler's items go into another one")
-	// ErrTransactionOver is returned for a write that comes when the transaction has ended.
+	// ErrTransactionOver is returned for a write after the transaction has ended.
 	ErrTransactionOver = errors.New("dynamodb: the transaction has ended")
 )
 
-// Collector gathers what a handler wants written. Nothing is sent before the handler has answered: then all of it is
-// committed together with the finished record, or nothing. It is safe for use by several goroutines.
+// Collector collects the writes of a handler. Nothing is sent until the handler has answered: then all writes are
+// committed together with the finished record, or none. It is safe for use by several goroutines.
 //
-// What a handler reads it reads with a client of its own, outside of the transaction: it may have changed when the
-// writes are committed. Where that matters, add a condition to the write, or a Check on an item that is only read: if
-// it does not hold at the commit nothing is written, and the request ends with an error that wraps
-// [store.ErrWorkRefused].
+// A handler reads with a client of its own, outside the transaction: what it has read may have changed when the writes
+// are committed. If that matters, add a condition to the write, or a Check on an item that is only read: if it does not
+// hold at the commit nothing is written, and the request ends with an error that wraps [store.ErrWorkRefused].
 type Collector struct {
-	table string // of the store; empty if there is none
+	table string // the store's table; empty if there is none
 
 	mu    sync.Mutex
 	items []types.TransactWriteItem
 	size  int
-	// failed is why it must not be committed, and over why nothing can be added any more.
+	// failed is why the writes must not be committed, and over why no more can be added.
 	failed, over error
 }
 
-// NewCollector returns a collector, for tests that call a handler by itself: see [ContextWithWrites].
+// NewCollector returns a collector, for tests that call a handler directly: see [ContextWithWrites].
 func NewCollector() *Collector { return &Collector{} }
 
 type writesKey struct{}
 
-// ContextWithWrites returns a context from which a handler takes the collector, with [Writes]. It is for tests that
-// call a handler by itself, without a guard: what it has collected is then in [Collector.Items].
+// ContextWithWrites returns a context from which a handler gets the collector, with [Writes]. It is for tests that call
+// a handler directly, without a guard: [Collector.Items] then returns the collected writes.
 func ContextWithWrites(ctx context.Context, c *Collector) context.Context {
 	return context.WithValue(ctx, writesKey{}, c)
 }
 
-// Writes returns the collector of a transactional handler, or of a step of a phased one. It panics if there is none:
-// a write that is made past the transaction would be made twice.
+// Writes returns the collector of a transactional handler, or of a step of a phased handler. It panics if there is
+// none: a write outside the transaction would be made twice.
 func Writes(ctx context.Context) *Collector {
 	c, ok := LookupWrites(ctx)
 	if !ok {
@@ -79,7 +78,7 @@ func LookupWrites(ctx context.Context) (*Collector, bool) {
 	return c, ok
 }
 
-// Put adds an item that is to be stored.
+// Put adds an item to store.
 func (c *Collector) Put(p types.Put) error {
 	size := sizeOf(p.Item) + sizeOf(p.ExpressionAttributeValues)
 	return c.add(p.TableName, size, types.TransactWriteItem{Put: &p})
@@ -97,7 +96,7 @@ func (c *Collector) Delete(d types.Delete) error {
 	return c.add(d.TableName, size, types.TransactWriteItem{Delete: &d})
 }
 
-// Check adds a condition on an item that is not changed, such as on what the handler has read.
+// Check adds a condition on an item that is not changed, such as an item that the handler has read.
 func (c *Collector) Check(check types.ConditionCheck) error {
 	size := sizeOf(check.Key) + sizeOf(check.ExpressionAttributeValues)
 	return c.add(check.TableName, size, types.TransactWriteItem{ConditionCheck: &check})
@@ -130,10 +129,10 @@ func (c *Collector) add(table *string, size int, one types.TransactWriteItem) er
 	return nil
 }
 
-// tableName is the name of a table that is given by its name or by its ARN.
+// tableName returns the name of a table that is given by its name or by its ARN.
 func tableName(table string) string { return table[strings.LastIndexByte(table, '/')+1:] }
 
-// close ends the collection, and returns what was collected, or why it must not be committed.
+// close ends the collection. It returns the collected writes, or the reason why they must not be committed.
 func (c *Collector) close(why error) ([]types.TransactWriteItem, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

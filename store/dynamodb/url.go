@@ -9,7 +9,7 @@ import (
 	"regexp"
 )
 
-// location is what a URL says.
+// location is the content of a URL.
 type location struct {
 	table    string
 	region   string
@@ -20,10 +20,10 @@ type location struct {
 var errURL = errors.New("dynamodb: want a URL like dynamodb://TABLE?region=eu-central-1, " +
 	"with endpoint=http://127.0.0.1:8000 for an emulator")
 
-// tables are the names that the service takes.
+// tables matches the table names that the service accepts.
 var tables = regexp.MustCompile(`^[A-Za-z0-9_.-]{3,255}$`)
 
-// parseURL reads a URL. What it says about a wrong one does not repeat it: it may hold what is nobody's business.
+// parseURL parses a URL. Its errors do not repeat the URL, which may contain secrets.
 func parseURL(text string) (*location, error) {
 	u, err := url.Parse(text)
 	switch {

@@ -11,16 +11,16 @@ import (
 
 var _ store.Waiter = (*Store)(nil)
 
-// The pauses between looks at a record that is waited for. Each look is a strongly consistent read.
+// These are the pauses between reads of a record that is waited for. Each read is strongly consistent.
 const (
 	minLook = 100 * time.Millisecond
 	maxLook = 2 * time.Second
 )
 
-// waitAttributes are those that tell whether an attempt is under way.
+// waitAttributes are the attributes that show whether an attempt is in progress.
 var waitAttributes = []string{attrPartition, attrRecord, attrClaim}
 
-// watcher looks at each record that is waited for once, however many wait for it.
+// watcher reads each record that is waited for once, however many callers wait for it.
 type watcher struct {
 	store *Store
 
@@ -31,17 +31,17 @@ type watcher struct {
 	stop    context.CancelFunc
 }
 
-// watchKey is what is waited for.
+// watchKey identifies an attempt, or a transaction, that is waited for.
 type watchKey struct {
 	id      store.ID
 	attempt int64
 }
 
-// watch is one thing that is waited for.
+// watch is one attempt, or transaction, that is waited for.
 type watch struct {
 	ended   chan struct{} // closed when the attempt may have ended, or cannot be watched
 	err     error         // why it cannot be watched
-	told    chan struct{} // says that this process has changed the record
+	told    chan struct{} // signals that this process has changed the record
 	waiting int
 	cancel  context.CancelFunc
 }
@@ -57,8 +57,8 @@ func (w *watcher) close() {
 	w.running.Wait()
 }
 
-// Wait implements [store.Waiter]. The service does not tell of changes: the record is looked at again and again, at
-// first after 100 ms and then less often, down to every two seconds. A change by this process is seen at once.
+// Wait implements [store.Waiter]. The service does not notify of changes, so the record is read repeatedly: first after
+// 100 ms and then less often, down to every two seconds. A change by this process is seen immediately.
 func (s *Store) Wait(ctx context.Context, id store.ID, attempt int64) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -77,7 +77,7 @@ func (s *Store) Wait(ctx context.Context, id store.ID, attempt int64) error {
 	}
 }
 
-// join waits together with those who wait for the same.
+// join waits together with callers that wait for the same key.
 func (w *watcher) join(key watchKey) (*watch, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -109,7 +109,7 @@ func (w *watcher) leave(key watchKey, one *watch) {
 	}
 }
 
-// forget lets the next one who waits begin a new watch. The caller holds the lock.
+// forget makes the next waiter begin a new watch. The caller holds the lock.
 func (w *watcher) forget(key watchKey, one *watch) {
 	attempts := w.watched[key.id]
 	if attempts[key.attempt] == one {
@@ -120,14 +120,14 @@ func (w *watcher) forget(key watchKey, one *watch) {
 	}
 }
 
-// wake has those look again who wait for a record that this process has changed.
+// wake makes the watches of a record that this process has changed read it again.
 func (w *watcher) wake(id store.ID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, one := range w.watched[id] {
 		select {
 		case one.told <- struct{}{}:
-		default: // it was told and has not looked yet
+		default: // a signal is already pending
 		}
 	}
 }
@@ -143,7 +143,7 @@ func (w *watcher) run(ctx context.Context, key watchKey, one *watch) {
 	close(one.ended)
 }
 
-// await looks at an attempt until it has ended.
+// await reads an attempt repeatedly until it has ended.
 func (w *watcher) await(ctx context.Context, key watchKey, told <-chan struct{}) error {
 	for looks := 1; ; looks++ {
 		goesOn, err := w.store.underWay(ctx, key)

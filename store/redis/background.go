@@ -129,7 +129,7 @@ func each(n int, do func(i int)) {
 	running.Wait()
 }
 
-// mend removes the entry of a record from an index if the record does not belong into it. The server checks the record
+// mend removes the entry of a record from an index if the record does not belong in it. The server checks the record
 // again, because it may have changed since it was read.
 func (s *Store) mend(ctx context.Context, at place, index int) error {
 	state := store.StateInProgress

@@ -34,7 +34,7 @@ const (
 type call struct {
 	kind   kind
 	script *script  // of kindRun
-	keys   []string // of a write: the record, the index and perhaps the index of its provider's id; of a look: the record
+	keys   []string // of a write: the record, the index, perhaps the index of its provider's id; of a look: the record
 	args   []string
 
 	done  chan struct{}
@@ -75,8 +75,8 @@ type sender struct {
 	client  rueidis.Client
 	cluster bool
 	acks    acks
-	// timeout bounds a call that the server does not answer. It belongs to the sender: a caller that leaves does not end a
-	// batch, or a connection that is being made, for others.
+	// timeout bounds a call that the server does not answer. It belongs to the sender: a caller that leaves does not
+	// end a batch, or a connection that is being made, for others.
 	timeout time.Duration
 	// aside sends calls that need no acknowledgements, if other calls wait for them.
 	aside *sender
@@ -134,7 +134,7 @@ func (s *sender) enqueue(c *call) error {
 	return nil
 }
 
-// worthLane reports whether the waiting calls justify a batch beside so many others. The caller holds the lock.
+// worthLane reports whether the waiting calls justify a batch beside that many others. The caller holds the lock.
 func (s *sender) worthLane(others int) bool {
 	return others == 0 || len(s.queue) >= max(laneWorth, s.sent)
 }
@@ -154,7 +154,7 @@ func (s *sender) lane() {
 	}
 }
 
-// take takes the gathered calls when a batch of so many calls has returned, or ends the lane. Calls that it leaves are
+// take takes the gathered calls after a batch of back calls has returned, or ends the lane. Calls that it leaves are
 // sent after the batch that is still being processed.
 func (s *sender) take(back int) []*call {
 	s.mu.Lock()

@@ -14,15 +14,16 @@ import (
 const grace = time.Minute
 
 const (
-	// freshness is how old a reading may be when its result is stored, because its times count from the reading. The wait
-	// for the acknowledgements of earlier writes is added.
+	// freshness is how old a reading may be when its result is stored, because its times count from the reading. The
+	// wait for the acknowledgements of earlier writes is added.
 	freshness = time.Second
 	// maxStale is how often a call decides again because its reading was too old.
 	maxStale = 3
 )
 
 // maxDraw bounds the random part of a token, in microseconds. It is less than [grace], so that a recreated record has a
-// larger token than the one that the server removed, and leaves room below 2^53, where the numbers of Lua end.
+// larger token than the record that the server removed. It also leaves room below 2^53, up to which the numbers of Lua
+// are exact.
 const maxDraw = 1 << 20
 
 // drawToken returns the random part of a token. An owner whose grant was lost in a fail-over, and the next one, would

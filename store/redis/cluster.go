@@ -19,14 +19,14 @@ const (
 	movingTime = 2 * time.Second
 	// minMovingPause and maxMovingPause are the growing pauses between these retries.
 	minMovingPause, maxMovingPause = 5 * time.Millisecond, 100 * time.Millisecond
-	// nextNode is how long a node is waited for before another one is queried as well.
+	// nextNode is how long a node is waited for before the next one is queried as well.
 	nextNode = 100 * time.Millisecond
 )
 
 // redirection is the node of a cluster that another node named instead of an answer.
 type redirection struct {
 	address string // empty if there was none
-	asking  bool   // for this one call, not for the slot
+	asking  bool   // the redirection is for this call only, not for the slot
 }
 
 // followMove retries parts that the server did not execute because their slot, or some of the keys in it, are
@@ -61,7 +61,7 @@ func redirected(err error) (to redirection) {
 	return to
 }
 
-// alone sends commands of which the last one blocks, on a connection of their own: the server counts the writes of the
+// alone sends commands, the last of which blocks, on a connection of their own: the server counts the writes of the
 // connection, and no later command may wait. In a cluster the client would follow a redirection without the blocking
 // command, so the caller follows it.
 func (s *sender) alone(ctx context.Context, commands []rueidis.Completed, first *part) []rueidis.RedisResult {
@@ -72,7 +72,7 @@ func (s *sender) alone(ctx context.Context, commands []rueidis.Completed, first 
 	switch {
 	case node == nil:
 		client, release := s.client.Dedicate()
-		defer s.running.Go(release) // which sends a command to the server
+		defer s.running.Go(release) // release sends a command to the server
 		return client.DoMulti(ctx, commands...)
 	case first.to.asking:
 		asking := s.client.B().Arbitrary("ASKING").Build()

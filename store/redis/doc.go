@@ -18,9 +18,9 @@
 // cannot be copied from there to a cluster. Only a settled record has a time to live. Hashes are binary, so names look
 // odd in redis-cli.
 //
-// Records in progress and unknown records are listed by the indexes. Settled ones are found by SCAN: [Store.List]
-// without a state and [Store.Stats] scan all keys of the database, the latter within the server, by a script that takes
-// the names of keys from SCAN instead of its arguments.
+// Records in progress and unknown records are listed by the indexes. Settled records are found by SCAN: [Store.List]
+// without a state and [Store.Stats] scan all keys of the database. Stats scans within the server, by a script that
+// takes the names of keys from SCAN instead of its arguments.
 //
 // # What the server needs
 //
@@ -30,7 +30,8 @@
 // +@pubsub +@connection +@transaction +info +role +time +wait +waitaof (from 7.2 on) +cluster|slots +cluster|shards,
 // and +config|get for Open to see everything. A proxy that spreads commands over servers is not supported.
 //
-// The clock is the server's. Attempt tokens are its microseconds with a random part of up to a second, and always larger
-// than the stored token: a clock that steps back by less than a record is kept does no harm. In a cluster each node uses its own clock, and after a
-// fail-over the replica's is used: keep them within a fraction of the lease of each other.
+// The clock is the server's. Attempt tokens are its microseconds with a random part of up to a second, and always
+// larger than the stored token: a clock that steps back by less than a record is kept does no harm. In a cluster each
+// node uses its own clock, and after a fail-over the replica's is used: keep them within a fraction of the lease of
+// each other.
 package redis

@@ -95,8 +95,8 @@ func eventName(e *store.ExternalEvent) []byte {
 func subjectName(source, subject string) []byte { return append(appendText(nil, source), subject...) }
 
 // AddExternalEvent implements [store.ExternalEventKeeper]. The event and the index of its subject are in different
-// slots of a cluster: the index is written first, so that an entry may lead nowhere but no event is without one. It is
-// written again afterwards, in case the event, and the entry with it, was purged between the two.
+// slots of a cluster: the index is written first, so that an entry may have no event, but every event has an entry. The
+// entry is written again afterwards, in case the event, and the entry with it, was purged between the two writes.
 func (s *Store) AddExternalEvent(ctx context.Context, e store.ExternalEvent) (added bool, err error) {
 	if e.AnyScope {
 		e.Scope = ""
@@ -166,8 +166,8 @@ func (s *Store) ExternalEvents(
 	return found, nil
 }
 
-// staleEntry is how old an entry of a subject's index without an event must be to be removed: its event may be on its
-// way.
+// staleEntry is how old an entry of a subject's index without an event must be to be removed: the event of a newer
+// entry may not be stored yet.
 const staleEntry = time.Hour
 
 // eventsIn returns the events in the index of a subject, and removes entries without an event.
@@ -391,7 +391,7 @@ func (s *Store) audited(ctx context.Context) (keys []string, err error) {
 	return keys, nil
 }
 
-// newest reads from each of some sorted sets the last entries that a filter may select, at most limit of each.
+// newest reads the last entries that a filter may select from each of some sorted sets, at most limit of each.
 func (s *Store) newest(
 	ctx context.Context, keys []string, f *store.AuditFilter, limit int, each func(key, stored string) error,
 ) error {

@@ -24,10 +24,10 @@ func (n *names) providerKey(providerID string) string {
 	return key
 }
 
-// noteProvider records in a cluster, before a record is stored, which provider's id leads to it. The two are in
-// different slots: an entry may lead to a record that does not carry the id, which is detected when it is read, but no
-// record is without its entry. It lasts for as long as the record. On a single server the script that stores the record
-// does this.
+// noteProvider records in a cluster, before a record is stored, which provider's id leads to it. The record and its
+// entry are in different slots: an entry may lead to a record that does not have the id, which is detected when the
+// record is read, but every record with the id has an entry. The entry lasts as long as the record. On a single server
+// the script that stores the record does this.
 func (s *Store) noteProvider(ctx context.Context, at place, now time.Time, v *value) error {
 	if v.ProviderID == "" || !s.names.cluster {
 		return nil
@@ -44,8 +44,8 @@ func (v *value) keptUntil(now time.Time) string {
 	return "+inf"
 }
 
-// dropProvider removes the entry of a provider's id that a record no longer carries. If this fails, the entry leads
-// nowhere.
+// dropProvider removes the entry of a provider's id that a record no longer has. If this fails, the entry stays, and
+// has no effect.
 func (s *Store) dropProvider(ctx context.Context, at place, before, after *value) {
 	if before.ProviderID == "" || before.ProviderID == after.ProviderID {
 		return

@@ -42,8 +42,8 @@ func (s *Store) checkFormat(ctx context.Context, readOnly bool) error {
 	return err
 }
 
-// formatKnown reports whether the records have this program's format, and refuses records of another. In a cluster each
-// bucket contains the mark, and one reachable bucket is enough.
+// formatKnown reports whether the records have this program's format, and refuses records of another format. In a
+// cluster each bucket contains the mark, and one reachable bucket is enough.
 func (s *Store) formatKnown(ctx context.Context) (known bool, err error) {
 	client := s.sender.client
 	var commands []rueidis.Completed

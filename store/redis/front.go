@@ -130,7 +130,7 @@ func (f *Front) connect() (*sender, error) {
 	var refused *rueidis.RedisError
 	if !errors.As(err, &refused) ||
 		!strings.HasPrefix(refused.Error(), "NOPERM") && !strings.HasPrefix(refused.Error(), "ERR") {
-		return s, nil // it can, or this cannot be determined now
+		return s, nil // the server accepts tombstones, or this cannot be determined now
 	}
 	client.Close()
 	s.finish()

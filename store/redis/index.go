@@ -22,9 +22,9 @@ type entry struct {
 	score float64
 }
 
-// walk reads an index of some buckets, one page of each at a time, however many entries a bucket has. Up to a score it
-// reads in the order of scores. Without one it scans: new entries have the highest scores, and reading all in the order
-// of scores would not end while entries are added.
+// walk reads an index of some buckets, one page of each at a time, however many entries a bucket has. With a highest
+// score it reads in the order of scores. Without one it scans: new entries have the highest scores, and reading all
+// entries in the order of scores would not end while entries are added.
 type walk struct {
 	index int
 	until string // the highest score, or empty

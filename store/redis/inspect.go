@@ -17,12 +17,12 @@ import (
 // settings are the settings of a server that determine what it may lose.
 type settings map[string]string
 
-// inspected are the settings to read. What CONFIG does not show, INFO shows in part.
+// inspected are the settings to read. INFO contains some of them, for servers on which CONFIG does not show them.
 var inspected = []string{
 	"appendonly", "appendfsync", "save", "maxmemory-policy", "min-replicas-to-write",
 }
 
-// inspection is what is known of the servers' settings.
+// inspection is the state of the inspections of the servers' settings.
 type inspection struct {
 	mode    mode
 	options options
@@ -76,8 +76,8 @@ func (s *Store) mayWork(ctx context.Context) error {
 	return nil
 }
 
-// inspectAgain reads the settings of the servers from time to time: after a fail-over it is another server, and
-// settings can be changed. It refuses nothing any more.
+// inspectAgain reads the settings of the servers from time to time: after a fail-over another server is in use, and
+// settings can be changed. It never refuses a server.
 func (s *Store) inspectAgain(ctx context.Context) {
 	i := &s.inspection
 	i.mu.Lock()

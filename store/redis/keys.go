@@ -106,14 +106,14 @@ func (n *names) named(kind string, b []byte) (string, *bucket) {
 // leased returns the keys that change with a lease: the record and the index of records in progress.
 func (p *place) leased() []string { return []string{p.key, p.index[indexOpen]} }
 
-// place returns where the record of an ID is.
+// place returns the place of an ID's record.
 func (n *names) place(id store.ID) place {
 	at := n.placeOfHash(id.HashBytes())
 	at.id, at.known = id, true
 	return at
 }
 
-// placeOfHash returns where the record is whose ID has that hash.
+// placeOfHash returns the place of the record whose ID has that hash.
 func (n *names) placeOfHash(hash [hashSize]byte) place {
 	in := n.bucketOf(hash[:])
 	b := make([]byte, 0, len(in.base)+len(kindRecord+":")+hashSize)

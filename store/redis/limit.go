@@ -8,7 +8,7 @@ import (
 	"github.com/onceward/onceward/limit"
 )
 
-var limitScript = newScript("limit").unacknowledged() // what is lost of a count is granted once more
+var limitScript = newScript("limit").unacknowledged() // the lost part of a count is granted a second time
 
 // kindLimit is the kind of the keys with a scope's use of its limits: one hash for each scope and limit.
 const kindLimit = "c"

@@ -41,7 +41,8 @@ func (s *Store) List(ctx context.Context, f store.Filter) ([]store.Record, error
 	if f.After != (store.ID{}) {
 		after = s.names.place(f.After)
 	}
-	// The caller takes a short page for the last one. So records that are gone when they are read are replaced by others.
+	// The caller takes a short page for the last one. So records that are gone when they are read are replaced by other
+	// records.
 	for page := []store.Record(nil); ; {
 		chosen := &chosen{filter: f, now: now, limit: limit - len(page) + spare, after: after}
 		switch index := indexFor(f.State); {
@@ -157,8 +158,8 @@ func (s *Store) chooseEntries(ctx context.Context, c *chosen, w *walk, entries [
 	return nil
 }
 
-// choose reads records and adds the ones that the filter selects. Entries that do not belong into the index are removed
-// from it.
+// choose reads records and adds the records that the filter selects. Entries that do not belong in the index are
+// removed from it.
 func (s *Store) choose(ctx context.Context, c *chosen, places []place, index int) error {
 	places = slices.DeleteFunc(slices.Clone(places), func(at place) bool { return !c.wants(at) })
 	found, err := s.each(ctx, places, false)
@@ -198,7 +199,7 @@ func (s *Store) each(ctx context.Context, places []place, whole bool) ([]value, 
 		stored, err := reply.ToString()
 		switch {
 		case rueidis.IsRedisNil(err) || err == nil && stored == "":
-			continue // it is gone
+			continue // the record is gone
 		case err != nil:
 			return nil, unavailable(err)
 		case whole:
@@ -351,8 +352,8 @@ func (s *sender) histories(ctx context.Context) (nodes []rueidis.Client, histori
 }
 
 // Stats implements [store.Lister]. It counts by a scan of all keys of the database, which does not block the server but
-// takes time. The server does the counting: only records that are unknown or have lost their owner are read, and no
-// answer. A settled record may be counted twice at the moment when the server shrinks its table of keys.
+// takes time. The server does the counting: only unknown records and records that have lost their owner are read,
+// without their answers. A settled record may be counted twice at the moment when the server shrinks its table of keys.
 func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 	now, err := s.clock(ctx)
 	if err != nil {

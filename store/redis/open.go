@@ -26,7 +26,8 @@ type options struct {
 	patience patience
 }
 
-// patience is how long the store waits for its servers. A test sets it so that the speed of the machine decides nothing.
+// patience is how long the store waits for its servers. A test sets it, so that its result does not depend on the speed
+// of the machine.
 type patience struct {
 	silence, dial, call time.Duration // the constants silence, dialTimeout and callTimeout
 }
@@ -67,8 +68,8 @@ func WithAOFAcks(replicas int, timeout time.Duration) Option {
 }
 
 // WithSyncReplicasOnly refuses servers without a replica to acknowledge writes, and makes each write wait for one, for
-// a second, unless [WithReplicas] or [WithAOFAcks] sets how many and how long. Later, a write that too few replicas
-// have fails on its own. For the limits see [WithReplicas]: if no acknowledged answer may be lost, use a database.
+// a second, unless [WithReplicas] or [WithAOFAcks] sets how many and how long. After opening, a write fails only if too
+// few replicas have it. For the limits see [WithReplicas]: if no acknowledged answer may be lost, use a database.
 // Default: a warning, if there are replicas and writes do not wait for them.
 func WithSyncReplicasOnly() Option { return func(o *options) { o.syncOnly = true } }
 

@@ -7,7 +7,7 @@ import (
 
 // recent remembers some of the keys whose records this process has seen settled. A reservation of such a key is
 // probably answered by the stored record, so the key is looked up first, which is cheaper than the script that can also
-// make a record. It decides nothing: a forgotten key, or one whose record is gone, takes the script.
+// make a record. It decides nothing: a forgotten key, or a key whose record is gone, takes the script.
 type recent struct {
 	seed   maphash.Seed
 	hashes [recentKeys]atomic.Uint64

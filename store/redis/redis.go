@@ -30,7 +30,7 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// epoch is the time at which a record is made before a script adds the server's.
+// epoch is the time at which a record is made before a script adds the server's time.
 var epoch = time.UnixMicro(0)
 
 // Reserve implements [store.Store].
@@ -48,7 +48,7 @@ func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdic
 	case err != nil:
 		return store.Verdict{}, err
 	case transition.Effect != store.EffectWrite:
-		return s.decide(ctx, at, event, nil, nil) // it must not be made
+		return s.decide(ctx, at, event, nil, nil) // the reservation must not make a record
 	}
 	draw := drawToken()
 	made, seen, err := s.create(ctx, at, fresh, r.Lease, draw)

@@ -59,7 +59,7 @@ func (s *sender) deliver(ctx context.Context, parts []*part) {
 	}
 }
 
-// teach sends parts, and then sends parts whose scripts the server does not know with the scripts.
+// teach sends parts, and then repeats the parts whose scripts the server does not know, with the scripts.
 func (s *sender) teach(ctx context.Context, parts []*part) {
 	s.exchange(ctx, parts, false)
 	if unknown := which(parts, (*rueidis.RedisError).IsNoScript); len(unknown) > 0 {
@@ -267,7 +267,8 @@ func (s *sender) ask(ctx context.Context, client rueidis.Client, commands ...rue
 type acks struct {
 	replicas int
 	timeout  time.Duration
-	// fsynced counts a replica only when the write is in its append-only file, and requires the same of the server itself.
+	// fsynced counts a replica only when the write is in its append-only file, and requires the same of the server
+	// itself.
 	fsynced bool
 }
 

@@ -15,8 +15,8 @@ import (
 const (
 	// heartbeat is how often the client checks a silent connection.
 	heartbeat = 500 * time.Millisecond
-	// silence is how long a connection may be silent after a check before it is closed: longer than a server is busy with
-	// another call, and shorter than the timeouts of the guard's callers.
+	// silence is how long a connection may be silent after a check before it is closed: longer than a server is busy
+	// with another call, and shorter than the timeouts of the guard's callers.
 	silence = 2 * time.Second
 )
 
@@ -28,15 +28,15 @@ const (
 	piece = 32 << 10
 )
 
-// watchedConn is a connection that is closed when nothing arrives on it for a while. It counts bytes, not replies: a reply
-// after a large reply is late, not lost, and so is the reply to a large request that is still being sent.
+// watchedConn is a connection that is closed when nothing arrives on it for a while. It counts bytes, not replies: a
+// reply after a large reply is late, not lost, and so is the reply to a large request that is still being sent.
 type watchedConn struct {
 	net.Conn
 	patience time.Duration
-	// blocks is set if the connection is for commands that block, one at a time. The client makes no checks while one
-	// blocks, so the silence begins with the command.
+	// blocks means that the connection is for commands that block, one at a time. The client makes no checks while a
+	// command blocks, so the silence begins with the command.
 	blocks bool
-	// greeting is set while the client has set its own deadline, until the server has greeted it.
+	// greeting means that the client has set its own deadline, until the server has greeted it.
 	greeting atomic.Bool
 	// gate is notified once whether the server greets.
 	gate    *redial.Gate

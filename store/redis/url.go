@@ -130,9 +130,11 @@ func (l *location) readPath(path, query string) error {
 const (
 	// dialTimeout bounds connecting, and then the greeting.
 	dialTimeout = 3 * time.Second
-	// topologyRefresh is how often the client queries sentinels and clusters for the primary, beside their notifications.
+	// topologyRefresh is how often the client queries sentinels and clusters for the primary, beside their
+	// notifications.
 	topologyRefresh = 5 * time.Second
-	// poolCleanup is how often unused connections for commands that block are closed. Each is checked at every heartbeat.
+	// poolCleanup is how often unused connections for commands that block are closed. Each is checked at every
+	// heartbeat.
 	poolCleanup = time.Minute
 	// maxRedirections is how often one call follows a slot to another node.
 	maxRedirections = 8

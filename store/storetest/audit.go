@@ -11,7 +11,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// testAuditLister checks that the acts on all records can be looked through, the newest first (L7).
+// testAuditLister checks that the audit of all records can be listed, the newest act first (L7).
 func testAuditLister(t *testing.T, h Harness) {
 	h.test(t, "newest first", func(e *env) {
 		e.newestFirst(
@@ -45,7 +45,7 @@ func testAuditLister(t *testing.T, h Harness) {
 	})
 }
 
-// testExecutions checks the list of audited requests: it only grows, and is apart from that of acts (L7).
+// testExecutions checks the list of audited requests: it only grows, and is separate from the list of acts (L7).
 func testExecutions(t *testing.T, h Harness) {
 	h.test(t, "newest first", func(e *env) {
 		add := func(id store.ID, i int) { e.addExecution(requested(id, int64(i))) }
@@ -80,7 +80,7 @@ func testExecutions(t *testing.T, h Harness) {
 	})
 	h.test(t, "written at the store's moment", func(e *env) {
 		one := requested(id("key"), 1)
-		one.At = time.Date(2001, 1, 1, 0, 0, 0, 0, time.UTC) // which is the store's to say
+		one.At = time.Date(2001, 1, 1, 0, 0, 0, 0, time.UTC) // the store sets the time
 		from := e.now()
 		e.addExecution(one)
 		to := e.now()
@@ -124,7 +124,7 @@ func testExecutions(t *testing.T, h Harness) {
 	})
 }
 
-// executionsInTransaction writes entries with the context of a transaction: they stay whatever becomes of it.
+// executionsInTransaction writes entries with the context of a transaction: they stay whether it is committed or not.
 func executionsInTransaction(e *env) {
 	for i, action := range []store.TxAction{store.TxCommit, store.TxCommitAnswer, store.TxRollback} {
 		target := id(fmt.Sprint("key ", i))
@@ -149,7 +149,7 @@ func requested(id store.ID, attempt int64) store.ExecutionEntry {
 	}
 }
 
-// executionAuditor returns the store as one that keeps requests.
+// executionAuditor returns the store as an [store.ExecutionAuditor].
 func (e *env) executionAuditor() store.ExecutionAuditor { return e.Store.(store.ExecutionAuditor) }
 
 func (e *env) addExecution(one store.ExecutionEntry) {
@@ -164,7 +164,7 @@ func (e *env) executions(f store.AuditFilter) []store.ExecutionEntry {
 	return found
 }
 
-// listed names entries by their key and their attempt.
+// listed returns the key and the attempt of each entry.
 func listed[T any](found []T, about func(T) (store.ID, int64)) (names []string) {
 	for _, one := range found {
 		id, attempt := about(one)
@@ -173,8 +173,8 @@ func listed[T any](found []T, about func(T) (store.ID, int64)) (names []string) 
 	return names
 }
 
-// newestFirst adds entries about three IDs, one after the other, and lists them by all that a filter can say. The times
-// of an ID come oldest first.
+// newestFirst adds entries about three IDs, one after the other, and lists them by each field of the filter. times
+// returns the times of an ID's entries, the oldest first.
 func (e *env) newestFirst(
 	add func(id store.ID, i int), list func(f store.AuditFilter) []string, times func(id store.ID) []time.Time,
 ) {

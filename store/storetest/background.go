@@ -7,7 +7,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// testSweeper checks what a sweep takes and what it leaves (B1).
+// testSweeper checks which records a sweep takes and which it leaves (B1).
 func testSweeper(t *testing.T, h Harness) {
 	h.test(t, "limit and count", func(e *env) {
 		e.lapsedClaims(10)
@@ -36,7 +36,7 @@ func testSweeper(t *testing.T, h Harness) {
 				f.build(e, []store.ID{id(f.name)})
 			}
 		}
-		// Whatever the fixtures themselves left behind was swept by one of them or has no lease.
+		// The leases that ended while the fixtures were built were swept by one of the fixtures.
 		e.wantWork("swept of what is not due", e.sweep(everything), 0)
 	})
 	h.test(t, "resumable records are the resumer's", func(e *env) {
@@ -57,7 +57,7 @@ func testSweeper(t *testing.T, h Harness) {
 	}
 }
 
-// testReaper checks what a reaper takes and what it leaves (B2).
+// testReaper checks which records a reaper takes and which it leaves (B2).
 func testReaper(t *testing.T, h Harness) {
 	expire := func(e *env, n int) {
 		for i, id := range ids(n) {
@@ -81,7 +81,7 @@ func testReaper(t *testing.T, h Harness) {
 	h.test(t, "softly, limit and count", func(e *env) {
 		expire(e, 10)
 		e.wantWork("marked", e.reap(3, true), 3)
-		if e.Advance != nil { // on a real clock the first may already be removed again
+		if e.Advance != nil { // on a real clock the first one may already be removed
 			e.wantWork("marked", e.reap(everything, true), 7)
 			e.wantStates(ids(10), map[store.State]int{store.StateExpired: 10})
 			e.wantWork("marked twice", e.reap(everything, true), 0)
@@ -147,7 +147,7 @@ func (e *env) wantStates(targets []store.ID, want map[store.State]int) {
 	}
 }
 
-// testBuster checks what an operator can remove, and what stays of it.
+// testBuster checks what an operator can remove, and what remains of it.
 func testBuster(t *testing.T, h Harness) {
 	h.test(t, "settled", func(e *env) {
 		for _, f := range fixtures(h.probe) {

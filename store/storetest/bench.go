@@ -11,7 +11,7 @@ import (
 )
 
 // Bench measures a store: reserve and complete, replay, contention for one key, and a whole transactional operation if
-// there are transactions; each with one caller and with 64.
+// the store has transactions; each with one caller and with 64.
 func Bench(b *testing.B, h Harness) {
 	b.Helper()
 	benchmarks := []struct {
@@ -36,7 +36,7 @@ func Bench(b *testing.B, h Harness) {
 	}
 }
 
-// callers does b.N operations from n goroutines at once; the first error ends the benchmark.
+// callers calls operation b.N times from n goroutines; the first error ends the benchmark.
 func callers(b *testing.B, n int, operation func(i int) error) {
 	b.Helper()
 	var next atomic.Int64

@@ -13,8 +13,8 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// testCancellation lets callers leave at each step: what they asked for happened or did not, and no other caller
-// notices.
+// testCancellation cancels callers at each step: their request was executed or was not, and no other caller is
+// affected.
 func testCancellation(t *testing.T, h Harness) {
 	h.test(t, "before the call", func(e *env) {
 		for _, c := range calls(h.probe) {
@@ -26,20 +26,21 @@ func testCancellation(t *testing.T, h Harness) {
 }
 
 const (
-	// maxCuts and minCuts are at how many moments a call is cut off: fewer if the store, or the machine, is slow.
+	// maxCuts and minCuts bound the number of moments at which a call is cancelled: it is lower if the store, or the
+	// machine, is slow.
 	maxCuts, minCuts = 200, 20
-	// cutOperations is how long it takes to cut a call off and to look what came of it, in operations.
+	// cutOperations is how long it takes to cancel a call and to check the result, in operations.
 	cutOperations = 4
-	// cutTime is about how long all of that may take.
+	// cutTime is about how long all of these calls may take.
 	cutTime = 15 * time.Second
 )
 
-// cuts is at how many moments there is time to cut off an operation that takes this long.
+// cuts returns at how many moments there is time to cancel an operation that takes this long.
 func cuts(typical time.Duration) int {
 	return min(max(int(cutTime/(cutOperations*max(typical, time.Nanosecond))), minCuts), maxCuts)
 }
 
-// refusesTheGone makes a call for a caller who has already left.
+// refusesTheGone makes a call with a context that is already cancelled.
 func (e *env) refusesTheGone(c call) {
 	e.Helper()
 	target := id(c.name)
@@ -187,7 +188,7 @@ func calls(i Instance) []call {
 	return possible
 }
 
-// evidenceCalls are the methods about what is kept beside the records.
+// evidenceCalls are the methods for the items that are kept beside the records.
 func evidenceCalls(i Instance) []call {
 	keepsLate, keepsEvents := has[store.LateCompletionKeeper](i), has[store.ExternalEventKeeper](i)
 	audits, lists, executes := has[store.Auditor](i), has[store.AuditLister](i), has[store.ExecutionAuditor](i)
@@ -243,11 +244,11 @@ func evidenceCalls(i Instance) []call {
 	}
 }
 
-// coarse is what a timer may be late by.
+// coarse is how late a timer may be.
 const coarse = time.Millisecond
 
-// interrupted calls f with a context that is cancelled after the delay. The delays of interest are shorter than what a
-// timer can do, so the canceller spins at the end; it is already running when the call begins.
+// interrupted calls f with a context that is cancelled after the delay. The interesting delays are shorter than the
+// resolution of a timer, so the canceller spins at the end; it is already running when the call begins.
 func (e *env) interrupted(delay time.Duration, f func(ctx context.Context)) {
 	ctx, cancel := context.WithCancel(e.ctx)
 	var spinning, began atomic.Bool
@@ -271,7 +272,7 @@ func (e *env) interrupted(delay time.Duration, f func(ctx context.Context)) {
 	leaving.Wait()
 }
 
-// duration is about how long an operation takes on this store, which is when interrupting it is interesting.
+// duration returns about how long an operation takes on this store: the interesting delays are within that time.
 func (e *env) duration() time.Duration {
 	e.Helper()
 	start := time.Now()
@@ -282,7 +283,8 @@ func (e *env) duration() time.Duration {
 	return time.Since(start) / 10
 }
 
-// cancelDuringCalls cuts calls off at every moment and then repeats them, as a guard does that does not know.
+// cancelDuringCalls cancels calls at every moment and then repeats them, as a guard does that does not know their
+// result.
 func cancelDuringCalls(e *env) {
 	typical := e.duration()
 	moments := cuts(typical)
@@ -304,7 +306,7 @@ func cancelDuringCalls(e *env) {
 	}
 }
 
-// cancelBesideNeighbours lets half of the callers leave while the others, perhaps in the same batch, go on.
+// cancelBesideNeighbours cancels half of the callers while the others, perhaps in the same batch, continue.
 func cancelBesideNeighbours(e *env) {
 	typical := e.duration()
 	targets := ids(crowd)
@@ -333,7 +335,7 @@ func cancelBesideNeighbours(e *env) {
 	}
 }
 
-// operate reserves and completes.
+// operate reserves and completes an operation.
 func (e *env) operate(ctx context.Context, id store.ID) error {
 	v, err := e.Store.Reserve(ctx, request(id))
 	if err != nil {

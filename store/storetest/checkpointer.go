@@ -13,20 +13,21 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// stepWork is what a step does inside its transaction.
+// stepWork is the work of a step inside its transaction.
 type stepWork = func(ctx context.Context) (store.Checkpoint, error)
 
-// checkpointAt is a recovery point that carries something.
+// checkpointAt returns a checkpoint at a recovery point, with data.
 func checkpointAt(point string) store.Checkpoint {
 	return store.Checkpoint{Point: point, Data: []byte("carried to " + point + "\x00\xff")}
 }
 
-// reaching is a step that writes nothing.
+// reaching returns a step that reaches a point and writes nothing.
 func reaching(point string) stepWork {
 	return func(context.Context) (store.Checkpoint, error) { return checkpointAt(point), nil }
 }
 
-// stepping adds a row to the business table and goes on; a row that is refused is the error of the step.
+// stepping returns a step that adds a row to the business table and continues with then; if the row is refused, the
+// step returns that error.
 func (e *env) stepping(value string, then stepWork) stepWork {
 	return func(ctx context.Context) (store.Checkpoint, error) {
 		if err := e.Business.Insert(ctx, value); err != nil {
@@ -36,7 +37,7 @@ func (e *env) stepping(value string, then stepWork) stepWork {
 	}
 }
 
-// refusingStep is a step that must not be called.
+// refusingStep returns a step that must not be called.
 func (e *env) refusingStep(rule string) stepWork {
 	return func(context.Context) (store.Checkpoint, error) {
 		e.Errorf("%s: the step was executed", rule)
@@ -44,14 +45,14 @@ func (e *env) refusingStep(rule string) stepWork {
 	}
 }
 
-// errDeclined is what a step says that does not succeed. It is compared by its identity: it comes back as it is.
+// errDeclined is the error of a failing step. It is compared by its identity: the store returns it unchanged.
 var errDeclined = errors.New("declined")
 
 func (e *env) checkpointTx(c store.Claim, w stepWork) error {
 	return e.Store.(store.TxCheckpointer).CheckpointTx(e.ctx, c, calm, w)
 }
 
-// wantPoint checks how far a record has come. An empty point stands for none.
+// wantPoint checks the recovery point of a record. An empty point means that there is none.
 func (e *env) wantPoint(id store.ID, point, rule string) {
 	e.Helper()
 	want := store.Checkpoint{}
@@ -64,13 +65,13 @@ func (e *env) wantPoint(id store.ID, point, rule string) {
 	}
 }
 
-// checkStep checks that the rows of a step are there together with its point or not at all, and that its caller was
-// told so. Before the step there was neither.
+// checkStep checks that the rows of a step and its point are both there or both absent, and that the error matches.
+// Before the step neither was there.
 func (e *env) checkStep(c store.Claim, row, point string, err error) {
 	e.Helper()
 	rows, reached := e.Business.Count(row), e.get(c.ID).Point == point
 	switch {
-	case errors.Is(err, store.ErrOutcomeUnknown): // it cannot be known, and it said so
+	case errors.Is(err, store.ErrOutcomeUnknown): // the outcome cannot be known, and the error reports that
 	case err == nil && (rows != 1 || !reached):
 		e.Errorf("E3: the step of %q succeeded: %d rows of it are there, its point %t, want both", c.Key, rows, reached)
 	case err != nil && (rows != 0 || reached):
@@ -128,7 +129,7 @@ func testCheckpointer(t *testing.T, h Harness) {
 	}
 }
 
-// stepFails undoes steps, and then lets one succeed.
+// stepFails undoes steps, and then lets a step succeed.
 func stepFails(e *env) {
 	c := e.own(id("key"))
 	before := e.get(c.ID)
@@ -148,7 +149,7 @@ func stepFails(e *env) {
 	e.checkStep(c, "row", "charged", nil)
 }
 
-// stepLeaves has a step end its goroutine, or unwind it.
+// stepLeaves makes a step end its goroutine, or unwind it.
 func (e *env) stepLeaves(leave func(), want any) {
 	e.Helper()
 	c := e.own(id("key"))
@@ -174,7 +175,7 @@ func (e *env) stepLeaves(leave func(), want any) {
 	e.checkStep(c, "after", "shipped", nil)
 }
 
-// stepResumed has the next attempt find what the last one committed, and go on.
+// stepResumed checks that the next attempt finds the committed point of the last one, and continues from there.
 func stepResumed(e *env) {
 	first := e.own(id("key"), resume, lease(e.brief()))
 	e.must(e.checkpointTx(first, e.stepping("charged", reaching("charged"))))
@@ -191,8 +192,8 @@ func stepResumed(e *env) {
 	e.checkStep(second, "shipped", "shipped", nil)
 }
 
-// stepExtended sends a heartbeat while a step runs. A store with one writer lets it wait for the end of the step; none
-// loses it, or undoes it by the point.
+// stepExtended sends a heartbeat while a step runs. A store with one writer makes it wait for the end of the step; no
+// store loses the heartbeat, or undoes it when it stores the point.
 func stepExtended(e *env) {
 	c := e.own(id("key"))
 	beat := make(chan error, 1)
@@ -204,7 +205,7 @@ func stepExtended(e *env) {
 		}()
 		select {
 		case <-passed:
-		case <-time.After(glance): // it waits for the end
+		case <-time.After(glance): // the heartbeat waits for the end of the step
 		}
 		return checkpointAt("charged"), nil
 	})))
@@ -220,8 +221,8 @@ func stepExtended(e *env) {
 	}
 }
 
-// testCheckpointerOwnership lets steps end the transaction that is not theirs to end. Whatever they say then, they are
-// told the truth of what was committed.
+// testCheckpointerOwnership makes steps end the transaction, which they must not end. Whatever such a step returns, its
+// caller gets a result that matches what was committed.
 func testCheckpointerOwnership(t *testing.T, h Harness) {
 	if !h.probe.Business.Collects {
 		testStepsThatEnd(t, h)
@@ -229,7 +230,7 @@ func testCheckpointerOwnership(t *testing.T, h Harness) {
 	h.test(t, "the transaction is over after the end", stepIsOver)
 }
 
-// testStepsThatEnd lets steps end a *sql.Tx, by its methods and by statements.
+// testStepsThatEnd makes steps end a *sql.Tx, by its methods and by statements.
 func testStepsThatEnd(t *testing.T, h Harness) {
 	for name, failure := range map[string]error{"success": nil, "an error": errDeclined} {
 		h.test(t, "tx.Commit, then "+name, func(e *env) {
@@ -296,7 +297,7 @@ func stepIsOver(e *env) {
 	e.wantRows("late", 0, "E3: what is written after the end")
 }
 
-// wantKept checks that a step to which the end of its transaction was refused went on as if it had not asked.
+// wantKept checks that a step that may not end its transaction continued as if it had not tried to.
 func (e *env) wantKept(kept bool) {
 	e.Helper()
 	rows := 0
@@ -306,7 +307,7 @@ func (e *env) wantKept(kept bool) {
 	e.wantRows("key", rows, "E3: a step that was refused to end its transaction")
 }
 
-// stepMeddles runs a step that does something to its transaction, and checks that what it is told is true.
+// stepMeddles runs a step that does something to its transaction, and checks that the reported result is true.
 func (e *env) stepMeddles(target store.ID, failure error, meddle func(ctx context.Context, insert func() error) error) {
 	e.Helper()
 	c := e.own(target)
@@ -324,8 +325,8 @@ func (e *env) stepMeddles(target store.ID, failure error, meddle func(ctx contex
 	e.checkStep(c, target.Key+", next", "shipped", nil)
 }
 
-// testCheckpointerModel aims steps at records in every state and holds the store to the model: a step is a checkpoint,
-// and one that is refused is refused before its work (S6).
+// testCheckpointerModel sends steps to records in every state and compares the store with the model: a step is a
+// checkpoint, and a refused step is refused before its work (S6).
 func testCheckpointerModel(t *testing.T, h Harness) {
 	points := []struct {
 		name string
@@ -368,8 +369,8 @@ func testCheckpointerModel(t *testing.T, h Harness) {
 	})
 }
 
-// stepOf does one step, whose row has its name, and compares what became of it with what the model makes of the same
-// checkpoint. It returns the record as it is then.
+// stepOf runs one step, whose row has its name, and compares the result with what the model makes of the same
+// checkpoint. It returns the record after the step.
 func (e *env) stepOf(on target, attempt int64, name string, p store.Checkpoint) (after store.Record) {
 	e.Helper()
 	c := store.Claim{ID: on.ID, Attempt: attempt}

@@ -11,7 +11,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// testCheckpointerRaces lets steps meet each other, and those who take their records away.
+// testCheckpointerRaces makes steps race with each other, and with callers that take their records away.
 func testCheckpointerRaces(t *testing.T, h Harness) {
 	h.test(t, "taken over during the step", stepTakenOver)
 	h.test(t, "settled during the step", stepSettled)
@@ -25,8 +25,8 @@ func testCheckpointerRaces(t *testing.T, h Harness) {
 	}
 }
 
-// beside does something while a step runs, and waits for it a little: on a store with one writer it can only begin when
-// the step is over.
+// beside runs f while a step runs, and waits briefly for it: on a store with one writer f can only begin when the step
+// is over.
 func beside(f func()) (ended <-chan struct{}) {
 	done := make(chan struct{})
 	go func() {
@@ -40,8 +40,8 @@ func beside(f func()) (ended <-chan struct{}) {
 	return done
 }
 
-// stepTakenOver has the lease run out during a step, and another attempt reserve. Either the step was first, and the
-// other finds its point; or the other was first, and nothing of the step is there.
+// stepTakenOver lets the lease run out during a step, and another attempt reserve the record. Either the step was
+// first, and the other attempt finds its point; or the other attempt was first, and nothing of the step is there.
 func stepTakenOver(e *env) {
 	c := e.own(id("key"), resume, lease(e.brief()))
 	var taken store.Verdict
@@ -75,7 +75,7 @@ func stepTakenOver(e *env) {
 	e.checkStep(next, "next", "shipped", nil)
 }
 
-// stepSettled has the owner itself settle while its step runs, as one does that has lost its head.
+// stepSettled makes the owner itself settle the record while its step runs, as a confused owner might.
 func stepSettled(e *env) {
 	settlements := map[string]func(c store.Claim) error{
 		"completed": func(c store.Claim) error {
@@ -111,8 +111,8 @@ func stepSettled(e *env) {
 	}
 }
 
-// stepMarked has the owner store marks in another transaction while its step runs, as the guard does when an answer
-// goes out. Neither loses what the other has written, and the step is not run again for it.
+// stepMarked makes the owner store marks in another transaction while its step runs, as the guard does when an answer
+// is sent. Neither write loses the other, and the step is not run a second time because of it.
 func stepMarked(e *env) {
 	for name, p := range map[string]store.Checkpoint{
 		"point": {Point: "shipped"}, "point and data": checkpointAt("shipped"), "empty data": {Data: []byte{}},
@@ -153,7 +153,7 @@ func stepMarked(e *env) {
 	}
 }
 
-// stepNeighbours runs the steps of many records at once, of which each third fails. None harms another.
+// stepNeighbours runs the steps of many records at once; every third step fails. No step affects another.
 func stepNeighbours(e *env) {
 	owned := make([]store.Claim, crowd)
 	for i, target := range ids(crowd) {
@@ -179,7 +179,8 @@ func stepNeighbours(e *env) {
 	}
 }
 
-// stepCrowd has one attempt do many steps at once. Those that cannot are told to come again; none is lost or half done.
+// stepCrowd makes one attempt run many steps at once. Steps that cannot run get an error that asks for a retry; no step
+// is lost or half done.
 func stepCrowd(e *env) {
 	for _, target := range ids(rounds) {
 		c := e.own(target)
@@ -201,7 +202,7 @@ func stepCrowd(e *env) {
 	}
 }
 
-// stepCancelled cuts steps off at every moment.
+// stepCancelled cancels steps at every moment.
 func stepCancelled(e *env) {
 	typical := e.duration()
 	moments := cuts(typical)
@@ -220,8 +221,8 @@ func stepCancelled(e *env) {
 	}
 }
 
-// insist does a step as soon as the store can: the lock of one that was cut off may outlast it until the server
-// notices.
+// insist runs a step as soon as the store can: the lock of a cancelled step may remain until the server notices the
+// cancellation.
 func (e *env) insist(c store.Claim, w stepWork) (err error) {
 	e.Helper()
 	await.That(e, "the store can do the step", func() bool {
@@ -231,7 +232,7 @@ func (e *env) insist(c store.Claim, w stepWork) (err error) {
 	return err
 }
 
-// stepCancelledInWork lets the caller leave when the writes are done: the step counts, or it does not.
+// stepCancelledInWork cancels the caller when the writes are done: the step counts completely, or not at all.
 func stepCancelledInWork(e *env) {
 	for i, target := range ids(3 * rounds) {
 		c := e.own(target)
@@ -250,7 +251,7 @@ func stepCancelledInWork(e *env) {
 	}
 }
 
-// stepBesideTransactions mixes steps with transactions of the other mode, on their own keys.
+// stepBesideTransactions mixes steps with operations in transactional mode, on keys of their own.
 func stepBesideTransactions(e *env) {
 	owned := make([]store.Claim, crowd/2)
 	targets := ids(crowd)

@@ -10,7 +10,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// testContent checks that what goes in comes out, byte for byte (A2, A3).
+// testContent checks that content is returned exactly as it was stored, byte for byte (A2, A3).
 func testContent(t *testing.T, h Harness) {
 	h.test(t, "first error", firstError)
 	body := func(n int) []byte {
@@ -98,7 +98,7 @@ func oddHeaders() []store.HeaderField {
 	}
 }
 
-// keeps stores a response and reads it back in each way there is.
+// keeps stores a response and reads it back in each possible way.
 func (e *env) keeps(name string, want store.Response) {
 	e.Helper()
 	c := e.own(id(name))
@@ -128,7 +128,7 @@ func (e *env) sameResponse(where string, got, want store.Response) {
 	}
 }
 
-// carriedData checks what a phased operation takes from attempt to attempt (E3).
+// carriedData checks the data that a phased operation carries from attempt to attempt (E3).
 func carriedData(e *env) {
 	large := []byte(strings.Repeat("\x00\xff carried", 64<<10/10))
 	c := e.own(id("key"), resume, lease(e.brief()))
@@ -179,7 +179,7 @@ func factsKept(e *env) {
 	}
 }
 
-// anyReason checks that no text of an error keeps an owner from giving up its record: such texts come from anywhere.
+// anyReason checks that no error text prevents an owner from giving up its record: such texts come from anywhere.
 func anyReason(e *env) {
 	for i, reason := range []string{"", "\x00\xff not text", strings.Repeat("long ", 20_000), "quote ' \" \\ ;"} {
 		c := e.own(id(fmt.Sprint("release ", i)))
@@ -191,7 +191,7 @@ func anyReason(e *env) {
 	}
 }
 
-// longestTimes checks that the longest lease and the longest retention that a route may have are kept as they are.
+// longestTimes checks that the longest lease and the longest retention of a route are stored unchanged.
 func longestTimes(e *env) {
 	longest := func(key string) *store.Reservation {
 		return request(id(key), lease(onceward.MaxLease),
@@ -218,7 +218,8 @@ func longestTimes(e *env) {
 	}
 }
 
-// firstError checks that the first of several errors stays beside the last, whatever writes the record in between.
+// firstError checks that the first of several errors is kept beside the last, whichever writes change the record in
+// between.
 func firstError(e *env) {
 	for name, text := range oddTexts() {
 		target := id("error " + name)

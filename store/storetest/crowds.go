@@ -8,7 +8,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// crowds are the events that reach the store together: those whose names begin with one of the words.
+// crowds are the groups of events that reach the store together: the events whose names begin with one of the words.
 var crowds = []struct {
 	name  string
 	words []string
@@ -26,8 +26,8 @@ var crowds = []struct {
 // crowdSize is how many events reach the store at once: more than a store puts into its smallest batches.
 const crowdSize = 96
 
-// testCrowds sends many events at the same moment, each to a record of its own: what a store puts into one batch are
-// events that it must refuse among events that it must carry out. Each is judged by itself, as if it had come alone.
+// testCrowds sends many events at the same moment, each to a record of its own: a batch of the store then contains
+// events that it must refuse and events that it must apply. The result of each event is the same as without the others.
 func testCrowds(t *testing.T, h Harness) {
 	for _, c := range crowds {
 		h.test(t, c.name, func(e *env) {
@@ -39,7 +39,7 @@ func testCrowds(t *testing.T, h Harness) {
 	}
 }
 
-// crowdMember is one event of a crowd, and the reply to it.
+// crowdMember is one event of a crowd, and its reply.
 type crowdMember struct {
 	target
 	action string
@@ -47,7 +47,7 @@ type crowdMember struct {
 	got    reply
 }
 
-// crowd sends events to records in all states that owners bring about.
+// crowd sends events to records in all states that owners can cause.
 func (e *env) crowd(events []action) {
 	e.Helper()
 	states := ownerFixtures()

@@ -21,24 +21,24 @@ const (
 	calm = time.Hour
 	// patience bounds a test, so that a store that hangs fails.
 	patience = await.Limit
-	// crowd is how many callers race for one thing.
+	// crowd is how many callers compete in a race.
 	crowd = 64
 )
 
-// env is one test with its store, and short names for what tests do all the time. Its methods end the test if the store
-// does not do what the test needs; they are not for goroutines of the test.
+// env is one test with its store, and short names for frequent steps of tests. Its methods end the test if the store
+// does not do what the test needs, so goroutines of the test must not call them.
 type env struct {
 	*testing.T
 	Instance
 	features Features
 	ctx      context.Context
-	// stopped is what is known of a clock that only the test moves; nil for any other.
+	// stopped is the remembered time of a clock that only the test moves; nil for any other clock.
 	stopped *stoppedClock
-	// tokens holds the largest token seen for each ID by step.
+	// tokens contains the largest token that step has seen for each ID.
 	tokens map[store.ID]int64
 }
 
-// open makes a fresh store for a test, which can rely on it being like the one that was looked at.
+// open opens a fresh store for a test, and checks that it is like the probed store.
 func open(t *testing.T, h Harness) *env {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), cmp.Or(h.patience, patience))
@@ -55,9 +55,9 @@ func open(t *testing.T, h Harness) *env {
 	return e
 }
 
-// moving bounds a test of many moves, each by itself: on a busy machine all of them together may take longer than a store
-// that hangs deserves. It returns the function that is called when a move begins. A move that takes too long fails the
-// test, and those after it, by which a shorter sequence would be sought, fail at once.
+// moving bounds each move of a test of many moves: on a busy machine all moves together may take longer than a hanging
+// store should be waited for. It returns the function to call when a move begins. A move that takes too long fails the
+// test, and the moves after it, with which rapid would search for a shorter sequence, fail at once.
 func (e *env) moving() (begin func()) {
 	ctx, cancel := context.WithCancel(e.T.Context())
 	timer := time.AfterFunc(patience, func() {
@@ -98,10 +98,10 @@ func (e *env) reopen() {
 	e.Store = e.Reopen(e.T)
 }
 
-// id names a record of the test.
+// id returns the ID of a record of the test.
 func id(key string) store.ID { return store.ID{Scope: "acme", Key: key} }
 
-// ids names n records.
+// ids returns n IDs.
 func ids(n int) []store.ID {
 	named := make([]store.ID, n)
 	for i := range named {
@@ -110,10 +110,10 @@ func ids(n int) []store.ID {
 	return named
 }
 
-// option changes a reservation that is being made.
+// option changes a reservation before it is sent.
 type option func(*store.Reservation)
 
-// request returns a reservation of the one request that the tests send, with a nonce of its own.
+// request returns a reservation for the one request that the tests send, with a new nonce.
 func request(id store.ID, options ...option) *store.Reservation {
 	r := &store.Reservation{
 		ID:           id,
@@ -124,7 +124,7 @@ func request(id store.ID, options ...option) *store.Reservation {
 		TraceID:      "4bf92f3577b34da6a3ce929d0e0e4736",
 	}
 	_, _ = rand.Read(r.Nonce[:])
-	// Each comes from a node with another secret: only that of the first attempt counts.
+	// Each reservation comes from a node with another secret: only the secret of the first attempt counts.
 	r.DownstreamSecret = max(binary.NativeEndian.Uint32(r.Nonce[:]), 1)
 	for _, option := range options {
 		option(r)
@@ -132,14 +132,14 @@ func request(id store.ID, options ...option) *store.Reservation {
 	return r
 }
 
-// fingerprint is the fingerprint of a request under the current secret.
+// fingerprint returns the fingerprint of a request under the current secret.
 func fingerprint(content string) store.Fingerprint {
 	return store.Fingerprint{Secret: 7, Rules: 1, Sum: sha256.Sum256([]byte(content))}
 }
 
 func noCreate(r *store.Reservation) { r.NoCreate = true }
 
-// resumeOnly makes a reservation take over what was lost, and nothing else.
+// resumeOnly makes a reservation only take over a record whose owner was lost.
 func resumeOnly(r *store.Reservation) { r.ResumeOnly = true }
 
 func resume(r *store.Reservation) { r.OnLost = store.LostResume }
@@ -154,7 +154,7 @@ func fingerprints(p ...store.Fingerprint) option {
 
 func nonce(n store.Nonce) option { return func(r *store.Reservation) { r.Nonce = n } }
 
-// answer is a completion with a body.
+// answer returns a completion with a body.
 func answer(body string) *store.Completion {
 	return &store.Completion{Response: store.Response{
 		Status: 201,
@@ -163,7 +163,7 @@ func answer(body string) *store.Completion {
 	}}
 }
 
-// reserve asks the store and needs an answer.
+// reserve reserves, and ends the test on an error.
 func (e *env) reserve(r *store.Reservation) store.Verdict {
 	e.Helper()
 	v, err := e.Store.Reserve(e.ctx, r)
@@ -173,7 +173,7 @@ func (e *env) reserve(r *store.Reservation) store.Verdict {
 	return v
 }
 
-// own reserves and needs the right to execute.
+// own reserves, and ends the test if it does not get the right to execute.
 func (e *env) own(id store.ID, options ...option) store.Claim {
 	e.Helper()
 	v := e.reserve(request(id, options...))
@@ -191,7 +191,7 @@ func (e *env) complete(c store.Claim, body string) time.Time {
 	return expires
 }
 
-// must ends the test on an error of something that has to work.
+// must ends the test if a required step failed.
 func (e *env) must(err error) {
 	e.Helper()
 	if err != nil {
@@ -199,7 +199,7 @@ func (e *env) must(err error) {
 	}
 }
 
-// get returns the record of an ID, or one in StateNone.
+// get returns the record of an ID, or a record in StateNone.
 func (e *env) get(id store.ID) store.Record {
 	e.Helper()
 	rec, err := e.find(id)
@@ -217,7 +217,7 @@ func (e *env) find(id store.ID) (store.Record, error) {
 	return rec, err
 }
 
-// wantState checks where a record stands.
+// wantState checks the state of a record.
 func (e *env) wantState(id store.ID, want store.State, rule string) {
 	e.Helper()
 	if got := e.get(id).State; got != want {
@@ -225,7 +225,7 @@ func (e *env) wantState(id store.ID, want store.State, rule string) {
 	}
 }
 
-// wantDecision checks what a reservation is answered with.
+// wantDecision checks the decision for a reservation.
 func (e *env) wantDecision(r *store.Reservation, want store.Decision, rule string) store.Verdict {
 	e.Helper()
 	v := e.reserve(r)
@@ -243,7 +243,7 @@ func (e *env) wantFenced(err error, rule string) {
 	}
 }
 
-// together runs f n times at the same moment and waits for all.
+// together calls f n times at the same moment and waits for all calls.
 func together(n int, f func(i int)) {
 	var ready, done sync.WaitGroup
 	start := make(chan struct{})
@@ -260,7 +260,7 @@ func together(n int, f func(i int)) {
 	done.Wait()
 }
 
-// brief is a lease or a retention that is meant to run out.
+// brief returns a lease or a retention that is meant to run out.
 func (e *env) brief() time.Duration {
 	if e.Advance != nil {
 		return 30 * time.Second
@@ -268,12 +268,12 @@ func (e *env) brief() time.Duration {
 	return 40 * time.Millisecond
 }
 
-// resolution is the finest step of time that the store keeps.
+// resolution returns the finest step of time that the store keeps.
 func (e *env) resolution() time.Duration {
 	return max(e.features.Resolution, time.Microsecond)
 }
 
-// now asks for the store's clock: a reservation that must not create tells it and leaves no trace (S9).
+// now returns the store's clock: a reservation that must not create a record reports it and leaves no trace (S9).
 func (e *env) now() time.Time {
 	e.Helper()
 	now, err := e.clock()
@@ -299,7 +299,7 @@ func (e *env) askClock() (time.Time, error) {
 	return v.Now, nil
 }
 
-// until lets the store's clock come to a moment.
+// until waits until the store's clock has reached a moment, or moves it there.
 func (e *env) until(at time.Time) {
 	e.Helper()
 	for now := e.now(); now.Before(at); now = e.now() {
@@ -311,22 +311,22 @@ func (e *env) until(at time.Time) {
 	}
 }
 
-// pass lets time go by on the store's clock.
+// pass lets time pass on the store's clock.
 func (e *env) pass(d time.Duration) {
 	e.Helper()
 	e.until(e.now().Add(d))
 }
 
-// stoppedClock remembers what a clock says that stands still between the calls of Advance. It is asked once after each
-// of them: a test asks all the time, and each answer is a round trip to the store.
+// stoppedClock remembers the time of a clock that stands still between the calls of Advance. The store is queried once
+// after each call: a test needs the time often, and each query is a round trip to the store.
 type stoppedClock struct {
 	mu sync.Mutex
-	// moves counts the calls of Advance; at is what the clock said after asked of them.
+	// moves counts the calls of Advance; at is the time that was read after asked calls.
 	moves, asked int
 	at           time.Time
 }
 
-// noting is Advance, which makes what is remembered worthless.
+// noting returns an Advance that also invalidates the remembered time.
 func (c *stoppedClock) noting(advance func(time.Duration)) func(time.Duration) {
 	return func(d time.Duration) {
 		advance(d)
@@ -336,7 +336,7 @@ func (c *stoppedClock) noting(advance func(time.Duration)) func(time.Duration) {
 	}
 }
 
-// read returns what the clock says. What was asked while another goroutine moved it is not remembered.
+// read returns the time of the clock. A time is not remembered if another goroutine moved the clock during the query.
 func (c *stoppedClock) read(ask func() (time.Time, error)) (time.Time, error) {
 	c.mu.Lock()
 	at, moves, known := c.at, c.moves, c.asked == c.moves && !c.at.IsZero()

@@ -13,13 +13,13 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// witnesses is how many tell the same at the same moment.
+// witnesses is how many callers report the same event at the same moment.
 const witnesses = 16
 
-// oddTexts are what names and reasons may be: they come from outside, and a store takes them as they are.
+// oddTexts are possible names and reasons: they come from outside, and a store accepts all of them unchanged.
 func oddTexts() map[string]string {
 	long := make([]byte, 20_000)
-	_, _ = rand.Read(long) // so that no index makes it shorter
+	_, _ = rand.Read(long) // so that no index can compress it
 	return map[string]string{
 		"nothing": "", "a zero byte": "a\x00b", "only zero bytes": "\x00\x00", "not UTF-8": "\xff\xfe\x80",
 		"a quote": "' \" \\ ; --",
@@ -27,7 +27,7 @@ func oddTexts() map[string]string {
 	}
 }
 
-// testExternalEvents checks that what other systems tell is kept, each external event once (B3).
+// testExternalEvents checks that the reports of other systems are kept, each external event once (B3).
 func testExternalEvents(t *testing.T, h Harness) {
 	h.test(t, "each event once", externalEventOnce)
 	h.test(t, "in the order in which they happened", externalEventsInOrder)
@@ -70,14 +70,14 @@ func testExternalEvents(t *testing.T, h Harness) {
 				}
 				return left
 			})
-		e.addExternal(externalEvent("psp", "evt-0", "subject"), true) // what was purged is as if it had never come
+		e.addExternal(externalEvent("psp", "evt-0", "subject"), true) // a purged event is as if it had never arrived
 	})
 }
 
-// externalEventScope is the one that most external events are bound to.
+// externalEventScope is the scope to which most external events are bound.
 const externalEventScope = "acme"
 
-// externalEvent is one about a subject, whose moment is that of no clock here.
+// externalEvent returns an event about a subject. Its time is the time of no clock here.
 func externalEvent(source, event, subject string) store.ExternalEvent {
 	return store.ExternalEvent{
 		Source: source, Scope: externalEventScope, EventID: event, Subject: subject, Body: []byte(event),
@@ -85,12 +85,12 @@ func externalEvent(source, event, subject string) store.ExternalEvent {
 	}
 }
 
-// externalEventKeeper returns the store as a keeper of external events.
+// externalEventKeeper returns the store as a [store.ExternalEventKeeper].
 func (e *env) externalEventKeeper() store.ExternalEventKeeper {
 	return e.Store.(store.ExternalEventKeeper)
 }
 
-// addExternal keeps an external event and checks whether it was new.
+// addExternal adds an external event and checks whether it was new.
 func (e *env) addExternal(n store.ExternalEvent, want bool) {
 	e.Helper()
 	added, err := e.externalEventKeeper().AddExternalEvent(e.ctx, n)
@@ -105,7 +105,7 @@ func (e *env) externals(source string, subjects ...string) []store.ExternalEvent
 	return e.externalEventsFor(externalEventScope, source, subjects...)
 }
 
-// externalEventsFor are those that may settle records of a scope.
+// externalEventsFor returns the events that may settle records of a scope.
 func (e *env) externalEventsFor(scope, source string, subjects ...string) []store.ExternalEvent {
 	e.Helper()
 	found, err := e.externalEventKeeper().ExternalEvents(e.ctx,
@@ -114,7 +114,7 @@ func (e *env) externalEventsFor(scope, source string, subjects ...string) []stor
 	return found
 }
 
-// wantExternalEvents checks what is kept about some subjects, in its order.
+// wantExternalEvents checks which events are kept about some subjects, and their order.
 func (e *env) wantExternalEvents(source string, subjects []string, want ...store.ExternalEvent) {
 	e.Helper()
 	e.wantExternalEventsFor(externalEventScope, source, subjects, want...)
@@ -142,8 +142,8 @@ func describeExternalEvent(n *store.ExternalEvent) string {
 		n.Source, n.Scope, n.AnyScope, n.EventID, n.Subject, n.At, len(n.Body))
 }
 
-// externalEventsOfScopes checks that a sender speaks for its own scope alone (B6): it is not heard about the records of
-// others, and does not keep an event of theirs from being kept by taking its id first.
+// externalEventsOfScopes checks that the events of a sender have effect in its own scope only (B6): they do not settle
+// the records of other scopes, and an event that uses an id first does not block an event of another scope.
 func externalEventsOfScopes(e *env) {
 	bound := func(scope string, second int) store.ExternalEvent {
 		n := externalEvent("psp", "evt", "charge")
@@ -160,7 +160,7 @@ func externalEventsOfScopes(e *env) {
 		e.addExternal(n, true)
 		e.addExternal(n, false)
 	}
-	e.addExternal(free("acme"), false) // what counts for all scopes is bound to none
+	e.addExternal(free("acme"), false) // an event that counts for all scopes is bound to none
 	e.wantExternalEventsFor("acme", "psp", []string{"charge"}, own, account)
 	e.wantExternalEventsFor("mallory", "psp", []string{"charge"}, foreign, account)
 	e.wantExternalEventsFor("", "psp", []string{"charge"}, nameless, account)
@@ -168,7 +168,7 @@ func externalEventsOfScopes(e *env) {
 	e.wantExternalEventsFor("acme", "another", []string{"charge"})
 	e.wantExternalEventsFor("acme", "psp", []string{"another"})
 	e.wantExternalEventsFor("acme", "psp", nil)
-	// Names that only together are the same, and those in another case, are other scopes.
+	// Names that are equal only when joined, and names in another case, are other scopes.
 	for _, scope := range []string{"acm", "acme ", "ACME", "acme\x00"} {
 		e.wantExternalEventsFor(scope, "psp", []string{"charge"}, account)
 	}
@@ -179,7 +179,7 @@ func externalEventsOfScopes(e *env) {
 	e.wantExternalEventsFor("acme", "own account", []string{"charge"}, alone)
 }
 
-// externalEventOnce sends events again, also with another content: the first one stays as it was.
+// externalEventOnce sends events again, also with other content: the first one stays unchanged.
 func externalEventOnce(e *env) {
 	first := externalEvent("psp", "evt", "charge")
 	e.addExternal(first, true)
@@ -195,7 +195,7 @@ func externalEventOnce(e *env) {
 	if received := e.externals("psp", "charge")[0].ReceivedAt; !received.Equal(kept.ReceivedAt) {
 		e.Errorf("B3: an external event that came again was received at %s, before at %s", received, kept.ReceivedAt)
 	}
-	// The same id of another source, and names that only together are the same, are other events.
+	// The same id from another source, and names that are equal only when joined, are other events.
 	for _, n := range []store.ExternalEvent{
 		externalEvent("other", "evt", "charge"), externalEvent("ps", "pevt", "charge"), externalEvent("pspe", "vt",
 			"charge"), externalEvent("psp", "evt2", "charge"),
@@ -220,8 +220,8 @@ func externalEventsInOrder(e *env) {
 		at("a", 5))
 }
 
-// externalEventsOfAnyTime keeps events whose senders tell odd times, such as the epoch for one that is missing. Stores
-// may read that as no time; the event is there all the same.
+// externalEventsOfAnyTime keeps events whose senders report odd times, such as the epoch for a missing time. Stores may
+// read such a time as the zero time; the event is there anyway.
 func externalEventsOfAnyTime(e *env) {
 	epoch := time.Unix(0, 0)
 	for name, at := range map[string]time.Time{
@@ -261,7 +261,7 @@ func externalEventsOfSubjects(e *env) {
 	e.wantExternalEvents("nobody", []string{"key", "ch_1"})
 }
 
-// anyExternalEvent puts each odd text in each place, beside what differs from it by little.
+// anyExternalEvent puts each odd text in each field, beside texts that differ from it only slightly.
 func anyExternalEvent(e *env) {
 	for name, text := range oddTexts() {
 		scoped := externalEvent("by scope", name, name)
@@ -294,7 +294,7 @@ func anyExternalEvent(e *env) {
 
 func receivedByClock(e *env) {
 	n := externalEvent("psp", "evt", "charge")
-	n.ReceivedAt = n.At // which is the store's to say
+	n.ReceivedAt = n.At // the store sets this time
 	from := e.now()
 	e.addExternal(n, true)
 	to := e.now()
@@ -307,7 +307,7 @@ func receivedByClock(e *env) {
 	e.wantExternalEvents("psp", []string{"timeless"}, timeless)
 }
 
-// raceExternalEvents lets many tell of the same event: one of them is the first, and what that one said is kept.
+// raceExternalEvents makes many callers report the same event: one report is the first, and its content is kept.
 func (e *env) raceExternalEvents(event string) {
 	e.Helper()
 	added := make([]bool, witnesses)
@@ -335,7 +335,7 @@ func (e *env) raceExternalEvents(event string) {
 	e.wantExternalEvents("psp", []string{event}, want)
 }
 
-// testAudit checks the list of acts on records: it only grows, and outlives what it is about (L7).
+// testAudit checks the audit of records: it only grows, and outlives its records (L7).
 func testAudit(t *testing.T, h Harness) {
 	h.test(t, "kept in order", func(e *env) {
 		var want []store.AuditEntry
@@ -351,7 +351,7 @@ func testAudit(t *testing.T, h Harness) {
 	})
 	h.test(t, "written at the store's moment", func(e *env) {
 		one := entry(id("key"), 1)
-		one.At = time.Date(2001, 1, 1, 0, 0, 0, 0, time.UTC) // which is the store's to say
+		one.At = time.Date(2001, 1, 1, 0, 0, 0, 0, time.UTC) // the store sets the time
 		from := e.now()
 		e.audit(one)
 		to := e.now()
@@ -401,7 +401,7 @@ func testAudit(t *testing.T, h Harness) {
 	})
 }
 
-// entry is one act on a record.
+// entry returns an audit entry for one act on a record.
 func entry(id store.ID, attempt int64) store.AuditEntry {
 	return store.AuditEntry{
 		ID: id, Attempt: attempt, Actor: "ops@example.com", Action: "resolve completed", Reason: fmt.Sprint("ticket ",
@@ -409,7 +409,7 @@ func entry(id store.ID, attempt int64) store.AuditEntry {
 	}
 }
 
-// auditor returns the store as one that keeps acts.
+// auditor returns the store as a [store.Auditor].
 func (e *env) auditor() store.Auditor { return e.Store.(store.Auditor) }
 
 func (e *env) audit(one store.AuditEntry) {
@@ -424,7 +424,7 @@ func (e *env) audited(id store.ID) []store.AuditEntry {
 	return found
 }
 
-// wantAudit checks what was done to a record, in its order. When that was is the store's to say.
+// wantAudit checks the acts on a record, and their order. The store sets their times.
 func (e *env) wantAudit(id store.ID, want ...store.AuditEntry) {
 	e.Helper()
 	got := e.audited(id)
@@ -442,7 +442,7 @@ func (e *env) wantAudit(id store.ID, want ...store.AuditEntry) {
 	}
 }
 
-// auditOutlives removes records in each way that there is.
+// auditOutlives removes records in each possible way.
 func auditOutlives(e *env) {
 	if has[store.Buster](e.Instance) {
 		settled, open := e.own(id("settled")), e.own(id("open"))
@@ -500,7 +500,7 @@ func (e *env) purgedByAge(add func(i int), purge func(ctx context.Context, age t
 	work(0, everything, 0)
 }
 
-// testLateCompletions checks that completions that came too late are kept as evidence (S6).
+// testLateCompletions checks that late completions are kept as evidence (S6).
 func testLateCompletions(t *testing.T, h Harness) {
 	h.test(t, "kept in order", func(e *env) {
 		var want []store.LateCompletion
@@ -543,7 +543,7 @@ func testLateCompletions(t *testing.T, h Harness) {
 	})
 }
 
-// wantLateCompletions checks what is kept for an ID.
+// wantLateCompletions checks which late completions are kept for an ID.
 func (e *env) wantLateCompletions(id store.ID, want ...store.LateCompletion) {
 	e.Helper()
 	got, err := e.Store.(store.LateCompletionKeeper).LateCompletions(e.ctx, id)

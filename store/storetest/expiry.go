@@ -7,7 +7,8 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// testExpiry checks what happens at the very moment a lease or a retention ends, and that nothing else ends by time.
+// testExpiry checks what happens at the exact moment at which a lease or a retention ends, and that time ends nothing
+// else.
 func testExpiry(t *testing.T, h Harness) {
 	h.test(t, "completed at its expiry", func(e *env) {
 		c := e.own(id("key"), retain(e.brief()))
@@ -16,7 +17,8 @@ func testExpiry(t *testing.T, h Harness) {
 		e.wantRecreated(c, last)
 	})
 	h.test(t, "retryable at its expiry", func(e *env) {
-		// The request that comes is another one: a mismatch as long as the record counts, a new operation from then on.
+		// The next request has another payload: it is a mismatch as long as the record counts, and a new operation
+		// after that.
 		c := e.own(id("key"), retain(e.brief()))
 		e.must(e.Store.Release(e.ctx, c, "no stock"))
 		other := fingerprints(fingerprint("other"))
@@ -48,8 +50,9 @@ func testExpiry(t *testing.T, h Harness) {
 	})
 }
 
-// atBoundary asks until the store's clock has reached a moment, and returns the first verdict from then on. Before it,
-// each verdict must be the given one. With a clock that stands still, one question is asked at the last moment before.
+// atBoundary reserves until the store's clock has reached a moment, and returns the first verdict from then on. All
+// verdicts before it must have the given decision. With a clock that stands still, it reserves once at the last moment
+// before.
 func (e *env) atBoundary(id store.ID, boundary time.Time, before store.Decision, options ...option) store.Verdict {
 	e.Helper()
 	if e.Advance != nil {
@@ -123,7 +126,7 @@ func expirySetAgain(e *env) {
 	}
 }
 
-// wantExpiry checks that a record expires its retention after it was settled.
+// wantExpiry checks that a record expires one retention after it was settled.
 func (e *env) wantExpiry(rec store.Record, retention time.Duration) {
 	e.Helper()
 	if rec.SettledAt.IsZero() || !near(rec.ExpiresAt, rec.SettledAt.Add(retention), e.resolution()-time.Microsecond) {
@@ -149,7 +152,7 @@ func retentionOfCompletion(e *env) {
 	}
 }
 
-// notSettledNotRemoved lets years go by, or on a real clock many leases, for records whose outcome is open.
+// notSettledNotRemoved lets years pass, or on a real clock many leases, for records whose outcome is open.
 func notSettledNotRemoved(e *env) {
 	running := e.own(id("running"), resume, lease(e.brief()), retain(e.brief()))
 	lost := e.lose(id("lost"), lease(e.brief()), retain(e.brief()))

@@ -8,7 +8,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// testFencing checks that a write by anyone but the current owner changes nothing (S6).
+// testFencing checks that a write by any caller except the current owner changes nothing (S6).
 func testFencing(t *testing.T, h Harness) {
 	situations := []struct {
 		name    string
@@ -121,7 +121,7 @@ func ownerWrites(reconciles bool) []ownerWrite {
 		}})
 }
 
-// refuses checks that a write is refused, that the refusal tells what stands there, and that nothing changed.
+// refuses checks that a write is refused, that the error contains the stored state, and that nothing changed.
 func (e *env) refuses(w ownerWrite, c store.Claim, want store.FencedError) {
 	e.Helper()
 	before := e.get(c.ID)
@@ -139,7 +139,7 @@ func (e *env) refuses(w ownerWrite, c store.Claim, want store.FencedError) {
 	}
 }
 
-// repeatedSettlements repeats what already happened, as an owner does whose reply was lost.
+// repeatedSettlements repeats a settlement that was already made, as an owner does whose reply was lost.
 func repeatedSettlements(e *env) {
 	settlements := []struct {
 		name   string
@@ -169,7 +169,7 @@ func repeatedSettlements(e *env) {
 	}
 }
 
-// testTokens checks that an attempt token is never used twice for one ID, however its record went (S7).
+// testTokens checks that an attempt token is never used twice for one ID, however its record was removed (S7).
 func testTokens(t *testing.T, h Harness) {
 	for _, r := range removals(h.probe) {
 		h.test(t, r.name, func(e *env) {
@@ -202,18 +202,18 @@ func testTokens(t *testing.T, h Harness) {
 	})
 }
 
-// removal is a way by which a record comes to be made again, or granted again.
+// removal is a way by which a record can be created again, or granted again.
 type removal struct {
 	name string
-	// lapses says that the lease is to run out.
+	// lapses means that the lease is meant to run out.
 	lapses bool
 	remove func(e *env, c store.Claim)
 }
 
-// removals returns the ways that the store has. Those by an operator or an owner take no time: with a clock that stands
-// still, the token must grow by itself.
+// removals returns the removals that the store supports. Removals by an operator or an owner take no time: with a clock
+// that stands still, the token must grow anyway.
 func removals(i Instance) []removal {
-	ways := []removal{ // the first one also ends what cannot be rejected
+	ways := []removal{ // the first way also ends records that cannot be rejected
 		{name: "expired", remove: func(e *env, c store.Claim) { e.until(e.complete(c, "stored")) }},
 		{name: "released", remove: func(e *env, c store.Claim) { e.must(e.Store.Release(e.ctx, c, "no stock")) }},
 		{name: "rejected", remove: func(e *env, c store.Claim) { e.must(e.Store.Reject(e.ctx, c)) }},
@@ -265,7 +265,7 @@ func removals(i Instance) []removal {
 	return ways
 }
 
-// wantFenceBehind checks that a record in progress has left an attempt behind, and spends the token that did.
+// wantFenceBehind checks that a record in progress is past the attempt of the claim, which uses up another token.
 func (e *env) wantFenceBehind(c store.Claim) {
 	e.Helper()
 	if rec := e.get(c.ID); rec.State != store.StateInProgress || rec.Attempt <= c.Attempt {
@@ -273,7 +273,7 @@ func (e *env) wantFenceBehind(c store.Claim) {
 	}
 }
 
-// spend is granted a token and gives it up again.
+// spend gets a token and gives up its grant with the removal.
 func (e *env) spend(r removal) int64 {
 	e.Helper()
 	options := []option{resume, retain(e.brief())}
@@ -294,7 +294,8 @@ func (e *env) wantGrowing(spent []int64) {
 	}
 }
 
-// testRepeats checks reservations that must not create, and those that are repeated because their reply was lost (S9).
+// testRepeats checks reservations that must not create a record, and reservations that are repeated because their reply
+// was lost (S9).
 func testRepeats(t *testing.T, h Harness) {
 	h.test(t, "not to create", func(e *env) {
 		for range 3 {
@@ -354,7 +355,7 @@ func testRepeats(t *testing.T, h Harness) {
 	}
 }
 
-// granted is a reservation that will be granted in one of the ways there are.
+// granted is a reservation that will be granted in one of the possible ways.
 type granted struct {
 	name    string
 	prepare func(e *env) *store.Reservation
@@ -379,7 +380,7 @@ func grants() []granted {
 	}
 }
 
-// repeats sends a reservation again and wants the first grant.
+// repeats sends a reservation again and checks that it gets the first grant.
 func (e *env) repeats(first store.Verdict, r *store.Reservation, origin string) {
 	e.Helper()
 	if first.Decision != store.DecisionExecute || first.Origin.String() != origin {

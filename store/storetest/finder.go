@@ -11,7 +11,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// testFinder checks that a record is found by what others know of it, however it came to be what it is.
+// testFinder checks that a record is found by its hash and its provider's id, in whatever way it got to its state.
 func testFinder(t *testing.T, h Harness) {
 	h.test(t, "by hash", func(e *env) {
 		for _, f := range fixtures(h.probe) {
@@ -108,7 +108,7 @@ func (e *env) completeWith(c store.Claim, provider string) {
 	e.must(err)
 }
 
-// carriers are the ways in which a record comes to carry a provider's id.
+// carriers are the ways in which a record gets a provider's id.
 func carriers(i Instance) map[string]func(e *env, c store.Claim, provider string) {
 	all := map[string]func(e *env, c store.Claim, provider string){
 		"complete": (*env).completeWith,
@@ -163,7 +163,7 @@ func carriers(i Instance) map[string]func(e *env, c store.Claim, provider string
 	return all
 }
 
-// sharedProviderID checks that of many records with one id the newest are found.
+// sharedProviderID checks that the newest of many records with one provider's id are found.
 func sharedProviderID(e *env) {
 	var want []store.ID
 	for i := range store.MaxFound + 3 {
@@ -179,7 +179,7 @@ func sharedProviderID(e *env) {
 	e.wantFoundBy("ch_1", want[:store.MaxFound]...)
 }
 
-// wantFoundByHash checks that a record is found by its hash, as it is listed.
+// wantFoundByHash checks that a record is found by its hash, with the content that it has in a list.
 func (e *env) wantFoundByHash(id store.ID) {
 	e.Helper()
 	want, err := e.find(id)
@@ -201,7 +201,7 @@ func (e *env) wantFoundByHash(id store.ID) {
 	}
 }
 
-// wantFoundBy checks which records a provider's id leads to, in their order.
+// wantFoundBy checks which records have a provider's id, and their order.
 func (e *env) wantFoundBy(provider string, want ...store.ID) {
 	e.Helper()
 	found, err := e.finder().FindProviderID(e.ctx, provider)
@@ -220,7 +220,7 @@ func (e *env) wantFoundBy(provider string, want ...store.ID) {
 	}
 }
 
-// retainerActions keep a record for longer, or for less than it is kept.
+// retainerActions keep a record for longer, or for a shorter time than it is kept already.
 func retainerActions() []action {
 	var all []action
 	for _, d := range []time.Duration{-calm, 0, time.Microsecond, calm, 10*calm + 1, 100 * 365 * 24 * time.Hour} {
@@ -232,7 +232,7 @@ func retainerActions() []action {
 	return all
 }
 
-// testRetainer checks that what is kept for longer stays for that long, and is what it was.
+// testRetainer checks that a record that is kept for longer stays for that time, and stays unchanged.
 func testRetainer(t *testing.T, h Harness) {
 	h.test(t, "past its expiry", func(e *env) {
 		c, first := e.retained()
@@ -253,8 +253,8 @@ func testRetainer(t *testing.T, h Harness) {
 	})
 }
 
-// retained completes an operation and keeps its record for longer, before it has expired.
-// It returns when it would have.
+// retained completes an operation and keeps its record for longer, before it has expired. It returns when the record
+// would have expired.
 func (e *env) retained() (c store.Claim, first time.Time) {
 	e.Helper()
 	for soon := e.brief(); ; soon *= 4 { // on a machine that stands still it may expire in between

@@ -10,23 +10,23 @@ import (
 type fixture struct {
 	name string
 	want store.State
-	// absent says that a reservation treats the record as if there were none.
+	// absent means that a reservation treats the record as if there were none.
 	absent bool
-	// needed says whether such a store can get there; nil for every store.
+	// needed reports whether such a store can get there; nil for every store.
 	needed func(Instance) bool
 	// begin makes one record.
 	begin func(e *env, id store.ID)
-	// end finishes what was begun for all of them at once, because time passes for all.
+	// end finishes what was begun for all records at once, because time passes for all.
 	end func(e *env)
 }
 
-// target is a record that was built, as it was then.
+// target is a record that was built, with its content at that time.
 type target struct {
 	store.ID
 	before store.Record
 }
 
-// build makes a record for each ID and checks that it got there.
+// build makes a record for each ID and checks that it has the right state.
 func (f *fixture) build(e *env, ids []store.ID) (built []target) {
 	e.Helper()
 	for _, id := range ids {
@@ -46,21 +46,21 @@ func (f *fixture) build(e *env, ids []store.ID) (built []target) {
 	return built
 }
 
-// stock hands out records of a fixture, one after the other. One that an event has left as it was is handed out again:
-// what the event changed unseen shows when the next one meets it.
+// stock returns records of a fixture, one after the other. A record that an event has left unchanged is used again: an
+// unnoticed change by the event shows at the next event.
 type stock struct {
 	of    *fixture
 	ids   []store.ID
 	built []target
 }
 
-// builtAtOnce is how many records of a stock are built at once: for some of them time has to pass.
+// builtAtOnce is how many records of a stock are built at once: for some records time has to pass.
 const builtAtOnce = 8
 
-// stock is enough for so many events.
+// stock returns a stock for a number of events.
 func (f *fixture) stock(events int) *stock { return &stock{of: f, ids: ids(events + 2*builtAtOnce)} }
 
-// renew builds n records in the place of those that are left.
+// renew builds n new records instead of the current ones.
 func (s *stock) renew(e *env, n int) {
 	e.Helper()
 	s.built = s.of.build(e, s.ids[:n])
@@ -75,7 +75,7 @@ func (s *stock) next(e *env) target {
 	return s.built[0]
 }
 
-// met says what has become of the record that was handed out last.
+// met drops the current record if the event has changed it.
 func (s *stock) met(after store.Record) {
 	if diffRecords(after, s.built[0].before, 0) != "" {
 		s.built = s.built[1:]
@@ -96,7 +96,7 @@ func fixtures(i Instance) []fixture {
 // lapse lets brief leases and retentions run out.
 func lapse(e *env) { e.pass(e.brief()) }
 
-// ownerFixtures are the states that owners bring about.
+// ownerFixtures are the states that owners can cause.
 func ownerFixtures() []fixture {
 	return []fixture{
 		{name: "none", want: store.StateNone, absent: true, begin: func(*env, store.ID) {}},
@@ -165,7 +165,7 @@ func ownerFixtures() []fixture {
 	}
 }
 
-// backgroundFixtures are the states that only workers and operators bring about.
+// backgroundFixtures are the states that only workers and operators can cause.
 func backgroundFixtures() []fixture {
 	reaps := has[store.Reaper]
 	sweeps := has[store.Sweeper]
@@ -275,7 +275,7 @@ func (e *env) resolveNotExecuted(c store.Claim) {
 	e.must(e.resolver().ResolveNotExecuted(e.ctx, c, "never arrived"))
 }
 
-// postpone makes an attempt at an unknown record that learns nothing.
+// postpone makes a reconciliation attempt at an unknown record that finds no outcome.
 func (e *env) postpone(c store.Claim, limit int) {
 	e.Helper()
 	count := e.get(c.ID).ReconcileCount
@@ -283,7 +283,7 @@ func (e *env) postpone(c store.Claim, limit int) {
 	e.must(e.resolver().Postpone(e.ctx, c, notYet(count+1, limit)))
 }
 
-// notYet is the outcome of an attempt of that number which learned nothing.
+// notYet returns the postponement after the reconciliation attempt of that number, which found no outcome.
 func notYet(count, limit int) store.Postponement {
 	return store.Postponement{Count: count, Wait: time.Minute, MaxAttempts: limit, Reason: "provider is down"}
 }
@@ -307,7 +307,7 @@ func (e *env) bust(id store.ID, force bool) {
 	e.must(e.Store.(store.Buster).Bust(e.ctx, id, force))
 }
 
-// rich is a completion that uses every field.
+// rich returns a completion that uses every field.
 func rich() *store.Completion {
 	return &store.Completion{
 		Response: store.Response{

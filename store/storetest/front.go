@@ -12,17 +12,17 @@ import (
 	"github.com/onceward/onceward/store/tiered"
 )
 
-// FrontInstance is one front that was opened for one test.
+// FrontInstance is a front that was opened for one test.
 type FrontInstance struct {
 	// Front is the front.
 	Front tiered.Front
-	// Advance moves the clock of this front forward; between its calls that clock stands still. It is nil where the clock
-	// is that of a real server: the suite then waits.
+	// Advance moves the clock of this front forward; between its calls the clock stands still. It is nil if the front
+	// uses the clock of a real server: the suite then waits.
 	Advance func(time.Duration)
 }
 
-// RunFront proves that a front keeps the promises of [tiered.Front]. Open makes a fresh, empty front for one test and
-// closes it by t.Cleanup. It returns when all tests have ended.
+// RunFront tests that a front keeps the promises of [tiered.Front]. Open opens a fresh, empty front for one test and
+// closes it by t.Cleanup. RunFront returns when all tests have ended.
 func RunFront(t *testing.T, open func(t testing.TB) FrontInstance) {
 	t.Helper()
 	tests := []struct {
@@ -91,7 +91,7 @@ func (e *frontEnv) want(id store.ID, want, when string) {
 	}
 }
 
-// pass lets time go by on the front's clock.
+// pass lets time pass on the front's clock.
 func (e *frontEnv) pass(d time.Duration) {
 	e.Helper()
 	if e.Advance != nil {
@@ -221,7 +221,7 @@ func frontClock(e *frontEnv) {
 	}
 }
 
-// frontRaces adds what is old, all the time, while it is invalidated: once an invalidation has returned, none is seen.
+// frontRaces keeps adding old values during invalidations: after an invalidation has returned, no old value is visible.
 func frontRaces(e *frontEnv) {
 	stop := make(chan struct{})
 	var adders sync.WaitGroup
@@ -251,7 +251,7 @@ func frontRaces(e *frontEnv) {
 	}
 }
 
-// frontCancelled: what is asked by a caller who has left returns.
+// frontCancelled checks that calls with a cancelled context return.
 func frontCancelled(e *frontEnv) {
 	e.add(id("key"), "value", calm)
 	gone, cancel := context.WithCancel(e.ctx)

@@ -10,7 +10,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// testIdentity checks that distinct IDs stay distinct, whatever they are made of (H8).
+// testIdentity checks that different IDs stay different, whatever they consist of (H8).
 func testIdentity(t *testing.T, h Harness) {
 	families := map[string][]store.ID{
 		"two scopes": {{Scope: "a", Key: "k"}, {Scope: "b", Key: "k"}},
@@ -73,7 +73,7 @@ func uuids() []store.ID {
 	keys := []string{
 		uuid, strings.ToUpper(uuid), strings.ReplaceAll(uuid, "-", ""), "{" + uuid + "}", "urn:uuid:" + uuid,
 		uuid[:35] + "B", uuid[:8] + "_" + uuid[9:], "0190b5f2-7c3a-7def-8abc-0123456789ac", uuid + "0", uuid[:35],
-		// Sixteen characters, the bytes of which are those of a packed UUID.
+		// These are sixteen characters, and a UUID whose packed bytes are the same.
 		"abcdefghijklmnop", "61626364-6566-6768-696a-6b6c6d6e6f70",
 	}
 	return inScope("a", keys)
@@ -87,7 +87,7 @@ func inScope(scope string, keys []string) []store.ID {
 	return named
 }
 
-// oddKeys holds every character that a key may have.
+// oddKeys returns keys that together contain every allowed character.
 func oddKeys() []store.ID {
 	var keys []string
 	for c := byte(' '); c <= '~'; c++ {
@@ -121,7 +121,7 @@ func longIDs() []store.ID {
 	}
 }
 
-// distinct gives each ID a record with its own answer and checks that each one keeps its own.
+// distinct gives each ID a record with its own answer and checks that each record keeps its answer.
 func (e *env) distinct(family []store.ID) {
 	e.Helper()
 	content := func(id store.ID) string { return fmt.Sprintf("%q in %q", id.Key, id.Scope) }
@@ -147,8 +147,8 @@ func (e *env) distinct(family []store.ID) {
 	}
 }
 
-// listed checks that each ID is found in the list as it was given, also page by page. There are few pages: to some stores
-// each is a scan of all keys of the database, also of other tests.
+// listed checks that each ID is found unchanged in the list, also page by page. The test reads few pages: on some
+// stores each page is a scan of all keys of the database, including keys of other tests.
 func (e *env) listed(family []store.ID) {
 	e.Helper()
 	var found []store.ID
@@ -237,7 +237,7 @@ func mismatchFirst(e *env) {
 	}
 }
 
-// rotatedSecret sends requests whose current secret is newer than that of the record.
+// rotatedSecret sends requests whose current secret is newer than the secret of the record.
 func rotatedSecret(e *env) {
 	current := store.Fingerprint{Secret: 8, Rules: 1, Sum: [32]byte{1}}
 	old := fingerprint("request")

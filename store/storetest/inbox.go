@@ -12,10 +12,10 @@ import (
 	"github.com/onceward/onceward/inbox"
 )
 
-// events returns the store as one that remembers events.
+// events returns the store as an [inbox.Store].
 func (e *env) events() inbox.Store { return e.Store.(inbox.Store) }
 
-// remembering is work that notes an event, and reports in first whether it was the first time.
+// remembering returns work that records an event, and reports in first whether it was the first time.
 func (e *env) remembering(consumer, event string, first *bool) func(ctx context.Context) error {
 	return func(ctx context.Context) (err error) {
 		*first, err = e.events().RememberEvent(ctx, e.tx(ctx), consumer, event)
@@ -23,7 +23,7 @@ func (e *env) remembering(consumer, event string, first *bool) func(ctx context.
 	}
 }
 
-// remember notes an event in a transaction of its own.
+// remember records an event in a transaction of its own.
 func (e *env) remember(consumer, event string, want bool, rule string) {
 	e.Helper()
 	var first bool
@@ -33,7 +33,7 @@ func (e *env) remember(consumer, event string, want bool, rule string) {
 	}
 }
 
-// wantConsumers checks who has had an event.
+// wantConsumers checks which consumers have had an event.
 func (e *env) wantConsumers(event, rule string, want ...string) {
 	e.Helper()
 	found, err := e.events().ConsumedEvents(e.ctx, event)
@@ -103,7 +103,7 @@ func testInbox(t *testing.T, h Harness) {
 	}
 }
 
-// similarEvents notes events whose names are the same only for those who look not closely.
+// similarEvents records events whose names differ only slightly.
 func similarEvents(e *env) {
 	long := strings.Repeat("é", inbox.MaxName/2)
 	for _, name := range [][2]string{
@@ -130,7 +130,7 @@ func similarEvents(e *env) {
 	e.wantConsumers("für 東京", "O5: odd names", `' " \ ; --`)
 }
 
-// purgedEvents forgets events by their age: what was forgotten is as if it had never come.
+// purgedEvents removes events by their age: a removed event is as if it had never arrived.
 func purgedEvents(e *env) {
 	e.purgedByAge(
 		func(i int) { e.remember("mailer", fmt.Sprint("evt-", i), true, "O5") },

@@ -11,7 +11,8 @@ import (
 	"github.com/onceward/onceward/internal/await"
 )
 
-// inTxer is a store that runs transactions of the application: the part of inbox.Store that every test with one needs.
+// inTxer is a store that runs transactions of the application: the part of inbox.Store that every test with such a
+// transaction needs.
 type inTxer interface {
 	InTx(ctx context.Context, work func(ctx context.Context) error) error
 }
@@ -21,7 +22,7 @@ func (e *env) inTx(work func(ctx context.Context) error) error {
 	return e.Store.(inTxer).InTx(e.ctx, work)
 }
 
-// committed runs work in a transaction that has to be committed.
+// committed runs work in a transaction that must be committed.
 func (e *env) committed(work func(ctx context.Context) error) {
 	e.Helper()
 	if err := e.inTx(work); err != nil {
@@ -38,7 +39,8 @@ func (e *env) rolledBack(work func(ctx context.Context) error) {
 	}
 }
 
-// begin runs work in a transaction that stays open until end is called: with nil it is committed, with an error undone.
+// begin runs work in a transaction that stays open until end is called: with nil it is committed, with an error it is
+// undone.
 func (e *env) begin(work func(ctx context.Context) error) (end func(error) error) {
 	e.Helper()
 	ready, over, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
@@ -49,7 +51,7 @@ func (e *env) begin(work func(ctx context.Context) error) (end func(error) error
 			if err := work(ctx); err != nil {
 				return err
 			}
-			once.Do(func() { close(ready) }) // the store may call it again
+			once.Do(func() { close(ready) }) // the store may call the work again
 			<-over
 			return verdict
 		})
@@ -69,8 +71,8 @@ func (e *env) begin(work func(ctx context.Context) error) (end func(error) error
 	}
 }
 
-// waits starts work in a transaction that has to wait for another one, which end ends: it fails the test if the work
-// gets done before. It returns how the work's transaction ended.
+// waits starts work in a transaction that must wait for another transaction, which end ends: it fails the test if the
+// work finishes before that. It returns how the work's transaction ended.
 func (e *env) waits(rule string, work func(ctx context.Context) error, end func() error) error {
 	e.Helper()
 	worked, done := make(chan struct{}), make(chan error, 1)
@@ -98,12 +100,12 @@ func (e *env) waits(rule string, work func(ctx context.Context) error, end func(
 	}
 }
 
-// glance is how long a test looks whether something that has to wait goes on nevertheless. A store that waits is never
-// failed by it, however slow the machine.
+// glance is how long a test checks whether something that must wait continues nevertheless. A store that waits never
+// fails this check, however slow the machine is.
 const glance = 100 * time.Millisecond
 
-// errUndone makes a transaction be rolled back.
+// errUndone makes a transaction roll back.
 var errUndone = errors.New("undone by the test")
 
-// tx takes the transaction from the context of work.
+// tx returns the transaction in the context of work.
 func (e *env) tx(ctx context.Context) *sql.Tx { return onceward.Tx(ctx) }

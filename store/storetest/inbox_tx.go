@@ -9,7 +9,7 @@ import (
 	"github.com/onceward/onceward/inbox"
 )
 
-// testInboxTransactions checks that an event is remembered together with what it led to, or not at all (O5).
+// testInboxTransactions checks that an event is remembered together with its effects, or not at all (O5).
 func testInboxTransactions(t *testing.T, h Harness) {
 	h.test(t, "rolled back", func(e *env) {
 		var first bool
@@ -102,7 +102,8 @@ func appliedOnce(e *env) {
 	}
 }
 
-// deliveredToMany has many note the same event at once. Some undo it; of the others one is the first.
+// deliveredToMany makes many transactions record the same event at once. Some are undone; of the others one is the
+// first.
 func (e *env) deliveredToMany(n int) {
 	e.Helper()
 	var firsts atomic.Int32
@@ -130,7 +131,7 @@ func (e *env) deliveredToMany(n int) {
 	}
 }
 
-// eventWaits has a second delivery come while the first one is being applied, which then ends as given.
+// eventWaits makes a second delivery arrive while the first one is being applied, which then ends with verdict.
 func eventWaits(e *env, verdict error) {
 	var first, second bool
 	end := e.begin(e.remembering("mailer", "evt", &first))

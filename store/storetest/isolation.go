@@ -16,19 +16,19 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// levels are those that a route can ask for. The default is what Business.Pool has.
+// levels are the levels that a route can request. The default is the level of Business.Pool.
 var levels = []sql.IsolationLevel{
 	sql.LevelDefault, sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable,
 }
 
-// hasLevels reports whether the database has levels of isolation, by which the work and the application's own
-// transactions can be compared.
+// hasLevels reports whether the database has levels of isolation, by which the work can be compared with the
+// application's own transactions.
 func hasLevels(i Instance) bool {
 	return has[store.Transactor](i) && i.Business != nil && i.Business.Pool != nil
 }
 
-// testIsolation runs what the level of isolation decides, with the store and without it: the work is isolated from its
-// neighbours as it would be without the store, at each level. And at each level a key is executed once.
+// testIsolation compares the effects of the isolation level with the store and without it: at each level, the work is
+// isolated from other transactions as it would be without the store. And at each level a key is executed once.
 func testIsolation(t *testing.T, h Harness) {
 	h.test(t, "conflicts answered away", conflictsAnsweredAway)
 	h.test(t, "NOWAIT answered away", noWaitAnsweredAway)
@@ -45,8 +45,8 @@ func testIsolation(t *testing.T, h Harness) {
 	}
 }
 
-// conflictsAnsweredAway lets work meet its neighbours, and answer as if it had not: whatever it answers, it is undone and
-// run again, and no such answer is stored.
+// conflictsAnsweredAway makes work conflict with other transactions, and answer as if it had not: whatever it answers,
+// it is undone and run again, and no such answer is stored.
 func conflictsAnsweredAway(e *env) {
 	for statement, word := range e.Business.Conflicts {
 		for name, end := range map[string]store.TxAction{
@@ -80,8 +80,8 @@ func conflictsAnsweredAway(e *env) {
 	}
 }
 
-// noWaitAnsweredAway lets work ask for a lock without a wait, which fails. The work asked for the failure, so its answer is
-// stored.
+// noWaitAnsweredAway makes work request a lock without waiting, which fails. The work asked for this failure, so its
+// answer is stored.
 func noWaitAnsweredAway(e *env) {
 	if e.Business.NoWait == "" {
 		return
@@ -125,8 +125,8 @@ func (o *overdue) Err() error {
 	}
 }
 
-// conflictAfterTime lets work meet a neighbour after the deadline of its caller, which bounds the start of the work alone.
-// The work is run again: a wait for a lock may take longer than a call to a store.
+// conflictAfterTime makes work conflict after the deadline of its caller, which bounds only the start of the work. The
+// work is run again: a wait for a lock may take longer than a call to a store.
 func conflictAfterTime(e *env) {
 	for statement := range e.Business.Conflicts {
 		caller, runs := &overdue{e.ctx, make(chan struct{})}, 0
@@ -145,7 +145,7 @@ func conflictAfterTime(e *env) {
 	}
 }
 
-// meet runs a statement that fails as it does in a conflict.
+// meet runs a statement that fails as in a conflict.
 func (e *env) meet(ctx context.Context, statement string) {
 	tx, _ := store.LookupTx(ctx)
 	if _, err := tx.ExecContext(ctx, statement); err == nil {
@@ -153,14 +153,14 @@ func (e *env) meet(ctx context.Context, statement string) {
 	}
 }
 
-// rivalry is what two transactions do at the same time: both look, and then, when both have looked, both write if what they
-// saw allows it. The statements of the second one are those of the first with another number.
+// rivalry is a race of two transactions: both look, and when both have looked, both write if what they saw allows it.
+// The statements of the second transaction are the statements of the first with another number.
 type rivalry struct {
 	name  string
 	setup []string
-	// look counts, and write is what is done if the count is as it was at the beginning.
+	// look counts rows, and write is executed if the count is the same as at the beginning.
 	look, write string
-	// result counts what the two have come to.
+	// result counts the effects of both transactions.
 	result string
 }
 
@@ -188,10 +188,10 @@ var rivalries = []rivalry{
 	},
 }
 
-// errSeen is the refusal of work that has found what the other one did.
+// errSeen is the error of work that has found the changes of the other transaction.
 var errSeen = errors.New("the other one was first")
 
-// compare runs a rivalry with the store and without it.
+// compare runs a rivalry with the store and without it, and compares the results.
 func (e *env) compare(level sql.IsolationLevel, p rivalry) {
 	without := e.runRivalry(p, func(_ int, do func(*sql.Tx) error) {
 		tx, err := e.Business.Pool.BeginTx(e.ctx, &sql.TxOptions{Isolation: level})
@@ -218,10 +218,10 @@ func (e *env) compare(level sql.IsolationLevel, p rivalry) {
 	}
 }
 
-// at makes a reservation ask for a level.
+// at makes a reservation request a level.
 func at(level sql.IsolationLevel) option { return func(r *store.Reservation) { r.Isolation = level } }
 
-// runRivalry runs a rivalry, each transaction of it by begin, and returns what it has come to.
+// runRivalry runs a rivalry, each of its transactions by begin, and returns its result.
 func (e *env) runRivalry(p rivalry, begin func(i int, do func(*sql.Tx) error)) (result int) {
 	for _, statement := range slices.Concat([]string{`DROP TABLE IF EXISTS isolated`}, p.setup) {
 		_, err := e.Business.Pool.ExecContext(e.ctx, statement)
@@ -233,7 +233,7 @@ func (e *env) runRivalry(p rivalry, begin func(i int, do func(*sql.Tx) error)) (
 	for i := 1; i <= 2; i++ {
 		var first sync.Once
 		both.Go(func() {
-			defer first.Do(looked.Done) // should it not have come so far
+			defer first.Do(looked.Done) // in case it did not get that far
 			begin(i, func(tx *sql.Tx) error {
 				seen, err := rowsIn(e.ctx, tx, p.look)
 				first.Do(looked.Done)
@@ -275,7 +275,7 @@ func rowsIn(ctx context.Context, tx *sql.Tx, query string) (n int, err error) {
 	return n, errors.Join(rows.Err(), rows.Close())
 }
 
-// duplicatesAt races duplicates of two processes at a level, whose work reads before it writes.
+// duplicatesAt runs duplicates of two processes at a level at once; their work reads before it writes.
 func (e *env) duplicatesAt(level sql.IsolationLevel) {
 	processes := []store.Transactor{e.Store.(store.Transactor)}
 	if e.Lossy != nil {
@@ -308,8 +308,7 @@ func (e *env) duplicatesAt(level sql.IsolationLevel) {
 	}
 }
 
-// crowdAt runs many transactions of different keys at once: none of them is in the way of another one for what the store
-// keeps.
+// crowdAt runs many transactions of different keys at once: the data of the store causes no conflict between them.
 func (e *env) crowdAt(level sql.IsolationLevel) {
 	const keys = 48
 	var runs atomic.Int64

@@ -11,7 +11,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// testLister checks how a store is looked through.
+// testLister checks the lists and the statistics of a store.
 func testLister(t *testing.T, h Harness) {
 	h.test(t, "empty", func(e *env) {
 		if found := e.list(store.Filter{}); len(found) != 0 {
@@ -23,7 +23,8 @@ func testLister(t *testing.T, h Harness) {
 		}
 	})
 	h.test(t, "pages", func(e *env) {
-		// Few pages: to some stores each is a scan of all keys of the database, also of other tests.
+		// The test reads few pages: on some stores each page is a scan of all keys of the database, including keys of
+		// other tests.
 		for _, id := range ids(3) {
 			e.own(id)
 		}
@@ -69,7 +70,7 @@ func (e *env) stats() store.Stats {
 	return stats
 }
 
-// pages lists all that a filter chooses, page by page.
+// pages lists all records that a filter selects, page by page.
 func (e *env) pages(f store.Filter) []store.Record {
 	e.Helper()
 	var all []store.Record
@@ -127,14 +128,14 @@ func largestPages(e *env) {
 	e.wantListed(slices.Concat(first, rest), targets, "two pages of the largest size")
 }
 
-// filtered is what a filter is expected to choose.
+// filtered is a filter with the records that it should select.
 type filtered struct {
 	what   string
 	filter store.Filter
 	want   []store.ID
 }
 
-// wantFiltered lists all that a filter chooses at once, and in pages.
+// wantFiltered lists all records that a filter selects, at once and in pages.
 func (e *env) wantFiltered(all []filtered) {
 	e.Helper()
 	for _, f := range all {
@@ -144,7 +145,7 @@ func (e *env) wantFiltered(all []filtered) {
 	}
 }
 
-// inA and inB name records of two scopes.
+// inA and inB return IDs in two scopes.
 func inA(key string) store.ID { return store.ID{Scope: "a", Key: key} }
 func inB(key string) store.ID { return store.ID{Scope: "b", Key: key} }
 
@@ -167,7 +168,8 @@ func filters(e *env) {
 	})
 }
 
-// operations lists by operation, beside other operations whose names hold its name, and records that hold it elsewhere.
+// operations lists by operation, beside operations whose names contain its name, and records that contain it in other
+// fields.
 func operations(e *env) {
 	long := "POST /" + strings.Repeat("long/", 300)
 	of := func(name string) option {
@@ -205,9 +207,9 @@ func operations(e *env) {
 	e.wantFiltered([]filtered{{"an operation that nobody calls", store.Filter{Operation: "/payments"}, nil}})
 }
 
-// dueByTheStore lists what is due by the store's clock, and by no other (S3): a lease or a retention that is over, and
-// what is unknown and not postponed. A clock that the suite moves is far behind that of the machine, by which all would
-// be due.
+// dueByTheStore lists due records by the store's clock, and by no other (S3): records whose lease or retention is over,
+// and unknown records that are not postponed. A clock that the suite moves is far behind the clock of the machine, by
+// which all records would be due.
 func dueByTheStore(e *env) {
 	e.own(inA("soon"), lease(e.brief()))
 	e.own(inA("later"), lease(calm))
@@ -271,8 +273,8 @@ func statistics(e *env) {
 	}
 }
 
-// unknownAge follows two unknown records through reconciliation. What has waited for the longest time counts from when
-// it became unknown, however often it was asked after, until it is a dead letter, which waits for a person.
+// unknownAge follows two unknown records through reconciliation. The age of an unknown record counts from when it
+// became unknown, however often its outcome was queried, until it is a dead letter, which waits for a person.
 func unknownAge(e *env, oldest, younger store.Claim) {
 	first, second := e.get(oldest.ID).SettledAt, e.get(younger.ID).SettledAt
 	e.postpone(oldest, 0)
@@ -287,7 +289,7 @@ func unknownAge(e *env, oldest, younger store.Claim) {
 	e.wantUnknown("the oldest is settled", 1, time.Time{})
 }
 
-// wantUnknown checks what the statistics say of unknown records.
+// wantUnknown checks the statistics of unknown records.
 func (e *env) wantUnknown(when string, dead int64, oldest time.Time) {
 	e.Helper()
 	if stats := e.stats(); stats.DeadLetters != dead || !stats.OldestUnknown.Equal(oldest) {
@@ -296,8 +298,8 @@ func (e *env) wantUnknown(when string, dead int64, oldest time.Time) {
 	}
 }
 
-// lostOwners counts the records whose lease has ended (B1). The owner may be dead, and no sweeper or resumer run: until
-// one of them comes, or the owner does, nothing but the statistics and the list of what is due shows these records.
+// lostOwners counts the records whose lease has ended (B1). The owner may be dead, and no sweeper or resumer may run:
+// until a sweeper, a resumer or the owner acts, only the statistics and the list of due records show these records.
 func lostOwners(e *env) {
 	later := 2 * e.brief()
 	if e.Advance != nil {
@@ -327,7 +329,7 @@ func lostOwners(e *env) {
 	}
 }
 
-// wantLostOwners checks what the statistics say of owners that were lost.
+// wantLostOwners checks the statistics of lost owners.
 func (e *env) wantLostOwners(when string, lost int64, oldest time.Time) {
 	e.Helper()
 	if stats := e.stats(); stats.LostOwners != lost || !stats.OldestLostOwner.Equal(oldest) {

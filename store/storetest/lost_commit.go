@@ -10,9 +10,9 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// testLostCommit loses COMMITs of one process while another process with the same clock uses the same records. What the
-// process that lost it concludes is held against the rows that are there: it never takes another's commit for its own,
-// and a missing record for a proof.
+// testLostCommit loses COMMITs of one process while another process with the same clock uses the same records. The
+// conclusion of the process that lost the COMMIT is compared with the rows that are there: it must not take another
+// process's commit for its own, nor a missing record for a proof.
 func testLostCommit(t *testing.T, h Harness) {
 	for _, over := range []string{"no record", "a retryable record"} {
 		for _, lost := range []string{"request", "reply"} {
@@ -37,10 +37,10 @@ func testLostCommit(t *testing.T, h Harness) {
 	}
 }
 
-// meanwhile is what happens between the loss of a COMMIT and the question what became of it.
+// meanwhile is what happens between the loss of a COMMIT and the query for its outcome.
 type meanwhile struct {
 	name string
-	// removes says that the record is removed, and executes that another process then sends the same request.
+	// removes means that the record is removed, and executes that another process then sends the same request.
 	removes, executes bool
 }
 
@@ -51,14 +51,14 @@ var meanwhiles = []meanwhile{
 	{name: "removed, another process executes", removes: true, executes: true},
 }
 
-// transacting is the outcome of a call of Transact, with the token that its work was given.
+// transacting is the outcome of a call of Transact, with the token that its work got.
 type transacting struct {
 	verdict store.Verdict
 	err     error
 	token   int64
 }
 
-// lone runs a transaction whose row says which process it is of. Both processes give the same answer.
+// lone runs a transaction whose row names its process. Both processes give the same answer.
 func (e *env) lone(s store.Store, row string) (done transacting) {
 	done.verdict, done.err = s.(store.Transactor).Transact(e.ctx, request(id("key")),
 		e.inserting(row, func(_ context.Context, v store.Verdict) store.Settlement {
@@ -68,8 +68,8 @@ func (e *env) lone(s store.Store, row string) (done transacting) {
 	return done
 }
 
-// awaited runs a transaction when the one before it is over: the server may not have noticed yet that its connection was
-// cut.
+// awaited runs a transaction after the one before it has ended: the server may not have noticed yet that its connection
+// was cut.
 func (e *env) awaited(row string) (done transacting) {
 	e.Helper()
 	for {
@@ -133,8 +133,8 @@ func (e *env) loseCommit(reply bool, m meanwhile) {
 	}
 }
 
-// tokensOfTwins lets the work of two processes with one clock run for one key, one after the other: what the first one
-// did is undone, and what it sent to other systems carried another token (S7).
+// tokensOfTwins runs the work of two processes with one clock for one key, one after the other: the first work is
+// undone, and anything that it sent to other systems carried another token (S7).
 func tokensOfTwins(e *env) {
 	l := e.Lossy(e)
 	seen := make(map[int64]bool)

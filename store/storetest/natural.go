@@ -12,10 +12,11 @@ import (
 	"github.com/onceward/onceward/natural"
 )
 
-// natural returns the store as one that writes rows with names of their own.
+// natural returns the store as a [natural.Store].
 func (e *env) natural() natural.Store { return e.Store.(natural.Store) }
 
-// table makes a table through a transaction of the application, or beside it where that ends transactions.
+// table creates a table through a transaction of the application, or outside it on a database where a DDL statement
+// ends transactions.
 func (e *env) table(statements ...string) {
 	e.Helper()
 	if e.Business != nil && e.Business.Define != nil {
@@ -36,7 +37,7 @@ func (e *env) table(statements ...string) {
 	})
 }
 
-// texts returns the first column of what a query finds.
+// texts returns the first column of the rows of a query.
 func (e *env) texts(query string) (found []string) {
 	e.Helper()
 	e.committed(func(ctx context.Context) error {
@@ -58,7 +59,7 @@ func (e *env) texts(query string) (found []string) {
 	return found
 }
 
-// wantTexts checks what a query finds.
+// wantTexts checks the result of a query.
 func (e *env) wantTexts(query, rule string, want ...string) {
 	e.Helper()
 	if got := e.texts(query); !slices.Equal(got, want) {
@@ -66,7 +67,7 @@ func (e *env) wantTexts(query, rule string, want ...string) {
 	}
 }
 
-// upserting is work that writes a row.
+// upserting returns work that writes a row.
 func (e *env) upserting(u natural.Upsert, outcome *natural.Outcome) func(ctx context.Context) error {
 	return func(ctx context.Context) (err error) {
 		*outcome, err = e.natural().UpsertRow(ctx, e.tx(ctx), u)
@@ -74,7 +75,7 @@ func (e *env) upserting(u natural.Upsert, outcome *natural.Outcome) func(ctx con
 	}
 }
 
-// upsert writes a row in a transaction of its own and checks what that did.
+// upsert writes a row in a transaction of its own and checks the outcome.
 func (e *env) upsert(u natural.Upsert, want natural.Outcome, rule string) {
 	e.Helper()
 	var got natural.Outcome
@@ -84,13 +85,13 @@ func (e *env) upsert(u natural.Upsert, want natural.Outcome, rule string) {
 	}
 }
 
-// The table of payments, and all that is in it.
+// These are the table of payments and a query for its content.
 const (
 	payments    = `CREATE TABLE payments (id VARCHAR(64) PRIMARY KEY, state TEXT, amount INTEGER)`
 	allPayments = `SELECT id || ' ' || coalesce(state, 'null') || ' ' || amount FROM payments ORDER BY id`
 )
 
-// payment is a row of it, which is final when it is paid or refunded.
+// payment returns an upsert of a payment, which is final when it is paid or refunded.
 func payment(id string, state any, amount int) natural.Upsert {
 	return natural.Upsert{
 		Table:       "payments",
@@ -176,8 +177,8 @@ func insertedUpdatedKept(e *env) {
 	e.wantTexts(allPayments, "O6: a final row is as it was", "a paid 3", "b refunded 5", "c paid 7")
 }
 
-// refusedUpsert checks that a row cannot be written. Its transaction is rolled back: not every database goes on with
-// one in which a statement failed.
+// refusedUpsert checks that a row cannot be written. Its transaction is rolled back: not every database continues a
+// transaction in which a statement failed.
 func (e *env) refusedUpsert(u natural.Upsert, rule string) {
 	e.Helper()
 	err := e.inTx(func(ctx context.Context) error {
@@ -192,7 +193,7 @@ func (e *env) refusedUpsert(u natural.Upsert, rule string) {
 	}
 }
 
-// senselessUpserts asks for what cannot be.
+// senselessUpserts sends upserts that are impossible.
 func senselessUpserts(e *env) {
 	e.table(payments)
 	for name, change := range map[string]func(*natural.Upsert){
@@ -211,7 +212,7 @@ func senselessUpserts(e *env) {
 	e.wantTexts(allPayments, "O6: what makes no sense")
 }
 
-// twoColumns has a key of two columns, of which either alone is not unique.
+// twoColumns uses a key of two columns; neither column alone is unique.
 func twoColumns(e *env) {
 	e.table(`CREATE TABLE order_lines (item INTEGER NOT NULL, shop VARCHAR(64) NOT NULL, closed INTEGER NOT NULL,
 		note TEXT, UNIQUE (shop, item))`)
@@ -235,7 +236,7 @@ func twoColumns(e *env) {
 		"x1 1 closed", "x2 0 again", "y1 7 third")
 }
 
-// finalNotWritten has a final state that only others write.
+// finalNotWritten uses a final state that only other writers store.
 func finalNotWritten(e *env) {
 	e.table(payments, `INSERT INTO payments (id, state, amount) VALUES ('a', 'paid', 1), ('b', 'new', 1), ('c', NULL, 1)`)
 	for id, want := range map[string]natural.Outcome{
@@ -248,7 +249,7 @@ func finalNotWritten(e *env) {
 	e.wantTexts(allPayments, "O6: the final state is not among the values", "a paid 1", "b new 2", "c null 2", "d null 2")
 }
 
-// oddNames has names that stand for something else in SQL if they are not quoted.
+// oddNames uses names that have another meaning in SQL if they are not quoted.
 func oddNames(e *env) {
 	names := []string{
 		"select", "Größe in cm", `a"b`, "x?", "$1", ":name", "it's", "a;--", "CamelCase", "camelcase2",
@@ -280,7 +281,8 @@ func oddNames(e *env) {
 	}
 }
 
-// manyUpserts has many write the same row at once, each in a final state: the one that inserted it is the one to go on.
+// manyUpserts makes many callers write the same row at once, each in a final state: only the caller that inserted the
+// row may continue.
 func manyUpserts(e *env) {
 	e.table(payments)
 	const n = 16
@@ -300,7 +302,7 @@ func manyUpserts(e *env) {
 	e.wantTexts(allPayments, "O6: the row of the one that inserted it", fmt.Sprint("a paid ", winner))
 }
 
-// locking is work that locks a name.
+// locking returns work that locks names.
 func (e *env) locking(names ...string) func(ctx context.Context) error {
 	return func(ctx context.Context) error {
 		for _, name := range names {
@@ -320,7 +322,8 @@ func lockedNames(e *env) {
 	}
 }
 
-// lockedAndCounted has many read a number and write the next one, each behind the same lock: none is lost.
+// lockedAndCounted makes many callers read a number and write the next one, all under the same lock: no increment is
+// lost.
 func lockedAndCounted(e *env) {
 	e.table(payments, `INSERT INTO payments (id, state, amount) VALUES ('a', 'new', 0)`)
 	const n = 8
@@ -342,7 +345,7 @@ func lockedAndCounted(e *env) {
 	e.wantTexts(allPayments, "O6: a number that is counted behind a lock", fmt.Sprint("a new ", n))
 }
 
-// lockWaits has a second transaction ask for a name while the first one has it, which then ends as given.
+// lockWaits makes a second transaction request a name while the first one holds it, which then ends with verdict.
 func lockWaits(e *env, verdict error) {
 	end := e.begin(e.locking("a"))
 	e.committed(e.locking("b", "A", "a ")) // others do not wait

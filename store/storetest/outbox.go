@@ -13,20 +13,20 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// topic is that of most messages of the tests.
+// topic is the topic of most messages of the tests.
 const topic = "charges"
 
-// box returns the store as one that keeps messages.
+// box returns the store as an [outbox.Store].
 func (e *env) box() outbox.Store { return e.Store.(outbox.Store) }
 
-// about is a message about an aggregate, or one without order if that is empty.
+// about returns a message about an aggregate, or a message without order if the aggregate is empty.
 func about(aggregate, kind string) outbox.Message {
 	return outbox.Message{
 		Topic: topic, AggregateType: "payment", AggregateID: aggregate, Type: kind, Payload: []byte(`{}`),
 	}
 }
 
-// adding is work that adds messages, and appends their IDs to ids.
+// adding returns work that adds messages, and appends their IDs to ids.
 func (e *env) adding(ids *[]string, messages ...outbox.Message) func(ctx context.Context) error {
 	return func(ctx context.Context) error {
 		box, err := outbox.New(e.box(), outbox.Config{})
@@ -49,14 +49,14 @@ func (e *env) add(messages ...outbox.Message) []string {
 	e.Helper()
 	var ids []string
 	e.committed(func(ctx context.Context) error {
-		ids = ids[:0] // the store may call it again
+		ids = ids[:0] // the store may call the work again
 		return e.adding(&ids, messages...)(ctx)
 	})
 	return ids
 }
 
-// lane commits n messages about one aggregate, each in a transaction of its own and at a moment of its own, so that
-// there is no doubt which is the oldest.
+// lane commits n messages about one aggregate, each in a transaction of its own and at a different time, so that the
+// order of their ages is certain.
 func (e *env) lane(aggregate string, n int) (ids []string) {
 	e.Helper()
 	for i := range n {
@@ -66,7 +66,7 @@ func (e *env) lane(aggregate string, n int) (ids []string) {
 	return ids
 }
 
-// claimFor claims messages for a while.
+// claimFor claims messages for a lease.
 func (e *env) claimFor(lease time.Duration, wants ...outbox.ClaimRequest) []outbox.Claimed {
 	e.Helper()
 	claimed, err := e.box().ClaimMessages(e.ctx, wants, lease)
@@ -76,13 +76,13 @@ func (e *env) claimFor(lease time.Duration, wants ...outbox.ClaimRequest) []outb
 	return claimed
 }
 
-// claim claims at most so many messages of the topic, for a lease that does not run out.
+// claim claims at most limit messages of the topic, for a lease that does not run out.
 func (e *env) claim(limit int) []outbox.Claimed {
 	e.Helper()
 	return e.claimFor(calm, outbox.ClaimRequest{Topic: topic, Limit: limit})
 }
 
-// claimOne claims one message, which has to be the given one.
+// claimOne claims one message, which must be the given one.
 func (e *env) claimOne(id, rule string) outbox.Claimed {
 	e.Helper()
 	claimed := e.claim(1)
@@ -90,7 +90,7 @@ func (e *env) claimOne(id, rule string) outbox.Claimed {
 	return claimed[0]
 }
 
-// wantIDs checks which messages were claimed, in any order, and ends the test if it is not these.
+// wantIDs checks which messages were claimed, in any order, and ends the test if they are others.
 func (e *env) wantIDs(claimed []outbox.Claimed, rule string, want ...string) {
 	e.Helper()
 	if got := claimedIDs(claimed); !slices.Equal(sorted(got), sorted(want)) {
@@ -98,7 +98,7 @@ func (e *env) wantIDs(claimed []outbox.Claimed, rule string, want ...string) {
 	}
 }
 
-// wantRun checks which messages were claimed, in their order.
+// wantRun checks which messages were claimed, and their order.
 func (e *env) wantRun(claimed []outbox.Claimed, rule string, want ...string) {
 	e.Helper()
 	if got := claimedIDs(claimed); !slices.Equal(got, want) {
@@ -116,7 +116,7 @@ func claimedIDs(claimed []outbox.Claimed) []string {
 
 func sorted(ids []string) []string { return slices.Sorted(slices.Values(ids)) }
 
-// describe tells messages by their types and states, which say more than their IDs.
+// describe returns the types and states of messages, which are more readable than their IDs.
 func (e *env) describe(ids []string) string {
 	if len(ids) == 0 {
 		return "nothing"
@@ -131,12 +131,12 @@ func (e *env) describe(ids []string) string {
 	return strings.Join(names, ", ")
 }
 
-// to is an outcome with a state, for a claim whose attempts are as the store counted them.
+// to returns an outcome with a state, and with the attempts that the store has counted for the claim.
 func to(state outbox.State, c outbox.Claimed) outbox.Outcome {
 	return outbox.Outcome{Lease: c.Lease(), State: state, Attempts: c.Attempts}
 }
 
-// finish ends leases that are held.
+// finish ends leases, which must be held.
 func (e *env) finish(outcomes ...outbox.Outcome) {
 	e.Helper()
 	fenced, err := e.box().FinishMessages(e.ctx, outcomes)
@@ -146,7 +146,7 @@ func (e *env) finish(outcomes ...outbox.Outcome) {
 	}
 }
 
-// done ends leases because the messages were delivered.
+// done ends leases with the result that the messages were delivered.
 func (e *env) done(claimed ...outbox.Claimed) {
 	e.Helper()
 	outcomes := make([]outbox.Outcome, len(claimed))
@@ -156,7 +156,7 @@ func (e *env) done(claimed ...outbox.Claimed) {
 	e.finish(outcomes...)
 }
 
-// delivered claims and finishes until nothing is due, and returns what it delivered in that order.
+// delivered claims and finishes messages until none is due, and returns their IDs in the order of delivery.
 func (e *env) delivered() (ids []string) {
 	e.Helper()
 	for {
@@ -174,7 +174,7 @@ func (e *env) delivered() (ids []string) {
 	}
 }
 
-// message returns a message as it is kept.
+// message returns a message as it is stored.
 func (e *env) message(id string) outbox.Entry {
 	e.Helper()
 	found := e.listMessages(outbox.Filter{ID: id})
@@ -191,7 +191,7 @@ func (e *env) listMessages(f outbox.Filter) []outbox.Entry {
 	return found
 }
 
-// wantMessage checks where a message stands.
+// wantMessage checks the state of a message.
 func (e *env) wantMessage(id string, want outbox.State, rule string) outbox.Entry {
 	e.Helper()
 	got := e.message(id)
@@ -225,7 +225,7 @@ func (e *env) wantNotFound(err error, rule string) {
 	}
 }
 
-// uuid makes an ID such as the outbox makes.
+// uuid returns an ID like the IDs of the outbox.
 func uuid() string {
 	var b [16]byte
 	_, _ = rand.Read(b[:])

@@ -12,12 +12,12 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// testOutboxAnswer checks that messages which a handler adds to its answer are there if and only if the answer was
-// committed together with what the handler wrote, and in their order (O1, O2, I10).
+// testOutboxAnswer checks that messages that a handler adds to its answer are there if and only if the answer was
+// committed together with the handler's writes, and that they keep their order (O1, O2, I10).
 func testOutboxAnswer(t *testing.T, h Harness) {
 	h.test(t, "outside of a handler", answerOutside)
 	if !has[outbox.AnswerStore](h.probe) {
-		return // it says so, which is all that it has to
+		return // adding must fail, as tested above; nothing else is required
 	}
 	h.test(t, "committed", answerCommitted)
 	h.test(t, "content", answerContent)
@@ -34,10 +34,10 @@ func testOutboxAnswer(t *testing.T, h Harness) {
 	h.test(t, "heard of", answerHeard)
 }
 
-// toAnswer is work that adds messages to the answer, appends their IDs to ids, and ends as given.
+// toAnswer returns work that adds messages to the answer, appends their IDs to ids, and ends with end.
 func (e *env) toAnswer(ids *[]string, end store.TxAction, messages ...outbox.Message) work {
 	return func(ctx context.Context, _ store.Verdict) store.Settlement {
-		*ids = (*ids)[:0] // the store may call it again
+		*ids = (*ids)[:0] // the store may call the work again
 		for _, m := range messages {
 			id, err := e.outbox().AddToAnswer(ctx, m)
 			if err != nil {
@@ -49,7 +49,7 @@ func (e *env) toAnswer(ids *[]string, end store.TxAction, messages ...outbox.Mes
 	}
 }
 
-// outbox is one over the store.
+// outbox returns an outbox over the store.
 func (e *env) outbox() *outbox.Outbox {
 	box, err := outbox.New(e.box(), outbox.Config{})
 	if err != nil {
@@ -58,7 +58,7 @@ func (e *env) outbox() *outbox.Outbox {
 	return box
 }
 
-// statement runs one on the transaction of the work.
+// statement runs a statement on the transaction of the work.
 func (e *env) statement(ctx context.Context, text string) {
 	e.Helper()
 	if _, err := e.tx(ctx).ExecContext(ctx, text); err != nil {
@@ -89,7 +89,7 @@ func answerCommitted(e *env) {
 	e.wantRun(ofX, "O2: messages of one aggregate", ids[0], ids[3])
 }
 
-// answerContent checks that a message is kept as it was when it was added, whatever the handler does with it then.
+// answerContent checks that a message is kept as it was when it was added, whatever the handler does with it later.
 func answerContent(e *env) {
 	want := fullEntry()
 	given := want
@@ -127,8 +127,8 @@ func answerReplayed(e *env) {
 	e.wantIDs(e.claim(everything), "O1: one answer, one message", ids...)
 }
 
-// answerSavepoint rolls back to a savepoint: what was written at once since then is gone, what belongs to the answer is
-// not.
+// answerSavepoint rolls back to a savepoint: messages that were written directly since then are gone, messages of the
+// answer are not.
 func answerSavepoint(e *env) {
 	var written, ids []string
 	adding := e.toAnswer(&ids, store.TxCommit, about("x", "to the answer"))
@@ -144,7 +144,7 @@ func answerSavepoint(e *env) {
 	e.wantIDs(e.claim(everything), "O1: after a rollback to a savepoint", ids...)
 }
 
-// answerBehind adds to the answer first, and writes a message about the same aggregate then.
+// answerBehind adds to the answer first, and then writes a message about the same aggregate.
 func answerBehind(e *env) {
 	var written, ids []string
 	adding := e.toAnswer(&ids, store.TxCommit, about("x", "to the answer, first"), about("x", "to the answer, second"))
@@ -159,7 +159,7 @@ func answerBehind(e *env) {
 	e.wantRun(e.claim(everything), "O2: the order within one transaction", append(written, ids...)...)
 }
 
-// answerBounds adds more than an answer takes along: the excess is refused, and the rest committed.
+// answerBounds adds more messages than an answer accepts: the excess is refused, and the rest committed.
 func answerBounds(e *env) {
 	for name, m := range map[string]outbox.Message{
 		"many":  about("x", "small"),
@@ -189,7 +189,7 @@ func answerBounds(e *env) {
 	}
 }
 
-// answerReturned adds with the context of a handler that has returned.
+// answerReturned adds a message with the context of a handler that has returned.
 func answerReturned(e *env) {
 	var kept context.Context
 	e.transacted(request(id("key")), func(ctx context.Context, _ store.Verdict) store.Settlement {
@@ -204,8 +204,8 @@ func answerReturned(e *env) {
 	}
 }
 
-// answerReturning has a goroutine of the handler go on adding while that returns: what it was told was added is there,
-// and nothing else.
+// answerReturning makes a goroutine of the handler keep adding messages while the handler returns: the messages whose
+// call succeeded are there, and no others.
 func answerReturning(e *env) {
 	var added []string
 	ended := make(chan struct{})
@@ -231,8 +231,8 @@ func answerReturning(e *env) {
 	e.wantIDs(e.claim(everything), "O1: what was added while the handler returned", added...)
 }
 
-// answerInside adds a message of another operation with the context of the handler, as one does that runs inside of it.
-// The message would be lost if the other operation is kept and the handler's work undone.
+// answerInside adds a message of another operation with the context of the handler, as an operation does that runs
+// inside the handler. The message would be lost if the other operation is kept and the handler's work is undone.
 func answerInside(e *env) {
 	e.transacted(request(id("key")), func(ctx context.Context, _ store.Verdict) store.Settlement {
 		entry := fullEntry()
@@ -247,7 +247,7 @@ func answerInside(e *env) {
 	}
 }
 
-// answerOutside adds where there is no answer.
+// answerOutside adds messages where there is no answer.
 func answerOutside(e *env) {
 	refused := func(ctx context.Context, where string) {
 		e.Helper()
@@ -273,8 +273,8 @@ func answerOutside(e *env) {
 	}
 }
 
-// answerCrowd has handlers add for two aggregates in different orders, all at once: none of them fails, and each
-// aggregate's messages keep the order of each handler.
+// answerCrowd makes handlers add messages for two aggregates in different orders, all at once: no handler fails, and
+// each aggregate's messages keep the order of each handler.
 func answerCrowd(e *env) {
 	const handlers = 16
 	together(handlers, func(i int) {
@@ -306,7 +306,7 @@ func answerCrowd(e *env) {
 	}
 }
 
-// answerHeard has a watcher hear of a message that was committed with an answer.
+// answerHeard checks that a watcher is notified of a message that was committed with an answer.
 func answerHeard(e *env) {
 	hints, stop := e.box().WatchMessages()
 	e.Cleanup(stop)

@@ -30,7 +30,7 @@ func testOutbox(t *testing.T, h Harness) {
 	}
 }
 
-// lifeOfMessage follows one message and what is told of it at each step.
+// lifeOfMessage follows one message and checks what the store reports of it at each step.
 func lifeOfMessage(e *env) {
 	from := e.now()
 	id := e.add(about("", "created"))[0]
@@ -66,7 +66,7 @@ func lifeOfMessage(e *env) {
 	e.wantIDs(e.claim(everything), "O3: a message that is done is never claimed again")
 }
 
-// wantMoment checks that a time is as long after a moment that came between from and now.
+// wantMoment checks that a time is so long after a moment between from and now.
 func (e *env) wantMoment(what string, got, from time.Time, after time.Duration) {
 	e.Helper()
 	earliest, latest := from.Add(after-e.resolution()), e.now().Add(after+e.resolution())
@@ -75,7 +75,7 @@ func (e *env) wantMoment(what string, got, from time.Time, after time.Duration) 
 	}
 }
 
-// anyMessage puts odd but allowed content in each place.
+// anyMessage puts odd but allowed content in each field.
 func anyMessage(e *env) {
 	every := make([]byte, 256)
 	for i := range every {
@@ -113,7 +113,7 @@ func anyMessage(e *env) {
 	}
 }
 
-// roundTrip adds an entry, and checks what is kept of it and what a worker gets.
+// roundTrip adds an entry, and checks what is stored and what a worker gets.
 func (e *env) roundTrip(change func(*outbox.Entry)) {
 	e.Helper()
 	want := fullEntry()
@@ -142,7 +142,7 @@ func (e *env) roundTrip(change func(*outbox.Entry)) {
 	}
 }
 
-// fullEntry has something in each place, and a topic of its own.
+// fullEntry returns an entry with a value in each field, and a topic of its own.
 func fullEntry() outbox.Entry {
 	id := uuid()
 	return outbox.Entry{
@@ -155,8 +155,8 @@ func fullEntry() outbox.Entry {
 	}
 }
 
-// diffEntries says in which fields an entry differs from what it should be. Step and Delay have done their work when a
-// message is kept, in its downstream key and its due time, so a store may leave them out.
+// diffEntries returns the fields in which an entry differs from the expected one. The store may leave out Step and
+// Delay: the downstream key and the due time of a stored message contain their effect.
 func diffEntries(got, want outbox.Entry) string {
 	var diffs []string
 	differs := func(name string, same bool, g, w any) {
@@ -193,7 +193,7 @@ func diffEntries(got, want outbox.Entry) string {
 	return strings.Join(diffs, "; ")
 }
 
-// dueAfterDelay claims before and after a delay is over.
+// dueAfterDelay claims before and after the end of a delay.
 func dueAfterDelay(e *env) {
 	m := about("", "delayed")
 	m.Delay = 3 * e.brief()
@@ -231,7 +231,7 @@ func topicsApart(e *env) {
 		"O2: the other topics", ids[3], ids[6])
 }
 
-// claimLimits claims less than there is.
+// claimLimits claims fewer messages than there are.
 func claimLimits(e *env) {
 	e.add(about("", "0"), about("", "1"), about("", "2"), about("", "3"), about("", "4"))
 	for _, step := range []struct{ limit, want int }{{0, 0}, {2, 2}, {1, 1}, {everything, 2}, {everything, 0}} {
@@ -241,7 +241,7 @@ func claimLimits(e *env) {
 	}
 }
 
-// oldestFirst claims less than is due, of several aggregates.
+// oldestFirst claims fewer messages than are due, of several aggregates.
 func oldestFirst(e *env) {
 	var ids []string
 	for i, aggregate := range []string{"", "x", "y", "", "x", "z"} {
@@ -268,7 +268,7 @@ func capturedNotClaimed(e *env) {
 	e.wantMessage(id, outbox.StateCaptured, "O4: a captured message stays as it is")
 }
 
-// outboxRestarts has messages, their order, leases and tokens survive a restart.
+// outboxRestarts checks that messages, their order, leases and tokens survive a restart.
 func outboxRestarts(e *env) {
 	ids := e.lane("x", 3)
 	free := e.add(about("", "free"))[0]

@@ -8,14 +8,14 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
-// The size of the crowd of workers.
+// These constants are the size of the crowd of workers.
 const (
 	claimers     = 8
 	crowdedLanes = 40
 	crowdedTotal = 500
 )
 
-// testOutboxCrowd has many workers claim and finish at once: each message is claimed once, and order holds (O2).
+// testOutboxCrowd makes many workers claim and finish at once: each message is claimed once, and order holds (O2).
 func testOutboxCrowd(t *testing.T, h Harness) {
 	h.test(t, "many claimers", func(e *env) {
 		c := newDeliveries(e)
@@ -34,24 +34,24 @@ func testOutboxCrowd(t *testing.T, h Harness) {
 	})
 }
 
-// deliveries is what a crowd of workers has delivered.
+// deliveries records what a crowd of workers has delivered.
 type deliveries struct {
 	*env
-	// place says which one of its aggregate a message is.
+	// place is the position of each message within its aggregate.
 	place map[string]int
 
 	mu   sync.Mutex
 	wake *sync.Cond
-	// claimed holds the messages that were claimed, and next the place that each aggregate has come to.
+	// claimed contains the messages that were claimed, and next the position that each aggregate has reached.
 	claimed map[string]bool
 	next    map[string]int
-	// rounds counts deliveries that came to their end, idle the workers that found nothing, stuck how often that were all
-	// of them, and over says that it is over.
+	// rounds counts finished deliveries, idle the workers that found nothing, and stuck how often all workers were idle
+	// in succession. over means that all is delivered, or that a worker has failed.
 	rounds, idle, stuck int
 	over                bool
 }
 
-// newDeliveries adds the messages, of which some have no aggregate.
+// newDeliveries adds the messages; some of them have no aggregate.
 func newDeliveries(e *env) *deliveries {
 	d := &deliveries{env: e, place: make(map[string]int), claimed: make(map[string]bool), next: make(map[string]int)}
 	d.wake = sync.NewCond(&d.mu)
@@ -71,7 +71,8 @@ func newDeliveries(e *env) *deliveries {
 	return d
 }
 
-// work claims and finishes until all is delivered. It waits for the others when there is nothing to claim.
+// work claims and finishes messages until all are delivered. It waits for the other workers when there is nothing to
+// claim.
 func (d *deliveries) work() (err error) {
 	defer func() {
 		if err != nil {
@@ -99,7 +100,7 @@ func (d *deliveries) work() (err error) {
 	}
 }
 
-// deliver takes messages in the order of the claim, and makes them done.
+// deliver takes messages in the order of the claim, and finishes them as done.
 func (d *deliveries) deliver(claimed []outbox.Claimed) error {
 	outcomes := make([]outbox.Outcome, len(claimed))
 	for i, c := range claimed {
@@ -121,7 +122,7 @@ func (d *deliveries) deliver(claimed []outbox.Claimed) error {
 	return nil
 }
 
-// note checks that a message comes once and in its order.
+// note checks that a message is claimed once and in its order.
 func (d *deliveries) note(c outbox.Claimed) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -140,7 +141,7 @@ func (d *deliveries) note(c outbox.Claimed) error {
 	return nil
 }
 
-// look returns how many rounds there were, and whether it is over.
+// look returns how many rounds there were, and whether the deliveries are over.
 func (d *deliveries) look() (rounds int, over bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -154,8 +155,9 @@ func (d *deliveries) stop() {
 	d.wake.Broadcast()
 }
 
-// wait waits for the end of a round after the given one. If all workers wait, no worker holds a lease, and what is left
-// is due: then a message was forgotten, unless they were only in each other's way, which is why they look again.
+// wait waits for the end of a round after the given one. If all workers wait, no worker holds a lease, and all
+// remaining messages are due: then a message was forgotten, unless the workers only blocked each other, which is why
+// they look again.
 func (d *deliveries) wait(rounds int) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

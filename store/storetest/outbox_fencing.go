@@ -9,7 +9,7 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
-// testOutboxFencing has workers write after they lost their lease: nothing changes, and they are told (I6, O2).
+// testOutboxFencing makes workers write after they lost their lease: nothing changes, and they get an error (I6, O2).
 func testOutboxFencing(t *testing.T, h Harness) {
 	h.test(t, "taken by another", takenByAnother)
 	h.test(t, "ended by itself", endedByItself)
@@ -29,7 +29,7 @@ func testOutboxFencing(t *testing.T, h Harness) {
 	h.test(t, "the answer", answers)
 }
 
-// takenByAnother has a worker come back after another one has the message, and after that one ended it.
+// takenByAnother makes a worker return after another worker has the message, and after the other worker has ended it.
 func takenByAnother(e *env) {
 	for _, state := range []outbox.State{
 		outbox.StateLeased, outbox.StateDone, outbox.StateReady, outbox.StateDead, outbox.StateHolding,
@@ -41,7 +41,7 @@ func takenByAnother(e *env) {
 		next := e.claimOne(id, "O2: a lease that ran out")
 		if state != outbox.StateLeased {
 			end := to(state, next)
-			end.After = calm // so that it is not in the way of the next one
+			end.After = calm // so that this message does not block the next one
 			e.finish(end)
 		}
 		e.wantMessage(id, state, "O2: the end of the worker that has the lease")
@@ -49,8 +49,8 @@ func takenByAnother(e *env) {
 	}
 }
 
-// bothLeases has a worker that was given a message a second time write under both leases at once: each is judged by its
-// token.
+// bothLeases makes a worker that got a message a second time write under both leases at once: each write is decided by
+// its token.
 func bothLeases(e *env) {
 	for _, oldFirst := range []bool{true, false} {
 		id := e.add(about("", "given twice"))[0]
@@ -75,7 +75,7 @@ func bothLeases(e *env) {
 	}
 }
 
-// endedByItself has a worker write once more after it has ended its lease.
+// endedByItself makes a worker write once more after it has ended its lease.
 func endedByItself(e *env) {
 	for _, state := range []outbox.State{
 		outbox.StateDone, outbox.StateDead, outbox.StateHolding, outbox.StateReady, outbox.StateBehind,
@@ -83,7 +83,7 @@ func endedByItself(e *env) {
 		ids := e.lane("aggregate "+state.String(), 2)
 		run := e.claim(everything)
 		e.wantRun(run, "O2", ids...)
-		e.finish(to(state, run[1])) // behind the other one, which stays leased
+		e.finish(to(state, run[1])) // behind the other message, which stays leased
 		e.refusesLease(run[1])
 	}
 }
@@ -124,7 +124,7 @@ func (e *env) refusesWrites(old outbox.Claimed) {
 	e.wantLost(e.box().RecordEffect(e.ctx, old.Lease(), "late", []byte("late")), "I6: RecordEffect under a lost lease")
 }
 
-// someHeld sends leases that are held together with such as are not.
+// someHeld sends leases that are held together with leases that are not.
 func someHeld(e *env) {
 	ids := e.add(about("x", "lost"), about("y", "held"), about("", "lost, free"), about("", "held, free"))
 	old := e.claim(everything)
@@ -169,8 +169,8 @@ func sameLeases(a, b []outbox.Lease) bool {
 	return len(a) == len(b)
 }
 
-// answers keeps what a handler has of the receiver's answer until the next worker needs it, and what a person found out
-// (O3).
+// answers checks that the part of the receiver's answer that a handler keeps is there for the next worker, and so is
+// what a person found out (O3).
 func answers(e *env) {
 	id := e.add(about("x", "charge"))[0]
 	held := e.claimOne(id, "O2")
@@ -206,7 +206,7 @@ func answers(e *env) {
 	want("a message that is done", first, "ch_2", e.message(id))
 }
 
-// providerIDs keeps what the receiver called the effect until the next worker needs it (O3).
+// providerIDs checks that the receiver's id for the effect is kept until the next worker needs it (O3).
 func providerIDs(e *env) {
 	const last = "ch_2 für 東京"
 	id := e.add(about("x", "charge"))[0]

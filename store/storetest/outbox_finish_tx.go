@@ -8,7 +8,7 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
-// testOutboxFinishTx checks that a message is done together with what its worker writes, or neither (O3).
+// testOutboxFinishTx checks that a message is finished together with its worker's writes, or neither happens (O3).
 func testOutboxFinishTx(t *testing.T, h Harness) {
 	h.test(t, "both", finishedWithWork)
 	h.test(t, "each state", func(e *env) {
@@ -58,7 +58,7 @@ func testOutboxFinishTx(t *testing.T, h Harness) {
 	}
 }
 
-// finishedWithWork adds a message that follows, in the transaction that makes the first one done.
+// finishedWithWork adds a follow-up message in the transaction that finishes the first one.
 func finishedWithWork(e *env) {
 	id := e.add(about("x", "charge"))[0]
 	claimed := e.claimOne(id, "O2")
@@ -77,7 +77,7 @@ func finishedWithWork(e *env) {
 	e.refusesLease(claimed)
 }
 
-// leavesLease has work fail after it has written. The worker still has its lease, and can end it.
+// leavesLease makes work fail after it has written. The worker still has its lease, and can end it.
 func (e *env) leavesLease(failing func(work func(ctx context.Context) error) func(ctx context.Context) error) {
 	e.Helper()
 	ids := e.lane("x", 2)
@@ -100,7 +100,7 @@ func (e *env) leavesLease(failing func(work func(ctx context.Context) error) fun
 	e.wantDelivery("O2: when the work succeeded", ids[1])
 }
 
-// panicked calls f, and returns its error also if that comes as a panic.
+// panicked calls f, and returns its error, even if f panics with it.
 func panicked(f func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -110,8 +110,8 @@ func panicked(f func() error) (err error) {
 	return f()
 }
 
-// lostDuringWork lets a lease run out while the work is under way, and another worker ask for the message. The store
-// either keeps it from that one, or undoes the work.
+// lostDuringWork lets a lease run out while the work is running, and another worker claim the message. The store either
+// does not give the message to the other worker, or undoes the work.
 func lostDuringWork(e *env) {
 	id := e.add(about("x", "slow"))[0]
 	old := e.claimBriefly()

@@ -7,7 +7,7 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
-// testOutboxLeases checks what becomes of leases that end, are extended or run out (O2, O3).
+// testOutboxLeases checks leases that end, are extended or run out (O2, O3).
 func testOutboxLeases(t *testing.T, h Harness) {
 	h.test(t, "one new token for each claim", tokensOfClaims)
 	h.test(t, "a lease that ran out", leaseRanOut)
@@ -34,7 +34,7 @@ func testOutboxLeases(t *testing.T, h Harness) {
 	}
 }
 
-// claimBriefly claims all that is due for a lease that is meant to run out.
+// claimBriefly claims all due messages for a lease that is meant to run out.
 func (e *env) claimBriefly() []outbox.Claimed {
 	e.Helper()
 	return e.claimFor(e.brief(), outbox.ClaimRequest{Topic: topic, Limit: everything})
@@ -65,8 +65,7 @@ func tokensOfClaims(e *env) {
 	}
 }
 
-// leaseRanOut loses workers again and again: each time the message is claimed, and the attempt is counted (scenario
-// 26).
+// leaseRanOut loses workers repeatedly: each time the message is claimed, and the attempt is counted (scenario 26).
 func leaseRanOut(e *env) {
 	ids := e.add(about("", "free"), about("x", "head"))
 	for attempt := 1; attempt <= 3; attempt++ {
@@ -80,7 +79,7 @@ func leaseRanOut(e *env) {
 	}
 }
 
-// leaseExtended keeps a lease past its first end. On a real clock only its end is looked at.
+// leaseExtended extends a lease past its first end. On a real clock only the end of the lease is checked.
 func leaseExtended(e *env) {
 	id := e.add(about("", "free"))[0]
 	first := 30 * e.brief()
@@ -101,7 +100,7 @@ func leaseExtended(e *env) {
 	e.done(claimed...)
 }
 
-// runLost has a worker die with a run: only the first was certainly begun.
+// runLost makes a worker die with a run: only the first message was certainly begun.
 func runLost(e *env) {
 	ids := e.lane("x", 3)
 	for attempt := 1; attempt <= 3; attempt++ {
@@ -121,7 +120,7 @@ func runLost(e *env) {
 	e.wantAttempts(e.claimOne(ids[1], "O2: the next attempt").Entry, 2, "O3: what the worker said, and one more")
 }
 
-// runLostInParts claims less than was lost: the others wait, although their leases ran out, too.
+// runLostInParts claims fewer messages than were lost: the others wait, although their leases ran out too.
 func runLostInParts(e *env) {
 	ids := e.lane("x", 3)
 	e.wantRun(e.claimBriefly(), "O2", ids...)
@@ -134,7 +133,7 @@ func runLostInParts(e *env) {
 	}
 }
 
-// anotherAttempt ends leases with an attempt at once.
+// anotherAttempt ends leases with an immediate further attempt.
 func anotherAttempt(e *env) {
 	id := e.add(about("", "free"))[0]
 	for attempt := 1; attempt <= 3; attempt++ {
@@ -151,8 +150,8 @@ func anotherAttempt(e *env) {
 	}
 }
 
-// behindNothing has a worker put back what it had not begun after the message in front was done, so that no worker
-// comes by to free it.
+// behindNothing makes a worker put back messages that it had not begun, after the message in front of them was
+// finished, so that no other worker will free them.
 func behindNothing(e *env) {
 	ids := e.lane("x", 3)
 	run := e.claim(everything)

@@ -13,22 +13,23 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// deliveryModel is what messages have to be. It holds them in the order in which they were committed.
+// deliveryModel is the expected content of the outbox. It holds the messages in the order in which they were committed.
 type deliveryModel struct{ all []*modelMessage }
 
-// modelMessage is one message. It is Ready also where the store may know that it is Behind: whether and when a store
-// notes that is its own choice, as long as no worker gets the message too early and one gets it in the end.
+// modelMessage is one message. Its state is Ready even if the store may record it as Behind: whether and when a store
+// does so is its own choice, as long as no worker gets the message too early and some worker gets it in the end.
 type modelMessage struct {
 	id, kind, lane string
 	state          outbox.State
-	// due is when it is delivered or when its lease ends.
+	// due is when the message is due, or when its lease ends.
 	due      time.Time
 	attempts int
-	// token is that of the last lease, and old are those before.
+	// token is the token of the last lease, and old are the tokens before it.
 	token      int64
 	old        []int64
 	providerID string
-	// lastError is that of the last outcome. It is empty where there was none since the message was added or replayed.
+	// lastError is the error of the last outcome. It is empty if there was none since the message was added or
+	// replayed.
 	lastError string
 }
 
@@ -40,7 +41,7 @@ func (d *deliveryModel) find(id string) *modelMessage {
 	return d.all[i]
 }
 
-// leased returns the messages that a worker has or had, and none ended.
+// leased returns the messages that a worker has, or had and did not end.
 func (d *deliveryModel) leased() (leased []*modelMessage) {
 	for _, m := range d.all {
 		if m.state == outbox.StateLeased {
@@ -54,7 +55,7 @@ func (m *modelMessage) open() bool {
 	return m.state == outbox.StateReady || m.state == outbox.StateLeased || m.state == outbox.StateHolding
 }
 
-// ripe reports whether the message may be claimed if nothing is in front of it.
+// ripe reports whether the message may be claimed if there is no open message in front of it.
 func (m *modelMessage) ripe(now time.Time) bool {
 	return (m.state == outbox.StateReady || m.state == outbox.StateLeased) && !now.Before(m.due)
 }
@@ -72,9 +73,9 @@ func (d *deliveryModel) inFront(m *modelMessage) (front []*modelMessage) {
 	return front
 }
 
-// claim checks what a store claimed, and takes it over. A claim takes at least one message if there is any to take.
-// With a limit that is not reached it takes at least the first of each aggregate; how many behind that it takes along
-// is its choice.
+// claim checks what a store claimed, and applies it to the model. A claim takes at least one message if there is any to
+// take. If the limit is not reached it takes at least the first message of each aggregate; how many of the following
+// messages it takes too is its choice.
 func (d *deliveryModel) claim(claimed []outbox.Claimed, limit int, lease time.Duration, now time.Time) error {
 	taken := make(map[*modelMessage]bool)
 	for _, c := range claimed {
@@ -111,7 +112,7 @@ func (d *deliveryModel) claim(claimed []outbox.Claimed, limit int, lease time.Du
 	return nil
 }
 
-// enough checks that a claim left nothing that it should have taken.
+// enough checks that a claim left no message that it should have taken.
 func (d *deliveryModel) enough(taken map[*modelMessage]bool, limit int, now time.Time) error {
 	if len(taken) > limit {
 		return fmt.Errorf("took %d messages", len(taken))
@@ -125,7 +126,8 @@ func (d *deliveryModel) enough(taken map[*modelMessage]bool, limit int, now time
 	return nil
 }
 
-// mayFence checks whether a lease was rightly said to be lost. One that ran out and that no worker took may be either.
+// mayFence checks whether a lease was correctly reported as lost. A lease that ran out, and whose message no worker
+// took, may be reported either way.
 func (m *modelMessage) mayFence(token int64, fenced bool, now time.Time) error {
 	current := m.state == outbox.StateLeased && m.token == token
 	switch {
@@ -150,7 +152,7 @@ func (m *modelMessage) end(e outbox.Outcome, now time.Time) {
 	}
 }
 
-// replay makes a dead letter ready, and reports whether it is one.
+// replay makes a dead letter ready, and reports whether the message is a dead letter.
 func (d *deliveryModel) replay(m *modelMessage, now time.Time) bool {
 	if m.state != outbox.StateDead && m.state != outbox.StateHolding {
 		return false
@@ -159,7 +161,7 @@ func (d *deliveryModel) replay(m *modelMessage, now time.Time) bool {
 	return true
 }
 
-// drop makes a dead letter one that does not hold, and reports whether it is one.
+// drop stops a dead letter from holding up its aggregate, and reports whether the message is a dead letter.
 func (d *deliveryModel) drop(m *modelMessage, _ time.Time) bool {
 	if m.state != outbox.StateDead && m.state != outbox.StateHolding {
 		return false
@@ -168,7 +170,7 @@ func (d *deliveryModel) drop(m *modelMessage, _ time.Time) bool {
 	return true
 }
 
-// operatorMove has an operator act on a message.
+// operatorMove makes an operator act on a message.
 func (w *deliveryWalk) operatorMove(
 	rt *rapid.T, act func(context.Context, string) error, model func(*modelMessage, time.Time) bool,
 ) {
@@ -180,13 +182,13 @@ func (w *deliveryWalk) operatorMove(
 	}
 }
 
-// same compares a message with what is kept.
+// same compares a message with the stored one.
 func (m *modelMessage) same(got outbox.Entry, now time.Time) error {
 	state := got.State
 	if state == outbox.StateBehind {
 		state = outbox.StateReady
 	}
-	// A lease that ran out may be noted as such.
+	// A lease that ran out may be recorded as such.
 	lapsed := m.state == outbox.StateLeased && !now.Before(m.due) && state == outbox.StateReady
 	if state != m.state && !lapsed {
 		return fmt.Errorf("is %s, want %s", got.State, m.state)
@@ -194,7 +196,7 @@ func (m *modelMessage) same(got outbox.Entry, now time.Time) error {
 	if m.state == outbox.StateLeased && !lapsed && !got.Due.Equal(m.due) {
 		return fmt.Errorf("is leased until %s, want until %s", got.Due, m.due)
 	}
-	// One that waited for another may be due from when that was over.
+	// A message that waited for another one may be due from the time when the wait was over.
 	if got.State == outbox.StateReady && got.Due.After(now) && !got.Due.Equal(m.due) {
 		return fmt.Errorf("is due at %s, want at %s", got.Due, m.due)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// testOutboxOperator checks what operators see and do (O3).
+// testOutboxOperator checks what operators can see and do (O3).
 func testOutboxOperator(t *testing.T, h Harness) {
 	h.test(t, "messages by what they are", filteredMessages)
 	h.test(t, "messages since a moment, of a clock that was set back", messagesOfAClockSetBack)
@@ -65,7 +65,7 @@ func filteredMessages(e *env) {
 	special.ID = "01900000-0000-7000-8000-000000000001"
 	made := time.UnixMilli(0x0190_0000_0000)
 	e.committed(func(ctx context.Context) error { return e.box().AddMessage(ctx, e.tx(ctx), &special) })
-	all := len(ids) + 2 // and the head in front of the one that is behind
+	all := len(ids) + 2 // and the head in front of the message that is behind
 	charged := e.claim(1)[0]
 	e.must(e.box().RecordEffect(e.ctx, charged.Lease(), "ch_of_the_receiver", nil))
 	for name, c := range map[string]struct {
@@ -101,7 +101,8 @@ func filteredMessages(e *env) {
 	}
 }
 
-// messagesOfAClockSetBack looks for a message whose ID is larger than those of many that were added after it.
+// messagesOfAClockSetBack searches for a message whose ID is larger than the IDs of many messages that were added after
+// it.
 func messagesOfAClockSetBack(e *env) {
 	const later = 1001
 	made := time.UnixMilli(0x0190_0000_0000)
@@ -177,12 +178,12 @@ func replays(e *env) {
 	}
 }
 
-// drops lets aggregates go on, and leaves other dead letters alone.
+// drops lets aggregates continue, and leaves other dead letters unchanged.
 func drops(e *env) {
 	ids := e.oneOfEach()
 	for _, state := range []outbox.State{outbox.StateHolding, outbox.StateDead} {
 		before := e.message(ids[state])
-		for range 2 { // once more changes nothing more
+		for range 2 { // the second drop changes nothing
 			e.must(e.box().DropMessage(e.ctx, ids[state]))
 			after := e.wantMessage(ids[state], outbox.StateDead, "O3: a dropped dead letter")
 			if after.Attempts != before.Attempts || after.LastError != before.LastError {
@@ -199,7 +200,7 @@ func drops(e *env) {
 	e.must(e.box().ReplayMessage(e.ctx, ids[outbox.StateHolding], nil)) // it is still a dead letter
 }
 
-// notDeadLetters tries to act on what is no dead letter.
+// notDeadLetters tries to act on messages that are not dead letters.
 func notDeadLetters(e *env) {
 	ids := e.oneOfEach()
 	delete(ids, outbox.StateDead)
@@ -222,8 +223,8 @@ func notDeadLetters(e *env) {
 func messageStats(e *env) {
 	e.wantStats(outbox.Stats{})
 	ids := e.oneOfEach()
-	// The oldest of those that wait is the leased one; those before it are done or dead. The head in front of the one that
-	// is behind is leased, too.
+	// The oldest waiting message is the leased one; the messages before it are done or dead. The head in front of the
+	// message that is behind is leased too.
 	want := outbox.Stats{Waiting: 4, DeadLetters: 2, Oldest: e.message(ids[outbox.StateLeased]).CreatedAt}
 	e.wantStats(want)
 	e.must(e.box().ReplayMessage(e.ctx, ids[outbox.StateDead], nil))

@@ -8,7 +8,8 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
-// testOutboxOrder checks that messages about one aggregate keep their order, and others overtake (O2).
+// testOutboxOrder checks that messages about one aggregate keep their order, and that other messages can overtake them
+// (O2).
 func testOutboxOrder(t *testing.T, h Harness) {
 	h.test(t, "a run in one claim", func(e *env) {
 		ids := e.lane("x", 5)
@@ -26,7 +27,7 @@ func testOutboxOrder(t *testing.T, h Harness) {
 	h.test(t, "a dead letter that does not hold", func(e *env) {
 		ids := e.lane("x", 3)
 		first := e.claimOne(ids[0], "O2")
-		e.claim(everything) // finds that the rest has to wait
+		e.claim(everything) // finds that the rest must wait
 		e.finish(to(outbox.StateDead, first))
 		e.wantDelivery("O3: behind a dead letter the aggregate goes on", ids[1:]...)
 		e.wantMessage(ids[0], outbox.StateDead, "O3: a dead letter stays")
@@ -44,7 +45,7 @@ func testOutboxOrder(t *testing.T, h Harness) {
 	h.test(t, "without an aggregate", unordered)
 }
 
-// wantDelivery delivers all that is due and checks the order.
+// wantDelivery delivers all due messages and checks the order.
 func (e *env) wantDelivery(rule string, want ...string) {
 	e.Helper()
 	if got := e.delivered(); !slices.Equal(got, want) {
@@ -57,7 +58,7 @@ func leasedLane(e *env) {
 	ids := e.lane("x", 3)
 	head := e.claimOne(ids[0], "O2: the head of an aggregate")
 	others := append(e.lane("y", 2), e.add(about("", "free"))...)
-	late := e.lane("x", 1)[0] // added while the head is under way
+	late := e.lane("x", 1)[0] // added while the head is being delivered
 	for range 2 {
 		claimed := e.claim(everything)
 		e.wantIDs(claimed, "O2: others overtake an aggregate whose head is leased, and nothing of it is claimed", others...)
@@ -72,7 +73,8 @@ func leasedLane(e *env) {
 	e.wantDelivery("O2: when the head is done", ids[1], ids[2], late)
 }
 
-// restAfterDone delivers an aggregate one by one, each time with a claim in between that finds the rest waiting.
+// restAfterDone delivers the messages of an aggregate one by one, each time with a claim in between that finds the rest
+// waiting.
 func restAfterDone(e *env) {
 	for _, id := range e.lane("x", 4) {
 		head := e.claimOne(id, "O2: the next of the aggregate, when those before it are done")
@@ -81,7 +83,7 @@ func restAfterDone(e *env) {
 	}
 }
 
-// waitingForRetry fails the head, which is tried again later.
+// waitingForRetry fails the head, which is retried later.
 func waitingForRetry(e *env) {
 	ids := e.lane("x", 3)
 	head := e.claimOne(ids[0], "O2")
@@ -108,7 +110,7 @@ func waitingForRetry(e *env) {
 	e.wantDelivery("O2: when the next attempt succeeded", ids[1:]...)
 }
 
-// waitingForDelay has one in the middle that is not due yet.
+// waitingForDelay uses a message in the middle that is not due yet.
 func waitingForDelay(e *env) {
 	slow := about("x", "1, delayed")
 	slow.Delay = 2 * e.brief()
@@ -124,7 +126,7 @@ func waitingForDelay(e *env) {
 	e.wantDelivery("O2: when the delay is over", ids...)
 }
 
-// runFails has a worker fail in the middle of a run, and put back what it has not begun.
+// runFails makes a worker fail in the middle of a run, and put back the messages that it has not begun.
 func runFails(e *env) {
 	ids := e.lane("x", 4)
 	run := e.claim(everything)
@@ -171,7 +173,7 @@ func holdingReplayed(e *env) {
 	e.wantDelivery("O2: when a replayed dead letter is done", ids[1:]...)
 }
 
-// replayedInPlace replays a dead letter while those behind it have not been delivered.
+// replayedInPlace replays a dead letter before the messages behind it have been delivered.
 func replayedInPlace(e *env) {
 	ids := e.lane("x", 3)
 	e.finish(to(outbox.StateDead, e.claimOne(ids[0], "O2")))
@@ -181,7 +183,7 @@ func replayedInPlace(e *env) {
 	e.wantDelivery("O2: a message keeps the place that it got when it was added", ids[0], ids[2])
 }
 
-// poisoned lets many messages wait behind one that fails, and asks for few at a time (scenario 27).
+// poisoned makes many messages wait behind a failing one, and claims few at a time (scenario 27).
 func poisoned(e *env) {
 	head := e.lane("x", 1)
 	end := to(outbox.StateReady, e.claimOne(head[0], "O2"))
@@ -198,7 +200,7 @@ func poisoned(e *env) {
 		other)
 }
 
-// orderByTopic has one aggregate under two topics.
+// orderByTopic uses one aggregate under two topics.
 func orderByTopic(e *env) {
 	first, second := about("x", "charge"), about("x", "mail")
 	second.Topic = "mails"
@@ -216,7 +218,7 @@ func orderByTopic(e *env) {
 	}
 }
 
-// similarAggregates has aggregates whose names are the same only for those who look not closely.
+// similarAggregates uses aggregates whose names differ only slightly.
 func similarAggregates(e *env) {
 	var messages []outbox.Message
 	for _, name := range [][2]string{
@@ -244,7 +246,7 @@ func similarAggregates(e *env) {
 	}
 }
 
-// unordered has messages without an aggregate's id wait for nothing.
+// unordered checks that messages without an aggregate's id wait for nothing.
 func unordered(e *env) {
 	typed := about("", "with a type of aggregate")
 	bare := about("", "bare")
@@ -255,7 +257,7 @@ func unordered(e *env) {
 			e.Fatal("O2: a message without an aggregate's id waits for another")
 		}
 	}
-	// One that failed holds up none either.
+	// A failed message does not hold up the others either.
 	late := e.add(typed)[0]
 	end := to(outbox.StateHolding, e.claimOne(late, "O2"))
 	e.finish(end)

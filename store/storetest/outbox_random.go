@@ -38,19 +38,19 @@ func testOutboxRandom(t *testing.T, h Harness) {
 	})
 }
 
-// deliveryWalk is one random sequence on a store that is shared with those before it; its messages have a topic of
-// their own.
+// deliveryWalk is one random sequence on a store that it shares with the earlier sequences; its messages have a topic
+// of their own.
 type deliveryWalk struct {
 	*env
 	topic string
 	model deliveryModel
-	// at is what the store's clock says, which only the sequence moves.
+	// at is the time of the store's clock, which only the sequence moves.
 	at time.Time
-	// tokens are those that were given out.
+	// tokens are the tokens that were granted.
 	tokens map[int64]bool
 }
 
-// moves returns what can happen.
+// moves returns the possible moves.
 func (w *deliveryWalk) moves() map[string]func(*rapid.T) {
 	return map[string]func(*rapid.T){
 		"add":         w.addMove,
@@ -84,7 +84,7 @@ func (w *deliveryWalk) addMove(rt *rapid.T) {
 	}
 	var ids []string
 	err := w.inTx(func(ctx context.Context) error {
-		ids = ids[:0] // the store may call it again
+		ids = ids[:0] // the store may call the work again
 		return w.adding(&ids, messages...)(ctx)
 	})
 	if err != nil {
@@ -115,7 +115,7 @@ func (w *deliveryWalk) claimMove(rt *rapid.T) {
 	w.tokens[claimed[0].Token] = true
 }
 
-// drawLease returns a lease that a worker has or had, most often one that counts.
+// drawLease returns a lease that a worker has or had, usually one that counts.
 func (w *deliveryWalk) drawLease(rt *rapid.T) (*modelMessage, outbox.Lease) {
 	candidates := w.model.all
 	if leased := w.model.leased(); len(leased) > 0 && rapid.IntRange(0, 4).Draw(rt, "which") > 0 {
@@ -129,12 +129,12 @@ func (w *deliveryWalk) drawLease(rt *rapid.T) (*modelMessage, outbox.Lease) {
 	return m, outbox.Lease{ID: m.id, Token: token}
 }
 
-// finishMove ends a lease, which may be one that is lost.
+// finishMove ends a lease, which may be lost.
 func (w *deliveryWalk) finishMove(rt *rapid.T) {
 	m, lease := w.drawLease(rt)
 	states := []outbox.State{outbox.StateDone, outbox.StateDone, outbox.StateDead, outbox.StateHolding, outbox.StateReady}
 	if m.lane != "" {
-		states = append(states, outbox.StateBehind) // which one without an aggregate cannot be
+		states = append(states, outbox.StateBehind) // a message without an aggregate cannot be behind
 	}
 	end := outbox.Outcome{
 		Lease:      lease,
@@ -157,7 +157,7 @@ func (w *deliveryWalk) finishMove(rt *rapid.T) {
 		m.end(end, w.at)
 	}
 	if end.State == outbox.StateBehind {
-		w.freeMove(rt) // it may be behind nothing, which is for FreeMessages to find
+		w.freeMove(rt) // it may be behind nothing, which FreeMessages must find
 	}
 }
 
@@ -175,14 +175,14 @@ func (w *deliveryWalk) extendMove(rt *rapid.T) {
 	}
 }
 
-// freeMove looks for messages behind nothing. The model has none.
+// freeMove calls FreeMessages, which looks for messages behind nothing. The model has no such messages.
 func (w *deliveryWalk) freeMove(rt *rapid.T) {
 	if _, err := w.box().FreeMessages(w.ctx); err != nil {
 		rt.Fatal(err)
 	}
 }
 
-// compare holds every message to the model.
+// compare compares every message with the model.
 func (w *deliveryWalk) compare(rt *rapid.T) {
 	found, err := w.box().Messages(w.ctx, outbox.Filter{Topic: w.topic, Limit: everything})
 	if err != nil {

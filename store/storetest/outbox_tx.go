@@ -14,7 +14,7 @@ import (
 )
 
 // testOutboxTransactions checks that a message is there if and only if its transaction was committed, and that the
-// order is that of commits (O1, O2, I10).
+// order of messages is the order of commits (O1, O2, I10).
 func testOutboxTransactions(t *testing.T, h Harness) {
 	h.test(t, "rolled back", rolledBackMessages)
 	h.test(t, "several in one transaction", func(e *env) {
@@ -43,8 +43,8 @@ func rolledBackMessages(e *env) {
 	e.wantIDs(e.claim(everything), "I10: a message behind one that was rolled back waits for nothing", kept)
 }
 
-// withoutTx hands over no transaction: a message that is written past the transaction would be delivered although that
-// is undone.
+// withoutTx passes no transaction: a message that is written outside the transaction would be delivered even if the
+// transaction is undone.
 func withoutTx(e *env) {
 	entry := fullEntry()
 	if err := e.box().AddMessage(e.ctx, nil, &entry); err == nil {
@@ -55,7 +55,7 @@ func withoutTx(e *env) {
 	}
 }
 
-// endedTx adds through a transaction after its end.
+// endedTx adds a message through a transaction after its end.
 func endedTx(e *env) {
 	for _, end := range []error{nil, errUndone} {
 		var kept context.Context
@@ -76,7 +76,7 @@ func endedTx(e *env) {
 	}
 }
 
-// uncommittedMessages looks from outside while a transaction is open.
+// uncommittedMessages reads messages from outside while a transaction is open.
 func uncommittedMessages(e *env) {
 	var ids []string
 	end := e.begin(e.adding(&ids, about("x", "0"), about("", "free")))
@@ -88,7 +88,7 @@ func uncommittedMessages(e *env) {
 	e.wantIDs(e.claim(everything), "O1: after the commit", ids...)
 }
 
-// lateCommit has a transaction add first and commit last, for another aggregate and for none (scenario 28).
+// lateCommit makes a transaction add first and commit last, for another aggregate and for none (scenario 28).
 func lateCommit(e *env) {
 	var late []string
 	end := e.begin(e.adding(&late, about("late", "added first"), about("", "added first, unordered")))
@@ -102,7 +102,7 @@ func lateCommit(e *env) {
 	e.wantIDs(e.claim(everything), "scenario 28: messages that were added before others and committed after them", late...)
 }
 
-// beganFirst begins one transaction, has another one add and commit, and only then adds in the first.
+// beganFirst begins a transaction, lets another one add and commit, and only then adds in the first.
 func beganFirst(e *env) {
 	var own, last []string
 	began, over, others := make(chan struct{}, 1), make(chan error, 1), make(chan struct{})
@@ -110,7 +110,7 @@ func beganFirst(e *env) {
 	e.Cleanup(goOn) // for a test that fails in between
 	go func() {
 		over <- e.inTx(func(ctx context.Context) error {
-			own, last = nil, nil // the store may call it again
+			own, last = nil, nil // the store may call the work again
 			if err := e.adding(&own, about("own", "of the transaction that began first"))(ctx); err != nil {
 				return err
 			}
@@ -141,14 +141,15 @@ func beganFirst(e *env) {
 	}
 }
 
-// addsAtOnce has a transaction add for an aggregate while another one that did so has not ended, as it then does. The
-// second may wait for the first, or be committed before it: the order of their messages has to say which.
+// addsAtOnce makes a transaction add for an aggregate while another transaction that did so has not ended; that one
+// then ends with verdict. The second may wait for the first, or be committed before it: the order of their messages
+// must match.
 func addsAtOnce(e *env, verdict error) {
 	const rule = "O2: two transactions that add for one aggregate"
 	var first, second []string
 	adding := func(ids *[]string, m outbox.Message) func(context.Context) error {
 		return func(ctx context.Context) error {
-			*ids = nil // the store may call it again
+			*ids = nil // the store may call the work again
 			return e.adding(ids, m)(ctx)
 		}
 	}
@@ -160,7 +161,7 @@ func addsAtOnce(e *env, verdict error) {
 	case err := <-done:
 		overtook = true
 		e.must(err)
-	case <-time.After(10 * glance): // one that does not wait is not slower than that
+	case <-time.After(10 * glance): // work that does not wait is not slower than that
 	}
 	if err := end(verdict); !errors.Is(err, verdict) {
 		e.Errorf("%s: the first ended with %v, want %v", rule, err, verdict)

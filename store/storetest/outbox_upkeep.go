@@ -9,7 +9,7 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
-// testOutboxUpkeep checks that old messages go, that open ones stay, and that workers are woken (O2, O3).
+// testOutboxUpkeep checks that old messages are purged, that open ones stay, and that workers are woken (O2, O3).
 func testOutboxUpkeep(t *testing.T, h Harness) {
 	h.test(t, "done ones purged by age", func(e *env) {
 		e.purgesMessages(func(i int) {
@@ -39,7 +39,7 @@ func testOutboxUpkeep(t *testing.T, h Harness) {
 	h.test(t, "watchers that do not listen", deafWatchers)
 }
 
-// purge removes what is older than that.
+// purge removes the messages that are older than age.
 func (e *env) purge(age time.Duration, want int, rule string) {
 	e.Helper()
 	purged, err := e.box().PurgeMessages(e.ctx, age, everything)
@@ -60,7 +60,7 @@ func (e *env) purgesMessages(add func(i int)) {
 	})
 }
 
-// notPurged purges everything that may go.
+// notPurged purges all messages that may be purged, and checks that the others stay.
 func notPurged(e *env) {
 	ids := e.oneOfEach()
 	if e.Advance != nil {
@@ -106,7 +106,7 @@ func wokenByCommit(e *env) {
 		},
 	} {
 		e.add(about("", "before"))
-		_ = e.box().HearsMessages() // whatever it says: these are hints of this process
+		_ = e.box().HearsMessages() // the result does not matter: these are hints of this process
 		first, stopFirst := e.box().WatchMessages()
 		second, stopSecond := e.box().WatchMessages()
 		e.Cleanup(stopSecond)
@@ -123,7 +123,7 @@ func wokenByCommit(e *env) {
 	}
 }
 
-// deafWatchers has watchers that never look, and one that has stopped, hold up no other.
+// deafWatchers checks that watchers that never read, and a watcher that has stopped, do not block others.
 func deafWatchers(e *env) {
 	for i := range 3 {
 		_, stop := e.box().WatchMessages()

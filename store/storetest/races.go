@@ -9,10 +9,10 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// rounds is how often a race is run: each one is a new chance for the wrong interleaving.
+// rounds is how often a race is run: each round is a new chance for the wrong interleaving.
 const rounds = 10
 
-// testRaces lets many callers meet at one record, which only one of them may win (S1).
+// testRaces makes many callers race for one record, which only one of them may get (S1).
 func testRaces(t *testing.T, h Harness) {
 	h.test(t, "one new key", func(e *env) {
 		for _, id := range ids(rounds) {
@@ -56,7 +56,7 @@ func (e *env) crowdReserves(build func(i int) *store.Reservation) []store.Verdic
 	return verdicts
 }
 
-// contest checks that of many callers one is granted the right to execute and the others learn that it runs.
+// contest checks that one of many callers gets the right to execute, and that the others get in progress.
 func (e *env) contest(id store.ID, origin store.Origin) store.Verdict {
 	e.Helper()
 	verdicts := e.crowdReserves(func(int) *store.Reservation { return request(id, resume) })
@@ -80,7 +80,7 @@ func (e *env) contest(id store.ID, origin store.Origin) store.Verdict {
 	return winner
 }
 
-// onlyWinner returns the one verdict that grants.
+// onlyWinner returns the only verdict that grants.
 func (e *env) onlyWinner(verdicts []store.Verdict) store.Verdict {
 	e.Helper()
 	var winners []store.Verdict
@@ -129,7 +129,7 @@ func raceForLostOwner(e *env) {
 	}
 }
 
-// twoPayloads returns requests of which every other one has another payload.
+// twoPayloads returns requests of which every second one has another payload.
 func twoPayloads(id store.ID) func(i int) *store.Reservation {
 	return func(i int) *store.Reservation {
 		return request(id, fingerprints(fingerprint(fmt.Sprint("payload ", i%2))))
@@ -165,7 +165,7 @@ func raceTwoPayloadsRetry(e *env) {
 	}
 }
 
-// raceManyKeys is the traffic of a healthy day: no two callers meet.
+// raceManyKeys is normal traffic: no two callers use the same key.
 func raceManyKeys(e *env) {
 	targets := ids(crowd * 4)
 	errs := make([]error, crowd)
@@ -249,8 +249,8 @@ func raceCompleteAndAbandon(e *env) {
 	}
 }
 
-// raceRejectAndCorrected rejects twice, as an owner does whose reply was lost, while the corrected request comes in:
-// whatever the order, no reject touches the record of the corrected one (E5, S6).
+// raceRejectAndCorrected rejects twice, as an owner does whose reply was lost, while the corrected request arrives: in
+// any order, no reject changes the record of the corrected request (E5, S6).
 func raceRejectAndCorrected(e *env) {
 	for _, id := range ids(rounds) {
 		c := e.own(id)
@@ -281,7 +281,7 @@ func raceRejectAndCorrected(e *env) {
 	}
 }
 
-// raceExpiryAndReplay lets a record expire while retries come in: each gets the old answer or the one new grant.
+// raceExpiryAndReplay lets a record expire while retries arrive: each gets the old answer or the only new grant.
 func raceExpiryAndReplay(e *env) {
 	id := id("key")
 	expires := e.complete(e.own(id, retain(e.brief())), "stored")
@@ -305,7 +305,7 @@ func raceExpiryAndReplay(e *env) {
 	}
 }
 
-// pair runs two functions at the same moment.
+// pair calls two functions at the same moment.
 func pair(a, b func()) {
 	together(2, func(i int) {
 		if i == 0 {

@@ -8,10 +8,10 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// herd is how many records a worker meets in a race.
+// herd is how many records a worker finds in a race.
 const herd = 40
 
-// testSweeperRaces lets the sweeper meet owners and other sweepers.
+// testSweeperRaces makes the sweeper race with owners and other sweepers.
 func testSweeperRaces(t *testing.T, h Harness) {
 	h.test(t, "sweep, then complete", func(e *env) {
 		c := e.own(id("key"), lease(e.brief()))
@@ -61,7 +61,7 @@ func testSweeperRaces(t *testing.T, h Harness) {
 	})
 }
 
-// lapsedClaims returns owners whose leases are over.
+// lapsedClaims returns claims whose leases are over.
 func (e *env) lapsedClaims(n int) []store.Claim {
 	e.Helper()
 	var claims []store.Claim
@@ -129,7 +129,7 @@ func raceSweepAndExtend(e *env) {
 	}
 }
 
-// testReaperRaces lets the reaper meet retries and other reapers.
+// testReaperRaces makes the reaper race with retries and other reapers.
 func testReaperRaces(t *testing.T, h Harness) {
 	for _, soft := range []bool{false, true} {
 		kind := map[bool]string{false: "hard", true: "soft"}[soft]
@@ -161,7 +161,7 @@ func testReaperRaces(t *testing.T, h Harness) {
 	}
 }
 
-// raceReapAndReserve makes expired records again while they are being reaped: what was made again stays (S10).
+// raceReapAndReserve recreates expired records while they are being reaped: recreated records stay (S10).
 func (e *env) raceReapAndReserve(scope string, soft bool) {
 	e.Helper()
 	targets := ids(herd)
@@ -206,7 +206,7 @@ func (e *env) reapAll(soft bool) error {
 	}
 }
 
-// testBusterRaces lets an operator meet an owner.
+// testBusterRaces makes an operator race with an owner.
 func testBusterRaces(t *testing.T, h Harness) {
 	h.test(t, "forced bust against complete", func(e *env) {
 		for _, id := range ids(rounds * 2) {
@@ -242,7 +242,7 @@ func testBusterRaces(t *testing.T, h Harness) {
 	})
 }
 
-// checkBusted checks that after a bust one caller executes, unless all came before it.
+// checkBusted checks that after a bust one caller executes, unless all callers came before it.
 func (e *env) checkBusted(c store.Claim, verdicts []store.Verdict) {
 	e.Helper()
 	granted := 0
@@ -272,7 +272,7 @@ func sum(numbers []int) (total int) {
 	return total
 }
 
-// testReconcilerRaces lets late owners, resolvers and operators settle one unknown record at the same moment.
+// testReconcilerRaces makes late owners, resolvers and operators settle one unknown record at the same moment.
 func testReconcilerRaces(t *testing.T, h Harness) {
 	h.test(t, "late owner against another answer", raceOwnerAndAnswer)
 	h.test(t, "late owner against the same answer", func(e *env) {
@@ -326,7 +326,7 @@ func testReconcilerRaces(t *testing.T, h Harness) {
 	h.test(t, "a resolved step against retries", raceResolvedStepAndRetries)
 }
 
-// resolver returns the store as a reconciler.
+// resolver returns the store as a [store.Reconciler].
 func (e *env) resolver() store.Reconciler { return e.Store.(store.Reconciler) }
 
 func raceOwnerAndAnswer(e *env) {
@@ -367,7 +367,7 @@ func raceOwnerAndNotExecuted(e *env) {
 	}
 }
 
-// raceNotExecutedAndRetries checks that a resolution frees the operation for one retry, and for none before it.
+// raceNotExecutedAndRetries checks that a resolution lets one retry execute, and none before it.
 func raceNotExecutedAndRetries(e *env) {
 	for _, id := range ids(rounds) {
 		c := e.lose(id)

@@ -12,7 +12,7 @@ import (
 )
 
 // testRandom sends random sequences of events to a few records, and compares each answer and each record with a model
-// that is stepped by [store.Step].
+// that applies [store.Step].
 func testRandom(t *testing.T, h Harness) {
 	e := open(t, h)
 	begin := e.moving()
@@ -35,13 +35,14 @@ func testRandom(t *testing.T, h Harness) {
 	})
 }
 
-// walk is one random sequence on a store that is shared with those before it; its records are in a scope of its own.
+// walk is one random sequence on a store that it shares with the earlier sequences; its records are in a scope of its
+// own.
 type walk struct {
 	*env
 	ids []store.ID
-	// model holds what each record has to be.
+	// model contains the expected content of each record.
 	model map[store.ID]store.Record
-	// nonces are those that were used, to be repeated now and then.
+	// nonces are the nonces that were used; some are used again.
 	nonces []store.Nonce
 }
 
@@ -53,7 +54,8 @@ func newWalk(e *env, scope string) *walk {
 	return w
 }
 
-// quiet brings the records of earlier sequences to rest, so that background work finds nothing but this one's.
+// quiet settles or removes the records of earlier sequences, so that background work finds only the records of this
+// one.
 func (w *walk) quiet() error {
 	for range 2 {
 		w.Advance(100 * calm)
@@ -71,7 +73,7 @@ func (w *walk) quiet() error {
 	return nil
 }
 
-// moves returns what can happen.
+// moves returns the possible moves.
 func (w *walk) moves() map[string]func(*rapid.T) {
 	moves := map[string]func(*rapid.T){
 		"reserve":       w.reserveMove,
@@ -169,7 +171,7 @@ func (w *walk) ownerMove(rt *rapid.T) {
 	w.apply(rt, target, ev)
 }
 
-// resolutions are what is done to an unknown record from outside. Most often it is put off, so that there are dead
+// resolutions are the events from outside for an unknown record. Most often it is postponed, so that there are dead
 // letters.
 var resolutions = []store.EventKind{
 	store.EventResolveCompleted, store.EventResolveNotExecuted, store.EventResolveStep, store.EventResolveStep,
@@ -198,7 +200,7 @@ func (w *walk) resolveMove(rt *rapid.T) {
 	w.apply(rt, target, ev)
 }
 
-// boundaryMove lets the clock come to just before, at, or just after the moment at which a record is due.
+// boundaryMove moves the clock to just before, at, or just after the moment at which a record is due.
 func (w *walk) boundaryMove(rt *rapid.T) {
 	rec := w.model[w.drawID(rt)]
 	offset := time.Duration(rapid.IntRange(-1, 1).Draw(rt, "offset")) * w.resolution()
@@ -211,7 +213,7 @@ func (w *walk) boundaryMove(rt *rapid.T) {
 	}
 }
 
-// apply sends an event to store and model, which must agree about it and about every record after it.
+// apply sends an event to the store and the model, which must agree about it and about every record after it.
 func (w *walk) apply(rt *rapid.T, target store.ID, ev store.Event) {
 	after, err := w.step(target, w.model[target], ev)
 	if err != nil {
@@ -221,7 +223,7 @@ func (w *walk) apply(rt *rapid.T, target store.ID, ev store.Event) {
 	w.compare(rt, target)
 }
 
-// workerMove lets background work meet all records at once.
+// workerMove sends background work to all records at once.
 func (w *walk) workerMove(rt *rapid.T, ev store.Event) {
 	now, err := w.clock()
 	if err != nil {
@@ -250,7 +252,7 @@ func (w *walk) workerMove(rt *rapid.T, ev store.Event) {
 	w.compare(rt, store.ID{})
 }
 
-// transactMove runs a transaction; what it does to the record is a reserve and a complete in one.
+// transactMove runs a transaction; its effect on the record is a reserve and a complete in one.
 func (w *walk) transactMove(rt *rapid.T) {
 	r := w.drawReservation(rt)
 	r.OnLost = store.LostReconcile // a phased operation is not transactional
@@ -263,7 +265,7 @@ func (w *walk) transactMove(rt *rapid.T) {
 	}
 	_, outcome, wantErr := store.Step(before, store.Event{Kind: store.EventReserve, Reservation: r}, now)
 	if outcome.Origin == store.OriginRepeated {
-		return // one caller uses one mode
+		return // all callers use one mode
 	}
 	ran := false
 	got, err := w.transact(r, func(context.Context, store.Verdict) store.Settlement {
@@ -282,7 +284,7 @@ func (w *walk) transactMove(rt *rapid.T) {
 		w.settled(rt, before, r, done, now)
 	}
 	if outcome.Decision == store.DecisionUnknown {
-		// Whether the lost owner is noted now or by the caller that comes next is the store's choice.
+		// The store may record the lost owner now, or when the next caller arrives.
 		rec := w.get(r.ID)
 		if rec.State == store.StateUnknown {
 			w.model[r.ID] = rec
@@ -291,7 +293,7 @@ func (w *walk) transactMove(rt *rapid.T) {
 	w.compare(rt, store.ID{})
 }
 
-// settled steps the model over a committed transaction.
+// settled applies a committed transaction to the model.
 func (w *walk) settled(rt *rapid.T, before store.Record, r *store.Reservation, done *store.Completion, now time.Time) {
 	token := w.get(r.ID).Attempt
 	if token <= w.tokens[r.ID] {
@@ -306,7 +308,7 @@ func (w *walk) settled(rt *rapid.T, before store.Record, r *store.Reservation, d
 	w.model[r.ID] = rec
 }
 
-// compare holds every record to the model, but for the one that step has already judged.
+// compare compares every record with the model, except the record that step has already checked.
 func (w *walk) compare(rt *rapid.T, judged store.ID) {
 	for _, id := range w.ids {
 		if id == judged {

@@ -135,7 +135,8 @@ func repeatedResolutions(e *env) {
 	e.wantFenced(e.resolver().Postpone(e.ctx, released, notYet(0, 0)), "S6: postponing what is settled")
 }
 
-// testLost checks that an unknown record says since when: a reconciler must know how long ago its owner was lost (B3).
+// testLost checks that an unknown record contains when it became unknown: a reconciler must know how long ago its owner
+// was lost (B3).
 func testLost(t *testing.T, h Harness) {
 	for name, lose := range waysToLose(h.probe) {
 		h.test(t, name, func(e *env) {
@@ -146,10 +147,10 @@ func testLost(t *testing.T, h Harness) {
 	}
 }
 
-// way does something to a record, in the name of its attempt.
+// way does something to a record, for its attempt.
 type way func(e *env, c store.Claim)
 
-// waysToLose are how a record in progress, whose lease is over, becomes unknown.
+// waysToLose are the ways in which a record in progress, whose lease is over, becomes unknown.
 func waysToLose(i Instance) map[string]way {
 	ways := map[string]way{
 		"abandoned": func(e *env, c store.Claim) { e.must(e.Store.Abandon(e.ctx, c, "timeout")) },
@@ -167,7 +168,7 @@ func waysToLose(i Instance) map[string]way {
 	return ways
 }
 
-// waysToSettle are what ends an unknown record.
+// waysToSettle are the ways to settle an unknown record.
 func waysToSettle(i Instance) map[string]way {
 	ways := map[string]way{"completed late": func(e *env, c store.Claim) { e.complete(c, "late") }}
 	if has[store.Reconciler](i) {
@@ -181,7 +182,7 @@ func waysToSettle(i Instance) map[string]way {
 	return ways
 }
 
-// lostAndFound follows a record: the moment at which it was lost stays until it is settled, and leaves no trace then.
+// lostAndFound follows a record: the time at which it was lost stays until it is settled, and leaves no trace then.
 func (e *env) lostAndFound(target store.ID, lose, settle way) {
 	e.Helper()
 	c := e.own(target, lease(e.brief()))
@@ -239,7 +240,7 @@ func testRequeue(t *testing.T, h Harness) {
 		e.postpone(c, 0)
 		e.requeue(c, "now, please")
 		e.wantQueued(c, "now, please")
-		e.requeue(c, "again") // the reply to the first one may be lost
+		e.requeue(c, "again") // the reply to the first call may be lost
 		e.wantQueued(c, "again")
 	})
 	h.test(t, "still settled as before", func(e *env) {
@@ -354,7 +355,7 @@ func requeuedDeadLetter(e *env) {
 	}
 }
 
-// raceRequeueAndResolve checks that a requeue never brings back what was resolved.
+// raceRequeueAndResolve checks that a requeue never undoes a resolution.
 func raceRequeueAndResolve(e *env) {
 	for _, id := range ids(rounds * 2) {
 		c := e.lose(id)
@@ -372,8 +373,8 @@ func raceRequeueAndResolve(e *env) {
 	}
 }
 
-// testResolvedStep checks that settling a step settles the step (I15): the operation is in progress again, without an
-// owner, and the next attempt goes on from what was learned.
+// testResolvedStep checks that resolving a step settles only the step (I15): the operation is in progress again,
+// without an owner, and the next attempt continues from the resolved checkpoint.
 func testResolvedStep(t *testing.T, h Harness) {
 	h.test(t, "the next attempt goes on behind it", func(e *env) {
 		c := e.resolveStep(id("key"))
@@ -435,7 +436,7 @@ func testResolvedStep(t *testing.T, h Harness) {
 }
 
 // personEndsLostOperation checks that an operation whose owner is gone can be ended, whatever code is deployed (I16),
-// and that one whose owner has its lease cannot.
+// and that an operation whose owner has its lease cannot.
 func personEndsLostOperation(e *env) {
 	ends := map[string]struct {
 		end  func(c store.Claim) error
@@ -468,7 +469,7 @@ func personEndsLostOperation(e *env) {
 		e.must(way.end(c)) // the reply may be lost
 		for _, w := range ownerWrites(false) {
 			if (w.name == "release" || w.name == "reject") && name == "not executed" {
-				continue // they say the same
+				continue // these two have the same result
 			}
 			e.wantFenced(w.write(e, c), "S6: "+w.name+" of an owner whose operation was ended as "+name)
 		}
@@ -478,12 +479,12 @@ func personEndsLostOperation(e *env) {
 	}
 }
 
-// learned is what was learned of a step.
+// learned returns the checkpoint that was found for a step.
 func learned() store.Checkpoint {
 	return store.Checkpoint{Point: "shipped", Data: []byte("learned"), ProviderID: "ch_7"}
 }
 
-// resolveStep loses a phased operation and resolves the step that it was lost in.
+// resolveStep loses a phased operation and resolves the step in which it was lost.
 func (e *env) resolveStep(id store.ID) store.Claim {
 	e.Helper()
 	c := e.ownAtPoint(id, resume)
@@ -492,7 +493,7 @@ func (e *env) resolveStep(id store.ID) store.Claim {
 	return c
 }
 
-// raceForTheAttempt checks that of many nodes which saw a record due one makes the attempt (B6): it is counted once.
+// raceForTheAttempt checks that of many nodes that saw a due record one makes the attempt (B6): it is counted once.
 func raceForTheAttempt(e *env) {
 	for _, id := range ids(rounds) {
 		c := e.lose(id)
@@ -516,7 +517,7 @@ func raceForTheAttempt(e *env) {
 	}
 }
 
-// raceResolvedStepAndRetries checks that a resolved step frees the operation for one attempt, and for none before it.
+// raceResolvedStepAndRetries checks that a resolved step lets one attempt execute the operation, and none before it.
 func raceResolvedStepAndRetries(e *env) {
 	for _, id := range ids(rounds) {
 		c := e.lose(id, resume)

@@ -6,7 +6,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// testRestart checks that records survive a restart of the store, with all that they hold.
+// testRestart checks that records survive a restart of the store with their whole content.
 func testRestart(t *testing.T, h Harness) {
 	for _, f := range fixtures(h.probe) {
 		h.test(t, f.name, func(e *env) {

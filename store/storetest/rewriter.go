@@ -12,7 +12,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// rewriterActions put other bytes in the place of a record's content, in each way that matters.
+// rewriterActions replace the content of a record with other bytes, in each way that matters.
 func rewriterActions() []action {
 	rewrite := func(name string, change func(ev *store.Event)) action {
 		return action{
@@ -40,7 +40,7 @@ func rewriterActions() []action {
 	}
 }
 
-// rewritten is content with other bytes in each of its places.
+// rewritten returns content with other bytes in each of its fields.
 func rewritten(c store.Content) store.Content {
 	if c.Response.Status != 0 {
 		c.Response.Header = append(slices.Clone(c.Response.Header), store.HeaderField{Name: "X-Rewritten", Value: "\x00\xff"})
@@ -52,7 +52,8 @@ func rewritten(c store.Content) store.Content {
 	return c
 }
 
-// testRewriter checks that a rewrite is seen by all who read, changes nothing else, and gives way to an owner.
+// testRewriter checks that all readers see a rewrite, that it changes nothing else, and that an owner's write has
+// precedence.
 func testRewriter(t *testing.T, h Harness) {
 	h.test(t, "an answer", func(e *env) {
 		c := e.own(id("key"))
@@ -98,13 +99,13 @@ func testRewriter(t *testing.T, h Harness) {
 	}
 }
 
-// rewriteRace is a write that keeps the data of a record, and whether its record may be retried before it.
+// rewriteRace is a write that keeps the data of a record, and whether the record is released before it.
 type rewriteRace struct {
 	released bool
 	write    func(e *env, c store.Claim) error
 }
 
-// rewriteRaces are the writes that carry the data of a record on.
+// rewriteRaces are the writes that keep the data of a record.
 func rewriteRaces() map[string]rewriteRace {
 	return map[string]rewriteRace{
 		"retry": {released: true, write: func(e *env, c store.Claim) error {
@@ -127,7 +128,7 @@ func rewriteRaces() map[string]rewriteRace {
 	}
 }
 
-// raceRewrite lets rewrites meet another write, each on a record of its own.
+// raceRewrite makes rewrites race with another write, each on a record of its own.
 func (e *env) raceRewrite(meets rewriteRace) {
 	e.Helper()
 	const pairs = crowd / 2
@@ -151,7 +152,7 @@ func (e *env) raceRewrite(meets rewriteRace) {
 	}
 }
 
-// carrying makes a record that carries data, which is its owner's or may be retried.
+// carrying makes a record with data, which its owner holds or which is released.
 func (e *env) carrying(target store.ID, released bool) (store.Claim, store.Content) {
 	e.Helper()
 	c := e.own(target)
@@ -163,8 +164,8 @@ func (e *env) carrying(target store.ID, released bool) (store.Claim, store.Conte
 	return c, rec.Content()
 }
 
-// checkRewritten checks that a rewrite that succeeded is not undone by a write at the same time, and that one that was
-// refused did nothing.
+// checkRewritten checks that a successful rewrite is not undone by a write at the same time, and that a refused rewrite
+// changed nothing.
 func (e *env) checkRewritten(target store.ID, from store.Content, err error) {
 	e.Helper()
 	want := from.Data
@@ -178,7 +179,7 @@ func (e *env) checkRewritten(target store.ID, from store.Content, err error) {
 	}
 }
 
-// rewrittenDuringStep rewrites data that a step leaves as it is.
+// rewrittenDuringStep rewrites data during a step that does not change it.
 func rewrittenDuringStep(e *env) {
 	c, from := e.carrying(id("key"), false)
 	var rewriteErr error
@@ -198,7 +199,7 @@ func rewrittenDuringStep(e *env) {
 	}
 }
 
-// rewrittenDuringTransaction rewrites data that the attempt before has left.
+// rewrittenDuringTransaction rewrites data of the previous attempt during a transaction.
 func rewrittenDuringTransaction(e *env) {
 	c, from := e.carrying(id("key"), true)
 	var rewriteErr error

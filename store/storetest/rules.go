@@ -10,10 +10,10 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// This file states section 4 of the specification a second time, and does not call [store.Step]: a store that follows
-// Step in an error would agree with the model in all other tests.
+// This file states section 4 of the specification a second time, and does not call [store.Step]: otherwise a store that
+// has the same error as Step would agree with the model in all tests.
 
-// change is what one event did to one record, between two moments of the store's clock.
+// change is the effect of one event on one record, between two moments of the store's clock.
 type change struct {
 	before, after store.Record
 	event         store.Event
@@ -28,8 +28,8 @@ type edge struct {
 	to   store.State
 }
 
-// edges are the steps from one state to another, or within one, that the table allows. What each of them needs besides
-// is in the rules.
+// edges are the steps from one state to another, or within one state, that the table allows. Their further conditions
+// are in the rules.
 var edges = []edge{
 	{store.StateNone, store.EventReserve, store.StateInProgress},
 	{store.StateExpired, store.EventReserve, store.StateInProgress},
@@ -54,7 +54,7 @@ var edges = []edge{
 	{store.StateUnknown, store.EventResolveCompleted, store.StateCompleted},
 	{store.StateUnknown, store.EventResolveNotExecuted, store.StateRetryable},
 	{store.StateUnknown, store.EventResolveStep, store.StateInProgress},
-	{store.StateInProgress, store.EventResolveCompleted, store.StateCompleted}, // resumable, and its owner lost
+	{store.StateInProgress, store.EventResolveCompleted, store.StateCompleted}, // resumable, and its owner is lost
 	{store.StateInProgress, store.EventResolveNotExecuted, store.StateRetryable},
 	{store.StateInProgress, store.EventResolveStep, store.StateInProgress},
 	{store.StateUnknown, store.EventBeginReconcile, store.StateUnknown},
@@ -73,7 +73,7 @@ var edges = []edge{
 	{store.StateInProgress, store.EventRewrite, store.StateInProgress},
 }
 
-// obeys holds a change to the rules.
+// obeys checks a change against the rules.
 func (c *change) obeys() error {
 	changed := diffRecords(c.after, c.before, 0) != ""
 	if changed && !slices.Contains(edges, edge{c.before.State, c.event.Kind, c.after.State}) {
@@ -92,7 +92,7 @@ func (c *change) obeys() error {
 	return c.decided(changed)
 }
 
-// refused holds a refusal to its reason: the owner of a record in progress is not refused, nor is its late answer.
+// refused checks the reason of a refusal: the owner of a record in progress is not refused, nor is its late answer.
 func (c *change) refused() error {
 	b, kind := &c.before, c.event.Kind
 	if !errors.Is(c.got.err, store.ErrFenced) || c.event.Attempt != b.Attempt {
@@ -107,7 +107,7 @@ func (c *change) refused() error {
 	return nil
 }
 
-// early reports whether a moment had certainly not come when the event happened. A moment that is not set never comes.
+// early reports whether a moment had certainly not come when the event happened. The zero time never comes.
 func (c *change) early(at time.Time) bool { return at.IsZero() || c.to.Before(at) }
 
 // made reports whether the event made a record where there was none that counts.
@@ -121,7 +121,7 @@ func (c *change) granted() bool {
 	return c.event.Kind == store.EventReserve && c.after.State == store.StateInProgress
 }
 
-// owned is S6: who writes names the attempt that the record stands at.
+// owned checks S6: a write must name the record's attempt.
 func (c *change) owned() error {
 	switch c.event.Kind {
 	case store.EventReserve, store.EventSweep, store.EventReap, store.EventBust, store.EventRetain:
@@ -134,7 +134,8 @@ func (c *change) owned() error {
 	return nil
 }
 
-// timely is S2, and what the table says about leases: time frees only what is settled, and ends only what is in progress.
+// timely checks S2 and the rows of the table for leases: time frees only settled records, and ends only records in
+// progress.
 func (c *change) timely() error {
 	rec, kind := &c.before, c.event.Kind
 	outside := kind == store.EventResolveCompleted || kind == store.EventResolveNotExecuted || kind == store.EventResolveStep
@@ -159,7 +160,7 @@ func (c *change) timely() error {
 	return nil
 }
 
-// tokens is S7: a new attempt has a larger token, and nothing else changes it.
+// tokens checks S7: a new attempt has a larger token, and nothing else changes it.
 func (c *change) tokens() error {
 	switch {
 	case c.granted() || c.event.Kind == store.EventResolveStep:
@@ -172,7 +173,7 @@ func (c *change) tokens() error {
 	return nil
 }
 
-// kept is what an event must not touch: what the record was made with, an answer once it is stored, and the recovery
+// kept checks the parts that an event must not change: what the record was made with, a stored answer, and the recovery
 // point.
 func (c *change) kept() error {
 	b, a, kind := &c.before, &c.after, c.event.Kind
@@ -195,7 +196,7 @@ func (c *change) kept() error {
 		return nil
 	case store.EventRelease:
 		if b.Point == "" {
-			return nil // the data was of this attempt alone
+			return nil // the data belonged to this attempt alone
 		}
 	}
 	if b.Point != a.Point || !bytes.Equal(b.Data, a.Data) {
@@ -204,7 +205,7 @@ func (c *change) kept() error {
 	return nil
 }
 
-// expiry is the other half of S2: the time of settlement plus the longest retention that anybody asked for.
+// expiry checks the other half of S2: a record expires at its settlement plus the longest requested retention.
 func (c *change) expiry() error {
 	asked := c.before.Retention
 	switch {
@@ -236,7 +237,7 @@ func (c *change) expiry() error {
 	return nil
 }
 
-// leases is S5: only a grant and a heartbeat set the end of a lease, to as long as they ask for.
+// leases checks S5: only a grant and a heartbeat set the end of a lease, to the duration that they request.
 func (c *change) leases() error {
 	lasts, set := c.event.Lease, c.event.Kind == store.EventExtend
 	if c.granted() {
@@ -258,8 +259,8 @@ func (c *change) leases() error {
 	return nil
 }
 
-// reconciled is what becomes of the attempts to reconcile: an attempt is counted when it begins, only the limit makes a
-// dead letter, and what becomes unknown is due at once.
+// reconciled checks the reconciliation attempts: an attempt is counted when it begins, only the limit makes a dead
+// letter, and a record that becomes unknown is due at once.
 func (c *change) reconciled() error {
 	b, a := &c.before, &c.after
 	if a.State != store.StateUnknown {
@@ -292,7 +293,7 @@ func (c *change) reconciled() error {
 	return nil
 }
 
-// decided holds the answer to a reservation to what it found: S1, S4 and S9.
+// decided checks the decision for a reservation against the record that it found: S1, S4 and S9.
 func (c *change) decided(changed bool) error {
 	if c.event.Kind != store.EventReserve || c.got.err != nil {
 		return nil

@@ -1,5 +1,5 @@
-// Package storetest proves that a store keeps the promises of [store.Store]. It runs the rules of the specification,
-// by their numbers, against any implementation: the project's own and yours.
+// Package storetest tests that a store keeps the promises of [store.Store]. It runs the rules of the specification, by
+// their numbers, against any implementation: the project's own and yours.
 //
 //	func TestStore(t *testing.T) {
 //		storetest.Run(t, storetest.Harness{
@@ -11,11 +11,11 @@
 //		})
 //	}
 //
-// The suite sees by itself which optional interfaces the store implements, of package store as well as [outbox.Store],
-// [inbox.Store] and [natural.Store], and proves each of them; go test -v lists them. An interface that the store must
-// not lose by accident is best asserted in its own code: var _ store.Sweeper = (*Store)(nil).
+// The suite detects which optional interfaces the store implements, of package store as well as [outbox.Store],
+// [inbox.Store] and [natural.Store], and tests each of them; go test -v lists them. To make sure that your store does
+// not lose an interface by accident, assert it in the store's code: var _ store.Sweeper = (*Store)(nil).
 //
-// The model is [store.Step]: what the suite expects of a store is what that function says.
+// The model is [store.Step]: the suite expects of a store the results of that function.
 package storetest
 
 import (
@@ -34,39 +34,39 @@ import (
 
 // Harness is a store under test. Open is all that most stores need.
 type Harness struct {
-	// Open makes a fresh, empty store for one test and closes it by t.Cleanup. It is called many times, also at the
-	// same time, and returns the same kind of instance each time.
+	// Open opens a fresh, empty store for one test and closes it by t.Cleanup. It is called many times, also
+	// concurrently, and returns the same kind of instance each time.
 	Open func(t testing.TB) Instance
-	// Features says what the suite cannot see for itself. Default: the zero value.
+	// Features describes what the suite cannot detect. Default: the zero value.
 	Features Features
-	// Groups are the chapters to run, by the names that go test -v shows, for a quick look at one of many combinations;
-	// only all of them together prove a store. Default: all.
+	// Groups are the chapters to run, by the names that go test -v shows, for a quick check of one of many
+	// combinations; only all of them together test a store completely. Default: all.
 	Groups []string
 
 	// probe is the instance that shows what the others are like. It is closed already.
 	probe Instance
-	// patience is what a test of the suite itself sets that fails on purpose. Default: the constant of this name.
+	// patience is set by tests of the suite itself that fail on purpose. Default: the constant of this name.
 	patience time.Duration
 }
 
-// Instance is one store that was opened for one test.
+// Instance is a store that was opened for one test.
 type Instance struct {
 	// Store is the store.
 	Store store.Store
-	// Advance moves the clock of this store forward; between its calls that clock stands still. It is nil where the
-	// clock is that of a real server: the suite then uses short leases and retentions, and waits for them. It also
-	// leaves out the random tests, which live on thousands of steps in time, and checks the exact microsecond of a
-	// lease or an expiry only against the clock that the store reports.
+	// Advance moves the clock of this store forward; between its calls the clock stands still. It is nil if the store
+	// uses the clock of a real server: the suite then uses short leases and retentions, and waits for them. It also
+	// leaves out the random tests, which need thousands of steps in time, and checks the exact microsecond of a lease
+	// or an expiry only against the clock that the store reports.
 	Advance func(time.Duration)
-	// Reopen is a restart: it closes the store and opens it again on the same data. It is nil if nothing survives; what
-	// a restart does to records is not tested then.
+	// Reopen is a restart: it closes the store and opens it again on the same data. It is nil if no data survives;
+	// restarts are then not tested.
 	Reopen func(t testing.TB) store.Store
 	// Business is a table beside the store. It is required if the store is a [store.Transactor] or a
 	// [store.TxCheckpointer]; nil for others.
 	Business *Business
-	// Lossy opens the store a second time on the same data, as another process does whose clock stands where that of Store
-	// does, and whose way to the server can be cut. It is nil if no COMMIT can be lost on its way, such as of a store
-	// without a server: what a process makes of a lost COMMIT is not tested then.
+	// Lossy opens the store a second time on the same data, as another process whose clock shows the same time as the
+	// clock of Store, and whose connection to the server can be cut. It is nil if no COMMIT can be lost on its way, for
+	// example in a store without a server: the handling of a lost COMMIT is then not tested.
 	Lossy func(t testing.TB) Lossy
 }
 
@@ -74,65 +74,65 @@ type Instance struct {
 type Lossy struct {
 	// Store is the store.
 	Store store.Store
-	// LoseCommit loses the next COMMIT of the store: the request, which the store may send again, or the reply to it. It
-	// returns at once. lost waits until that has happened, and from then on the store reaches no server, and so asks nothing,
-	// until restore is called.
+	// LoseCommit loses the next COMMIT of the store: the request, which the store may send again, or the reply to it.
+	// It returns at once. lost waits until that has happened. From then on the store cannot reach a server, and so
+	// cannot query the outcome, until restore is called.
 	LoseCommit func(reply bool) (lost func(ctx context.Context) error, restore func())
 }
 
 // Business is a table of the application in the same database as the store.
 type Business struct {
-	// Insert adds a row through the transaction that the context carries, and returns what the database says.
+	// Insert adds a row through the transaction in the context, and returns the error of the database.
 	Insert func(ctx context.Context, value string) error
-	// Count returns how many rows with the value are committed. It must not wait for a transaction in flight.
+	// Count returns how many rows with the value are committed. It must not wait for a transaction in progress.
 	Count func(value string) int
-	// Define runs a statement outside of any transaction, such as a DDL where that ends one. It is nil where the tables
-	// of a test can be made through a transaction of the store.
+	// Define runs a statement outside any transaction, for a database where a DDL statement ends one. It is nil if a
+	// transaction of the store can create the tables of a test.
 	Define func(statement string) error
-	// Pool is of the application's own in the same database, past the store, with the level of isolation that the
-	// handlers' connections have. It is nil where the database has no levels of isolation; that the work is isolated as
-	// it would be without the store is not tested then.
+	// Pool is a connection pool of the application in the same database, independent of the store, with the isolation
+	// level of the handlers' connections. It is nil if the database has no isolation levels; whether the work is
+	// isolated as it would be without the store is then not tested.
 	Pool *sql.DB
-	// Conflicts holds statements that fail as one does by which a transaction meets its neighbours, such as in a deadlock,
-	// each with a word of the error. What work makes of such an error is not tested without them.
+	// Conflicts contains statements that fail like a statement in a conflict between transactions, such as a deadlock,
+	// each with a word of its error. Without them the handling of such an error in the work is not tested.
 	Conflicts map[string]string
-	// NoWait is a statement that fails at once if another transaction has inserted into the table and not ended. It is not
-	// needed where there are no Conflicts.
+	// NoWait is a statement that fails at once if another transaction has inserted into the table and not ended. It is
+	// not needed without Conflicts.
 	NoWait string
-	// Slow is a statement that takes a minute and does nothing. It is not needed where there is no Pool.
+	// Slow is a statement that takes a minute and does nothing. It is not needed without Pool.
 	Slow string
-	// Enders holds further statements that end a transaction on this database, such as a DDL where that commits. COMMIT
-	// and ROLLBACK are always tried.
+	// Enders contains further statements that end a transaction on this database, such as a DDL statement on a database
+	// where it commits. COMMIT and ROLLBACK are always tried.
 	Enders []string
-	// Collects says that the context carries no *sql.Tx: Insert adds to what is sent, all of it at once, when the work has
-	// ended. There are no statements then that fail or end a transaction in mid-work, and what they would do is not
-	// tested; that there is no *sql.Tx is. Default: false.
+	// Collects means that the context contains no *sql.Tx: Insert adds to the writes that are sent, all at once, when
+	// the work has ended. There are then no statements that fail or end a transaction in the middle of the work, and
+	// their effects are not tested; the absence of a *sql.Tx is. Default: false.
 	Collects bool
 }
 
-// Features says of a store what its methods do not show.
+// Features describes the properties of a store that its methods do not show.
 type Features struct {
-	// ConcurrentTx says that one transaction of InTx can be under way while another one begins, writes elsewhere and
-	// commits. Leave it out for a database with one writer: what two transactions at once do to each other is not
-	// tested then. Default: false.
+	// ConcurrentTx means that one transaction of InTx can be in progress while another one begins, writes elsewhere and
+	// commits. Leave it out for a database with one writer: the effects of concurrent transactions on each other are
+	// then not tested. Default: false.
 	ConcurrentTx bool
-	// Certifies says that two transactions that write the same row need not wait for each other: one of them is refused at
-	// its commit, and run again. So do the nodes of a cluster without a common lock. That one waits for the other is not
-	// tested then, only what the two come to; nor are the levels of isolation, which isolate the transactions of one node:
-	// test them on one. Default: false.
+	// Certifies means that two transactions that write the same row need not wait for each other: one of them is
+	// refused at its commit, and run again, as on the nodes of a cluster without a common lock. Then only the results
+	// of the two transactions are tested, not that one waits for the other. The isolation levels are not tested either,
+	// because they isolate the transactions of one node: test them on one node. Default: false.
 	Certifies bool
-	// NoEmptyScope says that the store refuses an empty scope. Default: false.
+	// NoEmptyScope means that the store refuses an empty scope. Default: false.
 	NoEmptyScope bool
-	// MaxBody is the largest body that the store keeps, if that is less than 1 MiB. Default: 1 MiB.
+	// MaxBody is the largest body that the store accepts, if that is less than 1 MiB. Default: 1 MiB.
 	MaxBody int
 	// Resolution is the finest step of time that the store keeps. Default: one microsecond.
 	Resolution time.Duration
 }
 
-// group is one chapter of the suite, named as its tests are.
+// group is one chapter of the suite, named like its tests.
 type group struct {
 	name string
-	// needed says whether such a store has to pass it; nil for every store.
+	// needed reports whether such a store must pass the group; nil for every store.
 	needed func(Instance) bool
 	run    func(t *testing.T, h Harness)
 }
@@ -208,10 +208,10 @@ var groups = []group{
 	{name: "Natural", needed: has[natural.Store], run: testNatural},
 }
 
-// Run proves a store. It returns when all of its tests have ended.
+// Run tests a store. It returns when all of its tests have ended.
 func Run(t *testing.T, h Harness) {
 	t.Helper()
-	// The tests are parallel; a group around them is what waits for them.
+	// The tests are parallel; the group around them waits for them.
 	t.Run("conformance", func(t *testing.T) {
 		if !t.Run("Features", func(t *testing.T) { h.look(t) }) {
 			return
@@ -231,7 +231,7 @@ func Run(t *testing.T, h Harness) {
 	})
 }
 
-// look opens a store to see what it implements, and refuses one that the suite could not prove.
+// look opens a store to detect what it implements, and refuses a store that the suite could not test.
 func (h *Harness) look(t *testing.T) {
 	t.Helper()
 	i := h.Open(t)
@@ -277,19 +277,19 @@ type capability struct {
 
 func being[T any]() capability { return capability{reflect.TypeFor[T]().String(), has[T]} }
 
-// has reports whether the store is a T.
+// has reports whether the store implements T.
 func has[T any](i Instance) bool {
 	_, ok := store.As[T](i.Store)
 	return ok
 }
 
-// hasClock reports whether the clock of the store is moved by the suite alone.
+// hasClock reports whether only the suite moves the clock of the store.
 func hasClock(i Instance) bool { return i.Advance != nil }
 
 // restarts reports whether records survive a restart.
 func restarts(i Instance) bool { return i.Reopen != nil }
 
-// alike reports whether what one instance can do the other can too.
+// alike reports whether two instances have the same capabilities.
 func alike(a, b Instance) bool {
 	return reflect.TypeOf(a.Store) == reflect.TypeOf(b.Store) && hasClock(a) == hasClock(b) &&
 		restarts(a) == restarts(b) &&

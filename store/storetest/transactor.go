@@ -12,10 +12,10 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// work is what is done inside a transaction.
+// work is the work inside a transaction.
 type work = func(ctx context.Context, v store.Verdict) store.Settlement
 
-// settling is work that does nothing but to settle.
+// settling returns work that only settles.
 func settling(end store.TxAction, body string) work {
 	return func(context.Context, store.Verdict) store.Settlement {
 		return store.Settlement{Action: end, Completion: *answer(body)}
@@ -24,7 +24,8 @@ func settling(end store.TxAction, body string) work {
 
 func committing(body string) work { return settling(store.TxCommit, body) }
 
-// inserting adds a row to the business table and goes on; if the row is refused the work is undone.
+// inserting returns work that adds a row to the business table and continues with then; if the row is refused, the work
+// is undone.
 func (e *env) inserting(value string, then work) work {
 	return func(ctx context.Context, v store.Verdict) store.Settlement {
 		if err := e.Business.Insert(ctx, value); err != nil {
@@ -34,7 +35,7 @@ func (e *env) inserting(value string, then work) work {
 	}
 }
 
-// refusing is work that must not be called.
+// refusing returns work that must not be called.
 func (e *env) refusing(rule string) work {
 	return func(context.Context, store.Verdict) store.Settlement {
 		e.Errorf("%s: the work was executed", rule)
@@ -46,7 +47,7 @@ func (e *env) transact(r *store.Reservation, w work) (store.Verdict, error) {
 	return e.Store.(store.Transactor).Transact(e.ctx, r, w)
 }
 
-// transacted runs a transaction that has to be decided in the given way.
+// transacted runs a transaction that must get the given decision.
 func (e *env) transacted(r *store.Reservation, w work, want store.Decision, rule string) store.Verdict {
 	e.Helper()
 	v, err := e.transact(r, w)
@@ -56,7 +57,7 @@ func (e *env) transacted(r *store.Reservation, w work, want store.Decision, rule
 	return v
 }
 
-// wantRows counts the committed rows.
+// wantRows checks the number of committed rows.
 func (e *env) wantRows(value string, want int, rule string) {
 	e.Helper()
 	if got := e.Business.Count(value); got != want {
@@ -172,7 +173,7 @@ func transactCommits(e *env) {
 		store.DecisionMismatch, "S4")
 }
 
-// transactDecides checks every decision that is not to execute, on records made in reserved mode.
+// transactDecides checks every decision except execute, on records made in reserved mode.
 func transactDecides(e *env) {
 	for _, f := range fixtures(e.Instance) {
 		if f.absent || f.want == store.StateRetryable {
@@ -255,8 +256,8 @@ func transactRecreates(e *env) {
 	}
 }
 
-// transactKeepsSecret checks that the work and its record have the same secret of downstream keys, that of the first
-// attempt (B6), and the same token (S7): what the work sends through the outbox carries both.
+// transactKeepsSecret checks that the work and its record have the same secret of downstream keys, which is the secret
+// of the first attempt (B6), and the same token (S7): messages of the work in the outbox carry both.
 func transactKeepsSecret(e *env) {
 	first := request(id("retryable"))
 	v, err := e.Store.Reserve(e.ctx, first)
@@ -299,7 +300,7 @@ func transactKeepsSecret(e *env) {
 	}
 }
 
-// transactInFlight looks at a transaction from outside while its work runs.
+// transactInFlight reads a transaction from outside while its work runs.
 func transactInFlight(e *env) {
 	target := id("key")
 	flying := func() bool { return e.Store.(store.Transactor).InFlight(target) }
@@ -325,7 +326,8 @@ func transactInFlight(e *env) {
 	other := fingerprints(fingerprint("other"))
 	e.transacted(request(target, other), e.refusing("S4: another payload"), store.DecisionMismatch, "S4: after the commit")
 
-	// Whose key it is was not known before: after a rollback it is free, and the other payload may have it.
+	// The fingerprint of the key was not recorded before: after a rollback the key is free, and the other payload may
+	// have it.
 	target = id("undone")
 	e.transacted(request(target), func(context.Context, store.Verdict) store.Settlement {
 		e.wantConflict(target, "other")
@@ -336,8 +338,8 @@ func transactInFlight(e *env) {
 	}), store.DecisionExecute, "S4: another payload after a rollback")
 }
 
-// wantConflict sends a duplicate while the first transaction is held open. It runs in the work, which is where it would
-// hang if it waited for the row lock.
+// wantConflict sends a duplicate while the first transaction is open. It runs in the work, where it would hang if it
+// waited for the row lock.
 func (e *env) wantConflict(target store.ID, payload string) {
 	v, err := e.Store.(store.Transactor).Transact(e.ctx, request(target, fingerprints(fingerprint(payload))),
 		e.refusing("S1: a duplicate in flight"))
@@ -347,8 +349,8 @@ func (e *env) wantConflict(target store.ID, payload string) {
 	}
 }
 
-// reserveInFlight sends a duplicate in reserved mode while a transaction is held open. A store may say so at once, or
-// find out at the end; it may not let both of them execute.
+// reserveInFlight sends a duplicate in reserved mode while a transaction is open. A store may report the conflict at
+// once, or find it at the end; it must not let both execute.
 func reserveInFlight(e *env) {
 	for _, target := range ids(rounds) {
 		type result struct {
@@ -366,7 +368,7 @@ func reserveInFlight(e *env) {
 				}()
 				select {
 				case <-answered:
-				case <-time.After(glance): // it waits for the end
+				case <-time.After(glance): // the reservation waits for the end
 				}
 				return store.Settlement{Action: store.TxCommit, Completion: *answer("done")}
 			}))
@@ -382,7 +384,7 @@ func reserveInFlight(e *env) {
 	}
 }
 
-// transactWaits lets duplicates wait for the end of a transaction, in each way that it can end.
+// transactWaits makes duplicates wait for the end of a transaction, in each way that it can end.
 func transactWaits(e *env) {
 	for i, end := range []store.TxAction{store.TxCommit, store.TxCommitAnswer, store.TxRollback} {
 		target := ids(i + 1)[i]

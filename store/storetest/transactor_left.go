@@ -11,8 +11,8 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// testTransactorLeft is about what work leaves of its transaction by way of database/sql: rows that it did not close, and
-// statements that it gave up.
+// testTransactorLeft checks what work may leave open in its transaction by way of database/sql: rows that it did not
+// close, and statements that it cancelled.
 func testTransactorLeft(t *testing.T, h Harness) {
 	for name, end := range map[string]store.TxAction{"commit": store.TxCommit, "commit the answer": store.TxCommitAnswer} {
 		h.test(t, "rows left open, "+name, func(e *env) { e.leaveRows(end) })
@@ -24,8 +24,8 @@ func testTransactorLeft(t *testing.T, h Harness) {
 	}
 }
 
-// leaveRows has work leave rows open of which it has read one. database/sql closes them at a commit, and so does the
-// store: what was written is committed.
+// leaveRows makes work leave rows open after reading one of them. database/sql closes them at a commit, and so does the
+// store: the writes are committed.
 func (e *env) leaveRows(end store.TxAction) {
 	for i := range 2000 {
 		_, err := e.Business.Pool.ExecContext(e.ctx, fmt.Sprintf(`INSERT INTO business VALUES ('row %d')`, i))
@@ -49,7 +49,7 @@ func (e *env) leaveRows(end store.TxAction) {
 	e.wantRows("written", want, "I1")
 }
 
-// giveUp has work give up a statement, whose context ends. The connection is lost with it, and nothing was
+// giveUp makes work cancel a statement, by the end of its context. The connection is lost with it, and nothing was
 // executed: the error names the reason.
 func (e *env) giveUp(end store.TxAction) {
 	_, err := e.transact(request(id("key")), e.inserting("written", func(ctx context.Context, _ store.Verdict) store.Settlement {

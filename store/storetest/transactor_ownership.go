@@ -14,7 +14,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// testTransactorOwnership lets handlers end the transaction that is not theirs to end (E1).
+// testTransactorOwnership makes handlers end the transaction, which they must not end (E1).
 func testTransactorOwnership(t *testing.T, h Harness) {
 	if !h.probe.Business.Collects {
 		testStatementsThatEnd(t, h)
@@ -32,7 +32,7 @@ func testTransactorOwnership(t *testing.T, h Harness) {
 	})
 }
 
-// testStatementsThatEnd lets handlers end a *sql.Tx, by its methods and by statements.
+// testStatementsThatEnd makes handlers end a *sql.Tx, by its methods and by statements.
 func testStatementsThatEnd(t *testing.T, h Harness) {
 	actions := []store.TxAction{store.TxRollback, store.TxCommit, store.TxCommitAnswer}
 	names := []string{"rollback", "commit", "commit answer"}
@@ -82,8 +82,8 @@ func (e *env) meddles(end store.TxAction, meddle func(ctx context.Context)) {
 	})
 }
 
-// meddlesWith runs work that does something to its transaction, and checks that what the caller is told is true: the
-// work is never lost and acknowledged, nor kept and denied, and a retry does not do it twice.
+// meddlesWith runs work that does something to its transaction, and checks that the result that the caller gets is
+// true: the work is never lost and acknowledged, nor kept and denied, and a retry does not do it twice.
 func (e *env) meddlesWith(target store.ID, end store.TxAction,
 	meddle func(ctx context.Context, insert func() error) error,
 ) {
@@ -108,11 +108,11 @@ func (e *env) meddlesWith(target store.ID, end store.TxAction,
 	}
 }
 
-// lateLease is the lease of work that does not return: short, because its end is waited for by every clock.
+// lateLease is the lease of work that does not return: short, because the test waits for its end on every clock.
 const lateLease = 300 * time.Millisecond
 
-// transactNeverReturns has work hang past its lease, with a result open or not. E8: its key is free again although
-// it still runs, and what it does and returns later comes to nothing.
+// transactNeverReturns makes work hang past its lease, with or without an open result. E8: its key is free again
+// although the work still runs, and later writes and results of the work have no effect.
 func transactNeverReturns(e *env) {
 	for i, open := range []bool{false, true}[:e.openable()] {
 		target := ids(i + 1)[i]
@@ -131,7 +131,7 @@ func transactNeverReturns(e *env) {
 	}
 }
 
-// openable is in how many ways the work of this store can hang: with a result open too, where there are any.
+// openable returns in how many ways the work of this store can hang: also with an open result, if the store has any.
 func (e *env) openable() int {
 	if e.Business.Collects {
 		return 1
@@ -139,7 +139,7 @@ func (e *env) openable() int {
 	return 2
 }
 
-// lateWork is work that hangs until it is let go.
+// lateWork is work that hangs until it is released.
 type lateWork struct {
 	letGo    chan struct{}
 	release  func() // closes letGo
@@ -148,7 +148,7 @@ type lateWork struct {
 }
 
 // startLate begins work that writes a row and then hangs. On a machine that stands still the lease may be over before
-// the work hangs: then a longer one is tried.
+// the work hangs: then it tries a longer one.
 func (e *env) startLate(target store.ID, open bool) *lateWork {
 	e.Helper()
 	for bound := lateLease; ; bound *= 4 {
@@ -199,14 +199,14 @@ func (e *env) tryLate(target store.ID, open bool, bound time.Duration) (*lateWor
 	return late, entered
 }
 
-// awaitFree waits until a key is not in flight any more.
+// awaitFree waits until a key is no longer in flight.
 func (e *env) awaitFree(target store.ID) {
 	e.Helper()
 	store := e.Store.(store.Transactor)
 	await.That(e, "E8: work whose lease is over does not lock its key", func() bool { return !store.InFlight(target) })
 }
 
-// finish lets the work go, and checks that nothing comes of it.
+// finish releases the work, and checks that it has no effect.
 func (late *lateWork) finish(e *env) {
 	e.Helper()
 	late.release()

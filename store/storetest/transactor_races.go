@@ -10,7 +10,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// testTransactorRaces lets many transactions meet.
+// testTransactorRaces makes many transactions race.
 func testTransactorRaces(t *testing.T, h Harness) {
 	h.test(t, "one key", func(e *env) {
 		for _, id := range ids(rounds) {
@@ -40,7 +40,7 @@ func testTransactorRaces(t *testing.T, h Harness) {
 	}
 }
 
-// contestTransactions lets a crowd, of which some use transactions and the others reserved mode, meet at one key.
+// contestTransactions makes a crowd race for one key; some callers use transactions and the others reserved mode.
 func (e *env) contestTransactions(target store.ID, transactional int) {
 	e.Helper()
 	verdicts := make([]store.Verdict, crowd)
@@ -71,7 +71,7 @@ func (e *env) contestTransactions(target store.ID, transactional int) {
 	}
 }
 
-// neighbours runs transactions on many keys at once, each of which ends in its own way.
+// neighbours runs transactions on many keys at once, each with its own outcome.
 func (e *env) neighbours(end func(i int) store.TxAction) {
 	e.Helper()
 	targets := ids(crowd)
@@ -89,7 +89,7 @@ func (e *env) neighbours(end func(i int) store.TxAction) {
 	}
 }
 
-// checkAtomic checks that work and answer are both there or both not, and that the caller was told so.
+// checkAtomic checks that the work and its answer are both there or both absent, and that the caller's result matches.
 func (e *env) checkAtomic(target store.ID, row string, end store.TxAction, err error) {
 	e.Helper()
 	rows, rec := e.Business.Count(row), e.get(target)
@@ -112,7 +112,7 @@ func (e *env) checkAtomic(target store.ID, row string, end store.TxAction, err e
 	}
 }
 
-// transactCancelled cuts transactions off at every moment. Once the work is done, a caller who leaves changes nothing
+// transactCancelled cancels transactions at every moment. After the work is done, a cancelled caller changes nothing
 // (E6).
 func transactCancelled(e *env) {
 	typical := e.duration()
@@ -132,7 +132,7 @@ func transactCancelled(e *env) {
 	}
 }
 
-// transactCancelledInWork lets the caller leave while the work runs: the context bounds only the wait before it (E6).
+// transactCancelledInWork cancels the caller while the work runs: the context bounds only the wait before it (E6).
 func transactCancelledInWork(e *env) {
 	for i, target := range ids(3 * rounds) {
 		ctx, cancel := context.WithCancel(e.ctx)

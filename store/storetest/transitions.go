@@ -12,16 +12,16 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// action is an event as it is aimed at a record.
+// action is an event for a record, with its name.
 type action struct {
 	name   string
 	needed func(Instance) bool
 	event  func(id store.ID, rec *store.Record) store.Event
-	// global says that the event meets all records of the store.
+	// global means that the event affects all records of the store.
 	global bool
 }
 
-// testTransitions walks the table of section 4 in both directions: from each state, each event, allowed or refused.
+// testTransitions tests the table of section 4 in both directions: from each state, each event, allowed or refused.
 func testTransitions(t *testing.T, h Harness) {
 	chosen := actions(h.probe)
 	for _, f := range fixtures(h.probe) {
@@ -29,14 +29,14 @@ func testTransitions(t *testing.T, h Harness) {
 	}
 }
 
-// meet aims each action at a record of the fixture, and holds the store to the model.
+// meet sends each action to a record of the fixture, and compares the store with the model.
 func (f *fixture) meet(e *env, chosen []action) {
 	records := f.stock(len(chosen))
 	for _, a := range chosen {
 		e.Run(a.name, func(t *testing.T) {
 			e := e.with(t)
 			if a.global {
-				records.renew(e, 1) // those before it have met all records
+				records.renew(e, 1) // the previous actions have affected all records
 			}
 			on := records.next(e)
 			after, err := e.step(on.ID, on.before, a.event(on.ID, &on.before))
@@ -48,7 +48,7 @@ func (f *fixture) meet(e *env, chosen []action) {
 	}
 }
 
-// testInvalid holds the store to refusing what no state allows, without a trace.
+// testInvalid checks that the store refuses events that no state allows, without a trace.
 func testInvalid(t *testing.T, h Harness) {
 	invalid := invalidActions(h.probe)
 	for _, f := range ownerFixtures() {
@@ -100,7 +100,7 @@ func actions(i Instance) []action {
 	return slices.DeleteFunc(all, func(a action) bool { return a.needed != nil && !a.needed(i) })
 }
 
-// reserving is a reservation with the options.
+// reserving returns a reservation with the options.
 func reserving(name string, options ...option) action {
 	return action{name: name, event: func(id store.ID, _ *store.Record) store.Event {
 		return store.Event{Kind: store.EventReserve, Reservation: request(id, options...)}
@@ -141,7 +141,7 @@ func reserveActions() []action {
 	}
 }
 
-// byEveryAttempt aims an event at the current attempt, and at others, which are to be refused.
+// byEveryAttempt returns an event for the current attempt, and for other attempts, which must be refused.
 func byEveryAttempt(name string, needed func(Instance) bool, ev store.Event) []action {
 	var aimed []action
 	for offset, by := range []string{", older attempt", "", ", later attempt"} {
@@ -271,14 +271,14 @@ func busterActions() []action {
 // everything is a limit for background work that is never reached.
 const everything = 10_000
 
-// reply is what a store said to an event.
+// reply is the store's reply to an event.
 type reply struct {
 	verdict store.Verdict
 	expires time.Time
 	err     error
 }
 
-// do sends an event to the store through the method that stands for it.
+// do sends an event to the store through its method.
 func (e *env) do(id store.ID, ev store.Event) (r reply) {
 	c := store.Claim{ID: id, Attempt: ev.Attempt}
 	switch ev.Kind {
@@ -326,11 +326,11 @@ func (e *env) do(id store.ID, ev store.Event) (r reply) {
 	return r
 }
 
-// step applies an event to a record through the store, which holds the record as it was before. It returns the record
-// as it is then, and reports how the result differs from what [store.Step] says.
+// step applies an event to a record through the store, which has the record as it was before. It returns the record
+// after the event, and reports how the result differs from the result of [store.Step].
 //
-// The store's clock is read before and after. Where it moves in between, the event may have happened at either
-// moment, and times may be off by the difference.
+// The store's clock is read before and after. If it moves in between, the event may have happened at either moment, and
+// times may be off by the difference.
 func (e *env) step(id store.ID, before store.Record, ev store.Event) (after store.Record, err error) {
 	from, err := e.clock()
 	if err != nil {
@@ -347,12 +347,12 @@ func (e *env) step(id store.ID, before store.Record, ev store.Event) (after stor
 	return after, e.verify(id, before, ev, got, after, from, to)
 }
 
-// verify holds the reply to an event, and the record after it, to the model. The event happened between two moments of
-// the store's clock.
+// verify compares the reply to an event, and the record after it, with the model. The event happened between two
+// moments of the store's clock.
 func (e *env) verify(
 	id store.ID, before store.Record, ev store.Event, got reply, after store.Record, from, to time.Time,
 ) error {
-	ev.Token = got.verdict.Record.Attempt // the store chooses; the model only says from where on
+	ev.Token = got.verdict.Record.Attempt // the store chooses it; the model only sets its lower bound
 	if ev.Kind == store.EventResolveStep {
 		ev.Token = after.Attempt
 	}
@@ -371,7 +371,7 @@ func (e *env) verify(
 	return errors.Join(c.obeys(), e.checkToken(id, got.verdict), e.checkFence(id, before, after))
 }
 
-// judge compares what a store did with what the model does at one moment.
+// judge compares the effect of an event in a store with its effect in the model at one moment.
 func (e *env) judge(before store.Record, ev store.Event, at time.Time, slack time.Duration, got reply,
 	after store.Record,
 ) error {
@@ -383,7 +383,7 @@ func (e *env) judge(before store.Record, ev store.Event, at time.Time, slack tim
 	switch outcome.Effect {
 	case store.EffectNone:
 		want = before
-		written = 0 // no time in it may have moved
+		written = 0 // no time in the record may have changed
 	case store.EffectRemove:
 		want = store.Record{}
 	}
@@ -413,7 +413,7 @@ func sameVerdict(got store.Verdict, outcome store.Transition, want store.Record,
 		return fmt.Errorf("the verdict's clock says %s, the store's %s", got.Now, at)
 	}
 	if got.Decision == store.DecisionRefused {
-		return nil // there is no record to hand out
+		return nil // there is no record to return
 	}
 	if diff := diffRecords(got.Record, want, slack); diff != "" {
 		return fmt.Errorf("the verdict's record is %s", diff)
@@ -421,7 +421,7 @@ func sameVerdict(got store.Verdict, outcome store.Transition, want store.Record,
 	return nil
 }
 
-// sameError compares errors by class, and refused writes in all that they say.
+// sameError compares errors by class, and refused writes by all their fields.
 func sameError(got, want error) error {
 	var gotFenced, wantFenced *store.FencedError
 	if errors.As(want, &wantFenced) {
@@ -455,7 +455,7 @@ func sameFenced(got, want *store.FencedError) error {
 	return nil
 }
 
-// checkToken holds the store to tokens that only grow (S7).
+// checkToken checks that the store's tokens only grow (S7).
 func (e *env) checkToken(id store.ID, v store.Verdict) error {
 	if v.Decision != store.DecisionExecute || v.Origin == store.OriginRepeated {
 		return nil
@@ -467,7 +467,7 @@ func (e *env) checkToken(id store.ID, v store.Verdict) error {
 	return nil
 }
 
-// checkFence holds the store to the same where a token changes hands without a grant.
+// checkFence checks the same where a token changes without a grant.
 func (e *env) checkFence(id store.ID, before, after store.Record) error {
 	if after.State != store.StateInProgress || after.Nonce != (store.Nonce{}) || after.Attempt == before.Attempt {
 		return nil
@@ -479,8 +479,8 @@ func (e *env) checkFence(id store.ID, before, after store.Record) error {
 	return nil
 }
 
-// diffRecords says in which fields a record differs from what it should be; times may be off by the slack, and an empty
-// slice is as good as none.
+// diffRecords returns the fields in which a record differs from the expected one; times may be off by the slack, and an
+// empty slice is equal to nil.
 func diffRecords(got, want store.Record, slack time.Duration) string {
 	var diffs []string
 	g, w := reflect.ValueOf(normal(got)), reflect.ValueOf(normal(want))
@@ -510,7 +510,7 @@ func normal(rec store.Record) store.Record {
 	return rec
 }
 
-// near reports whether two times are equal but for the slack; a time that is not set is near no other.
+// near reports whether two times are equal within the slack; the zero time is near no other time.
 func near(a, b time.Time, slack time.Duration) bool {
 	if a.IsZero() || b.IsZero() {
 		return a.IsZero() && b.IsZero()

@@ -11,7 +11,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// testWaiter checks that a caller who waits for a record learns of its change, and waits no longer than for that.
+// testWaiter checks that a caller that waits for a record notices its change, and does not wait longer than that.
 func testWaiter(t *testing.T, h Harness) {
 	for _, w := range wakings(h.probe) {
 		h.test(t, "woken by "+w.name, func(e *env) {
@@ -61,7 +61,7 @@ func (e *env) wait(ctx context.Context, c store.Claim) error {
 	return e.Store.(store.Waiter).Wait(ctx, c.ID, c.Attempt)
 }
 
-// waking is something that ends a wait.
+// waking is an event that ends a wait.
 type waking struct {
 	name    string
 	options func(e *env) []option
@@ -85,7 +85,7 @@ func wakings(i Instance) []waking {
 	if has[store.Sweeper](i) {
 		all = append(all, waking{"sweep", lapsing, lapse, func(e *env, c store.Claim) {
 			for e.get(c.ID).State == store.StateInProgress && e.sweep(1) > 0 {
-				continue // one at a time, so that the others are still there to be waited for
+				continue // one at a time, so that the other records can still be waited for
 			}
 		}})
 	}
@@ -109,7 +109,7 @@ func (e *env) wakes(c store.Claim, change func()) {
 		}()
 	}
 	started.Wait()
-	e.get(c.ID) // a round trip, in which most of them come to wait
+	e.get(c.ID) // a round trip, during which most callers begin to wait
 	change()
 	for range waiters {
 		if err := await.Value(e, "the end of a wait", waited); err != nil {
@@ -118,7 +118,7 @@ func (e *env) wakes(c store.Claim, change func()) {
 	}
 }
 
-// noLostWakeUp lets the end come while the wait begins.
+// noLostWakeUp makes the attempt end while the wait begins.
 func noLostWakeUp(e *env) {
 	for _, id := range ids(100) {
 		c := e.own(id)
