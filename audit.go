@@ -16,7 +16,8 @@ type RouteInfo struct {
 	// Handler serves the route. It counts as protected if it was made by [Guard.Handler], [Guard.HandlerFunc] or
 	// [Guard.Middleware], or unwraps to such a handler by a method Unwrap() http.Handler.
 	Handler http.Handler
-	// Middlewares are the handlers that the router puts in front of Handler; protection among them counts too.
+	// Middlewares are the middlewares that the router puts in front of Handler. The route also counts as protected if
+	// one of them protects it.
 	Middlewares []func(http.Handler) http.Handler
 }
 
@@ -125,7 +126,7 @@ func (r RouteInfo) protects(method string) bool {
 	return false
 }
 
-// probe marks a handler that is wrapped only to find out whether a middleware protects it. It is no route.
+// probe marks a handler that is wrapped only to find out whether a middleware protects it. It is not a route.
 type probe struct{ http.Handler }
 
 func protects(h http.Handler, method string) bool {

@@ -37,7 +37,7 @@ type Call struct {
 type Result struct {
 	// Value is the value that the function returned, now or in an earlier attempt.
 	Value []byte
-	// Replayed is set if Value comes from an earlier attempt.
+	// Replayed reports whether Value comes from an earlier attempt.
 	Replayed bool
 	// Attempt is the token of the attempt that ran now; zero for a replay.
 	Attempt int64
@@ -72,8 +72,8 @@ func (g *Guard) Do(
 	return f.do()
 }
 
-// prepareCall does the work of [execution.prepare] for a call, with its fingerprint. It copies the call's strings: they
-// may lie in memory that a framework reuses, and stores and limits keep them for longer than the call.
+// prepareCall prepares an execution for a call, and computes the fingerprint. It copies the call's strings: they may
+// lie in memory that a framework reuses, and stores and limits keep them for longer than the call.
 func (e *execution) prepareCall(g *Guard, s *settings, caller context.Context, call *Call) {
 	if s.audits {
 		e.actor = strings.Clone(call.Actor)
@@ -154,7 +154,7 @@ func marked(err error, kind outcomeKind) error {
 	return &outcomeError{err: err, kind: kind}
 }
 
-// outcomeError is an error marked with what was done.
+// outcomeError is an error with a mark that describes what was done.
 type outcomeError struct {
 	err  error
 	kind outcomeKind
@@ -192,7 +192,8 @@ func (f *function) work(ctx context.Context, op *Operation) outcome {
 	return end
 }
 
-// outcome judges the function's result and the outcome it set on its operation.
+// outcome returns the outcome of a run, from the function's result and the outcome that the function set on its
+// operation.
 func (f *function) outcome(ctx context.Context, op *Operation, value []byte, err error) outcome {
 	ended := op.outcome.Load()
 	if ended == endedAsWritten && IsRejected(err) {
@@ -248,7 +249,7 @@ func (f *function) tooLarge(value []byte) outcome {
 	return outcome{kind: outcomeAnswer, response: store.Response{Status: http.StatusOK, NotStored: true}}
 }
 
-// failed judges an error by its mark, then by the route's [Failure].
+// failed returns the outcome of an error, by its mark, then by the route's [Failure].
 func (f *function) failed(ctx context.Context) outcome {
 	reason := f.err.Error()
 	if f.op.outcome.Load() != endedAsWritten {
@@ -267,7 +268,7 @@ func (f *function) failed(ctx context.Context) outcome {
 	})
 }
 
-// result turns the result into the caller's.
+// result converts the result of the execution into the result for the caller.
 func (f *function) result(res *result) (Result, error) {
 	switch res.kind {
 	case resultAnswer, resultStored:

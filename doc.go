@@ -33,8 +33,8 @@
 // A handler gets its [Operation] from [FromContext]: to derive the key that it sends to the next system, to check
 // whether it still holds the right to execute, and to set how it ended.
 //
-// Background work, such as packages janitor, reconcile, phase and outbox do, is a [Worker]. [Run] runs all workers with
-// the server ([Guard.Server]), and stops them in the right order.
+// Background work, such as the work of packages janitor, reconcile, phase and outbox, is a [Worker]. [Run] runs all
+// workers with the server ([Guard.Server]), and stops them in the right order.
 //
 // Onceward's own answers are a [Problem] (RFC 9457). An [Observer] receives an event for everything that happens.
 //

@@ -47,9 +47,9 @@ type downstreamSecret struct{ secretKey }
 // first.
 type downstreamRing struct{ secrets []downstreamSecret }
 
-// newDownstreamRing derives a secret from each configured secret and the namespace. So the id that a record keeps
-// stands for both: after a change of the namespace its keys cannot be derived, which is better than deriving other
-// keys.
+// newDownstreamRing derives a secret from each configured secret and the namespace. So the secret's id in a record
+// identifies both: after a change of the namespace, the keys of older records cannot be derived, which is better than
+// deriving different keys.
 func newDownstreamRing(c *Config) (ring downstreamRing, err error) {
 	configured := slices.Concat([][]byte{c.Secret}, c.OldSecrets, c.OldDownstreamSecrets)
 	if len(c.DownstreamSecret) > 0 {
@@ -79,8 +79,8 @@ func deriveSecrets(configured [][]byte, namespace string) ([]secretKey, error) {
 // current returns the id of the secret that new records keep.
 func (d *downstreamRing) current() uint32 { return d.secrets[0].id }
 
-// secret returns the secret of a record. If it is not configured there is no substitute: to a provider, another key is
-// another operation.
+// secret returns the secret of a record. If the secret is not configured, no other secret can replace it: to a
+// provider, another key is another operation.
 func (d *downstreamRing) secret(rec *store.Record) (*downstreamSecret, error) {
 	for i := range d.secrets {
 		if d.secrets[i].id == rec.DownstreamSecret {
@@ -140,9 +140,10 @@ type OpenedKey struct {
 // IsOf reports whether the key belongs to a step of that name.
 func (k *OpenedKey) IsOf(step string) bool { return slices.Equal(k.tag, k.secret.tag(step)) }
 
-// OpenDownstreamKey decodes a downstream key, so that a person who got the key from the other system finds the record
-// by a [store.Finder]. It returns one answer for each configured secret, because the key does not show which secret it
-// was derived with: at most one answer leads to a record. It returns none for a text that is no such key.
+// OpenDownstreamKey decodes a downstream key, so that a person who got the key from the other system can find the
+// record with a [store.Finder]. It returns one answer for each configured secret, because the key does not show which
+// secret it was derived with: at most one answer leads to a record. It returns none for a text that is not a downstream
+// key.
 func (g *Guard) OpenDownstreamKey(key string) (opened []OpenedKey) {
 	b, err := keyEncoding.DecodeString(key)
 	if err != nil || len(b) != aes.BlockSize+stepTagSize || keyEncoding.EncodeToString(b) != key {

@@ -15,8 +15,8 @@ var (
 	ErrInProgress = errors.New("onceward: operation in progress")
 	// ErrMismatch is returned when the key was used before for a different request.
 	ErrMismatch = errors.New("onceward: key was used for a different request")
-	// ErrRefused is returned when there is no record, or none to resume, and none may be made. If the scope has reached a
-	// limit the error is a [*LimitError].
+	// ErrRefused is returned when the key has no record, or no record to resume, and no record may be created. If the
+	// scope has reached a limit the error is a [*LimitError].
 	ErrRefused = errors.New("onceward: new key refused")
 	// ErrNotStored is returned when the operation was completed but its answer was too large to keep.
 	ErrNotStored = errors.New("onceward: response was not stored")
@@ -45,7 +45,7 @@ var (
 	ErrDeadline = store.ErrDeadline
 )
 
-// ErrMisconfigured is returned by a worker that can never work with its configuration: starting it again does not help.
+// ErrMisconfigured is returned by a worker that can never work with its configuration: restarting it does not help.
 var ErrMisconfigured = errors.New("onceward: misconfigured")
 
 // ErrUnauthenticated is returned by a [ScopeFunc] when the caller is not known: the answer is 401. See

@@ -23,16 +23,16 @@ type runner interface {
 type outcomeKind uint8
 
 const (
-	// outcomeRelease: nothing was done.
+	// outcomeRelease means that nothing was done.
 	outcomeRelease outcomeKind = iota
-	// outcomeAnswer: there is an answer to keep.
+	// outcomeAnswer means that there is an answer to keep.
 	outcomeAnswer
-	// outcomeUnknown: it is not known what was done.
+	// outcomeUnknown means that it is not known what was done.
 	outcomeUnknown
-	// outcomeSuspend: a later attempt continues from the recovery point.
+	// outcomeSuspend means that a later attempt continues from the recovery point.
 	outcomeSuspend
-	// outcomeReject: nothing was done, and no record is to be kept. Only errors are marked so; an execution that rejects
-	// ends in outcomeRelease, and its operation is marked as rejected.
+	// outcomeReject means that nothing was done, and that no record is to be kept. It marks errors only: an execution
+	// that rejects ends with outcomeRelease, and its operation is marked as rejected.
 	outcomeReject
 )
 
@@ -44,8 +44,8 @@ type outcome struct {
 	reason   string
 }
 
-// problem returns the problem to answer with in place of this one: a handler that failed may run again if its key is
-// released.
+// problem returns the problem to send in place of p: if the key is released, the answer to a failed handler is
+// retryable.
 func (o *outcome) problem(p *Problem) *Problem {
 	if o.kind == outcomeRelease && p == &problemHandlerFailed {
 		return &problemHandlerUndone
@@ -57,19 +57,19 @@ func (o *outcome) problem(p *Problem) *Problem {
 type resultKind uint8
 
 const (
-	// resultAnswer: this request's answer is stored, and may be sent.
+	// resultAnswer means that this request's answer is stored, and may be sent.
 	resultAnswer resultKind = iota + 1
-	// resultStored: another answer is stored, and is sent instead.
+	// resultStored means that another answer is stored, and is sent instead.
 	resultStored
-	// resultReleased: nothing was done; the handler's answer may be sent but is not kept.
+	// resultReleased means that nothing was done; the handler's answer may be sent but is not kept.
 	resultReleased
-	// resultUnknown: the outcome became unknown in this request.
+	// resultUnknown means that the outcome became unknown in this request.
 	resultUnknown
-	// resultDecision: the store did not grant the right to execute, and there is nothing to replay.
+	// resultDecision means that the store did not grant the right to execute, and that there is nothing to replay.
 	resultDecision
-	// resultFailed: the store could not answer, or the database refused the work; nothing was executed.
+	// resultFailed means that the store could not answer, or the database refused the work; nothing was executed.
 	resultFailed
-	// resultCallerLeft: the caller left before anything was executed.
+	// resultCallerLeft means that the caller left before anything was executed.
 	resultCallerLeft
 )
 
@@ -82,12 +82,12 @@ type result struct {
 	record   store.Record
 	now      time.Time
 	err      error
-	// nothingDone is set with resultReleased if no attempt left a trace of work, and the store knows it: not only this
-	// attempt claims so.
+	// nothingDone means, with resultReleased, that no attempt left a trace of work, and that the store has recorded
+	// this: it is more than a claim of this attempt.
 	nothingDone bool
 	// limit is the limit that the decision comes from; nil if there is none.
 	limit *LimitError
-	// suspended is set if the operation in progress is this one, which continues later.
+	// suspended means that the operation in progress is this one, which continues later.
 	suspended bool
 }
 
@@ -95,26 +95,26 @@ type result struct {
 type execution struct {
 	guard       *Guard
 	settings    *settings
-	caller      context.Context // ends when the caller leaves
+	caller      context.Context // cancelled when the caller leaves
 	until       time.Time       // a deadline set by a middleware in front; zero for none
 	base        context.Context // the caller's values, never cancelled
-	detached    detachedContext // the memory of base
+	detached    detachedContext // the value that base points to
 	reservation store.Reservation
 	prints      [2]store.Fingerprint
 	op          Operation
 	lease       lease
 	done        store.Completion // the answer that is being stored
-	limit       *LimitError      // the limit that the scope has reached, if it has
-	tookKey     bool             // allowance for a new key was taken
+	limit       *LimitError      // the limit that the scope has reached, or nil
+	tookKey     bool             // whether allowance for a new key was taken
 	actor       string           // the caller's name, if executions are audited
 	audited     store.Decision   // the decision last written to the audit
 	own         *store.Response  // the caller's answer, if it contains more than the stored one
-	waited      bool             // for an attempt in flight
+	waited      bool             // whether it waited for an attempt in flight
 	runsAgain   bool             // the store undid an earlier run, whose grant was already reported
 	ended       outcomeKind      // how the last run ended, and with which status
 	endedStatus int
 	passedOn    bool          // the answer is a problem of another operation, which may be executing
-	executed    ExecutedEvent // of the last run, until its result is known
+	executed    ExecutedEvent // the event of the last run, until its result is known
 
 	reserveCtx lazyContext
 	workCtx    lazyContext
@@ -146,7 +146,8 @@ func newNonce() (n store.Nonce) {
 // run executes and returns the result. It waits for an attempt in flight if the route is configured so.
 func (e *execution) run(r runner) result {
 	if outer := FromContext(e.caller); outer != nil && outer.guard == e.guard && outer.id == e.reservation.ID {
-		// It would wait for itself, or answer that it is in progress, and its caller would store that.
+		// The inner execution would wait for the outer one, or answer that the operation is in progress, and the outer
+		// one would store this answer.
 		e.logError("onceward: not executed inside of the same operation", errProtectedTwice)
 		return result{kind: resultFailed, err: errProtectedTwice}
 	}
@@ -182,8 +183,8 @@ var errProtectedTwice = fmt.Errorf("%w: the same key is protected twice by one g
 // left reports whether the caller is gone.
 func (e *execution) left() bool { return e.caller.Err() != nil }
 
-// onFailure returns what a failure means. In a transaction nothing was done, and the route's setting does not cover an
-// owner that lost its lease (rule E2).
+// onFailure returns the meaning of a failure. In a transaction nothing was done, and the route's setting does not cover
+// an owner that lost its lease (rule E2).
 func (e *execution) onFailure(ctx context.Context) Failure {
 	switch {
 	case e.settings.mode == modeTransactional:
@@ -195,7 +196,7 @@ func (e *execution) onFailure(ctx context.Context) Failure {
 	}
 }
 
-// failedAs returns the outcome of a failure with this meaning. It calls answer only for an answer that is to be kept.
+// failedAs returns the outcome of a failure with this meaning. It calls answer only if the answer is to be kept.
 func failedAs(meaning Failure, reason string, answer func() store.Response) outcome {
 	switch meaning {
 	case FailureRetry:
@@ -207,7 +208,7 @@ func failedAs(meaning Failure, reason string, answer func() store.Response) outc
 	}
 }
 
-// storeContext bounds one call to the store.
+// storeContext returns a context that bounds one call to the store.
 func (e *execution) storeContext(c *lazyContext, now time.Time) *lazyContext {
 	return c.unused().start(e.base, now.Add(e.guard.config.StoreTimeout), context.DeadlineExceeded)
 }

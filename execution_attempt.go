@@ -21,7 +21,7 @@ func (e *execution) attempt(r runner) result {
 	return e.reserve(r)
 }
 
-// reserve executes with a reservation: the intent is durable before the runner works, and its answer afterwards.
+// reserve executes with a reservation: the intent is stored before the runner works, and the answer afterwards.
 func (e *execution) reserve(r runner) result {
 	sent := time.Now()
 	ctx := e.storeContext(&e.reserveCtx, sent)
@@ -41,7 +41,7 @@ func (e *execution) reserve(r runner) result {
 	}
 	if res := e.decided(e.base, &v, sent); res.kind != 0 {
 		if v.Decision == store.DecisionExecute && (res.err == error(store.ErrSealed) || errors.Is(res.err, errNotAudited)) {
-			e.granted(&v) // to this program, which cannot decode the carried data, or write the audit: others can
+			e.granted(&v) // this program cannot decode the carried data, or write the audit; another may
 			e.release(res.err.Error())
 		}
 		return res
@@ -72,7 +72,7 @@ func (e *execution) transact(r runner) result {
 	return res
 }
 
-// reportOnce reports a mistake of the work. It is logged once an operation.
+// reportOnce sends the observer a mistake of the work, and logs it once for each operation.
 func (e *execution) reportOnce(m mistake, event ObserverEvent) {
 	e.guard.observe(e.base, event)
 	if e.guard.logged.first(m, e.op.name) {
@@ -89,20 +89,20 @@ type transaction struct {
 	ran     bool
 	passed  bool    // the deadline passed before the runner had worked
 	late    bool    // the deadline passed by so much that nothing may commit
-	refused *result // the reason why the runner did not work, if it did not
+	refused *result // the reason why the runner did not work, or nil
 	end     outcome
 	by      time.Time       // the deadline of all runs
 	within  detachedContext // the transaction's context in the first run
 	watched watchedContext  // within, recording whether the transaction is taken
-	worked  time.Time       // when the runner had worked, if it did and there is an observer
+	worked  time.Time       // when the runner ended; zero without a run or an observer
 }
 
-// result turns the end of the transaction into a result.
+// result returns the result of a transaction that has ended.
 func (t *transaction) result(v *store.Verdict, err error) result {
 	switch {
 	case err != nil:
 		if t.passed && !errors.Is(err, store.ErrOutcomeUnknown) {
-			err = fmt.Errorf("%w: %w", store.ErrDeadline, err) // the deadline may have cut off a statement and its connection
+			err = fmt.Errorf("%w: %w", store.ErrDeadline, err) // the deadline may have cut off the connection
 		}
 		return t.transactFailed(err)
 	case v.Decision != store.DecisionExecute:
@@ -137,7 +137,7 @@ func (t *transaction) report(err error) {
 // work runs the runner inside the transaction. Each call starts from the beginning.
 func (t *transaction) work(ctx context.Context, v store.Verdict) store.Settlement {
 	rerun := t.ran
-	t.reportRun(false) // the store has undone it
+	t.reportRun(false) // the event of an earlier run, which the store has undone
 	t.ran, t.end, t.runsAgain = true, outcome{}, rerun
 	if t.refused = t.refuses(ctx, &v); t.refused != nil {
 		return store.Settlement{Action: store.TxRollback}
@@ -169,8 +169,9 @@ func (t *transaction) work(ctx context.Context, v store.Verdict) store.Settlemen
 // deadlineGrace is how long after its deadline a transactional handler may still answer with success.
 const deadlineGrace = 250 * time.Millisecond
 
-// overdue records whether the deadline has passed. After it only a success within [deadlineGrace] commits: a refusal or
-// a failure may come from a statement that the deadline interrupted. An outcome that the handler set itself stays.
+// overdue records whether the deadline has passed. After the deadline only a success within [deadlineGrace] commits: a
+// refusal or a failure may come from a statement that the deadline interrupted. An outcome that the handler set itself
+// stays.
 func (t *transaction) overdue(by time.Duration) {
 	succeeded := t.end.kind == outcomeAnswer && t.end.response.Status < http.StatusBadRequest
 	t.passed = by >= 0
@@ -256,8 +257,8 @@ func (e *execution) foundLost(rec *store.Record) {
 
 var errCallerLeft = errors.New("the caller left before execution")
 
-// begin takes over a grant. The result has no kind if the runner may work. It may not if the caller has left, nor if
-// the downstream keys cannot be derived: with other keys, earlier effects would be repeated.
+// begin accepts a grant. The result has no kind if the runner may work. The runner may not work if the caller has left,
+// or if the downstream keys cannot be derived: with different keys, earlier effects would be repeated.
 func (e *execution) begin(v *store.Verdict) result {
 	e.granted(v)
 	if e.settings.mode == modeReserved {
@@ -284,10 +285,11 @@ func (e *execution) granted(v *store.Verdict) {
 }
 
 // reserveFailed returns the result of a reservation that failed: nothing was executed. If only the reply was lost, the
-// store may hold a grant without an owner. It is released, so that the key is not locked for a lease and then unknown
-// without need.
+// store may hold a grant without an owner. The grant is released: otherwise the key would be locked for the length of
+// the lease, and its outcome would then be unknown, both without need.
 func (e *execution) reserveFailed(err error, wasSent bool) result {
-	// Return it even if a record was made: the client retries, and an outage must not use up the scope's allowance.
+	// The allowance is returned even if a record was made: the client retries, and an outage must not use up the
+	// scope's allowance.
 	e.returnKey(false)
 	if errors.Is(err, store.ErrUnreadable) {
 		e.logError("onceward: not executed, because the record of the key cannot be read", err)
@@ -300,7 +302,8 @@ func (e *execution) reserveFailed(err error, wasSent bool) result {
 	return result{kind: resultFailed, err: err}
 }
 
-// transactFailed judges an error of the transaction: unless its commit is unknown, nothing was executed.
+// transactFailed returns the result of a transaction that failed: unless it is unknown whether it was committed,
+// nothing was executed.
 func (e *execution) transactFailed(err error) result {
 	switch {
 	case errors.Is(err, store.ErrOutcomeUnknown):
@@ -329,7 +332,7 @@ func (e *execution) release(reason string) {
 
 // leaseStart returns the time from which an owner counts its lease, by this node's clock: never later than the store
 // counts (rule S5). The store decided no earlier than the call was sent, and its own times show how much of the lease
-// was left then. A grant that was repeated by its nonce is partly used up, whichever earlier call reached the store.
+// was left then. If the store repeated an earlier grant with the same nonce, a part of the lease has already passed.
 func leaseStart(v *store.Verdict, lease time.Duration, sent time.Time) time.Time {
 	left := v.Record.LeaseUntil.Sub(v.Now)
 	return sent.Add(min(left-lease, 0))
@@ -360,7 +363,7 @@ func (e *execution) execute(r runner, start time.Time) result {
 	return res
 }
 
-// hasRun records how the work has ended. The observer gets the event when it is known whether the outcome is stored.
+// hasRun records how the work ended. The observer gets the event when it is known whether the outcome is stored.
 func (e *execution) hasRun(started time.Time, end outcomeKind, status int, panicked, failed bool) {
 	e.ended, e.endedStatus = end, status
 	if e.guard.config.Observer == nil {

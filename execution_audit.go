@@ -17,10 +17,10 @@ import (
 // it may be nil, because [Call].Actor is used. An attempt that is resumed without its caller is written with the actor
 // [ResumeActor]. Requests that are refused before a decision, and requests without a key, are not written. A caller may
 // influence its name, so at most 255 bytes are written: a longer name is cut between two characters and ends in "…",
-// and bytes that are no UTF-8 become "?".
+// and bytes that are not UTF-8 become "?".
 //
-// It costs one write to the store for each request, replays too. The janitor removes old entries. The store must be a
-// [store.ExecutionAuditor]. Default: executions are not audited.
+// It costs one write to the store for each request, including replays. The janitor removes old entries. The store must
+// be a [store.ExecutionAuditor]. Default: executions are not audited.
 func AuditExecutions(who func(*http.Request) string) Option {
 	return func(s *settings) error {
 		s.audits, s.actor = true, who
@@ -35,7 +35,7 @@ const ResumeActor = "onceward resumer"
 // executed.
 var errNotAudited = errors.New("onceward: the request could not be written to the audit of executions")
 
-// audit writes the decision. A waiting request gets the same decision many times, and is written once.
+// audit writes the decision. A waiting request gets the same decision many times, and the decision is written once.
 func (e *execution) audit(ctx context.Context, v *store.Verdict) error {
 	if e.audited == v.Decision && v.Decision != store.DecisionExecute {
 		return nil

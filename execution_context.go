@@ -139,8 +139,9 @@ func (c *lazyContext) free() {
 	}
 }
 
-// watchedContext records that a value was read which the caller's context does not have, because a store adds nothing but
-// the transaction; and that a pool asked whether the transaction holds one of its connections, see [sqltx.AskedPool].
+// watchedContext records that the work took the transaction, and that a pool asked whether the transaction holds one of
+// its connections, see [sqltx.AskedPool]. The work took the transaction if it read a value that the caller's context
+// does not have, because a store adds nothing else to the context.
 type watchedContext struct {
 	context.Context
 	caller context.Context

@@ -102,8 +102,8 @@ func (e *execution) noteProgress(err error) error {
 	return err
 }
 
-// NeverExecuted reports what [Operation.NotExecuted] does, also for all earlier attempts, because they left no recovery
-// point. It has no effect in an attempt that carried a value, because its call may have been sent.
+// NeverExecuted reports the same as [Operation.NotExecuted], for all earlier attempts too, because they left no
+// recovery point. It has no effect in an attempt that carried a value, because its call may have been sent.
 func (o *Operation) NeverExecuted() {
 	if !o.missing() {
 		o.end(endedNeverExecuted)
@@ -143,7 +143,7 @@ func (e *execution) settleSuspend(try func(call string, write func(ctx context.C
 	return e.resumesLater()
 }
 
-// resumesLater returns the result of an attempt whose operation is not over.
+// resumesLater returns the result of an attempt whose operation continues later.
 func (e *execution) resumesLater() result {
 	return result{
 		kind: resultDecision, decision: store.DecisionInProgress, suspended: true,
@@ -152,10 +152,10 @@ func (e *execution) resumesLater() result {
 }
 
 // Resume takes over an operation of [Guard.Do] whose owner was lost, without its caller: fn continues from the recovery
-// point. The record is as the store lists it; the store decides by its current content. The options are the route's,
-// which must include OnLost([LostResume]). The errors are those that Do returns: [ErrInProgress] means that another
-// attempt was faster, or that the operation was suspended again; [ErrRefused] means that the record is gone, or was
-// released since: then only a retry of its caller may execute it.
+// point. The record may come from a list of the store; the store decides by its current content. The options are the
+// route's, which must include OnLost([LostResume]). The errors are those that Do returns: [ErrInProgress] means that
+// another attempt was faster, or that the operation was suspended again; [ErrRefused] means that the record is gone, or
+// was released since: then only a retry by its caller may execute it.
 func (g *Guard) Resume(
 	ctx context.Context, rec *store.Record, fn func(ctx context.Context) ([]byte, error), options ...Option,
 ) (Result, error) {

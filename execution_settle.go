@@ -22,7 +22,7 @@ func (e *execution) settle(end outcome) result {
 	case end.kind == outcomeRelease && e.op.coversEarlier():
 		return e.settleRelease(end.reason)
 	default:
-		// That a resumed attempt did nothing does not show that the attempts before it did nothing.
+		// A resumed attempt that did nothing does not prove that the attempts before it did nothing.
 		return e.settleUnknown(errors.New(end.reason))
 	}
 }
@@ -61,7 +61,8 @@ func (e *execution) completed(expires time.Time) result {
 func (e *execution) notCompleted(err error) result {
 	switch {
 	case !final(err) && e.settings.onLost == store.LostResume:
-		// A later attempt continues from the recovery point, and makes the same answer. The store was tried for long enough.
+		// The store was retried for long enough. A later attempt continues from the recovery point, and makes the same
+		// answer.
 		e.storeFailed("complete", err)
 		return e.settleSuspend(e.once)
 	case !errors.Is(err, store.ErrFenced):
@@ -129,7 +130,8 @@ func (e *execution) settleRelease(reason string) result {
 			return res
 		}
 		if e.settings.onLost == store.LostResume {
-			// A later attempt may continue it, or has done so: the caller must not get the answer that nothing was done.
+			// A later attempt may continue the operation, or has already continued it: the caller must not get the
+			// answer that nothing was done.
 			e.settled(store.StateInProgress, err)
 			return e.resumesLater()
 		}
@@ -157,7 +159,7 @@ func (e *execution) undone() result {
 }
 
 // forget rejects the record that a transaction has found and not changed. A record that has changed since belongs to
-// another attempt, with a token of at least this attempt's.
+// another attempt, whose token is this attempt's token or a larger one.
 func (e *execution) forget(ctx context.Context) error {
 	rec, err := e.guard.store.Get(ctx, e.reservation.ID)
 	if errors.Is(err, store.ErrNotFound) {
@@ -180,7 +182,8 @@ func (e *execution) forget(ctx context.Context) error {
 func (e *execution) settleUnknown(cause error) result {
 	err := e.once("abandon", func(ctx context.Context) error {
 		if p := e.op.kept(store.Checkpoint{}); p.ProviderID != "" {
-			// A reconciler finds the effect by this id. If this fails, it finds the effect by the downstream key.
+			// A reconciler finds the effect by this id. If the write fails, the reconciler finds the effect by the
+			// downstream key.
 			_ = e.guard.store.Checkpoint(ctx, e.claim(), p)
 		}
 		return e.guard.store.Abandon(ctx, e.claim(), cause.Error())

@@ -20,8 +20,8 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// rules is the version of the encoding in this file. A change that changes a hash is a new version, and the old encoding
-// stays for as long as records made with it may live.
+// rules is the version of the encoding in this file. A change that changes a hash needs a new version, and the old
+// encoding stays for as long as records made with it may exist.
 const rules = 1
 
 // These are the kinds of encodings. The kind is the first byte, and each part has its length, or the number of its
@@ -167,7 +167,8 @@ func (e *encoder) raw(h http.Header, body []byte) {
 }
 
 // understood ends the message with the parsed content of the body, or reports that it cannot be parsed: the body is
-// then hashed as raw bytes. So is a body with two lines of Content-Type, because it is ambiguous which one counts.
+// then hashed as raw bytes. A body with two lines of Content-Type is hashed as raw bytes too, because it is ambiguous
+// which line counts.
 func (e *encoder) understood(h http.Header, body []byte, selection *canon.Selection) bool {
 	types := h["Content-Type"]
 	if len(types) != 1 || len(h["Content-Encoding"]) > 0 {
@@ -351,10 +352,10 @@ func Payload(parts ...[]byte) []byte {
 }
 
 // KeepTarget is a middleware that fills in [http.Request.RequestURI] before a router removes a prefix from the path,
-// because the fingerprint contains the target as sent. Put it in front of everything else, and only where requests come
-// without RequestURI: from net/http/cgi, net/http/fcgi, or an adapter that makes them by hand. The server of net/http
-// and httptest.NewRequest set it, but not [http.NewRequest]. Without it the target is taken from [http.Request.URL],
-// and after [http.StripPrefix] two routes with the same name look alike.
+// because the fingerprint contains the target as sent. Put it in front of everything else, and only where requests have
+// no RequestURI: from net/http/cgi, net/http/fcgi, or an adapter that makes them by hand. The server of net/http and
+// httptest.NewRequest set it, but not [http.NewRequest]. Without it the target is taken from [http.Request.URL], and
+// after [http.StripPrefix] two routes with the same name look alike.
 func KeepTarget(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.RequestURI == "" {

@@ -16,12 +16,12 @@ type firstSentRule struct {
 	within, tolerance time.Duration
 }
 
-// RequireFirstSent refuses requests without a first-sent time, an HTTP date, or whose time is longer ago than within: a
-// captured request then cannot be replayed after its record has expired. Clocks may differ by the tolerance. The sum of
-// both is at most the retention of the route, or [Guard.Route] refuses it. Default: no check.
+// RequireFirstSent refuses a request that has no first-sent time, which is an HTTP date, or whose first-sent time is
+// longer ago than within: a captured request then cannot be replayed after its record has expired. Clocks may differ by
+// the tolerance. The sum of both is at most the retention of the route, or [Guard.Route] refuses it. Default: no check.
 //
-// Raising a retention does not extend existing records. So the time does not follow the retention: raise it when the
-// earlier retention has passed since all nodes have the new one.
+// Raising a retention does not extend existing records. So within does not follow the retention automatically: raise it
+// when all nodes have had the new retention for as long as the earlier retention.
 //
 // This helps only if the caller's signature covers the header: an attacker who can replay a request can otherwise also
 // change its date.

@@ -35,7 +35,7 @@ type Guard struct {
 	shared          sync.Once // guards the warning about a shared provider
 }
 
-// New returns a guard over a store, or an error that describes what in the configuration is wrong.
+// New returns a guard over a store, or an error that describes what is wrong in the configuration.
 func New(s store.Store, config Config) (*Guard, error) {
 	if s == nil {
 		return nil, errors.New("onceward: the store is nil")
@@ -150,14 +150,14 @@ const (
 
 // Config configures a [Guard].
 type Config struct {
-	// Scope returns the scope of a request. It is required for handlers, and has no default; [Guard.Do] takes its scope
-	// from its [Call].
+	// Scope returns the scope of a request. It is required for handlers, and has no default; [Guard.Do] uses the scope
+	// of its [Call].
 	Scope ScopeFunc
 	// Secret keys the fingerprints: at least 16 random bytes, the same on every node and over restarts. It is required,
 	// and has no default.
 	Secret []byte
-	// OldSecrets are earlier secrets that records may still depend on. Keep each for the longest retention, and until no
-	// operation that used it is in progress or unknown. Default: none.
+	// OldSecrets are earlier secrets that records may still depend on. Keep each for the longest retention, and until
+	// no operation that used it is in progress or unknown. Default: none.
 	OldSecrets [][]byte
 	// DownstreamSecret keys the idempotency keys that are sent to other systems, see [Operation.DownstreamKey], so that no
 	// outsider can compute them: at least 16 random bytes, the same on every node and over restarts. A record keeps the id
@@ -172,7 +172,7 @@ type Config struct {
 	// would get the effect of the first. It is part of the identity of a record's secret: choose it before the first
 	// operation. Default: empty, and a sign that a provider is shared is logged; see [Guard.WarnSharedProvider].
 	Namespace string
-	// Operations are names of operations in the store that are no routes of this guard: operations of [Guard.Do],
+	// Operations are names of operations in the store that are not routes of this guard: operations of [Guard.Do],
 	// operations that other processes serve, and operations whose routes were renamed. Pollers and resumers check the
 	// operations in their own configuration against these names and the routes: see [Guard.CheckOperations]. Default:
 	// none.
@@ -192,8 +192,8 @@ type Config struct {
 	ReplayedHeader string
 	// Defaults are options for every route, which the route's own options override. Default: none.
 	Defaults []Option
-	// MaxWaiters is how many requests may wait for an operation in flight at the same time; more are answered with 409
-	// immediately. Default: 1024.
+	// MaxWaiters is how many requests may wait for an operation in flight at the same time; further requests are
+	// answered with 409 immediately. Default: 1024.
 	MaxWaiters int
 	// StoreTimeout bounds each call to the store. Less than 1 ms is refused. Default: 5 s.
 	StoreTimeout time.Duration
