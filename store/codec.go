@@ -17,8 +17,8 @@ const (
 	keyTagUUID = 1
 )
 
-// AppendBinary appends the ID in an encoding that no other ID has: the length of the scope, the scope, a tag, and the
-// key. A key that is a canonical lower-case UUID takes sixteen bytes.
+// AppendBinary appends a unique encoding of the ID: the length of the scope, the scope, a tag, and the key. A key that
+// is a canonical lower-case UUID takes sixteen bytes.
 func (id ID) AppendBinary(dst []byte) []byte {
 	dst = appendString(dst, id.Scope)
 	if packed, ok := packUUID(id.Key); ok {
@@ -48,7 +48,8 @@ func ParseID(b []byte) (ID, error) {
 
 const uuidDashes = 1<<8 | 1<<13 | 1<<18 | 1<<23
 
-// packUUID packs a key of the exact form 8-4-4-4-12 in lower-case hexadecimal digits; any other form is another key.
+// packUUID packs a key of the exact form 8-4-4-4-12 in lower-case hexadecimal digits. A UUID in any other form is a
+// different key, and is not packed.
 func packUUID(key string) (packed [16]byte, ok bool) {
 	if len(key) != 36 {
 		return packed, false
@@ -104,7 +105,8 @@ const (
 	flagsKnown = 1<<iota - 1
 )
 
-// These are the bounds of a stored response's status: it must end a request.
+// These are the bounds of a stored response's status. An informational status cannot be stored, because it does not end
+// a request.
 const (
 	minStatus = 200
 	maxStatus = 999
@@ -178,7 +180,7 @@ func AppendHeader(dst []byte, header []HeaderField) []byte {
 	return dst
 }
 
-// DecodeHeader decodes the output of [AppendHeader]. Further bytes are an error.
+// DecodeHeader decodes the output of [AppendHeader]. Bytes after it are an error.
 func DecodeHeader(b []byte) ([]HeaderField, error) {
 	d := decoder{rest: b}
 	header := d.header()
@@ -327,7 +329,7 @@ type decoder struct {
 
 var errTruncated = errors.New("it is cut off")
 
-// take returns the next n bytes, which stay part of the input.
+// take returns the next n bytes, which share the memory of the input.
 func (d *decoder) take(n uint64) []byte {
 	if d.err == nil && n > uint64(len(d.rest)) {
 		d.err = errTruncated

@@ -37,7 +37,8 @@ var (
 	// ErrOutcomeUnknown is returned when a store cannot find out whether a transaction was committed. The work is not
 	// executed again.
 	ErrOutcomeUnknown = errors.New("onceward: outcome unknown")
-	// ErrDeadline is returned when work took longer than its deadline. It is then also the cause of its context.
+	// ErrDeadline is returned when work took longer than its deadline. It is then also the cause with which the context
+	// of the work ends.
 	ErrDeadline = errors.New("onceward: handler deadline exceeded")
 	// ErrStale is returned when a record was deleted or resolved as requested, but a cache in front of the store could not
 	// be updated. The error is a [*StaleError].
@@ -54,7 +55,7 @@ func (busyError) Error() string {
 }
 func (busyError) Unwrap() error { return ErrUnavailable }
 
-// FencedError is a refused write, with the state of the store.
+// FencedError reports a refused write, with the state of the record in the store.
 type FencedError struct {
 	// Op is the refused write.
 	Op string
@@ -103,7 +104,7 @@ func (e *UnreadableError) Is(target error) bool { return target == ErrUnreadable
 // StaleError reports that a request was carried out, and until when an old answer can still be seen. It does not
 // unwrap: an error of the cache must not be taken for an error of the store, which would make the outcome unknown.
 type StaleError struct {
-	// Until is when the last old answer expires. The cache is updated before, if possible.
+	// Until is when the last old answer expires. The cache is updated earlier if possible.
 	Until time.Time
 	// Err is the reason why the cache could not be updated.
 	Err error

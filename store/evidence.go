@@ -12,7 +12,7 @@ type LateCompletion struct {
 	Claim
 	// Response is what the owner wanted to store.
 	Response Response
-	// At is when it was refused.
+	// At is when the completion was refused.
 	At time.Time
 }
 
@@ -27,19 +27,19 @@ type LateCompletionKeeper interface {
 // ExternalEvent is an unsolicited report of another system about an effect, such as a provider's webhook. It is kept
 // before it is processed, because it may arrive before its record exists.
 type ExternalEvent struct {
-	// Source is the other system. Source, Scope, AnyScope and EventID together identify the event: a second one is a
-	// duplicate. The scope is included so that a sender for one scope cannot block an event of another scope by using its
-	// id first.
+	// Source is the other system. Source, Scope, AnyScope and EventID together identify the event: a second event with
+	// the same values is a duplicate. The scope is included so that a sender for one scope cannot block an event of
+	// another scope by using its id first.
 	Source string
 	// EventID is the id that the source gave to the event.
 	EventID string
 	// Scope is the only scope whose records the sender may settle, whatever the event's subject.
 	Scope string
-	// AnyScope is set if the sender may settle the records of every scope. Scope is ignored then, and kept as empty.
+	// AnyScope means that the sender may settle the records of every scope. Scope is ignored then, and kept as empty.
 	AnyScope bool
 	// Subject identifies the effect as the other system knows it: a downstream key or the provider's own id.
 	Subject string
-	// At is when it happened, by the sender's clock. If there are two events about one subject the later one counts.
+	// At is when it happened, by the sender's clock. If two events are about the same subject, the later event counts.
 	At time.Time
 	// Body is the event itself.
 	Body []byte
@@ -47,7 +47,7 @@ type ExternalEvent struct {
 	ReceivedAt time.Time
 }
 
-// MaySettle reports whether the sender may settle a record of that scope.
+// MaySettle reports whether the sender may settle a record of a scope.
 func (e *ExternalEvent) MaySettle(scope string) bool { return e.AnyScope || e.Scope == scope }
 
 // ExternalEventFilter selects the external events that may settle a record.
@@ -70,7 +70,7 @@ type ExternalEventKeeper interface {
 	PurgeExternalEvents(ctx context.Context, age time.Duration, limit int) (purged int, err error)
 }
 
-// AuditEntry is one act on a record that did not come from its owner: the actor, the action and the reason.
+// AuditEntry is one act on a record by someone other than its owner: the actor, the action and the reason.
 type AuditEntry struct {
 	ID
 	// Attempt is the attempt that was acted on.
@@ -81,8 +81,8 @@ type AuditEntry struct {
 	Action string
 	// Reason is the reason in the actor's words.
 	Reason string
-	// Outcome is empty in the entry that is written before the act. A second entry has the outcome of the act, or that the
-	// outcome is not known.
+	// Outcome is empty in the entry that is written before the act. A second entry contains the outcome of the act, or
+	// the statement that the outcome is not known.
 	Outcome string
 	// At is when the entry was written; the store sets it.
 	At time.Time
@@ -116,7 +116,7 @@ func (f *AuditFilter) Page() int {
 	return MaxPage
 }
 
-// Chooses reports whether the filter selects an entry about an ID, written at a moment.
+// Chooses reports whether the filter selects an entry about an ID that was written at a time.
 func (f *AuditFilter) Chooses(id ID, at time.Time) bool {
 	return (f.ID == ID{} || f.ID == id) && (f.Since.IsZero() || !at.Before(f.Since)) &&
 		(f.Until.IsZero() || at.Before(f.Until))

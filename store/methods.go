@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Applied is what an event came to.
+// Applied is the result of an event that a store has applied.
 type Applied struct {
 	Transition
 	// Record is the record after the event.
@@ -19,8 +19,8 @@ func (a *Applied) Verdict() Verdict {
 	return Verdict{Decision: a.Decision, Origin: a.Origin, Record: a.Record, Now: a.Now}
 }
 
-// Methods has the methods of [Store] but Get, and the methods of [Reconciler], [Buster], [Retainer] and [Rewriter].
-// Each of them makes an event and applies it. A store embeds Methods, and overrides the methods for which it has a
+// Methods has the methods of [Store] except Get, and the methods of [Reconciler], [Buster], [Retainer] and [Rewriter].
+// Each method makes an event and applies it. A store embeds Methods, and overrides the methods for which it has a
 // faster way.
 type Methods struct {
 	// Apply applies an event to the record of an ID, in one atomic step that follows [Step]. It reads the clock and sets
@@ -112,7 +112,7 @@ func (m *Methods) Rewrite(ctx context.Context, c Claim, from, to Content) error 
 	return m.apply(ctx, c.ID, Event{Kind: EventRewrite, Attempt: c.Attempt, From: from, To: to})
 }
 
-// apply applies an event of which only the error is needed.
+// apply applies an event and returns only the error.
 func (m *Methods) apply(ctx context.Context, id ID, event Event) error {
 	_, err := m.Apply(ctx, id, event)
 	return err

@@ -18,15 +18,15 @@ type ID struct {
 	Key string
 }
 
-// Hash names the ID in logs and traces without revealing the key, in 32 hexadecimal digits. A [Finder] finds the record
-// by it.
+// Hash returns a hash of the ID in 32 hexadecimal digits, which identifies it in logs and traces without revealing the
+// key. A [Finder] finds the record by this hash.
 func (id ID) Hash() string {
 	sum := id.HashBytes()
 	return hex.EncodeToString(sum[:])
 }
 
 // HashBytes returns the hash as bytes, the first half of the SHA-256 of the encoded ID. Stores name their records by
-// it, so that a log line leads to its record. It never changes, because it is stored.
+// this hash, so that a log line leads to its record. The hash of an ID never changes, because it is stored.
 func (id ID) HashBytes() [16]byte {
 	sum := sha256.Sum256(id.AppendBinary(make([]byte, 0, usualID)))
 	return [16]byte(sum[:16])
@@ -54,16 +54,16 @@ type State uint8
 const (
 	// StateNone stands for the absence of a record.
 	StateNone State = 0
-	// StateInProgress is a record whose owner holds, or held, the right to execute.
+	// StateInProgress is the state of a record whose owner holds, or held, the right to execute.
 	StateInProgress State = 1
-	// StateCompleted is a record with a final answer that every retry gets.
+	// StateCompleted is the state of a record with a final answer, which every retry gets.
 	StateCompleted State = 2
-	// StateRetryable is a record of an operation that certainly did nothing: a retry may execute.
+	// StateRetryable is the state of a record whose operation certainly did nothing: a retry may execute.
 	StateRetryable State = 3
-	// StateUnknown is a record whose owner was lost after it may have done something: only a reconciler, an operator or
-	// that same owner settles it.
+	// StateUnknown is the state of a record whose owner was lost after it may have done something: only a reconciler,
+	// an operator or the same owner settles it.
 	StateUnknown State = 4
-	// StateExpired is a record that no caller sees any more, kept only for its attempt token.
+	// StateExpired is the state of a record that no caller sees any more, and that is kept only for its attempt token.
 	StateExpired State = 5
 )
 
@@ -139,12 +139,12 @@ func (f *Fingerprint) Matches(candidates []Fingerprint) (bool, error) {
 type HeaderField struct {
 	// Name is the canonical name of the field.
 	Name string
-	// Value is one of its values; a field with several has several entries, in order.
+	// Value is one of its values; a field with several values has several entries, in order.
 	Value string
-	// Append is set if the handler added to an existing field, so that a replay also adds.
+	// Append means that the handler added a value to an existing field, so that a replay adds it too.
 	Append bool
-	// Removed is set if the handler removed a field that existed before it ran, or kept the server from adding it, so that
-	// a replay does too. There is no value then.
+	// Removed means that the handler removed a field that existed before the handler ran, or kept the server from
+	// adding the field, so that a replay does the same. Value is then empty.
 	Removed bool
 }
 
@@ -156,7 +156,8 @@ type Response struct {
 	Header []HeaderField
 	// Body is the body, byte for byte.
 	Body []byte
-	// NotStored is set if the body was too large, was streamed, or did not pass through the guard, and cannot be replayed.
+	// NotStored means that the body was too large, was streamed, or did not pass through the guard, and cannot be
+	// replayed.
 	NotStored bool
 }
 
@@ -194,30 +195,30 @@ type Record struct {
 	Point string
 	// Data is the data that a phased operation passes from step to step.
 	Data []byte
-	// NotReplayable is set if the answer was partly sent to the client without being stored.
+	// NotReplayable means that the answer was partly sent to the client without being stored.
 	NotReplayable bool
 	// Response is the answer of a completed record.
 	Response Response
-	// LastError is why the record was last released, that it was rejected, or why its outcome became unknown: what the
-	// attempt knew about the operation. Errors of reconciliation are in ReconcileError.
+	// LastError is the reason why the record was last released, was rejected, or became unknown: what the attempt knew
+	// about the operation. Errors of reconciliation are in ReconcileError.
 	LastError string
-	// FirstError is the first last error since the record was made, once another error or a further attempt has replaced
-	// it: what began the trouble is often not what ended it.
+	// FirstError is the first value that LastError had since the record was made. It is set when another error or a
+	// further attempt replaces that value, because the last error is often not the cause of the trouble.
 	FirstError string
 	// ReconcileAt is when an unknown record is due for reconciliation.
 	ReconcileAt time.Time
 	// ReconcileCount is how often reconciliation was tried.
 	ReconcileCount int
-	// ReconcileError is why the last attempt to reconcile did not succeed, while the record is unknown. It concerns the
-	// query: that the other system refused it proves nothing about the operation. In a record that may be executed again
+	// ReconcileError is why the last attempt to reconcile did not succeed, while the record is unknown. It is an error
+	// of the query to the other system, and proves nothing about the operation. In a record that may be executed again,
 	// it means that an earlier attempt was unknown, or lost, until it was resolved from outside.
 	ReconcileError string
-	// DeadLetter is set if reconciliation has given up: a person must settle the record.
+	// DeadLetter means that reconciliation has given up: a person must settle the record.
 	DeadLetter bool
 	// ProviderID is the id that the provider gave to the effect.
 	ProviderID string
-	// DownstreamSecret is the id of the secret from which the operation's downstream keys are derived. It stays the first
-	// attempt's, so that a rotation of secrets changes no key.
+	// DownstreamSecret is the id of the secret from which the operation's downstream keys are derived. It remains the
+	// secret of the first attempt, so that a rotation of secrets changes no key.
 	DownstreamSecret uint32
 	// TraceID is the trace of the first execution.
 	TraceID string
@@ -242,7 +243,7 @@ const rejectedError = "rejected"
 func (r *Record) rejected() bool { return r.State == StateExpired && r.LastError == rejectedError }
 
 // fail records why the record is in its state; an empty reason means that a further attempt is running or has
-// succeeded. The very first reason stays.
+// succeeded. The first reason is kept in FirstError.
 func (r *Record) fail(reason string) {
 	if r.FirstError == "" {
 		r.FirstError = r.LastError
@@ -256,7 +257,7 @@ const resolvedError = "an earlier attempt was resolved as not executed"
 
 // MayHaveSent reports whether an attempt may have sent something to another system: it left a recovery point, data or
 // the provider's id, or was resolved from outside. Such a record cannot be rejected: another request would run under
-// its downstream keys, while what was sent may still arrive.
+// its downstream keys, while an earlier call may still arrive at the other system.
 func (r *Record) MayHaveSent() bool {
 	return r.Point != "" || len(r.Data) > 0 || r.ProviderID != "" || r.ReconcileError != ""
 }

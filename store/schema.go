@@ -12,7 +12,7 @@ var (
 	ErrSchemaMissing = errors.New("onceward: there are no tables")
 	// ErrSchemaOlder is returned when migrations have to be applied first.
 	ErrSchemaOlder = errors.New("onceward: the tables are of an older version")
-	// ErrSchemaNewer is returned when a newer program has made the tables.
+	// ErrSchemaNewer is returned when a newer program has created or migrated the tables.
 	ErrSchemaNewer = errors.New("onceward: the tables are of a newer version")
 )
 
@@ -20,7 +20,7 @@ var (
 type SchemaStatus struct {
 	// Place is where the tables are: a schema and the prefix of their names, or a file.
 	Place string
-	// Absent is set if Place is a file that does not exist.
+	// Absent means that Place is a file that does not exist.
 	Absent bool
 	// Version is the version of the tables; zero if there are none.
 	Version int
@@ -30,7 +30,7 @@ type SchemaStatus struct {
 	Pending []string
 }
 
-// Err returns what is wrong with the tables, with the remedy, or nil if this program can use them.
+// Err returns an error with the problem of the tables and its remedy, or nil if this program can use them.
 func (s *SchemaStatus) Err() error {
 	switch {
 	case s.Version > s.Wanted:

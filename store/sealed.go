@@ -7,8 +7,8 @@ import (
 )
 
 // This file defines the contract for sealed content: encrypted by package store/sealed before it reaches a store.
-// Stores keep it like any other content. A program that reads content must refuse content that is still sealed: it
-// lacks the key ring, and would take the sealed bytes for the content itself.
+// Stores keep it like any other content. A program that reads content must refuse content that is still sealed: it has
+// no key ring, and would use the sealed bytes as the content itself.
 
 const (
 	// SealedPrefix is the beginning of each sealed value, before the version of its format. No text begins with it.

@@ -22,11 +22,11 @@ type SQLHandle struct{ pool *sql.DB }
 // Handle of a store on SQLite.
 func NewSQLHandle(pool *sql.DB) *SQLHandle { return &SQLHandle{pool} }
 
-// ErrNoContext is returned when a statement is given to a [SQLHandle] without a context.
+// ErrNoContext is returned when a method of a [SQLHandle] is called without a context.
 var ErrNoContext = errors.New("onceward: the handle finds the transaction of the guard by the context: " +
 	"call a method that takes one, such as ExecContext")
 
-// sqlQueryer is what a pool and a transaction have in common.
+// sqlQueryer has the methods that a pool and a transaction have in common.
 type sqlQueryer interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
@@ -34,7 +34,7 @@ type sqlQueryer interface {
 	PrepareContext(ctx context.Context, query string) (*sql.Stmt, error)
 }
 
-// of returns what the statements of a context run on.
+// of returns the transaction or the pool on which the statements of a context run.
 func (h *SQLHandle) of(ctx context.Context) sqlQueryer {
 	if tx, ok := LookupTx(ctx); ok {
 		return tx
@@ -111,7 +111,7 @@ func (h *SQLHandle) BeginTx(ctx context.Context, options *sql.TxOptions) (*SQLTx
 	return &SQLTx{on: guards, ctx: ctx, savepoint: name}, nil
 }
 
-// savepoints counts the savepoints of the process, so that each has a name of its own.
+// savepoints counts the savepoints of the process, so that each has a unique name.
 var savepoints atomic.Int64
 
 // SQLTx is a transaction that [SQLHandle.BeginTx] began. Methods without a context run with the context of BeginTx.
@@ -120,7 +120,7 @@ type SQLTx struct {
 	ctx       context.Context
 	begun     *sql.Tx // nil for a savepoint
 	savepoint string
-	ended     atomic.Bool // a savepoint's end; database/sql knows of its own
+	ended     atomic.Bool // whether a savepoint has ended; database/sql records the end of a transaction
 }
 
 // ExecContext runs a statement.
@@ -186,7 +186,7 @@ func (tx *SQLTx) Rollback() error {
 	return tx.end(`ROLLBACK TO SAVEPOINT `)
 }
 
-// end ends a savepoint, also for a caller whose time is up: the transaction around it continues.
+// end ends a savepoint even if its context has ended, because the transaction around it continues.
 func (tx *SQLTx) end(statement string) error {
 	if tx.ended.Swap(true) {
 		return sql.ErrTxDone

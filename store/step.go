@@ -30,7 +30,7 @@ const (
 	EventReap
 	// EventResolveCompleted is an answer found from outside.
 	EventResolveCompleted
-	// EventResolveNotExecuted is the certainty, from outside, that nothing was done.
+	// EventResolveNotExecuted is the statement, from outside, that nothing was done.
 	EventResolveNotExecuted
 	// EventPostpone is a reconciliation that did not find the outcome.
 	EventPostpone
@@ -91,13 +91,13 @@ type Event struct {
 	// Count is, for EventBeginReconcile and EventPostpone, the number of attempts to reconcile that the record must have:
 	// if several nodes start the same attempt, only one succeeds.
 	Count int
-	// Untried makes EventPostpone cancel the attempt: its node was stopped before it had sent the query.
+	// Untried makes EventPostpone cancel the attempt: its node was stopped before it sent the query.
 	Untried bool
 	// MaxAttempts is the number of attempts to reconcile after which EventPostpone makes a dead letter; zero for no limit.
 	MaxAttempts int
 	// Soft makes EventReap keep the record as expired.
 	Soft bool
-	// Force lets EventBust remove what is not settled.
+	// Force lets EventBust remove a record that is not settled.
 	Force bool
 }
 
@@ -133,10 +133,11 @@ var unchanged = Transition{}
 var written = Transition{Effect: EffectWrite}
 
 // Step returns the record after an event at a moment of the store's clock. It is the state machine. It is pure, and
-// every store follows it: a store reads the record and stores the result in one atomic step, or has its own statements
-// that are tested to do the same. A record in [StateNone] stands for no record.
+// every store follows it: a store reads the record and stores the result in one atomic step, or uses its own
+// statements, which are tested to have the same effect. A record in [StateNone] stands for no record.
 //
-// A refused write is a [*FencedError], a record that cannot be read an [*UnreadableError]; both change nothing.
+// For a refused write Step returns a [*FencedError], and for a record that cannot be read an [*UnreadableError];
+// neither changes anything.
 func Step(rec Record, ev Event, now time.Time) (Record, Transition, error) {
 	now = now.Truncate(ClockStep)
 	if rec.State != StateNone && (rec.Version == 0 || rec.Version > RecordVersion) {
@@ -223,7 +224,7 @@ func reserveInProgress(rec Record, ev *Event, now time.Time) (Record, Transition
 	}
 }
 
-// create makes a record where there is none, or only an expired one.
+// create makes a record if there is none, or if the existing record has expired.
 func create(rec Record, ev *Event, now time.Time) (Record, Transition, error) {
 	r := ev.Reservation
 	if r.NoCreate || r.ResumeOnly {
@@ -256,7 +257,7 @@ func grant(rec Record, ev *Event, now time.Time, origin Origin) (Record, Transit
 	rec.fail("")
 	rec.ReconcileCount, rec.ReconcileAt = 0, time.Time{}
 	if origin != OriginResumed {
-		// An earlier attempt streamed an answer to a different outcome.
+		// The mark is from an earlier attempt, which streamed an answer with a different outcome.
 		rec.NotReplayable = false
 	}
 	return rec, Transition{Effect: EffectWrite, Decision: DecisionExecute, Origin: origin}, nil
@@ -284,7 +285,7 @@ func ownerWrites(rec Record, ev *Event, now time.Time) (Record, Transition, erro
 	}
 }
 
-// progress applies an owner's write, other than its answer, to a record that it owns, or has released.
+// progress applies a write other than an answer to a record that its owner holds or has released.
 func progress(rec Record, ev *Event, now time.Time) Record {
 	switch ev.Kind {
 	case EventExtend:
@@ -417,8 +418,8 @@ func tombstone(rec Record, now time.Time) Record {
 	}
 }
 
-// resolve settles from outside what its owner did not: a record that is unknown, or a phased operation that has lost
-// its owner. In the second case a person ends an operation that no running code can continue.
+// resolve settles from outside a record that its owner did not settle: an unknown record, or a phased operation whose
+// owner was lost. In the second case a person ends an operation that no running code can continue.
 func resolve(rec Record, ev *Event, now time.Time) (Record, Transition, error) {
 	lost := rec.OnLost == LostResume && rec.leaseOver(now)
 	if rec.Attempt != ev.Attempt || rec.State != StateUnknown && !lost {
@@ -431,7 +432,7 @@ func resolve(rec Record, ev *Event, now time.Time) (Record, Transition, error) {
 		}
 		return answer(rec, ev.Completion, now), written, nil
 	case EventResolveNotExecuted:
-		// Nothing of it was executed, or all was undone: a retry starts at the beginning.
+		// Nothing was executed, or everything was undone: a retry starts at the beginning.
 		rec.Point, rec.Data = "", nil
 		rec.fail(ev.Reason)
 		rec = settle(rec, StateRetryable, now)
@@ -464,8 +465,8 @@ func resolveStep(rec Record, ev *Event, now time.Time) (Record, Transition, erro
 	return rec, written, nil
 }
 
-// repeatResolve accepts a repeated resolution whose reply was lost, and refuses any other on a record that cannot be
-// resolved.
+// repeatResolve accepts the repetition of a resolution whose reply was lost, and refuses any other resolution of a
+// record that cannot be resolved.
 func repeatResolve(rec Record, ev *Event) (Record, Transition, error) {
 	same := rec.Attempt == ev.Attempt
 	switch {
@@ -478,8 +479,8 @@ func repeatResolve(rec Record, ev *Event) (Record, Transition, error) {
 	return rec, unchanged, fenced(&rec, ev)
 }
 
-// reconcile updates the bookkeeping of an unknown record: the number of attempts to reconcile, when the next one is
-// due, and the error of the last one.
+// reconcile updates the bookkeeping of an unknown record: the number of attempts to reconcile, when the next attempt is
+// due, and the error of the last attempt.
 func reconcile(rec Record, ev *Event, now time.Time) (Record, Transition, error) {
 	counted := ev.Kind == EventRequeue || rec.ReconcileCount == ev.Count
 	if rec.State != StateUnknown || rec.Attempt != ev.Attempt || !counted {
@@ -522,7 +523,8 @@ func bust(rec Record, ev *Event, now time.Time) (Record, Transition, error) {
 const maxRetain = 50 * 365 * 24 * time.Hour
 
 // retain lets a settled record expire later, never sooner. Its retention grows with its expiry, by whole seconds, so
-// that the expiry stays the settlement plus the retention: stores may keep only two of the three.
+// that the expiry remains the time of the settlement plus the retention: stores may keep only two of these three
+// values.
 func retain(rec Record, ev *Event, now time.Time) (Record, Transition, error) {
 	switch {
 	case ev.Lease < ClockStep || ev.Lease > maxRetain:

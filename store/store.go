@@ -13,8 +13,8 @@
 //	case store.EffectRemove:                   // remove the record, and never use its token again
 //	}
 //
-// [ID.AppendBinary] and [Record.AppendBinary] encode both for stores that keep keys and values. Capabilities of only
-// some stores are optional interfaces, which are found by [As]. Package storetest tests an implementation.
+// [ID.AppendBinary] and [Record.AppendBinary] encode IDs and records for stores that keep keys and values. Capabilities
+// of only some stores are optional interfaces, which are found by [As]. Package storetest tests an implementation.
 package store
 
 import (
@@ -32,8 +32,8 @@ import (
 // [AuditLister], [ExecutionAuditor], [Rewriter], [Finder], [Retainer].
 type Store interface {
 	// Reserve decides what a request may do. It is the only way to take a record, and never a look-up followed by an
-	// insert. Repeated with the same nonce, it returns the same grant. A store may still read the reservation after a call
-	// that was given up: the caller must not change it.
+	// insert. A repeated call with the same nonce returns the same grant. A store may still read the reservation after
+	// a call that was given up: the caller must not change it.
 	Reserve(ctx context.Context, r *Reservation) (Verdict, error)
 	// Extend is the heartbeat of the owner: it makes the lease last for the given time from now.
 	Extend(ctx context.Context, c Claim, lease time.Duration) error
@@ -61,8 +61,8 @@ type Reservation struct {
 	ID
 	// Operation is the method and route pattern, for people who read the record.
 	Operation string
-	// Fingerprints holds the request's fingerprint under the current secret first, then under each older one that a
-	// stored record may have been made with.
+	// Fingerprints holds the request's fingerprint under the current secret first, then under each older secret with
+	// which a stored record may have been made.
 	Fingerprints []Fingerprint
 	// OnLost is the route's policy on a lost owner.
 	OnLost LostPolicy
@@ -74,8 +74,8 @@ type Reservation struct {
 	Retention time.Duration
 	// NoCreate refuses a key that has no record; everything else is decided as usual.
 	NoCreate bool
-	// ResumeOnly takes over an operation whose owner was lost, and refuses a key that has no record or may be retried: it
-	// is for callers other than the client, and only the client may start what was not done.
+	// ResumeOnly takes over an operation whose owner was lost, and refuses a key that has no record or may be retried:
+	// it is for callers other than the client, because only the client may start an operation that was not executed.
 	ResumeOnly bool
 	// DownstreamSecret is kept with a new record: see [Record].DownstreamSecret.
 	DownstreamSecret uint32
@@ -122,15 +122,16 @@ type Origin uint8
 
 // These are the origins of a grant. Their numbers are stored and never change.
 const (
-	// OriginCreated is a new record.
+	// OriginCreated means a new record.
 	OriginCreated Origin = iota + 1
-	// OriginRetried is a record that had been released.
+	// OriginRetried means a record that was released before.
 	OriginRetried
-	// OriginResumed is a record whose owner was lost and whose policy is [LostResume].
+	// OriginResumed means a record whose owner was lost and whose policy is [LostResume].
 	OriginResumed
-	// OriginRecreated is a record that had expired.
+	// OriginRecreated means a record that had expired.
 	OriginRecreated
-	// OriginRepeated is the same grant again: the reply to the first call was lost.
+	// OriginRepeated means a grant that was made before and is returned again, because the reply to the first call was
+	// lost.
 	OriginRepeated
 )
 
@@ -157,8 +158,8 @@ type Verdict struct {
 	Now time.Time
 }
 
-// Lost reports whether this reservation discovered that an owner was lost, and made the outcome unknown. Later ones
-// find it unknown already.
+// Lost reports whether this reservation discovered that an owner was lost, and made the outcome unknown. Later
+// reservations find the record in the unknown state.
 func (v *Verdict) Lost() bool {
 	rec := &v.Record
 	return rec.State == StateUnknown && rec.LastError == leaseRanOut && rec.SettledAt.Equal(v.Now.Truncate(ClockStep))
@@ -222,7 +223,7 @@ type Completion struct {
 	ProviderID string
 }
 
-// Waiter is a store that can wait for a change of a record, so that its callers need not poll.
+// Waiter is a store that can wait for a change of a record, so that callers need not poll.
 type Waiter interface {
 	// Wait returns nil once the record may no longer be in progress at that attempt, or the context's error. An attempt
 	// of zero stands for a transaction in flight.
@@ -232,7 +233,7 @@ type Waiter interface {
 // Sweeper is a store that finds leases that ran out.
 type Sweeper interface {
 	// Sweep makes at most limit records unknown whose lease ran out and whose policy is [LostReconcile], and returns
-	// how many.
+	// the number of these records.
 	Sweep(ctx context.Context, limit int) (swept int, err error)
 }
 
@@ -247,13 +248,14 @@ type Reaper interface {
 
 // SelfReaper is a store that needs no [Reaper]: its server removes expired records automatically.
 type SelfReaper interface {
-	// ReapsItself reports whether the server does so.
+	// ReapsItself reports whether the server removes expired records automatically.
 	ReapsItself() bool
 }
 
 // Reconciler is a store whose unknown records can be settled from outside. A phased operation whose owner is lost,
-// which means in progress with [LostResume] and past its lease, can be resolved as if it were unknown: a person ends it
-// this way if no running code can continue it. A [*StaleError] means that a record was resolved anyway.
+// which means that it is in progress with [LostResume] and past its lease, can be resolved like an unknown operation: a
+// person ends the operation this way if no running code can continue it. A [*StaleError] means that a record was
+// resolved anyway.
 type Reconciler interface {
 	// ResolveCompleted stores the answer that was found for an unknown attempt.
 	ResolveCompleted(ctx context.Context, c Claim, done *Completion) error
@@ -265,11 +267,11 @@ type Reconciler interface {
 	// attempt, and the resolved attempt is fenced.
 	ResolveStep(ctx context.Context, c Claim, p Checkpoint) error
 	// BeginReconcile claims the next attempt to reconcile an unknown record, which must be at that count, and makes the
-	// following attempt due after the wait. If several nodes saw the record due, one makes the attempt and the others get
-	// a [*FencedError]: the attempt counts once.
+	// following attempt due after the wait. If several nodes find the record due, one node makes the attempt and the
+	// others get a [*FencedError]: the attempt counts once.
 	BeginReconcile(ctx context.Context, c Claim, count int, wait time.Duration) error
-	// Postpone records that this attempt did not find the outcome, and why, and when the next one is due. At MaxAttempts
-	// the record becomes a dead letter.
+	// Postpone records that this attempt did not find the outcome, the reason, and when the next attempt is due. At
+	// MaxAttempts the record becomes a dead letter.
 	Postpone(ctx context.Context, c Claim, p Postponement) error
 	// Requeue makes an unknown record due for reconciliation now, with the count of attempts reset. A dead letter becomes
 	// a normal unknown record.
@@ -286,7 +288,7 @@ type Postponement struct {
 	MaxAttempts int
 	// Reason is why the outcome was not found.
 	Reason string
-	// Untried cancels the attempt, which then does not count: the node was stopped before it had sent the query.
+	// Untried cancels the attempt, which then does not count: the node was stopped before it sent the query.
 	// MaxAttempts and Reason are ignored then.
 	Untried bool
 }
@@ -304,8 +306,8 @@ type Buster interface {
 type Filter struct {
 	// Scope restricts to one scope if it is not empty.
 	Scope string
-	// Operation restricts to the records of one operation if it is not empty. Records that cannot be read are left out,
-	// because their operation is not known.
+	// Operation restricts to one operation if it is not empty. Records that cannot be read are left out, because their
+	// operation is not known.
 	Operation string
 	// State restricts to one state if it is not [StateNone].
 	State State
@@ -327,18 +329,18 @@ type Stats struct {
 	Records map[State]int64
 	// DeadLetters is the number of unknown records that wait for a person.
 	DeadLetters int64
-	// OldestUnknown is when the first unknown record that is no dead letter became unknown, which is its SettledAt; zero
-	// if there is none. Dead letters are excluded, because they no longer wait for reconciliation.
+	// OldestUnknown is when the oldest unknown record became unknown, which is its SettledAt; zero if there is none.
+	// Dead letters are excluded, because they no longer wait for reconciliation.
 	OldestUnknown time.Time
-	// LostOwners is the number of records in progress whose lease has ended by the store's clock: no attempt works on them
-	// until a sweeper or a resumer does, and their callers get a conflict.
+	// LostOwners is the number of records in progress whose lease has ended by the store's clock: no attempt works on
+	// these records until a sweeper or a resumer processes them, and their callers get a conflict.
 	LostOwners int64
-	// OldestLostOwner is when the first of their leases ended; zero if there is none.
+	// OldestLostOwner is when the first of these leases ended; zero if there is none.
 	OldestLostOwner time.Time
 }
 
-// Count adds a record at a moment of the store's clock. It is for implementations of [Lister]. Of a record that could
-// not be read, which has no version, only the state counts.
+// Count adds a record at a moment of the store's clock. It is for implementations of [Lister]. For a record that could
+// not be read, which has no version, only the state is counted.
 func (s *Stats) Count(rec *Record, now time.Time) {
 	s.Records[rec.State]++
 	switch {
@@ -354,7 +356,7 @@ func (s *Stats) Count(rec *Record, now time.Time) {
 	}
 }
 
-// earlier returns the earlier of two moments, of which the first may be zero for none.
+// earlier returns the earlier of two times. The first is zero if there is none yet.
 func earlier(oldest, at time.Time) time.Time {
 	if oldest.IsZero() || at.Before(oldest) {
 		return at

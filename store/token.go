@@ -9,14 +9,15 @@ import (
 const (
 	// TokenStep is the unit of time in tokens.
 	TokenStep = time.Millisecond
-	// TokenScale is the distance between the tokens of two successive units of time. The space between is random.
+	// TokenScale is the distance between the tokens of two successive units of time. The space between them is filled
+	// at random.
 	TokenScale = 1 << 21
 )
 
 // NewToken returns a random attempt token for [Event].Token, larger than the floor. It consists of the clock and random
 // bits: two processes with equal clocks get different tokens, even above the floor. A handler may send its token to
-// another system as a fence before it is known whose transaction commits (rule S7: no token is used twice). A token
-// never proves whose write is stored.
+// another system as a fence before it is known which transaction commits (rule S7: no token is used twice). A token
+// never proves which write is stored.
 func NewToken(now time.Time, floor int64) int64 {
 	if token := TokenAt(now, TokenDraw()); token > floor {
 		return token
@@ -24,7 +25,7 @@ func NewToken(now time.Time, floor int64) int64 {
 	return floor + 1 + TokenDraw()
 }
 
-// TokenAt returns the token of a clock and a result of [TokenDraw].
+// TokenAt returns the token for a time and a result of [TokenDraw].
 func TokenAt(now time.Time, draw int64) int64 {
 	return now.UnixMicro()/TokenStep.Microseconds()*TokenScale + draw
 }

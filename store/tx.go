@@ -8,18 +8,18 @@ import (
 
 // Transactor is a store that can put the claim, the work and the answer into one database transaction.
 type Transactor interface {
-	// Transact decides like Reserve, but makes nothing visible before the end. If the decision is [DecisionExecute] it
-	// calls work with a context that carries the transaction, and ends the transaction as work's [Settlement] requests. It
-	// may call work again after a rollback that work did not request, never after a commit. The context bounds the wait
-	// until work starts, not the work and what follows it.
+	// Transact decides like Reserve, but makes nothing visible before the transaction ends. If the decision is
+	// [DecisionExecute] it calls work with a context that carries the transaction, and ends the transaction as work's
+	// [Settlement] requests. It may call work again after a rollback that work did not request, never after a commit.
+	// The context bounds the wait until work starts, not the work and what follows it.
 	//
 	// It returns [ErrOutcomeUnknown] if it cannot find out whether the transaction was committed. After any other error
-	// nothing was executed; an error that wraps [ErrDeadline] means that work took too long, and one that wraps
-	// [ErrWorkRefused] that the database refused work's writes at the commit.
+	// nothing was executed; an error that wraps [ErrDeadline] means that work took too long, and an error that wraps
+	// [ErrWorkRefused] means that the database refused work's writes at the commit.
 	Transact(ctx context.Context, r *Reservation, work func(ctx context.Context, v Verdict) Settlement) (Verdict, error)
-	// LongestWork returns the longest duration of work, zero for no limit. If work takes longer, with a little grace, its
-	// transaction is revoked: it is undone and its key is free, although Transact returns only when work does. It is less
-	// than the lease in stores where all other writes wait for work.
+	// LongestWork returns the longest duration of work, zero for no limit. If work takes longer, after a short grace
+	// its transaction is revoked: the transaction is undone and the key is free, although Transact returns only when
+	// work returns. The duration is less than the lease in stores where all other writes wait for work.
 	LongestWork(lease time.Duration) time.Duration
 	// InFlight reports whether a transaction for the ID is in progress, as far as this process can see.
 	InFlight(id ID) bool
@@ -27,20 +27,20 @@ type Transactor interface {
 
 // TxCheckpointer is a store that can commit a checkpoint together with a handler's writes.
 type TxCheckpointer interface {
-	// CheckpointTx calls work with a context that carries a transaction, as [Transactor] does, and commits work's writes
-	// together with the checkpoint that it returned, if the claim still holds. It may call work again after a rollback
-	// that work did not request, never after a commit. The locks of a node that stops during work last little longer than
-	// the lease.
+	// CheckpointTx calls work with a context that carries a transaction, as [Transactor] does, and commits work's
+	// writes together with the checkpoint that it returned, if the claim still holds. It may call work again after a
+	// rollback that work did not request, never after a commit. If the node stops during work, its locks end shortly
+	// after the lease.
 	//
 	// An error of work undoes everything and is returned as it is. It returns [ErrOutcomeUnknown] if it cannot find out
-	// whether the transaction was committed; if work itself ended the transaction, together with [ErrTxOwned] and without
-	// the error of work. After any other error nothing was committed. An error that wraps [ErrWorkRefused] means that the
-	// database refused work's writes at the commit.
+	// whether the transaction was committed; if work itself ended the transaction, the error also wraps [ErrTxOwned],
+	// and does not wrap the error of work. After any other error nothing was committed. An error that wraps
+	// [ErrWorkRefused] means that the database refused work's writes at the commit.
 	CheckpointTx(ctx context.Context, c Claim, lease time.Duration,
 		work func(ctx context.Context) (Checkpoint, error)) error
 }
 
-// TxAction is how the transaction ends after work has returned.
+// TxAction is the end of the transaction after work has returned.
 type TxAction uint8
 
 // These are the actions at the end of transactional work.
@@ -53,7 +53,7 @@ const (
 	TxCommitAnswer
 )
 
-// Settlement is how work wants its transaction to end.
+// Settlement is work's request for the end of its transaction.
 type Settlement struct {
 	// Action is the end of the transaction.
 	Action TxAction
@@ -65,7 +65,7 @@ type txKey struct{}
 
 // ContextWithTx returns a context from which work gets the transaction with onceward.Tx. It is for stores that
 // implement [Transactor] over database/sql, and for tests that call a handler without a guard: the test then ends the
-// transaction. For a handler that uses pgx there is postgres.ContextWithTx.
+// transaction. For a handler that uses pgx, use postgres.ContextWithTx.
 func ContextWithTx(ctx context.Context, tx *sql.Tx) context.Context {
 	return context.WithValue(ctx, txKey{}, tx)
 }

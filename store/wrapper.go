@@ -3,7 +3,8 @@ package store
 import "context"
 
 // Wrapper is a store around another store, such as a circuit breaker. It has the methods of every capability, because
-// the capabilities of the inner store are not known when it is compiled: [As] determines which of them count.
+// the capabilities of the inner store are not known when it is compiled: [As] determines which capabilities the store
+// has.
 type Wrapper interface {
 	Store
 	// Unwrap returns the inner store.
@@ -45,7 +46,7 @@ func Find[T any](s any) (T, bool) {
 type pastFrontKey struct{}
 
 // PastFront returns a context for a reservation that the durable store itself must answer, not a cache in front of it,
-// after the cache's answer could not be used.
+// because the cache's answer could not be used.
 func PastFront(ctx context.Context) context.Context {
 	return context.WithValue(ctx, pastFrontKey{}, true)
 }

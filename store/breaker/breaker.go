@@ -1,5 +1,5 @@
-// Package breaker is a circuit breaker around any store (L2): a store that fails or is slow is left alone for a while,
-// and what would have been asked of it is answered at once instead of by a timeout.
+// Package breaker is a circuit breaker around any store (L2): after failures or slow calls, no calls are sent to the
+// store for a while, and they fail immediately instead of timing out.
 //
 //	inside, err := postgres.Open(ctx, url)
 //	s, err := breaker.New(inside, breaker.Config{})
@@ -7,8 +7,8 @@
 //	mux.Handle("GET /healthz/store", s.Health())
 //
 // While the breaker is open a call returns an [*OpenError]: nothing is sent to the store, nothing is executed, and a
-// client gets 503 with the time after which to come again. The calls of work that is already running always go through:
-// to refuse them would make outcomes unknown for nothing, and there are only as many as there is work in flight.
+// client gets 503 with the time after which to retry. Calls of work that is already running are always sent: refusing
+// them would make outcomes unknown without need, and their number is bounded by the work in flight.
 package breaker
 
 import (
@@ -29,31 +29,31 @@ import (
 
 // Config configures a breaker.
 type Config struct {
-	// ConsecutiveFailures is the number of failed calls in a row that open the breaker. Default: 5.
+	// ConsecutiveFailures is the number of failed calls in a row that opens the breaker. Default: 5.
 	ConsecutiveFailures int
-	// FailureRatio is the share of failed calls within the Window that opens the breaker, between 0 and 1, once there
-	// were MinCalls. Default: 0.5.
+	// FailureRatio is the share of failed calls within the Window that opens the breaker, between 0 and 1. It has no
+	// effect before MinCalls calls were made. Default: 0.5.
 	FailureRatio float64
-	// MinCalls is how many calls there must have been within the Window before FailureRatio counts. Default: 20.
+	// MinCalls is the number of calls within the Window from which FailureRatio counts. Default: 20.
 	MinCalls int
 	// Window is the time over which calls are counted. Default: 10 s.
 	Window time.Duration
-	// SlowCall is how long a call may take. One that takes longer counts as failed from that moment on, although its
-	// result is used. The work of a handler does not count, nor does waiting for another attempt, nor, as long as the
-	// store answers a look-up in this time, a job in the background or what can wait for a handler in a transaction.
-	// Default: 1 s.
+	// SlowCall is how long a call may take. A call that takes longer counts as failed from that moment on, although its
+	// result is used. The work of a handler and waiting for another attempt do not count. Background jobs, and calls
+	// that may wait for a handler in a transaction, do not count as long as the store answers a look-up within this
+	// time. Default: 1 s.
 	SlowCall time.Duration
-	// OpenFor is how long the store is left alone before one call is let through to probe it. With SlowCall it should be
-	// longer than the StoreTimeout of the guard together: a probe that hangs for longer has a second one beside it.
-	// Default: 5 s.
+	// OpenFor is how long the breaker stays open before it sends one call to probe the store. The sum of OpenFor and
+	// SlowCall should be longer than the StoreTimeout of the guard: otherwise a second probe may start while the first
+	// one hangs. Default: 5 s.
 	OpenFor time.Duration
-	// Observer is told of each change, by a [ChangedEvent]. Default: none.
+	// Observer receives a [ChangedEvent] for each change of state. Default: none.
 	Observer onceward.Observer
-	// Logger gets one line for each change. Default: [slog.Default].
+	// Logger logs each change of state. Default: [slog.Default].
 	Logger *slog.Logger
 }
 
-// The defaults of Config.
+// These are the defaults of Config.
 const (
 	defaultConsecutiveFailures = 5
 	defaultFailureRatio        = 0.5
@@ -61,7 +61,7 @@ const (
 	defaultWindow              = 10 * time.Second
 	defaultSlowCall            = time.Second
 	defaultOpenFor             = 5 * time.Second
-	// windowParts is into how many parts the window is divided: it moves on by one of them.
+	// windowParts is the number of parts of the window, which moves by one part at a time.
 	windowParts = 10
 )
 
@@ -94,31 +94,31 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// Store is a store behind a circuit breaker. It can do what the store inside can do.
+// Store is a store behind a circuit breaker. It has the capabilities of the inner store.
 type Store struct {
 	*wrap.Store
 	config  Config
 	circuit *gobreaker.TwoStepCircuitBreaker[struct{}]
 
-	cause error // why the last call failed; the circuit's lock protects it, under which its callbacks are called
+	cause error // why the last call failed; guarded by the circuit's lock, which it holds in its callbacks
 
-	working atomic.Int64              // handlers that are at work in a transaction
-	left    atomic.Pointer[time.Time] // when the last one of them ended its work; nil if none has
-	// oneWriter is set if all writes wait for handlers, not only what needs a connection of theirs.
+	working atomic.Int64              // handlers that are working in a transaction
+	left    atomic.Pointer[time.Time] // when the last of them ended; nil if none has
+	// oneWriter means that all writes wait for handlers, not only calls that need a handler's connection.
 	oneWriter bool
 
-	news    atomic.Bool // there are changes to tell
+	news    atomic.Bool // there are changes to report
 	mu      sync.Mutex
 	until   time.Time // when an open breaker lets the next probe through
 	changes []ChangedEvent
-	looking *look // nil if none is under way
+	looking *look // nil if none is in progress
 }
 
-// fronted is a store that answers some calls without the store inside, as that of package tiered does. Around it a
-// breaker would stay closed while the store inside is sick, and once open keep retries from the front.
+// fronted is a store that answers some calls without its inner store, such as the store of package tiered. A breaker
+// around it would stay closed while the inner store fails, and an open breaker would keep retries from the front.
 type fronted interface{ FrontAway() bool }
 
-// New returns a breaker around a store, or an error that says what in the configuration cannot be right.
+// New returns a breaker around a store, or an error that describes what is wrong in the configuration.
 func New(inside store.Store, config Config) (*Store, error) {
 	if inside == nil {
 		return nil, errors.New("breaker: the store is nil")
@@ -151,8 +151,9 @@ func (c *Config) trips(counts gobreaker.Counts) bool {
 		int(calls) >= c.MinCalls && float64(counts.TotalFailures) >= c.FailureRatio*float64(calls)
 }
 
-// ofWork holds the calls of work that runs: the writes of its owner, what is done inside of a transaction that has
-// begun, and what a worker writes about an effect that has happened or a poller about what it has learned.
+// ofWork holds the calls of work that is already running: the writes of an owner, the calls inside a transaction that
+// has begun, and the calls with which a worker records an effect that has happened, or a poller an outcome that it has
+// found.
 var ofWork = map[wrap.Call]bool{
 	"extend": true, "checkpoint": true, "complete": true, "release": true, "abandon": true, "reject": true,
 	"add late completion": true, "postpone": true,
@@ -161,23 +162,23 @@ var ofWork = map[wrap.Call]bool{
 	"add message": true, "add to answer": true, "remember event": true, "upsert row": true, "lock name": true,
 }
 
-// beginnings holds the calls with which new work begins, or is asked for.
+// beginnings holds the calls that begin or request new work.
 var beginnings = map[wrap.Call]bool{
 	"reserve": true, "transact": true, "claim messages": true, "begin reconcile": true,
 	"requeue": true, "replay message": true,
 }
 
-// goesThrough reports whether a call is made while the breaker is open too. What an operation asks for while it runs
-// is, such as a transaction in which it writes down what it did, unless it begins new work or is a job in the
-// background: what an operation has started with its context may go on for ever.
+// goesThrough reports whether a call is made even while the breaker is open. Calls of a running operation are made,
+// such as a transaction in which it records its work. Calls that begin new work, and background jobs, are not: work
+// that an operation started with its context may never end.
 func goesThrough(ctx context.Context, name wrap.Call) bool {
 	return ofWork[name] || !beginnings[name] && !background[name] && onceward.FromContext(ctx) != nil
 }
 
-// around makes a call, unless the breaker is open, and judges it.
+// around makes a call, unless the breaker refuses it, and judges the result.
 func (s *Store) around(ctx context.Context, name wrap.Call, next func(ctx context.Context) error) error {
 	if name == "wait" {
-		return next(ctx) // how long it takes is not the store's doing
+		return next(ctx) // its duration does not depend on the store
 	}
 	if name == "add to answer" {
 		noteMessage(ctx)
@@ -191,18 +192,18 @@ func (s *Store) around(ctx context.Context, name wrap.Call, next func(ctx contex
 	return err
 }
 
-// call is one that is under way.
+// call is a call in progress.
 type call struct {
 	store *Store
 	ctx   context.Context
 	name  wrap.Call
-	waits bool // it can wait for a handler, also where there are many writers
+	waits bool // it can wait for a handler, even in a store with many writers
 	began time.Time
 	done  func(err error) // nil if it does not count
 	slow  *time.Timer
 }
 
-// begin lets a call through, or returns an [*OpenError].
+// begin starts a call, or returns an [*OpenError].
 func (s *Store) begin(ctx context.Context, name wrap.Call, waits bool) (call, error) {
 	c := call{store: s, ctx: ctx, name: name, waits: waits, began: time.Now()}
 	done, err := s.circuit.Allow()
@@ -226,8 +227,8 @@ func (c call) tookLong() {
 	}
 }
 
-// end judges a call, unless it was judged already because it took too long. It is deferred, with where the error will
-// be: a store that panics must not leave a probe behind that never ends.
+// end judges a call, unless it was already judged because it took too long. It is deferred, with a pointer to the
+// error, so that a probe ends even if the store panics.
 func (c *call) end(err *error) {
 	if c.done != nil && c.slow.Stop() {
 		failure := judge(c.ctx, *err)
@@ -245,10 +246,11 @@ func (c call) judged(failure error) {
 	c.store.tell()
 }
 
-// errNotJudged is the outcome of a call that says nothing about the store.
+// errNotJudged is the outcome of a call that proves nothing about the store.
 var errNotJudged = errors.New("not judged")
 
-// judge returns the error if it is the store's: nil for an answer, also one that the caller does not like.
+// judge returns the error if the store caused it, errNotJudged if the call proves nothing, and nil otherwise: a refusal
+// is an answer too.
 func judge(ctx context.Context, err error) error {
 	switch {
 	case err == nil:
@@ -256,11 +258,11 @@ func judge(ctx context.Context, err error) error {
 	case errors.Is(ctx.Err(), context.Canceled):
 		return errNotJudged
 	case errors.Is(err, store.ErrNotSent):
-		return errNotJudged // another breaker, further inside
+		return errNotJudged // from another breaker inside
 	case errors.Is(err, store.ErrBusy):
-		return nil // many who want the same say nothing about the store
+		return nil // concurrent calls for one key prove nothing about the store
 	case errors.Is(err, store.ErrTxOwned), errors.Is(err, store.ErrDeadline), errors.Is(err, store.ErrWorkRefused):
-		return nil // the work's own doing
+		return nil // caused by the work
 	case errors.Is(err, store.ErrUnavailable), errors.Is(err, store.ErrOutcomeUnknown),
 		errors.Is(err, context.DeadlineExceeded):
 		return err

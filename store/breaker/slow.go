@@ -9,10 +9,10 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// A call can take long although the store is well: it waits for a connection or for the one writer while handlers are
-// at work in their transactions, or it is a job in the background, whose caller gives it a minute. Whether the store is
-// well then a look-up tells, which waits for neither. It says nothing about writes: what cannot wait for a handler is
-// not excused by it.
+// A call can take long although the store works: it waits for a connection or for the single writer while handlers work
+// in their transactions, or it is a background job, to which its caller gives a minute. A look-up, which waits for
+// neither, then shows whether the store works. It proves nothing about writes: a slow call that cannot wait for a
+// handler counts as failed.
 
 // background holds the calls that go through many records or messages.
 var background = map[wrap.Call]bool{
@@ -22,15 +22,17 @@ var background = map[wrap.Call]bool{
 	"consumed events": true, "purge events": true,
 }
 
-// inTransaction holds the calls that a handler makes in its transaction, where another one can have what they lock.
+// inTransaction holds the calls that a handler makes in its transaction, and that wait if another transaction holds the
+// same lock.
 var inTransaction = map[wrap.Call]bool{
 	"add message": true, "add to answer": true, "remember event": true, "upsert row": true, "lock name": true,
 }
 
-// reads holds the calls that wait for no writer.
+// reads holds the calls that never wait for a writer.
 var reads = map[wrap.Call]bool{"get": true, "late completions": true}
 
-// hasOneWriter reports whether all writes of a store wait for handlers: such a store gives them less than the lease.
+// hasOneWriter reports whether all writes of a store wait for handlers: such a store limits a handler to less than the
+// lease.
 func hasOneWriter(inside store.Store) bool {
 	in, ok := inside.(store.Transactor)
 	if !ok {
@@ -40,8 +42,8 @@ func hasOneWriter(inside store.Store) bool {
 	return 0 < longest && longest < time.Hour
 }
 
-// mayTakeLong reports whether a call can take long although the store is well: it goes through a lot, or there was a
-// handler at work since it began for which it can wait.
+// mayTakeLong reports whether a call can take long although the store works: it is a background job, or it can wait for
+// handlers and one was working after the call began.
 func (c *call) mayTakeLong() bool {
 	s := c.store
 	if background[c.name] {
@@ -54,8 +56,8 @@ func (c *call) mayTakeLong() bool {
 	return s.working.Load() > 0 || left != nil && left.After(c.began)
 }
 
-// judgeByLook judges a call that took too long by a look-up in its place. One that is excused is no success, because
-// its own question was not answered. But a probe is one: the next would not get further.
+// judgeByLook judges a call that took too long by a look-up. If the look-up succeeds, the call is not counted, because
+// it has not succeeded itself. Only a probe then counts as a success: the next probe would take as long.
 func (c call) judgeByLook() {
 	failure := c.store.look()
 	if failure == nil && c.store.State() != StateHalfOpen {
@@ -64,14 +66,14 @@ func (c call) judgeByLook() {
 	c.judged(failure)
 }
 
-// look is a look-up that is under way.
+// look is a look-up in progress.
 type look struct {
 	ended chan struct{}
-	err   error // why the store is not well, if it is not
+	err   error // why the store does not work, or nil
 }
 
-// look asks the store for a record that is not there, and returns why it is not well, or nil. Those who ask while a
-// look-up is under way share its answer; none of them waits for longer than a call may take.
+// look reads a record that does not exist, and returns why the store does not work, or nil. Concurrent callers share
+// one look-up, and wait no longer than a call may take.
 func (s *Store) look() error {
 	s.mu.Lock()
 	l := s.looking

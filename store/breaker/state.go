@@ -18,7 +18,7 @@ import (
 // State is what a breaker does with calls.
 type State uint8
 
-// The states of a breaker.
+// These are the states of a breaker.
 const (
 	// StateClosed lets all calls through.
 	StateClosed State = iota
@@ -53,7 +53,7 @@ func stateOf(s gobreaker.State) State {
 	}
 }
 
-// ChangedEvent is a breaker that has changed its state. Err is why it has opened; nil for other changes.
+// ChangedEvent reports that a breaker has changed its state. Err is the reason why it opened; nil for other changes.
 type ChangedEvent struct {
 	From, To State
 	Err      error
@@ -67,22 +67,22 @@ func (e ChangedEvent) BreakerStates() (from, to string) { return e.From.String()
 // [store.ErrUnavailable].
 type OpenError struct{ after time.Duration }
 
-// Error says when the store will be asked again.
+// Error describes when the store is called again.
 func (e *OpenError) Error() string {
 	return fmt.Sprintf("breaker: the store was not asked, because it failed before; the next try is in %s",
 		e.after.Round(time.Millisecond))
 }
 
-// RetryAfter is the time after which the store may be asked again.
+// RetryAfter returns the time until the store may be called again.
 func (e *OpenError) RetryAfter() time.Duration { return e.after }
 
 // Unwrap returns [store.ErrNotSent].
 func (e *OpenError) Unwrap() error { return store.ErrNotSent }
 
-// probing is after which time it is worth to come again while a probe is under way.
+// probing is the time after which to retry while a probe is in progress.
 const probing = time.Second
 
-// open is the answer to a call that is not made.
+// open returns the error of a call that is not made.
 func (s *Store) open() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,13 +103,15 @@ func (s *Store) State() State {
 // BreakerState returns the name of [Store.State]. Package telemetry recognises a breaker by this method.
 func (s *Store) BreakerState() string { return s.State().String() }
 
-// succeeded notes why a call failed. The circuit calls it under its lock, right before it may change.
+// succeeded records the failure of a call, or nil. The circuit calls it under its lock, immediately before its state
+// may change.
 func (s *Store) succeeded(err error) bool {
 	s.cause = err
 	return err == nil
 }
 
-// changed notes a change, which is told when the circuit has given up its lock: an observer may ask for the state.
+// changed records a change of state. It is reported after the circuit has released its lock, because an observer may
+// call [Store.State].
 func (s *Store) changed(_ string, from, to gobreaker.State) {
 	e := ChangedEvent{From: stateOf(from), To: stateOf(to)}
 	s.mu.Lock()
@@ -123,7 +125,7 @@ func (s *Store) changed(_ string, from, to gobreaker.State) {
 	s.news.Store(true)
 }
 
-// tell tells of the changes that were noted.
+// tell logs and reports the recorded changes.
 func (s *Store) tell() {
 	if !s.news.Load() {
 		return
@@ -147,8 +149,8 @@ func (s *Store) tell() {
 }
 
 // Health returns a handler for a load balancer or a monitor: 503 while the breaker is open, with the time until the
-// next probe, and 200 otherwise. It is 200 as well while the breaker is half open, and says so: requests have to come
-// for one of them to probe the store.
+// next probe, and 200 otherwise. It is also 200 while the breaker is half open, with that state in the body: the store
+// is probed by a request, so requests must arrive.
 func (s *Store) Health() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		state, code := s.State(), http.StatusOK
@@ -161,7 +163,7 @@ func (s *Store) Health() http.Handler {
 			h.Set("Retry-After", strconv.Itoa(int(math.Ceil(left.Seconds()))))
 		}
 		w.WriteHeader(code)
-		// A client that is gone has no use for the error.
+		// A client that left has no use for the error.
 		_ = json.NewEncoder(w).Encode(map[string]string{"breaker": state.String()})
 	})
 }

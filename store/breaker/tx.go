@@ -12,22 +12,22 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// A transaction is two calls to the breaker, with the work between them: how long that takes, and how it ends, says
-// nothing about the store, and a probe has ended when the work begins. What follows the work always goes through.
+// A transaction counts as two calls, before and after the work. The duration and the result of the work prove nothing
+// about the store, and a probe ends when the work begins. The call after the work is always made.
 
-// transaction is a call that calls work.
+// transaction is a call that runs work inside a transaction.
 type transaction struct {
 	call
-	failed error // how the work failed, if it did
-	// ordered is set if messages go along with the commit, which then waits for handlers that have added some to the same
-	// aggregate.
+	failed error // the error of the work, or nil
+	// ordered means that messages are committed with the transaction: its commit then waits for handlers that added
+	// messages to the same aggregate.
 	ordered atomic.Bool
 }
 
 // transactionKey is the key of a context for the transaction that it belongs to.
 type transactionKey struct{}
 
-// enter ends what came before the work, and returns the context for it.
+// enter ends the call before the work, and returns the context for the work.
 func (t *transaction) enter(ctx context.Context) context.Context {
 	var none error
 	t.end(&none)
@@ -35,14 +35,14 @@ func (t *transaction) enter(ctx context.Context) context.Context {
 	return context.WithValue(ctx, transactionKey{}, t)
 }
 
-// noteMessage notes that a message goes along with the commit of the transaction that the context belongs to.
+// noteMessage records that a message is committed with the transaction of the context.
 func noteMessage(ctx context.Context) {
 	if t, ok := store.Value(ctx, transactionKey{}).(*transaction); ok {
 		t.ordered.Store(true)
 	}
 }
 
-// leave begins what comes behind the work.
+// leave begins the call after the work.
 func (t *transaction) leave(err error) {
 	t.failed = err
 	now := time.Now()
@@ -51,7 +51,7 @@ func (t *transaction) leave(err error) {
 	t.call, _ = t.store.begin(t.ctx, "complete", t.ordered.Load())
 }
 
-// finish judges what came last. An error of the work itself is none of the store's.
+// finish judges the last call. An error of the work itself is not an error of the store.
 func (t *transaction) finish(err *error) {
 	if t.failed != nil && errors.Is(*err, t.failed) {
 		var none error

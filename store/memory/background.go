@@ -48,7 +48,7 @@ func (s *Store) forEach(ctx context.Context, limit int, event store.Event) (chan
 		}
 		applied, stepErr := s.step(id, event, now)
 		if stepErr != nil {
-			// An unreadable record does not prevent the others from being processed.
+			// An unreadable record does not prevent the other records from being processed.
 			err = errors.Join(err, stepErr)
 		}
 		if applied.Effect != store.EffectNone {
@@ -58,7 +58,7 @@ func (s *Store) forEach(ctx context.Context, limit int, event store.Event) (chan
 	return changed, err
 }
 
-// FindHash implements [store.Finder]. Like [Store.FindProviderID] it scans all records.
+// FindHash implements [store.Finder]. It scans all records, as [Store.FindProviderID] does.
 func (s *Store) FindHash(ctx context.Context, hash string) (store.Record, error) {
 	wanted, err := store.ParseHash(hash)
 	if err != nil {

@@ -19,7 +19,7 @@ var (
 	_ store.ExecutionAuditor     = (*Store)(nil)
 )
 
-// evidence is kept beside the records, in lists in the order of addition.
+// evidence is the content beside the records, in lists in the order of addition.
 type evidence struct {
 	lateCompletions map[store.ID][]store.LateCompletion
 	events          []store.ExternalEvent
@@ -27,7 +27,7 @@ type evidence struct {
 	executions      []store.ExecutionEntry
 }
 
-// kept returns a time with the precision of every store.
+// kept returns a time with the precision that all stores have.
 func kept(t time.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }
 
 // AddLateCompletion implements [store.LateCompletionKeeper].
@@ -188,7 +188,7 @@ func (s *Store) PurgeExecutions(ctx context.Context, age time.Duration, limit in
 	return purged, nil
 }
 
-// newest returns the entries of a list that a filter selects, the last ones first.
+// newest returns the entries of a list that a filter selects, last entries first.
 func newest[T any](list []T, f *store.AuditFilter, about func(*T) (store.ID, time.Time)) (chosen []T) {
 	for i := len(list) - 1; i >= 0 && len(chosen) < f.Page(); i-- {
 		if id, at := about(&list[i]); f.Chooses(id, at) {
@@ -198,7 +198,7 @@ func newest[T any](list []T, f *store.AuditFilter, about func(*T) (store.ID, tim
 	return chosen
 }
 
-// purge removes at most limit entries from before a moment, the first ones first.
+// purge removes at most limit entries from before a time, first entries first.
 func purge[T any](list []T, before time.Time, limit int, at func(*T) time.Time) (rest []T, purged int) {
 	rest = slices.DeleteFunc(list, func(one T) bool {
 		old := purged < limit && at(&one).Before(before)

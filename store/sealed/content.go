@@ -11,14 +11,14 @@ import (
 // place is where an answer belongs.
 type place struct {
 	claim store.Claim
-	// late says that it is a late completion, not the answer of the record.
+	// late means that it is a late completion, not the answer of the record.
 	late bool
-	// inTx says that it is sealed inside of a transaction of the store. The token of its record may then be given out
-	// with the commit, and is not smaller than the one that the work has seen.
+	// inTx means that the answer is sealed inside a transaction of the store. Its record may then get its token at the
+	// commit, and that token is not smaller than the token that the work got.
 	inTx bool
 }
 
-// header is the binding of the header fields of an answer.
+// header returns the binding of the header fields of an answer.
 func (p *place) header(r *store.Response) binding {
 	b := binding{kind: kindHeader, parts: []string{p.claim.Scope, p.claim.Key, number(int64(r.Status)), yes(r.NotStored)}}
 	if p.late {
@@ -32,7 +32,8 @@ func (p *place) header(r *store.Response) binding {
 	return b
 }
 
-// body is the binding of the body of an answer: it belongs to its sealed header, and so to where that belongs.
+// body returns the binding of the body of an answer: the body is bound to its sealed header, and so to the place of the
+// header.
 func (p *place) body(header string) binding {
 	b := binding{kind: kindBody, parts: []string{p.claim.Scope, p.claim.Key, header}}
 	if p.late {
@@ -41,7 +42,7 @@ func (p *place) body(header string) binding {
 	return b
 }
 
-// The first byte of sealed header fields says whether a body belongs to them, so that none can be taken away.
+// The first byte of sealed header fields marks whether the answer has a body, so that a removed body is detected.
 const (
 	withoutBody = 0
 	withBody    = 1
@@ -50,8 +51,8 @@ const (
 // usualHeader is room for the header fields of most answers.
 const usualHeader = 256
 
-// sealResponse seals the header fields and the body of an answer. They are two values, because lists have header fields
-// and no bodies.
+// sealResponse seals the header fields and the body of an answer. They are two values, because lists return header
+// fields without bodies.
 func (s *Store) sealResponse(p place, r store.Response) (store.Response, error) {
 	if s.openOnly {
 		return r, nil
@@ -76,7 +77,7 @@ func (s *Store) sealResponse(p place, r store.Response) (store.Response, error) 
 	return sealed, err
 }
 
-// redacted is an answer as it is stored.
+// redacted returns the answer to store, as changed by Config.Redact.
 func (s *Store) redacted(r store.Response) store.Response {
 	if s.redact == nil {
 		return r
@@ -86,7 +87,7 @@ func (s *Store) redacted(r store.Response) store.Response {
 	return r
 }
 
-// openResponse opens an answer in its place. One from a list has no body.
+// openResponse opens an answer in place. An answer from a list has no body.
 func (s *Store) openResponse(p place, r *store.Response, listed bool) error {
 	if !r.IsSealed() {
 		if !plainHeader(r.Header) {
@@ -121,7 +122,8 @@ func (s *Store) openResponse(p place, r *store.Response, listed bool) error {
 	return err
 }
 
-// plain is what becomes of content that has no mark of a seal.
+// plain returns the error for content without the prefix of a seal: for damaged sealed content, and for content that
+// Config.RefusePlain refuses. It returns nil for other content.
 func (s *Store) plain(content []byte) error {
 	switch {
 	case !isPlain(content):
@@ -133,8 +135,8 @@ func (s *Store) plain(content []byte) error {
 	}
 }
 
-// sealData seals what an operation carries. Nothing stays nothing: stores tell a record that carries something from one
-// that does not. The value keeps the attempt, because a later one reads it.
+// sealData seals the data of an operation. Empty data stays empty, because stores distinguish records with and without
+// data. The value contains the attempt, because a later attempt reads it.
 func (s *Store) sealData(c store.Claim, data []byte) ([]byte, error) {
 	if len(data) == 0 || s.openOnly {
 		return data, nil
@@ -146,7 +148,7 @@ func dataBinding(id store.ID, attempt int64) binding {
 	return binding{kind: kindData, parts: []string{id.Scope, id.Key}, kept: true, attempt: attempt}
 }
 
-// openData opens what a record carries. It was written by its attempt or an earlier one.
+// openData opens the data of a record, which its attempt or an earlier attempt wrote.
 func (s *Store) openData(c store.Claim, data []byte) ([]byte, error) {
 	switch {
 	case len(data) == 0:
@@ -161,11 +163,11 @@ func (s *Store) openData(c store.Claim, data []byte) ([]byte, error) {
 	return content, err
 }
 
-// openRecord opens the content of a record in its place.
+// openRecord opens the content of a record in place.
 func (s *Store) openRecord(rec *store.Record) error { return cmp.Or(s.openContent(rec)) }
 
-// openContent opens the answer and the data of a record in their places. What does not open is left out: an answer is
-// then shown with its status alone, as one that was not stored.
+// openContent opens the answer and the data of a record in place. Content that cannot be opened is left out: an answer
+// then has its status only, like an answer that was not stored.
 func (s *Store) openContent(rec *store.Record) (answer, data error) {
 	c := store.Claim{ID: rec.ID, Attempt: rec.Attempt}
 	if rec.Response.Status != 0 {
@@ -179,7 +181,7 @@ func (s *Store) openContent(rec *store.Record) (answer, data error) {
 	return answer, data
 }
 
-// sealCompletion seals the answer of a completion, which stays as it is.
+// sealCompletion returns a copy of a completion with the answer sealed.
 func (s *Store) sealCompletion(p place, done *store.Completion) (*store.Completion, error) {
 	if done == nil {
 		return nil, nil

@@ -17,8 +17,8 @@ func (s *Store) AddLateCompletion(ctx context.Context, late store.LateCompletion
 	return s.Store.AddLateCompletion(ctx, late)
 }
 
-// LateCompletions implements [store.LateCompletionKeeper]. One that cannot be opened does not hide the others: it is
-// shown with its status alone, as an answer that was not stored.
+// LateCompletions implements [store.LateCompletionKeeper]. A completion that cannot be opened does not hide the others:
+// it has its status only, like an answer that was not stored.
 func (s *Store) LateCompletions(ctx context.Context, id store.ID) ([]store.LateCompletion, error) {
 	all, err := s.Store.LateCompletions(ctx, id)
 	for i := range all {
@@ -42,8 +42,8 @@ func (s *Store) AddExternalEvent(ctx context.Context, e store.ExternalEvent) (bo
 	return s.Store.AddExternalEvent(ctx, e)
 }
 
-// eventBinding covers all that an event says, as stores keep it:
-// those that count microseconds read the epoch as no time.
+// eventBinding returns a binding that covers the fields of an event that its sender has set, except the body, as stores
+// keep them: stores that count microseconds return the Unix epoch as the zero time.
 func eventBinding(e *store.ExternalEvent) binding {
 	scope := e.Scope
 	if e.AnyScope {
@@ -58,8 +58,8 @@ func eventBinding(e *store.ExternalEvent) binding {
 	}
 }
 
-// ExternalEvents implements [store.ExternalEventKeeper]. One that cannot be opened is an error: what is said about a
-// record without it may be wrong.
+// ExternalEvents implements [store.ExternalEventKeeper]. An event that cannot be opened is an error: without it, a
+// decision about a record may be wrong.
 func (s *Store) ExternalEvents(ctx context.Context, f store.ExternalEventFilter) ([]store.ExternalEvent, error) {
 	events, err := s.Store.ExternalEvents(ctx, f)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// SealEntry implements [outbox.Sealer]: headers and payload become one sealed value, which is the payload then.
+// SealEntry implements [outbox.Sealer]: it replaces the payload by one sealed value of headers and payload.
 func (s *Store) SealEntry(e *outbox.Entry) error {
 	if s.openOnly {
 		return nil
@@ -32,7 +32,7 @@ func (s *Store) SealEntry(e *outbox.Entry) error {
 	return nil
 }
 
-// messageBinding covers all that is delivered, and where it comes from.
+// messageBinding returns a binding that covers everything that is delivered, and the origin of the message.
 func messageBinding(e *outbox.Entry) binding {
 	return binding{kind: kindMessage, parts: []string{
 		e.ID, e.Origin.Scope, e.Origin.Key, number(e.OriginAttempt), e.DownstreamKey, e.Topic, e.AggregateType,
@@ -40,7 +40,7 @@ func messageBinding(e *outbox.Entry) binding {
 	}}
 }
 
-// openEntry opens a message in its place, or says why it cannot.
+// openEntry opens a message in place, or sets the reason why it is unreadable.
 func (s *Store) openEntry(e *outbox.Entry) {
 	answer, err := s.openAnswer(e)
 	if err = errors.Join(s.opens(e), err); err != nil {
@@ -49,10 +49,10 @@ func (s *Store) openEntry(e *outbox.Entry) {
 	e.Answer = answer
 }
 
-// answerBinding binds an answer to its message.
+// answerBinding returns the binding of an answer to its message.
 func answerBinding(id string) binding { return binding{kind: kindAnswer, parts: []string{id}} }
 
-// sealAnswer seals an answer for the message of that ID.
+// sealAnswer seals an answer for the message with that ID.
 func (s *Store) sealAnswer(id string, answer []byte) ([]byte, error) {
 	if s.openOnly || len(answer) == 0 {
 		return answer, nil
@@ -98,7 +98,7 @@ func (s *Store) opens(e *outbox.Entry) error {
 		return err
 	}
 	if len(e.Headers) > 0 {
-		return errBroken // they were added behind
+		return errBroken // they were added after sealing
 	}
 	headers, payload, err := splitMessage(content)
 	if err != nil {
@@ -114,8 +114,8 @@ func (s *Store) opens(e *outbox.Entry) error {
 	return nil
 }
 
-// add seals an entry, unless it is sealed already, by [outbox.Outbox.Entry], and hands it on. That is told by opening
-// it: a payload that only looks sealed is sealed.
+// add seals an entry and passes it to hand. An entry that [outbox.Outbox.Entry] has already sealed is passed as it is.
+// It is recognised by opening it: a payload that only looks sealed is sealed too.
 func (s *Store) add(e *outbox.Entry, hand func(*outbox.Entry) error) error {
 	if probe := *e; store.IsSealed(e.Payload) && s.opens(&probe) == nil {
 		return hand(e)
@@ -125,7 +125,7 @@ func (s *Store) add(e *outbox.Entry, hand func(*outbox.Entry) error) error {
 		return err
 	}
 	err := hand(&sealed)
-	e.State, e.Due, e.CreatedAt = sealed.State, sealed.Due, sealed.CreatedAt // the store may have noted them
+	e.State, e.Due, e.CreatedAt = sealed.State, sealed.Due, sealed.CreatedAt // the store may have set them
 	return err
 }
 
@@ -159,7 +159,7 @@ func (s *Store) Messages(ctx context.Context, f outbox.Filter) ([]outbox.Entry, 
 	return entries, err
 }
 
-// splitMessage is the inverse of what SealEntry joins.
+// splitMessage separates the headers and the payload that SealEntry joined.
 func splitMessage(content []byte) (headers []store.HeaderField, payload []byte, err error) {
 	if len(content) < 8 {
 		return nil, nil, errBroken

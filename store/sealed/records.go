@@ -8,7 +8,8 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Reserve implements [store.Store]. A grant whose recovery data cannot be opened is given back: nothing ran.
+// Reserve implements [store.Store]. A grant is returned to the store if its recovery data cannot be opened: nothing was
+// executed.
 func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdict, error) {
 	v, err := s.Store.Reserve(ctx, r)
 	if err != nil {
@@ -27,15 +28,15 @@ func (s *Store) Reserve(ctx context.Context, r *store.Reservation) (store.Verdic
 	return v, nil
 }
 
-// askAgain reports whether the durable store may have what a replay could not be opened with: a front can hold an
-// answer under a key that is gone, which was sealed again since.
+// askAgain reports whether to call the durable store after a replay that could not be opened: a front can hold an
+// answer under a key that was removed, and the durable store the same answer, resealed since.
 func askAgain(ctx context.Context, v *store.Verdict) bool {
 	return v.Decision == store.DecisionReplay && !store.IsPastFront(ctx)
 }
 
-// openVerdict opens what a decision is about. Content that a decision does not need does not stand in its way, and is
-// left out if it does not open: a mismatch, for one, is to be told whatever the record holds (S4), and an answer is
-// replayed whatever its operation has carried.
+// openVerdict opens the content of a verdict. It returns an error only for content that the decision needs; other
+// content is left out if it cannot be opened. For example, a mismatch is reported whatever the record contains (S4),
+// and an answer is replayed whatever data its operation has stored.
 func (s *Store) openVerdict(v *store.Verdict) error {
 	answer, data := s.openContent(&v.Record)
 	switch v.Decision {
@@ -48,14 +49,14 @@ func (s *Store) openVerdict(v *store.Verdict) error {
 	}
 }
 
-// giveBack ends a grant that is not used, as the guard does: what was retryable is so again, and what was resumed is
-// left for the next attempt, at once. Should that fail, the lease ends by itself. Data that no recovery point keeps
-// would be lost with a release, so that such a grant lapses.
+// giveBack ends a grant that is not used, as the guard does: a retried operation becomes retryable again, and a resumed
+// operation is left for the next attempt immediately. If the call fails, the lease runs out. A release would delete
+// data without a recovery point, so the lease of such a grant runs out too.
 func (s *Store) giveBack(ctx context.Context, origin store.Origin, rec *store.Record, cause error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTimeout)
 	defer cancel()
 	c := store.Claim{ID: rec.ID, Attempt: rec.Attempt}
-	// Of a grant that is repeated it is not known what it was.
+	// The origin of a repeated grant is not known.
 	repeated := origin == store.OriginRepeated
 	switch {
 	case origin == store.OriginResumed, repeated && rec.OnLost == store.LostResume:
@@ -89,8 +90,9 @@ func (s *Store) Complete(ctx context.Context, c store.Claim, done *store.Complet
 	return expires, s.openFenced(c.ID, err)
 }
 
-// repeated returns the refusal of a completion that has happened already, with the same content in other bytes: it was
-// sealed under another key since, or by a program that compresses otherwise. Repeating it succeeds (S6).
+// repeated returns the refusal of a completion that was already stored with the same content in different bytes: the
+// content was resealed under another key, or sealed by a program that compresses differently. Such a repetition
+// succeeds (S6).
 func (s *Store) repeated(c store.Claim, done *store.Completion, err error) *store.FencedError {
 	fenced := fencedIn(s.openFenced(c.ID, err))
 	if fenced == nil || fenced.Response == nil || fenced.Current != c.Attempt {
@@ -102,8 +104,8 @@ func (s *Store) repeated(c store.Claim, done *store.Completion, err error) *stor
 	return fenced
 }
 
-// openFenced opens the answer that a refusal shows. One that cannot be opened is not shown: its owner then knows that
-// it lost, and not to what.
+// openFenced opens the answer in a refusal. An answer that cannot be opened is left out: the owner then only knows that
+// its write was refused.
 func (s *Store) openFenced(id store.ID, err error) error {
 	fenced := fencedIn(err)
 	if fenced == nil || fenced.Response == nil {
@@ -121,19 +123,19 @@ func (s *Store) openFenced(id store.ID, err error) error {
 	return &openedError{err, &opened}
 }
 
-// fencedIn is the refusal that an error wraps, or nil.
+// fencedIn returns the refusal that an error wraps, or nil.
 func fencedIn(err error) (fenced *store.FencedError) {
 	errors.As(err, &fenced)
 	return fenced
 }
 
-// openedError is an error that says more than its refusal, whose answer is opened.
+// openedError is an error that wraps a refusal and more, with the answer of the refusal opened.
 type openedError struct {
 	error
 	fenced *store.FencedError
 }
 
-// Unwrap returns the error as it was.
+// Unwrap returns the original error.
 func (e *openedError) Unwrap() error { return e.error }
 
 // As finds the refusal with the opened answer.
@@ -165,7 +167,8 @@ func (s *Store) Reject(ctx context.Context, c store.Claim) error {
 	return s.openFenced(c.ID, s.Store.Reject(ctx, c))
 }
 
-// Get implements [store.Store]. A record whose content cannot be opened comes without that, beside the error.
+// Get implements [store.Store]. If the content of a record cannot be opened, Get returns the record without it,
+// together with the error.
 func (s *Store) Get(ctx context.Context, id store.ID) (store.Record, error) {
 	rec, err := s.Store.Get(ctx, id)
 	if err == nil {
@@ -201,7 +204,7 @@ func (s *Store) FindProviderID(ctx context.Context, providerID string) ([]store.
 	return found, err
 }
 
-// openSummary opens what a list shows of a record, or says why it cannot be opened.
+// openSummary opens a listed record, or sets the reason why it cannot be opened as its last error.
 func (s *Store) openSummary(rec *store.Record) {
 	if rec.Version == 0 || rec.Response.Status == 0 {
 		return
@@ -218,14 +221,14 @@ func (s *Store) Retain(ctx context.Context, id store.ID, d time.Duration) (time.
 	return expires, s.openFenced(id, err)
 }
 
-// Transact implements [store.Transactor]. What the work has found cannot be opened: it is not called, and nothing is
-// done.
+// Transact implements [store.Transactor]. If the content that the work needs cannot be opened, the work is not called,
+// and nothing is done.
 func (s *Store) Transact(
 	ctx context.Context, r *store.Reservation, work func(ctx context.Context, v store.Verdict) store.Settlement,
 ) (store.Verdict, error) {
 	var (
 		refused       error
-		plain, sealed store.Response // of the work
+		plain, sealed store.Response // the answer of the work
 	)
 	v, err := s.Store.Transact(ctx, r, func(ctx context.Context, v store.Verdict) store.Settlement {
 		if refused = s.openVerdict(&v); refused != nil {
@@ -246,7 +249,7 @@ func (s *Store) Transact(
 	if err == nil {
 		err = refused
 	}
-	// An answer that was sealed here a moment ago is not opened again: that would double what a seal costs.
+	// An answer that was just sealed here is not opened: that would double the cost of sealing.
 	known := err == nil && v.Record.Response.Equal(&sealed)
 	if known {
 		v.Record.Response = store.Response{}
@@ -255,7 +258,7 @@ func (s *Store) Transact(
 		err = s.openVerdict(&v)
 		switch {
 		case v.Decision == store.DecisionExecute:
-			err = nil // it was: the data that the record carries is for the next attempt
+			err = nil // it was executed; the record's data is for the next attempt
 		case err != nil && askAgain(ctx, &v):
 			return s.Transact(store.PastFront(ctx), r, work)
 		}
@@ -269,8 +272,7 @@ func (s *Store) Transact(
 	return v, nil
 }
 
-// CheckpointTx implements [store.TxCheckpointer]. A refusal that the work itself met is its own:
-// it is handed on as it is.
+// CheckpointTx implements [store.TxCheckpointer]. A refusal that the work itself got is returned unchanged.
 func (s *Store) CheckpointTx(ctx context.Context, c store.Claim, lease time.Duration,
 	work func(ctx context.Context) (store.Checkpoint, error),
 ) error {
@@ -318,7 +320,7 @@ func (s *Store) ResolveStep(ctx context.Context, c store.Claim, p store.Checkpoi
 	return s.openFenced(c.ID, err)
 }
 
-// resolvedSo reports whether a step was resolved already, with the same data in other bytes: see [Store.repeated].
+// resolvedSo reports whether a step was already resolved with the same data in different bytes: see [Store.repeated].
 func (s *Store) resolvedSo(ctx context.Context, c store.Claim, p store.Checkpoint) bool {
 	rec, err := s.Get(ctx, c.ID)
 	ownerless := rec.State == store.StateInProgress && rec.Nonce == store.Nonce{}
@@ -360,7 +362,7 @@ func (s *Store) Rewrite(ctx context.Context, c store.Claim, from, to store.Conte
 	sameMeaning := from.Response.Status == to.Response.Status && (len(from.Data) == 0) == (len(to.Data) == 0)
 	switch {
 	case err != nil || !sameMeaning || !content.Equal(&from) && !content.Equal(&to):
-		from, to = outline(from), outline(to) // the store inside says what is wrong
+		from, to = outline(from), outline(to) // the inner store returns the error
 	case content.Equal(&to):
 		from, to = held.Content(), held.Content()
 	default:
@@ -372,7 +374,7 @@ func (s *Store) Rewrite(ctx context.Context, c store.Claim, from, to store.Conte
 	return s.openFenced(c.ID, s.Store.Rewrite(ctx, c, from, to))
 }
 
-// outline is content of the same form, which no record holds.
+// outline returns content of the same form that no record contains.
 func outline(c store.Content) (shown store.Content) {
 	shown.Response = store.Response{Status: c.Response.Status, Header: []store.HeaderField{{Name: store.SealedField}}}
 	if len(c.Data) > 0 {

@@ -14,7 +14,7 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// The defaults of [ResealerConfig].
+// These are the defaults of [ResealerConfig].
 const (
 	DefaultInterval = time.Hour
 	DefaultBatch    = 100
@@ -22,51 +22,52 @@ const (
 
 // ResealerConfig configures a [Resealer]. The zero value is ready to use.
 type ResealerConfig struct {
-	// Interval is the longest time between two runs. Up to a fifth of it is left out at random, so that nodes that were
-	// started together do not stay together. Default: [DefaultInterval].
+	// Interval is the longest time between two runs. A random part of up to a fifth is subtracted, so that nodes that
+	// started together do not run together. Default: [DefaultInterval].
 	Interval time.Duration
-	// Batch is how many records are listed in one step of the store. Default: [DefaultBatch].
+	// Batch is the number of records or messages in one call of the store. Default: [DefaultBatch].
 	Batch int
-	// Progress is called after each batch with what the run has done so far. Default: none.
+	// Progress is called after each batch of records with the report of the run so far. Default: none.
 	Progress func(Report)
-	// Logger gets failures, and which keys are no longer in use. Default: [slog.Default].
+	// Logger logs failures, and the keys that are no longer in use. Default: [slog.Default].
 	Logger *slog.Logger
 }
 
-// Report is what one run of a [Resealer] did and found.
+// Report is the result of one run of a [Resealer].
 type Report struct {
-	// Records is how many records were looked at.
+	// Records is the number of records that the run has read.
 	Records int
-	// Resealed is how many of them had content that was sealed under the first key.
+	// Resealed is the number of records whose content the run has sealed under the first key.
 	Resealed int
-	// Unreadable is how many of them had content that could not be opened. It stays as it is.
+	// Unreadable is the number of records with content that could not be opened. This content is not changed.
 	Unreadable int
-	// Unseen counts what does not tell its key: the store inside could not read it, or it is sealed in a format that is
-	// not known here. A newer program wrote it, or it is damaged.
+	// Unseen counts content whose key is not known: the inner store could not read it, or the format of its seal is not
+	// known here. A newer program wrote it, or it is damaged.
 	Unseen Use
-	// InUse counts, for each key, what it still seals after the run. Content that is not sealed is counted in Plain.
+	// InUse counts, for each key, the content that is under it after the run. Content that is not sealed is counted in
+	// Plain.
 	InUse map[uint32]Use
-	// Plain counts what is not sealed. External events and late completions are not counted, here as in InUse: those from
-	// before the seal stay until their retention is over.
+	// Plain counts content that is not sealed. Neither Plain nor InUse counts external events and late completions,
+	// which are never sealed again: they stay as they were stored until their retention is over.
 	Plain Use
 }
 
-// Use counts what a key seals.
+// Use counts the content under one key.
 type Use struct {
 	// Records have an answer or data under the key.
 	Records int
-	// Messages of the outbox have a payload, or an answer, under it; one that has both counts twice. They are not sealed again: those that wait go when they are
-	// delivered, and dead letters when they are replayed.
+	// Messages of the outbox have a payload, or an answer, under it; a message that has both counts twice. Messages are
+	// not sealed again: a waiting message stops counting when it is delivered, and a dead letter when it is replayed.
 	Messages int
 }
 
-// NeedsKey reports whether a key is still needed to open records or messages, or may be, for what the run could not
-// look into. External events and late completions are not counted: they need the key until their retention is over.
+// NeedsKey reports whether a key is needed to open records or messages, or may be needed for content that the run could
+// not read. External events and late completions are not counted: they need the key until their retention is over.
 func (r *Report) NeedsKey(id uint32) bool { return r.InUse[id] != (Use{}) || r.Unseen != (Use{}) }
 
-// Resealer seals the content of records under the first key of the ring that is under another one, or under none. Any
-// number of nodes may run one at the same time: each record is replaced by compare-and-set, and one that its owner
-// changed in between is left for the next run. It is a worker like those of package janitor.
+// Resealer seals the content of records under the first key of the ring if it is under another key, or not sealed. Any
+// number of nodes may run a resealer at the same time: each record is replaced by compare-and-set, and a record that
+// its owner changed in between is left for the next run. It is a worker like the workers of package janitor.
 type Resealer struct {
 	store    *Store
 	config   ResealerConfig
@@ -102,7 +103,8 @@ func NewResealer(s *Store, config ResealerConfig) (*Resealer, error) {
 	return &Resealer{s, config, rewriter, lister}, nil
 }
 
-// Run reseals now and then until the context ends, and then returns nil. Failures are logged, and it goes on.
+// Run calls [Resealer.RunOnce] repeatedly until the context ends, and then returns nil. Failures are logged, and do not
+// end it.
 func (r *Resealer) Run(ctx context.Context) error {
 	failures := 0
 	for {
@@ -133,8 +135,7 @@ func (r *Resealer) guarded(ctx context.Context) (err error) {
 	return err
 }
 
-// RunOnce looks through all records and all messages once, and says what it did and found. With an error it also says
-// what it did before.
+// RunOnce processes all records and all messages once. With an error, the report covers the work before the error.
 func (r *Resealer) RunOnce(ctx context.Context) (Report, error) {
 	report := Report{InUse: make(map[uint32]Use)}
 	err := r.records(ctx, &report)
@@ -153,11 +154,11 @@ func (r *Resealer) RunOnce(ctx context.Context) (Report, error) {
 	return report, nil
 }
 
-// storeTimeout bounds the listing of a page and what is done with one record or one page of messages: the machine of
-// the store may vanish without a word, and the loop must outlive that.
+// storeTimeout bounds the listing of a page, the work on one record, and the reading of one page of messages: the
+// machine of the store may disappear without closing its connections, and the loop must continue.
 const storeTimeout = time.Minute
 
-// records goes through all records, page by page.
+// records processes all records, page by page.
 func (r *Resealer) records(ctx context.Context, report *Report) error {
 	filter := store.Filter{Limit: r.config.Batch}
 	for {
@@ -175,7 +176,7 @@ func (r *Resealer) records(ctx context.Context, report *Report) error {
 	}
 }
 
-// page goes through one page and returns its last ID, or none if there are no more.
+// page processes one page and returns its last ID, or none if there are no more.
 func (r *Resealer) page(ctx context.Context, f store.Filter, report *Report) (last store.ID, err error) {
 	page, err := r.list(ctx, f)
 	if err != nil {
@@ -199,7 +200,7 @@ func (r *Resealer) list(ctx context.Context, f store.Filter) ([]store.Record, er
 	return r.lister.List(ctx, f)
 }
 
-// record seals one record under the first key, if it is not, and counts what it holds then.
+// record seals one record under the first key if needed, and counts its content.
 func (r *Resealer) record(ctx context.Context, listed *store.Record, report *Report) error {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
@@ -209,7 +210,7 @@ func (r *Resealer) record(ctx context.Context, listed *store.Record, report *Rep
 		return nil
 	}
 	if listed.State == store.StateExpired {
-		return nil // it holds nothing
+		return nil // it has no content
 	}
 	rec, err := r.store.Unwrap().Get(ctx, listed.ID)
 	switch {
@@ -231,7 +232,7 @@ func (r *Resealer) record(ctx context.Context, listed *store.Record, report *Rep
 	resealed, opened, err := r.reseal(ctx, rec)
 	switch {
 	case errors.Is(err, store.ErrUnreadable), errors.Is(err, store.ErrFenced):
-		resealed = held // it has changed since: the next run looks at it again
+		resealed = held // it has changed since: the next run reseals it
 	case err != nil:
 		return err
 	case !resealed.Equal(&held):
@@ -244,7 +245,8 @@ func (r *Resealer) record(ctx context.Context, listed *store.Record, report *Rep
 	return nil
 }
 
-// reseal replaces the content of a record by the same under the first key. What does not open stays as it is.
+// reseal replaces the content of a record by the same content under the first key. Content that cannot be opened is not
+// changed.
 func (r *Resealer) reseal(ctx context.Context, rec store.Record) (resealed store.Content, opened bool, err error) {
 	held := rec.Content()
 	answer, data := r.store.openContent(&rec)
@@ -289,7 +291,7 @@ func (r *Resealer) messages(ctx context.Context, report *Report) error {
 	}
 }
 
-// countMessage counts what is kept of a message.
+// countMessage counts the payload or the answer of a message.
 func (r *Report) countMessage(content []byte) {
 	id, known := keyOf(content)
 	switch {
@@ -310,19 +312,19 @@ func (r *Resealer) entries(ctx context.Context, box outbox.Store, f outbox.Filte
 	return box.Messages(ctx, f)
 }
 
-// uses are the keys that the content of a record is sealed with.
+// uses holds the keys under which the content of a record is sealed.
 type uses struct {
 	keys   map[uint32]bool
 	plain  bool
-	unseen bool // of some of it the key cannot be told
+	unseen bool // the key of a part is not known
 }
 
-// under reports whether the content is under no other key than that.
+// under reports whether no part of the content is under a key other than id.
 func (u *uses) under(id uint32) bool {
 	return len(u.keys) == 0 || len(u.keys) == 1 && u.keys[id]
 }
 
-// usesOf finds the keys of content.
+// usesOf returns the keys of content.
 func usesOf(c *store.Content) uses {
 	u := uses{keys: make(map[uint32]bool)}
 	add := func(value []byte) {

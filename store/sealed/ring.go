@@ -19,10 +19,10 @@ const (
 	nonceSize  = 12
 	tagSize    = 16
 	// maxContent is the largest content that is sealed or opened: the largest answer that a route may store, with its
-	// header. Compressed content that unfolds to more is refused.
+	// header. Compressed content that decompresses to more is refused.
 	maxContent = 257 << 20
-	// These separate the keys that are derived here from each other, and from those that the same secret may serve
-	// elsewhere.
+	// These labels separate the keys that are derived here from each other, and from keys that other code may derive
+	// from the same secret.
 	forContent = "onceward sealed content, version 1"
 	forNonces  = "onceward sealed nonces, version 1"
 )
@@ -37,7 +37,7 @@ type ring struct {
 	decoder      *zstd.Decoder
 }
 
-// key is what the keys and nonces of values are derived from.
+// key derives the keys and nonces of values.
 type key struct {
 	id               uint32
 	contents, nonces macs
@@ -55,7 +55,7 @@ func newKey(k Key) (*key, error) {
 	return &key{id: k.ID, contents: newMACs(contents), nonces: newMACs(nonces)}, nil
 }
 
-// macs holds HMACs under one key: to make one costs about as much as to use it.
+// macs is a pool of HMACs under one key: making an HMAC costs about as much as using it.
 type macs struct{ pool *sync.Pool }
 
 // mac is an HMAC and room for its sum.
@@ -68,7 +68,7 @@ func newMACs(key []byte) macs {
 	return macs{&sync.Pool{New: func() any { return &mac{Hash: hmac.New(sha256.New, key)} }}}
 }
 
-// sum returns the HMAC of two parts, one behind the other.
+// sum returns the HMAC of two parts in sequence.
 func (m macs) sum(first, second []byte) [sha256.Size]byte {
 	mac := m.pool.Get().(*mac)
 	defer m.pool.Put(mac)
@@ -115,8 +115,8 @@ func (r *ring) limit(size int) (err error) {
 	return err
 }
 
-// seal makes a sealed value of content that belongs where the binding says. The same content for the same binding under
-// the same key gives the same bytes: stores compare them to recognise a settlement that is repeated.
+// seal returns the sealed value of content for a binding. The same content for the same binding under the same key
+// gives the same bytes: stores compare them to recognise a repeated settlement.
 func (r *ring) seal(b binding, content []byte) ([]byte, error) {
 	if len(content) > r.max {
 		return nil, fmt.Errorf("sealed: %d bytes of content: the most is %d", len(content), r.max)
@@ -138,8 +138,8 @@ func (r *ring) seal(b binding, content []byte) ([]byte, error) {
 	return gcm.Seal(value, value[len(value)-nonceSize:], content, data), nil
 }
 
-// open returns the content of a value that was sealed for the binding, with the attempt that it was sealed for if the
-// value keeps that.
+// open returns the content of a value that was sealed for the binding, and the attempt that it was sealed for if the
+// value contains the attempt.
 func (r *ring) open(b binding, value []byte) (content []byte, attempt int64, err error) {
 	h, rest, err := parseHead(value)
 	if err != nil {
@@ -169,14 +169,15 @@ func (r *ring) open(b binding, value []byte) (content []byte, attempt int64, err
 	return content, h.attempt, nil
 }
 
-// errBroken says that a value is not what was sealed, or not for this place. Which of them cannot be told.
+// errBroken is returned for a value that was changed, or that was sealed for another place. The two cases cannot be
+// distinguished.
 var errBroken = unreadable("its seal is broken: it was changed, or belongs to another scope, key, attempt or status")
 
 // firstBlock is the number of the only block that is expanded.
 var firstBlock = []byte{1}
 
-// gcm returns the cipher for one place: no two places share a key, so that a nonce needs to be unique for one place
-// alone. Its key is HKDF-Expand of 32 bytes with the place as info (RFC 5869).
+// gcm returns the cipher for one place: no two places share a key, so a nonce needs to be unique only within its place.
+// Its key is HKDF-Expand of 32 bytes with the place as info (RFC 5869).
 func (k *key) gcm(place []byte) (cipher.AEAD, error) {
 	secret := k.contents.sum(place, firstBlock)
 	block, err := aes.NewCipher(secret[:])

@@ -1,18 +1,19 @@
-// Package sealed keeps the content of a store secret from those who read its database, its backups and its logs: it
-// encrypts answers, recovery data, external events and messages of the outbox before they come to the store inside, and
-// opens them again on the way back.
+// Package sealed keeps the content of a store secret from readers of its database, its backups and its logs: it
+// encrypts answers, recovery data, external events and messages of the outbox before the inner store gets them, and
+// decrypts them when they are read.
 //
 //	inside, err := postgres.Open(ctx, os.Getenv("DATABASE_URL"))
 //	…
 //	s, err := sealed.New(inside, sealed.Config{Keys: []sealed.Key{{ID: 2, Secret: secret2}, {ID: 1, Secret: secret1}}})
 //	guard, err := onceward.New(s, onceward.Config{…})
 //
-// Content is compressed with zstd and encrypted with AES-256-GCM, bound to its scope, its key and its attempt: what is
-// moved to another record does not open. What cannot be opened is a [*store.UnreadableError], never an execution.
+// Content is compressed with zstd and encrypted with AES-256-GCM, bound to its scope, its key and its attempt: content
+// that was moved to another record cannot be opened. Content that cannot be opened gives a [*store.UnreadableError],
+// never an execution.
 //
 // Scopes and keys stay readable, as do statuses, states, times, names of operations and recovery points, ids of
-// providers, reasons and the audit: the store looks for them, and people do. Put the secrets where the database's own
-// backups do not go.
+// providers, reasons and the audit: the store and people search for them. Keep the secrets out of the backups of the
+// database.
 package sealed
 
 import (
@@ -29,32 +30,34 @@ const DefaultCompressFrom = 512
 
 // Config configures a [Store].
 type Config struct {
-	// Keys is the key ring. The first key seals, all of them open. Required.
+	// Keys is the key ring. The first key seals, all keys open. It is required.
 	Keys []Key
 	// CompressFrom is the size in bytes from which content is compressed, if that makes it smaller; negative for never.
 	// Default: [DefaultCompressFrom].
 	CompressFrom int
-	// Redact changes an answer before it is stored, and so what replays show; the caller of the execution gets the
-	// original. It is given a copy, and makes the same of the same each time. Default: none.
+	// Redact changes an answer before it is stored, and so the answer that replays get; the caller of the execution
+	// gets the original. The function gets a copy, and must make the same change to the same answer each time. Default:
+	// none.
 	Redact func(*store.Response)
-	// RefusePlain refuses content that is not sealed, which is what a store holds from before it was sealed, or what was
-	// written by who has the database and no key. It is for when [Report].Plain is empty and the retentions of external
-	// events and late completions, which that does not count, are over. Default: false; such content is read as it is.
+	// RefusePlain refuses content that is not sealed: content from before the store was sealed, or content that was
+	// written by someone with access to the database and without a key. Set it when [Report].Plain is empty and the
+	// retentions of external events and late completions, which Plain does not count, are over. Default: false; such
+	// content is read as it is.
 	RefusePlain bool
-	// OpenOnly opens what is sealed and seals nothing: it is for the deploy before the first one that seals, so that no
-	// node meets a record that it cannot open. Default: false.
+	// OpenOnly opens sealed content and seals nothing. It is for the deployment before the first deployment that seals,
+	// so that every node can open every record. Default: false.
 	OpenOnly bool
 }
 
 // Key is a key of the ring.
 type Key struct {
-	// ID names the key in what it sealed, for ever: an id is never given to another secret.
+	// ID names the key in sealed values permanently: never use it for another secret.
 	ID uint32
 	// Secret is 32 random bytes.
 	Secret []byte
 }
 
-// Store is a [store.Store] around another one, with all capabilities of that one.
+// Store is a [store.Store] around an inner store, with all capabilities of the inner store.
 type Store struct {
 	*wrap.Store
 	ring        *ring
@@ -63,7 +66,7 @@ type Store struct {
 	openOnly    bool
 }
 
-// The store changes what these carry, and hands everything else on.
+// The store changes the content in calls of these interfaces, and passes all other calls on.
 var (
 	_ store.Wrapper              = (*Store)(nil)
 	_ store.Transactor           = (*Store)(nil)
@@ -80,8 +83,8 @@ var (
 	_ outbox.Sealer              = (*Store)(nil)
 )
 
-// New returns a store that keeps its content sealed in the store inside. Around a store that has a fast one in front,
-// it goes around both.
+// New returns a store that keeps its content sealed in the inner store. If the inner store has a front, the sealed
+// store must be outside the front.
 func New(inside store.Store, config Config) (*Store, error) {
 	if inside == nil {
 		return nil, errors.New("sealed: there is no store")
@@ -106,7 +109,7 @@ func New(inside store.Store, config Config) (*Store, error) {
 	}, nil
 }
 
-// unreadable is the error for content that cannot be opened.
+// unreadable returns the error for content that cannot be opened.
 func unreadable(reason string) error {
 	return &store.UnreadableError{Version: store.RecordVersion, Reason: reason}
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// A sealed value is, in this order: store.SealedPrefix, the version of the format, flags, the id of the key, the
-// attempt it was sealed for if the flags say so, the nonce, and what AES-GCM made of the content. Everything before the
-// nonce is authenticated. The format is kept readable for ever; golden files in testdata hold it to that.
+// A sealed value consists of, in this order: store.SealedPrefix, the version of the format, flags, the id of the key,
+// the attempt it was sealed for if flagAttempt is set, the nonce, and the output of AES-GCM for the content. Everything
+// before the nonce is authenticated. The format stays readable permanently; golden files in testdata test this.
 const (
 	formatVersion = 1
 
@@ -22,7 +22,7 @@ const (
 	maxHead = minHead + 8
 )
 
-// head is what a sealed value says about itself.
+// head is the decoded beginning of a sealed value.
 type head struct {
 	key        uint32
 	compressed bool
@@ -47,7 +47,7 @@ func (h *head) append(dst []byte) []byte {
 	return dst
 }
 
-// parseHead reads the head of a value and returns what is behind it.
+// parseHead decodes the head of a value and returns the bytes after it.
 func parseHead(value []byte) (h head, rest []byte, err error) {
 	if len(value) < minHead || !store.IsSealed(value) {
 		return h, nil, errBroken
@@ -68,7 +68,7 @@ func parseHead(value []byte) (h head, rest []byte, err error) {
 	return h, rest, nil
 }
 
-// The kinds of content. Their numbers are part of what is authenticated, and never change.
+// These are the kinds of content. Their numbers are authenticated, and never change.
 const (
 	kindHeader     = 1
 	kindBody       = 2
@@ -80,11 +80,11 @@ const (
 	kindAnswer     = 8
 )
 
-// binding is where content belongs: it opens nowhere else.
+// binding is the place that content is sealed for: it cannot be opened for any other place.
 type binding struct {
 	kind  byte
 	parts []string
-	// kept says that the value keeps the attempt, because who opens it may not know it.
+	// kept means that the value contains the attempt, because the code that opens it may not know the attempt.
 	kept    bool
 	attempt int64
 }
@@ -104,10 +104,10 @@ func (b *binding) appendTo(head []byte) []byte {
 	return dst
 }
 
-// number is a part of a binding.
+// number returns a number as a part of a binding.
 func number(n int64) string { return string(binary.BigEndian.AppendUint64(nil, uint64(n))) }
 
-// yes is a part of a binding.
+// yes returns a boolean as a part of a binding.
 func yes(b bool) string {
 	if b {
 		return "1"
@@ -115,14 +115,15 @@ func yes(b bool) string {
 	return "0"
 }
 
-// keyOf returns the id of the key that a value is sealed with,
-// and false for content that is not sealed or does not tell.
+// keyOf returns the id of the key that a value is sealed with, and false for content that is not sealed or whose head
+// cannot be decoded.
 func keyOf(value []byte) (id uint32, known bool) {
 	h, _, err := parseHead(value)
 	return h.key, err == nil
 }
 
-// isPlain reports whether content was never sealed. What begins almost like a sealed value is one that was damaged.
+// isPlain reports whether content was never sealed. A value that begins almost like a sealed value is a damaged sealed
+// value.
 func isPlain[T string | []byte](content T) bool {
 	if len(content) < len(store.SealedPrefix) {
 		return true
@@ -134,7 +135,7 @@ func isPlain[T string | []byte](content T) bool {
 	return differ > maxDamage
 }
 
-// maxDamage is how many bits of the prefix may be wrong before a value is no longer recognised.
+// maxDamage is the largest number of wrong bits in the prefix with which a value is still recognised.
 const maxDamage = 4
 
 // plainHeader reports whether header fields were never sealed.

@@ -10,19 +10,20 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// entry is a value of the front: a completed record, and when it was read.
+// entry is a value of the front: a completed record, and the times at which it was read.
 type entry struct {
 	record store.Record
-	// readAt is the time before the record was read, by the clock of the node that read it.
+	// readAt is a time just before the record was read, by the clock of the node that read it.
 	readAt time.Time
-	// now is the clock of the durable store when it was read.
+	// now is the time at which it was read, by the clock of the durable store.
 	now time.Time
 }
 
 // entryFormat is the first byte of an encoded entry. A value with another format is ignored.
 const entryFormat = 1
 
-// checksums detects values damaged in transit: the answer of a front is sent as it is.
+// checksums detects values that were damaged in the front or in transit: an answer of the front is sent to clients as
+// it is.
 var checksums = crc32.MakeTable(crc32.Castagnoli)
 
 // appendBinary encodes the entry: the format, both times, the ID with its length, the record, and a checksum of all.

@@ -8,22 +8,22 @@ import (
 )
 
 // Front is a cache in front of a durable store: a server that nodes share, such as Redis (redis.OpenFront) or
-// memcached, or [Memory] in a process that is alone. It may lose its content at any time. It must never answer with an
-// invalidated value, or after its end: storetest.RunFront tests this.
+// memcached, or [Memory] in a process that is alone. It may lose its content at any time. It must never return a value
+// that was invalidated or has ended: storetest.RunFront tests this.
 //
-// A call returns when its context ends. Values belong to both sides: neither changes them.
+// A call returns when its context ends. Values are shared by the caller and the front: neither may change them.
 type Front interface {
-	// Now returns a moment of the front's clock that is not later than the call, or the zero time if none is known:
-	// nothing is filled then. It is called for each reservation, so it should not query a server each time: an earlier
-	// reading of the server's clock plus the elapsed time is as good.
+	// Now returns a moment of the front's clock that is not later than the call, or the zero time if no such time is
+	// known: then no answer is added. It is called for each reservation, so it should not query a server each time: an
+	// earlier reading of the server's clock plus the elapsed time is sufficient.
 	Now() time.Time
-	// Get returns the value that was added for the ID and has not ended, or nothing.
+	// Get returns the value that was added for the ID and has not ended, or nil.
 	Get(ctx context.Context, id store.ID) (value []byte, err error)
-	// Add keeps a value until end, by the front's clock, unless there is a value or a tombstone for the ID. This is one
+	// Add keeps a value until end, by the front's clock, unless there is a value or a tombstone for the ID. It is one
 	// atomic step. A value that has ended when it arrives is not kept.
 	Add(ctx context.Context, id store.ID, value []byte, end time.Time) error
-	// Invalidate drops the value for the ID, and leaves a tombstone, in one atomic step: nothing is added for at least
-	// that time, counted from when the front does it. An existing tombstone that ends later stays.
+	// Invalidate drops the value for the ID, and leaves a tombstone, in one atomic step: nothing is added for the ID
+	// for at least that time, counted from the invalidation in the front. An existing tombstone that ends later stays.
 	Invalidate(ctx context.Context, id store.ID, lasting time.Duration) error
 }
 
@@ -46,7 +46,7 @@ func (s *Store) lookUp(ctx context.Context, r *store.Reservation) (v store.Verdi
 	return v, hit
 }
 
-// lookUpContext ends in time, and has the values of the request.
+// lookUpContext ends when the time for a look-up is over, and has the values of the request.
 type lookUpContext struct {
 	context.Context
 	request context.Context
@@ -76,9 +76,9 @@ func (s *Store) bound() context.Context {
 	return next
 }
 
-// answer replays a value of the front, if the durable store would do so too: it applies the state machine with the
-// durable store's clock as far as it is known here. Values older than MaxAge by the clocks of the nodes are refused,
-// and so are values from the future, because the clocks are then wrong.
+// answer replays a value of the front if the durable store would replay it too: it applies the state machine with an
+// estimate of the durable store's clock. Values older than MaxAge by the clocks of the nodes are refused. Values from
+// the future are refused too, because the clocks are then wrong.
 func (s *Store) answer(r *store.Reservation, value []byte) (store.Verdict, bool) {
 	held, err := decodeEntry(r.ID, value)
 	if err != nil {

@@ -13,10 +13,11 @@ import (
 // This file contains the operations that make an answer of the front outdated, and the handling of a front that cannot
 // be reached.
 
-// Bust implements [store.Buster]. The front has dropped the record when it returns; if it could not be reached, the
-// error is a [*store.StaleError].
+// Bust implements [store.Buster]. When Bust returns, the front has dropped the record; if the front could not be
+// reached, the error is a [*store.StaleError].
 func (s *Store) Bust(ctx context.Context, id store.ID, force bool) error {
-	// The longest MaxAge is used, not this node's: a node with a longer one may be about to fill in what it has read.
+	// The longest MaxAge is used, not this node's: a node with a longer MaxAge may be about to add a record that it has
+	// read.
 	return s.changed(ctx, id, MaxMaxAge, s.Store.Bust(ctx, id, force))
 }
 
@@ -36,9 +37,9 @@ func (s *Store) ResolveStep(ctx context.Context, c store.Claim, p store.Checkpoi
 	return s.changed(ctx, c.ID, s.config.MaxAge, s.Store.ResolveStep(ctx, c, p))
 }
 
-// Rewrite implements [store.Rewriter], and invalidates the front. A front that cannot be reached is no error: for at
-// most MaxAge it still holds the same content sealed with another key, and a reader that cannot open it bypasses the
-// front.
+// Rewrite implements [store.Rewriter], and invalidates the front. It is not an error if the front cannot be reached:
+// for at most MaxAge it still holds the same content sealed with another key, and a reader that cannot open it bypasses
+// the front.
 func (s *Store) Rewrite(ctx context.Context, c store.Claim, from, to store.Content) error {
 	done := s.Store.Rewrite(ctx, c, from, to)
 	if !s.away.Load() {
@@ -49,14 +50,14 @@ func (s *Store) Rewrite(ctx context.Context, c store.Claim, from, to store.Conte
 	return done
 }
 
-// changed invalidates the front after a change in the durable store, and returns the error of both. It does so after a
-// failure too, because the change may have been made anyway.
+// changed invalidates the front after a change in the durable store, and returns the error of both. It also invalidates
+// the front after a failure, because the change may have been made anyway.
 func (s *Store) changed(ctx context.Context, id store.ID, lasting time.Duration, done error) error {
 	begun := s.config.Clock()
 	err := s.invalidate(context.WithoutCancel(ctx), id, lasting)
 	if err != nil {
 		lasting = s.invalidateLater(id, lasting)
-		s.failed("invalidate", err) // after it, so that the goroutine that waits for the front finds it
+		s.failed("invalidate", err) // after invalidateLater, so that awaitFront finds the invalidation
 	}
 	if done == nil && err != nil {
 		return &store.StaleError{Until: begun.Add(lasting), Err: fmt.Errorf("tiered: the front could not be invalidated: %w", err)}
@@ -64,7 +65,7 @@ func (s *Store) changed(ctx context.Context, id store.ID, lasting time.Duration,
 	return done
 }
 
-// invalidate leaves a tombstone in the front, for at least as long as an entry can live that was read before.
+// invalidate leaves a tombstone in the front, which lasts at least as long as an entry that was read before can exist.
 func (s *Store) invalidate(ctx context.Context, id store.ID, lasting time.Duration) error {
 	timeout := writeTimeout
 	if s.away.Load() {
@@ -75,12 +76,12 @@ func (s *Store) invalidate(ctx context.Context, id store.ID, lasting time.Durati
 	return s.front.Invalidate(ctx, id, lasting)
 }
 
-// maxPending bounds the invalidations that wait for a front that is away. Others are dropped: the entry ends by its
-// age, as its caller was informed.
+// maxPending bounds the invalidations that wait for a front that is away. Further invalidations are dropped: the entry
+// ends by its age, as the error to the caller states.
 const maxPending = 1 << 14
 
-// invalidateLater registers an invalidation for when the front is back, if it still matters then. It returns for how
-// long an old answer may be seen: the longest time requested for the ID.
+// invalidateLater registers an invalidation for when the front is back, if it still matters then. It returns how long
+// an old answer may be seen, which is the longest time requested for the ID.
 func (s *Store) invalidateLater(id store.ID, lasting time.Duration) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,7 +97,8 @@ func (s *Store) invalidateLater(id store.ID, lasting time.Duration) time.Duratio
 // logInterval is the least time between two log lines.
 const logInterval = 10 * time.Second
 
-// failed stops using the front until it answers again. Of many callers that find it so, the first reports it.
+// failed stops the use of the front until it answers again. If many callers find the failure, the first caller reports
+// it.
 func (s *Store) failed(call string, err error) {
 	if s.ctx.Err() != nil || !s.away.CompareAndSwap(false, true) {
 		return
@@ -115,7 +117,7 @@ func (s *Store) failed(call string, err error) {
 	s.background(s.awaitFront)
 }
 
-// These are the shortest and the longest pause between two checks whether the front is back.
+// These are the shortest and the longest pause between two checks of a front that is away.
 const (
 	minAway = 10 * time.Millisecond
 	maxAway = 5 * time.Second
@@ -153,7 +155,7 @@ func (s *Store) invalidateAll() error {
 			}
 		}
 		s.mu.Lock()
-		if s.pending[id].Equal(until) { // else there is a later one to send
+		if s.pending[id].Equal(until) { // else a later invalidation is to be sent
 			delete(s.pending, id)
 		}
 		s.mu.Unlock()

@@ -15,15 +15,15 @@ const DefaultMemoryBytes = 64 << 20
 // MemoryConfig configures a [Memory]. The zero value is ready to use.
 type MemoryConfig struct {
 	// MaxBytes is the largest size of the content; the least recently used values are removed first. If the tombstones
-	// alone are larger, which takes a bust for each 300 bytes, it holds nothing until they have ended. Default:
+	// alone are larger, which takes a bust for each 300 bytes, the front holds nothing until they have ended. Default:
 	// [DefaultMemoryBytes].
 	MaxBytes int
-	// Clock is its clock. Default: [time.Now].
+	// Clock is the clock of the front. Default: [time.Now].
 	Clock func() time.Time
 }
 
 // Memory is a [Front] in this process. It is not shared: if several processes use one durable store, a record that one
-// of them busts can still be seen in the others for MaxAge, and no error reports it.
+// process busts can still be seen in the other processes for MaxAge, and no error reports this.
 type Memory struct {
 	config MemoryConfig
 
@@ -32,11 +32,12 @@ type Memory struct {
 	recent  list.List // of *memoryEntry, the most recently used first
 	// bytes is the size of all entries and tombstones.
 	bytes int
-	// tombstones contains when each ends. They are not removed for entries; they are pruned at prune, and to make room.
+	// tombstones holds the end of each tombstone. Tombstones are not evicted for entries: ended ones are pruned when
+	// there are prune of them, and to make room.
 	tombstones map[store.ID]time.Time
 	prune      int
 	pruned     time.Time
-	// shut is when the last tombstone ends that there was no room for: nothing is added until then.
+	// shut is the end of the last tombstone for which there was no room: nothing is added until then.
 	shut time.Time
 }
 
@@ -46,14 +47,14 @@ type memoryEntry struct {
 	end   time.Time
 }
 
-// memoryOverhead is about the size of an entry beside its value and its ID.
+// memoryOverhead is the approximate size of an entry without its value and its ID.
 const memoryOverhead = 256
 
 func (e *memoryEntry) size() int { return len(e.value) + tombstoneSize(e.id) }
 
 func tombstoneSize(id store.ID) int { return len(id.Scope) + len(id.Key) + memoryOverhead }
 
-// leastPrune is how many tombstones are kept before ended ones are looked for.
+// leastPrune is the smallest number of tombstones at which ended tombstones are pruned.
 const leastPrune = 64
 
 // pruneInterval is the least time between two scans of all tombstones to make room.
@@ -162,7 +163,8 @@ func (m *Memory) pruneTombstones(now time.Time) {
 	m.prune, m.pruned = max(leastPrune, 2*len(m.tombstones)), now
 }
 
-// shutUntilTheyEnd refuses all additions in place of the tombstones, which are the whole content.
+// shutUntilTheyEnd removes the tombstones, which are the whole content, and refuses all additions until they would have
+// ended.
 func (m *Memory) shutUntilTheyEnd() {
 	for _, end := range m.tombstones {
 		if end.After(m.shut) {

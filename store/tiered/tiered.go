@@ -1,5 +1,5 @@
 // Package tiered puts a fast cache, the front, before a durable store: most retries of completed operations are
-// answered by the front, and the database is left to first executions.
+// answered by the front, and the database mainly serves first executions.
 //
 //	durable, err := postgres.Open(ctx, os.Getenv("DATABASE_URL"))
 //	front, err := redis.OpenFront(ctx, os.Getenv("FRONT_URL"))
@@ -11,26 +11,26 @@
 // any doubt the durable store is called. So the front may be empty, slow, down, evicting, or restored from an old
 // snapshot: at worst it causes a look-up in the database.
 //
-// If nearly all requests are first executions, which no front can answer, it is queried for a random sample of them
-// only, until the sample finds retries again. Each node decides this on its own, for each of 64 parts of the scopes
-// separately.
+// If nearly all requests are first executions, which no front can answer, the front is queried for a random sample of
+// them only, until the sample finds retries again. Each node decides this on its own, for each of 64 parts of the
+// scopes separately.
 //
 // The well-known alternative, a lock in Redis in front of a table, decides nothing here. A lock that can expire, be
-// evicted or be lost in a fail-over does not prevent a second execution, so the table has to do it anyway; and then the
+// evicted or be lost in a fail-over does not prevent a second execution, so the table must prevent it anyway, and the
 // lock is a round trip without a benefit.
 //
 // # How old an answer can be
 //
-// A completed record changes in two ways only: it expires, and it is busted. An entry of the front ends at an absolute
+// A completed record changes in two ways only: it expires, or it is busted. An entry of the front ends at an absolute
 // moment of the front's own clock: MaxAge after the durable store was read, or when the record expires, whichever comes
 // first. An entry that arrives late, because its process was paused, has already ended. As a second check the reader
 // refuses entries older than MaxAge by the clocks of the nodes, in case the front's clock was set back.
 //
-// [Store.Bust], and resolving a record from outside, leave a tombstone in the front before they return. It keeps every
-// entry out for at least MaxAge, which is as long as an entry that was read before can live. If the front cannot be
-// reached, the operation is done anyway, and the error is a [*store.StaleError] with the time until which an old answer
-// can still be seen, by the longest MaxAge that a node can have; the front is invalidated as soon as it is back. For a
-// front that loses a tombstone, by a restart or a fail-over, the bound is MaxAge.
+// [Store.Bust], and resolving a record from outside, leave a tombstone in the front before they return. No entry is
+// added while it exists, which is at least MaxAge: as long as an entry that was read before can exist. If the front
+// cannot be reached, the operation is done anyway, and the error is a [*store.StaleError] with the time until which an
+// old answer can still be seen, by the longest MaxAge that a node can have; the front is invalidated as soon as it is
+// back. If the front loses a tombstone, by a restart or a fail-over, an old answer can be seen for at most MaxAge.
 //
 // # With other wrappers
 //
@@ -67,12 +67,13 @@ const (
 
 // Config configures a [Store]. The zero value is ready to use.
 type Config struct {
-	// MaxAge is how old an answer of the front can be, from [MinMaxAge] to [MaxMaxAge]. It is the longest time for which a
-	// busted answer can still be seen if the front could not be reached. It must be the same on all nodes; while it is
-	// being changed, the longest counts. Default: [DefaultMaxAge].
+	// MaxAge is how old an answer of the front can be, from [MinMaxAge] to [MaxMaxAge]. It is the longest time for
+	// which a busted answer can still be seen if the front could not be reached. It must be the same on all nodes;
+	// while it is being changed, the longest value counts. Default: [DefaultMaxAge].
 	MaxAge time.Duration
-	// FrontTimeout is how long a look-up in the front may take, or up to a quarter more; then the durable store is called.
-	// A front that has failed or was slower is not used until it answers in time again. Default: [DefaultFrontTimeout].
+	// FrontTimeout is how long a look-up in the front may take, or up to a quarter longer; then the durable store is
+	// called. A front that has failed, or took longer, is not used until it answers in time again. Default:
+	// [DefaultFrontTimeout].
 	FrontTimeout time.Duration
 	// MaxBytes is the largest encoded record that is put into the front. Default: [DefaultMaxBytes].
 	MaxBytes int
@@ -131,24 +132,24 @@ type Store struct {
 
 	// fills bounds the fills in progress.
 	fills chan struct{}
-	// away is set while the front is not used.
+	// away means that the front is not used.
 	away atomic.Bool
 	// worths estimates whether look-ups are worthwhile.
 	worths worths
 	// bounds is the current context of look-ups.
 	bounds atomic.Pointer[bound]
 
-	ctx    context.Context // ends with the store
+	ctx    context.Context // ends when the store is closed
 	cancel context.CancelFunc
 	mu     sync.Mutex
 	closed bool
 	work   sync.WaitGroup
-	// pending contains the missed invalidations, with the time until which each matters.
+	// pending holds the missed invalidations, with the time until which each invalidation matters.
 	pending map[store.ID]time.Time
 	logged  time.Time
 }
 
-// maxFills is the largest number of fills in progress. More are skipped: the next retry may fill.
+// maxFills is the largest number of fills in progress. Further fills are skipped: the next retry may fill.
 const maxFills = 64
 
 // New puts a front before a durable store. The store owns both from then on, and closes them.
@@ -227,7 +228,7 @@ func (s *Store) reserve(
 	if err == nil {
 		s.fill(begun, &v)
 	} else if errors.Is(err, store.ErrUnavailable) {
-		s.worths.assume() // the front's content is all there is
+		s.worths.assume() // the front is then the only source of answers
 	}
 	return v, err
 }

@@ -6,10 +6,10 @@ import (
 	"sync/atomic"
 )
 
-// worth estimates whether look-ups are worthwhile. If nearly all requests are first executions, a look-up costs each of
-// them a round trip and spares the durable store almost nothing: then only a sample of look-ups is made, which detects
-// a change. The choice of the requests does not matter, as long as no client can detect it: the durable store can
-// answer all of them.
+// worth estimates whether look-ups are worthwhile. If nearly all requests are first executions, a look-up costs each
+// request a round trip and saves the durable store almost no work: then only a sample of look-ups is made, which
+// detects a change. The choice of the requests does not matter, as long as no client can detect it: the durable store
+// can answer all of them.
 type worth struct {
 	// points increase with hits and decrease with misses. At zero, look-ups are not worthwhile.
 	points atomic.Int32
@@ -34,18 +34,19 @@ func (w *worths) assume() {
 }
 
 const (
-	// hitPoints is how many misses a hit outweighs: all look-ups are made while at least one of so many hits.
+	// hitPoints is the number of misses that a hit outweighs: all look-ups are made while at least one of this many
+	// look-ups hits.
 	hitPoints = 16
-	// maxPoints bounds how long past look-ups count.
+	// maxPoints bounds the influence of past look-ups.
 	maxPoints = 256
-	// sampleOf is the number of look-ups of which one is made if they are not worthwhile.
+	// sampleOf is the sampling rate: one of this many look-ups is made if look-ups are not worthwhile.
 	sampleOf = 16
 )
 
 // sample reports whether to make a look-up.
 func (w *worth) sample() bool { return w.points.Load() > 0 || rand.Uint32N(sampleOf) == 0 }
 
-// count counts the result of a look-up. Of concurrent results one may be lost, because it is only an estimate.
+// count counts the result of a look-up. One of two concurrent results may be lost, which is acceptable for an estimate.
 func (w *worth) count(hit bool) {
 	points := w.points.Load()
 	next := max(points-1, 0)
