@@ -26,9 +26,9 @@ func (r RouteInfo) String() string {
 	return strings.TrimSpace(r.Method + " " + r.Pattern)
 }
 
-// Audit returns the routes that change state and are not protected (rule L6): routes for POST and PATCH, routes for every
-// method, and routes whose guard does not cover their method, such as a PUT without [Methods]. Routes in exempt, written
-// as String writes them, are left out: list the routes there that need no protection.
+// Audit returns the routes that change state and are not protected (rule L6): routes for POST and PATCH, routes for
+// every method, and routes whose guard does not cover their method, such as a PUT without [Methods]. Routes in exempt,
+// written as String writes them, are left out: list the routes there that need no protection.
 //
 // Audit also registers each protected route with its guard, which needs the names of its operations for
 // [Guard.CheckOperations].

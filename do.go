@@ -20,13 +20,13 @@ type Call struct {
 	Key   string
 	// Operation names the work. The same key under another name is a mismatch.
 	Operation string
-	// Method is the procedure that is called, for several procedures that share the name of an operation, such as the full
-	// name of a gRPC method or the name of a tool. The same key for another method is a mismatch. Default: empty.
+	// Method is the procedure that is called, for several procedures that share the name of an operation, such as the
+	// full name of a gRPC method or the name of a tool. The same key for another method is a mismatch. Default: empty.
 	Method string
 	// Payload is the content of the call. The same key with another payload is a mismatch.
 	Payload []byte
-	// Header holds the metadata of a call of [Procedure.Serve], under canonical names: its key, if Key is empty, and the
-	// time of its first sending. Default: none.
+	// Header holds the metadata of a call of [Procedure.Serve], under canonical names: its key, if Key is empty, and
+	// the time of its first sending. Default: none.
 	Header http.Header
 	// Actor is the caller's name in the audit of executions: see [AuditExecutions], which bounds its length. Default:
 	// empty.

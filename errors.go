@@ -20,8 +20,8 @@ var (
 	ErrRefused = errors.New("onceward: new key refused")
 	// ErrNotStored is returned when the operation was completed but its answer was too large to keep.
 	ErrNotStored = errors.New("onceward: response was not stored")
-	// ErrStoredFailure is returned when the operation failed permanently and the failure is its stored answer. The error
-	// is a [*StoredFailureError].
+	// ErrStoredFailure is returned when the operation failed permanently and the failure is its stored answer. The
+	// error is a [*StoredFailureError].
 	ErrStoredFailure = errors.New("onceward: stored failure")
 )
 

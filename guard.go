@@ -143,8 +143,8 @@ type Profile uint8
 const (
 	// ProfileIETF answers a mismatch with 422, as the IETF draft does. This is the default.
 	ProfileIETF Profile = iota
-	// ProfileStripe answers a mismatch with 400. Stripe stores no result of a request that fails its validation: a handler
-	// does the same with [Operation.Reject], in either profile.
+	// ProfileStripe answers a mismatch with 400. Stripe stores no result of a request that fails its validation: a
+	// handler does the same with [Operation.Reject], in either profile.
 	ProfileStripe
 )
 
@@ -159,30 +159,31 @@ type Config struct {
 	// OldSecrets are earlier secrets that records may still depend on. Keep each for the longest retention, and until
 	// no operation that used it is in progress or unknown. Default: none.
 	OldSecrets [][]byte
-	// DownstreamSecret keys the idempotency keys that are sent to other systems, see [Operation.DownstreamKey], so that no
-	// outsider can compute them: at least 16 random bytes, the same on every node and over restarts. A record keeps the id
-	// of its secret, so that its keys stay the same over a rotation. With its own secret, which can be rotated less often
-	// than Secret, downstream keys stay the same for longer than the records live. Default: a secret derived from Secret.
+	// DownstreamSecret keys the idempotency keys that are sent to other systems, see [Operation.DownstreamKey], so that
+	// no outsider can compute them: at least 16 random bytes, the same on every node and over restarts. A record keeps
+	// the id of its secret, so that its keys stay the same over a rotation. With its own secret, which can be rotated
+	// less often than Secret, downstream keys stay the same for longer than the records live. Default: a secret derived
+	// from Secret.
 	DownstreamSecret []byte
 	// OldDownstreamSecrets are earlier downstream secrets that records may still depend on; keep each for as long as
 	// OldSecrets. Secrets derived from Secret and OldSecrets are included automatically. Default: none.
 	OldDownstreamSecrets [][]byte
-	// Namespace separates the downstream keys of this service from the keys of other services that share an account at a
-	// provider, and perhaps scopes, keys and secrets too, such as production and staging: without it the second service
-	// would get the effect of the first. It is part of the identity of a record's secret: choose it before the first
-	// operation. Default: empty, and a sign that a provider is shared is logged; see [Guard.WarnSharedProvider].
+	// Namespace separates the downstream keys of this service from the keys of other services that share an account at
+	// a provider, and perhaps scopes, keys and secrets too, such as production and staging: without it the second
+	// service would get the effect of the first. It is part of the identity of a record's secret: choose it before the
+	// first operation. Default: empty, and a sign that a provider is shared is logged; see [Guard.WarnSharedProvider].
 	Namespace string
 	// Operations are names of operations in the store that are not routes of this guard: operations of [Guard.Do],
 	// operations that other processes serve, and operations whose routes were renamed. Pollers and resumers check the
 	// operations in their own configuration against these names and the routes: see [Guard.CheckOperations]. Default:
 	// none.
 	Operations []string
-	// ProblemBase comes before the code in the type of Onceward's own answers, and should lead to their documentation: a
-	// URI such as "https://api.example.com/problems#", which ends in one of / # = : ? because the code follows directly.
-	// Default: [DefaultProblemBase].
+	// ProblemBase comes before the code in the type of Onceward's own answers, and should lead to their documentation:
+	// a URI such as "https://api.example.com/problems#", which ends in one of / # = : ? because the code follows
+	// directly. Default: [DefaultProblemBase].
 	ProblemBase string
-	// ProblemCode renames the codes of Onceward's own answers, for clients that expect other codes: see [DraftCode]. The
-	// type, observers and logs keep Onceward's codes. Default: no renaming.
+	// ProblemCode renames the codes of Onceward's own answers, for clients that expect other codes: see [DraftCode].
+	// The type, observers and logs keep Onceward's codes. Default: no renaming.
 	ProblemCode func(code string) string
 	// Profile chooses the status codes of Onceward's own answers. Default: [ProfileIETF].
 	Profile Profile
@@ -202,7 +203,8 @@ type Config struct {
 	// TraceID returns the id of the trace that a context belongs to; it is kept with the record. Default: the TraceID
 	// method of Propagator.
 	TraceID func(ctx context.Context) string
-	// Propagator lets an attempt that runs without its caller belong to the trace of the first execution. Default: none.
+	// Propagator lets an attempt that runs without its caller belong to the trace of the first execution. Default:
+	// none.
 	Propagator Propagator
 	// Limiter bounds the requests of one scope: new keys, look-ups, mismatches. Package limit has one. Default: none.
 	Limiter Limiter

@@ -28,8 +28,8 @@ func (g *Guard) HandlerFunc(next http.HandlerFunc, options ...Option) http.Handl
 }
 
 // Middleware returns a middleware that protects the handler it wraps. It panics if the options are wrong. The wrapped
-// handler must answer through the ResponseWriter that it gets, and runs again if a database undid its transaction: for
-// frameworks with a writer or a chain of their own see docs/routers.md.
+// handler must answer through the ResponseWriter that it gets, and runs again if a database undid its transaction. For
+// frameworks with their own writer or handler chain see docs/routers.md.
 func (g *Guard) Middleware(options ...Option) func(http.Handler) http.Handler {
 	middleware, err := g.Route(options...)
 	if err != nil {
@@ -68,7 +68,7 @@ type protected struct {
 	guard    *Guard
 	settings *settings
 	next     http.Handler
-	placed   bool      // the guard's names include the route, or it was dropped
+	placed   bool      // the guard's names include the route, or the route was dropped
 	unnamed  sync.Once // guards the log line about the missing name
 	latest   atomic.Pointer[patternName]
 }
@@ -110,8 +110,8 @@ func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // operation returns the name of the operation: the name of the route, or method and pattern. It is empty if the request
-// has neither: a path is not used as a name, because it may contain values; it counts in the fingerprint. Most handlers
-// are on one route, whose name is computed once.
+// has neither. A path is not used as a name, because it may contain values; the path counts in the fingerprint. Most
+// handlers are on one route, whose name is computed once.
 func (p *protected) operation(r *http.Request) string {
 	if p.settings.operation != "" || r.Pattern == "" {
 		return p.settings.operation
@@ -124,8 +124,8 @@ func (p *protected) operation(r *http.Request) string {
 	return name
 }
 
-// rejectUnnamed refuses a request of an operation without a name: under its method alone it would share rules with
-// other operations. The remedy is logged once.
+// rejectUnnamed refuses a request of an operation without a name: with its method as its name, it would share rules
+// with other operations. The remedy is logged once.
 func (p *protected) rejectUnnamed(w http.ResponseWriter, r *http.Request) {
 	p.unnamed.Do(func() {
 		p.guard.config.Logger.ErrorContext(r.Context(), "onceward: a protected route has no name, and all of its requests "+
@@ -135,8 +135,8 @@ func (p *protected) rejectUnnamed(w http.ResponseWriter, r *http.Request) {
 	p.reject(w, r, "", problemUnnamed.detailed("the operator of the service has to name it; nothing was executed"))
 }
 
-// identify returns the caller's scope and session and the key, from the header alone (rule A5: what the header alone can
-// refuse is refused before the body is read). An empty key means that the request runs unprotected.
+// identify returns the caller's scope and session and the key, from the header alone (rule A5: a request that can be
+// refused by its header is refused before the body is read). An empty key means that the request runs unprotected.
 func (p *protected) identify(r *http.Request) (id store.ID, session string, problem *Problem) {
 	scope, session, problem := p.caller(r)
 	if problem != nil {
@@ -153,8 +153,8 @@ func (p *protected) identify(r *http.Request) (id store.ID, session string, prob
 }
 
 // caller returns the scope of a request, and its session if keys are bound to one. A store in memory or a limit keeps
-// the scope for longer than the request, whose memory some frameworks reuse, including strings: fiber does. So it is a
-// copy, one for all requests of a scope.
+// the scope for longer than the request, and some frameworks, such as fiber, reuse the memory of a request, including
+// its strings. So the scope is copied, once for all requests of a scope.
 func (p *protected) caller(r *http.Request) (scope, session string, problem *Problem) {
 	scope, err := p.guard.config.Scope(r)
 	switch {
@@ -196,7 +196,7 @@ func tooLarge(limit int64) *Problem {
 	return problemBodyTooLarge.detailed(fmt.Sprintf("the limit is %d bytes; nothing was executed", limit))
 }
 
-// reject answers a request before any reservation. Nothing of it is stored (rule A7).
+// reject answers a request before any reservation. Nothing of the request is stored (rule A7).
 func (p *protected) reject(w http.ResponseWriter, r *http.Request, operation string, problem *Problem) {
 	now := p.guard.occurrence(problem)
 	operation = cmp.Or(operation, r.Method)
@@ -211,7 +211,7 @@ type httpExecution struct {
 	route    *protected
 	request  *http.Request
 	session  string
-	body     *requestBody // of the current run, as is the recorder
+	body     *requestBody // the body of the current run; recorder belongs to it too
 	recorder *recorder
 	panicked any
 	problem  *Problem // Onceward's own answer in place of the handler's
@@ -250,7 +250,7 @@ func (x *httpExecution) serve() {
 	x.answer(&res)
 }
 
-// read reads the body and computes the fingerprint: the last checks before the store is called.
+// read reads the body and computes the fingerprint. These are the last checks before the store is called.
 func (x *httpExecution) read(buffer *[]byte) *Problem {
 	if problem := x.body.read(x.request, buffer, x.settings.bodyLimit); problem != nil {
 		return problem
@@ -273,7 +273,7 @@ func (x *httpExecution) work(ctx context.Context, op *Operation) outcome {
 	x.panicked, x.problem, x.sendOwn, x.notRerun, x.passedOn = nil, nil, false, false, false
 	op.restart()
 	if x.recorder.hasEnded() {
-		// The store undid an earlier run. Whatever that run left must not reach this one.
+		// The store undid an earlier run. Nothing of that run may reach this one.
 		x.body.close()
 		x.body, x.recorder = &requestBody{content: x.body.content}, x.recorder.renewed()
 	}
@@ -303,9 +303,8 @@ func (x *httpExecution) handle(ctx context.Context) {
 	x.recorder.gatherTrailers()
 }
 
-// handlerRequest returns the request that the handler gets. A transaction may run again, so that a handler's changes to
-// its request must not reach the next run. In reserved mode the request is part of the execution, and costs no
-// allocation.
+// handlerRequest returns the request that the handler gets. A handler's changes to its request must not reach the next
+// run of its transaction. In reserved mode the request is part of the execution, and costs no allocation.
 func (x *httpExecution) handlerRequest(ctx context.Context) *http.Request {
 	var request *http.Request
 	if x.settings.mode == modeTransactional {

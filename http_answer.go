@@ -11,8 +11,8 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// outcome judges the handler's answer and the outcome it set on its operation (rule E5). The outcome it set takes
-// precedence over everything that happened afterwards.
+// outcome returns the outcome of a run, from the handler's answer and the outcome that the handler set on its operation
+// (rule E5). The outcome that the handler set takes precedence over everything that happened afterwards.
 func (x *httpExecution) outcome(ctx context.Context, op *Operation) outcome {
 	rec := x.recorder
 	if rec.streaming {
@@ -39,7 +39,7 @@ func (x *httpExecution) outcome(ctx context.Context, op *Operation) outcome {
 		reason := "the handler ran past its deadline, or lost its lease, and wrote no answer"
 		return x.unanswered(ctx, reason, &problemDeadline)
 	case rec.cut() != "" && x.settings.mode != modeTransactional && rec.status < http.StatusBadRequest:
-		return outcome{kind: outcomeUnknown, reason: op.reasonOr(rec.cut())} // the handler had begun to report a success
+		return outcome{kind: outcomeUnknown, reason: op.reasonOr(rec.cut())} // the handler began to report a success
 	case rec.cut() != "" && ctx.Err() != nil:
 		return x.unanswered(ctx, rec.cut(), &problemDeadline)
 	case rec.cut() != "":
@@ -80,7 +80,8 @@ func (e *execution) judge(ctx context.Context, response store.Response) outcome 
 }
 
 // temporary reports whether an answer is a problem of another protected operation that is in progress, or whose outcome
-// is unknown. A handler that passes on the answer of an inner service with Onceward must not make it its final answer.
+// is unknown. If a handler passes on the answer of an inner service that uses Onceward, such an answer must not become
+// the handler's final answer.
 func temporary(response *store.Response) bool {
 	if response.Status != http.StatusConflict && response.Status != http.StatusInternalServerError {
 		return false
@@ -102,11 +103,11 @@ func retryLater(status int) bool {
 	}
 }
 
-// failed reports whether an answer of this status is not a completion on its own (rule E5).
+// failed reports whether an answer of this status does not complete the operation by itself (rule E5).
 func failed(status int) bool { return status >= http.StatusInternalServerError || retryLater(status) }
 
-// failedOutcome judges a 5xx. Answers about a temporary condition are never stored: 503 means that nothing was done,
-// while a gateway's 502 or 504 leaves open what was done.
+// failedOutcome returns the outcome of a 5xx answer. Answers about a temporary condition are never stored: 503 means
+// that nothing was done, while after a gateway's 502 or 504 it is not known what was done.
 func (e *execution) failedOutcome(ctx context.Context, response store.Response) outcome {
 	onFailure := e.onFailure(ctx)
 	if onFailure == FailureStore {
@@ -125,7 +126,8 @@ func (e *execution) failedOutcome(ctx context.Context, response store.Response) 
 func (x *httpExecution) unanswered(ctx context.Context, reason string, problem *Problem) outcome {
 	x.problem = problem
 	end := failedAs(x.onFailure(ctx), x.op.reasonOr(reason), func() store.Response {
-		// Not in the handler's own recorder: a goroutine of the handler may still hold it.
+		// The answer is not written to the handler's own recorder: a goroutine of the handler may still use that
+		// recorder.
 		x.recorder = x.recorder.renewed()
 		x.recorder.start(ctx)
 		x.answerProblem(x.recorder, &problemHandlerFailed)
@@ -136,8 +138,8 @@ func (x *httpExecution) unanswered(ctx context.Context, reason string, problem *
 	return end
 }
 
-// brokenOutcome returns the outcome of an answer that could not be kept: it is too large for a transaction, which is
-// undone, or could not be marked as not replayable.
+// brokenOutcome returns the outcome of an answer that could not be kept: an answer that is too large for a transaction,
+// which is then undone, or an answer that could not be marked as not replayable.
 func (x *httpExecution) brokenOutcome() outcome {
 	if x.recorder.overflow {
 		x.problem = &problemTooLarge
@@ -169,7 +171,7 @@ func (x *httpExecution) declaredUnknown() outcome {
 }
 
 // declaredNotExecuted returns the outcome of a call of [Operation.NotExecuted] or [Operation.Reject]. An answer that
-// reports success would contradict it, and is replaced; so is an incomplete answer.
+// reports success would contradict it, and is replaced. An incomplete answer is replaced too.
 func (x *httpExecution) declaredNotExecuted() outcome {
 	if x.recorder.status < http.StatusBadRequest || x.recorder.broken != nil {
 		x.problem = problemNotExecuted.detailed("retry with the same key")
@@ -218,7 +220,7 @@ func (x *httpExecution) answer(res *result) {
 }
 
 // endStream ends an answer that is already sent, with its trailers. If its end could not be stored the connection is
-// closed, so that the client does not take it for a success.
+// closed, so that the client does not treat the answer as a success.
 func (x *httpExecution) endStream(res *result) {
 	if res.kind != resultAnswer {
 		panic(http.ErrAbortHandler)
@@ -234,7 +236,7 @@ func (x *httpExecution) sendStored(res *result) {
 
 // sendUnkept sends the handler's answer although it is not stored, or Onceward's own answer in its place. If no attempt
 // did anything, the answer is marked as such: a client can then distinguish it from a gateway's answer, which proves
-// nothing about the attempts before.
+// nothing about earlier attempts.
 func (x *httpExecution) sendUnkept(res *result) {
 	rec := x.recorder
 	if x.problem != nil {

@@ -7,12 +7,13 @@ import (
 	"sync"
 )
 
-// requestBody is a request's body. It is read completely before anything is reserved, and then read by the handler.
+// requestBody is a request's body. The guard reads it completely before it reserves, and the handler then reads it from
+// memory.
 type requestBody struct {
 	mu      sync.Mutex
 	content []byte
 	offset  int
-	begun   bool // the handler read, even if the body is empty
+	begun   bool // the handler has called Read, even if the body is empty
 	closed  bool
 }
 
@@ -35,9 +36,9 @@ func (b *requestBody) read(r *http.Request, buffer *[]byte, limit int64) *Proble
 	return consumed(r, len(content))
 }
 
-// consumed refuses a body of which something in front of the guard read a part, or all: fewer bytes are left than were
-// announced. A part of a body of unknown length, and a whole one that is no form, cannot be detected. A body that was
-// decoded has another length by right.
+// consumed refuses a body if something in front of the guard read a part or all of it: fewer bytes are left than were
+// announced. If the length is unknown, the loss of a part cannot be detected, and the loss of the whole body only if it
+// was parsed as a form. A body that was decoded may have another length.
 func consumed(r *http.Request, left int) *Problem {
 	switch announced := r.ContentLength; {
 	case left == 0 && announced <= 0 && len(r.PostForm) == 0 && r.MultipartForm == nil:
@@ -63,8 +64,8 @@ func unreadableBody(err error) *Problem {
 
 // readUpTo reads at most one byte more than the limit, into dst if it is large enough.
 func readUpTo(r io.Reader, dst []byte, announced, limit int64) ([]byte, error) {
-	// One byte more than announced lets the read that finds the end need no larger buffer. Beyond the usual limit, memory
-	// grows with what was received, not with what the client announced.
+	// With room for one byte more than announced, the read that finds the end needs no larger buffer. Beyond the usual
+	// limit, memory grows with what was received, not with what the client announced.
 	if room := min(announced, defaultBodyLimit) + 1; room > int64(cap(dst)) {
 		dst = make([]byte, 0, room)
 	}

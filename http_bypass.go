@@ -14,9 +14,9 @@ import (
 // routersPage documents how the guard's ResponseWriter reaches the handler in each router.
 const routersPage = "https://github.com/onceward/onceward/blob/main/docs/routers.md"
 
-// inspect looks for signs that a handler which wrote nothing to the recorder answered past it: to the framework's
-// writer, which is the recorder's real one, if a wrapper does not pass the recorder on. The client gets such an answer
-// in any case. It cannot be stored, and an empty answer in its place would be wrong.
+// inspect looks for signs that a handler that wrote nothing to the recorder wrote its answer past the recorder: to the
+// framework's writer, which is the recorder's real writer, if a wrapper does not pass the recorder on. The client gets
+// such an answer in any case. The answer cannot be stored, and storing an empty answer in its place would be wrong.
 func (x *httpExecution) inspect(ctx context.Context, op *Operation) {
 	rec := x.recorder
 	if rec.status != 0 || x.panicked != nil {
@@ -41,7 +41,7 @@ func (x *httpExecution) inspect(ctx context.Context, op *Operation) {
 }
 
 // untouched reports whether the handler left the recorder unchanged. It is called if no status was written. It reads
-// the header only if the handler ended in order: otherwise a goroutine of the handler may still be writing to it.
+// the header only if the handler ended in order: otherwise a goroutine of the handler may still write to it.
 func (rec *recorder) untouched(inOrder bool) bool {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
@@ -53,9 +53,9 @@ func (rec *recorder) realHeaderChanged() bool {
 	return !maps.EqualFunc(rec.real.Header(), rec.before, slices.Equal)
 }
 
-// shownBy checks whether an answer was written to a writer, or to one it wraps, by the methods that frameworks share.
-// The status is 0 if it is not visible. A Status of 0 or 200 alone proves nothing, because both also stand for no
-// answer yet. The writer of net/http shows nothing.
+// shownBy checks whether an answer was written to a writer, or to a writer that it wraps, by the methods that
+// frameworks share. The status is 0 if it is not visible. A Status of 0 or 200 alone proves nothing, because both also
+// stand for no answer yet. The writer of net/http does not show this.
 func shownBy(w http.ResponseWriter) (status int, written bool) {
 	for {
 		status = 0
@@ -97,7 +97,7 @@ func finalStatus(status int) int {
 	return status
 }
 
-// fieldOf returns a field of the struct that a writer points at, if it has one of that name and kind.
+// fieldOf returns a field of the struct that a writer points to, if the struct has a field of that name and kind.
 func fieldOf(w http.ResponseWriter, name string, kind reflect.Kind) (reflect.Value, bool) {
 	v := reflect.Indirect(reflect.ValueOf(w))
 	if v.Kind() != reflect.Struct {
@@ -110,9 +110,9 @@ func fieldOf(w http.ResponseWriter, name string, kind reflect.Kind) (reflect.Val
 	return v.FieldByIndex(field.Index), true
 }
 
-// bypassedOutcome returns the outcome of an answer whose status cannot be seen. It is then not known, and not guessed,
-// whether the handler failed. A transaction is committed: most handlers succeed, and a client that got a success must
-// not find its work undone.
+// bypassedOutcome returns the outcome of an answer whose status cannot be seen. It is then not known whether the
+// handler failed, and the outcome is unknown. A transaction is committed: most handlers succeed, and a client that got
+// a success must not find its work undone.
 func (x *httpExecution) bypassedOutcome() (outcome, bool) {
 	if !x.recorder.bypassed || x.recorder.status != 0 || x.settings.mode == modeTransactional {
 		return outcome{}, false
@@ -150,7 +150,7 @@ func (x *httpExecution) observeBypass(status int, late bool) {
 	}
 }
 
-// mistake is a programming mistake that a route repeats at each request, and that is logged once.
+// mistake is a programming mistake that a route repeats with each request, and that is logged once.
 type mistake uint8
 
 const (
@@ -218,8 +218,8 @@ func (x *httpExecution) logMistake(m mistake, facts ...any) {
 	x.guard.config.Logger.ErrorContext(x.base, mistakes[m].message, facts...)
 }
 
-// loggedMistakes remembers which mistakes were logged. It uses the name of the operation, because a wrapper may protect
-// its handler again for each request.
+// loggedMistakes remembers which mistakes were logged. It uses the name of the operation, because a wrapper may make a
+// new protected handler for each request.
 type loggedMistakes struct {
 	mu     sync.Mutex
 	logged map[loggedMistake]struct{}
@@ -230,7 +230,7 @@ type loggedMistake struct {
 	operation string
 }
 
-// maxLogged bounds the memory of names; past it nothing more is logged.
+// maxLogged bounds the memory of names; beyond it no further mistake is logged.
 const maxLogged = 1024
 
 // first reports whether a mistake of an operation is to be logged now.

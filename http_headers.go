@@ -14,7 +14,7 @@ import (
 type headerRules struct {
 	store []string
 	drop  []string
-	// replayed is the name of the guard's own header that marks a replay.
+	// replayed is the name of the guard's header that marks a replay.
 	replayed string
 }
 
@@ -27,7 +27,7 @@ func StoreHeaders(names ...string) Option {
 	}
 }
 
-// DropHeaders excludes response headers from being stored: they are sent with the first answer only. Default: none.
+// DropHeaders sets response headers that are not stored: they are sent with the first answer only. Default: none.
 func DropHeaders(names ...string) Option {
 	return func(s *settings) error {
 		s.headers.drop = canonicalNames(names)
@@ -73,8 +73,8 @@ var neverStored = map[string]bool{
 	"Proxy-Authenticate": true, "Proxy-Authentication-Info": true,
 }
 
-// isGuardHeader reports whether a header is reserved for Onceward's own statements. A handler must not set it, nor pass
-// it on from another service: the client would take it for a statement of this guard.
+// isGuardHeader reports whether a header is reserved for Onceward. A handler must not set it, or pass it on from
+// another service: the client would interpret it as a statement of this guard.
 func (h *headerRules) isGuardHeader(name string) bool {
 	return name == expiresHeader || name == outcomeHeader || name == defaultReplayedHeader || name == h.replayed
 }
@@ -86,7 +86,7 @@ var perTransmission = map[string]bool{
 	"Tracestate": true, "Traceresponse": true, "X-Amzn-Trace-Id": true, "X-Cloud-Trace-Context": true,
 }
 
-// perConnection lists the headers of which not even a removal is stored: they are up to each connection.
+// perConnection lists the headers whose removal is not stored either: they depend on the connection.
 var perConnection = map[string]bool{
 	"Connection": true, "Keep-Alive": true, "Proxy-Connection": true, "Te": true, "Trailer": true, "Upgrade": true,
 	"Content-Length": true,
@@ -121,9 +121,9 @@ func (h *headerRules) keepsRemoval(name string) bool {
 }
 
 // fields returns the handler's changes to the header, compared with the header before the handler ran: the fields to
-// store first, in a stable order, then the fields that are sent with this answer only, without the guard's own.
-// Trailers follow the body, and are not included; the server decides how an answer is framed, so that the first answer
-// and its replays are alike.
+// store first, in a stable order, then the fields that are sent with this answer only, without the guard's own fields.
+// Trailers follow the body, and are not included. Transfer-Encoding is not included either: the server decides how an
+// answer is framed, so that the first answer and its replays are framed alike.
 func (h *headerRules) fields(before, after http.Header) (all []store.HeaderField, stored int) {
 	n := len(before)
 	for _, values := range after {
@@ -152,8 +152,8 @@ func (h *headerRules) fields(before, after http.Header) (all []store.HeaderField
 	return h.appendRemovals(all, before, after, false), stored
 }
 
-// appendRemovals adds the headers that a handler deleted, and the ones it set to nil, which keeps net/http from adding
-// its own: either those to store, or those for this answer only.
+// appendRemovals adds the headers that a handler deleted, and the headers that it set to nil, which keeps net/http from
+// adding its own values. It adds either the removals to store, or the removals for this answer only.
 func (h *headerRules) appendRemovals(
 	all []store.HeaderField, before, after http.Header, stored bool,
 ) []store.HeaderField {
@@ -164,7 +164,7 @@ func (h *headerRules) appendRemovals(
 	}
 	for name, values := range after {
 		if old, there := before[name]; there && len(old) == 0 {
-			continue // already so before the handler
+			continue // it was nil before the handler ran
 		}
 		if len(values) == 0 && h.keepsRemoval(textproto.CanonicalMIMEHeaderKey(name)) == stored {
 			all = append(all, store.HeaderField{Name: name, Removed: true})
@@ -185,7 +185,7 @@ func appendFields(all []store.HeaderField, name string, values, before []string)
 	return all
 }
 
-// listed reports whether a Connection header names another header as its own.
+// listed reports whether a Connection header lists a header as specific to the connection.
 func listed(connection []string, name string) bool {
 	for _, line := range connection {
 		for token := range strings.SplitSeq(line, ",") {
@@ -197,8 +197,8 @@ func listed(connection []string, name string) bool {
 	return false
 }
 
-// sendFields writes fields into the real header, which is about to be sent, and returns room for extra values. Few
-// values are kept in the recorder, many in one allocation: a recorder sends once.
+// sendFields writes fields into the real header, which is about to be sent, and returns room for extra values. A few
+// values are kept in the recorder, more values in one allocation: a recorder sends once.
 func (rec *recorder) sendFields(fields []store.HeaderField, extra int) (room []string) {
 	h, values := rec.real.Header(), rec.sent[:0]
 	if len(fields)+extra > cap(values) {
@@ -230,7 +230,7 @@ func remove(h http.Header, name string) {
 	}
 }
 
-// trailers returns what a handler wants to send after the body, in the two ways of net/http: under names that it
+// trailers returns the fields that a handler sends after the body, in the two ways of net/http: under names that it
 // announced in the header Trailer, and under names with the prefix [http.TrailerPrefix]. They are sent with the first
 // answer and not stored (rule A9).
 func trailers(h http.Header, announced []string) (found http.Header) {
@@ -256,8 +256,8 @@ func trailers(h http.Header, announced []string) (found http.Header) {
 	return found
 }
 
-// sendTrailers ends an answer whose body was sent. The header must be sent first: for net/http an answer that is
-// complete when its header is written has a length, or has ended, and then no trailers unless they were announced.
+// sendTrailers ends an answer whose body was sent. The header must be sent first: if an answer is complete when its
+// header is written, net/http sends it with a length, and without trailers unless they were announced.
 func sendTrailers(w http.ResponseWriter, trailers http.Header) {
 	if len(trailers) == 0 {
 		return

@@ -15,26 +15,27 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// recorder is the ResponseWriter that a protected handler writes to. It keeps the answer until it is stored; nothing is
-// sent before (rule E7). It does not unwrap to the real writer, and is no io.ReaderFrom, so that nothing bypasses it.
+// recorder is the ResponseWriter that a protected handler writes to. It keeps the answer until the answer is stored;
+// nothing is sent before (rule E7). It does not unwrap to the real writer, and is not an io.ReaderFrom, so that nothing
+// bypasses it.
 type recorder struct {
 	real     http.ResponseWriter
 	settings *settings
 	ctx      context.Context // the context of the handler
 	stream   streamMarker    // nil where answers cannot stream
 	op       *Operation      // the operation of the writing handler, if any
-	late     lateListener    // is notified of a first answer after the end
+	late     lateListener    // is called for a first answer after the end
 
-	// A goroutine of the handler may continue to write. The lock, and the end of writing when the handler ends, keep it
-	// away from an answer that is being settled, and from memory that is reused.
+	// A goroutine of the handler may continue to write. The lock, and the end of writing when the handler ends, prevent
+	// it from changing an answer that is being settled, or memory that is reused.
 	mu        sync.Mutex
-	sending   bool      // a goroutine calls out, without the lock
+	sending   bool      // a goroutine uses the real writer, without the lock
 	idle      sync.Cond // sending has ended
-	flush     bool      // what is written meanwhile is to be flushed
+	flush     bool      // the bytes written while sending are to be flushed
 	ended     bool
 	head      bool        // a request by HEAD, whose answer has no body
 	before    http.Header // the real header when the handler started; nil if empty
-	header    http.Header // never replaced once the handler has started: it is read without the lock
+	header    http.Header // never replaced after the handler has started, because it is read without the lock
 	accessed  atomic.Bool // the header was accessed
 	fields    []store.HeaderField
 	announced []string    // the names of announced trailers
@@ -48,7 +49,7 @@ type recorder struct {
 	body      []byte
 	streaming bool
 	bypassed  bool // the handler answered past the recorder, with the status if it is known
-	noAnswer  bool // an empty answer stands for a missing one, and none came late
+	noAnswer  bool // an empty answer replaces a missing one, and no late answer was reported
 	overflow  bool
 	broken    error // marking failed: nothing more may be sent
 }
@@ -56,7 +57,7 @@ type recorder struct {
 // streamMarker records durably that an answer is about to be sent without being stored.
 type streamMarker interface{ markStreaming() error }
 
-// lateListener is notified of an answer that a handler without one writes after it has ended.
+// lateListener is called when a handler that wrote no answer writes one after it has ended.
 type lateListener interface{ wroteLate(status int) }
 
 var (
@@ -68,7 +69,7 @@ var (
 // errTooLarge is the error of a write in a transactional handler whose answer exceeds the limit.
 var errTooLarge = errors.New("onceward: the response is larger than the route's ResponseLimit")
 
-// errUnsent is the error of a write that would have to wait for too much of the answer to be sent.
+// errUnsent is the error of a write that would buffer too much while another part of the answer is being sent.
 var errUnsent = errors.New("onceward: more than the route's ResponseLimit was written while a part was being sent")
 
 // start makes the recorder ready for a handler with this context. It is used for one run.
@@ -81,8 +82,8 @@ func (rec *recorder) start(ctx context.Context) {
 	}
 }
 
-// Header implements [http.ResponseWriter]. As with net/http, changes after WriteHeader have no effect. It takes no lock:
-// a hook of the writer in front may ask for the header while the recorder writes to that writer.
+// Header implements [http.ResponseWriter]. As with net/http, changes after WriteHeader have no effect. It takes no
+// lock: a hook of the writer in front may call Header while the recorder writes to that writer.
 func (rec *recorder) Header() http.Header {
 	rec.accessed.Store(true)
 	return rec.header
@@ -121,7 +122,7 @@ func (rec *recorder) writeHeader(status int) {
 }
 
 // inform sends an informational answer with the current header. It is never stored (rule A3). Headers that a hook in
-// front adds stay there for the final answer.
+// front adds are kept for the final answer.
 func (rec *recorder) inform(status int) {
 	h := rec.real.Header()
 	maps.Copy(h, rec.header)
@@ -164,8 +165,8 @@ func (rec *recorder) WriteString(s string) (int, error) {
 }
 
 // callOut calls a function that uses the real writer, without the lock: a hook of a writer in front may use this
-// recorder, also in another goroutine. Nothing else calls out until the function has returned, and until what was
-// written meanwhile is sent.
+// recorder, even in another goroutine. No other goroutine calls out until the function has returned and the bytes
+// written in the meantime are sent.
 func (rec *recorder) callOut(f func()) {
 	rec.sending = true
 	defer func() {
@@ -226,8 +227,9 @@ func (rec *recorder) admit(n int) error {
 	}
 }
 
-// cut returns why the answer of a handler that has returned is incomplete: its body is shorter than announced, or it had
-// begun when the deadline passed, and nothing shows that it is whole. It returns "" for an answer that is whole.
+// cut returns why the answer of a handler that has returned is incomplete: its body is shorter than announced, or the
+// deadline passed after the answer had begun, and no announced length proves that it is complete. It returns "" for a
+// complete answer.
 func (rec *recorder) cut() string {
 	switch {
 	case rec.status == 0 || !bodyAllowed(rec.status) || rec.head:
@@ -245,7 +247,7 @@ func (rec *recorder) cut() string {
 // outcome is durable, so it does not stream, and the limit of stored answers does not apply.
 func (rec *recorder) unkept() bool { return rec.op != nil && rec.op.outcome.Load() != endedAsWritten }
 
-// startStreaming gives up replaying: it marks the record durably, then sends what was gathered.
+// startStreaming marks the record durably as not replayable, then sends the bytes written so far.
 func (rec *recorder) startStreaming() error {
 	var err error
 	rec.callOut(func() { err = rec.stream.markStreaming() })
@@ -261,16 +263,16 @@ func (rec *recorder) startStreaming() error {
 	return nil
 }
 
-// takeBody returns the body to be sent and keeps its memory from being reused: after a Write that failed, the server of
-// HTTP/2 may still read it.
+// takeBody returns the body to send, and prevents the reuse of its memory: after a failed Write, the server of HTTP/2
+// may still read it.
 func (rec *recorder) takeBody() []byte {
 	body := rec.body
 	rec.body = nil
 	return body
 }
 
-// sendHeader writes the handler's header to the real writer and returns room for extra values. With trailers the length
-// is removed.
+// sendHeader writes the handler's header to the real writer and returns room for extra values. If there are trailers,
+// Content-Length is removed.
 func (rec *recorder) sendHeader(extra int) []string {
 	room := rec.sendFields(rec.fields, extra)
 	if len(rec.announced) > 0 || len(rec.trailers) > 0 {
@@ -296,8 +298,8 @@ func (rec *recorder) response() store.Response {
 // errHandlerEnded is returned to a goroutine that writes after its handler has ended.
 var errHandlerEnded = errors.New("onceward: the handler has ended")
 
-// end ends writing: the answer is what was written so far. It waits for a goroutine of the handler that still sends,
-// because net/http forbids the use of its writer after the handler has returned.
+// end ends writing: the answer consists of the bytes written so far. It waits for a goroutine of the handler that still
+// sends, because net/http forbids the use of its writer after the handler has returned.
 func (rec *recorder) end() {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
@@ -307,7 +309,7 @@ func (rec *recorder) end() {
 	}
 }
 
-// answerNothing makes an empty 200 the answer of a handler that wrote none.
+// answerNothing makes an empty 200 the answer of a handler that wrote no answer.
 func (rec *recorder) answerNothing() {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
@@ -316,7 +318,7 @@ func (rec *recorder) answerNothing() {
 	rec.noAnswer = !rec.bypassed
 }
 
-// noteLate reports an answer that came after the end of a handler without one.
+// noteLate reports the first answer that a handler without an answer writes after its end.
 func (rec *recorder) noteLate(status int) {
 	if rec.noAnswer {
 		rec.noAnswer = false
@@ -324,7 +326,7 @@ func (rec *recorder) noteLate(status int) {
 	}
 }
 
-// gatherTrailers ends writing, and takes the trailers of a handler that has returned. It is not called after a panic:
+// gatherTrailers ends writing, and reads the trailers of a handler that has returned. It is not called after a panic:
 // goroutines of the handler may still write to the header.
 func (rec *recorder) gatherTrailers() {
 	rec.end()
@@ -364,7 +366,7 @@ func send(w http.ResponseWriter, status int, body []byte, trailers http.Header) 
 	}
 	w.WriteHeader(status)
 	if len(body) > 0 {
-		_, _ = w.Write(body) // a client that left retries, and gets the answer then
+		_, _ = w.Write(body) // a client that left gets the answer on its retry
 	}
 	sendTrailers(w, trailers)
 }
@@ -376,7 +378,7 @@ const chunkedFrom = 2048
 func (rec *recorder) Flush() { _ = rec.FlushError() } // an http.Flusher cannot report it
 
 // FlushError implements the method that [http.ResponseController] calls. A handler that flushes wants to stream: if
-// possible, the answer streams from here on; otherwise it is still gathered.
+// possible, the answer streams from here on; otherwise it is still buffered.
 func (rec *recorder) FlushError() error {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
@@ -417,7 +419,7 @@ func bodyAllowed(status int) bool {
 	return status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified
 }
 
-// buffers holds the memory for request and response bodies, which handlers do not see after they end.
+// buffers holds the memory of request and response bodies, which handlers cannot use after they have ended.
 var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
 // maxPooledBuffer bounds the memory that an idle buffer holds.

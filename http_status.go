@@ -13,13 +13,13 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Status is a status handler's answer about an operation, within the caller's scope.
+// Status is the answer of a status handler about an operation in the caller's scope.
 type Status struct {
 	Key       string `json:"key"`
 	Operation string `json:"operation,omitempty"`
 	// State is in_progress, completed, failed_retryable or unknown.
 	State string `json:"state"`
-	// StatusCode is the status of the stored answer, which a retry of the original request gets completely.
+	// StatusCode is the status of the stored answer, which is returned in full to a retry of the original request.
 	StatusCode int `json:"status_code,omitempty"`
 	// Location is the address of the result, if the stored answer contains one.
 	Location  string     `json:"location,omitempty"`
@@ -36,7 +36,7 @@ func (g *Guard) accepted(w http.ResponseWriter, statusPath, key string) {
 	writeStatus(w, http.StatusAccepted, &Status{Key: key, State: store.StateInProgress.String()})
 }
 
-// pathSegment escapes a key so that it stays one segment of a path: two dots would leave it.
+// pathSegment escapes a key so that it stays one segment of a path: a segment of dots would change the path.
 func pathSegment(key string) string {
 	if key == "." || key == ".." {
 		return strings.ReplaceAll(key, ".", "%2E")
@@ -110,8 +110,8 @@ func (h *statusHandler) decline(w http.ResponseWriter, r *http.Request, id store
 	h.guard.answerProblem(r.Context(), w, id, statusOperation, p)
 }
 
-// statusProblem returns the problem of a status request that the store could not answer. Unlike after a failed
-// operation, nothing is known of the operation.
+// statusProblem returns the problem of a status request that the store could not answer. Unlike the problem of a failed
+// reservation, it does not state whether the operation was executed.
 func (h *statusHandler) statusProblem(err error) *Problem {
 	p := h.guard.failureProblem(err)
 	if errors.Is(err, store.ErrUnreadable) {
@@ -138,8 +138,8 @@ func (h *statusHandler) show(ctx context.Context, w http.ResponseWriter, r *http
 }
 
 // expired asks the store whether the record has expired, because a node's clock does not decide this (rule S3). It
-// makes a reservation with another fingerprint that must not create: the answer is a mismatch while the record counts,
-// and refused once it does not. Neither changes anything.
+// makes a reservation with another fingerprint that must not create: the decision is a mismatch while the record is
+// valid, and refused when it has expired. Neither decision changes anything.
 func (h *statusHandler) expired(ctx context.Context, rec *store.Record) (bool, error) {
 	if !rec.State.Settled() {
 		return rec.State == store.StateExpired, nil
@@ -153,8 +153,8 @@ func (h *statusHandler) expired(ctx context.Context, rec *store.Record) (bool, e
 	return v.Decision == store.DecisionRefused, err
 }
 
-// inFlight reports whether a transaction that is not visible yet is in progress. If keys are bound to a session it
-// could be another session's, so the answer is no.
+// inFlight reports whether a transaction that is not visible yet is in progress. If keys are bound to sessions, it
+// returns false, because the transaction could belong to another session.
 func (h *statusHandler) inFlight(id store.ID) bool {
 	return h.guard.transactor != nil && h.settings.session == nil && h.guard.transactor.InFlight(id)
 }

@@ -16,7 +16,7 @@ const (
 	// SyntaxLenient accepts a quoted string of RFC 9651 or a bare value of visible ASCII without quotes, backslashes,
 	// commas and semicolons. k and "k" are the same key. This is the default.
 	SyntaxLenient KeySyntax = iota
-	// SyntaxStrict accepts only the quoted string that the IETF draft asks for.
+	// SyntaxStrict accepts only the quoted string that the IETF draft requires.
 	SyntaxStrict
 )
 
@@ -174,7 +174,7 @@ func decodeBare(value string) (string, error) {
 	return value, nil
 }
 
-// checkDecoded checks a key that did not come as a header line.
+// checkDecoded checks a key that was not parsed from a header line.
 func (k *KeyRules) checkDecoded(key string) error {
 	if !plainText(key) {
 		return badKey("only visible ASCII and spaces are allowed")
@@ -219,8 +219,8 @@ func looksLikeEmail(key string) bool {
 }
 
 // looksLikeNumber reports whether a key consists of digits and the separators that people put between them: with a
-// leading plus a phone number of 7 to 15 digits; without one 13 to 19 digits with a card's check digit, or a national
-// phone number that starts with a zero.
+// leading plus, a phone number of 7 to 15 digits; without a plus, 13 to 19 digits with a card's check digit, or a
+// national phone number that starts with a zero.
 func looksLikeNumber(key string) bool {
 	digits := make([]byte, 0, 20)
 	for i := range len(key) {

@@ -27,13 +27,14 @@ type lease struct {
 	lost     bool      // the store refused a heartbeat, or did not answer in time
 	finished bool
 
-	// The next two fields are the keeper's: when the lease is due, and its index in the heap.
+	// The next two fields belong to the keeper: the time of the next heartbeat, and the index in the heap.
 	next  time.Time
 	place int
 }
 
-// localEnd returns when the owner must regard its lease as over: counted from when the last successful heartbeat was
-// sent, because the store cannot have started to count earlier (rule S5). A heartbeat without a reply does not count.
+// localEnd returns when the owner must treat its lease as over. The lease counts from the sending of the last
+// successful heartbeat, because the store cannot have started to count earlier (rule S5). A heartbeat without a reply
+// does not count.
 func (l *lease) localEnd() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -62,7 +63,7 @@ func (l *lease) handlerEnded() {
 	l.until = time.Time{}
 }
 
-// heartbeats reports whether the lease still needs heartbeats at that time.
+// heartbeats reports whether the lease still needs heartbeats at a time.
 func (l *lease) heartbeats(now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -103,7 +104,8 @@ func (k *keeper) remove(l *lease) {
 	}
 }
 
-// quiet ends the heartbeats of a lease, and waits for one that is being sent: a later write is not overwritten.
+// quiet ends the heartbeats of a lease, and waits for a heartbeat that is being sent, so that it does not overwrite a
+// later write.
 func (k *keeper) quiet(l *lease) {
 	k.remove(l)
 	l.beating.Lock()
@@ -128,11 +130,11 @@ func (k *keeper) arm() {
 	}
 }
 
-// beatsTogether is the fraction of a lease by which a heartbeat may be early to be sent with others.
+// beatsTogether is the divisor of a lease that gives how early a heartbeat may be sent together with others.
 const beatsTogether = 15
 
-// beat extends every lease that is due, and leases that soon will be, so that the heartbeats of many leases are sent
-// together. Each has its own goroutine, so that a slow one delays no other; a store batches them.
+// beat extends every lease that is due or will be due soon, so that the heartbeats of many leases are sent together.
+// Each heartbeat has its own goroutine, so that a slow heartbeat does not delay the others; a store may batch them.
 func (k *keeper) beat() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -147,7 +149,7 @@ func (k *keeper) beat() {
 	k.arm()
 }
 
-// extend sends one heartbeat and plans the next, or cancels the owner's context if the lease is lost.
+// extend sends one heartbeat and schedules the next, or cancels the owner's context if the lease is lost.
 func (k *keeper) extend(l *lease) {
 	l.beating.Lock()
 	defer l.beating.Unlock()

@@ -14,34 +14,37 @@ import (
 type orphan struct {
 	id    store.ID
 	nonce store.Nonce
-	until time.Time // when its lease is over: then there is nothing to release
-	// recheck is the pause before the next look if the grant is not there: the reservation may still arrive. Zero if it
-	// cannot.
+	until time.Time // when its lease ends: after that there is nothing to release
+	// recheck is the pause before the next look-up if there is no grant yet, because the reservation may still arrive.
+	// It is zero if the reservation cannot arrive any more.
 	recheck time.Duration
 }
 
-// orphans finds and releases the orphans of a guard, so that no key is locked for a lease, and unknown afterwards,
-// without need. In an outage every request may leave an orphan: one look at a time serves all, and while the store does
-// not answer, the pauses between looks grow. Nothing runs while there is no orphan, or during a pause.
+// orphans finds and releases the orphans of a guard, so that no key is locked for the length of a lease, and then
+// unknown, without need. In an outage every request may leave an orphan: one goroutine processes all orphans in
+// sequence, and while the store does not answer, the pauses between its attempts grow. Nothing runs while there is no
+// orphan, or during a pause.
 type orphans struct {
 	guard *Guard
 
 	mu       sync.Mutex
-	waiting  []orphan  // the first is the one being released
+	waiting  []orphan  // the first orphan is being released
 	later    int       // orphans that return after a pause
-	looking  bool      // a look is planned or in progress
-	failures int       // looks in a row that the store did not answer
-	next     time.Time // the earliest time of the next look
+	looking  bool      // look is scheduled or running
+	failures int       // failed attempts in a row
+	next     time.Time // the earliest time of the next attempt
 }
 
 const (
-	// maxOrphans is the largest number of orphans. The oldest are kept: the beginning of an outage cuts off replies, later
-	// reservations are refused before they reach the store. An orphan that finds no room ends by its lease.
+	// maxOrphans is the largest number of orphans. The oldest orphans are kept: at the beginning of an outage replies
+	// are lost, while later reservations are refused before they reach the store. An orphan that is not kept ends with
+	// its lease.
 	maxOrphans = 1024
 	// These are the pauses while the store does not answer.
 	minOrphanBackoff = 100 * time.Millisecond
 	maxOrphanBackoff = 2 * time.Second
-	// firstRecheck is the first pause before an orphan that is not there is looked up again; it doubles.
+	// firstRecheck is the first pause before a repeated look-up of a grant that is not there; the pause doubles each
+	// time.
 	firstRecheck = time.Second
 )
 
@@ -75,7 +78,7 @@ func (o *orphans) pending() int {
 	return len(o.waiting) + o.later
 }
 
-// plan schedules the next look at the earliest allowed time. The caller holds the lock.
+// plan schedules the next call of look at the earliest allowed time. The caller holds the lock.
 func (o *orphans) plan() {
 	o.looking = true
 	time.AfterFunc(time.Until(o.next), o.look)
@@ -97,7 +100,7 @@ func (o *orphans) look() {
 	}
 }
 
-// first returns the next orphan whose lease is not over, or ends the looking.
+// first returns the next orphan whose lease is not over. It reports false if there is none.
 func (o *orphans) first() (orphan, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -132,7 +135,7 @@ func (o *orphans) answered(there bool) {
 	})
 }
 
-// failed plans the next look, for another orphan: the store may have trouble with this one alone.
+// failed schedules the next attempt, for another orphan: the store may only fail for this one.
 func (o *orphans) failed() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -142,7 +145,7 @@ func (o *orphans) failed() {
 	o.plan()
 }
 
-// release releases a grant that was not taken, and reports whether there is one. It reads the record instead of
+// release releases a grant that was not taken, and reports whether there was one. It reads the record instead of
 // reserving, because another reservation could take the key from a retry.
 func (o *orphans) release(lost orphan) (there bool, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), o.guard.config.StoreTimeout)

@@ -15,16 +15,17 @@ import (
 // Limiter bounds the requests of one scope (rule L1). Package limit has one. It is called in the request, and must
 // bound its own duration.
 //
-// A replay is free (rule A6): a request that would make a new record takes allowance before the store is called,
-// because only the store knows whether the key is new, and the allowance is returned if no record was made. A scope
-// without allowance is not refused right away: its request is reserved in the same call, but may not create a record.
+// A replay is free (rule A6). Only the store knows whether a key is new, so each request takes allowance before the
+// store is called, and the allowance is returned if no record was made. A request of a scope without allowance is not
+// refused immediately: it is reserved in the same call, but may not create a record.
 type Limiter interface {
 	// TakeKey takes allowance for one new key of a scope, whose record will be kept for the retention. It returns the
-	// limit that was reached, or nil. The limit may be [LimitMismatches]: once it is used up, new keys are refused too, so
-	// that the answer does not reveal whether a key exists.
+	// limit that was reached, or nil. The limit may be [LimitMismatches]: once it is used up, new keys are refused too,
+	// so that the answer does not reveal whether a key exists.
 	TakeKey(ctx context.Context, scope string, retention time.Duration) *LimitError
-	// ReturnKey returns what TakeKey took: no record was made. If the handler ran, in a transaction that was rolled back,
-	// only the place among the active keys is returned: the rate of new keys bounds how often handlers run.
+	// ReturnKey returns what TakeKey took: no record was made. If the handler ran, in a transaction that was rolled
+	// back, only the place among the active keys is returned, because the rate of new keys bounds how often handlers
+	// run.
 	ReturnKey(scope string, retention time.Duration, ran bool)
 	// Mismatch counts a key that was used for another request. It returns the limit that was passed, or nil.
 	Mismatch(ctx context.Context, scope string) *LimitError
@@ -44,7 +45,7 @@ const (
 type LimitError struct {
 	// Name is the name of the limit, such as [LimitNewKeys].
 	Name string
-	// Limit is how much is allowed.
+	// Limit is the number that is allowed.
 	Limit int
 	// Window is the time for which Limit is allowed; zero for a limit on the number at one time.
 	Window time.Duration
@@ -87,7 +88,7 @@ func (e *LimitError) problem() *Problem {
 	return p
 }
 
-// write sets the fields of draft-ietf-httpapi-ratelimit-headers.
+// write sets the header fields of draft-ietf-httpapi-ratelimit-headers.
 func (e *LimitError) write(h http.Header) {
 	policy, left := httpsfv.NewItem(e.Name), httpsfv.NewItem(e.Name)
 	policy.Params.Add("q", int64(e.Limit))
@@ -117,7 +118,7 @@ func (e *execution) takeKey() {
 	e.reservation.NoCreate = e.limit != nil
 }
 
-// returnKey returns the allowance, if any, because no record was made. ran is set if the handler ran.
+// returnKey returns the allowance, if any, because no record was made. ran means that the handler ran.
 func (e *execution) returnKey(ran bool) {
 	if e.tookKey {
 		e.tookKey = false
@@ -125,8 +126,8 @@ func (e *execution) returnKey(ran bool) {
 	}
 }
 
-// countDecision settles the store's decision with the limiter. A repeated grant counts as a new key, because it is not
-// known what it was the first time.
+// countDecision returns or uses the allowance, depending on the store's decision, and counts a mismatch. A repeated
+// grant counts as a new key, because its first origin is not known.
 func (e *execution) countDecision(v *store.Verdict) {
 	made := v.Decision == store.DecisionExecute && v.Origin != store.OriginRetried && v.Origin != store.OriginResumed
 	if !made {
@@ -136,7 +137,7 @@ func (e *execution) countDecision(v *store.Verdict) {
 	case v.Decision == store.DecisionRefused:
 	case v.Decision != store.DecisionMismatch || limiter == nil:
 		e.limit = nil
-	case e.limit == nil || e.limit.Name != LimitMismatches: // else an existing key gets the same answer as a new one
+	case e.limit == nil || e.limit.Name != LimitMismatches: // else an existing key gets the same answer as a new key
 		e.limit = limiter.Mismatch(e.caller, e.reservation.Scope)
 	}
 }

@@ -26,8 +26,8 @@ type operationNames struct {
 	unnamed int  // the number of routes whose place the guard does not know
 }
 
-// maxNames bounds the memory of names: a wrapper may protect its handler again for each request. Past it no check is
-// certain.
+// maxNames bounds the memory of names: a wrapper may make a new protected handler for each request. Beyond it no check
+// is certain.
 const maxNames = 4096
 
 func (n *operationNames) add(names ...string) {
@@ -110,9 +110,9 @@ func (n *operationNames) placeRoute(p *protected, method, pattern string) {
 	}
 }
 
-// CheckOperations checks names under which records are looked for, such as the names in a poller's rules, against the
+// CheckOperations checks names by which records are selected, such as the names in a poller's rules, against the
 // existing operations: the guard's routes and procedures that have an [OperationName], are on a [Mux] or were passed to
-// [Audit], and [Config].Operations. Records under any other name never appear.
+// [Audit], and [Config].Operations. There are never records under any other name.
 //
 // If the names of all routes are known, an unknown name is an error that wraps [ErrMisconfigured]. If there are no
 // routes, as in a process of workers alone, or some are on another router, or there are more names than the 4096 that
@@ -145,7 +145,7 @@ func (n *operationNames) missing(names []string) (missing []string, certain bool
 	return missing, n.routes > 0 && n.unnamed == 0 && !n.full
 }
 
-// nearestTo suggests the known name with the fewest edits, unless they would change most of the name.
+// nearestTo suggests the known name with the fewest edits, unless the edits would change more than half of the name.
 func (n *operationNames) nearestTo(name string) string {
 	nearest, fewest := "", len(name)/2+1
 	for _, known := range slices.Sorted(maps.Keys(n.known)) {
@@ -159,7 +159,7 @@ func (n *operationNames) nearestTo(name string) string {
 	return fmt.Sprintf(" (the nearest is %q)", nearest)
 }
 
-// edits counts the bytes to insert, delete or replace to make b of a.
+// edits returns the number of bytes to insert, delete or replace to turn a into b.
 func edits(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

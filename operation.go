@@ -38,9 +38,9 @@ type Operation struct {
 	execution  *execution // the execution of a reserved attempt
 	outcome    atomic.Uint32
 	rejected   atomic.Bool
-	recorded   atomic.Bool // a recovery point was stored, or may have been
-	tookTx     atomic.Bool // the last run took its transaction
-	askedPool  atomic.Bool // a run asked the pool of its transaction for another connection
+	recorded   atomic.Bool // whether a recovery point was stored, or may have been
+	tookTx     atomic.Bool // whether the last run took its transaction
+	askedPool  atomic.Bool // whether a run asked the pool of its transaction for another connection
 	pause      atomic.Int64
 	keepWrites atomic.Bool
 	retention  atomic.Int64
@@ -94,8 +94,8 @@ func (o *Operation) Name() string {
 }
 
 // Attempt returns the fencing token of this attempt: a number that grows with each attempt of the operation, and that
-// no other attempt has, on any node. A system that remembers the largest token it has seen can refuse an owner that
-// returns too late. In transactional mode a try that was undone has its own token; if the next try follows on another
+// no other attempt on any node has. A system that remembers the largest token it has seen can refuse an owner that
+// writes too late. In transactional mode a try that was undone has its own token; if the next try follows on another
 // node within the same millisecond, its token may be smaller.
 func (o *Operation) Attempt() int64 {
 	if o == nil {
@@ -113,10 +113,10 @@ func (o *Operation) Logger() *slog.Logger {
 	return o.guard.config.Logger.With("operation", o.name, "key_hash", o.id.Hash(), "attempt", strconv.FormatInt(o.attempt, 10))
 }
 
-// Resumed reports whether an earlier attempt was lost and this one continues from its recovery point.
+// Resumed reports whether an earlier attempt was lost and this attempt continues from its recovery point.
 func (o *Operation) Resumed() bool { return o != nil && o.resumed }
 
-// Point returns the last recovery point of the earlier attempt, and the data that it stored there. A value of
+// Point returns the last recovery point of the earlier attempts, and the data stored there. A value of
 // [Operation.Carry] is not part of it.
 func (o *Operation) Point() (string, []byte) {
 	switch {
@@ -131,11 +131,11 @@ func (o *Operation) Point() (string, []byte) {
 
 // DownstreamKey derives the idempotency key to send to another system for a step of this operation: 44 letters and
 // digits from the namespace, the scope, the key and the step, which no outsider can compute. Every attempt, on every
-// node, derives the same key, with the secret of the first attempt. After the record has expired it is still the same,
-// until the secret is rotated. [Guard.DownstreamKey] derives it from the record.
+// node, derives the same key, with the secret of the first attempt. After the record has expired the key is still the
+// same, until the secret is rotated. [Guard.DownstreamKey] derives the key from the record.
 //
 // For a nil operation, which stands for a request without protection, it is empty. An empty key must not be sent: the
-// other system could treat all such calls as one. Send no key then, or a key made from the business data.
+// other system could treat all such calls as one call. Send no key then, or a key made from the business data.
 func (o *Operation) DownstreamKey(step string) string {
 	if o.missing() || o.secret == nil {
 		return ""
@@ -160,7 +160,7 @@ func (o *Operation) Reject() {
 	if o.missing() {
 		return
 	}
-	if o.outcome.Load() != endedNeverExecuted { // the stronger statement stays
+	if o.outcome.Load() != endedNeverExecuted { // NeverExecuted is the stronger statement, and stays
 		o.end(endedNotExecuted)
 	}
 	o.rejected.Store(true)
@@ -175,8 +175,8 @@ func (o *Operation) mayHaveSent() bool {
 	return o.sent || o.recorded.Load() || o.dataUse.Load() == dataCarried || o.providerID.Load() != nil
 }
 
-// coversEarlier reports whether "nothing was done" also holds for the earlier attempts. An attempt that resumed knows
-// this only if they left no trace; a carried value means that their call may have been sent.
+// coversEarlier reports whether "nothing was done" also holds for the earlier attempts. A resumed attempt knows this
+// only if the earlier attempts left no trace; a carried value means that their call may have been sent.
 func (o *Operation) coversEarlier() bool {
 	return !o.resumed || o.outcome.Load() == endedNeverExecuted && !carries(o.data)
 }
@@ -203,8 +203,8 @@ const maxReason = 1000
 
 // HandlerFailed records the error that a handler returned. It is for adapters of frameworks whose handlers return
 // errors. The text of the error is logged, and becomes the reason of the outcome unless the handler has called
-// [Operation.SetReason]; the guard sends it to no client. An HTTP answer that does not show the error, because its status
-// is less than 400, or because there is no answer, has the same outcome as a 5xx, and is not sent.
+// [Operation.SetReason]; the guard sends it to no client. An HTTP answer that does not show the error, because its
+// status is less than 400, or because there is no answer, has the same outcome as a 5xx, and is not sent.
 func (o *Operation) HandlerFailed(err error) {
 	if o == nil || err == nil {
 		return
@@ -213,8 +213,8 @@ func (o *Operation) HandlerFailed(err error) {
 	o.failure.Store(&reason)
 }
 
-// cutReason returns the text of an error as it is logged and kept: valid UTF-8 of a bounded length, in memory of its
-// own, because the text may lie in memory that is reused.
+// cutReason returns the text of an error as it is logged and kept: valid UTF-8 of a bounded length, in its own memory,
+// because the text may lie in memory that is reused.
 func cutReason(text string) string {
 	const mark = " …"
 	reason := strings.ToValidUTF8(text, "\uFFFD")
@@ -229,8 +229,9 @@ func (o *Operation) hidesFailure(status int) bool {
 	return o.failure.Load() != nil && status < http.StatusBadRequest
 }
 
-// logFailure logs the error of a handler that failed in its last run: a transaction may run several times. An error that
-// became a refusal is not logged. An unknown outcome is logged elsewhere, with the error as its reason.
+// logFailure logs the error of a handler that failed in its last run: a transaction may run several times. An error
+// that was answered with a refusal, a 4xx, is not logged. An unknown outcome is logged elsewhere, with the error as its
+// reason.
 func (e *execution) logFailure() {
 	refused := e.endedStatus >= http.StatusBadRequest && e.endedStatus < http.StatusInternalServerError
 	if reason := e.op.failure.Load(); reason != nil && e.ended != outcomeUnknown && !refused {
@@ -238,7 +239,8 @@ func (e *execution) logFailure() {
 	}
 }
 
-// reasonOr returns the reason that the handler set, or else its error, or else the text.
+// reasonOr returns the reason that the handler set; without one, the error that the handler returned; and without both,
+// the text.
 func (o *Operation) reasonOr(text string) string {
 	if reason := o.reason.Load(); reason != nil {
 		return *reason
@@ -255,7 +257,7 @@ func (o *Operation) end(word uint32) {
 }
 
 // missed holds the lines of code that [Operation.missing] has logged. On a route with [KeyOptional] clients decide how
-// often a handler runs without an operation, so that each line is logged once in a process.
+// often a handler runs without an operation, so each line is logged once in a process.
 var missed sync.Map
 
 // missing reports whether there is no operation, and then logs the line of the handler that called the method.
@@ -290,7 +292,7 @@ func (o *Operation) Retain(d time.Duration) {
 	}
 }
 
-// ProviderID returns the id that this attempt last recorded by [Operation.SetProviderID]; empty if it has not.
+// ProviderID returns the id that this attempt last set with [Operation.SetProviderID]; empty if it has set none.
 func (o *Operation) ProviderID() string {
 	if o == nil || o.providerID.Load() == nil {
 		return ""
@@ -318,7 +320,7 @@ func (o *Operation) CheckLease() error {
 	return nil
 }
 
-// restart resets what an earlier run, which was undone, has set.
+// restart resets the values that an earlier run, which was undone, has set.
 func (o *Operation) restart() {
 	o.parts.Reset()
 	o.end(endedAsWritten)
@@ -344,8 +346,8 @@ func (o *Operation) completion(response store.Response) store.Completion {
 // become durable together with its answer, or not at all. The guard commits it or rolls it back: its own Commit and
 // Rollback return [ErrTxOwned]. With pgx the function is postgres.Tx.
 //
-// It panics if the context has none, because the route is not [Transactional] or its store provides another type:
-// writing past the transaction would silently lose the guarantee. [LookupTx] does not panic.
+// It panics if the context has no *sql.Tx, because the route is not [Transactional] or its store provides another type:
+// writing outside the transaction would silently lose the guarantee. [LookupTx] does not panic.
 func Tx(ctx context.Context) *sql.Tx {
 	tx, ok := LookupTx(ctx)
 	if !ok {

@@ -17,7 +17,7 @@ import (
 const maxCarried = 64 << 10
 
 // These are the uses of a record's data in an attempt. There is only one use at a time: data of one use would be
-// misread as the other.
+// misread as data of the other use.
 const (
 	dataUnused uint32 = iota
 	dataOfPoints
@@ -50,13 +50,13 @@ const (
 
 // Carry stores a value in the record that a resolver needs to build the handler's answer if the outcome becomes
 // unknown. A handler calls it before it sends its call to the other system: when Carry returns, the value is in the
-// store. A later value replaces it, and it is removed when the attempt is released. It is stored as JSON of at most 64
-// KiB, and read by [Carried].
+// store. A later value replaces an earlier value, and the value is removed when the attempt is released. It is stored
+// as JSON of at most 64 KiB, and read by [Carried].
 //
 // After an error the handler must stop, as after an error of [Operation.Checkpoint]: the value may not be stored, and
-// the attempt may no longer be current ([store.ErrFenced]). It is an error on a transactional route, which has no
-// unknown outcome, and in an operation that keeps data at recovery points, such as a phased operation. Without
-// protection it does nothing, and the log reports that: see [FromContext].
+// the attempt may no longer be current ([store.ErrFenced]). Carry returns an error on a transactional route, which has
+// no unknown outcome, and in an operation that keeps data at recovery points, such as a phased operation. Without
+// protection it does nothing, and logs this: see [FromContext].
 func (o *Operation) Carry(ctx context.Context, v any) error {
 	switch {
 	case o.missing():
@@ -99,7 +99,7 @@ func encodeCarried(v any) ([]byte, error) {
 	return json.Marshal(envelope{Carry: envelopeVersion, Value: value})
 }
 
-// dropsAll reports whether a value is a struct, or points to one, whose fields are all missing in JSON.
+// dropsAll reports whether a value is a struct, or points to a struct, whose fields are all missing in JSON.
 func dropsAll(v any) bool {
 	t := reflect.TypeOf(v)
 	for t.Kind() == reflect.Pointer {
@@ -114,8 +114,8 @@ func dropsAll(v any) bool {
 }
 
 // Carried returns the value that the handler has carried in a record, for a resolver. It is decoded strictly: a field
-// that T does not have is an error, and so is a field of T that the value lacks, unless it has omitempty. The record
-// must be complete, as resolvers get it and [store.Store.Get] returns it: lists leave out the carried value.
+// that T does not have is an error, and a field of T that the value does not have is an error unless it has omitempty.
+// The record must be complete, as resolvers get it and [store.Store.Get] returns it: lists leave out the carried value.
 func Carried[T any](rec *store.Record) (T, error) {
 	var value T
 	if store.IsSealed(rec.Data) {
@@ -150,7 +150,7 @@ func (o *Operation) KeepData() error {
 	return nil
 }
 
-// useData reserves the record's data for one use, and reports whether the attempt may use it so.
+// useData reserves the record's data for one use, and reports whether the attempt may use the data for it.
 func (o *Operation) useData(as uint32) bool {
 	return o.dataUse.CompareAndSwap(dataUnused, as) || o.dataUse.Load() == as
 }

@@ -14,21 +14,22 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Failure is the meaning of a reserved handler's failure: it answers 5xx, panics, or runs past its deadline.
+// Failure is the meaning of a reserved handler's failure. A handler fails if it answers 5xx, panics, or runs past its
+// deadline.
 type Failure uint8
 
 const (
 	// FailureUnknown means that the handler may have done something: the record becomes unknown, and a reconciler or an
 	// operator settles it.
 	FailureUnknown Failure = iota + 1
-	// FailureRetry means that nothing happens outside unless the handler succeeds: the record is released, and a retry
+	// FailureRetry means that the handler has no effect outside unless it succeeds: the record is released, and a retry
 	// executes.
 	FailureRetry
-	// FailureStore keeps the failure as the answer: every retry gets it.
+	// FailureStore means that the failure is stored as the answer: every retry gets it.
 	FailureStore
 )
 
-// LostPolicy is what happens to an operation whose owner was lost: see [OnLost].
+// LostPolicy sets what happens to an operation whose owner was lost: see [OnLost].
 type LostPolicy = store.LostPolicy
 
 const (
@@ -107,7 +108,7 @@ type settings struct {
 type Option func(*settings) error
 
 // Transactional runs the handler inside one database transaction with its claim and its answer. The handler gets the
-// transaction from [Tx]. A crash leaves nothing, and a retry starts from the beginning.
+// transaction from [Tx]. A crash leaves no trace, and a retry starts from the beginning.
 func Transactional() Option {
 	return func(s *settings) error {
 		s.mode = modeTransactional
@@ -117,7 +118,7 @@ func Transactional() Option {
 
 // Isolation sets the level of a [Transactional] route's transaction: [sql.LevelReadCommitted],
 // [sql.LevelRepeatableRead] or [sql.LevelSerializable]. A store without levels, such as SQLite, always serializes.
-// Default: the default of the pool that the handlers use, or of its database.
+// Default: the default level of the pool that the handlers use, or of its database.
 func Isolation(level sql.IsolationLevel) Option {
 	return func(s *settings) error {
 		switch level {
@@ -130,8 +131,8 @@ func Isolation(level sql.IsolationLevel) Option {
 	}
 }
 
-// Reserved records the intent durably before the handler runs, and its answer after: for handlers that call other
-// systems. The meaning of a failure is required, because only the author of the handler can know it.
+// Reserved records the intent durably before the handler runs, and the answer afterwards. It is for handlers that call
+// other systems. The meaning of a failure is required, because only the author of the handler can know it.
 func Reserved(onFailure Failure) Option {
 	return func(s *settings) error {
 		if onFailure < FailureUnknown || onFailure > FailureStore {
@@ -144,8 +145,8 @@ func Reserved(onFailure Failure) Option {
 }
 
 // OnLost sets what happens to an operation whose owner was lost. [LostResume] is for operations that continue from a
-// recovery point and whose effects are recognised by their downstream key: a handler that starts over repeats its work.
-// Default: [LostReconcile].
+// recovery point and whose effects other systems recognise by their downstream key: a handler that starts from the
+// beginning repeats its work. Default: [LostReconcile].
 func OnLost(policy LostPolicy) Option {
 	return func(s *settings) error {
 		if policy > store.LostResume {
@@ -171,8 +172,8 @@ func Retain(d time.Duration) Option {
 	}
 }
 
-// Lease sets how long the right to execute lasts without a heartbeat. Heartbeats are sent at a third of it. Less than
-// 100 ms and more than [MaxLease] are refused. Default: 30 s.
+// Lease sets how long the right to execute lasts without a heartbeat. A heartbeat is sent after each third of this
+// time. Less than 100 ms and more than [MaxLease] are refused. Default: 30 s.
 func Lease(d time.Duration) Option {
 	return func(s *settings) error {
 		if d < leastLease {
@@ -187,9 +188,9 @@ func Lease(d time.Duration) Option {
 	}
 }
 
-// Deadline bounds the handler's context. An earlier deadline set by a middleware in front counts instead. A
-// transactional handler that returns after its deadline is undone, unless it succeeds within a quarter of a second. All
-// runs of a handler that the database undoes share one deadline.
+// Deadline bounds the handler's context. An earlier deadline set by a middleware in front replaces it. A transactional
+// handler that returns after its deadline is undone, unless it succeeds within a quarter of a second. All runs of a
+// handler that the database undoes share one deadline.
 //
 // In transactional mode the deadline is at most the lease, and on a store with a single writer a third of it. Less than
 // 1 ms is refused. Default: 1 min.
@@ -211,7 +212,8 @@ func InFlightConflict() Option {
 	}
 }
 
-// InFlightWait makes a duplicate of an operation in flight wait up to d for the answer; then it is a conflict.
+// InFlightWait makes a duplicate of an operation in flight wait up to d for the answer; after that it is answered with
+// 409.
 func InFlightWait(d time.Duration) Option {
 	return func(s *settings) error {
 		if d <= 0 {
@@ -260,18 +262,18 @@ func Methods(methods ...string) Option {
 	}
 }
 
-// BodyLimit sets the largest request body, in bytes; a larger one is answered with 413. Default: 1 MiB.
+// BodyLimit sets the largest request body, in bytes; a larger body is answered with 413. Default: 1 MiB.
 func BodyLimit(bytes int64) Option {
 	return func(s *settings) error {
 		if bytes < 0 {
 			return fmt.Errorf("BodyLimit(%d): it cannot be negative", bytes)
 		}
-		s.bodyLimit = min(bytes, math.MaxInt64-1) // one byte more is read, to notice a body that is larger
+		s.bodyLimit = min(bytes, math.MaxInt64-1) // one byte more is read, to detect a larger body
 		return nil
 	}
 }
 
-// ResponseLimit sets the largest response body that is stored, in bytes. A larger one is sent but not stored in
+// ResponseLimit sets the largest response body that is stored, in bytes. A larger body is sent but not stored in
 // reserved mode, and refused with a rollback in transactional mode. An answer after [Operation.Reject],
 // [Operation.NotExecuted] and the like is not stored, and has no limit. More than 256 MiB is refused, because databases
 // limit the size of rows. Default: 1 MiB.
@@ -287,7 +289,7 @@ func ResponseLimit(bytes int) Option {
 
 // OperationName names the operation if the route pattern is not visible: under a router that does not set
 // http.Request.Pattern, or in a middleware in front of the router (with chi, protect single routes by With, not a whole
-// router by Use). Reconcilers and resumers find the operation by this name. It counts in the fingerprint with the
+// router by Use). Reconcilers and resumers find the operation by this name. The name counts in the fingerprint with the
 // method and the path: after a change of the name, retries of earlier requests get a mismatch. Default: the method and
 // the pattern; without a pattern, protected requests are refused with 500.
 func OperationName(name string) Option {
@@ -366,8 +368,8 @@ func newSettings(options ...[]Option) (*settings, error) {
 		return nil, errors.New("onceward: the route has no mode of execution: " +
 			"add Transactional(), or Reserved(…) with what a failure means")
 	}
-	// A client whose clock is ahead by the tolerance sends a later time than the true one: the record must exist for that
-	// time too.
+	// A client whose clock is ahead by the tolerance sends a time later than the true time: the record must exist for
+	// the tolerance too.
 	if f := s.firstSent; f.within+f.tolerance > s.retention {
 		return nil, fmt.Errorf("onceward: requests that were first sent %s ago, with a tolerance of %s, cannot be accepted: "+
 			"their records are kept for %s", f.within, f.tolerance, s.retention)

@@ -16,8 +16,8 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// DefaultProblemBase comes before the code in the type of a problem, unless [Config] sets another: it leads to the
-// code's paragraph in docs/problems.md.
+// DefaultProblemBase comes before the code in the type of a problem, unless [Config] sets another base. The type is
+// then the address of the code's section in docs/problems.md.
 const DefaultProblemBase = "https://github.com/onceward/onceward/blob/main/docs/problems.md#"
 
 // Problem is the body of Onceward's own answers (RFC 9457). It never contains stored data, a fingerprint, or a sign of
@@ -28,25 +28,25 @@ type Problem struct {
 	Title  string `json:"title"`
 	Status int    `json:"status"`
 	Detail string `json:"detail,omitempty"`
-	// Instance names this one occurrence, as a urn:uuid. The observer and the log get it too.
+	// Instance identifies this occurrence, as a urn:uuid. The observer and the log get it too.
 	Instance string `json:"instance"`
-	// Code is stable, for programs.
+	// Code identifies the kind of the problem, for programs. It is stable.
 	Code string `json:"code"`
-	// Retryable is set if the client may send the same request again with the same key.
+	// Retryable means that the client may send the same request again with the same key.
 	Retryable bool `json:"retryable"`
 
-	// RetryAfter is the header Retry-After, in whole seconds, at least one. Zero sends none.
+	// RetryAfter is sent as the header Retry-After, in whole seconds, at least one. Zero sends no header.
 	RetryAfter time.Duration `json:"-"`
 	// Challenges are the values of WWW-Authenticate, for a 401.
 	Challenges []string `json:"-"`
 	// Limit is the content of the header fields RateLimit and RateLimit-Policy of a 429. Default: none.
 	Limit *LimitError `json:"-"`
 
-	ownCode string // Onceward's code if Code is another name
+	ownCode string // Onceward's code if Code was renamed
 	logged  bool   // the cause was already logged
 }
 
-// These are Onceward's problems. Their details and statuses are filled in per request.
+// These are Onceward's problems. Their details, and some statuses, are set for each request.
 var (
 	problemNoKey          = problem(400, "missing-key", "Idempotency-Key is missing")
 	problemBadKey         = problem(400, "invalid-key", "The idempotency key is not valid")
@@ -116,9 +116,9 @@ func (p *Problem) Error() string {
 func (p *Problem) OwnCode() string { return cmp.Or(p.ownCode, p.Code) }
 
 // Write answers a request with the problem, for a middleware or an adapter that refuses like Onceward. It fills in
-// empty fields: the Instance with a new one, and the Type from [DefaultProblemBase], so that a code of your own needs a
-// type of its own. It adds a Link header to the type (rule A1). The problem does not change: written again it is
-// another occurrence.
+// empty fields: the Instance with a new one, and the Type from [DefaultProblemBase], so a problem with your own code
+// needs its own Type. It adds a Link header to the type (rule A1). Write does not change the problem: if it is written
+// again, it is another occurrence.
 func (p *Problem) Write(w http.ResponseWriter) {
 	now := *p
 	if now.Instance == "" {
@@ -152,7 +152,7 @@ func (p *Problem) Write(w http.ResponseWriter) {
 	_, _ = w.Write(append(body, '\n'))
 }
 
-// inBrackets escapes characters that are not allowed in a URI, so that it cannot end before its closing bracket.
+// inBrackets escapes characters that are not allowed in a URI, so that the URI cannot contain its closing bracket.
 func inBrackets(uri string) string {
 	escaped := make([]byte, 0, len(uri))
 	for i := range len(uri) {
@@ -180,8 +180,8 @@ func (g *Guard) occurrence(p *Problem) *Problem {
 	return &now
 }
 
-// writeProblem answers with an occurrence. Its code is renamed for the client only here: observers and logs use
-// Onceward's code.
+// writeProblem answers with an occurrence. Only the client gets the renamed code: observers and logs get Onceward's
+// code.
 func (g *Guard) writeProblem(w http.ResponseWriter, now *Problem) { g.renamed(now).Write(w) }
 
 // renamed renames the code of an occurrence for clients.
@@ -190,7 +190,7 @@ func (g *Guard) renamed(now *Problem) *Problem {
 	return now
 }
 
-// answerProblem answers with a problem after a reservation, or about one.
+// answerProblem answers with a problem after a reservation, or to a status request.
 func (g *Guard) answerProblem(
 	ctx context.Context, w http.ResponseWriter, id store.ID, operation string, p *Problem,
 ) {
@@ -219,8 +219,8 @@ func (g *Guard) logProblem(ctx context.Context, operation string, p *Problem, mo
 	}, more...)...)
 }
 
-// DraftCode renames codes to the terms of the IETF draft of Idempotency-Key, and leaves codes that the draft does not
-// describe. It is for [Config].ProblemCode.
+// DraftCode returns the name of a code in the terms of the IETF draft of Idempotency-Key. It returns codes that the
+// draft does not describe unchanged. It is for [Config].ProblemCode.
 func DraftCode(code string) string {
 	switch code {
 	case problemNoKey.Code:
@@ -236,7 +236,7 @@ func DraftCode(code string) string {
 	}
 }
 
-// retryAfter returns the header's value: whole seconds, at least one.
+// retryAfter returns the value of the header Retry-After: whole seconds, at least one.
 func retryAfter(d time.Duration) string {
 	return strconv.FormatInt(seconds(d), 10)
 }
@@ -298,7 +298,7 @@ func unknownRetryAfter(res *result) time.Duration {
 	return min(max(res.record.ReconcileAt.Sub(res.now), leastUnknownRetry), mostUnknownRetry)
 }
 
-// becameUnknown returns the answer to a request whose outcome became unknown in it (rule E7).
+// becameUnknown returns the problem of a request during which the outcome became unknown (rule E7).
 func becameUnknown() *Problem {
 	p := problemUnknown.detailed("the request may have taken effect, but its outcome is not known, or could not be " +
 		"stored; it is not executed again: retry with the same key to get the outcome once it is settled")
@@ -306,8 +306,9 @@ func becameUnknown() *Problem {
 	return p
 }
 
-// failureProblem returns the problem of a store that could not answer, or a database that refused: nothing was
-// executed. If the store timed out, every request waits for the whole timeout, so the client should not retry earlier.
+// failureProblem returns the problem of a request that failed because the store could not answer, or the database
+// refused the work: nothing was executed. If the store timed out, every request waits for the whole timeout, so the
+// client should not retry earlier.
 func (g *Guard) failureProblem(err error) *Problem {
 	switch {
 	case errors.Is(err, store.ErrUnreadable):

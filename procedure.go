@@ -12,10 +12,10 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Procedure is a protected operation that does not come by net/http: a gRPC method, a tool of MCP, a mutation. It does
-// for them what [Guard.Handler] does for a route: it reads the key, refuses invalid calls, runs the work once, judges
-// its answer by the same rules, and returns errors as a [Problem]. It is for adapters of frameworks; use [Guard.Do] for
-// a job or a consumer.
+// Procedure is a protected operation that is not called by net/http: a gRPC method, a tool of MCP, a mutation. It works
+// like [Guard.Handler] for a route: it reads the key, refuses invalid calls, runs the work once, judges its answer by
+// the same rules, and returns errors as a [Problem]. It is for adapters of frameworks; use [Guard.Do] for a job or a
+// consumer.
 type Procedure struct {
 	guard    *Guard
 	settings *settings
@@ -24,7 +24,7 @@ type Procedure struct {
 // Procedure returns an operation with the options of a route, and registers it for [Guard.CheckOperations]. Its name is
 // its [OperationName]; without one each [Call] names its operation.
 //
-// Options that read an HTTP request, or change its answer, are refused: a call has neither. Options in
+// Options that read an HTTP request, or change an HTTP answer, are refused, because a call has neither. Options in
 // [Config].Defaults are refused if their guarantee would be broken: [BindSession], [WithoutBody], and the options that
 // may add to the fingerprint, [IncludeHeaders] and [FingerprintBy], unless they are reset, as by IncludeHeaders() and
 // FingerprintBy(nil). Other defaults are ignored, such as [InFlightAccepted]: a duplicate of a call in flight is a
@@ -36,7 +36,7 @@ func (g *Guard) Procedure(options ...Option) (*Procedure, error) {
 	}
 	own := new(settings)
 	for _, option := range options {
-		_ = option(own) // succeeded before
+		_ = option(own) // has already succeeded
 	}
 	if err := cmp.Or(s.refuseBroken(), own.refuseUnused()); err != nil {
 		return nil, err
@@ -79,7 +79,7 @@ func (s *settings) refuseUnused() error {
 // Operation returns the procedure's [OperationName]; empty if each call names its operation.
 func (p *Procedure) Operation() string { return p.settings.operation }
 
-// KeyRequired reports whether a call without a key is refused: whether the procedure lacks [KeyOptional].
+// KeyRequired reports whether a call without a key is refused, because the procedure does not have [KeyOptional].
 func (p *Procedure) KeyRequired() bool { return !p.settings.optional }
 
 // ParseKey parses a key of a call in the form of a header line, by the rules of [Config].Keys.
@@ -91,8 +91,8 @@ func (p *Procedure) ParseKey(line string) (string, error) { return p.guard.confi
 type Answer struct {
 	// Status is an HTTP status, 200 or above. Default: 200.
 	Status int
-	// ContentType describes Body to the program that replays it and to an operator. Do not use application/problem+json,
-	// which is reserved for Onceward's problems. Default: application/octet-stream.
+	// ContentType describes Body to the program that replays it and to an operator. Do not use
+	// application/problem+json, which is reserved for Onceward's problems. Default: application/octet-stream.
 	ContentType string
 	// Body is everything that a replay needs.
 	Body []byte
@@ -107,17 +107,18 @@ func (a Answer) withDefaults() Answer {
 // Served is the result of [Procedure.Serve].
 type Served struct {
 	Answer
-	// Replayed is set if the answer comes from an earlier attempt.
+	// Replayed reports whether the answer comes from an earlier attempt.
 	Replayed bool
 	// ExpiresAt is the time until which the answer is kept; zero if it is not kept.
 	ExpiresAt time.Time
-	// Unknown is set if the outcome is unknown. The answer is then a failure.
+	// Unknown means that the outcome is unknown. The answer is then a failure.
 	Unknown bool
 }
 
 // Serve runs fn at most once for the call, and returns its answer, from this attempt or an earlier one. The call's Key
 // must follow the rules of [Config].Keys, except for the syntax; if Key is empty it is taken from Header. Without a
-// key, if the procedure has [KeyOptional], fn runs unprotected. A call without an Operation has the procedure's.
+// key, if the procedure has [KeyOptional], fn runs unprotected. A call without an Operation gets the name of the
+// procedure.
 //
 // The context passes its values to fn, but not its cancellation; fn is bounded by the [Deadline] option, and may run
 // again if a database undid its transaction: its input must then be the same. A panic of fn is raised again.
@@ -197,8 +198,8 @@ func (p *Procedure) RequestFields() []string {
 	return append(slices.Clone(p.guard.config.Keys.Headers), FirstSentHeader)
 }
 
-// AppendAnswerFields appends the header fields of an answer, if a transport has such: until when it is kept, and
-// whether it is a replay.
+// AppendAnswerFields appends the header fields of an answer, for a transport that has header fields: the time until
+// which the answer is kept, and whether it is a replay.
 func (p *Procedure) AppendAnswerFields(fields []store.HeaderField, s *Served) []store.HeaderField {
 	if !s.ExpiresAt.IsZero() {
 		fields = append(fields, store.HeaderField{Name: expiresHeader, Value: s.ExpiresAt.UTC().Format(http.TimeFormat)})
@@ -242,7 +243,7 @@ type procedureRun struct {
 	execution
 	fn       func(ctx context.Context) Answer
 	answer   Answer   // the answer of the last run
-	problem  *Problem // Onceward's own answer in its place
+	problem  *Problem // Onceward's own answer in place of answer
 	sendOwn  bool     // the answer is returned for an unknown outcome
 	panicked any
 }
@@ -264,7 +265,8 @@ func (f *procedureRun) call(ctx context.Context) {
 	f.answer = f.fn(ctx)
 }
 
-// outcome judges the function's answer and the outcome it set, as for a handler (rule E5).
+// outcome returns the outcome of a run, from the function's answer and the outcome that the function set, by the same
+// rules as for a handler (rule E5).
 func (f *procedureRun) outcome(ctx context.Context, op *Operation) outcome {
 	transactional := f.settings.mode == modeTransactional
 	switch ended := op.outcome.Load(); {
@@ -323,11 +325,11 @@ func (f *procedureRun) unanswered(ctx context.Context, reason string, problem *P
 const problemType = "application/problem+json"
 
 func storedProblem(p *Problem) Answer {
-	body, _ := json.Marshal(p) // of text and numbers
+	body, _ := json.Marshal(p) // text and numbers always encode
 	return Answer{Status: p.Status, ContentType: problemType, Body: body}
 }
 
-// response returns the answer to store. It shares no memory with the caller's.
+// response returns the answer to store. It shares no memory with the answer of the function.
 func (f *procedureRun) response() store.Response {
 	f.answer = f.answer.withDefaults()
 	if len(f.answer.Body) > f.settings.responseLimit {
@@ -369,7 +371,7 @@ func (f *procedureRun) served() (Served, error) {
 	}
 }
 
-// unkept returns the function's answer although it is not stored, or Onceward's own in its place.
+// unkept returns the function's answer although it is not stored, or Onceward's own answer in its place.
 func (f *procedureRun) unkept() (Served, error) {
 	if f.problem != nil {
 		return Served{}, f.report(f.problem)

@@ -10,13 +10,13 @@ import (
 )
 
 // WithoutBody keeps the bodies of a route's answers out of the store, for contents that must not be stored even if it
-// is protected. The first caller gets the answer as the handler wrote it. A replay has its status and its header
-// fields, without the fields that describe the body, and as its body the JSON object that [ReferenceBody] makes: with
-// the reference of [Operation.SetReference], or else the Location of the answer. For [Guard.Do] it replaces the value,
-// and the text of a stored failure. An answer without a body is stored as it is.
+// is protected. The first caller gets the answer as the handler wrote it. A replay has the status and the header fields
+// of this answer, without the fields that describe the body. Its body is the JSON object that [ReferenceBody] makes:
+// with the reference of [Operation.SetReference], or else the Location of the answer. For [Guard.Do] the object
+// replaces the value, and the text of a stored failure. An answer without a body is stored as it is.
 //
-// A resolver of such a route should also answer with a reference: its answer is stored as it is. Default: bodies are
-// stored.
+// A resolver of such a route should also answer with a reference, because its answer is stored as it is. Default:
+// bodies are stored.
 func WithoutBody() Option {
 	return func(s *settings) error {
 		s.withoutBody = true
@@ -41,18 +41,19 @@ func ReferenceBody(reference string) []byte {
 	return body
 }
 
-// bodyHeaders lists the headers that describe or name their body, or sign its digest: they are wrong for another body.
+// bodyHeaders lists the headers that describe or name their body, or sign its digest: these headers are wrong for
+// another body.
 var bodyHeaders = []string{
 	"Content-Type", "Content-Length", "Content-Encoding", "Content-Language", "Content-Range", "Content-Disposition",
 	"Content-Location", "Content-Md5", "Content-Digest", "Repr-Digest", "Digest", "Etag", "Last-Modified", "Accept-Ranges",
 	"Signature", "Signature-Input",
 }
 
-// keep prepares the completion of an answer. The caller's answer may contain more than the stored one.
+// keep prepares the completion of an answer. The caller's answer may contain more than the stored answer.
 func (e *execution) keep(response store.Response) {
 	e.done, e.own = e.op.completion(response), nil
 	if e.settings.withoutBody && len(response.Body) > 0 {
-		own := response // a copy, so that only the answers of such routes are allocated
+		own := response // a copy, so that only answers of such routes are allocated
 		e.own = &own
 		e.done.Response = e.op.referring(response)
 	}

@@ -14,11 +14,11 @@ import (
 	"github.com/onceward/onceward/store"
 )
 
-// Worker is background work beside the handlers: a janitor, a poller, a resumer, an outbox worker, a consumer of a
-// broker, a server ([Guard.Server]).
+// Worker is background work that runs beside the handlers: a janitor, a poller, a resumer, an outbox worker, a consumer
+// of a broker, a server ([Guard.Server]).
 type Worker interface {
 	// Run works until the context ends, and returns nil when its current work has ended. An error that wraps
-	// [ErrMisconfigured] means that it can never work; after any other error it may be started again.
+	// [ErrMisconfigured] means that the worker can never work; after any other error it may be started again.
 	Run(ctx context.Context) error
 }
 
@@ -29,8 +29,8 @@ type WorkerFunc func(ctx context.Context) error
 func (f WorkerFunc) Run(ctx context.Context) error { return f(ctx) }
 
 // Run runs workers together until the context ends, then stops them in the reverse of the order given, each completely
-// before the next, and returns nil. So put the workers that others need first, such as the janitor, and the server and
-// the consumers, which bring new work, at the end:
+// before the next, and returns nil. So put workers that other workers need, such as the janitor, first, and the server
+// and the consumers, which bring new work, last:
 //
 //	err = onceward.Run(ctx, janitor, poller, outboxWorker, guard.Server(server, listener, 30*time.Second))
 //
@@ -41,9 +41,9 @@ func Run(ctx context.Context, workers ...Worker) error { return Runner{}.Run(ctx
 
 // Runner is [Run] with settings. The zero value is ready to use.
 type Runner struct {
-	// StopTimeout is how long each worker may take to stop. After it the worker is abandoned, and the next is stopped. A
-	// worker with a method StopTimeout() time.Duration, such as servers and outbox workers, may take that long if it is
-	// longer; for other workers StopTimeout should be longer than their grace. Default: 1 min.
+	// StopTimeout is how long each worker may take to stop. After that the worker is abandoned, and the next worker is
+	// stopped. A worker with a method StopTimeout() time.Duration, such as servers and outbox workers, may take that
+	// long if it is longer; for other workers StopTimeout should be longer than their own grace. Default: 1 min.
 	StopTimeout time.Duration
 	// Logger logs workers that end early and are started again. Default: [slog.Default].
 	Logger *slog.Logger
@@ -51,13 +51,13 @@ type Runner struct {
 
 const (
 	defaultStopTimeout = time.Minute
-	// These are the pauses before a worker is started again. A worker that has worked for longer than the longest pause
-	// starts with the shortest again.
+	// These are the pauses before a worker is started again. After a run that was longer than the longest pause, the
+	// pause is the shortest one again.
 	minRestartBackoff = time.Second
 	maxRestartBackoff = time.Minute
 )
 
-// Run does what the function [Run] does.
+// Run runs workers as the function [Run] does.
 func (r Runner) Run(ctx context.Context, workers ...Worker) error {
 	if r.StopTimeout <= 0 {
 		r.StopTimeout = defaultStopTimeout
@@ -84,7 +84,7 @@ func (r Runner) Run(ctx context.Context, workers ...Worker) error {
 	return errors.Join(errs...)
 }
 
-// checkWorkers refuses workers that are given by mistake.
+// checkWorkers returns an error for a worker that is nil, or that is given twice.
 func checkWorkers(workers []Worker) error {
 	seen := make(map[Worker]bool)
 	for i, worker := range workers {
@@ -103,7 +103,7 @@ func checkWorkers(workers []Worker) error {
 	return nil
 }
 
-// isNil reports whether an interface is nil, or holds a pointer or function that is.
+// isNil reports whether an interface is nil, or contains a nil pointer or a nil function.
 func isNil(v any) bool {
 	value := reflect.ValueOf(v)
 	kind := value.Kind()
@@ -126,7 +126,7 @@ type runningWorker struct {
 	name   string
 	cancel context.CancelFunc
 	done   chan struct{}
-	err    error // its result, once done is closed
+	err    error // the result; valid after done is closed
 }
 
 // start starts a worker. Its context lasts until this worker is stopped, however long the workers before it take.
@@ -181,7 +181,7 @@ func (w *runningWorker) keep(ctx context.Context) error {
 	}
 }
 
-// once runs a worker until it returns. A panic is an error too, and so is the end of its goroutine.
+// once runs a worker until it returns. A panic, and the end of its goroutine, are errors too.
 func (w *runningWorker) once(ctx context.Context) (err error) {
 	err = errors.New("onceward: it ended its goroutine, see runtime.Goexit")
 	returned := make(chan struct{})
@@ -198,8 +198,8 @@ func (w *runningWorker) once(ctx context.Context) (err error) {
 	return err
 }
 
-// onlyCanceled reports whether an error only means that the context ended, as the error of a stopped worker may. Any
-// other error that it wraps counts, except that the store was unavailable, which is then a consequence.
+// onlyCanceled reports whether an error only means that the context ended, as the error of a stopped worker may. It
+// reports false if the error wraps any other error, except [store.ErrUnavailable], which is then a consequence.
 func onlyCanceled(err error) bool {
 	switch wrapped := err.(type) {
 	case interface{ Unwrap() []error }:

@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// Server returns a [Worker] that serves on the listener, with TLS if server.TLSConfig has a certificate now, or a
-// function that returns one. When its context ends, or its listener is lost, it stops accepting, waits for the handlers
-// to end and settle, including handlers of this guard whose client has left, and then returns. When the grace is over,
-// remaining connections are closed, and an error reports it: an outcome that could not be stored is unknown once its
-// lease is over. The grace should be longer than the [Deadline] of each route and [Config.SettleTimeout] together.
-// [Run] always waits for the grace, even if [Runner].StopTimeout is shorter.
+// Server returns a [Worker] that serves on the listener, with TLS if server.TLSConfig has a certificate, or a function
+// that returns one, when Server is called. When its context ends, or its listener is lost, the worker stops accepting,
+// waits for the handlers to end and settle, including handlers of this guard whose client has left, and then returns.
+// When the grace is over, remaining connections are closed, and an error reports it: an outcome that could not be
+// stored is unknown once its lease is over. The grace should be longer than the [Deadline] of each route and
+// [Config.SettleTimeout] together. [Run] always waits for the grace, even if [Runner].StopTimeout is shorter.
 func (g *Guard) Server(server *http.Server, listener net.Listener, grace time.Duration) Worker {
 	s := &serverWorker{guard: g, http: server, listener: listener, grace: grace}
 	s.tls, s.wrong = s.check()
@@ -27,9 +27,9 @@ type serverWorker struct {
 	http     *http.Server
 	listener net.Listener
 	grace    time.Duration
-	// tls and wrong are determined before a server begins to serve: net/http then sets a TLSConfig of its own.
+	// tls and wrong are determined before the server serves, because net/http then sets its own TLSConfig.
 	tls   bool
-	wrong error // the reason why it can never serve
+	wrong error // the reason why it can never serve, or nil
 }
 
 // check determines whether to serve with TLS, and refuses a server that can never serve.
@@ -65,7 +65,7 @@ const closing = 5 * time.Second
 func (s *serverWorker) StopTimeout() time.Duration { return s.grace + closing }
 
 // Run implements [Worker]. A server that ends without being stopped has lost its listener, and would never serve again;
-// its handlers end as in a server that is stopped.
+// its handlers end as the handlers of a stopped server do.
 func (s *serverWorker) Run(ctx context.Context) error {
 	if s.wrong != nil {
 		return s.wrong
@@ -77,7 +77,7 @@ func (s *serverWorker) Run(ctx context.Context) error {
 	case err := <-served:
 		served <- err
 		if errors.Is(err, http.ErrServerClosed) {
-			<-ctx.Done() // another worker has shut it down, on another listener, or the application
+			<-ctx.Done() // the application, or another worker of the same http.Server, has shut it down
 		} else {
 			lost = fmt.Errorf("%w: the %s cannot serve: %w", ErrMisconfigured, s, err)
 		}
@@ -101,7 +101,8 @@ func (s *serverWorker) serve() error {
 	return s.http.Serve(s.listener)
 }
 
-// waitPoll is the time between two checks for running handlers: short for a shutdown, long for a check.
+// waitPoll is the time between two checks for running handlers: short compared with a shutdown, long compared with a
+// check.
 const waitPoll = 5 * time.Millisecond
 
 // Wait returns when no protected handler of this process runs any more, and grants whose replies were lost are

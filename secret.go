@@ -11,7 +11,7 @@ import (
 	"sync"
 )
 
-// minSecretLength is the shortest secret that keeps a keyed hash from being guessed.
+// minSecretLength is the length of the shortest secret that prevents guessing a keyed hash, in bytes.
 const minSecretLength = 16
 
 // secretKey is one server secret. Its id is stored with each fingerprint, so that after a rotation a retry is still
@@ -66,8 +66,8 @@ func (k *secretKey) sum(dst, message []byte) []byte {
 
 // WarnSharedProvider reports a sign that another service uses the same account at a provider. If this guard has no
 // [Config].Namespace, a warning is logged, once: two services with equal scopes, keys and secrets send equal downstream
-// keys, and the second service gets the effect of the first. A poller and a ledger comparer call it if they see such a
-// sign; so may a resolver that finds an effect which does not belong to its service.
+// keys, and the second service gets the effect of the first. A poller and a ledger comparer call it if they find such a
+// sign. A resolver may call it if it finds an effect that does not belong to its service.
 func (g *Guard) WarnSharedProvider(ctx context.Context, sign string, attrs ...any) {
 	if g.config.Namespace != "" {
 		return

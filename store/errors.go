@@ -13,23 +13,23 @@ var (
 	// ErrFenced is returned when a write names an attempt, or expects a state, that is no longer current. Nothing was
 	// changed. The error is a [*FencedError].
 	ErrFenced = errors.New("onceward: fenced")
-	// ErrUnavailable is returned when the store cannot answer now. If a reservation fails with it, nothing is executed; if
-	// a write fails with it, it is not known whether the write was stored.
+	// ErrUnavailable is returned when the store cannot answer now. If a reservation fails with it, nothing is executed;
+	// if a write fails with it, it is not known whether the write was stored.
 	ErrUnavailable = errors.New("onceward: store unavailable")
 	// ErrNotSent is returned when the call was not sent to the store, for example by an open circuit breaker. It wraps
-	// [ErrUnavailable]. Nothing was done, and an immediate retry is useless; the error may have a method RetryAfter that
-	// returns the time to wait.
+	// [ErrUnavailable]. Nothing was done, and an immediate retry is useless; the error may have a method RetryAfter
+	// that returns the time to wait.
 	ErrNotSent = fmt.Errorf("%w: it was not asked", ErrUnavailable)
 	// ErrReadOnly is returned by the writes of a store that was opened read-only. It wraps [ErrNotSent].
 	ErrReadOnly = fmt.Errorf("%w: it was opened for looking only", ErrNotSent)
-	// ErrBusy is returned when another transaction for the same operation is in progress. It wraps [ErrUnavailable], but
-	// the store works: nothing was done, and the call can be retried in a moment.
+	// ErrBusy is returned when another transaction for the same operation is in progress. It wraps [ErrUnavailable],
+	// but the store works: nothing was done, and the call can be retried in a moment.
 	ErrBusy error = busyError{}
-	// ErrWorkRefused is returned when the database refused the work's writes at the commit, as a deferred constraint does.
-	// Nothing was executed. A retry is refused too, unless the conflict was with a transaction that has ended.
+	// ErrWorkRefused is returned when the database refused the work's writes at the commit, as a deferred constraint
+	// does. Nothing was executed. A retry is refused too, unless the conflict was with a transaction that has ended.
 	ErrWorkRefused = errors.New("onceward: the database refused the work")
-	// ErrUnreadable is returned when a record cannot be read: its version is not known here, it is damaged, or its secret
-	// is no longer configured. The error is an [*UnreadableError].
+	// ErrUnreadable is returned when a record cannot be read: its version is not known here, it is damaged, or its
+	// secret is no longer configured. The error is an [*UnreadableError].
 	ErrUnreadable = errors.New("onceward: record unreadable")
 	// ErrInvalidEvent is returned for a call that no state allows, such as a write without an attempt. Nothing was
 	// changed.
@@ -40,8 +40,8 @@ var (
 	// ErrDeadline is returned when work took longer than its deadline. It is then also the cause with which the context
 	// of the work ends.
 	ErrDeadline = errors.New("onceward: handler deadline exceeded")
-	// ErrStale is returned when a record was deleted or resolved as requested, but a cache in front of the store could not
-	// be updated. The error is a [*StaleError].
+	// ErrStale is returned when a record was deleted or resolved as requested, but a cache in front of the store could
+	// not be updated. The error is a [*StaleError].
 	ErrStale = errors.New("onceward: done, but an old answer can still be seen")
 	// ErrTxOwned is returned when a handler calls Commit or Rollback of its transaction. Only the store ends it.
 	ErrTxOwned = errors.New("onceward: the transaction is ended by the guard, not by the handler")

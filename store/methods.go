@@ -23,8 +23,8 @@ func (a *Applied) Verdict() Verdict {
 // Each method makes an event and applies it. A store embeds Methods, and overrides the methods for which it has a
 // faster way.
 type Methods struct {
-	// Apply applies an event to the record of an ID, in one atomic step that follows [Step]. It reads the clock and sets
-	// [Event].Token. It is set when the store is opened, and never changed.
+	// Apply applies an event to the record of an ID, in one atomic step that follows [Step]. It reads the clock and
+	// sets [Event].Token. It is set when the store is opened, and never changed.
 	Apply func(ctx context.Context, id ID, event Event) (Applied, error)
 }
 

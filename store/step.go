@@ -72,8 +72,8 @@ type Event struct {
 	Kind EventKind
 	// Reservation is for EventReserve.
 	Reservation *Reservation
-	// Token is, for the kinds that take one, the smallest attempt token that the store may use now: larger than any token
-	// of a record that it has removed.
+	// Token is, for the kinds that take one, the smallest attempt token that the store may use now: larger than any
+	// token of a record that it has removed.
 	Token int64
 	// Attempt is the owner's attempt, or the attempt that is resolved.
 	Attempt int64
@@ -88,12 +88,13 @@ type Event struct {
 	From, To Content
 	// Reason is kept as the record's last error or, for EventPostpone and EventRequeue, as its reconcile error.
 	Reason string
-	// Count is, for EventBeginReconcile and EventPostpone, the number of attempts to reconcile that the record must have:
-	// if several nodes start the same attempt, only one succeeds.
+	// Count is, for EventBeginReconcile and EventPostpone, the number of attempts to reconcile that the record must
+	// have: if several nodes start the same attempt, only one succeeds.
 	Count int
 	// Untried makes EventPostpone cancel the attempt: its node was stopped before it sent the query.
 	Untried bool
-	// MaxAttempts is the number of attempts to reconcile after which EventPostpone makes a dead letter; zero for no limit.
+	// MaxAttempts is the number of attempts to reconcile after which EventPostpone makes a dead letter; zero for no
+	// limit.
 	MaxAttempts int
 	// Soft makes EventReap keep the record as expired.
 	Soft bool

@@ -39,20 +39,20 @@ type Store interface {
 	Extend(ctx context.Context, c Claim, lease time.Duration) error
 	// Checkpoint records how far the owner has come. As with Complete, the store may keep the data.
 	Checkpoint(ctx context.Context, c Claim, p Checkpoint) error
-	// Complete stores the answer and returns when it expires. The store may keep the slices of the completion: the caller
-	// must not change them afterwards.
+	// Complete stores the answer and returns when it expires. The store may keep the slices of the completion: the
+	// caller must not change them afterwards.
 	Complete(ctx context.Context, c Claim, done *Completion) (expires time.Time, err error)
 	// Release records that nothing was done: a retry may execute.
 	Release(ctx context.Context, c Claim, reason string) error
 	// Abandon records that it is not known what was done.
 	Abandon(ctx context.Context, c Claim, reason string) error
 	// Reject records that nothing was done, and removes the request as if it had never been sent: the next reservation
-	// executes, whatever its fingerprint. A record that the same attempt released can still be rejected; a record that may
-	// have sent something cannot: see [Record.MayHaveSent].
+	// executes, whatever its fingerprint. A record that the same attempt released can still be rejected; a record that
+	// may have sent something cannot: see [Record.MayHaveSent].
 	Reject(ctx context.Context, c Claim) error
 	// Get returns a record for reading, or [ErrNotFound]. Records past their expiry are returned until they are reaped.
-	// The slices of a record, here as in a verdict, may be shared: the caller must not change them. If only the content is
-	// unreadable, Get may return [ErrUnreadable] together with the record, with its ID and without content.
+	// The slices of a record, here as in a verdict, may be shared: the caller must not change them. If only the content
+	// is unreadable, Get may return [ErrUnreadable] together with the record, with its ID and without content.
 	Get(ctx context.Context, id ID) (Record, error)
 }
 
@@ -82,8 +82,8 @@ type Reservation struct {
 	// Isolation is the level of the transaction that a [Transactor] runs. Default: the default of the pool or the
 	// database.
 	Isolation sql.IsolationLevel
-	// TraceID is kept with a new record. A trace, or a trace and a span, in 32 or 48 lower-case hexadecimal digits takes
-	// the least space.
+	// TraceID is kept with a new record. A trace, or a trace and a span, in 32 or 48 lower-case hexadecimal digits
+	// takes the least space.
 	TraceID string
 }
 
@@ -241,8 +241,8 @@ type Sweeper interface {
 type Reaper interface {
 	// Reap removes at most limit settled records past their expiry, or, if soft, marks them expired and removes records
 	// that were marked a retention ago. It returns how many it removed or marked. Fewer than limit means that there is
-	// nothing more to do now. In a large table one call may scan only a part: the whole table is scanned within a fraction
-	// of the average retention. A caller allows at least three seconds.
+	// nothing more to do now. In a large table one call may scan only a part: the whole table is scanned within a
+	// fraction of the average retention. A caller allows at least three seconds.
 	Reap(ctx context.Context, limit int, soft bool) (reaped int, err error)
 }
 
@@ -259,8 +259,8 @@ type SelfReaper interface {
 type Reconciler interface {
 	// ResolveCompleted stores the answer that was found for an unknown attempt.
 	ResolveCompleted(ctx context.Context, c Claim, done *Completion) error
-	// ResolveNotExecuted records that the operation did nothing, or that all of it was undone: a retry may execute, from
-	// the beginning.
+	// ResolveNotExecuted records that the operation did nothing, or that all of it was undone: a retry may execute,
+	// from the beginning.
 	ResolveNotExecuted(ctx context.Context, c Claim, reason string) error
 	// ResolveStep stores the outcome of one step of a phased operation, as the recovery point at which the operation
 	// continues, after the step or at it. The record is then in progress without an owner, due immediately for the next
@@ -273,8 +273,8 @@ type Reconciler interface {
 	// Postpone records that this attempt did not find the outcome, the reason, and when the next attempt is due. At
 	// MaxAttempts the record becomes a dead letter.
 	Postpone(ctx context.Context, c Claim, p Postponement) error
-	// Requeue makes an unknown record due for reconciliation now, with the count of attempts reset. A dead letter becomes
-	// a normal unknown record.
+	// Requeue makes an unknown record due for reconciliation now, with the count of attempts reset. A dead letter
+	// becomes a normal unknown record.
 	Requeue(ctx context.Context, c Claim, reason string) error
 }
 
@@ -296,9 +296,9 @@ type Postponement struct {
 // Buster is a store whose records an operator can remove.
 type Buster interface {
 	// Bust removes a settled or expired record. With force it also removes a record that is in progress or unknown, and
-	// keeps its token, so that its owner is fenced: the work may then be done twice. It returns [ErrNotFound] if there is
-	// no record, a [*FencedError] for a record that only force removes, and a [*StaleError] for a record that was removed,
-	// but can still be seen for a while.
+	// keeps its token, so that its owner is fenced: the work may then be done twice. It returns [ErrNotFound] if there
+	// is no record, a [*FencedError] for a record that only force removes, and a [*StaleError] for a record that was
+	// removed, but can still be seen for a while.
 	Bust(ctx context.Context, id ID, force bool) error
 }
 
@@ -311,8 +311,8 @@ type Filter struct {
 	Operation string
 	// State restricts to one state if it is not [StateNone].
 	State State
-	// Due restricts to records whose [Record.Due] has passed by the store's clock: a node's own clock never decides this
-	// (rule S3).
+	// Due restricts to records whose [Record.Due] has passed by the store's clock: a node's own clock never decides
+	// this (rule S3).
 	Due bool
 	// After continues after the last ID of the previous page.
 	After ID
@@ -366,9 +366,9 @@ func earlier(oldest, at time.Time) time.Time {
 
 // Lister is a store whose records can be listed.
 type Lister interface {
-	// List returns records in a stable order, without the bodies of their responses and without their data. A record that
-	// cannot be read is listed too, with its ID and state only, at version zero, and the reason as its last error. Records
-	// in progress and unknown records are found without a scan of the settled ones.
+	// List returns records in a stable order, without the bodies of their responses and without their data. A record
+	// that cannot be read is listed too, with its ID and state only, at version zero, and the reason as its last error.
+	// Records in progress and unknown records are found without a scan of the settled ones.
 	List(ctx context.Context, f Filter) ([]Record, error)
 	// Stats counts the records.
 	Stats(ctx context.Context) (Stats, error)

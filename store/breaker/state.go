@@ -59,8 +59,8 @@ type ChangedEvent struct {
 	Err      error
 }
 
-// BreakerStates returns the names of both states. Package telemetry recognises the event by this method, so that it does
-// not depend on this package.
+// BreakerStates returns the names of both states. Package telemetry recognises the event by this method, so that it
+// does not depend on this package.
 func (e ChangedEvent) BreakerStates() (from, to string) { return e.From.String(), e.To.String() }
 
 // OpenError is returned for a call that was not made because the breaker is open. It wraps [store.ErrNotSent] and

@@ -18,8 +18,8 @@ type Store struct {
 	mu      sync.Mutex
 	records map[store.ID]*store.Record
 	waiters map[store.ID]chan struct{}
-	// floor is the largest token of a removed record: a record that is created again starts above it (rule S7: no token is
-	// used twice).
+	// floor is the largest token of a removed record: a record that is created again starts above it (rule S7: no token
+	// is used twice).
 	floor int64
 	evidence
 }
